@@ -33,15 +33,14 @@ const (
 	seriesPerPod    = 10 // default of Spec.PerPod
 )
 
-// QuietStartMS is a start (2026-01-01T04:00:00Z) from which up to 8 h of blocks are not compacted: the last three of the 2 h
-// blocks share a window of 6 h that is not complete for the compactor, and the first is alone in the window before. Otherwise
-// a server would compact its blocks during the measurement.
+// QuietStartMS is a start (2026-01-01T04:00:00Z) at which blocks of up to 8 h are not compacted during a measurement. Of the four
+// blocks of 2 h the first is alone in its window of 6 h; the other three share a window that the compactor takes for unfinished.
 const QuietStartMS = 1767225600_000 + 4*hourMS
 
 // Spec describes the content of the blocks. Every field is part of the cache's key.
 type Spec struct {
 	Metric  string // the name of all series
-	Values  Values
+	Values  ValueKind
 	Series  int
 	Samples int   // of each series
 	StepMS  int64 // between them
@@ -93,7 +92,8 @@ func (s Spec) perPod() int {
 	return seriesPerPod
 }
 
-// Labels returns the labels of series number i: eight including the name; each series of a pod is a container's.
+// Labels returns the labels of series number i: eight including the name, and le if s has Buckets. Each series of a pod belongs
+// to another container of it.
 func (s Spec) Labels(i int) labels.Labels {
 	pod := i / s.perPod()
 	if s.Buckets > 0 {
@@ -101,9 +101,9 @@ func (s Spec) Labels(i int) labels.Labels {
 		if b := i % s.Buckets; b < s.Buckets-1 {
 			le = strconv.FormatFloat(float64(int(1)<<b)/100, 'f', -1, 64)
 		}
-		one := s
-		one.Buckets = 0
-		return labels.NewBuilder(one.Labels(i/s.Buckets*s.Buckets)).Set("le", le).Labels()
+		histogram := s // its labels are those of the first bucket, without le
+		histogram.Buckets = 0
+		return labels.NewBuilder(histogram.Labels(i/s.Buckets*s.Buckets)).Set("le", le).Labels()
 	}
 	return labels.FromStrings(
 		labels.MetricName, s.Metric,
@@ -117,7 +117,7 @@ func (s Spec) Labels(i int) labels.Labels {
 	)
 }
 
-// timeMS returns the scrape timestamp of sample number j of series i: each pod has its own offset after the step.
+// timeMS returns the scrape timestamp of sample number j of series i. All series of a pod have the same offset from the step.
 func (s Spec) timeMS(i, j int) int64 {
 	return s.StartMS + int64(j)*s.StepMS + int64(uint32(i/s.perPod())*2654435761)%s.StepMS
 }
@@ -141,7 +141,7 @@ func write(ctx context.Context, dir string, s Spec) error {
 	}
 	sources := make([]source, len(specs)*s.Series) // all series of the first metric, then of the second
 	for i := range sources {
-		sources[i] = s.source(i)
+		sources[i] = s.sourceOf(i)
 	}
 	done := make([]int, len(sources)) // samples written of each series
 	for start := s.StartMS; start < s.EndMS(); start += blockMS {

@@ -99,7 +99,7 @@ func TestEnsure_RecreatesAnIncompleteFolder(t *testing.T) {
 }
 
 func TestSequence_ValuesAreOfTheirKind(t *testing.T) {
-	kinds := map[Values]func(before, v float64, text string) bool{
+	kinds := map[ValueKind]func(before, v float64, text string) bool{
 		Floats15: func(_, v float64, text string) bool {
 			digits := strings.TrimLeft(strings.ReplaceAll(text, ".", ""), "0")
 			return v >= 0.1 && v < 1e8 && len(digits) == 15

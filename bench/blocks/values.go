@@ -6,21 +6,21 @@ import (
 	"math/rand/v2"
 )
 
-// Values is a kind of sample values.
-type Values string
+// ValueKind is a kind of sample values.
+type ValueKind string
 
-// Kinds of values.
+// The kinds.
 const (
-	Floats15  Values = "floats15"  // 15 significant digits, nine orders of magnitude, each series its own
-	Decimals2 Values = "decimals2" // a walk in steps of 0.01
-	Integers  Values = "integers"  // 0 to 999
-	Counter   Values = "counter"   // integers that grow by 0 to 99
-	Buckets   Values = "buckets"   // counters of the buckets of a classic histogram, cumulative; for a Spec with Buckets
+	Floats15  ValueKind = "floats15"  // 15 significant digits; each series has one of nine orders of magnitude
+	Decimals2 ValueKind = "decimals2" // two decimals; each value differs from the one before by at most 1.00
+	Integers  ValueKind = "integers"  // 0 to 999
+	Counter   ValueKind = "counter"   // integers that grow by 0 to 99
+	Buckets   ValueKind = "buckets"   // counters of the buckets of a classic histogram, cumulative; for a Spec with Buckets
 )
 
 // source generates the values of one series.
 type source struct {
-	kind  Values
+	kind  ValueKind
 	rng   *rand.Rand
 	scale float64 // Floats15: divisor of its digits
 	last  float64 // Decimals2 (in hundredths), Counter and Buckets
@@ -28,8 +28,8 @@ type source struct {
 	bucket, buckets int // Buckets: which of how many
 }
 
-// source returns the source of series number i.
-func (s Spec) source(i int) source {
+// sourceOf returns the source of series number i.
+func (s Spec) sourceOf(i int) source {
 	if s.Buckets == 0 {
 		return newSource(s.Values, s.Seed, i)
 	}
@@ -38,9 +38,9 @@ func (s Spec) source(i int) source {
 	return from
 }
 
-// BucketSequence returns the first n values of series number i.
-func BucketSequence(s Spec, i, n int) []float64 {
-	from := s.source(i)
+// SpecSequence returns the first n values of series number i of s.
+func SpecSequence(s Spec, i, n int) []float64 {
+	from := s.sourceOf(i)
 	values := make([]float64, n)
 	for j := range values {
 		values[j] = from.next()
@@ -48,7 +48,7 @@ func BucketSequence(s Spec, i, n int) []float64 {
 	return values
 }
 
-func newSource(kind Values, seed uint64, series int) source {
+func newSource(kind ValueKind, seed uint64, series int) source {
 	s := source{kind: kind, rng: rand.New(rand.NewPCG(seed, uint64(series)))}
 	switch kind {
 	case Floats15:
@@ -81,8 +81,9 @@ func (s *source) next() float64 {
 	}
 }
 
-// Sequence returns n values of a kind, for areas that need no blocks.
-func Sequence(kind Values, seed uint64, series, n int) []float64 {
+// Sequence returns n values of a kind, for areas that need no blocks. Of a Spec without
+// Buckets they are those of SpecSequence.
+func Sequence(kind ValueKind, seed uint64, series, n int) []float64 {
 	s := newSource(kind, seed, series)
 	values := make([]float64, n)
 	for i := range values {

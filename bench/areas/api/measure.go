@@ -47,14 +47,14 @@ func (b *bench) measure(ctx context.Context, round int, s *side, q query) error 
 	if err != nil {
 		return err
 	}
-	tape, n := &b.out.Recorder, float64(q.repeats)
-	tape.Add(round, s.name, "CPU: "+q.what, area.Seconds, cpu.Seconds()/n)
-	tape.Add(round, s.name, "first byte: "+q.what, area.Seconds, first.Seconds()/n)
-	tape.Add(round, s.name, "last byte: "+q.what, area.Seconds, elapsed.Seconds()/n)
+	rec, n := &b.out.Recorder, float64(q.repeats)
+	rec.Add(round, s.name, "CPU: "+q.what, area.Seconds, cpu.Seconds()/n)
+	rec.Add(round, s.name, "first byte: "+q.what, area.Seconds, first.Seconds()/n)
+	rec.Add(round, s.name, "last byte: "+q.what, area.Seconds, elapsed.Seconds()/n)
 	if q.what != matrix.what {
 		return nil
 	}
-	tape.Add(round, s.name, "write calls: "+q.what, area.Count, float64(after.Sub(before).Writes)/n)
+	rec.Add(round, s.name, "write calls: "+q.what, area.Count, float64(after.Sub(before).Writes)/n)
 	mallocs, err := s.server.MallocsDuring(ctx, func() error {
 		_, err := b.send(ctx, s, q)
 		return err
@@ -62,7 +62,7 @@ func (b *bench) measure(ctx context.Context, round int, s *side, q query) error 
 	if err != nil {
 		return err
 	}
-	tape.Add(round, s.name, "mallocs: "+q.what, area.Count, float64(mallocs))
+	rec.Add(round, s.name, "mallocs: "+q.what, area.Count, float64(mallocs))
 	return nil
 }
 
@@ -91,10 +91,10 @@ func (b *bench) memory(ctx context.Context, round int, s *side) (err error) {
 		return err
 	}
 	more.Idle, more.Peak = one.Idle, max(one.Peak, more.Peak)
-	tape := &b.out.Recorder
-	tape.Add(round, s.name, idleAnon, area.Bytes, float64(one.Idle))
-	tape.Add(round, s.name, growth, area.Bytes, float64(one.Bytes()))
-	tape.Add(round, s.name, growthMore, area.Bytes, float64(more.Bytes()))
+	rec := &b.out.Recorder
+	rec.Add(round, s.name, idleAnon, area.Bytes, float64(one.Idle))
+	rec.Add(round, s.name, growth, area.Bytes, float64(one.Bytes()))
+	rec.Add(round, s.name, growthMore, area.Bytes, float64(more.Bytes()))
 	return nil
 }
 
@@ -110,20 +110,20 @@ const (
 
 // conclude computes the measures of the goals.
 func (b *bench) conclude() {
-	tape, out := &b.out.Recorder, b.out
+	rec, out := &b.out.Recorder, b.out
 	for _, s := range b.sides {
 		for _, d := range []struct {
 			what      string
 			all, less query
 		}{{jsonCPU, matrix, counted}, {jsonShort, shortMatrix, shortCount}, {gzipCPU, zipped, matrix}} {
-			tape.Add(0, s.name, d.what, area.Seconds, tape.Median(s.name, "CPU: "+d.all.what)-tape.Median(s.name, "CPU: "+d.less.what))
+			rec.Add(0, s.name, d.what, area.Seconds, rec.Median(s.name, "CPU: "+d.all.what)-rec.Median(s.name, "CPU: "+d.less.what))
 		}
 	}
 	prometheus, ferula := b.sides[0].name, b.sides[1].name
 	cpu := "CPU: " + matrix.what
-	out.Measure("api/gzip-cpu", tape.Over(ferula, prometheus, gzipCPU), "CPU: "+zipped.what, cpu, gzipCPU, gzipBytes)
-	out.Measure("api/query-range-anon", tape.Over(ferula, prometheus, growth), growth, idleAnon)
-	out.Measure("api/query-range-cpu", tape.Over(ferula, prometheus, cpu), cpu)
+	out.Measure("api/gzip-cpu", rec.Over(ferula, prometheus, gzipCPU), "CPU: "+zipped.what, cpu, gzipCPU, gzipBytes)
+	out.Measure("api/query-range-anon", rec.Over(ferula, prometheus, growth), growth, idleAnon)
+	out.Measure("api/query-range-cpu", rec.Over(ferula, prometheus, cpu), cpu)
 	out.Notes = append(out.Notes,
 		fmt.Sprintf("%d series x %d points of 15-digit floats; 8 h are read with a step of 3 min (every sample is decoded), 40 min with one of 15 s.", series, points),
 		"CPU is that of the server process per query, over some queries in a row and the garbage collection that follows them.",

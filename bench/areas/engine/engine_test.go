@@ -48,9 +48,9 @@ func TestParseShare_NeedsAReport(t *testing.T) {
 }
 
 func TestHistogramSpec_BucketsAreCumulative(t *testing.T) {
-	before := blocks.BucketSequence(histogramSpec, 0, 50)
+	before := blocks.SpecSequence(histogramSpec, 0, 50)
 	for i := 1; i < buckets; i++ {
-		values := blocks.BucketSequence(histogramSpec, i, 50)
+		values := blocks.SpecSequence(histogramSpec, i, 50)
 		for j := range values {
 			if values[j] < before[j] {
 				t.Fatalf("bucket %d has %v at %d, the one below %v", i, values[j], j, before[j])

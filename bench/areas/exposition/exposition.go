@@ -2,10 +2,10 @@
 // goals exposition/*, update/*, lookup/* and memory/*.
 //
 // It compares ferula's metrics, VictoriaMetrics/metrics and client_golang, each filled
-// with the same values by the same code. The output must be equal first: byte by byte
-// with VictoriaMetrics/metrics, in the number of lines with client_golang. Then they are
-// scraped, updated and looked up in turn. The floor is a loop that appends the same page
-// from pre-rendered prefixes and encodes only the values.
+// with the same values by the same code. First the output is compared: with that of
+// VictoriaMetrics/metrics byte by byte; client_golang must write at least half and at most
+// twice as many lines. Then they are scraped, updated and looked up in turn. The floor is a
+// loop that appends the same page from pre-rendered prefixes and encodes only the values.
 package exposition
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
 	Name: "exposition", Also: []string{"update", "lookup", "memory"},
 	About: "metrics, VictoriaMetrics/metrics and client_golang, in one process", Run: run,
@@ -36,8 +36,8 @@ var Area = area.Area{
 const (
 	nanoseconds = "ns"
 	heapBytes   = 64 << 20
-	sliceTime   = 40 * time.Millisecond // of one reading
-	slices      = 3                     // a reading is the best of these
+	sliceTime   = 40 * time.Millisecond
+	sliceCount  = 3 // slices of a reading, of which the best counts
 )
 
 // bench is one run.
@@ -74,7 +74,8 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	return b.out, nil
 }
 
-// cpu is the CPU time of one call of f, in nanoseconds.
+// cpu measures f(n), which performs an operation n times. It returns the CPU time of one
+// operation in nanoseconds.
 func (b *bench) cpu(f func(n int)) float64 {
 	n := 1
 	for {
@@ -88,7 +89,7 @@ func (b *bench) cpu(f func(n int)) float64 {
 		n *= 4
 	}
 	best := math.Inf(1)
-	for range slices {
+	for range sliceCount {
 		runtime.GC()
 		before := proc.SelfCPU()
 		f(n)
@@ -97,7 +98,8 @@ func (b *bench) cpu(f func(n int)) float64 {
 	return best
 }
 
-// allocated counts allocations and bytes of one call of f, as a whole number.
+// allocated returns the allocations and allocated bytes of one operation of f, rounded
+// down, after manyCalls operations to warm up.
 func allocated(f func(n int)) (count, bytes float64) {
 	f(manyCalls)
 	return allocatedBy(f, manyCalls)
@@ -105,7 +107,7 @@ func allocated(f func(n int)) (count, bytes float64) {
 
 const manyCalls = 200
 
-// allocatedBy is allocated over so many calls, without calls before them.
+// allocatedBy is allocated without the warm-up, over this many operations.
 func allocatedBy(f func(n int), calls int) (count, bytes float64) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -115,7 +117,7 @@ func allocatedBy(f func(n int), calls int) (count, bytes float64) {
 	return math.Floor(float64(after.Mallocs-before.Mallocs) / n), math.Floor(float64(after.TotalAlloc-before.TotalAlloc) / n)
 }
 
-// timed is one side of a measurement.
+// timed is one side of a measurement. call(n) performs the operation n times.
 type timed struct {
 	side string
 	call func(n int)
@@ -199,7 +201,7 @@ func filled(what string, fill func(l library)) (all [3]library, err error) {
 	return all, samePages(what, all)
 }
 
-// samePages compares the pages: bytes with VictoriaMetrics/metrics, the number of lines with client_golang.
+// samePages compares the pages: byte by byte with VictoriaMetrics/metrics, roughly by the number of lines with client_golang.
 func samePages(what string, all [3]library) error {
 	if err := area.SameBytes(what, page(all[0]), page(all[2])); err != nil {
 		return err
@@ -335,7 +337,7 @@ func (b *bench) zipped() error {
 		return err
 	}
 	b.out.Notes = append(b.out.Notes, gzipNote(wire[1]/wire[0]))
-	if wire[1] <= gzipWireMax*wire[0] {
+	if wire[1] <= gzipRatioMax*wire[0] {
 		b.out.Measure("exposition/gzip", b.out.Recorder.Over(ferula, golang, what), what)
 	}
 	for _, c := range [][2]string{
@@ -349,13 +351,14 @@ func (b *bench) zipped() error {
 	return nil
 }
 
-// gzipWireMax is how many bytes of the peer's ferula's compressed page may have.
-const gzipWireMax = 1.05
+// gzipRatioMax: ferula's compressed page may be this many times as long as client_golang's. If
+// it is longer, the goal exposition/gzip has no figure.
+const gzipRatioMax = 1.05
 
 func gzipNote(ratio float64) string {
 	note := fmt.Sprintf("gzip: ferula's compressed page has %.3f of the bytes of client_golang's", ratio)
-	if ratio > gzipWireMax {
-		note += fmt.Sprintf(", more than the %.2f that exposition/gzip allows: the goal has no figure", gzipWireMax)
+	if ratio > gzipRatioMax {
+		note += fmt.Sprintf(", more than the %.2f that exposition/gzip allows: the goal has no figure", gzipRatioMax)
 	}
 	return note + "."
 }
@@ -417,7 +420,7 @@ func heapInUse() float64 {
 	return float64(m.HeapAlloc)
 }
 
-// versions returns the versions of the modules this program was built with.
+// versions returns the versions of these modules in this program.
 func versions(paths ...string) []string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

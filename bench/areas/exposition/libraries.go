@@ -236,7 +236,7 @@ func digits(i int) string {
 	return text
 }
 
-// maintainers is the benchmark that the maintainer of the peer requested.
+// maintainers fills the set of metrics of the benchmark that the maintainer of VictoriaMetrics/metrics requested.
 func maintainers(l library) {
 	h := l.ranges("histogram")
 	for v := 98; v <= 217; v++ {

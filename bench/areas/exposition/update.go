@@ -6,7 +6,7 @@ import (
 	"math"
 	"os"
 	"runtime"
-	stdslices "slices"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -20,7 +20,8 @@ import (
 	ours "github.com/ferula-io/ferula/metrics"
 )
 
-// updates of one metric by one goroutine; kinds by their goals.
+// updates measures updates of one metric by one goroutine. The numbers are indexes of
+// kinds; one without a goal is only reported.
 func (b *bench) updates() error {
 	for _, c := range []struct {
 		goal string
@@ -49,15 +50,15 @@ func (b *bench) updates() error {
 
 const (
 	contendedSlice  = 4 * time.Millisecond
-	contendedSlices = 15 // of which a reading is the median
+	contendedSlices = 15 // a reading is their median
 	contendedTries  = 400
-	ownCore         = 0.9 // of a slice's time in which no thread waited for its core
+	ownCore         = 0.9 // a slice counts if no thread waited for its core in this share of its time
 )
 
 var errNoCores = errors.New("two threads never had a core each")
 
-// contended has two threads on two cores update one metric. What counts is the worst
-// type, over the better of the peers in that type.
+// contended measures updates of one metric by two threads on two cores. The figure is the
+// ratio of ferula to the cheaper of the peers, for the type where this ratio is worst.
 func (b *bench) contended() error {
 	if runtime.NumCPU() < 2 {
 		b.env.Logf("contended: one core only, not measured")
@@ -92,7 +93,7 @@ func (b *bench) contended() error {
 	return nil
 }
 
-// contend is the median of slices, in nanoseconds an update.
+// contend returns the median of contendedSlices slices, in nanoseconds per update.
 func contend(update func(i int)) (float64, error) {
 	var all []float64
 	for range contendedTries {
@@ -101,15 +102,16 @@ func contend(update func(i int)) (float64, error) {
 			continue
 		}
 		if all = append(all, ns); len(all) == contendedSlices {
-			stdslices.Sort(all)
+			slices.Sort(all)
 			return all[len(all)/2], nil
 		}
 	}
 	return math.NaN(), errNoCores
 }
 
-// contendOnce also returns the share of the time in which a thread had its core, or needed
-// none because it waited for the other thread. Waiting for a core is not a cost of the lock.
+// contendOnce runs one slice. It returns the nanoseconds per update, and the share of the
+// slice in which neither thread waited for its core: that wait is no cost of the metric.
+// A thread that waits for the other thread needs no core.
 func contendOnce(update func(i int)) (ns, share float64) {
 	var wg sync.WaitGroup
 	var ready, done atomic.Int32
@@ -126,7 +128,7 @@ func contendOnce(update func(i int)) (ns, share float64) {
 			ready.Add(1)
 			for ready.Load() < 2 {
 			}
-			if !bound { // a share of 0
+			if !bound { // shares[core] stays 0: the slice does not count
 				done.Store(1)
 				return
 			}
@@ -149,8 +151,8 @@ func contendOnce(update func(i int)) (ns, share float64) {
 	return 2 * float64(took.Load()) / float64(total.Load()), min(shares[0], shares[1])
 }
 
-// queued is how long this thread has waited for a core, by /proc/thread-self/schedstat:
-// nanoseconds on a core, nanoseconds in the queue, and how often.
+// queued returns how long this thread has waited for a core, the second number of
+// /proc/thread-self/schedstat.
 func queued() time.Duration {
 	text, err := os.ReadFile("/proc/thread-self/schedstat")
 	if err != nil {
@@ -167,7 +169,7 @@ func queued() time.Duration {
 	return time.Duration(ns)
 }
 
-// lookups find one of a thousand counters by three values, and count in it.
+// lookups measures finding one of a thousand counters by three label values, and adding 1.
 func (b *bench) lookups() error {
 	p := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "c_total"}, labelNames)
 	o := ours.NewSet().NewCounterVec("c_total", "", labelNames...)

@@ -6,31 +6,33 @@ import (
 	"strings"
 )
 
-// gzipBytesMax is how many bytes of Thanos' compressed response ferula's may have, or else the goal has no figure.
-const gzipBytesMax = 1.05
+// gzipRatioMax: ferula's compressed response may be this many times as long as Thanos'. If it is longer, the goal
+// frontend/vs-thanos-gzip has no figure.
+const gzipRatioMax = 1.05
 
 // conclude computes the figures of the goals.
 func (b *bench) conclude() {
-	tape, out := &b.out.Recorder, b.out
-	// Of two peers the cheaper one counts, of two splices the more expensive one.
+	rec, out := &b.out.Recorder, b.out
+	// Thanos is measured with gzip from the downstream and without: the cheaper one counts. Of the two splices the more expensive
+	// one counts.
 	cpu, plain := cpuOf(identity), cpuOf(plainDown)
-	peer := min(tape.Median(thanos, cpu), tape.Median(thanos, plain))
-	out.Measure("frontend/vs-thanos", tape.Median(ferula, cpu)/peer, cpu, plain)
-	if float64(b.lengths[ferula+zipped.what]) <= gzipBytesMax*float64(b.lengths[thanos+zipped.what]) {
-		out.Measure("frontend/vs-thanos-gzip", tape.Over(ferula, thanos, cpuOf(zipped)), cpuOf(zipped))
+	peer := min(rec.Median(thanos, cpu), rec.Median(thanos, plain))
+	out.Measure("frontend/vs-thanos", rec.Median(ferula, cpu)/peer, cpu, plain)
+	if float64(b.lengths[ferula+zipped.what]) <= gzipRatioMax*float64(b.lengths[thanos+zipped.what]) {
+		out.Measure("frontend/vs-thanos-gzip", rec.Over(ferula, thanos, cpuOf(zipped)), cpuOf(zipped))
 	}
-	out.Measure("frontend/vs-relay", tape.Over(ferula, relay, cpu), cpu)
-	splices := b.whats(ferula, joinWhat)
+	out.Measure("frontend/vs-relay", rec.Over(ferula, relay, cpu), cpu)
+	splices := b.kindsOf(ferula, joinWhat)
 	splice := b.worst(ferula, splices)
-	out.Measure("frontend/vs-memcpy", splice/tape.Median(copying, copyWhat), append(splices, copyWhat)...)
-	out.Measure("frontend/cache-hit-vs-thanos", tape.Over(ferula, thanos, cpuOf(cacheHit)), cpuOf(cacheHit))
-	out.Measure("frontend/anon-59mb-mib", tape.Median(ferula, growthSmall)/(1<<20), growthSmall, idleAnon)
-	out.Measure("frontend/anon-590mb-mib", tape.Median(ferula, growthBig)/(1<<20), growthBig)
+	out.Measure("frontend/vs-memcpy", splice/rec.Median(copying, copyWhat), append(splices, copyWhat)...)
+	out.Measure("frontend/cache-hit-vs-thanos", rec.Over(ferula, thanos, cpuOf(cacheHit)), cpuOf(cacheHit))
+	out.Measure("frontend/anon-59mb-mib", rec.Median(ferula, growthSmall)/(1<<20), growthSmall, idleAnon)
+	out.Measure("frontend/anon-590mb-mib", rec.Median(ferula, growthBig)/(1<<20), growthBig)
 	out.Notes = append(out.Notes, b.notes()...)
 }
 
-// whats returns the kinds of reading of a side that begin with a prefix.
-func (b *bench) whats(side, prefix string) []string {
+// kindsOf returns the kinds of readings whose names begin with prefix and that exist for a side.
+func (b *bench) kindsOf(side, prefix string) []string {
 	var found []string
 	for _, what := range b.out.Recorder.Kinds() {
 		if strings.HasPrefix(what, prefix) && !math.IsNaN(b.out.Recorder.Median(side, what)) {
@@ -40,9 +42,10 @@ func (b *bench) whats(side, prefix string) []string {
 	return found
 }
 
-func (b *bench) worst(side string, whats []string) float64 {
+// worst returns the greatest median of these kinds of readings.
+func (b *bench) worst(side string, kinds []string) float64 {
 	worst := math.NaN()
-	for _, what := range whats {
+	for _, what := range kinds {
 		if v := b.out.Recorder.Median(side, what); !(v <= worst) {
 			worst = v
 		}
@@ -60,7 +63,7 @@ func (b *bench) notes() []string {
 		"In memory all read and write 64 KiB at a time. Typed codecs: \"Cortex\" decodes, merges and encodes as Cortex' frontend does; \"engine\" avoids avoidable cost: it decodes into the engine's types, each series in one allocation, and Prometheus' JSONCodec encodes. frontend/vs-memcpy takes the slower of two splices by promjson.Splicer: plain, and with the check of timestamps against the steps that the frontend uses.",
 		"A cache hit is the CPU of the process that serves from its memory cache, sockets included; the run fails if a hit reaches the downstream.",
 		"Growth is measured on a process that has just started: peak of RssAnon during its first query, less RssAnon after a collection before it. Ten times the series: the same series in ten clusters; Thanos does not run that.",
-		"Rows with \"profile\": CPU per query by a profile of the process, which samples a hundred times a second; a sample belongs to the innermost function that matches a stage; splice of the relay is its loop.",
+		"Rows with \"profile\": CPU per query by a profile of the process, which samples a hundred times a second; a sample belongs to the innermost function that matches a stage; for the relay, splice is its copying loop.",
 		"Real query: " + b.realNote,
 	}
 }

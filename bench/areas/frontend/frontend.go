@@ -261,12 +261,12 @@ func (b *bench) measure(ctx context.Context, round int, j job) error {
 	if err != nil {
 		return err
 	}
-	tape, n := &b.out.Recorder, float64(j.repeats)
-	tape.Add(round, f.side, cpuOf(q), area.Seconds, cpu.Seconds()/n)
-	tape.Add(round, f.side, "CPU a sample: "+q.what, nanosecondsASample, float64(cpu.Nanoseconds())/n/float64(b.response.Samples()))
-	tape.Add(round, f.side, "first byte: "+q.what, area.Seconds, first.Seconds()/n)
-	tape.Add(round, f.side, "last byte: "+q.what, area.Seconds, elapsed.Seconds()/n)
-	tape.Add(round, f.side, "write calls: "+q.what, area.Count, float64(after.Sub(before).Writes)/n)
+	rec, n := &b.out.Recorder, float64(j.repeats)
+	rec.Add(round, f.side, cpuOf(q), area.Seconds, cpu.Seconds()/n)
+	rec.Add(round, f.side, "CPU a sample: "+q.what, nanosecondsASample, float64(cpu.Nanoseconds())/n/float64(b.response.Samples()))
+	rec.Add(round, f.side, "first byte: "+q.what, area.Seconds, first.Seconds()/n)
+	rec.Add(round, f.side, "last byte: "+q.what, area.Seconds, elapsed.Seconds()/n)
+	rec.Add(round, f.side, "write calls: "+q.what, area.Count, float64(after.Sub(before).Writes)/n)
 	if round > 1 {
 		return nil
 	}
@@ -274,7 +274,7 @@ func (b *bench) measure(ctx context.Context, round int, j job) error {
 		_, err := b.send(ctx, f, b.response, q, io.Discard)
 		return err
 	})
-	tape.Add(round, f.side, "mallocs: "+q.what, area.Count, float64(mallocs))
+	rec.Add(round, f.side, "mallocs: "+q.what, area.Count, float64(mallocs))
 	return err
 }
 

@@ -165,7 +165,7 @@ func TestJoiners_WriteTheSameBytes(t *testing.T) {
 			t.Errorf("%s was not read", what)
 		}
 	}
-	wrong := joiner{what: "wrong", unit: 1, exact: true, join: func(w io.Writer, parts ...io.Reader) error {
+	wrong := joiner{what: "wrong", repeats: 1, exact: true, join: func(w io.Writer, parts ...io.Reader) error {
 		_, err := io.Copy(w, parts[0])
 		return err
 	}}

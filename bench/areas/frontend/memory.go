@@ -9,14 +9,14 @@ import (
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/proc"
-	codecs "github.com/ferula-io/ferula/bench/typed"
+	typedcodecs "github.com/ferula-io/ferula/bench/typed"
 	"github.com/ferula-io/ferula/promjson"
 )
 
 // pieceBytes is the size of reads and writes of the streams in memory.
 const pieceBytes = 64 << 10
 
-// The readings taken in memory.
+// The kinds of readings that are taken in memory.
 const (
 	joinWhat   = "in memory, two halves: "
 	recodeWhat = "in memory, decode and encode: "
@@ -48,7 +48,7 @@ func (c *counter) Write(p []byte) (int, error) {
 // joiner joins parts in memory.
 type joiner struct {
 	side, what string
-	unit       int // repeats for one reading
+	repeats    int // joins in one reading
 	join       func(w io.Writer, parts ...io.Reader) error
 	exact      bool // it writes the whole response, byte for byte
 	recode     bool // its input is the whole response as one part
@@ -56,18 +56,18 @@ type joiner struct {
 
 func joiners() []joiner {
 	var all []joiner
-	for _, c := range codecs.Codecs() {
-		all = append(all, joiner{side: typed, what: joinWhat + c.Name, unit: 3, join: c.Join, exact: true})
+	for _, c := range typedcodecs.Codecs() {
+		all = append(all, joiner{side: typed, what: joinWhat + c.Name, repeats: 3, join: c.Join, exact: true})
 	}
 	window := &promjson.Window{StartMS: small.StartMS, EndMS: math.MaxInt64, StepMS: small.StepMS}
 	buffer := make([]byte, pieceBytes)
 	all = append(all,
-		joiner{side: copying, what: copyWhat, unit: 20, join: func(w io.Writer, parts ...io.Reader) error { return copyAll(w, buffer, parts) }},
-		joiner{side: ferula, what: spliceWhat, unit: 20, join: newSplice(nil), exact: true},
-		joiner{side: ferula, what: stepsWhat, unit: 20, join: newSplice(window), exact: true},
+		joiner{side: copying, what: copyWhat, repeats: 20, join: func(w io.Writer, parts ...io.Reader) error { return copyAll(w, buffer, parts) }},
+		joiner{side: ferula, what: spliceWhat, repeats: 20, join: newSplice(nil), exact: true},
+		joiner{side: ferula, what: stepsWhat, repeats: 20, join: newSplice(window), exact: true},
 	)
-	for _, c := range codecs.Codecs() {
-		all = append(all, joiner{side: typed, what: recodeWhat + c.Name, unit: 3, join: c.Join, exact: true, recode: true})
+	for _, c := range typedcodecs.Codecs() {
+		all = append(all, joiner{side: typed, what: recodeWhat + c.Name, repeats: 3, join: c.Join, exact: true, recode: true})
 	}
 	return all
 }
@@ -92,7 +92,7 @@ func newSplice(window *promjson.Window) func(w io.Writer, parts ...io.Reader) er
 	}
 }
 
-// copyAll moves the bytes through one buffer, which copies each of them once.
+// copyAll copies the parts through one buffer: each byte is copied once.
 func copyAll(w io.Writer, buffer []byte, parts []io.Reader) error {
 	for _, part := range parts {
 		for {
@@ -154,7 +154,7 @@ func (b *bench) compareJoiner(j joiner) error {
 func (b *bench) measureJoiner(round int, j joiner) error {
 	runtime.GC()
 	before := proc.SelfCPU()
-	for range j.unit {
+	for range j.repeats {
 		var written counter
 		if err := j.join(&written, b.parts(j)...); err != nil {
 			return fmt.Errorf("%s: %w", j.what, err)
@@ -165,6 +165,6 @@ func (b *bench) measureJoiner(round int, j joiner) error {
 	}
 	runtime.GC()
 	used := proc.SelfCPU() - before
-	b.out.Recorder.Add(round, j.side, j.what, nanosecondsASample, float64(used.Nanoseconds())/float64(j.unit*b.response.Samples()))
+	b.out.Recorder.Add(round, j.side, j.what, nanosecondsASample, float64(used.Nanoseconds())/float64(j.repeats*b.response.Samples()))
 	return nil
 }

@@ -186,12 +186,12 @@ func (b *bench) measureReal(ctx context.Context, round int, f *realFront) error 
 	if err != nil {
 		return err
 	}
-	tape := &b.out.Recorder
-	tape.Add(round, f.side, f.what+": last byte", area.Seconds, a.Elapsed.Seconds())
-	tape.Add(round, f.side, f.what+": first byte", area.Seconds, a.FirstByte.Seconds())
-	tape.Add(round, f.side, f.what+": CPU of the frontend", area.Seconds, cpu.Seconds())
+	rec := &b.out.Recorder
+	rec.Add(round, f.side, f.what+": last byte", area.Seconds, a.Elapsed.Seconds())
+	rec.Add(round, f.side, f.what+": first byte", area.Seconds, a.FirstByte.Seconds())
+	rec.Add(round, f.side, f.what+": CPU of the frontend", area.Seconds, cpu.Seconds())
 	for name, took := range serverTiming(a.Header.Values("Server-Timing")) {
-		tape.Add(round, f.side, f.what+": Server-Timing "+name, area.Seconds, took.Seconds())
+		rec.Add(round, f.side, f.what+": Server-Timing "+name, area.Seconds, took.Seconds())
 	}
 	return nil
 }

@@ -233,7 +233,7 @@ func newColumnDecoder() func(body []byte, into *columns) error {
 func decoding(ctx context.Context, env area.Env, out *area.Outcome) error {
 	var worst float64
 	var from []string
-	for _, kind := range []blocks.Values{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
+	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
 		what := decodeWhat + string(kind)
 		if err := decodingOf(ctx, env, out, kind, what); err != nil {
 			return fmt.Errorf("%s: %w", what, err)
@@ -250,7 +250,7 @@ func decoding(ctx context.Context, env area.Env, out *area.Outcome) error {
 	return nil
 }
 
-func decodingOf(ctx context.Context, env area.Env, out *area.Outcome, kind blocks.Values, what string) error {
+func decodingOf(ctx context.Context, env area.Env, out *area.Outcome, kind blocks.ValueKind, what string) error {
 	m := newMatrix(kind, series)
 	var body bytes.Buffer
 	if err := encodePeer(&body, m); err != nil {

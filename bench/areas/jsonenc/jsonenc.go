@@ -65,7 +65,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	// response of JSONCodec and empties its pool of buffers each time, which favours ferula by a fifth. That case is
 	// reported only, and no goal.
 	heap := make([]byte, heapBytes)
-	for _, kind := range []blocks.Values{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
+	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
 		if err := measure(ctx, env, out, kind, string(kind), encoders); err != nil {
 			return nil, fmt.Errorf("%s: %w", kind, err)
 		}
@@ -74,7 +74,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 		return nil, err
 	}
 	runtime.KeepAlive(heap)
-	for _, kind := range []blocks.Values{blocks.Floats15, blocks.Integers} {
+	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers} {
 		if err := measure(ctx, env, out, kind, string(kind)+", small heap", encoders); err != nil {
 			return nil, fmt.Errorf("%s: %w", kind, err)
 		}
@@ -96,7 +96,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 }
 
 // measure compares the outputs of the encoders for one kind of values. It then measures them in turn, under the name what.
-func measure(ctx context.Context, env area.Env, out *area.Outcome, kind blocks.Values, what string, encoders []encoder) error {
+func measure(ctx context.Context, env area.Env, out *area.Outcome, kind blocks.ValueKind, what string, encoders []encoder) error {
 	m := newMatrix(kind, series)
 	if err := compare(m, encoders); err != nil {
 		return err
@@ -141,7 +141,7 @@ func compare(m promql.Matrix, encoders []encoder) error {
 	return area.SameBytes("matrix", responses[0].Bytes(), responses[1].Bytes())
 }
 
-func newMatrix(kind blocks.Values, series int) promql.Matrix {
+func newMatrix(kind blocks.ValueKind, series int) promql.Matrix {
 	spec := blocks.Spec{Metric: "bench_metric", Values: kind, Series: series}
 	m := make(promql.Matrix, series)
 	for i := range m {

@@ -15,7 +15,7 @@ import (
 
 func TestEncoders_WriteTheSameBytes(t *testing.T) {
 	encoders := []encoder{{codec, encodePeer}, {ferula, newStreamer().encode}}
-	for _, kind := range []blocks.Values{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
+	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
 		m := newMatrix(kind, 30)
 		m[0].Floats[0].F, m[0].Floats[1].F, m[1].Floats[2].T = math.NaN(), math.Inf(-1), 1
 		if err := compare(m, encoders); err != nil {
@@ -39,7 +39,7 @@ func TestCompare_UnequalAndEmptyOutputsAreErrors(t *testing.T) {
 }
 
 func TestDecoders_DecodeTheSameSamples(t *testing.T) {
-	for _, kind := range []blocks.Values{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
+	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
 		m := newMatrix(kind, 5)
 		m[0].Floats[1].F, m[1].Floats[2].T = math.Inf(-1), 1_007
 		var body bytes.Buffer

@@ -81,9 +81,9 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 		}
 		env.Logf("round %d of %d", round, env.Rounds)
 	}
-	tape := &b.out.Recorder
+	rec := &b.out.Recorder
 	for goal, what := range map[string]string{"serve/scrape-cpu": scrapeCPU, "serve/scrape-anon": scrapeAnon, "serve/rules-cpu": rulesCPU} {
-		b.out.Measure(goal, tape.Over("ferula", "Prometheus", what), what)
+		b.out.Measure(goal, rec.Over("ferula", "Prometheus", what), what)
 	}
 	s := b.size
 	b.out.Notes = []string{

@@ -14,7 +14,7 @@ import (
 )
 
 const (
-	dataVersion  = 1 // must change whenever ensure gives other data
+	dataVersion  = 1 // must change whenever ensure writes other data
 	seriesCount  = 100_000
 	chunkSamples = 120
 	seriesPerPod = 10
@@ -22,7 +22,7 @@ const (
 	stepMS       = 15_000
 )
 
-// lset is nine labels, those of a container in a cluster.
+// lset returns the nine labels of series number i, which is a container's in a cluster.
 func lset(i int) []streams.Label {
 	pod := i / seriesPerPod
 	return []streams.Label{
@@ -38,8 +38,8 @@ func lset(i int) []streams.Label {
 	}
 }
 
-// ensure returns the file of seriesCount series of that many samples, in the order of their labels, and makes it if it is
-// not there: gauges that walk in steps of 0.01, scraped every 15 s.
+// ensure returns a file with seriesCount series, sorted by labels, of this many samples each. It creates the file if it does not
+// exist. The series are gauges, scraped every 15 s; every third value differs from the one before by at most 1.00.
 func ensure(cache string, samples int) (string, error) {
 	path := filepath.Join(cache, "streams", fmt.Sprintf("v%d-%dx%d", dataVersion, seriesCount, samples))
 	if _, err := os.Stat(path); err == nil {
@@ -77,7 +77,7 @@ func chunksOf(i, samples int) (chunks []streams.Chunk, err error) {
 		}
 		to := min(from+chunkSamples, samples)
 		for j := from; j < to; j++ {
-			if j%3 == 0 { // it stands still in between, as many do
+			if j%3 == 0 { // as many gauges do, it keeps its value in between
 				value += rng.IntN(201) - 100
 			}
 			app.Append(0, startMS+int64(j)*stepMS, float64(value)/100)

@@ -69,8 +69,8 @@ func (b *bench) disjoint(ctx context.Context) (err error) {
 		}
 		b.env.Logf("disjoint stores, round %d of %d", round, b.env.Rounds)
 	}
-	tape := &b.out.Recorder
-	b.out.Measure("storeapi/disjoint-wall", area.Over(tape.Median(ferula, disjointAll), tape.Median(ferula, disjointAlone)), disjointAll, disjointAlone)
+	rec := &b.out.Recorder
+	b.out.Measure("storeapi/disjoint-wall", area.Over(rec.Median(ferula, disjointAll), rec.Median(ferula, disjointAlone)), disjointAll, disjointAlone)
 	b.out.Notes = append(b.out.Notes, fmt.Sprintf("Disjoint stores: %d stores of %d series x %d samples, which differ in an external label, each behind a proxy that delays what the store sends by %s. A matcher of the external label selects one store alone; \"the slowest\" is the greatest mean of the eight.", disjointStores, disjointSpec.Series, disjointSpec.Samples, storeDelay))
 	return nil
 }

@@ -1,6 +1,6 @@
-// Command relay is the lower bound of a query frontend's cost: it requests parts from the downstream as a frontend does, all
-// at once, and sends their bodies to the client one after the other, unread. The output is not a valid response, only its
-// bytes.
+// Command relay is the lower bound of a query frontend's cost: it requests all parts at once from the downstream, as a frontend
+// does, and copies their bodies to the client one after the other, without parsing them. The output is therefore not a valid
+// response; it has the bytes of one.
 //
 //	GET /relay?part=QUERY&part=QUERY   each QUERY is that of a GET /api/v1/query_range at the downstream
 //
@@ -45,7 +45,7 @@ type relay struct {
 
 func newRelay(downstream string, readBytes, writeBytes int) *relay {
 	r := &relay{downstream: downstream, writeBytes: writeBytes}
-	// net/http reads past the connection's buffer if the caller's is larger.
+	// If the caller's buffer is larger than the connection's, net/http reads into it directly.
 	r.client = &http.Client{Transport: &http.Transport{DisableCompression: true, ReadBufferSize: min(readBytes, 64<<10), MaxIdleConnsPerHost: 100}}
 	r.buffers.New = func() any {
 		b := make([]byte, readBytes)
@@ -92,7 +92,7 @@ func (r *relay) fetch(req *http.Request, part string) (*http.Response, error) {
 	return resp, err
 }
 
-// copy copies body to w through a buffer, and writes the bytes of each read before the next.
+// copy copies body to w through a buffer. It writes the bytes of a read before it reads again.
 func (r *relay) copy(w io.Writer, body io.Reader) error {
 	buffer := r.buffers.Get().(*[]byte)
 	defer r.buffers.Put(buffer)

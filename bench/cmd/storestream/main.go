@@ -243,7 +243,7 @@ func receive(client *storeapi.Client, t streams.Task) (*kept, error) {
 		MaxMS: 1 << 60, SkipChunks: t.LabelsOnly, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchNotEqual, "__name__", "")},
 	})
 	if t.Keep {
-		set.Keep()
+		set.RetainUntilClose()
 	}
 	k := &kept{set: set}
 	builder := labels.NewScratchBuilder(16)

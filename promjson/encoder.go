@@ -12,9 +12,9 @@ var (
 	// ErrOrder: a method of an Encoder was called where its bytes cannot follow, such as
 	// Columns without Series.
 	ErrOrder = errors.New("promjson: encoder method called out of order")
-	// ErrBegun: a part of the response has been written, so that it can no longer become
-	// an error response. The caller must abort the connection.
-	ErrBegun = errors.New("promjson: a part of the response has been written")
+	// ErrPartlyWritten: a part of the response has been written, so that it can no longer
+	// become an error response. The caller must abort the connection.
+	ErrPartlyWritten = errors.New("promjson: a part of the response has been written")
 )
 
 // Encoder writes one whole response of the Prometheus HTTP API to an io.Writer, byte for
@@ -273,14 +273,14 @@ func (e *Encoder) texts(key string, list []string) {
 	}
 }
 
-// Fail writes an error response in the place of what was encoded, with an errorType such
-// as "bad_data" or "execution". It returns ErrBegun, and writes nothing, if a part of the
-// response has been written: a client must not take that part for the whole. The status of
-// the HTTP response is the caller's.
+// Fail replaces what was encoded with an error response, with an errorType such as
+// "bad_data" or "execution", and writes it. If a part of the response has been written, it
+// writes nothing and returns ErrPartlyWritten: a client must not take that part for the
+// whole. The caller sets the status of the HTTP response.
 func (e *Encoder) Fail(errorType, message string) error {
 	if e.begun || e.place == placeClosed {
 		if e.err == nil {
-			e.err = ErrBegun
+			e.err = ErrPartlyWritten
 		}
 		e.b = e.b[:0]
 		return e.err

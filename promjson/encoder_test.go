@@ -177,11 +177,11 @@ func TestEncoder_FailReplacesWhatIsNotWritten(t *testing.T) {
 	e.AddString(strings.Repeat("x", encoderBytes))
 	e.AddString("y")
 	begun := got.String()
-	if err := e.Fail("execution", "too late"); !errors.Is(err, ErrBegun) || !e.Written() {
+	if err := e.Fail("execution", "too late"); !errors.Is(err, ErrPartlyWritten) || !e.Written() {
 		t.Errorf("Fail after a write: %v", err)
 	}
 	e.AddString("z")
-	if err := e.Close(nil, nil); !errors.Is(err, ErrBegun) {
+	if err := e.Close(nil, nil); !errors.Is(err, ErrPartlyWritten) {
 		t.Errorf("Close: %v", err)
 	}
 	check(t, "what was written", got.String(), begun)

@@ -76,7 +76,7 @@ func enableFeatures(lists []string, o *role.ServeOptions) error {
 
 // ignoredFeatures returns the features without effect: those that are inert, and unknown
 // ones, which Prometheus ignores too.
-func ignoredFeatures(lists []string) (without ignored) {
+func ignoredFeatures(lists []string) (ignored ignoredFlags) {
 	for _, name := range splitFeatures(lists) {
 		row, ok := peerflags.Serve().FindFeature(name)
 		switch {
@@ -85,7 +85,7 @@ func ignoredFeatures(lists []string) (without ignored) {
 		case row.Status != peerflags.Inert:
 			continue
 		}
-		without = append(without, peerflags.Row{Name: "enable-feature=" + name, Note: row.Note})
+		ignored = append(ignored, peerflags.Row{Name: "enable-feature=" + name, Note: row.Note})
 	}
-	return without
+	return ignored
 }

@@ -52,7 +52,7 @@ func newParser(cli *commands, options ...kong.Option) (*kong.Kong, error) {
 }
 
 // parseArgs parses and checks a command line. The error names the flag and its value.
-func parseArgs(parser *kong.Kong, args []string) (*kong.Context, ignored, error) {
+func parseArgs(parser *kong.Kong, args []string) (*kong.Context, ignoredFlags, error) {
 	k, err := parser.Parse(args)
 	if err != nil {
 		var parse *kong.ParseError
@@ -62,11 +62,11 @@ func parseArgs(parser *kong.Kong, args []string) (*kong.Context, ignored, error)
 		text := withoutValue.ReplaceAllString(err.Error(), "a value is missing")
 		return k, nil, usageError{errors.New(strings.TrimPrefix(text, commandOf(k)+": "))}
 	}
-	without, err := checkPeerFlags(k)
+	ignored, err := checkPeerFlags(k)
 	if err != nil {
 		return k, nil, usageError{err}
 	}
-	return k, without, nil
+	return k, ignored, nil
 }
 
 // withoutValue is kong's error for a flag without a value at the end of the line.
@@ -91,7 +91,7 @@ func run(args []string) int {
 	if err != nil {
 		return report(err, "")
 	}
-	k, without, err := parseArgs(parser, args)
+	k, ignored, err := parseArgs(parser, args)
 	if err != nil {
 		return report(err, commandOf(k))
 	}
@@ -99,5 +99,5 @@ func run(args []string) int {
 	defer stop()
 	context.AfterFunc(ctx, stop) // a second signal terminates the process
 	k.BindTo(ctx, (*context.Context)(nil))
-	return report(k.Run(without), commandOf(k))
+	return report(k.Run(ignored), commandOf(k))
 }

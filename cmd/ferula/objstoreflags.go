@@ -12,7 +12,7 @@ type objstoreFlags struct {
 	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Configuration of the object storage to upload blocks to, in Thanos' YAML format, type S3 or FILESYSTEM."`
 	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File with the configuration of the object storage, in Thanos' YAML format."`
 
-	UploadCompacted bool   `name:"shipper.upload-compacted" negatable:"" help:"Upload compacted blocks too, once, for a server whose blocks were compacted before the first upload."`
+	UploadCompacted bool   `name:"shipper.upload-compacted" negatable:"" help:"Also upload compacted blocks: for a server whose blocks were compacted before they could be uploaded."`
 	HashFunc        string `name:"hash-func" enum:",SHA256" default:"" help:"Hash function for the files of a block in meta.json: \"\" or SHA256."`
 	StateFile       string `name:"shipper.meta-file-name" default:"thanos.shipper.json" help:"File in the data directory that lists the uploaded blocks."`
 	Concurrency     int    `name:"shipper.upload-concurrency" default:"0" help:"Number of files of a block to upload concurrently. 0 means 1."`

@@ -12,17 +12,17 @@ import (
 	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
 )
 
-// ignored are the given flags that have no effect here.
-type ignored []peerflags.Row
+// ignoredFlags are the given flags that have no effect here.
+type ignoredFlags []peerflags.Row
 
 // warn logs each ignored flag once.
-func (i ignored) warn(logger *slog.Logger) {
+func (i ignoredFlags) warn(logger *slog.Logger) {
 	for _, row := range i {
 		logger.Warn("Ignoring a flag without effect", "flag", "--"+row.Name, "reason", row.Note)
 	}
 }
 
-// tableOf returns the table of a command; one without rows if it replaces no peer.
+// tableOf returns the table of a command. It is empty if the command replaces no peer.
 func tableOf(command string) peerflags.Table {
 	for _, table := range peerflags.Tables() {
 		if table.Command == command {
@@ -34,13 +34,13 @@ func tableOf(command string) peerflags.Table {
 
 // checkPeerFlags checks the given flags against the table of the command. It returns the
 // flags that have no effect, and an error that names each refused flag.
-func checkPeerFlags(k *kong.Context) (ignored, error) {
+func checkPeerFlags(k *kong.Context) (ignoredFlags, error) {
 	selected := k.Selected()
 	if selected == nil {
 		return nil, nil
 	}
 	table := tableOf(selected.Name)
-	var without ignored
+	var ignored ignoredFlags
 	var errs []error
 	seen := map[string]bool{}
 	for _, part := range k.Path {
@@ -53,7 +53,7 @@ func checkPeerFlags(k *kong.Context) (ignored, error) {
 		}
 		seen[row.Name] = true
 		if row.Status == peerflags.Inert {
-			without = append(without, row)
+			ignored = append(ignored, row)
 		}
 		for _, value := range valuesOf(part.Flag) {
 			if err := row.Check(value); err != nil {
@@ -62,7 +62,7 @@ func checkPeerFlags(k *kong.Context) (ignored, error) {
 			}
 		}
 	}
-	return without, errors.Join(errs...)
+	return ignored, errors.Join(errs...)
 }
 
 // valuesOf returns the values of a flag that is made from a table.

@@ -44,11 +44,11 @@ func parse(t *testing.T, args ...string) (*commands, error) {
 func ignoredNames(t *testing.T, args ...string) (names []string) {
 	t.Helper()
 	var cli commands
-	_, without, err := parseArgs(parserOf(t, &cli), args)
+	_, ignored, err := parseArgs(parserOf(t, &cli), args)
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range append(without, ignoredFeatures(cli.Serve.Features)...) {
+	for _, row := range append(ignored, ignoredFeatures(cli.Serve.Features)...) {
 		names = append(names, row.Name)
 	}
 	return names

@@ -30,7 +30,7 @@ type profileFlags struct {
 	Self  bool     `name:"profiles.self" default:"true" negatable:"" help:"Profile this process: continuous CPU, heap, goroutines, mutexes, blocking."`
 	Every duration `name:"profiles.self.interval" default:"15s" help:"Length of one CPU profile of this process, and interval of its other profiles."`
 
-	HeadSize size `name:"profiles.head-size" default:"512MB" help:"Maximum memory of the profiles in the heads of all tenants. A push that may exceed it is rejected until heads were written to blocks."`
+	HeadSize size `name:"profiles.head-size" default:"512MB" help:"Maximum memory of the profiles in the heads of all tenants. A push that may exceed it is rejected until heads have been written to blocks."`
 	Memory   size `name:"profiles.memory" default:"0" help:"Maximum memory of heads, queries and decoded symbols together. A query that would exceed it fails. 0 means twice --profiles.head-size."`
 
 	Multitenancy bool `name:"profiles.multitenancy" help:"Read the tenant of a request from its header X-Scope-OrgID. By default every request belongs to the tenant anonymous."`
@@ -47,12 +47,12 @@ type profileFlags struct {
 
 	Rate        size     `name:"profiles.limit.rate" default:"32MB" help:"Maximum bytes of decompressed profiles that a tenant may push per second."`
 	Burst       size     `name:"profiles.limit.burst" default:"64MB" help:"Maximum bytes of decompressed profiles that a tenant may push at once."`
-	Series      int      `name:"profiles.limit.series" default:"20000" help:"Maximum label sets of a tenant with a profile in the last hour, with the labels of samples."`
+	Series      int      `name:"profiles.limit.series" default:"20000" help:"Maximum label sets, including labels of samples, with which a tenant has pushed profiles in the last hour."`
 	Profile     size     `name:"profiles.limit.profile-size" default:"16MB" help:"Maximum bytes of one profile as sent."`
 	Inflated    size     `name:"profiles.limit.inflated-size" default:"4MB" help:"Maximum bytes of one profile after decompression."`
 	Symbols     int      `name:"profiles.limit.symbols" default:"500000" help:"Maximum strings, functions and locations of one profile, each."`
 	Samples     int      `name:"profiles.limit.samples" default:"16000" help:"Maximum samples of one profile."`
-	Depth       int      `name:"profiles.limit.depth" default:"1000" help:"Maximum frames of one stack. Of a deeper stack the frames next to the root are retained."`
+	Depth       int      `name:"profiles.limit.depth" default:"1000" help:"Maximum frames of one stack. A deeper stack loses the frames nearest to the leaf."`
 	Nodes       int      `name:"profiles.limit.nodes" default:"500000" help:"Maximum nodes of the tree of stacks of one profile."`
 	Labels      int      `name:"profiles.limit.labels" default:"30" help:"Maximum labels of one series."`
 	LabelNames  int      `name:"profiles.limit.label-name-length" default:"1024" help:"Maximum bytes of a label name."`

@@ -38,7 +38,7 @@ type queryCommand struct {
 	SDInterval     duration `name:"store.sd-interval" default:"5m" help:"Interval at which --store.sd-files are reloaded."`
 	DNSInterval    duration `name:"store.sd-dns-interval" default:"30s" help:"Interval of DNS resolutions."`
 	InfoTimeout    duration `name:"endpoint.info-timeout" default:"5s" hidden:"" help:"Timeout of an Info call to a store."`
-	HideAfter      duration `name:"store.unhealthy-timeout" default:"5m" help:"Time after which an unhealthy store is no longer listed."`
+	HideAfter      duration `name:"store.unhealthy-timeout" default:"5m" help:"Time after which an unhealthy store is no longer listed. Responses still report it as missing."`
 	StoreTimeout   duration `name:"store.response-timeout" default:"0ms" help:"Time without a response after which a store is left out of a query. 0 means that the query timeout applies."`
 
 	Timeout            duration `name:"query.timeout" default:"2m" help:"Maximum time to process a query."`
@@ -66,9 +66,9 @@ type queryCommand struct {
 	TenantCertificate  string   `name:"query.tenant-certificate-field" enum:",organization,organizationalUnit,commonName" default:"" placeholder:"FIELD" help:"Field of the client's certificate that names the tenant instead of a header: organization, organizationalUnit or commonName."`
 	EnforceTenancy     bool     `name:"query.enforce-tenancy" negatable:"" help:"Return only data whose label --query.tenant-label-name is the tenant of the request."`
 	TenantLabel        string   `name:"query.tenant-label-name" default:"tenant_id" placeholder:"NAME" help:"Label that is compared with the tenant by --query.enforce-tenancy."`
-	Engine             string   `name:"query.promql-engine" default:"prometheus" help:"Default PromQL engine. The only supported value is prometheus."`
-	QueryEngine        string   `name:"query.engine" enum:"columns,prometheus" default:"columns" help:"Engine that evaluates queries (${enum}). Results are the same. Prometheus' engine also evaluates what the other does not know."`
-	Parallelism        int      `name:"query.parallelism" default:"0" help:"Goroutines that decode and compute the series of one query. All queries together use one less than these, in addition to their own. 0 means the number of CPUs (GOMAXPROCS)."`
+	Engine             string   `name:"query.promql-engine" default:"prometheus" help:"Thanos' choice of the engine; the only supported value is prometheus. See --query.engine."`
+	QueryEngine        string   `name:"query.engine" enum:"columns,prometheus" default:"columns" help:"Engine that evaluates queries (${enum}), with the same results. Expressions that columns does not support are evaluated by Prometheus' engine."`
+	Parallelism        int      `name:"query.parallelism" default:"0" help:"Goroutines that decode and compute the series of one query. Of these, all but one are shared by all queries. 0 means the number of CPUs (GOMAXPROCS)."`
 	Mode               string   `name:"query.mode" default:"local" help:"PromQL query mode. The only supported value is local."`
 	Features           []string `name:"enable-feature" sep:"," placeholder:"NAME" help:"Comma-separated feature names: promql-experimental-functions."`
 
@@ -100,8 +100,8 @@ func (f queryGRPCClientFlags) options() role.StoreClientOptions {
 }
 
 // Run is called by kong.
-func (c *queryCommand) Run(ctx context.Context, k *kong.Context, without ignored) error {
-	return runRole(ctx, k, c.Process, without, c.options, func(opts role.QueryOptions, common started) (*role.Query, error) {
+func (c *queryCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
+	return runRole(ctx, k, c.Process, ignored, c.options, func(opts role.QueryOptions, common started) (*role.Query, error) {
 		opts.Flags = flagValues(k)
 		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
 		return role.NewQuery(opts)
@@ -162,8 +162,8 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 	return o, errors.Join(errs...)
 }
 
-// endpoints returns the addresses of stores. It reads the files that are reloaded later
-// once, so that their errors are returned at the start.
+// endpoints returns the addresses of stores. It reads the files of addresses once, so that
+// an error in one of them fails the start; later they are reloaded.
 func (c *queryCommand) endpoints() (fanout.EndpointsOptions, error) {
 	o := fanout.EndpointsOptions{
 		ReloadInterval: time.Duration(min(c.SDReload, c.SDInterval)), DNSInterval: time.Duration(c.DNSInterval),

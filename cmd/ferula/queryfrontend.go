@@ -50,7 +50,7 @@ type queryFrontendCommand struct {
 	LabelsFreshness   duration `name:"labels.response-cache-max-freshness" default:"1m" help:"Minimum age of the end of a part to cache. More recent results may still change."`
 	LabelsPartial     bool     `name:"labels.partial-response" default:"true" negatable:"" help:"Value of partial_response for requests for labels and series that do not set it."`
 	LabelsRange       duration `name:"labels.default-time-range" default:"24h" help:"Default range of requests for labels and series."`
-	LabelsWhole       bool     `name:"labels.response-cache-whole-intervals" negatable:"" help:"Request and cache labels and series by whole --labels.split-interval, as Thanos does: a request for a part of an interval gets what the whole interval has. Without it the response is that of the requested range, and only whole intervals within it and ranges between whole minutes are cached."`
+	LabelsWhole       bool     `name:"labels.response-cache-whole-intervals" negatable:"" help:"Request and cache labels and series by whole --labels.split-interval, as Thanos does: a request for a part of an interval gets the labels and series of the whole interval. Without it the response is that of the requested range; whole intervals within it, and ranges between whole minutes, are cached."`
 	LabelCache        secret   `name:"labels.response-cache-config" placeholder:"YAML" xor:"labelcache" help:"Configuration of the response cache of labels and series as YAML, type IN-MEMORY, MEMCACHED or REDIS."`
 	LabelCacheFile    string   `name:"labels.response-cache-config-file" placeholder:"FILE" xor:"labelcache" help:"File with the configuration of the response cache of labels and series."`
 
@@ -66,7 +66,7 @@ type queryFrontendCommand struct {
 	MaxTenantConcurrent int      `name:"limits.max-tenant-concurrent" default:"0" help:"Maximum number of concurrent requests of one tenant. 0 means three quarters of --limits.max-concurrent."`
 	MaxTenantQueue      int      `name:"limits.max-tenant-queue" default:"512" help:"Maximum number of waiting requests of one tenant. Further requests get 429."`
 	MaxQueueTime        duration `name:"limits.max-queue-time" default:"1m" help:"Maximum time that a request waits for admission, and then for slots of downstream calls. After it the request gets 503. 0 means no limit."`
-	MaxDownstream       int      `name:"limits.max-downstream-concurrent" default:"256" help:"Maximum number of concurrent calls of the downstream. A query acquires all its slots together, one tenant three quarters of them at most. max_conns_per_host of the tripper configuration may be lower."`
+	MaxDownstream       int      `name:"limits.max-downstream-concurrent" default:"256" help:"Maximum number of concurrent calls of the downstream. A query waits until all slots that it needs are free. A tenant gets at most three quarters of the slots. max_conns_per_host of the tripper configuration may be lower."`
 	MaxPoints           int      `name:"limits.max-points" default:"0" help:"Maximum steps of a range query. 0 means the downstream's limit."`
 	MaxQueryBytes       size     `name:"limits.max-query-bytes" default:"0" help:"Maximum length of a query in bytes. 0 means no limit but that of the request body."`
 	MaxResponseBytes    size     `name:"limits.max-response-bytes" default:"0" help:"Maximum bytes of a response, before compression. 0 means no limit but that of one downstream response, 16GiB."`
@@ -80,8 +80,8 @@ type queryFrontendCommand struct {
 }
 
 // Run is called by kong.
-func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, without ignored) error {
-	return runRole(ctx, k, c.Process, without, c.options, func(opts role.QueryFrontendOptions, common started) (*role.QueryFrontend, error) {
+func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
+	return runRole(ctx, k, c.Process, ignored, c.options, func(opts role.QueryFrontendOptions, common started) (*role.QueryFrontend, error) {
 		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
 		return role.NewQueryFrontend(opts)
 	})

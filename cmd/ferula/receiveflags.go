@@ -16,7 +16,7 @@ type receiveFlags struct {
 	Messages    []string `name:"web.remote-write-receiver.accepted-protobuf-messages" sep:"none" placeholder:"NAME" help:"Protobuf message of remote write to accept: prometheus.WriteRequest or io.prometheus.write.v2.Request (repeatable). Both by default."`
 	Profiles    bool     `name:"profiles.enable-receiver" default:"true" negatable:"" help:"Accept profiles by push.v1 and at /ingest."`
 	BodiesSize  size     `name:"receive.max-bytes-in-flight" default:"256MB" help:"Maximum bytes of the compressed bodies of push requests in memory. Further requests wait, and get 503 after 10s."`
-	BodyTimeout duration `name:"receive.body-timeout" default:"15s" help:"Maximum time that the sender of a body may stall or stay below 4KiB per second, or below the rate that ends its body within --web.read-timeout, before the request gets 503."`
+	BodyTimeout duration `name:"receive.body-timeout" default:"15s" help:"Time after which a slow request gets 503: for this long its sender has sent nothing, less than 4KiB per second, or too little to finish the body within --web.read-timeout."`
 }
 
 // bodiesSizeMin is twice the limit of a remote write body.

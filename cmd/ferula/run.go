@@ -17,7 +17,7 @@ type started struct {
 // runRole runs a process that handles no SIGHUP: its flags are made into options, and build
 // makes it from those.
 func runRole[O any, R interface{ Run(context.Context) error }](
-	ctx context.Context, k *kong.Context, f processFlags, without ignored, options func() (O, error), build func(O, started) (R, error),
+	ctx context.Context, k *kong.Context, f processFlags, ignored ignoredFlags, options func() (O, error), build func(O, started) (R, error),
 ) error {
 	logger, _, err := f.Log.logger()
 	if err != nil {
@@ -27,7 +27,7 @@ func runRole[O any, R interface{ Run(context.Context) error }](
 	if err != nil {
 		return usageError{err}
 	}
-	without.warn(logger)
+	ignored.warn(logger)
 	defer ignoreHangups(logger)()
 	f.memory().apply(ctx, logger, 0)
 	r, err := build(opts, started{logger, commandLine(k, os.Args)})

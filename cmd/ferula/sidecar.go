@@ -29,9 +29,9 @@ type sidecarCommand struct {
 
 	GRPCAddress string    `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for the StoreAPI."`
 	GRPC        grpcFlags `embed:""`
-	SortBytes   size      `name:"store.sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series again, after an external label replaced one of their labels or a label was removed. A request that exceeds it fails."`
+	SortBytes   size      `name:"store.sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series whose labels changed: an external label replaced one of them, or one was removed. A request that exceeds it fails."`
 
-	SelectionsMax int `name:"prometheus.max-selections" default:"3" help:"Maximum remote reads of one Series request if series have a label with the name of an external label. With more values of that label, one remote read is sorted in the sidecar."`
+	SelectionsMax int `name:"prometheus.max-selections" default:"3" help:"Maximum remote reads of one Series request. It sends several if series have a label with the name of an external label: one for each value of that label. If there are more values, it sends one and sorts the series."`
 	ReadsMax      int `name:"prometheus.max-remote-reads" default:"8" help:"Maximum number of concurrent remote reads. Further requests wait. Prometheus' --storage.remote.read-concurrent-limit is 10 by default."`
 
 	ReloadConfig string   `name:"reloader.config-file" placeholder:"FILE" help:"Configuration file of Prometheus to watch. Prometheus reloads it when it changes."`
@@ -79,8 +79,8 @@ func (m minTime) ms() int64 {
 }
 
 // Run is called by kong.
-func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, without ignored) error {
-	return runRole(ctx, k, c.Process, without, c.options, func(opts role.SidecarOptions, common started) (*role.Sidecar, error) {
+func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
+	return runRole(ctx, k, c.Process, ignored, c.options, func(opts role.SidecarOptions, common started) (*role.Sidecar, error) {
 		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
 		return role.NewSidecar(opts)
 	})

@@ -70,13 +70,14 @@ type RuntimeInfo struct {
 	StorageRetention    string
 }
 
-// Options are the data sources and settings of an API. If a field is nil, its endpoints
-// are not registered and respond with status 404.
+// Options are the data sources and settings of an API. Engine and Parser are required,
+// and Queryable or Stores. If another source is nil, its endpoints are not registered and
+// respond with status 404.
 type Options struct {
 	Engine    promql.QueryEngine
 	Parser    parser.Parser
 	Queryable storage.Queryable
-	Exemplars storage.ExemplarQueryable
+	Exemplars storage.ExemplarQueryable // nil: query_exemplars returns an empty list
 	Flames    Flames
 	// FlamesTenant returns the tenant of a flame graph request; nil: profileapi.TenantOf.
 	FlamesTenant func(http.Header) (string, error)

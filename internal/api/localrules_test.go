@@ -21,7 +21,7 @@ import (
 	"github.com/prometheus/prometheus/util/teststorage"
 )
 
-// theRules are three groups in two files, evaluated once: rules that succeed, fail and were
+// The rules are three groups in two files, evaluated once: rules that succeed, fail and were
 // never evaluated, and alerts that are pending, firing and kept firing.
 const (
 	firstRules = `groups:

@@ -2,7 +2,7 @@
 //
 // A connection that is idle between two requests gives way to a new one: otherwise clients
 // that keep as many connections as the limit allows, and send nothing, would close the server
-// for everybody else until the idle timeout.
+// for all other clients until the idle timeout.
 package connlimit
 
 import (

@@ -175,7 +175,7 @@ func (w *extendedSet) hold() {
 		h, w.free = w.free[n-1], w.free[:n-1]
 	}
 	h.labels = append(h.labels[:0], w.labels...)
-	h.numbers = append(h.numbers[:0], w.ownNumbers()...)
+	h.numbers = append(h.numbers[:0], w.mergedNumbers()...)
 	h.keepChunks(w.set.Chunks())
 	w.held = append(w.held, h)
 }

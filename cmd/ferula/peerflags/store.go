@@ -3,9 +3,9 @@ package peerflags
 // Store returns the flags of thanos store.
 func Store() Table {
 	const (
-		pages   = "what is read is cached by pages of fixed size, see --index-cache-size"
-		headers = "no index headers are built: symbols and postings table are mapped when a block is read first"
-		batches = "batches are sized by what they have"
+		pages   = "reads are cached in pages of fixed size, see --index-cache-size"
+		headers = "no index headers are built: the first read of a block maps its symbols and postings table"
+		batches = "the size of a batch follows from its series"
 		noPage  = "there is no page of blocks; /api/v1/blocks lists them"
 	)
 	return Table{
@@ -18,13 +18,13 @@ func Store() Table {
 			inert("cache-index-header", Switch, headers),
 			inert("chunk-pool-size", Size, pages),
 			honoured("consistency-delay", ""),
-			honoured("data-dir", "it has other files than Thanos'"),
+			honoured("data-dir", "its files are not those of Thanos"),
 			inert("debug.estimated-max-chunk-size", Number, batches).unlisted(),
 			inert("debug.estimated-max-series-size", Number, batches).unlisted(),
 			inert("debug.series-batch-size", Number, batches).unlisted(),
 			inert("disable-admin-operations", Switch, "there are no such operations"),
 			honoured("ignore-deletion-marks-delay", ""),
-			honoured("index-cache-size", "of the file that caches pages of indexes and chunks, which bounds what all requests hold together"),
+			honoured("index-cache-size", "size of the file that caches pages of indexes and chunks; it also bounds the memory that all requests hold"),
 			honoured("index-cache.config", "type `IN-MEMORY`, of which `max_size` counts; other types are an error"),
 			honoured("index-cache.config-file", "as above"),
 			inert("matcher-cache-size", Number, "matchers are not cached"),
@@ -39,15 +39,15 @@ func Store() Table {
 			refused("store.caching-bucket.config", Text, pages).unlisted(),
 			refused("store.caching-bucket.config-file", Text, pages).unlisted(),
 			inert("store.enable-index-header-lazy-reader", Switch, headers),
-			inert("store.enable-lazy-expanded-postings", Switch, "long lists of postings are never read if labels decide sooner"),
+			inert("store.enable-lazy-expanded-postings", Switch, "a list of postings is not read if it is longer than the entries of the series that the other matchers leave"),
 			honoured("store.grpc.downloaded-bytes-limit", "of the labels and chunks of a response"),
-			honoured("store.grpc.series-max-concurrency", "blocks that are read at once; a request that waits for its client does not count"),
+			honoured("store.grpc.series-max-concurrency", "limits the blocks that are read at once; a request that waits for its client does not count"),
 			honoured("store.grpc.series-sample-limit", "the older name of `--store.limits.request-samples`"),
 			honoured("store.grpc.touched-series-limit", "the older name of `--store.limits.request-series`"),
 			inert("store.index-header-lazy-download-strategy", Text, headers),
 			honoured("store.index-header-lazy-reader-idle-timeout", "of the mapped symbols and postings tables").unlisted(),
 			inert("store.index-header-posting-offsets-in-mem-sampling", Number, headers).unlisted(),
-			inert("store.posting-group-max-key-series-ratio", Number, "long lists of postings are never read if labels decide sooner"),
+			inert("store.posting-group-max-key-series-ratio", Number, "a list of postings is not read if it is longer than the entries of the series that the other matchers leave"),
 			honoured("sync-block-duration", ""),
 			inert("web.disable", Switch, noPage),
 			inert("web.disable-cors", Switch, noPage),

@@ -58,7 +58,7 @@ func Query() Table {
 			honoured("query.default-evaluation-interval", ""),
 			honoured("query.default-step", ""),
 			honoured("query.default-tenant-id", ""),
-			refused("query.disable-fallback", Switch, "the only engine is prometheus").unlisted(),
+			refused("query.disable-fallback", Switch, "Prometheus' engine always evaluates the expressions that ferula's does not support").unlisted(),
 			refused("query.distributed-with-overlapping-interval", Switch, distributed).unlisted(),
 			honoured("query.dynamic-lookback-delta", "").unlisted(),
 			refused("query.enable-x-functions", Switch, "xrate, xincrease and xdelta belong to Thanos' engine"),
@@ -110,7 +110,7 @@ func queryStoreRows() []Row {
 		honoured("endpoint.info-timeout", "").unlisted(),
 		honoured("endpoint.sd-config", "`address`, `strict`, `group`, `client_config`, `service_config`; `default_client_config`"),
 		honoured("endpoint.sd-config-file", "the same; if the file becomes unreadable its last content stays in force"),
-		honoured("endpoint.sd-config-reload-interval", "a changed file is noticed within seconds; the shorter of this and `--store.sd-interval` applies to both"),
+		honoured("endpoint.sd-config-reload-interval", "the shorter of this and `--store.sd-interval` applies to both; in any case a changed file is read within seconds"),
 		honoured("grpc-client-server-name", ""),
 		honoured("grpc-client-tls-ca", ""),
 		honoured("grpc-client-tls-cert", ""),
@@ -123,7 +123,7 @@ func queryStoreRows() []Row {
 		honoured("store.sd-dns-interval", ""),
 		honoured("store.sd-files", "patterns, repeated"),
 		honoured("store.sd-interval", ""),
-		honoured("store.unhealthy-timeout", "removes a store from the list of stores only; responses report it as missing while it is configured. A store that disappears from the records of its name is reported as missing for as long"),
+		honoured("store.unhealthy-timeout", "removes a store from the list of stores only; responses report it as missing while it is configured. An address that disappears from the DNS records of its name is reported as missing for this time"),
 	}
 }
 
@@ -132,7 +132,7 @@ func QueryFrontend() Table {
 	return Table{
 		Command: "query-frontend", Peer: "thanos query-frontend", Version: thanosVersion,
 		Rows: rows(processRows("see `--query-frontend.log-queries-longer-than`"), frontendRangeRows(), []Row{
-			inert("cache-compression-type", Text, "cached data are always compressed where that pays"),
+			inert("cache-compression-type", Text, "cached data are compressed whenever that makes them smaller"),
 			inert("enable-feature", Text, "experimental functions are always parsed"),
 			honoured("query-frontend.compress-responses", "**on by default**: a response is compressed with zstd or gzip if the client accepts it"),
 			honoured("query-frontend.default-tenant-id", "the tenant of requests that name none, for queues, caches and logs; the downstream applies its own default").unlisted(),
@@ -143,7 +143,7 @@ func QueryFrontend() Table {
 			inert("query-frontend.force-query-stats", Switch, "statistics are those of the downstream"),
 			honoured("query-frontend.forward-header", ""),
 			honoured("query-frontend.log-queries-longer-than", ""),
-			honoured("query-frontend.org-id-header", "it and `THANOS-TENANT` name the tenant (without it `X-Scope-OrgID` and `THANOS-TENANT`), whose requests are queued, limited and cached separately; a request whose headers name different tenants gets 400"),
+			honoured("query-frontend.org-id-header", "this header (default: `X-Scope-OrgID`) and `THANOS-TENANT` name the tenant; requests are queued, limited and cached by tenant; a request whose headers name different tenants gets 400"),
 			honoured("query-frontend.slow-query-logs-user-header", ""),
 			refused("query-frontend.tenant-certificate-field", Text, "a certificate does not name a tenant").unlisted(),
 			honoured("query-frontend.tenant-header", "the downstream gets its value as `THANOS-TENANT`, as from Thanos; not together with `--query-frontend.org-id-header`").unlisted(),
@@ -158,7 +158,7 @@ func QueryFrontend() Table {
 func frontendRangeRows() []Row {
 	return []Row{
 		honoured("labels.default-time-range", ""),
-		honoured("labels.max-query-parallelism", "longer ranges get longer pieces instead of a queue"),
+		honoured("labels.max-query-parallelism", "a longer range gets longer parts; no part waits in a queue"),
 		honoured("labels.max-retries-per-request", ""),
 		honoured("labels.partial-response", ""),
 		honoured("labels.response-cache-config", "with --labels.response-cache-whole-intervals a part of an interval is a hit, as in Thanos"),
@@ -168,7 +168,7 @@ func frontendRangeRows() []Row {
 		honoured("query-range.align-range-with-step", "**off by default** (Thanos: on), because it changes results"),
 		honoured("query-range.horizontal-shards", ""),
 		honoured("query-range.max-query-length", ""),
-		honoured("query-range.max-query-parallelism", "all parts of a query are open at once; a longer query gets longer parts, never a queue of its own"),
+		honoured("query-range.max-query-parallelism", "all parts of a query are open at once; a longer query gets longer parts"),
 		honoured("query-range.max-retries-per-request", ""),
 		honoured("query-range.max-split-interval", "queries of twice this length or more are split in pieces of it, as in Thanos"),
 		honoured("query-range.min-split-interval", ""),

@@ -1,4 +1,4 @@
-// Package downstreamprobe follows the readiness of a query frontend's downstream.
+// Package downstreamprobe watches whether the downstream of a query frontend is ready.
 package downstreamprobe
 
 import (
@@ -22,9 +22,9 @@ type Options struct {
 	Every time.Duration // interval of the probes; 0: 10 s, negative: none, the downstream counts as ready
 	Busy  func() bool   // reports whether all slots for requests to the downstream are in use
 
-	IsReady func() bool     // reports whether Ready was called after Waiting
-	Ready   func()          // the downstream is available
-	Waiting func(err error) // the downstream is not available, because of err
+	IsReady func() bool     // reports whether Ready was called, and Waiting was not called since
+	Ready   func()          // called when the downstream becomes available
+	Waiting func(err error) // called when it becomes unavailable, with the reason
 }
 
 // Probe requests /-/ready of a downstream, and records when it last responded to another
@@ -33,7 +33,7 @@ type Options struct {
 type Probe struct {
 	*downstream.Client
 	opts Options
-	last atomic.Int64 // time of the last successful response, in ns since the epoch
+	last atomic.Int64 // time of the last response with a status below 500, in ns since the epoch
 }
 
 var _ frontend.Downstream = (*Probe)(nil)
@@ -58,7 +58,7 @@ func (p *Probe) Run(ctx context.Context) error {
 		}
 		// While all slots are in use, the probe waits like a query does. It may then time
 		// out although the downstream is available.
-		alive := err == nil || p.since(begun) || p.opts.IsReady() && p.opts.Busy()
+		alive := err == nil || p.respondedSince(begun) || p.opts.IsReady() && p.opts.Busy()
 		begun = time.Now()
 		switch {
 		case ctx.Err() != nil:
@@ -113,5 +113,5 @@ func (p *Probe) Open(ctx context.Context, r downstream.Request) (*downstream.Res
 	return resp, err
 }
 
-// since reports whether there was a response after t.
-func (p *Probe) since(t time.Time) bool { return p.last.Load() > t.UnixNano() }
+// respondedSince reports whether a request got a response after t.
+func (p *Probe) respondedSince(t time.Time) bool { return p.last.Load() > t.UnixNano() }

@@ -107,10 +107,10 @@ func TestProbe_ResponsesToQueriesAndFullSlotsMeanAvailable(t *testing.T) {
 		resp.Body.Close()
 	}
 	f.status.Store(http.StatusServiceUnavailable)
-	if open("/-/ready"); f.since(before) {
+	if open("/-/ready"); f.respondedSince(before) {
 		t.Error("a failure counts")
 	}
-	if open("/api/v1/query"); !f.since(before) || f.since(time.Now()) {
+	if open("/api/v1/query"); !f.respondedSince(before) || f.respondedSince(time.Now()) {
 		t.Error("a success does not count")
 	}
 }

@@ -1,5 +1,5 @@
-// Package localrules offers the rules that this process evaluates to queriers, as Thanos'
-// gRPC service Rules.
+// Package localrules serves Thanos' gRPC service Rules, by which queriers list the rules
+// that this process evaluates.
 package localrules
 
 import (
@@ -24,8 +24,8 @@ type Service struct {
 	external func() labels.Labels
 }
 
-// New returns the service of groups. parser reads the matchers of requests; the labels of
-// external are added to those of rules and replace labels of the same name.
+// New returns a service that lists groups. parser parses the matchers of requests. The
+// external labels are added to those of a rule, and replace labels of the same name.
 func New(groups func() []*rules.Group, parser parser.Parser, external func() labels.Labels) *Service {
 	return &Service{groups, parser, external}
 }
@@ -83,8 +83,8 @@ func (s *Service) rules(in *pb.RulesRequest, out grpc.ServerStream) error {
 	return nil
 }
 
-// abort is the number of Thanos' partial response strategy ABORT, the one of the groups of
-// a Prometheus.
+// abort is the number of Thanos' partial response strategy ABORT. Thanos uses it for the
+// groups of a Prometheus.
 const abort = 1
 
 func recording(rule rules.Rule, external labels.Labels) *pb.Rule {

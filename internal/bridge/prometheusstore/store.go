@@ -64,8 +64,8 @@ type Store struct {
 	reads         *semaphore.Weighted // slots for remote reads, of all requests
 	sortBytes     int                 // memory to sort the series of one request
 
-	// unsorted is set for a server that does not return series in the order of their own
-	// labels, as Prometheus does.
+	// unsorted is set once the server has returned series out of the order of their labels.
+	// Prometheus returns them in order.
 	unsorted atomic.Bool
 
 	mu       sync.RWMutex
@@ -102,8 +102,8 @@ func (s *Store) API() *promapi.Client { return s.api }
 // has changed since the last Refresh.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
-// Refresh reads external labels and time range. An error that is ErrUnsupported does not
-// go away without another configuration of Prometheus.
+// Refresh reads external labels and time range. After ErrUnsupported a further call fails,
+// too, until the configuration of Prometheus is changed.
 func (s *Store) Refresh(ctx context.Context) error {
 	external, err := s.api.ExternalLabels(ctx)
 	var mint int64
@@ -130,8 +130,8 @@ func (s *Store) Refresh(ctx context.Context) error {
 	return err
 }
 
-// begin returns the lowest timestamp that is served, in ms.
-func (s *Store) begin() (int64, error) {
+// servedFromMS returns the lowest timestamp that is served.
+func (s *Store) servedFromMS() (int64, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.err != nil {
@@ -149,7 +149,7 @@ func (s *Store) ExternalLabels() labels.Labels {
 
 // Info implements storeapi.Source.
 func (s *Store) Info(context.Context) (storeapi.Info, error) {
-	mint, err := s.begin()
+	mint, err := s.servedFromMS()
 	if err != nil {
 		return storeapi.Info{}, err
 	}

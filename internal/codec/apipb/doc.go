@@ -2,6 +2,6 @@
 // metadata. They are generated from api.proto by `make generate`; the field numbers are
 // those of Thanos.
 //
-// Package promapi builds them from responses of Prometheus. The services are not here:
-// the packages that serve them describe them.
+// Package promapi fills them from responses of Prometheus. The descriptions of the gRPC
+// services are not generated: they are in the packages that serve them, such as localrules.
 package apipb

@@ -242,7 +242,7 @@ func HasNoStore(h http.Header) bool {
 // CopyHeader adds to dst the response's headers that may be forwarded with a
 // streamed body, possibly in another encoding: all but Content-Length.
 func (r *Response) CopyHeader(dst http.Header) {
-	endToEnd(dst, r.Header)
+	copyEndToEnd(dst, r.Header)
 	dst.Del("Content-Length")
 }
 

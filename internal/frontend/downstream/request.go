@@ -33,8 +33,8 @@ type Request struct {
 	// change until the response is closed.
 	Body []byte
 
-	// Retries is the most retries; 0: the client's, or none if the method may change
-	// something; negative: none.
+	// Retries is the maximum number of retries; 0: that of the client, or none if the
+	// method may change something; negative: none.
 	Retries  int
 	BytesMax int64 // of the decoded response; 0: the client's
 }
@@ -70,8 +70,8 @@ var perConnection = []string{
 // ownHeaders of a request are set by this package.
 var ownHeaders = []string{"Accept-Encoding", "Content-Length", "Host", "Expect"}
 
-// endToEnd copies the headers of src to dst, except the hop-by-hop ones.
-func endToEnd(dst, src http.Header) {
+// copyEndToEnd copies the headers of src to dst, except the hop-by-hop ones.
+func copyEndToEnd(dst, src http.Header) {
 	var named []string // by Connection
 	for _, line := range src["Connection"] {
 		for token := range strings.SplitSeq(line, ",") {
@@ -104,7 +104,7 @@ func (c *Client) message(r Request) (message, error) {
 		return message{}, err
 	}
 	m := message{method: method, url: target, header: make(http.Header, len(r.Header)+4)}
-	endToEnd(m.header, r.Header)
+	copyEndToEnd(m.header, r.Header)
 	for _, key := range ownHeaders {
 		delete(m.header, key)
 	}

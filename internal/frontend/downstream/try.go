@@ -90,7 +90,7 @@ func (t *try) begin(method string, resp *http.Response) (err error) {
 	t.status, t.length = resp.StatusCode, resp.ContentLength
 	t.delimited = resp.ContentLength >= 0 || len(resp.TransferEncoding) > 0 || resp.ProtoMajor > 1
 	t.header = make(http.Header, len(resp.Header))
-	endToEnd(t.header, resp.Header)
+	copyEndToEnd(t.header, resp.Header)
 	if method == http.MethodHead || resp.StatusCode == http.StatusNoContent || resp.StatusCode == http.StatusNotModified {
 		return nil
 	}

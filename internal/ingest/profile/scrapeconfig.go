@@ -18,7 +18,8 @@ import (
 	"github.com/prometheus/prometheus/model/relabel"
 	"go.yaml.in/yaml/v2"
 
-	// The same service discoveries as for metrics.
+	// These register themselves with package discovery. So do those that ingest/scrape
+	// imports: a server accepts all of them for profiles, too.
 	_ "github.com/prometheus/prometheus/discovery/dns"
 	_ "github.com/prometheus/prometheus/discovery/file"
 	_ "github.com/prometheus/prometheus/discovery/http"

@@ -1,13 +1,15 @@
 // Package dedup merges the series of several replicas into one.
 //
-// The input is one iterator per replica over the samples of one series, in time order. The
-// resulting iterator returns the samples of one replica and switches to another only at a
-// gap. It never mixes two: replicas scrape at different times, so a mixture would have
-// twice the samples, and counters that decrease. The algorithm is Thanos' penalty
-// algorithm, sample by sample, so that both programs return the same. Overlaps within one
-// replica must be merged before. Labels, chunks and requests are handled elsewhere.
+// The input is one iterator per replica over the samples of one series, in time order.
 //
-// The choice between replicas a and b after the last returned sample, at time T:
+// Penalty returns the samples of one replica and switches to another only at a gap. It does
+// not mix two: replicas scrape at different times, so a mixture would have twice the
+// samples, and counters that decrease. The algorithm is Thanos' penalty algorithm, sample
+// by sample, so that both programs return the same. Chain mixes all samples. Overlaps
+// within one replica must be merged before. Labels, chunks and requests are handled
+// elsewhere.
+//
+// The choice of Penalty between replicas a and b after the last returned sample, at time T:
 //
 //	next of a     first of a at or after T+1+penalty of a
 //	next of b     first of b at or after T+1+penalty of b

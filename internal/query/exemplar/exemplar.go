@@ -9,7 +9,7 @@
 //
 // Labels that the metric's series and the profiles' samples share may narrow the result, for
 // example to the CPU of one endpoint. Storage, HTTP, and PromQL except for selectors are
-// elsewhere. The store drops span and trace IDs of samples, so they cannot be used.
+// elsewhere. Span and trace IDs of samples are not used here.
 package exemplar
 
 import (

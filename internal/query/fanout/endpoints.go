@@ -73,7 +73,7 @@ type EndpointsOptions struct {
 	DNSInterval    time.Duration // 0: 30 s
 	InfoInterval   time.Duration // 0: 5 s
 	InfoTimeout    time.Duration // 0: 5 s
-	// HideAfter is how long a store that is down is listed. While it is configured it is
+	// UnhealthyTimeout is how long a store that is down is listed. While it is configured it is
 	// still polled, and reported as missing by queries. For as long, queries also report as
 	// missing a store whose name no longer resolves to its address, unless another store
 	// reports the same range and labels, and a name that has not resolved to any address
@@ -387,7 +387,8 @@ func (e *Endpoints) replace(addresses []Address) {
 	}
 }
 
-// Statuses lists the stores by address, without those that have been down for HideAfter.
+// Statuses lists the stores by address, without those that have been down for longer than
+// UnhealthyTimeout.
 func (e *Endpoints) Statuses() []Status {
 	now := e.opts.Now()
 	var all []Status

@@ -262,7 +262,7 @@ func TestEndpoints_StrictDuplicateWins(t *testing.T) {
 }
 
 // A store whose name no longer resolves to it is reported as missing until it is back,
-// another store has the same Info, or HideAfter has passed; so is a name without addresses.
+// another store has the same Info, or UnhealthyTimeout has passed; so is a name without addresses.
 func TestEndpoints_UnresolvedAddressesAreMissing(t *testing.T) {
 	now := time.Unix(1000, 0)
 	z := &zone{hosts: map[string][]string{"stores": {"10.0.0.1", "10.0.0.2"}}}

@@ -10,7 +10,7 @@
 // Replicas and overlapping chunks are merged by the iterators.
 //
 // gRPC is used through storeapi's requests and sets only; evaluation and HTTP are elsewhere.
-// Options has the deduplication of replicas.
+// Options.Dedup selects the deduplication of replicas.
 //
 //	Select ── slot ── stores that match ── (Series ── deadline ── slabs) ×n ── merge ── iterators
 //	Source ── stores that match ── (Series ── deadline ── read-ahead) ×n ── merge ── stream

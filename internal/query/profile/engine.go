@@ -79,17 +79,17 @@ func (o Options) withDefaults() Options {
 
 // Engine runs profile queries. It is safe for concurrent use.
 type Engine struct {
-	opts  Options
-	store Viewer
-	pool  sync.Pool     // of *selection
-	slots chan struct{} // of running queries
-	lacks *lacks
+	opts       Options
+	store      Viewer
+	pool       sync.Pool     // of *selection
+	slots      chan struct{} // of running queries
+	partialLog *partialLog
 }
 
 // New returns an engine over a store.
 func New(opts Options, s Viewer) *Engine {
 	opts = opts.withDefaults()
-	e := &Engine{opts: opts, store: s, slots: make(chan struct{}, opts.ConcurrencyMax), lacks: newLacks(opts)}
+	e := &Engine{opts: opts, store: s, slots: make(chan struct{}, opts.ConcurrencyMax), partialLog: newPartialLog(opts)}
 	gauge := func(name, help string, value func() float64) {
 		opts.Metrics.Describe("ferula_profiles_"+name, help, "")
 		opts.Metrics.NewGauge("ferula_profiles_"+name, value)

@@ -20,12 +20,12 @@ import (
 type pass struct {
 	sources []block.Source
 	faults  map[block.Source]error
-	patient *grace
+	wait    *bucketWait
 }
 
-// grace is how long a query may still wait for a bucket that does not respond. After
+// bucketWait is how long a query may still wait for a bucket that does not respond. After
 // that, further blocks in the bucket are skipped without being read.
-type grace struct{ left time.Duration }
+type bucketWait struct{ left time.Duration }
 
 // remote reports whether a source is read from a bucket.
 type remote interface{ Remote() bool }
@@ -60,7 +60,7 @@ func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
 			return err
 		}
 		away := isRemote(src)
-		if away && p.patient.left <= 0 {
+		if away && p.wait.left <= 0 {
 			p.fault(store.InSource(src, fmt.Errorf("%w: the bucket did not respond for other blocks", profiles.ErrUnavailable)))
 			continue
 		}
@@ -76,7 +76,7 @@ func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
 			return err
 		}
 		if away && errors.Is(err, profiles.ErrUnavailable) {
-			p.patient.left -= time.Since(began)
+			p.wait.left -= time.Since(began)
 		}
 	}
 	return nil
@@ -84,7 +84,7 @@ func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
 
 // once runs f over a view's sources, skipping those that fail. It returns their errors.
 func (e *Engine) once(tenant string, view *store.View, f func(p *pass) error) ([]error, error) {
-	p := e.pass(view.Sources, &grace{e.opts.Timeout / 4})
+	p := e.pass(view.Sources, &bucketWait{e.opts.Timeout / 4})
 	if err := f(p); err != nil {
 		return nil, err
 	}
@@ -94,9 +94,9 @@ func (e *Engine) once(tenant string, view *store.View, f func(p *pass) error) ([
 // without runs f over a view's sources until none of them fails; f restarts without the
 // failed ones.
 func (e *Engine) without(ctx context.Context, tenant string, view *store.View, f func(p *pass) error) ([]error, error) {
-	sources, warnings, patient := view.Sources, view.Warnings, &grace{e.opts.Timeout / 4}
+	sources, warnings, wait := view.Sources, view.Warnings, &bucketWait{e.opts.Timeout / 4}
 	for {
-		p := e.pass(sources, patient)
+		p := e.pass(sources, wait)
 		err := f(p)
 		if err != nil && ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -118,8 +118,8 @@ func (e *Engine) without(ctx context.Context, tenant string, view *store.View, f
 	}
 }
 
-func (e *Engine) pass(sources []block.Source, patient *grace) *pass {
-	return &pass{sources: sources, patient: patient}
+func (e *Engine) pass(sources []block.Source, wait *bucketWait) *pass {
+	return &pass{sources: sources, wait: wait}
 }
 
 // warnings returns the faults of a pass, in the order of the sources.
@@ -138,7 +138,7 @@ func (e *Engine) partial(tenant string, warnings []error) ([]error, error) {
 	if len(warnings) == 0 {
 		return nil, nil
 	}
-	e.lacks.note(tenant, warnings)
+	e.partialLog.note(tenant, warnings)
 	if e.opts.FailPartial {
 		err := warnings[0]
 		if n := len(warnings) - 1; n > 0 {
@@ -150,12 +150,12 @@ func (e *Engine) partial(tenant string, warnings []error) ([]error, error) {
 }
 
 const (
-	lacksEvery = time.Hour // interval of log lines about one source
-	lacksMax   = 1000      // limit of sources in lastLogged
+	logEvery  = time.Hour // interval of log lines about one source
+	loggedMax = 1000      // sources in partialLog.logged
 )
 
-// lacks counts partial responses, and logs each reason at an interval, not for every query.
-type lacks struct {
+// partialLog counts partial responses, and logs each reason at an interval, not for every query.
+type partialLog struct {
 	logger *slog.Logger
 	total  *instruments.Counter
 
@@ -163,12 +163,12 @@ type lacks struct {
 	logged map[string]time.Time
 }
 
-func newLacks(o Options) *lacks {
+func newPartialLog(o Options) *partialLog {
 	o.Metrics.Describe("ferula_profiles_partial_responses_total", "Responses to profile queries that lacked a block, or failed for it.", "")
-	return &lacks{logger: o.Logger, total: o.Metrics.NewCounter("ferula_profiles_partial_responses_total"), logged: map[string]time.Time{}}
+	return &partialLog{logger: o.Logger, total: o.Metrics.NewCounter("ferula_profiles_partial_responses_total"), logged: map[string]time.Time{}}
 }
 
-func (l *lacks) note(tenant string, warnings []error) {
+func (l *partialLog) note(tenant string, warnings []error) {
 	l.total.Inc()
 	now := time.Now()
 	for _, err := range warnings {
@@ -178,19 +178,19 @@ func (l *lacks) note(tenant string, warnings []error) {
 			key = bad.Source.Name()
 		}
 		if l.due(tenant+"/"+key, now) {
-			l.logger.Warn("Profile query results are partial", "tenant", tenant, "err", err, "repeated_after", lacksEvery)
+			l.logger.Warn("Profile query results are partial", "tenant", tenant, "err", err, "repeated_after", logEvery)
 		}
 	}
 }
 
 // due reports whether a line about a source is due, and records it as logged.
-func (l *lacks) due(key string, now time.Time) bool {
+func (l *partialLog) due(key string, now time.Time) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if last, ok := l.logged[key]; ok && now.Sub(last) < lacksEvery {
+	if last, ok := l.logged[key]; ok && now.Sub(last) < logEvery {
 		return false
 	}
-	if len(l.logged) >= lacksMax {
+	if len(l.logged) >= loggedMax {
 		clear(l.logged)
 	}
 	l.logged[key] = now

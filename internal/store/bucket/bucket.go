@@ -9,8 +9,8 @@
 // Open returns a client for Thanos' YAML. A Shipper watches the folder of a database and
 // uploads each new block once; in that folder it writes its state file only. A
 // ProfileShipper does the same for profile blocks. An Object reads ranges of an object
-// through a Cache of pages. Compaction and deletion in the bucket are left to Thanos'
-// compactor.
+// through a Cache of pages. DeleteProfile deletes a profile block. Compaction
+// and deletion of metrics blocks are left to Thanos' compactor.
 package bucket
 
 import (

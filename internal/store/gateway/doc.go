@@ -2,16 +2,17 @@
 //
 // A Store lists blocks (package metas) and keeps them by external labels and resolution.
 // Select chooses the blocks of a time range as Thanos does, and returns a Selection: a
-// series.Set with the chunks as stored. Of a block's index the symbols and the postings
-// table are fetched when the block is first read, into a local file that is mapped and
-// dropped when idle; postings, series and chunks are read through pages (package pages).
+// series.Set with the chunks as stored. The first read of a block fetches the symbols and
+// the postings table of its index into a local file, which is mapped while it is in use;
+// postings, series and chunks are read through pages (package pages).
 // Postings are intersected in the pages. Their references are in the order of labels, so
 // series and chunks are read forward, one batch ahead of the caller. Chunks are requested by
 // windows of many batches, few requests each, and used as they arrive. Chunks alias pages:
 // they are borrowed until Next, and their pages cannot be evicted until then.
 //
-// A block that cannot be read ends with a warning that names it, unless the request is to
-// fail. It does not merge replicas, decode samples or speak a protocol.
+// If a block cannot be read, the response has a warning that names it, or the request fails
+// if it forbids partial responses. The package does not merge replicas, decode samples or
+// implement a protocol.
 package gateway
 
 import (

@@ -165,7 +165,7 @@ func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.
 	}
 }
 
-// hasExemplar reports whether the head has a row of this profile and series.
+// has reports whether the head has a row of this profile and series.
 func (h *head) has(key block.Key, ref uint32) bool {
 	l, ok := h.last[key]
 	if !ok {

@@ -208,7 +208,7 @@ func (r *remotes) list(tenant string) (map[ulid.ULID]*remoteBlock, int, error) {
 	return r.blocks[tenant], r.lists, nil
 }
 
-// hasExemplar reports whether the bucket has a local block completely.
+// has reports whether the bucket has all files of a local block.
 func (r *remotes) has(tenant string, local *heldBlock) bool {
 	known, _, err := r.list(tenant)
 	b := known[local.Meta().ULID]

@@ -106,7 +106,7 @@ func (s *Scan) CachedID(at Locator) []byte {
 // splitSource is the Source of a Locator into exemplarSplits.
 const splitSource = ^uint32(0)
 
-// pending is a profile whose adjacent rows are being summed.
+// pendingProfile is a profile whose adjacent rows are being summed.
 type pendingProfile struct {
 	profile     uint32
 	used        bool

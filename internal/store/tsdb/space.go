@@ -17,12 +17,12 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// The errors of a store that accepts no samples. Neither names a path of the server.
+// The errors of a store that refuses samples. Their texts contain no path of the server.
 var (
-	// ErrNoSpace: the disk is nearly full. Samples are accepted again once it is not.
+	// ErrNoSpace: the disk is nearly full. Samples are accepted again once it has space.
 	ErrNoSpace = errors.New("no space left on the device of the samples")
-	// ErrLogFailed: a write to the write-ahead log failed. The log ends in half a record, and
-	// whatever is written behind it is lost at the next start, so nothing more is accepted.
+	// ErrLogFailed: a write to the write-ahead log failed. The log ends in half a record. A
+	// start loses what was written after it, so no sample is accepted until then.
 	ErrLogFailed = errors.New("a write to the write-ahead log of the samples failed: nothing is accepted until a restart, which repairs the log")
 )
 
@@ -75,8 +75,9 @@ func (g *writeGuard) refusal() error {
 	return nil
 }
 
-// written returns the error of an append that the log may not have kept, or err.
-func (g *writeGuard) written(err error) error {
+// checkLog is called after each write to the log, with its error err. It returns ErrLogFailed
+// joined with err, if this write or an earlier one failed, and err otherwise.
+func (g *writeGuard) checkLog(err error) error {
 	if !g.broken.Load() && g.failed() {
 		g.broken.Store(true)
 	}
@@ -126,7 +127,8 @@ type watchedRegisterer struct {
 	registered []prometheus.Collector
 }
 
-// failedWrites is the end of the names of the counters of both logs, in order and out of order.
+// failedWrites is how the names of the counters of both logs end: the log of samples in
+// order and that of out-of-order samples.
 const failedWrites = `writes_failed_total"`
 
 // Register implements prometheus.Registerer.
@@ -164,10 +166,10 @@ type guardedAppender struct {
 }
 
 // Commit implements storage.Appender.
-func (a guardedAppender) Commit() error { return a.guard.written(a.Appender.Commit()) }
+func (a guardedAppender) Commit() error { return a.guard.checkLog(a.Appender.Commit()) }
 
 // Rollback implements storage.Appender. It writes the labels of new series to the log.
-func (a guardedAppender) Rollback() error { return a.guard.written(a.Appender.Rollback()) }
+func (a guardedAppender) Rollback() error { return a.guard.checkLog(a.Appender.Rollback()) }
 
 type guardedAppenderV2 struct {
 	storage.AppenderV2
@@ -175,10 +177,10 @@ type guardedAppenderV2 struct {
 }
 
 // Commit implements storage.AppenderV2.
-func (a guardedAppenderV2) Commit() error { return a.guard.written(a.AppenderV2.Commit()) }
+func (a guardedAppenderV2) Commit() error { return a.guard.checkLog(a.AppenderV2.Commit()) }
 
 // Rollback implements storage.AppenderV2.
-func (a guardedAppenderV2) Rollback() error { return a.guard.written(a.AppenderV2.Rollback()) }
+func (a guardedAppenderV2) Rollback() error { return a.guard.checkLog(a.AppenderV2.Rollback()) }
 
 // notReady returns an error for every append, so that a writer retries until the log is
 // replayed, or the disk has space.

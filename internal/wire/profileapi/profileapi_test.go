@@ -101,7 +101,6 @@ func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*prof
 	return a, nil
 }
 
-// flame returns main -> (work -> main, idle), where idle is nearly nothing.
 func (s *stub) Heatmap(_ context.Context, r *profiles.HeatmapRequest) (*profiles.Heatmap, error) {
 	s.request = *r
 	id, _ := profiles.ParseID(firstID)
@@ -121,6 +120,7 @@ func (s *stub) Analyze(_ context.Context, r *profiles.LabelsRequest) (profiles.A
 	return profiles.Analysis{Blocks: 2, Series: 3, Profiles: 4, IndexBytes: 5, RowsBytes: 6, SymbolsBytes: 7}, nil, s.err
 }
 
+// flame returns main -> (work -> main, idle), where idle is nearly nothing.
 func flame() *profilepb.Flame {
 	return &profilepb.Flame{
 		Names:   []string{"total", "main", "idle", "work"},

@@ -2,6 +2,7 @@ package remoteread
 
 import (
 	"net/http"
+	"reflect"
 	"testing"
 	"time"
 )
@@ -20,10 +21,17 @@ func TestClientOptions_DefaultsAreThoseOfTheirComments(t *testing.T) {
 	if o := (ClientOptions{HTTP: own}).withDefaults(); o.HTTP != own {
 		t.Error("another client than the given one")
 	}
-	if o := (Options{}).withDefaults(); o.WriteTimeout != time.Minute || o.MeasuredMax != 5_000_000 || o.BodyReadTimeout != time.Minute || !o.ExternalLabels().IsEmpty() {
+	if o := (Options{}).withDefaults(); o.WriteTimeout != time.Minute || o.HeldSeriesMax != 5_000_000 || o.BodyReadTimeout != time.Minute || !o.ExternalLabels().IsEmpty() {
 		t.Errorf("%+v", o)
 	}
-	if o := (Options{WriteTimeout: 1, MeasuredMax: 2, BodyReadTimeout: 3}).withDefaults(); o.WriteTimeout != 1 || o.MeasuredMax != 2 || o.BodyReadTimeout != 3 {
+	if o := (Options{WriteTimeout: 1, HeldSeriesMax: 2, BodyReadTimeout: 3}).withDefaults(); o.WriteTimeout != 1 || o.HeldSeriesMax != 2 || o.BodyReadTimeout != 3 {
 		t.Errorf("%+v", o)
+	}
+}
+
+// The package comment and docs/ops/remote-read.md name this size.
+func TestMeasuredSeries_TakesTheDocumentedBytes(t *testing.T) {
+	if size := reflect.TypeFor[measuredSeries]().Size(); size != 24 {
+		t.Errorf("%d bytes a series, documented are 24", size)
 	}
 }

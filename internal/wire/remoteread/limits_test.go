@@ -25,7 +25,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-func TestServer_SamplesBeyondMeasuredMaxAreRejected(t *testing.T) {
+func TestServer_SamplesBeyondHeldSeriesMaxAreRejected(t *testing.T) {
 	s := open(t, t.TempDir())
 	fill(t, s, 20, startMS, startMS+hourMS, 30_000) // and 2 of histograms
 	q := peerQuery(startMS, startMS+hourMS, everything)
@@ -38,7 +38,7 @@ func TestServer_SamplesBeyondMeasuredMaxAreRejected(t *testing.T) {
 		{0, 22, []*prompb.Query{q}, 200}, {0, 21, []*prompb.Query{q}, 400}, {0, 44, []*prompb.Query{q, q}, 200}, {0, 43, []*prompb.Query{q, q}, 400},
 		{1, 1, []*prompb.Query{q, q}, 200}, // a response of chunks is not measured
 	} {
-		status, _, text := post(t, serve(t, s, Options{MeasuredMax: tt.max}), encode(t, tt.form, tt.queries...))
+		status, _, text := post(t, serve(t, s, Options{HeldSeriesMax: tt.max}), encode(t, tt.form, tt.queries...))
 		if status != tt.status || (status == 400 && !strings.Contains(string(text), "STREAMED_XOR_CHUNKS")) {
 			t.Errorf("%s, at most %d, %d queries: %d %.200s", tt.form, tt.max, len(tt.queries), status, text)
 		}

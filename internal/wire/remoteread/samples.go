@@ -108,8 +108,8 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, mea
 			return badRequest{errors.New("the response exceeds 4 GiB, the limit of SAMPLES: request less, or STREAMED_XOR_CHUNKS")}
 		}
 		if !q.measuredTwice(set) {
-			if q.series = append(q.series, m); measured+len(q.series) > s.opts.MeasuredMax {
-				return badRequest{fmt.Errorf("the queries match more than %d series of the head or with histograms, the limit of SAMPLES: request less, or STREAMED_XOR_CHUNKS", s.opts.MeasuredMax)}
+			if q.series = append(q.series, m); measured+len(q.series) > s.opts.HeldSeriesMax {
+				return badRequest{fmt.Errorf("the queries match more than %d series of the head or with histograms, the limit of SAMPLES: request less, or STREAMED_XOR_CHUNKS", s.opts.HeldSeriesMax)}
 			}
 		}
 		if n%128 == 0 && ctx.Err() != nil {

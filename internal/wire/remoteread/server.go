@@ -4,15 +4,15 @@
 // from a storage through the raw interface (package series). It returns them in label
 // order, either as frames of chunks, as they are stored, or as samples. Both response
 // types are written through one buffer of 512 KiB, so that memory does not grow with
-// the response. The exception are samples of the head, which take 16 bytes a series.
+// the response. The exception are samples of the head, which take 24 bytes a series.
 // An error before the first byte has a status code. A later error cuts the
 // connection, so that no client takes a partial response for a complete one.
 //
 // Client: it requests chunks and returns them through the raw interface and the
 // interfaces of package storage, one series at a time, in a buffer that is reused. A
 // server that has only samples sends these: the client decompresses them as they
-// arrive and encodes them as chunks. They come in any order, so the client sorts them
-// in a window of memory, and beyond that in a file. There is no storage here.
+// arrive and encodes them as chunks. Series of samples come in any order, so the client
+// sorts them in a window of memory, and beyond that in a file. There is no storage here.
 package remoteread
 
 import (
@@ -43,7 +43,7 @@ type Options struct {
 	FrameBytesMax   int           // a series with more chunk bytes is split into several frames
 	WriteTimeout    time.Duration // of one write of 512 KiB; 0: a minute
 	ReaderWaitMax   time.Duration // of all writes of a response together
-	MeasuredMax     int           // series of the head per request of samples; 0: 5,000,000
+	HeldSeriesMax   int           // series whose lengths are held for a response of samples; 0: 5,000,000
 	BodyReadTimeout time.Duration
 	Flags           hint.Flags           // that raise the limits
 	ExternalLabels  func() labels.Labels // nil: none
@@ -54,8 +54,8 @@ func (o Options) withDefaults() Options {
 	if o.WriteTimeout == 0 {
 		o.WriteTimeout = time.Minute // a client that takes longer for 512 KiB has stalled
 	}
-	if o.MeasuredMax == 0 {
-		o.MeasuredMax = 5_000_000 // at 24 bytes each
+	if o.HeldSeriesMax == 0 {
+		o.HeldSeriesMax = 5_000_000 // at 24 bytes each
 	}
 	if o.BodyReadTimeout == 0 {
 		o.BodyReadTimeout = time.Minute

@@ -365,7 +365,7 @@ func TestRegisterSnappy_ClientChoosesCompression(t *testing.T) {
 func TestSeriesSet_KeepMakesSeriesValidUntilClose(t *testing.T) {
 	want := rows(t, 3000)
 	set := NewClient(dial(t, &memorySource{rows: want}, ServerOptions{}), ClientOptions{}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()})
-	set.Keep()
+	set.RetainUntilClose()
 	type kept struct {
 		labels []byte
 		chunks []series.Chunk
@@ -448,7 +448,7 @@ func TestServer_SendsSymbolsIfTheSourceHasThem(t *testing.T) {
 				}
 				check(t, got, want)
 				set := NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all(), SkipChunks: true})
-				set.Keep()
+				set.RetainUntilClose()
 				var sets [][]byte
 				for set.Next() {
 					sets = append(sets, set.Labels())

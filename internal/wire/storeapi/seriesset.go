@@ -33,8 +33,8 @@ type SeriesSet struct {
 
 	frames   []*inFrame // frames of the current series and the one ahead; the last is being decoded
 	spare    []*inFrame
-	keep     bool
-	retained []*inFrame // all released frames, after Keep
+	retain   bool
+	retained []*inFrame // all released frames, after RetainUntilClose
 	batch    []byte     // the rest of the batch in the last frame
 	coded    bool       // the batch has symbols
 	table    storepb.SymbolReader
@@ -115,15 +115,15 @@ func (s *SeriesSet) appendAhead() {
 	}
 }
 
-// Keep makes labels and chunks valid until Close instead of until Next, without a
-// copy: all received messages stay in memory. It must be called before the first Next.
-// It is for callers that hold the whole response anyway.
-func (s *SeriesSet) Keep() { s.keep = true }
+// RetainUntilClose makes labels and chunks valid until Close instead of until Next,
+// without a copy: all received messages stay in memory. It must be called before the first
+// Next. It is for callers that hold the whole response anyway.
+func (s *SeriesSet) RetainUntilClose() { s.retain = true }
 
 // release reuses all frames except the last.
 func (s *SeriesSet) release() {
 	if last := len(s.frames) - 1; last > 0 {
-		if s.keep {
+		if s.retain {
 			s.retained = append(s.retained, s.frames[:last]...)
 		} else {
 			s.spare = append(s.spare, s.frames[:last]...)
@@ -198,7 +198,7 @@ func (s *SeriesSet) receive() error {
 		return io.EOF
 	}
 	// A frame without a series is reused at once.
-	if last := len(s.frames) - 1; last >= 0 && !s.used && !s.keep {
+	if last := len(s.frames) - 1; last >= 0 && !s.used && !s.retain {
 		s.spare = append(s.spare, s.frames[last])
 		s.frames = s.frames[:last]
 	}
@@ -275,7 +275,7 @@ func (s *SeriesSet) fail(err error) {
 	s.cancel()
 	s.batch, s.one, s.ahead, s.decoded = nil, nil, nil, nil
 	s.labels, s.chunks, s.aggr = nil, nil, nil
-	if s.keep {
+	if s.retain {
 		s.retained = append(s.retained, s.frames...)
 		s.frames = nil
 	}

@@ -53,14 +53,14 @@ var contentTypes = [formats]string{
 
 // Form is the negotiated form of a response. It is comparable.
 type Form struct {
-	Format Format
-	Scheme Scheme
-	Agreed bool // the request named the scheme
+	Format      Format
+	Scheme      Scheme
+	NamedScheme bool // the request named it: the response names it, too
 }
 
 // ContentType returns the Content-Type header of a response.
 func (f Form) ContentType() string {
-	if !f.Agreed {
+	if !f.NamedScheme {
 		return contentTypes[f.Format]
 	}
 	return contentTypes[f.Format] + "; escaping=" + schemeNames[f.Scheme]
@@ -133,7 +133,7 @@ func offer(text string) (form Form, quality float64, ok bool) {
 		case "escaping":
 			for scheme, name := range schemeNames {
 				if name == value {
-					form.Scheme, form.Agreed = Scheme(scheme), true
+					form.Scheme, form.NamedScheme = Scheme(scheme), true
 				}
 			}
 		}

@@ -18,21 +18,6 @@ const (
 // three families of type Unknown.
 const Ranges Type = 100
 
-// TypeNamed returns the type with the name of a TYPE line.
-func TypeNamed(text string) Type {
-	switch text {
-	case "counter":
-		return Counter
-	case "gauge":
-		return Gauge
-	case "summary":
-		return Summary
-	case "histogram":
-		return Histogram
-	}
-	return Unknown
-}
-
 // Metric is a consistent snapshot of one metric. The caller appends to its slices; Reset
 // empties them for reuse.
 type Metric struct {

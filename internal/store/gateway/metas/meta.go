@@ -4,7 +4,7 @@
 // of every block, and returns the blocks that a store should serve: Thanos' rules on time
 // range, sharding by relabelling, consistency delay, deletion marks and blocks that a
 // compacted one covers. The content of a meta.json does not change, so it is read once; a
-// snapshot in a local file makes the next start as fast. It reads neither index nor chunks.
+// snapshot in a local file keeps it for the next start. Index and chunks are not read.
 package metas
 
 import (

@@ -9,9 +9,9 @@ import (
 // SymbolRefs is an optional interface of a Set whose source numbers its labels, as a block's
 // index does. Wires that send numbers in place of strings use it.
 type SymbolRefs interface {
-	// LabelRefs returns a number for each label of the current series, in the order
-	// of the labels, borrowed until Next. Within one set, labels are equal if and only
-	// if their numbers are.
+	// LabelRefs returns one number for each label (name and value) of the current series, in
+	// the order of the labels, borrowed until Next. Within one set two labels have the same
+	// number if and only if they are equal.
 	LabelRefs() []uint64
 }
 
@@ -21,18 +21,19 @@ const addedNumber = 1 << 63
 
 // LabelRefs implements SymbolRefs. It returns nil if the underlying set has no numbers.
 func (w *extendedSet) LabelRefs() []uint64 {
-	if w.current == nil {
-		return w.ownNumbers()
-	}
-	if len(w.current.numbers) == 0 {
+	switch {
+	case w.current == nil:
+		return w.mergedNumbers()
+	case len(w.current.numbers) == 0:
 		return nil
+	default:
+		return w.current.numbers
 	}
-	return w.current.numbers
 }
 
-// ownNumbers returns the numbers of the current series' labels and of the added labels,
-// in the order of the label names.
-func (w *extendedSet) ownNumbers() []uint64 {
+// mergedNumbers returns the numbers of the labels of set's current series and of the added
+// labels, in the order of the label names. It returns nil if set has no numbers.
+func (w *extendedSet) mergedNumbers() []uint64 {
 	numbered, ok := w.set.(SymbolRefs)
 	if !ok {
 		return nil

@@ -25,8 +25,9 @@ import (
 type recorder struct {
 	*httptest.Server
 	mu      sync.Mutex
-	state   map[string]bool // of alerts by name and instance: true if firing
-	changes []string
+	state   map[string]bool // of alerts by their labels: true if firing
+	changes []string        // names and instances
+	firings []posted        // in the order in which they came
 }
 
 // startRecorded runs an Alertmanager behind a recorder and returns both addresses.
@@ -65,10 +66,13 @@ func (r *recorder) record(alerts []posted) {
 	defer r.mu.Unlock()
 	var changes []string
 	for _, a := range alerts {
-		key, firing := a.Labels["alertname"]+" "+a.Labels["instance"], a.EndsAt.After(time.Now())
+		key, firing := fmt.Sprint(a.Labels), a.EndsAt.After(time.Now())
 		if was, known := r.state[key]; !known || was != firing {
 			r.state[key] = firing
-			changes = append(changes, fmt.Sprintf("%s %v", key, firing))
+			changes = append(changes, fmt.Sprintf("%s %s %v", a.Labels["alertname"], a.Labels["instance"], firing))
+			if firing {
+				r.firings = append(r.firings, a)
+			}
 		}
 	}
 	// The alerts of one rule come out of a map, in both servers.

@@ -86,6 +86,7 @@ type serveConfig struct {
 	remoteRead    []string          // base URLs of remote_read sections
 	profileFlags  []string          // limits of profiles
 	flags         []string          // further ones
+	more          string            // further sections of the file
 }
 
 // retention returns the retention in force, 0 for no limit.
@@ -124,7 +125,7 @@ func (c serveConfig) yaml() string {
 			fmt.Fprintf(&b, "    %s: %s\n", name, c.external[name])
 		}
 	}
-	b.WriteString("scrape_configs: []\n")
+	b.WriteString("scrape_configs: []\n" + c.more)
 	if len(c.remoteRead) > 0 {
 		b.WriteString("remote_read:\n")
 		for _, base := range c.remoteRead {

@@ -37,6 +37,7 @@ var kinds = []struct {
 	{"shipping", newShippingScenario},
 	{"liars", newLiarsScenario},
 	{"fulldisk", newFullDiskScenario},
+	{"rules", newRulesScenario},
 }
 
 // slowStep is the time from which on a step is logged.

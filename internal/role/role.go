@@ -9,6 +9,7 @@
 package role
 
 import (
+	"cmp"
 	"log/slog"
 	"net"
 	"net/http"
@@ -48,12 +49,13 @@ func buildInfo() api.BuildInfo {
 	}
 }
 
-// exposeBuild exposes the build under the name that dashboards of Prometheus know.
+// exposeBuild exposes the build under the name that dashboards of Prometheus know. A label
+// without a value would be missing, so what is not known is called that.
 func exposeBuild(reg *telemetry.Registry) {
 	build := buildInfo()
 	reg.Own.NewGaugeVec("prometheus_build_info", "Always 1; the labels identify the Prometheus version whose API is implemented, and this build.",
 		"branch", "goarch", "goos", "goversion", "revision", "tags", "version").
-		With(build.Branch, runtime.GOARCH, runtime.GOOS, build.GoVersion, build.Revision, "", build.Version).Set(1)
+		With(build.Branch, runtime.GOARCH, runtime.GOOS, build.GoVersion, cmp.Or(build.Revision, "unknown"), cmp.Or(version.Current().Tags, "unknown"), build.Version).Set(1)
 }
 
 // exposeReady exposes the readiness under the name that it has in Prometheus.

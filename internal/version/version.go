@@ -15,6 +15,7 @@ type Info struct {
 	Version  string // 0.2.0 of a tag; 0.2.0-dev+REVISION of another commit
 	Revision string // of the commit, "" if unknown
 	Time     string // of the commit, in RFC 3339, "" if unknown
+	Tags     string // of the build, separated by commas; "" without
 }
 
 type build struct {
@@ -48,6 +49,8 @@ func of(recorded *debug.BuildInfo) Info {
 		switch setting.Key {
 		case "vcs.revision":
 			info.Revision = setting.Value
+		case "-tags":
+			info.Tags = setting.Value
 		case "vcs.time":
 			info.Time = setting.Value
 		case "vcs.modified":

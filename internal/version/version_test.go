@@ -16,15 +16,16 @@ func TestOf(t *testing.T) {
 		settings []debug.BuildSetting
 		want     Info
 	}{
-		{"a tag", "v0.2.0", commit, Info{"0.2.0", revision, at}},
+		{"a tag", "v0.2.0", commit, Info{Version: "0.2.0", Revision: revision, Time: at}},
 		{"a tag, from the module proxy", "v0.2.0", nil, Info{Version: "0.2.0"}},
-		{"a modified tag", "v0.2.0+dirty", modified, Info{"0.2.0+dirty", revision, at}},
-		{"a commit after a tag", "v0.2.1-0.20261122040000-0123456789ab", commit, Info{"0.2.1-0.20261122040000-0123456789ab", revision, at}},
-		{"a commit before any tag", "v0.0.0-20261122040000-0123456789ab", commit, Info{"0.2.0-dev+0123456789ab", revision, at}},
-		{"a modified commit before any tag", "v0.0.0-20261122040000-0123456789ab+dirty", modified, Info{"0.2.0-dev+0123456789ab.dirty", revision, at}},
+		{"a modified tag", "v0.2.0+dirty", modified, Info{Version: "0.2.0+dirty", Revision: revision, Time: at}},
+		{"a commit after a tag", "v0.2.1-0.20261122040000-0123456789ab", commit, Info{Version: "0.2.1-0.20261122040000-0123456789ab", Revision: revision, Time: at}},
+		{"a commit before any tag", "v0.0.0-20261122040000-0123456789ab", commit, Info{Version: "0.2.0-dev+0123456789ab", Revision: revision, Time: at}},
+		{"a modified commit before any tag", "v0.0.0-20261122040000-0123456789ab+dirty", modified, Info{Version: "0.2.0-dev+0123456789ab.dirty", Revision: revision, Time: at}},
 		{"a commit, from the module proxy", "v0.0.0-20261122040000-0123456789ab", nil, Info{Version: "0.0.0-20261122040000-0123456789ab"}},
-		{"a commit in a workspace", "(devel)", commit, Info{"0.2.0-dev+0123456789ab", revision, at}},
+		{"a commit in a workspace", "(devel)", commit, Info{Version: "0.2.0-dev+0123456789ab", Revision: revision, Time: at}},
 		{"a short revision", "(devel)", []debug.BuildSetting{{Key: "vcs.revision", Value: "12"}}, Info{Version: "0.2.0-dev+12", Revision: "12"}},
+		{"tags", "(devel)", []debug.BuildSetting{{Key: "-tags", Value: "clouds"}}, Info{Version: "0.2.0-dev", Tags: "clouds"}},
 		{"no version control", "(devel)", nil, Info{Version: "0.2.0-dev"}},
 		{"a test", "", nil, Info{Version: "0.2.0-dev"}},
 	} {

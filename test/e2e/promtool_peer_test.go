@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/http"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
@@ -68,7 +69,7 @@ func TestPeerPromtool_CommandsWorkAsWithPrometheus(t *testing.T) {
 		{"query", "instant", "--time=" + at, "SERVER", "requests_total[1m]"},
 		{"query", "instant", "SERVER", `pushed * 2`},
 		{"query", "instant", "-o", "json", "--time=" + at, "SERVER", "histogram_quantile(0.9, size_bucket)"},
-		{"query", "instant", "SERVER", "scalar(vector(4))"},
+		{"query", "instant", "--time=" + at, "SERVER", "scalar(vector(4))"},
 		{"query", "range", "--start=" + from, "--end=" + at, "--step=37s", "SERVER", "rate(requests_total[1m])"},
 		{"query", "range", "-o", "json", "--start=" + from, "--end=" + at, "--step=1m", "SERVER", "temperature"},
 		{"query", "series", "--match=requests_total", "--match=pushed", "SERVER"},
@@ -99,6 +100,9 @@ func TestPeerPromtool_CommandsWorkAsWithPrometheus(t *testing.T) {
 	var dumps [2][]string
 	for i, s := range servers {
 		snapshot := s.snapshot(folders[i])
+		if err := os.Mkdir(filepath.Join(snapshot, "wal"), 0o700); err != nil { // promtool dumps no folder without a log
+			t.Fatal(err)
+		}
 		tool(t, dir, promtool, "tsdb", "create-blocks-from", "openmetrics", text, snapshot)
 		tool(t, dir, promtool, "tsdb", "create-blocks-from", "rules", "--url="+s.base, "--start="+from, "--end="+at, "--output-dir="+snapshot, "--eval-interval=1m", rules)
 		matched := `--match={__name__!~"pushe.*"}`

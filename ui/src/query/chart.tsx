@@ -174,6 +174,7 @@ function BrushHint({ brush, plot }: { brush: Brush; plot: { current: Plot | null
 
 function indices(names: readonly string[], hidden: ReadonlySet<string>): ReadonlySet<number> {
   const out = new Set<number>();
+  if (hidden.size === 0) return out;
   names.forEach((n, i) => { if (hidden.has(n)) out.add(i); });
   // A refresh may leave only hidden series behind; an empty chart would be a riddle.
   return out.size === names.length ? new Set() : out;

@@ -426,7 +426,7 @@ export class Plot {
 
   /**
    * Among many lines every move finds another one. The cross-hair follows each frame; the tooltip and the line that stands out
-   * follow a moment later, and the last move always counts.
+   * follow up to 60 ms later, and the last move always counts.
    */
   private hoverAt(idx: number | null, left: number, top: number): void {
     clearTimeout(this.later);

@@ -89,3 +89,24 @@ func ignoredFeatures(lists []string) (ignored ignoredFlags) {
 	}
 	return ignored
 }
+
+// experimentalFunctions is the only feature of a querier.
+const experimentalFunctions = "promql-experimental-functions"
+
+// ignoredQueryFeatures returns the features of a querier without effect: those that
+// have become permanent or were removed, and unknown ones, which Thanos ignores too.
+func ignoredQueryFeatures(lists []string) (ignored ignoredFlags) {
+	for _, name := range splitFeatures(lists) {
+		note := "unknown feature"
+		switch name {
+		case experimentalFunctions:
+			continue
+		case "promql-at-modifier", "promql-negative-offset":
+			note = "always enabled"
+		case "query-pushdown":
+			note = "removed from Thanos"
+		}
+		ignored = append(ignored, peerflags.Row{Name: "enable-feature=" + name, Note: note})
+	}
+	return ignored
+}

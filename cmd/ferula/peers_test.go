@@ -48,7 +48,7 @@ func ignoredNames(t *testing.T, args ...string) (names []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range append(ignored, ignoredFeatures(cli.Serve.Features)...) {
+	for _, row := range append(append(ignored, ignoredFeatures(cli.Serve.Features)...), ignoredQueryFeatures(cli.Query.Features)...) {
 		names = append(names, row.Name)
 	}
 	return names

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -101,7 +102,7 @@ func (f queryGRPCClientFlags) options() role.StoreClientOptions {
 
 // Run is called by kong.
 func (c *queryCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, c.Process, ignored, c.options, func(opts role.QueryOptions, common started) (*role.Query, error) {
+	return runRole(ctx, k, c.Process, append(ignored, ignoredQueryFeatures(c.Features)...), c.options, func(opts role.QueryOptions, common started) (*role.Query, error) {
 		opts.Flags = flagValues(k)
 		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
 		return role.NewQuery(opts)
@@ -147,12 +148,7 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 	}
 	var err error
 	o.Fanout.ResponseTimeout = time.Duration(c.StoreTimeout)
-	for _, name := range c.Features {
-		if name = strings.TrimSpace(name); name != "promql-experimental-functions" && name != "" {
-			errs = append(errs, fmt.Errorf("--enable-feature: unknown feature %q; must be promql-experimental-functions", name))
-		}
-		o.Query.ExperimentalFunctions = o.Query.ExperimentalFunctions || name != ""
-	}
+	o.Query.ExperimentalFunctions = slices.Contains(splitFeatures(c.Features), experimentalFunctions)
 	if o.Endpoints, err = c.endpoints(); err != nil {
 		errs = append(errs, err)
 	}

@@ -77,7 +77,7 @@ func TestQueryCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	for _, arg := range []string{
 		"--selector-label=a=\"b\"", "--selector.relabel-config=x", "--selector.relabel-config-file=x", "--query.tenant-certificate-field=serial",
 		"--query.enable-x-functions", "--query.partition-label=x", "--query.promql-engine=thanos", "--query.mode=distributed", "--nonsense", "--deduplication.func=guess",
-		"--enable-feature=nonsense", "--endpoint-strict=dns+a:1", "--endpoint-group=nonsense+a", "--endpoint.sd-config-file=/nowhere", "--endpoint.sd-config=nonsense: 1",
+		"--endpoint-strict=dns+a:1", "--endpoint-group=nonsense+a", "--endpoint.sd-config-file=/nowhere", "--endpoint.sd-config=nonsense: 1",
 		"--store.response-timeout=soon", "--query.timeout=soon", "--tracing.config-file=/nowhere", "--log.format=journald", "--query.disable-fallback",
 	} {
 		if _, err := queryOptions(t, arg); err == nil {
@@ -86,5 +86,21 @@ func TestQueryCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	}
 	if _, err := queryOptions(t, "--no-query.enforce-tenancy", "--query.promql-engine=prometheus", "--query.mode=local", "--enable-feature=promql-experimental-functions"); err != nil {
 		t.Error(err)
+	}
+}
+
+// Thanos ignores them, and units still have those that were switches once.
+func TestQueryCommand_OtherFeaturesAreIgnoredWithAWarning(t *testing.T) {
+	args := []string{"--enable-feature=promql-at-modifier,query-pushdown", "--enable-feature=promql-negative-offset", "--enable-feature=nonsense"}
+	o, err := queryOptions(t, args...)
+	if err != nil || o.Query.ExperimentalFunctions {
+		t.Errorf("%v, experimental functions: %t", err, o.Query.ExperimentalFunctions)
+	}
+	want := []string{"enable-feature=promql-at-modifier", "enable-feature=query-pushdown", "enable-feature=promql-negative-offset", "enable-feature=nonsense"}
+	if got := ignoredNames(t, append([]string{"query"}, append(args, "--enable-feature=promql-experimental-functions")...)...); !slices.Equal(got, want) {
+		t.Errorf("named are %q, want %q", got, want)
+	}
+	if o, err = queryOptions(t, "--enable-feature=nonsense, promql-experimental-functions"); err != nil || !o.Query.ExperimentalFunctions {
+		t.Errorf("%v, experimental functions: %t", err, o.Query.ExperimentalFunctions)
 	}
 }

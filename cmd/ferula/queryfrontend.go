@@ -40,6 +40,7 @@ type queryFrontendCommand struct {
 	MaxLength        duration `name:"query-range.max-query-length" default:"0s" help:"Maximum range of a query (end - start). 0 means no limit."`
 	Parallelism      int      `name:"query-range.max-query-parallelism" default:"14" help:"Maximum number of parts of one range query requested concurrently. Longer queries get longer parts."`
 	Freshness        duration `name:"query-range.response-cache-max-freshness" default:"1m" help:"Minimum age of results to cache. More recent results may still change."`
+	Downsampled      bool     `name:"query-range.request-downsampled" default:"true" negatable:"" help:"Request pieces of a range query without any point again with downsampled data, if the query has max_source_resolution=auto."`
 	PartialResponse  bool     `name:"query-range.partial-response" default:"true" negatable:"" help:"Value of partial_response for range queries that do not set it."`
 	RangeCache       secret   `name:"query-range.response-cache-config" placeholder:"YAML" xor:"rangecache" help:"Configuration of the response cache of range queries as YAML, type IN-MEMORY, MEMCACHED or REDIS."`
 	RangeCacheFile   string   `name:"query-range.response-cache-config-file" placeholder:"FILE" xor:"rangecache" help:"File with the configuration of the response cache of range queries."`
@@ -130,9 +131,12 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 				"ResponseBytesMax": "--limits.max-response-bytes", "LabelBytesMax": "--limits.max-labels-bytes",
 			},
 		},
-		Split:           split.Options{Interval: interval, MinInterval: time.Duration(c.MinSplitInterval), MaxInterval: time.Duration(c.MaxSplitInterval), HorizontalShards: c.HorizontalShards},
-		Parallelism:     c.Parallelism,
-		AlignWithStep:   c.Align,
+		Split:         split.Options{Interval: interval, MinInterval: time.Duration(c.MinSplitInterval), MaxInterval: time.Duration(c.MaxSplitInterval), HorizontalShards: c.HorizontalShards},
+		Parallelism:   c.Parallelism,
+		AlignWithStep: c.Align,
+
+		RequestDownsampled: c.Downsampled,
+
 		MaxFreshness:    time.Duration(c.Freshness),
 		PartialResponse: fmt.Sprint(c.PartialResponse),
 		RangeRetries:    retries(c.RangeRetries),

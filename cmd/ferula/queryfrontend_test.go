@@ -58,13 +58,16 @@ func TestQueryFrontendCommand_DynamicSplittingReplacesTheDefaultInterval(t *test
 }
 
 func TestQueryFrontendCommand_UnsupportedFlagsAreRefused(t *testing.T) {
-	for _, arg := range []string{"--query-range.request-downsampled", "--tracing.config-file=/nowhere", "--nonsense", "--query-range.split-interval=soon", "--query-frontend.downstream-tripper-config=nonsense: 1", "--query-range.response-cache-config-file=/nowhere", "--query-frontend.tenant-certificate-field=commonName"} {
+	for _, arg := range []string{"--tracing.config-file=/nowhere", "--nonsense", "--query-range.split-interval=soon", "--query-frontend.downstream-tripper-config=nonsense: 1", "--query-range.response-cache-config-file=/nowhere", "--query-frontend.tenant-certificate-field=commonName"} {
 		if _, err := frontendOptions(t, arg); err == nil {
 			t.Errorf("%s is accepted", arg)
 		}
 	}
-	if _, err := frontendOptions(t, "--no-query-range.request-downsampled"); err != nil {
-		t.Error(err)
+	if o, err := frontendOptions(t, "--no-query-range.request-downsampled"); err != nil || o.Frontend.RequestDownsampled {
+		t.Error(err, o.Frontend.RequestDownsampled)
+	}
+	if o, err := frontendOptions(t); err != nil || !o.Frontend.RequestDownsampled { // as in Thanos
+		t.Error(err, o.Frontend.RequestDownsampled)
 	}
 }
 

@@ -76,7 +76,11 @@ func (a *API) storeRules(r *http.Request) (response, *apiError) {
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	groups, warnings, err := a.opts.Stores.Rules(r.Context(), p, kind)
+	matchers, err := a.opts.Parser.ParseMetricSelectors(r.Form["match[]"])
+	if err != nil {
+		return response{}, invalidParameter("match[]", err)
+	}
+	groups, warnings, err := a.opts.Stores.Rules(r.Context(), p, kind, matchers)
 	if err != nil {
 		return response{}, queryError(err)
 	}
@@ -198,7 +202,7 @@ func (a *API) storeAlerts(r *http.Request) (response, *apiError) {
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	groups, warnings, err := a.opts.Stores.Rules(r.Context(), p, "alert")
+	groups, warnings, err := a.opts.Stores.Rules(r.Context(), p, "alert", nil)
 	if err != nil {
 		return response{}, queryError(err)
 	}

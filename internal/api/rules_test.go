@@ -3,6 +3,7 @@ package api_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"testing"
@@ -26,8 +27,11 @@ func (listedStores) Targets(context.Context, api.StoreParams, string) (storeapi.
 	}, annotations.New().Add(errors.New("store x is missing")), nil
 }
 
-func (listedStores) Rules(context.Context, api.StoreParams, string) ([]storeapi.RuleGroup, annotations.Annotations, error) {
+func (listedStores) Rules(_ context.Context, _ api.StoreParams, _ string, matchers [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error) {
 	at := time.Unix(1, 0).UTC()
+	if fmt.Sprint(matchers) == `[[l="none"] [m=~"a.*"]]` {
+		return nil, nil, nil
+	}
 	return []storeapi.RuleGroup{{Name: "n", File: "f", IntervalSeconds: 15, Limit: 3, LastEvaluation: at, Rules: []storeapi.Rule{
 		{Name: "r", Query: "up", Health: "err", LastError: "e", LastEvaluation: at},
 		{
@@ -59,8 +63,10 @@ func TestAPI_TargetsAndRulesOfStoresHavePrometheusFormat(t *testing.T) {
 		"/rules?rule_group[]=x":               none,
 		"/rules?file[]=x":                     none,
 		"/alerts":                             `{"status":"success","data":{"alerts":[` + alert + `]}}`,
-		"/rules?type=x":                       `{"status":"error","errorType":"bad_data","error":"invalid parameter \"type\": not supported value \"x\""}`,
-		"/targets?state=x":                    `{"status":"error","errorType":"bad_data","error":"invalid parameter \"state\": \"x\" is not one of any, active, dropped"}`,
+		"/rules?match[]={l=%22none%22}&match[]={m=~%22a.*%22}": none,
+		"/rules?match[]=%7B": `{"status":"error","errorType":"bad_data","error":"invalid parameter \"match[]\": 1:2: parse error: unexpected end of input inside braces"}`,
+		"/rules?type=x":      `{"status":"error","errorType":"bad_data","error":"invalid parameter \"type\": not supported value \"x\""}`,
+		"/targets?state=x":   `{"status":"error","errorType":"bad_data","error":"invalid parameter \"state\": \"x\" is not one of any, active, dropped"}`,
 	} {
 		w := httptest.NewRecorder()
 		mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/api/v1"+path, nil))

@@ -27,8 +27,9 @@ type Stores interface {
 	MetricMetadata(ctx context.Context, p StoreParams, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error)
 	// Targets returns targets by state: "active", "dropped" or "any".
 	Targets(ctx context.Context, p StoreParams, state string) (storeapi.Targets, annotations.Annotations, error)
-	// Rules returns rules by kind: "alert", "record" or "all".
-	Rules(ctx context.Context, p StoreParams, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error)
+	// Rules returns rules by kind: "alert", "record" or "all". All sets of matchers must match
+	// the labels of a rule, replica labels included.
+	Rules(ctx context.Context, p StoreParams, kind string, matchers [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error)
 	Statuses() []StoreStatus // in display order
 }
 
@@ -230,10 +231,16 @@ func (a *API) metadataRange(r *http.Request) (start, end time.Time, apiErr *apiE
 		if start, apiErr = optionalTime(r, "start", now.Add(-d)); apiErr != nil {
 			return start, end, apiErr
 		}
-		end, apiErr = optionalTime(r, "end", now)
+		if end, apiErr = optionalTime(r, "end", now); apiErr != nil {
+			return start, end, apiErr
+		}
+	} else if start, end, apiErr = optionalRange(r); apiErr != nil {
 		return start, end, apiErr
 	}
-	return optionalRange(r)
+	if a.opts.Stores != nil && end.Before(start) { // Prometheus responds with an empty list
+		return start, end, badData(errors.New("end timestamp must not be before start time"))
+	}
+	return start, end, nil
 }
 
 // storeMetadata returns the merged metric metadata of all stores.

@@ -1,9 +1,12 @@
 package api
 
 import (
+	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strconv"
 	"time"
 
@@ -134,13 +137,29 @@ type responseAnnotations struct {
 	query string // for the line and column of annotations
 }
 
+const (
+	annotationsMax = 10   // warnings, and infos, in a response, as in Prometheus
+	missingMax     = 1000 // warnings of missing data in a response of Stores
+)
+
 // append appends them as Prometheus does: at most ten of each, and no key for an empty
-// list.
-func (n *responseAnnotations) append(s *stream) {
-	if n == nil {
+// list. Warnings of missing data precede those of the engine. Those of stores are in
+// addition to the ten, so that each missing store is named.
+func (n *responseAnnotations) append(s *stream, ofStores bool) {
+	if n == nil || len(n.list) == 0 {
 		return
 	}
-	warnings, infos := n.list.AsStrings(n.query, 10, 10)
+	missing, ofEngine := n.split()
+	warnings, infos := ofEngine.AsStrings(n.query, 0, annotationsMax)
+	slices.Sort(warnings)
+	most := annotationsMax
+	if ofStores {
+		most += min(len(missing), missingMax)
+	}
+	warnings = append(missing, warnings...)
+	if more := len(warnings) - most; more > 0 {
+		warnings = append(warnings[:most], fmt.Sprintf("%d more warning annotations omitted", more))
+	}
 	if len(warnings) > 0 {
 		s.raw(`,"warnings":`)
 		s.strings(warnings)
@@ -151,18 +170,52 @@ func (n *responseAnnotations) append(s *stream) {
 	}
 }
 
+// split returns the texts of warnings that may mean missing data, sorted, and the
+// annotations of the engine, which depend on the query and the data read.
+func (n *responseAnnotations) split() (missing []string, ofEngine annotations.Annotations) {
+	for _, err := range n.list {
+		if isOfEngine(err) {
+			ofEngine.Add(err)
+		} else {
+			missing = append(missing, err.Error())
+		}
+	}
+	slices.Sort(missing)
+	return missing, ofEngine
+}
+
+func isOfEngine(err error) bool {
+	return errors.Is(err, annotations.PromQLInfo) || errors.Is(err, annotations.PromQLWarning)
+}
+
+// forbidStoring tells caches on the way not to store a response of Stores that is an error
+// or may lack data, as Thanos does: its query frontend obeys.
+func (a *API) forbidStoring(h http.Header) {
+	if a.opts.Stores != nil {
+		h.Set("Cache-Control", "no-store")
+	}
+}
+
 // respond streams a successful response. The status line is sent with the first full
 // buffer or at the end.
 func (a *API) respond(w http.ResponseWriter, r *http.Request, resp response) {
 	if resp.engine != "" {
 		w.Header().Set(engineHeader, resp.engine)
 	}
+	if n := resp.annotations; n != nil {
+		for _, err := range n.list {
+			if !isOfEngine(err) {
+				a.forbidStoring(w.Header())
+				break
+			}
+		}
+	}
 	body := httpbody.New(w, r, "application/json")
 	buffer := buffers.Get()
 	s := &stream{b: *buffer, w: body}
 	s.raw(`{"status":"success","data":`)
 	resp.write(s)
-	resp.annotations.append(s)
+	resp.annotations.append(s, a.opts.Stores != nil)
 	s.raw(`}`)
 	if failure, ok := s.err.(*midStreamError); ok && !body.HeaderSent() { //lint:ignore errorlint set here, never wrapped
 		s.b, s.err = s.b[:0], nil
@@ -198,6 +251,7 @@ func (a *API) respondError(w http.ResponseWriter, e *apiError) {
 	s.field(`{"status":"error","errorType":`, string(e.kind))
 	s.field(`,"error":`, e.err.Error())
 	s.raw(`}`)
+	a.forbidStoring(w.Header())
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(statusOf[e.kind])
 	s.flush()

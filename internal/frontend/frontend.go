@@ -67,6 +67,9 @@ type Options struct {
 	Split         split.Options
 	Parallelism   int  // parts of one query that are open at once; 0: 14
 	AlignWithStep bool // move start and end to multiples of the step, as Thanos does
+	// RequestDownsampled requests parts without a point again with coarser data, if the
+	// request has max_source_resolution=auto.
+	RequestDownsampled bool
 	// MaxFreshness is the minimum age of a step whose value may be cached; 0: 1m.
 	MaxFreshness time.Duration
 	// PartialResponse is the value of partial_response for range queries without that

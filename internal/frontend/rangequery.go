@@ -1,6 +1,7 @@
 package frontend
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -61,7 +62,7 @@ var errCacheLost = errors.New("cached response is lost")
 // respondFromParts plans a range query, fetches its parts and splices them.
 func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, traits split.Traits, useCache bool) error {
 	plan := f.plan(x, q, r, traits, useCache)
-	if len(plan.parts) == 1 && plan.parts[0].cached == nil && plan.parts[0].writer == nil {
+	if len(plan.parts) == 1 && plan.parts[0].cached == nil && plan.parts[0].writer == nil && !f.repeatsDownsampled(q) {
 		// One part that is not cached: there is nothing to splice.
 		return f.passThrough(x, q)
 	}
@@ -131,6 +132,9 @@ type openedPart struct {
 	body io.ReadCloser        // nil until the response has begun
 	resp *downstream.Response // nil for a cached part
 	err  error
+
+	empty   [][]byte // responses without points that this one replaces
+	noStore bool     // of any of them
 }
 
 // splicePart returns the part in the form that Splice.Write takes.
@@ -188,6 +192,11 @@ func (f *Frontend) spliceParts(x *requestContext, parts []openedPart) error {
 	for i := range parts {
 		list[i] = parts[i].splicePart()
 	}
+	for i := range parts {
+		for _, response := range parts[i].empty { // for their warnings
+			list = append(list, splice.Part{Body: bytes.NewReader(response)})
+		}
+	}
 	annotations, err := s.Write(x.response, list)
 	if err != nil {
 		return f.partFailed(err)
@@ -197,7 +206,7 @@ func (f *Frontend) spliceParts(x *requestContext, parts []openedPart) error {
 	}
 	if cacheable(annotations) {
 		for i, o := range parts {
-			if o.writer != nil && s.StepAligned(i) && (o.resp == nil || !o.resp.NoStore()) {
+			if o.writer != nil && s.StepAligned(i) && !o.noStore && (o.resp == nil || !o.resp.NoStore()) {
 				o.writer.Commit()
 				parts[i].writer = nil
 			}
@@ -302,8 +311,13 @@ func (f *Frontend) openPart(ctx context.Context, q query, o *openedPart, free fu
 		return err
 	}
 	o.resp, o.body = resp, resp.Body
-	if resp.Status == http.StatusOK {
-		o.body = newReadAheadBody(resp.Body, f.readAheadBudget, func() { free(1) })
+	if f.repeatsDownsampled(q) {
+		if err := f.repeatDownsampled(ctx, q, o); err != nil {
+			return err
+		}
+	}
+	if o.resp.Status == http.StatusOK {
+		o.body = newReadAheadBody(o.body, f.readAheadBudget, func() { free(1) })
 	}
 	return nil
 }

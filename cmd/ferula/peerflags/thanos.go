@@ -51,7 +51,7 @@ func Query() Table {
 		Rows: rows(processRows("calls are counted in metrics and failed ones logged"), grpcServerRows(), queryStoreRows(), []Row{
 			inert("alert.query-url", Text, "no alerts are generated here"),
 			honoured("deduplication.func", "`penalty` chooses between replicas, `chain` mixes their samples"),
-			honoured("enable-feature", "`promql-experimental-functions`; another name is an error"),
+			honoured("enable-feature", "`promql-experimental-functions`; another name is ignored with a warning"),
 			honoured("query.active-query-path", ""),
 			honoured("query.auto-downsampling", ""),
 			honoured("query.conn-metric.label", "`external_labels`, `store_type`"),
@@ -173,7 +173,7 @@ func frontendRangeRows() []Row {
 		honoured("query-range.max-split-interval", "queries of twice this length or more are split in pieces of it, as in Thanos"),
 		honoured("query-range.min-split-interval", ""),
 		honoured("query-range.partial-response", ""),
-		refused("query-range.request-downsampled", Switch, "no second query for downsampled data is made"),
+		honoured("query-range.request-downsampled", "pieces of the split interval that have no point are requested again; Thanos also requests the beginning of an incomplete response"),
 		honoured("query-range.response-cache-config", "`IN-MEMORY`, `MEMCACHED`, `REDIS`"),
 		honoured("query-range.response-cache-config-file", "as above"),
 		honoured("query-range.response-cache-max-freshness", ""),

@@ -65,8 +65,8 @@ func (s Set) Targets(ctx context.Context, p api.StoreParams, state string) (stor
 }
 
 // Rules implements api.Stores.
-func (s Set) Rules(ctx context.Context, p api.StoreParams, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error) {
-	return s.query(p).Rules(ctx, kind)
+func (s Set) Rules(ctx context.Context, p api.StoreParams, kind string, matchers [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error) {
+	return s.query(p).Rules(ctx, kind, matchers)
 }
 
 // Statuses implements api.Stores.

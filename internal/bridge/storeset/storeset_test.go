@@ -154,7 +154,7 @@ func TestSet_JoinsWhatTheStoresReturn(t *testing.T) {
 	if found, _, err := s.Targets(ctx, p, "any"); err != nil || len(found.Active) != 2 {
 		t.Error(found, err)
 	}
-	if found, _, err := s.Rules(ctx, p, "all"); err != nil || len(found) != 1 {
+	if found, _, err := s.Rules(ctx, p, "all", nil); err != nil || len(found) != 1 {
 		t.Error(found, err)
 	}
 	statuses := s.Statuses()

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -19,26 +20,53 @@ type rulesClient interface {
 // Rules queries all stores that have rules for those of a type: alert, record or all.
 // Groups with equal file and name are merged. Of rules that differ only in replica labels
 // the one whose alert is nearest to firing is returned, and of those the last evaluated.
-func (q *Query) Rules(ctx context.Context, kind string) ([]storeapi.RuleGroup, annotations.Annotations, error) {
+// All sets of matchers must match the labels of a rule, as in Thanos: a label whose value is
+// a template counts as absent.
+func (q *Query) Rules(ctx context.Context, kind string, matchers [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error) {
 	found, warnings, err := q.rules(ctx, storeapi.RulesRequest{Type: kind, AbortOnPartial: q.r.AbortOnPartial})
 	if err != nil {
 		return nil, nil, err
 	}
-	return mergeGroups(q.allowedGroups(slices.Concat(found...)), q.r.ReplicaLabels), warnings, nil
+	groups := slices.Concat(found...)
+	if len(q.r.Matchers) > 0 {
+		groups = selectRules(groups, func(r *storeapi.Rule) bool { return q.r.allows(r.Labels) })
+	}
+	if len(matchers) > 0 {
+		groups = selectRules(groups, func(r *storeapi.Rule) bool { return matchesAll(withoutTemplates(r.Labels), matchers) })
+	}
+	return mergeGroups(groups, q.r.ReplicaLabels), warnings, nil
 }
 
-// allowedGroups drops rules that the request's matchers exclude, and groups without any other.
-func (q *Query) allowedGroups(groups []storeapi.RuleGroup) []storeapi.RuleGroup {
-	if len(q.r.Matchers) == 0 {
-		return groups
-	}
-	allowed := groups[:0]
+// selectRules drops rules that are not wanted, and groups without any other.
+func selectRules(groups []storeapi.RuleGroup, wanted func(*storeapi.Rule) bool) []storeapi.RuleGroup {
+	left := groups[:0]
 	for _, g := range groups {
-		if g.Rules = slices.DeleteFunc(g.Rules, func(r storeapi.Rule) bool { return !q.r.allows(r.Labels) }); len(g.Rules) > 0 {
-			allowed = append(allowed, g)
+		if g.Rules = slices.DeleteFunc(g.Rules, func(r storeapi.Rule) bool { return !wanted(&r) }); len(g.Rules) > 0 {
+			left = append(left, g)
 		}
 	}
-	return allowed
+	return left
+}
+
+// withoutTemplates returns the labels whose values are known before an alert is evaluated.
+func withoutTemplates(set labels.Labels) labels.Labels {
+	b := labels.NewBuilder(set)
+	set.Range(func(l labels.Label) {
+		if strings.Contains(l.Value, "{{") {
+			b.Del(l.Name)
+		}
+	})
+	return b.Labels()
+}
+
+// matchesAll reports whether every matcher of every set matches.
+func matchesAll(set labels.Labels, matchers [][]*labels.Matcher) bool {
+	for _, m := range slices.Concat(matchers...) {
+		if !m.Matches(set.Get(m.Name)) {
+			return false
+		}
+	}
+	return true
 }
 
 // rules returns the groups of each store.

@@ -103,7 +103,7 @@ func TestRules_MergesReplicasInEvaluationOrder(t *testing.T) {
 			{File: "e", Name: "z"},
 			{File: "f", Name: "z", Rules: []storeapi.Rule{rule("y", "b", "", 1), rule("y", "a", "", 1), rule("y", "c", "firing", 1), rule("y", "d", "", 1)}},
 		}})
-	got, _, err := f.Queryable(Request{ReplicaLabels: []string{"replica"}}).Rules(t.Context(), "all")
+	got, _, err := f.Queryable(Request{ReplicaLabels: []string{"replica"}}).Rules(t.Context(), "all", nil)
 	var lines []string
 	for _, g := range got {
 		line := g.File + g.Name
@@ -124,14 +124,14 @@ func TestTargets_FailedStoreIsAWarningOrAnError(t *testing.T) {
 	if err != nil || len(targets.Dropped) != 1 || len(warned) != 2 {
 		t.Errorf("targets: %v %v %v", err, targets, warned)
 	}
-	groups, warned, err := f.Queryable(Request{}).Rules(t.Context(), "all")
+	groups, warned, err := f.Queryable(Request{}).Rules(t.Context(), "all", nil)
 	if err != nil || len(groups) != 1 || len(warned) != 2 {
 		t.Errorf("rules: %v %v %v", err, groups, warned)
 	}
 	if _, _, err := f.Queryable(Request{AbortOnPartial: true}).Targets(t.Context(), "any"); err == nil || !strings.Contains(err.Error(), "store s") {
 		t.Errorf("targets: %v", err)
 	}
-	if _, _, err := f.Queryable(Request{AbortOnPartial: true}).Rules(t.Context(), "all"); err == nil || !strings.Contains(err.Error(), "store s") {
+	if _, _, err := f.Queryable(Request{AbortOnPartial: true}).Rules(t.Context(), "all", nil); err == nil || !strings.Contains(err.Error(), "store s") {
 		t.Errorf("rules: %v", err)
 	}
 }
@@ -160,5 +160,42 @@ func TestSource_ForwardsRulesAndTargetsUnmerged(t *testing.T) {
 	}
 	if _, _, err := source.MetricMetadata(t.Context(), "", -1, true); err != nil {
 		t.Errorf("metadata of stores without any: %v", err)
+	}
+}
+
+func TestRules_AllMatchersSelectBeforeReplicasAreMerged(t *testing.T) {
+	rule := func(name string, set ...string) storeapi.Rule {
+		return storeapi.Rule{Name: name, Labels: labels.FromStrings(set...)}
+	}
+	matcher := func(kind labels.MatchType, name, value string) []*labels.Matcher {
+		return []*labels.Matcher{labels.MustNewMatcher(kind, name, value)}
+	}
+	for _, c := range []struct {
+		matchers [][]*labels.Matcher
+		want     string
+	}{
+		{nil, "f a b c, g d"},
+		{[][]*labels.Matcher{matcher(labels.MatchEqual, "team", "x")}, "f a b"},
+		{[][]*labels.Matcher{matcher(labels.MatchEqual, "team", "x"), matcher(labels.MatchRegexp, "level", "warn|page")}, "f b"},
+		{[][]*labels.Matcher{matcher(labels.MatchEqual, "replica", "2")}, "g d"},
+		{[][]*labels.Matcher{matcher(labels.MatchEqual, "level", "")}, "f a c, g d"}, // a template counts as absent
+		{[][]*labels.Matcher{matcher(labels.MatchEqual, "team", "none")}, ""},
+	} {
+		f := rulingWorld(t, ruling{fakeStore: offering(), requests: new(int), groups: []storeapi.RuleGroup{
+			{File: "f", Name: "f", Rules: []storeapi.Rule{rule("a", "team", "x", "replica", "1"), rule("b", "team", "x", "level", "page", "replica", "1"), rule("c", "team", "y", "level", "{{ $labels.level }}", "replica", "1")}},
+			{File: "g", Name: "g", Rules: []storeapi.Rule{rule("d", "team", "z", "replica", "2")}},
+		}})
+		got, _, err := f.Queryable(Request{ReplicaLabels: []string{"replica"}}).Rules(t.Context(), "all", c.matchers)
+		var lines []string
+		for _, g := range got {
+			line := g.Name
+			for _, r := range g.Rules {
+				line += " " + r.Name
+			}
+			lines = append(lines, line)
+		}
+		if err != nil || strings.Join(lines, ", ") != c.want {
+			t.Errorf("%v: %v %q, want %q", c.matchers, err, lines, c.want)
+		}
 	}
 }

@@ -68,7 +68,7 @@ func TestQuery_ReadsItsTenantOnly(t *testing.T) {
 	if !slices.Equal(named, []string{"a"}) {
 		t.Errorf("tenants named to the store: %q", named)
 	}
-	groups, _, err := f.Queryable(r).Rules(t.Context(), "all")
+	groups, _, err := f.Queryable(r).Rules(t.Context(), "all", nil)
 	if err != nil || len(groups) != 1 || len(groups[0].Rules) != 1 || groups[0].Rules[0].Name != "a" {
 		t.Errorf("rules: %v %+v", err, groups)
 	}

@@ -211,7 +211,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 // peerAPI returns the options of the endpoints that Prometheus' own package serves.
 func (c *serveCommand) peerAPI() role.PeerAPIOptions {
 	peer := role.PeerAPIOptions{
-		Admin: c.AdminAPI, SearchMax: c.SearchMax, SubscribersMax: c.Subscribers, Features: splitFeatures(c.Features),
+		Admin: c.AdminAPI, SearchMax: c.SearchMax, SubscribersMax: c.Subscribers,
 		OTLP: c.OTLP, OTLPOptions: remotewrite.OTLPOptions{LookbackDelta: time.Duration(c.LookbackDelta)},
 	}
 	if c.AutoReload || slices.Contains(peer.Features, "auto-reload-config") {

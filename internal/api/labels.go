@@ -135,6 +135,9 @@ func (a *API) series(r *http.Request) (response, *apiError) {
 	if err != nil {
 		return response{}, invalidParameter("match[]", err)
 	}
+	if slices.ContainsFunc(sets, func(set []*labels.Matcher) bool { return len(set) == 0 }) { // stores refuse it
+		return response{}, invalidParameter("match[]", errors.New("match[] must contain at least one matcher"))
+	}
 	from, apiErr := a.queryable(r, purpose{dedup: true})
 	if apiErr != nil {
 		return response{}, apiErr

@@ -147,14 +147,15 @@ func optionalInt(r *http.Request, name string) (int, *apiError) {
 }
 
 // parseMatchers parses match[]. Every set needs a matcher that does not match the empty
-// string, since it would otherwise select all series.
+// string, since it would otherwise select all series. With Stores that is allowed, as in
+// Thanos: `{job=~".*"}` is what a dashboard's variable "all" becomes.
 func (a *API) parseMatchers(r *http.Request) ([][]*labels.Matcher, error) {
 	sets, err := a.opts.Parser.ParseMetricSelectors(r.Form["match[]"])
 	if err != nil {
 		return nil, err
 	}
 	for _, set := range sets {
-		if !selects(set) {
+		if a.opts.Stores == nil && !selects(set) {
 			return nil, errors.New("match[] must contain at least one non-empty matcher")
 		}
 	}

@@ -22,7 +22,9 @@ import (
 // queriedStores implements api.Stores for queries of an engine that reads nothing.
 type queriedStores struct{ listedStores }
 
-func (queriedStores) Queryable(api.StoreParams) storage.Queryable { return nil }
+func (queriedStores) Queryable(api.StoreParams) storage.Queryable {
+	return storage.QueryableFunc(func(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil })
+}
 
 // respondedWith requests a path of an API whose queries have warnings.
 func respondedWith(stores api.Stores, warnings annotations.Annotations, path string) *httptest.ResponseRecorder {
@@ -70,7 +72,7 @@ func TestAPI_PartialResponsesOfStoresAreMarkedNotToBeStored(t *testing.T) {
 	}
 }
 
-func TestAPI_EveryMissingStoreIsNamedBesideManyWarningsOfTheEngine(t *testing.T) {
+func TestAPI_EveryMissingStoreIsNamedDespiteManyWarningsOfTheEngine(t *testing.T) {
 	warnings := engineWarnings(30)
 	var missing []string
 	for i := range 25 {
@@ -94,8 +96,45 @@ func TestAPI_EveryMissingStoreIsNamedBesideManyWarningsOfTheEngine(t *testing.T)
 	}
 }
 
+// As in Thanos: `{a=~".*"}` is what the variable "all" of a dashboard becomes, and a client gets
+// a list of exemplars where Prometheus sends no content.
+func TestAPI_RequestsThatThanosAcceptsAreAcceptedWithStores(t *testing.T) {
+	const empty = `{"status":"success","data":[]}`
+	for _, c := range []struct {
+		path string
+		code int // with stores
+		want string
+	}{
+		{"/labels?match[]={a=~%22.*%22}", 200, empty},
+		{"/label/job/values?match[]={a=%22%22}", 200, empty},
+		{"/series?match[]={a=~%22.*%22}", 200, empty},
+		{"/series?match[]={}", 400, `{"status":"error","errorType":"bad_data","error":"invalid parameter \"match[]\": match[] must contain at least one matcher"}`},
+		{"/query_exemplars?query=1", 200, empty},
+	} {
+		if w := respondedWith(queriedStores{}, nil, c.path); w.Code != c.code || w.Body.String() != c.want {
+			t.Errorf("%s: %d %s", c.path, w.Code, w.Body)
+		}
+		if w := respondedWith(nil, nil, c.path); w.Code != http.StatusBadRequest && w.Code != http.StatusNoContent {
+			t.Errorf("%s without stores: %d %s", c.path, w.Code, w.Body)
+		}
+	}
+}
+
+func TestAPI_PreflightRequestsOfAllPathsSucceed(t *testing.T) {
+	mux := http.NewServeMux()
+	api.New(api.Options{}).Register(mux, "/api/v1")
+	for _, path := range []string{"/query", "/label/job/values", "/write", "/features", "/admin/tsdb/snapshot", "/nothing"} {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodOptions, "/api/v1"+path, nil)
+		r.Header.Set("Origin", "http://grafana.example")
+		if mux.ServeHTTP(w, r); w.Code != http.StatusNoContent || w.Header().Get("Access-Control-Allow-Methods") == "" {
+			t.Errorf("%s: %d %v", path, w.Code, w.Header())
+		}
+	}
+}
+
 // As in Thanos. Prometheus responds with an empty list.
-func TestAPI_StoresAreNotAskedForLabelsOfARangeThatEndsBeforeItStarts(t *testing.T) {
+func TestAPI_LabelsOfARangeThatEndsBeforeItStartsAreRefusedWithStores(t *testing.T) {
 	const want = `{"status":"error","errorType":"bad_data","error":"end timestamp must not be before start time"}`
 	for _, path := range []string{"/labels?", "/label/job/values?", "/series?match[]=up&"} {
 		if w := respondedWith(queriedStores{}, nil, path+"start=10&end=9"); w.Code != http.StatusBadRequest || w.Body.String() != want {

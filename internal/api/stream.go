@@ -188,7 +188,7 @@ func isOfEngine(err error) bool {
 	return errors.Is(err, annotations.PromQLInfo) || errors.Is(err, annotations.PromQLWarning)
 }
 
-// forbidStoring tells caches on the way not to store a response of Stores that is an error
+// forbidStoring forbids caches on the way to store a response of Stores that is an error
 // or may lack data, as Thanos does: its query frontend obeys.
 func (a *API) forbidStoring(h http.Header) {
 	if a.opts.Stores != nil {

@@ -23,7 +23,6 @@ type PeerAPIOptions struct {
 	SearchMax      int           // results of one search; 0: no limit
 	SubscribersMax int           // of live notifications; 0: 16
 	AutoReload     time.Duration // interval at which changed configuration files are looked for; 0: never
-	Features       []string      // of --enable-feature
 
 	OTLP        bool // receive OTLP metrics
 	OTLPOptions remotewrite.OTLPOptions
@@ -76,10 +75,6 @@ func (n *notices) untilShutdown(next http.Handler) http.Handler {
 
 // registerPeerAPI adds the endpoints of package promweb and the receiver of OTLP.
 func (s *Serve) registerPeerAPI(mux, endpoints *http.ServeMux, prefix string, external *url.URL, origin *regexp.Regexp, guard func(http.Handler) http.Handler) {
-	features := map[string]bool{}
-	for _, name := range s.opts.Peer.Features {
-		features[name] = true
-	}
 	lookback := s.opts.Query.LookbackDelta
 	if lookback == 0 {
 		lookback = 5 * time.Minute
@@ -88,7 +83,7 @@ func (s *Serve) registerPeerAPI(mux, endpoints *http.ServeMux, prefix string, ex
 		Store: s.store, Queryable: s.store, Engine: s.queries, Parser: s.engine.Parser, Targets: s.scraper.Manager,
 		Config: s.config.current, Gatherer: s.reg,
 		Build: buildInfo(),
-		Admin: s.opts.Peer.Admin, Search: s.opts.Peer.Search, SearchMax: s.opts.Peer.SearchMax, Features: features,
+		Admin: s.opts.Peer.Admin, Search: s.opts.Peer.Search, SearchMax: s.opts.Peer.SearchMax, Features: s.features(),
 		LookbackDelta: lookback, SeriesMax: s.engine.MaxSamples(),
 		Notifications: s.notices.Notifications, UntilShutdown: s.notices.untilShutdown,
 		ExternalURL: external, ListenAddress: s.listener.Addr().String(), CORSOrigin: origin,

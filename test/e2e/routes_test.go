@@ -2,6 +2,7 @@ package e2e
 
 import (
 	"context"
+	"encoding/json"
 	"go/ast"
 	"go/parser"
 	"go/token"
@@ -25,7 +26,6 @@ var refusedRoutes = map[string]string{
 	"GET /user/*filepath":     "files of the user are not served",
 	"GET /graph":              "the page has another address, and shows it for any path",
 	"POST /debug/*subpath":    "profiles are read with GET",
-	"OPTIONS /*path":          "only existing paths are handled",
 }
 
 // routesOf returns the routes that a file of Prometheus registers in its router, as "METHOD
@@ -179,6 +179,57 @@ func TestServe_FederateHasTheLastSamplesWithExternalLabels(t *testing.T) {
 	}
 	if status, body := s.get("/federate?match[]=%7B"); status != http.StatusBadRequest {
 		t.Errorf("a faulty selector: %d %s", status, body)
+	}
+}
+
+func TestServe_FederateWithoutSeriesHasAContentType(t *testing.T) {
+	resp, err := http.Get(startServe(t, idle(t)).base + "/federate?match[]=nothing")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer resp.Body.Close()
+	if got := resp.Header.Get("Content-Type"); resp.StatusCode != http.StatusOK || !strings.HasPrefix(got, "text/plain; version=0.0.4;") {
+		t.Errorf("%d, Content-Type %q", resp.StatusCode, got)
+	}
+}
+
+// The names and values that Prometheus 3.15 has with the same flags, of which a client such as
+// an editor of queries reads what the server knows.
+func TestServe_FeaturesAreThoseOfPrometheus(t *testing.T) {
+	none := idle(t)
+	s := startServe(t, func(o *role.ServeOptions) {
+		none(o)
+		o.Query.ExperimentalFunctions, o.Peer.Admin, o.Peer.OTLP = true, true, true
+	})
+	var got struct {
+		Data map[string]map[string]bool
+	}
+	_, body := s.get("/api/v1/features")
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatal(err)
+	}
+	for category, want := range map[string]map[string]bool{
+		"api":                         {"admin": true, "lifecycle": false, "otlp_write_receiver": true, "query_warnings": true, "time_range_series": true},
+		"otlp_receiver":               {"delta_conversion": false},
+		"prometheus":                  {"agent_mode": false, "server_mode": true},
+		"promql":                      {"at_modifier": true, "anchored": false, "per_step_stats": false, "subqueries": true},
+		"promql_functions":            {"rate": true, "mad_over_time": true},
+		"promql_operators":            {"atan2": true, "topk": true},
+		"rules":                       {"concurrent_rule_eval": false, "keep_firing_for": true},
+		"scrape":                      {"extra_scrape_metrics": true, "openmetrics2": false},
+		"service_discovery_providers": {"file": true, "static": true, "kubernetes": true},
+		"templating_functions":        {"humanize": true},
+		"tsdb":                        {"native_histograms": true, "delayed_compaction": false},
+		"ui":                          {"ui_v2": false},
+	} {
+		for name, on := range want {
+			if value, known := got.Data[category][name]; !known || value != on {
+				t.Errorf("%s %s: known %t, %t", category, name, known, value)
+			}
+		}
+	}
+	if len(got.Data) != 12 {
+		t.Errorf("%d categories", len(got.Data))
 	}
 }
 

@@ -68,6 +68,7 @@ func (f *federation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
+	w.Header().Set("Content-Type", string(format)) // of a page without series too
 	body := httpbody.New(w, r, string(format))
 	defer body.Release()
 	err = f.write(body, format, samples)

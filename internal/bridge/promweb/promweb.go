@@ -47,8 +47,8 @@ type Options struct {
 
 	Admin     bool // the endpoints that delete and copy data
 	Search    bool
-	SearchMax int             // results of one search; 0: no limit
-	Features  map[string]bool // of --enable-feature
+	SearchMax int                // results of one search; 0: no limit
+	Features  features.Collector // of the whole server
 
 	LookbackDelta time.Duration // of /federate
 	SeriesMax     int           // series of one response of /federate; 0: no limit
@@ -108,10 +108,6 @@ func (o Options) version() (out []byte) {
 // prometheus returns Prometheus' API. It has more endpoints than Register adds; those have
 // no data here.
 func (o Options) prometheus() *v1.API {
-	registry := features.NewRegistry()
-	for name, on := range o.Features {
-		registry.Set(features.Prometheus, name, on)
-	}
 	targets := func(context.Context) v1.TargetRetriever { return o.Targets }
 	pools := func(context.Context) v1.ScrapePoolsRetriever { return o.Targets }
 	return v1.NewAPI(
@@ -122,7 +118,7 @@ func (o Options) prometheus() *v1.API {
 		0, 0, 0, false, o.CORSOrigin, nil, &v1.PrometheusVersion{Version: o.Build.Version, Revision: o.Build.Revision, Branch: o.Build.Branch, BuildUser: o.Build.BuildUser, BuildDate: o.Build.BuildDate, GoVersion: o.Build.GoVersion},
 		o.Notifications.Get, o.Notifications.Sub, o.Gatherer, nil, nil,
 		false, nil, false, false, false, false,
-		o.LookbackDelta, false, false, nil, registry,
+		o.LookbackDelta, false, false, nil, o.Features,
 		v1.OpenAPIOptions{ExternalURL: o.ExternalURL.String(), Version: o.Build.Version, MaxSearchLimit: o.SearchMax}, o.Parser,
 	)
 }

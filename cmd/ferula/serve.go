@@ -214,7 +214,7 @@ func (c *serveCommand) peerAPI() role.PeerAPIOptions {
 		Admin: c.AdminAPI, SearchMax: c.SearchMax, SubscribersMax: c.Subscribers,
 		OTLP: c.OTLP, OTLPOptions: remotewrite.OTLPOptions{LookbackDelta: time.Duration(c.LookbackDelta)},
 	}
-	if c.AutoReload || slices.Contains(peer.Features, "auto-reload-config") {
+	if c.AutoReload || slices.Contains(splitFeatures(c.Features), "auto-reload-config") {
 		peer.AutoReload = max(time.Second, time.Duration(c.AutoReloadInterval))
 	}
 	return peer

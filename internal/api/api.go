@@ -158,9 +158,9 @@ type endpoint func(r *http.Request) (response, *apiError)
 // Register adds the endpoints to mux under prefix, e.g. "/api/v1".
 func (a *API) Register(mux *http.ServeMux, prefix string) {
 	preflight := a.serve(func(*http.Request) (response, *apiError) { return response{}, nil })
-	mux.Handle("OPTIONS "+prefix+"/", preflight) // also of endpoints that others add
 	get := func(path string, f endpoint) {
 		mux.Handle("GET "+prefix+path, a.serve(f))
+		mux.Handle("OPTIONS "+prefix+path, preflight)
 	}
 	both := func(path string, f endpoint) {
 		get(path, f)
@@ -212,12 +212,15 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	if a.opts.Status != nil {
 		get("/status/tsdb", a.statusTSDB)
 		mux.Handle("GET "+prefix+"/status/walreplay", a.serveAlways(a.statusWALReplay))
+		mux.Handle("OPTIONS "+prefix+"/status/walreplay", preflight)
 	}
 	if a.opts.RemoteWrite != nil {
 		mux.Handle("POST "+prefix+"/write", a.opts.Ready(a.opts.RemoteWrite))
+		mux.Handle("OPTIONS "+prefix+"/write", preflight)
 	}
 	if a.opts.RemoteRead != nil {
 		mux.Handle("POST "+prefix+"/read", a.opts.Ready(a.opts.RemoteRead))
+		mux.Handle("OPTIONS "+prefix+"/read", preflight)
 	}
 }
 

@@ -120,19 +120,6 @@ func TestAPI_RequestsThatThanosAcceptsAreAcceptedWithStores(t *testing.T) {
 	}
 }
 
-func TestAPI_PreflightRequestsOfAllPathsSucceed(t *testing.T) {
-	mux := http.NewServeMux()
-	api.New(api.Options{}).Register(mux, "/api/v1")
-	for _, path := range []string{"/query", "/label/job/values", "/write", "/features", "/admin/tsdb/snapshot", "/nothing"} {
-		w := httptest.NewRecorder()
-		r := httptest.NewRequest(http.MethodOptions, "/api/v1"+path, nil)
-		r.Header.Set("Origin", "http://grafana.example")
-		if mux.ServeHTTP(w, r); w.Code != http.StatusNoContent || w.Header().Get("Access-Control-Allow-Methods") == "" {
-			t.Errorf("%s: %d %v", path, w.Code, w.Header())
-		}
-	}
-}
-
 // As in Thanos. Prometheus responds with an empty list.
 func TestAPI_LabelsOfARangeThatEndsBeforeItStartsAreRefusedWithStores(t *testing.T) {
 	const want = `{"status":"error","errorType":"bad_data","error":"end timestamp must not be before start time"}`

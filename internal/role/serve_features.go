@@ -5,7 +5,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/template"
 	"github.com/prometheus/prometheus/util/features"
-	v1 "github.com/prometheus/prometheus/web/api/v1"
 )
 
 // features returns what /api/v1/features lists, by the names that Prometheus has for it:
@@ -16,9 +15,6 @@ func (s *Serve) features() features.Collector {
 	template.RegisterFeatures(all)
 	for _, name := range discovery.RegisteredConfigNames() {
 		all.Enable(features.ServiceDiscoveryProviders, name)
-	}
-	for _, name := range v1.FuzzAlgorithms() {
-		all.Enable(features.API, "search_fuzz_alg_"+name)
 	}
 	for category, flags := range map[string]map[string]bool{
 		features.API: {

@@ -26,6 +26,7 @@ var refusedRoutes = map[string]string{
 	"GET /user/*filepath":     "files of the user are not served",
 	"GET /graph":              "the page has another address, and shows it for any path",
 	"POST /debug/*subpath":    "profiles are read with GET",
+	"OPTIONS /*path":          "only existing paths are handled",
 }
 
 // routesOf returns the routes that a file of Prometheus registers in its router, as "METHOD
@@ -179,6 +180,34 @@ func TestServe_FederateHasTheLastSamplesWithExternalLabels(t *testing.T) {
 	}
 	if status, body := s.get("/federate?match[]=%7B"); status != http.StatusBadRequest {
 		t.Errorf("a faulty selector: %d %s", status, body)
+	}
+}
+
+func TestServe_PreflightRequestsOfEveryEndpointSucceed(t *testing.T) {
+	s := startServe(t, idle(t))
+	done := map[string]bool{}
+	for _, route := range routesOf(t, "github.com/prometheus/prometheus/web/api/v1", "api.go", "r", "/api/v1") {
+		_, path, _ := strings.Cut(route, " ")
+		if path = strings.Replace(path, ":name", "job", 1); done[path] || strings.Contains(path, "*") {
+			continue
+		}
+		done[path] = true
+		req, err := http.NewRequestWithContext(t.Context(), http.MethodOptions, s.base+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Origin", "http://grafana.example")
+		resp, err := http.DefaultClient.Do(req)
+		if err != nil {
+			t.Fatal(err)
+		}
+		resp.Body.Close()
+		if resp.StatusCode != http.StatusNoContent || resp.Header.Get("Access-Control-Allow-Methods") == "" {
+			t.Errorf("%s: %d %v", path, resp.StatusCode, resp.Header)
+		}
+	}
+	if len(done) < 40 {
+		t.Errorf("only %d paths", len(done))
 	}
 }
 

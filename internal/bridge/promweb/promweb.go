@@ -67,6 +67,9 @@ type Options struct {
 // Register adds the endpoints of the API to endpoints, which has the paths below prefix + "/api/v1", and
 // those outside of the API to mux.
 func Register(opts Options, mux, endpoints *http.ServeMux, prefix string) {
+	for _, name := range v1.FuzzAlgorithms() {
+		opts.Features.Enable(features.API, "search_fuzz_alg_"+name)
+	}
 	router := route.New().WithPrefix(prefix + "/api/v1")
 	opts.prometheus().Register(router)
 	for _, path := range []string{
@@ -83,6 +86,13 @@ func Register(opts Options, mux, endpoints *http.ServeMux, prefix string) {
 	for _, path := range []string{"/admin/tsdb/delete_series", "/admin/tsdb/clean_tombstones", "/admin/tsdb/snapshot"} {
 		endpoints.Handle("POST "+prefix+"/api/v1"+path, opts.Guard(router))
 		endpoints.Handle("PUT "+prefix+"/api/v1"+path, opts.Guard(router))
+	}
+	for _, path := range []string{
+		"/scrape_pools/config", "/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features", "/notifications", "/notifications/live",
+		"/openapi.yaml", "/search/metric_names", "/search/label_names", "/search/label_values", "/admin/tsdb/delete_series", "/admin/tsdb/clean_tombstones",
+		"/admin/tsdb/snapshot", "/otlp/v1/metrics",
+	} {
+		endpoints.Handle("OPTIONS "+prefix+"/api/v1"+path, router) // preflight requests
 	}
 	mux.Handle("GET "+prefix+"/federate", opts.Ready(&federation{opts: opts, now: time.Now}))
 	mux.HandleFunc("GET "+prefix+"/version", func(w http.ResponseWriter, _ *http.Request) {

@@ -206,7 +206,7 @@ func TestServe_PreflightRequestsOfEveryEndpointSucceed(t *testing.T) {
 			t.Errorf("%s: %d %v", path, resp.StatusCode, resp.Header)
 		}
 	}
-	if len(done) < 40 {
+	if len(done) < 35 {
 		t.Errorf("only %d paths", len(done))
 	}
 }

@@ -3,12 +3,15 @@ package fanout
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/query/dedup"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
@@ -89,5 +92,36 @@ func BenchmarkSelect(b *testing.B) {
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/total, "ns/series")
 		})
+	}
+}
+
+// BenchmarkAppendFloats reads a series of two replicas, 960 samples each, as arrays and through iterators.
+func BenchmarkAppendFloats(b *testing.B) {
+	var chunks []series.Chunk
+	for replica := range int64(2) {
+		for c := range int64(8) {
+			var samples []sample
+			for i := range int64(120) {
+				at := (c*120+i)*15_000 + replica*7000
+				samples = append(samples, sample{at, float64(at % 977), false})
+			}
+			chunks = append(chunks, encode(b, samples))
+		}
+	}
+	slices.SortFunc(chunks, compareChunks)
+	for _, function := range []string{"avg_over_time", "rate"} {
+		for name, arrays := range map[string]func(to, x, y []promql.FPoint, function string, mint, maxt int64) []promql.FPoint{"arrays": dedup.PenaltyFloats, "iterators": nil} {
+			b.Run(function+"/"+name, func(b *testing.B) {
+				s := &storedSeries{chunks: chunks, view: &view{minMS: 0, maxMS: 1 << 40, function: function, isCounter: dedup.IsCounter(function), dedup: dedup.Penalty, dedupFloats: arrays, counter: dedup.Counter}}
+				var points []promql.FPoint
+				b.ReportAllocs()
+				for b.Loop() {
+					var err error
+					if points, _, err = s.AppendFloats(points[:0], 0, 1<<40); err != nil || len(points) < 900 {
+						b.Fatal(len(points), err)
+					}
+				}
+			})
+		}
 	}
 }

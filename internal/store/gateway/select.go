@@ -166,14 +166,14 @@ func (s *Store) windowBytes() int64 {
 	return min(max(s.cache.BytesMax()/2/max(s.reading.Load(), 1), windowMin), windowMax)
 }
 
-// failed counts an error of a block. If an object is missing, the next list looks whether
-// the block still is in the bucket.
+// failed counts an error of a block. If an object is missing or corrupt, the next list looks
+// whether the block still is in the bucket, and with which sizes.
 func (s *Store) failed(b *block, err error) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return
 	}
 	s.counts.blockErrors.Inc()
-	if s.from.IsObjNotFoundErr(err) || errors.Is(err, pages.ErrShort) {
+	if s.from.IsObjNotFoundErr(err) || errors.Is(err, pages.ErrShort) || errors.Is(err, ErrCorrupt) {
 		s.lister.Forget(b.meta.ID)
 	}
 }

@@ -60,3 +60,31 @@ func TestSync_CorrectedMetaIsUsedWithoutARestart(t *testing.T) {
 	}
 	same(t, "after the correction", got, expected(t, dir, []string{id}, map[string]string{"block": "a"}, r))
 }
+
+// A start takes the block from the snapshot, although its deletion has begun meanwhile.
+func TestSync_BlockThatIsHalfDeletedIsDroppedAfterTheFirstWarning(t *testing.T) {
+	bucket, dir := newBucket(t)
+	id := writeBlock(t, dir, 0, hourMS, 3, map[string]string{"block": "a"})
+	before, local := t.TempDir(), t.TempDir()
+	r := Request{MaxMS: hourMS, Matchers: match(t, "__name__=up")}
+	if got, warnings := openStore(t, bucket, Options{Dir: before}).all(t, r); len(got) != 3 || len(warnings) != 0 {
+		t.Fatal(got, warnings)
+	}
+	snapshot, err := os.ReadFile(filepath.Join(before, "blocks.jsonl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, filepath.Join(local, "blocks.jsonl"), string(snapshot))
+	remove(t, dir, id, "meta.json")
+	remove(t, dir, id, "chunks/000001")
+	s := openStore(t, bucket, Options{Dir: local})
+	if got, warnings := s.all(t, r); len(got) != 0 || len(warnings) != 1 || !strings.Contains(warnings[0], id) {
+		t.Errorf("%d series, warnings %q", len(got), warnings)
+	}
+	if err := s.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got, warnings := s.all(t, r); len(got) != 0 || len(warnings) != 0 || len(s.Blocks()) != 0 {
+		t.Errorf("after the next list: %d series, warnings %q, %d blocks", len(got), warnings, len(s.Blocks()))
+	}
+}

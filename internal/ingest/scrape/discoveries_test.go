@@ -4,11 +4,14 @@ import (
 	"go/parser"
 	"go/token"
 	"log/slog"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/ferula-io/ferula/internal/ingest/profile"
 )
 
 // discoveryImports returns the packages of Prometheus' discoveries that files import.
@@ -53,12 +56,28 @@ func TestDiscoveries_SectionsOfCloudsNameTheBuildTag(t *testing.T) {
 	}
 }
 
+// everyBuild are the discoveries that need no build tag.
+var everyBuild = []string{
+	"consul", "digitalocean", "dns", "docker", "dockerswarm", "eureka", "file", "hetzner", "http", "kubernetes", "kuma", "linode", "marathon",
+	"nerve", "nomad", "openstack", "ovhcloud", "puppetdb", "scaleway", "serverset", "stackit", "triton", "uyuni", "vultr",
+}
+
 func TestDiscoveries_EveryBuildHasThese(t *testing.T) {
-	for _, name := range []string{
-		"consul", "digitalocean", "dns", "docker", "dockerswarm", "eureka", "file", "hetzner", "http", "kubernetes", "kuma", "linode", "marathon",
-		"nerve", "nomad", "openstack", "ovhcloud", "puppetdb", "scaleway", "serverset", "stackit", "triton", "uyuni", "vultr",
-	} {
+	for _, name := range everyBuild {
 		if _, err := parse("scrape_configs: [{job_name: a, "+name+"_sd_configs: []}]\nalerting: {alertmanagers: [{"+name+"_sd_configs: []}]}", Defaults{}, slog.New(slog.DiscardHandler)); err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// A section is registered for the process: the targets of profiles may use it, too.
+func TestDiscoveries_AreThoseOfProfilesToo(t *testing.T) {
+	for _, name := range everyBuild {
+		path := filepath.Join(t.TempDir(), "profiles.yml")
+		if err := os.WriteFile(path, []byte("scrape_configs: [{job_name: a, "+name+"_sd_configs: []}]"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := profile.LoadConfig(path); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -1,7 +1,7 @@
 package profilepb
 
 import (
-	"encoding/hex"
+	"encoding/binary"
 	"slices"
 )
 
@@ -50,17 +50,39 @@ type EncodedExemplar struct {
 // uuidBytes is the length of a UUID in text.
 const uuidBytes = 36
 
+// putUUID writes a UUID in text to dst, which has uuidBytes bytes.
+func putUUID(dst []byte, id *[16]byte) {
+	_ = dst[uuidBytes-1]
+	le := binary.LittleEndian
+	le.PutUint64(dst, hexDigits(le.Uint32(id[:])))
+	dst[8] = '-'
+	v := hexDigits(le.Uint32(id[4:]))
+	le.PutUint32(dst[9:], uint32(v))
+	dst[13] = '-'
+	le.PutUint32(dst[14:], uint32(v>>32))
+	dst[18] = '-'
+	v = hexDigits(le.Uint32(id[8:]))
+	le.PutUint32(dst[19:], uint32(v))
+	dst[23] = '-'
+	le.PutUint32(dst[24:], uint32(v>>32))
+	le.PutUint64(dst[28:], hexDigits(le.Uint32(id[12:])))
+}
+
+// hexDigits returns the eight hexadecimal digits of four bytes, in the order of memory.
+func hexDigits(v uint32) uint64 {
+	x := uint64(v)
+	x = (x | x<<16) & 0x0000FFFF0000FFFF
+	x = (x | x<<8) & 0x00FF00FF00FF00FF
+	digits := x>>4&0x000F000F000F000F | x&0x000F000F000F000F<<8
+	letters := (digits + 0x0606060606060606) >> 4 & 0x0101010101010101 // 1 for digits above 9
+	return digits + 0x3030303030303030 + letters*('a'-'0'-10)
+}
+
 // appendUUID appends a UUID in text.
 func appendUUID(dst []byte, id *[16]byte) []byte {
 	n := len(dst)
 	dst = slices.Grow(dst, uuidBytes)[:n+uuidBytes]
-	out := dst[n:]
-	hex.Encode(out[:8], id[:4])
-	hex.Encode(out[9:13], id[4:6])
-	hex.Encode(out[14:18], id[6:8])
-	hex.Encode(out[19:23], id[8:10])
-	hex.Encode(out[24:], id[10:])
-	out[8], out[13], out[18], out[23] = '-', '-', '-', '-'
+	putUUID(dst[n:], id)
 	return dst
 }
 

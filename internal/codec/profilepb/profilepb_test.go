@@ -140,6 +140,21 @@ func TestSeriesEncoder_EqualsGeneratedCode(t *testing.T) {
 	}
 }
 
+func TestAppendUUID_HasTheDigitsOfEveryByte(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for i := range 1000 {
+		var id [16]byte
+		for j := range id {
+			id[j] = byte(r.Uint32())
+		}
+		id[i%16] = byte(i)
+		want := fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+		if got := string(appendUUID([]byte("kept"), &id)); got != "kept"+want {
+			t.Fatalf("got %s, want kept%s", got, want)
+		}
+	}
+}
+
 func TestMergeEncoder_EqualsGeneratedCode(t *testing.T) {
 	r := source{rand.New(rand.NewPCG(3, 4))}
 	for range 300 {

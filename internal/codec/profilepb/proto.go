@@ -104,23 +104,74 @@ func (p *EncodedPoint) append(dst, set []byte) []byte {
 		exemplar = sizeInt(p.Exemplar.TimestampMS) + 2 + uuidBytes + sizeInt(p.Exemplar.Value) + len(set)
 		size += 1 + protowire.SizeVarint(uint64(exemplar)) + exemplar
 	}
-	dst = appendHead(slices.Grow(dst, size+1+binary.MaxVarintLen64), bytes2, size)
+	// Room for all of it is checked once, not for each byte.
+	from := len(dst)
+	out := slices.Grow(dst, size+1+binary.MaxVarintLen64)
+	out = out[:cap(out)]
+	out[from] = bytes2
+	at := putVarint(out, from+1, uint64(size))
 	if bits != 0 {
-		dst = binary.LittleEndian.AppendUint64(append(dst, fixed1), bits)
+		out[at] = fixed1
+		binary.LittleEndian.PutUint64(out[at+1:], bits)
+		at += 9
 	}
-	dst = appendInt(dst, varint2, p.TimestampMS)
+	at = putInt(out, at, varint2, p.TimestampMS)
 	if p.HasExemplar {
-		dst = appendInt(appendHead(dst, bytes4, exemplar), varint1, p.Exemplar.TimestampMS)
-		dst = appendUUID(append(dst, bytes2, uuidBytes), &p.Exemplar.ProfileID)
-		dst = append(appendInt(dst, varint4, p.Exemplar.Value), set...)
+		out[at] = bytes4
+		at = putVarint(out, at+1, uint64(exemplar))
+		at = putInt(out, at, varint1, p.Exemplar.TimestampMS)
+		out[at], out[at+1] = bytes2, uuidBytes
+		putUUID(out[at+2:], &p.Exemplar.ProfileID)
+		at = putInt(out, at+2+uuidBytes, varint4, p.Exemplar.Value)
+		at += copy(out[at:], set)
 	}
-	return dst
+	return out[:at]
+}
+
+// putInt writes a field at an offset and returns the offset after it.
+func putInt(out []byte, at int, tag byte, v int64) int {
+	if v == 0 {
+		return at
+	}
+	out[at] = tag
+	return putVarint(out, at+1, uint64(v))
+}
+
+// putVarint writes a varint at an offset and returns the offset after it.
+func putVarint(out []byte, at int, v uint64) int {
+	for ; v >= 0x80; at++ {
+		out[at] = byte(v) | 0x80
+		v >>= 7
+	}
+	out[at] = byte(v)
+	return at + 1
+}
+
+// protoBytes estimates the size of the message by its first point, so that it is not moved while
+// it grows.
+func (a *SeriesEncoder) protoBytes() int {
+	const plain, withExemplar = 20, 80 // bytes of a point
+	size, point := 0, 0
+	for i := range a.Source.Len() {
+		n := a.Source.Points(i)
+		if n > 0 && point == 0 {
+			var p EncodedPoint
+			if a.Source.Point(i, 0, &p); p.HasExemplar {
+				point = withExemplar + len(a.Source.Set(p.Exemplar.Set))
+			} else {
+				point = plain
+			}
+		}
+		size += len(a.Source.Labels(i)) + 2*binary.MaxVarintLen32 + n*point
+	}
+	return size
 }
 
 // AppendProto implements Encoder.
 func (a *SeriesEncoder) AppendProto(dst []byte) []byte {
 	sets := newSetEncoder(a.Source, func(dst, set []byte, without []string) []byte { return retagged(dst, set, bytes5, without) })
 	var p EncodedPoint
+	dst = slices.Grow(dst, a.protoBytes())
 	for i := range a.Source.Len() {
 		dst = appendMessage(dst, bytes1, func(dst []byte) []byte {
 			dst = append(dst, a.Source.Labels(i)...)

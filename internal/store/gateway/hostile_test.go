@@ -73,6 +73,10 @@ func (h hostile) write(t *testing.T, dir string) (id string) {
 	toc.LabelIndices, toc.LabelIndicesTable = uint64(len(b)), uint64(len(b))
 	b = append(b, make([]byte, -len(b)&3)...)
 	toc.Postings = uint64(len(b))
+	if h.lists != nil { // a list of one series is in the references of that of all
+		inner := withCRC(binary.BigEndian.AppendUint32([]byte{0, 0, 0, 1}, refs[0]))
+		refs = append(refs, 8, 1, refs[0], binary.BigEndian.Uint32(inner[8:]))
+	}
 	postings := binary.BigEndian.AppendUint32(nil, uint32(len(refs)))
 	for _, ref := range refs {
 		postings = binary.BigEndian.AppendUint32(postings, ref)
@@ -169,7 +173,7 @@ func TestStore_AHostileBlockIsAWarning(t *testing.T) {
 		"series out of order":                           {hostile{symbols: symbols, entries: [][]byte{encodeEntry([]uint64{1, 4}, firstChunk), encodeEntry([]uint64{1, 3}, firstChunk)}}, "do not follow"},
 		"a series twice":                                {hostile{symbols: symbols, entries: [][]byte{one, one}}, "do not follow"},
 		"symbols out of order":                          {hostile{symbols: []string{"", "b", "a"}, entries: [][]byte{one}}, "symbol 2 is out of order"},
-		"lists of postings that lie inside one another": {hostile{symbols: symbols, entries: [][]byte{one}, lists: []uint64{0, 4, 8}}, "postings at"},
+		"lists of postings that lie inside one another": {hostile{symbols: symbols, entries: [][]byte{one}, lists: []uint64{0, 12}}, "5 references in 24 bytes"},
 		"an unknown chunk encoding":                     {hostile{symbols: symbols, entries: [][]byte{one}, chunks: [][]byte{{77, 0, 1, 0}}}, "unknown encoding"},
 	} {
 		t.Run(what, func(t *testing.T) {

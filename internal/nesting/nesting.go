@@ -1,4 +1,4 @@
-// Package nesting rejects queries that are nested too deeply to be parsed.
+// Package nesting rejects queries that are nested too deeply, or too long, to be parsed.
 //
 // Check returns an error for a query whose syntax tree would have more levels than the
 // caller allows. The parser recurses and its time grows with the square of the levels: ten
@@ -18,7 +18,16 @@ import (
 // be parsed without a noticeable delay.
 const LevelsMax = 5_000
 
-// Check returns an error if the syntax tree of query would have more than levelsMax levels.
+const (
+	// tokensMax is the limit of tokens of a query: each takes about 700 bytes once it is parsed.
+	tokensMax = 200_000
+	// workMax limits tokens times levels: every selector is prepared with all that is around it. A chain of
+	// 5,000 selectors with two labels each has less.
+	workMax = 1 << 28
+)
+
+// Check returns an error if the syntax tree of query would have more than levelsMax levels, or so many
+// nodes that parsing takes seconds or much memory. The length of strings does not matter.
 // It counts tokens: each operator and each bracket adds a level to one of its operands.
 // Syntax errors are left to the parser.
 func Check(query string, levelsMax int) error {
@@ -30,16 +39,23 @@ func Check(query string, levelsMax int) error {
 		item  parser.Item
 		open  = make([]level, 1, 16)
 	)
-	for {
+	for tokens := 1; ; tokens++ {
 		lexer.NextItem(&item)
+		if tokens > tokensMax {
+			return fmt.Errorf("the query has more than %d tokens", tokensMax)
+		}
 		top := &open[len(open)-1]
 		switch {
 		case item.Typ == parser.EOF || item.Typ == parser.ERROR:
 			for len(open) > 1 {
 				open = closeLevel(open)
 			}
-			if open[0].depth() > levelsMax {
+			depth := open[0].depth()
+			if depth > levelsMax {
 				return fmt.Errorf("the query is nested deeper than %d levels", levelsMax)
+			}
+			if depth > workMax/tokens {
+				return fmt.Errorf("the query is nested deeper than %d levels, which is the limit for %d tokens", workMax/tokens, tokens)
 			}
 			return nil
 		case item.Typ == parser.LEFT_PAREN || item.Typ == parser.LEFT_BRACE:

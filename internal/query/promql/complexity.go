@@ -3,6 +3,7 @@ package promql
 import (
 	"context"
 	"fmt"
+	"regexp/syntax"
 	"strings"
 	"time"
 
@@ -17,6 +18,16 @@ import (
 // label value together. Nested ones multiply: thirty that double a value of one byte
 // make a gigabyte.
 const growthMax = 1 << 16
+
+const (
+	// storedValue is the length of stored label values that is assumed.
+	storedValue = 1 << 10
+	// valueMax is the longest value that label_replace and label_join make.
+	valueMax = 1 << 20
+	// matchMax is the limit of instructions of a label_replace's regular expression times the length of
+	// the values that the query makes for it: a match takes as many steps, and no timeout interrupts it.
+	matchMax = 1 << 27
+)
 
 // subqueryStepsMin is the number of steps that all subqueries of a query may always have.
 const subqueryStepsMin = 1_000_000
@@ -40,7 +51,11 @@ func (e *Engine) bounded(q promql.Query, err error) (promql.Query, error) {
 	}
 	if stmt, ok := q.Statement().(*parser.EvalStmt); ok {
 		c := complexity{stepsMax: int64(max(subqueryStepsMin, e.opts.MaxSamples)), step: e.SubqueryStep, flags: e.flags}
-		if err := c.check(stmt.Expr, stmt.End.Sub(stmt.Start).Milliseconds(), 1); err != nil {
+		err := c.check(stmt.Expr, stmt.End.Sub(stmt.Start).Milliseconds(), 1)
+		if err == nil {
+			_, err = longestValue(stmt.Expr)
+		}
+		if err != nil {
 			q.Close()
 			return nil, err
 		}
@@ -85,6 +100,52 @@ func (c *complexity) check(n parser.Node, span int64, growth int) error {
 		}
 	}
 	return nil
+}
+
+// longestValue returns the length of the longest label value of an expression, about, or an error if a
+// regular expression would be matched with values that are too long for it.
+func longestValue(n parser.Node) (length int, err error) {
+	length = storedValue
+	for child := range parser.ChildrenIter(n) {
+		of, err := longestValue(child)
+		if err != nil {
+			return 0, err
+		}
+		length = max(length, of)
+	}
+	call, ok := n.(*parser.Call)
+	if !ok || len(call.Args) < 3 {
+		return length, nil
+	}
+	literal := func(i int) string {
+		if text, ok := unwrap(call.Args[i]).(*parser.StringLiteral); ok {
+			return text.Val
+		}
+		return ""
+	}
+	switch name := call.Func.Name; {
+	case name == "label_join":
+		return min(max(length, (len(call.Args)-3)*(length+len(literal(2)))), valueMax), nil
+	case name == "label_replace" && len(call.Args) == 5:
+		if size := programSize(literal(4)); size > matchMax/length {
+			return 0, fmt.Errorf("the regular expression of label_replace() has %d instructions, too many for label values of up to %d bytes", size, length)
+		}
+		return min(max(length, len(literal(2))+strings.Count(literal(2), "$")*length), valueMax), nil
+	}
+	return length, nil
+}
+
+// programSize returns the number of instructions of a regular expression; 0 if it is not valid.
+func programSize(expression string) int {
+	parsed, err := syntax.Parse("^(?s:"+expression+")$", syntax.Perl)
+	if err != nil {
+		return 0
+	}
+	program, err := syntax.Compile(parsed.Simplify())
+	if err != nil {
+		return 0
+	}
+	return len(program.Inst)
 }
 
 // labelGrowth returns how many times longer a call may make a label value, at most slightly

@@ -39,6 +39,12 @@ func TestEngine_RefusesWhatNoSampleLimitBounds(t *testing.T) {
 		{query: replaced(200, "x$1")},
 		{query: `label_join(` + replaced(16, "$1$1") + `,"b","-","a","a")`, instant: "label_replace and the calls", long: "65536"},
 		{query: `label_replace(up,"a","` + strings.Repeat("$1", 70_000) + `","a","(.*)")`, instant: "65536", long: "65536"},
+		{query: `label_replace(up,"b","$1","a","(x*)*(x?){900}y")`},
+		{query: `label_replace(up,"b","$1","a","` + strings.Repeat("name|", 10_000) + `x")`},
+		{query: `label_replace(label_replace(up,"a","` + strings.Repeat("x", 1<<20) + `","",".*"),"b","$1","a","(x*)*(x?){900}y")`, instant: "instructions, too many for label values of up to 1048576 bytes", long: "instructions"},
+		{query: `label_replace(` + replaced(11, "$1$1") + `,"__name__","$1","a","(x*)*(x?){900}y")`, instant: "instructions", long: "instructions"},
+		{query: `label_replace(label_join(` + replaced(8, "$1$1") + `,"a","-","a","a","a","a"),"b","$1","a","(x*)*(x?){900}y")`, instant: "instructions", long: "instructions"},
+		{query: `label_replace(up,"b","$1","a","(")`},
 	} {
 		start := time.Unix(1e9, 0)
 		q, err := e.NewInstantQuery(context.Background(), nowhere, nil, tt.query, start)

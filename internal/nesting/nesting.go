@@ -20,7 +20,7 @@ const LevelsMax = 5_000
 
 const (
 	// tokensMax is the limit of tokens of a query: each takes about 700 bytes once it is parsed.
-	tokensMax = 200_000
+	tokensMax = 300_000
 	// workMax limits tokens times levels: every selector is prepared with all that is around it. A chain of
 	// 5,000 selectors with two labels each has less.
 	workMax = 1 << 28

@@ -140,7 +140,21 @@ func (w *rulesScenario) start() error {
 	if err := w.runSender(); err != nil {
 		return err
 	}
-	return w.write(rand.New(rand.NewPCG(1, 1)))
+	if err := w.write(rand.New(rand.NewPCG(1, 1))); err != nil {
+		return err
+	}
+	// An alert that begins again is active for up to three seconds at its first sample.
+	return w.until("an alert to be active for long enough", func() (bool, error) {
+		got, err := w.read(w.sender, `ALERTS_FOR_STATE{alertname="Slow"}`)
+		for _, points := range got {
+			for ms, since := range points {
+				if float64(ms)/1000-since >= 6 {
+					return true, err
+				}
+			}
+		}
+		return false, err
+	})
 }
 
 func (w *rulesScenario) stop() error {

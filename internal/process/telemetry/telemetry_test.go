@@ -12,6 +12,7 @@ import (
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"go.opentelemetry.io/otel/trace"
 )
 
 func TestRegistry_AbortedResponsesHaveTheirOwnCode(t *testing.T) {
@@ -139,6 +140,17 @@ func TestTraceLabels_ReadsTheTraceparentHeader(t *testing.T) {
 		got := TraceLabels(r)
 		if want == "" && got != nil || want != "" && !slices.Equal(got, []string{"trace_id", want}) {
 			t.Errorf("%q: %v", header, got)
+		}
+	}
+}
+
+func TestTraceLabels_PrefersTheSpanOfTheRequest(t *testing.T) {
+	r := httptest.NewRequest(http.MethodGet, "/", nil)
+	r.Header.Set("Traceparent", "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01")
+	for flags, want := range map[trace.TraceFlags]string{trace.FlagsSampled: "00000000000000000000000000000001", 0: "4bf92f3577b34da6a3ce929d0e0e4736"} {
+		span := trace.NewSpanContext(trace.SpanContextConfig{TraceID: trace.TraceID{15: 1}, SpanID: trace.SpanID{1}, TraceFlags: flags})
+		if got := TraceLabels(r.WithContext(trace.ContextWithSpanContext(r.Context(), span))); !slices.Equal(got, []string{"trace_id", want}) {
+			t.Errorf("flags %s: %v", flags, got)
 		}
 	}
 }

@@ -1,5 +1,5 @@
-// Package promjson encodes the responses of the Prometheus HTTP API, and scans, checks,
-// splices and decodes those to /api/v1/query and /api/v1/query_range:
+// Package promjson encodes and decodes the responses of the Prometheus HTTP API, and scans,
+// checks and splices those to /api/v1/query and /api/v1/query_range:
 //
 //	{"status":"success",                                        envelope
 //	 "data":{"resultType":"matrix","result":[
@@ -31,12 +31,17 @@
 // response into types of their own ([Types]) or of this package ([Decode]); the caller
 // owns decoded values. [Validate] checks a response without keeping anything of it.
 //
-// [Options] bound the memory of everything except Decode. No input causes a panic:
+// The lists of other endpoints are decoded element by element, instead of series:
+// [Scanner.Strings] of /labels and /label/NAME/values, [Scanner.LabelSets] of /series,
+// [Scanner.Exemplars] and [Scanner.Metadata]; [Collect] makes a slice of them, and
+// [Types.LabelSets] and [Types.Exemplars] have labels and values in the caller's types.
+//
+// [Options] bound the memory of everything except Decode and Collect. No input causes a panic:
 // an [Error] holds the byte offset and the reason, and wraps [ErrSyntax],
 // [ErrLimit] or the error of the reader.
 //
 // # Scope
 //
 // HTTP, compression, PromQL and query splitting are left to the caller. So is decoding
-// the responses of other endpoints: encoding/json does that, see the example of [Options].
+// rules, targets, alerts and the status: encoding/json does that, see the example of [Options].
 package promjson

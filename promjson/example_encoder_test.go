@@ -166,20 +166,20 @@ func Example_encodingJSON() {
 	// [1000 2500] [1 0.5] <nil>
 }
 
-// Responses of other endpoints: their data is a member that the caller decodes.
+// Responses without a decoder, here of /targets/metadata: their data is a member that the caller decodes.
 func ExampleOptions() {
-	s := promjson.NewScanner(strings.NewReader(`{"status":"success","data":["__name__","job"]}`), promjson.Options{MaxUnknownBytes: 1 << 20})
+	s := promjson.NewScanner(strings.NewReader(`{"status":"success","data":[{"metric":"up"}]}`), promjson.Options{MaxUnknownBytes: 1 << 20})
 	for s.Next() {
 	}
-	var names []string
+	var metrics []map[string]string
 	for _, m := range s.Envelope().Unknown {
 		if m.Name == "data" {
-			fmt.Println(json.Unmarshal(m.Value, &names), names)
+			fmt.Println(json.Unmarshal(m.Value, &metrics), metrics)
 		}
 	}
 	fmt.Println(s.Envelope().Status, s.Err())
 	// Output:
-	// <nil> [__name__ job]
+	// <nil> [map[metric:up]]
 	// success <nil>
 }
 

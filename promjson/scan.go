@@ -48,7 +48,8 @@ func (o Options) withDefaults() Options {
 }
 
 // Envelope holds all members of a response except the result. It is complete once
-// Next has returned false, because any member may follow the result.
+// Next has returned false, or an iterator such as Strings has ended, because any member
+// may follow the result.
 type Envelope struct {
 	Status     string // "success" or "error".
 	ErrorType  string
@@ -67,7 +68,7 @@ type Member struct {
 }
 
 // Scanner reads a response to a query or a range query and returns its series one by
-// one. Its memory does not depend on their number or size:
+// one, or the elements of another response, see Strings. Its memory does not depend on their number or size:
 //
 //	for s.Next() {
 //		use(s.Metric())

@@ -2,6 +2,8 @@ package metrics
 
 import (
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"sync"
 	"testing"
@@ -65,6 +67,70 @@ func TestVec_ConcurrentLookups(t *testing.T) {
 		if n := v.With(fmt.Sprint(i), fmt.Sprint(i%10)).Get(); n != 16 {
 			t.Fatalf("member %d counted %d", i, n)
 		}
+	}
+}
+
+// 32 goroutines register, update, scrape and let expire; what remains is consistent.
+func TestSet_ThirtyTwoGoroutines(t *testing.T) {
+	const each, rounds = 8, 150
+	s := NewSet()
+	kept := s.NewCounter("kept_total")
+	brief := s.NewCounterVec("brief_total", "", "i").Expire(time.Microsecond)
+	sizes := s.NewPrometheusHistogramVec("sizes", "", []float64{10, 100}, "i").Expire(time.Microsecond)
+	handler := s.Handler()
+	accepts := []string{"", "application/openmetrics-text", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited", "text/plain;version=1.0.0"}
+	jobs := []func(who, i int){
+		func(who, i int) { // register and remove
+			name := fmt.Sprintf(`own_total{who="%d",i="%d"}`, who, i%20)
+			s.GetOrCreateCounter(name).Inc()
+			s.GetOrCreateSummary(fmt.Sprintf(`seconds{i="%d"}`, i%5)).Update(float64(i))
+			if i%3 == 0 {
+				s.UnregisterMetric(name)
+			}
+		},
+		func(who, i int) { // update
+			brief.With(fmt.Sprint(i % 30)).Inc()
+			sizes.With(fmt.Sprint(who)).Update(float64(i))
+		},
+		func(who, i int) { // scrape
+			r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+			r.Header.Set("Accept", accepts[(who+i)%len(accepts)])
+			w := httptest.NewRecorder()
+			if handler.ServeHTTP(w, r); w.Code != http.StatusOK && w.Code != http.StatusServiceUnavailable {
+				t.Errorf("status %d: %s", w.Code, w.Body)
+			}
+		},
+		func(_, i int) { // remove members, beside those that expire
+			brief.Delete(fmt.Sprint(i % 30))
+			if i%10 == 0 {
+				sizes.Reset()
+			}
+		},
+	}
+	var wg sync.WaitGroup
+	for _, job := range jobs {
+		for who := range each {
+			wg.Add(1)
+			go func() {
+				defer wg.Done()
+				for i := range rounds {
+					job(who, i)
+					kept.Inc()
+				}
+			}()
+		}
+	}
+	wg.Wait()
+	if n := kept.Get(); n != uint64(len(jobs)*each*rounds) {
+		t.Errorf("counted %d", n)
+	}
+	last := ""
+	for line := range strings.Lines(text(s)) {
+		name, value, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		if !ok || value == "" || name == last {
+			t.Errorf("a line %q after %q", line, last)
+		}
+		last = name
 	}
 }
 

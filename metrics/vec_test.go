@@ -100,7 +100,7 @@ func TestSet_ThirtyTwoGoroutines(t *testing.T) {
 				t.Errorf("status %d: %s", w.Code, w.Body)
 			}
 		},
-		func(_, i int) { // remove members, beside those that expire
+		func(_, i int) { // remove members, in addition to those that expire
 			brief.Delete(fmt.Sprint(i % 30))
 			if i%10 == 0 {
 				sizes.Reset()

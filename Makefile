@@ -10,7 +10,7 @@ FUZZTIME ?= 30s
 FUZZMINIMIZE ?= 5s
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: api help run build release test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser pictures interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
+.PHONY: api help run build tags release test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser pictures interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -20,6 +20,9 @@ run: ## run ferula serve without flags
 
 build: ## build bin/ferula
 	$(GO) build -o bin/ferula ./cmd/ferula
+
+tags: ## tag the public modules at HEAD: make tags VERSION=v0.1.0
+	deploy/tags.sh "$(VERSION)"
 
 release: ## archives, checksums and bills of materials of all PLATFORMS in bin/release, and bin/ferula
 	PLATFORMS="$(PLATFORMS)" deploy/release.sh

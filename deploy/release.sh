@@ -10,7 +10,7 @@ rm -rf "$out"
 mkdir -p "$out" bin/tools
 export CGO_ENABLED=0 GOTOOLCHAIN=local
 (cd tools && GOWORK=off go build -o ../bin/tools/sbom ./sbom)
-version=$(git describe --tags --always --dirty)
+version=$(git describe --tags --match 'v[0-9]*' --always --dirty) # not a tag of a library, which has a slash
 for platform in ${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64}; do
 	name=ferula-${version#v}-${platform/\//-}
 	mkdir "$out/$name"

@@ -110,6 +110,41 @@ func TestModules_AreImportedFromAProxy(t *testing.T) {
 	}
 }
 
+// deploy/tags.sh makes tags that other programs can require: no module of them requires one by its folder.
+func TestTags_ModulesRequireEachOtherByVersion(t *testing.T) {
+	if err := exec.Command("git", "-C", root, "rev-parse", "HEAD").Run(); err != nil {
+		t.Skip("no git repository")
+	}
+	repository, err := filepath.Abs(root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clone := t.TempDir()
+	run(t, ".", nil, "git", "clone", "-q", "--shared", "--no-checkout", "--no-tags", repository, clone)
+	env := []string{"GIT_AUTHOR_NAME=a", "GIT_AUTHOR_EMAIL=a@example.org", "GIT_COMMITTER_NAME=a", "GIT_COMMITTER_EMAIL=a@example.org"}
+	script := filepath.Join(repository, "deploy", "tags.sh")
+	run(t, clone, env, script, version)
+	for _, module := range []string{"metrics", "promjson", "metrics/promcompat"} {
+		mod := run(t, clone, env, "git", "show", module+"/"+version+":"+module+"/go.mod")
+		if strings.Contains(mod, "replace") || strings.Contains(mod, "v0.0.0\n") {
+			t.Errorf("%s: %s", module, mod)
+		}
+		if want := prefix + "metrics " + version; module == "metrics/promcompat" && !strings.Contains(mod, want) {
+			t.Errorf("%s does not require %s: %s", module, want, mod)
+		}
+	}
+	for _, wrong := range []string{version, "", "1.2.3", "v2.0.0", "v1"} {
+		cmd := exec.Command(script, wrong)
+		cmd.Dir = clone
+		if out, err := cmd.CombinedOutput(); err == nil {
+			t.Errorf("version %q is accepted: %s", wrong, out)
+		}
+	}
+	if tags := run(t, clone, env, "git", "tag", "--list", "*/v*"); strings.Count(tags, "\n") != 3 {
+		t.Errorf("tags %s", tags)
+	}
+}
+
 // publish adds a module of this repository to a folder with the layout of a module proxy, with the versions
 // that a release would write into its go.mod.
 func publish(t *testing.T, proxy, module string) {

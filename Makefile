@@ -52,11 +52,12 @@ soak: ## the simulator of test/sim for half an hour, then a million random queri
 prove: ## the simulator finds each fault of test/sim/faults
 	test/sim/prove.sh
 
-check: ## gofmt, vet of every module, house rules, and the build of ferula
+check: ## gofmt, vet of every module, house rules, the example that needs an experiment, and the build of ferula
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet $(PACKAGES)
 	$(GO) vet -tags invariants $(PACKAGES)
 	for os in darwin windows freebsd; do GOOS=$$os $(GO) vet ./metrics ./promjson || exit 1; done
+	GOEXPERIMENT=jsonv2 $(GO) test -run Example_jsontext ./promjson
 	cd bench && GOWORK=off $(GO) vet ./...
 	cd bench/streams && GOWORK=off $(GO) vet ./...
 	cd bench/thanoscodec && GOWORK=off $(GO) vet ./...

@@ -1,0 +1,118 @@
+package promcompat_test
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// comparison runs after client_golang's examples, in their package: promhttp and promcompat must serve the same families.
+const comparison = `package prometheus_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/ferula-io/ferula/metrics"
+	"github.com/ferula-io/ferula/metrics/promcompat"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, accept := range []string{"", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"} {
+		want := families(promhttp.HandlerFor(prometheus.DefaultGatherer, promhttp.HandlerOpts{}), accept)
+		got := families(promcompat.Handler(prometheus.DefaultGatherer, metrics.HandlerOptions{Sets: []*metrics.Set{metrics.NewSet()}}), accept)
+		fmt.Println("families:", len(want))
+		for name, text := range want {
+			if got[name] != text {
+				fmt.Printf("%s: got %s, want %s\n", name, got[name], text)
+				code = 1
+			}
+		}
+		if len(got) != len(want) || len(want) < 6 {
+			fmt.Printf("%d families, want %d\n", len(got), len(want))
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// families parses a page, without what changes between two scrapes.
+func families(h http.Handler, accept string) map[string]string {
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept", accept)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	d := expfmt.NewDecoder(w.Body, expfmt.ResponseFormat(w.Header()))
+	all := map[string]string{}
+	for {
+		var f dto.MetricFamily
+		if d.Decode(&f) != nil {
+			return all
+		}
+		if n := f.GetName(); !strings.HasPrefix(n, "go_") && !strings.HasPrefix(n, "process_") && n != "runtime_goroutines_count" {
+			all[n] = f.String()
+		}
+	}
+}
+`
+
+// client_golang's own examples run next to package metrics, and promcompat.Handler serves what they registered as promhttp does.
+func TestExamples_OfClientGolangAreServedAsByPromhttp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a program")
+	}
+	command := func(dir, name string, args ...string) string {
+		cmd := exec.Command(name, args...)
+		cmd.Dir = dir
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
+		}
+		return strings.TrimSpace(string(out))
+	}
+	peer := filepath.Join(command(".", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/prometheus/client_golang"), "prometheus")
+	files, err := filepath.Glob(filepath.Join(peer, "example*_test.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("no examples", err)
+	}
+	files = append(files, filepath.Join(peer, "utils_test.go")) // helpers of the examples
+	tmp := t.TempDir()
+	folder, err := filepath.Abs("peerexamples") // in the overlay only
+	if err != nil {
+		t.Fatal(err)
+	}
+	main := filepath.Join(tmp, "main_test.go")
+	if err := os.WriteFile(main, []byte(comparison), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	replace := map[string]string{filepath.Join(folder, "main_test.go"): main}
+	for _, file := range files {
+		replace[filepath.Join(folder, filepath.Base(file))] = file
+	}
+	text, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		t.Fatal(err)
+	}
+	overlay := filepath.Join(tmp, "overlay.json")
+	if err := os.WriteFile(overlay, text, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	binary := filepath.Join(tmp, "examples.test")
+	command(".", "go", "test", "-c", "-vet=off", "-o", binary, "-overlay="+overlay, "./peerexamples")
+	// The callbacks of the one example that is left out dereference nil when they are scraped, by promhttp, too.
+	t.Log(command(tmp, binary, "-test.skip=ExampleGaugeFunc_constLabels"))
+}

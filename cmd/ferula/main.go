@@ -16,6 +16,8 @@ import (
 	"syscall"
 
 	"github.com/alecthomas/kong"
+	"github.com/prometheus/prometheus/scrape"
+	"github.com/prometheus/prometheus/storage/remote"
 
 	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
 	"github.com/ferula-io/ferula/internal/version"
@@ -81,6 +83,9 @@ func commandOf(k *kong.Context) string {
 }
 
 func main() {
+	// Prometheus' packages take the version of these from a build flag. They read them in
+	// goroutines of every role, so that they are set before anything starts.
+	remote.UserAgent, scrape.UserAgent = version.UserAgent(), version.UserAgent()
 	os.Exit(run(os.Args[1:]))
 }
 

@@ -115,7 +115,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 		return nil, fmt.Errorf("data folder: %w", err)
 	}
 	section := s.config.current().StorageConfig
-	opts.Store.Section = &section
+	opts.Store.Section, opts.Store.MetadataInWAL = &section, opts.Scrape.MetadataInWAL
 	// The TSDB would merge a block of out-of-order samples with the in-order block of that
 	// time at once, before either is shipped, and compacted blocks are not shipped.
 	opts.Store.KeepOverlappingBlocks = opts.Store.KeepOverlappingBlocks || (opts.Ship.Bucket != "" && !opts.Ship.IgnoreBlockSize)

@@ -143,10 +143,12 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		cost, err = costOf(body.Bytes(), r.Header, h.opts.DecodedMax)
 	}
 	if err != nil {
+		noneWritten(w, r.Header)
 		http.Error(w, err.Error(), http.StatusBadRequest)
 		return
 	}
 	if cost.Bytes > h.opts.DecodedMax {
+		noneWritten(w, r.Header)
 		http.Error(w, fmt.Sprintf("the request decodes to more than %d bytes, %d series into it; send fewer series in a request",
 			h.opts.DecodedMax, cost.Series), http.StatusRequestEntityTooLarge)
 		return
@@ -159,6 +161,17 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out := &storageFailure{ResponseWriter: w}
 	h.receiver.ServeHTTP(out, r)
 	out.end(h.logger)
+}
+
+// noneWritten sets the counts that the response to a 2.0 request must have.
+func noneWritten(w http.ResponseWriter, request http.Header) {
+	kind, err := remoteapi.ParseProtoMsg(request.Get("Content-Type"))
+	if err != nil || kind != remoteapi.WriteV2MessageType {
+		return
+	}
+	for _, name := range []string{"Samples", "Histograms", "Exemplars"} {
+		w.Header().Set("X-Prometheus-Remote-Write-"+name+"-Written", "0")
+	}
 }
 
 // refuse responds with status 503, after which clients send the same samples again.

@@ -215,11 +215,15 @@ func TestHandler_DecodedSizeIsCheckedBeforeDecoding(t *testing.T) {
 		"": snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 1000)),
 	} {
 		to := &stub{}
-		if w := post(context.Background(), handlerOf(Options{DecodedMax: 100_000}, to), name, bytes.NewReader(body)); w.Code != 413 || !strings.Contains(w.Body.String(), "100000 bytes") {
+		if w := post(context.Background(), handlerOf(Options{DecodedMax: 100_000}, to), name, bytes.NewReader(body)); w.Code != 413 || !strings.Contains(w.Body.String(), "100000 bytes") || w.Header().Get(written) != map[string]string{v2Type: "0"}[name] {
 			t.Errorf("%s: %d %s", name, w.Code, w.Body)
 		}
 		if to.String() != "" {
 			t.Errorf("%s: %s", name, to)
+		}
+		corrupt := post(context.Background(), handlerOf(Options{}, to), name, bytes.NewReader(snappy.Encode(nil, []byte("\x22\xff\xff"))))
+		if want := map[string]string{v2Type: "0"}[name]; corrupt.Code != 400 || corrupt.Header().Get(written) != want {
+			t.Errorf("%s: a corrupt one: %d %v", name, corrupt.Code, corrupt.Header())
 		}
 	}
 	if w := post(context.Background(), handlerOf(Options{DecodedMax: 100_000}, &stub{}), v1Type, bytes.NewReader(one(t, "a", "b"))); w.Code != 204 {

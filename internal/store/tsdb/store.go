@@ -51,6 +51,7 @@ type Options struct {
 	FreeBytesMin             int64 // samples are refused while the disk has less free space; at most a twentieth of the disk; 0: 256 MiB; negative: no check
 	KeepOverlappingBlocks    bool  // do not compact blocks only because they overlap
 	FloatChunkEncodingIsXOR2 bool
+	MetadataInWAL            bool // of scraped samples that come with metadata, for remote write 2.0
 
 	ChunkSegmentBytes      int64         // largest segment file of chunks in a block; 0: 512 MiB
 	HeadQueueSize          int           // queue of head chunks to write to disk; 0: none
@@ -199,6 +200,7 @@ func (o Options) prometheus() *tsdb.Options {
 	p.EnableOverlappingCompaction = !o.KeepOverlappingBlocks
 	p.HeadChunksWriteQueueSize = o.HeadQueueSize
 	p.EnableDelayedCompaction = o.DelayedCompaction
+	p.EnableMetadataWALRecords = o.MetadataInWAL
 	p.MaxBlockChunkSegmentSize = cmp.Or(o.ChunkSegmentBytes, p.MaxBlockChunkSegmentSize)
 	p.SamplesPerChunk = cmp.Or(o.SamplesPerChunk, p.SamplesPerChunk)
 	p.BlockReloadInterval = cmp.Or(o.BlockReloadInterval, p.BlockReloadInterval)

@@ -43,13 +43,13 @@ func TestUploadedBlocks_OnlyListedBlocksOfLevelOneAreCompacted(t *testing.T) {
 }
 
 func TestOptions_TuningReachesPrometheus(t *testing.T) {
-	given := Options{Dir: t.TempDir(), ChunkSegmentBytes: 1 << 20, HeadQueueSize: 7, SamplesPerChunk: 200, BlockReloadInterval: time.Hour, DelayedCompaction: true, CompactionDelayPercent: 33}
+	given := Options{Dir: t.TempDir(), ChunkSegmentBytes: 1 << 20, HeadQueueSize: 7, SamplesPerChunk: 200, BlockReloadInterval: time.Hour, DelayedCompaction: true, CompactionDelayPercent: 33, MetadataInWAL: true}
 	p := given.resolved().prometheus()
-	if p.MaxBlockChunkSegmentSize != 1<<20 || p.HeadChunksWriteQueueSize != 7 || p.SamplesPerChunk != 200 || p.BlockReloadInterval != time.Hour || !p.EnableDelayedCompaction || p.CompactionDelayMaxPercent != 33 {
+	if p.MaxBlockChunkSegmentSize != 1<<20 || p.HeadChunksWriteQueueSize != 7 || p.SamplesPerChunk != 200 || p.BlockReloadInterval != time.Hour || !p.EnableDelayedCompaction || p.CompactionDelayMaxPercent != 33 || !p.EnableMetadataWALRecords {
 		t.Errorf("%+v", p)
 	}
 	p, want := Options{Dir: t.TempDir()}.resolved().prometheus(), tsdb.DefaultOptions()
-	if p.MaxBlockChunkSegmentSize != want.MaxBlockChunkSegmentSize || p.SamplesPerChunk != want.SamplesPerChunk || p.BlockReloadInterval != want.BlockReloadInterval || p.EnableDelayedCompaction || p.CompactionDelayMaxPercent != want.CompactionDelayMaxPercent {
+	if p.MaxBlockChunkSegmentSize != want.MaxBlockChunkSegmentSize || p.SamplesPerChunk != want.SamplesPerChunk || p.BlockReloadInterval != want.BlockReloadInterval || p.EnableDelayedCompaction || p.CompactionDelayMaxPercent != want.CompactionDelayMaxPercent || p.EnableMetadataWALRecords {
 		t.Errorf("%+v", p)
 	}
 	if err := (Options{Dir: t.TempDir(), SamplesPerChunk: -1}).Validate(); err == nil {

@@ -100,7 +100,7 @@ func startOpenPages(t *testing.T, cases []openCase) (config string) {
 		http.NotFound(w, r)
 	}))
 	t.Cleanup(target.Close)
-	text := "global: {scrape_interval: 1s, scrape_timeout: 1s}\nstorage: {exemplars: {max_exemplars: 1000}}\nscrape_configs:\n"
+	text := "global: {scrape_interval: 5s, scrape_timeout: 5s}\nstorage: {exemplars: {max_exemplars: 1000}}\nscrape_configs:\n"
 	for _, c := range cases {
 		text += fmt.Sprintf("- {job_name: %s, metrics_path: /%[1]s, static_configs: [{targets: ['%s']}]}\n", c.name, strings.TrimPrefix(target.URL, "http://"))
 	}

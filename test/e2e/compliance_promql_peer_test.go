@@ -114,7 +114,7 @@ func shopStep(add func(v float64, pairs ...string), instance string, n, step int
 		add(1e9*k+float64(j)*3.7e8+1e7*math.Sin(i/9+float64(j)), labels("shop_memory_bytes", "type", typ)...)
 	}
 	for j, mode := range []string{"idle", "system", "user"} {
-		// The counter begins anew at step 200 less ten per instance.
+		// The counter begins again at step 200 less ten per instance.
 		add(float64((step+10*n)%200)*0.1*float64(j+1)*k, labels("shop_cpu_seconds_total", "mode", mode)...)
 	}
 	add(math.Pow(2, k+1), labels("shop_cpus")...)
@@ -131,14 +131,14 @@ func shopStep(add func(v float64, pairs ...string), instance string, n, step int
 	add(i*k*2.25, labels("shop_request_duration_seconds_sum")...)
 }
 
-// answer is a response of the query endpoints; Data is compared as bytes.
-type answer struct {
+// promQLResponse is a response of the query endpoints; Data is compared as bytes.
+type promQLResponse struct {
 	Status, ErrorType, Error string
 	Data                     json.RawMessage
 	Warnings, Infos          []string
 }
 
-func (a answer) equal(b answer) bool {
+func (a promQLResponse) equal(b promQLResponse) bool {
 	for _, list := range [][]string{a.Warnings, a.Infos, b.Warnings, b.Infos} {
 		slices.Sort(list) // Prometheus keeps annotations in a map
 	}
@@ -147,7 +147,7 @@ func (a answer) equal(b answer) bool {
 }
 
 // sortVector sorts the elements of an instant vector.
-func (a *answer) sortVector(t *testing.T) {
+func (a *promQLResponse) sortVector(t *testing.T) {
 	t.Helper()
 	var data struct {
 		ResultType string            `json:"resultType"`
@@ -166,10 +166,10 @@ func (a *answer) sortVector(t *testing.T) {
 	}
 }
 
-func (s *server) answer(path string) (int, answer) {
+func (s *server) evaluate(path string) (int, promQLResponse) {
 	s.t.Helper()
 	status, body := s.get(path)
-	var a answer
+	var a promQLResponse
 	if err := json.Unmarshal([]byte(body), &a); err != nil {
 		s.t.Fatalf("%s: %v in %.500s", path, err, body)
 	}
@@ -204,8 +204,8 @@ func TestPeerPrometheus_QueriesOfThePromQLComplianceTesterAreTheSame(t *testing.
 		instant := url.Values{"query": {shape.query}, "time": {fmt.Sprint(end.Unix())}}
 		spread := url.Values{"query": {shape.query}, "start": {fmt.Sprint(end.Add(-10 * time.Minute).Unix())}, "end": {fmt.Sprint(end.Unix())}, "step": {"10"}}
 		for _, request := range []string{"/api/v1/query?" + instant.Encode(), "/api/v1/query_range?" + spread.Encode()} {
-			gotStatus, got := ours.answer(request)
-			wantStatus, want := peer.answer(request)
+			gotStatus, got := ours.evaluate(request)
+			wantStatus, want := peer.evaluate(request)
 			if slices.ContainsFunc(unordered, func(name string) bool { return strings.HasPrefix(shape.query, name) }) && wantStatus == http.StatusOK && gotStatus == wantStatus {
 				got.sortVector(t)
 				want.sortVector(t)

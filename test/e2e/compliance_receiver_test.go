@@ -132,7 +132,7 @@ func v2Cases(t *testing.T, now int64) []receiverCase {
 		{name: "a histogram of floats", body: v2Of(t, row{labels: nameOf("rw2_floats"), histograms: floats}), status: 204, written: "0 1 0"},
 		{name: "a histogram with custom buckets", body: v2Of(t, row{labels: nameOf("rw2_custom"), histograms: hist(custom)}), status: 204, written: "0 1 0"},
 		{name: "a histogram whose count is wrong", body: v2Of(t, row{labels: nameOf("rw2_wrong"), histograms: hist(wrong)}), status: 400, written: "0 0 0", text: "observations"},
-		{name: "a wrong histogram beside a sample", body: v2Of(t, row{labels: nameOf("rw2_wrong"), histograms: hist(wrong)}, row{labels: nameOf("rw2_right"), samples: at(0, 1)}), status: 400, written: "1 0 0", text: "observations"},
+		{name: "a wrong histogram and a sample", body: v2Of(t, row{labels: nameOf("rw2_wrong"), histograms: hist(wrong)}, row{labels: nameOf("rw2_right"), samples: at(0, 1)}), status: 400, written: "1 0 0", text: "observations"},
 		{name: "an exemplar", body: v2Of(t, row{labels: nameOf("rw2_exemplar"), samples: at(0, 1), exemplars: exemplars(1)}), status: 204, written: "1 0 1"},
 		{name: "two exemplars", body: v2Of(t, row{labels: nameOf("rw2_exemplars"), samples: at(0, 1), exemplars: exemplars(2)}), status: 204, written: "1 0 2"},
 		{name: "an exemplar of a histogram", body: v2Of(t, row{labels: nameOf("rw2_ints_exemplar"), histograms: hist(ints), exemplars: exemplars(1)}), status: 204, written: "0 1 1"},

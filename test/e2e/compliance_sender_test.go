@@ -128,7 +128,7 @@ func (c *captor) has(key, want string) bool {
 	return slices.ContainsFunc(c.samples[key], func(s prompb.Sample) bool { return valueText(s.Value) == want })
 }
 
-// valueText tells a stale marker from another NaN.
+// valueText distinguishes a stale marker from another NaN.
 func valueText(v float64) string {
 	if math.Float64bits(v) == value.StaleNaN {
 		return "stale"
@@ -173,7 +173,7 @@ func senderCases(timedMS int64) []senderCase {
 		{"own", "", textPage, "owned{job=\"other\",instance=\"there\"} 1\n", map[string]string{"__name__=owned,exported_instance=there,exported_job=other,instance=@,job=own": "1"}, ""},
 		{"honor", "honor_labels: true,", textPage, "honored{job=\"other\",instance=\"there\"} 1\n", map[string]string{"__name__=honored,instance=there,job=other": "1", plain("honor", "up"): "1"}, ""},
 		{"timed", "", textPage, fmt.Sprintf("timed 7 %d\n", timedMS), map[string]string{plain("timed", "timed"): "7"}, ""},
-		{"exemplar", "", openPage, "# TYPE e counter\ne_total 5 # {trace_id=\"x\"} 1\n# EOF\n", map[string]string{plain("exemplar", "e_total"): "5"}, ""},
+		{"exemplar", "", openPage, "# TYPE e counter\ne_total 5 # {trace_id=\"x\"} @\n# EOF\n", map[string]string{plain("exemplar", "e_total"): "5"}, ""},
 		{"stale", "", textPage, "ends 1\n", map[string]string{plain("stale", "ends"): "stale"}, ""},
 	}
 }
@@ -187,8 +187,8 @@ func TestServe_RemoteWriteSendsTheShapesThatComplianceDemands(t *testing.T) {
 		t.Run(message, func(t *testing.T) {
 			timed := time.Now().Add(time.Minute).UnixMilli() // only what is newer than the start is sent
 			cases := senderCases(timed)
-			target := startPages(t, cases)
 			c := startCaptor(t)
+			target := startPages(t, c, cases)
 			sections := "protobuf_message: " + message + "\nscrape_configs:\n"
 			for _, tt := range cases {
 				sections += fmt.Sprintf("- {job_name: %s, metrics_path: /%[1]s, scrape_interval: 500ms, scrape_timeout: 500ms, %s static_configs: [{targets: ['%s']}]}\n", tt.job, tt.settings, target)
@@ -226,18 +226,18 @@ func TestServe_RemoteWriteSendsTheShapesThatComplianceDemands(t *testing.T) {
 	}
 }
 
-// startPages serves the page of each case at its job's name. The page of "stale" is complete only once.
-func startPages(t *testing.T, cases []senderCase) (address string) {
-	var once sync.Once
+// startPages serves the page of each case at its job's name. The page of "stale" is complete until its sample was
+// sent, and exemplars have a value of their own in each scrape, since a repeated one is not stored.
+func startPages(t *testing.T, c *captor, cases []senderCase) (address string) {
+	var scrapes atomic.Int64
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		for _, tt := range cases {
 			if r.URL.Path != "/"+tt.job || tt.contentType == "" {
 				continue
 			}
-			page := tt.page
-			if tt.job == "stale" {
+			page := strings.ReplaceAll(tt.page, "@", fmt.Sprint(scrapes.Add(1)))
+			if tt.job == "stale" && c.has("__name__=ends,instance="+r.Host+",job=stale", "1") {
 				page = "other 1\n"
-				once.Do(func() { page += tt.page })
 			}
 			w.Header().Set("Content-Type", tt.contentType)
 			_, _ = io.WriteString(w, page)

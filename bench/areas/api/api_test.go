@@ -88,14 +88,14 @@ func TestSend_ChangedResponseIsAnError(t *testing.T) {
 	}
 }
 
-func TestConclude_GoalsUseTheBestMeasurements(t *testing.T) {
+func TestConclude_GoalsUseMedians(t *testing.T) {
 	b := &bench{out: &area.Outcome{}}
 	b.sides[0].name, b.sides[1].name = "peer", "ferula"
 	for _, r := range []struct {
 		side, what string
 		v          float64
 	}{
-		{"peer", "CPU: " + matrix.what, 1.3}, {"peer", "CPU: " + matrix.what, 1.2}, {"peer", "CPU: " + counted.what, 1.0},
+		{"peer", "CPU: " + matrix.what, 1.3}, {"peer", "CPU: " + matrix.what, 1.2}, {"peer", "CPU: " + matrix.what, 1.1}, {"peer", "CPU: " + counted.what, 1.0},
 		{"ferula", "CPU: " + matrix.what, 0.9}, {"ferula", "CPU: " + counted.what, 0.85}, {"ferula", "CPU: " + counted.what, 0.95},
 		{"peer", growth, 200}, {"ferula", growth, 50},
 	} {

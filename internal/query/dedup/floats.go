@@ -87,7 +87,10 @@ func (p *pairOfFloats) appendTo(to []promql.FPoint) []promql.FPoint {
 			p.b.raise(last)
 		}
 		shown, before = next, true
-		p.lastMS, last = next.points[0].T, next.points[0].F+next.by
+		p.lastMS, last = next.points[0].T, next.points[0].F
+		if p.counter { // not otherwise: -0 and 0 are 0
+			last += next.by
+		}
 		to = append(to, promql.FPoint{T: p.lastMS, F: last})
 		p.a.seek(p.lastMS + 1 + p.a.penalty)
 		p.b.seek(p.lastMS + 1 + p.b.penalty)

@@ -11,7 +11,7 @@ import (
 )
 
 // Two replicas in memory give what the iterators give, which are compared with Thanos': with gaps, resets,
-// NaN, replicas that begin or end early, and ranges that cut them.
+// NaN, -0, replicas that begin or end early, and ranges that cut them.
 func TestPenaltyFloats_EqualsTheIterators(t *testing.T) {
 	rng := rand.New(rand.NewPCG(21, 22))
 	returned, switched := 0, 0
@@ -32,6 +32,9 @@ func TestPenaltyFloats_EqualsTheIterators(t *testing.T) {
 					v = float64(rng.IntN(50))
 				case 1:
 					replicas[i] = append(replicas[i], sample{t: at, v: math.NaN()})
+					continue
+				case 2:
+					replicas[i] = append(replicas[i], sample{t: at, v: math.Copysign(0, -1)})
 					continue
 				}
 				replicas[i] = append(replicas[i], sample{t: at, v: v})

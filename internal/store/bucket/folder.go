@@ -48,6 +48,9 @@ func (f *folder) check() error {
 	if err != nil {
 		return nil // the provider returns it, or there is nothing yet
 	}
+	if !info.IsDir() {
+		return nil // the provider refuses it
+	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
 		return nil

@@ -194,6 +194,9 @@ func TestEngine_FindsSeriesThatDifferInTheirTypeOnly(t *testing.T) {
 // The steps of series that live for one step each are noted to find equal labels, and would take more memory
 // than their samples.
 func TestQuery_LeavesVeryManyShortLivedSeriesToPrometheus(t *testing.T) {
+	if raceEnabled {
+		t.Skip("takes minutes with the race detector, and uses no goroutine of its own")
+	}
 	const steps, many = 11_000, 6_500 // bitmaps of 172 words
 	dir := writeStore(t, func(db *tsdb.DB) {
 		for i := range int64(many) {

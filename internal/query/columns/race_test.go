@@ -1,0 +1,5 @@
+//go:build race
+
+package columns_test
+
+const raceEnabled = true

@@ -159,7 +159,8 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 }
 
 // endpoints returns the addresses of stores. It reads the files of addresses once, so that
-// an error in one of them fails the start; later they are reloaded.
+// an error in one of them fails the start. Files of both flags are reloaded at the shorter of
+// the two intervals.
 func (c *queryCommand) endpoints() (fanout.EndpointsOptions, error) {
 	o := fanout.EndpointsOptions{
 		ReloadInterval: time.Duration(min(c.SDReload, c.SDInterval)), DNSInterval: time.Duration(c.DNSInterval),

@@ -14,7 +14,7 @@ import (
 	"github.com/ferula-io/ferula/internal/api"
 )
 
-// endpoints are all that take parameters.
+// endpoints are those of Prometheus that get bad parameters.
 var endpoints = []string{
 	"/query", "/query_range", "/query_exemplars", "/format_query", "/parse_query", "/labels", "/label/job/values", "/series", "/targets", "/targets/metadata", "/metadata", "/scrape_pools", "/status/tsdb", "/status/config", "/status/flags", "/status/walreplay", "/rules",
 }

@@ -19,9 +19,8 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// flushBytes is the size at which the buffer is written out. net/http makes two write
-// calls of one Write to a chunked body; smaller writes cost more CPU than the memory is
-// worth.
+// flushBytes is the size at which the buffer is written out. net/http makes two system calls for
+// each Write to a chunked body: a smaller buffer would cost more CPU time than its memory is worth.
 const flushBytes = 256 << 10
 
 var buffers = bufpool.New(flushBytes+flushBytes/4, 2<<20)
@@ -51,8 +50,8 @@ func (s *stream) flush() {
 	s.b = s.b[:0]
 }
 
-// fail ends the response with an error of the server. If bytes were already sent, the
-// connection is aborted.
+// fail ends the response with an error of the server: as an error response, or with an aborted
+// connection if bytes were already sent.
 func (s *stream) fail(err error) {
 	if s.err == nil {
 		s.err = &midStreamError{err}
@@ -131,20 +130,20 @@ func (s *stream) histogram(h *histogram.FloatHistogram) {
 	s.b = promjson.AppendHistogramEnd(s.b, found)
 }
 
-// responseAnnotations are the warnings and infos after the data.
+// responseAnnotations are the warnings and infos of a response, which follow its data.
 type responseAnnotations struct {
 	list  annotations.Annotations
 	query string // for the line and column of annotations
 }
 
 const (
-	annotationsMax = 10   // warnings, and infos, in a response, as in Prometheus
-	missingMax     = 1000 // warnings of missing data in a response of Stores
+	annotationsMax = 10   // warnings in a response, and infos, as in Prometheus
+	missingMax     = 1000 // further warnings of missing data in a response of Stores
 )
 
-// append appends them as Prometheus does: at most ten of each, and no key for an empty
-// list. Warnings of missing data precede those of the engine. Those of stores are in
-// addition to the ten, so that each missing store is named.
+// append appends the lists "warnings" and "infos", of ten each, as Prometheus does; an empty list
+// has no key. Warnings of missing data come first. With ofStores they do not count towards the
+// ten, up to missingMax, so that each missing store is named.
 func (n *responseAnnotations) append(s *stream, ofStores bool) {
 	if n == nil || len(n.list) == 0 {
 		return
@@ -170,8 +169,8 @@ func (n *responseAnnotations) append(s *stream, ofStores bool) {
 	}
 }
 
-// split returns the texts of warnings that may mean missing data, sorted, and the
-// annotations of the engine, which depend on the query and the data read.
+// split returns the warnings that may mean missing data, sorted, and the annotations of the
+// engine, which come from the evaluation.
 func (n *responseAnnotations) split() (missing []string, ofEngine annotations.Annotations) {
 	for _, err := range n.list {
 		if isOfEngine(err) {
@@ -188,8 +187,8 @@ func isOfEngine(err error) bool {
 	return errors.Is(err, annotations.PromQLInfo) || errors.Is(err, annotations.PromQLWarning)
 }
 
-// forbidStoring forbids caches on the way to store a response of Stores that is an error
-// or may lack data, as Thanos does: its query frontend obeys.
+// forbidStoring sets Cache-Control: no-store on a response of Stores that is an error or may be
+// partial, as Thanos does: a query frontend does not cache it.
 func (a *API) forbidStoring(h http.Header) {
 	if a.opts.Stores != nil {
 		h.Set("Cache-Control", "no-store")

@@ -10,23 +10,23 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// tenantHeader is Thanos' header, which names the tenant if the configured one is absent.
+// tenantHeader is the default header of Thanos. It is read if Tenancy.Header is absent from a request.
 const tenantHeader = "THANOS-TENANT"
 
-// Tenancy determines the tenant of a request to a querier of many stores, as Thanos does. The zero
-// value names no tenant.
+// Tenancy determines the tenant of a request to ferula query, as Thanos does. The zero value reads
+// the header THANOS-TENANT, has no default tenant and enforces nothing.
 type Tenancy struct {
-	Header  string // that names the tenant; "": THANOS-TENANT
-	Default string // tenant of requests that name none
-	// CertificateField of the client's certificate names the tenant instead of a header:
-	// organization, organizationalUnit or commonName.
+	Header  string // name of the header with the tenant; "": THANOS-TENANT
+	Default string // tenant of a request without the header
+	// CertificateField is the field of the client certificate that has the tenant: organization,
+	// organizationalUnit or commonName. If it is set, headers are ignored.
 	CertificateField string
-	// Enforce restricts every selection to series whose label Label is the tenant.
+	// Enforce adds the matcher Label="tenant" to every selector.
 	Enforce bool
 	Label   string
 }
 
-// of returns the tenant of a request and the matchers that it enforces.
+// of returns the tenant of a request, and the matchers to add to its selectors; none without Enforce.
 func (t Tenancy) of(r *http.Request) (string, []*labels.Matcher, *apiError) {
 	tenant := cmp.Or(r.Header.Get(cmp.Or(t.Header, tenantHeader)), r.Header.Get(tenantHeader), t.Default)
 	if t.CertificateField != "" {
@@ -47,7 +47,7 @@ func (t Tenancy) of(r *http.Request) (string, []*labels.Matcher, *apiError) {
 	return tenant, []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, t.Label, tenant)}, nil
 }
 
-// ofCertificate returns the tenant of the client's certificate, which must name one.
+// ofCertificate returns the tenant in the client certificate. A certificate without the field is an error.
 func (t Tenancy) ofCertificate(r *http.Request) (string, error) {
 	if r.TLS == nil || len(r.TLS.PeerCertificates) == 0 {
 		return "", errors.New("the client sent no certificate that names its tenant")

@@ -12,7 +12,8 @@ import (
 
 var errClosed = errors.New("downstream: the body is closed")
 
-// A caller's buffer smaller than skipMinBytes is not used for skipping.
+// skip reads what the caller already has into the buffer of the caller, or into one of skipBytes if
+// that buffer is smaller than skipMinBytes.
 const (
 	skipBytes    = 64 << 10
 	skipMinBytes = 16 << 10
@@ -26,7 +27,7 @@ type Body struct {
 	cancel   context.CancelCauseFunc // ends call.ctx, and with it a blocked Read
 	status   int
 	bytesMax int64
-	hashing  bool
+	hashing  bool // sum is kept, so that the response can be resumed
 
 	mu   sync.Mutex
 	call *call
@@ -34,18 +35,18 @@ type Body struct {
 	sum  digest // of the bytes returned
 	n    int64  // bytes returned
 	next error  // the error that followed the bytes returned last
-	err  error  // of every further Read
+	err  error  // that every further Read returns
 
-	noStore bool // of a response that continued the first one
+	noStore bool // a response that resumed the first one has Cache-Control: no-store
 }
 
 var _ io.ReadCloser = (*Body)(nil)
 
 // Read returns decoded bytes as they arrive, up to len(p). It never returns bytes
-// and an error together, and it may overwrite p behind the bytes returned. Errors:
-// io.EOF; ErrChanged, ErrLimit, ErrUnavailable (ErrTimeout) and the context's cause,
-// before which all bytes returned are correct; ErrCorrupt, before which they may be
-// wrong, because gzip has its checksum at the end.
+// and an error together, and it may overwrite p behind the bytes returned. It returns
+// io.EOF at the end, and otherwise ErrChanged, ErrLimit, ErrUnavailable (ErrTimeout),
+// ErrCorrupt or the cause of the context. The bytes returned before ErrCorrupt may be
+// wrong, since the checksum of gzip follows its data; before any other error they are correct.
 func (b *Body) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -72,8 +73,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	return 0, b.err
 }
 
-// settle handles the error that reading stopped at: it clears b.next if reading can
-// continue and sets b.err otherwise.
+// settle handles b.next: it clears it if the response can be resumed, and otherwise sets b.err.
 func (b *Body) settle(scratch []byte) {
 	err := b.next
 	var broken *brokenError
@@ -120,7 +120,7 @@ func (b *Body) resume(broken *brokenError, scratch []byte) error {
 	}
 }
 
-// again makes one further try and skips what the caller already has.
+// again reads one further response, without the bytes that the caller already has.
 func (b *Body) again(scratch []byte) error {
 	t, err := b.call.response()
 	if err != nil {
@@ -143,7 +143,7 @@ func (b *Body) again(scratch []byte) error {
 	return nil
 }
 
-// skip reads as many bytes of t as were returned to the caller and compares their hashes.
+// skip reads the bytes of t that the caller already has, and returns ErrChanged if they differ.
 func (b *Body) skip(t *try, scratch []byte) error {
 	if len(scratch) < skipMinBytes {
 		borrowed := skipBuffers.Get()

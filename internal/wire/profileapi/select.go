@@ -55,10 +55,10 @@ func (s *Server) selectors(texts []string) ([][]*labels.Matcher, error) {
 	return anyOf, nil
 }
 
-// recentMS is the default range of a request about labels: the last hour.
+// recentMS is the range of a request for labels that has neither start nor end: the last hour.
 const recentMS = 60 * 60 * 1000
 
-// timeRange validates a range. If optional is set, an absent range is the last hour.
+// timeRange validates a range. If optional is set and both ends are 0, it is the last hour.
 func timeRange(startMS, endMS int64, optional bool) (int64, int64, error) {
 	switch {
 	case startMS == 0 && endMS == 0 && optional:
@@ -72,9 +72,11 @@ func timeRange(startMS, endMS int64, optional bool) (int64, int64, error) {
 	return startMS, endMS, nil
 }
 
-// idsMax is the number of ids, or of functions of a call site, in one request.
+// idsMax is the number of IDs (of profiles, traces and spans), or of functions of a call site, in one request.
 const idsMax = 10_000
 
+// selection has the fields that the query requests have in common: type, selector and range,
+// IDs of profiles, traces and spans, call site, and maximum of nodes.
 type selection struct {
 	tenant, profileType, selector string
 	startMS, endMS                int64
@@ -83,6 +85,7 @@ type selection struct {
 	nodes                         *int64
 }
 
+// merge validates a selection and returns it as a request; it merges nothing.
 func (s *Server) merge(sel selection) (profiles.MergeRequest, error) {
 	r := profiles.MergeRequest{Tenant: sel.tenant, MaxNodes: s.opts.NodesDefault}
 	var err error
@@ -120,7 +123,7 @@ func (s *Server) merge(sel selection) (profiles.MergeRequest, error) {
 		r.IDs = append(r.IDs, id)
 	}
 	if sel.nodes != nil && *sel.nodes == -1 {
-		r.MaxNodes = 0 // all, as far as the querier's memory goes
+		r.MaxNodes = 0 // all nodes, up to NodesMax of the query engine
 	} else if sel.nodes != nil && *sel.nodes != 0 {
 		if *sel.nodes < 0 || *sel.nodes > int64(s.opts.NodesMax) {
 			return r, badRequest{fmt.Errorf("max_nodes %d is neither between 1 and %d nor -1, which is all", *sel.nodes, s.opts.NodesMax)}
@@ -134,6 +137,7 @@ func (s *Server) merge(sel selection) (profiles.MergeRequest, error) {
 	return r, err
 }
 
+// callSite returns the function names of a call site, from the root of the stack.
 func callSite(stack *profilepb.StackTraceSelector) ([]string, error) {
 	if n := len(stack.GetCallSite()); n > idsMax {
 		return nil, badRequest{fmt.Errorf("a call site of %d functions exceeds the limit of %d", n, idsMax)}
@@ -197,7 +201,7 @@ func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (p
 	return r, nil
 }
 
-// overTime turns a request for a merged profile into one for its values over time.
+// overTime returns the request for values over time that selects what r does.
 func overTime(r profiles.MergeRequest) profiles.SeriesRequest {
 	return profiles.SeriesRequest{Tenant: r.Tenant, Type: r.Type, Matchers: r.Matchers, StartMS: r.StartMS, EndMS: r.EndMS, CallSite: r.CallSite}
 }

@@ -34,9 +34,9 @@ type queryCommand struct {
 	GroupStrict    []string `name:"endpoint-group-strict" sep:"none" placeholder:"ADDRESS" help:"Name of a group of StoreAPIs that is queried even while it is unhealthy (repeatable)."`
 	SDConfig       secret   `name:"endpoint.sd-config" placeholder:"YAML" xor:"sdconfig" help:"Endpoints as YAML."`
 	SDConfigFile   string   `name:"endpoint.sd-config-file" placeholder:"FILE" xor:"sdconfig" help:"File with endpoints as YAML."`
-	SDReload       duration `name:"endpoint.sd-config-reload-interval" default:"5m" help:"Interval at which --endpoint.sd-config-file is reloaded."`
+	SDReload       duration `name:"endpoint.sd-config-reload-interval" default:"5m" help:"Interval at which --endpoint.sd-config-file and --store.sd-files are reloaded: the shorter of this and --store.sd-interval."`
 	SDFiles        []string `name:"store.sd-files" sep:"none" placeholder:"PATTERN" help:"Pattern of files with targets, in the format of Prometheus' file discovery (repeatable)."`
-	SDInterval     duration `name:"store.sd-interval" default:"5m" help:"Interval at which --store.sd-files are reloaded."`
+	SDInterval     duration `name:"store.sd-interval" default:"5m" help:"Interval at which --store.sd-files and --endpoint.sd-config-file are reloaded: the shorter of this and --endpoint.sd-config-reload-interval."`
 	DNSInterval    duration `name:"store.sd-dns-interval" default:"30s" help:"Interval of DNS resolutions."`
 	InfoTimeout    duration `name:"endpoint.info-timeout" default:"5s" hidden:"" help:"Timeout of an Info call to a store."`
 	HideAfter      duration `name:"store.unhealthy-timeout" default:"5m" help:"Time after which an unhealthy store is no longer listed. Responses still report it as missing."`
@@ -69,7 +69,7 @@ type queryCommand struct {
 	TenantLabel        string   `name:"query.tenant-label-name" default:"tenant_id" placeholder:"NAME" help:"Label that is compared with the tenant by --query.enforce-tenancy."`
 	Engine             string   `name:"query.promql-engine" default:"prometheus" help:"Thanos' choice of the engine; the only supported value is prometheus. See --query.engine."`
 	QueryEngine        string   `name:"query.engine" enum:"columns,prometheus" default:"columns" help:"Engine that evaluates queries (${enum}), with the same results. Expressions that columns does not support are evaluated by Prometheus' engine."`
-	Parallelism        int      `name:"query.parallelism" default:"0" help:"Goroutines that decode and compute the series of one query. Of these, all but one are shared by all queries. 0 means the number of CPUs (GOMAXPROCS)."`
+	Parallelism        int      `name:"query.parallelism" default:"0" help:"Maximum number of goroutines that evaluate one query. One is its own, the others come from a pool of all queries. 0 means the number of CPUs (GOMAXPROCS)."`
 	Mode               string   `name:"query.mode" default:"local" help:"PromQL query mode. The only supported value is local."`
 	Features           []string `name:"enable-feature" sep:"," placeholder:"NAME" help:"Comma-separated feature names: promql-experimental-functions."`
 

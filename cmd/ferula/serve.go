@@ -43,7 +43,7 @@ type serveCommand struct {
 	Path             string   `name:"storage.tsdb.path" default:"data" help:"Base path for metrics storage."`
 	RetentionTime    duration `name:"storage.tsdb.retention.time" default:"0s" help:"How long to retain samples. Defaults to 15d if no retention size is set either."`
 	RetentionSize    size     `name:"storage.tsdb.retention.size" default:"0" help:"Maximum number of bytes of blocks to retain, e.g. 512MB."`
-	MinFree          size     `name:"storage.tsdb.min-free" default:"256MiB" help:"Refuse samples with 503 while the disk has less free space than this. If that is more than a twentieth of the disk, a twentieth counts. Pushed profiles are refused below twice the limit. 0 disables the check."`
+	MinFree          size     `name:"storage.tsdb.min-free" default:"256MiB" help:"Refuse samples with 503 while the disk has less free space than this. The limit is at most 5 % of the disk. Pushed profiles are refused below twice the limit. 0 disables the check."`
 	NoLockfile       bool     `name:"storage.tsdb.no-lockfile" negatable:"" help:"Do not create a lockfile in the data directory, and do not lock the directory of profiles."`
 	MinBlockDuration duration `name:"storage.tsdb.min-block-duration" default:"2h" hidden:"" help:"Minimum duration of a data block before being persisted."`
 	MaxBlockDuration duration `name:"storage.tsdb.max-block-duration" default:"0s" hidden:"" help:"Maximum duration compacted blocks may span. Defaults to a tenth of the retention time."`
@@ -68,7 +68,7 @@ type serveCommand struct {
 	QueryTimeout   duration `name:"query.timeout" default:"2m" help:"Maximum time a query may take before being aborted."`
 	MaxConcurrency int      `name:"query.max-concurrency" default:"20" help:"Maximum number of queries executed concurrently."`
 	QueryEngine    string   `name:"query.engine" enum:"columns,prometheus" default:"columns" help:"Engine that evaluates queries (${enum}), with the same results. Expressions that columns does not support are evaluated by Prometheus' engine."`
-	Parallelism    int      `name:"query.parallelism" default:"0" help:"Goroutines that read and compute the series of one query. Of these, all but one are shared by all queries. 0 means the number of CPUs (GOMAXPROCS)."`
+	Parallelism    int      `name:"query.parallelism" default:"0" help:"Maximum number of goroutines that evaluate one query. One is its own, the others come from a pool of all queries. 0 means the number of CPUs (GOMAXPROCS)."`
 	MaxSamples     int      `name:"query.max-samples" default:"50000000" help:"Maximum number of samples a single query can load into memory."`
 
 	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:"" help:"Interval at which changed targets are applied."`

@@ -36,7 +36,7 @@ func (t Tenancy) of(r *http.Request) (string, []*labels.Matcher, *apiError) {
 		}
 	}
 	if tenant != "" && (tenant != filepath.Base(tenant) || tenant == "." || tenant == "..") {
-		return "", nil, badData(fmt.Errorf("tenant name %q is not valid", tenant))
+		return "", nil, badData(fmt.Errorf("tenant %q must be a single path element", tenant))
 	}
 	if !t.Enforce {
 		return tenant, nil, nil

@@ -47,7 +47,7 @@ func limitError(left, limit int) error {
 	if left >= 0 {
 		return nil
 	}
-	return fmt.Errorf("%w: the message has more than %d", ErrLimit, limit)
+	return fmt.Errorf("%w: the message has more than %d elements", ErrLimit, limit)
 }
 
 // counter counts down to zero and below.

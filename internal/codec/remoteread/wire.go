@@ -43,7 +43,7 @@ type field struct {
 func nextField(src []byte) (f field, rest []byte, err error) {
 	number, wire, n := protowire.ConsumeTag(src)
 	if n < 0 {
-		return f, nil, fmt.Errorf("%w: bad field", ErrCorrupt)
+		return f, nil, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
 	}
 	f.number, f.wire, src = int(number), int(wire), src[n:]
 	switch f.wire {

@@ -28,7 +28,7 @@ func DecodeResponse(src []byte) (kind Kind, body []byte, err error) {
 	for len(src) > 0 {
 		tag, n := uvarint(src)
 		if n == 0 {
-			return None, nil, fmt.Errorf("%w: bad field", ErrCorrupt)
+			return None, nil, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
 		}
 		found := None
 		switch tag {
@@ -68,7 +68,7 @@ func nextMessage(want uint64, src []byte) (body, rest []byte, err error) {
 	for len(src) > 0 {
 		tag, n := uvarint(src)
 		if n == 0 {
-			return nil, nil, fmt.Errorf("%w: bad field", ErrCorrupt)
+			return nil, nil, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
 		}
 		if tag == want {
 			body, rest, ok := prefixed(src[n:])
@@ -100,7 +100,7 @@ func DecodeSeries(src, scratch []byte, chunks []Chunk) (labels, scratchOut []byt
 	for len(src) > 0 {
 		tag, n := uvarint(src)
 		if n == 0 {
-			return nil, scratch, chunks, fmt.Errorf("%w: bad field", ErrCorrupt)
+			return nil, scratch, chunks, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
 		}
 		switch tag {
 		case 2<<3 | wireBytes:
@@ -136,7 +136,7 @@ func DecodeChunks(src []byte, chunks []Chunk) (_ []Chunk, apart bool, err error)
 		tag, n := uvarint(src)
 		switch {
 		case n == 0:
-			return chunks, false, fmt.Errorf("%w: bad field", ErrCorrupt)
+			return chunks, false, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
 		case tag == 2<<3|wireBytes:
 			body, rest, ok := prefixed(src[n:])
 			if !ok {
@@ -164,7 +164,7 @@ func decodeSpan(src []byte, chunks []Chunk) ([]Chunk, error) {
 	for len(src) > 0 {
 		tag, n := uvarint(src)
 		if n == 0 {
-			return chunks, fmt.Errorf("%w: bad field", ErrCorrupt)
+			return chunks, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
 		}
 		number := tag >> 3
 		switch {
@@ -225,7 +225,7 @@ func decodeData(src []byte, c *Chunk) error {
 	for len(src) > 0 {
 		tag, n := uvarint(src)
 		if n == 0 {
-			return fmt.Errorf("%w: bad field", ErrCorrupt)
+			return fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
 		}
 		switch tag {
 		case 1 << 3, 3 << 3:

@@ -267,7 +267,7 @@ func (r *SymbolReader) Next(batch []byte) (series, rest []byte, err error) {
 	for len(batch) > 0 {
 		tag, n := uvarint(batch)
 		if n == 0 {
-			return nil, nil, fmt.Errorf("%w: bad field", ErrCorrupt)
+			return nil, nil, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
 		}
 		switch tag {
 		case 1<<3 | wireBytes, 2<<3 | wireBytes:
@@ -296,7 +296,7 @@ func (r *SymbolReader) addSymbol(src []byte) error {
 	for len(src) > 0 {
 		tag, n := uvarint(src)
 		if n == 0 {
-			return fmt.Errorf("%w: bad field", ErrCorrupt)
+			return fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
 		}
 		var err error
 		switch tag {
@@ -361,7 +361,7 @@ func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, 
 	for len(src) > 0 {
 		tag, n := uvarint(src)
 		if n == 0 {
-			return nil, arena, chunks, fmt.Errorf("%w: bad field", ErrCorrupt)
+			return nil, arena, chunks, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
 		}
 		switch tag {
 		case 3 << 3, 4 << 3:

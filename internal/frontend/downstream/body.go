@@ -159,7 +159,7 @@ func (b *Body) skip(t *try, scratch []byte) error {
 		case errors.Is(err, io.EOF) && !t.delimited:
 			return &brokenError{fmt.Errorf("%w: %w", ErrUnavailable, errEarly)}
 		case errors.Is(err, io.EOF):
-			return fmt.Errorf("%w: it ends after %d bytes, not %d", ErrChanged, done, b.n)
+			return fmt.Errorf("%w: the retried response ends after %d bytes, not %d", ErrChanged, done, b.n)
 		default:
 			return err
 		}

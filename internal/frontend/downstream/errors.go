@@ -32,7 +32,7 @@ var (
 	errFirstByte = errors.New("no response within the first-byte timeout")
 	errStalled   = errors.New("no byte within the idle timeout")
 	errEarly     = errors.New("the response ended before it was complete")
-	errReleased  = errors.New("downstream try released")
+	errReleased  = errors.New("downstream attempt released")
 )
 
 // errUnsent is wrapped by the ErrTimeout of a request that was not sent, because

@@ -17,7 +17,7 @@ var (
 	// ErrTenants is the ErrLimit of too many tenants at the same time. A retry may succeed.
 	ErrTenants = fmt.Errorf("%w: too many tenants", ErrLimit)
 	// ErrWait is the ErrLimit of a request that waited too long. A retry may succeed.
-	ErrWait = fmt.Errorf("%w: waited too long", ErrLimit)
+	ErrWait = fmt.Errorf("%w: queue wait time exceeded", ErrLimit)
 	// ErrTenant means an invalid tenant name, or headers that name different tenants.
 	ErrTenant = errors.New("invalid tenant")
 )

@@ -311,7 +311,7 @@ func callOne(ctx context.Context, f *Fanout, address string, i int, call func(ct
 	warnings, err := call(ctx, i)
 	defer func() { endSpan(span, err) }()
 	if err != nil && errors.Is(context.Cause(ctx), ErrStalled) {
-		err = fmt.Errorf("it %w: %s", ErrStalled, f.opts.ResponseTimeout)
+		err = fmt.Errorf("%w: %s", ErrStalled, f.opts.ResponseTimeout)
 	}
 	return warnings, err
 }

@@ -183,7 +183,7 @@ func appendWithout(dst, set []byte, names []string) []byte {
 // fail ends the stream.
 func (g *deadlineStream) fail(err error) {
 	if cause := context.Cause(g.ctx); errors.Is(cause, ErrStalled) {
-		err = fmt.Errorf("it %w: %s", ErrStalled, g.timeout)
+		err = fmt.Errorf("%w: %s", ErrStalled, g.timeout)
 	}
 	g.metrics.failure(g.store.address, err)
 	err = fmt.Errorf("store %s: %w", g.store.address, err)

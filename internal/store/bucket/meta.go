@@ -91,7 +91,7 @@ func parseMeta(text []byte) (blockMeta, error) {
 	case v.Version != 1:
 		return blockMeta{}, fmt.Errorf("%w: %s: version %d is not known", ErrCorrupt, metaFile, v.Version)
 	case v.MinTime == nil || v.MaxTime == nil || *v.MaxTime < *v.MinTime:
-		return blockMeta{}, fmt.Errorf("%w: %s: minTime and maxTime", ErrCorrupt, metaFile)
+		return blockMeta{}, fmt.Errorf("%w: %s: minTime or maxTime is missing, or maxTime is before minTime", ErrCorrupt, metaFile)
 	}
 	m := blockMeta{
 		id: id, mint: *v.MinTime, maxt: *v.MaxTime, samples: v.Stats.NumSamples, level: v.Compaction.Level,

@@ -46,16 +46,16 @@ func (s *Store) report(tenant string, d *wal.Damage) {
 	switch d.Kind {
 	case wal.Torn:
 		s.metrics.torn.Inc()
-		s.logger.Warn("A profile log segment ends within a record: an unacknowledged write cut short by a crash, or damage", args...)
+		s.logger.Warn("A segment of the profile WAL ends within a record: an unacknowledged write cut short by a crash, or damage", args...)
 	case wal.Gap:
 		s.metrics.gaps.Inc()
-		s.logger.Error("A part of the profile log is damaged: acknowledged pushes in it are lost, later ones are replayed", args...)
+		s.logger.Error("A part of the profile WAL is damaged: acknowledged pushes in it are lost, later ones are replayed", args...)
 	case wal.Refused:
 		s.metrics.setAside.Inc()
-		s.logger.Error("A profile log record cannot be replayed and is set aside", args...)
+		s.logger.Error("A record of the profile WAL cannot be replayed and is set aside", args...)
 	case wal.Unreadable:
 		s.metrics.gaps.Inc()
-		s.logger.Error("A profile log segment cannot be read", args...)
+		s.logger.Error("A segment of the profile WAL cannot be read", args...)
 	}
 }
 

@@ -168,7 +168,7 @@ func (o Options) Validate() error {
 		errs = append(errs, fmt.Errorf("longest block %s is shorter than shortest block %s", o.MaxBlockDuration, o.MinBlockDuration))
 	}
 	if percentage := o.percentage(); percentage > 0 && o.Dir != "" && runtime.FsSize(o.Dir) == 0 {
-		errs = append(errs, fmt.Errorf("storage.tsdb.retention.percentage: %g %% of %s is unknown, because the size of its file system is", percentage, o.Dir))
+		errs = append(errs, fmt.Errorf("storage.tsdb.retention.percentage=%g: cannot determine the size of the file system of %s", percentage, o.Dir))
 	}
 	return errors.Join(errs...)
 }

@@ -113,7 +113,7 @@ func (s *sampleSource) field(end uint64) (fieldHead, error) {
 	}
 	tag, n := binary.Uvarint(src)
 	if n <= 0 || tag>>3 == 0 || tag>>3 > 1<<29-1 {
-		return fieldHead{}, fmt.Errorf("%w: bad field", codec.ErrCorrupt)
+		return fieldHead{}, fmt.Errorf("%w: truncated or invalid field tag", codec.ErrCorrupt)
 	}
 	f := fieldHead{number: int(tag >> 3), wire: int(tag & 7)}
 	size, more := uint64(0), 0

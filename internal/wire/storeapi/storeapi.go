@@ -44,7 +44,7 @@ var (
 )
 
 // ErrBytesMax is returned for a message or a series longer than SeriesRequest.BytesMax.
-var ErrBytesMax = fmt.Errorf("%w: more bytes than the request takes", ErrLimit)
+var ErrBytesMax = fmt.Errorf("%w: the response exceeds the byte limit of the request", ErrLimit)
 
 // Aggr is the aggregate that the samples of a chunk hold.
 type Aggr = storepb.Aggr

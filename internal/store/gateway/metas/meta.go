@@ -107,7 +107,7 @@ func parse(text []byte) (*Meta, error) {
 	case v.Version != 1:
 		return nil, fmt.Errorf("%w: version %d is not known", ErrCorrupt, v.Version)
 	case v.MinTime == nil || v.MaxTime == nil || *v.MaxTime < *v.MinTime:
-		return nil, fmt.Errorf("%w: minTime and maxTime", ErrCorrupt)
+		return nil, fmt.Errorf("%w: minTime or maxTime is missing, or maxTime is before minTime", ErrCorrupt)
 	}
 	m := &Meta{
 		ID: id, MinMS: *v.MinTime, MaxMS: *v.MaxTime, ResolutionMS: v.Thanos.Downsample.Resolution, Labels: labels.FromMap(v.Thanos.Labels),
@@ -118,7 +118,7 @@ func parse(text []byte) (*Meta, error) {
 		return nil, fmt.Errorf("%w: an external label has no name", ErrCorrupt)
 	}
 	if m.ResolutionMS != Raw && m.ResolutionMS != Fine && m.ResolutionMS != Hour {
-		return nil, fmt.Errorf("%w: downsampling resolution of %d ms", ErrCorrupt, m.ResolutionMS)
+		return nil, fmt.Errorf("%w: resolution %d ms is not 0, 5m or 1h", ErrCorrupt, m.ResolutionMS)
 	}
 	for _, source := range v.Compaction.Sources {
 		if id, err := ulid.ParseStrict(source); err == nil {

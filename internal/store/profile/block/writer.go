@@ -326,7 +326,7 @@ func findChunks(b []byte) ([]chunk, error) {
 func findPlace(offsets parquet.OffsetIndex, fixed int) (extent, error) {
 	n := offsets.NumPages()
 	if n == 0 {
-		return extent{}, errors.New("it has no pages")
+		return extent{}, errors.New("the column has no pages")
 	}
 	first, end := offsets.Offset(0), offsets.Offset(n-1)+offsets.CompressedPageSize(n-1)
 	if fixed == 0 {

@@ -94,11 +94,11 @@ browser: ## the page in Chromium, against a server of its own
 pictures: ## make the pictures of README.md again, in Chromium; nothing else writes them
 	SCREENSHOTS=$(CURDIR)/docs/img ONLY="pictures of the README" test/browser.sh
 
-interop: ## tests against real peers: Prometheus, Thanos, versitygw, node_exporter, Redis, memcached
+interop: ## tests against real peers: Prometheus, Thanos, Alertmanager, versitygw, node_exporter, Redis, memcached
 	FERULA_TEST_PEERS=1 $(GO) test -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/store/gateway/...
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
 
-golden: ## capture the golden bytes of test/e2e/testdata/golden from the peers again
+golden: ## capture the golden bytes of test/e2e/testdata/golden again, from the peers and SDKs
 	FERULA_TEST_PEERS=1 $(GO) test -count=1 -timeout 40m ./test/e2e -run 'Peer.*Golden' -golden
 
 generate: ## generate Go code from .proto files and tables, docs/ops/flags.md and metrics.md

@@ -156,7 +156,7 @@ func goldenQuery[Req, Res any](t *testing.T, base string, last *exchange, method
 }
 
 // The server understands what every SDK sent, and its responses to Grafana's requests are the
-// committed bytes.
+// committed bytes, which this server has sent: they show a change, not what Pyroscope sends.
 func TestPeerClients_GoldenProfileExchanges(t *testing.T) {
 	if _, err := os.Stat(goldenPath(pushName("go", 0))); err != nil && !*captureGolden {
 		t.Fatal(err)

@@ -37,7 +37,7 @@ type serveCommand struct {
 	Subscribers     int       `name:"web.max-notifications-subscribers" default:"16" help:"Maximum number of subscribers of live notifications."`
 	SearchMax       int       `name:"web.search.max-limit" default:"10000" help:"Maximum of the parameter limit of the search API. 0 means no limit."`
 	OTLP            bool      `name:"web.enable-otlp-receiver" negatable:"" help:"Accept OTLP metrics at /api/v1/otlp/v1/metrics."`
-	EnableLifecycle bool      `name:"web.enable-lifecycle" negatable:"" help:"Enable reload via HTTP request."`
+	EnableLifecycle bool      `name:"web.enable-lifecycle" negatable:"" help:"Enable shutdown and reload via HTTP request."`
 	CORSOrigin      string    `name:"web.cors.origin" default:".*" placeholder:"REGEX" help:"Regular expression for the CORS origin. It is fully anchored. ${default} by default."`
 
 	Path             string   `name:"storage.tsdb.path" default:"data" help:"Base path for metrics storage."`

@@ -34,7 +34,7 @@ func newQueryEngine(chosen EngineOptions, opts promql.Options, engine *promql.En
 	default:
 		return nil, fmt.Errorf("query.engine %q is neither %s nor %s", chosen.Name, columns.Columns, columns.Prometheus)
 	}
-	queries := set.NewCounterVec("ferula_query_engine_queries_total", "Queries that ran, by the engine that evaluated them, and the reason if it is not the one of columns.", "engine", "reason")
+	queries := set.NewCounterVec("ferula_query_engine_queries_total", "Number of queries, by the engine that evaluated them, and why the engine of columns did not.", "engine", "reason")
 	return columns.New(columns.Options{
 		Engine: engine, Bare: engine.Bare, MaxSamples: engine.MaxSamples(), Flags: opts.Flags, SubqueryStep: engine.SubqueryStep,
 		DelayedNameRemoval: opts.DelayedNameRemoval, UseStartTimestamps: opts.UseStartTimestamps, TypeAndUnitLabels: opts.TypeAndUnitLabels,

@@ -257,10 +257,10 @@ func New(store Store, opts Options, logger *slog.Logger, set *instruments.Set) (
 		breaker: newBreaker(opts.BreakerFailures, opts.BreakerBackoff, opts.BreakerBackoffMax, opts.Now, func(open bool, err error) {
 			if open {
 				c.met.breaker.Set(1)
-				logger.Warn("cache store fails: circuit breaker opened", "err", err)
+				logger.Warn("Cache backend fails: circuit breaker opened", "err", err)
 			} else {
 				c.met.breaker.Set(0)
-				logger.Info("cache store recovered: circuit breaker closed")
+				logger.Info("Cache backend recovered: circuit breaker closed")
 			}
 		}),
 	}

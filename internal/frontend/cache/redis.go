@@ -132,7 +132,7 @@ func (r *Redis) joinCluster() bool {
 		return false
 	}
 	if r.client == redis.UniversalClient(r.single) {
-		r.logger.Info("cache: the redis server is a node of a cluster, using all nodes", "address", strings.Join(r.opts.Addrs, ","))
+		r.logger.Info("Redis server is a node of a cluster, using all nodes", "address", strings.Join(r.opts.Addrs, ","))
 		r.client = redis.NewClusterClient(r.opts.Cluster())
 	}
 	return true

@@ -44,7 +44,7 @@ func newInstruments(set *metrics.Set) *instruments {
 		chunks:       set.NewCounterVec("ferula_query_store_chunks_total", "Number of chunks received, by store.", "store"),
 		bytes:        set.NewCounterVec("ferula_query_store_bytes_total", "Bytes of chunks and labels received, by store.", "store"),
 		failed:       set.NewCounterVec("ferula_query_store_errors_total", "Number of requests of a store that failed, by reason.", "store", "reason"),
-		partial:      set.NewCounterVec("ferula_query_partial_responses_total", "Number of requests to all stores whose result lacks data of one, by kind.", "request"),
+		partial:      set.NewCounterVec("ferula_query_partial_responses_total", "Number of requests whose result lacks data of at least one store, by kind.", "request"),
 		lookups:      set.NewCounter("thanos_query_endpoints_dns_lookups_total"), lookupsFailed: set.NewCounter("thanos_query_endpoints_dns_failures_total"),
 		waits: set.NewCounter("ferula_query_chunk_bytes_waits_total"), refused: set.NewCounter("ferula_query_chunk_bytes_refused_total"),
 	}

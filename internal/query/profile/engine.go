@@ -94,7 +94,7 @@ func New(opts Options, s Viewer) *Engine {
 		opts.Metrics.Describe("ferula_profiles_"+name, help, "")
 		opts.Metrics.NewGauge("ferula_profiles_"+name, value)
 	}
-	gauge("queries_running", "Profile queries that run.", func() float64 { return float64(len(e.slots)) })
+	gauge("queries_running", "Running profile queries.", func() float64 { return float64(len(e.slots)) })
 	gauge("queries_max", "Profile queries that may run at once.", func() float64 { return float64(cap(e.slots)) })
 	return e
 }

@@ -285,6 +285,7 @@ func FuzzValidate(f *testing.F) {
 		f.Add(src)
 	}
 	f.Add([]byte(matrixResponse(`{"metric":{"a":"b"},"values":[[1,"1"],[02,"1"]],"x":1e5}`)))
+	f.Add([]byte(`{"status":"success","data":{"resultType":"string"}}`))
 	f.Fuzz(func(t *testing.T, src []byte) {
 		err := Validate(bytes.NewReader(src), Options{})
 		small := Validate(bytes.NewReader(src), Options{BufferBytes: 16})

@@ -57,10 +57,16 @@ func (c *cursor) checkPoint(k kind, h *HistogramPoint) (wrong string) {
 
 // checkResult checks the result of a scalar or string query, which is s.result.
 func (s *Scanner) checkResult() error {
-	if !s.o.Validate || s.result == nil {
+	if !s.o.Validate {
 		return nil
 	}
 	a := Response{Envelope: Envelope{ResultType: s.envelope.ResultType}}
+	if s.result == nil {
+		if kind := a.ResultType; s.envelope.Status == "success" && (kind == "scalar" || kind == "string") {
+			return s.syntax("the result of type " + kind + " is missing")
+		}
+		return nil
+	}
 	if kind := a.ResultType; kind != "scalar" && kind != "string" {
 		return s.syntax("the result is not that of a query")
 	}

@@ -12,11 +12,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"reflect"
 	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/scrape"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/storage/remote"
@@ -59,9 +61,16 @@ type Sender struct {
 	stop     chan struct{}
 	notifier sync.WaitGroup
 
-	mu     sync.Mutex
-	count  int // of queues
-	closed bool
+	mu      sync.Mutex
+	applied *applied // nil if the queues may be those of no configuration
+	count   int      // of queues
+	closed  bool
+}
+
+// applied is the part of a configuration that the queues are made from.
+type applied struct {
+	sections []*config.RemoteWriteConfig
+	external labels.Labels
 }
 
 // registry registers the metrics of the queues and reads them.
@@ -180,10 +189,15 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 	if s.closed {
 		return errors.New("remote_write: the process is stopping")
 	}
+	next := &applied{cfg.RemoteWriteConfigs, cfg.GlobalConfig.ExternalLabels}
+	if s.applied != nil && reflect.DeepEqual(s.applied, next) {
+		return nil // the clients of running queues are not replaced, which Prometheus does without a lock
+	}
+	s.applied = nil
 	if err := s.queues.ApplyConfig(cfg); err != nil {
 		return fmt.Errorf("remote_write: %w", err)
 	}
-	s.count = len(cfg.RemoteWriteConfigs)
+	s.applied, s.count = next, len(cfg.RemoteWriteConfigs)
 	return nil
 }
 

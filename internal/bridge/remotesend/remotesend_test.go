@@ -171,3 +171,48 @@ func TestSender_SamplesAreAppendedWhileAQueueStops(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// A reload without a change for the queues leaves their clients as they are: Prometheus replaces those of running queues without
+// a lock, which the race detector reports.
+func TestSender_EqualConfigurationLeavesTheClients(t *testing.T) {
+	requests := make(chan struct{}, 1)
+	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		select {
+		case requests <- struct{}{}:
+		default:
+		}
+	}))
+	t.Cleanup(receiver.Close)
+	s, _ := newSender(t, Options{FlushDeadline: time.Second}, slog.DiscardHandler)
+	text := "global: {external_labels: {cluster: eu}}\nremote_write: [{url: '" + receiver.URL + "', basic_auth: {username: a, password: b}, queue_config: {batch_send_deadline: 5ms}, metadata_config: {send: false}, write_relabel_configs: [{regex: x.*, action: drop, source_labels: [a]}]}]\n"
+	apply := func(text string) *applied {
+		t.Helper()
+		if err := s.ApplyConfig(load(t, text)); err != nil {
+			t.Fatal(err)
+		}
+		return s.applied
+	}
+	first := apply(text)
+	for begun, sent := time.Now(), 0; sent < 3; {
+		if err := commit(s, "m", time.Now().UnixMilli()); err != nil && !strings.Contains(err.Error(), "out of order") {
+			t.Fatal(err)
+		}
+		if apply(text) != first {
+			t.Fatal("an equal configuration was applied again")
+		}
+		select {
+		case <-requests:
+			sent++
+		case <-time.After(time.Millisecond):
+		}
+		if time.Since(begun) > 30*time.Second {
+			t.Fatal("nothing is sent")
+		}
+	}
+	for _, change := range []string{"cluster: eu", "password: b", "regex: x.*"} {
+		if apply(strings.Replace(text, change, change+"2", 1)) == first {
+			t.Errorf("a change of %s was not applied", change)
+		}
+		apply(text)
+	}
+}

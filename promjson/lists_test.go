@@ -9,6 +9,7 @@ import (
 	"os"
 	"strings"
 	"testing"
+	"unicode/utf8"
 )
 
 // listOf decodes a response of one of four kinds and encodes it again.
@@ -275,6 +276,7 @@ func FuzzLists(f *testing.F) {
 	for i, kind := range listKinds {
 		f.Add(uint8(i), listFile(f, kind))
 	}
+	f.Add(uint8(0), []byte("{\"status\":\"success\",\"data\":[\"\xff\",\"\\ud800\"]}"))
 	f.Add(uint8(2), []byte(`{"status":"success","data":[{"exemplars":[{"value":"1","timestamp":1.5}],"seriesLabels":{"a":"b"}}]}`))
 	f.Fuzz(func(t *testing.T, which uint8, src []byte) {
 		kind := listKinds[int(which)%len(listKinds)]
@@ -295,6 +297,9 @@ func FuzzLists(f *testing.F) {
 		}
 		if kind == "strings" {
 			check(t, "encoding/json", text(stringsOf(t, []byte(got))), text(stringsOf(t, src)))
+		}
+		if !utf8.Valid(src) {
+			return // The encoder writes an invalid byte as the escape of the replacement character, as encoding/json does, and that character as it is.
 		}
 		again, err := listOf(kind, NewScanner(strings.NewReader(got), Options{}))
 		if again != got || err != nil {

@@ -77,12 +77,13 @@ func (f *fleet) expected(req *series.SeriesRequest) map[cellKey]fleetCell {
 		less[i] = series.AppendWithout(nil, set, req.GroupBy)
 	}
 	cells := map[cellKey]fleetCell{}
-	from, step := (req.StartMS-req.StepMS)*1e6, req.StepMS*1e6
+	from, step := req.StartMS-req.StepMS, req.StepMS
 	for i, row := range f.rows {
-		if row.timeNS <= from {
+		ms := row.timeNS / 1e6 // Requests are in milliseconds, and so is the time of a profile in them.
+		if ms <= from {
 			continue
 		}
-		at := req.StartMS + ((row.timeNS-from+step-1)/step-1)*req.StepMS
+		at := req.StartMS + ((ms-from+step-1)/step-1)*step
 		if at > req.EndMS {
 			continue
 		}

@@ -50,6 +50,9 @@ func RegisterSet(s *Set) {
 	})
 }
 
+// RegisteredSets returns the sets that WritePrometheus writes, the default set among them.
+func RegisteredSets() []*Set { return slices.Clone(registeredSets.load()) }
+
 // UnregisterSet removes s from the sets that WritePrometheus writes. If destroySet is
 // true, it removes all metrics from s as well; otherwise s can be registered again.
 func UnregisterSet(s *Set, destroySet bool) {

@@ -13,6 +13,9 @@
 // values for all other formats, which internal/exposition writes. The package uses only
 // the standard library and no reflection; it starts a goroutine only for InitPush.
 //
+// An exporter, whose values belong to another program, registers a collector, see
+// [RegisterCollector], which produces its metrics during each scrape.
+//
 // # Migrating from VictoriaMetrics/metrics
 //
 // The exported names are a superset of those of github.com/VictoriaMetrics/metrics v1.44:
@@ -46,6 +49,8 @@
 // histograms ignore NaN and negative values, other metrics accept any float. An exemplar
 // that is too long, is not UTF-8 or has invalid label names is dropped, and the value is
 // still counted.
+//
+// Metrics of collectors are checked at each scrape, and what is not valid fails it: see [Sink].
 //
 // OpenMetrics forbids negative and NaN counts, sums and quantiles; such samples are
 // omitted there. In OpenMetrics and protobuf a family has the type of its first metric;

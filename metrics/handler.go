@@ -43,7 +43,8 @@ func (s *Set) Handler() http.Handler { return NewHandler(HandlerOptions{Sets: []
 // and compresses the response if the request accepts gzip. It responds to GET and HEAD.
 //
 // Scrapes of the same format that overlap share one page. A page up to 4 MiB (as sent) is
-// complete before its first byte is sent, so that a failure gets status 500. A larger one is
+// complete before its first byte is sent, so that a failure gets status 500, also one of a
+// collector. A larger one is
 // sent in pieces, unless another scrape shares it; a failure then cuts the connection. A
 // client that does not read for a minute is disconnected, if the server has no WriteTimeout.
 func NewHandler(opts HandlerOptions) http.Handler {
@@ -282,7 +283,7 @@ func (h *handler) render(f *sharedPage) {
 func (h *handler) page(w io.Writer, form exposition.Form) error {
 	r := getRenderer()
 	if err := r.render(w, form, &h.HandlerOptions); err != nil {
-		return err
+		return err // the renderer is not reused
 	}
 	putRenderer(r)
 	if h.WriteExtra != nil {

@@ -20,6 +20,7 @@ type renderer struct {
 	lines exposition.Lines
 	names exposition.Rewriter
 	views []view
+	sinks []*Sink // of the collectors of sets; nil for a set without
 	sets  []*Set
 	extra page     // text that is converted to another format
 	open  []string // families whose names may be prefixes of the next ones
@@ -29,11 +30,12 @@ type renderer struct {
 	one      exposition.Metric // of one of the families of ranges
 }
 
-// view is the state of a scrape within one set.
+// view is the state of a scrape within one set, or within the metrics of its collectors.
 type view struct {
+	set     *Set
 	entries []entry
-	page    *page
-	at      int // the next entry
+	page    *page // nil for those of collectors
+	at      int   // the next entry
 }
 
 var renderers spares[renderer]
@@ -55,6 +57,7 @@ func putRenderer(r *renderer) {
 	clear(r.views[:cap(r.views)])
 	clear(r.sets[:cap(r.sets)])
 	clear(r.open[:cap(r.open)])
+	clear(r.sinks[:cap(r.sinks)])
 	r.views, r.sets, r.open, r.extra.b = r.views[:0], r.sets[:0], r.open[:0], r.extra.b[:0]
 	r.names.W = nil
 	renderers.put(r, size+cap(r.extra.b) <= rendererSmall)
@@ -100,11 +103,13 @@ func (r *renderer) renderText(w io.Writer, own int, o *HandlerOptions) error {
 }
 
 func (r *renderer) renderTextSets(w io.Writer, described bool) error {
-	r.enter()
 	defer r.leave()
+	if err := r.enter(); err != nil {
+		return err
+	}
 	p, family, last, lastQuantiles := &r.extra, "", "", ""
 	for s, m := r.next(); s != nil; s, m = r.next() {
-		if name := m.fullName(); len(r.sets) > 1 {
+		if name := m.fullName(); len(r.views) > 1 {
 			before := &last
 			if _, quantiles := m.metric.(*quantileLines); quantiles {
 				before = &lastQuantiles
@@ -164,8 +169,10 @@ func (r *renderer) flush(w io.Writer) error {
 }
 
 func (r *renderer) renderFamilySets(w io.Writer) error {
-	r.enter()
 	defer r.leave()
+	if err := r.enter(); err != nil {
+		return err
+	}
 	family, last, begun, kind := "", "", false, exposition.Unknown
 	end := func() error {
 		if begun {
@@ -190,7 +197,7 @@ func (r *renderer) renderFamilySets(w io.Writer) error {
 		}
 		if !begun {
 			begun, kind = true, r.m.Type
-			r.begin(s, name, family, kind)
+			r.begin(s.descriptionFor(m.metric, family), name, kind)
 		} else if r.m.Type != kind {
 			if mixedFamilies.first(family) {
 				log.Printf("ERROR: metrics: %q has another type than its family and is omitted from OpenMetrics and protobuf", name)
@@ -199,7 +206,9 @@ func (r *renderer) renderFamilySets(w io.Writer) error {
 		}
 		last = name
 		_, labels := exposition.Split(name)
-		r.m.Labels, r.m.CreatedMS = append(r.m.Labels, labels...), m.createdMS
+		if r.m.Labels = append(r.m.Labels, labels...); m.createdMS != 0 {
+			r.m.CreatedMS = m.createdMS
+		}
 		if kind == exposition.Ranges {
 			r.addRanges(labels)
 		} else {
@@ -220,7 +229,7 @@ func (r *renderer) renderFamilySets(w io.Writer) error {
 // mixedFamilies has the families with metrics of several types, each logged once.
 var mixedFamilies = loggedNames{}
 
-func (r *renderer) begin(s *Set, name, family string, kind exposition.Type) {
+func (r *renderer) begin(d description, name string, kind exposition.Type) {
 	plain, _ := exposition.Split(name)
 	for len(r.open) > 0 && !strings.HasPrefix(plain, r.open[len(r.open)-1]) {
 		r.open = r.open[:len(r.open)-1]
@@ -228,7 +237,6 @@ func (r *renderer) begin(s *Set, name, family string, kind exposition.Type) {
 	base, total := strings.CutSuffix(plain, "_total")
 	taken := total && slices.Contains(r.open, base)
 	r.open = append(r.open, plain)
-	d := s.descriptionOf(family)
 	r.text = append(append(append(r.text[:0], plain...), d.help...), d.unit...)
 	n, h := len(plain), len(plain)+len(d.help)
 	if name[0] == '{' {
@@ -284,20 +292,46 @@ func (r *renderer) addRanges(labels string) {
 	r.count.Add(one)
 }
 
-// enter and leave lock and unlock all sets. No lock is awaited while another is held.
-func (r *renderer) enter() {
+// enter runs the collectors and locks all sets; leave unlocks them. No lock is awaited while
+// another is held. An error is that of the collectors.
+func (r *renderer) enter() error {
+	for _, s := range r.sets {
+		r.sinks = append(r.sinks, s.collect())
+	}
 	for _, s := range r.sets {
 		entries, p := s.enter()
-		r.views = append(r.views, view{entries, p, 0})
+		r.views = append(r.views, view{s, entries, p, 0})
 	}
+	var err error
+	for i, sink := range r.sinks {
+		if sink == nil {
+			continue
+		}
+		collected, e := sink.finish(r.views[i].entries)
+		r.views = append(r.views, view{r.sets[i], collected, nil, 0})
+		if e != nil {
+			logCollected(e)
+			err = errors.Join(err, e)
+		}
+	}
+	return err
 }
 
 func (r *renderer) leave() {
-	for i, s := range r.sets {
-		s.leave(r.views[i].page)
+	for _, v := range r.views {
+		if v.page != nil {
+			v.set.leave(v.page)
+		}
 	}
 	clear(r.views)
 	r.views = r.views[:0]
+	for i, sink := range r.sinks {
+		if sink != nil {
+			r.sets[i].release(sink)
+		}
+	}
+	clear(r.sinks)
+	r.sinks = r.sinks[:0]
 }
 
 // next returns the smallest metric that is left, and its set; nil at the end.
@@ -314,7 +348,7 @@ func (r *renderer) next() (*Set, entry) {
 	}
 	v := &r.views[least]
 	v.at++
-	return r.sets[least], v.entries[v.at-1]
+	return v.set, v.entries[v.at-1]
 }
 
 // errPanicked is the error of scrapes that share a page whose rendering panicked.

@@ -28,6 +28,7 @@ type Set struct {
 	changed       atomic.Bool
 	hasNonClassic atomic.Bool                         // some name needs quotes or escaping
 	writers       atomic.Pointer[[]func(w io.Writer)] // copied on write
+	collectors    atomic.Pointer[collectors]          // copied on write
 
 	expiring atomic.Pointer[[]sweeper] // vectors; copied on write
 
@@ -183,9 +184,35 @@ func putLineWriter(l *lineWriter) {
 // write writes all metrics. It omits the metadata of families in seen and adds the ones it
 // has written; seen may be nil.
 func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
+	sink := s.collect()
 	entries, p := s.enter()
 	defer s.leave(p)
-	b, withMetadata, described := p.b, exposeMetadata.Load(), ""
+	described, withMetadata := "", exposeMetadata.Load()
+	if sink != nil {
+		defer s.release(sink)
+		collected, err := sink.finish(entries)
+		logCollected(err)
+		for i := range collected { // between the entries of the set, in the order of a page
+			at, _ := slices.BinarySearchFunc(entries, collected[i], compareEntries)
+			if described, err = s.writeEntries(w, p, entries[:at], withMetadata, described, seen); err != nil {
+				return err
+			}
+			entries = entries[at:]
+			if described, err = s.writeEntries(w, p, collected[i:i+1], withMetadata, described, seen); err != nil {
+				return err
+			}
+		}
+	}
+	if _, err := s.writeEntries(w, p, entries, withMetadata, described, seen); err != nil {
+		return err
+	}
+	return p.flush(w)
+}
+
+// writeEntries appends entries to the page and writes it whenever it is full. described is the
+// family whose metadata was written last.
+func (s *Set) writeEntries(w io.Writer, p *page, entries []entry, withMetadata bool, described string, seen map[string]struct{}) (string, error) {
+	b := p.b
 	for i := range entries {
 		if withMetadata {
 			b, described = s.appendDescribed(b, entries[i].metric, described, seen)
@@ -194,17 +221,13 @@ func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
 		}
 		if len(b) >= pageFlush {
 			if _, err := w.Write(b); err != nil {
-				return err
+				return described, err
 			}
 			b = b[:0]
 		}
 	}
 	p.b = b
-	if len(b) == 0 {
-		return nil
-	}
-	_, err := w.Write(b)
-	return err
+	return described, nil
 }
 
 // enter begins a scrape. The usual path, mainScrape, costs two atomic operations, and its
@@ -281,7 +304,7 @@ func (s *Set) appendDescribed(dst []byte, m metric, described string, seen map[s
 	}
 	before := len(dst)
 	if _, there := seen[f]; !there {
-		dst = appendMetadata(dst, f, m.typeName(), s.descriptionOf(f).escaped)
+		dst = appendMetadata(dst, f, m.typeName(), s.descriptionFor(m, f).escaped)
 	}
 	after := len(dst)
 	if dst = m.appendTo(dst); len(dst) == after {
@@ -299,6 +322,16 @@ func (s *Set) descriptionOf(family string) description {
 		return (*texts)[family]
 	}
 	return description{}
+}
+
+// descriptionFor returns the description of the family of m. That of Describe precedes that of
+// a collected metric.
+func (s *Set) descriptionFor(m metric, family string) description {
+	d := s.descriptionOf(family)
+	if c, ok := m.(*ConstMetric); ok && d.help == "" {
+		d.help, d.escaped = c.family.desc.about.help, c.family.desc.about.escaped
+	}
+	return d
 }
 
 // orderLocked updates sorted. The caller holds mu. If a scrape is iterating over metrics,

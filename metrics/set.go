@@ -192,7 +192,7 @@ func (s *Set) unregister(name string) bool {
 	return true
 }
 
-// UnregisterAllMetrics removes all metrics and all registered writers from the set. Its
+// UnregisterAllMetrics removes all metrics, writers and collectors from the set. Its
 // vectors are empty then: With creates their members again.
 func (s *Set) UnregisterAllMetrics() {
 	s.mu.Lock()
@@ -204,6 +204,7 @@ func (s *Set) UnregisterAllMetrics() {
 	}
 	s.index = index{}
 	s.writers.Store(nil)
+	s.collectors.Store(nil)
 	s.mu.Unlock()
 	for _, v := range vectors { // they lock their set
 		v.Reset()
@@ -233,7 +234,7 @@ type Family struct {
 }
 
 // Families returns the families of the set, sorted by name, with the type of their first
-// metric.
+// metric. Those of collectors are not among them: see CollectedFamilies.
 func (s *Set) Families() []Family {
 	s.mu.Lock()
 	all := make([]metric, 0, s.index.n)

@@ -533,22 +533,9 @@ func (v *Vec[M]) overflowName() string {
 
 // fullName returns the name of a member with its labels, escaped.
 func (v *Vec[M]) fullName(values []string) string {
-	b := append([]byte(v.name), '{')
-	if !exposition.IsClassic(v.name) {
-		b = append([]byte{'{'}, quoted(v.name)...)
-	}
-	if c := v.set.scope; c != nil && c.labels != "" {
-		if b[len(b)-1] != '{' {
-			b = append(b, ',')
-		}
-		b = append(b, c.labels...)
-	}
+	b := openName(v.set.scope, v.name)
 	for i, label := range v.labels {
-		if b[len(b)-1] != '{' {
-			b = append(b, ',')
-		}
-		b = append(append(b, label...), `="`...)
-		b = append(exposition.AppendQuoted(b, values[i], true), '"')
+		b = appendLabel(b, label, values[i])
 	}
 	return string(append(b, '}'))
 }

@@ -5,6 +5,8 @@
 //   - NewCollector makes sets visible to a prometheus.Registry, for programs whose page is
 //     promhttp's.
 //   - NewGatherer makes sets a prometheus.Gatherer, for pushers, bridges and tests.
+//   - FromGatherer makes a prometheus.Gatherer, such as a registry with the collectors of an
+//     exporter, a collector of a set.
 //
 // A move of a whole program begins with two lines: the import of this package, and
 //
@@ -32,10 +34,11 @@ import (
 
 // Handler returns a handler for /metrics that exposes the sets of opts and, after them, the
 // families of g, in the format that the scraper requests. A family that both have, and an
-// error of g, fail the scrape with status 500, as promhttp does by default.
+// error of g, fail the scrape with status 500, as promhttp does by default. With
+// opts.ProcessMetrics, g must not have collectors of the process and the Go runtime.
 func Handler(g prometheus.Gatherer, opts metrics.HandlerOptions) http.Handler {
+	own := writeExtra(g, opts)
 	if extra := opts.WriteExtra; extra != nil {
-		own := writeExtra(g, opts.Sets)
 		opts.WriteExtra = func(w io.Writer, contentType string) error {
 			if err := own(w, contentType); err != nil {
 				return err
@@ -43,13 +46,17 @@ func Handler(g prometheus.Gatherer, opts metrics.HandlerOptions) http.Handler {
 			return extra(w, contentType)
 		}
 	} else {
-		opts.WriteExtra = writeExtra(g, opts.Sets)
+		opts.WriteExtra = own
 	}
 	return metrics.NewHandler(opts)
 }
 
 // writeExtra returns a function for HandlerOptions.WriteExtra that writes the families of g.
-func writeExtra(g prometheus.Gatherer, sets []*metrics.Set) func(w io.Writer, contentType string) error {
+func writeExtra(g prometheus.Gatherer, opts metrics.HandlerOptions) func(w io.Writer, contentType string) error {
+	process := map[string]bool{}
+	if opts.ProcessMetrics {
+		process = processFamilies()
+	}
 	return func(w io.Writer, contentType string) error {
 		families, err := g.Gather()
 		if err != nil {
@@ -60,12 +67,16 @@ func writeExtra(g prometheus.Gatherer, sets []*metrics.Set) func(w io.Writer, co
 			// expfmt writes the lines of version 1.0.0 under the type of version 0.0.4.
 			format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(format.ToEscapingScheme())
 		}
-		taken := familyNames(sets)
+		sets := opts.Sets
+		if sets == nil {
+			sets = metrics.RegisteredSets()
+		}
 		openMetrics := format.FormatType() == expfmt.TypeOpenMetrics
 		encoder := expfmt.NewEncoder(w, format)
 		for _, f := range families {
-			if taken[f.GetName()] {
-				return fmt.Errorf("family %s is in a set and in the gatherer", f.GetName())
+			name := f.GetName()
+			if process[name] || slices.ContainsFunc(sets, func(s *metrics.Set) bool { return s.HasFamily(name) }) {
+				return fmt.Errorf("family %s is in a set and in the gatherer", name)
 			}
 			if openMetrics && clashes(f, families) {
 				f = untyped(f)
@@ -78,14 +89,14 @@ func writeExtra(g prometheus.Gatherer, sets []*metrics.Set) func(w io.Writer, co
 	}
 }
 
-// familyNames returns the names of the families of sets; nil are the registered ones, whose
-// names are not known.
-func familyNames(sets []*metrics.Set) map[string]bool {
+// processFamilies returns the families of HandlerOptions.ProcessMetrics.
+func processFamilies() map[string]bool {
+	var page bytes.Buffer
+	metrics.WriteProcessMetrics(&page)
 	names := map[string]bool{}
-	for _, s := range sets {
-		for _, name := range s.ListMetricNames() {
-			family, _, _ := strings.Cut(name, "{")
-			names[family] = true
+	for line := range strings.Lines(page.String()) {
+		if name := line[:strings.IndexAny(line, "{ \n")]; name != "#" {
+			names[name] = true
 		}
 	}
 	return names

@@ -28,7 +28,8 @@ type Metric struct {
 	Count       uint64
 	Buckets     []Bucket // cumulative, with increasing bounds; +Inf is optional
 	Quantiles   []Quantile
-	Exemplar    Exemplar // of a counter
+	Exemplar    Exemplar   // of a counter
+	Exemplars   []Exemplar // of native buckets, in addition to those of Buckets
 	CreatedMS   int64    // 0: unknown
 	TimestampMS int64    // 0: none
 	Native      Native
@@ -68,6 +69,9 @@ type Native struct {
 	ZeroCount     uint64
 	Indexes       []int32 // increasing
 	Counts        []uint64
+
+	NegativeIndexes []int32 // of the absolute values, increasing
+	NegativeCounts  []uint64
 }
 
 // Reset empties the metric for reuse.
@@ -75,9 +79,24 @@ func (m *Metric) Reset(t Type) {
 	n := m.Native
 	*m = Metric{
 		Type: t, Labels: m.Labels[:0], Buckets: m.Buckets[:0], Quantiles: m.Quantiles[:0], texts: m.texts[:0],
-		Ranges: m.Ranges[:0], LeBuckets: m.LeBuckets,
-		Native: Native{Indexes: n.Indexes[:0], Counts: n.Counts[:0]},
+		Ranges: m.Ranges[:0], LeBuckets: m.LeBuckets, Exemplars: m.Exemplars[:0],
+		Native: Native{
+			Indexes: n.Indexes[:0], Counts: n.Counts[:0],
+			NegativeIndexes: n.NegativeIndexes[:0], NegativeCounts: n.NegativeCounts[:0],
+		},
 	}
+}
+
+// CopyFrom copies the sum, count, buckets, quantiles and exemplars of from, which it does not
+// retain. m must be empty.
+func (m *Metric) CopyFrom(from *Metric) {
+	m.Sum, m.Count, m.Exemplar = from.Sum, from.Count, from.Exemplar
+	m.Buckets, m.Quantiles = append(m.Buckets, from.Buckets...), append(m.Quantiles, from.Quantiles...)
+	m.Exemplars, m.texts = append(m.Exemplars, from.Exemplars...), append(m.texts, from.texts...)
+	a, b := &m.Native, &from.Native
+	a.Is, a.Schema, a.ZeroThreshold, a.ZeroCount = b.Is, b.Schema, b.ZeroThreshold, b.ZeroCount
+	a.Indexes, a.Counts = append(a.Indexes, b.Indexes...), append(a.Counts, b.Counts...)
+	a.NegativeIndexes, a.NegativeCounts = append(a.NegativeIndexes, b.NegativeIndexes...), append(a.NegativeCounts, b.NegativeCounts...)
 }
 
 // NewExemplar returns an exemplar. It copies labels, which are in the encoding of label

@@ -74,55 +74,70 @@ func (e *Encoder) appendHistogram(b []byte, m *Metric) []byte {
 	return appendTime(b, 15, m.CreatedMS)
 }
 
-// appendNative writes runs of buckets that follow each other as spans, and counts as
-// differences to the one before. A gap of up to two empty buckets is cheaper written
-// than as another span.
+// Fields of native buckets: spans, and deltas of their counts.
+const (
+	negativeSpan, negativeDelta = 9, 10
+	positiveSpan, positiveDelta = 12, 13
+)
+
 func (e *Encoder) appendNative(b []byte, m *Metric) []byte {
 	n := &m.Native
 	b = appendUint(b, 5, zigzag(int64(n.Schema)))
 	b = appendUint(appendDouble(b, 6, n.ZeroThreshold), 7, n.ZeroCount)
+	if len(n.NegativeIndexes) > 0 {
+		b = appendNativeSide(b, n.NegativeIndexes, n.NegativeCounts, negativeSpan, negativeDelta)
+	}
+	b = appendNativeSide(b, n.Indexes, n.Counts, positiveSpan, positiveDelta)
+	if len(n.Indexes)+len(n.NegativeIndexes) == 0 && n.ZeroThreshold == 0 && n.ZeroCount == 0 {
+		b = appendSpan(b, positiveSpan, 0, 0) // marks the histogram as native
+	}
+	for i := range m.Buckets {
+		b = e.appendExemplar(b, 16, m, m.Buckets[i].Exemplar)
+	}
+	for _, x := range m.Exemplars {
+		b = e.appendExemplar(b, 16, m, x)
+	}
+	return b
+}
+
+// appendNativeSide writes runs of buckets that follow each other as spans, and counts as
+// differences to the one before. A gap of up to two empty buckets is cheaper written
+// than as another span.
+func appendNativeSide(b []byte, indexes []int32, counts []uint64, span, delta byte) []byte {
 	const gapMax = 2
-	spans := 0
 	next := int32(0) // the index behind the span before
-	for i := 0; i < len(n.Indexes); {
-		from, length := n.Indexes[i], uint64(0)
-		for ; i < len(n.Indexes); i++ {
-			gap := int64(n.Indexes[i]) - int64(from) - int64(length)
+	for i := 0; i < len(indexes); {
+		from, length := indexes[i], uint64(0)
+		for ; i < len(indexes); i++ {
+			gap := int64(indexes[i]) - int64(from) - int64(length)
 			if gap > gapMax {
 				break
 			}
 			length += uint64(gap) + 1
 		}
-		b = appendSpan(b, int64(from)-int64(next), length)
+		b = appendSpan(b, span, int64(from)-int64(next), length)
 		next = from + int32(length)
-		spans++
-	}
-	if spans == 0 && n.ZeroThreshold == 0 && n.ZeroCount == 0 {
-		b = appendSpan(b, 0, 0) // marks the histogram as native
 	}
 	before := uint64(0)
-	for i, index := range n.Indexes {
+	for i, index := range indexes {
 		gap := int64(0)
 		if i > 0 {
-			gap = int64(index) - int64(n.Indexes[i-1]) - 1
+			gap = int64(index) - int64(indexes[i-1]) - 1
 		}
 		if gap <= gapMax {
 			for range gap {
-				b = appendUint(b, 13, zigzag(-int64(before)))
+				b = appendUint(b, delta, zigzag(-int64(before)))
 				before = 0
 			}
 		}
-		b = appendUint(b, 13, zigzag(int64(n.Counts[i]-before)))
-		before = n.Counts[i]
-	}
-	for i := range m.Buckets {
-		b = e.appendExemplar(b, 16, m, m.Buckets[i].Exemplar)
+		b = appendUint(b, delta, zigzag(int64(counts[i]-before)))
+		before = counts[i]
 	}
 	return b
 }
 
-func appendSpan(b []byte, offset int64, length uint64) []byte {
-	b = append(b, 12<<3|2)
+func appendSpan(b []byte, field byte, offset int64, length uint64) []byte {
+	b = append(b, field<<3|2)
 	from := len(b)
 	return lengthBefore(appendUint(appendUint(b, 1, zigzag(offset)), 2, length), from)
 }

@@ -1,11 +1,14 @@
 package metrics_test
 
 import (
+	"compress/zlib"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/ferula-io/ferula/metrics"
@@ -152,4 +155,93 @@ func ExampleVecFamily() {
 		fmt.Println(f.Name, f.Type, f.Labels)
 	}
 	// Output: requests_total counter [method code]
+}
+
+func ExampleCounterFuncVec() {
+	s := metrics.NewSet()
+	parsed := s.NewCounterFuncVec("lines_parsed_total", "Lines that a parser counts.", "parser")
+	parsed.With("csv").SetFunc(func() float64 { return 12 })
+	s.WritePrometheus(os.Stdout)
+	// Output: lines_parsed_total{parser="csv"} 12
+}
+
+func ExampleGaugeFuncVec() {
+	s := metrics.NewSet()
+	queued := s.NewGaugeFuncVec("queued_jobs", "Jobs that wait.", "queue")
+	mail := make(chan string, 10)
+	queued.With("mail").SetFunc(func() float64 { return float64(len(mail)) })
+	mail <- "hello"
+	s.WritePrometheus(os.Stdout)
+	queued.Delete("mail") // when the queue ends
+	// Output: queued_jobs{queue="mail"} 1
+}
+
+func ExampleGaugeFunc() {
+	s := metrics.NewSet()
+	open := s.NewGaugeFuncVec("open_files", "Files that are open.", "kind").With("log") // a *metrics.GaugeFunc
+	open.SetFunc(func() float64 { return 3 })
+	fmt.Println(open.Get())
+	// Output: 3
+}
+
+func ExampleTimer() {
+	s := metrics.NewSet()
+	seconds := s.NewPrometheusHistogramExt("job_seconds", []float64{60})
+	func() {
+		timer := metrics.NewTimer(seconds)
+		defer timer.ObserveDuration()
+		// the job
+	}()
+	page := httptest.NewRecorder()
+	s.WritePrometheus(page)
+	fmt.Println(strings.Contains(page.Body.String(), `job_seconds_bucket{le="60"} 1`))
+	// Output: true
+}
+
+func ExampleUpdater() {
+	s := metrics.NewSet()
+	for _, m := range []metrics.Updater{s.NewHistogram("a"), s.NewSummary("b")} {
+		m.Update(2)
+	}
+	s.WritePrometheus(os.Stdout)
+	// Output:
+	// a_bucket{vmrange="1.896e+00...2.154e+00"} 1
+	// a_sum 2
+	// a_count 1
+	// b{quantile="0.5"} 2
+	// b{quantile="0.9"} 2
+	// b{quantile="0.97"} 2
+	// b{quantile="0.99"} 2
+	// b{quantile="1"} 2
+	// b_sum 2
+	// b_count 1
+}
+
+// The duration of the last run, as a gauge.
+func ExampleUpdaterFunc() {
+	s := metrics.NewSet()
+	last := s.NewGauge("last_run_seconds", nil)
+	metrics.NewTimer(metrics.UpdaterFunc(last.Set)).ObserveDuration()
+	fmt.Println(last.Get() > 0)
+	// Output: true
+}
+
+// A content coding of another module: promcompat.Zstd has zstd.
+func ExampleCompressor() {
+	deflate := metrics.Compressor{Coding: "deflate", New: func() metrics.CompressWriter { return zlib.NewWriter(nil) }}
+	s := metrics.NewSet()
+	h := metrics.NewHandler(metrics.HandlerOptions{Sets: []*metrics.Set{s}, Compressors: []metrics.Compressor{deflate}})
+	page := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept-Encoding", "gzip, deflate")
+	h.ServeHTTP(page, r)
+	fmt.Println(page.Header().Get("Content-Encoding"))
+	// Output: deflate
+}
+
+func ExampleCompressWriter() {
+	var w metrics.CompressWriter = zlib.NewWriter(nil) // and those of compress/gzip, and of zstd encoders
+	w.Reset(io.Discard)
+	fmt.Println(w.Close())
+	// Output: <nil>
 }

@@ -24,9 +24,25 @@ type HandlerOptions struct {
 	CreatedLines        bool   // _created lines in OpenMetrics; protobuf always has the created timestamp
 	MaxRequestsInFlight int    // further scrapes get status 503; 0: 16
 
+	// Compressors are content codings in addition to gzip, such as zstd (promcompat.Zstd). Of
+	// those that a request accepts equally the first is used, and then gzip.
+	Compressors []Compressor
+
 	// WriteExtra writes further families in the format that contentType names, without a
 	// final # EOF. None of them may be one of the sets'. May be nil.
 	WriteExtra func(w io.Writer, contentType string) error
+}
+
+// Compressor is a content coding of responses.
+type Compressor struct {
+	Coding string                // as in Accept-Encoding, such as "zstd"
+	New    func() CompressWriter // returns a writer, which is reset before each use and reused
+}
+
+// CompressWriter compresses to the writer of its last Reset. Close writes what is left.
+type CompressWriter interface {
+	io.WriteCloser
+	Reset(w io.Writer)
 }
 
 // Handler returns a handler of the default set and the registered sets, see NewHandler.
@@ -40,7 +56,8 @@ func (s *Set) Handler() http.Handler { return NewHandler(HandlerOptions{Sets: []
 // NewHandler returns a handler for /metrics. It negotiates the format with the Accept
 // header: text 0.0.4 (also the fallback), text 1.0.0, OpenMetrics 1.0 or protobuf. It
 // escapes UTF-8 names with the requested escaping scheme, by default with underscores,
-// and compresses the response if the request accepts gzip. It responds to GET and HEAD.
+// and compresses the response if the request accepts gzip, or a coding of opts.Compressors.
+// It responds to GET and HEAD.
 //
 // Scrapes of the same format that overlap share one page. A page up to 4 MiB (as sent) is
 // complete before its first byte is sent, so that a failure gets status 500, also one of a
@@ -52,13 +69,18 @@ func NewHandler(opts HandlerOptions) http.Handler {
 		opts.MaxRequestsInFlight = 16
 	}
 	h := &handler{HandlerOptions: opts, types: map[exposition.Form][]string{}}
+	for _, c := range opts.Compressors {
+		h.codings = append(h.codings, &coding{c.Coding, []string{c.Coding}, sync.Pool{New: func() any { return c.New() }}})
+	}
+	h.codings = append(h.codings, &gzipCoding)
 	exposition.Forms(func(f exposition.Form) { h.types[f] = []string{f.ContentType()} })
 	return h
 }
 
 type handler struct {
 	HandlerOptions
-	types map[exposition.Form][]string
+	types   map[exposition.Form][]string
+	codings []*coding // in the order of preference
 
 	mu      sync.Mutex
 	scrapes int           // in flight
@@ -81,7 +103,7 @@ type sharedPage struct {
 
 type pageKey struct {
 	form   exposition.Form
-	zipped bool
+	coding *coding // nil: none
 }
 
 const (
@@ -165,11 +187,8 @@ func (h *handler) unshare(f *sharedPage) bool {
 	return true
 }
 
-// Header values; all responses share these slices, which never change.
-var (
-	varyHeader = []string{"Accept, Accept-Encoding"}
-	gzipHeader = []string{"gzip"}
-)
+// varyHeader is a header value; all responses share it, and it never changes.
+var varyHeader = []string{"Accept, Accept-Encoding"}
 
 // ServeHTTP responds to GET and HEAD.
 func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
@@ -179,7 +198,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		http.Error(w, "only GET and HEAD", http.StatusMethodNotAllowed)
 		return
 	}
-	key := pageKey{exposition.Negotiate(req.Header["Accept"]), acceptsGzip(req.Header["Accept-Encoding"])}
+	key := pageKey{exposition.Negotiate(req.Header["Accept"]), h.accepted(req.Header["Accept-Encoding"])}
 	if req.Method != http.MethodHead {
 		f, first := h.join(key)
 		if f == nil {
@@ -214,8 +233,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 func (h *handler) head(header http.Header, key pageKey) {
 	header["Content-Type"] = h.types[key.form]
 	header["Vary"] = varyHeader
-	if key.zipped {
-		header["Content-Encoding"] = gzipHeader
+	if key.coding != nil {
+		header["Content-Encoding"] = key.coding.header
 	}
 }
 
@@ -267,16 +286,16 @@ func (h *handler) render(f *sharedPage) {
 		h.mu.Unlock()
 		f.done.Unlock()
 	}()
-	if !f.key.zipped {
+	if f.key.coding == nil {
 		f.err = h.page(f, f.key.form)
 		return
 	}
-	zw := getGzip(f)
+	zw := f.key.coding.get(f)
 	err := h.page(zw, f.key.form)
 	if e := zw.Close(); err == nil {
 		err = e
 	}
-	putGzip(zw)
+	f.key.coding.put(zw)
 	f.err = err
 }
 
@@ -295,46 +314,68 @@ func (h *handler) page(w io.Writer, form exposition.Form) error {
 	return err
 }
 
-// gzips is a pool of compressors; each has about 1 MiB of memory.
-var gzips sync.Pool
-
 // gzipLevel compresses a page to as many bytes as the default level, 6, does, in half of its time; level 1 takes half of
 // that and leaves a tenth more.
 const gzipLevel = 5
 
-func getGzip(w io.Writer) *gzip.Writer {
-	if zw, ok := gzips.Get().(*gzip.Writer); ok {
-		zw.Reset(w)
-		return zw
-	}
-	zw, _ := gzip.NewWriterLevel(w, gzipLevel) // the level is valid
+// coding is a content coding with a pool of its writers; each may have about 1 MiB of memory.
+type coding struct {
+	name    string
+	header  []string // of responses; it never changes
+	writers sync.Pool
+}
+
+var gzipCoding = coding{"gzip", []string{"gzip"}, sync.Pool{New: func() any {
+	zw, _ := gzip.NewWriterLevel(nil, gzipLevel) // the level is valid
+	return zw
+}}}
+
+// get returns a writer that compresses to w. The caller must put it back after Close.
+func (c *coding) get(w io.Writer) CompressWriter {
+	zw, _ := c.writers.Get().(CompressWriter) // it has no others
+	zw.Reset(w)
 	return zw
 }
 
-func putGzip(zw *gzip.Writer) {
+func (c *coding) put(zw CompressWriter) {
 	zw.Reset(io.Discard) // drops the reference to the writer
-	gzips.Put(zw)
+	c.writers.Put(zw)
 }
 
-// acceptsGzip reports whether Accept-Encoding has gzip, or else *, with a quality above
-// zero.
-func acceptsGzip(headers []string) bool {
-	anything := false
+// accepted returns the coding with the highest quality in Accept-Encoding, the first of
+// equals; nil if there is none.
+func (h *handler) accepted(headers []string) *coding {
+	var best *coding
+	highest := 0.0
+	for _, c := range h.codings {
+		if q := qualityOf(headers, c.name); q > highest {
+			best, highest = c, q
+		}
+	}
+	return best
+}
+
+// qualityOf returns the quality of a coding, 0 if it is not accepted. Accept-Encoding * accepts
+// gzip only, which every client knows.
+func qualityOf(headers []string, coding string) float64 {
+	anything := 0.0
 	for _, header := range headers {
 		for header != "" {
-			var coding string
-			coding, header, _ = strings.Cut(header, ",")
-			name, parameters, _ := strings.Cut(coding, ";")
-			accepted := true
+			var one string
+			one, header, _ = strings.Cut(header, ",")
+			name, parameters, _ := strings.Cut(one, ";")
+			quality := 1.0
 			if q, ok := strings.CutPrefix(strings.TrimSpace(parameters), "q="); ok {
-				quality, err := strconv.ParseFloat(q, 64)
-				accepted = err == nil && quality > 0
+				var err error
+				if quality, err = strconv.ParseFloat(q, 64); err != nil {
+					quality = 0
+				}
 			}
 			switch name = strings.TrimSpace(name); {
-			case strings.EqualFold(name, "gzip"):
-				return accepted
-			case name == "*":
-				anything = accepted
+			case strings.EqualFold(name, coding):
+				return quality
+			case name == "*" && coding == gzipCoding.name:
+				anything = quality
 			}
 		}
 	}

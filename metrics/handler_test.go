@@ -320,3 +320,42 @@ func TestHandler_WithoutSetsHasTheRegisteredOnes(t *testing.T) {
 		}
 	}
 }
+
+// marked is a content coding that only marks what it compresses.
+type marked struct {
+	name string
+	w    io.Writer
+}
+
+func (m *marked) Reset(w io.Writer)           { m.w = w }
+func (m *marked) Write(p []byte) (int, error) { return m.w.Write(p) }
+func (m *marked) Close() error                { _, err := io.WriteString(m.w, m.name); return err }
+
+func TestHandler_CompressorsPrecedeGzipIfTheRequestAcceptsThem(t *testing.T) {
+	s := NewSet()
+	s.NewGauge("g", nil)
+	made := 0
+	compressor := func(name string) Compressor {
+		return Compressor{name, func() CompressWriter { made++; return &marked{name: name} }}
+	}
+	h := NewHandler(HandlerOptions{Sets: []*Set{s}, Compressors: []Compressor{compressor("zstd"), compressor("br")}})
+	for accept, want := range map[string]string{
+		"zstd": "zstd", "gzip, zstd": "zstd", "br, zstd": "zstd", "zstd;q=0.5, gzip": "gzip", "zstd;q=0, br": "br", "gzip;q=0.1, ZSTD;q=0.2": "zstd",
+		"*": "gzip", "": "", "identity": "", "zstd;q=x": "",
+	} {
+		w := get(h, "", accept)
+		if got := w.Header().Get("Content-Encoding"); got != want || w.Header().Get("Vary") != "Accept, Accept-Encoding" {
+			t.Errorf("%q: coding %q, want %q", accept, got, want)
+		}
+		if body := w.Body.String(); want != "gzip" && body != "g 0\n"+want {
+			t.Errorf("%q: %q", accept, body)
+		}
+	}
+	if made > 8 && !raceEnabled {
+		t.Errorf("%d writers were made", made)
+	}
+	s.RegisterCollector(func(*Sink) error { return errors.New("no more") })
+	if w := get(h, "", "zstd"); w.Code != 500 || w.Header().Get("Content-Encoding") != "" || !strings.Contains(w.Body.String(), "no more") || strings.Contains(w.Body.String(), "zstd") {
+		t.Errorf("an error is status %d, %q: %s", w.Code, w.Header().Get("Content-Encoding"), w.Body)
+	}
+}

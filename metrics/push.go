@@ -232,10 +232,10 @@ func (p *pusher) push(ctx context.Context, writeMetrics func(w io.Writer)) error
 	}
 	if !p.options.DisableCompression {
 		var zipped bytes.Buffer
-		zw := getGzip(&zipped)
+		zw := gzipCoding.get(&zipped)
 		_, _ = zw.Write(body) // a bytes.Buffer returns no errors
 		_ = zw.Close()
-		putGzip(zw)
+		gzipCoding.put(zw)
 		body = zipped.Bytes()
 	}
 	return p.sendCounted(ctx, body)

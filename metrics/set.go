@@ -47,7 +47,9 @@ func (s *Set) GetOrCreateFloatCounter(name string) *FloatCounter {
 // that another library counts. f must never decrease, except when it starts again, and be
 // safe for concurrent calls. If f panics during a scrape, the page has no line of this counter.
 func (s *Set) NewCounterFunc(name string, f func() float64) *CounterFunc {
-	return register(s, &CounterFunc{named: named{s.fullName(name)}, callback: f})
+	c := &CounterFunc{called{named: named{s.fullName(name)}}}
+	c.SetFunc(f)
+	return register(s, c)
 }
 
 // NewGauge registers a new gauge. f returns the value at each scrape; if f is nil, the

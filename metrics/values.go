@@ -116,26 +116,56 @@ func (fc *FloatCounter) read(m *exposition.Metric) bool {
 }
 
 // CounterFunc is a counter whose value a callback returns at every scrape.
-type CounterFunc struct {
-	named
-	callback func() float64
-}
-
-// Get returns the result of the callback.
-func (c *CounterFunc) Get() float64 { return c.callback() }
+type CounterFunc struct{ called }
 
 func (c *CounterFunc) typeName() string { return "counter" }
 
-func (c *CounterFunc) appendTo(dst []byte) []byte {
-	if v := 0.0; safeCall(c.name, c.callback, &v) {
+func (c *CounterFunc) read(m *exposition.Metric) bool { return c.readAs(exposition.Counter, m) }
+
+// GaugeFunc is a gauge of a GaugeFuncVec: its value is what a callback returns at every scrape.
+// A single gauge with a callback is one of NewGauge.
+type GaugeFunc struct{ called }
+
+func (g *GaugeFunc) typeName() string { return "gauge" }
+
+func (g *GaugeFunc) read(m *exposition.Metric) bool { return g.readAs(exposition.Gauge, m) }
+
+// called is a metric with a callback.
+type called struct {
+	named
+	callback atomic.Pointer[func() float64]
+}
+
+// SetFunc replaces the callback, which must be safe for concurrent calls. Without one, as a new
+// member of a vector is, or with nil, the metric has no line.
+func (c *called) SetFunc(f func() float64) {
+	if f == nil {
+		c.callback.Store(nil)
+		return
+	}
+	c.callback.Store(&f)
+}
+
+// Get returns the result of the callback, 0 without one.
+func (c *called) Get() float64 {
+	if f := c.callback.Load(); f != nil {
+		return (*f)()
+	}
+	return 0
+}
+
+func (c *called) appendTo(dst []byte) []byte {
+	v, f := 0.0, c.callback.Load()
+	if f != nil && safeCall(c.name, *f, &v) {
 		return appendNumber(dst, c.name, v)
 	}
 	return dst
 }
 
-func (c *CounterFunc) read(m *exposition.Metric) bool {
-	m.Reset(exposition.Counter)
-	return safeCall(c.name, c.callback, &m.Value)
+func (c *called) readAs(t exposition.Type, m *exposition.Metric) bool {
+	m.Reset(t)
+	f := c.callback.Load()
+	return f != nil && safeCall(c.name, *f, &m.Value)
 }
 
 // Gauge is a value that goes up and down, or the result of a callback at every scrape.

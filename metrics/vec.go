@@ -55,6 +55,8 @@ type (
 	HistogramVec           = Vec[*Histogram]
 	PrometheusHistogramVec = Vec[*PrometheusHistogram]
 	SummaryVec             = Vec[*Summary]
+	CounterFuncVec         = Vec[*CounterFunc]
+	GaugeFuncVec           = Vec[*GaugeFunc]
 )
 
 // DefaultMaxSeries is the default limit of members of a vector, see Vec.Limit.
@@ -115,6 +117,32 @@ func NewNativeHistogramVec(name, help string, o NativeHistogramOptions, labels .
 // NewSummaryVec returns a new vector of summaries in the default set.
 func NewSummaryVec(name, help string, labels ...string) *SummaryVec {
 	return defaultSet.NewSummaryVec(name, help, labels...)
+}
+
+// NewCounterFuncVec returns a new vector of counters with callbacks in the default set, see
+// Set.NewCounterFuncVec.
+func NewCounterFuncVec(name, help string, labels ...string) *CounterFuncVec {
+	return defaultSet.NewCounterFuncVec(name, help, labels...)
+}
+
+// NewGaugeFuncVec returns a new vector of gauges with callbacks in the default set, see
+// Set.NewGaugeFuncVec.
+func NewGaugeFuncVec(name, help string, labels ...string) *GaugeFuncVec {
+	return defaultSet.NewGaugeFuncVec(name, help, labels...)
+}
+
+// NewCounterFuncVec returns a new vector of counters with callbacks, which SetFunc sets:
+//
+//	parsed.With("mail").SetFunc(func() float64 { return float64(mail.Parsed()) })
+//
+// Delete the member when what it measures ends: the callback is called until then.
+func (s *Set) NewCounterFuncVec(name, help string, labels ...string) *CounterFuncVec {
+	return newVec(s, name, help, labels, func(name string) *CounterFunc { return &CounterFunc{called{named: named{name}}} })
+}
+
+// NewGaugeFuncVec returns a new vector of gauges with callbacks, see NewCounterFuncVec.
+func (s *Set) NewGaugeFuncVec(name, help string, labels ...string) *GaugeFuncVec {
+	return newVec(s, name, help, labels, func(name string) *GaugeFunc { return &GaugeFunc{called{named: named{name}}} })
 }
 
 // NewCounterVec returns a new vector of counters.

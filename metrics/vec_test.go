@@ -241,3 +241,35 @@ func TestVec_AcceptsUTF8Names(t *testing.T) {
 		}
 	}
 }
+
+// A member has a line once it has a callback, and until it is deleted.
+func TestVec_CallbacksOfMembers(t *testing.T) {
+	s := NewSet()
+	queued := s.NewGaugeFuncVec("queued_jobs", "Jobs that wait.", "queue")
+	parsed := s.NewCounterFuncVec("parsed_total", "Lines.", "queue")
+	n := 0.0
+	queued.With("mail").SetFunc(func() float64 { n++; return n })
+	queued.With("none") // no callback yet
+	queued.With("broken").SetFunc(func() float64 { panic("boom") })
+	parsed.With("mail").SetFunc(func() float64 { return 7 })
+	for _, c := range []struct{ accept, want string }{
+		{"", "# HELP parsed_total Lines.\n# TYPE parsed_total counter\nparsed_total{queue=\"mail\"} 7\n" +
+			"# HELP queued_jobs Jobs that wait.\n# TYPE queued_jobs gauge\nqueued_jobs{queue=\"mail\"} 1\n"},
+		{openMetricsAccept, "# HELP queued_jobs Jobs that wait.\n# TYPE queued_jobs gauge\nqueued_jobs{queue=\"mail\"} 2.0\n# EOF\n"},
+	} {
+		if _, page := pageOf(s, c.accept); !strings.HasSuffix(page, c.want) {
+			t.Errorf("accept %q:\n%s", c.accept, page)
+		}
+	}
+	queued.With("mail").SetFunc(func() float64 { return -1 }) // replaces the one before
+	parsed.With("mail").SetFunc(nil)
+	if got := queued.With("mail").Get(); got != -1 || parsed.With("mail").Get() != 0 {
+		t.Error(got)
+	}
+	if _, page := pageOf(s, ""); !strings.HasSuffix(page, "queued_jobs{queue=\"mail\"} -1\n") || strings.Contains(page, "parsed_total{") {
+		t.Error(page)
+	}
+	if queued.Delete("mail"); s.UnregisterMetric(`queued_jobs{queue="mail"}`) {
+		t.Error("the member is still registered")
+	}
+}

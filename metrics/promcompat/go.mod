@@ -4,6 +4,7 @@ go 1.26.0
 
 require (
 	github.com/ferula-io/ferula/metrics v0.0.0
+	github.com/klauspost/compress v1.20.1
 	github.com/prometheus/client_golang v1.25.0
 	github.com/prometheus/client_model v0.6.3
 	github.com/prometheus/common v0.72.1

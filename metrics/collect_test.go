@@ -27,8 +27,6 @@ func sortedLines(page string) string {
 	return strings.Join(slices.Sorted(strings.Lines(page)), "")
 }
 
-const openMetricsAccept = "application/openmetrics-text;version=1.0.0"
-
 var (
 	readsDesc    = NewDesc("disk_reads_total", "Reads.", "device")
 	roomDesc     = NewDesc("room_celsius", "Temperature.", "room")
@@ -82,7 +80,7 @@ sizes_bytes_count{kind="a"} 3
 # TYPE z_gauge gauge
 z_gauge 2
 `,
-		openMetricsAccept: `# HELP disk_reads Reads.
+		acceptOpenMetrics: `# HELP disk_reads Reads.
 # TYPE disk_reads counter
 disk_reads_total{device="ram"} 1.0
 disk_reads_total{device="sda"} 1e+09
@@ -231,7 +229,7 @@ func TestRegisterCollector_MistakesFailTheScrapeAndNameTheMetric(t *testing.T) {
 			s.RegisterCollector(func(sink *Sink) error { sink.Gauge(roomDesc, 1, "valid"); return nil })
 			s.RegisterCollector(c.collect)
 			for range 2 { // the second scrape reuses what the first has kept
-				for _, accept := range []string{"", openMetricsAccept} {
+				for _, accept := range []string{"", acceptOpenMetrics} {
 					if status, page := pageOf(s, accept); status != http.StatusInternalServerError || !strings.Contains(page, c.want) {
 						t.Errorf("accept %q: status %d: %s", accept, status, page)
 					}
@@ -347,7 +345,7 @@ func TestRegisterCollector_ConcurrentUse(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for i := range 10 {
-				if status, page := pageOf(s, []string{"", openMetricsAccept}[i%2]); status != http.StatusOK || strings.Count(page, "_count{") != 200 {
+				if status, page := pageOf(s, []string{"", acceptOpenMetrics}[i%2]); status != http.StatusOK || strings.Count(page, "_count{") != 200 {
 					t.Errorf("status %d, %d histograms", status, strings.Count(page, "_count{"))
 				}
 			}
@@ -389,7 +387,7 @@ func TestRegisterCollector_ScrapeDoesNotAllocate(t *testing.T) {
 	if n := testing.AllocsPerRun(20, func() { s.WritePrometheus(io.Discard) }); n != 0 {
 		t.Errorf("%v allocations of WritePrometheus", n)
 	}
-	for _, accept := range []string{"", openMetricsAccept, "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"} {
+	for _, accept := range []string{"", acceptOpenMetrics, "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"} {
 		h, w := s.Handler(), &discard{header: http.Header{}}
 		r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 		r.Header.Set("Accept", accept)

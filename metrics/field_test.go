@@ -465,3 +465,59 @@ func TestSet_VectorsAreThereBeforeTheirMembers(t *testing.T) {
 		t.Errorf("a member was made: %s", got)
 	}
 }
+
+// A counter that starts again is recognised by its created timestamp.
+func TestHandler_ResetIsTheCreatedTime(t *testing.T) {
+	s := NewSet()
+	classic, ranges := s.NewPrometheusHistogram("classic"), s.NewHistogram("ranges")
+	s.mu.Lock()
+	for i := range s.metrics {
+		s.metrics[i].createdMS = 1000 // registered long ago
+	}
+	s.mu.Unlock()
+	created := func() (page string, old int) {
+		w := httptest.NewRecorder()
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Accept", acceptOpenMetrics)
+		NewHandler(HandlerOptions{Sets: []*Set{s}, CreatedLines: true, LeBuckets: true}).ServeHTTP(w, r)
+		return w.Body.String(), strings.Count(w.Body.String(), "_created 1.0\n")
+	}
+	classic.Update(1)
+	ranges.Update(1)
+	if page, old := created(); old != 2 {
+		t.Errorf("before the reset:\n%s", page)
+	}
+	classic.Reset()
+	ranges.Reset()
+	classic.Update(1)
+	ranges.Update(1)
+	if page, old := created(); old != 0 || strings.Count(page, "_created ") != 2 {
+		t.Errorf("after the reset:\n%s", page)
+	}
+}
+
+// The open files of the process are on the page in every format if the handler has the option.
+func TestHandler_OpenFiles(t *testing.T) {
+	if runtime.GOOS != "linux" {
+		t.Skip("counted on Linux")
+	}
+	for _, option := range []bool{false, true} {
+		for _, accept := range []string{"", acceptOpenMetrics} {
+			w := httptest.NewRecorder()
+			r := httptest.NewRequest(http.MethodGet, "/", nil)
+			r.Header.Set("Accept", accept)
+			NewHandler(HandlerOptions{Sets: []*Set{NewSet()}, OpenFiles: option}).ServeHTTP(w, r)
+			if page := w.Body.String(); strings.Contains(page, "process_open_fds ") != option || strings.Contains(page, "process_max_fds ") != option {
+				t.Errorf("option %v, accept %q:\n%s", option, accept, page)
+			}
+		}
+	}
+}
+
+func TestCollectBuildInfo_HasTheModule(t *testing.T) {
+	s := NewSet()
+	s.RegisterCollector(CollectBuildInfo)
+	if status, page := pageOf(s, ""); status != http.StatusOK || !strings.Contains(page, `go_build_info{checksum="`) || !strings.Contains(page, `",path="`) {
+		t.Errorf("status %d: %s", status, page)
+	}
+}

@@ -19,6 +19,7 @@ import (
 type HandlerOptions struct {
 	Sets                []*Set // nil: the default set and those of RegisterSet
 	ProcessMetrics      bool   // expose the metrics of WriteProcessMetrics as well
+	OpenFiles           bool   // expose those of WriteFDMetrics as well, process_open_fds and process_max_fds: a scrape lists the open files
 	Metadata            bool   // HELP and TYPE lines in the text formats, regardless of ExposeMetadata; other formats always have them
 	LeBuckets           bool   // NewHistogram's in OpenMetrics and protobuf as histograms with le, see Histogram
 	CreatedLines        bool   // _created lines in OpenMetrics; protobuf always has the created timestamp

@@ -32,6 +32,7 @@ type Histogram struct {
 	lower, upper uint64
 	count        uint64
 	sum          float64
+	resetMS      int64  // the time of the last Reset; 0: none
 	bucketPrefix string // name_bucket{labels,vmrange="
 	sumPrefix    string
 	countPrefix  string
@@ -84,7 +85,7 @@ func (h *Histogram) Update(v float64) {
 // UpdateDuration counts the seconds since start.
 func (h *Histogram) UpdateDuration(start time.Time) { h.Update(time.Since(start).Seconds()) }
 
-// Reset removes all values.
+// Reset removes all values. The created timestamp is the time of the reset from then on.
 func (h *Histogram) Reset() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -93,7 +94,7 @@ func (h *Histogram) Reset() {
 			*d = decade{}
 		}
 	}
-	h.lower, h.upper, h.count, h.sum = 0, 0, 0, 0
+	h.lower, h.upper, h.count, h.sum, h.resetMS = 0, 0, 0, 0, time.Now().UnixMilli()
 }
 
 // Merge adds the values of src. It never holds both locks at once, so that concurrent
@@ -183,7 +184,7 @@ func (h *Histogram) read(m *exposition.Metric) bool {
 		return h.count > 0
 	}
 	m.Reset(exposition.Histogram)
-	m.Count, m.Sum = h.count, h.sum
+	m.Count, m.Sum, m.CreatedMS = h.count, h.sum, h.resetMS
 	ranges.once.Do(ranges.fill)
 	upTo := h.lower
 	m.Buckets = append(m.Buckets, exposition.Bucket{Upper: ranges.bounds[0], Count: upTo})

@@ -36,6 +36,7 @@ type PrometheusHistogram struct {
 	buckets []uint64 // one for each bound, and one for values above
 	count   uint64
 	sum     float64
+	resetMS int64 // the time of the last Reset; 0: none
 
 	native   *native.Buckets // nil for a classic histogram
 	examples []exemplar      // one for each bucket; nil without exemplars
@@ -145,11 +146,11 @@ func (h *PrometheusHistogram) UpdateDuration(start time.Time) {
 	h.Update(time.Since(start).Seconds())
 }
 
-// Reset removes all values.
+// Reset removes all values. The created timestamp is the time of the reset from then on.
 func (h *PrometheusHistogram) Reset() {
 	h.mu.Lock()
 	clear(h.buckets)
-	h.count, h.sum = 0, 0
+	h.count, h.sum, h.resetMS = 0, 0, time.Now().UnixMilli()
 	h.examples = nil
 	if h.native != nil {
 		h.native.Reset()
@@ -175,7 +176,7 @@ func (h *PrometheusHistogram) read(m *exposition.Metric) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	m.Reset(exposition.Histogram)
-	m.Count, m.Sum = h.count, h.sum
+	m.Count, m.Sum, m.CreatedMS = h.count, h.sum, h.resetMS
 	upToHere := uint64(0)
 	for i, n := range h.buckets {
 		upToHere += n

@@ -77,7 +77,7 @@ func (r *renderer) render(w io.Writer, form exposition.Form, o *HandlerOptions) 
 		r.sets = append(r.sets, &pushSet)
 	}
 	if form.Strict() {
-		return r.renderFamilies(w, own, o.ProcessMetrics)
+		return r.renderFamilies(w, own, o)
 	}
 	return r.renderText(w, own, o)
 }
@@ -92,9 +92,13 @@ func (r *renderer) renderText(w io.Writer, own int, o *HandlerOptions) error {
 		r.extra.described = o.Metadata || exposeMetadata.Load()
 		r.extra.appendGoMetrics()
 		r.extra.appendProcMetrics()
-		if err := r.extra.flush(w); err != nil {
-			return err
-		}
+	}
+	if o.OpenFiles {
+		r.extra.described = o.Metadata || exposeMetadata.Load()
+		r.extra.appendFDMetrics()
+	}
+	if err := r.extra.flush(w); err != nil {
+		return err
 	}
 	for _, s := range r.sets[:own] {
 		s.runWriters(&r.names)
@@ -140,14 +144,17 @@ func (r *renderer) renderTextSets(w io.Writer, described bool) error {
 }
 
 // renderFamilies writes OpenMetrics or protobuf, which need whole families with a type.
-func (r *renderer) renderFamilies(w io.Writer, own int, processMetrics bool) error {
+func (r *renderer) renderFamilies(w io.Writer, own int, o *HandlerOptions) error {
 	if err := r.renderFamilySets(w); err != nil {
 		return err
 	}
 	r.extra.described = true
-	if processMetrics {
+	if o.ProcessMetrics {
 		r.extra.appendGoMetrics()
 		r.extra.appendProcMetrics()
+	}
+	if o.OpenFiles {
+		r.extra.appendFDMetrics()
 	}
 	for _, s := range r.sets[:own] {
 		s.runWriters(&r.extra)
@@ -206,7 +213,7 @@ func (r *renderer) renderFamilySets(w io.Writer) error {
 		}
 		last = name
 		_, labels := exposition.Split(name)
-		if r.m.Labels = append(r.m.Labels, labels...); m.createdMS != 0 {
+		if r.m.Labels = append(r.m.Labels, labels...); r.m.CreatedMS == 0 { // else it is that of the last reset
 			r.m.CreatedMS = m.createdMS
 		}
 		if kind == exposition.Ranges {

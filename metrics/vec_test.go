@@ -255,7 +255,7 @@ func TestVec_CallbacksOfMembers(t *testing.T) {
 	for _, c := range []struct{ accept, want string }{
 		{"", "# HELP parsed_total Lines.\n# TYPE parsed_total counter\nparsed_total{queue=\"mail\"} 7\n" +
 			"# HELP queued_jobs Jobs that wait.\n# TYPE queued_jobs gauge\nqueued_jobs{queue=\"mail\"} 1\n"},
-		{openMetricsAccept, "# HELP queued_jobs Jobs that wait.\n# TYPE queued_jobs gauge\nqueued_jobs{queue=\"mail\"} 2.0\n# EOF\n"},
+		{acceptOpenMetrics, "# HELP queued_jobs Jobs that wait.\n# TYPE queued_jobs gauge\nqueued_jobs{queue=\"mail\"} 2.0\n# EOF\n"},
 	} {
 		if _, page := pageOf(s, c.accept); !strings.HasSuffix(page, c.want) {
 			t.Errorf("accept %q:\n%s", c.accept, page)

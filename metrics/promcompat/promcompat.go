@@ -35,7 +35,7 @@ import (
 // Handler returns a handler for /metrics that exposes the sets of opts and, after them, the
 // families of g, in the format that the scraper requests. A family that both have, and an
 // error of g, fail the scrape with status 500, as promhttp does by default. With
-// opts.ProcessMetrics, g must not have collectors of the process and the Go runtime.
+// opts.ProcessMetrics or opts.OpenFiles, g must not have collectors of the process and the Go runtime.
 func Handler(g prometheus.Gatherer, opts metrics.HandlerOptions) http.Handler {
 	own := writeExtra(g, opts)
 	if extra := opts.WriteExtra; extra != nil {
@@ -53,10 +53,7 @@ func Handler(g prometheus.Gatherer, opts metrics.HandlerOptions) http.Handler {
 
 // writeExtra returns a function for HandlerOptions.WriteExtra that writes the families of g.
 func writeExtra(g prometheus.Gatherer, opts metrics.HandlerOptions) func(w io.Writer, contentType string) error {
-	process := map[string]bool{}
-	if opts.ProcessMetrics {
-		process = processFamilies()
-	}
+	process := processFamilies(opts)
 	return func(w io.Writer, contentType string) error {
 		families, err := g.Gather()
 		if err != nil {
@@ -89,10 +86,15 @@ func writeExtra(g prometheus.Gatherer, opts metrics.HandlerOptions) func(w io.Wr
 	}
 }
 
-// processFamilies returns the families of HandlerOptions.ProcessMetrics.
-func processFamilies() map[string]bool {
+// processFamilies returns the families of ProcessMetrics and OpenFiles.
+func processFamilies(opts metrics.HandlerOptions) map[string]bool {
 	var page bytes.Buffer
-	metrics.WriteProcessMetrics(&page)
+	if opts.ProcessMetrics {
+		metrics.WriteProcessMetrics(&page)
+	}
+	if opts.OpenFiles {
+		metrics.WriteFDMetrics(&page)
+	}
 	names := map[string]bool{}
 	for line := range strings.Lines(page.String()) {
 		if name := line[:strings.IndexAny(line, "{ \n")]; name != "#" {

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// pageOf returns the status and the page of a handler.
-func pageOf(s *Set, accept string) (int, string) {
+// scraped returns the status and the page of a handler.
+func scraped(s *Set, accept string) (int, string) {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	r.Header.Set("Accept", accept)
@@ -49,7 +49,7 @@ func TestRegisterCollector_MetricsAreAmongThoseOfTheSetInAllFormats(t *testing.T
 	s := NewSet()
 	s.NewGauge("e_gauge", nil).Set(1)
 	s.NewGauge("z_gauge", nil).Set(2)
-	s.NewCounter(`disk_reads_total{device="ram"}`).Inc()
+	s.NewCounterVec("disk_reads_total", "Reads.", "device").With("ram").Inc()
 	s.RegisterCollector(collectAll)
 	for name, want := range map[string]string{
 		"": `# HELP disk_reads_total Reads.
@@ -109,7 +109,7 @@ z_gauge 2.0
 # EOF
 `,
 	} {
-		status, page := pageOf(s, name)
+		status, page := scraped(s, name)
 		var kept []string
 		for line := range strings.Lines(page) { // the created time of the registered counter, and the other family
 			if !strings.Contains(line, `disk_reads_created{device="ram"}`) && !strings.Contains(line, "http_requests") {
@@ -123,7 +123,7 @@ z_gauge 2.0
 			t.Errorf("accept %q: names are not escaped:\n%s", name, page)
 		}
 	}
-	if _, page := pageOf(s, "text/plain;version=1.0.0;escaping=allow-utf-8"); !strings.Contains(page, `{"http.requests","http.method"="GET"} -3`) {
+	if _, page := scraped(s, "text/plain;version=1.0.0;escaping=allow-utf-8"); !strings.Contains(page, `{"http.requests","http.method"="GET"} -3`) {
 		t.Errorf("names are not quoted:\n%s", page)
 	}
 }
@@ -170,7 +170,7 @@ func TestRegisterCollector_HasPrefixAndLabelsOfTheSet(t *testing.T) {
 		sink.Gauge(NewDesc("down", "", "env"), 1, "x")
 		return nil
 	})
-	if status, page := pageOf(s, ""); status != http.StatusInternalServerError || !strings.Contains(page, `family "down" has the label env, as its set has`) {
+	if status, page := scraped(s, ""); status != http.StatusInternalServerError || !strings.Contains(page, `family "down" has the label env, as its set has`) {
 		t.Errorf("status %d: %s", status, page)
 	}
 }
@@ -182,17 +182,17 @@ func TestRegisterCollector_MistakesFailTheScrapeAndNameTheMetric(t *testing.T) {
 		collect func(*Sink) error
 		want    string
 	}{
-		"error":             {func(*Sink) error { return errors.New("disk is gone") }, "disk is gone"},
-		"panic":             {func(*Sink) error { panic("boom") }, "a collector panicked: boom"},
-		"duplicate":         {func(s *Sink) error { s.Gauge(x, 1, "a"); s.Gauge(x, 2, "a"); return nil }, `metric x{l="a"} was collected before`},
+		"error":              {func(*Sink) error { return errors.New("disk is gone") }, "disk is gone"},
+		"panic":              {func(*Sink) error { panic("boom") }, "a collector panicked: boom"},
+		"duplicate":          {func(s *Sink) error { s.Gauge(x, 1, "a"); s.Gauge(x, 2, "a"); return nil }, `metric x{l="a"} was collected before`},
 		"equal after U+FFFD": {func(s *Sink) error { s.Gauge(x, 1, "\xff"); s.Gauge(x, 2, "\uFFFD"); return nil }, "was collected before"},
-		"label count":       {func(s *Sink) error { s.Gauge(x, 1); return nil }, `family "x" has 1 labels; got 0 values`},
-		"two types":         {func(s *Sink) error { s.Gauge(x, 1, "a"); s.Counter(x, 1, "b"); return nil }, `metric x{l="b"} is a counter, its family a gauge`},
-		"two helps":         {func(s *Sink) error { s.Gauge(x, 1, "a"); s.Gauge(NewDesc("x", "Other."), 1); return nil }, `has the help "Help.", its family "Other."`},
-		"registered":        {func(s *Sink) error { s.Gauge(NewDesc("g", ""), 1); return nil }, "metric g is registered in the set"},
-		"registered type":   {func(s *Sink) error { s.Counter(NewDesc("g", "", "l"), 1, "a"); return nil }, `metric g{l="a"} is a counter, its family in the set a gauge`},
-		"vmrange":           {func(s *Sink) error { s.Untyped(NewDesc("ranges", "", "l"), 1, "a"); return nil }, "its family in the set a vmrange histogram"},
-		"suffix":            {func(s *Sink) error { s.Gauge(NewDesc("h_count", ""), 1); return nil }, "metric h_count has the name of lines of the histogram h"},
+		"label count":        {func(s *Sink) error { s.Gauge(x, 1); return nil }, `family "x" has 1 labels; got 0 values`},
+		"two types":          {func(s *Sink) error { s.Gauge(x, 1, "a"); s.Counter(x, 1, "b"); return nil }, `metric x{l="b"} is a counter, its family a gauge`},
+		"two helps":          {func(s *Sink) error { s.Gauge(x, 1, "a"); s.Gauge(NewDesc("x", "Other."), 1); return nil }, `has the help "Help.", its family "Other."`},
+		"registered":         {func(s *Sink) error { s.Gauge(NewDesc("g", ""), 1); return nil }, "metric g is registered in the set"},
+		"registered type":    {func(s *Sink) error { s.Counter(NewDesc("g", "", "l"), 1, "a"); return nil }, `metric g{l="a"} is a counter, its family in the set a gauge`},
+		"vmrange":            {func(s *Sink) error { s.Untyped(NewDesc("ranges", "", "l"), 1, "a"); return nil }, "its family in the set a vmrange histogram"},
+		"suffix":             {func(s *Sink) error { s.Gauge(NewDesc("h_count", ""), 1); return nil }, "metric h_count has the name of lines of the histogram h"},
 		"suffix of ours": {func(s *Sink) error { s.Summary(NewDesc("part", ""), 1, 1, nil); return nil },
 			"metric part has lines with the name of the registered family part_sum"},
 		"suffix of both": {func(s *Sink) error {
@@ -200,17 +200,17 @@ func TestRegisterCollector_MistakesFailTheScrapeAndNameTheMetric(t *testing.T) {
 			s.Gauge(NewDesc("y_count", ""), 1)
 			return nil
 		}, "metric y_count has the name of lines of the summary y"},
-		"no name":        {func(s *Sink) error { s.Gauge(NewDesc("", ""), 1); return nil }, `family "" has an invalid name`},
-		"name":           {func(s *Sink) error { s.Gauge(NewDesc("\xff", ""), 1); return nil }, `family "\xff" has an invalid name`},
-		"label":          {func(s *Sink) error { s.Gauge(NewDesc("x", "", ""), 1, "a"); return nil }, `family "x": label "" is not valid`},
-		"label twice":    {func(s *Sink) error { s.Gauge(NewDesc("x", "", "a", "a"), 1, "1", "2"); return nil }, `family "x": label "a" is there twice`},
-		"le":             {func(s *Sink) error { s.Histogram(NewDesc("x", "", "le"), 1, 1, nil, "a"); return nil }, `family "x": the label le`},
-		"bounds":         {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{2, 1}, {1, 1}}, "a"); return nil }, `family "x": bound 1 of a bucket is not above`},
-		"counts":         {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{1, 2}, {2, 1}}, "a"); return nil }, "has 1 values, fewer than"},
-		"count":          {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{1, 3}}, "a"); return nil }, "the bucket of 1 has 3 values of 2"},
-		"quantiles":      {func(s *Sink) error { s.Summary(x, 2, 1, []Quantile{{1.5, 3}}, "a"); return nil }, "quantile 1.5 is outside"},
-		"native":         {func(s *Sink) error { s.Gauge(x, 1, "a").Native(NativeBuckets{}); return nil }, `metric x{l="a"} is no histogram`},
-		"native schema":  {func(s *Sink) error { s.Histogram(x, 1, 1, nil, "a").Native(NativeBuckets{Schema: 9}); return nil }, "schema 9"},
+		"no name":       {func(s *Sink) error { s.Gauge(NewDesc("", ""), 1); return nil }, `family "" has an invalid name`},
+		"name":          {func(s *Sink) error { s.Gauge(NewDesc("\xff", ""), 1); return nil }, `family "\xff" has an invalid name`},
+		"label":         {func(s *Sink) error { s.Gauge(NewDesc("x", "", ""), 1, "a"); return nil }, `family "x": label "" is not valid`},
+		"label twice":   {func(s *Sink) error { s.Gauge(NewDesc("x", "", "a", "a"), 1, "1", "2"); return nil }, `family "x": label "a" is there twice`},
+		"le":            {func(s *Sink) error { s.Histogram(NewDesc("x", "", "le"), 1, 1, nil, "a"); return nil }, `family "x": the label le`},
+		"bounds":        {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{2, 1}, {1, 1}}, "a"); return nil }, `family "x": bound 1 of a bucket is not above`},
+		"counts":        {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{1, 2}, {2, 1}}, "a"); return nil }, "has 1 values, fewer than"},
+		"count":         {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{1, 3}}, "a"); return nil }, "the bucket of 1 has 3 values of 2"},
+		"quantiles":     {func(s *Sink) error { s.Summary(x, 2, 1, []Quantile{{1.5, 3}}, "a"); return nil }, "quantile 1.5 is outside"},
+		"native":        {func(s *Sink) error { s.Gauge(x, 1, "a").Native(NativeBuckets{}); return nil }, `metric x{l="a"} is no histogram`},
+		"native schema": {func(s *Sink) error { s.Histogram(x, 1, 1, nil, "a").Native(NativeBuckets{Schema: 9}); return nil }, "schema 9"},
 		"native indexes": {func(s *Sink) error {
 			s.Histogram(x, 9, 1, nil, "a").Native(NativeBuckets{Positive: []NativeBucket{{1, 1}, {1, 1}}})
 			return nil
@@ -230,7 +230,7 @@ func TestRegisterCollector_MistakesFailTheScrapeAndNameTheMetric(t *testing.T) {
 			s.RegisterCollector(c.collect)
 			for range 2 { // the second scrape reuses what the first has kept
 				for _, accept := range []string{"", acceptOpenMetrics} {
-					if status, page := pageOf(s, accept); status != http.StatusInternalServerError || !strings.Contains(page, c.want) {
+					if status, page := scraped(s, accept); status != http.StatusInternalServerError || !strings.Contains(page, c.want) {
 						t.Errorf("accept %q: status %d: %s", accept, status, page)
 					}
 				}
@@ -261,7 +261,7 @@ func TestRegisterCollector_ManyErrorsAreCounted(t *testing.T) {
 		}
 		return nil
 	})
-	if _, page := pageOf(s, ""); !strings.Contains(page, "disk 19 is gone\nand 980 more") || strings.Contains(page, "disk 20 ") {
+	if _, page := scraped(s, ""); !strings.Contains(page, "disk 19 is gone\nand 980 more") || strings.Contains(page, "disk 20 ") {
 		t.Error(page)
 	}
 }
@@ -289,7 +289,7 @@ func TestRegisterCollector_SeriesThatAreGoneAreNotKept(t *testing.T) {
 	}
 	unregister()
 	unregister()
-	if status, page := pageOf(s, ""); status != http.StatusOK || page != "" {
+	if status, page := scraped(s, ""); status != http.StatusOK || page != "" {
 		t.Errorf("status %d: %s", status, page)
 	}
 }
@@ -298,7 +298,7 @@ func TestRegisterCollector_UnregisterAllMetricsRemovesIt(t *testing.T) {
 	s := NewSet()
 	s.RegisterCollector(collectAll)
 	s.UnregisterAllMetrics()
-	if _, page := pageOf(s, ""); page != "" {
+	if _, page := scraped(s, ""); page != "" {
 		t.Error(page)
 	}
 }
@@ -345,7 +345,7 @@ func TestRegisterCollector_ConcurrentUse(t *testing.T) {
 		go func() {
 			defer wg.Done()
 			for i := range 10 {
-				if status, page := pageOf(s, []string{"", acceptOpenMetrics}[i%2]); status != http.StatusOK || strings.Count(page, "_count{") != 200 {
+				if status, page := scraped(s, []string{"", acceptOpenMetrics}[i%2]); status != http.StatusOK || strings.Count(page, "_count{") != 200 {
 					t.Errorf("status %d, %d histograms", status, strings.Count(page, "_count{"))
 				}
 			}

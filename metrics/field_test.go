@@ -514,10 +514,10 @@ func TestHandler_OpenFiles(t *testing.T) {
 	}
 }
 
-func TestCollectBuildInfo_HasTheModule(t *testing.T) {
+func TestBuildInfoCollector_HasTheModule(t *testing.T) {
 	s := NewSet()
-	s.RegisterCollector(CollectBuildInfo)
-	if status, page := pageOf(s, ""); status != http.StatusOK || !strings.Contains(page, `go_build_info{checksum="`) || !strings.Contains(page, `",path="`) {
+	s.RegisterCollector(BuildInfoCollector())
+	if status, page := scraped(s, ""); status != http.StatusOK || !strings.Contains(page, `go_build_info{checksum="`) || !strings.Contains(page, `",path="`) {
 		t.Errorf("status %d: %s", status, page)
 	}
 }

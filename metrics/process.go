@@ -187,15 +187,17 @@ func (p *page) runtimeHistogram(name string, h *runtimemetrics.Float64Histogram)
 	p.b = appendUint(p.b, "}", total)
 }
 
-var buildInfoDesc = NewDesc("go_build_info", "Build information about the main Go module.", "checksum", "path", "version")
-
-// CollectBuildInfo is a collector for RegisterCollector: it produces go_build_info, whose labels are
-// the checksum, path and version of the main module, as client_golang's NewBuildInfoCollector does.
-func CollectBuildInfo(sink *Sink) error {
+// BuildInfoCollector returns a collector for RegisterCollector that produces go_build_info, whose
+// labels are the checksum, path and version of the main module, as client_golang's
+// NewBuildInfoCollector does.
+func BuildInfoCollector() func(sink *Sink) error {
+	d := NewDesc("go_build_info", "Build information about the main Go module.", "checksum", "path", "version")
 	checksum, path, version := "unknown", "unknown", "unknown"
 	if info, ok := debug.ReadBuildInfo(); ok {
 		checksum, path, version = info.Main.Sum, info.Main.Path, info.Main.Version
 	}
-	sink.Gauge(buildInfoDesc, 1, checksum, path, version)
-	return nil
+	return func(sink *Sink) error {
+		sink.Gauge(d, 1, checksum, path, version)
+		return nil
+	}
 }

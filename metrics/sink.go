@@ -61,8 +61,8 @@ func NewDesc(name, help string, labels ...string) *Desc {
 type Sink struct {
 	mu       sync.Mutex
 	set      *Set
-	epoch    uint64 // counts scrapes
-	families map[*Desc]*sinkFamily // of this scrape and the one before
+	epoch    uint64                  // counts scrapes
+	families map[*Desc]*sinkFamily   // of this scrape and the one before
 	byName   map[string]*ConstMetric // by full name, of this scrape and the one before
 	seen     int                     // metrics of this scrape
 	seenOf   int                     // families of this scrape

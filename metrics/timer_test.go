@@ -42,7 +42,7 @@ func TestTimer_ExemplarIsThatOfItsBucket(t *testing.T) {
 	timer.start = timer.start.Add(-time.Hour)
 	d := timer.ObserveDurationWithExemplar("trace_id", "abc")
 	NewTimer(s.NewSummary("summary")).ObserveDurationWithExemplar("trace_id", "abc") // has none
-	_, page := pageOf(s, acceptOpenMetrics)
+	_, page := scraped(s, acceptOpenMetrics)
 	if d < time.Hour || !strings.Contains(page, `seconds_bucket{le="10000.0"} 1 # {trace_id="abc"} 36`) || !strings.Contains(page, "summary_count 1\n") {
 		t.Errorf("%s\n%s", d, page)
 	}

@@ -257,7 +257,7 @@ func TestVec_CallbacksOfMembers(t *testing.T) {
 			"# HELP queued_jobs Jobs that wait.\n# TYPE queued_jobs gauge\nqueued_jobs{queue=\"mail\"} 1\n"},
 		{acceptOpenMetrics, "# HELP queued_jobs Jobs that wait.\n# TYPE queued_jobs gauge\nqueued_jobs{queue=\"mail\"} 2.0\n# EOF\n"},
 	} {
-		if _, page := pageOf(s, c.accept); !strings.HasSuffix(page, c.want) {
+		if _, page := scraped(s, c.accept); !strings.HasSuffix(page, c.want) {
 			t.Errorf("accept %q:\n%s", c.accept, page)
 		}
 	}
@@ -266,7 +266,7 @@ func TestVec_CallbacksOfMembers(t *testing.T) {
 	if got := queued.With("mail").Get(); got != -1 || parsed.With("mail").Get() != 0 {
 		t.Error(got)
 	}
-	if _, page := pageOf(s, ""); !strings.HasSuffix(page, "queued_jobs{queue=\"mail\"} -1\n") || strings.Contains(page, "parsed_total{") {
+	if _, page := scraped(s, ""); !strings.HasSuffix(page, "queued_jobs{queue=\"mail\"} -1\n") || strings.Contains(page, "parsed_total{") {
 		t.Error(page)
 	}
 	if queued.Delete("mail"); s.UnregisterMetric(`queued_jobs{queue="mail"}`) {

@@ -30,8 +30,8 @@ type Metric struct {
 	Quantiles   []Quantile
 	Exemplar    Exemplar   // of a counter
 	Exemplars   []Exemplar // of native buckets, in addition to those of Buckets
-	CreatedMS   int64    // 0: unknown
-	TimestampMS int64    // 0: none
+	CreatedMS   int64      // 0: unknown
+	TimestampMS int64      // 0: none
 	Native      Native
 	Ranges      []Range
 	LeBuckets   bool   // of the format: ranges become Buckets with fixed bounds; kept by Reset

@@ -5,10 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/api"
 	"github.com/ferula-io/ferula/internal/hint"
@@ -70,6 +73,9 @@ type queryCommand struct {
 	Engine             string   `name:"query.promql-engine" default:"prometheus" help:"Thanos' choice of the engine; the only supported value is prometheus. See --query.engine."`
 	QueryEngine        string   `name:"query.engine" enum:"columns,prometheus" default:"columns" help:"Engine that evaluates queries (${enum}), with the same results. Expressions that columns does not support are evaluated by Prometheus' engine."`
 	Parallelism        int      `name:"query.parallelism" default:"0" help:"Maximum number of goroutines that evaluate one query. One is its own, the others come from a pool of all queries. 0 means the number of CPUs (GOMAXPROCS)."`
+	SelectorLabels     []string `name:"selector-label" sep:"none" placeholder:"LABEL" help:"Label that names the part of the data that this querier serves, its value in quotes. Queries with a contradicting matcher select nothing, and queriers above get it with the labels of the stores (repeatable)."`
+	Relabel            secret   `name:"selector.relabel-config" placeholder:"YAML" xor:"relabel" help:"Relabel configuration as YAML that selects the data of stores by their external labels."`
+	RelabelFile        string   `name:"selector.relabel-config-file" placeholder:"FILE" xor:"relabel" help:"File with the relabel configuration that selects the data of stores by their external labels."`
 	Mode               string   `name:"query.mode" default:"local" help:"PromQL query mode. The only supported value is local."`
 	Features           []string `name:"enable-feature" sep:"," placeholder:"NAME" help:"Comma-separated feature names: promql-experimental-functions."`
 
@@ -152,10 +158,30 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 	if o.Endpoints, err = c.endpoints(); err != nil {
 		errs = append(errs, err)
 	}
+	if o.Endpoints.Selector.Labels, err = selectorLabels(c.SelectorLabels); err != nil {
+		errs = append(errs, err)
+	}
+	if o.Relabel, err = pathOrContent("selector.relabel-config", c.Relabel, c.RelabelFile); err != nil {
+		errs = append(errs, err)
+	}
 	if o.Tracing, err = c.Process.tracing(); err != nil {
 		errs = append(errs, err)
 	}
 	return o, errors.Join(errs...)
+}
+
+// selectorLabels parses labels in the form name="value".
+func selectorLabels(texts []string) (labels.Labels, error) {
+	b := labels.NewBuilder(labels.EmptyLabels())
+	for _, text := range texts {
+		name, quoted, _ := strings.Cut(text, "=")
+		value, err := strconv.Unquote(quoted)
+		if err != nil || value == "" || !model.UTF8Validation.IsValidLabelName(name) {
+			return labels.EmptyLabels(), fmt.Errorf(`--selector-label=%s: must be name="value"`, text)
+		}
+		b.Set(name, value)
+	}
+	return b.Labels(), nil
 }
 
 // endpoints returns the addresses of stores. It reads the files of addresses once, so that

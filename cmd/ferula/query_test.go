@@ -75,7 +75,7 @@ func TestQueryCommand_FourKindsOfEndpoints(t *testing.T) {
 
 func TestQueryCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	for _, arg := range []string{
-		"--selector-label=a=\"b\"", "--selector.relabel-config=x", "--selector.relabel-config-file=x", "--query.tenant-certificate-field=serial",
+		"--selector-label=a=b", "--selector-label=a", "--selector-label=a=\"\"", "--selector-label==\"b\"", "--selector.relabel-config-file=/nowhere", "--query.tenant-certificate-field=serial",
 		"--query.enable-x-functions", "--query.partition-label=x", "--query.promql-engine=thanos", "--query.mode=distributed", "--nonsense", "--deduplication.func=guess",
 		"--endpoint-strict=dns+a:1", "--endpoint-group=nonsense+a", "--endpoint.sd-config-file=/nowhere", "--endpoint.sd-config=nonsense: 1",
 		"--store.response-timeout=soon", "--query.timeout=soon", "--tracing.config-file=/nowhere", "--log.format=journald", "--query.disable-fallback",
@@ -86,6 +86,13 @@ func TestQueryCommand_UnsupportedFlagsAreRefused(t *testing.T) {
 	}
 	if _, err := queryOptions(t, "--no-query.enforce-tenancy", "--query.promql-engine=prometheus", "--query.mode=local", "--enable-feature=promql-experimental-functions"); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestQueryCommand_SelectorOfData(t *testing.T) {
+	o, err := queryOptions(t, `--selector-label=zone="a,b"`, `--selector-label=tier="gold"`, "--selector.relabel-config=[{action: keep, source_labels: [cluster], regex: eu}]")
+	if err != nil || o.Endpoints.Selector.Labels.String() != `{tier="gold", zone="a,b"}` || o.Relabel != "[{action: keep, source_labels: [cluster], regex: eu}]" {
+		t.Errorf("%v %s %s", err, o.Endpoints.Selector.Labels, o.Relabel)
 	}
 }
 

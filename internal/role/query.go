@@ -37,7 +37,8 @@ type QueryOptions struct {
 	GRPC        GRPCOptions
 	StoreAPI    storeapi.ServerOptions // limits of the StoreAPI server
 	Client      StoreClientOptions
-	Endpoints   fanout.EndpointsOptions // Dial, Logger and Metrics are set by NewQuery
+	Endpoints   fanout.EndpointsOptions // Dial, Logger, Metrics and Selector.Relabel are set by NewQuery
+	Relabel     string                  // Prometheus' relabel configuration in YAML that selects data of stores; "": all
 	Fanout      fanout.Options          // Dedup, DedupFloats, IsCounter and Counter are set by NewQuery
 	Chain       bool                    // deduplicate by merging all replicas; default: penalty, which picks one replica at a time
 	Stores      api.StoreDefaults       // Lookback is set by NewQuery
@@ -101,6 +102,9 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	}
 	endpoints := opts.Endpoints
 	endpoints.Dial, endpoints.Logger, endpoints.Metrics = dial, opts.Logger.With("component", "endpoints"), q.reg.Own
+	if endpoints.Selector.Relabel, err = selectorRelabel(opts.Relabel); err != nil {
+		return nil, fmt.Errorf("selector.relabel-config: %w", err)
+	}
 	q.endpoints = fanout.NewEndpoints(endpoints)
 	q.process.Add(process.Component{
 		Name: "stores", ForRequests: true,

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/relabel"
 	"github.com/thanos-io/objstore"
 	"go.yaml.in/yaml/v3"
@@ -102,7 +103,8 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 	return s, nil
 }
 
-// selectorRelabel parses the configuration that selects blocks by their external labels.
+// selectorRelabel parses the configuration that selects blocks, or data of stores, by their
+// external labels.
 func selectorRelabel(text string) ([]*relabel.Config, error) {
 	var all []*relabel.Config
 	if err := yaml.Unmarshal([]byte(text), &all); err != nil {
@@ -116,6 +118,9 @@ func selectorRelabel(text string) ([]*relabel.Config, error) {
 		case relabel.Keep, relabel.Drop, relabel.HashMod:
 		default:
 			return nil, fmt.Errorf("rule %d: action %q is not supported; keep, drop and hashmod are", i, c.Action)
+		}
+		if err := c.Validate(model.UTF8Validation); err != nil {
+			return nil, fmt.Errorf("rule %d: %w", i, err)
 		}
 	}
 	return all, nil

@@ -178,7 +178,15 @@ func TestStore_RelabellingSelectsBlocks(t *testing.T) {
 			t.Errorf("%s: %s", rule, body)
 		}
 	}
-	if _, err := NewStore(StoreOptions{Relabel: "[{action: labeldrop, regex: a}]", Logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "selector.relabel-config") {
-		t.Error(err)
+	for _, rule := range []string{
+		"[{action: labeldrop, regex: a}]", "[null]", "nonsense", "[{action: hashmod, source_labels: [cluster], target_label: shard}]",
+		"[{action: hashmod, source_labels: [cluster], modulus: 2}]",
+	} {
+		if _, err := NewStore(StoreOptions{Relabel: rule, Logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "selector.relabel-config") {
+			t.Errorf("store: %s: %v", rule, err)
+		}
+		if _, err := NewQuery(QueryOptions{Relabel: rule, Logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "selector.relabel-config") {
+			t.Errorf("query: %s: %v", rule, err)
+		}
 	}
 }

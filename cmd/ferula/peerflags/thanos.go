@@ -42,7 +42,6 @@ func grpcServerRows() []Row {
 func Query() Table {
 	const (
 		distributed = "queries are not distributed"
-		relabel     = "selecting blocks by external labels is not supported"
 		partial     = "use --no-query.partial-response or the parameter partial_response"
 		httpMetrics = "see the metrics `ferula_http_*`"
 	)
@@ -85,9 +84,9 @@ func Query() Table {
 			honoured("query.tenant-header", "the tenant goes to the stores as `thanos-tenant`"),
 			honoured("query.tenant-label-name", ""),
 			honoured("query.timeout", ""),
-			refused("selector-label", Text, "a querier has no labels of its own to restrict selectors"),
-			refused("selector.relabel-config", Text, relabel),
-			refused("selector.relabel-config-file", Text, relabel),
+			honoured("selector-label", ""),
+			honoured("selector.relabel-config", "actions `keep`, `drop` and `hashmod`; also for exemplars. Rules, targets and metadata are those of all stores, as in Thanos"),
+			honoured("selector.relabel-config-file", "as above"),
 			honoured("web.disable-cors", ""),
 			honoured("web.external-prefix", "the page's links are relative and do not need it; it is the default of `--web.route-prefix`"),
 			inert("web.prefix-header", Text, "the page's links are relative"),

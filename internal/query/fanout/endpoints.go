@@ -80,6 +80,7 @@ type EndpointsOptions struct {
 	// yet. 0: 5 minutes.
 	UnhealthyTimeout time.Duration
 
+	Selector Selector                        // of the data of the stores
 	Dial     func(a Address) (Client, error) // a.Name is an address, or the name of a group
 	Resolver dnslookup.Resolver              // nil: net.DefaultResolver
 	Logger   *slog.Logger
@@ -196,18 +197,20 @@ func (e *Endpoints) Update(ctx context.Context) {
 
 // absent is an endpoint that queries report as missing although it has no store.
 type absent struct {
-	address string         // or the name that has none
-	info    *storeapi.Info // last Info; nil: never received
-	err     error
-	since   time.Time
-	fails   bool // the lookup fails; reported without time limit
+	address  string         // or the name that has none
+	info     *storeapi.Info // last Info; nil: never received
+	selected selection      // of it
+	err      error
+	since    time.Time
+	fails    bool // the lookup fails; reported without time limit
 }
 
 // gone is a store whose address was removed.
 type gone struct {
-	info  *storeapi.Info
-	name  string
-	since time.Time
+	info     *storeapi.Info
+	selected selection
+	name     string
+	since    time.Time
 }
 
 // updateAbsent updates the absent endpoints.
@@ -226,7 +229,7 @@ func (e *Endpoints) updateAbsent(now time.Time) {
 			delete(e.gone, address)
 			continue
 		}
-		all = append(all, absent{address: address, info: g.info, err: fmt.Errorf("%s no longer resolves to its address", g.name)})
+		all = append(all, absent{address: address, info: g.info, selected: g.selected, err: fmt.Errorf("%s no longer resolves to its address", g.name)})
 	}
 	slices.SortFunc(all, func(a, b absent) int { return strings.Compare(a.address, b.address) })
 	e.absent.Store(&all)
@@ -258,7 +261,8 @@ func (e *Endpoints) forget(name string, found []string, failed error) {
 	for _, s := range *e.current.Load() {
 		if slices.Contains(old, s.address) && !slices.Contains(found, s.address) {
 			if info, _ := s.known(); info != nil { // without Info nothing is known to be missing
-				e.gone[s.address] = gone{info: info, name: name, since: e.opts.Now()}
+				selected, _ := s.selection()
+				e.gone[s.address] = gone{info: info, selected: selected, name: name, since: e.opts.Now()}
 			}
 		}
 	}
@@ -274,7 +278,11 @@ func (e *Endpoints) poll(ctx context.Context, s *store) {
 	if err != nil && ctx.Err() != nil && errors.Is(context.Cause(ctx), context.Canceled) {
 		return // the querier stops
 	}
-	if !s.setInfo(info, err, e.opts.Now()) {
+	var selected selection
+	if err == nil {
+		selected, err = e.opts.Selector.selection(&info)
+	}
+	if !s.setInfo(&info, selected, err, e.opts.Now()) {
 		return
 	}
 	if err != nil {
@@ -409,6 +417,8 @@ type chosen struct {
 	stores  []*store
 	infos   []*storeapi.Info // Info at that time; nil: never received
 	missing []error
+	// matchers select the series of each store that the selector selects, nil: all.
+	matchers [][]*labels.Matcher
 }
 
 func (c *chosen) release() {
@@ -421,28 +431,42 @@ func (c *chosen) release() {
 // choose selects the stores for which wanted returns true. Its argument is nil for stores
 // that have never sent Info.
 func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen, error) {
+	return e.chooseOf(r, func(s *store) (selection, error) {
+		info, err := s.known()
+		return selection{info: info}, err
+	}, func(a *absent) selection { return selection{info: a.info} }, wanted)
+}
+
+// chooseData is choose for data that the selector restricts: the Infos have the selected
+// label sets only, and stores without any are not chosen.
+func (e *Endpoints) chooseData(r Request, wanted func(*storeapi.Info) bool) (*chosen, error) {
+	return e.chooseOf(r, (*store).selection, func(a *absent) selection { return a.selected }, wanted)
+}
+
+func (e *Endpoints) chooseOf(r Request, of func(*store) (selection, error), ofAbsent func(*absent) selection, wanted func(*storeapi.Info) bool) (*chosen, error) {
 	all := *e.current.Load()
 	absent := *e.absent.Load()
 	if len(all)+len(absent) == 0 && r.AbortOnPartial {
 		return nil, ErrNoStores
 	}
 	c := &chosen{}
-	for _, a := range absent {
-		if picked(r.Stores, a.address) && wanted(a.info) {
+	for i := range absent {
+		a := &absent[i]
+		if part := ofAbsent(a); picked(r.Stores, a.address) && !part.none && wanted(part.info) {
 			c.missing = append(c.missing, fmt.Errorf("store %s is not queried: %w", a.address, a.err))
 		}
 	}
 	for _, s := range all {
-		info, err := s.known()
-		if !picked(r.Stores, s.address) || !wanted(info) {
+		part, err := of(s)
+		if !picked(r.Stores, s.address) || part.none || !wanted(part.info) {
 			continue
 		}
-		if (err != nil || info == nil) && !s.strict {
+		if (err != nil || part.info == nil) && !s.strict {
 			c.missing = append(c.missing, s.notQueried(err))
 			continue
 		}
 		s.use()
-		c.stores, c.infos = append(c.stores, s), append(c.infos, info)
+		c.stores, c.infos, c.matchers = append(c.stores, s), append(c.infos, part.info), append(c.matchers, part.matchers)
 	}
 	if r.AbortOnPartial && len(c.missing) > 0 {
 		c.release()

@@ -44,8 +44,9 @@ func (q *Query) Exemplars(ctx context.Context, start, end int64, selectors [][]*
 
 // expression returns an expression of the selectors that a store may match; "" if there are
 // none. Stores that forward it to a Prometheus get it without matchers of their external
-// labels, which Prometheus does not know; queriers get these matchers.
-func expression(info *storeapi.Info, selectors [][]*labels.Matcher) string {
+// labels, which Prometheus does not know; queriers get these matchers, and those that select
+// a part of the store.
+func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*labels.Matcher) string {
 	var sets []labels.Labels
 	if info != nil {
 		sets = info.LabelSets
@@ -59,7 +60,7 @@ func expression(info *storeapi.Info, selectors [][]*labels.Matcher) string {
 			b.WriteString(" or ")
 		}
 		selector := []string{`__name__=~".+"`} // an expression must not be empty
-		for _, m := range matchers {
+		for _, m := range both(matchers, store) {
 			external := slices.ContainsFunc(sets, func(set labels.Labels) bool { return set.Has(m.Name) })
 			if !external || info.Component == "query" {
 				selector = append(selector, m.String())
@@ -74,11 +75,15 @@ func expression(info *storeapi.Info, selectors [][]*labels.Matcher) string {
 func (f *Fanout) exemplars(ctx context.Context, r Request, er storeapi.ExemplarsRequest, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, []error, error) {
 	enforced := make([][]*labels.Matcher, 0, len(selectors))
 	for _, matchers := range selectors {
-		enforced = append(enforced, r.enforced(matchers))
+		if rest, ok := f.endpoints.opts.Selector.restrict(r.enforced(matchers)); ok {
+			enforced = append(enforced, rest)
+		}
 	}
-	selectors = enforced
-	c, err := f.endpoints.choose(r, func(info *storeapi.Info) bool {
-		return info == nil || info.Exemplars != nil && expression(info, selectors) != ""
+	if selectors = enforced; len(selectors) == 0 {
+		return nil, nil, nil
+	}
+	c, err := f.endpoints.chooseData(r, func(info *storeapi.Info) bool {
+		return info == nil || info.Exemplars != nil && expression(info, selectors, nil) != ""
 	})
 	if err != nil {
 		return nil, nil, err
@@ -88,7 +93,7 @@ func (f *Fanout) exemplars(ctx context.Context, r Request, er storeapi.Exemplars
 	found := make([][]exemplar.QueryResult, len(c.stores))
 	warnings, err := each(ctx, f, r, c, func(ctx context.Context, i int) ([]string, error) {
 		one := er
-		one.Query = expression(c.infos[i], selectors)
+		one.Query = expression(c.infos[i], selectors, c.matchers[i])
 		var warnings []string
 		var err error
 		found[i], warnings, err = c.stores[i].client.Exemplars(ctx, one)

@@ -225,7 +225,11 @@ type listCall func(c Client, ctx context.Context, r storeapi.LabelsRequest) (fou
 
 // list lists label names or values, sorted.
 func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest, call listCall) ([]string, []error, error) {
-	c, err := f.endpoints.choose(r, func(info *storeapi.Info) bool { return mayHold(info, lr.MinMS, lr.MaxMS, lr.Matchers) })
+	var ok bool
+	if lr.Matchers, ok = f.endpoints.opts.Selector.restrict(lr.Matchers); !ok {
+		return nil, nil, nil
+	}
+	c, err := f.endpoints.chooseData(r, func(info *storeapi.Info) bool { return mayHold(info, lr.MinMS, lr.MaxMS, lr.Matchers) })
 	if err != nil {
 		return nil, nil, err
 	}
@@ -235,7 +239,9 @@ func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest,
 	warnings, err := each(ctx, f, r, c, func(ctx context.Context, i int) ([]string, error) {
 		var warnings []string
 		var err error
-		found[i], warnings, err = call(c.stores[i].client, ctx, lr)
+		one := lr
+		one.Matchers = both(lr.Matchers, c.matchers[i])
+		found[i], warnings, err = call(c.stores[i].client, ctx, one)
 		return warnings, err
 	})
 	if err != nil {

@@ -38,7 +38,8 @@ func (f *Fanout) Source() *Source { return &Source{f} }
 // which excludes no series.
 const labelSetsMax = 1000
 
-// Info implements storeapi.Source: the merged Info of the healthy stores.
+// Info implements storeapi.Source: the merged Info of the healthy stores, with the label sets
+// that the selector selects.
 func (s *Source) Info(context.Context) (storeapi.Info, error) {
 	all := storeapi.Info{Component: "query", Store: &storeapi.StoreInfo{
 		TimeRange: storeapi.TimeRange{MinMS: math.MaxInt64, MaxMS: math.MinInt64}, WithoutReplicaLabels: true, Sharding: true,
@@ -49,16 +50,17 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 		if info == nil || err != nil && !one.strict {
 			continue
 		}
-		if st := info.Store; st != nil {
+		part, _ := one.selection()
+		if st := part.store(); st != nil {
 			all.Store.MinMS, all.Store.MaxMS = min(all.Store.MinMS, st.MinMS), max(all.Store.MaxMS, st.MaxMS)
 			all.Store.Sharding = all.Store.Sharding && st.Sharding
 			all.Store.TSDBs = append(all.Store.TSDBs, st.TSDBs...)
-			sets := slices.DeleteFunc(slices.Clone(info.LabelSets), labels.Labels.IsEmpty)
+			sets := slices.DeleteFunc(slices.Clone(part.info.LabelSets), labels.Labels.IsEmpty)
 			unbounded = unbounded || len(sets) == 0
 			all.LabelSets = append(all.LabelSets, sets...)
 		}
 		all.Rules, all.Targets, all.MetricMetadata = all.Rules || info.Rules, all.Targets || info.Targets, all.MetricMetadata || info.MetricMetadata
-		if e := info.Exemplars; e != nil {
+		if e := info.Exemplars; e != nil && !part.none {
 			if all.Exemplars == nil {
 				all.Exemplars = &storeapi.TimeRange{MinMS: e.MinMS, MaxMS: e.MaxMS}
 			}
@@ -73,6 +75,7 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 	if unbounded || len(all.LabelSets) > labelSetsMax {
 		all.LabelSets, all.Store.TSDBs = nil, nil
 	}
+	all.LabelSets = s.f.endpoints.opts.Selector.announced(all.LabelSets)
 	return all, nil
 }
 

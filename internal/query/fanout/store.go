@@ -21,6 +21,7 @@ type store struct {
 
 	mu        sync.Mutex
 	info      *storeapi.Info // last Info; nil: never received
+	selected  selection      // of it
 	lastCheck time.Time      // of the last success
 	lastErr   error
 	downSince time.Time
@@ -39,14 +40,14 @@ type Status struct {
 	HasStore, Strict bool
 }
 
-// setInfo records a response to Info, or its error.
-func (s *store) setInfo(info storeapi.Info, err error, now time.Time) (changed bool) {
+// setInfo records a response to Info and what is selected of it, or its error.
+func (s *store) setInfo(info *storeapi.Info, selected selection, err error, now time.Time) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	changed = (err == nil) != (s.lastErr == nil) || s.info == nil && s.lastErr == nil
 	s.lastErr = err
 	if err == nil {
-		s.info, s.lastCheck, s.downSince = &info, now, time.Time{}
+		s.info, s.selected, s.lastCheck, s.downSince = info, selected, now, time.Time{}
 	} else if s.downSince.IsZero() {
 		s.downSince = now
 	}
@@ -58,6 +59,13 @@ func (s *store) known() (*storeapi.Info, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.info, s.lastErr
+}
+
+// selection returns what is selected of the last Info, and the error of the last check.
+func (s *store) selection() (selection, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.selected, s.lastErr
 }
 
 // use keeps the connection open until release.

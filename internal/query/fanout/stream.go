@@ -290,7 +290,16 @@ type fanoutStreams struct {
 // fan chooses the stores that may have data and creates their streams. The caller closes
 // them.
 func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*fanoutStreams, error) {
-	c, err := f.endpoints.choose(r, func(info *storeapi.Info) bool { return mayHold(info, sr.MinMS, sr.MaxMS, sr.Matchers) })
+	var ok bool
+	if sr.Matchers, ok = f.endpoints.opts.Selector.restrict(sr.Matchers); !ok {
+		none := &fanoutStreams{}
+		none.ctx, none.cancel = context.WithCancelCause(ctx)
+		return none, nil
+	}
+	if len(sr.Matchers) == 0 && !f.endpoints.opts.Selector.Labels.IsEmpty() {
+		return nil, fmt.Errorf("%w: no matchers but those of the querier's own labels", storeapi.ErrBadRequest)
+	}
+	c, err := f.endpoints.chooseData(r, func(info *storeapi.Info) bool { return mayHold(info, sr.MinMS, sr.MaxMS, sr.Matchers) })
 	if err != nil {
 		return nil, err
 	}
@@ -299,6 +308,7 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 	all.ctx, all.cancel = context.WithCancelCause(storeapi.WithTenant(ctx, r.Tenant))
 	for i, s := range c.stores {
 		g := &deadlineStream{store: s, request: sr, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout, flags: f.opts.Flags, metrics: f.endpoints.metrics}
+		g.request.Matchers = both(sr.Matchers, c.matchers[i])
 		g.ctx, g.cancel = context.WithCancelCause(all.ctx)
 		if g.timeout > 0 {
 			g.timer = time.AfterFunc(g.timeout, func() { g.cancel(ErrStalled) })

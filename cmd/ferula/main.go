@@ -19,6 +19,7 @@ import (
 	"github.com/prometheus/prometheus/scrape"
 	"github.com/prometheus/prometheus/storage/remote"
 
+	"github.com/ferula-io/ferula/cmd/ferula/cmddoc"
 	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
 	"github.com/ferula-io/ferula/internal/version"
 )
@@ -33,6 +34,9 @@ type commands struct {
 
 	Check checkCommand `cmd:"" help:"Check configuration files, rule files and web configuration files."`
 
+	Completion completionCommand `cmd:"" help:"Print the script that completes commands and flags in a shell."`
+	Man        manCommand        `cmd:"" help:"Print the manual page."`
+
 	Version kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
@@ -46,7 +50,7 @@ func newParser(cli *commands, options ...kong.Option) (*kong.Kong, error) {
 	return kong.New(cli, append([]kong.Option{
 		kong.Name("ferula"),
 		kong.Description("Drop-in replacements for parts of Prometheus, Thanos and Pyroscope."),
-		kong.Vars{"features": featureNames(), "version": "ferula " + version.Current().Version},
+		kong.Vars{"features": featureNames(), "shells": cmddoc.Shells, "version": "ferula " + version.Current().Version},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.KindMapper(reflect.Int, kong.MapperFunc(decodeNumber)),
 		kong.KindMapper(reflect.Int64, kong.MapperFunc(decodeNumber)),

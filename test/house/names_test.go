@@ -107,3 +107,45 @@ func targetsOf(t *testing.T) map[string]bool {
 	}
 	return all
 }
+
+var (
+	namedArea    = regexp.MustCompile(`\bAREA=([a-z]+)`)
+	declaredArea = regexp.MustCompile(`area\.Area\{\s*Name:\s+"([a-z]+)"`)
+)
+
+// A document that names an area of the benches names one that can be run, and the README
+// shows before its first section, in one table, what replaces what and how to measure it.
+func TestNames_AreasOfTheBenchesExist(t *testing.T) {
+	areas := map[string]bool{}
+	for _, s := range sources(t) {
+		if strings.HasPrefix(s.pkg, "bench/areas/") {
+			for _, match := range declaredArea.FindAllStringSubmatch(s.text, -1) {
+				areas[match[1]] = true
+			}
+		}
+	}
+	named := map[string]bool{}
+	for _, doc := range documents(t) {
+		text, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		opening, _, _ := strings.Cut(string(text), "\n## ")
+		for _, match := range namedArea.FindAllStringSubmatch(string(text), -1) {
+			if !areas[match[1]] {
+				t.Errorf("%s: no area %s", doc, match[1])
+			}
+		}
+		if doc == filepath.Join(root, "README.md") {
+			for _, match := range namedArea.FindAllStringSubmatch(opening, -1) {
+				named[match[1]] = true
+			}
+		}
+	}
+	for area := range areas {
+		// The page and ferula read have no peer whose place they take.
+		if !named[area] && area != "page" && area != "read" {
+			t.Errorf("the README's first table does not name the area %s", area)
+		}
+	}
+}

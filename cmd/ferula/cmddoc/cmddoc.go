@@ -1,0 +1,110 @@
+// Package cmddoc makes completion scripts of shells and a manual page from the commands and
+// flags of a program.
+//
+// It reads kong's model of the program, so that what it makes cannot differ from what the
+// program accepts. Hidden commands and flags are left out. It writes no files: `ferula
+// completion` and `ferula man` print what it returns.
+package cmddoc
+
+import (
+	"strings"
+
+	"github.com/alecthomas/kong"
+)
+
+// word is a flag as a shell completes it.
+type word struct {
+	name     string // with dashes
+	help     string // its first sentence
+	takes    bool   // a value follows
+	values   []string
+	path     string // what the value names: "file", "folder" or ""
+	repeated bool
+}
+
+// children returns the visible commands below a command.
+func children(n *kong.Node) (visible []*kong.Node) {
+	for _, child := range n.Children {
+		if child.Type == kong.CommandNode && !child.Hidden {
+			visible = append(visible, child)
+		}
+	}
+	return visible
+}
+
+// walk calls visit with the program and every visible command, parents first.
+func walk(n *kong.Node, visit func(n *kong.Node)) {
+	visit(n)
+	for _, child := range children(n) {
+		walk(child, visit)
+	}
+}
+
+// pathOf returns the names of a command from the program down, without the program's.
+func pathOf(n *kong.Node) []string {
+	if n.Parent == nil {
+		return nil
+	}
+	return append(pathOf(n.Parent), n.Name)
+}
+
+// wordsOf returns the flags that a command accepts, its own and those of its parents. A
+// switch that can be negated gives two. --version, which only the program itself has to
+// offer, is left out of commands.
+func wordsOf(n *kong.Node) (words []word) {
+	for _, group := range n.AllFlags(true) {
+		for _, f := range group {
+			if f.Name == "version" && n.Parent != nil {
+				continue
+			}
+			w := word{name: "--" + f.Name, help: firstSentence(f.Help), takes: !f.IsBool() && !f.IsCounter(), repeated: f.IsCumulative()}
+			if w.takes {
+				w.values, w.path = valuesOf(f.Value), pathKind(f)
+			}
+			words = append(words, w)
+			if f.IsBool() && f.Tag != nil && f.Tag.Negatable != "" {
+				words = append(words, word{name: "--no-" + f.Name, help: "Not: " + w.help})
+			}
+		}
+	}
+	return words
+}
+
+// valuesOf returns the words among which a flag or an argument chooses; none if any value
+// is allowed.
+func valuesOf(v *kong.Value) (values []string) {
+	for value := range strings.SplitSeq(v.Enum, ",") {
+		if value = strings.TrimSpace(value); value != "" {
+			values = append(values, value)
+		}
+	}
+	return values
+}
+
+// arguments returns the words among which the arguments of a command choose, and whether
+// they are names of files instead.
+func arguments(n *kong.Node) (values []string, files bool) {
+	for _, arg := range n.Positional {
+		chosen := valuesOf(arg)
+		values, files = append(values, chosen...), files || len(chosen) == 0
+	}
+	return values, files
+}
+
+// pathKind returns what the value of a flag names in the file system: "file", "folder", or
+// "" if it is not a path.
+func pathKind(f *kong.Flag) string {
+	switch {
+	case f.PlaceHolder == "FILE", f.PlaceHolder == "PATTERN", strings.HasSuffix(f.Name, ".file"), strings.HasSuffix(f.Name, "-file"):
+		return "file"
+	case f.PlaceHolder == "DIR", f.PlaceHolder == "FOLDER", strings.HasSuffix(f.Name, ".path"), strings.HasSuffix(f.Name, "-dir"):
+		return "folder"
+	}
+	return ""
+}
+
+// firstSentence returns a help text up to its first full stop, without it.
+func firstSentence(help string) string {
+	first, _, _ := strings.Cut(strings.Join(strings.Fields(help), " "), ". ")
+	return strings.TrimSuffix(first, ".")
+}

@@ -1,0 +1,58 @@
+package main
+
+import (
+	"io"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/ferula-io/ferula/cmd/ferula/cmddoc"
+)
+
+// completionCommand prints a script for a shell.
+type completionCommand struct {
+	Shell string `arg:"" enum:"${shells}" help:"Shell: ${enum}."`
+}
+
+// Run is called by kong.
+func (c *completionCommand) Run(k *kong.Context) error {
+	script, err := cmddoc.Completion(c.Shell, k.Model)
+	if err != nil {
+		return usageError{err}
+	}
+	_, err = io.WriteString(k.Stdout, script)
+	return err
+}
+
+// manCommand prints the manual page.
+type manCommand struct{}
+
+// Run is called by kong.
+func (*manCommand) Run(k *kong.Context) error {
+	_, err := io.WriteString(k.Stdout, cmddoc.Manual(k.Model, manualPage))
+	return err
+}
+
+var manualPage = cmddoc.Page{
+	Description: []string{
+		"ferula carries Prometheus-style metrics and Pyroscope-style profiles. Each command takes the place of one program and speaks its protocols: serve of Prometheus and of a small Pyroscope, query, query-frontend, sidecar and store of the commands of Thanos with these names.",
+		"A flag that Prometheus or Thanos has keeps its name and its meaning. Flags of theirs that have no effect here are accepted with a warning in the log; those that would change results if they were ignored are refused with the reason. They are not listed here: docs/ops/flags.md lists them all.",
+		"Every server listens on loopback unless a flag sets another address, and has no authentication unless a file configures it.",
+	},
+	ExitStatus: []cmddoc.Entry{
+		{Term: "0", Text: "The command succeeded, or the server was stopped by SIGTERM or SIGINT."},
+		{Term: "1", Text: "The command failed."},
+		{Term: "2", Text: "The command line or a file that it names is wrong."},
+		{Term: "3", Text: "check: there are findings, and --lint-fatal is set."},
+	},
+	Environment: []cmddoc.Entry{
+		{Term: "GOMAXPROCS", Text: "Number of CPUs to use. By default the CPU limit of the container, or the CPUs of the machine."},
+		{Term: "GOMEMLIMIT", Text: "Memory above which garbage is collected more often. By default it follows from the memory limit of the container or of the machine."},
+	},
+	Examples: []cmddoc.Entry{
+		{Term: "ferula serve --config.file=prometheus.yml --storage.tsdb.path=data", Text: "Scrape, store and query metrics; the page is at http://127.0.0.1:9490/."},
+		{Term: "ferula sidecar --prometheus.url=http://127.0.0.1:9090 --tsdb.path=/var/lib/prometheus --objstore.config-file=bucket.yml", Text: "Serve a Prometheus as a StoreAPI and upload its blocks."},
+		{Term: "ferula query --endpoint=127.0.0.1:10901 --grpc-address=127.0.0.1:10911 --http-address=127.0.0.1:10912 --query.replica-label=replica", Text: "Query stores and deduplicate replicas."},
+		{Term: "source <(ferula completion bash)", Text: "Complete commands, flags and values in this shell."},
+	},
+	SeeAlso: "prometheus(1), promtool(1). Documents: https://github.com/ferula-io/ferula/tree/main/docs",
+}

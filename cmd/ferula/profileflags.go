@@ -25,7 +25,7 @@ type profileFlags struct {
 	BucketKeep  duration `name:"profiles.bucket-retention" default:"0s" help:"How long to retain profile blocks in the bucket; not shorter than --storage.profiles.retention.time. 0s means for ever."`
 	BucketDelay duration `name:"profiles.bucket-delete-delay" default:"2h" help:"How long profile blocks stay in the bucket after a merged block has replaced them, or after their retention."`
 
-	ConfigFile string `name:"profiles.config-file" placeholder:"FILE" help:"File with the targets to scrape /debug/pprof from."`
+	ConfigFile string `name:"profiles.config-file" placeholder:"FILE" help:"File with the targets to scrape /debug/pprof from, relabelling, and limits of tenants."`
 
 	Self  bool     `name:"profiles.self" default:"true" negatable:"" help:"Profile this process: continuous CPU, heap, goroutines, mutexes, blocking."`
 	Every duration `name:"profiles.self.interval" default:"15s" help:"Length of one CPU profile of this process, and interval of its other profiles."`

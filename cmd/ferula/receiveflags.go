@@ -14,7 +14,7 @@ import (
 type receiveFlags struct {
 	RemoteWrite bool     `name:"web.enable-remote-write-receiver" default:"true" negatable:"" help:"Accept remote write requests at /api/v1/write. Enabled by default, unlike in Prometheus."`
 	Messages    []string `name:"web.remote-write-receiver.accepted-protobuf-messages" sep:"none" placeholder:"NAME" help:"Protobuf message of remote write to accept: prometheus.WriteRequest or io.prometheus.write.v2.Request (repeatable). Both by default."`
-	Profiles    bool     `name:"profiles.enable-receiver" default:"true" negatable:"" help:"Accept profiles by push.v1 and at /ingest."`
+	Profiles    bool     `name:"profiles.enable-receiver" default:"true" negatable:"" help:"Accept profiles by push.v1, by OTLP and at /ingest."`
 	BodiesSize  size     `name:"receive.max-bytes-in-flight" default:"256MB" help:"Maximum bytes of the compressed bodies of push requests in memory. Further requests wait, and get 503 after 10s."`
 	BodyTimeout duration `name:"receive.body-timeout" default:"15s" help:"Time after which a slow request gets 503: for this long its sender has sent nothing, less than 4KiB per second, or too little to finish the body within --web.read-timeout."`
 }

@@ -239,6 +239,10 @@ func (l *liveConfig) swap(next *parts) error {
 		process.Change{
 			Apply: func() error { return s.profiles.apply(next.profiles) },
 			Undo:  func() error { return old.profilesAgain(s) },
+			Commit: func() error {
+				s.profiles.configure(next.profiles)
+				return nil
+			},
 		},
 		// After what can be refused: a queue that is stopped gives up what waits in it. Before
 		// the jobs, so that no sample of a new one passes by new relabelling.

@@ -21,7 +21,9 @@ func (s *Serve) newGRPC() (err error) {
 	s.grpc, err = newGRPCServer(s.opts.GRPC, s.tracing.Tracing(), s.opts.Logger, s.reg, func(to grpc.ServiceRegistrar) {
 		storeapi.NewServer(localstore.New(s.store, s.engine.Parser, s.config.externalLabels, true), opts).Register(to)
 		localrules.New(s.rules.RuleGroups, s.engine.Parser, s.config.externalLabels).Register(to)
-		s.profiles.api.RegisterGRPC(to, func() bool { return s.process.IsReady() && s.profiles.serving() })
+		ready := func() bool { return s.process.IsReady() && s.profiles.serving() }
+		s.profiles.api.RegisterGRPC(to, ready)
+		s.profiles.otlp.RegisterGRPC(to, ready)
 	})
 	return err
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	store "github.com/ferula-io/ferula/internal/store/profile"
 	"github.com/ferula-io/ferula/internal/version"
+	"github.com/ferula-io/ferula/internal/wire/otlpprofiles"
 	"github.com/ferula-io/ferula/internal/wire/profileapi"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -59,6 +60,8 @@ type profileService struct {
 	engine   *query.Engine
 	api      *profileapi.Server
 	uploads  http.Handler // POST /ingest
+	otlp     *otlpprofiles.Server
+	exports  http.Handler // POST otlpprofiles.Path
 	self     *ingest.Self // nil: this process records no profiles of itself
 
 	file    string          // path of the scrape configuration
@@ -91,8 +94,14 @@ func (s *Serve) newProfiles() (err error) {
 	opts.API.Code, opts.API.Bodies, opts.API.PushDisabled = profileCode, s.bodies, s.opts.Receive.ProfilesOff
 	opts.API.Tenant = opts.tenantOf()
 	l.api = profileapi.New(opts.API, l.ingester, l.engine)
+	l.otlp = otlpprofiles.New(otlpprofiles.Options{
+		Tenant: opts.tenantOf(), Status: ingest.StatusOf, Bodies: s.bodies, BytesMax: opts.API.BodyMaxBytes, BytesFlag: opts.API.Flags.Of("BodyMaxBytes"),
+		Disabled: s.opts.Receive.ProfilesOff,
+	}, l.ingester)
+	l.exports = l.otlp
 	if l.uploads = l.ingester.Handler(opts.tenantOf(), s.bodies); s.opts.Receive.ProfilesOff {
 		l.uploads = switchedOff("profiles", "--profiles.enable-receiver")
+		l.exports = l.uploads
 	}
 	if opts.Self {
 		own := ingest.SelfOptions{Every: opts.Every, Tenant: profileapi.AnonymousTenant, Labels: []profilepb.RawLabel{{Name: "version", Value: version.Current().Version}}}
@@ -105,6 +114,7 @@ func (s *Serve) newProfiles() (err error) {
 	if l.config, err = ingest.LoadConfig(l.file); err != nil {
 		return err
 	}
+	l.ingester.Configure(l.config)
 	l.scraper, err = ingest.NewScraper(l.ingester, profileapi.AnonymousTenant, logger, s.reg, s.reg.Own)
 	return err
 }
@@ -115,6 +125,13 @@ func (l *profileService) load() (*ingest.Config, error) {
 		return nil, nil
 	}
 	return ingest.LoadConfig(l.file)
+}
+
+// configure applies the sections about every profile, which cannot fail.
+func (l *profileService) configure(cfg *ingest.Config) {
+	if l.scraper != nil {
+		l.ingester.Configure(cfg)
+	}
 }
 
 // apply applies a scrape configuration completely or, with an error, not at all.
@@ -249,6 +266,7 @@ func (l *profileService) register(mux *http.ServeMux, prefix string, ready, fore
 	}
 	l.api.Register(mux, prefix, wrap)
 	mux.Handle("POST "+prefix+"/ingest", ready(foreign(l.guard(l.uploads))))
+	mux.Handle("POST "+prefix+otlpprofiles.Path, ready(foreign(l.guard(l.exports))))
 	if l.self != nil {
 		// This pattern with a method takes precedence over that of RegisterDebugEndpoints.
 		mux.HandleFunc("GET "+prefix+"/debug/pprof/profile", l.self.ServeCPU)

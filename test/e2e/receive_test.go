@@ -35,6 +35,7 @@ func receivers(t *testing.T) []struct {
 		{"/api/v1/write", v1Type, encoded(t, v1(v1Series(now, 1, "__name__", "apples"))), http.StatusNoContent},
 		{"/ingest?name=shop&format=groups", "text/plain", []byte("main;work 17\n"), http.StatusOK},
 		{"/push.v1.PusherService/Push", "application/json", []byte("{}"), http.StatusOK},
+		{"/v1development/profiles", "application/json", []byte("{}"), http.StatusOK},
 	}
 }
 
@@ -272,7 +273,7 @@ func TestServe_ReceiversCanBeDisabled(t *testing.T) {
 		flag   string
 	}{
 		"/api/v1/write": {404, "--web.enable-remote-write-receiver"}, "/ingest?name=shop&format=groups": {404, "--profiles.enable-receiver"},
-		"/push.v1.PusherService/Push": {501, "unimplemented"},
+		"/push.v1.PusherService/Push": {501, "unimplemented"}, "/v1development/profiles": {404, "--profiles.enable-receiver"},
 	}
 	for _, r := range receivers(t) {
 		status, text := p.send(http.MethodPost, r.path, r.contentType, r.body)

@@ -72,6 +72,7 @@ scrape_configs:
 	}
 	profiles := func(version string) string {
 		return fmt.Sprintf(`global: {scrape_interval: 1s}
+relabel_configs: [{target_label: release, replacement: %[1]s}]
 scrape_configs:
 - job_name: %[1]s
   static_configs: [{targets: ['%[2]s']}]
@@ -108,6 +109,11 @@ func (w *reloadFixture) state() string {
 			}
 		}
 	}
+	if status, text := w.send(http.MethodPost, "/ingest?name=shop&format=groups", "text/plain", []byte("main 1\n")); status != http.StatusOK {
+		w.t.Errorf("a pushed profile: %d %s", status, text)
+	}
+	_, releases := w.get("/pyroscope/label-values?label=release") // of all profiles so far
+	fmt.Fprintln(&b, "releases", releases)
 	_, pools := w.get("/api/v1/scrape_pools")
 	_, config := w.get("/api/v1/status/config")
 	_, info := w.get("/api/v1/status/runtimeinfo")

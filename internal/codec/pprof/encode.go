@@ -132,6 +132,11 @@ func (e *Encoder) LabelledSample(stack []uint64, labels [][2]string, values ...i
 	e.samples = appendMessage(e.samples, fieldSample, b)
 }
 
+// Bytes returns the size of the profile so far.
+func (e *Encoder) Bytes() int {
+	return len(e.types) + len(e.samples) + len(e.locations) + len(e.functions) + len(e.table) + len(e.tail)
+}
+
 // Append appends the profile, uncompressed.
 func (e *Encoder) Append(dst []byte) []byte {
 	dst = append(dst, e.types...)

@@ -14,6 +14,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/codec/otlpprofile"
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	"github.com/ferula-io/ferula/internal/reqbody"
@@ -37,6 +38,7 @@ type upload struct {
 	profile, previous []byte
 	labels            []byte // of the samples of a flight recording
 	config            map[string]profilepb.SampleTypeConfig
+	limits            *Limits // of the tenant
 }
 
 // Handler returns the handler of POST /ingest, which older SDKs use. bodies is shared with
@@ -46,14 +48,13 @@ func (in *Ingester) Handler(tenantOf Tenant, bodies *reqbody.Reader) http.Handle
 		bodies = reqbody.New(reqbody.Options{})
 	}
 	slots := make(chan struct{}, uploadsMax)
-	bytesMax := int64(in.limits.ProfileBytes)*2 + (1 << 20) // a profile and the previous one
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		tenant, err := tenantOf(r.Header)
 		if err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		if err := in.receive(w, r, tenant, bodies, bytesMax, slots); err != nil {
+		if err := in.receive(w, r, tenant, bodies, slots); err != nil {
 			reqbody.Prepare(w, r, err)
 			http.Error(w, err.Error(), StatusOf(err))
 		}
@@ -61,15 +62,16 @@ func (in *Ingester) Handler(tenantOf Tenant, bodies *reqbody.Reader) http.Handle
 }
 
 // receive reads the body, then takes a slot and pushes the upload.
-func (in *Ingester) receive(w http.ResponseWriter, r *http.Request, tenant string, bodies *reqbody.Reader, bytesMax int64, slots chan struct{}) error {
+func (in *Ingester) receive(w http.ResponseWriter, r *http.Request, tenant string, bodies *reqbody.Reader, slots chan struct{}) error {
 	u, err := in.parse(r.URL.RawQuery, r.Header.Get("Content-Type"))
 	if err != nil {
 		in.discarded.With(reasonOf(err)).Inc()
 		return err
 	}
-	body, err := bodies.Read(w, r, bytesMax)
+	u.limits = in.limitsOf(tenant)
+	body, err := bodies.Read(w, r, int64(u.limits.ProfileBytes)*2+(1<<20)) // a profile and the previous one
 	if errors.Is(err, reqbody.ErrTooLarge) {
-		err = fmt.Errorf("%w%s", err, in.limits.Flags.Of("ProfileBytes"))
+		err = fmt.Errorf("%w%s", err, u.limits.Flags.Of("ProfileBytes"))
 	}
 	if err == nil {
 		defer body.Release()
@@ -95,13 +97,14 @@ func StatusOf(err error) int {
 		return reqbody.Status(err)
 	case errors.As(err, &limit) && limit.Later():
 		return http.StatusTooManyRequests
-	case errors.As(err, &limit), errors.Is(err, profiles.ErrBadRequest), errors.Is(err, pprof.ErrCorrupt), errors.Is(err, pprof.ErrLimit):
+	case errors.As(err, &limit), errors.Is(err, profiles.ErrBadRequest), errors.Is(err, pprof.ErrCorrupt), errors.Is(err, pprof.ErrLimit),
+		errors.Is(err, otlpprofile.ErrCorrupt), errors.Is(err, otlpprofile.ErrLimit):
 		return http.StatusBadRequest
 	case errors.Is(err, profiles.ErrLimit):
 		return http.StatusTooManyRequests
 	case errors.Is(err, profiles.ErrUnavailable):
 		return http.StatusServiceUnavailable
-	case errors.Is(err, errUnsupported):
+	case errors.Is(err, errUnsupported), errors.Is(err, otlpprofile.ErrUnsupported):
 		return http.StatusUnsupportedMediaType
 	}
 	return http.StatusInternalServerError
@@ -144,7 +147,7 @@ func (in *Ingester) pushRecording(ctx context.Context, tenant string, u *upload,
 	if !slices.ContainsFunc(lset, func(l profilepb.RawLabel) bool { return l.Name == profiles.LabelService && l.Value != "" }) {
 		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelService, Value: app})
 	}
-	all, err := in.recordingProfiles(u, lset)
+	all, err := recordingProfiles(u, lset)
 	if err != nil {
 		in.discarded.With(reasonOf(err)).Inc()
 		return err
@@ -257,7 +260,7 @@ func (in *Ingester) pprofOf(u *upload) (raw []byte, types []string, err error) {
 	}
 	decoded := in.decoded.Get().(*pprof.Profile)
 	defer in.decoded.Put(decoded)
-	if err := decoded.Decode(u.profile, in.limits.decode()); err != nil {
+	if err := decoded.Decode(u.profile, u.limits.decode()); err != nil {
 		return nil, nil, err
 	}
 	for _, t := range decoded.SampleTypes {
@@ -266,7 +269,7 @@ func (in *Ingester) pprofOf(u *upload) (raw []byte, types []string, err error) {
 	raw = u.profile
 	if u.previous != nil {
 		// codec/pprof enforces the limits before package google/pprof decodes both profiles.
-		if err := decoded.Decode(u.previous, in.limits.decode()); err != nil {
+		if err := decoded.Decode(u.previous, u.limits.decode()); err != nil {
 			return nil, nil, err
 		}
 		if raw, err = in.uploadDelta(u); err != nil {

@@ -2,15 +2,16 @@
 // those of this process.
 //
 //	push.v1 (wire/profileapi) ---------------------+
-//	/ingest (form.go: pprof, jfr, folded stacks) --+--> Ingester.Push --> Store
+//	/ingest (form.go: pprof, jfr, folded stacks) --+
+//	OTLP (wire/otlpprofiles; otlp.go: to pprof) ---+--> Ingester.Push --> Store
 //	/debug/pprof of targets (scraper.go) ----------+
 //	this process (self.go) ------------------------+
 //
 // Every profile goes through Ingester.Push: its labels are normalized, it is decoded once
 // within limits and appended to the Store, which returns when it is durable. A push is
-// accepted or rejected as a whole. A rejected one returns an error and is counted. The
-// package contains no storage, no wire format but that of /ingest, and no state of a tenant
-// but its limits.
+// accepted or rejected as a whole, except that of OTLP, whose responses say how many of its
+// profiles were rejected. A rejected one returns an error and is counted. The package contains
+// no storage, no wire format but that of /ingest, and no state of a tenant but its limits.
 package profile
 
 import (
@@ -20,11 +21,14 @@ import (
 	"fmt"
 	"log/slog"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cespare/xxhash/v2"
+	"github.com/prometheus/prometheus/model/relabel"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/otlpprofile"
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	"github.com/ferula-io/ferula/internal/reqbody"
@@ -47,13 +51,15 @@ type Options struct {
 
 // Ingester validates profiles and appends them to a Store. Create it with New.
 type Ingester struct {
-	limits  Limits
+	limits  Limits // of tenants without limits of their own
 	store   Store
 	logger  *slog.Logger
 	now     func() time.Time
 	tenants tenants
 	decoded sync.Pool // *pprof.Profile
 	splits  sync.Pool // *profiles.Splitter
+
+	settings atomic.Pointer[settings]
 
 	received  *metrics.Counter
 	bytes     *metrics.CounterVec
@@ -75,7 +81,7 @@ func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ing
 	}
 	in := &Ingester{
 		limits: limits, store: store, logger: logger, now: opts.Now,
-		tenants:   tenants{limits: limits, byName: map[string]*tenant{}},
+		tenants:   tenants{max: limits.Tenants, byName: map[string]*tenant{}},
 		received:  set.NewCounter("ferula_profiles_received_total"),
 		bytes:     set.NewCounterVec("ferula_profiles_received_bytes_total", "Bytes of ingested profiles, as sent and inflated.", "form"),
 		discarded: set.NewCounterVec("ferula_profiles_discarded_total", "Profiles rejected, by reason.", "reason"),
@@ -88,6 +94,7 @@ func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ing
 	}
 	in.splits.New = func() any { return &profiles.Splitter{Drop: drop} }
 	in.decoded.New = func() any { return &pprof.Profile{} }
+	in.Configure(nil)
 	return in, nil
 }
 
@@ -96,26 +103,41 @@ const pooledBytesMax = 8 << 20
 
 // Push ingests all profiles or, with an error, none.
 func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.RawProfile) error {
-	batch := make([]profiles.RawProfile, 0, len(pushed))
+	return in.ingest(ctx, tenant, pushed, nil)
+}
+
+// ingest is Push with the possibility to ingest the valid profiles only: if rejected is not
+// nil, the errors of the others are added to it, by their number.
+func (in *Ingester) ingest(ctx context.Context, tenant string, pushed []profilepb.RawProfile, rejected map[int]error) error {
+	b := &batch{
+		limits: in.limitsOf(tenant), rules: in.settings.Load().relabel, rejected: rejected,
+		profiles: make([]profiles.RawProfile, 0, len(pushed)), hashes: make(map[uint64]struct{}, len(pushed)),
+	}
 	defer func() {
-		for _, p := range batch {
-			if p.Profile.RawBytes() <= pooledBytesMax {
-				in.decoded.Put(p.Profile)
-			}
+		for _, p := range b.profiles {
+			in.release(p.Profile)
 		}
 	}()
-	known, hashes, err := in.check(ctx, tenant, pushed, &batch)
-	err = in.limits.hinted(err)
-	if err == nil {
-		err = in.store.Append(ctx, tenant, batch)
+	err := b.limits.hinted(in.check(ctx, tenant, pushed, b))
+	if err == nil && len(b.profiles) > 0 {
+		err = in.store.Append(ctx, tenant, b.profiles)
 	}
 	if err != nil {
 		in.discarded.With(reasonOf(err)).Add(len(pushed))
 		return err
 	}
-	in.tenants.record(tenant, known, hashes, in.now())
-	in.received.Add(len(pushed))
-	for _, p := range batch {
+	for _, err := range rejected {
+		in.discarded.With(reasonOf(err)).Inc()
+	}
+	if b.dropped > 0 {
+		in.discarded.With("relabelled").Add(b.dropped)
+	}
+	if len(b.profiles) == 0 {
+		return nil
+	}
+	in.tenants.record(tenant, b.tenant, b.hashes, in.now())
+	in.received.Add(len(b.profiles))
+	for _, p := range b.profiles {
 		p.Profile.Repairs.Each(func(reason string, n int) { in.repaired.With(reason).Add(n) })
 		in.bytes.With("sent").Add(len(p.Raw))
 		in.bytes.With("inflated").Add(p.Profile.RawBytes())
@@ -123,14 +145,32 @@ func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.
 	return nil
 }
 
+// batch is a push on its way to the store.
+type batch struct {
+	limits   *Limits
+	rules    []*relabel.Config
+	tenant   *tenant
+	profiles []profiles.RawProfile
+	hashes   map[uint64]struct{} // of label sets
+	rejected map[int]error       // nil: one error rejects the whole push
+	dropped  int                 // profiles that the rules drop
+}
+
+// release returns the buffers of a decoded profile to the pool; p may be nil.
+func (in *Ingester) release(p *pprof.Profile) {
+	if p != nil && p.RawBytes() <= pooledBytesMax {
+		in.decoded.Put(p)
+	}
+}
+
 func reasonOf(err error) string {
 	var limit *LimitError
 	switch {
 	case errors.As(err, &limit):
 		return limit.Reason
-	case errors.Is(err, pprof.ErrLimit):
+	case errors.Is(err, pprof.ErrLimit), errors.Is(err, otlpprofile.ErrLimit):
 		return "profile_size"
-	case errors.Is(err, pprof.ErrCorrupt), errors.Is(err, profiles.ErrBadRequest):
+	case errors.Is(err, pprof.ErrCorrupt), errors.Is(err, profiles.ErrBadRequest), errors.Is(err, otlpprofile.ErrCorrupt), errors.Is(err, otlpprofile.ErrUnsupported):
 		return "invalid"
 	case errors.Is(err, reqbody.ErrTooLarge):
 		return "profile_size"
@@ -142,31 +182,39 @@ func reasonOf(err error) string {
 	return "store"
 }
 
-// check validates a push and decodes it into batch.
-func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profilepb.RawProfile, batch *[]profiles.RawProfile) (known *tenant, hashes map[uint64]struct{}, err error) {
+// check validates a push and decodes it into b.
+func (in *Ingester) check(ctx context.Context, tenantName string, pushed []profilepb.RawProfile, b *batch) (err error) {
 	now := in.now()
-	if known, err = in.tenants.get(tenantName, now); err != nil {
-		return nil, nil, err
+	if b.tenant, err = in.tenants.get(tenantName, b.limits, now); err != nil {
+		return err
 	}
-	hashes = make(map[uint64]struct{}, len(pushed))
 	for i := range pushed {
 		if err := ctx.Err(); err != nil {
-			return nil, nil, err
+			return err
 		}
-		p, err := in.decodeOne(&pushed[i], now)
-		if p.Profile != nil {
-			*batch = append(*batch, p)
+		p, keep, err := in.decodeOne(&pushed[i], b, now)
+		if err != nil || !keep {
+			in.release(p.Profile)
 		}
 		if err != nil {
-			return nil, nil, fmt.Errorf("profile %d: %w", i+1, in.limits.hinted(err))
+			if err = b.limits.hinted(err); b.rejected == nil {
+				return fmt.Errorf("profile %d: %w", i+1, err)
+			}
+			b.rejected[i] = err
+			continue
 		}
+		if !keep {
+			b.dropped++
+			continue
+		}
+		b.profiles = append(b.profiles, p)
 		// Checked after each profile, so that a push of many compression bombs ends early.
-		if n := p.Profile.RawBytes(); !known.rate.AllowN(now, n) {
-			return nil, nil, limitError("rate", "profile %d: its %d bytes exceed the tenant's rate of %d bytes a second, and %d at once", i+1, n, in.limits.RateBytes, in.limits.BurstBytes)
+		if n := p.Profile.RawBytes(); !b.tenant.rate.AllowN(now, n) {
+			return limitError("rate", "profile %d: its %d bytes exceed the tenant's rate of %d bytes a second, and %d at once", i+1, n, b.limits.RateBytes, b.limits.BurstBytes)
 		}
-		in.addSeries(hashes, &p)
+		in.addSeries(b.hashes, &p)
 	}
-	return known, hashes, known.admit(hashes, in.limits.Series, now)
+	return b.tenant.admit(b.hashes, b.limits.Series, now)
 }
 
 // addSeries adds the hashes of the label sets that a profile is stored with.
@@ -191,15 +239,15 @@ const (
 	microsecondsMax = 4_102_444_800_000_000 // the year 2100
 )
 
-// decodeOne validates and decodes one profile. The caller returns p.Profile to the pool,
-// also after an error.
-func (in *Ingester) decodeOne(pushed *profilepb.RawProfile, now time.Time) (p profiles.RawProfile, err error) {
-	if n := len(pushed.Raw); n > in.limits.ProfileBytes {
-		return p, limitError("profile_size", "%d bytes, at most %d", n, in.limits.ProfileBytes)
+// decodeOne validates and decodes one profile. The caller releases p.Profile, also after an
+// error. keep is false if the rules of relabelling drop the profile.
+func (in *Ingester) decodeOne(pushed *profilepb.RawProfile, b *batch, now time.Time) (p profiles.RawProfile, keep bool, err error) {
+	if n := len(pushed.Raw); n > b.limits.ProfileBytes {
+		return p, false, limitError("profile_size", "%d bytes, at most %d", n, b.limits.ProfileBytes)
 	}
-	lset, err := normalize(pushed.Labels, &in.limits)
-	if err != nil {
-		return p, err
+	lset, keep, err := normalize(pushed.Labels, b.limits, b.rules)
+	if err != nil || !keep {
+		return p, false, err
 	}
 	hasName := false
 	for _, l := range lset {
@@ -207,19 +255,19 @@ func (in *Ingester) decodeOne(pushed *profilepb.RawProfile, now time.Time) (p pr
 		p.Labels = labelenc.AppendLabel(p.Labels, l.Name, l.Value)
 	}
 	if !hasName {
-		return p, badRequest("label __name__ is missing")
+		return p, false, badRequest("label __name__ is missing")
 	}
 	if pushed.ID != "" {
 		if p.ID, err = profiles.ParseID(pushed.ID); err != nil {
-			return p, err
+			return p, false, err
 		}
 	}
 	p.Raw, p.Profile = pushed.Raw, in.decoded.Get().(*pprof.Profile)
-	if err := p.Profile.Decode(pushed.Raw, in.limits.decode()); err != nil {
-		return p, err
+	if err := p.Profile.Decode(pushed.Raw, b.limits.decode()); err != nil {
+		return p, false, err
 	}
 	if len(p.Profile.SampleTypes) == 0 {
-		return p, badRequest("it has no sample type")
+		return p, false, badRequest("it has no sample type")
 	}
 	if t := p.Profile.TimeNS; t >= microsecondsMin && t < microsecondsMax {
 		p.Profile.TimeNS = t * 1000
@@ -229,10 +277,10 @@ func (in *Ingester) decodeOne(pushed *profilepb.RawProfile, now time.Time) (p pr
 		p.TimeNS = now.UnixNano()
 	}
 	switch at := time.Unix(0, p.TimeNS); {
-	case at.Before(now.Add(-in.limits.Age)):
-		return p, limitError("too_old", "start time %s is more than %s ago", at.UTC().Format(time.RFC3339), in.limits.Age)
-	case at.After(now.Add(in.limits.Future)):
-		return p, limitError("too_new", "start time %s is more than %s in the future", at.UTC().Format(time.RFC3339), in.limits.Future)
+	case at.Before(now.Add(-b.limits.Age)):
+		return p, false, limitError("too_old", "start time %s is more than %s ago", at.UTC().Format(time.RFC3339), b.limits.Age)
+	case at.After(now.Add(b.limits.Future)):
+		return p, false, limitError("too_new", "start time %s is more than %s in the future", at.UTC().Format(time.RFC3339), b.limits.Future)
 	}
-	return p, nil
+	return p, true, nil
 }

@@ -551,7 +551,7 @@ func FuzzName(f *testing.F) {
 		if err == nil && app == "" {
 			t.Fatalf("%q has no application", text)
 		}
-		out, err2 := normalize(lset, &limits)
+		out, _, err2 := normalize(lset, &limits, nil)
 		if err = errors.Join(err, err2); err != nil {
 			var limit *LimitError
 			if !errors.Is(err, profiles.ErrBadRequest) && !errors.As(err, &limit) {

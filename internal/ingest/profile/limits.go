@@ -123,7 +123,7 @@ const seriesIdle = time.Hour
 
 // tenants holds the rate limiter and the active series of every tenant.
 type tenants struct {
-	limits Limits
+	max    int
 	mu     sync.Mutex
 	byName map[string]*tenant
 	swept  time.Time
@@ -139,21 +139,32 @@ type tenant struct {
 
 // get returns a tenant. A new one is recorded only after a successful push, so that
 // rejected pushes do not count towards the limit of tenants.
-func (t *tenants) get(name string, now time.Time) (*tenant, error) {
+func (t *tenants) get(name string, limits *Limits, now time.Time) (*tenant, error) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if known := t.byName[name]; known != nil {
+		known.limit(limits, now)
 		return known, nil
 	}
 	if err := t.evictIdle(now); err != nil {
 		return nil, err
 	}
-	return &tenant{rate: rate.NewLimiter(rate.Limit(t.limits.RateBytes), t.limits.BurstBytes), series: map[uint64]time.Time{}}, nil
+	return &tenant{rate: rate.NewLimiter(rate.Limit(limits.RateBytes), limits.BurstBytes), series: map[uint64]time.Time{}}, nil
+}
+
+// limit sets the rate of a tenant, which a reload may have changed.
+func (t *tenant) limit(limits *Limits, now time.Time) {
+	if perSecond := rate.Limit(limits.RateBytes); t.rate.Limit() != perSecond {
+		t.rate.SetLimitAt(now, perSecond)
+	}
+	if t.rate.Burst() != limits.BurstBytes {
+		t.rate.SetBurstAt(now, limits.BurstBytes)
+	}
 }
 
 // evictIdle removes idle tenants if the limit of tenants is reached.
 func (t *tenants) evictIdle(now time.Time) error {
-	if len(t.byName) < t.limits.Tenants {
+	if len(t.byName) < t.max {
 		return nil
 	}
 	if now.Sub(t.swept) > time.Minute {
@@ -164,7 +175,7 @@ func (t *tenants) evictIdle(now time.Time) error {
 			}
 		}
 	}
-	if len(t.byName) >= t.limits.Tenants {
+	if len(t.byName) >= t.max {
 		return limitError("tenants", "the limit of %d tenants is reached", len(t.byName))
 	}
 	return nil

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"unicode/utf8"
 
+	"github.com/prometheus/prometheus/model/relabel"
+
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
@@ -56,33 +58,57 @@ func parseName(text string) (app string, lset []profilepb.RawLabel, err error) {
 }
 
 // normalize returns a valid label set: dots in names replaced by underscores, sorted, without
-// duplicates and empty values, and with a service_name. It copies.
-func normalize(in []profilepb.RawLabel, limits *Limits) ([]profilepb.RawLabel, error) {
+// duplicates and empty values, with a service_name, and relabelled. It copies. keep is false if
+// the rules drop the profile.
+func normalize(in []profilepb.RawLabel, limits *Limits, rules []*relabel.Config) (out []profilepb.RawLabel, keep bool, err error) {
+	if out, err = sortedSet(in); err != nil {
+		return nil, false, err
+	}
+	if len(rules) > 0 {
+		if out, keep = relabelled(withService(out), rules); !keep {
+			return nil, false, nil
+		}
+	}
+	out = withService(out)
+	for _, l := range out {
+		switch {
+		case !validName(l.Name):
+			return nil, false, badRequest("label name %.200q, which relabel_configs made, contains other characters than letters, digits and underscores", l.Name)
+		case len(l.Name) > limits.LabelNameBytes:
+			return nil, false, limitError("label_name", "label name %.50q... has %d bytes, at most %d", l.Name, len(l.Name), limits.LabelNameBytes)
+		case len(l.Value) > limits.LabelValueBytes:
+			return nil, false, limitError("label_value", "the value of label %q has %d bytes, at most %d", l.Name, len(l.Value), limits.LabelValueBytes)
+		case !utf8.ValidString(l.Value):
+			return nil, false, badRequest("the value of label %q is not UTF-8", l.Name)
+		}
+	}
+	if len(out) > limits.Labels {
+		return nil, false, limitError("labels", "%d labels, at most %d", len(out), limits.Labels)
+	}
+	return out, true, nil
+}
+
+// withService adds a service_name to a sorted set without one.
+func withService(set []profilepb.RawLabel) []profilepb.RawLabel {
+	at, found := slices.BinarySearchFunc(set, profiles.LabelService, func(l profilepb.RawLabel, name string) int { return cmp.Compare(l.Name, name) })
+	if found {
+		return set
+	}
+	return slices.Insert(set, at, profilepb.RawLabel{Name: profiles.LabelService, Value: unknownService})
+}
+
+// sortedSet returns labels with valid names, sorted, without duplicates and empty values.
+func sortedSet(in []profilepb.RawLabel) ([]profilepb.RawLabel, error) {
 	out := make([]profilepb.RawLabel, 0, len(in)+1)
-	hasService := false
 	for _, l := range in {
 		if l.Value == "" || isControlLabel(l.Name) {
 			continue // as in Prometheus, an empty value is a missing label
 		}
 		name := strings.ReplaceAll(l.Name, ".", "_")
-		switch {
-		case !validName(name):
+		if !validName(name) {
 			return nil, badRequest("label name %.200q contains other characters than letters, digits and underscores", l.Name)
-		case len(name) > limits.LabelNameBytes:
-			return nil, limitError("label_name", "label name %.50q... has %d bytes, at most %d", name, len(name), limits.LabelNameBytes)
-		case len(l.Value) > limits.LabelValueBytes:
-			return nil, limitError("label_value", "the value of label %q has %d bytes, at most %d", name, len(l.Value), limits.LabelValueBytes)
-		case !utf8.ValidString(l.Value):
-			return nil, badRequest("the value of label %q is not UTF-8", name)
 		}
-		hasService = hasService || name == profiles.LabelService
 		out = append(out, profilepb.RawLabel{Name: name, Value: l.Value})
-	}
-	if !hasService {
-		out = append(out, profilepb.RawLabel{Name: profiles.LabelService, Value: unknownService})
-	}
-	if len(out) > limits.Labels {
-		return nil, limitError("labels", "%d labels, at most %d", len(out), limits.Labels)
 	}
 	slices.SortFunc(out, func(a, b profilepb.RawLabel) int { return cmp.Compare(a.Name, b.Name) })
 	for i := 1; i < len(out); i++ {

@@ -71,15 +71,15 @@ type builtSample struct {
 }
 
 // recordingProfiles converts a flight recording to profiles, one of each kind that has events.
-func (in *Ingester) recordingProfiles(u *upload, lset []profilepb.RawLabel) ([]profilepb.RawProfile, error) {
-	limit := recordingInflation * in.limits.ProfileBytes
+func recordingProfiles(u *upload, lset []profilepb.RawLabel) ([]profilepb.RawProfile, error) {
+	limit := recordingInflation * u.limits.ProfileBytes
 	raw, err := inflated(u.profile, limit)
 	if err != nil {
-		return nil, in.limits.hinted(err)
+		return nil, u.limits.hinted(err)
 	}
 	snapshot, err := inflated(u.labels, limit)
 	if err != nil {
-		return nil, in.limits.hinted(err)
+		return nil, u.limits.hinted(err)
 	}
 	r := &recording{upload: u, building: map[*measured]*builtProfile{}}
 	if r.contexts, err = jfr.Contexts(snapshot); err != nil {

@@ -25,10 +25,13 @@ import (
 	_ "github.com/prometheus/prometheus/discovery/http"
 )
 
-// Config is the configuration file of profile targets. Unknown keys are an error.
+// Config is the configuration file of profiles. Unknown keys are an error.
 type Config struct {
 	Global GlobalConfig `yaml:"global"`
 	Jobs   []*JobConfig `yaml:"scrape_configs"`
+
+	Relabel []*relabel.Config        `yaml:"relabel_configs"` // of every profile, before it is stored
+	Limits  map[string]*TenantLimits `yaml:"limits"`          // by tenant
 }
 
 // GlobalConfig contains the defaults of all jobs.
@@ -99,14 +102,8 @@ func (j *JobConfig) UnmarshalYAML(unmarshal func(any) error) error {
 	if j.Scheme != "http" && j.Scheme != "https" {
 		return fmt.Errorf("job %q: scheme %q is neither http nor https", j.JobName, j.Scheme)
 	}
-	for _, rule := range j.Relabel {
-		if rule == nil {
-			return fmt.Errorf("job %q: empty or null rule in relabel_configs", j.JobName)
-		}
-		rule.NameValidationScheme = model.UTF8Validation
-		if err := rule.Validate(model.UTF8Validation); err != nil {
-			return fmt.Errorf("job %q: relabel_configs: %w", j.JobName, err)
-		}
+	if err := checkRules(j.Relabel, model.UTF8Validation); err != nil {
+		return fmt.Errorf("job %q: %w", j.JobName, err)
 	}
 	return nil
 }
@@ -133,7 +130,7 @@ func parseConfig(content []byte) (*Config, error) {
 	if err := yaml.UnmarshalStrict(content, cfg); err != nil {
 		return nil, err
 	}
-	var errs []error
+	errs := []error{cfg.checkSettings()}
 	seen := map[string]bool{}
 	for i, job := range cfg.Jobs {
 		if job == nil {

@@ -324,7 +324,7 @@ func (f *fetcher) fetch(ctx context.Context) error {
 	case <-timed.Done():
 		return timed.Err()
 	}
-	raw, err := io.ReadAll(io.LimitReader(resp.Body, int64(s.in.limits.ProfileBytes)+1))
+	raw, err := io.ReadAll(io.LimitReader(resp.Body, int64(s.in.limitsOf(s.tenant).ProfileBytes)+1))
 	if err != nil {
 		return err
 	}
@@ -341,7 +341,7 @@ func (f *fetcher) fetch(ctx context.Context) error {
 func (f *fetcher) delta(raw []byte, at time.Time) ([]byte, error) {
 	in := f.pool.scraper.in
 	checked := in.decoded.Get().(*pprof.Profile) // enforces the limits before package google/pprof decodes it
-	err := checked.Decode(raw, in.limits.decode())
+	err := checked.Decode(raw, in.limitsOf(f.pool.scraper.tenant).decode())
 	in.decoded.Put(checked)
 	if err != nil {
 		return nil, err

@@ -1,0 +1,312 @@
+package profile
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/ferula-io/ferula/internal/codec/otlpprofile"
+	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/series/profiles"
+)
+
+// otlpConverter converts the profiles of one request to pprofs.
+type otlpConverter struct {
+	request *otlpprofile.Request
+	limits  *Limits
+	left    int // bytes that the pprofs of the request may still have
+
+	// Of the current profile:
+	of     *otlpprofile.Profile
+	factor int64 // value of a sample's count
+	groups map[string]*otlpGroup
+	order  []*otlpGroup
+
+	stack  []uint64
+	labels [][2]string
+}
+
+// otlpGroup is the pprof of the samples of one service.
+type otlpGroup struct {
+	service   string
+	encoder   *pprof.Encoder
+	functions map[int32]uint64
+	lines     map[int]uint64   // locations of lines
+	addresses map[int32]uint64 // locations without lines
+}
+
+// otlpType is the type of a profile as texts.
+type otlpType struct{ name, unit, period, periodUnit string }
+
+// convert returns the profiles that one becomes: one for each service whose samples it has.
+func (c *otlpConverter) convert(p *otlpprofile.Profile) ([]profilepb.RawProfile, error) {
+	c.of, c.factor, c.groups, c.order = p, 1, map[string]*otlpGroup{}, nil
+	t, err := c.typeOf(p)
+	if err != nil {
+		return nil, err
+	}
+	if p.TimeNS > math.MaxInt64 || p.DurationNS > math.MaxInt64 {
+		return nil, badRequest("its time %d or duration %d is beyond the year 2262", p.TimeNS, p.DurationNS)
+	}
+	own := map[string]string{}
+	err = c.request.Attributes(p, func(key []byte, v otlpprofile.Value) {
+		if name, text := otlpLabelName(key), otlpLabelValue(v); name != "" && text != "" {
+			own[name] = text
+		}
+	})
+	if err != nil {
+		return nil, err
+	}
+	samples := c.request.Samples(p)
+	for i := range samples {
+		if err := c.sample(&samples[i], t, own[profiles.LabelService]); err != nil {
+			return nil, fmt.Errorf("samples[%d]: %w", i, err)
+		}
+	}
+	id := profiles.ID(p.ID)
+	all := make([]profilepb.RawProfile, 0, len(c.order))
+	for _, g := range c.order {
+		raw := profilepb.RawProfile{Raw: g.encoder.Append(nil), TimeNS: int64(p.TimeNS)}
+		if id != (profiles.ID{}) && len(c.order) == 1 { // an ID is that of one profile
+			raw.ID = id.String()
+		}
+		own[profiles.LabelService], own[profiles.LabelName] = g.service, profileName([]string{t.name}, nil, "")
+		for _, name := range slices.Sorted(maps.Keys(own)) {
+			raw.Labels = append(raw.Labels, profilepb.RawLabel{Name: name, Value: own[name]})
+		}
+		all = append(all, raw)
+	}
+	return all, nil
+}
+
+// typeOf reads the type of a profile. Samples of a CPU profile that are counted become
+// nanoseconds, the unit of other CPU profiles.
+func (c *otlpConverter) typeOf(p *otlpprofile.Profile) (t otlpType, err error) {
+	for _, one := range []struct {
+		to     *string
+		number int32
+	}{{&t.name, p.Type.Type}, {&t.unit, p.Type.Unit}, {&t.period, p.PeriodType.Type}, {&t.periodUnit, p.PeriodType.Unit}} {
+		text, err := c.request.Text(one.number)
+		if err != nil {
+			return t, fmt.Errorf("sample_type or period_type: %w", err)
+		}
+		*one.to = strings.ToValidUTF8(string(text), "\uFFFD")
+	}
+	if t.name == "" {
+		return t, badRequest("it has no sample type")
+	}
+	if t.name == "samples" && t.unit == "count" && t.period == "cpu" && t.periodUnit == "nanoseconds" && p.Period > 0 {
+		t.name, t.unit, c.factor = "cpu", "nanoseconds", p.Period
+	}
+	return t, nil
+}
+
+func (c *otlpConverter) sample(s *otlpprofile.Sample, t otlpType, service string) error {
+	value := s.Value()
+	if value > math.MaxInt64/c.factor {
+		return badRequest("%d samples of %d ns overflow a value", value, c.factor)
+	}
+	own, executable := "", ""
+	c.labels = c.labels[:0]
+	err := c.request.SampleAttributes(s, func(key []byte, v otlpprofile.Value) {
+		if v.Kind != otlpprofile.Text && v.Kind != otlpprofile.Bool {
+			return // numbers, as the ids of threads, would make a series of each
+		}
+		name, text := otlpLabelName(key), otlpLabelValue(v)
+		switch {
+		case name == "" || text == "":
+			return
+		case name == profiles.LabelService:
+			own = text
+			return
+		case name == "process_executable_name":
+			executable = text
+		}
+		c.labels = append(c.labels, [2]string{name, text})
+	})
+	if err != nil {
+		return err
+	}
+	link, ok, err := c.request.Link(s)
+	if err != nil {
+		return err
+	}
+	if ok && link.Span != [8]byte{} {
+		c.labels = append(c.labels, [2]string{profiles.SampleSpanID, hex.EncodeToString(link.Span[:])})
+		if link.Trace != [16]byte{} {
+			c.labels = append(c.labels, [2]string{profiles.SampleTraceID, hex.EncodeToString(link.Trace[:])})
+		}
+	}
+	locations, err := c.request.Stack(s)
+	if err != nil {
+		return err
+	}
+	return c.add(c.group(cmp.Or(own, service, executable, unknownService), t), locations, value*c.factor)
+}
+
+// group returns the profile of a service.
+func (c *otlpConverter) group(service string, t otlpType) *otlpGroup {
+	g := c.groups[service]
+	if g == nil {
+		g = &otlpGroup{service: service, encoder: pprof.NewEncoder(), functions: map[int32]uint64{}, lines: map[int]uint64{}, addresses: map[int32]uint64{}}
+		g.encoder.SampleType(t.name, t.unit)
+		g.encoder.Period(t.period, t.periodUnit, c.of.Period)
+		g.encoder.Times(int64(c.of.TimeNS), int64(c.of.DurationNS)) // checked by convert
+		c.groups[service], c.order = g, append(c.order, g)
+		c.left -= g.encoder.Bytes()
+	}
+	return g
+}
+
+// add adds a sample to a group. Many samples share a stack, and many profiles a function, so
+// that a small request could become a large pprof: its bytes are limited as it grows.
+func (c *otlpConverter) add(g *otlpGroup, locations []int32, value int64) error {
+	before := g.encoder.Bytes()
+	c.stack = c.stack[:0]
+	for _, n := range slices.Backward(locations) { // from the root: a stack that is too deep loses its leaf
+		l := c.request.Location(n)
+		if l.Lines.From == l.Lines.To {
+			c.stack = append(c.stack, c.address(g, n, l))
+		}
+		for at := l.Lines.To - 1; at >= l.Lines.From && len(c.stack) <= c.limits.Depth; at-- {
+			c.stack = append(c.stack, c.line(g, n, l, at))
+		}
+		if len(c.stack) > c.limits.Depth {
+			break // one frame more than the limit, so that the decoder counts the cut
+		}
+	}
+	slices.Reverse(c.stack)
+	g.encoder.LabelledSample(c.stack, c.labels, value)
+	after := g.encoder.Bytes()
+	if after > c.limits.InflatedBytes {
+		return fmt.Errorf("%w: more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.InflatedBytes, c.limits.Flags.Of("InflatedBytes"))
+	}
+	if c.left -= after - before; c.left < 0 {
+		return fmt.Errorf("%w: the profiles of the request have more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.BurstBytes, c.limits.Flags.Of("BurstBytes"))
+	}
+	return nil
+}
+
+// line returns the location of a line, or of the address if the line has no function.
+func (c *otlpConverter) line(g *otlpGroup, location int32, l otlpprofile.Location, at int) uint64 {
+	line := c.request.Line(at)
+	if line.Function == 0 {
+		return c.address(g, location, l)
+	}
+	id, ok := g.lines[at]
+	if ok {
+		return id
+	}
+	function, ok := g.functions[line.Function]
+	if !ok {
+		name, system, file, start := c.request.Function(line.Function)
+		function = g.encoder.Function(valid(name), valid(system), valid(file), start)
+		g.functions[line.Function] = function
+	}
+	id = g.encoder.Location(function, max(0, line.Line))
+	g.lines[at] = id
+	return id
+}
+
+// address returns the location of an address without a function.
+func (c *otlpConverter) address(g *otlpGroup, location int32, l otlpprofile.Location) uint64 {
+	id, ok := g.addresses[location]
+	if !ok {
+		name := "0x" + strconv.FormatUint(l.Address, 16)
+		id = g.encoder.Location(g.encoder.Function(name, name, valid(c.request.MappingFile(l.Mapping)), 0), 0)
+		g.addresses[location] = id
+	}
+	return id
+}
+
+func valid(text []byte) string { return string(bytes.ToValidUTF8(text, []byte("\uFFFD"))) }
+
+// otlpLabelName returns the name of an attribute's label: characters that a name cannot have
+// become underscores. Names of the server, with two underscores in front, have none.
+func otlpLabelName(key []byte) string {
+	if bytes.HasPrefix(key, []byte("__")) || len(key) == 0 {
+		return ""
+	}
+	name := make([]byte, 0, len(key)+1)
+	if key[0] >= '0' && key[0] <= '9' {
+		name = append(name, '_')
+	}
+	for _, b := range key {
+		if b != '_' && (b < 'a' || b > 'z') && (b < 'A' || b > 'Z') && (b < '0' || b > '9') {
+			b = '_'
+		}
+		name = append(name, b)
+	}
+	return string(name)
+}
+
+// otlpLabelValue returns the text of an attribute; "" for lists, maps and bytes.
+func otlpLabelValue(v otlpprofile.Value) string {
+	switch v.Kind {
+	case otlpprofile.Text:
+		return valid(v.Text)
+	case otlpprofile.Bool:
+		return strconv.FormatBool(v.Bits != 0)
+	case otlpprofile.Int:
+		return strconv.FormatInt(int64(v.Bits), 10)
+	case otlpprofile.Double:
+		return strconv.FormatFloat(math.Float64frombits(v.Bits), 'g', -1, 64)
+	}
+	return ""
+}
+
+// Refused counts a request of OTLP that could not be decoded.
+func (in *Ingester) Refused(err error) { in.discarded.With(reasonOf(err)).Inc() }
+
+// PushOTLP ingests the profiles of a request that are valid, and returns the number of the
+// others and the first of their errors, with its place. With err none was ingested.
+func (in *Ingester) PushOTLP(ctx context.Context, tenant string, r *otlpprofile.Request) (rejected int, first, err error) {
+	limits := in.limitsOf(tenant)
+	c := &otlpConverter{request: r, limits: limits, left: limits.BurstBytes}
+	var pushed []profilepb.RawProfile
+	var of []int // by pushed profile: its number in the request
+	failed := map[int]error{}
+	for i := range r.Profiles {
+		if err := ctx.Err(); err != nil {
+			return 0, nil, err
+		}
+		all, err := c.convert(&r.Profiles[i])
+		if err != nil {
+			failed[i] = err
+			in.discarded.With(reasonOf(err)).Inc()
+			continue
+		}
+		pushed = append(pushed, all...)
+		for range all {
+			of = append(of, i)
+		}
+	}
+	refused := map[int]error{}
+	if len(pushed) > 0 {
+		if err := in.ingest(ctx, tenant, pushed, refused); err != nil {
+			return 0, nil, err
+		}
+	}
+	for n := range pushed {
+		if err := refused[n]; err != nil && failed[of[n]] == nil {
+			failed[of[n]] = err
+		}
+	}
+	if len(failed) == 0 {
+		return 0, nil, nil
+	}
+	i := slices.Min(slices.Collect(maps.Keys(failed)))
+	first = fmt.Errorf("%s: %w", r.Profiles[i].Place(), failed[i])
+	if len(refused) == len(pushed) {
+		return 0, nil, first
+	}
+	return len(failed), first, nil
+}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -29,8 +30,17 @@ type querier struct {
 	bytes        atomic.Int64 // this querier's part of the query's
 	series       atomic.Int64
 
-	mu   sync.Mutex
-	sets []*asyncSeriesSet
+	mu       sync.Mutex
+	selected []*selected
+	latest   map[string]*selected // by what was selected
+}
+
+// selected is a selection that may still be running. Equal ones of a query share it.
+type selected struct {
+	until <-chan struct{} // the end of its context
+	done  chan struct{}
+	kept  *collected
+	err   error
 }
 
 var _ storage.Querier = (*querier)(nil)
@@ -45,11 +55,17 @@ func (*querier) count(all, own *atomic.Int64, n int64) int64 {
 const forSeries = "series"
 
 // Select implements storage.Querier. The set is always sorted. Its first Next waits for the
-// responses.
+// responses. What was selected before, for the same function, is not requested again.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	start, end, function, limit, rangeMS := q.minMS, q.maxMS, "", 0, int64(0)
 	if hints != nil {
 		start, end, function, limit, rangeMS = hints.Start, hints.End, hints.Func, hints.Limit, hints.Range
+	}
+	key := fmt.Sprintf("%d %d %s %d %d %q", start, end, function, limit, rangeMS, fmt.Sprint(matchers))
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if earlier := q.latest[key]; earlier != nil && earlier.until == ctx.Done() {
+		return &asyncSeriesSet{selected: earlier}
 	}
 	sr := storeapi.SeriesRequest{
 		MinMS: start, MaxMS: end, Matchers: q.q.r.enforced(matchers), Limit: int64(limit),
@@ -67,20 +83,21 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 	if len(sr.WithoutReplicaLabels) > 0 {
 		v.dedup, v.dedupFloats = opts.Dedup, opts.DedupFloats
 	}
+	now := &selected{until: ctx.Done(), done: make(chan struct{})}
+	if q.latest == nil {
+		q.latest = map[string]*selected{}
+	}
+	q.selected, q.latest[key] = append(q.selected, now), now
 	ctx, cancel := context.WithCancel(ctx)
 	stop := context.AfterFunc(q.closed, cancel)
-	set := &asyncSeriesSet{done: make(chan struct{})}
-	q.mu.Lock()
-	q.sets = append(q.sets, set)
-	q.mu.Unlock()
 	q.running.Go(func() {
-		defer close(set.done)
+		defer close(now.done)
 		defer stop()
 		defer cancel()
-		defer recovered(&set.err, q.q.f.endpoints.opts.Logger, "all")
-		set.kept, set.err = q.selection(ctx, sr, v)
+		defer recovered(&now.err, q.q.f.endpoints.opts.Logger, "all")
+		now.kept, now.err = q.selection(ctx, sr, v)
 	})
-	return set
+	return &asyncSeriesSet{selected: now}
 }
 
 // selection waits for a slot and reads all series.
@@ -107,12 +124,10 @@ func (q *querier) selection(ctx context.Context, sr storeapi.SeriesRequest, v *v
 	return collect(ctx, q, all, v)
 }
 
-// asyncSeriesSet is the set of a selection that may still be running.
+// asyncSeriesSet is a set of a selection that may still be running.
 type asyncSeriesSet struct {
-	done chan struct{}
-	kept *collected
-	err  error
-	set  *collectedSet
+	*selected
+	set *collectedSet
 }
 
 // Next implements storage.SeriesSet. It waits until the selection has ended, which the end
@@ -140,7 +155,7 @@ func (p *asyncSeriesSet) Warnings() annotations.Annotations {
 	if p.kept == nil {
 		return nil
 	}
-	return p.kept.warnings
+	return maps.Clone(p.kept.warnings) // others get them, too
 }
 
 // Close implements storage.Querier: it cancels running selections. Iterators are invalid
@@ -151,12 +166,12 @@ func (q *querier) Close() error {
 	q.running.Wait()
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	for _, set := range q.sets {
-		if set.kept != nil {
-			set.kept.release()
+	for _, s := range q.selected {
+		if s.kept != nil {
+			s.kept.release()
 		}
 	}
-	q.sets = nil
+	q.selected, q.latest = nil, nil
 	q.q.bytes.Add(-q.bytes.Swap(0))
 	q.q.series.Add(-q.series.Swap(0))
 	return nil

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series"
@@ -284,5 +286,72 @@ func TestSource_ReadAheadIsBounded(t *testing.T) {
 	}
 	if n := taken.Load(); n > (aheadPages+4)*perPage {
 		t.Errorf("%d series were read ahead", n)
+	}
+}
+
+func TestQuerier_RequestsEqualSelectionsOnce(t *testing.T) {
+	store := holding(t, "x")
+	store.warning = "half of it"
+	store.series = append(store.series, holding(t, "y").series...)
+	f, _ := newTestFanout(t, Options{SeriesMax: 2}, store)
+	querier, err := f.Queryable(Request{}).Querier(0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer querier.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	rate := storage.SelectHints{Start: 0, End: 10, Func: "rate", Range: 5}
+	sets := []storage.SeriesSet{querier.Select(ctx, true, &rate, everything), querier.Select(ctx, true, &rate, everything), querier.Select(ctx, false, &rate, everything)}
+	for _, want := range []string{`{__name__="x"}`, `{__name__="y"}`} { // in turn
+		for i, set := range sets {
+			if !set.Next() || set.At().Labels().String() != want {
+				t.Fatalf("set %d ended before %s: %v", i, want, set.Err())
+			}
+			if it := set.At().Iterator(nil); it.Next() != chunkenc.ValFloat || it.AtT() != 1 || it.Next() != chunkenc.ValNone {
+				t.Errorf("set %d: the samples of %s are not those of the store", i, want)
+			}
+		}
+	}
+	for i, set := range sets {
+		if set.Next() || set.Err() != nil || len(set.Warnings()) != 1 {
+			t.Errorf("set %d: %v, %v", i, set.Err(), set.Warnings())
+		}
+	}
+	if n := len(store.requests); n != 1 {
+		t.Errorf("%d requests for equal selections", n)
+	}
+}
+
+// Stores may respond differently to other hints, and a selection that its own context ended is no other's.
+func TestQuerier_RequestsSelectionsThatDiffer(t *testing.T) {
+	store := holding(t, "x")
+	f, _ := newTestFanout(t, Options{}, store)
+	querier, err := f.Queryable(Request{}).Querier(0, 10)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer querier.Close()
+	ended, end := context.WithCancel(t.Context())
+	end()
+	x := labels.MustNewMatcher(labels.MatchEqual, "__name__", "x")
+	one := storage.SelectHints{Start: 0, End: 10, Func: "rate", Range: 5}
+	two, three, four, five := one, one, one, one
+	two.Func, three.Range, four.Start, five.Limit = "increase", 6, 1, 1
+	refused := querier.Select(ended, true, &one, everything)
+	sets := []storage.SeriesSet{
+		querier.Select(t.Context(), true, &one, everything), querier.Select(t.Context(), true, &two, everything), querier.Select(t.Context(), true, &three, everything),
+		querier.Select(t.Context(), true, &four, everything), querier.Select(t.Context(), true, &five, everything), querier.Select(t.Context(), true, &one, x), querier.Select(t.Context(), true, nil, everything),
+	}
+	for i, set := range sets {
+		if !set.Next() || set.Next() || set.Err() != nil {
+			t.Errorf("set %d: %v", i, set.Err())
+		}
+	}
+	if refused.Next() || !errors.Is(refused.Err(), context.Canceled) {
+		t.Errorf("a canceled selection: %v", refused.Err())
+	}
+	if n := len(store.requests); n < len(sets) { // the canceled one may have been sent
+		t.Errorf("%d requests for %d selections that differ", n, len(sets))
 	}
 }

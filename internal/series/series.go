@@ -63,6 +63,10 @@ type Uncutter interface {
 // true if all its selections return the same.
 type Immutable interface{ Immutable() bool }
 
+// Concurrent is an optional interface of a Querier: true if several goroutines may select and read
+// at the same time, each its own sets.
+type Concurrent interface{ Concurrent() bool }
+
 // Source is an optional interface of a storage.ChunkQueryable that implements the raw
 // interface itself. mint and maxt are inclusive, in milliseconds.
 type Source interface {

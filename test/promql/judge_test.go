@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/ferula-io/ferula/internal/query/columns"
+	"github.com/ferula-io/ferula/internal/query/columns/ordered"
 )
 
 // engineOptions are those of Prometheus' scripts, but for what the engine of columns leaves
@@ -42,6 +43,7 @@ func newColumns(t testing.TB, opts promql.EngineOpts) *columns.Engine {
 	return columns.New(columns.Options{
 		Engine: newOracle(t, opts), MaxSamples: opts.MaxSamples, SubqueryStep: opts.NoStepSubqueryIntervalFn,
 		DelayedNameRemoval: opts.EnableDelayedNameRemoval, UseStartTimestamps: opts.UseStartTimestamps,
+		Workers: ordered.NewWorkers(1), // operands are evaluated at the same time
 		Bare: func(maxSamples int) *promql.Engine {
 			part := opts
 			part.MaxSamples = maxSamples

@@ -443,10 +443,7 @@ func (s *sharedNode) evaluate(ev *evaluation) (*sharedResult, error) {
 	own := *ev
 	own.acct = account{limit: ev.acct.limit - ev.acct.current}
 	own.warnings, own.repeats = annotations.Annotations{}, false
-	own.samples = ev.samples.NewChild()
-	if ev.perStep {
-		own.samples = stats.NewChildWithStepTracking(ev.start, max(ev.start, ev.end), ev.interval)
-	}
+	own.samples = ev.childSamples()
 	result := &sharedResult{samples: own.samples}
 	err := s.node.eval(&own, func(r *row) error {
 		result.rows = append(result.rows, r.clone())
@@ -455,6 +452,14 @@ func (s *sharedNode) evaluate(ev *evaluation) (*sharedResult, error) {
 	result.acct, result.repeats, result.annotated = own.acct, own.repeats, len(own.warnings) > 0
 	ev.warnings.Merge(own.warnings)
 	return result, err
+}
+
+// childSamples returns empty statistics of the same steps.
+func (ev *evaluation) childSamples() *stats.QuerySamples {
+	if ev.perStep {
+		return stats.NewChildWithStepTracking(ev.start, max(ev.start, ev.end), ev.interval)
+	}
+	return ev.samples.NewChild()
 }
 
 // addSamples adds counted samples to those of the same steps.

@@ -18,7 +18,9 @@
 // A large selection is computed by several goroutines (parallel.go, package ordered): they read
 // batches of series in turn, and decode and compute them at the same time. Everything behind that
 // (operators, aggregations, counting of samples) happens in the order of the series, on the
-// goroutine of the query.
+// goroutine of the query. The right operand of an operator between vectors may be evaluated by a
+// worker while the query evaluates the left one (branch): with counts and annotations of its own,
+// which are added after those of the left one.
 //
 // An aggregation that an expression has several times is evaluated once (sharedNode).
 //

@@ -67,15 +67,14 @@ type setNode struct {
 // eval implements node.
 func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts, sets := ev.newStepCounts(), ev.newLabelsets()
-	left, err := ev.collect(n.a, counts)
-	if err != nil {
-		return err
-	}
-	right, err := ev.collect(n.b, counts)
+	left, right, err := ev.operands(n.a, n.b, counts, ev.collect)
 	if err != nil {
 		return err
 	}
 	emit := func(r *row) error {
+		if err := contextError(ev.ctx); err != nil {
+			return err
+		}
 		if r.has.empty() {
 			return nil
 		}
@@ -137,11 +136,7 @@ type matchNode struct {
 // eval implements node.
 func (n *matchNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts := ev.newStepCounts()
-	left, err := ev.collect(n.a, counts)
-	if err != nil {
-		return err
-	}
-	right, err := ev.collect(n.b, counts)
+	left, right, err := ev.operands(n.a, n.b, counts, ev.collect)
 	if err != nil {
 		return err
 	}
@@ -276,6 +271,9 @@ func (m *matchRun) rows(pairs []int, metrics []labels.Labels, sink func(*row) er
 	for i, j := range pairs {
 		if j < 0 {
 			continue
+		}
+		if err := contextError(m.ev.ctx); err != nil {
+			return err
 		}
 		many, one := &m.many[i], &m.one[j]
 		out.metric, out.dropName = metrics[i], m.expr.ReturnBool

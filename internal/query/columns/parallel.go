@@ -1,9 +1,13 @@
 package columns
 
 import (
+	"context"
 	"errors"
+	"slices"
+
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/query/columns/ordered"
 	"github.com/ferula-io/ferula/internal/series"
@@ -169,4 +173,118 @@ func (s *selector) eachParallel(ev *evaluation, set batchSource, work perSeries)
 		err = contextError(ev.ctx) // it may have ended the reading
 	}
 	return err
+}
+
+// operands evaluates both operands of an operator, the right one on another goroutine if it may be, and
+// returns their rows. What they count, and which error is returned, is as if they were evaluated one after
+// the other. rowsOf evaluates an operand.
+func (ev *evaluation) operands(a, b node, counts *stepCounts, rowsOf func(node, *stepCounts) ([]row, error)) (left, right []row, err error) {
+	ahead := ev.fork(b)
+	if ahead != nil {
+		defer ahead.end()
+	}
+	if left, err = rowsOf(a, counts); err != nil {
+		return nil, nil, err
+	}
+	if ahead == nil {
+		right, err = rowsOf(b, counts)
+		return left, right, err
+	}
+	if err := ev.join(ahead); err != nil {
+		return nil, nil, err
+	}
+	for i := range ahead.rows {
+		counts.read(&ahead.rows[i])
+	}
+	return left, ahead.rows, nil
+}
+
+// branch is the evaluation of a node by a worker, with counts of its own.
+type branch struct {
+	own    evaluation
+	cancel context.CancelFunc
+	fork   *ordered.Fork
+	rows   []row
+	err    error
+}
+
+// fork begins to evaluate a node by a worker. It returns nil if none is free, or if the node cannot be evaluated
+// while others are.
+func (ev *evaluation) fork(n node) *branch {
+	if from, ok := ev.source.(rawSource); !ok || !from.concurrent || !independent(n) {
+		return nil
+	}
+	b := &branch{own: *ev}
+	own := &b.own
+	own.acct = account{limit: ev.acct.limit - ev.acct.current}
+	own.warnings, own.repeats = annotations.Annotations{}, false
+	own.samples = ev.childSamples()
+	own.ctx, b.cancel = context.WithCancel(ev.ctx)
+	if b.fork = ev.engine.opts.Workers.Fork(func() { b.rows, b.err = own.collect(n, nil) }); b.fork == nil {
+		b.cancel()
+		return nil
+	}
+	return b
+}
+
+// join waits for a branch, and counts what it did after all that was done meanwhile.
+func (ev *evaluation) join(b *branch) error {
+	if p := b.fork.Wait(); p != nil {
+		panic(p)
+	}
+	if err := ev.acct.replay(&b.own.acct); err != nil { // the branch may have failed after this
+		return err
+	}
+	if b.err != nil {
+		return b.err
+	}
+	ev.warnings.Merge(b.own.warnings)
+	addSamples(ev.samples, b.own.samples)
+	ev.repeats = ev.repeats || b.own.repeats
+	return nil
+}
+
+// end ends a branch, joined or not.
+func (b *branch) end() {
+	b.cancel()
+	b.fork.Wait()
+}
+
+// independent reports whether a node reads encoded chunks only, and uses nothing that branches do not share.
+func independent(n node) bool {
+	switch n := n.(type) {
+	case numberNode, timeNode, piNode, *selector, timestampNode:
+		return true
+	case *windowNode:
+		return independentAll(n.scalars) && (n.subquery == nil || independent(n.subquery.child))
+	case *pointwiseNode:
+		return independent(n.child) && independentAll(n.scalars)
+	case *scalarsNode:
+		return independent(n.a) && independent(n.b)
+	case *vectorScalarNode:
+		return independent(n.vector) && independent(n.scalar)
+	case *matchNode:
+		return independent(n.a) && independent(n.b)
+	case *setNode:
+		return independent(n.a) && independent(n.b)
+	case *aggregateNode:
+		return independent(n.child)
+	case *quantileNode:
+		return independent(n.child) && independent(n.param)
+	case *topNode:
+		return independent(n.child) && independent(n.param)
+	case negateNode:
+		return independent(n.child)
+	case onceNode:
+		return independent(n.child)
+	case scalarNode:
+		return independent(n.child)
+	case vectorNode:
+		return independent(n.child)
+	}
+	return false
+}
+
+func independentAll(nodes []node) bool {
+	return !slices.ContainsFunc(nodes, func(n node) bool { return !independent(n) })
 }

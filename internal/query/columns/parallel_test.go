@@ -196,3 +196,120 @@ func TestQuery_ReadsNoMoreAfterTheEnd(t *testing.T) {
 		}
 	}
 }
+
+// selections is a storage with a raw interface whose sets several goroutines may read.
+type selections struct {
+	storage.Queryable
+	open func(name string) series.Set
+}
+
+func (s selections) RawQuerier(context.Context, int64, int64) (series.Querier, error) { return s, nil }
+
+func (s selections) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
+	return s.open(matchers[len(matchers)-1].Value)
+}
+
+func (s selections) SelectUnsorted(ctx context.Context, matchers ...*labels.Matcher) (series.Set, bool) {
+	return s.Select(ctx, matchers...), true
+}
+func (selections) LabelNames(context.Context) ([]string, error) { return nil, nil }
+func (selections) Close() error                                 { return nil }
+func (selections) Concurrent() bool                             { return true }
+
+// hookedSet calls a function before each series.
+type hookedSet struct {
+	*endlessRaw
+	before func()
+}
+
+func (h hookedSet) Next() bool {
+	h.before()
+	return h.endlessRaw.Next()
+}
+
+func TestQuery_ReadsBothOperandsAtTheSameTime(t *testing.T) {
+	for _, query := range []string{`x + y`, `sum(x) / sum(y)`, `x and y`, `rate(x[5m]) / on (i) group_left () (-y * 2)`, `max_over_time((x + y)[5m:1m])`, `(sum(x @ 1767225900) + 1) > sum(y @ 1767225900)`} {
+		var both sync.WaitGroup
+		both.Add(2)
+		met := make(chan struct{})
+		go func() { both.Wait(); close(met) }()
+		from := selections{open: func(name string) series.Set {
+			set := newEndlessRaw(t)
+			set.end = 5
+			return hookedSet{set, sync.OnceFunc(func() {
+				both.Done()
+				select {
+				case <-met:
+				case <-time.After(30 * time.Second):
+					t.Errorf("%s: %s is read alone", query, name)
+				}
+			})}
+		}}
+		r := request{query: query, start: beginMS, end: beginMS + 20*60_000, step: time.Minute}
+		if got, by := r.run(t, helped(engineOpts(50_000_000), 1), from); by != "columns" || strings.Contains(got, "error") {
+			t.Errorf("%s by %s: %s", query, by, got)
+		}
+	}
+}
+
+// The operand that failed first, as if one was evaluated after the other, decides; the other one ends.
+func TestQuery_EndsBothOperandsWithTheFirstError(t *testing.T) {
+	endless := func() *endlessRaw { return newEndlessRaw(t) }
+	broken := func() *endlessRaw { set := newEndlessRaw(t); set.broken = true; return set }
+	short := func() *endlessRaw { set := newEndlessRaw(t); set.end = 3; return set }
+	panicking := func() series.Set {
+		return hookedSet{endless(), func() { panic("a fault of the set") }}
+	}
+	for _, c := range []struct {
+		x, y func() series.Set
+		want string
+	}{
+		{func() series.Set { return broken() }, func() series.Set { return endless() }, "corrupt"},
+		{func() series.Set { return short() }, func() series.Set { return broken() }, "corrupt"},
+		{func() series.Set { return broken() }, panicking, "corrupt"},
+		{func() series.Set { return short() }, panicking, "a fault of the set"},
+		{panicking, func() series.Set { return endless() }, "a fault of the set"},
+	} {
+		for _, query := range []string{`sum(rate(x[5m])) / sum(y)`, `count(x) or count(y)`} {
+			from := selections{open: func(name string) series.Set {
+				if name == "x" {
+					return c.x()
+				}
+				return c.y()
+			}}
+			q, err := request{query: query, start: beginMS, end: beginMS + hourMS, step: time.Minute}.open(helped(engineOpts(1_000_000_000), 2), from)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res := q.Exec(t.Context()); res.Err == nil || !strings.Contains(res.Err.Error(), c.want) {
+				t.Errorf("%s: %v, want %s", query, res.Err, c.want)
+			}
+			q.Close()
+		}
+	}
+}
+
+func TestQuery_EndsBothOperandsWithItsContext(t *testing.T) {
+	var x, y *endlessRaw
+	for _, query := range []string{`sum(x) / sum(y)`, `sum(y) / sum(x)`} {
+		x, y = newEndlessRaw(t), newEndlessRaw(t)
+		q, err := request{query: query, start: beginMS, end: beginMS + hourMS, step: time.Minute}.open(helped(engineOpts(1_000_000_000), 2), selections{open: func(name string) series.Set {
+			if name == "x" {
+				return x
+			}
+			return y
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		x.cancel = q.Cancel
+		var canceled promql.ErrQueryCanceled
+		if res := q.Exec(t.Context()); !errors.As(res.Err, &canceled) {
+			t.Errorf("%s: %v", query, res.Err)
+		}
+		q.Close()
+		if n := x.read.Load() - cancelAt; n > mostAhead(3) {
+			t.Errorf("%s: %d series read after the cancellation", query, n)
+		}
+	}
+}

@@ -3,6 +3,7 @@ package columns
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
@@ -177,13 +178,13 @@ type evaluation struct {
 	late     bool // an error came after the evaluation of the root
 }
 
-// shared is what all steps of an evaluation share.
+// shared is what all steps of an evaluation share. A branch changes nothing of it but cells.
 type shared struct {
 	mint, maxt int64
 	samples    storage.Querier // opened on demand
 	results    map[sharedKey]*sharedResult
-	cells      int // values that are held in memory
-	labelBytes int // by which label_replace and label_join made labels longer
+	cells      atomic.Int64 // values that are held in memory
+	labelBytes int          // by which label_replace and label_join made labels longer
 }
 
 // cellsMin is the number of values that every query may hold.
@@ -193,7 +194,7 @@ const cellsMin = 1 << 20
 // for every step, so series with few samples take more memory here than in Prometheus'
 // engine: it evaluates a query that has too many of them.
 func (ev *evaluation) hold(n int) error {
-	if ev.shared.cells += n; ev.shared.cells > max(cellsMin, 2*ev.engine.opts.MaxSamples) {
+	if ev.shared.cells.Add(int64(n)) > int64(max(cellsMin, 2*ev.engine.opts.MaxSamples)) {
 		return errGiveUp("memory")
 	}
 	return nil

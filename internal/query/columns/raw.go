@@ -33,11 +33,15 @@ func openRaw(ctx context.Context, from storage.Queryable, mint, maxt int64) (sou
 	if u, ok := q.(series.Uncutter); ok {
 		u.Uncut() // the samples that are not needed are left out when the chunks are decoded
 	}
-	return rawSource{q}, nil
+	c, ok := q.(series.Concurrent)
+	return rawSource{q, ok && c.Concurrent()}, nil
 }
 
 // rawSource reads encoded chunks.
-type rawSource struct{ querier series.Querier }
+type rawSource struct {
+	querier    series.Querier
+	concurrent bool // several goroutines may select and read
+}
 
 func (s rawSource) close() error { return s.querier.Close() }
 

@@ -38,6 +38,7 @@ type rawHead struct {
 	served     []*tsdb.Block
 	lastMS     int64 // no sample of the view is newer
 
+	reading sync.Mutex // by selections: the readers of series and chunks have buffers
 	anchor  tsdb.ChunkReader
 	index   tsdb.IndexReader
 	chunks  tsdb.ChunkReaderWithCopy

@@ -77,6 +77,8 @@ var errGone = fmt.Errorf("gone: %w", storage.ErrNotFound)
 // read reads one series; ok is false if it has no chunks in the range.
 func (s *headSet) read(i int) (ok bool, err error) {
 	h, ref := s.head, s.order.refs[i]
+	h.reading.Lock()
+	defer h.reading.Unlock()
 	deleted, err := h.deleted.Get(ref) // before the series: they go after it
 	if err != nil {
 		return false, err

@@ -63,10 +63,15 @@ var (
 	_ series.Unsorted  = (*rawQuerier)(nil)
 	_ series.Merging   = (*rawQuerier)(nil)
 	_ series.Uncutter  = (*rawQuerier)(nil)
+
+	_ series.Concurrent = (*rawQuerier)(nil)
 )
 
 // Immutable implements series.Immutable.
 func (q *rawQuerier) Immutable() bool { return !q.live }
+
+// Concurrent implements series.Concurrent: Prometheus' queriers have buffers that their sets share.
+func (q *rawQuerier) Concurrent() bool { return len(q.queriers) == 0 }
 
 // Uncut implements series.Uncutter: chunks of blocks are not cut. Those of the head are, which may
 // have samples that a block has, too.

@@ -3,8 +3,11 @@ package tsdb
 import (
 	"context"
 	"fmt"
+	"reflect"
 	"slices"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 
@@ -93,5 +96,59 @@ func TestSelectUnsorted_LateSamples(t *testing.T) {
 	fill(t, s, 20, startMS+2*hourMS+17, startMS+3*hourMS, 90_000)
 	if checkUnsorted(t, s, startMS+2*hourMS, startMS+4*hourMS, everything) {
 		t.Error("the head is sorted")
+	}
+}
+
+func TestRawQuerier_SetsAreReadAtTheSameTime(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	fill(t, s, 40, startMS, startMS+7*hourMS, 15_000) // several chunks of the head are not mapped
+	compact(t, s)
+	for name, mint := range map[string]int64{"blocks and head": startMS, "head": startMS + 6*hourMS} {
+		t.Run(name, func(t *testing.T) {
+			raw, err := s.RawQuerier(t.Context(), mint, startMS+7*hourMS)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer raw.Close()
+			if c, ok := raw.(series.Concurrent); !ok || !c.Concurrent() {
+				t.Fatal("sets of blocks and of the head may not be read at the same time")
+			}
+			want := rest(t, raw.Select(t.Context(), everything))
+			if len(want) < 40 {
+				t.Fatalf("%d series", len(want))
+			}
+			unsorted, _ := series.SelectUnsorted(t.Context(), raw, everything)
+			wantUnsorted := rest(t, unsorted)
+			var all sync.WaitGroup
+			for range 2 {
+				all.Go(func() {
+					if got := rest(t, raw.Select(t.Context(), everything)); !reflect.DeepEqual(got, want) {
+						t.Errorf("%d series differ from %d that were read alone", len(got), len(want))
+					}
+				})
+				all.Go(func() {
+					set, _ := series.SelectUnsorted(t.Context(), raw, everything)
+					if got := rest(t, set); !reflect.DeepEqual(got, wantUnsorted) {
+						t.Errorf("%d unsorted series differ from %d that were read alone", len(got), len(wantUnsorted))
+					}
+				})
+			}
+			all.Wait()
+		})
+	}
+}
+
+// Prometheus' queriers, which merge overlapping samples, are read by one goroutine.
+func TestRawQuerier_SetsOfPrometheusQueriersAreReadOneByOne(t *testing.T) {
+	s := openWorld(t, t.TempDir(), time.Hour)
+	appendAll(t, s, numbered(3), startMS+hourMS, 1)
+	appendAll(t, s, numbered(3), startMS+hourMS-60_000, 2) // late
+	raw, err := s.RawQuerier(t.Context(), startMS, startMS+2*hourMS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer raw.Close()
+	if c, ok := raw.(series.Concurrent); ok && c.Concurrent() {
+		t.Error("sets of late samples may be read at the same time")
 	}
 }

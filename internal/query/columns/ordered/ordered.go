@@ -4,6 +4,7 @@
 // Who runs a Stage reads, computes and consumes on its own goroutine, and needs no other:
 // workers only take batches ahead of it. All stages of a process share them, so that many
 // stages at a time do not use more goroutines than one, and none ever waits for a worker.
+// A Fork is a whole stage, or several, that a worker runs for a caller who runs another.
 package ordered
 
 import "sync"
@@ -38,6 +39,39 @@ type Stage[B any] struct {
 	// Consume gets the computed batches in order, on the goroutine of Run. An error ends it.
 	Consume func(B) error
 }
+
+// Fork is a function that runs on a worker while its caller does something else.
+type Fork struct {
+	workers  *Workers
+	leave    sync.Once
+	done     chan struct{} // closed when the function has ended
+	panicked any
+}
+
+// Fork runs f on a worker. It returns nil, and does nothing, if none is free.
+func (w *Workers) Fork(f func()) *Fork {
+	if !w.Any() || !w.try() {
+		return nil
+	}
+	k := &Fork{workers: w, done: make(chan struct{})}
+	go func() {
+		defer close(k.done)
+		defer k.free()
+		defer func() { k.panicked = recover() }()
+		f()
+	}()
+	return k
+}
+
+// Wait returns when the function has ended, with the value that it panicked with. Others may use the
+// worker meanwhile, as the caller does nothing.
+func (k *Fork) Wait() (panicked any) {
+	k.free()
+	<-k.done
+	return k.panicked
+}
+
+func (k *Fork) free() { k.leave.Do(func() { <-k.workers.slots }) }
 
 // ahead is the number of batches, for each goroutine, that are read and not yet consumed.
 const ahead = 2

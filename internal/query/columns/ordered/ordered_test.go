@@ -2,6 +2,7 @@ package ordered
 
 import (
 	"errors"
+	"runtime"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -148,6 +149,46 @@ func TestRun_PanicsWithItsFunctions(t *testing.T) {
 		}()
 		if len(w.slots) != 0 {
 			t.Errorf("%s: %d workers are busy", name, len(w.slots))
+		}
+	}
+}
+
+func TestFork_RunsAtTheSameTimeAndLeavesItsWorkerWhenItIsWaitedFor(t *testing.T) {
+	w := NewWorkers(1)
+	begun, end := make(chan struct{}), make(chan struct{})
+	k := w.Fork(func() {
+		close(begun)
+		<-end
+	})
+	<-begun
+	if w.Fork(func() {}) != nil {
+		t.Error("a worker that is busy runs a second function")
+	}
+	waited := make(chan any)
+	go func() { waited <- k.Wait() }()
+	for len(w.slots) != 0 { // until the worker is left
+		runtime.Gosched()
+	}
+	other := w.Fork(func() { panic("other") })
+	if other == nil {
+		t.Fatal("the worker of a fork that is waited for is not free")
+	}
+	if p := other.Wait(); p != "other" {
+		t.Errorf("panicked with %v", p)
+	}
+	close(end)
+	if p := <-waited; p != nil {
+		t.Errorf("panicked with %v", p)
+	}
+	if k.Wait() != nil || len(w.slots) != 0 {
+		t.Errorf("%d workers are busy", len(w.slots))
+	}
+}
+
+func TestFork_NeedsAWorker(t *testing.T) {
+	for _, w := range []*Workers{nil, NewWorkers(0)} {
+		if w.Fork(func() { t.Error("runs") }) != nil {
+			t.Error("a fork without workers")
 		}
 	}
 }

@@ -173,8 +173,14 @@ func (g generator) withScalar(depth int) string {
 func (g generator) withVector(depth int) string {
 	matching := g.pick("", "", " on (ns, i)", " on (ns)", " ignoring (i)", " on ()", " ignoring (le)")
 	left, right := g.vector(depth), g.vector(depth)
-	if g.oneOf(4) {
+	switch g.rng.IntN(12) { // equal parts are evaluated once
+	case 0, 1, 2:
 		right = left
+	case 3:
+		right = fmt.Sprintf("%s%s(%s)", g.pick(plainAggregations...), g.grouping(), left)
+		left = fmt.Sprintf("%s%s(%s)", g.pick(plainAggregations...), g.grouping(), left)
+	case 4:
+		left = fmt.Sprintf("(%s) %s%s (%s)", left, g.pick(arithmetics...), matching, right)
 	}
 	if g.oneOf(3) {
 		return fmt.Sprintf("(%s) %s%s (%s)", left, g.pick("and", "or", "unless"), matching, right)

@@ -1,9 +1,12 @@
 package columns
 
 import (
+	"fmt"
+	"maps"
 	"math"
 	"math/bits"
 	"slices"
+	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -71,46 +74,16 @@ var folds = map[parser.ItemType]fold{
 
 // eval implements node.
 func (a *aggregateNode) eval(ev *evaluation, sink func(*row) error) error {
-	groups, before := newGrouping(a.expr), ev.acct.current
-	var all []*group
-	err := a.child.eval(ev, func(r *row) error {
-		i, fresh := groups.of(r.metric)
-		if fresh {
-			if err := ev.hold(3 * ev.steps); err != nil {
-				return err
-			}
-			g := a.fold.begin(ev.steps)
-			g.metric = groups.labels(r.metric)
-			all = append(all, g)
-		}
-		g := all[i]
-		if r.hists != nil || g.groups != nil {
-			a.foldHistograms(ev, g, r)
-		}
-		g.noteDrop(r)
-		for w, word := range r.has {
-			seen := g.has[w]
-			a.fold.add(g, r, w, word&^seen, word&seen)
-			g.has[w] = seen | word
-		}
-		return nil
-	})
-	if err != nil {
+	run, before := aggregateRun{aggregateNode: a, groups: newGrouping(a.expr)}, ev.acct.current
+	if err := a.child.eval(ev, func(r *row) error { return run.add(ev, r) }); err != nil {
 		return err
 	}
 	if err := contextError(ev.ctx); err != nil {
 		return err
 	}
 	ev.acct.current = before
-	total := 0
-	for _, g := range all {
-		a.fold.finish(g)
-		a.finishHistograms(ev, g)
-		g.dropName = dropLast(g.drop, g.has)
-		total += g.size()
-	}
-	_ = ev.acct.add(total) // at most the samples of the operand, which were counted
-	for _, g := range all {
+	run.finish(ev)
+	for _, g := range run.all {
 		if g.has.empty() {
 			continue
 		}
@@ -119,6 +92,49 @@ func (a *aggregateNode) eval(ev *evaluation, sink func(*row) error) error {
 		}
 	}
 	return nil
+}
+
+// aggregateRun is one evaluation of an aggregation.
+type aggregateRun struct {
+	*aggregateNode
+	groups *grouping
+	all    []*group
+}
+
+// add adds a row to its group. It may change the histograms of the row.
+func (a *aggregateRun) add(ev *evaluation, r *row) error {
+	i, fresh := a.groups.of(r.metric)
+	if fresh {
+		if err := ev.hold(3 * ev.steps); err != nil {
+			return err
+		}
+		g := a.fold.begin(ev.steps)
+		g.metric = a.groups.labels(r.metric)
+		a.all = append(a.all, g)
+	}
+	g := a.all[i]
+	if r.hists != nil || g.groups != nil {
+		a.foldHistograms(ev, g, r)
+	}
+	g.noteDrop(r)
+	for w, word := range r.has {
+		seen := g.has[w]
+		a.fold.add(g, r, w, word&^seen, word&seen)
+		g.has[w] = seen | word
+	}
+	return nil
+}
+
+// finish finishes the groups, and counts them instead of the operand.
+func (a *aggregateRun) finish(ev *evaluation) {
+	total := 0
+	for _, g := range a.all {
+		a.fold.finish(g)
+		a.finishHistograms(ev, g)
+		g.dropName = dropLast(g.drop, g.has)
+		total += g.size()
+	}
+	_ = ev.acct.add(total) // at most the samples of the operand, which were counted
 }
 
 // grouping numbers the groups of an aggregation, in order of their first series.
@@ -349,44 +365,85 @@ func (v varFold) finish(g *group) {
 	}
 }
 
-// sharedMax is the number of aggregations of an expression up to which equal ones are looked for.
+// sharedMax is the number of expressions up to which equal ones are looked for.
 const sharedMax = 64
 
-// repeatedAggregations returns the texts of the aggregations that an expression has several times.
-func repeatedAggregations(e parser.Expr) map[*parser.AggregateExpr]string {
-	var all []*parser.AggregateExpr
+// repeatedExpressions returns the texts of the aggregations, and of the operands of binary operators, that an
+// expression has several times.
+func repeatedExpressions(e parser.Expr) map[parser.Expr]string {
+	var all []parser.Expr
 	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
-		if a, ok := n.(*parser.AggregateExpr); ok {
-			all = append(all, a)
+		switch n := n.(type) {
+		case *parser.AggregateExpr:
+			all = append(all, n)
+		case *parser.BinaryExpr:
+			if n.LHS.Type() == parser.ValueTypeVector && n.RHS.Type() == parser.ValueTypeVector && !n.Op.IsSetOperator() {
+				all = appendPlain(appendPlain(all, n.LHS), n.RHS)
+			}
 		}
 		return nil
 	})
 	if len(all) < 2 || len(all) > sharedMax {
 		return nil
 	}
-	texts, times := map[*parser.AggregateExpr]string{}, map[string]int{}
-	for _, a := range all {
-		texts[a] = a.String()
-		times[texts[a]]++
+	texts, times := map[parser.Expr]string{}, map[string]int{}
+	for _, e := range all {
+		texts[e] = e.String()
+		times[texts[e]]++
 	}
-	for a, text := range texts {
+	for e, text := range texts {
 		if times[text] == 1 {
-			delete(texts, a)
+			delete(texts, e)
 		}
 	}
 	return texts
 }
 
-// sharedNode is an aggregation that an expression has several times: it is evaluated once for the same
-// steps. An aggregation counts its samples before it emits its series, so the order of counting is the
-// same if they are emitted from memory. One that has annotations, which have its position, is evaluated
-// each time.
-type sharedNode struct {
-	text string
-	node *aggregateNode
+// appendPlain appends a selector, or a function of a range selector. All series of an operand are held
+// in memory, so that to hold them longer takes no more.
+func appendPlain(all []parser.Expr, e parser.Expr) []parser.Expr {
+	switch e := e.(type) {
+	case *parser.ParenExpr:
+		return appendPlain(all, e.Expr)
+	case *parser.VectorSelector:
+		return append(all, e)
+	case *parser.Call:
+		windows := 0
+		for _, arg := range e.Args {
+			switch arg.(type) {
+			case *parser.MatrixSelector:
+				windows++
+			case *parser.NumberLiteral:
+			default:
+				return all
+			}
+		}
+		if windows > 0 {
+			return append(all, e)
+		}
+	}
+	return all
 }
 
-// sharedKey is an aggregation at some steps.
+// sharedNode is an expression that another has several times: it is evaluated once for the same steps. Its
+// samples are counted before its series are emitted, or by an operator that only keeps them, so the order of
+// counting is the same if they are emitted from memory. One that has annotations, which have its position,
+// is evaluated each time.
+type sharedNode struct {
+	text string
+	node node
+}
+
+// share returns a node that is evaluated once if its expression is repeated. In a subquery equal selectors
+// may read different ranges.
+func (c *compiler) share(e parser.Expr, n node) node {
+	if text, repeated := c.repeated[e]; repeated && c.subqueries == 0 {
+		return &sharedNode{text, n}
+	}
+	return n
+}
+
+// sharedKey is an expression at some steps.
 type sharedKey struct {
 	text                 string
 	start, end, interval int64
@@ -400,19 +457,21 @@ type sharedResult struct {
 	acct               account
 	samples            *stats.QuerySamples
 	repeats, annotated bool
+	warnings           annotations.Annotations // of a fusion
 }
 
-// eval implements node.
-func (s *sharedNode) eval(ev *evaluation, sink func(*row) error) error {
+// result evaluates the expression, unless that was done, and counts it. It returns nil if the expression must be
+// evaluated again.
+func (s *sharedNode) result(ev *evaluation) (*sharedResult, error) {
 	key := sharedKey{s.text, ev.start, ev.end, ev.interval, ev.steps, ev.perStep}
 	result := ev.shared.results[key]
 	if result != nil && result.annotated {
-		return s.node.eval(ev, sink)
+		return nil, nil
 	}
 	if result == nil {
 		var err error
 		if result, err = s.evaluate(ev); err != nil {
-			return err
+			return nil, err
 		}
 		if ev.shared.results == nil {
 			ev.shared.results = map[sharedKey]*sharedResult{}
@@ -420,17 +479,29 @@ func (s *sharedNode) eval(ev *evaluation, sink func(*row) error) error {
 		ev.shared.results[key] = result
 	}
 	if err := ev.acct.replay(&result.acct); err != nil {
-		return err
+		return nil, err
 	}
 	addSamples(ev.samples, result.samples)
 	ev.repeats = ev.repeats || result.repeats
-	for i := range result.rows {
-		r := result.rows[i].clone() // sink may change it
-		for j, h := range r.hists {
-			if h != nil {
-				r.hists[j] = h.Copy()
-			}
-		}
+	return result, nil
+}
+
+// eval implements node.
+func (s *sharedNode) eval(ev *evaluation, sink func(*row) error) error {
+	result, err := s.result(ev)
+	if err != nil {
+		return err
+	}
+	if result == nil {
+		return s.node.eval(ev, sink)
+	}
+	return emitCopies(result.rows, sink)
+}
+
+// emitCopies passes rows to a sink, which may change what it gets.
+func emitCopies(rows []row, sink func(*row) error) error {
+	for i := range rows {
+		r := rows[i].deepClone()
 		if err := sink(&r); err != nil {
 			return err
 		}
@@ -438,7 +509,7 @@ func (s *sharedNode) eval(ev *evaluation, sink func(*row) error) error {
 	return nil
 }
 
-// evaluate evaluates the aggregation with counts of its own.
+// evaluate evaluates the expression with counts of its own.
 func (s *sharedNode) evaluate(ev *evaluation) (*sharedResult, error) {
 	own := *ev
 	own.acct = account{limit: ev.acct.limit - ev.acct.current}
@@ -460,6 +531,155 @@ func (ev *evaluation) childSamples() *stats.QuerySamples {
 		return stats.NewChildWithStepTracking(ev.start, max(ev.start, ev.end), ev.interval)
 	}
 	return ev.samples.NewChild()
+}
+
+// fusion is the aggregations of one expression: its series are read once and added to the groups of all.
+type fusion struct {
+	text  string
+	nodes []*aggregateNode
+}
+
+// fusions returns, for aggregations whose operands are the same and are selected with the same hints, their fusion.
+func (c *compiler) fusions(e parser.Expr) map[*parser.AggregateExpr]*fusion {
+	var all []*parser.AggregateExpr
+	parser.Inspect(e, func(n parser.Node, path []parser.Node) error {
+		a, ok := n.(*parser.AggregateExpr)
+		inSubquery := slices.ContainsFunc(path, func(n parser.Node) bool { _, ok := n.(*parser.SubqueryExpr); return ok })
+		if _, repeated := c.repeated[a]; ok && folds[a.Op] != nil && !inSubquery && !repeated {
+			all = append(all, a)
+		}
+		return nil
+	})
+	if len(all) < 2 || len(all) > sharedMax {
+		return nil
+	}
+	found, of := map[string]*fusion{}, map[*parser.AggregateExpr]*fusion{}
+	times := map[*fusion]int{}
+	for _, a := range all {
+		key := a.Expr.String() + c.hintsIn(a.Expr)
+		if found[key] == nil {
+			found[key] = &fusion{text: a.Expr.String()}
+		}
+		of[a] = found[key]
+		times[of[a]]++
+	}
+	maps.DeleteFunc(of, func(_ *parser.AggregateExpr, f *fusion) bool { return times[f] == 1 })
+	return of
+}
+
+// hintsIn returns a text of the hints of all selectors in an expression.
+func (c *compiler) hintsIn(e parser.Expr) string {
+	var b strings.Builder
+	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+		if vs, ok := n.(*parser.VectorSelector); ok && c.hints[vs] != nil {
+			fmt.Fprintf(&b, "\n%+v", *c.hints[vs])
+		}
+		return nil
+	})
+	return b.String()
+}
+
+// fuse returns an aggregation that may be evaluated together with others.
+func (c *compiler) fuse(a *aggregateNode) node {
+	f := c.fused[a.expr]
+	if f == nil || c.subqueries > 0 {
+		return a
+	}
+	f.nodes = append(f.nodes, a)
+	return &fusedNode{a, f}
+}
+
+// fusedNode is an aggregation of a fusion. The first one that is evaluated evaluates all; each counts the
+// samples of the operand. If that has annotations, which have its position, each is evaluated alone.
+type fusedNode struct {
+	*aggregateNode
+	fusion *fusion
+}
+
+// fusedKey is a fusion at some steps.
+type fusedKey struct {
+	fusion *fusion
+	steps  sharedKey
+}
+
+// eval implements node.
+func (f *fusedNode) eval(ev *evaluation, sink func(*row) error) error {
+	key := fusedKey{f.fusion, sharedKey{f.fusion.text, ev.start, ev.end, ev.interval, ev.steps, ev.perStep}}
+	all, ok := ev.shared.fused[key]
+	if !ok {
+		var err error
+		if all, err = f.evaluate(ev); err != nil {
+			return err
+		}
+		if ev.shared.fused == nil {
+			ev.shared.fused = map[fusedKey]map[*aggregateNode]*sharedResult{}
+		}
+		ev.shared.fused[key] = all
+	}
+	result := all[f.aggregateNode]
+	if result == nil {
+		return f.aggregateNode.eval(ev, sink)
+	}
+	if err := ev.acct.replay(&result.acct); err != nil {
+		return err
+	}
+	addSamples(ev.samples, result.samples)
+	ev.repeats = ev.repeats || result.repeats
+	ev.warnings.Merge(result.warnings)
+	return emitCopies(result.rows, sink)
+}
+
+// evaluate evaluates the operand, and all aggregations of it, or only this one if the operand has annotations.
+func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, error) {
+	own := *ev
+	own.acct = account{limit: ev.acct.limit - ev.acct.current}
+	own.warnings, own.repeats = annotations.Annotations{}, false
+	own.samples = ev.childSamples()
+	nodes, runs, evs := f.fusion.nodes, make([]aggregateRun, len(f.fusion.nodes)), make([]evaluation, len(f.fusion.nodes))
+	for i, n := range nodes {
+		runs[i], evs[i] = aggregateRun{aggregateNode: n, groups: newGrouping(n.expr)}, own
+		evs[i].warnings = annotations.Annotations{}
+	}
+	copies := false // what the aggregations add to their groups may be changed by that
+	err := f.child.eval(&own, func(r *row) error {
+		copies = copies || r.hists != nil
+		for i := range runs {
+			one := r
+			if copies && i < len(runs)-1 {
+				c := r.deepClone()
+				one = &c
+			}
+			if err := runs[i].add(&evs[i], one); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err == nil {
+		err = contextError(ev.ctx)
+	}
+	if err != nil {
+		return nil, err
+	}
+	all := make(map[*aggregateNode]*sharedResult, len(nodes))
+	for i, n := range nodes {
+		if len(own.warnings) > 0 && n != f.aggregateNode {
+			continue
+		}
+		at := &evs[i]
+		at.acct = own.acct
+		at.acct.current = 0
+		runs[i].finish(at)
+		at.warnings.Merge(own.warnings)
+		result := &sharedResult{acct: at.acct, samples: own.samples, repeats: own.repeats, warnings: at.warnings}
+		for _, g := range runs[i].all {
+			if !g.has.empty() {
+				result.rows = append(result.rows, g.row)
+			}
+		}
+		all[n] = result
+	}
+	return all, nil
 }
 
 // addSamples adds counted samples to those of the same steps.

@@ -28,7 +28,8 @@ type compiler struct {
 	opts       Options
 	hints      map[*parser.VectorSelector]*storage.SelectHints
 	subqueries int // around the expression
-	repeated   map[*parser.AggregateExpr]string
+	repeated   map[parser.Expr]string
+	fused      map[*parser.AggregateExpr]*fusion
 	selectors  []selector // of the nodes so far
 	reason     string     // why the expression that was looked at last is not known
 }
@@ -51,8 +52,9 @@ func compile(stmt *parser.EvalStmt, opts Options) (root node, selectors []select
 	default:
 		return nil, nil, "type_" + string(stmt.Expr.Type())
 	}
-	c := &compiler{stmt: stmt, opts: opts, repeated: repeatedAggregations(stmt.Expr)}
+	c := &compiler{stmt: stmt, opts: opts, repeated: repeatedExpressions(stmt.Expr)}
 	c.hints = c.selectHints(stmt)
+	c.fused = c.fusions(stmt.Expr)
 	if n, ok := c.compile(stmt.Expr); ok {
 		return n, c.selectors, ""
 	}
@@ -102,7 +104,7 @@ func (c *compiler) compile(e parser.Expr) (node, bool) {
 		return c.unary(e)
 	case *parser.VectorSelector:
 		if s, ok := c.selector(e); ok {
-			return &s, true
+			return c.share(e, &s), true
 		}
 		return nil, false
 	case *parser.BinaryExpr:
@@ -110,7 +112,10 @@ func (c *compiler) compile(e parser.Expr) (node, bool) {
 	case *parser.AggregateExpr:
 		return c.aggregate(e)
 	case *parser.Call:
-		return c.call(e)
+		if n, ok := c.call(e); ok {
+			return c.share(e, n), true
+		}
+		return nil, false
 	}
 	return c.unknown("expression")
 }
@@ -180,12 +185,7 @@ func (c *compiler) aggregate(e *parser.AggregateExpr) (node, bool) {
 	}
 	if f, ok := folds[e.Op]; ok {
 		lend(child)
-		n := &aggregateNode{expr: e, child: child, fold: f}
-		// In a subquery equal selectors may read different ranges.
-		if text, repeated := c.repeated[e]; repeated && c.subqueries == 0 {
-			return &sharedNode{text, n}, true
-		}
-		return n, true
+		return c.share(e, c.fuse(&aggregateNode{expr: e, child: child, fold: f})), true
 	}
 	if e.Op == parser.COUNT_VALUES {
 		return &countValuesNode{expr: e, child: child}, true

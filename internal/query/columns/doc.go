@@ -22,7 +22,9 @@
 // worker while the query evaluates the left one (branch): with counts and annotations of its own,
 // which are added after those of the left one.
 //
-// An aggregation that an expression has several times is evaluated once (sharedNode).
+// An aggregation that an expression has several times is evaluated once (sharedNode), and so are
+// selectors and functions of range selectors that are operands of operators between vectors. Different
+// aggregations of one expression get its series in turn, each row by all (fusedNode).
 //
 // # What is not known
 //

@@ -27,6 +27,25 @@ func (ev *evaluation) collect(n node, counts *stepCounts) ([]row, error) {
 	return rows, err
 }
 
+// borrow evaluates a node and returns its rows, which must not be changed: others get the same ones.
+func (ev *evaluation) borrow(n node, counts *stepCounts) ([]row, error) {
+	s, ok := n.(*sharedNode)
+	if !ok {
+		return ev.collect(n, counts)
+	}
+	result, err := s.result(ev)
+	if err != nil {
+		return nil, err
+	}
+	if result == nil {
+		return ev.collect(s.node, counts)
+	}
+	for i := range result.rows {
+		counts.read(&result.rows[i])
+	}
+	return result.rows, nil
+}
+
 // signatures numbers the sets of matching labels of two operands.
 type signatures struct {
 	names   []string
@@ -136,7 +155,7 @@ type matchNode struct {
 // eval implements node.
 func (n *matchNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts := ev.newStepCounts()
-	left, right, err := ev.operands(n.a, n.b, counts, ev.collect)
+	left, right, err := ev.operands(n.a, n.b, counts, ev.borrow)
 	if err != nil {
 		return err
 	}

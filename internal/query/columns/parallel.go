@@ -177,7 +177,7 @@ func (s *selector) eachParallel(ev *evaluation, set batchSource, work perSeries)
 
 // operands evaluates both operands of an operator, the right one on another goroutine if it may be, and
 // returns their rows. What they count, and which error is returned, is as if they were evaluated one after
-// the other. rowsOf evaluates an operand.
+// the other. rowsOf is collect or borrow.
 func (ev *evaluation) operands(a, b node, counts *stepCounts, rowsOf func(node, *stepCounts) ([]row, error)) (left, right []row, err error) {
 	ahead := ev.fork(b)
 	if ahead != nil {

@@ -183,6 +183,7 @@ type shared struct {
 	mint, maxt int64
 	samples    storage.Querier // opened on demand
 	results    map[sharedKey]*sharedResult
+	fused      map[fusedKey]map[*aggregateNode]*sharedResult
 	cells      atomic.Int64 // values that are held in memory
 	labelBytes int          // by which label_replace and label_join made labels longer
 }

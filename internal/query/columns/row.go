@@ -73,6 +73,17 @@ func (r *row) clone() row {
 	return row{metric: r.metric, values: slices.Clone(r.values), has: slices.Clone(r.has), dropName: r.dropName, hists: slices.Clone(r.hists)}
 }
 
+// deepClone copies a row with its histograms.
+func (r *row) deepClone() row {
+	c := r.clone()
+	for i, h := range c.hists {
+		if h != nil {
+			c.hists[i] = h.Copy()
+		}
+	}
+	return c
+}
+
 var errSameLabels = errors.New("vector cannot contain metrics with the same labelset")
 
 // labelsets finds series with equal labels, by hash as Prometheus does. Series whose

@@ -33,6 +33,8 @@ func TestServe_BothEnginesReturnTheSame(t *testing.T) {
 		`sum by (job) (scrape_samples_scraped)`:                "columns",
 		`count({__name__=~".+"}) * 2`:                          "columns",
 		`rate(ferula_http_request_duration_seconds_count[1m])`: "columns",
+		`sum(scrape_samples_scraped) / count(up)`:              "columns",
+		`sum by (job) (rate(ferula_http_request_duration_seconds_count[1m])) / on () group_left () sum(rate(ferula_http_request_duration_seconds_count[1m]))`: "columns",
 		`up[1m]`: "prometheus; reason=type_matrix",
 	}
 	first := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })

@@ -152,6 +152,7 @@ var engineQueries = []string{
 	`histogram_quantile(0.9, sum by (le) (rate(b_bucket[5m])))`, `histogram_quantile(0.9, rate(h[5m]))`, `sum(rate(h[10m]))`, `histogram_sum(h)`, `rate(mixed[10m])`, `sum(mixed)`,
 	`absent(g{i="1"})`, `absent_over_time(nothing[5m])`, `label_replace(c_total, "x", "$1", "i", "(.)")`, `timestamp(c_total)`, `vector(time()) + scalar(sum(g))`,
 	`rate(g[5m])`, `1 + 1`, `c_total / 0`, `sum without (i) (c_total)`, `count_values("v", h)`, `sort_desc(g)`,
+	`sum(rate(c_total[5m])) / count(rate(c_total[5m]))`, `(c_total - c_total offset 1m) / c_total`, `rate(c_total[5m]) / ignoring () rate(c_total[5m])`, // equal parts
 	`c_total[0s:`, `sum by (ns) (c_total) + on (ns) group_right c_total + on (ns) c_total`, // errors
 }
 

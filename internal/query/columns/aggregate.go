@@ -544,8 +544,11 @@ func (c *compiler) fusions(e parser.Expr) map[*parser.AggregateExpr]*fusion {
 	var all []*parser.AggregateExpr
 	parser.Inspect(e, func(n parser.Node, path []parser.Node) error {
 		a, ok := n.(*parser.AggregateExpr)
+		if !ok || folds[a.Op] == nil {
+			return nil
+		}
 		inSubquery := slices.ContainsFunc(path, func(n parser.Node) bool { _, ok := n.(*parser.SubqueryExpr); return ok })
-		if _, repeated := c.repeated[a]; ok && folds[a.Op] != nil && !inSubquery && !repeated {
+		if _, repeated := c.repeated[a]; !repeated && !inSubquery {
 			all = append(all, a)
 		}
 		return nil

@@ -153,8 +153,8 @@ func TestQuery_EvaluatesEqualExpressionsOnce(t *testing.T) {
 	for query, reads := range map[string]int64{
 		`sum(x) / sum(x)`: 1, `sum(x) + sum(x) * sum( x )`: 1, `sum(x) / sum(x offset 1s)`: 2, `sum(rate(x[5m])) + sum(rate(x[5m]))`: 2,
 		`x / x`: 1, `x == (x)`: 1, `max_over_time(x[5m]) / ignoring () max_over_time(x[5m])`: 1, `(x - x offset 1s) / x`: 2, `(x - x offset 1s) / x offset 1s`: 2, `quantile_over_time(0.5, x[5m]) > quantile_over_time(0.5, x[5m])`: 1,
-		`rate(x[5m]) / rate(x[5m])`: 2, // x is no name of a counter: two annotations with positions
-		`x * 2 + x`: 2, `x and x`: 2, `sum(x) / count(x)`: 2, // whose hints differ
+		`rate(x[5m]) / rate(x[5m])`: 2,                                       // x is no name of a counter: two annotations with positions
+		`x * 2 + x`:                 2, `x and x`: 2, `sum(x) / count(x)`: 2, // whose hints differ
 		`sum(max_over_time(x[5m])) / count(max_over_time(x[5m]))`: 1, `sum(abs(x)) - max(abs(x)) + min by (i) (abs( x ))`: 1, `sum by (i) (x * 2) / on () group_left () sum(x * 2)`: 1, `sum(x * 2) / count(x * 3)`: 2,
 		`sum(rate(x[5m])) / count(rate(x[5m]))`: 2, `max_over_time((sum(abs(x)) / count(abs(x)))[5m:1m])`: 2,
 		`max_over_time((x / x)[5m:1m])`: 2,

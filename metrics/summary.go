@@ -85,10 +85,12 @@ func (sm *Summary) Update(v float64) {
 	if r == nil {
 		r = sm.begin()
 	}
-	if r.shown.add(v) {
+	if !r.shown.skips(v) && r.shown.add(v) {
 		r.stale = true
 	}
-	r.next.add(v)
+	if !r.next.skips(v) {
+		r.next.add(v)
+	}
 	sm.sum += v
 	sm.count++
 	sm.mu.Unlock()
@@ -198,13 +200,16 @@ func (sm *Summary) appendQuantiles(dst []byte, r *recent) []byte {
 // reservoir is a uniform random sample of at most 1,000 of all added values. The seed is
 // constant, so the same values result in the same sample.
 type reservoir struct {
+	count    uint64
+	accept   uint64 // the count of the next value that is taken, while draws has it; 0: not known
+	min, max float64
 	values   []float64
 	sorted   []float64 // values, sorted by the last call of quantiles
 	changes  []change  // replacements in values since then; too many cause a full sort
-	count    uint64
-	min, max float64
-	random   uint32
-	nan      bool // a value was NaN since the last reset
+	random   uint32    // behind the end of draws
+	offset   uint32    // in draws
+	slot     uint16    // of the next value that is taken
+	nan      bool      // a value was NaN since the last reset
 }
 
 // change is the replacement of one value of the sample.
@@ -225,8 +230,18 @@ func newReservoir() *reservoir {
 func (r *reservoir) reset() {
 	*r = reservoir{
 		values: r.values[:0], sorted: r.sorted[:0], changes: r.changes[:0],
-		min: math.Inf(1), max: math.Inf(-1), random: 1,
+		min: math.Inf(1), max: math.Inf(-1),
 	}
+}
+
+// skips adds v if it changes nothing but the count, and reports whether it did. Most values of a
+// full sample are such.
+func (r *reservoir) skips(v float64) bool {
+	if r.count+1 < r.accept && v <= r.max && v >= r.min {
+		r.count++
+		return true
+	}
+	return false
 }
 
 // add adds v and reports whether a quantile may have changed.
@@ -243,16 +258,13 @@ func (r *reservoir) add(v float64) bool {
 		r.nan = true
 	}
 	if len(r.values) < sampleMax {
-		r.values = append(r.values, v)
+		if r.values = append(r.values, v); len(r.values) == sampleMax {
+			r.accept = sampleMax
+			r.advance()
+		}
 		return true
 	}
-	// xorshift, scaled to [0, count) without a division
-	x := r.random
-	x ^= x << 13
-	x ^= x >> 17
-	x ^= x << 5
-	r.random = x
-	i := uint64(x) * uint64(uint32(r.count)) >> 32
+	i := r.draw()
 	if i >= sampleMax {
 		return moved
 	}

@@ -1,0 +1,65 @@
+package metrics
+
+import _ "embed" // for draws.bin
+
+// The seed of a sample is constant, so that which values it takes, and which ones they replace, is
+// a function of the number of values alone. The file has these draws: an update that changes
+// nothing is a comparison then, and no random number. For each value that is taken there is one
+// uvarint, delta<<drawSlotBits|slot: delta is the number of values since the last one that was
+// taken (for the first, since the sample was full), slot the index of the value that it replaces.
+//
+//go:embed draws.bin
+var draws string
+
+const (
+	drawSlotBits = 10         // sampleMax fits
+	drawsMax     = 1 << 28    // values up to which the file has all draws
+	drawsState   = 1822454066 // of the generator after the draw of value drawsMax
+)
+
+// advance reads the next draw of the file.
+func (r *reservoir) advance() {
+	if int(r.offset) == len(draws) {
+		if r.accept >= drawsMax { // further draws are made as they are needed
+			r.accept, r.random = 0, drawsState
+		} else {
+			r.accept, r.slot = drawsMax, sampleMax // which takes no value
+		}
+		return
+	}
+	x, shift := uint64(0), 0
+	for {
+		b := draws[r.offset]
+		r.offset++
+		x |= uint64(b&0x7f) << shift
+		if b < 0x80 {
+			break
+		}
+		shift += 7
+	}
+	r.accept, r.slot = r.accept+x>>drawSlotBits, uint16(x&(1<<drawSlotBits-1))
+}
+
+// draw returns the index of the value that the last added one replaces; it takes none if that is
+// sampleMax or above.
+func (r *reservoir) draw() uint64 {
+	switch {
+	case r.count < r.accept:
+		return sampleMax
+	case r.count == r.accept:
+		slot := uint64(r.slot)
+		r.advance()
+		return slot
+	}
+	return drawNext(&r.random, r.count)
+}
+
+// drawNext is one step of xorshift, scaled to [0, count) without a division.
+func drawNext(random *uint32, count uint64) uint64 {
+	x := *random
+	x ^= x << 13
+	x ^= x >> 17
+	x ^= x << 5
+	*random = x
+	return uint64(x) * uint64(uint32(count)) >> 32
+}

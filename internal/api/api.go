@@ -185,6 +185,9 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 	if a.opts.Stores != nil {
 		get("/stores", a.stores)
+		if a.opts.Status == nil {
+			get("/status/tsdb", a.withStoreTimeout(a.storeStatusTSDB))
+		}
 		if a.opts.Targets == nil {
 			get("/targets", a.withStoreTimeout(a.storeTargets))
 			get("/metadata", a.withStoreTimeout(a.storeMetadata))

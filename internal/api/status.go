@@ -11,7 +11,8 @@ import (
 	"strconv"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/tsdb/index"
+
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
 func (a *API) statusConfig(*http.Request) (response, *apiError) {
@@ -101,34 +102,69 @@ func (a *API) statusTSDB(r *http.Request) (response, *apiError) {
 	if err != nil {
 		return response{}, &apiError{kindInternal, fmt.Errorf("error gathering runtime status: %w", err)}
 	}
-	return response{write: func(s *stream) {
-		s.raw(`{"headStats":{"numSeries":`)
-		s.unsigned(stats.NumSeries)
-		s.raw(`,"numLabelPairs":`)
-		s.integer(int64(stats.IndexPostingStats.NumLabelPairs))
-		s.raw(`,"chunkCount":`)
-		s.integer(chunks)
-		s.raw(`,"minTime":`)
-		s.integer(stats.MinTime)
-		s.raw(`,"maxTime":`)
-		s.integer(stats.MaxTime)
-		s.raw("}")
-		s.cardinality(`,"seriesCountByMetricName":`, stats.IndexPostingStats.CardinalityMetricsStats)
-		s.cardinality(`,"labelValueCountByLabelName":`, stats.IndexPostingStats.CardinalityLabelStats)
-		s.cardinality(`,"memoryInBytesByLabelName":`, stats.IndexPostingStats.LabelValueStats)
-		s.cardinality(`,"seriesCountByLabelValuePair":`, stats.IndexPostingStats.LabelValuePairsStats)
-		s.raw("}")
-	}}, nil
+	all := storeapi.StatisticsOf(stats)
+	all.Chunks = chunks
+	return response{write: func(s *stream) { s.tsdbStatistics(&all) }}, nil
 }
 
-func (s *stream) cardinality(key string, stats []index.Stat) {
+// storeStatusTSDB is statusTSDB for all stores. As in Thanos `match[]` selects TSDBs by their
+// external labels, and a limit of 0 is the default.
+func (a *API) storeStatusTSDB(r *http.Request) (response, *apiError) {
+	limit, apiErr := optionalInt(r, "limit")
+	switch {
+	case apiErr != nil:
+		return response{}, apiErr
+	case limit > tsdbStatsMax:
+		return response{}, badData(fmt.Errorf("limit must not exceed %d", tsdbStatsMax))
+	case limit <= 0:
+		limit = 10
+	}
+	p, apiErr := a.storeParams(r, purpose{})
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	var matchers []*labels.Matcher
+	for _, text := range r.Form["match[]"] {
+		some, err := a.opts.Parser.ParseMetricSelector(text)
+		if err != nil {
+			return response{}, invalidParameter("match[]", err)
+		}
+		matchers = append(matchers, some...)
+	}
+	all, warnings, err := a.opts.Stores.TSDBStatistics(r.Context(), p, matchers, limit)
+	if err != nil {
+		return response{}, queryError(err)
+	}
+	return response{write: func(s *stream) { s.tsdbStatistics(&all) }, annotations: &responseAnnotations{list: warnings}}, nil
+}
+
+func (s *stream) tsdbStatistics(stats *storeapi.TSDBStatistics) {
+	s.raw(`{"headStats":{"numSeries":`)
+	s.unsigned(stats.Series)
+	s.raw(`,"numLabelPairs":`)
+	s.integer(stats.LabelPairs)
+	s.raw(`,"chunkCount":`)
+	s.integer(stats.Chunks)
+	s.raw(`,"minTime":`)
+	s.integer(stats.MinMS)
+	s.raw(`,"maxTime":`)
+	s.integer(stats.MaxMS)
+	s.raw("}")
+	s.cardinality(`,"seriesCountByMetricName":`, stats.SeriesByMetric)
+	s.cardinality(`,"labelValueCountByLabelName":`, stats.ValuesByLabel)
+	s.cardinality(`,"memoryInBytesByLabelName":`, stats.BytesByLabel)
+	s.cardinality(`,"seriesCountByLabelValuePair":`, stats.SeriesByPair)
+	s.raw("}")
+}
+
+func (s *stream) cardinality(key string, stats []storeapi.Statistic) {
 	s.raw(key)
 	s.raw("[")
 	for i, stat := range stats {
 		s.comma(i)
 		s.field(`{"name":`, stat.Name)
 		s.raw(`,"value":`)
-		s.unsigned(stat.Count)
+		s.unsigned(stat.Value)
 		s.raw("}")
 		s.flushIfFull()
 	}

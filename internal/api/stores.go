@@ -30,6 +30,9 @@ type Stores interface {
 	// Rules returns rules by kind: "alert", "record" or "all". All sets of matchers must match
 	// the labels of a rule, replica labels included.
 	Rules(ctx context.Context, p StoreParams, kind string, matchers [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error)
+	// TSDBStatistics returns the sum of the statistics of all TSDBs whose external labels match,
+	// at most limit entries in a list.
+	TSDBStatistics(ctx context.Context, p StoreParams, matchers []*labels.Matcher, limit int) (storeapi.TSDBStatistics, annotations.Annotations, error)
 	Statuses() []StoreStatus // in display order
 }
 

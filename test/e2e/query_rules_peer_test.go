@@ -3,6 +3,7 @@ package e2e
 import (
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -103,5 +104,70 @@ func TestPeerThanosSidecar_TargetsAndRulesEqualPrometheus(t *testing.T) {
 				t.Errorf("%s: %d %s", path, status, body)
 			}
 		}
+	}
+}
+
+// tsdbStatistics returns the values of /api/v1/status/tsdb by list and name, without the
+// time of the last sample.
+func tsdbStatistics(t *testing.T, s *server) map[string]float64 {
+	t.Helper()
+	_, body := s.get("/api/v1/status/tsdb?limit=10000")
+	var got struct {
+		Status   string
+		Data     map[string]json.RawMessage
+		Warnings []string
+	}
+	if err := json.Unmarshal([]byte(body), &got); err != nil {
+		t.Fatalf("%v %.600s", err, body)
+	}
+	if got.Status != "success" || len(got.Warnings) > 0 { // a store is not known yet
+		return nil
+	}
+	all := map[string]float64{}
+	for key, text := range got.Data {
+		var head map[string]float64
+		var list []struct {
+			Name  string
+			Value float64
+		}
+		if key == "headStats" {
+			if err := json.Unmarshal(text, &head); err != nil {
+				t.Fatal(err)
+			}
+			delete(head, "maxTime")
+			maps.Copy(all, head)
+		} else if err := json.Unmarshal(text, &list); err != nil {
+			t.Fatalf("%s: %v", key, err)
+		}
+		for _, s := range list {
+			all[key+" "+s.Name] = s.Value
+		}
+	}
+	return all
+}
+
+func TestPeerThanosSidecar_StatisticsEqualThanosQueryAndPrometheus(t *testing.T) {
+	prom := startPrometheusForSidecar(t, t.TempDir())
+	theirs := thanosSidecar(t, prom)
+	sidecar := startSidecar(t, prom.base, nil)
+	sidecar.waitReady()
+	ofTheirs, ofOurs := startQuery(t, []string{theirs}, nil), startQuery(t, []string{sidecar.grpc}, nil)
+	thanosOver := func(store string) *server {
+		web := fmt.Sprintf("127.0.0.1:%d", freePort(t))
+		startPeer(t, "http://"+web+"/-/ready", peerBinary(t, "thanos"), "query", "--endpoint="+store, "--http-address="+web, fmt.Sprintf("--grpc-address=127.0.0.1:%d", freePort(t)), "--log.level=warn")
+		return &server{t: t, base: "http://" + web}
+	}
+	for _, c := range []struct {
+		name      string
+		got, want *server
+	}{
+		{"ferula query over Thanos' sidecar, as Thanos query", ofTheirs.server, thanosOver(theirs)},
+		{"ferula query over ferula's sidecar, as Prometheus", ofOurs.server, prom.server},
+		{"Thanos query over both", thanosOver(ofOurs.grpc), prom.server},
+	} {
+		eventually(t, 60*time.Second, c.name+" to have the same statistics", func() bool {
+			got, want := tsdbStatistics(t, c.got), tsdbStatistics(t, c.want)
+			return want["numSeries"] > 0 && len(want) > 10 && maps.Equal(got, want)
+		})
 	}
 }

@@ -31,6 +31,7 @@ type Source struct {
 var (
 	_ storeapi.Source         = (*Source)(nil)
 	_ storeapi.ExemplarSource = (*Source)(nil)
+	_ storeapi.StatusSource   = (*Source)(nil)
 )
 
 // New returns the source of a storage. parser reads the queries of exemplar requests;
@@ -49,7 +50,7 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 		return storeapi.Info{}, err
 	}
 	whole := storeapi.TimeRange{MinMS: from, MaxMS: math.MaxInt64}
-	info := storeapi.Info{Component: "sidecar", Store: &storeapi.StoreInfo{TimeRange: whole}, Exemplars: &whole, Rules: s.rules}
+	info := storeapi.Info{Component: "sidecar", Store: &storeapi.StoreInfo{TimeRange: whole}, Exemplars: &whole, Rules: s.rules, Status: true}
 	if external := s.ExternalLabels(); !external.IsEmpty() {
 		info.LabelSets = []labels.Labels{external}
 		info.Store.TSDBs = []storeapi.TSDBInfo{{Labels: external, TimeRange: whole}}
@@ -128,4 +129,17 @@ func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) ([]
 	}
 	found, err := q.Select(r.MinMS, r.MaxMS, selectors...)
 	return found, nil, err
+}
+
+// TSDBStatistics implements storeapi.StatusSource: those of the head, without its number of
+// chunks, which Thanos' receivers omit, too.
+func (s *Source) TSDBStatistics(_ context.Context, r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
+	if !r.MatchesExternal(s.ExternalLabels()) {
+		return nil, nil, nil
+	}
+	stats, err := s.store.HeadStats(labels.MetricName, r.Limit)
+	if err != nil {
+		return nil, nil, err
+	}
+	return []storeapi.TSDBStatistics{storeapi.StatisticsOf(stats)}, nil, nil
 }

@@ -146,3 +146,22 @@ func TestSource_ExemplarsOfSelectorsThatMatchTheExternalLabels(t *testing.T) {
 		}
 	}
 }
+
+func TestSource_StatisticsOfTheHead(t *testing.T) {
+	s := newSource(t)
+	info, err := s.Info(t.Context())
+	if err != nil || !info.Status {
+		t.Errorf("%+v %v", info, err)
+	}
+	all, _, err := s.TSDBStatistics(t.Context(), storeapi.StatusRequest{Limit: 1})
+	if err != nil || len(all) != 1 || all[0].Series != 2 || all[0].MinMS != startMS || all[0].MaxMS != startMS || !slices.Equal(all[0].SeriesByMetric, []storeapi.Statistic{{Name: "m", Value: 2}}) || len(all[0].SeriesByPair) != 1 {
+		t.Errorf("%+v %v", all, err)
+	}
+	other := []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "cluster", "us")}
+	if all, _, err = s.TSDBStatistics(t.Context(), storeapi.StatusRequest{Limit: 1, Matchers: other}); err != nil || len(all) != 0 {
+		t.Errorf("of another cluster: %+v %v", all, err)
+	}
+	if _, _, err = closedSource(t).TSDBStatistics(t.Context(), storeapi.StatusRequest{Limit: 1}); !errors.Is(err, tsdb.ErrNotReady) {
+		t.Error(err)
+	}
+}

@@ -159,7 +159,7 @@ func (s *Store) Info(context.Context) (storeapi.Info, error) {
 		Component: "sidecar",
 		Store:     &storeapi.StoreInfo{TimeRange: within, TSDBs: []storeapi.TSDBInfo{{Labels: external, TimeRange: within}}},
 		Exemplars: &storeapi.TimeRange{MinMS: math.MinInt64, MaxMS: math.MaxInt64},
-		Rules:     true, Targets: true, MetricMetadata: true,
+		Rules:     true, Targets: true, MetricMetadata: true, Status: true,
 	}, nil
 }
 

@@ -69,6 +69,11 @@ func (s Set) Rules(ctx context.Context, p api.StoreParams, kind string, matchers
 	return s.query(p).Rules(ctx, kind, matchers)
 }
 
+// TSDBStatistics implements api.Stores.
+func (s Set) TSDBStatistics(ctx context.Context, p api.StoreParams, matchers []*labels.Matcher, limit int) (storeapi.TSDBStatistics, annotations.Annotations, error) {
+	return s.query(p).TSDBStatistics(ctx, matchers, limit)
+}
+
 // Statuses implements api.Stores.
 func (s Set) Statuses() []api.StoreStatus {
 	var all []api.StoreStatus

@@ -39,7 +39,7 @@ var wide = storeapi.TimeRange{MinMS: math.MinInt64, MaxMS: math.MaxInt64}
 func (s *store) Info(context.Context) (storeapi.Info, error) {
 	return storeapi.Info{
 		Component: "sidecar", LabelSets: []labels.Labels{labels.FromStrings("replica", s.labels.Get("replica"))},
-		Store: &storeapi.StoreInfo{TimeRange: wide}, Exemplars: &wide, Rules: true, Targets: true, MetricMetadata: true,
+		Store: &storeapi.StoreInfo{TimeRange: wide}, Exemplars: &wide, Rules: true, Targets: true, MetricMetadata: true, Status: true,
 	}, nil
 }
 
@@ -63,6 +63,10 @@ func (s *store) Targets(context.Context, storeapi.TargetsRequest) (storeapi.Targ
 
 func (s *store) Rules(context.Context, storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
 	return []storeapi.RuleGroup{{Name: "g", File: "f.yml", Rules: []storeapi.Rule{{Name: "r", Query: "m"}}}}, nil, s.err
+}
+
+func (s *store) TSDBStatistics(context.Context, storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
+	return []storeapi.TSDBStatistics{{Series: 2}}, nil, s.err
 }
 
 type stream struct {
@@ -155,6 +159,9 @@ func TestSet_JoinsWhatTheStoresReturn(t *testing.T) {
 		t.Error(found, err)
 	}
 	if found, _, err := s.Rules(ctx, p, "all", nil); err != nil || len(found) != 1 {
+		t.Error(found, err)
+	}
+	if found, _, err := s.TSDBStatistics(ctx, p, nil, 10); err != nil || found.Series != 4 {
 		t.Error(found, err)
 	}
 	statuses := s.Statuses()

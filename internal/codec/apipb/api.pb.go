@@ -1,4 +1,4 @@
-// Rules, targets and metadata as sent between Thanos' components. Field numbers are
+// Rules, targets, metadata and statistics as sent between Thanos' components. Field numbers are
 // those of Thanos; the file and the names of messages, which are not sent, are not. Only
 // what a server in front of one Prometheus can fill in is here.
 
@@ -1657,6 +1657,467 @@ func (x *Meta) GetUnit() string {
 	return ""
 }
 
+// LabelMatcher is thanos.LabelMatcher; its types are EQ, NEQ, RE and NRE, from 0.
+type LabelMatcher struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Type          int32                  `protobuf:"varint,1,opt,name=type,proto3" json:"type,omitempty"`
+	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	Value         string                 `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LabelMatcher) Reset() {
+	*x = LabelMatcher{}
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LabelMatcher) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LabelMatcher) ProtoMessage() {}
+
+func (x *LabelMatcher) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LabelMatcher.ProtoReflect.Descriptor instead.
+func (*LabelMatcher) Descriptor() ([]byte, []int) {
+	return file_internal_codec_apipb_api_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *LabelMatcher) GetType() int32 {
+	if x != nil {
+		return x.Type
+	}
+	return 0
+}
+
+func (x *LabelMatcher) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *LabelMatcher) GetValue() string {
+	if x != nil {
+		return x.Value
+	}
+	return ""
+}
+
+// TSDBStatisticsRequest selects TSDBs. Thanos replaced tenant by matchers of external labels.
+type TSDBStatisticsRequest struct {
+	state                   protoimpl.MessageState `protogen:"open.v1"`
+	Tenant                  string                 `protobuf:"bytes,1,opt,name=tenant,proto3" json:"tenant,omitempty"`
+	Limit                   int32                  `protobuf:"varint,2,opt,name=limit,proto3" json:"limit,omitempty"`
+	PartialResponseStrategy int32                  `protobuf:"varint,3,opt,name=partial_response_strategy,json=partialResponseStrategy,proto3" json:"partial_response_strategy,omitempty"`
+	Matchers                []*LabelMatcher        `protobuf:"bytes,4,rep,name=matchers,proto3" json:"matchers,omitempty"`
+	unknownFields           protoimpl.UnknownFields
+	sizeCache               protoimpl.SizeCache
+}
+
+func (x *TSDBStatisticsRequest) Reset() {
+	*x = TSDBStatisticsRequest{}
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TSDBStatisticsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TSDBStatisticsRequest) ProtoMessage() {}
+
+func (x *TSDBStatisticsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TSDBStatisticsRequest.ProtoReflect.Descriptor instead.
+func (*TSDBStatisticsRequest) Descriptor() ([]byte, []int) {
+	return file_internal_codec_apipb_api_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *TSDBStatisticsRequest) GetTenant() string {
+	if x != nil {
+		return x.Tenant
+	}
+	return ""
+}
+
+func (x *TSDBStatisticsRequest) GetLimit() int32 {
+	if x != nil {
+		return x.Limit
+	}
+	return 0
+}
+
+func (x *TSDBStatisticsRequest) GetPartialResponseStrategy() int32 {
+	if x != nil {
+		return x.PartialResponseStrategy
+	}
+	return 0
+}
+
+func (x *TSDBStatisticsRequest) GetMatchers() []*LabelMatcher {
+	if x != nil {
+		return x.Matchers
+	}
+	return nil
+}
+
+type TSDBStatisticsResponse struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Result:
+	//
+	//	*TSDBStatisticsResponse_Statistics
+	//	*TSDBStatisticsResponse_Warning
+	Result        isTSDBStatisticsResponse_Result `protobuf_oneof:"result"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TSDBStatisticsResponse) Reset() {
+	*x = TSDBStatisticsResponse{}
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TSDBStatisticsResponse) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TSDBStatisticsResponse) ProtoMessage() {}
+
+func (x *TSDBStatisticsResponse) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TSDBStatisticsResponse.ProtoReflect.Descriptor instead.
+func (*TSDBStatisticsResponse) Descriptor() ([]byte, []int) {
+	return file_internal_codec_apipb_api_proto_rawDescGZIP(), []int{22}
+}
+
+func (x *TSDBStatisticsResponse) GetResult() isTSDBStatisticsResponse_Result {
+	if x != nil {
+		return x.Result
+	}
+	return nil
+}
+
+func (x *TSDBStatisticsResponse) GetStatistics() *TSDBStatistics {
+	if x != nil {
+		if x, ok := x.Result.(*TSDBStatisticsResponse_Statistics); ok {
+			return x.Statistics
+		}
+	}
+	return nil
+}
+
+func (x *TSDBStatisticsResponse) GetWarning() string {
+	if x != nil {
+		if x, ok := x.Result.(*TSDBStatisticsResponse_Warning); ok {
+			return x.Warning
+		}
+	}
+	return ""
+}
+
+type isTSDBStatisticsResponse_Result interface {
+	isTSDBStatisticsResponse_Result()
+}
+
+type TSDBStatisticsResponse_Statistics struct {
+	Statistics *TSDBStatistics `protobuf:"bytes,1,opt,name=statistics,proto3,oneof"`
+}
+
+type TSDBStatisticsResponse_Warning struct {
+	Warning string `protobuf:"bytes,2,opt,name=warning,proto3,oneof"`
+}
+
+func (*TSDBStatisticsResponse_Statistics) isTSDBStatisticsResponse_Result() {}
+
+func (*TSDBStatisticsResponse_Warning) isTSDBStatisticsResponse_Result() {}
+
+// TSDBStatistics are those of each tenant, "" of a store without tenants.
+type TSDBStatistics struct {
+	state         protoimpl.MessageState          `protogen:"open.v1"`
+	Statistics    map[string]*TSDBStatisticsEntry `protobuf:"bytes,1,rep,name=statistics,proto3" json:"statistics,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"bytes,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *TSDBStatistics) Reset() {
+	*x = TSDBStatistics{}
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TSDBStatistics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TSDBStatistics) ProtoMessage() {}
+
+func (x *TSDBStatistics) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TSDBStatistics.ProtoReflect.Descriptor instead.
+func (*TSDBStatistics) Descriptor() ([]byte, []int) {
+	return file_internal_codec_apipb_api_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *TSDBStatistics) GetStatistics() map[string]*TSDBStatisticsEntry {
+	if x != nil {
+		return x.Statistics
+	}
+	return nil
+}
+
+type TSDBStatisticsEntry struct {
+	state                       protoimpl.MessageState `protogen:"open.v1"`
+	HeadStatistics              *HeadStatistics        `protobuf:"bytes,1,opt,name=head_statistics,json=headStatistics,proto3" json:"head_statistics,omitempty"`
+	SeriesCountByMetricName     []*Statistic           `protobuf:"bytes,2,rep,name=series_count_by_metric_name,json=seriesCountByMetricName,proto3" json:"series_count_by_metric_name,omitempty"`
+	LabelValueCountByLabelName  []*Statistic           `protobuf:"bytes,3,rep,name=label_value_count_by_label_name,json=labelValueCountByLabelName,proto3" json:"label_value_count_by_label_name,omitempty"`
+	MemoryInBytesByLabelName    []*Statistic           `protobuf:"bytes,4,rep,name=memory_in_bytes_by_label_name,json=memoryInBytesByLabelName,proto3" json:"memory_in_bytes_by_label_name,omitempty"`
+	SeriesCountByLabelValuePair []*Statistic           `protobuf:"bytes,5,rep,name=series_count_by_label_value_pair,json=seriesCountByLabelValuePair,proto3" json:"series_count_by_label_value_pair,omitempty"`
+	unknownFields               protoimpl.UnknownFields
+	sizeCache                   protoimpl.SizeCache
+}
+
+func (x *TSDBStatisticsEntry) Reset() {
+	*x = TSDBStatisticsEntry{}
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *TSDBStatisticsEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*TSDBStatisticsEntry) ProtoMessage() {}
+
+func (x *TSDBStatisticsEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use TSDBStatisticsEntry.ProtoReflect.Descriptor instead.
+func (*TSDBStatisticsEntry) Descriptor() ([]byte, []int) {
+	return file_internal_codec_apipb_api_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *TSDBStatisticsEntry) GetHeadStatistics() *HeadStatistics {
+	if x != nil {
+		return x.HeadStatistics
+	}
+	return nil
+}
+
+func (x *TSDBStatisticsEntry) GetSeriesCountByMetricName() []*Statistic {
+	if x != nil {
+		return x.SeriesCountByMetricName
+	}
+	return nil
+}
+
+func (x *TSDBStatisticsEntry) GetLabelValueCountByLabelName() []*Statistic {
+	if x != nil {
+		return x.LabelValueCountByLabelName
+	}
+	return nil
+}
+
+func (x *TSDBStatisticsEntry) GetMemoryInBytesByLabelName() []*Statistic {
+	if x != nil {
+		return x.MemoryInBytesByLabelName
+	}
+	return nil
+}
+
+func (x *TSDBStatisticsEntry) GetSeriesCountByLabelValuePair() []*Statistic {
+	if x != nil {
+		return x.SeriesCountByLabelValuePair
+	}
+	return nil
+}
+
+type HeadStatistics struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	NumSeries     uint64                 `protobuf:"varint,1,opt,name=num_series,json=numSeries,proto3" json:"num_series,omitempty"`
+	NumLabelPairs int64                  `protobuf:"varint,2,opt,name=num_label_pairs,json=numLabelPairs,proto3" json:"num_label_pairs,omitempty"`
+	ChunkCount    int64                  `protobuf:"varint,3,opt,name=chunk_count,json=chunkCount,proto3" json:"chunk_count,omitempty"`
+	MinTime       int64                  `protobuf:"varint,4,opt,name=min_time,json=minTime,proto3" json:"min_time,omitempty"`
+	MaxTime       int64                  `protobuf:"varint,5,opt,name=max_time,json=maxTime,proto3" json:"max_time,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HeadStatistics) Reset() {
+	*x = HeadStatistics{}
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HeadStatistics) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HeadStatistics) ProtoMessage() {}
+
+func (x *HeadStatistics) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HeadStatistics.ProtoReflect.Descriptor instead.
+func (*HeadStatistics) Descriptor() ([]byte, []int) {
+	return file_internal_codec_apipb_api_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *HeadStatistics) GetNumSeries() uint64 {
+	if x != nil {
+		return x.NumSeries
+	}
+	return 0
+}
+
+func (x *HeadStatistics) GetNumLabelPairs() int64 {
+	if x != nil {
+		return x.NumLabelPairs
+	}
+	return 0
+}
+
+func (x *HeadStatistics) GetChunkCount() int64 {
+	if x != nil {
+		return x.ChunkCount
+	}
+	return 0
+}
+
+func (x *HeadStatistics) GetMinTime() int64 {
+	if x != nil {
+		return x.MinTime
+	}
+	return 0
+}
+
+func (x *HeadStatistics) GetMaxTime() int64 {
+	if x != nil {
+		return x.MaxTime
+	}
+	return 0
+}
+
+type Statistic struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Name          string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value         uint64                 `protobuf:"varint,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Statistic) Reset() {
+	*x = Statistic{}
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Statistic) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Statistic) ProtoMessage() {}
+
+func (x *Statistic) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_codec_apipb_api_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Statistic.ProtoReflect.Descriptor instead.
+func (*Statistic) Descriptor() ([]byte, []int) {
+	return file_internal_codec_apipb_api_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *Statistic) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Statistic) GetValue() uint64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
 var File_internal_codec_apipb_api_proto protoreflect.FileDescriptor
 
 const file_internal_codec_apipb_api_proto_rawDesc = "" +
@@ -1782,7 +2243,46 @@ const file_internal_codec_apipb_api_proto_rawDesc = "" +
 	"\x04Meta\x12\x12\n" +
 	"\x04type\x18\x01 \x01(\tR\x04type\x12\x12\n" +
 	"\x04help\x18\x02 \x01(\tR\x04help\x12\x12\n" +
-	"\x04unit\x18\x03 \x01(\tR\x04unit*@\n" +
+	"\x04unit\x18\x03 \x01(\tR\x04unit\"L\n" +
+	"\fLabelMatcher\x12\x12\n" +
+	"\x04type\x18\x01 \x01(\x05R\x04type\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x03 \x01(\tR\x05value\"\xb7\x01\n" +
+	"\x15TSDBStatisticsRequest\x12\x16\n" +
+	"\x06tenant\x18\x01 \x01(\tR\x06tenant\x12\x14\n" +
+	"\x05limit\x18\x02 \x01(\x05R\x05limit\x12:\n" +
+	"\x19partial_response_strategy\x18\x03 \x01(\x05R\x17partialResponseStrategy\x124\n" +
+	"\bmatchers\x18\x04 \x03(\v2\x18.ferula.api.LabelMatcherR\bmatchers\"|\n" +
+	"\x16TSDBStatisticsResponse\x12<\n" +
+	"\n" +
+	"statistics\x18\x01 \x01(\v2\x1a.ferula.api.TSDBStatisticsH\x00R\n" +
+	"statistics\x12\x1a\n" +
+	"\awarning\x18\x02 \x01(\tH\x00R\awarningB\b\n" +
+	"\x06result\"\xbc\x01\n" +
+	"\x0eTSDBStatistics\x12J\n" +
+	"\n" +
+	"statistics\x18\x01 \x03(\v2*.ferula.api.TSDBStatistics.StatisticsEntryR\n" +
+	"statistics\x1a^\n" +
+	"\x0fStatisticsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x125\n" +
+	"\x05value\x18\x02 \x01(\v2\x1f.ferula.api.TSDBStatisticsEntryR\x05value:\x028\x01\"\xc1\x03\n" +
+	"\x13TSDBStatisticsEntry\x12C\n" +
+	"\x0fhead_statistics\x18\x01 \x01(\v2\x1a.ferula.api.HeadStatisticsR\x0eheadStatistics\x12S\n" +
+	"\x1bseries_count_by_metric_name\x18\x02 \x03(\v2\x15.ferula.api.StatisticR\x17seriesCountByMetricName\x12Z\n" +
+	"\x1flabel_value_count_by_label_name\x18\x03 \x03(\v2\x15.ferula.api.StatisticR\x1alabelValueCountByLabelName\x12V\n" +
+	"\x1dmemory_in_bytes_by_label_name\x18\x04 \x03(\v2\x15.ferula.api.StatisticR\x18memoryInBytesByLabelName\x12\\\n" +
+	" series_count_by_label_value_pair\x18\x05 \x03(\v2\x15.ferula.api.StatisticR\x1bseriesCountByLabelValuePair\"\xae\x01\n" +
+	"\x0eHeadStatistics\x12\x1d\n" +
+	"\n" +
+	"num_series\x18\x01 \x01(\x04R\tnumSeries\x12&\n" +
+	"\x0fnum_label_pairs\x18\x02 \x01(\x03R\rnumLabelPairs\x12\x1f\n" +
+	"\vchunk_count\x18\x03 \x01(\x03R\n" +
+	"chunkCount\x12\x19\n" +
+	"\bmin_time\x18\x04 \x01(\x03R\aminTime\x12\x19\n" +
+	"\bmax_time\x18\x05 \x01(\x03R\amaxTime\"5\n" +
+	"\tStatistic\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x04R\x05value*@\n" +
 	"\n" +
 	"AlertState\x12\v\n" +
 	"\aUNKNOWN\x10\x00\x12\f\n" +
@@ -1808,7 +2308,7 @@ func file_internal_codec_apipb_api_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_codec_apipb_api_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_internal_codec_apipb_api_proto_msgTypes = make([]protoimpl.MessageInfo, 21)
+var file_internal_codec_apipb_api_proto_msgTypes = make([]protoimpl.MessageInfo, 29)
 var file_internal_codec_apipb_api_proto_goTypes = []any{
 	(AlertState)(0),                // 0: ferula.api.AlertState
 	(TargetHealth)(0),              // 1: ferula.api.TargetHealth
@@ -1834,7 +2334,15 @@ var file_internal_codec_apipb_api_proto_goTypes = []any{
 	(*MetricMetadata)(nil),         // 21: ferula.api.MetricMetadata
 	(*MetricMetadataEntry)(nil),    // 22: ferula.api.MetricMetadataEntry
 	(*Meta)(nil),                   // 23: ferula.api.Meta
-	nil,                            // 24: ferula.api.MetricMetadata.MetadataEntry
+	(*LabelMatcher)(nil),           // 24: ferula.api.LabelMatcher
+	(*TSDBStatisticsRequest)(nil),  // 25: ferula.api.TSDBStatisticsRequest
+	(*TSDBStatisticsResponse)(nil), // 26: ferula.api.TSDBStatisticsResponse
+	(*TSDBStatistics)(nil),         // 27: ferula.api.TSDBStatistics
+	(*TSDBStatisticsEntry)(nil),    // 28: ferula.api.TSDBStatisticsEntry
+	(*HeadStatistics)(nil),         // 29: ferula.api.HeadStatistics
+	(*Statistic)(nil),              // 30: ferula.api.Statistic
+	nil,                            // 31: ferula.api.MetricMetadata.MetadataEntry
+	nil,                            // 32: ferula.api.TSDBStatistics.StatisticsEntry
 }
 var file_internal_codec_apipb_api_proto_depIdxs = []int32{
 	4,  // 0: ferula.api.LabelSet.labels:type_name -> ferula.api.Label
@@ -1865,14 +2373,23 @@ var file_internal_codec_apipb_api_proto_depIdxs = []int32{
 	1,  // 25: ferula.api.ActiveTarget.health:type_name -> ferula.api.TargetHealth
 	5,  // 26: ferula.api.DroppedTarget.discovered_labels:type_name -> ferula.api.LabelSet
 	21, // 27: ferula.api.MetricMetadataResponse.metadata:type_name -> ferula.api.MetricMetadata
-	24, // 28: ferula.api.MetricMetadata.metadata:type_name -> ferula.api.MetricMetadata.MetadataEntry
+	31, // 28: ferula.api.MetricMetadata.metadata:type_name -> ferula.api.MetricMetadata.MetadataEntry
 	23, // 29: ferula.api.MetricMetadataEntry.metas:type_name -> ferula.api.Meta
-	22, // 30: ferula.api.MetricMetadata.MetadataEntry.value:type_name -> ferula.api.MetricMetadataEntry
-	31, // [31:31] is the sub-list for method output_type
-	31, // [31:31] is the sub-list for method input_type
-	31, // [31:31] is the sub-list for extension type_name
-	31, // [31:31] is the sub-list for extension extendee
-	0,  // [0:31] is the sub-list for field type_name
+	24, // 30: ferula.api.TSDBStatisticsRequest.matchers:type_name -> ferula.api.LabelMatcher
+	27, // 31: ferula.api.TSDBStatisticsResponse.statistics:type_name -> ferula.api.TSDBStatistics
+	32, // 32: ferula.api.TSDBStatistics.statistics:type_name -> ferula.api.TSDBStatistics.StatisticsEntry
+	29, // 33: ferula.api.TSDBStatisticsEntry.head_statistics:type_name -> ferula.api.HeadStatistics
+	30, // 34: ferula.api.TSDBStatisticsEntry.series_count_by_metric_name:type_name -> ferula.api.Statistic
+	30, // 35: ferula.api.TSDBStatisticsEntry.label_value_count_by_label_name:type_name -> ferula.api.Statistic
+	30, // 36: ferula.api.TSDBStatisticsEntry.memory_in_bytes_by_label_name:type_name -> ferula.api.Statistic
+	30, // 37: ferula.api.TSDBStatisticsEntry.series_count_by_label_value_pair:type_name -> ferula.api.Statistic
+	22, // 38: ferula.api.MetricMetadata.MetadataEntry.value:type_name -> ferula.api.MetricMetadataEntry
+	28, // 39: ferula.api.TSDBStatistics.StatisticsEntry.value:type_name -> ferula.api.TSDBStatisticsEntry
+	40, // [40:40] is the sub-list for method output_type
+	40, // [40:40] is the sub-list for method input_type
+	40, // [40:40] is the sub-list for extension type_name
+	40, // [40:40] is the sub-list for extension extendee
+	0,  // [0:40] is the sub-list for field type_name
 }
 
 func init() { file_internal_codec_apipb_api_proto_init() }
@@ -1896,13 +2413,17 @@ func file_internal_codec_apipb_api_proto_init() {
 		(*MetricMetadataResponse_Metadata)(nil),
 		(*MetricMetadataResponse_Warning)(nil),
 	}
+	file_internal_codec_apipb_api_proto_msgTypes[22].OneofWrappers = []any{
+		(*TSDBStatisticsResponse_Statistics)(nil),
+		(*TSDBStatisticsResponse_Warning)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_codec_apipb_api_proto_rawDesc), len(file_internal_codec_apipb_api_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   21,
+			NumMessages:   29,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,5 +1,5 @@
-// Package apipb has the messages of Thanos' gRPC services for rules, targets and
-// metadata. They are generated from api.proto by `make generate`; the field numbers are
+// Package apipb has the messages of Thanos' gRPC services for rules, targets,
+// metadata and statistics of TSDBs. They are generated from api.proto by `make generate`; the field numbers are
 // those of Thanos.
 //
 // Package promapi fills them from responses of Prometheus. The descriptions of the gRPC

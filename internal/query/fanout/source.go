@@ -29,6 +29,7 @@ var (
 	_ storeapi.SeriesSource   = (*Source)(nil)
 	_ storeapi.ExemplarSource = (*Source)(nil)
 	_ storeapi.ListSource     = (*Source)(nil)
+	_ storeapi.StatusSource   = (*Source)(nil)
 )
 
 // Source returns the StoreAPI over all stores.
@@ -60,6 +61,7 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 			all.LabelSets = append(all.LabelSets, sets...)
 		}
 		all.Rules, all.Targets, all.MetricMetadata = all.Rules || info.Rules, all.Targets || info.Targets, all.MetricMetadata || info.MetricMetadata
+		all.Status = all.Status || info.Status
 		if e := info.Exemplars; e != nil && !part.none {
 			if all.Exemplars == nil {
 				all.Exemplars = &storeapi.TimeRange{MinMS: e.MinMS, MaxMS: e.MaxMS}
@@ -148,6 +150,12 @@ func (s *Source) Targets(ctx context.Context, r storeapi.TargetsRequest) (storea
 func (s *Source) MetricMetadata(ctx context.Context, metric string, limit int, abortOnPartial bool) (map[string][]metadata.Metadata, []string, error) {
 	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: abortOnPartial, Tenant: storeapi.TenantOf(ctx)}).MetricMetadata(ctx, metric, limit)
 	return found, annotationStrings(warnings), err
+}
+
+// TSDBStatistics implements storeapi.StatusSource: those of all stores, unmerged.
+func (s *Source) TSDBStatistics(ctx context.Context, r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
+	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}).tsdbStatistics(ctx, r)
+	return slices.Concat(found...), annotationStrings(warnings), err
 }
 
 func annotationStrings(all annotations.Annotations) []string {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"net/http"
@@ -36,8 +37,9 @@ var responses = map[string]string{
 	"/p/api/v1/rules": `{"status":"success","data":{"groups":[{"name":"g","file":"f.yml","interval":15,"limit":3,"evaluationTime":0.5,"lastEvaluation":"2026-01-02T03:04:05.6Z","rules":[
 		{"type":"recording","name":"r","query":"q","labels":{"a":"1","cluster":"own"},"health":"ok","evaluationTime":0.1,"lastEvaluation":"2026-01-02T03:04:05Z"},
 		{"type":"alerting","state":"firing","name":"A","query":"up == 0","duration":60,"keepFiringFor":30,"labels":{"s":"c"},"annotations":{"t":"x"},"alerts":[{"labels":{"alertname":"A"},"annotations":{},"state":"firing","activeAt":"2026-01-02T03:04:05Z","value":"0e+00"}],"health":"err","lastError":"e"}]}]}}`,
-	"/p/api/v1/targets":  `{"status":"success","data":{"activeTargets":[{"discoveredLabels":{"__address__":"x:1"},"labels":{"job":"j"},"scrapePool":"p","scrapeUrl":"http://x:1/metrics","globalUrl":"http://y:1/metrics","lastError":"","lastScrape":"2026-01-02T03:04:05.6Z","lastScrapeDuration":0.25,"health":"up"}],"droppedTargets":[{"discoveredLabels":{"__address__":"z:1"}}],"droppedTargetCounts":{"p":1}}}`,
-	"/p/api/v1/metadata": `{"status":"success","data":{"up":[{"type":"gauge","help":"h","unit":""}]}}`,
+	"/p/api/v1/targets":     `{"status":"success","data":{"activeTargets":[{"discoveredLabels":{"__address__":"x:1"},"labels":{"job":"j"},"scrapePool":"p","scrapeUrl":"http://x:1/metrics","globalUrl":"http://y:1/metrics","lastError":"","lastScrape":"2026-01-02T03:04:05.6Z","lastScrapeDuration":0.25,"health":"up"}],"droppedTargets":[{"discoveredLabels":{"__address__":"z:1"}}],"droppedTargetCounts":{"p":1}}}`,
+	"/p/api/v1/status/tsdb": `{"status":"success","data":{"headStats":{"numSeries":5,"numLabelPairs":6,"chunkCount":7,"minTime":-8,"maxTime":9},"seriesCountByMetricName":[{"name":"up","value":1}],"labelValueCountByLabelName":[{"name":"job","value":2}],"memoryInBytesByLabelName":[{"name":"job","value":3}],"seriesCountByLabelValuePair":[{"name":"job=a","value":4}]}}`,
+	"/p/api/v1/metadata":    `{"status":"success","data":{"up":[{"type":"gauge","help":"h","unit":""}]}}`,
 }
 
 var external = labels.FromStrings("cluster", "eu")
@@ -202,6 +204,28 @@ func TestServices_AddExternalLabels(t *testing.T) {
 	}
 	if f.query.Get("metric") != "up" || f.query.Has("limit") || metadata.GetMetadata().GetMetadata()["up"].GetMetas()[0].Help != "h" {
 		t.Errorf("query %v: %v", f.query, &metadata)
+	}
+	matching := []*pb.LabelMatcher{{Name: "cluster", Value: "eu"}, {Type: 3, Name: "cluster", Value: "u."}}
+	var statistics pb.TSDBStatisticsResponse
+	if err := call(t, conn, "/thanos.Status/TSDBStatistics", &pb.TSDBStatisticsRequest{Limit: 3, Matchers: matching}, &statistics); err != nil {
+		t.Fatal(err)
+	}
+	of := statistics.GetStatistics().GetStatistics()[""]
+	if h := of.GetHeadStatistics(); f.query.Get("limit") != "3" || fmt.Sprint(h.GetNumSeries(), h.GetNumLabelPairs(), h.GetChunkCount(), h.GetMinTime(), h.GetMaxTime()) != "5 6 7 -8 9" {
+		t.Errorf("query %v: %v", f.query, &statistics)
+	}
+	if fmt.Sprintf("%d %d %d %s", of.GetSeriesCountByMetricName()[0].GetValue(), of.GetLabelValueCountByLabelName()[0].GetValue(), of.GetMemoryInBytesByLabelName()[0].GetValue(), of.GetSeriesCountByLabelValuePair()[0].GetName()) != "1 2 3 job=a" {
+		t.Errorf("%v", of)
+	}
+	for _, in := range []*pb.TSDBStatisticsRequest{{Matchers: []*pb.LabelMatcher{{Type: 1, Name: "cluster", Value: "eu"}}}, {Tenant: "a"}} {
+		if err := call(t, conn, "/thanos.Status/TSDBStatistics", in, &statistics); !errors.Is(err, io.EOF) {
+			t.Errorf("%v: %v", in, err)
+		}
+	}
+	for _, m := range []*pb.LabelMatcher{{Type: 4}, {Type: -1}, {Type: 2, Name: "a", Value: "("}} {
+		if err := call(t, conn, "/thanos.Status/TSDBStatistics", &pb.TSDBStatisticsRequest{Matchers: []*pb.LabelMatcher{m}}, &statistics); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("%v: %v", m, err)
+		}
 	}
 	f.status = 503
 	if err := call(t, conn, "/thanos.Rules/Rules", &pb.RulesRequest{}, &rules); status.Code(err) != codes.Unavailable {

@@ -19,7 +19,8 @@ import (
 	pb "github.com/ferula-io/ferula/internal/codec/apipb"
 )
 
-// Services serves thanos.Rules, thanos.Targets and thanos.Metadata from one Prometheus.
+// Services serves thanos.Rules, thanos.Targets, thanos.Metadata and thanos.Status from one
+// Prometheus.
 type Services struct {
 	client   *Client
 	external func() labels.Labels
@@ -36,6 +37,7 @@ func (s *Services) Register(to grpc.ServiceRegistrar) {
 	to.RegisterService(describe("thanos.Rules", "Rules", (*Services).rules), s)
 	to.RegisterService(describe("thanos.Targets", "Targets", (*Services).targets), s)
 	to.RegisterService(describe("thanos.Metadata", "MetricMetadata", (*Services).metadata), s)
+	to.RegisterService(describe("thanos.Status", "TSDBStatistics", (*Services).tsdbStatistics), s)
 }
 
 // describe describes a service of one method with one request and a stream of responses.

@@ -73,6 +73,9 @@ func (s *Server) Register(to grpc.ServiceRegistrar) {
 			to.RegisterService(&listDescs[i], s)
 		}
 	}
+	if _, ok := s.src.(StatusSource); ok {
+		to.RegisterService(&statusDesc, s)
+	}
 }
 
 // toStatus is the only mapping of errors to status codes.

@@ -23,7 +23,8 @@ func RegisterCollector(collect func(sink *Sink) error) (unregister func()) {
 // pushes. The function returned removes the collector; calling it again does nothing.
 //
 // Collectors run one after the other, before the first byte of a page. collect must be safe for
-// concurrent calls, as scrapes may overlap. An error that it returns, its panic, and metrics that
+// concurrent calls, as scrapes may overlap, and must bound the time that it takes: a scrape waits
+// for it, and further scrapes wait for that one, up to HandlerOptions.MaxRequestsInFlight. An error that it returns, its panic, and metrics that
 // are not valid (see Sink) are errors of the scrape: a handler responds with status 500 and all
 // of them, WritePrometheus writes what is valid and logs each once.
 func (s *Set) RegisterCollector(collect func(sink *Sink) error) (unregister func()) {

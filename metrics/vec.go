@@ -364,6 +364,25 @@ func (v *Vec[M]) Reset() {
 	v.table.Store(&vecTable[M]{make([]atomic.Pointer[member[M]], 8)})
 }
 
+// Unregister removes the vector with all members, and the counter of its overflow, from its set;
+// another vector may have its name then. With still returns members afterwards, and registers
+// them.
+func (v *Vec[M]) Unregister() {
+	v.Expire(0)
+	s := v.set
+	s.mu.Lock()
+	s.vectors = slices.DeleteFunc(slices.Clone(s.vectors), func(other resetter) bool { return other == resetter(v) })
+	if old := s.expiring.Load(); old != nil {
+		left := slices.DeleteFunc(slices.Clone(*old), func(other sweeper) bool { return other == sweeper(v) })
+		s.expiring.Store(&left)
+	}
+	s.mu.Unlock()
+	if o := v.overflow.Load(); o != nil {
+		s.unregister(o.lookups.fullName())
+	}
+	v.Reset()
+}
+
 // DeletePartialMatch removes the members that have all of these label values, by label name,
 // and returns their number. It visits all members.
 func (v *Vec[M]) DeletePartialMatch(labels map[string]string) int {

@@ -273,3 +273,23 @@ func TestVec_CallbacksOfMembers(t *testing.T) {
 		t.Error("the member is still registered")
 	}
 }
+
+// A set keeps nothing of a vector that is unregistered, and another one may have its name.
+func TestVec_Unregister(t *testing.T) {
+	s := NewSet()
+	old := s.NewCounterVec("requests_total", "Old.", "path").Expire(time.Hour)
+	kept := s.NewCounterVec("kept_total", "", "path").Expire(time.Hour)
+	kept.With("/").Inc()
+	old.With("/").Add(2)
+	old.Limit(1).With("/more").Inc() // the shared member
+	old.Unregister()
+	old.Unregister()
+	if names := s.ListMetricNames(); len(names) != 1 || names[0] != `kept_total{path="/"}` || len(s.Vectors()) != 1 || len(*s.expiring.Load()) != 1 {
+		t.Errorf("%q, %d vectors, %d expire", names, len(s.Vectors()), len(*s.expiring.Load()))
+	}
+	fresh := s.NewGaugeVec("requests_total", "New.", "path")
+	fresh.With("/").Set(7)
+	if _, page := scraped(s, ""); !strings.Contains(page, "# HELP requests_total New.\n# TYPE requests_total gauge\nrequests_total{path=\"/\"} 7\n") {
+		t.Error(page)
+	}
+}

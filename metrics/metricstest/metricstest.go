@@ -5,6 +5,8 @@ package metricstest
 import (
 	"bytes"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,11 +49,26 @@ func page(set *metrics.Set) string {
 	return b.String()
 }
 
+// checkCollectors fails the test if a collector of the set makes a mistake, which a page in text
+// does not have.
+func checkCollectors(t TB, set *metrics.Set) {
+	t.Helper()
+	if set.CollectedFamilies() == nil {
+		return // no collector has run
+	}
+	w := httptest.NewRecorder()
+	set.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/metrics", nil))
+	if w.Code != http.StatusOK {
+		t.Errorf("%s", w.Body)
+	}
+}
+
 // Expect fails the test for every line of want that the set's page does not have with that
-// value. Other lines are ignored.
+// value, and for mistakes of collectors. Other lines are ignored.
 func Expect(t TB, set *metrics.Set, want map[string]float64) {
 	t.Helper()
 	found := values(set)
+	checkCollectors(t, set)
 	for line, w := range want {
 		if got, ok := found[line]; !ok {
 			t.Errorf("no line %s in\n%s", line, page(set))
@@ -62,10 +79,12 @@ func Expect(t TB, set *metrics.Set, want map[string]float64) {
 }
 
 // Compare fails the test unless the lines of the families named, of all without names, are
-// those of want, in text format. Comments and empty lines of want are ignored.
+// those of want, in text format. Comments and empty lines of want are ignored. Mistakes of
+// collectors fail it, too.
 func Compare(t TB, set *metrics.Set, want string, families ...string) {
 	t.Helper()
 	got, expected := lines(page(set), families), lines(want, nil)
+	checkCollectors(t, set)
 	for _, line := range expected {
 		if !slices.Contains(got, line) {
 			t.Errorf("no line %s in\n%s", line, strings.Join(got, "\n"))

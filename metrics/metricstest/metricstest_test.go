@@ -79,3 +79,24 @@ func ExampleValue() {
 	fmt.Println(v, ok)
 	// Output: 1 true
 }
+
+// A page lacks what a collector produces twice; a test must not pass because of it.
+func TestExpect_ReportsMistakesOfCollectors(t *testing.T) {
+	d := metrics.NewDesc("jobs", "", "kind")
+	for mistake, failures := range map[bool]int{false: 0, true: 1} {
+		s := metrics.NewSet()
+		s.RegisterCollector(func(sink *metrics.Sink) error {
+			sink.Gauge(d, 1, "a")
+			if mistake {
+				sink.Gauge(d, 2, "a")
+			}
+			return nil
+		})
+		var expected, compared recorder
+		metricstest.Expect(&expected, s, map[string]float64{`jobs{kind="a"}`: 1})
+		metricstest.Compare(&compared, s, `jobs{kind="a"} 1`)
+		if len(expected.errors) != failures || len(compared.errors) != failures {
+			t.Errorf("%q, %q", expected.errors, compared.errors)
+		}
+	}
+}

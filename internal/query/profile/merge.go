@@ -104,23 +104,74 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	symbols, done, err := view.Symbols(src)
+	parts, done, err := partsOf(view, src, rows)
+	defer done()
 	if err != nil {
 		return err
 	}
-	defer done()
-	sums := make([]int64, len(symbols.Parents))
-	err = src.Samples(ctx, rows, func(_ int, stacks []uint32, values []int64) error {
-		for i, stack := range stacks {
-			sums[stack] = addValues(sums[stack], values[i])
+	at := 0
+	err = src.Samples(ctx, rows, func(row int, stacks []uint32, values []int64) error {
+		for row >= parts[at].end {
+			at++
 		}
-		return nil
+		return parts[at].add(row, stacks, values)
 	})
 	if err != nil {
 		return err
 	}
-	cutCallSite(symbols, req.CallSite, sums)
-	return add(symbols, sums)
+	for i := range parts { // after all of the source was read
+		cutCallSite(parts[i].symbols, req.CallSite, parts[i].sums)
+		if err := add(parts[i].symbols, parts[i].sums); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// partSums are the samples of rows of one part, summed by stack.
+type partSums struct {
+	block.Part
+	end     int // of the rows
+	symbols *block.Symbols
+	sums    []int64
+}
+
+// partsOf returns a partSums for each part of the rows, which ascend. done must be called, also
+// after an error.
+func partsOf(view *store.View, src block.Source, rows []int) (parts []partSums, done func(), err error) {
+	var each []func()
+	done = func() {
+		for _, f := range each {
+			f()
+		}
+	}
+	known := src.Parts()
+	for len(rows) > 0 {
+		part, end := src.PartOf(rows[0])
+		n, _ := slices.BinarySearch(rows, end)
+		if n == 0 || part >= len(known) {
+			return nil, done, fmt.Errorf("%w: row %d has no symbols", profiles.ErrCorrupt, rows[0])
+		}
+		symbols, release, err := view.PartSymbols(src, part)
+		if err != nil {
+			return nil, done, err
+		}
+		each = append(each, release)
+		parts = append(parts, partSums{Part: known[part], end: end, symbols: symbols, sums: make([]int64, len(symbols.Parents))})
+		rows = rows[n:]
+	}
+	return parts, done, nil
+}
+
+func (p *partSums) add(row int, stacks []uint32, values []int64) error {
+	for i, stack := range stacks {
+		n, ok := p.Local(stack)
+		if !ok || int(n) >= len(p.sums) {
+			return fmt.Errorf("%w: row %d has stack %d, which is not of dataset %q", profiles.ErrCorrupt, row, stack, p.Dataset)
+		}
+		p.sums[n] = addValues(p.sums[n], values[i])
+	}
+	return nil
 }
 
 // cutCallSite removes the sums of stacks that do not begin with a call site, if there is one.

@@ -213,17 +213,14 @@ func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) 
 
 // mergeBlocks writes the rows of blocks in order; of equal rows the first.
 func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *block.Content, err error) {
-	builder := block.NewBuilder()
-	nodes := make([][]uint32, len(run))
+	symbols := newSymbolMerge(run)
 	var types [][]profiles.Type
 	content := &block.Content{}
 	shared := map[block.Key]bool{}
 	for i, b := range run {
-		symbols, err := b.Symbols()
-		if err != nil {
+		if err := symbols.add(i, b); err != nil {
 			return nil, fmt.Errorf("%s: %w", b.Name(), err)
 		}
-		nodes[i] = builder.Add(symbols)
 		types = append(types, b.Types())
 		for _, key := range b.Shared() {
 			if !shared[key] {
@@ -232,12 +229,9 @@ func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *blo
 			}
 		}
 	}
-	symbols, arranged := builder.Arrange()
+	parts, nodes := symbols.finish()
 	o := orderTypes(types...)
-	for i, b := range run {
-		for at, n := range nodes[i] {
-			nodes[i][at] = arranged[n]
-		}
+	for _, b := range run {
 		series, err := b.Series()
 		if err != nil {
 			return nil, err
@@ -267,12 +261,12 @@ func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *blo
 	var spans block.TraceSpansBuilder
 	for i, c := range cursors {
 		if c.spans != nil {
-			if err := moveSpans(ctx, &spans, c.spans, c.numbers, nodes[i]); err != nil {
+			if err := moveSpans(ctx, &spans, c.spans, c.numbers, numbersOf(nodes[i])); err != nil {
 				return nil, fmt.Errorf("%s: %w", run[i].Name(), err)
 			}
 		}
 	}
-	content.Types, content.Series, content.Symbols, content.Spans = o.types, o.series, symbols, spans.Spans()
+	content.Types, content.Series, content.Symbols, content.Spans = o.types, o.series, parts, spans.Spans()
 	return content, nil
 }
 

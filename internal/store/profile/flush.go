@@ -296,7 +296,6 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	o.add(v.types, v.series)
 	o.finish()
 	numbers := o.of(v.types, v.series)
-	symbols, nodes := v.symbols.Arrange()
 	// If the rows of a profile have several services, its dataset is the least of them, so
 	// that its rows are adjacent.
 	datasets := make(map[block.Key]string, v.rows)
@@ -317,14 +316,22 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 		rows[i].dataset = datasets[rows[i].key]
 	}
 	slices.SortFunc(rows, func(a, b headRow) int { return compareRows(&a, &b) })
+	parts, err := divide(ctx, v, rows)
+	if err != nil {
+		return nil, err
+	}
 	sorted := make([]int, len(rows))
 	for i := range rows {
 		sorted[i] = rows[i].row
 	}
 	var samples sampleSorter
 	at := 0
-	err := v.Samples(ctx, sorted, func(_ int, stacks []uint32, values []int64) error {
+	nodes := make([]uint32, len(v.symbols.Parents))
+	err = v.Samples(ctx, sorted, func(_ int, stacks []uint32, values []int64) error {
 		r := &rows[at]
+		if at == 0 || rows[at-1].dataset != r.dataset {
+			parts.of[r.dataset].fill(nodes)
+		}
 		at++
 		samples.renumber(stacks, values, nodes)
 		return w.Add(&block.Row{Type: r.t, Dataset: r.dataset, Key: r.key, Series: r.series, Stacks: samples.stacks, Values: samples.values})
@@ -332,14 +339,15 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	if err != nil {
 		return nil, err
 	}
-	content := &block.Content{Types: o.types, Series: o.series, Symbols: symbols, Shared: v.shared}
+	content := &block.Content{Types: o.types, Series: o.series, Symbols: parts.symbols, Shared: v.shared}
 	if v.spans != nil {
-		numbers := make([]uint32, len(rows))
+		numbers, partOf := make([]uint32, len(rows)), make([]*headPart, len(rows))
 		for at := range rows {
-			numbers[rows[at].row] = uint32(at)
+			numbers[rows[at].row], partOf[rows[at].row] = uint32(at), parts.of[rows[at].dataset]
 		}
 		var moved block.TraceSpansBuilder
-		if err := moveSpans(ctx, &moved, v.spans, numbers, nodes); err != nil {
+		number := func(row, stack uint32) (uint32, bool) { return partOf[row].number(stack) }
+		if err := moveSpans(ctx, &moved, v.spans, numbers, number); err != nil {
 			return nil, err
 		}
 		content.Spans = moved.Spans()
@@ -350,8 +358,19 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 // noRow is the number of a row that a block does not have.
 const noRow = math.MaxUint32
 
-// moveSpans adds the spans of a source with rows and stacks renumbered.
-func moveSpans(ctx context.Context, to *block.TraceSpansBuilder, from *block.TraceSpans, rows, nodes []uint32) error {
+// numbersOf returns the number function of moveSpans for a table.
+func numbersOf(nodes []uint32) func(row, stack uint32) (uint32, bool) {
+	return func(_, stack uint32) (uint32, bool) {
+		if int(stack) >= len(nodes) {
+			return 0, false
+		}
+		return nodes[stack], true
+	}
+}
+
+// moveSpans adds the spans of a source with rows renumbered, and stacks by number, which gets
+// the row of the source.
+func moveSpans(ctx context.Context, to *block.TraceSpansBuilder, from *block.TraceSpans, rows []uint32, number func(row, stack uint32) (uint32, bool)) error {
 	var sorter sampleSorter
 	var stacks []uint32
 	var values []int64
@@ -369,12 +388,13 @@ func moveSpans(ctx context.Context, to *block.TraceSpansBuilder, from *block.Tra
 		if stacks, values, err = from.Samples(span, stacks[:0], values[:0]); err != nil {
 			return err
 		}
-		for _, stack := range stacks {
-			if int(stack) >= len(nodes) {
-				return fmt.Errorf("%w: span %016x has stack %d of %d", profiles.ErrCorrupt, span.ID, stack, len(nodes))
+		for i, stack := range stacks {
+			var ok bool
+			if stacks[i], ok = number(span.Row, stack); !ok {
+				return fmt.Errorf("%w: span %016x has the unknown stack %d", profiles.ErrCorrupt, span.ID, stack)
 			}
 		}
-		sorter.renumber(stacks, values, nodes)
+		sorter.sort(stacks, values)
 		to.Add(span.ID, from.TraceID(span), rows[span.Row], sorter.stacks, sorter.values)
 	}
 	return nil
@@ -388,10 +408,24 @@ type sampleSorter struct {
 }
 
 func (s *sampleSorter) renumber(stacks []uint32, values []int64, nodes []uint32) {
-	s.pairs, s.stacks, s.values = s.pairs[:0], s.stacks[:0], s.values[:0]
+	s.pairs = s.pairs[:0]
 	for i, stack := range stacks {
 		s.pairs = append(s.pairs, pair{nodes[stack], values[i]})
 	}
+	s.sortPairs()
+}
+
+// sort is renumber for stacks that have their numbers.
+func (s *sampleSorter) sort(stacks []uint32, values []int64) {
+	s.pairs = s.pairs[:0]
+	for i, stack := range stacks {
+		s.pairs = append(s.pairs, pair{stack, values[i]})
+	}
+	s.sortPairs()
+}
+
+func (s *sampleSorter) sortPairs() {
+	s.stacks, s.values = s.stacks[:0], s.values[:0]
 	slices.SortFunc(s.pairs, func(a, b pair) int { return cmp.Compare(a.stack, b.stack) })
 	for _, p := range s.pairs {
 		s.stacks, s.values = append(s.stacks, p.stack), append(s.values, p.value)

@@ -440,6 +440,11 @@ func (v *headView) IDs(int) ([]byte, error)            { return v.idCol, nil }
 func (v *headView) ID(row int) (profiles.ID, error)    { return v.id(row), nil }
 func (v *headView) Symbols() (*block.Symbols, error)   { return &v.symbols, nil }
 func (v *headView) Shared() []block.Key                { return v.shared }
+func (v *headView) Parts() []block.Part                { return []block.Part{block.WholePart()} }
+func (v *headView) PartOf(int) (part, end int)         { return 0, v.rows }
+
+// PartSymbols implements block.Source.
+func (v *headView) PartSymbols(int) (*block.Symbols, error) { return &v.symbols, nil }
 
 // TraceSpans implements block.Source.
 func (v *headView) TraceSpans() (*block.TraceSpans, error) { return v.spans, nil }

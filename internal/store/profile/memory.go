@@ -85,18 +85,28 @@ func (s *Store) dropSymbols() bool {
 	return s.memory.symbols.Load() < before
 }
 
-// Symbols returns the symbols of a source of the view. They count as memory of the store
-// until done is called; afterwards they stay cached while there is room.
+// Symbols returns the symbols of all parts of a source of the view. They count as memory of
+// the store until done is called; afterwards they stay cached while there is room.
 func (v *View) Symbols(src block.Source) (symbols *block.Symbols, done func(), err error) {
+	return v.decoded(src, src.Symbols, func(b *heldBlock) (bool, int64) { return b.HasSymbols(), b.SymbolsBytes() })
+}
+
+// PartSymbols is Symbols of one part.
+func (v *View) PartSymbols(src block.Source, part int) (symbols *block.Symbols, done func(), err error) {
+	decode := func() (*block.Symbols, error) { return src.PartSymbols(part) }
+	return v.decoded(src, decode, func(b *heldBlock) (bool, int64) { return b.HasPart(part), b.PartBytes(part) })
+}
+
+// decoded calls decode. known returns whether that has nothing to do, and the bytes of the result.
+func (v *View) decoded(src block.Source, decode func() (*block.Symbols, error), known func(*heldBlock) (bool, int64)) (symbols *block.Symbols, done func(), err error) {
 	b, ok := src.(*heldBlock)
 	if !ok || v.Lease.store == nil {
-		symbols, err = src.Symbols()
+		symbols, err = decode()
 		return symbols, func() {}, err
 	}
 	s := v.Lease.store
 	unpin := b.PinSymbols()
-	if !b.HasSymbols() {
-		cost := b.SymbolsBytes()
+	if has, cost := known(b); !has {
 		before := v.Lease.bytes
 		if err := v.Lease.Take(cost); err != nil {
 			unpin()
@@ -107,7 +117,7 @@ func (v *View) Symbols(src block.Source) (symbols *block.Symbols, done func(), e
 			v.Lease.bytes = before
 		}()
 	}
-	if symbols, err = b.Symbols(); err != nil {
+	if symbols, err = decode(); err != nil {
 		unpin()
 		return nil, nil, err
 	}

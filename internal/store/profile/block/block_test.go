@@ -53,7 +53,7 @@ func writeRows(t testing.TB, rows int) (dir string, written []Row) {
 		plain := labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "process_cpu"), "pod", string(rune('a'+i)))
 		series = append(series, Series{Plain: plain, Labels: FullLabels(plain, testType)})
 	}
-	content := &Content{Types: []profiles.Type{testType}, Series: series, Symbols: &b.Symbols, Shared: []Key{{TimeNS: 5}}}
+	content := &Content{Types: []profiles.Type{testType}, Series: series, Symbols: []DatasetSymbols{{"a", &b.Symbols}}, Shared: []Key{{TimeNS: 5}}}
 	content.Meta = Meta{ULID: [16]byte{1, 2}, Level: 3, Through: 4, Parents: [][16]byte{{9}}}
 	if err := w.Finish(content); err != nil {
 		t.Fatal(err)
@@ -175,7 +175,8 @@ func FuzzIndex(f *testing.F) {
 		f.Fatal(err)
 	}
 	// A section is fuzzed uncompressed, so that checksums match.
-	for kind := sectionMeta; kind < sectionEnd; kind++ {
+	kinds := []int{sectionMeta, sectionSeries, sectionSpans, sectionChunks, sectionIDs, sectionParts, sectionPartSymbols, sectionShared}
+	for _, kind := range kinds {
 		b, err := found[uint32(kind)].open(kind)
 		if err != nil {
 			f.Fatal(err)
@@ -183,19 +184,22 @@ func FuzzIndex(f *testing.F) {
 		f.Add(kind, b)
 	}
 	f.Add(0, index)
+	f.Add(sectionSymbols, appendSymbols(nil, &NewBuilder().Symbols)) // of an earlier version
 	f.Fuzz(func(t *testing.T, kind int, b []byte) {
 		if kind != 0 {
 			var made []byte
 			made = append(made, magic...)
-			for k := sectionMeta; k <= sectionEnd; k++ {
+			for _, k := range append(kinds, sectionSymbols, sectionEnd) { // sectionSymbols: only if it is fuzzed
 				body, err := []byte(nil), error(nil)
-				if k < sectionEnd {
+				switch {
+				case k == kind:
+					body = b
+				case k == sectionSymbols || kind == sectionSymbols && (k == sectionParts || k == sectionPartSymbols):
+					continue
+				case k != sectionEnd:
 					if body, err = found[uint32(k)].open(k); err != nil {
 						t.Fatal(err)
 					}
-				}
-				if k == kind {
-					body = b
 				}
 				if made, err = appendSection(made, uint32(k), plain, body); err != nil {
 					t.Fatal(err)

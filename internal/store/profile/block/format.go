@@ -34,6 +34,8 @@ const (
 	sectionSymbols
 	sectionShared
 	sectionEnd
+	sectionParts       // the symbols of each dataset: sectionSymbols is that of blocks of earlier versions
+	sectionPartSymbols // their bodies, each compressed for itself
 )
 
 const (

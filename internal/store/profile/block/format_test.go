@@ -36,7 +36,7 @@ func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 	b.Node(b.Node(0, b.Frame(b.Function(Function{Name: b.String([]byte("main")), StartLine: 5}), 9)), 0)
 	err = w.Finish(&Content{
 		Meta: Meta{ULID: [16]byte{1}, Level: 2, Through: 3, Parents: [][16]byte{{4}, {5}}}, Types: []profiles.Type{testType},
-		Series: []Series{{Plain: set}, {Plain: set}, {Plain: set}}, Symbols: &b.Symbols, Shared: []Key{{second, 0x0102030406}},
+		Series: []Series{{Plain: set}, {Plain: set}, {Plain: set}}, Symbols: []DatasetSymbols{{"a", &b.Symbols}, {"b", &NewBuilder().Symbols}}, Shared: []Key{{second, 0x0102030406}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -55,7 +55,7 @@ func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 	}
 	bodies := map[uint32][]byte{}
 	at := 8
-	for kind := uint32(1); kind <= 8; kind++ {
+	for _, kind := range []uint32{1, 2, 3, 4, 5, 9, 10, 7, 8} {
 		head, size := index[at:at+32], int(le.Uint64(index[at+8:]))
 		stored := index[at+32 : at+32+size]
 		if le.Uint32(head) != kind || le.Uint64(head[24:]) != xxhash.Sum64(stored) {
@@ -89,8 +89,26 @@ func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 	spans = append(text(spans, "b"), 0, 0, 1, 1, 2)
 	ids := []byte{2, 0, 0, 0, 0, 0, 0, 0, 1, 0, 0, 0}
 	symbols := append(text(text([]byte{2}, ""), "main"), 1, 1, 0, 0, 5, 1, 0, 9, 3, 1, 0, 1, 0)
+	none := append(text([]byte{1}, ""), 0, 0, 1)
+	parts, stored := []byte{2}, bodies[10]
+	for _, p := range []struct {
+		dataset string
+		stacks  byte
+		body    []byte
+	}{{"a", 2, symbols}, {"b", 0, none}} {
+		size := bytes.Index(stored[1:], []byte{0x28, 0xB5, 0x2F, 0xFD}) + 1 // the magic of the next frame
+		if size == 0 {
+			size = len(stored)
+		}
+		got, err := decompress(stored[:size], nil)
+		if err != nil || !bytes.Equal(got, p.body) {
+			t.Errorf("symbols of %s are\n%x\nwant\n%x, %v", p.dataset, got, p.body, err)
+		}
+		parts = append(text(parts, p.dataset), p.stacks, byte(size), byte(len(p.body)))
+		parts, stored = le.AppendUint64(parts, xxhash.Sum64(stored[:size])), stored[size:]
+	}
 	shared := le.AppendUint64(append([]byte{1}, second[:]...), 0x0102030406)
-	for kind, want := range map[uint32][]byte{2: series, 3: spans, 5: ids, 6: symbols, 7: shared, 8: nil} {
+	for kind, want := range map[uint32][]byte{2: series, 3: spans, 5: ids, 9: parts, 7: shared, 8: nil} {
 		if !bytes.Equal(bodies[kind], want) {
 			t.Errorf("section %d is\n%x\nwant\n%x", kind, bodies[kind], want)
 		}

@@ -36,16 +36,18 @@ type Reader struct {
 	chunks      []chunk
 	order       []byte // row numbers sorted by ID
 	shared      []Key
+	parts       []*filePart
+	partOf      []int // by span
 
 	checked   []atomic.Uint32 // by chunk: bit set of the columns whose checksum was verified
 	orderOnce sync.Once
 	orderErr  error
 	fileMu    sync.Mutex
 	file      *parquet.File
-	fileErr   error // permanent
-	symbols   atomic.Pointer[Symbols]
-	wanted    atomic.Bool  // symbols were used since the last DropIdleSymbols
-	pins      atomic.Int64 // users of the symbols that PinSymbols counted
+	fileErr   error                   // permanent
+	symbols   atomic.Pointer[Symbols] // of all parts, if there are several
+	wanted    atomic.Bool             // symbols were used since the last DropIdleSymbols
+	pins      atomic.Int64            // users of the symbols that PinSymbols counted
 	symbolsMu sync.Mutex
 	closed    atomic.Bool // nothing is cached any more
 
@@ -122,8 +124,8 @@ func (r *Reader) read(index []byte, rowsBytes uint64) (err error) {
 	if r.order = ids.stored; !ok || ids.compression != plain || uint64(len(r.order)) != 4*r.meta.Rows {
 		return corruptf("%d bytes of ids for %d rows", len(r.order), r.meta.Rows)
 	}
-	if _, ok := r.sections[sectionSymbols]; !ok {
-		return corruptf("there are no symbols")
+	if err := r.readParts(); err != nil {
+		return err
 	}
 	r.checked = make([]atomic.Uint32, len(r.chunks))
 	return nil
@@ -321,8 +323,11 @@ func (r *Reader) Find(id profiles.ID, f func(row int)) error {
 	return nil
 }
 
-// Symbols decodes the symbols on first use and caches them until DropIdleSymbols.
+// Symbols decodes the symbols of all parts on first use and caches them until DropIdleSymbols.
 func (r *Reader) Symbols() (*Symbols, error) {
+	if len(r.parts) == 1 {
+		return r.PartSymbols(0)
+	}
 	r.wanted.Store(true)
 	if s := r.symbols.Load(); s != nil {
 		return s, nil
@@ -332,13 +337,9 @@ func (r *Reader) Symbols() (*Symbols, error) {
 	if s := r.symbols.Load(); s != nil {
 		return s, nil
 	}
-	b, err := r.sections[sectionSymbols].open(sectionSymbols)
+	s, err := r.wholeSymbols()
 	if err != nil {
 		return nil, err
-	}
-	s, err := decodeSymbols(b)
-	if err != nil {
-		return nil, fmt.Errorf("symbols: %w", err)
 	}
 	if !r.closed.Load() {
 		r.symbols.Store(s)
@@ -361,11 +362,21 @@ func (r *Reader) OnSymbols(f func(bytes int64)) { r.onSymbols = f }
 // take one to three bytes there and four here.
 const decodedShare = 4
 
-// SymbolsBytes estimates the memory of the decoded symbols.
-func (r *Reader) SymbolsBytes() int64 { return decodedShare * int64(r.sections[sectionSymbols].plain) }
+// SymbolsBytes estimates the memory of the decoded symbols of all parts.
+func (r *Reader) SymbolsBytes() (bytes int64) {
+	for i := range r.parts {
+		bytes += r.PartBytes(i)
+	}
+	return bytes
+}
 
-// HasSymbols reports whether the symbols are decoded.
-func (r *Reader) HasSymbols() bool { return r.symbols.Load() != nil }
+// HasSymbols reports whether the symbols of all parts are decoded.
+func (r *Reader) HasSymbols() bool {
+	if len(r.parts) == 1 {
+		return r.HasPart(0)
+	}
+	return r.symbols.Load() != nil
+}
 
 // PinSymbols keeps the symbols from being dropped until done is called.
 func (r *Reader) PinSymbols() (done func()) {
@@ -384,8 +395,16 @@ func (r *Reader) DropSymbols() {
 
 // dropSymbols drops the symbols if drop is set. r.symbolsMu is held.
 func (r *Reader) dropSymbols(drop bool) {
-	if drop && r.symbols.Swap(nil) != nil {
+	if !drop {
+		return
+	}
+	if r.symbols.Swap(nil) != nil {
 		r.count(-r.SymbolsBytes())
+	}
+	for i, p := range r.parts {
+		if p.symbols.Swap(nil) != nil {
+			r.count(-r.PartBytes(i))
+		}
 	}
 }
 
@@ -427,7 +446,7 @@ func (r *Reader) Samples(ctx context.Context, rows []int, f func(row int, stacks
 	if err != nil {
 		return err
 	}
-	symbols, err := r.Symbols()
+	stacks, err := r.stacks()
 	if err != nil {
 		return err
 	}
@@ -441,7 +460,7 @@ func (r *Reader) Samples(ctx context.Context, rows []int, f func(row int, stacks
 		for n < len(rows) && rows[n]/groupRows == group {
 			n++
 		}
-		if values, err = r.groupSamples(ctx, file, group, rows[:n], len(symbols.Parents), values, f); err != nil {
+		if values, err = r.groupSamples(ctx, file, group, rows[:n], stacks, values, f); err != nil {
 			return err
 		}
 		rows = rows[n:]

@@ -90,8 +90,14 @@ type Source interface {
 	ID(row int) (profiles.ID, error)
 	// Find calls f with the rows of a profile, in any order.
 	Find(id profiles.ID, f func(row int)) error
-	// Symbols returns the symbols of the stacks.
+	// Symbols returns the symbols of the stacks, by the numbers that Samples has.
 	Symbols() (*Symbols, error)
+	// Parts returns how the symbols are divided.
+	Parts() []Part
+	// PartOf returns the part of a row, and a row up to which all belong to the same.
+	PartOf(row int) (part, end int)
+	// PartSymbols returns the symbols of a part, by numbers of its own.
+	PartSymbols(part int) (*Symbols, error)
 	// Samples calls f with the samples of rows, which must ascend; f borrows its arguments.
 	Samples(ctx context.Context, rows []int, f func(row int, stacks []uint32, values []int64) error) error
 	// TraceSpans returns the spans of traces that samples belong to; nil if there are none.

@@ -182,9 +182,9 @@ func (w *Writer) flush() error {
 // follow from the rows.
 type Content struct {
 	Meta    Meta
-	Types   []profiles.Type // sorted by name
-	Series  []Series        // sorted by type and labels
-	Symbols *Symbols
+	Types   []profiles.Type  // sorted by name
+	Series  []Series         // sorted by type and labels
+	Symbols []DatasetSymbols // of every dataset of the rows, sorted; or one without a name for all
 	Shared  []Key
 	Spans   *TraceSpans // nil: none
 }
@@ -222,6 +222,10 @@ func (w *Writer) Finish(c *Content) error {
 	if meta.SpansBytes, err = w.writeSpans(c.Spans); err != nil {
 		return err
 	}
+	parts, symbols, err := appendParts(c.Symbols)
+	if err != nil {
+		return err
+	}
 	index := []byte(magic)
 	for _, s := range []struct {
 		kind, compression uint32
@@ -232,7 +236,8 @@ func (w *Writer) Finish(c *Content) error {
 		{sectionSpans, zstded, appendSpans(nil, w.spans)},
 		{sectionChunks, plain, appendChunks(nil, chunks)},
 		{sectionIDs, plain, w.idOrder()},
-		{sectionSymbols, zstded, appendSymbols(nil, c.Symbols)},
+		{sectionParts, zstded, parts},
+		{sectionPartSymbols, plain, symbols},
 		{sectionShared, plain, appendKeys(nil, c.Shared)},
 		{sectionEnd, plain, nil},
 	} {

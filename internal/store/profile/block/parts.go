@@ -1,0 +1,294 @@
+package block
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+	"slices"
+	"sort"
+	"strings"
+	"sync/atomic"
+
+	"github.com/cespare/xxhash/v2"
+)
+
+// Part is the symbols of the profiles of one dataset, which are read and decoded apart from
+// those of others. Stacks First to First+Nodes-1 of the source are stacks 1 to Nodes of the
+// part; stack 0, the root, is that of every part. A part without a dataset has the stacks of
+// all of them, and is the only one.
+type Part struct {
+	Dataset string
+	First   uint32
+	Nodes   uint32
+}
+
+// WholePart is the part of a source that does not divide its symbols.
+func WholePart() Part { return Part{First: 1, Nodes: math.MaxUint32} }
+
+// Local returns the number in the part of a stack of the source. ok is false if the stack is
+// that of another part.
+func (p Part) Local(stack uint32) (n uint32, ok bool) {
+	if stack == 0 {
+		return 0, true
+	}
+	if stack < p.First || stack-p.First >= p.Nodes {
+		return 0, false
+	}
+	return stack - p.First + 1, true
+}
+
+// DatasetSymbols are the symbols of one part.
+type DatasetSymbols struct {
+	Dataset string
+	Symbols *Symbols
+}
+
+// filePart is a part of a Reader.
+type filePart struct {
+	Part
+	body    section
+	symbols atomic.Pointer[Symbols]
+}
+
+// appendParts appends the bodies of sectionParts and sectionPartSymbols.
+func appendParts(parts []DatasetSymbols) (directory, bodies []byte, err error) {
+	directory = binary.AppendUvarint(nil, uint64(len(parts)))
+	for i, p := range parts {
+		if i > 0 && p.Dataset <= parts[i-1].Dataset {
+			return nil, nil, fmt.Errorf("symbols of dataset %q come after those of %q", p.Dataset, parts[i-1].Dataset)
+		}
+		body := appendSymbols(nil, p.Symbols)
+		stored, err := compress(body)
+		if err != nil {
+			return nil, nil, err
+		}
+		directory = appendText(directory, p.Dataset)
+		for _, v := range []uint64{uint64(len(p.Symbols.Parents) - 1), uint64(len(stored)), uint64(len(body))} {
+			directory = binary.AppendUvarint(directory, v)
+		}
+		directory = binary.LittleEndian.AppendUint64(directory, xxhash.Sum64(stored))
+		bodies = append(bodies, stored...)
+	}
+	return directory, bodies, nil
+}
+
+// decodeParts decodes the body of sectionParts. The parts alias bodies.
+func decodeParts(directory, bodies []byte) ([]*filePart, error) {
+	d := decoder{b: directory}
+	var parts []*filePart
+	next := uint64(1)
+	for range d.count(12) {
+		p := &filePart{Part: Part{Dataset: string(d.text()), First: uint32(next)}}
+		nodes, size := d.uvarint(), d.uvarint()
+		p.body = section{compression: zstded, plain: d.uvarint(), sum: d.u64()}
+		if d.err != nil {
+			return nil, d.err
+		}
+		if next += nodes; nodes > math.MaxUint32 || next > math.MaxUint32 || size > uint64(len(bodies)) || p.body.plain > sectionMax {
+			return nil, corruptf("symbols of dataset %q: %d stacks in %d bytes", p.Dataset, nodes, size)
+		}
+		if n := len(parts); n > 0 && p.Dataset <= parts[n-1].Dataset {
+			return nil, corruptf("symbols of dataset %q come after those of %q", p.Dataset, parts[n-1].Dataset)
+		}
+		p.Nodes, p.body.stored, bodies = uint32(nodes), bodies[:size], bodies[size:]
+		parts = append(parts, p)
+	}
+	if len(parts) == 0 && d.err == nil {
+		return nil, corruptf("there are no symbols")
+	}
+	return parts, d.err
+}
+
+// readParts finds the parts of a block, and the one of every span. A block of the first
+// version of the format has one part.
+func (r *Reader) readParts() error {
+	directory, ok := r.sections[sectionParts]
+	if !ok {
+		whole, ok := r.sections[sectionSymbols]
+		if !ok {
+			return corruptf("there are no symbols")
+		}
+		r.parts = []*filePart{{Part: WholePart(), body: whole}}
+	} else {
+		body, err := directory.open(sectionParts)
+		if err == nil {
+			r.parts, err = decodeParts(body, r.sections[sectionPartSymbols].stored)
+		}
+		if err != nil {
+			return fmt.Errorf("parts: %w", err)
+		}
+	}
+	r.partOf = make([]int, len(r.spans))
+	for i := range r.spans {
+		if len(r.parts) == 1 {
+			continue
+		}
+		at, found := slices.BinarySearchFunc(r.parts, r.spans[i].Dataset, func(p *filePart, dataset string) int { return strings.Compare(p.Dataset, dataset) })
+		if !found {
+			return corruptf("dataset %q has no symbols", r.spans[i].Dataset)
+		}
+		r.partOf[i] = at
+	}
+	return nil
+}
+
+// Parts implements Source.
+func (r *Reader) Parts() []Part {
+	parts := make([]Part, len(r.parts))
+	for i, p := range r.parts {
+		parts[i] = p.Part
+	}
+	return parts
+}
+
+// PartOf implements Source.
+func (r *Reader) PartOf(row int) (part, end int) {
+	i := sort.Search(len(r.spans), func(i int) bool { return r.spans[i].Hi > row })
+	if i == len(r.spans) {
+		return 0, row + 1 // no row of the block: reading it fails
+	}
+	return r.partOf[i], r.spans[i].Hi
+}
+
+// PartSymbols implements Source. It decodes the symbols on first use and caches them until
+// DropIdleSymbols.
+func (r *Reader) PartSymbols(i int) (*Symbols, error) {
+	r.wanted.Store(true)
+	p := r.parts[i]
+	if s := p.symbols.Load(); s != nil {
+		return s, nil
+	}
+	r.symbolsMu.Lock()
+	defer r.symbolsMu.Unlock()
+	if s := p.symbols.Load(); s != nil {
+		return s, nil
+	}
+	s, err := p.decode()
+	if err != nil {
+		return nil, err
+	}
+	if !r.closed.Load() {
+		p.symbols.Store(s)
+		r.count(r.PartBytes(i))
+	}
+	return s, nil
+}
+
+func (p *filePart) decode() (*Symbols, error) {
+	b, err := p.body.open(sectionPartSymbols)
+	if err != nil {
+		return nil, err
+	}
+	s, err := decodeSymbols(b)
+	if err == nil && p.Nodes != math.MaxUint32 && len(s.Parents) != int(p.Nodes)+1 {
+		err = corruptf("%d stacks, not %d", len(s.Parents)-1, p.Nodes)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("symbols of dataset %q: %w", p.Dataset, err)
+	}
+	return s, nil
+}
+
+// PartBytes estimates the memory of the decoded symbols of a part.
+func (r *Reader) PartBytes(i int) int64 { return decodedShare * int64(r.parts[i].body.plain) }
+
+// HasPart reports whether the symbols of a part are decoded.
+func (r *Reader) HasPart(i int) bool { return r.parts[i].symbols.Load() != nil }
+
+// wholeSymbols joins the parts: the stacks have the numbers that rows have.
+func (r *Reader) wholeSymbols() (*Symbols, error) {
+	all := &Symbols{Parents: []uint32{0}, NodeFrame: []uint32{0}}
+	for _, p := range r.parts {
+		s, err := p.decode()
+		if err != nil {
+			return nil, err
+		}
+		all.join(s)
+	}
+	return all, nil
+}
+
+// join appends the symbols of a part. Its texts, functions and frames may be there already.
+func (s *Symbols) join(part *Symbols) {
+	texts, functions, frames, nodes := uint32(len(s.Strings)), uint32(len(s.Functions)), uint32(len(s.Frames)), uint32(len(s.Parents)-1)
+	s.Strings = append(s.Strings, part.Strings...)
+	for _, f := range part.Functions {
+		s.Functions = append(s.Functions, Function{f.Name + texts, f.System + texts, f.File + texts, f.StartLine})
+	}
+	for _, f := range part.Frames {
+		s.Frames = append(s.Frames, Frame{f.Function + functions, f.Line})
+	}
+	for i := 1; i < len(part.Parents); i++ {
+		parent := part.Parents[i]
+		if parent != 0 {
+			parent += nodes
+		}
+		s.Parents, s.NodeFrame = append(s.Parents, parent), append(s.NodeFrame, part.NodeFrame[i]+frames)
+	}
+}
+
+// stacks returns the number of stacks of the block, with the root.
+func (r *Reader) stacks() (int, error) {
+	last := r.parts[len(r.parts)-1]
+	if last.Nodes != math.MaxUint32 {
+		return int(last.First) + int(last.Nodes), nil
+	}
+	s, err := r.PartSymbols(0)
+	if err != nil {
+		return 0, err
+	}
+	return len(s.Parents), nil
+}
+
+// Partitioner divides symbols into parts: for each of them Begin, Use for every stack, and
+// Part.
+type Partitioner struct {
+	symbols         *Symbols
+	part            uint32
+	node, frame     []uint32 // number in the part
+	nodeIn, frameIn []uint32 // the last part that has it
+	used            []uint32
+}
+
+// NewPartitioner returns a partitioner of symbols, which must not change.
+func NewPartitioner(s *Symbols) *Partitioner {
+	return &Partitioner{
+		symbols: s, node: make([]uint32, len(s.Parents)), nodeIn: make([]uint32, len(s.Parents)),
+		frame: make([]uint32, len(s.Frames)), frameIn: make([]uint32, len(s.Frames)),
+	}
+}
+
+// Begin begins the next part.
+func (p *Partitioner) Begin() {
+	p.part++
+	p.used = p.used[:0]
+}
+
+// Use adds a stack to the part.
+func (p *Partitioner) Use(stack uint32) {
+	for ; stack != 0 && p.nodeIn[stack] != p.part; stack = p.symbols.Parents[stack] {
+		p.nodeIn[stack] = p.part
+		p.used = append(p.used, stack)
+	}
+}
+
+// Part returns the symbols of the part, the stacks of the whole that it has, ascending, and
+// their numbers in it.
+func (p *Partitioner) Part() (symbols *Symbols, stacks, numbers []uint32) {
+	slices.Sort(p.used)
+	b := NewBuilder()
+	p.node[0] = 0
+	for _, n := range p.used { // parents first
+		frame := p.symbols.NodeFrame[n]
+		if p.frameIn[frame] != p.part {
+			p.frameIn[frame], p.frame[frame] = p.part, b.addFrame(p.symbols, p.symbols.Frames[frame])
+		}
+		p.node[n] = b.Node(p.node[p.symbols.Parents[n]], p.frame[frame])
+	}
+	symbols, arranged := b.Arrange()
+	stacks, numbers = slices.Clone(p.used), make([]uint32, len(p.used))
+	for i, n := range p.used {
+		numbers[i] = arranged[p.node[n]]
+	}
+	return symbols, stacks, numbers
+}

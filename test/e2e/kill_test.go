@@ -23,6 +23,7 @@ type process struct {
 	cmd  *exec.Cmd
 	done chan error
 	log  *logTail
+	line chan struct{} // has an element if the log has a new line
 }
 
 type logTail struct {
@@ -42,7 +43,7 @@ func (l *logTail) String() string {
 	return strings.Join(l.lines, "\n")
 }
 
-var readyURL = regexp.MustCompile(`msg=Ready url=(http://[^ /]+)`)
+var readyURL = regexp.MustCompile(`msg=Ready url=(https?://[^ /]+)`)
 
 // startProcess runs the binary and waits until its log reports that it is ready, and
 // at which URL. `ferula serve` gets a free gRPC port unless args set one.
@@ -52,7 +53,15 @@ func startProcess(t *testing.T, path string, args ...string) *process {
 	if args[0] == "serve" && !slices.ContainsFunc(args, isGRPCFlag) {
 		args = append(slices.Clone(args), "--grpc-address=127.0.0.1:0")
 	}
-	p := &process{cmd: exec.Command(path, args...), done: make(chan error, 1), log: &logTail{}}
+	p := launch(t, path, args...)
+	p.server = &server{t: t, base: p.logged(t, readyURL)}
+	return p
+}
+
+// launch runs the binary. It does not wait until it is ready.
+func launch(t *testing.T, path string, args ...string) *process {
+	t.Helper()
+	p := &process{cmd: exec.Command(path, args...), done: make(chan error, 1), log: &logTail{}, line: make(chan struct{}, 1)}
 	stderr, err := p.cmd.StderrPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -61,25 +70,35 @@ func startProcess(t *testing.T, path string, args ...string) *process {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = p.cmd.Process.Kill() }) // if the test failed before it stopped the process
-	ready := make(chan string, 1)
 	go func() {
 		lines := bufio.NewScanner(stderr)
 		for lines.Scan() {
 			p.log.add(lines.Text())
-			if m := readyURL.FindStringSubmatch(lines.Text()); m != nil {
-				ready <- m[1]
+			select {
+			case p.line <- struct{}{}:
+			default:
 			}
 		}
 		p.done <- p.cmd.Wait()
 	}()
-	select {
-	case base := <-ready:
-		p.server = &server{t: t, base: base}
-	case <-time.After(30 * time.Second):
-		_ = p.cmd.Process.Kill()
-		t.Fatalf("the process is not ready:\n%s", p.log)
-	}
 	return p
+}
+
+// logged waits until the log has a line that matches, and returns the first group of it.
+func (p *process) logged(t *testing.T, line *regexp.Regexp) string {
+	t.Helper()
+	timeout := time.After(30 * time.Second)
+	for {
+		if m := line.FindStringSubmatch(p.log.String()); m != nil {
+			return m[min(1, len(m)-1)]
+		}
+		select {
+		case <-p.line:
+		case <-timeout:
+			_ = p.cmd.Process.Kill()
+			t.Fatalf("no line %s in the log:\n%s", line, p.log)
+		}
+	}
 }
 
 func (p *process) signal(sig os.Signal) error {

@@ -159,7 +159,7 @@ func New(opts Options, extra []grpc.ServerOption, logger *slog.Logger, set *metr
 		return nil, fmt.Errorf("gRPC server: %w", err)
 	}
 	if config != nil {
-		options = append(options, grpc.Creds(credentials.NewTLS(config)))
+		options = append(options, grpc.Creds(loggedTLS{credentials.NewTLS(config), &handshakeLog{logger: g.logger, now: time.Now}}))
 	}
 	l, err := net.Listen("tcp", opts.ListenAddress)
 	if err != nil {

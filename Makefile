@@ -101,14 +101,14 @@ interop: ## tests against real peers: Prometheus, Thanos, Alertmanager, versityg
 golden: ## capture the golden bytes of test/e2e/testdata/golden again, from the peers and SDKs
 	FERULA_TEST_PEERS=1 $(GO) test -count=1 -timeout 40m ./test/e2e -run 'Peer.*Golden' -golden
 
-generate: ## generate Go code from .proto files and tables, docs/ops/flags.md and metrics.md, and the manual page
+generate: ## generate Go code from .proto files and tables, docs/ops/flags.md and metrics.md
 	cd tools && GOWORK=off $(GO) run ./protogen ..
 	cd promjson && $(GO) generate ./...
 	$(GO) test ./cmd/ferula -count=1 -run TestFlagsDoc_IsCurrent -update
 	$(GO) test ./internal/role -count=1 -run TestMetricsDoc_IsCurrent -update
 
 generated: generate ## fail if the committed generated code is not current
-	git diff --exit-code --stat -- '*.pb.go' promjson/tables.go docs/ops/flags.md docs/ops/metrics.md deploy/man
+	git diff --exit-code --stat -- '*.pb.go' promjson/tables.go docs/ops/flags.md docs/ops/metrics.md
 
 api: ## write the exported names of the public modules to their testdata/api.txt
 	$(GO) test ./test/house -count=1 -run TestAPI -update

@@ -10,15 +10,15 @@ rm -rf "$out"
 mkdir -p "$out" bin/tools
 export CGO_ENABLED=0 GOTOOLCHAIN=local
 (cd tools && GOWORK=off go build -o ../bin/tools/sbom ./sbom)
-# The scripts of shells come from a binary of this machine, whatever the platforms.
+# The scripts of shells and the manual page come from a binary of this machine, whatever the platforms.
 go build -trimpath -tags clouds -ldflags='-s -w' -o bin/tools/ferula ./cmd/ferula
-completion=$(mktemp -d)
-trap 'rm -rf "$completion"' EXIT
-mkdir "$completion/completion"
-bin/tools/ferula completion bash >"$completion/completion/ferula.bash"
-bin/tools/ferula completion zsh >"$completion/completion/_ferula"
-bin/tools/ferula completion fish >"$completion/completion/ferula.fish"
-bin/tools/ferula man | cmp - deploy/man/ferula.1
+made=$(mktemp -d)
+trap 'rm -rf "$made"' EXIT
+mkdir "$made/completion" "$made/man"
+bin/tools/ferula completion bash >"$made/completion/ferula.bash"
+bin/tools/ferula completion zsh >"$made/completion/_ferula"
+bin/tools/ferula completion fish >"$made/completion/ferula.fish"
+bin/tools/ferula man >"$made/man/ferula.1"
 version=$(git describe --tags --match 'v[0-9]*' --always --dirty) # not a tag of a library, which has a slash
 for platform in ${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64}; do
 	name=ferula-${version#v}-${platform/\//-}
@@ -26,7 +26,7 @@ for platform in ${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64};
 	GOOS=${platform%/*} GOARCH=${platform#*/} go build -trimpath -tags clouds -ldflags='-s -w' -o "$out/$name/ferula" ./cmd/ferula
 	bin/tools/sbom "$out/$name/ferula" >"$out/$name.cdx.json"
 	if [[ $platform == "$(go env GOHOSTOS)/$(go env GOHOSTARCH)" ]]; then cp "$out/$name/ferula" bin/ferula; fi
-	cp -r LICENSE README.md CHANGELOG.md SECURITY.md mixin deploy "$completion/completion" "$out/$name/"
+	cp -r LICENSE README.md CHANGELOG.md SECURITY.md mixin deploy "$made/completion" "$made/man" "$out/$name/"
 	tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -czf "$out/$name.tar.gz" "$name"
 	rm -r "${out:?}/$name"
 done

@@ -55,8 +55,11 @@ func (o *Object) Ahead(ctx context.Context, spans []Span) (wait func() error) {
 	}
 }
 
-// Copy writes n bytes from off on to w, read by one request. Of their pages only those are
-// kept in the cache that other bytes share, since others will want them.
+// tailMax is the number of cached pages at the end of a copy that are not requested again.
+const tailMax = 8
+
+// Copy writes n bytes from off on to w, read by one request; none if they are cached. Of their
+// pages only those are kept in the cache that other bytes share, since others will want them.
 func (o *Object) Copy(ctx context.Context, w io.Writer, off, n int64) error {
 	if n <= 0 || off < 0 || off > o.size || n > o.size-off {
 		return fmt.Errorf("object %s: %w: bytes %d to %d of %d", o.name, ErrShort, off, off+n, o.size)
@@ -69,36 +72,42 @@ func (o *Object) Copy(ctx context.Context, w io.Writer, off, n int64) error {
 	held := o.Reader()
 	defer held.Release()
 	shared := func(number int64) bool { return part(number).Len < int64(o.pageSize(number)) }
-	var tail []byte
-	if last > first && shared(last) {
-		if tail = held.cached(o, last); tail != nil {
-			last--
-		}
+	write := func(number int64, page []byte) error {
+		p := part(number)
+		_, err := w.Write(page[p.Off : p.Off+p.Len])
+		return err
 	}
-	if page := held.cached(o, first); page != nil && shared(first) {
-		p := part(first)
-		if _, err := w.Write(page[p.Off : p.Off+p.Len]); err != nil {
+	for ; first <= last; first++ {
+		page := held.cached(o, first)
+		if page == nil {
+			break
+		}
+		if err := write(first, page); err != nil {
 			return err
 		}
-		first++
+		held.Release()
+	}
+	var tail [][]byte // last page first
+	for ; first <= last && len(tail) < tailMax; last-- {
+		page := held.cached(o, last)
+		if page == nil {
+			break
+		}
+		tail = append(tail, page)
 	}
 	if first <= last {
 		r := o.cache.planCopy(o, first, last, shared)
-		r.sink = func(number int64, page []byte) error {
-			p := part(number)
-			_, err := w.Write(page[p.Off : p.Off+p.Len])
-			return err
-		}
+		r.sink = write
 		if err := o.read(ctx, r); err != nil {
 			return err
 		}
 	}
-	if tail == nil {
-		return nil
+	for i, page := range slices.Backward(tail) {
+		if err := write(last+int64(len(tail)-i), page); err != nil {
+			return err
+		}
 	}
-	p := part(last + 1)
-	_, err := w.Write(tail[p.Off : p.Off+p.Len])
-	return err
+	return nil
 }
 
 // planCopy returns the run of a copy, with slots for the pages that are to be kept.

@@ -30,8 +30,9 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// Bytes is the size of a page.
-const Bytes = 64 << 10
+// Bytes is the size of a page. What is read before and after the bytes that are wanted grows
+// with it, and so does what a page costs shrink.
+const Bytes = 16 << 10
 
 var (
 	// ErrBudget is returned if all pages of the cache are in use for too long.
@@ -93,7 +94,7 @@ func (o Options) withDefaults() Options {
 }
 
 // slotsMin is the least number of slots: fewer than one request needs would deadlock.
-const slotsMin = 16
+const slotsMin = 1 << 20 / Bytes
 
 // Cache is a cache of pages. It is safe for concurrent use. Use Open.
 type Cache struct {

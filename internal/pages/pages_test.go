@@ -94,7 +94,7 @@ func open(t testing.TB, o Options) *Cache {
 }
 
 func TestReader_ReturnsTheBytesOfTheObject(t *testing.T) {
-	data := content(40*Bytes + 123)
+	data := content(3*slotsMin*Bytes + 123)
 	m := &memory{objects: map[string][]byte{"a": data}}
 	c := open(t, Options{BytesMax: 1}) // the least number of slots
 	o := c.Object(m, "a", int64(len(data)))
@@ -220,7 +220,7 @@ func TestReader_CancelledRequestOfAnotherIsRepeated(t *testing.T) {
 }
 
 func TestReader_WaitsForAFreePageThenFails(t *testing.T) {
-	data := content(40 * Bytes)
+	data := content(2 * slotsMin * Bytes)
 	m := &memory{objects: map[string][]byte{"a": data}}
 	c := open(t, Options{BytesMax: 1, WaitMax: 20 * time.Millisecond})
 	o := c.Object(m, "a", int64(len(data)))
@@ -231,16 +231,16 @@ func TestReader_WaitsForAFreePageThenFails(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := other.At(t.Context(), o, 30*Bytes); !errors.Is(err, ErrBudget) {
+	if _, err := other.At(t.Context(), o, (slotsMin+14)*Bytes); !errors.Is(err, ErrBudget) {
 		t.Errorf("%v", err)
 	}
-	if err := o.Fetch(t.Context(), []Span{{30 * Bytes, 1}}); err != nil {
+	if err := o.Fetch(t.Context(), []Span{{(slotsMin + 14) * Bytes, 1}}); err != nil {
 		t.Errorf("reading ahead without a free page: %v", err)
 	}
 	c.opts.WaitMax = 30 * time.Second
 	done := make(chan error)
 	go func() {
-		_, err := other.At(t.Context(), o, 30*Bytes)
+		_, err := other.At(t.Context(), o, (slotsMin+14)*Bytes)
 		done <- err
 	}()
 	waiting := func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.waiting > 0 }
@@ -289,8 +289,51 @@ func TestFetch_RepeatsFailedRequestsWithinABudget(t *testing.T) {
 	}
 }
 
+func TestObject_CopyRequestsWhatIsNotCached(t *testing.T) {
+	const n = 20
+	data := content(n*Bytes - 77)
+	m := &memory{objects: map[string][]byte{"a": data}}
+	size := int64(len(data))
+	rng := rand.New(rand.NewPCG(3, 1))
+	for i := range 60 {
+		c := open(t, Options{BytesMax: 1, GapBytes: 1})
+		o := c.Object(m, "a", size)
+		for range i % 5 {
+			if err := o.Fetch(t.Context(), []Span{{rng.Int64N(size), rng.Int64N(4 * Bytes)}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		off := rng.Int64N(size)
+		length := 1 + rng.Int64N(size-off)
+		before := m.bytes.Load()
+		var got bytes.Buffer
+		if err := o.Copy(t.Context(), &got, off, length); err != nil || !bytes.Equal(got.Bytes(), data[off:off+length]) {
+			t.Fatalf("%d bytes at %d differ: %v", length, off, err)
+		}
+		if most := (off+length-1)/Bytes - off/Bytes + 1; m.bytes.Load()-before > most*Bytes {
+			t.Fatalf("%d bytes are requested for %d at %d", m.bytes.Load()-before, length, off)
+		}
+	}
+	c := open(t, Options{})
+	o := c.Object(m, "a", size)
+	if err := o.Fetch(t.Context(), []Span{{0, 3 * Bytes}, {(n - tailMax) * Bytes, tailMax * Bytes}}); err != nil {
+		t.Fatal(err)
+	}
+	before, requests := m.bytes.Load(), m.requests.Load()
+	var got bytes.Buffer
+	if err := o.Copy(t.Context(), &got, 5, size-5); err != nil || !bytes.Equal(got.Bytes(), data[5:]) {
+		t.Fatalf("%d bytes differ: %v", got.Len(), err)
+	}
+	if some := m.bytes.Load() - before; some != (n-tailMax-3)*Bytes || m.requests.Load() != requests+1 {
+		t.Errorf("%d bytes by %d requests", some, m.requests.Load()-requests)
+	}
+	if err := o.Copy(t.Context(), &got, 2*Bytes+1, Bytes-1); err != nil || m.requests.Load() != requests+1 {
+		t.Errorf("a cached page is requested again: %v", err)
+	}
+}
+
 func BenchmarkReader_CachedPage(b *testing.B) {
-	data := content(16 * Bytes)
+	data := content(64 * Bytes)
 	c := open(b, Options{})
 	o := c.Object(&memory{objects: map[string][]byte{"a": data}}, "a", int64(len(data)))
 	r := c.Reader()

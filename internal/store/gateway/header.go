@@ -51,6 +51,7 @@ const (
 	headerHead   = 8 + 8 + 8*8
 	sampledEvery = 32
 	indexTail    = 6*8 + 4 // the table of contents: offsets and a checksum
+	tailBytes    = 64 << 10
 	symbolsMax   = 1 << 30
 )
 
@@ -116,10 +117,13 @@ func fetchHeader(ctx context.Context, path string, from *pages.Object) (err erro
 	return os.Rename(file.Name(), path)
 }
 
-// readTOC reads the table of contents, which is at the end of an index.
+// readTOC reads the table of contents, which is at the end of an index. What is before it is
+// needed next, the postings table, and of a small index all the rest.
 func readTOC(ctx context.Context, from *pages.Object) (*index.TOC, error) {
 	off := from.Size() - indexTail
-	if err := from.Fetch(ctx, []pages.Span{{Off: off, Len: indexTail}}); err != nil {
+	start := max(from.Size()-tailBytes, 0)
+	start = min((start+pages.Bytes-1)/pages.Bytes*pages.Bytes, off)
+	if err := from.Fetch(ctx, []pages.Span{{Off: start, Len: from.Size() - start}}); err != nil {
 		return nil, err
 	}
 	r := from.Reader()

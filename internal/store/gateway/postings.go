@@ -321,7 +321,7 @@ const (
 	// series that the other matchers leave is not read: its matcher is applied to labels.
 	entryBytes = 200
 	// smallLists is the size up to which lists are always read.
-	smallLists = pages.Bytes
+	smallLists = 64 << 10
 )
 
 // expand returns the series that match all matchers, and the matchers that the caller

@@ -156,7 +156,7 @@ func TestSelect_AWindowIsOneRequest(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	const window = 256 << 10
+	const window = 128 << 10
 	o.producer.ahead.bytes = func() int64 { return window }
 	c.take()
 	o.start()

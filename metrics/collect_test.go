@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"net/http"
 	"net/http/httptest"
 	"slices"
@@ -206,6 +207,7 @@ func TestRegisterCollector_MistakesFailTheScrapeAndNameTheMetric(t *testing.T) {
 		"label twice":   {func(s *Sink) error { s.Gauge(NewDesc("x", "", "a", "a"), 1, "1", "2"); return nil }, `family "x": label "a" is there twice`},
 		"le":            {func(s *Sink) error { s.Histogram(NewDesc("x", "", "le"), 1, 1, nil, "a"); return nil }, `family "x": the label le`},
 		"bounds":        {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{2, 1}, {1, 1}}, "a"); return nil }, `family "x": bound 1 of a bucket is not above`},
+		"no bound":      {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{math.NaN(), 1}}, "a"); return nil }, `family "x": bound NaN of a bucket`},
 		"counts":        {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{1, 2}, {2, 1}}, "a"); return nil }, "has 1 values, fewer than"},
 		"count":         {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{1, 3}}, "a"); return nil }, "the bucket of 1 has 3 values of 2"},
 		"quantiles":     {func(s *Sink) error { s.Summary(x, 2, 1, []Quantile{{1.5, 3}}, "a"); return nil }, "quantile 1.5 is outside"},

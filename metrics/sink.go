@@ -178,15 +178,17 @@ func (s *Sink) Error(err error) {
 }
 
 func validBuckets(buckets []Bucket, count uint64) error {
-	for i, b := range buckets {
+	before := Bucket{Upper: math.Inf(-1)}
+	for _, b := range buckets {
 		switch {
-		case math.IsNaN(b.Upper) || i > 0 && b.Upper <= buckets[i-1].Upper:
+		case !(b.Upper > before.Upper):
 			return fmt.Errorf("bound %v of a bucket is not above the one before", b.Upper)
-		case i > 0 && b.Count < buckets[i-1].Count:
+		case b.Count < before.Count:
 			return fmt.Errorf("the bucket of %v has %d values, fewer than the one before", b.Upper, b.Count)
 		case b.Count > count || math.IsInf(b.Upper, 1) && b.Count != count:
 			return fmt.Errorf("the bucket of %v has %d values of %d", b.Upper, b.Count, count)
 		}
+		before = b
 	}
 	return nil
 }

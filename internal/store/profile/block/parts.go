@@ -240,21 +240,37 @@ func (r *Reader) stacks() (int, error) {
 	return len(s.Parents), nil
 }
 
-// Partitioner divides symbols into parts: for each of them Begin, Use for every stack, and
-// Part.
+// Partitioner divides symbols that a Builder made into parts: for each of them Begin, Use for
+// every stack, and Part. What differs in the whole differs in a part, so that no table is needed.
 type Partitioner struct {
-	symbols         *Symbols
-	part            uint32
-	node, frame     []uint32 // number in the part
-	nodeIn, frameIn []uint32 // the last part that has it
-	used            []uint32
+	whole                           *Symbols
+	part                            uint32
+	nodes, frames, functions, texts renumbering
+	used                            []uint32 // stacks, in no order
+}
+
+// renumbering has the numbers in the current part of elements of the whole.
+type renumbering struct {
+	number []uint32
+	in     []uint32 // the last part that has the element
+}
+
+func newRenumbering(n int) renumbering { return renumbering{make([]uint32, n), make([]uint32, n)} }
+
+// add gives an element the number next unless it has one.
+func (r *renumbering) add(i, part uint32, next int) (n uint32, added bool) {
+	if r.in[i] == part {
+		return r.number[i], false
+	}
+	r.in[i], r.number[i] = part, uint32(next)
+	return uint32(next), true
 }
 
 // NewPartitioner returns a partitioner of symbols, which must not change.
 func NewPartitioner(s *Symbols) *Partitioner {
 	return &Partitioner{
-		symbols: s, node: make([]uint32, len(s.Parents)), nodeIn: make([]uint32, len(s.Parents)),
-		frame: make([]uint32, len(s.Frames)), frameIn: make([]uint32, len(s.Frames)),
+		whole: s, nodes: newRenumbering(len(s.Parents)), frames: newRenumbering(len(s.Frames)),
+		functions: newRenumbering(len(s.Functions)), texts: newRenumbering(len(s.Strings)),
 	}
 }
 
@@ -266,29 +282,65 @@ func (p *Partitioner) Begin() {
 
 // Use adds a stack to the part.
 func (p *Partitioner) Use(stack uint32) {
-	for ; stack != 0 && p.nodeIn[stack] != p.part; stack = p.symbols.Parents[stack] {
-		p.nodeIn[stack] = p.part
+	for ; stack != 0 && p.nodes.in[stack] != p.part; stack = p.whole.Parents[stack] {
+		p.nodes.in[stack] = p.part
 		p.used = append(p.used, stack)
+	}
+}
+
+// sortUsed sorts the stacks of the part. If these are many, a pass over all is faster.
+func (p *Partitioner) sortUsed() {
+	if len(p.used) < len(p.nodes.in)/16 {
+		slices.Sort(p.used)
+		return
+	}
+	p.used = p.used[:0]
+	for stack, part := range p.nodes.in {
+		if part == p.part && stack != 0 {
+			p.used = append(p.used, uint32(stack))
+		}
 	}
 }
 
 // Part returns the symbols of the part, the stacks of the whole that it has, ascending, and
 // their numbers in it.
 func (p *Partitioner) Part() (symbols *Symbols, stacks, numbers []uint32) {
-	slices.Sort(p.used)
-	b := NewBuilder()
-	p.node[0] = 0
-	for _, n := range p.used { // parents first
-		frame := p.symbols.NodeFrame[n]
-		if p.frameIn[frame] != p.part {
-			p.frameIn[frame], p.frame[frame] = p.part, b.addFrame(p.symbols, p.symbols.Frames[frame])
-		}
-		p.node[n] = b.Node(p.node[p.symbols.Parents[n]], p.frame[frame])
+	p.sortUsed()
+	s := &Symbols{Parents: make([]uint32, 1, len(p.used)+1), NodeFrame: make([]uint32, 1, len(p.used)+1)}
+	p.text(s, 0) // the empty one is the first
+	p.nodes.number[0] = 0
+	for i, n := range p.used { // parents first
+		frame := p.frame(s, p.whole.NodeFrame[n])
+		s.Parents, s.NodeFrame = append(s.Parents, p.nodes.number[p.whole.Parents[n]]), append(s.NodeFrame, frame)
+		p.nodes.number[n] = uint32(i) + 1
 	}
-	symbols, arranged := b.Arrange()
-	stacks, numbers = slices.Clone(p.used), make([]uint32, len(p.used))
-	for i, n := range p.used {
-		numbers[i] = arranged[p.node[n]]
-	}
+	symbols, arranged := s.Arrange()
+	stacks, numbers = slices.Clone(p.used), arranged[1:]
 	return symbols, stacks, numbers
+}
+
+func (p *Partitioner) frame(s *Symbols, i uint32) uint32 {
+	n, added := p.frames.add(i, p.part, len(s.Frames))
+	if added {
+		f := p.whole.Frames[i]
+		s.Frames = append(s.Frames, Frame{p.function(s, f.Function), f.Line})
+	}
+	return n
+}
+
+func (p *Partitioner) function(s *Symbols, i uint32) uint32 {
+	n, added := p.functions.add(i, p.part, len(s.Functions))
+	if added {
+		f := p.whole.Functions[i]
+		s.Functions = append(s.Functions, Function{p.text(s, f.Name), p.text(s, f.System), p.text(s, f.File), f.StartLine})
+	}
+	return n
+}
+
+func (p *Partitioner) text(s *Symbols, i uint32) uint32 {
+	n, added := p.texts.add(i, p.part, len(s.Strings))
+	if added {
+		s.Strings = append(s.Strings, p.whole.Strings[i])
+	}
+	return n
 }

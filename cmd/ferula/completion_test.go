@@ -112,7 +112,7 @@ func checkOffers(t *testing.T, words []string, out string, offers, never []strin
 	}
 }
 
-func TestCompletion_FishOffersWhatTheProgramAccepts(t *testing.T) {
+func TestPeerFish_CompletionOffersWhatTheProgramAccepts(t *testing.T) {
 	if _, err := exec.LookPath("fish"); err != nil {
 		t.Skip("needs fish")
 	}
@@ -164,7 +164,7 @@ waitfor END
 zpty -d z
 `
 
-func TestCompletion_ZshOffersWhatTheProgramAccepts(t *testing.T) {
+func TestPeerZsh_CompletionOffersWhatTheProgramAccepts(t *testing.T) {
 	if _, err := exec.LookPath("zsh"); err != nil {
 		t.Skip("needs zsh")
 	}

@@ -136,17 +136,21 @@ func runEveryRole(t *testing.T) []runningRole {
 			t.Fatal(err)
 		}
 	}
+	atNowhere := func(config string) string {
+		return strings.ReplaceAll(config, "HOST", nowhere.Listener.Addr().String())
+	}
+	profileTargets := write("profiles.yml", atNowhere(`scrape_configs: [{job_name: none, static_configs: [{targets: ["HOST"]}]}]`))
 	serve, err := NewServe(ServeOptions{
-		ConfigFile: write("prometheus.yml", strings.ReplaceAll(`
+		ConfigFile: write("prometheus.yml", atNowhere(`
 global: {external_labels: {replica: a}}
 rule_files: [rules.yml]
 alerting: {alertmanagers: [{static_configs: [{targets: ["HOST"]}]}]}
 remote_write: [{url: "http://HOST/write", name: one}]
 remote_read: [{url: "http://HOST/read", name: two}]
 scrape_configs: [{job_name: none, static_configs: [{targets: ["HOST"]}]}]
-`, "HOST", nowhere.Listener.Addr().String())),
+`)),
 		Web: web, GRPC: rpc, Store: tsdb.Options{Dir: filepath.Join(dir, "data")}, Ship: ShippingOptions{Bucket: bucket, IgnoreBlockSize: true},
-		Peer: PeerAPIOptions{OTLP: true}, Profiles: ProfilesOptions{Self: true, Every: time.Second, SingleTenant: true}, Logger: quiet,
+		Peer: PeerAPIOptions{OTLP: true}, Profiles: ProfilesOptions{ConfigFile: profileTargets, Self: true, Every: time.Second, SingleTenant: true}, Logger: quiet,
 	})
 	must(err)
 	roles := []runningRole{runRole(t, "serve", serve.reg, serve.Addr(), serve.Run)}

@@ -42,7 +42,7 @@ func TestMetrics_EveryRoleExposesOneValidPageInEveryFormat(t *testing.T) {
 	}{
 		{"serve", s, 100, []string{
 			"prometheus_tsdb_head_series", "prometheus_tsdb_head_min_time_seconds", "prometheus_config_last_reload_successful",
-			"prometheus_remote_read_handler_queries", "thanos_shipper_uploads_total", "ferula_profile_shipper_blocks_waiting",
+			"prometheus_remote_read_handler_queries", "thanos_shipper_uploads_total", "ferula_profiles_shipper_blocks_waiting",
 			"ferula_profiles_received_total", "ferula_profiles_pushes_total", "thanos_objstore_bucket_operations_total",
 			`ferula_http_requests_total{code="200", handler="/api/v1/query", method="GET"}`,
 			`ferula_http_request_duration_seconds_count{code="200", handler="/api/v1/query", method="GET"}`,

@@ -99,7 +99,7 @@ func NewMemory(opts MemoryOptions, set *instruments.Set) (*Memory, error) {
 	}
 	evicted := counter("memory_evicted_total", "Values evicted to free space for others.")
 	expired := counter("memory_expired_total", "Values dropped because their TTL expired.")
-	refused := counter("memory_refused_total", "Values rejected because they are larger than a shard.")
+	refused := counter("memory_rejected_total", "Values rejected because they are larger than a shard.")
 	m := &Memory{now: opts.Now, seed: maphash.MakeSeed(), shards: make([]memoryShard, count)}
 	for i := range m.shards {
 		m.shards[i].items = map[string]*memoryItem{}

@@ -30,7 +30,7 @@ func newMetrics(set *instruments.Set) *metrics {
 	return &metrics{
 		tries:   set.NewCounterVec("ferula_frontend_downstream_tries_total", "Requests sent to the downstream, including retries, by outcome.", "outcome"),
 		repeats: set.NewCounterVec("ferula_frontend_downstream_retries_total", "Retries sent to the downstream, by reason.", "reason"),
-		refused: set.NewCounterVec("ferula_frontend_downstream_retries_refused_total", "Failed requests that were not retried, by reason.", "reason"),
+		refused: set.NewCounterVec("ferula_frontend_downstream_retries_rejected_total", "Failed requests that were not retried, by reason.", "reason"),
 		resumes: set.NewCounterVec("ferula_frontend_downstream_resumes_total", "Responses that broke off after some bytes and were requested again, by outcome.", "outcome"),
 		firstByte: set.NewPrometheusHistogramExt("ferula_frontend_downstream_first_byte_seconds",
 			[]float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}),

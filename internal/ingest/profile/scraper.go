@@ -73,7 +73,7 @@ func NewScraper(in *Ingester, tenant string, logger *slog.Logger, reg prometheus
 	}
 	s := &Scraper{
 		in: in, tenant: tenant, logger: logger, discovery: found, cancel: cancel, slots: make(chan struct{}, fetchesMax),
-		scrapes: set.NewCounterVec("ferula_profile_scrapes_total", "Profiles scraped from targets.", "job", "profile", "result"),
+		scrapes: set.NewCounterVec("ferula_profiles_scrapes_total", "Profiles scraped from targets.", "job", "profile", "result"),
 		changed: make(chan struct{}, 1), pools: map[string]*pool{},
 	}
 	return s, nil

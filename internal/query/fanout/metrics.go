@@ -36,7 +36,7 @@ func newInstruments(set *metrics.Set) *instruments {
 	set.Describe("thanos_query_endpoints_dns_lookups_total", "Number of DNS lookups of endpoints.", "")
 	set.Describe("thanos_query_endpoints_dns_failures_total", "Number of DNS lookups of endpoints that failed.", "")
 	set.Describe("ferula_query_chunk_bytes_waits_total", "Number of times a query waited for memory that other queries held.", "")
-	set.Describe("ferula_query_chunk_bytes_refused_total", "Number of times a query failed because other queries did not release memory.", "")
+	set.Describe("ferula_query_chunk_bytes_rejected_total", "Number of times a query failed because other queries did not release memory.", "")
 	return &instruments{
 		firstMessage: set.NewPrometheusHistogramVec("ferula_query_store_first_series_seconds", "Time from a Series request to its first series, by store.", secondsOfStores, "store"),
 		duration:     set.NewPrometheusHistogramVec("ferula_query_store_seconds", "Time from a Series request to the end of its response, by store.", secondsOfStores, "store"),
@@ -46,7 +46,7 @@ func newInstruments(set *metrics.Set) *instruments {
 		failed:       set.NewCounterVec("ferula_query_store_errors_total", "Number of requests of a store that failed, by reason.", "store", "reason"),
 		partial:      set.NewCounterVec("ferula_query_partial_responses_total", "Number of requests whose result lacks data of at least one store, by kind.", "request"),
 		lookups:      set.NewCounter("thanos_query_endpoints_dns_lookups_total"), lookupsFailed: set.NewCounter("thanos_query_endpoints_dns_failures_total"),
-		waits: set.NewCounter("ferula_query_chunk_bytes_waits_total"), refused: set.NewCounter("ferula_query_chunk_bytes_refused_total"),
+		waits: set.NewCounter("ferula_query_chunk_bytes_waits_total"), refused: set.NewCounter("ferula_query_chunk_bytes_rejected_total"),
 	}
 }
 

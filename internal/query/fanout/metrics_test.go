@@ -115,7 +115,7 @@ func TestBudget_CountsBuffersOfStreams(t *testing.T) {
 		t.Errorf("buffers beyond the budget: %v", err)
 	}
 	checkLines(t, pageOf(set), "ferula_query_chunk_bytes 0", fmt.Sprint("ferula_query_chunk_bytes_max ", 4*budgetStep),
-		"ferula_query_chunk_bytes_waits_total 1", "ferula_query_chunk_bytes_refused_total 1")
+		"ferula_query_chunk_bytes_waits_total 1", "ferula_query_chunk_bytes_rejected_total 1")
 	s.buffers = budgetStep
 	q, err := f.Queryable(Request{}).Querier(0, 10)
 	if err != nil {

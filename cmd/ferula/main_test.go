@@ -1,6 +1,8 @@
 package main
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -54,6 +56,47 @@ func TestParseArgs_ErrorsNameTheFlagAndTheValue(t *testing.T) {
 			t.Errorf("%s: %q", args, text)
 		}
 	}
+}
+
+// Some values are checked by the role only. Prometheus ends with 2 for these, too.
+func TestRun_ValueThatARoleRejectsNamesItsFlagAndExitsWithTwo(t *testing.T) {
+	dir := t.TempDir()
+	serve := []string{"serve", "--web.listen-address=127.0.0.1:0", "--grpc-address=", "--storage.tsdb.path=" + dir}
+	for want, args := range map[string][]string{
+		"--config.file: ":                 append(serve, "--config.file="+filepath.Join(dir, "none.yml")),
+		"--web.cors.origin: ":             append(serve, "--web.cors.origin=("),
+		"--storage.tsdb.wal-segment-size: ": append(serve, "--storage.tsdb.wal-segment-size=1MB"),
+		"--profiles.config-file: ":        append(serve, "--profiles.config-file="+filepath.Join(dir, "none.yml")),
+		"--prometheus.url: ":              {"sidecar", "--prometheus.url=localhost:9090"},
+		"--tracing.config: ":              {"query", "--tracing.config=type: NONSENSE"},
+		"--objstore.config: ":             {"store", "--objstore.config=type: NONSENSE"},
+		"--query-range.split-interval: ":  {"query-frontend", "--query-range.split-interval=0s", "--query-range.response-cache-config=type: IN-MEMORY"},
+	} {
+		code, stderr := runCaptured(t, args)
+		if code != exitUsage || !strings.Contains(stderr, "ferula: error: "+want) {
+			t.Errorf("%q: exit code %d: %s", args, code, stderr)
+		}
+	}
+}
+
+// runCaptured runs a command line and returns its exit code and what it wrote to standard error.
+func runCaptured(t *testing.T, args []string) (int, string) {
+	t.Helper()
+	file, err := os.Create(filepath.Join(t.TempDir(), "stderr"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func(before *os.File) { os.Stderr = before }(os.Stderr)
+	os.Stderr = file
+	code := run(args)
+	if err := file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(file.Name())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return code, string(text)
 }
 
 // Prometheus and Thanos parse numbers as floats, levels in any case (Prometheus), and some

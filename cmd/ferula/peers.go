@@ -10,6 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 // ignoredFlags are the given flags that have no effect here.
@@ -97,10 +98,14 @@ func report(err error, command string) int {
 	fmt.Fprintf(os.Stderr, "ferula: error: %v\n", err)
 	code := exitFailure
 	var coder kong.ExitCoder
-	if errors.As(err, &coder) {
+	var invalid *hint.FlagError
+	switch {
+	case errors.As(err, &coder):
 		code = coder.ExitCode()
+	case errors.As(err, &invalid):
+		code = exitUsage
 	}
-	if code == exitUsage {
+	if errors.As(err, new(usageError)) {
 		fmt.Fprintf(os.Stderr, "Run \"%s --help\" for the flags.\n", strings.TrimSpace("ferula "+command))
 	}
 	return code

@@ -30,6 +30,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/split"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/reqbody"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
@@ -156,13 +157,13 @@ func (o Options) Validate() error {
 		errs = append(errs, errors.New("no downstream"))
 	}
 	if o.Parallelism < 0 || o.Labels.Parallelism < 0 {
-		errs = append(errs, errors.New("max query parallelism must not be negative"))
+		errs = append(errs, errors.New("--query-range.max-query-parallelism and --labels.max-query-parallelism must not be negative"))
 	}
 	if o.Cache != nil && o.Split.Interval == 0 && o.Split.MaxInterval == 0 {
-		errs = append(errs, errors.New("split queries interval should be greater than 0 when caching is enabled"))
+		errs = append(errs, hint.Invalid("query-range.split-interval", errors.New("must be greater than 0 if --query-range.response-cache-config is set")))
 	}
 	if o.LabelCache != nil && o.Labels.Interval == 0 {
-		errs = append(errs, errors.New("split labels interval should be greater than 0 when caching is enabled"))
+		errs = append(errs, hint.Invalid("labels.split-interval", errors.New("must be greater than 0 if --labels.response-cache-config is set")))
 	}
 	return errors.Join(append(errs, o.Split.Validate(), o.Tenants.Validate())...)
 }

@@ -6,6 +6,7 @@ import (
 
 	prompromql "github.com/prometheus/prometheus/promql"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/query/columns"
 	"github.com/ferula-io/ferula/internal/query/columns/ordered"
 	"github.com/ferula-io/ferula/internal/query/promql"
@@ -22,7 +23,7 @@ type EngineOptions struct {
 // which evaluates what that does not know.
 func newQueryEngine(chosen EngineOptions, opts promql.Options, engine *promql.Engine, set *metrics.Set) (prompromql.QueryEngine, error) {
 	if chosen.Parallelism < 0 {
-		return nil, fmt.Errorf("query.parallelism %d is negative", chosen.Parallelism)
+		return nil, hint.Invalid("query.parallelism", fmt.Errorf("%d is negative", chosen.Parallelism))
 	}
 	if chosen.Parallelism == 0 {
 		chosen.Parallelism = runtime.GOMAXPROCS(0)
@@ -32,7 +33,7 @@ func newQueryEngine(chosen EngineOptions, opts promql.Options, engine *promql.En
 	case columns.Prometheus:
 		return engine, nil
 	default:
-		return nil, fmt.Errorf("query.engine %q is neither %s nor %s", chosen.Name, columns.Columns, columns.Prometheus)
+		return nil, hint.Invalid("query.engine", fmt.Errorf("%q is neither %s nor %s", chosen.Name, columns.Columns, columns.Prometheus))
 	}
 	queries := set.NewCounterVec("ferula_query_engine_queries_total", "Number of queries, by the engine that evaluated them, and why the engine of columns did not.", "engine", "reason")
 	return columns.New(columns.Options{

@@ -17,6 +17,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/api"
 	"github.com/ferula-io/ferula/internal/bridge/storeset"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/grpcclient"
 	"github.com/ferula-io/ferula/internal/process/grpcserver"
@@ -77,13 +78,13 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 		}
 	}()
 	if q.tracing, err = tracing.New(opts.Tracing, "ferula-query"); err != nil {
-		return nil, fmt.Errorf("tracing.config: %w", err)
+		return nil, hint.Invalid("tracing.config", err)
 	}
 	q.process.Add(process.Component{Name: "tracing", Close: q.tracing.Close})
 	slots := newSlotMetrics(q.reg.Own)
 	opts.Query.SlotWaited = slots.observe
 	if q.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), q.reg); err != nil {
-		return nil, fmt.Errorf("query options: %w", err)
+		return nil, err
 	}
 	slots.register(q.reg.Own, q.engine)
 	q.process.Add(process.Component{Name: "queries", Close: q.engine.Close})
@@ -98,7 +99,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	client.Dial = append(grpcclient.NewMetrics(q.reg.Own).DialOptions(), q.tracing.DialOptions()...)
 	dial, err := client.Dialer()
 	if err != nil {
-		return nil, fmt.Errorf("gRPC client: %w", err)
+		return nil, hint.Invalid("grpc-client-tls-*", err)
 	}
 	endpoints := opts.Endpoints
 	endpoints.Dial, endpoints.Logger, endpoints.Metrics = dial, opts.Logger.With("component", "endpoints"), q.reg.Own

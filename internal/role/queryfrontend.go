@@ -3,7 +3,6 @@ package role
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"log/slog"
 	"math"
 	"net"
@@ -15,6 +14,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
@@ -65,14 +65,14 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 		}
 	}()
 	if q.tracing, err = tracing.New(opts.Tracing, "ferula-query-frontend"); err != nil {
-		return nil, fmt.Errorf("tracing.config: %w", err)
+		return nil, hint.Invalid("tracing.config", err)
 	}
 	q.process.Add(process.Component{Name: "tracing", Close: q.tracing.Close})
 	if opts.Tracing != "" {
 		opts.Downstream.Wrap = q.tracing.RoundTripper
 	}
 	if q.client, err = downstream.New(opts.Downstream, opts.Logger.With("component", "downstream"), q.reg.Own); err != nil {
-		return nil, fmt.Errorf("downstream: %w", err)
+		return nil, err
 	}
 	q.probe = downstreamprobe.New(q.client, q.readiness())
 	q.process.Add(process.Component{Name: "downstream", Run: q.probe.Run, Close: func() error { q.client.Close(); return nil }})
@@ -80,19 +80,19 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 	o.Downstream, o.Logger, o.Metrics = q.probe, opts.Logger, q.reg.Own
 	o.Tracer, o.Propagator = q.tracing.Provider.Tracer("ferula/frontend"), q.tracing.Propagator
 	if o.Cache, err = q.newCache(opts.RangeCache, "query_range"); err != nil {
-		return nil, fmt.Errorf("query-range.response-cache-config: %w", err)
+		return nil, hint.Invalid("query-range.response-cache-config", err)
 	}
 	if o.LabelCache, err = q.newCache(opts.LabelCache, "labels"); err != nil {
-		return nil, fmt.Errorf("labels.response-cache-config: %w", err)
+		return nil, hint.Invalid("labels.response-cache-config", err)
 	}
 	admission, err := limit.New(opts.Limits, q.reg.Own)
 	if err != nil {
-		return nil, fmt.Errorf("limits: %w", err)
+		return nil, err
 	}
 	o.Admission = admission
 	slots, err := newSlots(opts, q.reg.Own)
 	if err != nil {
-		return nil, fmt.Errorf("limits: %w", err)
+		return nil, err
 	}
 	q.slots, o.Slots = slots, slots
 	front, err := frontend.New(o)

@@ -114,7 +114,7 @@ func (opts ReadOptions) client() (*remoteread.Client, error) {
 		sortDir = export.PartialDir(opts.Export.Output)
 	}
 	return remoteread.NewClient(remoteread.ClientOptions{
-		URL: u.String(), HTTP: client, StallTimeout: opts.StallTimeout, HoldBytesMax: opts.SortBytes, Flags: hint.Flags{"HoldBytesMax": "--sort-memory"}, SortDir: sortDir,
+		URL: u.String(), HTTP: client, StallTimeout: opts.StallTimeout, HoldBytesMax: opts.SortBytes, Flags: hint.Flags{"HoldBytesMax": "--max-sort-bytes"}, SortDir: sortDir,
 		Tries: 1, // package export retries whole windows
 	}), nil
 }

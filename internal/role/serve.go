@@ -18,6 +18,7 @@ import (
 	"github.com/ferula-io/ferula/internal/bridge/remotesend"
 	"github.com/ferula-io/ferula/internal/bridge/remotestorage"
 	"github.com/ferula-io/ferula/internal/bridge/shipping"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/process"
@@ -95,7 +96,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 		}
 	}()
 	if opts.Web.MaxConnections < 0 {
-		return nil, fmt.Errorf("web.max-connections: %d is less than 1", opts.Web.MaxConnections)
+		return nil, hint.Invalid("web.max-connections", fmt.Errorf("%d is less than 1", opts.Web.MaxConnections))
 	}
 	if s.listener, err = opts.Web.Listen(); err != nil {
 		return nil, err
@@ -104,7 +105,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	s.tracing, s.notices = s.newTracing(), s.newNotices()
 	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, s.listener.Addr())
 	if err != nil {
-		return nil, fmt.Errorf("external URL %q: %w", httpserver.RedactedURL(opts.Web.ExternalURL), err)
+		return nil, hint.Invalid("web.external-url", fmt.Errorf("%q: %w", httpserver.RedactedURL(opts.Web.ExternalURL), err))
 	}
 	prefix := httpserver.RoutePrefix(opts.Web.RoutePrefix, external)
 	if s.config, err = newLiveConfig(s, prefix); err != nil {
@@ -112,7 +113,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	}
 	opts.Logger.Info("Starting ferula", "version", version.Current().Version, "revision", buildInfo().Revision, "goversion", buildInfo().GoVersion, "config", cmp.Or(opts.ConfigFile, "none, the server scrapes itself"))
 	if err = os.MkdirAll(opts.Store.Dir, 0o777); err != nil {
-		return nil, fmt.Errorf("data folder: %w", err)
+		return nil, fmt.Errorf("--storage.tsdb.path: %w", err)
 	}
 	section := s.config.current().StorageConfig
 	opts.Store.Section, opts.Store.MetadataInWAL = &section, opts.Scrape.MetadataInWAL
@@ -120,7 +121,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	// time at once, before either is shipped, and compacted blocks are not shipped.
 	opts.Store.KeepOverlappingBlocks = opts.Store.KeepOverlappingBlocks || (opts.Ship.Bucket != "" && !opts.Ship.IgnoreBlockSize)
 	if s.store, err = tsdb.New(opts.Store, opts.Logger.With("component", "tsdb"), s.reg, s.reg.Own); err != nil {
-		return nil, fmt.Errorf("storage options: %w", err)
+		return nil, err
 	}
 	if err = s.newShipping(); err != nil {
 		return nil, err
@@ -137,7 +138,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	s.remotes = remotestorage.New(s.store, opts.ReadSort)
 	opts.Query.TrackerDir = opts.Store.Dir
 	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
-		return nil, fmt.Errorf("query options: %w", err)
+		return nil, err
 	}
 	s.process.Add(
 		process.Component{Name: "profiles", Open: s.profiles.open, Run: s.profiles.run, Close: s.profiles.close},

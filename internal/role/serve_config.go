@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/prometheus/util/logging"
 
 	"github.com/ferula-io/ferula/internal/bridge/remotesend"
+	"github.com/ferula-io/ferula/internal/hint"
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/process"
@@ -62,13 +63,13 @@ func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 	if s.opts.Peer.AutoReload > 0 && s.opts.ConfigFile != "" {
 		sum, err := config.GenerateChecksum(s.opts.ConfigFile)
 		if err != nil {
-			return nil, fmt.Errorf("configuration %s: %w", s.opts.ConfigFile, err)
+			return nil, hint.Invalid("config.file", fmt.Errorf("configuration %s: %w", s.opts.ConfigFile, err))
 		}
 		l.checksum = sum // before the file is read, so that no change is missed
 	}
 	cfg, err := l.load(prefix)
 	if err != nil {
-		return nil, err
+		return nil, hint.Invalid("config.file", err)
 	}
 	// The configuration is applied after the WAL replay, which may take longer than the
 	// "for" duration of an alert on this metric.

@@ -17,6 +17,7 @@ import (
 
 	codec "github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/hint"
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/query/exemplar"
@@ -83,7 +84,7 @@ func (s *Serve) newProfiles() (err error) {
 	s.shipping.ReadProfiles(&opts.Store, opts.BucketCacheBytes)
 	l := &profileService{logger: logger, singleTenant: opts.SingleTenant, available: s.reg.Gauge("ferula_profiles_available", "Whether the profile store is open. At 0, requests for profiles get status 503 while metrics are served.")}
 	if l.store, err = store.New(opts.Store, logger, s.reg.Own); err != nil {
-		return fmt.Errorf("profile storage options: %w", err)
+		return err
 	}
 	s.profiles = l
 	if l.ingester, err = ingest.New(ingest.Options{Limits: opts.Limits, DropLabels: opts.Store.DropLabels}, l.store, logger, s.reg.Own); err != nil {
@@ -112,7 +113,7 @@ func (s *Serve) newProfiles() (err error) {
 		return nil
 	}
 	if l.config, err = ingest.LoadConfig(l.file); err != nil {
-		return err
+		return hint.Invalid("profiles.config-file", err)
 	}
 	l.ingester.Configure(l.config)
 	l.scraper, err = ingest.NewScraper(l.ingester, profileapi.AnonymousTenant, logger, s.reg, s.reg.Own)

@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 
 	"github.com/ferula-io/ferula/internal/bridge/shipping"
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 // newShipping sets up shipping. The configuration must be loaded and the store created.
@@ -14,7 +15,7 @@ func (s *Serve) newShipping() error {
 	}
 	var err error
 	if s.shipping, err = shipping.New(opts, s.opts.Store.Dir, "ferula", external, s.opts.Logger, s.reg); err != nil {
-		return err
+		return hint.Invalid("objstore.config", err)
 	}
 	s.process.Note = func() string { return s.shipping.Note() + s.profiles.note() }
 	s.shipping.AddProfiles(filepath.Join(s.profilesDir(), "profiles"), opts, s.opts.Logger, s.reg)

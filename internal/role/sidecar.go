@@ -15,6 +15,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/bridge/prometheusstore"
 	"github.com/ferula-io/ferula/internal/bridge/shipping"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/grpcserver"
 	"github.com/ferula-io/ferula/internal/process/httpclient"
@@ -90,13 +91,13 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	}()
 	u, err := url.Parse(opts.PrometheusURL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("prometheus.url: %q is not an http or https URL", httpserver.RedactedURL(opts.PrometheusURL))
+		return nil, hint.Invalid("prometheus.url", fmt.Errorf("%q is not an http or https URL", httpserver.RedactedURL(opts.PrometheusURL)))
 	}
 	if s.http, err = httpclient.FromThanos(opts.HTTPClient); err != nil {
-		return nil, fmt.Errorf("prometheus.http-client: %w", err)
+		return nil, hint.Invalid("prometheus.http-client", err)
 	}
 	if s.tracing, err = tracing.New(opts.Tracing, "ferula-sidecar"); err != nil {
-		return nil, fmt.Errorf("tracing.config: %w", err)
+		return nil, hint.Invalid("tracing.config", err)
 	}
 	s.process.Add(process.Component{Name: "tracing", Close: s.tracing.Close})
 	if opts.Tracing != "" {
@@ -106,7 +107,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 		URL: u, HTTP: s.http, MinTimeMS: opts.MinTimeMS, SelectionsMax: opts.SelectionsMax, ReadsMax: opts.ReadsMax, SortBytesMax: opts.Limits.SortBytesMax,
 	}, s.reg)
 	if s.shipping, err = shipping.New(opts.Ship, opts.TSDBDir, "sidecar", s.prometheus.ExternalLabels, opts.Logger, s.reg); err != nil {
-		return nil, fmt.Errorf("objstore.config: %w", err)
+		return nil, hint.Invalid("objstore.config", err)
 	}
 	s.process.Add(
 		process.Component{Name: "shipping", Close: s.shipping.Close},

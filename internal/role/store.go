@@ -18,6 +18,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/bridge/bucketstore"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/grpcserver"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
@@ -67,19 +68,19 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 		}
 	}()
 	if s.tracing, err = tracing.New(opts.Tracing, "ferula-store"); err != nil {
-		return nil, fmt.Errorf("tracing.config: %w", err)
+		return nil, hint.Invalid("tracing.config", err)
 	}
 	s.process.Add(process.Component{Name: "tracing", Close: s.tracing.Close})
 	if s.opts.Store.Rules.Relabel, err = selectorRelabel(opts.Relabel); err != nil {
-		return nil, fmt.Errorf("selector.relabel-config: %w", err)
+		return nil, hint.Invalid("selector.relabel-config", err)
 	}
 	if s.bucket, err = bucket.Open([]byte(opts.Bucket), "store", opts.Logger.With("component", "bucket"), s.reg); err != nil {
-		return nil, fmt.Errorf("objstore.config: %w", err)
+		return nil, hint.Invalid("objstore.config", err)
 	}
 	s.process.Add(process.Component{Name: "bucket", Close: s.bucket.Close})
 	s.opts.Store.Logger, s.opts.Store.Metrics = opts.Logger.With("component", "blocks"), s.reg.Own
 	if s.store, err = gateway.Open(s.bucket, s.opts.Store); err != nil {
-		return nil, fmt.Errorf("data-dir: %w", err)
+		return nil, fmt.Errorf("--data-dir: %w", err)
 	}
 	s.process.Add(process.Component{Name: "blocks", Open: s.firstSync, Run: s.work, Close: s.store.Close})
 	if s.listener, err = opts.Web.Listen(); err != nil {

@@ -83,7 +83,7 @@ func (r *Storage) endpoint(name string, section *config.RemoteReadConfig, client
 		Name: name,
 		Client: remoteread.NewClient(remoteread.ClientOptions{
 			URL: section.URL.String(), HTTP: client, Headers: section.Headers, Timeout: time.Duration(section.RemoteTimeout),
-			Flags:        hint.Flags{"HoldBytesMax": "--storage.remote.read-sort-memory"},
+			Flags:        hint.Flags{"HoldBytesMax": "--storage.remote.read-max-sort-bytes"},
 			HoldBytesMax: r.sortBytes, FrameBytesMax: int(min(section.ChunkedReadLimit, 1<<31)),
 		}),
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/thanos-io/objstore"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/store/bucket"
 	"github.com/ferula-io/ferula/internal/store/profile"
@@ -146,7 +147,7 @@ func (o Options) CheckLocal(store tsdb.Options, external labels.Labels) error {
 		errs = append(errs, fmt.Errorf("a block could be compacted and deleted before it is shipped: --storage.tsdb.min-block-duration=%s and --storage.tsdb.max-block-duration=%s must both be %s", store.MinBlockDuration, store.MaxBlockDuration, BlockDuration))
 	}
 	if err := errors.Join(errs...); err != nil {
-		return fmt.Errorf("objstore.config: %w", err)
+		return hint.Invalid("objstore.config", err)
 	}
 	return nil
 }

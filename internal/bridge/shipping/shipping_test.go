@@ -135,7 +135,7 @@ func TestOptions_CheckLocal(t *testing.T) {
 		{Options{Bucket: "b", IgnoreBlockSize: true}, two, day, labels.EmptyLabels(), bucket.ErrNoLabels.Error() + ": set global.external_labels"},
 	} {
 		err := c.o.CheckLocal(tsdb.Options{MinBlockDuration: c.min, MaxBlockDuration: c.max}, c.external)
-		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "objstore.config: ")) {
+		if (err == nil) != (c.want == "") || err != nil && (!strings.Contains(err.Error(), c.want) || !strings.HasPrefix(err.Error(), "--objstore.config: ")) {
 			t.Errorf("%+v: %v", c, err)
 		}
 	}

@@ -35,6 +35,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	instruments "github.com/ferula-io/ferula/metrics"
 
 	"github.com/ferula-io/ferula/internal/version"
@@ -120,21 +121,24 @@ func (o Options) withDefaults() Options {
 func (o Options) Validate() error {
 	var errs []error
 	invalid := func(format string, args ...any) { errs = append(errs, fmt.Errorf("downstream: "+format, args...)) }
+	invalidURL := func(format string, args ...any) {
+		errs = append(errs, hint.Invalid("query-frontend.downstream-url", fmt.Errorf(format, args...)))
+	}
 	switch u, err := url.Parse(o.URL); {
 	case err != nil:
 		var parsing *url.Error // it names the URL with its password
 		if errors.As(err, &parsing) {
 			err = parsing.Err
 		}
-		invalid("URL: %w", err)
+		invalidURL("%w", err)
 	case u.Scheme != "http" && u.Scheme != "https" || u.Host == "":
-		invalid("URL %q is not http://host or https://host", u.Redacted())
+		invalidURL("%q is not http://host or https://host", u.Redacted())
 	case u.RawQuery != "" || u.Fragment != "":
-		invalid("URL %q has a query or a fragment", u.Redacted())
+		invalidURL("%q has a query or a fragment", u.Redacted())
 	}
 	for _, encoding := range o.Encodings {
 		if !slices.Contains([]string{Identity, Gzip, Zstd, Snappy}, encoding) {
-			invalid("unknown encoding %q: want identity, gzip, zstd or snappy", encoding)
+			errs = append(errs, hint.Invalid("downstream.encoding", fmt.Errorf("unknown encoding %q: want identity, gzip, zstd or snappy", encoding)))
 		}
 	}
 	if o.BackoffMin < 0 || o.BackoffMax < 0 || o.BackoffMax != 0 && o.BackoffMax < o.BackoffMin {

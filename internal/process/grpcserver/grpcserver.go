@@ -23,6 +23,7 @@ import (
 	"google.golang.org/grpc/reflection"
 	"google.golang.org/grpc/status"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/hostcheck"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/process/tlsfiles"
@@ -156,7 +157,7 @@ func New(opts Options, extra []grpc.ServerOption, logger *slog.Logger, set *metr
 	)
 	config, err := opts.tls().Config()
 	if err != nil {
-		return nil, fmt.Errorf("gRPC server: %w", err)
+		return nil, hint.Invalid("grpc-server-tls-*", err)
 	}
 	if config != nil {
 		options = append(options, grpc.Creds(loggedTLS{credentials.NewTLS(config), &handshakeLog{logger: g.logger, now: time.Now}}))

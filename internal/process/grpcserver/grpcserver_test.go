@@ -202,7 +202,7 @@ func TestNew_ReportsAnAddressInUse(t *testing.T) {
 	if _, err := New(Options{ListenAddress: address}, nil, slog.New(slog.DiscardHandler), metrics.NewSet(), func(grpc.ServiceRegistrar) {}); err == nil || !strings.Contains(err.Error(), address) {
 		t.Errorf("%v", err)
 	}
-	if _, err := New(Options{ListenAddress: "127.0.0.1:0", TLSCert: "/none"}, nil, slog.New(slog.DiscardHandler), metrics.NewSet(), nil); err == nil || !strings.Contains(err.Error(), "gRPC server: certificate and key") {
+	if _, err := New(Options{ListenAddress: "127.0.0.1:0", TLSCert: "/none"}, nil, slog.New(slog.DiscardHandler), metrics.NewSet(), nil); err == nil || !strings.Contains(err.Error(), "--grpc-server-tls-*: certificate and key") {
 		t.Errorf("%v", err)
 	}
 }

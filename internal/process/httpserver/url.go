@@ -9,6 +9,8 @@ import (
 	"strings"
 
 	"github.com/grafana/regexp"
+
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 // ExternalURL parses and normalizes an external URL. It derives one from the listen
@@ -60,7 +62,7 @@ func CORSOrigin(pattern string) (*regexp.Regexp, error) {
 	}
 	re, err := regexp.Compile("^(?:" + pattern + ")$")
 	if err != nil {
-		return nil, fmt.Errorf("web.cors.origin %q: %w", pattern, err)
+		return nil, hint.Invalid("web.cors.origin", fmt.Errorf("%q: %w", pattern, err))
 	}
 	return re, nil
 }

@@ -18,6 +18,7 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/envsubst"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -51,7 +52,7 @@ type Reloader struct {
 // New creates the reloader of the Prometheus at a URL. It reads no file.
 func New(o Options, prom *url.URL, client *http.Client, logger *slog.Logger, set *metrics.Set) (*Reloader, error) {
 	if o.OutputFile != "" && o.ConfigFile == "" {
-		return nil, errors.New("reloader.config-envsubst-file needs reloader.config-file")
+		return nil, hint.Invalid("reloader.config-envsubst-file", errors.New("requires --reloader.config-file"))
 	}
 	if o.Every == 0 {
 		o.Every = 5 * time.Second

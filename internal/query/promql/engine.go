@@ -65,16 +65,16 @@ func (o Options) withDefaults() Options {
 func (o Options) Validate() error {
 	var errs []error
 	if o.MaxSamples < 0 {
-		errs = append(errs, fmt.Errorf("query.max-samples %d is negative", o.MaxSamples))
+		errs = append(errs, hint.Invalid("query.max-samples", fmt.Errorf("%d is negative", o.MaxSamples)))
 	}
 	if o.Timeout < 0 {
-		errs = append(errs, fmt.Errorf("query.timeout %s is negative", o.Timeout))
+		errs = append(errs, hint.Invalid("query.timeout", fmt.Errorf("%s is negative", o.Timeout)))
 	}
 	if o.MaxConcurrency < 0 {
-		errs = append(errs, fmt.Errorf("query.max-concurrency %d is negative", o.MaxConcurrency))
+		errs = append(errs, hint.Invalid("query.max-concurrency", fmt.Errorf("%d is negative", o.MaxConcurrency)))
 	}
 	if o.LookbackDelta < 0 {
-		errs = append(errs, fmt.Errorf("query.lookback-delta %s is negative", o.LookbackDelta))
+		errs = append(errs, hint.Invalid("query.lookback-delta", fmt.Errorf("%s is negative", o.LookbackDelta)))
 	}
 	return errors.Join(errs...)
 }

@@ -29,6 +29,7 @@ import (
 	"github.com/prometheus/prometheus/util/compression"
 	"github.com/prometheus/prometheus/util/runtime"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -145,27 +146,27 @@ func (o Options) resolved() Options {
 func (o Options) Validate() error {
 	var errs []error
 	if o.Dir == "" {
-		errs = append(errs, errors.New("no folder for the database"))
+		errs = append(errs, errors.New("no directory for the database"))
 	}
 	if o.RetentionBytes < 0 {
-		errs = append(errs, fmt.Errorf("retention size %d is negative", o.RetentionBytes))
+		errs = append(errs, hint.Invalid("storage.tsdb.retention.size", fmt.Errorf("%d is negative", o.RetentionBytes)))
 	}
 	for _, option := range []struct {
 		name  string
 		value int64
-	}{{"chunk segment size", o.ChunkSegmentBytes}, {"size of the queue of head chunks", int64(o.HeadQueueSize)}, {"samples per chunk", int64(o.SamplesPerChunk)}, {"compaction delay in percent", int64(o.CompactionDelayPercent)}} {
+	}{{"storage.tsdb.max-block-chunk-segment-size", o.ChunkSegmentBytes}, {"storage.tsdb.head-chunks-write-queue-size", int64(o.HeadQueueSize)}, {"storage.tsdb.samples-per-chunk", int64(o.SamplesPerChunk)}, {"storage.tsdb.delayed-compaction.max-percent", int64(o.CompactionDelayPercent)}} {
 		if option.value < 0 {
-			errs = append(errs, fmt.Errorf("%s %d is negative", option.name, option.value))
+			errs = append(errs, hint.Invalid(option.name, fmt.Errorf("%d is negative", option.value)))
 		}
 	}
 	if o.WALSegmentBytes != 0 && (o.WALSegmentBytes < 10<<20 || o.WALSegmentBytes > 256<<20) {
-		errs = append(errs, fmt.Errorf("WAL segment size %d is outside 10MB to 256MB", o.WALSegmentBytes))
+		errs = append(errs, hint.Invalid("storage.tsdb.wal-segment-size", fmt.Errorf("%d bytes are not between 10MB and 256MB", o.WALSegmentBytes)))
 	}
 	if o.OutOfOrderWindow < 0 {
-		errs = append(errs, fmt.Errorf("out-of-order window %s is negative", o.OutOfOrderWindow))
+		errs = append(errs, fmt.Errorf("storage.tsdb.out_of_order_time_window: %s is negative", o.OutOfOrderWindow))
 	}
 	if o.MaxBlockDuration != 0 && o.MinBlockDuration != 0 && o.MaxBlockDuration < o.MinBlockDuration {
-		errs = append(errs, fmt.Errorf("longest block %s is shorter than shortest block %s", o.MaxBlockDuration, o.MinBlockDuration))
+		errs = append(errs, hint.Invalid("storage.tsdb.max-block-duration", fmt.Errorf("%s is less than --storage.tsdb.min-block-duration=%s", o.MaxBlockDuration, o.MinBlockDuration)))
 	}
 	if percentage := o.percentage(); percentage > 0 && o.Dir != "" && runtime.FsSize(o.Dir) == 0 {
 		errs = append(errs, fmt.Errorf("storage.tsdb.retention.percentage=%g: cannot determine the size of the file system of %s", percentage, o.Dir))
@@ -249,7 +250,7 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer, set *metr
 	}
 	s := &Store{given: opts, opts: opts.resolved(), logger: logger, reg: reg, own: set, stats: tsdb.NewDBStats(), iterators: newIteratorTypes(), guard: newWriteGuard(opts.Dir, opts.resolved().FreeBytesMin)}
 	if s.opts.percentage() > 0 && s.opts.RetentionBytes > 0 {
-		logger.Warn("storage.tsdb.retention.size is ignored, because storage.tsdb.retention.percentage is specified")
+		logger.Warn("Ignoring storage.tsdb.retention.size, because storage.tsdb.retention.percentage is specified")
 	}
 	s.setApplied(*s.opts.Section)
 	return s, nil

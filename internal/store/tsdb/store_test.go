@@ -178,7 +178,7 @@ func TestApplyConfig_FailureChangesNothing(t *testing.T) {
 
 func TestOptions_ValidateReportsAllErrors(t *testing.T) {
 	_, err := New(Options{RetentionBytes: -1, WALSegmentBytes: 1, OutOfOrderWindow: -1}, nil, nil, nil)
-	for _, want := range []string{"no folder", "retention size", "WAL segment", "out-of-order"} {
+	for _, want := range []string{"no directory", "--storage.tsdb.retention.size: ", "--storage.tsdb.wal-segment-size: ", "out_of_order_time_window: "} {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v does not name %q", err, want)
 		}

@@ -133,7 +133,7 @@ func (f memoryFlags) apply(ctx context.Context, logger *slog.Logger, refresh tim
 		options = append(options, memlimit.WithRefreshInterval(ctx, refresh))
 	}
 	if _, err := memlimit.Set(options...); err != nil {
-		logger.Warn("failed to set GOMEMLIMIT", "err", err)
+		logger.Warn("Failed to set GOMEMLIMIT", "err", err)
 	}
 }
 

@@ -49,7 +49,7 @@ type profileFlags struct {
 	Burst       size     `name:"profiles.limit.burst" default:"64MB" help:"Maximum bytes of decompressed profiles that a tenant may push at once."`
 	Series      int      `name:"profiles.limit.series" default:"20000" help:"Maximum label sets, including labels of samples, with which a tenant has pushed profiles in the last hour."`
 	Profile     size     `name:"profiles.limit.profile-size" default:"16MB" help:"Maximum bytes of one profile as sent."`
-	Inflated    size     `name:"profiles.limit.inflated-size" default:"4MB" help:"Maximum bytes of one profile after decompression."`
+	Inflated    size     `name:"profiles.limit.decompressed-size" default:"4MB" help:"Maximum bytes of one profile after decompression."`
 	Symbols     int      `name:"profiles.limit.symbols" default:"500000" help:"Maximum strings, functions and locations of one profile, each."`
 	Samples     int      `name:"profiles.limit.samples" default:"16000" help:"Maximum samples of one profile."`
 	Depth       int      `name:"profiles.limit.depth" default:"1000" help:"Maximum frames of one stack. A deeper stack loses the frames nearest to the leaf."`
@@ -65,7 +65,7 @@ type profileFlags struct {
 // profileLimitFlags are the flags of ingest.Limits, for errors.
 var profileLimitFlags = hint.Flags{
 	"RateBytes": "--profiles.limit.rate", "BurstBytes": "--profiles.limit.burst", "Series": "--profiles.limit.series",
-	"ProfileBytes": "--profiles.limit.profile-size", "InflatedBytes": "--profiles.limit.inflated-size", "Symbols": "--profiles.limit.symbols",
+	"ProfileBytes": "--profiles.limit.profile-size", "DecompressedBytes": "--profiles.limit.decompressed-size", "Symbols": "--profiles.limit.symbols",
 	"Samples": "--profiles.limit.samples", "Nodes": "--profiles.limit.nodes", "Labels": "--profiles.limit.labels",
 	"LabelNameBytes": "--profiles.limit.label-name-length", "LabelValueBytes": "--profiles.limit.label-value-length",
 	"Age": "--profiles.limit.age", "Future": "--profiles.limit.future", "Tenants": "--profiles.limit.tenants",
@@ -114,7 +114,7 @@ func (f profileFlags) Validate() error {
 		name  string
 		value int64
 	}{
-		{"rate", int64(f.Rate)}, {"burst", int64(f.Burst)}, {"series", int64(f.Series)}, {"profile-size", int64(f.Profile)}, {"inflated-size", int64(f.Inflated)},
+		{"rate", int64(f.Rate)}, {"burst", int64(f.Burst)}, {"series", int64(f.Series)}, {"profile-size", int64(f.Profile)}, {"decompressed-size", int64(f.Inflated)},
 		{"symbols", int64(f.Symbols)}, {"samples", int64(f.Samples)}, {"depth", int64(f.Depth)}, {"nodes", int64(f.Nodes)}, {"labels", int64(f.Labels)}, {"label-name-length", int64(f.LabelNames)},
 		{"label-value-length", int64(f.LabelValues)}, {"age", int64(f.Age)}, {"future", int64(f.Future)}, {"tenants", int64(f.Tenants)},
 	} {
@@ -141,7 +141,7 @@ func (f profileFlags) options() role.ProfilesOptions {
 		},
 		BucketCacheBytes: int64(f.BucketCache),
 		Limits: ingest.Limits{
-			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), InflatedBytes: int(f.Inflated),
+			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), DecompressedBytes: int(f.Inflated),
 			Symbols: f.Symbols, Samples: f.Samples, Depth: f.Depth, Nodes: f.Nodes, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,
 			Age: time.Duration(f.Age), Future: time.Duration(f.Future), Tenants: f.Tenants,
 			Flags: profileLimitFlags,

@@ -29,7 +29,7 @@ type sidecarCommand struct {
 
 	GRPCAddress string    `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for the StoreAPI."`
 	GRPC        grpcFlags `embed:""`
-	SortBytes   size      `name:"store.sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series whose labels changed: an external label replaced one of them, or one was removed. A request that exceeds it fails."`
+	SortBytes   size      `name:"store.max-sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series whose labels changed: an external label replaced one of them, or one was removed. A request that exceeds it fails."`
 
 	SelectionsMax int `name:"prometheus.max-selections" default:"3" help:"Maximum remote reads of one Series request. It sends several if series have a label with the name of an external label: one for each value of that label. If there are more values, it sends one and sorts the series."`
 	ReadsMax      int `name:"prometheus.max-remote-reads" default:"8" help:"Maximum number of concurrent remote reads. Further requests wait. Prometheus' --storage.remote.read-concurrent-limit is 10 by default."`
@@ -97,7 +97,7 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 	ship, err := c.Objstore.options()
 	content.add(err)
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
-	limits.SortBytesMax, limits.Flags["SortBytesMax"] = int(c.SortBytes), "--store.sort-bytes"
+	limits.SortBytesMax, limits.Flags["SortBytesMax"] = int(c.SortBytes), "--store.max-sort-bytes"
 	if c.SelectionsMax < 1 || c.ReadsMax < c.SelectionsMax {
 		content.add(fmt.Errorf("--prometheus.max-selections=%d must be at least 1, and --prometheus.max-remote-reads=%d not less", c.SelectionsMax, c.ReadsMax))
 	}

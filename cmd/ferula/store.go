@@ -43,7 +43,7 @@ type storeCommand struct {
 	TouchedSeries   int64    `name:"store.grpc.touched-series-limit" default:"0" hidden:"" help:"Older name of --store.limits.request-series."`
 	SampleLimit     int64    `name:"store.grpc.series-sample-limit" default:"0" hidden:"" help:"Older name of --store.limits.request-samples."`
 	IdleTimeout     duration `name:"store.index-header-lazy-reader-idle-timeout" default:"5m" hidden:"" help:"Time after which the symbols and the postings table of an unused block are unmapped."`
-	SortBytes       size     `name:"store.sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series of a block whose labels changed: one was replaced or removed. A request that exceeds it fails."`
+	SortBytes       size     `name:"store.max-sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series of a block whose labels changed: one was replaced or removed. A request that exceeds it fails."`
 
 	GRPCAddress    string       `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for the StoreAPI."`
 	GRPC           grpcFlags    `embed:""`
@@ -82,7 +82,7 @@ func (c *storeCommand) options() (role.StoreOptions, error) {
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
 	limits.SeriesMax, limits.SamplesMax = either(limits.SeriesMax, c.TouchedSeries), either(limits.SamplesMax, c.SampleLimit)
 	limits.BytesMax, limits.SortBytesMax = int64(c.DownloadedBytes), int(c.SortBytes)
-	limits.Flags["SortBytesMax"] = "--store.sort-bytes"
+	limits.Flags["SortBytesMax"] = "--store.max-sort-bytes"
 	web := c.Process.web()
 	web.AllowedHosts, web.RoutePrefix = []string{hostcheck.Any}, c.ExternalPrefix
 	return role.StoreOptions{

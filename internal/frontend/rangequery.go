@@ -48,7 +48,7 @@ func (f *Frontend) queryRange(x *requestContext) error {
 	useCache := f.opts.Cache != nil && !downstream.HasNoStore(x.r.Header)
 	err = f.respondFromParts(x, q, r, traits, useCache)
 	if errors.Is(err, errCacheLost) && !x.response.begun() {
-		f.opts.Logger.Warn("failed to read from the cache, fetching all parts", "err", err)
+		f.opts.Logger.Warn("Failed to read from the cache: fetching all parts", "err", err)
 		x.response.reset()
 		x.cache = cacheState(0, 1)
 		err = f.respondFromParts(x, q, r, traits, false)
@@ -71,7 +71,7 @@ func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, t
 		// Parts that are not sorted by labels, or have points of other parts, cannot be
 		// merged: do not split it again.
 		f.unsorted.remember(q.key())
-		f.opts.Logger.Info("downstream responses cannot be joined, not splitting the query any more", "query", q.params.Get("query"), "err", err)
+		f.opts.Logger.Info("Downstream responses cannot be joined: this query is no longer split", "query", q.params.Get("query"), "err", err)
 		if !x.response.begun() {
 			x.response.reset()
 			return f.passThrough(x, q)
@@ -243,7 +243,7 @@ func (f *Frontend) openCached(ctx context.Context, parts []openedPart) (fetches,
 			body, err := o.cached.Open(ctx)
 			o.cached = nil
 			if err != nil {
-				f.opts.Logger.Warn("failed to open a cached part, fetching it", "err", err)
+				f.opts.Logger.Warn("Failed to open a cached part: fetching it", "err", err)
 				return
 			}
 			o.body = cachedBody{body}

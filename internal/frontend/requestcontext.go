@@ -222,7 +222,7 @@ func (x *requestContext) end() {
 	for _, s := range x.stages {
 		attrs = append(attrs, s.name, s.took.String())
 	}
-	f.opts.Logger.Info("slow query detected", attrs...)
+	f.opts.Logger.Info("slow query detected", attrs...) // Thanos' message, which alerts on logs match
 }
 
 // statusError is an error with its HTTP status and the API's errorType.

@@ -114,7 +114,7 @@ func profileArgs(dir string, more ...string) []string {
 func TestProfiles_ProfileAcceptedUnderARaisedLimitSurvivesRestarts(t *testing.T) {
 	path, dir := binary(t), t.TempDir()
 	const samples = 510_000
-	raised := []string{"--profiles.limit.samples=1000000", "--profiles.limit.symbols=2000000", "--profiles.limit.inflated-size=256MB", "--profiles.limit.nodes=2000000",
+	raised := []string{"--profiles.limit.samples=1000000", "--profiles.limit.symbols=2000000", "--profiles.limit.decompressed-size=256MB", "--profiles.limit.nodes=2000000",
 		"--profiles.limit.burst=256MB"}
 	p := startProcess(t, path, profileArgs(dir, raised...)...)
 	raw := wideProfile(t, samples)

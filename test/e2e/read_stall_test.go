@@ -98,9 +98,9 @@ func TestRead_SortsUnorderedSeries(t *testing.T) {
 	args := func(output string, more ...string) []string {
 		return append([]string{"read", "--url=" + server.URL, "--match=m", "--start=1000", "--end=1100", "-o", output}, more...)
 	}
-	mustRead(t, path, args(filepath.Join(dir, "memory.csv"), "--sort-memory=64MiB")...)
-	mustRead(t, path, args(filepath.Join(dir, "file.csv"), "--sort-memory=100KiB")...)
-	_, _, piped := runRead(t, path, args("-", "--format=csv", "--sort-memory=100KiB")...)
+	mustRead(t, path, args(filepath.Join(dir, "memory.csv"), "--max-sort-bytes=64MiB")...)
+	mustRead(t, path, args(filepath.Join(dir, "file.csv"), "--max-sort-bytes=100KiB")...)
+	_, _, piped := runRead(t, path, args("-", "--format=csv", "--max-sort-bytes=100KiB")...)
 	memory, err := os.ReadFile(filepath.Join(dir, "memory.csv"))
 	if err != nil || strings.Count(string(memory), "\n") != 3000*60+1 {
 		t.Fatalf("%d bytes, %v", len(memory), err)

@@ -153,3 +153,58 @@ func TestWords_DocumentsAndThePageUseTheFieldsTerms(t *testing.T) {
 		t.Fatalf("only %d documents found: root is wrong", checked)
 	}
 }
+
+// thanosMessages are log messages of Thanos, whose users match them in logs.
+var thanosMessages = map[string]bool{"slow query detected": true}
+
+// A log message begins with a capital letter, as in Prometheus.
+func TestWords_LogMessagesBeginWithACapitalLetter(t *testing.T) {
+	levels := map[string]bool{"Debug": true, "Info": true, "Warn": true, "Error": true}
+	checked := 0
+	for _, s := range sources(t) {
+		if s.test || !within(s.pkg, []string{"internal", "cmd"}) {
+			continue
+		}
+		ast.Inspect(s.file, func(n ast.Node) bool {
+			call, ok := n.(*ast.CallExpr)
+			if !ok {
+				return true
+			}
+			method, ok := call.Fun.(*ast.SelectorExpr)
+			if !ok || !levels[strings.TrimSuffix(method.Sel.Name, "Context")] {
+				return true
+			}
+			message := 0
+			if strings.HasSuffix(method.Sel.Name, "Context") {
+				message = 1
+			}
+			if len(call.Args) <= message {
+				return true
+			}
+			text := leadingString(call.Args[message])
+			if text == "" || thanosMessages[text] {
+				return true
+			}
+			if checked++; unicode.IsLower(rune(text[0])) {
+				t.Errorf("%s: the log message %q begins with a small letter", s.at(call.Pos()), text)
+			}
+			return true
+		})
+	}
+	if checked < 80 {
+		t.Fatalf("only %d log messages found", checked)
+	}
+}
+
+// leadingString returns the string literal with which an expression begins; "" if it does not.
+func leadingString(e ast.Expr) string {
+	switch e := e.(type) {
+	case *ast.BasicLit:
+		if text, err := strconv.Unquote(e.Value); err == nil && e.Kind == token.STRING {
+			return text
+		}
+	case *ast.BinaryExpr:
+		return leadingString(e.X)
+	}
+	return ""
+}

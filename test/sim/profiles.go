@@ -42,7 +42,7 @@ func (w *profilesScenario) setLimits(rng *rand.Rand) {
 	w.srv.cfg.profileFlags = nil
 	if raise {
 		w.srv.cfg.profileFlags = []string{"--profiles.limit.samples=1000000", "--profiles.limit.symbols=1000000",
-			"--profiles.limit.inflated-size=128MB", "--profiles.limit.rate=512MB", "--profiles.limit.burst=512MB", "--profiles.limit.profile-size=64MB"}
+			"--profiles.limit.decompressed-size=128MB", "--profiles.limit.rate=512MB", "--profiles.limit.burst=512MB", "--profiles.limit.profile-size=64MB"}
 	}
 }
 

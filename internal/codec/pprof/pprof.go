@@ -37,7 +37,7 @@ var (
 
 // Limits of one profile. Zero fields take the defaults.
 type Limits struct {
-	Bytes       int // inflated; 64 MiB
+	Bytes       int // decompressed; 64 MiB
 	Strings     int // 1,000,000
 	Functions   int // 500,000
 	Locations   int // 500,000
@@ -247,7 +247,7 @@ func (p *Profile) reset(limits Limits) {
 func (p *Profile) inflate(src []byte) error {
 	if len(src) < 2 || src[0] != 0x1F || src[1] != 0x8B {
 		if len(src) > p.limits.Bytes {
-			return tooMany("bytes", len(src), p.limits.Bytes, p.limits.Flags.Of("InflatedBytes"))
+			return tooMany("bytes", len(src), p.limits.Bytes, p.limits.Flags.Of("DecompressedBytes"))
 		}
 		p.raw = src
 		return nil
@@ -259,7 +259,7 @@ func (p *Profile) inflate(src []byte) error {
 	p.buf, err = p.inflater.Gzip(p.buf[:0], src, p.limits.Bytes)
 	switch {
 	case errors.Is(err, inflate.ErrLimit):
-		return fmt.Errorf("%w: more than %d bytes when decompressed%s", ErrLimit, p.limits.Bytes, p.limits.Flags.Of("InflatedBytes"))
+		return fmt.Errorf("%w: more than %d bytes when decompressed%s", ErrLimit, p.limits.Bytes, p.limits.Flags.Of("DecompressedBytes"))
 	case err != nil:
 		return corrupt("%v", err)
 	}

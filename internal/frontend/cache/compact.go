@@ -287,7 +287,7 @@ func (k *compactor) merge(name entryName) {
 	result := "merged"
 	if err := c.mergeExtents(ctx, name, extents[first:end]); err != nil {
 		result = reason(err)
-		c.log.Debug("merge of cached extents failed", "extents", end-first, "err", err)
+		c.log.Debug("Failed to merge cached extents", "extents", end-first, "err", err)
 	}
 	c.met.merges.of(result).Inc()
 }

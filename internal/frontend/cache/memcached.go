@@ -145,7 +145,7 @@ func (m *Memcached) update(ctx context.Context) {
 	defer cancel()
 	addresses, err := m.book.resolve(ctx)
 	if err != nil && !errors.Is(err, context.Canceled) {
-		m.log.Warn("resolving memcached servers failed", "err", err)
+		m.log.Warn("Failed to resolve memcached servers", "err", err)
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -174,9 +174,9 @@ func (m *Memcached) newServer(address string) *memcachedServer {
 	client.Timeout, client.MaxIdleConns, client.DialContext = m.opts.Timeout, m.opts.IdleConnectionsMax, m.dialer
 	changed := func(open bool, err error) {
 		if open {
-			m.log.Warn("memcached server fails: circuit breaker opened", "server", address, "err", err)
+			m.log.Warn("Memcached server fails: circuit breaker opened", "server", address, "err", err)
 		} else {
-			m.log.Info("memcached server recovered: circuit breaker closed", "server", address)
+			m.log.Info("Memcached server recovered: circuit breaker closed", "server", address)
 		}
 	}
 	return &memcachedServer{

@@ -145,7 +145,7 @@ type redisLogger struct{ logger *slog.Logger }
 // Printf logs at debug level, because failures that matter are errors of operations, too.
 func (l redisLogger) Printf(ctx context.Context, format string, v ...any) {
 	if l.logger.Enabled(ctx, slog.LevelDebug) {
-		l.logger.DebugContext(ctx, "cache: redis: "+fmt.Sprintf(format, v...))
+		l.logger.DebugContext(ctx, "Redis client: "+fmt.Sprintf(format, v...))
 	}
 }
 

@@ -83,7 +83,7 @@ func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ing
 		limits: limits, store: store, logger: logger, now: opts.Now,
 		tenants:   tenants{max: limits.Tenants, byName: map[string]*tenant{}},
 		received:  set.NewCounter("ferula_profiles_received_total"),
-		bytes:     set.NewCounterVec("ferula_profiles_received_bytes_total", "Bytes of ingested profiles, as sent and inflated.", "form"),
+		bytes:     set.NewCounterVec("ferula_profiles_received_bytes_total", "Bytes of ingested profiles, as sent and decompressed.", "form"),
 		discarded: set.NewCounterVec("ferula_profiles_discarded_total", "Profiles rejected, by reason.", "reason"),
 		repaired:  set.NewCounterVec("ferula_profiles_repaired_total", "Parts of ingested profiles that were dropped or repaired, by reason.", "reason"),
 	}
@@ -140,7 +140,7 @@ func (in *Ingester) ingest(ctx context.Context, tenant string, pushed []profilep
 	for _, p := range b.profiles {
 		p.Profile.Repairs.Each(func(reason string, n int) { in.repaired.With(reason).Add(n) })
 		in.bytes.With("sent").Add(len(p.Raw))
-		in.bytes.With("inflated").Add(p.Profile.RawBytes())
+		in.bytes.With("decompressed").Add(p.Profile.RawBytes())
 	}
 	return nil
 }

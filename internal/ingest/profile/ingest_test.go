@@ -188,7 +188,7 @@ func bomb(t testing.TB, n int) []byte {
 
 func TestPush_EveryLimitIsReportedAndCounted(t *testing.T) {
 	limits := Limits{
-		Series: 2, ProfileBytes: 5000, InflatedBytes: 20_000, RateBytes: 20_000, BurstBytes: 20_000, Symbols: 40, Labels: 4, LabelNameBytes: 20, LabelValueBytes: 30, Tenants: 3,
+		Series: 2, ProfileBytes: 5000, DecompressedBytes: 20_000, RateBytes: 20_000, BurstBytes: 20_000, Symbols: 40, Labels: 4, LabelNameBytes: 20, LabelValueBytes: 30, Tenants: 3,
 	}
 	deep := func(p *profile.Profile) {
 		for i := range 50 {
@@ -209,7 +209,7 @@ func TestPush_EveryLimitIsReportedAndCounted(t *testing.T) {
 	}{
 		{"profile bytes", named(), make([]byte, 5001), "profile_size", "5001 bytes, at most 5000"},
 		{"gzip bomb", named(), bomb(t, 10<<20)[:0], "invalid", "profile 1"},
-		{"inflated bytes", named(), bomb(t, 1<<20), "profile_size", "more than 20000 bytes when decompressed"},
+		{"decompressed bytes", named(), bomb(t, 1<<20), "profile_size", "more than 20000 bytes when decompressed"},
 		{"symbols", named(), testProfile(t, deep), "profile_size", "exceed the limit of 40"},
 		{"too old", named(), testProfile(t, func(p *profile.Profile) { p.TimeNanos -= 2 * int64(time.Hour) }), "too_old", "more than 1h0m0s ago"},
 		{"too new", named(), testProfile(t, func(p *profile.Profile) { p.TimeNanos += int64(time.Hour) }), "too_new", "in the future"},
@@ -273,7 +273,7 @@ func TestPush_EveryLimitIsReportedAndCounted(t *testing.T) {
 }
 
 func TestPush_ManyCompressionBombsEndEarly(t *testing.T) {
-	in, store := newIngester(t, Limits{InflatedBytes: 1 << 20, BurstBytes: 3 << 20, RateBytes: 1})
+	in, store := newIngester(t, Limits{DecompressedBytes: 1 << 20, BurstBytes: 3 << 20, RateBytes: 1})
 	big := testProfile(t, func(p *profile.Profile) { p.Function[0].Name = strings.Repeat("n", 900_000) })
 	var all []profilepb.RawProfile
 	for range 1000 {

@@ -16,11 +16,11 @@ import (
 
 // Limits are the limits of one tenant. Zero values take the defaults.
 type Limits struct {
-	RateBytes       int           // inflated bytes per second; 0: 32 MiB
-	BurstBytes      int           // burst of inflated bytes; 0: twice the rate; InflatedBytes at least
+	RateBytes       int           // decompressed bytes per second; 0: 32 MiB
+	BurstBytes      int           // burst of decompressed bytes; 0: twice the rate; DecompressedBytes at least
 	Series          int           // label sets stored within the last hour, with labels of samples; 0: 20,000
 	ProfileBytes    int           // size of one profile as sent; 0: 16 MiB
-	InflatedBytes   int           // inflated size of one profile; 0: 4 MiB
+	DecompressedBytes   int           // decompressed size of one profile; 0: 4 MiB
 	Symbols         int           // strings of one profile; 0: 500,000
 	Samples         int           // samples of one profile; 0: 16,000
 	Depth           int           // frames of one stack, deeper stacks are truncated at the leaf; 0: 1,000
@@ -42,9 +42,9 @@ func (l Limits) withDefaults() Limits {
 		}
 	}
 	def(&l.RateBytes, 32<<20)
-	def(&l.InflatedBytes, 4<<20)
+	def(&l.DecompressedBytes, 4<<20)
 	def(&l.BurstBytes, 2*l.RateBytes)
-	l.BurstBytes = max(l.BurstBytes, l.InflatedBytes)
+	l.BurstBytes = max(l.BurstBytes, l.DecompressedBytes)
 	def(&l.Series, 20_000)
 	def(&l.ProfileBytes, 16<<20)
 	def(&l.Symbols, 500_000)
@@ -68,7 +68,7 @@ func (l Limits) withDefaults() Limits {
 func (l Limits) Validate() error {
 	var errs []error
 	for name, v := range map[string]int{
-		"rate": l.RateBytes, "burst": l.BurstBytes, "series": l.Series, "profile bytes": l.ProfileBytes, "inflated bytes": l.InflatedBytes,
+		"rate": l.RateBytes, "burst": l.BurstBytes, "series": l.Series, "profile bytes": l.ProfileBytes, "decompressed bytes": l.DecompressedBytes,
 		"symbols": l.Symbols, "samples": l.Samples, "depth": l.Depth, "nodes": l.Nodes, "labels": l.Labels, "label name bytes": l.LabelNameBytes, "label value bytes": l.LabelValueBytes,
 		"age": int(l.Age), "future": int(l.Future), "tenants": l.Tenants,
 	} {
@@ -80,7 +80,7 @@ func (l Limits) Validate() error {
 }
 
 func (l *Limits) decode() pprof.Limits {
-	return pprof.Limits{Flags: l.Flags, Bytes: l.InflatedBytes, Strings: l.Symbols, Functions: l.Symbols, Locations: l.Symbols, Samples: l.Samples, Depth: l.Depth, Nodes: l.Nodes}
+	return pprof.Limits{Flags: l.Flags, Bytes: l.DecompressedBytes, Strings: l.Symbols, Functions: l.Symbols, Locations: l.Symbols, Samples: l.Samples, Depth: l.Depth, Nodes: l.Nodes}
 }
 
 // optionOf is the option that limits pushes for a reason.

@@ -73,11 +73,11 @@ type builtSample struct {
 // recordingProfiles converts a flight recording to profiles, one of each kind that has events.
 func recordingProfiles(u *upload, lset []profilepb.RawLabel) ([]profilepb.RawProfile, error) {
 	limit := recordingInflation * u.limits.ProfileBytes
-	raw, err := inflated(u.profile, limit)
+	raw, err := decompressed(u.profile, limit)
 	if err != nil {
 		return nil, u.limits.hinted(err)
 	}
-	snapshot, err := inflated(u.labels, limit)
+	snapshot, err := decompressed(u.labels, limit)
 	if err != nil {
 		return nil, u.limits.hinted(err)
 	}
@@ -105,8 +105,8 @@ func recordingProfiles(u *upload, lset []profilepb.RawLabel) ([]profilepb.RawPro
 	return all, nil
 }
 
-// inflated returns b, decompressed if it is gzip.
-func inflated(b []byte, limit int) ([]byte, error) {
+// decompressed returns b, decompressed if it is gzip.
+func decompressed(b []byte, limit int) ([]byte, error) {
 	if !bytes.HasPrefix(b, []byte{0x1F, 0x8B}) {
 		return b, nil
 	}

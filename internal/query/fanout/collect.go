@@ -210,7 +210,7 @@ func (k *collected) returnUnspent() {
 // recovered converts a panic to an error that names the store, and logs the stack.
 func recovered(err *error, logger *slog.Logger, address string) {
 	if p := recover(); p != nil {
-		logger.Error("panic while reading a store", "store", address, "panic", p, "stack", string(debug.Stack()))
+		logger.Error("Panic while reading a store", "store", address, "panic", p, "stack", string(debug.Stack()))
 		*err = fmt.Errorf("store %s: %w: %v", address, errPanicked, p)
 	}
 }

@@ -59,7 +59,7 @@ func readAhead(ctx context.Context, set series.Set, budget *budget, named func(e
 		defer close(a.pages)
 		defer func() {
 			if p := recover(); p != nil {
-				logger.Error("panic while reading a store", "panic", p, "stack", string(debug.Stack()))
+				logger.Error("Panic while reading a store", "panic", p, "stack", string(debug.Stack()))
 				a.err = named(fmt.Errorf("%w: %v", errPanicked, p))
 			}
 		}()

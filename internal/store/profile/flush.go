@@ -143,7 +143,7 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 	t.failedFlush = nil
 	t.store.metrics.flushes.Inc()
 	if err := wal.Remove(t.store.fs, t.logDir(), through); err != nil {
-		return fmt.Errorf("profiles of tenant %s: log: %w", t.name, err)
+		return fmt.Errorf("profiles of tenant %s: write-ahead log: %w", t.name, err)
 	}
 	return nil
 }

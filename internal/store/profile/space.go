@@ -8,11 +8,11 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// reserveShare is the largest part of a small disk that pushes leave free: a tenth.
+// reserveShare limits the reserve on a small disk to a tenth of it.
 const reserveShare = 10
 
-// checkSpace refuses pushes while the disk has too little free space. What profiles leave free is for
-// others, such as samples, which would be refused on a disk that profiles have filled.
+// checkSpace returns an error while the disk has too little free space for pushes. The rest is
+// reserved for samples, which the TSDB would reject on a disk that profiles have filled.
 func (s *Store) checkSpace() error {
 	if s.opts.FreeBytesMin <= 0 {
 		return nil
@@ -23,7 +23,7 @@ func (s *Store) checkSpace() error {
 	}
 	free, total := int64(stat.Bavail)*int64(stat.Bsize), int64(stat.Blocks)*int64(stat.Bsize)
 	if reserve := min(s.opts.FreeBytesMin, total/reserveShare); free < reserve {
-		return fmt.Errorf("%w: they cannot be written to the disk: %w: %d bytes are free, and %d are kept free for samples%s",
+		return fmt.Errorf("%w: a push cannot be written to the disk: %w: %d bytes are free, %d are reserved for samples%s",
 			profiles.ErrUnavailable, syscall.ENOSPC, free, reserve, s.opts.Flags.Of("FreeBytesMin"))
 	}
 	return nil

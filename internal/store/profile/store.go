@@ -120,7 +120,7 @@ func (o Options) withDefaults() Options {
 func (o Options) Validate() error {
 	var errs []error
 	if o.Dir == "" {
-		errs = append(errs, errors.New("no folder for profiles"))
+		errs = append(errs, errors.New("no directory for profiles"))
 	}
 	for name, v := range map[string]int64{
 		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "heads size": o.HeadsBytes, "memory": o.MemoryBytes, "head age": int64(o.HeadAge),
@@ -133,7 +133,7 @@ func (o Options) Validate() error {
 		}
 	}
 	if disk := o.withDefaults().Retention; o.RemoteRetention > 0 && (disk < 0 || disk > o.RemoteRetention) {
-		errs = append(errs, fmt.Errorf("the bucket's retention time of %s is shorter than that of the disk", o.RemoteRetention))
+		errs = append(errs, hint.Invalid("profiles.bucket-retention", fmt.Errorf("%s is less than the retention time of the disk", o.RemoteRetention)))
 	}
 	return errors.Join(errs...)
 }
@@ -350,7 +350,7 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 	s.mu.RUnlock()
 	switch {
 	case !opened:
-		return nil, fmt.Errorf("%w: the log is being replayed", profiles.ErrUnavailable)
+		return nil, fmt.Errorf("%w: the write-ahead log is being replayed", profiles.ErrUnavailable)
 	case closed:
 		return nil, errClosed
 	case failed != nil:
@@ -397,7 +397,7 @@ func (s *Store) withoutPaths(tenant string, err error) error {
 	if now := s.now().UnixNano(); now-s.diskFailed.Swap(now) > int64(time.Second) {
 		s.logger.Error("Storing profiles failed", "tenant", tenant, "err", err)
 	}
-	return fmt.Errorf("%w: they cannot be written to the disk: %w", profiles.ErrUnavailable, reason)
+	return fmt.Errorf("%w: a push cannot be written to the disk: %w", profiles.ErrUnavailable, reason)
 }
 
 // reasonOf returns the reason of an error of the disk without the path of its file.

@@ -51,7 +51,7 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 		}
 		s.logger.Warn("The write-ahead log was repaired and is replayed again", "dir", s.opts.Dir)
 		if err := db.Close(); err != nil {
-			return nil, fmt.Errorf("close after the repair of the log: %w", err)
+			return nil, fmt.Errorf("close after the repair of the write-ahead log: %w", err)
 		}
 		reg.unregisterAll()
 	}
@@ -89,7 +89,7 @@ func (s *Store) reportRemoved(before map[string]int64) {
 	}
 	if len(names) > 0 {
 		slices.Sort(names)
-		s.logger.Error("The log was damaged before its end. The segments behind the damage could not be read and were removed: their samples are lost unless they are in a block", "segments", len(names), "first", names[0], "bytes", bytes)
+		s.logger.Error("The write-ahead log was damaged before its end. The segments behind the damage could not be read and were removed. Their samples are lost unless they are in a block", "segments", len(names), "first", names[0], "bytes", bytes)
 	}
 }
 
@@ -195,7 +195,7 @@ func closeGap(dir string, logger *slog.Logger) error {
 	if gap == 0 {
 		return nil
 	}
-	logger.Error("Segments of the log are missing, as after a repair that was interrupted. Those behind the gap are put aside: their samples are lost unless they are in a block", "dir", dir, "gap_after", segments[gap-1], "aside", len(segments)-gap, "suffix", asideSuffix)
+	logger.Error("Segments of the write-ahead log are missing, as after an interrupted repair. Those behind the gap are set aside. Their samples are lost unless they are in a block", "dir", dir, "gap_after", segments[gap-1], "aside", len(segments)-gap, "suffix", asideSuffix)
 	for _, index := range slices.Backward(segments[gap:]) { // so that a gap remains until the last
 		name := wlog.SegmentName(dir, index)
 		if err := os.Rename(name, name+asideSuffix); err != nil {
@@ -236,10 +236,10 @@ func resumeRepair(dir string, logger *slog.Logger) error {
 			return err
 		}
 		if went || index <= checkpoint {
-			logger.Error("A repair of the log was not completed, and the log went on without this segment. Its samples are lost unless they are in a block", "segment", aside)
+			logger.Error("A repair of the write-ahead log was not completed, and later segments were written without this one. Its samples are lost unless they are in a block", "segment", aside)
 			continue
 		}
-		logger.Warn("A repair of the log was not completed: it starts again", "segment", aside)
+		logger.Warn("Restarting an interrupted repair of the write-ahead log", "segment", aside)
 		for _, later := range slices.Backward(segments) {
 			if later > index {
 				if err := os.Remove(wlog.SegmentName(dir, later)); err != nil {

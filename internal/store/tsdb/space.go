@@ -20,10 +20,10 @@ import (
 // The errors of a store that refuses samples. Their texts contain no path of the server.
 var (
 	// ErrNoSpace: the disk is nearly full. Samples are accepted again once it has space.
-	ErrNoSpace = errors.New("no space left on the device of the samples")
+	ErrNoSpace = errors.New("no space left on the disk of the TSDB")
 	// ErrLogFailed: a write to the write-ahead log failed. The log ends in half a record. A
 	// start loses what was written after it, so no sample is accepted until then.
-	ErrLogFailed = errors.New("a write to the write-ahead log of the samples failed: nothing is accepted until a restart, which repairs the log")
+	ErrLogFailed = errors.New("a write to the write-ahead log of the TSDB failed: samples are rejected until a restart, which repairs the log")
 )
 
 // reserveShare is the largest part of a disk that is kept free: a twentieth.
@@ -70,7 +70,7 @@ func (g *writeGuard) refusal() error {
 		return nil // the write itself returns what is wrong with the folder
 	}
 	if reserve := min(g.reserve, total/reserveShare); free < reserve {
-		return fmt.Errorf("%w: %d bytes are free, and %d are kept free for the write-ahead log and compaction (--storage.tsdb.min-free)", ErrNoSpace, free, reserve)
+		return fmt.Errorf("%w: %d bytes are free, %d are reserved for the write-ahead log and compactions (--storage.tsdb.min-free)", ErrNoSpace, free, reserve)
 	}
 	return nil
 }

@@ -23,7 +23,7 @@ type profileFlags struct {
 	BucketCache size     `name:"profiles.bucket-cache-size" default:"256MB" help:"Memory of the cache for profile blocks in the bucket of --objstore.config: half for indexes, half for pages."`
 	BucketSync  duration `name:"profiles.bucket-sync-interval" default:"2m" help:"Interval at which the profile blocks in the bucket are listed."`
 	BucketKeep  duration `name:"profiles.bucket-retention" default:"0s" help:"How long to retain profile blocks in the bucket; not shorter than --storage.profiles.retention.time. 0s means for ever."`
-	BucketDelay duration `name:"profiles.bucket-delete-delay" default:"2h" help:"How long profile blocks stay in the bucket after a merged block has replaced them, or after their retention."`
+	BucketDelay duration `name:"profiles.bucket-delete-delay" default:"2h" help:"How long profile blocks stay in the bucket after a compacted block has replaced them, or after their retention."`
 
 	ConfigFile string `name:"profiles.config-file" placeholder:"FILE" help:"File with the targets to scrape /debug/pprof from, relabelling, and limits of tenants."`
 

@@ -33,8 +33,8 @@ type ProfileShipOptions struct {
 	Interval, RetryMin, RetryMax, Stall time.Duration
 }
 
-// ProfileShipper uploads profile blocks into a folder for each tenant. It uploads merged
-// blocks as well as their parents. A merged block names its parents, which readers of the
+// ProfileShipper uploads profile blocks into a directory for each tenant. It uploads compacted
+// blocks as well as their parents. A compacted block names its parents, which readers of the
 // bucket skip.
 type ProfileShipper struct {
 	opts    ShipOptions
@@ -83,7 +83,7 @@ func (s *ProfileShipper) Sync(ctx context.Context) (uploaded int, err error) {
 		}
 		sent, err := s.ship(ctx, b)
 		if errors.Is(err, errVanished) {
-			continue // merged, or removed by retention, which the store counts
+			continue // compacted, or removed by retention, which the store counts
 		}
 		if err != nil {
 			errs = append(errs, fmt.Errorf("profile block %s: %w", b.name, err))

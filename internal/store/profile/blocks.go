@@ -18,7 +18,7 @@ type heldBlock struct {
 	*block.Reader
 	path     string
 	refs     atomic.Int64
-	unmerged bool // not merged because a merge of it failed; guarded by tenant.flushMu
+	excluded bool // from compaction, which failed with it; guarded by tenant.flushMu
 }
 
 // Remote reports whether the block is read from the bucket.

@@ -14,10 +14,10 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// fanout is the number of blocks of one level that are merged into one of the next.
+// fanout is the number of blocks of one level that are compacted into one of the next.
 const fanout = 4
 
-// Compact merges blocks while enough of one level exist.
+// Compact compacts blocks while enough of one level exist.
 func (s *Store) Compact(ctx context.Context) error {
 	return s.all(func(t *tenant) error { return t.compact(ctx) })
 }
@@ -33,16 +33,16 @@ func (t *tenant) compact(ctx context.Context) error {
 		if run == nil {
 			return nil
 		}
-		err := t.merge(ctx, run)
+		err := t.compactRun(ctx, run)
 		if ctx.Err() == nil {
-			t.mergeRetry.result(t.store.now(), err)
+			t.compactRetry.result(t.store.now(), err)
 		}
 		if err != nil {
 			t.store.metrics.compactFail.Inc()
-			for _, b := range run { // any of them may be corrupt: none is merged again
-				b.unmerged = b.unmerged || errors.Is(err, profiles.ErrCorrupt)
+			for _, b := range run { // any of them may be corrupt: none is compacted again
+				b.excluded = b.excluded || errors.Is(err, profiles.ErrCorrupt)
 			}
-			return fmt.Errorf("profiles of tenant %s: merge blocks: %w", t.name, err)
+			return fmt.Errorf("profiles of tenant %s: compact blocks: %w", t.name, err)
 		}
 		t.store.metrics.compactions.Inc()
 	}
@@ -55,7 +55,7 @@ func (t *tenant) pick() []*heldBlock {
 	defer t.mu.RUnlock()
 	byLevel := map[uint64][]*heldBlock{}
 	for _, b := range t.blocks {
-		if b.unmerged {
+		if b.excluded {
 			continue
 		}
 		level := b.Meta().Level
@@ -77,23 +77,23 @@ func (t *tenant) pick() []*heldBlock {
 	return nil
 }
 
-// merge merges blocks into one and replaces them with it.
-func (t *tenant) merge(ctx context.Context, run []*heldBlock) error {
+// compactRun compacts blocks into one, which replaces them.
+func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 	var meta block.Meta
 	for _, b := range run {
 		m := b.Meta()
 		meta.Level, meta.Through = max(meta.Level, m.Level+1), max(meta.Through, m.Through)
 	}
-	if t.merging.id != (ulid.ULID{}) && !slices.Equal(t.merging.run, run) {
-		if err := t.discard(t.merging.id); err != nil {
+	if t.compacting.id != (ulid.ULID{}) && !slices.Equal(t.compacting.run, run) {
+		if err := t.discard(t.compacting.id); err != nil {
 			return err
 		}
-		t.merging = failedMerge{}
+		t.compacting = failedCompaction{}
 	}
-	if t.merging.id == (ulid.ULID{}) {
-		t.merging = failedMerge{id: ulid.MustNewDefault(t.store.now()), run: run}
+	if t.compacting.id == (ulid.ULID{}) {
+		t.compacting = failedCompaction{id: ulid.MustNewDefault(t.store.now()), run: run}
 	}
-	merged, err := t.writeBlock(t.merging.id, meta, func(w *block.Writer) (*block.Content, error) {
+	compacted, err := t.writeBlock(t.compacting.id, meta, func(w *block.Writer) (*block.Content, error) {
 		content, err := mergeBlocks(ctx, w, run)
 		if err != nil {
 			return nil, err
@@ -108,8 +108,8 @@ func (t *tenant) merge(ctx context.Context, run []*heldBlock) error {
 	if err != nil {
 		return err
 	}
-	t.merging = failedMerge{}
-	t.replace(run, merged)
+	t.compacting = failedCompaction{}
+	t.replace(run, compacted)
 	return nil
 }
 
@@ -134,7 +134,7 @@ func (t *tenant) replace(old []*heldBlock, by *heldBlock) {
 	}
 }
 
-// blockRow is a row of a block that is being merged.
+// blockRow is a row of a block that is being compacted.
 type blockRow struct {
 	headRow
 	stacks []uint32
@@ -149,7 +149,7 @@ type cursor struct {
 	done bool
 
 	spans   *block.TraceSpans
-	numbers []uint32 // by row: its number in the merged block; nil without spans
+	numbers []uint32 // by row: its number in the compacted block; nil without spans
 }
 
 func (c *cursor) advance() error {
@@ -159,7 +159,7 @@ func (c *cursor) advance() error {
 }
 
 // rowsOfBlock iterates over a block's rows with types, series and stacks renumbered for
-// the merged block. Rows are borrowed until the next one.
+// the compacted block. Rows are borrowed until the next one.
 func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) iter.Seq2[blockRow, error] {
 	return func(yield func(blockRow, error) bool) {
 		series, err := b.Series()

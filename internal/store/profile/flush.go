@@ -454,7 +454,7 @@ func (s *Store) listRemotes() {
 	s.remotes.run(ctx)
 }
 
-// maintain writes heads as blocks, merges blocks and removes old ones.
+// maintain writes heads as blocks, compacts blocks and removes old ones.
 func (s *Store) maintain() {
 	ctx, cancel := s.untilClosed()
 	defer cancel()
@@ -521,7 +521,7 @@ func (t *tenant) maintain(ctx context.Context) error {
 	if full := head.size() >= t.store.opts.HeadBytes; (full || stuck || (old && head.count() > 0)) && t.flushRetry.due(now) {
 		errs = append(errs, t.flush(ctx, !full && !old))
 	}
-	if t.mergeRetry.due(now) {
+	if t.compactRetry.due(now) {
 		errs = append(errs, t.compact(ctx))
 	}
 	errs = append(errs, t.retain())

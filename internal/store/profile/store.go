@@ -5,7 +5,7 @@
 //
 // A push is a []profiles.RawProfile. Append decodes it, joins concurrent pushes into one
 // write to the log, and returns once that is synced and in the head. A big or old head is
-// written as a block and the log is truncated. Blocks are merged into bigger ones, and old
+// written as a block and the log is truncated. Blocks are compacted into larger ones, and old
 // ones are removed. Readers open a View, a snapshot of head and blocks. They either scan
 // rows into Accumulators, which store the row of their exemplar (IDs and labels are looked
 // up for exemplars only), or read a source's samples.
@@ -51,8 +51,8 @@ type Options struct {
 	HeadsBytes     int64         // memory limit of the heads of all tenants, beyond which pushes are refused; 0: 512 MiB
 	MemoryBytes    int64         // memory limit of heads, queries and decoded symbols together; 0: twice HeadsBytes
 	HeadAge        time.Duration // age at which a head is written as a block; 0: 15 minutes
-	BlockBytes     int64         // maximum size of merged blocks; 0: 256 MiB
-	BlockSpan      time.Duration // maximum time range of merged blocks; 0: a tenth of Retention, one day at most
+	BlockBytes     int64         // maximum size of compacted blocks; 0: 256 MiB
+	BlockSpan      time.Duration // maximum time range of compacted blocks; 0: a tenth of Retention, one day at most
 	TenantsMax     int           // limit of tenants; 0: 1,000
 	NoLock         bool          // do not lock the folder, for file systems without locks
 	FreeBytesMin   int64         // pushes are refused while the disk has less space, or a tenth of a small one; 0: no check

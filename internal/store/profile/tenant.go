@@ -43,17 +43,17 @@ type tenant struct {
 	broken       []error   // blocks that could not be opened; not changed after open
 
 	cuts        chan chan cut // to the committer
-	flushMu     sync.Mutex    // one flush, merge or removal of blocks at a time
+	flushMu     sync.Mutex    // one flush, compaction or removal of blocks at a time
 	failedFlush *cut          // a closed head that is not written as a block yet; guarded by flushMu
-	merging     failedMerge   // guarded by flushMu
+	compacting  failedCompaction // guarded by flushMu
 	ended       chan struct{} // closed when the committer returns
 
-	flushRetry, mergeRetry retry
+	flushRetry, compactRetry retry
 }
 
-// failedMerge is a merge that failed. Another may begin only after it succeeds or its block
-// is known not to exist.
-type failedMerge struct {
+// failedCompaction is a compaction that failed. Another may begin only after it succeeds or
+// its block is known not to exist.
+type failedCompaction struct {
 	id  ulid.ULID
 	run []*heldBlock
 }
@@ -83,7 +83,7 @@ func (s *Store) readTenant(name string, known bool) (*tenant, error) {
 	t := &tenant{
 		store: s, name: name, dir: filepath.Join(s.root(), profiles.TenantFolder(name)), head: s.newHead(), headFrom: s.now(), used: s.now(),
 		wake: make(chan struct{}, 1), done: make(chan struct{}), cuts: make(chan chan cut), ended: make(chan struct{}),
-		flushRetry: retry{min: 4 * time.Second, max: time.Minute}, mergeRetry: retry{min: 4 * time.Second, max: 10 * time.Minute},
+		flushRetry: retry{min: 4 * time.Second, max: time.Minute}, compactRetry: retry{min: 4 * time.Second, max: 10 * time.Minute},
 	}
 	if !known {
 		if err := vfs.MakeDir(s.fs, t.dir); err != nil {

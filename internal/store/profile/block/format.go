@@ -51,7 +51,7 @@ type Meta struct {
 	Profiles     uint64
 	Level        uint64
 	Through      uint64     // last log segment whose records it has completely
-	Parents      [][16]byte // blocks that it was merged from and replaces
+	Parents      [][16]byte // blocks that it was compacted from and replaces
 	RowsBytes    uint64     // size of RowsFile
 	TailAt       uint64     // offset in RowsFile of the end of the columns, where their metadata begins
 	TailSum      uint64     // xxhash64 from there to the end

@@ -33,8 +33,8 @@ type Status string
 // The statuses.
 const (
 	Honoured Status = "honoured"
-	Inert    Status = "inert"   // ignored with a warning: it changes neither results nor safety
-	Refused  Status = "refused" // an error: ignoring it would change results or their monitoring
+	Inert    Status = "inert"   // ignored with a warning: it tunes a part that does not exist here
+	Refused  Status = "refused" // an error: the operator would rely on what ferula does not do
 )
 
 // Kind is the kind of value of a flag that is inert or refused.

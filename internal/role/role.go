@@ -50,7 +50,7 @@ func buildInfo() api.BuildInfo {
 }
 
 // exposeBuild exposes the build under the name that dashboards of Prometheus know. A label
-// without a value would be missing, so what is not known is called that.
+// with an empty value would be missing, so an unknown value is "unknown".
 func exposeBuild(reg *telemetry.Registry) {
 	build := buildInfo()
 	reg.Own.NewGaugeVec("prometheus_build_info", "Always 1; the labels identify the Prometheus version whose API is implemented, and this build.",

@@ -64,8 +64,8 @@ type Store struct {
 	reads         *semaphore.Weighted // slots for remote reads, of all requests
 	sortBytes     int                 // memory to sort the series of one request
 
-	// unsorted is set once the server has returned series out of the order of their labels.
-	// Prometheus returns them in order.
+	// unsorted is set once the server has returned series that are not sorted by labels.
+	// Prometheus sorts them.
 	unsorted atomic.Bool
 
 	mu       sync.RWMutex
@@ -90,7 +90,7 @@ func New(o Options, reg *telemetry.Registry) *Store {
 
 		selectionsMax: o.SelectionsMax, reads: semaphore.NewWeighted(int64(o.ReadsMax)), sortBytes: o.SortBytesMax,
 
-		err: errors.New("Prometheus was not queried yet"),
+		err: errors.New("Prometheus has not been polled yet"),
 		up:  reg.Gauge("thanos_sidecar_prometheus_up", "Whether the last poll of Prometheus succeeded."),
 	}
 }
@@ -102,8 +102,8 @@ func (s *Store) API() *promapi.Client { return s.api }
 // has changed since the last Refresh.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
-// Refresh reads external labels and time range. After ErrUnsupported a further call fails,
-// too, until the configuration of Prometheus is changed.
+// Refresh reads external labels and time range. After ErrUnsupported every
+// call fails until the configuration of Prometheus is changed.
 func (s *Store) Refresh(ctx context.Context) error {
 	external, err := s.api.ExternalLabels(ctx)
 	var mint int64

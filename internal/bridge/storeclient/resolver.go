@@ -47,7 +47,7 @@ type lookups struct {
 	running sync.WaitGroup
 }
 
-// soonest is the shortest time between two lookups, however often gRPC requests one.
+// soonest is the minimum time between two lookups, even if gRPC requests more.
 const soonest = time.Second
 
 func (r *lookups) run(ctx context.Context, b lookupBuilder, name string, conn resolver.ClientConn) {
@@ -58,14 +58,14 @@ func (r *lookups) run(ctx context.Context, b lookupBuilder, name string, conn re
 		if ctx.Err() != nil {
 			return
 		}
-		if err != nil { // the addresses stay
+		if err != nil { // gRPC keeps the addresses of the last lookup
 			conn.ReportError(err)
 		} else {
 			var state resolver.State
 			for _, address := range found {
 				state.Addresses = append(state.Addresses, resolver.Address{Addr: address})
 			}
-			_ = conn.UpdateState(state) // no addresses: calls fail until there are some
+			_ = conn.UpdateState(state) // without addresses calls fail until a lookup finds some
 		}
 		if !wait(ctx, soonest, nil) || !wait(ctx, b.interval-soonest, r.now) {
 			return
@@ -73,7 +73,7 @@ func (r *lookups) run(ctx context.Context, b lookupBuilder, name string, conn re
 	}
 }
 
-// wait waits for d or until now; false if ctx ends first.
+// wait returns true after d or once now receives, and false if ctx ends first.
 func wait(ctx context.Context, d time.Duration, now <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -6,15 +6,15 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// contextsMax is the number of label sets of a recording.
+// contextsMax is the maximum number of label sets of a recording.
 const contextsMax = 100_000
 
 // Contexts decodes the labels that the agent sends with a recording:
 //
 //	1 context* {1 id  2 {1 label* {1 name  2 value}}}   2 text* {1 id  2 text}
 //
-// where name and value are ids of texts. The result is by Event.Context. It returns
-// ErrCorrupt for invalid input.
+// where name and value are ids of texts. The keys of the result are the ids of contexts, to
+// which Event.Context refers. Invalid input is ErrCorrupt.
 func Contexts(b []byte) (map[uint64][][2]string, error) {
 	texts, raw := map[uint64]string{}, map[uint64][][2]uint64{}
 	err := eachField(b, func(number protowire.Number, entry []byte, _ uint64) error {

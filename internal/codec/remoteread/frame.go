@@ -101,10 +101,9 @@ func CheckFrame(payload []byte, checksum uint32) error {
 	return nil
 }
 
-// DecodeFrame decodes a payload. It appends the series' chunks to chunks, whose data
-// aliases payload, and a copy of its labels to labels, as their fields need not be
-// adjacent. A frame with several series is an error: no server sends one, and no client
-// reads it.
+// DecodeFrame decodes a payload. It appends the chunks of the series to chunks; their data
+// aliases payload. It appends a copy of the labels to labels, because the fields of labels
+// need not be adjacent. A frame with several series is an error: no server sends one.
 func DecodeFrame(payload, labels []byte, chunks []Chunk) (queryIndex int64, _ []byte, _ []Chunk, err error) {
 	seriesSeen := 0
 	for len(payload) > 0 {

@@ -15,14 +15,14 @@ type Codec uint8
 
 // The codecs. Each reads the blocks of all others.
 const (
-	CodecPacked Codec = iota // numbers and times by nibbles, the rest by s2: the default
+	CodecPacked Codec = iota // numbers and timestamps as nibbles, the rest by s2; the default
 	CodecS2
 	CodecNone
 )
 
 const (
-	blockBytes    = 128 << 10 // of a response in one block; fits a core's cache
-	blockBytesMax = 1 << 20   // of a response that a block may declare
+	blockBytes    = 128 << 10 // of a response in one block; they fit into a core's cache
+	blockBytesMax = 1 << 20   // maximum bytes of a response that a block may declare
 
 	partHeaderBytes  = 20
 	blockHeaderBytes = 2*binary.MaxVarintLen32 + 1
@@ -88,10 +88,11 @@ type encoder struct {
 	data   []byte
 }
 
-// decoder is an encoder's counterpart.
+// decoder decompresses blocks.
 type decoder struct{ unpacker unpacker }
 
-// Both hold some hundred kilobytes, mostly for a block and the step times.
+// An encoder or decoder holds some hundred kilobytes, most of them for one block and the
+// timestamps of the steps.
 var (
 	encoders = sync.Pool{New: func() any { return new(encoder) }}
 	decoders = sync.Pool{New: func() any { return new(decoder) }}

@@ -25,7 +25,8 @@ func endSpan(span trace.Span, err error) {
 	span.End()
 }
 
-// endSpan ends the span of a store with what it has sent.
+// endSpan ends the span of a store. Its attributes are the numbers of received series, chunks
+// and bytes.
 func (g *deadlineStream) endSpan() {
 	if g.span == nil {
 		return

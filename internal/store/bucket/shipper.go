@@ -25,7 +25,7 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// ErrNoLabels is returned without external labels, which distinguish the blocks of
+// ErrNoLabels is returned if there are no external labels. They distinguish the blocks of
 // several servers.
 var ErrNoLabels = errors.New("no external labels: they distinguish the blocks of several servers in one bucket")
 
@@ -37,11 +37,11 @@ var ErrOverlap = errors.New("compacted block overlaps a block in the bucket")
 type ShipOptions struct {
 	Dir    string               // folder of the database
 	Labels func() labels.Labels // external labels in force
-	Source string               // the program, as meta.json names it; "" is "sidecar"
+	Source string               // name of the program in meta.json; "": sidecar
 
 	UploadCompacted bool   // also upload blocks above level 1
-	AllowOutOfOrder bool   // upload later blocks although one failed
-	SkipCorrupted   bool   // upload later blocks although a meta.json cannot be read
+	AllowOutOfOrder bool   // upload later blocks even if an earlier one failed
+	SkipCorrupted   bool   // upload later blocks even if a meta.json cannot be read
 	Hashes          bool   // write the SHA-256 of each file to meta.json
 	StateFile       string // its name in Dir; "": thanos.shipper.json
 	Concurrency     int    // segments uploaded concurrently; 0: 1
@@ -119,14 +119,14 @@ func (s *Shipper) Status() ShipStatus {
 	return s.status
 }
 
-// Expect finds the blocks that wait for upload. It is called before the database opens, which
-// deletes blocks beyond the retention: those that were not shipped are counted as lost by
-// the first sync. It sends no request.
+// Expect finds the blocks that wait for upload. It must be called before the database opens,
+// which deletes blocks that are older than the retention time. The first sync counts those
+// that were not shipped as lost. Expect sends no request.
 func (s *Shipper) Expect() {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
 	r := &syncRun{Shipper: s}
-	// The first sync returns what cannot be read.
+	// Errors are ignored: the first sync returns them.
 	var err error
 	if r.known, err = readState(filepath.Join(s.opts.Dir, s.opts.StateFile)); err != nil {
 		return
@@ -209,7 +209,7 @@ type syncRun struct {
 	labels    labels.Labels
 	shipped   []ulid.ULID // blocks of the folder in the bucket
 	known     []ulid.ULID // blocks in the state file
-	others    []blockMeta // of the bucket; read for the first compacted block
+	others    []blockMeta // blocks in the bucket; listed for the first compacted block
 	listed    bool
 	waiting   int
 	uploaded  int
@@ -260,7 +260,7 @@ func (r *syncRun) run(ctx context.Context) error {
 		}
 		r.shipped = append(r.shipped, m.id)
 		if !slices.Contains(r.known, m.id) {
-			// Now, and not at the end, so that blocks in the bucket are not checked again.
+			// After each block, so that a restart does not check the uploaded blocks in the bucket again.
 			r.remember(statePath)
 		}
 	}
@@ -304,7 +304,7 @@ func (r *syncRun) remain(blocks []blockMeta) {
 	}
 }
 
-// remember writes the state file. If that fails, requests to the bucket are repeated.
+// remember writes the state file. If that fails, later syncs repeat requests to the bucket.
 func (r *syncRun) remember(path string) {
 	list := slices.Clone(r.shipped)
 	for _, id := range r.known {
@@ -333,8 +333,8 @@ func (r *syncRun) count(blocks []blockMeta) (n int) {
 	return n
 }
 
-// blocks lists the blocks of the folder by time, and the errors of unreadable ones. A block
-// that is deleted meanwhile is in neither.
+// blocks lists the blocks of the directory by time, and the errors of unreadable ones. A block
+// that is deleted during the call is in neither list.
 func (r *syncRun) blocks() (blocks []blockMeta, errs []error) {
 	blocks, err := listBlocks(r.opts.Dir, func(name string, err error) {
 		r.metrics.corrupted.Inc()
@@ -378,7 +378,7 @@ func listBlocks(dir string, unreadable func(name string, err error)) (blocks []b
 // ship uploads a block unless it is in the bucket.
 func (r *syncRun) ship(ctx context.Context, m blockMeta) error {
 	if slices.Contains(r.known, m.id) {
-		return nil // if it is gone, the compactor has compacted it
+		return nil // if it is no longer in the bucket, the compactor has replaced it
 	}
 	if whole, err := r.whole(ctx, m.id); err != nil || whole {
 		return err
@@ -418,7 +418,7 @@ func (r *syncRun) whole(ctx context.Context, id ulid.ULID) (bool, error) {
 		return false, err
 	}
 	if marked, err := r.bucket.Exists(ctx, path.Join(id.String(), deletionMark)); err != nil || marked {
-		return marked, err // its files may be being deleted
+		return marked, err // some of its files may already be deleted
 	}
 	files := m.files
 	if len(files) == 0 {
@@ -453,7 +453,7 @@ func (r *syncRun) checkFile(ctx context.Context, id ulid.ULID, f blockFile) erro
 }
 
 // remoteMeta reads a block's meta.json from the bucket; nil if it does not exist. A body that
-// stalls ends with an error, as an upload does.
+// stalls is an error.
 func (r *syncRun) remoteMeta(ctx context.Context, id ulid.ULID) (*blockMeta, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.Stall, errStalled)
 	defer cancel()
@@ -484,8 +484,8 @@ func (r *syncRun) remoteMeta(ctx context.Context, id ulid.ULID) (*blockMeta, err
 	return &m, nil
 }
 
-// checkOverlap refuses a compacted block if the bucket has other blocks of the same time
-// range, most likely its sources.
+// checkOverlap returns ErrOverlap if the time range of a compacted block overlaps that of
+// another block in the bucket with the same external labels, which is most likely its source.
 func (r *syncRun) checkOverlap(ctx context.Context, m blockMeta) error {
 	if !r.listed {
 		err := r.bucket.Iter(ctx, "", func(name string) error {
@@ -516,8 +516,8 @@ func (r *syncRun) checkOverlap(ctx context.Context, m blockMeta) error {
 	return nil
 }
 
-// upload writes every file of a block to the bucket, whatever exists there, verifies the
-// objects, and writes meta.json last.
+// upload uploads every file of a block and replaces objects of an earlier attempt. It checks
+// the sizes of the objects and uploads meta.json last.
 func (r *syncRun) upload(ctx context.Context, id ulid.ULID) (bytesSent int64, err error) {
 	v, err := openView(filepath.Join(r.opts.Dir, id.String()))
 	if err != nil {

@@ -18,7 +18,7 @@ type heldBlock struct {
 	*block.Reader
 	path     string
 	refs     atomic.Int64
-	excluded bool // from compaction, which failed with it; guarded by tenant.flushMu
+	excluded bool // not compacted any more, because a compaction of it failed; guarded by tenant.flushMu
 }
 
 // Remote reports whether the block is read from the bucket.
@@ -32,7 +32,8 @@ func (b *heldBlock) release() error {
 	return b.Close()
 }
 
-// holds reports whether the block has rows of a profile, and a row of it with these labels.
+// holds reports whether the block has rows of a profile, and whether one of these rows has
+// these labels.
 func (b *heldBlock) holds(key block.Key, labels []byte) (profile, row bool) {
 	minNS, maxNS := b.Bounds()
 	if key.TimeNS < minNS || key.TimeNS > maxNS {
@@ -77,7 +78,7 @@ type View struct {
 	Lease    *Lease  // memory of the query, released by Close unless it is detached
 	held     []*heldBlock
 
-	indexBytes int64 // of the lease: indexes of remote blocks
+	indexBytes int64 // part of the lease that is for indexes of remote blocks
 }
 
 // Detach returns the lease, which the caller has to release.
@@ -88,8 +89,8 @@ func (v *View) Detach() *Lease {
 }
 
 // View opens the head and the blocks that have rows in a range, inclusive, in nanoseconds.
-// The view of an unknown tenant is empty. Blocks in the bucket that are not open after
-// half of ctx's time are left out with a warning.
+// The view of an unknown tenant is empty. A block in the bucket that is not open when
+// half of ctx's time has passed is omitted, with a warning.
 func (s *Store) View(ctx context.Context, tenant string, minNS, maxNS int64) (*View, error) {
 	t, err := s.tenant(tenant, false)
 	if err != nil {
@@ -102,7 +103,8 @@ func (s *Store) View(ctx context.Context, tenant string, minNS, maxNS int64) (*V
 		known, number, listErr := s.remotes.list(tenant)
 		v, disk := t.view(minNS, maxNS)
 		v.Lease = &Lease{store: s}
-		// A block removed from disk or added to the bucket meanwhile is in the next list.
+		// If the list has changed, a block may have moved from the disk to the bucket in between
+		// and be in neither.
 		if _, now, _ := s.remotes.list(tenant); now != number {
 			v.Close()
 			continue

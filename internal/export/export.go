@@ -123,7 +123,7 @@ func (o Options) Validate() error {
 	case o.Output == "":
 		fault(true, "no output")
 	case o.Format == "":
-		fault(true, "the format of %q is not known by its name; it is one of %s", o.Output, strings.Join(known, ", "))
+		fault(true, "the name %q does not imply a format: set one of %s", o.Output, strings.Join(known, ", "))
 	default:
 		fault(!slices.Contains(known, o.Format), "unknown format %q; it is one of %s", o.Format, strings.Join(known, ", "))
 	}
@@ -135,11 +135,11 @@ func (o Options) Validate() error {
 		fault(n < 0 || n > windowsMax, "more than %d windows of %s", windowsMax, o.Window)
 	}
 	if o.Format == Blocks {
-		fault(o.Output == Stdout, "blocks are a folder and cannot go to the standard output")
+		fault(o.Output == Stdout, "blocks cannot be written to the standard output")
 		fault(o.Window != blockLength, "the windows of blocks are 2h long, not %s", o.Window)
 	}
-	fault(o.SkipHistograms && o.Format != OpenMetrics, "only OpenMetrics has no native histograms: %s does not skip them", o.Format)
-	fault(o.Output == Stdout && o.Resume, "what went to the standard output cannot be resumed")
+	fault(o.SkipHistograms && o.Format != OpenMetrics, "native histograms are skipped for OpenMetrics only, not for %s", o.Format)
+	fault(o.Output == Stdout && o.Resume, "an export to the standard output cannot be resumed")
 	if len(errs) > 0 {
 		return fmt.Errorf("%w: %w", ErrOptions, errors.Join(errs...))
 	}
@@ -180,7 +180,7 @@ type Summary struct {
 	Samples      int64
 	BytesRead    int64 // encoded labels and chunks, of this run
 	BytesWritten int64 // size of the result
-	Left         int64 // staleness markers and skipped histograms
+	Left         int64 // samples that are not in the result: staleness markers and skipped histograms
 	Elapsed      time.Duration
 }
 
@@ -244,8 +244,8 @@ type run struct {
 	parquet  *parquetEncoder // reused for each part: its buffers are large
 }
 
-// toStdout writes all windows to one encoder. A window of which output was written cannot
-// be read again.
+// toStdout writes all windows to one encoder. A window cannot be read again once a part of it
+// was written.
 func (r *run) toStdout(ctx context.Context) error {
 	length := r.opts.Window
 	if r.opts.Format == OpenMetrics {
@@ -443,8 +443,8 @@ func (r *run) toFiles(ctx context.Context) error {
 	return nil
 }
 
-// checkOutput refuses an output of the wrong kind, and to mix blocks with other files. A file
-// is replaced when the export is complete.
+// checkOutput returns an error for an output of the wrong kind, and for blocks in a directory
+// with other files. An existing file is replaced once the export is complete.
 func (r *run) checkOutput() error {
 	info, err := os.Stat(r.opts.Output)
 	switch {

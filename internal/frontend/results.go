@@ -16,8 +16,8 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
-// RangeCache stores responses by key and time range. cache.Cache implements it through
-// an adapter of package role.
+// RangeCache stores responses by key and time range. Package bridge/resultscache implements it
+// on a cache.Cache.
 type RangeCache interface {
 	// Lookup returns the cached extents of key that overlap [startMS, endMS], sorted and
 	// without overlaps. A failure is a miss.
@@ -53,15 +53,15 @@ const (
 	// lookupConcurrency is the limit of concurrent lookups of one query. With a remote
 	// cache, a query then waits for a few round trips instead of one per interval.
 	lookupConcurrency = 16
-	// longerMax is how much longer than a missing interval one may be whose entry is used
-	// for it. A much longer one would be read for a small part of its points.
+	// longerMax is the maximum factor by which a cached interval may be longer than the missing
+	// interval that it serves. Most points of a much longer one would be read in vain.
 	longerMax = 8
 )
 
 // plan splits a range query and looks its intervals up in the cache. It doubles the
-// interval until the parts to fetch are at most Options.Parallelism. The intervals of
-// all lengths begin at multiples of theirs, so that each is within one of double length,
-// whose entry serves it, too.
+// interval until the parts to fetch are at most Options.Parallelism. Intervals of every length
+// begin at multiples of that length. So each is within one of double length, whose cache entry
+// serves it, too.
 func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.Traits, useCache bool) plan {
 	since := f.opts.Now()
 	cacheableMS := traits.LastImmutableStep(f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli(), q.lookback())
@@ -79,7 +79,7 @@ func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.
 	}
 	double := func() {
 		if interval > math.MaxInt64/2 || f.opts.Parallelism == 1 {
-			interval = 0 // no split: even of the longest intervals there may be two
+			interval = 0 // no split: a range may overlap two of the longest intervals
 		}
 		interval *= 2
 		intervals = split.Plan(r, interval)
@@ -132,8 +132,8 @@ func cacheKey(key string, part split.Part, interval time.Duration) string {
 	return fmt.Sprintf("%s|%d|%d|%d|%d", key, part.StepMS, part.StepOffset(), interval.Milliseconds(), part.Index)
 }
 
-// find looks up all intervals, and for those without any piece the longer ones that
-// contain them. It returns false if there are more gaps than Options.Parallelism; then
+// find looks up all intervals. For an interval without any piece it looks up the longer ones
+// that contain it. It returns false if there are more gaps than Options.Parallelism; then
 // some intervals may not have been looked up.
 func (l *lookups) find(ctx context.Context, intervals []split.Part, interval time.Duration) bool {
 	tooMany := int64(l.f.opts.Parallelism)
@@ -203,16 +203,16 @@ func missing(part split.Part, extents []Extent) int {
 	return len(part.Without(pieces))
 }
 
-// longerPart is an interval that is longer than those of the query, as far as the query
-// lacks it.
+// longerPart is an interval that is longer than those of the query, limited to the range that
+// the query lacks.
 type longerPart struct {
 	split.Part
 	interval time.Duration
 }
 
-// longer returns the longer intervals that contain intervals without any extent. Those
-// whose steps may all still change are not cached under any length. Without a fixed
-// interval each query has its own.
+// longer returns the longer intervals that contain intervals without any extent. An interval
+// whose steps may all still change is not cached, whatever its length. Without a fixed
+// interval the result is empty, because each query has intervals of its own.
 func (l *lookups) longer(intervals []split.Part, found [][]Extent, interval time.Duration) (longer []longerPart) {
 	if l.f.opts.Split.Interval == 0 || interval == 0 {
 		return nil
@@ -234,8 +234,8 @@ func (l *lookups) longer(intervals []split.Part, found [][]Extent, interval time
 	return longer
 }
 
-// add adds the part of an extent from the first to the last missing step within a range,
-// in place of the pieces in between. It releases the extent if no step is missing.
+// add adds an extent for the steps of a range from the first to the last missing one. It
+// replaces the pieces in between. If no step is missing it releases the extent.
 func (l *lookups) add(within split.Range, e Extent) {
 	within, ok := within.Clip(e.Bounds())
 	var gaps []split.Range

@@ -1,10 +1,10 @@
 // Package remotesend sends samples to the servers of the remote_write sections of
 // prometheus.yml.
 //
-// Samples are appended to the local storage. Once they are in its write-ahead log, one
-// queue of Prometheus' storage/remote for each section reads them from there and sends
-// them, so that a server that is down for a while gets them later, and neither memory nor
-// scraping depends on it. The package has no protocol of its own and decides no retries.
+// Samples are appended to the local storage. For each section a queue of Prometheus'
+// storage/remote reads them from the write-ahead log and sends them. A server that was down
+// gets them later; meanwhile it delays no scrape, and nothing is held in memory for it. The
+// package has no protocol of its own and decides no retries.
 package remotesend
 
 import (
@@ -32,7 +32,7 @@ type Options struct {
 	FlushDeadline     time.Duration // how long Close, and a reload, may wait for samples to be sent; 0: 1 minute
 	TypeAndUnitLabels bool          // the storage has __type__ and __unit__ labels
 
-	// Scraper returns the scrape manager, whose metadata is sent in the format 1.0.
+	// Scraper returns the scrape manager. Its metadata is sent with remote write 1.0.
 	Scraper func() *scrape.Manager
 }
 
@@ -44,7 +44,7 @@ const (
 	// readAllEvery the interval at which it looks.
 	readAllWait  = 5 * time.Second
 	readAllEvery = 20 * time.Millisecond
-	// skippedMetric counts the notifications that a queue did not take, since it was
+	// skippedMetric counts the notifications that a queue did not take because it was still
 	// reading.
 	skippedMetric = "prometheus_wal_watcher_notifications_skipped_total"
 )
@@ -62,7 +62,7 @@ type Sender struct {
 	notifier sync.WaitGroup
 
 	mu      sync.Mutex
-	applied *applied // nil if the queues may be those of no configuration
+	applied *applied // nil if the last configuration was applied in part or not at all
 	count   int      // of queues
 	closed  bool
 }
@@ -94,12 +94,12 @@ func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg registry) *Se
 	return s
 }
 
-// Notify implements wlog.WriteNotified. It does not wait: every commit calls it, and while
-// queues are stopped for a reload, for up to the flush deadline each, none can be notified.
+// Notify implements wlog.WriteNotified. It does not wait, since every commit calls it. While a
+// reload stops queues, for up to the flush deadline each, no queue can be notified.
 func (s *Sender) Notify() {
 	select {
 	case s.written <- struct{}{}:
-	default: // the queues read all that was written once they are notified
+	default: // one notification is enough: the queues then read everything that was written
 	}
 }
 
@@ -128,7 +128,7 @@ func (m manager) Get() (*scrape.Manager, error) {
 	return nil, errors.New("the scrape manager is not ready")
 }
 
-// secondary makes the appenders of the queues, which only count, a storage.
+// secondary is the queues as a storage. Their appenders only count samples.
 type secondary struct{ *remote.WriteStorage }
 
 var _ storage.Storage = secondary{}
@@ -141,18 +141,18 @@ func (secondary) ChunkQuerier(int64, int64) (storage.ChunkQuerier, error) {
 
 func (secondary) StartTime() (int64, error) { return 1<<63 - 1, nil }
 
-// Samples returns the local storage, whose appenders also tell the queues the rate and the
-// highest timestamp of the samples, by which they choose their number of shards. The caller
-// does not close it.
+// Samples returns the local storage. Its appenders also pass the rate and the highest
+// timestamp of the samples to the queues, which choose their number of shards by them. The
+// caller does not close it.
 func (s *Sender) Samples() storage.Storage { return s.samples }
 
-// Check returns the first error of the remote_write sections of a configuration, among
-// them unreadable files of certificates, without effect.
+// Check returns the first error of the remote_write sections of a configuration, such as an
+// unreadable certificate. It changes nothing.
 func Check(cfg *config.Config) error {
 	known := map[string]bool{}
 	for _, section := range cfg.RemoteWriteConfigs {
-		// By this text the queues tell sections apart. They find two that are equal in it
-		// only after they have given up a part of the queues that run.
+		// The queues identify a section by this text. They would detect that two are equal
+		// only after they have stopped some of the running queues.
 		text, err := yaml.Marshal(section)
 		if err != nil {
 			return fmt.Errorf("remote_write: section for %s: %w", section.URL.Redacted(), err)
@@ -177,8 +177,8 @@ func Check(cfg *config.Config) error {
 	return nil
 }
 
-// ApplyConfig starts the queues of new sections and stops those of sections that are gone,
-// for which it waits up to the flush deadline. A configuration that Check refuses changes
+// ApplyConfig starts the queues of new sections and stops those of removed sections. It waits
+// up to the flush deadline for each of these. A configuration that Check rejects changes
 // nothing.
 func (s *Sender) ApplyConfig(cfg *config.Config) error {
 	if err := Check(cfg); err != nil {
@@ -191,7 +191,7 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 	}
 	next := &applied{cfg.RemoteWriteConfigs, cfg.GlobalConfig.ExternalLabels}
 	if s.applied != nil && reflect.DeepEqual(s.applied, next) {
-		return nil // the clients of running queues are not replaced, which Prometheus does without a lock
+		return nil // Prometheus would replace the clients of running queues, without a lock
 	}
 	s.applied = nil
 	if err := s.queues.ApplyConfig(cfg); err != nil {
@@ -201,9 +201,9 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 	return nil
 }
 
-// Close lets the queues read the write-ahead log to its end, for a few seconds at most, and
-// stops them once they have sent it, or at the flush deadline. The storage must still be open, and nothing may append
-// to it any more.
+// Close waits until the queues have read the write-ahead log to its end, for a few seconds at
+// most. It stops them once they have sent everything, or at the flush deadline. The storage
+// must still be open, and nothing may append to it any more.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -226,7 +226,7 @@ func (s *Sender) Close() error {
 }
 
 // readAll returns once each queue has read the log to its end. A queue takes a notification
-// only while it does not read, and then reads to the end; one that takes two has therefore
+// only while it is not reading, and then reads to the end. So once it has taken two it has
 // read everything that was written before the first. Commits notify the queues, too, but a
 // queue that is just about to end its reading misses the notification and would read the
 // rest seconds later.

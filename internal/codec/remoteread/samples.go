@@ -17,8 +17,8 @@ import (
 // Values of 0 are encoded although proto3 would omit them. Prometheus does the same: an
 // omitted -0 would be read as 0, and the size of a series would depend on its values.
 
-// Between these timestamps, inclusive and in ms, every float takes FloatBytes: from 1971
-// to 2109.
+// A float whose timestamp is from FloatFromMS to FloatToMS, inclusive, takes FloatBytes. The
+// range is from 1971 to 2109.
 const (
 	FloatFromMS = 1 << 35
 	FloatToMS   = 1<<42 - 1
@@ -55,7 +55,7 @@ func MessageSize(size uint64) uint64 { return 1 + uint64(protowire.SizeVarint(si
 
 // DecodeFloat decodes the message of a float sample, without tag and length of its field.
 func DecodeFloat(src []byte) (timeMS int64, v float64, err error) {
-	// The encoding of all servers, except for values of 0, which some omit.
+	// All servers encode samples like this, except that some omit values of 0.
 	if len(src) > 10 && src[0] == 1<<3|wireFixed64 && src[9] == 2<<3|wireVarint {
 		if at, n := binary.Uvarint(src[10:]); n == len(src)-10 {
 			return int64(at), math.Float64frombits(binary.LittleEndian.Uint64(src[1:])), nil

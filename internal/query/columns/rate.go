@@ -36,8 +36,8 @@ type resets struct {
 // within returns the values before the resets of a window.
 func (r *resets) within(s span) []float64 { return r.before[r.upTo[s.from]:r.upTo[s.to-1]] }
 
-// find finds the resets of some points. It reports whether there are stale markers among the points: then
-// the result is of no use. Its loop has no branch that depends on the data.
+// find finds the resets of some points. It reports whether the points include stale markers; then the
+// resets must not be used. Its loop has no branch that depends on the data.
 func (r *resets) find(points []promql.FPoint) (stale bool) {
 	if len(r.upTo) < len(points) {
 		n := len(points) + len(points)/4
@@ -61,14 +61,14 @@ func (r *resets) find(points []promql.FPoint) (stale bool) {
 	return markers > 0
 }
 
-// extrapolation extends differences between the first and the last point of windows to the limits of the
-// windows. Most windows have the same number of points and the same distances as the one before, and so the
-// same quotients.
+// extrapolation extends the difference between the first and the last point of a window to the limits of the
+// window. It keeps the quotients of the previous window, because most windows have as many points at the
+// same distances.
 type extrapolation struct {
 	*windowNode
 	length, before, behind  int64 // of the points and of the gaps around them, in ms
 	intervals               int
-	sampled, toStart, toEnd float64 // the same, in seconds; the gaps as they are extended to
+	sampled, toStart, toEnd float64 // the same in seconds; the gaps are those that the difference is extended over
 	factor                  float64
 }
 
@@ -87,7 +87,7 @@ func (e *extrapolation) extend(result float64, points []promql.FPoint, s span) f
 	return result * e.factor
 }
 
-// measure computes what depends on the timestamps alone.
+// measure computes the quotients. They depend on the timestamps alone.
 func (e *extrapolation) measure() {
 	e.sampled = float64(e.length) / 1000
 	e.toStart, e.toEnd = float64(e.before)/1000, float64(e.behind)/1000

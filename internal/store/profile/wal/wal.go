@@ -1,14 +1,14 @@
 // Package wal is a log of records that survive a crash.
 //
 // Append writes frames of length, checksum and payload to the end of the newest segment and
-// returns once they are synced. Cut closes a segment, as does Append if it is long; Remove
+// returns once they are synced. Cut closes a segment, and so does Append if it is long. Remove
 // deletes closed ones. Open passes the records of the segments to a function, in order,
 // and then starts a new segment, so that nothing is written after the torn end that a
 // crash left. The package does not interpret records. A log has one writer.
 //
-// Unreadable data does not end Open: bytes that are not a record are skipped up to the next
-// record, a refused record is skipped, and both are copied to the folder aside with the
-// reason, and reported as Damage.
+// Unreadable data does not fail Open. Bytes that are not a record are skipped up to the next
+// record. A record that the function rejects is skipped. Both are copied to the directory
+// aside, with the reason, and reported as Damage.
 //
 //	segment   8 digits: records       record   u32 length | u32 CRC-32C of payload | payload
 //	aside/<segment>-<offset>.bytes    skipped bytes        .txt   reason
@@ -45,8 +45,8 @@ type Log struct {
 }
 
 // Open replays the segments after number through, in order, removes older ones and starts
-// a new one. The folder's parent must exist. The payload and its segment are borrowed by
-// replay. An error of replay sets the record aside, except that a StopError ends Open.
+// a new one. The directory's parent must exist. The payload and its segment are borrowed by
+// replay. If replay returns an error the record is set aside; a StopError ends Open.
 func Open(fs vfs.FS, dir string, through uint64, replay func(segment uint64, payload []byte) error) (*Log, []Damage, error) {
 	if err := vfs.MakeDir(fs, dir); err != nil {
 		return nil, nil, fmt.Errorf("log %s: %w", dir, err)
@@ -95,7 +95,7 @@ func segmentPath(dir string, n uint64) string { return filepath.Join(dir, fmt.Sp
 
 func (l *Log) path(n uint64) string { return segmentPath(l.dir, n) }
 
-// AppendFrame appends the frame of what fill appends.
+// AppendFrame appends a frame, whose payload is what fill appends.
 func AppendFrame(dst []byte, fill func([]byte) []byte) []byte {
 	from := len(dst)
 	dst = fill(append(dst, make([]byte, headerBytes)...))
@@ -105,8 +105,8 @@ func AppendFrame(dst []byte, fill func([]byte) []byte) []byte {
 	return dst
 }
 
-// begin starts the next segment. A segment whose name could not be synced is not used, nor
-// is its number.
+// begin starts the next segment. If the name of a segment cannot be synced, neither the
+// segment nor its number is used.
 func (l *Log) begin() error {
 	path := l.path(l.number + 1)
 	file, err := l.fs.Create(path)
@@ -149,7 +149,7 @@ func (l *Log) Append(frames []byte) error {
 		cut = l.file.Sync()
 	}
 	if cut != nil {
-		// Nothing more is written behind what may or may not be there.
+		// The segment may end in a part of the frames: nothing more is appended to it.
 		err = errors.Join(err, fmt.Errorf("log segment %s: cut back: %w", l.path(l.number), cut), l.file.Close())
 		l.file = nil
 	}
@@ -168,8 +168,8 @@ func (l *Log) next() error {
 	return nil
 }
 
-// Cut closes the segment, starts another and returns the number of the closed one:
-// all that has been appended is in it or before it.
+// Cut closes the segment, starts another and returns the number of the closed one.
+// All appended records are in it or in earlier ones.
 func (l *Log) Cut() (uint64, error) {
 	closed := l.number
 	if err := l.next(); err != nil {
@@ -193,7 +193,7 @@ func Remove(fs vfs.FS, dir string, through uint64) error {
 	return err
 }
 
-// Close closes the newest segment; the log stays.
+// Close closes the newest segment.
 func (l *Log) Close() error {
 	if l.file == nil {
 		return nil

@@ -20,7 +20,7 @@ func Expand(text string) (string, error) {
 		name := ref[2 : len(ref)-1]
 		value, ok := os.LookupEnv(name)
 		if !ok && unset == nil {
-			unset = fmt.Errorf("the environment has no %s", name)
+			unset = fmt.Errorf("environment variable %s is not set", name)
 		}
 		return value
 	})

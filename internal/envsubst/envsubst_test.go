@@ -8,7 +8,7 @@ func TestExpand_UnsetVariableIsAnError(t *testing.T) {
 	if err != nil || got != "a: x$(FERULA_B) $FERULA_A ${FERULA_A} $() $(" {
 		t.Errorf("%q, %v", got, err)
 	}
-	if _, err := Expand("$(FERULA_NOT_SET_1)"); err == nil || err.Error() != "the environment has no FERULA_NOT_SET_1" {
+	if _, err := Expand("$(FERULA_NOT_SET_1)"); err == nil || err.Error() != "environment variable FERULA_NOT_SET_1 is not set" {
 		t.Error(err)
 	}
 }

@@ -1,6 +1,6 @@
 // Package invariant contains assertions that detect bugs of ferula.
 //
-// Check panics if a condition is false that only a programming error can violate. Invalid
+// Check panics if its condition is false. Only a programming error may make it false: invalid
 // bytes from disk, network or users must return errors instead. Expensive checks are guarded
 // by Enabled, a constant that is true only with `-tags invariants`.
 package invariant

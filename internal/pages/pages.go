@@ -1,15 +1,15 @@
 // Package pages caches pages of immutable objects that are read by ranges, such as those
 // of a bucket.
 //
-// A Cache has one file of a fixed size, divided into slots of one page each, and mapped. A
-// page is read from its object into a slot; readers get slices of the mapping, so that the
-// kernel keeps in memory what is used often, and nothing of it is Go's heap. The number of
-// slots is the budget of all readers together: a Reader pins the pages whose slices it has
-// returned, pinned pages are not evicted, and a reader for whose page there is no slot
-// waits, then fails with ErrBudget. Concurrent readers of a missing page share one request.
-// Fetch reads ahead: it joins missing pages that are near each other into one request.
+// A Cache has one mapped file of a fixed size, divided into slots of one page each. A page is
+// read from its object into a slot, and readers get slices of the mapping. The kernel keeps
+// the pages in memory that are used often; none of them is on Go's heap. The slots are the
+// budget of all readers together. A Reader pins the pages whose slices it has returned, and
+// pinned pages are not evicted. A reader that finds no slot waits, then fails with ErrBudget.
+// Concurrent readers of a missing page share one request. Fetch reads ahead: it joins missing
+// pages that are near each other into one request.
 //
-// It does not know what the bytes mean, and does not list objects.
+// The package does not interpret the bytes, and does not list objects.
 package pages
 
 import (
@@ -39,7 +39,7 @@ var (
 	ErrBudget = errors.New("all pages of the cache are in use")
 	// ErrShort is returned for bytes beyond the end of an object.
 	ErrShort = errors.New("object is shorter than expected")
-	// ErrStalled is returned for a request of which nothing arrives for too long.
+	// ErrStalled is returned for a request whose response stalls.
 	ErrStalled = errors.New("request has stalled")
 	// ErrClosed is returned by a closed cache.
 	ErrClosed = errors.New("page cache is closed")
@@ -54,12 +54,12 @@ type Source interface {
 type Options struct {
 	BytesMax int64         // of all pages; 0: 250 MiB
 	WaitMax  time.Duration // for a free page; 0: 30 s
-	GapBytes int64         // that are read to join two requests; 0: 512 KiB
+	GapBytes int64         // maximum gap between two ranges that are joined; 0: 512 KiB
 	RunBytes int64         // maximum of one request; 0: 32 MiB
 	Parallel int           // requests of one Fetch; 0: 4
 	Attempts int           // of one request; 0: 4
 	Pause    time.Duration // before the second attempt, doubled for each further one; 0: 100 ms
-	Stall    time.Duration // after which an attempt of which nothing arrives fails; 0: 1 min
+	Stall    time.Duration // timeout of an attempt that receives nothing; 0: 1 min
 	// Permanent reports errors after which a request is not repeated; nil: none.
 	Permanent func(error) bool
 	Metrics   *metrics.Set // may be nil
@@ -133,7 +133,7 @@ func Open(dir string, opts Options) (_ *Cache, err error) {
 	opts = opts.withDefaults()
 	n := opts.BytesMax / Bytes
 	path := filepath.Join(dir, "pages")
-	// Another process may still map the old file, which must not be truncated for it.
+	// The old file is not truncated: another process may still map it.
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return nil, err
 	}
@@ -146,7 +146,7 @@ func Open(dir string, opts Options) (_ *Cache, err error) {
 			_ = c.file.Close()
 		}
 	}()
-	// Without room on the disk the process ends here and not at some later write.
+	// A full disk is an error here. Later, a write to the mapping would kill the process.
 	if err := fileutil.Preallocate(c.file, n*Bytes, true); err != nil {
 		return nil, fmt.Errorf("reserve %d bytes for %s: %w", n*Bytes, path, err)
 	}
@@ -257,7 +257,7 @@ func (c *Cache) reserve(key uint64, size int) (slotNumber int32) {
 	return i
 }
 
-// loaded ends the reading of a page. Without an error anyone may use it.
+// loaded completes the read of a page. Without an error every reader may use it.
 func (c *Cache) loaded(i int32, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

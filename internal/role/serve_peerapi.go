@@ -15,8 +15,8 @@ import (
 	"github.com/ferula-io/ferula/internal/process"
 )
 
-// PeerAPIOptions configure the endpoints that Prometheus' own package serves, and the
-// reloads by themselves.
+// PeerAPIOptions configure the endpoints that Prometheus' own package serves, and automatic
+// reloads.
 type PeerAPIOptions struct {
 	Admin          bool // the endpoints that delete and copy data
 	Search         bool
@@ -28,8 +28,8 @@ type PeerAPIOptions struct {
 	OTLPOptions remotewrite.OTLPOptions
 }
 
-// notices are the notifications of this server, and what ends their subscriptions at
-// shutdown.
+// notices holds the notifications of this server, and the context that ends their
+// subscriptions at shutdown.
 type notices struct {
 	*notifications.Notifications
 	ctx  context.Context
@@ -48,13 +48,13 @@ func (s *Serve) newNotices() *notices {
 	return n
 }
 
-// stopping notifies of the shutdown and ends the subscriptions, which would delay it.
+// stopping notifies subscribers of the shutdown and ends their requests, which would delay it.
 func (n *notices) stopping() {
 	n.AddNotification(notifications.ShuttingDown)
 	n.stop()
 }
 
-// reloaded notifies of a configuration that was refused.
+// reloaded notifies subscribers of a rejected configuration.
 func (n *notices) reloaded(err error) {
 	if err != nil {
 		n.AddNotification(notifications.ConfigurationUnsuccessful)

@@ -6,9 +6,9 @@
 //
 // It appends names and values to a buffer, and compares, merges and iterates encoded
 // sets without decoding them into objects. A set is sorted by name and has no name
-// twice, as in the storage. Validate checks this for bytes from a wire. Of the encodings
-// that protobuf allows one is valid: lengths in as few bytes as possible, the name
-// before the value, each once. Only an empty value may be omitted, as some peers do.
+// twice, as in the storage. Validate checks this for bytes from a wire. Protobuf allows
+// several encodings of a label; one of them is valid: lengths in as few bytes as possible, the
+// name before the value, each once. Only an empty value may be omitted, as some peers do.
 // Inside ferula series have encoded sets. Labels decodes one into labels.Labels where
 // PromQL needs it.
 package labelenc
@@ -132,7 +132,7 @@ func Compare(a, b []byte) int {
 		if same == len(a) && same == len(b) {
 			return 0
 		}
-		// Labels that end before the first differing byte are equal. Of these only the
+		// Labels that end before the first differing byte are equal. Only their
 		// lengths are read.
 		at := 0
 		labelA, restA, ok := cut(a)
@@ -290,8 +290,8 @@ func Labels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
 	return builder.Labels(), nil
 }
 
-// Overwrite decodes a set into to without an allocation: the labels are in the builder's own memory,
-// and valid until the builder overwrites others. Otherwise it does what Labels does. With an error to is empty.
+// Overwrite is Labels without an allocation: it decodes a set into to. The labels are in the builder's own
+// memory and valid until the next call of Overwrite with it. After an error to is empty.
 func Overwrite(to *labels.Labels, set []byte, builder *labels.ScratchBuilder) error {
 	*to = labels.EmptyLabels()
 	err := build(set, builder)

@@ -21,14 +21,14 @@ import (
 	"github.com/prometheus/prometheus/tsdb/wlog"
 )
 
-// head has the replayed logs of a database. Prometheus opens a head only together with
-// blocks, so it is the head of a folder created for it:
+// head is the replayed logs of a database. Prometheus opens a head only together with the
+// blocks of its directory, so a directory is created for it:
 //
 //	wal, wbl, chunks_head   links to those of the database; the last one is a copy if
 //	                        the database is on another file system
 //	ULID/                   an empty block that ends where the database's blocks end
 //
-// The empty block marks the samples that are in blocks already, for the replay.
+// The replay skips samples before the end of the empty block: the blocks have them.
 type head struct {
 	dir     string
 	db      *tsdb.DBReadOnly
@@ -80,9 +80,9 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 	return h, err
 }
 
-// copyFolder copies the files of a folder. One that vanishes meanwhile was truncated: its
-// samples are in a block.
-func copyFolder(from, to string) error {
+// copyDirectory copies the files of a directory. A file that vanishes during the call was
+// truncated: its samples are in a block.
+func copyDirectory(from, to string) error {
 	if err := os.Mkdir(to, 0o777); err != nil {
 		return err
 	}

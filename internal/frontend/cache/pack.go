@@ -24,7 +24,8 @@ import (
 // each with a search, a copy and a literal; here they cost nothing. The sixteen
 // characters of a nibble are consecutive in ASCII, and the two halves of a number share
 // the bytes, so sixteen characters are unpacked from a word with a shift, two masks and
-// two additions. Neighbours in one byte would take three rounds of shifts for eight.
+// two additions. If neighbouring characters shared a byte, eight of them would take three rounds of
+// shifts.
 const (
 	valueMax     = 32      // longest number in a run
 	timeMax      = 24      // longest `[time,"`

@@ -1,8 +1,8 @@
-// Package grpcclient has the metrics of gRPC calls that a process sends, under the names of
-// go-grpc-middleware that dashboards of Thanos know.
+// Package grpcclient counts and times the gRPC calls that a process sends. The metrics have
+// the names of go-grpc-middleware, which dashboards of Thanos query.
 //
-// A call is counted when it begins and once when it ends: with the status that was received, or
-// as Canceled if its caller gave it up.
+// A call is counted when it begins and once when it ends: with the received status, or as
+// Canceled if its caller canceled it.
 package grpcclient
 
 import (
@@ -84,7 +84,7 @@ func (m *Metrics) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.
 		c.ended(err)
 		return nil, err
 	}
-	// A caller that does not read to the end ends its context.
+	// A caller that stops reading before the end cancels its context.
 	stop := context.AfterFunc(ctx, func() { c.ended(status.FromContextError(ctx.Err()).Err()) })
 	return &countedStream{ClientStream: stream, call: c, stop: stop}, nil
 }

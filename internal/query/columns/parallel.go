@@ -16,8 +16,8 @@ import (
 const (
 	// seriesAlone is the number of series that a selection reads before it uses workers.
 	seriesAlone = 32
-	// A batch has no more series than these, nor more encoded samples and steps unless it has
-	// one series only. 256 KiB stay in the cache of a core until they are decoded.
+	// Limits of a batch: series, bytes of encoded samples, and steps of all series. A single
+	// series may exceed the last two. 256 KiB stay in the cache of a core until they are decoded.
 	batchSeries = 64
 	batchBytes  = 256 << 10
 	batchSteps  = 32 << 10
@@ -62,7 +62,8 @@ type seriesBatch struct {
 // batchEnds are the ends of a series' labels and chunks.
 type batchEnds struct{ labels, chunks int }
 
-// read keeps series of a set until the batch is full or the set ends, which it does once.
+// read keeps series of a set until the batch is full or the set ends. It returns false if there
+// was no series.
 func (b *seriesBatch) read(ev *evaluation, set batchSource) bool {
 	b.labels, b.chunks, b.data, b.ends, b.floats, b.size, b.bytes = b.labels[:0], b.chunks[:0], b.data[:0], b.ends[:0], b.floats[:0], 0, 0
 	most := min(ev.engine.together, max(1, batchSteps/ev.steps))
@@ -73,7 +74,7 @@ func (b *seriesBatch) read(ev *evaluation, set batchSource) bool {
 	return b.size > 0
 }
 
-// keep copies the series, which is valid until next, but for mapped chunks.
+// keep copies the series, which is valid until next. Mapped chunks are not copied.
 func (s *rawSet) keep(b *seriesBatch) {
 	b.labels = append(b.labels, s.set.Labels()...)
 	for _, c := range s.set.Chunks() {
@@ -136,7 +137,7 @@ func (b *seriesBatch) computeAll(ev *evaluation, mint, maxt int64) {
 	}
 }
 
-// eachParallel does work for the rest of a set, with the help of the workers that are free.
+// eachParallel does work for the rest of a set, on this goroutine and on free workers.
 func (s *selector) eachParallel(ev *evaluation, set batchSource, work perSeries) error {
 	err := ordered.Run(ev.engine.opts.Workers, ordered.Stage[*seriesBatch]{
 		New: func() *seriesBatch {
@@ -170,7 +171,7 @@ func (s *selector) eachParallel(ev *evaluation, set batchSource, work perSeries)
 		},
 	})
 	if err == nil {
-		err = contextError(ev.ctx) // it may have ended the reading
+		err = contextError(ev.ctx) // the context may have ended the read
 	}
 	return err
 }

@@ -20,8 +20,9 @@ const (
 	aheadSeries    = 1024 // of one page
 )
 
-// readAheadSet is a set that a goroutine reads some pages ahead of the consumer. Labels and chunks
-// are in the consumer's current page, which is reused after it.
+// readAheadSet is a set that a goroutine reads some pages ahead of the consumer. The labels and
+// chunks of the current series are in the consumer's page, which is reused when the consumer
+// takes the next one.
 type readAheadSet struct {
 	pages chan *page // in order; closed at the end
 	free  chan *page

@@ -37,7 +37,7 @@ type selection struct {
 	results   []profiles.Series
 	points    []profiles.Point
 	exemplars []profiles.Exemplar
-	sets      [][]byte // common to several series, with the numbers that follow those of series
+	sets      [][]byte // common to several series; their numbers follow those of the series
 }
 
 type group struct {
@@ -314,8 +314,8 @@ func (s *selection) pointsOf(g int, startMS int64, req *profiles.SeriesRequest) 
 	}
 }
 
-// exemplarsOf appends the exemplars of a group's points. If a source fails they are fewer:
-// another pass follows.
+// exemplarsOf appends the exemplars of a group's points. If a source fails some are
+// missing; another pass follows.
 func (s *selection) exemplarsOf(ctx context.Context, p *pass, g int) error {
 	accumulators := s.scan.Group(g)
 	for i := range accumulators {

@@ -8,8 +8,8 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 )
 
-// SplitsMax is the number of series that the labels of a profile's samples make of it. Samples
-// with further label sets have the labels of the profile.
+// SplitsMax is the maximum number of series into which the labels of its samples split a
+// profile. Samples with further label sets get the labels of the profile.
 const SplitsMax = 128
 
 // Labels of samples that identify one request. They are never labels of a series.
@@ -19,14 +19,15 @@ const (
 	SampleTraceID   = "trace_id"
 )
 
-// Span is a span of a trace. The zero ID is none, the zero trace is unknown.
+// Span is a span of a trace. A zero ID means no span, a zero trace an unknown one.
 type Span struct {
 	ID    uint64
 	Trace TraceID
 }
 
-// Splitter groups the samples of a profile by their text labels, less those that identify one
-// request, those with two underscores in front, and those in Drop. Its memory is reused.
+// Splitter groups the samples of a profile by their text labels. It ignores labels that
+// identify one request, labels that begin with two underscores, and those in Drop. Its memory
+// is reused.
 type Splitter struct {
 	Drop map[string]bool // names of further labels to drop; may be shared
 
@@ -71,7 +72,7 @@ func (s *Splitter) Split(plain []byte, p *pprof.Profile) {
 	}
 }
 
-// set returns the number of the set that the encoded labels make.
+// set returns the number of the set of the encoded labels.
 func (s *Splitter) set(plain []byte) int {
 	if len(s.encoded) == 0 {
 		return 0

@@ -18,14 +18,14 @@ import (
 // one begins.
 type batch struct {
 	labels  []byte
-	numbers []uint64 // of the labels: number of the name's symbol above that of the value's
+	numbers []uint64 // by label: symbol number of the name << 32 | symbol number of the value
 	chunks  []place
 	entries []parts
 	last    bool // no series follow
 	err     error
 }
 
-// parts is where a series ends in the lists of its batch.
+// parts are the ends of one series in the lists of its batch.
 type parts struct{ labels, numbers, chunks int }
 
 // place is a chunk in the bucket.
@@ -38,7 +38,7 @@ const (
 	seriesAlign    = 16
 	seriesMin      = 32 // series of the first batch
 	seriesMax      = 1024
-	labelsBytes    = 128 << 10 // of a batch, about; as much for its chunks' places
+	labelsBytes    = 128 << 10 // approximate bytes of the labels of a batch; the places of its chunks take as much
 	placeBytes     = 24
 	entryMax       = 16 << 20
 	seriesLabels   = 1 << 20 // bytes of the labels of one series: they repeat symbols of any length

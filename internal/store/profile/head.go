@@ -111,8 +111,8 @@ func (h *head) size() int {
 	return h.bytes + h.symbols.Bytes() + h.spans.Bytes()
 }
 
-// apply adds a profile. older reports whether a block has rows of it, and whether it has a
-// row with these labels. A row that exists already is not added again.
+// apply adds a profile. older reports whether a block has rows of it, and whether one of
+// these rows has these labels. A row that exists already is not added again.
 func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.Key, labels []byte) (profile, row bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -254,7 +254,7 @@ func (h *head) gather(p *pprof.Profile, part, t int) (total int64, some bool) {
 	return total, len(kept) > 0
 }
 
-// spansMax is the number of spans of one row. Samples of further ones count for none.
+// spansMax is the number of spans of one row. Samples of further spans belong to none.
 const spansMax = 4096
 
 // addSpans adds the spans of the last row: the samples of a part, with values of type t.

@@ -30,8 +30,8 @@ type Accumulator struct {
 	ExemplarTime  int64
 }
 
-// Values of Accumulator.exemplar; greater ones are the series of the exemplar's only row, plus
-// ofOneRow.
+// Values of Accumulator.exemplar. From ofOneRow on, it is ofOneRow plus the series of the only
+// row of the exemplar's profile.
 const (
 	ofRows   = 1 // its profile may have several rows
 	ofOneRow = 2
@@ -50,8 +50,8 @@ type Steps struct {
 }
 
 // Scan sums rows by group and step and, if Exemplars is set, finds the profile with the
-// greatest value of each sum. Sources are added one by one, each with the group of every
-// one of its series.
+// greatest value of each sum. Sources are added one by one, each with the groups of its
+// series.
 type Scan struct {
 	Steps           Steps
 	Exemplars       bool
@@ -72,7 +72,7 @@ type Scan struct {
 	sampled        bool // rows without counted samples are skipped, so a profile's rows are those listed
 }
 
-// columnCache caches the columns of a source that were read last: of one source exemplars are
+// columnCache caches the columns of a source that were read last. Exemplars of one source are
 // mostly looked up in the order of their rows.
 type columnCache struct {
 	cols block.Columns
@@ -563,8 +563,8 @@ func (s *Scan) ID(at Locator) (profiles.ID, error) {
 	return profiles.ID(ids[16*(int(at.Row)-c.First):]), nil
 }
 
-// LookupExemplar looks up the exemplar of an accumulator. only reports that its profile has one
-// row, of that source and series; otherwise Rows finds its rows.
+// LookupExemplar looks up the exemplar of an accumulator. only reports whether its profile
+// has a single row, which is of that source and series; if not, Rows finds its rows.
 func (s *Scan) LookupExemplar(acc *Accumulator) (id profiles.ID, source int, series uint32, only bool, err error) {
 	at := acc.Exemplar
 	if id, err = s.ID(at); err != nil || at.Source == splitSource || !s.singleRow[at.Source] {

@@ -103,8 +103,8 @@ func (s *Store) readTenant(name string, known bool) (*tenant, error) {
 	return t, nil
 }
 
-// append waits until a push is synced. Once queued it does not return before, even if ctx is
-// done, because the borrowed memory is in use.
+// append returns once a push is synced. A queued push cannot be canceled: append waits for it
+// even if ctx is done, because the committer reads the borrowed memory.
 func (t *tenant) append(ctx context.Context, pushed []profiles.RawProfile) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -199,7 +199,7 @@ func (s *Store) releaseFrames(b []byte) {
 func (t *tenant) headLimitError() error {
 	if size := t.head.size(); int64(size) > t.store.budget.max/2 {
 		t.store.budget.relieve()
-		return fmt.Errorf("%w: %d bytes of profiles could not be written as a block yet", profiles.ErrUnavailable, size)
+		return fmt.Errorf("%w: %d bytes of profiles have not been written as a block yet", profiles.ErrUnavailable, size)
 	}
 	return nil
 }
@@ -214,8 +214,8 @@ func (t *tenant) apply(p *profiles.RawProfile) {
 // emptyHeadBytes is the size that a head without rows may have.
 const emptyHeadBytes = 1 << 20
 
-// dropIfEmpty replaces a head that has symbols only: those of pushes that were stored
-// already.
+// dropIfEmpty replaces a head that has symbols and no rows. Pushes that were stored already
+// leave such a head.
 func (t *tenant) dropIfEmpty() {
 	if t.head.rows() > 0 || t.head.size() < emptyHeadBytes {
 		return
@@ -272,7 +272,7 @@ func (t *tenant) close(why error) error {
 }
 
 // older reports whether a block, or the head being flushed, has rows of a profile, and
-// whether it has a row with these labels. The lock prevents replacing blocks.
+// whether one of these rows has these labels. While it holds the lock no block is replaced.
 func (t *tenant) older(key block.Key, labels []byte) (profile, row bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

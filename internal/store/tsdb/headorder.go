@@ -27,7 +27,7 @@ type headOrder struct {
 	postings []storage.SeriesRef // as selected
 	sorted   bool                // by labels, else as selected
 	refs     []storage.SeriesRef
-	labels   []byte   // encoded sets one after another; nil: they would be too many
+	labels   []byte   // encoded sets one after another; nil: too large to be kept
 	ends     []uint32 // of each set in labels
 }
 
@@ -86,7 +86,7 @@ func (k *headOrders) keep(o *headOrder) {
 }
 
 // order returns the series that match, sorted by labels or as the postings are. missing
-// reports that the postings have series that are not found.
+// reports whether the head no longer has some of the series.
 func (h *rawHead) order(ctx context.Context, sorted bool, matchers []*labels.Matcher) (_ *headOrder, missing bool, err error) {
 	p, err := tsdb.PostingsForMatchers(ctx, h.index, slices.Clone(matchers)...) // it sorts them
 	if err != nil {

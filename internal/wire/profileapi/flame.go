@@ -27,7 +27,7 @@ type flameNode struct {
 	byName   map[string]*flameNode // set when there are many children
 }
 
-// fewChildren is up to how many children are searched without a map.
+// fewChildren is the maximum number of children that are searched without a map.
 const fewChildren = 16
 
 func (f *flameNode) child(name string) *flameNode {
@@ -85,14 +85,15 @@ func overlay(root *flameNode, flame *profilepb.Flame, side int) {
 	}
 }
 
-// diffNodesMax is the number of nodes that each side of a diff has before both are merged and
-// cut: a function near the limit of one side must not look as if it were new.
+// diffNodesMax is the limit of nodes of each side of a diff before both are merged and cut. It
+// is high, so that a function near the limit of one side does not look new.
 const diffNodesMax = 1 << 18
 
-// otherName is the name of what was cut.
+// otherName is the name of nodes that replace those that were cut.
 const otherName = "other"
 
-// cut merges the nodes beyond the nodesMax greatest by both totals with their siblings.
+// cut keeps the nodesMax nodes whose totals of both sides are the greatest. It merges each
+// other node with its siblings.
 func (f *flameNode) cut(nodesMax int) {
 	var totals []int64
 	for stack := []*flameNode{f}; len(stack) > 0; {
@@ -155,8 +156,8 @@ func Tree(flame *profilepb.Flame) []byte {
 	return b
 }
 
-// Diff merges two flame graphs, either of which may be nil, and keeps the greatest nodes; 0:
-// all.
+// Diff merges two flame graphs, either of which may be nil. It keeps the nodesMax greatest
+// nodes; 0: all.
 func Diff(left, right *profilepb.Flame, nodesMax int) *profilepb.DiffEncoder {
 	var top flameNode
 	diff := &profilepb.DiffEncoder{}

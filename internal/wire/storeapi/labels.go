@@ -27,7 +27,7 @@ func (s *Server) labelNames(ctx context.Context, in *pb.LabelNamesRequest) (*pb.
 	if err != nil {
 		return nil, err
 	}
-	if len(names) > 0 { // the buffer holds a batch with symbols
+	if len(names) > 0 { // without series there are no external labels either
 		external.Range(func(l labels.Label) { names = append(names, l.Name) })
 		slices.Sort(names)
 		names = slices.Compact(names)

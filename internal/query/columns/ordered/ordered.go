@@ -1,10 +1,10 @@
 // Package ordered reads batches one after the other, computes them on several goroutines,
 // and hands them over in the order in which they were read.
 //
-// Who runs a Stage reads, computes and consumes on its own goroutine, and needs no other:
-// workers only take batches ahead of it. All stages of a process share them, so that many
-// stages at a time do not use more goroutines than one, and none ever waits for a worker.
-// A Fork is a whole stage, or several, that a worker runs for a caller who runs another.
+// Run reads, computes and consumes batches on the goroutine of its caller, and needs no other.
+// Workers only compute batches ahead of it. All stages of a process share the workers: many
+// concurrent stages use no more of them than one stage, and none ever waits for a worker.
+// A Fork is a whole stage, or several, that a worker runs for a caller that runs another.
 package ordered
 
 import "sync"
@@ -27,12 +27,12 @@ func (w *Workers) try() bool {
 	}
 }
 
-// Stage is a sequence of batches. Its functions get batches that New returned, again and again.
+// Stage is a sequence of batches. Batches that New returned are reused.
 type Stage[B any] struct {
 	// New returns an empty batch.
 	New func() B
 	// Read fills the next batch; it returns false if there is none. Its calls do not overlap,
-	// but are made by several goroutines.
+	// but may come from different goroutines.
 	Read func(B) bool
 	// Compute computes a batch. Several calls may run at the same time.
 	Compute func(B)
@@ -73,11 +73,11 @@ func (k *Fork) Wait() (panicked any) {
 
 func (k *Fork) free() { k.leave.Do(func() { <-k.workers.slots }) }
 
-// ahead is the number of batches, for each goroutine, that are read and not yet consumed.
+// ahead is the maximum number of batches per goroutine that are read and not yet consumed.
 const ahead = 2
 
 // Run runs a stage until all batches are consumed or Consume fails, whose error it returns.
-// No worker is busy with the stage afterwards. A panic of a function is one of Run.
+// No worker is busy with the stage afterwards. If a function panics, Run panics.
 func Run[B any](w *Workers, stage Stage[B]) error {
 	r := &run[B]{Stage: stage, workers: w, ring: make([]*slot[B], ahead*(1+cap(w.slots)))}
 	defer r.stop()
@@ -100,7 +100,7 @@ func Run[B any](w *Workers, stage Stage[B]) error {
 	}
 }
 
-// slot is a batch on its way.
+// slot is a batch between Read and Consume.
 type slot[B any] struct {
 	batch    B
 	done     chan struct{} // gets one value when the batch is computed
@@ -156,7 +156,7 @@ func (r *run[B]) compute(s *slot[B]) {
 	r.Compute(s.batch)
 }
 
-// spawn starts workers if there are any that are free, and batches for them.
+// spawn starts free workers while there are batches for them.
 func (r *run[B]) spawn() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

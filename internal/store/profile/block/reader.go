@@ -106,7 +106,7 @@ func (r *Reader) read(index []byte, rowsBytes uint64) (err error) {
 		return fmt.Errorf("meta: %w", err)
 	}
 	if r.meta.RowsBytes != rowsBytes {
-		return corruptf("%s has %d bytes want %d", RowsFile, rowsBytes, r.meta.RowsBytes)
+		return corruptf("%s has %d bytes, want %d", RowsFile, rowsBytes, r.meta.RowsBytes)
 	}
 	if r.types, r.series, err = decodeSeries(bytes.Clone(series)); err != nil {
 		return fmt.Errorf("series: %w", err)
@@ -562,7 +562,7 @@ func (l *lists) find(row int) (from, to int, err error) {
 	}
 	from, to = l.at, l.at+int(binary.LittleEndian.Uint32(l.counts[4*row:]))
 	if to > l.length {
-		return 0, 0, corruptf("it is longer than its page")
+		return 0, 0, corruptf("the list of row %d is longer than its page", row)
 	}
 	return from, to, nil
 }

@@ -17,7 +17,8 @@ const (
 	checkBytes  = 4 << 20 // size of the reads of a column whose checksum is verified
 )
 
-// HeadBytes of an index are enough for MetaOf, with more than a thousand parents.
+// HeadBytes is the length of the beginning of an index that MetaOf needs, even if the block has
+// a thousand parents.
 const HeadBytes = 64 << 10
 
 // MetaOf decodes a block's meta from the beginning of its index.
@@ -156,7 +157,7 @@ func (r *Reader) openParquet() (*parquet.File, error) {
 	case err != nil:
 		return nil, corruptf("%s: %v", RowsFile, err)
 	case len(file.RowGroups()) != len(r.chunks):
-		return nil, corruptf("%s has %d row groups want %d", RowsFile, len(file.RowGroups()), len(r.chunks))
+		return nil, corruptf("%s has %d row groups, want %d", RowsFile, len(file.RowGroups()), len(r.chunks))
 	}
 	return file, nil
 }

@@ -6,6 +6,8 @@ import (
 	"net/http"
 	"slices"
 	"strings"
+
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 // tenantBytesMax is the maximum length of a tenant's name.
@@ -39,11 +41,11 @@ func (t Tenants) Validate() error {
 	var errs []error
 	for _, header := range t.Headers {
 		if header == "" {
-			errs = append(errs, errors.New("limit: a tenant header without a name"))
+			errs = append(errs, hint.Invalid("query-frontend.org-id-header", errors.New("the name of the header is empty")))
 		}
 	}
 	if t.Default != "" {
-		errs = append(errs, CheckTenant(t.Default))
+		errs = append(errs, hint.Invalid("query-frontend.default-tenant-id", CheckTenant(t.Default)))
 	}
 	return errors.Join(errs...)
 }

@@ -10,6 +10,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 // Range is the steps of a range query: StartMS, StartMS+StepMS, ..., EndMS. EndMS is a
@@ -80,6 +82,13 @@ type Options struct {
 	HorizontalShards int           // number of parts of queries in between
 }
 
+// Flags of Thanos that set the options.
+const (
+	intervalFlag = "query-range.split-interval"
+	maxFlag      = "query-range.max-split-interval"
+	shardsFlag   = "query-range.horizontal-shards"
+)
+
 // Validate returns all faults of the options, joined.
 func (o Options) Validate() error {
 	var errs []error
@@ -88,16 +97,16 @@ func (o Options) Validate() error {
 		errs = append(errs, errors.New("split intervals and shards must not be negative"))
 	}
 	if dynamic && o.Interval != 0 {
-		errs = append(errs, errors.New("split queries interval and dynamic query split interval cannot be set at the same time"))
+		errs = append(errs, hint.Invalid(intervalFlag, errors.New("cannot be set together with --query-range.min-split-interval, --query-range.max-split-interval or --query-range.horizontal-shards")))
 	}
 	if dynamic && o.Interval == 0 {
 		if o.HorizontalShards < 2 {
-			errs = append(errs, errors.New("min horizontal shards should be greater than 1 when dynamic splitting is used"))
+			errs = append(errs, hint.Invalid(shardsFlag, errors.New("must be at least 2 if --query-range.min-split-interval or --query-range.max-split-interval is set")))
 		}
 		if o.MinInterval == 0 || o.MaxInterval == 0 {
-			errs = append(errs, errors.New("min and max split interval should be greater than 0 when dynamic splitting is used"))
+			errs = append(errs, hint.Invalid(maxFlag, errors.New("must be set together with --query-range.min-split-interval and --query-range.horizontal-shards")))
 		} else if o.MaxInterval < o.MinInterval {
-			errs = append(errs, errors.New("max split interval should be greater than min split interval"))
+			errs = append(errs, hint.Invalid(maxFlag, errors.New("must not be less than --query-range.min-split-interval")))
 		}
 	}
 	return errors.Join(errs...)

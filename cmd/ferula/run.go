@@ -14,8 +14,8 @@ type started struct {
 	commandLine []string // without secrets
 }
 
-// runRole runs a process that handles no SIGHUP: its flags are made into options, and build
-// makes it from those.
+// runRole runs a process that does not handle SIGHUP. options converts its flags, and build
+// creates the process from the options.
 func runRole[O any, R interface{ Run(context.Context) error }](
 	ctx context.Context, k *kong.Context, f processFlags, ignored ignoredFlags, options func() (O, error), build func(O, started) (R, error),
 ) error {

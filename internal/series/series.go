@@ -60,7 +60,7 @@ type Uncutter interface {
 }
 
 // Immutable is an optional interface of a Querier that knows whether its data can still change:
-// true if all its selections return the same.
+// it returns true if repeated selections return the same.
 type Immutable interface{ Immutable() bool }
 
 // Concurrent is an optional interface of a Querier: true if several goroutines may select and read

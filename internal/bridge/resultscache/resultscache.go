@@ -1,4 +1,4 @@
-// Package resultscache makes the query frontend's results cache of a cache backend: it
+// Package resultscache implements the query frontend's results cache on a cache backend. It
 // joins the extents of a cached response by splicing them.
 package resultscache
 

@@ -36,7 +36,7 @@ type Options struct {
 
 // Dialer returns the function that creates the client of an endpoint. A client
 // connects with its first call. A group balances calls over all addresses of its name.
-// What an endpoint configures itself replaces the options.
+// The configuration of an endpoint overrides the options.
 func (o Options) Dialer() (func(a fanout.Address) (fanout.Client, error), error) {
 	if _, err := o.credentials(); err != nil {
 		return nil, err

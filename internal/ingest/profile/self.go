@@ -165,8 +165,8 @@ func (s *Self) runStates(ctx context.Context) {
 	}
 }
 
-// state records and pushes a runtime profile. Cumulative values are the delta to the last
-// one.
+// state records and pushes a runtime profile. Cumulative values become the difference from
+// the previous one.
 func (s *Self) state(ctx context.Context, lookup, name string, since time.Time) error {
 	source := pprof.Lookup(lookup)
 	if source == nil {

@@ -163,7 +163,7 @@ func (v *vectorScalarNode) eval(ev *evaluation, sink func(*row) error) error {
 }
 
 // operand evaluates the scalar. If it is the right operand, Prometheus evaluates it after
-// the vector: its samples are counted in an account of their own.
+// the vector: its samples are counted separately.
 func (v *vectorScalarNode) operand(ev *evaluation) ([]float64, *account, error) {
 	if v.swap {
 		values, err := ev.scalar(v.scalar)

@@ -15,8 +15,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// openRaw opens the raw interface of a storage. It returns nil if there is none that has
-// the samples of the storage's own querier, in the same order.
+// openRaw opens the raw interface of a storage. It returns nil unless the raw interface
+// has the same samples as the storage's own querier, in the same order.
 func openRaw(ctx context.Context, from storage.Queryable, mint, maxt int64) (source, error) {
 	s, ok := from.(series.Source)
 	if !ok {
@@ -66,7 +66,7 @@ func (s *rawSet) labels() (labels.Labels, error) {
 	return metricOf(s.set.Labels(), &s.builder, s.lent)
 }
 
-// metricOf decodes labels. Those that are lent are the builder's, until it is used again.
+// metricOf decodes labels. Lent labels belong to the builder and are valid until it is used again.
 func metricOf(encoded []byte, builder *labels.ScratchBuilder, lent bool) (metric labels.Labels, err error) {
 	if lent {
 		err = labelenc.Overwrite(&metric, encoded, builder)
@@ -79,8 +79,8 @@ func (s *rawSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, 
 	return appendPoints(to, s.set.Chunks(), mint, maxt)
 }
 
-// within returns the points from mint to maxt. Prometheus' engine gets no others, and may use them: a
-// selector with @ that is evaluated at each step looks for samples behind its timestamp.
+// within returns the points from mint to maxt. Queriers of Prometheus return no others, and the engine relies
+// on that: a selector with @ that is evaluated at each step looks for samples after its timestamp.
 func within(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
 	for len(points) > 0 && points[0].T < mint {
 		points = points[1:]
@@ -91,7 +91,7 @@ func within(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
 	return points
 }
 
-// appendPoints appends the samples of chunks that have some from mint to maxt.
+// appendPoints appends the samples of the chunks that overlap mint to maxt.
 func appendPoints(to []promql.FPoint, chunks []series.Chunk, mint, maxt int64) ([]promql.FPoint, error) {
 	for _, c := range chunks {
 		if c.MaxMS < mint || c.MinMS > maxt {

@@ -21,7 +21,7 @@ type ProfileObjects struct {
 	Tenant      string
 	ID          ulid.ULID
 	Index, Rows io.ReaderAt
-	Spans       io.ReaderAt // not necessarily there
+	Spans       io.ReaderAt // may not exist
 	IndexBytes  int64
 	RowsBytes   int64
 }
@@ -62,8 +62,8 @@ type listed struct {
 }
 
 // Blocks lists the blocks of all tenants that have both files. A block that had the same
-// sizes twice is not looked up again. What a list has looked up before it failed is used
-// by the next one, so that a bucket of any size is listed in the end.
+// sizes twice is not looked up again. A list that fails keeps what it has looked up for
+// the next one, so that a bucket of any size is listed eventually.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,10 +117,10 @@ func (r *ProfileReader) folders(ctx context.Context) (all []listed, err error) {
 	return all, err
 }
 
-// lookAll looks up the files of all blocks, a few concurrently. After an error the others
-// have what was looked up before it.
-func (r *ProfileReader) lookAll(ctx context.Context, folders []listed) ([]*knownProfile, error) {
-	looked := make([]*knownProfile, len(folders))
+// lookAll looks up the files of all blocks, a few concurrently. If one fails, the results
+// of the earlier ones are kept.
+func (r *ProfileReader) lookAll(ctx context.Context, directories []listed) ([]*knownProfile, error) {
+	looked := make([]*knownProfile, len(directories))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(lookupsMax)
 	for i := range folders {
@@ -157,8 +157,8 @@ func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, e
 	return k, nil
 }
 
-// DeleteProfile deletes a block from the bucket. Its index is deleted first, so that what
-// is left after a failure is not a block any more. A file that does not exist is no error.
+// DeleteProfile deletes a block from the bucket. Its index is deleted first: without it the
+// files that a failure leaves are not listed as a block. A file that does not exist is no error.
 func DeleteProfile(ctx context.Context, from objstore.Bucket, tenant string, id ulid.ULID) error {
 	folder := ProfileBlock(profiles.TenantFolder(tenant), id)
 	for _, file := range []string{indexFile, spansFile, profileFiles[0]} {

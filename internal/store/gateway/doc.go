@@ -1,4 +1,4 @@
-// Package gateway reads series of blocks in a bucket where they lie.
+// Package gateway reads the series of blocks directly from a bucket.
 //
 // A Store lists blocks (package metas) and keeps them by external labels and resolution.
 // Select chooses the blocks of a time range as Thanos does, and returns a Selection: a

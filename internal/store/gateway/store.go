@@ -201,7 +201,7 @@ func (s *Store) tidyHeaders(found map[ulid.ULID]*metas.Meta) {
 	}
 }
 
-// Sweep unmaps the headers of idle blocks. It is called from time to time.
+// Sweep unmaps the headers of idle blocks. It must be called periodically.
 func (s *Store) Sweep(now time.Time) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -227,7 +227,7 @@ type Span struct {
 	MinMS, MaxMS int64 // MaxMS is exclusive
 }
 
-// Spans returns the external labels of all blocks, and what they cover, sorted by labels.
+// Spans returns the time ranges that the blocks cover, by external labels, sorted by labels.
 func (s *Store) Spans() (sets []labels.Labels, spans []Span) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -22,9 +22,9 @@ import (
 // errChanged is returned when the second pass finds other series than the first.
 var errChanged = errors.New("series changed while they were read")
 
-// measuredSeries is what the first pass found of a series. In the head, series and
-// samples may be added before the second pass, which returns only what was measured. A sample
-// that was added before the last one would take its place, which the last timestamp shows.
+// measuredSeries is what the first pass found of a series. The head may get series and samples
+// before the second pass, which sends only what was measured. lastMS detects a late sample
+// that was inserted before the last one and would be sent instead of it.
 type measuredSeries struct {
 	hash    uint64 // of the labels
 	lastMS  int64  // timestamp of the last sample
@@ -42,9 +42,9 @@ type samplesQuery struct {
 }
 
 // samples responds with one snappy block that holds one message. Protobuf writes
-// every length before the value, so the series are read twice with one querier: for
-// their sizes first, for which the headers of float chunks suffice, and then for their
-// samples.
+// every length before the value, so the series are read twice with one querier. The
+// first pass computes their sizes, for which the headers of float chunks suffice. The second
+// one sends their samples.
 func (s *Server) samples(ctx context.Context, queries []query, out *responseWriter) (err error) {
 	reading := make([]samplesQuery, len(queries))
 	defer func() {
@@ -84,7 +84,7 @@ func (s *Server) samples(ctx context.Context, queries []query, out *responseWrit
 	return nil
 }
 
-// measure is the first pass. The queries before q take total bytes and measured series.
+// measure is the first pass. The queries before q have total bytes and measured series.
 func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, measured int, out *responseWriter) (err error) {
 	if q.querier, err = series.Open(ctx, s.from, q.mint, q.maxt); err != nil {
 		return err

@@ -22,7 +22,7 @@ type ListSource interface {
 	Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup, warnings []string, err error)
 	Targets(ctx context.Context, r TargetsRequest) (found Targets, warnings []string, err error)
 	// MetricMetadata returns the metadata of one metric, or of all if metric is empty; limit
-	// is the largest number of metrics of each store, -1 for all.
+	// is the maximum number of metrics of each store; -1: all.
 	MetricMetadata(ctx context.Context, metric string, limit int, abortOnPartial bool) (found map[string][]metadata.Metadata, warnings []string, err error)
 }
 

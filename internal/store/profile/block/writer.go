@@ -189,7 +189,7 @@ type Content struct {
 	Spans   *TraceSpans // nil: none
 }
 
-// Finish writes the rest and closes the files. The files and their names are synced then.
+// Finish writes the rest, syncs the files and their names, and closes the files.
 func (w *Writer) Finish(c *Content) error {
 	if err := w.flush(); err != nil {
 		return err
@@ -301,8 +301,8 @@ func (w *Writer) idOrder() []byte {
 	return dst
 }
 
-// findChunks returns the extents of each row group's columns: the only page of a column of
-// fixed width without its header, all pages of other columns.
+// findChunks returns the extents of each row group's columns. The extent of a column of fixed
+// width is its only page, without the header of the page. That of another column is all pages.
 func findChunks(b []byte) ([]chunk, error) {
 	file, err := parquet.OpenFile(bytes.NewReader(b), int64(len(b)))
 	if err != nil {
@@ -338,7 +338,7 @@ func findPlace(offsets parquet.OffsetIndex, fixed int) (extent, error) {
 		return extent{offset: uint64(first), size: uint64(end - first)}, nil
 	}
 	if n != 1 || end-first < int64(fixed) {
-		return extent{}, fmt.Errorf("it has %d pages of %d bytes", n, end-first)
+		return extent{}, fmt.Errorf("the column has %d pages of %d bytes", n, end-first)
 	}
 	return extent{offset: uint64(end) - uint64(fixed), size: uint64(fixed)}, nil
 }

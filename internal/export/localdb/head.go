@@ -57,7 +57,7 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 		}
 		link := os.Symlink
 		if name == "chunks_head" && !sameFileSystem(dir, h.dir) {
-			link = copyFolder // Prometheus links its files into a folder in h.dir
+			link = copyDirectory // Prometheus links its files into a folder in h.dir
 		}
 		if err := link(filepath.Join(dir, name), filepath.Join(h.dir, name)); err != nil {
 			return nil, err

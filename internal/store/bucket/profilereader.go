@@ -119,8 +119,8 @@ func (r *ProfileReader) folders(ctx context.Context) (all []listed, err error) {
 
 // lookAll looks up the files of all blocks, a few concurrently. If one fails, the results
 // of the earlier ones are kept.
-func (r *ProfileReader) lookAll(ctx context.Context, directories []listed) ([]*knownProfile, error) {
-	looked := make([]*knownProfile, len(directories))
+func (r *ProfileReader) lookAll(ctx context.Context, folders []listed) ([]*knownProfile, error) {
+	looked := make([]*knownProfile, len(folders))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(lookupsMax)
 	for i := range folders {

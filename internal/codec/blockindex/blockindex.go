@@ -1,7 +1,7 @@
 // Package blockindex decodes series entries of a block's index: the index of Prometheus'
-// TSDB, version 2. A caller gives the bytes of one entry, whose checksum it has verified,
-// and takes from them labels as numbers of symbols, and the metas of chunks. Decoders alias
-// their input and return no symbols: where those are is the caller's concern.
+// TSDB, version 2. The input is one entry, whose checksum the caller has verified. The
+// output is its labels, as numbers of symbols, and the metas of its chunks. Decoders alias
+// their input. The caller looks up the symbols.
 //
 //	entry   uvarint(len) | labels, chunks | crc32, 16-byte aligned
 //	labels  uvarint(count) (uvarint(name) uvarint(value))*   numbers of symbols
@@ -47,10 +47,10 @@ func (r *Varints) Varint() int64 {
 	return int64(v>>1) ^ -int64(v&1)
 }
 
-// Label reads the numbers of a label's symbols, as many times as there are labels.
+// Label reads the numbers of the next label's symbols. It may be called once for each label.
 func (r *Varints) Label() (name, value uint64) { return r.Uvarint(), r.Uvarint() }
 
-// LabelCount reads the number of labels. It is not more than the bytes that follow it.
+// LabelCount reads the number of labels, which is at most the number of bytes that follow.
 func (r *Varints) LabelCount() int { return int(min(r.Uvarint(), uint64(len(r.Src)))) }
 
 // SkipLabels reads the labels without using them.

@@ -155,8 +155,8 @@ type FunctionCost struct {
 }
 
 // FunctionsEncoder encodes the response of SelectFunctions: in protobuf field 1 repeated
-// {1 name, 2 self, 3 total}, field 2 the total of all stacks, field 3 how many functions there
-// are, of which Functions may hold the greatest.
+// {1 name, 2 self, 3 total}, field 2 the total of all stacks, field 3 the number of
+// functions. Functions may hold the greatest only.
 type FunctionsEncoder struct {
 	Functions []FunctionCost
 	Total     int64

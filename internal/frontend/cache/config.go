@@ -23,7 +23,7 @@ import (
 // --query-range.response-cache-config.
 type Config struct {
 	Type string // IN-MEMORY, MEMCACHED or REDIS
-	// TTL is Thanos' validity of a cache in memory, and expiration of the others.
+	// TTL is validity for a cache in memory, and expiration for the others.
 	TTL       time.Duration
 	Memory    MemoryOptions
 	Memcached MemcachedOptions
@@ -374,14 +374,14 @@ func negative(values map[string]int64) error {
 
 // inertKeys are honoured or accepted by Thanos and have no effect here.
 var inertKeys = map[string]string{
-	"max_get_multi_batch_size":  "parts are fetched one by one, ahead of their being read",
-	"get_multi_batch_size":      "parts are fetched one by one, ahead of their being read",
-	"max_set_multi_concurrency": "max_async_concurrency is what limits writes",
+	"max_get_multi_batch_size":  "parts are fetched one by one, before they are read",
+	"get_multi_batch_size":      "parts are fetched one by one, before they are read",
+	"max_set_multi_concurrency": "max_async_concurrency limits writes",
 	"set_multi_batch_size":      "parts are written one by one",
 	"cache_size":                "there is no second copy in the client",
 	"half_open_max_requests":    "one operation probes a store that failed",
-	"min_requests":              "failures in a row are counted",
-	"failure_percent":           "failures in a row are counted",
+	"min_requests":              "the circuit breaker counts consecutive failures",
+	"failure_percent":           "the circuit breaker counts consecutive failures",
 	"enabled":                   "the circuit breaker is always there",
 }
 
@@ -397,7 +397,7 @@ func (c *Config) inert(node *yaml.Node) []string {
 			case key.Value == "enabled" && c.breakerSet:
 				why = ""
 			case !c.breakerSet && (key.Value == "open_duration" || key.Value == "consecutive_failures"):
-				why = "without enabled: true the circuit breaker has its own"
+				why = "unless enabled is true the circuit breaker uses its own value"
 			}
 			if why != "" {
 				found = append(found, fmt.Sprintf("line %d: %s: %s", key.Line, key.Value, why))
@@ -407,7 +407,7 @@ func (c *Config) inert(node *yaml.Node) []string {
 	}
 	walk(node)
 	if c.memoryUnlimited {
-		found = append(found, fmt.Sprintf("max_size: nothing is unlimited here, it is %d MiB", c.Memory.BytesMax>>20))
+		found = append(found, fmt.Sprintf("max_size: no cache is unlimited, the limit is %d MiB", c.Memory.BytesMax>>20))
 	}
 	if c.memcachedAnySize {
 		found = append(found, "max_item_size: 0 is no limit, but parts are never larger than 512 KiB")

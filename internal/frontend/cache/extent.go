@@ -82,8 +82,8 @@ func (e Extent) Open(ctx context.Context) (io.ReadCloser, error) {
 	return newReader(ctx, &e), nil
 }
 
-// errNoSpace is an extent for which neither memory nor the disk has space.
-var errNoSpace = errors.New("no space to hold it")
+// errNoSpace is returned for an extent for which neither memory nor disk has space.
+var errNoSpace = errors.New("no space to hold the extent")
 
 // complete fetches the parts that are not fetched yet.
 func (e *Extent) complete(ctx context.Context) error {

@@ -81,7 +81,7 @@ func (k *call) nextBackoff() time.Duration {
 	return d/2 + time.Duration(k.client.opts.Jitter()*float64(d)/2)
 }
 
-// mayRepeat takes a retry and a token, or counts why the retry is refused.
+// mayRepeat takes a retry and a token, or counts why the retry is rejected.
 func (k *call) mayRepeat(wait time.Duration) bool {
 	forbidden := ""
 	deadline, bounded := k.ctx.Deadline()

@@ -31,7 +31,7 @@ type compiler struct {
 	repeated   map[parser.Expr]string
 	fused      map[*parser.AggregateExpr]*fusion
 	selectors  []selector // of the nodes so far
-	reason     string     // why the expression that was looked at last is not known
+	reason     string     // why the last examined expression is not known
 }
 
 func milliseconds(t time.Time) int64 { return t.UnixNano() / int64(time.Millisecond) }
@@ -377,7 +377,7 @@ func (c *compiler) steps(e *parser.Call) (node, bool) {
 	return n, true
 }
 
-// timestamp compiles timestamp(), which of a selector returns the timestamps of samples.
+// timestamp compiles timestamp(). Of a selector it returns the timestamps of the samples.
 func (c *compiler) timestamp(e *parser.Call) (node, bool) {
 	vs, ok := e.Args[0].(*parser.VectorSelector)
 	if !ok {

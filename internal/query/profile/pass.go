@@ -15,7 +15,7 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// pass is one reading of a view's sources. It collects the corrupt and unreadable sources, so
+// pass reads the sources of a view once. It collects the corrupt and unreadable sources, so
 // that one pass finds all of them.
 type pass struct {
 	sources []block.Source
@@ -133,7 +133,7 @@ func (p *pass) warnings(to []error) []error {
 	return to
 }
 
-// partial counts and logs a partial response, or refuses it.
+// partial counts and logs a partial response, or returns an error for it.
 func (e *Engine) partial(tenant string, warnings []error) ([]error, error) {
 	if len(warnings) == 0 {
 		return nil, nil

@@ -22,9 +22,9 @@ type Lease struct {
 	bytes int64
 }
 
-// Take adds bytes to the lease. It returns ErrLimit, and takes nothing, if they do not fit
-// into the store's memory, after it has dropped the symbols that no query uses. The lease of
-// a nil store has no limit.
+// Take adds bytes to the lease. If they do not fit into the store's memory, it drops the
+// symbols that no query uses. If they still do not fit, it takes nothing and returns ErrLimit.
+// The lease of a nil store has no limit.
 func (l *Lease) Take(bytes int64) error {
 	if l.store == nil || bytes <= 0 {
 		return nil
@@ -38,8 +38,8 @@ func (l *Lease) Take(bytes int64) error {
 		profiles.ErrLimit, bytes, l.bytes, s.budget.used.Load()+s.memory.leased.Load()+s.memory.symbols.Load(), s.memory.max, s.opts.Flags.Of("MemoryBytes"))
 }
 
-// Grow takes what a part of the query has grown by since known, its bytes before, and
-// returns its bytes now.
+// Grow takes the bytes by which a part of the query has grown: now is its present size, known
+// its size at the last call. It returns now.
 func (l *Lease) Grow(known, now int64) (int64, error) {
 	if now <= known {
 		return known, nil

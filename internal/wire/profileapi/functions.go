@@ -10,8 +10,8 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 )
 
-// selectFunctions returns what each function costs in whole stacks, however many nodes they
-// have: a flame graph that is cut has only a part of small functions. Its request is that of
+// selectFunctions returns the cost of each function over all stacks, without a limit of nodes:
+// a flame graph that is cut lacks a part of small functions. Its request is that of
 // SelectMergeStacktraces, whose max_nodes limits the functions here.
 func (s *Server) selectFunctions(ctx context.Context, tenant string, m *profilepb.SelectMergeStacktracesRequest) (*profilepb.FunctionsEncoder, error) {
 	if m.GetFormat() != profilepb.ProfileFormat_PROFILE_FORMAT_UNSPECIFIED {

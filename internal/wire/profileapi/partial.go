@@ -21,7 +21,7 @@ const (
 	warningBytesMax = 400 // of one warning
 )
 
-// requestContext collects what the handlers leave to the writer of the response.
+// requestContext collects what handlers pass to the writer of the response.
 type requestContext struct {
 	closers  []func() // called after the response is written
 	warnings []string

@@ -100,8 +100,8 @@ type looked struct {
 }
 
 // List lists the blocks. The first list uses the snapshot of an earlier process, if there is
-// one. It fails if the bucket cannot be listed, or stalls, or if any request fails other than
-// for a missing object: then it is not known which blocks to serve.
+// one. It fails if the bucket cannot be listed or stalls, and if a request fails for another
+// reason than a missing object, because it is then unknown which blocks to serve.
 func (l *Lister) List(ctx context.Context, now time.Time) (Result, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -179,7 +179,7 @@ func (l *Lister) forget() {
 }
 
 // each calls f for the blocks of the bucket. files has their meta.json and marks if all
-// objects are listed; nil if it is not known which there are.
+// objects are listed; nil: unknown.
 func (l *Lister) each(ctx context.Context, f func(id ulid.ULID, files map[string]bool) error) error {
 	if !l.opts.Recursive {
 		return l.from.Iter(ctx, "", func(name string) error {

@@ -63,14 +63,14 @@ func TestRun_ValueThatARoleRejectsNamesItsFlagAndExitsWithTwo(t *testing.T) {
 	dir := t.TempDir()
 	serve := []string{"serve", "--web.listen-address=127.0.0.1:0", "--grpc-address=", "--storage.tsdb.path=" + dir}
 	for want, args := range map[string][]string{
-		"--config.file: ":                 append(serve, "--config.file="+filepath.Join(dir, "none.yml")),
-		"--web.cors.origin: ":             append(serve, "--web.cors.origin=("),
+		"--config.file: ":                   append(serve, "--config.file="+filepath.Join(dir, "none.yml")),
+		"--web.cors.origin: ":               append(serve, "--web.cors.origin=("),
 		"--storage.tsdb.wal-segment-size: ": append(serve, "--storage.tsdb.wal-segment-size=1MB"),
-		"--profiles.config-file: ":        append(serve, "--profiles.config-file="+filepath.Join(dir, "none.yml")),
-		"--prometheus.url: ":              {"sidecar", "--prometheus.url=localhost:9090"},
-		"--tracing.config: ":              {"query", "--tracing.config=type: NONSENSE"},
-		"--objstore.config: ":             {"store", "--objstore.config=type: NONSENSE"},
-		"--query-range.split-interval: ":  {"query-frontend", "--query-range.split-interval=0s", "--query-range.response-cache-config=type: IN-MEMORY"},
+		"--profiles.config-file: ":          append(serve, "--profiles.config-file="+filepath.Join(dir, "none.yml")),
+		"--prometheus.url: ":                {"sidecar", "--prometheus.url=localhost:9090"},
+		"--tracing.config: ":                {"query", "--tracing.config=type: NONSENSE"},
+		"--objstore.config: ":               {"store", "--objstore.config=type: NONSENSE"},
+		"--query-range.split-interval: ":    {"query-frontend", "--query-range.split-interval=0s", "--query-range.response-cache-config=type: IN-MEMORY"},
 	} {
 		code, stderr := runCaptured(t, args)
 		if code != exitUsage || !strings.Contains(stderr, "ferula: error: "+want) {

@@ -128,13 +128,13 @@ func TestServe_InvalidConfigurationIsRefusedAtStart(t *testing.T) {
 		}
 	}
 	for name, change := range map[string]func(*role.ServeOptions){
-		"no such file":       func(o *role.ServeOptions) { o.ConfigFile = filepath.Join(dir, "none.yml") },
-		"listen on nonsense": func(o *role.ServeOptions) { o.Web.ListenAddress = "nonsense" },
-		"--web.cors.origin: ":    func(o *role.ServeOptions) { o.Web.CORSOrigin = "(" },
-		"--web.external-url: ":       func(o *role.ServeOptions) { o.Web.ExternalURL = `"http://x/"` },
-		"--query.max-samples: ":  func(o *role.ServeOptions) { o.Query.MaxSamples = -1 },
-		"--storage.tsdb.wal-segment-size: ":   func(o *role.ServeOptions) { o.Store.WALSegmentBytes = 1 },
-		"--storage.tsdb.retention.size: ":     func(o *role.ServeOptions) { o.Store.RetentionBytes = -1 },
+		"no such file":                      func(o *role.ServeOptions) { o.ConfigFile = filepath.Join(dir, "none.yml") },
+		"listen on nonsense":                func(o *role.ServeOptions) { o.Web.ListenAddress = "nonsense" },
+		"--web.cors.origin: ":               func(o *role.ServeOptions) { o.Web.CORSOrigin = "(" },
+		"--web.external-url: ":              func(o *role.ServeOptions) { o.Web.ExternalURL = `"http://x/"` },
+		"--query.max-samples: ":             func(o *role.ServeOptions) { o.Query.MaxSamples = -1 },
+		"--storage.tsdb.wal-segment-size: ": func(o *role.ServeOptions) { o.Store.WALSegmentBytes = 1 },
+		"--storage.tsdb.retention.size: ":   func(o *role.ServeOptions) { o.Store.RetentionBytes = -1 },
 	} {
 		err := newServe(t, change)
 		if err == nil || (name != "no such file" && !strings.Contains(err.Error(), name)) {

@@ -16,21 +16,21 @@ import (
 
 // Limits are the limits of one tenant. Zero values take the defaults.
 type Limits struct {
-	RateBytes       int           // decompressed bytes per second; 0: 32 MiB
-	BurstBytes      int           // burst of decompressed bytes; 0: twice the rate; DecompressedBytes at least
-	Series          int           // label sets stored within the last hour, with labels of samples; 0: 20,000
-	ProfileBytes    int           // size of one profile as sent; 0: 16 MiB
-	DecompressedBytes   int           // decompressed size of one profile; 0: 4 MiB
-	Symbols         int           // strings of one profile; 0: 500,000
-	Samples         int           // samples of one profile; 0: 16,000
-	Depth           int           // frames of one stack, deeper stacks are truncated at the leaf; 0: 1,000
-	Nodes           int           // nodes of the call tree of one profile; 0: 500,000
-	Labels          int           // labels of one series; 0: 30
-	LabelNameBytes  int           // 0: 1,024
-	LabelValueBytes int           // 0: 2,048
-	Age             time.Duration // maximum age of a profile's start time; 0: 1 h
-	Future          time.Duration // maximum of a start time in the future; 0: 10 min
-	Tenants         int           // number of tenants; 0: 1,000
+	RateBytes         int           // decompressed bytes per second; 0: 32 MiB
+	BurstBytes        int           // burst of decompressed bytes; 0: twice the rate; DecompressedBytes at least
+	Series            int           // label sets stored within the last hour, with labels of samples; 0: 20,000
+	ProfileBytes      int           // size of one profile as sent; 0: 16 MiB
+	DecompressedBytes int           // decompressed size of one profile; 0: 4 MiB
+	Symbols           int           // strings of one profile; 0: 500,000
+	Samples           int           // samples of one profile; 0: 16,000
+	Depth             int           // frames of one stack, deeper stacks are truncated at the leaf; 0: 1,000
+	Nodes             int           // nodes of the call tree of one profile; 0: 500,000
+	Labels            int           // labels of one series; 0: 30
+	LabelNameBytes    int           // 0: 1,024
+	LabelValueBytes   int           // 0: 2,048
+	Age               time.Duration // maximum age of a profile's start time; 0: 1 h
+	Future            time.Duration // maximum of a start time in the future; 0: 10 min
+	Tenants           int           // number of tenants; 0: 1,000
 
 	Flags hint.Flags // that raise the limits
 }

@@ -42,11 +42,11 @@ type tenant struct {
 	symbolsSwept time.Time // used by the maintainer only
 	broken       []error   // blocks that could not be opened; not changed after open
 
-	cuts        chan chan cut // to the committer
-	flushMu     sync.Mutex    // one flush, compaction or removal of blocks at a time
-	failedFlush *cut          // a closed head that is not written as a block yet; guarded by flushMu
+	cuts        chan chan cut    // to the committer
+	flushMu     sync.Mutex       // one flush, compaction or removal of blocks at a time
+	failedFlush *cut             // a closed head that is not written as a block yet; guarded by flushMu
 	compacting  failedCompaction // guarded by flushMu
-	ended       chan struct{} // closed when the committer returns
+	ended       chan struct{}    // closed when the committer returns
 
 	flushRetry, compactRetry retry
 }

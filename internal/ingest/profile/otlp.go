@@ -186,8 +186,8 @@ func (c *otlpConverter) add(g *otlpGroup, locations []int32, value int64) error 
 	slices.Reverse(c.stack)
 	g.encoder.LabelledSample(c.stack, c.labels, value)
 	after := g.encoder.Bytes()
-	if after > c.limits.InflatedBytes {
-		return fmt.Errorf("%w: more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.InflatedBytes, c.limits.Flags.Of("InflatedBytes"))
+	if after > c.limits.DecompressedBytes {
+		return fmt.Errorf("%w: more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.DecompressedBytes, c.limits.Flags.Of("DecompressedBytes"))
 	}
 	if c.left -= after - before; c.left < 0 {
 		return fmt.Errorf("%w: the profiles of the request have more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.BurstBytes, c.limits.Flags.Of("BurstBytes"))

@@ -203,7 +203,7 @@ func TestPushOTLP_StacksThatManySamplesShareDoNotFillMemory(t *testing.T) {
 			s.Values().FromRaw([]int64{1})
 		}
 	})
-	in, store := newIngester(t, Limits{InflatedBytes: 1 << 20, BurstBytes: 2 << 20, RateBytes: 1 << 20})
+	in, store := newIngester(t, Limits{DecompressedBytes: 1 << 20, BurstBytes: 2 << 20, RateBytes: 1 << 20})
 	_, _, err := pushOTLP(t, in, shared)
 	if !errors.Is(err, pprof.ErrLimit) || StatusOf(err) != http.StatusBadRequest || len(store.list()) != 0 {
 		t.Error(err)

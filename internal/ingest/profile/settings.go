@@ -20,15 +20,15 @@ import (
 // TenantLimits are the limits of a tenant that differ from those of the flags. Zero values take
 // those of the flags.
 type TenantLimits struct {
-	Rate         units.Base2Bytes `yaml:"rate"`  // inflated bytes per second
-	Burst        units.Base2Bytes `yaml:"burst"` // inflated bytes at once
-	Series       int              `yaml:"series"`
-	ProfileSize  units.Base2Bytes `yaml:"profile_size"`
-	InflatedSize units.Base2Bytes `yaml:"inflated_size"`
-	Symbols      int              `yaml:"symbols"`
-	Samples      int              `yaml:"samples"`
-	Nodes        int              `yaml:"nodes"`
-	Labels       int              `yaml:"labels"`
+	Rate             units.Base2Bytes `yaml:"rate"`  // decompressed bytes per second
+	Burst            units.Base2Bytes `yaml:"burst"` // decompressed bytes at once
+	Series           int              `yaml:"series"`
+	ProfileSize      units.Base2Bytes `yaml:"profile_size"`
+	DecompressedSize units.Base2Bytes `yaml:"decompressed_size"`
+	Symbols          int              `yaml:"symbols"`
+	Samples          int              `yaml:"samples"`
+	Nodes            int              `yaml:"nodes"`
+	Labels           int              `yaml:"labels"`
 }
 
 // over returns limits in which those of t are set.
@@ -47,12 +47,12 @@ func (t *TenantLimits) over(base Limits, tenant string) Limits {
 	set("BurstBytes", "burst", &base.BurstBytes, int(t.Burst))
 	set("Series", "series", &base.Series, t.Series)
 	set("ProfileBytes", "profile_size", &base.ProfileBytes, int(t.ProfileSize))
-	set("InflatedBytes", "inflated_size", &base.InflatedBytes, int(t.InflatedSize))
+	set("DecompressedBytes", "decompressed_size", &base.DecompressedBytes, int(t.DecompressedSize))
 	set("Symbols", "symbols", &base.Symbols, t.Symbols)
 	set("Samples", "samples", &base.Samples, t.Samples)
 	set("Nodes", "nodes", &base.Nodes, t.Nodes)
 	set("Labels", "labels", &base.Labels, t.Labels)
-	base.BurstBytes = max(base.BurstBytes, base.InflatedBytes)
+	base.BurstBytes = max(base.BurstBytes, base.DecompressedBytes)
 	base.Flags = flags
 	return base
 }

@@ -113,7 +113,7 @@ func TestConfigure_LimitsOfATenantReplaceThoseOfFlags(t *testing.T) {
 }
 
 func TestConfigure_AChangedRateAppliesToKnownTenants(t *testing.T) {
-	in, _ := newIngester(t, Limits{InflatedBytes: 1 << 20, RateBytes: 1 << 20, BurstBytes: 1 << 20})
+	in, _ := newIngester(t, Limits{DecompressedBytes: 1 << 20, RateBytes: 1 << 20, BurstBytes: 1 << 20})
 	big := testProfile(t, func(p *profile.Profile) { p.Function[0].Name = strings.Repeat("n", 900_000) })
 	push := func() error {
 		return in.Push(context.Background(), "acme", []profilepb.RawProfile{{Labels: named(), Raw: big}})

@@ -124,7 +124,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, asJSON bool) (r
 		return 0, nil, err
 	}
 	defer func() { <-s.slots }()
-	raw, err := s.inflated(body.Bytes(), r.Header.Get("Content-Encoding"))
+	raw, err := s.decompressed(body.Bytes(), r.Header.Get("Content-Encoding"))
 	if err == nil && asJSON {
 		raw, err = otlpprofile.FromJSON(raw, otlpprofile.Limits{})
 	}
@@ -135,7 +135,7 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, asJSON bool) (r
 	return s.push(r.Context(), tenant, raw)
 }
 
-func (s *Server) inflated(raw []byte, encoding string) ([]byte, error) {
+func (s *Server) decompressed(raw []byte, encoding string) ([]byte, error) {
 	switch strings.ToLower(strings.TrimSpace(encoding)) {
 	case "", "identity":
 		return raw, nil

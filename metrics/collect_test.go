@@ -201,18 +201,19 @@ func TestRegisterCollector_MistakesFailTheScrapeAndNameTheMetric(t *testing.T) {
 			s.Gauge(NewDesc("y_count", ""), 1)
 			return nil
 		}, "metric y_count has the name of lines of the summary y"},
-		"no name":       {func(s *Sink) error { s.Gauge(NewDesc("", ""), 1); return nil }, `family "" has an invalid name`},
-		"name":          {func(s *Sink) error { s.Gauge(NewDesc("\xff", ""), 1); return nil }, `family "\xff" has an invalid name`},
-		"label":         {func(s *Sink) error { s.Gauge(NewDesc("x", "", ""), 1, "a"); return nil }, `family "x": label "" is not valid`},
-		"label twice":   {func(s *Sink) error { s.Gauge(NewDesc("x", "", "a", "a"), 1, "1", "2"); return nil }, `family "x": label "a" is there twice`},
-		"le":            {func(s *Sink) error { s.Histogram(NewDesc("x", "", "le"), 1, 1, nil, "a"); return nil }, `family "x": the label le`},
-		"bounds":        {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{2, 1}, {1, 1}}, "a"); return nil }, `family "x": bound 1 of a bucket is not above`},
-		"no bound":      {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{math.NaN(), 1}}, "a"); return nil }, `family "x": bound NaN of a bucket`},
-		"counts":        {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{1, 2}, {2, 1}}, "a"); return nil }, "has 1 values, fewer than"},
-		"count":         {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{1, 3}}, "a"); return nil }, "the bucket of 1 has 3 values of 2"},
-		"quantiles":     {func(s *Sink) error { s.Summary(x, 2, 1, []Quantile{{1.5, 3}}, "a"); return nil }, "quantile 1.5 is outside"},
-		"native":        {func(s *Sink) error { s.Gauge(x, 1, "a").Native(NativeBuckets{}); return nil }, `metric x{l="a"} is no histogram`},
-		"native schema": {func(s *Sink) error { s.Histogram(x, 1, 1, nil, "a").Native(NativeBuckets{Schema: 9}); return nil }, "schema 9"},
+		"no name":        {func(s *Sink) error { s.Gauge(NewDesc("", ""), 1); return nil }, `family "" has an invalid name`},
+		"name":           {func(s *Sink) error { s.Gauge(NewDesc("\xff", ""), 1); return nil }, `family "\xff" has an invalid name`},
+		"label":          {func(s *Sink) error { s.Gauge(NewDesc("x", "", ""), 1, "a"); return nil }, `family "x": label "" is not valid`},
+		"label twice":    {func(s *Sink) error { s.Gauge(NewDesc("x", "", "a", "a"), 1, "1", "2"); return nil }, `family "x": label "a" is there twice`},
+		"le":             {func(s *Sink) error { s.Histogram(NewDesc("x", "", "le"), 1, 1, nil, "a"); return nil }, `family "x": the label le`},
+		"bounds":         {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{2, 1}, {1, 1}}, "a"); return nil }, `family "x": bound 1 of a bucket is not above`},
+		"no bound":       {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{math.NaN(), 1}}, "a"); return nil }, `family "x": bound NaN of a bucket`},
+		"counts":         {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{1, 2}, {2, 1}}, "a"); return nil }, "has 1 values, fewer than"},
+		"count":          {func(s *Sink) error { s.Histogram(x, 2, 1, []Bucket{{1, 3}}, "a"); return nil }, "the bucket of 1 has 3 values of 2"},
+		"quantiles":      {func(s *Sink) error { s.Summary(x, 2, 1, []Quantile{{1.5, 3}}, "a"); return nil }, "quantile 1.5 is outside"},
+		"quantile order": {func(s *Sink) error { s.Summary(x, 2, 1, []Quantile{{0.5, 3}, {0.5, 3}}, "a"); return nil }, "not above the one before"},
+		"native":         {func(s *Sink) error { s.Gauge(x, 1, "a").Native(NativeBuckets{}); return nil }, `metric x{l="a"} is no histogram`},
+		"native schema":  {func(s *Sink) error { s.Histogram(x, 1, 1, nil, "a").Native(NativeBuckets{Schema: 9}); return nil }, "schema 9"},
 		"native indexes": {func(s *Sink) error {
 			s.Histogram(x, 9, 1, nil, "a").Native(NativeBuckets{Positive: []NativeBucket{{1, 1}, {1, 1}}})
 			return nil

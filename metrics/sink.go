@@ -153,10 +153,12 @@ func (s *Sink) Histogram(d *Desc, count uint64, sum float64, buckets []Bucket, l
 
 // Summary adds a summary of count values. The quantiles increase. It does not retain them.
 func (s *Sink) Summary(d *Desc, count uint64, sum float64, quantiles []Quantile, labelValues ...string) *ConstMetric {
-	for i, q := range quantiles {
-		if !(q.Phi >= 0 && q.Phi <= 1) || i > 0 && q.Phi <= quantiles[i-1].Phi {
+	before := math.Inf(-1)
+	for _, q := range quantiles {
+		if !(q.Phi >= 0 && q.Phi <= 1 && q.Phi > before) {
 			return s.refuse(d, fmt.Errorf("quantile %v is outside [0, 1] or not above the one before", q.Phi))
 		}
+		before = q.Phi
 	}
 	m := s.add(d, exposition.Summary, labelValues)
 	x := m.parts()

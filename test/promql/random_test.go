@@ -316,6 +316,8 @@ var found = []string{
 	`count_over_time((quantile without (le) (scalar({__name__=~"part_.*"} @ 1767229224), (b_bucket) or ignoring (i) (b_bucket)))[10m:1m])`,
 	`quantile without (ns, i) (scalar(((g{ns=~"[0-2]",i!=""} @ 1767229768)) < bool (1e300)), ((+(c_total offset 1m)) unless (count_values("v", c_total{i=~"1|2"}))) / ignoring (le) (limitk without (i) ((time() * -1), (custom{ns=~"[0-2]",i!=""}))))`,
 	`quantile(scalar(sum(g @ start() < bool 1e300)), g)`,
+	`label_replace({__name__=~"h|g"}, "__name__", "x", "absent", "")`,
+	`sum without (i) (label_replace({__name__=~"h|g"} offset -3m, "__name__", "$1", "ns", "(.*)"))`,
 }
 
 // TestEngine_EqualsPrometheusForFoundQueries compares them at several times.

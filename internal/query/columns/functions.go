@@ -244,8 +244,9 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
-	sets := ev.newLabelsets()
+	sets, mixed := ev.newLabelsets(), false
 	err = n.child.eval(ev, func(r *row) error {
+		mixed = mixed || r.hists != nil
 		before := int(r.metric.ByteSize())
 		metric, changed, err := change(r.metric)
 		if err != nil {
@@ -266,7 +267,11 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
-	if sets.dupStep >= 0 {
+	switch {
+	case sets.dupStep < 0:
+	case mixed: // no error if one sample is a float and the other a histogram
+		return errGiveUp("histograms and floats with the same labels")
+	default:
 		return errSameLabels
 	}
 	ev.repeats = ev.repeats || sets.repeated

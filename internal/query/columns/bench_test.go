@@ -13,6 +13,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
 	promtsdb "github.com/prometheus/prometheus/tsdb"
 
 	"github.com/ferula-io/ferula/internal/query/columns"
@@ -145,5 +146,49 @@ func BenchmarkEngines(b *testing.B) {
 				b.ReportMetric(float64((cpuTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
 			})
 		}
+	}
+}
+
+// BenchmarkRules compares the engines over instant queries of 100 series each, as rules make them, of a head with more samples
+// than the window.
+func BenchmarkRules(b *testing.B) {
+	const rules, perRule = 1000, 100
+	store := openStore(b, b.TempDir())
+	lsets, refs := make([]labels.Labels, rules*perRule), make([]storage.SeriesRef, rules*perRule)
+	for i := range lsets {
+		lsets[i] = labels.FromStrings(labels.MetricName, "x_total", "namespace", fmt.Sprintf("namespace-%d", i%50), "rule", fmt.Sprint(i/perRule), "instance", fmt.Sprintf("10.0.%d.%d:9100", i/250, i%250), "job", "kubelet")
+	}
+	for step := range int64(50) {
+		app := store.Appender(b.Context())
+		for i, lset := range lsets {
+			ref, err := app.Append(refs[i], lset, beginMS+step*15_000, float64(int64(i)*step))
+			if err != nil {
+				b.Fatal(err)
+			}
+			refs[i] = ref
+		}
+		if err := app.Commit(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	oracle, engine := newEngines(50_000_000)
+	for name, e := range map[string]promql.QueryEngine{"prometheus": oracle, "columns": engine} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			before, n := cpuTime(b), 0
+			for b.Loop() {
+				r := request{query: fmt.Sprintf(`sum(rate(x_total{rule="%d"}[5m]))`, n%rules), start: beginMS + 30*15_000}
+				n++
+				q, err := r.open(e, store)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if res := q.Exec(b.Context()); res.Err != nil {
+					b.Fatal(res.Err)
+				}
+				q.Close()
+			}
+			b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+		})
 	}
 }

@@ -37,6 +37,8 @@ type rawHead struct {
 	limit      int64 // start of the head up to which nothing is lost
 	served     []*tsdb.Block
 	lastMS     int64 // no sample of the view is newer
+	uncutStart bool  // chunks may have samples before mint
+	uncutEnd   bool  // chunks may have samples after maxt
 
 	reading sync.Mutex // by selections: the readers of series and chunks have buffers
 	anchor  tsdb.ChunkReader

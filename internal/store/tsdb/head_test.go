@@ -170,7 +170,7 @@ func removeSnapshots(dir string) error {
 	return err
 }
 
-func (h *randomHead) check() (chunks int) {
+func (h *randomHead) check() (chunks, uncut int) {
 	h.t.Helper()
 	matchers := [][]*labels.Matcher{
 		{everything},
@@ -190,8 +190,9 @@ func (h *randomHead) check() (chunks int) {
 		_, n := checkRaw(h.t, h.store, from, to, with...)
 		chunks += n
 		checkUnsorted(h.t, h.store, from, to, with...)
+		uncut += checkUncut(h.t, h.store, from, to, with...)
 	}
-	return chunks
+	return chunks, uncut
 }
 
 func TestRawHead_RandomHistoryEqualsThePrometheusChunkQuerier(t *testing.T) {
@@ -203,14 +204,15 @@ func TestRawHead_RandomHistoryEqualsThePrometheusChunkQuerier(t *testing.T) {
 		}
 		seeds = n
 	}
-	direct := 0
+	direct, uncut := 0, 0
 	for seed := range seeds {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			h := newRandomHead(t, seed)
 			h.push()
 			for range 14 {
 				h.step()
-				h.check()
+				_, n := h.check()
+				uncut += n
 				if raw, err := h.store.RawQuerier(context.Background(), h.now-hourMS, h.now); err != nil {
 					t.Fatal(err)
 				} else {
@@ -226,6 +228,9 @@ func TestRawHead_RandomHistoryEqualsThePrometheusChunkQuerier(t *testing.T) {
 	}
 	if direct < int(seeds) {
 		t.Errorf("the head was read directly %d times in %d histories", direct, seeds)
+	}
+	if uncut == 0 {
+		t.Error("no samples were read uncut")
 	}
 }
 

@@ -129,11 +129,11 @@ func (s *headSet) keepUndeleted(deleted tombstones.Intervals) bool {
 	return len(kept) > 0
 }
 
-// setIntervals collects the deleted intervals and those out of range, sorted by start.
+// setIntervals collects the deleted intervals, and those out of range that must be cut, sorted by start.
 func (s *headSet) setIntervals(deleted tombstones.Intervals) {
 	h := s.head
 	s.intervals = s.intervals[:0]
-	if h.mint > math.MinInt64 {
+	if h.mint > math.MinInt64 && !h.uncutStart {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: math.MinInt64, Maxt: h.mint - 1})
 	}
 	for _, interval := range deleted {
@@ -141,7 +141,7 @@ func (s *headSet) setIntervals(deleted tombstones.Intervals) {
 			s.intervals = append(s.intervals, interval)
 		}
 	}
-	if h.maxt < math.MaxInt64 {
+	if h.maxt < math.MaxInt64 && !h.uncutEnd {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: h.maxt + 1, Maxt: math.MaxInt64})
 	}
 }

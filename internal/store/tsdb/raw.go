@@ -73,11 +73,14 @@ func (q *rawQuerier) Immutable() bool { return !q.live }
 // Concurrent implements series.Concurrent: Prometheus' queriers have buffers that their sets share.
 func (q *rawQuerier) Concurrent() bool { return len(q.queriers) == 0 }
 
-// Uncut implements series.Uncutter: chunks of blocks are not cut. Those of the head are, which may
-// have samples that a block has, too.
+// Uncut implements series.Uncutter. Chunks of the head are cut only at the end of the blocks that are
+// read, too: they may have samples of these.
 func (q *rawQuerier) Uncut() {
 	for _, b := range q.blocks {
 		b.uncut = true
+	}
+	if q.head != nil {
+		q.head.uncutEnd, q.head.uncutStart = true, len(q.blocks)+len(q.queriers) == 0
 	}
 }
 

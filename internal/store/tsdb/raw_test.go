@@ -457,6 +457,29 @@ func TestRawQuerier_Uncut(t *testing.T) {
 	}
 }
 
+// checkUncut compares the samples in a range of a querier that need not cut with those of one that does. It returns their number.
+func checkUncut(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Matcher) int {
+	t.Helper()
+	var texts [2][]string
+	for i := range texts {
+		raw, err := s.RawQuerier(context.Background(), mint, maxt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if i == 1 {
+			raw.(series.Uncutter).Uncut()
+		}
+		texts[i] = sampleTexts(t, series.ToSeriesSet(raw.Select(context.Background(), matchers...)), mint, maxt)
+		if err := raw.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if !slices.Equal(texts[0], texts[1]) {
+		t.Fatalf("%d-%d: %d samples uncut, %d cut", mint, maxt, len(texts[1]), len(texts[0]))
+	}
+	return len(texts[0])
+}
+
 func TestRawQuerier_RangeIsInclusive(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	fill(t, s, 12, startMS, startMS+8*hourMS, 30_000)

@@ -43,14 +43,14 @@ type Options struct {
 // Engine is a promql.QueryEngine whose results are those of Prometheus' engine.
 type Engine struct {
 	opts Options
-	// A selection reads so many series before it uses workers, and then so many at a time.
-	alone, together int
+	// A selection reads so many series, and computes so many steps, before it uses workers. Then it reads so many series at a time.
+	alone, stepsAlone, together int
 }
 
 var _ promql.QueryEngine = (*Engine)(nil)
 
 // New returns an engine.
-func New(opts Options) *Engine { return &Engine{opts, seriesAlone, batchSeries} }
+func New(opts Options) *Engine { return &Engine{opts, seriesAlone, stepsAlone, batchSeries} }
 
 // NewInstantQuery implements promql.QueryEngine.
 func (e *Engine) NewInstantQuery(ctx context.Context, from storage.Queryable, opts promql.QueryOpts, qs string, ts time.Time) (promql.Query, error) {

@@ -2,6 +2,6 @@ package columns
 
 // Eager lets an engine use workers at once, for one or two series at a time.
 func Eager(e *Engine) *Engine {
-	e.alone, e.together = 1, 2
+	e.alone, e.stepsAlone, e.together = 1, 1, 2
 	return e
 }

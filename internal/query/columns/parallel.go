@@ -16,8 +16,15 @@ import (
 const (
 	// seriesAlone is the number of series that a selection reads before it uses workers.
 	seriesAlone = 32
+<<<<<<< HEAD
 	// Limits of a batch: series, bytes of encoded samples, and steps of all series. A single
 	// series may exceed the last two. 256 KiB stay in the cache of a core until they are decoded.
+=======
+	// stepsAlone is the number of steps, of all its series, that a selection computes before it uses workers.
+	stepsAlone = 1024
+	// A batch has no more series than these, nor more encoded samples and steps unless it has
+	// one series only. 256 KiB stay in the cache of a core until they are decoded.
+>>>>>>> 55c7f98 (query/columns: an instant query of few series uses no workers)
 	batchSeries = 64
 	batchBytes  = 256 << 10
 	batchSteps  = 32 << 10
@@ -27,6 +34,12 @@ const (
 // step are counted where the windows are found.
 func (ev *evaluation) parallel() bool {
 	return ev.engine.opts.Workers.Any() && !ev.perStep && ev.steps <= batchSteps
+}
+
+// aloneEnough reports whether workers may help after so many series. The few microseconds that a series of an instant query takes
+// are less than what it costs to hand it over.
+func (ev *evaluation) aloneEnough(series int) bool {
+	return series >= ev.engine.alone && series*ev.steps >= ev.engine.stepsAlone
 }
 
 // batchSource is a set whose series can be computed by several goroutines: a rawSet or a floatsSet.

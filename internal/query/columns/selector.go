@@ -67,7 +67,7 @@ func (s *selector) each(ev *evaluation, work perSeries) error {
 	it, compute := &item{row: newRow(ev.steps)}, work.compute()
 	var points []promql.FPoint
 	for n := 0; ; n++ {
-		if from := batchSourceOf(set); from != nil && n == ev.engine.alone && ev.parallel() {
+		if from := batchSourceOf(set); from != nil && ev.aloneEnough(n) && ev.parallel() {
 			if err := s.eachParallel(ev, from, work); err != nil {
 				return err
 			}

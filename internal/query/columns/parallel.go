@@ -16,15 +16,10 @@ import (
 const (
 	// seriesAlone is the number of series that a selection reads before it uses workers.
 	seriesAlone = 32
-<<<<<<< HEAD
-	// Limits of a batch: series, bytes of encoded samples, and steps of all series. A single
-	// series may exceed the last two. 256 KiB stay in the cache of a core until they are decoded.
-=======
 	// stepsAlone is the number of steps, of all its series, that a selection computes before it uses workers.
 	stepsAlone = 1024
-	// A batch has no more series than these, nor more encoded samples and steps unless it has
-	// one series only. 256 KiB stay in the cache of a core until they are decoded.
->>>>>>> 55c7f98 (query/columns: an instant query of few series uses no workers)
+	// Limits of a batch: series, bytes of encoded samples, and steps of all series. A single
+	// series may exceed the last two. 256 KiB stay in the cache of a core until they are decoded.
 	batchSeries = 64
 	batchBytes  = 256 << 10
 	batchSteps  = 32 << 10

@@ -76,10 +76,9 @@ func (s *Store) openRawHead(db *tsdb.DB, mint, maxt, headMin int64, served []*ts
 	if !ok {
 		return nil, fmt.Errorf("the head's reader %T does not copy chunks", reader)
 	}
+	// The reader's cache of the chunks of a series is for one goroutine, and sets may be read by several. Without it each chunk is
+	// searched in the list of those that are not mapped yet, which is short.
 	h.chunks = withCopy
-	if cached, ok := reader.(interface{ EnableChunkCache() }); ok {
-		cached.EnableChunkCache()
-	}
 	if h.index, err = view.Index(); err != nil {
 		return nil, err
 	}

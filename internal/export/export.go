@@ -419,7 +419,7 @@ func (r *run) toFiles(ctx context.Context) error {
 	if named && len(st.done) == len(all) {
 		return endBlocks(st, dir)
 	} else if named {
-		return fmt.Errorf("%w: the folder %s has %d of %d windows", ErrOptions, dir, len(st.done), len(all))
+		return fmt.Errorf("%w: the directory %s has %d of %d windows", ErrOptions, dir, len(st.done), len(all))
 	}
 	for i := len(st.done); i < len(all); i++ {
 		done, err := r.part(ctx, dir, i, all[i])
@@ -453,13 +453,13 @@ func (r *run) checkOutput() error {
 	case err != nil:
 		return err
 	case r.opts.Format != Blocks && info.IsDir():
-		return fmt.Errorf("%w: %s is a folder", ErrOptions, r.opts.Output)
+		return fmt.Errorf("%w: %s is a directory", ErrOptions, r.opts.Output)
 	case r.opts.Format == Blocks && !info.IsDir():
-		return fmt.Errorf("%w: %s is not a folder", ErrOptions, r.opts.Output)
+		return fmt.Errorf("%w: %s is not a directory", ErrOptions, r.opts.Output)
 	case r.opts.Format == Blocks:
 		entries, err := os.ReadDir(r.opts.Output)
 		if err == nil && len(entries) > 0 {
-			err = fmt.Errorf("%w: the folder %s is not empty", ErrOptions, r.opts.Output)
+			err = fmt.Errorf("%w: the directory %s is not empty", ErrOptions, r.opts.Output)
 		}
 		return err
 	}

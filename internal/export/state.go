@@ -101,7 +101,7 @@ func (s *state) read() ([]byte, error) {
 	}
 	text, err := io.ReadAll(io.LimitReader(f, stateBytesMax+1))
 	if len(text) > stateBytesMax {
-		err = fmt.Errorf("%w: more than %d bytes: remove the folder", ErrOptions, stateBytesMax)
+		err = fmt.Errorf("%w: more than %d bytes: remove the directory", ErrOptions, stateBytesMax)
 	}
 	return text, errors.Join(err, f.Close())
 }
@@ -162,7 +162,9 @@ func (s *state) begin(lines []byte) (err error) {
 
 // parse returns the size of the complete lines.
 func (s *state) parse(text, request string) (whole int, err error) {
-	corrupt := func(line string) error { return fmt.Errorf("%w: invalid line %q: remove the folder", ErrOptions, line) }
+	corrupt := func(line string) error {
+		return fmt.Errorf("%w: invalid line %q: remove the directory", ErrOptions, line)
+	}
 	lines := strings.SplitAfter(text, "\n")
 	for i, line := range lines {
 		if !strings.HasSuffix(line, "\n") {

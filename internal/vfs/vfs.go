@@ -16,7 +16,7 @@ import (
 )
 
 // ErrLocked is the error of LockDir if the folder is locked already.
-var ErrLocked = errors.New("another process uses this folder")
+var ErrLocked = errors.New("another process uses this directory")
 
 // File is a file open for writing.
 type File interface {

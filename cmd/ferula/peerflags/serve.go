@@ -67,7 +67,7 @@ func serveStorageRows() []Row {
 		honoured("storage.tsdb.wal-segment-size", "").unlisted(),
 		honoured("storage.tsdb.retention.time", "`storage.tsdb.retention` of the configuration file overrides it, as in Prometheus"),
 		honoured("storage.tsdb.retention.size", "`storage.tsdb.retention` of the configuration file overrides it, as in Prometheus"),
-		honoured("storage.tsdb.no-lockfile", "the folder of profiles is not locked either"),
+		honoured("storage.tsdb.no-lockfile", "the directory of profiles is not locked either"),
 		honoured("storage.tsdb.allow-overlapping-compaction", "always off while blocks are uploaded, unless `--shipper.ignore-unequal-block-size` is set").unlisted(),
 		honoured("storage.tsdb.wal-compression", "").unlisted(),
 		honoured("storage.tsdb.wal-compression-type", "also `none`").unlisted(),

@@ -110,7 +110,7 @@ func (r *Reloader) reloadIfChanged(ctx context.Context) error {
 	}
 	for _, dir := range r.opts.RuleDirs {
 		if err := hashTree(sum, dir, 0); err != nil {
-			return fmt.Errorf("rule folder %s: %w", dir, err)
+			return fmt.Errorf("rule directory %s: %w", dir, err)
 		}
 	}
 	current := [sha256.Size]byte(sum.Sum(nil))
@@ -173,7 +173,7 @@ const foldersMax = 16
 // hashTree hashes names and contents of all files. It follows symbolic links.
 func hashTree(sum io.Writer, dir string, depth int) error {
 	if depth > foldersMax {
-		return fmt.Errorf("more than %d folders deep", foldersMax)
+		return fmt.Errorf("more than %d directories deep", foldersMax)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {

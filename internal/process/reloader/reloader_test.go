@@ -148,7 +148,7 @@ func TestReloader_ALinkCycleIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, prom := newTestReloader(t, Options{RuleDirs: []string{dir}})
-	if err := r.reloadIfChanged(context.Background()); err == nil || !strings.Contains(err.Error(), "folders deep") || prom.reloads != 0 {
+	if err := r.reloadIfChanged(context.Background()); err == nil || !strings.Contains(err.Error(), "directories deep") || prom.reloads != 0 {
 		t.Errorf("%d reloads, %v", prom.reloads, err)
 	}
 }

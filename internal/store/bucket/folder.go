@@ -17,7 +17,7 @@ import (
 // ErrFolderLost is returned by a bucket in a folder that was there before: its file system is
 // not mounted any more. The provider would list no block, and would write new ones to the
 // disk beneath.
-var ErrFolderLost = errors.New("the folder of the bucket is gone")
+var ErrFolderLost = errors.New("the directory of the bucket is gone")
 
 // folder is a bucket in a folder. A folder that has never been there is an empty bucket.
 type folder struct {

@@ -54,7 +54,7 @@ func NewProfileShipper(to objstore.Bucket, o ProfileShipOptions, logger *slog.Lo
 		logger:  logger,
 		known:   map[string]bool{},
 		uploads: counterOf(set, "ferula_profiles_shipper_uploads_total", "Number of profile blocks uploaded."),
-		failed:  counterOf(set, "ferula_profiles_shipper_failures_total", "Number of failed syncs of the folder of profile blocks."),
+		failed:  counterOf(set, "ferula_profiles_shipper_failures_total", "Number of failed syncs of the directory of profile blocks."),
 		waiting: gaugeOf(set, "ferula_profiles_shipper_blocks_waiting", "Number of profile blocks waiting for upload."),
 	}
 	return s

@@ -104,7 +104,7 @@ type ShipStatus struct {
 func NewShipper(to objstore.Bucket, opts ShipOptions, logger *slog.Logger, set *metrics.Set) (*Shipper, error) {
 	opts = opts.withDefaults()
 	if opts.Dir == "" || opts.Labels == nil {
-		return nil, errors.New("shipping needs a folder and external labels")
+		return nil, errors.New("shipping needs a directory and external labels")
 	}
 	if opts.Concurrency < 0 || opts.StateFile != filepath.Base(opts.StateFile) {
 		return nil, fmt.Errorf("shipping: concurrency %d must not be negative, and %q must be a plain file name", opts.Concurrency, opts.StateFile)

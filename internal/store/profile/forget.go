@@ -33,7 +33,7 @@ func (s *Store) forget() {
 		err := errors.Join(t.close(errForgotten), s.removeTenant(t))
 		s.mu.Unlock()
 		if err != nil {
-			s.logger.Warn("Removing the folder of a tenant without profiles failed", "tenant", t.name, "err", err)
+			s.logger.Warn("Removing the directory of a tenant without profiles failed", "tenant", t.name, "err", err)
 		}
 	}
 }

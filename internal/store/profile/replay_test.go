@@ -223,8 +223,8 @@ func TestOpen_FolderThatCannotBeRenamedIsReported(t *testing.T) {
 		t.Fatalf("%v, %v", v, err)
 	}
 	v.Close()
-	if !strings.Contains(log.String(), `both folders`) {
-		t.Errorf("the log does not name the second folder: %s", log.String())
+	if !strings.Contains(log.String(), `both directories`) {
+		t.Errorf("the log does not name the second directory: %s", log.String())
 	}
 }
 

@@ -221,7 +221,7 @@ func (s *Store) Open() error {
 			continue
 		}
 		if err := s.renameFolder(e.Name(), name); err != nil {
-			s.logger.Error("Skipping a folder", "folder", filepath.Join(s.root(), e.Name()), "err", err)
+			s.logger.Error("Skipping a directory", "dir", filepath.Join(s.root(), e.Name()), "err", err)
 			continue
 		}
 		if _, err := s.openTenant(name, true); err != nil {
@@ -270,10 +270,10 @@ func (s *Store) renameFolder(folder, tenant string) error {
 		return nil
 	}
 	if _, err := os.Stat(filepath.Join(s.root(), folder, "wal")); err != nil {
-		return fmt.Errorf("not a tenant's folder: %w", err)
+		return fmt.Errorf("not a tenant's directory: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(s.root(), now)); err == nil {
-		return fmt.Errorf("both folders %q and %q exist", folder, now)
+		return fmt.Errorf("both directories %q and %q exist", folder, now)
 	}
 	if err := s.fs.Rename(filepath.Join(s.root(), folder), filepath.Join(s.root(), now)); err != nil {
 		return err

@@ -98,7 +98,7 @@ func TestCommandLine_ErrorsAreShortWithExitCodeTwo(t *testing.T) {
 	for args, want := range map[string]string{
 		"serve --query.timeout=soon":                 "ferula: error: --query.timeout: not a valid duration string: \"soon\"\nRun \"ferula serve --help\" for the flags.\n",
 		"serve --enable-feature=st-storage":          "ferula: error: --enable-feature=st-storage is not supported: start timestamps are not stored\nRun \"ferula serve --help\" for the flags.\n",
-		"query --selector-label=a=b":                 "ferula: error: --selector-label is not supported: a querier has no labels of its own to restrict selectors\nRun \"ferula query --help\" for the flags.\n",
+		"query --selector-label=a=b":                 "ferula: error: --selector-label=a=b: must be name=\"value\"\nRun \"ferula query --help\" for the flags.\n",
 		"sidecar --objstore.config-file=/nonexisten": "ferula: error: --objstore.config-file: open /nonexisten: no such file or directory\nRun \"ferula sidecar --help\" for the flags.\n",
 		"query-frontend --log.level":                 "ferula: error: --log.level: a value is missing\nRun \"ferula query-frontend --help\" for the flags.\n",
 		"nonsense":                                   "ferula: error: unexpected argument nonsense\nRun \"ferula --help\" for the flags.\n",

@@ -317,6 +317,16 @@ var found = []string{
 	`quantile without (ns, i) (scalar(((g{ns=~"[0-2]",i!=""} @ 1767229768)) < bool (1e300)), ((+(c_total offset 1m)) unless (count_values("v", c_total{i=~"1|2"}))) / ignoring (le) (limitk without (i) ((time() * -1), (custom{ns=~"[0-2]",i!=""}))))`,
 	`quantile(scalar(sum(g @ start() < bool 1e300)), g)`,
 	`label_replace({__name__=~"h|g"}, "__name__", "x", "absent", "")`,
+	`(g offset 1m) or on (ns, i) (double_exponential_smoothing(g{le!="+Inf"}[1m], 0.3, 0.9))`,
+	`(limit_ratio without (le) (time(), clamp(histogram_quantile(-1, sum by (le) (rate(b_bucket[5m1ms]))), -1, time()))) + (((time() >= bool pi()) * scalar(histogram_quantile(-1, none))))`,
+	`clamp(quantile by (i) (pi(), vector(-time())), (scalar(max(c_total{le!="+Inf"})) <= bool scalar(count by (absent) (g{ns=~"[0-2]",i!=""} offset 1m))), scalar((-Inf) <= bool (quantile without () (pi(), c_total))))`,
+	`quantile_over_time(pi(), (quantile_over_time(pi(), (part_a{ns="1"})[31m:]))[5m:37s] @ end())`,
+	`((min without (i) (h{ns=~"[0-2]",i!=""} @ end())) ^ ((0.9 atan2 0.5))) >= bool (scalar(min without (absent) (h{ns!="1"} offset 13s)))`,
+	`(min by () (count_values by (absent) ("v", stddev(custom)))) == bool ((scalar(stddev without (ns) (custom)) % NaN))`,
+	`(label_join((-1) - (custom), "le", "", "ns", "i")) - (scalar((pi()) - (h{ns="1"})))`,
+	`(quantile_over_time(-Inf, (quantile_over_time(-Inf, g{ns=~"[0-2]",i!=""}[15s]))[5m:37s])) <= (1)`,
+	`predict_linear((bottomk without (le) ((pi() * 1e300), (mixed) + (1)))[2m:37s], scalar(((c_total{le!="+Inf"}) <= bool (time())) == bool on () group_right () ((c_total{le!="+Inf"}) <= bool (time()))))`,
+	`(idelta((histogram_fraction(0, -Inf, c_total{i=~"1|2"}))[10m:])) unless ignoring (le) (idelta((histogram_fraction(0, -Inf, c_total{i=~"1|2"}))[10m:]))`,
 	`sum without (i) (label_replace({__name__=~"h|g"} offset -3m, "__name__", "$1", "ns", "(.*)"))`,
 }
 

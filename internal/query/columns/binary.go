@@ -132,7 +132,7 @@ func (v *vectorScalarNode) eval(ev *evaluation, sink func(*row) error) error {
 	dropName := v.bool || !keepsName(v.op)
 	sets := ev.newLabelsets()
 	counts.fullIn++
-	err = v.vector.eval(ev, func(r *row) error {
+	err = after.vector(v.vector, func(r *row) error {
 		counts.read(r)
 		v.apply(ev, r, scalar)
 		if r.hists != nil {
@@ -153,28 +153,25 @@ func (v *vectorScalarNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
-	if after != nil {
-		if err := ev.acct.replay(after); err != nil {
-			return err
-		}
+	if err := ev.acct.replay(&after.account); err != nil {
+		return err
 	}
 	ev.repeats = ev.repeats || sets.repeated
 	return counts.finish(&ev.acct, ev.dup(sets), errSameLabels)
 }
 
 // operand evaluates the scalar. If it is the right operand, Prometheus evaluates it after
-// the vector: its samples are counted separately.
-func (v *vectorScalarNode) operand(ev *evaluation) ([]float64, *account, error) {
+// the vector.
+func (v *vectorScalarNode) operand(ev *evaluation) (values []float64, after *aside, err error) {
 	if v.swap {
-		values, err := ev.scalar(v.scalar)
-		return values, nil, err
+		values, err = ev.scalar(v.scalar)
+		return values, &aside{account: account{limit: ev.acct.limit}, ev: ev}, err
 	}
-	saved := ev.acct
-	ev.acct = account{limit: saved.limit}
-	values, err := ev.scalar(v.scalar)
-	after := ev.acct
-	ev.acct = saved
-	return values, &after, err
+	after, err = ev.aside(func() (err error) {
+		values, err = ev.scalar(v.scalar)
+		return err
+	})
+	return values, after, err
 }
 
 // apply applies the operator to a row.

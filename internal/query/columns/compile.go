@@ -156,6 +156,9 @@ func (c *compiler) binary(e *parser.BinaryExpr) (node, bool) {
 		if foreign(a) && foreign(b) {
 			return nil, false
 		}
+		if e.Op == parser.LOR && c.opts.DelayedNameRemoval && !(keepsItsName(e.LHS) && keepsItsName(e.RHS)) {
+			return c.unknown("operator_or_with_delayed_name_removal")
+		}
 		if e.Op.IsSetOperator() {
 			return &setNode{expr: e, a: a, b: b}, true
 		}
@@ -171,6 +174,23 @@ func (c *compiler) binary(e *parser.BinaryExpr) (node, bool) {
 		return &vectorScalarNode{op: e.Op, vector: b, scalar: a, swap: true, bool: e.ReturnBool, pos: e.PositionRange()}, true
 	default:
 		return &vectorScalarNode{op: e.Op, vector: a, scalar: b, bool: e.ReturnBool, pos: e.PositionRange()}, true
+	}
+}
+
+// keepsItsName reports whether no name is removed from the series of an operand: it is a selector, or an aggregation, whose series
+// have none. If a name is removed late, Prometheus joins the series of both sides of an or that still have the same name.
+func keepsItsName(e parser.Expr) bool {
+	switch e := e.(type) {
+	case *parser.ParenExpr:
+		return keepsItsName(e.Expr)
+	case *parser.StepInvariantExpr:
+		return keepsItsName(e.Expr)
+	case *parser.VectorSelector:
+		return true
+	case *parser.AggregateExpr:
+		return e.Op != parser.TOPK && e.Op != parser.BOTTOMK && e.Op != parser.LIMITK && e.Op != parser.LIMIT_RATIO
+	default:
+		return false
 	}
 }
 

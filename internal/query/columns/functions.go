@@ -98,7 +98,7 @@ func (p *pointwiseNode) eval(ev *evaluation, sink func(*row) error) error {
 		return ev.errorOf(p.child, err)
 	}
 	counts.fullIn += len(scalars)
-	err = p.child.eval(ev, func(r *row) error {
+	err = after.vector(p.child, func(r *row) error {
 		counts.read(r)
 		r.dropHistograms()
 		p.f(r.values, scalars, r.has)
@@ -115,29 +115,69 @@ func (p *pointwiseNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
-	if err := ev.acct.replay(after); err != nil {
+	if err := ev.acct.replay(&after.account); err != nil {
 		return err
 	}
 	ev.repeats = ev.repeats || sets.repeated
 	return counts.finish(&ev.acct, ev.dup(sets), errSameLabels)
 }
 
-// scalarsAfter evaluates scalars that Prometheus evaluates after a vector. Their samples
-// are counted in an account of their own.
-func (ev *evaluation) scalarsAfter(nodes []node) ([][]float64, *account, error) {
-	saved := ev.acct
-	ev.acct = account{limit: saved.limit}
+// scalarsAfter evaluates scalars that Prometheus evaluates after a vector.
+func (ev *evaluation) scalarsAfter(nodes []node) ([][]float64, *aside, error) {
 	var all [][]float64
-	for _, n := range nodes {
-		values, err := ev.scalar(n)
-		if err != nil {
-			return nil, nil, err
+	after, err := ev.aside(func() error {
+		for _, n := range nodes {
+			values, err := ev.scalar(n)
+			if err != nil {
+				return err
+			}
+			all = append(all, values)
 		}
-		all = append(all, values)
+		return nil
+	})
+	return all, after, err
+}
+
+// aside is what was evaluated before a vector and comes after it in Prometheus: an account and annotations of its own.
+type aside struct {
+	account
+	ev              *evaluation
+	warnings        annotations.Annotations
+	before, sinking annotations.Annotations // of the evaluation before the vector, and of what uses its rows
+}
+
+// aside evaluates with an account and annotations of its own.
+func (ev *evaluation) aside(evaluate func() error) (*aside, error) {
+	saved, warnings := ev.acct, ev.warnings
+	ev.acct, ev.warnings = account{limit: saved.limit}, annotations.Annotations{}
+	err := evaluate()
+	after := &aside{account: ev.acct, ev: ev, warnings: ev.warnings}
+	ev.acct, ev.warnings = saved, warnings
+	return after, err
+}
+
+// vector evaluates the vector that comes first. Of equal annotations Prometheus keeps the last position: those of the vector are
+// followed by those aside, and these by those of the sink.
+func (a *aside) vector(n node, sink func(*row) error) error {
+	ev := a.ev
+	if len(a.warnings) == 0 {
+		return n.eval(ev, sink)
 	}
-	after := ev.acct
-	ev.acct = saved
-	return all, &after, nil
+	a.before, a.sinking = ev.warnings, annotations.Annotations{}
+	ev.warnings = annotations.Annotations{}
+	err := n.eval(ev, func(r *row) error {
+		own := ev.warnings
+		ev.warnings = a.sinking
+		err := sink(r)
+		ev.warnings = own
+		return err
+	})
+	own := ev.warnings
+	ev.warnings = a.before
+	for _, next := range []annotations.Annotations{own, a.warnings, a.sinking} {
+		ev.warnings.Merge(next)
+	}
+	return err
 }
 
 // errorOf returns the error that Prometheus returns if a scalar that it evaluates after a

@@ -63,12 +63,24 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 	if inner.start == ev.start && w.subquery.expr.OriginalOffset != 0 {
 		return errGiveUp("subquery that begins where the query does") // Prometheus shifts @ in it
 	}
+	// Of equal annotations Prometheus keeps the last position: those of the subquery are followed by those of its windows.
+	before := ev.warnings
+	ev.warnings = annotations.Annotations{}
+	defer func() {
+		later := ev.warnings
+		ev.warnings = before
+		ev.warnings.Merge(inner.warnings)
+		ev.warnings.Merge(later)
+	}()
 	after := &account{limit: ev.acct.limit}
 	w.acct, w.offset = after, w.subquery.offset(ev)
 	saved := ev.acct
 	ev.acct = *after
 	if err := w.scalarArgs(); err != nil {
-		return err
+		if inner.steps == 0 {
+			return err
+		}
+		return inner.errorOf(w.subquery.child, err) // Prometheus evaluates the subquery first
 	}
 	*after, ev.acct = ev.acct, saved
 	it, windows, total := &item{row: newRow(ev.steps)}, w.windows(), 0
@@ -102,7 +114,6 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 	}
 	after.current -= w.held
 	ev.acct = inner.acct
-	ev.warnings.Merge(inner.warnings)
 	ev.samples.MergeSamplesReadFromSubquery(inner.samples, ev.start, ev.interval, ev.steps, w.subquery.expr.OriginalOffset.Milliseconds(), w.rangeMS)
 	err = ev.acct.replay(after)
 	ev.acct.current -= total

@@ -288,7 +288,7 @@ func (e *Endpoints) poll(ctx context.Context, s *store) {
 	if err != nil {
 		e.opts.Logger.Warn("Store is down", "store", s.address, "err", err)
 	} else {
-		e.opts.Logger.Info("Store is up", "store", s.address, "component", info.Component, "labels", fmt.Sprint(info.LabelSets))
+		e.opts.Logger.Info("Store is up", "store", s.address, "type", info.Component, "labels", fmt.Sprint(info.LabelSets))
 	}
 }
 

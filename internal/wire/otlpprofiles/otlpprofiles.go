@@ -92,6 +92,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	rejected, first, err := s.receive(w, r, asJSON)
 	w.Header().Set("Content-Type", media)
+	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if err != nil {
 		reqbody.Prepare(w, r, err)
 		code := s.opts.Status(err)
@@ -102,6 +103,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		_, _ = w.Write(otlpprofile.Status(int32(s.codeOf(err)), err.Error(), asJSON)) // fails if the client disconnected
 		return
 	}
+	//lint:ignore gosec the media type is that of protobuf or JSON, and browsers must not guess another one
 	_, _ = w.Write(otlpprofile.Response(rejected, first, asJSON)) // fails if the client disconnected
 }
 

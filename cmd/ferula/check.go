@@ -52,8 +52,8 @@ type checkWebConfigCommand struct {
 	Files []string `arg:"" name:"file" help:"Files of --web.config.file."`
 }
 
-// checked is the error of a command some of whose files have errors. They are written to
-// standard error before.
+// checked is the error of a command that found errors in files. The command has already
+// written them to standard error.
 type checked struct {
 	code int
 	what string
@@ -64,7 +64,7 @@ func (c checked) Error() string { return c.what }
 // ExitCode implements kong.ExitCoder.
 func (c checked) ExitCode() int { return c.code }
 
-// checker writes what it finds and remembers the worst of it.
+// checker writes the results of checks and counts failed files and findings.
 type checker struct {
 	out, errs io.Writer
 	failed    int
@@ -173,7 +173,7 @@ func (c *checker) rules(file string, lint lintFlags) {
 	}
 }
 
-// duplicateRules returns the rules that write the same series as one before.
+// duplicateRules returns the rules that write the same series as an earlier rule.
 func duplicateRules(groups *rulefmt.RuleGroups) (names []string) {
 	seen := map[string]bool{}
 	for _, g := range groups.Groups {

@@ -23,8 +23,8 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// duration is a flag value in Prometheus' duration format: 15d, 1h30m. Go's is accepted
-// too, as some flags of Thanos have it: 1.5h.
+// duration is a flag value in Prometheus' duration format: 15d, 1h30m. Go's format, such
+// as 1.5h, is accepted too, because some flags of Thanos use it.
 type duration model.Duration
 
 // UnmarshalText implements encoding.TextUnmarshaler.
@@ -62,9 +62,9 @@ func (s *size) UnmarshalText(text []byte) error {
 // String implements fmt.Stringer, for /api/v1/status/flags.
 func (s size) String() string { return units.Base2Bytes(s).String() }
 
-// decodeNumber parses the value of a flag of type int or int64, which may be written as
-// 5e7 too, as in Prometheus. All of them are limits or counts: a negative one is an error,
-// except for numbers of retries, where the peer takes it for 0.
+// decodeNumber parses the value of a flag of type int or int64. As in Prometheus, 5e7 is
+// a valid value. All these flags are limits or counts, so a negative value is an error,
+// except for a number of retries, where the peer reads it as 0.
 func decodeNumber(ctx *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := ctx.Scan.PopValueInto("number", &text); err != nil {
@@ -145,8 +145,8 @@ func (f memoryFlags) Validate() error {
 	return nil
 }
 
-// setGOMAXPROCS disables the default of Go's runtime, which follows the CPU quota of the
-// container, unless auto is set or the environment has GOMAXPROCS.
+// setGOMAXPROCS sets GOMAXPROCS to the number of CPUs, unless auto is set or the
+// environment has GOMAXPROCS. Go's default would follow the CPU quota of the container.
 func setGOMAXPROCS(auto bool) {
 	if !auto && os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(runtime.NumCPU())
@@ -175,8 +175,8 @@ func (f processFlags) memory() memoryFlags {
 // Validate is called by kong.
 func (f processFlags) Validate() error { return f.memory().Validate() }
 
-// ignoreHangups makes SIGHUP a line in the log until stop is called: it would end the
-// process, and the peers only note it.
+// ignoreHangups logs each SIGHUP until stop is called. Otherwise SIGHUP would end the
+// process. The peers do not end at a SIGHUP either.
 func ignoreHangups(logger *slog.Logger) (stop func()) {
 	hangups := make(chan os.Signal, 1)
 	signal.Notify(hangups, syscall.SIGHUP)

@@ -87,8 +87,8 @@ func commandOf(k *kong.Context) string {
 }
 
 func main() {
-	// Prometheus' packages take the version of these from a build flag. They read them in
-	// goroutines of every role, so that they are set before anything starts.
+	// A build flag of Prometheus sets the version in these variables. Goroutines of every
+	// role read them, so they are set before any goroutine starts.
 	remote.UserAgent, scrape.UserAgent = version.UserAgent(), version.UserAgent()
 	os.Exit(run(os.Args[1:]))
 }

@@ -90,8 +90,8 @@ func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, ignored
 
 func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	var o role.QueryFrontendOptions
-	// No limit of connections: it would apply before the queues of tenants, and to probes
-	// too. Running and waiting requests are limited per tenant instead.
+	// The number of connections has no limit: it would apply before the tenants' queues,
+	// and also to probes. Running and waiting requests are limited per tenant instead.
 	o.Web = c.Process.web()
 	o.Web.MaxConnections, o.Web.AllowedHosts = -1, c.Hosts.Allowed
 	o.DisableCORS = c.DisableCORS

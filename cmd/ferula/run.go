@@ -8,7 +8,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// started is what every process gets in addition to the options of its own flags.
+// started holds what every process gets in addition to the options of its role.
 type started struct {
 	logger      *slog.Logger
 	commandLine []string // without secrets

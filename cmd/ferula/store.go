@@ -100,7 +100,7 @@ func (c *storeCommand) options() (role.StoreOptions, error) {
 	}, content.err()
 }
 
-// either returns the smaller limit that is set; 0 if none is.
+// either returns the smaller of two limits. 0 means no limit.
 func either(a, b int64) int64 {
 	if a == 0 || b == 0 {
 		return a + b
@@ -108,7 +108,8 @@ func either(a, b int64) int64 {
 	return min(a, b)
 }
 
-// cacheBytes returns the size of the cache that a configuration in Thanos' format sets.
+// cacheBytes returns the size of the cache from a configuration in Thanos' format, or
+// byFlag if the configuration is empty.
 func cacheBytes(text string, byFlag int64) (int64, error) {
 	if strings.TrimSpace(text) == "" {
 		return byFlag, nil

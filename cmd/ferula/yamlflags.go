@@ -74,7 +74,7 @@ func commandLine(k *kong.Context, args []string) []string {
 		}
 	}
 	out := make([]string, 0, len(args))
-	var next func(string) string // of the value that follows its flag
+	var next func(string) string // formats the next argument, the value of a secret flag; nil: the next argument is not secret
 	for _, arg := range args {
 		name, value, inline := strings.Cut(arg, "=")
 		show := shown[name]

@@ -1,9 +1,9 @@
 // Package cmddoc makes completion scripts of shells and a manual page from the commands and
 // flags of a program.
 //
-// It reads kong's model of the program, so that what it makes cannot differ from what the
-// program accepts. Hidden commands and flags are left out. It writes no files: `ferula
-// completion` and `ferula man` print what it returns.
+// It reads kong's model of the program, so its output matches what the program accepts.
+// Hidden commands and flags are left out. It writes no files: `ferula completion` and
+// `ferula man` print the returned text.
 package cmddoc
 
 import (
@@ -18,7 +18,7 @@ type word struct {
 	help     string // its first sentence
 	takes    bool   // a value follows
 	values   []string
-	path     string // what the value names: "file", "folder" or ""
+	path     string // what the value names: "file", "directory" or ""
 	repeated bool
 }
 
@@ -40,7 +40,7 @@ func walk(n *kong.Node, visit func(n *kong.Node)) {
 	}
 }
 
-// pathOf returns the names of a command from the program down, without the program's.
+// pathOf returns the names of a command and its parents, without the name of the program.
 func pathOf(n *kong.Node) []string {
 	if n.Parent == nil {
 		return nil
@@ -48,9 +48,8 @@ func pathOf(n *kong.Node) []string {
 	return append(pathOf(n.Parent), n.Name)
 }
 
-// wordsOf returns the flags that a command accepts, its own and those of its parents. A
-// switch that can be negated gives two. --version, which only the program itself has to
-// offer, is left out of commands.
+// wordsOf returns the flags that a command accepts: its own and those of its parents. A
+// switch that can be negated gives two words. Only the program itself offers --version.
 func wordsOf(n *kong.Node) (words []word) {
 	for _, group := range n.AllFlags(true) {
 		for _, f := range group {
@@ -70,8 +69,8 @@ func wordsOf(n *kong.Node) (words []word) {
 	return words
 }
 
-// valuesOf returns the words among which a flag or an argument chooses; none if any value
-// is allowed.
+// valuesOf returns the allowed values of a flag or an argument; none if any value is
+// allowed.
 func valuesOf(v *kong.Value) (values []string) {
 	for value := range strings.SplitSeq(v.Enum, ",") {
 		if value = strings.TrimSpace(value); value != "" {
@@ -81,8 +80,8 @@ func valuesOf(v *kong.Value) (values []string) {
 	return values
 }
 
-// arguments returns the words among which the arguments of a command choose, and whether
-// they are names of files instead.
+// arguments returns the allowed values of a command's arguments. files reports whether the
+// arguments are names of files.
 func arguments(n *kong.Node) (values []string, files bool) {
 	for _, arg := range n.Positional {
 		chosen := valuesOf(arg)
@@ -91,14 +90,14 @@ func arguments(n *kong.Node) (values []string, files bool) {
 	return values, files
 }
 
-// pathKind returns what the value of a flag names in the file system: "file", "folder", or
-// "" if it is not a path.
+// pathKind returns what the value of a flag names in the file system: "file", "directory",
+// or "" if it is not a path.
 func pathKind(f *kong.Flag) string {
 	switch {
 	case f.PlaceHolder == "FILE", f.PlaceHolder == "PATTERN", strings.HasSuffix(f.Name, ".file"), strings.HasSuffix(f.Name, "-file"):
 		return "file"
 	case f.PlaceHolder == "DIR", f.PlaceHolder == "FOLDER", strings.HasSuffix(f.Name, ".path"), strings.HasSuffix(f.Name, "-dir"):
-		return "folder"
+		return "directory"
 	}
 	return ""
 }

@@ -11,7 +11,7 @@ import (
 const Shells = "bash,zsh,fish"
 
 // Completion returns the script that completes the commands, the flags and their values in
-// a shell. Another shell than those of Shells is an error.
+// a shell. A shell that is not in Shells is an error.
 func Completion(shell string, app *kong.Application) (string, error) {
 	switch shell {
 	case "bash":
@@ -24,9 +24,9 @@ func Completion(shell string, app *kong.Application) (string, error) {
 	return "", fmt.Errorf("no completion for the shell %q; known are %s", shell, Shells)
 }
 
-// bash returns one function: it finds the command in the words before the cursor, then
-// offers the values of the flag before it, or the commands and flags. Where it offers
-// nothing, bash completes names of files.
+// bash returns a script of one function. The function finds the command among the words
+// before the cursor. It offers the values of the flag before the cursor or, if there is
+// none, commands and flags. Where it offers nothing, bash completes names of files.
 func bash(app *kong.Application) string {
 	var commands, offers, values strings.Builder
 	walk(app.Node, func(n *kong.Node) {
@@ -95,7 +95,7 @@ complete -o default -F _PROGRAM PROGRAM
 // zsh returns one function for each command.
 func zsh(app *kong.Application) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "#compdef %s\n# Completion of %s in zsh:\n#\n#\tsource <(%s completion zsh)\n#\n# or as a file _%s in a folder of $fpath.\n", app.Name, app.Name, app.Name, app.Name)
+	fmt.Fprintf(&b, "#compdef %s\n# Completion of %s in zsh:\n#\n#\tsource <(%s completion zsh)\n#\n# or as a file _%s in a directory of $fpath.\n", app.Name, app.Name, app.Name, app.Name)
 	walk(app.Node, func(n *kong.Node) {
 		function := "_" + strings.Join(append([]string{app.Name}, pathOf(n)...), "_")
 		fmt.Fprintf(&b, "\n%s() {\n", function)
@@ -148,8 +148,8 @@ func (w word) zsh() string {
 		spec += ":value:(" + strings.Join(w.values, " ") + ")"
 	case w.path == "file":
 		spec += ":file:_files"
-	case w.path == "folder":
-		spec += ":folder:_files -/"
+	case w.path == "directory":
+		spec += ":directory:_files -/"
 	case w.takes:
 		spec += ":value: "
 	}
@@ -195,7 +195,8 @@ func fish(app *kong.Application) string {
 	return b.String()
 }
 
-// fishCondition returns the condition under which a command is the one that is completed.
+// fishCondition returns the condition under which n is the command that is being
+// completed.
 func fishCondition(n *kong.Node) string {
 	if n.Parent == nil {
 		return "__fish_use_subcommand"

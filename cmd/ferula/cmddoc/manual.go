@@ -98,8 +98,8 @@ func entries(b *strings.Builder, title string, all []Entry) {
 // line returns a text as one line of a paragraph.
 func line(text string) string { return roff(strings.Join(strings.Fields(text), " ")) + "\n" }
 
-// roff escapes a text: backslashes, dashes that are to be copied as such, and a control
-// character at its begin.
+// roff escapes a text for man(7): backslashes, quotes, dashes that must remain copyable,
+// and a control character at the beginning.
 func roff(text string) string {
 	text = strings.NewReplacer(`\`, `\e`, `-`, `\-`, `"`, `\(dq`, `'`, `\(aq`, "`", "\\`").Replace(text)
 	if strings.HasPrefix(text, ".") {

@@ -19,8 +19,8 @@ type EngineOptions struct {
 	Parallelism int    // goroutines of one query of columns; 0: GOMAXPROCS
 }
 
-// newQueryEngine returns the engine of queries: the one of columns unless the other is chosen,
-// which evaluates what that does not know.
+// newQueryEngine returns engine, Prometheus' engine, if it is chosen. Otherwise it returns the
+// engine of package columns, which leaves to engine what it cannot evaluate itself.
 func newQueryEngine(chosen EngineOptions, opts promql.Options, engine *promql.Engine, set *metrics.Set) (prompromql.QueryEngine, error) {
 	if chosen.Parallelism < 0 {
 		return nil, hint.Invalid("query.parallelism", fmt.Errorf("%d is negative", chosen.Parallelism))

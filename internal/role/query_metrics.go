@@ -7,8 +7,8 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// slotMetrics are the metrics of the slots of queries, under Thanos' names. They are
-// registered before the engine exists, which needs SlotWaited.
+// slotMetrics are the metrics of query slots, under Thanos' names. They are created
+// before the engine, because the engine's option SlotWaited writes to them.
 type slotMetrics struct{ waited *metrics.PrometheusHistogram }
 
 // slotSeconds are Thanos' bounds of the time that queries wait.

@@ -32,8 +32,8 @@ type QueryFrontendOptions struct {
 	// no cache.
 	RangeCache, LabelCache string
 	Limits                 limit.Options
-	// DownstreamMax limits the concurrent requests to the downstream; 0: 256. A lower
-	// MaxConnsPerHost of the transport lowers it.
+	// DownstreamMax limits the concurrent requests to the downstream; 0: 256. If
+	// MaxConnsPerHost of the transport is lower, it is the limit.
 	DownstreamMax int
 	Tracing       string // Thanos' tracing configuration in YAML; "" sends no spans
 	// ProbeEvery is the interval of the downstream's readiness probes, which decide the
@@ -117,7 +117,7 @@ func newSlots(opts QueryFrontendOptions, set *instruments.Set) (*limit.Limiter, 
 	return limit.New(limit.Options{ConcurrencyMax: calls, TenantQueueMax: math.MaxInt, WaitMax: opts.Limits.WaitMax, Downstream: true}, set)
 }
 
-// newCache creates a results cache from its YAML configuration; nil if that is empty.
+// newCache creates a results cache from its YAML configuration; nil if yaml is empty.
 func (q *QueryFrontend) newCache(yaml, name string) (frontend.RangeCache, error) {
 	if yaml == "" {
 		return nil, nil
@@ -170,8 +170,9 @@ func (q *QueryFrontend) Run(ctx context.Context) error {
 	return q.process.Run(ctx)
 }
 
-// readiness makes the process as ready as the downstream. Requests are forwarded
-// regardless of it: readiness is for load balancers that choose among several frontends.
+// readiness returns the options of the probes. This process is ready while its downstream
+// is. Requests are forwarded even if it is not ready: readiness is for load balancers
+// that choose among several frontends.
 func (q *QueryFrontend) readiness() downstreamprobe.Options {
 	to := httpserver.RedactedURL(q.opts.Downstream.URL)
 	return downstreamprobe.Options{

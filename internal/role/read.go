@@ -37,8 +37,8 @@ type ReadOptions struct {
 
 	StallTimeout time.Duration // how long a server or store may send nothing; 0: no limit
 
-	TSDBPath   string // data folder of a Prometheus TSDB
-	SandboxDir string // for links while the WAL is read; "": chosen automatically
+	TSDBPath   string // data directory of a Prometheus TSDB
+	SandboxDir string // directory for hard links while the WAL is read; "": chosen automatically
 
 	Export export.Options // Source, Permanent, Now, Random and Warn are set by Read
 	Logger *slog.Logger

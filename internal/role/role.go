@@ -107,7 +107,7 @@ func closingListener(listener net.Listener) process.Component {
 	}}
 }
 
-// webServer is the HTTP server of a process.
+// webServer returns the HTTP server of a process.
 func webServer(opts WebOptions, listener net.Listener, handler http.Handler, logger *slog.Logger) process.Server {
 	server := opts.Server(handler, logger)
 	return process.Server{
@@ -117,7 +117,8 @@ func webServer(opts WebOptions, listener net.Listener, handler http.Handler, log
 	}
 }
 
-// grpcServer is the gRPC server of a process; without one it does nothing.
+// grpcServer returns the gRPC server of a process. If server is nil, its functions do
+// nothing.
 func grpcServer(server *grpcserver.Server) process.Server {
 	return process.Server{Name: "gRPC server", Serve: server.Serve, Stopping: server.Stopping, Drain: server.Drain}
 }

@@ -81,7 +81,7 @@ type Serve struct {
 	process  *process.Process
 	bodies   *reqbody.Reader // of all receivers
 	handler  http.Handler
-	own      *httpserver.Pipe // for scrapes of its own metrics; nil: they use the HTTP address
+	own      *httpserver.Pipe // in-process listener for scrapes of this server's own metrics; nil: they use the HTTP address
 	started  time.Time
 }
 
@@ -117,8 +117,9 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	}
 	section := s.config.current().StorageConfig
 	opts.Store.Section, opts.Store.MetadataInWAL = &section, opts.Scrape.MetadataInWAL
-	// The TSDB would merge a block of out-of-order samples with the in-order block of that
-	// time at once, before either is shipped, and compacted blocks are not shipped.
+	// Otherwise the TSDB would compact a block of out-of-order samples with the in-order
+	// block of the same time range before either is shipped. Compacted blocks are not
+	// shipped.
 	opts.Store.KeepOverlappingBlocks = opts.Store.KeepOverlappingBlocks || (opts.Ship.Bucket != "" && !opts.Ship.IgnoreBlockSize)
 	if s.store, err = tsdb.New(opts.Store, opts.Logger.With("component", "tsdb"), s.reg, s.reg.Own); err != nil {
 		return nil, err
@@ -168,7 +169,8 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	return s, nil
 }
 
-// newTracing creates what the section tracing configures.
+// newTracing creates the tracing of the section tracing, which sends nothing until a
+// configuration is applied.
 func (s *Serve) newTracing() *tracing.Live {
 	l := tracing.NewLive("ferula-serve", s.opts.Logger.With("component", "tracing"))
 	s.process.Add(process.Component{Name: "tracing", Close: l.Close})

@@ -71,8 +71,9 @@ func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 	if err != nil {
 		return nil, hint.Invalid("config.file", err)
 	}
-	// The configuration is applied after the WAL replay, which may take longer than the
-	// "for" duration of an alert on this metric.
+	// The metrics of reloads count this load as successful already: the configuration is
+	// applied after the WAL replay, which may take longer than the "for" duration of an
+	// alert on these metrics.
 	l.done(nil, cfg)
 	return l, nil
 }
@@ -245,8 +246,10 @@ func (l *liveConfig) swap(next *parts) error {
 				return nil
 			},
 		},
-		// After what can be refused: a queue that is stopped gives up what waits in it. Before
-		// the jobs, so that no sample of a new one passes by new relabelling.
+		// The sender is changed after the storage and the profiles, which can reject their
+		// part: a queue that is stopped drops its pending samples. It is changed before
+		// the scrape jobs, so that no sample of a new job is sent with the old
+		// write_relabel_configs.
 		process.Change{
 			Apply: func() error { return s.sender.ApplyConfig(next.cfg) },
 			Undo: func() error {
@@ -322,8 +325,8 @@ func (l *liveConfig) listen() (stop func()) {
 	return func() { signal.Stop(l.signals) }
 }
 
-// watch reloads on SIGHUP and, if it is configured, when the file or one that it names has
-// changed, until ctx is canceled.
+// watch reloads on SIGHUP until ctx is canceled. With automatic reloads it also reloads
+// when the configuration file, or a file that it names, has changed.
 func (l *liveConfig) watch(ctx context.Context) error {
 	var changes <-chan time.Time
 	if interval := l.serve.opts.Peer.AutoReload; interval > 0 && l.serve.opts.ConfigFile != "" {
@@ -343,8 +346,8 @@ func (l *liveConfig) watch(ctx context.Context) error {
 	}
 }
 
-// reloadChanged reloads if the configuration file, or one that it names, differs from what
-// was read last. A file that cannot be read is tried again at the next interval.
+// reloadChanged reloads if the configuration file, or a file that it names, has changed
+// since it was last read. If a file cannot be read, the next interval tries again.
 func (l *liveConfig) reloadChanged() {
 	sum, err := config.GenerateChecksum(l.serve.opts.ConfigFile)
 	if err != nil {

@@ -7,8 +7,8 @@ import (
 	"github.com/prometheus/prometheus/util/features"
 )
 
-// features returns what /api/v1/features lists, by the names that Prometheus has for it:
-// what its packages register, and what its program adds by its flags.
+// features returns the list of /api/v1/features, with Prometheus' names: the features
+// that Prometheus' packages register, and those that flags enable.
 func (s *Serve) features() features.Collector {
 	all, o := features.NewRegistry(), s.opts
 	s.engine.Parser.RegisterFeatures(all)

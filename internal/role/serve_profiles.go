@@ -33,7 +33,7 @@ import (
 // ProfilesOptions configure the profiles of `ferula serve`.
 type ProfilesOptions struct {
 	ConfigFile string        // scrape configuration of profile targets; "": none
-	Store      store.Options // Dir defaults to the data folder of the metrics
+	Store      store.Options // Dir defaults to the data directory of the metrics
 	Query      query.Options
 	Limits     ingest.Limits
 	API        profileapi.Options
@@ -128,7 +128,8 @@ func (l *profileService) load() (*ingest.Config, error) {
 	return ingest.LoadConfig(l.file)
 }
 
-// configure applies the sections about every profile, which cannot fail.
+// configure applies the sections that concern all profiles, scraped and pushed. It cannot
+// fail.
 func (l *profileService) configure(cfg *ingest.Config) {
 	if l.scraper != nil {
 		l.ingester.Configure(cfg)

@@ -22,7 +22,7 @@ func (s *Serve) newShipping() error {
 	return nil
 }
 
-// profilesDir returns the parent of the folder "profiles".
+// profilesDir returns the parent of the directory "profiles".
 func (s *Serve) profilesDir() string {
 	if dir := s.opts.Profiles.Store.Dir; dir != "" {
 		return dir

@@ -37,12 +37,12 @@ type SidecarOptions struct {
 	PollInterval  time.Duration // of configuration and time range; 0: 30 s
 	PollTimeout   time.Duration // 0: 30 s
 	MinTimeMS     func() int64  // samples before it are not served; nil: no limit
-	TSDBDir       string        // data folder of Prometheus, for shipping
+	TSDBDir       string        // data directory of Prometheus, for shipping
 	Ship          ShippingOptions
 	Reload        ReloadOptions
 	Limits        storeapi.ServerOptions // Metrics is set by NewSidecar
 	SelectionsMax int                    // maximum of concurrent remote reads of one Series request; 0: 3
-	ReadsMax      int                    // maximum of concurrent remote reads, SelectionsMax at least; 0: 8
+	ReadsMax      int                    // maximum of concurrent remote reads, at least SelectionsMax; 0: 8
 	Tracing       string                 // Thanos' tracing configuration in YAML; "" sends no spans
 	Logger        *slog.Logger
 }
@@ -190,8 +190,8 @@ func (s *Sidecar) work(ctx context.Context) error {
 	}
 }
 
-// refresh reads external labels and time range of Prometheus. checkFlags also checks its
-// flags: it may be another process than at the last poll.
+// refresh reads external labels and time range of Prometheus. With checkFlags it also
+// checks Prometheus' flags, which can change when Prometheus restarts.
 func (s *Sidecar) refresh(ctx context.Context, checkFlags bool) error {
 	ctx, done := context.WithTimeout(ctx, s.opts.PollTimeout)
 	defer done()

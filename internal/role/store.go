@@ -38,7 +38,7 @@ type StoreOptions struct {
 	Relabel      string                 // Prometheus' relabel configuration in YAML that selects blocks; "": all
 	Store        gateway.Options        // Logger, Metrics and Rules.Relabel are set by NewStore
 	Limits       storeapi.ServerOptions // Metrics is set by NewStore
-	SyncInterval time.Duration          // of the blocks; 0: 15 min
+	SyncInterval time.Duration          // interval of listing the bucket; 0: 15 min
 	Tracing      string                 // Thanos' tracing configuration in YAML; "" sends no spans
 	Logger       *slog.Logger
 }
@@ -144,10 +144,10 @@ func (s *Store) Run(ctx context.Context) error {
 	return s.process.Run(ctx)
 }
 
-// firstSyncMax is how long the bucket may take to be listed the first time.
+// firstSyncMax limits the time for which the first listing of the bucket is retried.
 const firstSyncMax = 30 * time.Minute
 
-// firstSync lists the bucket, and repeats it while that fails.
+// firstSync lists the bucket. It retries a failed listing until firstSyncMax has passed.
 func (s *Store) firstSync(ctx context.Context) error {
 	started, pause := time.Now(), time.Second
 	for {
@@ -167,7 +167,8 @@ func (s *Store) firstSync(ctx context.Context) error {
 	}
 }
 
-// work lists the bucket again and again, and unmaps what is idle.
+// work lists the bucket every SyncInterval, and unmaps idle files every minute, until ctx
+// is canceled.
 func (s *Store) work(ctx context.Context) error {
 	syncs, sweeps := time.NewTicker(s.opts.SyncInterval), time.NewTicker(time.Minute)
 	defer syncs.Stop()

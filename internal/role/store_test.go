@@ -23,7 +23,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// bucketBlock writes a block with one series a room and n rooms into a bucket's folder.
+// bucketBlock writes a block with one series a room and n rooms into a bucket's directory.
 func bucketBlock(t *testing.T, dir string, rooms ...string) {
 	t.Helper()
 	w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, math.MaxInt32)

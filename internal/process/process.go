@@ -1,8 +1,8 @@
 // Package process holds what every process of ferula does: it has a readiness state, and
 // it opens, runs, drains and closes its parts in an order.
 //
-// A Process has components, listed in order of dependence: a component uses only those
-// before it. And it has servers, which use any of them.
+// A Process has components and servers. Components are listed in order of dependence: a
+// component uses only those before it. A server may use any component.
 //
 //	start      every server accepts requests; components open one after the other
 //	run        once all are open, all components run concurrently
@@ -180,8 +180,8 @@ func (p *Process) count(name string, n int) {
 	p.running[name] += n
 }
 
-// wait waits for a group. It logs what is still running when that takes long: a part that
-// is closed under a running user would lose data, so there is no timeout.
+// wait waits for a group. It has no timeout, because a component that is closed while
+// another one uses it would lose data. After a while it logs what is still running.
 func (p *Process) wait(group *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() { defer close(done); group.Wait() }()

@@ -87,8 +87,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// WithoutPushes returns the options of a server that serves queries only: their messages are
-// small. A limit that is set stays.
+// WithoutPushes returns options with a smaller default of RequestBytesMax, for a server
+// that receives no pushes: messages of queries are small.
 func (o Options) WithoutPushes() Options {
 	if o.RequestBytesMax == 0 {
 		o.RequestBytesMax = 4 << 20
@@ -121,9 +121,9 @@ func (o Options) tls() tlsfiles.Server {
 // keepaliveTime is how long a connection may be idle before the server pings the client.
 const keepaliveTime = 2 * time.Minute
 
-// Server is a listening gRPC server with the health and reflection services. Its
-// health status is NOT_SERVING until Ready is called. A nil *Server is a process without gRPC: its methods
-// do nothing.
+// Server is a listening gRPC server with the health and reflection services. Its health
+// status is NOT_SERVING until Ready is called. A nil *Server is a process without gRPC: its
+// methods do nothing.
 type Server struct {
 	opts     Options
 	listener net.Listener
@@ -133,8 +133,9 @@ type Server struct {
 	logger   *slog.Logger
 }
 
-// windowBytes is what a client may send of a request before it is read. A fixed window is
-// not raised to megabytes for each stream by the estimate of the bandwidth: requests are small.
+// windowBytes is the HTTP/2 window: the number of bytes that a client may send before the
+// server reads them. Requests are small. With a fixed window gRPC does not estimate the
+// bandwidth, which could raise the window of each stream to megabytes.
 const windowBytes = 64 << 10
 
 // New listens and registers services, but accepts no connection until Serve is called.

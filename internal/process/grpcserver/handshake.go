@@ -15,8 +15,8 @@ import (
 // client that is refused reconnects, and a scanner connects all the time.
 const handshakeLogInterval = time.Second
 
-// loggedTLS are credentials that log handshakes that fail. gRPC's own log, where they would
-// be, is not written: an operator would see a client that is refused nowhere on the server.
+// loggedTLS are credentials that log failed handshakes. gRPC reports these only to its own
+// log, which is not written, so the server would log nothing about a rejected client.
 type loggedTLS struct {
 	credentials.TransportCredentials
 	log *handshakeLog

@@ -14,11 +14,11 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// receiver limits what clients may leave half sent. gRPC holds the received part of a
-// message until its end, without a deadline and for every call of every connection. Here a
-// message must end within a timeout. A message that has not ended soon is slow: of those
-// there are only as many as the budget of bytes allows, and one too many ends the oldest. So
-// clients that send nothing never delay others, and no call waits for a slot.
+// receiver limits the messages that clients send slowly. gRPC holds the received part of a
+// message until the rest arrives, without a deadline and for every call of every connection.
+// The receiver sets a timeout for each message. A message that takes longer than soon is
+// slow. The budget of bytes limits the number of slow messages: one more ends the oldest
+// one. So clients that send nothing never delay others, and no call waits for a slot.
 type receiver struct {
 	soon, timeout time.Duration
 	slowMax       int

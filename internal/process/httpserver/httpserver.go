@@ -59,7 +59,7 @@ func (o Options) WithDefaults() Options {
 }
 
 // listenerSet holds the listeners of one HTTP server. Accept and Addr are those of the
-// first.
+// first listener.
 type listenerSet struct {
 	net.Listener
 	all []net.Listener

@@ -35,9 +35,9 @@ type Options struct {
 // reloadFileBytesMax limits a decompressed configuration file.
 const reloadFileBytesMax = 64 << 20
 
-// Reloader watches files by reading them periodically. File notifications lost: they
-// are unreliable for the symbolic links with which Kubernetes mounts configurations,
-// and reading a few small files every few seconds is cheap.
+// Reloader watches files by reading them periodically. File notifications would be
+// unreliable for the symbolic links with which Kubernetes mounts configurations. Reading
+// a few small files every few seconds is cheap.
 type Reloader struct {
 	opts    Options
 	url     string
@@ -167,13 +167,13 @@ func (r *Reloader) config(sum io.Writer) error {
 	return err
 }
 
-// foldersMax limits the depth of nested folders. Symbolic links can form a cycle.
-const foldersMax = 16
+// depthMax limits the depth of nested directories. Symbolic links can form a cycle.
+const depthMax = 16
 
 // hashTree hashes names and contents of all files. It follows symbolic links.
 func hashTree(sum io.Writer, dir string, depth int) error {
-	if depth > foldersMax {
-		return fmt.Errorf("more than %d directories deep", foldersMax)
+	if depth > depthMax {
+		return fmt.Errorf("more than %d directories deep", depthMax)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil {

@@ -44,10 +44,10 @@ func (reg *Registry) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// Families returns the families that were registered until now, also those that have no
-// series, sorted by name. Families of Own without a series are those of its vectors.
-// Families that a function writes, and those of the operating system's process, are not
-// among them.
+// Families returns the families that were registered until now, sorted by name, including
+// those without a series. Of the families of Own without a series only vectors are
+// included. Families that a function writes and those of the operating system's process
+// are left out.
 func (reg *Registry) Families() []Family {
 	all := map[string]Family{}
 	reg.mu.Lock()
@@ -55,7 +55,7 @@ func (reg *Registry) Families() []Family {
 		all[name] = f
 	}
 	reg.mu.Unlock()
-	gathered, _ := reg.Gather() // what a failed collector has is missing
+	gathered, _ := reg.Gather() // families of a failed collector are missing
 	for _, g := range gathered {
 		f := all[g.GetName()]
 		f.Name, f.Help, f.Type = g.GetName(), g.GetHelp(), strings.ToLower(g.GetType().String())
@@ -83,7 +83,7 @@ func (reg *Registry) Families() []Family {
 	return families
 }
 
-// descText is the text of a description, the only form in which client_golang shows it.
+// descText parses the text of a prometheus.Desc, which has no accessors.
 var descText = regexp.MustCompile(`^Desc\{fqName: ("(?:[^"\\]|\\.)*"), help: ("(?:[^"\\]|\\.)*"), (?:unit: "(?:[^"\\]|\\.)*", )?constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
 
 var constLabel = regexp.MustCompile(`([a-zA-Z_][a-zA-Z0-9_]*)="`)

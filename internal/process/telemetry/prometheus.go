@@ -22,10 +22,10 @@ type prometheusHTTP struct {
 }
 
 // ExposePrometheusHTTP exposes prometheus_http_requests_total,
-// prometheus_http_request_duration_seconds and prometheus_http_response_size_bytes in addition to
-// ferula's own. The label "handler" is the path pattern without routePrefix, as in
-// Prometheus. Responses that were cut off are not counted, as there. Call it before the
-// first request.
+// prometheus_http_request_duration_seconds and prometheus_http_response_size_bytes in
+// addition to ferula's own metrics. The label "handler" is the path pattern without
+// routePrefix. As in Prometheus, responses that were cut off are not counted. Call it before
+// the first request.
 func (reg *Registry) ExposePrometheusHTTP(routePrefix string) {
 	reg.prometheus = &prometheusHTTP{
 		prefix:   routePrefix,
@@ -44,10 +44,10 @@ func (p *prometheusHTTP) observe(handler, code string, took time.Duration, bytes
 	p.size.With(handler).Update(float64(bytes))
 }
 
-// ExposePackageMetrics also exposes what packages of Prometheus registered in
+// ExposePackageMetrics also exposes the metrics that packages of Prometheus registered in
 // client_golang's default registry when they were imported, such as
 // prometheus_remote_storage_samples_in_total. Metrics of Go's runtime and of the process are
-// not taken from there, and a family that this registry has itself is not replaced.
+// not taken from that registry. Families of reg itself are not replaced.
 func (reg *Registry) ExposePackageMetrics() { reg.packages = prometheus.DefaultGatherer }
 
 // Gather implements prometheus.Gatherer.

@@ -40,8 +40,8 @@ func (c carrier) Keys() []string {
 	return all
 }
 
-// DialOptions returns the options of connections whose calls have a span within their
-// request's trace and propagate it. A call without a trace, such as a poll, has none.
+// DialOptions returns the options of connections whose calls have a span within the trace
+// of their request and propagate it. A call without a trace, such as a poll, has no span.
 func (t *Tracing) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
@@ -114,7 +114,7 @@ func (s *tracedStream) RecvMsg(m any) error {
 }
 
 // ServerOptions returns the options of a server whose calls have a span within the
-// client's trace. Without a configuration there are none.
+// client's trace; none if spans are not sent.
 func (t *Tracing) ServerOptions() []grpc.ServerOption {
 	if t == nil || !t.sends {
 		return nil

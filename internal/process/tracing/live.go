@@ -35,7 +35,7 @@ const attributeBytesMax = 4096
 type Live struct {
 	service   string
 	logger    *slog.Logger
-	flush     time.Duration             // after which what waits for a receiver is dropped
+	flush     time.Duration             // how long pending spans may take to be sent when a section ends; then they are dropped
 	installed atomic.Pointer[installed] // nil: nothing is sent
 
 	mu     sync.Mutex     // held by Commit and Close
@@ -48,8 +48,8 @@ type installed struct {
 	provider *tracesdk.TracerProvider
 }
 
-// NewLive creates a tracing that sends nothing. service is the service's name, unless
-// the environment has OTEL_SERVICE_NAME. Only one of a process can send at a time.
+// NewLive creates a tracing that sends nothing. service is the service's name, unless the
+// environment has OTEL_SERVICE_NAME. Only one Live of a process can send at a time.
 func NewLive(service string, logger *slog.Logger) *Live {
 	return &Live{service: service, logger: logger, flush: 5 * time.Second}
 }
@@ -130,11 +130,11 @@ func (s *Staged) Undo() error {
 	if s.next == nil {
 		return nil
 	}
-	return s.next.shutdown(s.live.flush) // nothing waits in it
+	return s.next.shutdown(s.live.flush) // it has no pending spans
 }
 
-// Commit puts the section into effect. What waits for the former receiver is still sent,
-// without delaying the caller.
+// Commit puts the section into effect. Spans that wait for the former receiver are still
+// sent, without delaying the caller.
 func (s *Staged) Commit() error {
 	if s.keep {
 		return nil
@@ -160,7 +160,7 @@ func (s *Staged) Commit() error {
 	return nil
 }
 
-// Close sends what waits, for a few seconds at most.
+// Close sends the pending spans, for a few seconds at most.
 func (l *Live) Close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,7 +178,7 @@ func (l *Live) end(former *installed) {
 	}
 }
 
-// shutdown sends what waits.
+// shutdown sends the pending spans.
 func (i *installed) shutdown(within time.Duration) error {
 	ctx, done := context.WithTimeout(context.Background(), within)
 	defer done()

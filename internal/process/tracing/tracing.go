@@ -1,9 +1,10 @@
 // Package tracing sends the spans of a process to an OTLP receiver.
 //
 // New creates the tracing of a process from Thanos' configuration, which does not change.
-// Live follows the section tracing of prometheus.yml, which may: a Staged section is built
-// and checked first, then committed or discarded. Spans of Live go through OpenTelemetry's
-// global provider, because Prometheus' packages start their spans there.
+// Live follows the section tracing of prometheus.yml, which a reload may change: a Staged
+// section is built and checked first, then committed or discarded. Spans of Live go
+// through OpenTelemetry's global provider, because Prometheus' packages start their spans
+// with it.
 package tracing
 
 import (
@@ -249,7 +250,7 @@ type transport struct {
 	next http.RoundTripper
 }
 
-// CloseIdleConnections closes those of the transport that is traced.
+// CloseIdleConnections closes the idle connections of the transport that is traced.
 func (t transport) CloseIdleConnections() {
 	if next, ok := t.next.(interface{ CloseIdleConnections() }); ok {
 		next.CloseIdleConnections()

@@ -8,13 +8,13 @@ import (
 )
 
 // isCumulative reports whether Go counts a sample type since the start of the process:
-// allocations, contentions and delays. Of such a type the delta between two profiles is
+// allocations, contentions and delays. For these types the delta between two profiles is
 // stored. The inuse types are the current state.
 func isCumulative(sampleType string) bool { return !strings.HasPrefix(sampleType, "inuse_") }
 
-// delta returns the increase of cumulative values from one profile to the next, with the
-// other values of the later one. A value that decreased (the process was restarted) becomes
-// zero. delta modifies both profiles.
+// delta returns the increase of the cumulative values from one profile to the next, with
+// the other values of the later profile. A value that decreased (the process was restarted)
+// becomes zero. delta modifies both profiles.
 func delta(from, to *profile.Profile, count func(sampleType string) bool) (*profile.Profile, error) {
 	ratios := make([]float64, len(from.SampleType))
 	for i, t := range from.SampleType {

@@ -7,11 +7,12 @@
 //	/debug/pprof of targets (scraper.go) ----------+
 //	this process (self.go) ------------------------+
 //
-// Every profile goes through Ingester.Push: its labels are normalized, it is decoded once
-// within limits and appended to the Store, which returns when it is durable. A push is
-// accepted or rejected as a whole, except that of OTLP, whose responses say how many of its
-// profiles were rejected. A rejected one returns an error and is counted. The package contains
-// no storage, no wire format but that of /ingest, and no state of a tenant but its limits.
+// Every profile goes through Ingester.Push: its labels are normalized, and it is decoded
+// once within limits and appended to the Store, which returns when the profile is durable.
+// A push is accepted or rejected as a whole. An OTLP request may be accepted in part: its
+// response has the number of rejected profiles. A rejected profile returns an error and is
+// counted. The package contains no storage, no wire format except that of /ingest, and no
+// state of a tenant except its limits.
 package profile
 
 import (
@@ -106,8 +107,8 @@ func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.
 	return in.ingest(ctx, tenant, pushed, nil)
 }
 
-// ingest is Push with the possibility to ingest the valid profiles only: if rejected is not
-// nil, the errors of the others are added to it, by their number.
+// ingest is Push, which can also ingest only the valid profiles: if rejected is not nil,
+// the errors of the other profiles are added to it, by their index in the push.
 func (in *Ingester) ingest(ctx context.Context, tenant string, pushed []profilepb.RawProfile, rejected map[int]error) error {
 	b := &batch{
 		limits: in.limitsOf(tenant), rules: in.settings.Load().relabel, rejected: rejected,

@@ -83,7 +83,7 @@ func (l *Limits) decode() pprof.Limits {
 	return pprof.Limits{Flags: l.Flags, Bytes: l.DecompressedBytes, Strings: l.Symbols, Functions: l.Symbols, Locations: l.Symbols, Samples: l.Samples, Depth: l.Depth, Nodes: l.Nodes}
 }
 
-// optionOf is the option that limits pushes for a reason.
+// optionOf maps the reason of a rejection to the option that sets the limit.
 var optionOf = map[string]string{
 	"rate": "RateBytes", "series": "Series", "tenants": "Tenants", "profile_size": "ProfileBytes", "too_old": "Age", "too_new": "Future",
 	"label_name": "LabelNameBytes", "label_value": "LabelValueBytes", "labels": "Labels",

@@ -46,7 +46,7 @@ type otlpGroup struct {
 // otlpType is the type of a profile as texts.
 type otlpType struct{ name, unit, period, periodUnit string }
 
-// convert returns the profiles that one becomes: one for each service whose samples it has.
+// convert converts a profile to one profile for each service that its samples belong to.
 func (c *otlpConverter) convert(p *otlpprofile.Profile) ([]profilepb.RawProfile, error) {
 	c.of, c.factor, c.groups, c.order = p, 1, map[string]*otlpGroup{}, nil
 	t, err := c.typeOf(p)
@@ -87,8 +87,8 @@ func (c *otlpConverter) convert(p *otlpprofile.Profile) ([]profilepb.RawProfile,
 	return all, nil
 }
 
-// typeOf reads the type of a profile. Samples of a CPU profile that are counted become
-// nanoseconds, the unit of other CPU profiles.
+// typeOf reads the type of a profile. If a CPU profile has counts of samples, they are
+// converted to nanoseconds, the unit of other CPU profiles.
 func (c *otlpConverter) typeOf(p *otlpprofile.Profile) (t otlpType, err error) {
 	for _, one := range []struct {
 		to     *string
@@ -166,8 +166,9 @@ func (c *otlpConverter) group(service string, t otlpType) *otlpGroup {
 	return g
 }
 
-// add adds a sample to a group. Many samples share a stack, and many profiles a function, so
-// that a small request could become a large pprof: its bytes are limited as it grows.
+// add adds a sample to a group. A small request could become a large pprof, because many
+// samples share a stack and many profiles share a function. So the bytes of the pprof are
+// limited while it grows.
 func (c *otlpConverter) add(g *otlpGroup, locations []int32, value int64) error {
 	before := g.encoder.Bytes()
 	c.stack = c.stack[:0]
@@ -195,7 +196,7 @@ func (c *otlpConverter) add(g *otlpGroup, locations []int32, value int64) error 
 	return nil
 }
 
-// line returns the location of a line, or of the address if the line has no function.
+// line returns the location of a line or, if the line has no function, of the address.
 func (c *otlpConverter) line(g *otlpGroup, location int32, l otlpprofile.Location, at int) uint64 {
 	line := c.request.Line(at)
 	if line.Function == 0 {
@@ -229,8 +230,9 @@ func (c *otlpConverter) address(g *otlpGroup, location int32, l otlpprofile.Loca
 
 func valid(text []byte) string { return string(bytes.ToValidUTF8(text, []byte("\uFFFD"))) }
 
-// otlpLabelName returns the name of an attribute's label: characters that a name cannot have
-// become underscores. Names of the server, with two underscores in front, have none.
+// otlpLabelName returns the label name of an attribute. Characters that are invalid in a
+// label name become underscores. An attribute whose name begins with two underscores has no
+// label, because such names belong to the server.
 func otlpLabelName(key []byte) string {
 	if bytes.HasPrefix(key, []byte("__")) || len(key) == 0 {
 		return ""
@@ -266,8 +268,9 @@ func otlpLabelValue(v otlpprofile.Value) string {
 // Refused counts a request of OTLP that could not be decoded.
 func (in *Ingester) Refused(err error) { in.discarded.With(reasonOf(err)).Inc() }
 
-// PushOTLP ingests the profiles of a request that are valid, and returns the number of the
-// others and the first of their errors, with its place. With err none was ingested.
+// PushOTLP ingests the valid profiles of a request. It returns the number of the rejected
+// profiles and the first of their errors, which names the profile. If err is not nil, no
+// profile was ingested.
 func (in *Ingester) PushOTLP(ctx context.Context, tenant string, r *otlpprofile.Request) (rejected int, first, err error) {
 	limits := in.limitsOf(tenant)
 	c := &otlpConverter{request: r, limits: limits, left: limits.BurstBytes}

@@ -13,8 +13,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// recordingInflation is the factor by which a flight recording may grow when it is
-// decompressed, in relation to the limit of a profile as sent.
+// recordingInflation is the limit of a decompressed flight recording, as a multiple of
+// the limit of a profile as sent.
 const recordingInflation = 4
 
 // measured is a profile that is built from the events of a flight recording.
@@ -70,7 +70,8 @@ type builtSample struct {
 	values [2]int64
 }
 
-// recordingProfiles converts a flight recording to profiles, one of each kind that has events.
+// recordingProfiles converts a flight recording to profiles, one for each kind of profile
+// that has events.
 func recordingProfiles(u *upload, lset []profilepb.RawLabel) ([]profilepb.RawProfile, error) {
 	limit := recordingInflation * u.limits.ProfileBytes
 	raw, err := decompressed(u.profile, limit)

@@ -108,7 +108,7 @@ func (j *JobConfig) UnmarshalYAML(unmarshal func(any) error) error {
 	return nil
 }
 
-// LoadConfig reads a configuration file. Paths in it are relative to its folder.
+// LoadConfig reads a configuration file. Paths in it are relative to its directory.
 func LoadConfig(path string) (*Config, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -58,8 +58,8 @@ func NewScraper(in *Ingester, tenant string, logger *slog.Logger, reg prometheus
 	if set == nil {
 		set = metrics.NewSet()
 	}
-	// Discovery registers metrics with fixed names, which the discovery of metric targets
-	// already uses.
+	// Discovery registers metrics with fixed names. The discovery of metric targets has
+	// already registered these names.
 	prefixed := prometheus.WrapRegistererWithPrefix("ferula_profiles_", reg)
 	discoveries, err := discovery.CreateAndRegisterSDMetrics(prefixed)
 	if err != nil {

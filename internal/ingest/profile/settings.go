@@ -31,7 +31,7 @@ type TenantLimits struct {
 	Labels           int              `yaml:"labels"`
 }
 
-// over returns limits in which those of t are set.
+// over returns base with the limits that are set in t.
 func (t *TenantLimits) over(base Limits, tenant string) Limits {
 	flags := hint.Flags{}
 	maps.Copy(flags, base.Flags)
@@ -57,14 +57,15 @@ func (t *TenantLimits) over(base Limits, tenant string) Limits {
 	return base
 }
 
-// settings are what a configuration file sets. They are immutable.
+// settings are the settings of a configuration file. They are immutable.
 type settings struct {
 	relabel []*relabel.Config
 	limits  map[string]*Limits // by tenant
 }
 
-// Configure sets the relabelling and the limits of a configuration, which LoadConfig has
-// checked. nil sets those of no file. Pushes that have begun go on with the old ones.
+// Configure sets the relabelling and the limits of a configuration that LoadConfig has checked.
+// nil restores the settings without a configuration file. Pushes that have begun use the old
+// settings to their end.
 func (in *Ingester) Configure(cfg *Config) {
 	s := &settings{limits: map[string]*Limits{}}
 	if cfg != nil {

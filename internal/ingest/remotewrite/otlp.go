@@ -19,13 +19,14 @@ type OTLPOptions struct {
 	LookbackDelta time.Duration // of queries: the interval of target_info
 }
 
-// otlpCost is what a request of OTLP counts for in Options.DecodingMax: the receiver reads at
-// most 32 MiB after decompression, and objects are some times larger.
+// otlpCost is the decoded size of an OTLP request that is counted against
+// Options.DecodingMax. The receiver reads at most 32 MiB after decompression, and decoded
+// objects are several times larger.
 const otlpCost = 128 << 20
 
 // NewOTLPHandler creates the receiver of OTLP metrics over HTTP, as protobuf or JSON. It is
-// Prometheus' own, behind the limits of remote write; current returns the configuration,
-// whose section otlp it follows.
+// Prometheus' own receiver, behind the limits of remote write. current returns the
+// configuration, whose section otlp applies.
 func NewOTLPHandler(opts Options, otlp OTLPOptions, to storage.AppendableV2, current func() config.Config, logger *slog.Logger, reg prometheus.Registerer) http.Handler {
 	opts = opts.withDefaults()
 	logger = slog.New(newLimited(logger.Handler(), linesMax, linesEvery, time.Now))

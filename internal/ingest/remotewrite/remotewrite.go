@@ -2,10 +2,10 @@
 //
 // A POST with a snappy-compressed WriteRequest or v2 Request is appended to a
 // storage.Appendable. The response is a success only after Commit, when the samples are in
-// the WAL. Decoding and statuses are those of Prometheus' receiver, around which this
-// package adds limits: a body is read before its request takes a slot, its size is limited
-// before and after decompression (32 MiB), and its decoded size is estimated before
-// decoding. There is no storage and no routing here.
+// the WAL. Decoding and statuses are those of Prometheus' receiver. This package adds
+// limits: a body is read before its request takes a slot, its size is limited before and
+// after decompression (32 MiB), and its decoded size is estimated before decoding. There
+// is no storage and no routing here.
 package remotewrite
 
 import (
@@ -43,7 +43,8 @@ type Options struct {
 	// Messages are the names of the accepted protobuf messages; none: both versions.
 	Messages []string
 
-	// Refusal returns why the storage accepts no samples now; nil, or a nil error: it does.
+	// Refusal returns the reason why the storage accepts no samples now; nil: it accepts
+	// them. A nil Refusal is valid.
 	Refusal func() error
 
 	Bodies *reqbody.Reader // shared with other receivers; nil: a new one
@@ -180,8 +181,9 @@ func refuse(w http.ResponseWriter, reason string) {
 	http.Error(w, reason, http.StatusServiceUnavailable)
 }
 
-// storageFailure replaces the receiver's status 500, which it has only for errors of the
-// storage, by 503. Their text names files of the server, so only the log has it.
+// storageFailure replaces the receiver's status 500 by 503. The receiver responds with
+// status 500 only to errors of the storage. The text of such an error names files of the
+// server, so it is logged and not sent.
 type storageFailure struct {
 	http.ResponseWriter
 	failed bool

@@ -54,7 +54,7 @@ func (d Defaults) load(content string, logger *slog.Logger) (*config.Config, err
 }
 
 // Load reads a prometheus.yml. An unknown key is an error that names file and line. Paths
-// in it are relative to the folder of the file.
+// in it are relative to the directory of the file.
 func Load(path string, defaults Defaults, logger *slog.Logger) (*config.Config, error) {
 	content, err := os.ReadFile(path)
 	if err != nil {

@@ -3,7 +3,7 @@
 package scrape
 
 import (
-	// The discoveries whose clients are so large that a build without cache would take half
+	// The discoveries whose clients are large: with them a build without cache takes half
 	// as long again. The released binary has them.
 	_ "github.com/prometheus/prometheus/discovery/aws"
 	_ "github.com/prometheus/prometheus/discovery/azure"

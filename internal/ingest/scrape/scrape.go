@@ -56,8 +56,8 @@ func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometh
 	if opts.Dial != nil {
 		client = append(client, commonconfig.WithDialContextFunc(opts.Dial))
 	}
-	// Prometheus' package has these as global variables. They are written only if they
-	// change, since scrapers of other servers in the process may read them.
+	// These options are global variables of Prometheus' package. They are written only if
+	// they change, since scrapers of other servers in the process may read them.
 	if opts.ExactTimestamps == scrape.AlignScrapeTimestamps {
 		scrape.AlignScrapeTimestamps = !opts.ExactTimestamps
 	}

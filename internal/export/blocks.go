@@ -55,7 +55,7 @@ type blockWriter struct {
 
 type blockStats struct{ samples, floats, histograms, chunks uint64 }
 
-// unfinishedSuffix is the suffix of folders that Prometheus removes at startup.
+// unfinishedSuffix is the suffix of directories that Prometheus removes at startup.
 const unfinishedSuffix = ".tmp-for-creation"
 
 func newBlockWriter(dir string, id ulid.ULID, win window) (*blockWriter, error) {
@@ -286,7 +286,7 @@ func (b *blockWriter) spilled(from *bufio.Reader, builder *labels.ScratchBuilder
 }
 
 // meta writes meta.json. A block ends where its window ends, but never in the future: a
-// Prometheus that serves it refuses samples older than the end of its newest block.
+// Prometheus that has the block refuses samples older than the end of its newest block.
 func (b *blockWriter) meta() error {
 	var text []byte
 	number := func(name string, v int64) {

@@ -70,7 +70,7 @@ type Options struct {
 	Matchers       [][]*labels.Matcher // a series must match one of the lists
 	StartMS, EndMS int64               // inclusive
 	Window         time.Duration       // length of a window; 0: 2h
-	Output         string              // a file, for Blocks a folder, or Stdout
+	Output         string              // a file, for Blocks a directory, or Stdout
 	Format         string              // "": by the output's extension
 	SkipHistograms bool                // leave native histograms out of OpenMetrics, which cannot express them
 	Resume         bool                // continue an unfinished export of the same Request
@@ -147,7 +147,7 @@ func (o Options) Validate() error {
 }
 
 // FormatOf returns the format for the extension of a name, "" if the extension is unknown. A
-// name without an extension, or of a folder, is for blocks.
+// name without an extension, or of a directory, is for blocks.
 func FormatOf(output string) string {
 	switch strings.ToLower(filepath.Ext(strings.TrimRight(output, "/"))) {
 	case ".parquet":
@@ -383,8 +383,8 @@ func (r *run) read(ctx context.Context, win window, add func(*samples) error) (n
 	return n, nil
 }
 
-// PartialDir returns the folder of an unfinished export to output. It exists while windows are
-// read.
+// PartialDir returns the directory of an unfinished export to output. It is removed at the
+// end of a complete export.
 func PartialDir(output string) string { return strings.TrimRight(output, "/") + ".partial" }
 
 // toFiles writes each window to a part, and joins the parts.
@@ -563,7 +563,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// syncDir syncs the names in a folder.
+// syncDir syncs the names in a directory.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

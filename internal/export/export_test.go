@@ -528,7 +528,7 @@ func TestResume_FinishesRenamedBlocksWithAState(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(o.Output, stateName)); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("the state is among the blocks: %v", err)
 	}
-	// A state that lacks windows is not that of a complete folder.
+	// A state that lacks windows is not that of a complete directory.
 	path := filepath.Join(o.Output, stateName)
 	if err := os.WriteFile(path, state, 0o600); err != nil {
 		t.Fatal(err)

@@ -37,14 +37,14 @@ func (r *run) join(ctx context.Context, st *state) error {
 	return errors.Join(syncDir(filepath.Dir(output)), st.remove())
 }
 
-// endBlocks removes the state from a completed folder of blocks.
+// endBlocks removes the state from a completed directory of blocks.
 func endBlocks(st *state, output string) error {
 	st.close()
 	return errors.Join(os.Remove(filepath.Join(output, stateName)), syncDir(output))
 }
 
-// named reports whether an earlier run has renamed the blocks, and only the state is left to
-// be removed.
+// named reports whether an earlier run has renamed the blocks, so that only the state
+// remains to be removed.
 func (r *run) named() bool {
 	if r.opts.Format != Blocks || !r.opts.Resume {
 		return false

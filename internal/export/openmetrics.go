@@ -137,8 +137,8 @@ func appendPrefixed(dst, text []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
-// appendExposed appends the part of a series' lines before value and timestamp. Names outside
-// the classic character set are quoted, within the braces.
+// appendExposed appends the beginning of the lines of a series: metric name and labels. Names
+// outside the classic character set are quoted and written within the braces.
 func appendExposed(dst, metric, labels []byte) ([]byte, error) {
 	first := true
 	brace := func() {

@@ -17,7 +17,6 @@ import (
 // The labels are one string, not a map and not columns. A map costs readers two values per
 // label and row, and columns are not known before the last series. A string that is equal
 // in all rows of a series is one entry of the row group's dictionary.
-// group's dictionary.
 type parquetRow struct {
 	Name      string   `parquet:"name,dict"`
 	Labels    string   `parquet:"labels,dict"`

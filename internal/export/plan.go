@@ -10,7 +10,7 @@ type window struct {
 }
 
 // windows divides a range at multiples of length: blocks of a database end there, so their
-// chunks are copied whole. A length of 0 does not divide.
+// chunks are copied whole. If length is 0, it returns one window.
 func windows(startMS, endMS int64, length time.Duration) []window {
 	step := length.Milliseconds()
 	if step <= 0 {

@@ -20,8 +20,8 @@ const (
 	barWidth      = 24
 )
 
-// progress estimates the progress of an export: completed windows, and the fraction of the
-// current one, if it has as many series as the last.
+// progress estimates the progress of an export: the completed windows, and a fraction of the
+// current window. It assumes that the current window has as many series as the previous one.
 type progress struct {
 	opts       ProgressOptions
 	now        func() time.Time
@@ -50,7 +50,8 @@ func (p *progress) begin(windows int) {
 
 func (p *progress) resumed(windows int, samples int64) { p.skipped, p.before = windows, samples }
 
-// series is called for each series; it does not read the clock every time.
+// series counts a series. It is called for each one, so it does not read the clock every
+// time.
 func (p *progress) series(n, samples, read int64) {
 	p.current, p.samples, p.read = n, samples, read
 	if p.calls++; p.opts.To == nil || p.calls%64 != 0 {

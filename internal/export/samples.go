@@ -24,9 +24,9 @@ const batchSamples = 1024
 // samples is one series of a window: its labels, its chunks, and an iterator over batches of
 // its samples. It reuses iterators and buffers for every series.
 //
-// Overlapping chunks, from several servers or out-of-order samples, are decoded together
-// and merged by timestamp. Samples outside the window are skipped: not every server cuts
-// its chunks.
+// Overlapping chunks, from several servers or out-of-order samples, are decoded together and
+// merged by timestamp. Samples outside the window are skipped: not every server cuts its
+// chunks at the ends of the range.
 type samples struct {
 	labels     []byte         // package labelenc; borrowed
 	chunks     []series.Chunk // sorted by start; borrowed
@@ -38,7 +38,7 @@ type samples struct {
 	time   int64
 	hist   *histogram.FloatHistogram
 
-	total int64 // number of returned samples of all series, each once
+	total int64 // number of returned samples of all series, each sample counted once
 	base  int64 // total, before the series
 
 	done    bool // with the current series
@@ -68,8 +68,8 @@ func (s *samples) reset(labels []byte, chunks []series.Chunk, mint, maxt int64) 
 	return nil
 }
 
-// some reports whether the series has a sample in the window: a chunk may overlap it without
-// one.
+// some reports whether the series has a sample in the window. A chunk may overlap the window
+// without having a sample in it.
 func (s *samples) some() (bool, error) {
 	for _, c := range s.chunks {
 		if c.MinMS >= s.mint && c.MaxMS <= s.maxt && binary.BigEndian.Uint16(c.Data) > 0 {
@@ -97,7 +97,7 @@ func byStart(a, b series.Chunk) int {
 	return 0
 }
 
-// headerBytes is the least length of a chunk that has a first byte to decode.
+// headerBytes is the minimum length of a chunk that can be decoded.
 func headerBytes(e chunkenc.Encoding) int {
 	if e == chunkenc.EncXOR {
 		return 2

@@ -26,7 +26,7 @@ type done struct {
 	name                         string // name of the part
 }
 
-// state is the folder of an unfinished export:
+// state is the directory of an unfinished export:
 //
 //	ferula read 1
 //	request "…"
@@ -41,11 +41,11 @@ type state struct {
 	done           []done
 	fs             vfs.FS
 	file           vfs.File  // its end
-	locked         io.Closer // of the folder
+	locked         io.Closer // of the directory
 }
 
-// openState creates a folder, or continues one. In the folder of a result (named) nothing is
-// removed.
+// openState creates the directory of an export or, with Resume, opens the existing one. If
+// named, dir is the result itself, and nothing in it is removed.
 func openState(files vfs.FS, dir string, opts Options, named bool) (*state, error) {
 	st := &state{dir: dir, startMS: opts.StartMS, endMS: opts.EndMS, fs: files}
 	path := filepath.Join(dir, stateName)
@@ -69,7 +69,7 @@ func openState(files vfs.FS, dir string, opts Options, named bool) (*state, erro
 	return st, nil
 }
 
-// stateBytesMax is far more than the lines of windowsMax windows.
+// stateBytesMax limits the size of the state. windowsMax windows need much less.
 const stateBytesMax = 64 << 20
 
 // resume continues after the last complete line of the state.
@@ -106,7 +106,7 @@ func (s *state) read() ([]byte, error) {
 	return text, errors.Join(err, f.Close())
 }
 
-// lock prevents a second run while the folder is open.
+// lock prevents a second run while the directory is open.
 func (s *state) lock() (err error) {
 	if s.locked, err = vfs.LockDir(s.dir); errors.Is(err, vfs.ErrLocked) {
 		return fmt.Errorf("%w: another run is writing to %s: %w", ErrOptions, s.dir, err)
@@ -114,7 +114,7 @@ func (s *state) lock() (err error) {
 	return err
 }
 
-// create creates the folder and the state.
+// create creates the directory and the state.
 func (s *state) create(opts Options) error {
 	parent := filepath.Dir(s.dir)
 	if err := os.MkdirAll(parent, 0o777); err != nil {
@@ -261,7 +261,7 @@ func (s *state) close() {
 	}
 }
 
-// remove removes the folder.
+// remove removes the directory.
 func (s *state) remove() error {
 	s.close()
 	return s.fs.RemoveAll(s.dir)

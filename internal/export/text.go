@@ -254,7 +254,8 @@ func (e *jsonEncoder) add(s *samples) (err error) {
 	return err
 }
 
-// list writes the floats, or the histograms, and reports whether there were others.
+// list writes the floats or the histograms of a series. It reports whether the series has
+// samples of the other kind.
 func (e *jsonEncoder) list(s *samples, head string, histograms bool) (others bool, err error) {
 	before := head
 	for {

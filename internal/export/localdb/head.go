@@ -28,7 +28,8 @@ import (
 //	                        the database is on another file system
 //	ULID/                   an empty block that ends where the database's blocks end
 //
-// The replay skips samples before the end of the empty block: the blocks have them.
+// The replay skips samples before the end of the empty block, because the database's blocks
+// have them.
 type head struct {
 	dir     string
 	db      *tsdb.DBReadOnly
@@ -36,8 +37,8 @@ type head struct {
 	minMS   int64                // minimum timestamp
 }
 
-// openHead replays the logs of the database in dir. late means that there are samples older
-// than afterMS, the end of the blocks.
+// openHead replays the logs of the database in dir. The blocks end at afterMS. late states
+// that there are older samples in the logs.
 func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool, logger *slog.Logger) (_ *head, err error) {
 	h := &head{minMS: afterMS}
 	if h.dir, err = os.MkdirTemp(sandbox, "ferula_read_"); err != nil {
@@ -57,7 +58,7 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 		}
 		link := os.Symlink
 		if name == "chunks_head" && !sameFileSystem(dir, h.dir) {
-			link = copyDirectory // Prometheus links its files into a folder in h.dir
+			link = copyDirectory // Prometheus links its files into a directory in h.dir
 		}
 		if err := link(filepath.Join(dir, name), filepath.Join(h.dir, name)); err != nil {
 			return nil, err

@@ -1,13 +1,13 @@
-// Package localdb reads the folder of a Prometheus database that another process may be
+// Package localdb reads the directory of a Prometheus database that another process may be
 // writing: its blocks, and the write-ahead log for newer samples.
 //
-// The input is a folder, the output are raw queriers over windows. The folder is not locked,
-// written or repaired. Replaying the log needs a folder on the same file system for hard
-// links to mapped head chunks; it is created outside the database's folder and removed.
-// The replay needs memory for the series and the newest chunks of the head. It happens
-// once for a DB: for the first window beyond the last block, or for the first window if
-// there are out-of-order samples, which may have any timestamp. Databases are opened for
-// writing by package store/tsdb.
+// Open takes a directory, and RawQuerier returns the raw querier of a window. Nothing in the
+// directory is locked, written or repaired. Replaying the log needs a directory for hard
+// links to mapped head chunks, on the same file system. It is created outside the database's
+// directory and removed. The replay needs memory for the series and the newest chunks of the
+// head. A DB replays the log once: for the first window beyond the last block, or for the
+// first window if there are out-of-order samples, which may have any timestamp. Databases are
+// opened for writing by package store/tsdb.
 package localdb
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// DB is an open folder. It is not safe for concurrent use; Close must be called.
+// DB is an open directory. It is not safe for concurrent use; Close must be called.
 type DB struct {
 	dir, sandbox string
 	logger       *slog.Logger
@@ -41,15 +41,15 @@ type DB struct {
 
 var _ series.Source = (*DB)(nil)
 
-// Open opens the blocks of dir. sandbox is a folder for hard links while the log is read, or
+// Open opens the blocks of dir. sandbox is a directory for hard links while the log is read, or
 // for copies if it is on another file system; "" chooses one.
 func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	d := &DB{dir: dir, sandbox: sandbox, logger: logger, headMS: math.MinInt64}
 	if sandbox == "" {
 		d.sandbox = chooseSandbox(dir)
 	}
-	// The out-of-order log is looked at before the blocks are listed: samples that move from it
-	// to a block after this are in a block that replay lists.
+	// The out-of-order log is checked before the blocks are listed. If samples move from it
+	// to a block after this check, the replay finds that block: it lists the blocks again.
 	if d.late, err = hasSegment(filepath.Join(dir, wlog.WblDirName)); err != nil {
 		return nil, err
 	}
@@ -74,12 +74,13 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	return d, nil
 }
 
-// inOrderUntil returns a time before which every in-order sample is in a block. That is the
-// end of a block that the head was cut at.
+// inOrderUntil returns a time before which every in-order sample is in a block.
 //
-// A block of late samples, or of some series only, may end after samples that are only in the
-// log: its hint states it. Prometheus drops the hint of out-of-order blocks when it compacts
-// them with in-order ones: of such a block it is only known that one parent was in order.
+// The head was cut at the end of a block with all in-order samples of its range. Other
+// blocks, of out-of-order samples or of some series only, may end later than samples that are
+// only in the log. A hint in meta.json marks them. When Prometheus compacts blocks of
+// out-of-order samples with in-order ones it drops the hint, so that only one parent of such
+// a block is known to be in order.
 func inOrderUntil(meta *tsdb.BlockMeta) int64 {
 	c := &meta.Compaction
 	switch {
@@ -111,8 +112,9 @@ func hasSegment(dir string) (bool, error) {
 	return false, nil
 }
 
-// chooseSandbox returns a folder in which files of dir can be hard-linked: the system's for
-// temporary files, or else dir's parent. If dir is a mount point, neither is.
+// chooseSandbox returns a directory to which files of dir can be hard-linked: the system's
+// directory for temporary files, or else dir's parent. If dir is a mount point, neither is on
+// its file system.
 func chooseSandbox(dir string) string {
 	tmp, parent := os.TempDir(), filepath.Dir(filepath.Clean(dir))
 	if !sameFileSystem(dir, tmp) && sameFileSystem(dir, parent) {
@@ -121,8 +123,8 @@ func chooseSandbox(dir string) string {
 	return tmp
 }
 
-// sameFileSystem reports whether files of one folder can be hard-linked in the other; true if
-// that is unknown.
+// sameFileSystem reports whether files of one directory can be hard-linked in the other; true
+// if that is unknown.
 func sameFileSystem(dir, other string) bool {
 	a, errA := os.Stat(dir)
 	b, errB := os.Stat(other)
@@ -170,8 +172,8 @@ func (d *DB) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, 
 	return series.FromChunkQuerier(merged), nil
 }
 
-// replay replays the logs, and then reopens the blocks: samples that moved from the logs to a
-// block before the replay are in one of those.
+// replay replays the logs and then reopens the blocks, because samples may have moved from
+// the logs to a new block before the replay.
 func (d *DB) replay(ctx context.Context) error {
 	h, err := openHead(ctx, d.dir, d.sandbox, d.headMS, d.late, d.logger)
 	if err != nil {

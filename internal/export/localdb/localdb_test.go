@@ -257,8 +257,8 @@ func TestDB_OutOfOrderBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
 	}
 }
 
-// A database's folder is often a mount point, such as a volume of a container: its parent is
-// on another file system, and so is the system's folder for temporary files.
+// A database's directory is often a mount point, such as a volume of a container: its parent
+// is on another file system, and so is the system's directory for temporary files.
 func TestDB_SandboxOnAnotherFileSystem(t *testing.T) {
 	const other = "/dev/shm"
 	sandbox := t.TempDir()
@@ -379,7 +379,7 @@ func (h onWarning) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// The server writes its late samples to blocks while the folder is opened: after the blocks
+// The server writes its late samples to blocks while the directory is opened: after the blocks
 // were listed, and before the log is looked at. Overlapping blocks make the database log a
 // warning between the two.
 func TestOpen_LateSamplesThatBecomeBlocksMeanwhileAreRead(t *testing.T) {

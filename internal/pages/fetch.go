@@ -16,15 +16,16 @@ import (
 // Span is a range of bytes of an object.
 type Span struct{ Off, Len int64 }
 
-// Fetch makes the pages of the spans present, for reads that follow soon. Missing pages
-// near each other are read by one request, and the requests run in parallel. It does not
-// wait for free pages: what finds none is read when it is used.
+// Fetch reads the pages of the spans into the cache, for reads that follow soon. Missing
+// pages near each other are read by one request, and the requests run in parallel. It does
+// not wait for free slots: a page without a slot is read when a Reader needs it.
 func (o *Object) Fetch(ctx context.Context, spans []Span) error {
 	return o.Ahead(ctx, spans)()
 }
 
-// Ahead begins what Fetch does, and returns a function that waits for its end. A page can be
-// read as soon as it has arrived. If a request fails, a reader of its pages sends another one.
+// Ahead starts the requests of Fetch and returns a function that waits for their end. A page
+// can be read as soon as it has arrived. If a request fails, a Reader of its pages sends
+// another one.
 func (o *Object) Ahead(ctx context.Context, spans []Span) (wait func() error) {
 	runs := o.cache.plan(o, o.numbers(spans))
 	if len(runs) == 0 {
@@ -58,8 +59,9 @@ func (o *Object) Ahead(ctx context.Context, spans []Span) (wait func() error) {
 // tailMax is the number of cached pages at the end of a copy that are not requested again.
 const tailMax = 8
 
-// Copy writes n bytes from off on to w, read by one request; none if they are cached. Of their
-// pages only those are kept in the cache that other bytes share, since others will want them.
+// Copy writes n bytes from off on to w. The pages that are not cached are read by one
+// request. Of these, only the first and the last are kept in the cache, if they have bytes
+// outside the range: reads of neighbouring ranges need them.
 func (o *Object) Copy(ctx context.Context, w io.Writer, off, n int64) error {
 	if n <= 0 || off < 0 || off > o.size || n > o.size-off {
 		return fmt.Errorf("object %s: %w: bytes %d to %d of %d", o.name, ErrShort, off, off+n, o.size)
@@ -110,7 +112,7 @@ func (o *Object) Copy(ctx context.Context, w io.Writer, off, n int64) error {
 	return nil
 }
 
-// planCopy returns the run of a copy, with slots for the pages that are to be kept.
+// planCopy returns the run of a copy, with slots for the pages that keep selects.
 func (c *Cache) planCopy(o *Object, first, last int64, keep func(number int64) bool) run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -157,8 +159,8 @@ type run struct {
 	sink  func(number int64, page []byte) error // gets every page, in order; may be nil
 }
 
-// plan joins the missing pages into runs, for which it reserves slots. Reading the pages
-// in a gap is cheaper than another request, up to GapBytes.
+// plan joins the missing pages into runs and reserves slots for them. Pages in a gap of up
+// to GapBytes are read too, because that is cheaper than another request.
 func (c *Cache) plan(o *Object, numbers []int64) []run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -221,7 +223,7 @@ func (o *Object) read(ctx context.Context, r run) error {
 	}
 	c.counts.failed.Inc()
 	if errors.Is(err, io.ErrUnexpectedEOF) && !errors.Is(err, ErrShort) {
-		err = fmt.Errorf("%w: %w", ErrShort, err) // the object may have another size than is known
+		err = fmt.Errorf("%w: %w", ErrShort, err) // the object's actual size may differ from its known size
 	}
 	for _, i := range r.slots[done:] {
 		if i >= 0 {
@@ -313,14 +315,15 @@ func (c *Cache) keep(r run, n int, page []byte) error {
 
 var buffers = bufpool.New(Bytes, Bytes)
 
-// budget limits repeated requests to a part of the successful ones, so that a bucket that
-// is overloaded does not get a multiple of the load.
+// budget limits repeated requests to a fraction of the successful ones, so that retries do
+// not multiply the load of an overloaded bucket.
 type budget struct {
 	mu    sync.Mutex
 	cents int
 }
 
-// A success earns a tenth of a repeated request, and hundred are kept at most.
+// A success earns a tenth of a repeated request. The budget holds at most a hundred repeated
+// requests.
 const (
 	budgetMax = 10_000
 	retryCost = 100

@@ -30,8 +30,8 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// Bytes is the size of a page. What is read before and after the bytes that are wanted grows
-// with it, and so does what a page costs shrink.
+// Bytes is the size of a page. With larger pages more unneeded bytes are read around the
+// requested ones, but fewer pages need bookkeeping.
 const Bytes = 16 << 10
 
 var (
@@ -93,7 +93,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// slotsMin is the least number of slots: fewer than one request needs would deadlock.
+// slotsMin is the minimum number of slots. With fewer slots than one request needs, the
+// request would deadlock.
 const slotsMin = 1 << 20 / Bytes
 
 // Cache is a cache of pages. It is safe for concurrent use. Use Open.
@@ -121,7 +122,7 @@ type slot struct {
 	next, prev int32 // in recent
 	pins       int32
 	size       int32
-	loading    chan struct{} // closed when the page was read; nil: it was
+	loading    chan struct{} // closed when the page was read; nil: the page is complete
 }
 
 type counts struct {

@@ -11,7 +11,7 @@ import (
 type Reader struct {
 	cache  *Cache
 	pinned []int32
-	arena  []byte // copies of what lies in several pages
+	arena  []byte // copies of ranges that span several pages
 
 	object *Object // of the page that was used last
 	number int64

@@ -1,8 +1,8 @@
 // Package connlimit limits the connections of an HTTP server over all its listeners.
 //
-// A connection that is idle between two requests gives way to a new one: otherwise clients
-// that keep as many connections as the limit allows, and send nothing, would close the server
-// for all other clients until the idle timeout.
+// At the limit, a connection that is idle between two requests is closed for a new one.
+// Otherwise clients that open as many connections as the limit allows, and send nothing,
+// would lock out all other clients until the idle timeout.
 package connlimit
 
 import (
@@ -14,8 +14,9 @@ import (
 	"time"
 )
 
-// idleMin is how long a connection is idle at least before it gives way. A client that sends
-// one request after the other is not disconnected between them.
+// idleMin is the minimum time for which a connection must be idle before it is closed for a
+// new one. So a client that sends one request after the other is not disconnected between
+// them.
 const idleMin = time.Second
 
 // retryEvery is how often a waiting connection looks for an idle one.
@@ -41,7 +42,7 @@ func (m *Limit) Listener(l net.Listener) net.Listener {
 	return &listener{Listener: l, limit: m, closed: make(chan struct{})}
 }
 
-// ConnState is the hook of the same name of the server.
+// ConnState is a hook for http.Server.ConnState. It records which connections are idle.
 func (m *Limit) ConnState(c net.Conn, state http.ConnState) {
 	if secure, ok := c.(interface{ NetConn() net.Conn }); ok {
 		c = secure.NetConn()

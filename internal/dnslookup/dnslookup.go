@@ -87,8 +87,9 @@ func hosts(ctx context.Context, r Resolver, host, port string, both bool) ([]str
 	return all, nil
 }
 
-// oneFamily returns the addresses of the first address' family, which the resolver sorts
-// first if it is reachable; of loopback those of IPv4, where servers listen.
+// oneFamily returns the addresses of the family of the first address, because the
+// resolver sorts a reachable family first. Of loopback addresses it returns those of
+// IPv4, on which servers listen.
 func oneFamily(ips []net.IPAddr) []net.IPAddr {
 	is4 := func(ip net.IPAddr) bool { return ip.IP.To4() != nil }
 	if len(ips) == 0 {

@@ -1,9 +1,10 @@
 // Package hostcheck refuses HTTP requests that name a host which is not this server.
 //
-// A browser sends the name of a page's origin as Host. A page whose name is made to resolve
-// to a loopback address (DNS rebinding) is of the same origin as the server for the browser,
-// and for every check of Origin and Sec-Fetch-Site. Only the name itself differs: it
-// is neither an IP address nor a name that a user of this machine would type.
+// A browser sends the host of a page's origin as Host. With DNS rebinding the name of a
+// foreign page resolves to a loopback address. The browser then treats the page and this
+// server as the same origin, and so does every check of Origin and Sec-Fetch-Site. Only the
+// name in Host shows the difference: it is neither an IP address nor a name that a user of
+// this machine would type.
 package hostcheck
 
 import (
@@ -72,8 +73,8 @@ func normal(host string) string {
 	return strings.ToLower(strings.TrimSuffix(host, "."))
 }
 
-// Allows reports whether a request with this Host is for this server. An absent Host, which
-// HTTP/1.0 permits, is: every browser sends one.
+// Allows reports whether a request with this Host is for this server. A request without
+// Host, which HTTP/1.0 permits, is allowed: every browser sends a Host.
 func (n *Names) Allows(host string) bool {
 	if n.disabled || host == "" {
 		return true

@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// symbolBytes is more than a length and a distance take, with the bits that are loaded ahead.
+// symbolBytes is an upper bound of the input bytes of a length and a distance, including
+// the bits that are loaded ahead.
 const symbolBytes = 24
 
 // block appends a compressed block to dst[:end]; matches may begin at begin.
@@ -99,7 +100,7 @@ func (f *Inflater) fast(dst []byte, begin, end int) (_ []byte, ended bool, err e
 // copyMatch copies length bytes, and up to 7 more, within out.
 func copyMatch(out []byte, to, from, length int) {
 	if to-from < 8 {
-		for i := range length { // what is copied may have been written just now
+		for i := range length { // source and destination may overlap
 			out[to+i] = out[from+i]
 		}
 		return
@@ -154,7 +155,8 @@ func (f *Inflater) careful(dst []byte, begin, end int) (_ []byte, ended bool, er
 	return dst, false, nil
 }
 
-// beyond is the error of a symbol beyond the limit: a truncated input has symbols of zeros.
+// beyond returns the error of a symbol that exceeds the limit of the output. If the
+// symbol was read from the zeros after a truncated input, the input is corrupt.
 func (f *Inflater) beyond() error {
 	if f.over > int(f.n/8) {
 		return ErrCorrupt

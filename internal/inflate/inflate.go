@@ -1,14 +1,14 @@
 // Package inflate decompresses gzip from one slice into another.
 //
-// Profiles are received whole, and are decoded whole: a reader that keeps a window, and hands
-// its output on in pieces, copies every byte once more and checks for the end of its input at
-// every symbol. Here the window is the output itself. Far from the ends of both slices a
-// symbol needs no check: 56 bits are loaded at once, which are enough for three literals, or
-// for a length, and tables give a symbol, its base and the number of its bits by one look-up.
-// Near the ends the same tables are used with checks.
+// Profiles are received and decoded whole. A reader with a window that returns its output in
+// pieces copies every byte once more, and checks for the end of its input at every symbol.
+// Here the output itself is the window. Far from the ends of both slices a symbol needs no
+// check. 56 bits are loaded at once, which are enough for three literals or one length. One
+// lookup in a table returns a symbol, its base and its number of bits. Near the ends the same
+// tables are used with checks.
 //
-// Limits on the output are the caller's. The format is RFC 1951 and RFC 1952: members may
-// follow each other, and checksums are verified. What compress/gzip accepts is accepted.
+// The caller sets the limit on the output. The format is RFC 1951 and RFC 1952: members may
+// follow each other, and checksums are verified. Gzip accepts what compress/gzip accepts.
 package inflate
 
 import (
@@ -29,14 +29,14 @@ var (
 const (
 	litBits    = 10 // of the first look-up
 	distBits   = 8
-	preBits    = 7 // no code of lengths of codes is longer
+	preBits    = 7 // maximum length of a code for code lengths
 	codeMax    = 15
 	literals   = 288
 	distances  = 32
-	lengthsMax = 286 + 30 // of codes in the head of a block
+	lengthsMax = 286 + 30 // number of code lengths in the header of a block
 
-	// A longer code has a second table below its first bits. A complete code has at least two
-	// symbols in each.
+	// A code that is longer than the first lookup has a second table for its first bits. In a
+	// complete code each second table has at least two symbols.
 	litTable  = 1<<litBits + literals/2<<(codeMax-litBits)
 	distTable = 1<<distBits + distances/2<<(codeMax-distBits)
 )
@@ -48,7 +48,7 @@ const (
 //	bits 16 to 30  the literal, or the base of a length or distance; the start of a second table
 //	isLiteral, isOther, isTable, isEnd
 //
-// An entry with isOther and neither isTable nor isEnd is of no symbol.
+// An entry with isOther and neither isTable nor isEnd belongs to no symbol.
 const (
 	isLiteral = 1 << 31
 	isOther   = 1 << 15
@@ -98,12 +98,12 @@ func (f *Inflater) Gzip(dst, src []byte, bytesMax int) ([]byte, error) {
 	}
 }
 
-// margin is how far from the end of the output the loop without checks ends: a match, and the
-// bytes that are copied beyond it.
+// margin is the distance from the end of the output at which the loop without checks ends:
+// the longest match, and the bytes that are copied beyond it.
 const margin = 258 + 16
 
-// hint is the capacity for the output of a single member, whose size is at its end; no
-// compressed byte makes more than 1,032.
+// hint returns the capacity for the output of a single member. The last bytes of the member
+// are its size, which is at most 1,032 bytes per compressed byte.
 func hint(src []byte, bytesMax int) int {
 	size := uint64(binary.LittleEndian.Uint32(src[len(src)-4:]))
 	return int(min(size, 1032*uint64(len(src)), uint64(max(bytesMax, 0)))) + 2*margin
@@ -207,7 +207,7 @@ func (f *Inflater) take(n uint) uint32 {
 	return v
 }
 
-// unload drops the bits up to the next byte and goes back to it.
+// unload drops the bits up to the next byte, and moves back to that byte.
 func (f *Inflater) unload() error {
 	whole := int(f.n / 8)
 	if f.over > whole { // bits beyond the end were taken
@@ -290,7 +290,7 @@ func (f *Inflater) codes() error {
 	return nil
 }
 
-// fixedCodes sets the codes of blocks that have none.
+// fixedCodes sets the fixed codes, for blocks without their own codes.
 func (f *Inflater) fixedCodes() {
 	if f.fixed {
 		return
@@ -317,8 +317,9 @@ func (f *Inflater) fixedCodes() {
 	f.fixed = true
 }
 
-// build fills a table for a code of the given lengths. It returns false for lengths that are
-// of no code: only that of a single symbol, and that of none, may be incomplete.
+// build fills a table for a code with the given lengths. It returns false if the lengths do
+// not make a complete code. Only a code with a single symbol, or with none, may be
+// incomplete.
 func build(table []uint32, lengths []uint8, first uint, base func(symbol int) uint32) bool {
 	var count [codeMax + 2]int
 	longest := uint(0)
@@ -409,7 +410,8 @@ func distBase(symbol int) uint32 {
 	return uint32(start)<<16 | uint32(extra)
 }
 
-// preOrder is the order in which lengths of codes of lengths are sent.
+// preOrder is the order of the code lengths of the code for code lengths in the header of a
+// block.
 var preOrder = [19]uint8{16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15}
 
 // Lengths of matches by symbol: base, and number of extra bits.

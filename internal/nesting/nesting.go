@@ -21,8 +21,8 @@ const LevelsMax = 5_000
 const (
 	// tokensMax is the limit of tokens of a query: each takes about 700 bytes once it is parsed.
 	tokensMax = 300_000
-	// workMax limits tokens times levels: every selector is prepared with all that is around it. A chain of
-	// 5,000 selectors with two labels each has less.
+	// workMax limits tokens times levels: the engine prepares every selector together with all
+	// expressions around it. A chain of 5,000 selectors with two labels each is within the limit.
 	workMax = 1 << 28
 )
 

@@ -277,10 +277,11 @@ type pace struct {
 	set     time.Time // the current deadline
 }
 
-// advance allows the next read as long as the sender keeps its rate. Time that a fast
-// sender gains is at most Grace, and the rate grows with the body: otherwise a sender
-// could send a large body but for its end, and then hold that memory by a byte every few
-// seconds. At a constant rate that ends a body within Total no sender falls behind.
+// advance sets the deadline of the next read, which moves as long as the sender keeps its
+// rate. A fast sender saves at most Grace. The required rate grows with the received
+// size. Otherwise a sender could send all of a large body except its end, and then hold
+// that memory with one byte every few seconds. A sender at a constant rate that ends the
+// body within Total never falls behind.
 func (p *pace) advance(size int64) {
 	latest := time.Now().Add(p.opts.Grace)
 	if p.due.IsZero() {

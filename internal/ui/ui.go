@@ -1,4 +1,4 @@
-// Package ui serves the web UI at "/": the built files of the folder ui/, embedded from dist.
+// Package ui serves the web UI at "/": the built files of the directory ui/, embedded from dist.
 //
 // The response is a file of dist, or index.html for a route of the UI (/query, /targets, …), which the UI evaluates in
 // the browser. Every other path is status 404, so that an unregistered API path never returns HTML. The UI addresses its

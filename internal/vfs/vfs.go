@@ -1,6 +1,6 @@
 // Package vfs is an interface to the file system calls that make data durable.
 //
-// The content of a file is durable after Sync, and its name after SyncDir of its folder.
+// The content of a file is durable after Sync, and its name after SyncDir of its directory.
 // Stores create, rename and remove files through an FS, so that tests can drop unsynced data
 // or fail any call (package crashfs). Reading is not part of the interface: readers use
 // package os.
@@ -15,7 +15,7 @@ import (
 	"syscall"
 )
 
-// ErrLocked is the error of LockDir if the folder is locked already.
+// ErrLocked is the error of LockDir if the directory is locked already.
 var ErrLocked = errors.New("another process uses this directory")
 
 // File is a file open for writing.
@@ -27,7 +27,7 @@ type File interface {
 	Close() error
 }
 
-// FS contains the calls that change folders.
+// FS contains the calls that change directories.
 type FS interface {
 	// Create creates a file, which must not exist.
 	Create(path string) (File, error)
@@ -35,7 +35,7 @@ type FS interface {
 	Rename(from, to string) error
 	Remove(path string) error
 	RemoveAll(path string) error
-	// SyncDir makes the names in a folder durable.
+	// SyncDir makes the names in a directory durable.
 	SyncDir(path string) error
 }
 
@@ -74,8 +74,8 @@ func (Disk) SyncDir(path string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-// MakeDir creates a folder in an existing parent, unless it exists, and makes its name durable
-// in both cases: the process that created it may have crashed before SyncDir.
+// MakeDir creates a directory in an existing parent, unless it exists, and makes its name
+// durable in both cases: the process that created it may have crashed before SyncDir.
 func MakeDir(fs FS, path string) error {
 	if err := fs.Mkdir(path); err != nil && !errors.Is(err, os.ErrExist) {
 		return err
@@ -114,8 +114,9 @@ func removeIfExists(fs FS, path string) error {
 	return nil
 }
 
-// LockDir locks a folder against other processes until the returned value is closed, or this
-// process ends. It creates no file. ErrLocked is returned if the folder is locked already.
+// LockDir locks a directory against other processes until the returned value is closed, or
+// this process ends. It creates no file. ErrLocked is returned if the directory is locked
+// already.
 func LockDir(path string) (io.Closer, error) {
 	d, err := os.Open(path)
 	if err != nil {
@@ -130,8 +131,8 @@ func LockDir(path string) (io.Closer, error) {
 	return d, nil
 }
 
-// Discard removes a folder with its content. After a crash the folder is complete, has the
-// temporary name, or is gone. Discard also removes anything under the temporary name.
+// Discard removes a directory with its content. After a crash the directory is complete, has
+// the temporary name, or is gone. Discard also removes anything under the temporary name.
 func Discard(fs FS, path, temporary string) error {
 	if err := fs.RemoveAll(temporary); err != nil {
 		return err

@@ -1,11 +1,11 @@
 // Package crashfs is a file system for tests that can lose unsynced data.
 //
-// An FS changes a real folder, which readers read as usual, and holds two versions of every
-// file and folder in memory: the current one and the durable one. A fault function decides
-// for every call whether it succeeds, fails, or is interrupted by a power cut. After writes a
-// possible state of the disk after the power cut to another folder, chosen by a Survival: all
-// or no unsynced changes of names in a folder; all, half or none of the unsynced bytes of a
-// file, or zeros instead.
+// An FS changes a real directory, which readers read as usual, and holds two versions of
+// every file and directory in memory: the current one and the durable one. A fault function
+// decides for every call whether it succeeds, fails, or is interrupted by a power cut. The
+// method After writes a possible state of the disk after the power cut to another directory.
+// A Survival chooses the state: all or no unsynced changes of names in a directory; all, half
+// or none of the unsynced bytes of a file, or zeros instead.
 package crashfs
 
 import (
@@ -34,7 +34,7 @@ type Call struct {
 // String returns the call for messages of tests.
 func (c Call) String() string { return fmt.Sprintf("call %d: %s %s", c.Number, c.Op, c.Path) }
 
-// FS is a folder whose unsynced changes can be lost. Create it with New.
+// FS is a directory whose unsynced changes can be lost. Create it with New.
 type FS struct {
 	dir   string
 	fault func(Call) error
@@ -47,22 +47,23 @@ type FS struct {
 
 var _ vfs.FS = (*FS)(nil)
 
-// node is a file or a folder.
+// node is a file or a directory.
 type node struct {
-	folder        bool
-	now, durable  map[string]*node // of a folder
+	isDir         bool
+	now, durable  map[string]*node // of a directory
 	data, content []byte           // of a file: current and durable
 }
 
-func newFolder() *node {
-	return &node{folder: true, now: map[string]*node{}, durable: map[string]*node{}}
+func newDir() *node {
+	return &node{isDir: true, now: map[string]*node{}, durable: map[string]*node{}}
 }
 
-// New creates an FS of an existing folder, whose content is durable. fault may be nil. It is
-// called under a lock for each call. If it returns an error, the call returns that error and
-// changes nothing, except that a write writes half of its bytes. ErrCrashed cuts the power.
+// New creates an FS of an existing directory, whose content is durable. fault may be nil. It
+// is called under a lock for each call. If it returns an error, the call returns that error
+// and changes nothing, except that a write writes half of its bytes. ErrCrashed cuts the
+// power.
 func New(dir string, fault func(Call) error) (*FS, error) {
-	f := &FS{dir: dir, fault: fault, root: newFolder()}
+	f := &FS{dir: dir, fault: fault, root: newDir()}
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
 		if err != nil || path == dir {
 			return err
@@ -71,10 +72,10 @@ func New(dir string, fault func(Call) error) (*FS, error) {
 		if err != nil {
 			return err
 		}
-		n := newFolder()
+		n := newDir()
 		if !e.IsDir() {
 			n = &node{}
-			//lint:ignore gosec the folder is one of a test
+			//lint:ignore gosec the directory is one of a test
 			if n.data, err = os.ReadFile(path); err != nil {
 				return err
 			}
@@ -176,7 +177,7 @@ func (f *FS) Mkdir(path string) error {
 	}
 	parent, name, err := f.parent(path)
 	if err == nil {
-		parent.now[name] = newFolder()
+		parent.now[name] = newDir()
 	}
 	return err
 }
@@ -206,8 +207,8 @@ func (f *FS) Rename(from, to string) error {
 // Remove implements vfs.FS.
 func (f *FS) Remove(path string) error { return f.remove("remove", path, vfs.Disk{}.Remove) }
 
-// RemoveAll implements vfs.FS. It removes the names in a folder one after the other, as on a
-// disk.
+// RemoveAll implements vfs.FS. It removes the names in a directory one after the other, as
+// on a disk.
 func (f *FS) RemoveAll(path string) error {
 	return f.remove("removeall", path, vfs.Disk{}.RemoveAll)
 }
@@ -332,7 +333,7 @@ func (f *file) Close() error { return f.real.Close() }
 
 // Survival chooses which unsynced changes survive a power cut.
 type Survival struct {
-	Names   func() bool // called per folder: whether its unsynced names survive
+	Names   func() bool // called per directory: whether its unsynced names survive
 	Content func() Content
 }
 
@@ -347,7 +348,7 @@ const (
 	Zeroed                // zeros instead of the unsynced bytes
 )
 
-// After writes the state after a power cut to an existing folder.
+// After writes the state after a power cut to an existing directory.
 func (f *FS) After(dir string, s Survival) error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -366,7 +367,7 @@ func after(n *node, dir string, s Survival) error {
 	slices.Sort(sorted)
 	for _, name := range sorted {
 		child, path := names[name], filepath.Join(dir, name)
-		if !child.folder {
+		if !child.isDir {
 			if err := os.WriteFile(path, child.left(s.Content()), 0o644); err != nil {
 				return err
 			}

@@ -17,16 +17,17 @@ func RegisterCollector(collect func(sink *Sink) error) (unregister func()) {
 	return defaultSet.RegisterCollector(collect)
 }
 
-// RegisterCollector adds a function that produces metrics during each scrape, as exporters
-// do: values that belong to another program or library, whose series come and go. They are
-// exposed in all formats among the metrics of the set, with its prefix and labels, and are in
-// pushes. The function returned removes the collector; calling it again does nothing.
+// RegisterCollector adds a function that produces metrics during each scrape, for exporters:
+// values that belong to another program or library, and series that come and go. The metrics are
+// exposed in all formats among those of the set, with its prefix and labels, and are pushed with
+// them. The returned function removes the collector; calling it again does nothing.
 //
 // Collectors run one after the other, before the first byte of a page. collect must be safe for
-// concurrent calls, as scrapes may overlap, and must bound the time that it takes: a scrape waits
-// for it, and further scrapes wait for that one, up to HandlerOptions.MaxRequestsInFlight. An error that it returns, its panic, and metrics that
-// are not valid (see Sink) are errors of the scrape: a handler responds with status 500 and all
-// of them, WritePrometheus writes what is valid and logs each once.
+// concurrent calls, because scrapes may overlap, and must limit its own time: a scrape waits for
+// it, and further scrapes wait for that scrape, up to HandlerOptions.MaxRequestsInFlight. An
+// error or panic of collect, or a metric that is not valid (see Sink), fails the scrape. A
+// handler responds with status 500 and all errors. WritePrometheus writes the valid metrics and
+// logs each error once.
 func (s *Set) RegisterCollector(collect func(sink *Sink) error) (unregister func()) {
 	one := &collector{collect}
 	s.changeCollectors(func(list []*collector) []*collector { return append(list, one) })
@@ -61,8 +62,8 @@ func (s *Set) CollectedFamilies() []Family {
 	return nil
 }
 
-// HasFamily reports whether a metric of the set, or one that its collectors produced in the last
-// scrape, belongs to the family of this name, which has the prefix of the set and no quotes.
+// HasFamily reports whether the set has a metric of the named family, or its collectors produced
+// one in the last scrape. name has the prefix of the set and no quotes.
 func (s *Set) HasFamily(name string) bool {
 	if !exposition.IsClassic(name) {
 		name = quoted(name)
@@ -81,7 +82,7 @@ func (s *Set) HasFamily(name string) bool {
 	return found
 }
 
-// collectors are those of a set, with the sinks of earlier scrapes.
+// collectors are the collectors of a set, with the sinks of earlier scrapes.
 type collectors struct {
 	list     []*collector
 	sinks    *spares[Sink]
@@ -90,7 +91,7 @@ type collectors struct {
 
 type collector struct{ collect func(sink *Sink) error }
 
-// sinkMetricsMax is the number of metrics up to which a sink outlives garbage collections.
+// sinkMetricsMax is the maximum number of metrics of a sink that outlives garbage collections.
 const sinkMetricsMax = 10_000
 
 // collect runs the collectors of the set, without a lock. It returns nil if there are none. The
@@ -147,7 +148,7 @@ func (s *Sink) run(c *collector) {
 	s.Error(c.collect(s))
 }
 
-// order updates sorted. If the series are those of the scrape before, it has nothing to do.
+// order updates sorted. If the series are those of the last scrape, sorted does not change.
 func (s *Sink) order() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -293,8 +294,9 @@ func registeredType(registered metric) string {
 // suffixes of the lines of histograms and summaries, which no other family may have.
 var suffixes = [...]string{"_sum", "_count", "_bucket"}
 
-// suffixClash returns why the family of c and another one have lines of the same name: one of
-// them is a histogram or summary, and the other has its name with a suffix; "" if there is none.
+// suffixClash returns the reason why the family of c and another family have lines of the same
+// name: one is a histogram or summary, and the other has the same name with a suffix. It returns
+// "" if there is no such family.
 func (s *Sink) suffixClash(c *ConstMetric, registered []entry) string {
 	end := ""
 	name := c.family.name

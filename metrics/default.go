@@ -86,7 +86,8 @@ func WritePrometheus(w io.Writer, exposeProcessMetrics bool) {
 	}
 }
 
-// writeDescribedOnce writes the sets with metadata, once for each family they share.
+// writeDescribedOnce writes the sets with metadata. The metadata of a family that several
+// sets have is written once.
 func writeDescribedOnce(w io.Writer, sets []*Set) {
 	seen, ok := families.Get().(map[string]struct{})
 	if !ok {

@@ -10,11 +10,11 @@
 // text 1.0.0, OpenMetrics or protobuf with the scraper. A [Set] keeps its metrics sorted,
 // and a scrape appends them one after the other to a reused buffer. Each metric type has
 // two methods for exposition: appendTo writes the text format 0.0.4, and read returns the
-// values for all other formats, which internal/exposition writes. The package uses only
-// the standard library and no reflection; it starts a goroutine only for InitPush.
+// values for the other formats, which internal/exposition writes. The package uses only
+// the standard library and no reflection. It starts a goroutine only for InitPush.
 //
-// An exporter, whose values belong to another program, registers a collector, see
-// [RegisterCollector], which produces its metrics during each scrape.
+// An exporter exposes values of another program. It registers a collector, which produces
+// the metrics during each scrape, see [RegisterCollector].
 //
 // # Migrating from VictoriaMetrics/metrics
 //
@@ -28,7 +28,7 @@
 //   - A set is written in pieces of about 32 KiB. Writing stops at the first error of
 //     the writer.
 //   - If the callback of a gauge panics during a scrape, only the line of this gauge is
-//     missing; the panic does not end the program. Get still panics.
+//     missing. The panic does not end the program. Get still panics.
 //   - A timer rotates the windows of a summary. It starts with the first value and runs
 //     only while there are values in the window; no goroutine is left behind.
 //   - The quantile lines of a summary are not registered names: lookups do not find them.
@@ -50,7 +50,8 @@
 // that is too long, is not UTF-8 or has invalid label names is dropped, and the value is
 // still counted.
 //
-// Metrics of collectors are checked at each scrape, and what is not valid fails it: see [Sink].
+// Metrics of collectors are checked at each scrape. An invalid metric fails the scrape,
+// see [Sink].
 //
 // OpenMetrics forbids negative and NaN counts, sums and quantiles; such samples are
 // omitted there. In OpenMetrics and protobuf a family has the type of its first metric;

@@ -2,28 +2,29 @@ package metrics
 
 import _ "embed" // for draws.bin
 
-// The seed of a sample is constant, so that which values it takes, and which ones they replace, is
-// a function of the number of values alone. The file has these draws: an update that changes
-// nothing is a comparison then, and no random number. For each value that is taken there is one
-// uvarint, delta<<drawSlotBits|slot: delta is the number of values since the last one that was
-// taken (for the first, since the sample was full), slot the index of the value that it replaces.
+// The seed of a sample is constant. So the number of added values alone determines which values
+// the sample takes, and which values they replace. The file has these draws, so that an update
+// that takes no value is only a comparison and computes no random number. For each value that is
+// taken the file has one uvarint, delta<<drawSlotBits|slot. delta is the number of values since
+// the last value that was taken, or, for the first one, since the sample was full. slot is the
+// index of the replaced value.
 //
 //go:embed draws.bin
 var draws string
 
 const (
 	drawSlotBits = 10         // sampleMax fits
-	drawsMax     = 1 << 28    // values up to which the file has all draws
+	drawsMax     = 1 << 28    // number of values for which the file has all draws
 	drawsState   = 1822454066 // of the generator after the draw of value drawsMax
 )
 
 // advance reads the next draw of the file.
 func (r *reservoir) advance() {
 	if int(r.offset) == len(draws) {
-		if r.accept >= drawsMax { // further draws are made as they are needed
+		if r.accept >= drawsMax { // further draws are computed when they are needed
 			r.accept, r.random = 0, drawsState
 		} else {
-			r.accept, r.slot = drawsMax, sampleMax // which takes no value
+			r.accept, r.slot = drawsMax, sampleMax // a slot of sampleMax replaces no value
 		}
 		return
 	}
@@ -40,8 +41,8 @@ func (r *reservoir) advance() {
 	r.accept, r.slot = r.accept+x>>drawSlotBits, uint16(x&(1<<drawSlotBits-1))
 }
 
-// draw returns the index of the value that the last added one replaces; it takes none if that is
-// sampleMax or above.
+// draw returns the index of the value that the last added value replaces. An index of sampleMax or
+// above replaces none.
 func (r *reservoir) draw() uint64 {
 	switch {
 	case r.count < r.accept:

@@ -19,18 +19,19 @@ import (
 type HandlerOptions struct {
 	Sets                []*Set // nil: the default set and those of RegisterSet
 	ProcessMetrics      bool   // expose the metrics of WriteProcessMetrics as well
-	OpenFiles           bool   // expose those of WriteFDMetrics as well, process_open_fds and process_max_fds: a scrape lists the open files
+	OpenFiles           bool   // expose the metrics of WriteFDMetrics as well, process_open_fds and process_max_fds: each scrape lists the open files
 	Metadata            bool   // HELP and TYPE lines in the text formats, regardless of ExposeMetadata; other formats always have them
-	LeBuckets           bool   // NewHistogram's in OpenMetrics and protobuf as histograms with le, see Histogram
+	LeBuckets           bool   // in OpenMetrics and protobuf, expose vmrange histograms as histograms with le, see Histogram
 	CreatedLines        bool   // _created lines in OpenMetrics; protobuf always has the created timestamp
 	MaxRequestsInFlight int    // further scrapes get status 503; 0: 16
 
-	// Compressors are content codings in addition to gzip, such as zstd (promcompat.Zstd). Of
-	// those that a request accepts equally the first is used, and then gzip.
+	// Compressors are content codings in addition to gzip, such as zstd (promcompat.Zstd).
+	// Of codings that a request accepts with equal quality the first one is used. gzip is
+	// the last.
 	Compressors []Compressor
 
-	// WriteExtra writes further families in the format that contentType names, without a
-	// final # EOF. None of them may be one of the sets'. May be nil.
+	// WriteExtra writes further families, in the format of contentType and without a final
+	// # EOF. The sets must not have any of these families. May be nil.
 	WriteExtra func(w io.Writer, contentType string) error
 }
 
@@ -40,7 +41,8 @@ type Compressor struct {
 	New    func() CompressWriter // returns a writer, which is reset before each use and reused
 }
 
-// CompressWriter compresses to the writer of its last Reset. Close writes what is left.
+// CompressWriter compresses to the writer of its last Reset. Close writes the remaining
+// compressed bytes.
 type CompressWriter interface {
 	io.WriteCloser
 	Reset(w io.Writer)
@@ -60,11 +62,11 @@ func (s *Set) Handler() http.Handler { return NewHandler(HandlerOptions{Sets: []
 // and compresses the response if the request accepts gzip, or a coding of opts.Compressors.
 // It responds to GET and HEAD.
 //
-// Scrapes of the same format that overlap share one page. A page up to 4 MiB (as sent) is
-// complete before its first byte is sent, so that a failure gets status 500, also one of a
-// collector. A larger one is
-// sent in pieces, unless another scrape shares it; a failure then cuts the connection. A
-// client that does not read for a minute is disconnected, if the server has no WriteTimeout.
+// Concurrent scrapes of the same format share one page. A page of up to 4 MiB (as sent) is
+// complete before its first byte is sent. So any failure, including that of a collector,
+// gets status 500. A larger page is sent in pieces, unless another scrape shares it, and a
+// failure then cuts the connection. A client that does not read for a minute is
+// disconnected, unless the server has a WriteTimeout.
 func NewHandler(opts HandlerOptions) http.Handler {
 	if opts.MaxRequestsInFlight <= 0 {
 		opts.MaxRequestsInFlight = 16
@@ -109,7 +111,7 @@ type pageKey struct {
 
 const (
 	freeMax = 4
-	bodyMax = 4 << 20 // a longer page is sent while it is rendered, if no other scrape shares it
+	bodyMax = 4 << 20 // a longer page is sent in pieces, if no other scrape shares it
 )
 
 // Write appends to the page, or sends it if it is long and no other scrape shares it.
@@ -176,8 +178,8 @@ func sendBody(w http.ResponseWriter, server *http.Server, body []byte) {
 	}
 }
 
-// unshare takes a page off those that further scrapes may share. It returns false if one
-// does already.
+// unshare excludes further scrapes from sharing a page. It returns false if another scrape
+// already shares it.
 func (h *handler) unshare(f *sharedPage) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -315,8 +317,8 @@ func (h *handler) page(w io.Writer, form exposition.Form) error {
 	return err
 }
 
-// gzipLevel compresses a page to as many bytes as the default level, 6, does, in half of its time; level 1 takes half of
-// that and leaves a tenth more.
+// gzipLevel compresses a page to as many bytes as the default level, 6, in half of its
+// time. Level 1 takes half the time of gzipLevel and returns a tenth more bytes.
 const gzipLevel = 5
 
 // coding is a content coding with a pool of its writers; each may have about 1 MiB of memory.

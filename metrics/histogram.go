@@ -18,11 +18,12 @@ import (
 // cumulative; the function prometheus_buckets of MetricsQL converts them. Nothing is
 // written before the first value.
 //
-// OpenMetrics and protobuf have no such type: there its three families, name_bucket, name_sum
-// and name_count, have the type unknown. They may be summed by vmrange, but PromQL's
-// histogram_quantile needs le. With HandlerOptions.LeBuckets these formats have a histogram
-// with 82 buckets instead, three for each power of ten, always all of them. For Prometheus
-// prefer NewPrometheusHistogram, with bounds of your own, or NewNativeHistogram.
+// OpenMetrics and protobuf have no such type. In these formats its three families,
+// name_bucket, name_sum and name_count, have the type unknown. They may be summed by
+// vmrange, but PromQL's histogram_quantile needs le. With HandlerOptions.LeBuckets these
+// formats have a histogram with le instead. It always has the same 82 buckets, three for
+// each power of ten. For Prometheus prefer NewPrometheusHistogram, with bounds of your
+// own, or NewNativeHistogram.
 //
 // The zero Histogram is ready for use but belongs to no set.
 type Histogram struct {
@@ -170,8 +171,9 @@ func (h *Histogram) appendTo(dst []byte) []byte {
 	return appendUint(appendNumber(dst, h.sumPrefix, h.sum), h.countPrefix, h.count)
 }
 
-// read returns the ranges or, for a page with le buckets, cumulative buckets whose bounds
-// are ends of ranges and the same for every histogram, so that they may be summed.
+// read returns the ranges. For a page with le buckets it returns cumulative buckets
+// instead. Their bounds are ends of ranges and are the same for every histogram, so that
+// the buckets may be summed.
 func (h *Histogram) read(m *exposition.Metric) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -211,11 +213,11 @@ const (
 
 // rangeTable finds the bucket of a value and the text of a bucket.
 //
-// A bucket is wider than a sixteenth of an octave, so a cell of that size, selected
-// by the uppermost bits of a float, has at most one edge between buckets in it. What
-// is clearly on one side of that edge needs no logarithm; what is within a
-// trillionth of it is computed as the format is defined, so that the table decides
-// nothing that the formula would decide otherwise.
+// A bucket is wider than a sixteenth of an octave. A cell has this width and is selected
+// by the uppermost bits of a float, so it contains at most one edge between buckets. A
+// value in the cell that is not close to the edge needs no logarithm. For a value within a
+// trillionth of the edge the bucket is computed with the formula of the format, so that
+// the table never differs from the formula.
 type rangeTable struct {
 	once   sync.Once
 	texts  [rangeBuckets]string
@@ -224,8 +226,8 @@ type rangeTable struct {
 }
 
 type rangeCell struct {
-	below, above float64 // of the edge; below is infinite if there is none
-	bucket       int     // up to the edge; the next one above
+	below, above float64 // limits of the values near the edge; below is infinite if the cell has no edge
+	bucket       int     // the bucket below the edge; the next one is above
 }
 
 const (
@@ -235,11 +237,11 @@ const (
 	firstCell   = (1023 - 30) << cellBits // of 2^-30
 )
 
-// ranges is filled by the first value that any histogram sees.
+// ranges is filled at the first Update of any histogram.
 var ranges = rangeTable{}
 
-// bucket returns the bucket of v, which is not negative: -1 below all of them,
-// rangeBuckets above.
+// bucket returns the bucket of v, which must not be negative. It returns -1 for values
+// below all buckets and rangeBuckets for values above them.
 func (t *rangeTable) bucket(v float64) int {
 	t.once.Do(t.fill)
 	cell := int(math.Float64bits(v)>>cellShift) - firstCell
@@ -259,7 +261,8 @@ func (t *rangeTable) bucket(v float64) int {
 	return bucketByFormula(v)
 }
 
-// bucketByFormula is the definition: an exact power belongs to the bucket it ends.
+// bucketByFormula is the definition of the buckets. An exact power of ten belongs to the
+// bucket whose upper bound it is.
 func bucketByFormula(v float64) int {
 	exact := (math.Log10(v) - lowestExponent) * bucketsPerDecade
 	if exact < 0 {

@@ -12,9 +12,9 @@ import (
 	"sync"
 )
 
-// WriteProcessMetrics writes the go_* metrics of the runtime, the process_* metrics
-// of the operating system and the metrics of pushing to w. Those of open files are
-// left to WriteFDMetrics, for they cost the more the more files are open.
+// WriteProcessMetrics writes the go_* metrics of the runtime, the process_* metrics of
+// the operating system and the metrics of pushing to w. Only WriteFDMetrics writes the
+// metrics of open files, because their cost grows with the number of open files.
 func WriteProcessMetrics(w io.Writer) {
 	p := getPage()
 	p.appendGoMetrics()
@@ -31,8 +31,8 @@ func WriteGoMetrics(w io.Writer) {
 }
 
 // WriteProcMetrics writes the process_* metrics: processor, memory, files read and
-// written, pressure. Other systems than Linux have those of the processor and, with
-// getrusage, the greatest resident size.
+// written, pressure. On systems other than Linux it writes those of the processor and,
+// with getrusage, the maximum resident size.
 func WriteProcMetrics(w io.Writer) {
 	p := getPage()
 	p.appendProcMetrics()
@@ -46,7 +46,7 @@ func WriteFDMetrics(w io.Writer) {
 	p.send(w)
 }
 
-// runtimeNames are the runtime's own metrics, and what they are called here.
+// runtimeNames are names of metrics in package runtime/metrics, and their names here.
 var runtimeNames = [...][2]string{
 	{"/sched/latencies:seconds", "go_sched_latencies_seconds"},
 	{"/sync/mutex/wait/total:seconds", "go_mutex_wait_seconds_total"},
@@ -57,7 +57,7 @@ var runtimeNames = [...][2]string{
 	{"/gc/gomemlimit:bytes", "go_memlimit_bytes"},
 }
 
-// goReader is what reading the runtime needs room for.
+// goReader has the buffers for reading the runtime's metrics.
 type goReader struct {
 	samples [len(runtimeNames)]runtimemetrics.Sample
 	memory  runtime.MemStats
@@ -144,7 +144,8 @@ func (p *page) memory(m *runtime.MemStats) {
 	p.uint("go_cpu_count", "gauge", uint64(runtime.NumCPU()))
 }
 
-// runtimeMetric leaves out what this version of Go does not have.
+// runtimeMetric writes a metric of the runtime. It writes nothing if this version of Go
+// does not have the metric.
 func (p *page) runtimeMetric(name string, v runtimemetrics.Value) {
 	typeName := "gauge"
 	if strings.HasSuffix(name, "_total") {
@@ -160,8 +161,8 @@ func (p *page) runtimeMetric(name string, v runtimemetrics.Value) {
 	}
 }
 
-// runtimeHistogram writes about 30 of the runtime's many buckets, and of seconds
-// none above one second but +Inf.
+// runtimeHistogram writes about 30 of the runtime's many buckets. Of a histogram of
+// seconds it writes no bucket above one second, except +Inf.
 func (p *page) runtimeHistogram(name string, h *runtimemetrics.Float64Histogram) {
 	const shownMax = 30
 	bounds, total := h.Buckets, uint64(0)

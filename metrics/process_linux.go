@@ -15,9 +15,9 @@ import (
 // userHZ is the kernel's unit of processor time, the same on all architectures.
 const userHZ = 100
 
-// procReader reads the files of /proc, one scrape at a time and to one buffer. It
-// keeps them open, for opening costs more than reading; they are eight at most. Each
-// fault is logged once, for it will not go away.
+// procReader reads the files of /proc, one scrape at a time and into one buffer. It keeps
+// them open, because opening costs more than reading; there are at most eight. Each fault
+// is logged once, because it would repeat at every scrape.
 type procReader struct {
 	mu       sync.Mutex
 	buf      []byte
@@ -59,7 +59,7 @@ func (r *procReader) read(name string) ([]byte, error) {
 	}
 }
 
-// close is for files that are read once, and for those that can no longer be read.
+// close closes a file that is read only once, or that can no longer be read.
 func (r *procReader) close(name string) {
 	_ = r.files[name].Close()
 	delete(r.files, name)
@@ -138,7 +138,8 @@ func (p *page) stat(r *procReader) error {
 	return nil
 }
 
-// startSeconds adds what passed since the machine started to when it started.
+// startSeconds returns the start of the process in Unix time: the boot time of the
+// machine plus ticks.
 func (r *procReader) startSeconds(ticks uint64) (uint64, error) {
 	data, err := r.read("/proc/stat")
 	if err != nil {
@@ -199,8 +200,8 @@ var pressureFiles = [...]struct{ file, waiting, stalled string }{
 	{"memory.pressure", "process_pressure_memory_waiting_seconds_total", "process_pressure_memory_stalled_seconds_total"},
 }
 
-// pressures writes how long the process' control group waited since the first
-// scrape. Without version 2 of control groups there is nothing to write.
+// pressures writes how long the process' control group has waited since the first scrape.
+// Without control groups of version 2 it writes nothing.
 func (p *page) pressures(r *procReader) error {
 	first := !r.searched
 	if first {
@@ -233,7 +234,7 @@ func (p *page) pressures(r *procReader) error {
 	return nil
 }
 
-// findCgroup joins where groups are mounted with which group this process is in.
+// findCgroup returns the directory of this process' control group.
 func (r *procReader) findCgroup() string {
 	groups, err := r.read("/proc/self/cgroup")
 	if err != nil {

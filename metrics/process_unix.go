@@ -35,6 +35,6 @@ func (p *page) appendFDMetrics() {
 		p.uint("process_max_fds", "gauge", uint64(limit.Cur))
 	}
 	if files, err := os.ReadDir("/dev/fd"); err == nil {
-		p.uint("process_open_fds", "gauge", uint64(max(0, len(files)-1))) // one is the folder itself
+		p.uint("process_open_fds", "gauge", uint64(max(0, len(files)-1))) // one is the open directory itself
 	}
 }

@@ -18,8 +18,8 @@ import (
 var PrometheusHistogramDefaultBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
 // PrometheusHistogram counts non-negative values in cumulative buckets with the given
-// upper bounds (a classic histogram) and, if it was created as one, in the buckets of a
-// native histogram:
+// upper bounds (a classic histogram). One that NewNativeHistogram created also counts them
+// in the buckets of a native histogram:
 //
 //	name_bucket{labels,le="0.5"} 3
 //	name_bucket{labels,le="+Inf"} 4
@@ -125,7 +125,7 @@ func (h *PrometheusHistogram) bucket(v float64) int {
 	return i
 }
 
-// UpdateWithExemplar counts v and replaces the exemplar of its bucket. labels are those of
+// UpdateWithExemplar counts v and replaces the exemplar of its bucket. labels are as in
 // Counter.AddWithExemplar.
 func (h *PrometheusHistogram) UpdateWithExemplar(v float64, labels ...string) {
 	if !(v >= 0) {

@@ -37,10 +37,11 @@ type PushOptions struct {
 	MinBackoff time.Duration
 	// Client sends the requests; nil: http.DefaultClient.
 	Client *http.Client
-	// RemoteWrite sends requests of Prometheus' remote write 1.0 in the place of text, as
-	// Prometheus with --web.enable-remote-write-receiver, Mimir and Thanos receive them:
-	// protobuf in snappy, at most 2,000 series each, with the time of the push, by POST
-	// unless Method is set. Each line of text is a series, those of histograms too.
+	// RemoteWrite sends requests of Prometheus' remote write 1.0 instead of text.
+	// Prometheus with --web.enable-remote-write-receiver, Mimir and Thanos receive them.
+	// A request is protobuf in snappy, has at most 2,000 series and the time of the push,
+	// and is sent by POST unless Method is set. Each line of text, including those of
+	// histograms, is a series.
 	RemoteWrite bool
 	// WaitGroup, if not nil, counts the push goroutine until it has ended.
 	WaitGroup *sync.WaitGroup
@@ -56,19 +57,20 @@ func writeAll(processMetrics bool) func(w io.Writer) {
 	return func(w io.Writer) { WritePrometheus(w, processMetrics) }
 }
 
-// InitPush is InitPushWithOptions without end and with extraLabels as the only option.
+// InitPush pushes the output of WritePrometheus until the process ends. extraLabels is
+// its only option, see InitPushWithOptions.
 func InitPush(pushURL string, interval time.Duration, extraLabels string, pushProcessMetrics bool) error {
 	return InitPushExt(pushURL, interval, extraLabels, writeAll(pushProcessMetrics))
 }
 
-// InitPushProcessMetrics pushes the metrics of WriteProcessMetrics without end, see
-// InitPushExtWithOptions.
+// InitPushProcessMetrics pushes the metrics of WriteProcessMetrics until the process
+// ends, see InitPushExtWithOptions.
 func InitPushProcessMetrics(pushURL string, interval time.Duration, extraLabels string) error {
 	return InitPushExt(pushURL, interval, extraLabels, WriteProcessMetrics)
 }
 
-// InitPushExt is InitPushExtWithOptions without end and with extraLabels as the only
-// option.
+// InitPushExt is InitPushExtWithOptions until the process ends, with extraLabels as the
+// only option.
 func InitPushExt(pushURL string, interval time.Duration, extraLabels string, writeMetrics func(w io.Writer)) error {
 	return InitPushExtWithOptions(context.Background(), pushURL, interval, writeMetrics, &PushOptions{ExtraLabels: extraLabels})
 }
@@ -86,8 +88,8 @@ func PushMetrics(ctx context.Context, pushURL string, pushProcessMetrics bool, o
 	return PushMetricsExt(ctx, pushURL, writeAll(pushProcessMetrics), opts)
 }
 
-// InitPush is Set.InitPushWithOptions without end and with extraLabels as the only
-// option.
+// InitPush is Set.InitPushWithOptions until the process ends, with extraLabels as the
+// only option.
 func (s *Set) InitPush(pushURL string, interval time.Duration, extraLabels string) error {
 	return InitPushExt(pushURL, interval, extraLabels, s.WritePrometheus)
 }
@@ -103,8 +105,8 @@ func (s *Set) PushMetrics(ctx context.Context, pushURL string, opts *PushOptions
 }
 
 // PushMetricsExt pushes the output of writeMetrics to pushURL once. writeMetrics must
-// write complete lines of the text format without timestamps. A status other than 2xx is
-// an error, and so is a push that ctx ends.
+// write complete lines of the text format without timestamps. It returns an error for a
+// status other than 2xx, and if ctx ends first.
 func PushMetricsExt(ctx context.Context, pushURL string, writeMetrics func(w io.Writer), opts *PushOptions) error {
 	p, err := newPusher(pushURL, opts)
 	if err != nil {
@@ -172,7 +174,7 @@ func newPusher(pushURL string, opts *PushOptions) (*pusher, error) {
 			"Content-Type": {"application/x-protobuf"}, "Content-Encoding": {"snappy"},
 			"X-Prometheus-Remote-Write-Version": {"0.1.0"}, "User-Agent": {"ferula-metrics"},
 		}
-		p.options.DisableCompression = true // the format has its own
+		p.options.DisableCompression = true // remote write has its own compression
 		if p.options.Method == "" {
 			p.options.Method = http.MethodPost
 		}
@@ -241,11 +243,12 @@ func (p *pusher) push(ctx context.Context, writeMetrics func(w io.Writer)) error
 	return p.sendCounted(ctx, body)
 }
 
-// remoteWriteSeriesMax bounds the size of a request and of what a receiver must repeat.
+// remoteWriteSeriesMax bounds the size of a request, and the number of series that a
+// retry sends again.
 const remoteWriteSeriesMax = 2000
 
-// remoteWrite sends the samples of a page. After an error it sends nothing more: samples of
-// the next push replace what is missing.
+// remoteWrite sends the samples of a page. After an error it sends nothing more: the next
+// push sends newer samples of the same series.
 func (p *pusher) remoteWrite(ctx context.Context, page []byte) error {
 	var body []byte
 	w := exposition.WriteRequests{SeriesMax: remoteWriteSeriesMax, NowMS: time.Now().UnixMilli()}

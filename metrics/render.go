@@ -10,8 +10,9 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// renderer writes one page of several sets in one format. It merges their families, so
-// that each occurs once. Of two metrics with one name it writes the one of the first set.
+// renderer writes one page of several sets in one format. It merges their families, so that
+// each occurs once. If two metrics have the same name, it writes the metric of the first
+// set.
 type renderer struct {
 	enc   exposition.Encoder
 	sums  exposition.Encoder // of a family of ranges: name_sum and name_count
@@ -22,7 +23,7 @@ type renderer struct {
 	views []view
 	sinks []*Sink // of the collectors of sets; nil for a set without
 	sets  []*Set
-	extra page     // text that is converted to another format
+	extra page     // text to be converted to another format
 	open  []string // families whose names may be prefixes of the next ones
 	text  []byte
 
@@ -34,17 +35,19 @@ type renderer struct {
 type view struct {
 	set     *Set
 	entries []entry
-	page    *page // nil for those of collectors
+	page    *page // nil for the metrics of collectors
 	at      int   // the next entry
 }
 
 var renderers spares[renderer]
 
-// rendererMax is the size of buffers up to which a renderer is reused, until the next but
-// one garbage collection. Protobuf needs a family as one piece: 64 MiB are 400,000 members.
+// rendererMax is the maximum size of the buffers of a renderer that is reused, up to the
+// second garbage collection after its last use. Protobuf needs a family as one piece: 64 MiB
+// are 400,000 members.
 const rendererMax = 64 << 20
 
-// rendererSmall is the size of buffers up to which renderers outlive garbage collections.
+// rendererSmall is the maximum size of the buffers of a renderer that outlives garbage
+// collections.
 const rendererSmall = 256 << 10
 
 func getRenderer() *renderer { return renderers.get() }
@@ -213,7 +216,7 @@ func (r *renderer) renderFamilySets(w io.Writer) error {
 		}
 		last = name
 		_, labels := exposition.Split(name)
-		if r.m.Labels = append(r.m.Labels, labels...); r.m.CreatedMS == 0 { // else it is that of the last reset
+		if r.m.Labels = append(r.m.Labels, labels...); r.m.CreatedMS == 0 { // else it is the time of the last reset
 			r.m.CreatedMS = m.createdMS
 		}
 		if kind == exposition.Ranges {
@@ -221,7 +224,7 @@ func (r *renderer) renderFamilySets(w io.Writer) error {
 		} else {
 			r.enc.Add(&r.m)
 		}
-		if len(r.enc.Page) >= pageFlush && r.enc.Form.Format != exposition.Protobuf { // whose families are one piece
+		if len(r.enc.Page) >= pageFlush && r.enc.Form.Format != exposition.Protobuf { // protobuf needs a family as one piece
 			if err := r.flush(w); err != nil {
 				return err
 			}
@@ -299,8 +302,8 @@ func (r *renderer) addRanges(labels string) {
 	r.count.Add(one)
 }
 
-// enter runs the collectors and locks all sets; leave unlocks them. No lock is awaited while
-// another is held. An error is that of the collectors.
+// enter runs the collectors and locks all sets; leave unlocks them. It never waits for a
+// lock while it holds another one. It returns the errors of the collectors.
 func (r *renderer) enter() error {
 	for _, s := range r.sets {
 		r.sinks = append(r.sinks, s.collect())
@@ -341,7 +344,7 @@ func (r *renderer) leave() {
 	r.sinks = r.sinks[:0]
 }
 
-// next returns the smallest metric that is left, and its set; nil at the end.
+// next returns the smallest remaining metric and its set; nil at the end.
 func (r *renderer) next() (*Set, entry) {
 	least := -1
 	for i := range r.views {

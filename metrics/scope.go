@@ -10,8 +10,7 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// SetOptions are what all metrics of a set have in common. The zero value is a set as NewSet
-// returns.
+// SetOptions apply to all metrics of a set. The zero value is that of NewSet.
 type SetOptions struct {
 	// Prefix of the names of all metrics, such as "app_".
 	Prefix string
@@ -21,13 +20,13 @@ type SetOptions struct {
 
 // NewSetWithOptions returns an empty set whose metrics have the prefix and the labels of the
 // options: NewCounter("jobs_total") registers app_jobs_total{env="prod"}. Lookups by
-// GetOrCreate and Describe take names without them; ListMetricNames and Families return
+// GetOrCreate and Describe take names without them. ListMetricNames and Families return
 // whole names. The labels come before those of a metric. A scrape costs nothing more, a
 // lookup one allocation.
 //
-// Registered writers write whole names themselves, and metrics_vec_overflow_total has the
-// labels but not the prefix. It panics if the prefix is no classic name, or if a label is
-// not valid or is le, vmrange, quantile or __name__.
+// Registered writers must write whole names themselves. metrics_vec_overflow_total has the
+// labels but not the prefix. NewSetWithOptions panics if the prefix is not a classic name,
+// or if a label is not valid or is le, vmrange, quantile or __name__.
 func NewSetWithOptions(o SetOptions) *Set {
 	s := NewSet()
 	if o.Prefix == "" && len(o.Labels) == 0 {
@@ -68,8 +67,8 @@ type scope struct {
 	names  []string // of the labels, escaped
 }
 
-// apply returns the full name of a metric. A name that is not valid becomes one that no
-// metric has.
+// apply returns the full name of a metric. An invalid name becomes a name that no metric
+// has.
 func (c *scope) apply(name string) string {
 	if quoted, ok := strings.CutPrefix(name, `{"`); ok {
 		return c.withLabels(`{"` + c.prefix + quoted)

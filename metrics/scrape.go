@@ -18,10 +18,10 @@ import (
 type Set struct {
 	// Registration takes mu only and appends to metrics. A scrape takes mainScrape or, if
 	// another scrape holds it, otherScrapes for reading, and iterates over sorted. If
-	// metrics were added or removed since the last scrape, it first sorts them, in place if
-	// no scrape holds a lock, else in a copy: a client that does not read keeps its scrape's
-	// locks, but not the memory of what is removed later. A scrape that is alone does not
-	// allocate: registration has allocated the memory.
+	// metrics were added or removed since the last scrape, it first sorts them: in place if
+	// no scrape holds a lock, otherwise in a copy. So a client that does not read keeps the
+	// locks of its scrape, but does not keep later removed metrics in memory. A scrape that
+	// runs alone does not allocate: registration has allocated the memory.
 	mainScrape    sync.Mutex   // held by one scrape; taken with TryLock only
 	page          page         // of the scrape that holds mainScrape
 	otherScrapes  sync.RWMutex // read-locked by further overlapping scrapes
@@ -41,7 +41,7 @@ type Set struct {
 	index   index
 	metrics []entry // the first ordered entries are sorted
 	ordered int
-	sorted  []entry             // what scrapes iterate over: metrics, as of the last call of order
+	sorted  []entry             // the entries that scrapes iterate over: metrics, as of the last call of order
 	removed map[metric]struct{} // removed, but still in metrics
 	vectors []resetter          // to be emptied by UnregisterAllMetrics
 }
@@ -126,8 +126,8 @@ func (s *Set) WritePrometheus(w io.Writer) {
 	s.runWriters(w)
 }
 
-// runWriters calls the registered writers. A last line without a line break gets one, as it
-// would else be joined with the first line of the next writer.
+// runWriters calls the registered writers. If the last line of a writer has no line break,
+// it appends one, because the first line of the next writer would continue that line.
 func (s *Set) runWriters(w io.Writer) {
 	writers := s.writers.Load()
 	if writers == nil {
@@ -230,8 +230,9 @@ func (s *Set) writeEntries(w io.Writer, p *page, entries []entry, withMetadata b
 	return described, nil
 }
 
-// enter begins a scrape. The usual path, mainScrape, costs two atomic operations, and its
-// page is not subject to garbage collection as those of the pool are.
+// enter begins a scrape. A scrape usually takes mainScrape, which costs two atomic
+// operations. The page of mainScrape, unlike those of the pool, is not subject to garbage
+// collection.
 func (s *Set) enter() (entries []entry, p *page) {
 	if s.expiring.Load() != nil {
 		s.sweep()
@@ -295,8 +296,8 @@ func (s *Set) expire(v sweeper) {
 	s.expiring.Store(&vectors)
 }
 
-// appendDescribed appends a metric, and before it the metadata of its family if it is the
-// first metric with a line.
+// appendDescribed appends a metric. If it is the first metric of its family with a line,
+// appendDescribed appends the metadata of the family before it.
 func (s *Set) appendDescribed(dst []byte, m metric, described string, seen map[string]struct{}) ([]byte, string) {
 	f := exposition.Family(m.fullName())
 	if f == described {
@@ -324,8 +325,8 @@ func (s *Set) descriptionOf(family string) description {
 	return description{}
 }
 
-// descriptionFor returns the description of the family of m. That of Describe precedes that of
-// a collected metric.
+// descriptionFor returns the description of the family of m. A description by Describe
+// takes precedence over that of a collected metric.
 func (s *Set) descriptionFor(m metric, family string) description {
 	d := s.descriptionOf(family)
 	if c, ok := m.(*ConstMetric); ok && d.help == "" {
@@ -335,7 +336,7 @@ func (s *Set) descriptionFor(m metric, family string) description {
 }
 
 // orderLocked updates sorted. The caller holds mu. If a scrape is iterating over metrics,
-// which is rare, they are copied.
+// which is rare, orderLocked copies them.
 func (s *Set) orderLocked() {
 	if alone := s.mainScrape.TryLock(); !alone {
 		s.copyMetrics()
@@ -363,8 +364,8 @@ func (s *Set) copyMetrics() {
 }
 
 // sortEntries removes the entries in removed from metrics and sorts the rest in place. The
-// first n entries are sorted already: the others are inserted if they are few, or sorted
-// and merged, which uses as many free entries behind metrics.
+// first n entries are sorted already. If the others are few they are inserted, otherwise
+// they are sorted and merged, which uses as many free entries behind metrics.
 func sortEntries(metrics []entry, n int, removed map[metric]struct{}) ([]entry, int) {
 	if len(removed) > 0 {
 		kept, sorted := metrics[:0], n
@@ -454,7 +455,7 @@ type page struct {
 
 const (
 	pageFlush = 32 << 10
-	pageMax   = 128 << 10 // a larger one is not reused
+	pageMax   = 128 << 10 // a larger page is not reused
 )
 
 // flush writes the buffered bytes.

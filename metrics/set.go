@@ -43,9 +43,10 @@ func (s *Set) GetOrCreateFloatCounter(name string) *FloatCounter {
 	return getOrRegister(s, &FloatCounter{named: named{s.fullName(name)}})
 }
 
-// NewCounterFunc registers a new counter whose value f returns at each scrape, such as one
-// that another library counts. f must never decrease, except when it starts again, and be
-// safe for concurrent calls. If f panics during a scrape, the page has no line of this counter.
+// NewCounterFunc registers a new counter whose value f returns at each scrape, for
+// example a count of another library. f must be safe for concurrent calls, and its result
+// must never decrease, except after a restart from zero. If f panics during a scrape, the
+// page has no line of this counter.
 func (s *Set) NewCounterFunc(name string, f func() float64) *CounterFunc {
 	c := &CounterFunc{called{named: named{s.fullName(name)}}}
 	c.SetFunc(f)
@@ -227,7 +228,7 @@ func (s *Set) ListMetricNames() []string {
 	return names
 }
 
-// Family is what is known of a family of a set.
+// Family is the metadata of a family of a set.
 type Family struct {
 	Name string // without labels; in quotes if it is not classic
 	Type string // as in TYPE lines: counter, gauge, histogram, summary or untyped
@@ -236,7 +237,7 @@ type Family struct {
 }
 
 // Families returns the families of the set, sorted by name, with the type of their first
-// metric. Those of collectors are not among them: see CollectedFamilies.
+// metric. It does not return the families of collectors: see CollectedFamilies.
 func (s *Set) Families() []Family {
 	s.mu.Lock()
 	all := make([]metric, 0, s.index.n)
@@ -259,14 +260,15 @@ func (s *Set) Families() []Family {
 	return families
 }
 
-// VecFamily is what is known of the family of a vector.
+// VecFamily is the metadata of the family of a vector.
 type VecFamily struct {
 	Family
 	Labels []string // names, in the order of With; in quotes if they are not classic
 }
 
-// Vectors returns the families of the set's vectors, also of those that have no members and
-// are not exposed yet, sorted by name. A reference of a program's metrics can be made of it.
+// Vectors returns the families of the set's vectors, sorted by name, including those that
+// have no members and are not exposed yet. It can be used to generate a reference of a
+// program's metrics.
 func (s *Set) Vectors() []VecFamily {
 	s.mu.Lock()
 	vectors := slices.Clone(s.vectors)

@@ -15,7 +15,7 @@ import (
 )
 
 // Desc is the name, the help and the label names of a family of collected metrics. It is
-// immutable. Make it once, and not at each scrape.
+// immutable. Create it once, not at each scrape.
 type Desc struct {
 	name   string
 	labels []string // in quotes if they are not classic
@@ -24,7 +24,7 @@ type Desc struct {
 }
 
 // NewDesc returns the description of a family. Names may be UTF-8. If a name is not valid, or
-// a label occurs twice, all metrics of this description are errors of the scrapes.
+// a label occurs twice, every metric with this description fails the scrape.
 func NewDesc(name, help string, labels ...string) *Desc {
 	help = strings.ToValidUTF8(help, "\uFFFD")
 	d := &Desc{name: name, about: description{help: help, escaped: string(exposition.AppendQuoted(nil, help, false))}}
@@ -48,16 +48,17 @@ func NewDesc(name, help string, labels ...string) *Desc {
 // Sink takes the metrics that a collector produces during one scrape. Label values are in the
 // order of the description's label names; bytes that are not UTF-8 are replaced with U+FFFD.
 //
-// A metric that is not valid is left out and becomes an error of the scrape that names it: a
-// wrong number of label values, a name and label values that were there before, a type or help
-// other than that of the family, a name that a histogram or summary has with its suffixes, and
-// buckets or quantiles that are not in order. A handler then responds with status 500 and all
-// errors, so that no page lacks metrics silently; WritePrometheus writes the page without them
-// and logs each error once.
+// A metric that is not valid is left out, and fails the scrape with an error that names it.
+// These metrics are not valid: one with a wrong number of label values, one that the page
+// already has with the same label values, one with another type or help than its family, one
+// whose name is that of a histogram or summary with a suffix, and one whose buckets or
+// quantiles are not in order. A handler then responds with status 500 and all errors, so that
+// no page silently lacks metrics. WritePrometheus writes the page without these metrics and
+// logs each error once.
 //
-// Several goroutines may use a sink, but not after its collector has returned. It keeps the names
-// of the series from one scrape to the next: a scrape with the same series, and with descriptions
-// that are made once, does not allocate.
+// Several goroutines may use a sink until its collector has returned. It keeps the names of
+// the series for the next scrape: a scrape with the same series, and with descriptions that
+// are created once, does not allocate.
 type Sink struct {
 	mu       sync.Mutex
 	set      *Set
@@ -70,7 +71,7 @@ type Sink struct {
 	added    []entry                 // in this scrape and not in the one before
 	valid    []entry                 // sorted, without those that are not valid with others
 	known    *[]Family               // of the last scrape; immutable
-	changed  bool                    // known may differ from what this scrape has
+	changed  bool                    // known may differ from the families of this scrape
 	hadBad   bool                    // the last scrape had metrics that are not valid with others
 	errs     []error
 	more     int // errors that are not in errs
@@ -207,13 +208,13 @@ func (s *Sink) fail(err error) {
 	}
 }
 
-// refuse adds an error of a family. The metric it returns is in no page.
+// refuse adds an error of a family. It returns a metric that is on no page.
 func (s *Sink) refuse(d *Desc, err error) *ConstMetric {
 	s.Error(fmt.Errorf("family %q: %w", d.name, err))
 	return &ConstMetric{}
 }
 
-// add returns a metric to be filled in, which is not exposed if it is not valid.
+// add returns a metric to be filled in. If it is not valid, it will not be exposed.
 func (s *Sink) add(d *Desc, kind exposition.Type, values []string) *ConstMetric {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -263,7 +264,8 @@ func (s *Sink) add(d *Desc, kind exposition.Type, values []string) *ConstMetric 
 	return m
 }
 
-// isReserved reports whether a label is that of the lines of the type.
+// isReserved reports whether labels contain the label that lines of the type have themselves:
+// le or quantile.
 func isReserved(labels []string, kind exposition.Type) bool {
 	switch kind {
 	case exposition.Histogram:
@@ -332,8 +334,7 @@ func appendLabel(b []byte, label, value string) []byte {
 	return append(exposition.AppendQuoted(b, value, true), '"')
 }
 
-// ConstMetric is one metric of one scrape. Its methods add what not every metric has, and
-// return it:
+// ConstMetric is one metric of one scrape. Its methods add optional parts, and return it:
 //
 //	sink.Counter(requests, 17, "GET").Created(start).Exemplar(1, now, "trace_id", id)
 //
@@ -350,7 +351,7 @@ type ConstMetric struct {
 	more        *constParts // of histograms, summaries and exemplars; kept for the next scrape
 }
 
-// constParts is what counters and gauges do not have.
+// constParts are the parts that counters and gauges do not have.
 type constParts struct {
 	exposition.Metric
 	example exemplar // the last one
@@ -373,8 +374,9 @@ func (c *ConstMetric) parts() *exposition.Metric {
 	return &c.more.Metric
 }
 
-// Timestamp sets the time of the value. Without it, it is that of the scrape. A value with a
-// timestamp has no staleness: use it for values that are copied from elsewhere, only.
+// Timestamp sets the time of the value. Otherwise the time of the scrape applies. Prometheus
+// writes no staleness markers for values with a timestamp, so use it only for values that are
+// copied from another system.
 func (c *ConstMetric) Timestamp(t time.Time) *ConstMetric {
 	c.timestampMS = t.UnixMilli()
 	return c
@@ -387,8 +389,8 @@ func (c *ConstMetric) Created(t time.Time) *ConstMetric {
 	return c
 }
 
-// Exemplar sets the exemplar of a counter, or that of the bucket of v in a histogram. labels
-// are those of Counter.AddWithExemplar; an exemplar that is not valid is dropped.
+// Exemplar sets the exemplar of a counter, or of the bucket of v in a histogram. labels are as
+// in Counter.AddWithExemplar; an invalid exemplar is dropped.
 func (c *ConstMetric) Exemplar(v float64, at time.Time, labels ...string) *ConstMetric {
 	if c.kind != exposition.Counter && c.kind != exposition.Histogram {
 		return c
@@ -423,11 +425,12 @@ const (
 	nativeIndexMax  = 1 << 20 // beyond the indexes that floats have
 )
 
-// Native makes a histogram a native one in protobuf; the text formats have its other buckets.
-// It is an error of the scrape if the buckets are not valid or have more values than the
-// histogram, or if c is no histogram. It does not retain the buckets.
+// Native adds native buckets to a histogram, which are exposed in protobuf only. The text
+// formats have its other buckets. Buckets that are not valid or have more values than the
+// histogram fail the scrape, and so does c if it is no histogram. Native does not retain the
+// buckets.
 func (c *ConstMetric) Native(b NativeBuckets) *ConstMetric {
-	if c.family == nil { // its error is known
+	if c.family == nil { // its error is already reported
 		return c
 	}
 	if err := c.setNative(b); err != nil {

@@ -5,15 +5,15 @@ import (
 	"sync/atomic"
 )
 
-// spares is a pool of *T of which up to four outlive garbage collections and are found from every processor. A sync.Pool
-// alone sometimes has nothing for a goroutine, because it keeps one value for each processor that others do not take:
-// then a scrape would allocate buffers although there are enough. Further values are left to the sync.Pool.
+// spares is a pool of *T. Up to four values outlive garbage collections and are available to all processors. A sync.Pool
+// keeps one value per processor, which goroutines on other processors do not get. So with a sync.Pool alone a scrape
+// would sometimes allocate buffers although free ones exist. Further values go to a sync.Pool.
 type spares[T any] struct {
 	kept [4]atomic.Pointer[T]
 	more sync.Pool
 }
 
-// get returns a value that was put, or a new zero value.
+// get returns a value that was passed to put, or a new zero value.
 func (s *spares[T]) get() *T {
 	for i := range s.kept {
 		if v := s.kept[i].Swap(nil); v != nil {
@@ -26,8 +26,7 @@ func (s *spares[T]) get() *T {
 	return new(T)
 }
 
-// put makes a value available. One that is not small goes to the sync.Pool, so that the memory it holds is freed some
-// time.
+// put makes a value available. A value that is not small goes to the sync.Pool, where the garbage collector can free it.
 func (s *spares[T]) put(v *T, small bool) {
 	if small {
 		for i := range s.kept {

@@ -108,8 +108,8 @@ func (sm *Summary) begin() *recent {
 	return r
 }
 
-// rotate exposes the sample that has filled for half a window and starts another one. If
-// the sample is empty it ends the timer, which the next value starts again.
+// rotate exposes the sample that has filled for half a window, and starts another one. If
+// the sample is empty, rotate stops the timer. The next value starts the timer again.
 func (sm *Summary) rotate(r *recent) {
 	sm.mu.Lock()
 	defer sm.mu.Unlock()
@@ -201,12 +201,12 @@ func (sm *Summary) appendQuantiles(dst []byte, r *recent) []byte {
 // constant, so the same values result in the same sample.
 type reservoir struct {
 	count    uint64
-	accept   uint64 // the count of the next value that is taken, while draws has it; 0: not known
+	accept   uint64 // the count of the next value that is taken, from the file of draws; 0: not known
 	min, max float64
 	values   []float64
 	sorted   []float64 // values, sorted by the last call of quantiles
 	changes  []change  // replacements in values since then; too many cause a full sort
-	random   uint32    // behind the end of draws
+	random   uint32    // state of the generator after the end of draws
 	offset   uint32    // in draws
 	slot     uint16    // of the next value that is taken
 	nan      bool      // a value was NaN since the last reset
@@ -234,8 +234,8 @@ func (r *reservoir) reset() {
 	}
 }
 
-// skips adds v if it changes nothing but the count, and reports whether it did. Most values of a
-// full sample are such.
+// skips adds v if only the count changes, and reports whether it did. In a full sample
+// most values change only the count.
 func (r *reservoir) skips(v float64) bool {
 	if r.count+1 < r.accept && v <= r.max && v >= r.min {
 		r.count++
@@ -294,8 +294,8 @@ func (r *reservoir) quantiles(dst []float64, wanted []quantile) {
 	}
 }
 
-// sort updates sorted: it moves a few values, merges more, or sorts all of them after many
-// changes.
+// sort updates sorted. It moves single values after a few changes, merges after more, and
+// sorts all values after many.
 func (r *reservoir) sort() {
 	added := r.values[min(len(r.sorted), len(r.values)):]
 	switch n := len(r.changes) + len(added); {
@@ -326,7 +326,7 @@ func (r *reservoir) merge(added []float64) {
 	}
 	slices.Sort(in)
 	slices.Sort(out)
-	in, out = withoutCommon(in, out) // a value that came and was replaced again
+	in, out = withoutCommon(in, out) // drops values that were added and replaced since the last sort
 	r.sorted = mergeSorted(without(r.sorted, out), in)
 }
 

@@ -16,8 +16,8 @@ func (f UpdaterFunc) Update(v float64) { f(v) }
 //	timer := metrics.NewTimer(seconds)
 //	defer timer.ObserveDuration()
 //
-// defer seconds.UpdateDuration(time.Now()) does the same for a known type of metric. The copy of
-// a timer has the same start.
+// defer seconds.UpdateDuration(time.Now()) does the same for a metric of known type. A copy of a
+// timer has the same start.
 type Timer struct {
 	start  time.Time
 	metric Updater

@@ -122,8 +122,8 @@ func (c *CounterFunc) typeName() string { return "counter" }
 
 func (c *CounterFunc) read(m *exposition.Metric) bool { return c.readAs(exposition.Counter, m) }
 
-// GaugeFunc is a gauge of a GaugeFuncVec: its value is what a callback returns at every scrape.
-// A single gauge with a callback is one of NewGauge.
+// GaugeFunc is a gauge of a GaugeFuncVec. A callback returns its value at every scrape. For
+// a single gauge with a callback use NewGauge.
 type GaugeFunc struct{ called }
 
 func (g *GaugeFunc) typeName() string { return "gauge" }
@@ -136,8 +136,9 @@ type called struct {
 	callback atomic.Pointer[func() float64]
 }
 
-// SetFunc replaces the callback, which must be safe for concurrent calls. Without one, as a new
-// member of a vector is, or with nil, the metric has no line.
+// SetFunc replaces the callback, which must be safe for concurrent calls. Without a
+// callback the metric has no line: a new member of a vector has none, and SetFunc(nil)
+// removes it.
 func (c *called) SetFunc(f func() float64) {
 	if f == nil {
 		c.callback.Store(nil)
@@ -266,8 +267,8 @@ func safeCall(name string, callback func() float64, v *float64) (ok bool) {
 	return true
 }
 
-// exemplar is the last exemplar of a counter or bucket. It is allocated with the first
-// one, and its memory is reused.
+// exemplar is the last exemplar of a counter or bucket. Its memory is allocated for the
+// first exemplar and then reused.
 type exemplar struct {
 	mu     sync.Mutex
 	labels []byte // in the encoding of label sets, without braces
@@ -275,7 +276,7 @@ type exemplar struct {
 	atMS   int64 // 0: there is none
 }
 
-const exemplarRunesMax = 128 // OpenMetrics' own limit, of names and values together
+const exemplarRunesMax = 128 // limit of OpenMetrics, of names and values together
 
 func getOrCreateExemplar(p *atomic.Pointer[exemplar]) *exemplar {
 	if x := p.Load(); x != nil {

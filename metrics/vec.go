@@ -22,12 +22,12 @@ import (
 //	served := metrics.NewCounterVec("requests_total", "Requests served.", "method", "code")
 //	served.With("GET", "200").Inc()
 //
-// A vector has at most DefaultMaxSeries members, or as many as Limit allows, which bounds
-// its memory. Beyond that, With returns one shared member whose label values are all
-// "overflow", so that no update is lost; metrics_vec_overflow_total{family="..."} counts these
-// lookups, and the first one is logged. Delete removes a member, Expire removes unused
-// members. A member that is unregistered from the set directly is no longer exposed, but
-// With still returns it.
+// A vector has at most DefaultMaxSeries members, or as many as Limit allows, which bounds its
+// memory. When it is full, With returns one shared member for all other label values, so that
+// no update is lost. All label values of this member are "overflow".
+// metrics_vec_overflow_total{family="..."} counts these lookups, and the first one is logged.
+// Delete removes a member, Expire removes unused members. A member that is unregistered from
+// the set directly is no longer exposed, but With still returns it.
 type Vec[M metric] struct {
 	set    *Set
 	name   string
@@ -135,7 +135,8 @@ func NewGaugeFuncVec(name, help string, labels ...string) *GaugeFuncVec {
 //
 //	parsed.With("mail").SetFunc(func() float64 { return float64(mail.Parsed()) })
 //
-// Delete the member when what it measures ends: the callback is called until then.
+// The callback is called at every scrape until Delete removes the member. Delete it when the
+// measured object ends.
 func (s *Set) NewCounterFuncVec(name, help string, labels ...string) *CounterFuncVec {
 	return newVec(s, name, help, labels, func(name string) *CounterFunc { return &CounterFunc{called{named: named{name}}} })
 }
@@ -233,7 +234,7 @@ func newVec[M metric](s *Set, name, help string, labels []string, create func(na
 	return v
 }
 
-// family returns what is known without a member; the set fills in help and unit.
+// family returns the family of the vector without help and unit, which the set adds.
 func (v *Vec[M]) family() VecFamily {
 	return VecFamily{Family{Name: v.name, Type: v.create(v.name).typeName()}, slices.Clone(v.labels)}
 }
@@ -253,7 +254,7 @@ func (s *Set) Describe(family, help, unit string) {
 	s.describe(family, help, unit, false)
 }
 
-// describe is Describe. With keep, the unit is kept, and the help if there is no new one.
+// describe is Describe. With keep it keeps the unit, and it keeps the help if help is empty.
 func (s *Set) describe(family, help, unit string, keep bool) {
 	help, unit = strings.ToValidUTF8(help, "\uFFFD"), strings.ToValidUTF8(unit, "\uFFFD")
 	s.mu.Lock()
@@ -282,11 +283,10 @@ func (v *Vec[M]) Limit(seriesMax int) *Vec[M] {
 	return v
 }
 
-// Expire removes members that With has not returned for the idle time (or up to 1.5 times
-// as long), and returns the vector. Scrapes of the set and the creation of members do the
-// removal. Callers must not
-// keep the result of With: updates of a removed member are lost. An idle time of 0 ends
-// expiry.
+// Expire removes members that With has not returned for the idle time (or up to 1.5 times as
+// long), and returns the vector. Members are removed by scrapes of the set and when members
+// are created. Callers must not keep the result of With: updates of a removed member are
+// lost. An idle time of 0 ends expiry.
 func (v *Vec[M]) Expire(idle time.Duration) *Vec[M] {
 	v.mu.Lock()
 	v.idle, v.lastSweep = idle, time.Now()
@@ -364,8 +364,8 @@ func (v *Vec[M]) Reset() {
 	v.table.Store(&vecTable[M]{make([]atomic.Pointer[member[M]], 8)})
 }
 
-// Unregister removes the vector with all members, and the counter of its overflow, from its set;
-// another vector may have its name then. With still returns members afterwards, and registers
+// Unregister removes the vector with all members, and its counter of overflows, from its set.
+// Afterwards another vector may have its name. With still returns members, and registers
 // them.
 func (v *Vec[M]) Unregister() {
 	v.Expire(0)
@@ -432,9 +432,9 @@ func (v *Vec[M]) remove(table *vecTable[M], at int) {
 }
 
 // With returns the member with these label values, in the order of the label names, and
-// creates it if there is none. It panics if the number of values differs from the number
-// of labels. It does not retain values. Bytes that are not UTF-8 are replaced with U+FFFD, as
-// Prometheus would reject the whole page.
+// creates it if there is none. It panics if the number of values differs from the number of
+// labels. It does not retain values. Bytes that are not UTF-8 are replaced with U+FFFD,
+// because Prometheus would reject the whole page.
 func (v *Vec[M]) With(values ...string) M {
 	if len(values) != len(v.labels) {
 		v.panicLabelCount(len(values))

@@ -3,11 +3,12 @@
 //	m := httpmetrics.NewServer(metrics.GetDefaultSet(), httpmetrics.Options{})
 //	mux.Handle("/api", m.Handler("/api", api))
 //
-// A server has http_requests_total{handler,method,code}, http_request_duration_seconds{handler,
-// method}, a histogram, http_response_size_bytes_total{handler} and http_requests_in_flight; a
-// client has the same with the prefix http_client_ and the label target. Counters and buckets
-// carry the trace of the request as an exemplar, if it is sampled: the trace ID of the header
-// traceparent (W3C Trace Context), or what Options.TraceID returns.
+// A server has http_requests_total{handler,method,code}, the histogram
+// http_request_duration_seconds{handler,method}, http_response_size_bytes_total{handler} and
+// http_requests_in_flight. A client has the same metrics with the prefix http_client_, and
+// with the label target in place of handler. If the trace of a request is sampled, counters
+// and buckets carry its ID as an exemplar: the trace ID of the header traceparent (W3C Trace
+// Context), or the result of Options.TraceID.
 package httpmetrics
 
 import (
@@ -26,7 +27,8 @@ type Options struct {
 	UpperBounds []float64
 	// Native makes the durations a native histogram, whose classic buckets are UpperBounds.
 	Native bool
-	// TraceID returns the trace ID of a request, or "" for no exemplar. Nil: of traceparent.
+	// TraceID returns the trace ID of a request, or "" for no exemplar. Nil: the ID in the
+	// header traceparent.
 	TraceID func(r *http.Request) string
 }
 
@@ -36,7 +38,7 @@ type Server struct{ side }
 // Client has the metrics of an HTTP client. It is safe for concurrent use.
 type Client struct{ side }
 
-// side is what servers and clients share.
+// side has the metrics that servers and clients share.
 type side struct {
 	requests *metrics.CounterVec
 	seconds  *metrics.PrometheusHistogramVec
@@ -99,7 +101,7 @@ func (s *side) count(r *http.Request, name string, status int, size int64, start
 }
 
 // Handler measures next. name is the value of the label handler: a path pattern, never the
-// path of a request, which would make a series for each.
+// path of a request, because each path would create a series.
 func (s *Server) Handler(name string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -119,8 +121,8 @@ func (s *Server) Handler(name string, next http.Handler) http.Handler {
 }
 
 // RoundTripper measures next; nil is http.DefaultTransport. name is the value of the label
-// target: a service. The duration ends with the header of the response. A request without a
-// response has the code "error".
+// target: the name of a service. The duration ends when the header of the response has
+// arrived. A request without a response has the code "error".
 func (c *Client) RoundTripper(name string, next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport
@@ -157,7 +159,7 @@ type response struct {
 	sent   bool
 }
 
-// WriteHeader implements http.ResponseWriter. Informational responses are not the status.
+// WriteHeader implements http.ResponseWriter. It does not record an informational status.
 func (w *response) WriteHeader(status int) {
 	if !w.sent && (status >= 200 || status == http.StatusSwitchingProtocols) {
 		w.status, w.sent = status, true
@@ -173,7 +175,7 @@ func (w *response) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap is for http.ResponseController: Flush, Hijack and deadlines are those of the server.
+// Unwrap gives http.ResponseController access to Flush, Hijack and deadlines of the server.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Flush implements http.Flusher, which callers find by a type assertion.
@@ -182,8 +184,8 @@ func (w *response) Flush() {
 	_ = http.NewResponseController(w.ResponseWriter).Flush() // not every writer can
 }
 
-// methodOf returns a method in upper case, "other" for those that are not of HTTP: clients
-// choose them, and each would be a series.
+// methodOf returns a method in upper case, or "other" for a method that HTTP does not define:
+// clients choose the method, and each one would create a series.
 func methodOf(method string) string {
 	switch method {
 	case "":

@@ -20,9 +20,9 @@ type TB interface {
 	Errorf(format string, args ...any)
 }
 
-// Value returns the value of a line of the set's page in text format, such as
-// requests_total{code="200"} or seconds_count. The labels are in the order of the page. ok is
-// false if there is no such line.
+// Value returns the value of a line of the set's page in text format. line is a name with
+// labels, such as requests_total{code="200"} or seconds_count, whose labels are in the order
+// of the page. ok is false if there is no such line.
 func Value(set *metrics.Set, line string) (v float64, ok bool) {
 	v, ok = values(set)[line]
 	return v, ok
@@ -49,8 +49,8 @@ func page(set *metrics.Set) string {
 	return b.String()
 }
 
-// checkCollectors fails the test if a collector of the set makes a mistake, which a page in text
-// does not have.
+// checkCollectors fails the test if a collector of the set returns an error or an invalid
+// metric. A page in text format has no trace of them.
 func checkCollectors(t TB, set *metrics.Set) {
 	t.Helper()
 	if set.CollectedFamilies() == nil {
@@ -64,7 +64,7 @@ func checkCollectors(t TB, set *metrics.Set) {
 }
 
 // Expect fails the test for every line of want that the set's page does not have with that
-// value, and for mistakes of collectors. Other lines are ignored.
+// value. It ignores other lines. Errors of collectors fail the test, too.
 func Expect(t TB, set *metrics.Set, want map[string]float64) {
 	t.Helper()
 	found := values(set)
@@ -78,9 +78,9 @@ func Expect(t TB, set *metrics.Set, want map[string]float64) {
 	}
 }
 
-// Compare fails the test unless the lines of the families named, of all without names, are
-// those of want, in text format. Comments and empty lines of want are ignored. Mistakes of
-// collectors fail it, too.
+// Compare fails the test unless the lines of the named families are those of want, in text
+// format. Without names it compares the lines of all families. It ignores comments and empty
+// lines of want. Errors of collectors fail the test, too.
 func Compare(t TB, set *metrics.Set, want string, families ...string) {
 	t.Helper()
 	got, expected := lines(page(set), families), lines(want, nil)
@@ -163,7 +163,7 @@ func Lint(set *metrics.Set) []Problem {
 	return found
 }
 
-// kindsOf returns the types of families, from the TYPE lines of OpenMetrics' names.
+// kindsOf returns the types of families by their names in OpenMetrics, from the TYPE lines.
 func kindsOf(set *metrics.Set) map[string]string {
 	kinds := map[string]string{}
 	for _, f := range set.Families() {

@@ -13,16 +13,16 @@ import (
 )
 
 // FromGatherer returns a collector for metrics.Set.RegisterCollector that produces the metrics of
-// g, which are then among those of the set: with its prefix and labels, in its pushes and formats.
-// An exporter that is written for client_golang moves so without a change:
+// g. They are then exposed with those of the set: with its prefix and labels, in its pushes and
+// formats. An exporter that is written for client_golang needs no change for this:
 //
 //	registry := prometheus.NewRegistry()
 //	registry.MustRegister(exporter) // a prometheus.Collector with constant metrics
 //	set.RegisterCollector(promcompat.FromGatherer(registry))
 //
 // Types, help, created timestamps, timestamps, exemplars and native histograms are kept. Histograms
-// with float counts and gauge histograms, which client_golang does not make, are errors of the
-// scrape, as are those of g.
+// with float counts and gauge histograms fail the scrape; client_golang does not make them. Errors
+// of g fail the scrape, too.
 func FromGatherer(g prometheus.Gatherer) func(sink *metrics.Sink) error {
 	s := &source{g: g}
 	return s.collect
@@ -49,7 +49,8 @@ func (s *source) collect(sink *metrics.Sink) error {
 	return err
 }
 
-// desc returns the description of a metric, that of the last scrape if there is one.
+// desc returns the description of a metric. It reuses the description of the last scrape if there
+// is one.
 func (s *source) desc(f *dto.MetricFamily, m *dto.Metric, used map[string]*metrics.Desc) *metrics.Desc {
 	const separator = 0xff // is in no name
 	key := append(append([]byte(f.GetName()), separator), f.GetHelp()...)
@@ -118,7 +119,7 @@ func add(sink *metrics.Sink, f *dto.MetricFamily, m *dto.Metric, d *metrics.Desc
 	return nil
 }
 
-// addHistogram adds what histograms have in addition to classic buckets.
+// addHistogram adds the exemplars, the created timestamp and the native buckets of a histogram.
 func addHistogram(added *metrics.ConstMetric, h *dto.Histogram) error {
 	for _, b := range h.Bucket {
 		addExemplar(added, b.Exemplar)
@@ -140,7 +141,7 @@ func addHistogram(added *metrics.ConstMetric, h *dto.Histogram) error {
 	added.Native(metrics.NativeBuckets{
 		Schema: h.GetSchema(), ZeroThreshold: h.GetZeroThreshold(), ZeroCount: h.GetZeroCount(), Positive: positive, Negative: negative,
 	})
-	if len(h.Bucket) == 0 { // else they are those of the buckets
+	if len(h.Bucket) == 0 { // else the buckets have them
 		for _, x := range h.Exemplars {
 			addExemplar(added, x)
 		}

@@ -5,15 +5,15 @@
 //   - NewCollector makes sets visible to a prometheus.Registry, for programs whose page is
 //     promhttp's.
 //   - NewGatherer makes sets a prometheus.Gatherer, for pushers, bridges and tests.
-//   - FromGatherer makes a prometheus.Gatherer, such as a registry with the collectors of an
-//     exporter, a collector of a set.
+//   - FromGatherer makes a collector of a set from a prometheus.Gatherer, such as a registry
+//     with the collectors of an exporter.
 //
-// A move of a whole program begins with two lines: the import of this package, and
+// To move a whole program, begin with two lines: the import of this package, and
 //
 //	http.Handle("/metrics", promcompat.Handler(prometheus.DefaultGatherer, metrics.HandlerOptions{}))
 //
-// in the place of promhttp.Handler(). All metrics of client_golang are exposed as before;
-// new ones may be those of package metrics. This module alone depends on client_golang.
+// instead of promhttp.Handler(). All metrics of client_golang are exposed as before; new
+// ones may be those of package metrics. Only this module depends on client_golang.
 package promcompat
 
 import (
@@ -33,9 +33,10 @@ import (
 )
 
 // Handler returns a handler for /metrics that exposes the sets of opts and, after them, the
-// families of g, in the format that the scraper requests. A family that both have, and an
-// error of g, fail the scrape with status 500, as promhttp does by default. With
-// opts.ProcessMetrics or opts.OpenFiles, g must not have collectors of the process and the Go runtime.
+// families of g, in the format that the scraper requests. An error of g fails the scrape
+// with status 500, as promhttp does by default. So does a family that both the sets and g
+// have. With opts.ProcessMetrics or opts.OpenFiles, g must not have collectors of the
+// process and the Go runtime.
 func Handler(g prometheus.Gatherer, opts metrics.HandlerOptions) http.Handler {
 	own := writeExtra(g, opts)
 	if extra := opts.WriteExtra; extra != nil {

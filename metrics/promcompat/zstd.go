@@ -6,11 +6,12 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// zstdWindowBytes bounds the memory of an encoder, and of what a scraper needs to decode a page.
+// zstdWindowBytes bounds the memory of an encoder, and the memory that a scraper needs to decode
+// a page.
 const zstdWindowBytes = 1 << 20
 
-// Zstd returns the content coding zstd for metrics.HandlerOptions.Compressors. It is here because
-// package metrics depends on the standard library only.
+// Zstd returns the content coding zstd for metrics.HandlerOptions.Compressors. It is in this
+// module because package metrics depends on the standard library only.
 func Zstd() metrics.Compressor {
 	return metrics.Compressor{Coding: "zstd", New: func() metrics.CompressWriter {
 		// Without concurrency an encoder has no goroutines, so that the pool may drop it.

@@ -127,8 +127,8 @@ func AppendUnescaped(dst, text []byte) []byte {
 	return append(dst[:from], bytes.ToValidUTF8(dst[from:], []byte("\uFFFD"))...)
 }
 
-// AppendQuoted appends text with backslash escapes. Quotes are not escaped in the HELP
-// lines of version 0.0.4, and in no other case.
+// AppendQuoted appends text with backslash escapes. quotes is false only for HELP lines
+// of version 0.0.4, in which quotes are not escaped.
 func AppendQuoted[T string | []byte](dst []byte, text T, quotes bool) []byte {
 	for i := range len(text) {
 		switch c := text[i]; {

@@ -14,8 +14,8 @@ const (
 	Histogram
 )
 
-// Ranges is the type of histograms with vmrange buckets. No format has it: they become
-// three families of type Unknown.
+// Ranges is the type of histograms with vmrange buckets. No format has this type: such a
+// histogram becomes three families of type Unknown.
 const Ranges Type = 100
 
 // Metric is a consistent snapshot of one metric. The caller appends to its slices; Reset
@@ -26,7 +26,7 @@ type Metric struct {
 	Value       float64
 	Sum         float64
 	Count       uint64
-	Buckets     []Bucket // cumulative, with increasing bounds; +Inf is optional
+	Buckets     []Bucket // cumulative, with increasing bounds; the bucket +Inf is optional
 	Quantiles   []Quantile
 	Exemplar    Exemplar   // of a counter
 	Exemplars   []Exemplar // of native buckets, in addition to those of Buckets

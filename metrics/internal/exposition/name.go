@@ -47,7 +47,7 @@ func AppendSuffixed(dst []byte, name, suffix string) []byte {
 // Suffixed is AppendSuffixed as a string.
 func Suffixed(name, suffix string) string { return string(AppendSuffixed(nil, name, suffix)) }
 
-// WithTag returns the parts of a name with one label more, before and after its value.
+// WithTag returns the parts of a name with one more label, before and after its value.
 func WithTag(name, tag string) (prefix, end string) {
 	base, separator := OpenLabels(name)
 	return base + separator + tag, `"}`

@@ -100,9 +100,9 @@ func (e *Encoder) appendNative(b []byte, m *Metric) []byte {
 	return b
 }
 
-// appendNativeSide writes runs of buckets that follow each other as spans, and counts as
-// differences to the one before. A gap of up to two empty buckets is cheaper written
-// than as another span.
+// appendNativeSide writes spans of buckets that follow each other, and counts as
+// differences to the previous bucket. A gap of up to two empty buckets is written as
+// empty buckets, because another span would take more bytes.
 func appendNativeSide(b []byte, indexes []int32, counts []uint64, span, delta byte) []byte {
 	const gapMax = 2
 	next := int32(0) // the index behind the span before

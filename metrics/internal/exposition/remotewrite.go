@@ -30,8 +30,9 @@ type WriteRequests struct {
 // writeLabel is a label whose name and value are text[name:value] and text[value:end].
 type writeLabel struct{ name, value, end int }
 
-// Page sends the samples of a page; the last message with Flush. It stops at the first error
-// of Send. Comments, malformed lines and labels without a value are left out.
+// Page sends the samples of a page in messages. The last message is sent by Flush. Page
+// stops at the first error of Send. It leaves out comments, malformed lines, and labels
+// without a value.
 func (w *WriteRequests) Page(page []byte) error {
 	for text := range bytes.Lines(page) {
 		x, ok := parseLine(bytes.TrimSpace(text))
@@ -59,7 +60,7 @@ func (w *WriteRequests) Page(page []byte) error {
 	return nil
 }
 
-// Flush sends what is left.
+// Flush sends the remaining samples.
 func (w *WriteRequests) Flush() error {
 	if w.n == 0 {
 		return nil
@@ -128,7 +129,7 @@ func AppendSnappy(dst, src []byte) []byte {
 }
 
 func appendSnappyBlock(dst, b []byte) []byte {
-	var last [1 << snappyHashBits]uint16 // position of a hash, which may be another's or none
+	var last [1 << snappyHashBits]uint16 // position of a hash; another text may have the same hash
 	literal := 0
 	for at := 1; at+4 <= len(b); {
 		word := binary.LittleEndian.Uint32(b[at:])
@@ -136,7 +137,7 @@ func appendSnappyBlock(dst, b []byte) []byte {
 		from := int(last[hash])
 		last[hash] = uint16(at)
 		if binary.LittleEndian.Uint32(b[from:]) != word {
-			at += 1 + (at-literal)>>6 // faster through what does not repeat
+			at += 1 + (at-literal)>>6 // skips faster through text without repetitions
 			continue
 		}
 		n := 4

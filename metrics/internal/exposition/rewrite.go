@@ -11,7 +11,7 @@ type Rewriter struct {
 	W      io.Writer
 	Scheme Scheme
 	part   []byte // an incomplete line
-	family []byte // from a TYPE or HELP line, not derived from a sample
+	family []byte // from a TYPE or HELP line; not derived from the name of a sample
 	out    []byte
 	e      Encoder
 }
@@ -44,7 +44,8 @@ func (r *Rewriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Append appends the lines of one metric. A suffix behind its family stays as it is.
+// Append appends the lines of one metric. The suffix after the family's name is not
+// changed.
 func (r *Rewriter) Append(dst, lines []byte, family string) []byte {
 	r.e.Form.Scheme, r.out, r.family = r.Scheme, r.out[:0], append(r.family[:0], family...)
 	for len(lines) > 0 {

@@ -92,7 +92,8 @@ func (b *Buckets) Add(v float64) {
 	b.Counts = slices.Insert(b.Counts, at, 1)
 }
 
-// index returns the bucket of v; infinity is in the bucket above the greatest number.
+// index returns the bucket of v. Infinity is in the bucket above the greatest finite
+// number.
 func (b *Buckets) index(v float64) int32 {
 	above := int32(0)
 	if math.IsInf(v, 1) {

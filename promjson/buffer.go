@@ -9,9 +9,8 @@ import (
 // errBufferFull: the bytes that must stay in memory fill the buffer.
 var errBufferFull = errors.New("promjson: buffer full")
 
-// buffer holds a section of the input. buf[pos:end] is unread. Reading more input
-// may move the bytes to other indexes; buf[mark:] survives that if mark is not
-// -1, else only buf[pos:] does.
+// buffer holds a section of the input. buf[pos:end] is unread. Reading more input may
+// move bytes to other indexes. It keeps buf[mark:], or only buf[pos:] if mark is -1.
 type buffer struct {
 	r            io.Reader
 	buf          []byte

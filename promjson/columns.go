@@ -49,8 +49,9 @@ func AppendPointSeq(dst []byte, g *Steps, points iter.Seq2[int64, float64]) []by
 	return dst
 }
 
-// AppendMetric appends a metric object, {"name":"value",...}, in the order of the iterator,
-// which is by name in Prometheus' responses. The iteration allocates; an Encoder's does not.
+// AppendMetric appends a metric object, {"name":"value",...}, in the order of the iterator.
+// In Prometheus' responses labels are sorted by name. The iteration allocates; that of an
+// Encoder does not.
 func AppendMetric(dst []byte, labels iter.Seq2[string, string]) []byte {
 	dst = append(dst, '{')
 	i := 0

@@ -311,8 +311,9 @@ func parseShort(b []byte) (v float64, n int) {
 // plainPointBuf is the number of bytes that plainPoint may read.
 const plainPointBuf = 48
 
-// plainPoint reads a point as Prometheus writes nearly all of them, [1700000000,"12.5"], and returns its length. It returns
-// length 0 for what needs the slower functions: other spellings, more digits than a float64 holds, and errors.
+// plainPoint reads a point in the usual form of Prometheus, [1700000000,"12.5"], and
+// returns its length. It returns length 0 for points that need the slower functions:
+// other forms, more digits than a float64 holds, and errors.
 func plainPoint(b []byte) (p Point, n int) {
 	if len(b) < plainPointBuf {
 		return p, 0
@@ -363,7 +364,7 @@ func plainPoint(b []byte) (p Point, n int) {
 	return p, i + 2
 }
 
-// wholePowers holds the powers of ten for up to eight more digits.
+// wholePowers holds the powers of ten that make room for up to eight further digits.
 var wholePowers = [...]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}
 
 // leadingDigits returns the value and the number of the digits at the beginning of eight bytes, the first byte in the lowest

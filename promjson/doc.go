@@ -21,20 +21,21 @@
 //
 // # Reading
 //
-// A [Scanner] reads a response from an io.Reader and returns each series as
-// bytes, optionally cut to a [Window]. The Scanner owns these bytes; they are
-// valid until its next call. A proxy needs no more than that: a [Splicer] merges
-// the responses to consecutive time ranges into one by copying byte ranges. It
-// decides with [CompareMetrics], [FirstTime] and [LastTime] which range comes
-// next. Callers that need samples iterate over them ([Scanner.Points]), decode single
-// pieces ([DecodePoints], [DecodeColumns], [DecodeHistograms], [DecodeLabels]), or a
-// response into types of their own ([Types]) or of this package ([Decode]); the caller
-// owns decoded values. [Validate] checks a response without keeping anything of it.
+// A [Scanner] reads a response from an io.Reader and returns each series as bytes,
+// optionally cut to a [Window]. The Scanner owns these bytes; they are valid until its
+// next call. That is enough for a proxy: a [Splicer] merges the responses to consecutive
+// time ranges into one by copying byte ranges. It decides with [CompareMetrics],
+// [FirstTime] and [LastTime] which range comes next. Callers that need samples can
+// iterate over them ([Scanner.Points]). They can decode single pieces ([DecodePoints],
+// [DecodeColumns], [DecodeHistograms], [DecodeLabels]). And they can decode a response
+// into their own types ([Types]) or those of this package ([Decode]). The caller owns
+// decoded values. [Validate] checks a response and retains nothing of it.
 //
-// The lists of other endpoints are decoded element by element, instead of series:
-// [Scanner.Strings] of /labels and /label/NAME/values, [Scanner.LabelSets] of /series,
-// [Scanner.Exemplars] and [Scanner.Metadata]; [Collect] makes a slice of them, and
-// [Types.LabelSets] and [Types.Exemplars] have labels and values in the caller's types.
+// The responses of other endpoints have lists instead of series. They are decoded element
+// by element: [Scanner.Strings] for /labels and /label/NAME/values, [Scanner.LabelSets]
+// for /series, [Scanner.Exemplars] and [Scanner.Metadata]. [Collect] returns the elements
+// as a slice. [Types.LabelSets] and [Types.Exemplars] return labels and values in the
+// caller's types.
 //
 // [Options] bound the memory of everything except Decode and Collect. No input causes a panic:
 // an [Error] holds the byte offset and the reason, and wraps [ErrSyntax],

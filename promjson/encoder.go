@@ -80,12 +80,12 @@ const (
 const (
 	encoderBytes    = 64 << 10
 	encoderBytesMin = 512
-	keptBuffers     = 4 // a buffer larger than so many times its limit is not kept
+	keptBuffers     = 4 // a buffer larger than this many times its limit is not kept
 )
 
-// NewEncoder returns an Encoder of one response to w, which is written to whenever
-// bufferBytes are full; 0: 64 KiB. Nothing is written before that, so that Fail can
-// replace what was encoded.
+// NewEncoder returns an Encoder of one response to w. The Encoder writes whenever
+// bufferBytes are full; 0: 64 KiB. It writes nothing before, so that Fail can replace the
+// encoded bytes.
 func NewEncoder(w io.Writer, bufferBytes int) *Encoder {
 	if bufferBytes <= 0 {
 		bufferBytes = encoderBytes
@@ -158,7 +158,7 @@ func (e *Encoder) begin(method, text string, to place) bool {
 	return true
 }
 
-// element begins an element of the list of place in.
+// element begins an element of a list whose place is in.
 func (e *Encoder) element(method string, in place) bool {
 	e.leave(in)
 	if e.place != in {
@@ -175,7 +175,7 @@ func (e *Encoder) element(method string, in place) bool {
 	return e.err == nil
 }
 
-// leave ends an element of the list of place to that is open.
+// leave ends the open element of the list whose place is to.
 func (e *Encoder) leave(to place) {
 	if e.err != nil {
 		return
@@ -236,9 +236,9 @@ func (e *Encoder) Member(name string, value []byte) {
 	e.flushIfFull()
 }
 
-// Close ends the response, with its warnings and infos if there are any, and writes what is
-// left. It does not close the writer. It returns the first error: the response is complete
-// only if that is nil.
+// Close ends the response, with its warnings and infos if there are any, and writes the
+// remaining bytes. It does not close the writer. It returns the first error: the response
+// is complete only if the error is nil.
 func (e *Encoder) Close(warnings, infos []string) error {
 	if e.place == placeClosed {
 		e.misplaced("Close")
@@ -273,10 +273,10 @@ func (e *Encoder) texts(key string, list []string) {
 	}
 }
 
-// Fail replaces what was encoded with an error response, with an errorType such as
-// "bad_data" or "execution", and writes it. If a part of the response has been written, it
-// writes nothing and returns ErrPartlyWritten: a client must not take that part for the
-// whole. The caller sets the status of the HTTP response.
+// Fail replaces the encoded bytes with an error response, with an errorType such as
+// "bad_data" or "execution", and writes it. If a part of the response has been written,
+// Fail writes nothing and returns ErrPartlyWritten: the client must not take that part
+// for the whole response. The caller sets the status of the HTTP response.
 func (e *Encoder) Fail(errorType, message string) error {
 	if e.begun || e.place == placeClosed {
 		if e.err == nil {

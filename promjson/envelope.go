@@ -80,7 +80,7 @@ func (s *Scanner) beginResult() error {
 	return s.spend(len(raw))
 }
 
-// spend subtracts n bytes from what MaxTextBytes leaves.
+// spend subtracts n bytes from the rest of MaxTextBytes.
 func (s *Scanner) spend(n int) error {
 	if s.textBytes -= n; s.textBytes < 0 {
 		return s.fail(s.pos, "more than MaxTextBytes of strings", ErrLimit)

@@ -9,14 +9,15 @@ import (
 
 //go:generate go run ./internal/gen
 
-// scale holds the factor that turns floats with one binary exponent into decimals.
+// scale holds the factor that converts floats with one binary exponent to decimals.
 //
-// A float m*2^e with m of 53 bits is the middle of the interval of all numbers that
-// parse as that float. The interval reaches half a unit (2^e) to each side. Scale
-// it by the power of ten that brings the unit into [0.1, 1): it then holds at most
-// one integer and at least one multiple of 0.1. The shortest decimal is therefore
-// that integer, of 15 or 16 digits with trailing zeros to trim, or else the
-// multiple of 0.1 that is nearest to the float.
+// A float m*2^e, whose m has 53 bits, is in the middle of the interval of all numbers
+// that parse as this float. The interval extends half a unit (2^e) to each side. The
+// factor is the power of ten that scales the unit into [0.1, 1). The scaled interval then
+// holds at most one integer and at least one multiple of 0.1. Therefore the shortest
+// decimal is that integer, of 15 or 16 digits with trailing zeros to trim. If the
+// interval holds no integer, the shortest decimal is the multiple of 0.1 that is nearest
+// to the float.
 //
 // The scaled float is computed rounded down, with an integer part of 64 bits and a
 // fraction of 64 bits whose error is less than margin. strconv handles all
@@ -92,8 +93,9 @@ func putFraction(full *[floatBuf]byte, raw uint64) int {
 	s := &scales[index]
 	power := powerOfTwo(raw)
 	q, g := s.times(raw)
-	// Below a power of two the distance between floats is half as large. The fast
-	// path handles such a float if half the interval is enough, else strconv does.
+	// Below a power of two the distance between floats is half as large. The fast path
+	// handles a power of two if the nearer integer is within half the interval, otherwise
+	// strconv does.
 	q, digit, inside, sure := shortest(q, g, s.hi>>(1+power))
 	if !sure || power > inside {
 		return 0
@@ -113,9 +115,10 @@ func putFraction(full *[floatBuf]byte, raw uint64) int {
 	return n + 1 + sign
 }
 
-// putHundredths writes v if it is a whole number of hundredths that is below 1,000,000, but not an integer, and returns the
-// number of bytes, else 0. The decimal with the fewest digits that parses as v is that number: no other decimal of at most 15
-// digits does.
+// putHundredths writes v if it is a whole number of hundredths below 1,000,000 and not an
+// integer. It returns the number of bytes, or 0 for other values. Of all decimals that
+// parse as v, the one in hundredths has the fewest digits: no other decimal of at most 15
+// digits parses as v.
 func putHundredths(full *[floatBuf]byte, v float64) int {
 	abs := math.Abs(v)
 	x := uint64(abs*100 + 0.5)

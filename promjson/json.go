@@ -14,8 +14,8 @@ const maxDepth = 64
 // expects a value.
 type skipper struct {
 	state   skipState
-	number  numberPart // Of the current number: what its last byte was.
-	hex     uint8      // Digits that the current \u escape lacks.
+	number  numberPart // kind of the last byte of the current number
+	hex     uint8      // remaining digits of the current \u escape
 	key     bool       // The current string is the key of a member.
 	objects uint64     // One bit per level, bit 0 is the innermost: 1 for an object, 0 for an array.
 	depth   int
@@ -221,7 +221,7 @@ func isNumeric(c byte) bool {
 
 func isHex(c byte) bool { return c-'0' <= 9 || c|0x20-'a' <= 5 }
 
-// numberPart is what the last byte of a number was.
+// numberPart is the kind of the last byte of a number.
 type numberPart uint8
 
 const (

@@ -20,8 +20,8 @@ type ExemplarOf[L, P any] struct {
 	Point          P
 }
 
-// Metadata is what one target, or several alike, say about a family in the response of
-// /metadata. The caller owns it.
+// Metadata is the metadata of a family in the response of /metadata, of one target or of
+// several targets with the same metadata. The caller owns it.
 type Metadata struct {
 	Family, Type, Unit, Help string
 }
@@ -32,7 +32,7 @@ var (
 )
 
 // Collect returns the elements of an iterator over a response, and the error that ended it,
-// as in Collect(s.Strings()). Memory is that of all elements.
+// as in Collect(s.Strings()). All elements are in memory.
 func Collect[T any](elements iter.Seq2[T, error]) ([]T, error) {
 	var all []T
 	for v, err := range elements {
@@ -46,11 +46,11 @@ func Collect[T any](elements iter.Seq2[T, error]) ([]T, error) {
 
 // Strings iterates over the response of /labels or /label/NAME/values.
 //
-// Strings, LabelSets, Exemplars and Metadata read the whole response, instead of Next. Their
-// memory is bounded by Options.MaxBufferBytes, which each element must fit into. The last
-// element has the error if there is one, which is an *APIError if the status of the response
-// is not "success". The Envelope is complete after the last element; a caller that leaves
-// the loop earlier cannot continue.
+// Strings, LabelSets, Exemplars and Metadata read the whole response; call one of them
+// instead of Next. Options.MaxBufferBytes bounds their memory, and each element must fit
+// into it. The last element has the error if there is one. The error is an *APIError if the
+// status of the response is not "success". The Envelope is complete after the last element.
+// A caller that leaves the loop earlier cannot continue.
 func (s *Scanner) Strings() iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		list(s, yield, func() error {
@@ -117,8 +117,8 @@ func (t Types[L, P, H]) labels(labels []Label, err error, yield func(L, error) b
 }
 
 // Exemplars iterates over the response of /query_exemplars, see Strings. The caller owns
-// the labels; the exemplars of one series share Series. A series without exemplars is not
-// seen.
+// the labels. The exemplars of one series share Series. A series without exemplars is
+// skipped.
 func (s *Scanner) Exemplars() iter.Seq2[Exemplar, error] {
 	return func(yield func(Exemplar, error) bool) {
 		s.exemplars(yield, func(*Exemplar) {})
@@ -126,8 +126,8 @@ func (s *Scanner) Exemplars() iter.Seq2[Exemplar, error] {
 }
 
 // Exemplars iterates over the response of /query_exemplars in the caller's types, see
-// Scanner.Exemplars. t.Labels converts the labels of a series once, and those of each
-// exemplar; its error ends the iteration.
+// Scanner.Exemplars. t.Labels converts the labels of each series once, and the labels of
+// each exemplar. An error of t.Labels ends the iteration.
 func (t Types[L, P, H]) Exemplars(s *Scanner) iter.Seq2[ExemplarOf[L, P], error] {
 	return func(yield func(ExemplarOf[L, P], error) bool) {
 		var own, none ExemplarOf[L, P]

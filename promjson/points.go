@@ -22,8 +22,8 @@ type PointLike interface {
 	}
 }
 
-// MaxPointLen is the capacity in bytes that AppendPoints requires for each point. With
-// less left in dst it reallocates, even if the encoded points would fit.
+// MaxPointLen is the capacity in bytes that AppendPoints requires for each point. If dst
+// has less free capacity, it reallocates, even if the encoded points would fit.
 const MaxPointLen = 64
 
 const (

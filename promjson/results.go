@@ -5,8 +5,8 @@ import (
 	"iter"
 )
 
-// pointsPerPiece is the number of points that are appended between two looks at the size of
-// the buffer.
+// pointsPerPiece is the number of points that are appended before the size of the buffer is
+// checked again.
 const pointsPerPiece = 256
 
 // BeginMatrix begins the response to a range query, or to a query of a range vector.
@@ -54,7 +54,7 @@ func (e *Encoder) RawSeries(metric []byte) {
 	e.place, e.array = placeSeries, kindNone
 }
 
-// open appends what stands before the next point of kind k in a series.
+// open appends the bytes before the next point of kind k in a series.
 func (e *Encoder) open(method string, k kind) bool {
 	if e.place != placeSeries || e.array > k {
 		e.misplaced(method)
@@ -78,7 +78,7 @@ func (e *Encoder) open(method string, k kind) bool {
 	return true
 }
 
-// EncodeValues adds values to the series, which may be done in pieces.
+// EncodeValues adds values to the series. It may be called several times for one series.
 func EncodeValues[P PointLike](e *Encoder, points []P) {
 	for len(points) > 0 && e.open("EncodeValues", kindValues) {
 		piece := points[:min(len(points), pointsPerPiece)]
@@ -128,8 +128,8 @@ func (e *Encoder) sendPoints() {
 }
 
 // Histogram adds a native histogram to the series, at a time in milliseconds. Buckets with
-// a count of 0 are omitted, as Prometheus does; slices.Values makes an iterator of a slice,
-// and nil is no bucket.
+// a count of 0 are omitted, as in Prometheus. For a slice of buckets pass slices.Values of
+// it; nil means no buckets.
 func (e *Encoder) Histogram(ms int64, count, sum float64, buckets iter.Seq[Bucket]) {
 	if e.open("Histogram", kindHistograms) {
 		e.histogramPoint(ms, count, sum, buckets)
@@ -247,8 +247,8 @@ func (e *Encoder) Exemplar(labels iter.Seq2[string, string], ms int64, v float64
 // BeginMetadata begins the response of /metadata.
 func (e *Encoder) BeginMetadata() { e.begin("BeginMetadata", "{", placeMetadata) }
 
-// Metadata adds the metadata of a family. Consecutive calls with the same family are its
-// variants, as different targets have them. Prometheus writes families sorted by name.
+// Metadata adds the metadata of a family. Targets may have different metadata of the same
+// family: add it in consecutive calls. Prometheus writes families sorted by name.
 func (e *Encoder) Metadata(family, metricType, unit, help string) {
 	if e.place == placeFamily && string(e.last) == family {
 		if e.err == nil {

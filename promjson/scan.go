@@ -67,8 +67,9 @@ type Member struct {
 	Value  []byte // JSON, owned by the caller.
 }
 
-// Scanner reads a response to a query or a range query and returns its series one by
-// one, or the elements of another response, see Strings. Its memory does not depend on their number or size:
+// Scanner reads a response to a query or a range query and returns its series one by one.
+// It can read other responses element by element, see Strings. Its memory does not depend
+// on the number or size of series:
 //
 //	for s.Next() {
 //		use(s.Metric())
@@ -84,12 +85,12 @@ type Member struct {
 // The caller may skip any piece. The Scanner owns all bytes it returns; they are valid
 // until the next call of Next, NextValues or NextHistograms.
 //
-// The Scanner accepts any JSON encoding. It reads the encoding of Prometheus at the
-// speed of a search for one byte. It checks the structure: the envelope, members,
-// metric objects, and the start and end of arrays. It does not check the points
-// inside an array unless Options.Validate is set; the Decode functions do. For invalid JSON inside an array it may
-// find the wrong end of the array, but the result never depends on the sizes of the
-// reads (except with InitialBufferBytes).
+// The Scanner accepts any JSON encoding. It reads the encoding of Prometheus at the speed
+// of a search for one byte. It checks the structure: the envelope, members, metric
+// objects, and the start and end of arrays. It does not check the points inside an array
+// unless Options.Validate is set; the Decode functions do. If the JSON inside an array is
+// invalid, the Scanner may find the wrong end of the array. The result never depends on
+// the sizes of the reads (except with InitialBufferBytes).
 //
 // A Scanner is not safe for concurrent use.
 type Scanner struct {
@@ -115,8 +116,8 @@ type Scanner struct {
 	window window
 	name   []byte // The unescaped name of the current member.
 
-	left      int            // At least as many points as the piece of Points has left.
-	histogram HistogramPoint // Of checked, for its memory.
+	left      int            // upper bound of the points that the piece of Points still has
+	histogram HistogramPoint // used by checked; kept for its memory
 }
 
 // level is the position of the Scanner in the nesting of a response.
@@ -149,7 +150,7 @@ func (s *Scanner) Reset(r io.Reader) {
 	}
 	buf := s.buf
 	if s.r == nil || len(buf) < s.o.InitialBufferBytes || len(buf) > s.o.BufferBytes {
-		buf = make([]byte, s.o.InitialBufferBytes) // The old one is the caller's, or has grown.
+		buf = make([]byte, s.o.InitialBufferBytes) // the old buffer belongs to the caller, or has grown
 	}
 	s.reset(buffer{r: r, buf: buf})
 }

@@ -112,10 +112,11 @@ func (s *Scanner) canonicalSeries() bool {
 	return true
 }
 
-// canonicalPoints reads points in the encoding of Prometheus, the first at mark+from,
-// up to the end of the series or as many as fit into the buffer. It returns false for
-// any other encoding. It searches for the next colon: in the encoding of Prometheus
-// that belongs to the next series, and any other member has a colon as well.
+// canonicalPoints reads points in the encoding of Prometheus, the first at mark+from, up
+// to the end of the series or as many as fit into the buffer. It returns false for any
+// other encoding. It searches for the next colon. In the encoding of Prometheus that
+// colon belongs to the next series. In any other encoding a further member of the series
+// has a colon.
 func (s *Scanner) canonicalPoints(from int) bool {
 	s.growable = false
 	colon, err := s.find(':', from)

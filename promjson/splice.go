@@ -50,9 +50,9 @@ const defaultWriteBytes = 64 << 10
 // unknown member describes one part only and is dropped, as are unknown members of
 // "data". Unknown members need Options.MaxUnknownBytes in the Scanners.
 //
-// Splice writes nothing before it has read every part up to its first series. A part
-// that is not readable or is an APIError is therefore nearly always found before the
-// first byte is written. After a later error, w has an incomplete response.
+// Splice writes nothing before it has read every part up to its first series. Therefore a
+// part that cannot be read or is an APIError is nearly always found before the first byte
+// is written. After a later error w has an incomplete response.
 func (sp *Splicer) Splice(w io.Writer, parts ...*Scanner) (*Envelope, error) {
 	sp.out.reset(w, sp.WriteBytes)
 	sp.parts = sp.parts[:0]

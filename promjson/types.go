@@ -7,7 +7,7 @@ import (
 	"iter"
 )
 
-// ErrHistograms means that a response has native histograms, which Types has no type for.
+// ErrHistograms means that a response has native histograms, but Types.Histogram is nil.
 var ErrHistograms = errors.New("promjson: the response has native histograms")
 
 // Types decodes responses into the caller's own types: L of labels, P of values and H of
@@ -28,8 +28,9 @@ type Types[L, P, H any] struct {
 	// Histogram converts a native histogram. h and its buckets are valid until Histogram
 	// returns. If Histogram is nil, a histogram in the response is ErrHistograms.
 	Histogram func(ms int64, h *Histogram) (H, error)
-	// MaxPoints is the maximum of values and histograms that a SeriesOf of All holds; a
-	// longer series is several of them. 0: no maximum, a series is one SeriesOf.
+	// MaxPoints is the maximum number of values and histograms of one SeriesOf that All
+	// yields. A longer series is yielded as several of them. 0: no maximum, each series is
+	// one SeriesOf.
 	MaxPoints int
 }
 
@@ -78,10 +79,10 @@ func (t Types[L, P, H]) Decode(r io.Reader, o Options) (*ResponseOf[L, P, H], er
 	return a, err
 }
 
-// All iterates over the series of a response in the caller's types. Memory is bounded: by
-// one series, or by MaxPoints points, and by the Options of s. The last element has the
-// error if there is one, and an *APIError if the status of the response is not "success".
-// Results that are no series are left to s.Result, the rest to s.Envelope.
+// All iterates over the series of a response in the caller's types. Its memory is bounded
+// by one series, or by MaxPoints points, and by the Options of s. The last element has the
+// error if there is one. The error is an *APIError if the status of the response is not
+// "success". Results other than series are in s.Result, all other members in s.Envelope.
 func (t Types[L, P, H]) All(s *Scanner) iter.Seq2[SeriesOf[L, P, H], error] {
 	return func(yield func(SeriesOf[L, P, H], error) bool) {
 		var list []Label
@@ -161,9 +162,9 @@ func (t *Types[L, P, H]) size(n int) int {
 	return n
 }
 
-// Points iterates over the values of the current series that are left: times in
-// milliseconds and values. It decodes one piece at a time and allocates nothing for a
-// point. An error ends it, and is Err's.
+// Points iterates over the remaining values of the current series: times in milliseconds
+// and values. It decodes one piece at a time and does not allocate per point. An error
+// ends the iteration, see Err.
 func (s *Scanner) Points() iter.Seq2[int64, float64] {
 	return func(yield func(int64, float64) bool) {
 		for piece := s.NextValues(); piece != nil; piece = s.NextValues() {
@@ -186,8 +187,8 @@ func (s *Scanner) Points() iter.Seq2[int64, float64] {
 	}
 }
 
-// Histograms iterates over the histograms of the current series that are left, as Points
-// does over its values, which it skips. The Histogram is valid until the next one.
+// Histograms iterates over the remaining histograms of the current series. It skips unread
+// values. Each Histogram is valid until the next one.
 func (s *Scanner) Histograms() iter.Seq2[int64, *Histogram] {
 	return func(yield func(int64, *Histogram) bool) {
 		var p HistogramPoint
@@ -210,7 +211,7 @@ func (s *Scanner) Histograms() iter.Seq2[int64, *Histogram] {
 	}
 }
 
-// count returns a number that is at least that of the points in values.
+// count returns an upper bound of the number of points in values.
 func (c *cursor) count() int { return bytes.Count(c.b, []byte{'['}) }
 
 // nextPoint reads point i of a piece of values. more is false at its end.
@@ -242,7 +243,7 @@ func (c *cursor) nextHistogram(i int, p *HistogramPoint) (more bool, wrong strin
 	return true, wrong
 }
 
-// separator reads what stands before point i of a piece. more is false at its end.
+// separator reads the bytes before point i of a piece. more is false at its end.
 func (c *cursor) separator(i int) (more bool, wrong string) {
 	if c.space(); c.i == len(c.b) {
 		return false, ""

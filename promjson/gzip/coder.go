@@ -49,13 +49,13 @@ func distanceSymbol(d uint32) uint32 {
 
 // coder writes blocks of deflate.
 type coder struct {
-	bits uint64 // not written yet, from the lowest on
-	n    uint   // number of them, less than 8 between calls
+	bits uint64 // pending bits, the next one lowest
+	n    uint   // number of pending bits, less than 8 between calls
 
 	codes     [symbolsMax]uint32 // code<<5 | its length
 	distances [distancesMax]uint32
 	matches   [256]uint32 // by length less 3: code and extra bits <<5 | their length
-	pairs     [256]uint32 // of two characters; 0 if they are too long
+	pairs     [256]uint32 // code of a pair of characters; 0 if it is too long
 
 	counts     [symbolsMax]uint32
 	codeBits   [symbolsMax + distancesMax]uint8
@@ -101,7 +101,8 @@ func (c *coder) end(out []byte) []byte {
 	return out
 }
 
-// block appends buf[start:end], whose tokens are in f. It appends it as it is if that is shorter.
+// block appends buf[start:end], whose tokens are in f, as a compressed block or, if that
+// is shorter, as a stored block.
 func (c *coder) block(out, buf []byte, start, end int, f *finder) []byte {
 	if start == end {
 		return out
@@ -111,7 +112,7 @@ func (c *coder) block(out, buf []byte, start, end int, f *finder) []byte {
 	c.build()
 	out = c.tokens(c.header(out), buf, start, end, f.tokens)
 	if end-start <= smallBytes {
-		// The header of a block with codes of its own may cost more than they save.
+		// The header of a block with its own codes may cost more than these codes save.
 		own, ownBits, ownN := len(out), c.bits, c.n
 		c.bits, c.n = beforeBits, beforeN
 		c.fixed()
@@ -138,7 +139,8 @@ func (c *coder) measure(f *finder) {
 	for i, n := range f.lengths {
 		counts[257+i] = n
 	}
-	// Only some literals were counted: every one that can occur needs a code.
+	// Only a sample of the literals was counted, so every literal that can occur needs a
+	// code.
 	most := 128
 	if f.high {
 		most = 256
@@ -152,7 +154,7 @@ func (c *coder) measure(f *finder) {
 	c.huffman.lengths(c.codeBits[symbolsMax:], f.distances[:])
 }
 
-// fixed sets the lengths of the codes that need no header.
+// fixed sets the lengths of the fixed codes, which need no header.
 func (c *coder) fixed() {
 	for i := range c.codeBits {
 		l := uint8(8)
@@ -168,7 +170,7 @@ func (c *coder) fixed() {
 	}
 }
 
-// build makes codes of the given lengths, and the tables that the tokens are written with.
+// build makes codes of the given lengths, and the tables for writing tokens.
 func (c *coder) build() {
 	assign(c.codes[:], c.codeBits[:symbolsMax])
 	assign(c.distances[:], c.codeBits[symbolsMax:])
@@ -223,7 +225,9 @@ func (c *coder) tokens(out, buf []byte, at, end int, tokens []token) []byte {
 		literals := buf[at : at+int(t.literals)]
 		at += int(t.literals) + int(t.length)
 		for len(literals) >= 4 {
-			// Characters from pairFirst on become numbers below 16; the borrow of one that is less makes it more.
+			// Subtracting pairFirst makes the 16 paired characters numbers below 16. A
+			// character below pairFirst causes a borrow and becomes a number of at least
+			// 16.
 			w := binary.LittleEndian.Uint32(literals)
 			x := w - pairFirst*0x01010101
 			if x&0xf0f0f0f0 == 0 {
@@ -291,7 +295,7 @@ func (c *coder) tokens(out, buf []byte, at, end int, tokens []token) []byte {
 // runLength is a symbol of the code of code lengths, with its extra bits.
 type runLength struct{ symbol, extra, extraBits uint8 }
 
-// header appends the header of a block with codes of its own.
+// header appends the header of a block with its own codes.
 func (c *coder) header(out []byte) []byte {
 	symbols, distances := symbolsMax, distancesMax
 	for ; c.codeBits[symbols-1] == 0; symbols-- {
@@ -309,7 +313,7 @@ func (c *coder) header(out []byte) []byte {
 	used := 19
 	for ; used > 4 && lengths[lengthsOrdered[used-1]] == 0; used-- {
 	}
-	out = c.put(out, 0b100, 3) // not the last block, codes of its own
+	out = c.put(out, 0b100, 3) // not the last block, its own codes
 	out = c.put(out, uint64(symbols-257), 5)
 	out = c.put(out, uint64(distances-1), 5)
 	out = c.put(out, uint64(used-4), 4)

@@ -13,15 +13,15 @@ const (
 	hashBits   = 14
 	hashSpread = 0x9E3779B185EBCA87
 
-	// tailBytes is more than a point of a matrix takes: a timestamp of 20 characters, a value of 24, and
-	// what surrounds them.
+	// tailBytes is an upper bound of the bytes of a point: a timestamp of 20 characters, a value of 24, and the
+	// characters around them.
 	tailBytes = 64
-	valueMax  = 32 // bytes of a value that is taken for a number
+	valueMax  = 32 // maximum bytes of a value that is treated as a number
 
 	pointsMax = windowBytes / len(`1,"1"],[`) // points of a series that fit in the window
 
-	// Literals of points are counted in one of so many tokens only, unless the data is small: which
-	// digits are frequent hardly differs between points.
+	// Literals of points are counted in one of this many tokens only, unless the data is small: the frequencies of
+	// digits hardly differ between points.
 	sampled      = 8
 	sampledBytes = 16 << 10
 )
@@ -33,9 +33,9 @@ type token struct {
 	distance uint16 // of the match, less 1
 }
 
-// finder divides data into literals and matches. Positions that outlive a block are stored with base
-// added, modulo 1<<32; a position that is too old or from another stream is never wrong, because bytes
-// are compared before it is used.
+// finder divides data into literals and matches. Positions that are used in later blocks are stored with base added,
+// modulo 1<<32. A position that is too old or belongs to another stream does no harm: bytes are compared before a
+// position is used.
 type finder struct {
 	base   uint32 // of the buffer's first byte
 	buf    []byte
@@ -115,9 +115,8 @@ func hasHigh(data []byte) bool {
 	return all&0x8080808080808080 != 0
 }
 
-// untilPoints returns the end of the text before the next points, which is the closing quote of the first
-// value, and sets inPoints if there is one. Otherwise it returns the end of the data, less tailBytes unless
-// all is set.
+// untilPoints returns the end of the text before the next points: the closing quote of the first value. It sets
+// inPoints if there is one. Otherwise it returns the end of the data, less tailBytes unless all is set.
 func (f *finder) untilPoints(at int, all bool) int {
 	for from := at; ; {
 		i := bytes.Index(f.buf[from:f.end], []byte("[["))
@@ -147,7 +146,7 @@ func (f *finder) untilPoints(at int, all bool) int {
 	return max(at, f.end-tailBytes)
 }
 
-// skipTime returns the number of bytes of a timestamp, comma and opening quote, 0 if b begins otherwise.
+// skipTime returns the number of bytes of a timestamp, comma and opening quote; 0 if b does not begin with them.
 func skipTime(b []byte) int {
 	for i := range 20 {
 		switch c := b[i]; {
@@ -174,15 +173,15 @@ func quote(b []byte) int {
 
 func (f *finder) load(at int) uint64 { return binary.LittleEndian.Uint64(f.buf[at:]) }
 
-// points compresses points from the closing quote at on. It returns the position at which it stopped. If
-// inPoints is still set, less than tailBytes are left.
+// points compresses points from the closing quote at on. It returns the position at which it stopped. If inPoints is
+// still set, fewer than tailBytes remain.
 func (f *finder) points(at int) int {
 	const between = `"],[`
 	pattern := binary.LittleEndian.Uint32([]byte(between))
-	before := 0                 // closing quote of the value before this one, 0 if there is none
+	before := 0                 // closing quote of the previous value, 0 if there is none
 	value := 0                  // start of that value
 	head := 0                   // bytes from that quote to that value
-	f.limit = f.end - tailBytes // so that no match ends behind the last quote that is looked at
+	f.limit = f.end - tailBytes // so that no match ends after the last quote that is found
 	for at+tailBytes <= f.end {
 		if binary.LittleEndian.Uint32(f.buf[at:]) != pattern {
 			break
@@ -228,8 +227,8 @@ func (f *finder) points(at int) int {
 	return max(at, f.next)
 }
 
-// valueBefore matches the start of a value of n bytes, and what comes before it, with the value before, if
-// enough is equal.
+// valueBefore matches the start of a value of n bytes, and the bytes before it, with the previous value, if enough
+// bytes are equal.
 func (f *finder) valueBefore(open, value, n int) {
 	length := min(f.common(value, open), n)
 	back := 0
@@ -241,8 +240,8 @@ func (f *finder) valueBefore(open, value, n int) {
 	}
 }
 
-// stepBefore returns a match for the bytes from a position on, in the same point of the series before. The
-// point begins at the closing quote at and has its value head bytes behind it.
+// stepBefore returns a match for the bytes from a position on, in the same point of the previous series. The point
+// begins at the closing quote at; its value begins head bytes after that quote.
 func (f *finder) stepBefore(at, from, head int) (source, length int) {
 	for range 4 {
 		if f.at >= len(f.previous) {
@@ -279,7 +278,8 @@ func (f *finder) common(from, at int) int {
 	return most
 }
 
-// matches adds a match of a distance, if it is long enough, and those that continue it.
+// matches adds matches at a distance while they are long enough: the first of the given length, and those that
+// continue it.
 func (f *finder) matches(at, length, distance int) {
 	for length >= minMatch {
 		f.match(at, length, distance)
@@ -343,7 +343,8 @@ func (f *finder) text(at, to int) int {
 			at += 1 + (at-f.next)>>5
 			continue
 		}
-		// A literal and a match at a known distance are shorter than a match at a new one that is no longer.
+		// A literal followed by a match at the last distance takes fewer bits than a match of the same length at a
+		// new distance.
 		if last > 0 && at-from != last && length < 64 {
 			for skip := 1; skip <= 2; skip++ {
 				if l := f.common(at+skip-last, at+skip); l >= length-skip && l >= minMatch {

@@ -13,8 +13,8 @@ type huffman struct {
 // lengths computes code lengths of at most 15 bits.
 func (h *huffman) lengths(lengths []uint8, counts []uint32) { h.limited(lengths, counts, codeBitsMax) }
 
-// limited computes the code lengths of symbols from their counts; a symbol that does not occur gets 0. No
-// code is longer than most. At least one symbol gets a code, and a single one gets a code of one bit.
+// limited computes the code lengths of symbols from their counts. A symbol that does not occur gets 0. No code is
+// longer than most bits. At least one symbol gets a code, and a single symbol gets a code of one bit.
 func (h *huffman) limited(lengths []uint8, counts []uint32, most int) {
 	h.order = h.order[:0]
 	for i, n := range counts {
@@ -35,8 +35,8 @@ func (h *huffman) limited(lengths []uint8, counts []uint32, most int) {
 		return
 	}
 	slices.Sort(h.order)
-	// The two least nodes are joined until one is left. Leaves and joined nodes both ascend, so the least is
-	// the next of one of the two.
+	// The two nodes with the lowest weights are joined until one node remains. Leaves and joined nodes are both in
+	// ascending order, so the lowest node is the next one of either list.
 	nodes := 2*leaves - 1
 	h.weight = slices.Grow(h.weight[:0], nodes)[:nodes]
 	h.parent = slices.Grow(h.parent[:0], nodes)[:nodes]
@@ -79,7 +79,7 @@ func (h *huffman) limited(lengths []uint8, counts []uint32, most int) {
 	}
 }
 
-// shorten moves leaves that are deeper than most up, and others down so that there is room for them.
+// shorten moves leaves that are deeper than most up, and moves others down to make room for them.
 func shorten(count []int, most int) {
 	for d := len(count) - 1; d > most; d-- {
 		count[most] += count[d]
@@ -90,7 +90,7 @@ func shorten(count []int, most int) {
 		used += count[d] << (most - d)
 	}
 	for used > 1<<most {
-		// A leaf of the greatest depth above the limit becomes a node with two leaves, one of them from the limit.
+		// The deepest leaf above the limit becomes a node with two leaves: itself and one leaf from the limit.
 		d := most - 1
 		for count[d] == 0 {
 			d--

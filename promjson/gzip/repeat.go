@@ -4,12 +4,12 @@ import "encoding/binary"
 
 const (
 	repeatBits   = 11
-	repeatTries  = 64 // lookups that decide whether it is worth it
-	repeatSample = 8  // one step of so many is looked up while it is off
+	repeatTries  = 64 // lookups after which repeats decides whether to stay on
+	repeatSample = 8  // while it is off, one of this many steps is looked up
 )
 
-// repeats finds points that had the same timestamp and value in any series of the window: constant series,
-// of which there are few values, such as up. It turns itself off where values do not repeat.
+// repeats finds points with the same timestamp and value in any series of the window: constant series with few
+// different values, such as up. It turns itself off while values do not repeat.
 type repeats struct {
 	points [1 << repeatBits]uint32 // closing quote before the point
 	tries  int
@@ -17,7 +17,7 @@ type repeats struct {
 	always bool
 }
 
-// sameValue returns a longer match than the given one, if the same value at the same step is known.
+// sameValue returns a longer match than the given one, if a point with the same value at the same step is known.
 func (f *finder) sameValue(at, open, source, length int) (int, int) {
 	r := &f.repeats
 	time, value := f.load(open-10), binary.LittleEndian.Uint32(f.buf[open:])

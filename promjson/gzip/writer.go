@@ -11,13 +11,13 @@ const (
 	windowBytes = 32 << 10  // greatest distance of a match in deflate
 	dataBytes   = 128 << 10 // of input for each block of output
 	slackBytes  = 16        // readable after the data, so that words can be loaded at any offset
-	flushBytes  = 64 << 10  // of output, at least, for each call of the destination's Write but the first and the last
+	flushBytes  = 64 << 10  // minimum bytes of output for each Write to the destination, except the first and the last
 )
 
 var errClosed = errors.New("gzip: write after Close")
 
-// Writer is an io.WriteCloser. What is written to it is compressed and written to the destination, with a
-// delay of up to 128 KiB of input. It must not be used by several goroutines at a time.
+// Writer is an io.WriteCloser. It compresses its input and writes it to the destination, with a delay of up to 128
+// KiB of input. It is not safe for concurrent use.
 type Writer struct {
 	w      io.Writer
 	err    error
@@ -117,7 +117,7 @@ func (z *Writer) begin() {
 	}
 }
 
-// write writes the output if there are at least so many bytes of it.
+// write writes the output if it has at least least bytes.
 func (z *Writer) write(least int) {
 	if z.err != nil || len(z.out) < least {
 		return
@@ -130,8 +130,8 @@ func (z *Writer) write(least int) {
 	z.out = z.out[:0]
 }
 
-// block compresses the data into one block. If all is false, up to tailBytes are left for the next one,
-// because how they go on decides how they are compressed.
+// block compresses the data into one block. If all is false, it leaves up to tailBytes for the next block, because
+// the bytes after them decide how they are compressed.
 func (z *Writer) block(all bool) {
 	if z.start == z.end {
 		return

@@ -1,9 +1,9 @@
 // Package area holds the types that all areas of the bench share: their input, their result, and the Recorder that records
 // every reading.
 //
-// An Area takes an Env (rounds, folders, programs) and returns an Outcome: the readings of all sides in the order in which
-// they were taken, and one figure per goal computed from them. The areas are in areas/; the table in cmd/bench lists them.
-// Package goal holds the limits, package report the output.
+// An Area takes an Env (rounds, directories, programs) and returns an Outcome: the readings of all sides in the order in
+// which they were taken, and one figure per goal computed from them. The areas are in areas/; the table in cmd/bench lists
+// them. Package goal holds the limits, package report the output.
 package area
 
 import (
@@ -41,7 +41,7 @@ func (a Area) Measures(name string) bool { return a.Name == name || slices.Conta
 // Env is the input of an area.
 type Env struct {
 	Rounds   int           // readings of each kind and side, of which the median counts
-	Cache    string        // absolute folder for data that is expensive to create
+	Cache    string        // absolute directory for data that is expensive to create
 	Programs peer.Programs // the programs under test
 	Log      io.Writer     // progress messages
 	Short    bool          // run less, for less time, where an area takes minutes: only to see that it runs

@@ -1,7 +1,7 @@
-// Package blocks creates the test data of servers: a folder of real TSDB blocks, written by Prometheus' own block writer and
+// Package blocks creates the test data of servers: a directory of real TSDB blocks, written by Prometheus' own block writer and
 // identical for the same Spec on every machine.
 //
-// Ensure takes a Spec (number of series, samples and kind of values) and returns a folder, which Copy links for each server.
+// Ensure takes a Spec (number of series, samples and kind of values) and returns a directory, which Copy links for each server.
 // Blocks are cached by a key over the Spec. The labels are those of a container in a cluster; the instances are scraped at
 // their own offsets within the interval, as Prometheus does.
 package blocks
@@ -66,7 +66,7 @@ func (s Spec) key() string {
 	return fmt.Sprintf("%s-%dx%d-%x", s.Metric, s.Series, s.Samples, sum[:4])
 }
 
-// Ensure returns the folder under cache that holds the blocks of s, and creates it if it does not exist.
+// Ensure returns the directory under cache that holds the blocks of s, and creates it if it does not exist.
 func Ensure(ctx context.Context, cache string, s Spec) (string, error) {
 	dir := filepath.Join(cache, "blocks", s.key())
 	if _, err := os.Stat(dir); err == nil {

@@ -29,7 +29,7 @@ func TestEnsure_BlocksHoldEverySample(t *testing.T) {
 		t.Errorf("the second time: %s, %v", again, err)
 	}
 	own := filepath.Join(cache, "own")
-	for range 2 { // an existing folder is emptied
+	for range 2 { // an existing directory is emptied
 		if err := Copy(dir, own); err != nil {
 			t.Fatal(err)
 		}

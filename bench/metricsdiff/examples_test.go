@@ -78,7 +78,7 @@ func examples(t *testing.T, path string) (series []string, output string) {
 	add("overlay.json", text)
 	binary := filepath.Join(tmp, "examples.test")
 	run(t, ".", "go", "test", "-c", "-vet=off", "-o", binary, "-overlay="+filepath.Join(tmp, "overlay.json"), "./peerexamples")
-	for line := range strings.Lines(run(t, tmp, binary)) { // go test would change to a folder that is in the overlay only
+	for line := range strings.Lines(run(t, tmp, binary)) { // go test would change to a directory that is in the overlay only
 		if strings.HasPrefix(line, "called ") { // the rest are numbers of goroutines
 			output += line
 		}
@@ -102,7 +102,7 @@ func examples(t *testing.T, path string) (series []string, output string) {
 }
 
 // mainOf returns a TestMain that runs all examples, those that go test only compiles too, each of these with an empty page, and
-// writes pages to a folder. Some panic in the peer too: they format a number by %q.
+// writes pages to a directory. Some panic in the peer too: they format a number by %q.
 func mainOf(files []*ast.File, path, pages string) []byte {
 	var calls bytes.Buffer
 	for _, e := range doc.Examples(files...) {
@@ -158,7 +158,7 @@ func absolute(t *testing.T, path string) string {
 	return path
 }
 
-// run runs a command in a folder and returns its output.
+// run runs a command in a directory and returns its output.
 func run(t *testing.T, dir, command string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(command, args...)

@@ -61,7 +61,7 @@ func SetRuntime() {
 // Programs finds and builds programs.
 type Programs struct {
 	Root  string            // of the repository, absolute
-	Cache string            // absolute folder for built programs
+	Cache string            // absolute directory for built programs
 	Given map[string]string // name to path, of programs that are not built
 	Null  bool              // run the peer instead of ferula, to measure the noise of the bench
 }
@@ -127,7 +127,7 @@ func (p Programs) Get(ctx context.Context, name string) (Program, error) {
 	return program, nil
 }
 
-// TSDB configures a server over a TSDB folder.
+// TSDB configures a server over a TSDB directory.
 type TSDB struct {
 	Dir    string // its data, which it may change
 	Config string // its configuration file
@@ -135,7 +135,7 @@ type TSDB struct {
 	More   []string // further flags
 }
 
-// Serve returns the specification of Prometheus, or ferula serve, over a TSDB folder. Both take the same flags. Retention is
+// Serve returns the specification of Prometheus, or ferula serve, over a TSDB directory. Both take the same flags. Retention is
 // set so that no block expires.
 func (p Program) Serve(t TSDB) proc.Spec {
 	return proc.Spec{

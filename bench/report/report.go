@@ -145,7 +145,7 @@ func Amount(v float64, unit string) string {
 	return goal.Figure(v) + " " + unit
 }
 
-// raw is the content of a file in the output folder.
+// raw is the content of a file in the output directory.
 type raw struct {
 	Goal     goal.Goal      `json:"goal"`
 	Measured *float64       `json:"measured"` // null if not measured

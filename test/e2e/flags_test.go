@@ -15,8 +15,8 @@ import (
 	"time"
 )
 
-// unitArgs returns the arguments in a file of cmd/ferula/testdata/args, with the folders
-// of a real machine replaced by one of the test, and free ports.
+// unitArgs returns the arguments in a file of cmd/ferula/testdata/args, with the
+// directories of a real machine replaced by one of the test, and free ports.
 func unitArgs(t *testing.T, name, dir string) (args []string) {
 	t.Helper()
 	text, err := os.ReadFile("../../cmd/ferula/testdata/args/" + name)

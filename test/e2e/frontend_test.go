@@ -125,7 +125,7 @@ func TestFrontend_ResponseEqualsTheDownstreamsByteForByte(t *testing.T) {
 }
 
 // startFilledPrometheus runs a Prometheus with four hours of samples, and returns it
-// with its data folder.
+// with its data directory.
 func startFilledPrometheus(t *testing.T, end time.Time) (prometheus *server, dir string) {
 	t.Helper()
 	path := peerBinary(t, "prometheus")

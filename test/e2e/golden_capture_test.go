@@ -86,7 +86,7 @@ func (s histogramSample) FH() *histogram.FloatHistogram { return nil }
 func (s histogramSample) Type() chunkenc.ValueType      { return chunkenc.ValHistogram }
 func (s histogramSample) Copy() chunks.Sample           { return s }
 
-// goldenDir is a database's folder with one block of goldenSeries.
+// goldenDir is a database's directory with one block of goldenSeries.
 func goldenDir(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()

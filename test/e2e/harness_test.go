@@ -77,7 +77,7 @@ func startServe(t *testing.T, change func(*role.ServeOptions)) *server {
 	return s
 }
 
-// serveOptions returns options for a server on a free port and an empty folder.
+// serveOptions returns options for a server on a free port and an empty directory.
 func serveOptions(t *testing.T, change func(*role.ServeOptions)) role.ServeOptions {
 	t.Helper()
 	opts := role.ServeOptions{

@@ -163,7 +163,7 @@ func TestServe_KubernetesPodsAreDiscoveredAndScraped(t *testing.T) {
 }
 
 // kubePrometheus is a file as prometheus-operator writes it for kube-prometheus: PLACE is the
-// folder of rules and of the service account, API the address of the API server.
+// directory of rules and of the service account, API the address of the API server.
 const kubePrometheus = `
 global:
   evaluation_interval: 200ms

@@ -29,8 +29,9 @@ func writeLate(t *testing.T, s *server, name string, now time.Time) {
 	}
 }
 
-// A data folder of Prometheus (write-ahead log, log of late samples, mapped chunks, a snapshot of
-// the head) is opened by ferula serve, written, left by a kill, and opened by Prometheus again.
+// A data directory of Prometheus (write-ahead log, log of late samples, mapped chunks, a snapshot
+// of the head) is opened by ferula serve, written, left by a kill, and opened by Prometheus
+// again.
 func TestPeerPrometheus_DataFolderGoesThereAndBack(t *testing.T) {
 	prometheus, path := peerBinary(t, "prometheus"), binary(t)
 	dir := t.TempDir()

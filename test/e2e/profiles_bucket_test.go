@@ -52,7 +52,7 @@ func TestProfiles_BlocksOnlyInTheBucketAreQueried(t *testing.T) {
 	if err := os.RemoveAll(dir); err != nil {
 		t.Fatal(err)
 	}
-	s = startServe(t, over(t.TempDir())) // with an empty data folder
+	s = startServe(t, over(t.TempDir())) // with an empty data directory
 	eventually(t, 60*time.Second, "the same flame graph", func() bool {
 		return reflect.DeepEqual(s.flame(cpuType, `{service_name="shop"}`), want)
 	})

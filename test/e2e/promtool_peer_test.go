@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
-// tool runs a command in a folder and returns what it writes to standard output.
+// tool runs a command in a directory and returns what it writes to standard output.
 func tool(t *testing.T, dir, path string, args ...string) string {
 	t.Helper()
 	cmd := exec.Command(path, args...)
@@ -29,7 +29,7 @@ func tool(t *testing.T, dir, path string, args ...string) string {
 	return out.String()
 }
 
-// snapshot makes a snapshot of a server's data and returns its folder.
+// snapshot makes a snapshot of a server's data and returns its directory.
 func (s *server) snapshot(dir string) string {
 	s.t.Helper()
 	status, body := s.post("/api/v1/admin/tsdb/snapshot", "", "")
@@ -40,7 +40,7 @@ func (s *server) snapshot(dir string) string {
 	return filepath.Join(dir, "snapshots", response.Data.Name)
 }
 
-// promtool's commands about a server and about a folder give for ferula what they give
+// promtool's commands about a server and about a directory give for ferula what they give
 // for a Prometheus with the same samples.
 func TestPeerPromtool_CommandsWorkAsWithPrometheus(t *testing.T) {
 	promtool, prometheus := peerBinary(t, "promtool"), peerBinary(t, "prometheus")
@@ -100,7 +100,7 @@ func TestPeerPromtool_CommandsWorkAsWithPrometheus(t *testing.T) {
 	var dumps [2][]string
 	for i, s := range servers {
 		snapshot := s.snapshot(folders[i])
-		if err := os.Mkdir(filepath.Join(snapshot, "wal"), 0o700); err != nil { // promtool dumps no folder without a log
+		if err := os.Mkdir(filepath.Join(snapshot, "wal"), 0o700); err != nil { // promtool dumps no directory without a log
 			t.Fatal(err)
 		}
 		tool(t, dir, promtool, "tsdb", "create-blocks-from", "openmetrics", text, snapshot)
@@ -128,7 +128,7 @@ func TestPeerPromtool_CommandsWorkAsWithPrometheus(t *testing.T) {
 	if !slices.Equal(dumps[0], dumps[1]) {
 		t.Errorf("the snapshots hold %d lines, want the %d of Prometheus", len(dumps[1]), len(dumps[0]))
 	}
-	// The blocks that promtool made are served once they lie in the data folder.
+	// The blocks that promtool made are served once they lie in the data directory.
 	if err := ours.stop(); err != nil {
 		t.Fatal(err)
 	}

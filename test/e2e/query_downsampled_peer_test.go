@@ -20,7 +20,7 @@ import (
 )
 
 // downsampledBucket creates a bucket with a block of 48 h per replica, lets Thanos
-// downsample them to 5 minutes, and returns its folder. Samples of the replicas have
+// downsample them to 5 minutes, and returns its directory. Samples of the replicas have
 // the same timestamps, like those of recording rules, and different values.
 func downsampledBucket(t *testing.T, from time.Time, replicas ...string) (bucket string) {
 	t.Helper()

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// startPeerOver runs a real Prometheus on a data folder.
+// startPeerOver runs a real Prometheus on a data directory.
 func startPeerOver(t *testing.T, data string, more ...string) *server {
 	t.Helper()
 	path := peerBinary(t, "prometheus")

@@ -312,7 +312,7 @@ func TestRead_SignalOrDeadSourceLeavesAResumableExport(t *testing.T) {
 	}
 }
 
-// contents lists path, size, modification time and mode of everything in a folder.
+// contents lists path, size, modification time and mode of everything in a directory.
 func contents(t *testing.T, dir string) []string {
 	t.Helper()
 	var all []string
@@ -365,7 +365,7 @@ func TestRead_FolderOfARunningServerIsReadAndNotChanged(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	// Exported blocks can be read as a folder, too.
+	// Exported blocks can be read as a directory, too.
 	blocks := filepath.Join(t.TempDir(), "blocks")
 	mustRead(t, path, localArgs(dir, start, end, blocks)...)
 	mustRead(t, path, localArgs(blocks, start, end, local)...)

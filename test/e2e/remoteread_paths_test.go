@@ -83,7 +83,7 @@ func appendFixture(t testing.TB, to interface {
 	}
 }
 
-// blockIn writes a block and returns its folder.
+// blockIn writes a block and returns its directory.
 func blockIn(t testing.TB, dir string, n int, mint, maxt, stepMS int64) string {
 	t.Helper()
 	w, err := prometheustsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, 2*hourMS)
@@ -99,7 +99,7 @@ func blockIn(t testing.TB, dir string, n int, mint, maxt, stepMS int64) string {
 	return filepath.Join(dir, id.String())
 }
 
-// dataFolder writes a folder with blocks, of which two overlap and one has tombstones,
+// dataFolder writes a directory with blocks, of which two overlap and one has tombstones,
 // a head, and out-of-order samples.
 func dataFolder(t testing.TB) string {
 	t.Helper()
@@ -145,7 +145,7 @@ func appendLate(t testing.TB, db *prometheustsdb.DB) {
 	}
 }
 
-// copyOf copies a data folder, since a server locks its own.
+// copyOf copies a data directory, since a server locks its own.
 func copyOf(t testing.TB, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "data")

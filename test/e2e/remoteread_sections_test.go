@@ -198,7 +198,7 @@ func TestPeerPrometheus_AndFerulaReadEachOther(t *testing.T) {
 }
 
 // startPrometheus runs a real Prometheus with a remote write receiver and these sections
-// in its configuration. An empty data is a new folder.
+// in its configuration. An empty data is a new directory.
 func startPrometheus(t *testing.T, sections, data string) *server {
 	t.Helper()
 	path := peerBinary(t, "prometheus")

@@ -42,7 +42,7 @@ groups:
   - {alert: Always, expr: "vector(1)", for: 1h, keep_firing_for: 2m, labels: {severity: none}, annotations: {text: "it <is>"}}
 `
 
-// startPrometheusForSidecar runs one on a folder that may already have blocks.
+// startPrometheusForSidecar runs one on a directory that may already have blocks.
 func startPrometheusForSidecar(t *testing.T, dir string, args ...string) *prometheusPeerServer {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
@@ -267,8 +267,8 @@ func withoutVolatileFields(body string) string {
 	return body
 }
 
-// s3Gateway runs a real S3 server over a folder. It returns the object storage
-// configuration for a bucket, and the bucket's folder.
+// s3Gateway runs a real S3 server over a directory. It returns the object storage
+// configuration for a bucket, and the bucket's directory.
 func s3Gateway(t *testing.T) (config, dir string) {
 	t.Helper()
 	path, dir, port := peerBinary(t, "versitygw"), t.TempDir(), freePort(t)

@@ -118,8 +118,8 @@ func TestServe_TSDBThatDoesNotOpenStopsTheServerAndKeepsTheProfiles(t *testing.T
 	}
 }
 
-// TestServe_ProfileFolderOfAnotherProcess: two servers must not share a folder of profiles,
-// since each deletes log segments that only the other has in memory.
+// TestServe_ProfileFolderOfAnotherProcess: two servers must not share a directory of
+// profiles, since each deletes log segments that only the other has in memory.
 func TestServe_ProfileFolderOfAnotherProcess(t *testing.T) {
 	dir := t.TempDir()
 	change := func(o *role.ServeOptions) { o.Profiles.Store.Dir = dir }

@@ -24,7 +24,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// startStore runs `ferula store` over a bucket's folder and returns its gRPC address.
+// startStore runs `ferula store` over a bucket's directory and returns its gRPC address.
 func startStore(t *testing.T, bucket string) string {
 	t.Helper()
 	s, err := role.NewStore(role.StoreOptions{

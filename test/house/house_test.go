@@ -20,13 +20,13 @@ import (
 
 const modulePath = "github.com/ferula-io/ferula"
 
-// root of the repository, relative to this folder, in which the tests run.
+// root of the repository, relative to this directory, in which the tests run.
 const root = "../.."
 
 // source is a parsed Go file.
 type source struct {
 	path string // relative to root
-	pkg  string // folder, relative to root
+	pkg  string // directory, relative to root
 	file *ast.File
 	fset *token.FileSet
 	test bool
@@ -44,7 +44,7 @@ func sources(t *testing.T) []source {
 		rel, _ := filepath.Rel(root, path)
 		rel = filepath.ToSlash(rel)
 		if d.IsDir() {
-			if skipFolder(rel, d.Name()) {
+			if skipDir(rel, d.Name()) {
 				return filepath.SkipDir
 			}
 			return nil
@@ -76,7 +76,7 @@ func sources(t *testing.T) []source {
 	return all
 }
 
-func skipFolder(rel, name string) bool {
+func skipDir(rel, name string) bool {
 	return rel != "." && (strings.HasPrefix(name, ".") || name == "node_modules" || name == "testdata" || name == "dist" || rel == "data" || rel == "bin")
 }
 

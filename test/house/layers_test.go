@@ -8,10 +8,10 @@ import (
 )
 
 // layers from the bottom to the top. A package imports only packages of lower layers,
-// packages within its own folder, and, where siblings is true, packages of its layer.
+// packages within its own directory, and, where siblings is true, packages of its layer.
 var layers = []struct {
 	name     string
-	folders  []string
+	dirs     []string
 	siblings bool
 }{
 	{"leaves", []string{
@@ -42,8 +42,8 @@ var layers = []struct {
 
 func layerOf(pkg string) int {
 	for i, layer := range layers {
-		for _, folder := range layer.folders {
-			if pkg == folder || strings.HasPrefix(pkg, folder+"/") {
+		for _, dir := range layer.dirs {
+			if pkg == dir || strings.HasPrefix(pkg, dir+"/") {
 				return i
 			}
 		}
@@ -51,7 +51,7 @@ func layerOf(pkg string) int {
 	return -1
 }
 
-// ownPath returns the folder of an import path of this repository, or "".
+// ownPath returns the directory of an import path of this repository, or "".
 func ownPath(path string) string {
 	rest, ok := strings.CutPrefix(path, modulePath+"/")
 	if !ok {
@@ -73,7 +73,7 @@ func TestLayers_ImportsGoStrictlyDown(t *testing.T) {
 				continue
 			}
 			checked++
-			inside := strings.HasPrefix(ownPath(path), s.pkg+"/") // a package may import those in its folder
+			inside := strings.HasPrefix(ownPath(path), s.pkg+"/") // a package may import those in its directory
 			if to < from || (to == from && (layers[from].siblings || inside)) {
 				continue
 			}
@@ -95,9 +95,9 @@ func TestLayers_EveryInternalPackageHasALayer(t *testing.T) {
 
 func TestLayers_EveryFolderExists(t *testing.T) {
 	for _, layer := range layers {
-		for _, folder := range layer.folders {
-			if info, err := os.Stat(filepath.Join(root, folder)); err != nil || !info.IsDir() {
-				t.Errorf("layer %q lists %s, which is not a folder", layer.name, folder)
+		for _, dir := range layer.dirs {
+			if info, err := os.Stat(filepath.Join(root, dir)); err != nil || !info.IsDir() {
+				t.Errorf("layer %q lists %s, which is not a directory", layer.name, dir)
 			}
 		}
 	}
@@ -121,7 +121,7 @@ func TestLayers_FrontendImportsNeitherEngineNorStorage(t *testing.T) {
 	}
 }
 
-// forbidden lists external packages that only some folders may import.
+// forbidden lists external packages that only some directories may import.
 var forbidden = []struct {
 	path   string // prefix of the import path
 	only   []string
@@ -155,9 +155,9 @@ func TestLayers_ForbiddenImports(t *testing.T) {
 	}
 }
 
-func within(pkg string, folders []string) bool {
-	for _, folder := range folders {
-		if pkg == folder || strings.HasPrefix(pkg, folder+"/") {
+func within(pkg string, dirs []string) bool {
+	for _, dir := range dirs {
+		if pkg == dir || strings.HasPrefix(pkg, dir+"/") {
 			return true
 		}
 	}

@@ -54,7 +54,7 @@ func documents(t *testing.T) (paths []string) {
 			return err
 		}
 		rel, _ := filepath.Rel(root, path)
-		if d.IsDir() && (skipFolder(filepath.ToSlash(rel), d.Name()) || strings.HasPrefix(filepath.ToSlash(rel), "bench/out")) {
+		if d.IsDir() && (skipDir(filepath.ToSlash(rel), d.Name()) || strings.HasPrefix(filepath.ToSlash(rel), "bench/out")) {
 			return filepath.SkipDir
 		}
 		if !d.IsDir() && filepath.Ext(path) == ".md" {

@@ -42,7 +42,7 @@ func TestNames_OfTheGuidesExist(t *testing.T) {
 			case strings.HasPrefix(name, "github.com/"):
 			case filePath.MatchString(name):
 				if checked++; !files[strings.TrimSuffix(name, "/")] {
-					t.Errorf("%s: no file or folder %s", guide, name)
+					t.Errorf("%s: no file or directory %s", guide, name)
 				}
 			case strings.ContainsAny(name, "ABCDEFGHIJKLMNOPQRSTUVWXYZ") && goName.MatchString(name):
 				if checked++; !idents[goName.FindStringSubmatch(name)[1]] && !files[name] {
@@ -56,8 +56,8 @@ func TestNames_OfTheGuidesExist(t *testing.T) {
 	}
 }
 
-// filesOf returns every path of the repository, and every end of one that begins with a folder
-// or is a file's name: "internal/api/api.go", "api/api.go" and "api.go".
+// filesOf returns every path of the repository, and every end of one that begins with a
+// directory or is a file's name: "internal/api/api.go", "api/api.go" and "api.go".
 func filesOf(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}

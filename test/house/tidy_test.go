@@ -16,11 +16,11 @@ const (
 	importChainMax   = 8
 
 	// A package is one idea that a reader can hold: a package with more files is
-	// several ideas, and gets folders. The limit leaves room to split a file.
+	// several ideas, and gets directories. The limit leaves room to split a file.
 	packageFilesMax = 25
 )
 
-// exceptions maps a file, a folder or file:function, as failures name them, to the
+// exceptions maps a file, a directory or file:function, as failures name them, to the
 // reason why it may exceed a limit.
 var exceptions = map[string]string{}
 
@@ -277,9 +277,9 @@ func TestTidy_ArchitectureMapListsEveryPackage(t *testing.T) {
 	}
 	mapped := map[string]bool{}
 	for line := range strings.Lines(string(text)) {
-		folder, _, _ := strings.Cut(line, " ")
-		if strings.HasPrefix(folder, "internal/") || strings.HasPrefix(folder, "cmd/") {
-			mapped[folder] = true
+		dir, _, _ := strings.Cut(line, " ")
+		if strings.HasPrefix(dir, "internal/") || strings.HasPrefix(dir, "cmd/") {
+			mapped[dir] = true
 		}
 	}
 	existing := map[string]bool{}
@@ -288,14 +288,14 @@ func TestTidy_ArchitectureMapListsEveryPackage(t *testing.T) {
 			existing[s.pkg] = true
 		}
 	}
-	for folder := range existing {
-		if !mapped[folder] {
-			t.Errorf("the map does not list %s", folder)
+	for dir := range existing {
+		if !mapped[dir] {
+			t.Errorf("the map does not list %s", dir)
 		}
 	}
-	for folder := range mapped {
-		if !existing[folder] {
-			t.Errorf("the map lists %s, which does not exist", folder)
+	for dir := range mapped {
+		if !existing[dir] {
+			t.Errorf("the map lists %s, which does not exist", dir)
 		}
 	}
 }

@@ -125,7 +125,7 @@ func TestWords_DocumentsAndThePageUseTheFieldsTerms(t *testing.T) {
 		rel, _ := filepath.Rel(root, path)
 		rel = filepath.ToSlash(rel)
 		if d.IsDir() {
-			if skipFolder(rel, d.Name()) || strings.HasPrefix(rel, "bench/out") {
+			if skipDir(rel, d.Name()) || strings.HasPrefix(rel, "bench/out") {
 				return filepath.SkipDir
 			}
 			return nil

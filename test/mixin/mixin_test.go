@@ -1,4 +1,4 @@
-// Package mixin tests the rules and dashboards of the folder mixin: every expression
+// Package mixin tests the rules and dashboards of the directory mixin: every expression
 // parses, and every metric and label in it is one of docs/ops/metrics.md, which a test of
 // internal/role compares with running processes.
 package mixin

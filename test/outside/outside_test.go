@@ -110,7 +110,7 @@ func TestModules_AreImportedFromAProxy(t *testing.T) {
 	}
 }
 
-// deploy/tags.sh makes tags that other programs can require: no module of them requires one by its folder.
+// deploy/tags.sh makes tags that other programs can require: no module of them requires one by its directory.
 func TestTags_ModulesRequireEachOtherByVersion(t *testing.T) {
 	if err := exec.Command("git", "-C", root, "rev-parse", "HEAD").Run(); err != nil {
 		t.Skip("no git repository")
@@ -145,7 +145,7 @@ func TestTags_ModulesRequireEachOtherByVersion(t *testing.T) {
 	}
 }
 
-// publish adds a module of this repository to a folder with the layout of a module proxy, with the versions
+// publish adds a module of this repository to a directory with the layout of a module proxy, with the versions
 // that a release would write into its go.mod.
 func publish(t *testing.T, proxy, module string) {
 	t.Helper()

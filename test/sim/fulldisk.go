@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 )
 
-// fullDiskScenario is a server whose data folder is on a file system of a few MiB, which
+// fullDiskScenario is a server whose data directory is on a file system of a few MiB, which
 // fills up and has room again. A write or push that is acknowledged is stored, also while
 // nothing more can be; the process goes on, or starts again once there is room.
 type fullDiskScenario struct {
@@ -175,7 +175,7 @@ func (w *fullDiskScenario) check() error {
 		}
 	}
 	list := []string{pick(w.rng, formats...)}
-	if w.full { // reading the folder may need room
+	if w.full { // reading the directory may need room
 		list = nil
 	}
 	return errors.Join(w.srv.compareAll(list, false), w.profiles.check())

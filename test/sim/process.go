@@ -189,8 +189,9 @@ func newClient() *http.Client {
 }
 
 // A process may have some goroutines and heapMoreMiB of live heap above those it had when it
-// became ready. Reading a folder or compacting it takes some goroutines, idle connections of
-// a frontend take more; samples, profiles and cached responses of a scenario take some heap.
+// became ready. Reading a directory or compacting it takes some goroutines, idle connections
+// of a frontend take more; samples, profiles and cached responses of a scenario take some
+// heap.
 const (
 	goroutinesMore         = 30
 	goroutinesMoreFrontend = 80

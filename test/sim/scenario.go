@@ -45,7 +45,7 @@ func (e *environment) proved(n int) { e.proofs += n }
 // A scenario is a set of processes with a model of their data. Its seed determines the
 // configuration and the steps.
 type scenario interface {
-	// start creates folders and files and runs the processes.
+	// start creates directories and files and runs the processes.
 	start() error
 	// steps returns the scenario's steps in order. Each has its own random generator, so
 	// that removing a step does not change the others.
@@ -65,7 +65,7 @@ type step struct {
 // server is a `ferula serve` process with its configuration and its model.
 type server struct {
 	env     *environment
-	dir     string // of the configuration file and the data folder
+	dir     string // of the configuration file and the data directory
 	http    string // address
 	grpc    string
 	proc    *process
@@ -275,7 +275,7 @@ func (s *server) stall(connections int, header string, body []byte) (release fun
 	return release, nil
 }
 
-// writeBlocks writes a block of two hours per age into the data folder, before the first
+// writeBlocks writes a block of two hours per age into the data directory, before the first
 // start.
 func (s *server) writeBlocks(rng *rand.Rand, ages ...time.Duration) error {
 	for i, age := range ages {
@@ -308,7 +308,7 @@ const filesRange = 26 * time.Hour
 
 // compareAll reads all samples in every way that a server offers, `ferula read` in the
 // given formats, and compares each result with the model. It removes external labels from
-// results that have them. Offline, it reads only the data folder.
+// results that have them. Offline, it reads only the data directory.
 func (s *server) compareAll(formats []string, offline bool) error {
 	drop := sortedKeys(s.cfg.external)
 	minMS, maxMS := s.mintMS-1000, time.Now().Add(time.Hour).UnixMilli()
@@ -348,7 +348,7 @@ func (s *server) compareAll(formats []string, offline bool) error {
 		for i, source := range sources {
 			remove := drop
 			if i == 0 {
-				remove = nil // a folder's samples have no external labels
+				remove = nil // a directory's samples have no external labels
 			}
 			fromMS := minMS
 			if format == "blocks" || format == "parquet" { // each window of two hours takes a while

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// shippingScenario is a server that uploads its blocks to a bucket, which is a folder
+// shippingScenario is a server that uploads its blocks to a bucket, which is a directory
 // that vanishes and returns. In the end the bucket has every block of the server.
 type shippingScenario struct {
 	*storageScenario
@@ -132,7 +132,7 @@ func (w *shippingScenario) compareBucket() error {
 	return nil
 }
 
-// blockSamples reads the samples of all blocks of a folder and returns the greatest
+// blockSamples reads the samples of all blocks of a directory and returns the greatest
 // maximum time of a block, which is exclusive.
 func blockSamples(dir string, drop []string) (samples, int64, error) {
 	got, lastMS := samples{}, int64(0)

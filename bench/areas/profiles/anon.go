@@ -133,7 +133,7 @@ func anonymousOf(ctx context.Context, env area.Env, out *area.Outcome, pods int,
 	if err != nil {
 		return err
 	}
-	dir, remove, err := folder()
+	dir, remove, err := tempDir()
 	if err != nil {
 		return err
 	}

@@ -176,7 +176,7 @@ func heapPushes(n, services int) (pushed []series.RawProfile, totals []int64, er
 	return pushed, totals, nil
 }
 
-func folder() (string, func(), error) {
+func tempDir() (string, func(), error) {
 	dir, err := os.MkdirTemp("", "ferula-bench-profiles-")
 	return dir, func() { _ = os.RemoveAll(dir) }, err
 }

@@ -67,7 +67,7 @@ func groupedRequest(minutes int64) series.SeriesRequest {
 }
 
 func groupedOf(ctx context.Context, env area.Env, out *area.Outcome, rows int) (worst float64, whats []string, err error) {
-	dir, remove, err := folder()
+	dir, remove, err := tempDir()
 	if err != nil {
 		return 0, nil, err
 	}
@@ -81,7 +81,7 @@ func groupedOf(ctx context.Context, env area.Env, out *area.Outcome, rows int) (
 
 var groupedMinutes = []int64{1, 5, 15, 60}
 
-// groupedEngine fills a folder and measures the engine.
+// groupedEngine fills a directory and measures the engine.
 func groupedEngine(ctx context.Context, env area.Env, out *area.Outcome, dir string, rows int) (pushed *fleet, worst float64, whats []string, err error) {
 	s, err := openStore(dir, 1) // blocks are not merged
 	if err != nil {
@@ -112,7 +112,8 @@ func groupedEngine(ctx context.Context, env area.Env, out *area.Outcome, dir str
 	return pushed, worst, whats, nil
 }
 
-// groupedServer measures the same requests from the client's side, in a server over the same folder.
+// groupedServer measures the same requests from the client's side, in a server over the
+// same directory.
 func groupedServer(ctx context.Context, env area.Env, out *area.Outcome, dir string, pushed *fleet) (err error) {
 	s, err := serve(ctx, env, out, dir)
 	if err != nil {

@@ -62,7 +62,7 @@ func pushesOverHTTP(ctx context.Context, env area.Env, out *area.Outcome, pushed
 }
 
 func pushOverHTTP(ctx context.Context, env area.Env, out *area.Outcome, round int, requests [][]byte, want int64) (err error) {
-	dir, remove, err := folder()
+	dir, remove, err := tempDir()
 	if err != nil {
 		return err
 	}

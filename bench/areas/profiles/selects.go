@@ -59,7 +59,7 @@ func selects(ctx context.Context, env area.Env, out *area.Outcome) error {
 }
 
 func selectsOf(ctx context.Context, env area.Env, out *area.Outcome, rows, datasets int, ratios map[string]float64) (err error) {
-	dir, remove, err := folder()
+	dir, remove, err := tempDir()
 	if err != nil {
 		return err
 	}

@@ -32,8 +32,8 @@ const (
 	mergePath  = "/querier.v1.QuerierService/SelectMergeStacktraces"
 )
 
-// serve starts ferula serve over a folder of profiles. Its limits of rate and age do not apply to the bench's profiles, and it
-// does not profile itself.
+// serve starts ferula serve over a directory of profiles. Its limits of rate and age do not apply to the bench's profiles, and
+// it does not profile itself.
 func serve(ctx context.Context, env area.Env, out *area.Outcome, dir string) (*server, error) {
 	program, err := env.Programs.Get(ctx, peer.Ferula)
 	if err != nil {

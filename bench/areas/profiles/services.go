@@ -29,7 +29,7 @@ const (
 
 // oneService measures how much of the price of all services the profiles of one cost.
 func oneService(ctx context.Context, env area.Env, out *area.Outcome) error {
-	dir, remove, err := folder()
+	dir, remove, err := tempDir()
 	if err != nil {
 		return err
 	}

@@ -41,7 +41,7 @@ func whole(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
 	if err := pushesOverHTTP(ctx, env, out, pushed[:profilesPushed], totals); err != nil {
 		return err
 	}
-	dir, remove, err := folder()
+	dir, remove, err := tempDir()
 	if err != nil {
 		return err
 	}
@@ -132,7 +132,7 @@ func pushes(ctx context.Context, env area.Env, out *area.Outcome, pushed []serie
 }
 
 func pushOnce(ctx context.Context, out *area.Outcome, round int, what string, pushed []series.RawProfile) (err error) {
-	dir, remove, err := folder()
+	dir, remove, err := tempDir()
 	if err != nil {
 		return err
 	}

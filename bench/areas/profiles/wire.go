@@ -20,7 +20,7 @@ const (
 
 // wire measures the response with an exemplar for each point of each pod.
 func wire(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
-	dir, remove, err := folder()
+	dir, remove, err := tempDir()
 	if err != nil {
 		return err
 	}

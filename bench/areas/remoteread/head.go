@@ -94,7 +94,7 @@ func (b *bench) headAlive(ctx context.Context) (err error) {
 	return nil
 }
 
-// serveHead starts a side on its folder, which has no blocks.
+// serveHead starts a side on its directory, which has no blocks.
 func (b *bench) serveHead(ctx context.Context, s *side) (err error) {
 	data, config := filepath.Join(s.dir, "data"), filepath.Join(s.dir, "prometheus.yml")
 	if err := errors.Join(os.MkdirAll(data, 0o755), os.WriteFile(config, []byte("scrape_configs: []\n"), 0o644)); err != nil {

@@ -99,7 +99,7 @@ const (
 	rulesCPU   = "CPU: rules"
 )
 
-// start starts both servers on empty folders with one configuration.
+// start starts both servers on empty directories with one configuration.
 func (b *bench) start(ctx context.Context, config string) error {
 	file := filepath.Join(b.dir, "prometheus.yml")
 	if err := errors.Join(os.MkdirAll(b.dir, 0o755), os.WriteFile(file, []byte(config), 0o644)); err != nil {

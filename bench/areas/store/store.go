@@ -1,8 +1,9 @@
 // Package store measures the cost of reading blocks in a bucket: goals store/*.
 //
-// Thanos' and ferula's store gateways run as processes over one folder with the same flags. One client requests the same
-// series from them in turn. Before the measurement both responses are decoded and must be equal: labels, order, chunks.
-// Requests to the bucket and the bytes fetched are those of the metrics that both have from the same client library.
+// Thanos' and ferula's store gateways run as processes over one directory with the same flags. One client requests the
+// same series from them in turn. Before the measurement both responses are decoded and must be equal: labels, order,
+// chunks. Requests to the bucket and the bytes fetched are those of the metrics that both have from the same client
+// library.
 package store
 
 import (
@@ -120,7 +121,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	}
 	defer os.RemoveAll(large) // the next run makes it again
 	for i := range b.sides {
-		if err := b.start(ctx, &b.sides[i], large); err != nil { // makes the folder warm
+		if err := b.start(ctx, &b.sides[i], large); err != nil { // makes the directory warm
 			return nil, err
 		}
 		if err := b.sides[i].stop(); err != nil {
@@ -138,7 +139,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	return b.out, nil
 }
 
-// makeBucket makes a bucket's folder from blocks: each once, with the section that shippers add to meta.json, or the
+// makeBucket makes a bucket's directory from blocks: each once, with the section that shippers add to meta.json, or the
 // first one n times as links to the same files.
 func makeBucket(from, to string, n int) error {
 	if err := os.RemoveAll(to); err != nil {
@@ -289,7 +290,7 @@ func (s *side) request(ctx context.Context, digest bool) (c contents, err error)
 	return c, set.Err()
 }
 
-// series takes the readings of one round that need a new process and an empty folder.
+// series takes the readings of one round that need a new process and an empty directory.
 func (b *bench) series(ctx context.Context, round int, bucket string) error {
 	var found [2]contents
 	for i := range b.sides {

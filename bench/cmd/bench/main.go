@@ -1,5 +1,5 @@
-// Command bench measures ferula and its peers and reports which goals are met. It is started in the bench folder; see
-// README.md. It holds the flags and the table of areas.
+// Command bench measures ferula and its peers and reports which goals are met. It is started in the bench directory;
+// see README.md. It holds the flags and the table of areas.
 package main
 
 import (

@@ -1,4 +1,4 @@
-// Package chunksample has the float samples of which tests make series and blocks.
+// Package chunksample has float samples for tests that write series and blocks.
 package chunksample
 
 import (

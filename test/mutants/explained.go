@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// explanation is a mutant that no test can kill. Lines are kept instead of their numbers,
-// which move.
+// explanation is a mutant that no test can kill. It has the changed lines instead of
+// their numbers, because numbers change.
 type explanation struct {
 	file, kind, reason string
 	before, after      string // the changed lines, without indentation
@@ -47,7 +47,7 @@ func readExplained(path string) ([]explanation, error) {
 	return all, nil
 }
 
-// explained returns why a mutant cannot be killed; "" if that is not known.
+// explained returns the reason why a mutant cannot be killed; "" if none is known.
 func (r *runner) explained(m mutant) string {
 	var before, after string
 	for _, line := range strings.Split(r.diff(m), "\n") {

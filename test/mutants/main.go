@@ -4,8 +4,9 @@
 // statement dropped, an error swallowed, a constant changed. A seed chooses some of each
 // package. The package's own tests run with each of them, through `go test -overlay`: the
 // tree is not changed. A mutant is killed if the tests fail or do not end in time; the diff
-// of each survivor is printed, and the exit code is 1 if the kill rate is below the minimum.
-// Survivors that the list explained.txt has are equivalent to the code and not counted.
+// of each survivor is printed, and the exit code is 1 if the kill rate is below the
+// minimum. Survivors in the list explained.txt are equivalent to the code and are not
+// counted.
 //
 //	go run ./test/mutants [flags] [PACKAGE...]
 //	go run ./test/mutants -only internal/api/query.go:70:5:negated
@@ -171,7 +172,7 @@ func list(ctx context.Context, patterns []string) ([]*pkg, error) {
 	return packages, nil
 }
 
-// sample runs mutants until enough of them compiled.
+// sample runs mutants until enough mutants have compiled.
 func (r *runner) sample(ctx context.Context, p *pkg, mutants []mutant, enough int) error {
 	for _, m := range mutants {
 		if enough == 0 {
@@ -225,8 +226,8 @@ func (r *runner) try(ctx context.Context, p *pkg, m mutant) (outcome, error) {
 	return 0, fmt.Errorf("%w\n%s", err, out)
 }
 
-// test runs the tests of a package, in a process group of their own that is killed if they
-// do not end themselves.
+// test runs the tests of a package in their own process group, which is killed if the tests
+// do not end in time.
 func (r *runner) test(ctx context.Context, p *pkg, overlay string, timeout time.Duration) ([]byte, error) {
 	ctx, cancel := context.WithTimeout(ctx, timeout+5*time.Minute) // includes the build
 	defer cancel()
@@ -273,7 +274,7 @@ func (r *runner) diff(m mutant) string {
 	return b.String()
 }
 
-// rate is the part of the mutants that compiled and was killed, in percent. Equivalent ones
+// rate is the percentage of killed mutants among those that compiled. Equivalent mutants
 // are not counted.
 func (r *runner) rate() float64 {
 	k, s := r.count(""), 0

@@ -55,8 +55,8 @@ func mutantsOf(dir string, files []string) ([]mutant, error) {
 	return all, nil
 }
 
-// shuffled orders mutants at random, one of each kind in turn: there are many more
-// conditions than unlocks.
+// shuffled orders mutants at random, taking one of each kind in turn. Otherwise frequent
+// kinds, such as conditions, would displace rare ones, such as unlocks.
 func shuffled(all []mutant, seed uint64, name string) []mutant {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name))
@@ -99,7 +99,8 @@ func (w *walker) text(n ast.Node) string {
 	return string(w.source[w.fset.Position(n.Pos()).Offset:w.fset.Position(n.End()).Offset])
 }
 
-// walk visits a node within a function whose last result is an error, or not.
+// walk visits a node within a function. failing reports whether the last result of the
+// function is an error.
 func (w *walker) walk(n ast.Node, failing bool) {
 	ast.Inspect(n, func(n ast.Node) bool {
 		if n == nil || w.kept[n] {
@@ -127,8 +128,8 @@ func (w *walker) walk(n ast.Node, failing bool) {
 	})
 }
 
-// keep marks parts of a node whose mutants are not worth a run: those that do not compile,
-// and those that no test can or should notice.
+// keep marks parts of a node whose mutants are not worth a run: the mutants do not
+// compile, or no test can or should notice them.
 func (w *walker) keep(n ast.Node, failing bool) {
 	switch n := n.(type) {
 	case *ast.IfStmt:
@@ -152,7 +153,7 @@ func (w *walker) keep(n ast.Node, failing bool) {
 	case *ast.ReturnStmt:
 		if failing && len(n.Results) > 1 && w.text(n.Results[len(n.Results)-1]) != "nil" {
 			for _, r := range n.Results[:len(n.Results)-1] {
-				w.kept[r] = true // what comes with an error is not read
+				w.kept[r] = true // results that are returned with an error are not read
 			}
 		}
 	}
@@ -206,8 +207,8 @@ func (w *walker) swallowed(n *ast.ReturnStmt) {
 	w.add("swallowed", last.Pos(), last.End(), "func(error) error { return nil }("+w.text(last)+")")
 }
 
-// dropped removes a statement; it reports whether to look inside it. Logging, and
-// assertions on our own bugs, are not what tests are for.
+// dropped removes a statement. It reports whether to look inside the statement. Tests need
+// not notice missing logging, or missing assertions on our own bugs.
 func (w *walker) dropped(n ast.Stmt) bool {
 	kind := "dropped"
 	switch n := n.(type) {

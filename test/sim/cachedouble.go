@@ -13,7 +13,7 @@ import (
 	"sync"
 )
 
-// cacheFault is what a cacheDouble does instead of responding correctly.
+// cacheFault is a fault of a cacheDouble.
 type cacheFault string
 
 const (
@@ -29,8 +29,8 @@ const (
 
 var cacheFaults = []cacheFault{cacheWorks, cacheLost, cacheStalls, cacheEvicts, cacheGarbage, cacheOther, cacheEmpty, cacheBroken}
 
-// cacheDouble is a memcached or a Redis in memory that fails on demand. It speaks what
-// clients of a cache use.
+// cacheDouble is a memcached or a Redis in memory that fails on demand. It implements the
+// commands that clients of a cache use.
 type cacheDouble struct {
 	redis   bool
 	address string
@@ -54,8 +54,8 @@ func newCacheDouble(redis bool, rng *rand.Rand) (*cacheDouble, error) {
 	return d, d.set(cacheWorks)
 }
 
-// config is the frontend's configuration of the cache. The breaker opens for a short time
-// only, so that a cache that returns is used again.
+// config is the frontend's configuration of the cache. The circuit breaker opens for a
+// short time only, so that the frontend soon uses the cache again.
 func (d *cacheDouble) config() string {
 	breaker := "set_async_circuit_breaker_config: {enabled: true, consecutive_failures: 3, open_duration: 100ms}"
 	if d.redis {
@@ -64,7 +64,7 @@ func (d *cacheDouble) config() string {
 	return fmt.Sprintf("{type: MEMCACHED, config: {addresses: [%q], timeout: 300ms, %s}}", d.address, breaker)
 }
 
-// set begins a fault, and ends the one before.
+// set begins a fault, and ends the previous one.
 func (d *cacheDouble) set(fault cacheFault) error {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -148,7 +148,7 @@ func (d *cacheDouble) serve(conn net.Conn) {
 	}
 }
 
-// get returns what the current fault makes of the value of a key.
+// get returns the value of a key, as the current fault changes it.
 func (d *cacheDouble) get(key string) ([]byte, bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()

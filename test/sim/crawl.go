@@ -24,8 +24,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// crawlingBody is a request body that is sent in small pieces, faster than the rate that the
-// server requires.
+// crawlingBody is a request body that is sent in small pieces, slightly faster than the
+// minimum rate of the server.
 type crawlingBody struct{ rest []byte }
 
 const (
@@ -43,8 +43,8 @@ func (b *crawlingBody) Read(into []byte) (int, error) {
 	return n, nil
 }
 
-// crawlingSender sends a write slowly. Other writes are acknowledged meanwhile, and so is the
-// slow one.
+// crawlingSender sends a write slowly. Other writes are acknowledged meanwhile, and at the end
+// the slow one is, too.
 func (w *storageScenario) crawlingSender(rng *rand.Rand) error {
 	times := w.timestamps(rng)
 	if len(times) == 0 {
@@ -84,8 +84,8 @@ func (w *storageScenario) crawlingSender(rng *rand.Rand) error {
 	return errors.Join(err, slowErr, w.srv.record(list, nil))
 }
 
-// bulk is a block that is larger than the buffers of a connection, of a metric that no
-// comparison reads but the crawling readers' own.
+// bulk is a block that is larger than the buffers of a connection. Only crawling readers read
+// its metric.
 type bulk struct {
 	atMS  int64
 	count int
@@ -122,9 +122,9 @@ func readHeader(body []byte) string {
 	return fmt.Sprintf("POST /api/v1/read HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nContent-Encoding: snappy\r\nContent-Length: %d", len(body))
 }
 
-// crawlingReader reads a long response slowly. Meanwhile samples are written until the head is
-// written as a block, or the retention becomes shorter than the age of the block that
-// is read. The response must be complete, or break off.
+// crawlingReader reads a long response slowly. Meanwhile it writes samples until the head is
+// written as a block, or shortens the retention below the age of the block that is being read.
+// The response must be complete or cut off.
 func (w *storageScenario) crawlingReader(rng *rand.Rand) error {
 	if w.bulk.atMS < w.srv.keepFromMS() {
 		return nil // deleted
@@ -179,7 +179,7 @@ func (w *storageScenario) crawlingReader(rng *rand.Rand) error {
 	return w.bulk.readRest(w.env, head, conn)
 }
 
-// readRest reads the rest of a response. One that does not break off must have all samples.
+// readRest reads the rest of a response. A response that is not cut off must have all samples.
 func (b *bulk) readRest(e *environment, head []byte, conn net.Conn) error {
 	if err := conn.SetDeadline(time.Now().Add(30 * time.Second)); err != nil {
 		return err
@@ -197,7 +197,7 @@ func (b *bulk) readRest(e *environment, head []byte, conn net.Conn) error {
 		if deadline := net.Error(nil); errors.As(err, &deadline) && deadline.Timeout() {
 			return fmt.Errorf("a reader that crawled gets no end: %w", err)
 		}
-		return nil // it breaks off, as the client knows
+		return nil // the response is cut off, which the client notices
 	}
 	count, sum, err := readChunks(text)
 	if err != nil {

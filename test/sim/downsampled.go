@@ -28,8 +28,8 @@ const (
 )
 
 // downsampledScenario is a querier in process over stores in memory. Each replica has
-// downsampled chunks of its older windows and raw chunks of its younger ones, in one
-// store or in two. Windows may be in both.
+// downsampled chunks of its older windows and raw chunks of its newer ones, in one store
+// or in two. Some windows may be both downsampled and raw.
 type downsampledScenario struct {
 	env      *environment
 	rng      *rand.Rand
@@ -98,9 +98,10 @@ func (r *replicaData) sampleMS(window, i int) int64 {
 }
 
 // stampMS is the timestamp of a window's downsampled value. In blocks of Thanos it is the
-// last millisecond of the window, but that of the last sample where a chunk ends. Without
-// deduplication the scenario uses the latter: if raw samples end within a window, and
-// its downsampled value follows, the window is counted twice.
+// last millisecond of the window, except at the end of a chunk, where it is that of the
+// last sample. Without deduplication the scenario always uses that of the last sample.
+// Otherwise a window in which the raw samples end would be counted twice, because its
+// downsampled value would follow them.
 func (r *replicaData) stampMS(window int) int64 {
 	if r.atEnd {
 		return int64(window+1)*windowMS - 1
@@ -231,7 +232,7 @@ func floatChunk(times []int64, values []float64) (series.Chunk, error) {
 
 func (w *downsampledScenario) stop() error { return w.engine.Close() }
 
-// steps are the queries, each over another function.
+// steps are the queries, each with another function.
 func (w *downsampledScenario) steps() []step {
 	var list []step
 	for _, function := range []string{"sum_over_time", "count_over_time", "avg_over_time", "min_over_time", "max_over_time", "rate"} {
@@ -336,7 +337,7 @@ func (w *downsampledScenario) compareSeries(function string, s promqlengine.Seri
 }
 
 // exact reports whether the value of a window must be that of one replica. Where a series
-// goes from downsampled to raw samples deduplication may leave out samples.
+// changes from downsampled to raw samples, deduplication may leave out samples.
 func (w *downsampledScenario) exact(window int) bool {
 	if !w.deduped {
 		return true

@@ -17,11 +17,11 @@ import (
 	"github.com/parquet-go/parquet-go"
 )
 
-// formats are those of `ferula read`.
+// formats are the formats of `ferula read`.
 var formats = []string{"jsonl", "csv", "openmetrics", "parquet", "blocks"}
 
-// export runs `ferula read` and parses what it writes. source is the flag of the source,
-// like --url=http://…. The format openmetrics has no native histograms.
+// export runs `ferula read` and parses its output. source is the flag of the source, like
+// --url=http://…. The format openmetrics has no native histograms.
 func export(ctx context.Context, binary, source, format string, minMS, maxMS int64, drop []string) (samples, error) {
 	selector := everything
 	if format == "openmetrics" {

@@ -21,8 +21,8 @@ type fakeSeries struct {
 	aggr   []storeapi.AggrChunk
 }
 
-// fakeStore is a StoreAPI in memory. The bytes that a stream returns are overwritten by
-// its next Next, as those of a real one are.
+// fakeStore is a StoreAPI in memory. As in a real one, each Next overwrites the bytes
+// that the stream has returned.
 type fakeStore struct {
 	mintMS, maxtMS int64
 	series         []fakeSeries // sorted by labels

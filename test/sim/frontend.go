@@ -37,7 +37,7 @@ type frontendScenario struct {
 type identity struct {
 	header   string   // names the tenant, and selects the server
 	constant string   // header that is equal for all tenants; "" for none
-	flags    []string // that these need
+	flags    []string // further flags that these need
 }
 
 var identities = []identity{
@@ -243,8 +243,8 @@ func (w *frontendScenario) writeNow(rng *rand.Rand) error {
 	return nil
 }
 
-// check repeats every query so far for both tenants at once, and compares each response
-// with the one of the tenant's server.
+// check repeats every query so far for both tenants concurrently, and compares each response
+// with that of the tenant's server.
 func (w *frontendScenario) check() error {
 	if err := w.front.unexpectedExit(); err != nil {
 		return err
@@ -304,14 +304,15 @@ func (q rangeQuery) aggregates() bool {
 	return strings.HasPrefix(q.expr, "stddev(") || strings.HasPrefix(q.expr, "sum(")
 }
 
-// orderError is by how much, relative to the value, a result may depend on the order in which
-// the engine adds up series.
+// orderError is the maximum relative error of a result that depends on the order in which the
+// engine adds up series.
 const orderError = 1e-12
 
-// equalMatrix compares two responses and returns the number of their points. They are equal as
-// bytes. Only aggregations may differ, in the last digits: a server returns the series of its
-// head in the order of their creation, and sorts them if a query also reads a block. A part of
-// a split query may read the head alone, so that the engine adds up in another order.
+// equalMatrix compares two responses and returns the number of their points. Their bytes must
+// be equal, except that aggregations may differ in the last digits. A server returns the
+// series of its head in the order of their creation, and sorts them if a query also reads a
+// block. A part of a split query may read the head alone, so the engine may add up in another
+// order.
 func equalMatrix(got, want []byte, aggregates bool) (points int, err error) {
 	type response struct {
 		Status string

@@ -14,8 +14,8 @@ import (
 )
 
 // fullDiskScenario is a server whose data directory is on a file system of a few MiB, which
-// fills up and has room again. A write or push that is acknowledged is stored, also while
-// nothing more can be; the process goes on, or starts again once there is room.
+// fills up and has room again. Every acknowledged write or push is stored, even if later
+// ones cannot be. The process continues, or starts again once there is room.
 type fullDiskScenario struct {
 	*storageScenario
 	profiles *profilesScenario
@@ -101,7 +101,7 @@ func (w *fullDiskScenario) steps() []step {
 	return list
 }
 
-// writeWide writes a request that does not fit into the rest of a full disk.
+// writeWide writes a request that needs more bytes than a full disk has free.
 func (w *fullDiskScenario) writeWide(rng *rand.Rand) error {
 	times := w.timestamps(rng)
 	if len(times) == 0 {
@@ -117,7 +117,7 @@ func (w *fullDiskScenario) writeWide(rng *rand.Rand) error {
 
 func (w *fullDiskScenario) ballast() string { return filepath.Join(w.data(), "ballast") }
 
-// fill leaves a few KiB at most.
+// fill fills the disk, except for a few KiB at most.
 func (w *fullDiskScenario) fill(rng *rand.Rand) error {
 	f, err := os.OpenFile(w.ballast(), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {

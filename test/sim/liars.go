@@ -26,7 +26,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// lie is what a liar does instead of responding correctly.
+// lie is the fault of a liar.
 type lie string
 
 const (
@@ -50,7 +50,8 @@ const (
 
 var lies = []lie{honest, unsorted, repeated, halved, wrongTimes, truncated, emptyChunk, wrongEncoding, wrongCount, badLabels, doubleLabels, failsAfter, stallsAfter, cutsAfter, vanishes, infoFails}
 
-// liar is a StoreAPI on loopback that lies on demand. What it sends is otherwise right.
+// liar is a StoreAPI on loopback with a fault that the scenario chooses. Apart from the
+// fault its responses are correct.
 type liar struct {
 	address string
 	list    []fakeSeries // sorted
@@ -75,7 +76,7 @@ func newLiar(list []fakeSeries) (*liar, error) {
 	return l, l.set(honest)
 }
 
-// set begins a lie, and ends the one before.
+// set begins a lie, and ends the previous one.
 func (l *liar) set(what lie) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -174,7 +175,8 @@ type lyingStream struct {
 	err  error
 }
 
-// distort changes what is sent. It needs a few series; with fewer the liar is honest.
+// distort applies the lie to the response. With fewer than three series it changes
+// nothing.
 func (s *lyingStream) distort() {
 	if len(s.list) < 3 {
 		s.lie = honest
@@ -194,7 +196,7 @@ func (s *lyingStream) distort() {
 		}
 		s.list = list
 	case wrongTimes:
-		// Within the range of the request: chunks outside of it are not read at all.
+		// The new range is within that of the request: chunks outside are not read at all.
 		c := &one.chunks[len(one.chunks)/2]
 		c.MinMS, c.MaxMS = c.MinMS-3_600_000, c.MinMS-1_800_000
 	case truncated:
@@ -348,7 +350,8 @@ func (w *liarsScenario) steps() []step {
 	return list
 }
 
-// change begins a lie. After connections were lost, the querier must use the store again.
+// change begins a lie. If connections were lost before, the querier must use the store
+// again.
 func (w *liarsScenario) change(what lie) error {
 	before := w.stores[0].current()
 	if before == vanishes || before == cutsAfter {

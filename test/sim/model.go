@@ -42,8 +42,8 @@ func seriesKey(labels map[string]string, drop ...string) string {
 	return strings.Join(parts, ",")
 }
 
-// dataKey is the key of a series of the model: without the labels in drop, and without the
-// name of the metric of floats.
+// dataKey is the key of a series of the model. It has no labels of drop, and for floats no
+// metric name.
 func dataKey(labels map[string]string, drop []string) string {
 	if labels["__name__"] == metricName {
 		drop = append(slices.Clone(drop), "__name__")
@@ -52,7 +52,7 @@ func dataKey(labels map[string]string, drop []string) string {
 }
 
 // model records the samples sent to a storage. A response must have every acknowledged
-// sample, and may have those of requests that ended without a status.
+// sample, and may have samples of requests that ended without a status.
 type model struct {
 	acked samples
 	maybe samples

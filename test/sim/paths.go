@@ -29,7 +29,7 @@ const (
 var errRefused = errors.New("refused")
 
 // send sends series by remote write 1.0. A nil error is an acknowledgement. After
-// errRefused no sample is stored; after any other error they may be.
+// errRefused no sample is stored; after any other error samples may be stored.
 func send(ctx context.Context, c *http.Client, base string, list []prompb.TimeSeries) error {
 	raw, err := proto.Marshal(&prompb.WriteRequest{Timeseries: list})
 	if err != nil {

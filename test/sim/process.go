@@ -188,10 +188,9 @@ func newClient() *http.Client {
 	return &http.Client{Timeout: 60 * time.Second, Transport: &http.Transport{DisableKeepAlives: true, DisableCompression: true}}
 }
 
-// A process may have some goroutines and heapMoreMiB of live heap above those it had when it
-// became ready. Reading a directory or compacting it takes some goroutines, idle connections
-// of a frontend take more; samples, profiles and cached responses of a scenario take some
-// heap.
+// A process may have some goroutines and heapMoreMiB of live heap more than when it became
+// ready. Reading a directory or compacting it takes some goroutines, and idle connections of
+// a frontend take more. Samples, profiles and cached responses of a scenario take some heap.
 const (
 	goroutinesMore         = 30
 	goroutinesMoreFrontend = 80
@@ -204,7 +203,8 @@ var (
 	heapLine       = regexp.MustCompile(`# HeapAlloc = (\d+)`)
 )
 
-// footprint is what a process has after a garbage collection.
+// footprint is the number of goroutines and the live heap of a process after a garbage
+// collection.
 type footprint struct{ goroutines, heapMiB int }
 
 // footprint reads the process' own profiles.

@@ -45,8 +45,8 @@ func (w *replicasScenario) start() error {
 			return err
 		}
 	}
-	// A store without samples has an empty time range, and a querier skips it until the next
-	// Info request.
+	// A store without samples has an empty time range, so a querier does not query it until
+	// the next Info request.
 	if err := w.write(rand.New(rand.NewPCG(1, 1)), w.pair[0], w.pair[1]); err != nil {
 		return err
 	}

@@ -261,8 +261,9 @@ func (w *rulesScenario) stallReceiver(rng *rand.Rand) error {
 	return err
 }
 
-// killSender kills the sender while it is written to. What the receiver does not have by
-// then is not sent any more: a sender sends what is newer than its start.
+// killSender kills the sender while it receives samples. Samples that the receiver does
+// not have by then are lost to it: after a restart the sender sends only samples that are
+// newer than its start.
 func (w *rulesScenario) killSender(rng *rand.Rand) error {
 	done := make(chan error, 1)
 	writer := rand.New(rand.NewPCG(rng.Uint64(), 0))
@@ -400,8 +401,8 @@ func (w *rulesScenario) check() error {
 	return w.checkReceiver()
 }
 
-// checkEvaluation waits until the sender has evaluated its rules since it runs, and
-// compares what they have recorded.
+// checkEvaluation waits until the sender has evaluated its rules since its start, and
+// compares the recorded samples.
 func (w *rulesScenario) checkEvaluation() error {
 	var got samples
 	for _, selector := range []string{recordedSeries, `ALERTS_FOR_STATE{alertname="Slow"}`, `ALERTS_FOR_STATE{alertname="Level"}`} {
@@ -445,9 +446,9 @@ func (w *rulesScenario) checkEvaluation() error {
 	return nil
 }
 
-// checkPending checks that no alert began again: that the time since when it is active,
-// which is a sample's value, is not later than at the sample before, but for the time that
-// passed meanwhile while the server was down.
+// checkPending checks that no alert began again. The value of a sample is the time since
+// which the alert is active. It must not be later than that of the previous sample, except
+// by the time for which the server was down.
 func (w *rulesScenario) checkPending() error {
 	got, err := w.read(w.sender, `ALERTS_FOR_STATE`)
 	if err != nil {
@@ -467,8 +468,8 @@ func (w *rulesScenario) checkPending() error {
 	return nil
 }
 
-// checkReceiver waits until the receiver has everything that was acknowledged or recorded,
-// and compares all that it has.
+// checkReceiver waits until the receiver has all acknowledged and all recorded samples,
+// and compares all its samples.
 func (w *rulesScenario) checkReceiver() error {
 	return w.until("samples at the receiver", func() (bool, error) {
 		got, err := w.read(w.far, everything)

@@ -34,12 +34,12 @@ type environment struct {
 	client *http.Client
 	logf   func(format string, args ...any)
 
-	proofs  int       // see proved
-	largest footprint // by which a process grew, over all scenarios
+	proofs  int       // number of compared data, see proved
+	largest footprint // largest growth of a process, over all scenarios
 }
 
-// proved counts data of responses that were compared with the model. A scenario without
-// any proves nothing, and fails.
+// proved counts the data of responses that were compared with the model. A scenario that
+// compares no data proves nothing, and fails.
 func (e *environment) proved(n int) { e.proofs += n }
 
 // A scenario is a set of processes with a model of their data. Its seed determines the
@@ -72,7 +72,7 @@ type server struct {
 	cfg     serveConfig
 	model   *model
 	mintMS  int64 // the oldest timestamp of all samples
-	lostMS  int64 // samples before may have been deleted by a shorter retention
+	lostMS  int64 // samples before it may have been deleted by a shorter retention
 	running bool
 }
 
@@ -251,8 +251,8 @@ func (s *server) record(list []prompb.TimeSeries, err error) error {
 	return nil
 }
 
-// stall opens connections and sends the same request on each, whose response it does
-// not read. The returned function closes them.
+// stall opens connections and sends the same request on each. It reads no response. The
+// returned function closes the connections.
 func (s *server) stall(connections int, header string, body []byte) (release func(), err error) {
 	var open []net.Conn
 	release = func() {

@@ -40,7 +40,7 @@ var kinds = []struct {
 	{"rules", newRulesScenario},
 }
 
-// slowStep is the time from which on a step is logged.
+// slowStep is the minimum duration of a step that is logged.
 const slowStep = 3 * time.Second
 
 // failure is an error of a scenario with the steps that caused it.
@@ -107,8 +107,8 @@ func runSeed(e *environment, dir string, seed uint64, skip []int) (ran int, err 
 	return len(list), nil
 }
 
-// shrink removes steps as long as the scenario still fails, and returns the error of the
-// shortest one after at most budget.
+// shrink removes steps as long as the scenario still fails, for at most budget. It
+// returns the error of the shortest failing scenario.
 func shrink(e *environment, dir string, seed uint64, ran int, first error, budget time.Duration) error {
 	deadline := time.Now().Add(budget)
 	var skip []int

@@ -39,8 +39,8 @@ func newStorageScenario(e *environment, dir string, rng *rand.Rand) (scenario, e
 	return &storageScenario{env: e, rng: rng, srv: srv, dir: dir}, nil
 }
 
-// setRetention selects at random where the retention is configured and how long it is.
-// None is shorter than the default, so that every deleted block is a fault.
+// setRetention selects at random where the retention is configured and how long it is. No
+// retention is shorter than the default, so a deleted block is always a fault.
 func setRetention(rng *rand.Rand, cfg *serveConfig) {
 	cfg.retentionFile, cfg.retentionFlag, cfg.sizeFile = "", "", ""
 	switch rng.IntN(5) {
@@ -120,9 +120,9 @@ func (w *storageScenario) steps() []step {
 	return list
 }
 
-// timestamps returns timestamps in order, after all others and not in the future; none
-// if there is no room. Series that follow in a later request must not be too old for the
-// head by then.
+// timestamps returns ascending timestamps that are later than all others but not in the
+// future; none if there is no room for any. A series that a later request sends must not
+// be too old for the head by then.
 func (w *storageScenario) timestamps(rng *rand.Rand) []int64 {
 	stepMS := pick(rng, int64(15_000), 60_000, 240_000)
 	var list []int64
@@ -188,9 +188,9 @@ func (w *storageScenario) writeLate(rng *rand.Rand) error {
 }
 
 // jumpingClocks sends single samples whose timestamps and start timestamps jump, by remote
-// write 2.0. Each is acknowledged and stored, or refused. Timestamps stay near the others:
-// samples that are older than the head by an hour are refused, so one that is far ahead
-// would end all other writes.
+// write 2.0. Each sample is acknowledged and stored, or refused. Timestamps stay near the
+// others: the head refuses samples that are an hour older than its newest one, so a sample
+// far ahead would end all other writes.
 func (w *storageScenario) jumpingClocks(rng *rand.Rand) error {
 	w.counter++
 	series := map[string]string{"kind": "clock", "id": fmt.Sprint(w.counter)}
@@ -208,7 +208,7 @@ func (w *storageScenario) jumpingClocks(rng *rand.Rand) error {
 			return err
 		}
 	}
-	// Of a clock that is ahead by more than ten minutes, Prometheus refuses samples.
+	// Prometheus refuses samples of a clock that is ahead by more than ten minutes.
 	ahead := time.Now().Add(pick(rng, 11*time.Minute, 24*time.Hour, 30*365*24*time.Hour)).UnixMilli()
 	if err := w.srv.put(map[string]string{"kind": "ahead"}, map[int64]float64{ahead: 1}); !errors.Is(err, errRefused) {
 		return fmt.Errorf("a sample @%d, more than ten minutes ahead, is not refused: %v", ahead, err)

@@ -40,11 +40,11 @@ func (a Area) Measures(name string) bool { return a.Name == name || slices.Conta
 
 // Env is the input of an area.
 type Env struct {
-	Rounds   int           // readings of each kind and side, of which the median counts
+	Rounds   int           // readings of each kind and side; their median is the result
 	Cache    string        // absolute directory for data that is expensive to create
 	Programs peer.Programs // the programs under test
 	Log      io.Writer     // progress messages
-	Short    bool          // run less, for less time, where an area takes minutes: only to see that it runs
+	Short    bool          // in areas that take minutes, run less, for less time: only to see that the area runs
 }
 
 // Logf writes one line of progress.
@@ -61,7 +61,7 @@ type Reading struct {
 	Value float64 `json:"value"`
 }
 
-// Units of readings. Figures are stored in these and printed in larger or smaller ones.
+// Units of readings. Figures are stored in these units and printed in larger or smaller ones.
 const (
 	Seconds = "s"
 	Bytes   = "bytes"
@@ -104,8 +104,8 @@ func (rec *Recorder) values(side, what string) []float64 {
 	return values
 }
 
-// Spread returns how far the readings of what on a side are from their median, as a share of it: that of the farthest one.
-// It is 0 for a single reading, and NaN if there is none or the median is 0.
+// Spread returns the greatest distance of a reading of what on a side from the median of these readings, as a share of the
+// median. It is 0 for a single reading, and NaN if there is none or the median is 0.
 func (rec *Recorder) Spread(side, what string) float64 {
 	values, median := rec.values(side, what), rec.Median(side, what)
 	if len(values) == 0 || median == 0 {
@@ -169,7 +169,7 @@ func (o *Outcome) Figure(goal string) float64 {
 	return math.NaN()
 }
 
-// SameBytes returns an error that shows where two responses begin to differ. An empty response equals none.
+// SameBytes returns an error that shows where two responses begin to differ. Empty responses are an error, too.
 func SameBytes(what string, a, b []byte) error {
 	if len(a) == 0 || len(b) == 0 {
 		return fmt.Errorf("%s: %w: %d and %d bytes", what, ErrEmpty, len(a), len(b))

@@ -33,8 +33,9 @@ const (
 	seriesPerPod    = 10 // default of Spec.PerPod
 )
 
-// QuietStartMS is a start (2026-01-01T04:00:00Z) at which blocks of up to 8 h are not compacted during a measurement. Of the four
-// blocks of 2 h the first is alone in its window of 6 h; the other three share a window that the compactor takes for unfinished.
+// QuietStartMS is a start (2026-01-01T04:00:00Z) at which blocks of up to 8 h are not compacted during a measurement. Of the
+// four blocks of 2 h the first is alone in its window of 6 h. The other three share a window that the compactor does not regard
+// as complete.
 const QuietStartMS = 1767225600_000 + 4*hourMS
 
 // Spec describes the content of the blocks. Every field is part of the cache's key.
@@ -93,7 +94,7 @@ func (s Spec) perPod() int {
 }
 
 // Labels returns the labels of series number i: eight including the name, and le if s has Buckets. Each series of a pod belongs
-// to another container of it.
+// to a different container of the pod.
 func (s Spec) Labels(i int) labels.Labels {
 	pod := i / s.perPod()
 	if s.Buckets > 0 {
@@ -183,8 +184,8 @@ func writeBlock(ctx context.Context, dir string, specs []Spec, end int64, source
 	return err
 }
 
-// Copy creates a server's own copy of the blocks in dir, which it empties first. Blocks are never written in place, so the
-// files are shared by hard links, and with them the page cache: no side reads from a colder disk than the other.
+// Copy creates a server's own copy of the blocks in dir, which it empties first. Blocks are never written in place, so hard
+// links are enough. The copies share the page cache, so that no side reads from a colder disk than the other.
 func Copy(from, dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err

@@ -25,7 +25,7 @@ type source struct {
 	scale float64 // Floats15: divisor of its digits
 	last  float64 // Decimals2 (in hundredths), Counter and Buckets
 
-	bucket, buckets int // Buckets: which of how many
+	bucket, buckets int // Buckets: number of the bucket, and number of buckets
 }
 
 // sourceOf returns the source of series number i.
@@ -81,8 +81,8 @@ func (s *source) next() float64 {
 	}
 }
 
-// Sequence returns n values of a kind, for areas that need no blocks. Of a Spec without
-// Buckets they are those of SpecSequence.
+// Sequence returns n values of a kind, for areas that need no blocks. They equal those of
+// SpecSequence for a Spec without Buckets.
 func Sequence(kind ValueKind, seed uint64, series, n int) []float64 {
 	s := newSource(kind, seed, series)
 	values := make([]float64, n)

@@ -3,8 +3,8 @@
 //
 // Render takes a Spec (series, points, the cut of the frontend) and returns a Response: the bytes of the whole result and of
 // each part as Prometheus' own codec encodes them, plain and compressed. A Server serves them on loopback, each body in one
-// write, as Prometheus does. Every other request is an error, so that a frontend that cuts elsewhere is not measured by
-// accident.
+// write, as Prometheus does. Every other request is an error, so that a frontend that splits at another time is not measured
+// by accident.
 package canned
 
 import (
@@ -34,7 +34,7 @@ const (
 type Spec struct {
 	Query   string // a metric's name
 	Series  int
-	Copies  int // copies of each series, with other cluster labels; 0 and 1 are equal
+	Copies  int // copies of each series, with other cluster labels; 0 means 1
 	Points  int
 	StartMS int64
 	StepMS  int64

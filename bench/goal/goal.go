@@ -1,11 +1,11 @@
-// Package goal parses the goals: the figure that each area has to reach.
+// Package goal parses the goals: the limit of a figure that an area measures.
 //
 // The input is bench/goals.tsv, one goal per line with tabs between its fields
 //
 //	name	op	limit	unit	against, and how
 //
-// The output is the goals of one area and the verdict on a measured figure. A name is area/what. A figure is not rounded
-// before the verdict.
+// The output is the goals of one area and the verdict on a measured figure. A name is area/what. The verdict applies to
+// the figure before it is rounded.
 package goal
 
 import (
@@ -37,7 +37,7 @@ func (g Goal) Area() string {
 	return area
 }
 
-// Met reports whether measured reaches the goal. NaN reaches none.
+// Met reports whether measured reaches the goal. NaN reaches no goal.
 func (g Goal) Met(measured float64) bool {
 	if math.IsNaN(measured) {
 		return false

@@ -1,4 +1,4 @@
-// Package peer knows the programs that are compared: where they come from and how each is started.
+// Package peer finds and starts the programs that are compared.
 //
 // Programs takes the repository's root and returns built programs and process specifications: peers are built by
 // test/peers/build.sh from their released modules, ferula by go build from the working tree. Each gets the flags of its usual
@@ -38,8 +38,8 @@ const (
 	Ferula     = "ferula"
 	Relay      = "relay" // the bench's own lower bound of a frontend
 
-	Storestream = "storestream" // a worker that moves series through ferula's StoreAPI
-	ThanosCodec = "thanoscodec" // one that moves them through Thanos'
+	Storestream = "storestream" // a worker that sends series through ferula's StoreAPI
+	ThanosCodec = "thanoscodec" // a worker that sends series through Thanos' StoreAPI
 )
 
 // RuntimeEnv returns the environment that gives every program the same runtime settings.
@@ -68,7 +68,7 @@ type Programs struct {
 
 // Program is a built program.
 type Program struct {
-	Name    string // its role; under -null the peer has ferula's
+	Name    string // its role; under -null the peer has ferula's role
 	Path    string
 	Version string // as reported by the program, in one line
 	kind    string // the program itself

@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// ErrStatus means that a server responded with another status than 200.
+// ErrStatus means that a server responded with a status other than 200.
 var ErrStatus = errors.New("unexpected status")
 
 const (
@@ -69,7 +69,8 @@ func (c *Client) URL() string { return c.base }
 // Close closes idle connections.
 func (c *Client) Close() { c.http.CloseIdleConnections() }
 
-// Get sends r and copies the body to w as it was sent. Any other status than 200 is an error that quotes the body.
+// Get sends r and copies the body to w as it was sent. A status other than 200 is an
+// error that quotes the body.
 func (c *Client) Get(ctx context.Context, r Request, w io.Writer) (Response, error) {
 	target := c.base + r.Path
 	if len(r.Query) > 0 {

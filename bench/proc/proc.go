@@ -22,9 +22,9 @@ import (
 var ErrMissing = errors.New("no such field")
 
 // CPU returns the CPU time that process pid has used in all its threads, running and ended, user and system together. It
-// comes from the process' CPU clock, which counts nanoseconds, where /proc/PID/stat counts ticks of 10 ms.
+// reads the process' CPU clock, which counts nanoseconds. /proc/PID/stat counts ticks of 10 ms.
 func CPU(pid int) (time.Duration, error) {
-	// What clock_getcpuclockid(3) computes: the complement of the pid, and CPUCLOCK_SCHED in the lowest bits.
+	// clock_getcpuclockid(3) computes the clock as the complement of the pid, with CPUCLOCK_SCHED in the lowest bits.
 	clock := int32(^pid)<<3 | 2
 	var ts unix.Timespec
 	if err := unix.ClockGettime(clock, &ts); err != nil {

@@ -12,7 +12,7 @@ import (
 	"github.com/google/pprof/profile"
 )
 
-// ErrLate means that work took longer than the profile that was to cover it.
+// ErrLate means that work took longer than the profile of it.
 var ErrLate = errors.New("work outlasted its profile")
 
 // Stage names the CPU time spent in, or called from, functions whose names contain one of In.
@@ -24,13 +24,13 @@ type Stage struct {
 // Other is the stage of samples that match no stage.
 const Other = "other"
 
-// profileSlack is how much longer a profile is than the expected duration of the work: it starts before the work and must
+// profileSlack is added to the duration of a profile on both sides of the work: a profile starts before the work and must
 // not end before it.
 const profileSlack = 500 * time.Millisecond
 
-// Stages takes a CPU profile of the server during work, which is expected to take so long, and returns the CPU time of each
-// stage. A sample belongs to the stage of the innermost function that matches one; if a function matches several stages,
-// the first one counts.
+// Stages takes a CPU profile of the server during work, and returns the CPU time of each stage. lasts is the expected
+// duration of work. A sample belongs to the stage of the innermost function that matches one. If a function matches several
+// stages, the first one counts.
 func (s *Server) Stages(ctx context.Context, lasts time.Duration, stages []Stage, work func() error) (map[string]time.Duration, error) {
 	seconds := int(math.Ceil((lasts*3/2 + 2*profileSlack).Seconds()))
 	type fetched struct {

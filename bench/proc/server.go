@@ -58,7 +58,7 @@ func Start(ctx context.Context, spec Spec) (*Server, error) {
 	cmd := exec.Command(spec.Path, spec.Args(addr)...)
 	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + os.Getenv("HOME")}, spec.Env...)
 	cmd.Stdout, cmd.Stderr = out, out
-	// A bench that is killed must not leave servers behind, and ^C must reach them only through Stop.
+	// If the bench is killed, its servers must end, too. ^C must not reach the servers directly: Stop ends them.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		return nil, fmt.Errorf("%s: %w", spec.Name, err)
@@ -131,8 +131,8 @@ func (s *Server) Memory(ctx context.Context) (Memory, error) {
 	return parseMemory(text)
 }
 
-// CPUDuring returns the CPU time that the server uses for work. It includes collecting the garbage of work, but not the
-// garbage from before.
+// CPUDuring returns the CPU time that the server uses for work. It includes the collection of garbage that work has
+// made, but not of earlier garbage.
 func (s *Server) CPUDuring(ctx context.Context, work func() error) (time.Duration, error) {
 	if err := s.GC(ctx); err != nil {
 		return 0, err

@@ -19,11 +19,12 @@ import (
 
 const (
 	pushedSeries  = 500 // of a request of remote write
-	pushedSamples = 60  // of each of them: a head refuses samples that are older than its newest by an hour
+	pushedSamples = 60  // of each series: a head refuses samples that are an hour older than its newest one
 )
 
-// Samples sends the samples of a spec by remote write to the server at base, in the order of time. The series are in the order of their labels: Prometheus
-// returns samples of a head in the order in which the series were created, and ferula's client sorts few of them.
+// Samples sends the samples of a spec by remote write to the server at base, in the order of time. The series are sent in the
+// order of their labels: Prometheus returns samples of a head in the order in which the series were created, and ferula's client
+// sorts only a few of them.
 func Samples(ctx context.Context, base string, s blocks.Spec) error {
 	values, times, lsets := make([][]float64, s.Series), make([][]int64, s.Series), make([][]prompb.Label, s.Series)
 	order := make([]int, s.Series)

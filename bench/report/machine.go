@@ -47,8 +47,8 @@ func kernel(release string) string {
 	return version
 }
 
-// Commit returns the commit of the tree in dir, with a "+" if tracked files have changed since. The report itself does not
-// count.
+// Commit returns the commit of the tree in dir, with a "+" if tracked files have changed since. Changes of the report
+// itself are ignored.
 func Commit(dir string) string {
 	hash, err := git(dir, "rev-parse", "--short=12", "HEAD")
 	if err != nil {

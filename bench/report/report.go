@@ -44,11 +44,12 @@ func (r Run) Lines(w io.Writer) (short int) {
 	return short
 }
 
-// maxSpread is how far a peer's reading may be from the median of its kind, as a share of it, in a run that is recorded.
+// maxSpread is the maximum distance of a peer's reading from the median of its kind, as a share of the median, in a run that is
+// recorded.
 const maxSpread = 0.2
 
-// Noisy names the peers' CPU and wall times that goals are computed from and whose readings are more than 20 % from their
-// median.
+// Noisy names the peers' CPU and wall times whose readings are more than 20 % from their median and from which goals are
+// computed.
 func (r Run) Noisy() []string {
 	var noisy []string
 	sides := r.Outcome.Sides

@@ -29,7 +29,8 @@ func (r Run) WriteResults(name string) error {
 	return os.WriteFile(name, []byte(Replace(string(text), r.Area.Name, r.section())), 0o644)
 }
 
-// Replace puts section between the markers of an area; without markers, at the end.
+// Replace puts section between the markers of an area, or at the end if there are no
+// markers.
 func Replace(text, areaName, section string) string {
 	begin, end := "<!-- begin "+areaName+" -->\n", "<!-- end "+areaName+" -->\n"
 	section = begin + section + end

@@ -1,10 +1,9 @@
-// Package streams is shared by the workers that move series: the file from which they read them, and the tasks that they
-// receive.
+// Package streams has the file of series and the tasks for the workers that move series.
 //
-// The bench writes a file of series and starts one worker per side, each a separate program because their dependencies
-// conflict. A worker reads tasks as lines of JSON from its standard input, runs each in its own process with server and
-// client over loopback, and writes a line of figures as the result. This is a module without dependencies, so that it does
-// not raise the versions of any. The codecs are in the workers.
+// The bench writes a file of series and starts one worker per side. Each worker is a separate program, because their
+// dependencies conflict. A worker reads tasks as lines of JSON from its standard input, runs each in its own process with
+// server and client over loopback, and writes a line of figures as the result. This module has no dependencies, so that it
+// does not raise the versions of any. The codecs are in the workers.
 package streams
 
 import (
@@ -124,7 +123,7 @@ type Task struct {
 	Check       bool // digest the received series and count the sent bytes, and measure no time
 }
 
-// Figures of one task. Without Check they are of one repeat on average.
+// Figures are the result of one task. Without Check they are averages over the repeats.
 type Figures struct {
 	CPUNanoseconds int64
 	Mallocs        int64
@@ -153,8 +152,8 @@ func Work(do func(Task) (Figures, error)) error {
 	return in.Err()
 }
 
-// Measure returns the CPU time and the allocations of once, which runs repeats times. It includes collecting the garbage of
-// once, but not the garbage from before.
+// Measure returns the CPU time and the allocations of once, which runs repeats times. They include the collection of
+// garbage that once has made, but not of earlier garbage.
 func Measure(repeats int, once func() error) (Figures, error) {
 	if err := once(); err != nil { // warms pools and connections
 		return Figures{}, err

@@ -1,9 +1,9 @@
-// Command thanoscodec moves series through Thanos' own StoreAPI messages and codec, as its releases are built: with
-// -tags slicelabels and the module versions of its own go.mod. It is a worker of package streams: server and client are in
-// this process, and TCP over loopback is between them.
+// Command thanoscodec moves series through Thanos' own StoreAPI messages and codec, as its releases are built: with -tags
+// slicelabels and the module versions of its own go.mod. It is a worker of package streams. Server and client are in this
+// process, connected by TCP over loopback.
 //
 // The server holds encoded messages and sends them in batches, as Thanos' batching server does. The client reads each
-// message, or holds all until the stream ends. Stores, interceptors and merging are not part of it.
+// message, or holds all of them until the stream ends. Stores, interceptors and merging are not part of it.
 package main
 
 import (

@@ -1,11 +1,11 @@
-// Package typed joins the parts of a range query's response the way frontends with typed JSON codecs do: it decodes every
-// sample, merges the series and encodes every sample again. It is the peer of a splice.
+// Package typed joins the parts of a range query's response as frontends with typed JSON codecs do: it decodes every sample,
+// merges the series and encodes every sample again. A splice is compared with it.
 //
-// A Codec takes the parts as streams, in order of time, and writes the joined response. There are two codecs, so that the
-// faster one can be the peer. Both are json-iterator with hand-written codecs for samples and labels. "Cortex" is built like
-// Cortex' frontend, which cannot be imported: its own structures, text as the key of a series, samples encoded by way of
-// strings. "engine" avoids avoidable cost: it decodes into the engine's types, allocates each series at once, and encodes
-// with Prometheus' API codec. Splitting, HTTP and measuring are other packages.
+// A Codec takes the parts as streams, in order of time, and writes the joined response. There are two codecs, so that a
+// splice is compared with the faster one. Both are json-iterator with hand-written codecs for samples and labels. "Cortex"
+// is built like Cortex' frontend, which cannot be imported: it has its own structures, uses labels as text as the key of a
+// series, and encodes samples through strings. "engine" avoids needless cost: it decodes into the engine's types, allocates
+// each series at once, and encodes with Prometheus' API codec. Splitting, HTTP and measuring are in other packages.
 package typed
 
 import (

@@ -34,7 +34,7 @@ const (
 	hours  = 8
 	stepMS = 15_000
 
-	memoryQueries = 4 // queries of one process in the measurement of further growth of memory
+	memoryQueries = 4 // queries of one process in the measurement of further memory growth
 )
 
 var spec = blocks.Spec{
@@ -125,7 +125,8 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	return b.out, nil
 }
 
-// alive runs both servers at the same time, compares their responses, and measures what does not require a fresh process.
+// alive runs both servers at the same time and compares their responses. It takes the readings that do not require a fresh
+// process.
 func (b *bench) alive(ctx context.Context) (err error) {
 	for i := range b.sides {
 		s := &b.sides[i]

@@ -1,9 +1,9 @@
 // Package engine measures the cost of PromQL: goals engine/*.
 //
 // Prometheus and ferula serve run as processes on copies of the same blocks, with the same flags, and get the same range queries
-// in turn. The responses are compared byte for byte before anything is measured. VictoriaMetrics of Debian, if it is installed,
-// imports the same samples and gets three of the queries; its responses are compared within 1e-9 where its semantics are
-// Prometheus'.
+// in turn. The responses are compared byte for byte before anything is measured. If VictoriaMetrics of Debian is installed, it
+// imports the same samples and gets three of the queries. Its responses are compared within 1e-9, where it has the semantics of
+// Prometheus.
 package engine
 
 import (
@@ -82,7 +82,7 @@ var (
 	quantiles   = query{"engine/histogram-quantile", "histogram_quantile, 8 h", "histogram_quantile(0.99, sum by (le) (rate(bench_bucket[5m])))", longStartMS, longStepMS, longPoints, 1}
 
 	queries = []query{count, sumRate, sumOverTime, rate, every, short, topk, quantile, binary, small}
-	third   = []query{count, sumRate, sumOverTime} // that VictoriaMetrics gets, too
+	third   = []query{count, sumRate, sumOverTime} // also sent to VictoriaMetrics
 )
 
 const (
@@ -234,7 +234,7 @@ func (b *bench) measure(ctx context.Context, round int, name string, server *pro
 	return nil
 }
 
-// memory measures growth, each time of a process that has just started.
+// memory measures growth of memory, each time of a process that has just started.
 func (b *bench) memory(ctx context.Context) error {
 	few := sumRate
 	few.points = (manyHours*hourMS - 60_000) / few.stepMS

@@ -46,8 +46,8 @@ func (b *bench) head(ctx context.Context) (err error) {
 
 const fallbackShare = "evaluations of Prometheus' scripts that its own engine had to do, share"
 
-// fallback runs Prometheus' scripts through the engine of columns, and records the share of evaluations that
-// Prometheus' engine had to do.
+// fallback runs Prometheus' scripts through the engine of columns, and records the share of evaluations that it left
+// to Prometheus' engine.
 func (b *bench) fallback(ctx context.Context) error {
 	test := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "PrometheusScripts/TSDB", "./test/promql")
 	test.Dir = b.env.Programs.Root

@@ -1,11 +1,12 @@
-// Package exposition measures what metrics cost a program, in the bench's own process:
+// Package exposition measures the cost of metrics in a program, in the bench's own process:
 // goals exposition/*, update/*, lookup/* and memory/*.
 //
-// It compares ferula's metrics, VictoriaMetrics/metrics and client_golang, each filled
-// with the same values by the same code. First the output is compared: with that of
-// VictoriaMetrics/metrics byte by byte; client_golang must write at least half and at most
-// twice as many lines. Then they are scraped, updated and looked up in turn. The floor is a
-// loop that appends the same page from pre-rendered prefixes and encodes only the values.
+// It compares ferula's metrics, VictoriaMetrics/metrics and client_golang, each filled with
+// the same values by the same code. First the output is compared. The output of
+// VictoriaMetrics/metrics must be equal byte by byte. client_golang must write at least
+// half and at most twice as many lines. Then the libraries are scraped, updated and looked
+// up in turn. The floor is a loop that appends the same page from pre-rendered prefixes and
+// encodes only the values.
 package exposition
 
 import (
@@ -107,7 +108,7 @@ func allocated(f func(n int)) (count, bytes float64) {
 
 const manyCalls = 200
 
-// allocatedBy is allocated without the warm-up, over this many operations.
+// allocatedBy is allocated without the warm-up, over calls operations.
 func allocatedBy(f func(n int), calls int) (count, bytes float64) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
@@ -351,8 +352,8 @@ func (b *bench) zipped() error {
 	return nil
 }
 
-// gzipRatioMax: ferula's compressed page may be this many times as long as client_golang's. If
-// it is longer, the goal exposition/gzip has no figure.
+// gzipRatioMax is the maximum ratio of ferula's compressed page to client_golang's, by
+// length. If the ratio is higher, the goal exposition/gzip has no figure.
 const gzipRatioMax = 1.05
 
 func gzipNote(ratio float64) string {

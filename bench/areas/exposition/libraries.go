@@ -13,7 +13,7 @@ import (
 	ours "github.com/ferula-io/ferula/metrics"
 )
 
-// The sides; the floor is what no library can do without.
+// The sides. The floor is the work that every library must do.
 const (
 	victoria = "VictoriaMetrics/metrics"
 	golang   = "client_golang"
@@ -21,7 +21,8 @@ const (
 	ferula   = "ferula"
 )
 
-// What a program does with a metric, of any library: the work is written once.
+// The operations of a program on a metric of any library, so that the work is written
+// once.
 type (
 	counter      interface{ Inc() }
 	floatCounter interface{ Add(float64) }
@@ -155,8 +156,8 @@ var makers = []struct {
 	make func() library
 }{{victoria, newVictoria}, {golang, newGolang}, {ferula, newFerula}}
 
-// kind is a type of metric: make makes one with values in it, and returns what updates
-// it.
+// kind is a type of metric. make creates a metric with values in it, and returns a
+// function that updates the metric.
 type kind struct {
 	name, goal string
 	make       func(l library) (update func(i int))
@@ -200,8 +201,8 @@ func repeated(n int, update func(i int)) func(i int) {
 	return update
 }
 
-// mixed fills a library with metrics of all types, about so many lines: as in most
-// programs, counters and gauges are many, and every eighth family of labels has
+// mixed fills a library with about this many lines of metrics of all types. As in most
+// programs, most metrics are counters and gauges. Every eighth family of labels has
 // histograms and a summary as well.
 func mixed(l library, lines int) {
 	for i := 0; lines > 0; i++ {

@@ -14,7 +14,8 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 )
 
-// The windows of summaries: as in a program, and so short that they turn within a reading.
+// The windows of summaries: one as in a program, and one so short that it turns within a
+// reading.
 const (
 	window      = 5 * time.Minute
 	shortWindow = 100 * time.Millisecond
@@ -93,7 +94,8 @@ const (
 	summaryLines = 7  // 5 quantiles, sum and count
 )
 
-// fill fills a library with about so many lines, and returns what updates every metric once.
+// fill fills a library with about this many lines, and returns a function that updates
+// every metric once.
 func (m mix) fill(l library, lines int) (updateAll func(i int)) {
 	var counters []counter
 	var floats []floatCounter

@@ -21,7 +21,7 @@ import (
 )
 
 // updates measures updates of one metric by one goroutine. The numbers are indexes of
-// kinds; one without a goal is only reported.
+// kinds. A kind without a goal is only reported.
 func (b *bench) updates() error {
 	for _, c := range []struct {
 		goal string
@@ -110,8 +110,8 @@ func contend(update func(i int)) (float64, error) {
 }
 
 // contendOnce runs one slice. It returns the nanoseconds per update, and the share of the
-// slice in which neither thread waited for its core: that wait is no cost of the metric.
-// A thread that waits for the other thread needs no core.
+// slice in which neither thread waited for its core. A wait for a core is no cost of the
+// metric. A thread that waits for the other thread needs no core.
 func contendOnce(update func(i int)) (ns, share float64) {
 	var wg sync.WaitGroup
 	var ready, done atomic.Int32

@@ -17,7 +17,8 @@ import (
 	codecs "github.com/ferula-io/ferula/bench/typed"
 )
 
-// comparer is a writer that compares the bytes written with those wanted, so that large responses need not be held.
+// comparer is a writer that compares the written bytes with the expected ones, so that large responses need not be
+// held.
 type comparer struct {
 	what string
 	want []byte
@@ -85,8 +86,9 @@ func decompress(encoding string, w io.Writer, r io.Reader) error {
 	}
 }
 
-// compare sends a request and fails unless the response is complete: ferula's must equal the bytes, Thanos', which is
-// encoded differently, the series, times and values. The relay's must be the halves' bytes, one after the other.
+// compare sends a request and fails unless the response is complete. ferula's response must equal the expected bytes.
+// Thanos' response, which is encoded differently, must have the expected series, times and values. The relay's
+// response must have the bytes of the halves, one after the other.
 func (b *bench) compare(ctx context.Context, f *front, a *canned.Response, q request) error {
 	what := f.name + ": " + q.what
 	bytewise := f.side == ferula && !b.env.Programs.Null

@@ -1,11 +1,12 @@
 // Package frontend measures the cost of a query frontend that splits a range query in two and joins the responses: goals
 // frontend/*.
 //
-// Thanos' query frontend, ferula's and a blind relay run as processes in front of one canned downstream, whose responses
-// cost nothing. They receive the same requests in turn and are measured from outside. Typed codecs, a copy and ferula's
-// splices are measured in the bench's own process on the same bytes. Before a figure is taken, ferula's response must equal
-// the downstream's unsplit one byte for byte, and Thanos' must hold the same samples; each request must have reached the
-// downstream in exactly two parts. The stages of a real query are measured in front of a real Prometheus.
+// Thanos' query frontend, ferula's and a relay that does not parse run as processes in front of one canned downstream,
+// whose responses cost nothing. They receive the same requests in turn and are measured from outside. Typed codecs, a copy
+// and ferula's splices are measured in the bench's own process on the same bytes. Before a figure is taken, ferula's
+// response must equal the downstream's unsplit response byte for byte, and Thanos' response must have the same samples.
+// Each request must have reached the downstream in exactly two parts. The stages of a real query are measured in front of a
+// real Prometheus.
 package frontend
 
 import (
@@ -233,7 +234,8 @@ type job struct {
 	repeats int
 }
 
-// measure takes one reading of a job: CPU and the figures that come with it. Every response must have the length of the compared one.
+// measure takes one reading of a job: CPU and the other figures of the same requests. Every response must have the length
+// of the compared one.
 func (b *bench) measure(ctx context.Context, round int, j job) error {
 	f, q := j.front, j.request
 	var first, elapsed time.Duration

@@ -95,7 +95,8 @@ var stages = []proc.Stage{
 
 const profiled = 1500 * time.Millisecond // least duration of the profiled queries
 
-// stagesOf records the CPU time of each stage of a request, by a profile over several of them.
+// stagesOf records the CPU time of each stage of a request, from a profile over several
+// requests.
 func (b *bench) stagesOf(ctx context.Context, f *front, what string, minRequests int, get func() (proc.Response, error)) error {
 	once, err := get()
 	if err != nil {
@@ -155,7 +156,8 @@ func (b *bench) caches(ctx context.Context) (err error) {
 	return nil
 }
 
-// fills is how many requests a cache gets to store a response; it may drop writes that are too slow.
+// fills is the maximum number of requests that are sent until a cache has stored a
+// response. The cache may drop writes that are too slow.
 const fills = 5
 
 // fill sends requests until the response comes from the cache.
@@ -223,7 +225,7 @@ func (b *bench) growthOf(ctx context.Context, round int, f *front, response *can
 		return err
 	}
 	defer func() { err = errors.Join(err, stop(f)) }()
-	if round == 1 && response != b.response { // processes compares the small one
+	if round == 1 && response != b.response { // processes compares the small response
 		if err := b.compare(ctx, f, response, request{what: what}); err != nil {
 			return err
 		}

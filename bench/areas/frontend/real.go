@@ -107,7 +107,7 @@ func (b *bench) prometheus(ctx context.Context, data string) (*proc.Server, erro
 	return proc.Start(ctx, b.programs.prometheus.Serve(peer.TSDB{Dir: own, Config: config, Log: filepath.Join(dir, "log")}))
 }
 
-// realFronts returns a process for each request, so that none inherits a heap.
+// realFronts returns a process for each request, so that no process inherits a heap.
 func (b *bench) realFronts(downstream string, req proc.Request) []*realFront {
 	parts := []string{realParams(realStartMS, realCutMS-realStepMS).Encode(), realParams(realCutMS, realEndMS).Encode()}
 	fronts := []*realFront{{

@@ -63,7 +63,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	encoders := []encoder{{codec, encodePeer}, {ferula, stream.encode}}
 	// A server's heap holds more than one response. On a heap without other data the garbage collector runs for every
 	// response of JSONCodec and empties its pool of buffers each time, which favours ferula by a fifth. That case is
-	// reported only, and no goal.
+	// only reported; it has no goal.
 	heap := make([]byte, heapBytes)
 	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
 		if err := measure(ctx, env, out, kind, string(kind), encoders); err != nil {

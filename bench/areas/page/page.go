@@ -1,8 +1,8 @@
 // Package page measures the page: goals page/*.
 //
-// The sizes are those of the built files in internal/ui/dist, compressed as browsers get them. What the page costs in a
-// browser is measured by ui/e2e/perf.mjs in Chromium, with its own trace, on a page of ferula serve; without Chromium, node or
-// the page's packages those goals are missing, and a note states what is.
+// The sizes are those of the built files in internal/ui/dist, compressed as browsers get them. ui/e2e/perf.mjs measures the
+// cost of the page in Chromium, with its own trace, on a page of ferula serve. Without Chromium, node or the page's packages
+// those goals are missing, and a note states the reason.
 package page
 
 import (
@@ -43,7 +43,7 @@ const (
 	browserTime = 10 * time.Minute // of one round
 )
 
-// figures are the keys of what perf.mjs writes, the unit of each reading, and the factor to it.
+// figures are the keys of the output of perf.mjs, the unit of each reading, and the factor that converts to this unit.
 var figures = []struct {
 	key, what, unit string
 	factor          float64
@@ -87,7 +87,7 @@ var (
 	worker   = regexp.MustCompile("[\"`']([\\w.-]+\\.worker-[\\w-]+\\.js)[\"`']") // as the bundler writes it
 )
 
-// sizes returns the compressed bytes of what the first graph needs, and of every file but the licences.
+// sizes returns the compressed bytes of the files that the first graph needs, and of all files except the licences.
 func sizes(dist fs.FS) (first, all int, err error) {
 	size := map[string]int{}
 	text := map[string][]byte{}
@@ -147,7 +147,7 @@ func compressed(b []byte) (int, error) {
 	return to.Len(), err
 }
 
-// browser returns the path of Chromium, or what is missing to measure in it.
+// browser returns the path of Chromium, or the missing programs or packages.
 func browser(ui string) (chromium, missing string) {
 	chromium = os.Getenv("CHROMIUM")
 	if chromium == "" {

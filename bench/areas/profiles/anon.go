@@ -47,8 +47,8 @@ func newPodFleet(pods int) (*podFleet, error) {
 	return f, nil
 }
 
-// request is the n-th push of the fleet, at a time, and the bytes in its profile. The time is a second member of the gzip: fields
-// of a protobuf message may be in any order.
+// request returns the n-th push of the fleet, with the given time, and the total bytes in its profile. The time is a second
+// member of the gzip, because fields of a protobuf message may be in any order.
 func (f *podFleet) request(n int, timeNS int64, scratch *bytes.Buffer, w *gzip.Writer) ([]byte, int64, error) {
 	pod := n % len(f.labels)
 	service, variant := pod%fleetServices, (n/len(f.labels)+pod/fleetServices)%anonVariants
@@ -67,7 +67,7 @@ func (f *podFleet) request(n int, timeNS int64, scratch *bytes.Buffer, w *gzip.W
 	return b, f.totals[at], err
 }
 
-// push pushes for a time, and returns the bytes in the profiles that were acknowledged.
+// push pushes for the duration d, and returns the bytes in the profiles that were acknowledged.
 func (f *podFleet) push(ctx context.Context, s *server, d time.Duration) (total int64, err error) {
 	pods := len(f.labels)
 	pushes := int(d/anonEvery) * pods
@@ -100,7 +100,7 @@ func (f *podFleet) push(ctx context.Context, s *server, d time.Duration) (total 
 	running.Wait()
 	for c, t := range totals {
 		if errs[c] != nil {
-			return 0, errs[c] // those of the other clients are alike
+			return 0, errs[c] // the errors of the other clients are similar
 		}
 		total += t
 	}

@@ -26,7 +26,7 @@ const (
 
 	functions = 600
 	services  = 4     // unless stated otherwise
-	stacks    = 2_000 // that a service has; a profile has 200 of them
+	stacks    = 2_000 // of a service; a profile has 200 of them
 	samples   = 200
 	depthMin  = 8
 	depthMax  = 40
@@ -136,7 +136,8 @@ func newHeapMaker(services int) *heapMaker {
 
 var heapType = series.Type{Name: "memory", SampleType: "alloc_space", SampleUnit: "bytes", PeriodType: "space", PeriodUnit: "bytes"}
 
-// profile is the i-th profile, gzipped as clients send it, and its bytes in total. A time of 0 is left out.
+// profile returns the i-th profile, gzipped as clients send it, and its total bytes. A
+// time of 0 is left out.
 func (m *heapMaker) profile(i int, timeNS int64) (raw []byte, total int64, err error) {
 	r := rand.New(rand.NewPCG(uint64(i), 11))
 	service := i % len(m.pool)
@@ -162,7 +163,7 @@ func (m *heapMaker) profile(i int, timeNS int64) (raw []byte, total int64, err e
 
 func timeOf(i int) int64 { return epochMS*1e6 + int64(i)*(hourMS*1e6/10_000) }
 
-// heapPushes are the profiles as they are pushed, and the bytes in total of each.
+// heapPushes returns profiles to be pushed, and the total bytes of each.
 func heapPushes(n, services int) (pushed []series.RawProfile, totals []int64, err error) {
 	m := newHeapMaker(services)
 	pushed, totals = make([]series.RawProfile, n), make([]int64, n)

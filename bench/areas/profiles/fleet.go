@@ -18,7 +18,7 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// fleet is what was pushed: row i has label set i%len(sets) and ID idOf(i). Rows are in the order of time.
+// fleet has the pushed rows: row i has label set i%len(sets) and ID idOf(i). Rows are in the order of time.
 type fleet struct {
 	sets [][]byte
 	rows []fleetRow
@@ -26,11 +26,11 @@ type fleet struct {
 
 type fleetRow struct{ timeNS, value int64 }
 
-// fleetBlocks is the number of blocks in which the profiles of an hour are. The latest are in the head.
+// fleetBlocks is the number of blocks with the profiles of an hour. The latest profiles are in the head.
 const fleetBlocks = 6
 
-// pushFleet pushes one profile a row, spread over an hour, and writes a block after each seventh of them but the last, which
-// stays in the head.
+// pushFleet pushes one profile per row, spread over an hour. It writes a block after each seventh of the profiles, except
+// the last seventh, which stays in the head.
 func pushFleet(ctx context.Context, s *store.Store, sets [][]byte, rows int) (*fleet, error) {
 	r := rand.New(rand.NewPCG(1, 2))
 	f, batch := &fleet{sets, make([]fleetRow, rows)}, []series.RawProfile(nil)
@@ -62,14 +62,14 @@ type cellKey struct {
 	timeMS int64
 }
 
-// fleetCell is a point as it is computed from what was pushed.
+// fleetCell is a point computed from the pushed profiles.
 type fleetCell struct {
 	naiveCell
 	row    int    // of the exemplar
 	labels []byte // of the exemplar
 }
 
-// expected computes the points of a request that is grouped by one label, with the greatest profile of each.
+// expected computes the points of a request that is grouped by one label, each with its greatest profile.
 func (f *fleet) expected(req *series.SeriesRequest) map[cellKey]fleetCell {
 	groups, less := make([]string, len(f.sets)), make([][]byte, len(f.sets))
 	for i, set := range f.sets {

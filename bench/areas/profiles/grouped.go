@@ -12,7 +12,7 @@ import (
 	series "github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// What groups are measured over.
+// The size of the fleet whose groups are measured.
 const (
 	fleetServices = 100
 	fleetPods     = 20 // a service

@@ -1,9 +1,9 @@
 // Package profiles measures profile storage and queries in the bench's own process: goals profiles/*.
 //
 // It generates profiles from a seed, pushes them to a store on disk and queries them. Selects without and with exemplars
-// are two sides of one query. The naive reference of selects reads the same block row by row with parquet-go; that of
-// merges and pushes is google/pprof's parse and merge. Every result is compared with the reference, or with a sum computed
-// independently, before the measurement.
+// are two sides of one query. The reference of selects reads the same block row by row with parquet-go. The reference of
+// merges and pushes is google/pprof's parse and merge. Before the measurement every result is compared with its reference,
+// or with a sum computed independently.
 package profiles
 
 import (

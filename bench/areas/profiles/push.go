@@ -22,7 +22,7 @@ const (
 	compactionCPU = "CPU: compaction of a profile"
 )
 
-// measurePush compares all that becomes of a pushed profile with the parse.
+// measurePush compares the cost of a pushed profile (HTTP request, flush and compaction) with that of parsing it.
 func measurePush(out *area.Outcome) {
 	rec := &out.Recorder
 	all := rec.Median(ferula, pushHTTPCPU) + rec.Median(ferula, flushCPU) + rec.Median(ferula, compactionCPU)
@@ -95,7 +95,7 @@ func pushOverHTTP(ctx context.Context, env area.Env, out *area.Outcome, round in
 	return nil
 }
 
-// total requests the flame graph of all profiles, and returns the bytes in it.
+// total requests the flame graph of all profiles, and returns its total bytes.
 func (s *server) total(ctx context.Context, startMS, endMS int64) (int64, error) {
 	request, err := proto.Marshal(&profilepb.SelectMergeStacktracesRequest{ProfileTypeID: heapType.String(), LabelSelector: "{}", Start: startMS, End: endMS})
 	if err != nil {

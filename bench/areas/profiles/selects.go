@@ -198,8 +198,8 @@ func naiveSelect(path string, req *series.SeriesRequest) (map[int64]*naiveCell, 
 	}
 }
 
-// compareSelect compares a result with that of the naive reader; for several groups it
-// compares their sum and the largest exemplar.
+// compareSelect compares a result with that of the naive reader. If the result has
+// several groups, it compares their sum and the largest exemplar.
 func compareSelect(ctx context.Context, e *query.Engine, file string, q selectCase) error {
 	want, err := naiveSelect(file, &q.req)
 	if err != nil {

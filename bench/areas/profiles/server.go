@@ -82,8 +82,8 @@ func (s *server) call(ctx context.Context, path string, request []byte) ([]byte,
 // seriesCalls is the number of requests in a reading.
 const seriesCalls = 100
 
-// measureSeries measures the server's CPU for a request without exemplars and one with them, and returns the response with
-// exemplars. Both responses are compared with what was pushed.
+// measureSeries measures the server's CPU for a request without exemplars and one with exemplars. It returns the response with
+// exemplars. Both responses are compared with the pushed profiles.
 func (s *server) measureSeries(ctx context.Context, env area.Env, out *area.Outcome, req *series.SeriesRequest, pushed *fleet, what string) (last *profilepb.SelectSeriesResponse, err error) {
 	want := pushed.expected(req)
 	var requests [2][]byte

@@ -27,7 +27,8 @@ const (
 	ofOne = "one service of ten"
 )
 
-// oneService measures how much of the price of all services the profiles of one cost.
+// oneService measures the cost of the profiles of one service, as a share of the cost of
+// all services.
 func oneService(ctx context.Context, env area.Env, out *area.Outcome) error {
 	dir, remove, err := tempDir()
 	if err != nil {

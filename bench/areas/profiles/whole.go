@@ -24,7 +24,7 @@ const (
 	clients        = 16
 )
 
-// whole measures what looks at whole profiles: pushes, bytes and merges.
+// whole measures operations on whole profiles: pushes, bytes and merges.
 func whole(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
 	pushed, totals, err := heapPushes(profilesWhole, services)
 	if err != nil {
@@ -51,7 +51,7 @@ func whole(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, s.Close()) }()
-	for part := range 4 { // four blocks, which compaction makes one
+	for part := range 4 { // four blocks, which compaction merges into one
 		if err := pushAll(ctx, s, pushed[part*len(pushed)/4:(part+1)*len(pushed)/4]); err != nil {
 			return err
 		}
@@ -77,7 +77,7 @@ func whole(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
 	return merges(ctx, env, out, s, pushed)
 }
 
-// bytesBelow are those of the blocks; the log is empty by then.
+// bytesBelow returns the bytes of the blocks. The log is empty at that time.
 func bytesBelow(dir string) (sum float64) {
 	_ = filepath.WalkDir(dir, func(_ string, d fs.DirEntry, err error) error {
 		if err == nil && !d.IsDir() {
@@ -165,7 +165,7 @@ func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store
 	}
 	const what = "CPU: merge of 2,000 profiles"
 	for round := 1; round <= env.Rounds; round++ {
-		if round == 1 { // it takes seconds, and its garbage is most of it
+		if round == 1 { // a run takes seconds, most of it for its garbage
 			t, err := used(naiveMerge)
 			if err != nil {
 				return err

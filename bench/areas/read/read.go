@@ -1,8 +1,8 @@
 // Package read measures the cost of exports, for the exporting process: goals read/*.
 //
-// ferula serve serves blocks. ferula read exports all of them to each format, each time as a process of its own. Before
-// anything is measured, the Parquet library reads a file back: it must contain every sample, and their sum must equal that
-// of PromQL. Every later run must report the same number of samples and write a file of the same length.
+// ferula serve serves blocks. ferula read exports all of them to each format, each time as a new process. Before anything
+// is measured, the Parquet library reads a file: it must contain every sample, and their sum must equal that of PromQL.
+// Every later run must report the same number of samples and write a file of the same length.
 package read
 
 import (

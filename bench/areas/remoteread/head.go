@@ -19,18 +19,18 @@ import (
 	"github.com/ferula-io/ferula/bench/push"
 )
 
-// recent is pushed to both sides by remote write and stays in their heads: it is less than 3 h.
+// recent is pushed to both sides by remote write. Its range is less than 3 h, so it stays in their heads.
 var recent = blocks.Spec{
 	Metric: "bench_metric", Values: blocks.Floats15, Series: series, Samples: 135 * 60_000 / stepMS,
 	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 4,
 }
 
 const (
-	chunkSamples  = 120 // the most that a chunk of a head has
+	chunkSamples  = 120 // maximum of a chunk of a head
 	mappedTimeout = 3 * time.Minute
 )
 
-// The last 2 h of the head; the start cuts chunks.
+// The reads cover the last 2 h of the head. Their start cuts chunks.
 func headChunks() read  { return ofHead(chunks) }
 func headSamples() read { return ofHead(samples) }
 

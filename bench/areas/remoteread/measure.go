@@ -161,7 +161,8 @@ func (b *bench) decimals(ctx context.Context) error {
 	})
 }
 
-// noise is the resolution of growth: a process may hold that much in free pages that it has not released.
+// noise is the resolution of growth: a process may hold that many bytes in free pages
+// that it has not released.
 const noise = 1 << 20
 
 // conclude computes the measures of the goals.

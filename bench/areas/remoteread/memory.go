@@ -33,7 +33,7 @@ func (b *bench) memory(ctx context.Context) error {
 }
 
 // fresh starts a server, measures the growth of its memory during one request, and stops it. In the first round over the
-// great blocks it also records memory over time, for the plot.
+// large blocks it also records memory over time, for the plot.
 func (b *bench) fresh(ctx context.Context, round int, s *side, spec blocks.Spec, r read, what string) (err error) {
 	if err := b.serve(ctx, s, spec); err != nil {
 		return err
@@ -62,15 +62,16 @@ func (b *bench) fresh(ctx context.Context, round int, s *side, spec blocks.Spec,
 	return err
 }
 
-// slowBytesPerSecond is how fast a slow reader reads: a response of chunks takes it about a minute.
+// slowBytesPerSecond is the rate of a slow reader: a response of chunks takes it about a minute.
 const slowBytesPerSecond = 2 << 20
 
 func manyGrowth(r read) string {
 	return fmt.Sprintf("growth of RssAnon: %s, %d readers, half of them slow", r.what, readers)
 }
 
-// many measures the growth of memory while many readers read at once, half of them slowly. The slow ones leave once the fast
-// ones have ended, which have read all of it. Prometheus, whose samples of 16 readers do not fit in memory, sends chunks only.
+// many measures the growth of memory while many readers read at once, half of them slowly. When the fast readers have read
+// their responses, the slow ones disconnect. Prometheus sends only chunks, because the samples of 16 readers do not fit in
+// memory.
 func (b *bench) many(ctx context.Context) error {
 	for round := 1; round <= b.env.Rounds; round++ {
 		for i := range b.sides {
@@ -98,7 +99,7 @@ func (b *bench) manyOf(ctx context.Context, round int, s *side, r read) (err err
 	return err
 }
 
-// readAll reads a response with all readers at once. A fast reader has to receive all of it, a slow one a part.
+// readAll reads a response with all readers at once. A fast reader must receive the whole response, a slow one a part of it.
 func (b *bench) readAll(ctx context.Context, s *side, r read) error {
 	slow, leave := context.WithCancel(ctx)
 	defer leave()
@@ -111,7 +112,7 @@ func (b *bench) readAll(ctx context.Context, s *side, r read) error {
 		}
 		all.Go(func() {
 			a, err := sendAt(slow, s.server.URL(), r, slowBytesPerSecond)
-			if slow.Err() != nil { // it left on request
+			if slow.Err() != nil { // readAll has ended it
 				err = nil
 			}
 			if err == nil && a.bytes == 0 {

@@ -65,8 +65,8 @@ func send(ctx context.Context, base string, r read, sum hash.Hash) (response, er
 	return sendPaced(ctx, base, r, sum, 0)
 }
 
-// sendAt posts a request and reads the response no faster than the given bytes a second. A response that the context ends is
-// returned as far as it was read, with the error.
+// sendAt posts a request and reads the response at bytesPerSecond at most. If the context ends the response, sendAt returns
+// the part that was read, with the error.
 func sendAt(ctx context.Context, base string, r read, bytesPerSecond int64) (response, error) {
 	return sendPaced(ctx, base, r, nil, bytesPerSecond)
 }
@@ -150,8 +150,8 @@ func sendHashed(ctx context.Context, base string, r read) (response, error) {
 	return send(ctx, base, r, sha256.New())
 }
 
-// drained returns what the process of ferula's client reports to have read from a server:
-// numbers of series and samples, and a hash.
+// drained returns the report of the process of ferula's client about its read from a server: the numbers of series and
+// samples, and a hash.
 func drained(ctx context.Context, drain *proc.Server, base string, r read) (string, error) {
 	form := "chunks"
 	if r.form == samples {

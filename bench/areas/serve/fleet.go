@@ -53,7 +53,7 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		page = append(page, '\n')
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	_, _ = w.Write(page) // a scraper that left reports it itself
+	_, _ = w.Write(page) // if a scraper has disconnected, it reports that itself
 }
 
 // writeList writes the targets for file_sd_configs.

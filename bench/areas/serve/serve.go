@@ -1,8 +1,8 @@
-// Package serve measures what a server does without being queried: goals serve/*.
+// Package serve measures a server that is not queried: goals serve/*.
 //
 // Prometheus and ferula serve run at the same time with the same configuration. First both scrape the same targets, which the
 // bench serves itself: CPU over some minutes, and memory at the end. Then both evaluate the same recording rules over series
-// that were pushed to their heads. Before a figure counts, both must have all series of all targets, and equal results of all
+// that were pushed to their heads. A figure is valid only if both have all series of all targets, and equal results of all
 // rules. Env.Short runs a tenth of it for a tenth of the time.
 package serve
 
@@ -31,7 +31,7 @@ var Area = area.Area{Name: "serve", About: "scrapes and recording rules of Prome
 
 const interval = 15 * time.Second // of scrapes and of rules
 
-// size is how much is run.
+// size is the size of a run.
 type size struct {
 	targets, series int           // series of a target
 	scraping        time.Duration // measured
@@ -133,7 +133,7 @@ func (b *bench) stop() error {
 	return errors.Join(errs...)
 }
 
-// cpuDuring returns the CPU time of both servers during a time.
+// cpuDuring returns the CPU time that both servers use in the duration d.
 func (b *bench) cpuDuring(ctx context.Context, d time.Duration) (used [2]time.Duration, err error) {
 	work := func() error { return wait(ctx, d) }
 	for i := range b.sides {
@@ -189,7 +189,7 @@ func (b *bench) scrapes(ctx context.Context, round int) (err error) {
 		b.out.Recorder.Add(round, s.name, scrapeCPU, area.Seconds, cpu[i].Seconds())
 		b.out.Recorder.Add(round, s.name, scrapeAnon, area.Bytes, float64(anon))
 	}
-	return b.complete(ctx) // still: no scrape was missed
+	return b.complete(ctx) // no scrape was missed
 }
 
 // complete returns an error unless both servers have every series of every target as of their last scrape.
@@ -219,7 +219,7 @@ func (b *bench) rules(ctx context.Context, round int) (err error) {
 	if err := b.start(ctx, fmt.Sprintf("global: {evaluation_interval: %s}\nrule_files: [%q]\nscrape_configs: []\n", interval, file)); err != nil {
 		return err
 	}
-	// The samples reach from the past that the first rule needs to a time after the last one.
+	// The samples begin before the range of the first evaluation, and end after the last evaluation.
 	const stepMS = 15_000
 	past, future := 6*time.Minute, b.size.evaluating+5*time.Minute
 	spec := blocks.Spec{
@@ -279,7 +279,7 @@ func (b *bench) ruleFile() []byte {
 	return text
 }
 
-// sameResults compares what the rules have recorded at a time; it waits for evaluations that have begun before.
+// sameResults compares the results that the rules recorded at a time. It first waits for evaluations that began before.
 func (b *bench) sameResults(ctx context.Context, at time.Time) error {
 	if err := wait(ctx, interval); err != nil {
 		return err
@@ -303,8 +303,8 @@ func (b *bench) sameResults(ctx context.Context, at time.Time) error {
 	return nil
 }
 
-// results returns the series of an instant query with their values as sorted lines. Values have 12 digits, because the order
-// in which a sum adds is not the same everywhere.
+// results returns the series of an instant query with their values as sorted lines. Values are rounded to 12 digits, because
+// servers may add the values of a sum in different orders.
 func results(ctx context.Context, from *proc.Server, expr string, at time.Time) ([]string, error) {
 	body, _, err := from.Fetch(ctx, proc.Request{Path: "/api/v1/query", Query: url.Values{
 		"query": {expr}, "time": {strconv.FormatFloat(float64(at.UnixMilli())/1000, 'f', 3, 64)},

@@ -185,7 +185,7 @@ func (c *contents) one(data []byte) error {
 				c.put(minMS, nil)
 				c.put(maxMS, nil)
 				return fields(chunk, func(number protowire.Number, v uint64, data []byte) error {
-					if number == 2 || number == 1 && v > 0 { // without the hash, which is optional
+					if number == 2 || number == 1 && v > 0 { // without the optional hash
 						c.put(v, data)
 					}
 					return nil

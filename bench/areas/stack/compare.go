@@ -15,9 +15,9 @@ import (
 	codecs "github.com/ferula-io/ferula/bench/typed"
 )
 
-// compare queries a stack and Prometheus itself, and returns an error unless both responses have the same series with the
-// same timestamps and values. It ignores the external label that the querier keeps, and the last digits of sums, because
-// older engines add in another order.
+// compare queries a stack and Prometheus itself. It returns an error unless both responses have the same series with the
+// same timestamps and values. It ignores the external label that the querier keeps. It also ignores the last digits of
+// sums, because older engines add in another order.
 func (b *bench) compare(ctx context.Context, s *stack, q rangeQuery) error {
 	got, err := matrixOf(ctx, s.servers[frontend], q)
 	if err != nil {

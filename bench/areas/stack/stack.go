@@ -1,6 +1,6 @@
-// Package stack measures a whole read path, from the client to the blocks: the cost in each process and the latency, with the
-// three components of Thanos, with those of ferula, and with one ferula component at a time: goals
-// stack/*, ferula's three over Thanos' three.
+// Package stack measures a whole read path, from the client to the blocks: goals stack/*, the ratio of ferula's three
+// components to Thanos' three. It measures the cost in each process and the latency. Stacks have the three components of
+// Thanos, those of ferula, or one component of ferula and two of Thanos.
 //
 // One Prometheus serves the blocks behind a sidecar, a querier and a query frontend as processes, each of Thanos or ferula,
 // with the same flags. Before the measurement the responses of every stack must equal those of Prometheus itself. The bytes

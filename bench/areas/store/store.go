@@ -2,8 +2,7 @@
 //
 // Thanos' and ferula's store gateways run as processes over one directory with the same flags. One client requests the
 // same series from them in turn. Before the measurement both responses are decoded and must be equal: labels, order,
-// chunks. Requests to the bucket and the bytes fetched are those of the metrics that both have from the same client
-// library.
+// chunks. Requests to the bucket and fetched bytes are read from metrics of the client library that both gateways use.
 package store
 
 import (
@@ -139,8 +138,8 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	return b.out, nil
 }
 
-// makeBucket makes a bucket's directory from blocks: each once, with the section that shippers add to meta.json, or the
-// first one n times as links to the same files.
+// makeBucket makes a bucket's directory from blocks. It contains each block once, with the section that shippers add to
+// meta.json, or the first block n times as links to the same files.
 func makeBucket(from, to string, n int) error {
 	if err := os.RemoveAll(to); err != nil {
 		return err
@@ -268,7 +267,7 @@ type contents struct {
 	sum            [sha256.Size]byte
 }
 
-// request reads all series. The digest is computed if it is wanted.
+// request reads all series. It computes the digest if digest is set.
 func (s *side) request(ctx context.Context, digest bool) (c contents, err error) {
 	set := s.client.Series(ctx, storeapi.SeriesRequest{
 		MinMS: blocks.QuietStartMS, MaxMS: spec.EndMS(), Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", spec.Metric)}, AbortOnPartial: true,
@@ -352,7 +351,7 @@ func (b *bench) fresh(ctx context.Context, round int, s *side, bucket string) (c
 	return s.request(ctx, true)
 }
 
-// fetched is what a process has read from the bucket since its start.
+// fetched are the requests and bytes of a process to the bucket since its start.
 type fetched struct{ requests, bytes float64 }
 
 func (s *side) fetched(ctx context.Context) (f fetched, err error) {

@@ -39,7 +39,7 @@ func lset(i int) []streams.Label {
 }
 
 // ensure returns a file with seriesCount series, sorted by labels, of this many samples each. It creates the file if it does not
-// exist. The series are gauges, scraped every 15 s; every third value differs from the one before by at most 1.00.
+// exist. The series are gauges, scraped every 15 s. Every third value differs from the previous one, by at most 1.00.
 func ensure(cache string, samples int) (string, error) {
 	path := filepath.Join(cache, "streams", fmt.Sprintf("v%d-%dx%d", dataVersion, seriesCount, samples))
 	if _, err := os.Stat(path); err == nil {

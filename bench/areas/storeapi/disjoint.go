@@ -17,7 +17,8 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// The stores of disjoint series. They are small, so that the way to a store, not its work, is what takes time.
+// The stores of disjoint series. They are small, so that the latency of the connection,
+// not the work of the store, takes most of the time.
 const (
 	disjointStores   = 8
 	disjointRequests = 20 // of one reading, of which the mean counts
@@ -30,7 +31,8 @@ var disjointSpec = blocks.Spec{
 	Metric: "bench_metric", Values: blocks.Floats15, Series: 100, Samples: 120, StepMS: 15_000, StartMS: blocks.QuietStartMS, Seed: 1,
 }
 
-// disjoint measures how long a querier takes for a stream of several stores, and of each of them alone.
+// disjoint measures the duration of a stream of several stores through a querier, and of
+// a stream of each store alone.
 func (b *bench) disjoint(ctx context.Context) (err error) {
 	from, err := blocks.Ensure(ctx, b.env.Cache, disjointSpec)
 	if err != nil {
@@ -139,7 +141,8 @@ func (b *bench) measureDisjoint(ctx context.Context, round int, q *querier) erro
 	return nil
 }
 
-// delay is a TCP proxy that passes on what the server behind it sends after a delay. It does not limit the throughput.
+// delay is a TCP proxy that forwards the bytes of the server after a delay. It does not
+// limit the throughput.
 type delay struct {
 	listener net.Listener
 	target   string
@@ -195,7 +198,7 @@ func (d *delay) accept() {
 	}
 }
 
-// delayed is what was read from the server, and when it is due.
+// delayed are bytes that were read from the server, and the time at which they are due.
 type delayed struct {
 	data []byte
 	due  time.Time

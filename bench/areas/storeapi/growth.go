@@ -61,8 +61,8 @@ func (b *bench) growthOf(ctx context.Context, p peer.Program, n int) (g proc.Gro
 		return g, err
 	}
 	defer conn.Close()
-	// The request for few series is repeated until it has streamed as many series in total, so that both servers work
-	// equally long: a single short response ends before the first garbage collection.
+	// The request for few series is repeated until as many series in total were sent, so that both servers work
+	// equally long: a single short response would end before the first garbage collection.
 	return server.GrowthDuring(ctx, func() error {
 		for range manySeries / n {
 			if err := drainSeries(ctx, conn, n); err != nil {

@@ -237,7 +237,7 @@ func queryRequest(expr string) proc.Request {
 }
 
 // normalizedResult returns the data of a response as text, with sorted series. The engine in Thanos is an older release,
-// which adds in another order, so values have 12 digits.
+// which adds in another order, so values are rounded to 12 digits.
 func normalizedResult(body []byte) (string, error) {
 	var response struct {
 		Data struct {

@@ -133,7 +133,7 @@ func (b *bench) compare(ctx context.Context) error {
 
 func streamWhat(samples int) string { return fmt.Sprintf("CPU: %d samples", samples) }
 
-// plainWhat is ferula without symbols, which sends the same bytes as the floor.
+// plainWhat names the reading of ferula without symbols, which sends the same bytes as the floor.
 func plainWhat(samples int) string { return streamWhat(samples) + ", the same bytes" }
 func keptWhat(samples int) string  { return streamWhat(samples) + ", all kept" }
 func allocWhat(samples int) string { return fmt.Sprintf("allocations: %d samples, all kept", samples) }

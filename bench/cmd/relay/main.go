@@ -1,6 +1,6 @@
-// Command relay is the lower bound of a query frontend's cost: it requests all parts at once from the downstream, as a frontend
-// does, and copies their bodies to the client one after the other, without parsing them. The output is therefore not a valid
-// response; it has the bytes of one.
+// Command relay is the lower bound of a query frontend's cost. It requests all parts at once from the downstream, as a frontend
+// does, and copies their bodies to the client one after the other, without parsing them. Its output has the bytes of a response
+// but is not a valid one.
 //
 //	GET /relay?part=QUERY&part=QUERY   each QUERY is that of a GET /api/v1/query_range at the downstream
 //

@@ -2,8 +2,8 @@
 // this process, connected by TCP over loopback. With -serve it is a server of any requested number of series instead.
 //
 // The server's source holds encoded label sets and chunks, as package series defines them, and uses storeapi.Server. The
-// client decodes each label set to labels.Labels, and reads the chunks or holds all until the stream ends. Noop tasks move
-// the same messages over gRPC with a codec that copies bytes.
+// client decodes each label set to labels.Labels, and reads the chunks or holds all of them until the stream ends. Noop
+// tasks move the same messages over gRPC with a codec that copies bytes.
 package main
 
 import (

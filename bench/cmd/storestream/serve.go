@@ -79,7 +79,7 @@ func (s *madeUpSet) Next() bool {
 // instanceName is preceded by its length.
 const instanceName = "\x08instance"
 
-// instance is a label value preceded by its length. It does not allocate, so that the allocations of a series are the server's.
+// instance is a label value preceded by its length. It does not allocate, so that only the server allocates per series.
 func (s *madeUpSet) instance() []byte {
 	s.value = append(s.value[:0], 0)
 	s.value = append(s.value, "instance-000000000.internal:9100"...)

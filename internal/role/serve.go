@@ -117,9 +117,8 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	}
 	section := s.config.current().StorageConfig
 	opts.Store.Section, opts.Store.MetadataInWAL = &section, opts.Scrape.MetadataInWAL
-	// Otherwise the TSDB would compact a block of out-of-order samples with the in-order
-	// block of the same time range before either is shipped. Compacted blocks are not
-	// shipped.
+	// Otherwise the TSDB would compact out-of-order blocks with in-order blocks of the same
+	// time range before either is shipped. Compacted blocks are not shipped.
 	opts.Store.KeepOverlappingBlocks = opts.Store.KeepOverlappingBlocks || (opts.Ship.Bucket != "" && !opts.Ship.IgnoreBlockSize)
 	if s.store, err = tsdb.New(opts.Store, opts.Logger.With("component", "tsdb"), s.reg, s.reg.Own); err != nil {
 		return nil, err

@@ -66,7 +66,7 @@ func TestWritePrometheus_DoesNotAllocate(t *testing.T) {
 	}
 }
 
-// mixed fills a set with about so many lines of all types.
+// mixed fills a set with about this many lines of all types.
 func mixed(s *Set, lines int) (update func(i int)) {
 	var updates []func(i int)
 	for i := 0; lines > 0; i++ {
@@ -142,9 +142,9 @@ func TestWriteProcessMetrics_DoesNotAllocate(t *testing.T) {
 	}
 }
 
-// The metrics are made beforehand, so that what is counted belongs to registering
-// and to the scrape; registering one metric in a set of thousands grows nothing
-// most of the time.
+// The metrics are created beforehand, so that only allocations of registration and of the
+// scrape are counted. Registering a metric in a set of thousands rarely grows a slice or
+// map.
 func TestWritePrometheus_DoesNotAllocateDuringRegistration(t *testing.T) {
 	s := NewSet()
 	mixed(s, 1000)

@@ -38,7 +38,7 @@ func TestDraws_AreThoseOfTheGenerator(t *testing.T) {
 	}
 }
 
-// A sample is that of one draw for each value, also behind the end of the file.
+// A sample equals that of one draw for each value, also after the end of the file.
 func TestReservoir_SampleIsThatOfADrawForEachValue(t *testing.T) {
 	for _, from := range []uint64{0, drawsMax - 1} {
 		r, random := newReservoir(), uint32(1)
@@ -50,7 +50,7 @@ func TestReservoir_SampleIsThatOfADrawForEachValue(t *testing.T) {
 				r.advance()
 			}
 			r.count = from
-			r.add(0) // the last one of the file, which takes none
+			r.add(0) // the last draw of the file, which takes no value
 			from, random = drawsMax, drawsState
 		}
 		want := slices.Clone(r.values)

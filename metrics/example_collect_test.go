@@ -100,7 +100,8 @@ func ExampleQuantile() {
 	// wait_seconds_count 10
 }
 
-// Native buckets are in protobuf; text has the classic ones that are given, here none.
+// Native buckets are exposed in protobuf only. Text has classic buckets, if there are
+// any.
 func ExampleNativeBuckets() {
 	wait := metrics.NewDesc("wait_seconds", "Time waited.")
 	s := metrics.NewSet()

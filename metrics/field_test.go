@@ -16,8 +16,9 @@ import (
 	"time"
 )
 
-// The cumulative buckets of vmrange histograms would be summed wrongly, because each series
-// has only the bounds it has hit; so they stay ranges, in families without a type.
+// Cumulative buckets of vmrange histograms would be summed wrongly, because each series has
+// only the bounds that it has hit. So they are exposed as ranges, in families without a
+// type.
 func TestHandler_RangesStayRanges(t *testing.T) {
 	s := NewSet()
 	s.Describe("h", "Help.", "")
@@ -284,7 +285,7 @@ func TestHandler_SummaryOfTwoSetsIsWrittenOnce(t *testing.T) {
 	check(t, "page", get(h, "", "").Body.String(), "s{quantile=\"0.5\"} 1\ns_sum 1\ns_count 1\n")
 }
 
-// Label names have no colons, other than names of metrics.
+// Label names, unlike names of metrics, cannot contain colons.
 func TestHandler_ColonInLabelNameIsEscaped(t *testing.T) {
 	s := NewSet()
 	s.NewCounterVec("c:d", "", "a:b").With("x").Inc()

@@ -5,7 +5,8 @@ import (
 	"testing"
 )
 
-// Whatever name is valid can be registered as every type, and its line begins with it.
+// Every valid name can be registered for every type, and the line of the metric begins
+// with it.
 func FuzzValidName(f *testing.F) {
 	for _, seed := range []string{"a", "a{}", `a{b="c"}`, `a{b="\"", c="\\"}`, "a{", "", "a\nb", `a{b="}`, `a{b="",}`} {
 		f.Add(seed)

@@ -155,7 +155,7 @@ func TestGauge_CallbackMayRegister(t *testing.T) {
 	check(t, "second page", text(s), "a 0\nb 0\n")
 }
 
-// failing takes so many writes.
+// failing accepts a number of writes, then fails.
 type failing struct{ left, calls int }
 
 func (f *failing) Write(p []byte) (int, error) {
@@ -392,8 +392,8 @@ func TestHistogram_ScrapeIsConsistent(t *testing.T) {
 	wg.Wait()
 }
 
-// Of what was in order some are removed from the front and the back, and others come
-// that belong before all of them.
+// Some entries of the sorted part are removed from its front and back, and added entries
+// sort before all of them.
 func TestSet_PageIsSortedAfterRemovals(t *testing.T) {
 	s := NewSet()
 	for i := range 20 {

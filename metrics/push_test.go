@@ -13,7 +13,7 @@ import (
 	"time"
 )
 
-// receiver keeps what was pushed last.
+// receiver keeps the last pushed request.
 type receiver struct {
 	mu     sync.Mutex
 	body   string
@@ -82,7 +82,7 @@ func TestInitPush_StopsWithItsContext(t *testing.T) {
 	}
 	cancel()
 	wg.Wait()
-	server.Close() // a handler may still run for a client that has left
+	server.Close() // a handler may still run for a client that has disconnected
 	check(t, "body", r.body, "x 1\n")
 }
 
@@ -148,7 +148,7 @@ func TestPushMetrics_BackoffStopsWithItsContext(t *testing.T) {
 func TestPushMetrics_CancelledPushIsAnError(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	server := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // net/http sees a client leave only after its body
+		_, _ = io.Copy(io.Discard, r.Body) // net/http notices that a client disconnects only after its body
 		cancel()
 		<-r.Context().Done()
 	}))

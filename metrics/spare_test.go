@@ -13,7 +13,7 @@ func TestSpares_SmallValuesOutliveGarbageCollections(t *testing.T) {
 		put[p] = true
 		s.put(p, true)
 	}
-	for range 3 { // a sync.Pool drops everything at the second one
+	for range 3 { // a sync.Pool drops all values at the second collection
 		runtime.GC()
 	}
 	for range len(s.kept) {

@@ -8,7 +8,8 @@ import (
 	"testing"
 )
 
-// However many values come between two scrapes, the sorted sample is the sample, sorted.
+// After any number of values between two scrapes, sorted has the values of the sample in
+// order.
 func TestReservoir_SortedAfterAnyNumberOfChanges(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	special := []float64{math.Inf(1), math.Inf(-1), 0, 1, 1, 2, math.NaN()}

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// The duration returned is the one that the metric has.
+// The returned duration is the one with which the metric was updated.
 func TestTimer_UpdatesEveryMetricOfSingleValues(t *testing.T) {
 	s := NewSet()
 	g := s.NewGauge("gauge_seconds", nil)

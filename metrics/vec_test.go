@@ -274,7 +274,7 @@ func TestVec_CallbacksOfMembers(t *testing.T) {
 	}
 }
 
-// A set keeps nothing of a vector that is unregistered, and another one may have its name.
+// A set keeps nothing of an unregistered vector, and another vector may have its name.
 func TestVec_Unregister(t *testing.T) {
 	s := NewSet()
 	old := s.NewCounterVec("requests_total", "Old.", "path").Expire(time.Hour)

@@ -166,7 +166,8 @@ func FuzzDecode(f *testing.F) {
 		if max(a.Scalar.T, a.String.T) > 1<<50 || min(a.Scalar.T, a.String.T) < -1<<50 {
 			return // Such times are written as floats.
 		}
-		// What was decoded reads back. The first time may mend invalid UTF-8.
+		// Decoded values are encoded and decoded again. The first pass may repair invalid
+		// UTF-8.
 		text := ""
 		for range 2 {
 			text = a.encode()

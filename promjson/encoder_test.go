@@ -68,7 +68,8 @@ func reencodeSeries(e *Encoder, s *Series, form int) {
 	}
 }
 
-// testdata is what Prometheus wrote, so what is decoded from it must become the same bytes.
+// The files of testdata were written by Prometheus. Encoding the decoded responses must
+// give the same bytes.
 func TestEncoder_ResponsesOfPrometheusBecomeTheSameBytes(t *testing.T) {
 	files, _ := filepath.Glob("testdata/*.json")
 	seen := 0

@@ -45,7 +45,7 @@ func (c *floatChecker) around(v float64) {
 	}
 }
 
-// fewSlow asserts that the class takes the quick path, but for 1 in 10,000.
+// fewSlow asserts that the fast path handles the class, except for 1 in 10,000.
 func (c *floatChecker) fewSlow() {
 	c.t.Helper()
 	if c.slow*10000 > c.fast {

@@ -271,7 +271,8 @@ func TestLists_MemoryIsThatOfOneElement(t *testing.T) {
 	}
 }
 
-// What is accepted is JSON that encoding/json decodes to the same, however it is read.
+// Accepted input is JSON that encoding/json decodes to the same values, with readers of
+// any kind.
 func FuzzLists(f *testing.F) {
 	for i, kind := range listKinds {
 		f.Add(uint8(i), listFile(f, kind))

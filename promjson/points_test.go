@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// plainPoints is AppendPoints written down.
+// plainPoints is AppendPoints in its simplest form.
 func plainPoints(dst []byte, points []Point) []byte {
 	for i, p := range points {
 		if i > 0 {

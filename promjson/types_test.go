@@ -47,7 +47,7 @@ func callersTypes() Types[map[string]string, callersPoint, callersHistogram] {
 	}
 }
 
-// own converts what Decode returns.
+// own converts the result of Decode.
 func own(a *Response) (list []SeriesOf[map[string]string, callersPoint, callersHistogram]) {
 	types := callersTypes()
 	for _, s := range a.Series {

@@ -50,7 +50,7 @@ func (w *jsonVariants) text(s string) {
 	w.space()
 }
 
-// object writes members, shuffled and with others among them.
+// object writes members in random order, with unknown members among them.
 func (w *jsonVariants) object(members ...func()) {
 	if !w.plain {
 		w.r.Shuffle(len(members), func(i, j int) { members[i], members[j] = members[j], members[i] })

@@ -55,8 +55,8 @@ func TestCompletion_AnotherShellIsAnErrorThatListsTheShells(t *testing.T) {
 	}
 }
 
-// completed are the words before the cursor, and words that bash and fish offer, or none of
-// which they do.
+// completed are the words before the cursor, words that bash and fish offer, and words that
+// they never offer.
 var completed = []struct {
 	words  []string
 	offers []string
@@ -128,7 +128,7 @@ func TestPeerFish_CompletionOffersWhatTheProgramAccepts(t *testing.T) {
 	}
 }
 
-// zshSetup makes a terminal's shell write what it offers to $OUT, and END after it.
+// zshSetup makes a terminal's shell write its offers to $OUT, followed by END.
 const zshSetup = `
 autoload -Uz compinit && compinit -u -D
 source $SCRIPT

@@ -24,7 +24,7 @@ var foreignFlags = map[string]string{
 }
 
 var (
-	// A flag, and a star or an ellipsis that makes it the begin of several.
+	// A flag. A star or an ellipsis at its end makes it a prefix of several flags.
 	namedFlag = regexp.MustCompile(`(?:^|[^\w-])--(\[no-\])?([a-z][a-z0-9]*(?:[._-][a-zA-Z0-9]+)*)([.-]?[*…])?`)
 	// A command line of ferula up to the end of the command.
 	ferulaCall = regexp.MustCompile("(?:ferula|cmd/ferula|\\[)\\s*(serve|query|query-frontend|sidecar|store|read|check)[ ,]([^|;&`#]*)")
@@ -78,8 +78,8 @@ func allFlags(t *testing.T) map[string]map[string]bool {
 	return flags
 }
 
-// A flag that a document names is one of the program, and the flags of a command line are
-// those of its command: a reader who copies it gets no error.
+// Every flag in a document is a flag of the program. The flags of a command line in a
+// document are flags of its command, so that a reader who copies the line gets no error.
 func TestDocs_FlagsAreThoseOfTheProgram(t *testing.T) {
 	flags, checked, calls := allFlags(t), 0, 0
 	for _, path := range documentFiles(t) {
@@ -111,7 +111,7 @@ func TestDocs_FlagsAreThoseOfTheProgram(t *testing.T) {
 	}
 }
 
-// unknownFlag returns what is wrong with a match of namedFlag; "" if the flag exists.
+// unknownFlag returns the error of a match of namedFlag; "" if the flag exists.
 func unknownFlag(known map[string]bool, match []string) string {
 	name, several := match[2], match[3] != ""
 	if foreignFlags[name] != "" || known[name] {
@@ -145,7 +145,7 @@ func TestDocs_FaultsAreFound(t *testing.T) {
 	}
 }
 
-// docs/ops/security.md promises it.
+// docs/ops/security.md promises that every listener is on loopback.
 func TestDefaults_EveryListenerIsOnLoopback(t *testing.T) {
 	listeners := 0
 	for _, leaf := range parserOf(t, &commands{}).Model.Leaves(true) {

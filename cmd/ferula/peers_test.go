@@ -119,7 +119,8 @@ func TestTables_HaveExactlyTheFlagsOfThePeersHelp(t *testing.T) {
 	}
 }
 
-// Kinds are those of the peer, so that its command lines are parsed in the same way.
+// Kinds are those of the peer, so that the peer's command lines are parsed in the same
+// way.
 func TestTables_EveryRowIsAFlagOfTheSameKind(t *testing.T) {
 	for _, table := range peerflags.Tables() {
 		flags := flagsOf(t, table.Command)
@@ -144,7 +145,8 @@ func TestTables_EveryRowIsAFlagOfTheSameKind(t *testing.T) {
 	}
 }
 
-// The source of the Prometheus of go.mod has its hidden flags and features too.
+// The source of Prometheus, of the version in go.mod, also has its hidden flags and
+// features.
 func TestServeTable_HasEveryFlagAndFeatureOfPrometheusSource(t *testing.T) {
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/prometheus/prometheus").Output()
 	if err != nil {

@@ -96,7 +96,8 @@ func TestQueryCommand_SelectorOfData(t *testing.T) {
 	}
 }
 
-// Thanos ignores them, and units still have those that were switches once.
+// Thanos ignores these features. Units still have features that were switches in earlier
+// releases.
 func TestQueryCommand_OtherFeaturesAreIgnoredWithAWarning(t *testing.T) {
 	args := []string{"--enable-feature=promql-at-modifier,query-pushdown", "--enable-feature=promql-negative-offset", "--enable-feature=nonsense"}
 	o, err := queryOptions(t, args...)

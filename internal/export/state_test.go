@@ -109,7 +109,7 @@ func TestState_AddedWindowsSurviveAPowerCutAtEveryCall(t *testing.T) {
 	}
 }
 
-// A failed call fails the step, and what was added before stays.
+// A failed call fails the step, and earlier windows remain.
 func TestState_FailedCallsAreReported(t *testing.T) {
 	failed := errors.New("no space left")
 	var ops []string

@@ -186,7 +186,7 @@ func FuzzGzip(f *testing.F) {
 	var own Inflater
 	f.Fuzz(func(t *testing.T, src []byte) {
 		compareGzip(t, &own, src)
-		// Checksums reject most changes: the stream on its own, too.
+		// Checksums reject most changes, so the deflate stream is also compared without them.
 		withSums := src
 		if body, err := header(src); err == nil {
 			out, rest, err := own.inflate(nil, body, 1<<20)
@@ -199,7 +199,7 @@ func FuzzGzip(f *testing.F) {
 	})
 }
 
-// sums is the end of a member.
+// sums returns the trailer of a member.
 func sums(out []byte) []byte {
 	return binary.LittleEndian.AppendUint32(binary.LittleEndian.AppendUint32(nil, crc32.ChecksumIEEE(out)), uint32(len(out)))
 }

@@ -23,9 +23,9 @@ type memory struct {
 	requests atomic.Int64
 	bytes    atomic.Int64
 	failures atomic.Int64  // requests that fail next
-	cut      atomic.Int64  // requests next whose body ends early
-	cutBy    error         // with which it ends; nil: errSlow
-	stall    atomic.Int64  // requests next whose body stalls in the middle
+	cut      atomic.Int64  // next requests whose body ends early
+	cutBy    error         // error at their end; nil: errSlow
+	stall    atomic.Int64  // next requests whose body stalls in the middle
 	gate     chan struct{} // nil: requests are not stopped
 }
 
@@ -190,7 +190,8 @@ func TestReader_ConcurrentReadersShareOneRequest(t *testing.T) {
 	}
 }
 
-// A reader whose owner of the request leaves must not fail with it.
+// If the reader that has sent a request is canceled, another reader of the same page does
+// not fail with it.
 func TestReader_CancelledRequestOfAnotherIsRepeated(t *testing.T) {
 	m := &memory{objects: map[string][]byte{"a": content(Bytes)}, gate: make(chan struct{})}
 	c := open(t, Options{})
@@ -215,7 +216,7 @@ func TestReader_CancelledRequestOfAnotherIsRepeated(t *testing.T) {
 		}
 	})
 	cancel()
-	m.gate <- struct{}{} // only the second request is let through: the first has ended
+	m.gate <- struct{}{} // only the second request continues: the first has ended
 	all.Wait()
 }
 

@@ -274,7 +274,7 @@ func TestReader_ClientAtTheMinimumRateMayExceedTheGrace(t *testing.T) {
 	}
 }
 
-// A fast beginning must not pay for a crawl that holds the memory of the body.
+// A fast beginning must not allow a slow end that holds the memory of the body.
 func TestReader_AFastBeginningDoesNotAllowACrawl(t *testing.T) {
 	s := serve(t, Options{Grace: 200 * time.Millisecond, RateMin: 1000, Total: time.Hour})
 	slow, feed := io.Pipe()

@@ -53,7 +53,7 @@ func TestServer_CountsRequests(t *testing.T) {
 	})
 }
 
-// An informational response is not the response.
+// The status of an informational response is not counted.
 func TestServer_EarlyHintsAreNotTheStatus(t *testing.T) {
 	set := metrics.NewSet()
 	m := httpmetrics.NewServer(set, httpmetrics.Options{})

@@ -80,7 +80,8 @@ func ExampleValue() {
 	// Output: 1 true
 }
 
-// A page lacks what a collector produces twice; a test must not pass because of it.
+// If a collector produces a metric twice, the page lacks it. A test must not pass because
+// of that.
 func TestExpect_ReportsMistakesOfCollectors(t *testing.T) {
 	d := metrics.NewDesc("jobs", "", "kind")
 	for mistake, failures := range map[bool]int{false: 0, true: 1} {

@@ -45,7 +45,7 @@ func (exporter) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstNativeHistogram(desc("native", "q"), 0, 0, nil, nil, 0, 0, 0, at, "empty")
 }
 
-// What passes from client_golang through a set and back is what it was.
+// Metrics that pass from client_golang through a set and back are unchanged.
 func TestFromGatherer_MetricsOfEveryTypeReturnUnchanged(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(exporter{})
@@ -127,7 +127,8 @@ func TestCollector_MistakesAreErrorsOfGather(t *testing.T) {
 	}
 }
 
-// The families of collectors, of the default set and of the process count as those of the sets do.
+// Families of collectors, of the default set and of the process count like those of the
+// sets.
 func TestHandler_EveryFamilyOfBothFails(t *testing.T) {
 	collected, utf8 := metrics.NewSet(), metrics.NewSet()
 	collected.RegisterCollector(func(sink *metrics.Sink) error {

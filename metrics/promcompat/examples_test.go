@@ -70,7 +70,8 @@ func families(h http.Handler, accept string) map[string]string {
 }
 `
 
-// client_golang's own examples run next to package metrics, and promcompat.Handler serves what they registered as promhttp does.
+// client_golang's own examples run next to package metrics. promcompat.Handler serves
+// their metrics as promhttp does.
 func TestExamples_OfClientGolangAreServedAsByPromhttp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a program")
@@ -113,6 +114,7 @@ func TestExamples_OfClientGolangAreServedAsByPromhttp(t *testing.T) {
 	}
 	binary := filepath.Join(tmp, "examples.test")
 	command(".", "go", "test", "-c", "-vet=off", "-o", binary, "-overlay="+overlay, "./peerexamples")
-	// The callbacks of the one example that is left out dereference nil when they are scraped, by promhttp, too.
+	// The excluded example has callbacks that dereference nil when they are scraped, also
+	// by promhttp.
 	t.Log(command(tmp, binary, "-test.skip=ExampleGaugeFunc_constLabels"))
 }

@@ -119,7 +119,7 @@ func TestHandler_ErrorOfTheGathererFails(t *testing.T) {
 	}
 }
 
-// A registry with our set as a collector has the families that the gatherer has.
+// A registry with our set as a collector has the same families as the gatherer.
 func TestCollector_IsWhatTheGathererHas(t *testing.T) {
 	s := ours()
 	r := prometheus.NewPedanticRegistry()

@@ -12,7 +12,8 @@ import (
 	"github.com/ferula-io/ferula/metrics/promcompat"
 )
 
-// A page by zstd is the page, and a second scrape, which reuses the encoder, too.
+// A decompressed page equals the plain one, also in a second scrape, which reuses the
+// encoder.
 func TestZstd_PageIsThePage(t *testing.T) {
 	s := metrics.NewSet()
 	for i := range 5000 {

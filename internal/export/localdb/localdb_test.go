@@ -301,9 +301,9 @@ func TestDB_SandboxOnAnotherFileSystem(t *testing.T) {
 	}
 }
 
-// Prometheus compacts out-of-order blocks with the in-order ones before them, and the result
-// has no hint: it ends where the last out-of-order block ended, but the in-order samples of
-// its last part are still only in the log.
+// Prometheus compacts out-of-order blocks with the in-order blocks before them. The resulting
+// block has no hint. It ends where the last out-of-order block ended, but the newest in-order
+// samples before its end are still only in the log.
 func TestDB_MixedBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
 	dir := t.TempDir()
 	opts := tsdb.DefaultOptions()
@@ -380,8 +380,8 @@ func (h onWarning) Handle(_ context.Context, r slog.Record) error {
 }
 
 // The server writes its late samples to blocks while the directory is opened: after the blocks
-// were listed, and before the log is looked at. Overlapping blocks make the database log a
-// warning between the two.
+// are listed, and before the log is checked. Overlapping blocks make the database log a
+// warning between these two steps.
 func TestOpen_LateSamplesThatBecomeBlocksMeanwhileAreRead(t *testing.T) {
 	dir := t.TempDir()
 	addBlock(t, dir, startMS, startMS+2*hourMS)

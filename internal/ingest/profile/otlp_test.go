@@ -29,9 +29,9 @@ func otlpDictionary(p pprofile.Profiles, texts ...string) map[string]int32 {
 	return numbers
 }
 
-// otlpRequest is a request of one CPU profile, counted in samples, of two processes of a host:
-// three samples of main;work in shop, in a span, and two of an address in a program without a
-// name of its service.
+// otlpRequest is a request with one CPU profile of two processes of a host, as counts of
+// samples: three samples of main;work in shop, in a span, and two samples of an address in a
+// program without a service name.
 func otlpRequest(change func(pprofile.Profiles)) pprofile.Profiles {
 	all := pprofile.NewProfiles()
 	dict := all.Dictionary()

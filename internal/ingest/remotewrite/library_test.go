@@ -17,8 +17,8 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// What package metrics pushes by remote write is read by Prometheus' own decoder, and stored by
-// this package.
+// Prometheus' own decoder reads the requests of package metrics by remote write, and this
+// package stores them.
 func TestLibrary_PushesWhatPrometheusDecodes(t *testing.T) {
 	var requests []*prompb.WriteRequest
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -15,7 +15,7 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// streamingService adds a method with a stream of responses to that of testService.
+// streamingService is testService with a further method, whose response is a stream.
 func streamingService(s grpc.ServiceRegistrar) {
 	testService(func(context.Context) error { return nil })(s)
 	s.RegisterService(&grpc.ServiceDesc{
@@ -59,8 +59,8 @@ func slow(r *receiver) int {
 	return len(r.slow)
 }
 
-// One slow message too many ends the oldest. Others are served all the time, and a slow
-// message that ends is served, too.
+// A message beyond the limit of slow messages ends the oldest one. Others are always
+// served, and a slow message that arrives completely is served, too.
 func TestReceiver_TooManySlowMessagesEndTheOldest(t *testing.T) {
 	opts := Options{ReceiveTimeout: time.Minute, receiveSoon: time.Millisecond, RequestBytesMax: 1 << 20, ReceiveBytesMax: 2 << 20}
 	g, conn, _ := start(t, opts, metrics.NewSet(), streamingService)

@@ -37,7 +37,7 @@ func TestRegistry_AbortedResponsesHaveTheirOwnCode(t *testing.T) {
 		if (err == nil) != (code == "200") {
 			t.Errorf("%s: %v", path, err)
 		}
-		server.CloseClientConnections() // until then the handler may still count
+		server.CloseClientConnections() // waits for the handler, which may still count
 		for _, of := range []string{Aborted, "200", "500"} {
 			want := uint64(0)
 			if of == code {

@@ -18,8 +18,8 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// bundleSamples are samples of what the bundle of rules reads: of a cluster with a fault
-// in some range, every 5 s.
+// bundleSamples are samples of the metrics that the bundle of rules reads: of a cluster
+// with a fault in some time range, every 5 s.
 type bundleSamples struct{ faultMS, healedMS int64 }
 
 // appendAt appends the samples at a timestamp.
@@ -137,8 +137,8 @@ type bundleRun struct {
 	alertmanager string
 }
 
-// firings returns the alerts that began to fire in [from, to), with the times if exact,
-// sorted; and their names, each once, in the order in which they came.
+// firings returns the alerts that began to fire in [from, to), sorted, with the times if
+// exact. It also returns their names, each once, in the order of arrival.
 func (r bundleRun) firings(from, to time.Time, exact bool) (alerts, names []string) {
 	r.posts.mu.Lock()
 	defer r.posts.mu.Unlock()
@@ -199,9 +199,9 @@ func (r bundleRun) evaluated(rules int) bool {
 }
 
 // Rules as in the public bundles for Kubernetes have the same results in ferula and in
-// Prometheus: the same recorded samples, and the same alerts with the same fingerprints,
-// since the same time, in the same order. Both evaluate a group of the same file at the
-// same times, and have the samples before.
+// Prometheus: the same recorded samples, and the same alerts, with the same fingerprints
+// and start times, in the same order. Both evaluate a group of the same file at the same
+// times, and have the same earlier samples.
 func TestPeerPrometheus_RulesOfABundleHaveTheSameResults(t *testing.T) {
 	prometheus := peerBinary(t, "prometheus")
 	path, err := exec.LookPath("prometheus-alertmanager")

@@ -19,13 +19,13 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// openCase is a page in the OpenMetrics format. A page whose samples is -1 must not be accepted: up is 0.
+// openCase is a page in the OpenMetrics format. If samples is -1, the page must not be accepted: up is 0.
 type openCase struct {
 	name, page string
 	samples    int
 }
 
-// openCases are pages that a parser of OpenMetrics accepts and refuses. Families have names of their own, so that
+// openCases are pages that a parser of OpenMetrics accepts or refuses. Each page has its own families, so that the
 // metadata of all can be compared.
 func openCases(now time.Time) []openCase {
 	seconds := fmt.Sprintf("%d.250", now.Unix())
@@ -107,8 +107,8 @@ func startOpenPages(t *testing.T, cases []openCase) (config string) {
 	return writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), text)
 }
 
-// scraped waits until every page was scraped, and returns for each job its series with their values, and why the scrape
-// failed.
+// scraped waits until every page was scraped. It returns, for each job, its series with their values and the error of
+// the scrape.
 func scraped(t *testing.T, s *server, cases []openCase) map[string]string {
 	t.Helper()
 	eventually(t, 30*time.Second, "every page to be scraped", func() bool { return s.value("count(up)") == fmt.Sprint(len(cases)) })
@@ -214,7 +214,7 @@ func TestServe_OwnMetricsAreStrictOpenMetrics(t *testing.T) {
 	}
 }
 
-// The check finds what it is for.
+// The check finds the faults that it is meant to find.
 func TestOpenMetricsFaults_AreFound(t *testing.T) {
 	for page, want := range map[string]string{
 		"# TYPE a gauge\na 1\n# EOF\n": "", "# TYPE a histogram\na_bucket{le=\"1.0\"} 1\na_bucket{le=\"+Inf\"} 2\na_count 2\na_sum 1\n# EOF\n": "",
@@ -251,7 +251,8 @@ var (
 	}
 )
 
-// openChecker is the state of openMetricsFaults: the family whose lines are read, and what came before.
+// openChecker is the state of openMetricsFaults: the family whose lines are being read, and the earlier families and
+// series.
 type openChecker struct {
 	family, typ   string
 	samples       int
@@ -268,7 +269,8 @@ func (c *openChecker) fault(format string, args ...any) {
 	}
 }
 
-// openMetricsFaults returns the number of samples of a page, and what of it the specification of OpenMetrics 1.0 forbids.
+// openMetricsFaults returns the number of samples of a page, and its violations of the specification of OpenMetrics
+// 1.0.
 func openMetricsFaults(page string) (samples int, faults []string) {
 	c := &openChecker{seen: map[string]bool{}, series: map[string]bool{}}
 	body, ends := strings.CutSuffix(page, "# EOF\n")

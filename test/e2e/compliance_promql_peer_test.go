@@ -26,7 +26,7 @@ type shape struct {
 	fails bool
 }
 
-// promQLShapes returns the queries of the file, with every combination of the values of the names in them.
+// promQLShapes returns the queries of the file. Names in them are replaced by every combination of their values.
 func promQLShapes(t *testing.T) []shape {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join("testdata", "promql_shapes.txt"))
@@ -179,8 +179,9 @@ func (s *server) evaluate(path string) (int, promQLResponse) {
 // unordered are the functions whose instant vectors have the order of a map, in both engines.
 var unordered = []string{"histogram_quantile(", "count_values("}
 
-// Every instant and range query of the PromQL compliance tester has Prometheus' bytes, and those that must
-// fail have its error. The tester itself tolerates small differences of floats; this test does not.
+// The responses to every instant and range query of the PromQL compliance tester have the same bytes as Prometheus'.
+// Queries that must fail have the same error. The tester itself tolerates small differences of floats; this test does
+// not.
 func TestPeerPrometheus_QueriesOfThePromQLComplianceTesterAreTheSame(t *testing.T) {
 	path := peerBinary(t, "prometheus")
 	dir := t.TempDir()

@@ -37,8 +37,8 @@ type row struct {
 	metadata   writev2.Metadata
 }
 
-// v2Of encodes a 2.0 request whose symbols are, after the empty one, the labels of the rows in their order, and
-// then "trace_id" and "x", to which exemplars refer by the two last references.
+// v2Of encodes a 2.0 request. Its symbols are the empty one, then the labels of the rows in their order, then
+// "trace_id" and "x". Exemplars refer to the last two.
 func v2Of(t *testing.T, rows ...row) []byte {
 	t.Helper()
 	table := writev2.NewSymbolTable()
@@ -59,7 +59,7 @@ func v2Of(t *testing.T, rows ...row) []byte {
 
 func nameOf(name string, more ...string) []string { return append([]string{"__name__", name}, more...) }
 
-// v1Cases are requests of the format 1.0 and what is wrong around a body.
+// v1Cases are requests of the format 1.0, and requests with invalid headers or bodies.
 func v1Cases(t *testing.T, now int64) []receiverCase {
 	one := func(name string, tsMS int64, v float64, more ...string) []byte {
 		return encoded(t, v1(v1Series(tsMS, v, nameOf(name, more...)...)))
@@ -171,7 +171,7 @@ func v2Cases(t *testing.T, now int64) []receiverCase {
 	return cases
 }
 
-// push sends a request whose headers are left out if they are empty, and returns status, the written counts and the body.
+// push sends a request without empty headers, and returns status, written counts and body.
 func (s *server) push(c receiverCase) (status int, written, text string) {
 	s.t.Helper()
 	req, err := http.NewRequest(http.MethodPost, s.base+"/api/v1/write", bytes.NewReader(c.body))
@@ -199,8 +199,8 @@ func (s *server) push(c receiverCase) (status int, written, text string) {
 	return resp.StatusCode, strings.Join(counts, " "), string(body)
 }
 
-// What the suite for receivers of the compliance tests sends, and what it leaves to the receiver: the responses to both
-// formats are those of Prometheus, which the test below holds against a real one.
+// The requests of the compliance suite for receivers, including those whose response the suite leaves to the receiver.
+// The responses to both formats are those of Prometheus; the test below compares them with a real one.
 func TestServe_RemoteWriteRespondsAsComplianceDemands(t *testing.T) {
 	s := startServe(t, idle(t))
 	now := time.Now().UnixMilli()
@@ -249,7 +249,7 @@ func TestPeerPrometheus_RemoteWriteHasTheSameResponsesAndSamples(t *testing.T) {
 	}
 }
 
-// stored returns a response and how often it has a name of this file.
+// stored returns a response, and the number of occurrences of names of this file in it.
 func (s *server) stored(request string) (string, int) {
 	s.t.Helper()
 	_, body := s.get(request)

@@ -26,7 +26,7 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// captor is a remote write receiver that keeps what it gets.
+// captor is a remote write receiver that keeps the received data.
 type captor struct {
 	*httptest.Server
 	t *testing.T
@@ -81,7 +81,7 @@ func (c *captor) keepV1(body []byte) {
 	}
 }
 
-// keepV2 also checks what the format demands of symbols and references.
+// keepV2 also checks the rules of the format about symbols and references.
 func (c *captor) keepV2(w http.ResponseWriter, body []byte) {
 	var req writev2.Request
 	if err := proto.Unmarshal(body, &req); err != nil {
@@ -121,7 +121,7 @@ func (c *captor) keepV2(w http.ResponseWriter, body []byte) {
 	w.Header().Set("X-Prometheus-Remote-Write-Exemplars-Written", fmt.Sprint(exemplars))
 }
 
-// has reports whether a sample of a series was sent whose value is want, as text.
+// has reports whether a sample of a series with this value, as text, was sent.
 func (c *captor) has(key, want string) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -136,8 +136,8 @@ func valueText(v float64) string {
 	return fmt.Sprint(v)
 }
 
-// senderCase is a scraped page, and the values that series of its job must have at the receiver: their
-// labels are listed in the order in which they must be sent, and @ stands for the target's address.
+// senderCase is a scraped page, and the values that series of its job must have at the receiver. Their labels are
+// listed in the order in which they must be sent. @ is the target's address.
 type senderCase struct {
 	job, settings, contentType, page string
 	want                             map[string]string
@@ -178,8 +178,8 @@ func senderCases(timedMS int64) []senderCase {
 	}
 }
 
-// What the suite for senders of the compliance tests demands of a sender, for both formats: which series are
-// sent of which page, with which labels, values, times and headers.
+// The requirements of the compliance suite for senders, for both formats: which series of which page are sent, with
+// which labels, values, times and headers.
 func TestServe_RemoteWriteSendsTheShapesThatComplianceDemands(t *testing.T) {
 	for message, wantHeader := range map[string][2]string{
 		"prometheus.WriteRequest": {"application/x-protobuf", "0.1.0"}, v2Message: {"application/x-protobuf;proto=" + v2Message, "2.0.0"},
@@ -227,7 +227,7 @@ func TestServe_RemoteWriteSendsTheShapesThatComplianceDemands(t *testing.T) {
 }
 
 // startPages serves the page of each case at its job's name. The page of "stale" is complete until its sample was
-// sent, and exemplars have a value of their own in each scrape, since a repeated one is not stored.
+// sent. Exemplars have a new value in each scrape, since a repeated exemplar is not stored.
 func startPages(t *testing.T, c *captor, cases []senderCase) (address string) {
 	var scrapes atomic.Int64
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -249,7 +249,7 @@ func startPages(t *testing.T, c *captor, cases []senderCase) (address string) {
 	return strings.TrimPrefix(target.URL, "http://")
 }
 
-// check checks what holds for everything that was sent.
+// check checks the rules that apply to all sent data.
 func (c *captor) check(cases []senderCase, target string, timedMS int64, wantHeader [2]string) {
 	t := c.t
 	t.Helper()
@@ -285,8 +285,8 @@ func (c *captor) check(cases []senderCase, target string, timedMS int64, wantHea
 	}
 }
 
-// A refused batch is sent again if the status promises that it may be accepted later, and never otherwise.
-// Each section has one shard, so that a batch that is sent again is the next request.
+// A refused batch is sent again if its status means that it may be accepted later, and never otherwise. Each section
+// has one shard, so that a batch that is sent again is the next request.
 func TestServe_RemoteWriteRetriesAsComplianceDemands(t *testing.T) {
 	again := map[string]bool{
 		"/500": true, "/502": true, "/503": true, "/429/retried": true,

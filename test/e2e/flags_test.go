@@ -105,7 +105,7 @@ func TestCommandLine_ErrorsAreShortWithExitCodeTwo(t *testing.T) {
 	} {
 		ctx, stop := context.WithTimeout(t.Context(), time.Minute)
 		cmd := exec.CommandContext(ctx, binary(t), strings.Fields(args)...)
-		cmd.Dir = t.TempDir() // where it would store, if it were accepted
+		cmd.Dir = t.TempDir() // where an accepted command line would store data
 		out, err := cmd.CombinedOutput()
 		stop()
 		var exit *exec.ExitError

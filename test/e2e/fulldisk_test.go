@@ -63,8 +63,8 @@ func incompressible(name string) string {
 	return hex.EncodeToString(all)
 }
 
-// TestServe_FullDiskRefusesAndRecovers fills the disk below the store. Nothing that was
-// acknowledged may be missing afterwards, not even after the process was killed.
+// TestServe_FullDiskRefusesAndRecovers fills the disk below the store. All acknowledged
+// samples must be stored afterwards, even after the process was killed.
 func TestServe_FullDiskRefusesAndRecovers(t *testing.T) {
 	disk := smallDisk(t, 64<<20)
 	data := filepath.Join(disk, "data")

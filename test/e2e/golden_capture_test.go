@@ -34,9 +34,9 @@ import (
 	"github.com/ferula-io/ferula/test/chunksample"
 )
 
-// Golden bytes of StoreAPI and remote read are exchanges of real peers with each other over
-// goldenSeries. Those of profiles are what real SDKs send, and this server's responses. `make
-// golden` captures them again into testdata/golden.
+// Golden bytes of StoreAPI and remote read are exchanges between real peers over
+// goldenSeries. Golden bytes of profiles are requests of real SDKs, and this server's
+// responses. `make golden` captures them again into testdata/golden.
 var captureGolden = flag.Bool("golden", false, "write the captured exchanges to testdata/golden")
 
 const goldenStart = 1735689600000 // 2025-01-01T00:00:00Z

@@ -32,8 +32,8 @@ var goldenClients = []struct {
 
 func pushName(client string, i int) string { return fmt.Sprintf("profiles_push_%s_%d", client, i) }
 
-// pushShape is what does not change between two runs of a client: the path, the parameters,
-// the headers' names, and the form of the body.
+// pushShape is the part of a push that is the same in two runs of a client: the path, the
+// parameters, the headers' names, and the form of the body.
 func pushShape(e exchange) string {
 	method, query, _ := strings.Cut(e.Method, "?")
 	parameters, _ := url.ParseQuery(query)
@@ -155,8 +155,9 @@ func goldenQuery[Req, Res any](t *testing.T, base string, last *exchange, method
 	return response.Msg
 }
 
-// The server understands what every SDK sent, and its responses to Grafana's requests are the
-// committed bytes, which this server has sent: they show a change, not what Pyroscope sends.
+// The server accepts the requests of every SDK. Its responses to Grafana's requests are the
+// committed bytes. This server has sent these bytes, so the test detects changes, not
+// differences from Pyroscope.
 func TestPeerClients_GoldenProfileExchanges(t *testing.T) {
 	if _, err := os.Stat(goldenPath(pushName("go", 0))); err != nil && !*captureGolden {
 		t.Fatal(err)

@@ -12,8 +12,8 @@ import (
 	"github.com/ferula-io/ferula/internal/role"
 )
 
-// TestServe_LoopbackHasOnlyItsNames sends what a browser sends for a page whose name was
-// made to resolve to a loopback address.
+// TestServe_LoopbackHasOnlyItsNames sends the requests of a browser for a page whose name
+// resolves to a loopback address.
 func TestServe_LoopbackHasOnlyItsNames(t *testing.T) {
 	s := startServe(t, func(o *role.ServeOptions) { o.Web.ExternalURL = "http://metrics.example/" })
 	port := s.base[strings.LastIndex(s.base, ":"):]
@@ -53,8 +53,8 @@ func TestServe_LoopbackHasOnlyItsNames(t *testing.T) {
 	}
 }
 
-// TestServe_SlowHeadersDoNotFillTheConnections opens as many connections as are allowed, which
-// never end their headers or never send a second request.
+// TestServe_SlowHeadersDoNotFillTheConnections opens as many connections as are allowed. Their
+// clients never end the headers, or never send a second request.
 func TestServe_SlowHeadersDoNotFillTheConnections(t *testing.T) {
 	t.Parallel()
 	const connections = 8

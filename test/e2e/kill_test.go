@@ -45,8 +45,8 @@ func (l *logTail) String() string {
 
 var readyURL = regexp.MustCompile(`msg=Ready url=(https?://[^ /]+)`)
 
-// startProcess runs the binary and waits until its log reports that it is ready, and
-// at which URL. `ferula serve` gets a free gRPC port unless args set one.
+// startProcess runs the binary and waits until its log reports that it is ready, with its
+// URL. `ferula serve` gets a free gRPC port unless args set one.
 func startProcess(t *testing.T, path string, args ...string) *process {
 	t.Helper()
 	isGRPCFlag := func(arg string) bool { return strings.HasPrefix(arg, "--grpc-address") }
@@ -115,8 +115,8 @@ func (p *process) signal(sig os.Signal) error {
 }
 
 // writeUntilGone writes samples of one series, one per request, until the server no
-// longer responds. It returns how many were acknowledged, and calls first after the
-// first of them.
+// longer responds. It returns the number of acknowledged samples. It calls first after
+// the first acknowledgement.
 func (p *process) writeUntilGone(t *testing.T, writer int, fromMS int64, first func()) int {
 	client := &http.Client{Timeout: 10 * time.Second}
 	for n := 0; ; n++ {
@@ -188,8 +188,8 @@ func TestServe_KillLosesNoAcknowledgedSample(t *testing.T) {
 	}
 }
 
-// checkAcknowledged counts the stored samples of each writer. All acknowledged ones
-// must be stored, and at most one more per kill, whose response was lost.
+// checkAcknowledged counts the stored samples of each writer. All acknowledged ones must
+// be stored. For each kill one more may be stored, whose response was lost.
 func checkAcknowledged(t *testing.T, p *process, want map[int]int, kills int) {
 	t.Helper()
 	for w, n := range want {

@@ -33,8 +33,8 @@ func newKubernetes(t *testing.T) *kubernetes {
 	return k
 }
 
-// add adds an object to a resource, such as "pods", and ends the watches, after which
-// clients list again.
+// add adds an object to a resource, such as "pods", and ends the watches, so that clients
+// list again.
 func (k *kubernetes) add(resource string, object any) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -162,7 +162,7 @@ func TestServe_KubernetesPodsAreDiscoveredAndScraped(t *testing.T) {
 	eventually(t, 60*time.Second, "a pod that was created later", func() bool { return s.value(`orders{pod="shop-1"}`) == "7" })
 }
 
-// kubePrometheus is a file as prometheus-operator writes it for kube-prometheus: PLACE is the
+// kubePrometheus is a file as prometheus-operator writes it for kube-prometheus. PLACE is the
 // directory of rules and of the service account, API the address of the API server.
 const kubePrometheus = `
 global:

@@ -29,9 +29,8 @@ func writeLate(t *testing.T, s *server, name string, now time.Time) {
 	}
 }
 
-// A data directory of Prometheus (write-ahead log, log of late samples, mapped chunks, a snapshot
-// of the head) is opened by ferula serve, written, left by a kill, and opened by Prometheus
-// again.
+// ferula serve opens a data directory of Prometheus (write-ahead log, log of late samples, mapped
+// chunks, a snapshot of the head), writes to it and is killed. Then Prometheus opens it again.
 func TestPeerPrometheus_DataFolderGoesThereAndBack(t *testing.T) {
 	prometheus, path := peerBinary(t, "prometheus"), binary(t)
 	dir := t.TempDir()

@@ -24,8 +24,8 @@ var (
 	mixinPanel = regexp.MustCompile(`(?s)prometheus\.new\(\s*'\$datasource',\s*(?:'([^']*)'|\|\|\|(.*?)\|\|\|)`)
 )
 
-// compares reports whether an expression has a comparison: whether its result is empty then
-// depends on values.
+// compares reports whether an expression has a comparison. If it has, its values determine
+// whether the result is empty.
 func compares(e parser.Expr) (found bool) {
 	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
 		b, ok := n.(*parser.BinaryExpr)
@@ -35,9 +35,9 @@ func compares(e parser.Expr) (found bool) {
 	return found
 }
 
-// mixinExpressions returns the expressions of Prometheus' own mixin, as they are in the
-// sources of the linked release, and every part of them that has a vector as its result:
-// those without a comparison, whose operands are parts.
+// mixinExpressions returns the expressions of Prometheus' own mixin, from the sources of
+// the linked release, and their parts that have a vector as result. Expressions with a
+// comparison are left out: their operands are parts.
 func mixinExpressions(t *testing.T) []string {
 	t.Helper()
 	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/prometheus/prometheus").Output()
@@ -84,9 +84,9 @@ func (s *server) labelNames(query string) []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// Of Prometheus' own mixin no expression, and no part of one, is empty over a server of
-// ferula that is not empty over a Prometheus with the same configuration, and the series
-// have the same labels. Each server scrapes itself.
+// An expression of Prometheus' own mixin, or a part of one, that has a result over a
+// Prometheus also has a result over ferula with the same configuration, and the series have
+// the same labels. Each server scrapes itself.
 func TestPeerPrometheus_TheMixinHasTheSameSeries(t *testing.T) {
 	path := peerBinary(t, "prometheus")
 	far, k := startServe(t, idle(t)), newKubernetes(t)
@@ -147,7 +147,7 @@ scrape_configs:
 		var got []string
 		for end := time.Now().Add(30 * time.Second); !slices.Equal(got, want) && time.Now().Before(end); {
 			if got = ours.labelNames(e); slices.Equal(got, want) || t.Failed() {
-				break // after the first difference the others are not waited for
+				break // after the first difference it does not wait for the others
 			}
 			time.Sleep(200 * time.Millisecond)
 		}

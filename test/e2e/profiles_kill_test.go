@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// pushUntilGone uploads profiles of one stack each, every one with another function,
-// until the server no longer responds. It returns how many were acknowledged.
+// pushUntilGone uploads profiles of one stack each, each with another function, until the
+// server no longer responds. It returns the number of acknowledged uploads.
 func (p *process) pushUntilGone(t *testing.T, round, writer int, first func()) int {
 	client := &http.Client{Timeout: 10 * time.Second}
 	for n := 0; ; n++ {

@@ -40,8 +40,8 @@ func (s *server) snapshot(dir string) string {
 	return filepath.Join(dir, "snapshots", response.Data.Name)
 }
 
-// promtool's commands about a server and about a directory give for ferula what they give
-// for a Prometheus with the same samples.
+// promtool's commands about a server and about a directory have the same output for
+// ferula as for a Prometheus with the same samples.
 func TestPeerPromtool_CommandsWorkAsWithPrometheus(t *testing.T) {
 	promtool, prometheus := peerBinary(t, "promtool"), peerBinary(t, "prometheus")
 	dir, folders := t.TempDir(), [2]string{t.TempDir(), t.TempDir()}
@@ -128,7 +128,7 @@ func TestPeerPromtool_CommandsWorkAsWithPrometheus(t *testing.T) {
 	if !slices.Equal(dumps[0], dumps[1]) {
 		t.Errorf("the snapshots hold %d lines, want the %d of Prometheus", len(dumps[1]), len(dumps[0]))
 	}
-	// The blocks that promtool made are served once they lie in the data directory.
+	// Blocks that promtool has written to the data directory are served after a restart.
 	if err := ours.stop(); err != nil {
 		t.Fatal(err)
 	}

@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// TestQuery_EveryEndpointWarnsOfAStoreThatIsDown queries a store that runs and one that never
-// responded: nothing is known of what the latter has.
+// TestQuery_EveryEndpointWarnsOfAStoreThatIsDown queries a running store and one that never
+// responded, so that the querier does not know its labels and time range.
 func TestQuery_EveryEndpointWarnsOfAStoreThatIsDown(t *testing.T) {
 	up := startServe(t, idle(t))
 	q := startQuery(t, []string{up.grpc, "127.0.0.1:1"}, nil)

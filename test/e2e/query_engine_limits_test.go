@@ -20,8 +20,8 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// downsampledStore is a store with downsampled data of 40 series, one replica: an hour of raw samples
-// and two chunks of aggregates. A request that accepts no resolution gets the raw ones.
+// downsampledStore is a store with downsampled data of 40 series of one replica: an hour of raw
+// samples and two chunks of aggregates. A request that accepts no resolution gets the raw samples.
 type downsampledStore struct {
 	rawStore
 	t       testing.TB
@@ -164,7 +164,7 @@ func TestQuery_LimitsAreTheSameWithBothEngines(t *testing.T) {
 				gotStatus, got, _ := columns.withEngine(path)
 				whole := want
 				got, want = storeNames.ReplaceAllString(got, ""), storeNames.ReplaceAllString(want, "")
-				if c.stalled { // where the time ends, in the selection or behind it, is chance
+				if c.stalled { // whether the timeout ends the selection or the evaluation is random
 					got, want = timeoutError.ReplaceAllString(got, ""), timeoutError.ReplaceAllString(want, "")
 				}
 				if gotStatus != status || got != want {

@@ -33,8 +33,9 @@ const (
 	engineEnd   = engineBegin + 3*3600_000
 )
 
-// writeReplica writes the samples that one replica scraped: later than the other, with gaps of its
-// own, counter resets, stale markers, odd floats, native histograms, and floats between these.
+// writeReplica writes the samples that one replica scraped: at later times than the other replica,
+// with its own gaps, with counter resets, stale markers, odd floats, native histograms, and floats
+// between these.
 func writeReplica(t *testing.T, replica int) storage.Storage {
 	t.Helper()
 	db := teststorage.New(t)
@@ -239,9 +240,9 @@ func TestQuery_BothEnginesReturnTheSame(t *testing.T) {
 	}
 }
 
-// A query that the engine of columns gives up while it runs, or of which it leaves a part to
-// Prometheus' engine, is read twice or from two queriers. Limits, and the choice among replicas, which
-// depends on where a selection begins, are those of one.
+// The engine of columns may give up a query while it runs, or leave a part of it to Prometheus'
+// engine. Such a query is read twice, or from two queriers. Its limits are those of one query, and so
+// is the choice among replicas, which depends on the start of a selection.
 func TestQuery_PartsByPrometheusEngineReadTheSame(t *testing.T) {
 	stores := []string{serveSource(t, rawStore{writeReplica(t, 0)}), serveSource(t, rawStore{writeReplica(t, 1)})}
 	start := func(engine string) *querier {

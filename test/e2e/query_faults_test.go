@@ -258,7 +258,8 @@ func TestQuery_TwoHundredStoresOfWhichSomeAreDown(t *testing.T) {
 			o.Endpoints.Static = append(o.Endpoints.Static, fanout.Address{Name: store})
 		}
 	})
-	// The querier finds stores in its own time; a store that it has not reached yet is a warning, too.
+	// The querier finds stores in the background. A store that it has not reached yet is
+	// a warning, too.
 	eventually(t, 60*time.Second, "180 series and a warning for each store that is down", func() bool {
 		status, body := q.get(fmt.Sprintf("/api/v1/query?query=count(test_metric)&time=%d", now/1000+1))
 		return status == http.StatusOK && strings.Contains(body, `"180"`) && strings.Count(body, "store 127.0.0.1:") >= 10

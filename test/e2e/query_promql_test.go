@@ -131,8 +131,8 @@ var unsupportedEvaluations = map[string][]int{
 	"range_queries.test":     {93},
 }
 
-// racedScripts are the scripts that run under the race detector, where all of them take minutes: each is another way through the
-// wire, not another function.
+// racedScripts are the scripts that run under the race detector, where all of them would
+// take minutes. Each reads over the wire in a different way; functions are not repeated.
 var racedScripts = []string{"aggregators.test", "histograms.test", "range_queries.test", "staleness.test", "subquery.test"}
 
 // Every script of Prometheus runs against a storage that is read over gRPC. A replica

@@ -30,7 +30,8 @@ func blockExists(t *testing.T, dir, block string) bool {
 	return err == nil
 }
 
-// The TSDB deletes blocks when it opens, so it must get the retention of the file before.
+// The TSDB deletes blocks when it opens, so it must get the retention of the file before
+// it opens.
 func TestServe_StartDeletesOnlyBlocksOutsideTheRetention(t *testing.T) {
 	for name, tt := range map[string]struct {
 		file  string

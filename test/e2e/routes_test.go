@@ -99,8 +99,8 @@ func TestServe_RoutesAreThoseOfPrometheus(t *testing.T) {
 		}
 		resp.Body.Close()
 		cancel()
-		// A receiver that is switched off has status 404 in both programs, and names its
-		// flag; GET of a path that changes something has 405 in both.
+		// A receiver that is disabled responds with status 404 in both programs, and names its
+		// flag. GET of a path that changes something gets 405 in both.
 		off := strings.Contains(text, "needs --web.enable-") || strings.Contains(text, "Only POST or PUT")
 		if (resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusMethodNotAllowed) && !off {
 			t.Errorf("%s: status %d %s", route, resp.StatusCode, text)
@@ -222,8 +222,8 @@ func TestServe_FederateWithoutSeriesHasAContentType(t *testing.T) {
 	}
 }
 
-// The names and values that Prometheus 3.15 has with the same flags, of which a client such as
-// an editor of queries reads what the server knows.
+// The features have the names and values of Prometheus 3.15 with the same flags. Clients, such
+// as query editors, read them to find out what the server supports.
 func TestServe_FeaturesAreThoseOfPrometheus(t *testing.T) {
 	none := idle(t)
 	s := startServe(t, func(o *role.ServeOptions) {

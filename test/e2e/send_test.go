@@ -44,8 +44,8 @@ func (s *server) must(contentType string, body []byte) {
 	}
 }
 
-// untilSent writes samples of a series to the sender until the receiver has one, so that
-// the sender is known to have begun: it sends samples that are newer than its start.
+// untilSent writes samples of a series to the sender until the receiver has one. Then the
+// sender has begun: it sends only samples that are newer than its start.
 func untilSent(t *testing.T, sender, receiver *server) {
 	t.Helper()
 	eventually(t, 30*time.Second, "the first sample to be sent", func() bool {
@@ -146,8 +146,8 @@ func (s *server) missing(name string, n int) int {
 	return lost
 }
 
-// A receiver that is killed, and started again on its address, gets what was appended in
-// between from the sender's log.
+// A receiver that is killed, and started again on its address, gets the samples that were
+// appended in between. They are read from the sender's log.
 func TestServe_RemoteWriteLosesNothingWhileTheReceiverIsDown(t *testing.T) {
 	path, dir, address := binary(t), t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	args := []string{"serve", "--web.listen-address=" + address, "--storage.tsdb.path=" + dir, "--config.file=" + writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")}
@@ -182,7 +182,7 @@ func TestServe_RemoteWriteIsFlushedAtShutdown(t *testing.T) {
 	}
 }
 
-// The labels of a series are in the log before the kill only.
+// The labels of a series are only in the part of the log from before the kill.
 func TestServe_RemoteWriteGoesOnAfterAKill(t *testing.T) {
 	receiver := startServe(t, idle(t))
 	path, dir := binary(t), t.TempDir()
@@ -251,7 +251,7 @@ func TestServe_RemoteWriteIsReloaded(t *testing.T) {
 	}
 }
 
-// A queue that is stopped gives up what waits in it after the flush deadline.
+// A stopped queue drops its pending samples after the flush deadline.
 func TestServe_RefusedReloadKeepsWhatWaitsForTheReceiver(t *testing.T) {
 	path, dir, address := binary(t), t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	args := []string{"serve", "--web.listen-address=" + address, "--storage.tsdb.path=" + dir, "--config.file=" + writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")}

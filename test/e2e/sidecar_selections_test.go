@@ -68,8 +68,8 @@ func newSlotLimitedPrometheus(t *testing.T, backend string, slots int) *slotLimi
 	return g
 }
 
-// counts returns, since the last call, the number of remote reads, the most at the same
-// time, and the number of series listings.
+// counts returns the number of remote reads since the last call, the maximum of
+// concurrent ones, and the number of series listings.
 func (g *slotLimitedPrometheus) counts() (reads, peak, listed int) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// TestProcess_SIGHUPEndsNone: the peers note the signal, and log rotation may send it to
-// every process.
+// TestProcess_SIGHUPEndsNone sends SIGHUP to every process. The peers do not end at the
+// signal, and log rotation may send it to every process.
 func TestProcess_SIGHUPEndsNone(t *testing.T) {
 	for name, args := range map[string][]string{
 		"query":          {"--grpc-address=127.0.0.1:0"},

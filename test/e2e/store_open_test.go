@@ -118,8 +118,9 @@ func TestServe_TSDBThatDoesNotOpenStopsTheServerAndKeepsTheProfiles(t *testing.T
 	}
 }
 
-// TestServe_ProfileFolderOfAnotherProcess: two servers must not share a directory of
-// profiles, since each deletes log segments that only the other has in memory.
+// TestServe_ProfileFolderOfAnotherProcess starts a second server on the directory of
+// profiles of another. They must not share it, because each deletes log segments whose
+// content only the other one has in memory.
 func TestServe_ProfileFolderOfAnotherProcess(t *testing.T) {
 	dir := t.TempDir()
 	change := func(o *role.ServeOptions) { o.Profiles.Store.Dir = dir }

@@ -24,7 +24,7 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// guarded is an authority whose clients and servers demand its certificates of each other.
+// guarded is an authority whose clients and servers require its certificates of each other.
 type guarded struct {
 	*authority
 	server, client tls.Certificate
@@ -67,8 +67,8 @@ func (g *guarded) grpcClient(certificate string) []string {
 	return args
 }
 
-// outside is a server that requires a certificate of the authority: a target of scrapes, a
-// receiver of remote write, an S3 without objects. seen has the paths of its requests.
+// outside is a server that requires a certificate of the authority: a scrape target, a
+// receiver of remote write, and an S3 without objects. seen has the paths of its requests.
 type outside struct {
 	*httptest.Server
 	mu   sync.Mutex
@@ -108,7 +108,7 @@ func (o *outside) requested(folder string) bool {
 	return o.seen[folder]
 }
 
-// bucket returns the configuration of the bucket there.
+// bucket returns the configuration of the bucket on this server.
 func (o *outside) bucket(tlsConfig string) string {
 	return fmt.Sprintf("--objstore.config={type: S3, config: {bucket: bucket, endpoint: '%s', region: us-east-1, access_key: a, secret_key: b, http_config: {%s}}}", o.address(), tlsConfig)
 }
@@ -238,7 +238,8 @@ func TestTLS_EveryPortRequiresACertificateAndEveryClientSendsOne(t *testing.T) {
 	}
 }
 
-// refusals are clients that no port may serve, and what the server logs about them.
+// refusals are clients that every port must refuse, and the server's log messages about
+// them.
 var refusals = map[string]string{
 	"without a certificate":        "client didn't provide a certificate",
 	"with a stranger's":            "unknown authority",
@@ -256,7 +257,8 @@ func (g *guarded) refusedConfig(name string, stranger *tls.Certificate) *tls.Con
 	return tlsClientConfig(x509.NewCertPool(), &g.client)
 }
 
-// refusesOverHTTP checks the port with every endpoint of the part, its metrics among them.
+// refusesOverHTTP checks that the port refuses the client at every endpoint of the part,
+// including its metrics.
 func (p part) refusesOverHTTP(t *testing.T, g *guarded, stranger *tls.Certificate) {
 	t.Helper()
 	if page := fetchTLS(t, tlsClient(g.roots(), &g.client), "https://"+p.http+"/metrics"); !strings.Contains(page, "ferula_build_info") {
@@ -306,8 +308,8 @@ func (p part) refusesOverGRPC(t *testing.T, g *guarded, stranger *tls.Certificat
 	}
 }
 
-// A client that does not trust a server logs why, and one that has no certificate makes the
-// server log why.
+// A client that does not trust a server logs the reason. A client without a certificate
+// makes the server log the reason.
 func TestTLS_ClientsThatCannotConnectLogTheReason(t *testing.T) {
 	g, other := newGuarded(t), newGuarded(t)
 	o := newOutside(t, g)

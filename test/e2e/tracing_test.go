@@ -26,7 +26,7 @@ type traceReceiver struct {
 	spans []receivedSpan
 }
 
-// receivedSpan is what the tests look at.
+// receivedSpan has the fields that the tests compare.
 type receivedSpan struct {
 	service, name, trace, id, parent string
 	attributes                       map[string]string
@@ -163,7 +163,7 @@ remote_read: [{url: '` + far.base + `/api/v1/read', read_recent: true}]
 	if query, ok := named(one.of(second), "promqlRangeQuery"); !ok || query.attributes["step"] != "15" {
 		t.Errorf("the span of the range query is %+v", query)
 	}
-	// A fault leaves the old receiver in force.
+	// After a fault the old receiver stays in use.
 	writeFile(t, file, "tracing: {endpoint: '127.0.0.1:1', tls_config: {ca_file: missing.pem}}\n"+rest)
 	if status, body := s.post("/-/reload", "", ""); status != http.StatusInternalServerError || !strings.Contains(body, "tracing: tls_config") {
 		t.Errorf("%d %s", status, body)
@@ -181,7 +181,7 @@ remote_read: [{url: '` + far.base + `/api/v1/read', read_recent: true}]
 		t.Fatalf("%d %s", status, body)
 	}
 	s.traced("/api/v1/labels", sixth)
-	if err := s.stop(); err != nil { // sends what waits
+	if err := s.stop(); err != nil { // sends the pending spans
 		t.Fatal(err)
 	}
 	for id, want := range map[string][2]bool{fourth: {true, false}, fifth: {false, true}, sixth: {false, false}} {

@@ -199,7 +199,8 @@ func TestServe_MaxConnectionsAppliesToAllAddresses(t *testing.T) {
 	if err := held.SetDeadline(time.Now().Add(20 * time.Second)); err != nil {
 		t.Fatal(err)
 	}
-	// A request in flight: an idle connection would give way. The server sends "100 Continue" when it reads the body.
+	// The connection must have a request in flight: an idle one would be closed for a new
+	// one. The server sends "100 Continue" when it reads the body.
 	if _, err := fmt.Fprintf(held, "POST /api/v1/query HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/x-www-form-urlencoded\r\nExpect: 100-continue\r\nContent-Length: 10\r\n\r\n"); err != nil {
 		t.Fatal(err)
 	}

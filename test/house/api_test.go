@@ -18,8 +18,8 @@ var update = flag.Bool("update", false, "write the files testdata/api.txt of the
 // publicPackages are the packages that other repositories import.
 var publicPackages = []string{"metrics", "metrics/httpmetrics", "metrics/metricstest", "metrics/promcompat", "promjson", "promjson/gzip"}
 
-// A change of what is exported is deliberate: `make api` writes it to testdata/api.txt, and the
-// review sees it. A line that is removed or changed breaks programs of users.
+// Changes of exported names are deliberate: `make api` writes them to testdata/api.txt, and the
+// review shows them. A removed or changed line breaks programs of users.
 func TestAPI_ExportedNamesAreThoseOfTheFile(t *testing.T) {
 	all := sources(t)
 	for _, pkg := range publicPackages {

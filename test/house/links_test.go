@@ -68,7 +68,7 @@ func documents(t *testing.T) (paths []string) {
 	return paths
 }
 
-// proseLines returns the lines of a document. Those of blocks of code are empty.
+// proseLines returns the lines of a document. Lines of code blocks are empty.
 func proseLines(text string) []string {
 	lines := strings.Split(text, "\n")
 	code := false
@@ -84,7 +84,7 @@ func proseLines(text string) []string {
 	return lines
 }
 
-// brokenLink returns what a link of a document lacks; "" for a good one.
+// brokenLink returns the missing file or anchor of a link; "" for a valid link.
 func brokenLink(doc, link string) string {
 	path, anchor, _ := strings.Cut(link, "#")
 	target := doc

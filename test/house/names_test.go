@@ -18,8 +18,8 @@ var (
 	makeTarget = regexp.MustCompile(`(?m)^([a-z-]+):`)
 )
 
-// The guides name files, tests, functions and make targets. A name that does not exist sends
-// a reader who follows a guide the wrong way, and a rename does not change the guide.
+// The guides name files, tests, functions and make targets. A rename in the code does not
+// change the guide, and a name that does not exist misleads its reader.
 func TestNames_OfTheGuidesExist(t *testing.T) {
 	files, idents, targets := filesOf(t), identifiersOf(t), targetsOf(t)
 	checked := 0
@@ -56,8 +56,8 @@ func TestNames_OfTheGuidesExist(t *testing.T) {
 	}
 }
 
-// filesOf returns every path of the repository, and every end of one that begins with a
-// directory or is a file's name: "internal/api/api.go", "api/api.go" and "api.go".
+// filesOf returns every path of the repository, and every suffix of a path that begins with
+// a directory or is a file's name: "internal/api/api.go", "api/api.go" and "api.go".
 func filesOf(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}
@@ -113,8 +113,8 @@ var (
 	declaredArea = regexp.MustCompile(`area\.Area\{\s*Name:\s+"([a-z]+)"`)
 )
 
-// A document that names an area of the benches names one that can be run, and the README
-// shows before its first section, in one table, what replaces what and how to measure it.
+// Every area of the benches that a document names can be run. Before its first section, the
+// README shows in one table which program replaces which, and the area that measures it.
 func TestNames_AreasOfTheBenchesExist(t *testing.T) {
 	areas := map[string]bool{}
 	for _, s := range sources(t) {
@@ -143,7 +143,7 @@ func TestNames_AreasOfTheBenchesExist(t *testing.T) {
 		}
 	}
 	for area := range areas {
-		// The page and ferula read have no peer whose place they take.
+		// The page and ferula read replace no other program.
 		if !named[area] && area != "page" && area != "read" {
 			t.Errorf("the README's first table does not name the area %s", area)
 		}

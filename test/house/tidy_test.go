@@ -270,8 +270,8 @@ func TestTidy_ArchitectureMapListsEveryPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The map, an entry for each group of packages, three requests and a glossary: what
-	// a newcomer reads in one sitting. Guides belong into docs/howto.md.
+	// The map, an entry for each group of packages, three requests and a glossary: a
+	// newcomer can read that in one sitting. Guides belong into docs/howto.md.
 	if lines := strings.Count(string(text), "\n"); lines > 400 {
 		t.Errorf("ARCHITECTURE.md has %d lines, at most 400", lines)
 	}

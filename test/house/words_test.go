@@ -13,8 +13,8 @@ import (
 	"unicode"
 )
 
-// A word is written for a Prometheus engineer who greps. Each pattern is a word that
-// this code base once used for something that the field has a name for.
+// Words are written for a Prometheus engineer who greps. Each pattern matches a word that
+// this code base once used instead of a term of the field.
 var words = []struct {
 	pattern *regexp.Regexp
 	use     string
@@ -36,7 +36,7 @@ var words = []struct {
 	{regexp.MustCompile(`(?i)\b(tournament|champion)s?\b`), "loser tree, winner"},
 }
 
-// identifierWords are parts of names that have a word of the field.
+// identifierWords maps parts of names to terms of the field that replace them.
 var identifierWords = map[string]string{
 	"answer": "response, result", "answers": "responses, results", "answered": "result", "ask": "request, query, send", "asks": "requests", "asked": "requested", "asking": "querying",
 	"question": "request", "moment": "timestamp", "moments": "timestamps", "lane": "signal", "seam": "interface", "beside": "peer, local", "said": "reported", "told": "reported",

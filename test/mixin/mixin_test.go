@@ -1,6 +1,6 @@
 // Package mixin tests the rules and dashboards of the directory mixin: every expression
-// parses, and every metric and label in it is one of docs/ops/metrics.md, which a test of
-// internal/role compares with running processes.
+// parses, and every metric and label in it is in docs/ops/metrics.md. A test of
+// internal/role compares that file with running processes.
 package mixin
 
 import (
@@ -151,7 +151,8 @@ func dashboards(t *testing.T) []dashboard {
 	return all
 }
 
-// lookUp returns the family of a series' name: that of its histogram or summary for _bucket, _sum and _count.
+// lookUp returns the family of a series' name. For a name with _bucket, _sum or _count it
+// returns the family of the histogram or summary.
 func lookUp(known map[string]family, series string) (family, bool) {
 	if f, ok := known[series]; ok {
 		return f, f.kind != "histogram"

@@ -110,7 +110,8 @@ func TestModules_AreImportedFromAProxy(t *testing.T) {
 	}
 }
 
-// deploy/tags.sh makes tags that other programs can require: no module of them requires one by its directory.
+// deploy/tags.sh creates tags that other programs can require. None of the tagged modules requires another one by its
+// directory.
 func TestTags_ModulesRequireEachOtherByVersion(t *testing.T) {
 	if err := exec.Command("git", "-C", root, "rev-parse", "HEAD").Run(); err != nil {
 		t.Skip("no git repository")

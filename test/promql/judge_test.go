@@ -21,8 +21,8 @@ import (
 	"github.com/ferula-io/ferula/internal/query/columns/ordered"
 )
 
-// engineOptions are those of Prometheus' scripts, but for what the engine of columns leaves
-// to Prometheus' engine.
+// engineOptions are the options of Prometheus' scripts, except those with which the engine
+// of columns leaves evaluations to Prometheus' engine.
 func engineOptions(maxSamples int) promql.EngineOpts {
 	return promql.EngineOpts{
 		Logger: slog.New(slog.DiscardHandler), MaxSamples: maxSamples, Timeout: 100 * time.Second, LookbackDelta: 5 * time.Minute,
@@ -52,24 +52,25 @@ func newColumns(t testing.TB, opts promql.EngineOpts) *columns.Engine {
 	})
 }
 
-// judge is an engine that evaluates each query by the engine of columns and by
-// Prometheus', and fails if any bit of the results differs. It returns what the engine
-// with all options of the scripts does.
+// judge is an engine that evaluates each query by the engine of columns and by Prometheus'
+// engine. It fails if any bit of the results differs. It returns the result of the engine
+// that has all options of the scripts.
 type judge struct {
 	columns promql.QueryEngine
 	oracle  promql.QueryEngine                        // with the options of columns
 	wanted  promql.QueryEngine                        // with the options of the scripts
 	source  func(storage.Queryable) storage.Queryable // from which columns reads
 
-	// anyPeak leaves out the peak of samples. Prometheus forgets to subtract the scalar
-	// arguments of some functions, which a query that both engines evaluate may not count.
+	// anyPeak ignores the peak of samples. Prometheus does not subtract the scalar
+	// arguments of some functions. A query that both engines evaluate in parts may not
+	// count them.
 	anyPeak bool
 
 	mu          sync.Mutex
 	evaluations int
 	reasons     map[string]map[string]bool // of what Prometheus' engine evaluated, with the queries
 	fallbacks   int
-	undecided   int // evaluations of which Prometheus' engine never returned the same twice
+	undecided   int // evaluations for which Prometheus' engine never returned the same result twice
 }
 
 // newJudge returns a judge. With all, both engines have the options of the scripts, too.
@@ -136,8 +137,9 @@ func (q *judged) Exec(ctx context.Context) *promql.Result {
 }
 
 // compare evaluates the query by both engines. Prometheus returns the series of some
-// operators in random order, and few orders may change the last bit of a sum: it gets many
-// tries, and if it contradicts itself, only the order may differ.
+// operators in random order, and a few orders may change the last bit of a sum. So
+// Prometheus' engine gets many tries, and if its own results differ, only the order of
+// lines may differ.
 func (q *judged) compare(ctx context.Context) error {
 	mine, err := q.open(q.judge.columns, q.from)
 	if err != nil {
@@ -198,14 +200,15 @@ func (j *judge) share() float64 {
 	return 100 * float64(j.evaluations-j.fallbacks) / float64(max(1, j.evaluations))
 }
 
-// outcome runs a query and returns everything that a client can see of it, floats as bits.
+// outcome runs a query and returns all its results that a client can see as text, with
+// floats as bits.
 func (j *judge) outcome(ctx context.Context, q promql.Query, text string) string {
 	res := q.Exec(ctx)
 	var b strings.Builder
 	if res.Err != nil {
 		text := res.Err.Error()
 		if j.anyPeak {
-			// Which two of several duplicate series it names depends on their order.
+			// The order of duplicate series determines which two of them the error names.
 			text, _, _ = strings.Cut(text, " on the left hand-side of the operation: [")
 			text, _, _ = strings.Cut(text, " on the right hand-side of the operation: [")
 		}
@@ -221,7 +224,8 @@ func (j *judge) outcome(ctx context.Context, q promql.Query, text string) string
 	}
 	warnings, infos := res.Warnings.AsStrings(text, 0, 0)
 	for i, w := range warnings {
-		// Of several sorts one is named; which one depends on the order in which annotations are merged.
+		// If there are several sorts, one is named. It depends on the order in which
+		// annotations are merged.
 		if text, _, ok := strings.Cut(w, " are always ordered by labels ("); ok && j.anyPeak {
 			warnings[i] = text
 		}

@@ -130,7 +130,7 @@ func (w *world) counter() func() float64 {
 
 var oddFloats = []float64{0, math.Copysign(0, -1), math.NaN(), math.Inf(1), math.Inf(-1), 1e308, -1e308, 5e-324, 1}
 
-// gauge returns values of all magnitudes, and odd ones if wanted.
+// gauge returns values of all magnitudes, and special values if odd is set.
 func (w *world) gauge(odd bool) func() float64 {
 	return func() float64 {
 		if odd && w.rng.IntN(20) == 0 {

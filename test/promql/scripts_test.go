@@ -19,8 +19,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var updateFlag = flag.Bool("update", false, "write docs/promql-engine.md")
 
-// The share of evaluations that the engine of columns must do itself, in percent: with the
-// default features, and with those of the scripts.
+// The minimum share of evaluations that the engine of columns must do itself, in percent:
+// with the default features, and with the features of the scripts.
 const (
 	leastShare    = 90
 	leastShareAll = 45
@@ -53,7 +53,8 @@ func TestEngine_PassesPrometheusScripts(t *testing.T) {
 
 const documentPath = "../../docs/promql-engine.md"
 
-// checkDocument checks that the list of what Prometheus' engine evaluates is current.
+// checkDocument checks that the list of queries that Prometheus' engine evaluates is
+// current.
 func checkDocument(t *testing.T, want string) {
 	t.Helper()
 	if *updateFlag {
@@ -87,7 +88,8 @@ samples, StoreAPI and remote read, and compares both engines bit by bit. It also
 // queriesShown is the number of queries that are listed for one reason.
 const queriesShown = 30
 
-// byOrder is the reason that depends on the order of the series, and the scripts' runner loads them in random order.
+// byOrder is a reason that depends on the order of the series. The scripts' runner loads
+// them in random order.
 const byOrder = "series of which some have a type or a unit"
 
 // generatedAt matches the modifiers that the scripts' runner adds to queries.

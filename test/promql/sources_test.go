@@ -27,7 +27,7 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// wires are the ways on which the engine reads a store.
+// wires are the ways in which the engine reads a store.
 var wires = map[string]func(testing.TB) storage.Storage{
 	"TSDB":         func(t testing.TB) storage.Storage { return newStore(t) },
 	"all features": func(t testing.TB) storage.Storage { return newStore(t) },
@@ -36,8 +36,8 @@ var wires = map[string]func(testing.TB) storage.Storage{
 	"remote read":  func(t testing.TB) storage.Storage { s := newStore(t); return remote{s, overRemoteRead(t, s)} },
 }
 
-// newStore returns an empty store, or Prometheus' own if the test needs timestamps of
-// starts, which ours does not keep.
+// newStore returns an empty store. If the test needs start timestamps, which ours does
+// not keep, it returns Prometheus' own.
 func newStore(t testing.TB) storage.Storage {
 	t.Helper()
 	if strings.Contains(t.Name(), "start_timestamps") {

@@ -92,7 +92,8 @@ func runOne(t *testing.T, e *environment, seed uint64) {
 	t.Errorf("%v\nrepeat it with: go test ./test/sim -sim.seed=%d", err, seed)
 }
 
-// A patch of faults that does not apply any more would end prove.sh only when it is run.
+// Otherwise a patch of faults that no longer applies would only be noticed when prove.sh
+// is run.
 func TestFaults_ApplyToTheTree(t *testing.T) {
 	patches, err := filepath.Glob("faults/*.patch")
 	if err != nil || len(patches) == 0 {

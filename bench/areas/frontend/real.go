@@ -46,7 +46,7 @@ type realFront struct {
 	length  int64 // of the compared response
 }
 
-// real measures where the time of a real query goes, in front of a real Prometheus.
+// real measures the stages of a real query, in front of a real Prometheus.
 func (b *bench) real(ctx context.Context) (err error) {
 	b.env.Logf("blocks: 2 x %d series x %d samples", realSpec.Series, realSpec.Samples)
 	data, err := blocks.Ensure(ctx, b.env.Cache, realSpec)

@@ -76,11 +76,11 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 
 // inOrderUntil returns a time before which every in-order sample is in a block.
 //
-// The head was cut at the end of a block with all in-order samples of its range. Other
-// blocks, of out-of-order samples or of some series only, may end later than samples that are
-// only in the log. A hint in meta.json marks them. When Prometheus compacts blocks of
-// out-of-order samples with in-order ones it drops the hint, so that only one parent of such
-// a block is known to be in order.
+// For a block that was cut from the head this is the end of the block. Blocks of out-of-order
+// samples, or of some series only, may end later than samples that are only in the log. A
+// hint in meta.json marks such blocks. When Prometheus compacts blocks of out-of-order
+// samples with in-order ones it drops the hint, so that only one parent of such a block is
+// known to be in order.
 func inOrderUntil(meta *tsdb.BlockMeta) int64 {
 	c := &meta.Compaction
 	switch {

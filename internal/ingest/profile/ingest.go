@@ -146,7 +146,7 @@ func (in *Ingester) ingest(ctx context.Context, tenant string, pushed []profilep
 	return nil
 }
 
-// batch is a push on its way to the store.
+// batch holds a push while it is checked and stored.
 type batch struct {
 	limits   *Limits
 	rules    []*relabel.Config

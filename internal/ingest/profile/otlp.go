@@ -22,7 +22,7 @@ import (
 type otlpConverter struct {
 	request *otlpprofile.Request
 	limits  *Limits
-	left    int // bytes that the pprofs of the request may still have
+	left    int // remaining limit of the bytes of all pprofs of the request
 
 	// Of the current profile:
 	of     *otlpprofile.Profile
@@ -75,7 +75,7 @@ func (c *otlpConverter) convert(p *otlpprofile.Profile) ([]profilepb.RawProfile,
 	all := make([]profilepb.RawProfile, 0, len(c.order))
 	for _, g := range c.order {
 		raw := profilepb.RawProfile{Raw: g.encoder.Append(nil), TimeNS: int64(p.TimeNS)}
-		if id != (profiles.ID{}) && len(c.order) == 1 { // an ID is that of one profile
+		if id != (profiles.ID{}) && len(c.order) == 1 { // an ID belongs to one profile
 			raw.ID = id.String()
 		}
 		own[profiles.LabelService], own[profiles.LabelName] = g.service, profileName([]string{t.name}, nil, "")
@@ -118,7 +118,7 @@ func (c *otlpConverter) sample(s *otlpprofile.Sample, t otlpType, service string
 	c.labels = c.labels[:0]
 	err := c.request.SampleAttributes(s, func(key []byte, v otlpprofile.Value) {
 		if v.Kind != otlpprofile.Text && v.Kind != otlpprofile.Bool {
-			return // numbers, as the ids of threads, would make a series of each
+			return // each number, such as a thread ID, would create a series
 		}
 		name, text := otlpLabelName(key), otlpLabelValue(v)
 		switch {

@@ -18,8 +18,8 @@ import (
 	"github.com/prometheus/prometheus/model/relabel"
 	"go.yaml.in/yaml/v2"
 
-	// These register themselves with package discovery. So do those that ingest/scrape
-	// imports: a server accepts all of them for profiles, too.
+	// These discoveries register themselves with package discovery, like those that
+	// ingest/scrape imports. Profile jobs can use all of them.
 	_ "github.com/prometheus/prometheus/discovery/dns"
 	_ "github.com/prometheus/prometheus/discovery/file"
 	_ "github.com/prometheus/prometheus/discovery/http"

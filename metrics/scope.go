@@ -21,8 +21,8 @@ type SetOptions struct {
 // NewSetWithOptions returns an empty set whose metrics have the prefix and the labels of the
 // options: NewCounter("jobs_total") registers app_jobs_total{env="prod"}. Lookups by
 // GetOrCreate and Describe take names without them. ListMetricNames and Families return
-// whole names. The labels come before those of a metric. A scrape costs nothing more, a
-// lookup one allocation.
+// whole names. The labels come before those of a metric. They add no cost to a scrape, and
+// one allocation to a lookup.
 //
 // Registered writers must write whole names themselves. metrics_vec_overflow_total has the
 // labels but not the prefix. NewSetWithOptions panics if the prefix is not a classic name,

@@ -56,8 +56,8 @@ func NewDesc(name, help string, labels ...string) *Desc {
 // no page silently lacks metrics. WritePrometheus writes the page without these metrics and
 // logs each error once.
 //
-// Several goroutines may use a sink until its collector has returned. It keeps the names of
-// the series for the next scrape: a scrape with the same series, and with descriptions that
+// Several goroutines may use a sink until its collector has returned. The sink keeps the names
+// of the series for the next scrape: a scrape with the same series, and with descriptions that
 // are created once, does not allocate.
 type Sink struct {
 	mu       sync.Mutex

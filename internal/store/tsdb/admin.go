@@ -8,8 +8,8 @@ import (
 )
 
 // DeleteSeries marks the samples of the selected series from mint to maxt, both in ms and
-// inclusive, as deleted. They are gone for readers at once and from the disk with the next
-// compaction of their block, or with CleanTombstones.
+// inclusive, as deleted. Queries no longer return them. The next compaction of their block,
+// or CleanTombstones, removes them from the disk.
 func (s *Store) DeleteSeries(ctx context.Context, mint, maxt int64, matchers ...*labels.Matcher) error {
 	db := s.db.Load()
 	if db == nil {
@@ -21,7 +21,7 @@ func (s *Store) DeleteSeries(ctx context.Context, mint, maxt int64, matchers ...
 	return nil
 }
 
-// CleanTombstones writes the blocks with deleted samples again, without them.
+// CleanTombstones rewrites each block that has deleted samples, without these samples.
 func (s *Store) CleanTombstones() error {
 	db := s.db.Load()
 	if db == nil {
@@ -33,8 +33,8 @@ func (s *Store) CleanTombstones() error {
 	return nil
 }
 
-// Snapshot links the blocks into a folder, and with withHead writes the samples of the head
-// there as a block.
+// Snapshot hard-links the files of the blocks into directory dir. With withHead it also
+// writes the samples of the head there, as a block.
 func (s *Store) Snapshot(dir string, withHead bool) error {
 	db := s.db.Load()
 	if db == nil {

@@ -11,9 +11,9 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// cutter re-encodes chunks without the samples of some intervals, with the same bytes as
-// Prometheus' chunk querier. It reuses its chunks and iterators between calls; only float
-// chunks are worth that.
+// cutter re-encodes chunks without the samples of some intervals. The bytes are those that
+// Prometheus' chunk querier returns. A cutter reuses its iterators between calls, and for XOR
+// chunks also the chunks.
 type cutter struct {
 	in, out *chunkenc.XORChunk
 	empty   []byte // buffer of out
@@ -42,7 +42,8 @@ func (u *cutter) cut(c series.Chunk, without tombstones.Intervals, arena []byte)
 	return u.encode(u.iter, out, c, without, arena)
 }
 
-// remaining returns the range that intervals leave. ok is false if it is not one range.
+// remaining returns the time range outside the intervals, inclusive, in ms. ok is false if
+// that is not one contiguous range.
 func remaining(without tombstones.Intervals) (mint, maxt int64, ok bool) {
 	mint, maxt = math.MinInt64, math.MaxInt64
 	for _, interval := range without {
@@ -58,7 +59,7 @@ func remaining(without tombstones.Intervals) (mint, maxt int64, ok bool) {
 	return mint, maxt, mint <= maxt
 }
 
-// cutIterator does what cut does with the samples of an iterator over c.
+// cutIterator is cut for the samples of it, an iterator over the samples of c.
 func (u *cutter) cutIterator(it chunkenc.Iterator, c series.Chunk, without tombstones.Intervals, arena []byte) (_ series.Chunk, _ []byte, ok bool, err error) {
 	_, out, err := u.chunks(c)
 	if err != nil {
@@ -99,7 +100,8 @@ func (u *cutter) encode(from chunkenc.Iterator, out chunkenc.Chunk, c series.Chu
 	return c, arena, true, nil
 }
 
-// chunks returns a chunk with the data of c and an empty one of the same encoding.
+// chunks returns a chunk with the data of c (in) and an empty chunk of the same encoding
+// (out).
 func (u *cutter) chunks(c series.Chunk) (in, out chunkenc.Chunk, err error) {
 	if c.Encoding == chunkenc.EncXOR {
 		if u.in == nil {
@@ -109,7 +111,7 @@ func (u *cutter) chunks(c series.Chunk) (in, out chunkenc.Chunk, err error) {
 			return nil, nil, fmt.Errorf("%w: chunk of %d bytes", ErrCorrupt, len(c.Data))
 		}
 		u.in.Reset(c.Data)
-		u.out.Reset(append(u.empty[:0], 0, 0)) // exactly the number of samples: none
+		u.out.Reset(append(u.empty[:0], 0, 0)) // the number of samples: 0
 		return u.in, u.out, nil
 	}
 	if in, err = chunkenc.FromData(c.Encoding, c.Data); err != nil {

@@ -19,39 +19,41 @@ import (
 
 // rawHead reads the samples of the head that arrived in order.
 //
-// Prometheus' truncation of the head waits for open readers whose range it overlaps. A
-// rawHead is not among them: its reader is closed as soon as it is open, which takes it off
-// the list that truncation waits for, and leaves its view of appends as it was. A second
-// reader, of a range that is never truncated, stays open: while it does, the head keeps the
-// numbers of appends from which the view is computed.
+// Prometheus' truncation of the head waits for open readers whose range it overlaps. It does
+// not wait for a rawHead, which closes its chunk reader immediately after opening it. A
+// closed reader is not on the list that truncation waits for, but it can still be read, and
+// it still hides the appends that were not committed when it was opened. A second reader, the
+// anchor, stays open over a range that is never truncated: while it is open, the head keeps
+// the append IDs by which samples are hidden.
 //
-// So the head may lose data while it is read. It does that in an order which makes the loss
-// visible: the block with the data is served first, then the head's start moves or, if
-// series are evicted for another reason, series are no longer found, and only then data
-// goes. disturbed checks that after each read; the rest of a selection is then read from a
-// new view of the store.
+// So the head may lose data while a rawHead reads it. The head loses data in an order that
+// makes the loss visible. First the block with the data is served. Then the minimum time of
+// the head grows or, if series are evicted for another reason, these series are no longer
+// found. Data is removed last. disturbed looks for these signs after each read. After such a
+// sign, the rest of a selection is read from a new view of the store.
 type rawHead struct {
 	store      *Store
 	db         *tsdb.DB
 	mint, maxt int64
-	limit      int64 // start of the head up to which nothing is lost
+	limit      int64 // no data of the view is lost while the head's minimum time is at most this
 	served     []*tsdb.Block
-	lastMS     int64 // no sample of the view is newer
+	lastMS     int64 // upper bound of the view's timestamps
 	uncutStart bool  // chunks may have samples before mint
 	uncutEnd   bool  // chunks may have samples after maxt
 
-	reading sync.Mutex // by selections: the readers of series and chunks have buffers
+	reading sync.Mutex // held while a selection reads: the readers of series and chunks have buffers
 	anchor  tsdb.ChunkReader
 	index   tsdb.IndexReader
 	chunks  tsdb.ChunkReaderWithCopy
 	deleted tombstones.Reader
 
 	mu     sync.Mutex
-	opened []interface{ Close() error } // by selections
+	opened []interface{ Close() error } // what selections opened; closed with the rawHead
 }
 
-// openRawHead opens the head from mint to maxt. headMin is its start and served are the
-// blocks, both read before.
+// openRawHead opens a view of the head from mint to maxt, in ms, inclusive. headMin is the
+// head's minimum time and served are the store's blocks. The caller must read headMin first,
+// then served, then call openRawHead.
 func (s *Store) openRawHead(db *tsdb.DB, mint, maxt, headMin int64, served []*tsdb.Block) (_ *rawHead, err error) {
 	head := db.Head()
 	h := &rawHead{store: s, db: db, mint: mint, maxt: maxt, limit: max(mint, headMin), served: served}
@@ -76,8 +78,8 @@ func (s *Store) openRawHead(db *tsdb.DB, mint, maxt, headMin int64, served []*ts
 	if !ok {
 		return nil, fmt.Errorf("the head's reader %T does not copy chunks", reader)
 	}
-	// The reader's cache of the chunks of a series is for one goroutine, and sets may be read by several. Without it each chunk is
-	// searched in the list of those that are not mapped yet, which is short.
+	// The reader's cache of head chunks stays disabled: it is for one goroutine, and several may read the sets. Without the cache
+	// each read of a chunk walks the series' list of chunks that are not m-mapped yet, which is short.
 	h.chunks = withCopy
 	if h.index, err = view.Index(); err != nil {
 		return nil, err
@@ -105,8 +107,8 @@ func (h *rawHead) closeLater(o interface{ Close() error }) {
 	h.opened = append(h.opened, o)
 }
 
-// disturbed reports whether the head may have lost data of the view. missing reports that a
-// series or a chunk was not found.
+// disturbed reports whether the head may have lost data of the view. missing means that the
+// caller did not find a series or a chunk.
 func (h *rawHead) disturbed(missing bool) bool {
 	if h.db.Head().MinTime() > h.limit {
 		return true
@@ -135,9 +137,9 @@ func (h *rawHead) selectSeries(ctx context.Context, labelsOnly bool, matchers []
 	return &headRest{headSet: set}
 }
 
-// selectUnsorted selects series in the order of their references. Truncation waits for the
-// end of it: if the head lost data, the rest would have to be merged with blocks in label
-// order.
+// selectUnsorted selects series in the order of their references. Truncation of the head
+// waits until h is closed: if the head lost data, the remaining series would have to be
+// merged with those of blocks, which requires label order.
 func (h *rawHead) selectUnsorted(ctx context.Context, matchers []*labels.Matcher) (_ series.Set, sorted bool) {
 	hold, err := tsdb.NewRangeHead(h.db.Head(), h.mint, h.maxt).Chunks()
 	if err != nil {
@@ -155,8 +157,8 @@ func (h *rawHead) selectUnsorted(ctx context.Context, matchers []*labels.Matcher
 	return &headRest{headSet: &headSet{head: h, ctx: ctx, matchers: matchers, order: order}}, false
 }
 
-// resume selects the series after the current one of set from a new view of the store, which
-// has the data that the head lost.
+// resume selects the series that follow the current series of set. It reads them from a new
+// view of the store, which has the data that the head lost.
 func (h *rawHead) resume(set *headSet) series.Set {
 	q, err := h.store.RawQuerier(set.ctx, h.mint, min(h.maxt, h.lastMS))
 	if err != nil {
@@ -187,10 +189,10 @@ func (h *rawHead) labelNames(ctx context.Context) ([]string, error) {
 	return append(names, more...), errors.Join(err, q.Close())
 }
 
-// after skips the series of a set up to a label set.
+// after skips the series of a set up to and including the label set last.
 type after struct {
 	series.Set
-	last []byte // nil: skipped
+	last []byte // nil once they are skipped
 }
 
 // Next implements series.Set.
@@ -204,10 +206,11 @@ func (a *after) Next() bool {
 	return false
 }
 
-// headRest is a selection of the head that goes on with a new view if the head loses data.
+// headRest is a selection of the head. If the head loses data, the selection continues with a
+// new view of the store.
 type headRest struct {
 	*headSet
-	rest series.Set // nil: headSet
+	rest series.Set // the selection from the new view; nil: headSet is read
 }
 
 // Next implements series.Set.

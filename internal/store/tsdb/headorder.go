@@ -16,19 +16,19 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// ordersBytesMax limits the memory of the kept orders of a store. At 200 bytes of labels a
-// series it is enough for 150,000 of them.
+// ordersBytesMax limits the memory of the orders that a store keeps. With 200 bytes of labels
+// a series, they hold about 150,000 series.
 const ordersBytesMax = 32 << 20
 
-// headOrder has the series of a selection in the order in which they are returned. It does
-// not change: a reference of a head has the same labels for ever.
+// headOrder is the series of a selection in the order in which they are returned. It is
+// immutable: the labels of a series reference never change.
 type headOrder struct {
 	hash     uint64              // of the postings
 	postings []storage.SeriesRef // as selected
-	sorted   bool                // by labels, else as selected
+	sorted   bool                // by labels; otherwise in the order of the postings
 	refs     []storage.SeriesRef
-	labels   []byte   // encoded sets one after another; nil: too large to be kept
-	ends     []uint32 // of each set in labels
+	labels   []byte   // encoded label sets one after another; nil: too large to be kept
+	ends     []uint32 // offset in labels at which each label set ends
 }
 
 func (o *headOrder) bytes() int {
@@ -51,7 +51,7 @@ func (o *headOrder) at(i int) (lset []byte, ok bool) {
 // costs more than reading their chunks, and most selections are repeated.
 type headOrders struct {
 	mu    sync.Mutex
-	kept  []*headOrder // the last one was used last
+	kept  []*headOrder // the least recently used first
 	bytes int
 }
 
@@ -85,10 +85,10 @@ func (k *headOrders) keep(o *headOrder) {
 	}
 }
 
-// order returns the series that match, sorted by labels or as the postings are. missing
-// reports whether the head no longer has some of the series.
+// order returns the series that match, sorted by labels or in the order of the postings.
+// missing reports whether the head no longer has some of the series.
 func (h *rawHead) order(ctx context.Context, sorted bool, matchers []*labels.Matcher) (_ *headOrder, missing bool, err error) {
-	p, err := tsdb.PostingsForMatchers(ctx, h.index, slices.Clone(matchers)...) // it sorts them
+	p, err := tsdb.PostingsForMatchers(ctx, h.index, slices.Clone(matchers)...) // a clone, because it sorts them
 	if err != nil {
 		return nil, false, err
 	}
@@ -120,9 +120,9 @@ func (h *rawHead) order(ctx context.Context, sorted bool, matchers []*labels.Mat
 	return o, len(o.refs) < len(postings), nil
 }
 
-// encode encodes the labels of an order's series, and drops those that are not found. If
-// the labels take more than half of the memory for all orders, they are encoded again
-// whenever they are read.
+// encode encodes the labels of an order's series, and drops the series that are not found. If
+// the labels take more than half of ordersBytesMax, the order does not keep them, and headSet
+// encodes them at each read.
 func (h *rawHead) encode(ctx context.Context, o *headOrder) error {
 	builder := labels.NewScratchBuilder(0)
 	found := o.refs[:0]

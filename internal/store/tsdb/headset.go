@@ -28,12 +28,12 @@ type headSet struct {
 	at        int // the next series in order
 	seen      int // series returned
 	labels    []byte
-	own       [2][]byte // buffers of labels, if the order has none: of this series and of the one before
+	own       [2][]byte // labels of the previous and the current series, if the order has no labels
 	chunks    []series.Chunk
 	builder   labels.ScratchBuilder
 	metas     []chunks.Meta
 	intervals tombstones.Intervals // deleted, or out of range
-	some      tombstones.Intervals // those that overlap the chunk
+	some      tombstones.Intervals // the intervals that overlap the current chunk
 	sources   []chunkenc.Chunk     // of chunks, before they are cut
 	cutter    cutter
 	arena     []byte // re-encoded chunks of the current series
@@ -41,7 +41,8 @@ type headSet struct {
 	err       error
 }
 
-// next moves to the next series. lost reports that the head may have lost the rest.
+// next moves to the next series. lost reports that the head may have lost data of this series
+// and of those that follow.
 func (s *headSet) next() (ok, lost bool) {
 	if s.err != nil {
 		return false, false
@@ -74,12 +75,12 @@ func (s *headSet) next() (ok, lost bool) {
 // errGone is the error for a series that the head no longer has.
 var errGone = fmt.Errorf("gone: %w", storage.ErrNotFound)
 
-// read reads one series; ok is false if it has no chunks in the range.
+// read reads series i of the order. ok is false if the series has no chunks in the range.
 func (s *headSet) read(i int) (ok bool, err error) {
 	h, ref := s.head, s.order.refs[i]
 	h.reading.Lock()
 	defer h.reading.Unlock()
-	deleted, err := h.deleted.Get(ref) // before the series: they go after it
+	deleted, err := h.deleted.Get(ref) // before the series is read: the head removes a series before its tombstones
 	if err != nil {
 		return false, err
 	}
@@ -110,14 +111,15 @@ func (s *headSet) setLabels(i int) {
 	}
 }
 
-// ahead returns the labels of the next series, or of one before it that has no samples in
-// the range.
+// ahead returns the labels of the next series of the order, nil if the order does not keep
+// them. That series may have no samples in the range, and is then not returned.
 func (s *headSet) ahead() []byte {
 	lset, _ := s.order.at(s.at)
 	return lset
 }
 
-// keepUndeleted drops the chunks that are deleted completely. It reports whether any is left.
+// keepUndeleted drops the chunks that are deleted completely. It reports whether chunks
+// remain.
 func (s *headSet) keepUndeleted(deleted tombstones.Intervals) bool {
 	kept := s.metas[:0]
 	for _, meta := range s.metas {
@@ -129,7 +131,8 @@ func (s *headSet) keepUndeleted(deleted tombstones.Intervals) bool {
 	return len(kept) > 0
 }
 
-// setIntervals collects the deleted intervals, and those out of range that must be cut, sorted by start.
+// setIntervals sets the intervals whose samples must be cut: the deleted intervals, and the time before
+// mint and after maxt unless samples may be returned there. They are sorted by start.
 func (s *headSet) setIntervals(deleted tombstones.Intervals) {
 	h := s.head
 	s.intervals = s.intervals[:0]
@@ -190,9 +193,10 @@ func (s *headSet) readChunks() error {
 	return nil
 }
 
-// overlapping collects the intervals that overlap a chunk. The open chunk of a series has no
-// end for Prometheus, which therefore always encodes it again. The bytes of floats are the
-// same then; those of others may differ in hints.
+// overlapping collects the intervals that overlap a chunk, and reports whether there are any.
+// open means that the head still appends to the chunk. For Prometheus such a chunk has no
+// end, so Prometheus always re-encodes it. An XOR chunk has the same bytes afterwards. Chunks
+// of other encodings may differ in hints, so overlapping treats them as Prometheus does.
 func (s *headSet) overlapping(c series.Chunk, open bool) bool {
 	if open && c.Encoding != chunkenc.EncXOR {
 		c.MaxMS = math.MaxInt64
@@ -206,12 +210,14 @@ func (s *headSet) overlapping(c series.Chunk, open bool) bool {
 	return len(s.some) > 0
 }
 
-// committed returns how many of the chunks have only samples of appends that the view
-// contains, and an iterator over such samples of the next chunk if it also has others. The
-// samples of a series are visible up to the first that is not, so the last chunk with a
-// visible one decides.
+// committed splits the chunks by the appends that the view contains; samples of other appends
+// are hidden. In the first whole chunks no sample is hidden. partial iterates over the
+// visible samples of the chunk after them; it is nil if all samples of that chunk are hidden.
+// In a series all visible samples precede the hidden ones, so the search begins at the last
+// chunk and ends at the first that has a visible sample.
 //
-// The type of a chunk's iterator shows it: the head wraps the iterator if samples are hidden.
+// The type of a chunk's iterator shows which samples are visible: the head wraps the iterator
+// of a chunk with hidden samples.
 func (s *headSet) committed() (whole int, partial chunkenc.Iterator) {
 	types := &s.head.store.iterators
 	for i := len(s.sources) - 1; i >= 0; i-- {
@@ -228,10 +234,10 @@ func (s *headSet) committed() (whole int, partial chunkenc.Iterator) {
 	return 0, nil
 }
 
-// iteratorTypes are types of iterators over the samples of a chunk.
+// iteratorTypes are the types of the iterators that the head returns for a chunk.
 type iteratorTypes struct {
-	all  map[chunkenc.Encoding]reflect.Type // returns all samples
-	none reflect.Type                       // returns none
+	all  map[chunkenc.Encoding]reflect.Type // if all samples are visible, by the chunk's encoding
+	none reflect.Type                       // if all samples are hidden
 }
 
 func newIteratorTypes() iteratorTypes {

@@ -26,7 +26,7 @@ const (
 	indexVersion2  = 2
 	indexVersion3  = 3 // differs from 2 in postings, which are not read here
 	seriesAlign    = 16
-	chunkLengthMax = 5 // bytes of a chunk's length
+	chunkLengthMax = 5 // the most bytes that a chunk's length takes
 )
 
 // blockIndex decodes the series entries of a block's index.
@@ -38,8 +38,8 @@ const (
 //	         (uvarint(min-last max) uvarint(max-min) varint(ref-last ref))*
 //
 // A symbol in the table is a length and a string, as in protobuf. A label set is therefore
-// encoded by copying symbols, and only their offsets are stored. bytes is mapped: results
-// are invalid once the mapping is closed.
+// encoded by copying symbols, and only the offsets of symbols are stored. bytes is a mapped
+// file: results that alias it are invalid once the mapping is closed.
 type blockIndex struct {
 	bytes   []byte
 	symbols []byte   // the strings
@@ -119,7 +119,7 @@ func (ix *blockIndex) entry(ref uint64) ([]byte, error) {
 // entryParts is the decoded part of a series entry.
 type entryParts struct {
 	labels  []byte   // encoded
-	numbers []uint64 // by label: number of the name's symbol above that of the value's
+	numbers []uint64 // one for each label: symbol number of the name in the upper 32 bits, of the value in the lower 32
 	metas   []chunks.Meta
 }
 

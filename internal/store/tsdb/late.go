@@ -6,12 +6,13 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 )
 
-// lateBlock reports whether a block must not be compacted yet: it is of out-of-order samples
-// and ends after the in-order blocks.
+// lateBlock reports whether a block must not be compacted yet: it has out-of-order samples
+// and ends after the last in-order block.
 //
 // Compaction with in-order blocks drops the out-of-order hint. At the next start the database
-// takes the end of the result for the end of the in-order blocks, and leaves out what the
-// write-ahead log has before it. Such a block waits until the head was cut beyond its end.
+// would take the end of the compacted block for the end of the in-order blocks, and skip the
+// samples of the write-ahead log before that end. Such a block can be compacted once an
+// in-order block ends at or after its end.
 func (s *Store) lateBlock(meta *tsdb.BlockMeta) bool {
 	if !meta.Compaction.FromOutOfOrder() {
 		return false

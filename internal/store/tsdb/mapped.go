@@ -18,9 +18,9 @@ import (
 // mappedIdle is how long the files of a block stay mapped after the last reader.
 const mappedIdle = time.Minute
 
-// mapped is the files of one block in a second mapping, since the database's own mapping is
-// not accessible. The pages are shared. A block can be deleted while this mapping is read:
-// its files are unlinked, and freed when the mapping is closed.
+// mapped is a second mapping of the files of one block, since the database's own mapping is
+// not accessible. Both mappings share the pages. A block can be deleted while this mapping is
+// read: its files are unlinked, and freed when the mapping is closed.
 type mapped struct {
 	files    []*fileutil.MmapFile
 	index    *blockIndex
@@ -84,8 +84,8 @@ func (m *mapped) close() error {
 	return errors.Join(errs...)
 }
 
-// mappings are the mapped blocks of a store, by folder. A mapping without readers is closed
-// when it has been idle, its block is deleted, or the store is closed.
+// mappings are the mapped blocks of a store, by directory. A mapping without readers is
+// closed when it has been idle for mappedIdle, its block is deleted, or the store is closed.
 type mappings struct {
 	mu     sync.Mutex
 	byDir  map[string]*mapped
@@ -93,8 +93,9 @@ type mappings struct {
 	closed bool
 }
 
-// acquire maps the block in dir, or shares its mapping. Meanwhile the caller must hold a
-// handle of the block, so that its folder exists. The caller must release the mapping.
+// acquire maps the block in dir, or shares its mapping. During the call the caller must hold
+// an open reader of the block, so that its directory exists. The caller must release the
+// mapping.
 func (p *mappings) acquire(dir string) (*mapped, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

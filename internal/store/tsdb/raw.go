@@ -24,10 +24,11 @@ const openTries = 10
 // RawQuerier implements series.Source; mint and maxt are inclusive, in ms. Blocks may be
 // deleted while they are read: their files exist until Close.
 //
-// Blocks that overlap no other block are read directly, and so is the head. Overlapping
-// blocks go through Prometheus' chunk queriers, for which deletion and the head's garbage
-// collection wait until Close. Everything does if the head has late samples in the range, or
-// samples in the time range of blocks. Either way the bytes are the same.
+// The head, and blocks that overlap no other block, are read directly. Overlapping blocks are
+// read through Prometheus' chunk queriers: deletion and the head's garbage collection wait
+// until Close. All data is read through Prometheus' chunk queriers if the head has
+// out-of-order samples in the range, or samples in the time range of blocks. Both readers
+// return the same bytes.
 func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	db := s.db.Load()
 	if db == nil {
@@ -55,7 +56,7 @@ type rawQuerier struct {
 	queriers   []storage.ChunkQuerier
 	live       bool // the head is read
 	merging    bool // blocks overlap each other or the head
-	unsorted   bool // Prometheus reads only the head, in the order of its references unless it sorts
+	unsorted   bool // no block is read: the series of the head need not be sorted by labels
 }
 
 var (
@@ -70,11 +71,12 @@ var (
 // Immutable implements series.Immutable.
 func (q *rawQuerier) Immutable() bool { return !q.live }
 
-// Concurrent implements series.Concurrent: Prometheus' queriers have buffers that their sets share.
+// Concurrent implements series.Concurrent. It is false if Prometheus' queriers are used, because
+// the sets of such a querier share its buffers.
 func (q *rawQuerier) Concurrent() bool { return len(q.queriers) == 0 }
 
-// Uncut implements series.Uncutter. Chunks of the head are cut only at the end of the blocks that are
-// read, too: they may have samples of these.
+// Uncut implements series.Uncutter. If blocks are read, chunks of the head are still cut at the end
+// of these blocks, because a chunk of the head may have samples that a block has as well.
 func (q *rawQuerier) Uncut() {
 	for _, b := range q.blocks {
 		b.uncut = true
@@ -88,12 +90,12 @@ func (q *rawQuerier) Uncut() {
 func (q *rawQuerier) Merging() bool { return q.merging }
 
 func (q *rawQuerier) open(db *tsdb.DB) error {
-	// Read the head before the blocks: samples that it loses to a block after this are in a
-	// block that is read below.
+	// Read the head's times before the list of blocks: samples that the head loses to a block
+	// afterwards are in a block of the list.
 	head := db.Head()
 	headMin, lateMin, lateMax := head.MinTime(), head.MinOOOTime(), head.MaxOOOTime()
 	late := lateMin <= q.maxt && lateMax >= q.mint
-	end := q.mint // no block has samples from here
+	end := q.mint // no block has samples at or after it
 	var blocks []*tsdb.Block
 	plain := !late
 	served := db.Blocks()
@@ -106,7 +108,7 @@ func (q *rawQuerier) open(db *tsdb.DB) error {
 		}
 		meta := b.Meta()
 		if meta.Compaction.FromStaleSeries() || meta.Compaction.FromSelectedSeries() {
-			plain = false // the head overlaps its time
+			plain = false // the head has samples in its time range
 		}
 		blocks, end = append(blocks, b), max(end, meta.MaxTime)
 	}
@@ -144,7 +146,7 @@ func (q *rawQuerier) addBlocks(blocks []*tsdb.Block) error {
 	return nil
 }
 
-// addGroup adds overlapping blocks, or a single one.
+// addGroup adds a group of overlapping blocks, or one block that overlaps no other.
 func (q *rawQuerier) addGroup(group []*tsdb.Block) error {
 	if len(group) == 1 {
 		b, err := q.store.openRawBlock(group[0], q.mint, q.maxt)
@@ -184,8 +186,8 @@ func (q *rawQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) se
 	return q.selectSeries(ctx, false, matchers)
 }
 
-// SelectUnsorted implements series.Unsorted. The series of the head alone come in the order
-// of their postings; all else is sorted.
+// SelectUnsorted implements series.Unsorted. If only the head is read, series come in the
+// order of their postings. Otherwise they are sorted by labels.
 func (q *rawQuerier) SelectUnsorted(ctx context.Context, matchers ...*labels.Matcher) (_ series.Set, sorted bool) {
 	switch {
 	case !q.unsorted:

@@ -18,9 +18,9 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// rawBlock reads one block through its own mapping. It holds no reader of the database, for
-// which compaction, retention and the head's garbage collection would wait, as long as the
-// slowest client takes.
+// rawBlock reads one block through a mapping of its own. It holds no reader of the database:
+// compaction, retention and the head's garbage collection would wait for that reader until
+// the slowest client has read its response.
 type rawBlock struct {
 	store      *Store
 	block      *tsdb.Block
@@ -40,7 +40,7 @@ func (s *Store) openRawBlock(b *tsdb.Block, mint, maxt int64) (_ *rawBlock, err 
 	if deletions.Total() > 0 {
 		r.deletions = make(map[storage.SeriesRef]tombstones.Intervals)
 		if err := deletions.Iter(func(ref storage.SeriesRef, intervals tombstones.Intervals) error {
-			r.deletions[ref] = intervals // immutable: a deletion creates new ones
+			r.deletions[ref] = intervals // immutable: a deletion replaces the slice
 			return nil
 		}); err != nil {
 			return nil, err
@@ -80,7 +80,7 @@ type rawSet struct {
 	entryParts
 	chunks    []series.Chunk
 	intervals tombstones.Intervals // deleted, or out of range
-	some      tombstones.Intervals // those that overlap the chunk
+	some      tombstones.Intervals // the intervals that overlap the current chunk
 	cutter    *cutter              // created on demand
 	arena     []byte               // re-encoded chunks of the current series
 	err       error
@@ -134,8 +134,8 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	return true, nil
 }
 
-// delete drops the chunks that are deleted completely, and adds the deleted intervals
-// within the range. It reports whether any chunk is left.
+// delete drops the chunks that are deleted completely, and adds the deleted intervals that
+// overlap the range to s.intervals. It reports whether chunks remain.
 func (s *rawSet) delete(deleted tombstones.Intervals) bool {
 	kept := s.metas[:0]
 	for _, meta := range s.metas {

@@ -24,14 +24,16 @@ const (
 	repairSuffix = ".repair"
 	// asideSuffix is the end of the name of a segment that is kept, but not read.
 	asideSuffix = ".aside"
-	// logRepairs counts the logs that were found damaged while the database opened.
+	// logRepairs is part of the description of a counter: the logs that were found damaged
+	// while the database opened.
 	logRepairs = `"prometheus_tsdb_wal_corruptions_total"`
 )
 
-// openDatabase opens the database, and once more if a damaged log was repaired: the first
-// replay ends at the damage, and does not read the log of late samples behind it.
+// openDatabase opens the database. If a damaged log was repaired, it closes the database and
+// opens it again: the first replay ends at the damage, and does not read the log of
+// out-of-order samples, which is replayed after the write-ahead log.
 func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
-	const tries = 3 // the log, the log of late samples, and both as they are now
+	const tries = 3 // the first may repair the write-ahead log, the second the log of out-of-order samples
 	for try := 1; ; try++ {
 		if err := s.resumeRepairs(); err != nil {
 			return nil, err
@@ -57,7 +59,7 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 	}
 }
 
-// segmentBytes returns the sizes of the segments of both logs that are not empty.
+// segmentBytes returns the sizes of the non-empty segments of both logs in bytes, by path.
 func (s *Store) segmentBytes() map[string]int64 {
 	sizes := map[string]int64{}
 	for _, dir := range s.logDirs() {
@@ -75,8 +77,9 @@ func (s *Store) segmentBytes() map[string]int64 {
 	return sizes
 }
 
-// reportRemoved logs which segments a repair has removed. A crash leaves half a record at the
-// end of a log; behind damage before that there are acknowledged samples.
+// reportRemoved logs which segments a repair has removed. before is what segmentBytes
+// returned before the repair. After a crash only the last record of a log is incomplete, and
+// no sample of it was acknowledged. Damage elsewhere has acknowledged samples behind it.
 func (s *Store) reportRemoved(before map[string]int64) {
 	after := s.segmentBytes()
 	var names []string
@@ -93,22 +96,23 @@ func (s *Store) reportRemoved(before map[string]int64) {
 	}
 }
 
-// logDirs returns the folders of both logs within the folder of the database.
+// logDirs returns the directories of both logs: of the write-ahead log and of the log of
+// out-of-order samples.
 func (s *Store) logDirs() []string {
 	return []string{filepath.Join(s.opts.Dir, "wal"), filepath.Join(s.opts.Dir, wlog.WblDirName)}
 }
 
-// resumeRepairs undoes what an interrupted repair of a log has left. Prometheus removes the
-// segments behind the damaged one, the first of them first, renames the damaged segment,
-// copies its records to a new one and removes the old. If the disk fills up or the process
-// ends in between, the next start would find a gap, for which it never opens the database,
-// or would read the unfinished copy only.
+// resumeRepairs reverts an interrupted repair of a log, so that the repair can start again.
+// In a repair Prometheus removes the segments behind the damaged segment in ascending order,
+// renames the damaged segment, copies its records to a new segment, and removes the renamed
+// one. If the disk fills up or the process ends in between, the next start would either find
+// a gap between segments and refuse to open the database, or read only the incomplete copy.
 //
-// It also reads the checkpoint. For damage in one Prometheus' repair removes every segment
-// of the log, and then fails.
+// It also checks the last checkpoint. If a checkpoint is damaged, Prometheus' repair removes
+// every segment of the log, and then fails.
 func (s *Store) resumeRepairs() error {
 	if _, err := os.Stat(s.opts.Dir); err != nil {
-		return nil // there is nothing yet, or tsdb.Open returns what is wrong
+		return nil // there is no database yet, or tsdb.Open returns the error
 	}
 	if !s.opts.NoLockfile {
 		path := filepath.Join(s.opts.Dir, "lock")
@@ -140,9 +144,9 @@ func (s *Store) resumeRepairs() error {
 	return nil
 }
 
-// checkCheckpoint returns an error if the last checkpoint of a log is damaged. It cannot be
-// repaired: the series that it lacks would be missing to later records, and new series could
-// get their references.
+// checkCheckpoint returns an error if the last checkpoint of a log is damaged. A damaged
+// checkpoint cannot be repaired: later records refer to series that are lost with it, and new
+// series could get the references of lost ones.
 func checkCheckpoint(dir string) (err error) {
 	checkpoint, _, err := wlog.LastCheckpoint(dir)
 	if errors.Is(err, record.ErrNotFound) {
@@ -179,8 +183,8 @@ func segmentsOf(dir string) (segments []int, err error) {
 	return segments, nil
 }
 
-// closeGap puts the segments behind a gap aside. They cannot be replayed without those of
-// the gap, and an interrupted repair would have removed them too.
+// closeGap renames the segments behind a gap: it appends asideSuffix. They cannot be replayed
+// without the missing segments, and the interrupted repair would have removed them too.
 func closeGap(dir string, logger *slog.Logger) error {
 	segments, err := segmentsOf(dir)
 	if err != nil {
@@ -196,7 +200,7 @@ func closeGap(dir string, logger *slog.Logger) error {
 		return nil
 	}
 	logger.Error("Segments of the write-ahead log are missing, as after an interrupted repair. Those behind the gap are set aside. Their samples are lost unless they are in a block", "dir", dir, "gap_after", segments[gap-1], "aside", len(segments)-gap, "suffix", asideSuffix)
-	for _, index := range slices.Backward(segments[gap:]) { // so that a gap remains until the last
+	for _, index := range slices.Backward(segments[gap:]) { // last first: if this is interrupted, the gap is found again
 		name := wlog.SegmentName(dir, index)
 		if err := os.Rename(name, name+asideSuffix); err != nil {
 			return err
@@ -205,9 +209,9 @@ func closeGap(dir string, logger *slog.Logger) error {
 	return nil
 }
 
-// resumeRepair puts the damaged segments of one log back in the place of their unfinished
-// copies. A segment stays aside if the log went on without it: series of later records may
-// have the references of series that only the segment has.
+// resumeRepair replaces the incomplete copies in one log by the damaged segments that were
+// being copied. A damaged segment is not put back if the log was continued without it: later
+// records may use, for other series, the references of series that only the segment has.
 func resumeRepair(dir string, logger *slog.Logger) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -254,7 +258,7 @@ func resumeRepair(dir string, logger *slog.Logger) error {
 	return nil
 }
 
-// wentOn reports whether a segment behind the given one has records.
+// wentOn reports whether a segment with a number above index has records.
 func wentOn(dir string, segments []int, index int) (bool, error) {
 	for _, later := range segments {
 		if later <= index {
@@ -267,8 +271,9 @@ func wentOn(dir string, segments []int, index int) (bool, error) {
 	return false, nil
 }
 
-// differs reports whether a segment has a record that is not at that place in the one that it
-// would be a copy of: a program that ignores repairs has written to it.
+// differs reports whether a segment is not a copy of the beginning of segment of: one of its
+// records differs from the record of the same number in of. Then a program that does not
+// resume repairs has written to the segment.
 func differs(segment, of string) (bool, error) {
 	copied, err := os.Open(segment)
 	if errors.Is(err, os.ErrNotExist) {

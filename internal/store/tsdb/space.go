@@ -21,20 +21,21 @@ import (
 var (
 	// ErrNoSpace: the disk is nearly full. Samples are accepted again once it has space.
 	ErrNoSpace = errors.New("no space left on the disk of the TSDB")
-	// ErrLogFailed: a write to the write-ahead log failed. The log ends in half a record. A
-	// start loses what was written after it, so no sample is accepted until then.
+	// ErrLogFailed: a write to the write-ahead log failed, and the log may end in an
+	// incomplete record. The next start drops all records after it, so samples are refused
+	// until then.
 	ErrLogFailed = errors.New("a write to the write-ahead log of the TSDB failed: samples are rejected until a restart, which repairs the log")
 )
 
-// reserveShare is the largest part of a disk that is kept free: a twentieth.
+// reserveShare limits the reserved space: at most a twentieth of a disk is kept free.
 const reserveShare = 20
 
 // writeGuard refuses samples that the write-ahead log could not keep.
 //
-// After a write that fails, as on a full disk, Prometheus' log has half a record, or lacks the
-// labels of series that the head has. Later records are acknowledged, and then dropped by the
-// replay of the next start. So samples are refused before the disk is full, and for good
-// once a write has failed in spite of that.
+// After a failed write, for example to a full disk, Prometheus' log has an incomplete record,
+// or lacks the labels of series that the head has. Prometheus acknowledges later records, but
+// the replay at the next start drops them. So a writeGuard refuses samples before the disk is
+// full. If a write fails nevertheless, it refuses all samples until a restart.
 type writeGuard struct {
 	dir     string
 	reserve int64 // bytes that stay free; negative: none
@@ -67,7 +68,7 @@ func (g *writeGuard) refusal() error {
 	}
 	free, total, err := g.free(g.dir)
 	if err != nil {
-		return nil // the write itself returns what is wrong with the folder
+		return nil // the write itself returns the error of the directory
 	}
 	if reserve := min(g.reserve, total/reserveShare); free < reserve {
 		return fmt.Errorf("%w: %d bytes are free, %d are reserved for the write-ahead log and compactions (--storage.tsdb.min-free)", ErrNoSpace, free, reserve)
@@ -116,7 +117,8 @@ func aboveZero(c prometheus.Collector) (above bool) {
 	return above
 }
 
-// registerer passes registrations on, and keeps the counters of failed log writes.
+// registerer returns a Registerer that passes registrations to next, which may be nil, and
+// keeps the counters of failed log writes.
 func (g *writeGuard) registerer(next prometheus.Registerer) *watchedRegisterer {
 	return &watchedRegisterer{Registerer: next, guard: g}
 }
@@ -127,8 +129,8 @@ type watchedRegisterer struct {
 	registered []prometheus.Collector
 }
 
-// failedWrites is how the names of the counters of both logs end: the log of samples in
-// order and that of out-of-order samples.
+// failedWrites is the end of the names of two counters: failed writes to the write-ahead log,
+// and to the log of out-of-order samples.
 const failedWrites = `writes_failed_total"`
 
 // Register implements prometheus.Registerer.

@@ -38,7 +38,7 @@ var ErrNotReady = tsdb.ErrNotReady
 
 // Options of a Store. The zero value of a field takes Prometheus' default.
 type Options struct {
-	Dir                      string        // folder of blocks and write-ahead log
+	Dir                      string        // directory of blocks and write-ahead log
 	Retention                time.Duration // retention time; 0 and no size limit: 15 days; negative: no limit
 	RetentionBytes           int64         // retention size; 0: no limit
 	MinBlockDuration         time.Duration // time range of a block cut from the head; 0: 2h
@@ -52,7 +52,7 @@ type Options struct {
 	FreeBytesMin             int64 // samples are refused while the disk has less free space; at most a twentieth of the disk; 0: 256 MiB; negative: no check
 	KeepOverlappingBlocks    bool  // do not compact blocks only because they overlap
 	FloatChunkEncodingIsXOR2 bool
-	MetadataInWAL            bool // of scraped samples that come with metadata, for remote write 2.0
+	MetadataInWAL            bool // write the metadata of scraped samples to the write-ahead log, for remote write 2.0
 
 	ChunkSegmentBytes      int64         // largest segment file of chunks in a block; 0: 512 MiB
 	HeadQueueSize          int           // queue of head chunks to write to disk; 0: none
@@ -110,8 +110,8 @@ func (o Options) section(given *config.StorageConfig) config.StorageConfig {
 	return complete
 }
 
-// resolved returns the effective options: the fields overridden by the section, with
-// defaults filled in. A retention of 0 is no limit then.
+// resolved returns the effective options: the fields overridden by the section, with defaults
+// filled in. In the effective options a retention of 0 means no limit.
 func (o Options) resolved() Options {
 	section := o.section(o.Section)
 	o.Section = &section
@@ -281,12 +281,12 @@ func (s *Store) Open() error {
 	return nil
 }
 
-// NotifyWrites sets what is notified of every write to the write-ahead log. It is called
-// before Open.
+// NotifyWrites sets the receiver of a notification of every write to the write-ahead log. It
+// must be called before Open.
 func (s *Store) NotifyWrites(writes wlog.WriteNotified) { s.writes = writes }
 
 // registerBounds registers the three gauges that Prometheus' main program adds and that
-// dashboards use, and whether samples are accepted.
+// dashboards use, and a gauge that shows whether samples are accepted.
 func (s *Store) registerBounds(db *tsdb.DB) {
 	const accepts = "ferula_tsdb_accepts_samples"
 	s.own.Describe(accepts, "Whether samples are accepted. At 0 they are refused with status 503: the disk is nearly full, or a write to the write-ahead log has failed.", "")
@@ -332,16 +332,16 @@ func (s *Store) ApplyConfig(cfg *config.Config) error {
 	return staged.Commit()
 }
 
-// Staged is a section of which the part that can fail is applied, and the part that
-// deletes data is not. The caller calls either Commit or Undo, once.
+// Staged is a `storage` section of which Stage has applied the settings that can fail, but
+// not the settings that delete data. The caller calls either Commit or Undo, once.
 type Staged struct {
 	store *Store
 	next  config.StorageConfig
 }
 
-// Stage applies the part of a section that can fail, with the old retention and the old
-// capacity for exemplars: deleted blocks and exemplars could not be restored if another
-// part of the configuration is refused afterwards.
+// Stage applies the settings of a section that can fail, and keeps the old retention and the
+// old capacity for exemplars. Blocks and exemplars deleted here could not be restored if
+// another part of the configuration is refused afterwards.
 func (s *Store) Stage(cfg *config.Config) (*Staged, error) {
 	db := s.db.Load()
 	if db == nil {
@@ -455,8 +455,8 @@ func (s *Store) Refusal() error {
 	return s.guard.refusal()
 }
 
-// HeadStats returns cardinality statistics of the head, the top limit entries of
-// each list, with byLabel naming the label counted as the metric name.
+// HeadStats returns cardinality statistics of the head, with at most limit entries in each
+// list. byLabel is the label whose values are counted in place of metric names.
 func (s *Store) HeadStats(byLabel string, limit int) (*tsdb.Stats, error) {
 	if db := s.db.Load(); db != nil {
 		return db.Head().Stats(byLabel, limit), nil

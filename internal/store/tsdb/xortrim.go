@@ -5,15 +5,17 @@ import (
 	"math/bits"
 )
 
-// trimXOR appends the samples of an XOR chunk from mint to maxt, with the bytes that
-// Prometheus' encoder makes of them. ok is false if it finds the chunk unusual, or finds no
-// sample: the caller then uses Prometheus' iterators.
+// trimXOR appends the samples of an XOR chunk from mint to maxt, both in ms and inclusive.
+// The bytes are those that Prometheus' encoder writes for these samples. first and last are
+// their timestamps. ok is false if the chunk has timestamps out of order, bits that
+// Prometheus' encoder does not write, or no sample in the range: the caller then uses
+// Prometheus' iterators.
 //
-// An encoder's state is the last sample, the last interval and the position of the last
-// value's bits that had a position of its own. From where the states of two encoders are
-// equal, their bits are. So all samples are decoded, but only few behind the start have to
-// be encoded until the rest can be copied, bit by bit shifted; in front of an end nothing is
-// encoded.
+// The state of an encoder is the last sample, the last interval, and the leading and trailing
+// zeros that it wrote last. Once two encoders have equal states, they write equal bits for
+// equal samples. So trimXOR decodes all samples, but encodes only the samples from mint on
+// until its encoder has the state of the chunk's encoder. It copies the bits of the samples
+// that follow, shifted. The cut at maxt requires no encoding.
 func trimXOR(dst, chunk []byte, mint, maxt int64) (out []byte, first, last int64, ok bool) {
 	if len(chunk) < 3 {
 		return dst, 0, 0, false
@@ -71,7 +73,7 @@ func trimXOR(dst, chunk []byte, mint, maxt int64) (out []byte, first, last int64
 	return out, first, last, true
 }
 
-// noPosition stands for the position of a value's bits before there is one.
+// noPosition is the number of leading zeros before the first value that encodes one.
 const noPosition = 0xff
 
 // xorState decodes an XOR chunk sample by sample.
@@ -81,7 +83,7 @@ type xorState struct {
 	t                 int64
 	delta             uint64
 	value             uint64
-	leading, trailing uint8 // zeros around the bits of the last xor with a position of its own
+	leading, trailing uint8 // zeros around a value's significant bits, as they were last encoded
 }
 
 // peek returns at least 57 bits from the offset on, with zeros after the end.
@@ -133,12 +135,13 @@ func (d *xorState) next(i int) bool {
 	return d.xor()
 }
 
-// runBytes is more than run reads of a sample, including what it reads ahead.
+// runBytes is more than the number of bytes that run reads for one sample.
 const runBytes = 24
 
-// run decodes samples from number i on as next does, as long as the interval is constant,
-// they are not after limit, and the end of the chunk is not near. It returns their number.
-// That is the usual case, and takes half the time with all state in registers.
+// run decodes samples from number i on, as next does. It stops where the interval changes,
+// before a timestamp after limit, and near the end of the chunk. It returns the number of
+// decoded samples. A constant interval is the usual case: with all state in registers, its
+// decoding takes half the time.
 func (d *xorState) run(i, total int, limit int64) int {
 	if i < 2 {
 		return 0
@@ -301,8 +304,8 @@ func (e *xorEncoder) xor(w *bitWriter, change uint64) {
 // bitWriter appends bits.
 type bitWriter struct {
 	dst  []byte
-	word uint64 // the bits that are not yet in dst, in the lowest places
-	n    int    // their number, less than 8
+	word uint64 // its lowest n bits are not yet in dst
+	n    int    // less than 8
 }
 
 // write appends the lowest n bits of v, 1 to 64.

@@ -92,7 +92,8 @@ func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Reg
 	return objstore.WrapWithMetrics(client, prometheus.WrapRegistererWithPrefix("thanos_", reg), client.Name()), nil
 }
 
-// openFolder is the provider's constructor, with a check for unknown keys.
+// openFolder returns a client for a FILESYSTEM configuration. Unlike the provider's
+// constructor, it refuses unknown keys.
 func openFolder(text []byte) (objstore.Bucket, error) {
 	var known filesystem.Config
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -106,8 +107,8 @@ func openFolder(text []byte) (objstore.Bucket, error) {
 	return newFolder(known.Directory)
 }
 
-// kitLogger adapts a slog.Logger to the providers' interface. They log little but
-// background errors.
+// kitLogger adapts a slog.Logger to the providers' interface. The providers log few messages
+// that are not background errors.
 type kitLogger struct{ logger *slog.Logger }
 
 // Log implements go-kit's Logger.

@@ -10,8 +10,8 @@ import (
 	"github.com/thanos-io/objstore"
 )
 
-// Objects are read by pages: for an object store a shorter range takes as long as one of
-// this length.
+// Objects are read in pages. A request for less than a page takes an object store as long as
+// a request for a page.
 const (
 	pageBytes = 256 << 10
 	runPages  = 16 // adjacent missing pages read by one request
@@ -95,13 +95,13 @@ func (c *Cache) Object(ctx context.Context, from objstore.BucketReader, name str
 // Size returns the size of the object.
 func (o *Object) Size() int64 { return o.size }
 
-// At returns the object as an io.ReaderAt whose reads end with ctx.
+// At returns the object as an io.ReaderAt whose reads fail once ctx is done.
 func (o *Object) At(ctx context.Context) io.ReaderAt { return objectAt{o, ctx.Err, ctx} }
 
 type objectAt struct {
 	*Object
 	ended func() error
-	ctx   context.Context // an objectAt is used for one reading only
+	ctx   context.Context // stored because an objectAt belongs to one caller of At
 }
 
 // ReadAt implements io.ReaderAt.
@@ -129,8 +129,8 @@ func (o objectAt) ReadAt(p []byte, off int64) (n int, err error) {
 	return n, nil
 }
 
-// fetch reads a missing page, and the missing pages after it up to last. It returns the
-// first.
+// fetch reads page first, which is missing, and the adjacent missing pages up to page last,
+// with one request for at most runPages pages. It returns page first.
 func (o *Object) fetch(ctx context.Context, first, last int64) ([]byte, error) {
 	last = min(last, first+runPages-1, (o.size-1)/pageBytes)
 	end := first

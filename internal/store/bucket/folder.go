@@ -14,12 +14,13 @@ import (
 	"github.com/thanos-io/objstore/providers/filesystem"
 )
 
-// ErrFolderLost is returned by a bucket in a folder that was there before: its file system is
-// not mounted any more. The provider would list no block, and would write new ones to the
-// disk beneath.
+// ErrFolderLost is returned by a FILESYSTEM bucket whose directory existed before and is
+// gone: its file system is no longer mounted. Without this error the provider would list no
+// blocks, and would write new blocks to the disk under the mount point.
 var ErrFolderLost = errors.New("the directory of the bucket is gone")
 
-// folder is a bucket in a folder. A folder that has never been there is an empty bucket.
+// folder is a bucket in a local directory. A directory that has never existed is an empty
+// bucket.
 type folder struct {
 	*filesystem.Bucket
 	dir string
@@ -46,7 +47,7 @@ func (f *folder) check() error {
 		return fmt.Errorf("%w: %s does not exist any more", ErrFolderLost, f.dir)
 	}
 	if err != nil {
-		return nil // the provider returns it, or there is nothing yet
+		return nil // the provider returns the error, or the directory does not exist yet
 	}
 	if !info.IsDir() {
 		return nil // the provider refuses it
@@ -98,5 +99,5 @@ func (f *folder) Upload(ctx context.Context, name string, r io.Reader, o ...objs
 	if err := f.Bucket.Upload(ctx, name, r, o...); err != nil {
 		return err
 	}
-	return f.check() // which sees a folder that this upload has made
+	return f.check() // finds a directory that this upload created on another file system
 }

@@ -21,7 +21,7 @@ type ProfileObjects struct {
 	Tenant      string
 	ID          ulid.ULID
 	Index, Rows io.ReaderAt
-	Spans       io.ReaderAt // may not exist
+	Spans       io.ReaderAt // reads fail if the block has no such object
 	IndexBytes  int64
 	RowsBytes   int64
 }
@@ -42,7 +42,7 @@ type ProfileReader struct {
 
 type knownProfile struct {
 	index, rows *Object
-	confirmed   bool // a second look found the same sizes
+	confirmed   bool // two lists in a row found the same sizes
 }
 
 // NewProfileReader returns a reader with a cache of cacheBytes. Each read is cancelled
@@ -61,9 +61,10 @@ type listed struct {
 	name   string
 }
 
-// Blocks lists the blocks of all tenants that have both files. A block that had the same
-// sizes twice is not looked up again. A list that fails keeps what it has looked up for
-// the next one, so that a bucket of any size is listed eventually.
+// Blocks lists the blocks of all tenants that have an index and rows. It requests the sizes
+// of these two objects until two lists in a row have found the same sizes. A list that fails
+// keeps the sizes that it has found, so that repeated lists complete for a bucket of any
+// size.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -117,8 +118,8 @@ func (r *ProfileReader) folders(ctx context.Context) (all []listed, err error) {
 	return all, err
 }
 
-// lookAll looks up the files of all blocks, a few concurrently. If one fails, the results
-// of the earlier ones are kept.
+// lookAll looks up the files of all blocks, at most lookupsMax concurrently. If a lookup
+// fails, the results of the successful lookups are returned with the error.
 func (r *ProfileReader) lookAll(ctx context.Context, folders []listed) ([]*knownProfile, error) {
 	looked := make([]*knownProfile, len(folders))
 	group, ctx := errgroup.WithContext(ctx)
@@ -140,7 +141,7 @@ func (r *ProfileReader) lookAll(ctx context.Context, folders []listed) ([]*known
 	return looked, err
 }
 
-// look looks up the files of a block; nil unless both exist.
+// look requests the sizes of a block's index and rows. It returns nil unless both exist.
 func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, error) {
 	old, k := r.known[name], &knownProfile{}
 	for file, object := range map[string]**Object{profileFiles[0]: &k.rows, indexFile: &k.index} {
@@ -157,8 +158,8 @@ func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, e
 	return k, nil
 }
 
-// DeleteProfile deletes a block from the bucket. Its index is deleted first: without it the
-// files that a failure leaves are not listed as a block. A file that does not exist is no error.
+// DeleteProfile deletes a block from the bucket. It deletes the index first: if it fails later,
+// the remaining files are not listed as a block. A file that does not exist is no error.
 func DeleteProfile(ctx context.Context, from objstore.Bucket, tenant string, id ulid.ULID) error {
 	folder := ProfileBlock(profiles.TenantFolder(tenant), id)
 	for _, file := range []string{indexFile, spansFile, profileFiles[0]} {

@@ -20,7 +20,8 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// Files of a profile block. A block has spansFile only if samples belong to spans of traces.
+// spansFile is a file of a profile block that exists only if samples belong to spans of
+// traces.
 const spansFile = "spans"
 
 // profileFiles are the files of every profile block in upload order: a block without its
@@ -142,7 +143,8 @@ func (s *ProfileShipper) blocks() ([]profileBlock, error) {
 	return found, nil
 }
 
-// ship uploads the files of a block that the bucket does not have completely.
+// ship uploads all files of a block, unless the bucket has each of them with the same size.
+// sent reports whether it has uploaded them.
 func (s *ProfileShipper) ship(ctx context.Context, b profileBlock) (sent bool, err error) {
 	v := &view{}
 	defer v.close()
@@ -180,7 +182,7 @@ func (s *ProfileShipper) ship(ctx context.Context, b profileBlock) (sent bool, e
 	return true, nil
 }
 
-// there compares the size of an object with that of the file.
+// there reports whether the bucket has file f of block b with the same size.
 func (s *ProfileShipper) there(ctx context.Context, b profileBlock, f blockFile) (bool, error) {
 	attributes, err := s.bucket.Attributes(ctx, path.Join(b.name, f.name))
 	if err != nil {

@@ -119,9 +119,10 @@ func (s *Shipper) Status() ShipStatus {
 	return s.status
 }
 
-// Expect finds the blocks that wait for upload. It must be called before the database opens,
-// which deletes blocks that are older than the retention time. The first sync counts those
-// that were not shipped as lost. Expect sends no request.
+// Expect records the blocks on disk that wait for upload. It must be called before the
+// database opens, because the database then deletes blocks that are older than the retention
+// time. The first sync counts each recorded block that was deleted before it was shipped as
+// lost. Expect sends no request.
 func (s *Shipper) Expect() {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
@@ -139,7 +140,7 @@ func (s *Shipper) Expect() {
 	s.wait(len(s.pending))
 }
 
-// wait publishes the number of blocks that wait.
+// wait sets the number of waiting blocks in the status and in the metrics.
 func (s *Shipper) wait(n int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -438,7 +439,8 @@ func (r *syncRun) whole(ctx context.Context, id ulid.ULID) (bool, error) {
 	return true, nil
 }
 
-// checkFile compares the size of an object with that of the file.
+// checkFile returns ErrCorrupt if the bucket does not have file f of a block, or has it with
+// another size.
 func (r *syncRun) checkFile(ctx context.Context, id ulid.ULID, f blockFile) error {
 	attributes, err := r.bucket.Attributes(ctx, path.Join(id.String(), f.name))
 	switch {
@@ -485,7 +487,8 @@ func (r *syncRun) remoteMeta(ctx context.Context, id ulid.ULID) (*blockMeta, err
 }
 
 // checkOverlap returns ErrOverlap if the time range of a compacted block overlaps that of
-// another block in the bucket with the same external labels, which is most likely its source.
+// another block in the bucket with the same external labels. Most likely the other block is a
+// source of the compacted block.
 func (r *syncRun) checkOverlap(ctx context.Context, m blockMeta) error {
 	if !r.listed {
 		err := r.bucket.Iter(ctx, "", func(name string) error {

@@ -10,11 +10,11 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// The state file lists the blocks of the folder that are in the bucket, in the format of
-// Thanos' thanos.shipper.json. Either program can take over from the other, and Prometheus
-// can be configured to compact only listed blocks
-// (--storage.tsdb.delay-compact-file.path). The file saves requests to the bucket; if it
-// is lost, the bucket is checked.
+// The state file lists the blocks of the directory that are in the bucket, in the format of
+// Thanos' thanos.shipper.json. Thanos' sidecar and a Shipper can therefore replace each
+// other, and Prometheus can be configured to compact only listed blocks
+// (--storage.tsdb.delay-compact-file.path). The file saves requests to the bucket. If it is
+// lost, the bucket is checked.
 
 // readState returns no IDs for a missing file.
 func readState(path string) ([]ulid.ULID, error) {

@@ -13,10 +13,9 @@ import (
 	"time"
 )
 
-// view holds every file of a block open. The database never changes a block's files, it
-// only deletes them. An open file survives deletion, so an upload of hours reads one
-// consistent block, without hard links, for which the folder would have to be writable and
-// on the same disk.
+// view holds every file of a block open. The database never changes a block's files, it only
+// deletes them. An open file survives deletion, so an upload that takes hours reads one
+// consistent block. Hard links would require a writable directory on the same disk.
 type view struct {
 	meta  blockMeta
 	files []viewFile // chunk segments in order, then the index
@@ -115,8 +114,8 @@ func (v *view) close() {
 // errStalled is the cause of the cancellation of an upload without progress.
 var errStalled = errors.New("upload stalled")
 
-// progressReader records when a file was last read. It has the methods by which the S3
-// client sends parts from disk without buffering them.
+// progressReader records when a file was last read. ReadAt and ObjectSize let the S3 client
+// send parts from disk without buffering them.
 type progressReader struct {
 	*io.SectionReader
 	lastNS atomic.Int64

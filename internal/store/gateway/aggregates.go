@@ -9,10 +9,10 @@ import (
 
 // Aggregated is the encoding of a downsampled chunk. It holds up to five chunks:
 //
-//	(uvarint(len) | encoding | data)*   len is that of the data; 0 alone: there is none
+//	(uvarint(len) | encoding | data)*   len: bytes of data; 0: no encoding and no data follow
 const Aggregated = chunkenc.Encoding(0xff)
 
-// Aggregates is a set of aggregates: bit i is the i-th chunk of a downsampled one.
+// Aggregates is a set of aggregates: bit i stands for the i-th chunk in a downsampled chunk.
 type Aggregates uint8
 
 // The aggregates in the order in which they are stored.
@@ -34,8 +34,8 @@ type Aggregate struct {
 }
 
 // AppendAggregates appends the wanted chunks of a downsampled chunk, in the order in which
-// they are stored. Their data alias the chunk's. Chunks of native histograms have no minimum
-// and no maximum, which are left out.
+// they are stored. Their data alias the chunk's. Wanted chunks that are not stored are left
+// out: downsampled native histograms have no minimum and no maximum.
 func AppendAggregates(dst []Aggregate, data []byte, wanted Aggregates) ([]Aggregate, error) {
 	for i := range aggregateCount {
 		kind := Aggregates(1) << i

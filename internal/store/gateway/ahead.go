@@ -12,17 +12,18 @@ const (
 	refsMax     = 16 << 10 // series whose entries are fetched together
 	windowMin   = 2 << 20  // bytes of chunks that are requested at once for one block
 	windowMax   = 32 << 20
-	chunkGuess  = 1 << 10 // bytes of a chunk whose end is not known
-	releaseEach = 256     // entries, while the pages of all are held
+	chunkGuess  = 1 << 10 // assumed bytes of a chunk whose end is not known
+	releaseEach = 256     // entries that are read before their pages are released
 )
 
-// window is the part of a block's series whose chunks were requested. Every request costs
-// money and a round trip, so it is as long as the cache permits: the windows of all open
-// blocks fill half of it. A page of it can be read as soon as it has arrived, and whether
-// the client reads does not matter to it: what is requested has room.
+// window is the series of a block whose chunks were requested together. Every request to the
+// bucket costs money and a round trip, so a window is as large as the page cache permits: the
+// windows of all open blocks fill half of the cache. A page can be read as soon as it has
+// arrived. All requested pages have space in the cache, so they arrive even if the client
+// does not read.
 type window struct {
-	bytes   func() int64 // of the next window
-	end     int          // of the series in it, by number in the producer's refs
+	bytes   func() int64 // returns the size of the next window
+	end     int          // index in the producer's refs behind the last series of the window
 	running sync.WaitGroup
 	batch   batch // for series that are decoded to see whether they match
 }
@@ -53,7 +54,7 @@ func (p *producer) fetchEntries(ctx context.Context) error {
 	return p.block.index.Fetch(ctx, p.spans)
 }
 
-// appendSpan appends a span, or extends the last one if that touches the same pages.
+// appendSpan appends a span, or extends the last span if less than a page lies between them.
 func appendSpan(spans []pages.Span, s pages.Span) []pages.Span {
 	if n := len(spans); n > 0 {
 		last := &spans[n-1]
@@ -65,8 +66,8 @@ func appendSpan(spans []pages.Span, s pages.Span) []pages.Span {
 	return append(spans, s)
 }
 
-// lookAhead requests the chunks of the next window unless the next n series are within
-// the current one. It returns how many of the n are.
+// lookAhead requests the chunks of the next window, unless the next series is within the
+// current window. It returns how many of the next n series are within the window.
 func (p *producer) lookAhead(ctx context.Context, n int) int {
 	w := &p.ahead
 	if w.end > p.at {
@@ -86,7 +87,7 @@ func (p *producer) lookAhead(ctx context.Context, n int) int {
 	for number, spans := range list.bySegment {
 		object, err := p.block.segment(uint64(number))
 		if err != nil || len(spans) == 0 {
-			continue // as above
+			continue // the batch with these series returns the error
 		}
 		wait := object.Ahead(ctx, spans)
 		p.slot.hold()
@@ -98,7 +99,7 @@ func (p *producer) lookAhead(ctx context.Context, n int) int {
 	return min(n, w.end-p.at)
 }
 
-// spanList is where the chunks of a window are.
+// spanList has the spans of the chunks of a window, by segment.
 type spanList struct {
 	bySegment [][]pages.Span
 	bytes     int64 // of their pages
@@ -121,7 +122,7 @@ func (l *spanList) add(c blockindex.Chunk, bytes int64) {
 
 // look adds the chunks of a series to a list. It reports whether it could read the series.
 func (p *producer) look(ctx context.Context, ref uint32, into *spanList) bool {
-	if len(p.onLabels) > 0 { // most series may not match
+	if len(p.onLabels) > 0 { // most series may not match: their chunks are not requested
 		b := &p.ahead.batch
 		b.reset()
 		if p.decode(ctx, ref, b) != nil {
@@ -161,10 +162,11 @@ func (p *producer) look(ctx context.Context, ref uint32, into *spanList) bool {
 	}
 }
 
-// lookAt adds a chunk to a list. It ends where the next one begins, if that is known.
+// lookAt adds a chunk to a list. next is the reference of the chunk that follows, at which c
+// ends; 0: unknown.
 func (p *producer) lookAt(c blockindex.Chunk, next uint64, into *spanList) {
 	if int64(c.Ref>>32) >= int64(len(p.block.segments)) {
-		return // corrupt, which the batch returns
+		return // corrupt: the batch returns the error
 	}
 	n := int64(chunkGuess)
 	if gap := int64(next - c.Ref); next > c.Ref && gap < pages.Bytes {
@@ -173,15 +175,17 @@ func (p *producer) lookAt(c blockindex.Chunk, next uint64, into *spanList) {
 	into.add(c, n)
 }
 
-// slot is a producer's place among the blocks that are read at once. It is held while a
-// batch is read or chunks are on their way.
+// slot is the right of a producer to read. The capacity of gate limits the number of blocks
+// that are read concurrently. A slot is held while a batch is read, and until requested
+// chunks have arrived.
 type slot struct {
 	gate chan struct{} // nil: no limit
 	mu   sync.Mutex
 	uses int
 }
 
-// take waits for a place, unless it is held already.
+// take adds a use to the slot. If the slot is not held, take waits until gate admits it. It
+// returns the cause of ctx if that is done first.
 func (s *slot) take(ctx context.Context) error {
 	if s.gate == nil || s.hold() {
 		return nil
@@ -197,7 +201,7 @@ func (s *slot) take(ctx context.Context) error {
 	return nil
 }
 
-// hold keeps a place that is held for one more use. It reports whether it is held.
+// hold adds a use to the slot if it is held. It reports whether the slot is held.
 func (s *slot) hold() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -14,11 +14,11 @@ import (
 	"github.com/ferula-io/ferula/internal/pages"
 )
 
-// batch is the decoded entries of some series of one block. Each entry ends where the next
-// one begins.
+// batch is the decoded index entries of some series of one block. entries[i] has the ends of
+// series i in labels, numbers and chunks: there series i+1 begins.
 type batch struct {
 	labels  []byte
-	numbers []uint64 // by label: symbol number of the name << 32 | symbol number of the value
+	numbers []uint64 // of each label: symbol number of the name << 32 | symbol number of the value
 	chunks  []place
 	entries []parts
 	last    bool // no series follow
@@ -28,7 +28,7 @@ type batch struct {
 // parts are the ends of one series in the lists of its batch.
 type parts struct{ labels, numbers, chunks int }
 
-// place is a chunk in the bucket.
+// place is the location of a chunk in the bucket.
 type place struct {
 	minMS, maxMS int64
 	ref          uint64 // number of the segment and offset in it
@@ -38,11 +38,11 @@ const (
 	seriesAlign    = 16
 	seriesMin      = 32 // series of the first batch
 	seriesMax      = 1024
-	labelsBytes    = 128 << 10 // approximate bytes of the labels of a batch; the places of its chunks take as much
+	labelsBytes    = 128 << 10 // at about so many bytes of labels, or of places, a batch is large enough
 	placeBytes     = 24
 	entryMax       = 16 << 20
-	seriesLabels   = 1 << 20 // bytes of the labels of one series: they repeat symbols of any length
-	seriesChunks   = 1 << 20 // chunks of one series
+	seriesLabels   = 1 << 20 // most bytes of the labels of one series, which may repeat long symbols
+	seriesChunks   = 1 << 20 // most chunks of one series
 	batchMax       = 4 << 20 // bytes of labels, and of chunks' places, after which a batch takes no further series
 	segmentHeader  = 8
 	chunkLengthMax = 5
@@ -67,15 +67,15 @@ type producer struct {
 	reader *pages.Reader
 	ahead  window
 	refs   []uint32 // series whose entries were fetched
-	at     int      // of the next batch
+	at     int      // index in refs at which the next batch begins
 	ended  bool     // refs has the last series
 	spans  []pages.Span
-	series int      // of the next batch
-	last   []uint64 // labels of the last series of the last batch; nil: there was none
+	series int      // number of series of the next batch
+	last   []uint64 // label numbers of the last series of the batches before; nil: none
 }
 
 // fill reads the next batch into b: entries are decoded, and the pages of the chunks are
-// present or on their way.
+// requested or cached.
 func (p *producer) fill(ctx context.Context, b *batch) {
 	b.reset()
 	if b.err = p.slot.take(ctx); b.err != nil {
@@ -135,9 +135,10 @@ func (b *batch) seriesNumbers(i int) []uint64 {
 	return b.numbers[from:b.entries[i].numbers]
 }
 
-// checkOrder returns an error unless the last series of a batch sorts after the one before. Symbols are
-// sorted, so their numbers compare as the labels do. A merge of blocks relies on the order, and a client
-// that finds it broken does not know which block to blame.
+// checkOrder returns an error unless the last series of a batch sorts after the series before it.
+// Symbols are sorted, so the comparison of symbol numbers is that of the labels. The merge of blocks
+// relies on this order. The error names the block, which a client that receives unsorted series could
+// not find out.
 func (p *producer) checkOrder(b *batch) error {
 	n, last := len(b.entries), p.last
 	if n > 1 {
@@ -149,7 +150,8 @@ func (p *producer) checkOrder(b *batch) error {
 	return nil
 }
 
-// adapt sets the size of the next batch: twice the last one, or less if that was large.
+// adapt sets the number of series of the next batch: twice that of the last batch, or fewer
+// if times is at least 1. times is the size of the last batch divided by labelsBytes.
 func (p *producer) adapt(entries, times int) {
 	if times >= 1 {
 		p.series = max(entries/(times+1), 1)
@@ -158,7 +160,7 @@ func (p *producer) adapt(entries, times int) {
 	p.series = min(2*p.series, seriesMax)
 }
 
-// decode decodes the entry of a series. It is left out if it has no chunks in the range or
+// decode appends the entry of a series to b, unless the series has no chunks in the range or
 // does not match.
 func (p *producer) decode(ctx context.Context, ref uint32, b *batch) error {
 	body, err := p.entry(ctx, ref)
@@ -228,8 +230,8 @@ func (p *producer) entry(ctx context.Context, ref uint32) ([]byte, error) {
 	return body, nil
 }
 
-// places appends the chunks of an entry that overlap the range; one at most if only labels
-// are wanted.
+// places appends the chunks of an entry that overlap the range. If only labels are wanted, it
+// appends at most one.
 func (p *producer) places(r *blockindex.Varints, into []place) ([]place, error) {
 	list := blockindex.NewChunks(*r)
 	for n := 0; list.Next(); n++ {

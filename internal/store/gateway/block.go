@@ -18,15 +18,15 @@ import (
 	"github.com/ferula-io/ferula/internal/store/gateway/metas"
 )
 
-// block is one block of the bucket. What it has open is shared by its users and stays open
-// until it has been idle.
+// block is one block of the bucket. Its users share one mapped header, which stays mapped
+// until the block has been idle for Options.Idle.
 type block struct {
 	meta  *metas.Meta
 	from  objstore.BucketReader
 	cache *pages.Cache
 	dir   string
 
-	loading chan struct{} // holds a value while someone loads the block
+	loading chan struct{} // has a value while a user loads the block
 	index   *pages.Object // set by the first load, as are the segments
 	// segments are the chunk files by number; nil where there is none.
 	segments []*pages.Object
@@ -34,10 +34,10 @@ type block struct {
 	mu      sync.Mutex
 	header  *header   // nil: not mapped
 	refused error     // why the header cannot be used
-	retryAt time.Time // when it is fetched again nevertheless
+	retryAt time.Time // from when on the header is fetched again
 	users   int
 	idleAt  time.Time
-	removed bool // from the store: the header is dropped with the last user
+	removed bool // from the store: the header is dropped when the last user releases it
 }
 
 func newBlock(m *metas.Meta, from objstore.BucketReader, cache *pages.Cache, dir string) *block {
@@ -52,7 +52,7 @@ func (b *block) overlaps(minMS, maxMS int64) bool {
 	return b.meta.MinMS <= maxMS && minMS < b.meta.MaxMS
 }
 
-// acquire opens the block for one user, who calls release.
+// acquire opens the block for one user and returns its header. The user must call release.
 func (b *block) acquire(ctx context.Context) (*header, error) {
 	if h := b.use(); h != nil {
 		return h, nil
@@ -88,10 +88,11 @@ func (b *block) acquire(ctx context.Context) (*header, error) {
 	return h, nil
 }
 
-// refusedFor is how long a corrupt header is not fetched again: it may be a gigabyte, for every request.
+// refusedFor is the time for which a corrupt header is not fetched again. A header may have a gigabyte,
+// so it must not be fetched for every request.
 const refusedFor = time.Minute
 
-// refusal returns why the block was found to be corrupt a short time ago.
+// refusal returns the error of a block that was found to be corrupt less than refusedFor ago.
 func (b *block) refusal() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -101,7 +102,7 @@ func (b *block) refusal() error {
 	return nil
 }
 
-// use returns the header if it is mapped, for one more user.
+// use counts a user and returns the header, if it is mapped; nil otherwise.
 func (b *block) use() *header {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,7 +130,7 @@ func (b *block) drop() {
 		b.header = nil
 	}
 	if b.removed {
-		_ = os.Remove(headerPath(b.dir, b)) // the next start removes what is left
+		_ = os.Remove(headerPath(b.dir, b)) // if this fails, the next start removes the file
 	}
 }
 
@@ -154,7 +155,8 @@ func (b *block) remove() {
 	}
 }
 
-// find requests the sizes that meta.json does not have.
+// find sets the index and the segments of the block. It requests the names and sizes that
+// meta.json does not have.
 func (b *block) find(ctx context.Context) error {
 	segments := slices.Clone(b.meta.Segments)
 	if len(segments) == 0 {

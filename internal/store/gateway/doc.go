@@ -5,8 +5,9 @@
 // series.Set with the chunks as stored. The first read of a block fetches the symbols and
 // the postings table of its index into a local file, which is mapped while it is in use;
 // postings, series and chunks are read through pages (package pages).
-// Postings are intersected in the pages. Their references are in the order of labels, so
-// series and chunks are read forward, one batch ahead of the caller. Chunks are requested by
+// Lists of postings are intersected in the pages, without a copy. Their references are in the
+// order of labels, so series and chunks are read forward, one batch ahead of the caller.
+// Chunks are requested by
 // windows of many batches, few requests each, and used as they arrive. Chunks alias pages:
 // they are borrowed until Next, and their pages cannot be evicted until then.
 //

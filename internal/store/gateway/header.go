@@ -19,9 +19,9 @@ import (
 	"github.com/ferula-io/ferula/internal/pages"
 )
 
-// header is the part of a block's index that is needed to find postings and to print
-// labels: a local file, mapped, with the bytes of the index as they are and tables that
-// find a place in them.
+// header is the part of a block's index that is needed to find postings and to encode labels.
+// It is a mapped local file: sections of the index, unchanged, and tables of offsets into
+// them.
 //
 //	head     magic, crc32 of all that follows, sizes of the sections
 //	front    the index from its first byte to the series: magic, version, symbols
@@ -43,7 +43,7 @@ type header struct {
 	labelNames []string // sorted; the empty name of all postings is left out
 }
 
-// toc has the sections of an index.
+// toc has the offsets of the sections of an index, and the size of the index.
 type toc struct{ series, postingsEnd, table, size uint64 }
 
 const (
@@ -62,7 +62,7 @@ func headerPath(dir string, b *block) string {
 	return filepath.Join(dir, "headers", b.meta.ID.String())
 }
 
-// openHeader maps the header of a block. It is fetched first unless it is there.
+// openHeader maps the header of a block at path. If there is no valid header, it fetches one.
 func openHeader(ctx context.Context, path string, from *pages.Object) (*header, error) {
 	h, err := mapHeader(path, uint64(from.Size()))
 	if err == nil {
@@ -117,8 +117,9 @@ func fetchHeader(ctx context.Context, path string, from *pages.Object) (err erro
 	return os.Rename(file.Name(), path)
 }
 
-// readTOC reads the table of contents, which is at the end of an index. What is before it is
-// needed next, the postings table, and of a small index all the rest.
+// readTOC reads the table of contents, which is at the end of an index. It fetches about the
+// last tailBytes bytes of the index: the end of the postings table, which is read next, or
+// all of a small index.
 func readTOC(ctx context.Context, from *pages.Object) (*index.TOC, error) {
 	off := from.Size() - indexTail
 	start := max(from.Size()-tailBytes, 0)
@@ -159,7 +160,7 @@ func (w *headerWriter) pad(n int64) {
 	}
 }
 
-// end ends a section of n bytes.
+// end records a section of n bytes and pads it to a multiple of 8.
 func (w *headerWriter) end(n int64) {
 	w.sizes = append(w.sizes, uint64(n))
 	w.pad(-n & 7)
@@ -180,7 +181,8 @@ func (w *headerWriter) u32(v uint32) {
 	}
 }
 
-// tables checks the two sections and writes the tables that find places in them.
+// tables checks the sections front and table, and writes the sections offsets, names and
+// samples.
 func (w *headerWriter) tables() error {
 	mapping, err := fileutil.OpenMmapFile(w.file.Name())
 	if err != nil {
@@ -242,7 +244,7 @@ func (w *headerWriter) symbolOffsets(src []byte) error {
 		if !ok {
 			return fmt.Errorf("%w: symbol %d is cut short", ErrCorrupt, i)
 		}
-		// Labels are sorted by the numbers of their symbols, and are sent with the length as it is.
+		// Series are compared by the numbers of their symbols, which therefore must be sorted.
 		if i > 0 && bytes.Compare(last, symbol) >= 0 {
 			return fmt.Errorf("%w: symbol %d is out of order", ErrCorrupt, i)
 		}
@@ -287,8 +289,8 @@ func (w *headerWriter) names(table []byte, count uint32) error {
 	return nil
 }
 
-// compareEntries compares an entry with the next one: -2 if the name is greater, -1 if only
-// the value is, >= 0 if they are out of order.
+// compareEntries compares an entry with the next one: -2 if the next name is greater, -1 if
+// the name is the same and the next value is greater, >= 0 if the entries are out of order.
 func compareEntries(name, value []byte, next entry) int {
 	switch {
 	case string(name) < string(next.name):
@@ -299,7 +301,7 @@ func compareEntries(name, value []byte, next entry) int {
 	return 0
 }
 
-// seal writes the head, with the checksum of what follows it.
+// seal writes the head. Its checksum covers all bytes after it.
 func (w *headerWriter) seal() error {
 	head := binary.BigEndian.AppendUint64(nil, headerMagic)
 	head = append(head, make([]byte, 8)...)
@@ -400,7 +402,8 @@ func tableEntry(src []byte) (e entry, rest []byte, ok bool) {
 	return e, src[n:], true
 }
 
-// prefixed cuts a length, in as few bytes as possible, and as many bytes off src.
+// prefixed cuts a length and as many bytes off src. The length must be encoded in as few
+// bytes as possible, since symbols are sent with their length unchanged.
 func prefixed(src []byte) (field, rest []byte, ok bool) {
 	size, n := binary.Uvarint(src)
 	if n <= 0 || n > 1 && src[n-1] == 0 || size > uint64(len(src)-n) {
@@ -412,8 +415,8 @@ func prefixed(src []byte) (field, rest []byte, ok bool) {
 func (h *header) nameCount() int      { return len(h.names)/8 - 1 }
 func (h *header) nameAt(i int) uint32 { return u32At(h.names, 2*i) }
 
-// entries returns the part of the table with the entries of a label name, and their
-// samples; nil if no series has the name.
+// entries returns the range of the table that has the entries of a label name, and the
+// samples of these entries; nil if no series has the name.
 func (h *header) entries(name string) (from, to uint32, samples []byte) {
 	n := h.nameCount()
 	i := sort.Search(n, func(i int) bool {
@@ -430,11 +433,11 @@ func (h *header) entries(name string) (from, to uint32, samples []byte) {
 	return h.nameAt(i), h.nameAt(i + 1), h.samples[4*first : 4*last]
 }
 
-// list is the place of a list of postings in the index. The end is where the next one
-// starts, which is enough to read ahead.
+// list is the location of a list of postings in the index. end is the start of the next list:
+// an upper bound, which is enough to read ahead.
 type list struct{ off, end uint64 }
 
-// find returns the postings of one value.
+// find returns the list of postings of one label.
 func (h *header) find(name, value string) (list, bool) {
 	_, to, samples := h.entries(name)
 	n := len(samples) / 4
@@ -468,7 +471,7 @@ func (h *header) scan(from, to uint32, f func(e entry, end uint64) bool) {
 	for at := from; at < to; {
 		e, rest, ok := tableEntry(h.table[at:])
 		if !ok {
-			return // cannot be: the table was checked when it was written
+			return // impossible: the table was checked when it was written
 		}
 		end := h.toc.postingsEnd
 		if next, _, ok := tableEntry(rest); ok && next.off > e.off {

@@ -20,8 +20,8 @@ func eachLabel(lset []byte, f func(name, value []byte)) {
 	}
 }
 
-// add adds a text to a set; it is copied only if it is new. A protobuf message cannot have text that is
-// not UTF-8, and would fail for all blocks because of one.
+// add adds a text to a set, and copies it only if it is new. Bytes that are not UTF-8 are replaced. A
+// protobuf message cannot have them: one block would fail the response for all blocks.
 func add(set map[string]bool, text []byte) {
 	if !set[string(text)] {
 		set[strings.ToValidUTF8(string(text), "\uFFFD")] = true

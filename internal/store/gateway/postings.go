@@ -16,28 +16,28 @@ import (
 type refs interface {
 	// next returns the next reference.
 	next() (ref uint32, ok bool)
-	// seek returns the first reference from ref on. It does not go back.
+	// seek returns the first reference that is at least ref. It does not go back.
 	seek(ref uint32) (found uint32, ok bool)
-	// release makes it give up the pages that it holds. It may be used afterwards.
+	// release releases the pages that the list holds. The list may be used afterwards.
 	release()
 	err() error
 }
 
-// pageRefs reads a list of postings where it lies, in big-endian pages:
+// pageRefs reads a list of postings directly from pages. All numbers are big-endian:
 //
 //	len u32 | count u32 | ref u32* | crc32
 type pageRefs struct {
-	ctx    context.Context // of the request, for which it is used only
+	ctx    context.Context // stored because a pageRefs belongs to one request
 	reader *pages.Reader
 	index  *pages.Object
-	base   int64 // of the first reference
-	n, i   int   // references; the next one
+	base   int64 // offset of the first reference
+	n, i   int   // number of references; index of the next one
 	window []byte
-	from   int // reference at the start of window
+	from   int // index of the reference at the start of window
 	fail   error
 }
 
-// openRefs opens a list after it has checked its checksum.
+// openRefs verifies the checksum of a list and opens it.
 func openRefs(ctx context.Context, index *pages.Object, l list) (*pageRefs, error) {
 	r := &pageRefs{ctx: ctx, reader: index.Reader(), index: index, base: int64(l.off) + 8}
 	defer r.release()
@@ -52,7 +52,8 @@ func openRefs(ctx context.Context, index *pages.Object, l list) (*pageRefs, erro
 		return nil, err
 	}
 	size, count := binary.BigEndian.Uint32(head), binary.BigEndian.Uint32(head[4:])
-	// Lists do not overlap: what many of them take is limited by the bytes between their starts.
+	// A list must end before the next one starts: all lists together have at most the bytes of
+	// the index.
 	if uint64(size) != 4+4*uint64(count) || l.off+8+uint64(size) > l.end {
 		return nil, fmt.Errorf("%w: postings at %d: %d references in %d bytes", ErrCorrupt, l.off, count, size)
 	}
@@ -110,7 +111,8 @@ func (r *pageRefs) next() (uint32, bool) {
 	return binary.BigEndian.Uint32(r.window[at:]), true
 }
 
-// seek gallops: it doubles its step until it has passed ref, and searches the last step.
+// seek gallops: it doubles its step until it has passed ref. Then it does a binary search
+// within the last step.
 func (r *pageRefs) seek(ref uint32) (uint32, bool) {
 	for {
 		at := r.i - r.from
@@ -216,8 +218,8 @@ func firstError(all []refs) error {
 	return nil
 }
 
-// peeked is a list whose last found reference is kept, so that a list may be
-// sought repeatedly for references before it.
+// peeked is a list that keeps the reference that it found last. A seek for this reference, or
+// for a lower one, returns it again.
 type peeked struct {
 	refs
 	at    uint32
@@ -234,7 +236,7 @@ func (p *peeked) seek(ref uint32) (uint32, bool) {
 	return at, ok
 }
 
-// without is a list minus others.
+// without is a list without the references that are in one of the lists gone.
 type without struct {
 	refs
 	gone []*peeked
@@ -279,7 +281,7 @@ func (w without) err() error {
 type choice struct {
 	matcher *labels.Matcher
 	lists   []list
-	negated bool // series with one of the lists do not match
+	negated bool // series in one of the lists do not match
 	bytes   uint64
 }
 
@@ -317,15 +319,16 @@ func (h *header) choose(m *labels.Matcher) choice {
 }
 
 const (
-	// entryBytes estimates a series entry. A list that is longer than the entries of the
-	// series that the other matchers leave is not read: its matcher is applied to labels.
+	// entryBytes is the estimated size of a series entry. If the lists of a matcher are
+	// longer than the entries of all series that the most selective matcher selects, they are
+	// not read: the matcher is applied to the labels of the series.
 	entryBytes = 200
 	// smallLists is the size up to which lists are always read.
 	smallLists = 64 << 10
 )
 
-// expand returns the series that match all matchers, and the matchers that the caller
-// applies to the labels of each.
+// expand returns the matching series, as far as postings decide, and the matchers that the
+// caller must still apply to the labels of each series.
 func (h *header) expand(ctx context.Context, index *pages.Object, matchers []*labels.Matcher, bytesMax uint64) (_ refs, onLabels []*labels.Matcher, err error) {
 	var positive, negative []choice
 	for _, m := range matchers {

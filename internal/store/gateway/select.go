@@ -25,8 +25,9 @@ type Request struct {
 	Strict       bool       // fail instead of warning of blocks that cannot be read
 }
 
-// Selection is the series of a request: a series.Set whose chunks are whole, as stored,
-// those of downsampled blocks with the encoding Aggregated. The caller calls Close.
+// Selection is the series of a request: a series.Set whose chunks are as stored, not cut to
+// the time range. Chunks of downsampled blocks have the encoding Aggregated. The caller must
+// call Close.
 type Selection struct {
 	series.Set
 	store    *Store
@@ -36,7 +37,7 @@ type Selection struct {
 	closed   bool
 }
 
-// opening is a chosen block and the matchers that its external labels leave.
+// opening is a chosen block, and the matchers that do not match on its external labels.
 type opening struct {
 	block    *block
 	matchers []*labels.Matcher
@@ -166,8 +167,8 @@ func (s *Store) windowBytes() int64 {
 	return min(max(s.cache.BytesMax()/2/max(s.reading.Load(), 1), windowMin), windowMax)
 }
 
-// failed counts an error of a block. If an object is missing or corrupt, the next list looks
-// whether the block still is in the bucket, and with which sizes.
+// failed counts an error of a block. If an object is missing or corrupt, the next list checks
+// whether the block is still in the bucket, and reads its sizes again.
 func (s *Store) failed(b *block, err error) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return
@@ -186,7 +187,7 @@ func (s *Selection) Warnings() annotations.Annotations {
 	return all
 }
 
-// Close ends the reading of all blocks.
+// Close cancels the reads of all blocks and releases the blocks.
 func (s *Selection) Close() error {
 	if s.closed {
 		return nil
@@ -258,8 +259,9 @@ func (s *Store) LabelValues(ctx context.Context, r Request, label string) (value
 	return sorted(found), warnings.Merge(more), nil
 }
 
-// labelBlocks returns the blocks of a range: those whose matchers are all of external
-// labels, and those whose series must be read. label is the one whose values are wanted.
+// labelBlocks returns the blocks in the time range of a request. The external labels of a
+// block in whole satisfy all matchers, so its header is enough. The series of a block in
+// parts must be read. label is the label whose values are wanted; "": names are wanted.
 func (s *Store) labelBlocks(r Request, label string) (whole []*block, parts []opening) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -16,25 +16,25 @@ import (
 )
 
 // blockSet is the selected series of one block. A goroutine reads the next batch while the
-// caller uses the current one. It is also the querier from which SelectReplacingLabels
-// takes the series.
+// caller uses the current one. A blockSet is also a series.Querier, which
+// series.SelectReplacingLabelsWithin requires.
 type blockSet struct {
 	producer   producer
-	ctx        context.Context // of the request, for which it is used only
+	ctx        context.Context // stored because a blockSet belongs to one request
 	cancel     context.CancelFunc
 	aggregates Aggregates
 	strict     bool // an error of the block fails the set
 
-	ahead   chan *batch // one batch, once it is read
+	ahead   chan *batch // receives the next batch once it is read
 	reading bool        // a goroutine sends to ahead
 	spare   *batch
 	current *batch
-	i       int // of the current series
-	began   parts
+	i       int   // index of the current series in current
+	began   parts // starts of the current series in the lists of current
 
 	reader  *pages.Reader
 	chunks  []series.Chunk
-	copied  int // bytes of the chunks that lie in several pages
+	copied  int // bytes of the current series' chunks that lie in several pages
 	err     error
 	warning error
 	closed  bool
@@ -141,8 +141,8 @@ func (s *blockSet) nextBatch() (bool, error) {
 	}
 }
 
-// fail ends the set. Errors that are the block's own become a warning, unless the request
-// is strict: they do not concern the other blocks.
+// fail ends the set. An error that concerns only this block becomes a warning, unless the
+// request is strict.
 func (s *blockSet) fail(err error) {
 	err = s.producer.block.wrap(err)
 	if s.ctx.Err() != nil || errors.Is(err, ErrLimit) || errors.Is(err, pages.ErrBudget) {
@@ -156,8 +156,8 @@ func (s *blockSet) fail(err error) {
 	s.warning = err
 }
 
-// copiedMax bounds the chunks of one series that are copied since they lie in several pages. All
-// others are read where they are; few of the chunks that Prometheus writes, of a kilobyte, lie in two.
+// copiedMax limits the bytes of one series' chunks that are copied. A chunk is copied only if it lies
+// in several pages. Prometheus writes chunks of about a kilobyte, so few of them lie in two pages.
 const copiedMax = 64 << 20
 
 // chunk appends one chunk, as stored:

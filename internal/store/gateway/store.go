@@ -60,7 +60,7 @@ type Store struct {
 	gate   chan struct{}
 	counts storeCounts
 
-	syncing sync.Mutex // one at a time
+	syncing sync.Mutex // one Sync at a time
 	mu      sync.RWMutex
 	blocks  map[ulid.ULID]*block
 	groups  []*group // by external labels
@@ -118,8 +118,8 @@ func Open(from objstore.BucketReader, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// Sync lists the bucket and serves what it has. If that fails, the blocks of the last list
-// are still served.
+// Sync lists the bucket and serves the listed blocks. If the list fails, the blocks of the
+// last successful list are still served.
 func (s *Store) Sync(ctx context.Context) error {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
@@ -142,7 +142,7 @@ func (s *Store) Sync(ctx context.Context) error {
 	return nil
 }
 
-// replace serves exactly these blocks. It reports whether there were none before.
+// replace serves exactly the found blocks. It reports whether no block was served before.
 func (s *Store) replace(found map[ulid.ULID]*metas.Meta) (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -166,7 +166,7 @@ func (s *Store) replace(found map[ulid.ULID]*metas.Meta) (first bool) {
 		}
 		b := s.blocks[id]
 		if b == nil {
-			m.Labels = g.labels // one copy of equal labels; requests read those of older blocks
+			m.Labels = g.labels // equal labels share one copy; only those of new blocks are set, because requests read the others
 			b = newBlock(m, s.from, s.cache, s.opts.Dir)
 			s.blocks[id] = b
 		}
@@ -210,7 +210,7 @@ func (s *Store) Sweep(now time.Time) {
 	}
 }
 
-// Blocks returns what is served.
+// Blocks returns the metas of the blocks that are served, in no particular order.
 func (s *Store) Blocks() []*metas.Meta {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -221,13 +221,14 @@ func (s *Store) Blocks() []*metas.Meta {
 	return all
 }
 
-// Span is the blocks with the same external labels that follow each other without a gap.
+// Span is a time range that blocks with the same external labels cover without a gap.
 type Span struct {
 	Labels       labels.Labels
 	MinMS, MaxMS int64 // MaxMS is exclusive
 }
 
-// Spans returns the time ranges that the blocks cover, by external labels, sorted by labels.
+// Spans returns the external label sets of the blocks, and for each set the time ranges that
+// its blocks cover. Both are sorted by labels.
 func (s *Store) Spans() (sets []labels.Labels, spans []Span) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -246,8 +247,8 @@ func (s *Store) Spans() (sets []labels.Labels, spans []Span) {
 	return sets, spans
 }
 
-// Range returns the times of all blocks, within the rules' limits. Without blocks the end
-// is before the start.
+// Range returns the time range of all blocks, within the rules' limits. Without blocks maxMS
+// is less than minMS.
 func (s *Store) Range() (minMS, maxMS int64) {
 	minMS, maxMS = math.MaxInt64, math.MinInt64
 	for _, m := range s.Blocks() {
@@ -271,8 +272,8 @@ func (s *Store) Close() error {
 	return s.cache.Close()
 }
 
-// choose returns the blocks of a group that cover a range of time: those of the coarsest
-// acceptable resolution, and finer ones where there are none.
+// choose returns the blocks of a group that cover a time range: blocks of the coarsest
+// acceptable resolution, and finer blocks where that resolution has none.
 func (g *group) choose(minMS, maxMS, resolutionMS int64) []*block {
 	i := 0
 	for resolutions[i] > resolutionMS && i < len(resolutions)-1 {
@@ -306,7 +307,7 @@ func (g *group) cover(into []*block, i int, minMS, maxMS int64) []*block {
 	return g.cover(into, i+1, start, maxMS)
 }
 
-// begin counts a request, which ends with s.using.Done.
+// begin counts a request. The caller must call s.using.Done at the end of the request.
 func (s *Store) begin() error {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

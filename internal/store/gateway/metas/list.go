@@ -46,7 +46,7 @@ type Lister struct {
 	mu      sync.Mutex // one list at a time
 	ready   bool       // the snapshot was read
 	known   map[ulid.ULID]*Meta
-	arrived *time.Timer // ends the list that is running; reset by what arrives
+	arrived *time.Timer // cancels the running list; reset whenever data arrives
 
 	forgetting sync.Mutex
 	forgotten  []ulid.ULID // to be read again by the next list
@@ -72,7 +72,7 @@ const (
 	duplicate   = "duplicate"
 )
 
-// states has every state, so that one without blocks is 0 and not what it was before.
+// states has every state, so that the number of a state without blocks is set to 0.
 var states = [...]string{loaded, noMeta, corrupted, failed, timeExclude, labelExcl, tooFresh, marked, duplicate}
 
 // NewLister returns a lister.
@@ -100,8 +100,8 @@ type looked struct {
 }
 
 // List lists the blocks. The first list uses the snapshot of an earlier process, if there is
-// one. It fails if the bucket cannot be listed or stalls, and if a request fails for another
-// reason than a missing object, because it is then unknown which blocks to serve.
+// one. List fails if the bucket cannot be listed or stalls. It also fails if a request fails
+// for another reason than a missing object, because it is then unknown which blocks to serve.
 func (l *Lister) List(ctx context.Context, now time.Time) (Result, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -157,7 +157,8 @@ func (l *Lister) List(ctx context.Context, now time.Time) (Result, error) {
 	return r, nil
 }
 
-// Forget makes the next list read the meta.json of a block again: its files are missing.
+// Forget makes the next list read the meta.json of a block again. It is called if a file of
+// the block is missing or corrupt.
 func (l *Lister) Forget(id ulid.ULID) {
 	l.forgetting.Lock()
 	defer l.forgetting.Unlock()
@@ -178,8 +179,8 @@ func (l *Lister) forget() {
 	l.forgotten = nil
 }
 
-// each calls f for the blocks of the bucket. files has their meta.json and marks if all
-// objects are listed; nil: unknown.
+// each calls f for the blocks of the bucket. files has the names of all meta.json files and
+// deletion marks if all objects are listed; nil: unknown.
 func (l *Lister) each(ctx context.Context, f func(id ulid.ULID, files map[string]bool) error) error {
 	if !l.opts.Recursive {
 		return l.from.Iter(ctx, "", func(name string) error {
@@ -220,8 +221,8 @@ const (
 	markFile = "deletion-mark.json"
 )
 
-// lookAll looks at every block, while the bucket is listed. known is closed when l.known can
-// be read.
+// lookAll looks up every block while the bucket is being listed. ids and all have the same
+// order. known is closed when l.known can be read.
 func (l *Lister) lookAll(ctx context.Context, known <-chan struct{}) (ids []ulid.ULID, all []*looked, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -230,7 +231,7 @@ func (l *Lister) lookAll(ctx context.Context, known <-chan struct{}) (ids []ulid
 		files map[string]bool
 		into  *looked
 	}
-	tasks := make(chan task, 1024) // so that the list is not held up
+	tasks := make(chan task, 1024) // buffered, so that slow lookups do not delay the list
 	var lookers sync.WaitGroup
 	for range l.opts.Concurrency {
 		lookers.Go(func() {
@@ -341,7 +342,7 @@ func (l *Lister) readOnce(ctx context.Context, name string) ([]byte, error) {
 	return text, err
 }
 
-// arriving is a body whose bytes show that the bucket has not stalled.
+// arriving is a body that resets the timer of the lister whenever it reads bytes.
 type arriving struct {
 	io.Reader
 	lister *Lister
@@ -359,7 +360,8 @@ func (a arriving) Read(p []byte) (int, error) {
 // snapshotFile has the metas of all known blocks, one a line.
 const snapshotFile = "blocks.jsonl"
 
-// load makes l.known ready: the first time it reads the snapshot.
+// load prepares l.known: the first call reads the snapshot, and every call removes the blocks
+// of Forget.
 func (l *Lister) load() {
 	if !l.ready {
 		l.ready = true

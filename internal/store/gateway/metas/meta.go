@@ -1,10 +1,11 @@
 // Package metas lists the blocks of a bucket in Thanos' layout.
 //
-// List reads the folders of a bucket, the meta.json of each new block and the deletion mark
-// of every block, and returns the blocks that a store should serve: Thanos' rules on time
-// range, sharding by relabelling, consistency delay, deletion marks and blocks that a
-// compacted one covers. The content of a meta.json does not change, so it is read once; a
-// snapshot in a local file keeps it for the next start. Index and chunks are not read.
+// List reads the directories of a bucket, the meta.json of each new block and the deletion
+// mark of every block, and returns the blocks that a store should serve. Thanos' rules select
+// them: time range, sharding by relabelling, consistency delay, deletion marks, and no block
+// that a compacted block covers. The content of a meta.json does not change, so it is read
+// once; a snapshot in a local file keeps it for the next start. Index and chunks are not
+// read.
 package metas
 
 import (
@@ -131,8 +132,8 @@ func parse(text []byte) (*Meta, error) {
 	return m, nil
 }
 
-// fileMax is the limit of the size of a file: more than any object store takes, and few enough for the
-// numbers of its pages.
+// fileMax is the limit of the size of a file in bytes. No object store takes larger files, and the
+// page numbers of a file of this size do not overflow.
 const fileMax = 1 << 46
 
 // files sets the sizes of the index and of the segments, as far as they are listed.
@@ -170,7 +171,7 @@ func (m *Meta) SortSegments() {
 	slices.SortFunc(m.Segments, func(a, b Segment) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// segmentName reports whether name is that of a chunk file: a number in six digits.
+// segmentName reports whether name is that of a chunk file: a decimal number.
 func segmentName(name string) bool {
 	_, err := strconv.ParseUint(name, 10, 32)
 	return err == nil && path.Base(name) == name

@@ -14,8 +14,8 @@ import (
 type Rules struct {
 	MinMS, MaxMS       func() int64 // blocks beyond are not served; nil: no limit
 	Relabel            []*relabel.Config
-	ConsistencyDelay   time.Duration // age at which a block is served that no compactor made
-	IgnoreDeletedDelay time.Duration // after the deletion mark, during which a block is served
+	ConsistencyDelay   time.Duration // minimum age of served blocks that no compactor has uploaded
+	IgnoreDeletedDelay time.Duration // blocks are served for this time after their deletion mark
 }
 
 // blockIDLabel is the label by which a relabel configuration sees a block's ULID.
@@ -67,7 +67,8 @@ func (r Rules) keeps(m *Meta) bool {
 	return relabel.ProcessBuilder(b, r.Relabel...)
 }
 
-// fresh reports whether a block may still be uploading. The compactor's are complete.
+// fresh reports whether the upload of a block may still be running. Blocks of a compactor are
+// always complete.
 func (r Rules) fresh(m *Meta, now time.Time) bool {
 	switch m.Source {
 	case "compactor", "compactor.repair", "bucket.repair":
@@ -80,8 +81,8 @@ func (r Rules) fresh(m *Meta, now time.Time) bool {
 	return now.Sub(at) < r.ConsistencyDelay
 }
 
-// covered returns the blocks all of whose sources are sources of another block with the
-// same labels and resolution, which a compactor has made from them.
+// covered returns the blocks that another block replaces. The other block has the same labels
+// and resolution, and all sources of the covered block: a compactor has made it from them.
 func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
 	type key struct {
 		labels     uint64

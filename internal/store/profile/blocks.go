@@ -89,8 +89,8 @@ func (v *View) Detach() *Lease {
 }
 
 // View opens the head and the blocks that have rows in a range, inclusive, in nanoseconds.
-// The view of an unknown tenant is empty. A block in the bucket that is not open when
-// half of ctx's time has passed is omitted, with a warning.
+// The view of an unknown tenant is empty. A block in the bucket that cannot be opened within
+// half of the time until ctx's deadline is omitted, with a warning.
 func (s *Store) View(ctx context.Context, tenant string, minNS, maxNS int64) (*View, error) {
 	t, err := s.tenant(tenant, false)
 	if err != nil {
@@ -103,8 +103,8 @@ func (s *Store) View(ctx context.Context, tenant string, minNS, maxNS int64) (*V
 		known, number, listErr := s.remotes.list(tenant)
 		v, disk := t.view(minNS, maxNS)
 		v.Lease = &Lease{store: s}
-		// If the list has changed, a block may have moved from the disk to the bucket in between
-		// and be in neither.
+		// If the list has changed meanwhile, a block may have moved from the disk to the bucket,
+		// and v and known may both lack it.
 		if _, now, _ := s.remotes.list(tenant); now != number {
 			v.Close()
 			continue
@@ -161,10 +161,10 @@ func (t *tenant) view(minNS, maxNS int64) (*View, local) {
 	return v, disk
 }
 
-// hold calls f with every block, under the tenant's lock, and returns the heads of that
-// snapshot, either of which may be nil. The caller reads them without the lock, because
-// apply takes a head's lock before the tenant's. A head that has been written as a block
-// meanwhile does not change.
+// hold calls f with every block, under the tenant's lock. It returns the head that is being
+// written as a block and the current head at that time; either may be nil. The caller must
+// read them without the tenant's lock, because apply takes a head's lock before the tenant's.
+// A head does not change once it is written as a block.
 func (t *tenant) hold(f func(b *heldBlock)) [2]*head {
 	if t == nil {
 		return [2]*head{}

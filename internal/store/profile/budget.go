@@ -9,9 +9,9 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// budget limits the memory of the heads of all tenants. A push reserves the most it may
-// need before it is logged. Once it is in a head, the head's real growth is charged
-// instead.
+// budget limits the memory of the heads of all tenants. Before a push is logged, it reserves
+// the most memory that it may need. Once the push is in a head, the actual growth of the head
+// is charged instead.
 type budget struct {
 	max  int64
 	used atomic.Int64
@@ -59,7 +59,8 @@ func (b *budget) discharge(h *head) {
 	h.charged = 0
 }
 
-// Upper bounds of the memory of parts of a profile in a head; see Builder.Bytes and head.size.
+// Upper bounds, in bytes, of what the parts of a profile take in a head; see Builder.Bytes and
+// head.size.
 const (
 	costNode     = 80
 	costText     = 80
@@ -71,7 +72,7 @@ const (
 	costTrace    = 2*16 + 48
 )
 
-// costOf returns the memory that decoded profiles may need in a head.
+// costOf returns an upper bound of the bytes that decoded profiles take in a head.
 func costOf(pushed ...profiles.RawProfile) int64 {
 	var sum int64
 	for i := range pushed {
@@ -97,7 +98,7 @@ func (s *Store) memoryError(need int64) error {
 	return fmt.Errorf("%w: the push may need %d bytes of memory, and heads have %d of %d: they are being written as blocks%s", profiles.ErrUnavailable, need, s.budget.used.Load(), s.budget.max, s.opts.Flags.Of("HeadsBytes"))
 }
 
-// flushBiggest writes the biggest heads as blocks until the budget has memory.
+// flushBiggest writes the biggest heads as blocks until the budget is not under pressure.
 func (s *Store) flushBiggest(ctx context.Context) {
 	tried := map[*tenant]bool{}
 	for s.budget.underPressure() && ctx.Err() == nil {

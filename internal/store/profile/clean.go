@@ -16,10 +16,10 @@ func (r *remotes) expired(maxNS int64) bool {
 	return keep > 0 && maxNS < r.store.now().Add(-keep).UnixNano()
 }
 
-// visible returns the listed blocks that queries may read, and records since when others
-// are to be deleted: those beyond the retention, which queries do not read any more, and
-// those that a complete block in the bucket has replaced. The latter are still visible, for
-// the case that the other block cannot be opened.
+// visible returns the listed blocks that queries may read, and sets the leaving time of
+// blocks that are to be deleted. Blocks beyond the retention are to be deleted and are not
+// visible. Blocks that a complete block in the bucket has replaced are to be deleted, but
+// stay visible in case the replacing block cannot be opened.
 func (r *remotes) visible() map[string]map[ulid.ULID]*remoteBlock {
 	now, seen := r.store.now(), make(map[string]map[ulid.ULID]*remoteBlock, len(r.all))
 	for tenant, blocks := range r.all {
@@ -48,8 +48,8 @@ func (r *remotes) visible() map[string]map[ulid.ULID]*remoteBlock {
 	return seen
 }
 
-// clean deletes the blocks that have been leaving for RemoteDeleteDelay. A block that cannot
-// be deleted is tried again after the next list.
+// clean deletes the blocks that have been leaving for RemoteDeleteDelay. If a deletion fails,
+// it is tried again after the next list.
 func (r *remotes) clean(ctx context.Context) {
 	r.listing.Lock()
 	defer r.listing.Unlock()

@@ -14,10 +14,10 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// fanout is the number of blocks of one level that are compacted into one of the next.
+// fanout is the number of blocks of one level that are compacted into one block of the next.
 const fanout = 4
 
-// Compact compacts blocks while enough of one level exist.
+// Compact compacts blocks of every tenant while fanout blocks of one level exist.
 func (s *Store) Compact(ctx context.Context) error {
 	return s.all(func(t *tenant) error { return t.compact(ctx) })
 }
@@ -99,8 +99,7 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 			return nil, err
 		}
 		for _, b := range run {
-			// Include their parents: a block between may never reach the bucket, which then still
-			// has the first ones.
+			// Include the parents of b: if b never reaches the bucket, the bucket still has them.
 			content.Meta.Parents = append(append(content.Meta.Parents, b.Meta().ULID), b.Meta().Parents...)
 		}
 		return content, nil
@@ -113,8 +112,8 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 	return nil
 }
 
-// replace replaces blocks with one, which may be nil. It removes their folders. Mappings
-// stay until the last reader releases them.
+// replace removes the old blocks from the tenant and from the disk, and adds block by unless
+// it is nil. The mappings of the old blocks stay until the last reader releases them.
 func (t *tenant) replace(old []*heldBlock, by *heldBlock) {
 	t.mu.Lock()
 	blocks := slices.DeleteFunc(slices.Clone(t.blocks), func(b *heldBlock) bool { return slices.Contains(old, b) })
@@ -211,7 +210,7 @@ func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) 
 	}
 }
 
-// mergeBlocks writes the rows of blocks in order; of equal rows the first.
+// mergeBlocks writes the rows of blocks in order. Of equal rows it writes only the first.
 func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *block.Content, err error) {
 	symbols := newSymbolMerge(run)
 	var types [][]profiles.Type

@@ -25,8 +25,8 @@ import (
 
 const temporary = "tmp-"
 
-// openBlocks opens the tenant's blocks and returns the last log segment whose records they
-// have completely. It removes what a crash left unfinished: temporary folders and blocks
+// openBlocks opens the tenant's blocks. through is the last log segment whose records are all
+// in blocks. openBlocks removes what a crash can leave: temporary directories, and blocks
 // that another block has replaced. A corrupt block is skipped and stays on disk.
 func (t *tenant) openBlocks() (through uint64, err error) {
 	entries, err := os.ReadDir(t.dir)
@@ -102,7 +102,7 @@ func (t *tenant) closeBlocks() {
 }
 
 // flush writes the head as a block. On failure the head stays in memory and in the log, and
-// the next flush retries. If again is set, flush only retries.
+// the next flush retries. If again is set, flush only retries a flush that failed.
 func (t *tenant) flush(ctx context.Context, again bool) error {
 	t.flushMu.Lock()
 	defer t.flushMu.Unlock()
@@ -148,15 +148,15 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 	return nil
 }
 
-// discard removes the folder of a block, complete or temporary, if it exists.
+// discard removes the directory of a block, complete or temporary, if it exists.
 func (t *tenant) discard(id ulid.ULID) error {
 	return vfs.Discard(t.store.fs, filepath.Join(t.dir, id.String()), filepath.Join(t.dir, temporary+id.String()))
 }
 
-// writeBlock creates a block's folder under a temporary name, calls fill to write it and
-// renames it once all of it is synced. After an error, no block of that name exists, or,
-// if that failed too, one with what fill has written. In the second case the caller must
-// retry under the same name, or discard the block, before writing its rows under another.
+// writeBlock creates a block's directory under a temporary name, calls fill to write its
+// files, and renames it once all files are synced. If this fails, writeBlock discards the
+// block. If that fails too, a block with the rows of fill may exist. The caller must then
+// retry with the same id, or discard the block, before it writes the rows under another id.
 func (t *tenant) writeBlock(id ulid.ULID, meta block.Meta, fill func(w *block.Writer) (*block.Content, error)) (_ *heldBlock, err error) {
 	meta.ULID = id
 	t.setWriting(id)
@@ -254,7 +254,7 @@ func (o *order) finish() {
 	o.series = slices.CompactFunc(o.series, func(a, b block.Series) bool { return compareSeries(a, b) == 0 })
 }
 
-// of returns the numbers in this block of a source's series.
+// of returns, for each series of a source, its number in the block.
 func (o *order) of(types []profiles.Type, series []block.Series) []uint32 {
 	numbers := make([]uint32, len(series))
 	for i, s := range series {
@@ -358,7 +358,7 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 // noRow is the number of a row that a block does not have.
 const noRow = math.MaxUint32
 
-// numbersOf returns the number function of moveSpans for a table.
+// numbersOf returns the number function of moveSpans for a table of new numbers by stack.
 func numbersOf(nodes []uint32) func(row, stack uint32) (uint32, bool) {
 	return func(_, stack uint32) (uint32, bool) {
 		if int(stack) >= len(nodes) {
@@ -368,8 +368,9 @@ func numbersOf(nodes []uint32) func(row, stack uint32) (uint32, bool) {
 	}
 }
 
-// moveSpans adds the spans of a source with rows renumbered, and stacks by number, which gets
-// the row of the source.
+// moveSpans adds the spans of a source to another block. rows has the new number of each row
+// of the source; the spans of a row with noRow are left out. number returns the new number of
+// a stack; its arguments are the row and the stack of the source.
 func moveSpans(ctx context.Context, to *block.TraceSpansBuilder, from *block.TraceSpans, rows []uint32, number func(row, stack uint32) (uint32, bool)) error {
 	var sorter sampleSorter
 	var stacks []uint32
@@ -400,7 +401,8 @@ func moveSpans(ctx context.Context, to *block.TraceSpansBuilder, from *block.Tra
 	return nil
 }
 
-// sampleSorter renumbers stacks and sorts the samples again.
+// sampleSorter renumbers the stacks of samples and sorts the samples by stack. The result is
+// in stacks and values until the next call.
 type sampleSorter struct {
 	pairs  []pair
 	stacks []uint32
@@ -415,7 +417,7 @@ func (s *sampleSorter) renumber(stacks []uint32, values []int64, nodes []uint32)
 	s.sortPairs()
 }
 
-// sort is renumber for stacks that have their numbers.
+// sort is renumber for stacks that have their new numbers already.
 func (s *sampleSorter) sort(stacks []uint32, values []int64) {
 	s.pairs = s.pairs[:0]
 	for i, stack := range stacks {
@@ -497,7 +499,8 @@ func (s *Store) all(f func(t *tenant) error) error {
 	return errors.Join(errs...)
 }
 
-// symbolsIdle is how long unused symbols stay in memory: at least once, at most twice this.
+// symbolsIdle is the shortest time for which unused symbols stay in memory; the longest is
+// twice as long.
 const symbolsIdle = time.Minute
 
 func (t *tenant) dropIdleSymbols() {

@@ -24,7 +24,7 @@ func (s *Store) forget() {
 			continue
 		}
 		s.mu.Lock()
-		// A push may arrive before the tenant is closed; then it stays.
+		// A push may arrive before the tenant is closed; then the tenant stays.
 		if s.closed || !t.endIfIdle() {
 			s.mu.Unlock()
 			continue
@@ -51,7 +51,7 @@ func (t *tenant) idle() bool {
 	return empty && len(t.queue.waiting) == 0 && t.store.now().Sub(t.used) >= tenantIdle
 }
 
-// endIfIdle closes the queue of a tenant that is still idle.
+// endIfIdle closes the queue of a tenant if it is still idle. It reports whether it did.
 func (t *tenant) endIfIdle() bool {
 	if !t.idle() {
 		return false

@@ -23,8 +23,8 @@ const (
 )
 
 // head has the profiles that are in the log and not in a block yet. One goroutine appends.
-// Appended data never changes, so a reader copies the slice headers under the lock and
-// reads on without it.
+// Appended data never changes, so a reader copies the slice headers under the lock and reads
+// the data without it.
 type head struct {
 	mu      sync.RWMutex
 	drop    map[string]bool
@@ -36,8 +36,8 @@ type head struct {
 
 	seriesCol, timeCol, valueCol, profileCol []byte
 	idCol                                    []byte
-	at                                       []uint64 // offset of a row's samples
-	previous                                 []uint32 // row of the same profile + 1
+	at                                       []uint64 // by row: where its samples are; see store
+	previous                                 []uint32 // by row: previous row of its profile + 1; 0: none
 	chunks                                   [][]byte
 	last                                     map[block.Key]lastRow
 	spans                                    block.TraceSpansBuilder
@@ -46,7 +46,7 @@ type head struct {
 	splits                                   bool
 	minNS, maxNS                             int64
 	bytes                                    int
-	spansDropped                             int   // beyond spansMax; used by the writer only
+	spansDropped                             int   // number of spans beyond spansMax; used by the writer only
 	charged                                  int64 // bytes charged to the budget; used by the writer only
 
 	*scratch // set while a profile is applied
@@ -111,8 +111,8 @@ func (h *head) size() int {
 	return h.bytes + h.symbols.Bytes() + h.spans.Bytes()
 }
 
-// apply adds a profile. older reports whether a block has rows of it, and whether one of
-// these rows has these labels. A row that exists already is not added again.
+// apply adds the rows of a profile that do not exist yet. older reports whether a block has
+// rows of the profile, and whether one of these rows has the given labels.
 func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.Key, labels []byte) (profile, row bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -204,7 +204,8 @@ const (
 	lastRowBytes = 64
 )
 
-// store copies a row's samples into the arena and returns their offset.
+// store copies a row's samples into the arena. It returns the number of the chunk in the
+// upper 32 bits and the offset in the chunk in the lower.
 func (h *head) store(b []byte) uint64 {
 	last := len(h.chunks) - 1
 	if last < 0 || cap(h.chunks[last])-len(h.chunks[last]) < len(b) {
@@ -222,8 +223,9 @@ func (h *head) store(b []byte) uint64 {
 	return uint64(last)<<32 | uint64(at)
 }
 
-// gather sums the samples of a part by stack and encodes them sorted by stack. It returns
-// the total and whether any sum is not 0.
+// gather sums the samples of a part by stack, for sample type t, and encodes the sums into
+// h.encoded, sorted by stack. Values of 0 are left out. It returns the total, and whether
+// there are sums.
 func (h *head) gather(p *pprof.Profile, part, t int) (total int64, some bool) {
 	h.pairs = h.pairs[:0]
 	for i := range p.Samples {
@@ -254,10 +256,12 @@ func (h *head) gather(p *pprof.Profile, part, t int) (total int64, some bool) {
 	return total, len(kept) > 0
 }
 
-// spansMax is the number of spans of one row. Samples of further spans belong to none.
+// spansMax is the limit of spans of one row. Further spans are dropped; their samples are
+// kept.
 const spansMax = 4096
 
-// addSpans adds the spans of the last row: the samples of a part, with values of type t.
+// addSpans adds the spans of the last row. Their samples are those of a part, with the values
+// of sample type t.
 func (h *head) addSpans(p *pprof.Profile, part, t int) {
 	spans := h.split.Spans
 	if len(spans) == 0 {
@@ -341,7 +345,7 @@ func reset(s []uint32, n int) []uint32 {
 	return s
 }
 
-// text returns the number of a string of the profile, and caches it.
+// text returns the number in the head of string i of the profile, and caches the number.
 func (h *head) text(p *pprof.Profile, i uint32) uint32 {
 	if h.texts[i] == 0 {
 		h.texts[i] = h.symbols.String(p.Text(i)) + 1

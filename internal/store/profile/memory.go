@@ -38,8 +38,8 @@ func (l *Lease) Take(bytes int64) error {
 		profiles.ErrLimit, bytes, l.bytes, s.budget.used.Load()+s.memory.leased.Load()+s.memory.symbols.Load(), s.memory.max, s.opts.Flags.Of("MemoryBytes"))
 }
 
-// Grow takes the bytes by which a part of the query has grown: now is its present size, known
-// its size at the last call. It returns now.
+// Grow adds to the lease the bytes by which a part of the query has grown. now is the present
+// size of the part, and known is what the last call returned. It returns the greater of both.
 func (l *Lease) Grow(known, now int64) (int64, error) {
 	if now <= known {
 		return known, nil
@@ -86,18 +86,20 @@ func (s *Store) dropSymbols() bool {
 }
 
 // Symbols returns the symbols of all parts of a source of the view. They count as memory of
-// the store until done is called; afterwards they stay cached while there is room.
+// the store. After done they stay cached until they are idle, memory is short, or all symbols
+// exceed their share of it.
 func (v *View) Symbols(src block.Source) (symbols *block.Symbols, done func(), err error) {
 	return v.decoded(src, src.Symbols, func(b *heldBlock) (bool, int64) { return b.HasSymbols(), b.SymbolsBytes() })
 }
 
-// PartSymbols is Symbols of one part.
+// PartSymbols is Symbols for one part of a source.
 func (v *View) PartSymbols(src block.Source, part int) (symbols *block.Symbols, done func(), err error) {
 	decode := func() (*block.Symbols, error) { return src.PartSymbols(part) }
 	return v.decoded(src, decode, func(b *heldBlock) (bool, int64) { return b.HasPart(part), b.PartBytes(part) })
 }
 
-// decoded calls decode. known returns whether that has nothing to do, and the bytes of the result.
+// decoded calls decode and returns its result. known returns whether the symbols are decoded
+// already, and their size in bytes. If they are not, their memory is leased while decode runs.
 func (v *View) decoded(src block.Source, decode func() (*block.Symbols, error), known func(*heldBlock) (bool, int64)) (symbols *block.Symbols, done func(), err error) {
 	b, ok := src.(*heldBlock)
 	if !ok || v.Lease.store == nil {
@@ -112,7 +114,7 @@ func (v *View) decoded(src block.Source, decode func() (*block.Symbols, error), 
 			unpin()
 			return nil, nil, err
 		}
-		defer func() { // the reader counts them once they are decoded
+		defer func() { // once the symbols are decoded, the block's reader counts them
 			s.memory.leased.Add(before - v.Lease.bytes)
 			v.Lease.bytes = before
 		}()
@@ -129,5 +131,5 @@ func (v *View) decoded(src block.Source, decode func() (*block.Symbols, error), 
 	}, nil
 }
 
-// symbolsShare is the part of the memory that cached symbols may have: a quarter.
+// symbolsShare limits cached symbols to a quarter of the memory.
 const symbolsShare = 4

@@ -11,17 +11,19 @@ import (
 // headPart is the stacks of one dataset of a head.
 type headPart struct {
 	stacks  []uint32 // of the head, ascending
-	numbers []uint32 // in the block
+	numbers []uint32 // their numbers in the block
 }
 
-// fill writes the numbers to a table by stack of the head. Others of it keep what they have.
+// fill sets the numbers of the part's stacks in nodes, a table by stack of the head. It does
+// not change the other elements of the table.
 func (p *headPart) fill(nodes []uint32) {
 	for i, stack := range p.stacks {
 		nodes[stack] = p.numbers[i]
 	}
 }
 
-// number returns the number in the block of a stack of the head.
+// number returns the number in the block of a stack of the head; false if the part does not
+// have it.
 func (p *headPart) number(stack uint32) (uint32, bool) {
 	if stack == 0 {
 		return 0, true
@@ -40,7 +42,7 @@ type headParts struct {
 }
 
 // divide divides the symbols of a head by the datasets of its rows, so that a query of one
-// service reads only its own.
+// service reads only the symbols of that service.
 func divide(ctx context.Context, v *headView, rows []headRow) (*headParts, error) {
 	byDataset := map[string][]int{}
 	for i := range rows {
@@ -72,8 +74,9 @@ func divide(ctx context.Context, v *headView, rows []headRow) (*headParts, error
 	return divided, nil
 }
 
-// symbolMerge merges the symbols of blocks, those of each dataset apart. Blocks of an earlier
-// version are not divided: a block that is merged from any of them is not either.
+// symbolMerge merges the symbols of blocks, separately for each dataset. The symbols of
+// blocks of an earlier version are not divided by dataset. If one of the blocks is such a
+// block, the merged symbols are not divided either.
 type symbolMerge struct {
 	whole    bool
 	builders map[string]*block.Builder
@@ -91,7 +94,7 @@ func newSymbolMerge(run []*heldBlock) *symbolMerge {
 	return &symbolMerge{whole: slices.ContainsFunc(run, whole), builders: map[string]*block.Builder{}, moved: make([][]movedPart, len(run))}
 }
 
-// add adds the symbols of the block with a number.
+// add adds the symbols of b, the block with this number in the run.
 func (m *symbolMerge) add(number int, b *heldBlock) error {
 	for i, part := range b.Parts() {
 		symbols, err := b.PartSymbols(i)
@@ -123,7 +126,7 @@ func (m *symbolMerge) finish() (parts []block.DatasetSymbols, nodes [][]uint32) 
 	for _, moved := range m.moved {
 		of := []uint32{0}
 		for _, part := range moved {
-			for _, n := range part.numbers[1:] { // the parts of a block follow each other
+			for _, n := range part.numbers[1:] { // stacks of a block are numbered part by part
 				of = append(of, first[part.dataset]+arranged[part.dataset][n]-1)
 			}
 		}

@@ -7,7 +7,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// A record of the log is one push. After a crash it is there completely or not at all.
+// A record of the log is one push. After a crash the log has all of it or nothing.
 //
 //	record    u8 1 | profile*
 //	profile   id 16 | i64 time | uvarint len labels | uvarint len pprof

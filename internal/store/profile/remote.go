@@ -42,8 +42,9 @@ const (
 	listTimeout    = 5 * time.Minute
 )
 
-// remotes lists the blocks of a Remote and caches open ones. Of every block it has the
-// beginning of its index; a view reads the rest on demand.
+// remotes lists the blocks of a Remote and caches open blocks. It has the meta of every
+// block, read from the beginning of the block's index. A view reads the whole index on
+// demand.
 type remotes struct {
 	store *Store
 
@@ -54,8 +55,8 @@ type remotes struct {
 	blocks  map[string]map[ulid.ULID]*remoteBlock // by tenant; replaced as a whole
 	lists   int                                   // number of lists so far
 	listErr error                                 // set until the first successful list
-	open    []*remoteBlock                        // with a reader; least recently used first
-	bytes   int64                                 // of their indexes
+	open    []*remoteBlock                        // blocks with a reader; least recently used first
+	bytes   int64                                 // size of the indexes of the open blocks
 }
 
 type remoteBlock struct {
@@ -73,7 +74,8 @@ func newRemotes(s *Store) *remotes {
 	return &remotes{store: s, listErr: errors.New("not listed yet")}
 }
 
-// run lists the blocks periodically until ctx is done, and deletes those that have left.
+// run lists the blocks periodically until ctx is done. After each list it deletes the blocks
+// that are due.
 func (r *remotes) run(ctx context.Context) {
 	for {
 		wait := r.store.opts.RemoteEvery
@@ -215,7 +217,7 @@ func (r *remotes) has(tenant string, local *heldBlock) bool {
 	return err == nil && b != nil && b.bad == nil && b.IndexBytes == local.IndexBytes() && b.RowsBytes == int64(local.Meta().RowsBytes)
 }
 
-// local describes a tenant's blocks on disk, whatever their time.
+// local describes a tenant's blocks on disk, of any time range.
 type local struct {
 	ids     map[ulid.ULID]bool // blocks on disk
 	parents map[ulid.ULID]bool // blocks that they have replaced
@@ -304,8 +306,8 @@ func (v *View) drop(ids map[ulid.ULID]bool) {
 	})
 }
 
-// holdAll opens blocks and returns them in order, without those that are not open when ctx
-// is done.
+// holdAll opens blocks and returns them in order. faults has an error for each block that
+// could not be opened, or was not open when ctx was done.
 func (r *remotes) holdAll(ctx context.Context, wanted []*remoteBlock) (opened []*heldBlock, faults map[ulid.ULID]error) {
 	var mu sync.Mutex
 	held, late := map[ulid.ULID]*heldBlock{}, false
@@ -353,7 +355,7 @@ func (r *remotes) holdAll(ctx context.Context, wanted []*remoteBlock) (opened []
 	return opened, faults
 }
 
-// holdOpen adds a reference to a block that is open; nil if it is not.
+// holdOpen adds a reference to a block and returns it, if it is open; nil otherwise.
 func (r *remotes) holdOpen(b *remoteBlock) *heldBlock {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -24,9 +24,10 @@ type replayer struct {
 	segment uint64
 }
 
-// replay opens the log. It does not check limits: the records were within them when they were
-// pushed, and limits may have been lowered since. Only stacks are truncated, as for pushes.
-// Unusable records are set aside.
+// replay opens the log and applies the records after segment through to the head. It does not
+// check limits: the records were within the limits when they were pushed, and the limits may
+// have been lowered since. Only stacks are truncated, as for pushes. Unusable records are set
+// aside.
 func (t *tenant) replay(through uint64) error {
 	r := &replayer{tenant: t, limits: pprof.Unlimited()}
 	r.limits.Depth = t.store.opts.Limits.Depth

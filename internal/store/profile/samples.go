@@ -6,8 +6,8 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// SourceSamples scans a source by its samples: a row's value is the sum of the samples
-// whose stack is counted; rows without any are skipped. counted is indexed by stack.
+// SourceSamples scans a source by its samples. The value of a row is the sum of its samples
+// whose stack is counted; rows without such samples are skipped. counted is indexed by stack.
 func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []int32, groups int, counted []bool) error {
 	s.sampled, s.singleRow = true, append(s.singleRow, false)
 	number := s.begin(src, groupOf, groups)
@@ -45,8 +45,8 @@ func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []in
 	return s.offerPending()
 }
 
-// RowsOf returns the rows, ascending, of the series that are in a group and within a time
-// range, inclusive.
+// RowsOf returns the rows from minNS to maxNS, inclusive, whose series is in a group, in
+// ascending order.
 func RowsOf(ctx context.Context, src block.Source, groupOf []int32, minNS, maxNS int64) ([]int, error) {
 	spans, err := src.Spans()
 	if err != nil {

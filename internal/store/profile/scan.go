@@ -30,8 +30,8 @@ type Accumulator struct {
 	ExemplarTime  int64
 }
 
-// Values of Accumulator.exemplar. From ofOneRow on, it is ofOneRow plus the series of the only
-// row of the exemplar's profile.
+// Values of Accumulator.exemplar. A value v >= ofOneRow means that the exemplar's profile has
+// one row, whose series is v-ofOneRow.
 const (
 	ofRows   = 1 // its profile may have several rows
 	ofOneRow = 2
@@ -49,9 +49,8 @@ type Steps struct {
 	Count          int
 }
 
-// Scan sums rows by group and step and, if Exemplars is set, finds the profile with the
-// greatest value of each sum. Sources are added one by one, each with the groups of its
-// series.
+// Scan sums rows by group and step. If Exemplars is set, it finds for each sum the profile
+// with the greatest value. Sources are added one by one, each with the groups of its series.
 type Scan struct {
 	Steps           Steps
 	Exemplars       bool
@@ -67,9 +66,9 @@ type Scan struct {
 	caches         []columnCache    // by source
 	pending        []pendingProfile // by group: the profile whose rows are being summed
 	splits         map[splitKey]*splitProfile
-	exemplarSplits []*splitProfile // those that an accumulator points to
+	exemplarSplits []*splitProfile // the profiles in splits, set by Finish
 	shared         map[block.Key]bool
-	sampled        bool // rows without counted samples are skipped, so a profile's rows are those listed
+	sampled        bool // SourceSamples was called: it skips rows, so every profile lists its rows in splits
 }
 
 // columnCache caches the columns of a source that were read last. Exemplars of one source are
@@ -79,7 +78,7 @@ type columnCache struct {
 	ids  []byte // IDs of the same rows; nil: not read yet
 }
 
-// columns returns the columns that have a row.
+// columns returns the columns that include a row.
 func (s *Scan) columns(at Locator) (*block.Columns, error) {
 	n := &s.caches[at.Source]
 	if i := int(at.Row) - n.cols.First; i >= 0 && i < n.cols.N {
@@ -93,8 +92,8 @@ func (s *Scan) columns(at Locator) (*block.Columns, error) {
 	return &n.cols, nil
 }
 
-// CachedID returns the ID of the profile at a row of one source, if the IDs of its neighbours were
-// read last, or nil. It is small enough to be inlined.
+// CachedID returns the ID of the profile at a row. It returns nil unless the IDs that were last
+// read from the source include it. It is small enough to be inlined.
 func (s *Scan) CachedID(at Locator) []byte {
 	n := &s.caches[at.Source]
 	if i := 16 * (int(at.Row) - n.cols.First); uint(i) < uint(len(n.ids)) {
@@ -438,9 +437,9 @@ func (s *Scan) lessID(a, b Locator) (bool, error) {
 	return bytes.Compare(idA[:], idB[:]) < 0, err
 }
 
-// multiRowExemplars adds rows of profiles that may have several. Adjacent rows are summed
-// before the profile is offered as exemplar; other rows are summed by ID and offered by
-// Finish.
+// multiRowExemplars adds rows of profiles that may have several rows. Adjacent rows of a
+// profile are summed before the profile is offered as exemplar. The rows of other profiles
+// are summed by ID, and Finish offers these profiles.
 func (k *kernel) multiRowExemplars(src block.Source, lo, hi int) error {
 	for i := lo; i < hi; i++ {
 		group := k.groupOf[k.c.SeriesAt(i)]
@@ -502,7 +501,8 @@ func (s *Scan) addSplit(at splitKey, value int64, row Locator) {
 	l.rows = append(l.rows, row)
 }
 
-// offer makes the profile the exemplar of its accumulator if it wins.
+// offer makes the profile the exemplar of its accumulator if its value is greater than that
+// of the present exemplar. Of equal values the earlier time wins, then the lesser ID.
 func (s *Scan) offer(r *pendingProfile) error {
 	if !r.used {
 		return nil
@@ -574,8 +574,8 @@ func (s *Scan) LookupExemplar(acc *Accumulator) (id profiles.ID, source int, ser
 	return id, int(at.Source), c.SeriesAt(int(at.Row) - c.First), true, nil
 }
 
-// Rows calls f with the series of every row in the group of a profile. at is an
-// accumulator's exemplar.
+// Rows calls f with the source and the series of every row of a profile in the group. at is
+// the exemplar of an accumulator, which identifies the profile.
 func (s *Scan) Rows(at Locator, group int, f func(source int, series uint32)) error {
 	if at.Source == splitSource {
 		for _, row := range s.exemplarSplits[at.Row].rows {

@@ -4,7 +4,7 @@
 //	<dir>/profiles/<tenant>/<ulid>/         a block: index, profiles.parquet
 //
 // A push is a []profiles.RawProfile. Append decodes it, joins concurrent pushes into one
-// write to the log, and returns once that is synced and in the head. A big or old head is
+// write to the log, and returns once the push is synced and in the head. A big or old head is
 // written as a block and the log is truncated. Blocks are compacted into larger ones, and old
 // ones are removed. Readers open a View, a snapshot of head and blocks. They either scan
 // rows into Accumulators, which store the row of their exemplar (IDs and labels are looked
@@ -13,9 +13,10 @@
 // A Remote may have further blocks. A view opens those of its time range that are neither
 // on disk nor replaced by another block.
 //
-// A profile is identified by ID and timestamp. Its rows are stored once for each series.
-// Rows that arrive after a block was written are recorded as shared, because a scan does
-// not see them next to the others. HTTP, selectors and flame graphs are in other packages.
+// A profile is identified by ID and timestamp. Its rows are stored once for each series. If a
+// block with rows of a profile exists when further rows arrive, the profile is recorded as
+// shared, because a scan does not see all its rows next to each other. HTTP, selectors and
+// flame graphs are in other packages.
 package profile
 
 import (
@@ -55,7 +56,7 @@ type Options struct {
 	BlockSpan      time.Duration // maximum time range of compacted blocks; 0: a tenth of Retention, one day at most
 	TenantsMax     int           // limit of tenants; 0: 1,000
 	NoLock         bool          // do not lock the folder, for file systems without locks
-	FreeBytesMin   int64         // pushes are refused while the disk has less space, or a tenth of a small one; 0: no check
+	FreeBytesMin   int64         // pushes are refused while the disk has less free space; at most a tenth of the disk; 0: no check
 	PendingBytes   int           // limit of a tenant's queued pushes in bytes; 0: 64 MiB
 	Flags          hint.Flags    // that raise the limits
 	DropLabels     []string      // names of labels of samples that are not stored
@@ -144,7 +145,7 @@ type Store struct {
 	opts   Options
 	logger *slog.Logger
 
-	diskFailed atomic.Int64 // time in ns of the last error of the disk that a push got
+	diskFailed atomic.Int64 // time in ns of the last push that failed with an error of the disk
 
 	metrics *metrics
 	now     func() time.Time
@@ -237,8 +238,8 @@ func (s *Store) Open() error {
 	return nil
 }
 
-// lock prevents that another process opens the folder: it would delete log segments whose
-// profiles only this process has in memory.
+// lock prevents other processes from opening the directory: they would delete log segments
+// whose profiles only this process has in memory.
 func (s *Store) lock() error {
 	if s.opts.NoLock {
 		return nil
@@ -340,7 +341,8 @@ func (s *Store) list() []*tenant {
 	return slices.Collect(maps.Values(s.tenants))
 }
 
-// tenant returns a tenant, and creates it if make is set. Without make it may be nil.
+// tenant returns a tenant. If the tenant does not exist, it is created if make is set;
+// otherwise the result is nil.
 func (s *Store) tenant(name string, make bool) (*tenant, error) {
 	if err := profiles.CheckTenant(name); err != nil {
 		return nil, err
@@ -378,8 +380,9 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 
 var errClosed = fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
 
-// Append stores a push and returns once it is synced: all of it, or nothing with an error.
-// pushed is borrowed until it returns. Missing IDs and timestamps are filled in.
+// Append stores a push and returns once the push is synced. It stores all profiles, or none
+// and returns an error. pushed is borrowed until it returns. Missing IDs and timestamps are
+// filled in.
 func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.RawProfile) error {
 	if err := s.checkSpace(); err != nil {
 		return err
@@ -387,8 +390,9 @@ func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.Raw
 	return s.withoutPaths(tenant, s.appendAll(ctx, tenant, pushed))
 }
 
-// withoutPaths returns an error of the disk, such as that it is full, as ErrUnavailable with
-// its reason: what was not stored may be sent again. Only the log has the file's path.
+// withoutPaths converts an error of the disk, such as ENOSPC, to ErrUnavailable with the
+// reason, so that the client sends the push again. The path of the file appears only in the
+// log.
 func (s *Store) withoutPaths(tenant string, err error) error {
 	var reason syscall.Errno
 	if errors.Is(err, profiles.ErrUnavailable) || !errors.As(err, &reason) {
@@ -456,7 +460,7 @@ func (s *Store) appendAll(ctx context.Context, tenant string, pushed []profiles.
 	}
 }
 
-// timeMax is the year 2200: later timestamps are mistakes of the unit.
+// timeMax is the year 2200: later timestamps have a wrong unit.
 const timeMax = 7_258_118_400_000_000_000
 
 func complete(p *profiles.RawProfile, i int, now time.Time) error {

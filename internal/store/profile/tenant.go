@@ -51,8 +51,8 @@ type tenant struct {
 	flushRetry, compactRetry retry
 }
 
-// failedCompaction is a compaction that failed. Another may begin only after it succeeds or
-// its block is known not to exist.
+// failedCompaction is a compaction that failed. Another compaction may begin only after a
+// retry has succeeded, or after the block of the failed one is known not to exist.
 type failedCompaction struct {
 	id  ulid.ULID
 	run []*heldBlock
@@ -214,7 +214,7 @@ func (t *tenant) apply(p *profiles.RawProfile) {
 // emptyHeadBytes is the size that a head without rows may have.
 const emptyHeadBytes = 1 << 20
 
-// dropIfEmpty replaces a head that has symbols and no rows. Pushes that were stored already
+// dropIfEmpty replaces a head that has symbols and no rows. Pushes whose rows exist already
 // leave such a head.
 func (t *tenant) dropIfEmpty() {
 	if t.head.rows() > 0 || t.head.size() < emptyHeadBytes {

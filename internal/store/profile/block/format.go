@@ -34,8 +34,8 @@ const (
 	sectionSymbols
 	sectionShared
 	sectionEnd
-	sectionParts       // the symbols of each dataset: sectionSymbols is that of blocks of earlier versions
-	sectionPartSymbols // their bodies, each compressed for itself
+	sectionParts       // list of the symbols of each dataset; blocks of earlier versions have sectionSymbols instead
+	sectionPartSymbols // symbols of the datasets one after another, each compressed on its own
 )
 
 const (
@@ -50,15 +50,15 @@ type Meta struct {
 	Rows         uint64
 	Profiles     uint64
 	Level        uint64
-	Through      uint64     // last log segment whose records it has completely
+	Through      uint64     // last log segment whose records are all in blocks
 	Parents      [][16]byte // blocks that it was compacted from and replaces
 	RowsBytes    uint64     // size of RowsFile
 	TailAt       uint64     // offset in RowsFile of the end of the columns, where their metadata begins
-	TailSum      uint64     // xxhash64 from there to the end
+	TailSum      uint64     // xxhash64 of RowsFile from TailAt to the end
 	SpansBytes   uint64     // size of SpansFile; 0: there is none
 }
 
-// chunk is the extents of the columns of a row group, by column.
+// chunk is one row group: its number of rows, and the extent of each column in RowsFile.
 type chunk struct {
 	rows   int
 	places [numColumns]extent
@@ -137,7 +137,8 @@ func (d *decoder) u64() uint64 {
 	return 0
 }
 
-// count reads the number of items of which each takes at least size bytes.
+// count reads a number of items. Each item takes at least size bytes: if fewer bytes remain,
+// the number is invalid.
 func (d *decoder) count(size int) int {
 	n := d.uvarint()
 	if n > uint64(len(d.b)/size) {

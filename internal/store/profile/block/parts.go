@@ -12,10 +12,10 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Part is the symbols of the profiles of one dataset, which are read and decoded apart from
-// those of others. Stacks First to First+Nodes-1 of the source are stacks 1 to Nodes of the
-// part; stack 0, the root, is that of every part. A part without a dataset has the stacks of
-// all of them, and is the only one.
+// Part describes the symbols of the profiles of one dataset. The symbols of each part are
+// read and decoded separately. Stacks First to First+Nodes-1 of the source are stacks 1 to
+// Nodes of the part. Stack 0, the root, belongs to every part. A part without a dataset has
+// the stacks of all datasets, and is the only part of its source.
 type Part struct {
 	Dataset string
 	First   uint32
@@ -99,7 +99,7 @@ func decodeParts(directory, bodies []byte) ([]*filePart, error) {
 	return parts, d.err
 }
 
-// readParts finds the parts of a block, and the one of every span. A block of the first
+// readParts finds the parts of a block, and the part of every span. A block of the first
 // version of the format has one part.
 func (r *Reader) readParts() error {
 	directory, ok := r.sections[sectionParts]
@@ -208,7 +208,8 @@ func (r *Reader) wholeSymbols() (*Symbols, error) {
 	return all, nil
 }
 
-// join appends the symbols of a part. Its texts, functions and frames may be there already.
+// join appends the symbols of a part. Texts, functions and frames that s has already are
+// added once more.
 func (s *Symbols) join(part *Symbols) {
 	texts, functions, frames, nodes := uint32(len(s.Strings)), uint32(len(s.Functions)), uint32(len(s.Frames)), uint32(len(s.Parents)-1)
 	s.Strings = append(s.Strings, part.Strings...)
@@ -240,8 +241,9 @@ func (r *Reader) stacks() (int, error) {
 	return len(s.Parents), nil
 }
 
-// Partitioner divides symbols that a Builder made into parts: for each of them Begin, Use for
-// every stack, and Part. What differs in the whole differs in a part, so that no table is needed.
+// Partitioner divides the symbols of a Builder into parts. For each part the caller calls Begin,
+// then Use with every stack of the part, then Part. A Builder has deduplicated its symbols, so a
+// part needs no tables to find duplicates.
 type Partitioner struct {
 	whole                           *Symbols
 	part                            uint32
@@ -249,7 +251,7 @@ type Partitioner struct {
 	used                            []uint32 // stacks, in no order
 }
 
-// renumbering has the numbers in the current part of elements of the whole.
+// renumbering maps elements of the whole to their numbers in the current part.
 type renumbering struct {
 	number []uint32
 	in     []uint32 // the last part that has the element
@@ -288,7 +290,8 @@ func (p *Partitioner) Use(stack uint32) {
 	}
 }
 
-// sortUsed sorts the stacks of the part. If these are many, a pass over all is faster.
+// sortUsed sorts the stacks of the part. If the part has many stacks, a pass over all stacks
+// of the whole is faster.
 func (p *Partitioner) sortUsed() {
 	if len(p.used) < len(p.nodes.in)/16 {
 		slices.Sort(p.used)
@@ -302,12 +305,12 @@ func (p *Partitioner) sortUsed() {
 	}
 }
 
-// Part returns the symbols of the part, the stacks of the whole that it has, ascending, and
-// their numbers in it.
+// Part returns the symbols of the part. stacks are the numbers of the part's stacks in the
+// whole, ascending. numbers are their numbers in the part, in the same order.
 func (p *Partitioner) Part() (symbols *Symbols, stacks, numbers []uint32) {
 	p.sortUsed()
 	s := &Symbols{Parents: make([]uint32, 1, len(p.used)+1), NodeFrame: make([]uint32, 1, len(p.used)+1)}
-	p.text(s, 0) // the empty one is the first
+	p.text(s, 0) // string 0 is the empty string
 	p.nodes.number[0] = 0
 	for i, n := range p.used { // parents first
 		frame := p.frame(s, p.whole.NodeFrame[n])

@@ -27,7 +27,7 @@ type Reader struct {
 	dir         string
 	meta        Meta
 	index, rows *fileutil.MmapFile
-	remote      *remote // replaces both if the block is not on disk
+	remote      *remote // replaces index and rows if the block is not on disk
 	indexBytes  int64
 	sections    map[uint32]section
 	types       []profiles.Type
@@ -194,7 +194,8 @@ func (r *Reader) column(group, col int) ([]byte, error) {
 	return b, nil
 }
 
-// remoteColumn verifies the checksum on every read that is not cached.
+// remoteColumn is column for a remote block. It verifies the checksum unless the column is
+// cached.
 func (r *Reader) remoteColumn(group, col int, p extent) ([]byte, error) {
 	if b := r.remote.cached(p); b != nil {
 		return b, nil
@@ -210,7 +211,7 @@ func (r *Reader) remoteColumn(group, col int, p extent) ([]byte, error) {
 	return b, nil
 }
 
-// check verifies a column.
+// check verifies the checksum of a column, and the references in the column of series.
 func (r *Reader) check(group, col int, b []byte) error {
 	if xxhash.Sum64(b) != r.chunks[group].places[col].sum {
 		return corruptf("column %s of row group %d: wrong checksum", columnNames[col], group)
@@ -358,8 +359,8 @@ func (r *Reader) count(bytes int64) {
 // cached symbols. It must be called before the first use of the reader.
 func (r *Reader) OnSymbols(f func(bytes int64)) { r.onSymbols = f }
 
-// decodedShare is the size of decoded symbols in relation to their encoding: small numbers
-// take one to three bytes there and four here.
+// decodedShare is the size of decoded symbols divided by that of encoded symbols: a small
+// number takes one to three bytes encoded, and four bytes decoded.
 const decodedShare = 4
 
 // SymbolsBytes estimates the memory of the decoded symbols of all parts.
@@ -536,8 +537,8 @@ type lists struct {
 	page   parquet.Page
 	first  int // first row of the page
 	rows   int // number of rows of the page
-	row    int // the row of at
-	at     int // offset of row in the page's values
+	row    int // the row whose list begins at offset at
+	at     int // offset in the page's values
 	length int // number of the page's values
 	u32    []uint32
 	i64    []int64
@@ -575,7 +576,7 @@ func pageError(err error) error {
 	return corruptf("%v", err)
 }
 
-// turn reads pages up to the one that has a row.
+// turn reads the page that has a row.
 func (l *lists) turn(row int) (err error) {
 	defer func() { // the checksum is right, but parquet's decoder may still panic
 		if p := recover(); p != nil {

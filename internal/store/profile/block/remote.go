@@ -17,8 +17,8 @@ const (
 	checkBytes  = 4 << 20 // size of the reads of a column whose checksum is verified
 )
 
-// HeadBytes is the length of the beginning of an index that MetaOf needs, even if the block has
-// a thousand parents.
+// HeadBytes is the number of bytes from the beginning of an index that are enough for MetaOf,
+// even if the block has a thousand parents.
 const HeadBytes = 64 << 10
 
 // MetaOf decodes a block's meta from the beginning of its index.
@@ -115,7 +115,7 @@ func (m *remote) sum(p extent) (uint64, error) {
 	return digest.Sum64(), nil
 }
 
-// tailAt is the rows file for parquet; it records the errors of readAt.
+// tailAt is the rows file as parquet reads it: with io.EOF at its end.
 type tailAt struct{ *remote }
 
 // ReadAt implements io.ReaderAt.

@@ -2,8 +2,8 @@
 // layout in a head and in a file.
 //
 // A row is one sample type of one profile for one set of labels. The caller of a Writer
-// adds sorted rows. The Writer writes a folder of two files: a Parquet file of rows and
-// samples, and an index of everything else; and a third one if samples belong to spans. Open maps them; OpenAt reads them by ranges.
+// adds sorted rows. The Writer writes a directory with a Parquet file of rows and samples, and an index of everything else. If
+// samples belong to spans of traces, it also writes a file of spans. Open maps the files; OpenAt reads them by ranges.
 // Source is the interface of blocks and heads that queries use. A block never changes.
 // docs/formats/profile-block.md describes the files byte by byte. Logs, tenants and queries
 // are in other packages.
@@ -35,14 +35,14 @@ type Series struct {
 	Labels []byte // Plain and the labels of the type
 }
 
-// Span is a range of rows [Lo, Hi) with a superset of the series in it.
+// Span is a range of rows [Lo, Hi), with properties that its rows share.
 type Span struct {
 	Type     int32 // type of its rows; -1: several
 	Lo, Hi   int
 	Dataset  string   // the service of its profiles; "" in a head
 	Sorted   bool     // rows are sorted by timestamp, then profile
 	MultiRow bool     // a profile may have several rows; they are adjacent
-	Series   []uint32 // series with rows in it, sorted; nil: any
+	Series   []uint32 // includes every series that has rows in the span, sorted; nil: any series may have
 }
 
 // Columns are rows as little-endian numbers of fixed width. Shared and immutable.
@@ -55,7 +55,8 @@ type Columns struct {
 	Profile []byte // 4: equal for the rows of one profile
 }
 
-// SeriesAt returns a row's series; i counts from First, here and below.
+// SeriesAt returns a row's series. i is the number of the row minus First, as in the methods
+// below.
 func (c *Columns) SeriesAt(i int) uint32 { return binary.LittleEndian.Uint32(c.Series[4*i:]) }
 
 // TimeAt returns a row's timestamp in nanoseconds.
@@ -90,13 +91,14 @@ type Source interface {
 	ID(row int) (profiles.ID, error)
 	// Find calls f with the rows of a profile, in any order.
 	Find(id profiles.ID, f func(row int)) error
-	// Symbols returns the symbols of the stacks, by the numbers that Samples has.
+	// Symbols returns the symbols of all stacks; its nodes have the numbers of the stacks in
+	// Samples.
 	Symbols() (*Symbols, error)
 	// Parts returns how the symbols are divided.
 	Parts() []Part
-	// PartOf returns the part of a row, and a row up to which all belong to the same.
+	// PartOf returns the part of a row. All rows from row to end-1 belong to this part.
 	PartOf(row int) (part, end int)
-	// PartSymbols returns the symbols of a part, by numbers of its own.
+	// PartSymbols returns the symbols of a part; its nodes have the numbers of Part.Local.
 	PartSymbols(part int) (*Symbols, error)
 	// Samples calls f with the samples of rows, which must ascend; f borrows its arguments.
 	Samples(ctx context.Context, rows []int, f func(row int, stacks []uint32, values []int64) error) error

@@ -20,10 +20,10 @@ type Symbols struct {
 	NodeFrame []uint32
 }
 
-// Builder deduplicates and numbers symbols. Profiles of one program add the same symbols
-// in nearly the same order, so it compares the successor of the last symbol before it
-// looks into the tables: that reads adjacent memory, where a table costs one to three
-// cache misses.
+// Builder deduplicates and numbers symbols. Profiles of one program add the same symbols in
+// nearly the same order. A Builder therefore compares a symbol with the one that follows the
+// last symbol, before it looks into the tables: the comparison reads adjacent memory, while a
+// table costs one to three cache misses.
 type Builder struct {
 	Symbols
 	lastString, lastFunction, lastFrame uint32
@@ -49,7 +49,7 @@ func (b *Builder) Bytes() int {
 	return b.bytes + tables + 16*cap(b.Strings) + 24*cap(b.Functions) + 8*cap(b.Frames) + 4*(cap(b.Parents)+cap(b.NodeFrame))
 }
 
-// String returns the number of a string, which is copied.
+// String returns the number of a string. It copies a new string.
 func (b *Builder) String(text []byte) uint32 {
 	if next := b.lastString + 1; int(next) < len(b.Strings) && b.Strings[next] == string(text) {
 		b.lastString = next
@@ -159,7 +159,7 @@ func (b *Builder) Stack(frames []uint32) uint32 {
 	return n
 }
 
-// is reports whether a node is this stack.
+// is reports whether the stack of a node has these frames, root first.
 func (b *Builder) is(node uint32, frames []uint32) bool {
 	for i := len(frames) - 1; i >= 0; i-- {
 		if node == 0 || b.NodeFrame[node] != frames[i] {
@@ -170,7 +170,7 @@ func (b *Builder) is(node uint32, frames []uint32) bool {
 	return node == 0
 }
 
-// Node returns the node of a frame called by a node.
+// Node returns the child of node parent that has this frame.
 func (b *Builder) Node(parent, frame uint32) uint32 {
 	n, added := b.nodes.get(uint64(parent)<<32|uint64(frame), uint32(len(b.Parents)))
 	if added {
@@ -179,7 +179,7 @@ func (b *Builder) Node(parent, frame uint32) uint32 {
 	return n
 }
 
-// Add adds the symbols of another source and returns the number here of each of its nodes.
+// Add adds the symbols of another source. It returns, for each node of s, its number in b.
 func (b *Builder) Add(s *Symbols) []uint32 {
 	texts := make([]uint32, len(s.Strings))
 	for i, t := range s.Strings {
@@ -259,7 +259,7 @@ func (s *Symbols) FrameName(frame uint32) string {
 	return s.Strings[s.Functions[s.Frames[frame].Function].Name]
 }
 
-// Used reports which nodes have a sum or a descendant with one.
+// Used reports which nodes have a sum other than 0, or a descendant with such a sum.
 func (s *Symbols) Used(sums []int64) []bool {
 	used := make([]bool, len(s.Parents))
 	for i := len(s.Parents) - 1; i > 0; i-- {

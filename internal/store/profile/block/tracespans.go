@@ -33,11 +33,11 @@ const (
 	sectionSpansEnd = sectionEnd
 )
 
-// TraceSpan is the part of a row's samples that one span of a trace has.
+// TraceSpan is one span of a trace, with its part of the samples of one row.
 type TraceSpan struct {
 	ID    uint64
-	Total int64 // sum of the samples
-	At    uint64
+	Total int64  // sum of the samples
+	At    uint64 // offset of the samples
 	Row   uint32
 	Trace uint32 // number of the trace + 1; 0: unknown
 }
@@ -49,7 +49,8 @@ type TraceSpans struct {
 	sorted                   bool // by ID and row
 }
 
-// Len returns the number of spans. A span with samples in several rows counts for each.
+// Len returns the number of spans. A span with samples in several rows counts once for each
+// row.
 func (s *TraceSpans) Len() int { return len(s.entries) / traceSpanBytes }
 
 // Span returns a span by its position.
@@ -134,7 +135,7 @@ func (s *TraceSpans) Samples(span TraceSpan, stacks []uint32, values []int64) ([
 	return stacks, values, d.err
 }
 
-// TraceSpansBuilder collects spans. What was added never changes.
+// TraceSpansBuilder collects spans. Bytes that were added never change.
 type TraceSpansBuilder struct {
 	spans   TraceSpans
 	byTrace map[profiles.TraceID]uint32
@@ -177,7 +178,7 @@ func (b *TraceSpansBuilder) trace(id profiles.TraceID) uint32 {
 	return n
 }
 
-// Spans returns what was added so far; nil if there is nothing.
+// Spans returns the spans that were added so far; nil if there are none.
 func (b *TraceSpansBuilder) Spans() *TraceSpans {
 	if len(b.spans.entries) == 0 {
 		return nil
@@ -245,11 +246,11 @@ func decodeTraceSpans(file []byte, rows uint64) (*TraceSpans, error) {
 // SpansBytes returns the size of SpansFile; 0 if there is none.
 func (r *Reader) SpansBytes() int64 { return int64(r.meta.SpansBytes) }
 
-// ReadSpansFrom sets where a block that is not on disk has its SpansFile.
+// ReadSpansFrom sets the SpansFile of a block that is not on disk.
 func (r *Reader) ReadSpansFrom(from io.ReaderAt) { r.remote.spans = from }
 
-// TraceSpans implements Source. Those of a block on disk stay mapped; others are read by
-// each call again.
+// TraceSpans implements Source. The spans of a block on disk stay mapped. Those of a remote
+// block are read by every call.
 func (r *Reader) TraceSpans() (*TraceSpans, error) {
 	if r.meta.SpansBytes == 0 {
 		return nil, nil

@@ -184,12 +184,13 @@ type Content struct {
 	Meta    Meta
 	Types   []profiles.Type  // sorted by name
 	Series  []Series         // sorted by type and labels
-	Symbols []DatasetSymbols // of every dataset of the rows, sorted; or one without a name for all
+	Symbols []DatasetSymbols // of every dataset of the rows, sorted; or one element without a dataset, for all rows
 	Shared  []Key
 	Spans   *TraceSpans // nil: none
 }
 
-// Finish writes the rest, syncs the files and their names, and closes the files.
+// Finish writes the remaining rows, the spans and the index, syncs the files and the
+// directory, and closes the files.
 func (w *Writer) Finish(c *Content) error {
 	if err := w.flush(); err != nil {
 		return err
@@ -302,7 +303,8 @@ func (w *Writer) idOrder() []byte {
 }
 
 // findChunks returns the extents of each row group's columns. The extent of a column of fixed
-// width is its only page, without the header of the page. That of another column is all pages.
+// width is its only page, without the header of the page. The extent of another column is all
+// its pages.
 func findChunks(b []byte) ([]chunk, error) {
 	file, err := parquet.OpenFile(bytes.NewReader(b), int64(len(b)))
 	if err != nil {

@@ -111,9 +111,10 @@ func frame(b []byte) (payload []byte, ok bool) {
 	return payload, crc32.Checksum(payload, castagnoli) == binary.LittleEndian.Uint32(b[4:])
 }
 
-// next returns the offset of the next record after bytes that are not one: where their
-// length field points, or else the first offset with a matching checksum. It is the end
-// of the segment if there is none, or if the limit of the search is reached.
+// next returns the offset of the first record after bytes that are not a record. It tries the
+// offset to which the length field of these bytes points, and then all offsets in order,
+// until a checksum matches. If no record follows, or the limit of the search is reached, it
+// returns the end of the segment.
 func (r *reader) next(b []byte, at int) int {
 	if len(b)-at >= headerBytes {
 		size := int64(binary.LittleEndian.Uint32(b[at:]))
@@ -139,7 +140,8 @@ func (r *reader) fits(b []byte) bool {
 	return ok
 }
 
-// setAside copies skipped bytes, unless an earlier start did.
+// setAside copies skipped bytes to the directory aside, unless an earlier start has copied
+// them.
 func (r *reader) setAside(d *Damage, b []byte) {
 	dir := filepath.Join(r.log.dir, asideDir)
 	path := filepath.Join(dir, fmt.Sprintf("%08d-%d.bytes", r.number, d.At))

@@ -1,10 +1,10 @@
 // Package wal is a log of records that survive a crash.
 //
 // Append writes frames of length, checksum and payload to the end of the newest segment and
-// returns once they are synced. Cut closes a segment, and so does Append if it is long. Remove
-// deletes closed ones. Open passes the records of the segments to a function, in order,
-// and then starts a new segment, so that nothing is written after the torn end that a
-// crash left. The package does not interpret records. A log has one writer.
+// returns once they are synced. Cut closes a segment; Append closes a long one. Remove deletes
+// closed segments. Open passes the records of the segments to a function, in order, and then
+// starts a new segment, so that nothing is written after the torn end that a crash left. The
+// package does not interpret records. A log has one writer.
 //
 // Unreadable data does not fail Open. Bytes that are not a record are skipped up to the next
 // record. A record that the function rejects is skipped. Both are copied to the directory
@@ -44,9 +44,9 @@ type Log struct {
 	size   int64
 }
 
-// Open replays the segments after number through, in order, removes older ones and starts
-// a new one. The directory's parent must exist. The payload and its segment are borrowed by
-// replay. If replay returns an error the record is set aside; a StopError ends Open.
+// Open replays the segments after number through, in order, removes older segments and starts
+// a new one. The directory's parent must exist. replay borrows the payload. If it returns an
+// error, the record is set aside; a StopError ends Open.
 func Open(fs vfs.FS, dir string, through uint64, replay func(segment uint64, payload []byte) error) (*Log, []Damage, error) {
 	if err := vfs.MakeDir(fs, dir); err != nil {
 		return nil, nil, fmt.Errorf("log %s: %w", dir, err)
@@ -105,8 +105,8 @@ func AppendFrame(dst []byte, fill func([]byte) []byte) []byte {
 	return dst
 }
 
-// begin starts the next segment. If the name of a segment cannot be synced, neither the
-// segment nor its number is used.
+// begin starts the next segment. If the name of a segment cannot be synced, no record is
+// written to the segment, and its number is not used again.
 func (l *Log) begin() error {
 	path := l.path(l.number + 1)
 	file, err := l.fs.Create(path)
@@ -124,8 +124,9 @@ func (l *Log) begin() error {
 	return nil
 }
 
-// Append writes whole frames and returns once they are synced. After an error the segment
-// has none of them: it is truncated, or a new one is started.
+// Append writes whole frames and returns once they are synced. After an error it truncates
+// the segment, so that the segment has none of the frames. If that fails too, the next Append
+// starts a new segment.
 func (l *Log) Append(frames []byte) error {
 	if l.file == nil || l.size >= segmentBytes {
 		if err := l.next(); err != nil {

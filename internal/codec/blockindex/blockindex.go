@@ -18,8 +18,8 @@ import (
 // ErrCorrupt is returned for an entry that is not valid.
 var ErrCorrupt = errors.New("corrupt series entry")
 
-// Varints reads varints from Src. Its errors are sticky: Bad stays true and Src empty, so
-// that a decoder checks once.
+// Varints reads varints from Src. Errors are sticky: after an error Bad stays true and Src
+// empty, so that a decoder checks once.
 type Varints struct {
 	Src []byte
 	Bad bool
@@ -73,13 +73,14 @@ type Chunks struct {
 	err   error
 }
 
-// Chunk is where a chunk is, and the times of its first and last sample in ms.
+// Chunk is the location of a chunk, and the timestamps of its first and last sample in ms.
 type Chunk struct {
 	MinMS, MaxMS int64
 	Ref          uint64 // number of the segment, from 0, and offset in it, 32 bits each
 }
 
-// NewChunks reads the number of chunks. r is behind the labels, and is not changed.
+// NewChunks reads the number of chunks. The labels must have been read from r. The caller's
+// reader does not change.
 func NewChunks(r Varints) Chunks {
 	c := Chunks{r: r}
 	c.count = c.r.Uvarint()
@@ -92,7 +93,7 @@ func NewChunks(r Varints) Chunks {
 	return c
 }
 
-// Next reads the next chunk. At the end it returns false, as it does after an error.
+// Next reads the next chunk. It returns false at the end and after an error.
 func (c *Chunks) Next() bool {
 	if c.err != nil || c.i == c.count {
 		return false

@@ -4,7 +4,7 @@
 // A recording is a sequence of chunks. Each describes its own classes (metadata) and has
 // constant pools, to whose entries events refer. Decode reads the pools of stack traces,
 // methods, classes, symbols and thread states, and passes every event with a stack to a
-// function; it skips all else by its description.
+// function. With the metadata it skips all other data.
 //
 //	chunk      "FLR\0" | version u32 | size, constant pool, metadata i64 (offsets) |
 //	           start ns, duration ns, start ticks, ticks per second i64 | features u32
@@ -59,7 +59,7 @@ type Event struct {
 	Context uint64 // set of labels of the agent; 0: none
 }
 
-// Recording is what a recording states about itself.
+// Recording has the properties of a whole recording.
 type Recording struct {
 	StartNS, DurationNS int64  // of all chunks
 	Event               string // setting of the agent, for example cpu or wall; "": unknown
@@ -240,7 +240,7 @@ func (c *chunk) event(kind Kind, cl *class, end int, f func(*Event) error) error
 	return f(&e)
 }
 
-// nanoseconds converts ticks. A duration of more than a day is taken for that.
+// nanoseconds converts ticks. For a duration of more than a day it returns one day.
 func (c *chunk) nanoseconds(ticks uint64) int64 {
 	const day = 24 * 3600
 	if ticks/c.ticksPerSecond >= day {

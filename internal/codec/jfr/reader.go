@@ -9,7 +9,7 @@ import (
 type reader struct {
 	b    []byte
 	at   int
-	left int // steps; a description of classes may make many of few bytes
+	left int // steps that are left; with nested classes a few bytes may take many steps
 	err  error
 }
 
@@ -56,7 +56,8 @@ func (r *reader) bytes(n uint64) []byte {
 	return r.b[r.at-int(n) : r.at]
 }
 
-// count reads the number of items of at least one byte each.
+// count reads a number of items. Each item has at least one byte: if fewer bytes remain, it
+// fails.
 func (r *reader) count() int {
 	n := r.varint()
 	if n > uint64(len(r.b)-r.at) {
@@ -66,7 +67,8 @@ func (r *reader) count() int {
 	return int(n)
 }
 
-// string reads a text. One in a constant pool is read as empty: no text that is needed is there.
+// string reads a text. A text that is a reference to a constant pool is read as empty: no needed
+// text is in such a pool.
 func (r *reader) string() string {
 	switch kind := r.byte(); kind {
 	case 0, 1:
@@ -180,7 +182,7 @@ func (c *chunk) elements(texts []string, of *class, depth int) {
 	}
 }
 
-// readPools reads the constant pools, from the last event of them to the first.
+// readPools reads the events with constant pools, from the last to the first.
 func (c *chunk) readPools() error {
 	for at := c.pool; ; {
 		c.at = at
@@ -280,7 +282,7 @@ func (c *chunk) stackTrace(cl *class, key uint64) {
 	}
 }
 
-// key reads a number: of a constant, or of a primitive class.
+// key reads the key of a constant, or a number of a primitive class.
 func (c *chunk) key(fl *field) uint64 {
 	cl := c.classes[fl.class]
 	if fl.array || !fl.constant && (cl == nil || !isNumber(cl.name)) {

@@ -278,11 +278,11 @@ func Validate(set []byte) error {
 	return nil
 }
 
-// Labels decodes a set into a copy. The builder gets strings that alias set, as its
-// Labels method copies all of them into one string: that is one allocation, instead of
-// about twenty for a string per name and value. The caller must call the builder's Reset
-// before it uses the builder again. A test checks that the builder copies, which it
-// would not do if built with the tag slicelabels.
+// Labels decodes a set into a copy. The strings in the builder alias set. The builder's
+// Labels method copies all of them into one string: one allocation, instead of about twenty
+// for a string per name and value. The caller must call the builder's Reset before it uses
+// the builder again. With the build tag slicelabels the builder would not copy; a test checks
+// that it does.
 func Labels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
 	if err := build(set, builder); err != nil {
 		return labels.EmptyLabels(), err

@@ -38,7 +38,7 @@ type decoder struct {
 	r      *Request
 }
 
-// add appends an element, whose size it takes from the memory of the tables.
+// add appends an element, and subtracts its size from the bytes that are left for the tables.
 func add[E any](d *decoder, to *[]E, e E) error {
 	if d.left -= int(reflect.TypeFor[E]().Size()); d.left < 0 {
 		return fmt.Errorf("%w: more than %d bytes when decoded", ErrLimit, d.limits.Bytes)
@@ -47,7 +47,7 @@ func add[E any](d *decoder, to *[]E, e E) error {
 	return nil
 }
 
-// at adds the place of an element to an error.
+// at adds the position of an element in a list to an error.
 func at(list string, i int, err error) error {
 	if err == nil {
 		return nil
@@ -140,7 +140,8 @@ func (f field) signed(to *int64) error {
 	return err
 }
 
-// index is a number of 32 bits with a sign; others become -1, which no table has.
+// index converts a number to an index. A number that does not fit in 31 bits becomes -1,
+// which no table has.
 func index(n uint64) int32 {
 	if n > math.MaxInt32 {
 		return -1
@@ -186,8 +187,9 @@ func (f field) numbers(fixed bool, add func(uint64) error) error {
 	return nil
 }
 
-// listIndexes adds indexes to *list, whose elements must be adjacent: a message may have the
-// same field twice, but no table is filled in between.
+// listIndexes appends the indexes of a field to d.r.indexes, and extends *list to them. The
+// elements of a list must be adjacent: if a message has the field twice, no other list may be
+// filled in between.
 func (d *decoder) listIndexes(f field, list *Range) error {
 	if list.To == 0 || list.From == list.To {
 		list.From = len(d.r.indexes)
@@ -360,7 +362,7 @@ func (d *decoder) profile(src []byte, p Profile) error {
 	return add(d, &d.r.Profiles, p)
 }
 
-// identifier copies an id, which has all its bytes or none.
+// identifier copies an ID, which must have len(to) bytes or none.
 func identifier(f field, name string, to []byte) error {
 	var b []byte
 	if err := f.bytes(&b); err != nil {

@@ -6,11 +6,11 @@ import (
 	"go.opentelemetry.io/collector/pdata/pprofile/pprofileotlp"
 )
 
-// depthMax is the nesting of a request as JSON. The library that decodes it has no limit, and
-// a stack that grows too large ends the process.
+// depthMax is the limit of the nesting of a request as JSON. The library that decodes the
+// request has no limit, and a goroutine's stack that grows too large ends the process.
 const depthMax = 64
 
-// elementBytes is the memory of an element in the objects of the library.
+// elementBytes is the estimated memory of an element that the library has decoded.
 const elementBytes = 128
 
 // FromJSON returns a request in OTLP's JSON encoding as protobuf.

@@ -2,11 +2,11 @@
 // ProfilesService, version v1development, of opentelemetry-proto 1.10 and 1.11.
 //
 // Decode reads the messages by hand into flat tables, which alias the request. References to
-// the dictionary are indexes of its tables; those within the dictionary are checked, so that
-// readers of a table index without checks, and those of resources, profiles and samples are
-// looked up with methods that return an error. A number that does not fit an index is -1.
-// FromJSON turns the JSON encoding into that of protobuf. There is no conversion to pprof, no
-// HTTP and no decompression here.
+// the dictionary are indexes of its tables. Decode checks the references within the
+// dictionary, so that readers of a table index without checks. References of resources,
+// profiles and samples are checked by the methods that look them up. A number that does not
+// fit an index is -1. FromJSON converts the JSON encoding to protobuf. There is no conversion
+// to pprof, no HTTP and no decompression here.
 //
 //	request     1 resource*  2 dictionary
 //	resource    1 {1 attribute*}  2 scope*           scope  1 {3 attribute*}  2 profile*
@@ -14,7 +14,7 @@
 //	sample      1 stack  2 attribute*  3 link  4 value*  5 time*
 //	dictionary  1 mapping*  2 location*  3 function*  4 link*  5 string*  6 attribute*  7 stack*
 //
-// Invalid input returns ErrCorrupt with its place in the request, or ErrLimit. It never
+// Invalid input returns ErrCorrupt with its position in the request, or ErrLimit. It never
 // panics, and the memory of the tables is bounded by Limits.
 package otlpprofile
 
@@ -48,7 +48,7 @@ func (l Limits) withDefaults() Limits {
 	return l
 }
 
-// Range is a part of a table: its elements from From to To.
+// Range is a part of a table: its elements from From to To-1.
 type Range struct{ From, To int }
 
 // Request is a decoded request. It aliases the bytes that were decoded.
@@ -70,8 +70,8 @@ type Request struct {
 
 // Profile is a profile of one sample type.
 type Profile struct {
-	Resource, Scope int // numbers in the request, and of the profile in its scope
-	Number          int
+	Resource, Scope int // number of the resource in the request, and of the scope in the resource
+	Number          int // number of the profile in the scope
 	Type            ValueType
 	Period          int64
 	PeriodType      ValueType
@@ -113,7 +113,7 @@ func (s *Sample) Value() int64 {
 // Kind is the kind of a Value.
 type Kind uint8
 
-// Kinds of values. Others are lists, maps and bytes.
+// Kinds of values. Other is a list, a map or bytes.
 const (
 	None Kind = iota
 	Text
@@ -177,8 +177,8 @@ func corrupt(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
 }
 
-// checked returns an error for an index that a table of n elements does not have. Index 0 is
-// none, which an empty table has, too.
+// checked returns an error for an index that a table of n elements does not have. Index 0
+// means no element, and is valid for an empty table, too.
 func checked(what, table string, i int32, n int) error {
 	if i == 0 || i > 0 && int(i) < n {
 		return nil
@@ -202,7 +202,8 @@ func (r *Request) text(i int32) []byte {
 	return r.strings[i]
 }
 
-// Attributes calls f with the attributes of a profile's resource, of its scope and of its own.
+// Attributes calls f with the attributes of a profile's resource, of its scope and of the
+// profile.
 func (r *Request) Attributes(p *Profile, f func(key []byte, v Value)) error {
 	for _, part := range []Range{p.ofResource, p.ofScope} {
 		for i := part.From; i < part.To; i++ {

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Response encodes the response to a request of which so many profiles were rejected; first is
-// the error of one of them.
+// Response encodes the response to a request. rejected is the number of its profiles that were
+// rejected, and first is the error of one of them.
 func Response(rejected int, first error, asJSON bool) []byte {
 	if rejected == 0 { // partial_success must not be set, and the library always sets it
 		if asJSON {
@@ -36,7 +36,8 @@ func Status(code int32, text string, asJSON bool) []byte {
 	return encoded(proto.Marshal(status))
 }
 
-// encoded returns b. Messages of numbers and valid texts have one.
+// encoded returns b; nil with an error. Messages of numbers and valid texts encode without
+// error.
 func encoded(b []byte, err error) []byte {
 	if err != nil {
 		return nil

@@ -55,8 +55,9 @@ func (t *idTable) find(id uint64) (uint32, bool) {
 	return i, ok
 }
 
-// resolve replaces ids by numbers and validates all references. An invalid reference to
-// a text is an error; other messages with invalid references are dropped.
+// resolve replaces ids by numbers and validates all references. An invalid reference to a
+// text is an error. Lines without their function and samples without one of their locations
+// are dropped. A location without its mapping stays.
 func (p *Profile) resolve() error {
 	if len(p.strings) == 0 {
 		return corrupt("no string table")
@@ -176,7 +177,7 @@ func (p *Profile) dropUnresolved() {
 	p.Samples = slices.DeleteFunc(p.Samples, func(s Sample) bool { return slices.Contains(p.Stack(&s), noLocation) })
 	p.Repairs.Location += n - len(p.Samples)
 	for i, at := range p.stacks {
-		if at == noLocation { // no sample has it any more, but Stacks does
+		if at == noLocation { // no sample refers to it any more, but Stacks returns it
 			p.stacks[i] = 0
 		}
 	}
@@ -218,14 +219,15 @@ func (p *Profile) cutStacks() {
 	}
 }
 
-// width returns the number of frames of a location: an address without functions is one.
+// width returns the number of frames of a location. An address without functions counts as
+// one.
 func (p *Profile) width(location uint32) uint32 {
 	l := &p.Locations[location]
 	return max(1, l.To-l.From)
 }
 
-// exactNodesFrames is the number of frames up to which each frame is taken for a node.
-// Above it sharedNodes counts the nodes exactly.
+// exactNodesFrames is the number of frames up to which each frame is counted as a node. For
+// more frames sharedNodes counts the nodes exactly.
 const exactNodesFrames = 256 << 10
 
 // countNodes counts the nodes in the tree of all stacks and checks their limit.
@@ -273,7 +275,8 @@ func (p *Profile) sharedNodes() int {
 	return nodes
 }
 
-// sharedEnd returns how many locations at the root, the end, two stacks have in common.
+// sharedEnd returns the number of locations that two stacks have in common from the root on,
+// which is at the end of a stack.
 func sharedEnd(x, y []uint32) int {
 	n := 0
 	for n < len(x) && n < len(y) && x[len(x)-1-n] == y[len(y)-1-n] {

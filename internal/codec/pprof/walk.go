@@ -67,9 +67,9 @@ func (p *Profile) walk() error {
 // numbersMax is greater than the field numbers that numbers decodes.
 const numbersMax = 8
 
-// numbers decodes the number fields below numbersMax of a message. Of a repeated field
-// the last value counts, as in protobuf. Most of a profile are such messages, so the
-// usual field, a tag of one byte and a number of one or two, is decoded inline.
+// numbers decodes the number fields below numbersMax of a message. Of a repeated field the
+// last value counts, as in protobuf. Most of a profile are such messages, so the usual field
+// is decoded inline: a tag of one byte and a number of one or two bytes.
 func (p *Profile) numbers(f field, out *[numbersMax]uint64) error {
 	b := p.raw // may be read beyond the end of the message, so that the last field needs no special case
 	for at := f.from; at < f.to; {

@@ -86,14 +86,14 @@ func appendUUID(dst []byte, id *[16]byte) []byte {
 	return dst
 }
 
-// setEncoder encodes the label sets of exemplars: each once, when its first exemplar is written,
-// and copied into the others.
+// setEncoder encodes the label sets of exemplars. It encodes each set once, when the first
+// exemplar with this set is written. Later exemplars get a copy of the encoded set.
 type setEncoder struct {
 	source  SeriesSource
 	encode  func(dst, set []byte, without []string) []byte
 	without []string
 	text    []byte
-	known   []span // by number, in text
+	known   []span // by number of the set: its encoding in text
 }
 
 type span struct{ from, to uint32 } // to is 0: not encoded yet
@@ -147,8 +147,9 @@ type DiffEncoder struct {
 	LeftTicks, RightTicks int64
 }
 
-// FunctionCost is what a function costs by itself and with what it calls, in the unit of the
-// profile type. A function that calls itself counts once in its total.
+// FunctionCost is the cost of a function, in the unit of the profile type. Self excludes and
+// Total includes the functions that it calls. A function that calls itself counts once in its
+// total.
 type FunctionCost struct {
 	Name        string
 	Self, Total int64
@@ -156,7 +157,7 @@ type FunctionCost struct {
 
 // FunctionsEncoder encodes the response of SelectFunctions: in protobuf field 1 repeated
 // {1 name, 2 self, 3 total}, field 2 the total of all stacks, field 3 the number of
-// functions. Functions may hold the greatest only.
+// functions. Functions may have only the greatest of them.
 type FunctionsEncoder struct {
 	Functions []FunctionCost
 	Total     int64

@@ -104,7 +104,7 @@ func (p *EncodedPoint) append(dst, set []byte) []byte {
 		exemplar = sizeInt(p.Exemplar.TimestampMS) + 2 + uuidBytes + sizeInt(p.Exemplar.Value) + len(set)
 		size += 1 + protowire.SizeVarint(uint64(exemplar)) + exemplar
 	}
-	// Room for all of it is checked once, not for each byte.
+	// dst grows once for the whole point, so that the capacity is not checked for each byte.
 	from := len(dst)
 	out := slices.Grow(dst, size+1+binary.MaxVarintLen64)
 	out = out[:cap(out)]
@@ -147,8 +147,8 @@ func putVarint(out []byte, at int, v uint64) int {
 	return at + 1
 }
 
-// protoBytes estimates the size of the message by its first point, so that it is not moved while
-// it grows.
+// protoBytes estimates the size of the message from its first point. With this capacity the
+// message is not copied while it grows.
 func (a *SeriesEncoder) protoBytes() int {
 	const plain, withExemplar = 20, 80 // bytes of a point
 	size, point := 0, 0

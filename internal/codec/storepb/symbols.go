@@ -104,8 +104,8 @@ func (w *SymbolWriter) AppendSeries(dst, labels []byte, numbers []uint64, chunks
 	return appendVarint(dst, 4<<3, uint64(tail)), nil
 }
 
-// align gives before and next the length of the labels of a series. It moves the tail
-// that is equal in the series before.
+// align sets the length of before and next to count, the number of labels of a series. It
+// moves the last tail elements of next, which both series have in common, to its new end.
 func (w *SymbolWriter) align(count, tail int) {
 	had := len(w.before)
 	if had == count {
@@ -120,11 +120,12 @@ func (w *SymbolWriter) align(count, tail int) {
 // noLabel precedes the first label.
 const noLabel = ^uint32(0)
 
-// numberTable maps the numbers of a source to those of the stream, in the order in which
-// they occur. It is a hash table with open addressing, as it is used for every label that
-// changes between two series. Label values tend to occur in the same order again, pod
-// after pod for each container. So each entry has the number that followed it, which is
-// tried first and is near in memory.
+// numberTable maps the label numbers of a source to those of the stream, which count the
+// labels in the order in which they occur. It is looked up for every label that changes
+// between two series, so it is a hash table with open addressing. Labels tend to occur in the
+// same order again, for example pod after pod for each container. So each entry has the
+// number that followed it last: a lookup tries this number first, and its entry is near in
+// memory.
 type numberTable struct {
 	slots   []uint32 // numbers plus 1; the length is a power of two, at least twice the entries
 	entries []tableEntry
@@ -135,8 +136,8 @@ type tableEntry struct {
 	next   uint32 // the last number that followed this one
 }
 
-// of returns the stream's number for a source's number, which follows the label after.
-// known is false if the number is new.
+// of returns the stream's number for a source's number. after is the stream's number of the
+// label before it, or noLabel. known is false if the number is new.
 func (t *numberTable) of(number uint64, after uint32) (n uint32, known bool) {
 	if after != noLabel {
 		if n := t.entries[after].next; t.entries[n].number == number {

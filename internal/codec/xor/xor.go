@@ -1,16 +1,17 @@
 // Package xor decodes the float chunks of Prometheus' TSDB, encoding XOR, as a whole: into
-// points, or in batches. It is the only decoder of them here; an iterator
-// costs a call for every sample and reads bit by bit.
+// points, or in batches. Prometheus' iterator costs a call for every sample and reads bit by
+// bit.
 //
 //	chunk   number of samples, 2 bytes big endian  first  second  rest*
 //	first   varint(time)  value, 64 bits
 //	second  uvarint(time less the first)  xor
-//	rest    0, the time advances as it did before | 10 14 bits | 110 17 bits | 1110 20 bits | 1111 64 bits, by so much more  xor
-//	xor     0, the value is that before it | 10 bits where the last one had its own | 11 leading zeros, 5 bits  number of bits, 6  bits
+//	rest    (0: same interval | 10 14 bits | 110 17 bits | 1110 20 bits | 1111 64 bits: change of the interval)  xor
+//	xor     0: same value | 10 bits, at the position of the last case 11 | 11 leading zeros, 5 bits  number of bits, 6  bits
 //
-// The varints are at byte positions; everything behind them is bits. What Prometheus'
-// iterator accepts is accepted with the same samples, except a value of more than 64 bits
-// and what Order forbids. The other float encoding, XOR2, has start timestamps and is not
+// The varints are at byte positions; everything behind them is bits. A chunk that Prometheus'
+// iterator accepts is decoded to the same samples, unless a value has more than 64 bits or
+// Order forbids the timestamps. The other float encoding, XOR2, has start timestamps and is
+// not
 // decoded here: its callers use Prometheus' iterator.
 //
 // Every error means that the chunk is corrupt, and names the sample. Callers compare
@@ -55,7 +56,7 @@ type Sample interface {
 	}
 }
 
-// Point is a sample for those who have no type of their own.
+// Point is a Sample for callers that have no type of their own.
 type Point struct {
 	T int64
 	F float64
@@ -78,7 +79,8 @@ func AppendPoints[P Sample](dst []P, chunk []byte, order Order) ([]P, error) {
 	if err := r.Reset(chunk, order); err != nil {
 		return dst, err
 	}
-	// A sample takes two bits or more: a header that lies does not make the slice grow.
+	// A sample takes two bits or more: a header with a wrong number does not make the slice
+	// grow.
 	n, from := min(r.samples, 2+len(chunk)*4), len(dst)
 	dst = slices.Grow(dst, n)[:from+n]
 	n, err := Read(&r, dst[from:])
@@ -96,13 +98,13 @@ type Reader struct {
 	tail    [tailBytes + slackBytes]byte
 }
 
-// state is what lies between two samples.
+// state is the state of a decoder between two samples.
 type state struct {
 	at    int // offset in bits
 	t     int64
 	delta uint64
 	value uint64
-	// Position of the bits of the last xor that had a position of its own.
+	// Leading zeros and number of the bits of the last xor that encoded both.
 	leading, width uint
 }
 
@@ -120,11 +122,11 @@ func (r *Reader) Reset(chunk []byte, order Order) error {
 // Samples returns the number of samples that the chunk has by its header.
 func (r *Reader) Samples() int { return r.samples }
 
-// slackBytes may be read after the first bit of a sample, which has 4+64+13+64 bits at
-// most: those, and eight more.
+// slackBytes is the number of bytes that may be read from the first bit of a sample on. A
+// sample has at most 4+64+13+64 bits, and eight bytes behind it may be read.
 const slackBytes = 27
 
-// tailBytes are decoded from a copy, with zeros after them.
+// tailBytes is the number of bytes that are decoded from a copy, which has zeros behind them.
 const tailBytes = 2 * slackBytes
 
 // Read decodes the next samples of a chunk into dst until it is full. It returns less than
@@ -174,7 +176,8 @@ func readRest[P Sample](r *Reader, dst []P, n int) (int, error) {
 			return n, err
 		}
 	}
-	// Fewer than slackBytes and the byte in which the sample begins are left.
+	// The chunk has fewer than slackBytes bytes behind the byte in which the next sample
+	// begins.
 	from := s.at / 8
 	clear(r.tail[copy(r.tail[:tailBytes], r.src[from:]):])
 	s.at -= from * 8
@@ -284,9 +287,9 @@ func (r *Reader) first() error {
 	return nil
 }
 
-// second decodes the second sample. Its time is a varint; its value is encoded like all
-// others', so it is decoded as a sample whose time advances as before, from a copy of the
-// bytes behind the bit that means so.
+// second decodes the second sample. Its interval is a varint. Its value is encoded like that
+// of a later sample, so second decodes it as such: from a copy of the bytes, behind a bit 0
+// that means the same interval.
 func (r *Reader) second(least int64) error {
 	from := r.at / 8
 	delta, n := binary.Uvarint(r.src[from:])

@@ -1,10 +1,11 @@
 // Package otlpprofiles receives profiles by OTLP: over HTTP, as protobuf or JSON, and over gRPC.
 //
 // A body is read before the request takes a slot, decompressed and decoded within limits by
-// codec/otlpprofile, and passed to the Pusher, which returns once its profiles are durable. A
-// request some of whose profiles are invalid is partially successful: the response has their
-// number and the first error. Every other error is a google.rpc.Status in the encoding of the
-// request. This package has no conversion of profiles, no storage and no listener.
+// codec/otlpprofile, and passed to the Pusher, which returns once its profiles are durable.
+// If some profiles of a request are invalid, the request succeeds partially: the response has
+// the number of invalid profiles and the first error. Every other error is a
+// google.rpc.Status in the encoding of the request. This package has no conversion of
+// profiles, no storage and no listener.
 package otlpprofiles
 
 import (
@@ -40,13 +41,14 @@ const service = "opentelemetry.proto.collector.profiles.v1development.ProfilesSe
 // slotsMax is the maximum of requests that are decoded concurrently; further ones wait.
 const slotsMax = 4
 
-// retryAfter is when a client may repeat a request that exceeded a limit for now.
+// retryAfter is the time after which a client may repeat a request that failed with status
+// 429.
 const retryAfter = 5 * time.Second
 
 // Pusher ingests the profiles of requests.
 type Pusher interface {
-	// PushOTLP ingests the valid profiles of a request, and returns the number of the others
-	// with the first of their errors. With err none was ingested.
+	// PushOTLP ingests the valid profiles of a request. It returns the number of invalid
+	// profiles and the first of their errors. If err is not nil, no profile was ingested.
 	PushOTLP(ctx context.Context, tenant string, r *otlpprofile.Request) (rejected int, first, err error)
 	// Refused counts a request that could not be decoded.
 	Refused(err error)
@@ -55,7 +57,7 @@ type Pusher interface {
 // Options of a Server.
 type Options struct {
 	Tenant    func(http.Header) (string, error)
-	Status    func(error) int // the HTTP status of an error of the Pusher, or of this package's reading
+	Status    func(error) int // returns the HTTP status of an error of the Pusher or of this package
 	Bodies    *reqbody.Reader // shared with other receivers; nil: one for this server
 	BytesMax  int             // of a request, both as sent and decompressed; 0: 64 MiB
 	BytesFlag string          // the flag that raises BytesMax, as the end of an error
@@ -195,8 +197,8 @@ func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 		}
 		return s.export(ctx, request.(*emptypb.Empty))
 	}
-	// The request is decoded by codec/otlpprofile within its limits: all its fields are unknown
-	// ones of an empty message, which protobuf does not decode.
+	// codec/otlpprofile decodes the request, within its limits. For gRPC the request is an
+	// empty message: all its fields are unknown fields, which protobuf does not decode.
 	handler := func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		request := &emptypb.Empty{}
 		if err := decode(request); err != nil {
@@ -235,7 +237,7 @@ func (s *Server) export(ctx context.Context, request *emptypb.Empty) (*emptypb.E
 }
 
 // grpcError returns a gRPC error. Clients repeat a request that exceeded a limit only if the
-// error has the time when.
+// error states after which time.
 func (s *Server) grpcError(err error) error {
 	result := status.New(s.codeOf(err), err.Error())
 	if s.opts.Status(err) == http.StatusTooManyRequests {

@@ -10,9 +10,9 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/protocount"
 )
 
-// elementsMax is the number of messages and elements of repeated fields in a request. It
-// is enough for pushProfilesMax profiles with 50 labels each. Without it a push of 300 KB of
-// gzip decodes to gigabytes.
+// elementsMax is the limit of messages and elements of repeated fields in a request. It is
+// enough for pushProfilesMax profiles with 50 labels each. Without this limit a push of 300
+// KB of gzip decodes to gigabytes.
 const elementsMax = 52 * pushProfilesMax
 
 // jsonElementsMax is elementsMax for JSON, where a label has two members.

@@ -92,8 +92,8 @@ const diffNodesMax = 1 << 18
 // otherName is the name of nodes that replace those that were cut.
 const otherName = "other"
 
-// cut keeps the nodesMax nodes whose totals of both sides are the greatest. It merges each
-// other node with its siblings.
+// cut keeps the nodesMax nodes whose totals of both sides are the greatest. Of the other
+// nodes it merges those with the same parent into one node.
 func (f *flameNode) cut(nodesMax int) {
 	var totals []int64
 	for stack := []*flameNode{f}; len(stack) > 0; {
@@ -105,10 +105,10 @@ func (f *flameNode) cut(nodesMax int) {
 		return
 	}
 	slices.SortFunc(totals, func(a, b int64) int { return cmp.Compare(b, a) })
-	f.cutBelow(totals[nodesMax]) // equal ones are cut too, so that there are not more
+	f.cutBelow(totals[nodesMax]) // nodes with an equal total are cut too, so that at most nodesMax remain
 }
 
-// cutBelow merges children of at most the given total to one.
+// cutBelow merges, for each node, the children whose totals are at most the given one.
 func (f *flameNode) cutBelow(most int64) {
 	for stack := []*flameNode{f}; len(stack) > 0; {
 		n := stack[len(stack)-1]

@@ -10,9 +10,10 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 )
 
-// selectFunctions returns the cost of each function over all stacks, without a limit of nodes:
-// a flame graph that is cut lacks a part of small functions. Its request is that of
-// SelectMergeStacktraces, whose max_nodes limits the functions here.
+// selectFunctions returns the cost of each function over all stacks. The nodes of the flame
+// graph are not limited: a flame graph that is cut lacks a part of the cost of small
+// functions. The request is that of SelectMergeStacktraces; its max_nodes limits the number of
+// functions.
 func (s *Server) selectFunctions(ctx context.Context, tenant string, m *profilepb.SelectMergeStacktracesRequest) (*profilepb.FunctionsEncoder, error) {
 	if m.GetFormat() != profilepb.ProfileFormat_PROFILE_FORMAT_UNSPECIFIED {
 		return nil, badRequest{fmt.Errorf("format %s: functions have no format", m.GetFormat())}
@@ -35,8 +36,8 @@ func (s *Server) selectFunctions(ctx context.Context, tenant string, m *profilep
 	return response, nil
 }
 
-// Functions returns what each function of a flame graph costs, the greatest totals first. The
-// root is no function.
+// Functions returns the cost of each function of a flame graph, the greatest totals first.
+// The root is not a function.
 func Functions(flame *profilepb.Flame) []profilepb.FunctionCost {
 	costs := make([]profilepb.FunctionCost, len(flame.Names))
 	for i, name := range flame.Names {
@@ -48,8 +49,8 @@ func Functions(flame *profilepb.Flame) []profilepb.FunctionCost {
 	}
 	var (
 		stack []call
-		next  = make([]int, len(flame.Levels))   // in the values of each level
-		ends  = make([]int64, len(flame.Levels)) // of the last node of each level
+		next  = make([]int, len(flame.Levels))   // of each level: offset of the next node in its values
+		ends  = make([]int64, len(flame.Levels)) // of each level: end of the last node that was read
 		open  = make([]bool, len(flame.Names))   // whether the stack has a call of a function
 	)
 	for {

@@ -89,7 +89,7 @@ func labelPairs(set []byte) (pairs []*profilepb.LabelPair) {
 	return pairs
 }
 
-// analyzeQuery returns what a query would read.
+// analyzeQuery returns how many blocks, series, profiles and bytes a query would read.
 func (s *Server) analyzeQuery(ctx context.Context, tenant string, m *profilepb.AnalyzeQueryRequest) (*profilepb.AnalyzeQueryResponse, error) {
 	selector := m.GetQuery()
 	for i := range len(selector) { // type{selector}

@@ -21,7 +21,8 @@ const (
 	warningBytesMax = 400 // of one warning
 )
 
-// requestContext collects what handlers pass to the writer of the response.
+// requestContext collects the warnings of a response, and the functions that are called once
+// the response is written.
 type requestContext struct {
 	closers  []func() // called after the response is written
 	warnings []string

@@ -228,8 +228,9 @@ func (s *Server) codeOf(err error) connect.Code {
 // AnonymousTenant is the tenant of a request without X-Scope-OrgID.
 const AnonymousTenant = "anonymous"
 
-// TenantOf returns the tenant of a request. It rejects a header with different values: a
-// proxy that adds the header to that of its client would not decide the tenant.
+// TenantOf returns the tenant of a request. It rejects a request that has the header several
+// times with different values. Otherwise a client could send the header through a proxy that
+// adds its own, and the value of the proxy would not count.
 func TenantOf(h http.Header) (string, error) {
 	values := h.Values("X-Scope-OrgID")
 	for _, value := range values {

@@ -201,7 +201,7 @@ func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (p
 	return r, nil
 }
 
-// overTime returns the request for values over time that selects what r does.
+// overTime returns a request for values over time with the selection of r.
 func overTime(r profiles.MergeRequest) profiles.SeriesRequest {
 	return profiles.SeriesRequest{Tenant: r.Tenant, Type: r.Type, Matchers: r.Matchers, StartMS: r.StartMS, EndMS: r.EndMS, CallSite: r.CallSite}
 }

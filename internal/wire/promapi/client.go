@@ -74,8 +74,8 @@ func (c *Client) get(ctx context.Context, path string, query url.Values) (*http.
 	return resp, nil
 }
 
-// response is what every endpoint of the API returns. Data is a pointer to where the member
-// data is decoded to.
+// response is the response of every endpoint of the API. Data points to the value into which
+// the member data is decoded.
 type response struct {
 	Status   string   `json:"status"`
 	Data     any      `json:"data"`
@@ -159,7 +159,8 @@ func (c *Client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
 			External map[string]string `yaml:"external_labels"`
 		} `yaml:"global"`
 	}
-	// Not config.Load: a newer server may have settings that this version does not know.
+	// config.Load is not used: it refuses settings of a newer server that this version does
+	// not know.
 	if err := yaml.Unmarshal([]byte(data.YAML), &file); err != nil {
 		return labels.EmptyLabels(), fmt.Errorf("%w: its configuration: %w", ErrBadResponse, err)
 	}
@@ -229,8 +230,9 @@ func seconds(ms int64) string {
 	return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64)
 }
 
-// selector formats matchers as PromQL. The parser requires one that does not match an
-// absent label; every series has a name.
+// selector formats matchers as PromQL. The parser requires a matcher that does not match an
+// absent label. If there is none, selector adds a matcher of the name, which every series
+// has.
 func selector(matchers []*labels.Matcher) string {
 	parts := make([]string, len(matchers))
 	some := false

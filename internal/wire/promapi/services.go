@@ -200,7 +200,7 @@ func timestamp(at *time.Time) *pb.Timestamp {
 	return &pb.Timestamp{Seconds: at.Unix(), Nanos: int32(at.Nanosecond())}
 }
 
-// labelSet adds the external labels, which win.
+// labelSet adds the external labels, which replace labels of the same name.
 func labelSet(own map[string]string, external labels.Labels) *pb.LabelSet {
 	all := maps.Clone(own)
 	if all == nil {
@@ -214,7 +214,7 @@ func labelSet(own map[string]string, external labels.Labels) *pb.LabelSet {
 	return set
 }
 
-// targetJSON is a target, dropped ones with their discovered labels only.
+// targetJSON is a target. A dropped target has discovered labels only.
 type targetJSON struct {
 	DiscoveredLabels   map[string]string `json:"discoveredLabels"`
 	Labels             map[string]string `json:"labels"`

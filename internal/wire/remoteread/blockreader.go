@@ -33,7 +33,7 @@ type blockReader struct {
 	window   []byte // grows up to max
 	history  int    // bytes that slide preserves
 	max      int
-	at, end  int // offsets in window of what is decompressed and not taken
+	at, end  int // window[at:end] is decompressed and not taken
 	literal  int // remaining bytes of the current literal
 }
 
@@ -58,7 +58,7 @@ func (b *blockReader) reset(from *bufio.Reader, windowMax int) {
 	*b = blockReader{from: from, window: make([]byte, windowBytesMin), history: windowMax / 3, max: windowMax + 2*viewBytesMax}
 }
 
-// finish returns an error unless the block ended where its length put the end.
+// finish returns an error if the block has more data than its length.
 func (b *blockReader) finish() error {
 	if b.literal > 0 {
 		return fmt.Errorf("%w: a snappy block continues after its end", codec.ErrCorrupt)
@@ -85,8 +85,9 @@ func (b *blockReader) view(n int) ([]byte, error) {
 // rest returns the number of bytes that were not taken yet.
 func (b *blockReader) rest() uint64 { return b.total - b.taken }
 
-// atLeast returns the bytes that are decompressed already: n or more, fewer at the
-// end of the block, but at least one. They are valid until the next call.
+// atLeast returns all bytes that are decompressed and not taken. It decompresses until they
+// are at least n, or until the end of the block. If no byte is left, it returns an error. The
+// bytes are valid until the next call.
 func (b *blockReader) atLeast(n int) ([]byte, error) {
 	if b.end-b.at < n {
 		if n = int(min(uint64(n), b.rest())); n == 0 {
@@ -206,9 +207,9 @@ func (b *blockReader) produce(n int) error {
 	return nil
 }
 
-// element decodes the header of an element. size is its length, 0 if src is too
-// short; length is that of the decompressed bytes; offset is how far back a copy
-// refers, -1 for a literal.
+// element decodes the header of an element. size is the length of the header, 0 if src is too
+// short. length is the number of decompressed bytes. offset is how far back a copy refers, -1
+// for a literal.
 func element(src []byte) (size, length, offset int) {
 	tag := int(src[0])
 	switch tag & 3 {

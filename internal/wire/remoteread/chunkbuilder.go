@@ -120,8 +120,8 @@ func (r *chunkBuilder) floatHistogram(t int64, h *histogram.FloatHistogram) erro
 	return nil
 }
 
-// replaceChunk takes what an appender of histograms returned: the same chunk encoded
-// again with more buckets, or a new chunk after a counter reset.
+// replaceChunk takes the results of a histogram appender. chunk is the open chunk encoded
+// again with more buckets (recoded), a new chunk after a counter reset, or nil.
 func (r *chunkBuilder) replaceChunk(chunk chunkenc.Chunk, recoded bool, app chunkenc.Appender) {
 	if chunk != nil {
 		if !recoded {
@@ -256,7 +256,7 @@ func (w *sampleWalker) next() chunkenc.ValueType {
 		if (c.Encoding == chunkenc.EncXOR) != w.floats {
 			continue
 		}
-		if chunk, err := chunkenc.FromData(c.Encoding, w.from.data[c.start:end]); err == nil { // no other error: they were encoded here
+		if chunk, err := chunkenc.FromData(c.Encoding, w.from.data[c.start:end]); err == nil { // always nil: the encoding is known
 			w.iter = chunk.Iterator(nil)
 		}
 	}

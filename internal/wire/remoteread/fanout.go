@@ -165,16 +165,17 @@ func (f *Fanout) Querier(mint, maxt int64) (storage.Querier, error) {
 	return &anytimeQuerier{Querier: merged(), again: merged}, nil
 }
 
-// anytimeQuerier is a merge of a local querier with remote ones that can select at any time. Prometheus' merge panics if a
-// selection follows the first Next of another, because it fails the selections of an endpoint together: those that begin
-// before the first Next still do, and a later one begins a group of its own.
+// anytimeQuerier merges a local querier with remote queriers, and can select at any time. Prometheus' merge querier panics
+// if a selection follows the first Next of another selection, because an error of an endpoint fails all selections of that
+// endpoint. Here the selections before the first Next still fail together. A later selection uses a new merge querier: the
+// selections of that querier fail together, too.
 type anytimeQuerier struct {
 	storage.Querier
-	again func() storage.Querier // over the same queriers, which the first one closes
+	again func() storage.Querier // returns a new merge of the same queriers; only Querier closes these
 
 	mu      sync.Mutex
-	current storage.Querier // of selections; nil: the first
-	begun   *atomic.Bool    // a set of current was read
+	current storage.Querier // the merge querier of the latest selections; nil: there was no selection
+	begun   *atomic.Bool    // whether a set of current was read
 }
 
 // Select implements storage.Querier.

@@ -78,11 +78,11 @@ type bestEffort struct {
 	failed error
 }
 
-// endpointError is the failure of an endpoint whose series a result lacks.
+// endpointError is the error of an endpoint whose series are missing in a result.
 type endpointError struct {
 	name     string
 	err      error
-	reported bool // by the server; a selection has errors of its own
+	reported bool // by the server; not shared, since every selection creates its own endpointErrors
 }
 
 func (e *endpointError) Error() string {

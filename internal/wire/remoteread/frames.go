@@ -16,9 +16,9 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// frameSource reads a response of chunks. It joins a series that was split over
-// several frames, for which it reads one frame ahead, into a second buffer. The two
-// frames swap; their data is not copied.
+// frameSource reads a response of chunks. It joins the frames of a series that was split. To
+// find the end of a series it reads one frame ahead, into a second buffer. The two frames
+// swap; their data is not copied.
 type frameSource struct {
 	body           io.Closer
 	from           *bufio.Reader

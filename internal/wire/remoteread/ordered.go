@@ -30,12 +30,11 @@ type source interface {
 // that fits into the window is sorted; a longer one must be nearly sorted. Samples
 // come in any order, so their window is all of holdBytesMax.
 //
-// A server that streams chunks sends them sorted, but by the labels without its
-// external labels: a label set then follows those of which it is a prefix. Such a
-// series is smaller than the series before it. So that series is buffered, even if the
-// window is full, until a greater one follows; all others pass through. If series have
-// labels named like the external labels the server sends them in any order, for which
-// chunks have a small window too.
+// A server that streams chunks sorts series by their labels without its external labels. With
+// an external label z it sends {a, z} before {a, b, z}, although {a, b, z} is smaller. So a
+// series is buffered, even if the window is full, while the series after it is smaller. All
+// other series pass through. If series have labels with the names of external labels, the
+// server sends them in any order. For these, chunks have a small window, too.
 type orderedSet struct {
 	flag         string                 // that raises holdBytesMax, for errors
 	open         func() (source, error) // called by the first Next
@@ -221,7 +220,7 @@ func labelsText(lset []byte) string {
 	return text.String()
 }
 
-// close closes the response. The connection of one that was not read to the end is cut.
+// close closes the response. If the response was not read to its end, the connection is cut.
 func (o *orderedSet) close() error {
 	if o.err == nil {
 		o.err = errClosed

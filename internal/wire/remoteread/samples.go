@@ -22,9 +22,10 @@ import (
 // errChanged is returned when the second pass finds other series than the first.
 var errChanged = errors.New("series changed while they were read")
 
-// measuredSeries is what the first pass found of a series. The head may get series and samples
-// before the second pass, which sends only what was measured. lastMS detects a late sample
-// that was inserted before the last one and would be sent instead of it.
+// measuredSeries is the result of the first pass for a series. The head may get series and
+// samples before the second pass, which sends only the series and the numbers of samples that
+// were measured. lastMS detects an out-of-order sample that was added between the passes: the
+// second pass would send it instead of the last sample.
 type measuredSeries struct {
 	hash    uint64 // of the labels
 	lastMS  int64  // timestamp of the last sample

@@ -269,7 +269,7 @@ func (s *Server) chunksOf(ctx context.Context, index int, q query, out *response
 	defer func() { err = errors.Join(err, querier.Close()) }()
 	set := series.SelectWithExternalLabels(ctx, querier, s.opts.ExternalLabels(), q.matchers...)
 	for first := true; set.Next(); first = false {
-		if first { // an endpoint fails before its first series, or fails the query
+		if first { // an endpoint that fails after its first series fails the query
 			if err := s.missing(set, out); err != nil {
 				return err
 			}

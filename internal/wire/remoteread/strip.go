@@ -19,10 +19,10 @@ var ErrLabelMissing = errors.New("series of remote read lacks a label that is to
 // WithoutQuerier extends the querier of RawQuerier.
 type WithoutQuerier interface {
 	series.Querier
-	// SelectWithout selects series that all have the labels in without, and removes
-	// these. Prometheus sorts series before it adds its external labels, so they arrive
-	// sorted by the labels that remain. inOrder states that this is so: no series is
-	// buffered to sort them, and it is an error if they are not sorted.
+	// SelectWithout selects series that all have the labels in without, and removes these
+	// labels. Prometheus sorts series before it adds its external labels, so its series
+	// arrive sorted by the remaining labels. With inOrder the caller states that the server
+	// sorts so: no series is buffered to sort them, and unsorted series are an error.
 	SelectWithout(ctx context.Context, without labels.Labels, inOrder bool, matchers ...*labels.Matcher) series.Set
 	// SelectUnordered is SelectWithout for a caller that sorts. Series come in the order
 	// of the server, a label set may occur twice, and none is buffered.

@@ -110,9 +110,9 @@ func (b *batchWriter) add(lset []byte, chunks []series.Chunk, spans []storepb.Ch
 	}
 }
 
-// rawIsNext reports whether the first of two lists that are sorted by time is that of
-// the raw chunks. Readers drop a chunk that does not start after the end of the chunk
-// before it, so all chunks of a series must be sorted together.
+// rawIsNext reports whether the next chunk by time is the first raw chunk, not the first
+// span. Both lists are sorted by time. Readers drop a chunk that does not start after the end
+// of the chunk before it, so all chunks of a series must be sorted together.
 func rawIsNext(chunks []series.Chunk, spans []storepb.Chunk) bool {
 	return len(spans) == 0 || len(chunks) > 0 && chunks[0].MinMS <= spans[0].MinMS
 }

@@ -43,7 +43,7 @@ type Client struct {
 	conn grpc.ClientConnInterface
 	opts ClientOptions
 	call []grpc.CallOption
-	list []grpc.CallOption // in addition, of all calls but Series
+	list []grpc.CallOption // additional options of all calls except Series and Info
 }
 
 // NewClient returns a client. It sends nothing yet.
@@ -57,7 +57,7 @@ func NewClient(conn grpc.ClientConnInterface, opts ClientOptions) *Client {
 	return c
 }
 
-// Limits of what a store may send besides series, which is held in memory as a whole.
+// Limits of the responses that are held in memory as a whole: all except series.
 const (
 	infoBytesMax        = 64 << 20
 	listBytesMax        = 256 << 20 // of all messages of a response

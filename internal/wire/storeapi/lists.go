@@ -16,8 +16,8 @@ import (
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
 )
 
-// ListSource is a Source with rules, targets and metadata of metrics: the stores behind
-// it. Results are sent on as they are, with the stores' labels.
+// ListSource is a Source that returns the rules, targets and metadata of metrics of the
+// stores behind it. The server sends these results unchanged, with the stores' labels.
 type ListSource interface {
 	Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup, warnings []string, err error)
 	Targets(ctx context.Context, r TargetsRequest) (found Targets, warnings []string, err error)

@@ -22,10 +22,10 @@ import (
 // SeriesSet is the response to Series: a series.Set that receives messages as Next is
 // called. It is not safe for concurrent use.
 //
-// A series that its server split is joined, for which one series is decoded ahead.
-// Decoded series alias the frame of their message. A frame is reused when neither the
-// current series nor the one ahead lies in it. So few are needed: one for each of the
-// two, and more only for a series longer than a message.
+// A SeriesSet joins series that the server has split; for that it decodes one series ahead.
+// Decoded series alias the frame of their message. A frame is reused when neither the current
+// series nor the series ahead lies in it. So a set has at most one frame for each of the two,
+// and more only for a series longer than a message.
 type SeriesSet struct {
 	stream   grpc.ClientStream
 	cancel   context.CancelFunc

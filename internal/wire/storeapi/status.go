@@ -44,7 +44,8 @@ const (
 
 // StatusSource is a Source with statistics of TSDBs.
 type StatusSource interface {
-	// TSDBStatistics returns those of each tenant and TSDB. Limit is set.
+	// TSDBStatistics returns the statistics of each tenant and TSDB. r.Limit is greater than
+	// 0.
 	TSDBStatistics(ctx context.Context, r StatusRequest) (all []TSDBStatistics, warnings []string, err error)
 }
 
@@ -52,7 +53,8 @@ var statusDesc = grpc.ServiceDesc{
 	ServiceName: "thanos.Status", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{streamed("TSDBStatistics", (*Server).tsdbStatistics)}, Metadata: listFile,
 }
 
-// StatisticsOf returns the statistics of a head, whose number of chunks is not known.
+// StatisticsOf converts the statistics of a head. The number of chunks is not known and stays
+// 0.
 func StatisticsOf(stats *tsdb.Stats) TSDBStatistics {
 	s := TSDBStatistics{Series: stats.NumSeries, MinMS: stats.MinTime, MaxMS: stats.MaxTime}
 	if p := stats.IndexPostingStats; p != nil {

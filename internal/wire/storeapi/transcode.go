@@ -11,8 +11,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// supportedChunks encodes chunks of encodings without a number in StoreAPI again. That
-// drops their start timestamps, which StoreAPI lacks.
+// supportedChunks re-encodes chunks whose encoding has no number in StoreAPI. That drops
+// their start timestamps, which StoreAPI does not have.
 func (b *batchWriter) supportedChunks(chunks []series.Chunk) ([]series.Chunk, error) {
 	b.supported = b.supported[:0]
 	for i, c := range chunks {
@@ -87,8 +87,8 @@ func appendSupported(dst []series.Chunk, c series.Chunk) ([]series.Chunk, error)
 	return dst, nil
 }
 
-// labelsTextMax bounds the labels in an error: it is sent to clients and logged, and the labels are
-// what a store has sent.
+// labelsTextMax limits the bytes of labels in an error. Errors are sent to clients and logged, and
+// the labels may come from another store.
 const labelsTextMax = 1 << 10
 
 // labelsText formats an encoded label set for errors.

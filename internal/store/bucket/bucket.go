@@ -2,12 +2,12 @@
 // gateway and compactor can serve and compact them, and reads profile blocks from there.
 //
 //	<ulid>/chunks/000001 …   a metrics block; meta.json is written last, and
-//	<ulid>/index             a folder without it is an incomplete upload
+//	<ulid>/index             a directory without it is an incomplete upload
 //	<ulid>/meta.json
 //	profiles/<tenant>/<ulid>/…   profile blocks, ignored by Thanos
 //
-// Open returns a client for Thanos' YAML. A Shipper watches the folder of a database and
-// uploads each new block once; in that folder it writes its state file only. A
+// Open returns a client for Thanos' YAML. A Shipper watches the directory of a database and
+// uploads each new block once; in that directory it writes its state file only. A
 // ProfileShipper does the same for profile blocks. An Object reads ranges of an object
 // through a Cache of pages. DeleteProfile deletes a profile block. Compaction
 // and deletion of metrics blocks are left to Thanos' compactor.
@@ -33,7 +33,7 @@ import (
 // ErrConfig is wrapped by errors of Open about the configuration.
 var ErrConfig = errors.New("object storage configuration")
 
-// Names within a block's folder.
+// Names within a block's directory.
 const (
 	metaFile     = "meta.json"
 	indexFile    = "index"
@@ -41,11 +41,11 @@ const (
 	deletionMark = "deletion-mark.json"
 )
 
-// profilesDir is the folder of profile blocks. Thanos reads only folders in the bucket's root
+// profilesDir is the directory of profile blocks. Thanos reads only directories in the bucket's root
 // whose names are ULIDs.
 const profilesDir = "profiles"
 
-// ProfileBlock returns the folder of a tenant's profile block.
+// ProfileBlock returns the directory of a tenant's profile block.
 func ProfileBlock(tenant string, id ulid.ULID) string {
 	return path.Join(profilesDir, tenant, id.String())
 }

@@ -19,14 +19,14 @@ import (
 // blocks, and would write new blocks to the disk under the mount point.
 var ErrFolderLost = errors.New("the directory of the bucket is gone")
 
-// folder is a bucket in a local directory. A directory that has never existed is an empty
+// directory is a bucket in a local directory. A directory that has never existed is an empty
 // bucket.
 type folder struct {
 	*filesystem.Bucket
 	dir string
 
 	mu     sync.Mutex
-	device string // of the file system; "": the folder was not seen yet
+	device string // of the file system; "": the directory was not seen yet
 }
 
 func newFolder(dir string) (*folder, error) {
@@ -37,7 +37,7 @@ func newFolder(dir string) (*folder, error) {
 	return &folder{Bucket: b, dir: dir}, nil
 }
 
-// check returns ErrFolderLost if the folder has vanished, or if it is empty and on another
+// check returns ErrFolderLost if the directory has vanished, or if it is empty and on another
 // file system than before.
 func (f *folder) check() error {
 	f.mu.Lock()
@@ -69,7 +69,7 @@ func isEmpty(dir string) bool {
 	if err != nil {
 		return false
 	}
-	//lint:ignore errcheck the folder is only read
+	//lint:ignore errcheck the directory is only read
 	defer d.Close()
 	_, err = d.Readdirnames(1)
 	return errors.Is(err, io.EOF)

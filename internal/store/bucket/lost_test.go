@@ -105,7 +105,7 @@ func TestShipper_BlocksWaitWhileTheFirstIsUploaded(t *testing.T) {
 	}
 }
 
-// dirsOf is a folder with the files of the bucket's blocks that are deleted from disk.
+// dirsOf is a directory with the files of the bucket's blocks that are deleted from disk.
 func dirsOf(t *testing.T, dir string, from objstore.Bucket) string {
 	t.Helper()
 	for name, text := range objects(t, from) {

@@ -36,7 +36,7 @@ type blockMeta struct {
 	members    []member // all but the section thanos, as encoded
 }
 
-// blockFile is one file of a block; its name is relative to the block's folder.
+// blockFile is one file of a block; its name is relative to the block's directory.
 type blockFile struct {
 	name string
 	size int64 // 0: unknown, as for meta.json itself

@@ -10,7 +10,7 @@ import (
 	"github.com/thanos-io/objstore"
 )
 
-// openBelow returns the files below a folder that this process has open.
+// openBelow returns the files below a directory that this process has open.
 func openBelow(t *testing.T, dir string) (names []string) {
 	t.Helper()
 	const descriptors = "/proc/self/fd"

@@ -37,7 +37,7 @@ type ProfileReader struct {
 	timeout time.Duration // of one read
 
 	mu    sync.Mutex               // one list at a time
-	known map[string]*knownProfile // by folder
+	known map[string]*knownProfile // by directory
 }
 
 type knownProfile struct {
@@ -54,7 +54,7 @@ func NewProfileReader(from objstore.BucketReader, cacheBytes int64, timeout time
 // CacheBytes returns the size of the cached pages.
 func (r *ProfileReader) CacheBytes() int64 { return r.cache.Bytes() }
 
-// listed is a folder of the bucket that has the name of a block.
+// listed is a directory of the bucket that has the name of a block.
 type listed struct {
 	tenant string
 	id     ulid.ULID
@@ -100,7 +100,7 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	return found, nil
 }
 
-// folders lists the folders that have the name of a block.
+// directories lists the directories that have the name of a block.
 func (r *ProfileReader) folders(ctx context.Context) (all []listed, err error) {
 	err = r.from.Iter(ctx, profilesDir+"/", func(folder string) error {
 		base := path.Base(folder)

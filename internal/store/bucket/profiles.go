@@ -30,7 +30,7 @@ var profileFiles = []string{"profiles.parquet", indexFile}
 
 // ProfileShipOptions of a ProfileShipper. Zero durations take ShipOptions' defaults.
 type ProfileShipOptions struct {
-	Dir                                 string // has a folder for each tenant with a folder for each block
+	Dir                                 string // has a directory for each tenant with a directory for each block
 	Interval, RetryMin, RetryMax, Stall time.Duration
 }
 
@@ -41,7 +41,7 @@ type ProfileShipper struct {
 	opts    ShipOptions
 	bucket  objstore.Bucket
 	logger  *slog.Logger
-	known   map[string]bool // blocks in the bucket, by folder
+	known   map[string]bool // blocks in the bucket, by directory
 	uploads *metrics.Counter
 	failed  *metrics.Counter
 	waiting *metrics.Gauge
@@ -61,7 +61,7 @@ func NewProfileShipper(to objstore.Bucket, o ProfileShipOptions, logger *slog.Lo
 	return s
 }
 
-// Run syncs the folder periodically until ctx is done, sooner after a failure.
+// Run syncs the directory periodically until ctx is done, sooner after a failure.
 func (s *ProfileShipper) Run(ctx context.Context) {
 	s.opts.repeat(ctx, s.Sync, func(_ int, retry time.Duration, err error) {
 		s.failed.Inc()
@@ -69,7 +69,7 @@ func (s *ProfileShipper) Run(ctx context.Context) {
 	})
 }
 
-// Sync syncs the folder once and uploads new blocks. A block that fails does not stop the
+// Sync syncs the directory once and uploads new blocks. A block that fails does not stop the
 // others.
 func (s *ProfileShipper) Sync(ctx context.Context) (uploaded int, err error) {
 	blocks, err := s.blocks()
@@ -103,7 +103,7 @@ func (s *ProfileShipper) Sync(ctx context.Context) (uploaded int, err error) {
 	return uploaded, errors.Join(errs...)
 }
 
-// profileBlock is a block on disk and its folder in the bucket.
+// profileBlock is a block on disk and its directory in the bucket.
 type profileBlock struct{ dir, name string }
 
 // forget drops blocks that are not on disk any more.

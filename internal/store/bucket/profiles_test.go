@@ -19,7 +19,7 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// profileBlocks creates folders that look like profile blocks.
+// profileBlocks creates directories that look like profile blocks.
 func profileBlocks(t *testing.T, dir string, names ...string) {
 	t.Helper()
 	for _, name := range names {
@@ -161,8 +161,8 @@ func TestObject_ReadsRangesThroughTheCache(t *testing.T) {
 	}
 }
 
-// A folder that cannot be listed is an error, not a folder without blocks. The tests may run
-// as a user that may read everything, so the folder's path is longer than the system allows.
+// A directory that cannot be listed is an error, not a directory without blocks. The tests may run
+// as a user that may read everything, so the directory's path is longer than the system allows.
 func TestProfileShipper_UnreadableTenantFolderIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	for len(dir) < 4000 {

@@ -35,7 +35,7 @@ var ErrOverlap = errors.New("compacted block overlaps a block in the bucket")
 
 // ShipOptions of a Shipper. Zero durations take the defaults.
 type ShipOptions struct {
-	Dir    string               // folder of the database
+	Dir    string               // directory of the database
 	Labels func() labels.Labels // external labels in force
 	Source string               // name of the program in meta.json; "": sidecar
 
@@ -78,7 +78,7 @@ func (o ShipOptions) withDefaults() ShipOptions {
 	return o
 }
 
-// Shipper uploads the blocks of one folder. Run runs it. Status may be called at any time.
+// Shipper uploads the blocks of one directory. Run runs it. Status may be called at any time.
 type Shipper struct {
 	opts    ShipOptions
 	bucket  objstore.Bucket
@@ -148,7 +148,7 @@ func (s *Shipper) wait(n int) {
 	s.metrics.waiting.Set(float64(n))
 }
 
-// Run syncs the folder periodically until ctx is done. After failures it retries with
+// Run syncs the directory periodically until ctx is done. After failures it retries with
 // exponential backoff. A block is retried until it is in the bucket.
 func (s *Shipper) Run(ctx context.Context) {
 	s.opts.repeat(ctx, s.Sync, func(uploaded int, retry time.Duration, err error) {
@@ -176,7 +176,7 @@ func (o ShipOptions) repeat(ctx context.Context, sync func(context.Context) (upl
 	}
 }
 
-// Sync syncs the folder once and uploads new blocks, oldest first.
+// Sync syncs the directory once and uploads new blocks, oldest first.
 func (s *Shipper) Sync(ctx context.Context) (uploaded int, err error) {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
@@ -204,11 +204,11 @@ func (s *Shipper) Sync(ctx context.Context) (uploaded int, err error) {
 	return round.uploaded, nil
 }
 
-// syncRun is one sync of the folder.
+// syncRun is one sync of the directory.
 type syncRun struct {
 	*Shipper
 	labels    labels.Labels
-	shipped   []ulid.ULID // blocks of the folder in the bucket
+	shipped   []ulid.ULID // blocks of the directory in the bucket
 	known     []ulid.ULID // blocks in the state file
 	others    []blockMeta // blocks in the bucket; listed for the first compacted block
 	listed    bool
@@ -295,7 +295,7 @@ func (r *syncRun) missed(ctx context.Context, blocks []blockMeta) error {
 	return nil
 }
 
-// remain records which blocks of the folder are still waiting.
+// remain records which blocks of the directory are still waiting.
 func (r *syncRun) remain(blocks []blockMeta) {
 	r.pending = slices.Clone(r.undecided)
 	for _, m := range blocks {
@@ -348,7 +348,7 @@ func (r *syncRun) blocks() (blocks []blockMeta, errs []error) {
 	return blocks, errs
 }
 
-// listBlocks lists the blocks of a folder by time. It calls unreadable for those whose
+// listBlocks lists the blocks of a directory by time. It calls unreadable for those whose
 // meta.json cannot be read.
 func listBlocks(dir string, unreadable func(name string, err error)) (blocks []blockMeta, err error) {
 	entries, err := os.ReadDir(dir)

@@ -26,7 +26,7 @@ type viewFile struct {
 	file *os.File
 }
 
-// openView opens the block in a folder. The caller closes it.
+// openView opens the block in a directory. The caller closes it.
 func openView(dir string) (_ *view, err error) {
 	v := &view{}
 	defer func() {
@@ -52,7 +52,7 @@ func openView(dir string) (_ *view, err error) {
 	return v, nil
 }
 
-// readMeta reads the meta.json of a block's folder. Its ULID must be the folder's name.
+// readMeta reads the meta.json of a block's directory. Its ULID must be the directory's name.
 func readMeta(dir string) (blockMeta, error) {
 	text, err := os.ReadFile(filepath.Join(dir, metaFile))
 	if err != nil {

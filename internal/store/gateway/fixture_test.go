@@ -26,7 +26,7 @@ import (
 
 const hourMS = int64(time.Hour / time.Millisecond)
 
-// newBucket returns a bucket in an empty folder.
+// newBucket returns a bucket in an empty directory.
 func newBucket(t testing.TB) (*filesystem.Bucket, string) {
 	t.Helper()
 	dir := t.TempDir()

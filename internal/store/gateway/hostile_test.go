@@ -52,7 +52,7 @@ func encodeEntry(symbols []uint64, refs ...uint64) (b []byte) {
 	return b
 }
 
-// write writes the block into a bucket's folder, and returns the references of its chunks.
+// write writes the block into a bucket's directory, and returns the references of its chunks.
 func (h hostile) write(t *testing.T, dir string) (id string) {
 	t.Helper()
 	b := append(binary.BigEndian.AppendUint32(nil, index.MagicIndex), index.FormatV2)

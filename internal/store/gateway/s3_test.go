@@ -47,7 +47,7 @@ func (f *faults) get() (func(http.ResponseWriter, *http.Request) bool, func(io.R
 	return f.inject, f.body
 }
 
-// startS3 runs a real S3 server over a folder with one bucket, and the proxy before it.
+// startS3 runs a real S3 server over a directory with one bucket, and the proxy before it.
 func startS3(t *testing.T) (b *s3.Bucket, dir string, f *faults) {
 	t.Helper()
 	build := func(args ...string) string {

@@ -24,7 +24,7 @@ import (
 
 // Options of a Store. Zero values take the defaults.
 type Options struct {
-	Dir           string // local folder of pages, headers and the snapshot of the metas
+	Dir           string // local directory of pages, headers and the snapshot of the metas
 	CacheBytes    int64  // of pages; 0: 250 MiB
 	Rules         Rules
 	Concurrency   int           // requests for metas at once; 0: 32
@@ -83,7 +83,7 @@ type storeCounts struct {
 	states                                  *metrics.GaugeVec
 }
 
-// Open opens the local folder. It sends no request.
+// Open opens the local directory. It sends no request.
 func Open(from objstore.BucketReader, opts Options) (*Store, error) {
 	opts = opts.withDefaults()
 	if err := os.MkdirAll(filepath.Join(opts.Dir, "headers"), 0o777); err != nil {

@@ -49,7 +49,7 @@ func (d unsynced) Create(path string) (vfs.File, error) {
 func (unsynced) SyncDir(string) error { return nil }
 func (unsyncedFile) Sync() error      { return nil }
 
-// checkStored opens a folder and compares: acknowledged pushes are there once, others once
+// checkStored opens a directory and compares: acknowledged pushes are there once, others once
 // or not at all, all of refused not at all, and no damage is reported.
 func checkStored(t *testing.T, what, dir string, acknowledged map[uint64]bool, refused bool) {
 	t.Helper()

@@ -17,7 +17,7 @@ var errForgotten = fmt.Errorf("%w: the tenant is being forgotten", profiles.ErrU
 const tenantIdle = time.Hour
 
 // forget closes tenants that have no profiles and receive no pushes, and removes their
-// folders.
+// directories.
 func (s *Store) forget() {
 	for _, t := range s.list() {
 		if !t.idle() {
@@ -65,7 +65,7 @@ func (t *tenant) endIfIdle() bool {
 	return true
 }
 
-// removeTenant removes a tenant's folder unless it has records that were set aside.
+// removeTenant removes a tenant's directory unless it has records that were set aside.
 func (s *Store) removeTenant(t *tenant) error {
 	entries, err := os.ReadDir(t.logDir())
 	if err != nil {

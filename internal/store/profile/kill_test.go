@@ -25,7 +25,7 @@ import (
 
 const childVariable = "FERULA_TEST_PROFILE_STORE"
 
-// TestMain is also the killed program: with childVariable set to a mode and a folder it
+// TestMain is also the killed program: with childVariable set to a mode and a directory it
 // pushes until it is killed.
 func TestMain(m *testing.M) {
 	if mode, dir, ok := strings.Cut(os.Getenv(childVariable), " "); ok {

@@ -67,7 +67,7 @@ func TestReplay_UnusableRecordIsSetAside(t *testing.T) {
 func TestOpen_FailedTenantDoesNotStopOthers(t *testing.T) {
 	dir, ctx := t.TempDir(), context.Background()
 	writeLog(t, dir, "good", recordOf(numbered(1)))
-	// A file in place of the folder of the log.
+	// A file in place of the directory of the log.
 	if err := os.MkdirAll(filepath.Join(dir, "profiles", "bad"), 0o755); err != nil {
 		t.Fatal(err)
 	}

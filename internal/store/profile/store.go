@@ -1,4 +1,4 @@
-// Package profile stores profiles on one disk, in a folder for each tenant.
+// Package profile stores profiles on one disk, in a directory for each tenant.
 //
 //	<dir>/profiles/<tenant>/wal/00000001    pushes that are not in a block yet
 //	<dir>/profiles/<tenant>/<ulid>/         a block: index, profiles.parquet
@@ -45,7 +45,7 @@ import (
 
 // Options of a Store. Zero values are replaced by defaults.
 type Options struct {
-	Dir            string        // data folder; profiles are in Dir/profiles
+	Dir            string        // data directory; profiles are in Dir/profiles
 	Retention      time.Duration // retention time; 0: 15 days; negative: for ever
 	RetentionBytes int64         // retention size of each tenant's blocks; 0: no limit
 	HeadBytes      int           // size at which a head is written as a block; 0: 64 MiB
@@ -55,7 +55,7 @@ type Options struct {
 	BlockBytes     int64         // maximum size of compacted blocks; 0: 256 MiB
 	BlockSpan      time.Duration // maximum time range of compacted blocks; 0: a tenth of Retention, one day at most
 	TenantsMax     int           // limit of tenants; 0: 1,000
-	NoLock         bool          // do not lock the folder, for file systems without locks
+	NoLock         bool          // do not lock the directory, for file systems without locks
 	FreeBytesMin   int64         // pushes are refused while the disk has less free space; at most a tenth of the disk; 0: no check
 	PendingBytes   int           // limit of a tenant's queued pushes in bytes; 0: 64 MiB
 	Flags          hint.Flags    // that raise the limits
@@ -251,7 +251,7 @@ func (s *Store) lock() error {
 	return err
 }
 
-// makeDirs creates a folder and its missing parents.
+// makeDirs creates a directory and its missing parents.
 func makeDirs(fs vfs.FS, path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return nil
@@ -264,7 +264,7 @@ func makeDirs(fs vfs.FS, path string) error {
 	return vfs.MakeDir(fs, path)
 }
 
-// renameFolder renames a tenant's folder of an older version, which did not escape names.
+// renameFolder renames a tenant's directory of an older version, which did not escape names.
 func (s *Store) renameFolder(folder, tenant string) error {
 	now := profiles.TenantFolder(tenant)
 	if folder == now {
@@ -288,7 +288,7 @@ type failedTenant struct {
 	retry retry
 }
 
-// openTenant opens a tenant. known means that its folder exists. s.mu is held.
+// openTenant opens a tenant. known means that its directory exists. s.mu is held.
 func (s *Store) openTenant(name string, known bool) (*tenant, error) {
 	t, err := s.readTenant(name, known)
 	if err == nil {

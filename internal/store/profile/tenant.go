@@ -77,7 +77,7 @@ type cut struct {
 	err     error
 }
 
-// readTenant opens a tenant's blocks and replays its log. It creates the folder of a new
+// readTenant opens a tenant's blocks and replays its log. It creates the directory of a new
 // tenant.
 func (s *Store) readTenant(name string, known bool) (*tenant, error) {
 	t := &tenant{

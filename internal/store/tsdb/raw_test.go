@@ -498,7 +498,7 @@ func TestRawQuerier_RangeIsInclusive(t *testing.T) {
 	}
 }
 
-// openFiles counts the open files below the store's folder.
+// openFiles counts the open files below the store's directory.
 func openFiles(t *testing.T, s *Store) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -550,7 +550,7 @@ func TestClose_ClosesMappedFiles(t *testing.T) {
 	}
 }
 
-// oneBlock returns a store with one block of few series, and the block's folder.
+// oneBlock returns a store with one block of few series, and the block's directory.
 func oneBlock(t testing.TB) (*Store, string) {
 	t.Helper()
 	s := openWorld(t, t.TempDir(), 0)

@@ -17,7 +17,7 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// generations returns the folder of a closed store that was started n times. The start i has
+// generations returns the directory of a closed store that was started n times. The start i has
 // written the segment i of the log, with the generation i.
 func generations(t *testing.T, n int, at int64) (dir string) {
 	t.Helper()

@@ -177,7 +177,7 @@ func damage(t *testing.T, segment string) {
 	}
 }
 
-// damagedStore returns the folder of a closed store with 300 series, whose log is damaged.
+// damagedStore returns the directory of a closed store with 300 series, whose log is damaged.
 func damagedStore(t *testing.T, at int64) (dir, segment string) {
 	t.Helper()
 	dir = t.TempDir()

@@ -30,7 +30,7 @@ type Options struct {
 	Rules       Rules
 	Concurrency int    // requests at once; 0: 32
 	Recursive   bool   // list all objects of the bucket instead of looking for each block's files
-	Dir         string // folder of the snapshot; "": none
+	Dir         string // directory of the snapshot; "": none
 	Logger      *slog.Logger
 	Stall       time.Duration // after which a list fails if nothing arrives; 0: 2 min
 }

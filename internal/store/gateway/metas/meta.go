@@ -51,7 +51,7 @@ type Meta struct {
 
 // Segment is one chunk file.
 type Segment struct {
-	Name  string // within the folder chunks
+	Name  string // within the directory chunks
 	Bytes int64  // 0: unknown
 }
 

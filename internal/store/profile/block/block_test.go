@@ -21,7 +21,7 @@ import (
 
 var testType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
 
-// writeRows writes a block of so many rows to a new folder.
+// writeRows writes a block of so many rows to a new directory.
 func writeRows(t testing.TB, rows int) (dir string, written []Row) {
 	t.Helper()
 	dir = t.TempDir()

@@ -61,7 +61,7 @@ type Reader struct {
 
 var _ Source = (*Reader)(nil)
 
-// Open opens the block in a folder. It verifies the index now, and columns and symbols when
+// Open opens the block in a directory. It verifies the index now, and columns and symbols when
 // they are first read.
 func Open(dir string) (_ *Reader, err error) {
 	r := &Reader{name: "block " + filepath.Base(dir), dir: dir}

@@ -80,7 +80,7 @@ type Writer struct {
 	meta     Meta
 }
 
-// NewWriter starts a block in an existing, empty folder.
+// NewWriter starts a block in an existing, empty directory.
 func NewWriter(fs vfs.FS, dir string) (*Writer, error) {
 	file, err := fs.Create(filepath.Join(dir, RowsFile))
 	if err != nil {
@@ -95,7 +95,7 @@ func NewWriter(fs vfs.FS, dir string) (*Writer, error) {
 	return w, nil
 }
 
-// Abort closes the file; the caller removes the folder.
+// Abort closes the file; the caller removes the directory.
 func (w *Writer) Abort() {
 	if w.file != nil {
 		_ = w.file.Close() // the file is about to be removed

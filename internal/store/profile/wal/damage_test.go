@@ -15,7 +15,7 @@ import (
 
 var errBad = errors.New("bad record")
 
-// write makes a folder with one segment.
+// write makes a directory with one segment.
 func write(t *testing.T, name string, b []byte) (dir string) {
 	t.Helper()
 	dir = t.TempDir()
@@ -111,7 +111,7 @@ func TestOpen_CopiesAreLimited(t *testing.T) {
 
 func TestOpen_UnreadableSegmentIsMovedAside(t *testing.T) {
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "00000003"), 0o700); err != nil { // reading a folder fails
+	if err := os.Mkdir(filepath.Join(dir, "00000003"), 0o700); err != nil { // reading a directory fails
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "00000004"), frames("a"), 0o600); err != nil {

@@ -35,7 +35,7 @@ const (
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// Log is a log in one folder. It is not safe for concurrent use.
+// Log is a log in one directory. It is not safe for concurrent use.
 type Log struct {
 	fs     vfs.FS
 	dir    string

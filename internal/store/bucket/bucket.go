@@ -79,7 +79,7 @@ func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Reg
 	case objstore.S3:
 		client, err = s3.NewBucket(kitLogger{logger}, inner, component, nil)
 	case objstore.FILESYSTEM:
-		client, err = openFolder(inner)
+		client, err = openDirectory(inner)
 	case "":
 		err = errors.New("type is missing; S3 and FILESYSTEM are supported")
 	default:
@@ -92,9 +92,9 @@ func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Reg
 	return objstore.WrapWithMetrics(client, prometheus.WrapRegistererWithPrefix("thanos_", reg), client.Name()), nil
 }
 
-// openFolder returns a client for a FILESYSTEM configuration. Unlike the provider's
+// openDirectory returns a client for a FILESYSTEM configuration. Unlike the provider's
 // constructor, it refuses unknown keys.
-func openFolder(text []byte) (objstore.Bucket, error) {
+func openDirectory(text []byte) (objstore.Bucket, error) {
 	var known filesystem.Config
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
 	decoder.KnownFields(true)
@@ -104,7 +104,7 @@ func openFolder(text []byte) (objstore.Bucket, error) {
 	if known.Directory == "" {
 		return nil, errors.New("config.directory is missing")
 	}
-	return newFolder(known.Directory)
+	return newDirectory(known.Directory)
 }
 
 // kitLogger adapts a slog.Logger to the providers' interface. The providers log few messages

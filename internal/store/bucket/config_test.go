@@ -63,7 +63,7 @@ func TestProfileBlock_IsIgnoredByThanos(t *testing.T) {
 		t.Error(name)
 	}
 	if _, err := ulid.ParseStrict(strings.Split(name, "/")[0]); err == nil {
-		t.Error("the folder at the root was taken for a block")
+		t.Error("the directory at the root was taken for a block")
 	}
 }
 

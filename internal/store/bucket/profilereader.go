@@ -68,32 +68,32 @@ type listed struct {
 func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	folders, err := r.folders(ctx)
+	dirs, err := r.dirs(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", profilesDir, err)
 	}
-	looked, err := r.lookAll(ctx, folders)
+	looked, err := r.lookAll(ctx, dirs)
 	if err != nil {
 		if r.known == nil {
 			r.known = map[string]*knownProfile{}
 		}
 		for i, k := range looked {
 			if k != nil {
-				r.known[folders[i].name] = k
+				r.known[dirs[i].name] = k
 			}
 		}
 		return nil, fmt.Errorf("list %s: %w", profilesDir, err)
 	}
-	found, known := make([]ProfileObjects, 0, len(folders)), make(map[string]*knownProfile, len(folders))
+	found, known := make([]ProfileObjects, 0, len(dirs)), make(map[string]*knownProfile, len(dirs))
 	for i, k := range looked {
 		if k == nil {
 			continue
 		}
-		known[folders[i].name] = k
+		known[dirs[i].name] = k
 		found = append(found, ProfileObjects{
-			Tenant: folders[i].tenant, ID: folders[i].id, IndexBytes: k.index.Size(), RowsBytes: k.rows.Size(),
+			Tenant: dirs[i].tenant, ID: dirs[i].id, IndexBytes: k.index.Size(), RowsBytes: k.rows.Size(),
 			Index: limitedAt{r, k.index, false}, Rows: limitedAt{r, k.rows, true},
-			Spans: limitedAt{r, &Object{name: path.Join(folders[i].name, spansFile)}, false},
+			Spans: limitedAt{r, &Object{name: path.Join(dirs[i].name, spansFile)}, false},
 		})
 	}
 	r.known = known
@@ -101,14 +101,14 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 }
 
 // directories lists the directories that have the name of a block.
-func (r *ProfileReader) folders(ctx context.Context) (all []listed, err error) {
-	err = r.from.Iter(ctx, profilesDir+"/", func(folder string) error {
-		base := path.Base(folder)
+func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
+	err = r.from.Iter(ctx, profilesDir+"/", func(dir string) error {
+		base := path.Base(dir)
 		tenant, ok := profiles.TenantOfFolder(base)
-		if !ok || !strings.HasSuffix(folder, "/") {
+		if !ok || !strings.HasSuffix(dir, "/") {
 			return nil
 		}
-		return r.from.Iter(ctx, folder, func(name string) error {
+		return r.from.Iter(ctx, dir, func(name string) error {
 			if id, err := ulid.ParseStrict(path.Base(name)); err == nil && strings.HasSuffix(name, "/") {
 				all = append(all, listed{tenant, id, ProfileBlock(base, id)})
 			}
@@ -120,12 +120,12 @@ func (r *ProfileReader) folders(ctx context.Context) (all []listed, err error) {
 
 // lookAll looks up the files of all blocks, at most lookupsMax concurrently. If a lookup
 // fails, the results of the successful lookups are returned with the error.
-func (r *ProfileReader) lookAll(ctx context.Context, folders []listed) ([]*knownProfile, error) {
-	looked := make([]*knownProfile, len(folders))
+func (r *ProfileReader) lookAll(ctx context.Context, dirs []listed) ([]*knownProfile, error) {
+	looked := make([]*knownProfile, len(dirs))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(lookupsMax)
-	for i := range folders {
-		if old := r.known[folders[i].name]; old != nil && old.confirmed {
+	for i := range dirs {
+		if old := r.known[dirs[i].name]; old != nil && old.confirmed {
 			looked[i] = old
 			continue
 		}
@@ -133,7 +133,7 @@ func (r *ProfileReader) lookAll(ctx context.Context, folders []listed) ([]*known
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			looked[i], err = r.look(ctx, folders[i].name)
+			looked[i], err = r.look(ctx, dirs[i].name)
 			return err
 		})
 	}
@@ -161,10 +161,10 @@ func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, e
 // DeleteProfile deletes a block from the bucket. It deletes the index first: if it fails later,
 // the remaining files are not listed as a block. A file that does not exist is no error.
 func DeleteProfile(ctx context.Context, from objstore.Bucket, tenant string, id ulid.ULID) error {
-	folder := ProfileBlock(profiles.TenantFolder(tenant), id)
+	dir := ProfileBlock(profiles.TenantFolder(tenant), id)
 	for _, file := range []string{indexFile, spansFile, profileFiles[0]} {
-		if err := from.Delete(ctx, path.Join(folder, file)); err != nil && !from.IsObjNotFoundErr(err) {
-			return fmt.Errorf("delete %s of %s: %w", file, folder, err)
+		if err := from.Delete(ctx, path.Join(dir, file)); err != nil && !from.IsObjNotFoundErr(err) {
+			return fmt.Errorf("delete %s of %s: %w", file, dir, err)
 		}
 	}
 	return nil

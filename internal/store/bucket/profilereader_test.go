@@ -55,11 +55,11 @@ func TestProfileReader_ListsCompleteBlocksAndCachesRanges(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	for folder, files := range map[string][]string{
+	for dir, files := range map[string][]string{
 		ProfileBlock("a", one): profileFiles, ProfileBlock("b", two): profileFiles, ProfileBlock("b", half): profileFiles[:1], "profiles/b/other": profileFiles,
 	} {
 		for _, file := range files {
-			put(path.Join(folder, file), rows)
+			put(path.Join(dir, file), rows)
 		}
 	}
 	r := NewProfileReader(in, 1<<20, time.Minute)
@@ -111,9 +111,9 @@ func TestProfileReader_AListThatFailedGoesOnWhereItEnded(t *testing.T) {
 	ctx, in := context.Background(), &countedBucket{Bucket: objstore.NewInMemBucket()}
 	const blocks = 50
 	for range blocks {
-		folder := ProfileBlock("a", ulid.Make())
+		dir := ProfileBlock("a", ulid.Make())
 		for _, file := range profileFiles {
-			if err := in.Upload(ctx, path.Join(folder, file), strings.NewReader("x")); err != nil {
+			if err := in.Upload(ctx, path.Join(dir, file), strings.NewReader("x")); err != nil {
 				t.Fatal(err)
 			}
 		}

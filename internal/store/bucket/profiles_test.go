@@ -163,7 +163,7 @@ func TestObject_ReadsRangesThroughTheCache(t *testing.T) {
 
 // A directory that cannot be listed is an error, not a directory without blocks. The tests may run
 // as a user that may read everything, so the directory's path is longer than the system allows.
-func TestProfileShipper_UnreadableTenantFolderIsAnError(t *testing.T) {
+func TestProfileShipper_UnreadableTenantDirectoryIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	for len(dir) < 4000 {
 		dir = filepath.Join(dir, strings.Repeat("d", min(200, 4089-len(dir))))

@@ -296,7 +296,7 @@ func TestShipper_BlockDeletedDuringUploadIsShippedCompletely(t *testing.T) {
 	}
 }
 
-func TestShipper_ReadOnlyFolderStillShips(t *testing.T) {
+func TestShipper_ReadOnlyDirectoryStillShips(t *testing.T) {
 	dir, to := t.TempDir(), objstore.NewInMemBucket()
 	makeBlock(t, dir, 0)
 	if err := os.Mkdir(filepath.Join(dir, "thanos.shipper.json.tmp"), 0o700); err != nil { // the state file cannot be written

@@ -55,7 +55,7 @@ func TestForget_IdleTenantIsRemovedAndMayReturn(t *testing.T) {
 		t.Fatal("an idle tenant without profiles was not forgotten")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "profiles", "one")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("its folder: %v", err)
+		t.Errorf("its directory: %v", err)
 	}
 	if err := one.append(ctx, []profiles.RawProfile{numbered(2)}); !errors.Is(err, errForgotten) {
 		t.Errorf("a push that had found the tenant before: %v", err)

@@ -7,9 +7,9 @@ import (
 	"github.com/ferula-io/ferula/internal/vfs"
 )
 
-// TestOpen_FolderInUse: a second store would delete log segments that the first one still
+// TestOpen_DirectoryInUse: a second store would delete log segments that the first one still
 // needs.
-func TestOpen_FolderInUse(t *testing.T) {
+func TestOpen_DirectoryInUse(t *testing.T) {
 	open := func(opts Options) (*Store, error) {
 		s, err := New(opts, quiet, nil)
 		if err != nil {
@@ -24,7 +24,7 @@ func TestOpen_FolderInUse(t *testing.T) {
 	}
 	second, err := open(Options{Dir: dir})
 	if !errors.Is(err, vfs.ErrLocked) {
-		t.Fatalf("opening a folder in use: %v", err)
+		t.Fatalf("opening a directory in use: %v", err)
 	}
 	if err := second.Close(); err != nil {
 		t.Fatal(err)
@@ -41,6 +41,6 @@ func TestOpen_FolderInUse(t *testing.T) {
 	}
 	again, err := open(Options{Dir: dir})
 	if err := errors.Join(err, again.Close()); err != nil {
-		t.Fatalf("opening a folder that was closed: %v", err)
+		t.Fatalf("opening a directory that was closed: %v", err)
 	}
 }

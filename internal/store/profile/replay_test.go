@@ -212,7 +212,7 @@ func TestReplay_ProfilesThatExceedALoweredBudgetAreReplayed(t *testing.T) {
 	}
 }
 
-func TestOpen_FolderThatCannotBeRenamedIsReported(t *testing.T) {
+func TestOpen_DirectoryThatCannotBeRenamedIsReported(t *testing.T) {
 	dir := t.TempDir()
 	writeLog(t, dir, "%2Ea", recordOf(numbered(1)))
 	writeLog(t, dir, ".a", recordOf(numbered(2)))

@@ -221,7 +221,7 @@ func (s *Store) Open() error {
 		if !e.IsDir() || !ok {
 			continue
 		}
-		if err := s.renameFolder(e.Name(), name); err != nil {
+		if err := s.renameDir(e.Name(), name); err != nil {
 			s.logger.Error("Skipping a directory", "dir", filepath.Join(s.root(), e.Name()), "err", err)
 			continue
 		}
@@ -264,19 +264,19 @@ func makeDirs(fs vfs.FS, path string) error {
 	return vfs.MakeDir(fs, path)
 }
 
-// renameFolder renames a tenant's directory of an older version, which did not escape names.
-func (s *Store) renameFolder(folder, tenant string) error {
+// renameDir renames a tenant's directory of an older version, which did not escape names.
+func (s *Store) renameDir(dir, tenant string) error {
 	now := profiles.TenantFolder(tenant)
-	if folder == now {
+	if dir == now {
 		return nil
 	}
-	if _, err := os.Stat(filepath.Join(s.root(), folder, "wal")); err != nil {
+	if _, err := os.Stat(filepath.Join(s.root(), dir, "wal")); err != nil {
 		return fmt.Errorf("not a tenant's directory: %w", err)
 	}
 	if _, err := os.Stat(filepath.Join(s.root(), now)); err == nil {
-		return fmt.Errorf("both directories %q and %q exist", folder, now)
+		return fmt.Errorf("both directories %q and %q exist", dir, now)
 	}
-	if err := s.fs.Rename(filepath.Join(s.root(), folder), filepath.Join(s.root(), now)); err != nil {
+	if err := s.fs.Rename(filepath.Join(s.root(), dir), filepath.Join(s.root(), now)); err != nil {
 		return err
 	}
 	return s.fs.SyncDir(s.root())

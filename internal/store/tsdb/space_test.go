@@ -240,10 +240,10 @@ func TestStore_KeepsAnInterruptedRepairAsideIfTheLogWentOn(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := s.Open(); err == nil {
-		t.Error("the folder of another process was opened")
+		t.Error("the directory of another process was opened")
 	}
 	if _, err := os.Stat(aside); err != nil {
-		t.Errorf("the folder of another process was changed: %v", err)
+		t.Errorf("the directory of another process was changed: %v", err)
 	}
 	if err := lock.Release(); err != nil {
 		t.Fatal(err)

@@ -141,6 +141,6 @@ func TestFileSorter_KeepsAllSamples(t *testing.T) {
 	}
 	defer q.Close()
 	if set := q.Select(context.Background(), everything); set.Next() || !errors.Is(set.Err(), os.ErrNotExist) {
-		t.Errorf("no folder: %v", set.Err())
+		t.Errorf("no directory: %v", set.Err())
 	}
 }

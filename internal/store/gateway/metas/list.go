@@ -195,8 +195,8 @@ func (l *Lister) each(ctx context.Context, f func(id ulid.ULID, files map[string
 	seen := map[ulid.ULID]bool{}
 	if err := l.from.Iter(ctx, "", func(name string) error {
 		l.arrived.Reset(l.opts.Stall)
-		folder, file := path.Split(name)
-		id, err := ulid.ParseStrict(path.Clean(folder))
+		dir, file := path.Split(name)
+		id, err := ulid.ParseStrict(path.Clean(dir))
 		if err != nil || file != metaFile && file != markFile {
 			return nil
 		}

@@ -21,8 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 // putMeta writes the meta.json of a block.
 func putMeta(t *testing.T, dir string, id ulid.ULID, text string) {
 	t.Helper()
-	folder := filepath.Join(dir, id.String())
-	if err := errors.Join(os.MkdirAll(folder, 0o700), os.WriteFile(filepath.Join(folder, metaFile), []byte(text), 0o600)); err != nil {
+	sub := filepath.Join(dir, id.String())
+	if err := errors.Join(os.MkdirAll(sub, 0o700), os.WriteFile(filepath.Join(sub, metaFile), []byte(text), 0o600)); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -219,9 +219,9 @@ func TestRemove_RemovesSegmentsThroughANumber(t *testing.T) {
 	}
 }
 
-func TestOpen_FailsWithoutAFolder(t *testing.T) {
+func TestOpen_FailsWithoutADirectory(t *testing.T) {
 	dir := write(t, "file", nil)
 	if _, _, err := Open(vfs.Disk{}, filepath.Join(dir, "file"), 0, nil); err == nil {
-		t.Error("a file is taken for a folder")
+		t.Error("a file is taken for a directory")
 	}
 }

@@ -152,7 +152,7 @@ func (r *reader) setAside(d *Damage, b []byte) {
 	err := vfs.MakeDir(r.log.fs, dir)
 	if err == nil {
 		var used int64
-		if used, err = folderBytes(dir); err == nil && used+int64(len(b)) > asideBytesMax {
+		if used, err = dirBytes(dir); err == nil && used+int64(len(b)) > asideBytesMax {
 			err = fmt.Errorf("%s has %d bytes already", dir, used)
 		}
 	}
@@ -184,7 +184,7 @@ func (r *reader) unreadable(path string, err error) {
 	r.damaged = append(r.damaged, d)
 }
 
-func folderBytes(dir string) (int64, error) {
+func dirBytes(dir string) (int64, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
 		return 0, err

@@ -14,14 +14,14 @@ import (
 	"github.com/thanos-io/objstore/providers/filesystem"
 )
 
-// ErrFolderLost is returned by a FILESYSTEM bucket whose directory existed before and is
+// ErrDirectoryLost is returned by a FILESYSTEM bucket whose directory existed before and is
 // gone: its file system is no longer mounted. Without this error the provider would list no
 // blocks, and would write new blocks to the disk under the mount point.
-var ErrFolderLost = errors.New("the directory of the bucket is gone")
+var ErrDirectoryLost = errors.New("the directory of the bucket is gone")
 
 // directory is a bucket in a local directory. A directory that has never existed is an empty
 // bucket.
-type folder struct {
+type directory struct {
 	*filesystem.Bucket
 	dir string
 
@@ -29,22 +29,22 @@ type folder struct {
 	device string // of the file system; "": the directory was not seen yet
 }
 
-func newFolder(dir string) (*folder, error) {
+func newDirectory(dir string) (*directory, error) {
 	b, err := filesystem.NewBucket(dir)
 	if err != nil {
 		return nil, err
 	}
-	return &folder{Bucket: b, dir: dir}, nil
+	return &directory{Bucket: b, dir: dir}, nil
 }
 
-// check returns ErrFolderLost if the directory has vanished, or if it is empty and on another
+// check returns ErrDirectoryLost if the directory has vanished, or if it is empty and on another
 // file system than before.
-func (f *folder) check() error {
+func (f *directory) check() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	info, err := os.Stat(f.dir)
 	if errors.Is(err, fs.ErrNotExist) && f.device != "" {
-		return fmt.Errorf("%w: %s does not exist any more", ErrFolderLost, f.dir)
+		return fmt.Errorf("%w: %s does not exist any more", ErrDirectoryLost, f.dir)
 	}
 	if err != nil {
 		return nil // the provider returns the error, or the directory does not exist yet
@@ -58,7 +58,7 @@ func (f *folder) check() error {
 	}
 	device := fmt.Sprint(stat.Dev)
 	if f.device != "" && f.device != device && isEmpty(f.dir) {
-		return fmt.Errorf("%w: %s is empty and on another file system than before", ErrFolderLost, f.dir)
+		return fmt.Errorf("%w: %s is empty and on another file system than before", ErrDirectoryLost, f.dir)
 	}
 	f.device = device
 	return nil
@@ -76,7 +76,7 @@ func isEmpty(dir string) bool {
 }
 
 // Iter implements objstore.Bucket.
-func (f *folder) Iter(ctx context.Context, dir string, do func(string) error, o ...objstore.IterOption) error {
+func (f *directory) Iter(ctx context.Context, dir string, do func(string) error, o ...objstore.IterOption) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -84,7 +84,7 @@ func (f *folder) Iter(ctx context.Context, dir string, do func(string) error, o 
 }
 
 // IterWithAttributes implements objstore.Bucket.
-func (f *folder) IterWithAttributes(ctx context.Context, dir string, do func(objstore.IterObjectAttributes) error, o ...objstore.IterOption) error {
+func (f *directory) IterWithAttributes(ctx context.Context, dir string, do func(objstore.IterObjectAttributes) error, o ...objstore.IterOption) error {
 	if err := f.check(); err != nil {
 		return err
 	}
@@ -92,7 +92,7 @@ func (f *folder) IterWithAttributes(ctx context.Context, dir string, do func(obj
 }
 
 // Upload implements objstore.Bucket.
-func (f *folder) Upload(ctx context.Context, name string, r io.Reader, o ...objstore.ObjectUploadOption) error {
+func (f *directory) Upload(ctx context.Context, name string, r io.Reader, o ...objstore.ObjectUploadOption) error {
 	if err := f.check(); err != nil {
 		return err
 	}

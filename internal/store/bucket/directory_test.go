@@ -13,7 +13,7 @@ import (
 	"github.com/thanos-io/objstore"
 )
 
-func openTestFolder(t *testing.T, dir string) objstore.Bucket {
+func openTestDirectory(t *testing.T, dir string) objstore.Bucket {
 	t.Helper()
 	b, err := Open([]byte("type: FILESYSTEM\nconfig: {directory: "+dir+"}\nprefix: eu\n"), "test", quiet, prometheus.NewRegistry())
 	if err != nil {
@@ -28,8 +28,8 @@ func entriesOf(b objstore.Bucket) (n int, list, upload error) {
 	return n, list, b.Upload(context.Background(), "new/x", strings.NewReader("x"))
 }
 
-func TestFolder_ThatNeverExistedIsAnEmptyBucket(t *testing.T) {
-	b := openTestFolder(t, filepath.Join(t.TempDir(), "later"))
+func TestDirectory_ThatNeverExistedIsAnEmptyBucket(t *testing.T) {
+	b := openTestDirectory(t, filepath.Join(t.TempDir(), "later"))
 	for i, want := range []int{0, 1} {
 		if n, list, upload := entriesOf(b); n != want || list != nil || upload != nil {
 			t.Errorf("%d: %d entries, %v, %v", i, n, list, upload)
@@ -39,9 +39,9 @@ func TestFolder_ThatNeverExistedIsAnEmptyBucket(t *testing.T) {
 
 // Without the check the store would serve nothing, without a warning, and a shipper would
 // list blocks as shipped that are not in the bucket.
-func TestFolder_ThatVanishesIsAnError(t *testing.T) {
+func TestDirectory_ThatVanishesIsAnError(t *testing.T) {
 	dir := filepath.Join(t.TempDir(), "mount")
-	b := openTestFolder(t, dir)
+	b := openTestDirectory(t, dir)
 	if _, list, upload := entriesOf(b); list != nil || upload != nil {
 		t.Fatal(list, upload)
 	}
@@ -49,7 +49,7 @@ func TestFolder_ThatVanishesIsAnError(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if _, list, upload := entriesOf(b); !errors.Is(list, ErrFolderLost) || !errors.Is(upload, ErrFolderLost) {
+		if _, list, upload := entriesOf(b); !errors.Is(list, ErrDirectoryLost) || !errors.Is(upload, ErrDirectoryLost) {
 			t.Errorf("%v, %v", list, upload)
 		}
 	}
@@ -61,7 +61,7 @@ func TestFolder_ThatVanishesIsAnError(t *testing.T) {
 	}
 }
 
-func TestFolder_WhoseFileSystemIsUnmountedIsAnError(t *testing.T) {
+func TestDirectory_WhoseFileSystemIsUnmountedIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	mount := func() {
 		t.Helper()
@@ -76,14 +76,14 @@ func TestFolder_WhoseFileSystemIsUnmountedIsAnError(t *testing.T) {
 		}
 	}
 	mount()
-	b := openTestFolder(t, dir)
+	b := openTestDirectory(t, dir)
 	_, list, upload := entriesOf(b)
 	unmount()
 	if list != nil || upload != nil {
 		t.Fatal(list, upload)
 	}
 	for range 2 {
-		if _, list, upload := entriesOf(b); !errors.Is(list, ErrFolderLost) || !errors.Is(upload, ErrFolderLost) {
+		if _, list, upload := entriesOf(b); !errors.Is(list, ErrDirectoryLost) || !errors.Is(upload, ErrDirectoryLost) {
 			t.Errorf("%v, %v", list, upload)
 		}
 	}

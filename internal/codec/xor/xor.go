@@ -10,8 +10,7 @@
 //
 // The varints are at byte positions; everything behind them is bits. A chunk that Prometheus'
 // iterator accepts is decoded to the same samples, unless a value has more than 64 bits or
-// Order forbids the timestamps. The other float encoding, XOR2, has start timestamps and is
-// not
+// Order forbids the timestamps. The other float encoding, XOR2, has start timestamps and is not
 // decoded here: its callers use Prometheus' iterator.
 //
 // Every error means that the chunk is corrupt, and names the sample. Callers compare

@@ -100,7 +100,7 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	return found, nil
 }
 
-// directories lists the directories that have the name of a block.
+// dirs lists the directories that have the name of a block.
 func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
 	err = r.from.Iter(ctx, profilesDir+"/", func(dir string) error {
 		base := path.Base(dir)

@@ -1,15 +1,14 @@
 // Package gateway reads the series of blocks directly from a bucket.
 //
-// A Store lists blocks (package metas) and keeps them by external labels and resolution.
-// Select chooses the blocks of a time range as Thanos does, and returns a Selection: a
-// series.Set with the chunks as stored. The first read of a block fetches the symbols and
-// the postings table of its index into a local file, which is mapped while it is in use;
-// postings, series and chunks are read through pages (package pages).
-// Lists of postings are intersected in the pages, without a copy. Their references are in the
-// order of labels, so series and chunks are read forward, one batch ahead of the caller.
-// Chunks are requested by
-// windows of many batches, few requests each, and used as they arrive. Chunks alias pages:
-// they are borrowed until Next, and their pages cannot be evicted until then.
+// A Store lists blocks (package metas) and keeps them by external labels and resolution. Select
+// chooses the blocks of a time range as Thanos does, and returns a Selection: a series.Set with
+// the chunks as stored. The first read of a block fetches the symbols and the postings table of
+// its index into a local file, which is mapped while it is in use; postings, series and chunks
+// are read through pages (package pages). Lists of postings are intersected in the pages,
+// without a copy. Their references are in the order of labels, so series and chunks are read
+// forward, one batch ahead of the caller. Chunks are requested by windows of many batches, few
+// requests each, and used as they arrive. Chunks alias pages: they are borrowed until Next, and
+// their pages cannot be evicted until then.
 //
 // If a block cannot be read, the response has a warning that names it, or the request fails
 // if it forbids partial responses. The package does not merge replicas, decode samples or

@@ -87,7 +87,7 @@ func TestDirectory_WhoseFileSystemIsUnmountedIsAnError(t *testing.T) {
 			t.Errorf("%v, %v", list, upload)
 		}
 	}
-	mount() // a new one, on which something lies already
+	mount() // another file system, which is not empty
 	defer unmount()
 	if err := os.Mkdir(filepath.Join(dir, "eu"), 0o700); err != nil {
 		t.Fatal(err)

@@ -66,8 +66,8 @@ func newShipper(t *testing.T, to objstore.Bucket, dir string, change func(*ShipO
 	return s
 }
 
-// trusted lists the blocks of a bucket that a reader would take, and fails if one
-// of them has not every byte of the block on the disk, or anything else.
+// trusted lists the blocks of a bucket that a reader would serve. It fails unless each of
+// them has exactly the bytes of the block on disk.
 func trusted(t *testing.T, from objstore.Bucket, dir string) []ulid.ULID {
 	t.Helper()
 	var ids []ulid.ULID
@@ -78,7 +78,7 @@ func trusted(t *testing.T, from objstore.Bucket, dir string) []ulid.ULID {
 		}
 		m, err := parseMeta(objects(t, from)[name])
 		if err != nil {
-			continue // a reader does not take it
+			continue // a reader does not serve it
 		}
 		if m.id != id || !labels.Equal(m.labels, external) {
 			t.Errorf("%s is of %s with labels %s", name, m.id, m.labels)
@@ -120,8 +120,8 @@ func objects(t *testing.T, from objstore.Bucket) map[string][]byte {
 
 var errFault = errors.New("injected fault")
 
-// faulty fails at one operation: with half of an object written if it is an
-// upload and half is set. From then on it is dead, as the killed program is.
+// faulty is a bucket of which one operation fails. With half set, an upload that fails writes
+// half of the object. All later operations fail, as those of a killed program would.
 type faulty struct {
 	objstore.Bucket
 	at, done int // operations

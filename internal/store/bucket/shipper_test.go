@@ -93,7 +93,7 @@ func TestShipper_UploadKilledAtAnyStepIsRepeated(t *testing.T) {
 			if !errors.Is(err, errFault) {
 				t.Fatal(err)
 			}
-			trusted(t, to, dir) // what is trusted is whole
+			trusted(t, to, dir) // blocks that a reader would serve are complete
 			mustBeWhole := func() {
 				t.Helper()
 				if got := trusted(t, to, dir); len(got) != 2 || len(objects(t, to)) != 6 {

@@ -19,7 +19,7 @@ type hostile struct {
 	symbols []string
 	entries [][]byte // of series
 	values  int      // of the label "v", each with the same list of all series
-	lists   []uint64 // offsets of the lists of the values of "v" from that of all series, instead
+	lists   []uint64 // if set: offsets of the lists of the values of "v" from the list of all series
 	chunks  [][]byte // of segment 1: encoding and data
 	meta    map[string]any
 }
@@ -131,7 +131,7 @@ func (h hostile) table(all uint64) []byte {
 	return table
 }
 
-// firstChunk is where the first chunk of a segment is.
+// firstChunk is the offset of the first chunk in a segment.
 const firstChunk = uint64(segmentHeader)
 
 var floatChunk = []byte{byte(chunkenc.EncXOR), 0, 1, 2, 0, 0, 0, 0, 0, 0, 0, 0}

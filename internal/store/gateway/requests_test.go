@@ -100,8 +100,8 @@ func (b *countingBody) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// Requests are what a bucket costs. A cold selection of a whole block sends the fewest that
-// its parts permit and no byte twice; a warm one sends none.
+// Requests to a bucket cost money. A cold selection of a whole block sends the fewest
+// requests that its parts permit and reads no byte twice. A warm selection sends none.
 func TestSelect_SendsFewRequests(t *testing.T) {
 	b, dir := newBucket(t)
 	id := writeBlock(t, dir, 0, 4*hourMS, 400, map[string]string{"cluster": "a"})
@@ -140,7 +140,7 @@ func TestSelect_SendsFewRequests(t *testing.T) {
 	}
 }
 
-// Each window is one request, and what lies on its edge is not read twice.
+// Each window is one request, and a page that two windows share is not read twice.
 func TestSelect_AWindowIsOneRequest(t *testing.T) {
 	b, dir := newBucket(t)
 	id := writeBlock(t, dir, 0, 8*hourMS, 400, map[string]string{"cluster": "a"})
@@ -208,7 +208,7 @@ func TestSelect_ReadsNoChunksOfSeriesThatDoNotMatch(t *testing.T) {
 	}
 }
 
-// A block that is not marked is no failure of the bucket: alerts count those.
+// A missing deletion mark is not counted as a failure of the bucket: alerts use this counter.
 func TestSync_AMissingMarkIsNotCountedAsAFailure(t *testing.T) {
 	b, dir := newBucket(t)
 	writeBlock(t, dir, 0, hourMS, 1, nil)

@@ -201,8 +201,8 @@ func twoBlocks(t *testing.T, dir string) (ids []string, want func(r Request, id 
 	}
 }
 
-// checkResponse checks that what a response has is right, and that a block with a series
-// missing is named by a warning.
+// checkResponse checks the series of a response, and that a warning names each block of which
+// a series is missing.
 func checkResponse(t *testing.T, got selected, warnings []string, want map[string]selected) {
 	t.Helper()
 	text := strings.Join(warnings, "\n")

@@ -246,7 +246,8 @@ func truncate(t testing.TB, dir, id, file string, part float64) {
 	}
 }
 
-// inPostings returns a place in an index, as a part of its size, within the postings.
+// inPostings returns an offset within the postings of an index, as a fraction of the index's
+// size.
 func inPostings(t testing.TB, dir, id string) float64 {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(dir, id, "index"))

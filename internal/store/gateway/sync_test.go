@@ -31,7 +31,8 @@ func TestSync_StatesThatNoBlockHasAnyMoreAreZero(t *testing.T) {
 	}
 }
 
-// A block whose meta.json had the size of another index is served once that was corrected.
+// A block whose meta.json had the size of another index is served once the meta.json is
+// corrected.
 func TestSync_CorrectedMetaIsUsedWithoutARestart(t *testing.T) {
 	bucket, dir := newBucket(t)
 	id := writeBlock(t, dir, 0, hourMS, 3, map[string]string{"block": "a"})

@@ -573,8 +573,8 @@ func TestRawHead_ManyLabels(t *testing.T) {
 	}
 }
 
-// TestRawHead_ConcurrentWithEverything reads while samples arrive and the head is mapped,
-// truncated and rid of late samples. With the race detector it shows what is shared.
+// TestRawHead_ConcurrentWithEverything reads while samples arrive, and while the head is
+// mapped, truncated and rid of out-of-order samples. It is for the race detector.
 func TestRawHead_ConcurrentWithEverything(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	lsets := numbered(50)

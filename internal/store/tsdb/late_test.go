@@ -30,8 +30,8 @@ func countSamples(t *testing.T, s *Store) int {
 	return n
 }
 
-// A compaction of late samples with in-order blocks must not hide, at the next start, what is
-// in order and only in the write-ahead log.
+// After a compaction of out-of-order samples with in-order blocks, the next start must still
+// read the in-order samples that only the write-ahead log has.
 func TestStore_RestartKeepsTheHeadBeforeTheEndOfLateBlocks(t *testing.T) {
 	for name, list := range map[string]string{"": "", "with a list of uploaded blocks": filepath.Join(t.TempDir(), "missing.json")} {
 		o := Options{Dir: t.TempDir(), Retention: -1, OutOfOrderWindow: 24 * time.Hour, MinBlockDuration: 2 * time.Hour, MaxBlockDuration: 6 * time.Hour, UploadedBlocksFile: list}

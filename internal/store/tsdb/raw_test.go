@@ -412,7 +412,7 @@ func TestRawQuerier_ReadsBlocksDeletedMeanwhile(t *testing.T) {
 }
 
 // A querier that need not cut returns the chunks of blocks as they are stored. They have the same samples in its
-// range, and not those that were deleted. What is mapped does not change while others are read.
+// range, without deleted samples. A mapped chunk does not change while other chunks are read.
 func TestRawQuerier_Uncut(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	fill(t, s, 20, startMS, startMS+8*hourMS, 60_000)
@@ -457,7 +457,8 @@ func TestRawQuerier_Uncut(t *testing.T) {
 	}
 }
 
-// checkUncut compares the samples in a range of a querier that need not cut with those of one that does. It returns their number.
+// checkUncut compares the samples that a querier that need not cut has in a range with those of a querier that cuts. It returns
+// their number.
 func checkUncut(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Matcher) int {
 	t.Helper()
 	var texts [2][]string

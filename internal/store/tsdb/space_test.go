@@ -191,7 +191,7 @@ func damagedStore(t *testing.T, at int64) (dir, segment string) {
 }
 
 // A repair that the disk or a signal interrupts leaves the damaged segment under another
-// name, and a part of its records in its place.
+// name, and a part of its records under the name of the segment.
 func TestStore_ResumesAnInterruptedRepair(t *testing.T) {
 	at := time.Now().UnixMilli()
 	for name, later := range map[string][]string{"no later segment": nil, "an empty one": {"00000001"}, "two": {"00000001", "00000002"}} {
@@ -249,7 +249,7 @@ func TestStore_KeepsAnInterruptedRepairAsideIfTheLogWentOn(t *testing.T) {
 		t.Fatal(err)
 	}
 
-	// A version that ignored the repair went on.
+	// A version that does not resume repairs has continued the log.
 	if err := os.Rename(aside, aside+".hidden"); err != nil {
 		t.Fatal(err)
 	}

@@ -104,8 +104,8 @@ func TestTree_HasTheSelfValuesOfTheFlameGraph(t *testing.T) {
 	}
 }
 
-// A function that one side has just below the limit and the other just above is not shown
-// as if one side lacked it.
+// A function may be just below the limit of nodes on one side and just above it on the other.
+// The diff must not show it as if one side did not have it.
 func TestDiff_CutsBothSidesAlike(t *testing.T) {
 	side := func(a, b int64) *profilepb.Flame {
 		return &profilepb.Flame{

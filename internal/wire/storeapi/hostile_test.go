@@ -55,7 +55,7 @@ func TestClient_EndlessListsAreCutOff(t *testing.T) {
 	}
 }
 
-// A message of two bytes for each name would take eight times as much memory, or more.
+// A name takes two bytes in the message, and at least eight times as much memory.
 func TestClient_RefusesVeryManyEmptyNames(t *testing.T) {
 	names := func(n int) func(any, grpc.ServerStream) error {
 		return func(_ any, stream grpc.ServerStream) error {

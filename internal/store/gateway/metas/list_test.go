@@ -41,7 +41,8 @@ func newBucket(t *testing.T) (*filesystem.Bucket, string) {
 	return b, dir
 }
 
-// stalling is a bucket in which something never arrives, until the request is canceled.
+// stalling is a bucket of which one response never arrives: it blocks until the request is
+// canceled.
 type stalling struct {
 	objstore.Bucket
 	list, body bool
@@ -73,7 +74,7 @@ func (u untilCanceled) Read([]byte) (int, error) {
 	return 0, u.ctx.Err()
 }
 
-// A list that never ends would keep every later block from being served, without a word.
+// A list that never ends would keep every later block from being served, without an error.
 func TestLister_StalledBucketFailsTheList(t *testing.T) {
 	for name, stalls := range map[string]*stalling{"list": {list: true}, "body": {body: true}} {
 		for _, recursive := range []bool{false, true} {

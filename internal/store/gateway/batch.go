@@ -38,11 +38,11 @@ const (
 	seriesAlign    = 16
 	seriesMin      = 32 // series of the first batch
 	seriesMax      = 1024
-	labelsBytes    = 128 << 10 // at about so many bytes of labels, or of places, a batch is large enough
+	labelsBytes    = 128 << 10 // target bytes of the labels of a batch, and of the places of its chunks
 	placeBytes     = 24
 	entryMax       = 16 << 20
-	seriesLabels   = 1 << 20 // most bytes of the labels of one series, which may repeat long symbols
-	seriesChunks   = 1 << 20 // most chunks of one series
+	seriesLabels   = 1 << 20 // limit of the bytes of one series' labels, which may repeat long symbols
+	seriesChunks   = 1 << 20 // limit of the chunks of one series
 	batchMax       = 4 << 20 // bytes of labels, and of chunks' places, after which a batch takes no further series
 	segmentHeader  = 8
 	chunkLengthMax = 5

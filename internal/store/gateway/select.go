@@ -37,7 +37,7 @@ type Selection struct {
 	closed   bool
 }
 
-// opening is a chosen block, and the matchers that do not match on its external labels.
+// opening is a chosen block, and the matchers for labels that are not external labels of the block.
 type opening struct {
 	block    *block
 	matchers []*labels.Matcher

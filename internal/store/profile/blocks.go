@@ -164,7 +164,7 @@ func (t *tenant) view(minNS, maxNS int64) (*View, local) {
 // hold calls f with every block, under the tenant's lock. It returns the head that is being
 // written as a block and the current head at that time; either may be nil. The caller must
 // read them without the tenant's lock, because apply takes a head's lock before the tenant's.
-// A head does not change once it is written as a block.
+// A head that is being written as a block does not change.
 func (t *tenant) hold(f func(b *heldBlock)) [2]*head {
 	if t == nil {
 		return [2]*head{}

@@ -1,12 +1,12 @@
 // Package block stores profiles in columns of fixed width and lists of samples, in the same
 // layout in a head and in a file.
 //
-// A row is one sample type of one profile for one set of labels. The caller of a Writer
-// adds sorted rows. The Writer writes a directory with a Parquet file of rows and samples, and an index of everything else. If
-// samples belong to spans of traces, it also writes a file of spans. Open maps the files; OpenAt reads them by ranges.
-// Source is the interface of blocks and heads that queries use. A block never changes.
-// docs/formats/profile-block.md describes the files byte by byte. Logs, tenants and queries
-// are in other packages.
+// A row is one sample type of one profile for one set of labels. The caller of a Writer adds
+// sorted rows. The Writer writes a directory with a Parquet file of rows and samples, and an
+// index of everything else. If samples belong to spans of traces, it also writes a file of
+// spans. Open maps the files; OpenAt reads them by ranges. Source is the interface of blocks
+// and heads that queries use. A block never changes. docs/formats/profile-block.md describes
+// the files byte by byte. Logs, tenants and queries are in other packages.
 //
 //	row        series u32 | time i64 | value i64 | profile u32     read by scans
 //	           id 16 bytes                                         not read by scans
@@ -42,7 +42,7 @@ type Span struct {
 	Dataset  string   // the service of its profiles; "" in a head
 	Sorted   bool     // rows are sorted by timestamp, then profile
 	MultiRow bool     // a profile may have several rows; they are adjacent
-	Series   []uint32 // includes every series that has rows in the span, sorted; nil: any series may have
+	Series   []uint32 // includes every series that has rows in the span, sorted; nil: unknown
 }
 
 // Columns are rows as little-endian numbers of fixed width. Shared and immutable.

@@ -8,7 +8,7 @@
 //
 // Encoded label sets and chunks are appended to a response. A response is decoded from
 // one piece of memory, which the label sets and chunks alias. Label sets are not
-// validated here. Requests and small responses are generated (package thanospb). This
+// validated here. Package thanospb has the messages of requests and small responses. This
 // package has no gRPC and no I/O.
 package storepb
 

@@ -85,8 +85,8 @@ func (b *blockReader) view(n int) ([]byte, error) {
 // rest returns the number of bytes that were not taken yet.
 func (b *blockReader) rest() uint64 { return b.total - b.taken }
 
-// atLeast returns all bytes that are decompressed and not taken. It decompresses until they
-// are at least n, or until the end of the block. If no byte is left, it returns an error. The
+// atLeast returns all bytes that are decompressed and not taken. It decompresses until there
+// are at least n bytes, or until the end of the block. If no byte is left, it returns an error. The
 // bytes are valid until the next call.
 func (b *blockReader) atLeast(n int) ([]byte, error) {
 	if b.end-b.at < n {

@@ -9,6 +9,7 @@
 // counted.
 //
 //	go run ./test/mutants [flags] [PACKAGE...]
+//	go run ./test/mutants -list [flags] [PACKAGE...]
 //	go run ./test/mutants -only internal/api/query.go:70:5:negated
 //
 // `make mutants` runs it; docs/perf/mutants.md has the last sample.
@@ -46,6 +47,7 @@ func main() {
 	seed := flag.Uint64("seed", 1, "chooses the mutants")
 	each := flag.Int("each", 4, "mutants of each package that compile")
 	only := flag.String("only", "", "run the mutants with these names, separated by commas")
+	flag.BoolVar(&r.listing, "list", false, "print the mutants instead of running them, in the order in which they are tried: twice -each of them, as some do not compile")
 	minimum := flag.Float64("min", 0, "lowest kill rate in percent for exit code 0, without the explained mutants")
 	list := flag.String("explained", "test/mutants/explained.txt", "list of the mutants that no test can kill")
 	flag.DurationVar(&r.slack, "slack", 30*time.Second, "a mutant's tests may take three times as long as the package's, and this")
@@ -60,8 +62,10 @@ func main() {
 	if r.explanations, err = readExplained(*list); err == nil {
 		err = r.run(ctx, patterns, *seed, *each, *only)
 	}
-	r.summary()
-	if err == nil && r.rate() < *minimum {
+	if !r.listing {
+		r.summary()
+	}
+	if err == nil && !r.listing && r.rate() < *minimum {
 		err = fmt.Errorf("%.1f %% were killed, the minimum is %.1f %%", r.rate(), *minimum)
 	}
 	if err != nil {
@@ -99,6 +103,7 @@ type result struct {
 // runner runs tests and collects results.
 type runner struct {
 	slack   time.Duration
+	listing bool
 	dir     string // for overlays
 	root    string
 	results []result
@@ -125,6 +130,9 @@ func (r *runner) run(ctx context.Context, patterns []string, seed uint64, each i
 			return !slices.ContainsFunc(names, func(n string) bool { return filepath.Dir(n) == r.rel(p.Dir) })
 		})
 	}
+	if r.listing {
+		return r.print(packages, seed, 2*each)
+	}
 	for _, p := range packages {
 		began := time.Now()
 		if out, err := r.test(ctx, p, "", 10*time.Minute); err != nil {
@@ -146,6 +154,21 @@ func (r *runner) run(ctx context.Context, patterns []string, seed uint64, each i
 		}
 		if err != nil {
 			return err
+		}
+	}
+	return nil
+}
+
+// print prints the mutants that would be tried.
+func (r *runner) print(packages []*pkg, seed uint64, most int) error {
+	for _, p := range packages {
+		all, err := mutantsOf(p.Dir, p.GoFiles)
+		if err != nil {
+			return err
+		}
+		all = shuffled(all, seed, p.ImportPath)
+		for _, m := range all[:min(most, len(all))] {
+			fmt.Printf("%s %s\n%s", r.name(m), r.explained(m), r.diff(m))
 		}
 	}
 	return nil

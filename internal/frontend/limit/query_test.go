@@ -43,6 +43,8 @@ func TestQuery_CheckRange(t *testing.T) {
 func TestQuery_CheckText(t *testing.T) {
 	checkIs(t, Query{}.CheckText(strings.Repeat("x", 1000)), nil)
 	checkIs(t, Query{QueryBytesMax: 3}.CheckText("abc"), nil)
+	checkIs(t, Query{QueryBytesMax: 1}.CheckText("a"), nil)
+	checkIs(t, Query{QueryBytesMax: 1}.CheckText("ab"), ErrLimit)
 	err := Query{QueryBytesMax: 3}.CheckText("abcd")
 	var limitErr *Error
 	check(t, "kind", errors.As(err, &limitErr) && errors.Is(err, ErrLimit), true)

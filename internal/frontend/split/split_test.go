@@ -143,7 +143,9 @@ func TestNewRange_InvalidRangesAreRejected(t *testing.T) {
 		_, err := NewRange(r.StartMS, r.EndMS, r.StepMS)
 		check(t, err != nil, "%+v is accepted", r)
 	}
-	r, err := NewRange(5, 27, 10)
+	r, err := NewRange(5, 7, 1)
+	check(t, err == nil && r == Range{5, 7, 1}, "the shortest step: %+v %v", r, err)
+	r, err = NewRange(5, 27, 10)
 	check(t, err == nil && r == Range{5, 25, 10} && r.Points() == 3, "%+v %v", r, err)
 }
 

@@ -300,3 +300,14 @@ func TestOptions_DebugEndpointsHaveThePrefix(t *testing.T) {
 		t.Errorf("without the prefix: %d", code)
 	}
 }
+
+// Secrets of flags are hidden in CommandLine, and a browser must not take arguments for a page.
+func TestOptions_CommandLineIsShownAsText(t *testing.T) {
+	mux := http.NewServeMux()
+	Options{CommandLine: []string{"ferula", "serve", "--flag=<b>"}}.RegisterDebugEndpoints(mux, "", &process.Readiness{})
+	w := httptest.NewRecorder()
+	mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/debug/pprof/cmdline", nil))
+	if w.Body.String() != "ferula\x00serve\x00--flag=<b>" || w.Header().Get("Content-Type") != "text/plain; charset=utf-8" || w.Header().Get("X-Content-Type-Options") != "nosniff" {
+		t.Errorf("%q, %v", w.Body, w.Header())
+	}
+}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -204,6 +205,50 @@ func TestNew_WithoutWatchedFilesNoReloadHasFailed(t *testing.T) {
 	}{{Options{}, 1}, {Options{ConfigFile: "x"}, 0}, {Options{RuleDirs: []string{"x"}}, 0}} {
 		if r, _ := newTestReloader(t, tt.o); r.success.Get() != tt.want {
 			t.Errorf("%+v: %v, want %v", tt.o, r.success.Get(), tt.want)
+		}
+	}
+}
+
+func TestOptions_PausesDefaultToFiveSeconds(t *testing.T) {
+	if r, _ := newTestReloader(t, Options{}); r.opts.Every != 5*time.Second || r.opts.Retry != 5*time.Second {
+		t.Errorf("%+v", r.opts)
+	}
+	if r, _ := newTestReloader(t, Options{Every: 1, Retry: 2}); r.opts.Every != 1 || r.opts.Retry != 2 {
+		t.Errorf("given: %+v", r.opts)
+	}
+}
+
+// countedBody counts how often it was closed.
+type countedBody struct {
+	io.Reader
+	closed *int
+}
+
+func (b countedBody) Close() error { *b.closed++; return nil }
+
+// respondWith is a transport that always gives the same response.
+type respondWith func() *http.Response
+
+func (f respondWith) RoundTrip(*http.Request) (*http.Response, error) { return f(), nil }
+
+// Otherwise each reload would hold a connection for as long as the process runs.
+func TestReloader_ResponsesAreClosed(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "prometheus.yml")
+	for _, status := range []int{http.StatusOK, http.StatusInternalServerError} {
+		closed := 0
+		client := &http.Client{Transport: respondWith(func() *http.Response {
+			return &http.Response{StatusCode: status, Body: countedBody{strings.NewReader(strings.Repeat("x", 5000)), &closed}}
+		})}
+		r, err := New(Options{ConfigFile: config}, &url.URL{Scheme: "http", Host: "a"}, client, slog.New(slog.DiscardHandler), metrics.NewSet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		write(t, config, "a: 1\n")
+		if err := r.reloadIfChanged(context.Background()); (err == nil) != (status == http.StatusOK) {
+			t.Error(err)
+		}
+		if closed != 1 {
+			t.Errorf("%d: closed %d times", status, closed)
 		}
 	}
 }

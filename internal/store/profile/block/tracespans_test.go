@@ -1,7 +1,9 @@
 package block
 
 import (
+	"bytes"
 	"errors"
+	"io"
 	"slices"
 	"testing"
 
@@ -93,4 +95,22 @@ func FuzzTraceSpans(f *testing.F) {
 			}
 		}
 	})
+}
+
+func TestRemoteTraceSpans_ThatEndEarlyAreUnavailable(t *testing.T) {
+	file, err := someSpans().encode()
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := &Reader{meta: Meta{Rows: 3, SpansBytes: uint64(len(file))}, remote: &remote{}}
+	if _, err := r.TraceSpans(); !errors.Is(err, profiles.ErrUnavailable) {
+		t.Errorf("without a file: %v", err)
+	}
+	for size := range len(file) + 1 {
+		r.ReadSpansFrom(bytes.NewReader(file[:size]))
+		s, err := r.TraceSpans()
+		if whole := size == len(file); (err == nil) != whole || (s != nil) != whole || !whole && (!errors.Is(err, profiles.ErrUnavailable) || !errors.Is(err, io.EOF)) {
+			t.Fatalf("%d bytes of %d: %v", size, len(file), err)
+		}
+	}
 }

@@ -225,3 +225,17 @@ func TestOpen_FailsWithoutADirectory(t *testing.T) {
 		t.Error("a file is taken for a directory")
 	}
 }
+
+// The payload of a damaged record may have the bytes of a record, and these were never appended.
+func TestOpen_DamagedRecordIsSkippedAsAWhole(t *testing.T) {
+	damaged := frames("a log: " + string(frames("inner")) + ", its end")
+	damaged[headerBytes] ^= 1
+	dir := write(t, "00000007", slices.Concat(frames("first"), damaged, frames("last")))
+	payloads, found, err := refuse(t, dir, errBad)
+	if err != nil || !slices.Equal(payloads, []string{"first", "last"}) {
+		t.Errorf("%q, %v", payloads, err)
+	}
+	if len(found) != 1 || found[0].At != int64(len(frames("first"))) || found[0].Bytes != int64(len(damaged)) {
+		t.Errorf("%+v", found)
+	}
+}

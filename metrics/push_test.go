@@ -102,6 +102,9 @@ func TestInitPush_RejectsInvalidOptions(t *testing.T) {
 		if err := InitPushWithOptions(context.Background(), c.url, c.interval, false, &c.opts); err == nil {
 			t.Errorf("%+v was taken", c)
 		}
+		if err := NewSet().InitPushWithOptions(context.Background(), c.url, c.interval, &c.opts); err == nil {
+			t.Errorf("%+v was taken by a set", c)
+		}
 	}
 }
 

@@ -82,6 +82,13 @@ var identityPairs = []struct {
 		first:  map[string]string{"X-Team": "a"}, second: map[string]string{"X-Team": "b"}, sees: "thanos=b team= ",
 	},
 	{
+		name: "a tenant header that is renamed, and listed as forwarded",
+		change: func(o *Options) {
+			o.Tenants.Headers, o.TenantHeader, o.ForwardHeaders = []string{"X-Team"}, "X-Team", []string{"X-Team"}
+		},
+		first: map[string]string{"X-Team": "a"}, second: map[string]string{"X-Team": "b"}, sees: "thanos=b team= ",
+	},
+	{
 		name:   "Authorization",
 		change: func(o *Options) { o.ForwardHeaders = []string{"authorization"} },
 		first:  map[string]string{"Authorization": "Bearer eve"}, second: map[string]string{"Authorization": "Bearer adam"}, sees: "auth=Bearer adam",

@@ -3,6 +3,7 @@ package remotestorage
 import (
 	"context"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -172,4 +173,47 @@ func emptyStore(t *testing.T) *tsdb.Store {
 	}
 	t.Cleanup(func() { _ = s.Close() })
 	return s
+}
+
+func TestStorage_ConnectionsOfRemovedEndpointsAreClosed(t *testing.T) {
+	r := New(emptyStore(t), 0)
+	var connections atomic.Int64
+	srv := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusBadRequest) }))
+	srv.Config.ConnState = func(_ net.Conn, state http.ConnState) {
+		switch state {
+		case http.StateNew:
+			connections.Add(1)
+		case http.StateClosed:
+			connections.Add(-1)
+		default:
+		}
+	}
+	srv.Start()
+	defer srv.Close()
+	apply := func(sections ...*config.RemoteReadConfig) {
+		t.Helper()
+		take, err := r.Prepare(&config.Config{RemoteReadConfigs: sections})
+		if err != nil {
+			t.Fatal(err)
+		}
+		take()
+	}
+	apply(&config.RemoteReadConfig{URL: parse(t, srv.URL), ReadRecent: true, RemoteTimeout: model.Duration(time.Minute), ChunkedReadLimit: 1 << 20})
+	q, err := r.Querier(0, time.Now().UnixMilli())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for set := q.Select(context.Background(), true, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")); set.Next(); {
+		t.Error(set.At().Labels())
+	}
+	_ = q.Close()
+	if connections.Load() != 1 {
+		t.Fatalf("%d connections", connections.Load())
+	}
+	apply()
+	for deadline := time.Now().Add(30 * time.Second); connections.Load() > 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("the connection of the removed endpoint is open")
+		}
+	}
 }

@@ -40,6 +40,9 @@ func checkRecording(t *testing.T, store *memory) {
 	t.Helper()
 	sums := map[string]map[string]int64{}
 	for _, p := range store.list() {
+		if p.profile.Period != 1 || p.profile.PeriodType == nil {
+			t.Errorf("a period of %d %+v", p.profile.Period, p.profile.PeriodType)
+		}
 		for _, sampleType := range []string{"cpu", "alloc_sample_bytes", "alloc_in_new_tlab_bytes", "contentions", "delay"} {
 			for stack, v := range p.stacks(sampleType) {
 				if sums[sampleType] == nil {

@@ -2,7 +2,10 @@ package profile
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -16,6 +19,8 @@ import (
 
 	"github.com/google/pprof/profile"
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
 // target serves profiles whose cumulative values grow by 10 with every scrape.
@@ -219,6 +224,34 @@ func TestScraper_TooLargeProfileIsAnError(t *testing.T) {
 	f.spec.delta = true
 	if err := f.fetch(context.Background()); err == nil {
 		t.Error("no error of what is no profile")
+	}
+}
+
+// The library that computes the increase refuses what is repaired elsewhere.
+func TestScraper_DeltaOfABrokenProfileIsAnError(t *testing.T) {
+	zipped, err := gzip.NewReader(bytes.NewReader(testProfile(t, nil)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw, err := io.ReadAll(zipped)
+	if err != nil {
+		t.Fatal(err)
+	}
+	raw = append(raw, 2<<3|2, 6, 1<<3, 99, 2<<3, 1, 2<<3, 1) // a sample of an unknown location
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(raw) }))
+	defer server.Close()
+	in, store := newIngester(t, Limits{})
+	s, err := NewScraper(in, "a", slog.New(slog.DiscardHandler), nil, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	f := &fetcher{pool: &pool{scraper: s, job: &JobConfig{ScrapeTimeout: 20e9}, client: server.Client()}, url: server.URL, labels: named()}
+	f.spec.delta = true
+	for range 2 {
+		if err := f.fetch(context.Background()); !errors.Is(err, profiles.ErrBadRequest) || len(store.list()) != 0 {
+			t.Errorf("%v; %d are stored", err, len(store.list()))
+		}
 	}
 }
 

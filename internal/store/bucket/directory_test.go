@@ -96,3 +96,51 @@ func TestDirectory_WhoseFileSystemIsUnmountedIsAnError(t *testing.T) {
 		t.Error(list, upload)
 	}
 }
+
+// A link in place of a mount needs no privilege.
+func TestFolder_OnAnotherFileSystemThatIsEmptyIsAnError(t *testing.T) {
+	one, other := t.TempDir(), t.TempDir()
+	if shared, err := os.MkdirTemp("/dev/shm", "bucket"); err == nil {
+		t.Cleanup(func() { _ = os.RemoveAll(shared) })
+		other = shared
+	}
+	device := func(dir string) uint64 {
+		t.Helper()
+		var stat syscall.Stat_t
+		if err := syscall.Stat(dir, &stat); err != nil {
+			t.Fatal(err)
+		}
+		return uint64(stat.Dev)
+	}
+	if device(one) == device(other) {
+		t.Skip("there is one file system only")
+	}
+	dir := filepath.Join(t.TempDir(), "link")
+	point := func(to string) {
+		t.Helper()
+		_ = os.Remove(dir)
+		if err := os.Symlink(to, dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	point(one)
+	b := openTestFolder(t, dir)
+	if _, list, upload := entriesOf(b); list != nil || upload != nil {
+		t.Fatal(list, upload)
+	}
+	point(other)
+	for range 2 {
+		if _, list, upload := entriesOf(b); !errors.Is(list, ErrFolderLost) || !errors.Is(upload, ErrFolderLost) {
+			t.Errorf("%v, %v", list, upload)
+		}
+	}
+	if entries, err := os.ReadDir(other); err != nil || len(entries) > 0 {
+		t.Errorf("the other file system has %v, %v", entries, err)
+	}
+	if err := os.Mkdir(filepath.Join(other, "eu"), 0o700); err != nil { // moved on purpose
+		t.Fatal(err)
+	}
+	if _, list, upload := entriesOf(b); list != nil || upload != nil {
+		t.Error(list, upload)
+	}
+}

@@ -163,3 +163,18 @@ func (d *deletions) Delete(ctx context.Context, name string) error {
 	*d.deleted = append(*d.deleted, name)
 	return d.Bucket.Delete(ctx, name)
 }
+
+// unlistable is a bucket whose lists fail.
+type unlistable struct{ objstore.Bucket }
+
+func (unlistable) Iter(context.Context, string, func(string) error, ...objstore.IterOption) error {
+	return io.ErrUnexpectedEOF
+}
+
+// An empty list would be taken for a bucket without blocks.
+func TestProfileReader_FailedListIsAnError(t *testing.T) {
+	r := NewProfileReader(unlistable{objstore.NewInMemBucket()}, 1<<20, time.Minute)
+	if found, err := r.Blocks(context.Background()); len(found) > 0 || !errors.Is(err, io.ErrUnexpectedEOF) || !strings.Contains(err.Error(), "list profiles") {
+		t.Errorf("%+v, %v", found, err)
+	}
+}

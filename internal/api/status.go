@@ -114,6 +114,8 @@ func (a *API) storeStatusTSDB(r *http.Request) (response, *apiError) {
 	switch {
 	case apiErr != nil:
 		return response{}, apiErr
+	case limit < 0 && r.FormValue("limit") != "":
+		return response{}, badData(errors.New("limit must be non-negative"))
 	case limit > tsdbStatsMax:
 		return response{}, badData(fmt.Errorf("limit must not exceed %d", tsdbStatsMax))
 	case limit <= 0:

@@ -43,7 +43,7 @@ func TestAPI_StatisticsOfStores(t *testing.T) {
 		t.Errorf("%s: %s", got, w.Body)
 	}
 	for query, want := range map[string]string{
-		"limit=0": "false [] 10", "limit=-4": "false [] 10", "limit=10000": "false [] 10000",
+		"limit=0": "false [] 10", "limit=": "false [] 10", "limit=10000": "false [] 10000",
 		"partial_response=true&match[]={cluster%3D%22a%22}&match[]={b!%3D%22c%22,d%3D~%22e%22}": `true [cluster="a" b!="c" d=~"e"] 10`,
 	} {
 		if w := respondedWith(countedStores{got: &got}, nil, "/status/tsdb?"+query); w.Code != http.StatusOK || got != want {
@@ -53,7 +53,7 @@ func TestAPI_StatisticsOfStores(t *testing.T) {
 	if w := respondedWith(countedStores{got: &got}, nil, "/status/tsdb?partial_response=true"); !strings.Contains(w.Body.String(), `"warnings":["store x: gone"]`) || w.Header().Get("Cache-Control") != "no-store" {
 		t.Errorf("%v %s", w.Header(), w.Body)
 	}
-	for _, query := range []string{"limit=x", "limit=10001", "match[]={", "partial_response=x"} {
+	for _, query := range []string{"limit=x", "limit=-1", "limit=10001", "match[]={", "partial_response=x"} {
 		if w := respondedWith(countedStores{got: &got}, nil, "/status/tsdb?"+query); w.Code != http.StatusBadRequest {
 			t.Errorf("%s: %d %s", query, w.Code, w.Body)
 		}

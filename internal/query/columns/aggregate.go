@@ -82,8 +82,13 @@ func (a *aggregateNode) eval(ev *evaluation, sink func(*row) error) error {
 		return err
 	}
 	ev.acct.current = before
-	run.finish(ev)
+	if err := run.finish(ev); err != nil {
+		return err
+	}
 	for _, g := range run.all {
+		if err := contextError(ev.ctx); err != nil {
+			return err
+		}
 		if g.has.empty() {
 			continue
 		}
@@ -126,15 +131,19 @@ func (a *aggregateRun) add(ev *evaluation, r *row) error {
 }
 
 // finish finishes the groups, and counts them instead of the operand.
-func (a *aggregateRun) finish(ev *evaluation) {
+func (a *aggregateRun) finish(ev *evaluation) error {
 	total := 0
 	for _, g := range a.all {
+		if err := contextError(ev.ctx); err != nil {
+			return err
+		}
 		a.fold.finish(g)
 		a.finishHistograms(ev, g)
 		g.dropName = dropLast(g.drop, g.has)
 		total += g.size()
 	}
 	_ = ev.acct.add(total) // at most the samples of the operand, which were counted
+	return nil
 }
 
 // grouping numbers the groups of an aggregation, in order of their first series.
@@ -495,12 +504,15 @@ func (s *sharedNode) eval(ev *evaluation, sink func(*row) error) error {
 	if result == nil {
 		return s.node.eval(ev, sink)
 	}
-	return emitCopies(result.rows, sink)
+	return ev.emitCopies(result.rows, sink)
 }
 
 // emitCopies passes rows to a sink, which may change what it gets.
-func emitCopies(rows []row, sink func(*row) error) error {
+func (ev *evaluation) emitCopies(rows []row, sink func(*row) error) error {
 	for i := range rows {
+		if err := contextError(ev.ctx); err != nil {
+			return err
+		}
 		r := rows[i].deepClone()
 		if err := sink(&r); err != nil {
 			return err
@@ -629,7 +641,7 @@ func (f *fusedNode) eval(ev *evaluation, sink func(*row) error) error {
 	addSamples(ev.samples, result.samples)
 	ev.repeats = ev.repeats || result.repeats
 	ev.warnings.Merge(result.warnings)
-	return emitCopies(result.rows, sink)
+	return ev.emitCopies(result.rows, sink)
 }
 
 // evaluate evaluates the operand, and all aggregations of it, or only this one if the operand has annotations.
@@ -672,7 +684,9 @@ func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, 
 		at := &evs[i]
 		at.acct = own.acct
 		at.acct.current = 0
-		runs[i].finish(at)
+		if err := runs[i].finish(at); err != nil {
+			return nil, err
+		}
 		at.warnings.Merge(own.warnings)
 		result := &sharedResult{acct: at.acct, samples: own.samples, repeats: own.repeats, warnings: at.warnings}
 		for _, g := range runs[i].all {

@@ -317,7 +317,7 @@ func (v *vectorScalarNode) histogramsOf(ev *evaluation, r *row, scalar []float64
 			}
 			ev.warnings.Add(annotations.NewIncompatibleTypesInBinOpInfo(left, parser.ItemTypeStr[v.op], right, v.pos))
 		}
-		r.hists[i] = result
+		r.hists[i], r.values[i] = result, 0 // apply may have made NaN of it, which heaps would sort first
 	}
 }
 

@@ -110,6 +110,9 @@ func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
 		decides, follows = left, right
 	}
 	for i := range decides {
+		if err := ev.check(i); err != nil {
+			return err
+		}
 		sig := signatures.of(decides[i].metric)
 		if present[sig] == nil { // at most as many as rows
 			present[sig] = newBitmap(ev.steps)
@@ -169,14 +172,9 @@ func (n *matchNode) eval(ev *evaluation, sink func(*row) error) error {
 	if m.swap {
 		m.many, m.one = right, left
 	}
-	signatures := newSignatures(m.matching)
-	for i := range m.many {
-		m.manySigs = append(m.manySigs, signatures.of(m.many[i].metric))
+	if err := m.sign(); err != nil {
+		return err
 	}
-	for i := range m.one {
-		m.oneSigs = append(m.oneSigs, signatures.of(m.one[i].metric))
-	}
-	m.sigs = len(signatures.numbers)
 	if pairs, metrics, ok := m.pairs(); ok && !byStep {
 		err = m.rows(pairs, metrics, sink)
 	} else {
@@ -218,6 +216,25 @@ type sample struct {
 
 func (r *row) sample(step int) sample { return sample{r.values[step], r.histogram(step)} }
 
+// sign numbers the matching labels of all series.
+func (m *matchRun) sign() error {
+	signatures := newSignatures(m.matching)
+	for _, side := range []struct {
+		rows []row
+		sigs *[]int
+	}{{m.many, &m.manySigs}, {m.one, &m.oneSigs}} {
+		*side.sigs = make([]int, len(side.rows))
+		for i := range side.rows {
+			if err := m.ev.check(i); err != nil {
+				return err
+			}
+			(*side.sigs)[i] = signatures.of(side.rows[i].metric)
+		}
+	}
+	m.sigs = len(signatures.numbers)
+	return nil
+}
+
 // metric returns the labels of the result of two series.
 func (m *matchRun) metric(many, one labels.Labels) labels.Labels {
 	m.builder.Reset(many)
@@ -243,7 +260,7 @@ func (m *matchRun) metric(many, one labels.Labels) labels.Labels {
 
 // pairs returns, for each series of the many side, the series of the other side that it
 // matches, -1 for none, and the labels of the results. ok is false if there may be several
-// matches, which are errors if they are at the same step.
+// matches, which are errors if they are at the same step, or if the query has ended.
 func (m *matchRun) pairs() (pairs []int, metrics []labels.Labels, ok bool) {
 	if m.matching.FillValues.LHS != nil || m.matching.FillValues.RHS != nil {
 		return nil, nil, false
@@ -265,7 +282,7 @@ func (m *matchRun) pairs() (pairs []int, metrics []labels.Labels, ok bool) {
 	}
 	seen := map[result]bool{}
 	for i, sig := range m.manySigs {
-		if m.matching.Card == parser.CardOneToOne && used[sig] && of[sig] >= 0 {
+		if m.matching.Card == parser.CardOneToOne && used[sig] && of[sig] >= 0 || m.ev.check(i) != nil {
 			return nil, nil, false
 		}
 		used[sig] = true
@@ -289,6 +306,9 @@ func (m *matchRun) rows(pairs []int, metrics []labels.Labels, sink func(*row) er
 	out := newRow(m.ev.steps)
 	for i, j := range pairs {
 		if j < 0 {
+			if err := m.ev.check(i); err != nil {
+				return err
+			}
 			continue
 		}
 		if err := contextError(m.ev.ctx); err != nil {
@@ -385,6 +405,9 @@ func (m *matchRun) stepwise(sink func(*row) error) error {
 		}
 	}
 	for _, p := range order {
+		if err := contextError(m.ev.ctx); err != nil {
+			return err
+		}
 		r := results[p]
 		m.counts.returned(r)
 		if err := m.sets.add(r); err != nil {

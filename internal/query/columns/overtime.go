@@ -35,7 +35,7 @@ func sumFinite(sum float64, points []promql.FPoint) (_, c float64, ok bool) {
 
 func sumWindows(w *windows, r *row, points []promql.FPoint) error {
 	for i, s := range w.spans {
-		if err := w.check(i); err != nil {
+		if err := w.check(i, s); err != nil {
 			return err
 		}
 		if s.from == s.to {
@@ -59,7 +59,7 @@ func sumWindows(w *windows, r *row, points []promql.FPoint) error {
 
 func avgWindows(w *windows, r *row, points []promql.FPoint) error {
 	for i, s := range w.spans {
-		if err := w.check(i); err != nil {
+		if err := w.check(i, s); err != nil {
 			return err
 		}
 		if s.from == s.to {
@@ -105,7 +105,7 @@ func incremental(points []promql.FPoint, i int, sum, c float64) float64 {
 
 func minWindows(w *windows, r *row, points []promql.FPoint) error {
 	for i, s := range w.spans {
-		if err := w.check(i); err != nil {
+		if err := w.check(i, s); err != nil {
 			return err
 		}
 		if s.from == s.to {
@@ -125,7 +125,7 @@ func minWindows(w *windows, r *row, points []promql.FPoint) error {
 
 func maxWindows(w *windows, r *row, points []promql.FPoint) error {
 	for i, s := range w.spans {
-		if err := w.check(i); err != nil {
+		if err := w.check(i, s); err != nil {
 			return err
 		}
 		if s.from == s.to {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -310,6 +311,34 @@ func TestQuery_EndsBothOperandsWithItsContext(t *testing.T) {
 		q.Close()
 		if n := x.read.Load() - cancelAt; n > mostAhead(3) {
 			t.Errorf("%s: %d series read after the cancellation", query, n)
+		}
+	}
+}
+
+// Neither operator goes through all of its series once the query has ended: each of them would take some allocations.
+func TestQuery_MatchesNoMoreOnceItIsCanceled(t *testing.T) {
+	const many = 20_000
+	for _, query := range []string{`x + y`, `x > on (i) group_left () y`, `x and y`, `x unless y`, `x or y`} {
+		var before, after runtime.MemStats
+		ctx, cancel := context.WithCancel(t.Context())
+		sets := map[string]*endlessRaw{"x": newEndlessRaw(t), "y": newEndlessRaw(t)}
+		sets["x"].end, sets["y"].end = many, many
+		sets["y"].atEnd = func() {
+			cancel()
+			runtime.ReadMemStats(&before)
+		}
+		q, err := helped(engineOpts(1_000_000_000), 0).NewInstantQuery(ctx, selections{open: func(name string) series.Set { return sets[name] }}, nil, query, time.UnixMilli(beginMS))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var canceled promql.ErrQueryCanceled
+		if res := q.Exec(ctx); !errors.As(res.Err, &canceled) {
+			t.Errorf("%s: %v", query, res.Err)
+		}
+		runtime.ReadMemStats(&after)
+		q.Close()
+		if n := after.Mallocs - before.Mallocs; n > many/4 {
+			t.Errorf("%s: %d allocations after the cancellation", query, n)
 		}
 	}
 }

@@ -2,9 +2,9 @@ package columns
 
 import (
 	"slices"
-	"sort"
 	"sync"
 
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/schema"
@@ -60,8 +60,22 @@ func (q *query) result(ev *evaluation) (parser.Value, error) {
 	if ev.repeats || sets.repeated {
 		mat = joinRepeated(mat)
 	}
-	sort.Sort(mat)
-	return mat, nil
+	return mat, ev.sort(mat)
+}
+
+// sort sorts series by labels. It returns an error if the query has ended.
+func (ev *evaluation) sort(mat promql.Matrix) (err error) {
+	compared := 0
+	slices.SortFunc(mat, func(a, b promql.Series) int {
+		if compared++; err == nil {
+			err = ev.check(compared)
+		}
+		if err != nil {
+			return 0 // so the rest takes no time
+		}
+		return labels.Compare(a.Metric, b.Metric)
+	})
+	return err
 }
 
 // dropDelayed removes the name of a series of the result, if that was delayed.

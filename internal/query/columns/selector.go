@@ -118,6 +118,17 @@ func contextError(ctx context.Context) error {
 	}
 }
 
+// checkEvery is the number of series of a loop between two checks of the context: so many take some tenths of a millisecond.
+const checkEvery = 256
+
+// check returns an error if the query has ended, once in checkEvery calls. i counts the calls.
+func (ev *evaluation) check(i int) error {
+	if i%checkEvery != 0 {
+		return nil
+	}
+	return contextError(ev.ctx)
+}
+
 // eval implements node: an instant selector.
 func (s *selector) eval(ev *evaluation, sink func(*row) error) error {
 	return s.instant(ev, false, func(r *row, n int) error {

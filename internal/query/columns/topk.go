@@ -250,11 +250,20 @@ func (o heapOrder) Len() int           { return len(o.h) }
 func (o heapOrder) Swap(i, j int)      { o.h[i], o.h[j] = o.h[j], o.h[i] }
 func (o heapOrder) Less(i, j int) bool { return o.less(o.h[i].f, o.h[j].f) }
 
-// emit emits the result of several steps: the chosen series, in the order of the input.
+// emit emits the result of several steps: the chosen series in the order in which they are first chosen, and at one step as
+// emitOnce sorts them. Prometheus adds them to a map in this order. If there are eight or fewer, its iteration only begins anywhere.
 func (t *topRun) emit(ev *evaluation, sink func(*row) error) error {
 	rows := make([]*row, len(t.labels))
-	for _, steps := range t.heaps {
-		for i, h := range steps {
+	var order []*row
+	for i := range ev.steps {
+		if err := contextError(ev.ctx); err != nil {
+			return err
+		}
+		for _, steps := range t.heaps {
+			h := steps[i]
+			if t.severalNew(h, rows) {
+				sort.Sort(sort.Reverse(heapOrder{t, h}))
+			}
 			for _, c := range h {
 				r := rows[c.series]
 				if r == nil {
@@ -264,6 +273,7 @@ func (t *topRun) emit(ev *evaluation, sink func(*row) error) error {
 					fresh := newRow(ev.steps)
 					fresh.metric, fresh.dropName = t.labels[c.series], t.drop[c.series]
 					r, rows[c.series] = &fresh, &fresh
+					order = append(order, r)
 				}
 				r.values[i] = c.f
 				r.has.set(i)
@@ -273,13 +283,27 @@ func (t *topRun) emit(ev *evaluation, sink func(*row) error) error {
 			}
 		}
 	}
-	for _, r := range rows {
-		if r == nil {
-			continue
+	for _, r := range order {
+		if err := contextError(ev.ctx); err != nil {
+			return err
 		}
 		if err := sink(r); err != nil {
 			return err
 		}
 	}
 	return nil
+}
+
+// severalNew reports whether a step of topk or bottomk chooses several series that no earlier step chose: their order matters.
+func (t *topRun) severalNew(h []chosen, rows []*row) bool {
+	if t.op != parser.TOPK && t.op != parser.BOTTOMK {
+		return false
+	}
+	fresh := 0
+	for _, c := range h {
+		if rows[c.series] == nil {
+			fresh++
+		}
+	}
+	return fresh > 1
 }

@@ -294,9 +294,12 @@ func after(points []promql.FPoint, i, n int, ts int64) int {
 	return i
 }
 
-// check returns an error if the query has ended, at some steps.
-func (w *windows) check(step int) error {
-	if step&63 != 0 {
+// largeWindow is the number of points of a window that take some microseconds.
+const largeWindow = 4096
+
+// check returns an error if the query has ended, at some steps and for each large window.
+func (w *windows) check(step int, s span) error {
+	if step&63 != 0 && s.to-s.from < largeWindow {
 		return nil
 	}
 	return contextError(w.ev.ctx)
@@ -340,7 +343,7 @@ func (w *windows) generic(r *row, points []promql.FPoint) error {
 	ts := w.ev.start
 	for i, s := range w.spans {
 		if s.from < s.to {
-			if err := w.check(i); err != nil {
+			if err := contextError(w.ev.ctx); err != nil {
 				return err
 			}
 			for j, values := range w.args {

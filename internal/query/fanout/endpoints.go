@@ -395,8 +395,8 @@ func (e *Endpoints) replace(addresses []Address) {
 	}
 }
 
-// Statuses lists the stores by address, without those that have been down for longer than
-// UnhealthyTimeout.
+// Statuses lists the stores by address, with the label sets that the selector selects. Stores that
+// have been down for longer than UnhealthyTimeout, or none of whose label sets is selected, are left out.
 func (e *Endpoints) Statuses() []Status {
 	now := e.opts.Now()
 	var all []Status
@@ -404,9 +404,15 @@ func (e *Endpoints) Statuses() []Status {
 		s.mu.Lock()
 		hidden := !s.strict && !s.downSince.IsZero() && now.Sub(s.downSince) > e.opts.UnhealthyTimeout
 		s.mu.Unlock()
-		if !hidden {
-			all = append(all, s.status())
+		selected, _ := s.selection()
+		if hidden || selected.none {
+			continue
 		}
+		st := s.status()
+		if selected.info != nil {
+			st.LabelSets = slices.DeleteFunc(slices.Clone(selected.info.LabelSets), labels.Labels.IsEmpty)
+		}
+		all = append(all, st)
 	}
 	return all
 }

@@ -20,7 +20,8 @@ type statusClient interface {
 // TSDBStatistics returns the sum of the statistics of all TSDBs whose external labels match,
 // with at most limit entries in a list. As in Thanos the number of values of a label is the
 // largest of all TSDBs, since they have most values in common; series of replicas are
-// counted twice. If the request has a tenant's matchers, other tenants are left out.
+// counted twice, and if all heads are empty, the latest time is 0. If the request has a tenant's
+// matchers, other tenants are left out.
 func (q *Query) TSDBStatistics(ctx context.Context, matchers []*labels.Matcher, limit int) (storeapi.TSDBStatistics, annotations.Annotations, error) {
 	found, warnings, err := q.tsdbStatistics(ctx, storeapi.StatusRequest{Matchers: q.r.enforced(matchers), Limit: limit, AbortOnPartial: q.r.AbortOnPartial})
 	if err != nil {
@@ -49,7 +50,7 @@ func mergeStatistics(all []storeapi.TSDBStatistics, limit int) (sum storeapi.TSD
 	for i := range all {
 		s := &all[i]
 		if i == 0 {
-			sum.MinMS, sum.MaxMS = s.MinMS, s.MaxMS
+			sum.MinMS = s.MinMS
 		}
 		sum.Series, sum.LabelPairs, sum.Chunks = sum.Series+s.Series, sum.LabelPairs+s.LabelPairs, sum.Chunks+s.Chunks
 		sum.MinMS, sum.MaxMS = min(sum.MinMS, s.MinMS), max(sum.MaxMS, s.MaxMS)

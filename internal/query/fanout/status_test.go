@@ -3,6 +3,7 @@ package fanout
 import (
 	"context"
 	"errors"
+	"math"
 	"reflect"
 	"strings"
 	"sync"
@@ -93,6 +94,21 @@ func TestTSDBStatistics_AddsThoseOfAllStores(t *testing.T) {
 	}
 	if _, _, err = f.Queryable(Request{AbortOnPartial: true}).TSDBStatistics(t.Context(), nil, 2); err == nil || !strings.Contains(err.Error(), "store b: broken") {
 		t.Errorf("%v", err)
+	}
+}
+
+// The head of a store that has just been started has no time range. Thanos starts with 0 and takes the greatest time.
+func TestTSDBStatistics_OfEmptyHeads(t *testing.T) {
+	empty := storeapi.TSDBStatistics{MinMS: math.MaxInt64, MaxMS: math.MinInt64}
+	a, b := &countedStore{all: []storeapi.TSDBStatistics{empty}}, &countedStore{all: []storeapi.TSDBStatistics{empty}}
+	f := countedWorld(t, a, b)
+	got, _, err := f.Queryable(Request{}).TSDBStatistics(t.Context(), nil, 10)
+	if err != nil || got.MinMS != math.MaxInt64 || got.MaxMS != 0 {
+		t.Errorf("%+v %v", got, err)
+	}
+	b.all[0].MinMS, b.all[0].MaxMS = 5, 7
+	if got, _, err = f.Queryable(Request{}).TSDBStatistics(t.Context(), nil, 10); err != nil || got.MinMS != 5 || got.MaxMS != 7 {
+		t.Errorf("%+v %v", got, err)
 	}
 }
 

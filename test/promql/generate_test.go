@@ -181,6 +181,10 @@ func (g generator) withVector(depth int) string {
 		left = fmt.Sprintf("%s%s(%s)", g.pick(plainAggregations...), g.grouping(), left)
 	case 4:
 		left = fmt.Sprintf("(%s) %s%s (%s)", left, g.pick(arithmetics...), matching, right)
+	case 5: // what a selector reads of histograms depends on the functions around it
+		right = fmt.Sprintf("%s(%s)", g.pick(onVectors...), left)
+	case 6:
+		left, right = fmt.Sprintf("histogram_count(%s)", left), fmt.Sprintf("histogram_quantile(0.9, %s)", left)
 	}
 	if g.oneOf(3) {
 		return fmt.Sprintf("(%s) %s%s (%s)", left, g.pick("and", "or", "unless"), matching, right)

@@ -228,6 +228,7 @@ type randomQuery struct {
 	text       string
 	start, end time.Time
 	step       time.Duration
+	perStep    bool // statistics of each step
 }
 
 func (g generator) query() randomQuery {
@@ -236,7 +237,7 @@ func (g generator) query() randomQuery {
 		q.text = g.scalar(3)
 	}
 	q.start = time.UnixMilli(worldBeginMS - worldHourMS/2 + g.rng.Int64N((worldHours+1)*worldHourMS))
-	q.end = q.start
+	q.end, q.perStep = q.start, g.oneOf(2)
 	if !g.oneOf(3) {
 		q.step = time.Duration(1+g.rng.IntN(400_000)) * time.Millisecond
 		if g.oneOf(2) {
@@ -248,7 +249,7 @@ func (g generator) query() randomQuery {
 }
 
 func (q randomQuery) open(e promql.QueryEngine, from storage.Queryable) (promql.Query, error) {
-	opts := promql.NewPrometheusQueryOpts(true, 0)
+	opts := promql.NewPrometheusQueryOpts(q.perStep, 0)
 	if q.step == 0 {
 		return e.NewInstantQuery(context.Background(), from, opts, q.text, q.start)
 	}
@@ -328,6 +329,9 @@ var found = []string{
 	`predict_linear((bottomk without (le) ((pi() * 1e300), (mixed) + (1)))[2m:37s], scalar(((c_total{le!="+Inf"}) <= bool (time())) == bool on () group_right () ((c_total{le!="+Inf"}) <= bool (time()))))`,
 	`(idelta((histogram_fraction(0, -Inf, c_total{i=~"1|2"}))[10m:])) unless ignoring (le) (idelta((histogram_fraction(0, -Inf, c_total{i=~"1|2"}))[10m:]))`,
 	`sum without (i) (label_replace({__name__=~"h|g"} offset -3m, "__name__", "$1", "ns", "(.*)"))`,
+	`limit_ratio by (__name__) (-Inf, irate(h[7m] @ start()) * scalar(none))`,
+	`histogram_count(sum(rate(h[5m]))) < on () histogram_quantile(0.9, sum(rate(h[5m])))`,
+	`stddev(topk(time(), round(g)))`,
 }
 
 // TestEngine_EqualsPrometheusForFoundQueries compares them at several times.
@@ -345,7 +349,7 @@ func compareFound(t *testing.T, store storage.Queryable, j *judge) {
 		for _, step := range []time.Duration{0, 15 * time.Second, time.Minute} {
 			for hour := range int64(worldHours) {
 				start := time.UnixMilli(worldBeginMS + hour*worldHourMS + 1234567)
-				q := randomQuery{text, start, start.Add(step * 40), step}
+				q := randomQuery{text, start, start.Add(step * 40), step, true}
 				opened, err := j.query(store, text, q.open)
 				if err != nil {
 					t.Fatal(err)

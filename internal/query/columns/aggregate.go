@@ -6,6 +6,7 @@ import (
 	"math"
 	"math/bits"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -397,7 +398,7 @@ func repeatedExpressions(e parser.Expr) map[parser.Expr]string {
 	}
 	texts, times := map[parser.Expr]string{}, map[string]int{}
 	for _, e := range all {
-		texts[e] = e.String()
+		texts[e] = textOf(e)
 		times[texts[e]]++
 	}
 	for e, text := range texts {
@@ -406,6 +407,19 @@ func repeatedExpressions(e parser.Expr) map[parser.Expr]string {
 		}
 	}
 	return texts
+}
+
+// textOf returns a text that expressions have in common only if their results are the same. Whether a selector needs
+// the buckets of native histograms depends on the functions around it, and is not part of its own text.
+func textOf(e parser.Expr) string {
+	text := []byte(e.String() + "\n")
+	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+		if vs, ok := n.(*parser.VectorSelector); ok {
+			text = strconv.AppendBool(text, vs.SkipHistogramBuckets)
+		}
+		return nil
+	})
+	return string(text)
 }
 
 // appendPlain appends a selector, or a function of a range selector. All series of an operand are held
@@ -571,9 +585,10 @@ func (c *compiler) fusions(e parser.Expr) map[*parser.AggregateExpr]*fusion {
 	found, of := map[string]*fusion{}, map[*parser.AggregateExpr]*fusion{}
 	times := map[*fusion]int{}
 	for _, a := range all {
-		key := a.Expr.String() + c.hintsIn(a.Expr)
+		text := textOf(a.Expr)
+		key := text + c.hintsIn(a.Expr)
 		if found[key] == nil {
-			found[key] = &fusion{text: a.Expr.String()}
+			found[key] = &fusion{text: text}
 		}
 		of[a] = found[key]
 		times[of[a]]++

@@ -321,7 +321,7 @@ func TestHandler_WithoutSetsHasTheRegisteredOnes(t *testing.T) {
 	}
 }
 
-// marked is a content coding that only marks what it compresses.
+// marked is a content coding that adds a mark and does not compress.
 type marked struct {
 	name string
 	w    io.Writer

@@ -303,7 +303,8 @@ func TestHistogram_MergeWithItself(t *testing.T) {
 	}
 }
 
-// Everything at once, for the race detector; and what must hold in every page.
+// All operations run concurrently, for the race detector. The test checks the conditions
+// that hold for every page.
 func TestSet_ConcurrentUse(t *testing.T) {
 	s := NewSet()
 	kept := s.NewCounter("kept")

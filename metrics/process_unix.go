@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// appendProcMetrics appends what getrusage returns.
+// appendProcMetrics appends the metrics from getrusage.
 func (p *page) appendProcMetrics() {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -63,12 +63,12 @@ type Sink struct {
 	mu       sync.Mutex
 	set      *Set
 	epoch    uint64                  // counts scrapes
-	families map[*Desc]*sinkFamily   // of this scrape and the one before
-	byName   map[string]*ConstMetric // by full name, of this scrape and the one before
+	families map[*Desc]*sinkFamily   // of this scrape and the previous one
+	byName   map[string]*ConstMetric // by full name, of this scrape and the previous one
 	seen     int                     // metrics of this scrape
 	seenOf   int                     // families of this scrape
-	sorted   []entry                 // those of the scrape before, then of this one
-	added    []entry                 // in this scrape and not in the one before
+	sorted   []entry                 // those of the previous scrape, then of this one
+	added    []entry                 // in this scrape and not in the previous one
 	valid    []entry                 // sorted, without those that are not valid with others
 	known    *[]Family               // of the last scrape; immutable
 	changed  bool                    // known may differ from the families of this scrape

@@ -330,7 +330,7 @@ func (r *reservoir) merge(added []float64) {
 	r.sorted = mergeSorted(without(r.sorted, out), in)
 }
 
-// withoutCommon removes what two sorted lists have in common from both, in place.
+// withoutCommon removes the common values of two sorted lists from both, in place.
 func withoutCommon(a, b []float64) (onlyA, onlyB []float64) {
 	onlyA, onlyB = a[:0], b[:0]
 	for len(a) > 0 && len(b) > 0 {

@@ -22,12 +22,12 @@ import (
 //	served := metrics.NewCounterVec("requests_total", "Requests served.", "method", "code")
 //	served.With("GET", "200").Inc()
 //
-// A vector has at most DefaultMaxSeries members, or as many as Limit allows, which bounds its
-// memory. When it is full, With returns one shared member for all other label values, so that
-// no update is lost. All label values of this member are "overflow".
-// metrics_vec_overflow_total{family="..."} counts these lookups, and the first one is logged.
-// Delete removes a member, Expire removes unused members. A member that is unregistered from
-// the set directly is no longer exposed, but With still returns it.
+// Limit bounds the number of members, and thereby the memory of the vector. The default is
+// DefaultMaxSeries. When a vector is full, With returns one shared member for all other
+// label values, so that no update is lost. All label values of this member are "overflow".
+// metrics_vec_overflow_total{family="..."} counts these lookups, and the first one is
+// logged. Delete removes a member, Expire removes unused members. A member that is
+// unregistered from the set directly is no longer exposed, but With still returns it.
 type Vec[M metric] struct {
 	set    *Set
 	name   string

@@ -70,7 +70,8 @@ func TestVec_ConcurrentLookups(t *testing.T) {
 	}
 }
 
-// 32 goroutines register, update, scrape and let expire; what remains is consistent.
+// 32 goroutines register, update, scrape and let members expire; the remaining set is
+// consistent.
 func TestSet_ThirtyTwoGoroutines(t *testing.T) {
 	const each, rounds = 8, 150
 	s := NewSet()

@@ -15,7 +15,7 @@ import (
 	"testing"
 )
 
-// reencode encodes what was decoded from a response to a query.
+// reencode encodes a decoded response to a query.
 func reencode(e *Encoder, a *Response, form int) error {
 	switch a.ResultType {
 	case "scalar":

@@ -144,8 +144,8 @@ func ExampleValidate() {
 	// Output: true promjson: byte 99: malformed response: expected a float in quotes
 }
 
-// With encoding/json, what promjson has encoded is a RawMessage within a caller's own
-// structs, and promjson decodes RawMessages.
+// With encoding/json, the bytes that promjson appends are a RawMessage within a caller's
+// own structs, and promjson decodes RawMessages.
 func Example_encodingJSON() {
 	type panel struct {
 		Title  string

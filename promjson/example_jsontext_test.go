@@ -11,7 +11,8 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// With encoding/json/jsontext, what promjson has encoded is a jsontext.Value, and promjson decodes Values.
+// With encoding/json/jsontext, the bytes that promjson appends are a jsontext.Value, and
+// promjson decodes Values.
 func Example_jsontext() {
 	var out bytes.Buffer
 	encoder := jsontext.NewEncoder(&out)

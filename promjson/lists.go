@@ -77,7 +77,7 @@ func (s *Scanner) LabelSets() iter.Seq2[[]Label, error] {
 	}
 }
 
-// labelSets yields the labels of each series, appended to what memory returns.
+// labelSets yields the labels of each series, appended to the slice that memory returns.
 func (s *Scanner) labelSets(yield func([]Label, error) bool, memory func() []Label) {
 	list(s, yield, func() error {
 		return s.elements(func() error {

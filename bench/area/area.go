@@ -79,7 +79,7 @@ func (rec *Recorder) Add(round int, side, what, unit string, value float64) {
 	rec.Readings = append(rec.Readings, Reading{What: what, Side: side, Unit: unit, Round: round, Value: value})
 }
 
-// Median returns the median of the readings of what on a side, or NaN if there is none.
+// Median returns the median of the readings named what on a side, or NaN if there is none.
 func (rec *Recorder) Median(side, what string) float64 {
 	values := rec.values(side, what)
 	if len(values) == 0 {
@@ -92,7 +92,7 @@ func (rec *Recorder) Median(side, what string) float64 {
 	return values[half]
 }
 
-// values returns the readings of what on a side in ascending order.
+// values returns the readings named what on a side in ascending order.
 func (rec *Recorder) values(side, what string) []float64 {
 	var values []float64
 	for _, r := range rec.Readings {
@@ -104,8 +104,8 @@ func (rec *Recorder) values(side, what string) []float64 {
 	return values
 }
 
-// Spread returns the greatest distance of a reading of what on a side from the median of these readings, as a share of the
-// median. It is 0 for a single reading, and NaN if there is none or the median is 0.
+// Spread returns the greatest distance of a reading named what on a side from the median of these readings, as a share of
+// the median. It is 0 for a single reading, and NaN if there is none or the median is 0.
 func (rec *Recorder) Spread(side, what string) float64 {
 	values, median := rec.values(side, what), rec.Median(side, what)
 	if len(values) == 0 || median == 0 {
@@ -114,7 +114,8 @@ func (rec *Recorder) Spread(side, what string) float64 {
 	return max(median-values[0], values[len(values)-1]-median) / math.Abs(median)
 }
 
-// Over returns the median of what on one side divided by the median on another; NaN if one is missing or the other is 0.
+// Over returns the median of the readings named what on one side divided by that on another; NaN if one is missing or the
+// other is 0.
 func (rec *Recorder) Over(side, other, what string) float64 {
 	return Over(rec.Median(side, what), rec.Median(other, what))
 }

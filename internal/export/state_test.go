@@ -38,7 +38,7 @@ func writeStates(files vfs.FS, dir string) (added int, err error) {
 	return added, nil
 }
 
-// stateSurvivals are what may remain of unsynced changes.
+// stateSurvivals are the possible remainders of unsynced changes.
 func stateSurvivals() map[string]crashfs.Survival {
 	all := map[string]crashfs.Survival{}
 	for _, names := range []bool{false, true} {

@@ -242,7 +242,7 @@ func (c *Cache) take() int32 {
 	delete(c.byKey, c.slots[i].key)
 	c.counts.evictions.Inc()
 	if invariant.Enabled {
-		poison := bytes.Repeat([]byte{0xDB}, Bytes) // so that tests find what still aliases it
+		poison := bytes.Repeat([]byte{0xDB}, Bytes) // so that tests detect slices that still alias it
 		_, _ = c.file.WriteAt(poison, int64(i)*Bytes)
 	}
 	return i

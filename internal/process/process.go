@@ -1,5 +1,5 @@
-// Package process holds what every process of ferula does: it has a readiness state, and
-// it opens, runs, drains and closes its parts in an order.
+// Package process runs the parts of every process of ferula: it has a readiness state, and
+// it opens, runs, drains and closes the parts in order.
 //
 // A Process has components and servers. Components are listed in order of dependence: a
 // component uses only those before it. A server may use any component.

@@ -37,8 +37,8 @@ func Current() Info {
 // UserAgent returns the header User-Agent of ferula's own requests.
 func UserAgent() string { return "ferula/" + Current().Version }
 
-// of returns what the Go toolchain recorded. The main module's version is that of a tag,
-// or a pseudo-version, which has the time and revision of a commit, or "(devel)".
+// of returns the build that the Go toolchain recorded. The main module's version is a
+// tag, or a pseudo-version, which has the time and revision of a commit, or "(devel)".
 func of(recorded *debug.BuildInfo) Info {
 	info := Info{Version: development}
 	if recorded == nil {

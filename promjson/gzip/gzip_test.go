@@ -229,7 +229,7 @@ func (f *failing) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// short is a destination that takes half of what it gets, without an error.
+// short is a destination that writes half of each piece, without an error.
 type short struct{}
 
 func (short) Write(p []byte) (int, error) { return len(p) / 2, nil }

@@ -105,7 +105,7 @@ func fingerprints(t *testing.T, alertmanager string) []string {
 	return list
 }
 
-// An Alertmanager receives from ferula what it receives from Prometheus.
+// An Alertmanager receives the same alerts from ferula as from Prometheus.
 func TestPeerAlertmanager_AlertsEqualThoseOfPrometheus(t *testing.T) {
 	prometheus := peerBinary(t, "prometheus")
 	path, err := exec.LookPath("prometheus-alertmanager")

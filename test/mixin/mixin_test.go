@@ -116,7 +116,7 @@ func expressions(t *testing.T) (all []expression, recorded []string) {
 	return all, recorded
 }
 
-// dashboard is what the tests read of Grafana's format.
+// dashboard has the fields of Grafana's format that the tests read.
 type dashboard struct {
 	UID, Title string
 	Panels     []struct {

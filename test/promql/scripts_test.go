@@ -95,7 +95,7 @@ const byOrder = "series of which some have a type or a unit"
 // generatedAt matches the modifiers that the scripts' runner adds to queries.
 var generatedAt = regexp.MustCompile(` @ -?\d+\.\d{3}\b`)
 
-// document returns the list of what Prometheus' engine evaluated, as Markdown.
+// document returns the list of queries that Prometheus' engine evaluated, as Markdown.
 func (j *judge) document() string {
 	var b strings.Builder
 	b.WriteString(documentHead)

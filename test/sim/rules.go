@@ -25,7 +25,7 @@ type rulesScenario struct {
 	env    *environment
 	rng    *rand.Rand
 	sender *server
-	far    *server // the receiver; its model has as acknowledged what it was seen to have
+	far    *server // the receiver; its model has, as acknowledged, the samples that the receiver has returned
 	am     *stubAlertmanager
 
 	beganMS  int64

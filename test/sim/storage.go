@@ -121,8 +121,8 @@ func (w *storageScenario) steps() []step {
 }
 
 // timestamps returns ascending timestamps that are later than all others but not in the
-// future; none if there is no room for any. A series that a later request sends must not
-// be too old for the head by then.
+// future; none if none fits. A series that a later request sends must not be too old for
+// the head by then.
 func (w *storageScenario) timestamps(rng *rand.Rand) []int64 {
 	stepMS := pick(rng, int64(15_000), 60_000, 240_000)
 	var list []int64

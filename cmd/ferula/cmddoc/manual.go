@@ -7,7 +7,7 @@ import (
 	"github.com/alecthomas/kong"
 )
 
-// Page is what a manual page has in addition to commands and flags.
+// Page has the texts of a manual page in addition to commands and flags.
 type Page struct {
 	Description []string // paragraphs
 	ExitStatus  []Entry

@@ -25,7 +25,7 @@ type receiver struct {
 	failed        *metrics.CounterVec
 
 	mu   sync.Mutex
-	slow []chan struct{} // closed when the message is given up; the oldest is first
+	slow []chan struct{} // closed when the message is ended; the oldest is first
 }
 
 func newReceiver(opts Options, set *metrics.Set) *receiver {
@@ -105,7 +105,7 @@ func (r *receiver) receive(decode func(any) error, m any) error {
 	}
 }
 
-// begin adds a slow message. The oldest is given up if there are too many.
+// begin adds a slow message. If there are too many, it ends the oldest one.
 func (r *receiver) begin() chan struct{} {
 	end := make(chan struct{})
 	r.mu.Lock()

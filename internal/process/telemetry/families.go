@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Family is what is known of a metric family of a process.
+// Family is the metadata of a metric family of a process.
 type Family struct {
 	Name   string
 	Type   string // as in TYPE lines; "" if unknown: a family of another project without a series

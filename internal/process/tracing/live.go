@@ -39,7 +39,7 @@ type Live struct {
 	installed atomic.Pointer[installed] // nil: nothing is sent
 
 	mu     sync.Mutex     // held by Commit and Close
-	ending sync.WaitGroup // former providers that send what they have
+	ending sync.WaitGroup // former providers that send their pending spans
 }
 
 // installed is a section in effect.

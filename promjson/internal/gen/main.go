@@ -35,9 +35,9 @@ func main() {
 	}
 }
 
-// writeScales writes, for each exponent, unit/10^exp as a 128-bit fraction
-// rounded down, where unit is the distance between neighbouring floats and exp
-// the one exponent that brings the fraction to 0.1 or above and below 1.
+// writeScales writes, for each exponent, unit/10^exp as a 128-bit fraction rounded down.
+// unit is the distance between neighbouring floats. exp is the exponent for which the
+// fraction is at least 0.1 and below 1.
 func writeScales(b *bytes.Buffer) {
 	b.WriteString("// scales is indexed by the biased exponent less minExponent.\n")
 	b.WriteString("var scales = [maxExponent - minExponent + 1]scale{\n")

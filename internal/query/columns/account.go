@@ -9,14 +9,14 @@ import (
 // errTooMany is Prometheus' error for a query over its limit of samples.
 const errTooMany = promql.ErrTooManySamples("query execution")
 
-// account counts the samples that Prometheus' engine would hold in memory at the same
-// place of the evaluation. This engine holds fewer; the limit and the statistics are those
-// of Prometheus.
+// account counts the samples that Prometheus' engine would hold in memory at this point of the evaluation. The limit and
+// the statistics are based on these counts, although this engine holds fewer samples.
 type account struct {
 	current, peak, limit int
 }
 
-// touch notes that n samples more than the current ones are held meanwhile.
+// touch counts n samples that are held temporarily, in addition to the current ones. It returns errTooMany beyond the
+// limit.
 func (a *account) touch(n int) error {
 	if n += a.current; n > a.peak {
 		a.peak = n
@@ -34,7 +34,7 @@ func (a *account) add(n int) error {
 	return err
 }
 
-// replay adds what another account counted from 0.
+// replay adds the counts of another account, which began at 0.
 func (a *account) replay(b *account) error {
 	err := a.touch(b.peak)
 	a.current += b.current
@@ -47,7 +47,7 @@ type stepCounts struct {
 	before  int // samples held before the operands were evaluated
 	fullIn  int // series with a sample at each step
 	in, out []int32
-	less    int // that histograms of series count less than those of vectors
+	less    int // by which histograms count less in a series than in a vector
 }
 
 func (ev *evaluation) newStepCounts() *stepCounts {
@@ -80,8 +80,8 @@ func (c *stepCounts) returned(r *row) {
 	}
 }
 
-// finish counts all steps, after the operands were evaluated. It stops at the step
-// failAt, if that is not negative, with the error fail.
+// finish counts all steps, after the operands were evaluated. If failAt is not negative, it stops at that step and
+// returns the error fail.
 func (c *stepCounts) finish(a *account, failAt int, fail error) error {
 	total := 0
 	for i := range c.in {
@@ -97,8 +97,7 @@ func (c *stepCounts) finish(a *account, failAt int, fail error) error {
 	return nil
 }
 
-// finishBefore counts all steps up to failAt, at which the operator failed after it read
-// its input.
+// finishBefore counts all steps up to failAt. At that step the operator failed after it had read its input.
 func (c *stepCounts) finishBefore(a *account, failAt int, fail error) error {
 	c.in, c.out[failAt] = c.in[:failAt+1], 0
 	return c.finish(a, failAt, fail)

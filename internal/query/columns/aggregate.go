@@ -26,8 +26,8 @@ type aggregateNode struct {
 // fold adds series to a group, step by step, and finishes the group.
 type fold interface {
 	begin(steps int) *group
-	// add adds the values of a row at the steps of word w whose bits are set: those of
-	// fresh are the first ones of the group.
+	// add adds values of a row to the group, at the steps of word w of the bitmap whose bits are set. At the steps of
+	// fresh the group has no value yet, at those of more it has one.
 	add(g *group, r *row, w int, fresh, more uint64)
 	finish(g *group)
 }
@@ -58,7 +58,7 @@ func addDrop(drop bitmap, r *row) bitmap {
 	return drop
 }
 
-// dropLast reports whether the name of a group is to be removed: as at its last step.
+// dropLast reports whether the name of a group is to be removed. The last step of the group decides.
 func dropLast(drop, has bitmap) bool {
 	for w := len(drop) - 1; w >= 0; w-- {
 		if has[w] != 0 {
@@ -131,7 +131,7 @@ func (a *aggregateRun) add(ev *evaluation, r *row) error {
 	return nil
 }
 
-// finish finishes the groups, and counts them instead of the operand.
+// finish finishes the groups, and counts their samples instead of those of the operand.
 func (a *aggregateRun) finish(ev *evaluation) error {
 	total := 0
 	for _, g := range a.all {
@@ -143,7 +143,7 @@ func (a *aggregateRun) finish(ev *evaluation) error {
 		g.dropName = dropLast(g.drop, g.has)
 		total += g.size()
 	}
-	_ = ev.acct.add(total) // at most the samples of the operand, which were counted
+	_ = ev.acct.add(total) // cannot fail: the operand had at least as many samples
 	return nil
 }
 
@@ -162,7 +162,7 @@ func newGrouping(e *parser.AggregateExpr) *grouping {
 	return &grouping{names: names, without: e.Without, index: map[uint64]int{}, builder: labels.NewBuilder(labels.EmptyLabels())}
 }
 
-// of returns the number of a series' group, and whether it is a new one.
+// of returns the number of the group of a series, and whether the group is new.
 func (g *grouping) of(metric labels.Labels) (int, bool) {
 	var key uint64
 	switch {
@@ -191,7 +191,7 @@ func (g *grouping) labels(metric labels.Labels) labels.Labels {
 	} else {
 		g.builder.Keep(g.names...)
 	}
-	return g.builder.Labels().Copy() // the builder returns the series' own if it has no others
+	return g.builder.Labels().Copy() // without a change the builder returns the labels of the series itself
 }
 
 const allBits = ^uint64(0)
@@ -340,7 +340,7 @@ func (maxFold) add(g *group, r *row, w int, fresh, more uint64) {
 
 func (maxFold) finish(*group) {}
 
-// varFold is the variance, or its root.
+// varFold computes the variance, or its square root.
 type varFold struct{ root bool }
 
 func (varFold) begin(steps int) *group {
@@ -375,11 +375,11 @@ func (v varFold) finish(g *group) {
 	}
 }
 
-// sharedMax is the number of expressions up to which equal ones are looked for.
+// sharedMax limits the number of expressions that are compared in search of equal ones.
 const sharedMax = 64
 
-// repeatedExpressions returns the texts of the aggregations, and of the operands of binary operators, that an
-// expression has several times.
+// repeatedExpressions returns the aggregations, and the operands of operators between vectors, that occur several times
+// in an expression, with their texts.
 func repeatedExpressions(e parser.Expr) map[parser.Expr]string {
 	var all []parser.Expr
 	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
@@ -422,8 +422,8 @@ func textOf(e parser.Expr) string {
 	return string(text)
 }
 
-// appendPlain appends a selector, or a function of a range selector. All series of an operand are held
-// in memory, so that to hold them longer takes no more.
+// appendPlain appends e if it is a selector or a function of a range selector. An operator holds all series of its
+// operands in memory anyway, so to hold them longer takes no more memory.
 func appendPlain(all []parser.Expr, e parser.Expr) []parser.Expr {
 	switch e := e.(type) {
 	case *parser.ParenExpr:
@@ -448,10 +448,11 @@ func appendPlain(all []parser.Expr, e parser.Expr) []parser.Expr {
 	return all
 }
 
-// sharedNode is an expression that another has several times: it is evaluated once for the same steps. Its
-// samples are counted before its series are emitted, or by an operator that only keeps them, so the order of
-// counting is the same if they are emitted from memory. One that has annotations, which have its position,
-// is evaluated each time.
+// sharedNode is an expression that occurs several times in a query. It is evaluated once for the same steps, and
+// afterwards its series are emitted from memory. That does not change the order in which samples are counted: an
+// aggregation counts them before it emits its series, and an operator between vectors collects its operands before it
+// counts. An expression with annotations is evaluated each time, because annotations contain the position of the
+// expression.
 type sharedNode struct {
 	text string
 	node node
@@ -466,7 +467,7 @@ func (c *compiler) share(e parser.Expr, n node) node {
 	return n
 }
 
-// sharedKey is an expression at some steps.
+// sharedKey identifies an expression and the steps at which it is evaluated.
 type sharedKey struct {
 	text                 string
 	start, end, interval int64
@@ -474,7 +475,7 @@ type sharedKey struct {
 	perStep              bool
 }
 
-// sharedResult is what an evaluation returned and counted.
+// sharedResult has the rows and the counts of one evaluation.
 type sharedResult struct {
 	rows               []row
 	acct               account
@@ -483,8 +484,8 @@ type sharedResult struct {
 	warnings           annotations.Annotations // of a fusion
 }
 
-// result evaluates the expression, unless that was done, and counts it. It returns nil if the expression must be
-// evaluated again.
+// result returns the result of the expression, which it evaluates the first time, and adds the counts to those of ev. It
+// returns nil if the expression must be evaluated again.
 func (s *sharedNode) result(ev *evaluation) (*sharedResult, error) {
 	key := sharedKey{s.text, ev.start, ev.end, ev.interval, ev.steps, ev.perStep}
 	result := ev.shared.results[key]
@@ -521,7 +522,7 @@ func (s *sharedNode) eval(ev *evaluation, sink func(*row) error) error {
 	return ev.emitCopies(result.rows, sink)
 }
 
-// emitCopies passes rows to a sink, which may change what it gets.
+// emitCopies passes copies of rows to a sink, which may change them.
 func (ev *evaluation) emitCopies(rows []row, sink func(*row) error) error {
 	for i := range rows {
 		if err := contextError(ev.ctx); err != nil {
@@ -559,13 +560,15 @@ func (ev *evaluation) childSamples() *stats.QuerySamples {
 	return ev.samples.NewChild()
 }
 
-// fusion is the aggregations of one expression: its series are read once and added to the groups of all.
+// fusion is several aggregations of the same operand. The operand is evaluated once, and its series are added to the
+// groups of all these aggregations.
 type fusion struct {
 	text  string
 	nodes []*aggregateNode
 }
 
-// fusions returns, for aggregations whose operands are the same and are selected with the same hints, their fusion.
+// fusions returns the fusion of each aggregation whose operand occurs in another aggregation, too, and is selected with
+// the same hints there.
 func (c *compiler) fusions(e parser.Expr) map[*parser.AggregateExpr]*fusion {
 	var all []*parser.AggregateExpr
 	parser.Inspect(e, func(n parser.Node, path []parser.Node) error {
@@ -619,8 +622,9 @@ func (c *compiler) fuse(a *aggregateNode) node {
 	return &fusedNode{a, f}
 }
 
-// fusedNode is an aggregation of a fusion. The first one that is evaluated evaluates all; each counts the
-// samples of the operand. If that has annotations, which have its position, each is evaluated alone.
+// fusedNode is an aggregation of a fusion. The first aggregation that is evaluated evaluates all of them. Each counts the
+// samples of the operand. If the operand has annotations, each aggregation is evaluated alone, because annotations
+// contain the position of the operand.
 type fusedNode struct {
 	*aggregateNode
 	fusion *fusion
@@ -659,7 +663,8 @@ func (f *fusedNode) eval(ev *evaluation, sink func(*row) error) error {
 	return ev.emitCopies(result.rows, sink)
 }
 
-// evaluate evaluates the operand, and all aggregations of it, or only this one if the operand has annotations.
+// evaluate evaluates the operand and all aggregations of the fusion. If the operand has annotations, it returns the
+// result of this aggregation only.
 func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, error) {
 	own := *ev
 	own.acct = account{limit: ev.acct.limit - ev.acct.current}
@@ -670,7 +675,7 @@ func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, 
 		runs[i], evs[i] = aggregateRun{aggregateNode: n, groups: newGrouping(n.expr)}, own
 		evs[i].warnings = annotations.Annotations{}
 	}
-	copies := false // what the aggregations add to their groups may be changed by that
+	copies := false // rows are copied from the first histogram on: an aggregation may change histograms
 	err := f.child.eval(&own, func(r *row) error {
 		copies = copies || r.hists != nil
 		for i := range runs {
@@ -714,7 +719,7 @@ func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, 
 	return all, nil
 }
 
-// addSamples adds counted samples to those of the same steps.
+// addSamples adds statistics to those of another evaluation of the same steps.
 func addSamples(to, from *stats.QuerySamples) {
 	to.TotalSamples += from.TotalSamples
 	to.SamplesRead += from.SamplesRead

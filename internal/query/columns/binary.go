@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser/posrange"
 )
 
-// arithmetic computes a[i] op b[i] for all steps into a.
+// arithmetic computes to[i] = a[i] op b[i] for all steps.
 func arithmetic(op parser.ItemType, to, a, b []float64) {
 	b, to = b[:len(a)], to[:len(a)]
 	switch op {

@@ -31,13 +31,13 @@ type compiler struct {
 	repeated   map[parser.Expr]string
 	fused      map[*parser.AggregateExpr]*fusion
 	selectors  []selector // of the nodes so far
-	reason     string     // why the last examined expression is not known
+	reason     string     // why the last examined expression is not supported
 }
 
 func milliseconds(t time.Time) int64 { return t.UnixNano() / int64(time.Millisecond) }
 
-// compile compiles a statement, and returns the selectors of all nodes. It returns no node and a reason
-// if the root is not known.
+// compile compiles a statement, and returns the selectors of all nodes. If the root is not supported, it returns no node
+// and the reason.
 func compile(stmt *parser.EvalStmt, opts Options) (root node, selectors []selector, reason string) {
 	if stmt.End.Before(stmt.Start) {
 		return nil, nil, "range"
@@ -61,14 +61,14 @@ func compile(stmt *parser.EvalStmt, opts Options) (root node, selectors []select
 	return nil, nil, c.reason
 }
 
-// unknown notes why an expression is not known.
+// unknown notes why an expression is not supported.
 func (c *compiler) unknown(reason string) (node, bool) {
 	c.reason = reason
 	return nil, false
 }
 
-// operand compiles an operand. If it is not known, Prometheus' engine evaluates it. ordered
-// means that the result depends on the order of the operand's series.
+// operand compiles an operand. If it is not supported, Prometheus' engine evaluates it. ordered means that the result
+// depends on the order of the operand's series.
 func (c *compiler) operand(e parser.Expr, ordered bool) (node, bool) {
 	before := len(c.selectors)
 	n, ok := c.compile(e)
@@ -76,7 +76,7 @@ func (c *compiler) operand(e parser.Expr, ordered bool) (node, bool) {
 		return n, true
 	}
 	c.selectors = c.selectors[:before]                           // Prometheus' engine selects them
-	if c.opts.DelayedNameRemoval || ordered && !c.orderKept(e) { // names to be removed are not in a result
+	if c.opts.DelayedNameRemoval || ordered && !c.orderKept(e) { // a result does not say which names are to be removed later
 		return nil, false
 	}
 	return &foreignNode{expr: e, reason: c.reason}, true
@@ -88,7 +88,7 @@ func foreign(n node) bool {
 	return ok
 }
 
-// compile compiles an expression, if it is known.
+// compile compiles an expression. It returns false if the expression is not supported.
 func (c *compiler) compile(e parser.Expr) (node, bool) {
 	switch e := e.(type) {
 	case *parser.NumberLiteral:
@@ -177,8 +177,9 @@ func (c *compiler) binary(e *parser.BinaryExpr) (node, bool) {
 	}
 }
 
-// keepsItsName reports whether no name is removed from the series of an operand: it is a selector, or an aggregation, whose series
-// have none. If a name is removed late, Prometheus joins the series of both sides of an or that still have the same name.
+// keepsItsName reports whether an operand removes no metric name: a selector keeps the name, and the series of an
+// aggregation have none. With delayed name removal a series keeps its name until the end of the query, and Prometheus
+// joins series of both operands of an or while they still have the same name.
 func keepsItsName(e parser.Expr) bool {
 	switch e := e.(type) {
 	case *parser.ParenExpr:
@@ -223,8 +224,8 @@ func (c *compiler) aggregate(e *parser.AggregateExpr) (node, bool) {
 	return c.unknown("aggregation_" + e.Op.String())
 }
 
-// lend lets the selectors of an operand lend the labels of their series instead of copying them, as
-// its consumer keeps none.
+// lend makes the selectors of an operand lend the labels of their series instead of copying them. The consumer of the
+// operand must not keep labels.
 func lend(n node) {
 	switch n := n.(type) {
 	case *selector:
@@ -271,10 +272,10 @@ func (c *compiler) call(e *parser.Call) (node, bool) {
 	return c.window(e)
 }
 
-// startTimestampFunctions are the functions that start timestamps of samples change.
+// startTimestampFunctions are the functions whose results depend on the start timestamps of samples.
 var startTimestampFunctions = map[string]bool{"rate": true, "increase": true, "irate": true, "resets": true}
 
-// nameless are the functions of a step that do the same if names are removed later.
+// nameless are the stepFunctions whose results are the same with delayed name removal.
 var nameless = map[string]bool{"absent": true, "sort": true, "sort_desc": true, "sort_by_label": true, "sort_by_label_desc": true, "max_of": true, "min_of": true}
 
 // window compiles a function of a range vector.
@@ -302,7 +303,7 @@ func (c *compiler) window(e *parser.Call) (node, bool) {
 		case *parser.SubqueryExpr:
 			var ok bool
 			if name == "predict_linear" && arg.Timestamp != nil {
-				return c.unknown("predict_linear_of_subquery_at") // the samples read are counted in another way
+				return c.unknown("predict_linear_of_subquery_at") // Prometheus counts the samples read differently
 			}
 			if w.subquery, ok = c.subquery(arg); !ok {
 				return nil, false
@@ -353,7 +354,7 @@ func (c *compiler) pointwise(e *parser.Call) (node, bool) {
 // relabel compiles a function that changes labels.
 func (c *compiler) relabel(e *parser.Call) (node, bool) {
 	if to, ok := e.Args[1].(*parser.StringLiteral); ok && to.Val == labels.MetricName && fixedInTime(e.Args[0]) {
-		return c.unknown("names_replaced_at") // Prometheus returns series with equal labels from a fixed timestamp
+		return c.unknown("names_replaced_at") // with @ Prometheus returns series with equal labels
 	}
 	child, ok := c.compile(e.Args[0])
 	if !ok {
@@ -397,7 +398,7 @@ func (c *compiler) steps(e *parser.Call) (node, bool) {
 	return n, true
 }
 
-// timestamp compiles timestamp(). Of a selector it returns the timestamps of the samples.
+// timestamp compiles timestamp(). For a selector the function returns the timestamps of the samples.
 func (c *compiler) timestamp(e *parser.Call) (node, bool) {
 	vs, ok := e.Args[0].(*parser.VectorSelector)
 	if !ok {

@@ -11,29 +11,29 @@
 // (aggregate.go) folds it into its group, and the series is forgotten. At the root the rows
 // become a matrix or a vector (result.go).
 //
-// The result is that of Prometheus' engine, bit by bit: floats are added in the same order
-// and series come in the order in which Prometheus' engine sees them. So are annotations,
-// statistics and limits: account.go counts the samples that Prometheus would hold.
+// Results equal those of Prometheus' engine bit for bit: floats are added in the same order, and series arrive in the
+// order in which Prometheus' engine gets them. Annotations, statistics and limits are the same, too: account.go counts
+// the samples that Prometheus would hold in memory.
 //
-// A large selection is computed by several goroutines (parallel.go, package ordered): they read
-// batches of series in turn, and decode and compute them at the same time. Everything behind that
-// (operators, aggregations, counting of samples) happens in the order of the series, on the
-// goroutine of the query. The right operand of an operator between vectors may be evaluated by a
-// worker while the query evaluates the left one (branch): with counts and annotations of its own,
-// which are added after those of the left one.
+// Several goroutines compute a large selection (parallel.go, package ordered). They read batches of series in turn, then
+// decode and compute them concurrently. Operators, aggregations and the counting of samples follow in the order of the
+// series, on the goroutine of the query. While the query evaluates the left operand of an operator between vectors, a
+// worker may evaluate the right operand (type branch). A branch has counts and annotations of its own, which are added
+// after those of the left operand.
 //
-// An aggregation that an expression has several times is evaluated once (sharedNode), and so are
-// selectors and functions of range selectors that are operands of operators between vectors. Different
-// aggregations of one expression get its series in turn, each row by all (fusedNode).
+// An aggregation that occurs several times in a query is evaluated once (sharedNode). So are repeated selectors and
+// repeated functions of range selectors, if they are operands of operators between vectors. If different aggregations of
+// a query have the same operand, the operand is evaluated once, and each row is added to the groups of all these
+// aggregations (fusedNode).
 //
-// # What is not known
+// # Unsupported expressions
 //
-// A node that the compiler does not know is evaluated by Prometheus' engine as a query over
-// the same steps, and its series become rows (foreign.go). If the root is not known, or the
-// data needs what no node here can do (errGiveUp), the whole query is.
+// Prometheus' engine evaluates an expression that the compiler does not support, as a query over the same steps; the
+// resulting series become rows (foreign.go). It evaluates the whole query if the root is not supported, or if the data
+// need an operation that no node here implements (errGiveUp).
 //
-// Native histograms are in the rows, too. A series that has some is read through Prometheus'
-// iterators (histograms.go), and its windows are computed by Prometheus' functions.
+// Rows contain native histograms, too. A series with native histograms is read through Prometheus' iterators
+// (histograms.go), and Prometheus' functions compute its windows.
 //
 // # Adding an operator
 //

@@ -20,30 +20,31 @@ const (
 
 // Options of an Engine.
 type Options struct {
-	// Engine parses, queues, limits and logs all queries, and evaluates those that this
-	// engine does not know.
+	// Engine parses, queues, limits and logs all queries, and evaluates those that this engine does not support.
 	Engine promql.QueryEngine
-	// Bare returns an engine with the same options as Engine but for a limit of samples, and
-	// without queue, log and metrics. It evaluates parts of queries.
+	// Bare returns an engine with the options of Engine except the limit of samples, and without queue, log and metrics.
+	// It evaluates parts of queries.
 	Bare func(maxSamples int) *promql.Engine
 	// MaxSamples is the limit of samples of Engine.
 	MaxSamples int
-	// Flags are those that raise the limits, by the names of options.
+	// Flags are the command-line flags that raise the limits, by the names of options.
 	Flags hint.Flags
-	// SubqueryStep returns the step of subqueries that have none, in ms, as that of Engine.
+	// SubqueryStep returns the default step of subqueries, in ms. It is the same as in Engine.
 	SubqueryStep func(rangeMS int64) int64
-	// The features of Engine that change results.
+	// Feature flags of Engine that change results.
 	DelayedNameRemoval, UseStartTimestamps, TypeAndUnitLabels bool
 	// Workers help queries to read and compute their series; nil: each query does it alone.
 	Workers *ordered.Workers
-	// Count counts an evaluated query: by which engine, and if it is Prometheus', why.
+	// Count is called for each evaluated query, with the engine that evaluated it. reason says why, if it is Prometheus'
+	// engine.
 	Count func(engine, reason string)
 }
 
 // Engine is a promql.QueryEngine whose results are those of Prometheus' engine.
 type Engine struct {
 	opts Options
-	// A selection reads so many series, and computes so many steps, before it uses workers. Then it reads so many series at a time.
+	// A selection uses workers once it has read alone series and computed stepsAlone steps. A batch has at most together
+	// series.
 	alone, stepsAlone, together int
 }
 

@@ -15,10 +15,9 @@ type foreignNode struct {
 	reason string
 }
 
-// orderKept reports whether the series of an expression that Prometheus' engine evaluates
-// come in the order in which its own operators get them. They are sorted by labels in the
-// result of a range query; operators that Prometheus evaluates step by step return theirs
-// in the random order of a map anyway.
+// orderKept reports whether Prometheus' engine returns the series of an expression in the order in which its own
+// operators would get them. The result of a range query is sorted by labels instead. That does not matter for operators
+// that Prometheus evaluates step by step: the order of their series is random anyway (that of a map).
 func (c *compiler) orderKept(e parser.Expr) bool {
 	if c.stmt.Interval == 0 && c.subqueries == 0 {
 		return true
@@ -79,7 +78,7 @@ func (f *foreignNode) emit(ev *evaluation, value parser.Value, sink func(*row) e
 			r.metric, r.values[0] = s.Metric, s.F
 			r.has.set(0)
 			if s.H != nil {
-				return errGiveUp(f.reason) // their size is counted otherwise
+				return errGiveUp(f.reason) // the size of histograms is counted differently
 			}
 			if err := sink(&r); err != nil {
 				return err
@@ -129,9 +128,9 @@ func (e *Engine) evaluate(ev *evaluation, from storage.Queryable, expr parser.Ex
 	return res, q, res.Err
 }
 
-// keepExpr prepares an expression for an evaluation, and returns a function that undoes what
-// Prometheus' engine changes in it: it replaces subqueries by their results, and leaves
-// series in the selectors whose querier is closed afterwards.
+// keepExpr prepares an expression for an evaluation by Prometheus' engine, and returns a function that restores the
+// expression. The engine replaces subqueries by their results. It also leaves series in the selectors, although it closes
+// their querier.
 func keepExpr(expr parser.Expr) func() {
 	args := map[*parser.Call]parser.Expressions{}
 	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {

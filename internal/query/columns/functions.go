@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// pointwise are the functions of each float of a vector, whose other arguments are scalars.
-// A function changes the values in place, and clears the bits of steps that get none.
+// pointwise are the functions that map each float of a vector. Their other arguments are scalars. They change the values
+// in place, and clear the bits of steps that get no value.
 var pointwise = map[string]func(values []float64, scalars [][]float64, has bitmap){
 	"abs": each(math.Abs), "ceil": each(math.Ceil), "floor": each(math.Floor), "exp": each(math.Exp), "sqrt": each(math.Sqrt),
 	"ln": each(math.Log), "log2": each(math.Log2), "log10": each(math.Log10),
@@ -138,7 +138,7 @@ func (ev *evaluation) scalarsAfter(nodes []node) ([][]float64, *aside, error) {
 	return all, after, err
 }
 
-// aside is what was evaluated before a vector and comes after it in Prometheus: an account and annotations of its own.
+// aside has the counts and annotations of operands that are evaluated before a vector here, but after it in Prometheus.
 type aside struct {
 	account
 	ev              *evaluation
@@ -146,7 +146,7 @@ type aside struct {
 	before, sinking annotations.Annotations // of the evaluation before the vector, and of what uses its rows
 }
 
-// aside evaluates with an account and annotations of its own.
+// aside calls evaluate with a new account and new annotations, and returns both.
 func (ev *evaluation) aside(evaluate func() error) (*aside, error) {
 	saved, warnings := ev.acct, ev.warnings
 	ev.acct, ev.warnings = account{limit: saved.limit}, annotations.Annotations{}
@@ -156,8 +156,8 @@ func (ev *evaluation) aside(evaluate func() error) (*aside, error) {
 	return after, err
 }
 
-// vector evaluates the vector that comes first. Of equal annotations Prometheus keeps the last position: those of the vector are
-// followed by those aside, and these by those of the sink.
+// vector evaluates the vector, and merges annotations in Prometheus' order: first those of the vector, then those of a,
+// then those of the sink. The order matters because Prometheus keeps the last position of equal annotations.
 func (a *aside) vector(n node, sink func(*row) error) error {
 	ev := a.ev
 	if len(a.warnings) == 0 {
@@ -180,8 +180,8 @@ func (a *aside) vector(n node, sink func(*row) error) error {
 	return err
 }
 
-// errorOf returns the error that Prometheus returns if a scalar that it evaluates after a
-// vector fails: the one of the vector, if that fails too.
+// errorOf returns Prometheus' error for a failed scalar that Prometheus evaluates after a vector. If the vector fails,
+// too, that is the error of the vector.
 func (ev *evaluation) errorOf(vector node, scalar error) error {
 	var gaveUp errGiveUp
 	if errors.As(scalar, &gaveUp) || errors.Is(scalar, errNeedSamples) {
@@ -255,15 +255,15 @@ func (v vectorNode) eval(ev *evaluation, sink func(*row) error) error {
 // changedLabelMax is the longest value that label_replace and label_join may make of a label.
 const changedLabelMax = 1 << 20
 
-// bytesOfSample is how many bytes of longer labels count as one sample.
+// bytesOfSample is the number of bytes added to labels that count as one sample.
 const bytesOfSample = 16
 
 func errLongLabel(function string, length int) error {
 	return fmt.Errorf("%s() would make a label value of up to %d bytes: at most %d", function, length, changedLabelMax)
 }
 
-// grow counts the bytes by which a function made the labels of a series longer. All series
-// of a query together may have as many of them as the samples of the limit take.
+// grow counts the bytes that a function added to the labels of a series. It returns an error once the query has added
+// more than bytesOfSample bytes for each sample of the limit.
 func (ev *evaluation) grow(function string, after, before int) error {
 	ev.shared.labelBytes += max(0, after-before)
 	if most := bytesOfSample * max(cellsMin, ev.engine.opts.MaxSamples); ev.shared.labelBytes > most {
@@ -335,7 +335,7 @@ func (n *relabelNode) text(i int) string {
 	}
 }
 
-// change returns the function of the labels of a series.
+// change returns the function that changes the labels of a series, or an error if an argument is not valid.
 func (n *relabelNode) change() (func(labels.Labels) (_ labels.Labels, changed bool, err error), error) {
 	name, to := n.call.Func.Name, n.text(1)
 	builder := labels.NewBuilder(labels.EmptyLabels())
@@ -422,8 +422,8 @@ func (n *stepsNode) eval(ev *evaluation, sink func(*row) error) error {
 	if name := n.call.Func.Name; strings.HasPrefix(name, "sort") && !ev.onlyStep() {
 		ev.warnings.Add(annotations.NewSortInRangeQueryWarning(n.call.PositionRange()))
 	}
-	// Prometheus returns the annotations of all steps so far at each step, and so counts
-	// some of them (those of repaired buckets) several times.
+	// At each step Prometheus returns the annotations of all steps so far, so it counts some of them (those of repaired
+	// buckets) several times.
 	var soFar annotations.Annotations
 	return ev.callSteps(inputs, counts, func(vectors []promql.Vector, helper *promql.EvalNodeHelper) (promql.Vector, annotations.Annotations) {
 		out, annos := promql.FunctionCalls[n.call.Func.Name](vectors, nil, n.call.Args, helper)
@@ -431,7 +431,7 @@ func (n *stepsNode) eval(ev *evaluation, sink func(*row) error) error {
 	}, sink)
 }
 
-// onlyStep reports whether there is one step.
+// onlyStep reports whether the evaluation has a single step.
 func (ev *evaluation) onlyStep() bool { return ev.start == ev.end }
 
 // callSteps calls f with the samples of each step, and emits the series of the results.

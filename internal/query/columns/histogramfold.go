@@ -17,7 +17,7 @@ type histogramGroup struct {
 	float                     bool // the group has floats, too
 }
 
-// noteHint notes a hint of a counter reset.
+// noteHint records the counter reset hint of a histogram.
 func (g *histogramGroup) noteHint(h *histogram.FloatHistogram) {
 	switch h.CounterResetHint {
 	case histogram.CounterReset:
@@ -27,8 +27,8 @@ func (g *histogramGroup) noteHint(h *histogram.FloatHistogram) {
 	}
 }
 
-// foldHistograms adds the histograms of a row to its group, and removes them from the row.
-// Those of operators that ignore histograms are only removed.
+// foldHistograms adds the histograms of a row to its group, and removes them from the row. If the operator ignores
+// histograms, they are only removed.
 func (a *aggregateNode) foldHistograms(ev *evaluation, g *group, r *row) {
 	op := a.expr.Op
 	if op == parser.COUNT || op == parser.GROUP {
@@ -72,7 +72,7 @@ func (a *aggregateNode) foldHistogram(ev *evaluation, g *histogramGroup, r *row,
 	pos := a.expr.Expr.PositionRange()
 	g.count++
 	if g.float && g.value == nil {
-		return // the result is none
+		return // floats and histograms have no common result
 	}
 	g.noteHint(h)
 	if g.value == nil {

@@ -14,15 +14,15 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// errHistograms is returned for the points of a series that has native histograms. Such a
-// series is read with Prometheus' iterators, in the order in which its engine seeks: hints
-// of counter resets depend on it.
+// errHistograms is returned for the points of a series that has native histograms, or more than pointsMax points. Such a
+// series is read with Prometheus' iterators, with the same seeks as in Prometheus' engine, because counter reset hints
+// depend on the seeks.
 var errHistograms = errors.New("series with histograms")
 
-// pointSize is the number of samples as which a histogram of a series is counted.
+// pointSize returns the number of samples that a histogram of a series counts as.
 func pointSize(h *histogram.FloatHistogram) int { return (h.Size() + 8) / 16 }
 
-// vectorSize is the number of samples as which a histogram of a vector is counted.
+// vectorSize returns the number of samples that a histogram of a vector counts as.
 func vectorSize(h *histogram.FloatHistogram) int { return 1 + h.Size()/16 }
 
 // setHistogram sets the value of a step.
@@ -58,7 +58,7 @@ func (r *row) hasFloats() bool {
 	return false
 }
 
-// size returns the number of samples as which a row is counted.
+// size returns the number of samples that a row counts as.
 func (r *row) size() int {
 	n := r.has.count()
 	for i, h := range r.hists {
@@ -82,8 +82,7 @@ func (r *row) dropHistograms() bool {
 	return found
 }
 
-// iterator returns an iterator over a series, whose histograms have no buckets if the selector
-// needs none.
+// iterator returns an iterator over a series. The histograms have no buckets if the selector needs none.
 func (s *selector) iterator(from storage.Series) chunkenc.Iterator {
 	if s.vs.SkipHistogramBuckets {
 		return promql.NewHistogramStatsIterator(from.Iterator(nil))
@@ -120,7 +119,7 @@ func (s *selector) histograms(ev *evaluation, r *row, from storage.Series, times
 	return nil
 }
 
-// seek returns the last sample at a time, unless it is stale or too old.
+// seek returns the last sample at or before a time. It returns ok false if there is none, or if it is stale or too old.
 func seek(it *storage.MemoizedSeriesIterator, at, lookback int64) (t int64, f float64, h *histogram.FloatHistogram, ok bool, err error) {
 	kind := it.Seek(at)
 	switch kind {
@@ -151,10 +150,10 @@ type window struct {
 	hists  []promql.HPoint
 }
 
-// size returns the number of samples as which the window is counted.
+// size returns the number of samples that the window counts as.
 func (w *window) size() int { return w.newer(w.floats, w.hists, -1<<62) }
 
-// newer counts the samples after a time.
+// newer returns the number of samples that the points after a time count as.
 func (*window) newer(floats []promql.FPoint, hists []promql.HPoint, after int64) int {
 	n := 0
 	for i := len(floats) - 1; i >= 0 && floats[i].T > after; i-- {
@@ -228,7 +227,7 @@ func (w *window) append(t int64, h *histogram.FloatHistogram) {
 	}
 }
 
-// histograms computes the row of a series with histograms, and passes it on.
+// histograms computes the row of a series with histograms, and passes the row to sink.
 func (w *windowRun) histograms(r *row, from storage.Series, sink func(*row) error) error {
 	ev := w.ev
 	w.acct.current -= w.held
@@ -272,7 +271,7 @@ func (w *windowRun) histograms(r *row, from storage.Series, sink func(*row) erro
 	return w.emit(r, sink)
 }
 
-// one calls the function with the window of one step.
+// one calls the function with the window of one step, and sets the result in the row.
 func (w *windowRun) one(step int, ts int64, r *row, win *window) error {
 	vectors := make([]promql.Vector, len(w.args))
 	for j, values := range w.args {
@@ -321,7 +320,7 @@ func (v *vectorScalarNode) histogramsOf(ev *evaluation, r *row, scalar []float64
 	}
 }
 
-// refuseFloats removes the floats of a row, which the operator does not know.
+// refuseFloats removes the floats of a row, with an annotation: the operator (of trimming) applies to histograms only.
 func (v *vectorScalarNode) refuseFloats(ev *evaluation, r *row) {
 	for i := range r.values {
 		if r.has.get(i) && r.histogram(i) == nil {
@@ -331,8 +330,8 @@ func (v *vectorScalarNode) refuseFloats(ev *evaluation, r *row) {
 	}
 }
 
-// compute applies the operator to two samples. keep reports whether a comparison is true. With an
-// error there is no result; info is an annotation of a result.
+// compute applies the operator to two samples. keep is the result of a comparison. If err is not nil there is no result.
+// info is an annotation that accompanies a result.
 func (m *matchRun) compute(left, right sample) (result sample, keep bool, info, err error) {
 	op := m.expr.Op
 	switch {
@@ -392,7 +391,7 @@ func (m *matchRun) add(a, b *histogram.FloatHistogram) (result sample, info, err
 	return sample{h: sum.Compact(0)}, info, nil
 }
 
-// annotate adds the annotation of a step.
+// annotate adds the annotation of the current step to those of the query.
 func (m *matchRun) annotate() {
 	switch err := m.refused; {
 	case err == nil:

@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/prometheus/schema"
 )
 
-// collect evaluates a node and keeps all rows.
+// collect evaluates a node and returns copies of all rows.
 func (ev *evaluation) collect(n node, counts *stepCounts) ([]row, error) {
 	var rows []row
 	err := n.eval(ev, func(r *row) error {
@@ -27,7 +27,8 @@ func (ev *evaluation) collect(n node, counts *stepCounts) ([]row, error) {
 	return rows, err
 }
 
-// borrow evaluates a node and returns its rows, which must not be changed: others get the same ones.
+// borrow evaluates a node and returns its rows. They must not be changed, because another use of a shared node gets the
+// same rows.
 func (ev *evaluation) borrow(n node, counts *stepCounts) ([]row, error) {
 	s, ok := n.(*sharedNode)
 	if !ok {
@@ -104,7 +105,7 @@ func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
 		return sink(r)
 	}
 	signatures := newSignatures(n.expr.VectorMatching)
-	present := map[int]bitmap{} // the steps at which a signature is on the side that decides
+	present := map[int]bitmap{} // by signature: the steps at which the deciding operand has it
 	decides, follows := right, left
 	if n.expr.Op == parser.LOR {
 		decides, follows = left, right
@@ -190,8 +191,8 @@ func (n *matchNode) eval(ev *evaluation, sink func(*row) error) error {
 	return counts.finish(&ev.acct, ev.dup(m.sets), errSameLabels)
 }
 
-// matchRun is one evaluation of a matchNode. The sides are those of a many-to-one match;
-// swap means that the left operand is the one side.
+// matchRun is one evaluation of a matchNode. many and one are the two sides of a many-to-one match; swap means that the
+// left operand is the one side.
 type matchRun struct {
 	*matchNode
 	ev                *evaluation
@@ -258,9 +259,9 @@ func (m *matchRun) metric(many, one labels.Labels) labels.Labels {
 	return m.builder.Labels()
 }
 
-// pairs returns, for each series of the many side, the series of the other side that it
-// matches, -1 for none, and the labels of the results. ok is false if there may be several
-// matches, which are errors if they are at the same step, or if the query has ended.
+// pairs returns, for each series of the many side, the index of the series of the one side that it matches (-1 for none)
+// and the labels of the result. ok is false with fill values, if the query has ended, or if there may be several matches.
+// Several matches are an error only if they are at the same step.
 func (m *matchRun) pairs() (pairs []int, metrics []labels.Labels, ok bool) {
 	if m.matching.FillValues.LHS != nil || m.matching.FillValues.RHS != nil {
 		return nil, nil, false
@@ -301,7 +302,7 @@ func (m *matchRun) pairs() (pairs []int, metrics []labels.Labels, ok bool) {
 	return pairs, metrics, true
 }
 
-// rows computes the results row by row.
+// rows computes the results pair by pair, each for all steps.
 func (m *matchRun) rows(pairs []int, metrics []labels.Labels, sink func(*row) error) error {
 	out := newRow(m.ev.steps)
 	for i, j := range pairs {
@@ -365,8 +366,8 @@ func truth(b bool) float64 {
 // pair is two series that match: indexes, or -1 for a fill value.
 type pair struct{ many, one int }
 
-// stepwise computes the results step by step, as Prometheus does, so that the error of the
-// first step that has one is found.
+// stepwise computes the results step by step, as Prometheus does, so that it returns the error of the first step that has
+// one.
 func (m *matchRun) stepwise(sink func(*row) error) error {
 	var order []pair
 	results := map[pair]*row{}
@@ -533,7 +534,7 @@ func (m *matchRun) result(p pair, sig, step int, many, one sample, matched []boo
 	return nil
 }
 
-// duplicate is Prometheus' error for two series of the one side that match the same.
+// duplicate returns Prometheus' error for two series of the one side in the same match group.
 func (m *matchRun) duplicate(a, b labels.Labels) error {
 	side := "right"
 	if m.swap {

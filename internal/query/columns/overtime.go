@@ -7,7 +7,7 @@ import (
 	"github.com/prometheus/prometheus/util/kahansum"
 )
 
-// plus is kahansum.Inc, small enough to be inlined. It has no products that could be fused.
+// plus is kahansum.Inc, small enough to be inlined. It has no product that could be fused with an addition.
 func plus(sum, c, v float64) (float64, float64) {
 	t := sum + v
 	if t > math.MaxFloat64 || t < -math.MaxFloat64 {
@@ -19,9 +19,9 @@ func plus(sum, c, v float64) (float64, float64) {
 	return t, c + ((v - t) + sum)
 }
 
-// sumFinite is plus of all points, unless the sum leaves the range of floats on the way or a value is NaN:
-// then it reports false. What an addition loses is exact however it is computed, so that the lesser of two
-// values need not be found: that is a branch which depends on the data.
+// sumFinite adds all points as plus does. ok is false if the sum overflows or a value is NaN. The rounding error of an
+// addition is exact in both algorithms. The one here needs no comparison of the summands, which would be a branch that
+// depends on the data.
 func sumFinite(sum float64, points []promql.FPoint) (_, c float64, ok bool) {
 	for _, p := range points {
 		t := sum + p.F
@@ -71,8 +71,7 @@ func avgWindows(w *windows, r *row, points []promql.FPoint) error {
 	return nil
 }
 
-// average is the sum divided by the count, or the incremental mean if the sum is beyond
-// the range of floats.
+// average returns the sum divided by the count, or the incremental mean if the sum overflows.
 func average(points []promql.FPoint) float64 {
 	n := float64(len(points))
 	sum, c, ok := sumFinite(points[0].F, points[1:])
@@ -90,7 +89,7 @@ func average(points []promql.FPoint) float64 {
 	return sum/n + c/n
 }
 
-// incremental continues an average at points[i], after the sum of those before.
+// incremental continues an average at points[i]. sum and c are the sum of the points before.
 func incremental(points []promql.FPoint, i int, sum, c float64) float64 {
 	n := float64(i)
 	mean := sum / n

@@ -16,7 +16,7 @@ import (
 const (
 	// seriesAlone is the number of series that a selection reads before it uses workers.
 	seriesAlone = 32
-	// stepsAlone is the number of steps, of all its series, that a selection computes before it uses workers.
+	// stepsAlone is the number of steps, summed over its series, that a selection computes before it uses workers.
 	stepsAlone = 1024
 	// Limits of a batch: series, bytes of encoded samples, and steps of all series. A single
 	// series may exceed the last two. 256 KiB stay in the cache of a core until they are decoded.
@@ -25,14 +25,14 @@ const (
 	batchSteps  = 32 << 10
 )
 
-// parallel reports whether series may be computed on several goroutines. Statistics of each
-// step are counted where the windows are found.
+// parallel reports whether several goroutines may compute the series of a selection. Statistics of each step exclude
+// that, because they are counted while the windows are found.
 func (ev *evaluation) parallel() bool {
 	return ev.engine.opts.Workers.Any() && !ev.perStep && ev.steps <= batchSteps
 }
 
-// aloneEnough reports whether workers may help after so many series. The few microseconds that a series of an instant query takes
-// are less than what it costs to hand it over.
+// aloneEnough reports whether a selection uses workers after this many series. A series of an instant query is computed
+// in a few microseconds, which is less than the cost of passing it to a worker.
 func (ev *evaluation) aloneEnough(series int) bool {
 	return series >= ev.engine.alone && series*ev.steps >= ev.engine.stepsAlone
 }
@@ -50,7 +50,7 @@ func batchSourceOf(set pointsSet) batchSource {
 	return from
 }
 
-// seriesBatch is some series of a selection, in their order.
+// seriesBatch is a number of consecutive series of a selection.
 type seriesBatch struct {
 	labels []byte // encoded sets, one after the other
 	chunks []series.Chunk
@@ -70,8 +70,7 @@ type seriesBatch struct {
 // batchEnds are the ends of a series' labels and chunks.
 type batchEnds struct{ labels, chunks int }
 
-// read keeps series of a set until the batch is full or the set ends. It returns false if there
-// was no series.
+// read keeps series of a set until the batch is full or the set ends. It returns false if the set had no more series.
 func (b *seriesBatch) read(ev *evaluation, set batchSource) bool {
 	b.labels, b.chunks, b.data, b.ends, b.floats, b.size, b.bytes = b.labels[:0], b.chunks[:0], b.data[:0], b.ends[:0], b.floats[:0], 0, 0
 	most := min(ev.engine.together, max(1, batchSteps/ev.steps))
@@ -82,7 +81,7 @@ func (b *seriesBatch) read(ev *evaluation, set batchSource) bool {
 	return b.size > 0
 }
 
-// keep copies the series, which is valid until next. Mapped chunks are not copied.
+// keep copies the current series, which is valid only until next. Mapped chunks are not copied.
 func (s *rawSet) keep(b *seriesBatch) {
 	b.labels = append(b.labels, s.set.Labels()...)
 	for _, c := range s.set.Chunks() {
@@ -99,7 +98,7 @@ func (s *rawSet) keep(b *seriesBatch) {
 
 func (s *floatsSet) keep(b *seriesBatch) { b.floats = append(b.floats, s.current) }
 
-// at reads the labels of a series into its item, and its points.
+// at decodes series i: its labels into the item, its points into b.points.
 func (b *seriesBatch) at(i int, it *item, mint, maxt int64) (err error) {
 	if len(b.floats) > 0 {
 		it.metric = b.floats[i].Labels()
@@ -184,9 +183,9 @@ func (s *selector) eachParallel(ev *evaluation, set batchSource, work perSeries)
 	return err
 }
 
-// operands evaluates both operands of an operator, the right one on another goroutine if it may be, and
-// returns their rows. What they count, and which error is returned, is as if they were evaluated one after
-// the other. rowsOf is collect or borrow.
+// operands evaluates both operands of an operator and returns their rows. If possible, a worker evaluates the right
+// operand. The counts and the returned error are the same as if the operands were evaluated one after the other. rowsOf
+// is collect or borrow.
 func (ev *evaluation) operands(a, b node, counts *stepCounts, rowsOf func(node, *stepCounts) ([]row, error)) (left, right []row, err error) {
 	ahead := ev.fork(b)
 	if ahead != nil {
@@ -217,8 +216,8 @@ type branch struct {
 	err    error
 }
 
-// fork begins to evaluate a node by a worker. It returns nil if none is free, or if the node cannot be evaluated
-// while others are.
+// fork starts to evaluate a node on a worker. It returns nil if no worker is free, or if the node cannot be evaluated
+// concurrently with other nodes.
 func (ev *evaluation) fork(n node) *branch {
 	if from, ok := ev.source.(rawSource); !ok || !from.concurrent || !independent(n) {
 		return nil
@@ -236,12 +235,12 @@ func (ev *evaluation) fork(n node) *branch {
 	return b
 }
 
-// join waits for a branch, and counts what it did after all that was done meanwhile.
+// join waits for a branch, and adds its counts and annotations to those of ev. It returns the error of the branch.
 func (ev *evaluation) join(b *branch) error {
 	if p := b.fork.Wait(); p != nil {
 		panic(p)
 	}
-	if err := ev.acct.replay(&b.own.acct); err != nil { // the branch may have failed after this
+	if err := ev.acct.replay(&b.own.acct); err != nil { // in sequence, this limit could have been exceeded before the branch failed
 		return err
 	}
 	if b.err != nil {
@@ -253,13 +252,14 @@ func (ev *evaluation) join(b *branch) error {
 	return nil
 }
 
-// end ends a branch, joined or not.
+// end cancels a branch, joined or not, and waits for it.
 func (b *branch) end() {
 	b.cancel()
 	b.fork.Wait()
 }
 
-// independent reports whether a node reads encoded chunks only, and uses nothing that branches do not share.
+// independent reports whether a branch can evaluate a node. Such a node reads encoded chunks only, and uses no state that
+// branches must not share.
 func independent(n node) bool {
 	switch n := n.(type) {
 	case numberNode, timeNode, piNode, *selector, timestampNode:

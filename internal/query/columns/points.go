@@ -26,7 +26,7 @@ func (e errGiveUp) Error() string { return "not evaluated by columns: " + string
 // Prometheus' iterators, which merge overlapping chunks.
 var errNeedSamples = errors.New("chunks that only Prometheus' iterators can read")
 
-// errReadTwice is a fault of this package.
+// errReadTwice reports a bug of this package.
 var errReadTwice = errors.New("a selector is read that was not selected, or for the second time")
 
 // source is one view of the storage.
@@ -39,8 +39,8 @@ type source interface {
 type pointsSet interface {
 	next() bool
 	labels() (labels.Labels, error)
-	// points appends the samples of the current series from mint to maxt, or more. Stale
-	// markers are among them.
+	// points appends the samples of the current series from mint to maxt (ms, inclusive), stale markers included. It may
+	// append samples outside that range, too.
 	points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error)
 	// series returns the current series after points returned errHistograms.
 	series() storage.Series
@@ -48,15 +48,15 @@ type pointsSet interface {
 	warnings() annotations.Annotations
 }
 
-// pointsMax is the limit of points of a series that are read together. Chunks of a constant have four
-// samples a byte, and a query needs few of them at a time: a series with more points is read
-// through its iterator, as one with histograms.
+// pointsMax is the limit of points of a series that are decoded at once. A chunk of a constant has four samples a byte,
+// and a query needs few of them at a time. So a series with more points is read through its iterator, like a series with
+// histograms.
 const pointsMax = 4 << 20
 
 // samplesSource reads through Prometheus' interface. It can read everything.
 //
-// All selectors are selected before the first series of any is read, as by Prometheus' engine:
-// the remote endpoints of a storage allow nothing else, and are requested at the same time.
+// Like Prometheus' engine it selects for all selectors before it reads the first series. Remote endpoints allow no later
+// selection, and they are requested concurrently.
 type samplesSource struct {
 	querier  storage.Querier
 	selected map[*parser.VectorSelector]storage.SeriesSet
@@ -84,7 +84,7 @@ func (s samplesSource) sel(_ context.Context, of *selector) pointsSet {
 	return &samplesSet{SeriesSet: set}
 }
 
-// floatsSet decodes each series at once.
+// floatsSet decodes all samples of a series in one call.
 type floatsSet struct {
 	series.FloatsSet
 	current series.Floats

@@ -106,8 +106,8 @@ func quantile(q float64, values []float64) float64 {
 	return values[int(lower)]*(1-weight) + values[int(upper)]*weight
 }
 
-// sortValues sorts values, NaN first. The order of 0 and -0 is that of Prometheus, which
-// compares NaN in its own way.
+// sortValues sorts values, NaN first. If there are NaN or zeros it sorts as Prometheus does, so that the order of 0 and
+// -0 is the same.
 func sortValues(values []float64) {
 	for _, v := range values {
 		if v != v || v == 0 {
@@ -124,7 +124,7 @@ func (b byValue) Len() int           { return len(b) }
 func (b byValue) Swap(i, j int)      { b[i], b[j] = b[j], b[i] }
 func (b byValue) Less(i, j int) bool { return math.IsNaN(b[i]) || b[i] < b[j] }
 
-// Scalars outside these are refused as a number of series, as by Prometheus.
+// Prometheus refuses parameters outside these limits if they are a number of series.
 const (
 	greatestInt = 9223372036854774784
 	leastInt    = -9223372036854775808
@@ -155,7 +155,7 @@ func (ev *evaluation) param(n node, e parser.Expr) (*param, error) {
 	return p, nil
 }
 
-// checkCount returns Prometheus' error for a number of series that is none.
+// checkCount returns Prometheus' error for a parameter that is no valid number of series.
 func (p *param) checkCount() error {
 	switch {
 	case p.nan:
@@ -168,8 +168,7 @@ func (p *param) checkCount() error {
 	return nil
 }
 
-// checkRatio returns Prometheus' error for a ratio that is none, and warns of those that
-// are out of range.
+// checkRatio returns Prometheus' error for a parameter that is no valid ratio, and warns of ratios out of range.
 func (p *param) checkRatio(ev *evaluation, e *parser.AggregateExpr) error {
 	if p.nan {
 		return errors.New("Ratio value is NaN") //nolint:staticcheck // Prometheus' text

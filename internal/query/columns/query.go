@@ -16,10 +16,10 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// query is a query of Prometheus' engine, whose evaluation is replaced. While it runs, the
-// expression is a selector whose selection is empty and evaluates the real expression
-// meanwhile: so the queue, the timeout, the log, the timers and the metrics are those of
-// Prometheus' engine, and its statistics are filled in by the evaluation.
+// query is a query of Prometheus' engine whose evaluation is replaced. While it runs, an empty selector replaces the real
+// expression. Prometheus' engine selects the series of that selector from the hook, which evaluates the real expression.
+// So the queue, the timeout, the log, the timers and the metrics are those of Prometheus' engine. The evaluation fills in
+// the statistics.
 type query struct {
 	promql.Query
 	engine    *Engine
@@ -27,14 +27,13 @@ type query struct {
 	stmt      *parser.EvalStmt
 	selectors []selector // of the nodes
 	root      node       // nil: Prometheus' engine evaluates the query
-	reason    string     // why it does
+	reason    string     // why Prometheus' engine evaluates the query
 
 	points *pointsPool // of the result
 	whole  promql.Query
 }
 
-// EvaluatedBy returns the name of the engine that evaluated the query and, if that is not
-// this one, why.
+// EvaluatedBy returns the name of the engine that evaluated the query. reason is empty unless that is Prometheus' engine.
 func (q *query) EvaluatedBy() (engine, reason string) {
 	if q.root == nil {
 		return Prometheus, q.reason
@@ -70,7 +69,7 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 		}
 		res.Value, res.Warnings, res.Err = q.evaluate(ctx)
 		if res.Err != nil {
-			panic(res.Err) // as Prometheus' evaluator ends: it recovers, and logs the error
+			panic(res.Err) // ends Prometheus' evaluator, which recovers and logs the error
 		}
 	}
 	q.stmt.Expr = &parser.VectorSelector{}
@@ -87,9 +86,9 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 	return res
 }
 
-// startSpan starts the span of a query with the tracer of the request's span; nil without
-// a trace. Those of Prometheus' engine around it have an empty selector, and the one in
-// which the evaluation runs has ended by then.
+// startSpan starts the span of an evaluation with the tracer of the request's span. It returns nil if the request is not
+// traced. The spans of Prometheus' engine show an empty selector as the expression, and the span in the context of the
+// evaluation has already ended.
 func startSpan(ctx context.Context, expr parser.Expr) trace.Span {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {
@@ -120,12 +119,12 @@ func (q *query) Close() {
 	q.Query.Close()
 }
 
-// hook is the storage of a query. It passes everything to the real one unless the query's
-// evaluation is replaced.
+// hook is the storage that Prometheus' engine gets for a query. It forwards to the real storage, unless run replaces the
+// evaluation.
 type hook struct {
 	from storage.Queryable
 	run  func(context.Context)
-	expr parser.Expr // the real one
+	expr parser.Expr // the real expression
 }
 
 // Querier implements storage.Queryable.
@@ -178,22 +177,23 @@ type evaluation struct {
 	late     bool // an error came after the evaluation of the root
 }
 
-// shared is what all steps of an evaluation share. A branch changes nothing of it but cells.
+// shared is the state that an evaluation shares with the evaluations of its subqueries, branches and repeated
+// expressions. A branch changes cells only.
 type shared struct {
 	mint, maxt int64
 	samples    storage.Querier // opened on demand
 	results    map[sharedKey]*sharedResult
 	fused      map[fusedKey]map[*aggregateNode]*sharedResult
 	cells      atomic.Int64 // values that are held in memory
-	labelBytes int          // by which label_replace and label_join made labels longer
+	labelBytes int          // that label_replace and label_join have added to labels
 }
 
 // cellsMin is the number of values that every query may hold.
 const cellsMin = 1 << 20
 
-// hold notes that values of n steps are held until the end of the query. A row has a value
-// for every step, so series with few samples take more memory here than in Prometheus'
-// engine: it evaluates a query that has too many of them.
+// hold counts n values that are held until the end of the query. A row has a value for every step, so a series with few
+// samples takes more memory here than in Prometheus' engine. Beyond the limit hold returns errGiveUp, and Prometheus'
+// engine evaluates the query.
 func (ev *evaluation) hold(n int) error {
 	if ev.shared.cells.Add(int64(n)) > int64(max(cellsMin, 2*ev.engine.opts.MaxSamples)) {
 		return errGiveUp("memory")
@@ -201,9 +201,10 @@ func (ev *evaluation) hold(n int) error {
 	return nil
 }
 
-// samplesQuerier returns a storage for expressions that Prometheus' engine evaluates. Its queriers
-// are over the whole range of the query: which replica deduplication chooses depends on where it begins.
-// They are one querier, unless that is read already: then nothing more can be selected from it.
+// samplesQuerier returns the storage for expressions that Prometheus' engine evaluates. Its queriers cover the range of
+// the whole query, because the replica that deduplication chooses depends on the start of the range. If the evaluation
+// reads encoded chunks, all these expressions share one querier. If it reads samples, its own querier allows no further
+// selection, and each expression opens a new querier.
 func (ev *evaluation) samplesQuerier() (storage.Queryable, error) {
 	if _, ok := ev.source.(samplesSource); ok {
 		return wholeRange{ev.from, ev.shared.mint, ev.shared.maxt}, nil
@@ -229,7 +230,7 @@ func (w wholeRange) Querier(int64, int64) (storage.Querier, error) {
 	return w.Queryable.Querier(w.mint, w.maxt)
 }
 
-// oneView is a storage with one querier, which outlives those who use it.
+// oneView is a storage with one querier, which stays open when its users close it.
 type oneView struct{ querier storage.Querier }
 
 // Querier implements storage.Queryable.

@@ -26,18 +26,18 @@ func rateWindows(w *windows, r *row, points []promql.FPoint) error {
 	return nil
 }
 
-// resets are the points of a series that are lower than the one before. They are looked for once, not
-// in each window.
+// resets are the counter resets of a series: the points that are lower than the point before. They are found once for all
+// windows.
 type resets struct {
-	before []float64 // the values before them
+	before []float64 // the values of the points before the resets
 	upTo   []int32   // by point: the number of resets up to it
 }
 
 // within returns the values before the resets of a window.
 func (r *resets) within(s span) []float64 { return r.before[r.upTo[s.from]:r.upTo[s.to-1]] }
 
-// find finds the resets of some points. It reports whether the points include stale markers; then the
-// resets must not be used. Its loop has no branch that depends on the data.
+// find finds the resets of some points. It reports whether the points include stale markers; if so, the resets must not
+// be used. The loop has no branch that depends on the data.
 func (r *resets) find(points []promql.FPoint) (stale bool) {
 	if len(r.upTo) < len(points) {
 		n := len(points) + len(points)/4
@@ -61,14 +61,14 @@ func (r *resets) find(points []promql.FPoint) (stale bool) {
 	return markers > 0
 }
 
-// extrapolation extends the difference between the first and the last point of a window to the limits of the
-// window. It keeps the quotients of the previous window, because most windows have as many points at the
-// same distances.
+// extrapolation extends the difference between the first and the last point of a window to the limits of the window. It
+// keeps the quotients of the previous window, because most windows have the same number of points at the same distances
+// from the limits.
 type extrapolation struct {
 	*windowNode
-	length, before, behind  int64 // of the points and of the gaps around them, in ms
+	length, before, behind  int64 // of the points, of the gap before them and of the gap behind them, in ms
 	intervals               int
-	sampled, toStart, toEnd float64 // the same in seconds; the gaps are those that the difference is extended over
+	sampled, toStart, toEnd float64 // the same in seconds; the gaps only as far as the difference is extended
 	factor                  float64
 }
 

@@ -31,7 +31,7 @@ func openRaw(ctx context.Context, from storage.Queryable, mint, maxt int64) (sou
 		return nil, q.Close()
 	}
 	if u, ok := q.(series.Uncutter); ok {
-		u.Uncut() // the samples that are not needed are left out when the chunks are decoded
+		u.Uncut() // within leaves out the samples that are not needed
 	}
 	c, ok := q.(series.Concurrent)
 	return rawSource{q, ok && c.Concurrent()}, nil
@@ -79,8 +79,8 @@ func (s *rawSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, 
 	return appendPoints(to, s.set.Chunks(), mint, maxt)
 }
 
-// within returns the points from mint to maxt. Queriers of Prometheus return no others, and the engine relies
-// on that: a selector with @ that is evaluated at each step looks for samples after its timestamp.
+// within returns the points from mint to maxt. Prometheus' queriers return no others, and its engine relies on that: a
+// selector with @, evaluated at each step, looks for samples after the timestamp of @.
 func within(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
 	for len(points) > 0 && points[0].T < mint {
 		points = points[1:]

@@ -52,7 +52,7 @@ func (q *query) result(ev *evaluation) (parser.Value, error) {
 	}
 	if sets.dupStep >= 0 {
 		if slices.ContainsFunc(mat, func(s promql.Series) bool { return len(s.Histograms) > 0 }) {
-			return nil, errGiveUp("histograms and floats with the same labels") // which may be no error
+			return nil, errGiveUp("histograms and floats with the same labels") // Prometheus may allow this
 		}
 		ev.late = true
 		return nil, errSameLabels
@@ -78,7 +78,7 @@ func (ev *evaluation) sort(mat promql.Matrix) (err error) {
 	return err
 }
 
-// dropDelayed removes the name of a series of the result, if that was delayed.
+// dropDelayed removes the name of a series of the result, if the removal was delayed.
 func (ev *evaluation) dropDelayed(sets *labelsets, r *row) error {
 	if !ev.engine.opts.DelayedNameRemoval {
 		return nil
@@ -183,7 +183,7 @@ func (p *pointsPool) get(n int) []promql.FPoint {
 	return points
 }
 
-// release lets others use the points.
+// release returns the slabs to their pool.
 func (p *pointsPool) release() {
 	if p == nil {
 		return

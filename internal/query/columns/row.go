@@ -48,12 +48,12 @@ type row struct {
 	metric labels.Labels
 	values []float64
 	has    bitmap
-	// dropName means that the metric name is removed at the end of the query, if names are
-	// not removed by operators (Options.DelayedNameRemoval).
+	// dropName means that the metric name is to be removed at the end of the query. It has an effect only with
+	// Options.DelayedNameRemoval. Without, operators remove names.
 	dropName bool
 	// distinct means that no two series of the operand would have the same labels without names, types and units.
 	distinct bool
-	hists    []*histogram.FloatHistogram // of the steps whose value is one; nil: there are none
+	hists    []*histogram.FloatHistogram // by step; nil: no value is a histogram
 }
 
 func newRow(steps int) row { return row{values: make([]float64, steps), has: newBitmap(steps)} }
@@ -86,13 +86,12 @@ func (r *row) deepClone() row {
 
 var errSameLabels = errors.New("vector cannot contain metrics with the same labelset")
 
-// labelsets finds series with equal labels, by hash as Prometheus does. Series whose
-// samples have different timestamps may have equal labels: they are one series of the
-// result.
+// labelsets finds series with equal labels, by hash as Prometheus does. Series with equal labels are allowed if their
+// samples are at different steps. They become one series of the result.
 type labelsets struct {
 	ev       *evaluation
-	seen     map[uint64]int32 // numbers of steps
-	steps    []bitmap         // at which series have samples; most series have the same ones
+	seen     map[uint64]int32 // by hash: index in steps
+	steps    []bitmap         // sets of steps at which series have samples; most series have the same set
 	dupStep  int              // first step at which two series have a sample; -1: none
 	repeated bool
 }
@@ -101,8 +100,8 @@ func (ev *evaluation) newLabelsets() *labelsets {
 	return &labelsets{ev: ev, seen: map[uint64]int32{}, dupStep: -1}
 }
 
-// dup returns the first step at which two series of an operator that Prometheus evaluates
-// step by step have the same labels, -1 if that is not an error.
+// dup returns the first step at which two series of l have a sample and the same labels, or -1 if there is none or if
+// that is no error. It is for operators that Prometheus evaluates step by step.
 func (ev *evaluation) dup(l *labelsets) int {
 	if ev.engine.opts.DelayedNameRemoval && ev.onlyStep() {
 		return -1
@@ -118,7 +117,7 @@ func (ev *evaluation) drop(r *row) {
 	}
 }
 
-// addUnless adds a series unless it is known that no other has its labels: that takes no memory.
+// addUnless adds a series unless its labels are known to be distinct. A series that is not added takes no memory.
 func (l *labelsets) addUnless(distinct bool, r *row) error {
 	if distinct {
 		return nil
@@ -126,7 +125,7 @@ func (l *labelsets) addUnless(distinct bool, r *row) error {
 	return l.add(r)
 }
 
-// add adds a series. It returns an error if the steps of all of them take too much memory.
+// add adds a series. It returns errGiveUp if the sets of steps take too much memory.
 func (l *labelsets) add(r *row) (err error) {
 	hash := r.metric.Hash()
 	number, ok := l.seen[hash]
@@ -148,7 +147,7 @@ func (l *labelsets) add(r *row) (err error) {
 	return err
 }
 
-// number returns the number of some steps.
+// number returns the index of a set of steps, which it adds unless it equals the last set.
 func (l *labelsets) number(has bitmap) (int32, error) {
 	if n := len(l.steps); n == 0 || !slices.Equal(l.steps[n-1], has) {
 		if err := l.ev.hold(len(has)); err != nil {

@@ -16,7 +16,7 @@ import (
 type selector struct {
 	vs    *parser.VectorSelector
 	hints *storage.SelectHints
-	lent  bool // who gets the rows keeps none of their labels
+	lent  bool // the consumer of the rows keeps none of their labels
 }
 
 // offset returns the distance of the selected samples from the steps, in ms.
@@ -28,14 +28,14 @@ func (s *selector) offset(ev *evaluation) int64 {
 	return offset
 }
 
-// perSeries is what is done with the series of a selection.
+// perSeries is the functions that process the series of a selection.
 type perSeries struct {
-	// compute returns a function that computes an item from the points of its series, and
-	// retains none. Such functions may run at the same time, each on a goroutine of its own.
+	// compute returns a function that computes an item from the points of its series, and retains no points. The returned
+	// functions may run at the same time, each on its own goroutine.
 	compute func() func(it *item, points []promql.FPoint)
-	// apply uses a computed item, in the order of the series. The item is valid until it returns.
+	// apply uses a computed item. It is called in the order of the series. The item is valid until apply returns.
 	apply func(it *item) error
-	// histograms replaces both for a series that has histograms.
+	// histograms replaces compute and apply for a series that has histograms.
 	histograms func(r *row, from storage.Series) error
 }
 
@@ -46,7 +46,7 @@ type item struct {
 	samples     int   // that the series has in the range
 	err         error // of the computation
 	warnings    annotations.Annotations
-	total, read int64 // samples of all windows, and those that each was the first to have
+	total, read int64 // samples of all windows, and samples without those of the previous window
 	most, held  int   // samples of the greatest and of the last window
 
 	builder labels.ScratchBuilder // of lent labels
@@ -58,9 +58,9 @@ func (it *item) reset() {
 	*it = item{row: it.row, builder: it.builder}
 }
 
-// each does work for each series of the selection.
+// each processes each series of the selection.
 func (s *selector) each(ev *evaluation, work perSeries) error {
-	if err := contextError(ev.ctx); err != nil { // there may be very many selections, all empty
+	if err := contextError(ev.ctx); err != nil { // a query may have very many selections, all empty
 		return err
 	}
 	set := ev.source.sel(ev.ctx, s)
@@ -139,8 +139,8 @@ func (s *selector) eval(ev *evaluation, sink func(*row) error) error {
 	})
 }
 
-// instant passes the rows of an instant selector to do, with the number of their samples.
-// The values are those of the samples, or their timestamps in seconds.
+// instant passes the rows of an instant selector to do, with the number of their samples. The values of the rows are
+// those of the samples, or the timestamps of the samples in seconds.
 func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n int) error) error {
 	return s.each(ev, perSeries{
 		compute: func() func(*item, []promql.FPoint) {
@@ -164,9 +164,9 @@ func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n in
 	})
 }
 
-// last sets the row of an item to the last sample before each step, and most to their number.
+// last sets the row of an item to the last sample at or before each step, and most to the number of steps that have one.
 func (s *selector) last(ev *evaluation, it *item, points []promql.FPoint, timestamps bool) {
-	next := 0 // points[next] is the first one after the step
+	next := 0 // points[next] is the first point after the step
 	at := ev.start - s.offset(ev)
 	for i := range ev.steps {
 		for next < len(points) && points[next].T <= at {

@@ -27,9 +27,9 @@ func (s *subquery) offset(ev *evaluation) int64 {
 	return offset
 }
 
-// evaluation returns the evaluation of the subquery's steps. The last step of the query
-// bounds them, not its end. Rows have a value for every step, whether there are samples or not, so many
-// steps are left to Prometheus' engine.
+// evaluation returns the evaluation of the subquery's steps. The limit of these steps is the last step of the query,
+// which may be before the end of the query. A row has a value for every step, even without samples, so Prometheus' engine
+// evaluates a subquery that has many steps.
 func (s *subquery) evaluation(ev *evaluation) (*evaluation, error) {
 	inner := *ev
 	offset, length := s.offset(ev), s.expr.Range.Milliseconds()
@@ -51,9 +51,8 @@ func (s *subquery) evaluation(ev *evaluation) (*evaluation, error) {
 	return &inner, nil
 }
 
-// overSubquery computes the windows over the series of a subquery. Prometheus evaluates the
-// whole subquery before the first window, so the samples of the windows are counted in an
-// account of their own.
+// overSubquery computes the windows over the series of a subquery. Prometheus evaluates the whole subquery before the
+// first window, so the samples of the windows have an account of their own.
 func (w *windowRun) overSubquery(sink func(*row) error) error {
 	ev := w.ev
 	inner, err := w.subquery.evaluation(ev)
@@ -61,9 +60,10 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 		return err
 	}
 	if inner.start == ev.start && w.subquery.expr.OriginalOffset != 0 {
-		return errGiveUp("subquery that begins where the query does") // Prometheus shifts @ in it
+		return errGiveUp("subquery that begins where the query does") // Prometheus shifts the timestamps of @ in it
 	}
-	// Of equal annotations Prometheus keeps the last position: those of the subquery are followed by those of its windows.
+	// Prometheus keeps the last position of equal annotations. So those of the subquery are merged first, then those of
+	// its windows.
 	before := ev.warnings
 	ev.warnings = annotations.Annotations{}
 	defer func() {
@@ -120,8 +120,8 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 	return err
 }
 
-// seriesOf returns a row that has histograms as a series of Prometheus' engine. Hints of counter resets
-// are about the samples that the histograms came from, not about those of the row before.
+// seriesOf converts a row that has histograms to a series of Prometheus' engine. Known counter reset hints become
+// unknown, because they refer to the samples of the original series, not to the previous step of the row.
 func (ev *evaluation) seriesOf(r *row) promql.Series {
 	s, ts := promql.Series{Metric: r.metric}, ev.start
 	for i, f := range r.values {

@@ -59,7 +59,7 @@ func (n *topNode) eval(ev *evaluation, sink func(*row) error) error {
 	return run.emit(ev, sink)
 }
 
-// size returns the number of samples as which the result is counted.
+// size returns the number of samples that the result counts as.
 func (t *topRun) size() int {
 	total := 0
 	for _, steps := range t.heaps {
@@ -142,7 +142,7 @@ func (t *topRun) add(r *row) error {
 	return nil
 }
 
-// offer adds a sample to the heap of a group, if it belongs there.
+// offer adds a sample to the heap of a group, if the sample may be in the result.
 func (t *topRun) offer(h []chosen, c chosen, param, offset float64) []chosen {
 	if t.op == parser.LIMIT_RATIO {
 		if param != 0 && promql.NewHashRatioSampler().AddRatioSampleWithOffset(math.Max(-1, math.Min(1, param)), offset) {
@@ -150,7 +150,7 @@ func (t *topRun) offer(h []chosen, c chosen, param, offset float64) []chosen {
 		}
 		return h
 	}
-	if !(param >= 1 && param < greatestInt) { // NaN and overflows are errors, found later
+	if !(param >= 1 && param < greatestInt) { // NaN and overflows are errors, which are returned later
 		return h
 	}
 	if int64(len(h)) < int64(param) {
@@ -174,7 +174,7 @@ func (t *topRun) offer(h []chosen, c chosen, param, offset float64) []chosen {
 	return h
 }
 
-// less is the order of the heap. That of limitk is the one of topk.
+// less is the order of the heap. limitk has the order of topk.
 func (t *topRun) less(a, b float64) bool {
 	if math.IsNaN(a) {
 		return true
@@ -217,8 +217,8 @@ func (t *topRun) down(h []chosen) {
 	}
 }
 
-// emitOnce emits the result of one step: by groups, and within a group from the first to
-// the last of topk and bottomk.
+// emitOnce emits the result of a single step, group by group. The samples of topk and bottomk are sorted within their
+// group.
 func (t *topRun) emitOnce(sink func(*row) error) error {
 	r := newRow(1)
 	for _, steps := range t.heaps {

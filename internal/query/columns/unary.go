@@ -20,7 +20,7 @@ func (timeNode) eval(ev *evaluation, sink func(*row) error) error {
 
 // emitScalar emits a scalar that has no operands.
 func (ev *evaluation) emitScalar(value func(step int, ts int64) float64, sink func(*row) error) error {
-	// A query of megabytes has a million of them, and no other node that checks the context.
+	// A large query may have a million scalars, and no other node that checks the context.
 	if err := contextError(ev.ctx); err != nil {
 		return err
 	}

@@ -12,17 +12,16 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// span is a window: points[from:to], and the range of time that it covers, in ms.
+// span is a window: points[from:to], and the time range that it covers, in ms.
 type span struct {
 	from, to   int
 	start, end int64
 }
 
-// windowFunc computes the values of a series at the steps of which there is a window with
-// points. It sets them in the row.
+// windowFunc computes the values of a series at all steps whose windows have points, and sets them in the row.
 type windowFunc func(w *windows, r *row, points []promql.FPoint) error
 
-// fastWindows are the functions that need no call for each window.
+// fastWindows are the functions that are computed without a call of Prometheus' implementation for each window.
 var fastWindows = map[string]windowFunc{
 	"rate":              rateWindows,
 	"increase":          rateWindows,
@@ -38,8 +37,8 @@ var fastWindows = map[string]windowFunc{
 	"absent_over_time":  presentWindows,
 }
 
-// windowFunctions are the functions of range vectors that may be called with a window, in
-// addition to the fast ones. A value of true means that all other arguments are scalars.
+// windowFunctions are the other supported functions of range vectors. Prometheus' implementation is called with each
+// window.
 var windowFunctions = map[string]bool{
 	"changes": true, "resets": true, "irate": true, "idelta": true, "deriv": true,
 	"stddev_over_time": true, "stdvar_over_time": true, "quantile_over_time": true, "mad_over_time": true,
@@ -66,8 +65,7 @@ func (w *windowNode) eval(ev *evaluation, sink func(*row) error) error {
 	return w.run(ev, true, sink)
 }
 
-// run passes the series of the result to sink. unique means that they may not have the same
-// labels.
+// run passes the series of the result to sink. unique means that no two of them may have the same labels.
 func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) error {
 	run := &windowRun{windowNode: w, ev: ev, acct: &ev.acct}
 	if !w.distinct(ev) {
@@ -98,8 +96,8 @@ func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) err
 	return nil
 }
 
-// distinct reports whether the results have distinct labels because the series have: if they keep their
-// names, or all have the same name and differ in more than a type or a unit.
+// distinct reports whether the results have distinct labels because the series have. That is so if the results keep their
+// names, or if all series have the same name and differ in another label than type or unit. noteLabels checks the latter.
 func (w *windowNode) distinct(ev *evaluation) bool {
 	if _, ok := ev.source.(rawSource); !ok || w.subquery != nil {
 		return false
@@ -109,7 +107,8 @@ func (w *windowNode) distinct(ev *evaluation) bool {
 	})
 }
 
-// noteLabels looks for results with the same labels. metric is the series'.
+// noteLabels records the labels of a result, in search of results with the same labels. metric is the labels of the
+// series, before the name was removed.
 func (w *windowRun) noteLabels(r *row, metric labels.Labels) error {
 	if w.sets == nil && !w.keepName && (metric.Has("__type__") || metric.Has("__unit__")) {
 		if w.emitted {
@@ -143,8 +142,8 @@ type windowRun struct {
 	helper promql.EvalNodeHelper
 }
 
-// windows computes the windows of one series after the other. It only reads the evaluation,
-// so that there may be several of them.
+// windows computes the windows of one series after the other. It only reads the evaluation, so several goroutines may
+// have windows of their own (not with statistics of each step, which it counts).
 type windows struct {
 	*windowNode
 	ev     *evaluation
@@ -174,7 +173,7 @@ func (w *windowRun) scalarArgs() error {
 	return nil
 }
 
-// compute computes the item of a series, whose points it may change.
+// compute computes the item of a series. It may change the points.
 func (w *windows) compute(it *item, points []promql.FPoint) {
 	if points = w.prepare(points); len(points) == 0 {
 		return
@@ -200,7 +199,7 @@ func (w *windows) prepare(points []promql.FPoint) []promql.FPoint {
 	return points
 }
 
-// apply counts the samples of an item, and passes its row on.
+// apply counts the samples of an item, and passes its row to sink.
 func (w *windowRun) apply(it *item, sink func(*row) error) error {
 	w.acct.current -= w.held
 	w.held = 0
@@ -220,7 +219,7 @@ func (w *windowRun) apply(it *item, sink func(*row) error) error {
 	return w.emit(&it.row, sink)
 }
 
-// emit passes a computed row on.
+// emit passes a computed row to sink, unless it is empty.
 func (w *windowRun) emit(r *row, sink func(*row) error) error {
 	if r.has.empty() {
 		return nil
@@ -242,7 +241,7 @@ func (w *windowRun) emit(r *row, sink func(*row) error) error {
 	return sink(r)
 }
 
-// fixed reports whether all steps have the same window, because of @.
+// fixed reports whether all steps have the same window because the selector or the subquery has @.
 func (w *windowNode) fixed() bool {
 	if w.subquery != nil {
 		return w.subquery.expr.Timestamp != nil
@@ -250,8 +249,8 @@ func (w *windowNode) fixed() bool {
 	return w.vs.Timestamp != nil
 }
 
-// find finds the windows of all steps, and counts their samples. Most steps move a window by as many
-// points as the step before did, which is tried first.
+// find finds the windows of all steps, and counts their samples. Most steps move the window by as many points as the
+// previous step did, so this number is tried first.
 func (w *windows) find(it *item, points []promql.FPoint) {
 	ev := w.ev
 	var from, to, most, fromStep, toStep int
@@ -282,8 +281,7 @@ func (w *windows) find(it *item, points []promql.FPoint) {
 	it.total, it.read, it.most, it.held = total, read, most, to-from
 }
 
-// after returns the index of the first point after a time, at or behind index i. It is probably
-// the one that is n points behind i.
+// after returns the index of the first point after a time, at or after index i. It tries index i+n first.
 func after(points []promql.FPoint, i, n int, ts int64) int {
 	if at := i + n; at <= len(points) && (at == i || points[at-1].T <= ts) {
 		i = at
@@ -297,7 +295,8 @@ func after(points []promql.FPoint, i, n int, ts int64) int {
 // largeWindow is the number of points of a window that take some microseconds.
 const largeWindow = 4096
 
-// check returns an error if the query has ended, at some steps and for each large window.
+// check returns an error if the context of the query has ended. It checks the context at one of 64 steps, and for each
+// large window.
 func (w *windows) check(step int, s span) error {
 	if step&63 != 0 && s.to-s.from < largeWindow {
 		return nil
@@ -305,7 +304,7 @@ func (w *windows) check(step int, s span) error {
 	return contextError(w.ev.ctx)
 }
 
-// warnNonCounter warns if a metric has no name of a counter.
+// warnNonCounter adds an annotation if neither the name nor the type label of a metric says that it is a counter.
 func (w *windowRun) warnNonCounter(metric labels.Labels) {
 	name := metric.Get(labels.MetricName)
 	if name == "" {

@@ -14,22 +14,21 @@ import (
 	"github.com/ferula-io/ferula/internal/hint"
 )
 
-// growthMax is how many times longer all label_replace and label_join of a query may make a
-// label value together. Nested ones multiply: thirty that double a value of one byte
-// make a gigabyte.
+// growthMax limits the factor by which nested calls of label_replace and label_join may make a label value longer.
+// Factors of nested calls multiply: thirty calls that double a value of one byte make a gigabyte.
 const growthMax = 1 << 16
 
 const (
-	// storedValue is the length of stored label values that is assumed.
+	// storedValue is the assumed length of stored label values.
 	storedValue = 1 << 10
 	// valueMax is the longest value that label_replace and label_join make.
 	valueMax = 1 << 20
-	// matchMax is the limit of instructions of a label_replace's regular expression times the length of
-	// the values that the query makes for it: a match takes as many steps, and no timeout interrupts it.
+	// matchMax limits the steps of a match in label_replace: the number of instructions of the regular expression times
+	// the length of the label value. No timeout interrupts a match.
 	matchMax = 1 << 27
 )
 
-// subqueryStepsMin is the number of steps that all subqueries of a query may always have.
+// subqueryStepsMin is the number of steps that the subqueries of a query may always have together.
 const subqueryStepsMin = 1_000_000
 
 // NewInstantQuery implements promql.QueryEngine.
@@ -63,15 +62,15 @@ func (e *Engine) bounded(q promql.Query, err error) (promql.Query, error) {
 	return q, nil
 }
 
-// complexity adds up what an evaluation allocates whether there are samples or not.
+// complexity adds up the steps of subqueries, for which an evaluation takes memory even without samples.
 type complexity struct {
 	steps, stepsMax int64 // of all subqueries
 	step            func(rangeMS int64) int64
 	flags           hint.Flags
 }
 
-// check checks an expression that is evaluated over span ms. growth is that of the calls
-// around it.
+// check checks an expression that is evaluated over span ms. growth is the factor by which the calls around the
+// expression may make a label value longer.
 func (c *complexity) check(n parser.Node, span int64, growth int) error {
 	switch n := n.(type) {
 	case *parser.StepInvariantExpr:
@@ -102,8 +101,8 @@ func (c *complexity) check(n parser.Node, span int64, growth int) error {
 	return nil
 }
 
-// longestValue returns the length of the longest label value of an expression, about, or an error if a
-// regular expression would be matched with values that are too long for it.
+// longestValue estimates the length of the longest label value of an expression. It returns an error if a regular
+// expression would be matched with values that are too long for it.
 func longestValue(n parser.Node) (length int, err error) {
 	length = storedValue
 	for child := range parser.ChildrenIter(n) {

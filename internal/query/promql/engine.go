@@ -29,7 +29,7 @@ type Options struct {
 	Timeout        time.Duration // of one query; 0: 2 minutes
 	MaxConcurrency int           // concurrent queries, further ones wait; 0: 20
 	LookbackDelta  time.Duration // lookback delta; 0: 5 minutes
-	TrackerDir     string        // folder of the active query log; "" for none
+	TrackerDir     string        // directory of the active query log; "" for none
 
 	ExperimentalFunctions  bool
 	ExtendedRangeSelectors bool
@@ -39,9 +39,9 @@ type Options struct {
 	TypeAndUnitLabels      bool
 	UseStartTimestamps     bool
 
-	Flags hint.Flags // that raise the limits, by the names of options
-	// SlotWaited is called whenever a query has waited for a slot, which it does once to be
-	// parsed and once to be evaluated; may be nil.
+	Flags hint.Flags // flags that raise the limits, by the names of options
+	// SlotWaited is called with the time that a query waited for a slot. A query waits twice: before it is parsed and
+	// before it is evaluated. May be nil.
 	SlotWaited func(time.Duration)
 }
 
@@ -141,13 +141,13 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 	return e, nil
 }
 
-// SlotsInUse returns the number of slots of queries in use, and of all.
+// SlotsInUse returns the number of query slots in use, and the number of all slots.
 func (e *Engine) SlotsInUse() (used, all int) {
 	return int(e.slots.used.Load()), e.slots.GetMaxConcurrent()
 }
 
-// Bare returns an engine for parts of queries of e: with the same options but for its limit of
-// samples, and without slots, query log and metrics. It needs no Close.
+// Bare returns an engine that evaluates parts of the queries of e. It has the options of e except the limit of samples,
+// and no slots, query log and metrics. It needs no Close.
 func (e *Engine) Bare(maxSamples int) *promql.Engine {
 	opts := e.opts
 	opts.MaxSamples = maxSamples
@@ -157,11 +157,11 @@ func (e *Engine) Bare(maxSamples int) *promql.Engine {
 // MaxSamples returns the number of samples one query may hold in memory.
 func (e *Engine) MaxSamples() int { return e.opts.MaxSamples }
 
-// SubqueryStep returns the step of subqueries that have none, in ms, for any range.
+// SubqueryStep returns the default step of subqueries, in ms. It does not depend on the range.
 func (e *Engine) SubqueryStep(int64) int64 { return e.noStepSubqueryMS.Load() }
 
-// SetEvaluationInterval sets the default resolution of subqueries, which Prometheus takes from
-// global.evaluation_interval of the configuration.
+// SetEvaluationInterval sets the default step of subqueries. Prometheus takes it from global.evaluation_interval of the
+// configuration.
 func (e *Engine) SetEvaluationInterval(d time.Duration) { e.noStepSubqueryMS.Store(d.Milliseconds()) }
 
 // LookbackDelta returns the lookback delta of requests that do not set one.
@@ -193,8 +193,8 @@ func (s *slots) Delete(index int) {
 	s.QueryTracker.Delete(index)
 }
 
-// gate limits concurrency if there is no folder for an active query log. Insert waits until
-// a slot is free or the context is done.
+// gate limits concurrency if there is no directory for an active query log. Insert waits until a slot is free or the
+// context is done.
 type gate chan struct{}
 
 var _ promql.QueryTracker = (gate)(nil)

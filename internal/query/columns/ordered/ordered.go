@@ -1,15 +1,15 @@
 // Package ordered reads batches one after the other, computes them on several goroutines,
 // and hands them over in the order in which they were read.
 //
-// Run reads, computes and consumes batches on the goroutine of its caller, and needs no other.
-// Workers only compute batches ahead of it. All stages of a process share the workers: many
-// concurrent stages use no more of them than one stage, and none ever waits for a worker.
-// A Fork is a whole stage, or several, that a worker runs for a caller that runs another.
+// Run reads, computes and consumes batches on the goroutine of its caller. Free workers read and compute further batches
+// meanwhile. All stages of a process share the workers, so concurrent stages together use no more workers than one stage.
+// No stage waits for a worker. A Fork is a function, such as a whole stage, that a worker runs while the caller runs
+// another one.
 package ordered
 
 import "sync"
 
-// Workers are goroutines that stages share. Nil has none.
+// Workers are goroutines that stages share. A nil pointer has none, and must not be passed to Run.
 type Workers struct{ slots chan struct{} }
 
 // NewWorkers returns up to n workers. They run only while they compute.
@@ -36,7 +36,7 @@ type Stage[B any] struct {
 	Read func(B) bool
 	// Compute computes a batch. Several calls may run at the same time.
 	Compute func(B)
-	// Consume gets the computed batches in order, on the goroutine of Run. An error ends it.
+	// Consume gets the computed batches in order, on the goroutine of Run. An error ends Run.
 	Consume func(B) error
 }
 
@@ -48,7 +48,7 @@ type Fork struct {
 	panicked any
 }
 
-// Fork runs f on a worker. It returns nil, and does nothing, if none is free.
+// Fork runs f on a worker. It returns nil, and does not run f, if no worker is free.
 func (w *Workers) Fork(f func()) *Fork {
 	if !w.Any() || !w.try() {
 		return nil
@@ -63,8 +63,8 @@ func (w *Workers) Fork(f func()) *Fork {
 	return k
 }
 
-// Wait returns when the function has ended, with the value that it panicked with. Others may use the
-// worker meanwhile, as the caller does nothing.
+// Wait waits until the function has ended, and returns the value that it panicked with. It frees the slot of the worker
+// at once, because the caller computes nothing while it waits.
 func (k *Fork) Wait() (panicked any) {
 	k.free()
 	<-k.done
@@ -76,8 +76,8 @@ func (k *Fork) free() { k.leave.Do(func() { <-k.workers.slots }) }
 // ahead is the maximum number of batches per goroutine that are read and not yet consumed.
 const ahead = 2
 
-// Run runs a stage until all batches are consumed or Consume fails, whose error it returns.
-// No worker is busy with the stage afterwards. If a function panics, Run panics.
+// Run runs a stage until all batches are consumed, or until Consume fails: then Run returns the error of Consume. When
+// Run returns, no worker is busy with the stage. If a function of the stage panics, Run panics with the same value.
 func Run[B any](w *Workers, stage Stage[B]) error {
 	r := &run[B]{Stage: stage, workers: w, ring: make([]*slot[B], ahead*(1+cap(w.slots)))}
 	defer r.stop()
@@ -118,11 +118,11 @@ type run[B any] struct {
 	read     int  // batches read
 	consumed int
 	busy     int        // workers
-	ring     []*slot[B] // those that are not consumed, by their number modulo its length
+	ring     []*slot[B] // batches that are not consumed, by their number modulo the length of ring
 	free     []*slot[B]
 }
 
-// take reads the next batch. It returns nil if there is none, or too many are not consumed.
+// take reads the next batch. It returns nil if there is none, or if too many batches are not yet consumed.
 func (r *run[B]) take() (s *slot[B]) {
 	r.mu.Lock()
 	defer func() {
@@ -178,7 +178,7 @@ func (r *run[B]) work() {
 	}
 }
 
-// await returns a batch once it is computed, nil if there is none. Meanwhile it computes others.
+// await returns a batch once it is computed, nil if there is none. While it waits it reads and computes other batches.
 func (r *run[B]) await(number int) *slot[B] {
 	s := r.at(number)
 	for s == nil {

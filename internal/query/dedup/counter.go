@@ -9,9 +9,9 @@ import (
 // Counter adjusts counter resets: its result never decreases. NaN samples are skipped;
 // histograms are returned as they are.
 //
-// A downsampled chunk ends with a second sample at the last timestamp, which is not
-// returned: it is the counter's true last value, by which a reset before the next chunk's
-// first sample is detected. Samples before the last one are skipped too.
+// A downsampled chunk ends with a second sample at its last timestamp: the true last value of the counter. That sample is
+// not returned. It shows whether the counter was reset before the first sample of the next chunk. Samples earlier than
+// the last one are skipped, too.
 func Counter(it chunkenc.Iterator) chunkenc.Iterator {
 	return &counter{Iterator: it, atMS: math.MinInt64}
 }

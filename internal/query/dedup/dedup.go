@@ -2,12 +2,10 @@
 //
 // The input is one iterator per replica over the samples of one series, in time order.
 //
-// Penalty returns the samples of one replica and switches to another only at a gap. It does
-// not mix two: replicas scrape at different times, so a mixture would have twice the
-// samples, and counters that decrease. The algorithm is Thanos' penalty algorithm, sample
-// by sample, so that both programs return the same. Chain mixes all samples. Overlaps
-// within one replica must be merged before. Labels, chunks and requests are handled
-// elsewhere.
+// Penalty returns the samples of one replica and switches to another only at a gap. It does not mix two replicas: they
+// scrape at different times, so a mixture would have twice the samples, and counters would decrease. The algorithm is
+// Thanos' penalty algorithm, so that both programs return the same samples. Chain mixes all samples. Overlaps within one
+// replica must be merged before. Labels, chunks and requests are handled elsewhere.
 //
 // The choice of Penalty between replicas a and b after the last returned sample, at time T:
 //
@@ -74,7 +72,8 @@ func Chain(replicas []chunkenc.Iterator, _ string) chunkenc.Iterator {
 // replica is an iterator whose counter can be raised.
 type replica interface {
 	chunkenc.Iterator
-	// raise passes the value returned last when a sample of another replica is returned next.
+	// raise is called when the next sample comes from another replica than the last one. last is the value of the last
+	// sample.
 	raise(last float64)
 }
 
@@ -82,8 +81,7 @@ type plain struct{ chunkenc.Iterator }
 
 func (plain) raise(float64) {}
 
-// counterAdjuster raises a counter that takes over from a replica with a greater value: from then on
-// the difference is added.
+// counterAdjuster raises a counter that follows a replica with a greater value: from then on it adds the difference.
 type counterAdjuster struct {
 	chunkenc.Iterator
 	by float64
@@ -124,7 +122,7 @@ func (p *pair) Next() chunkenc.ValueType {
 	if !p.begun {
 		p.begun = true
 		p.typeA, p.typeB = p.a.Next(), p.b.Next()
-		// The first replica's first value counts as returned, whichever begins.
+		// The first value of the first replica counts as returned, even if the second replica begins earlier.
 		p.shownType = p.typeA
 		if p.typeA == chunkenc.ValNone {
 			return p.choose()

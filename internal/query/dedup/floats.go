@@ -6,10 +6,9 @@ import (
 	"github.com/prometheus/prometheus/promql"
 )
 
-// PenaltyFloats appends the samples from mint to maxt, in ms, that Penalty returns for two replicas of which
-// all samples are floats and in memory. Samples are sorted by time. Those of a counter, for which
-// IsCounter reports true, are as in the source, also before mint: resets are adjusted here. a and b are
-// overwritten.
+// PenaltyFloats appends the samples from mint to maxt, in ms, that Penalty returns for two replicas. a and b are the
+// float samples of the replicas, sorted by time. They are overwritten. If IsCounter reports true for the function, their
+// counter resets are adjusted here, and they must include the samples before mint.
 func PenaltyFloats(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint {
 	counter := IsCounter(function)
 	if counter {
@@ -41,10 +40,10 @@ func between(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
 	return points
 }
 
-// floats are the samples of a replica that are left: the first one is the next.
+// floats are the remaining samples of a replica. points[0] is the next one.
 type floats struct {
 	points  []promql.FPoint
-	by      float64 // that is added to values: see counterAdjuster
+	by      float64 // added to values, as by counterAdjuster
 	penalty int64
 }
 
@@ -72,7 +71,7 @@ type pairOfFloats struct {
 }
 
 func (p *pairOfFloats) appendTo(to []promql.FPoint) []promql.FPoint {
-	// The first replica's first value counts as returned, whichever begins.
+	// The first value of the first replica counts as returned, even if the second replica begins earlier.
 	shown, last, before := &p.a, 0.0, !p.a.ended()
 	if before {
 		last = p.a.points[0].F
@@ -88,7 +87,7 @@ func (p *pairOfFloats) appendTo(to []promql.FPoint) []promql.FPoint {
 		}
 		shown, before = next, true
 		p.lastMS, last = next.points[0].T, next.points[0].F
-		if p.counter { // not otherwise: -0 and 0 are 0
+		if p.counter { // only then, because -0 plus 0 is 0
 			last += next.by
 		}
 		to = append(to, promql.FPoint{T: p.lastMS, F: last})
@@ -97,8 +96,8 @@ func (p *pairOfFloats) appendTo(to []promql.FPoint) []promql.FPoint {
 	}
 }
 
-// choose returns the replica with the earlier of the two next samples and sets the penalties. It returns nil
-// at the end of both.
+// choose returns the replica with the earlier of the two next samples and sets the penalties. It returns nil if both have
+// ended.
 func (p *pairOfFloats) choose() *floats {
 	chosen, other := &p.a, &p.b
 	switch {

@@ -1,11 +1,10 @@
 // Package exemplar links metrics and profiles: from an exemplar of a metric or of a profile
 // series to the flame graph of its profile.
 //
-// A Request names a profile, or metrics. Of metrics it reads the exemplars in the range and
-// takes the one with the greatest value, or the one nearest to a timestamp; its label
-// profile_id names the profile. Programs without profile IDs have exemplars with
-// timestamps: if no exemplar names a profile and the request has labels that select
-// profiles, those that began shortly before the exemplar are merged.
+// A Request names a profile, or selects metrics. For metrics a Finder reads the exemplars in the range and takes the one
+// with the greatest value, or the one nearest to a timestamp. The label profile_id of that exemplar names the profile.
+// Programs without profile IDs have exemplars with timestamps only: if no exemplar names a profile, and the request has
+// labels that select profiles, the profiles that began shortly before the exemplar are merged.
 //
 // Labels that the metric's series and the profiles' samples share may narrow the result, for
 // example to the CPU of one endpoint. Storage, HTTP, and PromQL except for selectors are
@@ -37,8 +36,8 @@ type Merger interface {
 // DefaultType is the profile type of requests without one.
 var DefaultType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
 
-// Request has a ProfileID, or Selectors and a range. A profile is searched for in the range,
-// near NearMS, at the timestamp in its ID, or in the last day: the first that is known.
+// Request has a ProfileID, or Selectors and a range. A ProfileID is searched for in the first of these that is known: the
+// range, the time around NearMS, the time around the timestamp in the ID, the last day.
 type Request struct {
 	Tenant    string
 	ProfileID string
@@ -47,7 +46,7 @@ type Request struct {
 	EndMS     int64
 	NearMS    int64    // 0: the greatest value, else the exemplar nearest to it
 	Match     []string // labels whose values must be equal in the samples and in the metric's series
-	WindowMS  int64    // how long before an exemplar a profile of its time may begin; 0: 15 s
+	WindowMS  int64    // how long before the exemplar a profile that is found by time may begin; 0: 15 s
 
 	Type     profiles.Type // the zero value is DefaultType
 	Matchers []*labels.Matcher

@@ -38,7 +38,7 @@ type collected struct {
 	data     []byte         // the current slab
 	chunks   []series.Chunk // the current slab
 	lent     []*[]byte      // data slabs, to be released
-	budget   *budget        // that granted bytes from
+	budget   *budget        // that granted the bytes
 	granted  int64
 	unspent  int64 // granted and not used yet
 	buffers  int64 // bytes of unread messages and symbols, part of granted until the stream ends
@@ -133,9 +133,8 @@ const chunkBytes = int64(unsafe.Sizeof(series.Chunk{}))
 // contextEvery is the number of series between two checks of the context.
 const contextEvery = 128
 
-// collect reads the responses of all stores of a request, each in its own goroutine, so
-// that none holds a slot of its store while it waits for another store. The first failure
-// cancels all.
+// collect reads the responses of all stores of a request, each in its own goroutine: no response holds a slot of its
+// store while another store is read. The first failure cancels all.
 func collect(ctx context.Context, q *querier, all *fanoutStreams, v *view) (*collected, error) {
 	parts := make([]*collected, len(all.streams))
 	var reading sync.WaitGroup
@@ -198,7 +197,7 @@ func (k *collected) drain(q *querier, g *deadlineStream) (err error) {
 	return nil
 }
 
-// returnUnspent returns what was granted and is not used, the buffers of the stream included.
+// returnUnspent returns the bytes that were granted and are not used, including those of the stream's buffers.
 func (k *collected) returnUnspent() {
 	if k.unspent += k.buffers; k.unspent > 0 {
 		k.budget.release(k.unspent)
@@ -254,8 +253,8 @@ func (k *collected) unite(ctx context.Context, q *querier, parts []*collected) e
 	return nil
 }
 
-// heapOf returns a heap of the parts' series that are not merged yet, ordered by the first
-// series of each.
+// heapOf returns a heap of the series of all parts, ordered by the first series of each part, and the length of the
+// longest part.
 func heapOf(parts []*collected) (lists [][]rawSeries, longest int) {
 	for _, part := range parts {
 		if len(part.read) > 0 {
@@ -337,8 +336,8 @@ func tidy(chunks []series.Chunk) []series.Chunk {
 	return chunks
 }
 
-// ownedLabels decodes labels from bytes that are never written again. The builder gets
-// strings that alias them, so that only the builder copies, if it does.
+// ownedLabels decodes labels from bytes that are never written again. The strings given to the builder alias these bytes,
+// so there is no copy but the builder's.
 func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
 	builder.Reset()
 	for len(set) > 0 {
@@ -356,10 +355,10 @@ func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, err
 // Labels implements storage.Series.
 func (s *storedSeries) Labels() labels.Labels { return s.labels }
 
-// Iterator implements storage.Series. Overlapping raw chunks without deduplication are
-// merged sample by sample. Downsampled chunks are not, because their values differ at equal
-// timestamps: samples before the end of the previous chunks are skipped. What aggregates of
-// a coarser resolution hold is not read, whichever replica it is of.
+// Iterator implements storage.Series. Overlapping raw chunks without deduplication are merged sample by sample.
+// Overlapping downsampled chunks are not merged, because their values differ at equal timestamps: samples before the end
+// of the previous chunks are skipped. Samples that an aggregate of a coarser resolution contains are not read, whichever
+// replica has them.
 func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	chunks, cut, err := s.view.distinct(s.chunks)
 	if err != nil {
@@ -392,8 +391,8 @@ func overlap(chunks []series.Chunk) bool {
 	return false
 }
 
-// tracksMax is the limit of chunks of one series that overlap at any time: of its replicas, and of
-// overlapping blocks of each. Each track is a level of the deduplication, and is searched for each chunk.
+// tracksMax is the limit of chunks of one series that overlap at any time: chunks of replicas, and of overlapping blocks
+// of one replica. Each track is a level of the deduplication, and is searched for each chunk.
 const tracksMax = 1000
 
 // split distributes sorted chunks to tracks without overlaps: each chunk to the first track

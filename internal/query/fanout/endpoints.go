@@ -34,8 +34,8 @@ type Address struct {
 	Client ClientConfig
 }
 
-// ClientConfig configures the connections of one endpoint. What is empty is as for all
-// others. Switches are "true" or "false".
+// ClientConfig configures the connections of one endpoint. Empty fields take the values that all endpoints share.
+// Switches are "true" or "false".
 type ClientConfig struct {
 	TLS, SkipVerify                       string
 	Cert, Key, CA, ServerName, MinVersion string // as in storeclient.Options
@@ -73,11 +73,10 @@ type EndpointsOptions struct {
 	DNSInterval    time.Duration // 0: 30 s
 	InfoInterval   time.Duration // 0: 5 s
 	InfoTimeout    time.Duration // 0: 5 s
-	// UnhealthyTimeout is how long a store that is down is listed. While it is configured it is
-	// still polled, and reported as missing by queries. For as long, queries also report as
-	// missing a store whose name no longer resolves to its address, unless another store
-	// reports the same range and labels, and a name that has not resolved to any address
-	// yet. 0: 5 minutes.
+	// UnhealthyTimeout is how long a store that is down is listed. As long as it is configured, it is polled, and queries
+	// report it as missing. For the duration of UnhealthyTimeout, queries also report as missing a store whose name no
+	// longer resolves to its address, unless another store has the same component and labels, and a name that has not
+	// resolved to any address yet. 0: 5 minutes.
 	UnhealthyTimeout time.Duration
 
 	Selector Selector                        // of the data of the stores
@@ -199,7 +198,7 @@ func (e *Endpoints) Update(ctx context.Context) {
 type absent struct {
 	address  string         // or the name that has none
 	info     *storeapi.Info // last Info; nil: never received
-	selected selection      // of it
+	selected selection      // of info
 	err      error
 	since    time.Time
 	fails    bool // the lookup fails; reported without time limit
@@ -235,8 +234,8 @@ func (e *Endpoints) updateAbsent(now time.Time) {
 	e.absent.Store(&all)
 }
 
-// replaced reports whether a store has the same Info as another one: the store under a new
-// address, or another replica of it.
+// replaced reports whether a current store has the component and label sets of old: the same store at a new address, or a
+// replica of it.
 func (e *Endpoints) replaced(old *storeapi.Info) bool {
 	for _, s := range *e.current.Load() {
 		if info, err := s.known(); err == nil && info != nil && info.Component == old.Component && slices.EqualFunc(info.LabelSets, old.LabelSets, labels.Equal) {
@@ -423,7 +422,7 @@ type chosen struct {
 	stores  []*store
 	infos   []*storeapi.Info // Info at that time; nil: never received
 	missing []error
-	// matchers select the series of each store that the selector selects, nil: all.
+	// matchers select, for each store, the series that the Selector selects; nil: all.
 	matchers [][]*labels.Matcher
 }
 
@@ -443,8 +442,8 @@ func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen
 	}, func(a *absent) selection { return selection{info: a.info} }, wanted)
 }
 
-// chooseData is choose for data that the selector restricts: the Infos have the selected
-// label sets only, and stores without any are not chosen.
+// chooseData is choose for series, labels and exemplars, which the Selector restricts. The Infos have the selected label
+// sets only. A store without selected label sets is not chosen.
 func (e *Endpoints) chooseData(r Request, wanted func(*storeapi.Info) bool) (*chosen, error) {
 	return e.chooseOf(r, (*store).selection, func(a *absent) selection { return a.selected }, wanted)
 }

@@ -42,10 +42,9 @@ func (q *Query) Exemplars(ctx context.Context, start, end int64, selectors [][]*
 	return found, all, err
 }
 
-// expression returns an expression of the selectors that a store may match; "" if there are
-// none. Stores that forward it to a Prometheus get it without matchers of their external
-// labels, which Prometheus does not know; queriers get these matchers, and those that select
-// a part of the store.
+// expression returns an expression of the selectors that a store may match; "" if there are none. A querier gets all
+// matchers, those that select a part of it included. Other stores forward the expression to a Prometheus, which does not
+// know their external labels, so they get no matchers of these labels.
 func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*labels.Matcher) string {
 	var sets []labels.Labels
 	if info != nil {
@@ -71,7 +70,7 @@ func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*lab
 	return b.String()
 }
 
-// The time range of exemplar stores is ignored: Thanos' components report 0 to 0.
+// exemplars queries the exemplar stores. It ignores their time ranges, because Thanos' components report 0 to 0.
 func (f *Fanout) exemplars(ctx context.Context, r Request, er storeapi.ExemplarsRequest, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, []error, error) {
 	enforced := make([][]*labels.Matcher, 0, len(selectors))
 	for _, matchers := range selectors {

@@ -1,13 +1,12 @@
 // Package fanout reads many StoreAPIs as one storage.
 //
-// Endpoints finds the stores by address, file or DNS, and polls the Info of each every few
-// seconds. A request is a storage.Queryable created for it, or a StoreAPI request through
-// Source. The stores that may have data are queried concurrently, each by a goroutine.
-// PromQL needs all series in memory: responses are read completely and then merged by
-// encoded labels. For another querier they are merged while streaming, with some megabytes
-// read ahead of each store. A store that fails, stalls or is down causes a warning that
-// names it or, if the request aborts on partial responses, an error: no store is skipped silently.
-// Replicas and overlapping chunks are merged by the iterators.
+// Endpoints finds the stores by address, file or DNS, and polls the Info of each every few seconds. PromQL reads through
+// a storage.Queryable that is created for one query, another querier through Source, a StoreAPI. The stores that may have
+// data are queried concurrently, each by a goroutine. For PromQL, which needs all series in memory, responses are read
+// completely and then merged by encoded labels. For another querier they are merged while they are streamed, with some
+// megabytes read ahead from each store. A store that fails, stalls or is down causes a warning that names it or, if the
+// request aborts on partial responses, an error: no store is skipped silently. Replicas and overlapping chunks are merged
+// by the iterators.
 //
 // gRPC is used through storeapi's requests and sets only; evaluation and HTTP are elsewhere.
 // Options.Dedup selects the deduplication of replicas.
@@ -57,13 +56,13 @@ type Client interface {
 type Options struct {
 	// Dedup merges the iterators of two or more replicas into one, for the named function.
 	Dedup func(replicas []chunkenc.Iterator, function string) chunkenc.Iterator
-	// DedupFloats appends what Dedup returns from mint to maxt, in ms, of two replicas whose samples
-	// are all floats. Those of counters, for which IsCounter reports true, are not adjusted, and are also
-	// those before mint. It may overwrite a and b. nil: Dedup is used for all series.
+	// DedupFloats appends the samples from mint to maxt, in ms, that Dedup would return for two replicas. a and b are the
+	// float samples of the replicas. If IsCounter reports true for the function, their counter resets are not adjusted,
+	// and they include the samples before mint. It may overwrite a and b. nil: Dedup is used for all series.
 	DedupFloats func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint
-	// IsCounter reports for which functions counter resets are adjusted before that.
+	// IsCounter reports whether counter resets must be adjusted before deduplication for a function.
 	IsCounter func(function string) bool
-	// Counter adjusts them.
+	// Counter adjusts counter resets.
 	Counter func(chunkenc.Iterator) chunkenc.Iterator
 
 	SelectsMax      int           // concurrent selections of one query; 0: 4
@@ -119,13 +118,12 @@ type Request struct {
 	ReplicaLabels   []string // series that differ only in these are replicas; none: no deduplication
 	AbortOnPartial  bool     // fail instead of warn if a store is missing
 	MaxResolutionMS int64    // coarsest resolution allowed; 0: raw samples
-	// Stores selects stores by the label __address__: one set of matchers must match. None
-	// selects all.
+	// Stores selects stores by the label __address__: at least one set of matchers must match. No set selects all stores.
 	Stores [][]*labels.Matcher
 	Shard  *storeapi.Shard // of all series; nil: all
 	Tenant string          // named to the stores; "": none
-	// Matchers are added to every selection, and replace its own of the same names. Rules and
-	// targets are selected by them too.
+	// Matchers are added to every selection, and replace its matchers of the same label names. They select rules and
+	// targets, too.
 	Matchers []*labels.Matcher
 }
 
@@ -171,9 +169,8 @@ func (q *Query) Querier(mint, maxt int64) (storage.Querier, error) {
 	return &querier{q: q, minMS: mint, maxMS: maxt, closed: ctx, close: cancel}, nil
 }
 
-// spend counts a query's memory: bytes as they arrive, and the series of one store, which
-// are at most those of the query. The response timeout is suspended while it waits for
-// memory.
+// spend counts the memory of a query: bytes as they arrive, and the series of one store, because the query has at least
+// as many. It may wait for memory that other queries hold. The response timeout is suspended meanwhile.
 func (q *querier) spend(g *deadlineStream, k *collected, series, bytes int64) error {
 	opts := &q.q.f.opts
 	if n := q.count(&q.q.bytes, &q.bytes, bytes); n > opts.BytesMax {
@@ -213,8 +210,8 @@ type budget struct {
 	freed chan struct{} // closed when memory is released; nil: no waiter
 }
 
-// take waits until n bytes are free, up to a limit: waiting queries hold memory that others
-// wait for.
+// take waits until n bytes are free, but not longer than b.wait: waiting queries hold memory, too, and others wait for
+// it.
 func (b *budget) take(ctx context.Context, n int64) error {
 	var late <-chan time.Time
 	for {

@@ -21,7 +21,7 @@ import (
 type Files struct {
 	Config     []byte   // Thanos' YAML of endpoints; nil for none
 	ConfigFile string   // file with the same, in which $(NAME) is replaced; "" for none
-	Discovery  []string // patterns of files in Prometheus' format of discovery by files
+	Discovery  []string // patterns of files in the format of Prometheus' file_sd
 }
 
 // Any reports whether any source is configured.
@@ -113,8 +113,7 @@ type clientYAML struct {
 	Compression string `yaml:"compression"`
 }
 
-// over returns the configuration with what it does not set from the default. Files or the
-// switch of verification imply TLS.
+// over returns the configuration, with unset fields taken from the default. Files, or insecure_skip_verify, imply TLS.
 func (c clientYAML) over(byDefault ClientConfig) (ClientConfig, error) {
 	text := func(b *bool) string {
 		if b == nil {

@@ -38,9 +38,9 @@ var replicas = sync.Pool{New: func() any { return new([2][]promql.FPoint) }}
 // replicaPointsMax is the number of samples of a replica beyond which a buffer is not kept.
 const replicaPointsMax = 1 << 16
 
-// AppendFloats implements series.Floats. Float chunks of one replica are decoded into to, and those of two
-// are deduplicated as arrays; all others go through the iterators that merge and deduplicate. A series with
-// very many samples is left to them, too.
+// AppendFloats implements series.Floats. Float chunks of one replica are decoded into to. Float chunks of two replicas
+// are deduplicated as arrays. All other series, and those with very many samples, are read through the iterators, which
+// merge and deduplicate.
 func (s *storedSeries) AppendFloats(to []promql.FPoint, mint, maxt int64) (_ []promql.FPoint, ok bool, err error) {
 	if !slices.ContainsFunc(s.chunks, func(c series.Chunk) bool { return c.Encoding != chunkenc.EncXOR }) {
 		many := samplesOf(s.chunks) > pointsMax
@@ -68,8 +68,8 @@ func (s *storedSeries) AppendFloats(to []promql.FPoint, mint, maxt int64) (_ []p
 	return to, true, it.Err()
 }
 
-// appendReplicas appends the samples of two replicas in the range of the view, deduplicated. It returns false
-// for anything unusual, an error included, which the iterators find at the sample where they stop.
+// appendReplicas appends the samples of two replicas in the range of the view, deduplicated. It returns false for other
+// series and on errors: the iterators return an error at the sample where it occurs.
 func (s *storedSeries) appendReplicas(to []promql.FPoint) ([]promql.FPoint, bool) {
 	v := s.view
 	if v.dedupFloats == nil {

@@ -19,12 +19,11 @@ type milliseconds = int64
 
 func isPacked(c series.Chunk) bool { return c.Encoding == packedEncoding }
 
-// track reads sorted chunks, of one replica or of all. Samples that are not after those of
-// previous chunks are skipped.
+// track returns an iterator over sorted chunks, of one replica or of all. It skips samples that are not later than those
+// of previous chunks.
 func (v *view) track(chunks []series.Chunk, pieces, replica bool, reuse chunkenc.Iterator) chunkenc.Iterator {
 	if replica && v.isCounter || v.counters && slices.ContainsFunc(chunks, isPacked) {
-		// The range is applied after counter adjustment: a reset before the first sample in
-		// range has happened.
+		// The range is applied after counter adjustment, because a reset before the first sample in range counts, too.
 		return &bounded{Iterator: v.counter(&chunkIterator{chunks: chunks, pieces: pieces, minMS: minTime, maxMS: maxTime, lastMS: minTime, repeats: true}), minMS: v.minMS, maxMS: v.maxMS}
 	}
 	it, ok := reuse.(*chunkIterator)
@@ -49,8 +48,8 @@ type chunkIterator struct {
 	minMS, maxMS int64
 	average      bool
 	repeats      bool // a chunk's last sample may repeat the previous timestamp
-	pieces       bool // samples outside a chunk's time range are not read, instead of an error
-	cut          bool // the end of a counter's previous chunk is not read
+	pieces       bool // samples outside a chunk's time range are skipped; else they are an error
+	cut          bool // the end of the previous chunk, of a counter, was not read
 
 	// Either the samples within range of a float chunk;
 	points []xor.Point
@@ -174,8 +173,8 @@ func (it *chunkIterator) use(c series.Chunk) error {
 	return nil
 }
 
-// useOne opens a chunk of samples, or of one aggregate, whose samples may be outside its
-// time range.
+// useOne opens a chunk of samples, or of one aggregate. The samples of an aggregate may be outside the time range of its
+// chunk.
 func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 	switch {
 	case c.Encoding == chunkenc.EncXOR:
@@ -217,7 +216,7 @@ func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 	return nil
 }
 
-// decoder returns one aggregate of a chunk for iterators.
+// decoder returns one aggregate of a downsampled chunk as a chunk with iterators.
 func decoder(of storepb.Chunk) (chunkenc.Chunk, error) {
 	return series.Chunk{Encoding: chunkenc.Encoding(of.Encoding), Data: of.Data}.Decoder()
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// instruments are the metrics of all stores and queries. Those by store have one member for
-// each configured store, which is removed with it.
+// instruments are the metrics of all stores and queries. A family with the label store has a member for each configured
+// store. The member is removed together with the store.
 type instruments struct {
 	firstMessage, duration *metrics.PrometheusHistogramVec
 	series, chunks, bytes  *metrics.CounterVec
@@ -85,8 +85,8 @@ func (m *instruments) remove(address string) {
 // reasons are the label values of errors of stores.
 var reasons = []string{"stalled", "timeout", "unavailable", "limit", "corrupt", "panic", "other"}
 
-// failure counts an error of a store by its reason. An end that the client or another
-// store caused is not an error of this store.
+// failure counts an error of a store by its reason. A cancellation by the client, or because another store failed, is not
+// counted.
 func (m *instruments) failure(address string, err error) {
 	if reason := reasonOf(err); reason != "" {
 		m.failed.With(address, reason).Inc()

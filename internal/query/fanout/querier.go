@@ -32,10 +32,10 @@ type querier struct {
 
 	mu       sync.Mutex
 	selected []*selected
-	latest   map[string]*selected // by what was selected
+	latest   map[string]*selected // by the arguments of Select
 }
 
-// selected is a selection that may still be running. Equal ones of a query share it.
+// selected is a selection that may still be running. Equal selections of a querier share it.
 type selected struct {
 	until <-chan struct{} // the end of its context
 	done  chan struct{}
@@ -45,7 +45,7 @@ type selected struct {
 
 var _ storage.Querier = (*querier)(nil)
 
-// count adds n to what the query has and to this querier's part of it, and returns the query's.
+// count adds n to the count of the query and to this querier's part of it. It returns the count of the query.
 func (*querier) count(all, own *atomic.Int64, n int64) int64 {
 	own.Add(n)
 	return all.Add(n)
@@ -54,8 +54,8 @@ func (*querier) count(all, own *atomic.Int64, n int64) int64 {
 // forSeries is the function hint of the series API, which needs labels only.
 const forSeries = "series"
 
-// Select implements storage.Querier. The set is always sorted. Its first Next waits for the
-// responses. What was selected before, for the same function, is not requested again.
+// Select implements storage.Querier. The set is always sorted. Its first Next waits for the responses. An earlier
+// selection with equal arguments is not requested again.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	start, end, function, limit, rangeMS := q.minMS, q.maxMS, "", 0, int64(0)
 	if hints != nil {
@@ -130,8 +130,8 @@ type asyncSeriesSet struct {
 	set *collectedSet
 }
 
-// Next implements storage.SeriesSet. It waits until the selection has ended, which the end
-// of its context or of its querier forces.
+// Next implements storage.SeriesSet. It waits until the selection has ended. The end of the context, or Close of the
+// querier, cancels the selection.
 func (p *asyncSeriesSet) Next() bool {
 	if p.set == nil {
 		<-p.done
@@ -158,9 +158,9 @@ func (p *asyncSeriesSet) Warnings() annotations.Annotations {
 	return maps.Clone(p.kept.warnings) // others get them, too
 }
 
-// Close implements storage.Querier: it cancels running selections. Iterators are invalid
-// afterwards. What the querier held no longer counts as the query's: an engine that gives a query
-// up opens another querier for it.
+// Close implements storage.Querier: it cancels running selections. Iterators are invalid afterwards. The bytes and series
+// of this querier no longer count for the query, because an engine that gives up opens another querier for the same
+// query.
 func (q *querier) Close() error {
 	q.close()
 	q.running.Wait()
@@ -274,9 +274,9 @@ func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest,
 	return all, warnings, nil
 }
 
-// each calls all chosen stores concurrently. Failures become warnings, or the first failure
-// cancels all; so does a warning of a store if the request aborts on partial responses. When
-// the context ends, stores that have not responded are named.
+// each calls all chosen stores concurrently. Failures become warnings. If the request aborts on partial responses, the
+// first failure or warning cancels all calls and is returned. When the context ends, the error names the stores that have
+// not responded.
 func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx context.Context, i int) ([]string, error)) ([]error, error) {
 	ctx, cancel := context.WithCancelCause(storeapi.WithTenant(ctx, r.Tenant))
 	defer cancel(nil)

@@ -27,7 +27,7 @@ type readAheadSet struct {
 	pages chan *page // in order; closed at the end
 	free  chan *page
 	done  chan struct{} // closed when the goroutine has ended
-	set   series.Set    // belongs to the goroutine until then
+	set   series.Set    // belongs to the goroutine until done is closed
 
 	budget  *budget
 	granted atomic.Int64 // bytes of all pages
@@ -93,7 +93,7 @@ func (a *readAheadSet) read(ctx context.Context, named func(error) error) error 
 	p := &page{}
 	for n := 0; a.set.Next(); n++ {
 		p.add(a.set.Labels(), a.set.Chunks())
-		// The merge waits for the first series of every store.
+		// The first series is sent in a page of its own, because the merge waits for the first series of every store.
 		if n > 0 && len(p.bytes) < aheadPageBytes && len(p.series) < aheadSeries {
 			continue
 		}
@@ -175,7 +175,7 @@ func (a *readAheadSet) ended() bool {
 
 // Err implements series.Set.
 func (a *readAheadSet) Err() error {
-	if a.page == nil { // it is set before pages is closed
+	if a.page == nil { // a.err is set before pages is closed
 		return a.err
 	}
 	return nil

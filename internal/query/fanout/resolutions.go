@@ -21,8 +21,9 @@ const (
 // span is a time range, inclusive.
 type span struct{ minMS, maxMS int64 }
 
-// window returns the time whose samples are in an aggregate at t: it begins at a multiple of
-// the resolution. The last aggregate of a chunk may be at its last sample.
+// window returns the time range of the samples that an aggregate at t contains. It begins at a multiple of the resolution
+// and ends at t. That is the end of the resolution's interval, except for the last aggregate of a chunk, which may be at
+// the last sample.
 func window(t, resolution int64) span {
 	offset := t % resolution
 	if offset < 0 {
@@ -58,11 +59,10 @@ type stamped struct {
 	resolution int64
 }
 
-// distinct returns the chunks of a series such that each sample is in one of them: raw
-// samples within the window of any aggregate are left out, and aggregates of 5m within the
-// window of one of 1h. A chunk that is left out in part is returned in pieces: the same data,
-// with the time range of what is read. cut is false if the chunks are returned as they were.
-// Chunks that cannot be decoded are left to their iterator, which returns the error.
+// distinct returns the chunks of a series without repeated samples. It leaves out raw samples within the window of any
+// aggregate, and 5m aggregates within the window of a 1h aggregate. A chunk that is left out in part is returned in
+// pieces: each has the data of the chunk, and the time range to read. cut is false if the chunks are returned unchanged.
+// A chunk that cannot be decoded is returned, too, and its iterator returns the error.
 func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool, err error) {
 	if len(chunks) < 2 || !slices.ContainsFunc(chunks, isPacked) || !v.mayMix(chunks) {
 		return chunks, false, nil
@@ -111,7 +111,7 @@ func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool,
 	return pieces, true, nil
 }
 
-// Limits of what distinct holds of one series. Two replicas of ten years have two million aggregates.
+// Limits of the memory of distinct for one series. Two replicas of ten years have two million aggregates.
 const (
 	stampsMax = 4 << 20
 	piecesMax = 1 << 20
@@ -123,12 +123,12 @@ func from(spans []span, ms int64) []span {
 	return spans[i:]
 }
 
-// resolve gives chunks of one timestamp the resolution of the chunk that ends where they
-// begin, or else of the one before them, or of the first that is known; 1h if none is, so
-// that nothing is read twice.
+// resolve sets the resolution of chunks whose single timestamp does not tell it. It is the resolution of the chunk that
+// ends where the chunk begins, else that of the previous chunk, else the first known one. If none is known it is 1h, so
+// that no sample is read twice.
 func resolve(chunks []stamped) {
 	last := coarseMS
-	ends := map[span]int{} // by resolution and the window after a chunk's last one: the last chunk that ends so
+	ends := map[span]int{} // index of the last chunk, by resolution and start of the window after the chunk
 	if i := slices.IndexFunc(chunks, func(k stamped) bool { return k.resolution > 0 }); i >= 0 {
 		last = chunks[i].resolution
 	}
@@ -147,8 +147,8 @@ func resolve(chunks []stamped) {
 	}
 }
 
-// appendPieces appends the parts of a chunk without gaps that are outside of the spans. Finer
-// samples may be in the gaps.
+// appendPieces appends the pieces of a downsampled chunk that are outside the hidden spans. A piece ends at a gap,
+// because finer samples may be in the gap.
 func (k stamped) appendPieces(pieces []series.Chunk, hidden []span) []series.Chunk {
 	open := false
 	for i, p := range k.points {
@@ -173,7 +173,7 @@ func (k stamped) appendPieces(pieces []series.Chunk, hidden []span) []series.Chu
 	return pieces
 }
 
-// appendOutside appends the parts of a raw chunk that are outside of the spans.
+// appendOutside appends the pieces of a raw chunk that are outside the hidden spans.
 func appendOutside(pieces []series.Chunk, c series.Chunk, hidden []span) []series.Chunk {
 	for _, s := range from(hidden, c.MinMS) {
 		if s.minMS > c.MaxMS || len(pieces) > piecesMax {
@@ -192,8 +192,8 @@ func appendOutside(pieces []series.Chunk, c series.Chunk, hidden []span) []serie
 	return append(pieces, c)
 }
 
-// resolutionOf returns the resolution of a chunk; 0 if a single timestamp does not tell it.
-// Aggregates of 1h are at the end of an hour, except at the chunk's end, and a counter's first.
+// resolutionOf returns the resolution of a chunk in ms; 0 if its timestamps do not tell it. 1h aggregates are at the end
+// of an hour, except the last of a chunk and the first of a counter.
 func (v *view) resolutionOf(points []xor.Point, c series.Chunk) int64 {
 	if !v.coarse {
 		return fineMS
@@ -256,10 +256,10 @@ func appendStamps(dst []xor.Point, c series.Chunk) []xor.Point {
 	return dst
 }
 
-// piece returns the points of a chunk within its time range. A piece of a counter that does
-// not begin with its chunk is preceded by the sample before it, at the last timestamp read:
-// the counter takes that value as the true one there and goes on from it. What follows a
-// counter that was cut begins likewise, with its first sample.
+// piece returns the points of a chunk within its time range. If a piece of a counter does not begin with its chunk, the
+// sample before the piece comes first, at the timestamp that was read last: the counter continues from the value of that
+// sample. For the same reason the first sample after a piece that was cut at its end gets the timestamp that was read
+// last.
 func (it *chunkIterator) piece(points []xor.Point, c series.Chunk, aggregate bool) []xor.Point {
 	from, to := 0, len(points)
 	for from < to && points[from].T < c.MinMS {

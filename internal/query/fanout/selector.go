@@ -14,15 +14,14 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// Selector restricts the data of a querier by their external labels, for series, labels and
-// exemplars. Rules, targets and metadata are those of all stores. The zero value selects all.
+// Selector restricts the series, labels and exemplars of a querier by the external labels of the stores. It does not
+// restrict rules, targets and metadata. The zero value selects all.
 type Selector struct {
-	// Relabel drops label sets: of keep, drop and hashmod rules. A store all of whose label
-	// sets are dropped is not queried. If some of them are, its series are selected by the
-	// values that the others have.
+	// Relabel drops label sets, by rules with the actions keep, drop and hashmod. A store is not queried if all its label
+	// sets are dropped. If some are, its series are selected by the values of the other label sets.
 	Relabel []*relabel.Config
-	// Labels name the part of the data that this querier serves: matchers that contradict
-	// them select nothing, and Info reports them. They are not labels of the series.
+	// Labels describe the data that this querier serves. Info reports them, and matchers that contradict them select
+	// nothing. The series do not have these labels.
 	Labels labels.Labels
 }
 
@@ -30,7 +29,7 @@ type Selector struct {
 // store which has never sent Info, and may have any data.
 type selection struct {
 	info     *storeapi.Info    // with the selected label sets only
-	matchers []*labels.Matcher // that select their series; nil: all are selected
+	matchers []*labels.Matcher // of the series of these label sets; nil: all series
 	none     bool              // all label sets are dropped
 }
 
@@ -74,9 +73,9 @@ func (s Selector) keeps(set labels.Labels) bool {
 	return relabel.ProcessBuilder(labels.NewBuilder(set), s.Relabel...)
 }
 
-// matchersOf returns a matcher for each label name of the sets, of all its values. A label
-// that is not in every set may be missing. As in Thanos the labels are matched one by one:
-// a dropped set all of whose values are those of several kept ones is selected, too.
+// matchersOf returns a matcher for each label name of the sets. It matches all values of the label and, if a set lacks
+// the label, the empty value. As in Thanos the labels are matched one by one: a dropped set is selected, too, if each of
+// its values is in a kept set.
 func matchersOf(sets []labels.Labels) ([]*labels.Matcher, error) {
 	values := map[string][]string{}
 	for _, set := range sets {
@@ -106,8 +105,8 @@ func matchersOf(sets []labels.Labels) ([]*labels.Matcher, error) {
 	return matchers, nil
 }
 
-// restrict removes the matchers of the selector's labels. ok is false if one of them
-// contradicts these, so that no series is selected.
+// restrict removes the matchers of labels that the selector has. ok is false if such a matcher does not match the
+// selector's value, so that no series is selected.
 func (s Selector) restrict(matchers []*labels.Matcher) (rest []*labels.Matcher, ok bool) {
 	if s.Labels.IsEmpty() {
 		return matchers, true
@@ -115,8 +114,8 @@ func (s Selector) restrict(matchers []*labels.Matcher) (rest []*labels.Matcher, 
 	return series.MatchExternal(s.Labels, matchers)
 }
 
-// announced adds the selector's labels to the label sets of Info; they win over those of a
-// set. If the sets exclude nothing, the selector's labels alone do.
+// announced adds the selector's labels to the label sets of Info, where they replace labels of the same names. Without
+// label sets it returns the selector's labels as the only set.
 func (s Selector) announced(sets []labels.Labels) []labels.Labels {
 	if s.Labels.IsEmpty() {
 		return sets
@@ -132,8 +131,7 @@ func (s Selector) announced(sets []labels.Labels) []labels.Labels {
 	return sets
 }
 
-// both returns the matchers of a request and those of a store, in new memory if there are
-// any of the store.
+// both returns the matchers of a request and those of a store. The slice is a new one if the store has any.
 func both(request, store []*labels.Matcher) []*labels.Matcher {
 	if len(store) == 0 {
 		return request

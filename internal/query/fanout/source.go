@@ -35,8 +35,7 @@ var (
 // Source returns the StoreAPI over all stores.
 func (f *Fanout) Source() *Source { return &Source{f} }
 
-// labelSetsMax is the limit of reported external label sets. Beyond it none are reported,
-// which excludes no series.
+// labelSetsMax is the limit of reported external label sets. With more, Info reports none, which excludes no series.
 const labelSetsMax = 1000
 
 // Info implements storeapi.Source: the merged Info of the healthy stores, with the label sets
@@ -129,14 +128,14 @@ func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (re
 	return results, errorStrings(warned), err
 }
 
-// Rules implements storeapi.ListSource: the groups of all stores, unmerged. Which labels
-// are replica labels is known to the querier above.
+// Rules implements storeapi.ListSource: the groups of all stores, unmerged. Only the querier that sends the request knows
+// the replica labels.
 func (s *Source) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
 	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}).rules(ctx, r)
 	return slices.Concat(found...), annotationStrings(warnings), err
 }
 
-// Targets implements storeapi.ListSource: those of all stores, unmerged.
+// Targets implements storeapi.ListSource: the targets of all stores, unmerged.
 func (s *Source) Targets(ctx context.Context, r storeapi.TargetsRequest) (storeapi.Targets, []string, error) {
 	var all allTargets
 	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}).targets(ctx, r)
@@ -152,7 +151,7 @@ func (s *Source) MetricMetadata(ctx context.Context, metric string, limit int, a
 	return found, annotationStrings(warnings), err
 }
 
-// TSDBStatistics implements storeapi.StatusSource: those of all stores, unmerged.
+// TSDBStatistics implements storeapi.StatusSource: the statistics of all stores, unmerged.
 func (s *Source) TSDBStatistics(ctx context.Context, r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
 	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}).tsdbStatistics(ctx, r)
 	return slices.Concat(found...), annotationStrings(warnings), err

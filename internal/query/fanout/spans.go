@@ -8,7 +8,7 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// startSpan starts a span with the tracer of the request's span. Without one it records
+// startSpan starts a span with the tracer of the request's span. If the request has none, the returned span records
 // nothing.
 func startSpan(ctx context.Context, name string, attributes ...attribute.KeyValue) (context.Context, trace.Span) {
 	parent := trace.SpanFromContext(ctx)

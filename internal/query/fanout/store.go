@@ -21,7 +21,7 @@ type store struct {
 
 	mu        sync.Mutex
 	info      *storeapi.Info // last Info; nil: never received
-	selected  selection      // of it
+	selected  selection      // of info
 	lastCheck time.Time      // of the last success
 	lastErr   error
 	downSince time.Time

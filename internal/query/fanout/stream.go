@@ -22,9 +22,9 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// packedEncoding is the encoding of a downsampled chunk within the merge: all requested
-// aggregates of one span in one chunk (storepb.AppendPacked). The raw interface needs no
-// aggregates, and the count of one replica is never combined with the sum of another.
+// packedEncoding is the encoding of a downsampled chunk within the merge: one chunk has all requested aggregates of one
+// time range (storepb.AppendPacked). So the raw interface needs no aggregates, and the count of one replica is never
+// combined with the sum of another.
 const packedEncoding chunkenc.Encoding = storepb.PackedEncoding
 
 // aggregated is a stream of a store that may have downsampled data.
@@ -32,18 +32,18 @@ type aggregated interface {
 	AggrChunks() []storeapi.AggrChunk
 }
 
-// deadlineStream is the response stream of one store with the request's policies. An error becomes
-// a warning unless the request aborts on partial responses. The call is cancelled if the
-// store sends nothing for the response timeout, which includes connecting. The first Next
-// makes the call, so that each goroutine waits for its own store only.
+// deadlineStream is the response stream of one store, with a timeout and the request's policy for errors. An error
+// becomes a warning unless the request aborts on partial responses. The call is cancelled if the store sends nothing for
+// the response timeout, which includes connecting. The first Next makes the call, so that each goroutine waits for its
+// own store only.
 //
-// If labels are removed here, series may become equal or unsorted. Both are forwarded:
-// equal series are merged by the consumer, and unsorted reports that it must sort.
+// If labels are removed here, series may become equal or unsorted. The stream forwards them as they are: the consumer
+// must merge equal series, and sort if unsorted is set.
 type deadlineStream struct {
 	store   *store
 	request storeapi.SeriesRequest
 	stream  storeapi.Stream // nil: not called yet
-	aggr    aggregated      // nil: has none
+	aggr    aggregated      // nil: no downsampled data
 	wanted  []storeapi.Aggr
 	abort   bool
 	strip   []string              // labels to remove, which the store cannot remove
@@ -112,8 +112,8 @@ func (g *deadlineStream) next() bool {
 	return true
 }
 
-// take takes the next series. Its labels are valid and sorted after the previous ones, as
-// streams guarantee; without the removed labels they may be unsorted.
+// take takes the next series. Streams guarantee that its labels are valid and sort after the previous ones. Without the
+// removed labels they may be unsorted.
 func (g *deadlineStream) take() error {
 	if g.traffic.series++; g.traffic.series == 1 {
 		g.traffic.first = time.Since(g.traffic.begun)
@@ -142,7 +142,7 @@ func (g *deadlineStream) take() error {
 	return nil
 }
 
-// pack adds the requested aggregates to the chunks, those of one span as one chunk.
+// pack adds the requested aggregates to the chunks. The aggregates of one time range become one chunk.
 func (g *deadlineStream) pack(aggregates []storeapi.AggrChunk) {
 	g.all, g.packed = append(g.all[:0], g.chunks...), g.packed[:0]
 	for len(aggregates) > 0 {
@@ -320,7 +320,7 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 			g.request.Limit = 0 // several of its series may be merged into one
 		}
 		if info := c.infos[i]; sr.Shard != nil && (len(g.strip) > 0 || info == nil || info.Store == nil || !info.Store.Sharding) {
-			g.shard = storeapi.NewShardFilter(sr.Shard) // the store would hash the replica labels, or nothing
+			g.shard = storeapi.NewShardFilter(sr.Shard) // the store would hash the replica labels, or ignore the shard
 			g.request.Shard, g.request.Limit = nil, 0
 		}
 		all.streams = append(all.streams, g)
@@ -344,8 +344,8 @@ type merged struct {
 	partial *metrics.Counter
 }
 
-// merge queries the stores for another querier. A goroutine reads ahead of each, so that
-// none waits for another's response.
+// merge queries the stores for another querier. A goroutine reads ahead from each store, so that no store waits for the
+// response of another.
 func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*merged, error) {
 	all, err := f.fan(ctx, r, sr)
 	if err != nil {

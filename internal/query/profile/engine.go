@@ -1,13 +1,11 @@
 // Package profile queries profiles: values over time with exemplars, and sums of profiles as
 // flame graphs or pprof.
 //
-// A request names a type, matchers and a range. A View of the store has heads and blocks.
-// The matching series of each source get a group, and a scan adds their rows to
-// accumulators, one for each group and step, which store the row of their exemplar. IDs and
-// labels are looked up once, for the exemplars. Merges add samples to an array by stack,
-// source by source, and merge stacks by name at the end, or by line for pprof. A corrupt
-// source is skipped and named in the result's warnings. Wire, HTTP and selectors are
-// elsewhere.
+// A request names a type, matchers and a range. A View of the store has the sources: heads and blocks. The matching
+// series of each source are assigned to groups. A scan adds their rows to accumulators, one for each group and step. An
+// accumulator also stores the row of its exemplar; IDs and labels are looked up for these rows only. A merge sums the
+// samples of each source by stack, and joins the stacks of all sources by function name, or by line for pprof. A corrupt
+// source is skipped and named in the warnings of the result. Wire, HTTP and selectors are elsewhere.
 package profile
 
 import (

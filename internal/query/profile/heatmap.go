@@ -83,7 +83,7 @@ func (h *heatmap) addShared(sources []block.Source) {
 	}
 }
 
-// source adds the points of a source. Those of a source that fails are removed by another pass.
+// source adds the points of a source. If the source fails, another pass starts without its points.
 func (h *heatmap) source(ctx context.Context, src block.Source, over *profiles.SeriesRequest) error {
 	t := typeOf(src, h.req.Type)
 	if t < 0 {
@@ -118,8 +118,8 @@ func (h *heatmap) source(ctx context.Context, src block.Source, over *profiles.S
 	return h.rows(src, number, groupOf, rows)
 }
 
-// rows adds the profiles of rows. The rows of a profile in one group are one point: they
-// are adjacent, but for those of profiles that have rows in several sources.
+// rows adds the profiles of rows. The rows of a profile in one group are one point. They are adjacent, unless the profile
+// has rows in several sources.
 func (h *heatmap) rows(src block.Source, number uint32, groupOf []int32, rows []int) error {
 	latest := make([]latestPoint, len(h.sel.groups))
 	for _, row := range rows {
@@ -154,7 +154,7 @@ type latestPoint struct {
 	point   int
 }
 
-// find looks up the point of such a profile, and records a new one.
+// find looks up the point of a profile with rows in several sources, and records a new one.
 func (h *heatmap) find(src block.Source, row int, p *pointOf, known *latestPoint) error {
 	id, err := src.ID(row)
 	if err != nil {
@@ -283,7 +283,7 @@ func (h *heatmap) greatest(totals []int64) []int32 {
 	return at
 }
 
-// exemplar looks up a point.
+// exemplar returns the exemplar of a point, with profile ID, labels and span.
 func (h *heatmap) exemplar(p *pointOf) (x profiles.HeatmapExemplar, err error) {
 	src := h.from[p.source]
 	c, err := src.Columns(int(p.row))

@@ -14,8 +14,8 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// each calls f with the series that a request selects; twice with those in two sources. The
-// range selects sources, as in Prometheus, not rows.
+// each calls f with the series that a request selects, once for each source that has them. The range selects sources, not
+// rows, as in Prometheus.
 func (e *Engine) each(ctx context.Context, req *profiles.LabelsRequest, f func(src block.Source, s *block.Series)) ([]error, error) {
 	minNS, maxNS := int64(0), int64(math.MaxInt64)
 	if req.StartMS != 0 || req.EndMS != 0 {

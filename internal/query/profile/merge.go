@@ -13,7 +13,7 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// countedStacks reports for every stack whether it begins with these functions, root first.
+// countedStacks reports for every stack whether it begins with the functions of site, root first.
 func countedStacks(s *block.Symbols, site []string) []bool {
 	deep := make([]int32, len(s.Parents)) // number of functions of site that the stack equals so far; -1: it differs
 	counted := make([]bool, len(s.Parents))
@@ -33,9 +33,9 @@ func countedStacks(s *block.Symbols, site []string) []bool {
 	return counted
 }
 
-// merge sums the samples of the selected rows of every source by stack, and passes each
-// source's sums to add, which returns the bytes of all that it holds. Sums are borrowed. The
-// caller releases the lease after it has used the result; after an error it is nil.
+// merge sums the samples of the selected rows of every source by stack, and passes the sums of each source to add. add
+// borrows the sums, and returns the bytes that it holds in total. The caller releases the lease after it has used the
+// result. After an error the lease is nil.
 func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, add func(s *block.Symbols, sums []int64) (bytes int64, err error)) (lease *store.Lease, warnings []error, err error) {
 	minNS, maxNS, err := span(req.StartMS, req.EndMS)
 	if err != nil {
@@ -296,8 +296,8 @@ func encodePprof(s *block.Symbols, sums []int64, req *profiles.MergeRequest) []b
 	return e.Append(nil)
 }
 
-// encodeCut adds the samples with stacks cut for Go's compiler, those with the same cut stack
-// as one, in the order in which they are found.
+// encodeCut adds the samples with stacks that are cut for Go's compiler. Samples with the same cut stack are added as
+// one, in the order of their first occurrence.
 func encodeCut(e *pprof.Encoder, s *block.Symbols, sums []int64, locations, functions []uint64, cut *profiles.PGO) {
 	type sample struct {
 		stack []uint64

@@ -201,7 +201,7 @@ func (s *selection) source(ctx context.Context, view *store.View, src block.Sour
 		return err
 	}
 	defer done()
-	s.series = append(s.series, series) // as the scan adds the source
+	s.series = append(s.series, series) // in the order in which the scan adds sources
 	return s.scan.SourceSamples(ctx, src, groupOf, len(s.groups), countedStacks(symbols, req.CallSite))
 }
 
@@ -314,8 +314,8 @@ func (s *selection) pointsOf(g int, startMS int64, req *profiles.SeriesRequest) 
 	}
 }
 
-// exemplarsOf appends the exemplars of a group's points. If a source fails some are
-// missing; another pass follows.
+// exemplarsOf appends the exemplars of a group's points. If a source fails, some are missing, and another pass without
+// that source follows.
 func (s *selection) exemplarsOf(ctx context.Context, p *pass, g int) error {
 	accumulators := s.scan.Group(g)
 	for i := range accumulators {
@@ -358,7 +358,7 @@ func (s *selection) exemplar(c *store.Accumulator, g int) error {
 	return nil
 }
 
-// commonSet returns the number of the set of labels common to all rows of an exemplar's profile.
+// commonSet returns the number of the label set that has the labels common to all rows of an exemplar's profile.
 func (s *selection) commonSet(best store.Locator, g int) (number uint32, err error) {
 	var set []byte
 	rows, equal := 0, true

@@ -98,7 +98,7 @@ type pointOf struct {
 
 const pointBytes = 40
 
-// less orders equal cells' candidates: the greatest value wins, then the earliest.
+// less orders the points of one cell, the first of which is its exemplar: the greatest value first, then the earliest.
 func (p *pointOf) less(q *pointOf) bool {
 	return cmp.Or(cmp.Compare(q.value, p.value), cmp.Compare(p.timeNS, q.timeNS), cmp.Compare(p.span, q.span), cmp.Compare(p.source, q.source), cmp.Compare(p.row, q.row)) < 0
 }

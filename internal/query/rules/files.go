@@ -59,8 +59,8 @@ func read(cfg *config.Config, p parser.Parser, logger *slog.Logger) (*Prepared, 
 	return prepared, errors.Join(errs...)
 }
 
-// position returns line and column of the rule of a fault if the fault does not name them,
-// as those of labels, annotations and templates.
+// position returns line and column of a faulty rule, if the error does not name them. Errors of labels, annotations and
+// templates do not.
 func position(content []byte, fault error) string {
 	var of *rulefmt.Error
 	if !errors.As(fault, &of) || !strings.HasPrefix(fault.Error(), "group ") {

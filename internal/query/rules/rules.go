@@ -22,7 +22,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 )
 
-// Options of a Manager. Zero durations mean none; other zero values take the defaults.
+// Options of a Manager. Zero values take the defaults named.
 type Options struct {
 	OutageTolerance    time.Duration // the state of an alert is restored if the server was down for less
 	ForGracePeriod     time.Duration // a restored alert is pending for at least this long
@@ -34,7 +34,7 @@ type Options struct {
 	BatchSize      int  // alerts in one request; 0: 256
 	DropOnShutdown bool // drop waiting alerts at shutdown instead of sending them
 
-	StopTimeout       time.Duration // after which running evaluations are canceled, and as long again for sending; 0: 30 s
+	StopTimeout       time.Duration // of running evaluations at shutdown, and again of sending alerts; 0: 30 s
 	DiscoveryInterval time.Duration // at which new Alertmanagers are applied; 0: 5 s
 }
 
@@ -167,8 +167,8 @@ func New(opts Options, deps Deps) (*Manager, error) {
 	return m, nil
 }
 
-// Apply puts a prepared configuration into effect or, with an error, leaves the one before
-// it in effect. nil changes nothing. Groups whose rules have not changed keep their state.
+// Apply puts a prepared configuration into effect. On an error the previous one stays in effect. nil changes nothing.
+// Groups whose rules have not changed keep their state.
 func (m *Manager) Apply(next *Prepared) error {
 	if next == nil {
 		return nil
@@ -188,8 +188,8 @@ func (m *Manager) Apply(next *Prepared) error {
 	return err
 }
 
-// apply applies the Alertmanagers before their discovery, since a set must be known before
-// its targets are found, and before the rules, whose alerts they receive.
+// apply applies the Alertmanagers before their discovery, because a set must be known before its targets are found. It
+// applies both before the rules, whose alerts the Alertmanagers receive.
 func (m *Manager) apply(p *Prepared) error {
 	if err := m.notifier.ApplyConfig(p.cfg); err != nil {
 		return fmt.Errorf("alerting configuration: %w", err)
@@ -210,9 +210,9 @@ func (m *Manager) apply(p *Prepared) error {
 	return nil
 }
 
-// Run evaluates rules and sends alerts until ctx is canceled. Then evaluation ends first,
-// and waiting alerts are sent, each for a bounded time. It returns nil, and after the last
-// append: a fault of rules or of an Alertmanager ends no other part of the process.
+// Run evaluates rules and sends alerts until ctx is canceled. Then evaluation ends first, and waiting alerts are sent
+// afterwards. Both take at most Options.StopTimeout. Run returns after the last append, and always nil: a failure of
+// rules or of an Alertmanager must not end other parts of the process.
 func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.ran = true

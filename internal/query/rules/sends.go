@@ -8,9 +8,9 @@ import (
 	"github.com/ferula-io/ferula/internal/version"
 )
 
-// sends are the requests to Alertmanagers. The notifier does not wait for a request that is
-// running when it stops, and gives each request of a queue its whole timeout; both would
-// make a shutdown lose alerts or last for minutes.
+// sends are the requests to Alertmanagers. A notifier that stops does not wait for a running request, whose alerts would
+// be lost. It gives each request of a queue its whole timeout, so that a shutdown would last for minutes. sends adds the
+// wait and the limit.
 type sends struct {
 	ctx    context.Context // canceled when requests must end
 	cancel context.CancelFunc

@@ -8,10 +8,10 @@ import (
 	"github.com/prometheus/prometheus/promql"
 )
 
-// StoreAnalyzer is implemented by Stores that can tell what each store sent for a query.
+// StoreAnalyzer is implemented by Stores that can report the traffic of each store for a query.
 type StoreAnalyzer interface {
-	// Analyze returns a context for one query, and what the stores sent for it once it has
-	// ended, sorted by address.
+	// Analyze returns a context for one query, and a function that returns the traffic of the stores, sorted by address,
+	// after the query has ended.
 	Analyze(ctx context.Context) (context.Context, func() []StoreTraffic)
 }
 
@@ -45,8 +45,8 @@ func (a *API) analyze(ctx context.Context, r *http.Request) (context.Context, *a
 	return ctx, &analysis{a.opts.Now(), found}
 }
 
-// result returns the node of the whole query, as the function that writes it. The engine
-// evaluates a query as one: there are no nodes of operators.
+// result returns a function that writes the analysis as one node for the whole query. There are no nodes for its
+// operators.
 func (n *analysis) result(qry promql.Query, now time.Time) func(*stream) {
 	if n == nil {
 		return nil

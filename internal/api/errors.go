@@ -47,10 +47,9 @@ func invalidParameter(name string, err error) *apiError {
 	return badData(fmt.Errorf("invalid parameter %q: %w", name, err))
 }
 
-// queueError returns the error of a query that timed out or was canceled in the query
-// queue, and nil for every other error. There the engine returns the bare error of the
-// context, which Prometheus maps to bad_data or execution, depending on timing. A client
-// needs an error that allows a retry.
+// queueError returns the error of a query that timed out or was canceled in the query queue, and nil for every other
+// error. In the queue the engine returns the bare error of the context, which Prometheus maps to bad_data or execution,
+// depending on timing. A client needs an error that allows a retry.
 func queueError(err error) *apiError {
 	switch err { //lint:ignore errorlint only the queue returns them unwrapped
 	case context.Canceled:

@@ -2,8 +2,8 @@ package api
 
 import "net/http"
 
-// features returns which parts of the API this server has, in Prometheus' format: names by
-// category. The category "ferula" is read by the web UI, which shows no page without data.
+// features returns the parts of the API that this server has, in Prometheus' format: names by category. The web UI reads
+// the category "ferula", and hides pages without data.
 func (a *API) features(*http.Request) (response, *apiError) {
 	o := &a.opts
 	ferula := map[string]bool{

@@ -146,9 +146,9 @@ func optionalInt(r *http.Request, name string) (int, *apiError) {
 	return n, nil
 }
 
-// parseMatchers parses match[]. Every set needs a matcher that does not match the empty
-// string, since it would otherwise select all series. With Stores that is allowed, as in
-// Thanos: `{job=~".*"}` is what a dashboard's variable "all" becomes.
+// parseMatchers parses match[]. Every set needs a matcher that does not match the empty string, since it would otherwise
+// select all series. With Stores such sets are allowed, as in Thanos: a dashboard variable with the value All becomes
+// `{job=~".*"}`.
 func (a *API) parseMatchers(r *http.Request) ([][]*labels.Matcher, error) {
 	sets, err := a.opts.Parser.ParseMetricSelectors(r.Form["match[]"])
 	if err != nil {

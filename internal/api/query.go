@@ -142,8 +142,8 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolut
 	}, nil
 }
 
-// engineHeader names the engine that evaluated a query and, if it is not the one that was
-// chosen, why.
+// engineHeader is the header with the name of the engine that evaluated a query and, if another engine was configured,
+// the reason.
 const engineHeader = "X-Ferula-Query-Engine"
 
 // engineOf returns the value of engineHeader for a query that ran.

@@ -14,9 +14,9 @@ const maskedHeader = "<secret>"
 // configuration it belongs to: clients of scrapes, discoveries, Alertmanagers and remote endpoints.
 var tokenURL = regexp.MustCompile(`(token_url: ['"]?[^\s:/]+://[^\s:/@]*):[^\s/]*@`)
 
-// withoutSecrets returns cfg as YAML, without the values of headers of remote_write, remote_read and
-// tracing, and without passwords in the URLs of OAuth 2. Prometheus' types mask all
-// other secrets; these it shows, though headers carry keys of APIs.
+// withoutSecrets returns cfg as YAML, without the values of headers of remote_write, remote_read and tracing, and without
+// passwords in the URLs of OAuth 2. Prometheus' types mask all other secrets. They do not mask these, although headers
+// may have keys of APIs.
 func withoutSecrets(cfg config.Config) string {
 	cfg.RemoteWriteConfigs = slices.Clone(cfg.RemoteWriteConfigs)
 	for i, section := range cfg.RemoteWriteConfigs {

@@ -40,8 +40,8 @@ func (s querySpan) failed(err error) {
 	}
 }
 
-// end ends the span of a query that engine has evaluated; "" if that is not known. The
-// text is set here, because Prometheus' engine sets what it evaluates, which may be a part.
+// end ends the span of a query. engine is the name of the engine that evaluated it, "" if unknown. The attribute query is
+// set here: Prometheus' engine sets the expression that it evaluates, which may be a part of the query.
 func (s querySpan) end(engine string) {
 	if s.Span == nil {
 		return

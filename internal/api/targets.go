@@ -252,8 +252,8 @@ func matchesAll(ls labels.Labels, matchers []*labels.Matcher) bool {
 	return true
 }
 
-// metricMetadata returns the metadata of all targets by metric. The order is sorted, where
-// Prometheus' is random (a map).
+// metricMetadata returns the metadata of all targets, sorted by metric. Prometheus returns them in the random order of a
+// map.
 func (a *API) metricMetadata(r *http.Request) (response, *apiError) {
 	limit, apiErr := optionalInt(r, "limit")
 	if apiErr != nil {

@@ -17,9 +17,9 @@ var coarser = [...]struct {
 // resolutionParam is Thanos' parameter for the coarsest resolution that a query accepts.
 const resolutionParam = "max_source_resolution"
 
-// repeatsDownsampled reports whether parts without a point are requested again with coarser
-// data: if the request leaves the resolution to the downstream. That chooses by the step
-// alone, and finer data of the past may have been deleted.
+// repeatsDownsampled reports whether parts without points are requested again with coarser data. They are if the request
+// leaves the resolution to the downstream, which chooses it by the step alone, although finer data of the past may have
+// been deleted.
 func (f *Frontend) repeatsDownsampled(q query) bool {
 	return f.opts.RequestDownsampled && q.params.Get(resolutionParam) == "auto"
 }
@@ -62,12 +62,12 @@ type peekedBody struct {
 	io.Closer
 }
 
-// emptyMaxBytes is the length of a response from which on it counts as one with points. One
-// without has little but its warnings.
+// emptyMaxBytes is the length from which a response counts as one with points. A response without points has little more
+// than its warnings.
 const emptyMaxBytes = 64 << 10
 
-// readEmpty reads a response until it is known whether it is a matrix without series, which
-// is read to its end. read is what it has read.
+// readEmpty reads a response until it is known whether it is a matrix without series. Such a matrix is read to its end.
+// read has the bytes read so far.
 func readEmpty(body io.Reader) (read []byte, empty bool, err error) {
 	result := []byte(`"result":[`)
 	read = make([]byte, 0, 4<<10)

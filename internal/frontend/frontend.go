@@ -125,7 +125,7 @@ func (o Options) withDefaults() Options {
 	if o.Labels.DefaultRange == 0 {
 		o.Labels.DefaultRange = 24 * time.Hour
 	}
-	if o.Slots != nil { // longer parts instead of more parts than slots
+	if o.Slots != nil { // parts get longer, so that they do not outnumber the slots
 		o.Parallelism = min(o.Parallelism, o.Slots.MaxPerRequest())
 		o.Labels.Parallelism = min(o.Labels.Parallelism, o.Slots.MaxPerRequest())
 	}

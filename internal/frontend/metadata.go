@@ -86,8 +86,8 @@ func (f *Frontend) listParts(startMS, endMS int64, useCache bool) []listPart {
 	return parts
 }
 
-// requestedAgain reports whether another request may have a part with the same bounds: those
-// that are not of an interval or a minute come from the time of the request.
+// requestedAgain reports whether another request may have a part with the same bounds. That is so if both bounds are
+// those of an interval or of a minute. Other bounds come from the time of the request.
 func (f *Frontend) requestedAgain(part split.Range) bool {
 	const minute = 60_000
 	length := f.opts.Labels.Interval.Milliseconds()

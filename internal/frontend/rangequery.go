@@ -134,7 +134,7 @@ type openedPart struct {
 	err  error
 
 	empty   [][]byte // responses without points that this one replaces
-	noStore bool     // of any of them
+	noStore bool     // of one of these responses
 }
 
 // splicePart returns the part in the form that Splice.Write takes.
@@ -227,9 +227,8 @@ func (f *Frontend) slots(x *requestContext, n int) (free func(int), err error) {
 	return free, err
 }
 
-// openCached opens the cached parts. A part that the cache has lost, or does not return
-// in time, must be fetched. fetches is the number of all parts to fetch, lost that of
-// failed cached ones.
+// openCached opens the cached parts. A part that the cache has lost, or does not return in time, must be fetched. fetches
+// is the number of all parts to fetch. lost is the number of cached parts among them.
 func (f *Frontend) openCached(ctx context.Context, parts []openedPart) (fetches, lost int) {
 	var wg sync.WaitGroup
 	cached := 0

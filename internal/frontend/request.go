@@ -164,8 +164,8 @@ func (q query) bounds(now time.Time, defaultRange time.Duration) (startMS, endMS
 	return startMS, endMS, nil
 }
 
-// lookback returns the query's lookback_delta, 0 if it is missing or invalid. A selector
-// reads samples that far before its step, a smoothed one also that far after it.
+// lookback returns the query's lookback_delta, 0 if it is missing or invalid. A selector reads samples that far before
+// its step. A smoothed selector also reads samples that far after it.
 func (q query) lookback() time.Duration {
 	lookback, err := parseDuration(q.params.Get("lookback_delta"))
 	if err != nil {

@@ -87,7 +87,7 @@ func (x *requestContext) stage(name string, since time.Time) {
 	span.End()
 }
 
-// begin reads a request and its body, and checks what needs no downstream.
+// begin reads a request and its body, and makes the checks that need no downstream.
 func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *requestContext, err error) {
 	ctx := f.opts.Propagator.Extract(r.Context(), propagation.HeaderCarrier(r.Header))
 	ctx, span := f.opts.Tracer.Start(ctx, r.URL.Path, trace.WithSpanKind(trace.SpanKindServer))
@@ -310,7 +310,7 @@ type responseWriter struct {
 
 	contentType   string
 	initialHeader http.Header // of the response, before anything was added
-	call          *call       // buffers the response; nil without one and once it is too long
+	call          *call       // buffers the response; nil if there is none, or the response is too long
 	finishCall    func()      // lets the waiters of call go on
 }
 

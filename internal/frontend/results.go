@@ -53,15 +53,14 @@ const (
 	// lookupConcurrency is the limit of concurrent lookups of one query. With a remote
 	// cache, a query then waits for a few round trips instead of one per interval.
 	lookupConcurrency = 16
-	// longerMax is the maximum factor by which a cached interval may be longer than the missing
-	// interval that it serves. Most points of a much longer one would be read in vain.
+	// longerMax is the maximum factor by which a cached interval may be longer than the missing interval that it serves.
+	// Of a longer interval most points would be read in vain.
 	longerMax = 8
 )
 
-// plan splits a range query and looks its intervals up in the cache. It doubles the
-// interval until the parts to fetch are at most Options.Parallelism. Intervals of every length
-// begin at multiples of that length. So each is within one of double length, whose cache entry
-// serves it, too.
+// plan splits a range query and looks its intervals up in the cache. It doubles the interval until the parts to fetch are
+// at most Options.Parallelism. Intervals of every length begin at multiples of that length. So an interval is always
+// within one of double length, and the cache entry of the longer one serves it, too.
 func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.Traits, useCache bool) plan {
 	since := f.opts.Now()
 	cacheableMS := traits.LastImmutableStep(f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli(), q.lookback())

@@ -6,14 +6,14 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// bucketsMax is the limit of the buckets of one histogram. The finest schema needs about half as many
-// for all numbers there are.
+// bucketsMax is the limit of the buckets of one histogram. The finest schema needs about half as many for all float64
+// values.
 const bucketsMax = 1 << 20
 
-// Decoder returns the chunk for Prometheus' iterators, which trust the head of a chunk: they read a
-// header that may be absent, and allocate what the spans of its histograms announce before they read
-// the first bucket. Every caller that decodes a chunk that another process has written calls it. Every
-// error is ErrCorrupt; errors further on are the iterator's.
+// Decoder returns the chunk as one of Prometheus' chunks, whose iterators trust the header: they read it even if it is
+// absent, and allocate the buckets that the spans of its histograms announce before they read the first bucket. So every
+// caller that decodes a chunk of another process must use Decoder. Its errors are ErrCorrupt. Errors behind the header
+// are returned by the iterator.
 func (c Chunk) Decoder() (chunkenc.Chunk, error) {
 	least := 3 // the number of samples, and flags
 	if c.Encoding == chunkenc.EncXOR {
@@ -42,8 +42,8 @@ func (c Chunk) Decoder() (chunkenc.Chunk, error) {
 //	layout  threshold, 1 byte or 255 and 8 bytes  schema  spans of positive buckets  those of negative ones
 //	spans   number (length offset)*
 //
-// All numbers are varbits. Of a layout that is cut short it counts what is there: the iterator
-// returns the error before it allocates buckets.
+// All numbers are varbits. If the layout is cut short, the buckets up to its end are counted: the iterator returns the
+// error before it allocates buckets.
 func bucketsOf(layout []byte) (n uint64) {
 	b := bitReader{src: layout}
 	if b.bits(8) == 255 {
@@ -79,8 +79,8 @@ func (b *bitReader) bits(n int) (v uint64) {
 	return v
 }
 
-// varbit reads a number: ones that tell its size, up to eight, and then as many bits. The sign of
-// signed ones is not applied.
+// varbit reads a number: up to eight one bits, which tell its size, and then that many bits. It ignores the sign of
+// signed numbers.
 func (b *bitReader) varbit() uint64 {
 	sizes := [...]int{0, 3, 6, 9, 12, 18, 25, 56, 64}
 	ones := 0

@@ -16,8 +16,8 @@ import (
 // own labels: each one doubles the number of selections.
 const externalInUseMax = 4
 
-// ExternalSelector is a Querier over several storages, some of which add the external
-// labels themselves. It adds the labels to each storage as that storage needs it.
+// ExternalSelector is a Querier over several storages, some of which add the external labels themselves. It adds the
+// labels to the series of those that do not.
 type ExternalSelector interface {
 	Querier
 	// SelectWithExternal does what the function SelectWithExternalLabels does.
@@ -66,8 +66,8 @@ func SelectWithExternalLabels(ctx context.Context, q Querier, external labels.La
 	return Merge(sets...)
 }
 
-// selectPart selects the series whose own labels include exactly the names in own out of
-// the external label names. It returns nil if the external labels do not match.
+// selectPart selects the series that have, of all external label names, exactly those in own as labels of their own. It
+// returns nil if the external labels do not match.
 func selectPart(ctx context.Context, q Querier, external labels.Labels, own []string, matchers []*labels.Matcher) Set {
 	var part []*labels.Matcher
 	for _, m := range matchers {
@@ -96,12 +96,11 @@ func selectPart(ctx context.Context, q Querier, external labels.Labels, own []st
 // extendedSet adds the same labels to every series of a set. No series of the set has a
 // label with one of these names.
 //
-// Adding labels changes the order in one case only. {a} sorts before {a, b} because it is
-// a prefix of it, but sorts after it once it has an added label greater than b. A series
-// whose last label name is less than that of the added labels is therefore copied and
-// held until a series follows that is greater in the new order. Few label sets are
-// prefixes of others, so few copies are held if the set knows its next series (Ahead).
-// Otherwise every series with such a last name is copied.
+// Adding labels changes the order in one case only. {a} sorts before {a, b}, because it is a prefix. If a label that
+// sorts after b is added to both, {a} sorts after {a, b}. A series whose last label name is less than that of the added
+// labels is therefore copied and held until a series follows that is greater in the new order. Few label sets are
+// prefixes of others, so few copies are held if the set knows its next series (Ahead). Otherwise every series with such a
+// last name is copied.
 type extendedSet struct {
 	set      Set
 	add      []byte
@@ -147,7 +146,7 @@ func (w *extendedSet) Next() bool {
 		if bytes.Compare(labelenc.LastName(w.set.Labels()), w.lastName) >= 0 {
 			return true
 		}
-		// Label sets with this one as a prefix follow it at once: if the next one has not, none has.
+		// Label sets that begin with this one follow immediately: if the next does not begin with it, none does.
 		if next, ok := w.set.(interface{ Ahead() []byte }); ok && len(w.held) == 0 {
 			if ahead := next.Ahead(); ahead != nil && !bytes.HasPrefix(ahead, w.set.Labels()) {
 				return true
@@ -187,7 +186,7 @@ func (h *heldSeries) keepChunks(chunks []Chunk) {
 	for _, c := range h.chunks {
 		size += len(c.Data)
 	}
-	h.data = slices.Grow(h.data[:0], size) // so that it does not move below
+	h.data = slices.Grow(h.data[:0], size) // so that append below does not reallocate
 	for i, c := range h.chunks {
 		start := len(h.data)
 		h.data = append(h.data, c.Data...)

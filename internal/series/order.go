@@ -6,9 +6,9 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 )
 
-// Unsorted is an optional interface of a Querier whose storage has an order of its own, in
-// which a storage.Querier returns series if sortSeries is false. Prometheus' engine selects
-// so, and a sum of floats depends on the order of its series.
+// Unsorted is an optional interface of a Querier whose storage has an order of its own: the order in which a
+// storage.Querier returns series if sortSeries is false. Prometheus' engine selects in that order, and a sum of floats
+// depends on the order of its series.
 type Unsorted interface {
 	// SelectUnsorted does what Select does, except for the order of the series: it is the
 	// order in which a storage.Querier of the same storage and range returns them without
@@ -26,7 +26,6 @@ func SelectUnsorted(ctx context.Context, q Querier, matchers ...*labels.Matcher)
 	return q.Select(ctx, matchers...), true
 }
 
-// Merging is an optional interface of a Querier that may have to merge the samples of
-// several stores of one storage. Of samples with the same timestamp the storage's own
-// storage.Querier may then choose another one.
+// Merging is an optional interface of a Querier that may have to merge the samples of several stores of one storage. If
+// samples have the same timestamp, the storage's own storage.Querier may then choose another one than this Querier.
 type Merging interface{ Merging() bool }

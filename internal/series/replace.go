@@ -28,10 +28,9 @@ func MatchExternal(external labels.Labels, matchers []*labels.Matcher) (rest []*
 	return rest, true
 }
 
-// SelectReplacingLabels selects series, sets the external labels on each of them, where they
-// win over a series' own, and removes the labels named in without. This is the rule of
-// StoreAPI; SelectWithExternalLabels implements that of remote read. The matchers do not
-// apply to the external labels.
+// SelectReplacingLabels selects series, sets the external labels, which replace a series' own labels of the same names,
+// and removes the labels named in without. This is the rule of StoreAPI; SelectWithExternalLabels implements the rule of
+// remote read. The matchers do not apply to the external labels.
 //
 // Labels that no series has itself are added while streaming. Removing or overriding a
 // label that series have changes the order of all series, so these are collected and

@@ -54,17 +54,17 @@ type Querier interface {
 
 // Uncutter is an optional interface of a Querier that need not cut chunks.
 type Uncutter interface {
-	// Uncut makes later selections return chunks as they are stored if that is cheaper: they may have
-	// samples out of the querier's range, even deleted ones.
+	// Uncut makes later selections return chunks as they are stored, if that is cheaper. Such chunks may have samples
+	// outside the querier's range, and deleted samples.
 	Uncut()
 }
 
-// Immutable is an optional interface of a Querier that knows whether its data can still change:
-// it returns true if repeated selections return the same.
+// Immutable is an optional interface of a Querier that knows whether its data can still change. The method returns true
+// if repeated selections return the same series.
 type Immutable interface{ Immutable() bool }
 
-// Concurrent is an optional interface of a Querier: true if several goroutines may select and read
-// at the same time, each its own sets.
+// Concurrent is an optional interface of a Querier. The method returns true if several goroutines may select and read at
+// the same time, each its own sets.
 type Concurrent interface{ Concurrent() bool }
 
 // Source is an optional interface of a storage.ChunkQueryable that implements the raw

@@ -136,7 +136,7 @@ func timestamp(at time.Time) *pb.Timestamp {
 	return &pb.Timestamp{Seconds: at.Unix(), Nanos: int32(at.Nanosecond())}
 }
 
-// labelSet adds the external labels, which win.
+// labelSet returns own with the external labels, which replace labels of the same names.
 func labelSet(own, external labels.Labels) *pb.LabelSet {
 	b := labels.NewBuilder(own)
 	external.Range(func(l labels.Label) { b.Set(l.Name, l.Value) })

@@ -196,8 +196,8 @@ type errorMapper struct {
 	*Store
 }
 
-// Err implements series.Set. A missing external label means that the configuration of
-// Prometheus has changed since the last refresh; Err triggers another one.
+// Err implements series.Set. A missing external label means that the configuration of Prometheus has changed since the
+// last refresh. Err then triggers another refresh.
 func (r errorMapper) Err() error {
 	err := r.Set.Err()
 	if errors.Is(err, remoteread.ErrLimit) && r.unsorted.CompareAndSwap(false, true) {

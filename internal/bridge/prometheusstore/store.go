@@ -64,8 +64,8 @@ type Store struct {
 	reads         *semaphore.Weighted // slots for remote reads, of all requests
 	sortBytes     int                 // memory to sort the series of one request
 
-	// unsorted is set once the server has returned series that are not sorted by labels.
-	// Prometheus sorts them.
+	// unsorted is set once the server has returned series that are not sorted by labels. A server other than Prometheus
+	// may do so.
 	unsorted atomic.Bool
 
 	mu       sync.RWMutex

@@ -147,7 +147,7 @@ func last(it chunkenc.Iterator, maxt int64) (s federated, ok bool) {
 	return s, ok
 }
 
-// write encodes the samples. Adjacent ones of one name and type are one metric family.
+// write encodes the samples. Adjacent samples with the same name and type form one metric family.
 func (f *federation) write(w io.Writer, format expfmt.Format, samples []federated) error {
 	encoder := expfmt.NewEncoder(w, format)
 	external := f.opts.Config().GlobalConfig.ExternalLabels
@@ -223,7 +223,7 @@ func spans(from []histogram.Span) (to []*dto.BucketSpan) {
 	return to
 }
 
-// classic returns a histogram with custom buckets as one of cumulative buckets. The encoder
+// classic converts a native histogram with custom buckets to a classic histogram, with cumulative buckets. The encoder
 // adds the last bucket.
 func classic(h *histogram.FloatHistogram) *dto.Histogram {
 	out := &dto.Histogram{SampleCountFloat: new(h.Count), SampleSum: new(h.Sum)}

@@ -2,10 +2,9 @@
 // implement itself: Prometheus' own package web/api/v1 serves them, on ferula's storage,
 // scrape manager and configuration.
 //
-// Requests are few and responses small there: administration, blocks, the configuration of a
-// scrape pool, the steps of relabelling, features, notifications, search and the
-// description of the API. /federate is in federate.go, since Prometheus' package does not
-// export it. Queries are in package api.
+// These endpoints get few requests and have small responses: administration, blocks, the configuration of a scrape pool,
+// the steps of relabelling, features, notifications, search and the description of the API. /federate is in federate.go,
+// since Prometheus' package does not export it. Queries are in package api.
 package promweb
 
 import (
@@ -115,8 +114,7 @@ func (o Options) version() (out []byte) {
 	return append(out, '}', '\n')
 }
 
-// prometheus returns Prometheus' API. It has more endpoints than Register adds; those have
-// no data here.
+// prometheus returns Prometheus' API. Register adds only those of its endpoints that have data here.
 func (o Options) prometheus() *v1.API {
 	targets := func(context.Context) v1.TargetRetriever { return o.Targets }
 	pools := func(context.Context) v1.ScrapePoolsRetriever { return o.Targets }

@@ -128,7 +128,7 @@ func (m manager) Get() (*scrape.Manager, error) {
 	return nil, errors.New("the scrape manager is not ready")
 }
 
-// secondary is the queues as a storage. Their appenders only count samples.
+// secondary makes the queues a storage.Storage. Their appenders only count samples.
 type secondary struct{ *remote.WriteStorage }
 
 var _ storage.Storage = secondary{}

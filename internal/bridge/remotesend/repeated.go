@@ -7,12 +7,12 @@ import (
 	"time"
 )
 
-// linesMax limits the lines that are remembered. Beyond it no line is left out.
+// linesMax limits the lines that are remembered. Further lines are never omitted.
 const linesMax = 1024
 
-// unrepeated is a log handler that leaves out a line that the same queue has logged less
-// than a period ago; the next one has the number of those. Prometheus' own leaves out lines
-// of other queues too: of several receivers that fail, only one would be named.
+// unrepeated is a log handler that omits a line if the same queue has logged it less than a period ago. The next such
+// line has the number of omitted ones. Prometheus' own handler also omits lines of other queues, so that only one of
+// several failing receivers would be named.
 type unrepeated struct {
 	slog.Handler
 	scope string // attributes of the logger, such as the name of the queue
@@ -49,7 +49,7 @@ func (h unrepeated) Handle(ctx context.Context, record slog.Record) error {
 	return h.Handler.Handle(ctx, record)
 }
 
-// take reports whether a line is logged, and how many like it were left out before.
+// take reports whether a line is logged, and how many equal lines were omitted before.
 func (l *lines) take(key string) (omitted int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -61,7 +61,7 @@ func New(o Options, dir, component string, external func() labels.Labels, logger
 	return &Shipper{bucket: to, samples: shipper}, nil
 }
 
-// Expect is called before the database of the folder opens. See bucket.Shipper.
+// Expect is called before the database of the directory opens. See bucket.Shipper.
 func (s *Shipper) Expect(context.Context) error {
 	if s != nil {
 		s.samples.Expect()
@@ -107,8 +107,8 @@ func (s *Shipper) Close() error {
 	return s.bucket.Close()
 }
 
-// AddProfiles adds the shipper of the profile blocks in dir. Its pauses are those of the
-// blocks of samples. It must be called before Run.
+// AddProfiles adds the shipper of the profile blocks in dir. It has the intervals of the shipper of sample blocks. It
+// must be called before Run.
 func (s *Shipper) AddProfiles(dir string, o Options, logger *slog.Logger, reg *telemetry.Registry) {
 	if s == nil {
 		return
@@ -132,9 +132,8 @@ func (s *Shipper) ReadProfiles(o *profile.Options, cacheBytes int64) {
 	o.RemoteIndexBytes = half
 }
 
-// CheckLocal returns an error if there are no external labels, without which blocks of
-// several servers have the same identity, or if the TSDB of this process could compact
-// and delete a block before it is shipped.
+// CheckLocal returns an error if there are no external labels, or if the TSDB of this process could compact and delete a
+// block before it is shipped. Without external labels the blocks of several servers have the same identity.
 func (o Options) CheckLocal(store tsdb.Options, external labels.Labels) error {
 	if o.Bucket == "" {
 		return nil
@@ -152,9 +151,8 @@ func (o Options) CheckLocal(store tsdb.Options, external labels.Labels) error {
 	return nil
 }
 
-// CheckPrometheus returns an error if a Prometheus with these flags and the data folder
-// dir could compact and delete a block before it is shipped, unless Prometheus delays
-// compaction until the block is in the list of shipped blocks.
+// CheckPrometheus returns an error if a Prometheus with these flags and the data directory dir could compact and delete a
+// block before it is shipped. It cannot if it delays compaction until the block is in the list of shipped blocks.
 func (o Options) CheckPrometheus(dir string, flags map[string]string) error {
 	state := o.Shipper.StateFile
 	if state == "" {

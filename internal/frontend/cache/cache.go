@@ -73,10 +73,9 @@ type hasAllStore interface {
 	HasAll(ctx context.Context, keys []string) (bool, error)
 }
 
-// MergeFunc writes to dst the response that covers the ranges of all sources: stored
-// responses of adjacent, disjoint ranges in order of time. It must cut off a source's
-// points outside its range. It closes nothing, retains nothing, and returns the first
-// error of a source unchanged.
+// MergeFunc writes to dst one response that covers the ranges of all sources. The sources are stored responses of
+// adjacent, disjoint ranges in order of time. MergeFunc must cut off the points of a source outside its range. It closes
+// nothing, retains nothing, and returns the first error of a source unchanged.
 type MergeFunc func(ctx context.Context, dst io.Writer, sources []Source) error
 
 // Source is a stored response and the range, both ends inclusive, to use it for.

@@ -96,7 +96,8 @@ func (c *Cache) insert(extents []extent, e extent) []extent {
 	return next
 }
 
-// extentsLimit is the number from which extents are dropped: twice ExtentsMax with a Merge, to let it run first.
+// extentsLimit is the number of extents from which an entry drops extents. With a Merge it is twice ExtentsMax, so that
+// extents can be merged before.
 func (c *Cache) extentsLimit() int {
 	if c.opts.Merge == nil {
 		return c.opts.ExtentsMax

@@ -200,8 +200,8 @@ func (b *breaker) unknown() {
 	b.mu.Unlock()
 }
 
-// metrics of a cache. The label cache is its name, as a process has several; reason is
-// why an entry was not used or not stored.
+// metrics of a cache. The label cache is the name of the cache, because a process has several. The label reason says why
+// an entry was not used, or why an operation failed.
 type metrics struct {
 	cache        string
 	lookups      counters                            // result
@@ -226,7 +226,7 @@ func (c counters) of(value string) *instruments.Counter { return c.With(c.cache,
 
 const metricPrefix = "ferula_frontend_cache_"
 
-// newMetrics registers them in the set, or in a private one if it is nil.
+// newMetrics registers the metrics in the set, or in a private set if that is nil.
 func newMetrics(set *instruments.Set, cache string, queued func() float64) *metrics {
 	if set == nil {
 		set = instruments.NewSet()

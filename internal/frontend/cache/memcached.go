@@ -64,10 +64,9 @@ func (o MemcachedOptions) withDefaults() MemcachedOptions {
 
 // Memcached is a Store on memcached servers.
 //
-// Every server has its own client and circuit breaker: a server that is down affects
-// its own keys only. The client takes no context, so an operation runs in a goroutine,
-// and its caller returns when ctx ends. The goroutine ends with the connection's
-// deadline, and there are at most OperationsMax.
+// Every server has its own client and circuit breaker: a server that is down affects its own keys only. The client takes
+// no context, so an operation runs in a goroutine, and its caller returns when ctx ends. The goroutine ends with the
+// connection's deadline. At most OperationsMax such goroutines run.
 type Memcached struct {
 	opts   MemcachedOptions
 	log    *slog.Logger

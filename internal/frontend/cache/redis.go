@@ -47,9 +47,9 @@ func (o RedisOptions) withDefaults() RedisOptions {
 
 // Redis is a Store on a Redis server, a cluster of them, or one found by sentinels.
 //
-// A single address is used as a server's until it redirects a key, which only a node of a
-// cluster does. From then on it is the address by which the cluster's nodes are found. So
-// there is no probe that could fail at the start or that a user needs a permission for.
+// A single address is used as that of a single server, until it redirects a key. Only a node of a cluster does that. From
+// then on the client finds the nodes of the cluster through that address. So there is no probe, which could fail at the
+// start or need a permission.
 type Redis struct {
 	opts   *redis.UniversalOptions
 	prefix string
@@ -57,7 +57,7 @@ type Redis struct {
 
 	mu     sync.Mutex
 	client redis.UniversalClient
-	single *redis.Client // client, or the one before it, whose operations may still run; nil without one
+	single *redis.Client // the client of a single server; kept after joinCluster, because its operations may still run
 	closed bool
 }
 

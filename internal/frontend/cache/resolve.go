@@ -19,9 +19,8 @@ import (
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// addressBook turns configured addresses, which may be paths of sockets and names for
-// dnslookup, into those of servers; with discover, by querying a cluster's configuration
-// endpoint at each address.
+// addressBook resolves configured addresses to those of servers. An address may be the path of a socket or a name for
+// dnslookup. With discover, each address is a cluster's configuration endpoint, which lists the servers.
 type addressBook struct {
 	addresses []string
 	discover  bool
@@ -54,7 +53,7 @@ func (b *addressBook) resolveOne(ctx context.Context, address string) ([]string,
 	}
 	found, err := dnslookup.Lookup(ctx, b.resolver, address)
 	if err == nil && len(found) == 0 {
-		err = errNoServers // its servers stay in use: none would be no better
+		err = errNoServers // the last known servers stay in use
 	}
 	return found, err
 }

@@ -10,9 +10,8 @@ import (
 	"time"
 )
 
-// call is one request with its remaining retries, which count both before the
-// response has begun and in the middle of its body. It holds the context, as
-// http.Request does, because Body.Read takes none.
+// call is one request with its remaining retries. Retries before the response has begun and in the middle of its body
+// count alike. call holds the context, as http.Request does, because Body.Read takes none.
 type call struct {
 	client  *Client
 	ctx     context.Context

@@ -19,7 +19,7 @@ type metrics struct {
 	wire, decoded *instruments.Counter // of bytes, resolved once
 }
 
-// newMetrics registers them in the set, or in a private one if it is nil.
+// newMetrics registers the metrics in the set, or in a private set if that is nil.
 func newMetrics(set *instruments.Set) *metrics {
 	if set == nil {
 		set = instruments.NewSet()

@@ -17,10 +17,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Transport holds the settings of connections, with the keys of the file that
-// Thanos' --query-frontend.downstream-tripper-config takes. What is left out, or
-// a time of 0, takes the default; a number of 0 means no limit, as there, except
-// that max_idle_conns_per_host 0 takes the default.
+// Transport holds the settings of connections, with the keys of the file that Thanos'
+// --query-frontend.downstream-tripper-config takes. A key that is left out and a duration of 0 take the default. A number
+// of 0 means no limit, as in Thanos, except that 0 for max_idle_conns_per_host takes the default.
 type Transport struct {
 	IdleConnTimeout       model.Duration `yaml:"idle_conn_timeout"`       // 90s
 	ResponseHeaderTimeout model.Duration `yaml:"response_header_timeout"` // none

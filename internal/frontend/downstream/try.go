@@ -186,8 +186,8 @@ const (
 	discardGrace = 100 * time.Millisecond
 )
 
-// discard ends a response that is not used. A short one that has arrived, or nearly,
-// is read to its end so that its connection can be reused.
+// discard ends a response that is not used. A short response that has arrived, or almost, is read to its end, so that its
+// connection can be reused.
 func (t *try) discard() {
 	timer := time.AfterFunc(discardGrace, func() { t.cancel(errReleased) })
 	_, _ = io.CopyN(io.Discard, &t.source, discardBytes) // an error only costs the connection

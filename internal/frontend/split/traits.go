@@ -26,19 +26,17 @@ type Traits struct {
 	Smoothed bool
 }
 
-// lookbackUnknown is the assumed lookback delta of a request without lookback_delta. The
-// real one is a flag of the downstream, 5 min by default. A longer one only means that
-// the response of a smoothed query is cached later.
+// lookbackUnknown is the assumed lookback delta of a request without lookback_delta. The actual one is a flag of the
+// downstream, 5 min by default. If the assumed one is longer, the responses of smoothed queries are only cached later.
 const lookbackUnknown = time.Hour
 
 // aheadMax is the LookAheadMS of an expression whose offset is not known before it is
 // evaluated.
 const aheadMax = math.MaxInt64 / 4
 
-// LastImmutableStep returns the last time, in ms, at which the expression's value can no
-// longer change, given that samples up to immutableMS cannot. It returns math.MinInt64
-// if the value may change at every step. lookback is the request's lookback_delta, 0 if
-// it has none.
+// LastImmutableStep returns the last time, in ms, at which the expression's value can no longer change, given that
+// samples up to immutableMS cannot change. It returns math.MinInt64 if the value may change at every step. lookback is
+// the request's lookback_delta, 0 if it has none.
 func (s Traits) LastImmutableStep(immutableMS int64, lookback time.Duration) int64 {
 	ahead := s.LookAheadMS
 	if s.Smoothed {

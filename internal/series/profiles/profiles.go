@@ -179,9 +179,8 @@ type SeriesResult struct {
 	Series   []Series // sorted by labels
 	Warnings []error  // sources that could not be read; the result has the others
 
-	// Sets has the label sets that exemplars refer to; nil without exemplars. They may have the
-	// labels named in GroupBy, which are sorted names and no part of an exemplar's labels:
-	// an encoder leaves them out.
+	// Sets has the label sets that exemplars refer to; nil without exemplars. A set may have labels named in GroupBy
+	// (sorted), which an encoder must leave out: they are not labels of an exemplar.
 	Sets    LabelSets
 	GroupBy []string
 
@@ -206,8 +205,7 @@ func (a *SeriesResult) Close() {
 	}
 }
 
-// AppendLabels appends the labels of an exemplar, encoded: those common to all its rows, without
-// GroupBy.
+// AppendLabels appends the labels of an exemplar, encoded: the labels common to all its rows, without GroupBy.
 func (a *SeriesResult) AppendLabels(dst []byte, x *Exemplar) []byte {
 	return AppendWithout(dst, a.Sets.Set(x.Set), a.GroupBy)
 }
@@ -249,8 +247,8 @@ type Exemplar struct {
 	Set    uint32 // number of its label set in SeriesResult.Sets
 }
 
-// HeatmapRequest selects profiles, or spans, to be counted by time and value. A slot at
-// timestamp t has those in (t-StepMS, t], as a point of SeriesRequest.
+// HeatmapRequest selects profiles, or spans, to be counted by time and value. Like a point of SeriesRequest, the slot at
+// timestamp t has the profiles in (t-StepMS, t].
 type HeatmapRequest struct {
 	Tenant    string
 	Type      Type
@@ -276,8 +274,8 @@ type HeatmapSeries struct {
 	Slots  []HeatmapSlot
 }
 
-// HeatmapSlot is a step that has profiles. Counts are those of the intervals of values that
-// begin at YMin; intervals without any are omitted. Exemplars is empty, or has one for each.
+// HeatmapSlot is a step that has profiles. Counts[i] is the number of profiles in the interval of values that begins at
+// YMin[i]. Intervals without profiles are omitted. Exemplars is empty, or has one for each interval.
 type HeatmapSlot struct {
 	TimeMS    int64
 	YMin      []float64
@@ -315,7 +313,7 @@ type PGO struct {
 	AggregateCallees bool // leave out the line of the leaf, so that samples of one function are one
 }
 
-// Analysis is what a query would read.
+// Analysis is the amount of data that a query would read.
 type Analysis struct {
 	Blocks, Series, Profiles            int
 	IndexBytes, RowsBytes, SymbolsBytes int64 // of blocks

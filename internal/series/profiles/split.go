@@ -8,8 +8,8 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 )
 
-// SplitsMax is the maximum number of series into which the labels of its samples split a
-// profile. Samples with further label sets get the labels of the profile.
+// SplitsMax is the maximum number of series into which a profile is split by the labels of its samples. Samples with
+// further label sets get the labels of the profile.
 const SplitsMax = 128
 
 // Labels of samples that identify one request. They are never labels of a series.
@@ -116,8 +116,7 @@ func (s *Splitter) encode(p *pprof.Profile, labels []pprof.Label) {
 	}
 }
 
-// spanOf returns the span that the labels of a sample name. Older SDKs have its ID as
-// profile_id.
+// spanOf returns the span that the labels of a sample name. Older SDKs send the ID of the span as profile_id.
 func spanOf(p *pprof.Profile, labels []pprof.Label) (span Span) {
 	for _, l := range labels {
 		name, value := p.Text(l.Key), p.Text(l.Text)

@@ -15,7 +15,7 @@ type StoreAnalyzer interface {
 	Analyze(ctx context.Context) (context.Context, func() []StoreTraffic)
 }
 
-// StoreTraffic is what one store sent for a query, in the terms of Thanos' analysis.
+// StoreTraffic is the amount of data that one store sent for a query, in the terms of Thanos' analysis.
 type StoreTraffic struct {
 	Address    string
 	Duration   time.Duration

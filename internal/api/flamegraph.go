@@ -30,9 +30,8 @@ const (
 	nodesMax     = 1 << 20
 )
 
-// exemplarFlamegraph returns the flame graph of an exemplar or of `profile_id`. The
-// exemplar is the one of the series in `query` that is nearest to `time` or, without
-// `time`, has the greatest value.
+// exemplarFlamegraph returns the flame graph of an exemplar or of `profile_id`. Of the exemplars of the series in `query`
+// it takes the one nearest to `time` or, without `time`, the one with the greatest value.
 func (a *API) exemplarFlamegraph(r *http.Request) (response, *apiError) {
 	req, apiErr := a.exemplarRequest(r)
 	if apiErr != nil {

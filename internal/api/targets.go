@@ -67,7 +67,7 @@ type pooledTarget struct {
 	pool string
 }
 
-// targetsOfPools returns targets sorted by pool; if only is not empty, those of one pool.
+// targetsOfPools returns targets sorted by pool. If only is not empty, it returns the targets of that pool.
 func targetsOfPools(targets map[string][]*scrape.Target, only string) []pooledTarget {
 	pools := make([]string, 0, len(targets))
 	for pool := range targets {

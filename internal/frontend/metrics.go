@@ -7,7 +7,7 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// metrics are those of the frontend. The methods of a nil *metrics do nothing.
+// metrics are the metrics of the frontend. The methods of a nil *metrics do nothing.
 type metrics struct {
 	requests *instruments.CounterVec
 	duration *instruments.PrometheusHistogramVec

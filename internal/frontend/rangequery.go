@@ -183,8 +183,7 @@ func (f *Frontend) fetchAndSplice(x *requestContext, p plan) error {
 	return f.spliceParts(x, parts)
 }
 
-// spliceParts splices parts whose responses have begun. Then it commits what may be
-// cached.
+// spliceParts splices parts whose responses have begun. Then it commits the cache writers of complete responses.
 func (f *Frontend) spliceParts(x *requestContext, parts []openedPart) error {
 	s := f.splices.get()
 	defer f.splices.put(s)
@@ -257,10 +256,9 @@ func (f *Frontend) openCached(ctx context.Context, parts []openedPart) (fetches,
 	return fetches, cached - (len(parts) - fetches)
 }
 
-// openAll sends the requests of all parts that are not open, all at once. It waits until
-// every response has begun; meanwhile those that have begun are read ahead. When one
-// part fails, openAll cancels the others and returns the failed part, with an error or
-// with an error response.
+// openAll sends the requests of all parts that are not open, all at once. It waits until every response has begun. Until
+// then it reads ahead from the responses that have begun. When one part fails, openAll cancels the others and returns the
+// failed part, with an error or with an error response.
 func (f *Frontend) openAll(ctx context.Context, q query, parts []openedPart, free func(int)) (failed *openedPart) {
 	barrier := make(chan struct{})
 	cancels := make([]context.CancelFunc, len(parts))
@@ -350,8 +348,8 @@ func closeAll(parts []openedPart) {
 	}
 }
 
-// partFailed maps an error of a splice to the one that the client gets. An error response
-// of the downstream keeps its errorType and message.
+// partFailed maps an error of a splice to the error that the client gets. An error response of the downstream keeps its
+// errorType and message.
 func (f *Frontend) partFailed(err error) error {
 	var apiErr *promjson.APIError
 	if !errors.As(err, &apiErr) || apiErr.Status != "error" {

@@ -202,8 +202,8 @@ func missing(part split.Part, extents []Extent) int {
 	return len(part.Without(pieces))
 }
 
-// longerPart is an interval that is longer than those of the query, limited to the range that
-// the query lacks.
+// longerPart is an interval that is longer than the intervals of the query. Its range is limited to the range that the
+// query lacks.
 type longerPart struct {
 	split.Part
 	interval time.Duration

@@ -20,7 +20,7 @@ const externalInUseMax = 4
 // labels to the series of those that do not.
 type ExternalSelector interface {
 	Querier
-	// SelectWithExternal does what the function SelectWithExternalLabels does.
+	// SelectWithExternal implements SelectWithExternalLabels for this Querier.
 	SelectWithExternal(ctx context.Context, external labels.Labels, matchers ...*labels.Matcher) Set
 }
 

@@ -17,6 +17,6 @@ type Floats interface {
 // querier is closed, and several goroutines may decode them at the same time.
 type FloatsSet interface {
 	storage.SeriesSet
-	// AtFloats returns what At does.
+	// AtFloats returns the same series as At.
 	AtFloats() Floats
 }

@@ -10,10 +10,9 @@ import (
 // storage.Querier returns series if sortSeries is false. Prometheus' engine selects in that order, and a sum of floats
 // depends on the order of its series.
 type Unsorted interface {
-	// SelectUnsorted does what Select does, except for the order of the series: it is the
-	// order in which a storage.Querier of the same storage and range returns them without
-	// sorting. sorted reports whether that is the order of the labels; if not, the set
-	// must not be merged with others.
+	// SelectUnsorted is Select, except for the order of the series. It is the order in which a storage.Querier of the
+	// same storage and range returns them without sorting. sorted reports whether that is the order of the labels; if
+	// not, the set must not be merged with others.
 	SelectUnsorted(ctx context.Context, matchers ...*labels.Matcher) (set Set, sorted bool)
 }
 

@@ -1,5 +1,5 @@
-// Package bucketstore serves the blocks of a bucket as a StoreAPI: it maps requests to
-// those of package store/gateway and splits downsampled chunks into their aggregates.
+// Package bucketstore serves the blocks of a bucket as a StoreAPI. It maps requests to requests of package store/gateway,
+// and splits downsampled chunks into their aggregates.
 package bucketstore
 
 import (
@@ -189,7 +189,7 @@ func texts(warnings annotations.Annotations) (all []string) {
 	return all
 }
 
-// toStore maps errors of the store to those that have a status code.
+// toStore maps errors of the store to errors that have a status code.
 func toStore(err error) error {
 	switch {
 	case err == nil:

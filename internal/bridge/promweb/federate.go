@@ -151,7 +151,7 @@ func last(it chunkenc.Iterator, maxt int64) (s federated, ok bool) {
 func (f *federation) write(w io.Writer, format expfmt.Format, samples []federated) error {
 	encoder := expfmt.NewEncoder(w, format)
 	external := f.opts.Config().GlobalConfig.ExternalLabels
-	// A series without an instance must not get that of the federating scrape.
+	// A series without an instance must not get the instance label of the federating scrape.
 	instance := external.Has(model.InstanceLabel)
 	for len(samples) > 0 {
 		n := 1

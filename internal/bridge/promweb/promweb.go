@@ -57,14 +57,14 @@ type Options struct {
 	ListenAddress string
 	CORSOrigin    *regexp.Regexp
 
-	// Ready wraps endpoints that are unavailable until the storage can be read, Guard those
-	// that change something, UntilShutdown those that would never end.
+	// Ready wraps endpoints that are unavailable until the storage can be read. Guard wraps endpoints that change
+	// something. UntilShutdown wraps endpoints that would never end.
 	Ready, Guard, UntilShutdown func(http.Handler) http.Handler
 	Logger                      *slog.Logger
 }
 
-// Register adds the endpoints of the API to endpoints, which has the paths below prefix + "/api/v1", and
-// those outside of the API to mux.
+// Register adds the endpoints of the API to endpoints, which has the paths below prefix + "/api/v1". It adds the other
+// endpoints to mux.
 func Register(opts Options, mux, endpoints *http.ServeMux, prefix string) {
 	for _, name := range v1.FuzzAlgorithms() {
 		opts.Features.Enable(features.API, "search_fuzz_alg_"+name)

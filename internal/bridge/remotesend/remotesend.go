@@ -49,7 +49,7 @@ const (
 	skippedMetric = "prometheus_wal_watcher_notifications_skipped_total"
 )
 
-// Sender sends what is appended through Samples. It is safe for concurrent use.
+// Sender sends samples that are appended through Samples. It is safe for concurrent use.
 type Sender struct {
 	opts    Options
 	store   *tsdb.Store
@@ -177,9 +177,8 @@ func Check(cfg *config.Config) error {
 	return nil
 }
 
-// ApplyConfig starts the queues of new sections and stops those of removed sections. It waits
-// up to the flush deadline for each of these. A configuration that Check rejects changes
-// nothing.
+// ApplyConfig starts the queues of new sections and stops the queues of removed sections. It waits up to the flush
+// deadline for each queue that it stops. A configuration that Check rejects changes nothing.
 func (s *Sender) ApplyConfig(cfg *config.Config) error {
 	if err := Check(cfg); err != nil {
 		return err

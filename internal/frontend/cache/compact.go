@@ -59,9 +59,9 @@ func (c *Cache) removeExtent(base, key string, id uint64) {
 	})
 }
 
-// insert adds an extent and removes others for it: those it covers, those of another
-// step, the oldest if the entry gets too large, the shortest if there are too many.
-// It returns nil if another extent covers it.
+// insert adds an extent to those of an entry. It removes extents that the new one covers, extents of another step, the
+// oldest ones if the entry gets too large, and the shortest ones if there are too many. It returns nil if another extent
+// covers the new one.
 func (c *Cache) insert(extents []extent, e extent) []extent {
 	next := make([]extent, 0, len(extents)+1)
 	size := e.storedBytes()

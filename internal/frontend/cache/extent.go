@@ -211,10 +211,9 @@ func (h *heldBudget) release() {
 	}
 }
 
-// Lookup returns the extents of the entry key that overlap the range, both ends
-// inclusive, sorted by time and disjoint. Small extents are fetched and checked whole.
-// Of a larger one only the first part is fetched, and the others are checked for
-// presence. Errors are misses, as are extents not fetched within LookupTimeout.
+// Lookup returns the extents of the entry key that overlap the range, both ends inclusive, sorted by time and disjoint.
+// Small extents are fetched and checked whole. Of a larger extent only the first part is fetched; the other parts are
+// checked for presence. An error is a miss, and so is an extent that is not fetched within LookupTimeout.
 func (c *Cache) Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent {
 	if len(key) > c.opts.KeyBytesMax || startMS > endMS {
 		c.met.lookups.of("miss").Inc()

@@ -70,7 +70,7 @@ func (g *guard) hasAll(ctx context.Context, keys []string) (has bool, err error)
 	return has, err
 }
 
-// do runs one operation, whose deadline is that of ctx.
+// do runs one operation. The deadline of the operation is the deadline of ctx.
 func (g *guard) do(ctx context.Context, op string, run func() error) error {
 	g.met.operations.of(op).Inc()
 	if g.local {

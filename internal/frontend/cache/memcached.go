@@ -138,7 +138,7 @@ func (m *Memcached) keepUpdating(ctx context.Context) {
 	}
 }
 
-// update resolves the servers and keeps the clients of those that remain.
+// update resolves the servers and keeps the clients of servers that remain.
 func (m *Memcached) update(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
 	defer cancel()
@@ -198,10 +198,10 @@ func (s oneServer) Network() string {
 // String returns the address.
 func (s oneServer) String() string { return string(s) }
 
-// PickServer returns the one server.
+// PickServer returns the server.
 func (s oneServer) PickServer(string) (net.Addr, error) { return s, nil }
 
-// Each calls f for the one server.
+// Each calls visit for the server.
 func (s oneServer) Each(visit func(net.Addr) error) error { return visit(s) }
 
 // do runs one operation on the server of key.

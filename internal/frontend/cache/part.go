@@ -91,8 +91,7 @@ type encoder struct {
 // decoder decompresses blocks.
 type decoder struct{ unpacker unpacker }
 
-// An encoder or decoder holds some hundred kilobytes, most of them for one block and the
-// timestamps of the steps.
+// An encoder or decoder holds some hundred kilobytes, mostly for one block and for the prepared timestamps.
 var (
 	encoders = sync.Pool{New: func() any { return new(encoder) }}
 	decoders = sync.Pool{New: func() any { return new(decoder) }}

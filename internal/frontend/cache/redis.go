@@ -123,8 +123,8 @@ func (r *Redis) do(operation func(redis.UniversalClient) error) error {
 	return err
 }
 
-// joinCluster replaces the client of a single server by that of its cluster. It returns
-// false if there was no single server or the store is closed.
+// joinCluster replaces the client of a single server by a client of its cluster. It returns false if there was no single
+// server or the store is closed.
 func (r *Redis) joinCluster() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -12,8 +12,7 @@ import (
 
 var errClosed = errors.New("downstream: the body is closed")
 
-// skip reads what the caller already has into the buffer of the caller, or into one of skipBytes if
-// that buffer is smaller than skipMinBytes.
+// skip reads into the buffer of the caller, or into a buffer of skipBytes if the caller's is smaller than skipMinBytes.
 const (
 	skipBytes    = 64 << 10
 	skipMinBytes = 16 << 10
@@ -73,7 +72,7 @@ func (b *Body) Read(p []byte) (int, error) {
 	return 0, b.err
 }
 
-// settle handles b.next: it clears it if the response can be resumed, and otherwise sets b.err.
+// settle handles b.next. It clears b.next if the response can be resumed, and else sets b.err.
 func (b *Body) settle(scratch []byte) {
 	err := b.next
 	var broken *brokenError

@@ -160,7 +160,7 @@ type Client struct {
 	logger         *slog.Logger
 	base           *url.URL
 	transport      *http.Transport
-	tripper        http.RoundTripper // transport, or what Wrap made of it
+	tripper        http.RoundTripper // transport, wrapped by Options.Wrap
 	acceptEncoding []string
 	userAgent      []string
 	budget         *budget

@@ -77,7 +77,7 @@ func ParseTransport(text []byte) (Transport, error) {
 	return t, t.Validate()
 }
 
-// Validate reports every error at once, except those of files, which New reads.
+// Validate reports every error at once, except errors of files, which New reads.
 func (t Transport) Validate() error {
 	var errs []error
 	for _, number := range []struct {

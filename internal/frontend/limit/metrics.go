@@ -6,8 +6,7 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// metrics are those of a Limiter. The tenant is not a label, since the number of tenants
-// is unbounded.
+// metrics are the metrics of a Limiter. The tenant is not a label, since the number of tenants is unbounded.
 type metrics struct {
 	running *instruments.Gauge
 	queued  *instruments.Gauge

@@ -30,9 +30,9 @@ func (s *annotationSet) add(more []string) {
 	}
 }
 
-// uniteMembers merges the members of envelopes that Prometheus does not define. It
-// returns those with the same value in all lists that have them, and isPartial with the
-// value of a partial list, if any. It omits members with different values.
+// uniteMembers merges the members of responses that Prometheus does not define. It returns members that have the same
+// value in all lists that have them, and isPartial with the value of a partial list, if any. It omits members with
+// different values.
 func uniteMembers(lists []List) []promjson.Member {
 	var all []promjson.Member
 	var differ []string

@@ -41,8 +41,8 @@ func (a *account) replay(b *account) error {
 	return err
 }
 
-// stepCounts counts the samples of an operator that Prometheus evaluates step by step
-// (rangeEval): those that it reads and those that it returns.
+// stepCounts counts the samples of an operator that Prometheus evaluates step by step (rangeEval): the input and the
+// output of each step.
 type stepCounts struct {
 	before  int // samples held before the operands were evaluated
 	fullIn  int // series with a sample at each step

@@ -143,7 +143,7 @@ type aside struct {
 	account
 	ev              *evaluation
 	warnings        annotations.Annotations
-	before, sinking annotations.Annotations // of the evaluation before the vector, and of what uses its rows
+	before, sinking annotations.Annotations // of the evaluation before the vector, and of the sink
 }
 
 // aside calls evaluate with a new account and new annotations, and returns both.

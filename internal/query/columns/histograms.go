@@ -391,7 +391,7 @@ func (m *matchRun) add(a, b *histogram.FloatHistogram) (result sample, info, err
 	return sample{h: sum.Compact(0)}, info, nil
 }
 
-// annotate adds the annotation of the current step to those of the query.
+// annotate adds the annotation of the current step to the annotations of the query.
 func (m *matchRun) annotate() {
 	switch err := m.refused; {
 	case err == nil:

@@ -29,7 +29,7 @@ func sumFinite(sum float64, points []promql.FPoint) (_, c float64, ok bool) {
 		c += (sum - (t - added)) + (p.F - added)
 		sum = t
 	}
-	// An overflow of any step would have left one of them infinite or NaN.
+	// An overflow in any iteration leaves sum or c infinite or NaN.
 	return sum, c, math.Abs(sum) <= math.MaxFloat64 && math.Abs(c) <= math.MaxFloat64
 }
 

@@ -134,7 +134,7 @@ const (
 type param struct {
 	values   []float64
 	min, max float64
-	nan      bool // one of them is NaN
+	nan      bool // one of the values is NaN
 }
 
 // param evaluates the parameter of an aggregation.

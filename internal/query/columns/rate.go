@@ -72,7 +72,7 @@ type extrapolation struct {
 	factor                  float64
 }
 
-// extend extends a difference. The order of operations is that of Prometheus.
+// extend extends a difference. The order of operations is the same as in Prometheus.
 func (e *extrapolation) extend(result float64, points []promql.FPoint, s span) float64 {
 	first, last, intervals := points[0], points[len(points)-1], len(points)-1
 	if length, before, behind := last.T-first.T, first.T-s.start, s.end-last.T; length != e.length || before != e.before || behind != e.behind || intervals != e.intervals {

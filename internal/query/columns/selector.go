@@ -39,7 +39,7 @@ type perSeries struct {
 	histograms func(r *row, from storage.Series) error
 }
 
-// item is what is computed from the points of one series.
+// item is the result of a computation from the points of one series.
 type item struct {
 	row
 	unread      error // why the series could not be read
@@ -52,7 +52,7 @@ type item struct {
 	builder labels.ScratchBuilder // of lent labels
 }
 
-// reset removes what was computed for another series.
+// reset removes the result of another series.
 func (it *item) reset() {
 	it.clear()
 	*it = item{row: it.row, builder: it.builder}

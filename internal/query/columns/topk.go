@@ -105,7 +105,7 @@ type topRun struct {
 	heaps  [][][]chosen                          // of groups, at each step
 }
 
-// add offers a row to its group.
+// add offers the samples of a row to the heaps of its group.
 func (t *topRun) add(r *row) error {
 	g, fresh := t.groups.of(r.metric)
 	if fresh {

@@ -68,8 +68,7 @@ func (c *counter) take(t int64, v float64) bool {
 	return true
 }
 
-// Seek implements chunkenc.Iterator. It reads all samples on the way, since a reset may be
-// among them.
+// Seek implements chunkenc.Iterator. It reads all samples up to t, because a reset may be among them.
 func (c *counter) Seek(t milliseconds) chunkenc.ValueType {
 	if c.begun && (c.valueType == chunkenc.ValNone || c.atMS >= t) {
 		return c.valueType

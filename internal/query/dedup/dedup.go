@@ -193,8 +193,8 @@ func (p *pair) raise(last float64) {
 	}
 }
 
-// Seek implements chunkenc.Iterator. It reads all samples on the way: which replica is
-// returned depends on the samples before.
+// Seek implements chunkenc.Iterator. It reads all samples up to t, because the choice of a replica depends on the samples
+// before.
 func (p *pair) Seek(t milliseconds) chunkenc.ValueType {
 	if p.begun && (p.shownType == chunkenc.ValNone || p.lastMS >= t) {
 		return p.shownType

@@ -41,7 +41,7 @@ var DefaultType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUn
 type Request struct {
 	Tenant    string
 	ProfileID string
-	Selectors [][]*labels.Matcher // of metrics; any of them
+	Selectors [][]*labels.Matcher // of metrics; a series must match one of them
 	StartMS   int64               // inclusive; with ProfileID both may be 0
 	EndMS     int64
 	NearMS    int64    // 0: the greatest value, else the exemplar nearest to it

@@ -8,14 +8,14 @@ import (
 	"time"
 )
 
-// Analysis collects what each store sent for the selections of one query. It is safe for
-// concurrent use.
+// Analysis collects the amounts of data that the stores sent for the selections of one query. It is safe for concurrent
+// use.
 type Analysis struct {
 	mu  sync.Mutex
 	all map[string]*StoreTraffic
 }
 
-// StoreTraffic is what one store sent, summed over selections.
+// StoreTraffic is the amount of data that one store sent, summed over selections.
 type StoreTraffic struct {
 	Address    string
 	Duration   time.Duration // of the longest selection, from the request to the end
@@ -33,7 +33,7 @@ func WithAnalysis(ctx context.Context) (context.Context, *Analysis) {
 	return context.WithValue(ctx, analysisKey{}, a), a
 }
 
-// Stores returns what was collected, sorted by address.
+// Stores returns the collected amounts, sorted by address.
 func (a *Analysis) Stores() (all []StoreTraffic) {
 	a.mu.Lock()
 	defer a.mu.Unlock()

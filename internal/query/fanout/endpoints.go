@@ -245,7 +245,7 @@ func (e *Endpoints) replaced(old *storeapi.Info) bool {
 	return false
 }
 
-// forget records the current addresses of a name, and those that it no longer has.
+// forget records the current addresses of a name, and remembers the addresses that the name no longer has.
 func (e *Endpoints) forget(name string, found []string, failed error) {
 	old, known := e.resolved[name]
 	a, was := e.empty[name]
@@ -394,8 +394,8 @@ func (e *Endpoints) replace(addresses []Address) {
 	}
 }
 
-// Statuses lists the stores by address, with the label sets that the selector selects. Stores that
-// have been down for longer than UnhealthyTimeout, or none of whose label sets is selected, are left out.
+// Statuses lists the stores by address, with the label sets that the selector selects. It omits stores that have been down
+// for longer than UnhealthyTimeout, and stores that have no selected label sets.
 func (e *Endpoints) Statuses() []Status {
 	now := e.opts.Now()
 	var all []Status

@@ -43,8 +43,8 @@ func (q *Query) Exemplars(ctx context.Context, start, end int64, selectors [][]*
 }
 
 // expression returns an expression of the selectors that a store may match; "" if there are none. A querier gets all
-// matchers, those that select a part of it included. Other stores forward the expression to a Prometheus, which does not
-// know their external labels, so they get no matchers of these labels.
+// matchers. Other stores forward the expression to a Prometheus, which does not know their external labels, so they get
+// no matchers of these labels.
 func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*labels.Matcher) string {
 	var sets []labels.Labels
 	if info != nil {

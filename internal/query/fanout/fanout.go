@@ -127,7 +127,7 @@ type Request struct {
 	Matchers []*labels.Matcher
 }
 
-// enforced returns the matchers of a selection with those of the request.
+// enforced returns the matchers of a selection, changed by Request.Matchers.
 func (r Request) enforced(matchers []*labels.Matcher) []*labels.Matcher {
 	if len(r.Matchers) == 0 {
 		return matchers

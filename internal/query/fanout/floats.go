@@ -105,8 +105,8 @@ func (s *storedSeries) appendReplicas(to []promql.FPoint) ([]promql.FPoint, bool
 	return v.dedupFloats(to, points[0], points[1], v.function, v.minMS, v.maxMS), true
 }
 
-// appendChunks does what chunkIterator does for float chunks that do not overlap. It reads the chunks
-// that the iterator reads from mint to the first sample after maxt, so that errors are the same.
+// appendChunks appends float chunks that do not overlap, as chunkIterator reads them. It reads the same chunks as the
+// iterator, from mint to the first sample after maxt, so that errors are the same.
 func (s *storedSeries) appendChunks(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
 	first := len(to)
 	for i, c := range s.chunks {

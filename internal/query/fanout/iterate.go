@@ -61,7 +61,7 @@ type chunkIterator struct {
 	lastMS    int64              // last timestamp of previous chunks, or current one of a non-float chunk
 	err       error
 
-	decoded []xor.Point // the samples of a whole chunk; points is a part of it
+	decoded []xor.Point // the samples of a whole chunk; points is a part of them
 	mean    mean
 }
 
@@ -294,7 +294,7 @@ func (it *chunkIterator) AtST() int64 { return 0 }
 // Err implements chunkenc.Iterator.
 func (it *chunkIterator) Err() error { return it.err }
 
-// mean returns sums divided by counts. Other methods are those of the sums' iterator.
+// mean is an iterator over sums divided by counts. The methods that it does not override are those of the sums.
 type mean struct {
 	chunkenc.Iterator
 	counts chunkenc.Iterator

@@ -113,7 +113,8 @@ func reasonOf(err error) string {
 	return "other"
 }
 
-// traffic is what one stream has received. Its counters are added to the store's at the end.
+// traffic is the amount of data that one stream has received. It is added to the metrics of the store when the stream
+// ends.
 type traffic struct {
 	begun                 time.Time // zero: not requested yet
 	first                 time.Duration

@@ -216,7 +216,7 @@ func (v *view) resolutionOf(points []xor.Point, c series.Chunk) int64 {
 	return coarseMS
 }
 
-// disjoint sorts spans and joins those that touch.
+// disjoint sorts spans and joins adjacent and overlapping ones.
 func disjoint(spans []span) []span {
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.minMS, b.minMS) })
 	all := spans[:0]

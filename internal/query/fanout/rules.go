@@ -17,11 +17,10 @@ type rulesClient interface {
 	Rules(ctx context.Context, r storeapi.RulesRequest) (groups []storeapi.RuleGroup, warnings []string, err error)
 }
 
-// Rules queries all stores that have rules for those of a type: alert, record or all.
-// Groups with equal file and name are merged. Of rules that differ only in replica labels
-// the one whose alert is nearest to firing is returned, and of those the last evaluated.
-// All sets of matchers must match the labels of a rule, as in Thanos: a label whose value is
-// a template counts as absent.
+// Rules queries all stores that have rules. kind is alert, record or all. Groups with equal file and name are merged. Of
+// rules that differ only in replica labels it returns the rule whose alert is nearest to firing, and of equal ones the
+// last evaluated. As in Thanos, all sets of matchers must match the labels of a rule, and a label whose value is a
+// template counts as absent.
 func (q *Query) Rules(ctx context.Context, kind string, matchers [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error) {
 	found, warnings, err := q.rules(ctx, storeapi.RulesRequest{Type: kind, AbortOnPartial: q.r.AbortOnPartial})
 	if err != nil {

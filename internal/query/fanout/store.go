@@ -40,7 +40,8 @@ type Status struct {
 	HasStore, Strict bool
 }
 
-// setInfo records a response to Info and what is selected of it, or its error.
+// setInfo records a response to Info and the selected part of it, or the error of the request. changed reports whether
+// the store went up or down, or was checked for the first time.
 func (s *store) setInfo(info *storeapi.Info, selected selection, err error, now time.Time) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -61,7 +62,7 @@ func (s *store) known() (*storeapi.Info, error) {
 	return s.info, s.lastErr
 }
 
-// selection returns what is selected of the last Info, and the error of the last check.
+// selection returns the selected part of the last Info, and the error of the last check.
 func (s *store) selection() (selection, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -211,8 +211,8 @@ type buffered interface {
 	BufferedBytes() int64
 }
 
-// bufferedBytes returns the memory that the stream holds until its end, in addition to what
-// the consumer copies: received messages and their tables of symbols.
+// bufferedBytes returns the memory of received messages and their tables of symbols. The stream holds it until its end,
+// in addition to the copies of the consumer.
 func (g *deadlineStream) bufferedBytes() int64 {
 	if b, ok := g.stream.(buffered); ok {
 		return b.BufferedBytes()

@@ -16,8 +16,8 @@ type targetsClient interface {
 	Targets(ctx context.Context, r storeapi.TargetsRequest) (found storeapi.Targets, warnings []string, err error)
 }
 
-// Targets queries all stores that have targets. Of targets that differ only in replica
-// labels the one with the worst health is returned, and of those the last scraped.
+// Targets queries all stores that have targets. Of targets that differ only in replica labels it returns the target with
+// the worst health, and of equal ones the last scraped.
 func (q *Query) Targets(ctx context.Context, state string) (storeapi.Targets, annotations.Annotations, error) {
 	found, warnings, err := q.targets(ctx, storeapi.TargetsRequest{State: state, AbortOnPartial: q.r.AbortOnPartial})
 	if err != nil {

@@ -138,7 +138,7 @@ func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
 	return g
 }
 
-// family lists the children of nodes: list[from[n]:from[n+1]] are those of n.
+// family lists the children of nodes: list[from[n]:from[n+1]] are the children of n.
 type family struct {
 	from []uint32
 	list []uint32
@@ -172,8 +172,8 @@ func (t *tree) arrange() *family {
 	return f
 }
 
-// keep selects the greatest nodes; of equal ones those that come first, so that a selected
-// node's parent is always selected.
+// keep selects the maxNodes greatest nodes. Of equal nodes it selects those that come first, so that the parent of a
+// selected node is always selected.
 func (t *tree) keep(children *family, maxNodes int) []bool {
 	kept := make([]bool, len(t.nodes))
 	if maxNodes == 0 || len(t.nodes) <= maxNodes {

@@ -253,7 +253,7 @@ func (h *heatmap) result(ctx context.Context, startMS int64) (*profiles.Heatmap,
 	return result, nil
 }
 
-// greatest returns the position of each group by labels; -1 for those beyond the limit.
+// greatest returns the position of each group in the order of labels. It is -1 for groups that the limit excludes.
 func (h *heatmap) greatest(totals []int64) []int32 {
 	order := make([]int32, len(totals))
 	for i := range order {

@@ -115,7 +115,7 @@ func (e *Engine) Series(ctx context.Context, req *profiles.LabelsRequest) ([][]b
 	return sets, warnings, err
 }
 
-// Analyze returns what a query of profiles of all types would read.
+// Analyze returns the amount of data that a query of profiles of all types would read.
 func (e *Engine) Analyze(ctx context.Context, req *profiles.LabelsRequest) (a profiles.Analysis, warnings []error, err error) {
 	found, seen := map[string]bool{}, map[block.Source]bool{}
 	warnings, err = e.each(ctx, req, func(src block.Source, s *block.Series) {

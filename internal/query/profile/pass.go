@@ -15,8 +15,8 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// pass reads the sources of a view once. It collects the corrupt and unreadable sources, so
-// that one pass finds all of them.
+// pass reads the sources of a view once. It collects the errors of corrupt and unreadable sources, so that one pass finds
+// all of them.
 type pass struct {
 	sources []block.Source
 	faults  map[block.Source]error
@@ -53,7 +53,7 @@ func (p *pass) fault(err error) bool {
 // faulty reports whether a source has failed in this pass.
 func (p *pass) faulty(src block.Source) bool { return src != nil && p.faults[src] != nil }
 
-// each calls f with every source; an error of one source skips only that source.
+// each calls f with every source. An error of a source skips only that source.
 func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
 	for _, src := range p.sources {
 		if err := ctx.Err(); err != nil {
@@ -91,8 +91,8 @@ func (e *Engine) once(tenant string, view *store.View, f func(p *pass) error) ([
 	return e.partial(tenant, p.warnings(view.Warnings))
 }
 
-// without runs f over a view's sources until none of them fails; f restarts without the
-// failed ones.
+// without runs f over a view's sources until none of them fails. After a failure f starts again, without the failed
+// sources.
 func (e *Engine) without(ctx context.Context, tenant string, view *store.View, f func(p *pass) error) ([]error, error) {
 	sources, warnings, wait := view.Sources, view.Warnings, &bucketWait{e.opts.Timeout / 4}
 	for {

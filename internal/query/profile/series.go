@@ -166,7 +166,7 @@ const (
 	exemplarBytes    = 40 + 24
 )
 
-// bytes estimates the memory of accumulators and of the points that are made of them.
+// bytes estimates the memory of the accumulators, and of the points that will be built from them.
 func (s *selection) bytes(exemplars bool) int64 {
 	each := int64(accumulatorBytes + sumBytes)
 	if exemplars {

@@ -87,7 +87,7 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Deps are what a Manager reads from and writes to.
+// Deps are the storages and services that a Manager uses.
 type Deps struct {
 	Engine      promql.QueryEngine
 	Parser      parser.Parser

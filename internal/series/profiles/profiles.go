@@ -12,10 +12,9 @@
 //	query/profile.Engine    SelectSeries, MergeFlame, MergePprof, ProfileTypes,
 //	                        LabelNames, LabelValues, Series, Stats
 //
-// Labels that name what a row measures (__profile_type__, __type__, __unit__,
-// __period_type__, __period_unit__) are not pushed. Matchers, groups and lists see them on
-// every series; an exemplar does not repeat them. The package has no protobuf, no JSON and
-// no I/O.
+// Labels that name the measured quantity of a row (__profile_type__, __type__, __unit__, __period_type__,
+// __period_unit__) are not pushed. Matchers, groups and lists see them on every series; an exemplar does not repeat them.
+// The package has no protobuf, no JSON and no I/O.
 package profiles
 
 import (
@@ -131,7 +130,7 @@ func ParseSpanID(text string) (uint64, error) {
 	return id, nil
 }
 
-// Type is what a profile measures.
+// Type is the quantity that a profile measures.
 type Type struct{ Name, SampleType, SampleUnit, PeriodType, PeriodUnit string }
 
 // ParseType parses `name:sample_type:sample_unit:period_type:period_unit`.
@@ -177,7 +176,7 @@ type SeriesRequest struct {
 // SeriesResult is owned by the caller until Close. Nothing of it may be used after Close.
 type SeriesResult struct {
 	Series   []Series // sorted by labels
-	Warnings []error  // sources that could not be read; the result has the others
+	Warnings []error  // sources that could not be read; the result lacks their data
 
 	// Sets has the label sets that exemplars refer to; nil without exemplars. A set may have labels named in GroupBy
 	// (sorted), which an encoder must leave out: they are not labels of an exemplar.
@@ -225,7 +224,7 @@ func AppendWithout(dst, set []byte, without []string) []byte {
 	return dst
 }
 
-// Series is one group. Its labels are those of GroupBy that the group has.
+// Series is one group. Its labels are the labels of GroupBy that the group has.
 type Series struct {
 	Labels    []byte // encoded
 	Points    []Point
@@ -238,8 +237,8 @@ type Point struct {
 	Value  float64
 }
 
-// Exemplar is the profile with the greatest value of its point. Of equal values the
-// earlier profile wins, then the one with the smaller ID.
+// Exemplar is the profile with the greatest value of its point. Of profiles with equal values it is the earliest, and of
+// equally early ones the one with the smallest ID.
 type Exemplar struct {
 	ID     ID
 	TimeNS int64
@@ -300,7 +299,7 @@ type MergeRequest struct {
 	StartMS  int64
 	EndMS    int64
 	IDs      []ID      // only these profiles; empty: all
-	Spans    []uint64  // only samples of these spans, and those of Traces; both empty: all
+	Spans    []uint64  // only samples of these spans or of Traces; both empty: all
 	Traces   []TraceID // only samples of these traces
 	CallSite []string
 	PGO      *PGO // cut a pprof for Go's compiler; nil: whole stacks

@@ -25,9 +25,8 @@ type Span struct {
 	Trace TraceID
 }
 
-// Splitter groups the samples of a profile by their text labels. It ignores labels that
-// identify one request, labels that begin with two underscores, and those in Drop. Its memory
-// is reused.
+// Splitter groups the samples of a profile by their text labels. It ignores labels that identify one request, labels that
+// begin with two underscores, and the labels in Drop. Its memory is reused.
 type Splitter struct {
 	Drop map[string]bool // names of further labels to drop; may be shared
 

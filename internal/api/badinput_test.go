@@ -174,7 +174,7 @@ func TestAPI_NullBytesAndInvalidUTF8EqualPrometheus(t *testing.T) {
 	}
 }
 
-// unorderedTargets loosens what Prometheus takes out of maps.
+// unorderedTargets returns the function that removes the random order of maps in Prometheus' targets.
 func unorderedTargets(path string) func(string) string {
 	if path == "/metadata" || path == "/targets/metadata" {
 		return unordered

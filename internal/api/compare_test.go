@@ -181,9 +181,8 @@ var (
 	annotationLists = regexp.MustCompile(`,"(warnings|infos)":(\["(?:[^"\\]|\\.)*"(?:,"(?:[^"\\]|\\.)*")*\])`)
 )
 
-// normalise removes what differs between two runs of the same program: timings, the stage
-// in which an expired query was detected, and the order of warnings and infos, which is
-// that of a map.
+// normalise removes the differences between two runs of the same program: timings, the stage in which an expired query
+// was detected, and the random order of warnings and infos.
 func normalise(body string) string {
 	body = timings.ReplaceAllString(body, `"$1":0`)
 	body = stages.ReplaceAllString(body, "query $1 in some stage")
@@ -198,8 +197,8 @@ func normalise(body string) string {
 	})
 }
 
-// sortElements sorts the elements of a result by their bytes. For a few kinds of queries the
-// order of an instant vector is that of a map in the engine.
+// sortElements sorts the elements of a result by their bytes. For some queries the engine returns an instant vector in
+// the random order of a map.
 func sortElements(body string) string {
 	var envelope struct {
 		Data struct {

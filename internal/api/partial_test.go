@@ -44,7 +44,7 @@ func engineWarnings(n int) (all annotations.Annotations) {
 	return all
 }
 
-// Thanos' query frontend caches what is not marked so.
+// Thanos' query frontend caches responses that are not marked with no-store.
 func TestAPI_PartialResponsesOfStoresAreMarkedNotToBeStored(t *testing.T) {
 	ofEngine := engineWarnings(3)
 	ofEngine.Add(annotations.NewPossibleNonCounterInfo("m", posrange.PositionRange{}))
@@ -96,8 +96,8 @@ func TestAPI_EveryMissingStoreIsNamedDespiteManyWarningsOfTheEngine(t *testing.T
 	}
 }
 
-// As in Thanos: `{a=~".*"}` is what the variable "all" of a dashboard becomes, and a client gets
-// a list of exemplars where Prometheus sends no content.
+// As in Thanos, a dashboard variable with the value All becomes `{a=~".*"}`, and a client gets a list of exemplars where
+// Prometheus sends no content.
 func TestAPI_RequestsThatThanosAcceptsAreAcceptedWithStores(t *testing.T) {
 	const empty = `{"status":"success","data":[]}`
 	for _, c := range []struct {
@@ -120,7 +120,7 @@ func TestAPI_RequestsThatThanosAcceptsAreAcceptedWithStores(t *testing.T) {
 	}
 }
 
-// As in Thanos. Prometheus responds with an empty list.
+// As in Thanos, such a range is an error. Prometheus responds with an empty list.
 func TestAPI_LabelsOfARangeThatEndsBeforeItStartsAreRefusedWithStores(t *testing.T) {
 	const want = `{"status":"error","errorType":"bad_data","error":"end timestamp must not be before start time"}`
 	for _, path := range []string{"/labels?", "/label/job/values?", "/series?match[]=up&"} {

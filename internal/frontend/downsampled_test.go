@@ -8,9 +8,9 @@ import (
 	"time"
 )
 
-// deletingDownstream is a downstream that has raw data of the third hour, data of 5m of the
-// second hour too, and data of 1h of all. The value of a point is its resolution. Responses
-// without a point have the warning, if there is one.
+// deletingDownstream is a downstream that has raw data of the third hour, data of 5m of the second and third hour, and
+// data of 1h of all hours. The value of a point is its resolution. Responses without points have the warning, if warning
+// is not empty.
 func deletingDownstream(t *testing.T, warning string) *testEnv {
 	w := newTestEnvWith(t, http.NotFoundHandler())
 	w.break_ = func(rw http.ResponseWriter, r *http.Request) bool {

@@ -16,8 +16,8 @@ import (
 	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
-// endless is a downstream whose responses begin and never end: one of a range query has ever
-// more points, any other ever more bytes.
+// endless is a downstream whose responses begin and never end. The response of a range query has ever more points, other
+// responses have ever more bytes.
 func endless(t *testing.T, headers bool) *httptest.Server {
 	t.Helper()
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {

@@ -157,8 +157,8 @@ func TestPlan_ManyGapsAreFetchedAsWholeIntervals(t *testing.T) {
 	}
 }
 
-// However long the intervals are that a response was fetched by, it serves queries that
-// are split by others, and is stored once.
+// An extent that was fetched by intervals of one length serves queries that are split by another length, and is stored
+// once.
 func TestPlan_EntriesOfAllLengthsServeAllQueries(t *testing.T) {
 	type request struct {
 		from, to int // days
@@ -183,8 +183,8 @@ func TestPlan_EntriesOfAllLengthsServeAllQueries(t *testing.T) {
 	}
 }
 
-// trackingCache counts the extents that were neither opened nor released, and those that
-// were twice.
+// trackingCache counts the extents that were neither opened nor released, and the extents that were opened or released
+// twice.
 type trackingCache struct {
 	*memoryCache
 	open, twice atomic.Int64

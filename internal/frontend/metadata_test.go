@@ -28,8 +28,7 @@ func getList(t *testing.T, address string) (string, http.Header) {
 	return strings.Join(all, " "), h
 }
 
-// Whatever is cached, the response is that of the requested range: labels of the rest of
-// an interval are not in it.
+// The response has the labels of the requested range only, whatever is cached: a cached interval may have further labels.
 func TestMetadata_ResponseIsThatOfTheRangeExactly(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Labels.Interval, o.LabelCache = time.Hour, newMemoryCache() })

@@ -8,8 +8,7 @@ import (
 	"time"
 )
 
-// A response that breaks off is continued by a second one, whose no-store holds for the
-// whole.
+// A response that breaks off is continued by a second one. The no-store of the second one applies to the whole response.
 func TestNoStore_OfAContinuedResponseIsHonoured(t *testing.T) {
 	for name, path := range map[string]string{"range": rangePath("up", 0, 3599, 30), "labels": "/api/v1/labels?start=0&end=3599.999"} {
 		for _, second := range []string{"no-store", "max-age=60"} {

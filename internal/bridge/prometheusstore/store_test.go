@@ -284,8 +284,8 @@ func TestStore_SeriesHaveNoExternalLabels(t *testing.T) {
 	}
 }
 
-// A label of the series with the name of an external label is replaced by it. Within a
-// selection it is constant, so that the merged series are in order.
+// An external label replaces a series' own label of the same name. Within a selection it is constant, so that the merged
+// series are in order.
 func TestStore_ValuesOfAnExternalLabelAreSelectedSeparately(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("cluster", "eu", "job", "c"), metric("cluster", "us", "job", "b"), metric("job", "a"), metric("job", "d"))
@@ -303,8 +303,7 @@ func TestStore_ValuesOfAnExternalLabelAreSelectedSeparately(t *testing.T) {
 	}
 }
 
-// With more values than selections the label is kept; the StoreAPI server replaces and
-// sorts.
+// If there are more values than selections, the label is kept. The StoreAPI server replaces it and sorts.
 func TestStore_ManyValuesOfAnExternalLabelAreOneSelection(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("cluster", "us", "job", "b"), metric("job", "a"))

@@ -112,7 +112,7 @@ func (s stopping) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// A queue whose receiver hangs is given the flush deadline when a reload removes it.
+// A queue whose receiver hangs has the flush deadline to end when a reload removes it.
 func TestSender_SamplesAreAppendedWhileAQueueStops(t *testing.T) {
 	requested, release := make(chan struct{}), make(chan struct{})
 	var first, opened sync.Once
@@ -172,8 +172,8 @@ func TestSender_SamplesAreAppendedWhileAQueueStops(t *testing.T) {
 	}
 }
 
-// A reload without a change for the queues leaves their clients as they are: Prometheus replaces those of running queues without
-// a lock, which the race detector reports.
+// A reload that changes nothing for the queues keeps their clients. Prometheus would replace the clients of running
+// queues without a lock, which the race detector reports.
 func TestSender_EqualConfigurationLeavesTheClients(t *testing.T) {
 	requests := make(chan struct{}, 1)
 	receiver := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {

@@ -25,7 +25,7 @@ var (
 	external = labels.FromStrings("cluster", "eu")
 )
 
-// yamlOf is the configuration of a bucket in a folder.
+// yamlOf is the configuration of a bucket in a directory.
 func yamlOf(dir string) string { return "type: FILESYSTEM\nconfig: {directory: " + dir + "}\n" }
 
 func newShipper(t *testing.T, bucketDir, dir string) *Shipper {

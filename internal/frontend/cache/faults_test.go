@@ -56,7 +56,7 @@ func TestLookup_HangingStoreCostsABoundedTime(t *testing.T) {
 			n, d := look()
 			check(t, n == 0 && d == 250*time.Millisecond, "look-up %d found %d after %s", i, n, d)
 		}
-		n, d := look() // from now on the store is left alone
+		n, d := look() // the breaker is open: the store gets no operations
 		check(t, n == 0 && d == 0, "found %d after %s", n, d)
 		check(t, c.met.breaker.Get() == 1, "the breaker is closed")
 		time.Sleep(time.Second)
@@ -123,7 +123,7 @@ func TestLookup_FailingStoreIsAMiss(t *testing.T) {
 	check(t, len(get(t, c, "k", 0, 10)) == 1, "not found")
 }
 
-// Whichever operation of a write fails, readers find the whole response or none.
+// If any operation of a write fails, readers find the whole response or none.
 func TestWriter_FailedWriteIsAMiss(t *testing.T) {
 	for at := 0; ; at++ {
 		store := newFakeStore()

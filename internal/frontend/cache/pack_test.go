@@ -134,7 +134,7 @@ func TestUnpack_DamagedBlockIsRejectedOrHasTheRightLength(t *testing.T) {
 		for _, x := range []byte{1, 0x80, 0xFF} {
 			bad := bytes.Clone(packed)
 			bad[i] ^= x
-			_ = u.join(out, bad) // the part's checksum is what finds it; here it must only not panic
+			_ = u.join(out, bad) // the part's checksum detects the fault; join must only not panic
 		}
 		check(t, u.join(out, packed[:i]) != nil, "cut at %d: no error", i)
 	}

@@ -84,7 +84,7 @@ func TestCache_SharedStoreNeverReturnsWrongBytes(t *testing.T) {
 	}
 }
 
-// useCache writes a response or reads some.
+// useCache writes a response, or reads some.
 func useCache(t *testing.T, c *Cache, r *rand.Rand, found, gone *atomic.Int64) {
 	key := fmt.Sprint(r.IntN(4))
 	start := 10 * r.Int64N(2000)

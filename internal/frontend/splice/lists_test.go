@@ -43,7 +43,7 @@ func TestWriteUnion_SortedAndDeduplicated(t *testing.T) {
 	}
 }
 
-// The union of any lists, sorted or not, with escapes or not, is that of their sets.
+// The union of any lists equals the union of their sets, whether the lists are sorted or have escapes or not.
 func TestWriteUnion_EqualsASet(t *testing.T) {
 	r := rand.New(rand.NewPCG(3, 4))
 	words := []string{"a", "b", "aa", "a b", "é", "\u00e9", "<", "\"", "\\", "\n", "", "z", "\U0001F600", "~", "\x7f"}

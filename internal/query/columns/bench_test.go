@@ -21,8 +21,8 @@ import (
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
-// benchStore returns a store of 10,000 series x 8 h at 15 s in blocks. The folder is kept in
-// FERULA_BENCH_DIR, so that it is written once.
+// benchStore returns a store of 10,000 series x 8 h at 15 s in blocks. The directory is kept in FERULA_BENCH_DIR, so that
+// it is written once.
 func benchStore(b *testing.B, series int) *tsdb.Store {
 	b.Helper()
 	parent := os.Getenv("FERULA_BENCH_DIR")
@@ -149,8 +149,8 @@ func BenchmarkEngines(b *testing.B) {
 	}
 }
 
-// BenchmarkRules compares the engines over instant queries of 100 series each, as rules make them, of a head with more samples
-// than the window.
+// BenchmarkRules compares the engines over instant queries of 100 series each, as rules make them. The head has more
+// samples than the window.
 func BenchmarkRules(b *testing.B) {
 	const rules, perRule = 1000, 100
 	store := openStore(b, b.TempDir())

@@ -18,7 +18,8 @@ func (u unread) sel(context.Context, *selector) pointsSet {
 
 func (unread) close() error { return nil }
 
-// A query may be megabytes of scalars, or of selections without series: each of them notices its end.
+// A query may have megabytes of scalars, or of selections without series. Each of them checks whether the query has
+// ended.
 func TestNodes_WithoutSeriesNoticeTheEndOfTheQuery(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()

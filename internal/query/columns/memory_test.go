@@ -15,7 +15,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// writeStore returns the folder of a store with the samples that write appends.
+// writeStore returns the directory of a store with the samples that write appends.
 func writeStore(t *testing.T, write func(db *tsdb.DB)) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -170,7 +170,7 @@ func TestQuery_EvaluatesEqualExpressionsOnce(t *testing.T) {
 	}
 }
 
-// countingRaw counts selections, each of which begins again.
+// countingRaw counts the selections. Every selection returns the series from the first one.
 type countingRaw struct {
 	*endlessRaw
 	selected int64
@@ -199,8 +199,8 @@ func TestEngine_FindsSeriesThatDifferInTheirTypeOnly(t *testing.T) {
 	}
 }
 
-// The steps of series that live for one step each are noted to find equal labels, and would take more memory
-// than their samples.
+// Series that have samples at one step each have different sets of steps, which are recorded to find equal labels. They
+// would take more memory than the samples.
 func TestQuery_LeavesVeryManyShortLivedSeriesToPrometheus(t *testing.T) {
 	if raceEnabled {
 		t.Skip("takes minutes with the race detector, and uses no goroutine of its own")

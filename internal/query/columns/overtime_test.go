@@ -8,8 +8,8 @@ import (
 	"github.com/prometheus/prometheus/promql"
 )
 
-// sumFinite is plus of each point, bit by bit, at the edge of the floats, too; and what it gives up is not finite,
-// or nearly.
+// sumFinite returns the same bits as plus of each point, also near the largest floats. If it reports false, the sum is
+// not finite, or almost so.
 func TestSumFinite_IsPlusOfEachPoint(t *testing.T) {
 	rng := rand.New(rand.NewPCG(3, 4))
 	ulp := math.MaxFloat64 - math.Nextafter(math.MaxFloat64, 0)

@@ -253,7 +253,8 @@ func TestQuery_ReadsBothOperandsAtTheSameTime(t *testing.T) {
 	}
 }
 
-// The operand that failed first, as if one was evaluated after the other, decides; the other one ends.
+// The error is that of the operand that would fail first if the operands were evaluated one after the other. The other
+// operand ends.
 func TestQuery_EndsBothOperandsWithTheFirstError(t *testing.T) {
 	endless := func() *endlessRaw { return newEndlessRaw(t) }
 	broken := func() *endlessRaw { set := newEndlessRaw(t); set.broken = true; return set }

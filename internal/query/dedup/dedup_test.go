@@ -263,8 +263,8 @@ func TestPenalty_SeekToTheCurrentSampleStays(t *testing.T) {
 	}
 }
 
-// Two replicas of one counter, one of which dies between scrapes: whichever takes over, the
-// result for rate never decreases.
+// Two replicas of one counter, one of which ends between scrapes: whichever replica follows, the result for rate never
+// decreases.
 func TestPenalty_CounterNeverDecreases(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 300 {
@@ -343,7 +343,7 @@ func (f *failing) Err() error {
 	return nil
 }
 
-// Unreadable samples are an error, whichever replica has them, not fewer samples.
+// Unreadable samples of any replica are an error. They are not omitted.
 func TestPenalty_ReportsErrorsOfAllReplicas(t *testing.T) {
 	corrupt := errors.New("corrupt")
 	for _, function := range []string{"", "rate"} {

@@ -10,8 +10,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// Two replicas in memory give what the iterators give, which are compared with Thanos': with gaps, resets,
-// NaN, -0, replicas that begin or end early, and ranges that cut them.
+// Two replicas in memory have the same result as the iterators, which are compared with Thanos' elsewhere: with gaps,
+// resets, NaN, -0, replicas that begin or end early, and ranges that cut them.
 func TestPenaltyFloats_EqualsTheIterators(t *testing.T) {
 	rng := rand.New(rand.NewPCG(21, 22))
 	returned, switched := 0, 0

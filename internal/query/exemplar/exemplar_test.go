@@ -96,7 +96,7 @@ func TestFind_ExemplarWithoutProfileIDByTime(t *testing.T) {
 	if _, err = f.Find(context.Background(), Request{Selectors: metrics(), Matchers: selector, WindowMS: 1000, NearMS: 190_000}); err != nil || w.requests.StartMS != 199_000 || fmt.Sprint(w.requests.Matchers) != `[service_name="other"]` {
 		t.Errorf("%+v %v", w.requests, err)
 	}
-	// An exemplar with a profile ID is better than any without, before or after it.
+	// An exemplar with a profile ID is preferred to all without, earlier and later ones.
 	w.results[0].Exemplars = []exemplar.Exemplar{at(1, 9, "trace_id", "t"), at(2, 1, "profile_id", first), at(3, 8, "trace_id", "t")}
 	if a, err = f.Find(context.Background(), Request{Selectors: metrics(), Match: []string{"service_name"}}); err != nil || a.ID != first {
 		t.Errorf("%+v %v", a, err)

@@ -41,7 +41,7 @@ func floats(pairs ...float64) []sample {
 	return all
 }
 
-// later moves samples to the window of 5m behind that of the raw ones.
+// later moves samples to the 5m window after the window of the raw samples.
 func later(samples []sample) []sample {
 	for i := range samples {
 		samples[i].t += fineMS
@@ -49,8 +49,8 @@ func later(samples []sample) []sample {
 	return samples
 }
 
-// A store has a span of raw samples and after it two spans of downsampled ones, with a
-// reset within each and between them.
+// downsampledStore returns a store with a span of raw samples and two later spans of downsampled samples. There is a
+// reset within each span and between them.
 func downsampledStore(t *testing.T) *fakeStore {
 	lset := named("m")
 	f := &fakeStore{series: []one{{labels: lset, chunks: []series.Chunk{encode(t, floats(10, 1, 20, 2))}}}}
@@ -116,7 +116,7 @@ func replicasOfASpan(t *testing.T, countB float64) (a, b *fakeStore) {
 // counts have equal bytes, with and without another querier between.
 func TestQuerier_DownsampledSpansOfReplicasAreNotMixed(t *testing.T) {
 	for _, countB := range []float64{5, 6} {
-		for function, want := range map[string][2][]sample{ // of either replica: which is shown is decided by bytes
+		for function, want := range map[string][2][]sample{ // of either replica: the bytes decide which one is returned
 			"":                {floats(300, 10, 600, 10, 900, 20), floats(300, 10, 600, 60/countB, 900, 120/countB)},
 			"sum_over_time":   {floats(300, 50, 600, 50, 900, 100), floats(300, 50, 600, 60, 900, 120)},
 			"count_over_time": {floats(300, 5, 600, 5, 900, 5), floats(300, 5, 600, countB, 900, countB)},
@@ -177,9 +177,8 @@ func TestSource_DownsampledSpansAreComplete(t *testing.T) {
 	}
 }
 
-// A sidecar has the raw samples of a series whose downsampled ones are in the bucket.
-// Without replica labels each time is counted once, and a counter that was reset has
-// one level.
+// A sidecar has the raw samples of a series whose downsampled samples are in the bucket. Without replica labels each time
+// is counted once, and a counter that was reset has one level.
 func TestQuerier_RawAndDownsampledDataAreNotAdded(t *testing.T) {
 	var samples, counts, sums, counter []sample
 	for at := int64(0); at < 6000; at += 10 {

@@ -214,7 +214,7 @@ func TestFiles_WatchSeesEveryChange(t *testing.T) {
 	check("after a removal", true)
 }
 
-// A file that has changed is read at the next update, and what cannot be connected is missing.
+// A changed file is read at the next update. An endpoint that cannot be connected is missing.
 func TestEndpoints_ChangedFilesAreReadAtOnce(t *testing.T) {
 	addresses, changed := []Address{{Name: "a:1"}}, false
 	dialled := map[Address]*fakeStore{}
@@ -261,8 +261,8 @@ func TestEndpoints_StrictDuplicateWins(t *testing.T) {
 	}
 }
 
-// A store whose name no longer resolves to it is reported as missing until it is back,
-// another store has the same Info, or UnhealthyTimeout has passed; so is a name without addresses.
+// A store whose name no longer resolves to its address is reported as missing until the address returns, another store
+// has the same Info, or UnhealthyTimeout has passed. A name without addresses is reported as missing, too.
 func TestEndpoints_UnresolvedAddressesAreMissing(t *testing.T) {
 	now := time.Unix(1000, 0)
 	z := &zone{hosts: map[string][]string{"stores": {"10.0.0.1", "10.0.0.2"}}}

@@ -26,8 +26,8 @@ func holding(t testing.TB, name string) *fakeStore {
 
 var errBroken = errors.New("it is broken")
 
-// Each of these stores is queried together with a good one. With warnings the querier returns
-// the data of the good one and names the other; with abort it fails.
+// Each of these stores is queried together with a store that works. With warnings the querier returns the data of the
+// working store and names the other. With abort it fails.
 func TestQuerier_FailedStoreIsAWarningOrAnError(t *testing.T) {
 	corrupt := series.Chunk{MinMS: 1, MaxMS: 1, Encoding: chunkenc.EncXOR, Data: []byte{0}}
 	backwards := encode(t, []sample{{1, 1, false}})
@@ -108,7 +108,7 @@ func TestQuery_LimitsApplyToAllSelections(t *testing.T) {
 				t.Errorf("%s: selection %d: %v", name, i, err)
 			}
 		}
-		// Another querier of the same query counts too, until this one is closed.
+		// Another querier of the same query counts towards its limits, until this one is closed.
 		if _, _, _, err := read(t, q, 0, 10, nil); !errors.Is(err, ErrLimit) {
 			t.Errorf("%s: with another querier: %v", name, err)
 		}

@@ -28,8 +28,8 @@ func iterated(from series.Floats, mint, maxt int64) (points []promql.FPoint, ok 
 	return points, true, it.Err()
 }
 
-// The points of random series are those of their iterators: of one store and of replicas, with gaps,
-// histograms and chunks that are broken, and decoded by several goroutines at the same time.
+// AppendFloats returns the same points as the iterators of random series: of one store and of replicas, with gaps,
+// histograms and broken chunks, decoded by several goroutines at the same time.
 func TestAppendFloats_ReturnsWhatTheIteratorDoes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	direct, merged, broken, withHistograms := 0, 0, 0, 0

@@ -27,7 +27,7 @@ func bucketBomb() []byte {
 	return data
 }
 
-// What a store can send costs an error and not the querier.
+// Invalid data of a store is an error. It must not stop the querier.
 func TestQuerier_LiesOfAStoreAreErrors(t *testing.T) {
 	point := encode(t, []sample{{50, 1, false}})
 	overlapping := make([]series.Chunk, 100_000)
@@ -42,7 +42,7 @@ func TestQuerier_LiesOfAStoreAreErrors(t *testing.T) {
 		at := 2 * i * fineMS
 		gaps = append(gaps, aggregate(storepb.Count, at, at, chunkenc.EncXOR, encode(t, []sample{{at, 1, false}}).Data), aggregate(storepb.Sum, at, at, chunkenc.EncXOR, encode(t, []sample{{at, 1, false}}).Data))
 	}
-	long := make([]series.Chunk, 2000) // each overlaps all of them
+	long := make([]series.Chunk, 2000) // each overlaps all others
 	for i := range long {
 		long[i] = series.Chunk{MinMS: int64(i), MaxMS: 1 << 40, Encoding: point.Encoding, Data: point.Data}
 	}
@@ -89,7 +89,7 @@ func TestAppendFloats_LeavesVeryManySamplesToTheIterator(t *testing.T) {
 	if points, ok, err := (&storedSeries{view: view, chunks: whole}).AppendFloats(nil, 0, maxTime); len(points) != each || !ok || err != nil {
 		t.Fatal(len(points), ok, err)
 	}
-	for n := range int64(pointsMax / each) { // more of the same; the header is enough, since none is decoded
+	for n := range int64(pointsMax / each) { // further chunks need a header only, since none is decoded
 		at := (n + 1) * 100_000
 		whole = append(whole, series.Chunk{MinMS: at, MaxMS: at + each, Encoding: chunkenc.EncXOR, Data: chunk.Bytes()[:3]})
 	}
@@ -98,7 +98,7 @@ func TestAppendFloats_LeavesVeryManySamplesToTheIterator(t *testing.T) {
 	}
 }
 
-// naiveResolve looks at all chunks before each.
+// naiveResolve implements resolve: it searches all chunks before each chunk.
 func naiveResolve(chunks []stamped) {
 	last := coarseMS
 	if i := slices.IndexFunc(chunks, func(k stamped) bool { return k.resolution > 0 }); i >= 0 {

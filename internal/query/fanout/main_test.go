@@ -53,8 +53,7 @@ type fakeStore struct {
 	stall   bool  // instead of the end
 	buffers int64 // reported by streams
 	openErr error // of lists
-	// onOpen and onNext are called in Series and Next, if set; left is how many series
-	// are still to come.
+	// onOpen and onNext are called in Series and Next, if set. left is the number of series to come.
 	onOpen    func(ctx context.Context)
 	onNext    func(ctx context.Context, r storeapi.SeriesRequest, left int)
 	names     []string

@@ -84,7 +84,7 @@ func TestMetrics_CountWhatEachStoreSends(t *testing.T) {
 	}
 }
 
-// A client that leaves, and a store that another one's failure ends, are no errors of a store.
+// A client that disconnects, and a call that the error of another store cancels, are not counted as errors of a store.
 func TestMetrics_AnEndThatTheStoreDidNotCauseIsNoError(t *testing.T) {
 	waiting := make(chan struct{})
 	slow := &fakeStore{onOpen: func(ctx context.Context) { close(waiting); <-ctx.Done() }}

@@ -32,8 +32,7 @@ func randomLabelSets(rng *rand.Rand, n int) []labels.Labels {
 	return slices.CompactFunc(all, labels.Equal)
 }
 
-// Stores have overlapping pieces of the same series; the result has every series and each
-// sample once.
+// Stores have overlapping pieces of the same series. The result has every series and each sample once.
 func TestQuerier_OverlappingStoresAreReadOnce(t *testing.T) {
 	for seed := range uint64(150) {
 		rng := rand.New(rand.NewPCG(seed, 1))
@@ -44,7 +43,7 @@ func TestQuerier_OverlappingStoresAreReadOnce(t *testing.T) {
 			f := &fakeStore{strips: rng.IntN(2) == 0}
 			for _, lset := range randomLabelSets(rng, rng.IntN(8)) {
 				seedOf := float64(lset.Hash() % 1000)
-				// The kind of a sample is the truth's too, so that pieces agree.
+				// The timestamp determines the kind of a sample, so that pieces agree.
 				chunks := randomSeries(t, rng, func(at int64) (float64, bool) { return seedOf + float64(at), (at/16_000+int64(seedOf))%3 == 0 }, true)
 				f.series = append(f.series, one{labels: lset, chunks: chunks})
 				if want[lset.String()] == nil {

@@ -14,9 +14,9 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// downsampled returns the chunks that a compactor makes of raw samples: a window's aggregate
-// is at its end, the last one of a chunk at its last sample if that is before. A counter's
-// chunk begins with its first value and ends with its true last one.
+// downsampled returns the chunks that a compactor makes of raw samples. The aggregate of a window is at the end of the
+// window, the last one of a chunk at its last sample if that is earlier. A counter's chunk begins with its first value
+// and ends with its true last value.
 func downsampled(t *testing.T, samples []sample, resolution int64, windows int) []storeapi.AggrChunk {
 	t.Helper()
 	var all []storeapi.AggrChunk
@@ -81,9 +81,8 @@ func between(samples []sample, minMS, maxMS int64) []sample {
 	return slices.DeleteFunc(slices.Clone(samples), func(s sample) bool { return s.t < minMS || s.t > maxMS })
 }
 
-// holders are stores of one replica, one of each resolution: each has any part of the time.
-// Downsampled blocks begin at whole hours, and end there if whole is set. have names the
-// samples anyone holds.
+// holders returns stores of one replica, one for each resolution. Each store has a random part of the time. Downsampled
+// blocks begin at whole hours, and end there if whole is set. have has the timestamps of the samples that any store has.
 func holders(t *testing.T, rng *rand.Rand, lset labels.Labels, samples []sample, whole bool, resolutions ...int64) (stores []*fakeStore, have map[int64]bool) {
 	have = map[int64]bool{}
 	for _, resolution := range resolutions {
@@ -143,8 +142,8 @@ func countAndSum(t *testing.T, f *Fanout, r Request) (count, sum [testHours]floa
 	return count, sum
 }
 
-// Every sample is counted and added once, whatever resolutions hold it. Where an aggregate
-// ends in the middle of a window, finer samples of the rest of that window may be missing.
+// Every sample is counted and added once, whatever resolutions contain it. If an aggregate ends in the middle of a
+// window, finer samples of the rest of that window may be missing.
 func TestQuerier_EachSampleIsInOneResolution(t *testing.T) {
 	for seed := range uint64(120) {
 		rng := rand.New(rand.NewPCG(seed, 7))
@@ -170,7 +169,7 @@ func TestQuerier_EachSampleIsInOneResolution(t *testing.T) {
 	}
 }
 
-// A counter never grows by more than it did, whatever resolutions hold it.
+// A counter never grows by more than its samples did, whatever resolutions contain them.
 func TestQuerier_CountersOfAllResolutionsGrowAsTheyDid(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 8))

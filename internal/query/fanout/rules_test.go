@@ -136,7 +136,7 @@ func TestTargets_FailedStoreIsAWarningOrAnError(t *testing.T) {
 	}
 }
 
-// A querier above knows the replica labels; it gets the lists unmerged.
+// The querier that sends the request knows the replica labels, and gets the lists unmerged.
 func TestSource_ForwardsRulesAndTargetsUnmerged(t *testing.T) {
 	groups := []storeapi.RuleGroup{{File: "f", Name: "g", Rules: []storeapi.Rule{{Name: "r"}}}}
 	targets := storeapi.Targets{Active: []storeapi.ActiveTarget{{ScrapeURL: "u"}}, Dropped: []labels.Labels{named("d")}}

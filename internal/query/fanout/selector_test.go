@@ -35,7 +35,7 @@ func clusters(t *testing.T, names ...string) *fakeStore {
 	return s
 }
 
-// selecting returns a Fanout over stores named s0, s1, …, of whose data a selector selects.
+// selecting returns a Fanout with a selector over stores named s0, s1, …
 func selecting(t *testing.T, selector Selector, stores ...*fakeStore) (*Fanout, *Endpoints) {
 	t.Helper()
 	f, e := newTestFanout(t, Options{}, stores...)

@@ -83,7 +83,7 @@ func TestTSDBStatistics_AddsThoseOfAllStores(t *testing.T) {
 	if got, _, err = f.Queryable(Request{}).TSDBStatistics(t.Context(), only, 2); err != nil || got.Series != 10 || len(b.got) != 2 || len(a.got[2].Matchers) != 1 {
 		t.Errorf("%+v %v", got, err)
 	}
-	// A tenant gets its own, and those of stores without tenants that match.
+	// A tenant gets its own statistics, and those of matching stores without tenants.
 	tenant := Request{Tenant: "u", Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "tenant_id", "u")}}
 	if got, _, err = f.Queryable(tenant).TSDBStatistics(t.Context(), nil, 2); err != nil || got.Series != 11 || len(a.got[3].Matchers) != 1 {
 		t.Errorf("a tenant's: %+v %v", got, err)

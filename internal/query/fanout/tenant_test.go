@@ -76,7 +76,7 @@ func TestQuery_ReadsItsTenantOnly(t *testing.T) {
 	if err != nil || len(targets.Active) != 1 || len(targets.Dropped) != 0 {
 		t.Errorf("targets: %v %+v", err, targets)
 	}
-	// A querier above names the tenant in its call, which goes on to the stores.
+	// A querier that queries this one names the tenant in its call. The tenant is passed on to the stores.
 	named = nil
 	ctx := metadata.NewIncomingContext(t.Context(), metadata.Pairs("thanos-tenant", "c"))
 	set := f.Source().Series(ctx, storeapi.SeriesRequest{MaxMS: 10, Matchers: []*labels.Matcher{everything}})

@@ -109,8 +109,8 @@ func TestQuerier_ResponseTimeoutsRunConcurrently(t *testing.T) {
 	}
 }
 
-// Two stores have one slot each, held until a response has been read. Query x has the
-// slot of the first store and query y that of the second; both end.
+// Two stores have one slot each, held until a response has been read. Query x has the slot of the first store, and query
+// y the slot of the second. Both queries end.
 func TestQuerier_HoldsNoSlotWhileWaitingForAnotherStore(t *testing.T) {
 	freed := map[string]chan struct{}{"0x": make(chan struct{}), "1y": make(chan struct{})}
 	var stores []*fakeStore
@@ -131,7 +131,7 @@ func TestQuerier_HoldsNoSlotWhileWaitingForAnotherStore(t *testing.T) {
 				}
 				return
 			}
-			for key, other := range freed { // the slot is the other query's
+			for key, other := range freed { // the other query has the slot
 				if key[0] == byte('0'+i) {
 					select {
 					case <-other:
@@ -261,8 +261,7 @@ func TestSource_ForwardsReadAheadSeriesUnchanged(t *testing.T) {
 	}
 }
 
-// A querier that does not read holds a few megabytes of each store, and may disconnect at any
-// time.
+// A client that does not read makes the querier hold a few megabytes of each store. It may disconnect at any time.
 func TestSource_ReadAheadIsBounded(t *testing.T) {
 	endless := big(t, 0, 20_000, 1)
 	var taken atomic.Int64
@@ -323,7 +322,8 @@ func TestQuerier_RequestsEqualSelectionsOnce(t *testing.T) {
 	}
 }
 
-// Stores may respond differently to other hints, and a selection that its own context ended is no other's.
+// Selections with other hints are requested separately, because stores may respond differently. A selection that ended
+// with its own context is not shared with another context.
 func TestQuerier_RequestsSelectionsThatDiffer(t *testing.T) {
 	store := holding(t, "x")
 	f, _ := newTestFanout(t, Options{}, store)

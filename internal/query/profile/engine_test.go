@@ -141,7 +141,7 @@ func (v *viewing) View(ctx context.Context, tenant string, minNS, maxNS int64) (
 	return view, err
 }
 
-// A view that stays open holds the files of its blocks.
+// The engine closes its views: an open view holds the files of its blocks.
 func TestEngine_ClosesItsViews(t *testing.T) {
 	ctx, at := context.Background(), time.UnixMilli(1_700_000_000_000)
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1})

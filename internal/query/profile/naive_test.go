@@ -140,7 +140,7 @@ func (r *naiveRow) matches(typ profiles.Type, matchers []*labels.Matcher) bool {
 	return r.typ == typ && !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(all[m.Name]) })
 }
 
-// below returns the sum of the stacks that begin with a call site, and whether there are any.
+// below returns the sum of the stacks that begin with a call site, and whether there are such stacks.
 func (r *naiveRow) below(site []string) (sum int64, any bool) {
 	if len(site) == 0 {
 		return r.total(), true
@@ -359,7 +359,7 @@ func randomPush(r *rand.Rand, known []profiles.RawProfile) []profiles.RawProfile
 		p := profiles.RawProfile{TimeNS: (epochMS+int64(r.IntN(60))*500)*1e6 + int64(r.IntN(2))*int64(r.IntN(1_000_000))}
 		r2 := r.Uint64()
 		p.ID = profiles.ID{byte(r2), byte(r2 >> 8), 1}
-		if len(known) > 0 && r.IntN(4) == 0 { // rows of a profile that has been pushed, or the same once more
+		if len(known) > 0 && r.IntN(4) == 0 { // rows of a profile that was pushed before, or the same rows again
 			old := known[r.IntN(len(known))]
 			p.ID, p.TimeNS = old.ID, old.TimeNS
 			if r.IntN(3) == 0 {

@@ -20,7 +20,7 @@ import (
 
 const partsMS = 1_700_000_000_000
 
-// serviceProfile is a profile of a service: main calls so many functions of its own.
+// serviceProfile is a profile of a service, whose main calls the given number of its own functions.
 func serviceProfile(service string, number byte, functions int, atMS int64) profiles.RawProfile {
 	stacks, counts := map[string][]string{}, map[string]int64{}
 	for i := range functions {

@@ -62,8 +62,8 @@ func (f faults) View(ctx context.Context, tenant string, minNS, maxNS int64) (*s
 	return v, err
 }
 
-// several has n blocks of one profile each: the value of the one in block i is (i+1)*10 ms
-// or, with ties, the same and at the same time.
+// several returns a store with n blocks of one profile each. The profile in block i has the value (i+1)*10 ms or, with
+// ties, the same value and time as the others.
 func several(t testing.TB, n int, ties bool) *store.Store {
 	ctx, s := context.Background(), openStore(t, t.TempDir(), store.Options{Retention: -1, BlockBytes: 1}) // no block is merged
 	for i := range n {

@@ -34,25 +34,25 @@ func (s fakeRemote) Blocks(context.Context) (list []store.RemoteBlock, err error
 // Delete implements store.Remote.
 func (s fakeRemote) Delete(context.Context, string, ulid.ULID) error { return nil }
 
-// take copies the new blocks of a store, and returns their folders.
-func (s fakeRemote) take(t *testing.T, dir string) (folders []string) {
+// take copies the new blocks of a store, and returns their directories.
+func (s fakeRemote) take(t *testing.T, dir string) (dirs []string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "profiles", "t", "*", "index"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	for _, path := range found {
-		folder := filepath.Dir(path)
+		blockDir := filepath.Dir(path)
 		index, err := os.ReadFile(path)
-		rows, err2 := os.ReadFile(filepath.Join(folder, "profiles.parquet"))
+		rows, err2 := os.ReadFile(filepath.Join(blockDir, "profiles.parquet"))
 		if err := errors.Join(err, err2); err != nil {
 			t.Fatal(err)
 		}
-		spans, _ := os.ReadFile(filepath.Join(folder, "spans")) // not every block has them
-		s[ulid.MustParseStrict(filepath.Base(folder))] = [3][]byte{index, rows, spans}
-		folders = append(folders, folder)
+		spans, _ := os.ReadFile(filepath.Join(blockDir, "spans")) // not every block has them
+		s[ulid.MustParseStrict(filepath.Base(blockDir))] = [3][]byte{index, rows, spans}
+		dirs = append(dirs, blockDir)
 	}
-	return folders
+	return dirs
 }
 
 // openOver opens a store over a remote and waits until it has listed the blocks.
@@ -75,8 +75,8 @@ func openOver(t *testing.T, dir string, s store.Remote) *store.Store {
 	}
 }
 
-// newFakeRemote pushes profiles, some of them in several parts, and returns a remote with every
-// block that was written, and the closed store's folder with those it still has.
+// newFakeRemote pushes profiles, some of them in several parts. It returns a remote with every written block, and the
+// directory of the closed store with the blocks that it still has.
 func newFakeRemote(t *testing.T, r *rand.Rand, skip func(level int) bool) (s fakeRemote, dir string, pushed []profiles.RawProfile) {
 	t.Helper()
 	ctx := context.Background()
@@ -131,8 +131,8 @@ func TestEngine_ResultsAreEqualFromDiskBucketAndBoth(t *testing.T) {
 			}
 		}
 		check("both have all", dir)
-		folders := fakeRemote{}.take(t, dir)
-		if err := os.RemoveAll(folders[r.IntN(len(folders))]); err != nil {
+		dirs := fakeRemote{}.take(t, dir)
+		if err := os.RemoveAll(dirs[r.IntN(len(dirs))]); err != nil {
 			t.Fatal(err)
 		}
 		check("one is only elsewhere", dir)

@@ -119,7 +119,7 @@ func BenchmarkSelectSeries_ByService(b *testing.B) {
 	}
 }
 
-// processCPU is less disturbed by other processes than the time on the clock.
+// processCPU returns the CPU time of the process, which other processes disturb less than wall time.
 func processCPU(b *testing.B) time.Duration {
 	var u syscall.Rusage
 	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {

@@ -23,7 +23,7 @@ func TestEngine_RefusesWhatNoSampleLimitBounds(t *testing.T) {
 	for _, tt := range []struct {
 		query   string
 		instant string // the error, or ""
-		long    string // that of a range query over 1000 s
+		long    string // the error of a range query over 1000 s, or ""
 	}{
 		{query: `max_over_time(up[999999ms:1ms])`, long: "more than 1000000 steps together (--query.max-samples)"},
 		{query: `max_over_time(up[1000s:1ms])`, instant: "more than 1000000 steps", long: "more than 1000000 steps"},

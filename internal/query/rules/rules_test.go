@@ -79,7 +79,7 @@ func (m *Manager) mustApply(t *testing.T, cfg *config.Config) {
 
 const alwaysFiring = "groups: [{name: a, rules: [{alert: Always, expr: vector(1)}]}]\n"
 
-// run runs a manager until stop is called, which waits for it.
+// run runs a manager until stop is called. stop waits for its end.
 func run(t *testing.T, m *Manager) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())

@@ -200,8 +200,8 @@ func (b *breaker) unknown() {
 	b.mu.Unlock()
 }
 
-// metrics of a cache. The label cache is the name of the cache, because a process has several. The label reason says why
-// an entry was not used, or why an operation failed.
+// metrics of a cache. The label cache is the name of the cache, because a process has several. The label reason is why an
+// entry was not used, or why an operation failed.
 type metrics struct {
 	cache        string
 	lookups      counters                            // result

@@ -304,7 +304,7 @@ func (w *windows) check(step int, s span) error {
 	return contextError(w.ev.ctx)
 }
 
-// warnNonCounter adds an annotation if neither the name nor the type label of a metric says that it is a counter.
+// warnNonCounter adds an annotation if a metric has neither the name nor the type label of a counter.
 func (w *windowRun) warnNonCounter(metric labels.Labels) {
 	name := metric.Get(labels.MetricName)
 	if name == "" {

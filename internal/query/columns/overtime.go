@@ -19,9 +19,9 @@ func plus(sum, c, v float64) (float64, float64) {
 	return t, c + ((v - t) + sum)
 }
 
-// sumFinite adds all points as plus does. ok is false if the sum overflows or a value is NaN. The rounding error of an
-// addition is exact in both algorithms. The one here needs no comparison of the summands, which would be a branch that
-// depends on the data.
+// sumFinite adds all points as plus does. ok is false if the sum overflows or a value is not finite. The rounding error
+// of an addition is exact in both algorithms. The one here needs no comparison of the summands, which would be a branch
+// that depends on the data.
 func sumFinite(sum float64, points []promql.FPoint) (_, c float64, ok bool) {
 	for _, p := range points {
 		t := sum + p.F

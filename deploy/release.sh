@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Builds what a release consists of into bin/release: for each platform an archive of the static binary with licence, units,
+# Builds a release into bin/release: for each platform an archive of the static binary with licence, units,
 # manifests, manual page and completion scripts, its bill of materials, and SHA256SUMS. Called by `make release`:
 #
 #	make release PLATFORMS=linux/amd64
@@ -10,7 +10,7 @@ rm -rf "$out"
 mkdir -p "$out" bin/tools
 export CGO_ENABLED=0 GOTOOLCHAIN=local
 (cd tools && GOWORK=off go build -o ../bin/tools/sbom ./sbom)
-# The scripts of shells and the manual page come from a binary of this machine, whatever the platforms.
+# A binary for this machine writes the completion scripts and the manual page, which are the same for all platforms.
 go build -trimpath -tags clouds -ldflags='-s -w' -o bin/tools/ferula ./cmd/ferula
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT

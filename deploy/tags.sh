@@ -4,7 +4,7 @@
 #	deploy/tags.sh v0.1.0
 #
 # metrics/v0.1.0 and promjson/v0.1.0 name HEAD. metrics/promcompat/v0.1.0 names a commit after it, on no branch, whose go.mod
-# requires metrics v0.1.0 instead of the neighbouring folder. Nothing is pushed, and no file changes.
+# requires metrics v0.1.0 instead of the directory next to it. The script pushes no tags and changes no files.
 set -euo pipefail
 version=${1:-}
 if [[ ! $version =~ ^v(0|1)\.(0|[1-9][0-9]*)\.(0|[1-9][0-9]*)(-[0-9A-Za-z.-]+)?$ ]]; then

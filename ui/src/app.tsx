@@ -1,4 +1,4 @@
-// The shell: header, the server's state, and the page the address names.
+// The frame of all pages: header, the server's state, and the page that the address names.
 import type { ComponentChildren } from "preact";
 import { useEffect, useErrorBoundary, useRef, useState } from "preact/hooks";
 import type { Server } from "./api/client.ts";
@@ -115,7 +115,7 @@ const NEEDS: Partial<Record<Route, string>> = { profiles: "profiles", alerts: "a
 function Header() {
   const nav = useNav();
   const features = useFeatures();
-  // An entry that may lead nowhere is not shown before the server has reported what it has.
+  // An entry whose page the server may not support is shown only after the server has reported its features.
   const links = LINKS.filter(([route]) => NEEDS[route] === undefined || nav.place.route === route || (features !== null && has(features, NEEDS[route]!)));
   // Leaving a page of queries and coming back must not lose them.
   const last = useRef<Partial<Record<Route, string>>>({});

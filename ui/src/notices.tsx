@@ -1,5 +1,5 @@
-// What the server wants its users to know, such as a configuration that it refused. It sends them as they come; while the page is
-// hidden, and for a while after a failure, nothing is requested.
+// Notifications of the server, such as a refused configuration, received as a stream of events. While the page is
+// hidden, and for some time after a failure, no request is sent.
 import { useEffect, useState } from "preact/hooks";
 import { useServer } from "./api/hooks.ts";
 import { applyNotice, type ServerNotice } from "./lib/notices.ts";

@@ -1,4 +1,4 @@
-// The command palette: pages, metrics, labels, services and profile types behind one box.
+// The command palette: one box finds pages, metrics, labels, services and profile types.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { has, useAPI, useCall, useFeatures } from "./api/hooks.ts";
 import { suggestExpr } from "./lib/examples.ts";

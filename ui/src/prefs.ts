@@ -1,4 +1,4 @@
-// What a person prefers and a link does not carry.
+// Settings of a user that are not part of a link.
 import { createContext } from "preact";
 import { useContext, useState } from "preact/hooks";
 import type { Zone } from "./lib/time.ts";
@@ -13,7 +13,7 @@ export const usePrefs = (): Prefs => useContext(PrefsContext);
 const zoneOf = (text: string | null): Zone | null => (text === "utc" || text === "local" ? text : null);
 
 export function useStoredPrefs(): Prefs {
-  // A link may name the zone in which it was looked at.
+  // A link may name the time zone of the user who copied it.
   const [zone, set] = useState<Zone>(() => zoneOf(new URLSearchParams(location.search).get("zone")) ?? (store.getItem("ferula.zone") === "utc" ? "utc" : "local"));
   return { zone, setZone: (z) => { store.setItem("ferula.zone", z); set(z); } };
 }

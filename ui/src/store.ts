@@ -1,4 +1,4 @@
-// The browser's storage, which the user may have switched off: what is kept then lasts as long as the page.
+// The browser's storage. If the user has switched it off, values are kept in memory until the page is closed.
 import type { TextStore } from "./lib/history.ts";
 
 const memory = new Map<string, string>();

@@ -1,6 +1,6 @@
-// The page's only way to the server. What comes in is a path under /api/v1 and its parameters; what goes out is the
-// decoded response with its cost, or one of three failures a page can tell apart. It also knows whether the server can
-// be reached at all, so that every page need not find out for itself. It never repeats a request.
+// The HTTP client of the page; no other code sends requests. Input: a path under /api/v1 and its parameters. Output: the
+// decoded response with its cost, or an error of one of three kinds. The client also records whether the server can
+// be reached, for all pages. It never repeats a request.
 import { probeDelayMS, RefreshGate } from "../lib/backoff.ts";
 import { parseServerTiming, type QueryStats, type Stage } from "../lib/cost.ts";
 import type { Matrix } from "../lib/matrix.ts";
@@ -171,7 +171,7 @@ export class Server {
       this.noteClock(response);
       failed = isServerFailure(response, body);
       const gateway = response.status === 502 || response.status === 503 || response.status === 504;
-      // A response with an error type comes from the server itself, whatever its status: it is there, and this is its error.
+      // A response with an error type comes from the server itself, whatever its status, so the server can be reached.
       if (gateway && !isTyped(body)) throw unavailable(response, performance.now() - began);
       return use(response, body);
     } catch (e) {
@@ -258,7 +258,7 @@ export class Server {
 function isServerFailure(response: Response, body: ArrayBuffer): boolean {
   const { status } = response;
   if (status >= 500 || status === 401 || status === 403 || status === 413 || status === 429) return true;
-  // What is not from the API, such as a page of a proxy, has no error type.
+  // Responses of other programs, such as the page of a proxy, have no error type.
   return status >= 400 ? !isTyped(body) : (response.headers.get("Content-Type") ?? "").startsWith("text/html");
 }
 

@@ -1,4 +1,4 @@
-// The server as components see it.
+// Hooks by which components send requests to the server.
 import { createContext } from "preact";
 import { useCallback, useContext, useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { APIError, Server, UnavailableError, type APIResult, type Health, type Params } from "./client.ts";

@@ -1,5 +1,5 @@
-// Where the bytes of a range query's response go while they arrive: to a worker that scans them, or, where the browser or a
-// proxy's policy allows none, to the same scan on the main thread, in pieces between which the page can draw.
+// Passes the bytes of a range query's response, while they arrive, to a worker that scans them. If the browser or the policy of a
+// proxy allows no worker, the same scan runs on the main thread, in pieces between which the page can draw.
 import type { Matrix } from "../lib/matrix.ts";
 import { FIGURES, type NativeSample } from "../lib/matrix.ts";
 import type { Batch, MatrixScan } from "../lib/matrixscan.ts";
@@ -105,7 +105,7 @@ export class Scanner {
         this.worker = worker;
         give(true);
       };
-      // It did not load, or it died; what comes after this is scanned here.
+      // The worker did not load, or it died: further responses are scanned on the main thread.
       worker.onerror = (e) => {
         e.preventDefault();
         worker.terminate();
@@ -137,7 +137,7 @@ class WorkerSink implements Sink {
 
   async write(chunk: Uint8Array<ArrayBuffer>): Promise<void> {
     this.waiting += chunk.byteLength;
-    // A view of a larger buffer cannot be given away.
+    // The buffer of a view cannot be transferred, because other views use it.
     const bytes = chunk.byteLength === chunk.buffer.byteLength ? chunk : chunk.slice();
     this.send({ id: this.id, kind: "chunk", bytes }, [bytes.buffer]);
     await this.until(() => this.waiting <= AHEAD_MAX);

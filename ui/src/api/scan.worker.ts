@@ -1,4 +1,4 @@
-// The worker: one scan for each request that runs, fed with the chunks of its response.
+// The worker: it scans the chunks of each running request's response.
 import { MatrixScan } from "../lib/matrixscan.ts";
 import type { FromWorker, ToWorker } from "./scan.ts";
 

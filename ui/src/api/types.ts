@@ -1,4 +1,4 @@
-// The shapes of Prometheus' HTTP API v1, as far as the page reads them.
+// Types of the responses of Prometheus' HTTP API v1, with the members that the page reads.
 import type { Labels } from "../lib/labels.ts";
 import type { HistogramValue, MatrixSeries } from "../lib/matrix.ts";
 import type { RangeData } from "./client.ts";

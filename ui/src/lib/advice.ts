@@ -1,4 +1,4 @@
-// A failure in two sentences: what happened, and what the person in front of the screen can do about it.
+// Explains a failure in two sentences: the cause, and the action that the user can take.
 
 export interface Advice { title: string; help: string }
 

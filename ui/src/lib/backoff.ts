@@ -1,4 +1,4 @@
-// When to send again: delays between probes of a server that is away, and the pause of automatic refresh after failures.
+// Delays before the next request: between probes of a server that is away, and the pause of automatic refresh after failures.
 
 /** Delays between probes of an unreachable server. The last one repeats. */
 const PROBE_DELAYS_MS = [1500, 3000, 6000, 12_000, 20_000, 30_000];

@@ -1,4 +1,4 @@
-// What a response cost, as its headers tell.
+// The cost of a response, from its headers.
 
 export interface Stage { name: string; ms: number; text: string }
 

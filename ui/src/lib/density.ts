@@ -1,5 +1,5 @@
-// Thousands of lines as one picture: for each pixel, how many lines pass through it. A line costs two additions for each
-// column of pixels, however steep it is: where it enters is noted with +1, below where it leaves with -1, and the sums
+// Thousands of lines as one picture: the number of lines at each pixel. A line costs two additions for each
+// column of pixels, however steep it is: +1 at the first pixel of the line, -1 below its last pixel. The running sums
 // down each column are the counts.
 
 export interface Area { width: number; height: number; /** Pixels of the first and the last time. */ left: number; right: number }

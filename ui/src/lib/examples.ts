@@ -1,4 +1,4 @@
-// Queries to begin with, chosen among the metrics that exist: an example with "no data" teaches nothing.
+// Example queries of metrics that the server has, so that every example has data.
 import { formatDuration } from "./duration.ts";
 
 export interface Example { title: string; expr: string }

@@ -1,4 +1,4 @@
-// Exemplars of metrics: single measured values with labels that say which request they were. Here they become dots.
+// Exemplars of metrics as dots of a graph: an exemplar is a single measured value with labels that identify its request.
 import { parseSample } from "./format.ts";
 import type { Labels } from "./labels.ts";
 import type { Dot } from "./profiles.ts";

@@ -1,8 +1,8 @@
-// A flame graph as the profile API sends it, and what is done with it: where nodes lie, which of them match a search,
-// how much each function costs. Pure: no canvas, no server.
+// Decodes a flame graph of the profile API, and computes the positions of nodes, the nodes that match a search,
+// and the cost of each function. Pure: no canvas, no server.
 //
 // On the wire a level is four integers a node: the gap since the end of the previous node of the level, the total, the
-// part of it that is the node's own, and the index of its name. Here a node has a place and nothing is relative.
+// node's own part of it, and the index of its name. Decoded nodes have absolute positions.
 
 /** 64-bit integers come as text. */
 type Int = string | number;

@@ -1,6 +1,6 @@
-// A differential flame graph as the profile API sends it, and what two sides come to. Seven integers a node: gap, total and
-// self of the left side, the same of the right, and the index of the name. Both sides' shares lie next to each other in one
-// node, so that a box is as wide as what both spent there.
+// Decodes a differential flame graph of the profile API. A node is seven integers: gap, total and
+// self of the left side, the same of the right side, and the index of the name. The width of a box is the sum of the shares of both
+// sides.
 import type { Exact, Flame, FlameNode } from "./flame.ts";
 
 type Int = string | number;

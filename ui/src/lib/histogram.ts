@@ -1,4 +1,4 @@
-// Native histograms, as the JSON API writes them, made ready to draw.
+// Converts native histograms from the JSON of the API for drawing.
 import { parseSample } from "./format.ts";
 import type { HistogramValue } from "./matrix.ts";
 

@@ -85,7 +85,7 @@ export function largestLast(m: Matrix, seriesMax: number): number[] {
   if (order.length <= seriesMax) return order;
   const last = Float64Array.from(order, (i) => { const v = m.figures[i * FIGURES + 3]!; return Number.isNaN(v) ? -Infinity : v; });
   const least = last.slice().sort()[last.length - seriesMax]!;
-  // Of those that are equal to the least one the first are taken, as many as there is room for.
+  // Several series may have the least value that is selected. The first of them are taken, up to the limit.
   let room = seriesMax - last.reduce((n, v) => n + Number(v > least), 0);
   return order.filter((i) => last[i]! > least || (last[i] === least && room-- > 0));
 }

@@ -1,7 +1,7 @@
-// A range query's JSON, scanned while it arrives. What comes in is the body's bytes in chunks of any size; what goes out is
-// batches of series, each with its samples in their places on the grid, and at the end the body without them. No more text
-// than one series is held at a time, no sample becomes a string, and nothing here needs a document: it runs in a worker,
-// or, where there are none, chunk by chunk on the main thread.
+// Scans the JSON of a range query's response while it arrives. Input: the bytes of the body in chunks of any size. Output:
+// batches of series, whose samples are at their steps of the grid, and at the end the body without the series. Memory holds the text
+// of one series at a time, and no sample becomes a string. The code uses no DOM: it runs in a worker,
+// or, if there is none, chunk by chunk on the main thread.
 import { parseSample } from "./format.ts";
 import { seriesText, type Labels } from "./labels.ts";
 import { FIGURES, figuresOf, type NativeSample } from "./matrix.ts";
@@ -44,7 +44,7 @@ export class MatrixScan {
   private places = 0;
   private batch!: Batch;
   private readonly perBatch: number;
-  // Of the series that is being read.
+  // State of the series that is being read.
   private bytes: Uint8Array = new Uint8Array();
   private at = 0;
 

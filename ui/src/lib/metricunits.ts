@@ -1,5 +1,5 @@
-// The unit of a query's values, from the names of its metrics and from metadata. Where it is in doubt there is none: a wrong
-// unit is worse than a bare number.
+// The unit of a query's values, from the names of its metrics and from metadata. If the unit is uncertain no unit is shown: a wrong
+// unit is worse than a number without one.
 import { formatLong, formatShort, formatTicks } from "./format.ts";
 import { formatUnit, formatUnitTicks } from "./units.ts";
 

@@ -1,4 +1,4 @@
-// Ranking of what a command palette offers.
+// Ranking of the entries of the command palette.
 
 export interface Item { kind: string; text: string; run: () => void }
 

@@ -1,5 +1,5 @@
-// Where many lines lie at each step, so that the one nearest to the pointer is found among those of one step, which lie next to
-// each other in memory, whatever the number of steps.
+// The values of many lines, stored by step: the line nearest to the pointer is searched among the values of one step, which are
+// adjacent in memory.
 
 /** Lines times steps: 128 MiB. More are not kept: then every line is looked at where its values are. */
 const CELLS_MAX = 1 << 25;

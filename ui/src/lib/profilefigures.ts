@@ -1,4 +1,4 @@
-// What the values of a profile type mean over time: a level, which is averaged, or an amount, which is divided by its time.
+// The meaning of a profile type's values over time: levels are averaged, amounts are divided by the time.
 import { formatLong, formatShort, formatTicks } from "./format.ts";
 import type { ProfileType } from "./profiles.ts";
 import { formatUnit, formatUnitTicks } from "./units.ts";

@@ -1,6 +1,6 @@
-// Profiles, or spans, counted by time and value, as the profile API sends them, on their way to the cells of a heat map; and
-// what one cell holds. A slot's time is the end of its step. The server has a fixed number of intervals between the least and
-// the greatest value, and sends those that have anything.
+// Converts the heat map of the profile API, the number of profiles or spans by time and value, to cells, and lists the profiles of
+// a cell. A slot's time is the end of its step. The server divides the values between the least and
+// the greatest into a fixed number of intervals, and sends intervals that are not empty.
 import type { Heat, HeatRow } from "./heat.ts";
 import type { Labels } from "./labels.ts";
 import { toLabels, type WireExemplar } from "./profiles.ts";
@@ -67,7 +67,7 @@ const FINER = 60;
 
 /** The profiles or spans of a finer heat map that belong to the cell, the greatest first. */
 export function oneByOne(wire: WireHeat, cell: Cell): One[] {
-  // The bounds are computed here and there, and differ in their last digits.
+  // The page and the server both compute the bounds, whose last digits may differ.
   const slack = (Math.abs(cell.low) + Math.abs(cell.high)) * 1e-12;
   const seen = new Set<string>();
   const found: One[] = [];

@@ -1,4 +1,4 @@
-// The profile API's JSON, as far as the page reads it, and its way to the columns a chart draws.
+// Types of the profile API's JSON, with the members that the page reads, and their conversion to the columns of a chart.
 import type { Labels } from "./labels.ts";
 import { columnsOf, type Column, type Columns } from "./matrix.ts";
 import { gridLength, type Grid } from "./step.ts";

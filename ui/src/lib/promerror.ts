@@ -1,4 +1,4 @@
-// Where in a query a message of Prometheus points.
+// The position in a query that an error message of Prometheus names.
 
 export interface Mark { from: number; to: number }
 

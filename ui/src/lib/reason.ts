@@ -1,4 +1,4 @@
-// From a range of a metric's graph to the profiles of the same time: which labels both share.
+// Finds the labels that a metric's series and the profiles of the same time share.
 import { escapeValue, type Labels } from "./labels.ts";
 
 /** Metrics name their program by job, profiles by service_name. */

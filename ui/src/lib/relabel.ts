@@ -1,4 +1,4 @@
-// Relabelling, one rule at a time: what the server's steps are in words, and what each has changed.
+// The steps of relabelling, one for each rule: a description of the rule, and the labels that it changed.
 import type { Labels } from "./labels.ts";
 
 export interface Rule { source_labels?: string[]; separator?: string; regex?: string; modulus?: number; target_label?: string; replacement?: string; action?: string }

@@ -1,5 +1,5 @@
-// What is made of one flame graph: all callers and callees of one function, functions that call themselves drawn once, and
-// text of the stacks.
+// Views computed from a flame graph: all callers and callees of one function, recursive functions collapsed, and
+// the stacks as text.
 import { childrenOf, rootOf, type Flame, type FlameNode } from "./flame.ts";
 
 interface Tree { name: number; total: number; self: number; children: Map<number, Tree> }
@@ -35,7 +35,7 @@ function flatten(tree: Tree, names: readonly string[]): Flame {
     const below: typeof row = [];
     levels.push(row.map(({ t, start }) => {
       let at = start;
-      // The largest first: what one looks for is at the left.
+      // The largest first, so that the most expensive function is at the left.
       for (const c of [...t.children.values()].sort((a, b) => b.total - a.total)) { below.push({ t: c, start: at }); at += c.total; }
       return { start, total: t.total, self: t.self, name: t.name, level };
     }));
@@ -52,7 +52,7 @@ export function sandwich(flame: Flame, name: string): { callers: Flame; callees:
   let found = false;
   walk(flame, (n, path) => {
     if (n.level === 0) return;
-    // Only the outermost call counts: what it calls again is within it.
+    // Only the outermost call counts, because its total contains the recursive calls.
     const outer = path.findIndex((p) => p.level > 0 && p.name === wanted);
     if (n.name === wanted && outer < 0) {
       found = true;

@@ -1,4 +1,4 @@
-// Services with what each of them spent over a range, from the profile API's series by service.
+// The cost of each service over a range, computed from the profile API's series by service.
 import { toLabels, type WireSeries } from "./profiles.ts";
 import { gridLength, type Grid } from "./step.ts";
 

@@ -1,4 +1,4 @@
-// What a profile counts, as text. The unit is the middle of a profile type: process_cpu:cpu:nanoseconds:cpu:nanoseconds.
+// Values of profiles as text, with their unit. The unit is the middle of a profile type: process_cpu:cpu:nanoseconds:cpu:nanoseconds.
 import { formatShort, formatTicks } from "./format.ts";
 
 type Scale = readonly (readonly [number, string])[];

@@ -1,4 +1,4 @@
-// The query page's state in the address: what is shared by copying it, and what "back" returns to.
+// The state of the query page in the address, which links contain and to which "back" returns.
 //
 //   ?expr=up&tab=table&expr=rate(x[1m])&tab=graph&range=1h&end=2026-01-31T14:00:00Z&step=15s&refresh=5s
 //

@@ -1,4 +1,4 @@
-// Grafana's variables in a pasted query. They stand in the editor as they were pasted; the query that is sent has durations.
+// Grafana's variables in a pasted query. The editor keeps them; the query that is sent has durations instead.
 import { formatDuration } from "./duration.ts";
 
 export interface Surroundings { rangeMS: number; stepMS: number; endMS: number; /** null where the server does not tell. */ scrapeMS: number | null }

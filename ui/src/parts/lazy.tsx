@@ -1,4 +1,4 @@
-// Components that are loaded when they are first shown: what a first graph does not need must not delay it.
+// Components that are loaded when they are first shown, so that they do not delay the first graph.
 import type { ComponentChildren, ComponentType } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { Notice } from "./small.tsx";

@@ -1,5 +1,5 @@
-// A button and what it opens beneath itself. The body takes the focus of a click on what has none, such as a label's text:
-// otherwise an ancestor would, and what loses the focus closes.
+// A button that opens a body below it. If a user clicks an element without focus, such as a label's text, the body takes the focus.
+// Otherwise an ancestor would take the focus, and the popover would close.
 // Closes on Escape, on a click elsewhere and when the focus leaves it.
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";

@@ -1,4 +1,4 @@
-// A file out of the page.
+// Saves a file from the page.
 
 export function saveBlob(blob: Blob, name: string): void {
   const link = document.createElement("a");

@@ -1,4 +1,4 @@
-// One parameter of the address as state: filters of a page, so that what is found can be sent to a colleague.
+// One parameter of the address as state, for filters of a page, so that a link contains them.
 import { useNav } from "../nav.ts";
 
 export function useSearchParam(name: string): [string, (v: string) => void] {

@@ -1,4 +1,4 @@
-// Small things several pages use.
+// Small components that several pages use.
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { APIError, UnavailableError } from "../api/client.ts";

@@ -1,4 +1,4 @@
-// Which rows of a long list are in sight. Lists of equal rows need no more than a division.
+// Computes the visible rows of a long list whose rows have the same height.
 import { useLayoutEffect, useRef, useState } from "preact/hooks";
 
 /** Lists up to here are drawn whole: searching in the page then finds everything. */

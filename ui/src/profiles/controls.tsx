@@ -1,4 +1,4 @@
-// What is profiled, of which service, split by which label.
+// The controls of the profiles page: profile type, service, label to split by.
 import { useMemo, useState } from "preact/hooks";
 import { useCall } from "../api/hooks.ts";
 import * as icons from "../parts/icons.tsx";

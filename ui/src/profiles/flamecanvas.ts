@@ -1,6 +1,6 @@
-// A flame graph on a canvas. It takes a decoded graph and a view of it (what is focused, what is searched for) and draws;
-// it finds the node under a point and the place of a node. It holds no state beyond the last drawing: the component around it
-// does. What follows the pointer lies over the canvas, so that a movement draws nothing.
+// A flame graph on a canvas. Input: a decoded graph, the focused node and the search. Output: the drawing, the node at a point and
+// the position of a node. The component that contains the canvas holds the state. The tooltip and the outline of a box are elements
+// over the canvas, so that a movement of the pointer draws nothing.
 import { hash, nodeAt, packageOf, pathTo, rootOf, shortName, type Flame, type FlameNode } from "../lib/flame.ts";
 import { change, type DiffNode, type FlameDiff } from "../lib/flamediff.ts";
 import { blendColors, palette, type Palette } from "../query/colors.ts";

@@ -1,5 +1,5 @@
-// The flame graph with what is around it: search, the way back from a focus, tooltip and menu, sandwich, and the table of
-// functions that shows the same in text. What is looked at is in the address.
+// The flame graph with its controls: search, path of a focused function, tooltip and menu, sandwich, and the table of
+// functions. The view of the flame graph is in the address.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { exactly, focusMark, focusOf, inPackage, matchedTotal, nameTest, otherShare, pathTo, rootOf, shortName, topFunctions, topPackages, type Flame, type FlameNode } from "../lib/flame.ts";
 import { change, type DiffNode } from "../lib/flamediff.ts";
@@ -141,7 +141,7 @@ interface FlamesProps extends PlainProps { focus: FlameNode | null; onFocus: (n:
 /** A graph that was made of another one, such as callers: its focus is not in the address. */
 function OwnFocus(props: PlainProps) {
   const [focus, setFocus] = useState<FlameNode | null>(null);
-  // A focus of another graph is gone with it.
+  // Another graph does not have the focused node.
   const fits = focus !== null && props.flame.levels[focus.level]?.includes(focus) ? focus : null;
   return <Flames {...props} focus={fits} onFocus={setFocus} />;
 }
@@ -249,7 +249,7 @@ function Menu({ name, at, width, actions, onFocus, onClose }: { name: string; at
 function Crumbs({ flame, focus, onFocus }: { flame: Flame; focus: FlameNode | null; onFocus: (n: FlameNode | null) => void }) {
   if (!focus) return <p class="hint crumbs">Click a function to look at it alone; right-click for more.</p>;
   const path = pathTo(flame, focus);
-  // The way from the root is long; its last steps are what one goes back by.
+  // The path may be long: only the root and the last functions are shown, to which users go back most often.
   const shown = path.length > 5 ? [path[0]!, ...path.slice(-4)] : path;
   return (
     <nav class="crumbs" aria-label="Focused function">

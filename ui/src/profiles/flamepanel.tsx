@@ -1,5 +1,5 @@
-// The profiles page's lower panel: where it was spent, as a flame graph of the whole range, of one profile or span, or of the
-// difference between two ranges. Where the server has cut the graph, a focus is loaded whole and the table of functions is exact.
+// The lower panel of the profiles page: a flame graph of the whole range, of one profile or span, or of the difference between
+// two ranges. If the server has cut the graph, the stacks of a focused function and exact figures of functions are requested apart.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { isAbort, type Server } from "../api/client.ts";
 import { useCall, useServer } from "../api/hooks.ts";
@@ -84,7 +84,7 @@ function useExact(cut: boolean, messages: readonly object[], tick: string): Exac
   const a = useCall<WireFunctions>(cut ? "SelectFunctions" : null, { ...messages[0], maxNodes: FUNCTIONS_MAX }, tick);
   const b = useCall<WireFunctions>(cut && messages.length > 1 ? "SelectFunctions" : null, { ...messages[1], maxNodes: FUNCTIONS_MAX }, tick);
   return useMemo(() => {
-    // Other servers have no such call: then the figures are those of the graph.
+    // Other servers do not have this call. The figures are then those of the graph.
     if (!cut || !a.result || a.error) return null;
     if (messages.length === 1) return [decodeFunctions(a.result.data)];
     return b.result && !b.error ? [decodeFunctions(a.result.data), decodeFunctions(b.result.data)] : null;

@@ -1,5 +1,5 @@
-// The functions of a flame graph in a table: by what they cost, or by how that changed. Where the graph is cut its boxes have
-// only a part of small functions, and the figures are those that the server adds up from whole stacks.
+// A table of the functions of a flame graph, sorted by cost or by change of cost. The boxes of a cut graph have
+// only a part of the cost of small functions, so the figures are then those that the server adds up from whole stacks.
 import { useMemo, useState } from "preact/hooks";
 import { topFunctions, type Exact, type Flame, type FunctionCost } from "../lib/flame.ts";
 import { changedExactly, changedFunctions, type FlameDiff } from "../lib/flamediff.ts";

@@ -1,5 +1,5 @@
-// The profiles page's upper panel: what was spent over time. Where several services are, it begins with all of them; else it has
-// lines whose dots are single profiles. A heat map counts profiles, or spans, by time and by what they hold.
+// The upper panel of the profiles page: the cost over time. With several services it begins with a list of them. With one service
+// it has lines whose dots are single profiles. A heat map counts profiles, or spans, by time and by total.
 import type { ComponentChildren } from "preact";
 import { useMemo, useRef, useState } from "preact/hooks";
 import { useCall } from "../api/hooks.ts";

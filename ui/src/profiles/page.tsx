@@ -1,5 +1,5 @@
-// The profiles page: what a service spent over time as a graph whose dots are single profiles, and where it was spent as a
-// flame graph, of the whole range or of the one profile whose dot was clicked. All of it is in the address.
+// The profiles page: the cost of a service over time, as a graph whose dots are single profiles, and a flame graph
+// of the whole range or of the profile whose dot was clicked. The state of the page is in the address.
 import "../style/profiles.css";
 import { useMemo, useState } from "preact/hooks";
 import { APIError, NO_PROFILES } from "../api/client.ts";
@@ -18,7 +18,7 @@ export function ProfilesPage() {
   const { search } = nav.place;
   const state = useMemo(() => parseProfileState(search), [search]);
   const [now, setNow] = useState(Date.now);
-  // Only a range that ends now changes, and a single profile does not.
+  // Only a range that ends now has new data after a refresh; a single profile has none.
   useAutoRefresh(state.endMS === null && !state.profile ? state.refreshMS : 0, () => setNow(Date.now()));
   /** What is drawn of the same data differs: nothing is loaded again. */
   const show = (change: Partial<ProfileState>) => {

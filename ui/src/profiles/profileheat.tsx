@@ -1,5 +1,5 @@
-// How many profiles, or spans, were taken when, and how much each of them holds, as a heat map. A cell lists them one by one,
-// and each opens its flame graph.
+// A heat map of the number of profiles, or spans, by time and by total. A click on a cell lists its profiles, and a click on a
+// profile opens its flame graph.
 import { useMemo, useRef } from "preact/hooks";
 import { useCall } from "../api/hooks.ts";
 import { formatCount, plural } from "../lib/format.ts";

@@ -1,4 +1,4 @@
-// All services with what each of them spent: a small course over time, the total, and its share. A click opens one.
+// A list of all services, each with a small graph over time, its total and its share. A click opens a service.
 import { useMemo, useState } from "preact/hooks";
 import { useCall } from "../api/hooks.ts";
 import { formatCount } from "../lib/format.ts";

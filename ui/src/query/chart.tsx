@@ -63,7 +63,7 @@ export function Chart(props: ChartProps) {
   const hiddenNames = useMemo(() => hiddenOf(names, view), [names, viewKey]);
   const hidden = useMemo(() => indices(names, hiddenNames), [names, hiddenNames]);
   const [from, to] = [grid.start / 1000, grid.end / 1000];
-  // Rebuilt when the lines themselves change; when only their samples do, they are given to the chart that is there.
+  // The chart is built again when the set of lines changes. If only their samples change, the existing chart gets them.
   const lines = useMemo(() => (names.length > LINES_MAX ? String(names.length) : names.join("\n")), [names]);
   const shape = `${lines}|${dark}|${zone}|${stacked}|${scale}|${format?.long(1) ?? ""}`;
 
@@ -117,7 +117,7 @@ function marksOf(names: readonly string[], hidden: ReadonlySet<string>): Pick<Ch
 function useColors(names: readonly string[], columns: Columns): readonly number[] {
   const known = useRef(new Map<string, number>());
   return useMemo(() => {
-    // In a picture of that many lines colours tell nothing.
+    // In a picture of that many lines colours have no meaning.
     if (names.length > LINES_MAX) return names.map((_, i) => i);
     const had = known.current;
     const next = new Map<string, number>();
@@ -176,7 +176,7 @@ function indices(names: readonly string[], hidden: ReadonlySet<string>): Readonl
   const out = new Set<number>();
   if (hidden.size === 0) return out;
   names.forEach((n, i) => { if (hidden.has(n)) out.add(i); });
-  // A refresh may leave only hidden series behind; an empty chart would be a riddle.
+  // After a refresh all remaining series may be hidden ones. An empty chart would confuse users, so all are shown.
   return out.size === names.length ? new Set() : out;
 }
 

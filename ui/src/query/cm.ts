@@ -1,4 +1,4 @@
-// CodeMirror, set up for PromQL: completion from the server, linting, history, and a mark where an error points.
+// CodeMirror for PromQL: completion from the server, linting, history, and a mark at the position of an error.
 import {
   acceptCompletion, autocompletion, closeBrackets, closeBracketsKeymap, closeCompletion, completionKeymap, completionStatus,
   selectedCompletion,
@@ -98,7 +98,7 @@ function enterCommand(run: Command): Command {
     const chosen = selectedCompletion(view.state);
     const head = view.state.selection.main.head;
     if (chosen && view.state.sliceDoc(Math.max(0, head - chosen.label.length), head) !== chosen.label) {
-      // Refused in the first milliseconds, lest a list that just popped up swallows a key; but half a name is not run either.
+      // acceptCompletion does nothing in the first milliseconds of a list. An incomplete name is not run in that case, either.
       acceptCompletion(view);
       return true;
     }
@@ -121,7 +121,7 @@ const replaceSelected = EditorView.domEventHandlers({
 });
 
 export function extensions(promql: Extension, hooks: EditorHooks, label: string): Extension[] {
-  // A completion that arrives after the query was run would lie over its graph.
+  // A completion that arrives after the query was run would cover the graph.
   const run: Command = (view) => { closeCompletion(view); hooks.run(); return true; };
   return [
     Prec.highest(keymap.of([

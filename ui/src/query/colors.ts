@@ -1,4 +1,4 @@
-// Colours as canvases need them: read out of the style sheet, so that tokens.css is the only place that names any.
+// Colours for canvases, read from the style sheet, so that only tokens.css contains colours.
 
 /** How many --s0, --s1, … tokens.css defines for each theme. */
 export const SERIES_COLORS = 14;

@@ -1,4 +1,4 @@
-// What the shown response cost: series, time, bytes; and on demand more of it.
+// The cost of the shown response: series, time, bytes, and details on demand.
 import type { APIResult } from "../api/client.ts";
 import type { QueryData } from "../api/types.ts";
 import { formatDuration, formatElapsed } from "../lib/duration.ts";

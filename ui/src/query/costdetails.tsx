@@ -1,4 +1,4 @@
-// Where the time of a response went, and what the engine counted.
+// Details of the cost of a response: the time of each stage, and the statistics of the engine.
 import type { APIResult } from "../api/client.ts";
 import type { QueryData } from "../api/types.ts";
 import type { QueryStats } from "../lib/cost.ts";

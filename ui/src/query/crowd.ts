@@ -1,5 +1,5 @@
-// What draws lines in place of uPlot when there are many: one picture, made in slices between which the page responds. Up to
-// some hundreds it has the lines themselves; above, its pixels tell how many lines pass. One line may stand out.
+// Draws many lines, instead of uPlot: one picture, drawn in slices between which the page handles events. Up to
+// some hundreds the picture has the lines themselves; above that each pixel shows the number of lines at it. One line may be highlighted.
 import type uPlot from "uplot";
 import type { Column, Columns } from "../lib/matrix.ts";
 import { Density, densityPixels } from "../lib/density.ts";

@@ -35,7 +35,7 @@ function useCM(leaving: () => void): CM | null {
   useEffect(() => {
     if (cm) return undefined;
     let wanted = true;
-    // Without it the text box does all but complete, so a failure to load stays silent.
+    // Without CodeMirror the text box lacks completion only, so a failure to load is not shown.
     const timer = setTimeout(() => void import("./cm.ts").then((m) => { loaded = m; if (!wanted) return; leaving(); setCM(() => m); }, () => undefined), LOAD_AFTER_MS);
     return () => { wanted = false; clearTimeout(timer); };
   }, []);

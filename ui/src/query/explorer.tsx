@@ -1,4 +1,4 @@
-// All metrics the server knows, with type and help, to search and to take into a query.
+// A searchable list of all metrics of the server, with type and help. A click inserts a metric into the query.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useAPI } from "../api/hooks.ts";
 import type { Metadata } from "../api/types.ts";

@@ -1,5 +1,5 @@
-// A heat map on a canvas, with its axes, a tooltip, a selection by dragging, and a cell that arrow keys move. What a cell
-// means, and what its figures are, is the caller's.
+// A heat map on a canvas, with axes, a tooltip, selection by dragging, and a cursor cell that arrow keys move. The caller
+// provides the cells and their texts.
 import "../style/heat.css";
 import { useEffect, useLayoutEffect, useRef, useState } from "preact/hooks";
 import { shade, type Heat } from "../lib/heat.ts";
@@ -115,7 +115,7 @@ function moved(heat: Heat, from: Place | null, dx: number, dy: number): Place | 
   }
   for (let [column, row] = [from.column + dx, from.row + dy]; column >= 0 && column < heat.columns && row >= 0 && row < heat.rows.length; column += dx, row += dy) {
     if (isFull(heat, { column, row })) return { column, row };
-    // Sideways, a step with values in other rows only is not passed over.
+    // The left and right keys also stop at steps that have values in other rows only.
     if (dx !== 0) for (let d = 1; d < heat.rows.length; d++) for (const r of [row - d, row + d]) if (isFull(heat, { column, row: r })) return { column, row: r };
   }
   return from;

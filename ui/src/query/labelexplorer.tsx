@@ -1,4 +1,4 @@
-// The labels of a metric by how many values they have, and a selector built from them by clicks.
+// The labels of a metric, sorted by their number of values; clicks build a selector from them.
 import { useMemo, useState } from "preact/hooks";
 import { useAPI } from "../api/hooks.ts";
 import { formatCount, plural } from "../lib/format.ts";

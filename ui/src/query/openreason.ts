@@ -1,4 +1,4 @@
-// Which profiles explain a selected range of a graph: those of what the graph's lines and the profiles both name.
+// Selects the profiles that explain a selected range of a graph, by the labels that the graph's series and profiles share.
 import type { Server } from "../api/client.ts";
 import { commonLabels, type Labels } from "../lib/labels.ts";
 import { formatProfileState, parseProfileState } from "../lib/profilestate.ts";
@@ -9,7 +9,7 @@ interface Names { names?: string[] }
 /** The state of the profiles page, as the search of an address. */
 export async function profilesOf(server: Server, sets: readonly Labels[], fromMS: number, toMS: number): Promise<string> {
   const common = sets.length === 1 ? sets[0]! : commonLabels(sets);
-  // Whole seconds, as the page of profiles has them, so that both ranges meet.
+  // The page of profiles has whole seconds. Rounding lets the two ranges follow each other without a gap.
   const start = Math.floor(fromMS / 1000) * 1000;
   const span = { start, end: Math.max(Math.ceil(toMS / 1000) * 1000, start + 1000) };
   const base = before(span);
@@ -24,7 +24,7 @@ export async function profilesOf(server: Server, sets: readonly Labels[], fromMS
       values[name] = r.data.names ?? [];
     }));
   } catch {
-    // The page of profiles states what is wrong with them; without names nothing is narrowed.
+    // The page of profiles shows the error. Without label names the profiles of all services are selected.
   }
   const { service, matchers } = narrow(common, values);
   return formatProfileState({

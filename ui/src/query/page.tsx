@@ -37,7 +37,7 @@ export function QueryPage() {
   const handles = useRef(new Map<number, EditorHandle>());
   const server = useServer();
   server.tenant = state.tenant;
-  // Only a range that ends now changes.
+  // Only a range that ends now has new data after a refresh.
   useAutoRefresh(state.endMS === null ? state.refreshMS : 0, () => setNow(Date.now()));
   useTitle(parsed.panels[0]!.expr);
 

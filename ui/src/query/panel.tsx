@@ -107,7 +107,7 @@ function Result({ panel, query, dirty, onZoom, onZoomOut, onChange }: PanelProps
   const { result, error } = query;
   const { health } = useHealth();
   const retry = query.reload;
-  // Without a response of the server the last result stays, under the failure. While the server is away the banner shows it.
+  // If the server does not respond, the last result stays below the error. While the server is away the banner shows the error instead.
   if (error && !(result && error instanceof UnavailableError)) return <><Failure error={error} onRetry={retry} />{(dirty || query.sent !== panel.expr) && <ErrorLine error={error} expr={query.sent} />}</>;
   if (!result) return panel.expr === "" ? null : <div class="waiting" />;
   return (

@@ -1,4 +1,4 @@
-// What can be done with a panel next to running it: format, duplicate, copy as something, download.
+// The menu of a panel: format, duplicate, copy in several formats, download.
 import { useState } from "preact/hooks";
 import { useServer } from "../api/hooks.ts";
 import type { InstantData } from "../api/types.ts";

@@ -1,4 +1,4 @@
-// What a panel requests: the query itself, and the same of an earlier time to compare with.
+// The requests of a panel: the query itself, and the same query of an earlier time for comparison.
 import type { APIResult, Params } from "../api/client.ts";
 import { useQueryAPI } from "../api/hooks.ts";
 import type { QueryData } from "../api/types.ts";

@@ -1,5 +1,5 @@
-// One uPlot chart and what floats above it: the crosshair's tooltip. It takes columns and draws them; selection, hiding
-// and times come and go as plain values, so that the component around it owns all state.
+// One uPlot chart with the tooltip of its crosshair. It draws columns of values. Selection, hidden series
+// and times are arguments and callbacks, so that the component that contains the chart holds all state.
 import uPlot from "uplot";
 import { formatLong, formatTicks } from "../lib/format.ts";
 import type { Labels } from "../lib/labels.ts";
@@ -328,7 +328,7 @@ export class Plot {
   private selected(u: uPlot): void {
     const { left, width } = u.select;
     if (width < 6) return;
-    // With Shift the selection stays, for what is done with a range next to a zoom.
+    // With Shift the selection stays, for other commands than zooming.
     if (this.shift) return;
     const [from, to] = [u.posToVal(left, "x"), u.posToVal(left + width, "x")];
     u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
@@ -504,7 +504,7 @@ export class Plot {
 function yRange(min: number | null, max: number | null, stacked: boolean, zero: boolean): [number, number] {
   if (min === null || max === null) return [0, 1];
   if (stacked || zero) return min === 0 && max === 0 ? [0, 1] : uPlot.rangeNum(Math.min(0, min), Math.max(0, max), 0.1, true) as [number, number];
-  // One value only: give it a band of its own size around it, with zero as the floor where it is near.
+  // All values are equal: the axis spans from zero to twice the value.
   if (min === max) return min === 0 ? [0, 1] : min > 0 ? [0, min * 2] : [min * 2, 0];
   return uPlot.rangeNum(min, max, 0.1, true) as [number, number];
 }

@@ -1,4 +1,4 @@
-// What the button of the time range opens: usual ranges, and any other by its length or its ends.
+// The form behind the button of the time range: usual ranges, and any other range by its length or its ends.
 import { useState } from "preact/hooks";
 import { formatDuration, parseDuration, spellDuration } from "../lib/duration.ts";
 import { formatTime, parseTime, type Zone } from "../lib/time.ts";

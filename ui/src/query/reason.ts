@@ -1,5 +1,5 @@
-// "Why did it change": from a selected range of a graph to the differential flame graph of that range against the same
-// length before it. What opens it is loaded when it is used.
+// "Why did it change": opens the differential flame graph of a selected range of a graph against the same
+// length before it. The code that opens it is loaded when it is first used.
 import { useFeatures, useServer } from "../api/hooks.ts";
 import type { Labels } from "../lib/labels.ts";
 import { useNav } from "../nav.ts";

@@ -1,5 +1,5 @@
-// What a querier of many stores gets with each query, and the tenant. The bar is there where the server has stores, or where an
-// address has chosen some.
+// The bar with the parameters of a querier of many stores, and the tenant. It is shown if the server has stores, or if the
+// address selects some.
 import { useState } from "preact/hooks";
 import { useAPI, useFeatures } from "../api/hooks.ts";
 import { choosesStores, type QueryState, type StoreChoice } from "../lib/urlstate.ts";

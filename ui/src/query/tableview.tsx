@@ -66,7 +66,7 @@ function Vector({ samples, panel, onChange }: { samples: readonly VectorSample[]
   const found = useMemo(() => searchSamples(samples, find), [samples, find]);
   const sorted = useMemo(() => sortSamples(found, sort), [found, sort]);
   const metric = common["__name__"] === undefined && samples.some((s) => s.metric["__name__"]);
-  // Rows of a long table are of one height, so that those out of sight need not be there. A histogram opens to any height.
+  // Rows of a long table have one height, so that invisible rows need not exist. An opened histogram may have any height.
   const long = sorted.length > ROWS_MAX && !samples.some((s) => s.histogram);
   const view = useVirtual(long ? sorted.length : 0, ROW_PX);
   const rows = long ? sorted.slice(view.from, view.to) : sorted;

@@ -1,4 +1,4 @@
-// The controls above the panels: which time, how fine, how often again.
+// The controls above the panels: time range, resolution, interval of refresh.
 import { useState } from "preact/hooks";
 import { formatDuration, parseDuration, spellDuration } from "../lib/duration.ts";
 import { formatSpan } from "../lib/time.ts";

@@ -74,7 +74,7 @@ function RuntimeFacts({ data }: { data: Record<string, string | number | boolean
   const show = (k: string, v: string | number | boolean): string => {
     if (/Time$/.test(k) && typeof v === "string") return formatTime(Math.floor(Date.parse(v) / 1000) * 1000, zone);
     if (k === "reloadConfigSuccess") return v ? "successful" : "failed";
-    // No limit is written as the largest integer there is.
+    // The server encodes "no limit" as the largest integer.
     if (k === "GOMEMLIMIT" && typeof v === "number") return v > 1e18 ? "none" : formatBytes(v);
     return typeof v === "number" ? formatCount(v) : String(v);
   };

@@ -1,4 +1,4 @@
-// YAML with its keys set off: enough colour to find one's way, without a parser.
+// YAML with coloured keys, without a parser.
 
 const LINE = /^(\s*(?:- )*)([\w.\-/"']+)(:)(\s.*)?$/;
 

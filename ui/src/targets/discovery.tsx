@@ -1,5 +1,5 @@
-// What service discovery found: of each pool the targets that are kept and those that relabelling dropped, with the labels
-// before and after, and rule by rule on demand.
+// The targets that service discovery found: for each pool those that are kept and those that relabelling dropped, with the labels
+// before and after relabelling and, on demand, after each rule.
 import "../style/pages.css";
 import { useMemo, useState } from "preact/hooks";
 import { has, useAPI, useFeatures } from "../api/hooks.ts";

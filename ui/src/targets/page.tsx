@@ -1,4 +1,4 @@
-// What is scraped, and whether it works.
+// The targets page: scrape targets and their health.
 import "../style/pages.css";
 import { useMemo, useState } from "preact/hooks";
 import { has, useAPI, useAutoRefresh, useFeatures } from "../api/hooks.ts";
@@ -55,7 +55,7 @@ function PoolCard({ pool, few }: { pool: PoolOf<Target>; few: boolean }) {
   const [chosen, setOpen] = useState<boolean | null>(null);
   const [all, setAll] = useState(false);
   const open = chosen ?? (few || down > 0);
-  // What is wrong comes first where not all is shown.
+  // If not all targets are shown, targets that are down come first.
   const rows = all || pool.targets.length <= ROWS_MAX ? pool.targets : [...pool.targets].sort((a, b) => Number(b.health === "down") - Number(a.health === "down")).slice(0, ROWS_MAX);
   return (
     <section class="card pool" aria-label={`Scrape pool ${pool.name}`}>

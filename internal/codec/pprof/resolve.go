@@ -125,7 +125,7 @@ func (p *Profile) resolveLines() error {
 }
 
 // assignFunctionIDs resolves functions that all lack an id, as .NET's SDK sends them: the
-// first function is that of the first line, and so on.
+// first function belongs to the first line, and so on.
 func (p *Profile) assignFunctionIDs() {
 	for i := range p.Functions {
 		if p.Functions[i].id != 0 {

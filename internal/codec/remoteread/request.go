@@ -75,8 +75,8 @@ func (r Request) ResponseType() (form ResponseType, ok bool) {
 	return 0, false
 }
 
-// Limits far above those of any real request. Without them 32 MiB of empty messages
-// would decode into gigabytes of structs.
+// No real request comes near these limits. Without them 32 MiB of empty messages would decode
+// into gigabytes of structs.
 const (
 	queriesMax  = 100 // Prometheus and Thanos send one
 	matchersMax = 100_000

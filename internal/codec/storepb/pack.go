@@ -21,8 +21,8 @@ func AppendPacked(dst []byte, span []Chunk) []byte {
 	return dst
 }
 
-// NextPacked cuts the first aggregate off packed data. It does not set the time range.
-// The data's capacity extends to that of packed, so that readers may read ahead.
+// NextPacked cuts the first aggregate off packed data. It does not set the time range. The
+// capacity of c.Data ends where the capacity of packed ends, so that readers may read ahead.
 func NextPacked(packed []byte) (c Chunk, rest []byte, err error) {
 	if len(packed) < 3 {
 		return Chunk{}, nil, cutShort(2)

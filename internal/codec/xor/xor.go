@@ -71,8 +71,8 @@ var (
 // headerBytes hold the number of samples.
 const headerBytes = 2
 
-// AppendPoints appends the samples of a chunk. With an error it appends those before the
-// corrupt one.
+// AppendPoints appends the samples of a chunk. With an error it appends the samples before
+// the corrupt sample.
 func AppendPoints[P Sample](dst []P, chunk []byte, order Order) ([]P, error) {
 	var r Reader
 	if err := r.Reset(chunk, order); err != nil {

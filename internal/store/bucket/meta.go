@@ -49,7 +49,7 @@ type member struct {
 	value json.RawMessage
 }
 
-// metaJSON is the content of a meta.json, as far as it is read.
+// metaJSON has the members of a meta.json that are read.
 type metaJSON struct {
 	ULID    string `json:"ulid"`
 	Version int64  `json:"version"`

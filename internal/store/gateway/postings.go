@@ -277,7 +277,8 @@ func (w without) err() error {
 	return w.refs.err()
 }
 
-// choice is what one matcher selects: the series in the lists, or those in none of them.
+// choice is the selection of one matcher: the series in the lists or, if negated is set, the
+// series in none of the lists.
 type choice struct {
 	matcher *labels.Matcher
 	lists   []list
@@ -285,9 +286,9 @@ type choice struct {
 	bytes   uint64
 }
 
-// choose finds the lists of a matcher in the header. A matcher that matches the empty
-// value matches series without the label too, so its lists are those of the values that do
-// not match.
+// choose finds the lists of a matcher in the header. A matcher that matches the empty value
+// matches series without the label too. For such a matcher choose returns the lists of the
+// values that do not match.
 func (h *header) choose(m *labels.Matcher) choice {
 	c := choice{matcher: m, negated: m.Matches("")}
 	add := func(l list) {

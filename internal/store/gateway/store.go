@@ -75,7 +75,7 @@ type group struct {
 	blocks [len(resolutions)][]*block // by resolution, each sorted by start
 }
 
-// resolutions are those of downsampling, coarse to fine, in ms.
+// resolutions are the resolutions of blocks in ms, the coarsest first.
 var resolutions = [...]int64{metas.Hour, metas.Fine, metas.Raw}
 
 type storeCounts struct {

@@ -394,7 +394,7 @@ func (r *remotes) hold(ctx context.Context, b *remoteBlock) (*heldBlock, error) 
 	reader.ReadSpansFrom(b.Spans)
 	r.store.metrics.remoteOpened.Inc()
 	h := r.store.hold(reader, "")
-	h.refs.Add(1) // the first reference is that of remotes.open
+	h.refs.Add(1) // the first reference belongs to remotes.open
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	b.held = h

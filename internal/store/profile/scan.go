@@ -189,8 +189,8 @@ func (s *Scan) accumulator(group int32, step int) int {
 	return s.allocate(group) + step
 }
 
-// allocate allocates a group's accumulators. Beyond AccumulatorsMax all groups share those
-// of one group, and the scan of the source ends with ErrLimit.
+// allocate allocates a group's accumulators. Beyond AccumulatorsMax all groups share the
+// accumulators of one group, and the scan of the source ends with ErrLimit.
 func (s *Scan) allocate(group int32) int {
 	base, n := len(s.Accumulators), s.Steps.Count
 	if s.overLimit || s.AccumulatorsMax > 0 && base+n > s.AccumulatorsMax && base > 0 || base+n > math.MaxInt32 {
@@ -316,7 +316,7 @@ func (s *Scan) offerPending() error {
 	return nil
 }
 
-// clip narrows sorted rows to those within the steps.
+// clip narrows a range of sorted rows to the rows within the steps.
 func (s *Scan) clip(c *block.Columns, lo, hi int) (int, int) {
 	first := func(after int64) int { // the first row with a greater time
 		a, b := lo, hi

@@ -10,8 +10,8 @@
 // rows into Accumulators, which store the row of their exemplar (IDs and labels are looked
 // up for exemplars only), or read a source's samples.
 //
-// A Remote may have further blocks. A view opens those of its time range that are neither
-// on disk nor replaced by another block.
+// A Remote may have further blocks. A view opens the remote blocks of its time range that are
+// neither on disk nor replaced by another block.
 //
 // A profile is identified by ID and timestamp. Its rows are stored once for each series. If a
 // block with rows of a profile exists when further rows arrive, the profile is recorded as
@@ -64,7 +64,7 @@ type Options struct {
 
 	Remote           Remote        // further blocks; nil: none
 	RemoteEvery      time.Duration // interval of listing the remote blocks; 0: 2 minutes
-	RemoteOpenMax    int           // limit of open remote blocks, and of those in one view; 0: 4,096
+	RemoteOpenMax    int           // limit of open remote blocks, and of remote blocks in one view; 0: 4,096
 	RemoteIndexBytes int64         // memory limit of cached indexes of remote blocks, at least one; 0: 128 MiB
 
 	RemoteRetention   time.Duration // age at which remote blocks are deleted; not shorter than Retention; 0: never
@@ -325,7 +325,8 @@ func (s *Store) reopen() {
 	}
 }
 
-// Tenants returns the names of the tenants, sorted, also of those that could not be opened.
+// Tenants returns the names of the tenants, sorted. They include tenants that could not be
+// opened.
 func (s *Store) Tenants() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

@@ -322,8 +322,9 @@ func (s *Store) Close() error {
 	return nil
 }
 
-// ApplyConfig applies the `storage` section of a reloaded configuration, or nothing if a
-// part of it fails. A section without a retention leaves that of the options in effect.
+// ApplyConfig applies the `storage` section of a reloaded configuration. If a part of it
+// fails, nothing is applied. If the section has no retention, the retention of the options is
+// in effect.
 func (s *Store) ApplyConfig(cfg *config.Config) error {
 	staged, err := s.Stage(cfg)
 	if err != nil {

@@ -89,7 +89,7 @@ func overlay(root *flameNode, flame *profilepb.Flame, side int) {
 // is high, so that a function near the limit of one side does not look new.
 const diffNodesMax = 1 << 18
 
-// otherName is the name of nodes that replace those that were cut.
+// otherName is the name of nodes that replace cut nodes.
 const otherName = "other"
 
 // cut keeps the nodesMax nodes whose totals of both sides are the greatest. Of the other

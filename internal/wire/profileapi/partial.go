@@ -17,7 +17,7 @@ const (
 )
 
 const (
-	warningsMax     = 10  // of one response; the last one may count those that were omitted
+	warningsMax     = 10  // of one response; the last may be the number of omitted warnings
 	warningBytesMax = 400 // of one warning
 )
 

@@ -6,8 +6,8 @@
 // validates it and makes a request of series/profiles. The Querier's response encodes
 // itself (codec/profilepb), so that no tree of messages is built; its memory is
 // released once it is written. Pushed profiles go to the Pusher as they were sent. A
-// push succeeds only after the Pusher returned, that is, once they are durable. The
-// tenant is that of X-Scope-OrgID. This package has no storage, no decoding of
+// push succeeds only after the Pusher has returned, that is, once its profiles are durable.
+// The header X-Scope-OrgID has the tenant. This package has no storage, no decoding of
 // profiles, no evaluation and no listener.
 package profileapi
 
@@ -112,8 +112,8 @@ func New(opts Options, push Pusher, query Querier) *Server {
 }
 
 // queryMaxBytes is the limit of a query, both as sent and decompressed. 10,000 ids and
-// selectors of the greatest length fit. Queries are decoded before they wait for a slot,
-// so that their limit is below that of pushes.
+// selectors of the greatest length fit. Queries are decoded before they wait for a slot, so
+// their limit is lower than the limit of pushes.
 const queryMaxBytes = 8 << 20
 
 const (

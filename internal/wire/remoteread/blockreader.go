@@ -15,7 +15,7 @@ const (
 	// viewBytesMax is the longest view of a blockReader.
 	viewBytesMax = 64 << 10
 	// windowBytesMin is the smallest window: 64 KiB, within which most encoders copy, and
-	// space for what is decompressed at once.
+	// space for the bytes that are decompressed in one step.
 	windowBytesMin = 256 << 10
 )
 

@@ -101,10 +101,10 @@ func (o ClientOptions) withDefaults() ClientOptions {
 //
 // RawQuerier returns encoded series through the raw interface (package series).
 // Querier and ChunkQuerier implement package storage, and their callers own the
-// results. All three send the request at the first Next of a set, return series in
-// label order, and cut them to mint and maxt. Errors are ErrUnavailable, ErrRefused,
-// ErrLimit, those of a corrupt response, and those of the connection. A set that
-// ends with an error is incomplete.
+// results. All three send the request at the first Next of a set, return series in label
+// order, and cut them to mint and maxt. Errors are ErrUnavailable, ErrRefused, ErrLimit,
+// errors of a corrupt response, and errors of the connection. A set that ends with an error
+// is incomplete.
 type Client struct {
 	opts ClientOptions
 	name string // the URL without its password, for errors

@@ -100,9 +100,9 @@ func (s *nameStripper) next() error {
 func (s *nameStripper) Labels() []byte { return s.labels }
 func (*nameStripper) ahead() []byte    { return nil }
 
-// Fanout reads the local storage and the endpoints as one storage, as Prometheus
-// does: an endpoint that fails before its first series adds a warning to the local
-// result; one that fails later fails the query. It is safe for concurrent use.
+// Fanout reads the local storage and the endpoints as one storage, as Prometheus does. An
+// endpoint that fails before its first series adds a warning to the local result. An endpoint
+// that fails later fails the query. A Fanout is safe for concurrent use.
 type Fanout struct {
 	local interface {
 		storage.Queryable

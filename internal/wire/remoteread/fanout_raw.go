@@ -180,8 +180,8 @@ func matchersOrMissing(m *labels.Matcher, value string) []*labels.Matcher {
 	return nil // a negation that excludes series without the label: labelAdder checks
 }
 
-// labelAdder adds external labels to the series of a source, and drops those that
-// then do not match.
+// labelAdder adds external labels to the series of a source, and drops series that do not
+// match with these labels.
 type labelAdder struct {
 	source
 	external []byte

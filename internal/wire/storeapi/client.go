@@ -125,8 +125,8 @@ func (c *Client) stream(ctx context.Context, method string, request any, more ..
 	return stream, stream.CloseSend()
 }
 
-// Series requests series. It returns at once; errors are those of the set. The caller
-// closes the set.
+// Series requests series. It does not wait for the response: the set returns all errors. The
+// caller must close the set.
 func (c *Client) Series(ctx context.Context, r SeriesRequest) *SeriesSet {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &SeriesSet{cancel: cancel, bytesMax: c.opts.MessageBytesMax}

@@ -49,7 +49,7 @@ var ErrBytesMax = fmt.Errorf("%w: the response exceeds the byte limit of the req
 // Aggr is the aggregate that the samples of a chunk hold.
 type Aggr = storepb.Aggr
 
-// The aggregates: raw samples, and those that downsampling computes from them.
+// The aggregates: raw samples, and the aggregates that downsampling computes from them.
 const (
 	Raw     = storepb.Raw
 	Count   = storepb.Count

@@ -92,7 +92,7 @@ func NewLister(from objstore.BucketReader, opts Options) *Lister {
 	return &Lister{from: from, opts: opts, known: map[ulid.ULID]*Meta{}}
 }
 
-// looked is what was found about one block.
+// looked is the result of the lookup of one block.
 type looked struct {
 	meta    *Meta // nil: it has none yet
 	err     error

@@ -55,7 +55,7 @@ type Segment struct {
 	Bytes int64  // 0: unknown
 }
 
-// metaJSON is the content of a meta.json, as far as it is read. The snapshot has the same form.
+// metaJSON has the members of a meta.json that are read. The snapshot has the same form.
 type metaJSON struct {
 	ULID    string `json:"ulid"`
 	Version int    `json:"version"`
@@ -136,7 +136,7 @@ func parse(text []byte) (*Meta, error) {
 // page numbers of a file of this size do not overflow.
 const fileMax = 1 << 46
 
-// files sets the sizes of the index and of the segments, as far as they are listed.
+// files sets the sizes of the index and of the segments that meta.json lists.
 func (m *Meta) files(v *metaJSON) error {
 	sizes := map[string]int64{}
 	for _, f := range v.Thanos.Files {

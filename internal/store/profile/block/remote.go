@@ -52,8 +52,8 @@ type nearColumn struct {
 }
 
 // OpenAt opens a block from its index, which the reader owns from then on, and its rows,
-// which are read by ranges. Failed reads return profiles.ErrUnavailable. Checksums of
-// columns are verified as those of a local block.
+// which are read by ranges. Failed reads return profiles.ErrUnavailable. Checksums of columns
+// are verified as for a local block.
 func OpenAt(name string, index []byte, rows io.ReaderAt, size int64) (*Reader, error) {
 	r := &Reader{name: "block " + name, remote: &remote{rows: rows, size: size}, indexBytes: int64(len(index))}
 	if err := r.read(index, uint64(size)); err != nil {

@@ -222,9 +222,22 @@ func (rd *Reader) acquire(ctx context.Context, n int64) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, rd.opts.Wait)
 	defer cancel()
 	if n > rd.opts.BytesMax || rd.free.Acquire(ctx, n) != nil {
-		return 0, fmt.Errorf("%w: request bodies fill %d bytes of memory%s", ErrBusy, rd.opts.BytesMax, rd.opts.Flags.Of("BytesMax"))
+		return 0, rd.busy()
 	}
 	return time.Since(begun), nil
+}
+
+// Hold counts n bytes of a request that was received in another way, until release is called. It does not wait for
+// free budget, as the bytes are in memory meanwhile: without any it returns ErrBusy.
+func (rd *Reader) Hold(n int64) (release func(), err error) {
+	if !rd.free.TryAcquire(n) {
+		return nil, rd.busy()
+	}
+	return func() { rd.free.Release(n) }, nil
+}
+
+func (rd *Reader) busy() error {
+	return fmt.Errorf("%w: request bodies fill %d bytes of memory%s", ErrBusy, rd.opts.BytesMax, rd.opts.Flags.Of("BytesMax"))
 }
 
 // tooLarge discards up to four times bytesMax, since most clients read the response only

@@ -217,7 +217,7 @@ func (r *Request) Attributes(p *Profile, f func(key []byte, v Value)) error {
 			}
 			if value.Kind == reference {
 				if value.Text, err = r.Text(value.number); err != nil {
-					return fmt.Errorf("attribute %q: %w", key, err)
+					return fmt.Errorf("attribute %.100q: %w", key, err)
 				}
 				value.Kind = Text
 			}

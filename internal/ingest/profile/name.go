@@ -3,6 +3,7 @@ package profile
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"slices"
 	"strings"
 	"unicode/utf8"
@@ -65,6 +66,9 @@ func normalize(in []profilepb.RawLabel, limits *Limits, rules []*relabel.Config)
 		return nil, false, err
 	}
 	if len(rules) > 0 {
+		if err := limits.beforeRules(out); err != nil {
+			return nil, false, err
+		}
 		if out, keep = relabelled(withService(out), rules); !keep {
 			return nil, false, nil
 		}
@@ -86,6 +90,19 @@ func normalize(in []profilepb.RawLabel, limits *Limits, rules []*relabel.Config)
 		return nil, false, limitError("labels", "%d labels, at most %d", len(out), limits.Labels)
 	}
 	return out, true, nil
+}
+
+// beforeRules returns an error for a set that is so large that rules, whose regular expressions are matched with every
+// byte of it, would take seconds: they may remove three quarters of what the limits allow.
+func (l *Limits) beforeRules(set []profilepb.RawLabel) error {
+	size, most := 0, 4*min(min(l.Labels, math.MaxInt32)*min(l.LabelNameBytes+l.LabelValueBytes, math.MaxInt32), math.MaxInt32)
+	for i := range set {
+		size += len(set[i].Name) + len(set[i].Value)
+	}
+	if size > most {
+		return limitError("label_value", "the labels have %d bytes, at most %d before relabel_configs", size, most)
+	}
+	return nil
 }
 
 // withService adds a service_name to a sorted set without one.
@@ -113,7 +130,7 @@ func sortedSet(in []profilepb.RawLabel) ([]profilepb.RawLabel, error) {
 	slices.SortFunc(out, func(a, b profilepb.RawLabel) int { return cmp.Compare(a.Name, b.Name) })
 	for i := 1; i < len(out); i++ {
 		if out[i].Name == out[i-1].Name {
-			return nil, badRequest("duplicate label %q", out[i].Name)
+			return nil, badRequest("duplicate label %.200q", out[i].Name)
 		}
 	}
 	return out, nil

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"unicode/utf8"
 
 	"github.com/ferula-io/ferula/internal/codec/otlpprofile"
 	"github.com/ferula-io/ferula/internal/codec/pprof"
@@ -23,10 +24,12 @@ type otlpConverter struct {
 	request *otlpprofile.Request
 	limits  *Limits
 	left    int // remaining limit of the bytes of all pprofs of the request
+	reads   int // bytes of texts that may still be read: profiles and samples may all have the same long ones
 
 	// Of the current profile:
 	of     *otlpprofile.Profile
 	factor int64 // value of a sample's count
+	common int   // bytes of the labels that all its services have
 	groups map[string]*otlpGroup
 	order  []*otlpGroup
 
@@ -46,9 +49,74 @@ type otlpGroup struct {
 // otlpType is the type of a profile as texts.
 type otlpType struct{ name, unit, period, periodUnit string }
 
+// readsFactor is how many bytes of texts may be read for a byte of pprof: the host of a thousand profiles
+// is one text of the request, and is read a thousand times.
+const readsFactor = 16
+
+func readsMax(limits *Limits) int {
+	return readsFactor * min(limits.BurstBytes, math.MaxInt/readsFactor)
+}
+
+// An attribute that is read counts as attributeBytes and its texts, a service as groupBytes and its labels, a label as
+// labelBytes and its texts.
+const (
+	attributeBytes = 64
+	groupBytes     = 2 << 10
+	labelBytes     = 32
+)
+
+// read counts texts before they are copied. It returns an error if one profile cannot have them, or if the
+// request has read too many.
+func (c *otlpConverter) read(bytes int) error {
+	large := bytes > c.limits.DecompressedBytes
+	if large {
+		bytes = attributeBytes // they are not copied
+	}
+	if c.reads -= bytes; c.reads < 0 {
+		return fmt.Errorf("%w: the texts of the request, with repetitions, have more than %d bytes%s", pprof.ErrLimit, readsMax(c.limits), c.limits.Flags.Of("BurstBytes"))
+	}
+	if large {
+		return c.tooLarge()
+	}
+	return nil
+}
+
+// tooLarge is the error of a profile that is too large as pprof.
+func (c *otlpConverter) tooLarge() error {
+	return fmt.Errorf("%w: more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.DecompressedBytes, c.limits.Flags.Of("DecompressedBytes"))
+}
+
+// full is the error of a profile that the request has no bytes for.
+func (c *otlpConverter) full() error {
+	return fmt.Errorf("%w: the profiles of the request have more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.BurstBytes, c.limits.Flags.Of("BurstBytes"))
+}
+
+// attributes returns a function that calls f with attributes, and the first error of reading them: those
+// of one profile or sample do not have more bytes than a pprof.
+func (c *otlpConverter) attributes(f func(key []byte, v otlpprofile.Value)) (read func(key []byte, v otlpprofile.Value), failed *error) {
+	failed, total := new(error), 0
+	return func(key []byte, v otlpprofile.Value) {
+		if *failed != nil {
+			return
+		}
+		n := attributeBytes + len(key) + len(v.Text)
+		if *failed = c.read(n); *failed != nil {
+			return
+		}
+		if total += n; total > c.limits.DecompressedBytes {
+			*failed = c.tooLarge()
+			return
+		}
+		f(key, v)
+	}, failed
+}
+
 // convert converts a profile to one profile for each service that its samples belong to.
 func (c *otlpConverter) convert(p *otlpprofile.Profile) ([]profilepb.RawProfile, error) {
 	c.of, c.factor, c.groups, c.order = p, 1, map[string]*otlpGroup{}, nil
+	if c.left < 0 {
+		return nil, c.full()
+	}
 	t, err := c.typeOf(p)
 	if err != nil {
 		return nil, err
@@ -57,13 +125,20 @@ func (c *otlpConverter) convert(p *otlpprofile.Profile) ([]profilepb.RawProfile,
 		return nil, badRequest("its time %d or duration %d is beyond the year 2262", p.TimeNS, p.DurationNS)
 	}
 	own := map[string]string{}
-	err = c.request.Attributes(p, func(key []byte, v otlpprofile.Value) {
+	read, failed := c.attributes(func(key []byte, v otlpprofile.Value) {
 		if name, text := otlpLabelName(key), otlpLabelValue(v); name != "" && text != "" {
 			own[name] = text
 		}
 	})
+	if err = c.request.Attributes(p, read); err == nil {
+		err = *failed
+	}
 	if err != nil {
 		return nil, err
+	}
+	c.common = 0
+	for name, text := range own {
+		c.common += labelBytes + len(name) + len(text)
 	}
 	samples := c.request.Samples(p)
 	for i := range samples {
@@ -95,6 +170,9 @@ func (c *otlpConverter) typeOf(p *otlpprofile.Profile) (t otlpType, err error) {
 		number int32
 	}{{&t.name, p.Type.Type}, {&t.unit, p.Type.Unit}, {&t.period, p.PeriodType.Type}, {&t.periodUnit, p.PeriodType.Unit}} {
 		text, err := c.request.Text(one.number)
+		if err == nil {
+			err = c.read(len(text))
+		}
 		if err != nil {
 			return t, fmt.Errorf("sample_type or period_type: %w", err)
 		}
@@ -116,7 +194,7 @@ func (c *otlpConverter) sample(s *otlpprofile.Sample, t otlpType, service string
 	}
 	own, executable := "", ""
 	c.labels = c.labels[:0]
-	err := c.request.SampleAttributes(s, func(key []byte, v otlpprofile.Value) {
+	read, failed := c.attributes(func(key []byte, v otlpprofile.Value) {
 		if v.Kind != otlpprofile.Text && v.Kind != otlpprofile.Bool {
 			return // each number, such as a thread ID, would create a series
 		}
@@ -132,6 +210,10 @@ func (c *otlpConverter) sample(s *otlpprofile.Sample, t otlpType, service string
 		}
 		c.labels = append(c.labels, [2]string{name, text})
 	})
+	err := c.request.SampleAttributes(s, read)
+	if err == nil {
+		err = *failed
+	}
 	if err != nil {
 		return err
 	}
@@ -161,7 +243,7 @@ func (c *otlpConverter) group(service string, t otlpType) *otlpGroup {
 		g.encoder.Period(t.period, t.periodUnit, c.of.Period)
 		g.encoder.Times(int64(c.of.TimeNS), int64(c.of.DurationNS)) // checked by convert
 		c.groups[service], c.order = g, append(c.order, g)
-		c.left -= g.encoder.Bytes()
+		c.left -= g.encoder.Bytes() + groupBytes + c.common
 	}
 	return g
 }
@@ -172,63 +254,95 @@ func (c *otlpConverter) group(service string, t otlpType) *otlpGroup {
 func (c *otlpConverter) add(g *otlpGroup, locations []int32, value int64) error {
 	before := g.encoder.Bytes()
 	c.stack = c.stack[:0]
+	var err error
 	for _, n := range slices.Backward(locations) { // from the root: a stack that is too deep loses its leaf
-		l := c.request.Location(n)
-		if l.Lines.From == l.Lines.To {
-			c.stack = append(c.stack, c.address(g, n, l))
-		}
-		for at := l.Lines.To - 1; at >= l.Lines.From && len(c.stack) <= c.limits.Depth; at-- {
-			c.stack = append(c.stack, c.line(g, n, l, at))
-		}
-		if len(c.stack) > c.limits.Depth {
+		if err = c.frames(g, n); err != nil || len(c.stack) > c.limits.Depth {
 			break // one frame more than the limit, so that the decoder counts the cut
 		}
 	}
-	slices.Reverse(c.stack)
-	g.encoder.LabelledSample(c.stack, c.labels, value)
-	after := g.encoder.Bytes()
-	if after > c.limits.DecompressedBytes {
-		return fmt.Errorf("%w: more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.DecompressedBytes, c.limits.Flags.Of("DecompressedBytes"))
+	if err == nil {
+		slices.Reverse(c.stack)
+		g.encoder.LabelledSample(c.stack, c.labels, value)
+		err = c.fits(g)
 	}
-	if c.left -= after - before; c.left < 0 {
-		return fmt.Errorf("%w: the profiles of the request have more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.BurstBytes, c.limits.Flags.Of("BurstBytes"))
+	if c.left -= g.encoder.Bytes() - before; c.left < 0 && err == nil {
+		err = c.full()
+	}
+	return err
+}
+
+// frames adds the frames of a location to the current stack.
+func (c *otlpConverter) frames(g *otlpGroup, location int32) error {
+	l := c.request.Location(location)
+	if l.Lines.From == l.Lines.To {
+		id, err := c.address(g, location, l)
+		c.stack = append(c.stack, id)
+		return err
+	}
+	for at := l.Lines.To - 1; at >= l.Lines.From && len(c.stack) <= c.limits.Depth; at-- {
+		id, err := c.line(g, location, l, at)
+		if err != nil {
+			return err
+		}
+		c.stack = append(c.stack, id)
+	}
+	return nil
+}
+
+// fits returns an error if a profile has become too large.
+func (c *otlpConverter) fits(g *otlpGroup) error {
+	if g.encoder.Bytes() > c.limits.DecompressedBytes {
+		return c.tooLarge()
 	}
 	return nil
 }
 
 // line returns the location of a line or, if the line has no function, of the address.
-func (c *otlpConverter) line(g *otlpGroup, location int32, l otlpprofile.Location, at int) uint64 {
+func (c *otlpConverter) line(g *otlpGroup, location int32, l otlpprofile.Location, at int) (uint64, error) {
 	line := c.request.Line(at)
 	if line.Function == 0 {
 		return c.address(g, location, l)
 	}
 	id, ok := g.lines[at]
 	if ok {
-		return id
+		return id, nil
 	}
 	function, ok := g.functions[line.Function]
 	if !ok {
 		name, system, file, start := c.request.Function(line.Function)
+		if err := c.read(len(name) + len(system) + len(file)); err != nil {
+			return 0, err
+		}
 		function = g.encoder.Function(valid(name), valid(system), valid(file), start)
 		g.functions[line.Function] = function
 	}
 	id = g.encoder.Location(function, max(0, line.Line))
 	g.lines[at] = id
-	return id
+	return id, c.fits(g)
 }
 
 // address returns the location of an address without a function.
-func (c *otlpConverter) address(g *otlpGroup, location int32, l otlpprofile.Location) uint64 {
+func (c *otlpConverter) address(g *otlpGroup, location int32, l otlpprofile.Location) (uint64, error) {
 	id, ok := g.addresses[location]
-	if !ok {
-		name := "0x" + strconv.FormatUint(l.Address, 16)
-		id = g.encoder.Location(g.encoder.Function(name, name, valid(c.request.MappingFile(l.Mapping)), 0), 0)
-		g.addresses[location] = id
+	if ok {
+		return id, nil
 	}
-	return id
+	file := c.request.MappingFile(l.Mapping)
+	if err := c.read(len(file)); err != nil {
+		return 0, err
+	}
+	name := "0x" + strconv.FormatUint(l.Address, 16)
+	id = g.encoder.Location(g.encoder.Function(name, name, valid(file), 0), 0)
+	g.addresses[location] = id
+	return id, c.fits(g)
 }
 
-func valid(text []byte) string { return string(bytes.ToValidUTF8(text, []byte("\uFFFD"))) }
+func valid(text []byte) string {
+	if !utf8.Valid(text) {
+		text = bytes.ToValidUTF8(text, []byte("\uFFFD"))
+	}
+	return string(text)
+}
 
 // otlpLabelName returns the label name of an attribute. Characters that are invalid in a
 // label name become underscores. An attribute whose name begins with two underscores has no
@@ -273,7 +387,7 @@ func (in *Ingester) Refused(err error) { in.discarded.With(reasonOf(err)).Inc() 
 // profile was ingested.
 func (in *Ingester) PushOTLP(ctx context.Context, tenant string, r *otlpprofile.Request) (rejected int, first, err error) {
 	limits := in.limitsOf(tenant)
-	c := &otlpConverter{request: r, limits: limits, left: limits.BurstBytes}
+	c := &otlpConverter{request: r, limits: limits, left: limits.BurstBytes, reads: readsMax(limits)}
 	var pushed []profilepb.RawProfile
 	var of []int // by pushed profile: its number in the request
 	failed := map[int]error{}

@@ -176,3 +176,23 @@ func TestParseConfig_InvalidSettingsAreNamed(t *testing.T) {
 		}
 	}
 }
+
+// Rules may remove labels that exceed the limits, but their regular expressions do not see megabytes.
+func TestConfigure_LabelsOfMegabytesAreRefusedBeforeTheRules(t *testing.T) {
+	in, store := newIngester(t, Limits{})
+	configured(t, in, `
+relabel_configs:
+  - {action: labeldrop, regex: junk}
+`)
+	push := func(bytes int) error {
+		lset := named("service_name", "shop", "junk", strings.Repeat("x", bytes))
+		return in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: lset, Raw: testProfile(t, nil)}})
+	}
+	if err := push(100_000); err != nil || len(store.list()) != 1 {
+		t.Errorf("%d stored, %v", len(store.list()), err)
+	}
+	var limit *LimitError
+	if err := push(1 << 20); !errors.As(err, &limit) || StatusOf(err) != http.StatusBadRequest || !strings.Contains(err.Error(), "before relabel_configs") || len(store.list()) != 1 {
+		t.Errorf("%d stored, %v", len(store.list()), err)
+	}
+}

@@ -111,34 +111,43 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 	}
 	at := 0
 	err = src.Samples(ctx, rows, func(row int, stacks []uint32, values []int64) error {
-		for row >= parts[at].end {
+		for row >= parts.ranges[at].end {
 			at++
 		}
-		return parts[at].add(row, stacks, values)
+		return parts.ranges[at].add(row, stacks, values)
 	})
 	if err != nil {
 		return err
 	}
-	for i := range parts { // after all of the source was read
-		cutCallSite(parts[i].symbols, req.CallSite, parts[i].sums)
-		if err := add(parts[i].symbols, parts[i].sums); err != nil {
+	for _, p := range parts.sums { // after all of the source was read
+		cutCallSite(p.symbols, req.CallSite, p.sums)
+		if err := add(p.symbols, p.sums); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
+// rowParts are the parts of rows: each once, and by ranges of rows, of which a part may have many.
+type rowParts struct {
+	sums   []*partSums
+	ranges []rowRange
+}
+
+type rowRange struct {
+	end int // of the rows
+	*partSums
+}
+
 // partSums are the samples of rows of one part, summed by stack.
 type partSums struct {
 	block.Part
-	end     int // of the rows
 	symbols *block.Symbols
 	sums    []int64
 }
 
-// partsOf returns a partSums for each part of the rows, which ascend. done must be called, also
-// after an error.
-func partsOf(view *store.View, src block.Source, rows []int) (parts []partSums, done func(), err error) {
+// partsOf returns the parts of rows, which ascend. done must be called, also after an error.
+func partsOf(view *store.View, src block.Source, rows []int) (parts rowParts, done func(), err error) {
 	var each []func()
 	done = func() {
 		for _, f := range each {
@@ -146,18 +155,23 @@ func partsOf(view *store.View, src block.Source, rows []int) (parts []partSums, 
 		}
 	}
 	known := src.Parts()
+	of := make([]*partSums, len(known))
 	for len(rows) > 0 {
 		part, end := src.PartOf(rows[0])
 		n, _ := slices.BinarySearch(rows, end)
 		if n == 0 || part >= len(known) {
-			return nil, done, fmt.Errorf("%w: row %d has no symbols", profiles.ErrCorrupt, rows[0])
+			return rowParts{}, done, fmt.Errorf("%w: row %d has no symbols", profiles.ErrCorrupt, rows[0])
 		}
-		symbols, release, err := view.PartSymbols(src, part)
-		if err != nil {
-			return nil, done, err
+		if of[part] == nil {
+			symbols, release, err := view.PartSymbols(src, part)
+			if err != nil {
+				return rowParts{}, done, err
+			}
+			each = append(each, release)
+			of[part] = &partSums{Part: known[part], symbols: symbols, sums: make([]int64, len(symbols.Parents))}
+			parts.sums = append(parts.sums, of[part])
 		}
-		each = append(each, release)
-		parts = append(parts, partSums{Part: known[part], end: end, symbols: symbols, sums: make([]int64, len(symbols.Parents))})
+		parts.ranges = append(parts.ranges, rowRange{end, of[part]})
 		rows = rows[n:]
 	}
 	return parts, done, nil

@@ -62,10 +62,10 @@ func ParseID(text string) (ID, error) {
 		plain = text[:8] + text[9:13] + text[14:18] + text[19:23] + text[24:]
 	}
 	if len(plain) != 32 {
-		return id, fmt.Errorf("%w: profile id %q is not a UUID", ErrBadRequest, text)
+		return id, fmt.Errorf("%w: profile id %.100q is not a UUID", ErrBadRequest, text)
 	}
 	if _, err := hex.Decode(id[:], []byte(plain)); err != nil {
-		return id, fmt.Errorf("%w: profile id %q is not a UUID", ErrBadRequest, text)
+		return id, fmt.Errorf("%w: profile id %.100q is not a UUID", ErrBadRequest, text)
 	}
 	return id, nil
 }
@@ -116,7 +116,7 @@ func ParseTraceID(text string) (id TraceID, err error) {
 		_, err = hex.Decode(id[:], []byte(text))
 	}
 	if len(text) != 32 || err != nil || id == (TraceID{}) {
-		return TraceID{}, fmt.Errorf("%w: trace id %q is not 32 hexadecimal digits", ErrBadRequest, text)
+		return TraceID{}, fmt.Errorf("%w: trace id %.100q is not 32 hexadecimal digits", ErrBadRequest, text)
 	}
 	return id, nil
 }
@@ -125,7 +125,7 @@ func ParseTraceID(text string) (id TraceID, err error) {
 func ParseSpanID(text string) (uint64, error) {
 	id, err := strconv.ParseUint(text, 16, 64)
 	if len(text) != 16 || err != nil || id == 0 {
-		return 0, fmt.Errorf("%w: span id %q is not 16 hexadecimal digits", ErrBadRequest, text)
+		return 0, fmt.Errorf("%w: span id %.100q is not 16 hexadecimal digits", ErrBadRequest, text)
 	}
 	return id, nil
 }
@@ -137,7 +137,7 @@ type Type struct{ Name, SampleType, SampleUnit, PeriodType, PeriodUnit string }
 func ParseType(text string) (Type, error) {
 	parts := strings.Split(text, ":")
 	if len(parts) != 5 || parts[0] == "" || parts[1] == "" {
-		return Type{}, fmt.Errorf("%w: profile type %q is not name:sample_type:sample_unit:period_type:period_unit", ErrBadRequest, text)
+		return Type{}, fmt.Errorf("%w: profile type %.200q is not name:sample_type:sample_unit:period_type:period_unit", ErrBadRequest, text)
 	}
 	return Type{parts[0], parts[1], parts[2], parts[3], parts[4]}, nil
 }

@@ -166,6 +166,26 @@ func (s *Server) push(ctx context.Context, tenant string, raw []byte) (rejected 
 	return s.pusher.PushOTLP(ctx, tenant, request)
 }
 
+// pushHeld pushes a message once there is a slot; meanwhile it counts as a body, as that of a request over HTTP.
+func (s *Server) pushHeld(ctx context.Context, tenant string, raw []byte) (rejected int, first, err error) {
+	if len(raw) > s.opts.BytesMax {
+		err = fmt.Errorf("%w: it is larger than %d bytes%s", reqbody.ErrTooLarge, s.opts.BytesMax, s.opts.BytesFlag)
+		s.pusher.Refused(err)
+		return 0, nil, err
+	}
+	release, err := s.opts.Bodies.Hold(int64(len(raw)))
+	if err == nil {
+		defer release()
+		err = s.opts.Bodies.TakeSlot(ctx, s.slots)
+	}
+	if err != nil {
+		s.pusher.Refused(err)
+		return 0, nil, err
+	}
+	defer func() { <-s.slots }()
+	return s.push(ctx, tenant, raw)
+}
+
 // codeOf returns the gRPC code of an error.
 func (s *Server) codeOf(err error) codes.Code {
 	if errors.Is(err, context.Canceled) {
@@ -220,14 +240,7 @@ func (s *Server) export(ctx context.Context, request *emptypb.Empty) (*emptypb.E
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	var rejected int
-	var first error
-	if err = s.opts.Bodies.TakeSlot(ctx, s.slots); err == nil {
-		defer func() { <-s.slots }()
-		rejected, first, err = s.push(ctx, tenant, request.ProtoReflect().GetUnknown())
-	} else {
-		s.pusher.Refused(err)
-	}
+	rejected, first, err := s.pushHeld(ctx, tenant, request.ProtoReflect().GetUnknown())
 	if err != nil {
 		return nil, s.grpcError(err)
 	}

@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"testing"
+	"time"
 
 	"go.opentelemetry.io/collector/pdata/pprofile"
 	"go.opentelemetry.io/collector/pdata/pprofile/pprofileotlp"
@@ -233,5 +234,50 @@ func TestRegisterGRPC_ServesTheCollectorsClient(t *testing.T) {
 	pusher.rejected, pusher.err = 0, errFull
 	if _, err := send("acme"); status.Code(err) != codes.ResourceExhausted || len(status.Convert(err).Details()) != 1 {
 		t.Error(err, "has no time for a retry")
+	}
+}
+
+// Messages that wait for a slot are in memory: they count as bodies, and without budget they do not wait.
+func TestPushHeld_WaitingMessagesAreBounded(t *testing.T) {
+	raw, err := request(t).MarshalProto()
+	if err != nil {
+		t.Fatal(err)
+	}
+	pusher := &stub{}
+	s := newServer(pusher)
+	s.opts.Bodies = reqbody.New(reqbody.Options{BytesMax: int64(len(raw)) + 1, Wait: time.Minute})
+	for range slotsMax {
+		s.slots <- struct{}{}
+	}
+	waits := make(chan error, 1)
+	go func() {
+		_, _, err := s.pushHeld(context.Background(), "acme", raw)
+		waits <- err
+	}()
+	for {
+		release, err := s.opts.Bodies.Hold(2)
+		if err != nil {
+			break // the first message is held
+		}
+		release()
+		if t.Context().Err() != nil {
+			t.Fatal(t.Context().Err())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if _, _, err := s.pushHeld(context.Background(), "acme", raw); !errors.Is(err, reqbody.ErrBusy) || len(pusher.refused) != 1 {
+		t.Errorf("%v, refused %v", err, pusher.refused)
+	}
+	<-s.slots
+	if err := <-waits; err != nil || len(pusher.periods) != 1 {
+		t.Errorf("%v, %d pushed", err, len(pusher.periods))
+	}
+	if release, err := s.opts.Bodies.Hold(int64(len(raw)) + 1); err != nil {
+		t.Error("bytes are not returned:", err)
+	} else {
+		release()
+	}
+	if _, _, err := s.pushHeld(context.Background(), "acme", make([]byte, 1<<20+1)); !errors.Is(err, reqbody.ErrTooLarge) || !strings.HasSuffix(err.Error(), "(--max)") {
+		t.Error(err)
 	}
 }

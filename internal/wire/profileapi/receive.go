@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"connectrpc.com/connect"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 	"github.com/ferula-io/ferula/internal/reqbody"
@@ -72,8 +73,13 @@ func framedMax(r *http.Request, messageMax int) int64 {
 	return limit
 }
 
-// pushInSlot is push within the limit of concurrent pushes.
+// pushInSlot is push within the limit of concurrent pushes. A message that waits counts as a body.
 func (s *Server) pushInSlot(ctx context.Context, tenant string, m *profilepb.PushRequest) (*profilepb.PushResponse, error) {
+	release, err := s.opts.Bodies.Hold(int64(proto.Size(m)))
+	if err != nil {
+		return nil, err
+	}
+	defer release()
 	if err := s.opts.Bodies.TakeSlot(ctx, s.pushSlots); err != nil {
 		return nil, err
 	}

@@ -2,6 +2,7 @@ package block
 
 import (
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"sync"
 
@@ -412,16 +413,18 @@ func compress(b []byte) ([]byte, error) {
 	return w.EncodeAll(b, nil), nil
 }
 
-func decompress(b, dst []byte) ([]byte, error) {
+// decompress returns the content of b. It returns zstd.ErrDecoderSizeExceeded, and needs no more memory, if that has
+// more than bytesMax bytes.
+func decompress(b []byte, bytesMax int) ([]byte, error) {
 	r, ok := zstdReaders.Get().(*zstd.Decoder)
 	if !ok {
 		var err error
-		if r, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(sectionMax)); err != nil {
+		if r, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(sectionMax), zstd.WithDecodeAllCapLimit(true)); err != nil {
 			return nil, err
 		}
 	}
 	defer zstdReaders.Put(r)
-	return r.DecodeAll(b, dst)
+	return r.DecodeAll(b, make([]byte, 0, bytesMax))
 }
 
 // appendSection appends a section: header and body.
@@ -494,6 +497,9 @@ func sectionsAfter(b []byte) (map[uint32]section, error) {
 	}
 }
 
+// blockRatio is how many bytes a byte of zstd may become: a block has at most 128 KiB, and is at least 4 bytes.
+const blockRatio = 128 << 10 / 4
+
 // open verifies a section and returns its uncompressed bytes, which may alias the index.
 func (s section) open(kind int) ([]byte, error) {
 	if xxhash.Sum64(s.stored) != s.sum {
@@ -502,7 +508,15 @@ func (s section) open(kind int) ([]byte, error) {
 	if s.compression == plain {
 		return s.stored, nil
 	}
-	b, err := decompress(s.stored, make([]byte, 0, min(s.plain, 64*uint64(len(s.stored))+1024)))
+	stored := uint64(len(s.stored))
+	if s.plain > blockRatio*stored {
+		return nil, corruptf("index: section %d: %d bytes cannot have %d when decompressed", kind, stored, s.plain)
+	}
+	usual := min(s.plain, 64*stored+1024)
+	b, err := decompress(s.stored, int(usual))
+	if errors.Is(err, zstd.ErrDecoderSizeExceeded) && usual < s.plain {
+		b, err = decompress(s.stored, int(s.plain))
+	}
 	if err != nil || uint64(len(b)) != s.plain {
 		return nil, corruptf("index: section %d: %d bytes want %d: %v", kind, len(b), s.plain, err)
 	}

@@ -3,8 +3,10 @@ package block
 import (
 	"bytes"
 	"encoding/binary"
+	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/cespare/xxhash/v2"
@@ -62,7 +64,7 @@ func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 			t.Fatalf("section %d begins %x", kind, head)
 		}
 		if le.Uint32(head[4:]) == 1 {
-			if stored, err = decompress(stored, nil); err != nil {
+			if stored, err = decompress(stored, 1<<20); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -100,7 +102,7 @@ func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 		if size == 0 {
 			size = len(stored)
 		}
-		got, err := decompress(stored[:size], nil)
+		got, err := decompress(stored[:size], 1<<20)
 		if err != nil || !bytes.Equal(got, p.body) {
 			t.Errorf("symbols of %s are\n%x\nwant\n%x, %v", p.dataset, got, p.body, err)
 		}
@@ -178,5 +180,25 @@ func TestFormat_DocumentNamesEveryColumn(t *testing.T) {
 		if !bytes.Contains(text, []byte("`"+name+"`")) {
 			t.Errorf("column %s is not documented", name)
 		}
+	}
+}
+
+// The size in a header is not believed: neither that of the section, nor that in the frame of zstd.
+func TestSection_DecompressesNoMoreThanItDeclares(t *testing.T) {
+	bomb, err := compress(make([]byte, 64<<20))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, declared := range []uint64{10, 1 << 20, 63 << 20, sectionMax} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		_, err := section{compression: zstded, plain: declared, sum: xxhash.Sum64(bomb), stored: bomb}.open(sectionMeta)
+		runtime.ReadMemStats(&after)
+		if used := after.TotalAlloc - before.TotalAlloc; !errors.Is(err, ErrCorrupt) || used > 72<<20 || declared <= 1<<20 && used > 16<<20 {
+			t.Errorf("%d bytes declared: %d allocated, %v", declared, used, err)
+		}
+	}
+	if b, err := (section{compression: zstded, plain: 64 << 20, sum: xxhash.Sum64(bomb), stored: bomb}).open(sectionMeta); err != nil || len(b) != 64<<20 {
+		t.Errorf("%d bytes, %v", len(b), err)
 	}
 }

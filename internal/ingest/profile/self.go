@@ -184,7 +184,7 @@ func (s *Self) state(ctx context.Context, lookup, name string, since time.Time) 
 		return fmt.Errorf("parse: %w", err)
 	}
 	previous := s.previous[lookup]
-	s.previous[lookup] = p.Copy()
+	s.previous[lookup] = p
 	if previous != nil {
 		if p, err = delta(previous, p, isCumulative); err != nil {
 			return err

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"syscall"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
@@ -41,6 +42,7 @@ type writeGuard struct {
 	reserve int64 // bytes that stay free; negative: none
 	free    func(dir string) (free, total int64, err error)
 	broken  atomic.Bool
+	plenty  atomic.Int64 // UnixNano until which the disk is known to have space; every scrape asks
 
 	mu       sync.Mutex
 	failures []prometheus.Collector // counters of failed log writes
@@ -49,6 +51,13 @@ type writeGuard struct {
 func newWriteGuard(dir string, reserve int64) *writeGuard {
 	return &writeGuard{dir: dir, reserve: reserve, free: diskSpace}
 }
+
+// A disk with plentyBytes above the reserve is not looked at again for plentyFor: nothing
+// writes that much in that time, and the look costs a system call for each scrape.
+const (
+	plentyBytes = 4 << 30
+	plentyFor   = time.Second
+)
 
 func diskSpace(dir string) (free, total int64, err error) {
 	var stat syscall.Statfs_t
@@ -66,11 +75,19 @@ func (g *writeGuard) refusal() error {
 	if g.reserve < 0 {
 		return nil
 	}
+	now := time.Now().UnixNano()
+	if until := g.plenty.Load(); now < until && now > until-int64(plentyFor) {
+		return nil
+	}
 	free, total, err := g.free(g.dir)
 	if err != nil {
 		return nil // the write itself returns the error of the directory
 	}
-	if reserve := min(g.reserve, total/reserveShare); free < reserve {
+	reserve := min(g.reserve, total/reserveShare)
+	if free-reserve >= plentyBytes {
+		g.plenty.Store(now + int64(plentyFor))
+	}
+	if free < reserve {
 		return fmt.Errorf("%w: %d bytes are free, %d are reserved for the write-ahead log and compactions (--storage.tsdb.min-free)", ErrNoSpace, free, reserve)
 	}
 	return nil
@@ -103,18 +120,26 @@ func (g *writeGuard) forget() {
 	g.failures = nil
 }
 
-// aboveZero reports whether a counter of a collector is above 0.
+// aboveZero reports whether a counter of a collector is above 0. A single counter, as the
+// logs have, is read without a goroutine: every commit asks.
 func aboveZero(c prometheus.Collector) (above bool) {
+	if counter, ok := c.(prometheus.Counter); ok {
+		return metricAboveZero(counter)
+	}
 	metrics := make(chan prometheus.Metric, 4)
 	go func() {
 		c.Collect(metrics)
 		close(metrics)
 	}()
 	for m := range metrics {
-		var value dto.Metric
-		above = above || m.Write(&value) == nil && value.GetCounter().GetValue() > 0
+		above = above || metricAboveZero(m)
 	}
 	return above
+}
+
+func metricAboveZero(m prometheus.Metric) bool {
+	var value dto.Metric
+	return m.Write(&value) == nil && value.GetCounter().GetValue() > 0
 }
 
 // registerer returns a Registerer that passes registrations to next, which may be nil, and

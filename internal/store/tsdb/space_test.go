@@ -88,6 +88,7 @@ func TestStore_NearlyFullDiskRefusesSamples(t *testing.T) {
 	defer s.Close()
 	free := int64(0)
 	s.guard.free = func(string) (int64, int64, error) { return free, 1 << 40, nil }
+	s.guard.plenty.Store(0)
 	at := time.Now().UnixMilli()
 	for _, tt := range []struct {
 		free int64
@@ -120,6 +121,37 @@ func TestStore_NearlyFullDiskRefusesSamples(t *testing.T) {
 	if err := s.Refusal(); err != nil {
 		t.Error(err)
 	}
+}
+
+func TestWriteGuard_ReadsTheFreeSpaceOnceASecondWhileThereIsPlenty(t *testing.T) {
+	g := newWriteGuard("", defaultFreeBytesMin)
+	free, reads := int64(0), 0
+	g.free = func(string) (int64, int64, error) {
+		reads++
+		return free, 1 << 40, nil
+	}
+	refuse := func(times, wantReads int, refused bool) {
+		t.Helper()
+		reads = 0
+		for range times {
+			if err := g.refusal(); (err != nil) != refused {
+				t.Fatalf("%d bytes are free: %v", free, err)
+			}
+		}
+		if reads != wantReads {
+			t.Errorf("%d bytes are free: read %d times in %d checks, want %d", free, reads, times, wantReads)
+		}
+	}
+	free = defaultFreeBytesMin + plentyBytes - 1
+	refuse(5, 5, false)
+	free = defaultFreeBytesMin + plentyBytes
+	g.plenty.Store(time.Now().Add(time.Hour).UnixNano()) // the clock was set back
+	refuse(1, 1, false)
+	g.plenty.Store(time.Now().Add(plentyFor - time.Nanosecond).UnixNano()) // read just now
+	refuse(1, 0, false)
+	free = 0
+	g.plenty.Store(time.Now().UnixNano()) // read a second ago
+	refuse(3, 3, true)
 }
 
 // TestStore_NothingIsAcknowledgedAfterTheLogFailed fills the disk behind the guard's back.

@@ -197,7 +197,7 @@ type exported struct {
 // export runs ferula read as a process. It returns an error unless the process reports that it has written every sample.
 func (b *bench) export(ctx context.Context, metric, file string) (e exported, err error) {
 	path := filepath.Join(b.dir, file)
-	if err := os.RemoveAll(path); err != nil {
+	if err := errors.Join(os.RemoveAll(path), os.RemoveAll(path+".partial")); err != nil { // the latter is left by a run that was stopped
 		return e, err
 	}
 	second := func(ms int64) string { return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64) }

@@ -14,8 +14,7 @@ func isCumulative(sampleType string) bool { return !strings.HasPrefix(sampleType
 
 // delta returns the increase of the cumulative values from one profile to the next, with
 // the other values of the later profile. A value that decreased (the process was restarted)
-// becomes zero. delta scales the values of
-// from; to stays as it is.
+// becomes zero. delta scales the values of from; it does not change to.
 func delta(from, to *profile.Profile, count func(sampleType string) bool) (*profile.Profile, error) {
 	ratios := make([]float64, len(from.SampleType))
 	for i, t := range from.SampleType {

@@ -10,14 +10,17 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/exporter-toolkit/web"
-	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/ferula-io/ferula/internal/bridge/remotesend"
+	"github.com/ferula-io/ferula/internal/bridge/remotestorage"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/query/promql"
+	"github.com/ferula-io/ferula/internal/query/rules"
+	"github.com/ferula-io/ferula/internal/role"
 )
 
 // checkCommand checks files without a server. Its exit codes are promtool's: 1 for a file
@@ -41,11 +44,13 @@ type checkConfigCommand struct {
 	Files      []string  `arg:"" name:"file" help:"Configuration files."`
 	SyntaxOnly bool      `name:"syntax-only" help:"Check the files themselves only, not those that they name."`
 	Lint       lintFlags `embed:""`
+	Features   []string  `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma-separated feature names, as of ferula serve: those of PromQL add to its syntax."`
 }
 
 type checkRulesCommand struct {
-	Files []string  `arg:"" name:"file" help:"Rule files."`
-	Lint  lintFlags `embed:""`
+	Files    []string  `arg:"" name:"file" help:"Rule files."`
+	Lint     lintFlags `embed:""`
+	Features []string  `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma-separated feature names, as of ferula serve: those of PromQL add to its syntax."`
 }
 
 type checkWebConfigCommand struct {
@@ -99,29 +104,40 @@ func (c *checker) result(fatal bool) error {
 // Run is called by kong.
 func (cmd *checkConfigCommand) Run() error {
 	c := newChecker()
+	expressions, err := ruleParser(cmd.Features)
+	if err != nil {
+		return usageError{err}
+	}
 	for _, file := range cmd.Files {
-		rules, err := checkConfig(file, cmd.SyntaxOnly)
-		c.report(file, fmt.Sprintf("valid configuration, %d rule files", len(rules)), err)
-		for _, name := range rules {
-			c.rules(name, cmd.Lint)
+		names, scheme, err := checkConfig(file, cmd.SyntaxOnly)
+		c.report(file, fmt.Sprintf("valid configuration, %d rule files", len(names)), err)
+		for _, name := range names {
+			c.rules(name, scheme, expressions, cmd.Lint)
 		}
 	}
 	return c.result(cmd.Lint.Fatal)
 }
 
+// ruleParser returns the parser of rules of a server with these features.
+func ruleParser(features []string) (parser.Parser, error) {
+	var o role.ServeOptions
+	err := enableFeatures(features, &o)
+	return rules.Bounded(promql.NewParser(o.Query)), err
+}
+
 // checkConfig checks a configuration and the files that it names, and returns its rule
-// files.
-func checkConfig(file string, syntaxOnly bool) (rules []string, err error) {
+// files and the characters that names in them may have.
+func checkConfig(file string, syntaxOnly bool) (ruleFiles []string, scheme model.ValidationScheme, err error) {
 	cfg, err := scrape.Load(file, scrape.Defaults{}, slog.New(slog.DiscardHandler))
 	if err != nil || syntaxOnly {
-		return nil, err
+		return nil, scheme, err
 	}
 	var errs []error
 	resolved, err := scrape.Resolve(cfg)
 	if err == nil {
-		err = scrape.CheckChanged(&config.Config{}, resolved)
+		err = scrape.Check(resolved)
 	}
-	errs = append(errs, err, remotesend.Check(cfg), tracing.Check(cfg.TracingConfig))
+	errs = append(errs, err, remotesend.Check(cfg), remotestorage.Check(cfg), rules.CheckAlertmanagers(cfg), tracing.Check(cfg.TracingConfig))
 	for _, pattern := range cfg.RuleFiles {
 		names, err := filepath.Glob(pattern)
 		if err != nil {
@@ -130,9 +146,9 @@ func checkConfig(file string, syntaxOnly bool) (rules []string, err error) {
 		if len(names) == 0 && pattern == filepath.Clean(pattern) && !hasWildcard(pattern) {
 			errs = append(errs, fmt.Errorf("rule_files: %q does not exist", pattern))
 		}
-		rules = append(rules, names...)
+		ruleFiles = append(ruleFiles, names...)
 	}
-	return rules, errors.Join(errs...)
+	return ruleFiles, cfg.GlobalConfig.MetricNameValidationScheme, errors.Join(errs...)
 }
 
 func hasWildcard(pattern string) bool {
@@ -147,15 +163,19 @@ func hasWildcard(pattern string) bool {
 // Run is called by kong.
 func (cmd *checkRulesCommand) Run() error {
 	c := newChecker()
+	expressions, err := ruleParser(cmd.Features)
+	if err != nil {
+		return usageError{err}
+	}
 	for _, file := range cmd.Files {
-		c.rules(file, cmd.Lint)
+		c.rules(file, model.UTF8Validation, expressions, cmd.Lint)
 	}
 	return c.result(cmd.Lint.Fatal)
 }
 
 // rules checks a rule file.
-func (c *checker) rules(file string, lint lintFlags) {
-	groups, errs := rulefmt.ParseFile(file, false, model.UTF8Validation, parser.NewParser(parser.Options{}), slog.New(slog.DiscardHandler))
+func (c *checker) rules(file string, scheme model.ValidationScheme, expressions parser.Parser, lint lintFlags) {
+	groups, errs := rulefmt.ParseFile(file, false, scheme, expressions, slog.New(slog.DiscardHandler))
 	n := 0
 	if groups != nil {
 		for _, g := range groups.Groups {

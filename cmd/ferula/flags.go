@@ -39,6 +39,15 @@ func (d *duration) UnmarshalText(text []byte) error {
 	return err
 }
 
+// zeroIsNone returns the option of a flag whose value 0 is a time of 0. For options 0 is the
+// default, and a negative time is none.
+func zeroIsNone(d duration) time.Duration {
+	if d == 0 {
+		return -1
+	}
+	return time.Duration(d)
+}
+
 // String implements fmt.Stringer, for /api/v1/status/flags.
 func (d duration) String() string { return model.Duration(d).String() }
 
@@ -192,7 +201,7 @@ func ignoreHangups(logger *slog.Logger) (stop func()) {
 }
 
 func (f processFlags) web() role.WebOptions {
-	return role.WebOptions{ListenAddress: f.HTTPAddress, ConfigFile: f.HTTPConfig, DrainTimeout: time.Duration(f.HTTPGracePeriod)}
+	return role.WebOptions{ListenAddress: f.HTTPAddress, ConfigFile: f.HTTPConfig, DrainTimeout: zeroIsNone(f.HTTPGracePeriod)}
 }
 
 func (f processFlags) tracing() (string, error) {

@@ -35,7 +35,7 @@ func (f grpcFlags) options(address string) (role.GRPCOptions, storeapi.ServerOpt
 			TLSCiphers:       f.TLSCiphers,
 			TLSCurves:        f.TLSCurves,
 			MaxConnectionAge: time.Duration(f.MaxConnectionAge),
-			GracePeriod:      time.Duration(f.GracePeriod),
+			GracePeriod:      zeroIsNone(f.GracePeriod),
 		}, storeapi.ServerOptions{SeriesMax: f.SeriesMax, SamplesMax: f.SamplesMax, Flags: hint.Flags{
 			"SeriesMax": "--store.limits.request-series", "SamplesMax": "--store.limits.request-samples",
 		}}

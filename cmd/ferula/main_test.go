@@ -69,6 +69,7 @@ func TestRun_ValueThatARoleRejectsNamesItsFlagAndExitsWithTwo(t *testing.T) {
 		"--profiles.config-file: ":          append(serve, "--profiles.config-file="+filepath.Join(dir, "none.yml")),
 		"--prometheus.url: ":                {"sidecar", "--prometheus.url=localhost:9090"},
 		"--tracing.config: ":                {"query", "--tracing.config=type: NONSENSE"},
+		"--selector.relabel-config: ":       {"query", "--selector.relabel-config=[{action: labelmap, regex: a}]"},
 		"--objstore.config: ":               {"store", "--objstore.config=type: NONSENSE"},
 		"--query-range.split-interval: ":    {"query-frontend", "--query-range.split-interval=0s", "--query-range.response-cache-config=type: IN-MEMORY"},
 	} {

@@ -24,7 +24,7 @@ import (
 type serveCommand struct {
 	ConfigFile string `name:"config.file" placeholder:"FILE" help:"Prometheus configuration file. Without one the server scrapes itself."`
 
-	AutoReload         bool     `name:"config.auto-reload" negatable:"" help:"Reload the configuration when its file, or a file that it names, has changed."`
+	AutoReload         bool     `name:"config.auto-reload" negatable:"" help:"Reload the configuration when its file, a file that it names, or that of --profiles.config-file has changed."`
 	AutoReloadInterval duration `name:"config.auto-reload-interval" default:"30s" help:"Interval at which --config.auto-reload looks for changes."`
 
 	ListenAddress   []string  `name:"web.listen-address" default:"127.0.0.1:9490" sep:"none" placeholder:"ADDRESS" help:"Address to listen on for UI, API and telemetry. Can be repeated. ${default} by default."`
@@ -181,7 +181,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 			Flags:         hint.Flags{"SamplesMax": "--storage.remote.read-sample-limit"},
 		},
 		ReadSort: int(c.ReadSortMemory),
-		Send:     remotesend.Options{FlushDeadline: time.Duration(c.FlushDeadline)},
+		Send:     remotesend.Options{FlushDeadline: zeroIsNone(c.FlushDeadline)},
 		Rules:    c.Rules.options(),
 	}
 	opts.Peer = c.peerAPI()

@@ -148,3 +148,20 @@ func TestServeCommand_AgentModeIsRefusedWithTheReason(t *testing.T) {
 		}
 	}
 }
+
+// For the options of a role 0 is the default; for these flags it means not to wait, as in the peers.
+func TestServeCommand_ZeroWaitsNotAtAll(t *testing.T) {
+	cli, err := parse(t, "serve", "--storage.remote.flush-deadline=0s", "--grpc-grace-period=0s")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if o, err := cli.Serve.options(); err != nil || o.Send.FlushDeadline >= 0 || o.GRPC.GracePeriod >= 0 {
+		t.Errorf("%s %s %v", o.Send.FlushDeadline, o.GRPC.GracePeriod, err)
+	}
+	if cli, err = parse(t, "query", "--http-grace-period=0s", "--grpc-grace-period=0s"); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := cli.Query.options(); err != nil || o.Web.DrainTimeout >= 0 || o.GRPC.GracePeriod >= 0 {
+		t.Errorf("%s %s %v", o.Web.DrainTimeout, o.GRPC.GracePeriod, err)
+	}
+}

@@ -104,7 +104,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	endpoints := opts.Endpoints
 	endpoints.Dial, endpoints.Logger, endpoints.Metrics = dial, opts.Logger.With("component", "endpoints"), q.reg.Own
 	if endpoints.Selector.Relabel, err = selectorRelabel(opts.Relabel); err != nil {
-		return nil, fmt.Errorf("selector.relabel-config: %w", err)
+		return nil, hint.Invalid("selector.relabel-config", err)
 	}
 	q.endpoints = fanout.NewEndpoints(endpoints)
 	q.process.Add(process.Component{

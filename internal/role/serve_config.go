@@ -2,6 +2,7 @@ package role
 
 import (
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"os"
@@ -60,12 +61,12 @@ func newLiveConfig(s *Serve, prefix string) (*liveConfig, error) {
 	if s.opts.LogLevel != nil {
 		l.defaults.LogLevel = s.opts.LogLevel.String()
 	}
-	if s.opts.Peer.AutoReload > 0 && s.opts.ConfigFile != "" {
-		sum, err := config.GenerateChecksum(s.opts.ConfigFile)
+	if l.autoReloads() {
+		sum, err := l.sum()
 		if err != nil {
-			return nil, hint.Invalid("config.file", fmt.Errorf("configuration %s: %w", s.opts.ConfigFile, err))
+			return nil, err
 		}
-		l.checksum = sum // before the file is read, so that no change is missed
+		l.checksum = sum // before the files are read, so that no change is missed
 	}
 	cfg, err := l.load(prefix)
 	if err != nil {
@@ -329,8 +330,8 @@ func (l *liveConfig) listen() (stop func()) {
 // when the configuration file, or a file that it names, has changed.
 func (l *liveConfig) watch(ctx context.Context) error {
 	var changes <-chan time.Time
-	if interval := l.serve.opts.Peer.AutoReload; interval > 0 && l.serve.opts.ConfigFile != "" {
-		ticker := time.NewTicker(interval)
+	if l.autoReloads() {
+		ticker := time.NewTicker(l.serve.opts.Peer.AutoReload)
 		defer ticker.Stop()
 		changes = ticker.C
 	}
@@ -346,10 +347,33 @@ func (l *liveConfig) watch(ctx context.Context) error {
 	}
 }
 
-// reloadChanged reloads if the configuration file, or a file that it names, has changed
+// autoReloads reports whether changed files are looked for.
+func (l *liveConfig) autoReloads() bool {
+	o := &l.serve.opts
+	return o.Peer.AutoReload > 0 && (o.ConfigFile != "" || o.Profiles.ConfigFile != "")
+}
+
+// sum returns a checksum of both configuration files and of the files that the first one names.
+func (l *liveConfig) sum() (sum string, err error) {
+	if file := l.serve.opts.ConfigFile; file != "" {
+		if sum, err = config.GenerateChecksum(file); err != nil {
+			return "", hint.Invalid("config.file", fmt.Errorf("configuration %s: %w", file, err))
+		}
+	}
+	if file := l.serve.opts.Profiles.ConfigFile; file != "" {
+		content, err := os.ReadFile(file)
+		if err != nil {
+			return "", hint.Invalid("profiles.config-file", err)
+		}
+		sum = fmt.Sprintf("%s %x", sum, sha256.Sum256(content))
+	}
+	return sum, nil
+}
+
+// reloadChanged reloads if a configuration file, or a file that it names, has changed
 // since it was last read. If a file cannot be read, the next interval tries again.
 func (l *liveConfig) reloadChanged() {
-	sum, err := config.GenerateChecksum(l.serve.opts.ConfigFile)
+	sum, err := l.sum()
 	if err != nil {
 		l.serve.opts.Logger.Error("Looking for changes of the configuration failed", "err", err)
 		return

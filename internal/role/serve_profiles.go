@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/http"
 	"runtime/pprof"
 	"slices"
@@ -133,6 +134,19 @@ func (l *profileService) load() (*ingest.Config, error) {
 func (l *profileService) configure(cfg *ingest.Config) {
 	if l.scraper != nil {
 		l.ingester.Configure(cfg)
+		l.warnOfUnusedLimits(cfg)
+	}
+}
+
+// warnOfUnusedLimits logs for which tenants there are limits although no request is theirs.
+func (l *profileService) warnOfUnusedLimits(cfg *ingest.Config) {
+	if !l.singleTenant {
+		return
+	}
+	for _, name := range slices.Sorted(maps.Keys(cfg.Limits)) {
+		if name != profileapi.AnonymousTenant {
+			l.logger.Warn("The limits of a tenant have no effect without --profiles.multitenancy: every request belongs to the tenant anonymous", "tenant", name)
+		}
 	}
 }
 

@@ -170,9 +170,10 @@ func (s *Store) firstSync(ctx context.Context) error {
 // work lists the bucket every SyncInterval, and unmaps idle files every minute, until ctx
 // is canceled.
 func (s *Store) work(ctx context.Context) error {
-	syncs, sweeps := time.NewTicker(s.opts.SyncInterval), time.NewTicker(time.Minute)
+	syncs, sweeps := time.NewTimer(s.opts.SyncInterval), time.NewTicker(time.Minute)
 	defer syncs.Stop()
 	defer sweeps.Stop()
+	failures := 0
 	for {
 		select {
 		case <-ctx.Done():
@@ -180,12 +181,32 @@ func (s *Store) work(ctx context.Context) error {
 		case now := <-sweeps.C:
 			s.store.Sweep(now)
 		case <-syncs.C:
-			if err := s.store.Sync(ctx); err != nil && !errors.Is(err, context.Canceled) {
-				s.opts.Logger.Warn("Listing the blocks failed; those of the last list are served", "err", err)
+			begun := time.Now()
+			err := s.store.Sync(ctx)
+			if failures++; err == nil || errors.Is(err, context.Canceled) {
+				failures = 0
 			}
+			pause := syncPause(s.opts.SyncInterval, time.Since(begun), failures)
+			if failures > 0 {
+				s.opts.Logger.Warn("Listing the blocks failed; those of the last list are served", "retry_in", pause, "err", err)
+			}
+			syncs.Reset(pause)
 		}
 	}
 }
+
+// syncPause returns the time until the next list of the bucket. took is the duration of the last
+// one, which counts towards the interval, and failures is how many have failed in a row: they are
+// repeated after 15 s, 30 s, and so on, since a new block is not served until one succeeds.
+func syncPause(interval, took time.Duration, failures int) time.Duration {
+	if failures > 0 {
+		return min(interval, retryList<<min(failures-1, 10))
+	}
+	return max(0, interval-took)
+}
+
+// retryList is the pause after the first list that failed.
+const retryList = 15 * time.Second
 
 // blocks lists the served blocks in the form of Thanos' /api/v1/blocks.
 func (s *Store) blocks(w http.ResponseWriter, _ *http.Request) {

@@ -190,3 +190,23 @@ func TestStore_RelabellingSelectsBlocks(t *testing.T) {
 		}
 	}
 }
+
+func TestSyncPause_RepeatsAFailedListSooner(t *testing.T) {
+	for _, tt := range []struct {
+		interval, took time.Duration
+		failures       int
+		want           time.Duration
+	}{
+		{15 * time.Minute, 0, 0, 15 * time.Minute},
+		{15 * time.Minute, time.Minute, 0, 14 * time.Minute},
+		{time.Minute, time.Hour, 0, 0},
+		{15 * time.Minute, time.Hour, 1, 15 * time.Second},
+		{15 * time.Minute, 0, 2, 30 * time.Second},
+		{15 * time.Minute, 0, 100, 15 * time.Minute},
+		{5 * time.Second, 0, 1, 5 * time.Second},
+	} {
+		if got := syncPause(tt.interval, tt.took, tt.failures); got != tt.want {
+			t.Errorf("%+v: %s", tt, got)
+		}
+	}
+}

@@ -253,10 +253,31 @@ func TestServe_RemoteWriteIsReloaded(t *testing.T) {
 
 // A stopped queue drops its pending samples after the flush deadline.
 func TestServe_RefusedReloadKeepsWhatWaitsForTheReceiver(t *testing.T) {
+	t.Run("profile targets", func(t *testing.T) {
+		refusedReloadKeeps(t, "", func(_, profiles string) {
+			writeFile(t, profiles, "scrape_configs: [{job_name: a, tls_config: {ca_file: /does/not/exist}}]\n")
+		})
+	})
+	// Every reload opens this log again, also that of a job that has not changed.
+	t.Run("a log of failed scrapes", func(t *testing.T) {
+		refusedReloadKeeps(t, "\nscrape_configs: [{job_name: a, scrape_failure_log_file: failed/a.log}]", func(config, _ string) {
+			if err := os.RemoveAll(filepath.Join(filepath.Dir(config), "failed")); err != nil {
+				t.Fatal(err)
+			}
+		})
+	})
+}
+
+// refusedReloadKeeps changes the section of a receiver that is down, and breaks another part of
+// the configuration.
+func refusedReloadKeeps(t *testing.T, more string, spoil func(config, profiles string)) {
 	path, dir, address := binary(t), t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	args := []string{"serve", "--web.listen-address=" + address, "--storage.tsdb.path=" + dir, "--config.file=" + writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")}
 	receiver := startProcess(t, path, args...)
-	file := sendingTo(t, "http://"+address, "")
+	file := sendingTo(t, "http://"+address, more)
+	if err := os.Mkdir(filepath.Join(filepath.Dir(file), "failed"), 0o700); err != nil {
+		t.Fatal(err)
+	}
 	profiles := writeFile(t, filepath.Join(t.TempDir(), "profiles.yml"), "scrape_configs: []\n")
 	sender := startServe(t, func(o *role.ServeOptions) {
 		o.ConfigFile, o.Profiles.ConfigFile, o.Web.EnableLifecycle = file, profiles, true
@@ -272,7 +293,7 @@ func TestServe_RefusedReloadKeepsWhatWaitsForTheReceiver(t *testing.T) {
 		t.Fatal(err)
 	}
 	writeFile(t, file, strings.Replace(string(text), "max_backoff: 100ms", "max_backoff: 90ms", 1))
-	writeFile(t, profiles, "scrape_configs: [{job_name: a, tls_config: {ca_file: /does/not/exist}}]\n")
+	spoil(file, profiles)
 	resp, err := http.Post(sender.base+"/-/reload", "", nil)
 	if err != nil {
 		t.Fatal(err)

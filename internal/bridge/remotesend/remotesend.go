@@ -29,8 +29,10 @@ import (
 
 // Options of a Sender. Zero values take the defaults.
 type Options struct {
-	FlushDeadline     time.Duration // how long Close, and a reload, may wait for samples to be sent; 0: 1 minute
-	TypeAndUnitLabels bool          // the storage has __type__ and __unit__ labels
+	// FlushDeadline is how long Close may wait for samples to be sent, and a reload for each
+	// queue that it stops; 0: 1 minute, negative: not at all.
+	FlushDeadline     time.Duration
+	TypeAndUnitLabels bool // the storage has __type__ and __unit__ labels
 
 	// Scraper returns the scrape manager. Its metadata is sent with remote write 1.0.
 	Scraper func() *scrape.Manager
@@ -44,6 +46,8 @@ const (
 	// readAllEvery the interval at which it looks.
 	readAllWait  = 5 * time.Second
 	readAllEvery = 20 * time.Millisecond
+	// closeWait is how long Close may take beyond the flush deadline and the longest batch_send_deadline.
+	closeWait = 5 * time.Second
 	// skippedMetric counts the notifications that a queue did not take because it was still
 	// reading.
 	skippedMetric = "prometheus_wal_watcher_notifications_skipped_total"
@@ -52,6 +56,7 @@ const (
 // Sender sends samples that are appended through Samples. It is safe for concurrent use.
 type Sender struct {
 	opts    Options
+	logger  *slog.Logger
 	store   *tsdb.Store
 	reg     prometheus.Gatherer
 	queues  *remote.WriteStorage
@@ -60,6 +65,7 @@ type Sender struct {
 	written  chan struct{} // holds a value if the queues are to be notified
 	stop     chan struct{}
 	notifier sync.WaitGroup
+	stopped  chan struct{} // closed once Close has stopped every queue, which may be after it returned
 
 	mu      sync.Mutex
 	applied *applied // nil if the last configuration was applied in part or not at all
@@ -85,8 +91,9 @@ func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg registry) *Se
 	if opts.FlushDeadline == 0 {
 		opts.FlushDeadline = defaultFlushDeadline
 	}
+	opts.FlushDeadline = max(0, opts.FlushDeadline)
 	quiet := slog.New(newUnrepeated(redacting{logger.Handler()}, logEvery, time.Now))
-	s := &Sender{opts: opts, store: store, reg: reg, written: make(chan struct{}, 1), stop: make(chan struct{})}
+	s := &Sender{opts: opts, logger: logger, store: store, reg: reg, stopped: make(chan struct{}), written: make(chan struct{}, 1), stop: make(chan struct{})}
 	s.queues = remote.NewWriteStorage(quiet, reg, store.Options().Dir, opts.FlushDeadline, manager(opts.Scraper), opts.TypeAndUnitLabels)
 	s.samples = storage.NewFanout(logger, store, secondary{s.queues})
 	s.notifier.Go(s.notify)
@@ -203,6 +210,11 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 // Close waits until the queues have read the write-ahead log to its end, for a few seconds at
 // most. It stops them once they have sent everything, or at the flush deadline. The storage
 // must still be open, and nothing may append to it any more.
+//
+// Prometheus stops the queues one after the other, and each whose receiver does not respond takes
+// the whole deadline. The others go on sending meanwhile. So after one deadline every queue has
+// had it, and Close waits no longer: the process ends, and with it the queues that remain. They
+// only read the log.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -215,13 +227,36 @@ func (s *Sender) Close() error {
 		s.readAll(ctx)
 		cancel()
 	}
-	err := s.queues.Close()
+	var err error
+	go func() {
+		defer close(s.stopped)
+		err = s.queues.Close()
+	}()
 	close(s.stop)
+	select {
+	case <-s.stopped:
+	case <-time.After(s.closeDeadline()):
+		s.logger.Error("Several servers of remote_write do not respond. The shutdown does not wait for them any longer", "deadline", s.opts.FlushDeadline)
+		return nil
+	}
 	s.notifier.Wait()
 	if err != nil {
 		return fmt.Errorf("remote_write: %w", err)
 	}
 	return nil
+}
+
+// closeDeadline returns how long all queues together may take to stop. A queue sends what does
+// not fill a batch after its batch_send_deadline.
+func (s *Sender) closeDeadline() time.Duration {
+	deadline := s.opts.FlushDeadline + closeWait
+	var batch time.Duration
+	if s.applied != nil {
+		for _, section := range s.applied.sections {
+			batch = max(batch, time.Duration(section.QueueConfig.BatchSendDeadline))
+		}
+	}
+	return deadline + batch
 }
 
 // readAll returns once each queue has read the log to its end. A queue takes a notification

@@ -2,6 +2,7 @@ package remotesend
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/common/promslog"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage/remote"
 
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 	"github.com/ferula-io/ferula/metrics"
@@ -214,5 +216,77 @@ func TestSender_EqualConfigurationLeavesTheClients(t *testing.T) {
 			t.Errorf("a change of %s was not applied", change)
 		}
 		apply(text)
+	}
+}
+
+// Prometheus stops queues one after the other, and gives each whose receiver hangs the whole flush deadline.
+func TestSender_CloseGivesAllHangingReceiversOneDeadline(t *testing.T) {
+	const hanging = 30
+	release := make(chan struct{})
+	var opened sync.Once
+	let := func() { opened.Do(func() { close(release) }) }
+	var requested, received sync.Map
+	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/live" {
+			request, err := remote.DecodeWriteRequest(r.Body)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+			for _, series := range request.Timeseries {
+				received.Store(series.Labels[0].Value, true)
+			}
+			return
+		}
+		requested.Store(r.URL.Path, true)
+		select {
+		case <-release:
+		case <-r.Context().Done():
+		}
+	}))
+	t.Cleanup(receiver.Close)
+	t.Cleanup(let)
+	text := "remote_write:\n"
+	for i := range hanging {
+		text += fmt.Sprintf("- {url: '%s/%d', queue_config: {batch_send_deadline: 10ms}, metadata_config: {send: false}}\n", receiver.URL, i)
+	}
+	text += "- {url: '" + receiver.URL + "/live', queue_config: {batch_send_deadline: 500ms}, metadata_config: {send: false}}\n"
+	s, _ := newSender(t, Options{FlushDeadline: 2 * time.Second}, slog.DiscardHandler)
+	if err := s.ApplyConfig(load(t, text)); err != nil {
+		t.Fatal(err)
+	}
+	waiting := func() (n int) {
+		requested.Range(func(any, any) bool { n++; return true })
+		return n
+	}
+	for begun := time.Now(); waiting() < hanging; time.Sleep(10 * time.Millisecond) {
+		if err := commit(s, "m", time.Now().UnixMilli()); err != nil && !strings.Contains(err.Error(), "out of order") {
+			t.Fatal(err)
+		}
+		if time.Since(begun) > 30*time.Second {
+			t.Fatalf("%d of %d queues send", waiting(), hanging)
+		}
+	}
+	if err := commit(s, "last", time.Now().UnixMilli()); err != nil {
+		t.Fatal(err)
+	}
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	select {
+	case err := <-closed:
+		if err != nil {
+			t.Error(err)
+		}
+	case <-time.After(hanging * time.Second): // half of what all deadlines take together
+		t.Error("receivers that hang delay the shutdown one after the other")
+	}
+	if _, ok := received.Load("last"); !ok {
+		t.Error("the receiver that responds did not get the last sample")
+	}
+	let()
+	select {
+	case <-s.stopped:
+	case <-time.After(time.Minute):
+		t.Error("the queues do not stop")
 	}
 }

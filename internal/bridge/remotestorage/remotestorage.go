@@ -47,6 +47,13 @@ func New(store *tsdb.Store, sortBytes int) *Storage {
 	return &Storage{Fanout: remoteread.NewFanout(store), store: store, sortBytes: sortBytes}
 }
 
+// Check returns the first error of the remote_read sections of a configuration, such as an
+// unreadable certificate.
+func Check(cfg *config.Config) error {
+	_, err := (&Storage{}).Prepare(cfg)
+	return err
+}
+
 // Prepare creates the endpoints of a configuration's remote_read sections. take puts
 // them into effect and cannot fail.
 func (r *Storage) Prepare(cfg *config.Config) (take func(), err error) {

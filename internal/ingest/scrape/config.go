@@ -99,30 +99,69 @@ func Resolve(cfg *config.Config) (*config.Config, error) {
 	return &resolved, nil
 }
 
-// CheckChanged checks every job of next that differs from old. It creates the HTTP client,
-// which reads TLS and password files, and opens the scrape failure log. The scrape manager
-// would return these errors only after it has changed other jobs.
+// CheckChanged creates the HTTP client of every job of next that differs from old, which reads
+// TLS and password files, and opens the scrape failure log of every job, as each reload does.
+// The scrape manager would return these errors only after other parts of the process, or other
+// jobs, have changed.
 func CheckChanged(old, next *config.Config) error {
 	var errs []error
 	for _, job := range next.ScrapeConfigs {
-		if slices.ContainsFunc(old.ScrapeConfigs, func(o *config.ScrapeConfig) bool { return reflect.DeepEqual(o, job) }) {
-			continue
+		var err error
+		if !slices.ContainsFunc(old.ScrapeConfigs, func(o *config.ScrapeConfig) bool { return reflect.DeepEqual(o, job) }) {
+			err = checkClient(job)
 		}
-		if err := checkJob(job); err != nil {
+		if err = errors.Join(err, checkFailureLog(job.ScrapeFailureLogFile)); err != nil {
 			errs = append(errs, fmt.Errorf("scrape job %q: %w", job.JobName, err))
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func checkJob(job *config.ScrapeConfig) error {
+// Check creates the HTTP client of every job. Of files that a server writes it checks that it
+// could open them, and creates none: the user who checks may be another one than the server's.
+func Check(cfg *config.Config) error {
+	errs := []error{writable("global.query_log_file", cfg.GlobalConfig.QueryLogFile)}
+	for _, job := range cfg.ScrapeConfigs {
+		if err := errors.Join(checkClient(job), writable("scrape_failure_log_file", job.ScrapeFailureLogFile)); err != nil {
+			errs = append(errs, fmt.Errorf("scrape job %q: %w", job.JobName, err))
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// writable returns an error unless a file, or a new one in its directory, could be opened.
+func writable(key, file string) error {
+	if file == "" {
+		return nil
+	}
+	f, err := os.OpenFile(file, os.O_APPEND|os.O_WRONLY, 0)
+	if err == nil {
+		return f.Close()
+	}
+	if errors.Is(err, os.ErrNotExist) {
+		_, err = os.Stat(filepath.Dir(file))
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", key, err)
+	}
+	return nil
+}
+
+func checkClient(job *config.ScrapeConfig) error {
 	client, err := commonconfig.NewClientFromConfig(job.HTTPClientConfig, job.JobName)
 	if err != nil {
 		return err
 	}
 	client.CloseIdleConnections()
-	log, err := logging.NewJSONFileLogger(job.ScrapeFailureLogFile)
-	if err != nil || log == nil {
+	return nil
+}
+
+func checkFailureLog(file string) error {
+	if file == "" {
+		return nil
+	}
+	log, err := logging.NewJSONFileLogger(file)
+	if err != nil {
 		return err
 	}
 	return log.Close()

@@ -88,8 +88,12 @@ func TestCheckChanged_ErrorsNameTheJobs(t *testing.T) {
 	if strings.Contains(err.Error(), "fine") {
 		t.Errorf("a job without a fault is named: %v", err)
 	}
-	if err := CheckChanged(next, next); err != nil {
-		t.Errorf("jobs that have not changed were checked: %v", err)
+	err = CheckChanged(next, next)
+	if err == nil || !strings.Contains(err.Error(), `scrape job "logged"`) {
+		t.Errorf("a log that the scrape manager would fail to open again: %v", err)
+	}
+	if err != nil && strings.Contains(err.Error(), "certified") {
+		t.Errorf("a client that has not changed was created: %v", err)
 	}
 }
 

@@ -45,7 +45,7 @@ type Options struct {
 	AllowAnonymous bool
 
 	MaxConnectionAge time.Duration // after it the server sends GOAWAY and clients reconnect; 0: never
-	GracePeriod      time.Duration // for running calls at shutdown; 0: 30 s
+	GracePeriod      time.Duration // for running calls at shutdown; 0: 30 s, negative: they are cut at once
 	ConnectionsMax   int           // further connections wait; 0: 512
 	StreamsMax       uint32        // concurrent calls per connection, further calls wait; 0: 1000
 	ConnectTimeout   time.Duration // for TLS and the HTTP/2 preface of a new connection; 0: 10 s
@@ -226,7 +226,9 @@ func (g *Server) Drain() error {
 	select {
 	case <-drained:
 	case <-timer.C:
-		err = fmt.Errorf("gRPC calls were still running after %s", g.opts.GracePeriod)
+		if g.opts.GracePeriod > 0 {
+			err = fmt.Errorf("gRPC calls were still running after %s", g.opts.GracePeriod)
+		}
 		g.server.Stop()
 		<-drained
 	}

@@ -168,6 +168,17 @@ func TestServer_DrainWaitsForCallsForTheGracePeriod(t *testing.T) {
 	if err := <-result; err == nil {
 		t.Error("the call that was cut off succeeded")
 	}
+
+	running, release = make(chan struct{}), make(chan struct{})
+	g, conn, _ = start(t, Options{GracePeriod: -1}, metrics.NewSet(), call)
+	go invoke()
+	<-running
+	if err := g.Drain(); err != nil {
+		t.Errorf("without a grace period: %v", err)
+	}
+	if err := <-result; err == nil {
+		t.Error("without a grace period the call succeeded")
+	}
 }
 
 func TestServer_DrainWithoutServe(t *testing.T) {

@@ -36,7 +36,7 @@ type Options struct {
 	EnableLifecycle bool          // enable POST /-/reload and /-/quit
 	MaxConnections  int           // over all listen addresses, further connections wait; 0: 512, negative: no limit
 	ReadTimeout     time.Duration // for headers and body of a request, and between two requests; 0: 5 minutes
-	DrainTimeout    time.Duration // for running requests at shutdown; 0: 30 s
+	DrainTimeout    time.Duration // for running requests at shutdown; 0: 30 s, negative: they are cut at once
 	CommandLine     []string      // as returned by /debug/pprof/cmdline; nil: the program's name only
 }
 
@@ -189,6 +189,9 @@ func (o Options) Serve(listener net.Listener, server *http.Server, logger *slog.
 
 // Drain waits for running requests, for DrainTimeout at most.
 func (o Options) Drain(server *http.Server) error {
+	if o.DrainTimeout < 0 {
+		return server.Close()
+	}
 	ctx, done := context.WithTimeout(context.Background(), o.DrainTimeout)
 	defer done()
 	if err := server.Shutdown(ctx); err != nil {

@@ -239,7 +239,18 @@ func TestOptions_MaxConnectionsIsOverAllAddresses(t *testing.T) {
 }
 
 func TestOptions_DrainCutsRequestsAfterTheTimeout(t *testing.T) {
-	o := Options{ListenAddress: "127.0.0.1:0", DrainTimeout: time.Millisecond}.WithDefaults()
+	if err := drained(t, time.Millisecond); err == nil || !strings.Contains(err.Error(), "still running after 1ms") {
+		t.Errorf("%v", err)
+	}
+	if err := drained(t, -1); err != nil {
+		t.Errorf("without a timeout: %v", err)
+	}
+}
+
+// drained drains a server while it serves a request that does not end, which must fail.
+func drained(t *testing.T, timeout time.Duration) error {
+	t.Helper()
+	o := Options{ListenAddress: "127.0.0.1:0", DrainTimeout: timeout}.WithDefaults()
 	l, err := o.Listen()
 	if err != nil {
 		t.Fatal(err)
@@ -261,15 +272,14 @@ func TestOptions_DrainCutsRequestsAfterTheTimeout(t *testing.T) {
 		result <- err
 	}()
 	<-running
-	if err := o.Drain(server); err == nil || !strings.Contains(err.Error(), "still running after 1ms") {
-		t.Errorf("%v", err)
-	}
+	drained := o.Drain(server)
 	if err := <-result; err == nil {
 		t.Error("the request succeeded")
 	}
 	if err := <-served; err != nil {
 		t.Error(err)
 	}
+	return drained
 }
 
 func TestOptions_DebugEndpointsHaveThePrefix(t *testing.T) {

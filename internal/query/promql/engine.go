@@ -92,6 +92,16 @@ type Engine struct {
 
 var _ promql.QueryEngine = (*Engine)(nil)
 
+// NewParser returns the parser of an engine with these options.
+func NewParser(opts Options) parser.Parser {
+	return parser.NewParser(parser.Options{
+		ExperimentalDurationExpr:     true, // always on in Prometheus 3.15
+		EnableExperimentalFunctions:  opts.ExperimentalFunctions,
+		EnableExtendedRangeSelectors: opts.ExtendedRangeSelectors,
+		EnableBinopFillModifiers:     opts.BinopFillModifiers,
+	})
+}
+
 // New returns an engine. Close it when no query is running.
 func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine, error) {
 	if err := opts.Validate(); err != nil {
@@ -99,12 +109,7 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 	}
 	opts = opts.withDefaults()
 	e := &Engine{
-		Parser: parser.NewParser(parser.Options{
-			ExperimentalDurationExpr:     true, // always on in Prometheus 3.15
-			EnableExperimentalFunctions:  opts.ExperimentalFunctions,
-			EnableExtendedRangeSelectors: opts.ExtendedRangeSelectors,
-			EnableBinopFillModifiers:     opts.BinopFillModifiers,
-		}),
+		Parser:               NewParser(opts),
 		defaultLookbackDelta: opts.LookbackDelta,
 		flags:                opts.Flags,
 	}

@@ -24,7 +24,7 @@ import (
 // Alertmanagers, without effect. The error names every file, line and fault in them.
 func (m *Manager) Prepare(cfg *config.Config) (*Prepared, error) {
 	p, err := read(cfg, m.deps.Parser, m.logger)
-	return p, errors.Join(err, checkAlertmanagers(cfg))
+	return p, errors.Join(err, CheckAlertmanagers(cfg))
 }
 
 func read(cfg *config.Config, p parser.Parser, logger *slog.Logger) (*Prepared, error) {
@@ -84,9 +84,9 @@ func position(content []byte, fault error) string {
 	return ""
 }
 
-// checkAlertmanagers creates the client of every section, which reads TLS and password
+// CheckAlertmanagers creates the client of every section, which reads TLS and password
 // files. The notifier would return these errors only after it has changed other sections.
-func checkAlertmanagers(cfg *config.Config) error {
+func CheckAlertmanagers(cfg *config.Config) error {
 	var errs []error
 	for i, section := range cfg.AlertingConfig.AlertmanagerConfigs {
 		client, err := commonconfig.NewClientFromConfig(section.HTTPClientConfig, "alertmanager")
@@ -101,6 +101,10 @@ func checkAlertmanagers(cfg *config.Config) error {
 	}
 	return errors.Join(errs...)
 }
+
+// Bounded returns a parser of the expressions of rules: p, which rejects those that are nested
+// too deeply.
+func Bounded(p parser.Parser) parser.Parser { return bounded{p} }
 
 // bounded is a parser that rejects expressions nested too deeply.
 type bounded struct{ parser.Parser }

@@ -1,6 +1,7 @@
 package tsdb
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -346,5 +347,29 @@ func TestStore_LateSamplesSurviveADamagedLog(t *testing.T) {
 			t.Fatal(err)
 		}
 		at++
+	}
+}
+
+// A panic of Prometheus' storage would otherwise be the only line about it.
+func TestStore_OpeningOnANearlyFullDiskIsLogged(t *testing.T) {
+	for _, tt := range []struct {
+		free int64
+		want bool
+	}{{1 << 20, true}, {1 << 40, false}} {
+		var log bytes.Buffer
+		s, err := New(Options{Dir: t.TempDir()}, slog.New(slog.NewTextHandler(&log, nil)), prometheus.NewRegistry(), metrics.NewSet())
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.guard.free = func(string) (int64, int64, error) { return tt.free, 1 << 42, nil }
+		if err := s.Open(); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(log.String(), "The disk is nearly full"); got != tt.want {
+			t.Errorf("%d bytes are free: %s", tt.free, log.String())
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
 	}
 }

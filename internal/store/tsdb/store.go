@@ -263,14 +263,14 @@ func (s *Store) Options() Options { return s.opts }
 // Open replays the write-ahead log and makes the store ready. It may take minutes;
 // WALReplayStatus returns the progress.
 func (s *Store) Open() error {
-	if err := s.guard.refusal(); err != nil {
-		s.logger.Warn("The disk is nearly full. If the replay of the write-ahead log cannot write chunks of the head, the process ends with a panic; nothing is lost, and the next start repeats the replay", "dir", s.opts.Dir, "err", err)
-	}
 	opts := s.opts.prometheus()
 	opts.BlockCompactionExcludeFunc = s.lateBlock
 	if path := s.opts.UploadedBlocksFile; path != "" {
 		uploaded := &uploadedBlocks{path: path, logger: s.logger}
 		opts.BlockCompactionExcludeFunc = func(meta *tsdb.BlockMeta) bool { return s.lateBlock(meta) || uploaded.excluded(meta) }
+	}
+	if err := s.guard.refusal(); err != nil {
+		s.logger.Warn("The disk is nearly full. If the replay of the write-ahead log cannot write chunks of the head, the process ends with a panic; nothing is lost, and the next start repeats the replay", "dir", s.opts.Dir, "err", err)
 	}
 	db, err := s.openDatabase(opts)
 	if err != nil {

@@ -4,11 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
 	"net/url"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/prometheus/common/model"
@@ -105,10 +107,12 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 }
 
 // selectorRelabel parses the configuration that selects blocks, or data of stores, by their
-// external labels.
+// external labels. A key that is not known is an error: without it a rule may drop all data.
 func selectorRelabel(text string) ([]*relabel.Config, error) {
 	var all []*relabel.Config
-	if err := yaml.Unmarshal([]byte(text), &all); err != nil {
+	in := yaml.NewDecoder(strings.NewReader(text))
+	in.KnownFields(true)
+	if err := in.Decode(&all); err != nil && !errors.Is(err, io.EOF) { // which is that of an empty text
 		return nil, err
 	}
 	for i, c := range all {

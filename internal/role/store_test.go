@@ -180,7 +180,7 @@ func TestStore_RelabellingSelectsBlocks(t *testing.T) {
 	}
 	for _, rule := range []string{
 		"[{action: labeldrop, regex: a}]", "[null]", "nonsense", "[{action: hashmod, source_labels: [cluster], target_label: shard}]",
-		"[{action: hashmod, source_labels: [cluster], modulus: 2}]",
+		"[{action: hashmod, source_labels: [cluster], modulus: 2}]", "[{action: keep, source_label: [cluster], regex: eu}]",
 	} {
 		if _, err := NewStore(StoreOptions{Relabel: rule, Logger: slog.New(slog.DiscardHandler)}); err == nil || !strings.Contains(err.Error(), "selector.relabel-config") {
 			t.Errorf("store: %s: %v", rule, err)

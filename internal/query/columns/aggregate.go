@@ -378,6 +378,24 @@ func (v varFold) finish(g *group) {
 // sharedMax limits the number of expressions that are compared in search of equal ones.
 const sharedMax = 64
 
+// printedMax limits the bytes that are copied to print these expressions.
+const printedMax = 64 << 20
+
+// printing estimates the bytes that are copied to print expressions: each level copies the text of those below it, and
+// a query may have thousands of levels around a text of megabytes.
+func printing[E parser.Expr](all []E) (bytes int) {
+	for _, e := range all {
+		levels := 0
+		parser.Inspect(e, func(_ parser.Node, path []parser.Node) error {
+			levels = max(levels, 1+len(path))
+			return nil
+		})
+		pos := e.PositionRange()
+		bytes += levels * int(pos.End-pos.Start)
+	}
+	return bytes
+}
+
 // repeatedExpressions returns the aggregations, and the operands of operators between vectors, that occur several times
 // in an expression, with their texts.
 func repeatedExpressions(e parser.Expr) map[parser.Expr]string {
@@ -393,7 +411,7 @@ func repeatedExpressions(e parser.Expr) map[parser.Expr]string {
 		}
 		return nil
 	})
-	if len(all) < 2 || len(all) > sharedMax {
+	if len(all) < 2 || len(all) > sharedMax || printing(all) > printedMax {
 		return nil
 	}
 	texts, times := map[parser.Expr]string{}, map[string]int{}
@@ -582,7 +600,7 @@ func (c *compiler) fusions(e parser.Expr) map[*parser.AggregateExpr]*fusion {
 		}
 		return nil
 	})
-	if len(all) < 2 || len(all) > sharedMax {
+	if len(all) < 2 || len(all) > sharedMax || printing(all) > printedMax {
 		return nil
 	}
 	found, of := map[string]*fusion{}, map[*parser.AggregateExpr]*fusion{}

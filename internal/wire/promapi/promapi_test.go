@@ -214,6 +214,9 @@ func TestServices_AddExternalLabels(t *testing.T) {
 	if h := of.GetHeadStatistics(); f.query.Get("limit") != "3" || fmt.Sprint(h.GetNumSeries(), h.GetNumLabelPairs(), h.GetChunkCount(), h.GetMinTime(), h.GetMaxTime()) != "5 6 7 -8 9" {
 		t.Errorf("query %v: %v", f.query, &statistics)
 	}
+	if err := call(t, conn, "/thanos.Status/TSDBStatistics", &pb.TSDBStatisticsRequest{Limit: 20_000}, &statistics); err != nil || f.query.Get("limit") != "10000" {
+		t.Errorf("more than a Prometheus accepts: query %v, %v", f.query, err)
+	}
 	if fmt.Sprintf("%d %d %d %s", of.GetSeriesCountByMetricName()[0].GetValue(), of.GetLabelValueCountByLabelName()[0].GetValue(), of.GetMemoryInBytesByLabelName()[0].GetValue(), of.GetSeriesCountByLabelValuePair()[0].GetName()) != "1 2 3 job=a" {
 		t.Errorf("%v", of)
 	}

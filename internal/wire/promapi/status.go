@@ -14,6 +14,9 @@ import (
 // matchTypes are the types of matchers by the numbers of StoreAPI.
 var matchTypes = []labels.MatchType{labels.MatchEqual, labels.MatchNotEqual, labels.MatchRegexp, labels.MatchNotRegexp}
 
+// statisticsMax is the limit of a list that Prometheus accepts.
+const statisticsMax = 10_000
+
 // statisticJSON is an entry of a list of status/tsdb.
 type statisticJSON struct {
 	Name  string `json:"name"`
@@ -41,7 +44,7 @@ func (s *Services) tsdbStatistics(in *pb.TSDBStatisticsRequest, out grpc.ServerS
 	}
 	query := url.Values{}
 	if in.Limit > 0 {
-		query.Set("limit", strconv.FormatInt(int64(in.Limit), 10))
+		query.Set("limit", strconv.FormatInt(int64(min(in.Limit, statisticsMax)), 10))
 	}
 	var data struct {
 		Head struct {

@@ -212,14 +212,14 @@ func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) 
 
 // mergeBlocks writes the rows of blocks in order. Of equal rows it writes only the first.
 func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *block.Content, err error) {
-	symbols := newSymbolMerge(run)
+	parts, nodes, err := mergeSymbols(ctx, run)
+	if err != nil {
+		return nil, err
+	}
 	var types [][]profiles.Type
 	content := &block.Content{}
 	shared := map[block.Key]bool{}
-	for i, b := range run {
-		if err := symbols.add(i, b); err != nil {
-			return nil, fmt.Errorf("%s: %w", b.Name(), err)
-		}
+	for _, b := range run {
 		types = append(types, b.Types())
 		for _, key := range b.Shared() {
 			if !shared[key] {
@@ -228,7 +228,6 @@ func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *blo
 			}
 		}
 	}
-	parts, nodes := symbols.finish()
 	o := orderTypes(types...)
 	for _, b := range run {
 		series, err := b.Series()

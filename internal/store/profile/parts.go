@@ -2,6 +2,7 @@ package profile
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 
@@ -74,63 +75,53 @@ func divide(ctx context.Context, v *headView, rows []headRow) (*headParts, error
 	return divided, nil
 }
 
-// symbolMerge merges the symbols of blocks, separately for each dataset. The symbols of
-// blocks of an earlier version are not divided by dataset. If one of the blocks is such a
-// block, the merged symbols are not divided either.
-type symbolMerge struct {
-	whole    bool
-	builders map[string]*block.Builder
-	moved    [][]movedPart // by block
-}
-
-// movedPart is a part of a block whose stacks are in a builder.
-type movedPart struct {
-	dataset string
-	numbers []uint32 // by stack of the part: its number in the builder
-}
-
-func newSymbolMerge(run []*heldBlock) *symbolMerge {
-	whole := func(b *heldBlock) bool { return b.Parts()[0].Dataset == "" }
-	return &symbolMerge{whole: slices.ContainsFunc(run, whole), builders: map[string]*block.Builder{}, moved: make([][]movedPart, len(run))}
-}
-
-// add adds the symbols of b, the block with this number in the run.
-func (m *symbolMerge) add(number int, b *heldBlock) error {
-	for i, part := range b.Parts() {
-		symbols, err := b.PartSymbols(i)
-		if err != nil {
-			return err
+// mergeSymbols merges the symbols of blocks, separately for each dataset. It merges one dataset after the other, so that
+// the tables of only one dataset are in memory at a time. nodes has for each block the new numbers of its stacks. The
+// symbols of blocks of an earlier version are not divided by dataset. If one of the blocks is such a block, the merged
+// symbols are not divided either.
+func mergeSymbols(ctx context.Context, run []*heldBlock) (parts []block.DatasetSymbols, nodes [][]uint32, err error) {
+	whole := slices.ContainsFunc(run, func(b *heldBlock) bool { return b.Parts()[0].Dataset == "" })
+	found := map[string][]partOfBlock{} // by dataset, in the order of blocks
+	moved := make([][][]uint32, len(run))
+	for number, b := range run {
+		moved[number] = make([][]uint32, len(b.Parts()))
+		for i, part := range b.Parts() {
+			dataset := part.Dataset
+			if whole {
+				dataset = ""
+			}
+			found[dataset] = append(found[dataset], partOfBlock{number, i})
 		}
-		dataset := part.Dataset
-		if m.whole {
-			dataset = ""
-		}
-		if m.builders[dataset] == nil {
-			m.builders[dataset] = block.NewBuilder()
-		}
-		m.moved[number] = append(m.moved[number], movedPart{dataset, m.builders[dataset].Add(symbols)})
 	}
-	return nil
-}
-
-// finish returns the merged symbols, and for each block the new numbers of its stacks.
-func (m *symbolMerge) finish() (parts []block.DatasetSymbols, nodes [][]uint32) {
-	first, arranged := map[string]uint32{}, map[string][]uint32{}
 	next := uint32(1)
-	for _, dataset := range slices.Sorted(maps.Keys(m.builders)) {
-		symbols, numbers := m.builders[dataset].Arrange()
-		first[dataset], arranged[dataset] = next, numbers
+	for _, dataset := range slices.Sorted(maps.Keys(found)) {
+		if err := ctx.Err(); err != nil {
+			return nil, nil, err
+		}
+		builder := block.NewBuilder()
+		for _, p := range found[dataset] {
+			symbols, err := run[p.block].DecodePart(p.part)
+			if err != nil {
+				return nil, nil, fmt.Errorf("%s: %w", run[p.block].Name(), err)
+			}
+			moved[p.block][p.part] = builder.Add(symbols)
+		}
+		symbols, arranged := builder.Arrange()
+		for _, p := range found[dataset] {
+			numbers := moved[p.block][p.part][1:] // without the root
+			for i, n := range numbers {
+				numbers[i] = next + arranged[n] - 1
+			}
+			moved[p.block][p.part] = numbers
+		}
 		next += uint32(len(symbols.Parents) - 1)
 		parts = append(parts, block.DatasetSymbols{Dataset: dataset, Symbols: symbols})
 	}
-	for _, moved := range m.moved {
-		of := []uint32{0}
-		for _, part := range moved {
-			for _, n := range part.numbers[1:] { // stacks of a block are numbered part by part
-				of = append(of, first[part.dataset]+arranged[part.dataset][n]-1)
-			}
-		}
-		nodes = append(nodes, of)
+	for _, numbers := range moved {
+		nodes = append(nodes, slices.Concat(append([][]uint32{{0}}, numbers...)...)) // the parts of a block follow each other
 	}
-	return parts, nodes
+	return parts, nodes, nil
 }
+
+// partOfBlock is a part of one of the blocks that are merged.
+type partOfBlock struct{ block, part int }

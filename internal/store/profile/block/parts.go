@@ -174,6 +174,15 @@ func (r *Reader) PartSymbols(i int) (*Symbols, error) {
 	return s, nil
 }
 
+// DecodePart returns the symbols of a part as PartSymbols does, but does not cache them: a
+// compaction needs those of each part once.
+func (r *Reader) DecodePart(i int) (*Symbols, error) {
+	if s := r.parts[i].symbols.Load(); s != nil {
+		return s, nil
+	}
+	return r.parts[i].decode()
+}
+
 func (p *filePart) decode() (*Symbols, error) {
 	b, err := p.body.open(sectionPartSymbols)
 	if err != nil {

@@ -131,5 +131,5 @@ func (v *View) decoded(src block.Source, decode func() (*block.Symbols, error), 
 	}, nil
 }
 
-// symbolsShare limits cached symbols to a quarter of the memory.
-const symbolsShare = 4
+// symbolsShare is the share of the memory that cached symbols of no query may have: an eighth.
+const symbolsShare = 8

@@ -1,11 +1,14 @@
 package export
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/ferula-io/ferula/internal/vfs"
@@ -175,5 +178,20 @@ func TestOpenState_FolderIsLocked(t *testing.T) {
 	defer first.close()
 	if _, err := os.Stat(filepath.Join(dir, "00000.part")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a part without a line stayed: %v", err)
+	}
+}
+
+func TestRun_AFileInPlaceOfAFolderIsNamed(t *testing.T) {
+	o := options(t, newFixture(1, false), CSV, 1)
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	o.Output = filepath.Join(file, "deep", "out.csv")
+	if _, err := Run(context.Background(), o); !errors.Is(err, syscall.ENOTDIR) || !strings.Contains(err.Error(), file) {
+		t.Errorf("%v", err)
+	}
+	if info, err := os.Stat(file); err != nil || info.Size() != 0 {
+		t.Error(info, err)
 	}
 }

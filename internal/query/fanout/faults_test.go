@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -293,5 +294,33 @@ func TestQuerier_MessageBeyondTheLimitFails(t *testing.T) {
 	}
 	if got := s.requests[0].BytesMax; got != 1000 {
 		t.Errorf("requested with %d bytes", got)
+	}
+}
+
+// A selection of everything must not read everything before it fails. Replicas are one series
+// once the label is removed here.
+func TestQuerier_ReadsNoSeriesBeyondTheLimit(t *testing.T) {
+	many := &fakeStore{}
+	for i := range 1000 {
+		many.series = append(many.series, one{labels: named(fmt.Sprintf("m%04d", i)), chunks: holding(t, "m").series[0].chunks})
+	}
+	var left atomic.Int64
+	many.onNext = func(_ context.Context, _ storeapi.SeriesRequest, n int) { left.Store(int64(n)) }
+	f, _ := newTestFanout(t, Options{SeriesMax: 3}, many)
+	if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); !errors.Is(err, ErrLimit) || left.Load() < 500 {
+		t.Errorf("%v; %d series are left", err, left.Load())
+	}
+	replicas := &fakeStore{}
+	for _, name := range []string{"x", "y", "z"} {
+		for _, replica := range []string{"a", "b"} {
+			replicas.series = append(replicas.series, one{labels: labels.FromStrings("__name__", name, "r", replica), chunks: holding(t, name).series[0].chunks})
+		}
+	}
+	f, _ = newTestFanout(t, Options{SeriesMax: 3}, replicas)
+	if got, _, _, err := read(t, f.Queryable(Request{ReplicaLabels: []string{"r"}}), 0, 10, nil); err != nil || len(got) != 3 {
+		t.Errorf("%v: %v", err, got)
+	}
+	if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); !errors.Is(err, ErrLimit) {
+		t.Errorf("with replicas as series: %v", err)
 	}
 }

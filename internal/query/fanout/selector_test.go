@@ -167,3 +167,22 @@ func TestMatchersOf_SelectTheSets(t *testing.T) {
 		}
 	}
 }
+
+// A querier above takes a list without label sets for a store that may have any series.
+func TestSource_NamesAThousandLabelSetsAtMost(t *testing.T) {
+	for _, n := range []int{labelSetsMax, labelSetsMax + 1} {
+		many := &fakeStore{}
+		for i := range n {
+			many.info.LabelSets = append(many.info.LabelSets, cluster(fmt.Sprint(i)))
+		}
+		f, _ := selecting(t, Selector{}, many)
+		info, err := f.Source().Info(t.Context())
+		want := n
+		if n > labelSetsMax {
+			want = 0
+		}
+		if err != nil || len(info.LabelSets) != want {
+			t.Errorf("%d label sets of %d, %v", len(info.LabelSets), n, err)
+		}
+	}
+}

@@ -95,6 +95,9 @@ func TestFlush_FullDiskKeepsTheHead(t *testing.T) {
 			t.Fatalf("%d bytes left: %d profiles", left, got)
 		}
 	}
+	if got := s.metrics.flushesFailed.Get(); got != 6 {
+		t.Errorf("the metric has %d failures", got)
+	}
 	disk.left.Store(1 << 20)
 	if err := s.Append(ctx, "t", []profiles.RawProfile{numbered(20)}); err != nil {
 		t.Fatal(err)

@@ -119,8 +119,13 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 			return ctx.Err()
 		}
 		c := <-reply
-		if c.err != nil || c.head == nil {
-			return c.err
+		if c.err != nil {
+			t.flushRetry.result(t.store.now(), c.err)
+			t.store.metrics.flushesFailed.Inc()
+			return fmt.Errorf("profiles of tenant %s: cut the log: %w", t.name, c.err)
+		}
+		if c.head == nil {
+			return nil
 		}
 		t.failedFlush = &c
 	}

@@ -301,3 +301,42 @@ func TestCostOf_IsAnUpperBoundOfHeadGrowth(t *testing.T) {
 		}
 	}
 }
+
+// Pushes that are stored already leave texts and stacks in the head, and no row that would make
+// it a block.
+func TestAppend_RepeatedPushesAfterAFlushUseNoMemory(t *testing.T) {
+	ctx, pushed := context.Background(), spread(1, 2000, 20)
+	s := openTest(t, t.TempDir(), func(s *Store) { s.fs = unsynced{} })
+	for n := range 3 {
+		if err := s.Append(ctx, "t", []profiles.RawProfile{pushed}); err != nil {
+			t.Fatal(err)
+		}
+		if used := s.budget.used.Load(); (used > emptyHeadBytes) != (n == 0) {
+			t.Errorf("push %d: %d bytes are used", n, used)
+		}
+		if err := s.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+	}
+	v, err := s.View(ctx, "t", 0, timeMax)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	if len(v.Sources) != 1 || v.Sources[0].Rows() != 1 {
+		t.Errorf("%d sources", len(v.Sources))
+	}
+}
+
+func TestFlushBiggest_HeadOfOneRowIsWritten(t *testing.T) {
+	ctx := context.Background()
+	s := openTest(t, t.TempDir(), func(s *Store) { s.fs = unsynced{} })
+	if err := s.Append(ctx, "t", []profiles.RawProfile{spread(1, 2000, 20)}); err != nil {
+		t.Fatal(err)
+	}
+	s.budget.max = s.budget.used.Load()
+	s.flushBiggest(ctx)
+	if s.budget.underPressure() {
+		t.Errorf("%d bytes are used", s.budget.used.Load())
+	}
+}

@@ -384,3 +384,20 @@ func TestBatchWriter_TooLongMessageIsAnError(t *testing.T) {
 		}
 	}
 }
+
+// A querier would take an empty list for a store without data.
+func TestServer_FailedListsAreErrors(t *testing.T) {
+	src := &memorySource{rows: rows(t, 3), external: labels.FromStrings("cluster", "eu"), err: errors.New("the disk is broken")}
+	client := NewClient(dial(t, src, ServerOptions{}), ClientOptions{})
+	r := LabelsRequest{MaxMS: 1 << 50}
+	if names, _, err := client.LabelNames(t.Context(), r); err == nil || len(names) > 0 || !strings.Contains(err.Error(), "the disk is broken") {
+		t.Errorf("names: %q %v", names, err)
+	}
+	r.Label = "__name__"
+	if values, _, err := client.LabelValues(t.Context(), r); err == nil || len(values) > 0 || !strings.Contains(err.Error(), "the disk is broken") {
+		t.Errorf("values: %q %v", values, err)
+	}
+	if found, _, err := client.Exemplars(t.Context(), ExemplarsRequest{Query: "up", MaxMS: 10}); err == nil || len(found) > 0 || !strings.Contains(err.Error(), "the disk is broken") {
+		t.Errorf("exemplars: %v %v", found, err)
+	}
+}

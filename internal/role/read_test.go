@@ -67,10 +67,10 @@ func TestRead_ReadsTheFolderOfADatabase(t *testing.T) {
 
 func TestRead_RequestsGoToTheReadEndpointWithTheHeaders(t *testing.T) {
 	for given, want := range map[string]string{"": "/api/v1/read", "/": "/api/v1/read", "/pre": "/pre/api/v1/read", "/own/read": "/own/read", "/own/read/": "/own/read"} {
-		asked := make(chan *http.Request, 10)
+		requests := make(chan *http.Request, 10)
 		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 			_, _ = io.Copy(io.Discard, r.Body)
-			asked <- r.Clone(context.Background())
+			requests <- r.Clone(context.Background())
 			http.Error(w, "no such day", http.StatusBadRequest)
 		}))
 		o := readOptions(t)
@@ -80,7 +80,7 @@ func TestRead_RequestsGoToTheReadEndpointWithTheHeaders(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), "no such day") {
 			t.Errorf("%s: %v", given, err)
 		}
-		r := <-asked
+		r := <-requests
 		if r.URL.Path != want || r.Host != "prometheus.example" || strings.Join(r.Header["X-Team"], " ") != "a b" {
 			t.Errorf("%s: %s of %s with %v, want %s", given, r.URL.Path, r.Host, r.Header, want)
 		}

@@ -198,22 +198,31 @@ func TestStorage_ConnectionsOfRemovedEndpointsAreClosed(t *testing.T) {
 		}
 		take()
 	}
-	apply(&config.RemoteReadConfig{URL: parse(t, srv.URL), ReadRecent: true, RemoteTimeout: model.Duration(time.Minute), ChunkedReadLimit: 1 << 20})
-	q, err := r.Querier(0, time.Now().UnixMilli())
-	if err != nil {
-		t.Fatal(err)
-	}
-	for set := q.Select(context.Background(), true, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")); set.Next(); {
-		t.Error(set.At().Labels())
-	}
-	_ = q.Close()
-	if connections.Load() != 1 {
-		t.Fatalf("%d connections", connections.Load())
-	}
-	apply()
-	for deadline := time.Now().Add(30 * time.Second); connections.Load() > 0; time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatal("the connection of the removed endpoint is open")
+	for name, remove := range map[string]func(){
+		"removed from the configuration": func() { apply() },
+		"closed": func() {
+			if err := r.Close(); err != nil {
+				t.Error(err)
+			}
+		},
+	} {
+		apply(&config.RemoteReadConfig{URL: parse(t, srv.URL), ReadRecent: true, RemoteTimeout: model.Duration(time.Minute), ChunkedReadLimit: 1 << 20})
+		q, err := r.Querier(0, time.Now().UnixMilli())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for set := q.Select(context.Background(), true, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")); set.Next(); {
+			t.Error(set.At().Labels())
+		}
+		_ = q.Close()
+		if connections.Load() != 1 {
+			t.Fatalf("%s: %d connections", name, connections.Load())
+		}
+		remove()
+		for deadline := time.Now().Add(30 * time.Second); connections.Load() > 0; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("%s: the connection of the endpoint is open", name)
+			}
 		}
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"testing"
 
 	"github.com/cespare/xxhash/v2"
@@ -200,5 +201,41 @@ func TestSection_DecompressesNoMoreThanItDeclares(t *testing.T) {
 	}
 	if b, err := (section{compression: zstded, plain: 64 << 20, sum: xxhash.Sum64(bomb), stored: bomb}).open(sectionMeta); err != nil || len(b) != 64<<20 {
 		t.Errorf("%d bytes, %v", len(b), err)
+	}
+
+// The memory of heads is limited by this estimate.
+func TestBuilder_BytesCountsEverySlice(t *testing.T) {
+	for name, grow := range map[string]func(b *Builder) int{
+		"strings": func(b *Builder) int {
+			n := cap(b.Strings)
+			b.Strings = slices.Grow(b.Strings, 1000)
+			return 16 * (cap(b.Strings) - n)
+		},
+		"functions": func(b *Builder) int {
+			n := cap(b.Functions)
+			b.Functions = slices.Grow(b.Functions, 1000)
+			return 24 * (cap(b.Functions) - n)
+		},
+		"frames": func(b *Builder) int {
+			n := cap(b.Frames)
+			b.Frames = slices.Grow(b.Frames, 1000)
+			return 8 * (cap(b.Frames) - n)
+		},
+		"parents": func(b *Builder) int {
+			n := cap(b.Parents)
+			b.Parents = slices.Grow(b.Parents, 1000)
+			return 4 * (cap(b.Parents) - n)
+		},
+		"nodes": func(b *Builder) int {
+			n := cap(b.NodeFrame)
+			b.NodeFrame = slices.Grow(b.NodeFrame, 1000)
+			return 4 * (cap(b.NodeFrame) - n)
+		},
+	} {
+		b := NewBuilder()
+		before := b.Bytes()
+		if want := before + grow(b); b.Bytes() != want || want < before+4000 {
+			t.Errorf("%s: %d bytes, want %d", name, b.Bytes(), want)
+		}
 	}
 }

@@ -98,7 +98,7 @@ func TestDirectory_WhoseFileSystemIsUnmountedIsAnError(t *testing.T) {
 }
 
 // A link in place of a mount needs no privilege.
-func TestFolder_OnAnotherFileSystemThatIsEmptyIsAnError(t *testing.T) {
+func TestDirectory_OnAnotherFileSystemThatIsEmptyIsAnError(t *testing.T) {
 	one, other := t.TempDir(), t.TempDir()
 	if shared, err := os.MkdirTemp("/dev/shm", "bucket"); err == nil {
 		t.Cleanup(func() { _ = os.RemoveAll(shared) })
@@ -124,13 +124,13 @@ func TestFolder_OnAnotherFileSystemThatIsEmptyIsAnError(t *testing.T) {
 		}
 	}
 	point(one)
-	b := openTestFolder(t, dir)
+	b := openTestDirectory(t, dir)
 	if _, list, upload := entriesOf(b); list != nil || upload != nil {
 		t.Fatal(list, upload)
 	}
 	point(other)
 	for range 2 {
-		if _, list, upload := entriesOf(b); !errors.Is(list, ErrFolderLost) || !errors.Is(upload, ErrFolderLost) {
+		if _, list, upload := entriesOf(b); !errors.Is(list, ErrDirectoryLost) || !errors.Is(upload, ErrDirectoryLost) {
 			t.Errorf("%v, %v", list, upload)
 		}
 	}

@@ -202,6 +202,7 @@ func TestSection_DecompressesNoMoreThanItDeclares(t *testing.T) {
 	if b, err := (section{compression: zstded, plain: 64 << 20, sum: xxhash.Sum64(bomb), stored: bomb}).open(sectionMeta); err != nil || len(b) != 64<<20 {
 		t.Errorf("%d bytes, %v", len(b), err)
 	}
+}
 
 // The memory of heads is limited by this estimate.
 func TestBuilder_BytesCountsEverySlice(t *testing.T) {

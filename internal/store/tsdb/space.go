@@ -42,7 +42,7 @@ type writeGuard struct {
 	reserve int64 // bytes that stay free; negative: none
 	free    func(dir string) (free, total int64, err error)
 	broken  atomic.Bool
-	plenty  atomic.Int64 // UnixNano until which the disk is known to have space; every scrape asks
+	plenty  atomic.Int64 // UnixNano until which the disk is known to have space; checked for every scrape
 
 	mu       sync.Mutex
 	failures []prometheus.Collector // counters of failed log writes
@@ -121,7 +121,7 @@ func (g *writeGuard) forget() {
 }
 
 // aboveZero reports whether a counter of a collector is above 0. A single counter, as the
-// logs have, is read without a goroutine: every commit asks.
+// logs have, is read without a goroutine: every commit reads it.
 func aboveZero(c prometheus.Collector) (above bool) {
 	if counter, ok := c.(prometheus.Counter); ok {
 		return metricAboveZero(counter)

@@ -28,20 +28,19 @@ func CheckTenant(name string) error {
 	return nil
 }
 
-// TenantFolder returns the name of a tenant's folder on disk and in a bucket. A leading dot
-// would hide the folder; it is escaped with a character that no tenant name has.
-func TenantFolder(tenant string) string {
+// TenantDir returns the name of a tenant's directory on disk and in a bucket. A leading dot would hide the directory, so
+// it is escaped with a character that no tenant name has.
+func TenantDir(tenant string) string {
 	if strings.HasPrefix(tenant, ".") {
 		return "%2E" + tenant[1:]
 	}
 	return tenant
 }
 
-// TenantOfFolder returns the tenant of a folder, escaped or not. ok is false if the folder is
-// not a tenant's.
-func TenantOfFolder(folder string) (tenant string, ok bool) {
-	if rest, escaped := strings.CutPrefix(folder, "%2E"); escaped {
-		folder = "." + rest
+// TenantOfDir returns the tenant of a directory, escaped or not. ok is false if the directory is not that of a tenant.
+func TenantOfDir(dir string) (tenant string, ok bool) {
+	if rest, escaped := strings.CutPrefix(dir, "%2E"); escaped {
+		dir = "." + rest
 	}
-	return folder, CheckTenant(folder) == nil
+	return dir, CheckTenant(dir) == nil
 }

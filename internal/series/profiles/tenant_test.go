@@ -7,32 +7,32 @@ import (
 )
 
 func TestCheckTenant_AllowsPeersNamesThatAreSafeAsFolders(t *testing.T) {
-	for name, folder := range map[string]string{
+	for name, dir := range map[string]string{
 		"anonymous": "anonymous", "a!b*(c)'_-.d": "a!b*(c)'_-.d", ".ops": "%2Eops", "...": "%2E..", strings.Repeat("x", 150): strings.Repeat("x", 150),
 	} {
 		if err := CheckTenant(name); err != nil {
 			t.Errorf("%q: %v", name, err)
 		}
-		if got := TenantFolder(name); got != folder {
-			t.Errorf("%q: folder %q", name, got)
+		if got := TenantDir(name); got != dir {
+			t.Errorf("%q: directory %q", name, got)
 		}
-		if got, ok := TenantOfFolder(folder); !ok || got != name {
-			t.Errorf("folder %q: %q, %t", folder, got, ok)
+		if got, ok := TenantOfDir(dir); !ok || got != name {
+			t.Errorf("directory %q: %q, %t", dir, got, ok)
 		}
 	}
 	for _, name := range []string{"", ".", "..", "a/b", "a|b", "a b", "a%2Eb", "ä", "a\x00", `a\b`, strings.Repeat("x", 151)} {
 		if err := CheckTenant(name); !errors.Is(err, ErrBadRequest) {
 			t.Errorf("%q: %v", name, err)
 		}
-		if _, ok := TenantOfFolder(name); ok {
-			t.Errorf("folder %q was accepted as a tenant's", name)
+		if _, ok := TenantOfDir(name); ok {
+			t.Errorf("directory %q was accepted as a tenant's", name)
 		}
 	}
-	if name, ok := TenantOfFolder(".ops"); !ok || name != ".ops" {
-		t.Errorf("an unescaped folder of an older version: %q, %t", name, ok)
+	if name, ok := TenantOfDir(".ops"); !ok || name != ".ops" {
+		t.Errorf("an unescaped directory of an older version: %q, %t", name, ok)
 	}
-	if _, ok := TenantOfFolder("%2E"); ok {
-		t.Error("a folder named . was accepted as a tenant's")
+	if _, ok := TenantOfDir("%2E"); ok {
+		t.Error("a directory named . was accepted as a tenant's")
 	}
 }
 

@@ -104,7 +104,7 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
 	err = r.from.Iter(ctx, profilesDir+"/", func(dir string) error {
 		base := path.Base(dir)
-		tenant, ok := profiles.TenantOfFolder(base)
+		tenant, ok := profiles.TenantOfDir(base)
 		if !ok || !strings.HasSuffix(dir, "/") {
 			return nil
 		}
@@ -161,7 +161,7 @@ func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, e
 // DeleteProfile deletes a block from the bucket. It deletes the index first: if it fails later,
 // the remaining files are not listed as a block. A file that does not exist is no error.
 func DeleteProfile(ctx context.Context, from objstore.Bucket, tenant string, id ulid.ULID) error {
-	dir := ProfileBlock(profiles.TenantFolder(tenant), id)
+	dir := ProfileBlock(profiles.TenantDir(tenant), id)
 	for _, file := range []string{indexFile, spansFile, profileFiles[0]} {
 		if err := from.Delete(ctx, path.Join(dir, file)); err != nil && !from.IsObjNotFoundErr(err) {
 			return fmt.Errorf("delete %s of %s: %w", file, dir, err)

@@ -126,7 +126,7 @@ func (s *ProfileShipper) blocks() ([]profileBlock, error) {
 	}
 	var found []profileBlock
 	for _, tenant := range tenants {
-		name, ok := profiles.TenantOfFolder(tenant.Name())
+		name, ok := profiles.TenantOfDir(tenant.Name())
 		if !ok || !tenant.IsDir() {
 			continue
 		}
@@ -136,7 +136,7 @@ func (s *ProfileShipper) blocks() ([]profileBlock, error) {
 		}
 		for _, e := range entries {
 			if id, err := ulid.ParseStrict(e.Name()); err == nil && e.IsDir() {
-				found = append(found, profileBlock{filepath.Join(s.opts.Dir, tenant.Name(), e.Name()), ProfileBlock(profiles.TenantFolder(name), id)})
+				found = append(found, profileBlock{filepath.Join(s.opts.Dir, tenant.Name(), e.Name()), ProfileBlock(profiles.TenantDir(name), id)})
 			}
 		}
 	}

@@ -217,7 +217,7 @@ func (s *Store) Open() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, e := range entries {
-		name, ok := profiles.TenantOfFolder(e.Name())
+		name, ok := profiles.TenantOfDir(e.Name())
 		if !e.IsDir() || !ok {
 			continue
 		}
@@ -266,7 +266,7 @@ func makeDirs(fs vfs.FS, path string) error {
 
 // renameDir renames a tenant's directory of an older version, which did not escape names.
 func (s *Store) renameDir(dir, tenant string) error {
-	now := profiles.TenantFolder(tenant)
+	now := profiles.TenantDir(tenant)
 	if dir == now {
 		return nil
 	}

@@ -81,7 +81,7 @@ type cut struct {
 // tenant.
 func (s *Store) readTenant(name string, known bool) (*tenant, error) {
 	t := &tenant{
-		store: s, name: name, dir: filepath.Join(s.root(), profiles.TenantFolder(name)), head: s.newHead(), headFrom: s.now(), used: s.now(),
+		store: s, name: name, dir: filepath.Join(s.root(), profiles.TenantDir(name)), head: s.newHead(), headFrom: s.now(), used: s.now(),
 		wake: make(chan struct{}, 1), done: make(chan struct{}), cuts: make(chan chan cut), ended: make(chan struct{}),
 		flushRetry: retry{min: 4 * time.Second, max: time.Minute}, compactRetry: retry{min: 4 * time.Second, max: 10 * time.Minute},
 	}

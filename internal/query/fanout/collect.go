@@ -191,7 +191,9 @@ func (k *collected) drain(q *querier, g *deadlineStream) (err error) {
 	}
 	k.returnUnspent()
 	if g.unsorted {
-		k.sort()
+		if err := k.sort(g.ctx); err != nil {
+			return err
+		}
 	}
 	k.labels, k.data, k.chunks = nil, nil, nil // the rest of the slabs is not used
 	return nil
@@ -311,9 +313,21 @@ func (k *collected) extend(have []series.Chunk, n int) {
 	}
 }
 
-// sort sorts series that are out of order, and merges equal ones.
-func (k *collected) sort() {
-	slices.SortStableFunc(k.read, func(a, b rawSeries) int { return labelenc.Compare(a.labels, b.labels) })
+// sort sorts series that are out of order, and merges equal ones. It returns an error if the context has ended.
+func (k *collected) sort(ctx context.Context) error {
+	compared, ended := 0, false
+	slices.SortStableFunc(k.read, func(a, b rawSeries) int {
+		if compared%contextEvery == 0 && ctx.Err() != nil {
+			ended = true
+		}
+		if compared++; ended {
+			return 0 // so the rest takes no time
+		}
+		return labelenc.Compare(a.labels, b.labels)
+	})
+	if ended {
+		return context.Cause(ctx)
+	}
 	joined := k.read[:0]
 	for _, s := range k.read {
 		if n := len(joined); n > 0 && labelenc.Compare(joined[n-1].labels, s.labels) == 0 {
@@ -323,6 +337,7 @@ func (k *collected) sort() {
 		joined = append(joined, s)
 	}
 	k.read = joined
+	return nil
 }
 
 // tidy sorts chunks and removes duplicates, in place.

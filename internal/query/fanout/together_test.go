@@ -355,3 +355,19 @@ func TestQuerier_RequestsSelectionsThatDiffer(t *testing.T) {
 		t.Errorf("%d requests for %d selections that differ", n, len(sets))
 	}
 }
+
+// A store that cannot remove replica labels may send a million series, whose order is another one without them.
+func TestCollected_SortEndsWithTheContext(t *testing.T) {
+	k := &collected{}
+	for i := range 1000 {
+		k.read = append(k.read, rawSeries{labels: labelenc.Append(nil, labels.FromStrings("i", fmt.Sprintf("%04d", 1000-i)))})
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(ErrStalled)
+	if err := k.sort(ctx); !errors.Is(err, ErrStalled) {
+		t.Errorf("%v", err)
+	}
+	if err := k.sort(t.Context()); err != nil || !slices.IsSortedFunc(k.read, func(a, b rawSeries) int { return labelenc.Compare(a.labels, b.labels) }) {
+		t.Errorf("%v, or not sorted", err)
+	}
+}

@@ -16,7 +16,7 @@ import (
 
 // profileFlags are the flags of serve about profiles.
 type profileFlags struct {
-	Path          string   `name:"storage.profiles.path" default:"" placeholder:"DIR" help:"Directory that contains the directory of profiles. Defaults to --storage.tsdb.path."`
+	Path          string   `name:"storage.profiles.path" default:"" placeholder:"DIR" help:"Directory in which the directory profiles lies. Defaults to --storage.tsdb.path."`
 	RetentionTime duration `name:"storage.profiles.retention.time" default:"15d" help:"How long to retain profiles. 0s means for ever."`
 	RetentionSize size     `name:"storage.profiles.retention.size" default:"0" help:"Maximum bytes of a tenant's profile blocks to retain, e.g. 512MB. 0 means no limit."`
 
@@ -30,7 +30,7 @@ type profileFlags struct {
 	Self  bool     `name:"profiles.self" default:"true" negatable:"" help:"Profile this process: continuous CPU, heap, goroutines, mutexes, blocking."`
 	Every duration `name:"profiles.self.interval" default:"15s" help:"Length of one CPU profile of this process, and interval of its other profiles."`
 
-	HeadSize size `name:"profiles.head-size" default:"512MB" help:"Maximum memory of the profiles in the heads of all tenants. A push that may exceed it is rejected until heads have been written to blocks."`
+	HeadSize size `name:"profiles.head-size" default:"512MB" help:"Maximum memory of the profiles in the heads of all tenants. A push that could need more than is free is rejected until heads have been written to blocks."`
 	Memory   size `name:"profiles.memory" default:"0" help:"Maximum memory of heads, queries and decoded symbols together. A query that would exceed it fails. 0 means twice --profiles.head-size."`
 
 	Multitenancy bool `name:"profiles.multitenancy" help:"Read the tenant of a request from its header X-Scope-OrgID. By default every request belongs to the tenant anonymous."`
@@ -43,23 +43,23 @@ type profileFlags struct {
 	QueryRange   duration `name:"profiles.query.max-range" default:"31d" help:"Maximum range of a profile query, from start to end. 0s means no limit."`
 	QueryPartial bool     `name:"profiles.query.partial-response" default:"true" negatable:"" help:"Return a partial response with a warning if a profile block cannot be read. Otherwise the query fails."`
 
-	DropLabels []string `name:"profiles.drop-sample-labels" placeholder:"NAME,..." help:"Labels of samples that are not stored, for example request_id. Each set of labels of samples makes a series."`
+	DropLabels []string `name:"profiles.drop-sample-labels" placeholder:"NAME,..." help:"Sample labels to drop, for example request_id. Every distinct set of sample labels is a series of its own."`
 
-	Rate        size     `name:"profiles.limit.rate" default:"32MB" help:"Maximum bytes of decompressed profiles that a tenant may push per second."`
-	Burst       size     `name:"profiles.limit.burst" default:"64MB" help:"Maximum bytes of decompressed profiles that a tenant may push at once."`
-	Series      int      `name:"profiles.limit.series" default:"20000" help:"Maximum label sets, including labels of samples, with which a tenant has pushed profiles in the last hour."`
-	Profile     size     `name:"profiles.limit.profile-size" default:"16MB" help:"Maximum bytes of one profile as sent."`
-	Inflated    size     `name:"profiles.limit.decompressed-size" default:"4MB" help:"Maximum bytes of one profile after decompression."`
-	Symbols     int      `name:"profiles.limit.symbols" default:"500000" help:"Maximum strings, functions and locations of one profile, each."`
-	Samples     int      `name:"profiles.limit.samples" default:"16000" help:"Maximum samples of one profile."`
-	Depth       int      `name:"profiles.limit.depth" default:"1000" help:"Maximum frames of one stack. A deeper stack loses the frames nearest to the leaf."`
-	Nodes       int      `name:"profiles.limit.nodes" default:"500000" help:"Maximum nodes of the tree of stacks of one profile."`
-	Labels      int      `name:"profiles.limit.labels" default:"30" help:"Maximum labels of one series."`
-	LabelNames  int      `name:"profiles.limit.label-name-length" default:"1024" help:"Maximum bytes of a label name."`
-	LabelValues int      `name:"profiles.limit.label-value-length" default:"2048" help:"Maximum bytes of a label value."`
-	Age         duration `name:"profiles.limit.age" default:"1h" help:"Maximum age of the start time of a pushed profile."`
-	Future      duration `name:"profiles.limit.future" default:"10m" help:"Maximum time that the start of a pushed profile may be in the future."`
-	Tenants     int      `name:"profiles.limit.tenants" default:"1000" help:"Maximum number of tenants."`
+	Rate         size     `name:"profiles.limit.rate" default:"32MB" help:"Maximum bytes of decompressed profiles that a tenant may push per second."`
+	Burst        size     `name:"profiles.limit.burst" default:"64MB" help:"Maximum bytes of decompressed profiles that a tenant may push at once."`
+	Series       int      `name:"profiles.limit.series" default:"20000" help:"Maximum label sets, including labels of samples, with which a tenant has pushed profiles in the last hour."`
+	Profile      size     `name:"profiles.limit.profile-size" default:"16MB" help:"Maximum bytes of one profile as received, compressed or not."`
+	Decompressed size     `name:"profiles.limit.decompressed-size" default:"4MB" help:"Maximum bytes of one profile after decompression."`
+	Symbols      int      `name:"profiles.limit.symbols" default:"500000" help:"Maximum strings, functions and locations of one profile, each."`
+	Samples      int      `name:"profiles.limit.samples" default:"16000" help:"Maximum samples of one profile."`
+	Depth        int      `name:"profiles.limit.depth" default:"1000" help:"Maximum frames of one stack. A deeper stack loses the frames nearest to the leaf."`
+	Nodes        int      `name:"profiles.limit.nodes" default:"500000" help:"Maximum nodes of the tree of stacks of one profile."`
+	Labels       int      `name:"profiles.limit.labels" default:"30" help:"Maximum labels of one series."`
+	LabelNames   int      `name:"profiles.limit.label-name-length" default:"1024" help:"Maximum bytes of a label name."`
+	LabelValues  int      `name:"profiles.limit.label-value-length" default:"2048" help:"Maximum bytes of a label value."`
+	Age          duration `name:"profiles.limit.age" default:"1h" help:"Maximum age of the start time of a pushed profile."`
+	Future       duration `name:"profiles.limit.future" default:"10m" help:"Maximum time that the start of a pushed profile may be in the future."`
+	Tenants      int      `name:"profiles.limit.tenants" default:"1000" help:"Maximum number of tenants."`
 }
 
 // profileLimitFlags are the flags of ingest.Limits, for errors.
@@ -87,7 +87,11 @@ func (f profileFlags) Validate() error {
 		errs = append(errs, fmt.Errorf("--profiles.bucket-sync-interval=%s must be at least 1s", f.BucketSync))
 	}
 	if keep := time.Duration(f.BucketKeep); keep != 0 && (keep < 0 || f.RetentionTime == 0 || f.RetentionTime > f.BucketKeep) {
-		errs = append(errs, fmt.Errorf("--profiles.bucket-retention=%s is shorter than --storage.profiles.retention.time=%s", f.BucketKeep, f.RetentionTime))
+		local := f.RetentionTime.String()
+		if f.RetentionTime == 0 {
+			local += ", which means for ever"
+		}
+		errs = append(errs, fmt.Errorf("--profiles.bucket-retention=%s is shorter than --storage.profiles.retention.time=%s", f.BucketKeep, local))
 	}
 	if time.Duration(f.BucketDelay) < time.Minute {
 		errs = append(errs, fmt.Errorf("--profiles.bucket-delete-delay=%s must be at least 1m", f.BucketDelay))
@@ -114,7 +118,7 @@ func (f profileFlags) Validate() error {
 		name  string
 		value int64
 	}{
-		{"rate", int64(f.Rate)}, {"burst", int64(f.Burst)}, {"series", int64(f.Series)}, {"profile-size", int64(f.Profile)}, {"decompressed-size", int64(f.Inflated)},
+		{"rate", int64(f.Rate)}, {"burst", int64(f.Burst)}, {"series", int64(f.Series)}, {"profile-size", int64(f.Profile)}, {"decompressed-size", int64(f.Decompressed)},
 		{"symbols", int64(f.Symbols)}, {"samples", int64(f.Samples)}, {"depth", int64(f.Depth)}, {"nodes", int64(f.Nodes)}, {"labels", int64(f.Labels)}, {"label-name-length", int64(f.LabelNames)},
 		{"label-value-length", int64(f.LabelValues)}, {"age", int64(f.Age)}, {"future", int64(f.Future)}, {"tenants", int64(f.Tenants)},
 	} {
@@ -141,7 +145,7 @@ func (f profileFlags) options() role.ProfilesOptions {
 		},
 		BucketCacheBytes: int64(f.BucketCache),
 		Limits: ingest.Limits{
-			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), DecompressedBytes: int(f.Inflated),
+			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), DecompressedBytes: int(f.Decompressed),
 			Symbols: f.Symbols, Samples: f.Samples, Depth: f.Depth, Nodes: f.Nodes, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,
 			Age: time.Duration(f.Age), Future: time.Duration(f.Future), Tenants: f.Tenants,
 			Flags: profileLimitFlags,

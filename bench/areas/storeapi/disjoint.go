@@ -102,12 +102,12 @@ func (q *querier) receiveDisjoint(ctx context.Context, store string) (series int
 func (q *querier) compareDisjoint(ctx context.Context) error {
 	all, err := q.receiveDisjoint(ctx, "")
 	if err == nil && all != disjointStores*disjointSpec.Series {
-		err = fmt.Errorf("%w: %d series of %d stores", area.ErrUnequal, all, disjointStores)
+		err = fmt.Errorf("%w: %d series of %d stores, want %d", area.ErrUnequal, all, disjointStores, disjointStores*disjointSpec.Series)
 	}
 	for i := range disjointStores {
 		one, oneErr := q.receiveDisjoint(ctx, storeName(i))
 		if oneErr == nil && one != disjointSpec.Series {
-			oneErr = fmt.Errorf("%w: %d series of store %d", area.ErrUnequal, one, i)
+			oneErr = fmt.Errorf("%w: %d series of store %d, want %d", area.ErrUnequal, one, i, disjointSpec.Series)
 		}
 		err = errors.Join(err, oneErr)
 	}
@@ -118,8 +118,12 @@ func (b *bench) measureDisjoint(ctx context.Context, round int, q *querier) erro
 	mean := func(store string, series int) (float64, error) {
 		begun := time.Now()
 		for range disjointRequests {
-			if n, err := q.receiveDisjoint(ctx, store); err != nil || n != series {
-				return math.NaN(), errors.Join(err, fmt.Errorf("%d series of %d", n, series))
+			n, err := q.receiveDisjoint(ctx, store)
+			if err == nil && n != series {
+				err = fmt.Errorf("%w: %d series, want %d", area.ErrUnequal, n, series)
+			}
+			if err != nil {
+				return math.NaN(), err
 			}
 		}
 		return time.Since(begun).Seconds() / disjointRequests, nil

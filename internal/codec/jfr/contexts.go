@@ -9,12 +9,14 @@ import (
 // contextsMax is the maximum number of label sets of a recording.
 const contextsMax = 100_000
 
-// Contexts decodes the labels that the agent sends with a recording:
+// Contexts decodes the labels that Pyroscope's Java agent sends with a recording, a message
+// LabelsSnapshot:
 //
-//	1 context* {1 id  2 {1 label* {1 name  2 value}}}   2 text* {1 id  2 text}
+//	message LabelsSnapshot { map<int64, Context> contexts = 1; map<int64, string> strings = 2; }
+//	message Context        { map<int64, int64> labels = 1; }  // id of the name to id of the value, both in strings
 //
-// where name and value are ids of texts. The keys of the result are the ids of contexts, to
-// which Event.Context refers. Invalid input is ErrCorrupt.
+// The keys of the result are the ids of contexts, to which Event.Context refers. Other fields
+// are ignored. Invalid input is ErrCorrupt.
 func Contexts(b []byte) (map[uint64][][2]string, error) {
 	texts, raw := map[uint64]string{}, map[uint64][][2]uint64{}
 	err := eachField(b, func(number protowire.Number, entry []byte, _ uint64) error {
@@ -31,8 +33,12 @@ func Contexts(b []byte) (map[uint64][][2]string, error) {
 		}); err != nil {
 			return err
 		}
-		if number == 2 {
+		switch number {
+		case 1:
+		case 2:
 			texts[id] = string(value)
+			return nil
+		default:
 			return nil
 		}
 		var labels [][2]uint64
@@ -63,7 +69,7 @@ func Contexts(b []byte) (map[uint64][][2]string, error) {
 	return contexts, nil
 }
 
-// eachField calls f with each field of a protobuf message: its bytes or its number.
+// eachField calls f with each field of a protobuf message: its number, and its bytes (length-delimited) or its value v (varint).
 func eachField(b []byte, f func(number protowire.Number, b []byte, v uint64) error) error {
 	for len(b) > 0 {
 		number, kind, n := protowire.ConsumeTag(b)

@@ -377,7 +377,8 @@ func TestContexts_BrokenLabelsAreCorrupt(t *testing.T) {
 	}
 	// Unknown fields of any type are skipped.
 	b := []byte{0x0A, 17, 0x08, 7, 0x1D, 1, 2, 3, 4, 0x12, 8, 0x0A, 6, 0x08, 1, 0x10, 2, 0x18, 3, 0x12, 5, 0x08, 1, 0x12, 1, 'k', 0x12, 5, 0x08, 2, 0x12, 1, 'v'}
-	if got, err := Contexts(b); err != nil || len(got[7]) != 1 || got[7][0] != [2]string{"k", "v"} {
+	b = append(b, 0x1A, 12, 0x08, 9, 0x12, 8, 0x0A, 6, 0x08, 1, 0x10, 2, 0x18, 3) // field 3 has the form of a context, but is none
+	if got, err := Contexts(b); err != nil || len(got) != 1 || len(got[7]) != 1 || got[7][0] != [2]string{"k", "v"} {
 		t.Errorf("%v, %v", got, err)
 	}
 }

@@ -68,9 +68,6 @@ func (s *Store) chosen(r Request) (all []opening) {
 
 // open opens blocks and merges their series.
 func (s *Store) open(ctx context.Context, r Request, all []opening) (_ *Selection, err error) {
-	if s.opts.BlocksMax > 0 && len(all) > s.opts.BlocksMax {
-		return nil, fmt.Errorf("%w: the request needs %d blocks, more than %d", ErrLimit, len(all), s.opts.BlocksMax)
-	}
 	if err := s.begin(); err != nil {
 		return nil, err
 	}

@@ -30,7 +30,6 @@ type Options struct {
 	Concurrency   int           // requests for metas at once; 0: 32
 	Recursive     bool          // list all objects of the bucket instead of looking for each block's files
 	ReadsMax      int           // batches read at once, of all requests; 0: no limit
-	BlocksMax     int           // open blocks of one request; 0: no limit
 	PostingsBytes int64         // of one matcher that selects many values; 0: 256 MiB
 	Idle          time.Duration // after which the header of a block is unmapped; 0: 5 min
 	SortBytesMax  int           // of one request, to sort series again; 0: 256 MiB

@@ -93,8 +93,8 @@ type Options struct {
 	RemoteWrite http.Handler
 	RemoteRead  http.Handler
 
-	Profiles      bool // the server has the profile API; only /features shows it
-	Notifications bool // the server has /notifications/live; only /features shows it
+	Profiles      bool // the server has the profile API; used only by /status/features
+	Notifications bool // the server has /notifications/live; used only by /status/features
 
 	Config      func() config.Config
 	Flags       map[string]string
@@ -142,9 +142,9 @@ func New(opts Options) *API {
 	return &API{opts: opts.withDefaults()}
 }
 
-// response is the successful result of an endpoint. write appends the value of `data` and
-// may add to annotations; nil means status 204. release is called after the response was
-// written or has failed; it may be nil.
+// response is the successful result of an endpoint. write appends the value of `data` and may add
+// to annotations; if write is nil, the status is 204. release may be nil. It is called once the
+// response was written or has failed.
 type response struct {
 	write       func(*stream)
 	annotations *responseAnnotations // may be nil
@@ -262,7 +262,7 @@ func (a *API) serveAlways(f endpoint) http.Handler {
 	})
 }
 
-// errStoreTimeout is the error of requests after StoreTimeout.
+// errStoreTimeout is the error of requests that exceed StoreTimeout.
 var errStoreTimeout = errors.New("the stores have not responded in time")
 
 // withStoreTimeout adds StoreTimeout to an endpoint that queries stores without the

@@ -1,10 +1,10 @@
 // Package export writes raw series to files for other programs.
 //
-// The input is a series.Source, matchers and a range. The range is divided into windows.
-// The series of each window are read once, sorted by labels, and encoded to a part file,
-// which is renamed to its name once it is complete and synced. After the last window the
-// parts are joined, and the result is renamed to its name, so that an unfinished export
-// never looks finished:
+// The input is a series.Source, matchers and a range. The range is divided into windows. The
+// series of each window are read in label order and encoded to a temporary file, which becomes
+// the part file of the window once it is complete and synced. After the last window the parts are
+// joined, and the result is renamed to the output's name. So an unfinished export never looks
+// finished:
 //
 //	out.parquet.partial/state       the request, and the completed windows
 //	out.parquet.partial/00003.part  a window
@@ -79,9 +79,9 @@ type Options struct {
 	Request string
 
 	Stdout     io.Writer
-	Tries      int           // attempts to read a window; 0: 5
-	RetryAfter time.Duration // first wait, doubled each time up to a minute; 0: 1s
-	Permanent  func(error) bool
+	Tries      int              // attempts to read a window; 0: 5
+	RetryAfter time.Duration    // first wait, doubled each time up to a minute; 0: 1s
+	Permanent  func(error) bool // reports errors after which a window is not read again; nil: none
 	Progress   ProgressOptions
 	Now        func() time.Time
 	Random     io.Reader // for ULIDs of blocks
@@ -175,8 +175,8 @@ func FormatOf(output string) string {
 // Summary is the result of an export.
 type Summary struct {
 	Windows      int
-	Resumed      int   // windows written by an earlier run
-	Series       int64 // maximum of one window
+	Resumed      int   // of these, the windows written by an earlier run
+	Series       int64 // maximum number of series in one window
 	Samples      int64
 	BytesRead    int64 // encoded labels and chunks, of this run
 	BytesWritten int64 // size of the result
@@ -188,14 +188,14 @@ type Summary struct {
 type encoder interface {
 	// add appends one series, which is borrowed.
 	add(s *samples) error
-	// close ends the file; the writer below is not flushed.
+	// close writes the end of the file. The caller flushes the writer.
 	close() error
 	// left returns the number of samples that the format could not express.
 	left() int64
 }
 
-// newEncoder returns the encoder of a format. A part may differ from a whole file: first
-// marks the part that begins the file, and join completes it.
+// newEncoder returns the encoder of a format. first: w is the beginning of the result (CSV then
+// writes its header). part: w is a part file, which join completes later.
 func (r *run) newEncoder(w *bufio.Writer, first, part bool) (encoder, error) {
 	switch format := r.opts.Format; format {
 	case Parquet:
@@ -244,8 +244,8 @@ type run struct {
 	parquet  *parquetEncoder // reused for each part: its buffers are large
 }
 
-// toStdout writes all windows to one encoder. A window cannot be read again once a part of it
-// was written.
+// toStdout writes all windows to one encoder. A window is not read again once samples of it were
+// written.
 func (r *run) toStdout(ctx context.Context) error {
 	length := r.opts.Window
 	if r.opts.Format == OpenMetrics {
@@ -285,7 +285,8 @@ func (r *run) windowDone(series, samples int64) {
 	r.progress.windowDone(series)
 }
 
-// retry reads a window again until it succeeds, unless the error is permanent.
+// retry calls try until it succeeds, at most Tries times. It returns the error if it is permanent, if it is not a
+// sourceError, or if clean is false: then samples of the failed attempt are in the output.
 func (r *run) retry(ctx context.Context, index int, try func() (series int64, clean bool, err error)) (int64, error) {
 	for n := 1; ; n++ {
 		series, clean, err := try()
@@ -320,7 +321,7 @@ func retryWait(first time.Duration, n int) time.Duration {
 	return wait
 }
 
-// sourceError is an error of reading, which may be temporary.
+// sourceError is an error of the source. It may be temporary.
 type sourceError struct{ err error }
 
 func (e *sourceError) Error() string { return "read series: " + e.err.Error() }

@@ -27,15 +27,15 @@ var (
 )
 
 const (
-	litBits    = 10 // of the first look-up
-	distBits   = 8
-	preBits    = 7 // maximum length of a code for code lengths
-	codeMax    = 15
+	litBits    = 10 // index bits of the first table of literals and lengths
+	distBits   = 8  // index bits of the first table of distances
+	preBits    = 7  // maximum length of a code for code lengths
+	codeMax    = 15 // maximum length of a code
 	literals   = 288
 	distances  = 32
 	lengthsMax = 286 + 30 // number of code lengths in the header of a block
 
-	// A code that is longer than the first lookup has a second table for its first bits. In a
+	// A code that is longer than the index of its first table continues in a second table. In a
 	// complete code each second table has at least two symbols.
 	litTable  = 1<<litBits + literals/2<<(codeMax-litBits)
 	distTable = 1<<distBits + distances/2<<(codeMax-distBits)
@@ -65,8 +65,8 @@ type Inflater struct {
 	fixed   bool // lit and dist are the fixed codes
 
 	src  []byte
-	at   int    // of the next byte
-	bits uint64 // loaded, the next one lowest
+	at   int    // index in src of the next byte to load
+	bits uint64 // loaded bits; the lowest is the next one
 	n    uint   // number of bits loaded
 	over int    // number of zero bytes loaded beyond the end
 }
@@ -180,7 +180,7 @@ func (f *Inflater) inflate(dst, src []byte, end int) (out, rest []byte, err erro
 	return dst, src[f.at:], nil
 }
 
-// load loads at least 56 bits; beyond the end they are 0.
+// load fills bits up to at least 56 bits; bits beyond the end of src are 0.
 func (f *Inflater) load() {
 	if len(f.src)-f.at >= 8 {
 		f.bits |= binary.LittleEndian.Uint64(f.src[f.at:]) << f.n
@@ -199,7 +199,7 @@ func (f *Inflater) load() {
 	}
 }
 
-// take returns the next bits, which are loaded.
+// take removes the next n bits, which must be loaded, and returns them.
 func (f *Inflater) take(n uint) uint32 {
 	v := uint32(f.bits & (1<<n - 1))
 	f.bits >>= n
@@ -238,7 +238,7 @@ func (f *Inflater) stored(dst []byte, end int) ([]byte, error) {
 	return dst, nil
 }
 
-// codes reads the codes of a block.
+// codes reads the code lengths of a block and builds its tables.
 func (f *Inflater) codes() error {
 	f.fixed = false
 	f.load()
@@ -369,7 +369,7 @@ func build(table []uint32, lengths []uint8, first uint, base func(symbol int) ui
 			}
 			end += 1 << second
 		}
-		// The bits of the first look-up are taken before the second one.
+		// Entries of a second table have no bits of the first lookup: these are taken before.
 		e -= uint32(first)<<8 + uint32(first)
 		own := table[int(table[low]>>16):]
 		for i := reversed >> first; i < 1<<second; i += 1 << (n - first) {

@@ -45,7 +45,7 @@ var (
 	ErrClosed = errors.New("page cache is closed")
 )
 
-// Source reads bytes off to off+length of an object.
+// Source reads objects. GetRange returns length bytes of the object, from offset off on.
 type Source interface {
 	GetRange(ctx context.Context, name string, off, length int64) (io.ReadCloser, error)
 }
@@ -55,7 +55,7 @@ type Options struct {
 	BytesMax int64         // of all pages; 0: 250 MiB
 	WaitMax  time.Duration // for a free page; 0: 30 s
 	GapBytes int64         // maximum gap between two ranges that are joined; 0: 512 KiB
-	RunBytes int64         // maximum of one request; 0: 32 MiB
+	RunBytes int64         // maximum size of one request; 0: 32 MiB
 	Parallel int           // requests of one Fetch; 0: 4
 	Attempts int           // of one request; 0: 4
 	Pause    time.Duration // before the second attempt, doubled for each further one; 0: 100 ms
@@ -93,8 +93,8 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// slotsMin is the minimum number of slots. With fewer slots than one request needs, the
-// request would deadlock.
+// slotsMin is the minimum number of slots. If one request needed more slots than exist, it would
+// deadlock.
 const slotsMin = 1 << 20 / Bytes
 
 // Cache is a cache of pages. It is safe for concurrent use. Use Open.
@@ -104,7 +104,7 @@ type Cache struct {
 	mapping *fileutil.MmapFile
 	counts  counts
 	ids     atomic.Uint32
-	retries budget
+	retries budget // limits repeated requests
 
 	mu      sync.Mutex
 	slots   []slot
@@ -118,8 +118,8 @@ type Cache struct {
 
 // slot is one page of the file.
 type slot struct {
-	key        uint64
-	next, prev int32 // in recent
+	key        uint64 // number of the object, number of the page: see Object.key
+	next, prev int32  // in recent
 	pins       int32
 	size       int32
 	loading    chan struct{} // closed when the page was read; nil: the page is complete
@@ -129,7 +129,7 @@ type counts struct {
 	hits, misses, evictions, requests, fetched, repeated, failed *metrics.Counter
 }
 
-// Open creates the file of the cache in dir. The pages of an earlier process are not used.
+// Open creates the file of the cache in dir. It removes the file of an earlier process.
 func Open(dir string, opts Options) (_ *Cache, err error) {
 	opts = opts.withDefaults()
 	n := opts.BytesMax / Bytes
@@ -258,7 +258,7 @@ func (c *Cache) reserve(key uint64, size int) (slotNumber int32) {
 	return i
 }
 
-// loaded completes the read of a page. Without an error every reader may use it.
+// loaded completes the read of a page. After an error its slot is free again; otherwise every reader may use the page.
 func (c *Cache) loaded(i int32, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

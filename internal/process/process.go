@@ -6,8 +6,8 @@
 //
 //	start      every server accepts requests; components open one after the other
 //	run        once all are open, all components run concurrently
-//	shutdown   not ready; components end; servers drain; components that requests need
-//	           end; components close, the last first
+//	shutdown   not ready; components end; servers drain; components with ForRequests end;
+//	           components close, the last first
 //
 // Shutdown begins when the context is canceled, when Quit is called, or when a part fails.
 // What is not here: signals, flags, HTTP and gRPC.
@@ -53,7 +53,7 @@ type Server struct {
 	Drain func() error
 }
 
-// Process is a set of components and servers. Call Run, or, if it is not complete, Close.
+// Process is a set of components and servers. Call Run. If the process could not be set up completely, call Close instead.
 type Process struct {
 	Readiness
 	// Opened is called when all components are open, unless the process is stopping; may be

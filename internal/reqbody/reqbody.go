@@ -1,8 +1,8 @@
-// Package reqbody reads whole request bodies, so that a slow client holds nothing but its own
-// connection.
+// Package reqbody reads whole request bodies before the requests are processed, so that a slow
+// client occupies no slot.
 //
-// A handler reads the body first and then takes a slot for the work. The bytes of a body
-// count against one budget of the whole process; a body without free budget waits for a
+// A handler reads the body first and then takes a slot for the work. The bytes of all bodies
+// count against one budget of the process. While the budget is used up, a body waits for a
 // bounded time. A client below the minimum rate is disconnected. There is no decoding here.
 package reqbody
 
@@ -29,7 +29,7 @@ type Options struct {
 	Grace    time.Duration // how long a client may stall or be behind RateMin; 0: 15 s
 	RateMin  int64         // bytes per second; 0: 4096
 	Total    time.Duration // maximum duration of one body; 0: 5 minutes
-	Flags    hint.Flags    // that raise the limits
+	Flags    hint.Flags    // the flags that raise the limits, named in errors
 }
 
 func (o Options) withDefaults() Options {
@@ -115,7 +115,7 @@ type Body struct {
 	from   *Reader
 	chunks [][]byte
 	size   int64
-	held   int64
+	held   int64 // bytes of the budget; Release returns them
 }
 
 // Size returns the number of bytes.
@@ -151,8 +151,8 @@ func (b *Body) Release() {
 	b.held, b.chunks = 0, nil
 }
 
-// The first chunk of a body of unknown length is small, so that an idle connection needs
-// little memory. Each further chunk doubles the body.
+// The first chunk of a body of unknown length is small, so that an idle connection needs little
+// memory. Each further chunk is as large as all chunks before it, up to chunkBytesMax.
 const (
 	chunkBytesMin = 4 << 10
 	chunkBytesMax = 256 << 10
@@ -227,8 +227,8 @@ func (rd *Reader) acquire(ctx context.Context, n int64) (time.Duration, error) {
 	return time.Since(begun), nil
 }
 
-// Hold counts n bytes of a request that was received in another way, until release is called. It does not wait for
-// free budget, as the bytes are in memory meanwhile: without any it returns ErrBusy.
+// Hold takes n bytes of the budget, until release is called, for a request that was received without Read. These
+// bytes are in memory already, so Hold does not wait: without free budget it returns ErrBusy.
 func (rd *Reader) Hold(n int64) (release func(), err error) {
 	if !rd.free.TryAcquire(n) {
 		return nil, rd.busy()
@@ -240,8 +240,8 @@ func (rd *Reader) busy() error {
 	return fmt.Errorf("%w: request bodies fill %d bytes of memory%s", ErrBusy, rd.opts.BytesMax, rd.opts.Flags.Of("BytesMax"))
 }
 
-// tooLarge discards up to four times bytesMax, since most clients read the response only
-// after they have sent the body.
+// tooLarge returns the error for a body longer than bytesMax. It first discards up to four times
+// bytesMax, since most clients read the response only after they have sent the body.
 func (rd *Reader) tooLarge(r *http.Request, p *pace, bytesMax int64) error {
 	err := fmt.Errorf("%w: it is larger than %d bytes", ErrTooLarge, bytesMax)
 	buf := make([]byte, 32<<10)
@@ -290,11 +290,11 @@ type pace struct {
 	set     time.Time // the current deadline
 }
 
-// advance sets the deadline of the next read, which moves as long as the sender keeps its
-// rate. A fast sender saves at most Grace. The required rate grows with the received
-// size. Otherwise a sender could send all of a large body except its end, and then hold
-// that memory with one byte every few seconds. A sender at a constant rate that ends the
-// body within Total never falls behind.
+// advance sets the deadline of the next read. Received bytes move the deadline forward by the
+// time that they take at the required rate, but to at most Grace from now: a fast sender saves no
+// more. The required rate grows with the received size. Otherwise a sender could send all of a
+// large body except its end, and then hold that memory with one byte every few seconds. A sender
+// at a constant rate that ends the body within Total never falls behind.
 func (p *pace) advance(size int64) {
 	latest := time.Now().Add(p.opts.Grace)
 	if p.due.IsZero() {
@@ -310,15 +310,14 @@ func (p *pace) advance(size int64) {
 	if end := p.start.Add(p.opts.Total); end.Before(due) {
 		due = end
 	}
-	// A current deadline that is up to a sixteenth of the grace too early is not worth
-	// another call.
+	// A deadline that is too early by at most a sixteenth of Grace is not worth another call.
 	if step := due.Sub(p.set); step > p.opts.Grace/16 || step < 0 {
 		p.set = due
 		_ = p.control.SetReadDeadline(due) // writers of tests have no deadline
 	}
 }
 
-// rate returns the bytes per second that a sender of size bytes so far must reach.
+// rate returns the bytes per second that a sender must reach after size received bytes.
 func (p *pace) rate(size int64) float64 {
 	return max(float64(p.opts.RateMin), float64(size)/p.opts.Total.Seconds())
 }

@@ -84,7 +84,7 @@ func (l *liveConfig) load(prefix string) (*config.Config, error) {
 	if file := l.serve.opts.ConfigFile; file != "" {
 		return scrape.Load(file, l.defaults, logger)
 	}
-	// With a web configuration file the scrape uses an in-process connection without TLS.
+	// The scheme is http even with a web configuration file: then the scrape uses an in-process connection without TLS.
 	return scrape.Default("http", l.serve.listener.Addr().String(), prefix+"/metrics", l.defaults, logger)
 }
 
@@ -347,7 +347,7 @@ func (l *liveConfig) watch(ctx context.Context) error {
 	}
 }
 
-// autoReloads reports whether changed files are looked for.
+// autoReloads reports whether the configuration files are checked for changes.
 func (l *liveConfig) autoReloads() bool {
 	o := &l.serve.opts
 	return o.Peer.AutoReload > 0 && (o.ConfigFile != "" || o.Profiles.ConfigFile != "")

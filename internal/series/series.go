@@ -32,8 +32,8 @@ type Set interface {
 	Next() bool
 	// Labels returns the encoded label set, borrowed until Next.
 	Labels() []byte
-	// Chunks returns the chunks of the series, sorted by start, borrowed until Next
-	// including their data unless that is Mapped. It may be empty.
+	// Chunks returns the chunks of the series, sorted by start time. The slice is borrowed until
+	// Next, and so is the data of a chunk that is not Mapped. The slice may be empty.
 	Chunks() []Chunk
 	// Err returns the error that ended the stream, nil if the stream is complete.
 	Err() error

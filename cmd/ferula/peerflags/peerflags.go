@@ -34,7 +34,7 @@ type Status string
 const (
 	Honoured Status = "honoured"
 	Inert    Status = "inert"   // ignored with a warning: it tunes a part that does not exist here
-	Refused  Status = "refused" // an error: the operator would rely on what ferula does not do
+	Refused  Status = "refused" // an error: ferula lacks a function on which the operator would rely
 )
 
 // Kind is the kind of value of a flag that is inert or refused.
@@ -57,7 +57,7 @@ type Row struct {
 	Note   string // shown in the documentation; the reason in warnings and errors
 	Hidden bool   // the peer accepts it but does not list it in --help
 
-	harmless string // of a refused flag: the value that is accepted, since it is the peer's default
+	harmless string // of a refused flag: the value that is accepted nevertheless, as it is the peer's default
 }
 
 // Table has the flags of one command.
@@ -84,7 +84,7 @@ func refused(name string, kind Kind, why string) Row {
 	return Row{Name: name, Status: Refused, Kind: kind, Note: why}
 }
 
-// but returns a refused row that accepts the given value.
+// but returns a refused row that nevertheless accepts the given value.
 func (r Row) but(harmless string) Row {
 	r.harmless = harmless
 	return r

@@ -91,8 +91,8 @@ func (q *querier) LabelNames(ctx context.Context) ([]string, error) {
 
 // LabelNamesMatching implements series.LabelNamesMatcher. Select must be called with the same matchers.
 func (q *querier) LabelNamesMatching(ctx context.Context, matchers ...*labels.Matcher) ([]string, error) {
-	// The names of all series are one index lookup, and usually contain no external
-	// label. With matchers, Prometheus would read every matching series.
+	// The label names of all series are one index lookup, and usually contain no external label.
+	// With matchers, Prometheus would read every matching series.
 	names, _, err := q.api.LabelNames(ctx, nil, q.mint, q.maxt, 0)
 	if err != nil {
 		return nil, toStore(err)

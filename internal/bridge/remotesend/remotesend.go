@@ -29,8 +29,8 @@ import (
 
 // Options of a Sender. Zero values take the defaults.
 type Options struct {
-	// FlushDeadline is how long Close may wait for samples to be sent, and a reload for each
-	// queue that it stops; 0: 1 minute, negative: not at all.
+	// FlushDeadline limits how long Close waits for samples to be sent. A reload waits as long
+	// for each queue that it stops. 0: 1 minute; negative: no wait.
 	FlushDeadline     time.Duration
 	TypeAndUnitLabels bool // the storage has __type__ and __unit__ labels
 
@@ -40,10 +40,10 @@ type Options struct {
 
 const (
 	defaultFlushDeadline = time.Minute
-	// logEvery is the time during which a queue does not log a line again.
+	// logEvery is the minimum interval between two equal log lines of a queue.
 	logEvery = time.Minute
-	// readAllWait is how long Close waits for the queues to read the log to its end, and
-	// readAllEvery the interval at which it looks.
+	// readAllWait is how long Close waits for the queues to read the log to its end. It checks
+	// them every readAllEvery.
 	readAllWait  = 5 * time.Second
 	readAllEvery = 20 * time.Millisecond
 	// closeWait is how long Close may take beyond the flush deadline and the longest batch_send_deadline.
@@ -65,7 +65,7 @@ type Sender struct {
 	written  chan struct{} // holds a value if the queues are to be notified
 	stop     chan struct{}
 	notifier sync.WaitGroup
-	stopped  chan struct{} // closed once Close has stopped every queue, which may be after it returned
+	stopped  chan struct{} // closed once every queue has stopped; Close may return earlier
 
 	mu      sync.Mutex
 	applied *applied // nil if the last configuration was applied in part or not at all
@@ -85,8 +85,8 @@ type registry interface {
 	prometheus.Gatherer
 }
 
-// New returns a sender without queues. It reads the write-ahead log of store, which must
-// not be open yet. Close releases it.
+// New returns a sender without queues. Its queues read the write-ahead log of store, which must
+// not be open yet. The caller closes the sender with Close.
 func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg registry) *Sender {
 	if opts.FlushDeadline == 0 {
 		opts.FlushDeadline = defaultFlushDeadline
@@ -158,7 +158,7 @@ func (s *Sender) Samples() storage.Storage { return s.samples }
 func Check(cfg *config.Config) error {
 	known := map[string]bool{}
 	for _, section := range cfg.RemoteWriteConfigs {
-		// The queues identify a section by this text. They would detect that two are equal
+		// The queues identify a section by its YAML text. They would reject two equal sections
 		// only after they have stopped some of the running queues.
 		text, err := yaml.Marshal(section)
 		if err != nil {
@@ -197,7 +197,7 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 	}
 	next := &applied{cfg.RemoteWriteConfigs, cfg.GlobalConfig.ExternalLabels}
 	if s.applied != nil && reflect.DeepEqual(s.applied, next) {
-		return nil // Prometheus would replace the clients of running queues, without a lock
+		return nil // the queues' ApplyConfig would replace the clients of running queues without a lock
 	}
 	s.applied = nil
 	if err := s.queues.ApplyConfig(cfg); err != nil {
@@ -211,10 +211,10 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 // most. It stops them once they have sent everything, or at the flush deadline. The storage
 // must still be open, and nothing may append to it any more.
 //
-// Prometheus stops the queues one after the other, and each whose receiver does not respond takes
-// the whole deadline. The others go on sending meanwhile. So after one deadline every queue has
-// had it, and Close waits no longer: the process ends, and with it the queues that remain. They
-// only read the log.
+// Prometheus stops the queues one after the other. Each queue whose receiver does not respond
+// takes the whole deadline, during which the other queues go on sending. So after one deadline
+// every queue has had its time to send, and Close returns. The queues that still run end with the
+// process. They lose nothing but time: their only access to the storage is reading the log.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -246,8 +246,8 @@ func (s *Sender) Close() error {
 	return nil
 }
 
-// closeDeadline returns how long all queues together may take to stop. A queue sends what does
-// not fill a batch after its batch_send_deadline.
+// closeDeadline returns how long all queues together may take to stop. A queue sends an
+// incomplete batch after its batch_send_deadline.
 func (s *Sender) closeDeadline() time.Duration {
 	deadline := s.opts.FlushDeadline + closeWait
 	var batch time.Duration
@@ -259,11 +259,11 @@ func (s *Sender) closeDeadline() time.Duration {
 	return deadline + batch
 }
 
-// readAll returns once each queue has read the log to its end. A queue takes a notification
-// only while it is not reading, and then reads to the end. So once it has taken two it has
-// read everything that was written before the first. Commits notify the queues, too, but a
-// queue that is just about to end its reading misses the notification and would read the
-// rest seconds later.
+// readAll returns once each queue has read the log to its end. A queue takes a notification only
+// while it is not reading, and then reads to the end of the log. So a queue that has taken two
+// notifications has read everything that was written before the first one. Every commit notifies
+// the queues, too. But a queue that is about to end its reading misses that notification, and
+// would read the rest of the log seconds later.
 func (s *Sender) readAll(ctx context.Context) {
 	taken, before := 0, s.skipped()
 	for taken < 2 && ctx.Err() == nil {

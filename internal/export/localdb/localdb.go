@@ -1,7 +1,7 @@
 // Package localdb reads the directory of a Prometheus database that another process may be
 // writing: its blocks, and the write-ahead log for newer samples.
 //
-// Open takes a directory, and RawQuerier returns the raw querier of a window. Nothing in the
+// Open takes a directory, and RawQuerier returns the raw querier of a time range. Nothing in the
 // directory is locked, written or repaired. Replaying the log needs a directory for hard
 // links to mapped head chunks, on the same file system. It is created outside the database's
 // directory and removed. The replay needs memory for the series and the newest chunks of the
@@ -78,9 +78,9 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 //
 // For a block that was cut from the head this is the end of the block. Blocks of out-of-order
 // samples, or of some series only, may end later than samples that are only in the log. A
-// hint in meta.json marks such blocks. When Prometheus compacts blocks of out-of-order
-// samples with in-order ones it drops the hint, so that only one parent of such a block is
-// known to be in order.
+// hint in meta.json marks such blocks. When Prometheus compacts blocks of out-of-order samples
+// with in-order ones it drops the hint. At least one parent of the new block was cut from the
+// head, so the result is the earliest end of its parents.
 func inOrderUntil(meta *tsdb.BlockMeta) int64 {
 	c := &meta.Compaction
 	switch {

@@ -107,8 +107,8 @@ func (in *Ingester) Push(ctx context.Context, tenant string, pushed []profilepb.
 	return in.ingest(ctx, tenant, pushed, nil)
 }
 
-// ingest is Push, which can also ingest only the valid profiles: if rejected is not nil,
-// the errors of the other profiles are added to it, by their index in the push.
+// ingest is Push if rejected is nil. Otherwise it ingests the valid profiles and adds the errors
+// of the others to rejected, by their index in the push.
 func (in *Ingester) ingest(ctx context.Context, tenant string, pushed []profilepb.RawProfile, rejected map[int]error) error {
 	b := &batch{
 		limits: in.limitsOf(tenant), rules: in.settings.Load().relabel, rejected: rejected,
@@ -152,7 +152,7 @@ type batch struct {
 	rules    []*relabel.Config
 	tenant   *tenant
 	profiles []profiles.RawProfile
-	hashes   map[uint64]struct{} // of label sets
+	hashes   map[uint64]struct{} // of the label sets of all profiles
 	rejected map[int]error       // nil: one error rejects the whole push
 	dropped  int                 // profiles that the rules drop
 }

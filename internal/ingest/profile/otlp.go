@@ -23,13 +23,13 @@ import (
 type otlpConverter struct {
 	request *otlpprofile.Request
 	limits  *Limits
-	left    int // remaining limit of the bytes of all pprofs of the request
-	reads   int // bytes of texts that may still be read: profiles and samples may all have the same long ones
+	left    int // bytes that further pprofs of the request may have
+	reads   int // bytes of strings that may still be copied: all profiles and samples may refer to the same long strings
 
-	// Of the current profile:
+	// Fields of the current profile:
 	of     *otlpprofile.Profile
-	factor int64 // value of a sample's count
-	common int   // bytes of the labels that all its services have
+	factor int64 // by which values are multiplied: nanoseconds per sample if they are counts of a CPU profile, else 1
+	common int   // bytes of the labels that the pprofs of all its services have
 	groups map[string]*otlpGroup
 	order  []*otlpGroup
 
@@ -49,24 +49,24 @@ type otlpGroup struct {
 // otlpType is the type of a profile as texts.
 type otlpType struct{ name, unit, period, periodUnit string }
 
-// readsFactor is how many bytes of texts may be read for a byte of pprof: the host of a thousand profiles
-// is one text of the request, and is read a thousand times.
+// readsFactor is the maximum of string bytes that are copied per byte of pprof. The host of a thousand
+// profiles is one string of the request, and is copied a thousand times.
 const readsFactor = 16
 
 func readsMax(limits *Limits) int {
 	return readsFactor * min(limits.BurstBytes, math.MaxInt/readsFactor)
 }
 
-// An attribute that is read counts as attributeBytes and its texts, a service as groupBytes and its labels, a label as
-// labelBytes and its texts.
+// Costs against the limits: an attribute costs attributeBytes and its strings, a service groupBytes and its labels, a
+// label labelBytes and its strings.
 const (
 	attributeBytes = 64
 	groupBytes     = 2 << 10
 	labelBytes     = 32
 )
 
-// read counts texts before they are copied. It returns an error if one profile cannot have them, or if the
-// request has read too many.
+// read counts the bytes of strings before they are copied. It returns an error if they exceed the limit of
+// one profile, or if the request has copied too many.
 func (c *otlpConverter) read(bytes int) error {
 	large := bytes > c.limits.DecompressedBytes
 	if large {
@@ -81,18 +81,18 @@ func (c *otlpConverter) read(bytes int) error {
 	return nil
 }
 
-// tooLarge is the error of a profile that is too large as pprof.
+// tooLarge returns the error of a profile that is too large as pprof.
 func (c *otlpConverter) tooLarge() error {
 	return fmt.Errorf("%w: more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.DecompressedBytes, c.limits.Flags.Of("DecompressedBytes"))
 }
 
-// full is the error of a profile that the request has no bytes for.
+// full returns the error of a profile that follows once the request has used up its bytes.
 func (c *otlpConverter) full() error {
 	return fmt.Errorf("%w: the profiles of the request have more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.BurstBytes, c.limits.Flags.Of("BurstBytes"))
 }
 
-// attributes returns a function that calls f with attributes, and the first error of reading them: those
-// of one profile or sample do not have more bytes than a pprof.
+// attributes returns a function that calls f with each attribute until an error occurs, and a pointer to
+// that error. The attributes of one profile or sample are limited to the bytes of one pprof.
 func (c *otlpConverter) attributes(f func(key []byte, v otlpprofile.Value)) (read func(key []byte, v otlpprofile.Value), failed *error) {
 	failed, total := new(error), 0
 	return func(key []byte, v otlpprofile.Value) {

@@ -1,20 +1,20 @@
 // Package profiles is the interface between ingestion, store, wire and query of profiles:
 // the types in which profiles are pushed, queried and returned.
 //
-// A RawProfile is pushed: an encoded label set (labelenc; sorted, with __name__ and, if it
-// is to have a dataset of its own, service_name), an ID, and pprof bytes. The store writes
-// one row for each sample type and each set of labels that its samples have. Requests
-// name a Type, matchers, and an inclusive range in milliseconds. Results are structs whose
-// label sets are encoded bytes. A SeriesResult borrows memory until Close; a FlameGraph and
-// pprof bytes are owned by the caller.
+// A RawProfile is pushed: an encoded label set (labelenc: sorted, with __name__, and usually with
+// service_name, by which the store divides profiles into datasets), an ID, and pprof bytes. The
+// store writes one row for each sample type and each set of labels that its samples have.
+// Requests name a Type, matchers, and an inclusive range in milliseconds. Results are structs
+// whose label sets are encoded bytes. A SeriesResult borrows memory until Close. The caller owns
+// a FlameGraph and pprof bytes.
 //
 //	store/profile.Store     Append(ctx, tenant, []RawProfile) error   returns once durable
 //	query/profile.Engine    SelectSeries, MergeFlame, MergePprof, ProfileTypes,
 //	                        LabelNames, LabelValues, Series, Stats
 //
 // Labels that name the measured quantity of a row (__profile_type__, __type__, __unit__, __period_type__,
-// __period_unit__) are not pushed. Matchers, groups and lists see them on every series; an exemplar does not repeat them.
-// The package has no protobuf, no JSON and no I/O.
+// __period_unit__) are not pushed. The store adds them: requests can match, group by and list them on every series. The
+// labels of an exemplar do not contain them. The package has no protobuf, no JSON and no I/O.
 package profiles
 
 import (
@@ -110,7 +110,7 @@ func (id ID) String() string { return string(id.Append(make([]byte, 0, 36))) }
 // TraceID identifies a trace.
 type TraceID [16]byte
 
-// ParseTraceID reads the 32 hexadecimal digits of a trace's ID, which is not zero.
+// ParseTraceID parses a trace ID of 32 hexadecimal digits. The ID zero is an error.
 func ParseTraceID(text string) (id TraceID, err error) {
 	if len(text) == 32 {
 		_, err = hex.Decode(id[:], []byte(text))
@@ -121,7 +121,7 @@ func ParseTraceID(text string) (id TraceID, err error) {
 	return id, nil
 }
 
-// ParseSpanID reads the 16 hexadecimal digits of a span's ID, which is not zero.
+// ParseSpanID parses a span ID of 16 hexadecimal digits. The ID zero is an error.
 func ParseSpanID(text string) (uint64, error) {
 	id, err := strconv.ParseUint(text, 16, 64)
 	if len(text) != 16 || err != nil || id == 0 {
@@ -153,7 +153,7 @@ type RawProfile struct {
 	ID     ID     // zero: the store chooses one
 	TimeNS int64  // Unix time; 0: the time in the pprof
 	Raw    []byte // pprof, gzip or plain, as written to the write-ahead log
-	// Profile is Raw decoded, if the caller has decoded it already; nil: the store does.
+	// Profile is the decoded Raw, if the caller has decoded it already; nil: the store decodes Raw.
 	Profile *pprof.Profile
 }
 
@@ -170,7 +170,7 @@ type SeriesRequest struct {
 	Average   bool     // return the average of a point's rows, not the sum
 	CallSite  []string // count only stacks that begin with these functions, root first
 	Limit     int      // number of series, greatest totals first; 0: all
-	Exemplars bool     // one profile for each point
+	Exemplars bool     // return one profile with each point
 }
 
 // SeriesResult is owned by the caller until Close. Nothing of it may be used after Close.
@@ -178,8 +178,8 @@ type SeriesResult struct {
 	Series   []Series // sorted by labels
 	Warnings []error  // sources that could not be read; the result lacks their data
 
-	// Sets has the label sets that exemplars refer to; nil without exemplars. A set may have labels named in GroupBy
-	// (sorted), which an encoder must leave out: they are not labels of an exemplar.
+	// Sets holds the label sets to which Exemplar.Set refers; nil without exemplars. A set may contain labels of
+	// GroupBy (sorted). They are not labels of an exemplar: an encoder omits them, as AppendLabels does.
 	Sets    LabelSets
 	GroupBy []string
 
@@ -231,18 +231,18 @@ type Series struct {
 	Exemplars []Exemplar // empty, or one for each point
 }
 
-// Point is a step that has rows.
+// Point is the value of one step. A step without rows has no point.
 type Point struct {
 	TimeMS int64
 	Value  float64
 }
 
-// Exemplar is the profile with the greatest value of its point. Of profiles with equal values it is the earliest, and of
-// equally early ones the one with the smallest ID.
+// Exemplar is the profile with the greatest value of its point. Of profiles with equal values it is the earliest one,
+// and of these the one with the smallest ID.
 type Exemplar struct {
 	ID     ID
 	TimeNS int64
-	Value  int64  // sum of all its rows in the point
+	Value  int64  // sum of the profile's rows in the step
 	Set    uint32 // number of its label set in SeriesResult.Sets
 }
 
@@ -258,7 +258,7 @@ type HeatmapRequest struct {
 	GroupBy   []string
 	Limit     int  // number of series, greatest totals first; 0: all
 	Spans     bool // count spans of traces, not profiles
-	Exemplars bool // one for each cell
+	Exemplars bool // one for each interval of values in a slot
 }
 
 // Heatmap is the result of a HeatmapRequest.
@@ -282,7 +282,7 @@ type HeatmapSlot struct {
 	Exemplars []HeatmapExemplar
 }
 
-// HeatmapExemplar is the greatest profile, or span, of a cell.
+// HeatmapExemplar is the profile, or span, with the greatest value in one interval of a slot.
 type HeatmapExemplar struct {
 	ID     ID
 	TimeNS int64
@@ -309,7 +309,7 @@ type MergeRequest struct {
 // PGO cuts the stacks of a pprof to what Go's compiler uses for profile-guided optimization.
 type PGO struct {
 	KeepFrames       int  // number of frames of a stack, from the leaf; 0: all
-	AggregateCallees bool // leave out the line of the leaf, so that samples of one function are one
+	AggregateCallees bool // leave out the line number of the leaf, so that the samples of one function are merged
 }
 
 // Analysis is the amount of data that a query would read.

@@ -101,7 +101,7 @@ func (f *FS) Crash() {
 	f.down = true
 }
 
-// enter records a call and returns its error.
+// enter records a call and returns the error that the fault function chooses for it.
 func (f *FS) enter(op, path string) error {
 	if f.down {
 		return ErrCrashed
@@ -333,8 +333,8 @@ func (f *file) Close() error { return f.real.Close() }
 
 // Survival chooses which unsynced changes survive a power cut.
 type Survival struct {
-	Names   func() bool // called per directory: whether its unsynced names survive
-	Content func() Content
+	Names   func() bool    // called for each directory: whether its unsynced names survive
+	Content func() Content // called for each file
 }
 
 // Content is what remains of the unsynced bytes of a file.

@@ -33,7 +33,7 @@ type Pusher interface {
 	Push(ctx context.Context, tenant string, profiles []profilepb.RawProfile) error
 }
 
-// Querier runs queries. Warnings list what could not be read; the response has the rest.
+// Querier runs queries. Warnings name sources that could not be read: the response lacks their data.
 type Querier interface {
 	SelectSeries(ctx context.Context, r *profiles.SeriesRequest) (*profiles.SeriesResult, error)
 	MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error)
@@ -56,11 +56,11 @@ type Options struct {
 	PointsMax     int64         // points of a series; 0: 11,000
 	QueryTimeout  time.Duration // of one query; 0: 2 minutes
 	SelectorBytes int           // of one selector; 0: 64 KiB
-	Flags         hint.Flags    // that raise the limits
+	Flags         hint.Flags    // the flags that raise the limits, named in errors
 	// Tenant reads the tenant of a request; nil: TenantOf.
 	Tenant func(http.Header) (string, error)
-	// Code returns the Connect code of an error that is not one of series/profiles. nil
-	// and CodeUnknown make it internal.
+	// Code returns the Connect code of an error that is not one of series/profiles. If Code is
+	// nil or returns CodeUnknown, the code is CodeInternal.
 	Code func(error) connect.Code
 
 	Bodies       *reqbody.Reader // shared with other receivers; nil: one for this server
@@ -229,8 +229,8 @@ func (s *Server) codeOf(err error) connect.Code {
 const AnonymousTenant = "anonymous"
 
 // TenantOf returns the tenant of a request. It rejects a request that has the header several
-// times with different values. Otherwise a client could send the header through a proxy that
-// adds its own, and the value of the proxy would not count.
+// times with different values. Otherwise a client could send its own value through a proxy that
+// adds the header, and the proxy's value would be ignored.
 func TenantOf(h http.Header) (string, error) {
 	values := h.Values("X-Scope-OrgID")
 	for _, value := range values {

@@ -74,8 +74,8 @@ func (c *Client) get(ctx context.Context, path string, query url.Values) (*http.
 	return resp, nil
 }
 
-// response is the response of every endpoint of the API. Data points to the value into which
-// the member data is decoded.
+// response is the JSON envelope of every endpoint's response. Data points to the value into which
+// its field data is decoded.
 type response struct {
 	Status   string   `json:"status"`
 	Data     any      `json:"data"`
@@ -83,7 +83,7 @@ type response struct {
 	Error    string   `json:"error"`
 }
 
-// data decodes the member data of a response into a value, and returns the warnings.
+// data sends a GET request, decodes the field data of the response into a value, and returns the warnings.
 func (c *Client) data(ctx context.Context, path string, query url.Values, into any) (warnings []string, err error) {
 	resp, err := c.get(ctx, path, query)
 	if err != nil {
@@ -174,7 +174,7 @@ func (c *Client) Flags(ctx context.Context) (map[string]string, error) {
 	return flags, err
 }
 
-// lowestTimestamp is the metric that has the oldest timestamp. No API returns it.
+// lowestTimestamp is the metric whose value is the oldest timestamp. No endpoint of the API returns this timestamp.
 const lowestTimestamp = "prometheus_tsdb_lowest_timestamp_seconds "
 
 // LowestTimestampMS returns the timestamp of the oldest sample, math.MinInt64 if there

@@ -57,16 +57,16 @@ type ClientOptions struct {
 	SamplesOnly    bool // do not request chunks; every server has samples
 	FrameBytesMax  int  // in bytes; a longer frame is an error; 0: 50,000,000
 	SeriesBytesMax int  // of all chunks of one series; more are an error; 0: 64 MiB
-	HoldBytesMax   int  // memory to sort series, and as much again to decompress samples; chunks mostly use an eighth; 0: 12 MiB
+	HoldBytesMax   int  // memory for sorting series, and as much again for decompressing samples; sorting chunks takes at most an eighth, unless labels are changed; 0: 12 MiB
 	// SortDir is the directory of the file in which series of samples are sorted when
 	// they exceed HoldBytesMax. Empty: no file; then such a response is an error.
 	SortDir        string
-	ReadAheadBytes int // read buffer of a response; 0: 64 KiB; few suffice if the HTTP transport reads ahead
+	ReadAheadBytes int // read buffer of a response; 0: 64 KiB; a few KiB suffice if the HTTP transport reads ahead
 
-	Flags hint.Flags // that raise the limits
+	Flags hint.Flags // the flags that raise the limits, named in errors
 
-	Tries      int // requests until a response begins; 0: 3
-	RetryAfter time.Duration
+	Tries      int           // attempts until a response begins; 0: 3
+	RetryAfter time.Duration // wait before the second attempt, doubled for each further one; 0: 200 ms
 }
 
 func (o ClientOptions) withDefaults() ClientOptions {
@@ -94,10 +94,9 @@ func (o ClientOptions) withDefaults() ClientOptions {
 	return o
 }
 
-// Client reads series from any remote read server. It requests streamed chunks. A
-// server that has only samples sends these, and the client builds chunks from them
-// as they arrive. The options bound memory in both cases, whatever the response's
-// length. A Client is safe for concurrent use.
+// Client reads series from any remote read server. It requests streamed chunks. A server that has
+// only samples sends samples, and the client builds chunks from them as they arrive. The options
+// bound memory in both cases, however long the response is. A Client is safe for concurrent use.
 //
 // RawQuerier returns encoded series through the raw interface (package series).
 // Querier and ChunkQuerier implement package storage, and their callers own the
@@ -293,7 +292,7 @@ type responseBody struct {
 }
 
 func (a *responseBody) Close() error {
-	defer a.cancel() // last: it would fail the reads of Close
+	defer a.cancel() // after the body is closed: a canceled context would fail the reads of body.Close
 	return a.body.Close()
 }
 

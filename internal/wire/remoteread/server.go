@@ -8,11 +8,11 @@
 // An error before the first byte has a status code. A later error cuts the
 // connection, so that no client takes a partial response for a complete one.
 //
-// Client: it requests chunks and returns them through the raw interface and the
-// interfaces of package storage, one series at a time, in a buffer that is reused. A
-// server that has only samples sends these: the client decompresses them as they
-// arrive and encodes them as chunks. Series of samples come in any order, so the client
-// sorts them in a window of memory, and beyond that in a file. There is no storage here.
+// Client: it requests chunks and returns them through the raw interface and the interfaces of
+// package storage, one series at a time, in a buffer that is reused. A server that has only
+// samples sends samples: the client decompresses them as they arrive and encodes them as chunks.
+// Such series come in any order. The client sorts them in memory up to a limit, and in a file
+// beyond it. There is no storage here.
 package remoteread
 
 import (
@@ -39,13 +39,13 @@ import (
 // Options are the options of a Server. A limit of zero means no limit unless noted.
 type Options struct {
 	ConcurrentMax   int           // requests served at once; others wait
-	SamplesMax      int           // of one query whose response is samples
+	SamplesMax      int           // of one query whose response type is SAMPLES
 	FrameBytesMax   int           // a series with more chunk bytes is split into several frames
 	WriteTimeout    time.Duration // of one write of 512 KiB; 0: a minute
 	ReaderWaitMax   time.Duration // of all writes of a response together
 	HeldSeriesMax   int           // series whose lengths are held for a response of samples; 0: 5,000,000
 	BodyReadTimeout time.Duration
-	Flags           hint.Flags           // that raise the limits
+	Flags           hint.Flags           // the flags that raise the limits, named in errors
 	ExternalLabels  func() labels.Labels // nil: none
 	Partial         bool                 // respond without the series of endpoints that fail; otherwise the request fails
 }
@@ -269,7 +269,7 @@ func (s *Server) chunksOf(ctx context.Context, index int, q query, out *response
 	defer func() { err = errors.Join(err, querier.Close()) }()
 	set := series.SelectWithExternalLabels(ctx, querier, s.opts.ExternalLabels(), q.matchers...)
 	for first := true; set.Next(); first = false {
-		if first { // an endpoint that fails after its first series fails the query
+		if first { // once: an endpoint that fails after its first series fails the query
 			if err := s.missing(set, out); err != nil {
 				return err
 			}

@@ -1,12 +1,12 @@
 // Package storeapi is Thanos' StoreAPI over gRPC, client and server.
 //
-// Server: it serves a Source. It decodes requests into structs and reads series from
-// the source through the raw interface (package series). It adds the external labels,
-// removes replica labels if the request names them, checks the limits, and encodes
-// batches by hand into pooled buffers. Client: it sends a SeriesRequest and returns a
-// SeriesSet, a series.Set that receives batches as its Next is called. Labels and chunks
-// lie in the set's own buffers, copied from gRPC's, which it reuses for the next batch.
-// Between two ferulas labels may be sent as symbols: numbers in a table of strings.
+// Server: it serves a Source. It decodes requests into structs and reads series from the source
+// through the raw interface (package series). It adds the external labels, removes replica labels
+// if the request names them, checks the limits, and encodes batches by hand into pooled buffers.
+// Client: it sends a SeriesRequest and returns a SeriesSet, a series.Set that receives batches as
+// its Next is called. The set copies labels and chunks from gRPC's buffers to its own buffers,
+// which it reuses for the next batch. Between two ferulas labels may be sent as symbols: numbers
+// in a table of strings.
 //
 //	conn, err := grpc.NewClient(target, append(storeapi.GRPCDialOptions(), …)...)
 //	client := storeapi.NewClient(conn, storeapi.ClientOptions{})
@@ -18,8 +18,8 @@
 //	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
 //	storeapi.NewServer(source, storeapi.ServerOptions{}).Register(server)
 //
-// No protobuf type leaves this package. It has no storage, does not merge stores and
-// does not listen: queries and roles do that.
+// No protobuf type leaves this package. It has no storage, does not merge stores and does not
+// listen: the packages below internal/query and internal/role do that.
 package storeapi
 
 import (
@@ -34,8 +34,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// Errors of sources, servers and clients. Each has one status code. Errors of a client
-// also wrap the status that it received.
+// Errors of sources, servers and clients. The comment of each names its gRPC status code. Errors
+// of a client also wrap the status that it received.
 var (
 	ErrBadRequest  = errors.New("bad request")       // InvalidArgument
 	ErrLimit       = errors.New("limit exceeded")    // ResourceExhausted
@@ -76,10 +76,10 @@ func SpanLen(chunks []AggrChunk) int {
 	return n
 }
 
-// Shard selects the series whose labels, without replica labels, hash to Index of Total.
+// Shard is Thanos' ShardInfo: it selects the series whose labels, without replica labels, hash to Index of Total.
 type Shard struct {
 	Index, Total int64
-	By           bool     // hash these labels; if false, all others
+	By           bool     // hash only Labels; false: hash all labels except Labels
 	Labels       []string // in any order
 }
 
@@ -95,13 +95,13 @@ type Hints struct {
 type SeriesRequest struct {
 	MinMS, MaxMS         int64
 	Matchers             []*labels.Matcher
-	SkipChunks           bool     // return labels only
+	SkipChunks           bool     // return labels without chunks
 	Limit                int64    // of series; 0: none
 	WithoutReplicaLabels []string // labels to remove from every series; the result is sorted without them
 	Shard                *Shard   // nil: all series
-	MaxResolutionMS      int64    // coarsest resolution that is acceptable; 0: raw
+	MaxResolutionMS      int64    // Thanos' MaxResolutionWindow: coarsest resolution that is acceptable; 0: raw
 	Aggregates           []Aggr   // requested from downsampled data
-	AbortOnPartial       bool     // fail instead of adding a warning to a partial response
+	AbortOnPartial       bool     // partial response strategy ABORT: an unreadable store fails the request; false: it becomes a warning
 	Hints                *Hints   // may be nil
 	BytesMax             int64    // of a message and of a series, checked by the client; 0: the client's own limit
 }
@@ -129,7 +129,7 @@ type Info struct {
 	Component string          // Thanos' name of the component: sidecar, store, receive, rule, query
 	Store     *StoreInfo      // nil: no StoreAPI
 	Exemplars *TimeRange      // nil: no exemplars
-	// Further services that it offers.
+	// Further gRPC services that the store offers.
 	Rules, MetricMetadata, Targets, Query, Status bool
 }
 
@@ -153,16 +153,16 @@ type TSDBInfo struct {
 // Source is the data that a server serves. All methods are safe for concurrent use.
 // Names and values are sorted. Warnings are texts for users.
 type Source interface {
-	// Info is called every few seconds for every querier. The server adds that it honours
-	// shards and replica labels.
+	// Info is called every few seconds by every querier. The server sets Sharding and
+	// WithoutReplicaLabels of the StoreInfo itself.
 	Info(ctx context.Context) (Info, error)
-	// ExternalLabels returns the labels that the server adds to every series. They
-	// replace labels of the series. Empty if the source adds them itself.
+	// ExternalLabels returns the labels that the server adds to every series. A label of the
+	// series with the same name is replaced. Empty if the source adds them itself.
 	ExternalLabels() labels.Labels
 	// RawQuerier opens a querier for one request.
 	series.Source
-	// LabelNames and LabelValues do not include external labels: the server removes
-	// matchers for these and adds them to the result.
+	// LabelNames and LabelValues are called without matchers of external labels: the server
+	// evaluates these itself. It adds the external labels to the result.
 	LabelNames(ctx context.Context, r LabelsRequest) (names, warnings []string, err error)
 	LabelValues(ctx context.Context, r LabelsRequest) (values, warnings []string, err error)
 }
@@ -174,9 +174,9 @@ type Stream interface {
 	Close() error
 }
 
-// SeriesSource is a Source that serves a whole request itself, such as a proxy for other
-// stores: with external labels, replica labels and shards. The server still applies
-// Limit and its own limits.
+// SeriesSource is a Source that serves a whole request itself, such as a proxy for other stores:
+// it applies external labels, replica labels and shards. The server still applies Limit and its
+// own limits.
 type SeriesSource interface {
 	Series(ctx context.Context, r SeriesRequest) Stream
 }

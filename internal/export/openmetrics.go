@@ -25,23 +25,24 @@ var ErrInexpressible = errors.New("not expressible in the format")
 //
 //	up{job="node"} 1 1700000000.000
 //
-// The format requires the samples of a family to be adjacent, so the part of a window is not
-// text. It is a list of series, sorted by name and then by labels, that join merges with
-// those of the other windows:
+// In this format the samples of a family must be adjacent, so the part of a window cannot be
+// text. It is a list of series, sorted by name and then by labels. join merges the lists of all
+// windows:
 //
 //	series  uvarint(len) name  uvarint(len) labels  piece*  0
 //	piece   uvarint(len > 0) text
 //
-// Label sets are sorted by name first only if no label sorts before __name__. Otherwise a
-// part is sorted when it is complete; text that was written to standard output cannot be.
+// Series arrive in label order, which is the order of names only if no label sorts before
+// __name__. Otherwise a part is sorted once it is complete. Text that was written to standard
+// output cannot be sorted any more.
 type openMetricsEncoder struct {
 	w        *bufio.Writer
-	part     bool
+	part     bool   // write a part file instead of text
 	last     []byte // name of the previous family
-	any      bool
-	unsorted bool
-	skipHist bool  // leave native histograms out
-	skipped  int64 // samples left out
+	any      bool   // a series was written
+	unsorted bool   // names were not in order
+	skipHist bool   // leave native histograms out
+	skipped  int64  // samples left out
 	prefix   []byte
 	piece    []byte
 }
@@ -137,8 +138,9 @@ func appendPrefixed(dst, text []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
 }
 
-// appendExposed appends the beginning of the lines of a series: metric name and labels. Names
-// outside the classic character set are quoted and written within the braces.
+// appendExposed appends the beginning of the lines of a series: metric name and labels. UTF-8
+// names that are not valid legacy names are quoted, and such a metric name is written within the
+// braces.
 func appendExposed(dst, metric, labels []byte) ([]byte, error) {
 	first := true
 	brace := func() {

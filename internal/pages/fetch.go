@@ -67,7 +67,7 @@ func (o *Object) Copy(ctx context.Context, w io.Writer, off, n int64) error {
 		return fmt.Errorf("object %s: %w: bytes %d to %d of %d", o.name, ErrShort, off, off+n, o.size)
 	}
 	first, last := off/Bytes, (off+n-1)/Bytes
-	part := func(number int64) Span { // of a page, that is copied
+	part := func(number int64) Span { // the bytes of a page that are copied
 		from, to := max(off-number*Bytes, 0), min(off+n-number*Bytes, int64(o.pageSize(number)))
 		return Span{from, to - from}
 	}

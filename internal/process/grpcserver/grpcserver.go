@@ -50,7 +50,7 @@ type Options struct {
 	StreamsMax       uint32        // concurrent calls per connection, further calls wait; 0: 1000
 	ConnectTimeout   time.Duration // for TLS and the HTTP/2 preface of a new connection; 0: 10 s
 	RequestBytesMax  int           // of one received message; 0: 32 MiB
-	ReceiveTimeout   time.Duration // for one message from its call's start to its end; 0: 30 s
+	ReceiveTimeout   time.Duration // from the start of a call until its message is complete; 0: 30 s
 	ReceiveBytesMax  int64         // budget of messages that are received slowly, each counted as RequestBytesMax; 0: 256 MiB
 
 	receiveSoon time.Duration // a message that takes longer is slow; 0: 3 s
@@ -245,7 +245,7 @@ type callMetrics struct {
 	logger           *slog.Logger
 }
 
-// handlingSeconds are Thanos' bounds of the duration of calls.
+// handlingSeconds are Thanos' buckets of the durations of calls, in seconds.
 var handlingSeconds = []float64{0.001, 0.01, 0.1, 0.3, 0.6, 1, 3, 6, 9, 20, 30, 60, 90, 120}
 
 func newCallMetrics(set *metrics.Set, logger *slog.Logger) *callMetrics {

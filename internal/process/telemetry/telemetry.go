@@ -1,7 +1,7 @@
 // Package telemetry exposes the metrics of a process and counts its HTTP requests.
 //
-// ferula's metrics are in a metrics.Set, those of Prometheus' packages in a
-// prometheus.Registry. One page has both. No other package joins the two.
+// ferula's metrics are in a metrics.Set, those of Prometheus' packages in a prometheus.Registry.
+// One scrape returns both. No other package joins the two.
 package telemetry
 
 import (
@@ -189,8 +189,8 @@ func knownMethod(method string) string {
 	return "other"
 }
 
-// TraceLabels returns the exemplar label trace_id of the request's span, if it is sent, or
-// from the W3C header Traceparent.
+// TraceLabels returns the exemplar label trace_id: of the request's span, if it is sampled, or of
+// the W3C header Traceparent.
 func TraceLabels(r *http.Request) []string {
 	if span := trace.SpanContextFromContext(r.Context()); span.IsSampled() {
 		return []string{"trace_id", span.TraceID().String()}

@@ -30,8 +30,8 @@ import (
 // cut: 2048 spans may wait for the receiver, and 512 must fit into one message of gRPC.
 const attributeBytesMax = 4096
 
-// Live is the tracing of a server by the section tracing of its configuration. Without a
-// section, nothing is sent, and requests cost nothing. Create it with NewLive.
+// Live sends the traces of a server as the section tracing of its configuration demands. Without
+// a section, nothing is sent, and requests cost nothing. Create it with NewLive.
 type Live struct {
 	service   string
 	logger    *slog.Logger
@@ -204,7 +204,7 @@ func (l *Live) Tracing() *Tracing {
 	return &Tracing{Provider: &provider{live: l}, Propagator: propagation.TraceContext{}, sends: true, enabled: l.Sends, shutdown: func(context.Context) error { return nil }}
 }
 
-// RoundTripper gives requests that belong to a trace a span and propagates its context.
+// RoundTripper gives each request of a sampled trace a span, and sends the span's context to the server.
 func RoundTripper(name string, next http.RoundTripper) http.RoundTripper {
 	traced := otelhttp.NewTransport(next, otelhttp.WithPropagators(propagation.TraceContext{}),
 		otelhttp.WithSpanNameFormatter(func(string, *http.Request) string { return name }))
@@ -221,7 +221,7 @@ type roundTripper func(*http.Request) (*http.Response, error)
 // RoundTrip implements http.RoundTripper.
 func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
-// provider is the provider in effect.
+// provider delegates to the provider of the section in effect.
 type provider struct {
 	embedded.TracerProvider
 	live *Live

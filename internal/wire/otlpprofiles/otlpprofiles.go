@@ -60,7 +60,7 @@ type Options struct {
 	Status    func(error) int // returns the HTTP status of an error of the Pusher or of this package
 	Bodies    *reqbody.Reader // shared with other receivers; nil: one for this server
 	BytesMax  int             // of a request, both as sent and decompressed; 0: 64 MiB
-	BytesFlag string          // the flag that raises BytesMax, as the end of an error
+	BytesFlag string          // the end of an error's text, which names the flag that raises BytesMax
 	Disabled  bool            // refuse calls by gRPC
 }
 
@@ -109,7 +109,7 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	_, _ = w.Write(otlpprofile.Response(rejected, first, asJSON)) // fails if the client disconnected
 }
 
-// receive reads the body, then takes a slot and pushes its profiles.
+// receive reads the body of a request, takes a slot and pushes the profiles.
 func (s *Server) receive(w http.ResponseWriter, r *http.Request, asJSON bool) (rejected int, first, err error) {
 	tenant, err := s.opts.Tenant(r.Header)
 	if err != nil {
@@ -166,7 +166,8 @@ func (s *Server) push(ctx context.Context, tenant string, raw []byte) (rejected 
 	return s.pusher.PushOTLP(ctx, tenant, request)
 }
 
-// pushHeld pushes a message once there is a slot; meanwhile it counts as a body, as that of a request over HTTP.
+// pushHeld pushes a gRPC message once a slot is free. Meanwhile the message takes its size from the budget of bodies, as the
+// body of an HTTP request does.
 func (s *Server) pushHeld(ctx context.Context, tenant string, raw []byte) (rejected int, first, err error) {
 	if len(raw) > s.opts.BytesMax {
 		err = fmt.Errorf("%w: it is larger than %d bytes%s", reqbody.ErrTooLarge, s.opts.BytesMax, s.opts.BytesFlag)
@@ -217,8 +218,8 @@ func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 		}
 		return s.export(ctx, request.(*emptypb.Empty))
 	}
-	// codec/otlpprofile decodes the request, within its limits. For gRPC the request is an
-	// empty message: all its fields are unknown fields, which protobuf does not decode.
+	// codec/otlpprofile decodes the request, within its limits. gRPC decodes it into an empty
+	// message: all fields are then unknown fields, whose bytes protobuf keeps as they are.
 	handler := func(_ any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
 		request := &emptypb.Empty{}
 		if err := decode(request); err != nil {
@@ -250,7 +251,7 @@ func (s *Server) export(ctx context.Context, request *emptypb.Empty) (*emptypb.E
 }
 
 // grpcError returns a gRPC error. Clients repeat a request that exceeded a limit only if the
-// error states after which time.
+// error has a RetryInfo.
 func (s *Server) grpcError(err error) error {
 	result := status.New(s.codeOf(err), err.Error())
 	if s.opts.Status(err) == http.StatusTooManyRequests {

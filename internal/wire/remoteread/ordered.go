@@ -26,15 +26,15 @@ type source interface {
 
 // orderedSet returns the series of a source in label order.
 //
-// It fills a window with copies of series before it returns the smallest. A response
-// that fits into the window is sorted; a longer one must be nearly sorted. Samples
-// come in any order, so their window is all of holdBytesMax.
+// It buffers copies of up to windowBytes of series before it returns the smallest. A response
+// that fits into this buffer is sorted; a longer one must be nearly sorted. Samples come in any
+// order, so their windowBytes is all of holdBytesMax.
 //
-// A server that streams chunks sorts series by their labels without its external labels. With
-// an external label z it sends {a, z} before {a, b, z}, although {a, b, z} is smaller. So a
-// series is buffered, even if the window is full, while the series after it is smaller. All
-// other series pass through. If series have labels with the names of external labels, the
-// server sends them in any order. For these, chunks have a small window, too.
+// A server that streams chunks sorts series by their labels without its external labels. With an
+// external label z it sends {a, z} before {a, b, z}, although {a, b, z} is smaller. So a series
+// is buffered, even if the buffer is full, while the series after it is smaller. All other series
+// pass through. If series have labels with the names of external labels, the server sends them in
+// any order. Because of such series windowBytes is not zero for chunks either.
 type orderedSet struct {
 	flag         string                 // that raises holdBytesMax, for errors
 	open         func() (source, error) // called by the first Next
@@ -178,7 +178,7 @@ func size(from source) int {
 	return n
 }
 
-// buffer copies the pending series into the window.
+// buffer copies the pending series to buffered.
 func (o *orderedSet) buffer() error {
 	h := &bufferedSeries{}
 	if n := len(o.free); n > 0 {

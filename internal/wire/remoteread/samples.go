@@ -33,7 +33,7 @@ type measuredSeries struct {
 	samples uint32
 }
 
-// samplesQuery is a query between the two passes. Its querier stays open.
+// samplesQuery is the state of a query between the two passes. Its querier stays open.
 type samplesQuery struct {
 	query
 	querier series.Querier
@@ -85,7 +85,7 @@ func (s *Server) samples(ctx context.Context, queries []query, out *responseWrit
 	return nil
 }
 
-// measure is the first pass. The queries before q have total bytes and measured series.
+// measure is the first pass. total and measured are the encoded bytes and the series of the queries before q.
 func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, measured int, out *responseWriter) (err error) {
 	if q.querier, err = series.Open(ctx, s.from, q.mint, q.maxt); err != nil {
 		return err
@@ -286,7 +286,7 @@ type encoder struct {
 	chunkReader
 	out   *responseWriter
 	plain *[]byte
-	total uint64 // compressed so far, in plain bytes
+	total uint64 // plain bytes compressed so far
 
 	lastMS int64 // timestamp of the last sample of the current series
 }
@@ -348,7 +348,7 @@ func (e *encoder) chunk(c series.Chunk, left int) (int, error) {
 	return left, e.packFull()
 }
 
-// setLast sets the timestamp of the last sample, the nth of a chunk.
+// setLast sets lastMS to the timestamp of the nth sample of a chunk.
 func (e *encoder) setLast(c series.Chunk, n int) error {
 	if n == 0 {
 		return nil

@@ -31,21 +31,21 @@ type SeriesSet struct {
 	cancel   context.CancelFunc
 	bytesMax int // limit of the messages that hold the current series and the one ahead; 0: none
 
-	frames   []*inFrame // frames of the current series and the one ahead; the last is being decoded
-	spare    []*inFrame
-	retain   bool
-	retained []*inFrame // all released frames, after RetainUntilClose
-	batch    []byte     // the rest of the batch in the last frame
-	coded    bool       // the batch has symbols
-	table    storepb.SymbolReader
-	one      []byte // the next series in the last frame, not yet decoded; nil: none
-	used     bool   // the current series or the one ahead lies in the last frame
+	frames   []*inFrame           // frames of the current series and the one ahead; the last is being decoded
+	spare    []*inFrame           // free frames, for reuse
+	retain   bool                 // RetainUntilClose was called
+	retained []*inFrame           // all released frames, after RetainUntilClose
+	batch    []byte               // the rest of the batch in the last frame
+	coded    bool                 // the batch has symbols
+	table    storepb.SymbolReader // symbols of the batches
+	one      []byte               // the next series in the last frame, not yet decoded; nil: none
+	used     bool                 // the current series or the one ahead lies in the last frame
 
 	labels   []byte
 	chunks   []series.Chunk
 	aggr     []AggrChunk
-	ahead    []byte // labels of the series that is decoded ahead
-	decoded  []storepb.Chunk
+	ahead    []byte          // labels of the series that is decoded ahead
+	decoded  []storepb.Chunk // chunks of the series that is decoded ahead
 	hasAhead bool
 	started  bool // there is a current series
 	warnings annotations.Annotations
@@ -85,7 +85,7 @@ func (s *SeriesSet) next() error {
 		order, err := s.decode()
 		switch {
 		case errors.Is(err, io.EOF):
-			return nil // the next call returns it
+			return nil // the next call returns io.EOF
 		case err != nil:
 			return err
 		case order > 0:
@@ -140,8 +140,9 @@ func (s *SeriesSet) release() {
 // spareFrames is the number of free frames that are cached.
 const spareFrames = 2
 
-// decode decodes the next series into ahead, and receives messages as needed. order
-// compares it to the current one: > 0 after it, 0 the same. It returns io.EOF at the end.
+// decode decodes the next series into ahead, and receives messages as needed. order is positive
+// if that series sorts after the current one, and 0 if it has the same labels. decode returns
+// io.EOF at the end.
 func (s *SeriesSet) decode() (order int, err error) {
 	for s.one == nil {
 		if len(s.batch) == 0 {

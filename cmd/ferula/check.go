@@ -125,8 +125,8 @@ func ruleParser(features []string) (parser.Parser, error) {
 	return rules.Bounded(promql.NewParser(o.Query)), err
 }
 
-// checkConfig checks a configuration and the files that it names, and returns its rule
-// files and the characters that names in them may have.
+// checkConfig checks a configuration and the files that it names. It returns its rule files and
+// the validation scheme of names in these.
 func checkConfig(file string, syntaxOnly bool) (ruleFiles []string, scheme model.ValidationScheme, err error) {
 	cfg, err := scrape.Load(file, scrape.Defaults{}, slog.New(slog.DiscardHandler))
 	if err != nil || syntaxOnly {

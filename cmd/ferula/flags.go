@@ -39,8 +39,8 @@ func (d *duration) UnmarshalText(text []byte) error {
 	return err
 }
 
-// zeroIsNone returns the option of a flag whose value 0 is a time of 0. For options 0 is the
-// default, and a negative time is none.
+// zeroIsNone converts a duration flag to an option. In the flag 0 means no time. In options a
+// negative duration means no time, and 0 means the default.
 func zeroIsNone(d duration) time.Duration {
 	if d == 0 {
 		return -1

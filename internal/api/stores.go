@@ -38,12 +38,12 @@ type Stores interface {
 
 // StoreParams are the store parameters of a request.
 type StoreParams struct {
-	ReplicaLabels []string // series that differ only in these are deduplicated; none: no deduplication
-	Partial       bool     // a partial response is a warning, not an error
-	MaxResolution time.Duration
+	ReplicaLabels []string            // series that differ only in these are deduplicated; none: no deduplication
+	Partial       bool                // a partial response is a warning, not an error
+	MaxResolution time.Duration       // max_source_resolution
 	Stores        [][]*labels.Matcher // matchers of __address__, one set must match; none: all stores
 	Shard         *storeapi.Shard     // of the series; nil: all
-	Tenant        string              // named to the stores
+	Tenant        string              // sent to the stores
 	Matchers      []*labels.Matcher   // of the tenant, which every selection must match; none: all data
 }
 
@@ -72,9 +72,9 @@ type StoreStatus struct {
 
 // purpose selects which store parameters apply to a request.
 type purpose struct {
-	dedup      bool // dedup and replicaLabels[] apply
-	resolution time.Duration
-	samples    bool // engine, shard_info and max_source_resolution apply
+	dedup      bool          // dedup and replicaLabels[] apply
+	resolution time.Duration // default of max_source_resolution with AutoDownsampling
+	samples    bool          // engine, shard_info and max_source_resolution apply
 }
 
 // storeParams parses the store parameters of a request.

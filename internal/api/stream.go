@@ -137,13 +137,13 @@ type responseAnnotations struct {
 }
 
 const (
-	annotationsMax = 10   // warnings in a response, and infos, as in Prometheus
+	annotationsMax = 10   // maximum of warnings, and of infos, in a response, as in Prometheus
 	missingMax     = 1000 // further warnings of missing data in a response of Stores
 )
 
-// append appends the lists "warnings" and "infos", of ten each, as Prometheus does; an empty list
-// has no key. Warnings of missing data come first. With ofStores they do not count towards the
-// ten, up to missingMax, so that each missing store is named.
+// append appends the lists "warnings" and "infos", of at most ten entries each, as Prometheus
+// does; an empty list has no key. Warnings of missing data come first. With ofStores up to
+// missingMax of them do not count towards the ten, so that each missing store is named.
 func (n *responseAnnotations) append(s *stream, ofStores bool) {
 	if n == nil || len(n.list) == 0 {
 		return

@@ -127,7 +127,8 @@ func (b *blockWriter) symbol(text []byte) {
 	}
 }
 
-// group appends overlapping chunks, or a single one.
+// group appends one chunk, as it is if it lies within the window. Several overlapping chunks are
+// re-encoded.
 func (b *blockWriter) group(list []series.Chunk) error {
 	all := make([]chunkenc.Chunk, len(list))
 	for i, c := range list {

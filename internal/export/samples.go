@@ -39,12 +39,12 @@ type samples struct {
 	hist   *histogram.FloatHistogram
 
 	total int64 // number of returned samples of all series, each sample counted once
-	base  int64 // total, before the series
+	base  int64 // total before the current series
 
-	done    bool // with the current series
-	lastMS  int64
-	any     bool // lastMS is that of a sample
-	rest    []series.Chunk
+	done    bool           // all samples of the current series were returned
+	lastMS  int64          // timestamp of the last sample of the series
+	any     bool           // the series has a last sample
+	rest    []series.Chunk // chunks that are not open yet
 	iter    chunkenc.Iterator
 	pending chunkenc.ValueType // read but not returned yet: a histogram after floats
 	xor     chunkenc.XORChunk

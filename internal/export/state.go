@@ -40,12 +40,12 @@ type state struct {
 	startMS, endMS int64
 	done           []done
 	fs             vfs.FS
-	file           vfs.File  // its end
+	file           vfs.File  // the state file, open for further lines
 	locked         io.Closer // of the directory
 }
 
-// openState creates the directory of an export or, with Resume, opens the existing one. If
-// named, dir is the result itself, and nothing in it is removed.
+// openState creates the directory of an export or, with Resume, opens the existing one. named
+// means that dir was renamed to the output already: then nothing in it is removed.
 func openState(files vfs.FS, dir string, opts Options, named bool) (*state, error) {
 	st := &state{dir: dir, startMS: opts.StartMS, endMS: opts.EndMS, fs: files}
 	path := filepath.Join(dir, stateName)

@@ -54,8 +54,8 @@ func metricName(labels []byte) []byte {
 	return nil
 }
 
-// appendHistogram appends a native histogram as one JSON object: the API's members count, sum
-// and buckets, followed by the histogram's own fields.
+// appendHistogram appends a native histogram as one JSON object: the fields count, sum and
+// buckets of the API, followed by the fields of the histogram that the API omits.
 func appendHistogram(dst []byte, h *histogram.FloatHistogram) []byte {
 	dst = promjson.AppendHistogramStart(dst, h.Count, h.Sum)
 	any := false
@@ -137,7 +137,7 @@ func stale(v float64) bool { return math.IsNaN(v) && value.IsStaleNaN(v) }
 // A line with neither value nor histogram is a staleness marker.
 type csvEncoder struct {
 	w      *bufio.Writer
-	header bool
+	header bool   // the header line is not written yet
 	prefix []byte // of the series' lines
 	line   []byte
 }

@@ -75,7 +75,9 @@ func Check(query string, levelsMax int) error {
 	}
 }
 
-// level counts the tokens since a bracket was opened, or since its last comma.
+// level counts the levels of an operand or argument, since a bracket was opened or since its last comma. operators are
+// the tokens that add a level to it, within is the depth of the brackets in it, deepest is the depth of earlier
+// arguments.
 type level struct{ operators, within, deepest int }
 
 // depth returns the maximum of levels.

@@ -99,7 +99,7 @@ func newGRPCServer(opts GRPCOptions, traced *tracing.Tracing, logger *slog.Logge
 	return grpcserver.New(opts, append(storeapi.GRPCServerOptions(), traced.ServerOptions()...), logger, reg.Own, register)
 }
 
-// closingListener closes the listener of a process that did not run.
+// closingListener returns a component that closes the listener, for a process that did not run.
 func closingListener(listener net.Listener) process.Component {
 	return process.Component{Name: "listener", Close: func() error {
 		_ = listener.Close() // already closed if the server ran

@@ -138,7 +138,7 @@ func (l *profileService) configure(cfg *ingest.Config) {
 	}
 }
 
-// warnOfUnusedLimits logs for which tenants there are limits although no request is theirs.
+// warnOfUnusedLimits logs the tenants that have limits although no request can belong to them.
 func (l *profileService) warnOfUnusedLimits(cfg *ingest.Config) {
 	if !l.singleTenant {
 		return

@@ -104,7 +104,7 @@ func selectPart(ctx context.Context, q Querier, external labels.Labels, own []st
 type extendedSet struct {
 	set      Set
 	add      []byte
-	lastName []byte
+	lastName []byte // name of the last label in add
 
 	labels  []byte // of set's current series with the added labels
 	pending bool   // labels was not returned yet

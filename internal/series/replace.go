@@ -84,12 +84,12 @@ func SelectReplacingLabelsWithin(ctx context.Context, q Querier, external labels
 // resorted changes the labels of a set and sorts its series by the new labels.
 type resorted struct {
 	set    Set
-	gone   []string
-	add    []byte
+	gone   []string // names of labels to remove
+	add    []byte   // labels to add, encoded
 	budget *SortBudget
 
 	all     []heldSeries
-	read    bool
+	read    bool // all was filled
 	current heldSeries
 	err     error
 }

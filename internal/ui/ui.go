@@ -1,9 +1,9 @@
 // Package ui serves the web UI at "/": the built files of the directory ui/, embedded from dist.
 //
-// The response is a file of dist, or index.html for a route of the UI (/query, /targets, …), which the UI evaluates in
-// the browser. Every other path is status 404, so that an unregistered API path never returns HTML. The UI addresses its
-// files and the API relative to its own path, which has one level: it contains no route prefix, and the bytes are the same
-// under every prefix. The package contains no API, no template and no state but the compressed files, which are created on
+// The response is a file of dist, or index.html for a route of the UI (/query, /targets, …), which the UI evaluates in the
+// browser. Every other path is status 404, so that an unregistered API path never returns HTML. The UI addresses its files
+// and the API relative to its own path, which has one level. So its files contain no route prefix and are the same under
+// every prefix. The package contains no API and no template. Its only state are the compressed files, which are created on
 // first use.
 package ui
 

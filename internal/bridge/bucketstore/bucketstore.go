@@ -27,7 +27,7 @@ var (
 	_ storeapi.SeriesSource = (*Source)(nil)
 )
 
-// New returns the source of a store, which is unavailable until ready.
+// New returns the source of a store. Its Info fails until ready returns true.
 func New(store *gateway.Store, ready func() bool) *Source { return &Source{store, ready} }
 
 // Info implements storeapi.Source.
@@ -47,7 +47,7 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 // ExternalLabels implements storeapi.Source. Each block has its own.
 func (*Source) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
 
-// RawQuerier implements storeapi.Source. Requests for series are served by Series.
+// RawQuerier implements storeapi.Source. It returns an error: the server calls Series instead.
 func (*Source) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
 	return nil, errors.New("series of a bucket are read by whole requests")
 }
@@ -157,7 +157,7 @@ func (s *stream) Err() error {
 	return toStore(s.Selection.Err())
 }
 
-// numberedStream is a stream of one block, whose labels have numbers.
+// numberedStream is a stream of one block. It has symbol references of its labels, too.
 type numberedStream struct {
 	*stream
 	numbers series.SymbolRefs

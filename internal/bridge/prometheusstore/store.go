@@ -102,8 +102,8 @@ func (s *Store) API() *promapi.Client { return s.api }
 // has changed since the last Refresh.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
-// Refresh reads external labels and time range. After ErrUnsupported every
-// call fails until the configuration of Prometheus is changed.
+// Refresh reads the external labels and the time range. After ErrUnsupported every request fails
+// until the configuration of Prometheus is changed.
 func (s *Store) Refresh(ctx context.Context) error {
 	external, err := s.api.ExternalLabels(ctx)
 	var mint int64

@@ -152,7 +152,8 @@ func (o Options) CheckLocal(store tsdb.Options, external labels.Labels) error {
 }
 
 // CheckPrometheus returns an error if a Prometheus with these flags and the data directory dir could compact and delete a
-// block before it is shipped. It cannot if it delays compaction until the block is in the list of shipped blocks.
+// block before it is shipped. A Prometheus that delays compaction until a block is in the list of shipped blocks passes
+// the check.
 func (o Options) CheckPrometheus(dir string, flags map[string]string) error {
 	state := o.Shipper.StateFile
 	if state == "" {

@@ -84,7 +84,7 @@ func parse(content string, defaults Defaults, logger *slog.Logger) (*config.Conf
 	return nil, err
 }
 
-// unknownDiscovery is the error for the section of a discovery that is not linked.
+// unknownDiscovery is the error for the section of a service discovery that is not compiled in.
 var unknownDiscovery = regexp.MustCompile(`field (\w+_sd_configs) not found`)
 
 // Resolve returns the configuration with the contents of scrape_config_files, so that it
@@ -117,8 +117,9 @@ func CheckChanged(old, next *config.Config) error {
 	return errors.Join(errs...)
 }
 
-// Check creates the HTTP client of every job. Of files that a server writes it checks that it
-// could open them, and creates none: the user who checks may be another one than the server's.
+// Check creates the HTTP client of every job. It also checks that files which a server writes
+// could be opened. It does not create them, because they would belong to the user that runs the
+// check.
 func Check(cfg *config.Config) error {
 	errs := []error{writable("global.query_log_file", cfg.GlobalConfig.QueryLogFile)}
 	for _, job := range cfg.ScrapeConfigs {

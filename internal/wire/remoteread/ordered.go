@@ -36,15 +36,15 @@ type source interface {
 // pass through. If series have labels with the names of external labels, the server sends them in
 // any order. Because of such series windowBytes is not zero for chunks either.
 type orderedSet struct {
-	flag         string                 // that raises holdBytesMax, for errors
+	flag         string                 // names the flag that raises holdBytesMax, for errors
 	open         func() (source, error) // called by the first Next
-	windowBytes  int
-	holdBytesMax int  // at least windowBytes
-	unordered    bool // series are returned in the order of the source
+	windowBytes  int                    // bytes that are buffered before a series is returned
+	holdBytesMax int                    // at least windowBytes
+	unordered    bool                   // series are returned in the order of the source
 
 	from     source
 	pending  bool // from has a series that was not returned yet
-	done     bool
+	done     bool // from has no further series
 	buffered seriesHeap
 	bytes    int // size of buffered
 	free     []*bufferedSeries

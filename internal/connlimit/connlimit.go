@@ -67,7 +67,7 @@ func (m *Limit) notIdle(c *conn) {
 	}
 }
 
-// evict closes the connection that is idle for the longest time.
+// evict closes the connection that is idle for the longest time, if it is idle for at least idleMin.
 func (m *Limit) evict() {
 	m.mu.Lock()
 	var oldest *conn

@@ -25,9 +25,9 @@ type Names struct {
 	disabled bool
 }
 
-// New returns the names of a server that listens on addresses. external is the URL by which
-// users reach it and may be empty. Unless names are given, only a server whose addresses are
-// all loopback checks them.
+// New returns the names of a server that listens on addresses. external is the URL by which users
+// reach it and may be empty. Without names, hosts are checked only if all addresses are loopback
+// addresses.
 func New(addresses []string, external string, names []string) *Names {
 	n := &Names{allowed: map[string]bool{}, disabled: len(names) == 0 && !allLoopback(addresses)}
 	for _, name := range names {

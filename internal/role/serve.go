@@ -168,8 +168,8 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	return s, nil
 }
 
-// newTracing creates the tracing of the section tracing, which sends nothing until a
-// configuration is applied.
+// newTracing creates the tracing that follows the section tracing of the configuration. It sends
+// nothing until a configuration is applied.
 func (s *Serve) newTracing() *tracing.Live {
 	l := tracing.NewLive("ferula-serve", s.opts.Logger.With("component", "tracing"))
 	s.process.Add(process.Component{Name: "tracing", Close: l.Close})

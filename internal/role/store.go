@@ -107,12 +107,13 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 }
 
 // selectorRelabel parses the configuration that selects blocks, or data of stores, by their
-// external labels. A key that is not known is an error: without it a rule may drop all data.
+// external labels. An unknown key is an error: a rule whose misspelled key is ignored could drop
+// all data.
 func selectorRelabel(text string) ([]*relabel.Config, error) {
 	var all []*relabel.Config
 	in := yaml.NewDecoder(strings.NewReader(text))
 	in.KnownFields(true)
-	if err := in.Decode(&all); err != nil && !errors.Is(err, io.EOF) { // which is that of an empty text
+	if err := in.Decode(&all); err != nil && !errors.Is(err, io.EOF) { // io.EOF: the text is empty
 		return nil, err
 	}
 	for i, c := range all {
@@ -171,8 +172,8 @@ func (s *Store) firstSync(ctx context.Context) error {
 	}
 }
 
-// work lists the bucket every SyncInterval, and unmaps idle files every minute, until ctx
-// is canceled.
+// work syncs the bucket every SyncInterval, and unmaps idle files every minute, until ctx is
+// canceled.
 func (s *Store) work(ctx context.Context) error {
 	syncs, sweeps := time.NewTimer(s.opts.SyncInterval), time.NewTicker(time.Minute)
 	defer syncs.Stop()
@@ -199,9 +200,10 @@ func (s *Store) work(ctx context.Context) error {
 	}
 }
 
-// syncPause returns the time until the next list of the bucket. took is the duration of the last
-// one, which counts towards the interval, and failures is how many have failed in a row: they are
-// repeated after 15 s, 30 s, and so on, since a new block is not served until one succeeds.
+// syncPause returns the time until the next sync of the bucket. took is the duration of the last
+// sync, which counts towards the interval. failures is the number of syncs in a row that have
+// failed. A failed sync is repeated after 15 s, 30 s, and so on, since a new block is not served
+// before a sync succeeds.
 func syncPause(interval, took time.Duration, failures int) time.Duration {
 	if failures > 0 {
 		return min(interval, retryList<<min(failures-1, 10))
@@ -209,10 +211,10 @@ func syncPause(interval, took time.Duration, failures int) time.Duration {
 	return max(0, interval-took)
 }
 
-// retryList is the pause after the first list that failed.
+// retryList is the pause after the first failed sync.
 const retryList = 15 * time.Second
 
-// blocks lists the served blocks in the form of Thanos' /api/v1/blocks.
+// blocks lists the served blocks in the format of Thanos' /api/v1/blocks.
 func (s *Store) blocks(w http.ResponseWriter, _ *http.Request) {
 	all := s.store.Blocks()
 	slices.SortFunc(all, func(a, b *metas.Meta) int { return a.ID.Compare(b.ID) })

@@ -15,7 +15,7 @@ const bucketsMax = 1 << 20
 // caller that decodes a chunk of another process must use Decoder. Its errors are ErrCorrupt. Errors behind the header
 // are returned by the iterator.
 func (c Chunk) Decoder() (chunkenc.Chunk, error) {
-	least := 3 // the number of samples, and flags
+	least := 3 // bytes of the header: the number of samples, and flags
 	if c.Encoding == chunkenc.EncXOR {
 		least = 2
 	}

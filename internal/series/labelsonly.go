@@ -51,7 +51,7 @@ func (w withoutChunks) Ahead() []byte {
 	return nil
 }
 
-// LabelRefs implements SymbolRefs. It returns nil if the set has no numbers.
+// LabelRefs implements SymbolRefs. It returns nil if the set has no symbol references.
 func (w withoutChunks) LabelRefs() []uint64 {
 	if numbered, ok := w.Set.(SymbolRefs); ok {
 		return numbered.LabelRefs()

@@ -15,7 +15,7 @@ import (
 // word is a flag as a shell completes it.
 type word struct {
 	name     string // with dashes
-	help     string // its first sentence
+	help     string // first sentence of its help text
 	takes    bool   // a value follows
 	values   []string
 	path     string // what the value names: "file", "directory" or ""

@@ -23,8 +23,8 @@ var _ series.LabelsReader = (*querier)(nil)
 // without external labels.
 type labelsQuerier struct{ *querier }
 
-// LabelNamesMatching implements series.LabelNamesMatcher. It ignores the matchers, like
-// querier.LabelNamesMatching.
+// LabelNamesMatching implements series.LabelNamesMatcher. It returns the label names of all
+// series: it ignores the matchers.
 func (q labelsQuerier) LabelNamesMatching(ctx context.Context, _ ...*labels.Matcher) ([]string, error) {
 	names, _, err := q.api.LabelNames(ctx, nil, q.mint, q.maxt, 0)
 	return names, toStore(err)

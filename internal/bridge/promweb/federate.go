@@ -23,8 +23,8 @@ import (
 	"github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
-// federation serves /federate: the last sample of each series of the local storage that a
-// match[] selects, as a metrics page.
+// federation serves /federate: the last sample of each series of the local storage that a match[]
+// selects, in a format of scrape responses.
 type federation struct {
 	opts Options
 	now  func() time.Time
@@ -68,7 +68,7 @@ func (f *federation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
-	w.Header().Set("Content-Type", string(format)) // of a page without series too
+	w.Header().Set("Content-Type", string(format)) // also of a response without series
 	body := httpbody.New(w, r, string(format))
 	defer body.Release()
 	err = f.write(body, format, samples)
@@ -224,7 +224,7 @@ func spans(from []histogram.Span) (to []*dto.BucketSpan) {
 }
 
 // classic converts a native histogram with custom buckets to a classic histogram, with cumulative buckets. The encoder
-// adds the last bucket.
+// adds the +Inf bucket.
 func classic(h *histogram.FloatHistogram) *dto.Histogram {
 	out := &dto.Histogram{SampleCountFloat: new(h.Count), SampleSum: new(h.Sum)}
 	counts := make([]float64, len(h.CustomValues)+1)

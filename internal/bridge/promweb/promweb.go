@@ -58,7 +58,7 @@ type Options struct {
 	CORSOrigin    *regexp.Regexp
 
 	// Ready wraps endpoints that are unavailable until the storage can be read. Guard wraps endpoints that change
-	// something. UntilShutdown wraps endpoints that would never end.
+	// something. UntilShutdown wraps endpoints whose responses have no end: it ends them at shutdown.
 	Ready, Guard, UntilShutdown func(http.Handler) http.Handler
 	Logger                      *slog.Logger
 }

@@ -106,9 +106,9 @@ func (r *Storage) endpoint(name string, section *config.RemoteReadConfig, client
 	return e
 }
 
-// localStart returns the timestamp in ms from which the local storage is complete: two
-// minimum block durations after the start of the first block, since samples from the
-// time before the server started may be missing.
+// localStart returns the timestamp in ms from which on the local storage is complete: two minimum
+// block durations after the start of the first block, or after the current time if there is no
+// block. Samples from the time before the server started may be missing.
 func (r *Storage) localStart() (int64, error) {
 	metas, err := r.store.BlockMetas()
 	if err != nil {

@@ -50,7 +50,7 @@ type querier struct {
 func (q *querier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stream := &deadlineStream{ctx: ctx, cancel: cancel, after: q.source.stallTimeout}
-	defer stream.startTimer()() // Series may connect
+	defer stream.startTimer()() // the call of Series may connect to the store
 	stream.Stream = q.source.client.Series(ctx, storeapi.SeriesRequest{MinMS: q.mint, MaxMS: q.maxt, Matchers: matchers, AbortOnPartial: true})
 	q.open = append(q.open, stream)
 	return stream

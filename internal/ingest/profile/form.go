@@ -153,7 +153,7 @@ func (in *Ingester) pushRecording(ctx context.Context, tenant string, u *upload,
 		return err
 	}
 	if len(all) == 0 {
-		return nil // nothing happened
+		return nil // the recording has no samples
 	}
 	return in.Push(ctx, tenant, all)
 }

@@ -32,7 +32,7 @@ type Limits struct {
 	Future            time.Duration // maximum of a start time in the future; 0: 10 min
 	Tenants           int           // number of tenants; 0: 1,000
 
-	Flags hint.Flags // that raise the limits
+	Flags hint.Flags // the flags that raise the limits, named in errors
 }
 
 func (l Limits) withDefaults() Limits {
@@ -126,15 +126,15 @@ type tenants struct {
 	max    int
 	mu     sync.Mutex
 	byName map[string]*tenant
-	swept  time.Time
+	swept  time.Time // when idle tenants were removed
 }
 
 type tenant struct {
 	rate   *rate.Limiter
 	mu     sync.Mutex
 	series map[uint64]time.Time // time of the last push, by hash of the labels
-	swept  time.Time
-	last   time.Time // time of the last stored push
+	swept  time.Time            // when idle series were removed
+	last   time.Time            // time of the last stored push
 }
 
 // get returns a tenant. A new one is recorded only after a successful push, so that

@@ -83,7 +83,7 @@ var goProfiles = []profileSpec{
 // profileSpec is one profile of a job, with all defaults set.
 type profileSpec struct {
 	key, name, path string
-	timed, delta    bool
+	timed, delta    bool // timed: the target records for some seconds; delta: stored as the increase since the previous scrape
 	seconds         int
 }
 

@@ -152,7 +152,7 @@ func (r *chunkBuilder) begin(kind chunkenc.ValueType) (err error) {
 		if r.xor == nil {
 			r.xor, r.xorMemory = chunkenc.NewXORChunk(), make([]byte, 0, 2048)
 		}
-		r.xor.Reset(append(r.xorMemory[:0], 0, 0)) // the header: a number of samples of 0
+		r.xor.Reset(append(r.xorMemory[:0], 0, 0)) // the header of a chunk with 0 samples
 		r.chunk = r.xor
 	} else if r.chunk, err = chunkenc.NewEmptyChunk(kind.ChunkEncoding(false, false)); err != nil {
 		return err

@@ -23,15 +23,15 @@ const (
 // batch grows; SendMsg hands the buffer to gRPC.
 type batchWriter struct {
 	stream    grpc.ServerStream
-	seriesMax int
+	seriesMax int // maximum of series in a message; 1: no batches
 	bytesMax  int // limit of one message
 	frame     outFrame
-	count     int
+	count     int            // series in the buffer
 	coded     bool           // the buffer holds a batch with symbols
 	supported []series.Chunk // memory of supportedChunks
 
 	numbered series.SymbolRefs     // nil: labels are sent as strings
-	symbols  *storepb.SymbolWriter // symbols of the labels that are numbers
+	symbols  *storepb.SymbolWriter // encodes the labels that have symbol references
 }
 
 // newBatchWriter returns a batchWriter for the set that serves a request.
@@ -49,8 +49,8 @@ func newBatchWriter(stream grpc.ServerStream, in *pb.SeriesRequest, set series.S
 	return b
 }
 
-// labelNumbers returns the numbers of the current series' labels. It returns nil, for
-// this and all later series, if a series has none or the symbol table is full.
+// labelNumbers returns the symbol references of the current series' labels. Once a series has
+// none, or the symbol table is full, it returns nil for that series and all later ones.
 func (b *batchWriter) labelNumbers() ([]uint64, error) {
 	if b.numbered == nil {
 		return nil, nil

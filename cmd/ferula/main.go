@@ -1,8 +1,8 @@
 // Command ferula collects, stores and queries metrics and profiles.
 //
-// Each sub-command has a file here. It maps flags to the options of a role of package
-// role and runs that role. A flag that Prometheus or Thanos has keeps its name; package
-// peerflags states what becomes of each of their flags.
+// Each sub-command has a file here. It maps flags to the options of a role of package role and
+// runs that role. A flag that Prometheus or Thanos has keeps its name. Package peerflags lists
+// all of their flags, with the status that each has here.
 package main
 
 import (
@@ -40,7 +40,7 @@ type commands struct {
 	Version kong.VersionFlag `name:"version" help:"Print the version."`
 }
 
-// newParser returns a parser into cli.
+// newParser returns a parser that sets the fields of cli.
 func newParser(cli *commands, options ...kong.Option) (*kong.Kong, error) {
 	cli.Serve.Peer = kong.Plugins{peerflags.Serve().Flags()}
 	cli.Query.Peer = kong.Plugins{peerflags.Query().Flags()}

@@ -72,7 +72,7 @@ func newParquetEncoder(w *bufio.Writer) *parquetEncoder {
 	return &parquetEncoder{w: pw, columns: pw.ColumnWriters()}
 }
 
-// reset begins another file; unclosed data is dropped.
+// reset begins another file. Rows that were not written are dropped.
 func (e *parquetEncoder) reset(w *bufio.Writer) {
 	e.w.Reset(w)
 	e.columns, e.rows, e.bytes = e.w.ColumnWriters(), 0, 0

@@ -28,15 +28,15 @@ type progress struct {
 	began      time.Time
 	lastReport time.Time
 	calls      uint
-	written    func() int64
+	written    func() int64 // returns the bytes written so far
 
 	windows, done int
 	current       int64 // series of the current window
-	previous      int64
-	samples, read int64
-	skipped       int // windows completed by an earlier run
-	before        int64
-	shown         bool // a line is on the terminal
+	previous      int64 // series of the previous window
+	samples, read int64 // read: bytes
+	skipped       int   // windows completed by an earlier run
+	before        int64 // samples of these windows
+	shown         bool  // a line is on the terminal
 }
 
 func newProgress(opts ProgressOptions, now func() time.Time) *progress {
@@ -75,7 +75,8 @@ func (p *progress) windowDone(series int64) {
 	}
 }
 
-// A failed write to a terminal or log must not fail the export: errors are ignored.
+// joining shows that the parts are being joined. A failed write to a terminal or log must not fail the export: errors are
+// ignored.
 func (p *progress) joining() {
 	if p.opts.To != nil && p.opts.Terminal && p.done > 1 {
 		_, _ = fmt.Fprintf(p.opts.To, "\r\x1b[Kjoining %d windows", p.done)

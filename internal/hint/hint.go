@@ -3,7 +3,8 @@
 //
 // A package with limits has a field Flags in its options and adds Flags.Of to the errors of
 // exceeded limits. Package main, which knows the flags, sets the field. The zero value adds
-// nothing. An error of Invalid is one of the command line: package main exits with its code.
+// nothing. An error of Invalid is an error of the command line: package main exits with the code
+// of such errors.
 package hint
 
 // Flags are the names of flags, such as --query.max-series, by the name of the option that

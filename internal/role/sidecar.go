@@ -34,7 +34,7 @@ type SidecarOptions struct {
 	PrometheusURL string
 	HTTPClient    string        // Thanos' HTTP client configuration in YAML; "": no authentication
 	ReadyTimeout  time.Duration // how long Prometheus may take to become ready; 0: 10 min
-	PollInterval  time.Duration // of configuration and time range; 0: 30 s
+	PollInterval  time.Duration // of reading the configuration and the time range; 0: 30 s
 	PollTimeout   time.Duration // 0: 30 s
 	MinTimeMS     func() int64  // samples before it are not served; nil: no limit
 	TSDBDir       string        // data directory of Prometheus, for shipping

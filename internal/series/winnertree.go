@@ -11,22 +11,22 @@ const linearMax = 3
 
 // winnerTree merges many sets with about log2(n) comparisons per series.
 //
-// A leaf is a set. An inner node (a match) stores the child with the lesser labels, and
-// whether both children have the same series (a tie). All sets with the current series are
-// advanced together, because their labels are borrowed until then, and the nodes that
-// their paths share are compared once. Sets with the same series as the winner are found
-// by following ties, without further comparisons.
+// A leaf is a set. An inner node (a match) stores the child with the lesser labels, and whether
+// both children have the same series (a tie). All sets with the current series are advanced
+// together by the following Next, because their labels are borrowed until then. The nodes that
+// their paths share are compared once. Sets with the same series as the winner are found by
+// following ties, without further comparisons.
 //
 // Prometheus' loser tree stores less, but replays the path of one set at a time.
 type winnerTree struct {
 	sets    []Set
 	leaves  int      // a power of two
 	labels  [][]byte // by leaf, of the current series; nil: end of the set
-	more    []bool
-	winner  []int32 // by node; node 1 is the root, 2i and 2i+1 are the children of i
-	tie     []bool
-	dirty   []int
-	least   []int32 // sets with the current series, ascending
+	more    []bool   // by leaf: the set has a current series
+	winner  []int32  // by node; node 1 is the root, 2i and 2i+1 are the children of i
+	tie     []bool   // by node: both children have the same series
+	dirty   []int    // nodes to compare again
+	least   []int32  // sets with the current series, ascending
 	started bool
 	chunks  []Chunk
 	err     error

@@ -1,10 +1,10 @@
 // Command lint is the repository's linter: staticcheck, errcheck, errorlint, gosec and a
 // few analyzers of the Go team in one program, pinned by tools/go.mod.
 //
-// Packages come in as patterns; what goes out are findings, one a line with the name
-// of the check, and exit code 3 if there is any. A finding that is right as it stands
-// is suppressed by a comment `//lint:ignore CHECK reason` on its line or the line
-// above. The table excluded has what is suppressed everywhere. `make lint` runs it.
+// The arguments are patterns of packages. The program prints one finding a line, with the name of
+// the check, and exits with code 3 if there is any. A finding that is right as it stands is
+// suppressed by a comment `//lint:ignore CHECK reason` on its line or the line above. The table
+// excluded lists the findings that are suppressed everywhere. `make lint` runs it.
 package main
 
 import (
@@ -52,8 +52,8 @@ var excluded = []exclusion{
 	{check: "gosec", message: "G404:", line: "rand.N(", reason: "jitter of retries"},
 }
 
-// closeOfReader is not checked by errcheck: everything was read before, or is not
-// wanted. The Close of a file that was written is checked.
+// closeOfReader is not checked by errcheck: everything was read before, or the rest is not
+// needed. The Close of a file that was written is checked.
 const closeOfReader = "(io.ReadCloser).Close"
 
 func main() {

@@ -1,10 +1,9 @@
-// Command protogen makes the repository's .pb.go files: `make generate` runs it
-// from the tools folder.
+// Command protogen makes the repository's .pb.go files: `make generate` runs it from the
+// directory tools.
 //
-// The .proto files below internal/ come in; they are compiled by a compiler
-// written in Go and handed to protoc-gen-go. Both are pinned by tools/go.mod, so
-// every machine makes the same bytes. What goes out are the .pb.go files in their
-// packages. The .proto files are ferula's own.
+// It compiles the .proto files below internal/ with a compiler written in Go, passes the result
+// to protoc-gen-go, and writes the .pb.go files to their packages. Both programs are pinned by
+// tools/go.mod, so every machine makes the same bytes. The .proto files are ferula's own.
 package main
 
 import (
@@ -24,8 +23,8 @@ import (
 	"google.golang.org/protobuf/types/pluginpb"
 )
 
-// A set is what is compiled together. imports is the folder that import
-// statements are relative to, below the repository's root.
+// A set is a list of .proto files that are compiled together. imports is the directory, below the
+// repository's root, to which import statements are relative.
 type set struct {
 	imports string
 	files   []string

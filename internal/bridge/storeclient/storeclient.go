@@ -31,12 +31,12 @@ type Options struct {
 	TLSMinVersion   string // 1.0 to 1.3; "": 1.3
 	Client          storeapi.ClientOptions
 	Dial            []grpc.DialOption // interceptors of calls
-	LookupInterval  time.Duration     // of the names of groups; 0: 30 s
+	LookupInterval  time.Duration     // of resolving the names of endpoint groups; 0: 30 s
 }
 
-// Dialer returns the function that creates the client of an endpoint. A client
-// connects with its first call. A group balances calls over all addresses of its name.
-// The configuration of an endpoint overrides the options.
+// Dialer returns the function that creates the client of an endpoint. A client connects with its
+// first call. The client of an endpoint group balances calls over all addresses of the group's
+// name. The configuration of an endpoint overrides the options.
 func (o Options) Dialer() (func(a fanout.Address) (fanout.Client, error), error) {
 	if _, err := o.credentials(); err != nil {
 		return nil, err
@@ -83,7 +83,7 @@ func (o Options) credentials() (credentials.TransportCredentials, error) {
 	return credentials.NewTLS(config), nil
 }
 
-// roundRobin is the service configuration of groups by default.
+// roundRobin is the default service configuration of endpoint groups for gRPC.
 const roundRobin = `{"loadBalancingConfig":[{"round_robin":{}}]}`
 
 func (o Options) dial(a fanout.Address, creds credentials.TransportCredentials) (fanout.Client, error) {

@@ -92,8 +92,9 @@ func normalize(in []profilepb.RawLabel, limits *Limits, rules []*relabel.Config)
 	return out, true, nil
 }
 
-// beforeRules returns an error for a set that is so large that rules, whose regular expressions are matched with every
-// byte of it, would take seconds: they may remove three quarters of what the limits allow.
+// beforeRules returns an error for a set of more than four times the bytes that the limits allow. The limits apply
+// after the rules, which may remove labels. But the regular expression of each rule is matched with every byte, which
+// would take seconds for a larger set.
 func (l *Limits) beforeRules(set []profilepb.RawLabel) error {
 	size, most := 0, 4*min(min(l.Labels, math.MaxInt32)*min(l.LabelNameBytes+l.LabelValueBytes, math.MaxInt32), math.MaxInt32)
 	for i := range set {

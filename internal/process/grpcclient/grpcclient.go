@@ -25,7 +25,7 @@ type Metrics struct {
 	handling                         *metrics.PrometheusHistogramVec
 }
 
-// seconds are Thanos' bounds of the duration of calls.
+// seconds are Thanos' buckets of the durations of calls, in seconds.
 var seconds = []float64{0.001, 0.01, 0.1, 0.3, 0.6, 1, 3, 6, 9, 20, 30, 60, 90, 120, 240, 360, 720}
 
 // NewMetrics registers the metrics with set.

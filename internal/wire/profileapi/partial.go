@@ -101,8 +101,8 @@ func (o *requestContext) headers() http.Header {
 	return http.Header{partialHeader: {"true"}, warningHeader: o.texts()}
 }
 
-// appendWarnings appends the member "warnings" to a JSON object that is still open. It
-// appends nothing if there are no warnings.
+// appendWarnings appends the field "warnings" to a JSON object that is still open. It appends
+// nothing if there are no warnings.
 func (o *requestContext) appendWarnings(b []byte) []byte {
 	for i, text := range o.texts() {
 		if i == 0 {

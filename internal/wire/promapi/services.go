@@ -111,7 +111,7 @@ func (s *Services) rules(in *pb.RulesRequest, out grpc.ServerStream) error {
 	return nil
 }
 
-// groupJSON, ruleJSON and alertJSON are what the rules endpoint returns.
+// groupJSON, ruleJSON and alertJSON are objects in the response of the rules endpoint.
 type groupJSON struct {
 	Name           string     `json:"name"`
 	File           string     `json:"file"`

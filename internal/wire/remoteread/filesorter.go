@@ -53,7 +53,7 @@ func (s *fileSorter) next() error {
 		s.current, s.held = s.held[0], s.held[1:]
 		return nil
 	}
-	if s.current != nil { // the series of the first run
+	if s.current != nil { // the current series is that of merging[0], whose run moves on
 		if err := s.merging[0].next(); errors.Is(err, io.EOF) {
 			heap.Pop(&s.merging)
 		} else if err != nil {

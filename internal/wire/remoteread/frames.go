@@ -63,7 +63,7 @@ func (f *frameSource) next() error {
 	bytesOf := len(f.current.buf)
 	for {
 		if err := f.read(&f.following); errors.Is(err, io.EOF) {
-			return nil // the next call returns it
+			return nil // the next call returns io.EOF
 		} else if err != nil {
 			return err
 		}

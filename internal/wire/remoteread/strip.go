@@ -19,10 +19,10 @@ var ErrLabelMissing = errors.New("series of remote read lacks a label that is to
 // WithoutQuerier extends the querier of RawQuerier.
 type WithoutQuerier interface {
 	series.Querier
-	// SelectWithout selects series that all have the labels in without, and removes these
-	// labels. Prometheus sorts series before it adds its external labels, so its series
-	// arrive sorted by the remaining labels. With inOrder the caller states that the server
-	// sorts so: no series is buffered to sort them, and unsorted series are an error.
+	// SelectWithout selects series that all have the labels in without, and removes these labels.
+	// Prometheus sorts series before it adds its external labels, so its series arrive sorted by
+	// the remaining labels. inOrder states that the server sorts in this way: then no series is
+	// buffered for sorting, and series out of order are an error.
 	SelectWithout(ctx context.Context, without labels.Labels, inOrder bool, matchers ...*labels.Matcher) series.Set
 	// SelectUnordered is SelectWithout for a caller that sorts. Series come in the order
 	// of the server, a label set may occur twice, and none is buffered.
@@ -46,7 +46,7 @@ func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels
 		if _, chunks := from.(*frameSource); chunks && inOrder {
 			set.windowBytes = 0
 		} else if set.windowBytes == 0 {
-			set.windowBytes = set.holdBytesMax // the source sorted with the labels
+			set.windowBytes = set.holdBytesMax // the source sorted the series with the labels that are removed
 		}
 		return &labelStripper{source: from, without: encoded}, nil
 	}

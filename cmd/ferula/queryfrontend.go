@@ -90,8 +90,8 @@ func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, ignored
 
 func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	var o role.QueryFrontendOptions
-	// The number of connections has no limit: it would apply before the tenants' queues,
-	// and also to probes. Running and waiting requests are limited per tenant instead.
+	// The number of connections is not limited: such a limit would apply before the tenants'
+	// queues, and also to probes. Running and waiting requests are limited per tenant instead.
 	o.Web = c.Process.web()
 	o.Web.MaxConnections, o.Web.AllowedHosts = -1, c.Hosts.Allowed
 	o.DisableCORS = c.DisableCORS
@@ -167,7 +167,7 @@ func (c *queryFrontendCommand) tenantHeaders() (string, []string, error) {
 	return c.TenantHeader, []string{c.TenantHeader}, nil
 }
 
-// retries maps a flag's 0, no retries, to -1, which means the same in options.
+// retries converts a flag to an option: no retries are 0 in the flag and -1 in the option.
 func retries(n int) int {
 	if n <= 0 {
 		return -1

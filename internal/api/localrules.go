@@ -30,7 +30,7 @@ type ruleFilter struct {
 	alerting, recording  bool
 	excludeAlerts        bool
 	groupsMax            int    // groups in the response; 0: no limit
-	token                string // of the first group; "": the first
+	token                string // group_next_token: names the first group of the response; "": all groups
 }
 
 // ruleFilter parses the parameters of /rules, with Prometheus' errors.

@@ -48,13 +48,13 @@ func (s *Serve) newNotices() *notices {
 	return n
 }
 
-// stopping notifies subscribers of the shutdown and ends their requests, which would delay it.
+// stopping notifies subscribers of the shutdown and ends their requests, which would otherwise delay the shutdown.
 func (n *notices) stopping() {
 	n.AddNotification(notifications.ShuttingDown)
 	n.stop()
 }
 
-// reloaded notifies subscribers of a rejected configuration.
+// reloaded notifies subscribers while the last configuration is a rejected one.
 func (n *notices) reloaded(err error) {
 	if err != nil {
 		n.AddNotification(notifications.ConfigurationUnsuccessful)

@@ -25,6 +25,6 @@ func SelectUnsorted(ctx context.Context, q Querier, matchers ...*labels.Matcher)
 	return q.Select(ctx, matchers...), true
 }
 
-// Merging is an optional interface of a Querier that may have to merge the samples of several stores of one storage. If
-// samples have the same timestamp, the storage's own storage.Querier may then choose another one than this Querier.
+// Merging is an optional interface of a Querier that may have to merge the samples of several stores of one storage. Of
+// samples with the same timestamp, the storage's own storage.Querier may then choose another sample than this Querier.
 type Merging interface{ Merging() bool }

@@ -12,7 +12,7 @@ const development = "0.2.0-dev"
 
 // Info identifies a build.
 type Info struct {
-	Version  string // 0.2.0 of a tag; 0.2.0-dev+REVISION of another commit
+	Version  string // 0.2.0 for a tagged commit; 0.2.0-dev+REVISION for another one
 	Revision string // of the commit, "" if unknown
 	Time     string // of the commit, in RFC 3339, "" if unknown
 	Tags     string // of the build, separated by commas; "" without

@@ -20,8 +20,8 @@ func (o Options) lookupInterval() time.Duration {
 	return 30 * time.Second
 }
 
-// lookupBuilder resolves the names of groups with the prefixes of dnslookup, which gRPC's
-// own resolver does not know.
+// lookupBuilder resolves the names of endpoint groups with the prefixes of dnslookup, which
+// gRPC's own resolver does not know.
 type lookupBuilder struct {
 	resolver dnslookup.Resolver
 	interval time.Duration

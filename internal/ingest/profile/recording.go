@@ -44,8 +44,8 @@ var measuredBy = map[jfr.Kind]*measured{
 // recording builds profiles from the events of a flight recording.
 type recording struct {
 	upload   *upload
-	wall     bool // executions are samples of wall time, too
-	contexts map[uint64][][2]string
+	wall     bool                   // executions are samples of wall time, too
+	contexts map[uint64][][2]string // labels by the context of an event
 	building map[*measured]*builtProfile
 	order    []*measured
 }

@@ -12,7 +12,7 @@ import (
 // Family is the metadata of a metric family of a process.
 type Family struct {
 	Name   string
-	Type   string // as in TYPE lines; "" if unknown: a family of another project without a series
+	Type   string // as in TYPE lines; "" if unknown: a family of a Prometheus package that has no series yet
 	Help   string
 	Labels []string // names, sorted
 }

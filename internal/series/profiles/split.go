@@ -19,7 +19,7 @@ const (
 	SampleTraceID   = "trace_id"
 )
 
-// Span is a span of a trace. A zero ID means no span, a zero trace an unknown one.
+// Span is a span of a trace. If the ID is zero there is no span. If Trace is zero it is unknown.
 type Span struct {
 	ID    uint64
 	Trace TraceID

@@ -15,7 +15,7 @@ import (
 // KB of gzip decodes to gigabytes.
 const elementsMax = 52 * pushProfilesMax
 
-// jsonElementsMax is elementsMax for JSON, where a label has two members.
+// jsonElementsMax is elementsMax for JSON, in which each label has two fields.
 const jsonElementsMax = 2 * elementsMax
 
 // protoCodec decodes requests with generated code. Large responses encode themselves.

@@ -122,8 +122,8 @@ func (s *Server) legacyQuery(tenant string, form url.Values, query, from, until 
 	return s.merge(sel)
 }
 
-// timelineStep returns the step of a timeline, in ms: fifteen seconds, or longer for at
-// most about a thousand points.
+// timelineStep returns the step of a timeline, in ms: fifteen seconds, or more if the range would
+// otherwise have more than about a thousand points.
 func timelineStep(startMS, endMS int64) int64 {
 	return max(15_000, (endMS-startMS)/1000/1000*1000)
 }

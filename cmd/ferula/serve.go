@@ -237,7 +237,8 @@ func flagValues(k *kong.Context) map[string]string {
 	return values
 }
 
-// minFree returns the option of --storage.tsdb.min-free, where a negative value means none.
+// minFree converts --storage.tsdb.min-free to an option. The check is disabled by 0 in the flag and by a negative value in the
+// option.
 func minFree(s size) int64 {
 	if s == 0 {
 		return -1

@@ -50,7 +50,7 @@ type sidecarCommand struct {
 type minTime struct {
 	at    time.Time
 	after time.Duration
-	fixed bool
+	fixed bool // the time is at, not relative to now
 }
 
 // UnmarshalText implements encoding.TextUnmarshaler.

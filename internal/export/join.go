@@ -18,7 +18,7 @@ func (r *run) join(ctx context.Context, st *state) error {
 	switch {
 	case r.opts.Format == Blocks:
 		// The state is removed last, so that Resume can continue after any failure here.
-		if err := os.Remove(output); err != nil && !errors.Is(err, fs.ErrNotExist) { // it is empty
+		if err := os.Remove(output); err != nil && !errors.Is(err, fs.ErrNotExist) { // an empty directory: see checkOutput
 			return err
 		}
 		if err := errors.Join(syncDir(st.dir), os.Rename(st.dir, output), syncDir(filepath.Dir(output))); err != nil {
@@ -87,7 +87,7 @@ func (r *run) joinInto(ctx context.Context, tmp, output string, parts []string) 
 	return os.Rename(tmp, output)
 }
 
-// concatenate joins parts of lines. The kernel copies between files.
+// concatenate joins parts that consist of lines. The kernel copies between files.
 func concatenate(ctx context.Context, w *os.File, parts []string) error {
 	for _, path := range parts {
 		if ctx.Err() != nil {

@@ -13,14 +13,15 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// EngineOptions choose what evaluates queries. The zero value is the default.
+// EngineOptions choose the engine that evaluates queries. The zero value is the default.
 type EngineOptions struct {
 	Name        string // "columns" or "prometheus"; "": columns
 	Parallelism int    // goroutines of one query of columns; 0: GOMAXPROCS
 }
 
-// newQueryEngine returns engine, Prometheus' engine, if it is chosen. Otherwise it returns the
-// engine of package columns, which leaves to engine what it cannot evaluate itself.
+// newQueryEngine returns engine, which is Prometheus' engine, if chosen names it. Otherwise it
+// returns the engine of package columns, which evaluates expressions that it does not support
+// with engine.
 func newQueryEngine(chosen EngineOptions, opts promql.Options, engine *promql.Engine, set *metrics.Set) (prompromql.QueryEngine, error) {
 	if chosen.Parallelism < 0 {
 		return nil, hint.Invalid("query.parallelism", fmt.Errorf("%d is negative", chosen.Parallelism))

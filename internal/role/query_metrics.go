@@ -11,7 +11,7 @@ import (
 // before the engine, because the engine's option SlotWaited writes to them.
 type slotMetrics struct{ waited *metrics.PrometheusHistogram }
 
-// slotSeconds are Thanos' bounds of the time that queries wait.
+// slotSeconds are Thanos' buckets of the time that queries wait for a slot, in seconds.
 var slotSeconds = []float64{0.01, 0.1, 0.3, 0.6, 1, 3, 6, 9, 20, 30, 60, 90, 120, 240, 360, 720}
 
 func newSlotMetrics(set *metrics.Set) slotMetrics {

@@ -20,7 +20,7 @@ type foldedProfile struct {
 	locations map[string]uint64
 	stack     []uint64 // leaf first
 	stacks    int
-	factor    int64 // value per count
+	factor    int64 // by which counts are multiplied
 }
 
 // newFolded starts a profile with the units of /ingest. CPU samples are converted to

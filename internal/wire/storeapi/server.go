@@ -24,7 +24,7 @@ type ServerOptions struct {
 	BytesMax      int64        // of labels and chunks per Series request
 	ConcurrentMax int          // Series requests served at once; others wait
 	SortBytesMax  int          // of series that are buffered to sort them again; 0: 256 MiB
-	Flags         hint.Flags   // that raise the limits
+	Flags         hint.Flags   // the flags that raise the limits, named in errors
 	Logger        *slog.Logger // for errors that no client receives; may be nil
 	Metrics       *metrics.Set // may be nil
 }

@@ -110,7 +110,7 @@ type Options struct {
 	Logger        *slog.Logger
 	Now           func() time.Time // nil: time.Now
 
-	BodyMaxBytes int64 // of a form; 0: 10 MiB
+	BodyMaxBytes int64 // of a request's form; 0: 10 MiB
 }
 
 func (o Options) withDefaults() Options {

@@ -39,8 +39,8 @@ type Stores interface {
 // StoreParams are the store parameters of a request.
 type StoreParams struct {
 	ReplicaLabels []string            // series that differ only in these are deduplicated; none: no deduplication
-	Partial       bool                // a partial response is a warning, not an error
-	MaxResolution time.Duration       // max_source_resolution
+	Partial       bool                // partial_response: an unreadable store is a warning, not an error
+	MaxResolution time.Duration       // max_source_resolution; 0: raw
 	Stores        [][]*labels.Matcher // matchers of __address__, one set must match; none: all stores
 	Shard         *storeapi.Shard     // of the series; nil: all
 	Tenant        string              // sent to the stores

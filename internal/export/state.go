@@ -45,7 +45,7 @@ type state struct {
 }
 
 // openState creates the directory of an export or, with Resume, opens the existing one. named
-// means that dir was renamed to the output already: then nothing in it is removed.
+// means that dir is the output already, as an earlier run has renamed it: nothing in it is removed.
 func openState(files vfs.FS, dir string, opts Options, named bool) (*state, error) {
 	st := &state{dir: dir, startMS: opts.StartMS, endMS: opts.EndMS, fs: files}
 	path := filepath.Join(dir, stateName)

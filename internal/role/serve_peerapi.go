@@ -22,7 +22,7 @@ type PeerAPIOptions struct {
 	Search         bool
 	SearchMax      int           // results of one search; 0: no limit
 	SubscribersMax int           // of live notifications; 0: 16
-	AutoReload     time.Duration // interval at which changed configuration files are looked for; 0: never
+	AutoReload     time.Duration // interval of checking the configuration files for changes; 0: never
 
 	OTLP        bool // receive OTLP metrics
 	OTLPOptions remotewrite.OTLPOptions
@@ -54,7 +54,7 @@ func (n *notices) stopping() {
 	n.stop()
 }
 
-// reloaded notifies subscribers while the last configuration is a rejected one.
+// reloaded takes the result of a reload. Subscribers have a notification as long as the last reload failed.
 func (n *notices) reloaded(err error) {
 	if err != nil {
 		n.AddNotification(notifications.ConfigurationUnsuccessful)

@@ -1,4 +1,4 @@
-// Package bucketstore serves the blocks of a bucket as a StoreAPI. It maps requests to requests of package store/gateway,
+// Package bucketstore serves the blocks of a bucket as a StoreAPI. It translates requests to those of package store/gateway,
 // and splits downsampled chunks into their aggregates.
 package bucketstore
 

@@ -214,7 +214,7 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 // Prometheus stops the queues one after the other. Each queue whose receiver does not respond
 // takes the whole deadline, during which the other queues go on sending. So after one deadline
 // every queue has had its time to send, and Close returns. The queues that still run end with the
-// process. They lose nothing but time: their only access to the storage is reading the log.
+// process. That is safe: their only access to the storage is reading the log.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

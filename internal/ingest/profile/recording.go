@@ -45,7 +45,7 @@ var measuredBy = map[jfr.Kind]*measured{
 type recording struct {
 	upload   *upload
 	wall     bool                   // executions are samples of wall time, too
-	contexts map[uint64][][2]string // labels by the context of an event
+	contexts map[uint64][][2]string // labels by Event.Context
 	building map[*measured]*builtProfile
 	order    []*measured
 }

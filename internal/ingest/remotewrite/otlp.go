@@ -16,7 +16,7 @@ import (
 type OTLPOptions struct {
 	ConvertDelta  bool          // sum samples of delta temporality to cumulative ones
 	NativeDelta   bool          // store samples of delta temporality as they are
-	LookbackDelta time.Duration // of queries; samples of target_info are half of it apart
+	LookbackDelta time.Duration // of queries; samples of target_info are at most half of it apart
 }
 
 // otlpCost is the decoded size of an OTLP request that is counted against

@@ -42,7 +42,7 @@ type Options struct {
 // Scraper scrapes metrics while Run is running.
 type Scraper struct {
 	Manager   *scrape.Manager
-	SDMetrics *discovery.SDMetrics // of service discovery, for all discovery managers; they can be registered only once in a process
+	SDMetrics *discovery.SDMetrics // of service discovery, for all discovery managers of the process
 	discovery *discovery.Manager
 	cancel    context.CancelFunc
 }

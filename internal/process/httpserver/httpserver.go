@@ -32,7 +32,7 @@ type Options struct {
 	ExternalURL     string        // URL by which users reach the server; "": derived from the listen address
 	RoutePrefix     string        // path prefix of every route; "": that of ExternalURL
 	CORSOrigin      string        // anchored regular expression of allowed origins; "": all
-	AllowedHosts    []string      // accepted names in the header Host; none: Host is checked on loopback addresses only; hostcheck.Any: never
+	AllowedHosts    []string      // accepted in the header Host; none: checked only if all addresses are loopback; hostcheck.Any: not checked
 	EnableLifecycle bool          // enable POST /-/reload and /-/quit
 	MaxConnections  int           // over all listen addresses, further connections wait; 0: 512, negative: no limit
 	ReadTimeout     time.Duration // for headers and body of a request, and between two requests; 0: 5 minutes

@@ -13,7 +13,7 @@
 //	                        LabelNames, LabelValues, Series, Stats
 //
 // Labels that name the measured quantity of a row (__profile_type__, __type__, __unit__, __period_type__,
-// __period_unit__) are not pushed. The store adds them: requests can match, group by and list them on every series. The
+// __period_unit__) are not pushed. They follow from the pprof: requests can match them, group by them and list them. The
 // labels of an exemplar do not contain them. The package has no protobuf, no JSON and no I/O.
 package profiles
 

@@ -57,7 +57,9 @@ type ClientOptions struct {
 	SamplesOnly    bool // do not request chunks; every server has samples
 	FrameBytesMax  int  // in bytes; a longer frame is an error; 0: 50,000,000
 	SeriesBytesMax int  // of all chunks of one series; more are an error; 0: 64 MiB
-	HoldBytesMax   int  // memory for sorting series, and as much again for decompressing samples; sorting chunks takes at most an eighth, unless labels are changed; 0: 12 MiB
+	// HoldBytesMax is the memory to sort the series of a response, and as much again to
+	// decompress a response of samples. Sorting chunks mostly takes an eighth. 0: 12 MiB.
+	HoldBytesMax int
 	// SortDir is the directory of the file in which series of samples are sorted when
 	// they exceed HoldBytesMax. Empty: no file; then such a response is an error.
 	SortDir        string

@@ -65,7 +65,8 @@ func (e Endpoint) sel(ctx context.Context, q *clientQuerier, hints *storage.Sele
 			if err != nil {
 				return nil, err
 			}
-			set.windowBytes = set.holdBytesMax // without the names the series have another order: the server sorted {a, b, external} before {a, external}
+			// Without the names the order changes: the server sorted {a, b, external} before {a, external}.
+			set.windowBytes = set.holdBytesMax
 			return &nameStripper{source: from, names: added}, nil
 		}
 	}

@@ -16,10 +16,12 @@ import (
 
 // TSDBStatistics describe the head of a TSDB. The lists have the largest values first.
 type TSDBStatistics struct {
-	Tenant                                                    string // "": of a store without tenants
-	Series                                                    uint64
-	LabelPairs, Chunks                                        int64
-	MinMS, MaxMS                                              int64
+	Tenant             string // "": of a store without tenants
+	Series             uint64
+	LabelPairs, Chunks int64
+	MinMS, MaxMS       int64
+	// In status/tsdb: seriesCountByMetricName, labelValueCountByLabelName, memoryInBytesByLabelName and
+	// seriesCountByLabelValuePair.
 	SeriesByMetric, ValuesByLabel, BytesByLabel, SeriesByPair []Statistic
 }
 

@@ -83,7 +83,8 @@ type Shard struct {
 	Labels       []string // in any order
 }
 
-// Hints describe the query that needs the series. A store may ignore them.
+// Hints are Thanos' QueryHints: they describe the query that needs the series. A store may ignore
+// them.
 type Hints struct {
 	StepMS, RangeMS int64
 	Func            string
@@ -101,7 +102,7 @@ type SeriesRequest struct {
 	Shard                *Shard   // nil: all series
 	MaxResolutionMS      int64    // Thanos' MaxResolutionWindow: coarsest resolution that is acceptable; 0: raw
 	Aggregates           []Aggr   // requested from downsampled data
-	AbortOnPartial       bool     // partial response strategy ABORT: an unreadable store fails the request; false: it becomes a warning
+	AbortOnPartial       bool     // partial response strategy ABORT: an unreadable store is an error; false: a warning
 	Hints                *Hints   // may be nil
 	BytesMax             int64    // of a message and of a series, checked by the client; 0: the client's own limit
 }
@@ -154,7 +155,7 @@ type TSDBInfo struct {
 // Names and values are sorted. Warnings are texts for users.
 type Source interface {
 	// Info is called every few seconds by every querier. The server sets Sharding and
-	// WithoutReplicaLabels of the StoreInfo itself.
+	// WithoutReplicaLabels of the StoreInfo, unless the source is a SeriesSource.
 	Info(ctx context.Context) (Info, error)
 	// ExternalLabels returns the labels that the server adds to every series. A label of the
 	// series with the same name is replaced. Empty if the source adds them itself.

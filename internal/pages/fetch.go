@@ -59,9 +59,10 @@ func (o *Object) Ahead(ctx context.Context, spans []Span) (wait func() error) {
 // tailMax is the number of cached pages at the end of a copy that are not requested again.
 const tailMax = 8
 
-// Copy writes n bytes from off on to w. The pages that are not cached are read by one
-// request. Of these, only the first and the last are kept in the cache, if they have bytes
-// outside the range: reads of neighbouring ranges need them.
+// Copy writes n bytes from off on to w. Cached pages at the beginning are copied from the cache, and
+// up to tailMax cached pages at the end. All pages between them are read by one request. Of these,
+// only the first and the last are kept in the cache, if they have bytes outside the range: reads of
+// neighbouring ranges need them.
 func (o *Object) Copy(ctx context.Context, w io.Writer, off, n int64) error {
 	if n <= 0 || off < 0 || off > o.size || n > o.size-off {
 		return fmt.Errorf("object %s: %w: bytes %d to %d of %d", o.name, ErrShort, off, off+n, o.size)
@@ -159,8 +160,9 @@ type run struct {
 	sink  func(number int64, page []byte) error // gets every page, in order; may be nil
 }
 
-// plan joins the missing pages into runs and reserves slots for them. Pages in a gap of up
-// to GapBytes are read too, because that is cheaper than another request.
+// plan joins the missing pages into runs of up to RunBytes and reserves slots for them. Pages in a
+// gap of up to GapBytes are read too, because that is cheaper than another request. Missing pages
+// without a slot are left out.
 func (c *Cache) plan(o *Object, numbers []int64) []run {
 	c.mu.Lock()
 	defer c.mu.Unlock()

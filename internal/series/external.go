@@ -97,8 +97,8 @@ func selectPart(ctx context.Context, q Querier, external labels.Labels, own []st
 // label with one of these names.
 //
 // Adding labels changes the order in one case only. {a} sorts before {a, b}, because it is a prefix. If a label that
-// sorts after b is added to both, {a} sorts after {a, b}. A series whose last label name is less than that of the added
-// labels is therefore copied and held until a series follows that is greater in the new order. Few label sets are
+// sorts after b is added to both, {a} sorts after {a, b}. A series whose last label name is less than the last
+// added name is therefore copied and held until a series follows that is greater in the new order. Few label sets are
 // prefixes of others, so few copies are held if the set knows its next series (Ahead). Otherwise every series with such a
 // last name is copied.
 type extendedSet struct {

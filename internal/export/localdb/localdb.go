@@ -3,7 +3,7 @@
 //
 // Open takes a directory, and RawQuerier returns the raw querier of a time range. Nothing in the
 // directory is locked, written or repaired. Replaying the log needs a directory for hard
-// links to mapped head chunks, on the same file system. It is created outside the database's
+// links to mapped head chunks, or for copies of them. It is created outside the database's
 // directory and removed. The replay needs memory for the series and the newest chunks of the
 // head. A DB replays the log once: for the first window beyond the last block, or for the
 // first window if there are out-of-order samples, which may have any timestamp. Databases are

@@ -37,9 +37,9 @@ type measuredSeries struct {
 type samplesQuery struct {
 	query
 	querier series.Querier
-	fixed   bool // both passes read the same series
-	series  []measuredSeries
-	bytes   uint64 // of the encoded result
+	fixed   bool             // the storage is immutable: both passes read the same series
+	series  []measuredSeries // without those that the second pass measures again
+	bytes   uint64           // of the encoded result
 }
 
 // samples responds with one snappy block that holds one message. Protobuf writes

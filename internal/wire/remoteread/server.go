@@ -4,9 +4,9 @@
 // from a storage through the raw interface (package series). It returns them in label
 // order, either as frames of chunks, as they are stored, or as samples. Both response
 // types are written through one buffer of 512 KiB, so that memory does not grow with
-// the response. The exception are samples of the head, which take 24 bytes a series.
-// An error before the first byte has a status code. A later error cuts the
-// connection, so that no client takes a partial response for a complete one.
+// the response. An exception: a response of samples takes 24 bytes for each series of the
+// head, or with histograms. An error before the first byte has a status code. A later error
+// cuts the connection, so that no client takes a partial response for a complete one.
 //
 // Client: it requests chunks and returns them through the raw interface and the interfaces of
 // package storage, one series at a time, in a buffer that is reused. A server that has only
@@ -43,7 +43,7 @@ type Options struct {
 	FrameBytesMax   int           // a series with more chunk bytes is split into several frames
 	WriteTimeout    time.Duration // of one write of 512 KiB; 0: a minute
 	ReaderWaitMax   time.Duration // of all writes of a response together
-	HeldSeriesMax   int           // series whose lengths are held for a response of samples; 0: 5,000,000
+	HeldSeriesMax   int           // series of the head, or with histograms, in a response of samples; 0: 5,000,000
 	BodyReadTimeout time.Duration
 	Flags           hint.Flags           // the flags that raise the limits, named in errors
 	ExternalLabels  func() labels.Labels // nil: none

@@ -73,7 +73,7 @@ type StoreStatus struct {
 // purpose selects which store parameters apply to a request.
 type purpose struct {
 	dedup      bool          // dedup and replicaLabels[] apply
-	resolution time.Duration // default of max_source_resolution with AutoDownsampling
+	resolution time.Duration // max_source_resolution=auto, and its default with AutoDownsampling
 	samples    bool          // engine, shard_info and max_source_resolution apply
 }
 

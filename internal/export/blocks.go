@@ -286,8 +286,8 @@ func (b *blockWriter) spilled(from *bufio.Reader, builder *labels.ScratchBuilder
 	return labelenc.Labels(b.entry, builder)
 }
 
-// meta writes meta.json. A block ends where its window ends, but never in the future: a
-// Prometheus that has the block refuses samples older than the end of its newest block.
+// meta writes meta.json. The last block ends with the requested range, not at the next multiple of
+// its length: a Prometheus that has the block refuses samples older than the end of its newest block.
 func (b *blockWriter) meta() error {
 	var text []byte
 	number := func(name string, v int64) {

@@ -103,25 +103,25 @@ type Cache struct {
 	file    *os.File
 	mapping *fileutil.MmapFile
 	counts  counts
-	ids     atomic.Uint32
-	retries budget // limits repeated requests
+	ids     atomic.Uint32 // number of the last object
+	retries budget        // limits repeated requests
 
 	mu      sync.Mutex
 	slots   []slot
-	byKey   map[uint64]int32
-	free    []int32
-	recent  list          // slots that can be evicted, least recently used last
-	waiting int           // readers that wait for a slot
-	freed   chan struct{} // closed when a slot becomes free while readers wait
+	byKey   map[uint64]int32 // slot of each page that is cached or being read
+	free    []int32          // slots without a page
+	recent  list             // slots that can be evicted, least recently used last
+	waiting int              // readers that wait for a slot
+	freed   chan struct{}    // closed when a slot becomes free while readers wait
 	closed  bool
 }
 
 // slot is one page of the file.
 type slot struct {
-	key        uint64 // number of the object, number of the page: see Object.key
-	next, prev int32  // in recent
-	pins       int32
-	size       int32
+	key        uint64        // number of the object, number of the page: see Object.key
+	next, prev int32         // in recent
+	pins       int32         // readers that use the page
+	size       int32         // bytes of the page
 	loading    chan struct{} // closed when the page was read; nil: the page is complete
 }
 

@@ -166,7 +166,7 @@ func (l *liveConfig) done(err error, cfg *config.Config) {
 
 // parts are the parts of a configuration whose components can reject them.
 type parts struct {
-	cfg      *config.Config // with the contents of the files that it names
+	cfg      *config.Config // with the contents of scrape_config_files
 	profiles *ingest.Config // nil: no profiles are scraped
 	rules    *rules.Prepared
 }

@@ -162,7 +162,7 @@ func setGOMAXPROCS(auto bool) {
 	}
 }
 
-// processFlags are the flags of every command that replaces one of Thanos.
+// processFlags are the flags of every command that replaces a command of Thanos.
 type processFlags struct {
 	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902" help:"Listen host:port for HTTP endpoints."`
 	HTTPGracePeriod duration `name:"http-grace-period" default:"2m" help:"Time to wait for requests in progress at shutdown."`

@@ -127,8 +127,8 @@ func (b *blockWriter) symbol(text []byte) {
 	}
 }
 
-// group appends one chunk, as it is if it lies within the window. Several overlapping chunks are
-// re-encoded.
+// group appends chunks that overlap each other. A single chunk within the window is appended as it
+// is. All others are re-encoded, without the samples outside the window.
 func (b *blockWriter) group(list []series.Chunk) error {
 	all := make([]chunkenc.Chunk, len(list))
 	for i, c := range list {

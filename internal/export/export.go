@@ -147,7 +147,7 @@ func (o Options) Validate() error {
 }
 
 // FormatOf returns the format for the extension of a name, "" if the extension is unknown. A
-// name without an extension, or of a directory, is for blocks.
+// name without an extension, or the name of a directory, means Blocks.
 func FormatOf(output string) string {
 	switch strings.ToLower(filepath.Ext(strings.TrimRight(output, "/"))) {
 	case ".parquet":
@@ -564,7 +564,7 @@ func (c *counter) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// syncDir syncs the names in a directory.
+// syncDir makes the names in a directory durable.
 func syncDir(dir string) error {
 	d, err := os.Open(dir)
 	if err != nil {

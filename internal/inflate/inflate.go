@@ -1,8 +1,8 @@
 // Package inflate decompresses gzip from one slice into another.
 //
-// Profiles are received and decoded whole. A reader with a window that returns its output in
-// pieces copies every byte once more, and checks for the end of its input at every symbol.
-// Here the output itself is the window. Far from the ends of both slices a symbol needs no
+// Profiles are received and decoded whole. A reader of streams, such as that of compress/gzip, has a
+// window from which it copies every byte once more, and checks for the end of its input at every
+// symbol. Here the output itself is the window. Far from the ends of both slices a symbol needs no
 // check. 56 bits are loaded at once, which are enough for three literals or one length. One
 // lookup in a table returns a symbol, its base and its number of bits. Near the ends the same
 // tables are used with checks.
@@ -56,7 +56,7 @@ const (
 	isEnd     = 1 << 13
 )
 
-// Inflater holds the tables. The zero value is ready; it is used by one goroutine.
+// Inflater holds the tables. The zero value is ready to use, by one goroutine at a time.
 type Inflater struct {
 	lit     [litTable]uint32
 	dist    [distTable]uint32
@@ -102,8 +102,8 @@ func (f *Inflater) Gzip(dst, src []byte, bytesMax int) ([]byte, error) {
 // the longest match, and the bytes that are copied beyond it.
 const margin = 258 + 16
 
-// hint returns the capacity for the output of a single member. The last bytes of the member
-// are its size, which is at most 1,032 bytes per compressed byte.
+// hint returns the capacity for the output of a single member. The last four bytes of a member are
+// the size of its output. Deflate makes at most 1,032 bytes of one byte, so a larger size is wrong.
 func hint(src []byte, bytesMax int) int {
 	size := uint64(binary.LittleEndian.Uint32(src[len(src)-4:]))
 	return int(min(size, 1032*uint64(len(src)), uint64(max(bytesMax, 0)))) + 2*margin

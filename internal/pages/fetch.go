@@ -210,7 +210,7 @@ func (o *Object) read(ctx context.Context, r run) error {
 			c.retries.earn()
 			return nil
 		}
-		if done > before { // a long body may be cut more than once
+		if done > before { // a long body may be cut off more than once: the attempts begin again
 			attempt, pause = 1, c.opts.Pause
 		}
 		if ctx.Err() != nil || attempt >= c.opts.Attempts || errors.Is(err, ErrShort) || errors.Is(err, errLocal) || c.opts.Permanent(err) || !c.retries.spend() {

@@ -76,7 +76,7 @@ func New(logger *slog.Logger) *Process {
 	return &Process{logger: logger, quit: make(chan struct{}), warnAfter: 30 * time.Second, running: map[string]int{}}
 }
 
-// Add appends components. Those before them must not use them.
+// Add appends components. Components that were added earlier must not use them.
 func (p *Process) Add(components ...Component) { p.components = append(p.components, components...) }
 
 // AddServer appends servers. They drain one after the other.

@@ -1,7 +1,7 @@
 // Package role assembles processes: it turns the options of a subcommand into a running
 // process.
 //
-// Package cmd parses flags into options. A role builds the child loggers, registries,
+// Package main in cmd/ferula parses flags into options. A role builds the child loggers, registries,
 // storages, engines and servers that it needs and runs them until its context is
 // canceled. It then stops them in the order of their dependencies: servers before
 // engines, engines before storages. The package contains no flag parsing, no HTTP

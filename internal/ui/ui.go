@@ -20,7 +20,7 @@ import (
 	"sync"
 )
 
-// all: keeps files whose names begin with "_", as a bundler's may.
+// The prefix all: also embeds files whose names begin with "_". The names of a bundler may.
 //
 //go:embed all:dist
 var dist embed.FS

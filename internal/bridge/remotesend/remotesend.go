@@ -4,7 +4,7 @@
 // Samples are appended to the local storage. For each section a queue of Prometheus'
 // storage/remote reads them from the write-ahead log and sends them. A server that was down
 // gets them later; meanwhile it delays no scrape, and nothing is held in memory for it. The
-// package has no protocol of its own and decides no retries.
+// protocol and the retries are those of the queues.
 package remotesend
 
 import (

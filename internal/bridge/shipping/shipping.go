@@ -1,5 +1,5 @@
-// Package shipping uploads the blocks of samples and of profiles to a bucket, and reads
-// profile blocks that are no longer on disk from it.
+// Package shipping uploads the blocks of samples and of profiles to a bucket. It also reads from
+// the bucket the profile blocks that are no longer on disk.
 package shipping
 
 import (

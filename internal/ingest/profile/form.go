@@ -31,7 +31,7 @@ const uploadsMax = 16
 type upload struct {
 	name        string
 	from, until time.Time
-	rate        uint64
+	rate        uint64 // samples per second
 	spy, units  string
 	format      string
 

@@ -29,7 +29,7 @@ type Limits struct {
 	LabelNameBytes    int           // 0: 1,024
 	LabelValueBytes   int           // 0: 2,048
 	Age               time.Duration // maximum age of a profile's start time; 0: 1 h
-	Future            time.Duration // maximum of a start time in the future; 0: 10 min
+	Future            time.Duration // how far a start time may be in the future; 0: 10 min
 	Tenants           int           // number of tenants; 0: 1,000
 
 	Flags hint.Flags // the flags that raise the limits, named in errors

@@ -1,8 +1,8 @@
 // Package scrape scrapes metrics with Prometheus' scrape and discovery managers.
 //
-// config.go loads a prometheus.yml and lists its unsupported sections. Discovered targets
+// config.go loads and checks a prometheus.yml. Discovered targets
 // are scraped at their intervals; samples, exemplars and metadata are appended to a
-// storage.AppendableV2. Manager lists the targets. The package contains no storage, no HTTP
+// storage.AppendableV2. Scraper.Manager lists the targets. The package contains no storage, no HTTP
 // API and no watching of the configuration.
 package scrape
 

@@ -93,7 +93,8 @@ func (reg *Registry) writeForeign(w io.Writer, format expfmt.Format, logger *slo
 		logger.Error("Failed to gather some metrics", "err", err)
 	}
 	if strings.HasPrefix(string(format), "text/plain") {
-		// expfmt writes the lines of version 1.0.0 under the type of version 0.0.4.
+		// expfmt knows version 0.0.4 of the text format only. With the negotiated escaping scheme it
+		// writes the lines of version 1.0.0, too.
 		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(format.ToEscapingScheme())
 	}
 	taken := reg.ownFamilies()

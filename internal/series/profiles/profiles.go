@@ -32,7 +32,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 )
 
-// Kinds of errors: of a request, a limit, availability and stored data.
+// Errors by cause: an invalid request, a limit, an unavailable source, corrupt stored data.
 var (
 	ErrBadRequest  = errors.New("bad request")
 	ErrLimit       = errors.New("limit exceeded")

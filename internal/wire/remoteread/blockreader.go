@@ -29,12 +29,12 @@ type blockReader struct {
 	from     *bufio.Reader // its buffer has at least 16 bytes
 	total    uint64        // length of the decompressed block
 	taken    uint64        // bytes passed to skip
-	produced uint64
-	window   []byte // grows up to max
-	history  int    // bytes that slide preserves
-	max      int
-	at, end  int // window[at:end] is decompressed and not taken
-	literal  int // remaining bytes of the current literal
+	produced uint64        // bytes decompressed
+	window   []byte        // grows up to max
+	history  int           // bytes that slide preserves
+	max      int           // longest window
+	at, end  int           // window[at:end] is decompressed and not taken
+	literal  int           // remaining bytes of the current literal
 }
 
 // begin reads the block's length.

@@ -24,7 +24,7 @@ type Endpoint struct {
 	// RequiredMatchers must all be in a query, or the endpoint is not queried.
 	RequiredMatchers []*labels.Matcher
 	// LocalStart returns the timestamp, in ms, from which on the local storage is
-	// complete. Younger samples are not requested. nil: all are requested.
+	// complete. Newer samples are not requested. nil: all are requested.
 	LocalStart func() (int64, error)
 }
 

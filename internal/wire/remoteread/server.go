@@ -42,7 +42,7 @@ type Options struct {
 	SamplesMax      int           // of one query whose response type is SAMPLES
 	FrameBytesMax   int           // a series with more chunk bytes is split into several frames
 	WriteTimeout    time.Duration // of one write of 512 KiB; 0: a minute
-	ReaderWaitMax   time.Duration // of all writes of a response together
+	ReaderWaitMax   time.Duration // of all writes of a response together; 0: no limit
 	HeldSeriesMax   int           // series of the head, or with histograms, in a response of samples; 0: 5,000,000
 	BodyReadTimeout time.Duration
 	Flags           hint.Flags           // the flags that raise the limits, named in errors

@@ -89,8 +89,8 @@ const (
 	exitUsage   = 2
 )
 
-// report writes an error to standard error, with a hint if it is one of the command line,
-// and returns the exit code. command is "" if none is selected.
+// report writes an error to standard error, with a hint if it is an error of the command
+// line, and returns the exit code. command is "" if none is selected.
 func report(err error, command string) int {
 	if err == nil {
 		return 0

@@ -25,7 +25,7 @@ func (a *API) queryExemplars(r *http.Request) (response, *apiError) {
 	}
 	selectors := parser.ExtractSelectors(expr)
 	if len(selectors) == 0 {
-		if a.opts.Stores != nil { // as Thanos; Prometheus responds with no content
+		if a.opts.Stores != nil { // as in Thanos; Prometheus responds with no content
 			return response{write: func(s *stream) { s.raw("[]") }}, nil
 		}
 		return response{}, nil

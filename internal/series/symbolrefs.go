@@ -19,7 +19,8 @@ type SymbolRefs interface {
 // source's own labels are smaller.
 const addedNumber = 1 << 63
 
-// LabelRefs implements SymbolRefs. It returns nil if the underlying set has no numbers.
+// LabelRefs implements SymbolRefs. It returns nil if the underlying set has no symbol
+// references.
 func (w *extendedSet) LabelRefs() []uint64 {
 	switch {
 	case w.current == nil:

@@ -23,8 +23,8 @@ type foldedProfile struct {
 	factor    int64 // by which counts are multiplied
 }
 
-// newFolded starts a profile with the units of /ingest. CPU samples are converted to
-// nanoseconds by the sample rate (in Hz), the unit that pprof tools expect.
+// newFolded starts a profile with the units of /ingest. CPU samples are converted
+// to nanoseconds, the unit that pprof tools expect, by the sample rate (in Hz).
 func newFolded(units string, rate uint64, from, until time.Time) *foldedProfile {
 	f := &foldedProfile{encoder: pprof.NewEncoder(), locations: map[string]uint64{}, factor: 1}
 	period := int64(1e9) / int64(rate)

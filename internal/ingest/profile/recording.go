@@ -17,7 +17,7 @@ import (
 // the limit of a profile as sent.
 const recordingInflation = 4
 
-// measured is a profile that is built from the events of a flight recording.
+// measured describes a profile that is built from the events of a flight recording.
 type measured struct {
 	name, period, periodUnit string // of the profile type
 	types                    [][2]string

@@ -45,8 +45,8 @@ func (reg *Registry) MustRegister(all ...prometheus.Collector) {
 }
 
 // Families returns the families that were registered until now, sorted by name, including
-// those without a series. Of the families of Own without a series only vectors are
-// included. Families that a function writes and those of the operating system's process
+// those without a series. A family of Own without a series is included only if it is a
+// vector. Families that a function writes and those of the operating system's process
 // are left out.
 func (reg *Registry) Families() []Family {
 	all := map[string]Family{}

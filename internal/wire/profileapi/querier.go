@@ -202,8 +202,8 @@ func (s *Server) selectMergeProfile(ctx context.Context, tenant string, m *profi
 	return &profilepb.ProfileEncoder{Profile: raw}, err
 }
 
-// selectMergeSpanProfile returns the samples of spans. The fields of its response have the
-// numbers of SelectMergeStacktraces' response.
+// selectMergeSpanProfile returns the samples of spans. Its response has the same field
+// numbers as SelectMergeStacktraces' response.
 func (s *Server) selectMergeSpanProfile(ctx context.Context, tenant string, m *profilepb.SelectMergeSpanProfileRequest) (*profilepb.MergeEncoder, error) {
 	if len(m.GetSpanSelector()) == 0 {
 		return nil, badRequest{errors.New("span_selector is missing")}

@@ -30,9 +30,8 @@ type RangeCache interface {
 // Extent is a cached response of a time range. Every Extent must be opened or released.
 type Extent interface {
 	Bounds() (startMS, endMS int64) // inclusive
-	// Open returns the bytes of the response once all of them are available, so that a
-	// later eviction does no harm. It returns an error if the cache has lost the extent or
-	// times out.
+	// Open waits until all bytes of the response are held by the frontend, so a later eviction does
+	// not break the stream. It returns an error if the cache has lost the extent or times out.
 	Open(ctx context.Context) (io.ReadCloser, error)
 	// Release frees an extent that is not opened.
 	Release()
@@ -47,20 +46,20 @@ type CacheWriter interface {
 }
 
 const (
-	// lookupsMax is the limit of intervals of one query that are looked up. A query with
-	// more gets longer intervals first.
+	// lookupsMax is the limit of intervals of one query that are looked up. If a query has more,
+	// its intervals are doubled until they are not more.
 	lookupsMax = 100
 	// lookupConcurrency is the limit of concurrent lookups of one query. With a remote
 	// cache, a query then waits for a few round trips instead of one per interval.
 	lookupConcurrency = 16
 	// longerMax is the maximum factor by which a cached interval may be longer than the missing interval that it serves.
-	// Of a longer interval most points would be read in vain.
+	// Most points of a longer one would be read and discarded.
 	longerMax = 8
 )
 
-// plan splits a range query and looks its intervals up in the cache. It doubles the interval until the parts to fetch are
-// at most Options.Parallelism. Intervals of every length begin at multiples of that length. So an interval is always
-// within one of double length, and the cache entry of the longer one serves it, too.
+// plan splits a range query and looks its intervals up in the cache. It doubles the interval until at most
+// Options.Parallelism parts are to be fetched. Intervals begin at multiples of their length. So every interval lies
+// within one of double length, and can use the cache entry of that longer interval.
 func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.Traits, useCache bool) plan {
 	since := f.opts.Now()
 	cacheableMS := traits.LastImmutableStep(f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli(), q.lookback())
@@ -78,7 +77,7 @@ func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.
 	}
 	double := func() {
 		if interval > math.MaxInt64/2 || f.opts.Parallelism == 1 {
-			interval = 0 // no split: a range may overlap two of the longest intervals
+			interval = 0 // no split, because a range may overlap two intervals even of the greatest length
 		}
 		interval *= 2
 		intervals = split.Plan(r, interval)
@@ -88,7 +87,7 @@ func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.
 	}
 	l := lookups{f: f, query: q, whole: r, cacheableMS: cacheableMS}
 	for !l.find(x.r.Context(), intervals, interval) {
-		// Many gaps: fetching longer intervals is cheaper, and they replace the pieces
+		// With so many gaps, fetching longer intervals is cheaper. They include the cached pieces
 		// between the gaps.
 		l.release()
 		if len(intervals) <= f.opts.Parallelism {
@@ -104,9 +103,10 @@ func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.
 
 // lookups are the cached pieces of one query.
 type lookups struct {
-	f           *Frontend
-	query       query
-	whole       split.Range
+	f     *Frontend
+	query query
+	whole split.Range
+	// cacheableMS is the last timestamp whose points may be cached: later ones may still change.
 	cacheableMS int64
 	pieces      []cachedPiece // sorted, without overlaps
 }
@@ -131,9 +131,9 @@ func cacheKey(key string, part split.Part, interval time.Duration) string {
 	return fmt.Sprintf("%s|%d|%d|%d|%d", key, part.StepMS, part.StepOffset(), interval.Milliseconds(), part.Index)
 }
 
-// find looks up all intervals. For an interval without any piece it looks up the longer ones
-// that contain it. It returns false if there are more gaps than Options.Parallelism; then
-// some intervals may not have been looked up.
+// find looks up all intervals. For an interval without any piece it looks up the longer ones that
+// contain it. It returns false as soon as there are more gaps than Options.Parallelism, without
+// looking up the remaining intervals.
 func (l *lookups) find(ctx context.Context, intervals []split.Part, interval time.Duration) bool {
 	tooMany := int64(l.f.opts.Parallelism)
 	key := l.query.key()
@@ -202,16 +202,17 @@ func missing(part split.Part, extents []Extent) int {
 	return len(part.Without(pieces))
 }
 
-// longerPart is an interval that is longer than the intervals of the query. Its range is limited to the range that the
-// query lacks.
+// longerPart is an interval longer than those of the query. Its Range is the part of it that the query needs and no
+// extent serves.
 type longerPart struct {
 	split.Part
 	interval time.Duration
 }
 
-// longer returns the longer intervals that contain intervals without any extent. An interval
-// whose steps may all still change is not cached, whatever its length. Without a fixed
-// interval the result is empty, because each query has intervals of its own.
+// longer returns the longer intervals that contain the intervals without any extent. It omits
+// intervals later than cacheableMS, which are never cached. Without a fixed interval
+// (Split.Interval) the result is empty, because the intervals then depend on the range of the
+// query.
 func (l *lookups) longer(intervals []split.Part, found [][]Extent, interval time.Duration) (longer []longerPart) {
 	if l.f.opts.Split.Interval == 0 || interval == 0 {
 		return nil
@@ -233,8 +234,9 @@ func (l *lookups) longer(intervals []split.Part, found [][]Extent, interval time
 	return longer
 }
 
-// add adds an extent for the steps of a range from the first to the last missing one. It
-// replaces the pieces in between. If no step is missing it releases the extent.
+// add uses an extent for the missing steps of a range: from the first to the last of them,
+// including the steps between them that other pieces serve, which it releases. If no step is
+// missing it releases the extent.
 func (l *lookups) add(within split.Range, e Extent) {
 	within, ok := within.Clip(e.Bounds())
 	var gaps []split.Range
@@ -271,8 +273,8 @@ func (l *lookups) gaps(part split.Range) []split.Range {
 	return part.Without(pieces)
 }
 
-// assemble returns the plan of cached pieces and gaps in order of time. A fetched gap is
-// cached up to cacheableMS.
+// assemble returns the plan of cached pieces and gaps in order of time. hits and fetches count the
+// pieces and the gaps. A fetched gap is cached up to cacheableMS.
 func (l *lookups) assemble(intervals []split.Part, interval time.Duration) (p plan, hits, fetches int) {
 	p.query = l.query
 	for _, piece := range l.pieces {
@@ -304,9 +306,9 @@ func cacheState(hits, fetches int) string {
 	}
 }
 
-// cacheable reports whether a response with these annotations is complete. Warnings of
-// the engine ("PromQL ...") depend on the query alone. Every other warning may mean a
-// partial response, also "No StoreAPIs matched for this query".
+// cacheable reports whether a response with these annotations is complete. Warnings of the engine
+// ("PromQL ...") do not mean a partial response. Every other warning may, "No StoreAPIs matched for
+// this query" included.
 func cacheable(annotations splice.Annotations) bool {
 	return !annotations.Partial && !slices.ContainsFunc(annotations.Warnings, func(w string) bool { return !strings.HasPrefix(w, "PromQL ") })
 }

@@ -1,16 +1,14 @@
 // Package cache stores the results of range queries as the response bytes in which
 // they arrived.
 //
-// A Writer takes the byte stream of one response, a key that identifies everything
-// of the request except its range, and the range it covers. It compresses the stream
-// block by block, cuts it into parts that fit any store, and writes them to the store
-// in the background. Lookup returns the extents that overlap a range, each a stream
-// of exactly the bytes written. An entry is a manifest, stored under the key's hash,
-// and the parts that it names. The manifest is written last, so a reader sees a whole
-// extent or none of it. It holds the whole key, so a hash collision is a miss. Every
-// fault of a store or of its data is a miss, is counted by reason and costs a bounded
-// time. In the background neighbouring extents are merged by a function of the
-// caller, MergeFunc.
+// A Writer takes the byte stream of one response, a key that identifies everything of the request
+// except its range, and the range it covers. It compresses the stream block by block, cuts it into
+// parts that fit any store, and writes them to the store in the background. Lookup returns the
+// extents that overlap a range, each a stream of exactly the bytes written. An entry is a manifest,
+// stored under the key's hash, and the parts that it names. The manifest is written last, so a
+// reader sees a whole extent or none of it. It holds the whole key, so a hash collision is a miss.
+// Every fault of a store or of its data is a miss, is counted by reason and costs a bounded time.
+// Adjacent extents are merged in the background by the caller's MergeFunc.
 //
 //	manifest  "FQC" | version 1 | xxhash64 of the rest 8 | uvarint len, key | uvarint extents | extent …
 //	extent    id 8 | varint start ms | uvarint end - start | uvarint step ms | varint written ms |
@@ -50,10 +48,9 @@ var (
 
 // Store holds the values. Implementations are Memory, Memcached and Redis.
 //
-// Every method returns when ctx ends, and may be called concurrently. A Store has two
-// optional methods: Local() bool, true if no operation leaves the process, and
-// HasAll(ctx, keys) (bool, error), which reports whether all keys exist at a lower
-// cost than reading them.
+// Every method returns when ctx ends, and may be called concurrently. A Store may have two further
+// methods: Local() bool, true if no operation leaves the process, and HasAll(ctx, keys) (bool,
+// error), which reports whether all keys exist at a lower cost than reading them.
 type Store interface {
 	// Get returns the value under key; ok is false if there is none. The value is
 	// shared and immutable.
@@ -78,7 +75,7 @@ type hasAllStore interface {
 // nothing, retains nothing, and returns the first error of a source unchanged.
 type MergeFunc func(ctx context.Context, dst io.Writer, sources []Source) error
 
-// Source is a stored response and the range, both ends inclusive, to use it for.
+// Source is a stored response. Only its points from StartMS to EndMS, both inclusive, are used.
 type Source struct {
 	io.Reader
 	StartMS, EndMS int64
@@ -97,38 +94,39 @@ type Options struct {
 	PartBytes   int // size of one value in the store, compressed; 0: 512 KiB
 	InlineBytes int // an extent up to this size is stored in the manifest; 0: 16 KiB
 	KeyBytesMax int // longer keys are not cached; 0: 64 KiB
-	ExtentsMax  int // of an entry, before they are merged or dropped; 0: 4
-	// EntryBytesMax limits an entry, compressed; 0: 256 MiB. A larger extent is not
-	// stored, and older extents are dropped for a new one.
+	ExtentsMax  int // extents of an entry; beyond it extents are merged or dropped; 0: 4
+	// EntryBytesMax limits the compressed bytes of all extents of an entry; 0: 256 MiB. A larger
+	// extent is not stored. Old extents are dropped to make space for a new one.
 	EntryBytesMax int64
-	// InFlightBytesMax limits the bytes that writers hold and the store has not taken
-	// yet; 0: 32 MiB.
+	// InFlightBytesMax limits the memory of all Writers: their buffers, and the parts that the
+	// store has not acknowledged yet; 0: 32 MiB.
 	InFlightBytesMax int64
-	// HeldBytesMax limits the parts in memory that Lookup found and no reader has read
-	// yet; 0: 64 MiB. Those of a local store are not copies and do not count.
+	// HeldBytesMax limits the memory of parts that Lookup or Open fetched for extents not yet
+	// released; 0: 64 MiB. The parts of a local store do not count, because they are not copied.
 	HeldBytesMax int64
-	// SpilledBytesMax limits the parts that exceed HeldBytesMax. They are written to
-	// files in SpillDir, which are unlinked at once; 0: 4 GiB.
+	// SpilledBytesMax limits the files in SpillDir; 0: 4 GiB. An extent whose parts exceed
+	// HeldBytesMax is written to such a file, which is unlinked as soon as it is open.
 	SpilledBytesMax int64
 	SpillDir        string // "": the directory for temporary files
-	// PrefetchBytes is the size up to which Lookup fetches all of an extent; 0: 4 MiB.
+	// PrefetchBytes: Lookup fetches all parts of an extent up to this size, and only the first part
+	// of a larger one; 0: 4 MiB.
 	PrefetchBytes int64
 
 	LookupTimeout time.Duration // of a whole Lookup; 0: 250 ms
 	GetTimeout    time.Duration // of one part; 0: 1 s
-	WholeTimeout  time.Duration // of fetching an extent's remaining parts in Open; 0: 5 s
-	SetTimeout    time.Duration // 0: 1 s
+	WholeTimeout  time.Duration // of Open, which fetches the remaining parts of an extent; 0: 5 s
+	SetTimeout    time.Duration // of writing or deleting one value; 0: 1 s
 	WriterWait    time.Duration // total time a Writer may block its caller; 0: 50 ms
 	MergeTimeout  time.Duration // of one merge in the background; 0: 30 s
-	DeleteAfter   time.Duration // from replacing an extent to deleting its parts, for current readers; 0: 1 min
+	DeleteAfter   time.Duration // delay before the parts of a replaced extent are deleted: Readers may still need them; 0: 1 min
 	CloseTimeout  time.Duration // of pending writes in Close; 0: 2 s
 
-	Workers  int // that write to the store; 0: 10
+	Workers  int // goroutines that write to the store; 0: 10
 	QueueMax int // writes that wait for a worker; 0: 10,000
 
 	BreakerFailures   int           // consecutive failures that open the circuit breaker; 0: 5
-	BreakerBackoff    time.Duration // first time the breaker stays open; 0: 1 s
-	BreakerBackoffMax time.Duration // limit of its doubling; 0: 30 s
+	BreakerBackoff    time.Duration // how long the breaker first stays open; 0: 1 s
+	BreakerBackoffMax time.Duration // BreakerBackoff doubles up to this; 0: 30 s
 
 	Now   func() time.Time // nil: time.Now
 	NewID func() uint64    // unique random extent ids; nil: math/rand/v2
@@ -176,7 +174,7 @@ func (o Options) withDefaults() Options {
 // partBytesMin leaves space for a block that could not be compressed.
 const partBytesMin = 4 << 10
 
-// validate returns every error of options that have their defaults.
+// validate returns all errors of the options, joined. Call it after withDefaults.
 func (o Options) validate() error {
 	var faults []error
 	fault := func(bad bool, format string, args ...any) {
@@ -208,15 +206,15 @@ type Cache struct {
 	log   *slog.Logger
 	met   *metrics
 
-	blockBytes int // of a response in one block
+	blockBytes int // uncompressed bytes of a response in one block
 
 	inFlight *semaphore.Weighted // of InFlightBytesMax
 	held     *semaphore.Weighted // of HeldBytesMax
 	spilled  *semaphore.Weighted // of SpilledBytesMax
 
-	locks [64]sync.Mutex // serialize changes of a manifest, chosen by the hash of its key
+	locks [64]sync.Mutex // each serializes the changes of some manifests; see lock
 
-	background context.Context // of all work that no caller waits for
+	background context.Context // of the work in the background
 	cancel     context.CancelFunc
 	queue      chan job
 	queueLock  sync.RWMutex // guards closed against sends
@@ -226,8 +224,8 @@ type Cache struct {
 	pending    pending
 }
 
-// New returns a cache over store, which it owns from then on: Close closes it. Its
-// metrics are registered in set, which may be nil and has no other cache of this name.
+// New returns a cache that owns store: Close closes it. Its metrics are registered in set, which
+// may be nil. No two caches in a set may have the same name.
 func New(store Store, opts Options, logger *slog.Logger, set *instruments.Set) (*Cache, error) {
 	upgrade, _ := store.(localStore)
 	local := upgrade != nil && upgrade.Local()
@@ -235,7 +233,7 @@ func New(store Store, opts Options, logger *slog.Logger, set *instruments.Set) (
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	// A manifest of many inline extents stays far below the size of a part.
+	// So a manifest of many inline extents stays far below the size of a part.
 	opts.InlineBytes = min(opts.InlineBytes, opts.PartBytes/(4*opts.ExtentsMax))
 	c := &Cache{
 		opts:  opts,

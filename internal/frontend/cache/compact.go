@@ -9,10 +9,9 @@ import (
 	"time"
 )
 
-// update changes the manifest at base. change gets the extents that are still valid
-// and returns those to write, or false to leave the manifest as it is. Updates are
-// serialized within this process only: of two processes the later write wins, which
-// may lose an extent.
+// update changes the manifest stored under base. change gets the extents that have not expired and
+// returns the extents to write, or false to leave the manifest as it is. Updates are serialized
+// within this process only: of two processes the later write wins, which may lose an extent.
 func (c *Cache) update(ctx context.Context, base, key string, change func([]extent) ([]extent, bool)) error {
 	lock := c.lock(base)
 	lock.Lock()
@@ -59,9 +58,9 @@ func (c *Cache) removeExtent(base, key string, id uint64) {
 	})
 }
 
-// insert adds an extent to those of an entry. It removes extents that the new one covers, extents of another step, the
-// oldest ones if the entry gets too large, and the shortest ones if there are too many. It returns nil if another extent
-// covers the new one.
+// insert adds e to the extents of an entry and returns the result. It removes extents that e covers, extents with
+// another step, the oldest extents if the entry exceeds EntryBytesMax, and the shortest ones if there are more than
+// extentsLimit. It returns nil if a longer extent covers e.
 func (c *Cache) insert(extents []extent, e extent) []extent {
 	next := make([]extent, 0, len(extents)+1)
 	size := e.storedBytes()
@@ -96,8 +95,8 @@ func (c *Cache) insert(extents []extent, e extent) []extent {
 	return next
 }
 
-// extentsLimit is the number of extents from which an entry drops extents. With a Merge it is twice ExtentsMax, so that
-// extents can be merged before.
+// extentsLimit is the maximum of extents of an entry; beyond it extents are dropped. With Options.Merge it is twice
+// ExtentsMax, so that extents are merged before they would be dropped.
 func (c *Cache) extentsLimit() int {
 	if c.opts.Merge == nil {
 		return c.opts.ExtentsMax
@@ -105,13 +104,14 @@ func (c *Cache) extentsLimit() int {
 	return 2 * c.opts.ExtentsMax
 }
 
-// mergeCheapBytes is the size up to which extents are merged whatever their proportions.
+// mergeCheapBytes: two extents with at most this sum of sizes are merged even if one is much larger
+// than the other.
 const mergeCheapBytes = 256 << 10
 
-// mergeable picks adjacent extents to merge, extents[first:end], or -1 if there are
-// none. With too many extents it picks the cheapest neighbours. Otherwise it picks
-// only extents of similar size, so that a large extent is not rewritten for each
-// small one that is appended.
+// mergeable picks the adjacent extents to merge, extents[first:end]; first is -1 if there are none.
+// With more than ExtentsMax extents it picks the smallest neighbours. Otherwise it picks only small
+// extents or extents of similar size, so that a large extent is not rewritten for each small one
+// that is appended.
 func (c *Cache) mergeable(extents []extent) (first, end int) {
 	if c.opts.Merge == nil {
 		return -1, -1
@@ -143,10 +143,11 @@ func adjacent(a, b *extent) bool {
 	return a.stepMS == b.stepMS && b.startMS > a.endMS && b.startMS-a.endMS <= max(a.stepMS, 1)
 }
 
-// entryName is an entry, by its manifest's key in the store and its own key.
+// entryName names an entry: base is the store's key of its manifest, key the whole cache key.
 type entryName struct{ base, key string }
 
-// extentToDelete is an extent that no manifest names any more.
+// extentToDelete is an extent that its manifest no longer names. Its parts are deleted at the time
+// at.
 type extentToDelete struct {
 	at    time.Time
 	base  string
@@ -159,9 +160,9 @@ const (
 	extentsToDeleteMax = 4096
 )
 
-// compactor is the one goroutine that merges extents and deletes the parts of
-// replaced ones. Its lists are bounded: an entry that does not fit is merged after
-// its next write, and parts that do not fit expire by their TTL.
+// compactor is the one goroutine that merges extents and deletes the parts of replaced ones. Its
+// lists are bounded. An entry that does not fit in the list of merges is merged after its next
+// write. Parts that do not fit in the list of deletions expire by their TTL.
 type compactor struct {
 	cache  *Cache
 	ctx    context.Context // of a running merge; canceled by stop
@@ -170,7 +171,7 @@ type compactor struct {
 
 	mu              sync.Mutex
 	merges          []entryName
-	extentsToDelete []extentToDelete // by at
+	extentsToDelete []extentToDelete // sorted by at
 }
 
 func newCompactor(c *Cache) *compactor {
@@ -213,8 +214,8 @@ func (k *compactor) deleteLater(base string, id uint64, parts int) {
 	k.nudge()
 }
 
-// next takes the work that is due: an entry to merge, or parts to delete. With neither
-// it returns how long to sleep.
+// next takes the work that is due from the lists: an entry to merge, or extents to delete. If there
+// is none, it returns how long to sleep.
 func (k *compactor) next() (merge entryName, due []extentToDelete, sleep time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -302,7 +303,7 @@ func (c *Cache) mergeExtents(ctx context.Context, name entryName, extents []exte
 	for i := range extents {
 		e := &extents[i]
 		w.replaces = append(w.replaces, e.id)
-		w.ext.writtenMS = min(w.ext.writtenMS, e.writtenMS) // as old as the oldest
+		w.ext.writtenMS = min(w.ext.writtenMS, e.writtenMS) // the merged extent expires with its oldest source
 		found := Extent{cache: c, base: name.base, key: name.key, ext: e, parts: make([][]byte, len(e.parts))}
 		if e.inline != nil {
 			blocks, err := openPart(e.inline, e.id, 0, e.parts[0].storedBytes)

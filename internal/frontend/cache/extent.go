@@ -17,22 +17,22 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// errMissing is a part that a manifest names and the store does not hold.
+// errMissing means that the store does not have a part that the manifest names.
 var errMissing = errors.New("missing")
 
 const (
 	fetchesMax  = 8   // parts of one extent fetched at once
-	presenceMax = 256 // parts of one extent checked for presence
+	presenceMax = 256 // parts of one extent whose presence is checked; of more parts, a sample
 )
 
 // Extent is a stored response that Lookup found.
 type Extent struct {
-	// StartMS and EndMS, both inclusive, are the range to use the response for:
-	// within the requested range and disjoint from the other extents' ranges.
+	// StartMS and EndMS, both inclusive, are the range of the points to use. It lies within the
+	// requested range and does not overlap the ranges of the other extents.
 	StartMS, EndMS int64
-	// StoredStartMS and StoredEndMS, both inclusive, are the range that was given to the
-	// Writer. The caller must cut off points outside StartMS and EndMS. There are none
-	// if the two ranges are equal and the Writer got only points of its range.
+	// StoredStartMS and StoredEndMS, both inclusive, are the range that was given to the Writer.
+	// The stream may have points outside StartMS and EndMS, which the caller must cut off. It has
+	// none if the two ranges are equal and the Writer got only points of its range.
 	StoredStartMS, StoredEndMS int64
 	StepMS                     int64
 	WrittenAt                  time.Time
@@ -43,8 +43,9 @@ type Extent struct {
 	base  string
 	key   string
 	ext   *extent
-	parts [][]byte // the blocks of the parts fetched so far; shared, immutable
-	held  *heldBudget
+	parts [][]byte // blocks by part; nil: not fetched, or in the spill file; shared, immutable
+	// held is the extent's share of HeldBytesMax or SpilledBytesMax; nil: no share taken.
+	held *heldBudget
 }
 
 // Bounds returns StartMS and EndMS.
@@ -59,17 +60,18 @@ func (e *Extent) whole() bool {
 // Release releases an extent that is not opened. It may be called repeatedly.
 func (e Extent) Release() { e.held.release() }
 
-// Open fetches all stored bytes and returns them as a stream, a *Reader. They are held
-// in memory, up to HeldBytesMax for all extents, or else in a temporary file, so the
-// stream does not need the store any more. Open returns ErrGone if a part is missing,
-// has changed or does not arrive within WholeTimeout, if there is no space for it, or
-// if ctx has ended. The extent is released on an error and by the Reader's Close.
+// Open fetches all stored bytes and returns them as a stream, a *Reader. The bytes are in memory,
+// or in a temporary file if HeldBytesMax is reached, so the stream no longer depends on the store.
+// Open returns ErrGone if a part is missing, has changed or does not arrive within WholeTimeout, if
+// there is no space for it, or if ctx has ended. The extent is released on an error and by the
+// Reader's Close.
 func (e Extent) Open(ctx context.Context) (io.ReadCloser, error) {
 	err := ctx.Err()
 	if err == nil && !e.whole() {
 		if err = e.complete(ctx); err != nil {
 			e.cache.met.unused.of(reason(err)).Inc()
-			// A store too slow for this reader is too slow for the next one.
+			// A store that is too slow for this reader is too slow for the next one, so the extent
+			// is removed.
 			if ctx.Err() == nil && !errors.Is(err, errNoSpace) && !errors.Is(err, ErrUnavailable) {
 				e.cache.removeExtent(e.base, e.key, e.ext.id)
 			}
@@ -123,15 +125,16 @@ func (e *Extent) complete(ctx context.Context) error {
 	return err
 }
 
-// heldBudget is an extent's share of HeldBytesMax, or of SpilledBytesMax together with
-// its file. The share is returned by release, or when the extent is garbage collected.
+// heldBudget is an extent's share of HeldBytesMax (then file is nil), or its share of
+// SpilledBytesMax and its file. The share is returned by release, or when the heldBudget is garbage
+// collected.
 type heldBudget struct {
 	share *heldShare
 	file  *os.File
-	parts []fileRange // of the file, by part
+	parts []fileRange // where file has the blocks, by part
 }
 
-// fileRange is the position of a part's blocks in a file.
+// fileRange is where a part's blocks are in a file: offset and length.
 type fileRange struct{ at, bytes int64 }
 
 type heldShare struct {
@@ -156,10 +159,10 @@ func newHeldBudget(from *semaphore.Weighted, bytes int64) *heldBudget {
 	return h
 }
 
-// hold takes bytes of HeldBytesMax; nil if too few are left.
+// hold takes a share of HeldBytesMax; nil if too few bytes are left.
 func (c *Cache) hold(bytes int64) *heldBudget { return newHeldBudget(c.held, bytes) }
 
-// spill takes bytes of SpilledBytesMax and an unlinked file for them.
+// spill takes a share of SpilledBytesMax and creates an unlinked file for it.
 func (c *Cache) spill(bytes int64, parts int) (*heldBudget, error) {
 	h := newHeldBudget(c.spilled, bytes)
 	if h == nil {
@@ -211,9 +214,10 @@ func (h *heldBudget) release() {
 	}
 }
 
-// Lookup returns the extents of the entry key that overlap the range, both ends inclusive, sorted by time and disjoint.
-// Small extents are fetched and checked whole. Of a larger extent only the first part is fetched; the other parts are
-// checked for presence. An error is a miss, and so is an extent that is not fetched within LookupTimeout.
+// Lookup returns the extents stored under key that overlap the range, both ends inclusive. They are sorted by time, and
+// StartMS and EndMS of the extents do not overlap. Small extents are fetched and checked whole. Of a larger extent only
+// the first part is fetched, and the presence of the other parts is checked. An extent is a miss if this fails or
+// exceeds LookupTimeout.
 func (c *Cache) Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent {
 	if len(key) > c.opts.KeyBytesMax || startMS > endMS {
 		c.met.lookups.of("miss").Inc()
@@ -284,7 +288,8 @@ func (c *Cache) loadAll(ctx context.Context, base, key string, extents []extent)
 	return slices.DeleteFunc(loaded, func(e Extent) bool { return e.ext == nil })
 }
 
-// load prefetches the parts of an extent. held is also returned with an error.
+// load fetches the parts of an extent as Lookup describes. The caller must release held even after
+// an error.
 func (c *Cache) load(ctx context.Context, base string, e *extent) (parts [][]byte, held *heldBudget, err error) {
 	parts = make([][]byte, len(e.parts))
 	if e.inline != nil {
@@ -322,7 +327,8 @@ func (c *Cache) load(ctx context.Context, base string, e *extent) (parts [][]byt
 	return parts, held, c.lookFor(ctx, base, e, fetch)
 }
 
-// lookFor checks that the parts from number from on exist, but not their content.
+// lookFor checks that the store has the parts number from and later, without reading them. Of more
+// than presenceMax parts it checks a sample. A missing part is errMissing.
 func (c *Cache) lookFor(ctx context.Context, base string, e *extent, from int) error {
 	left := len(e.parts) - from
 	if left == 0 {
@@ -351,9 +357,10 @@ func (c *Cache) part(ctx context.Context, base string, e *extent, i int) (blocks
 	return openPart(value, e.id, i, e.parts[i].storedBytes)
 }
 
-// disjoint assigns every extent the range to use it for. Longer extents keep their
-// range, shorter ones get the rest. The rest is one range, because no longer extent
-// lies inside a shorter one.
+// disjoint sets StartMS and EndMS of the extents so that they do not overlap. The longer of two
+// overlapping extents keeps its range. The shorter one keeps the steps outside the longer one:
+// these are one range, because a longer extent cannot lie inside a shorter one. An extent without
+// steps left is dropped.
 func disjoint(extents []Extent, startMS, endMS int64) []Extent {
 	slices.SortStableFunc(extents, func(a, b Extent) int {
 		return cmp.Compare(b.StoredEndMS-b.StoredStartMS, a.StoredEndMS-a.StoredStartMS)

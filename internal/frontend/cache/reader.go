@@ -16,18 +16,19 @@ type Reader struct {
 	base, key string
 	ext       *extent
 	parts     [][]byte // nil if not fetched
-	// ctx ends fetching ahead. It is a field because Read takes no context.
+	// ctx is canceled by Close and ends the fetches of parts. It is a field because Read takes no context.
 	ctx    context.Context
 	cancel context.CancelFunc
 
 	held    *heldBudget
 	spilled []byte // buffer for the blocks of a part in the spill file
 
-	number int    // of the part whose blocks are being read
-	blocks []byte // of that part, still to be decoded
-	left   int    // bytes of the response in them
-	rest   []byte // decoded and not yet read; aliases buffer or a part
-	ahead  chan fetched
+	number int    // number of the current part; -1 before the first
+	blocks []byte // blocks of the current part that are not decoded yet
+	left   int    // response bytes in these blocks
+	rest   []byte // decoded bytes that Read has not returned yet; aliases buffer or a part
+	// ahead gets the part after the current one; nil: no fetch is running.
+	ahead chan fetched
 
 	dec    *decoder
 	buffer []byte
@@ -71,7 +72,8 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// Read fills as much of p as is available without waiting, at least one byte.
+// Read waits for the first byte only. Then it fills p with the bytes that are available without
+// waiting for the store.
 func (r *Reader) Read(p []byte) (n int, err error) {
 	for n < len(p) {
 		if len(r.rest) > 0 {
@@ -159,7 +161,8 @@ func (r *Reader) wouldWait() bool {
 	return len(r.blocks) == 0 && r.ahead != nil && len(r.ahead) == 0
 }
 
-// block returns the next block; not ok at the end of the stream, whose reason is in err.
+// block returns the next block. At the end of the stream ok is false and r.err is the reason,
+// io.EOF if all was read.
 func (r *Reader) block() (b block, ok bool) {
 	for len(r.blocks) == 0 {
 		if r.left != 0 {

@@ -22,17 +22,17 @@ type Writer struct {
 	// removed meanwhile, the merged extent is dropped.
 	replaces []uint64
 
-	raw     []byte // less than a block
-	part    []byte // the blocks of a part, after space for its header
-	partRaw int    // bytes of the response in part
-	stored  int64  // bytes of all parts
-	charged int64  // of InFlightBytesMax, for raw and part
-	wait    time.Duration
+	raw     []byte        // response bytes that do not fill a block yet
+	part    []byte        // the current part: space for its header, then its blocks
+	partRaw int           // bytes of the response in part
+	stored  int64         // compressed bytes of the parts cut so far
+	charged int64         // of InFlightBytesMax, for raw and part
+	wait    time.Duration // how long Write may still block, in total
 	ended   bool
 
-	jobs        atomic.Int32           // pending part writes, and one for the writer itself
+	jobs        atomic.Int32           // pending part writes, plus one until Commit or Abort; finish runs at 0
 	abortReason atomic.Pointer[string] // why the extent was aborted
-	sentTo      atomic.Int32           // parts that the store may hold
+	sentTo      atomic.Int32           // the store may hold the parts with numbers below this
 }
 
 // Results of a Writer, for the metric.
@@ -46,9 +46,9 @@ const (
 	resultOutdated  = "outdated"
 )
 
-// Writer returns a Writer of an extent of the entry key. The range is inclusive at both
-// ends. Its timestamps are startMS, startMS+stepMS, …; stepMS 0 means no fixed step. The
-// age of the extent counts from this call.
+// Writer returns a Writer that adds an extent to the entry under key. startMS and endMS are
+// inclusive. The timestamps of the extent are startMS, startMS+stepMS, …; stepMS 0 means no fixed
+// step. The age of the extent counts from this call.
 func (c *Cache) Writer(key string, startMS, endMS, stepMS int64) *Writer {
 	w := &Writer{
 		cache: c, key: key, base: storeKey(key), wait: c.opts.WriterWait,
@@ -129,8 +129,8 @@ func (w *Writer) aborted() bool { return w.abortReason.Load() != nil }
 // markAborted marks the extent as aborted, so that no manifest is written; the first reason counts.
 func (w *Writer) markAborted(why string) { w.abortReason.CompareAndSwap(nil, &why) }
 
-// block compresses raw into the part. If the block does not fit, the part so far is sent
-// to the store and the block begins the next one.
+// block compresses raw and appends it to the part as a block. If it does not fit, the part without
+// it is sent to the store, and the block begins the next part.
 func (w *Writer) block(raw []byte) {
 	e := encoders.Get().(*encoder)
 	defer encoders.Put(e)
@@ -148,20 +148,21 @@ func (w *Writer) block(raw []byte) {
 	w.charge()
 }
 
-// charge counts the writer's own buffers.
+// charge counts the writer's own buffers against InFlightBytesMax.
 func (w *Writer) charge() {
 	if more := int64(cap(w.raw)+cap(w.part)) - w.charged; more > 0 && w.acquire(more) {
 		w.charged += more
 	}
 }
 
-// acquire takes n of InFlightBytesMax and may wait up to the rest of wait.
+// acquire takes n bytes of InFlightBytesMax. It waits for w.wait at most, and subtracts the time
+// from w.wait. If it fails, it aborts the extent.
 func (w *Writer) acquire(n int64) bool {
 	if w.cache.inFlight.TryAcquire(n) {
 		return true
 	}
 	if w.wait > 0 && n <= w.cache.opts.InFlightBytesMax {
-		begin := time.Now() // of the timer's clock, which is not Options.Now
+		begin := time.Now() // time.Now and not Options.Now, because the timer below uses the system's clock
 		ctx, cancel := context.WithTimeout(w.cache.background, w.wait)
 		err := w.cache.inFlight.Acquire(ctx, n)
 		cancel()
@@ -237,7 +238,8 @@ func (w *Writer) count() {
 	w.cache.met.extents.of(result).Inc()
 }
 
-// finish writes the manifest when all parts are stored, or removes them.
+// finish runs after the last write of a part. It writes the manifest, or deletes the parts if the
+// extent is aborted.
 func (w *Writer) finish(ctx context.Context) {
 	defer w.count()
 	if !w.aborted() {

@@ -17,10 +17,9 @@
 //	         └─ break at byte n ─ wait ─ try ─ n bytes hash alike? ─ yes ─> bytes
 //	                                                               └─ no ─> ErrChanged
 //
-// Every retry, of either kind, takes one of the request's retries and one token of
-// the budget that all requests share. The bytes belong to the caller. The Body holds
-// the connection and a pooled decoder until its end or Close. JSON, splitting,
-// caching and admission are other packages.
+// Every retry, of either kind, takes one of the request's retries and one token of the budget that
+// all requests share. The Body holds the connection and a pooled decoder until its end or Close.
+// JSON, splitting, caching and admission are other packages.
 package downstream
 
 import (
@@ -46,17 +45,17 @@ import (
 type Options struct {
 	URL       string   // of the downstream, with a path prefix if it has one
 	Encodings []string // to request, in order of preference; none: Identity
-	UserAgent string   // if the request forwards none; "": ferula/VERSION
+	UserAgent string   // of requests that forward no User-Agent; "": ferula/VERSION
 
 	ConnectTimeout time.Duration // of a TCP connection; 0: 5s
-	// FirstByteTimeout is from sending to the response's status line; 0: no limit,
-	// because the downstream limits how long a query may take.
+	// FirstByteTimeout limits the time from sending the request to the response's status line; 0:
+	// no limit, because the downstream limits the duration of a query.
 	FirstByteTimeout time.Duration
-	IdleTimeout      time.Duration // of silence while a body is read; 0: 1m
+	IdleTimeout      time.Duration // without a byte while a body is read; 0: 1m
 
 	Retries       int           // of one request; 0: 5
 	BackoffMin    time.Duration // before the first retry; 0: 100ms
-	BackoffMax    time.Duration // upper limit of the doubling; 0: 2s
+	BackoffMax    time.Duration // the wait doubles up to this; 0: 2s
 	RetryAfterMax time.Duration // the longest Retry-After that is honoured; 0: 5s
 
 	BudgetRatio     float64 // retries that each request adds to the budget; 0: 0.2
@@ -64,9 +63,10 @@ type Options struct {
 	BudgetBurst     int     // size of the budget, which starts full; 0: 100
 
 	BytesMax int64 // of a decoded response; 0: 16 GiB
-	// ReadBufferBytes is the read buffer of a connection; 0: 256 KiB. Reads into a
-	// larger buffer of the caller bypass it, except reads of chunks smaller than it:
-	// those cost 5 to 15 % more CPU with 64 KiB. Idle connections hold their buffer.
+	// ReadBufferBytes is the read buffer of a connection; 0: 256 KiB. A Read with a larger buffer
+	// of the caller bypasses it, unless the body is sent in HTTP chunks smaller than the read
+	// buffer: for such bodies a buffer of 64 KiB costs 5 to 15 % more CPU than 256 KiB. Idle
+	// connections keep their buffer.
 	ReadBufferBytes int
 	Transport       Transport
 
@@ -126,7 +126,7 @@ func (o Options) Validate() error {
 	}
 	switch u, err := url.Parse(o.URL); {
 	case err != nil:
-		var parsing *url.Error // it names the URL with its password
+		var parsing *url.Error // its text contains the URL, password included
 		if errors.As(err, &parsing) {
 			err = parsing.Err
 		}
@@ -167,8 +167,8 @@ type Client struct {
 	metrics        *metrics
 }
 
-// New returns a client; nothing is sent yet. A nil logger discards; with a nil set
-// the metrics are not exported.
+// New returns a client and sends nothing. With a nil logger nothing is logged; with a nil set the
+// metrics are not exported.
 func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Client, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
@@ -215,15 +215,16 @@ type Response struct {
 	Header http.Header
 	// Length of the decoded body in bytes if known in advance, or -1.
 	Length int64
-	// Delimited reports that the transfer marks the end of the body, by a length or
-	// by chunks. Without it an early end of the connection looks like the end of the
-	// body, and only a caller that parses the body can detect it.
+	// Delimited reports that the body has a Content-Length or is sent in HTTP chunks. Otherwise a
+	// connection that breaks off looks like the end of the body, and only a caller that parses the
+	// body can detect the break.
 	Delimited bool
 	Body      *Body
 }
 
-// NoStore reports whether the response, or one that continued its body, must not be
-// cached. It is final once the body was read to its end.
+// NoStore reports whether the response must not be cached: its Cache-Control, or that of a response
+// that continued its body after a break, has no-store. The result is final once the body was read
+// to its end.
 func (r *Response) NoStore() bool {
 	if HasNoStore(r.Header) {
 		return true
@@ -243,18 +244,18 @@ func HasNoStore(h http.Header) bool {
 	return false
 }
 
-// CopyHeader adds to dst the response's headers that may be forwarded with a
-// streamed body, possibly in another encoding: all but Content-Length.
+// CopyHeader adds to dst the headers of the response except Content-Length and the hop-by-hop
+// headers. The body may then be streamed in another encoding.
 func (r *Response) CopyHeader(dst http.Header) {
 	copyEndToEnd(dst, r.Header)
 	dst.Del("Content-Length")
 }
 
-// Open sends r and returns once a response with a final status has begun. A 5xx is
-// not final while retries are left, unless it reports that the query timed out. A
-// 429 or 503 is not final if its Retry-After is short enough to wait for. When the
-// retries are used up, such a response is returned like any other. The context
-// bounds the body, too: when it ends, Read fails with its cause.
+// Open sends r and returns once a response with a final status has begun. A 5xx is not final while
+// retries are left, unless it reports that the query timed out. A 429 or 503 is not final if its
+// Retry-After is short enough to wait for. When the retries are used up, such a response is
+// returned like any other. The context also applies to the body: when it ends, Read fails with its
+// cause.
 func (c *Client) Open(ctx context.Context, r Request) (*Response, error) {
 	m, err := c.message(r)
 	if err != nil {

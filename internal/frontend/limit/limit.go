@@ -8,18 +8,18 @@
 // therefore delays its own requests only. A tenant uses memory only while it has
 // requests.
 //
-// AcquireN acquires several slots at once or waits. It is for requests that cannot use
-// one slot without the others: the parts of a query, whose responses are read together.
-// The tenant whose turn it is waits for enough free slots, and so do the tenants behind
-// it.
+// AcquireN acquires several slots at once, or waits until enough are free. It is for the parts of a
+// query, whose responses are read together: one slot is of no use without the others. While the
+// first tenant in the round-robin queue waits for enough free slots, the tenants behind it wait,
+// too.
 //
 //	          ┌ queue of a ┐
 //	Acquire ──┤ queue of b ├── round-robin, within each tenant's limit ──> slots
 //	          └ queue of c ┘                                                 │
 //	             waiting <────────────────── release ────────────────────────┘
 //
-// Two plain checks belong to the package too: the limits of a query (Query), and the
-// tenant that the headers of a request name (Tenants). The only clock is that of WaitMax.
+// The package also has two checks without queues: the limits of a query (Query), and the tenant
+// that the headers of a request name (Tenants). The only clock is that of WaitMax.
 package limit
 
 import (
@@ -44,9 +44,10 @@ type Options struct {
 	TenantsMax           int // tenants with requests at the same time; 0: 10000
 	// WaitMax is the maximum wait of a request; 0: 1 minute, negative: no limit.
 	WaitMax time.Duration
-	// Flags raise the limits.
+	// Flags names the flags that raise the limits, for errors.
 	Flags hint.Flags
-	// Downstream names the metrics after downstream calls instead of requests.
+	// Downstream: the slots are for calls of the downstream, and the metrics are named accordingly;
+	// else for requests of clients.
 	Downstream bool
 }
 
@@ -94,16 +95,16 @@ type Limiter struct {
 	metrics *metrics
 
 	mu      sync.Mutex
-	running int
-	tenants map[string]*tenant
-	// turns is the round-robin queue: the tenants with a waiting request and below their
-	// own limit. It is empty while there are enough free slots for the first one.
+	running int                // slots in use
+	tenants map[string]*tenant // with requests, by name
+	// turns is the round-robin queue: the tenants with a waiting request and below their own limit.
+	// It is empty unless its first tenant needs more slots than are free.
 	turns list.List
 }
 
 // tenant is the state of a tenant with running or waiting requests.
 type tenant struct {
-	running int
+	running int           // slots in use
 	queue   list.List     // of *waiter
 	turn    *list.Element // in turns, or nil
 }
@@ -134,10 +135,10 @@ func (l *Limiter) Full() bool {
 	return l.running >= l.opts.ConcurrencyMax
 }
 
-// Acquire waits for a slot for one request of a tenant. release must be called when the
-// request has ended; further calls do nothing. Errors: ErrQueueFull, ErrTenants,
-// ErrWait, or the context's cause. A request that holds a slot must not acquire another
-// one: requests that do so can deadlock.
+// Acquire waits for a slot for one request of the tenant name. The caller must call release when
+// the request has ended; further calls of release do nothing. Errors: ErrQueueFull, ErrTenants,
+// ErrWait, or the context's cause. A request that holds a slot must not acquire another one: two
+// such requests could wait for each other forever.
 func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err error) {
 	free, err := l.AcquireN(ctx, name, 1)
 	if err != nil {
@@ -146,8 +147,8 @@ func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err
 	return func() { free(1) }, nil
 }
 
-// AcquireN waits for n slots at once, at most MaxPerRequest. free releases some of them;
-// it never releases more than n in total. Errors are those of Acquire.
+// AcquireN waits for n slots at once; n is at most MaxPerRequest. free releases the given number of
+// them, and n in total at most. Errors are those of Acquire.
 func (l *Limiter) AcquireN(ctx context.Context, name string, n int) (free func(n int), err error) {
 	invariant.Check(n > 0 && n <= l.MaxPerRequest(), "limit: %d slots requested, a tenant may have %d", n, l.MaxPerRequest())
 	if ctx.Err() != nil {
@@ -189,7 +190,7 @@ func (l *Limiter) await(ctx context.Context, name string, t *tenant, w *waiter) 
 	l.metrics.queued.Inc()
 	defer l.metrics.queued.Dec()
 	start := time.Now()
-	var timeout <-chan time.Time // nil, which never receives, without a limit
+	var timeout <-chan time.Time // nil without a limit: receiving from it blocks forever
 	if l.opts.WaitMax > 0 {
 		timer := time.NewTimer(l.opts.WaitMax)
 		defer timer.Stop()
@@ -211,8 +212,8 @@ func (l *Limiter) await(ctx context.Context, name string, t *tenant, w *waiter) 
 	return l.releaser(name, t, w.n), nil
 }
 
-// leave removes a request from its queue. It returns false if the request was admitted
-// at the same time; its caller notices the canceled context later.
+// leave removes a request, whose context or wait has ended, from its queue. It returns false if the
+// request was admitted meanwhile.
 func (l *Limiter) leave(name string, t *tenant, w *waiter) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -237,7 +238,7 @@ func (l *Limiter) canceledError(ctx context.Context) error {
 	return fmt.Errorf("limit: %w", context.Cause(ctx))
 }
 
-// releaser returns a function that releases some of n slots, each of them once.
+// releaser returns the function free of AcquireN.
 func (l *Limiter) releaser(name string, t *tenant, n int) func(int) {
 	return func(some int) {
 		l.mu.Lock()
@@ -284,7 +285,7 @@ func (l *Limiter) next() {
 		}
 		l.turns.Remove(t.turn)
 		t.turn = nil
-		if !l.fits(t, w.n) { // the request that got this turn has left
+		if !l.fits(t, w.n) { // the request for which t was queued has left; the next one needs more slots
 			continue
 		}
 		t.queue.Remove(w.element)

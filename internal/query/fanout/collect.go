@@ -29,34 +29,35 @@ const (
 	slabChunks     = 1024
 )
 
-// collected are series in memory: labels and chunks in slabs that are written once. Slabs of
-// chunk data return to their pool when the querier is closed.
+// collected has the series of one store, or of a whole selection, in memory: labels and chunks are
+// copied into slabs, which are written once. The slabs of chunk data return to their pool when the
+// querier is closed.
 type collected struct {
-	read     []rawSeries    // until unite
-	series   []storedSeries // after unite
+	read     []rawSeries    // in the order of the store, until unite
+	series   []storedSeries // merged and sorted, after unite
 	labels   []byte         // the current slab
 	data     []byte         // the current slab
 	chunks   []series.Chunk // the current slab
 	lent     []*[]byte      // data slabs, to be released
-	budget   *budget        // that granted the bytes
-	granted  int64
-	unspent  int64 // granted and not used yet
-	buffers  int64 // bytes of unread messages and symbols, part of granted until the stream ends
+	budget   *budget        // of all queries; it granted the bytes below
+	granted  int64          // bytes taken from budget, to be released
+	unspent  int64          // part of granted that is not used yet
+	buffers  int64          // bytes of unread messages and symbols, part of granted until the stream ends
 	view     *view
 	warnings annotations.Annotations
 }
 
 // view determines how all series of a selection are read.
 type view struct {
-	minMS, maxMS int64 // samples outside are skipped
-	coarse       bool  // chunks of 1h may be among the downsampled ones
-	average      bool  // divide sums by counts of downsampled chunks
-	counters     bool  // read counters of downsampled chunks
-	function     string
-	isCounter    bool // function is applied to counters
-	dedup        func([]chunkenc.Iterator, string) chunkenc.Iterator
-	dedupFloats  func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint // nil: dedup does it
-	counter      func(chunkenc.Iterator) chunkenc.Iterator
+	minMS, maxMS int64                                                                             // samples outside are skipped
+	coarse       bool                                                                              // downsampled chunks may have a resolution of 1h
+	average      bool                                                                              // divide the sums of downsampled chunks by their counts
+	counters     bool                                                                              // read the counter aggregate of downsampled chunks
+	function     string                                                                            // around the selector, from SelectHints
+	isCounter    bool                                                                              // Options.IsCounter of function
+	dedup        func([]chunkenc.Iterator, string) chunkenc.Iterator                               // Options.Dedup; nil: no deduplication
+	dedupFloats  func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint // Options.DedupFloats; nil: dedup is used
+	counter      func(chunkenc.Iterator) chunkenc.Iterator                                         // Options.Counter
 }
 
 // rawSeries is one series of one store.
@@ -72,7 +73,7 @@ type storedSeries struct {
 	view   *view
 }
 
-// slabs are borrowed by selections until their querier is closed.
+// slabs is the pool of slabs for chunk data.
 var slabs = bufpool.New(slabBytes, slabBytes)
 
 // ownLabels copies labels to memory that is never reused.
@@ -133,8 +134,8 @@ const chunkBytes = int64(unsafe.Sizeof(series.Chunk{}))
 // contextEvery is the number of series between two checks of the context.
 const contextEvery = 128
 
-// collect reads the responses of all stores of a request, each in its own goroutine: no response holds a slot of its
-// store while another store is read. The first failure cancels all.
+// collect reads the responses of all stores of a request, each in its own goroutine. So no store has to wait,
+// holding resources for its response, until another one is read. The first failure cancels all.
 func collect(ctx context.Context, q *querier, all *fanoutStreams, v *view) (*collected, error) {
 	parts := make([]*collected, len(all.streams))
 	var reading sync.WaitGroup
@@ -295,7 +296,7 @@ func sink(lists [][]rawSeries, i int) {
 	}
 }
 
-// join appends chunks that are owned already.
+// join appends chunks to a series. Their data are in slabs already.
 func (k *collected) join(s *storedSeries, chunks []series.Chunk) {
 	k.extend(s.chunks, len(chunks))
 	start := len(k.chunks) - len(s.chunks)
@@ -321,7 +322,7 @@ func (k *collected) sort(ctx context.Context) error {
 			ended = true
 		}
 		if compared++; ended {
-			return 0 // so the rest takes no time
+			return 0 // the remaining comparisons take no time
 		}
 		return labelenc.Compare(a.labels, b.labels)
 	})
@@ -372,8 +373,8 @@ func (s *storedSeries) Labels() labels.Labels { return s.labels }
 
 // Iterator implements storage.Series. Overlapping raw chunks without deduplication are merged sample by sample.
 // Overlapping downsampled chunks are not merged, because their values differ at equal timestamps: samples before the end
-// of the previous chunks are skipped. Samples that an aggregate of a coarser resolution contains are not read, whichever
-// replica has them.
+// of the previous chunks are skipped. Samples within the time range of an aggregate of a coarser resolution are not
+// read, whichever replica has them.
 func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	chunks, cut, err := s.view.distinct(s.chunks)
 	if err != nil {
@@ -406,7 +407,7 @@ func overlap(chunks []series.Chunk) bool {
 	return false
 }
 
-// tracksMax is the limit of chunks of one series that overlap at any time: chunks of replicas, and of overlapping blocks
+// tracksMax limits the chunks of one series that overlap at the same time: chunks of replicas, and of overlapping blocks
 // of one replica. Each track is a level of the deduplication, and is searched for each chunk.
 const tracksMax = 1000
 
@@ -426,7 +427,7 @@ func split(chunks []series.Chunk) (tracks [][]series.Chunk, err error) {
 	return tracks, nil
 }
 
-// failedIterator is an iterator without samples that failed.
+// failedIterator has no samples, and its Err returns err.
 type failedIterator struct {
 	chunkenc.Iterator
 	err error

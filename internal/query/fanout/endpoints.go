@@ -20,7 +20,7 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// Time range of a store that has not reported one.
+// Time range of a store whose Info has none.
 const (
 	minTime = math.MinInt64
 	maxTime = math.MaxInt64
@@ -29,8 +29,8 @@ const (
 // Address is the configured address of stores: host:port, or a name for dnslookup.
 type Address struct {
 	Name   string
-	Strict bool // queried even while it is down
-	Group  bool // query one of the name's addresses, not all
+	Strict bool // --endpoint-strict: queried even while it is down
+	Group  bool // --endpoint-group: query one of the name's addresses, not all
 	Client ClientConfig
 }
 
@@ -44,7 +44,8 @@ type ClientConfig struct {
 }
 
 // Checked validates the address and normalizes it. The prefix dns+ of a group is removed, because
-// gRPC resolves the name. A strict store must have an address, because it must always exist.
+// gRPC resolves the name. A strict endpoint must be host:port and not a name to look up, because
+// its store must always exist.
 func (a Address) Checked() (Address, error) {
 	if a.Group {
 		a.Name = strings.TrimPrefix(a.Name, "dns+")
@@ -73,14 +74,14 @@ type EndpointsOptions struct {
 	DNSInterval    time.Duration // 0: 30 s
 	InfoInterval   time.Duration // 0: 5 s
 	InfoTimeout    time.Duration // 0: 5 s
-	// UnhealthyTimeout is how long a store that is down is listed. As long as it is configured, it is polled, and queries
-	// report it as missing. For the duration of UnhealthyTimeout, queries also report as missing a store whose name no
-	// longer resolves to its address, unless another store has the same component and labels, and a name that has not
-	// resolved to any address yet. 0: 5 minutes.
+	// UnhealthyTimeout is how long Statuses lists a store that is down; 0: 5 minutes. A configured store is polled, and
+	// reported as missing by queries, however long it is down. For UnhealthyTimeout queries also report as missing: a
+	// store to whose address its name no longer resolves, unless another store has the same component and labels; and a
+	// name that has not resolved to any address yet.
 	UnhealthyTimeout time.Duration
 
-	Selector Selector                        // of the data of the stores
-	Dial     func(a Address) (Client, error) // a.Name is an address, or the name of a group
+	Selector Selector                        // selects the stores' data by external labels (--selector.relabel-config)
+	Dial     func(a Address) (Client, error) // connects to a store; a.Name is host:port, or the name of a group
 	Resolver dnslookup.Resolver              // nil: net.DefaultResolver
 	Logger   *slog.Logger
 	Metrics  *metrics.Set // may be nil
@@ -121,13 +122,13 @@ const endpointsMax = 10_000
 type Endpoints struct {
 	opts    EndpointsOptions
 	metrics *instruments
-	current atomic.Pointer[[]*store] // by address
+	current atomic.Pointer[[]*store] // sorted by address
 
 	mu       sync.Mutex // guards the fields below: one update at a time
 	dynamic  []Address
 	resolved map[string][]string // by name: addresses of the last lookup
-	gone     map[string]gone     // addresses that their names no longer resolve to
-	empty    map[string]absent   // names that have not resolved to any address yet
+	gone     map[string]gone     // by address: stores to whose address the name no longer resolves
+	empty    map[string]absent   // by name: names that have not resolved to any address yet
 	invalid  []absent            // endpoints whose connections cannot be configured
 	absent   atomic.Pointer[[]absent]
 	reloadAt time.Time
@@ -196,15 +197,15 @@ func (e *Endpoints) Update(ctx context.Context) {
 
 // absent is an endpoint that queries report as missing although it has no store.
 type absent struct {
-	address  string         // or the name that has none
+	address  string         // or the name without addresses
 	info     *storeapi.Info // last Info; nil: never received
-	selected selection      // of info
+	selected selection      // what the Selector selects of info
 	err      error
 	since    time.Time
-	fails    bool // the lookup fails; reported without time limit
+	fails    bool // the lookup fails: reported as missing without a time limit
 }
 
-// gone is a store whose address was removed.
+// gone is a store to whose address its name no longer resolves.
 type gone struct {
 	info     *storeapi.Info
 	selected selection
@@ -234,8 +235,8 @@ func (e *Endpoints) updateAbsent(now time.Time) {
 	e.absent.Store(&all)
 }
 
-// replaced reports whether a current store has the component and label sets of old: the same store at a new address, or a
-// replica of it.
+// replaced reports whether a current store has the component and label sets of old. It is the same store at a new
+// address, or a replica of it.
 func (e *Endpoints) replaced(old *storeapi.Info) bool {
 	for _, s := range *e.current.Load() {
 		if info, err := s.known(); err == nil && info != nil && info.Component == old.Component && slices.EqualFunc(info.LabelSets, old.LabelSets, labels.Equal) {
@@ -245,7 +246,8 @@ func (e *Endpoints) replaced(old *storeapi.Info) bool {
 	return false
 }
 
-// forget records the current addresses of a name, and remembers the addresses that the name no longer has.
+// forget records the addresses of a name that were found. It adds stores at addresses that the name no
+// longer has to e.gone, and a name without addresses to e.empty.
 func (e *Endpoints) forget(name string, found []string, failed error) {
 	old, known := e.resolved[name]
 	a, was := e.empty[name]
@@ -259,7 +261,7 @@ func (e *Endpoints) forget(name string, found []string, failed error) {
 	}
 	for _, s := range *e.current.Load() {
 		if slices.Contains(old, s.address) && !slices.Contains(found, s.address) {
-			if info, _ := s.known(); info != nil { // without Info nothing is known to be missing
+			if info, _ := s.known(); info != nil { // without Info no data are known to be missing
 				selected, _ := s.selection()
 				e.gone[s.address] = gone{info: info, selected: selected, name: name, since: e.opts.Now()}
 			}
@@ -357,7 +359,7 @@ func (e *Endpoints) lookup(ctx context.Context) []Address {
 	return all
 }
 
-// replace replaces the addresses. Stores that exist already stay.
+// replace replaces the addresses. Stores whose configuration is unchanged keep their connections.
 func (e *Endpoints) replace(addresses []Address) {
 	old := map[string]*store{}
 	for _, s := range *e.current.Load() {
@@ -433,8 +435,8 @@ func (c *chosen) release() {
 	c.stores = nil
 }
 
-// choose selects the stores for which wanted returns true. Its argument is nil for stores
-// that have never sent Info.
+// choose selects the stores for which wanted returns true. The argument of wanted is nil for a
+// store that has never sent Info.
 func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen, error) {
 	return e.chooseOf(r, func(s *store) (selection, error) {
 		info, err := s.known()
@@ -442,8 +444,8 @@ func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen
 	}, func(a *absent) selection { return selection{info: a.info} }, wanted)
 }
 
-// chooseData is choose for series, labels and exemplars, which the Selector restricts. The Infos have the selected label
-// sets only. A store without selected label sets is not chosen.
+// chooseData is choose for series, labels and exemplars, which the Selector restricts. wanted gets Infos with the
+// selected label sets only. A store without selected label sets is not chosen.
 func (e *Endpoints) chooseData(r Request, wanted func(*storeapi.Info) bool) (*chosen, error) {
 	return e.chooseOf(r, (*store).selection, func(a *absent) selection { return a.selected }, wanted)
 }

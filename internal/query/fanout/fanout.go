@@ -3,10 +3,10 @@
 // Endpoints finds the stores by address, file or DNS, and polls the Info of each every few seconds. PromQL reads through
 // a storage.Queryable that is created for one query, another querier through Source, a StoreAPI. The stores that may have
 // data are queried concurrently, each by a goroutine. For PromQL, which needs all series in memory, responses are read
-// completely and then merged by encoded labels. For another querier they are merged while they are streamed, with some
-// megabytes read ahead from each store. A store that fails, stalls or is down causes a warning that names it or, if the
-// request aborts on partial responses, an error: no store is skipped silently. Replicas and overlapping chunks are merged
-// by the iterators.
+// completely and then merged by encoded labels. For another querier responses are merged while they are streamed, with
+// some megabytes read ahead from each store. A store that fails, stalls or is down causes a warning that names it or, if
+// the request aborts on partial responses, an error: no store is skipped silently. Replicas and overlapping chunks are
+// merged by the iterators.
 //
 // gRPC is used through storeapi's requests and sets only; evaluation and HTTP are elsewhere.
 // Options.Dedup selects the deduplication of replicas.
@@ -54,25 +54,27 @@ type Client interface {
 
 // Options of a Fanout. Zero limits are replaced by the defaults below.
 type Options struct {
-	// Dedup merges the iterators of two or more replicas into one, for the named function.
+	// Dedup merges the iterators of two or more replicas into one. function is the PromQL function
+	// around the selector; "" for none.
 	Dedup func(replicas []chunkenc.Iterator, function string) chunkenc.Iterator
-	// DedupFloats appends the samples from mint to maxt, in ms, that Dedup would return for two replicas. a and b are the
-	// float samples of the replicas. If IsCounter reports true for the function, their counter resets are not adjusted,
-	// and they include the samples before mint. It may overwrite a and b. nil: Dedup is used for all series.
+	// DedupFloats appends to to the samples from mint to maxt, in ms, that Dedup would return for two replicas whose
+	// float samples are a and b. If IsCounter reports true for the function, a and b include the samples before mint, and
+	// their counter resets are not adjusted yet. DedupFloats may overwrite a and b. nil: Dedup is used for all series.
 	DedupFloats func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint
-	// IsCounter reports whether counter resets must be adjusted before deduplication for a function.
+	// IsCounter reports whether the counter resets of each replica must be adjusted before
+	// deduplication, because of the function around the selector.
 	IsCounter func(function string) bool
-	// Counter adjusts counter resets.
+	// Counter wraps an iterator and adjusts counter resets.
 	Counter func(chunkenc.Iterator) chunkenc.Iterator
 
 	SelectsMax      int           // concurrent selections of one query; 0: 4
 	ResponseTimeout time.Duration // timeout for each message of a store; 0: none
 	SeriesMax       int64         // limit of series of one query; 0: none
 	BytesMax        int64         // limit of chunks and labels of one query; 0: 4 GiB
-	SortBytesMax    int64         // limit of one store's series that are sorted here; 0: 256 MiB
+	SortBytesMax    int64         // limit of the bytes of one store's series that are sorted here, because labels were removed; 0: 256 MiB
 	TotalBytesMax   int64         // limit of chunks and labels of all queries; 0: none
 	TotalWait       time.Duration // how long a query waits for others to release memory; 0: 10 s
-	Flags           hint.Flags    // that raise the limits
+	Flags           hint.Flags    // names of the flags that raise the limits, for errors
 }
 
 func (o Options) withDefaults() Options {
@@ -116,12 +118,12 @@ func New(endpoints *Endpoints, opts Options) *Fanout {
 // Request configures one query.
 type Request struct {
 	ReplicaLabels   []string // series that differ only in these are replicas; none: no deduplication
-	AbortOnPartial  bool     // fail instead of warn if a store is missing
-	MaxResolutionMS int64    // coarsest resolution allowed; 0: raw samples
+	AbortOnPartial  bool     // partial response strategy ABORT: a store that fails or is down fails the query; false: a warning
+	MaxResolutionMS int64    // max_source_resolution: coarsest resolution allowed; 0: raw samples only
 	// Stores selects stores by the label __address__: at least one set of matchers must match. No set selects all stores.
 	Stores [][]*labels.Matcher
-	Shard  *storeapi.Shard // of all series; nil: all
-	Tenant string          // named to the stores; "": none
+	Shard  *storeapi.Shard // only the series of this shard; nil: all
+	Tenant string          // sent to the stores; "": none
 	// Matchers are added to every selection, and replace its matchers of the same label names. They select rules and
 	// targets, too.
 	Matchers []*labels.Matcher
@@ -143,7 +145,8 @@ func (r Request) allows(set labels.Labels) bool {
 	return !slices.ContainsFunc(r.Matchers, func(m *labels.Matcher) bool { return !m.Matches(set.Get(m.Name)) })
 }
 
-// Queryable returns the storage of one query, which counts the query's limits.
+// Queryable returns the storage of one query. It counts the bytes and series of all its queriers
+// against the query's limits.
 func (f *Fanout) Queryable(r Request) *Query {
 	return &Query{f: f, r: r, gate: make(chan struct{}, f.opts.SelectsMax)}
 }
@@ -152,8 +155,8 @@ func (f *Fanout) Queryable(r Request) *Query {
 type Query struct {
 	f      *Fanout
 	r      Request
-	gate   chan struct{}
-	bytes  atomic.Int64 // of the queriers that are open
+	gate   chan struct{} // slots of SelectsMax
+	bytes  atomic.Int64  // of the open queriers; so is series
 	series atomic.Int64
 }
 
@@ -169,8 +172,9 @@ func (q *Query) Querier(mint, maxt int64) (storage.Querier, error) {
 	return &querier{q: q, minMS: mint, maxMS: maxt, closed: ctx, close: cancel}, nil
 }
 
-// spend counts the memory of a query: bytes as they arrive, and the series of one store, because the query has at least
-// as many. It may wait for memory that other queries hold. The response timeout is suspended meanwhile.
+// spend counts the bytes of a series that has arrived, and fails if the query exceeds its limits. It also fails if one
+// store alone has more series than SeriesMax. It may wait for memory that other queries hold; the response timeout does
+// not run meanwhile.
 func (q *querier) spend(g *deadlineStream, k *collected, series, bytes int64) error {
 	opts := &q.q.f.opts
 	if n := q.count(&q.q.bytes, &q.bytes, bytes); n > opts.BytesMax {
@@ -199,19 +203,18 @@ const budgetStep = 256 << 10
 
 // budget limits the memory of all queries together.
 type budget struct {
-	max  int64 // 0: none
+	max  int64 // 0: no limit
 	wait time.Duration
-	flag string // that raises max, for errors
+	flag string // name of the flag that raises max, for errors
 
 	waits, refused *metrics.Counter
 
 	mu    sync.Mutex
 	used  int64
-	freed chan struct{} // closed when memory is released; nil: no waiter
+	freed chan struct{} // closed when memory is released; nil: no query waits
 }
 
-// take waits until n bytes are free, but not longer than b.wait: waiting queries hold memory, too, and others wait for
-// it.
+// take waits until n bytes are free. It fails after b.wait, because waiting queries hold memory for which others wait.
 func (b *budget) take(ctx context.Context, n int64) error {
 	var late <-chan time.Time
 	for {

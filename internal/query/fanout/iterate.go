@@ -13,14 +13,15 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// milliseconds is a timestamp. The named type prevents vet from taking an iterator's Seek
-// for that of io.Seeker.
+// milliseconds is a timestamp. With this alias vet does not take an iterator's Seek for a wrong
+// io.Seeker.
 type milliseconds = int64
 
 func isPacked(c series.Chunk) bool { return c.Encoding == packedEncoding }
 
-// track returns an iterator over sorted chunks, of one replica or of all. It skips samples that are not later than those
-// of previous chunks.
+// track returns an iterator over sorted chunks. It skips samples that are not later than those of previous chunks.
+// pieces means that samples outside a chunk's time range are skipped. replica means that the chunks are of one replica,
+// and the iterator will be deduplicated.
 func (v *view) track(chunks []series.Chunk, pieces, replica bool, reuse chunkenc.Iterator) chunkenc.Iterator {
 	if replica && v.isCounter || v.counters && slices.ContainsFunc(chunks, isPacked) {
 		// The range is applied after counter adjustment, because a reset before the first sample in range counts, too.
@@ -48,8 +49,8 @@ type chunkIterator struct {
 	minMS, maxMS int64
 	average      bool
 	repeats      bool // a chunk's last sample may repeat the previous timestamp
-	pieces       bool // samples outside a chunk's time range are skipped; else they are an error
-	cut          bool // the end of the previous chunk, of a counter, was not read
+	pieces       bool // skip samples outside a chunk's time range; false: they are an error
+	cut          bool // the previous chunk was a piece of a counter whose end was not read
 
 	// Either the samples within range of a float chunk;
 	points []xor.Point
@@ -58,11 +59,11 @@ type chunkIterator struct {
 	current   chunkenc.Iterator
 	from, to  int64              // the time range of that chunk
 	valueType chunkenc.ValueType // of the current sample; ValNone before the first and after the last
-	lastMS    int64              // last timestamp of previous chunks, or current one of a non-float chunk
+	lastMS    int64              // last timestamp of previous chunks, or current timestamp in a non-float chunk
 	err       error
 
-	decoded []xor.Point // the samples of a whole chunk; points is a part of them
-	mean    mean
+	decoded []xor.Point // the samples of the whole float chunk; points is a subslice
+	mean    mean        // the iterator over sums and counts; current points to it
 }
 
 func (it *chunkIterator) begin() {
@@ -114,7 +115,7 @@ func (it *chunkIterator) advance() chunkenc.ValueType {
 			it.chunks, it.current = nil, nil
 			return chunkenc.ValNone
 		case t <= it.lastMS && !it.repeats:
-			continue // chunks that overlap despite their metas
+			continue // chunks whose samples overlap although their time ranges do not
 		case t >= it.minMS:
 			it.lastMS = t
 			return vt
@@ -173,8 +174,8 @@ func (it *chunkIterator) use(c series.Chunk) error {
 	return nil
 }
 
-// useOne opens a chunk of samples, or of one aggregate. The samples of an aggregate may be outside the time range of its
-// chunk.
+// useOne opens a chunk of samples, or of one aggregate. Only the samples of an aggregate may be outside the time range
+// of the chunk.
 func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 	switch {
 	case c.Encoding == chunkenc.EncXOR:
@@ -194,7 +195,7 @@ func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 		}
 		least := it.minMS
 		if !it.repeats && it.lastMS >= least {
-			least = it.lastMS + 1 // chunks that overlap, even despite their metas
+			least = it.lastMS + 1 // the samples of chunks may overlap, even if their time ranges do not
 		}
 		for len(points) > 0 && points[0].T < least {
 			points = points[1:]
@@ -336,7 +337,7 @@ func (m *mean) AtFloatHistogram(h *histogram.FloatHistogram) (int64, *histogram.
 // Err implements chunkenc.Iterator.
 func (m *mean) Err() error { return m.err }
 
-// bounded skips samples outside its range, inclusive.
+// bounded skips samples outside minMS to maxMS, both inclusive.
 type bounded struct {
 	chunkenc.Iterator
 	minMS, maxMS int64

@@ -19,33 +19,35 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// querier reads one range. Selections run concurrently until Close, each as soon as it gets
-// a slot, so that stores respond to all selectors of a query at the same time.
+// querier implements storage.Querier for one time range. Each selection runs in the background from
+// Select until its end or Close, as soon as it gets a slot. So stores respond to all selectors of a
+// query at the same time.
 type querier struct {
 	q            *Query
 	minMS, maxMS int64
 	closed       context.Context
 	close        context.CancelFunc
 	running      sync.WaitGroup
-	bytes        atomic.Int64 // this querier's part of the query's
+	bytes        atomic.Int64 // this querier's share of Query.bytes; so is series, of Query.series
 	series       atomic.Int64
 
 	mu       sync.Mutex
 	selected []*selected
-	latest   map[string]*selected // by the arguments of Select
+	latest   map[string]*selected // the latest selection, by the arguments of Select
 }
 
 // selected is a selection that may still be running. Equal selections of a querier share it.
 type selected struct {
-	until <-chan struct{} // the end of its context
+	until <-chan struct{} // Done of the context that Select got
 	done  chan struct{}
-	kept  *collected
+	kept  *collected // the result, valid once done is closed; nil after an error
 	err   error
 }
 
 var _ storage.Querier = (*querier)(nil)
 
-// count adds n to the count of the query and to this querier's part of it. It returns the count of the query.
+// count adds n to the query's count, all, and to this querier's share of it, own. It returns the query's
+// count.
 func (*querier) count(all, own *atomic.Int64, n int64) int64 {
 	own.Add(n)
 	return all.Add(n)
@@ -54,8 +56,8 @@ func (*querier) count(all, own *atomic.Int64, n int64) int64 {
 // forSeries is the function hint of the series API, which needs labels only.
 const forSeries = "series"
 
-// Select implements storage.Querier. The set is always sorted. Its first Next waits for the responses. An earlier
-// selection with equal arguments is not requested again.
+// Select implements storage.Querier. The set is always sorted. Its first Next waits for the responses. If an
+// earlier selection has equal arguments and the same context, its result is used.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	start, end, function, limit, rangeMS := q.minMS, q.maxMS, "", 0, int64(0)
 	if hints != nil {
@@ -124,7 +126,7 @@ func (q *querier) selection(ctx context.Context, sr storeapi.SeriesRequest, v *v
 	return collect(ctx, q, all, v)
 }
 
-// asyncSeriesSet is a set of a selection that may still be running.
+// asyncSeriesSet is the set of a selection that may still be running.
 type asyncSeriesSet struct {
 	*selected
 	set *collectedSet
@@ -155,12 +157,12 @@ func (p *asyncSeriesSet) Warnings() annotations.Annotations {
 	if p.kept == nil {
 		return nil
 	}
-	return maps.Clone(p.kept.warnings) // others get them, too
+	return maps.Clone(p.kept.warnings) // equal selections share them
 }
 
 // Close implements storage.Querier: it cancels running selections. Iterators are invalid afterwards. The bytes and series
-// of this querier no longer count for the query, because an engine that gives up opens another querier for the same
-// query.
+// of this querier no longer count against the query's limits: when package columns gives up a query, Prometheus' engine
+// opens another querier for it.
 func (q *querier) Close() error {
 	q.close()
 	q.running.Wait()
@@ -199,7 +201,8 @@ func aggregatesFor(function string) []storeapi.Aggr {
 var needTwoSamples = []string{"rate", "irate", "increase", "delta", "idelta", "deriv", "predict_linear", "double_exponential_smoothing"}
 
 // resolution returns the coarsest resolution that suits a function over a range. Downsampled
-// counters have no resets left, so functions that count resets get raw samples.
+// counters have no resets left, so resets() gets raw samples. Functions that need two samples get a
+// resolution of at most half their range.
 func (q *Query) resolution(function string, rangeMS int64) int64 {
 	switch {
 	case function == "resets":

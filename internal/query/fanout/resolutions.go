@@ -12,7 +12,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// The resolutions of downsampled blocks. A response does not name them.
+// The resolutions of downsampled blocks, 5m and 1h. A chunk in a response does not name its
+// resolution.
 const (
 	fineMS   int64 = 300_000
 	coarseMS int64 = 3_600_000
@@ -21,9 +22,9 @@ const (
 // span is a time range, inclusive.
 type span struct{ minMS, maxMS int64 }
 
-// window returns the time range of the samples that an aggregate at t contains. It begins at a multiple of the resolution
-// and ends at t. That is the end of the resolution's interval, except for the last aggregate of a chunk, which may be at
-// the last sample.
+// window returns the time range of the samples that an aggregate at timestamp t contains. It begins at a multiple of the
+// resolution and ends at t. The last aggregate of a chunk may have the timestamp of the last sample; every other
+// aggregate has the last millisecond of an interval of the resolution.
 func window(t, resolution int64) span {
 	offset := t % resolution
 	if offset < 0 {
@@ -32,7 +33,8 @@ func window(t, resolution int64) span {
 	return span{t - offset, t}
 }
 
-// mayMix reports whether sorted chunks of different resolutions may hold the same samples.
+// mayMix reports whether sorted chunks may contain the same samples at different resolutions. false
+// is certain.
 func (v *view) mayMix(chunks []series.Chunk) bool {
 	packed, raw, meet, resolution := false, false, false, fineMS
 	if v.coarse {
@@ -59,10 +61,11 @@ type stamped struct {
 	resolution int64
 }
 
-// distinct returns the chunks of a series without repeated samples. It leaves out raw samples within the window of any
-// aggregate, and 5m aggregates within the window of a 1h aggregate. A chunk that is left out in part is returned in
-// pieces: each has the data of the chunk, and the time range to read. cut is false if the chunks are returned unchanged.
-// A chunk that cannot be decoded is returned, too, and its iterator returns the error.
+// distinct returns the chunks of a series without samples that are also contained in coarser aggregates. It omits raw
+// samples within the window of any aggregate, and 5m aggregates within the window of a 1h aggregate. A chunk that is
+// omitted in part is returned in pieces: each has the data of the whole chunk, and the time range to read. cut is false
+// if the chunks are returned unchanged. A chunk that cannot be decoded is returned, too, and its iterator returns the
+// error.
 func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool, err error) {
 	if len(chunks) < 2 || !slices.ContainsFunc(chunks, isPacked) || !v.mayMix(chunks) {
 		return chunks, false, nil
@@ -84,7 +87,7 @@ func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool,
 	for _, k := range known {
 		for _, p := range k.points {
 			if p.T > v.maxMS {
-				break // it is not read and replaces nothing
+				break // this aggregate is not read, so it replaces no samples
 			}
 			w := window(p.T, k.resolution)
 			if all = append(all, w); k.resolution == coarseMS {
@@ -117,18 +120,18 @@ const (
 	piecesMax = 1 << 20
 )
 
-// from returns the sorted spans that do not end before a time.
+// from returns those of the sorted spans that end at or after ms.
 func from(spans []span, ms int64) []span {
 	i, _ := slices.BinarySearchFunc(spans, ms, func(s span, ms int64) int { return cmp.Compare(s.maxMS, ms) })
 	return spans[i:]
 }
 
-// resolve sets the resolution of chunks whose single timestamp does not tell it. It is the resolution of the chunk that
+// resolve sets the resolution of chunks whose timestamps do not determine it. It takes the resolution of the chunk that
 // ends where the chunk begins, else that of the previous chunk, else the first known one. If none is known it is 1h, so
 // that no sample is read twice.
 func resolve(chunks []stamped) {
 	last := coarseMS
-	ends := map[span]int{} // index of the last chunk, by resolution and start of the window after the chunk
+	ends := map[span]int{} // index of the last chunk, by its resolution and the start of the window after it
 	if i := slices.IndexFunc(chunks, func(k stamped) bool { return k.resolution > 0 }); i >= 0 {
 		last = chunks[i].resolution
 	}
@@ -147,8 +150,8 @@ func resolve(chunks []stamped) {
 	}
 }
 
-// appendPieces appends the pieces of a downsampled chunk that are outside the hidden spans. A piece ends at a gap,
-// because finer samples may be in the gap.
+// appendPieces appends the pieces of a downsampled chunk that are outside the hidden spans, whose samples coarser
+// aggregates contain. A piece ends at a gap, because finer samples may be in the gap.
 func (k stamped) appendPieces(pieces []series.Chunk, hidden []span) []series.Chunk {
 	open := false
 	for i, p := range k.points {
@@ -192,8 +195,8 @@ func appendOutside(pieces []series.Chunk, c series.Chunk, hidden []span) []serie
 	return append(pieces, c)
 }
 
-// resolutionOf returns the resolution of a chunk in ms; 0 if its timestamps do not tell it. 1h aggregates are at the end
-// of an hour, except the last of a chunk and the first of a counter.
+// resolutionOf returns the resolution of a chunk in ms; 0 if its timestamps do not determine it. 1h aggregates are at
+// the end of an hour, except the last of a chunk and the first of a counter.
 func (v *view) resolutionOf(points []xor.Point, c series.Chunk) int64 {
 	if !v.coarse {
 		return fineMS
@@ -216,7 +219,8 @@ func (v *view) resolutionOf(points []xor.Point, c series.Chunk) int64 {
 	return coarseMS
 }
 
-// disjoint sorts spans and joins adjacent and overlapping ones.
+// disjoint sorts spans in place, and returns a copy in which adjacent and overlapping spans are
+// joined.
 func disjoint(spans []span) []span {
 	slices.SortFunc(spans, func(a, b span) int { return cmp.Compare(a.minMS, b.minMS) })
 	all := spans[:0]
@@ -257,9 +261,9 @@ func appendStamps(dst []xor.Point, c series.Chunk) []xor.Point {
 }
 
 // piece returns the points of a chunk within its time range. If a piece of a counter does not begin with its chunk, the
-// sample before the piece comes first, at the timestamp that was read last: the counter continues from the value of that
-// sample. For the same reason the first sample after a piece that was cut at its end gets the timestamp that was read
-// last.
+// sample before the piece is returned first, with the last timestamp that was read: the counter adjustment continues
+// from its value. If the end of the previous piece was cut, the first sample gets the last timestamp that was read, for
+// the same reason.
 func (it *chunkIterator) piece(points []xor.Point, c series.Chunk, aggregate bool) []xor.Point {
 	from, to := 0, len(points)
 	for from < to && points[from].T < c.MinMS {

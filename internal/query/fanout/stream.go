@@ -42,12 +42,12 @@ type aggregated interface {
 type deadlineStream struct {
 	store   *store
 	request storeapi.SeriesRequest
-	stream  storeapi.Stream // nil: not called yet
-	aggr    aggregated      // nil: no downsampled data
-	wanted  []storeapi.Aggr
-	abort   bool
-	strip   []string              // labels to remove, which the store cannot remove
-	shard   *storeapi.ShardFilter // that the store cannot apply; nil: none
+	stream  storeapi.Stream       // nil until the first Next makes the call
+	aggr    aggregated            // stream, if it may have downsampled data; else nil
+	wanted  []storeapi.Aggr       // aggregates that the query needs
+	abort   bool                  // on partial responses
+	strip   []string              // replica labels to remove here, if the store cannot remove them
+	shard   *storeapi.ShardFilter // to apply here, if the store cannot shard; nil: none
 	flags   hint.Flags
 	metrics *instruments
 	traffic traffic
@@ -62,12 +62,12 @@ type deadlineStream struct {
 	labels   []byte
 	stripped []byte
 	chunks   []series.Chunk
-	all      []series.Chunk  // raw chunks, if there are also downsampled ones
-	packed   []byte          // their data
+	all      []series.Chunk  // raw chunks, then packed ones, of a series that has downsampled chunks
+	packed   []byte          // data of the packed chunks
 	packing  []storepb.Chunk // aggregates of the chunk being packed
-	unsorted bool
-	err      error
-	warning  error
+	unsorted bool            // a series sorts before the previous one after labels were removed
+	err      error           // fails the request
+	warning  error           // ends this stream only: a partial response
 }
 
 func (g *deadlineStream) Next() bool {
@@ -112,8 +112,8 @@ func (g *deadlineStream) next() bool {
 	return true
 }
 
-// take takes the next series. Streams guarantee that its labels are valid and sort after the previous ones. Without the
-// removed labels they may be unsorted.
+// take reads the current series of the stream. Streams guarantee that its labels are valid and sort after those of the
+// previous series. Once labels are removed, the series may be out of order.
 func (g *deadlineStream) take() error {
 	if g.traffic.series++; g.traffic.series == 1 {
 		g.traffic.first = time.Since(g.traffic.begun)
@@ -262,8 +262,8 @@ func compareChunks(a, b series.Chunk) int {
 	return bytes.Compare(b.Data, a.Data)
 }
 
-// comparePacked orders downsampled chunks of the same span by their first differing
-// aggregate, ignoring the lengths before the data.
+// comparePacked orders packed chunks of the same time range by their first differing aggregate. It
+// ignores the length fields of the packed encoding.
 func comparePacked(a, b []byte) int {
 	for len(a) > 0 && len(b) > 0 {
 		x, restA, errA := storepb.NextPacked(a)
@@ -284,11 +284,11 @@ type fanoutStreams struct {
 	ctx     context.Context // of all the streams
 	cancel  context.CancelCauseFunc
 	streams []*deadlineStream
-	missing []error
+	missing []error // stores that may have data and are not queried
 }
 
-// fan chooses the stores that may have data and creates their streams. The caller closes
-// them.
+// fan chooses the stores that may have data and creates their streams. It sends no request yet. The
+// caller closes the streams.
 func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*fanoutStreams, error) {
 	var ok bool
 	if sr.Matchers, ok = f.endpoints.opts.Selector.restrict(sr.Matchers); !ok {
@@ -317,7 +317,7 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 		if info := c.infos[i]; len(sr.WithoutReplicaLabels) > 0 && (info == nil || info.Store == nil || !info.Store.WithoutReplicaLabels) {
 			g.strip = sr.WithoutReplicaLabels
 			g.request.WithoutReplicaLabels = nil
-			g.request.Limit = 0 // several of its series may be merged into one
+			g.request.Limit = 0 // replicas are merged into one series, so more than Limit may be needed from the store
 		}
 		if info := c.infos[i]; sr.Shard != nil && (len(g.strip) > 0 || info == nil || info.Store == nil || !info.Store.Sharding) {
 			g.shard = storeapi.NewShardFilter(sr.Shard) // the store would hash the replica labels, or ignore the shard
@@ -344,8 +344,8 @@ type merged struct {
 	partial *metrics.Counter
 }
 
-// merge queries the stores for another querier. A goroutine reads ahead from each store, so that no store waits for the
-// response of another.
+// merge queries the stores for another querier. With several stores, a goroutine reads ahead from each, so that no
+// store waits for the response of another.
 func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*merged, error) {
 	all, err := f.fan(ctx, r, sr)
 	if err != nil {

@@ -18,8 +18,8 @@ var coarser = [...]struct {
 const resolutionParam = "max_source_resolution"
 
 // repeatsDownsampled reports whether parts without points are requested again with coarser data. They are if the request
-// leaves the resolution to the downstream, which chooses it by the step alone, although finer data of the past may have
-// been deleted.
+// has max_source_resolution=auto: the downstream then chooses the resolution by the step alone, and data of that
+// resolution may have been deleted.
 func (f *Frontend) repeatsDownsampled(q query) bool {
 	return f.opts.RequestDownsampled && q.params.Get(resolutionParam) == "auto"
 }

@@ -55,7 +55,7 @@ type Slots interface {
 	MaxPerRequest() int
 }
 
-// Options are the parts of a Frontend and its settings. Zero values take the defaults.
+// Options configure a Frontend. Zero values take the defaults.
 type Options struct {
 	Downstream Downstream
 	Cache      RangeCache // nil: no result cache
@@ -77,7 +77,7 @@ type Options struct {
 	// parameter; "" adds none.
 	PartialResponse string
 	RangeRetries    int // of one part of a range query; 0: the client's default, negative: none
-	InstantRetries  int // of any other query; as above
+	InstantRetries  int // of a request that is passed through; as above
 
 	Labels LabelOptions
 	Bodies *reqbody.Reader // of requests; nil: one with the defaults of its package
@@ -101,8 +101,9 @@ type LabelOptions struct {
 	Parallelism  int           // 0: 14
 	MaxFreshness time.Duration // 0: 1m
 	DefaultRange time.Duration // of requests without start or end; 0: 24h
-	// WholeIntervals requests and caches whole intervals, also for a request of a part of
-	// one. The response may then have labels and series outside the requested range.
+	// WholeIntervals extends the parts at the start and the end of a request to whole intervals, so
+	// that they can be cached. The response may then have labels and series outside the requested
+	// range.
 	WholeIntervals  bool
 	PartialResponse string
 	Retries         int
@@ -125,7 +126,7 @@ func (o Options) withDefaults() Options {
 	if o.Labels.DefaultRange == 0 {
 		o.Labels.DefaultRange = 24 * time.Hour
 	}
-	if o.Slots != nil { // parts get longer, so that they do not outnumber the slots
+	if o.Slots != nil { // a query acquires the slots of all its parts at once, so it must not have more parts than slots
 		o.Parallelism = min(o.Parallelism, o.Slots.MaxPerRequest())
 		o.Labels.Parallelism = min(o.Labels.Parallelism, o.Slots.MaxPerRequest())
 	}
@@ -175,8 +176,8 @@ type Frontend struct {
 	metrics         *metrics
 	splices         splicePool
 	unsorted        *unsortedQueries
-	calls           *singleFlight
-	readAheadBudget *semaphore.Weighted // bytes, shared by all queries
+	calls           *singleFlight       // identical requests in progress
+	readAheadBudget *semaphore.Weighted // readAheadTotalBytes, shared by all queries
 }
 
 // New returns a Frontend, or the faults of its options.

@@ -60,7 +60,7 @@ func (f *Frontend) metadata(x *requestContext) error {
 // listPart is one part of a request for labels or series.
 type listPart struct {
 	split.Range
-	cached bool // read from the cache, or else added to it
+	cached bool // look it up in the cache, and store it after a miss
 }
 
 // listParts splits [startMS, endMS], both inclusive, at the multiples of the interval. A
@@ -86,8 +86,8 @@ func (f *Frontend) listParts(startMS, endMS int64, useCache bool) []listPart {
 	return parts
 }
 
-// requestedAgain reports whether another request may have a part with the same bounds. That is so if both bounds are
-// those of an interval or of a minute. Other bounds come from the time of the request.
+// requestedAgain reports whether another request may have a part with the same bounds. That is so if each bound is
+// that of an interval or of a minute. Other bounds come from the time of the request and do not recur.
 func (f *Frontend) requestedAgain(part split.Range) bool {
 	const minute = 60_000
 	length := f.opts.Labels.Interval.Milliseconds()

@@ -133,11 +133,12 @@ type openedPart struct {
 	resp *downstream.Response // nil for a cached part
 	err  error
 
-	empty   [][]byte // responses without points that this one replaces
-	noStore bool     // of one of these responses
+	empty   [][]byte // responses without points that resp replaces
+	noStore bool     // one of these responses has no-store
 }
 
-// splicePart returns the part in the form that Splice.Write takes.
+// splicePart returns the part as Splice.Write takes it. Points outside the range of a cached part
+// are cut off. What is read of a part with a writer is written to the cache, too.
 func (o *openedPart) splicePart() splice.Part {
 	switch {
 	case o.resp == nil:
@@ -276,7 +277,7 @@ func (f *Frontend) openAll(ctx context.Context, q query, parts []openedPart, fre
 			continue
 		}
 		begun.Add(1)
-		go func() { // Close of the body waits for its end
+		go func() { // Close of the readAheadBody waits until fill has returned
 			o.err = f.openPart(ctxs[i], q, o, free)
 			ahead, ok := o.body.(*readAheadBody)
 			if !ok {

@@ -8,9 +8,9 @@ import (
 	"github.com/ferula-io/ferula/internal/bufpool"
 )
 
-// The parts of a query are spliced once every part's response has begun. Until then
-// each part is read ahead, so that a short one ends and releases its connection and its
-// slot. Memory beyond the first buffer of a part is a budget of all queries together.
+// The parts of a query are spliced once every part's response has begun. Until then each part is
+// read ahead, so that a short one ends and releases its connection and its slot. A part that needs
+// more than its first buffer takes memory from a budget that all queries share.
 const (
 	readAheadBytes      = 64 << 10 // first buffer of each part
 	readAheadPartBytes  = 1 << 20  // limit of one part, if the budget allows
@@ -30,7 +30,7 @@ type readAheadBody struct {
 	first  *[]byte       // from readAheadBuffers, nil once it was returned to the pool
 	extra  int64         // bytes acquired from budget
 	data   []byte        // read from src, not yet returned by Read
-	err    error         // that src ended with
+	err    error         // with which src ended; nil: not ended
 }
 
 func newReadAheadBody(src io.ReadCloser, budget *semaphore.Weighted, ended func()) *readAheadBody {

@@ -34,9 +34,9 @@ type query struct {
 	tenant string
 }
 
-// neutralHeaders are forwarded headers that do not change a response: they name the
-// client's software or belong to a trace. Accept does change it, but split and cached
-// queries always request JSON, and callKey contains Accept.
+// neutralHeaders are forwarded headers that do not change a response: they name the client's
+// software or belong to a trace. Accept does change a response, but split and cached queries always
+// request JSON, and callKey contains Accept.
 var neutralHeaders = map[string]bool{
 	"Accept": true, "Content-Type": true, "User-Agent": true,
 	"Traceparent": true, "Tracestate": true, "Baggage": true, "Uber-Trace-Id": true, "B3": true,
@@ -164,8 +164,8 @@ func (q query) bounds(now time.Time, defaultRange time.Duration) (startMS, endMS
 	return startMS, endMS, nil
 }
 
-// lookback returns the query's lookback_delta, 0 if it is missing or invalid. A selector reads samples that far before
-// its step. A smoothed selector also reads samples that far after it.
+// lookback returns the query's lookback_delta, 0 if it is missing or invalid. A selector reads samples up to this
+// duration before a step. A smoothed selector also reads samples up to this duration after it.
 func (q query) lookback() time.Duration {
 	lookback, err := parseDuration(q.params.Get("lookback_delta"))
 	if err != nil {

@@ -61,8 +61,8 @@ type requestContext struct {
 	r     *http.Request
 	kind  kind
 	query query
-	body  []byte        // of a request that is not a form; else nil
-	held  *reqbody.Body // its memory; nil without a body
+	body  []byte        // request body, if it is not a form; else nil
+	held  *reqbody.Body // holds the memory of the request body; nil without a body
 	began time.Time
 	span  trace.Span
 
@@ -235,7 +235,8 @@ type statusError struct {
 func (e *statusError) Error() string { return e.err.Error() }
 func (e *statusError) Unwrap() error { return e.err }
 
-// classify returns the status and errorType of any error. It is the only such table.
+// classify returns the status and errorType of any error. All error responses of the package get
+// them here.
 func classify(err error) *statusError {
 	var known *statusError
 	switch {
@@ -311,7 +312,7 @@ type responseWriter struct {
 	contentType   string
 	initialHeader http.Header // of the response, before anything was added
 	call          *call       // buffers the response; nil if there is none, or the response is too long
-	finishCall    func()      // lets the waiters of call go on
+	finishCall    func()      // ends call, so that its waiters continue
 }
 
 func (rw *responseWriter) begun() bool { return rw.body != nil && rw.body.HeaderSent() }

@@ -28,7 +28,7 @@ func newSingleFlight() *singleFlight { return &singleFlight{calls: map[string]*c
 // closed.
 type call struct {
 	waiters int                // clients that wait for the response
-	cancel  context.CancelFunc // of the work, called when no client waits
+	cancel  context.CancelFunc // cancels the work; called when no client waits
 	done    chan struct{}
 	once    sync.Once
 
@@ -130,9 +130,8 @@ func (f *Frontend) deduplicate(x *requestContext, handle func() error) error {
 	}
 }
 
-// runCall calls handle on behalf of all clients of a call. It goes on for the others
-// when x's client disconnects. Every client, also x's, gets the response once it is
-// complete.
+// runCall calls handle for all clients of a call. If x's client disconnects, the work continues for
+// the other clients. Every client, including x's, gets the response once it is complete.
 func (f *Frontend) runCall(x *requestContext, key string, c *call, work context.Context, handle func() error) error {
 	client := x.r
 	left := context.AfterFunc(client.Context(), func() { f.calls.leave(key, c) })

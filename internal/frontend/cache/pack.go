@@ -68,7 +68,8 @@ func (g *stepTimes) seek(t, step int64) int {
 	return 0
 }
 
-// extend prepares time k, the next one, and returns its index, which may differ from k.
+// extend prepares the time after the last prepared one, number k, and returns its index, which may
+// differ from k. It returns false if a run cannot have that time.
 func (g *stepTimes) extend(k int) (int, bool) {
 	t := g.firstMS + int64(k)*g.stepMS
 	if t < 0 || t >= timeLimitMS {

@@ -26,20 +26,20 @@ type aggregateNode struct {
 // fold adds series to a group, step by step, and finishes the group.
 type fold interface {
 	begin(steps int) *group
-	// add adds values of a row to the group, at the steps of word w of the bitmap whose bits are set. At the steps of
-	// fresh the group has no value yet, at those of more it has one.
+	// add adds the values of a row to the group at up to 64 steps. Bit b of fresh or more stands for step 64*w+b:
+	// fresh has the steps at which the group has no value yet, more those at which it has one.
 	add(g *group, r *row, w int, fresh, more uint64)
 	finish(g *group)
 }
 
-// group is one output series while its input is read. Which of the arrays are used depends
-// on the operator.
+// group is one output series while its input is read. The values of the row are sums, minima,
+// maxima or counts, by operator.
 type group struct {
 	row
-	c, mean, count []float64
-	incremental    bitmap
-	groups         []*histogramGroup // at each step; nil: there are no histograms
-	drop           bitmap            // the steps at which a series has row.dropName; nil: none
+	c, mean, count []float64         // by step: Kahan compensation (sum, avg); incremental mean (avg, stdvar, stddev); number of samples (likewise)
+	incremental    bitmap            // steps at which avg uses mean, because the sum would overflow
+	groups         []*histogramGroup // native histograms, by step; nil: none
+	drop           bitmap            // steps at which a series of the group has row.dropName; nil: none
 }
 
 // noteDrop notes the steps at which the name of a series of the group is to be removed.
@@ -378,11 +378,11 @@ func (v varFold) finish(g *group) {
 // sharedMax limits the number of expressions that are compared in search of equal ones.
 const sharedMax = 64
 
-// printedMax limits the bytes that are copied to print these expressions.
+// printedMax limits the bytes that are copied to print the compared expressions.
 const printedMax = 64 << 20
 
-// printing estimates the bytes that are copied to print expressions: each level copies the text of those below it, and
-// a query may have thousands of levels around a text of megabytes.
+// printing estimates the bytes that are copied to print expressions. Each level of an expression copies the text of
+// its operands, and a query may have thousands of levels around a text of megabytes.
 func printing[E parser.Expr](all []E) (bytes int) {
 	for _, e := range all {
 		levels := 0
@@ -427,8 +427,9 @@ func repeatedExpressions(e parser.Expr) map[parser.Expr]string {
 	return texts
 }
 
-// textOf returns a text that expressions have in common only if their results are the same. Whether a selector needs
-// the buckets of native histograms depends on the functions around it, and is not part of its own text.
+// textOf returns a text that is equal for two expressions only if their results are equal. It includes whether each
+// selector needs the buckets of native histograms: that depends on the functions around the selector, and is not
+// part of its text.
 func textOf(e parser.Expr) string {
 	text := []byte(e.String() + "\n")
 	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
@@ -441,7 +442,7 @@ func textOf(e parser.Expr) string {
 }
 
 // appendPlain appends e if it is a selector or a function of a range selector. An operator holds all series of its
-// operands in memory anyway, so to hold them longer takes no more memory.
+// operands in memory anyway, so sharing them takes no more memory.
 func appendPlain(all []parser.Expr, e parser.Expr) []parser.Expr {
 	switch e := e.(type) {
 	case *parser.ParenExpr:
@@ -467,17 +468,16 @@ func appendPlain(all []parser.Expr, e parser.Expr) []parser.Expr {
 }
 
 // sharedNode is an expression that occurs several times in a query. It is evaluated once for the same steps, and
-// afterwards its series are emitted from memory. That does not change the order in which samples are counted: an
-// aggregation counts them before it emits its series, and an operator between vectors collects its operands before it
-// counts. An expression with annotations is evaluated each time, because annotations contain the position of the
-// expression.
+// afterwards its series are emitted from memory. The samples are still counted in the same order: an aggregation
+// counts them before it emits its series, and an operator between vectors collects its operands before it counts. An
+// expression with annotations is evaluated each time, because annotations contain the position of the expression.
 type sharedNode struct {
 	text string
 	node node
 }
 
-// share returns a node that is evaluated once if its expression is repeated. In a subquery equal selectors
-// may read different ranges.
+// share returns a sharedNode if the expression is repeated, else n. It returns n in a subquery, because
+// equal selectors there may read different ranges.
 func (c *compiler) share(e parser.Expr, n node) node {
 	if text, repeated := c.repeated[e]; repeated && c.subqueries == 0 {
 		return &sharedNode{text, n}
@@ -498,8 +498,8 @@ type sharedResult struct {
 	rows               []row
 	acct               account
 	samples            *stats.QuerySamples
-	repeats, annotated bool
-	warnings           annotations.Annotations // of a fusion
+	repeats, annotated bool                    // as evaluation.repeats; the evaluation has annotations
+	warnings           annotations.Annotations // of the fused aggregations; unused by sharedNode
 }
 
 // result returns the result of the expression, which it evaluates the first time, and adds the counts to those of ev. It
@@ -640,15 +640,15 @@ func (c *compiler) fuse(a *aggregateNode) node {
 	return &fusedNode{a, f}
 }
 
-// fusedNode is an aggregation of a fusion. The first aggregation that is evaluated evaluates all of them. Each counts the
-// samples of the operand. If the operand has annotations, each aggregation is evaluated alone, because annotations
-// contain the position of the operand.
+// fusedNode is an aggregation of a fusion. The first aggregation that is evaluated evaluates all of them. Each
+// aggregation counts the samples of the operand. If the operand has annotations, each aggregation is evaluated alone,
+// because annotations contain the position of the operand.
 type fusedNode struct {
 	*aggregateNode
 	fusion *fusion
 }
 
-// fusedKey is a fusion at some steps.
+// fusedKey identifies a fusion and the steps at which it is evaluated.
 type fusedKey struct {
 	fusion *fusion
 	steps  sharedKey
@@ -693,7 +693,7 @@ func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, 
 		runs[i], evs[i] = aggregateRun{aggregateNode: n, groups: newGrouping(n.expr)}, own
 		evs[i].warnings = annotations.Annotations{}
 	}
-	copies := false // rows are copied from the first histogram on: an aggregation may change histograms
+	copies := false // from the first row with histograms on, each aggregation gets a copy, because it may change histograms
 	err := f.child.eval(&own, func(r *row) error {
 		copies = copies || r.hists != nil
 		for i := range runs {

@@ -27,11 +27,11 @@ type compiler struct {
 	stmt       *parser.EvalStmt
 	opts       Options
 	hints      map[*parser.VectorSelector]*storage.SelectHints
-	subqueries int // around the expression
-	repeated   map[parser.Expr]string
-	fused      map[*parser.AggregateExpr]*fusion
-	selectors  []selector // of the nodes so far
-	reason     string     // why the last examined expression is not supported
+	subqueries int                               // number of subqueries around the current expression
+	repeated   map[parser.Expr]string            // see repeatedExpressions
+	fused      map[*parser.AggregateExpr]*fusion // see fusions
+	selectors  []selector                        // of the nodes so far
+	reason     string                            // why the last examined expression is not supported
 }
 
 func milliseconds(t time.Time) int64 { return t.UnixNano() / int64(time.Millisecond) }
@@ -61,7 +61,7 @@ func compile(stmt *parser.EvalStmt, opts Options) (root node, selectors []select
 	return nil, nil, c.reason
 }
 
-// unknown notes why an expression is not supported.
+// unknown records why an expression is not supported, and returns no node.
 func (c *compiler) unknown(reason string) (node, bool) {
 	c.reason = reason
 	return nil, false
@@ -76,7 +76,7 @@ func (c *compiler) operand(e parser.Expr, ordered bool) (node, bool) {
 		return n, true
 	}
 	c.selectors = c.selectors[:before]                           // Prometheus' engine selects them
-	if c.opts.DelayedNameRemoval || ordered && !c.orderKept(e) { // a result does not say which names are to be removed later
+	if c.opts.DelayedNameRemoval || ordered && !c.orderKept(e) { // a result does not mark the names that are to be removed later
 		return nil, false
 	}
 	return &foreignNode{expr: e, reason: c.reason}, true
@@ -178,8 +178,8 @@ func (c *compiler) binary(e *parser.BinaryExpr) (node, bool) {
 }
 
 // keepsItsName reports whether an operand removes no metric name: a selector keeps the name, and the series of an
-// aggregation have none. With delayed name removal a series keeps its name until the end of the query, and Prometheus
-// joins series of both operands of an or while they still have the same name.
+// aggregation have none. The operator or needs this with delayed name removal: series keep their names until the end
+// of the query, and Prometheus joins series of both operands that still have the same name.
 func keepsItsName(e parser.Expr) bool {
 	switch e := e.(type) {
 	case *parser.ParenExpr:
@@ -224,8 +224,8 @@ func (c *compiler) aggregate(e *parser.AggregateExpr) (node, bool) {
 	return c.unknown("aggregation_" + e.Op.String())
 }
 
-// lend makes the selectors of an operand lend the labels of their series instead of copying them. The consumer of the
-// operand must not keep labels.
+// lend makes the selectors of an operand emit labels that alias the storage instead of copies. The consumer of the
+// operand must not keep the labels of a row.
 func lend(n node) {
 	switch n := n.(type) {
 	case *selector:
@@ -415,7 +415,7 @@ func (c *compiler) timestamp(e *parser.Call) (node, bool) {
 // storage.
 func (c *compiler) selectHints(stmt *parser.EvalStmt) map[*parser.VectorSelector]*storage.SelectHints {
 	all := map[*parser.VectorSelector]*storage.SelectHints{}
-	var window time.Duration // of the range selector that was entered
+	var window time.Duration // range of the last range selector seen
 	parser.Inspect(stmt.Expr, func(n parser.Node, path []parser.Node) error {
 		switch n := n.(type) {
 		case *parser.MatrixSelector:
@@ -443,7 +443,7 @@ func (c *compiler) selectHints(stmt *parser.EvalStmt) map[*parser.VectorSelector
 // selectorRange returns the range of samples that a selector needs, inclusive, in ms.
 func selectorRange(stmt *parser.EvalStmt, vs *parser.VectorSelector, path []parser.Node, window time.Duration) (start, end int64) {
 	start, end = milliseconds(stmt.Start), milliseconds(stmt.End)
-	var offset, length time.Duration // of the subqueries around it
+	var offset, length time.Duration // of the subqueries around the selector
 	for _, outer := range path {
 		if s, ok := outer.(*parser.SubqueryExpr); ok {
 			offset, length = offset+s.OriginalOffset, length+s.Range

@@ -1,15 +1,14 @@
 // Package columns is a PromQL engine that evaluates one series at a time.
 //
-// A query is parsed, queued, timed, logged and limited by Prometheus' engine; only the
-// evaluation is replaced (query.go). The expression is compiled into a tree of nodes
-// (compile.go). A node evaluates itself by passing rows to a sink: a row is the values of
-// one series at all steps, with a bitmap of the steps that have one (row.go). The sink may
-// change a row, and must not keep it. So a selection streams through the tree: the chunks
-// of one series are decoded into one array of points (points.go, raw.go), an instant
-// selector (selector.go) or a function of a window (window.go, rate.go, overtime.go) turns
-// the points into a row, operators change the row (binary.go, unary.go), an aggregation
-// (aggregate.go) folds it into its group, and the series is forgotten. At the root the rows
-// become a matrix or a vector (result.go).
+// A query is parsed, queued, timed, logged and limited by Prometheus' engine; only the evaluation
+// is replaced (query.go). The expression is compiled into a tree of nodes (compile.go). A node
+// evaluates itself by passing rows to a sink: a row is the values of one series at all steps, with
+// a bitmap of the steps that have one (row.go). The sink may change a row, and must not keep it. So
+// a selection streams through the tree: the chunks of one series are decoded into one array of
+// points (points.go, raw.go), an instant selector (selector.go) or a function of a window
+// (window.go, rate.go, overtime.go) turns the points into a row, operators change the row
+// (binary.go, unary.go), and an aggregation (aggregate.go) folds it into its group. Then the memory
+// is reused for the next series. The rows of the root become a matrix or a vector (result.go).
 //
 // Results equal those of Prometheus' engine bit for bit: floats are added in the same order, and series arrive in the
 // order in which Prometheus' engine gets them. Annotations, statistics and limits are the same, too: account.go counts

@@ -25,14 +25,15 @@ const (
 	batchSteps  = 32 << 10
 )
 
-// parallel reports whether several goroutines may compute the series of a selection. Statistics of each step exclude
-// that, because they are counted while the windows are found.
+// parallel reports whether several goroutines may compute the series of a selection. With statistics of each step
+// they may not, because these are counted while the windows are found.
 func (ev *evaluation) parallel() bool {
 	return ev.engine.opts.Workers.Any() && !ev.perStep && ev.steps <= batchSteps
 }
 
-// aloneEnough reports whether a selection uses workers after this many series. A series of an instant query is computed
-// in a few microseconds, which is less than the cost of passing it to a worker.
+// aloneEnough reports whether a selection has read enough series on the goroutine of the query, and uses workers from
+// now on. A series of an instant query is computed in a few microseconds, which is less than the cost of passing it to
+// a worker.
 func (ev *evaluation) aloneEnough(series int) bool {
 	return series >= ev.engine.alone && series*ev.steps >= ev.engine.stepsAlone
 }
@@ -50,24 +51,24 @@ func batchSourceOf(set pointsSet) batchSource {
 	return from
 }
 
-// seriesBatch is a number of consecutive series of a selection.
+// seriesBatch holds consecutive series of a selection.
 type seriesBatch struct {
 	labels []byte // encoded sets, one after the other
 	chunks []series.Chunk
 	data   []byte // of the chunks that are not mapped
 	bytes  int    // of all chunks
 	ends   []batchEnds
-	floats []series.Floats // instead of the above, of series that need no copy
-	size   int             // series
-	items  []item
+	floats []series.Floats // the series of a floatsSet, which need no copy: the fields above are unused
+	size   int             // number of series
+	items  []item          // results, by series
 
 	compute func(*item, []promql.FPoint)
-	points  []promql.FPoint
+	points  []promql.FPoint // of the series being computed
 	builder labels.ScratchBuilder
-	lent    bool // labels are valid until the batch is read again
+	lent    bool // labels alias the batch: they are valid until it is read again
 }
 
-// batchEnds are the ends of a series' labels and chunks.
+// batchEnds are the ends of a series in seriesBatch.labels and chunks.
 type batchEnds struct{ labels, chunks int }
 
 // read keeps series of a set until the batch is full or the set ends. It returns false if the set had no more series.
@@ -121,7 +122,7 @@ func (b *seriesBatch) at(i int, it *item, mint, maxt int64) (err error) {
 }
 
 // computeAll computes the items of all series, up to the first that has an error. A series with
-// histograms is left to the consumer of the batch.
+// histograms is not computed here: Consume does it.
 func (b *seriesBatch) computeAll(ev *evaluation, mint, maxt int64) {
 	for i := range b.size {
 		if i == len(b.items) {
@@ -178,7 +179,7 @@ func (s *selector) eachParallel(ev *evaluation, set batchSource, work perSeries)
 		},
 	})
 	if err == nil {
-		err = contextError(ev.ctx) // the context may have ended the read
+		err = contextError(ev.ctx) // Read returns false, too, if the context has ended
 	}
 	return err
 }

@@ -25,12 +25,12 @@ type query struct {
 	engine    *Engine
 	hook      *hook
 	stmt      *parser.EvalStmt
-	selectors []selector // of the nodes
-	root      node       // nil: Prometheus' engine evaluates the query
+	selectors []selector // of all nodes
+	root      node       // of the compiled expression; nil: Prometheus' engine evaluates the query
 	reason    string     // why Prometheus' engine evaluates the query
 
-	points *pointsPool // of the result
-	whole  promql.Query
+	points *pointsPool  // of the result
+	whole  promql.Query // the query of Prometheus' engine after this engine gave up; nil: none
 }
 
 // EvaluatedBy returns the name of the engine that evaluated the query. reason is empty unless that is Prometheus' engine.
@@ -87,8 +87,8 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 }
 
 // startSpan starts the span of an evaluation with the tracer of the request's span. It returns nil if the request is not
-// traced. The spans of Prometheus' engine show an empty selector as the expression, and the span in the context of the
-// evaluation has already ended.
+// traced. This span is needed because the spans of Prometheus' engine show an empty selector as the expression. It is no
+// child of the span in the context of the evaluation, which has already ended.
 func startSpan(ctx context.Context, expr parser.Expr) trace.Span {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {
@@ -162,11 +162,11 @@ type evaluation struct {
 	engine     *Engine
 	stmt       *parser.EvalStmt
 	start, end int64 // of the steps, in ms
-	interval   int64
+	interval   int64 // step in ms; 1 for an instant query
 	steps      int
-	lookback   int64 // ms
-	from       storage.Queryable
-	source     source
+	lookback   int64             // ms
+	from       storage.Queryable // storage of the query, for expressions that Prometheus' engine evaluates
+	source     source            // of the series that the nodes select
 	shared     *shared
 
 	acct     account
@@ -174,26 +174,26 @@ type evaluation struct {
 	perStep  bool // statistics of each step are wanted
 	warnings annotations.Annotations
 	repeats  bool // several series of the result may have the same labels
-	late     bool // an error came after the evaluation of the root
+	late     bool // the error came after the evaluation of the root: annotations are returned, too
 }
 
 // shared is the state that an evaluation shares with the evaluations of its subqueries, branches and repeated
 // expressions. A branch changes cells only.
 type shared struct {
 	mint, maxt int64
-	samples    storage.Querier // opened on demand
+	samples    storage.Querier // see samplesQuerier; opened on demand
 	results    map[sharedKey]*sharedResult
 	fused      map[fusedKey]map[*aggregateNode]*sharedResult
-	cells      atomic.Int64 // values that are held in memory
+	cells      atomic.Int64 // values in memory; see hold
 	labelBytes int          // that label_replace and label_join have added to labels
 }
 
 // cellsMin is the number of values that every query may hold.
 const cellsMin = 1 << 20
 
-// hold counts n values that are held until the end of the query. A row has a value for every step, so a series with few
-// samples takes more memory here than in Prometheus' engine. Beyond the limit hold returns errGiveUp, and Prometheus'
-// engine evaluates the query.
+// hold counts n values that stay in memory until the end of the query. A row has a value for every step, so a series
+// with few samples takes more memory here than in Prometheus' engine. Beyond the limit hold returns errGiveUp, and
+// Prometheus' engine evaluates the query.
 func (ev *evaluation) hold(n int) error {
 	if ev.shared.cells.Add(int64(n)) > int64(max(cellsMin, 2*ev.engine.opts.MaxSamples)) {
 		return errGiveUp("memory")

@@ -66,10 +66,10 @@ func (r *resets) find(points []promql.FPoint) (stale bool) {
 // from the limits.
 type extrapolation struct {
 	*windowNode
-	length, before, behind  int64 // of the points, of the gap before them and of the gap behind them, in ms
-	intervals               int
-	sampled, toStart, toEnd float64 // the same in seconds; the gaps only as far as the difference is extended
-	factor                  float64
+	length, before, behind  int64   // durations in ms: first to last point, gap before the first, gap after the last
+	intervals               int     // number of points less one
+	sampled, toStart, toEnd float64 // the same in seconds; gaps limited to how far the difference is extended
+	factor                  float64 // extended difference divided by the difference
 }
 
 // extend extends a difference. The order of operations is the same as in Prometheus.

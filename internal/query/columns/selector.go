@@ -19,7 +19,8 @@ type selector struct {
 	lent  bool // the consumer of the rows keeps none of their labels
 }
 
-// offset returns the distance of the selected samples from the steps, in ms.
+// offset returns how long before a step its samples are selected, in ms: the offset modifier and
+// the distance to @.
 func (s *selector) offset(ev *evaluation) int64 {
 	offset := s.vs.OriginalOffset.Milliseconds()
 	if s.vs.Timestamp != nil {
@@ -43,13 +44,13 @@ type perSeries struct {
 type item struct {
 	row
 	unread      error // why the series could not be read
-	samples     int   // that the series has in the range
+	samples     int   // samples of the series in the selected range
 	err         error // of the computation
 	warnings    annotations.Annotations
-	total, read int64 // samples of all windows, and samples without those of the previous window
+	total, read int64 // samples of all windows; the same without those of the window before
 	most, held  int   // samples of the greatest and of the last window
 
-	builder labels.ScratchBuilder // of lent labels
+	builder labels.ScratchBuilder // of labels that are not copied; see lend
 }
 
 // reset removes the result of another series.
@@ -118,7 +119,7 @@ func contextError(ctx context.Context) error {
 	}
 }
 
-// checkEvery is the number of series of a loop between two checks of the context: so many take some tenths of a millisecond.
+// checkEvery is the number of series of a loop between two checks of the context. They take some tenths of a millisecond.
 const checkEvery = 256
 
 // check returns an error if the query has ended, once in checkEvery calls. i counts the calls.
@@ -139,7 +140,7 @@ func (s *selector) eval(ev *evaluation, sink func(*row) error) error {
 	})
 }
 
-// instant passes the rows of an instant selector to do, with the number of their samples. The values of the rows are
+// instant calls do with each row of an instant selector and the number of its samples. The values of the rows are
 // those of the samples, or the timestamps of the samples in seconds.
 func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n int) error) error {
 	return s.each(ev, perSeries{

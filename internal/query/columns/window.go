@@ -12,7 +12,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// span is a window: points[from:to], and the time range that it covers, in ms.
+// span is a window: points[from:to], and its time range in ms, start exclusive and end inclusive.
 type span struct {
 	from, to   int
 	start, end int64
@@ -52,8 +52,8 @@ type windowNode struct {
 	subquery *subquery // nil: none
 	call     *parser.Call
 	rangeMS  int64
-	scalars  []node // the other arguments
-	fast     windowFunc
+	scalars  []node     // the other arguments
+	fast     windowFunc // nil: Prometheus' implementation is called with each window
 
 	counter, perSecond bool    // rate and increase; rate
 	seconds            float64 // length of the range
@@ -107,8 +107,8 @@ func (w *windowNode) distinct(ev *evaluation) bool {
 	})
 }
 
-// noteLabels records the labels of a result, in search of results with the same labels. metric is the labels of the
-// series, before the name was removed.
+// noteLabels records the labels of a result, in search of results with the same labels. metric has the labels of
+// the series before the name was removed.
 func (w *windowRun) noteLabels(r *row, metric labels.Labels) error {
 	if w.sets == nil && !w.keepName && (metric.Has("__type__") || metric.Has("__unit__")) {
 		if w.emitted {
@@ -133,17 +133,17 @@ type windowRun struct {
 	offset int64
 	args   [][]float64
 	sets   *labelsets // nil: the results have distinct labels because the series do
-	held   int        // points of the window that was read last
+	held   int        // samples of the last window, counted in acct
 	warned string
 
-	emitted   bool // a row
+	emitted   bool // a row was emitted
 	inputDrop bool // the name of the input series is to be removed
 
 	helper promql.EvalNodeHelper
 }
 
-// windows computes the windows of one series after the other. It only reads the evaluation, so several goroutines may
-// have windows of their own (not with statistics of each step, which it counts).
+// windows computes the windows of one series after the other. It does not change the evaluation, so each goroutine
+// may have its own. With statistics of each step it counts them in the evaluation, and only one goroutine may run.
 type windows struct {
 	*windowNode
 	ev     *evaluation
@@ -292,7 +292,7 @@ func after(points []promql.FPoint, i, n int, ts int64) int {
 	return i
 }
 
-// largeWindow is the number of points of a window that take some microseconds.
+// largeWindow is the number of points from which a function of one window takes some microseconds.
 const largeWindow = 4096
 
 // check returns an error if the context of the query has ended. It checks the context at one of 64 steps, and for each

@@ -21,10 +21,10 @@ type counter struct {
 	begun     bool
 	valueType chunkenc.ValueType
 	atMS      int64
-	last      float64 // as in the source
+	last      float64 // last value of the source, not adjusted
 	resets    float64 // sum of the values before the resets
 	value     float64
-	counting  bool
+	counting  bool // a float sample was read
 }
 
 // Next implements chunkenc.Iterator.

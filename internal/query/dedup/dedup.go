@@ -25,18 +25,19 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// firstPenaltyMS is the penalty before the distance of two samples is known.
+// firstPenaltyMS is the penalty after the first returned sample, when the distance of two samples
+// is not known yet.
 const firstPenaltyMS = 5000
 
-// milliseconds is a timestamp. The named type prevents vet from taking an iterator's Seek
-// for that of io.Seeker.
+// milliseconds is a timestamp. With this alias vet does not take an iterator's Seek for a wrong
+// io.Seeker.
 type milliseconds = int64
 
 // IsCounter reports whether a function, by its PromQL name, adjusts counter resets of its
 // argument.
 //
-// It is false for resets, which Thanos includes: adjusted samples have no resets to count,
-// so the function reads the replicas' own samples.
+// It is false for resets, unlike in Thanos: adjusted samples have no resets to count, so resets()
+// must read the samples as scraped.
 func IsCounter(function string) bool {
 	return function == "rate" || function == "irate" || function == "increase"
 }
@@ -72,8 +73,7 @@ func Chain(replicas []chunkenc.Iterator, _ string) chunkenc.Iterator {
 // replica is an iterator whose counter can be raised.
 type replica interface {
 	chunkenc.Iterator
-	// raise is called when the next sample comes from another replica than the last one. last is the value of the last
-	// sample.
+	// raise is called when the next sample comes from another replica than the last returned one, whose value is last.
 	raise(last float64)
 }
 
@@ -102,12 +102,12 @@ func (r *counterAdjuster) At() (int64, float64) {
 // pair chooses between two replicas.
 type pair struct {
 	a, b            replica
-	typeA, typeB    chunkenc.ValueType // value types of their next samples
+	typeA, typeB    chunkenc.ValueType // value types of the next samples of a and b
 	penaltyA        int64
 	penaltyB        int64
-	shown           replica
+	shown           replica // a or b: the replica of the current sample
 	shownType       chunkenc.ValueType
-	lastMS          int64
+	lastMS          int64 // timestamp of the current sample
 	shownIsA, begun bool
 }
 

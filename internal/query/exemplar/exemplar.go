@@ -36,30 +36,30 @@ type Merger interface {
 // DefaultType is the profile type of requests without one.
 var DefaultType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
 
-// Request has a ProfileID, or Selectors and a range. A ProfileID is searched for in the first of these that is known: the
-// range, the time around NearMS, the time around the timestamp in the ID, the last day.
+// Request has a ProfileID, or Selectors and a range. The profile of a ProfileID is searched for from StartMS to EndMS; if
+// both are 0, around NearMS; if that is 0, around the timestamp in the ID; if the ID has none, in the last day.
 type Request struct {
 	Tenant    string
 	ProfileID string
 	Selectors [][]*labels.Matcher // of metrics; a series must match one of them
 	StartMS   int64               // inclusive; with ProfileID both may be 0
 	EndMS     int64
-	NearMS    int64    // 0: the greatest value, else the exemplar nearest to it
-	Match     []string // labels whose values must be equal in the samples and in the metric's series
-	WindowMS  int64    // how long before the exemplar a profile that is found by time may begin; 0: 15 s
+	NearMS    int64    // choose the exemplar nearest to it; 0: the one with the greatest value
+	Match     []string // names of labels whose values must be equal in the profiles' samples and in the metric's series
+	WindowMS  int64    // if profiles are found by time: how long before the exemplar they may begin; 0: 15 s
 
 	Type     profiles.Type // the zero value is DefaultType
 	Matchers []*labels.Matcher
-	NodesMax int
+	NodesMax int // of the flame graph
 }
 
 // Result is a flame graph and the exemplar that led to it. The caller owns it.
 type Result struct {
-	Found    bool          // true if found by an exemplar, false if by a profile ID
+	Found    bool          // an exemplar was found; false: the request had a profile ID
 	Series   labels.Labels // series of the exemplar
 	Exemplar exemplar.Exemplar
 	By       string // profile_id or time
-	ID       string // of the profile; "" if by time
+	ID       string // of the profile; "" if profiles were found by time
 	Type     profiles.Type
 	Flame    *profiles.FlameGraph
 }
@@ -76,11 +76,11 @@ func New(metrics storage.ExemplarQueryable, merger Merger) *Finder {
 	return &Finder{metrics: metrics, profiles: merger, now: time.Now}
 }
 
-// marginMS is how long before and after an exemplar's timestamp its profile may have begun.
-// The profile is found by ID; this keeps the search short.
+// marginMS is how long before and after an exemplar's timestamp its profile may have begun. The ID
+// identifies the profile; the margin only keeps the search short.
 const marginMS = 60 * 60 * 1000
 
-// windowMS is the length of most profiles.
+// windowMS is the default of Request.WindowMS: most profiles last 15 s.
 const windowMS = 15_000
 
 // Find returns the flame graph of a request.
@@ -184,7 +184,8 @@ func profileOf(lset labels.Labels) string {
 	return cmp.Or(lset.Get("profile_id"), lset.Get("profileID"), lset.Get("profileId"))
 }
 
-// better compares by distance to a timestamp or by value; of equal exemplars the later wins.
+// better reports whether e is to be chosen instead of than: it is nearer to nearMS, or, if nearMS
+// is 0, has a greater value. Of equal exemplars the later one is chosen.
 func better(nearMS int64, e, than *exemplar.Exemplar) bool {
 	if nearMS != 0 {
 		a, b := abs(e.Ts-nearMS), abs(than.Ts-nearMS)

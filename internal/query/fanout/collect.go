@@ -49,15 +49,17 @@ type collected struct {
 
 // view determines how all series of a selection are read.
 type view struct {
-	minMS, maxMS int64                                                                             // samples outside are skipped
-	coarse       bool                                                                              // downsampled chunks may have a resolution of 1h
-	average      bool                                                                              // divide the sums of downsampled chunks by their counts
-	counters     bool                                                                              // read the counter aggregate of downsampled chunks
-	function     string                                                                            // around the selector, from SelectHints
-	isCounter    bool                                                                              // Options.IsCounter of function
-	dedup        func([]chunkenc.Iterator, string) chunkenc.Iterator                               // Options.Dedup; nil: no deduplication
-	dedupFloats  func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint // Options.DedupFloats; nil: dedup is used
-	counter      func(chunkenc.Iterator) chunkenc.Iterator                                         // Options.Counter
+	minMS, maxMS int64  // samples outside are skipped
+	coarse       bool   // downsampled chunks may have a resolution of 1h
+	average      bool   // divide the sums of downsampled chunks by their counts
+	counters     bool   // read the counter aggregate of downsampled chunks
+	function     string // around the selector, from SelectHints
+	isCounter    bool   // Options.IsCounter of function
+	// dedup is Options.Dedup; nil: no deduplication.
+	dedup func([]chunkenc.Iterator, string) chunkenc.Iterator
+	// dedupFloats is Options.DedupFloats; nil: dedup is used.
+	dedupFloats func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint
+	counter     func(chunkenc.Iterator) chunkenc.Iterator // Options.Counter
 }
 
 // rawSeries is one series of one store.

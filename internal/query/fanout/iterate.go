@@ -52,10 +52,10 @@ type chunkIterator struct {
 	pieces       bool // skip samples outside a chunk's time range; false: they are an error
 	cut          bool // the previous chunk was a piece of a counter whose end was not read
 
-	// Either the samples within range of a float chunk;
+	// For a float chunk: its samples within the range;
 	points []xor.Point
 	i      int // index of the current one
-	// or the iterator over another chunk.
+	// for another chunk: the iterator over it.
 	current   chunkenc.Iterator
 	from, to  int64              // the time range of that chunk
 	valueType chunkenc.ValueType // of the current sample; ValNone before the first and after the last

@@ -28,7 +28,8 @@ const (
 	matchMax = 1 << 27
 )
 
-// subqueryStepsMin is the number of steps that the subqueries of a query may always have together.
+// subqueryStepsMin is the limit of the steps of all subqueries of a query; MaxSamples if that is
+// greater.
 const subqueryStepsMin = 1_000_000
 
 // NewInstantQuery implements promql.QueryEngine.
@@ -43,7 +44,7 @@ func (e *Engine) NewRangeQuery(ctx context.Context, from storage.Queryable, opts
 	return e.bounded(q, err)
 }
 
-// bounded refuses a query whose evaluation takes memory that no limit of samples bounds.
+// bounded refuses a query whose evaluation could take much memory that MaxSamples does not count.
 func (e *Engine) bounded(q promql.Query, err error) (promql.Query, error) {
 	if err != nil {
 		return nil, err
@@ -62,7 +63,8 @@ func (e *Engine) bounded(q promql.Query, err error) (promql.Query, error) {
 	return q, nil
 }
 
-// complexity adds up the steps of subqueries, for which an evaluation takes memory even without samples.
+// complexity adds up the steps of all subqueries of a query. A step takes memory even if it has no
+// samples.
 type complexity struct {
 	steps, stepsMax int64 // of all subqueries
 	step            func(rangeMS int64) int64
@@ -101,8 +103,8 @@ func (c *complexity) check(n parser.Node, span int64, growth int) error {
 	return nil
 }
 
-// longestValue estimates the length of the longest label value of an expression. It returns an error if a regular
-// expression would be matched with values that are too long for it.
+// longestValue estimates the length of the longest label value of an expression. It returns an error if a
+// label_replace could exceed matchMax.
 func longestValue(n parser.Node) (length int, err error) {
 	length = storedValue
 	for child := range parser.ChildrenIter(n) {

@@ -79,11 +79,11 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Engine is Prometheus' engine with its parser and defaults.
+// Engine is Prometheus' engine, with the parser and the default lookback delta of its queries.
 type Engine struct {
 	*promql.Engine
 	Parser               parser.Parser
-	noStepSubqueryMS     atomic.Int64
+	noStepSubqueryMS     atomic.Int64 // default step of subqueries
 	defaultLookbackDelta time.Duration
 	flags                hint.Flags
 	opts                 promql.EngineOpts

@@ -20,8 +20,8 @@ import (
 	"github.com/ferula-io/ferula/internal/nesting"
 )
 
-// Prepare reads the rule files of a configuration and creates the clients of its
-// Alertmanagers, without effect. The error names every file, line and fault in them.
+// Prepare reads the rule files of a configuration and creates the clients of its Alertmanagers,
+// without applying anything. The error has every fault of the rule files with file and line.
 func (m *Manager) Prepare(cfg *config.Config) (*Prepared, error) {
 	p, err := read(cfg, m.deps.Parser, m.logger)
 	return p, errors.Join(err, CheckAlertmanagers(cfg))
@@ -59,8 +59,8 @@ func read(cfg *config.Config, p parser.Parser, logger *slog.Logger) (*Prepared, 
 	return prepared, errors.Join(errs...)
 }
 
-// position returns line and column of a faulty rule, if the error does not name them. Errors of labels, annotations and
-// templates do not.
+// position returns line and column of a faulty rule. It returns "" if the error has them already: only errors of
+// labels, annotations and templates lack them.
 func position(content []byte, fault error) string {
 	var of *rulefmt.Error
 	if !errors.As(fault, &of) || !strings.HasPrefix(fault.Error(), "group ") {
@@ -102,8 +102,8 @@ func CheckAlertmanagers(cfg *config.Config) error {
 	return errors.Join(errs...)
 }
 
-// Bounded returns a parser of the expressions of rules: p, which rejects those that are nested
-// too deeply.
+// Bounded returns a parser for the expressions of rules. It parses as p, but rejects expressions
+// nested too deeply.
 func Bounded(p parser.Parser) parser.Parser { return bounded{p} }
 
 // bounded is a parser that rejects expressions nested too deeply.
@@ -117,7 +117,8 @@ func (b bounded) ParseExpr(expr string) (parser.Expr, error) {
 	return b.Parser.ParseExpr(expr)
 }
 
-// loader gives the groups that Prepare has read to the manager of groups.
+// loader passes the groups that Prepare has read to Prometheus' rules.Manager, which would
+// otherwise read the files again.
 type loader struct {
 	parser parser.Parser
 

@@ -24,18 +24,18 @@ import (
 
 // Options of a Manager. Zero values take the defaults named.
 type Options struct {
-	OutageTolerance    time.Duration // the state of an alert is restored if the server was down for less
+	OutageTolerance    time.Duration // the state of an alert is restored if the server was down for less than this
 	ForGracePeriod     time.Duration // a restored alert is pending for at least this long
-	ResendDelay        time.Duration // between notifications of one alert
+	ResendDelay        time.Duration // minimum time between notifications of one alert
 	ConcurrentEvals    bool          // evaluate independent rules of a group concurrently
-	MaxConcurrentEvals int           // further evaluations of all groups together; 0: 4
+	MaxConcurrentEvals int           // limit of these concurrent evaluations, all groups together; 0: 4
 
 	QueueCapacity  int  // alerts that wait for one Alertmanager; the oldest are dropped; 0: 10,000
 	BatchSize      int  // alerts in one request; 0: 256
 	DropOnShutdown bool // drop waiting alerts at shutdown instead of sending them
 
-	StopTimeout       time.Duration // of running evaluations at shutdown, and again of sending alerts; 0: 30 s
-	DiscoveryInterval time.Duration // at which new Alertmanagers are applied; 0: 5 s
+	StopTimeout       time.Duration // how long a shutdown waits for running evaluations, and then for sending alerts; 0: 30 s
+	DiscoveryInterval time.Duration // at which discovered Alertmanagers are applied; 0: 5 s
 }
 
 func (o Options) withDefaults() Options {
@@ -91,8 +91,8 @@ func (o Options) Validate() error {
 type Deps struct {
 	Engine      promql.QueryEngine
 	Parser      parser.Parser
-	Queryable   storage.Queryable // of the expressions of rules
-	Local       storage.Queryable // of the state of alerts before a restart
+	Queryable   storage.Queryable // for the expressions of rules
+	Local       storage.Queryable // for the state of alerts before a restart
 	Appendable  storage.Appendable
 	ExternalURL *url.URL             // in links of alerts and in templates
 	SDMetrics   *discovery.SDMetrics // of discoveries, shared with other discovery managers
@@ -116,8 +116,8 @@ type Manager struct {
 	stopDiscovery context.CancelFunc
 
 	mu      sync.Mutex // held by Apply
-	inForce *Prepared  // nil: none
-	ran     bool
+	inForce *Prepared  // the configuration in effect; nil: none
+	ran     bool       // Run or Close was called
 }
 
 // New creates a manager without rules. Close it if Run is not called.
@@ -188,8 +188,8 @@ func (m *Manager) Apply(next *Prepared) error {
 	return err
 }
 
-// apply applies the Alertmanagers before their discovery, because a set must be known before its targets are found. It
-// applies both before the rules, whose alerts the Alertmanagers receive.
+// apply first configures the notifier, which must know each section of Alertmanagers before the discovery finds its
+// targets. The rules come last, because the notifier gets their alerts.
 func (m *Manager) apply(p *Prepared) error {
 	if err := m.notifier.ApplyConfig(p.cfg); err != nil {
 		return fmt.Errorf("alerting configuration: %w", err)
@@ -211,8 +211,8 @@ func (m *Manager) apply(p *Prepared) error {
 }
 
 // Run evaluates rules and sends alerts until ctx is canceled. Then evaluation ends first, and waiting alerts are sent
-// afterwards. Both take at most Options.StopTimeout. Run returns after the last append, and always nil: a failure of
-// rules or of an Alertmanager must not end other parts of the process.
+// afterwards. Each takes at most Options.StopTimeout. Nothing is appended after Run has returned. Run always returns
+// nil: a failure of rules or of an Alertmanager must not end other parts of the process.
 func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.ran = true

@@ -8,9 +8,9 @@ import (
 	"github.com/ferula-io/ferula/internal/version"
 )
 
-// sends are the requests to Alertmanagers. A notifier that stops does not wait for a running request, whose alerts would
-// be lost. It gives each request of a queue its whole timeout, so that a shutdown would last for minutes. sends adds the
-// wait and the limit.
+// sends makes the requests to Alertmanagers. Prometheus' notifier does not wait for a running request when it stops, so
+// the alerts of this request would be lost. It allows each request of a queue the whole timeout, so a shutdown could
+// take minutes. sends can wait for the running requests, and end them by cancel.
 type sends struct {
 	ctx    context.Context // canceled when requests must end
 	cancel context.CancelFunc

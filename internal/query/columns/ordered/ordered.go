@@ -110,14 +110,14 @@ type slot[B any] struct {
 type run[B any] struct {
 	Stage[B]
 	workers *Workers
-	group   sync.WaitGroup // of workers
+	group   sync.WaitGroup // the workers of this stage
 
 	mu       sync.Mutex
-	ended    bool // nothing more is read
+	ended    bool // no further batch is read
 	panicked any  // by Read
 	read     int  // batches read
 	consumed int
-	busy     int        // workers
+	busy     int        // workers that run for this stage
 	ring     []*slot[B] // batches that are not consumed, by their number modulo the length of ring
 	free     []*slot[B]
 }
@@ -214,7 +214,7 @@ func (r *run[B]) at(number int) *slot[B] {
 	return r.ring[number%len(r.ring)]
 }
 
-// release makes a consumed batch free.
+// release makes the slot of a consumed batch available for reuse.
 func (r *run[B]) release(number int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -23,7 +23,7 @@ import (
 // --query-range.response-cache-config.
 type Config struct {
 	Type string // IN-MEMORY, MEMCACHED or REDIS
-	// TTL is validity for a cache in memory, and expiration for the others.
+	// TTL is the key validity for IN-MEMORY, and the key expiration for the other types.
 	TTL       time.Duration
 	Memory    MemoryOptions
 	Memcached MemcachedOptions
@@ -34,12 +34,12 @@ type Config struct {
 	QueueMax        int           // max_async_buffer_size
 	BreakerFailures int           // consecutive_failures
 	BreakerBackoff  time.Duration // open_duration
-	PartBytes       int           // by max_item_size
-	EntryBytesMax   int64         // by max_size
+	PartBytes       int           // from max_item_size
+	EntryBytesMax   int64         // from max_size
 
-	memoryUnlimited  bool
-	memcachedAnySize bool
-	breakerSet       bool
+	memoryUnlimited  bool // max_size is 0
+	memcachedAnySize bool // max_item_size is 0
+	breakerSet       bool // the circuit breaker of Redis is enabled
 }
 
 // The store types of a Config.
@@ -210,7 +210,7 @@ func (c *Config) readMemory(text []byte) error {
 	c.memoryUnlimited = y.MaxSize == 0
 	c.Memory = MemoryOptions{BytesMax: int64(y.MaxSize), ItemsMax: y.MaxSizeItems}
 	orDefault(&c.Memory.BytesMax, memoryBytesMax)
-	// One response may not evict all others, and a part must fit.
+	// One response must not evict all others, and a part must fit.
 	c.EntryBytesMax = max(c.Memory.BytesMax/4, partBytesMin)
 	c.PartBytes = int(min(512<<10, max(c.Memory.BytesMax/8, partBytesMin)))
 	c.EntryBytesMax = max(c.EntryBytesMax, int64(c.PartBytes))
@@ -281,7 +281,7 @@ func (c *Config) readMemcached(text []byte) error {
 	}
 	if y.MaxItemSize != nil {
 		c.Memcached.ItemBytesMax = int64(*y.MaxItemSize)
-		if *y.MaxItemSize == 0 { // Thanos': any size
+		if *y.MaxItemSize == 0 { // any size, as in Thanos
 			c.memcachedAnySize, c.Memcached.ItemBytesMax = true, 1<<40
 		}
 		c.PartBytes = int(min(512<<10, c.Memcached.ItemBytesMax-2*itemOverheadBytes))
@@ -372,7 +372,7 @@ func negative(values map[string]int64) error {
 	return fmt.Errorf("cannot be negative: %s", strings.Join(bad, ", "))
 }
 
-// inertKeys are honoured or accepted by Thanos and have no effect here.
+// inertKeys are keys that Thanos honours or accepts and that have no effect here, with the reasons.
 var inertKeys = map[string]string{
 	"max_get_multi_batch_size":  "parts are fetched one by one, before they are read",
 	"get_multi_batch_size":      "parts are fetched one by one, before they are read",
@@ -428,8 +428,8 @@ var tlsVersions = map[string]promconfig.TLSVersion{
 	"": 0, "1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13,
 }
 
-// tlsOf loads the files; nil if TLS is not enabled. A client certificate is read again for
-// every connection.
+// tlsOf loads the files of a TLS configuration. It returns nil if TLS is not enabled. A client
+// certificate is read again for every connection.
 func tlsOf(enabled bool, y tlsYAML) (*tls.Config, error) {
 	if !enabled {
 		if y != (tlsYAML{}) {

@@ -18,8 +18,8 @@ type guard struct {
 	local   bool
 	breaker *breaker
 	met     *metrics
-	// grace is the least time an operation must have had before a deadline counts as the
-	// store's failure: the last of many operations of one Lookup may get almost none.
+	// grace is the minimum duration of an operation that counts as a failure of the store when its
+	// deadline expires. The last of many operations of one Lookup may have had almost no time.
 	grace time.Duration
 }
 
@@ -130,11 +130,12 @@ func reason(err error) string {
 	return "other"
 }
 
-// breaker opens after consecutive failures. When the back-off is over, one operation
-// probes the store: a success closes the breaker, a failure doubles the back-off.
+// breaker opens after failuresMax consecutive failures: allow returns false. When the back-off is
+// over, one operation probes the store: a success closes the breaker, a failure doubles the
+// back-off.
 type breaker struct {
 	failuresMax int
-	first, max  time.Duration
+	first, max  time.Duration // back-off
 	now         func() time.Time
 	changed     func(open bool, err error)
 
@@ -200,8 +201,8 @@ func (b *breaker) unknown() {
 	b.mu.Unlock()
 }
 
-// metrics of a cache. The label cache is the name of the cache, because a process has several. The label reason is why an
-// entry was not used, or why an operation failed.
+// metrics of a cache. The label cache has the name of the cache, because a process has several caches. The label reason
+// is why an entry was not used, or why an operation failed.
 type metrics struct {
 	cache        string
 	lookups      counters                            // result
@@ -259,7 +260,7 @@ func newMetrics(set *instruments.Set, cache string, queued func() float64) *metr
 // failed counts a failed operation.
 func (m *metrics) failed(op string, err error) { m.failures.With(m.cache, op, reason(err)).Inc() }
 
-// gaugeOf registers one cache's gauge. f returns its value unless it is nil.
+// gaugeOf registers one cache's gauge. If f is not nil, it returns the value.
 func gaugeOf(set *instruments.Set, cache, name, help string, f func() float64) *instruments.Gauge {
 	set.Describe(metricPrefix+name, help, "")
 	return set.NewGauge(fmt.Sprintf("%s%s{cache=%q}", metricPrefix, name, cache), f)

@@ -12,7 +12,7 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// formatVersion is in the keys and in the manifests. Processes of different versions
+// formatVersion is in the keys and in the manifests. So processes with different format versions
 // that share a server do not see each other's entries.
 const formatVersion = 1
 
@@ -31,8 +31,8 @@ var (
 
 // partRef is a part as its manifest describes it.
 type partRef struct {
-	storedBytes int // with its header
-	rawBytes    int // of the response in it
+	storedBytes int // compressed bytes, with the header
+	rawBytes    int // bytes of the response
 }
 
 // extent is one stored response.
@@ -61,8 +61,8 @@ func (e *extent) rawBytes() (n int64) {
 
 func (e *extent) overlaps(startMS, endMS int64) bool { return e.startMS <= endMS && e.endMS >= startMS }
 
-// valid reports whether the extent has not expired. An extent from the future, which
-// remains when a clock was set back, expires after the same TTL.
+// valid reports whether the extent has not expired. An extent written in the future, which exists
+// after a clock was set back, is valid only if it is less than the TTL ahead.
 func (e *extent) valid(now time.Time, ttl time.Duration) bool {
 	age := now.UnixMilli() - e.writtenMS
 	return ttl <= 0 || (age < ttl.Milliseconds() && -age < ttl.Milliseconds())

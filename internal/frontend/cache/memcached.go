@@ -30,15 +30,15 @@ type MemcachedOptions struct {
 
 	Timeout            time.Duration // of a connection's reads and writes; 0: 500 ms
 	IdleConnectionsMax int           // to one server; 0: 100
-	OperationsMax      int           // at once; 0: 100
+	OperationsMax      int           // concurrent operations; 0: 100
 	ItemBytesMax       int64         // larger values are refused; 0: 1 MiB
 	// TTL is the new expiry of a value that HasAll touches; 0: none.
 	TTL time.Duration
 	TLS *tls.Config // nil: none
 
 	ServerFailures   int           // consecutive failures that open a server's breaker; 0: 5
-	ServerBackoff    time.Duration // first time the breaker stays open; 0: 1 s
-	ServerBackoffMax time.Duration // limit of its doubling; 0: 30 s
+	ServerBackoff    time.Duration // how long the breaker first stays open; 0: 1 s
+	ServerBackoffMax time.Duration // ServerBackoff doubles up to this; 0: 30 s
 
 	Resolver dnslookup.Resolver // nil: the system's
 	Now      func() time.Time   // nil: time.Now
@@ -77,7 +77,7 @@ type Memcached struct {
 	servers []*memcachedServer
 	closed  bool
 
-	places  chan struct{}
+	places  chan struct{} // slots of OperationsMax
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
@@ -94,7 +94,8 @@ type memcachedServer struct {
 	breaker *breaker
 }
 
-// serverGrace is the least time a server must have had before a deadline counts as its failure.
+// serverGrace is the minimum duration of an operation that counts as a failure of the server when
+// its deadline expires.
 const serverGrace = 100 * time.Millisecond
 
 // itemOverheadBytes is the size of an item without its value, as memcached counts it.

@@ -15,20 +15,19 @@ import (
 // MemoryOptions of a Memory. Zero values take the defaults.
 type MemoryOptions struct {
 	BytesMax int64            // of values, keys and overhead; 0: 256 MiB
-	ItemsMax int              // 0: only the bytes count
+	ItemsMax int              // 0: no limit but BytesMax
 	Now      func() time.Time // nil: time.Now
 	Name     string           // of the cache, as in Options
 }
 
 // Memory is a Store in this process, bounded by bytes.
 //
-// A hit costs a map look-up under a read lock and copies nothing. Eviction is SIEVE:
-// values are queued in the order in which they were written, a hit only marks them, and
-// a hand moves from the oldest to the newest, clearing marks and evicting the first
-// value without one. A response that is never requested again is evicted sooner than
-// with LRU, and the parts of one extent, which are written and read together, are
-// evicted together. Lists of keys evicted before, as in S3-FIFO, would be useless: a
-// part never returns under its old key.
+// A hit costs a map look-up under a read lock and copies nothing. Eviction is SIEVE: values are
+// queued in the order in which they were written, a hit only marks them, and a hand moves from the
+// oldest to the newest, clearing marks and evicting the first value without one. A response that is
+// never requested again is evicted sooner than with LRU, and the parts of one extent, which are
+// written and read together, are evicted together. A list of evicted keys, as in S3-FIFO, would be
+// useless: after an eviction a part is never written again under the same key.
 type Memory struct {
 	now    func() time.Time
 	seed   maphash.Seed
@@ -62,7 +61,7 @@ type memoryShard struct {
 	bytesMax int64
 	itemsMax int
 
-	evicted, expired, refused *instruments.Counter // of all shards
+	evicted, expired, refused *instruments.Counter // counters that all shards share
 }
 
 type memoryItem struct {
@@ -70,7 +69,7 @@ type memoryItem struct {
 	value        []byte // shared, immutable
 	expires      int64  // Unix nanoseconds; 0: never
 	older, newer *memoryItem
-	used         atomic.Bool
+	used         atomic.Bool // the mark of a hit
 }
 
 func (i *memoryItem) bytes() int64 {
@@ -153,7 +152,7 @@ func (m *Memory) Get(_ context.Context, key string) ([]byte, bool, error) {
 		s.expire(item)
 		return nil, false, nil
 	}
-	if !item.used.Load() { // most hits only read, so the cores share the cache line
+	if !item.used.Load() { // no write if it is set already, so that cores can share the cache line
 		item.used.Store(true)
 	}
 	return value, true, nil

@@ -13,7 +13,7 @@ import (
 //
 //	block     uvarint len(headers) | uvarint len(values) | headers | values | s2(literals)
 //	headers   { uvarint literal bytes | uvarint samples | varint first time | uvarint step } …
-//	          first time: milliseconds, less the previous run's first time
+//	          first time: milliseconds, minus the first time of the previous run
 //	          step: milliseconds, 0: as in the previous run
 //	values    per sample: 0                   equals the previous value
 //	                      n in 1..32          n characters of "*+,-./0123456789" in m = (n+1)/2 bytes:

@@ -21,8 +21,8 @@ const (
 )
 
 const (
-	blockBytes    = 128 << 10 // of a response in one block; they fit into a core's cache
-	blockBytesMax = 1 << 20   // maximum bytes of a response that a block may declare
+	blockBytes    = 128 << 10 // response bytes in one block; they fit into the CPU cache of a core
+	blockBytesMax = 1 << 20   // limit of the response bytes that a block may declare
 
 	partHeaderBytes  = 20
 	blockHeaderBytes = 2*binary.MaxVarintLen32 + 1

@@ -31,8 +31,8 @@ type RedisOptions struct {
 
 	ConnectionsMax     int           // 0: 100
 	IdleConnectionsMin int           // kept open
-	IdleTimeout        time.Duration // until an idle connection is closed; 0: 30 min
-	ConnectionAgeMax   time.Duration // 0: any
+	IdleTimeout        time.Duration // after which an idle connection is closed; 0: 30 min
+	ConnectionAgeMax   time.Duration // 0: no limit
 	TLS                *tls.Config   // nil: none
 }
 
@@ -107,8 +107,8 @@ func NewRedis(opts RedisOptions, logger *slog.Logger) (*Redis, error) {
 	return r, nil
 }
 
-// do executes an operation, once more by the client of a cluster if the server turns out
-// to be a node of one. A redirected operation was not executed.
+// do executes an operation. If the server redirects it, which means that the server is a node of a
+// cluster and has not executed it, do repeats the operation with a client of the cluster.
 func (r *Redis) do(operation func(redis.UniversalClient) error) error {
 	r.mu.Lock()
 	client := r.client

@@ -19,14 +19,14 @@ import (
 
 type dialFunc func(ctx context.Context, network, address string) (net.Conn, error)
 
-// addressBook resolves configured addresses to those of servers. An address may be the path of a socket or a name for
-// dnslookup. With discover, each address is a cluster's configuration endpoint, which lists the servers.
+// addressBook resolves the configured addresses to addresses of servers. An address may be the path of a socket or a
+// name for dnslookup. With discover, each address is a cluster's configuration endpoint, which lists the servers.
 type addressBook struct {
 	addresses []string
 	discover  bool
 	resolver  dnslookup.Resolver
 	dial      dialFunc
-	last      map[string][]string // the last result of each address, used when resolving fails
+	last      map[string][]string // the last result, by configured address; used when resolving fails
 }
 
 // resolve returns the servers, sorted and without duplicates. For an address that cannot
@@ -120,10 +120,10 @@ func parseCluster(r *bufio.Reader) ([]string, error) {
 	return servers, nil
 }
 
-// pick returns the server of a key by rendezvous hashing: the one whose name, hashed
-// together with the key, has the highest score. When a server is added or removed, only
-// its own keys move. A modulo would move nearly all keys, and a jump hash allows only the
-// last server to be removed.
+// pick returns the server of a key by rendezvous hashing: the one whose name, hashed together with
+// the key, has the highest score. When a server is added or removed, only its own keys move. A
+// modulo would move nearly all keys, and a jump hash can remove only the last server without moving
+// others.
 func pick(servers []*memcachedServer, key string) *memcachedServer {
 	var best *memcachedServer
 	var highest uint64

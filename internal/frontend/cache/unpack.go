@@ -17,9 +17,9 @@ type unpacker struct {
 // storing its text.
 type lastPacked struct {
 	words [2]uint64
-	n     int // its length; 0: none yet
-	raw   bool
-	text  [valueMax]byte // if it is unpacked
+	n     int            // its length; 0: none yet
+	raw   bool           // the value was stored unchanged, in text
+	text  [valueMax]byte // the value, if raw
 }
 
 // join is split's inverse: it fills dst, which has the block's length before packing.
@@ -72,7 +72,7 @@ func (u *unpacker) join(dst, src []byte) error {
 	return nil
 }
 
-// decodeLiterals aliases u's buffer.
+// decodeLiterals decompresses the literals, at most limit bytes, into u's buffer.
 func (u *unpacker) decodeLiterals(src []byte, limit int) ([]byte, error) {
 	n, err := s2.DecodedLen(src)
 	if err != nil || n > limit {

@@ -26,15 +26,15 @@ type Body struct {
 	cancel   context.CancelCauseFunc // ends call.ctx, and with it a blocked Read
 	status   int
 	bytesMax int64
-	hashing  bool // sum is kept, so that the response can be resumed
+	hashing  bool // keep sum, so that the response can be resumed after a break
 
 	mu   sync.Mutex
 	call *call
 	try  *try   // nil once ended
-	sum  digest // of the bytes returned
+	sum  digest // hash of the bytes returned
 	n    int64  // bytes returned
-	next error  // the error that followed the bytes returned last
-	err  error  // that every further Read returns
+	next error  // the error after the bytes that were returned last; not yet handled
+	err  error  // final: every further Read returns it
 
 	noStore bool // a response that resumed the first one has Cache-Control: no-store
 }
@@ -56,7 +56,7 @@ func (b *Body) Read(p []byte) (int, error) {
 		}
 		var n int
 		left := b.bytesMax - b.n
-		n, b.next = b.try.Read(p[:min(int64(len(p)), left+1)]) // one more byte, to detect an excess
+		n, b.next = b.try.Read(p[:min(int64(len(p)), left+1)]) // one byte beyond the limit, to detect that it is exceeded
 		if int64(n) > left {
 			n, b.next = int(left), fmt.Errorf("%w of %d bytes", ErrLimit, b.bytesMax)
 		}
@@ -119,7 +119,8 @@ func (b *Body) resume(broken *brokenError, scratch []byte) error {
 	}
 }
 
-// again reads one further response, without the bytes that the caller already has.
+// again sends the request once more, and skips the bytes of the response that the caller already
+// has.
 func (b *Body) again(scratch []byte) error {
 	t, err := b.call.response()
 	if err != nil {

@@ -5,10 +5,9 @@ import (
 	"time"
 )
 
-// budget limits the retries of all requests together: a token bucket to which every
-// request adds a fraction of a token and every second a few, and from which every
-// retry takes one. A downstream that is down therefore gets little more than its
-// usual load.
+// budget limits the retries of all requests together: a token bucket. Every request adds ratio
+// tokens, every second adds perSecond tokens, and every retry takes one token. A downstream that is
+// down therefore gets little more than its usual load.
 type budget struct {
 	ratio     float64
 	perSecond float64

@@ -10,8 +10,8 @@ import (
 	"time"
 )
 
-// call is one request with its remaining retries. Retries before the response has begun and in the middle of its body
-// count alike. call holds the context, as http.Request does, because Body.Read takes none.
+// call is one request with its remaining retries. A retry after a break of the body counts like a retry before the
+// response has begun. call holds the context, as http.Request does, because Body.Read takes none.
 type call struct {
 	client  *Client
 	ctx     context.Context
@@ -73,7 +73,8 @@ func (k *call) verdict(t *try, err error) (reason string, wait time.Duration) {
 	return "", 0
 }
 
-// nextBackoff doubles up to the maximum; the upper half of each wait is random.
+// nextBackoff returns the next wait, and doubles the one after it up to BackoffMax. The wait is
+// random, between half the backoff and the whole.
 func (k *call) nextBackoff() time.Duration {
 	d := k.backoff
 	k.backoff = min(2*d, k.client.opts.BackoffMax)

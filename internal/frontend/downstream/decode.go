@@ -24,11 +24,10 @@ const (
 const (
 	decoderReadBytes    = 64 << 10 // compressed bytes read at once
 	zstdWindowMaxBytes  = 8 << 20  // RFC 9659: no more in HTTP
-	snappyBlockMaxBytes = 1 << 20  // 64 KiB in the snappy format itself
+	snappyBlockMaxBytes = 1 << 20  // the snappy format allows 64 KiB, its extension S2 more
 )
 
-// Decoders hold windows of up to some MiB; sync.Pool frees idle ones at garbage
-// collection.
+// Decoders hold up to some MiB of decoded data. sync.Pool frees idle ones at garbage collection.
 var (
 	gzipDecoders   sync.Pool
 	zstdDecoders   sync.Pool
@@ -104,8 +103,8 @@ func (d *decoding) Read(p []byte) (int, error) {
 	return d.d.out.Read(p)
 }
 
-// begin waits for the first byte. A body of no bytes is empty in every encoding, as
-// many servers send it with an error status.
+// begin waits for the first byte. A body without bytes is accepted in every encoding, because many
+// servers send one with an error status.
 func (d *decoding) begin() error {
 	borrowed, ok := d.pool.Get().(*decoder)
 	if !ok {
@@ -140,7 +139,7 @@ func (d *decoding) release() {
 	}
 }
 
-// early reports whether a decoder's error may come from too few bytes.
+// early reports whether a decoder's error may mean that the body ended too early.
 func early(err error) bool {
 	return errors.Is(err, io.ErrUnexpectedEOF) || errors.Is(err, io.EOF) || errors.Is(err, s2.ErrCorrupt)
 }

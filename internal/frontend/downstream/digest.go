@@ -7,16 +7,16 @@ const digestBlockBytes = 64 << 10
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// digest is a running hash of the bytes returned: 64 bits into which the CRC-32C of
-// every block is folded. It misses a difference within one block with a probability
-// of 2^-32, and never if that is a run of up to 32 bits; a difference in many blocks is
-// practically always found. xxhash would give 2^-64 but costs three
-// times as much CPU, and every byte of every response is hashed while hashes are
-// compared only after a broken connection. The zero value is the digest of no bytes.
+// digest is a running hash of the bytes returned: 64 bits into which the CRC-32C of every block is
+// folded. It misses a difference within one block with a probability of 2^-32, and never a
+// difference of up to 32 consecutive bits. A difference in many blocks is practically always found.
+// xxhash would give 2^-64 but costs three times as much CPU, and every byte of every response is
+// hashed while hashes are compared only after a broken connection. The zero value is the digest of
+// no bytes.
 type digest struct {
-	chain uint64
+	chain uint64 // of the blocks before
 	crc   uint32
-	fill  int // bytes in crc
+	fill  int // bytes of the current block, whose CRC is crc
 }
 
 func (d *digest) write(p []byte) {
@@ -31,7 +31,7 @@ func (d *digest) write(p []byte) {
 	}
 }
 
-// sum distinguishes digests of equally many bytes.
+// sum returns the digest. Only digests of the same number of bytes may be compared.
 func (d *digest) sum() uint64 {
 	x := (d.chain ^ uint64(d.crc)) * 0x9e3779b97f4a7c15 // odd, so the product is invertible
 	return x ^ x>>32

@@ -12,8 +12,8 @@ var (
 	// ErrUnavailable means that the downstream sent no response, or broke one off,
 	// and that retries did not help.
 	ErrUnavailable = errors.New("downstream unavailable")
-	// ErrTimeout is the ErrUnavailable of a downstream that was too slow: to
-	// connect, to send its first byte, or between two reads.
+	// ErrTimeout wraps ErrUnavailable: the downstream exceeded the connect, first-byte or idle
+	// timeout.
 	ErrTimeout = fmt.Errorf("%w: timed out", ErrUnavailable)
 	// ErrChanged means that a response broke off, was requested again and differed
 	// before the break: the bytes already returned cannot be continued.
@@ -27,7 +27,8 @@ var (
 	ErrRequest = errors.New("downstream request is invalid")
 )
 
-// Why the client itself ended a try; the cause of the try's context.
+// Causes with which the client itself cancels the context of a try; errEarly is a reason of a
+// brokenError.
 var (
 	errFirstByte = errors.New("no response within the first-byte timeout")
 	errStalled   = errors.New("no byte within the idle timeout")

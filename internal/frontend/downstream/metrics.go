@@ -16,7 +16,7 @@ type metrics struct {
 	firstByte *instruments.PrometheusHistogram
 	inFlight  *instruments.Gauge
 
-	wire, decoded *instruments.Counter // of bytes, resolved once
+	wire, decoded *instruments.Counter // counters of bytes
 }
 
 // newMetrics registers the metrics in the set, or in a private set if that is nil.

@@ -39,8 +39,8 @@ type Request struct {
 	BytesMax int64 // of the decoded response; 0: the client's
 }
 
-// queryEndpoints take a form as well as a URL and change nothing, so that they may
-// be retried whatever their method.
+// queryEndpoints take parameters in a form as well as in the URL. They change nothing, so requests
+// to them may be retried whatever their method.
 var queryEndpoints = []string{"/query", "/query_range", "/query_exemplars", "/series", "/labels", "/format_query", "/parse_query"}
 
 func isQuery(path string) bool {

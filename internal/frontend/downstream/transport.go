@@ -18,8 +18,8 @@ import (
 )
 
 // Transport holds the settings of connections, with the keys of the file that Thanos'
-// --query-frontend.downstream-tripper-config takes. A key that is left out and a duration of 0 take the default. A number
-// of 0 means no limit, as in Thanos, except that 0 for max_idle_conns_per_host takes the default.
+// --query-frontend.downstream-tripper-config takes. A missing key and a duration of 0 take the default. A number of 0
+// means no limit, as in Thanos; but max_idle_conns_per_host takes the default if it is 0.
 type Transport struct {
 	IdleConnTimeout       model.Duration `yaml:"idle_conn_timeout"`       // 90s
 	ResponseHeaderTimeout model.Duration `yaml:"response_header_timeout"` // none

@@ -14,7 +14,7 @@ import (
 // try is one request on the wire and its response, from the status line to the
 // last byte or release.
 type try struct {
-	caller context.Context // of the call: distinguishes its end from our own timeouts
+	caller context.Context // context of the call: it distinguishes the end of the call from the timeouts of the try
 	ctx    context.Context
 	cancel context.CancelCauseFunc
 
@@ -26,12 +26,12 @@ type try struct {
 	source   source
 	decoding *decoding // nil: the source's bytes are the body
 
-	peeked  []byte // of the body, to be read first
-	peekErr error  // after them
+	peeked  []byte // first bytes of the decoded body, which Read returns first
+	peekErr error  // the error after peeked
 }
 
-// source is the body as the connection delivers it. It watches reads for silence
-// and records how the last one ended, which a decoder on top may hide.
+// source is the body as the connection delivers it. It limits how long a read may wait, and records
+// the error of the last read, which a decoder may hide.
 type source struct {
 	body    io.ReadCloser
 	metrics *metrics
@@ -102,8 +102,8 @@ func (t *try) begin(method string, resp *http.Response) (err error) {
 	return err
 }
 
-// Read returns decoded bytes. Its error is io.EOF at the apparent end, a
-// brokenError where a retry may help, or final.
+// Read returns decoded bytes. Its error is io.EOF at the end, as far as the transfer shows it; a
+// brokenError if the body broke off and a retry may help; any other error is final.
 func (t *try) Read(p []byte) (int, error) {
 	if len(t.peeked) > 0 {
 		n := copy(p, t.peeked)
@@ -128,7 +128,7 @@ func (t *try) read(p []byte) (int, error) {
 	switch ended := t.source.err; {
 	case err == nil:
 		return n, nil
-	case ended != nil && !errors.Is(ended, io.EOF): // whatever error the decoder returned
+	case ended != nil && !errors.Is(ended, io.EOF): // the decoder's error is a consequence of it
 		return n, t.broken(ended)
 	case errors.Is(err, io.EOF):
 		return n, io.EOF
@@ -186,11 +186,11 @@ const (
 	discardGrace = 100 * time.Millisecond
 )
 
-// discard ends a response that is not used. A short response that has arrived, or almost, is read to its end, so that its
+// discard ends a response that is not used. If the rest is short and arrives within discardGrace, it is read, so that the
 // connection can be reused.
 func (t *try) discard() {
 	timer := time.AfterFunc(discardGrace, func() { t.cancel(errReleased) })
-	_, _ = io.CopyN(io.Discard, &t.source, discardBytes) // an error only costs the connection
+	_, _ = io.CopyN(io.Discard, &t.source, discardBytes) // after an error the connection is not reused
 	timer.Stop()
 	t.release()
 }

@@ -9,20 +9,20 @@ import (
 	"time"
 )
 
-// watch ends a try whose connection stays silent while a Read waits for it. One Read
-// may take many reads of the socket, as net/http fills a large buffer from a large
-// chunk, so silence is measured at the connection.
+// watch ends a try if no byte arrives on its connection for the idle timeout while a Read waits. It
+// counts the bytes of the connection, because one Read may take many reads of the socket: net/http
+// fills a large buffer from a large HTTP chunk.
 type watch struct {
 	idle time.Duration
-	end  func()
-	conn atomic.Pointer[countedConn] // nil if the connection is not from our own dialer
+	end  func()                      // ends the try
+	conn atomic.Pointer[countedConn] // nil: the connection was not made by counted
 	sent atomic.Bool                 // the request got a connection
 
 	mu      sync.Mutex
 	timer   *time.Timer
-	waiting bool
-	until   time.Time
-	seen    int64 // bytes read from the connection when until was set
+	waiting bool      // a Read waits
+	until   time.Time // when the try ends unless a byte arrives
+	seen    int64     // bytes read from the connection when until was set
 }
 
 // countedConn counts the bytes read.
@@ -48,7 +48,8 @@ func counted(dial func(ctx context.Context, network, address string) (net.Conn, 
 	}
 }
 
-// attach returns a context whose request stores its connection in the watch.
+// attach returns a context for the request of the try: once the request gets a connection, the
+// watch stores it.
 func (w *watch) attach(ctx context.Context) context.Context {
 	return httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{GotConn: func(info httptrace.GotConnInfo) {
 		w.sent.Store(true)

@@ -28,7 +28,7 @@ type Error struct {
 	Value int64  // 0: not shown
 	Max   int64
 	Unit  string // of both numbers: "bytes" or "ms"; may be empty
-	Flag  string // that raises the limit, as hint.Flags returns it
+	Flag  string // the flag that raises the limit, as hint.Flags returns it
 
 	kind error // nil: ErrLimit
 }

@@ -6,14 +6,14 @@ import (
 	"github.com/ferula-io/ferula/internal/hint"
 )
 
-// Query is the limits of one query. A zero field is no limit.
+// Query has the limits of one query. 0 means no limit.
 type Query struct {
 	LengthMax        time.Duration // from start to end
 	PointsMax        int64         // steps, start and end included
 	QueryBytesMax    int64         // length of the expression
-	ResponseBytesMax int64         // checked where the response is written
+	ResponseBytesMax int64         // length of the response; checked when it is written
 	TimeMax          time.Duration // of a request once it is admitted, until its response has ended
-	Flags            hint.Flags    // that raise the limits
+	Flags            hint.Flags    // names of the flags that raise the limits, for errors
 }
 
 // CheckText returns an Error if an expression is too long.

@@ -13,8 +13,8 @@ import (
 // tenantBytesMax is the maximum length of a tenant's name.
 const tenantBytesMax = 150
 
-// ThanosHeader names the tenant between Thanos' components. It is always one of the
-// tenant headers, since a Thanos downstream reads it whatever is configured here.
+// ThanosHeader names the tenant between Thanos' components. It is always one of the tenant headers,
+// because a Thanos downstream reads it even if Tenants.Headers has other headers only.
 const ThanosHeader = "THANOS-TENANT"
 
 // Tenants determines the tenant of a request. Zero values take the defaults.
@@ -50,9 +50,9 @@ func (t Tenants) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Of returns the tenant of a request, or ErrTenant. It rejects headers that name
-// different tenants, and one header with different values: the downstream might use
-// another one than the frontend.
+// Of returns the tenant of a request, or ErrTenant. It rejects headers that name different tenants,
+// and one header with different values: the downstream might use another of these tenants than the
+// frontend.
 func (t Tenants) Of(h http.Header) (string, error) {
 	tenant, from := "", ""
 	for _, header := range t.headers() {

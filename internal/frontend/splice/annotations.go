@@ -30,9 +30,8 @@ func (s *annotationSet) add(more []string) {
 	}
 }
 
-// uniteMembers merges the members of responses that Prometheus does not define. It returns members that have the same
-// value in all lists that have them, and isPartial with the value of a partial list, if any. It omits members with
-// different values.
+// uniteMembers merges the members of responses that Prometheus does not define. It returns a member if all lists that
+// have it have the same value. isPartial is also returned if the values differ, with that of a partial list.
 func uniteMembers(lists []List) []promjson.Member {
 	var all []promjson.Member
 	var differ []string

@@ -15,7 +15,7 @@ type List struct {
 	Annotations
 	elements []element
 	infos    []string
-	members  []promjson.Member // not defined by Prometheus
+	members  []promjson.Member // members of the response that Prometheus does not define
 }
 
 // element is one element of a List.

@@ -17,11 +17,11 @@ import (
 // Part is the response of one part of a query.
 type Part struct {
 	Body io.Reader
-	// Cut drops points outside [StartMS, EndMS], for a response that covers more.
+	// Cut drops points outside [StartMS, EndMS]. It is for a response of a longer range.
 	Cut            bool
 	StartMS, EndMS int64
-	// StepMS is the expected distance of points, counted from StartMS. StepAligned reports
-	// whether the series met it. 0: not checked.
+	// StepMS: points are expected at StartMS plus multiples of StepMS. StepAligned reports whether
+	// they were. 0: not checked.
 	StepMS int64
 }
 
@@ -113,7 +113,6 @@ func (s *Splice) Write(w io.Writer, parts []Part) (annotations Annotations, err 
 	return annotationsOf(envelope), nil
 }
 
-// StepAligned reports, after Write, whether the series of a part began at its steps.
-// They do not if the downstream moves the start of a query, as an alignment with the
-// step does.
+// StepAligned reports, after Write, whether the series of a part began at its steps. They do not if
+// the downstream moves the start of a query, for example to a multiple of the step.
 func (s *Splice) StepAligned(part int) bool { return s.scanners[part].StepAligned() }

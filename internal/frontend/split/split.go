@@ -76,8 +76,8 @@ type Part struct {
 
 // Options set the length of the parts. The names are those of Thanos.
 type Options struct {
-	Interval         time.Duration // of a part; 0: dynamic by the three below, or no split
-	MinInterval      time.Duration // shorter queries are not split
+	Interval         time.Duration // length of a part; 0: by the three options below, or no split if they are 0
+	MinInterval      time.Duration // queries up to this length are split only at its multiples
 	MaxInterval      time.Duration // queries at least twice as long are split in parts of this length
 	HorizontalShards int           // number of parts of queries in between
 }
@@ -144,7 +144,7 @@ func Plan(r Range, interval time.Duration) []Part {
 	return parts
 }
 
-// Widen returns the shortest multiple of interval that splits r into at most maxParts
+// Widen returns the shortest multiple of interval with which Plan splits r into at most maxParts
 // parts. It returns 0, no split, if maxParts is 1.
 func Widen(r Range, interval time.Duration, maxParts int) time.Duration {
 	length := interval.Milliseconds()

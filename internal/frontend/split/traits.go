@@ -15,11 +15,11 @@ type Traits struct {
 	// Unsplittable means that the value at a step depends on the whole range of the query,
 	// through @ start(), @ end(), or the functions start(), end(), range() and step().
 	Unsplittable bool
-	// LatestMS is the latest timestamp of an @ modifier, math.MinInt64 without any. It is
-	// read at every step.
+	// LatestMS is the latest timestamp of an @ modifier, math.MinInt64 without any. The value at
+	// every step depends on samples at that timestamp.
 	LatestMS int64
-	// LookAheadMS is the longest distance after a step, or after the timestamp of an @
-	// modifier, that negative offsets make the expression read.
+	// LookAheadMS is how far after a step, or after the timestamp of an @ modifier, the expression
+	// reads samples because of negative offsets.
 	LookAheadMS int64
 	// Smoothed means that a selector is smoothed: it reads the lookback delta ahead, in
 	// addition to LookAheadMS.
@@ -27,7 +27,8 @@ type Traits struct {
 }
 
 // lookbackUnknown is the assumed lookback delta of a request without lookback_delta. The actual one is a flag of the
-// downstream, 5 min by default. If the assumed one is longer, the responses of smoothed queries are only cached later.
+// downstream, 5 min by default. If the assumed one is longer, responses of smoothed queries are cached later than
+// possible, but never wrong.
 const lookbackUnknown = time.Hour
 
 // aheadMax is the LookAheadMS of an expression whose offset is not known before it is
@@ -106,7 +107,7 @@ func (s *Traits) at(timestampMS *int64, startOrEnd parser.ItemType) {
 	}
 }
 
-// offset adds a negative offset. Those of nested subqueries add up.
+// offset adds a negative offset to LookAheadMS. The offsets of nested subqueries add up.
 func (s *Traits) offset(offset time.Duration, expr *parser.DurationExpr) {
 	if offset < 0 {
 		s.LookAheadMS = min(s.LookAheadMS+(-offset+time.Millisecond-1).Milliseconds(), aheadMax)

@@ -42,7 +42,7 @@ func (q *Query) Exemplars(ctx context.Context, start, end int64, selectors [][]*
 	return found, all, err
 }
 
-// expression returns an expression of the selectors that a store may match; "" if there are none. A querier gets all
+// expression joins with or the selectors that may match series of a store; "" if there are none. A querier gets all
 // matchers. Other stores forward the expression to a Prometheus, which does not know their external labels, so they get
 // no matchers of these labels.
 func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*labels.Matcher) string {

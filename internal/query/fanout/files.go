@@ -20,7 +20,7 @@ import (
 // Files are the sources of endpoints, read periodically.
 type Files struct {
 	Config     []byte   // Thanos' YAML of endpoints; nil for none
-	ConfigFile string   // file with the same, in which $(NAME) is replaced; "" for none
+	ConfigFile string   // file with such YAML, in which $(NAME) is replaced by the environment variable; "" for none
 	Discovery  []string // patterns of files in the format of Prometheus' file_sd
 }
 
@@ -66,8 +66,8 @@ func (f Files) Read() ([]Address, error) {
 	return all, nil
 }
 
-// Watch returns a function that reports whether a file has changed since its last call. Files
-// are compared by time and size, also behind symbolic links.
+// Watch returns a function that reports whether a file has changed since its last call. Files are
+// compared by modification time and size. Symbolic links are followed.
 func (f Files) Watch() (changed func() bool) {
 	last := f.signature()
 	return func() bool {
@@ -113,7 +113,8 @@ type clientYAML struct {
 	Compression string `yaml:"compression"`
 }
 
-// over returns the configuration, with unset fields taken from the default. Files, or insecure_skip_verify, imply TLS.
+// over returns the configuration, with unset fields taken from byDefault. A configured file or insecure_skip_verify
+// enables TLS.
 func (c clientYAML) over(byDefault ClientConfig) (ClientConfig, error) {
 	text := func(b *bool) string {
 		if b == nil {

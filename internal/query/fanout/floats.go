@@ -18,11 +18,11 @@ var _ series.FloatsSet = (*asyncSeriesSet)(nil)
 // AtFloats implements series.FloatsSet.
 func (p *asyncSeriesSet) AtFloats() series.Floats { return p.set.current() }
 
-// pointsMax is the limit of samples of a series that are decoded together. Chunks of a constant have
-// four samples a byte: the limit of their bytes does not bound their samples.
+// pointsMax is the limit of samples of a series that are decoded together. It is needed in addition
+// to the limit of bytes, because chunks of a constant have four samples per byte.
 const pointsMax = 4 << 20
 
-// samplesOf returns how many samples chunks have by their headers.
+// samplesOf returns the number of samples in the headers of chunks.
 func samplesOf(chunks []series.Chunk) (n int) {
 	for _, c := range chunks {
 		if len(c.Data) >= 2 {
@@ -32,10 +32,10 @@ func samplesOf(chunks []series.Chunk) (n int) {
 	return n
 }
 
-// replicas are buffers of the samples of two replicas.
+// replicas is a pool of buffers, each for the samples of two replicas.
 var replicas = sync.Pool{New: func() any { return new([2][]promql.FPoint) }}
 
-// replicaPointsMax is the number of samples of a replica beyond which a buffer is not kept.
+// replicaPointsMax is the capacity, in samples, beyond which a buffer is not returned to the pool.
 const replicaPointsMax = 1 << 16
 
 // AppendFloats implements series.Floats. Float chunks of one replica are decoded into to. Float chunks of two replicas
@@ -69,7 +69,7 @@ func (s *storedSeries) AppendFloats(to []promql.FPoint, mint, maxt int64) (_ []p
 }
 
 // appendReplicas appends the samples of two replicas in the range of the view, deduplicated. It returns false for other
-// series and on errors: the iterators return an error at the sample where it occurs.
+// series. It also returns false on an error, because the iterators return the error at the sample where it occurs.
 func (s *storedSeries) appendReplicas(to []promql.FPoint) ([]promql.FPoint, bool) {
 	v := s.view
 	if v.dedupFloats == nil {

@@ -14,8 +14,8 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// instruments are the metrics of all stores and queries. A family with the label store has a member for each configured
-// store. The member is removed together with the store.
+// instruments are the metrics of all stores and queries. A metric with the label store has a child for each configured
+// store. The child is removed together with the store.
 type instruments struct {
 	firstMessage, duration *metrics.PrometheusHistogramVec
 	series, chunks, bytes  *metrics.CounterVec
@@ -25,8 +25,8 @@ type instruments struct {
 	waits, refused         *metrics.Counter
 }
 
-// secondsOfStores are the upper bounds of the histograms by store: few, because there are
-// as many histograms as stores.
+// secondsOfStores are the buckets of the histograms by store. They are few, because there are as
+// many histograms as stores.
 var secondsOfStores = []float64{0.005, 0.025, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 120}
 
 func newInstruments(set *metrics.Set) *instruments {
@@ -57,7 +57,7 @@ const (
 	listings   = "list"    // all others
 )
 
-// storeInstruments are the members of one store.
+// storeInstruments are the children of one store.
 type storeInstruments struct {
 	firstMessage, duration *metrics.PrometheusHistogram
 	series, chunks, bytes  *metrics.Counter
@@ -70,7 +70,7 @@ func (m *instruments) of(address string) storeInstruments {
 	}
 }
 
-// remove removes the members of a store.
+// remove removes the children of a store.
 func (m *instruments) remove(address string) {
 	m.firstMessage.Delete(address)
 	m.duration.Delete(address)
@@ -116,8 +116,8 @@ func reasonOf(err error) string {
 // traffic is the amount of data that one stream has received. It is added to the metrics of the store when the stream
 // ends.
 type traffic struct {
-	begun                 time.Time // zero: not requested yet
-	first                 time.Duration
+	begun                 time.Time     // zero: not requested yet
+	first                 time.Duration // from begun to the first series
 	series, chunks, bytes int
 }
 
@@ -135,7 +135,8 @@ func (s storeInstruments) observe(t traffic) {
 	s.bytes.Add(t.bytes)
 }
 
-// externalLabelsMax bounds the text of one store's external labels in a metric, as in Thanos.
+// externalLabelsMax limits the length of one store's external labels in a label value, as in
+// Thanos.
 const externalLabelsMax = 1000
 
 // writeMetrics counts stores by component and state at the time of the scrape.

@@ -13,35 +13,35 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// Sizes of the read-ahead of one store.
+// Sizes of the read-ahead of one store. A page is a batch of series.
 const (
 	aheadPages     = 64
 	aheadPageBytes = 64 << 10
-	aheadSeries    = 1024 // of one page
+	aheadSeries    = 1024 // of a page
 )
 
-// readAheadSet is a set that a goroutine reads some pages ahead of the consumer. The labels and
-// chunks of the current series are in the consumer's page, which is reused when the consumer
-// takes the next one.
+// readAheadSet is a set that a goroutine reads ahead: up to aheadPages batches of series wait for
+// the consumer. The labels and chunks of the current series are valid until the consumer takes the
+// next page, because then the current page is reused.
 type readAheadSet struct {
-	pages chan *page // in order; closed at the end
-	free  chan *page
+	pages chan *page    // filled, in order; closed when the set has ended
+	free  chan *page    // consumed, for reuse
 	done  chan struct{} // closed when the goroutine has ended
 	set   series.Set    // belongs to the goroutine until done is closed
 
 	budget  *budget
 	granted atomic.Int64 // bytes of all pages
 
-	page *page
-	i    int
-	err  error // valid at the end
+	page *page // that the consumer reads; nil: none, or the end
+	i    int   // index of the current series in page
+	err  error // set before pages is closed
 }
 
 type page struct {
 	bytes   []byte // labels and chunks; slices of it stay valid if it is reallocated
 	chunks  []series.Chunk
 	series  []pageSeries
-	granted int64 // that the budget has granted
+	granted int64 // bytes that the budget has granted
 }
 
 type pageSeries struct {
@@ -51,8 +51,8 @@ type pageSeries struct {
 
 const pageSeriesBytes = int64(unsafe.Sizeof(pageSeries{}))
 
-// readAhead starts to read a set. A caller that cancels ctx must wait for done. The pages
-// count against the budget until close.
+// readAhead starts to read a set in a goroutine, until its end or the end of ctx. named adds the
+// name of the store to an error. The pages count against the budget until close.
 func readAhead(ctx context.Context, set series.Set, budget *budget, named func(error) error, logger *slog.Logger) *readAheadSet {
 	a := &readAheadSet{pages: make(chan *page, aheadPages), free: make(chan *page, aheadPages+2), done: make(chan struct{}), set: set, budget: budget}
 	go func() {
@@ -75,7 +75,7 @@ func (a *readAheadSet) close() {
 	a.budget.release(a.granted.Swap(0))
 }
 
-// grant counts the memory of a page. It waits for memory that others hold.
+// grant takes the memory of a page from the budget. It waits while other queries hold too much.
 func (a *readAheadSet) grant(ctx context.Context, p *page) error {
 	n := int64(cap(p.bytes)) + int64(cap(p.chunks))*chunkBytes + int64(cap(p.series))*pageSeriesBytes - p.granted
 	if n <= 0 {

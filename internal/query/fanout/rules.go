@@ -36,7 +36,7 @@ func (q *Query) Rules(ctx context.Context, kind string, matchers [][]*labels.Mat
 	return mergeGroups(groups, q.r.ReplicaLabels), warnings, nil
 }
 
-// selectRules drops rules that are not wanted, and groups that have no other rules.
+// selectRules drops the rules that are not wanted, and groups without remaining rules.
 func selectRules(groups []storeapi.RuleGroup, wanted func(*storeapi.Rule) bool) []storeapi.RuleGroup {
 	left := groups[:0]
 	for _, g := range groups {

@@ -25,8 +25,8 @@ type Selector struct {
 	Labels labels.Labels
 }
 
-// selection is the part of a store that a Selector selects. The zero value is that of a
-// store which has never sent Info, and may have any data.
+// selection is the part of a store that a Selector selects. The zero value is for a store that has
+// never sent Info and may have any data.
 type selection struct {
 	info     *storeapi.Info    // with the selected label sets only
 	matchers []*labels.Matcher // of the series of these label sets; nil: all series
@@ -105,8 +105,8 @@ func matchersOf(sets []labels.Labels) ([]*labels.Matcher, error) {
 	return matchers, nil
 }
 
-// restrict removes the matchers of labels that the selector has. ok is false if such a matcher does not match the
-// selector's value, so that no series is selected.
+// restrict removes the matchers on labels that s.Labels has. ok is false if such a matcher does not match the
+// value in s.Labels: then no series is selected.
 func (s Selector) restrict(matchers []*labels.Matcher) (rest []*labels.Matcher, ok bool) {
 	if s.Labels.IsEmpty() {
 		return matchers, true
@@ -131,7 +131,8 @@ func (s Selector) announced(sets []labels.Labels) []labels.Labels {
 	return sets
 }
 
-// both returns the matchers of a request and those of a store. The slice is a new one if the store has any.
+// both returns the matchers of a request and those of a store. The slice is newly allocated if there are
+// matchers of the store.
 func both(request, store []*labels.Matcher) []*labels.Matcher {
 	if len(store) == 0 {
 		return request

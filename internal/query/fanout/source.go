@@ -35,7 +35,8 @@ var (
 // Source returns the StoreAPI over all stores.
 func (f *Fanout) Source() *Source { return &Source{f} }
 
-// labelSetsMax is the limit of reported external label sets. With more, Info reports none, which excludes no series.
+// labelSetsMax is the limit of reported external label sets. With more, Info reports none: then queriers expect any
+// series of this store.
 const labelSetsMax = 1000
 
 // Info implements storeapi.Source: the merged Info of the healthy stores, with the label sets

@@ -19,8 +19,8 @@ type statusClient interface {
 
 // TSDBStatistics returns the sum of the statistics of all TSDBs whose external labels match, with at most limit entries
 // in a list. As in Thanos the number of values of a label is the maximum of all TSDBs, because they have most values in
-// common. Series of two replicas count twice. If all heads are empty, the latest time is 0. If the request has a tenant's
-// matchers, other tenants are left out.
+// common. Series of two replicas count twice. If all heads are empty, the latest time is 0. If Request.Matchers enforces
+// a tenant, statistics of other tenants are omitted.
 func (q *Query) TSDBStatistics(ctx context.Context, matchers []*labels.Matcher, limit int) (storeapi.TSDBStatistics, annotations.Annotations, error) {
 	found, warnings, err := q.tsdbStatistics(ctx, storeapi.StatusRequest{Matchers: q.r.enforced(matchers), Limit: limit, AbortOnPartial: q.r.AbortOnPartial})
 	if err != nil {

@@ -22,17 +22,17 @@ type store struct {
 	mu        sync.Mutex
 	info      *storeapi.Info // last Info; nil: never received
 	selected  selection      // of info
-	lastCheck time.Time      // of the last success
-	lastErr   error
-	downSince time.Time
-	users     int
-	removed   bool
+	lastCheck time.Time      // time of the last Info
+	lastErr   error          // of the last check; nil: it succeeded
+	downSince time.Time      // zero: up
+	users     int            // requests that use client
+	removed   bool           // no longer configured: client is closed with the last user
 }
 
 // Status is the state of a store for the stores page.
 type Status struct {
 	Name             string
-	LastCheck        time.Time // time of the last response
+	LastCheck        time.Time // time of the last Info
 	LastError        error     // nil: healthy
 	Component        string    // "" if it never responded
 	LabelSets        []labels.Labels

@@ -2,10 +2,11 @@
 // flame graphs or pprof.
 //
 // A request names a type, matchers and a range. A View of the store has the sources: heads and blocks. The matching
-// series of each source are assigned to groups. A scan adds their rows to accumulators, one for each group and step. An
-// accumulator also stores the row of its exemplar; IDs and labels are looked up for these rows only. A merge sums the
-// samples of each source by stack, and joins the stacks of all sources by function name, or by line for pprof. A corrupt
-// source is skipped and named in the warnings of the result. Wire, HTTP and selectors are elsewhere.
+// series of each source are assigned to groups by the labels of the request's group-by. A scan adds the rows of these
+// series to accumulators, one for each group and step. An accumulator also stores which row is its exemplar. Profile IDs
+// and labels are looked up for exemplars only. A merge sums the samples of each source by stack, and joins the stacks of
+// all sources by function name, or by line for pprof. A corrupt source is skipped and named in the warnings of the
+// result. Wire, HTTP and selectors are elsewhere.
 package profile
 
 import (
@@ -43,8 +44,8 @@ type Options struct {
 	ConcurrencyMax int           // concurrent queries, further ones wait; 0: 20
 	Timeout        time.Duration // of one query, including the wait for a slot; 0: 2 minutes
 	RangeMax       time.Duration // limit of the range of one query; 0: no limit
-	FailPartial    bool          // fail instead of returning a partial response
-	Flags          hint.Flags    // that raise the limits
+	FailPartial    bool          // a block that cannot be read fails the query; false: the response is partial, with a warning
+	Flags          hint.Flags    // names of the flags that raise the limits, for errors
 
 	Logger  *slog.Logger     // logs each block that cannot be read; nil: no log
 	Metrics *instruments.Set // nil: not exposed
@@ -132,7 +133,8 @@ func inWords(ms uint64) string {
 // Stats returns the time range of a tenant's profiles.
 func (e *Engine) Stats(tenant string) (profiles.Stats, error) { return e.store.Stats(tenant) }
 
-// farthestMS is later than any profile; greater timestamps are equivalent.
+// farthestMS is later than any profile. Greater timestamps are reduced to it, so that nanoseconds
+// do not overflow.
 const farthestMS = 8_000_000_000_000
 
 // span converts a range in milliseconds, inclusive, to nanoseconds.

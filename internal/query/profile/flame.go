@@ -19,7 +19,7 @@ type tree struct {
 }
 
 type node struct {
-	parent, name uint32
+	parent, name uint32 // indexes in nodes and names
 	self, total  int64
 }
 

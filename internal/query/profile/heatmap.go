@@ -22,13 +22,13 @@ type heatmap struct {
 	req    *profiles.HeatmapRequest
 	steps  store.Steps
 	view   *store.View
-	sel    *selection // groups
+	sel    *selection // assigns series to groups
 	points []pointOf
-	held   int64
-	labels [][]block.Series // by source
-	from   []block.Source
-	spans  []*block.TraceSpans
-	shared map[block.Key]map[int32]int // profiles with rows in several sources: their points by group
+	held   int64                       // leased bytes of points
+	labels [][]block.Series            // by source
+	from   []block.Source              // sources, by pointOf.source
+	spans  []*block.TraceSpans         // by source; unused for a heat map of profiles
+	shared map[block.Key]map[int32]int // of profiles with rows in several sources: index in points, by group
 }
 
 // Heatmap counts profiles, or spans, by time and value.
@@ -118,8 +118,8 @@ func (h *heatmap) source(ctx context.Context, src block.Source, over *profiles.S
 	return h.rows(src, number, groupOf, rows)
 }
 
-// rows adds the profiles of rows. The rows of a profile in one group are one point. They are adjacent, unless the profile
-// has rows in several sources.
+// rows adds the profiles of rows. All rows of a profile in one group make one point. These rows are adjacent, unless the
+// profile has rows in several sources.
 func (h *heatmap) rows(src block.Source, number uint32, groupOf []int32, rows []int) error {
 	latest := make([]latestPoint, len(h.sel.groups))
 	for _, row := range rows {
@@ -154,7 +154,8 @@ type latestPoint struct {
 	point   int
 }
 
-// find looks up the point of a profile with rows in several sources, and records a new one.
+// find sets known.point to the existing point of a profile with rows in several sources. If there
+// is none yet, it records known.point as that point.
 func (h *heatmap) find(src block.Source, row int, p *pointOf, known *latestPoint) error {
 	id, err := src.ID(row)
 	if err != nil {
@@ -169,7 +170,7 @@ func (h *heatmap) find(src block.Source, row int, p *pointOf, known *latestPoint
 	return nil
 }
 
-// add adds a point, and leases its memory in steps.
+// add adds a point. It leases the memory before the slice of points grows.
 func (h *heatmap) add(p pointOf) error {
 	if len(h.points) == cap(h.points) {
 		var err error

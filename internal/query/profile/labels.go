@@ -14,8 +14,8 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// each calls f with the series that a request selects, once for each source that has them. The range selects sources, not
-// rows, as in Prometheus.
+// each calls f with every series that a request selects, once for each source that has the series. As in Prometheus, the
+// range selects sources (blocks) and not rows.
 func (e *Engine) each(ctx context.Context, req *profiles.LabelsRequest, f func(src block.Source, s *block.Series)) ([]error, error) {
 	minNS, maxNS := int64(0), int64(math.MaxInt64)
 	if req.StartMS != 0 || req.EndMS != 0 {

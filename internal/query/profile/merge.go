@@ -15,7 +15,7 @@ import (
 
 // countedStacks reports for every stack whether it begins with the functions of site, root first.
 func countedStacks(s *block.Symbols, site []string) []bool {
-	deep := make([]int32, len(s.Parents)) // number of functions of site that the stack equals so far; -1: it differs
+	deep := make([]int32, len(s.Parents)) // number of functions of site with which the stack begins; -1: it differs from site
 	counted := make([]bool, len(s.Parents))
 	counted[0] = len(site) == 0
 	for i := 1; i < len(s.Parents); i++ {
@@ -34,8 +34,8 @@ func countedStacks(s *block.Symbols, site []string) []bool {
 }
 
 // merge sums the samples of the selected rows of every source by stack, and passes the sums of each source to add. add
-// borrows the sums, and returns the bytes that it holds in total. The caller releases the lease after it has used the
-// result. After an error the lease is nil.
+// must not keep the sums. It returns the bytes that it holds in total, which are leased. The caller releases the lease
+// after it has used the result. After an error the lease is nil.
 func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, add func(s *block.Symbols, sums []int64) (bytes int64, err error)) (lease *store.Lease, warnings []error, err error) {
 	minNS, maxNS, err := span(req.StartMS, req.EndMS)
 	if err != nil {
@@ -128,14 +128,15 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 	return nil
 }
 
-// rowParts are the parts of rows: each once, and by ranges of rows, of which a part may have many.
+// rowParts are the parts of a source that have symbols of the selected rows. sums has each part
+// once. ranges has a part for each range of rows; a part may have several ranges.
 type rowParts struct {
 	sums   []*partSums
 	ranges []rowRange
 }
 
 type rowRange struct {
-	end int // of the rows
+	end int // after the last row of the range
 	*partSums
 }
 

@@ -23,8 +23,8 @@ type pass struct {
 	wait    *bucketWait
 }
 
-// bucketWait is how long a query may still wait for a bucket that does not respond. After
-// that, further blocks in the bucket are skipped without being read.
+// bucketWait is how long a query may still wait for a bucket that does not respond. At 0, further
+// blocks in the bucket are skipped without being read.
 type bucketWait struct{ left time.Duration }
 
 // remote reports whether a source is read from a bucket.
@@ -35,7 +35,7 @@ func isRemote(src block.Source) bool {
 	return ok && r.Remote()
 }
 
-// fault records an error of one source. It returns false for other errors.
+// fault records the error of a corrupt or unreadable source. It returns false for other errors.
 func (p *pass) fault(err error) bool {
 	var bad *store.SourceError
 	if !errors.As(err, &bad) || !errors.Is(err, profiles.ErrCorrupt) && !errors.Is(err, profiles.ErrUnavailable) {
@@ -122,7 +122,7 @@ func (e *Engine) pass(sources []block.Source, wait *bucketWait) *pass {
 	return &pass{sources: sources, wait: wait}
 }
 
-// warnings returns the faults of a pass, in the order of the sources.
+// warnings appends the faults of a pass to a copy of to, in the order of the sources.
 func (p *pass) warnings(to []error) []error {
 	to = to[:len(to):len(to)]
 	for _, src := range p.sources {
@@ -133,7 +133,8 @@ func (p *pass) warnings(to []error) []error {
 	return to
 }
 
-// partial counts and logs a partial response, or returns an error for it.
+// partial returns the warnings of a response. If there are any it counts and logs the partial
+// response, and with FailPartial it returns an error instead.
 func (e *Engine) partial(tenant string, warnings []error) ([]error, error) {
 	if len(warnings) == 0 {
 		return nil, nil
@@ -154,13 +155,14 @@ const (
 	loggedMax = 1000      // sources in partialLog.logged
 )
 
-// partialLog counts partial responses, and logs each reason at an interval, not for every query.
+// partialLog counts partial responses. It logs a source that fails once every logEvery, not for
+// every query.
 type partialLog struct {
 	logger *slog.Logger
 	total  *instruments.Counter
 
 	mu     sync.Mutex
-	logged map[string]time.Time
+	logged map[string]time.Time // time of the last line, by tenant and source
 }
 
 func newPartialLog(o Options) *partialLog {

@@ -21,28 +21,28 @@ const stepMaxMS = 10 * 366 * 24 * 3600 * 1000
 // closed.
 type selection struct {
 	engine  *Engine
-	lease   *store.Lease // until the result is closed; nil while the view has it
+	lease   *store.Lease // of the view's memory, held until the result is closed; nil while the view has it
 	scan    store.Scan
-	byKey   map[string]int32
+	byKey   map[string]int32 // number of a group, by its labels
 	groups  []group
-	order   []int32
+	order   []int32 // groups with points, in the order of the result
 	groupBy []string
-	key     []byte
-	keys    []byte // of all groups, concatenated
-	groupOf [][]int32
+	key     []byte           // labels of the current series' group
+	keys    []byte           // labels of all groups, concatenated
+	groupOf [][]int32        // by source and series: number of the group; -1: not selected
 	series  [][]block.Series // of the scanned sources
 	bases   []uint32         // by source: the number of the label set of its first series
-	common  []byte
+	common  []byte           // buffer of commonSet
 
 	results   []profiles.Series
 	points    []profiles.Point
 	exemplars []profiles.Exemplar
-	sets      [][]byte // common to several series; their numbers follow those of the series
+	sets      [][]byte // label sets common to several series; their numbers follow those of the series' own sets
 }
 
 type group struct {
-	from, to int // of keys
-	total    int64
+	from, to int   // the group's labels are keys[from:to]
+	total    int64 // sum of the points, to apply the limit
 	points   int
 }
 
@@ -159,7 +159,7 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	return result, nil
 }
 
-// Memory of an accumulator, a point, and an exemplar with its label set, in bytes.
+// Memory in bytes of an accumulator, of a point, and of an exemplar with its label set.
 const (
 	accumulatorBytes = 40
 	sumBytes         = 16
@@ -314,8 +314,8 @@ func (s *selection) pointsOf(g int, startMS int64, req *profiles.SeriesRequest) 
 	}
 }
 
-// exemplarsOf appends the exemplars of a group's points. If a source fails, some are missing, and another pass without
-// that source follows.
+// exemplarsOf appends the exemplars of a group's points. If a source fails, some exemplars are missing. They are not
+// returned, because another pass without that source follows.
 func (s *selection) exemplarsOf(ctx context.Context, p *pass, g int) error {
 	accumulators := s.scan.Group(g)
 	for i := range accumulators {
@@ -358,7 +358,8 @@ func (s *selection) exemplar(c *store.Accumulator, g int) error {
 	return nil
 }
 
-// commonSet returns the number of the label set that has the labels common to all rows of an exemplar's profile.
+// commonSet returns the number of a label set: the labels that all rows of an exemplar's profile in the group
+// have in common.
 func (s *selection) commonSet(best store.Locator, g int) (number uint32, err error) {
 	var set []byte
 	rows, equal := 0, true

@@ -11,8 +11,8 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// traceSpans returns the spans of a source, nil if it has none. Those of a block in a bucket
-// are read whole, into memory of the query.
+// traceSpans returns the spans of a source, nil if it has none. Those of a block in a bucket are
+// read whole, and their memory is leased for the query.
 func traceSpans(view *store.View, src block.Source) (*block.TraceSpans, error) {
 	if b, ok := src.(interface{ SpansBytes() int64 }); ok && isRemote(src) {
 		if err := view.Lease.Take(b.SpansBytes()); err != nil {
@@ -89,8 +89,8 @@ func mergeSpans(ctx context.Context, view *store.View, src block.Source, req *pr
 type pointOf struct {
 	group  int32
 	source uint32
-	row    uint32
-	trace  uint32 // of the source's spans
+	row    uint32 // in the source
+	trace  uint32 // index of the trace in the source's spans
 	timeNS int64
 	value  int64
 	span   uint64 // 0: a profile
@@ -98,7 +98,8 @@ type pointOf struct {
 
 const pointBytes = 40
 
-// less orders the points of one cell, the first of which is its exemplar: the greatest value first, then the earliest.
+// less orders the points of one cell (group, step and bucket): the greatest value first, then the earliest. The first
+// point is the exemplar of the cell.
 func (p *pointOf) less(q *pointOf) bool {
 	return cmp.Or(cmp.Compare(q.value, p.value), cmp.Compare(p.timeNS, q.timeNS), cmp.Compare(p.span, q.span), cmp.Compare(p.source, q.source), cmp.Compare(p.row, q.row)) < 0
 }

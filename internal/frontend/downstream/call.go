@@ -42,7 +42,7 @@ func (k *call) response() (*try, error) {
 func (k *call) verdict(t *try, err error) (reason string, wait time.Duration) {
 	switch {
 	case errors.Is(err, ErrTimeout) && !errors.Is(err, errUnsent):
-		// The query ran for this long and would do so again.
+		// The query was sent and took too long: another try would take as long.
 		k.client.metrics.refused.With("timeout").Inc()
 		return "", 0
 	case errors.Is(err, ErrTimeout):

@@ -131,8 +131,8 @@ func (c *Client) message(r Request) (message, error) {
 	}
 	m.repeatable = r.IsIdempotent()
 	if m.repeatable && m.method == http.MethodPost {
-		// Present but empty: it is not sent, but net/http then sends the request
-		// again on a new connection if an idle one turns out to be dead.
+		// net/http does not send a header without values, but it then sends the request
+		// again on a new connection if the idle one turns out to be dead.
 		m.header["Idempotency-Key"] = nil
 	}
 	return m, nil

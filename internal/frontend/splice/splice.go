@@ -102,7 +102,7 @@ func (s *Splice) Write(w io.Writer, parts []Part) (annotations Annotations, err 
 		if p.Cut {
 			s.scanners[i].SetWindow(promjson.Window{StartMS: p.StartMS, EndMS: p.EndMS, StepMS: p.StepMS})
 		} else if p.StepMS > 0 {
-			// No point is dropped: the window begins at a step in the distant past.
+			// The window begins at a step in the distant past, so it drops no point.
 			s.scanners[i].SetWindow(promjson.Window{StartMS: p.StartMS - (p.StartMS-math.MinInt64/2)/p.StepMS*p.StepMS, EndMS: math.MaxInt64, StepMS: p.StepMS})
 		}
 	}

@@ -107,7 +107,7 @@ func (s *Traits) at(timestampMS *int64, startOrEnd parser.ItemType) {
 	}
 }
 
-// offset adds a negative offset to LookAheadMS. The offsets of nested subqueries add up.
+// offset adds a negative offset. Those of nested subqueries add up.
 func (s *Traits) offset(offset time.Duration, expr *parser.DurationExpr) {
 	if offset < 0 {
 		s.LookAheadMS = min(s.LookAheadMS+(-offset+time.Millisecond-1).Milliseconds(), aheadMax)

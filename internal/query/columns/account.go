@@ -44,10 +44,10 @@ func (a *account) replay(b *account) error {
 // stepCounts counts the samples of an operator that Prometheus evaluates step by step (rangeEval): the input and the
 // output of each step.
 type stepCounts struct {
-	before  int // samples held before the operands were evaluated
-	fullIn  int // series with a sample at each step
-	in, out []int32
-	less    int // by which histograms count less in a series than in a vector
+	before  int     // samples held before the operands were evaluated
+	fullIn  int     // number of input series with a sample at every step; in counts the others
+	in, out []int32 // samples of the input and of the output, by step
+	less    int     // difference between the sizes of the output's histograms in vectors and in series
 }
 
 func (ev *evaluation) newStepCounts() *stepCounts {
@@ -80,8 +80,8 @@ func (c *stepCounts) returned(r *row) {
 	}
 }
 
-// finish counts all steps, after the operands were evaluated. If failAt is not negative, it stops at that step and
-// returns the error fail.
+// finish adds the counts of all steps to the account, after the operands were evaluated. If failAt is not
+// negative, it stops after that step and returns the error fail.
 func (c *stepCounts) finish(a *account, failAt int, fail error) error {
 	total := 0
 	for i := range c.in {

@@ -35,7 +35,7 @@ type Options struct {
 	DelayedNameRemoval, UseStartTimestamps, TypeAndUnitLabels bool
 	// Workers help queries to read and compute their series; nil: each query does it alone.
 	Workers *ordered.Workers
-	// Count is called for each evaluated query, with the engine that evaluated it. reason is the reason if it is
+	// Count is called for each evaluated query, with the engine that evaluated it. reason is why it was
 	// Prometheus' engine, else "".
 	Count func(engine, reason string)
 }
@@ -43,8 +43,8 @@ type Options struct {
 // Engine is a promql.QueryEngine whose results are those of Prometheus' engine.
 type Engine struct {
 	opts Options
-	// A selection uses workers once it has read alone series and computed stepsAlone steps. A batch has at most together
-	// series.
+	// alone and stepsAlone: how many series a selection reads, and how many steps of them it computes, before it uses
+	// workers. together: the limit of series in a batch. Tests change these values.
 	alone, stepsAlone, together int
 }
 

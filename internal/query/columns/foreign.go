@@ -16,8 +16,9 @@ type foreignNode struct {
 }
 
 // orderKept reports whether Prometheus' engine returns the series of an expression in the order in which its own
-// operators would get them. The result of a range query is sorted by labels instead. That does not matter for operators
-// that Prometheus evaluates step by step: the order of their series is random anyway (that of a map).
+// operators would get them. It is false for most expressions of a range query, whose result is sorted by labels. The
+// order does not matter for operators that Prometheus evaluates step by step, because their series come from a map, in
+// random order.
 func (c *compiler) orderKept(e parser.Expr) bool {
 	if c.stmt.Interval == 0 && c.subqueries == 0 {
 		return true
@@ -129,8 +130,8 @@ func (e *Engine) evaluate(ev *evaluation, from storage.Queryable, expr parser.Ex
 }
 
 // keepExpr prepares an expression for an evaluation by Prometheus' engine, and returns a function that restores the
-// expression. The engine replaces subqueries by their results. It also leaves series in the selectors, although it closes
-// their querier.
+// expression. The engine replaces subqueries by their results. It also leaves series in the selectors of an expression
+// after it has closed their querier.
 func keepExpr(expr parser.Expr) func() {
 	args := map[*parser.Call]parser.Expressions{}
 	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {

@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// pointwise are the functions that map each float of a vector. Their other arguments are scalars. They change the values
-// in place, and clear the bits of steps that get no value.
+// pointwise are the functions that map each float of a vector, by name. scalars are the other arguments, by step. The
+// functions change the values in place, and clear the bits of steps that get no value.
 var pointwise = map[string]func(values []float64, scalars [][]float64, has bitmap){
 	"abs": each(math.Abs), "ceil": each(math.Ceil), "floor": each(math.Floor), "exp": each(math.Exp), "sqrt": each(math.Sqrt),
 	"ln": each(math.Log), "log2": each(math.Log2), "log10": each(math.Log10),
@@ -143,10 +143,11 @@ type aside struct {
 	account
 	ev              *evaluation
 	warnings        annotations.Annotations
-	before, sinking annotations.Annotations // of the evaluation before the vector, and of the sink
+	before, sinking annotations.Annotations // annotations of the evaluation before the vector; annotations of the sink
 }
 
-// aside calls evaluate with a new account and new annotations, and returns both.
+// aside calls evaluate with a new account and new annotations, and returns both. Then it restores
+// those of ev.
 func (ev *evaluation) aside(evaluate func() error) (*aside, error) {
 	saved, warnings := ev.acct, ev.warnings
 	ev.acct, ev.warnings = account{limit: saved.limit}, annotations.Annotations{}
@@ -156,8 +157,9 @@ func (ev *evaluation) aside(evaluate func() error) (*aside, error) {
 	return after, err
 }
 
-// vector evaluates the vector, and merges annotations in Prometheus' order: first those of the vector, then those of a,
-// then those of the sink. The order matters because Prometheus keeps the last position of equal annotations.
+// vector evaluates the vector n, and merges annotations in Prometheus' order: first those of the vector, then those of
+// the operands in a, then those of the sink. The order matters because Prometheus keeps the last position of equal
+// annotations.
 func (a *aside) vector(n node, sink func(*row) error) error {
 	ev := a.ev
 	if len(a.warnings) == 0 {
@@ -181,7 +183,7 @@ func (a *aside) vector(n node, sink func(*row) error) error {
 }
 
 // errorOf returns Prometheus' error for a failed scalar that Prometheus evaluates after a vector. If the vector fails,
-// too, that is the error of the vector.
+// too, it returns the error of the vector.
 func (ev *evaluation) errorOf(vector node, scalar error) error {
 	var gaveUp errGiveUp
 	if errors.As(scalar, &gaveUp) || errors.Is(scalar, errNeedSamples) {
@@ -252,10 +254,11 @@ func (v vectorNode) eval(ev *evaluation, sink func(*row) error) error {
 	return counts.finish(&ev.acct, -1, nil)
 }
 
-// changedLabelMax is the longest value that label_replace and label_join may make of a label.
+// changedLabelMax is the length of the longest label value that label_replace and label_join may
+// return.
 const changedLabelMax = 1 << 20
 
-// bytesOfSample is the number of bytes added to labels that count as one sample.
+// bytesOfSample: so many bytes that a function adds to labels count as one sample.
 const bytesOfSample = 16
 
 func errLongLabel(function string, length int) error {
@@ -298,7 +301,7 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 		if changed {
 			r.metric, r.dropName = metric, r.dropName && n.text(1) != labels.MetricName
 		}
-		r.distinct = false // another series may have the labels that this one gets
+		r.distinct = false // another series may have the changed labels
 		if err := sets.add(r); err != nil {
 			return err
 		}
@@ -390,7 +393,8 @@ func (n *relabelNode) change() (func(labels.Labels) (_ labels.Labels, changed bo
 	}, nil
 }
 
-// stepFunctions are the functions that are called at each step, with all series.
+// stepFunctions are the functions of which Prometheus' implementation is called at each step, with
+// all series.
 var stepFunctions = map[string]bool{
 	"histogram_quantile": true, "histogram_quantiles": true, "histogram_fraction": true, "absent": true,
 	"sort": true, "sort_desc": true, "sort_by_label": true, "sort_by_label_desc": true,

@@ -19,10 +19,11 @@ import (
 // depend on the seeks.
 var errHistograms = errors.New("series with histograms")
 
-// pointSize returns the number of samples that a histogram of a series counts as.
+// pointSize returns the number of samples as which Prometheus counts a histogram of a series
+// (matrix).
 func pointSize(h *histogram.FloatHistogram) int { return (h.Size() + 8) / 16 }
 
-// vectorSize returns the number of samples that a histogram of a vector counts as.
+// vectorSize returns the number of samples as which Prometheus counts a histogram of a vector.
 func vectorSize(h *histogram.FloatHistogram) int { return 1 + h.Size()/16 }
 
 // setHistogram sets the value of a step.
@@ -58,7 +59,7 @@ func (r *row) hasFloats() bool {
 	return false
 }
 
-// size returns the number of samples that a row counts as.
+// size returns the number of samples as which a row is counted.
 func (r *row) size() int {
 	n := r.has.count()
 	for i, h := range r.hists {
@@ -143,17 +144,17 @@ func seek(it *storage.MemoizedSeriesIterator, at, lookback int64) (t int64, f fl
 	return t, f, h, true, nil
 }
 
-// window is the samples of a series in a range of time that moves forward.
+// window has the samples of a series in a time range that moves forward.
 type window struct {
 	it     *storage.BufferedSeriesIterator
 	floats []promql.FPoint
 	hists  []promql.HPoint
 }
 
-// size returns the number of samples that the window counts as.
+// size returns the number of samples as which the window is counted.
 func (w *window) size() int { return w.newer(w.floats, w.hists, -1<<62) }
 
-// newer returns the number of samples that the points after a time count as.
+// newer returns the number of samples as which the points after a time are counted.
 func (*window) newer(floats []promql.FPoint, hists []promql.HPoint, after int64) int {
 	n := 0
 	for i := len(floats) - 1; i >= 0 && floats[i].T > after; i-- {
@@ -205,7 +206,7 @@ func (w *window) move(mint, maxt int64) error {
 	}
 }
 
-// last adds the sample at the end of the window.
+// last adds the sample at maxt, if the iterator, whose Seek returned sought, is at one.
 func (w *window) last(sought chunkenc.ValueType, maxt int64) {
 	switch sought {
 	case chunkenc.ValNone:
@@ -316,11 +317,11 @@ func (v *vectorScalarNode) histogramsOf(ev *evaluation, r *row, scalar []float64
 			}
 			ev.warnings.Add(annotations.NewIncompatibleTypesInBinOpInfo(left, parser.ItemTypeStr[v.op], right, v.pos))
 		}
-		r.hists[i], r.values[i] = result, 0 // apply may have made NaN of it, which heaps would sort first
+		r.hists[i], r.values[i] = result, 0 // apply may have set NaN, which the heaps of topk and bottomk would sort first
 	}
 }
 
-// refuseFloats removes the floats of a row, with an annotation: the operator (of trimming) applies to histograms only.
+// refuseFloats removes the floats of a row, with an annotation: the trim operators apply to histograms only.
 func (v *vectorScalarNode) refuseFloats(ev *evaluation, r *row) {
 	for i := range r.values {
 		if r.has.get(i) && r.histogram(i) == nil {
@@ -330,8 +331,8 @@ func (v *vectorScalarNode) refuseFloats(ev *evaluation, r *row) {
 	}
 }
 
-// compute applies the operator to two samples. keep is the result of a comparison. If err is not nil there is no result.
-// info is an annotation that accompanies a result.
+// compute applies the operator to two samples. keep is false if a comparison is false. If err is not nil there is no
+// result. info is an annotation in addition to the result.
 func (m *matchRun) compute(left, right sample) (result sample, keep bool, info, err error) {
 	op := m.expr.Op
 	switch {

@@ -27,8 +27,8 @@ func (ev *evaluation) collect(n node, counts *stepCounts) ([]row, error) {
 	return rows, err
 }
 
-// borrow evaluates a node and returns its rows. They must not be changed, because another use of a shared node gets the
-// same rows.
+// borrow evaluates a node and returns its rows. The rows must not be changed, because other users of a shared node get
+// the same rows.
 func (ev *evaluation) borrow(n node, counts *stepCounts) ([]row, error) {
 	s, ok := n.(*sharedNode)
 	if !ok {
@@ -47,7 +47,7 @@ func (ev *evaluation) borrow(n node, counts *stepCounts) ([]row, error) {
 	return result.rows, nil
 }
 
-// signatures numbers the sets of matching labels of two operands.
+// signatures assigns numbers to the sets of matching labels of two operands.
 type signatures struct {
 	names   []string
 	on      bool
@@ -105,7 +105,7 @@ func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
 		return sink(r)
 	}
 	signatures := newSignatures(n.expr.VectorMatching)
-	present := map[int]bitmap{} // by signature: the steps at which the deciding operand has it
+	present := map[int]bitmap{} // by signature: the steps at which decides has a sample
 	decides, follows := right, left
 	if n.expr.Op == parser.LOR {
 		decides, follows = left, right
@@ -115,7 +115,7 @@ func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
 			return err
 		}
 		sig := signatures.of(decides[i].metric)
-		if present[sig] == nil { // at most as many as rows
+		if present[sig] == nil { // no more bitmaps than rows, so hold need not count them
 			present[sig] = newBitmap(ev.steps)
 		}
 		for w, word := range decides[i].has {
@@ -198,13 +198,13 @@ type matchRun struct {
 	ev                *evaluation
 	matching          *parser.VectorMatching
 	many, one         []row
-	manySigs, oneSigs []int
-	sigs              int
+	manySigs, oneSigs []int // signature of each row of many and one
+	sigs              int   // number of signatures
 	swap              bool
 	counts            *stepCounts
 	sets              *labelsets
 	builder           *labels.Builder
-	failAt            int // step
+	failAt            int // step of the error failed; -1: none
 	failed            error
 	refused           error // the last annotation of a step, the only one that Prometheus returns
 }
@@ -217,7 +217,7 @@ type sample struct {
 
 func (r *row) sample(step int) sample { return sample{r.values[step], r.histogram(step)} }
 
-// sign numbers the matching labels of all series.
+// sign sets the signatures of all series.
 func (m *matchRun) sign() error {
 	signatures := newSignatures(m.matching)
 	for _, side := range []struct {
@@ -374,7 +374,7 @@ func (m *matchRun) stepwise(sink func(*row) error) error {
 	add := func(p pair, step int, value sample) error {
 		r := results[p]
 		if r == nil {
-			if err := m.ev.hold(m.ev.steps); err != nil { // there may be a pair for every two series
+			if err := m.ev.hold(m.ev.steps); err != nil { // the number of pairs may be the product of the numbers of series
 				return err
 			}
 			fresh := newRow(m.ev.steps)

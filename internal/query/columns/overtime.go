@@ -19,8 +19,8 @@ func plus(sum, c, v float64) (float64, float64) {
 	return t, c + ((v - t) + sum)
 }
 
-// sumFinite adds all points as plus does. ok is false if the sum overflows or a value is not finite. The rounding error
-// of an addition is exact in both algorithms. The one here needs no comparison of the summands, which would be a branch
+// sumFinite adds all points as plus does. ok is false if the sum overflows or a value is not finite. Both functions
+// compute the exact rounding error of each addition. sumFinite does not compare the summands: that would be a branch
 // that depends on the data.
 func sumFinite(sum float64, points []promql.FPoint) (_, c float64, ok bool) {
 	for _, p := range points {
@@ -89,7 +89,8 @@ func average(points []promql.FPoint) float64 {
 	return sum/n + c/n
 }
 
-// incremental continues an average at points[i]. sum and c are the sum of the points before.
+// incremental continues an average at points[i] as an incremental mean. sum and c are the sum of
+// the points before and its compensation.
 func incremental(points []promql.FPoint, i int, sum, c float64) float64 {
 	n := float64(i)
 	mean := sum / n

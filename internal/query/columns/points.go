@@ -16,8 +16,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// errGiveUp ends an evaluation that only Prometheus' engine can do. Its text is the reason
-// that is reported.
+// errGiveUp ends an evaluation: Prometheus' engine must evaluate the query. Its text is the
+// reported reason.
 type errGiveUp string
 
 func (e errGiveUp) Error() string { return "not evaluated by columns: " + string(e) }
@@ -29,7 +29,7 @@ var errNeedSamples = errors.New("chunks that only Prometheus' iterators can read
 // errReadTwice reports a bug of this package.
 var errReadTwice = errors.New("a selector is read that was not selected, or for the second time")
 
-// source is one view of the storage.
+// source reads the series of selectors from the storage. sel returns the series of one selector.
 type source interface {
 	sel(ctx context.Context, s *selector) pointsSet
 	close() error
@@ -49,8 +49,8 @@ type pointsSet interface {
 }
 
 // pointsMax is the limit of points of a series that are decoded at once. A chunk of a constant has four samples a byte,
-// and a query needs few of them at a time. So a series with more points is read through its iterator, like a series with
-// histograms.
+// and a query needs few of them at a time. So a series with more points is read through its iterator, window by window,
+// like a series with histograms.
 const pointsMax = 4 << 20
 
 // samplesSource reads through Prometheus' interface. It can read everything.

@@ -15,8 +15,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// openRaw opens the raw interface of a storage. It returns nil unless the raw interface
-// has the same samples as the storage's own querier, in the same order.
+// openRaw opens the raw interface of a storage. It returns nil if the storage has none, or if the
+// samples of the raw interface or their order could differ from those of the storage's querier.
 func openRaw(ctx context.Context, from storage.Queryable, mint, maxt int64) (source, error) {
 	s, ok := from.(series.Source)
 	if !ok {
@@ -31,7 +31,7 @@ func openRaw(ctx context.Context, from storage.Queryable, mint, maxt int64) (sou
 		return nil, q.Close()
 	}
 	if u, ok := q.(series.Uncutter); ok {
-		u.Uncut() // within leaves out the samples that are not needed
+		u.Uncut() // chunks need not be cut, because within removes the samples outside the range
 	}
 	c, ok := q.(series.Concurrent)
 	return rawSource{q, ok && c.Concurrent()}, nil
@@ -79,8 +79,9 @@ func (s *rawSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, 
 	return appendPoints(to, s.set.Chunks(), mint, maxt)
 }
 
-// within returns the points from mint to maxt. Prometheus' queriers return no others, and its engine relies on that: a
-// selector with @, evaluated at each step, looks for samples after the timestamp of @.
+// within returns the points from mint to maxt. The result must be that of Prometheus' queriers, which return no other
+// samples: for a selector with @ that is evaluated at each step, Prometheus' engine looks for samples after the
+// timestamp of @.
 func within(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
 	for len(points) > 0 && points[0].T < mint {
 		points = points[1:]

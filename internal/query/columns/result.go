@@ -52,7 +52,7 @@ func (q *query) result(ev *evaluation) (parser.Value, error) {
 	}
 	if sets.dupStep >= 0 {
 		if slices.ContainsFunc(mat, func(s promql.Series) bool { return len(s.Histograms) > 0 }) {
-			return nil, errGiveUp("histograms and floats with the same labels") // Prometheus may allow this
+			return nil, errGiveUp("histograms and floats with the same labels") // Prometheus allows this if one sample is a float and the other a histogram
 		}
 		ev.late = true
 		return nil, errSameLabels
@@ -71,7 +71,7 @@ func (ev *evaluation) sort(mat promql.Matrix) (err error) {
 			err = ev.check(compared)
 		}
 		if err != nil {
-			return 0 // so the rest takes no time
+			return 0 // the remaining comparisons take no time
 		}
 		return labels.Compare(a.Metric, b.Metric)
 	})

@@ -48,10 +48,11 @@ type row struct {
 	metric labels.Labels
 	values []float64
 	has    bitmap
-	// dropName means that the metric name is to be removed at the end of the query. It has an effect only with
-	// Options.DelayedNameRemoval. Without, operators remove names.
+	// dropName means that the metric name is to be removed at the end of the query. It is used only with
+	// Options.DelayedNameRemoval. Without that option, operators remove names at once.
 	dropName bool
-	// distinct means that no two series of the operand would have the same labels without names, types and units.
+	// distinct means that the series of the operand have distinct labels even without __name__, __type__ and
+	// __unit__.
 	distinct bool
 	hists    []*histogram.FloatHistogram // by step; nil: no value is a histogram
 }
@@ -91,7 +92,7 @@ var errSameLabels = errors.New("vector cannot contain metrics with the same labe
 type labelsets struct {
 	ev       *evaluation
 	seen     map[uint64]int32 // by hash: index in steps
-	steps    []bitmap         // sets of steps at which series have samples; most series have the same set
+	steps    []bitmap         // sets of steps at which series have samples; a set equal to the one before is stored once
 	dupStep  int              // first step at which two series have a sample; -1: none
 	repeated bool
 }
@@ -100,8 +101,8 @@ func (ev *evaluation) newLabelsets() *labelsets {
 	return &labelsets{ev: ev, seen: map[uint64]int32{}, dupStep: -1}
 }
 
-// dup returns the first step at which two series of l have a sample and the same labels, or -1 if there is none or if
-// that is no error. It is for operators that Prometheus evaluates step by step.
+// dup returns the first step at which two series of l with the same labels have a sample. It returns -1 if there is
+// none, or if Prometheus returns no error for it. It is for operators that Prometheus evaluates step by step.
 func (ev *evaluation) dup(l *labelsets) int {
 	if ev.engine.opts.DelayedNameRemoval && ev.onlyStep() {
 		return -1
@@ -109,7 +110,7 @@ func (ev *evaluation) dup(l *labelsets) int {
 	return l.dupStep
 }
 
-// drop removes the metric name of a row, or notes that it is to be removed.
+// drop removes the metric name of a row, or with delayed name removal marks the row only.
 func (ev *evaluation) drop(r *row) {
 	r.dropName = true
 	if !ev.engine.opts.DelayedNameRemoval {
@@ -147,7 +148,8 @@ func (l *labelsets) add(r *row) (err error) {
 	return err
 }
 
-// number returns the index of a set of steps, which it adds unless it equals the last set.
+// number returns the index of a set of steps in l.steps. It adds the set unless it equals the last
+// one.
 func (l *labelsets) number(has bitmap) (int32, error) {
 	if n := len(l.steps); n == 0 || !slices.Equal(l.steps[n-1], has) {
 		if err := l.ev.hold(len(has)); err != nil {

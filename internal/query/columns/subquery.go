@@ -15,10 +15,10 @@ type subquery struct {
 	expr  *parser.SubqueryExpr
 	child node
 	step  int64 // ms
-	nodes int   // of the child's expression
+	nodes int   // number of nodes of the child's expression
 }
 
-// offset returns the distance of the subquery's end from the steps of the query, in ms.
+// offset returns how long before a step of the query its window of the subquery ends, in ms.
 func (s *subquery) offset(ev *evaluation) int64 {
 	offset := s.expr.OriginalOffset.Milliseconds()
 	if s.expr.Timestamp != nil {
@@ -27,9 +27,9 @@ func (s *subquery) offset(ev *evaluation) int64 {
 	return offset
 }
 
-// evaluation returns the evaluation of the subquery's steps. The limit of these steps is the last step of the query,
-// which may be before the end of the query. A row has a value for every step, even without samples, so Prometheus' engine
-// evaluates a subquery that has many steps.
+// evaluation returns the evaluation of the subquery's steps. The steps of the subquery end with the last step of the
+// query, which may be before the end of the query. A row has memory for every step, even without samples, so a subquery
+// with very many steps is an errGiveUp.
 func (s *subquery) evaluation(ev *evaluation) (*evaluation, error) {
 	inner := *ev
 	offset, length := s.offset(ev), s.expr.Range.Milliseconds()
@@ -60,7 +60,7 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 		return err
 	}
 	if inner.start == ev.start && w.subquery.expr.OriginalOffset != 0 {
-		return errGiveUp("subquery that begins where the query does") // Prometheus shifts the timestamps of @ in it
+		return errGiveUp("subquery that begins where the query does") // Prometheus shifts the timestamps of @ modifiers in the subquery
 	}
 	// Prometheus keeps the last position of equal annotations. So those of the subquery are merged first, then those of
 	// its windows.

@@ -99,10 +99,10 @@ type topRun struct {
 	param  *param
 	steps  int
 	groups *grouping
-	labels []labels.Labels
-	drop   []bool                                // of series, row.dropName
-	hists  map[int32][]*histogram.FloatHistogram // of series that have some
-	heaps  [][][]chosen                          // of groups, at each step
+	labels []labels.Labels                       // by series
+	drop   []bool                                // row.dropName, by series
+	hists  map[int32][]*histogram.FloatHistogram // by series that has histograms
+	heaps  [][][]chosen                          // by group and step
 }
 
 // add offers the samples of a row to the heaps of its group.
@@ -150,7 +150,7 @@ func (t *topRun) offer(h []chosen, c chosen, param, offset float64) []chosen {
 		}
 		return h
 	}
-	if !(param >= 1 && param < greatestInt) { // NaN and overflows are errors, which are returned later
+	if !(param >= 1 && param < greatestInt) { // NaN and overflows are errors, which are returned after the input was read
 		return h
 	}
 	if int64(len(h)) < int64(param) {
@@ -250,8 +250,9 @@ func (o heapOrder) Len() int           { return len(o.h) }
 func (o heapOrder) Swap(i, j int)      { o.h[i], o.h[j] = o.h[j], o.h[i] }
 func (o heapOrder) Less(i, j int) bool { return o.less(o.h[i].f, o.h[j].f) }
 
-// emit emits the result of several steps: the chosen series in the order in which they are first chosen, and at one step as
-// emitOnce sorts them. Prometheus adds them to a map in this order. If there are eight or fewer, its iteration only begins anywhere.
+// emit emits the result of several steps: the chosen series in the order of the first step that chose them, and those of the same
+// step as emitOnce sorts them. Prometheus adds the series to a Go map in this order. Iterating over a map of up to eight keys
+// keeps this order, but begins at a random key.
 func (t *topRun) emit(ev *evaluation, sink func(*row) error) error {
 	rows := make([]*row, len(t.labels))
 	var order []*row

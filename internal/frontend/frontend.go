@@ -89,9 +89,9 @@ type Options struct {
 	UserHeader     string        // logged as remote_user by the slow query log
 
 	Logger     *slog.Logger
-	Metrics    *instruments.Set // nil: no metrics
-	Tracer     trace.Tracer     // one span for each request and stage; nil: none
-	Propagator propagation.TextMapPropagator
+	Metrics    *instruments.Set              // nil: no metrics
+	Tracer     trace.Tracer                  // one span for each request and stage; nil: none
+	Propagator propagation.TextMapPropagator // reads the trace of a request; nil: none
 	Now        func() time.Time
 }
 
@@ -175,7 +175,7 @@ type Frontend struct {
 	parser          parser.Parser
 	metrics         *metrics
 	splices         splicePool
-	unsorted        *unsortedQueries
+	unsorted        *unsortedQueries    // queries that are not split again
 	calls           *singleFlight       // identical requests in progress
 	readAheadBudget *semaphore.Weighted // readAheadTotalBytes, shared by all queries
 }

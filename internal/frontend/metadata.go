@@ -87,7 +87,7 @@ func (f *Frontend) listParts(startMS, endMS int64, useCache bool) []listPart {
 }
 
 // requestedAgain reports whether another request may have a part with the same bounds. That is so if each bound is
-// that of an interval or of a minute. Other bounds come from the time of the request and do not recur.
+// that of a split interval or of a minute. Other bounds come from the time of the request and do not recur.
 func (f *Frontend) requestedAgain(part split.Range) bool {
 	const minute = 60_000
 	length := f.opts.Labels.Interval.Milliseconds()
@@ -216,7 +216,7 @@ type byteBudget struct {
 	flag string // that raises max, for the error
 	max  int64
 	mu   sync.Mutex
-	left int64
+	left int64 // of max
 }
 
 func (b *byteBudget) readAll(r io.Reader) ([]byte, error) {

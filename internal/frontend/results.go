@@ -47,7 +47,7 @@ type CacheWriter interface {
 
 const (
 	// lookupsMax is the limit of intervals of one query that are looked up. If a query has more,
-	// its intervals are doubled until they are not more.
+	// the length of its intervals is doubled until it has no more than this.
 	lookupsMax = 100
 	// lookupConcurrency is the limit of concurrent lookups of one query. With a remote
 	// cache, a query then waits for a few round trips instead of one per interval.
@@ -132,8 +132,8 @@ func cacheKey(key string, part split.Part, interval time.Duration) string {
 }
 
 // find looks up all intervals. For an interval without any piece it looks up the longer ones that
-// contain it. It returns false as soon as there are more gaps than Options.Parallelism, without
-// looking up the remaining intervals.
+// contain it. It returns false if there are more gaps than Options.Parallelism; the remaining
+// intervals are then not looked up.
 func (l *lookups) find(ctx context.Context, intervals []split.Part, interval time.Duration) bool {
 	tooMany := int64(l.f.opts.Parallelism)
 	key := l.query.key()

@@ -87,7 +87,7 @@ type Options struct {
 	Name string
 	// TTL is how long an extent may be used; 0: until the store drops it.
 	TTL   time.Duration
-	Codec Codec
+	Codec Codec // compression of blocks
 	// Merge merges adjacent extents; nil: they stay separate.
 	Merge MergeFunc
 
@@ -202,7 +202,7 @@ func (o Options) validate() error {
 type Cache struct {
 	opts  Options
 	store guard
-	local bool
+	local bool // operations do not leave the process
 	log   *slog.Logger
 	met   *metrics
 
@@ -214,7 +214,7 @@ type Cache struct {
 
 	locks [64]sync.Mutex // each serializes the changes of some manifests; see lock
 
-	background context.Context // of the work in the background
+	background context.Context // canceled when Close waits no longer for the work in the background
 	cancel     context.CancelFunc
 	queue      chan job
 	queueLock  sync.RWMutex // guards closed against sends

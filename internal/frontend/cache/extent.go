@@ -34,13 +34,13 @@ type Extent struct {
 	// The stream may have points outside StartMS and EndMS, which the caller must cut off. It has
 	// none if the two ranges are equal and the Writer got only points of its range.
 	StoredStartMS, StoredEndMS int64
-	StepMS                     int64
+	StepMS                     int64 // 0: no fixed step
 	WrittenAt                  time.Time
 	// Bytes is the length of the stream.
 	Bytes int64
 
 	cache *Cache
-	base  string
+	base  string // key of the manifest in the store
 	key   string
 	ext   *extent
 	parts [][]byte // blocks by part; nil: not fetched, or in the spill file; shared, immutable

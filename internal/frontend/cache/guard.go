@@ -142,8 +142,8 @@ type breaker struct {
 	mu        sync.Mutex
 	failures  int
 	backoff   time.Duration // 0: closed
-	openUntil time.Time
-	probing   bool
+	openUntil time.Time     // end of the back-off
+	probing   bool          // one operation probes the store
 }
 
 func newBreaker(failures int, first, backoffMax time.Duration, now func() time.Time, changed func(open bool, err error)) *breaker {

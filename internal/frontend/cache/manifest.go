@@ -39,8 +39,8 @@ type partRef struct {
 type extent struct {
 	id             uint64
 	startMS, endMS int64 // inclusive
-	stepMS         int64
-	writtenMS      int64
+	stepMS         int64 // 0: no fixed step
+	writtenMS      int64 // from which the TTL counts
 	parts          []partRef
 	inline         []byte // the only part, if the manifest holds it; shared, immutable
 }

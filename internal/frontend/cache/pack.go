@@ -42,7 +42,7 @@ const (
 
 // stepTime is the prepared text of one timestamp: `[1700000015,"` in three words.
 type stepTime struct {
-	w0, w1, w2 uint64
+	w0, w1, w2 uint64 // the text, padded with zeros
 	n          int    // length of the text, at least 4
 	m0, m1, m2 uint64 // masks of the words' bits that belong to the text
 }
@@ -51,7 +51,7 @@ type stepTime struct {
 // next run, which usually has the same ones.
 type stepTimes struct {
 	firstMS, stepMS int64
-	times           []stepTime
+	times           []stepTime // of firstMS, firstMS+stepMS, …
 }
 
 // seek returns the index of time t. It restarts the list at t if t and step do not fit

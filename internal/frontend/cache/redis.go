@@ -19,7 +19,7 @@ type RedisOptions struct {
 	// Address is host:port of a server or of any node of a cluster. A comma-separated list
 	// names a cluster's nodes, or the sentinels if MasterName is set.
 	Address    string
-	MasterName string
+	MasterName string // of the sentinels' master; "": no sentinels
 	Prefix     string // of every key
 	Username   string
 	Password   string

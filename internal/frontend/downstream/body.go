@@ -24,9 +24,9 @@ var skipBuffers = bufpool.New(skipBytes, skipBytes)
 // the connection breaks. One goroutine reads; another may call Close.
 type Body struct {
 	cancel   context.CancelCauseFunc // ends call.ctx, and with it a blocked Read
-	status   int
-	bytesMax int64
-	hashing  bool // keep sum, so that the response can be resumed after a break
+	status   int                     // of the response
+	bytesMax int64                   // limit of n
+	hashing  bool                    // keep sum, so that the response can be resumed after a break
 
 	mu   sync.Mutex
 	call *call

@@ -27,8 +27,8 @@ var (
 	ErrRequest = errors.New("downstream request is invalid")
 )
 
-// Causes with which the client itself cancels the context of a try; errEarly is a reason of a
-// brokenError.
+// Causes with which the client itself cancels the context of a try. errEarly is the error of a body
+// that ended too early.
 var (
 	errFirstByte = errors.New("no response within the first-byte timeout")
 	errStalled   = errors.New("no byte within the idle timeout")

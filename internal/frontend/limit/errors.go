@@ -26,7 +26,7 @@ var (
 type Error struct {
 	Limit string // name of the limit, as it appears in the message
 	Value int64  // 0: not shown
-	Max   int64
+	Max   int64  // the limit
 	Unit  string // of both numbers: "bytes" or "ms"; may be empty
 	Flag  string // the flag that raises the limit, as hint.Flags returns it
 

@@ -53,7 +53,7 @@ func (o Options) withDefaults() Options {
 // buffers. It is not safe for concurrent use.
 type Splice struct {
 	opts     Options
-	splicer  promjson.Splicer
+	splicer  promjson.Splicer // merges the streams
 	scanners []*promjson.Scanner
 }
 

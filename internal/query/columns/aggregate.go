@@ -33,10 +33,10 @@ type fold interface {
 }
 
 // group is one output series while its input is read. The values of the row are sums, minima,
-// maxima or counts, by operator.
+// maxima, counts or sums of squared deviations, depending on the operator.
 type group struct {
 	row
-	c, mean, count []float64         // by step: Kahan compensation (sum, avg); incremental mean (avg, stdvar, stddev); number of samples (likewise)
+	c, mean, count []float64         // by step: Kahan compensation, incremental mean, number of samples; nil if the operator needs none
 	incremental    bitmap            // steps at which avg uses mean, because the sum would overflow
 	groups         []*histogramGroup // native histograms, by step; nil: none
 	drop           bitmap            // steps at which a series of the group has row.dropName; nil: none
@@ -104,7 +104,7 @@ func (a *aggregateNode) eval(ev *evaluation, sink func(*row) error) error {
 type aggregateRun struct {
 	*aggregateNode
 	groups *grouping
-	all    []*group
+	all    []*group // by number
 }
 
 // add adds a row to its group. It may change the histograms of the row.
@@ -149,9 +149,9 @@ func (a *aggregateRun) finish(ev *evaluation) error {
 
 // grouping numbers the groups of an aggregation, in order of their first series.
 type grouping struct {
-	names   []string
+	names   []string // labels of by or without, sorted
 	without bool
-	index   map[uint64]int
+	index   map[uint64]int // number of a group, by the hash of its labels
 	buf     []byte
 	builder *labels.Builder
 }
@@ -490,7 +490,7 @@ type sharedKey struct {
 	text                 string
 	start, end, interval int64
 	steps                int
-	perStep              bool
+	perStep              bool // with statistics of each step
 }
 
 // sharedResult has the rows and the counts of one evaluation.
@@ -693,7 +693,7 @@ func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, 
 		runs[i], evs[i] = aggregateRun{aggregateNode: n, groups: newGrouping(n.expr)}, own
 		evs[i].warnings = annotations.Annotations{}
 	}
-	copies := false // from the first row with histograms on, each aggregation gets a copy, because it may change histograms
+	copies := false // from the first row with histograms on, all aggregations but the last get copies, because they may change histograms
 	err := f.child.eval(&own, func(r *row) error {
 		copies = copies || r.hists != nil
 		for i := range runs {

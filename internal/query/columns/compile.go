@@ -178,8 +178,8 @@ func (c *compiler) binary(e *parser.BinaryExpr) (node, bool) {
 }
 
 // keepsItsName reports whether an operand removes no metric name: a selector keeps the name, and the series of an
-// aggregation have none. The operator or needs this with delayed name removal: series keep their names until the end
-// of the query, and Prometheus joins series of both operands that still have the same name.
+// aggregation have none. With delayed name removal only such operands of "or" are supported: series keep their names
+// until the end of the query, and Prometheus joins series of both operands that still have the same name.
 func keepsItsName(e parser.Expr) bool {
 	switch e := e.(type) {
 	case *parser.ParenExpr:

@@ -258,7 +258,7 @@ func (v vectorNode) eval(ev *evaluation, sink func(*row) error) error {
 // return.
 const changedLabelMax = 1 << 20
 
-// bytesOfSample: so many bytes that a function adds to labels count as one sample.
+// bytesOfSample is how many bytes added to labels count as one sample.
 const bytesOfSample = 16
 
 func errLongLabel(function string, length int) error {

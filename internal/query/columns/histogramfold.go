@@ -8,12 +8,15 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 )
 
-// histogramGroup is the sum or the average of the histograms of a group at one step.
+// histogramGroup is the sum (sum) or the average (avg) of the histograms of a group at one step.
 type histogramGroup struct {
-	value, mean, c            *histogram.FloatHistogram
-	count                     float64
+	// value is the sum, and c its Kahan compensation. Once the sum overflows, avg sets incremental: then mean is the
+	// incremental mean, and c its compensation.
+	value, mean, c *histogram.FloatHistogram
+	count          float64 // samples of the group, floats included
+	// incompatible: histograms could not be added, so the step has no result.
 	incremental, incompatible bool
-	reset, notReset           bool // hints that were seen
+	reset, notReset           bool // counter reset hints that were seen
 	float                     bool // the group has floats, too
 }
 
@@ -27,8 +30,9 @@ func (g *histogramGroup) noteHint(h *histogram.FloatHistogram) {
 	}
 }
 
-// foldHistograms adds the histograms of a row to its group, and removes them from the row. If the operator ignores
-// histograms, they are only removed.
+// foldHistograms adds the histograms of a row to its group and removes them from the row (sum, avg). For count and
+// group it does nothing, because they count histograms like floats. For all other operators, which ignore
+// histograms, it removes them from the row with an annotation.
 func (a *aggregateNode) foldHistograms(ev *evaluation, g *group, r *row) {
 	op := a.expr.Op
 	if op == parser.COUNT || op == parser.GROUP {
@@ -72,7 +76,7 @@ func (a *aggregateNode) foldHistogram(ev *evaluation, g *histogramGroup, r *row,
 	pos := a.expr.Expr.PositionRange()
 	g.count++
 	if g.float && g.value == nil {
-		return // floats and histograms have no common result
+		return // the step has no result, because the group has floats, too
 	}
 	g.noteHint(h)
 	if g.value == nil {
@@ -124,7 +128,8 @@ func (g *histogramGroup) add(h *histogram.FloatHistogram, average bool) (reconci
 	return reconciled || also, err
 }
 
-// finishHistograms sets the results of the steps that have histograms.
+// finishHistograms sets the results of the steps that have histograms. A step that has floats, too,
+// gets none.
 func (a *aggregateNode) finishHistograms(ev *evaluation, g *group) {
 	pos := a.expr.Expr.PositionRange()
 	for i, at := range g.groups {

@@ -19,11 +19,10 @@ import (
 // depend on the seeks.
 var errHistograms = errors.New("series with histograms")
 
-// pointSize returns the number of samples as which Prometheus counts a histogram of a series
-// (matrix).
+// pointSize returns how many samples Prometheus counts for a histogram of a matrix.
 func pointSize(h *histogram.FloatHistogram) int { return (h.Size() + 8) / 16 }
 
-// vectorSize returns the number of samples as which Prometheus counts a histogram of a vector.
+// vectorSize returns how many samples Prometheus counts for a histogram of a vector.
 func vectorSize(h *histogram.FloatHistogram) int { return 1 + h.Size()/16 }
 
 // setHistogram sets the value of a step.
@@ -59,7 +58,7 @@ func (r *row) hasFloats() bool {
 	return false
 }
 
-// size returns the number of samples as which a row is counted.
+// size returns how many samples Prometheus counts for a row of a matrix.
 func (r *row) size() int {
 	n := r.has.count()
 	for i, h := range r.hists {
@@ -151,10 +150,10 @@ type window struct {
 	hists  []promql.HPoint
 }
 
-// size returns the number of samples as which the window is counted.
+// size returns how many samples Prometheus counts for the window.
 func (w *window) size() int { return w.newer(w.floats, w.hists, -1<<62) }
 
-// newer returns the number of samples as which the points after a time are counted.
+// newer returns how many samples Prometheus counts for the points after a time.
 func (*window) newer(floats []promql.FPoint, hists []promql.HPoint, after int64) int {
 	n := 0
 	for i := len(floats) - 1; i >= 0 && floats[i].T > after; i-- {
@@ -206,7 +205,7 @@ func (w *window) move(mint, maxt int64) error {
 	}
 }
 
-// last adds the sample at maxt, if the iterator, whose Seek returned sought, is at one.
+// last adds the sample at maxt, if there is one. sought is the result of the iterator's Seek.
 func (w *window) last(sought chunkenc.ValueType, maxt int64) {
 	switch sought {
 	case chunkenc.ValNone:

@@ -51,7 +51,7 @@ func (ev *evaluation) borrow(n node, counts *stepCounts) ([]row, error) {
 type signatures struct {
 	names   []string
 	on      bool
-	numbers map[string]int
+	numbers map[string]int // by encoded labels
 	buf     []byte
 }
 
@@ -191,12 +191,12 @@ func (n *matchNode) eval(ev *evaluation, sink func(*row) error) error {
 	return counts.finish(&ev.acct, ev.dup(m.sets), errSameLabels)
 }
 
-// matchRun is one evaluation of a matchNode. many and one are the two sides of a many-to-one match; swap means that the
-// left operand is the one side.
+// matchRun is one evaluation of a matchNode.
 type matchRun struct {
 	*matchNode
-	ev                *evaluation
-	matching          *parser.VectorMatching
+	ev       *evaluation
+	matching *parser.VectorMatching
+	// many and one are the operands; with one-to-many matching (swap) the right operand is many.
 	many, one         []row
 	manySigs, oneSigs []int // signature of each row of many and one
 	sigs              int   // number of signatures
@@ -204,8 +204,8 @@ type matchRun struct {
 	counts            *stepCounts
 	sets              *labelsets
 	builder           *labels.Builder
-	failAt            int // step of the error failed; -1: none
-	failed            error
+	failAt            int   // step of the error failed; used only if there is one
+	failed            error // the error of the operator, returned after all samples are counted
 	refused           error // the last annotation of a step, the only one that Prometheus returns
 }
 

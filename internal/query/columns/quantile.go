@@ -21,8 +21,8 @@ type quantileNode struct {
 // quantileGroup has the values of all series of a group.
 type quantileGroup struct {
 	metric labels.Labels
-	rows   []row
-	drop   bitmap
+	rows   []row  // of the group's series
+	drop   bitmap // as in group
 }
 
 // eval implements node.
@@ -133,8 +133,8 @@ const (
 // param is the parameter of an aggregation at each step.
 type param struct {
 	values   []float64
-	min, max float64
-	nan      bool // one of the values is NaN
+	min, max float64 // of values
+	nan      bool    // one of the values is NaN
 }
 
 // param evaluates the parameter of an aggregation.

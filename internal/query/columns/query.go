@@ -181,11 +181,11 @@ type evaluation struct {
 // expressions. A branch changes cells only.
 type shared struct {
 	mint, maxt int64
-	samples    storage.Querier // see samplesQuerier; opened on demand
-	results    map[sharedKey]*sharedResult
-	fused      map[fusedKey]map[*aggregateNode]*sharedResult
-	cells      atomic.Int64 // values in memory; see hold
-	labelBytes int          // that label_replace and label_join have added to labels
+	samples    storage.Querier                               // see samplesQuerier; opened on demand
+	results    map[sharedKey]*sharedResult                   // of sharedNodes
+	fused      map[fusedKey]map[*aggregateNode]*sharedResult // of fusedNodes
+	cells      atomic.Int64                                  // values in memory; see hold
+	labelBytes int                                           // that label_replace and label_join have added to labels
 }
 
 // cellsMin is the number of values that every query may hold.

@@ -52,7 +52,7 @@ func (q *query) result(ev *evaluation) (parser.Value, error) {
 	}
 	if sets.dupStep >= 0 {
 		if slices.ContainsFunc(mat, func(s promql.Series) bool { return len(s.Histograms) > 0 }) {
-			return nil, errGiveUp("histograms and floats with the same labels") // Prometheus allows this if one sample is a float and the other a histogram
+			return nil, errGiveUp("histograms and floats with the same labels") // Prometheus allows a float and a histogram
 		}
 		ev.late = true
 		return nil, errSameLabels

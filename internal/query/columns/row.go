@@ -43,11 +43,11 @@ func (b bitmap) empty() bool {
 	return true
 }
 
-// row is one series at all steps. values[i] is meaningless unless has.get(i).
+// row is one series at all steps. values[i] is valid only if has.get(i).
 type row struct {
 	metric labels.Labels
 	values []float64
-	has    bitmap
+	has    bitmap // the steps that have a value
 	// dropName means that the metric name is to be removed at the end of the query. It is used only with
 	// Options.DelayedNameRemoval. Without that option, operators remove names at once.
 	dropName bool
@@ -94,7 +94,7 @@ type labelsets struct {
 	seen     map[uint64]int32 // by hash: index in steps
 	steps    []bitmap         // sets of steps at which series have samples; a set equal to the one before is stored once
 	dupStep  int              // first step at which two series have a sample; -1: none
-	repeated bool
+	repeated bool             // two series had the same labels
 }
 
 func (ev *evaluation) newLabelsets() *labelsets {

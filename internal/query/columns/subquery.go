@@ -18,7 +18,7 @@ type subquery struct {
 	nodes int   // number of nodes of the child's expression
 }
 
-// offset returns how long before a step of the query its window of the subquery ends, in ms.
+// offset returns how long before each step of the query its window over the subquery ends, in ms.
 func (s *subquery) offset(ev *evaluation) int64 {
 	offset := s.expr.OriginalOffset.Milliseconds()
 	if s.expr.Timestamp != nil {
@@ -28,8 +28,8 @@ func (s *subquery) offset(ev *evaluation) int64 {
 }
 
 // evaluation returns the evaluation of the subquery's steps. The steps of the subquery end with the last step of the
-// query, which may be before the end of the query. A row has memory for every step, even without samples, so a subquery
-// with very many steps is an errGiveUp.
+// query, which may be before the end of the query. A row takes memory for every step, even without samples, so
+// evaluation returns errGiveUp if there are too many steps.
 func (s *subquery) evaluation(ev *evaluation) (*evaluation, error) {
 	inner := *ev
 	offset, length := s.offset(ev), s.expr.Range.Milliseconds()

@@ -51,13 +51,13 @@ type windowNode struct {
 	selector
 	subquery *subquery // nil: none
 	call     *parser.Call
-	rangeMS  int64
+	rangeMS  int64      // length of a window
 	scalars  []node     // the other arguments
 	fast     windowFunc // nil: Prometheus' implementation is called with each window
 
 	counter, perSecond bool    // rate and increase; rate
 	seconds            float64 // length of the range
-	keepName           bool
+	keepName           bool    // the function keeps the metric name
 }
 
 // eval implements node.
@@ -134,7 +134,7 @@ type windowRun struct {
 	args   [][]float64
 	sets   *labelsets // nil: the results have distinct labels because the series do
 	held   int        // samples of the last window, counted in acct
-	warned string
+	warned string     // the last metric name with an annotation of warnNonCounter
 
 	emitted   bool // a row was emitted
 	inputDrop bool // the name of the input series is to be removed

@@ -55,7 +55,7 @@ func (c *counter) take(t int64, v float64) bool {
 	case !c.counting:
 		c.counting = true
 	case t == c.atMS:
-		// The true last value. It only replaces the value to compare with: its sum with the resets was returned already.
+		// The true last value. The sum of resets and last was returned already and stays the same.
 		c.resets += c.last - v
 		c.last = v
 		return false

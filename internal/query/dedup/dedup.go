@@ -84,7 +84,7 @@ func (plain) raise(float64) {}
 // counterAdjuster raises a counter that follows a replica with a greater value: from then on it adds the difference.
 type counterAdjuster struct {
 	chunkenc.Iterator
-	by float64
+	by float64 // sum of the differences
 }
 
 func (r *counterAdjuster) raise(last float64) {
@@ -103,7 +103,7 @@ func (r *counterAdjuster) At() (int64, float64) {
 type pair struct {
 	a, b            replica
 	typeA, typeB    chunkenc.ValueType // value types of the next samples of a and b
-	penaltyA        int64
+	penaltyA        int64              // ms; see the comment of the package
 	penaltyB        int64
 	shown           replica // a or b: the replica of the current sample
 	shownType       chunkenc.ValueType

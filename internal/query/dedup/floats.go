@@ -44,7 +44,7 @@ func between(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
 type floats struct {
 	points  []promql.FPoint
 	by      float64 // added to values, as by counterAdjuster
-	penalty int64
+	penalty int64   // ms
 }
 
 func (f *floats) ended() bool { return len(f.points) == 0 }
@@ -67,7 +67,7 @@ func (f *floats) raise(last float64) {
 type pairOfFloats struct {
 	a, b    floats
 	counter bool
-	lastMS  int64
+	lastMS  int64 // timestamp of the last returned sample
 }
 
 func (p *pairOfFloats) appendTo(to []promql.FPoint) []promql.FPoint {

@@ -184,8 +184,8 @@ func profileOf(lset labels.Labels) string {
 	return cmp.Or(lset.Get("profile_id"), lset.Get("profileID"), lset.Get("profileId"))
 }
 
-// better reports whether e is to be chosen instead of than: it is nearer to nearMS, or, if nearMS
-// is 0, has a greater value. Of equal exemplars the later one is chosen.
+// better compares two exemplars, and reports whether e is chosen: if it is nearer to nearMS, or, if
+// nearMS is 0, if it has the greater value. Of equal exemplars the later one is chosen.
 func better(nearMS int64, e, than *exemplar.Exemplar) bool {
 	if nearMS != 0 {
 		a, b := abs(e.Ts-nearMS), abs(than.Ts-nearMS)

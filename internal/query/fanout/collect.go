@@ -136,8 +136,8 @@ const chunkBytes = int64(unsafe.Sizeof(series.Chunk{}))
 // contextEvery is the number of series between two checks of the context.
 const contextEvery = 128
 
-// collect reads the responses of all stores of a request, each in its own goroutine. So no store has to wait,
-// holding resources for its response, until another one is read. The first failure cancels all.
+// collect reads the responses of all stores of a request, each in its own goroutine. So no response occupies
+// a slot of its store while it waits until another store is read. The first failure cancels all.
 func collect(ctx context.Context, q *querier, all *fanoutStreams, v *view) (*collected, error) {
 	parts := make([]*collected, len(all.streams))
 	var reading sync.WaitGroup

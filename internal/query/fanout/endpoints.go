@@ -124,15 +124,15 @@ type Endpoints struct {
 	metrics *instruments
 	current atomic.Pointer[[]*store] // sorted by address
 
-	mu       sync.Mutex // guards the fields below: one update at a time
-	dynamic  []Address
-	resolved map[string][]string // by name: addresses of the last lookup
-	gone     map[string]gone     // by address: stores to whose address the name no longer resolves
-	empty    map[string]absent   // by name: names that have not resolved to any address yet
-	invalid  []absent            // endpoints whose connections cannot be configured
-	absent   atomic.Pointer[[]absent]
-	reloadAt time.Time
-	lookupAt time.Time
+	mu       sync.Mutex               // guards the fields below: one update at a time
+	dynamic  []Address                // last result of Options.Dynamic
+	resolved map[string][]string      // by name: addresses of the last lookup
+	gone     map[string]gone          // by address: stores to whose address the name no longer resolves
+	empty    map[string]absent        // by name: names that have not resolved to any address yet
+	invalid  []absent                 // endpoints whose connections cannot be configured
+	absent   atomic.Pointer[[]absent] // what queries report as missing; from invalid, empty and gone
+	reloadAt time.Time                // next call of Dynamic
+	lookupAt time.Time                // next resolution of all names
 }
 
 // NewEndpoints returns an empty set.

@@ -42,9 +42,9 @@ func (q *Query) Exemplars(ctx context.Context, start, end int64, selectors [][]*
 	return found, all, err
 }
 
-// expression joins with or the selectors that may match series of a store; "" if there are none. A querier gets all
-// matchers. Other stores forward the expression to a Prometheus, which does not know their external labels, so they get
-// no matchers of these labels.
+// expression returns a PromQL expression: the selectors that may match series of a store, joined with "or"; "" if there
+// are none. A querier gets all matchers. Other stores forward the expression to a Prometheus, which does not know their
+// external labels, so they get no matchers of these labels.
 func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*labels.Matcher) string {
 	var sets []labels.Labels
 	if info != nil {

@@ -57,9 +57,10 @@ type Options struct {
 	// Dedup merges the iterators of two or more replicas into one. function is the PromQL function
 	// around the selector; "" for none.
 	Dedup func(replicas []chunkenc.Iterator, function string) chunkenc.Iterator
-	// DedupFloats appends to to the samples from mint to maxt, in ms, that Dedup would return for two replicas whose
-	// float samples are a and b. If IsCounter reports true for the function, a and b include the samples before mint, and
-	// their counter resets are not adjusted yet. DedupFloats may overwrite a and b. nil: Dedup is used for all series.
+	// DedupFloats appends samples to the slice to: those from mint to maxt, in ms, that Dedup would return for two
+	// replicas whose float samples are a and b. If IsCounter reports true for the function, a and b include the samples
+	// before mint, and their counter resets are not adjusted yet. DedupFloats may overwrite a and b. nil: Dedup is used
+	// for all series.
 	DedupFloats func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint
 	// IsCounter reports whether the counter resets of each replica must be adjusted before
 	// deduplication, because of the function around the selector.
@@ -71,7 +72,7 @@ type Options struct {
 	ResponseTimeout time.Duration // timeout for each message of a store; 0: none
 	SeriesMax       int64         // limit of series of one query; 0: none
 	BytesMax        int64         // limit of chunks and labels of one query; 0: 4 GiB
-	SortBytesMax    int64         // limit of the bytes of one store's series that are sorted here, because labels were removed; 0: 256 MiB
+	SortBytesMax    int64         // limit of one store's series that are sorted here after labels were removed; 0: 256 MiB
 	TotalBytesMax   int64         // limit of chunks and labels of all queries; 0: none
 	TotalWait       time.Duration // how long a query waits for others to release memory; 0: 10 s
 	Flags           hint.Flags    // names of the flags that raise the limits, for errors
@@ -118,7 +119,7 @@ func New(endpoints *Endpoints, opts Options) *Fanout {
 // Request configures one query.
 type Request struct {
 	ReplicaLabels   []string // series that differ only in these are replicas; none: no deduplication
-	AbortOnPartial  bool     // partial response strategy ABORT: a store that fails or is down fails the query; false: a warning
+	AbortOnPartial  bool     // partial response strategy ABORT: a store that fails or is down fails the query; false: it is a warning
 	MaxResolutionMS int64    // max_source_resolution: coarsest resolution allowed; 0: raw samples only
 	// Stores selects stores by the label __address__: at least one set of matchers must match. No set selects all stores.
 	Stores [][]*labels.Matcher
@@ -172,9 +173,9 @@ func (q *Query) Querier(mint, maxt int64) (storage.Querier, error) {
 	return &querier{q: q, minMS: mint, maxMS: maxt, closed: ctx, close: cancel}, nil
 }
 
-// spend counts the bytes of a series that has arrived, and fails if the query exceeds its limits. It also fails if one
-// store alone has more series than SeriesMax. It may wait for memory that other queries hold; the response timeout does
-// not run meanwhile.
+// spend counts the bytes of a series that has arrived, and fails if the query exceeds its limits. It also fails if the
+// earlier selections and this store alone have more series than SeriesMax. It may wait for memory that other queries
+// hold; the response timeout does not run meanwhile.
 func (q *querier) spend(g *deadlineStream, k *collected, series, bytes int64) error {
 	opts := &q.q.f.opts
 	if n := q.count(&q.q.bytes, &q.bytes, bytes); n > opts.BytesMax {

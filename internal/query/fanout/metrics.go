@@ -22,7 +22,7 @@ type instruments struct {
 	failed                 *metrics.CounterVec
 	partial                *metrics.CounterVec
 	lookups, lookupsFailed *metrics.Counter
-	waits, refused         *metrics.Counter
+	waits, refused         *metrics.Counter // of the budget of bytes
 }
 
 // secondsOfStores are the buckets of the histograms by store. They are few, because there are as

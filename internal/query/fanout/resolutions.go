@@ -24,7 +24,7 @@ type span struct{ minMS, maxMS int64 }
 
 // window returns the time range of the samples that an aggregate at timestamp t contains. It begins at a multiple of the
 // resolution and ends at t. The last aggregate of a chunk may have the timestamp of the last sample; every other
-// aggregate has the last millisecond of an interval of the resolution.
+// aggregate has that of the last millisecond of an interval of the resolution.
 func window(t, resolution int64) span {
 	offset := t % resolution
 	if offset < 0 {
@@ -33,8 +33,8 @@ func window(t, resolution int64) span {
 	return span{t - offset, t}
 }
 
-// mayMix reports whether sorted chunks may contain the same samples at different resolutions. false
-// is certain.
+// mayMix reports whether sorted chunks may contain the same samples at different resolutions. If it
+// returns false, they certainly do not.
 func (v *view) mayMix(chunks []series.Chunk) bool {
 	packed, raw, meet, resolution := false, false, false, fineMS
 	if v.coarse {
@@ -58,7 +58,7 @@ func (v *view) mayMix(chunks []series.Chunk) bool {
 type stamped struct {
 	chunk      series.Chunk
 	points     []xor.Point
-	resolution int64
+	resolution int64 // ms; 0: not known yet
 }
 
 // distinct returns the chunks of a series without samples that are also contained in coarser aggregates. It omits raw

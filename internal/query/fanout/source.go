@@ -178,9 +178,9 @@ func errorStrings(errs []error) []string {
 // forwardedStream is a merged stream that is forwarded to another querier.
 type forwardedStream struct {
 	m      *merged
-	chunks []series.Chunk
-	raw    []series.Chunk // raw chunks, if there are also downsampled ones
-	aggr   []storeapi.AggrChunk
+	chunks []series.Chunk       // of the current series: what Chunks returns
+	raw    []series.Chunk       // raw chunks, if there are also downsampled ones
+	aggr   []storeapi.AggrChunk // of the current series: the downsampled chunks
 	err    error
 }
 

@@ -45,7 +45,7 @@ type deadlineStream struct {
 	stream  storeapi.Stream       // nil until the first Next makes the call
 	aggr    aggregated            // stream, if it may have downsampled data; else nil
 	wanted  []storeapi.Aggr       // aggregates that the query needs
-	abort   bool                  // on partial responses
+	abort   bool                  // a failure of the store fails the request (ABORT)
 	strip   []string              // replica labels to remove here, if the store cannot remove them
 	shard   *storeapi.ShardFilter // to apply here, if the store cannot shard; nil: none
 	flags   hint.Flags
@@ -55,8 +55,8 @@ type deadlineStream struct {
 
 	cancel  context.CancelCauseFunc
 	ctx     context.Context
-	timeout time.Duration
-	timer   *time.Timer
+	timeout time.Duration // for each message; 0: none
+	timer   *time.Timer   // cancels the call; runs while Next waits for the store
 
 	last     []byte // labels of the previous series
 	labels   []byte

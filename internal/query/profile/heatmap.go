@@ -150,8 +150,8 @@ func (h *heatmap) rows(src block.Source, number uint32, groupOf []int32, rows []
 // latestPoint is the point of the last profile in a group.
 type latestPoint struct {
 	used    bool
-	profile uint32
-	point   int
+	profile uint32 // number in the source
+	point   int    // index in heatmap.points
 }
 
 // find sets known.point to the existing point of a profile with rows in several sources. If there

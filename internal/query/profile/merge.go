@@ -132,7 +132,7 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 // once. ranges has a part for each range of rows; a part may have several ranges.
 type rowParts struct {
 	sums   []*partSums
-	ranges []rowRange
+	ranges []rowRange // ascending
 }
 
 type rowRange struct {

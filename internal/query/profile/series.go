@@ -25,8 +25,8 @@ type selection struct {
 	scan    store.Scan
 	byKey   map[string]int32 // number of a group, by its labels
 	groups  []group
-	order   []int32 // groups with points, in the order of the result
-	groupBy []string
+	order   []int32          // groups with points, in the order of the result
+	groupBy []string         // sorted label names
 	key     []byte           // labels of the current series' group
 	keys    []byte           // labels of all groups, concatenated
 	groupOf [][]int32        // by source and series: number of the group; -1: not selected
@@ -43,7 +43,7 @@ type selection struct {
 type group struct {
 	from, to int   // the group's labels are keys[from:to]
 	total    int64 // sum of the points, to apply the limit
-	points   int
+	points   int   // number of points
 }
 
 // pooledBytes is the size up to which a selection returns to the pool.

@@ -87,12 +87,12 @@ func mergeSpans(ctx context.Context, view *store.View, src block.Source, req *pr
 
 // pointOf is one profile or span of a heat map.
 type pointOf struct {
-	group  int32
-	source uint32
+	group  int32  // in selection.groups
+	source uint32 // in heatmap.from
 	row    uint32 // in the source
 	trace  uint32 // index of the trace in the source's spans
 	timeNS int64
-	value  int64
+	value  int64  // sum of the profile's or the span's samples
 	span   uint64 // 0: a profile
 }
 

@@ -31,6 +31,7 @@ type Options struct {
 	LookbackDelta  time.Duration // lookback delta; 0: 5 minutes
 	TrackerDir     string        // directory of the active query log; "" for none
 
+	// Feature flags of Prometheus.
 	ExperimentalFunctions  bool
 	ExtendedRangeSelectors bool
 	BinopFillModifiers     bool

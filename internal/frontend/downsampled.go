@@ -62,12 +62,12 @@ type peekedBody struct {
 	io.Closer
 }
 
-// emptyMaxBytes is the length from which a response counts as one with points. A response without points has little more
+// emptyMaxBytes: a response of at least this length counts as one with points. A response without points has little more
 // than its warnings.
 const emptyMaxBytes = 64 << 10
 
-// readEmpty reads a response until it is known whether it is a matrix without series. Such a matrix is read to its end.
-// read has the bytes read so far.
+// readEmpty reads the beginning of a response, and reports whether the result is a matrix without series. It reads an
+// empty response to its end. read has the bytes read.
 func readEmpty(body io.Reader) (read []byte, empty bool, err error) {
 	result := []byte(`"result":[`)
 	read = make([]byte, 0, 4<<10)

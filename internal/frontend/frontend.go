@@ -68,8 +68,8 @@ type Options struct {
 	Split         split.Options
 	Parallelism   int  // parts of one query that are open at once; 0: 14
 	AlignWithStep bool // move start and end to multiples of the step, as Thanos does
-	// RequestDownsampled requests parts without a point again with coarser data, if the
-	// request has max_source_resolution=auto.
+	// RequestDownsampled: if the request has max_source_resolution=auto, a part whose response has
+	// no points is requested again with coarser data.
 	RequestDownsampled bool
 	// MaxFreshness is the minimum age of a step whose value may be cached; 0: 1m.
 	MaxFreshness time.Duration
@@ -80,18 +80,18 @@ type Options struct {
 	InstantRetries  int // of a request that is passed through; as above
 
 	Labels LabelOptions
-	Bodies *reqbody.Reader // of requests; nil: one with the defaults of its package
+	Bodies *reqbody.Reader // reads request bodies; nil: with the defaults of its package
 
-	ForwardHeaders []string      // of client requests, forwarded to the downstream
-	TenantHeader   string        // renamed to limit.ThanosHeader for the downstream; "": none
-	NoCompression  bool          // of responses, whatever the client accepts
+	ForwardHeaders []string      // names of client headers that are forwarded to the downstream
+	TenantHeader   string        // client header that the downstream gets as limit.ThanosHeader; "": none
+	NoCompression  bool          // do not compress responses, whatever the client accepts
 	SlowerThan     time.Duration // log queries that take longer; 0: none, negative: all
 	UserHeader     string        // logged as remote_user by the slow query log
 
 	Logger     *slog.Logger
 	Metrics    *instruments.Set              // nil: no metrics
 	Tracer     trace.Tracer                  // one span for each request and stage; nil: none
-	Propagator propagation.TextMapPropagator // reads the trace of a request; nil: none
+	Propagator propagation.TextMapPropagator // reads the trace context of a request; nil: W3C Trace Context
 	Now        func() time.Time
 }
 

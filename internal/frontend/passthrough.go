@@ -10,8 +10,8 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 )
 
-// copyBytes is the size of reads from the downstream. The number of reads dominates the
-// cost of passing a response through, hence large ones.
+// copyBytes is the size of reads from the downstream. The reads are large, because their number
+// dominates the cost of passing a response through.
 const copyBytes = 256 << 10
 
 var copyBuffers = bufpool.New(copyBytes, copyBytes)

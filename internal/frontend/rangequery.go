@@ -138,7 +138,7 @@ type openedPart struct {
 }
 
 // splicePart returns the part as Splice.Write takes it. Points outside the range of a cached part
-// are cut off. What is read of a part with a writer is written to the cache, too.
+// are cut off. The bytes of a part with a writer are also written to the cache as they are read.
 func (o *openedPart) splicePart() splice.Part {
 	switch {
 	case o.resp == nil:

@@ -16,8 +16,8 @@ type call struct {
 	client  *Client
 	ctx     context.Context
 	message message
-	retries int           // left
-	backoff time.Duration // before the next one
+	retries int           // retries left
+	backoff time.Duration // wait before the next retry
 }
 
 // response sends tries until one has a final status or may not be retried.
@@ -114,7 +114,7 @@ func (k *call) repeat(reason string, wait time.Duration) error {
 	}
 }
 
-// retryAfter parses the header, seconds or a date. A date in the past gives 0.
+// retryAfter parses a Retry-After header: seconds or a date. For a date in the past wait is 0.
 func retryAfter(value string, now time.Time) (wait time.Duration, ok bool) {
 	value = strings.TrimSpace(value)
 	if seconds, err := strconv.ParseUint(value, 10, 31); err == nil {

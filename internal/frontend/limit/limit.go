@@ -46,8 +46,8 @@ type Options struct {
 	WaitMax time.Duration
 	// Flags names the flags that raise the limits, for errors.
 	Flags hint.Flags
-	// Downstream: the slots are for calls of the downstream, and the metrics are named accordingly;
-	// else for requests of clients.
+	// Downstream means that slots are for calls of the downstream instead of requests of clients.
+	// It changes the names of the metrics.
 	Downstream bool
 }
 

@@ -78,7 +78,7 @@ func (s *signatures) of(metric labels.Labels) int {
 	return n
 }
 
-// setNode is and, or, unless.
+// setNode is one of the operators and, or, unless.
 type setNode struct {
 	expr *parser.BinaryExpr
 	a, b node
@@ -205,7 +205,7 @@ type matchRun struct {
 	sets              *labelsets
 	builder           *labels.Builder
 	failAt            int   // step of the error failed; used only if there is one
-	failed            error // the error of the operator, returned after all samples are counted
+	failed            error // the error of the operator at that step
 	refused           error // the last annotation of a step, the only one that Prometheus returns
 }
 
@@ -259,9 +259,9 @@ func (m *matchRun) metric(many, one labels.Labels) labels.Labels {
 	return m.builder.Labels()
 }
 
-// pairs returns, for each series of the many side, the index of the series of the one side that it matches (-1 for none)
-// and the labels of the result. ok is false with fill values, if the query has ended, or if there may be several matches.
-// Several matches are an error only if they are at the same step.
+// pairs returns for each series of many the index of the matching series of one, -1 for none, and the labels of the
+// result. ok is false if there are fill values, if the query has ended, or if a series may have several matches: these
+// are an error only at the same step, so stepwise must find it.
 func (m *matchRun) pairs() (pairs []int, metrics []labels.Labels, ok bool) {
 	if m.matching.FillValues.LHS != nil || m.matching.FillValues.RHS != nil {
 		return nil, nil, false

@@ -19,7 +19,7 @@ const (
 	// stepsAlone is the number of steps, summed over its series, that a selection computes before it uses workers.
 	stepsAlone = 1024
 	// Limits of a batch: series, bytes of encoded samples, and steps of all series. A single
-	// series may exceed the last two. 256 KiB stay in the cache of a core until they are decoded.
+	// series may exceed the last two. 256 KiB stay in the CPU cache until they are decoded.
 	batchSeries = 64
 	batchBytes  = 256 << 10
 	batchSteps  = 32 << 10

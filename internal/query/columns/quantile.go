@@ -124,7 +124,7 @@ func (b byValue) Len() int           { return len(b) }
 func (b byValue) Swap(i, j int)      { b[i], b[j] = b[j], b[i] }
 func (b byValue) Less(i, j int) bool { return math.IsNaN(b[i]) || b[i] < b[j] }
 
-// Limits of a parameter that is a number of series, as in Prometheus.
+// Prometheus refuses a number of series (topk, bottomk, limitk) outside these limits.
 const (
 	greatestInt = 9223372036854774784
 	leastInt    = -9223372036854775808

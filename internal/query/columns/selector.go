@@ -29,7 +29,7 @@ func (s *selector) offset(ev *evaluation) int64 {
 	return offset
 }
 
-// perSeries is the functions that process the series of a selection.
+// perSeries has the functions that process the series of a selection.
 type perSeries struct {
 	// compute returns a function that computes an item from the points of its series, and retains no points. The returned
 	// functions may run at the same time, each on its own goroutine.
@@ -47,7 +47,7 @@ type item struct {
 	samples     int   // samples of the series in the selected range
 	err         error // of the computation
 	warnings    annotations.Annotations
-	total, read int64 // samples of all windows; the same without those of the window before
+	total, read int64 // for the statistics: total counts a sample in each window that has it, read counts it once
 	most, held  int   // samples of the greatest and of the last window
 
 	builder labels.ScratchBuilder // of labels that are not copied; see lend

@@ -59,7 +59,7 @@ func (n *topNode) eval(ev *evaluation, sink func(*row) error) error {
 	return run.emit(ev, sink)
 }
 
-// size returns the number of samples that the result counts as.
+// size returns how many samples Prometheus counts for the result.
 func (t *topRun) size() int {
 	total := 0
 	for _, steps := range t.heaps {

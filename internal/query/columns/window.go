@@ -55,7 +55,7 @@ type windowNode struct {
 	scalars  []node     // the other arguments
 	fast     windowFunc // nil: Prometheus' implementation is called with each window
 
-	counter, perSecond bool    // rate and increase; rate
+	counter, perSecond bool    // set for rate and increase; set for rate
 	seconds            float64 // length of the range
 	keepName           bool    // the function keeps the metric name
 }
@@ -97,7 +97,8 @@ func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) err
 }
 
 // distinct reports whether the results have distinct labels because the series have. That is so if the results keep their
-// names, or if all series have the same name and differ in another label than type or unit. noteLabels checks the latter.
+// names, or if all series have the same name and none has the label __type__ or __unit__. noteLabels checks these two
+// labels.
 func (w *windowNode) distinct(ev *evaluation) bool {
 	if _, ok := ev.source.(rawSource); !ok || w.subquery != nil {
 		return false

@@ -14,7 +14,8 @@
 //	returned      the earlier one, a if they are equal
 //	penalties     0 for the returned one, twice the time since T for the other
 //
-// Further replicas are combined as a left-leaning tree.
+// Three or more replicas are merged in pairs: the first two, then the result with the third, and so
+// on.
 package dedup
 
 import (

@@ -355,7 +355,7 @@ func tidy(chunks []series.Chunk) []series.Chunk {
 }
 
 // ownedLabels decodes labels from bytes that are never written again. The strings given to the builder alias these bytes,
-// so there is no copy but the builder's.
+// so only the builder copies them.
 func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
 	builder.Reset()
 	for len(set) > 0 {

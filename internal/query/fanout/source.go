@@ -179,7 +179,7 @@ func errorStrings(errs []error) []string {
 type forwardedStream struct {
 	m      *merged
 	chunks []series.Chunk       // of the current series: what Chunks returns
-	raw    []series.Chunk       // raw chunks, if there are also downsampled ones
+	raw    []series.Chunk       // buffer of chunks for a series that has downsampled chunks, too
 	aggr   []storeapi.AggrChunk // of the current series: the downsampled chunks
 	err    error
 }

@@ -63,7 +63,8 @@ func mergeStatistics(all []storeapi.TSDBStatistics, limit int) (sum storeapi.TSD
 	return sum
 }
 
-// mergeLists returns the entries with the largest values, equal ones by name.
+// mergeLists combines the values of entries with the same name. It returns at most limit entries,
+// by descending value and then by name.
 func mergeLists(lists [][]storeapi.Statistic, limit int, combine func(a, b uint64) uint64) []storeapi.Statistic {
 	byName := map[string]uint64{}
 	for _, s := range slices.Concat(lists...) {

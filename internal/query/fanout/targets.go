@@ -36,7 +36,8 @@ func (q *Query) Targets(ctx context.Context, state string) (storeapi.Targets, an
 // allTargets are the targets of several stores.
 type allTargets struct{ storeapi.Targets }
 
-// add adds the targets of one store that are in a state. The store may have ignored the state in the request.
+// add adds the targets of one store: only active or dropped ones if state is "active" or "dropped", because
+// the store may have ignored the state in the request.
 func (all *allTargets) add(of storeapi.Targets, state string) {
 	if state != "dropped" {
 		all.Active = append(all.Active, of.Active...)

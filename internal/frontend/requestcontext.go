@@ -222,7 +222,7 @@ func (x *requestContext) end() {
 	for _, s := range x.stages {
 		attrs = append(attrs, s.name, s.took.String())
 	}
-	f.opts.Logger.Info("slow query detected", attrs...) // Thanos' message, which alerts on logs match
+	f.opts.Logger.Info("slow query detected", attrs...) // the message of Thanos, because alerts of users on logs match it
 }
 
 // statusError is an error with its HTTP status and the API's errorType.
@@ -349,8 +349,8 @@ func (rw *responseWriter) buffer(p []byte) bool {
 	return true
 }
 
-// stopBuffering sends the buffered bytes to the client and lets the call's waiters go on
-// with calls of their own.
+// stopBuffering sends the buffered bytes to the client and ends the call. Its waiters then make
+// calls of their own.
 func (rw *responseWriter) stopBuffering() error {
 	buffered := rw.call.body
 	rw.call.body, rw.call.tooLong = nil, true

@@ -122,7 +122,7 @@ func (f *Frontend) deduplicate(x *requestContext, handle func() error) error {
 		case c.complete:
 			f.metrics.sharedResponse()
 			return x.replay(c)
-		case c.err != nil: // another attempt would fail again, after the same time
+		case c.err != nil: // a further call would fail in the same way and take as long
 			return c.err
 		case c.tooLong:
 			return handle()

@@ -28,7 +28,7 @@ type Part struct {
 // Options are the limits and buffer sizes of a Splice. Zero values take the defaults.
 type Options struct {
 	FirstReadBytes int // size of the first reads from a part; 0: 64 KiB
-	ReadBytes      int // size of reads from a part that fills them; 0: 1 MiB
+	ReadBytes      int // size of later reads, from a part that fills its reads; 0: 1 MiB
 	WriteBytes     int // size of writes; 0: 256 KiB
 	ObjectBytesMax int // maximum size of one metric object or histogram; 0: 4 MiB
 }

@@ -88,7 +88,7 @@ func (s *Traits) look(node parser.Node) {
 		switch n.Func.Name {
 		case "start", "end", "range": // these return the bounds of the query
 			s.Unsplittable = true
-		case "step": // 0 in a query of a single step, as a part may be
+		case "step": // step() is 0 in a query of a single step, and a part may have a single step
 			s.Unsplittable = true
 		case "sort", "sort_desc", "sort_by_label", "sort_by_label_desc":
 			// They do not sort range queries and return a warning. Over a part of a single

@@ -56,7 +56,7 @@ func (t *tree) name(text string) uint32 {
 // add adds the stacks of a source, with their sums, to the tree.
 func (t *tree) add(s *block.Symbols, sums []int64) {
 	used := s.Used(sums)
-	names := make([]uint32, len(s.Frames)) // + 1
+	names := make([]uint32, len(s.Frames)) // numbers in t.names plus 1; 0: not known yet
 	at := make([]uint32, len(s.Parents))
 	t.nodes[0].self = addValues(t.nodes[0].self, sums[0])
 	for i := 1; i < len(s.Parents); i++ {

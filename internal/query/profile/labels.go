@@ -76,7 +76,7 @@ func (e *Engine) LabelNames(ctx context.Context, req *profiles.LabelsRequest) ([
 	return slices.Sorted(maps.Keys(found)), warnings, err
 }
 
-// LabelValues returns the values of the label LabelFor, sorted.
+// LabelValues returns the values of the label req.LabelFor, sorted.
 func (e *Engine) LabelValues(ctx context.Context, req *profiles.LabelsRequest) ([]string, []error, error) {
 	found := map[string]bool{}
 	warnings, err := e.each(ctx, req, func(_ block.Source, s *block.Series) {
@@ -87,7 +87,8 @@ func (e *Engine) LabelValues(ctx context.Context, req *profiles.LabelsRequest) (
 	return slices.Sorted(maps.Keys(found)), warnings, err
 }
 
-// Series returns the label sets, encoded and sorted, reduced to Names.
+// Series returns the distinct label sets, encoded and sorted. They have only the labels of
+// req.Names; all labels if that is empty.
 func (e *Engine) Series(ctx context.Context, req *profiles.LabelsRequest) ([][]byte, []error, error) {
 	found := map[string]bool{}
 	var cut []byte

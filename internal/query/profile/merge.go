@@ -60,7 +60,7 @@ func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, add func
 	}
 	defer view.Close()
 	var held int64
-	warnings, err = e.once(req.Tenant, view, func(p *pass) error { // a source is added after it was read completely
+	warnings, err = e.once(req.Tenant, view, func(p *pass) error { // an unreadable source adds nothing, because a source is added after it was read completely
 		return p.each(ctx, func(src block.Source) error {
 			return mergeSource(ctx, view, src, req, minNS, maxNS, func(s *block.Symbols, sums []int64) error {
 				now, err := add(s, sums)
@@ -119,7 +119,7 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 	if err != nil {
 		return err
 	}
-	for _, p := range parts.sums { // after all of the source was read
+	for _, p := range parts.sums { // after the whole source was read
 		cutCallSite(p.symbols, req.CallSite, p.sums)
 		if err := add(p.symbols, p.sums); err != nil {
 			return err

@@ -79,8 +79,8 @@ func (s *selection) reset() {
 	s.results, s.points, s.exemplars, s.sets = s.results[:0], s.points[:0], s.exemplars[:0], s.sets[:0]
 }
 
-// steps checks a request's range and converts it to steps. Timestamps before 1970 have no
-// data and are skipped.
+// steps checks a request's range and converts it to steps. It skips the steps before 1970, which
+// have no data.
 func (e *Engine) steps(req *profiles.SeriesRequest) (startMS int64, b store.Steps, err error) {
 	switch {
 	case req.StepMS < 1 || req.StepMS > stepMaxMS:

@@ -146,8 +146,8 @@ func adjacent(a, b *extent) bool {
 // entryName names an entry: base is the store's key of its manifest, key the whole cache key.
 type entryName struct{ base, key string }
 
-// extentToDelete is an extent that its manifest no longer names. Its parts are deleted when the
-// time at has come.
+// extentToDelete is an extent that its manifest no longer names. Its parts, numbered from 0, are
+// deleted at the time at.
 type extentToDelete struct {
 	at    time.Time
 	base  string

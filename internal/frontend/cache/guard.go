@@ -18,8 +18,8 @@ type guard struct {
 	local   bool
 	breaker *breaker
 	met     *metrics
-	// grace is the minimum duration of an operation that counts as a failure of the store when its
-	// deadline expires. The last of many operations of one Lookup may have had almost no time.
+	// grace: an operation whose deadline expires counts as a failure of the store only if it took
+	// at least this long. The last of many operations of one Lookup may have had almost no time.
 	grace time.Duration
 }
 
@@ -202,7 +202,7 @@ func (b *breaker) unknown() {
 }
 
 // metrics of a cache. The label cache has the name of the cache, because a process has several caches. The label reason
-// is why an entry was not used, or why an operation failed.
+// is why an entry was not used, or why an operation failed. The comments below name the other labels.
 type metrics struct {
 	cache        string
 	lookups      counters                            // result

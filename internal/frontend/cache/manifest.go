@@ -87,7 +87,7 @@ func partKey(base string, id uint64, number int) string {
 	return string(b)
 }
 
-// appendManifest appends the manifest of the entry key to dst.
+// appendManifest appends to dst the manifest of the entry under key.
 func appendManifest(dst []byte, key string, extents []extent) []byte {
 	begin := len(dst)
 	dst = append(append(dst, manifestMagic...), formatVersion)
@@ -119,8 +119,8 @@ func (e *extent) append(dst []byte) []byte {
 	return dst
 }
 
-// decodeManifest decodes the manifest of the entry key. Inline parts of the extents
-// alias src.
+// decodeManifest decodes the manifest of the entry under key. It returns errCollision if the
+// manifest has another key. Inline parts of the extents alias src.
 func decodeManifest(src []byte, key string) ([]extent, error) {
 	if len(src) < len(manifestMagic)+1+8 || string(src[:len(manifestMagic)]) != manifestMagic {
 		return nil, fmt.Errorf("manifest: %w", errCorrupt)

@@ -94,8 +94,8 @@ type memcachedServer struct {
 	breaker *breaker
 }
 
-// serverGrace is the minimum duration of an operation that counts as a failure of the server when
-// its deadline expires.
+// serverGrace: an operation whose deadline expires counts as a failure of the server only if it
+// took at least this long.
 const serverGrace = 100 * time.Millisecond
 
 // itemOverheadBytes is the size of an item without its value, as memcached counts it.

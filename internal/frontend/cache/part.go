@@ -45,8 +45,8 @@ func sealPart(part []byte, id uint64, number int) {
 	binary.LittleEndian.PutUint64(part, xxhash.Sum64(part[8:]))
 }
 
-// openPart checks that part is complete and is part number of extent id. The blocks
-// alias part.
+// openPart checks that part is complete, and that it has this number in the extent with this id.
+// The blocks alias part.
 func openPart(part []byte, id uint64, number, wantBytes int) (blocks []byte, err error) {
 	switch {
 	case len(part) != wantBytes || len(part) < partHeaderBytes:

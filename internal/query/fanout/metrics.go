@@ -50,7 +50,7 @@ func newInstruments(set *metrics.Set) *instruments {
 	}
 }
 
-// The kinds of requests that partial responses are counted by.
+// Kinds of requests, for the counter of partial responses.
 const (
 	selections = "select"  // of PromQL
 	forwarded  = "forward" // series for another querier

@@ -60,7 +60,7 @@ func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, add func
 	}
 	defer view.Close()
 	var held int64
-	warnings, err = e.once(req.Tenant, view, func(p *pass) error { // a source is added only after it was read completely, so an unreadable one adds nothing
+	warnings, err = e.once(req.Tenant, view, func(p *pass) error { // an unreadable source adds nothing: see mergeSource
 		return p.each(ctx, func(src block.Source) error {
 			return mergeSource(ctx, view, src, req, minNS, maxNS, func(s *block.Symbols, sums []int64) error {
 				now, err := add(s, sums)

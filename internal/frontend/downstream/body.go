@@ -41,11 +41,11 @@ type Body struct {
 
 var _ io.ReadCloser = (*Body)(nil)
 
-// Read returns decoded bytes as they arrive, up to len(p). It never returns bytes
-// and an error together, and it may overwrite p behind the bytes returned. It returns
-// io.EOF at the end, and otherwise ErrChanged, ErrLimit, ErrUnavailable (ErrTimeout),
-// ErrCorrupt or the cause of the context. The bytes returned before ErrCorrupt may be
-// wrong, since the checksum of gzip follows its data; before any other error they are correct.
+// Read returns decoded bytes as they arrive, up to len(p). It never returns bytes and an error
+// together, and it may overwrite p behind the bytes returned. It returns io.EOF at the end, and
+// otherwise ErrChanged, ErrLimit, ErrUnavailable (also as ErrTimeout), ErrCorrupt or the cause of
+// the context. The bytes returned before ErrCorrupt may be wrong, because the checksum of gzip
+// follows its data. The bytes returned before any other error are correct.
 func (b *Body) Read(p []byte) (int, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

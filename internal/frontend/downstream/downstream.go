@@ -19,7 +19,7 @@
 //
 // Every retry, of either kind, takes one of the request's retries and one token of the budget that
 // all requests share. The Body holds the connection and a pooled decoder until its end or Close.
-// JSON, splitting, caching and admission are other packages.
+// JSON, splitting, caching and admission are in other packages.
 package downstream
 
 import (
@@ -215,9 +215,9 @@ type Response struct {
 	Header http.Header
 	// Length of the decoded body in bytes if known in advance, or -1.
 	Length int64
-	// Delimited reports that the body has a Content-Length or is sent in HTTP chunks. Otherwise a
-	// connection that breaks off looks like the end of the body, and only a caller that parses the
-	// body can detect the break.
+	// Delimited reports that the body has a Content-Length, or is sent in HTTP chunks or by HTTP/2.
+	// Otherwise a connection that breaks off looks like the end of the body, and only a caller that
+	// parses the body can detect the break.
 	Delimited bool
 	Body      *Body
 }

@@ -142,8 +142,8 @@ func (t *try) read(p []byte) (int, error) {
 // peekBytes is how many bytes of an error's body are searched for its type.
 const peekBytes = 4 << 10
 
-// outOfTime reports whether a 5xx means that the query timed out: a gateway reports
-// it by the status, the Prometheus API by the error type.
+// outOfTime reports whether a 5xx means that the query timed out: a reverse proxy reports it by
+// status 504, the Prometheus API by 503 and the error type.
 func (t *try) outOfTime() bool {
 	if t.status != http.StatusServiceUnavailable {
 		return t.status == http.StatusGatewayTimeout

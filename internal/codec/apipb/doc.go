@@ -2,6 +2,6 @@
 // metadata and statistics of TSDBs. They are generated from api.proto by `make generate`; the field numbers are
 // those of Thanos.
 //
-// Package promapi fills the messages from responses of Prometheus. The descriptions of the
-// gRPC services are not generated: each is in the package that serves it, such as localrules.
+// Package promapi fills the messages from responses of Prometheus. The grpc.ServiceDesc of each
+// service is not generated: it is in the package that serves it.
 package apipb

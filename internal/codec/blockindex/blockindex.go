@@ -1,7 +1,7 @@
 // Package blockindex decodes series entries of a block's index: the index of Prometheus'
 // TSDB, version 2. The input is one entry, whose checksum the caller has verified. The
-// output is its labels, as numbers of symbols, and the metas of its chunks. Decoders alias
-// their input. The caller looks up the symbols.
+// output is its labels, as numbers of symbols, and the time range and reference of each chunk.
+// Decoders alias their input. The caller looks up the symbols.
 //
 //	entry   uvarint(len) | labels, chunks | crc32, 16-byte aligned
 //	labels  uvarint(count) (uvarint(name) uvarint(value))*   numbers of symbols
@@ -47,10 +47,11 @@ func (r *Varints) Varint() int64 {
 	return int64(v>>1) ^ -int64(v&1)
 }
 
-// Label reads the numbers of the next label's symbols. It may be called once for each label.
+// Label reads the numbers of the next label's symbols. LabelCount returns how often it may be called.
 func (r *Varints) Label() (name, value uint64) { return r.Uvarint(), r.Uvarint() }
 
-// LabelCount reads the number of labels, which is at most the number of bytes that follow.
+// LabelCount reads the number of labels. A corrupt number is cut to the number of bytes that
+// follow, so that a loop over the labels ends.
 func (r *Varints) LabelCount() int { return int(min(r.Uvarint(), uint64(len(r.Src)))) }
 
 // SkipLabels reads the labels without using them.
@@ -63,10 +64,9 @@ func (r *Varints) SkipLabels() {
 // chunksMax is the limit of chunks in a series.
 const chunksMax = 1 << 24
 
-// Chunks reads the metas of a series' chunks, in the order of their times. Use NewChunks
-// after the labels were read.
+// Chunks iterates over the chunks of a series, in the order of the entry. NewChunks creates it.
 type Chunks struct {
-	r     Varints // a copy: a pointer would make the caller's escape
+	r     Varints // a copy: with a pointer the caller's Varints would escape to the heap
 	count uint64
 	i     uint64
 	meta  Chunk
@@ -76,11 +76,11 @@ type Chunks struct {
 // Chunk is the location of a chunk, and the timestamps of its first and last sample in ms.
 type Chunk struct {
 	MinMS, MaxMS int64
-	Ref          uint64 // number of the segment, from 0, and offset in it, 32 bits each
+	Ref          uint64 // upper 32 bits: number of the segment, from 0; lower 32 bits: offset in the segment
 }
 
-// NewChunks reads the number of chunks. The labels must have been read from r. The caller's
-// reader does not change.
+// NewChunks reads the number of chunks. The caller has read the labels from r before. NewChunks
+// and the Chunks read a copy of r: r does not change.
 func NewChunks(r Varints) Chunks {
 	c := Chunks{r: r}
 	c.count = c.r.Uvarint()
@@ -119,5 +119,5 @@ func (c *Chunks) Next() bool {
 // At returns the current chunk.
 func (c *Chunks) At() Chunk { return c.meta }
 
-// Err returns the error that has ended the chunks, which is ErrCorrupt.
+// Err returns the error after which Next returned false, an ErrCorrupt; nil at the end of the chunks.
 func (c *Chunks) Err() error { return c.err }

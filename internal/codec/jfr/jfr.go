@@ -3,14 +3,14 @@
 //
 // A recording is a sequence of chunks. Each describes its own classes (metadata) and has
 // constant pools, to whose entries events refer. Decode reads the pools of stack traces,
-// methods, classes, symbols and thread states, and passes every event with a stack to a
-// function. With the metadata it skips all other data.
+// methods, classes, symbols and thread states, and passes every event of a known Kind to a
+// function. It skips all other data, whose layout it knows from the metadata.
 //
 //	chunk      "FLR\0" | version u32 | size, constant pool, metadata i64 (offsets) |
 //	           start ns, duration ns, start ticks, ticks per second i64 | features u32
 //	           events: varint size | varint class | fields
 //	metadata   varint* | strings | element: name, attributes, children
-//	pool       varint* | i64 distance to the pool before | pools: class, n * (key, fields)
+//	pool       varint* | varint distance to the pool before (negative; 0: none) | flags u8 | pools: class, n * (key, fields)
 //
 // Invalid input returns ErrCorrupt. It never panics; memory and time are proportional to the
 // input. The package has no compression and no I/O, and does not encode profiles.
@@ -37,32 +37,32 @@ type Kind int
 
 // Kinds of events.
 const (
-	Execution         Kind = iota // a thread was seen; Amount is 0
-	WallClock                     // Count times a thread was seen
-	AllocationInTLAB              // Amount bytes of a new buffer for allocations
-	AllocationOutside             // Amount bytes
-	AllocationSample              // Amount bytes that the sample stands for
-	LiveObject
-	MonitorEnter // Amount nanoseconds of waiting
-	ThreadPark   // Amount nanoseconds
+	Execution         Kind = iota // one sample of a thread; Amount is 0
+	WallClock                     // Count samples of a thread; Amount is 0
+	AllocationInTLAB              // Amount: bytes of a new thread-local allocation buffer
+	AllocationOutside             // Amount: bytes allocated outside such a buffer
+	AllocationSample              // Amount: allocated bytes that the sample stands for
+	LiveObject                    // Amount: bytes of an object that is still in use
+	MonitorEnter                  // Amount: nanoseconds of waiting for the monitor
+	ThreadPark                    // Amount: nanoseconds for which the thread was parked
 )
 
-// Event is one event with a stack. It is borrowed until the function that gets it returns.
+// Event is one event. It is valid until the callback of Decode returns.
 type Event struct {
 	Kind    Kind
 	State   string  // of the thread, for Execution
 	Stack   []Frame // leaf first
 	StackID uint64  // equal for equal stacks of one chunk
-	Chunk   int
-	Count   int64
-	Amount  int64
-	Context uint64 // set of labels of the agent; 0: none
+	Chunk   int     // number of the chunk in the recording, from 0
+	Count   int64   // samples that the event stands for
+	Amount  int64   // as explained for each Kind
+	Context uint64  // key of the agent's labels in the result of Contexts; 0: none
 }
 
 // Recording has the properties of a whole recording.
 type Recording struct {
-	StartNS, DurationNS int64  // of all chunks
-	Event               string // setting of the agent, for example cpu or wall; "": unknown
+	StartNS, DurationNS int64  // of all chunks together
+	Event               string // the agent's setting `event`, for example cpu or wall; "": unknown
 }
 
 func corrupt(format string, args ...any) error {
@@ -115,15 +115,15 @@ type chunk struct {
 	number              int
 	startNS, durationNS int64
 	ticksPerSecond      uint64
-	metadata, pool      int
-	classes             map[uint64]*class
-	stacks              map[uint64][]frame
+	metadata, pool      int                // offsets in the chunk
+	classes             map[uint64]*class  // by id
+	stacks              map[uint64][]frame // by key in the constant pool, as are the four maps below
 	methods             map[uint64]method
-	classNames          map[uint64]uint64 // symbol of a class
+	classNames          map[uint64]uint64 // key of the class' name in symbols
 	symbols             map[uint64]string
 	states              map[uint64]string
-	methodNames         map[uint64]string // by method
-	stack               []Frame
+	methodNames         map[uint64]string // cached results of methodName
+	stack               []Frame           // memory of framesOf
 }
 
 type frame struct {
@@ -141,7 +141,7 @@ type class struct {
 type field struct {
 	name     string
 	class    uint64
-	constant bool // a key of the class' pool
+	constant bool // its value is a key in the constant pool of its class
 	array    bool
 }
 

@@ -9,7 +9,7 @@ import (
 type reader struct {
 	b    []byte
 	at   int
-	left int // steps that are left; with nested classes a few bytes may take many steps
+	left int // limit of further steps; nested classes can take many steps for a few bytes
 	err  error
 }
 
@@ -97,7 +97,7 @@ func (r *reader) string() string {
 	}
 }
 
-// element is a part of the metadata. Its children follow.
+// element is an element of the metadata. Its children follow it in the chunk.
 type element struct {
 	name       string
 	attributes map[string]string
@@ -144,7 +144,8 @@ func (c *chunk) readMetadata() error {
 	return c.err
 }
 
-// elements reads an element and its children. of is the class that they belong to.
+// elements reads an element and its children. of is the class to which fields are added; nil
+// outside a class.
 func (c *chunk) elements(texts []string, of *class, depth int) {
 	if depth > nestingMax {
 		c.fail("elements are nested too deep")
@@ -237,7 +238,7 @@ func (c *chunk) constant(cl *class, key uint64) {
 	}
 }
 
-// keys reads the numbers of some fields and skips the others.
+// keys reads the fields that into names, each a key or a number, and skips the others.
 func (c *chunk) keys(cl *class, into map[string]*uint64) {
 	for i := range cl.fields {
 		if v := into[cl.fields[i].name]; v != nil {

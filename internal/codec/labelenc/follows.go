@@ -6,7 +6,7 @@ import (
 )
 
 // Follows validates labels and compares it with previous, which must be valid: the
-// result is > 0 if labels sorts after previous, 0 if they are equal.
+// result is > 0 if labels sorts after previous, 0 if they are equal, and < 0 otherwise.
 func Follows(previous, labels []byte) (int, error) {
 	size, order, err := CutAfter(previous, labels)
 	if err == nil && size < len(labels) {
@@ -17,8 +17,9 @@ func Follows(previous, labels []byte) (int, error) {
 
 // CutAfter finds the end of the label set at the start of src, validates it, and
 // compares it with previous, which must be valid: order is > 0 if it sorts after
-// previous, 0 if they are equal. It skips the common prefix of the two, and the common
-// rest after a single changed value.
+// previous, 0 if they are equal, and < 0 otherwise. Labels that both sets have are not
+// validated again: those before the first difference, and, if only one value differs,
+// those after it.
 func CutAfter(previous, src []byte) (size, order int, err error) {
 	same := commonPrefix(previous, src)
 	at, before := 0, -1 // offsets of the first label that differs, and of the label before it

@@ -7,10 +7,10 @@
 // It appends names and values to a buffer, and compares, merges and iterates encoded
 // sets without decoding them into objects. A set is sorted by name and has no name
 // twice, as in the storage. Validate checks this for bytes from a wire. Protobuf allows
-// several encodings of a label; one of them is valid: lengths in as few bytes as possible, the
-// name before the value, each once. Only an empty value may be omitted, as some peers do.
-// Inside ferula series have encoded sets. Labels decodes one into labels.Labels where
-// PromQL needs it.
+// several encodings of a label. This package accepts one of them: lengths in as few bytes as
+// possible, the name before the value, each once. Only an empty value may be omitted, as some
+// peers do. Within ferula a series carries its encoded set. Labels decodes a set where PromQL
+// needs labels.Labels.
 package labelenc
 
 import (
@@ -46,8 +46,8 @@ func AppendLabel(dst []byte, name, value string) []byte {
 	return append(dst, value...)
 }
 
-// AppendSymbols appends one label whose name and value are each encoded as uvarint(len)
-// and bytes already, as the symbols in a block's index are.
+// AppendSymbols appends one label. name and value are symbols as a block's index has them:
+// uvarint(len) and the bytes.
 func AppendSymbols(dst, name, value []byte) []byte {
 	dst = append(dst, tagLabel)
 	dst = binary.AppendUvarint(dst, uint64(2+len(name)+len(value)))
@@ -63,7 +63,8 @@ func Append(dst []byte, lset labels.Labels) []byte {
 	return dst
 }
 
-// prefixed cuts a length, encoded in as few bytes as possible, and that many bytes off src.
+// prefixed cuts a length and that many bytes off src. The length must be encoded in as few bytes
+// as possible.
 func prefixed(src []byte) (field, rest []byte, ok bool) {
 	if len(src) > 0 && src[0] < 0x80 { // the usual case
 		end := 1 + int(src[0])
@@ -122,10 +123,10 @@ func pair(label []byte) (name, value []byte, ok bool) {
 	return name, value, len(label) == 0
 }
 
-// Compare orders two valid sets as labels.Compare does: by the first label that differs,
-// name before value; a prefix of a set is before the set. bytes.Compare would order them
-// differently, since lengths precede the texts. For invalid sets the result is
-// arbitrary, but Compare does not panic.
+// Compare orders two valid sets as labels.Compare does: by the name, then the value, of the
+// first label that differs. A set sorts before a longer set that begins with it. bytes.Compare
+// would order them differently, since lengths precede the texts. For invalid sets the result
+// is arbitrary, but Compare does not panic.
 func Compare(a, b []byte) int {
 	for {
 		same := commonPrefix(a, b)
@@ -155,7 +156,7 @@ func Compare(a, b []byte) int {
 		if c := bytes.Compare(valueA, valueB); c != 0 {
 			return c
 		}
-		a, b = restA, restB // one of them omits an empty value
+		a, b = restA, restB // the labels are equal: one encoding omits an empty value
 	}
 }
 
@@ -230,8 +231,8 @@ func contains(names []string, name []byte) bool {
 	return false
 }
 
-// Value returns the value of a label in an encoded set, aliasing it; nil if the set does not
-// have the label, or is not valid before it.
+// Value returns the value of a label in an encoded set, aliasing the set; nil if the set does not
+// have the label, or is corrupt in front of it.
 func Value(set []byte, name string) []byte {
 	for len(set) > 0 {
 		n, value, rest, err := Next(set)
@@ -278,11 +279,11 @@ func Validate(set []byte) error {
 	return nil
 }
 
-// Labels decodes a set into a copy. The strings in the builder alias set. The builder's
-// Labels method copies all of them into one string: one allocation, instead of about twenty
-// for a string per name and value. The caller must call the builder's Reset before it uses
-// the builder again. With the build tag slicelabels the builder would not copy; a test checks
-// that it does.
+// Labels decodes a set into labels that do not alias it. The strings in the builder alias set.
+// The builder's Labels method copies all of them into one string: one allocation, instead of
+// about twenty for a string per name and value. Before any other use of the builder the caller
+// must call its Reset. With the build tag slicelabels the builder would not copy; a test
+// checks that the builder copies.
 func Labels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
 	if err := build(set, builder); err != nil {
 		return labels.EmptyLabels(), err
@@ -290,8 +291,8 @@ func Labels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
 	return builder.Labels(), nil
 }
 
-// Overwrite is Labels without an allocation: it decodes a set into to. The labels are in the builder's own
-// memory and valid until the next call of Overwrite with it. After an error to is empty.
+// Overwrite decodes a set into to, without an allocation. The labels are in the builder's memory, and are
+// valid until the next call of Overwrite with this builder. After an error to is empty.
 func Overwrite(to *labels.Labels, set []byte, builder *labels.ScratchBuilder) error {
 	*to = labels.EmptyLabels()
 	err := build(set, builder)

@@ -34,7 +34,7 @@ func Decode(src []byte, limits Limits) (*Request, error) {
 
 type decoder struct {
 	limits Limits
-	left   int // of Limits.Bytes
+	left   int // bytes of Limits.Bytes that are not used yet
 	r      *Request
 }
 
@@ -187,9 +187,9 @@ func (f field) numbers(fixed bool, add func(uint64) error) error {
 	return nil
 }
 
-// listIndexes appends the indexes of a field to d.r.indexes, and extends *list to them. The
-// elements of a list must be adjacent: if a message has the field twice, no other list may be
-// filled in between.
+// listIndexes appends the indexes of a field to d.r.indexes, and extends *list by them. The
+// elements of a list must be adjacent: if a message has the field twice, the caller must not
+// fill another list in between.
 func (d *decoder) listIndexes(f field, list *Range) error {
 	if list.To == 0 || list.From == list.To {
 		list.From = len(d.r.indexes)
@@ -200,7 +200,7 @@ func (d *decoder) listIndexes(f field, list *Range) error {
 }
 
 func (d *decoder) resource(src []byte, number int) error {
-	// The attributes may follow the profiles that they belong to.
+	// Two passes, attributes first: in the message they may follow the profiles to which they belong.
 	from, first := len(d.r.attributes), len(d.r.Profiles)
 	err := each(src, func(f field) error {
 		if f.number == 1 {
@@ -255,7 +255,8 @@ func (d *decoder) scope(src []byte, resource, number int) error {
 	return err
 }
 
-// attributes decodes a message whose field number has attributes.
+// attributes returns a function that decodes the attributes of a message. number is the number of
+// the field that has them.
 func (d *decoder) attributes(number protowire.Number) func([]byte) error {
 	return func(src []byte) error {
 		n := 0
@@ -350,7 +351,7 @@ func (d *decoder) profile(src []byte, p Profile) error {
 		return err
 	}
 	p.samples.To = len(d.r.samples)
-	// After the samples, so that the indexes of one list are adjacent.
+	// After the samples, which append to d.r.indexes too: the indexes of one list must be adjacent.
 	if err := each(src, func(f field) error {
 		if f.number == 11 {
 			return named("attribute_indices", d.listIndexes(f, &p.attributes))
@@ -408,7 +409,7 @@ func (d *decoder) sample(src []byte) error {
 	return add(d, &d.r.samples, s)
 }
 
-// sumUp adds a value. A negative value makes the sum negative: the sample is dropped later.
+// sumUp adds a value. A negative value makes the sum negative: package ingest/profile drops such a sample.
 func (s *Sample) sumUp(v int64) error {
 	switch {
 	case s.sum < 0 || v < 0:

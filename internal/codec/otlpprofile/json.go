@@ -6,8 +6,8 @@ import (
 	"go.opentelemetry.io/collector/pdata/pprofile/pprofileotlp"
 )
 
-// depthMax is the limit of the nesting of a request as JSON. The library that decodes the
-// request has no limit, and a goroutine's stack that grows too large ends the process.
+// depthMax limits the nesting of a JSON request. The library that decodes the request has no
+// limit: a deep request would overflow the goroutine's stack, which ends the process.
 const depthMax = 64
 
 // elementBytes is the estimated memory of an element that the library has decoded.

@@ -4,9 +4,9 @@
 // Decode reads the messages by hand into flat tables, which alias the request. References to
 // the dictionary are indexes of its tables. Decode checks the references within the
 // dictionary, so that readers of a table index without checks. References of resources,
-// profiles and samples are checked by the methods that look them up. A number that does not
-// fit an index is -1. FromJSON converts the JSON encoding to protobuf. There is no conversion
-// to pprof, no HTTP and no decompression here.
+// profiles and samples are checked by the methods that look them up. A reference of more than
+// 31 bits is decoded as -1, which no table has. FromJSON converts the JSON encoding to protobuf.
+// There is no conversion to pprof, no HTTP and no decompression here.
 //
 //	request     1 resource*  2 dictionary
 //	resource    1 {1 attribute*}  2 scope*           scope  1 {3 attribute*}  2 profile*
@@ -28,7 +28,7 @@ var (
 	ErrCorrupt = errors.New("invalid OTLP profiles")
 	// ErrLimit is returned for a request that exceeds one of Limits.
 	ErrLimit = errors.New("OTLP profiles exceed a limit")
-	// ErrUnsupported is the error of a request in another encoding.
+	// ErrUnsupported is returned for a request that is neither protobuf nor JSON.
 	ErrUnsupported = errors.New("encoding not supported")
 )
 
@@ -57,15 +57,15 @@ type Request struct {
 
 	attributes []KeyValue // of resources and scopes
 	samples    []Sample
-	indexes    []int32 // of attributes and of locations
+	indexes    []int32 // of the attributes of profiles and samples, and of the locations of stacks
 	mappings   []Mapping
 	locations  []Location
 	lines      []Line
 	functions  []Function
 	links      []Link
 	strings    [][]byte
-	table      []Attribute
-	stacks     []Range
+	table      []Attribute // attribute_table of the dictionary
+	stacks     []Range     // in indexes: locations
 }
 
 // Profile is a profile of one sample type.
@@ -79,9 +79,9 @@ type Profile struct {
 	DurationNS      uint64
 	ID              [16]byte // zero: none
 
-	ofResource, ofScope Range // of attributes
-	attributes          Range // of indexes
-	samples             Range
+	ofResource, ofScope Range // in Request.attributes: those of its resource and of its scope
+	attributes          Range // in Request.indexes
+	samples             Range // in Request.samples
 }
 
 // Place names the profile in errors.
@@ -89,13 +89,13 @@ func (p *Profile) Place() string {
 	return fmt.Sprintf("resource_profiles[%d].scope_profiles[%d].profiles[%d]", p.Resource, p.Scope, p.Number)
 }
 
-// ValueType is a type and its unit, as numbers of strings.
+// ValueType is a type and its unit, as indexes for Request.Text.
 type ValueType struct{ Type, Unit int32 }
 
 // Sample is a stack and its value.
 type Sample struct {
-	stack, link int32
-	attributes  Range // of indexes
+	stack, link int32 // indexes in the dictionary; link 0: none
+	attributes  Range // in Request.indexes
 	values      int   // number of values
 	times       int   // number of timestamps
 	sum         int64 // of the values
@@ -121,7 +121,7 @@ const (
 	Int
 	Double
 	Other
-	reference // a Text by number, until it is resolved
+	reference // a Text given by its index in string_table; callers get it as Text
 )
 
 // Value is the value of an attribute.
@@ -129,19 +129,19 @@ type Value struct {
 	Kind   Kind
 	Text   []byte
 	Bits   uint64 // of a Bool, an Int or a Double
-	number int32  // of a string, for reference
+	number int32  // for Kind reference: index in string_table
 }
 
 // KeyValue is an attribute of a resource or a scope.
 type KeyValue struct {
 	Key    []byte
 	Value  Value
-	number int32 // of the key in the dictionary; 0: Key
+	number int32 // index of the key in string_table; 0: Key has it
 }
 
 // Attribute is an attribute of the dictionary.
 type Attribute struct {
-	key   int32
+	key   int32 // index in string_table
 	Value Value
 }
 
@@ -155,13 +155,13 @@ type Location struct {
 	Lines   Range
 }
 
-// Line is a line of a function. Both are numbers; function 0 is none.
+// Line is a line of a function. Function is an index for Request.Function; 0: none.
 type Line struct {
 	Function int32
 	Line     int64
 }
 
-// Function is a function. Its texts are numbers.
+// Function is a function. Its texts are indexes for Request.Text.
 type Function struct {
 	Name, System, File int32
 	StartLine          int64
@@ -194,7 +194,7 @@ func (r *Request) Text(i int32) ([]byte, error) {
 	return r.strings[i], nil
 }
 
-// text is Text of a number that was checked.
+// text is Text for an index that was checked.
 func (r *Request) text(i int32) []byte {
 	if len(r.strings) == 0 {
 		return nil
@@ -227,7 +227,7 @@ func (r *Request) Attributes(p *Profile, f func(key []byte, v Value)) error {
 	return r.listed(p.attributes, f)
 }
 
-// listed calls f with the attributes of the dictionary that a range of indexes lists.
+// listed calls f with attributes of the dictionary: those whose indexes are in r.indexes[list.From:list.To].
 func (r *Request) listed(list Range, f func(key []byte, v Value)) error {
 	for _, i := range r.indexes[list.From:list.To] {
 		if err := checked("attribute", "attribute", i, len(r.table)); err != nil {

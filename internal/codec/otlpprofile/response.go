@@ -27,7 +27,7 @@ func Response(rejected int, first error, asJSON bool) []byte {
 	return encoded(response.MarshalProto())
 }
 
-// Status encodes the response to a request that was refused, with a code of gRPC.
+// Status encodes the response to a refused request: a google.rpc.Status. code is a gRPC status code.
 func Status(code int32, text string, asJSON bool) []byte {
 	status := &statuspb.Status{Code: code, Message: strings.ToValidUTF8(text, "\uFFFD")}
 	if asJSON {

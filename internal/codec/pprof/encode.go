@@ -10,12 +10,12 @@ import (
 // in the order of the calls. Functions and locations are not deduplicated.
 type Encoder struct {
 	strings   map[string]uint64
-	table     []byte // fields 6
+	table     []byte // the string table: fields 6
 	types     []byte
 	functions []byte
 	locations []byte
 	samples   []byte
-	tail      []byte
+	tail      []byte // period and times
 	nFunction uint64
 	nLocation uint64
 	scratch   []byte
@@ -86,7 +86,7 @@ func (e *Encoder) Function(name, system, file string, startLine int64) uint64 {
 	return e.nFunction
 }
 
-// Location adds a line of a function and returns its id.
+// Location adds a location with one line of a function, and returns the location's id.
 func (e *Encoder) Location(function uint64, line int64) uint64 {
 	e.nLocation++
 	var l [24]byte
@@ -101,7 +101,7 @@ func (e *Encoder) Sample(stack []uint64, values ...int64) { e.LabelledSample(sta
 
 // LabelledSample is Sample with labels: pairs of a name and a value.
 func (e *Encoder) LabelledSample(stack []uint64, labels [][2]string, values ...int64) {
-	for _, l := range labels { // texts first: they use the same memory
+	for _, l := range labels { // numbers the texts
 		e.text(l[0])
 		e.text(l[1])
 	}

@@ -4,8 +4,8 @@
 // the messages by hand into typed slices without pointers: texts are offsets in the
 // buffer, functions and locations are numbered from 0. The next Decode reuses all
 // memory. Decode validates every reference, so that readers index without checks. It
-// drops references to missing messages, and samples with a negative value, and counts
-// them in Repairs. Encoder appends merged stacks as a profile. This package does not
+// drops references to missing messages, and samples with a negative value. Repairs counts
+// what was dropped. Encoder appends merged stacks as a profile. This package does not
 // symbolize, merge or do I/O.
 //
 //	profile    1 sample_type*  2 sample*  3 mapping*  4 location*  5 function*
@@ -46,7 +46,7 @@ type Limits struct {
 	Nodes       int // estimated nodes in the tree of all stacks; 1,000,000
 	SampleTypes int // 64
 
-	Flags hint.Flags // that raise the limits, by the names of the ingest's options
+	Flags hint.Flags // flags that raise the limits, named in errors; the keys are fields of the Limits of package ingest/profile
 }
 
 // Unlimited returns limits for profiles that were validated when they were ingested.
@@ -99,21 +99,21 @@ func (l Limits) WithDefaults() Limits {
 	return l
 }
 
-// ValueType is the type and unit of values, as numbers of texts.
+// ValueType is the type and unit of values, as numbers for Profile.Text.
 type ValueType struct{ Type, Unit uint32 }
 
-// Function is a function. Its texts are numbers.
+// Function is a function. Its texts are numbers for Profile.Text.
 type Function struct {
 	id                 uint64
 	Name, System, File uint32
 	StartLine          int64
 }
 
-// Line is a line of a function. The function is a number.
+// Line is a line of a function.
 type Line struct {
-	Function uint32
+	Function uint32 // index in Profile.Functions
 	Line     int64
-	id       uint64 // of the function, until resolve
+	id       uint64 // id of the function in the message; resolve sets Function from it
 }
 
 // Location is an address. Lines[From:To] are its functions, innermost first.
@@ -121,7 +121,7 @@ type Location struct {
 	id        uint64
 	mappingID uint64
 	Address   uint64
-	Mapping   int32 // -1: no mapping
+	Mapping   int32 // index in Profile.Mappings; -1: none
 	From, To  uint32
 }
 
@@ -129,7 +129,7 @@ type Location struct {
 type Mapping struct {
 	id                   uint64
 	Start, Limit, Offset uint64
-	File, BuildID        uint32
+	File, BuildID        uint32 // numbers for Profile.Text
 }
 
 // Label is a label of a sample: a text if Text is not 0, otherwise a number.
@@ -140,12 +140,12 @@ type Label struct {
 
 // Sample is a stack and its values.
 type Sample struct {
-	locFrom, locTo     uint32
-	valFrom            uint32
-	labelFrom, labelTo uint32
+	locFrom, locTo     uint32 // range in Profile.stacks
+	valFrom            uint32 // first of its values in Profile.values
+	labelFrom, labelTo uint32 // range in Profile.labels
 }
 
-type span struct{ from, to uint32 }
+type span struct{ from, to uint32 } // a text: raw[from:to]
 
 // Profile is a decoded profile. The zero value is ready for Decode. Its contents are
 // valid until the next Decode.
@@ -169,10 +169,10 @@ type Profile struct {
 
 	nodes  int
 	order  []uint32 // numbers of the samples, sorted by stack
-	locIDs []uint64 // ids of the locations of stacks, until resolve
+	locIDs []uint64 // ids of the locations of stacks; resolve sets stacks from them
 	byID   idTable
-	raw    []byte
-	buf    []byte
+	raw    []byte // the uncompressed profile
+	buf    []byte // memory into which a compressed profile is inflated
 	limits Limits
 
 	inflater *inflate.Inflater // nil: not used yet
@@ -218,8 +218,8 @@ func tooMany(what string, n, limit int, flag string) error {
 	return fmt.Errorf("%w: %d %s exceed the limit of %d%s", ErrLimit, n, what, limit, flag)
 }
 
-// Decode decodes src. If src is not compressed the profile aliases it, otherwise Decode
-// does not retain it.
+// Decode decodes src. If src is not compressed, the profile aliases src. Otherwise Decode does
+// not retain src.
 func (p *Profile) Decode(src []byte, limits Limits) error {
 	p.reset(limits.WithDefaults())
 	if err := p.inflate(src); err != nil {

@@ -226,8 +226,9 @@ func (p *Profile) width(location uint32) uint32 {
 	return max(1, l.To-l.From)
 }
 
-// exactNodesFrames is the number of frames up to which each frame is counted as a node. For
-// more frames sharedNodes counts the nodes exactly.
+// exactNodesFrames is the number of frames up to which each frame is counted as a node. If a
+// profile has more frames than this, or more than Limits.Nodes, sharedNodes counts the nodes
+// exactly.
 const exactNodesFrames = 256 << 10
 
 // countNodes counts the nodes in the tree of all stacks and checks their limit.
@@ -275,8 +276,8 @@ func (p *Profile) sharedNodes() int {
 	return nodes
 }
 
-// sharedEnd returns the number of locations that two stacks have in common from the root on,
-// which is at the end of a stack.
+// sharedEnd returns the number of locations that two stacks have in common from the root on. The
+// root is at the end of a stack.
 func sharedEnd(x, y []uint32) int {
 	n := 0
 	for n < len(x) && n < len(y) && x[len(x)-1-n] == y[len(y)-1-n] {

@@ -64,12 +64,12 @@ func (p *Profile) walk() error {
 	return nil
 }
 
-// numbersMax is greater than the field numbers that numbers decodes.
+// numbersMax is the limit of the field numbers that numbers decodes: all are lower.
 const numbersMax = 8
 
 // numbers decodes the number fields below numbersMax of a message. Of a repeated field the
-// last value counts, as in protobuf. Most of a profile are such messages, so the usual field
-// is decoded inline: a tag of one byte and a number of one or two bytes.
+// last value counts, as in protobuf. Most messages of a profile have only such fields. So the
+// usual field is decoded inline: a tag of one byte and a number of one or two bytes.
 func (p *Profile) numbers(f field, out *[numbersMax]uint64) error {
 	b := p.raw // may be read beyond the end of the message, so that the last field needs no special case
 	for at := f.from; at < f.to; {
@@ -258,7 +258,7 @@ func (p *Profile) location(f field) error {
 			at = end
 			continue
 		}
-		if tag := b[at]; tag&7 == 0 && tag < numbersMax<<3 && tag >= 1<<3 && tag != 4<<3 { // an address has many bytes
+		if tag := b[at]; tag&7 == 0 && tag < numbersMax<<3 && tag >= 1<<3 && tag != 4<<3 { // a number; an address has many bytes
 			if v, next := uvarint(b, at+1); next > 0 {
 				n[tag>>3&(numbersMax-1)] = v
 				at = next

@@ -5,9 +5,9 @@
 // Responses are large and encoded by hand: a query's result, with label sets in the
 // encoding of labelenc, is appended as protobuf or as protobuf's JSON.
 //
-//	series      0x0A len ( labels: the set's own bytes   0x12 len point )*
-//	point       0x09 float64  0x10 varint ms  0x22 len exemplar
-//	exemplar    0x08 ms  0x12 id  0x20 value  0x2A len label
+//	series      0x0A len { labels: the set's own bytes   (0x12 len point)* }
+//	point       0x09 float64  0x10 varint ms  [0x22 len exemplar]
+//	exemplar    0x08 ms  0x12 id  0x20 value  (0x2A len label)*
 //
 // Append functions do not change dst[:len(dst)] and retain nothing. Label sets must be
 // valid. Texts may be any bytes and are encoded as valid UTF-8. This package has no

@@ -18,17 +18,17 @@ type Encoder interface {
 // SeriesEncoder encodes a querier.v1.SelectSeriesResponse.
 type SeriesEncoder struct{ Source SeriesSource }
 
-// SeriesSource is the result of a query in its own representation. The encoder reads it once.
+// SeriesSource gives access to the result of a query, which an encoder reads in place.
 type SeriesSource interface {
 	Len() int
 	Labels(series int) []byte // label set in the encoding of labelenc
-	Points(series int) int
+	Points(series int) int    // number of points
 	// Point sets all fields of into.
 	Point(series, point int, into *EncodedPoint)
-	// Sets returns the number of label sets that exemplars may refer to, and the names of labels
-	// that are left out of them.
+	// Sets returns the number of label sets to which exemplars may refer, and the names of the
+	// labels that an encoder leaves out of these sets.
 	Sets() (n int, without []string)
-	Set(number uint32) []byte
+	Set(number uint32) []byte // label set in the encoding of labelenc
 }
 
 // EncodedPoint is the value of one step.
@@ -92,7 +92,7 @@ type setEncoder struct {
 	source  SeriesSource
 	encode  func(dst, set []byte, without []string) []byte
 	without []string
-	text    []byte
+	text    []byte // encodings one after another, from offset 1 on
 	known   []span // by number of the set: its encoding in text
 }
 
@@ -127,7 +127,8 @@ type Flame struct {
 	MaxSelf int64
 }
 
-// MergeEncoder encodes a SelectMergeStacktracesResponse in one of its four formats.
+// MergeEncoder encodes a SelectMergeStacktracesResponse in one of its four formats: the field
+// of this format is set.
 type MergeEncoder struct {
 	Flame *Flame
 	Tree  []byte
@@ -157,7 +158,8 @@ type FunctionCost struct {
 
 // FunctionsEncoder encodes the response of SelectFunctions: in protobuf field 1 repeated
 // {1 name, 2 self, 3 total}, field 2 the total of all stacks, field 3 the number of
-// functions. Functions may have only the greatest of them.
+// functions. Functions may be limited to those with the greatest cost; Count is the number
+// without this limit.
 type FunctionsEncoder struct {
 	Functions []FunctionCost
 	Total     int64

@@ -18,8 +18,8 @@ import (
 // ErrLimit is the error of a message with too many elements.
 var ErrLimit = errors.New("too many elements")
 
-// depthMax is the nesting that is counted. Deeper messages are left to the decoder, which
-// has a limit of its own; no message of the APIs nests that deep.
+// depthMax is the nesting up to which messages are counted. Deeper messages are left to the
+// decoder, which has a limit of its own; no message of the APIs nests that deep.
 const depthMax = 100
 
 // Check returns ErrLimit if src, a message of type m, has more than limit messages and

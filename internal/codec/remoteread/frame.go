@@ -102,8 +102,8 @@ func CheckFrame(payload []byte, checksum uint32) error {
 }
 
 // DecodeFrame decodes a payload. It appends the chunks of the series to chunks; their data
-// aliases payload. It appends a copy of the labels to labels, because the fields of labels
-// need not be adjacent. A frame with several series is an error: no server sends one.
+// aliases payload. It copies the label fields to the end of labels: chunk fields may stand
+// between them. A frame with several series is an error: no server sends one.
 func DecodeFrame(payload, labels []byte, chunks []Chunk) (queryIndex int64, _ []byte, _ []Chunk, err error) {
 	seriesSeen := 0
 	for len(payload) > 0 {

@@ -47,7 +47,7 @@ type Query struct {
 	Hints          *Hints // may be nil
 }
 
-// Range returns the range of the hints, or the query's own if there are no hints.
+// Range returns the time range of the hints, or the query's own if the hints are missing or have none.
 func (q Query) Range() (startMS, endMS int64) {
 	if q.Hints != nil && (q.Hints.StartMS != 0 || q.Hints.EndMS != 0) {
 		return q.Hints.StartMS, q.Hints.EndMS
@@ -114,7 +114,7 @@ func DecodeRequest(src []byte) (Request, error) {
 	return r, nil
 }
 
-// acceptedMax bounds the list of response types, of which there are two.
+// acceptedMax bounds the list of response types. The protocol defines two.
 const acceptedMax = 1000
 
 // decodeAccepted decodes one entry, or a packed list of entries.

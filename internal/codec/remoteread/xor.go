@@ -12,9 +12,9 @@ import (
 // xorBatch is the number of samples that are decoded before they are encoded.
 const xorBatch = 64
 
-// AppendXORFloats appends the first n float samples of an XOR chunk, or all if it has
-// fewer, and returns their number. Timestamps outside minMS to maxMS, inclusive, are an
-// error.
+// AppendXORFloats appends the first n samples of an XOR chunk as AppendFloat does, or all if the
+// chunk has fewer, and returns their number. A timestamp outside minMS to maxMS, inclusive, is
+// an error.
 func AppendXORFloats(dst, chunk []byte, n int, minMS, maxMS int64) ([]byte, int, error) {
 	var r xor.Reader
 	if err := r.Reset(chunk, xor.AnyOrder); err != nil {

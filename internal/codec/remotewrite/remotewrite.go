@@ -84,7 +84,7 @@ func CostV1(src []byte, bytesMax int64) (Cost, error) {
 	return Cost{w.series, w.bytes}, err
 }
 
-// CostV2 returns the cost of a Request of 2.0, in the same way.
+// CostV2 returns the cost of a Request of 2.0. It stops as CostV1 does.
 func CostV2(src []byte, bytesMax int64) (Cost, error) {
 	w := costWalker{bytesMax: bytesMax}
 	// Symbols may come after the series that refer to them.
@@ -200,7 +200,7 @@ func (w *costWalker) references(packed []byte, each int64) error {
 
 // refer counts a symbol that becomes part of a label set.
 func (w *costWalker) refer(ref uint64) {
-	if i := uint32(ref); int64(i) < int64(len(w.texts)) { // decoders truncate it too
+	if i := uint32(ref); int64(i) < int64(len(w.texts)) { // decoders, too, truncate a reference to 32 bits
 		w.bytes += int64(w.texts[i])
 	}
 }

@@ -157,7 +157,8 @@ func DecodeChunks(src []byte, chunks []Chunk) (_ []Chunk, apart bool, err error)
 	return chunks, false, nil
 }
 
-// decodeSpan appends the chunks of one message: a raw chunk, or aggregates.
+// decodeSpan appends the chunks of one AggrChunk message: a raw chunk, or the aggregates of a
+// downsampled chunk.
 func decodeSpan(src []byte, chunks []Chunk) ([]Chunk, error) {
 	first := len(chunks)
 	var minMS, maxMS int64

@@ -3,7 +3,7 @@ package storepb
 import "encoding/binary"
 
 // PackedEncoding is the encoding of a packed chunk. No chunk encoding of Prometheus has
-// this number. It is never sent.
+// this number. Packed chunks exist only within the process.
 const PackedEncoding = 1 << 5
 
 // AppendPacked appends the aggregates of one downsampled span as the data of one chunk.

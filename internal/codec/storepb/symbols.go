@@ -19,8 +19,9 @@ import (
 // difference to the series before in the same message: head is the number of equal labels
 // at the front, tail the number of equal labels at the end.
 
-// Limits of a table. Labels of a stream that exceeds them are sent as strings. A reader
-// accepts twice as much, since the last series may have many new labels.
+// Limits of a writer's table. Once the table is full, further labels of the stream are sent as
+// strings. A reader accepts twice as much, since the series that fills the table may have many
+// new labels.
 const (
 	symbolsMax     = 1 << 20
 	symbolBytesMax = 32 << 20
@@ -30,9 +31,9 @@ const (
 type SymbolWriter struct {
 	numbers numberTable
 	names   map[string]uint32 // number of a label with that name
-	bytes   int
-	before  []uint64 // numbers of the series before in the same message
-	next    []uint32 // the same, as sent
+	bytes   int               // of the names and values that were sent
+	before  []uint64          // the caller's numbers of the labels of the series before in the same message
+	next    []uint32          // the stream's numbers of the same labels
 	packed  []byte
 }
 
@@ -117,7 +118,7 @@ func (w *SymbolWriter) align(count, tail int) {
 	w.next = w.next[:count]
 }
 
-// noLabel precedes the first label.
+// noLabel stands for the label before the first label of a series.
 const noLabel = ^uint32(0)
 
 // numberTable maps the label numbers of a source to those of the stream, which count the
@@ -245,13 +246,13 @@ func AppendSymbolHead(dst []byte) []byte {
 	return append(binary.AppendUvarint(dst, tagSymbolBatch), 0, 0, 0, 0)
 }
 
-// SymbolReader has the labels of a stream that is read.
+// SymbolReader decodes symbol batches. It has the labels that the stream has sent so far.
 type SymbolReader struct {
 	pairs  []byte // the labels, encoded as in a label set
 	ends   []int  // offset of the end of each label in pairs
 	before []byte // labels of the series before in the same message
 	starts []int  // offset of each label in before, and of the end
-	spare  []int
+	spare  []int  // memory for the next starts
 }
 
 // Begin begins a message.

@@ -13,8 +13,8 @@
 // Order forbids the timestamps. The other float encoding, XOR2, has start timestamps and is not
 // decoded here: its callers use Prometheus' iterator.
 //
-// Every error means that the chunk is corrupt, and names the sample. Callers compare
-// samples with the range that the chunk is declared to have.
+// Every error means that the chunk is corrupt, and names the sample. The callers check that
+// samples are within the time range that the index has for the chunk.
 package xor
 
 import (
@@ -78,8 +78,8 @@ func AppendPoints[P Sample](dst []P, chunk []byte, order Order) ([]P, error) {
 	if err := r.Reset(chunk, order); err != nil {
 		return dst, err
 	}
-	// A sample takes two bits or more: a header with a wrong number does not make the slice
-	// grow.
+	// A sample takes two bits or more. So the slice is bounded by the bytes of the chunk, even if
+	// the header has a wrong number.
 	n, from := min(r.samples, 2+len(chunk)*4), len(dst)
 	dst = slices.Grow(dst, n)[:from+n]
 	n, err := Read(&r, dst[from:])
@@ -121,8 +121,8 @@ func (r *Reader) Reset(chunk []byte, order Order) error {
 // Samples returns the number of samples that the chunk has by its header.
 func (r *Reader) Samples() int { return r.samples }
 
-// slackBytes is the number of bytes that may be read from the first bit of a sample on. A
-// sample has at most 4+64+13+64 bits, and eight bytes behind it may be read.
+// slackBytes is the number of bytes that decoding a sample may read, from the byte in which the
+// sample begins. A sample has at most 4+64+13+64 bits, and up to eight bytes after it are read.
 const slackBytes = 27
 
 // tailBytes is the number of bytes that are decoded from a copy, which has zeros behind them.
@@ -286,9 +286,9 @@ func (r *Reader) first() error {
 	return nil
 }
 
-// second decodes the second sample. Its interval is a varint. Its value is encoded like that
-// of a later sample, so second decodes it as such: from a copy of the bytes, behind a bit 0
-// that means the same interval.
+// second decodes the second sample. Its interval is a varint. Its value is encoded as in a later
+// sample. So second calls decode for the value, with a copy of the bytes behind a bit 0, which
+// means an unchanged interval.
 func (r *Reader) second(least int64) error {
 	from := r.at / 8
 	delta, n := binary.Uvarint(r.src[from:])

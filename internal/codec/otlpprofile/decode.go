@@ -409,7 +409,7 @@ func (d *decoder) sample(src []byte) error {
 	return add(d, &d.r.samples, s)
 }
 
-// sumUp adds a value. A negative value makes the sum negative: package ingest/profile drops such a sample.
+// sumUp adds a value. A negative value makes the sum negative: pprof.Decode drops such a sample later.
 func (s *Sample) sumUp(v int64) error {
 	switch {
 	case s.sum < 0 || v < 0:

@@ -7,7 +7,7 @@
 //	profiles/<tenant>/<ulid>/…   profile blocks, ignored by Thanos
 //
 // Open returns a client for Thanos' YAML. A Shipper watches the directory of a database and
-// uploads each new block once; in that directory it writes its state file only. A
+// uploads each new block once. In this directory it writes only its state file. A
 // ProfileShipper does the same for profile blocks. An Object reads ranges of an object
 // through a Cache of pages. DeleteProfile deletes a profile block. Compaction
 // and deletion of metrics blocks are left to Thanos' compactor.
@@ -58,8 +58,8 @@ type config struct {
 }
 
 // Open returns a client for Thanos' YAML: type S3 or FILESYSTEM, its config, and an
-// optional prefix of all names. component becomes part of the client's name. Open sends no
-// request.
+// optional prefix of all names. component becomes part of the S3 client's user agent. Open
+// sends no request.
 func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Registerer) (objstore.Bucket, error) {
 	var c config
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -107,8 +107,8 @@ func openDirectory(text []byte) (objstore.Bucket, error) {
 	return newDirectory(known.Directory)
 }
 
-// kitLogger adapts a slog.Logger to the providers' interface. The providers log few messages
-// that are not background errors.
+// kitLogger adapts a slog.Logger to the providers' interface. Most messages of the providers are
+// errors of background work: all but those of levels debug and info are logged as warnings.
 type kitLogger struct{ logger *slog.Logger }
 
 // Log implements go-kit's Logger.

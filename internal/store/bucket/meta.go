@@ -19,7 +19,7 @@ import (
 // ErrCorrupt is wrapped by errors about invalid files of a block.
 var ErrCorrupt = errors.New("corrupt block")
 
-// metaBytesMax is the size limit of a meta.json, which lists the sources of the block.
+// metaBytesMax is the size limit of a meta.json. Its list of sources grows with each compaction.
 const metaBytesMax = 16 << 20
 
 // blockMeta is the part of a meta.json that shipping needs. maxt is exclusive.
@@ -33,23 +33,23 @@ type blockMeta struct {
 	labels     labels.Labels
 	sources    []ulid.ULID // level 1 blocks that it was compacted from
 	files      []blockFile
-	members    []member // all but the section thanos, as encoded
+	members    []member // fields of the JSON object without the section thanos, as encoded
 }
 
 // blockFile is one file of a block; its name is relative to the block's directory.
 type blockFile struct {
 	name string
-	size int64 // 0: unknown, as for meta.json itself
-	hash string
+	size int64  // 0: unknown, as for meta.json itself
+	hash string // SHA-256 in hexadecimal digits; "": none
 }
 
-// member is a member of a JSON object, its value as encoded.
+// member is a field of a JSON object. Its value is as encoded.
 type member struct {
 	name  string
 	value json.RawMessage
 }
 
-// metaJSON has the members of a meta.json that are read.
+// metaJSON has the fields of a meta.json that are read.
 type metaJSON struct {
 	ULID    string `json:"ulid"`
 	Version int64  `json:"version"`
@@ -112,7 +112,7 @@ func parseMeta(text []byte) (blockMeta, error) {
 	return m, nil
 }
 
-// membersOf returns the members of an object in their order.
+// membersOf returns the fields of a JSON object in their order.
 func membersOf(text []byte) ([]member, error) {
 	d := json.NewDecoder(bytes.NewReader(text))
 	if _, err := d.Token(); err != nil {
@@ -133,7 +133,7 @@ func membersOf(text []byte) ([]member, error) {
 	return all, nil
 }
 
-// appendMeta appends the meta.json of a shipped block: Prometheus' members as encoded, and
+// appendMeta appends the meta.json of a shipped block: Prometheus' fields as encoded, and
 // the section thanos.
 func appendMeta(dst []byte, m blockMeta, external labels.Labels, source string, files []blockFile, uploaded time.Time) []byte {
 	dst = append(dst, '{')

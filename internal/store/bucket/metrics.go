@@ -2,7 +2,7 @@ package bucket
 
 import "github.com/ferula-io/ferula/metrics"
 
-// shipMetrics use Thanos' names where they exist, so that its alerts keep working.
+// shipMetrics use Thanos' names where they exist, so that alerts of Thanos keep working.
 type shipMetrics struct {
 	syncs, syncFailures     *metrics.Counter
 	uploads, uploadFailures *metrics.Counter

@@ -16,14 +16,14 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// ProfileObjects is a profile block in the bucket: two or three objects, read by ranges.
+// ProfileObjects is a profile block in the bucket. Its objects are read by ranges.
 type ProfileObjects struct {
 	Tenant      string
 	ID          ulid.ULID
 	Index, Rows io.ReaderAt
 	Spans       io.ReaderAt // reads fail if the block has no such object
-	IndexBytes  int64
-	RowsBytes   int64
+	IndexBytes  int64       // size of Index
+	RowsBytes   int64       // size of Rows
 }
 
 // lookupsMax is the number of sizes that a list requests concurrently.
@@ -42,7 +42,7 @@ type ProfileReader struct {
 
 type knownProfile struct {
 	index, rows *Object
-	confirmed   bool // two lists in a row found the same sizes
+	confirmed   bool // two lists in a row found the same sizes: the upload is complete
 }
 
 // NewProfileReader returns a reader with a cache of cacheBytes. Each read is cancelled
@@ -61,10 +61,10 @@ type listed struct {
 	name   string
 }
 
-// Blocks lists the blocks of all tenants that have an index and rows. It requests the sizes
-// of these two objects until two lists in a row have found the same sizes. A list that fails
-// keeps the sizes that it has found, so that repeated lists complete for a bucket of any
-// size.
+// Blocks lists the blocks of all tenants that have an index and rows. It requests the sizes of
+// a block's index and rows until two calls in a row have found the same sizes: before that the
+// block may still be uploaded. A failed call keeps the sizes that it has found. So repeated
+// calls succeed in the end, however large the bucket is.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,7 +174,7 @@ func DeleteProfile(ctx context.Context, from objstore.Bucket, tenant string, id 
 type limitedAt struct {
 	reader *ProfileReader
 	object *Object
-	cached bool
+	cached bool // read through the cache of pages
 }
 
 // ReadAt implements io.ReaderAt.

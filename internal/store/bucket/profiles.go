@@ -24,8 +24,8 @@ import (
 // traces.
 const spansFile = "spans"
 
-// profileFiles are the files of every profile block in upload order: a block without its
-// index is not readable. spansFile is uploaded before the index.
+// profileFiles are the files of every profile block in upload order: the index is last, because
+// a block without its index is not listed. spansFile is uploaded before the index.
 var profileFiles = []string{"profiles.parquet", indexFile}
 
 // ProfileShipOptions of a ProfileShipper. Zero durations take ShipOptions' defaults.
@@ -35,8 +35,8 @@ type ProfileShipOptions struct {
 }
 
 // ProfileShipper uploads profile blocks into a directory for each tenant. It uploads compacted
-// blocks as well as their parents. A compacted block names its parents, which readers of the
-// bucket skip.
+// blocks as well as their parents. A compacted block lists its parents: readers of the bucket
+// skip them.
 type ProfileShipper struct {
 	opts    ShipOptions
 	bucket  objstore.Bucket

@@ -25,8 +25,8 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// ErrNoLabels is returned if there are no external labels. They distinguish the blocks of
-// several servers.
+// ErrNoLabels is returned if there are no external labels. External labels distinguish the
+// blocks of several servers.
 var ErrNoLabels = errors.New("no external labels: they distinguish the blocks of several servers in one bucket")
 
 // ErrOverlap is returned for a compacted block whose time range overlaps another block in
@@ -37,18 +37,18 @@ var ErrOverlap = errors.New("compacted block overlaps a block in the bucket")
 type ShipOptions struct {
 	Dir    string               // directory of the database
 	Labels func() labels.Labels // external labels in force
-	Source string               // name of the program in meta.json; "": sidecar
+	Source string               // `thanos.source` in meta.json; "": sidecar
 
 	UploadCompacted bool   // also upload blocks above level 1
-	AllowOutOfOrder bool   // upload later blocks even if an earlier one failed
+	AllowOutOfOrder bool   // upload later blocks even if an earlier one failed, and compacted blocks without ErrOverlap
 	SkipCorrupted   bool   // upload later blocks even if a meta.json cannot be read
 	Hashes          bool   // write the SHA-256 of each file to meta.json
-	StateFile       string // its name in Dir; "": thanos.shipper.json
-	Concurrency     int    // segments uploaded concurrently; 0: 1
+	StateFile       string // name of the state file in Dir; "": thanos.shipper.json
+	Concurrency     int    // files of a block uploaded concurrently; 0: 1
 
 	Interval time.Duration // interval of syncs; 0: 30 s
-	RetryMin time.Duration // after a failure, doubled each time; 0: 2 s
-	RetryMax time.Duration // 0: 2 min
+	RetryMin time.Duration // pause after a failure, doubled after each further one; 0: 2 s
+	RetryMax time.Duration // longest pause; 0: 2 min
 	Stall    time.Duration // timeout of an upload without progress; 0: 5 min
 	Now      func() time.Time
 }
@@ -208,9 +208,9 @@ func (s *Shipper) Sync(ctx context.Context) (uploaded int, err error) {
 type syncRun struct {
 	*Shipper
 	labels    labels.Labels
-	shipped   []ulid.ULID // blocks of the directory in the bucket
+	shipped   []ulid.ULID // blocks of the directory that this sync has found in the bucket or uploaded
 	known     []ulid.ULID // blocks in the state file
-	others    []blockMeta // blocks in the bucket; listed for the first compacted block
+	others    []blockMeta // blocks in the bucket with the same external labels; listed for the first compacted block
 	listed    bool
 	waiting   int
 	uploaded  int
@@ -271,9 +271,9 @@ func (r *syncRun) run(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// missed counts the blocks that were waiting after the last sync and have been deleted from
-// disk since. A block is not lost if it is in the bucket, or if it was compacted into a
-// block that will be shipped.
+// missed counts lost blocks: those that were waiting after the last sync and have been deleted
+// from disk since. A deleted block is not lost if it is in the bucket, or if it was compacted
+// into a block that will be shipped.
 func (r *syncRun) missed(ctx context.Context, blocks []blockMeta) error {
 	for i, id := range r.pending {
 		if _, err := os.Stat(filepath.Join(r.opts.Dir, id.String())); !errors.Is(err, fs.ErrNotExist) {
@@ -320,7 +320,7 @@ func (r *syncRun) remember(path string) {
 	r.known = list
 }
 
-// wanted reports whether a block is to be shipped.
+// wanted reports whether a block is to be shipped, or was shipped.
 func (r *syncRun) wanted(m blockMeta) bool {
 	return slices.Contains(r.known, m.id) || m.samples > 0 && (m.level <= 1 || r.opts.UploadCompacted)
 }
@@ -419,7 +419,7 @@ func (r *syncRun) whole(ctx context.Context, id ulid.ULID) (bool, error) {
 		return false, err
 	}
 	if marked, err := r.bucket.Exists(ctx, path.Join(id.String(), deletionMark)); err != nil || marked {
-		return marked, err // some of its files may already be deleted
+		return marked, err // marked: it was complete, but some of its files may already be deleted
 	}
 	files := m.files
 	if len(files) == 0 {

@@ -15,7 +15,7 @@ import (
 
 // view holds every file of a block open. The database never changes a block's files, it only
 // deletes them. An open file survives deletion, so an upload that takes hours reads one
-// consistent block. Hard links would require a writable directory on the same disk.
+// consistent block. Thanos uses hard links, which require a writable directory on the same disk.
 type view struct {
 	meta  blockMeta
 	files []viewFile // chunk segments in order, then the index

@@ -10,22 +10,22 @@ import (
 
 const (
 	refsMax     = 16 << 10 // series whose entries are fetched together
-	windowMin   = 2 << 20  // bytes of chunks that are requested at once for one block
-	windowMax   = 32 << 20
-	chunkGuess  = 1 << 10 // assumed bytes of a chunk whose end is not known
-	releaseEach = 256     // entries that are read before their pages are released
+	windowMin   = 2 << 20  // least bytes of chunks that are read ahead of a block
+	windowMax   = 32 << 20 // most bytes
+	chunkGuess  = 1 << 10  // assumed bytes of a chunk whose end is not known
+	releaseEach = 256      // entries that are read before their pages are released
 )
 
-// window is the series of a block whose chunks were requested together. Every request to the
-// bucket costs money and a round trip, so a window is as large as the page cache permits: the
-// windows of all open blocks fill half of the cache. A page can be read as soon as it has
-// arrived. All requested pages have space in the cache, so they arrive even if the client
-// does not read.
+// window is the read-ahead of a block: the series whose chunks were requested together. Every
+// request to the bucket costs money and a round trip, so a window is as large as the page cache
+// permits: the windows of all open blocks fill half of the cache. A page can be read as soon as
+// it has arrived. All requested pages have space in the cache, so they arrive even if the
+// client does not read.
 type window struct {
-	bytes   func() int64 // returns the size of the next window
-	end     int          // index in the producer's refs behind the last series of the window
-	running sync.WaitGroup
-	batch   batch // for series that are decoded to see whether they match
+	bytes   func() int64   // returns the size of the next window
+	end     int            // index in producer.refs after the last series of the window
+	running sync.WaitGroup // requests that have not ended
+	batch   batch          // for series that are decoded to see whether they match
 }
 
 // fetchEntries takes the next series from the postings and fetches their entries.
@@ -66,7 +66,7 @@ func appendSpan(spans []pages.Span, s pages.Span) []pages.Span {
 	return append(spans, s)
 }
 
-// lookAhead requests the chunks of the next window, unless the next series is within the
+// lookAhead requests the chunks of the next window, unless the next series is still within the
 // current window. It returns how many of the next n series are within the window.
 func (p *producer) lookAhead(ctx context.Context, n int) int {
 	w := &p.ahead
@@ -87,7 +87,7 @@ func (p *producer) lookAhead(ctx context.Context, n int) int {
 	for number, spans := range list.bySegment {
 		object, err := p.block.segment(uint64(number))
 		if err != nil || len(spans) == 0 {
-			continue // the batch with these series returns the error
+			continue // for an error: the batch with these series returns it
 		}
 		wait := object.Ahead(ctx, spans)
 		p.slot.hold()
@@ -162,8 +162,8 @@ func (p *producer) look(ctx context.Context, ref uint32, into *spanList) bool {
 	}
 }
 
-// lookAt adds a chunk to a list. next is the reference of the chunk that follows, at which c
-// ends; 0: unknown.
+// lookAt adds chunk c to a list. next is the reference of the chunk after c, which begins where
+// c ends; 0: unknown.
 func (p *producer) lookAt(c blockindex.Chunk, next uint64, into *spanList) {
 	if int64(c.Ref>>32) >= int64(len(p.block.segments)) {
 		return // corrupt: the batch returns the error

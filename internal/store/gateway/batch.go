@@ -58,10 +58,10 @@ type producer struct {
 	block      *block
 	header     *header
 	postings   refs
-	onLabels   []*labels.Matcher
+	onLabels   []*labels.Matcher // applied to the labels of each series; the postings decide the other matchers
 	minMS      int64
 	maxMS      int64
-	labelsOnly bool
+	labelsOnly bool // Request.LabelsOnly
 	slot       slot
 
 	reader *pages.Reader
@@ -70,7 +70,7 @@ type producer struct {
 	at     int      // index in refs at which the next batch begins
 	ended  bool     // refs has the last series
 	spans  []pages.Span
-	series int      // number of series of the next batch
+	series int      // limit of the series of the next batch
 	last   []uint64 // label numbers of the last series of the batches before; nil: none
 }
 
@@ -136,9 +136,9 @@ func (b *batch) seriesNumbers(i int) []uint64 {
 }
 
 // checkOrder returns an error unless the last series of a batch sorts after the series before it.
-// Symbols are sorted, so the comparison of symbol numbers is that of the labels. The merge of blocks
-// relies on this order. The error names the block, which a client that receives unsorted series could
-// not find out.
+// Symbols are sorted, so symbol numbers sort as the labels do. The merge of blocks relies on this
+// order. The error names the block: a client that receives unsorted series could not know which block
+// is corrupt.
 func (p *producer) checkOrder(b *batch) error {
 	n, last := len(b.entries), p.last
 	if n > 1 {
@@ -230,8 +230,8 @@ func (p *producer) entry(ctx context.Context, ref uint32) ([]byte, error) {
 	return body, nil
 }
 
-// places appends the chunks of an entry that overlap the range. If only labels are wanted, it
-// appends at most one.
+// places appends the chunks of an entry that overlap the time range. If only labels are wanted,
+// it appends at most one.
 func (p *producer) places(r *blockindex.Varints, into []place) ([]place, error) {
 	list := blockindex.NewChunks(*r)
 	for n := 0; list.Next(); n++ {

@@ -18,15 +18,15 @@ import (
 	"github.com/ferula-io/ferula/internal/store/gateway/metas"
 )
 
-// block is one block of the bucket. Its users share one mapped header, which stays mapped
-// until the block has been idle for Options.Idle.
+// block is one block of the bucket. The requests that use it share one mapped header, which stays
+// mapped until the block has been idle for Options.Idle.
 type block struct {
 	meta  *metas.Meta
 	from  objstore.BucketReader
 	cache *pages.Cache
 	dir   string
 
-	loading chan struct{} // has a value while a user loads the block
+	loading chan struct{} // has a value while a request loads the block
 	index   *pages.Object // set by the first load, as are the segments
 	// segments are the chunk files by number; nil where there is none.
 	segments []*pages.Object
@@ -35,9 +35,9 @@ type block struct {
 	header  *header   // nil: not mapped
 	refused error     // why the header cannot be used
 	retryAt time.Time // from when on the header is fetched again
-	users   int
-	idleAt  time.Time
-	removed bool // from the store: the header is dropped when the last user releases it
+	users   int       // requests between acquire and release
+	idleAt  time.Time // time at which users last became 0
+	removed bool      // the store no longer has the block: the last user drops the header
 }
 
 func newBlock(m *metas.Meta, from objstore.BucketReader, cache *pages.Cache, dir string) *block {

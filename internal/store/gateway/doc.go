@@ -6,13 +6,13 @@
 // its index into a local file, which is mapped while it is in use; postings, series and chunks
 // are read through pages (package pages). Lists of postings are intersected in the pages,
 // without a copy. Their references are in the order of labels, so series and chunks are read
-// forward, one batch ahead of the caller. Chunks are requested by windows of many batches, few
-// requests each, and used as they arrive. Chunks alias pages: they are borrowed until Next, and
-// their pages cannot be evicted until then.
+// forward, one batch ahead of the caller. The chunks of many batches are requested together, by
+// few requests to the bucket, and are used as they arrive. Chunks alias pages: they are borrowed
+// until Next, and their pages cannot be evicted until then.
 //
-// If a block cannot be read, the response has a warning that names it, or the request fails
-// if it forbids partial responses. The package does not merge replicas, decode samples or
-// implement a protocol.
+// If a block cannot be read, a request that forbids partial responses fails. Another request
+// returns the series of the other blocks, with a warning that names the block. The package does
+// not merge replicas, decode samples or implement a protocol.
 package gateway
 
 import (

@@ -27,16 +27,16 @@ import (
 //	front    the index from its first byte to the series: magic, version, symbols
 //	table    the postings offset table
 //	offsets  u32 for each symbol and one more: its start in the symbols
-//	names    for each label name: u32 offset in the table, u32 first sample
-//	samples  u32 offset in the table of every 32nd value of a name
+//	names    for each label name: u32 offset in the table, u32 index in samples of its first value
+//	samples  for every 32nd value of a name: u32 offset in the table
 //
 // The sizes of the sections are multiples of 8. All numbers are big-endian, as in an index.
 type header struct {
 	file    *fileutil.MmapFile
 	toc     toc
 	symbols []byte // the strings, each with its length
-	offsets []byte
-	table   []byte // entries without the count
+	offsets []byte // the sections offsets, names and samples of the file
+	table   []byte // entries of the postings offset table, without their number
 	names   []byte
 	samples []byte
 
@@ -415,8 +415,8 @@ func prefixed(src []byte) (field, rest []byte, ok bool) {
 func (h *header) nameCount() int      { return len(h.names)/8 - 1 }
 func (h *header) nameAt(i int) uint32 { return u32At(h.names, 2*i) }
 
-// entries returns the range of the table that has the entries of a label name, and the
-// samples of these entries; nil if no series has the name.
+// entries returns the range of the table that has the entries of a label name, and the part of
+// the section samples for this name; nil if no series has the name.
 func (h *header) entries(name string) (from, to uint32, samples []byte) {
 	n := h.nameCount()
 	i := sort.Search(n, func(i int) bool {

@@ -12,7 +12,7 @@ import (
 	"github.com/ferula-io/ferula/internal/pages"
 )
 
-// refs is an ascending list of references to series. After an error it is at its end.
+// refs is an ascending list of references to series. After an error ok is always false.
 type refs interface {
 	// next returns the next reference.
 	next() (ref uint32, ok bool)
@@ -30,10 +30,10 @@ type pageRefs struct {
 	ctx    context.Context // stored because a pageRefs belongs to one request
 	reader *pages.Reader
 	index  *pages.Object
-	base   int64 // offset of the first reference
-	n, i   int   // number of references; index of the next one
-	window []byte
-	from   int // index of the reference at the start of window
+	base   int64  // offset of the first reference
+	n, i   int    // number of references; index of the next one
+	window []byte // the references that are read in one page
+	from   int    // index of the reference at the start of window
 	fail   error
 }
 
@@ -79,7 +79,7 @@ func openRefs(ctx context.Context, index *pages.Object, l list) (*pageRefs, erro
 	return r, nil
 }
 
-// fill makes the window begin at the next reference.
+// fill sets window to the references from the next one to the end of its page.
 func (r *pageRefs) fill() bool {
 	if r.fail != nil || r.i >= r.n {
 		return false
@@ -282,8 +282,8 @@ func (w without) err() error {
 type choice struct {
 	matcher *labels.Matcher
 	lists   []list
-	negated bool // series in one of the lists do not match
-	bytes   uint64
+	negated bool   // series in one of the lists do not match
+	bytes   uint64 // size of the lists
 }
 
 // choose finds the lists of a matcher in the header. A matcher that matches the empty value
@@ -321,15 +321,16 @@ func (h *header) choose(m *labels.Matcher) choice {
 
 const (
 	// entryBytes is the estimated size of a series entry. If the lists of a matcher are
-	// longer than the entries of all series that the most selective matcher selects, they are
-	// not read: the matcher is applied to the labels of the series.
+	// longer than the entries of all series that the most selective matcher selects, the
+	// lists are not read: the matcher is applied to the labels of these series.
 	entryBytes = 200
 	// smallLists is the size up to which lists are always read.
 	smallLists = 64 << 10
 )
 
-// expand returns the matching series, as far as postings decide, and the matchers that the
-// caller must still apply to the labels of each series.
+// expand returns the series that match by their postings, and onLabels: the matchers whose
+// postings were not read, which the caller must apply to the labels of each series. bytesMax
+// limits the postings of one matcher that selects several values.
 func (h *header) expand(ctx context.Context, index *pages.Object, matchers []*labels.Matcher, bytesMax uint64) (_ refs, onLabels []*labels.Matcher, err error) {
 	var positive, negative []choice
 	for _, m := range matchers {

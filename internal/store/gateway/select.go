@@ -18,11 +18,11 @@ import (
 type Request struct {
 	MinMS, MaxMS int64
 	Matchers     []*labels.Matcher
-	Without      []string   // labels to remove from every series
-	LabelsOnly   bool       // without chunks
-	ResolutionMS int64      // coarsest resolution that is acceptable; 0: raw
+	Without      []string   // StoreAPI's without_replica_labels: labels to remove from every series
+	LabelsOnly   bool       // StoreAPI's skip_chunks
+	ResolutionMS int64      // StoreAPI's max_resolution_window: coarsest acceptable resolution; 0: raw
 	Aggregates   Aggregates // of downsampled chunks
-	Strict       bool       // fail instead of warning of blocks that cannot be read
+	Strict       bool       // partial response ABORT: an unreadable block fails the request; otherwise it is a warning
 }
 
 // Selection is the series of a request: a series.Set whose chunks are as stored, not cut to
@@ -37,7 +37,8 @@ type Selection struct {
 	closed   bool
 }
 
-// opening is a chosen block, and the matchers for labels that are not external labels of the block.
+// opening is a block to open for a request, and those matchers of the request that are not on
+// external labels of the block.
 type opening struct {
 	block    *block
 	matchers []*labels.Matcher
@@ -50,7 +51,8 @@ func (s *Store) Select(ctx context.Context, r Request) (*Selection, error) {
 	return s.open(ctx, r, s.chosen(r))
 }
 
-// chosen returns the blocks of a request.
+// chosen returns the blocks of a request. As in Thanos, a request whose matchers are all on
+// external labels of a block selects no series of the block.
 func (s *Store) chosen(r Request) (all []opening) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -159,13 +161,13 @@ func (s *Store) openBlock(ctx context.Context, r Request, o opening) (*blockSet,
 	}, nil
 }
 
-// windowBytes returns the size of the next window of a block.
+// windowBytes returns the bytes of chunks that a block reads ahead next.
 func (s *Store) windowBytes() int64 {
 	return min(max(s.cache.BytesMax()/2/max(s.reading.Load(), 1), windowMin), windowMax)
 }
 
-// failed counts an error of a block. If an object is missing or corrupt, the next list checks
-// whether the block is still in the bucket, and reads its sizes again.
+// failed counts an error of a block. If an object is missing or corrupt, the next Sync checks
+// whether the block is still in the bucket, and reads its meta.json again.
 func (s *Store) failed(b *block, err error) {
 	if errors.Is(err, context.Canceled) || errors.Is(err, context.DeadlineExceeded) {
 		return
@@ -285,7 +287,7 @@ func (s *Store) labelBlocks(r Request, label string) (whole []*block, parts []op
 	return whole, parts
 }
 
-// eachHeader calls f for the headers of blocks.
+// eachHeader calls f with each of the blocks and its header, one after the other.
 func (s *Store) eachHeader(ctx context.Context, r Request, all []*block, f func(b *block, h *header)) (warnings annotations.Annotations, err error) {
 	if err := s.begin(); err != nil {
 		return nil, err

@@ -23,11 +23,11 @@ type blockSet struct {
 	ctx        context.Context // stored because a blockSet belongs to one request
 	cancel     context.CancelFunc
 	aggregates Aggregates
-	strict     bool // an error of the block fails the set
+	strict     bool // an error of the block fails the set; otherwise it is a warning
 
 	ahead   chan *batch // receives the next batch once it is read
-	reading bool        // a goroutine sends to ahead
-	spare   *batch
+	reading bool        // a goroutine will send to ahead
+	spare   *batch      // memory of the second batch
 	current *batch
 	i       int   // index of the current series in current
 	began   parts // starts of the current series in the lists of current
@@ -220,7 +220,7 @@ func (s *blockSet) LabelRefs() []uint64 {
 	return s.current.numbers[s.began.numbers:s.current.entries[s.i].numbers]
 }
 
-// Ahead returns the labels of the next series, if they are known.
+// Ahead returns the labels of the next series; nil if the current batch does not have it.
 func (s *blockSet) Ahead() []byte {
 	if s.i+1 >= len(s.current.entries) {
 		return nil

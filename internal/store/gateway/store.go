@@ -29,10 +29,10 @@ type Options struct {
 	Rules         Rules
 	Concurrency   int           // requests for metas at once; 0: 32
 	Recursive     bool          // list all objects of the bucket instead of looking for each block's files
-	ReadsMax      int           // batches read at once, of all requests; 0: no limit
-	PostingsBytes int64         // of one matcher that selects many values; 0: 256 MiB
-	Idle          time.Duration // after which the header of a block is unmapped; 0: 5 min
-	SortBytesMax  int           // of one request, to sort series again; 0: 256 MiB
+	ReadsMax      int           // limit of blocks that all requests together read at once; 0: no limit
+	PostingsBytes int64         // limit of the postings of one matcher that selects several values; 0: 256 MiB
+	Idle          time.Duration // after which the header of an unused block is unmapped; 0: 5 min
+	SortBytesMax  int           // limit of the series of one request that must be sorted again; 0: 256 MiB
 	Logger        *slog.Logger  // may be nil
 	Metrics       *metrics.Set  // may be nil
 }
@@ -50,13 +50,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store is the blocks of a bucket. Use Open, then Sync. It is safe for concurrent use.
+// Store serves series of the blocks in a bucket. Open creates it, and Sync lists the blocks. It is
+// safe for concurrent use.
 type Store struct {
 	opts   Options
 	from   objstore.BucketReader
 	cache  *pages.Cache
 	lister *metas.Lister
-	gate   chan struct{}
+	gate   chan struct{} // of capacity ReadsMax; nil: no limit
 	counts storeCounts
 
 	syncing sync.Mutex // one Sync at a time
@@ -64,11 +65,11 @@ type Store struct {
 	blocks  map[ulid.ULID]*block
 	groups  []*group // by external labels
 	closed  bool
-	using   sync.WaitGroup // requests
-	reading atomic.Int64   // blocks whose series are read
+	using   sync.WaitGroup // running requests
+	reading atomic.Int64   // open blocks of all requests
 }
 
-// group is the blocks with the same external labels.
+// group has the blocks with the same external labels.
 type group struct {
 	labels labels.Labels
 	blocks [len(resolutions)][]*block // by resolution, each sorted by start
@@ -117,8 +118,8 @@ func Open(from objstore.BucketReader, opts Options) (*Store, error) {
 	return s, nil
 }
 
-// Sync lists the bucket and serves the listed blocks. If the list fails, the blocks of the
-// last successful list are still served.
+// Sync lists the bucket and serves the listed blocks. After a failure the blocks of the last
+// successful Sync are still served.
 func (s *Store) Sync(ctx context.Context) error {
 	s.syncing.Lock()
 	defer s.syncing.Unlock()
@@ -165,7 +166,7 @@ func (s *Store) replace(found map[ulid.ULID]*metas.Meta) (first bool) {
 		}
 		b := s.blocks[id]
 		if b == nil {
-			m.Labels = g.labels // equal labels share one copy; only those of new blocks are set, because requests read the others
+			m.Labels = g.labels // equal labels share one copy; not set for known blocks, whose labels requests may be reading
 			b = newBlock(m, s.from, s.cache, s.opts.Dir)
 			s.blocks[id] = b
 		}
@@ -288,6 +289,8 @@ func (g *group) choose(minMS, maxMS, resolutionMS int64) []*block {
 	})
 }
 
+// cover appends the blocks of resolution i in the time range, and finer blocks for the gaps
+// between them.
 func (g *group) cover(into []*block, i int, minMS, maxMS int64) []*block {
 	if i == len(resolutions) || minMS > maxMS {
 		return into

@@ -13,7 +13,7 @@ import (
 )
 
 // heldBlock is an open block with a reference count. The tenant has a reference until the
-// block is replaced or removed; every view has one.
+// block is replaced or removed. Every view with the block has one.
 type heldBlock struct {
 	*block.Reader
 	path     string
@@ -161,10 +161,10 @@ func (t *tenant) view(minNS, maxNS int64) (*View, local) {
 	return v, disk
 }
 
-// hold calls f with every block, under the tenant's lock. It returns the head that is being
-// written as a block and the current head at that time; either may be nil. The caller must
-// read them without the tenant's lock, because apply takes a head's lock before the tenant's.
-// A head that is being written as a block does not change.
+// hold calls f with every block, under the tenant's lock. It returns two heads of the same time:
+// the one that is being written as a block, and the current one. Either may be nil. The caller
+// must read the heads without the tenant's lock, because apply takes a head's lock before the
+// tenant's. A head that is being written as a block does not change.
 func (t *tenant) hold(f func(b *heldBlock)) [2]*head {
 	if t == nil {
 		return [2]*head{}

@@ -9,9 +9,9 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// budget limits the memory of the heads of all tenants. Before a push is logged, it reserves
-// the most memory that it may need. Once the push is in a head, the actual growth of the head
-// is charged instead.
+// budget limits the memory of the heads of all tenants. Before a push is logged, the most memory
+// that the push could need is reserved. Once the push is in a head, the actual growth of the
+// head is charged instead.
 type budget struct {
 	max  int64
 	used atomic.Int64
@@ -59,7 +59,7 @@ func (b *budget) discharge(h *head) {
 	h.charged = 0
 }
 
-// Upper bounds, in bytes, of what the parts of a profile take in a head; see Builder.Bytes and
+// Upper bounds of the bytes that each part of a profile takes in a head; see Builder.Bytes and
 // head.size.
 const (
 	costNode     = 80

@@ -7,7 +7,7 @@ import (
 	"github.com/oklog/ulid/v2"
 )
 
-// deletionsMax is the number of blocks that are deleted after one list.
+// deletionsMax is the limit of blocks that are deleted after each listing of the bucket.
 const deletionsMax = 1000
 
 // expired reports whether a block is beyond the retention of the bucket.
@@ -18,7 +18,7 @@ func (r *remotes) expired(maxNS int64) bool {
 
 // visible returns the listed blocks that queries may read, and sets the leaving time of
 // blocks that are to be deleted. Blocks beyond the retention are to be deleted and are not
-// visible. Blocks that a complete block in the bucket has replaced are to be deleted, but
+// visible. Blocks that a readable block in the bucket has replaced are to be deleted, but
 // stay visible in case the replacing block cannot be opened.
 func (r *remotes) visible() map[string]map[ulid.ULID]*remoteBlock {
 	now, seen := r.store.now(), make(map[string]map[ulid.ULID]*remoteBlock, len(r.all))
@@ -48,8 +48,8 @@ func (r *remotes) visible() map[string]map[ulid.ULID]*remoteBlock {
 	return seen
 }
 
-// clean deletes the blocks that have been leaving for RemoteDeleteDelay. If a deletion fails,
-// it is tried again after the next list.
+// clean deletes the blocks that visible has found to be deleted for RemoteDeleteDelay. A failed
+// deletion is retried after the next listing of the bucket.
 func (r *remotes) clean(ctx context.Context) {
 	r.listing.Lock()
 	defer r.listing.Unlock()

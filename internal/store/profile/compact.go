@@ -61,7 +61,7 @@ func (t *tenant) pick() []*heldBlock {
 		level := b.Meta().Level
 		run := append(byLevel[level], b)
 		var size, to int64
-		from, _ := run[0].Bounds() // blocks are sorted by it
+		from, _ := run[0].Bounds() // the earliest start: blocks are sorted by start
 		for _, r := range run {
 			_, end := r.Bounds()
 			size, to = size+r.Bytes(), max(to, end)
@@ -99,7 +99,7 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 			return nil, err
 		}
 		for _, b := range run {
-			// Include the parents of b: if b never reaches the bucket, the bucket still has them.
+			// Include the parents of b: the bucket may have them, but never get b.
 			content.Meta.Parents = append(append(content.Meta.Parents, b.Meta().ULID), b.Meta().Parents...)
 		}
 		return content, nil
@@ -148,7 +148,7 @@ type cursor struct {
 	done bool
 
 	spans   *block.TraceSpans
-	numbers []uint32 // by row: its number in the compacted block; nil without spans
+	numbers []uint32 // by row: its number in the compacted block, or noRow; nil without spans
 }
 
 func (c *cursor) advance() error {
@@ -210,7 +210,8 @@ func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) 
 	}
 }
 
-// mergeBlocks writes the rows of blocks in order. Of equal rows it writes only the first.
+// mergeBlocks writes the rows of blocks in order. If several blocks have the row of a profile and
+// series, it writes only the first.
 func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *block.Content, err error) {
 	parts, nodes, err := mergeSymbols(ctx, run)
 	if err != nil {
@@ -300,10 +301,10 @@ func mergeRows(w *block.Writer, cursors []*cursor) error {
 	}
 }
 
-// retain removes blocks beyond the retention time, and the oldest ones while the total
-// size exceeds the limit. With a bucket, a block beyond the retention time is removed only
-// once it is complete in the bucket. If the size requires it, shipped blocks are removed
-// first, and unshipped ones only if that is not enough.
+// retain removes blocks beyond the retention time, and the oldest blocks while the total size
+// exceeds the limit. With a bucket, a block beyond the retention time is removed only once the
+// bucket has it, or once it is beyond the retention of the bucket. For the size limit shipped
+// blocks are removed first, and unshipped blocks only if that is not enough.
 func (t *tenant) retain() error {
 	t.flushMu.Lock()
 	defer t.flushMu.Unlock()

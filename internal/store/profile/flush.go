@@ -23,6 +23,7 @@ import (
 	"github.com/ferula-io/ferula/internal/vfs"
 )
 
+// temporary begins the name of a block's directory while its files are being written.
 const temporary = "tmp-"
 
 // openBlocks opens the tenant's blocks. through is the last log segment whose records are all
@@ -270,13 +271,13 @@ func (o *order) of(types []profiles.Type, series []block.Series) []uint32 {
 	return numbers
 }
 
-// headRow is a row of a head to be written to a block.
+// headRow is a row of a head or block to be written to another block.
 type headRow struct {
 	dataset string
 	key     block.Key
-	series  uint32
-	t       uint32
-	row     int
+	series  uint32 // number in the new block
+	t       uint32 // number of the type in the new block
+	row     int    // number in the head or block
 }
 
 func compareRows(a, b *headRow) int {
@@ -301,8 +302,8 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	o.add(v.types, v.series)
 	o.finish()
 	numbers := o.of(v.types, v.series)
-	// If the rows of a profile have several services, its dataset is the least of them, so
-	// that its rows are adjacent.
+	// If the rows of a profile have several services, its dataset is the first of these in
+	// alphabetical order: with one dataset all rows of the profile are adjacent.
 	datasets := make(map[block.Key]string, v.rows)
 	services := make([]string, len(v.series))
 	for i := range v.series {
@@ -360,10 +361,10 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	return content, nil
 }
 
-// noRow is the number of a row that a block does not have.
+// noRow stands for a row that the new block does not have.
 const noRow = math.MaxUint32
 
-// numbersOf returns the number function of moveSpans for a table of new numbers by stack.
+// numbersOf returns the argument number of moveSpans. nodes has the new number of each stack.
 func numbersOf(nodes []uint32) func(row, stack uint32) (uint32, bool) {
 	return func(_, stack uint32) (uint32, bool) {
 		if int(stack) >= len(nodes) {

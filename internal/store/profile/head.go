@@ -36,14 +36,14 @@ type head struct {
 
 	seriesCol, timeCol, valueCol, profileCol []byte
 	idCol                                    []byte
-	at                                       []uint64 // by row: where its samples are; see store
+	at                                       []uint64 // by row: position of its samples in chunks; see store
 	previous                                 []uint32 // by row: previous row of its profile + 1; 0: none
-	chunks                                   [][]byte
+	chunks                                   [][]byte // arena of encoded samples
 	last                                     map[block.Key]lastRow
 	spans                                    block.TraceSpansBuilder
-	shared                                   []block.Key
+	shared                                   []block.Key // profiles whose rows arrived in several parts
 	isShared                                 map[block.Key]bool
-	splits                                   bool
+	splits                                   bool // a profile may have several rows of a type; see block.Span.MultiRow
 	minNS, maxNS                             int64
 	bytes                                    int
 	spansDropped                             int   // number of spans beyond spansMax; used by the writer only
@@ -54,11 +54,11 @@ type head struct {
 
 // scratch is the working memory of apply. Heads share a pool of them.
 type scratch struct {
-	lineFrame []uint32
+	lineFrame []uint32 // by line of the profile: its frame in the head + 1
 	texts     []uint32 // by string of the profile: its number in the head + 1
-	locFrame  []uint32
+	locFrame  []uint32 // by location without lines: its frame in the head + 1
 	pairs     []pair
-	nodes     []uint32
+	nodes     []uint32 // by sample of the profile: node of its stack in the head
 	frames    []uint32 // of a stack, root first
 	used      []uint32 // by location of the profile: 1 if a stack has it
 	split     profiles.Splitter
@@ -79,6 +79,7 @@ func (s *scratch) release() {
 	}
 }
 
+// lastRow is the last row of a profile, and the profile's number.
 type lastRow struct{ row, profile uint32 }
 
 type pair struct {
@@ -97,7 +98,7 @@ func newHead(drop map[string]bool) *head {
 
 func (h *head) rows() int { return len(h.at) }
 
-// count is rows for callers without the lock.
+// count is rows for callers that do not hold the lock.
 func (h *head) count() int {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -223,9 +224,9 @@ func (h *head) store(b []byte) uint64 {
 	return uint64(last)<<32 | uint64(at)
 }
 
-// gather sums the samples of a part by stack, for sample type t, and encodes the sums into
-// h.encoded, sorted by stack. Values of 0 are left out. It returns the total, and whether
-// there are sums.
+// gather sums the samples of label set h.split.Sets[part] by stack, for sample type t. It encodes
+// the sums into h.encoded, sorted by stack, without samples of value 0. It returns the total, and
+// whether there are sums.
 func (h *head) gather(p *pprof.Profile, part, t int) (total int64, some bool) {
 	h.pairs = h.pairs[:0]
 	for i := range p.Samples {
@@ -260,8 +261,8 @@ func (h *head) gather(p *pprof.Profile, part, t int) (total int64, some bool) {
 // kept.
 const spansMax = 4096
 
-// addSpans adds the spans of the last row. Their samples are those of a part, with the values
-// of sample type t.
+// addSpans adds the trace spans of the last row. The samples of the spans are those of label set
+// h.split.Sets[part], with the values of sample type t.
 func (h *head) addSpans(p *pprof.Profile, part, t int) {
 	spans := h.split.Spans
 	if len(spans) == 0 {

@@ -39,7 +39,7 @@ func (l *Lease) Take(bytes int64) error {
 }
 
 // Grow adds to the lease the bytes by which a part of the query has grown. now is the present
-// size of the part, and known is what the last call returned. It returns the greater of both.
+// size of the part, and known is the result of the last call. Grow returns the greater of both.
 func (l *Lease) Grow(known, now int64) (int64, error) {
 	if now <= known {
 		return known, nil
@@ -86,8 +86,8 @@ func (s *Store) dropSymbols() bool {
 }
 
 // Symbols returns the symbols of all parts of a source of the view. They count as memory of
-// the store. After done they stay cached until they are idle, memory is short, or all symbols
-// exceed their share of it.
+// the store. The caller calls done when it no longer uses them. They stay cached until they are
+// idle, memory is short, or all decoded symbols exceed their share of the memory.
 func (v *View) Symbols(src block.Source) (symbols *block.Symbols, done func(), err error) {
 	return v.decoded(src, src.Symbols, func(b *heldBlock) (bool, int64) { return b.HasSymbols(), b.SymbolsBytes() })
 }
@@ -131,5 +131,6 @@ func (v *View) decoded(src block.Source, decode func() (*block.Symbols, error), 
 	}, nil
 }
 
-// symbolsShare is the share of the memory that cached symbols of no query may have: an eighth.
+// symbolsShare limits cached symbols. While all decoded symbols take more than an eighth of the
+// memory, the symbols of a block are dropped as soon as no query uses them.
 const symbolsShare = 8

@@ -9,7 +9,7 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// headPart is the stacks of one dataset of a head.
+// headPart has the stacks of one dataset of a head.
 type headPart struct {
 	stacks  []uint32 // of the head, ascending
 	numbers []uint32 // their numbers in the block
@@ -23,8 +23,8 @@ func (p *headPart) fill(nodes []uint32) {
 	}
 }
 
-// number returns the number in the block of a stack of the head; false if the part does not
-// have it.
+// number converts the number that a stack has in the head to its number in the block; false if
+// the part does not have the stack.
 func (p *headPart) number(stack uint32) (uint32, bool) {
 	if stack == 0 {
 		return 0, true

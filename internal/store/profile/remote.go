@@ -196,8 +196,8 @@ func (b *remoteBlock) readMeta() {
 	b.meta = meta
 }
 
-// list returns the known blocks of a tenant, which must not be changed, and the number of
-// the list. It returns an error if there has been no list yet.
+// list returns the known blocks of a tenant, which must not be changed, and the number of lists
+// so far. It returns an error until the first list has succeeded.
 func (r *remotes) list(tenant string) (map[ulid.ULID]*remoteBlock, int, error) {
 	if r == nil {
 		return nil, 0, nil
@@ -217,7 +217,7 @@ func (r *remotes) has(tenant string, local *heldBlock) bool {
 	return err == nil && b != nil && b.bad == nil && b.IndexBytes == local.IndexBytes() && b.RowsBytes == int64(local.Meta().RowsBytes)
 }
 
-// local describes a tenant's blocks on disk, of any time range.
+// local describes all of a tenant's blocks on disk, whatever their time range is.
 type local struct {
 	ids     map[ulid.ULID]bool // blocks on disk
 	parents map[ulid.ULID]bool // blocks that they have replaced

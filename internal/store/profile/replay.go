@@ -101,7 +101,7 @@ func (r *replayer) freeMemory(need int64) error {
 			return &wal.StopError{Err: err}
 		}
 	}
-	others := slices.Collect(maps.Values(s.tenants)) // the lock is held
+	others := slices.Collect(maps.Values(s.tenants)) // Open holds s.mu
 	for ; !fits() && len(others) > 0; others = others[1:] {
 		if err := others[0].flush(context.Background(), false); err != nil {
 			s.logger.Error("Writing a profile head as a block failed", "tenant", others[0].name, "err", err)

@@ -6,8 +6,9 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// SourceSamples scans a source by its samples. The value of a row is the sum of its samples
-// whose stack is counted; rows without such samples are skipped. counted is indexed by stack.
+// SourceSamples scans a source by its samples. counted reports for each stack whether its samples
+// count. The value of a row is the sum of its samples that count. Rows without such samples are
+// skipped.
 func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []int32, groups int, counted []bool) error {
 	s.sampled, s.singleRow = true, append(s.singleRow, false)
 	number := s.begin(src, groupOf, groups)

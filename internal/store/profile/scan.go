@@ -23,7 +23,7 @@ type Locator struct {
 type Accumulator struct {
 	Sum      int64
 	Rows     uint32
-	exemplar uint32  // 0: the fields below are invalid; else see Series
+	exemplar uint32  // 0: none, and the fields below are invalid; otherwise ofRows, or ofOneRow + series
 	Exemplar Locator // first row of the exemplar's profile
 	// ExemplarValue is the sum of all rows of that profile in this accumulator.
 	ExemplarValue int64
@@ -61,14 +61,14 @@ type Scan struct {
 	overLimit bool    // AccumulatorsMax was exceeded
 
 	sources        []block.Source
-	groups         [][]int32
-	singleRow      []bool           // by source: no profile has two rows of a type
-	caches         []columnCache    // by source
-	pending        []pendingProfile // by group: the profile whose rows are being summed
-	splits         map[splitKey]*splitProfile
-	exemplarSplits []*splitProfile // the profiles in splits, set by Finish
-	shared         map[block.Key]bool
-	sampled        bool // SourceSamples was called: it skips rows, so every profile lists its rows in splits
+	groups         [][]int32                  // by source: the group of each series; -1: none
+	singleRow      []bool                     // by source: no profile has two rows of a type
+	caches         []columnCache              // by source
+	pending        []pendingProfile           // by group: the profile whose rows are being summed
+	splits         map[splitKey]*splitProfile // profiles that are summed by ID
+	exemplarSplits []*splitProfile            // the profiles in splits, set by Finish
+	shared         map[block.Key]bool         // profiles with rows in several sources, set by AddShared
+	sampled        bool                       // SourceSamples was called: it skips rows, so every profile lists its rows in splits
 }
 
 // columnCache caches the columns of a source that were read last. Exemplars of one source are
@@ -92,8 +92,8 @@ func (s *Scan) columns(at Locator) (*block.Columns, error) {
 	return &n.cols, nil
 }
 
-// CachedID returns the ID of the profile at a row. It returns nil unless the IDs that were last
-// read from the source include it. It is small enough to be inlined.
+// CachedID returns the ID of the profile at a row. It returns nil unless the row is in the group
+// whose IDs were last read from the source. CachedID is small enough to be inlined.
 func (s *Scan) CachedID(at Locator) []byte {
 	n := &s.caches[at.Source]
 	if i := 16 * (int(at.Row) - n.cols.First); uint(i) < uint(len(n.ids)) {
@@ -108,7 +108,7 @@ const splitSource = ^uint32(0)
 // pendingProfile is a profile whose adjacent rows are being summed.
 type pendingProfile struct {
 	profile     uint32
-	used        bool
+	used        bool // false: no profile is pending
 	source      uint32
 	row         uint32
 	value       int64
@@ -121,14 +121,14 @@ type splitKey struct {
 	key         block.Key
 }
 
-// splitProfile is a profile in an accumulator whose rows are not all adjacent.
+// splitProfile is a profile in an accumulator. The rows of the profile are not all adjacent.
 type splitProfile struct {
 	key   block.Key
 	value int64
 	rows  []Locator
 }
 
-// AddShared adds the profiles that have rows in several sources. They are summed by ID.
+// AddShared adds the profiles that may have rows in several sources. Their rows are summed by ID.
 func (s *Scan) AddShared(sources []block.Source) {
 	for _, src := range sources {
 		for _, key := range src.Shared() {
@@ -150,8 +150,8 @@ func (s *Scan) Reset() {
 	s.splits, s.exemplarSplits, s.shared, s.sampled = nil, nil, nil, false
 }
 
-// Source scans one source. groupOf is the group of each series, or -1; it must not change
-// until Reset.
+// Source scans one source. groupOf has the group of each series, or -1, and must not change until
+// Reset. groups is the number of groups.
 func (s *Scan) Source(ctx context.Context, src block.Source, groupOf []int32, groups int) error {
 	number := s.begin(src, groupOf, groups)
 	spans, err := src.Spans()
@@ -357,7 +357,7 @@ func (b *Steps) Index(t int64) int {
 func (k *kernel) sums(lo, hi int) {
 	step, from, to := -1, int64(0), int64(0) // timestamps in (from, to] are in step
 	var acc *Accumulator                     // of the row before, mostly also of this one
-	last := int32(-1)                        // its group
+	last := int32(-1)                        // the group of acc
 	for i := lo; i < hi; i++ {
 		group := k.groupOf[k.c.SeriesAt(i)]
 		if group < 0 {
@@ -383,7 +383,7 @@ func (k *kernel) sums(lo, hi int) {
 func (k *kernel) singleRowExemplars(lo, hi int) error {
 	step, from, to := -1, int64(0), int64(0)
 	var acc *Accumulator // of the row before, mostly also of this one
-	last := int32(-1)    // its group
+	last := int32(-1)    // the group of acc
 	for i := lo; i < hi; i++ {
 		series := k.c.SeriesAt(i)
 		group := k.groupOf[series]
@@ -563,8 +563,9 @@ func (s *Scan) ID(at Locator) (profiles.ID, error) {
 	return profiles.ID(ids[16*(int(at.Row)-c.First):]), nil
 }
 
-// LookupExemplar looks up the exemplar of an accumulator. only reports whether its profile
-// has a single row, which is of that source and series; if not, Rows finds its rows.
+// LookupExemplar looks up the exemplar of an accumulator. If only is set, its profile has a single
+// row of the type, which is in this source and series. Otherwise source and series are invalid,
+// and Rows finds the rows of the profile.
 func (s *Scan) LookupExemplar(acc *Accumulator) (id profiles.ID, source int, series uint32, only bool, err error) {
 	at := acc.Exemplar
 	if id, err = s.ID(at); err != nil || at.Source == splitSource || !s.singleRow[at.Source] {

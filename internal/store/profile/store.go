@@ -6,15 +6,15 @@
 // A push is a []profiles.RawProfile. Append decodes it, joins concurrent pushes into one
 // write to the log, and returns once the push is synced and in the head. A big or old head is
 // written as a block and the log is truncated. Blocks are compacted into larger ones, and old
-// ones are removed. Readers open a View, a snapshot of head and blocks. They either scan
-// rows into Accumulators, which store the row of their exemplar (IDs and labels are looked
-// up for exemplars only), or read a source's samples.
+// ones are removed. Readers open a View, a snapshot of head and blocks. A reader scans rows into
+// Accumulators, or reads a source's samples. An Accumulator stores the position of its exemplar:
+// IDs and labels are looked up for exemplars only.
 //
-// A Remote may have further blocks. A view opens the remote blocks of its time range that are
+// A Remote has further blocks. A view opens the remote blocks of its time range that are
 // neither on disk nor replaced by another block.
 //
 // A profile is identified by ID and timestamp. Its rows are stored once for each series. If a
-// block with rows of a profile exists when further rows arrive, the profile is recorded as
+// head or block has rows of a profile when further rows arrive, the profile is recorded as
 // shared, because a scan does not see all its rows next to each other. HTTP, selectors and
 // flame graphs are in other packages.
 package profile
@@ -58,14 +58,14 @@ type Options struct {
 	NoLock         bool          // do not lock the directory, for file systems without locks
 	FreeBytesMin   int64         // pushes are refused while the disk has less free space; at most a tenth of the disk; 0: no check
 	PendingBytes   int           // limit of a tenant's queued pushes in bytes; 0: 64 MiB
-	Flags          hint.Flags    // that raise the limits
+	Flags          hint.Flags    // flags that raise the limits, named in errors
 	DropLabels     []string      // names of labels of samples that are not stored
 	Limits         pprof.Limits  // for pushed profiles that are not decoded yet; replay applies Depth only
 
 	Remote           Remote        // further blocks; nil: none
 	RemoteEvery      time.Duration // interval of listing the remote blocks; 0: 2 minutes
 	RemoteOpenMax    int           // limit of open remote blocks, and of remote blocks in one view; 0: 4,096
-	RemoteIndexBytes int64         // memory limit of cached indexes of remote blocks, at least one; 0: 128 MiB
+	RemoteIndexBytes int64         // memory limit of cached indexes of remote blocks; one index is always cached; 0: 128 MiB
 
 	RemoteRetention   time.Duration // age at which remote blocks are deleted; not shorter than Retention; 0: never
 	RemoteDeleteDelay time.Duration // how long replaced and expired remote blocks stay; 0: 2 hours
@@ -151,8 +151,8 @@ type Store struct {
 	now     func() time.Time
 	budget  budget
 	memory  memory
-	frames  sync.Pool // *[]byte, of batches
-	drop    map[string]bool
+	frames  sync.Pool       // *[]byte: batch.frames
+	drop    map[string]bool // Options.DropLabels
 
 	// Replaced by tests.
 	fs        vfs.FS
@@ -164,8 +164,8 @@ type Store struct {
 	opened   bool
 	closed   bool
 	locked   io.Closer // nil: not locked
-	decoders sync.Pool
-	remotes  *remotes // nil: no Remote
+	decoders sync.Pool // *pprof.Profile
+	remotes  *remotes  // nil: no Remote
 	stop     chan struct{}
 	running  sync.WaitGroup
 }
@@ -381,9 +381,9 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 
 var errClosed = fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
 
-// Append stores a push and returns once the push is synced. It stores all profiles, or none
-// and returns an error. pushed is borrowed until it returns. Missing IDs and timestamps are
-// filled in.
+// Append stores a push and returns once the push is synced. It stores all profiles of the push;
+// after an error it has stored none. It borrows pushed until it returns, and fills in missing IDs
+// and timestamps.
 func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.RawProfile) error {
 	if err := s.checkSpace(); err != nil {
 		return err

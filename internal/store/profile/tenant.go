@@ -26,8 +26,8 @@ type tenant struct {
 	queue   batch         // the next batch of the committer
 	used    time.Time     // time of the last push
 	wake    chan struct{} // of capacity 1
-	closing error         // set once the queue is closed
-	done    chan struct{}
+	closing error         // error of every push once the queue is closed; nil: open
+	done    chan struct{} // closed to end the committer
 
 	log *wal.Log // used by the committer only
 
@@ -38,11 +38,11 @@ type tenant struct {
 	flushing     *head // being written as a block
 	headFrom     time.Time
 	blocks       []*heldBlock
-	writing      ulid.ULID // a block that is renamed but not in blocks yet
+	writing      ulid.ULID // a block that is being written and not in blocks yet
 	symbolsSwept time.Time // used by the maintainer only
 	broken       []error   // blocks that could not be opened; not changed after open
 
-	cuts        chan chan cut    // to the committer
+	cuts        chan chan cut    // requests to the committer to close the head
 	flushMu     sync.Mutex       // one flush, compaction or removal of blocks at a time
 	failedFlush *cut             // a closed head that is not written as a block yet; guarded by flushMu
 	compacting  failedCompaction // guarded by flushMu
@@ -51,17 +51,18 @@ type tenant struct {
 	flushRetry, compactRetry retry
 }
 
-// failedCompaction is a compaction that failed. Another compaction may begin only after a
-// retry has succeeded, or after the block of the failed one is known not to exist.
+// failedCompaction is a compaction that failed. Its block may exist nevertheless. Another
+// compaction may begin only after a retry has succeeded, or after this block was discarded:
+// otherwise two blocks could have the same rows.
 type failedCompaction struct {
-	id  ulid.ULID
-	run []*heldBlock
+	id  ulid.ULID    // of the compacted block; zero: no compaction has failed
+	run []*heldBlock // the blocks to compact
 }
 
-// batch is pushes that are written to the log together.
+// batch has pushes that are written to the log together.
 type batch struct {
-	frames  []byte
-	waiting []*waiting
+	frames  []byte     // the encoded pushes
+	waiting []*waiting // the callers of append
 }
 
 type waiting struct {
@@ -194,8 +195,8 @@ func (s *Store) releaseFrames(b []byte) {
 	}
 }
 
-// headLimitError returns an error if the tenant's memory limit is reached: one tenant whose
-// blocks cannot be written must not use the memory of all.
+// headLimitError returns an error if the head of the tenant takes more than half of the memory
+// limit of all heads: one tenant whose blocks cannot be written must not use all memory.
 func (t *tenant) headLimitError() error {
 	if size := t.head.size(); int64(size) > t.store.budget.max/2 {
 		t.store.budget.relieve()

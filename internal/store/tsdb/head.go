@@ -21,25 +21,25 @@ import (
 //
 // Prometheus' truncation of the head waits for open readers whose range it overlaps. It does
 // not wait for a rawHead, which closes its chunk reader immediately after opening it. A
-// closed reader is not on the list that truncation waits for, but it can still be read, and
-// it still hides the appends that were not committed when it was opened. A second reader, the
-// anchor, stays open over a range that is never truncated: while it is open, the head keeps
+// closed reader is not on the list of readers for which truncation waits, but it can still be
+// read. It still hides the appends that were not committed when it was opened. A second reader,
+// the anchor, stays open over a range that is never truncated: while it is open, the head keeps
 // the append IDs by which samples are hidden.
 //
-// So the head may lose data while a rawHead reads it. The head loses data in an order that
-// makes the loss visible. First the block with the data is served. Then the minimum time of
-// the head grows or, if series are evicted for another reason, these series are no longer
-// found. Data is removed last. disturbed looks for these signs after each read. After such a
-// sign, the rest of a selection is read from a new view of the store.
+// So the head may lose data while a rawHead reads it. A reader can notice this, because of the
+// order in which the head loses data. First the block with the data is served. Then the minimum
+// time of the head grows or, if series are evicted for another reason, these series are no
+// longer found. Data is removed last. disturbed looks for these signs after each read. After
+// such a sign, the rest of a selection is read from a new view of the store.
 type rawHead struct {
 	store      *Store
 	db         *tsdb.DB
 	mint, maxt int64
-	limit      int64 // no data of the view is lost while the head's minimum time is at most this
-	served     []*tsdb.Block
-	lastMS     int64 // upper bound of the view's timestamps
-	uncutStart bool  // chunks may have samples before mint
-	uncutEnd   bool  // chunks may have samples after maxt
+	limit      int64         // no data of the view is lost while the head's minimum time is at most this
+	served     []*tsdb.Block // the store's blocks when the view was opened
+	lastMS     int64         // upper bound of the view's timestamps
+	uncutStart bool          // chunks may have samples before mint
+	uncutEnd   bool          // chunks may have samples after maxt
 
 	reading sync.Mutex // held while a selection reads: the readers of series and chunks have buffers
 	anchor  tsdb.ChunkReader
@@ -48,7 +48,7 @@ type rawHead struct {
 	deleted tombstones.Reader
 
 	mu     sync.Mutex
-	opened []interface{ Close() error } // what selections opened; closed with the rawHead
+	opened []interface{ Close() error } // readers and queriers of selections; closed with the rawHead
 }
 
 // openRawHead opens a view of the head from mint to maxt, in ms, inclusive. headMin is the
@@ -78,8 +78,8 @@ func (s *Store) openRawHead(db *tsdb.DB, mint, maxt, headMin int64, served []*ts
 	if !ok {
 		return nil, fmt.Errorf("the head's reader %T does not copy chunks", reader)
 	}
-	// The reader's cache of head chunks stays disabled: it is for one goroutine, and several may read the sets. Without the cache
-	// each read of a chunk walks the series' list of chunks that are not m-mapped yet, which is short.
+	// The reader's cache of head chunks stays disabled: the cache is for one goroutine, and several goroutines may read the sets.
+	// Without the cache each read of a chunk walks the series' list of chunks that are not m-mapped yet. This list is short.
 	h.chunks = withCopy
 	if h.index, err = view.Index(); err != nil {
 		return nil, err

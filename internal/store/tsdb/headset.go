@@ -34,7 +34,7 @@ type headSet struct {
 	metas     []chunks.Meta
 	intervals tombstones.Intervals // deleted, or out of range
 	some      tombstones.Intervals // the intervals that overlap the current chunk
-	sources   []chunkenc.Chunk     // of chunks, before they are cut
+	sources   []chunkenc.Chunk     // by index in chunks: the head's chunk
 	cutter    cutter
 	arena     []byte // re-encoded chunks of the current series
 	iter      chunkenc.Iterator

@@ -16,8 +16,8 @@ import (
 // ErrCorrupt is returned for blocks with invalid bytes.
 var ErrCorrupt = errors.New("corrupt block")
 
-// errForeign is returned for an index version unknown here, which Prometheus' own reader may
-// know.
+// errForeign is returned for an index version that this package does not know. Prometheus' own
+// reader may know it.
 var errForeign = errors.New("unknown index version")
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
@@ -38,8 +38,8 @@ const (
 //	         (uvarint(min-last max) uvarint(max-min) varint(ref-last ref))*
 //
 // A symbol in the table is a length and a string, as in protobuf. A label set is therefore
-// encoded by copying symbols, and only the offsets of symbols are stored. bytes is a mapped
-// file: results that alias it are invalid once the mapping is closed.
+// encoded by copying symbols, and a blockIndex has only the offsets of the symbols. bytes is a
+// mapped file: results that alias it are invalid once the mapping is closed.
 type blockIndex struct {
 	bytes   []byte
 	symbols []byte   // the strings
@@ -116,7 +116,7 @@ func (ix *blockIndex) entry(ref uint64) ([]byte, error) {
 	return body, nil
 }
 
-// entryParts is the decoded part of a series entry.
+// entryParts has the decoded parts of a series entry.
 type entryParts struct {
 	labels  []byte   // encoded
 	numbers []uint64 // one for each label: symbol number of the name in the upper 32 bits, of the value in the lower 32

@@ -19,8 +19,8 @@ import (
 const mappedIdle = time.Minute
 
 // mapped is a second mapping of the files of one block, since the database's own mapping is
-// not accessible. Both mappings share the pages. A block can be deleted while this mapping is
-// read: its files are unlinked, and freed when the mapping is closed.
+// not accessible. Both mappings share the pages in memory. A block can be deleted while this
+// mapping is read: its files are unlinked, and freed when the mapping is closed.
 type mapped struct {
 	files    []*fileutil.MmapFile
 	index    *blockIndex
@@ -31,8 +31,7 @@ type mapped struct {
 	idleAt  time.Time
 }
 
-// mapBlock maps the block in dir. It returns errForeign if only Prometheus' own reader may
-// know the index version.
+// mapBlock maps the block in dir. It returns errForeign for an unknown version of the index.
 func mapBlock(dir string) (_ *mapped, err error) {
 	m := &mapped{}
 	defer func() {

@@ -25,10 +25,10 @@ const openTries = 10
 // deleted while they are read: their files exist until Close.
 //
 // The head, and blocks that overlap no other block, are read directly. Overlapping blocks are
-// read through Prometheus' chunk queriers: deletion and the head's garbage collection wait
-// until Close. All data is read through Prometheus' chunk queriers if the head has
-// out-of-order samples in the range, or samples in the time range of blocks. Both readers
-// return the same bytes.
+// read through Prometheus' chunk queriers. If the head has out-of-order samples in the range, or
+// samples in the time range of blocks, all data is read through these queriers. They delay the
+// deletion of blocks and the head's garbage collection until Close. The bytes of the result are
+// the same in all cases.
 func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	db := s.db.Load()
 	if db == nil {
@@ -55,7 +55,7 @@ type rawQuerier struct {
 	head       *rawHead // may be nil
 	queriers   []storage.ChunkQuerier
 	live       bool // the head is read
-	merging    bool // blocks overlap each other or the head
+	merging    bool // blocks that overlap each other or the head are merged by Prometheus' queriers
 	unsorted   bool // no block is read: the series of the head need not be sorted by labels
 }
 

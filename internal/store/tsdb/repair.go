@@ -77,9 +77,9 @@ func (s *Store) segmentBytes() map[string]int64 {
 	return sizes
 }
 
-// reportRemoved logs which segments a repair has removed. before is what segmentBytes
-// returned before the repair. After a crash only the last record of a log is incomplete, and
-// no sample of it was acknowledged. Damage elsewhere has acknowledged samples behind it.
+// reportRemoved logs which segments a repair has removed. before is the result of segmentBytes
+// before the repair. After a crash only the last record of a log is incomplete, and no sample of
+// it was acknowledged. Damage at another place is followed by records of acknowledged samples.
 func (s *Store) reportRemoved(before map[string]int64) {
 	after := s.segmentBytes()
 	var names []string
@@ -271,9 +271,10 @@ func wentOn(dir string, segments []int, index int) (bool, error) {
 	return false, nil
 }
 
-// differs reports whether a segment is not a copy of the beginning of segment of: one of its
-// records differs from the record of the same number in of. Then a program that does not
-// resume repairs has written to the segment.
+// differs compares the records of two files: segment, to which an interrupted repair was copying
+// records, and the damaged segment of, from which it copied them. It reports whether one of the
+// records in segment is another one than in the damaged segment. If so, a program that does not
+// resume repairs has written to segment. A missing file does not differ.
 func differs(segment, of string) (bool, error) {
 	copied, err := os.Open(segment)
 	if errors.Is(err, os.ErrNotExist) {

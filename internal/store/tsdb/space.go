@@ -23,8 +23,8 @@ var (
 	// ErrNoSpace: the disk is nearly full. Samples are accepted again once it has space.
 	ErrNoSpace = errors.New("no space left on the disk of the TSDB")
 	// ErrLogFailed: a write to the write-ahead log failed, and the log may end in an
-	// incomplete record. The next start drops all records after it, so samples are refused
-	// until then.
+	// incomplete record. The next start drops all records after that one, so samples are
+	// refused until then.
 	ErrLogFailed = errors.New("a write to the write-ahead log of the TSDB failed: samples are rejected until a restart, which repairs the log")
 )
 
@@ -42,7 +42,7 @@ type writeGuard struct {
 	reserve int64 // bytes that stay free; negative: none
 	free    func(dir string) (free, total int64, err error)
 	broken  atomic.Bool
-	plenty  atomic.Int64 // UnixNano until which the disk is known to have space; checked for every scrape
+	plenty  atomic.Int64 // time in Unix ns until which free space is not checked again, as it was plenty
 
 	mu       sync.Mutex
 	failures []prometheus.Collector // counters of failed log writes
@@ -52,8 +52,8 @@ func newWriteGuard(dir string, reserve int64) *writeGuard {
 	return &writeGuard{dir: dir, reserve: reserve, free: diskSpace}
 }
 
-// A disk with plentyBytes above the reserve is not looked at again for plentyFor: nothing
-// writes that much in that time, and the look costs a system call for each scrape.
+// A disk with plentyBytes of free space above the reserve is not checked again for plentyFor:
+// nothing writes that much in this time. Without this rule each scrape would cost a system call.
 const (
 	plentyBytes = 4 << 30
 	plentyFor   = time.Second

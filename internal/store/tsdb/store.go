@@ -1,11 +1,11 @@
 // Package tsdb stores samples in Prometheus' TSDB, behind the storage interfaces that
 // PromQL, scraping and remote write use.
 //
-// Samples are appended and acknowledged once Commit has written them to the write-ahead log.
-// Queries use storage.Queryable, ChunkQueryable and ExemplarQueryable. A Store exists before
-// its database is open: until the write-ahead log is replayed every call returns
-// ErrNotReady, so that the HTTP server can listen and report it. The package has no HTTP,
-// no PromQL and no scraping.
+// Samples are acknowledged once Commit has written them to the write-ahead log. Queries use
+// storage.Queryable, ChunkQueryable and ExemplarQueryable. New returns a Store without a
+// database. Until Open has replayed the write-ahead log, every query, append and admin call
+// returns ErrNotReady, so that the HTTP server can listen and report it. The package has no
+// HTTP, no PromQL and no scraping.
 package tsdb
 
 import (
@@ -33,13 +33,13 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// ErrNotReady is returned by every call until the write-ahead log is replayed.
+// ErrNotReady is returned by queries, appends and admin calls until the write-ahead log is replayed.
 var ErrNotReady = tsdb.ErrNotReady
 
-// Options of a Store. The zero value of a field takes Prometheus' default.
+// Options of a Store. A zero field takes Prometheus' default, unless its comment names another.
 type Options struct {
 	Dir                      string        // directory of blocks and write-ahead log
-	Retention                time.Duration // retention time; 0 and no size limit: 15 days; negative: no limit
+	Retention                time.Duration // retention time; 0: 15 days, or no limit if RetentionBytes is set; negative: no limit
 	RetentionBytes           int64         // retention size; 0: no limit
 	MinBlockDuration         time.Duration // time range of a block cut from the head; 0: 2h
 	MaxBlockDuration         time.Duration // longest compacted block; 0: a tenth of the retention, at most 31 days
@@ -55,12 +55,12 @@ type Options struct {
 	MetadataInWAL            bool // write the metadata of scraped samples to the write-ahead log, for remote write 2.0
 
 	ChunkSegmentBytes      int64         // largest segment file of chunks in a block; 0: 512 MiB
-	HeadQueueSize          int           // queue of head chunks to write to disk; 0: none
+	HeadQueueSize          int           // length of the queue of head chunks to write to disk; 0: no queue
 	SamplesPerChunk        int           // 0: 120
 	BlockReloadInterval    time.Duration // 0: 1 minute
 	DelayedCompaction      bool          // delay each compaction of the head by a random time
 	CompactionDelayPercent int           // longest such delay, in percent of the range of the head; 0: 10
-	UploadedBlocksFile     string        // blocks of level 1 are compacted once this file lists them; "": at once
+	UploadedBlocksFile     string        // blocks of level 1 are compacted only once this file lists them as uploaded; "": without delay
 
 	// Section is the `storage` section of the configuration file, nil if it has none. It
 	// overrides the fields above, as in Prometheus. The database deletes blocks beyond the
@@ -75,7 +75,7 @@ const (
 	longestBlock        = 31 * 24 * time.Hour
 )
 
-// DefaultRetention is the retention where the configuration file has none.
+// DefaultRetention returns the retention in effect if the configuration file has none.
 func (o Options) DefaultRetention() config.TSDBRetentionConfig {
 	if o.Retention == 0 && o.RetentionBytes == 0 {
 		o.Retention = defaultRetention
@@ -83,7 +83,8 @@ func (o Options) DefaultRetention() config.TSDBRetentionConfig {
 	return config.TSDBRetentionConfig{Time: model.Duration(max(0, o.Retention)), Size: units.Base2Bytes(o.RetentionBytes)}
 }
 
-// section fills the unset fields of a storage section, which may be nil, from the options.
+// section returns a copy of given, in which the options replace a missing retention and missing
+// settings for exemplars. If given is nil, the out-of-order window is that of the options, too.
 func (o Options) section(given *config.StorageConfig) config.StorageConfig {
 	var complete config.StorageConfig
 	if given != nil {
@@ -194,7 +195,7 @@ func (o Options) prometheus() *tsdb.Options {
 	p.WALSegmentSize = o.WALSegmentBytes
 	p.WALCompression = o.WALCompression
 	p.NoLockfile = o.NoLockfile
-	p.EnableExemplarStorage = true // a capacity of 0 disables it until a reload
+	p.EnableExemplarStorage = true // a capacity of 0 disables it until a reload sets another
 	p.MaxExemplars = max(0, o.MaxExemplars)
 	p.OutOfOrderTimeWindow = o.OutOfOrderWindow.Milliseconds()
 	p.EnableMemorySnapshotOnShutdown = o.SnapshotOnShutdown
@@ -214,18 +215,18 @@ func (o Options) prometheus() *tsdb.Options {
 
 // Store is one database on one disk. It is safe for concurrent use.
 type Store struct {
-	given  Options // before the configuration file overrides them
-	opts   Options // effective when the database opens
+	given  Options // as passed to New
+	opts   Options // with Section and defaults applied
 	guard  *writeGuard
 	logger *slog.Logger
-	reg    prometheus.Registerer
-	own    *metrics.Set
+	reg    prometheus.Registerer // for the metrics of the database
+	own    *metrics.Set          // for the metrics of the store
 	stats  *tsdb.DBStats
 	db     atomic.Pointer[tsdb.DB]
 
-	applying sync.Mutex           // from Stage to Commit or Undo
+	applying sync.Mutex           // held from Stage to Commit or Undo
 	applied  config.StorageConfig // the effective section
-	encoding atomic.Uint32        // of floats, by the effective section
+	encoding atomic.Uint32        // encoding of float chunks, by the effective section
 
 	writes wlog.WriteNotified // notified of every commit; may be nil
 
@@ -343,9 +344,9 @@ type Staged struct {
 	next  config.StorageConfig
 }
 
-// Stage applies the settings of a section that can fail, and keeps the old retention and the
-// old capacity for exemplars. Blocks and exemplars deleted here could not be restored if
-// another part of the configuration is refused afterwards.
+// Stage applies the settings of a section that can fail. It keeps the old retention and the old
+// capacity for exemplars, because the new ones may delete blocks and exemplars: these could not
+// be restored if another part of the configuration is refused afterwards.
 func (s *Store) Stage(cfg *config.Config) (*Staged, error) {
 	db := s.db.Load()
 	if db == nil {

@@ -25,7 +25,7 @@ func trimXOR(dst, chunk []byte, mint, maxt int64) (out []byte, first, last int64
 	w := bitWriter{dst: append(dst, 0, 0)}
 	enc := xorEncoder{leading: noPosition}
 	total := int(binary.BigEndian.Uint16(chunk))
-	kept, copied, end := 0, -1, 0
+	kept, copied, end := 0, -1, 0 // samples in the range; bit from which bits are copied, -1: none yet; bit after the last sample
 	for i := 0; i < total; i++ {
 		if kept == 0 || copied >= 0 {
 			limit := maxt
@@ -73,7 +73,7 @@ func trimXOR(dst, chunk []byte, mint, maxt int64) (out []byte, first, last int64
 	return out, first, last, true
 }
 
-// noPosition is the number of leading zeros before the first value that encodes one.
+// noPosition stands for the number of leading zeros until a sample has encoded it.
 const noPosition = 0xff
 
 // xorState decodes an XOR chunk sample by sample.

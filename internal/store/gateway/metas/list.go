@@ -32,10 +32,10 @@ type Options struct {
 	Recursive   bool   // list all objects of the bucket instead of looking for each block's files
 	Dir         string // directory of the snapshot; "": none
 	Logger      *slog.Logger
-	Stall       time.Duration // after which a list fails if nothing arrives; 0: 2 min
+	Stall       time.Duration // List fails if nothing arrives for this time; 0: 2 min
 }
 
-// ErrStalled is returned for a list during which nothing arrived for too long.
+// ErrStalled is returned by List if nothing has arrived from the bucket for Options.Stall.
 var ErrStalled = errors.New("the bucket has stalled")
 
 // Lister lists the blocks of a bucket. Use NewLister.
@@ -49,10 +49,10 @@ type Lister struct {
 	arrived *time.Timer // cancels the running list; reset whenever data arrives
 
 	forgetting sync.Mutex
-	forgotten  []ulid.ULID // to be read again by the next list
+	forgotten  []ulid.ULID // blocks whose meta.json the next List reads again
 }
 
-// Result is one list.
+// Result is the result of one List.
 type Result struct {
 	Blocks  map[ulid.ULID]*Meta // to be served
 	States  map[string]int      // number of blocks by Thanos' name of their state
@@ -99,7 +99,7 @@ type looked struct {
 	deleted time.Time // when it was marked; zero: it is not
 }
 
-// List lists the blocks. The first list uses the snapshot of an earlier process, if there is
+// List lists the blocks. The first call uses the snapshot of an earlier process, if there is
 // one. List fails if the bucket cannot be listed or stalls. It also fails if a request fails
 // for another reason than a missing object, because it is then unknown which blocks to serve.
 func (l *Lister) List(ctx context.Context, now time.Time) (Result, error) {
@@ -157,7 +157,7 @@ func (l *Lister) List(ctx context.Context, now time.Time) (Result, error) {
 	return r, nil
 }
 
-// Forget makes the next list read the meta.json of a block again. It is called if a file of
+// Forget makes the next List read the meta.json of a block again. It is called if a file of
 // the block is missing or corrupt.
 func (l *Lister) Forget(id ulid.ULID) {
 	l.forgetting.Lock()
@@ -167,7 +167,7 @@ func (l *Lister) Forget(id ulid.ULID) {
 	}
 }
 
-// forgottenMax bounds the blocks that are read again; many requests may name the same one.
+// forgottenMax bounds Lister.forgotten, to which every failed request adds a block.
 const forgottenMax = 10_000
 
 func (l *Lister) forget() {
@@ -179,8 +179,8 @@ func (l *Lister) forget() {
 	l.forgotten = nil
 }
 
-// each calls f for the blocks of the bucket. files has the names of all meta.json files and
-// deletion marks if all objects are listed; nil: unknown.
+// each calls f for the blocks of the bucket. With Options.Recursive files has the names of all
+// meta.json files and deletion marks; otherwise it is nil, and f looks for these files.
 func (l *Lister) each(ctx context.Context, f func(id ulid.ULID, files map[string]bool) error) error {
 	if !l.opts.Recursive {
 		return l.from.Iter(ctx, "", func(name string) error {
@@ -361,7 +361,7 @@ func (a arriving) Read(p []byte) (int, error) {
 const snapshotFile = "blocks.jsonl"
 
 // load prepares l.known: the first call reads the snapshot, and every call removes the blocks
-// of Forget.
+// for which Forget was called.
 func (l *Lister) load() {
 	if !l.ready {
 		l.ready = true

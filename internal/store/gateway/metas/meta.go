@@ -2,9 +2,9 @@
 //
 // List reads the directories of a bucket, the meta.json of each new block and the deletion
 // mark of every block, and returns the blocks that a store should serve. Thanos' rules select
-// them: time range, sharding by relabelling, consistency delay, deletion marks, and no block
-// that a compacted block covers. The content of a meta.json does not change, so it is read
-// once; a snapshot in a local file keeps it for the next start. Index and chunks are not
+// them: time range, sharding by relabelling, consistency delay and deletion marks. A block that
+// a compacted block covers is left out. The content of a meta.json does not change, so it is
+// read once; a snapshot in a local file keeps it for the next start. Index and chunks are not
 // read.
 package metas
 
@@ -32,7 +32,7 @@ const (
 	Hour = int64(time.Hour / time.Millisecond)
 )
 
-// Meta is what a store needs of a block's meta.json.
+// Meta has the fields of a block's meta.json that a store needs.
 type Meta struct {
 	ID           ulid.ULID
 	MinMS, MaxMS int64         // MaxMS is exclusive
@@ -55,7 +55,7 @@ type Segment struct {
 	Bytes int64  // 0: unknown
 }
 
-// metaJSON has the members of a meta.json that are read. The snapshot has the same form.
+// metaJSON has the fields of a meta.json that are read. The snapshot has one such object a line.
 type metaJSON struct {
 	ULID    string `json:"ulid"`
 	Version int    `json:"version"`
@@ -177,7 +177,7 @@ func segmentName(name string) bool {
 	return err == nil && path.Base(name) == name
 }
 
-// AppendJSON appends the meta in the form of a meta.json.
+// AppendJSON appends the meta as a meta.json.
 func (m *Meta) AppendJSON(dst []byte) ([]byte, error) {
 	v := metaJSON{ULID: m.ID.String(), Version: 1, MinTime: &m.MinMS, MaxTime: &m.MaxMS}
 	v.Stats.NumSamples, v.Stats.NumSeries, v.Stats.NumChunks = m.Samples, m.Series, m.Chunks

@@ -12,9 +12,9 @@ import (
 
 // Rules decide which of the blocks of a bucket a store serves.
 type Rules struct {
-	MinMS, MaxMS       func() int64 // blocks beyond are not served; nil: no limit
+	MinMS, MaxMS       func() int64 // blocks outside this time range are not served; nil: no limit
 	Relabel            []*relabel.Config
-	ConsistencyDelay   time.Duration // minimum age of served blocks that no compactor has uploaded
+	ConsistencyDelay   time.Duration // minimum age at which a block is served; blocks of a compactor are served at once
 	IgnoreDeletedDelay time.Duration // blocks are served for this time after their deletion mark
 }
 
@@ -81,8 +81,10 @@ func (r Rules) fresh(m *Meta, now time.Time) bool {
 	return now.Sub(at) < r.ConsistencyDelay
 }
 
-// covered returns the blocks that another block replaces. The other block has the same labels
-// and resolution, and all sources of the covered block: a compactor has made it from them.
+// covered returns the blocks that another block replaces. The other block has the same external
+// labels and resolution, and all sources of the covered block: a compactor has made it from
+// them. A block without sources is replaced by any block with sources; of several blocks without
+// sources the oldest stays.
 func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
 	type key struct {
 		labels     uint64

@@ -35,10 +35,11 @@ const (
 	sectionSymbols
 	sectionShared
 	sectionEnd
-	sectionParts       // list of the symbols of each dataset; blocks of earlier versions have sectionSymbols instead
+	sectionParts       // list of the parts in sectionPartSymbols; blocks of earlier versions have sectionSymbols instead
 	sectionPartSymbols // symbols of the datasets one after another, each compressed on its own
 )
 
+// Compressions of a section.
 const (
 	plain = iota
 	zstded
@@ -149,6 +150,7 @@ func (d *decoder) count(size int) int {
 	return int(n)
 }
 
+// number reads a number that must be less than below. what names the number in the error.
 func (d *decoder) number(below int, what string) uint32 {
 	v := d.uvarint()
 	if v >= uint64(below) && d.err == nil {
@@ -413,8 +415,8 @@ func compress(b []byte) ([]byte, error) {
 	return w.EncodeAll(b, nil), nil
 }
 
-// decompress returns the content of b. It returns zstd.ErrDecoderSizeExceeded, and needs no more memory, if that has
-// more than bytesMax bytes.
+// decompress returns the content of b. If the content has more than bytesMax bytes, it returns zstd.ErrDecoderSizeExceeded
+// and allocates no more than bytesMax bytes.
 func decompress(b []byte, bytesMax int) ([]byte, error) {
 	r, ok := zstdReaders.Get().(*zstd.Decoder)
 	if !ok {
@@ -497,7 +499,8 @@ func sectionsAfter(b []byte) (map[uint32]section, error) {
 	}
 }
 
-// blockRatio is how many bytes a byte of zstd may become: a block has at most 128 KiB, and is at least 4 bytes.
+// blockRatio is the limit of decompressed bytes for each byte of zstd: a zstd block has at least 4 bytes, and decompresses
+// to 128 KiB at most.
 const blockRatio = 128 << 10 / 4
 
 // open verifies a section and returns its uncompressed bytes, which may alias the index.
@@ -512,7 +515,7 @@ func (s section) open(kind int) ([]byte, error) {
 	if s.plain > blockRatio*stored {
 		return nil, corruptf("index: section %d: %d bytes cannot have %d when decompressed", kind, stored, s.plain)
 	}
-	usual := min(s.plain, 64*stored+1024)
+	usual := min(s.plain, 64*stored+1024) // at first only what most sections need: s.plain may be wrong
 	b, err := decompress(s.stored, int(usual))
 	if errors.Is(err, zstd.ErrDecoderSizeExceeded) && usual < s.plain {
 		b, err = decompress(s.stored, int(s.plain))

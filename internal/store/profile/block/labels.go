@@ -8,8 +8,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// AddValues adds two non-negative values. The result saturates at the maximum, in any
-// order of additions.
+// AddValues adds two non-negative values. The sum saturates at the greatest int64, whatever the
+// order of several additions is.
 func AddValues(a, b int64) int64 {
 	if sum := a + b; sum >= 0 {
 		return sum

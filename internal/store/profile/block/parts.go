@@ -25,8 +25,8 @@ type Part struct {
 // WholePart is the part of a source that does not divide its symbols.
 func WholePart() Part { return Part{First: 1, Nodes: math.MaxUint32} }
 
-// Local returns the number in the part of a stack of the source. ok is false if the stack is
-// that of another part.
+// Local converts the number that a stack has in the source to its number in the part. ok is false
+// if another part has the stack.
 func (p Part) Local(stack uint32) (n uint32, ok bool) {
 	if stack == 0 {
 		return 0, true
@@ -46,8 +46,8 @@ type DatasetSymbols struct {
 // filePart is a part of a Reader.
 type filePart struct {
 	Part
-	body    section
-	symbols atomic.Pointer[Symbols]
+	body    section                 // encoded symbols
+	symbols atomic.Pointer[Symbols] // nil: not decoded
 }
 
 // appendParts appends the bodies of sectionParts and sectionPartSymbols.
@@ -204,7 +204,8 @@ func (r *Reader) PartBytes(i int) int64 { return decodedShare * int64(r.parts[i]
 // HasPart reports whether the symbols of a part are decoded.
 func (r *Reader) HasPart(i int) bool { return r.parts[i].symbols.Load() != nil }
 
-// wholeSymbols joins the parts: the stacks have the numbers that rows have.
+// wholeSymbols joins the symbols of all parts. Its stacks have the numbers to which the samples of
+// the rows refer.
 func (r *Reader) wholeSymbols() (*Symbols, error) {
 	all := &Symbols{Parents: []uint32{0}, NodeFrame: []uint32{0}}
 	for _, p := range r.parts {
@@ -217,8 +218,7 @@ func (r *Reader) wholeSymbols() (*Symbols, error) {
 	return all, nil
 }
 
-// join appends the symbols of a part. Texts, functions and frames that s has already are
-// added once more.
+// join appends the symbols of a part. Texts, functions and frames are not deduplicated.
 func (s *Symbols) join(part *Symbols) {
 	texts, functions, frames, nodes := uint32(len(s.Strings)), uint32(len(s.Functions)), uint32(len(s.Frames)), uint32(len(s.Parents)-1)
 	s.Strings = append(s.Strings, part.Strings...)
@@ -255,9 +255,9 @@ func (r *Reader) stacks() (int, error) {
 // part needs no tables to find duplicates.
 type Partitioner struct {
 	whole                           *Symbols
-	part                            uint32
+	part                            uint32 // number of the current part
 	nodes, frames, functions, texts renumbering
-	used                            []uint32 // stacks, in no order
+	used                            []uint32 // stacks of the current part; Part sorts them
 }
 
 // renumbering maps elements of the whole to their numbers in the current part.

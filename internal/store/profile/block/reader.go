@@ -37,7 +37,7 @@ type Reader struct {
 	order       []byte // row numbers sorted by ID
 	shared      []Key
 	parts       []*filePart
-	partOf      []int // by span
+	partOf      []int // by span: index in parts
 
 	checked   []atomic.Uint32 // by chunk: bit set of the columns whose checksum was verified
 	orderOnce sync.Once
@@ -175,7 +175,7 @@ func (r *Reader) Series() ([]Series, error) { return r.series, nil }
 // Spans returns the spans of rows.
 func (r *Reader) Spans() ([]Span, error) { return r.spans, nil }
 
-// Shared returns the profiles that also have rows in an older source.
+// Shared implements Source.
 func (r *Reader) Shared() []Key { return r.shared }
 
 // column returns the bytes of a column in a row group. It verifies the checksum on the
@@ -211,7 +211,7 @@ func (r *Reader) remoteColumn(group, col int, p extent) ([]byte, error) {
 	return b, nil
 }
 
-// check verifies the checksum of a column, and the references in the column of series.
+// check verifies the checksum of a column, and in colSeries the references to series.
 func (r *Reader) check(group, col int, b []byte) error {
 	if xxhash.Sum64(b) != r.chunks[group].places[col].sum {
 		return corruptf("column %s of row group %d: wrong checksum", columnNames[col], group)
@@ -227,7 +227,7 @@ func (r *Reader) check(group, col int, b []byte) error {
 	return nil
 }
 
-// checkPages verifies the checksum of a column that parquet will read.
+// checkPages verifies the checksum of a column of variable width before parquet reads it.
 func (r *Reader) checkPages(group, col int) error {
 	if r.remote == nil {
 		_, err := r.column(group, col)
@@ -359,7 +359,7 @@ func (r *Reader) count(bytes int64) {
 // cached symbols. It must be called before the first use of the reader.
 func (r *Reader) OnSymbols(f func(bytes int64)) { r.onSymbols = f }
 
-// decodedShare is the size of decoded symbols divided by that of encoded symbols: a small
+// decodedShare is the estimated size of decoded symbols divided by that of encoded symbols: a
 // number takes one to three bytes encoded, and four bytes decoded.
 const decodedShare = 4
 
@@ -379,7 +379,7 @@ func (r *Reader) HasSymbols() bool {
 	return r.symbols.Load() != nil
 }
 
-// PinSymbols keeps the symbols from being dropped until done is called.
+// PinSymbols prevents DropSymbols from dropping the symbols until done is called.
 func (r *Reader) PinSymbols() (done func()) {
 	r.pins.Add(1)
 	return func() { r.pins.Add(-1) }

@@ -34,8 +34,8 @@ func MetaOf(head []byte) (Meta, error) {
 	return decodeMeta(body)
 }
 
-// remote reads the rows of a remote block. Columns of fixed width are read whole, and the
-// last few are cached.
+// remote reads the rows of a remote block. Columns of fixed width are read whole. The last
+// nearColumns of them are cached.
 type remote struct {
 	rows  io.ReaderAt
 	spans io.ReaderAt // SpansFile; nil: not readable
@@ -101,7 +101,7 @@ func (m *remote) drop() {
 	clear(m.near[:])
 }
 
-// sum returns the checksum of a part of the rows, without caching it.
+// sum reads an extent of RowsFile and returns its checksum. The bytes are not cached.
 func (m *remote) sum(p extent) (uint64, error) {
 	digest := xxhash.New()
 	b := make([]byte, min(p.size, checkBytes))

@@ -4,9 +4,9 @@
 // A row is one sample type of one profile for one set of labels. The caller of a Writer adds
 // sorted rows. The Writer writes a directory with a Parquet file of rows and samples, and an
 // index of everything else. If samples belong to spans of traces, it also writes a file of
-// spans. Open maps the files; OpenAt reads them by ranges. Source is the interface of blocks
-// and heads that queries use. A block never changes. docs/formats/profile-block.md describes
-// the files byte by byte. Logs, tenants and queries are in other packages.
+// spans. Open maps the files; OpenAt reads them by ranges. Queries read blocks and heads through
+// the interface Source. A block never changes. docs/formats/profile-block.md describes the files
+// byte by byte. Logs, tenants and queries are in other packages.
 //
 //	row        series u32 | time i64 | value i64 | profile u32     read by scans
 //	           id 16 bytes                                         not read by scans
@@ -45,10 +45,10 @@ type Span struct {
 	Series   []uint32 // includes every series that has rows in the span, sorted; nil: unknown
 }
 
-// Columns are rows as little-endian numbers of fixed width. Shared and immutable.
+// Columns are rows as little-endian numbers of fixed width. They are shared and immutable.
 type Columns struct {
-	First   int // number of the first row
-	N       int
+	First   int    // number of the first row
+	N       int    // number of rows
 	Series  []byte // 4 bytes a row
 	Time    []byte // 8, nanoseconds
 	Value   []byte // 8
@@ -83,9 +83,9 @@ type Source interface {
 	Types() []profiles.Type
 	Series() ([]Series, error)
 	Spans() ([]Span, error)
-	// Columns returns a part of the rows that includes row.
+	// Columns returns the columns of a group of rows that includes row.
 	Columns(row int) (Columns, error)
-	// IDs returns the IDs of the rows of Columns, 16 bytes each.
+	// IDs returns the IDs of the rows that Columns returns for row, 16 bytes each.
 	IDs(row int) ([]byte, error)
 	// ID returns the ID of a row's profile.
 	ID(row int) (profiles.ID, error)
@@ -94,7 +94,7 @@ type Source interface {
 	// Symbols returns the symbols of all stacks; its nodes have the numbers of the stacks in
 	// Samples.
 	Symbols() (*Symbols, error)
-	// Parts returns how the symbols are divided.
+	// Parts returns the parts into which the symbols are divided, or WholePart alone.
 	Parts() []Part
 	// PartOf returns the part of a row. All rows from row to end-1 belong to this part.
 	PartOf(row int) (part, end int)
@@ -104,6 +104,7 @@ type Source interface {
 	Samples(ctx context.Context, rows []int, f func(row int, stacks []uint32, values []int64) error) error
 	// TraceSpans returns the spans of traces that samples belong to; nil if there are none.
 	TraceSpans() (*TraceSpans, error)
-	// Shared returns the profiles that also have rows in an older source.
+	// Shared returns the profiles whose rows arrived in several parts. Some of these rows may be
+	// in an older source.
 	Shared() []Key
 }

@@ -10,20 +10,20 @@ type Function struct {
 type Frame struct{ Function, Line uint32 }
 
 // Symbols are strings, functions, frames and the tree of stacks. A stack is a node with a
-// frame and a parent of a smaller number. Node 0 is the root and has neither. Shared and
-// immutable.
+// frame and a parent, whose number is smaller. Node 0 is the root and has neither. Symbols of a
+// source are shared and immutable.
 type Symbols struct {
 	Strings   []string
 	Functions []Function
 	Frames    []Frame
-	Parents   []uint32
-	NodeFrame []uint32
+	Parents   []uint32 // by node
+	NodeFrame []uint32 // by node
 }
 
 // Builder deduplicates and numbers symbols. Profiles of one program add the same symbols in
-// nearly the same order. A Builder therefore compares a symbol with the one that follows the
-// last symbol, before it looks into the tables: the comparison reads adjacent memory, while a
-// table costs one to three cache misses.
+// nearly the same order. Suppose that the last added symbol has number n. A Builder compares the
+// next symbol with number n+1 before it looks into the tables: the comparison reads adjacent
+// memory, while a table costs one to three cache misses.
 type Builder struct {
 	Symbols
 	lastString, lastFunction, lastFrame uint32
@@ -43,7 +43,7 @@ func NewBuilder() *Builder {
 	return b
 }
 
-// Bytes estimates the memory of the symbols.
+// Bytes estimates the memory of the symbols and the tables.
 func (b *Builder) Bytes() int {
 	tables := 16*(len(b.frames.slots)+len(b.nodes.slots)) + 4*len(b.functions.slots) + 48*len(b.strings) + 32*len(b.stacks)
 	return b.bytes + tables + 16*cap(b.Strings) + 24*cap(b.Functions) + 8*cap(b.Frames) + 4*(cap(b.Parents)+cap(b.NodeFrame))
@@ -259,7 +259,8 @@ func (s *Symbols) FrameName(frame uint32) string {
 	return s.Strings[s.Functions[s.Frames[frame].Function].Name]
 }
 
-// Used reports which nodes have a sum other than 0, or a descendant with such a sum.
+// Used reports for each node whether it or a descendant has a sum other than 0. sums is indexed by
+// node.
 func (s *Symbols) Used(sums []int64) []bool {
 	used := make([]bool, len(s.Parents))
 	for i := len(s.Parents) - 1; i > 0; i-- {
@@ -270,8 +271,7 @@ func (s *Symbols) Used(sums []int64) []bool {
 	return used
 }
 
-// AddUsed is Add for the nodes that have a sum and their ancestors. Other nodes get
-// number 0.
+// AddUsed is Add for the nodes that Used reports. In the result other nodes have number 0.
 func (b *Builder) AddUsed(s *Symbols, sums []int64) []uint32 {
 	used, nodes, frames := s.Used(sums), make([]uint32, len(s.Parents)), make([]uint32, len(s.Frames))
 	for i := 1; i < len(s.Parents); i++ {

@@ -37,7 +37,7 @@ const (
 type TraceSpan struct {
 	ID    uint64
 	Total int64  // sum of the samples
-	At    uint64 // offset of the samples
+	At    uint64 // offset of the samples in TraceSpans
 	Row   uint32
 	Trace uint32 // number of the trace + 1; 0: unknown
 }
@@ -135,7 +135,7 @@ func (s *TraceSpans) Samples(span TraceSpan, stacks []uint32, values []int64) ([
 	return stacks, values, d.err
 }
 
-// TraceSpansBuilder collects spans. Bytes that were added never change.
+// TraceSpansBuilder collects spans. Bytes that were added never change, so results of Spans stay valid.
 type TraceSpansBuilder struct {
 	spans   TraceSpans
 	byTrace map[profiles.TraceID]uint32

@@ -58,10 +58,10 @@ type fileRow struct {
 
 // Row is one row to be written to a block.
 type Row struct {
-	Type    uint32
+	Type    uint32 // index in Content.Types
 	Dataset string
 	Key     Key
-	Series  uint32
+	Series  uint32   // index in Content.Series
 	Stacks  []uint32 // ascending; Stacks and Values are borrowed
 	Values  []int64
 }
@@ -73,9 +73,9 @@ type Writer struct {
 	file     vfs.File
 	parquet  *parquet.GenericWriter[fileRow]
 	buffered []fileRow
-	numbers  map[Key]uint32
+	numbers  map[Key]uint32 // number of each profile, as in Columns.Profile
 	spans    []Span
-	last     Key
+	last     Key // of the last row
 	ids      []profiles.ID
 	meta     Meta
 }
@@ -136,8 +136,8 @@ func (w *Writer) Add(r *Row) error {
 	return nil
 }
 
-// buffer copies a row. Values are divided by their greatest common divisor, which is the
-// period for the times of a sampling profiler.
+// buffer copies a row. It divides the values by their greatest common divisor. For CPU times of a
+// sampling profiler this is the period.
 func (w *Writer) buffer(r *Row, number uint32) {
 	n := len(w.buffered)
 	if n < cap(w.buffered) {

@@ -15,11 +15,11 @@ import (
 // Damage is a part of a segment that Open skipped.
 type Damage struct {
 	Segment string
-	At      int64
+	At      int64 // offset in the segment
 	Bytes   int64
 	Kind    Kind
-	Err     error  // reason of Refused and Unreadable
-	Aside   string // path of a copy; "": none
+	Err     error  // reason, with the error of setting aside if that failed
+	Aside   string // path of the copied bytes or of the renamed segment; "": not set aside
 }
 
 // Kind is the kind of a Damage.

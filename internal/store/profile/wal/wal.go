@@ -1,10 +1,10 @@
 // Package wal is a log of records that survive a crash.
 //
 // Append writes frames of length, checksum and payload to the end of the newest segment and
-// returns once they are synced. Cut closes a segment; Append closes a long one. Remove deletes
-// closed segments. Open passes the records of the segments to a function, in order, and then
-// starts a new segment, so that nothing is written after the torn end that a crash left. The
-// package does not interpret records. A log has one writer.
+// returns once they are synced. Cut closes the newest segment. Append closes it if it is long.
+// Remove deletes closed segments. Open passes the records of the segments to a function, in
+// order, and then starts a new segment, so that nothing is written after the torn end that a
+// crash left. The package does not interpret records. A log has one writer.
 //
 // Unreadable data does not fail Open. Bytes that are not a record are skipped up to the next
 // record. A record that the function rejects is skipped. Both are copied to the directory
@@ -45,8 +45,8 @@ type Log struct {
 }
 
 // Open replays the segments after number through, in order, removes older segments and starts
-// a new one. The directory's parent must exist. replay borrows the payload. If it returns an
-// error, the record is set aside; a StopError ends Open.
+// a new one. The directory's parent must exist. replay borrows the payload. If replay returns a
+// StopError, Open ends with this error. After any other error the record is set aside.
 func Open(fs vfs.FS, dir string, through uint64, replay func(segment uint64, payload []byte) error) (*Log, []Damage, error) {
 	if err := vfs.MakeDir(fs, dir); err != nil {
 		return nil, nil, fmt.Errorf("log %s: %w", dir, err)
@@ -95,7 +95,7 @@ func segmentPath(dir string, n uint64) string { return filepath.Join(dir, fmt.Sp
 
 func (l *Log) path(n uint64) string { return segmentPath(l.dir, n) }
 
-// AppendFrame appends a frame, whose payload is what fill appends.
+// AppendFrame appends a frame. fill appends the payload of the frame.
 func AppendFrame(dst []byte, fill func([]byte) []byte) []byte {
 	from := len(dst)
 	dst = fill(append(dst, make([]byte, headerBytes)...))

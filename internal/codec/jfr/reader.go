@@ -238,7 +238,8 @@ func (c *chunk) constant(cl *class, key uint64) {
 	}
 }
 
-// keys reads the fields that into names, each a key or a number, and skips the others.
+// keys reads fields that are a key or a number. into has, by name of the field, where to store the
+// value. Other fields are skipped.
 func (c *chunk) keys(cl *class, into map[string]*uint64) {
 	for i := range cl.fields {
 		if v := into[cl.fields[i].name]; v != nil {

@@ -189,7 +189,7 @@ func (p *Profile) dropUnresolved() {
 	}
 }
 
-// cutStacks cuts stacks deeper than the limit, at the leaf.
+// cutStacks removes frames at the leaf from stacks that have more than Limits.Depth frames.
 func (p *Profile) cutStacks() {
 	depth, widest := uint32(min(p.limits.Depth, math.MaxInt32)), uint32(1)
 	for i := range p.Locations {

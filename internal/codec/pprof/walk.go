@@ -71,7 +71,7 @@ const numbersMax = 8
 // last value counts, as in protobuf. Most messages of a profile have only such fields. So the
 // usual field is decoded inline: a tag of one byte and a number of one or two bytes.
 func (p *Profile) numbers(f field, out *[numbersMax]uint64) error {
-	b := p.raw // may be read beyond the end of the message, so that the last field needs no special case
+	b := p.raw // not cut at f.to: reading past the message is harmless, and the last field needs no special case
 	for at := f.from; at < f.to; {
 		tag := b[at]
 		if tag&7 == 0 && tag < numbersMax<<3 && tag >= 1<<3 && at+2 < len(b) {
@@ -167,8 +167,8 @@ func (p *Profile) cutIDs(from int) {
 	}
 }
 
-// typesFollow reports whether sample types may follow. If so, the number of values is
-// checked after the whole profile was decoded.
+// typesFollow reports whether sample types may come after sample f with n values. If so, the
+// number of values is checked after the whole profile was decoded.
 func (p *Profile) typesFollow(f field, n int) bool {
 	return n > len(p.SampleTypes) && f.to < len(p.raw)
 }

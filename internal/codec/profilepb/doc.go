@@ -17,7 +17,7 @@ package profilepb
 // RawProfile is one profile as it was pushed.
 type RawProfile struct {
 	Labels []RawLabel // in the sender's order, not validated
-	Raw    []byte     // pprof, compressed or not; the Pusher may use it until Push returns
+	Raw    []byte     // pprof, compressed or not; borrowed until the push returns
 	ID     string     // empty: the store chooses one
 	TimeNS int64      // start, if the profile itself has none
 }

@@ -90,8 +90,8 @@ func appendText(dst []byte, number int, s string) []byte {
 	return append(dst, s...)
 }
 
-// appendMessage appends an embedded message. encode appends the message to a buffer of its
-// own, which is copied behind the length: requests are small.
+// appendMessage appends an embedded message. encode appends the message to an empty buffer, which
+// is copied to dst after its length: requests are small.
 func appendMessage(dst []byte, number int, encode func([]byte) []byte) []byte {
 	dst = append(dst, byte(number<<3|wireBytes))
 	body := encode(nil)

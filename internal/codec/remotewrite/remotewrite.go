@@ -76,8 +76,8 @@ var (
 	requestV2 = [17]field{4: {symbol, textBytes, nil}, 5: {message, seriesBytes, &seriesV2}}
 )
 
-// CostV1 returns the cost of a WriteRequest. It stops at the first element beyond
-// bytesMax, and returns the cost so far.
+// CostV1 returns the cost of a WriteRequest. Once Cost.Bytes exceeds bytesMax, it stops and
+// returns the cost so far.
 func CostV1(src []byte, bytesMax int64) (Cost, error) {
 	w := costWalker{bytesMax: bytesMax}
 	err := w.message(src, &requestV1)

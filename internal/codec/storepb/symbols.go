@@ -351,7 +351,7 @@ func (r *SymbolReader) pair(n int) []byte {
 	return r.pairs[start:r.ends[n]]
 }
 
-// labelArenaMax bounds the decoded labels of one message.
+// labelArenaMax limits the bytes of the decoded labels of one message.
 const labelArenaMax = 64 << 20
 
 // DecodeSeries decodes a series. Its labels are appended to arena, which must not be

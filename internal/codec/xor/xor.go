@@ -8,7 +8,7 @@
 //	rest    (0: same interval | 10 14 bits | 110 17 bits | 1110 20 bits | 1111 64 bits: change of the interval)  xor
 //	xor     0: same value | 10 bits, at the position of the last case 11 | 11 leading zeros, 5 bits  number of bits, 6  bits
 //
-// The varints are at byte positions; everything behind them is bits. A chunk that Prometheus'
+// The varints begin at whole bytes; all other fields are packed as bits. A chunk that Prometheus'
 // iterator accepts is decoded to the same samples, unless a value has more than 64 bits or
 // Order forbids the timestamps. The other float encoding, XOR2, has start timestamps and is not
 // decoded here: its callers use Prometheus' iterator.
@@ -26,14 +26,14 @@ import (
 	"slices"
 )
 
-// Order is the set of accepted sequences of timestamps.
+// Order is the order of timestamps that a decoder accepts.
 type Order uint8
 
 // The orders.
 const (
-	AnyOrder      Order = iota // as in the chunk
-	NotDescending              // equal timestamps may follow each other
-	Ascending
+	AnyOrder      Order = iota // timestamps are not checked
+	NotDescending              // no timestamp is less than the one before
+	Ascending                  // each timestamp is greater than the one before
 )
 
 // least is the smallest interval between two samples.

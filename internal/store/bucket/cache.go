@@ -49,7 +49,7 @@ func (c *Cache) Bytes() int64 {
 	return c.bytes
 }
 
-// get returns a page, shared and immutable; nil if it is not cached.
+// get returns a page, which is shared and immutable; nil if it is not cached.
 func (c *Cache) get(key pageKey) []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -40,8 +40,8 @@ type ShipOptions struct {
 	Source string               // `thanos.source` in meta.json; "": sidecar
 
 	UploadCompacted bool   // also upload blocks above level 1
-	AllowOutOfOrder bool   // upload later blocks even if an earlier one failed, and compacted blocks without ErrOverlap
-	SkipCorrupted   bool   // upload later blocks even if a meta.json cannot be read
+	AllowOutOfOrder bool   // upload later blocks even if an earlier one failed; do not check compacted blocks for overlaps
+	SkipCorrupted   bool   // upload the other blocks even if a meta.json cannot be read
 	Hashes          bool   // write the SHA-256 of each file to meta.json
 	StateFile       string // name of the state file in Dir; "": thanos.shipper.json
 	Concurrency     int    // files of a block uploaded concurrently; 0: 1

@@ -34,7 +34,7 @@ type blockSet struct {
 
 	reader  *pages.Reader
 	chunks  []series.Chunk
-	copied  int // bytes of the current series' chunks that lie in several pages
+	copied  int // bytes of the current series' chunks that were copied; see copiedMax
 	err     error
 	warning error
 	closed  bool

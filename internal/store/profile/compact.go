@@ -84,6 +84,7 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 		m := b.Meta()
 		meta.Level, meta.Through = max(meta.Level, m.Level+1), max(meta.Through, m.Through)
 	}
+	// The block of a failed compaction may exist. A retry with the same blocks replaces it.
 	if t.compacting.id != (ulid.ULID{}) && !slices.Equal(t.compacting.run, run) {
 		if err := t.discard(t.compacting.id); err != nil {
 			return err

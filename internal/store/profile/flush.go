@@ -27,8 +27,8 @@ import (
 const temporary = "tmp-"
 
 // openBlocks opens the tenant's blocks. through is the last log segment whose records are all
-// in blocks. openBlocks removes what a crash can leave: temporary directories, and blocks
-// that another block has replaced. A corrupt block is skipped and stays on disk.
+// in blocks. openBlocks removes leftovers of a crash: temporary directories, and blocks that
+// another block has replaced. A corrupt block is skipped and stays on disk.
 func (t *tenant) openBlocks() (through uint64, err error) {
 	entries, err := os.ReadDir(t.dir)
 	if err != nil {

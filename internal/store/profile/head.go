@@ -43,7 +43,7 @@ type head struct {
 	spans                                    block.TraceSpansBuilder
 	shared                                   []block.Key // profiles whose rows arrived in several parts
 	isShared                                 map[block.Key]bool
-	splits                                   bool // a profile may have several rows of a type; see block.Span.MultiRow
+	splits                                   bool // a profile has several rows of a type; see block.Span.MultiRow
 	minNS, maxNS                             int64
 	bytes                                    int
 	spansDropped                             int   // number of spans beyond spansMax; used by the writer only

@@ -33,7 +33,7 @@ type Accumulator struct {
 // Values of Accumulator.exemplar. A value v >= ofOneRow means that the exemplar's profile has
 // one row, whose series is v-ofOneRow.
 const (
-	ofRows   = 1 // its profile may have several rows
+	ofRows   = 1 // the profile may have several rows
 	ofOneRow = 2
 )
 
@@ -68,7 +68,7 @@ type Scan struct {
 	splits         map[splitKey]*splitProfile // profiles that are summed by ID
 	exemplarSplits []*splitProfile            // the profiles in splits, set by Finish
 	shared         map[block.Key]bool         // profiles with rows in several sources, set by AddShared
-	sampled        bool                       // SourceSamples was called: it skips rows, so every profile lists its rows in splits
+	sampled        bool                       // SourceSamples was called: all profiles are in splits, which list only the rows that it did not skip
 }
 
 // columnCache caches the columns of a source that were read last. Exemplars of one source are

@@ -46,7 +46,7 @@ import (
 // Options of a Store. Zero values are replaced by defaults.
 type Options struct {
 	Dir            string        // data directory; profiles are in Dir/profiles
-	Retention      time.Duration // retention time; 0: 15 days; negative: for ever
+	Retention      time.Duration // retention time; 0: 15 days; negative: no limit
 	RetentionBytes int64         // retention size of each tenant's blocks; 0: no limit
 	HeadBytes      int           // size at which a head is written as a block; 0: 64 MiB
 	HeadsBytes     int64         // memory limit of the heads of all tenants, beyond which pushes are refused; 0: 512 MiB

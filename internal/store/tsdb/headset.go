@@ -213,7 +213,7 @@ func (s *headSet) overlapping(c series.Chunk, open bool) bool {
 // committed splits the chunks by the appends that the view contains; samples of other appends
 // are hidden. whole is the number of leading chunks without hidden samples. partial iterates
 // over the visible samples of the chunk after them; it is nil if all samples of that chunk
-// are hidden. In a series all visible samples precede the hidden ones, so the search begins
+// are hidden. In a series all visible samples precede the hidden samples, so the search begins
 // at the last chunk and ends at the first that has a visible sample.
 //
 // The type of a chunk's iterator shows which samples are visible: the head wraps the iterator

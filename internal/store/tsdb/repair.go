@@ -272,9 +272,9 @@ func wentOn(dir string, segments []int, index int) (bool, error) {
 }
 
 // differs compares the records of two files: segment, to which an interrupted repair was copying
-// records, and the damaged segment of, from which it copied them. It reports whether one of the
-// records in segment is another one than in the damaged segment. If so, a program that does not
-// resume repairs has written to segment. A missing file does not differ.
+// records, and of, the damaged segment from which it copied. It reports whether any record in
+// segment differs from the record at the same position in the damaged segment. If so, a program
+// that does not resume repairs has written to segment. A missing segment does not differ.
 func differs(segment, of string) (bool, error) {
 	copied, err := os.Open(segment)
 	if errors.Is(err, os.ErrNotExist) {

@@ -50,7 +50,7 @@ type Options struct {
 	OutOfOrderWindow         time.Duration // how far back a sample may arrive out of order
 	SnapshotOnShutdown       bool
 	FreeBytesMin             int64 // samples are refused while the disk has less free space; at most a twentieth of the disk; 0: 256 MiB; negative: no check
-	KeepOverlappingBlocks    bool  // do not compact blocks only because they overlap
+	KeepOverlappingBlocks    bool  // do not compact blocks only because they overlap: EnableOverlappingCompaction is off
 	FloatChunkEncodingIsXOR2 bool
 	MetadataInWAL            bool // write the metadata of scraped samples to the write-ahead log, for remote write 2.0
 

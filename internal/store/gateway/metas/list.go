@@ -94,7 +94,7 @@ func NewLister(from objstore.BucketReader, opts Options) *Lister {
 
 // looked is the result of the lookup of one block.
 type looked struct {
-	meta    *Meta // nil: it has none yet
+	meta    *Meta // nil: the block has no meta.json yet
 	err     error
 	deleted time.Time // when it was marked; zero: it is not
 }

@@ -576,7 +576,7 @@ func pageError(err error) error {
 	return corruptf("%v", err)
 }
 
-// turn reads the page that has a row.
+// turn reads the page with the list of a row.
 func (l *lists) turn(row int) (err error) {
 	defer func() { // the checksum is right, but parquet's decoder may still panic
 		if p := recover(); p != nil {

@@ -41,7 +41,7 @@ type Span struct {
 	Lo, Hi   int
 	Dataset  string   // the service of its profiles; "" in a head
 	Sorted   bool     // rows are sorted by timestamp, then profile
-	MultiRow bool     // a profile may have several rows; they are adjacent
+	MultiRow bool     // some profiles have several rows; these are adjacent, except for profiles in Shared
 	Series   []uint32 // includes every series that has rows in the span, sorted; nil: unknown
 }
 

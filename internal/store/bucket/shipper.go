@@ -211,7 +211,7 @@ type syncRun struct {
 	shipped   []ulid.ULID // blocks of the directory that this sync has found in the bucket or uploaded
 	known     []ulid.ULID // blocks in the state file
 	others    []blockMeta // blocks in the bucket with the same external labels; listed for the first compacted block
-	listed    bool
+	listed    bool        // others was read
 	waiting   int
 	uploaded  int
 	undecided []ulid.ULID // deleted from disk; not known whether they are lost

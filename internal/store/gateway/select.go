@@ -287,7 +287,8 @@ func (s *Store) labelBlocks(r Request, label string) (whole []*block, parts []op
 	return whole, parts
 }
 
-// eachHeader calls f with each of the blocks and its header, one after the other.
+// eachHeader loads the headers of blocks concurrently. It calls f with each block and its header,
+// one after the other.
 func (s *Store) eachHeader(ctx context.Context, r Request, all []*block, f func(b *block, h *header)) (warnings annotations.Annotations, err error) {
 	if err := s.begin(); err != nil {
 		return nil, err

@@ -28,7 +28,7 @@ type Options struct {
 	CacheBytes    int64  // of pages; 0: 250 MiB
 	Rules         Rules
 	Concurrency   int           // requests for metas at once; 0: 32
-	Recursive     bool          // list all objects of the bucket instead of looking for each block's files
+	Recursive     bool          // --block-discovery-strategy=recursive: list all objects instead of looking for each block's files
 	ReadsMax      int           // limit of blocks that all requests together read at once; 0: no limit
 	PostingsBytes int64         // limit of the postings of one matcher that selects several values; 0: 256 MiB
 	Idle          time.Duration // after which the header of an unused block is unmapped; 0: 5 min

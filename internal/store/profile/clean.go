@@ -48,8 +48,8 @@ func (r *remotes) visible() map[string]map[ulid.ULID]*remoteBlock {
 	return seen
 }
 
-// clean deletes the blocks that visible has found to be deleted for RemoteDeleteDelay. A failed
-// deletion is retried after the next listing of the bucket.
+// clean deletes the blocks whose leaving time is at least RemoteDeleteDelay ago. A failed deletion
+// is retried after the next listing of the bucket.
 func (r *remotes) clean(ctx context.Context) {
 	r.listing.Lock()
 	defer r.listing.Unlock()

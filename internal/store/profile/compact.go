@@ -100,7 +100,7 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 			return nil, err
 		}
 		for _, b := range run {
-			// Include the parents of b: the bucket may have them, but never get b.
+			// Include the parents of b: the bucket may have them even if b is never uploaded.
 			content.Meta.Parents = append(append(content.Meta.Parents, b.Meta().ULID), b.Meta().Parents...)
 		}
 		return content, nil

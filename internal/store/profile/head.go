@@ -408,7 +408,7 @@ type headView struct {
 	series       []block.Series
 	cols         block.Columns
 	idCol        []byte
-	at           []uint64
+	at           []uint64 // this field and the next two are as in head
 	previous     []uint32
 	chunks       [][]byte
 	symbols      block.Symbols

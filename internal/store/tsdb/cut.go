@@ -59,7 +59,8 @@ func remaining(without tombstones.Intervals) (mint, maxt int64, ok bool) {
 	return mint, maxt, mint <= maxt
 }
 
-// cutIterator is cut for a chunk with hidden samples: it iterates over the visible samples of c.
+// cutIterator is cut for a chunk c with hidden samples. The parameter it iterates over the visible
+// samples of c.
 func (u *cutter) cutIterator(it chunkenc.Iterator, c series.Chunk, without tombstones.Intervals, arena []byte) (_ series.Chunk, _ []byte, ok bool, err error) {
 	_, out, err := u.chunks(c)
 	if err != nil {

@@ -42,7 +42,7 @@ type writeGuard struct {
 	reserve int64 // bytes that stay free; negative: none
 	free    func(dir string) (free, total int64, err error)
 	broken  atomic.Bool
-	plenty  atomic.Int64 // time in Unix ns until which free space is not checked again, as it was plenty
+	plenty  atomic.Int64 // time in Unix ns until which the free space is not checked again
 
 	mu       sync.Mutex
 	failures []prometheus.Collector // counters of failed log writes
@@ -148,10 +148,11 @@ func (g *writeGuard) registerer(next prometheus.Registerer) *watchedRegisterer {
 	return &watchedRegisterer{Registerer: next, guard: g}
 }
 
+// watchedRegisterer is the Registerer of one database.
 type watchedRegisterer struct {
 	prometheus.Registerer
 	guard      *writeGuard
-	registered []prometheus.Collector
+	registered []prometheus.Collector // all collectors of the database
 }
 
 // failedWrites is the end of the names of two counters: failed writes to the write-ahead log,

@@ -47,18 +47,18 @@ type Options struct {
 	WALCompression           compression.Type
 	NoLockfile               bool
 	MaxExemplars             int64         // capacity for exemplars in memory; 0: 100,000; negative: none
-	OutOfOrderWindow         time.Duration // how far back a sample may arrive out of order
-	SnapshotOnShutdown       bool
-	FreeBytesMin             int64 // samples are refused while the disk has less free space; at most a twentieth of the disk; 0: 256 MiB; negative: no check
-	KeepOverlappingBlocks    bool  // do not compact blocks only because they overlap: EnableOverlappingCompaction is off
+	OutOfOrderWindow         time.Duration // out_of_order_time_window: how far back a sample may arrive out of order
+	SnapshotOnShutdown       bool          // feature memory-snapshot-on-shutdown
+	FreeBytesMin             int64         // samples are refused while the disk has less free space; at most a twentieth of the disk; 0: 256 MiB; negative: no check
+	KeepOverlappingBlocks    bool          // --no-storage.tsdb.allow-overlapping-compaction: overlapping blocks are not compacted for this reason
 	FloatChunkEncodingIsXOR2 bool
-	MetadataInWAL            bool // write the metadata of scraped samples to the write-ahead log, for remote write 2.0
+	MetadataInWAL            bool // feature metadata-wal-records: the log has metadata of scraped samples, for remote write 2.0
 
 	ChunkSegmentBytes      int64         // largest segment file of chunks in a block; 0: 512 MiB
 	HeadQueueSize          int           // length of the queue of head chunks to write to disk; 0: no queue
 	SamplesPerChunk        int           // 0: 120
 	BlockReloadInterval    time.Duration // 0: 1 minute
-	DelayedCompaction      bool          // delay each compaction of the head by a random time
+	DelayedCompaction      bool          // feature delayed-compaction: delay each compaction of the head by a random time
 	CompactionDelayPercent int           // longest such delay, in percent of the range of the head; 0: 10
 	UploadedBlocksFile     string        // blocks of level 1 are compacted only once this file lists them as uploaded; "": without delay
 

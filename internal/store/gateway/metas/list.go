@@ -29,7 +29,7 @@ const metaBytesMax = 16 << 20
 type Options struct {
 	Rules       Rules
 	Concurrency int    // requests at once; 0: 32
-	Recursive   bool   // list all objects of the bucket instead of looking for each block's files
+	Recursive   bool   // --block-discovery-strategy=recursive: list all objects instead of looking for each block's files
 	Dir         string // directory of the snapshot; "": none
 	Logger      *slog.Logger
 	Stall       time.Duration // List fails if nothing arrives for this time; 0: 2 min
@@ -167,7 +167,7 @@ func (l *Lister) Forget(id ulid.ULID) {
 	}
 }
 
-// forgottenMax bounds Lister.forgotten, to which every failed request adds a block.
+// forgottenMax bounds Lister.forgotten, to which failed requests add blocks.
 const forgottenMax = 10_000
 
 func (l *Lister) forget() {

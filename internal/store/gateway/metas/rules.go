@@ -12,7 +12,7 @@ import (
 
 // Rules decide which of the blocks of a bucket a store serves.
 type Rules struct {
-	MinMS, MaxMS       func() int64 // blocks outside this time range are not served; nil: no limit
+	MinMS, MaxMS       func() int64 // --min-time and --max-time: blocks outside this range are not served; nil: no limit
 	Relabel            []*relabel.Config
 	ConsistencyDelay   time.Duration // minimum age at which a block is served; blocks of a compactor are served at once
 	IgnoreDeletedDelay time.Duration // blocks are served for this time after their deletion mark

@@ -8,8 +8,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// AddValues adds two non-negative values. The sum saturates at the greatest int64, whatever the
-// order of several additions is.
+// AddValues adds two non-negative values. A sum above the greatest int64 becomes the greatest
+// int64. So the order of several additions does not matter.
 func AddValues(a, b int64) int64 {
 	if sum := a + b; sum >= 0 {
 		return sum

@@ -10,7 +10,7 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// defaultSet is the set of the package-level functions.
+// defaultSet is the set that the package-level functions use.
 var defaultSet = Set{}
 
 // registeredSets are the sets that WritePrometheus writes.
@@ -37,7 +37,7 @@ func (l *setList) change(f func(sets []*Set) []*Set) {
 	l.sets.Store(&sets)
 }
 
-// GetDefaultSet returns the set of the package-level functions.
+// GetDefaultSet returns the set that the package-level functions use.
 func GetDefaultSet() *Set { return &defaultSet }
 
 // RegisterSet adds s to the sets that WritePrometheus writes.
@@ -64,10 +64,10 @@ func UnregisterSet(s *Set, destroySet bool) {
 	}
 }
 
-// families is a pool of the sets of family names that WritePrometheus has described.
+// families pools the maps in which WritePrometheus notes the families whose metadata it has written.
 var families sync.Pool
 
-const familiesMax = 1 << 16 // a larger set is not pooled
+const familiesMax = 1 << 16 // a larger map is not pooled
 
 // WritePrometheus writes the metrics of the default set and of all registered sets
 // to w, in the order of their registration, and then, if exposeProcessMetrics is
@@ -141,7 +141,7 @@ func NewCounterFunc(name string, f func() float64) *CounterFunc {
 }
 
 // NewGauge registers a new gauge in the default set. f returns the value at each
-// scrape; if f is nil, the gauge has the value of Set, Add, Inc and Dec.
+// scrape; if f is nil, the methods Set, Add, Inc and Dec change the value.
 func NewGauge(name string, f func() float64) *Gauge { return defaultSet.NewGauge(name, f) }
 
 // GetOrCreateGauge is Set.GetOrCreateGauge of the default set.
@@ -149,7 +149,7 @@ func GetOrCreateGauge(name string, f func() float64) *Gauge {
 	return defaultSet.GetOrCreateGauge(name, f)
 }
 
-// NewHistogram registers a new vmrange histogram in the default set.
+// NewHistogram registers a new histogram with VictoriaMetrics' vmrange buckets in the default set.
 func NewHistogram(name string) *Histogram { return defaultSet.NewHistogram(name) }
 
 // GetOrCreateHistogram is Set.GetOrCreateHistogram of the default set.

@@ -73,7 +73,7 @@ type StoreStatus struct {
 // purpose selects which store parameters apply to a request.
 type purpose struct {
 	dedup      bool          // dedup and replicaLabels[] apply
-	resolution time.Duration // max_source_resolution=auto, and its default with AutoDownsampling
+	resolution time.Duration // value of max_source_resolution=auto; with AutoDownsampling also if it is omitted
 	samples    bool          // engine, shard_info and max_source_resolution apply
 }
 
@@ -127,7 +127,7 @@ func (a *API) storeParams(r *http.Request, f purpose) (StoreParams, *apiError) {
 // shardMax is the longest shard_info, in bytes.
 const shardMax = 64 << 10
 
-// parseShard parses Thanos' JSON of a vertical shard. JSON is YAML.
+// parseShard parses Thanos' JSON of a vertical shard with the YAML parser, which reads JSON as well.
 func parseShard(text string) (*storeapi.Shard, error) {
 	if text == "" {
 		return nil, nil
@@ -148,7 +148,7 @@ func parseShard(text string) (*storeapi.Shard, error) {
 	case s.Total == 0: // as in Thanos, no shard
 		return nil, nil
 	case s.Index < 0 || s.Index >= s.Total:
-		return nil, fmt.Errorf("shard %d of %d", s.Index, s.Total)
+		return nil, fmt.Errorf("shard_index %d is not in 0..%d", s.Index, s.Total-1)
 	}
 	return &storeapi.Shard{Index: s.Index, Total: s.Total, By: s.By, Labels: s.Labels}, nil
 }
@@ -215,8 +215,8 @@ func (a *API) samplesQueryable(r *http.Request, opts promql.QueryOpts, resolutio
 	return a.opts.Stores.Queryable(p), opts, nil
 }
 
-// lookbackFor returns the lookback delta for samples of a resolution: at least 5 min or
-// 1 h, the two resolutions of downsampled blocks.
+// lookbackFor returns the lookback delta for samples of a resolution. A resolution above
+// the lookback raises it to 5 min or 1 h, the two resolutions of downsampled blocks.
 func lookbackFor(lookback, resolution time.Duration) time.Duration {
 	switch {
 	case resolution > max(5*time.Minute, lookback):

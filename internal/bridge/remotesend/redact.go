@@ -8,8 +8,8 @@ import (
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 )
 
-// redacting is a log handler that replaces the passwords of URLs. Prometheus' queues log the
-// URL of their section as it is.
+// redacting is a log handler that replaces the passwords of URLs. Prometheus'
+// remote-write queues log the URL of their remote_write section with its password.
 type redacting struct{ slog.Handler }
 
 // WithAttrs implements slog.Handler.

@@ -19,17 +19,17 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// querier implements storage.Querier for one time range. Each selection runs in the background from
-// Select until its end or Close, as soon as it gets a slot. So stores respond to all selectors of a
-// query at the same time.
+// querier implements storage.Querier for one time range. Select starts a selection in the background. The
+// selection waits for a slot, then runs until it ends or Close cancels it. So stores respond to several
+// selectors of a query at the same time.
 type querier struct {
 	q            *Query
 	minMS, maxMS int64
 	closed       context.Context
 	close        context.CancelFunc
 	running      sync.WaitGroup
-	bytes        atomic.Int64 // this querier's share of Query.bytes; so is series, of Query.series
-	series       atomic.Int64
+	bytes        atomic.Int64 // this querier's share of Query.bytes
+	series       atomic.Int64 // this querier's share of Query.series
 
 	mu       sync.Mutex
 	selected []*selected
@@ -46,8 +46,8 @@ type selected struct {
 
 var _ storage.Querier = (*querier)(nil)
 
-// count adds n to the query's count, all, and to this querier's share of it, own. It returns the query's
-// count.
+// count adds n to all, the count of the query, and to own, the share of this querier. It returns the new
+// count of the query.
 func (*querier) count(all, own *atomic.Int64, n int64) int64 {
 	own.Add(n)
 	return all.Add(n)
@@ -161,8 +161,8 @@ func (p *asyncSeriesSet) Warnings() annotations.Annotations {
 }
 
 // Close implements storage.Querier: it cancels running selections. Iterators are invalid afterwards. The bytes and series
-// of this querier no longer count against the query's limits: when package columns gives up a query, Prometheus' engine
-// opens another querier for it.
+// of this querier no longer count against the query's limits: if ferula's PromQL engine (package columns) cannot
+// finish a query, Prometheus' engine evaluates it again with another querier.
 func (q *querier) Close() error {
 	q.close()
 	q.running.Wait()
@@ -278,8 +278,8 @@ func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest,
 }
 
 // each calls all chosen stores concurrently. Failures become warnings. If the request aborts on partial responses, the
-// first failure or warning cancels all calls and is returned. When the context ends, the error names the stores that have
-// not responded.
+// first failure or warning cancels all calls and is returned. At the deadline of the context, the error names the stores that
+// have not responded.
 func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx context.Context, i int) ([]string, error)) ([]error, error) {
 	ctx, cancel := context.WithCancelCause(storeapi.WithTenant(ctx, r.Tenant))
 	defer cancel(nil)

@@ -17,7 +17,8 @@ import (
 // fanout is the number of blocks of one level that are compacted into one block of the next.
 const fanout = 4
 
-// Compact compacts blocks of every tenant while fanout blocks of one level exist.
+// Compact compacts blocks of every tenant as long as there are blocks to compact: as many as fanout
+// adjacent blocks of one level.
 func (s *Store) Compact(ctx context.Context) error {
 	return s.all(func(t *tenant) error { return t.compact(ctx) })
 }
@@ -48,8 +49,8 @@ func (t *tenant) compact(ctx context.Context) error {
 	}
 }
 
-// pick returns fanout adjacent blocks of one level whose total size and time range are within
-// the limits.
+// pick returns adjacent blocks of one level, as many as fanout, whose total size and time range are
+// within the limits; nil if there are none.
 func (t *tenant) pick() []*heldBlock {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -84,7 +85,7 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 		m := b.Meta()
 		meta.Level, meta.Through = max(meta.Level, m.Level+1), max(meta.Through, m.Through)
 	}
-	// The block of a failed compaction may exist. A retry with the same blocks replaces it.
+	// The output of a failed compaction may be on disk. A retry with the same blocks replaces it.
 	if t.compacting.id != (ulid.ULID{}) && !slices.Equal(t.compacting.run, run) {
 		if err := t.discard(t.compacting.id); err != nil {
 			return err
@@ -113,8 +114,8 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 	return nil
 }
 
-// replace removes the old blocks from the tenant and from the disk, and adds block by unless
-// it is nil. The mappings of the old blocks stay until the last reader releases them.
+// replace removes the old blocks from the tenant and from the disk. Unless it is nil, by is the
+// block added in their place. The mappings of the old blocks stay until the last reader releases them.
 func (t *tenant) replace(old []*heldBlock, by *heldBlock) {
 	t.mu.Lock()
 	blocks := slices.DeleteFunc(slices.Clone(t.blocks), func(b *heldBlock) bool { return slices.Contains(old, b) })
@@ -159,7 +160,7 @@ func (c *cursor) advance() error {
 }
 
 // rowsOfBlock iterates over a block's rows with types, series and stacks renumbered for
-// the compacted block. Rows are borrowed until the next one.
+// the compacted block. The slices of a row are valid only until the next row.
 func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) iter.Seq2[blockRow, error] {
 	return func(yield func(blockRow, error) bool) {
 		series, err := b.Series()
@@ -211,8 +212,8 @@ func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) 
 	}
 }
 
-// mergeBlocks writes the rows of blocks in order. If several blocks have the row of a profile and
-// series, it writes only the first.
+// mergeBlocks writes the rows of blocks in order. Of rows with the same profile and series in
+// several blocks, it writes only the first.
 func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *block.Content, err error) {
 	parts, nodes, err := mergeSymbols(ctx, run)
 	if err != nil {
@@ -304,8 +305,8 @@ func mergeRows(w *block.Writer, cursors []*cursor) error {
 
 // retain removes blocks beyond the retention time, and the oldest blocks while the total size
 // exceeds the limit. With a bucket, a block beyond the retention time is removed only once the
-// bucket has it, or once it is beyond the retention of the bucket. For the size limit shipped
-// blocks are removed first, and unshipped blocks only if that is not enough.
+// bucket has it, or once it is beyond the retention of the bucket. To get below the size limit,
+// retain removes shipped blocks first, and unshipped blocks only if that is not enough.
 func (t *tenant) retain() error {
 	t.flushMu.Lock()
 	defer t.flushMu.Unlock()

@@ -17,14 +17,16 @@ func RegisterCollector(collect func(sink *Sink) error) (unregister func()) {
 	return defaultSet.RegisterCollector(collect)
 }
 
-// RegisterCollector adds a function that produces metrics during each scrape, for exporters:
-// values that belong to another program or library, and series that come and go. The metrics are
-// exposed in all formats among those of the set, with its prefix and labels, and are pushed with
-// them. The returned function removes the collector; calling it again does nothing.
+// RegisterCollector adds a function that produces metrics during each scrape. It is meant for
+// exporters, whose values belong to another program or library and whose series come and go. The
+// metrics are exposed in all formats, in one order with the other metrics of the set, with its
+// prefix and labels, and are pushed with them. The returned function removes the collector;
+// calling it again does nothing.
 //
-// Collectors run one after the other, before the first byte of a page. collect must be safe for
-// concurrent calls, because scrapes may overlap, and must limit its own time: a scrape waits for
-// it, and further scrapes wait for that scrape, up to HandlerOptions.MaxRequestsInFlight. An
+// Collectors run one after the other, before the first byte of the response is sent. collect must
+// be safe for concurrent calls, because scrapes may overlap, and must limit its own time. A scrape
+// waits for it, and so do scrapes of the same format that arrive meanwhile; scrapes beyond
+// HandlerOptions.MaxRequestsInFlight get status 503. An
 // error or panic of collect, or a metric that is not valid (see Sink), fails the scrape. A
 // handler responds with status 500 and all errors. WritePrometheus writes the valid metrics and
 // logs each error once.
@@ -91,7 +93,8 @@ type collectors struct {
 
 type collector struct{ collect func(sink *Sink) error }
 
-// sinkMetricsMax is the maximum number of metrics of a sink that outlives garbage collections.
+// sinkMetricsMax is the number of metrics up to which a sink is kept for later scrapes. A larger
+// sink goes to a sync.Pool, where the garbage collector can free it.
 const sinkMetricsMax = 10_000
 
 // collect runs the collectors of the set, without a lock. It returns nil if there are none. The
@@ -148,11 +151,11 @@ func (s *Sink) run(c *collector) {
 	s.Error(c.collect(s))
 }
 
-// order updates sorted. If the series are those of the last scrape, sorted does not change.
+// order updates s.sorted. If the series are those of the last scrape, it does not change.
 func (s *Sink) order() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.seenOf < len(s.families) { // a description per scrape must not stay
+	if s.seenOf < len(s.families) { // a collector with a new Desc in each scrape must not grow the map
 		for d, f := range s.families {
 			if f.epoch != s.epoch {
 				delete(s.families, d)
@@ -192,7 +195,7 @@ func collected(e entry) *ConstMetric {
 }
 
 // finish returns the metrics that are valid with each other and with those that are registered
-// in the set, in the order of a page, and the errors of the scrape. The caller holds the locks
+// in the set, in the order of the exposition, and the errors of the scrape. The caller holds the locks
 // of the scrape, so that registered does not change.
 func (s *Sink) finish(registered []entry) ([]entry, error) {
 	s.mu.Lock()
@@ -271,7 +274,7 @@ func (s *Sink) checkFamily(family, registered []entry) int {
 			mark(c, "is a %s, its family in the set a %s", c.typeName(), registeredType(of))
 		case of != nil:
 			if _, there := slices.BinarySearchFunc(registered, e, compareEntries); there {
-				mark(c, "is registered in the set")
+				mark(c, "is also registered in the set itself")
 			}
 		}
 	}
@@ -291,7 +294,8 @@ func registeredType(registered metric) string {
 	return registered.typeName()
 }
 
-// suffixes of the lines of histograms and summaries, which no other family may have.
+// suffixes that histograms and summaries append to their names. No other family may have such a
+// name, see suffixClash.
 var suffixes = [...]string{"_sum", "_count", "_bucket"}
 
 // suffixClash returns the reason why the family of c and another family have lines of the same

@@ -190,7 +190,7 @@ func TestRegisterCollector_MistakesFailTheScrapeAndNameTheMetric(t *testing.T) {
 		"label count":        {func(s *Sink) error { s.Gauge(x, 1); return nil }, `family "x" has 1 labels; got 0 values`},
 		"two types":          {func(s *Sink) error { s.Gauge(x, 1, "a"); s.Counter(x, 1, "b"); return nil }, `metric x{l="b"} is a counter, its family a gauge`},
 		"two helps":          {func(s *Sink) error { s.Gauge(x, 1, "a"); s.Gauge(NewDesc("x", "Other."), 1); return nil }, `has the help "Help.", its family "Other."`},
-		"registered":         {func(s *Sink) error { s.Gauge(NewDesc("g", ""), 1); return nil }, "metric g is registered in the set"},
+		"registered":         {func(s *Sink) error { s.Gauge(NewDesc("g", ""), 1); return nil }, "metric g is also registered in the set itself"},
 		"registered type":    {func(s *Sink) error { s.Counter(NewDesc("g", "", "l"), 1, "a"); return nil }, `metric g{l="a"} is a counter, its family in the set a gauge`},
 		"vmrange":            {func(s *Sink) error { s.Untyped(NewDesc("ranges", "", "l"), 1, "a"); return nil }, "its family in the set a vmrange histogram"},
 		"suffix":             {func(s *Sink) error { s.Gauge(NewDesc("h_count", ""), 1); return nil }, "metric h_count has the name of lines of the histogram h"},

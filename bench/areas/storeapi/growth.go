@@ -25,7 +25,8 @@ const (
 
 func growthWhat(n int) string { return fmt.Sprintf("growth of a server: %d series", n) }
 
-// growth measures the memory of a server while it streams few and many series, each in a new process.
+// growth measures how much the memory of a server grows while it streams few series and while it streams
+// many. Each measurement starts a new process.
 func (b *bench) growth(ctx context.Context, p peer.Program) error {
 	for round := 1; round <= b.env.Rounds; round++ {
 		for _, n := range []int{fewSeries, manySeries} {
@@ -61,8 +62,8 @@ func (b *bench) growthOf(ctx context.Context, p peer.Program, n int) (g proc.Gro
 		return g, err
 	}
 	defer conn.Close()
-	// The request for few series is repeated until as many series in total were sent, so that both servers work
-	// equally long: a single short response would end before the first garbage collection.
+	// The request for few series is repeated until manySeries were sent in total, so that the servers of both
+	// measurements work equally long: a single short response would end before the first garbage collection.
 	return server.GrowthDuring(ctx, func() error {
 		for range manySeries / n {
 			if err := drainSeries(ctx, conn, n); err != nil {

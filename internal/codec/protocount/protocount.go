@@ -1,10 +1,11 @@
 // Package protocount limits what a protobuf message allocates when it is decoded.
 //
-// An element of a repeated field takes two bytes on the wire and up to a hundred or more
-// in memory, so that a limit on the bytes of a message does not limit its decoded size.
-// Check reads the tags of a message that is not decoded yet, along its descriptor, and
-// counts messages and elements of repeated fields. CheckJSON is the counterpart for
-// protobuf's JSON mapping. Nothing is decoded, copied or retained.
+// An element of a repeated field can take as little as one or two bytes on the wire, and a
+// hundred or more in memory. So a limit on the bytes of a message does not limit its decoded
+// size. Check reads the tags of a message that is not decoded yet, finds in the descriptor
+// which fields are messages or repeated, and counts messages and elements of repeated fields.
+// CheckJSON is the counterpart for protobuf's JSON mapping. Nothing is decoded, copied or
+// retained.
 package protocount
 
 import (
@@ -23,16 +24,16 @@ var ErrLimit = errors.New("too many elements")
 const depthMax = 100
 
 // Check returns ErrLimit if src, a message of type m, has more than limit messages and
-// elements of repeated fields. It returns nil for bytes that are not a valid message: the
-// decoder reports what is wrong with them, and decodes no more than was counted so far.
+// elements of repeated fields. If src is not a valid message, Check counts up to the first
+// invalid byte: the decoder gets no further, and reports what is wrong.
 func Check(src []byte, m protoreflect.MessageDescriptor, limit int) error {
 	c := counter{left: limit}
 	c.message(src, m, 0)
 	return limitError(c.left, limit)
 }
 
-// CheckJSON returns ErrLimit if src, a message as JSON, has more than limit objects,
-// arrays and elements. Characters in strings count as well.
+// CheckJSON returns ErrLimit if src, a message as JSON, has more than limit commas, opening
+// braces and opening brackets. Those inside strings count as well.
 func CheckJSON(src []byte, limit int) error {
 	left := limit
 	for _, b := range src {

@@ -161,7 +161,7 @@ func (s *Store) openBlock(ctx context.Context, r Request, o opening) (*blockSet,
 	}, nil
 }
 
-// windowBytes returns the bytes of chunks that a block reads ahead next.
+// windowBytes returns how many bytes of chunks a block may read ahead next.
 func (s *Store) windowBytes() int64 {
 	return min(max(s.cache.BytesMax()/2/max(s.reading.Load(), 1), windowMin), windowMax)
 }
@@ -258,9 +258,10 @@ func (s *Store) LabelValues(ctx context.Context, r Request, label string) (value
 	return sorted(found), warnings.Merge(more), nil
 }
 
-// labelBlocks returns the blocks in the time range of a request. The external labels of a
-// block in whole satisfy all matchers, so its header is enough. The series of a block in
-// parts must be read. label is the label whose values are wanted; "": names are wanted.
+// labelBlocks returns the blocks in the time range of a request, as two lists. If the external
+// labels of a block satisfy all matchers, its header is enough: it is in the list whole. If its
+// series must be read, it is in the list parts. label is the label whose values are wanted; "":
+// names are wanted.
 func (s *Store) labelBlocks(r Request, label string) (whole []*block, parts []opening) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -287,8 +288,8 @@ func (s *Store) labelBlocks(r Request, label string) (whole []*block, parts []op
 	return whole, parts
 }
 
-// eachHeader loads the headers of blocks concurrently. It calls f with each block and its header,
-// one after the other.
+// eachHeader loads the headers of blocks concurrently. It calls f with each block and its header;
+// the calls of f do not overlap.
 func (s *Store) eachHeader(ctx context.Context, r Request, all []*block, f func(b *block, h *header)) (warnings annotations.Annotations, err error) {
 	if err := s.begin(); err != nil {
 		return nil, err

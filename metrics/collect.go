@@ -65,7 +65,7 @@ func (s *Set) CollectedFamilies() []Family {
 }
 
 // HasFamily reports whether the set has a metric of the named family, or its collectors produced
-// one in the last scrape. name has the prefix of the set and no quotes.
+// one in the last scrape. name is with the prefix of the set and without quotes.
 func (s *Set) HasFamily(name string) bool {
 	if !exposition.IsClassic(name) {
 		name = quoted(name)
@@ -84,10 +84,10 @@ func (s *Set) HasFamily(name string) bool {
 	return found
 }
 
-// collectors are the collectors of a set, with the sinks of earlier scrapes.
+// collectors are the collectors of a set.
 type collectors struct {
 	list     []*collector
-	sinks    *spares[Sink]
+	sinks    *spares[Sink]             // sinks of earlier scrapes, for reuse
 	families *atomic.Pointer[[]Family] // of the last scrape
 }
 
@@ -97,8 +97,8 @@ type collector struct{ collect func(sink *Sink) error }
 // sink goes to a sync.Pool, where the garbage collector can free it.
 const sinkMetricsMax = 10_000
 
-// collect runs the collectors of the set, without a lock. It returns nil if there are none. The
-// caller must finish and release the sink.
+// collect runs the collectors of the set, without a lock, and returns the sink with their metrics.
+// It returns nil if there are no collectors. The caller must finish and release the sink.
 func (s *Set) collect() *Sink {
 	c := s.collectors.Load()
 	if c == nil {
@@ -121,7 +121,7 @@ func (s *Set) release(sink *Sink) {
 	}
 }
 
-// logCollected logs errors of a scrape whose caller gets no error.
+// logCollected logs the errors of collectors, each once.
 func logCollected(err error) {
 	if err != nil && collectErrors.first(err.Error()) {
 		log.Printf("ERROR: metrics: %v", err)
@@ -179,7 +179,7 @@ func (s *Sink) order() {
 	s.sorted, _ = sortEntries(append(kept, s.added...), n, nil)
 	clear(s.added)
 	s.added = s.added[:0]
-	if len(s.byName) < cap(s.sorted)/4 { // maps and slices keep the memory of their greatest size
+	if len(s.byName) < cap(s.sorted)/4 { // maps and slices keep the memory of their largest size
 		fresh := make(map[string]*ConstMetric, len(s.byName))
 		for _, e := range s.sorted {
 			fresh[e.fullName()] = collected(e)
@@ -190,7 +190,7 @@ func (s *Sink) order() {
 
 // collected returns the metric of an entry of a sink.
 func collected(e entry) *ConstMetric {
-	c, _ := e.metric.(*ConstMetric) // a sink has no others
+	c, _ := e.metric.(*ConstMetric) // a sink has no other type
 	return c
 }
 
@@ -239,7 +239,7 @@ func familiesOf(entries []entry) *[]Family {
 	return &families
 }
 
-// err returns all errors of the scrape.
+// err returns the errors of the scrape, at most errorsMax of them and the number of the others.
 func (s *Sink) err() error {
 	if len(s.errs) == 0 {
 		return nil

@@ -13,13 +13,13 @@ import (
 // defaultSet is the set that the package-level functions use.
 var defaultSet = Set{}
 
-// registeredSets are the sets that WritePrometheus writes.
+// registeredSets are the default set and the sets of RegisterSet, in the order of registration.
 var registeredSets = setList{first: []*Set{&defaultSet}}
 
-// setList is copied on write, so that a scrape takes no lock.
+// setList is a list of sets. It is copied on write, so that a scrape takes no lock.
 type setList struct {
-	mu    sync.Mutex
-	first []*Set
+	mu    sync.Mutex             // serializes changes
+	first []*Set                 // the list before the first change
 	sets  atomic.Pointer[[]*Set] // nil until the first change
 }
 
@@ -86,8 +86,8 @@ func WritePrometheus(w io.Writer, exposeProcessMetrics bool) {
 	}
 }
 
-// writeDescribedOnce writes the sets with metadata. The metadata of a family that several
-// sets have is written once.
+// writeDescribedOnce writes the sets with HELP and TYPE lines. If several sets have a family, its
+// lines are written once.
 func writeDescribedOnce(w io.Writer, sets []*Set) {
 	seen, ok := families.Get().(map[string]struct{})
 	if !ok {
@@ -114,7 +114,7 @@ func RegisterMetricsWriter(writeMetrics func(w io.Writer)) {
 // false if there is none.
 func UnregisterMetric(name string) bool { return defaultSet.UnregisterMetric(name) }
 
-// UnregisterAllMetrics removes all metrics and writers from the default set.
+// UnregisterAllMetrics removes all metrics, writers and collectors from the default set.
 func UnregisterAllMetrics() { defaultSet.UnregisterAllMetrics() }
 
 // ListMetricNames returns the names of all metrics of the default set, sorted.
@@ -206,7 +206,7 @@ func GetOrCreateSummaryExt(name string, window time.Duration, quantiles []float6
 	return defaultSet.GetOrCreateSummaryExt(name, window, quantiles)
 }
 
-// exposeMetadata is true if pages have HELP and TYPE lines.
+// exposeMetadata is true if the text formats have HELP and TYPE lines.
 var exposeMetadata = atomic.Bool{}
 
 // ExposeMetadata turns HELP and TYPE lines on or off, for all sets. The default is off.
@@ -221,28 +221,29 @@ func WriteMetadataIfNeeded(w io.Writer, metricName, metricType string) {
 	p.send(w)
 }
 
-// WriteCounterUint64 writes one line of a counter to w.
+// WriteCounterUint64 writes one line of a counter to w, after HELP and TYPE lines if
+// ExposeMetadata is on.
 func WriteCounterUint64(w io.Writer, name string, value uint64) {
 	p := getPage()
 	p.uint(name, "counter", value)
 	p.send(w)
 }
 
-// WriteCounterFloat64 writes one line of a counter to w.
+// WriteCounterFloat64 writes one line of a counter to w, see WriteCounterUint64.
 func WriteCounterFloat64(w io.Writer, name string, value float64) {
 	p := getPage()
 	p.float(name, "counter", value)
 	p.send(w)
 }
 
-// WriteGaugeUint64 writes one line of a gauge to w.
+// WriteGaugeUint64 writes one line of a gauge to w, see WriteCounterUint64.
 func WriteGaugeUint64(w io.Writer, name string, value uint64) {
 	p := getPage()
 	p.uint(name, "gauge", value)
 	p.send(w)
 }
 
-// WriteGaugeFloat64 writes one line of a gauge to w.
+// WriteGaugeFloat64 writes one line of a gauge to w, see WriteCounterUint64.
 func WriteGaugeFloat64(w io.Writer, name string, value float64) {
 	p := getPage()
 	p.float(name, "gauge", value)
@@ -265,8 +266,8 @@ func (p *page) describe(name, typeName string) {
 	}
 }
 
-// send writes the page and returns it to the pool. It ignores errors: the exported
-// functions that call it return none.
+// send writes the buffer to w and returns it to the pool. It ignores errors of w, because the
+// exported functions that call it return no error.
 func (p *page) send(w io.Writer) {
 	_ = p.flush(w)
 	putPage(p)

@@ -2,12 +2,12 @@ package metrics
 
 import _ "embed" // for draws.bin
 
-// The seed of a sample is constant. So the number of added values alone determines which values
-// the sample takes, and which values they replace. The file has these draws, so that an update
-// that takes no value is only a comparison and computes no random number. For each value that is
-// taken the file has one uvarint, delta<<drawSlotBits|slot. delta is the number of values since
-// the last value that was taken, or, for the first one, since the sample was full. slot is the
-// index of the replaced value.
+// The seed of a reservoir is constant. So the number of added values alone determines which
+// values enter the sample, and which values they replace. The file has these draws, precomputed:
+// an update whose value does not enter the sample is only a comparison and needs no random
+// number. For each value that enters, the file has one uvarint, delta<<drawSlotBits|slot. delta
+// is the number of values since the last one that entered, or, for the first one, since the
+// sample was full. slot is the index of the replaced value.
 //
 //go:embed draws.bin
 var draws string
@@ -15,7 +15,7 @@ var draws string
 const (
 	drawSlotBits = 10         // sampleMax fits
 	drawsMax     = 1 << 28    // number of values for which the file has all draws
-	drawsState   = 1822454066 // of the generator after the draw of value drawsMax
+	drawsState   = 1822454066 // state of the generator after the draw of value drawsMax
 )
 
 // advance reads the next draw of the file.
@@ -41,8 +41,8 @@ func (r *reservoir) advance() {
 	r.accept, r.slot = r.accept+x>>drawSlotBits, uint16(x&(1<<drawSlotBits-1))
 }
 
-// draw returns the index of the value that the last added value replaces. An index of sampleMax or
-// above replaces none.
+// draw returns the index of the value that the last added value replaces. If the index is
+// sampleMax or above, the added value does not enter the sample.
 func (r *reservoir) draw() uint64 {
 	switch {
 	case r.count < r.accept:

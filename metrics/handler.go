@@ -19,19 +19,19 @@ import (
 type HandlerOptions struct {
 	Sets                []*Set // nil: the default set and those of RegisterSet
 	ProcessMetrics      bool   // expose the metrics of WriteProcessMetrics as well
-	OpenFiles           bool   // expose the metrics of WriteFDMetrics as well, process_open_fds and process_max_fds: each scrape lists the open files
+	OpenFiles           bool   // expose the metrics of WriteFDMetrics as well, process_open_fds and process_max_fds; each scrape then lists the open files
 	Metadata            bool   // HELP and TYPE lines in the text formats, regardless of ExposeMetadata; other formats always have them
-	LeBuckets           bool   // in OpenMetrics and protobuf, expose vmrange histograms as histograms with le, see Histogram
+	LeBuckets           bool   // in OpenMetrics and protobuf, expose vmrange histograms as classic histograms, see Histogram
 	CreatedLines        bool   // _created lines in OpenMetrics; protobuf always has the created timestamp
-	MaxRequestsInFlight int    // further scrapes get status 503; 0: 16
+	MaxRequestsInFlight int    // limit of concurrent scrapes, further ones get status 503; 0: 16
 
-	// Compressors are content codings in addition to gzip, such as zstd (promcompat.Zstd).
-	// Of codings that a request accepts with equal quality the first one is used. gzip is
+	// Compressors are content codings in addition to gzip, such as zstd (promcompat.Zstd). If
+	// a request accepts several codings with the same quality, the first one is used. gzip is
 	// the last.
 	Compressors []Compressor
 
-	// WriteExtra writes further families, in the format of contentType and without a final
-	// # EOF. The sets must not have any of these families. May be nil.
+	// WriteExtra writes further families in the format of contentType, without a final # EOF.
+	// The sets must not have any of these families. May be nil.
 	WriteExtra func(w io.Writer, contentType string) error
 }
 
@@ -62,11 +62,11 @@ func (s *Set) Handler() http.Handler { return NewHandler(HandlerOptions{Sets: []
 // and compresses the response if the request accepts gzip, or a coding of opts.Compressors.
 // It responds to GET and HEAD.
 //
-// Concurrent scrapes of the same format share one page. A page of up to 4 MiB (as sent) is
-// complete before its first byte is sent. So any failure, including that of a collector,
-// gets status 500. A larger page is sent in pieces, unless another scrape shares it, and a
-// failure then cuts the connection. A client that does not read for a minute is
-// disconnected, unless the server has a WriteTimeout.
+// Concurrent scrapes of the same format and content coding share one response body. A body
+// of up to 4 MiB (compressed, if it is) is complete before its first byte is sent, so any
+// failure, including that of a collector, gets status 500. A larger body is sent in pieces,
+// unless another scrape shares it; a failure after the first piece aborts the connection. A
+// client that does not read for a minute is disconnected, unless the server has a WriteTimeout.
 func NewHandler(opts HandlerOptions) http.Handler {
 	if opts.MaxRequestsInFlight <= 0 {
 		opts.MaxRequestsInFlight = 16
@@ -86,20 +86,20 @@ type handler struct {
 	codings []*coding // in the order of preference
 
 	mu      sync.Mutex
-	scrapes int           // in flight
-	running []*sharedPage // in progress
+	scrapes int           // requests in flight
+	running []*sharedPage // being rendered; further scrapes may join them
 	free    []*sharedPage // for reuse
 }
 
-// sharedPage is one page, rendered by one scrape and sent by all scrapes that share it.
+// sharedPage is one response body. One scrape renders it, and all scrapes that share it send it.
 type sharedPage struct {
 	handler *handler
 	client  http.ResponseWriter // of the scrape that renders
-	server  *http.Server        // of that scrape; may be nil
-	sent    bool                // the page is sent while it is rendered
+	server  *http.Server        // of the scrape that renders; may be nil
+	sent    bool                // the body is sent to client while it is rendered
 	key     pageKey
-	done    sync.RWMutex // locked while the page is rendered
-	users   int          // guarded by the handler's mu
+	done    sync.RWMutex // locked while the body is rendered
+	users   int          // scrapes that share it; guarded by the handler's mu
 	body    []byte
 	err     error
 }
@@ -111,10 +111,11 @@ type pageKey struct {
 
 const (
 	freeMax = 4
-	bodyMax = 4 << 20 // a longer page is sent in pieces, if no other scrape shares it
+	bodyMax = 4 << 20 // a larger body is sent in pieces, if no other scrape shares it
 )
 
-// Write appends to the page, or sends it if it is long and no other scrape shares it.
+// Write appends to the body. If the body is larger than bodyMax and no other scrape shares it,
+// Write sends it instead.
 func (f *sharedPage) Write(p []byte) (int, error) {
 	if !f.sent && len(f.body)+len(p) > bodyMax && f.handler.unshare(f) {
 		f.handler.head(f.client.Header(), f.key)
@@ -161,7 +162,8 @@ func clearDeadline(w http.ResponseWriter, server *http.Server) {
 	}
 }
 
-// sendBody writes a whole page to a client. An error means that the client has disconnected.
+// sendBody writes a complete body to a client. It ignores errors, because they mean that the
+// client has disconnected.
 func sendBody(w http.ResponseWriter, server *http.Server, body []byte) {
 	if len(body) <= smallBody {
 		_, _ = w.Write(body)
@@ -178,7 +180,7 @@ func sendBody(w http.ResponseWriter, server *http.Server, body []byte) {
 	}
 }
 
-// unshare excludes further scrapes from sharing a page. It returns false if another scrape
+// unshare prevents that further scrapes share a body. It returns false if another scrape
 // already shares it.
 func (h *handler) unshare(f *sharedPage) bool {
 	h.mu.Lock()
@@ -219,7 +221,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		defer f.done.RUnlock()
 		switch {
 		case f.err != nil && f.sent:
-			panic(http.ErrAbortHandler) // the page must not look complete
+			panic(http.ErrAbortHandler) // the response must not look complete
 		case f.err != nil:
 			http.Error(w, "metrics: "+f.err.Error(), http.StatusInternalServerError)
 		case f.sent:
@@ -241,8 +243,9 @@ func (h *handler) head(header http.Header, key pageKey) {
 	}
 }
 
-// join returns the page of this key that is in progress, or a new one, locked, that the
-// caller must render; nil if too many scrapes are in progress.
+// join returns the body of this key that is being rendered. If there is none, it returns a new
+// one with done locked, and first is true: the caller must render it. It returns nil if too
+// many scrapes are in progress.
 func (h *handler) join(key pageKey) (f *sharedPage, first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -267,7 +270,7 @@ func (h *handler) join(key pageKey) (f *sharedPage, first bool) {
 	return f, true
 }
 
-// leave ends the use of a page. Every caller of join must call it.
+// leave ends the use of a body. Every caller of join that got a body must call it.
 func (h *handler) leave(f *sharedPage) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -281,7 +284,7 @@ func (h *handler) leave(f *sharedPage) {
 	}
 }
 
-// render renders the page. It unlocks the page for waiting scrapes even after a panic.
+// render renders the body and unlocks done, also after a panic, for the scrapes that share it.
 func (h *handler) render(f *sharedPage) {
 	defer func() {
 		h.mu.Lock()
@@ -317,8 +320,8 @@ func (h *handler) page(w io.Writer, form exposition.Form) error {
 	return err
 }
 
-// gzipLevel compresses a page to as many bytes as the default level, 6, in half of its
-// time. Level 1 takes half the time of gzipLevel and returns a tenth more bytes.
+// gzipLevel compresses a scrape response to the size that the default level, 6, has, in half
+// the time. Level 1 takes half the time of gzipLevel, and its output is a tenth larger.
 const gzipLevel = 5
 
 // coding is a content coding with a pool of its writers; each may have about 1 MiB of memory.
@@ -345,8 +348,8 @@ func (c *coding) put(zw CompressWriter) {
 	c.writers.Put(zw)
 }
 
-// accepted returns the coding with the highest quality in Accept-Encoding, the first of
-// equals; nil if there is none.
+// accepted returns the coding with the highest quality in Accept-Encoding. If several have this
+// quality, it returns the first one of h.codings. It returns nil if none is accepted.
 func (h *handler) accepted(headers []string) *coding {
 	var best *coding
 	highest := 0.0
@@ -358,8 +361,8 @@ func (h *handler) accepted(headers []string) *coding {
 	return best
 }
 
-// qualityOf returns the quality of a coding, 0 if it is not accepted. Accept-Encoding * accepts
-// gzip only, which every client knows.
+// qualityOf returns the quality of a coding in Accept-Encoding, 0 if it is not accepted. * is
+// taken to mean gzip only, because not every client that sends * can decode other codings.
 func qualityOf(headers []string, coding string) float64 {
 	anything := 0.0
 	for _, header := range headers {

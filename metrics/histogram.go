@@ -15,22 +15,22 @@ import (
 //	name_bucket{labels,vmrange="1.468e+00...1.668e+00"} 3
 //
 // with an exclusive lower bound and an inclusive upper bound. The buckets are not
-// cumulative; the function prometheus_buckets of MetricsQL converts them. Nothing is
-// written before the first value.
+// cumulative; the function prometheus_buckets of MetricsQL converts them to le buckets. A
+// histogram without values is not exposed.
 //
-// OpenMetrics and protobuf have no such type. In these formats its three families,
-// name_bucket, name_sum and name_count, have the type unknown. They may be summed by
-// vmrange, but PromQL's histogram_quantile needs le. With HandlerOptions.LeBuckets these
-// formats have a histogram with le instead. It always has the same 82 buckets, three for
-// each power of ten. For Prometheus prefer NewPrometheusHistogram, with bounds of your
+// OpenMetrics and protobuf have no type for vmrange buckets. In these formats the histogram
+// is three families of type unknown: name_bucket, name_sum and name_count. They may be
+// summed by vmrange, but PromQL's histogram_quantile needs le. With HandlerOptions.LeBuckets
+// these formats have a classic histogram instead. It always has the same 82 buckets, three
+// for each power of ten. For Prometheus prefer NewPrometheusHistogram, with bounds of your
 // own, or NewNativeHistogram.
 //
 // The zero Histogram is ready for use but belongs to no set.
 type Histogram struct {
 	named
 	mu           sync.Mutex
-	decades      [decades]*decade // nil until hit
-	lower, upper uint64
+	decades      [decades]*decade // nil without values
+	lower, upper uint64           // counts of values below 1e-9, and of values from 1e18
 	count        uint64
 	sum          float64
 	resetMS      int64  // the time of the last Reset; 0: none
@@ -98,8 +98,8 @@ func (h *Histogram) Reset() {
 	h.lower, h.upper, h.count, h.sum, h.resetMS = 0, 0, 0, 0, time.Now().UnixMilli()
 }
 
-// Merge adds the values of src. It never holds both locks at once, so that concurrent
-// merges in a circle do not deadlock.
+// Merge adds the buckets, sum and count of src. It never holds both locks at once: otherwise
+// concurrent merges of a into b and of b into a could deadlock.
 func (h *Histogram) Merge(src *Histogram) {
 	var copied [decades]decade
 	src.mu.Lock()
@@ -171,9 +171,8 @@ func (h *Histogram) appendTo(dst []byte) []byte {
 	return appendUint(appendNumber(dst, h.sumPrefix, h.sum), h.countPrefix, h.count)
 }
 
-// read returns the ranges. For a page with le buckets it returns cumulative buckets
-// instead. Their bounds are ends of ranges and are the same for every histogram, so that
-// the buckets may be summed.
+// read returns the vmrange buckets. With LeBuckets it returns cumulative le buckets instead.
+// Their bounds are the same for every histogram, so that the buckets may be summed.
 func (h *Histogram) read(m *exposition.Metric) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -203,7 +202,7 @@ func (h *Histogram) read(m *exposition.Metric) bool {
 	return h.count > 0
 }
 
-// rangesPerLe is the number of ranges in a bucket with le: three buckets a decade, 82 in all.
+// rangesPerLe is the number of vmrange buckets in one le bucket: three le buckets a decade, 82 in all.
 const rangesPerLe = 6
 
 const (
@@ -213,11 +212,11 @@ const (
 
 // rangeTable finds the bucket of a value and the text of a bucket.
 //
-// A bucket is wider than a sixteenth of an octave. A cell has this width and is selected
-// by the uppermost bits of a float, so it contains at most one edge between buckets. A
-// value in the cell that is not close to the edge needs no logarithm. For a value within a
-// trillionth of the edge the bucket is computed with the formula of the format, so that
-// the table never differs from the formula.
+// A cell of the table is a sixteenth of an octave, and the uppermost bits of a float select
+// it. A bucket is wider than a cell, so a cell contains at most one bound between buckets. A
+// value in the cell that is not close to the bound needs no logarithm. For a value within a
+// trillionth of the bound, bucketByFormula computes the bucket, so that the table never
+// differs from the formula.
 type rangeTable struct {
 	once   sync.Once
 	texts  [rangeBuckets]string
@@ -226,8 +225,8 @@ type rangeTable struct {
 }
 
 type rangeCell struct {
-	below, above float64 // limits of the values near the edge; below is infinite if the cell has no edge
-	bucket       int     // the bucket below the edge; the next one is above
+	below, above float64 // values between them are near the bound; below is +Inf if the cell has no bound
+	bucket       int     // the bucket below the bound; bucket+1 is above it
 }
 
 const (
@@ -237,7 +236,7 @@ const (
 	firstCell   = (1023 - 30) << cellBits // of 2^-30
 )
 
-// ranges is filled at the first Update of any histogram.
+// ranges is filled at the first use of any vmrange histogram.
 var ranges = rangeTable{}
 
 // bucket returns the bucket of v, which must not be negative. It returns -1 for values
@@ -261,8 +260,8 @@ func (t *rangeTable) bucket(v float64) int {
 	return bucketByFormula(v)
 }
 
-// bucketByFormula is the definition of the buckets. An exact power of ten belongs to the
-// bucket whose upper bound it is.
+// bucketByFormula defines the bucket of a value. An exact power of ten, which is a bound,
+// belongs to the bucket below it, except 1e-9 and 1e18, which belong to the bucket above.
 func bucketByFormula(v float64) int {
 	exact := (math.Log10(v) - lowestExponent) * bucketsPerDecade
 	if exact < 0 {

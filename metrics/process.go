@@ -12,9 +12,9 @@ import (
 	"sync"
 )
 
-// WriteProcessMetrics writes the go_* metrics of the runtime, the process_* metrics of
-// the operating system and the metrics of pushing to w. Only WriteFDMetrics writes the
-// metrics of open files, because their cost grows with the number of open files.
+// WriteProcessMetrics writes the metrics of WriteGoMetrics, WriteProcMetrics and
+// WritePushMetrics to w. Only WriteFDMetrics writes the metrics of open files, because their
+// cost grows with the number of open files.
 func WriteProcessMetrics(w io.Writer) {
 	p := getPage()
 	p.appendGoMetrics()
@@ -23,16 +23,16 @@ func WriteProcessMetrics(w io.Writer) {
 	WritePushMetrics(w)
 }
 
-// WriteGoMetrics writes the go_* metrics: memory, collections, goroutines, versions.
+// WriteGoMetrics writes the go_* metrics: memory, garbage collections, goroutines, versions.
 func WriteGoMetrics(w io.Writer) {
 	p := getPage()
 	p.appendGoMetrics()
 	p.send(w)
 }
 
-// WriteProcMetrics writes the process_* metrics: processor, memory, files read and
-// written, pressure. On systems other than Linux it writes those of the processor and,
-// with getrusage, the maximum resident size.
+// WriteProcMetrics writes the process_* metrics: CPU, memory, I/O, pressure (PSI). On BSD and
+// macOS it writes CPU times, page faults and the peak of resident memory; on Windows CPU times
+// and the start time; on other systems than these and Linux nothing.
 func WriteProcMetrics(w io.Writer) {
 	p := getPage()
 	p.appendProcMetrics()
@@ -46,7 +46,7 @@ func WriteFDMetrics(w io.Writer) {
 	p.send(w)
 }
 
-// runtimeNames are names of metrics in package runtime/metrics, and their names here.
+// runtimeNames are names of metrics in package runtime/metrics, and the names that they get here.
 var runtimeNames = [...][2]string{
 	{"/sched/latencies:seconds", "go_sched_latencies_seconds"},
 	{"/sync/mutex/wait/total:seconds", "go_mutex_wait_seconds_total"},
@@ -108,7 +108,7 @@ func (p *page) appendGoMetrics() {
 	p.b = append(p.b, r.infoExt...)
 }
 
-// pauseQuantiles are quarters.
+// pauseQuantiles are the lines of the quantiles 0, 0.25, 0.5, 0.75 and 1, without values.
 var pauseQuantiles = [...]string{
 	`go_gc_duration_seconds{quantile="0"}`, `go_gc_duration_seconds{quantile="0.25"}`,
 	`go_gc_duration_seconds{quantile="0.5"}`, `go_gc_duration_seconds{quantile="0.75"}`,
@@ -161,8 +161,8 @@ func (p *page) runtimeMetric(name string, v runtimemetrics.Value) {
 	}
 }
 
-// runtimeHistogram writes about 30 of the runtime's many buckets. Of a histogram of
-// seconds it writes no bucket above one second, except +Inf.
+// runtimeHistogram writes about 30 of the runtime's many buckets. If the histogram is in
+// seconds, it writes no bucket above one second, except +Inf.
 func (p *page) runtimeHistogram(name string, h *runtimemetrics.Float64Histogram) {
 	const shownMax = 30
 	bounds, total := h.Buckets, uint64(0)
@@ -188,9 +188,9 @@ func (p *page) runtimeHistogram(name string, h *runtimemetrics.Float64Histogram)
 	p.b = appendUint(p.b, "}", total)
 }
 
-// BuildInfoCollector returns a collector for RegisterCollector that produces go_build_info, whose
-// labels are the checksum, path and version of the main module, as client_golang's
-// NewBuildInfoCollector does.
+// BuildInfoCollector returns a collector for RegisterCollector. It produces the metric of
+// client_golang's NewBuildInfoCollector, go_build_info, with the checksum, path and version of
+// the main module as labels.
 func BuildInfoCollector() func(sink *Sink) error {
 	d := NewDesc("go_build_info", "Build information about the main Go module.", "checksum", "path", "version")
 	checksum, path, version := "unknown", "unknown", "unknown"

@@ -12,28 +12,28 @@ import (
 	"sync"
 )
 
-// userHZ is the kernel's unit of processor time, the same on all architectures.
+// userHZ is the number of the kernel's clock ticks per second, the same on all architectures.
 const userHZ = 100
 
-// procReader reads the files of /proc, one scrape at a time and into one buffer. It keeps
-// them open, because opening costs more than reading; there are at most eight. Each fault
-// is logged once, because it would repeat at every scrape.
+// procReader reads the files of /proc, for one scrape at a time and into one buffer. It keeps
+// the files open, at most eight, because opening costs more than reading. The first error of
+// each file is logged; it would repeat at every scrape.
 type procReader struct {
 	mu       sync.Mutex
 	buf      []byte
 	files    map[string]*os.File
 	faults   map[string]bool
-	started  uint64                     // seconds, 0 until known
-	pressure [len(pressureFiles)]string // paths, "" if there are none
-	since    [len(pressureFiles)][2]uint64
-	searched bool
+	started  uint64                        // Unix time of the process start in seconds, 0 until known
+	pressure [len(pressureFiles)]string    // paths, "" if there are none
+	since    [len(pressureFiles)][2]uint64 // microseconds of some and full at the first scrape
+	searched bool                          // for the pressure files
 }
 
 var proc = procReader{}
 
 var errMalformed = errors.New("unexpected contents")
 
-// read returns the file's bytes, until the next read.
+// read returns the contents of a file, which are valid until the next read.
 func (r *procReader) read(name string) ([]byte, error) {
 	f := r.files[name]
 	if f == nil {
@@ -92,7 +92,7 @@ func (p *page) appendProcMetrics() {
 	}
 }
 
-// Fields of /proc/self/stat, counted from the state, which follows the command.
+// Indexes of fields of /proc/self/stat. The state, which follows the command, is field 0.
 const (
 	statMinorFaults = 7
 	statMajorFaults = 9
@@ -138,8 +138,8 @@ func (p *page) stat(r *procReader) error {
 	return nil
 }
 
-// startSeconds returns the start of the process in Unix time: the boot time of the
-// machine plus ticks.
+// startSeconds returns the start of the process in Unix time: the boot time of the machine plus
+// ticks since then.
 func (r *procReader) startSeconds(ticks uint64) (uint64, error) {
 	data, err := r.read("/proc/stat")
 	if err != nil {
@@ -173,7 +173,8 @@ var statusFields = [...][2]string{
 	{"RssShmem:", "process_resident_memory_shared_bytes"},
 }
 
-// io writes zeros if the file may not be read, as in some containers.
+// io writes the metrics of /proc/self/io. It writes zeros if the process may not read the file,
+// as in some containers.
 func (p *page) io(r *procReader) {
 	data, err := r.read("/proc/self/io")
 	if err != nil {
@@ -200,8 +201,8 @@ var pressureFiles = [...]struct{ file, waiting, stalled string }{
 	{"memory.pressure", "process_pressure_memory_waiting_seconds_total", "process_pressure_memory_stalled_seconds_total"},
 }
 
-// pressures writes how long the process' control group has waited since the first scrape.
-// Without control groups of version 2 it writes nothing.
+// pressures writes how long the cgroup of the process has waited since the first scrape.
+// Without cgroups of version 2 it writes nothing.
 func (p *page) pressures(r *procReader) error {
 	first := !r.searched
 	if first {
@@ -234,7 +235,7 @@ func (p *page) pressures(r *procReader) error {
 	return nil
 }
 
-// findCgroup returns the directory of this process' control group.
+// findCgroup returns the directory of this process' cgroup, "" if it has none of version 2.
 func (r *procReader) findCgroup() string {
 	groups, err := r.read("/proc/self/cgroup")
 	if err != nil {
@@ -284,7 +285,7 @@ func (p *page) appendFDMetrics() {
 	p.uint("process_open_fds", "gauge", uint64(len(open)))
 }
 
-// field finds the number behind a key at the beginning of a line.
+// field returns the number that follows key at the beginning of a line, and whether there is one.
 func field(data []byte, key string) (uint64, bool) {
 	for len(data) > 0 {
 		line := data
@@ -301,7 +302,7 @@ func field(data []byte, key string) (uint64, bool) {
 	return 0, false
 }
 
-// total finds the microseconds of a line of a pressure file.
+// total returns the microseconds of total= in the line of a pressure file that begins with key.
 func total(data []byte, key string) uint64 {
 	at := bytes.Index(data, []byte(key))
 	if at < 0 {
@@ -311,7 +312,7 @@ func total(data []byte, key string) uint64 {
 	return number(data[at+len("total="):])
 }
 
-// number is the decimal number that text begins with, 0 if there is none.
+// number returns the decimal number that text begins with, 0 if there is none.
 func number(text []byte) (n uint64) {
 	for _, c := range text {
 		if c < '0' || c > '9' {

@@ -18,8 +18,8 @@ import (
 var PrometheusHistogramDefaultBuckets = []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10}
 
 // PrometheusHistogram counts non-negative values in cumulative buckets with the given
-// upper bounds (a classic histogram). One that NewNativeHistogram created also counts them
-// in the buckets of a native histogram:
+// upper bounds (a classic histogram). A histogram of NewNativeHistogram counts them in
+// native buckets, too. In text format:
 //
 //	name_bucket{labels,le="0.5"} 3
 //	name_bucket{labels,le="+Inf"} 4
@@ -33,7 +33,7 @@ type PrometheusHistogram struct {
 	lines  []string  // the lines without values: each bucket, +Inf, sum, count
 
 	mu      sync.Mutex
-	buckets []uint64 // one for each bound, and one for values above
+	buckets []uint64 // not cumulative: one for each bound, and one for the values above all bounds
 	count   uint64
 	sum     float64
 	resetMS int64 // the time of the last Reset; 0: none
@@ -44,10 +44,10 @@ type PrometheusHistogram struct {
 
 // NativeHistogramOptions configure a native histogram. The zero value has the defaults.
 type NativeHistogramOptions struct {
-	BucketFactor  float64   // maximum ratio of the bounds of a bucket; 0: 1.1
+	BucketFactor  float64   // maximum ratio of a bucket's upper to its lower bound; 0: 1.1
 	ZeroThreshold float64   // values up to it are in the zero bucket; 0: 2^-128
-	MaxBuckets    int       // beyond it the resolution is halved; 0: 160
-	UpperBounds   []float64 // of the classic buckets in the text formats; may be empty
+	MaxBuckets    int       // if more are needed, the resolution is halved; 0: 160
+	UpperBounds   []float64 // of the classic buckets, which all formats have; may be empty
 }
 
 func newPrometheusHistogram(name string, bounds []float64) *PrometheusHistogram {

@@ -32,18 +32,18 @@ type PushOptions struct {
 	// 429 or 5xx. 0 means no retries, as in VictoriaMetrics/metrics.
 	MaxRetries int
 	// MinBackoff is the delay before the first retry. It doubles with each further retry, up
-	// to 30 seconds; half of the delay is random jitter. 0 means 100 ms. A push ended by
-	// ctx or by the interval is not retried.
+	// to 30 seconds; half of the delay is random jitter. 0 means 100 ms. After the end of
+	// ctx, or of the interval and one second, a push is not retried.
 	MinBackoff time.Duration
 	// Client sends the requests; nil: http.DefaultClient.
 	Client *http.Client
 	// RemoteWrite sends requests of Prometheus' remote write 1.0 instead of text.
 	// Prometheus with --web.enable-remote-write-receiver, Mimir and Thanos receive them.
-	// A request is protobuf in snappy, has at most 2,000 series and the time of the push,
-	// and is sent by POST unless Method is set. Each line of text, including those of
-	// histograms, is a series.
+	// A request is protobuf, compressed with snappy, and is sent by POST unless Method is
+	// set. It has at most 2,000 series. Each line of the text format, such as a bucket of a
+	// histogram, is a series with one sample at the time of the push.
 	RemoteWrite bool
-	// WaitGroup, if not nil, counts the push goroutine until it has ended.
+	// WaitGroup, if not nil, counts the goroutine that pushes until it has ended.
 	WaitGroup *sync.WaitGroup
 }
 
@@ -57,14 +57,13 @@ func writeAll(processMetrics bool) func(w io.Writer) {
 	return func(w io.Writer) { WritePrometheus(w, processMetrics) }
 }
 
-// InitPush pushes the output of WritePrometheus until the process ends. extraLabels is
-// its only option, see InitPushWithOptions.
+// InitPush is InitPushWithOptions until the process ends, with extraLabels as the only option.
 func InitPush(pushURL string, interval time.Duration, extraLabels string, pushProcessMetrics bool) error {
 	return InitPushExt(pushURL, interval, extraLabels, writeAll(pushProcessMetrics))
 }
 
-// InitPushProcessMetrics pushes the metrics of WriteProcessMetrics until the process
-// ends, see InitPushExtWithOptions.
+// InitPushProcessMetrics pushes the metrics of WriteProcessMetrics to pushURL at every interval
+// until the process ends, see InitPushExtWithOptions.
 func InitPushProcessMetrics(pushURL string, interval time.Duration, extraLabels string) error {
 	return InitPushExt(pushURL, interval, extraLabels, WriteProcessMetrics)
 }
@@ -76,8 +75,8 @@ func InitPushExt(pushURL string, interval time.Duration, extraLabels string, wri
 }
 
 // InitPushWithOptions pushes the output of WritePrometheus to pushURL at every interval,
-// until ctx is done, see InitPushExtWithOptions. It may be called for several URLs. The
-// receiver must accept the text format, such as VictoriaMetrics does at
+// until ctx is done, see InitPushExtWithOptions. It may be called for several URLs. Unless
+// RemoteWrite is set, the receiver must accept the text format, as VictoriaMetrics does at
 // /api/v1/import/prometheus.
 func InitPushWithOptions(ctx context.Context, pushURL string, interval time.Duration, pushProcessMetrics bool, opts *PushOptions) error {
 	return InitPushExtWithOptions(ctx, pushURL, interval, writeAll(pushProcessMetrics), opts)
@@ -105,8 +104,8 @@ func (s *Set) PushMetrics(ctx context.Context, pushURL string, opts *PushOptions
 }
 
 // PushMetricsExt pushes the output of writeMetrics to pushURL once. writeMetrics must
-// write complete lines of the text format without timestamps. It returns an error for a
-// status other than 2xx, and if ctx ends first.
+// write complete lines of the text format without timestamps. PushMetricsExt returns an error
+// if the status is not 2xx, or if ctx ends before the response.
 func PushMetricsExt(ctx context.Context, pushURL string, writeMetrics func(w io.Writer), opts *PushOptions) error {
 	p, err := newPusher(pushURL, opts)
 	if err != nil {
@@ -117,8 +116,8 @@ func PushMetricsExt(ctx context.Context, pushURL string, writeMetrics func(w io.
 
 // InitPushExtWithOptions starts a goroutine that pushes the output of writeMetrics to
 // pushURL at every interval, until ctx is done. A failed push is logged and counted; the
-// next push follows at the next interval. It returns an error, and starts nothing, if
-// the URL, the interval or the options are invalid.
+// next push follows at the next interval. If the URL, the interval or the options are
+// invalid, it returns an error and starts nothing.
 func InitPushExtWithOptions(ctx context.Context, pushURL string, interval time.Duration, writeMetrics func(w io.Writer), opts *PushOptions) error {
 	p, err := newPusher(pushURL, opts)
 	if err != nil {
@@ -243,12 +242,11 @@ func (p *pusher) push(ctx context.Context, writeMetrics func(w io.Writer)) error
 	return p.sendCounted(ctx, body)
 }
 
-// remoteWriteSeriesMax bounds the size of a request, and the number of series that a
-// retry sends again.
+// remoteWriteSeriesMax is the limit of series in a request, and so of what a retry sends again.
 const remoteWriteSeriesMax = 2000
 
-// remoteWrite sends the samples of a page. After an error it sends nothing more: the next
-// push sends newer samples of the same series.
+// remoteWrite sends the samples of page, which is in text format. After an error it sends no
+// further request: the next push sends newer samples of the same series.
 func (p *pusher) remoteWrite(ctx context.Context, page []byte) error {
 	var body []byte
 	w := exposition.WriteRequests{SeriesMax: remoteWriteSeriesMax, NowMS: time.Now().UnixMilli()}
@@ -274,7 +272,7 @@ const (
 	backoffMax     = 30 * time.Second
 )
 
-// errRetryable marks an error after which the push may be sent again.
+// errRetryable matches errors after which the request may be sent again.
 var errRetryable = errors.New("is retryable")
 
 // sendWithRetries sends body until it succeeds, the error is not retryable or
@@ -347,8 +345,8 @@ func (e pushError) Unwrap() error { return e.cause }
 // Is matches errRetryable if the push may be retried.
 func (e pushError) Is(target error) bool { return e.retryable && target == errRetryable }
 
-// appendWithLabels appends the lines of text with labels added before their own labels.
-// Lines that are not samples are copied unchanged.
+// appendWithLabels appends the lines of text, with labels before the own labels of each sample.
+// It copies lines that are not samples.
 func appendWithLabels(dst, text []byte, labels string) []byte {
 	for line := range bytes.Lines(text) {
 		line = bytes.TrimSpace(line)

@@ -10,25 +10,25 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// renderer writes one page of several sets in one format. It merges their families, so that
-// each occurs once. If two metrics have the same name, it writes the metric of the first
-// set.
+// renderer writes the scrape response of several sets in one format. It merges their families,
+// so that each occurs once. If two metrics have the same name, it writes the metric of the
+// first set.
 type renderer struct {
 	enc   exposition.Encoder
-	sums  exposition.Encoder // of a family of ranges: name_sum and name_count
-	count exposition.Encoder
+	sums  exposition.Encoder // of name_sum of a vmrange histogram
+	count exposition.Encoder // of name_count of a vmrange histogram
 	m     exposition.Metric
 	lines exposition.Lines
 	names exposition.Rewriter
 	views []view
-	sinks []*Sink // of the collectors of sets; nil for a set without
+	sinks []*Sink // one for each set; nil for a set without collectors
 	sets  []*Set
-	extra page     // text to be converted to another format
-	open  []string // families whose names may be prefixes of the next ones
+	extra page     // buffer of text output; OpenMetrics and protobuf convert it
+	open  []string // families whose names are prefixes of the current name, see begin
 	text  []byte
 
-	suffixed []byte            // the name of a family with a suffix
-	one      exposition.Metric // of one of the families of ranges
+	suffixed []byte            // a family name with a suffix
+	one      exposition.Metric // one line of a vmrange histogram
 }
 
 // view is the state of a scrape within one set, or within the metrics of its collectors.
@@ -41,9 +41,9 @@ type view struct {
 
 var renderers spares[renderer]
 
-// rendererMax is the maximum size of the buffers of a renderer that is reused, up to the
-// second garbage collection after its last use. Protobuf needs a family as one piece: 64 MiB
-// are 400,000 members.
+// rendererMax is the maximum size of the buffers of a renderer that is reused, until the
+// second garbage collection after its last use. Protobuf needs a whole family in memory: 64 MiB
+// are about 400,000 metrics.
 const rendererMax = 64 << 20
 
 // rendererSmall is the maximum size of the buffers of a renderer that outlives garbage
@@ -66,7 +66,7 @@ func putRenderer(r *renderer) {
 	renderers.put(r, size+cap(r.extra.b) <= rendererSmall)
 }
 
-// render writes the page of a handler without WriteExtra's output and EndOfPage.
+// render writes the response of a handler without the output of WriteExtra and without EndOfPage.
 func (r *renderer) render(w io.Writer, form exposition.Form, o *HandlerOptions) error {
 	r.enc.Form, r.enc.Created, r.enc.Page = form, o.CreatedLines, r.enc.Page[:0]
 	r.sums.Form, r.count.Form, r.m.LeBuckets = form, form, o.LeBuckets
@@ -85,7 +85,8 @@ func (r *renderer) render(w io.Writer, form exposition.Form, o *HandlerOptions) 
 	return r.renderText(w, own, o)
 }
 
-// renderText writes the text formats.
+// renderText writes the text formats. The first own sets of r.sets are those of the handler;
+// only their registered writers run.
 func (r *renderer) renderText(w io.Writer, own int, o *HandlerOptions) error {
 	r.names.W, r.names.Scheme = w, r.enc.Form.Scheme
 	if err := r.renderTextSets(w, o.Metadata || exposeMetadata.Load()); err != nil {
@@ -146,7 +147,8 @@ func (r *renderer) renderTextSets(w io.Writer, described bool) error {
 	return p.flush(w)
 }
 
-// renderFamilies writes OpenMetrics or protobuf, which need whole families with a type.
+// renderFamilies writes OpenMetrics or protobuf, which need whole families with a type. own is as
+// in renderText.
 func (r *renderer) renderFamilies(w io.Writer, own int, o *HandlerOptions) error {
 	if err := r.renderFamilySets(w); err != nil {
 		return err
@@ -236,9 +238,12 @@ func (r *renderer) renderFamilySets(w io.Writer) error {
 	return r.flush(w)
 }
 
-// mixedFamilies has the families with metrics of several types, each logged once.
+// mixedFamilies has the logged families with metrics of several types.
 var mixedFamilies = loggedNames{}
 
+// begin begins the family of the metric name. Families are sorted, so r.open is a stack of the
+// families whose names are prefixes of this name. With it begin finds a family that has the name
+// without _total.
 func (r *renderer) begin(d description, name string, kind exposition.Type) {
 	plain, _ := exposition.Split(name)
 	for len(r.open) > 0 && !strings.HasPrefix(plain, r.open[len(r.open)-1]) {
@@ -271,7 +276,7 @@ func (r *renderer) end(kind exposition.Type) {
 	}
 }
 
-// beginRanges begins the three families of a family of ranges.
+// beginRanges begins the three families of a vmrange histogram, each with its own encoder.
 func (r *renderer) beginRanges(name, help, unit []byte) {
 	r.sums.Page, r.count.Page = r.sums.Page[:0], r.count.Page[:0]
 	for _, f := range [...]struct {
@@ -283,7 +288,7 @@ func (r *renderer) beginRanges(name, help, unit []byte) {
 	}
 }
 
-// addRanges adds the ranges of m to their families.
+// addRanges adds the vmrange buckets, the sum and the count of r.m to the three families.
 func (r *renderer) addRanges(labels string) {
 	one := &r.one
 	for _, x := range r.m.Ranges {
@@ -302,8 +307,9 @@ func (r *renderer) addRanges(labels string) {
 	r.count.Add(one)
 }
 
-// enter runs the collectors and locks all sets; leave unlocks them. It never waits for a
-// lock while it holds another one. It returns the errors of the collectors.
+// enter runs the collectors and locks all sets; leave unlocks them. It cannot deadlock with
+// other scrapes, because Set.enter does not wait for a scrape. It returns the errors of the
+// collectors.
 func (r *renderer) enter() error {
 	for _, s := range r.sets {
 		r.sinks = append(r.sinks, s.collect())
@@ -344,7 +350,7 @@ func (r *renderer) leave() {
 	r.sinks = r.sinks[:0]
 }
 
-// next returns the smallest remaining metric and its set; nil at the end.
+// next returns the first remaining metric, in the order of compare, and its set; nil at the end.
 func (r *renderer) next() (*Set, entry) {
 	least := -1
 	for i := range r.views {
@@ -361,5 +367,5 @@ func (r *renderer) next() (*Set, entry) {
 	return v.set, v.entries[v.at-1]
 }
 
-// errPanicked is the error of scrapes that share a page whose rendering panicked.
+// errPanicked is the error of scrapes that share a response body whose rendering panicked.
 var errPanicked = errors.New("rendering the page panicked")

@@ -10,7 +10,7 @@ import (
 	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
-// SetOptions apply to all metrics of a set. The zero value is that of NewSet.
+// SetOptions apply to all metrics of a set. With the zero value NewSetWithOptions is NewSet.
 type SetOptions struct {
 	// Prefix of the names of all metrics, such as "app_".
 	Prefix string
@@ -19,12 +19,12 @@ type SetOptions struct {
 }
 
 // NewSetWithOptions returns an empty set whose metrics have the prefix and the labels of the
-// options: NewCounter("jobs_total") registers app_jobs_total{env="prod"}. Lookups by
-// GetOrCreate and Describe take names without them. ListMetricNames and Families return
-// whole names. The labels come before those of a metric. They add no cost to a scrape, and
-// one allocation to a lookup.
+// options: NewCounter("jobs_total") registers app_jobs_total{env="prod"}. GetOrCreate methods
+// and Describe take names without the prefix and the labels. ListMetricNames returns full
+// names, and Families names with the prefix. The labels of the set come before those of a
+// metric. They add no cost to a scrape, and one allocation to a GetOrCreate lookup.
 //
-// Registered writers must write whole names themselves. metrics_vec_overflow_total has the
+// Registered writers must write the prefix and the labels themselves. metrics_vec_overflow_total has the
 // labels but not the prefix. NewSetWithOptions panics if the prefix is not a classic name,
 // or if a label is not valid or is le, vmrange, quantile or __name__.
 func NewSetWithOptions(o SetOptions) *Set {
@@ -64,11 +64,11 @@ func NewSetWithOptions(o SetOptions) *Set {
 type scope struct {
 	prefix string
 	labels string   // escaped, separated by commas
-	names  []string // of the labels, escaped
+	names  []string // of the labels, escaped, without quotes
 }
 
-// apply returns the full name of a metric. An invalid name becomes a name that no metric
-// has.
+// apply returns the full name of a metric. The result for an invalid name is a name that no
+// metric has.
 func (c *scope) apply(name string) string {
 	if quoted, ok := strings.CutPrefix(name, `{"`); ok {
 		return c.withLabels(`{"` + c.prefix + quoted)

@@ -16,21 +16,22 @@ import (
 //
 // Registration and scrapes do not block each other, so callbacks may register metrics.
 type Set struct {
-	// Registration takes mu only and appends to metrics. A scrape takes mainScrape or, if
-	// another scrape holds it, otherScrapes for reading, and iterates over sorted. If
-	// metrics were added or removed since the last scrape, it first sorts them: in place if
-	// no scrape holds a lock, otherwise in a copy. So a client that does not read keeps the
-	// locks of its scrape, but does not keep later removed metrics in memory. A scrape that
-	// runs alone does not allocate: registration has allocated the memory.
+	// Registration locks mu only and appends to metrics. A scrape iterates over sorted. It
+	// locks mainScrape or, if another scrape holds mainScrape, read-locks otherScrapes. If
+	// metrics were added or removed since the last scrape, the scrape first sorts them: in
+	// place if no other scrape is running, otherwise in a copy. So a slow client, whose scrape
+	// keeps its lock, delays neither registration nor other scrapes, and does not keep
+	// metrics in memory that are removed later. A scrape that runs alone does not allocate:
+	// registration has allocated the memory.
 	mainScrape    sync.Mutex   // held by one scrape; taken with TryLock only
-	page          page         // of the scrape that holds mainScrape
+	page          page         // buffer of the scrape that holds mainScrape
 	otherScrapes  sync.RWMutex // read-locked by further overlapping scrapes
 	changed       atomic.Bool
 	hasNonClassic atomic.Bool                         // some name needs quotes or escaping
 	writers       atomic.Pointer[[]func(w io.Writer)] // copied on write
 	collectors    atomic.Pointer[collectors]          // copied on write
 
-	expiring atomic.Pointer[[]sweeper] // vectors; copied on write
+	expiring atomic.Pointer[[]sweeper] // vectors with expiry; copied on write
 
 	scope *scope // of NewSetWithOptions; immutable
 
@@ -39,11 +40,11 @@ type Set struct {
 
 	mu      sync.Mutex
 	index   index
-	metrics []entry // the first ordered entries are sorted
-	ordered int
-	sorted  []entry             // the entries that scrapes iterate over: metrics, as of the last call of order
-	removed map[metric]struct{} // removed, but still in metrics
-	vectors []resetter          // to be emptied by UnregisterAllMetrics
+	metrics []entry             // sorted up to index ordered, then in order of registration
+	ordered int                 // number of sorted entries
+	sorted  []entry             // the entries that scrapes iterate over: metrics after the last orderLocked
+	removed map[metric]struct{} // unregistered, but still in metrics
+	vectors []resetter          // all vectors, for UnregisterAllMetrics and Vectors
 }
 
 // entry is a metric and its creation time.
@@ -52,7 +53,7 @@ type entry struct {
 	createdMS int64
 }
 
-// description is the metadata of a family.
+// description is the metadata of a family. escaped is help as in a HELP line.
 type description struct{ help, escaped, unit string }
 
 // metric is the interface between a set and its metrics.
@@ -61,7 +62,7 @@ type metric interface {
 	typeName() string
 	// appendTo appends the metric's lines in text format 0.0.4 to dst. It does not retain dst.
 	appendTo(dst []byte) []byte
-	// read fills m for the other formats. It returns false if there is nothing to expose.
+	// read fills m for OpenMetrics and protobuf. It returns false if there is nothing to expose.
 	read(m *exposition.Metric) bool
 }
 
@@ -78,7 +79,7 @@ func NewSet() *Set { return &Set{} }
 // add appends a metric. The caller holds mu.
 func (s *Set) add(m metric) {
 	s.index.add(m)
-	// A merge of sorted and new metrics uses as many free entries as there are new ones.
+	// A merge of sorted and new metrics needs as many free entries as there are new metrics.
 	n, merged := len(s.metrics), 0
 	if s.ordered > 0 {
 		merged = n + 2 - s.ordered
@@ -97,7 +98,7 @@ func (s *Set) add(m metric) {
 	s.changed.Store(true)
 }
 
-// markRemoved records the removal of a metric. The caller holds mu.
+// markRemoved records the removal of a metric, which orderLocked completes. The caller holds mu.
 func (s *Set) markRemoved(m metric) {
 	if s.removed == nil {
 		s.removed = map[metric]struct{}{}
@@ -108,13 +109,13 @@ func (s *Set) markRemoved(m metric) {
 		sm.stop()
 	}
 	s.changed.Store(true)
-	// Without scrapes nothing else frees removed metrics.
+	// A program without scrapes must not keep removed metrics in memory.
 	if n := len(s.removed); n > removedMax && n > len(s.metrics)/2 {
 		s.orderLocked()
 	}
 }
 
-// removedMax is the number of removed metrics that may wait for the next scrape in any set.
+// removedMax is the number of removed metrics that may stay in memory until the next scrape.
 const removedMax = 64
 
 // WritePrometheus writes all metrics to w in text format 0.0.4, and then calls the
@@ -126,8 +127,8 @@ func (s *Set) WritePrometheus(w io.Writer) {
 	s.runWriters(w)
 }
 
-// runWriters calls the registered writers. If the last line of a writer has no line break,
-// it appends one, because the first line of the next writer would continue that line.
+// runWriters calls the registered writers. If the output of a writer does not end with a line
+// break, it appends one, because the next writer would continue that line.
 func (s *Set) runWriters(w io.Writer) {
 	writers := s.writers.Load()
 	if writers == nil {
@@ -141,10 +142,10 @@ func (s *Set) runWriters(w io.Writer) {
 	}
 }
 
-// lineWriter passes text to w and knows whether its last line has ended.
+// lineWriter passes text to w.
 type lineWriter struct {
 	w    io.Writer
-	open bool
+	open bool // the last line has no line break yet
 }
 
 // Write implements io.Writer.
@@ -181,8 +182,8 @@ func putLineWriter(l *lineWriter) {
 	lineWriters.Put(l)
 }
 
-// write writes all metrics. It omits the metadata of families in seen and adds the ones it
-// has written; seen may be nil.
+// write writes all metrics. It omits the metadata of families that are in seen, and adds the
+// families whose metadata it writes; seen may be nil.
 func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
 	sink := s.collect()
 	entries, p := s.enter()
@@ -192,7 +193,7 @@ func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
 		defer s.release(sink)
 		collected, err := sink.finish(entries)
 		logCollected(err)
-		for i := range collected { // between the entries of the set, in the order of a page
+		for i := range collected { // merged with the entries of the set, in the order of compare
 			at, _ := slices.BinarySearchFunc(entries, collected[i], compareEntries)
 			if described, err = s.writeEntries(w, p, entries[:at], withMetadata, described, seen); err != nil {
 				return err
@@ -209,8 +210,8 @@ func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
 	return p.flush(w)
 }
 
-// writeEntries appends entries to the page and writes it whenever it is full. described is the
-// family whose metadata was written last.
+// writeEntries appends entries to the buffer and writes it to w whenever it is full. described is
+// the family whose metadata was written last; writeEntries returns the new one.
 func (s *Set) writeEntries(w io.Writer, p *page, entries []entry, withMetadata bool, described string, seen map[string]struct{}) (string, error) {
 	b := p.b
 	for i := range entries {
@@ -230,9 +231,9 @@ func (s *Set) writeEntries(w io.Writer, p *page, entries []entry, withMetadata b
 	return described, nil
 }
 
-// enter begins a scrape. A scrape usually takes mainScrape, which costs two atomic
-// operations. The page of mainScrape, unlike those of the pool, is not subject to garbage
-// collection.
+// enter begins a scrape: it returns the sorted entries and a buffer. A scrape usually gets
+// mainScrape, which costs two atomic operations. The buffer of mainScrape is a field of the
+// set, so that the garbage collector does not free it, as it may free those of the pool.
 func (s *Set) enter() (entries []entry, p *page) {
 	if s.expiring.Load() != nil {
 		s.sweep()
@@ -254,7 +255,7 @@ func (s *Set) enter() (entries []entry, p *page) {
 	return entries, p
 }
 
-// leave ends a scrape.
+// leave ends a scrape and releases its buffer and its lock.
 func (s *Set) leave(p *page) {
 	if p != &s.page {
 		putPage(p)
@@ -296,8 +297,8 @@ func (s *Set) expire(v sweeper) {
 	s.expiring.Store(&vectors)
 }
 
-// appendDescribed appends a metric. If it is the first metric of its family with a line,
-// appendDescribed appends the metadata of the family before it.
+// appendDescribed appends a metric. If no metric of its family was exposed before, it appends
+// the metadata of the family first. It returns the family whose metadata was written last.
 func (s *Set) appendDescribed(dst []byte, m metric, described string, seen map[string]struct{}) ([]byte, string) {
 	f := exposition.Family(m.fullName())
 	if f == described {
@@ -325,8 +326,8 @@ func (s *Set) descriptionOf(family string) description {
 	return description{}
 }
 
-// descriptionFor returns the description of the family of m. A description by Describe
-// takes precedence over that of a collected metric.
+// descriptionFor returns the description of the family of m. The help of Describe takes
+// precedence over the help of a collected metric.
 func (s *Set) descriptionFor(m metric, family string) description {
 	d := s.descriptionOf(family)
 	if c, ok := m.(*ConstMetric); ok && d.help == "" {
@@ -335,8 +336,8 @@ func (s *Set) descriptionFor(m metric, family string) description {
 	return d
 }
 
-// orderLocked updates sorted. The caller holds mu. If a scrape is iterating over metrics,
-// which is rare, orderLocked copies them.
+// orderLocked sorts metrics, without the removed ones, and sets sorted to them. The caller
+// holds mu. If a scrape is iterating over metrics, which is rare, orderLocked sorts a copy.
 func (s *Set) orderLocked() {
 	if alone := s.mainScrape.TryLock(); !alone {
 		s.copyMetrics()
@@ -364,8 +365,9 @@ func (s *Set) copyMetrics() {
 }
 
 // sortEntries removes the entries in removed from metrics and sorts the rest in place. The
-// first n entries are sorted already. If the others are few they are inserted, otherwise
-// they are sorted and merged, which uses as many free entries behind metrics.
+// first n entries are sorted already. It inserts the others if they are few. Otherwise it
+// sorts and merges them, which uses the capacity behind metrics as scratch memory. It returns
+// the sorted entries and their number.
 func sortEntries(metrics []entry, n int, removed map[metric]struct{}) ([]entry, int) {
 	if len(removed) > 0 {
 		kept, sorted := metrics[:0], n
@@ -398,7 +400,7 @@ func sortEntries(metrics []entry, n int, removed map[metric]struct{}) ([]entry, 
 
 // merge merges the sorted metrics[:n] and metrics[n:].
 func merge(metrics []entry, n int) {
-	added := append(metrics[len(metrics):], metrics[n:]...) // in the free entries, if they suffice
+	added := append(metrics[len(metrics):], metrics[n:]...) // in the capacity behind metrics, if it suffices
 	old, at := n-1, len(metrics)-1
 	for i := len(added) - 1; i >= 0; at-- {
 		if old >= 0 && compareEntries(metrics[old], added[i]) > 0 {
@@ -414,8 +416,8 @@ func merge(metrics []entry, n int) {
 
 func compareEntries(a, b entry) int { return compare(a.metric, b.metric) }
 
-// compare defines the order of a page: by family, within a family quantile lines first,
-// then by name.
+// compare defines the order of a scrape response: by family; within a family quantile lines
+// first; then by name with labels.
 func compare(a, b metric) int {
 	aName, bName := a.fullName(), b.fullName()
 	if c := strings.Compare(exposition.Family(aName), exposition.Family(bName)); c != 0 {
@@ -434,7 +436,7 @@ func compare(a, b metric) int {
 	return strings.Compare(aName, bName)
 }
 
-// compareWithTag compares names with an additional label quantile.
+// compareWithTag compares names as if they had the additional label quantile.
 func compareWithTag(a, b string) int {
 	aBase, aSeparator := exposition.OpenLabels(a)
 	bBase, bSeparator := exposition.OpenLabels(b)
@@ -446,8 +448,8 @@ func compareWithTag(a, b string) int {
 	return strings.Compare(aBase[n:]+aSeparator+tag, bBase[n:]+bSeparator+tag)
 }
 
-// page is a buffer that is flushed whenever it has pageFlush bytes, so that its size does
-// not depend on the size of a set.
+// page is the buffer of a scrape response in text format. It is written whenever it has
+// pageFlush bytes, so that its size does not depend on the size of a set.
 type page struct {
 	b         []byte
 	described bool // with HELP and TYPE lines
@@ -455,7 +457,7 @@ type page struct {
 
 const (
 	pageFlush = 32 << 10
-	pageMax   = 128 << 10 // a larger page is not reused
+	pageMax   = 128 << 10 // a larger buffer is not reused
 )
 
 // flush writes the buffered bytes.
@@ -468,7 +470,7 @@ func (p *page) flush(w io.Writer) error {
 	return err
 }
 
-// pages is a pool of pages for overlapping scrapes and for writes without a set.
+// pages is the pool of buffers for overlapping scrapes and for WriteProcessMetrics and the like.
 var pages spares[page]
 
 func getPage() *page {

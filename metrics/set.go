@@ -45,8 +45,8 @@ func (s *Set) GetOrCreateFloatCounter(name string) *FloatCounter {
 
 // NewCounterFunc registers a new counter whose value f returns at each scrape, for
 // example a count of another library. f must be safe for concurrent calls, and its result
-// must never decrease, except after a restart from zero. If f panics during a scrape, the
-// page has no line of this counter.
+// must never decrease, except after a restart from zero. If f panics during a scrape, this
+// counter is not exposed.
 func (s *Set) NewCounterFunc(name string, f func() float64) *CounterFunc {
 	c := &CounterFunc{called{named: named{s.fullName(name)}}}
 	c.SetFunc(f)
@@ -54,14 +54,14 @@ func (s *Set) NewCounterFunc(name string, f func() float64) *CounterFunc {
 }
 
 // NewGauge registers a new gauge. f returns the value at each scrape; if f is nil, the
-// gauge has the value of Set, Add, Inc and Dec. f must be safe for concurrent calls. If
-// f panics during a scrape, the page has no line of this gauge.
+// gauge has the value that Set, Add, Inc and Dec give it. f must be safe for concurrent
+// calls. If f panics during a scrape, this gauge is not exposed.
 func (s *Set) NewGauge(name string, f func() float64) *Gauge {
 	return register(s, &Gauge{named: named{s.fullName(name)}, callback: f})
 }
 
-// GetOrCreateGauge returns the gauge with this name and registers it, with f, if there
-// is none.
+// GetOrCreateGauge returns the gauge with this name and registers it, with the callback f,
+// if there is none. An existing gauge keeps its callback.
 func (s *Set) GetOrCreateGauge(name string, f func() float64) *Gauge {
 	if g, ok := lookup[*Gauge](s, name); ok {
 		return g
@@ -112,8 +112,8 @@ func (s *Set) GetOrCreatePrometheusHistogramExt(name string, upperBounds []float
 }
 
 // NewNativeHistogram registers a new native histogram. Only the protobuf format has
-// native buckets; the text formats have classic buckets with o.UpperBounds. It panics
-// if the options are invalid.
+// native buckets; all formats have classic buckets with o.UpperBounds. It panics if the
+// options are invalid.
 func (s *Set) NewNativeHistogram(name string, o NativeHistogramOptions) *PrometheusHistogram {
 	return register(s, newNativeHistogram(s.fullName(name), o))
 }
@@ -134,13 +134,13 @@ func (s *Set) NewSummary(name string) *Summary {
 }
 
 // NewSummaryExt registers a new summary with this window and these quantiles. It
-// panics if one of them is outside [0, 1].
+// panics if a quantile is outside [0, 1] or occurs twice.
 func (s *Set) NewSummaryExt(name string, window time.Duration, quantiles []float64) *Summary {
 	return register(s, &Summary{named: named{s.fullName(name)}, spec: s.summarySpec(name, window, quantiles)})
 }
 
-// summarySpec returns a spec that summaries share: the default one or the last one if
-// they are equal, because most programs use the same options everywhere.
+// summarySpec returns the options of a summary. Summaries share the default ones and the last
+// created ones if they are equal, because most programs use the same options everywhere.
 func (s *Set) summarySpec(name string, window time.Duration, quantiles []float64) *summarySpec {
 	for _, spec := range []*summarySpec{&defaultSummarySpec, s.lastSpec.Load()} {
 		if spec != nil && spec.window == window && slices.Equal(spec.quantiles, quantiles) {
@@ -174,7 +174,7 @@ func (s *Set) GetOrCreateSummaryExt(name string, window time.Duration, quantiles
 
 // UnregisterMetric removes the metric with this name from the set. It returns false if
 // there is none. Its cost does not depend on the size of the set. In a set with a prefix or
-// labels the name may be that of registration or that of ListMetricNames.
+// labels, name may be the name at registration or the full name of ListMetricNames.
 func (s *Set) UnregisterMetric(name string) bool {
 	if s.scope != nil && s.unregister(s.scope.apply(name)) {
 		return true
@@ -196,7 +196,7 @@ func (s *Set) unregister(name string) bool {
 }
 
 // UnregisterAllMetrics removes all metrics, writers and collectors from the set. Its
-// vectors are empty then: With creates their members again.
+// vectors stay, without members: With creates members again.
 func (s *Set) UnregisterAllMetrics() {
 	s.mu.Lock()
 	vectors := s.vectors
@@ -283,8 +283,8 @@ func (s *Set) Vectors() []VecFamily {
 	return families
 }
 
-// RegisterMetricsWriter adds a function that writes further metrics after those of the
-// set at every scrape. It must write complete lines in the Prometheus text format.
+// RegisterMetricsWriter adds a function that writes further metrics at every scrape, after the
+// metrics of the set. It must write complete lines in the Prometheus text format.
 func (s *Set) RegisterMetricsWriter(writeMetrics func(w io.Writer)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -336,8 +336,8 @@ func register[M metric](s *Set, m M) M {
 	return m
 }
 
-// getOrRegister adds a metric, or returns the one that another goroutine has added under
-// the same name.
+// getOrRegister adds a metric and returns it. If the set already has a metric of this name,
+// for example by another goroutine, it returns that metric; it panics if the types differ.
 func getOrRegister[M metric](s *Set, m M) M {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -369,16 +369,16 @@ func as[M metric](m metric) M {
 	return want
 }
 
-// index finds metrics by name. It is a hash table with open addressing that holds only
-// the metrics, because a metric has its name. It grows by an eighth and so needs at most
-// 22 bytes per metric; a map needs 50. The zero index is empty.
+// index finds metrics by name. It is a hash table with open addressing. It holds only the
+// metrics, because each metric has its name, and grows by an eighth, so it needs at most 22
+// bytes per metric; a map needs 50. The zero index is empty.
 type index struct {
 	seed  maphash.Seed
 	slots []metric // at most five sixths full
 	n     int
 }
 
-// find returns the metric with this name and its slot, or nil and the slot for it.
+// find returns the metric with this name and its slot, or nil and a free slot for the metric.
 func (x *index) find(name string) (metric, int) {
 	if len(x.slots) == 0 {
 		return nil, 0
@@ -390,7 +390,7 @@ func (x *index) find(name string) (metric, int) {
 	return x.slots[at], at
 }
 
-// home returns the first slot of the search for a name: its hash, scaled to the table.
+// home returns the slot at which the search for a name begins: its hash, scaled to the table.
 func (x *index) home(name string) int {
 	at, _ := bits.Mul64(maphash.String(x.seed, name), uint64(len(x.slots)))
 	return int(at)
@@ -435,7 +435,8 @@ func (x *index) grow() {
 	}
 }
 
-// remove empties the slot and moves metrics after it closer to their home slots.
+// remove empties the slot and moves later metrics closer to their home slots, so that searches
+// do not end at the empty slot.
 func (x *index) remove(at int) {
 	x.n--
 	hole := at

@@ -18,9 +18,9 @@ import (
 // immutable. Create it once, not at each scrape.
 type Desc struct {
 	name   string
-	labels []string // in quotes if they are not classic
+	labels []string // in quotes if they are UTF-8 names
 	about  description
-	err    error
+	err    error // of a scrape that uses it
 }
 
 // NewDesc returns the description of a family. Names may be UTF-8. If a name is not valid, or
@@ -45,16 +45,20 @@ func NewDesc(name, help string, labels ...string) *Desc {
 	return d
 }
 
-// Sink takes the metrics that a collector produces during one scrape. Label values are in the
-// order of the description's label names; bytes that are not UTF-8 are replaced with U+FFFD.
+// Sink receives the metrics that a collector produces during one scrape. Label values are in the
+// order of the label names of the Desc; bytes that are not UTF-8 are replaced with U+FFFD.
 //
-// A metric that is not valid is left out, and fails the scrape with an error that names it.
-// These metrics are not valid: one with a wrong number of label values, one that the page
-// already has with the same label values, one with another type or help than its family, one
-// whose name is that of a histogram or summary with a suffix, and one whose buckets or
-// quantiles are not in order. A handler then responds with status 500 and all errors, so that
-// no page silently lacks metrics. WritePrometheus writes the page without these metrics and
-// logs each error once.
+// An invalid metric is left out, and fails the scrape with an error that names it. A metric is
+// invalid in these cases:
+//
+//   - it has a wrong number of label values
+//   - the set, or an earlier call, has a metric with the same name and label values
+//   - its type or help differs from that of its family
+//   - its name is the name of a histogram or summary with a suffix, such as _sum
+//   - its buckets or quantiles are not in order
+//
+// A handler then responds with status 500 and all errors, so that no scrape response silently
+// lacks metrics. WritePrometheus writes the other metrics and logs each error once.
 //
 // Several goroutines may use a sink until its collector has returned. The sink keeps the names
 // of the series for the next scrape: a scrape with the same series, and with descriptions that
@@ -65,16 +69,16 @@ type Sink struct {
 	epoch    uint64                  // counts scrapes
 	families map[*Desc]*sinkFamily   // of this scrape and the previous one
 	byName   map[string]*ConstMetric // by full name, of this scrape and the previous one
-	seen     int                     // metrics of this scrape
-	seenOf   int                     // families of this scrape
-	sorted   []entry                 // those of the previous scrape, then of this one
+	seen     int                     // number of metrics of this scrape
+	seenOf   int                     // number of descriptions of this scrape
+	sorted   []entry                 // metrics of the previous scrape; after order, of this one
 	added    []entry                 // in this scrape and not in the previous one
-	valid    []entry                 // sorted, without those that are not valid with others
-	known    *[]Family               // of the last scrape; immutable
+	valid    []entry                 // sorted without the metrics that finish has rejected
+	known    *[]Family               // families of the last scrape; immutable
 	changed  bool                    // known may differ from the families of this scrape
-	hadBad   bool                    // the last scrape had metrics that are not valid with others
+	hadBad   bool                    // finish has rejected metrics in the last scrape
 	errs     []error
-	more     int // errors that are not in errs
+	more     int // number of errors that are not in errs
 	text     []byte
 }
 
@@ -83,10 +87,10 @@ type sinkFamily struct {
 	sink   *Sink
 	desc   *Desc
 	name   string // as in TYPE lines
-	open   string // the beginning of full names
+	open   string // the part of full names before the labels of the metric
 	braces bool   // full names end with a brace
-	err    error
-	epoch  uint64 // of the last metric
+	err    error  // all its metrics are invalid
+	epoch  uint64 // of the last scrape with it
 }
 
 // Bucket is one cumulative bucket of a collected histogram.
@@ -116,29 +120,30 @@ type NativeBucket struct {
 	Count uint64
 }
 
-// Counter adds a counter.
+// Counter adds a counter with the value v.
 func (s *Sink) Counter(d *Desc, v float64, labelValues ...string) *ConstMetric {
 	m := s.add(d, exposition.Counter, labelValues)
 	m.value = v
 	return m
 }
 
-// Gauge adds a gauge.
+// Gauge adds a gauge with the value v.
 func (s *Sink) Gauge(d *Desc, v float64, labelValues ...string) *ConstMetric {
 	m := s.add(d, exposition.Gauge, labelValues)
 	m.value = v
 	return m
 }
 
-// Untyped adds a metric without a type.
+// Untyped adds a metric without a type, with the value v.
 func (s *Sink) Untyped(d *Desc, v float64, labelValues ...string) *ConstMetric {
 	m := s.add(d, exposition.Unknown, labelValues)
 	m.value = v
 	return m
 }
 
-// Histogram adds a histogram of count values. The bounds of the buckets increase and their
-// counts do not decrease; a bucket for +Inf may be left out. It does not retain the buckets.
+// Histogram adds a histogram of count values. The bounds of the buckets must increase, and their
+// cumulative counts must not decrease; the bucket +Inf may be left out. Histogram does not
+// retain the buckets.
 func (s *Sink) Histogram(d *Desc, count uint64, sum float64, buckets []Bucket, labelValues ...string) *ConstMetric {
 	if err := validBuckets(buckets, count); err != nil {
 		return s.refuse(d, err)
@@ -152,7 +157,8 @@ func (s *Sink) Histogram(d *Desc, count uint64, sum float64, buckets []Bucket, l
 	return m
 }
 
-// Summary adds a summary of count values. The quantiles increase. It does not retain them.
+// Summary adds a summary of count values. The quantiles must increase. Summary does not retain
+// them.
 func (s *Sink) Summary(d *Desc, count uint64, sum float64, quantiles []Quantile, labelValues ...string) *ConstMetric {
 	before := math.Inf(-1)
 	for _, q := range quantiles {
@@ -170,7 +176,7 @@ func (s *Sink) Summary(d *Desc, count uint64, sum float64, quantiles []Quantile,
 	return m
 }
 
-// Error adds an error, as a collector that returns it does.
+// Error adds an error to those of the scrape, as if the collector returned it. It ignores nil.
 func (s *Sink) Error(err error) {
 	if err == nil {
 		return
@@ -196,7 +202,7 @@ func validBuckets(buckets []Bucket, count uint64) error {
 	return nil
 }
 
-// errorsMax is the number of errors of one scrape that are named.
+// errorsMax is the number of errors of one scrape that are kept; further ones are only counted.
 const errorsMax = 20
 
 // fail adds an error. The caller holds mu.
@@ -208,13 +214,14 @@ func (s *Sink) fail(err error) {
 	}
 }
 
-// refuse adds an error of a family. It returns a metric that is on no page.
+// refuse adds an error of a family. It returns a metric that is not exposed.
 func (s *Sink) refuse(d *Desc, err error) *ConstMetric {
 	s.Error(fmt.Errorf("family %q: %w", d.name, err))
 	return &ConstMetric{}
 }
 
-// add returns a metric to be filled in. If it is not valid, it will not be exposed.
+// add returns the metric with these label values, for the caller to set its value. An invalid
+// metric is not exposed.
 func (s *Sink) add(d *Desc, kind exposition.Type, values []string) *ConstMetric {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -264,8 +271,8 @@ func (s *Sink) add(d *Desc, kind exposition.Type, values []string) *ConstMetric 
 	return m
 }
 
-// isReserved reports whether labels contain the label that lines of the type have themselves:
-// le or quantile.
+// isReserved reports whether labels contain the label that the type itself has: le of a histogram,
+// quantile of a summary.
 func isReserved(labels []string, kind exposition.Type) bool {
 	switch kind {
 	case exposition.Histogram:
@@ -276,7 +283,7 @@ func isReserved(labels []string, kind exposition.Type) bool {
 	return false
 }
 
-// newFamily returns a description with the prefix and the labels of the set.
+// newFamily returns the family of a description, with the prefix and the labels of the set.
 func (s *Sink) newFamily(d *Desc) *sinkFamily {
 	f := &sinkFamily{sink: s, desc: d, name: d.name, err: d.err}
 	s.families[d] = f
@@ -307,7 +314,8 @@ func (s *Sink) newFamily(d *Desc) *sinkFamily {
 	return f
 }
 
-// openName returns the beginning of the full name of a metric, up to its own labels.
+// openName returns the part of a full name before the labels of the metric: the family name, an
+// opening brace, and the labels of the set.
 func openName(c *scope, name string) []byte {
 	b := append([]byte(name), '{')
 	if !exposition.IsClassic(name) {
@@ -334,7 +342,7 @@ func appendLabel(b []byte, label, value string) []byte {
 	return append(exposition.AppendQuoted(b, value, true), '"')
 }
 
-// ConstMetric is one metric of one scrape. Its methods add optional parts, and return it:
+// ConstMetric is one metric of one scrape. Its methods add optional parts and return the metric:
 //
 //	sink.Counter(requests, 17, "GET").Created(start).Exemplar(1, now, "trace_id", id)
 //
@@ -344,7 +352,7 @@ type ConstMetric struct {
 	family      *sinkFamily
 	kind        exposition.Type
 	epoch       uint64 // of the last scrape with it
-	bad         bool   // not valid with others
+	bad         bool   // finish has rejected it
 	value       float64
 	timestampMS int64
 	createdMS   int64
@@ -354,7 +362,7 @@ type ConstMetric struct {
 // constParts are the parts that counters and gauges do not have.
 type constParts struct {
 	exposition.Metric
-	example exemplar // the last one
+	example exemplar // the last exemplar
 }
 
 func (c *ConstMetric) reset(f *sinkFamily, kind exposition.Type, epoch uint64) {
@@ -374,9 +382,9 @@ func (c *ConstMetric) parts() *exposition.Metric {
 	return &c.more.Metric
 }
 
-// Timestamp sets the time of the value. Otherwise the time of the scrape applies. Prometheus
-// writes no staleness markers for values with a timestamp, so use it only for values that are
-// copied from another system.
+// Timestamp sets the timestamp of the sample. Without it the time of the scrape applies.
+// Prometheus writes no staleness markers for samples with a timestamp, so use it only for values
+// that are copied from another system.
 func (c *ConstMetric) Timestamp(t time.Time) *ConstMetric {
 	c.timestampMS = t.UnixMilli()
 	return c
@@ -422,13 +430,12 @@ func (c *ConstMetric) Exemplar(v float64, at time.Time, labels ...string) *Const
 const (
 	nativeSchemaMin = -4
 	nativeSchemaMax = 8
-	nativeIndexMax  = 1 << 20 // beyond the indexes that floats have
+	nativeIndexMax  = 1 << 20 // greater than the index of any float64
 )
 
-// Native adds native buckets to a histogram, which are exposed in protobuf only. The text
-// formats have its other buckets. Buckets that are not valid or have more values than the
-// histogram fail the scrape, and so does c if it is no histogram. Native does not retain the
-// buckets.
+// Native adds native buckets to a histogram, which are exposed in protobuf only. All formats have
+// the classic buckets. The scrape fails if c is not a histogram, or if the buckets are invalid or
+// count more values than the histogram. Native does not retain the buckets.
 func (c *ConstMetric) Native(b NativeBuckets) *ConstMetric {
 	if c.family == nil { // its error is already reported
 		return c

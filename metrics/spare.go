@@ -5,9 +5,9 @@ import (
 	"sync/atomic"
 )
 
-// spares is a pool of *T. Up to four values outlive garbage collections and are available to all processors. A sync.Pool
-// keeps one value per processor, which goroutines on other processors do not get. So with a sync.Pool alone a scrape
-// would sometimes allocate buffers although free ones exist. Further values go to a sync.Pool.
+// spares is a pool of *T. It keeps up to four values, which outlive garbage collections and are available to all
+// processors, and puts further values into a sync.Pool. A sync.Pool alone is not enough: it keeps one value per processor
+// for goroutines on that processor, so a scrape would sometimes allocate buffers although free ones exist.
 type spares[T any] struct {
 	kept [4]atomic.Pointer[T]
 	more sync.Pool

@@ -19,9 +19,9 @@ import (
 //	name_sum{labels} 7.25
 //	name_count{labels} 4
 //
-// Quantiles are computed from a random sample of at most 1,000 values. Two samples
-// overlap by half a window: one is exposed while the next one fills. A summary without
-// values has no samples, no timer and no lines.
+// Quantiles are computed from a random sample (reservoir) of at most 1,000 values. A summary
+// has two of them, which start half a window apart: one is exposed while the next one fills.
+// A summary without values has no reservoir, runs no timer and is not exposed.
 type Summary struct {
 	named
 	spec   *summarySpec
@@ -40,7 +40,7 @@ type summarySpec struct {
 
 type quantile struct {
 	phi  float64
-	text string // 0.5"
+	text string // value of the label with the closing quote: 0.5"
 }
 
 const defaultSummaryWindow = 5 * time.Minute
@@ -71,7 +71,7 @@ func newSummarySpec(name string, window time.Duration, quantiles []float64) *sum
 
 // recent is the part of a summary that exists while there are values in the window.
 type recent struct {
-	shown, next *reservoir
+	shown, next *reservoir // of the last half to whole window, exposed; of at most half a window
 	rotation    *time.Timer
 	values      []float64 // of the quantiles, in the order of spec.sorted
 	lines       []byte    // the quantile lines of the last scrape
@@ -108,8 +108,9 @@ func (sm *Summary) begin() *recent {
 	return r
 }
 
-// rotate exposes the sample that has filled for half a window, and starts another one. If
-// the sample is empty, rotate stops the timer. The next value starts the timer again.
+// rotate exposes the reservoir that was filled for half a window, and starts another one. If
+// that reservoir is empty, rotate removes both and does not restart the timer. The next value
+// creates them again.
 func (sm *Summary) rotate(r *recent) {
 	sm.mu.Lock()
 	defer sm.mu.Unlock()
@@ -197,18 +198,18 @@ func (sm *Summary) appendQuantiles(dst []byte, r *recent) []byte {
 	return dst
 }
 
-// reservoir is a uniform random sample of at most 1,000 of all added values. The seed is
+// reservoir is a uniform random sample of at most sampleMax of all added values. The seed is
 // constant, so the same values result in the same sample.
 type reservoir struct {
 	count    uint64
-	accept   uint64 // the count of the next value that is taken, from the file of draws; 0: not known
+	accept   uint64 // the count at which the next value enters the sample, from draws; 0: not known
 	min, max float64
 	values   []float64
 	sorted   []float64 // values, sorted by the last call of quantiles
-	changes  []change  // replacements in values since then; too many cause a full sort
+	changes  []change  // replacements in values since that call; too many cause a full sort
 	random   uint32    // state of the generator after the end of draws
 	offset   uint32    // in draws
-	slot     uint16    // of the next value that is taken
+	slot     uint16    // index of the value that it replaces
 	nan      bool      // a value was NaN since the last reset
 }
 
@@ -217,7 +218,7 @@ type change struct{ from, to float64 }
 
 const (
 	sampleMax  = 1000
-	movesMax   = 16  // above it a merge is cheaper than moves one by one
+	movesMax   = 16  // above it a merge is cheaper than single moves
 	changesMax = 256 // above it a full sort is cheaper than a merge
 )
 
@@ -234,8 +235,8 @@ func (r *reservoir) reset() {
 	}
 }
 
-// skips adds v if only the count changes, and reports whether it did. In a full sample
-// most values change only the count.
+// skips adds v if v changes only the count, and reports whether it has added v. In a full
+// reservoir most values change only the count.
 func (r *reservoir) skips(v float64) bool {
 	if r.count+1 < r.accept && v <= r.max && v >= r.min {
 		r.count++
@@ -277,7 +278,7 @@ func (r *reservoir) add(v float64) bool {
 	return true
 }
 
-// quantiles sets dst to the values of the wanted quantiles, NaN without values.
+// quantiles sets dst to the values of the wanted quantiles; to NaN if the reservoir is empty.
 func (r *reservoir) quantiles(dst []float64, wanted []quantile) {
 	r.sort()
 	for i, q := range wanted {
@@ -294,8 +295,8 @@ func (r *reservoir) quantiles(dst []float64, wanted []quantile) {
 	}
 }
 
-// sort updates sorted. It moves single values after a few changes, merges after more, and
-// sorts all values after many.
+// sort updates sorted: with few changes it moves single values, with more it merges, and
+// with many it sorts all values.
 func (r *reservoir) sort() {
 	added := r.values[min(len(r.sorted), len(r.values)):]
 	switch n := len(r.changes) + len(added); {
@@ -316,7 +317,7 @@ func (r *reservoir) sort() {
 	r.changes = r.changes[:0]
 }
 
-// merge updates sorted with values that were added and those that were replaced.
+// merge updates sorted: it removes the replaced values and inserts the added ones.
 func (r *reservoir) merge(added []float64) {
 	var scratch [2 * changesMax]float64
 	in := append(scratch[:0:changesMax], added...)
@@ -366,7 +367,7 @@ func without(sorted, out []float64) []float64 {
 	return sorted[:kept]
 }
 
-// mergeSorted merges two sorted lists, from their ends, in the memory of the first.
+// mergeSorted merges two sorted lists, from their ends. It appends to the first list.
 func mergeSorted(sorted, in []float64) []float64 {
 	i := len(sorted) - 1
 	sorted = append(sorted, in...)

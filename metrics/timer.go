@@ -2,7 +2,8 @@ package metrics
 
 import "time"
 
-// Updater is a metric of single values: Histogram, PrometheusHistogram and Summary.
+// Updater is a metric that observes values, as Prometheus' Observer does: Histogram,
+// PrometheusHistogram and Summary.
 type Updater interface{ Update(v float64) }
 
 // UpdaterFunc is an Updater that calls a function, such as the Set of a gauge.
@@ -11,13 +12,13 @@ type UpdaterFunc func(v float64)
 // Update implements Updater.
 func (f UpdaterFunc) Update(v float64) { f(v) }
 
-// Timer measures how long something takes, in seconds:
+// Timer measures a duration in seconds:
 //
 //	timer := metrics.NewTimer(seconds)
 //	defer timer.ObserveDuration()
 //
-// defer seconds.UpdateDuration(time.Now()) does the same for a metric of known type. A copy of a
-// timer has the same start.
+// A metric with the method UpdateDuration needs no Timer: defer seconds.UpdateDuration(time.Now()).
+// A copy of a timer has the same start time.
 type Timer struct {
 	start  time.Time
 	metric Updater
@@ -26,7 +27,7 @@ type Timer struct {
 // NewTimer returns a timer that starts now and updates m.
 func NewTimer(m Updater) Timer { return Timer{time.Now(), m} }
 
-// ObserveDuration updates the metric with the seconds since the start, and returns the time.
+// ObserveDuration updates the metric with the seconds since the start, and returns this duration.
 func (t Timer) ObserveDuration() time.Duration {
 	d := time.Since(t.start)
 	t.metric.Update(d.Seconds())

@@ -115,7 +115,7 @@ func (fc *FloatCounter) read(m *exposition.Metric) bool {
 	return true
 }
 
-// CounterFunc is a counter whose value a callback returns at every scrape.
+// CounterFunc is a counter. A callback returns its value at every scrape.
 type CounterFunc struct{ called }
 
 func (c *CounterFunc) typeName() string { return "counter" }
@@ -137,8 +137,8 @@ type called struct {
 }
 
 // SetFunc replaces the callback, which must be safe for concurrent calls. Without a
-// callback the metric has no line: a new member of a vector has none, and SetFunc(nil)
-// removes it.
+// callback the metric is not exposed: a new member of a vector has none, and SetFunc(nil)
+// removes the callback.
 func (c *called) SetFunc(f func() float64) {
 	if f == nil {
 		c.callback.Store(nil)
@@ -180,7 +180,7 @@ type Gauge struct {
 // panicked has the names of metrics whose callback has panicked, each logged once.
 var panicked = loggedNames{}
 
-// loggedNames limits a log line to one for each name, and to namesMax names.
+// loggedNames limits a log message to one line for each name, and to namesMax lines in all.
 type loggedNames struct {
 	mu    sync.Mutex
 	names map[string]struct{}
@@ -188,7 +188,7 @@ type loggedNames struct {
 
 const namesMax = 1000
 
-// first reports whether the name was not logged before.
+// first reports whether the name is to be logged now: it was not logged before, and the limit is not reached.
 func (l *loggedNames) first(name string) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -251,9 +251,9 @@ func (g *Gauge) read(m *exposition.Metric) bool {
 	return g.callback == nil || safeCall(g.name, g.callback, &m.Value)
 }
 
-// safeCall sets v to the result of the callback, for a scrape. It returns false if the
-// callback panics, because no caller of a scrape can handle the panic. The first panic of a
-// metric is logged.
+// safeCall sets v to the result of the callback, for a scrape. It recovers a panic of the
+// callback and returns false: the scrape goes on without this metric. The first panic of
+// each metric is logged.
 func safeCall(name string, callback func() float64, v *float64) (ok bool) {
 	defer func() {
 		if reason := recover(); reason != nil {
@@ -271,7 +271,7 @@ func safeCall(name string, callback func() float64, v *float64) (ok bool) {
 // first exemplar and then reused.
 type exemplar struct {
 	mu     sync.Mutex
-	labels []byte // in the encoding of label sets, without braces
+	labels []byte // name="value", escaped, each followed by a comma
 	value  float64
 	atMS   int64 // 0: there is none
 }
@@ -319,8 +319,7 @@ func (x *exemplar) read(m *exposition.Metric) exposition.Exemplar {
 	return m.NewExemplar(x.labels, x.value, x.atMS)
 }
 
-// atomicFloat is a float64 without a lock: add repeats a compare-and-swap until no other
-// goroutine has changed the value in between.
+// atomicFloat is a float64 without a lock: add repeats a compare-and-swap until it succeeds.
 type atomicFloat struct{ bits atomic.Uint64 }
 
 func (f *atomicFloat) load() float64   { return math.Float64frombits(f.bits.Load()) }
@@ -335,8 +334,7 @@ func (f *atomicFloat) add(v float64) {
 	}
 }
 
-// appendUint appends one line. prefix is the name with its labels, as registered,
-// without the space before the value.
+// appendUint appends one line. prefix is the name with its labels, as registered.
 func appendUint(dst []byte, prefix string, n uint64) []byte {
 	dst = append(append(dst, prefix...), ' ')
 	return append(strconv.AppendUint(dst, n, 10), '\n')
@@ -347,7 +345,7 @@ func appendFloat(dst []byte, prefix string, v float64) []byte {
 	return append(strconv.AppendFloat(dst, v, 'g', -1, 64), '\n')
 }
 
-// appendNumber appends one line, with integers without an exponent.
+// appendNumber appends one line. It writes integers without an exponent.
 func appendNumber(dst []byte, prefix string, v float64) []byte {
 	n := int64(v)
 	if float64(n) == v && n >= 0 {

@@ -22,12 +22,13 @@ import (
 //	served := metrics.NewCounterVec("requests_total", "Requests served.", "method", "code")
 //	served.With("GET", "200").Inc()
 //
-// Limit bounds the number of members, and thereby the memory of the vector. The default is
-// DefaultMaxSeries. When a vector is full, With returns one shared member for all other
-// label values, so that no update is lost. All label values of this member are "overflow".
-// metrics_vec_overflow_total{family="..."} counts these lookups, and the first one is
-// logged. Delete removes a member, Expire removes unused members. A member that is
-// unregistered from the set directly is no longer exposed, but With still returns it.
+// A member is the metric of one combination of label values. Limit bounds the number of
+// members, and thereby the memory of the vector; the default is DefaultMaxSeries. When a
+// vector is full, With returns one shared member for all further combinations, so that no
+// update is lost. All label values of this member are "overflow".
+// metrics_vec_overflow_total{family="..."} counts the lookups of the shared member, and the
+// first of them is logged. Delete removes a member, Expire removes unused members. If
+// Set.UnregisterMetric removes a member, it is no longer exposed, but With still returns it.
 type Vec[M metric] struct {
 	set    *Set
 	name   string
@@ -36,15 +37,15 @@ type Vec[M metric] struct {
 	seed   maphash.Seed
 	table  atomic.Pointer[vecTable[M]] // slots are filled in place; a larger table replaces it
 
-	epoch     atomic.Uint32 // counts sweeps; 0: members do not expire
+	epoch     atomic.Uint32 // number of sweeps; 0: members do not expire
 	mu        sync.Mutex    // guards additions and removals
 	tombstone *member[M]    // marks slots of removed members
 	used      int           // slots in use, tombstones included
-	maxSeries atomic.Int64  // members
-	live      atomic.Int64  // members
+	maxSeries atomic.Int64  // limit of members
+	live      atomic.Int64  // number of members
 	overflow  atomic.Pointer[overflowMember[M]]
 	idle      time.Duration
-	lastSweep time.Time // the last one
+	lastSweep time.Time
 }
 
 // The vectors of each metric type.
@@ -64,7 +65,7 @@ const DefaultMaxSeries = 10_000
 
 const overflow = "overflow"
 
-// overflowMember is the shared member, and the counter of its lookups.
+// overflowMember is the shared member of a full vector, and the counter of its lookups.
 type overflowMember[M metric] struct {
 	metric  M
 	lookups *Counter
@@ -135,8 +136,8 @@ func NewGaugeFuncVec(name, help string, labels ...string) *GaugeFuncVec {
 //
 //	parsed.With("mail").SetFunc(func() float64 { return float64(mail.Parsed()) })
 //
-// The callback is called at every scrape until Delete removes the member. Delete it when the
-// measured object ends.
+// The callback is called at every scrape until Delete removes the member. Delete the member
+// when the measured object ends.
 func (s *Set) NewCounterFuncVec(name, help string, labels ...string) *CounterFuncVec {
 	return newVec(s, name, help, labels, func(name string) *CounterFunc { return &CounterFunc{called{named: named{name}}} })
 }
@@ -234,7 +235,7 @@ func newVec[M metric](s *Set, name, help string, labels []string, create func(na
 	return v
 }
 
-// family returns the family of the vector without help and unit, which the set adds.
+// family returns the name, type and labels of the vector. The set adds the help and the unit.
 func (v *Vec[M]) family() VecFamily {
 	return VecFamily{Family{Name: v.name, Type: v.create(v.name).typeName()}, slices.Clone(v.labels)}
 }
@@ -254,7 +255,8 @@ func (s *Set) Describe(family, help, unit string) {
 	s.describe(family, help, unit, false)
 }
 
-// describe is Describe. With keep it keeps the unit, and it keeps the help if help is empty.
+// describe is Describe for a family name with the prefix of the set. If keep is true, the
+// existing unit stays, and the existing help stays if help is empty.
 func (s *Set) describe(family, help, unit string, keep bool) {
 	help, unit = strings.ToValidUTF8(help, "\uFFFD"), strings.ToValidUTF8(unit, "\uFFFD")
 	s.mu.Lock()
@@ -283,10 +285,10 @@ func (v *Vec[M]) Limit(seriesMax int) *Vec[M] {
 	return v
 }
 
-// Expire removes members that With has not returned for the idle time (or up to 1.5 times as
-// long), and returns the vector. Members are removed by scrapes of the set and when members
-// are created. Callers must not keep the result of With: updates of a removed member are
-// lost. An idle time of 0 ends expiry.
+// Expire removes members that With has not returned for the idle time (up to 1.5 times as
+// long), and returns the vector. Scrapes of the set and the creation of members remove them.
+// Callers must not keep the result of With: updates of a removed member are lost. An idle
+// time of 0 disables expiry.
 func (v *Vec[M]) Expire(idle time.Duration) *Vec[M] {
 	v.mu.Lock()
 	v.idle, v.lastSweep = idle, time.Now()
@@ -302,7 +304,7 @@ func (v *Vec[M]) Expire(idle time.Duration) *Vec[M] {
 }
 
 // sweep removes members that were not looked up in the last two epochs. An epoch is half
-// the idle time. Scrapes and add call it.
+// the idle time. Scrapes call it.
 func (v *Vec[M]) sweep(now time.Time) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -364,9 +366,9 @@ func (v *Vec[M]) Reset() {
 	v.table.Store(&vecTable[M]{make([]atomic.Pointer[member[M]], 8)})
 }
 
-// Unregister removes the vector with all members, and its counter of overflows, from its set.
-// Afterwards another vector may have its name. With still returns members, and registers
-// them.
+// Unregister removes the vector with all members, and its metrics_vec_overflow_total, from its
+// set. Afterwards another vector may have the same name. Do not call With afterwards: it
+// registers members again.
 func (v *Vec[M]) Unregister() {
 	v.Expire(0)
 	s := v.set
@@ -383,8 +385,8 @@ func (v *Vec[M]) Unregister() {
 	v.Reset()
 }
 
-// DeletePartialMatch removes the members that have all of these label values, by label name,
-// and returns their number. It visits all members.
+// DeletePartialMatch removes the members that have all of these labels, values by name, and
+// returns their number. It visits all members.
 func (v *Vec[M]) DeletePartialMatch(labels map[string]string) int {
 	v.mu.Lock()
 	defer v.mu.Unlock()
@@ -410,8 +412,8 @@ func (v *Vec[M]) hasValues(m *member[M], labels map[string]string) bool {
 	return true
 }
 
-// All returns an iterator over the members and their label values, in no order. Members that
-// are added or removed meanwhile may be missing. The values must not be changed.
+// All returns an iterator over the label values and the members, in no order. Members that
+// are added or removed during the iteration may be missing. The values must not be changed.
 func (v *Vec[M]) All() iter.Seq2[[]string, M] {
 	return func(yield func([]string, M) bool) {
 		table := v.table.Load()
@@ -434,7 +436,7 @@ func (v *Vec[M]) remove(table *vecTable[M], at int) {
 // With returns the member with these label values, in the order of the label names, and
 // creates it if there is none. It panics if the number of values differs from the number of
 // labels. It does not retain values. Bytes that are not UTF-8 are replaced with U+FFFD,
-// because Prometheus would reject the whole page.
+// because Prometheus would reject the whole scrape response.
 func (v *Vec[M]) With(values ...string) M {
 	if len(values) != len(v.labels) {
 		v.panicLabelCount(len(values))
@@ -467,8 +469,8 @@ func validUTF8(values []string) []string {
 	return values
 }
 
-// TryWith is With for label values from configuration or requests: it returns an error if their
-// number differs from the number of labels.
+// TryWith is With for label values from configuration or requests. If their number differs
+// from the number of labels, it returns an error instead of a panic.
 func (v *Vec[M]) TryWith(values ...string) (M, error) {
 	if len(values) != len(v.labels) {
 		var none M
@@ -555,7 +557,7 @@ func (v *Vec[M]) add(hash uint64, values []string) M {
 	return m.metric
 }
 
-// overflowMetric returns the shared member. The caller holds mu.
+// overflowMetric returns the shared member, and creates it if there is none. The caller holds mu.
 func (v *Vec[M]) overflowMetric() M {
 	o := v.overflow.Load()
 	if o == nil {

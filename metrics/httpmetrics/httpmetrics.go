@@ -6,9 +6,9 @@
 // A server has http_requests_total{handler,method,code}, the histogram
 // http_request_duration_seconds{handler,method}, http_response_size_bytes_total{handler} and
 // http_requests_in_flight. A client has the same metrics with the prefix http_client_, and
-// with the label target in place of handler. If the trace of a request is sampled, counters
-// and buckets carry its ID as an exemplar: the trace ID of the header traceparent (W3C Trace
-// Context), or the result of Options.TraceID.
+// with the label target in place of handler. The counter of requests and the histogram have
+// exemplars with a trace ID: the one of the header traceparent (W3C Trace Context) if the trace
+// is sampled, or the result of Options.TraceID.
 package httpmetrics
 
 import (
@@ -21,7 +21,7 @@ import (
 
 // Options configure the metrics. The zero value has the defaults.
 type Options struct {
-	// Prefix of the names of metrics; "http_" for servers, "http_client_" for clients.
+	// Prefix of the names of metrics; if empty, "http_" for servers and "http_client_" for clients.
 	Prefix string
 	// UpperBounds of the durations in seconds; metrics.PrometheusHistogramDefaultBuckets if nil.
 	UpperBounds []float64
@@ -100,8 +100,8 @@ func (s *side) count(r *http.Request, name string, status int, size int64, start
 	s.bytes.With(name).Add(int(size))
 }
 
-// Handler measures next. name is the value of the label handler: a path pattern, never the
-// path of a request, because each path would create a series.
+// Handler returns a handler that measures next. name is the value of the label handler. It must
+// be a path pattern and not the path of a request, because each path would create series.
 func (s *Server) Handler(name string, next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		start := time.Now()
@@ -120,9 +120,9 @@ func (s *Server) Handler(name string, next http.Handler) http.Handler {
 	})
 }
 
-// RoundTripper measures next; nil is http.DefaultTransport. name is the value of the label
-// target: the name of a service. The duration ends when the header of the response has
-// arrived. A request without a response has the code "error".
+// RoundTripper returns a RoundTripper that measures next; nil means http.DefaultTransport. name
+// is the value of the label target, such as the name of a service. The duration ends when the
+// header of the response has arrived. A request without a response has the code "error".
 func (c *Client) RoundTripper(name string, next http.RoundTripper) http.RoundTripper {
 	if next == nil {
 		next = http.DefaultTransport
@@ -151,7 +151,7 @@ func (t roundTripper) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// response remembers the status and the size of a response.
+// response records the status and the body size of a response.
 type response struct {
 	http.ResponseWriter
 	status int
@@ -175,7 +175,8 @@ func (w *response) Write(p []byte) (int, error) {
 	return n, err
 }
 
-// Unwrap gives http.ResponseController access to Flush, Hijack and deadlines of the server.
+// Unwrap gives http.ResponseController access to Flush, Hijack and the deadlines of the wrapped
+// writer.
 func (w *response) Unwrap() http.ResponseWriter { return w.ResponseWriter }
 
 // Flush implements http.Flusher, which callers find by a type assertion.
@@ -184,8 +185,8 @@ func (w *response) Flush() {
 	_ = http.NewResponseController(w.ResponseWriter).Flush() // not every writer can
 }
 
-// methodOf returns a method in upper case, or "other" for a method that HTTP does not define:
-// clients choose the method, and each one would create a series.
+// methodOf returns the method if HTTP defines it, and "other" otherwise: clients choose the
+// method, and each one would create series.
 func methodOf(method string) string {
 	switch method {
 	case "":
@@ -197,7 +198,8 @@ func methodOf(method string) string {
 	return "other"
 }
 
-// traceOf returns the trace ID of a sampled traceparent: version-traceid-parentid-flags.
+// traceOf returns the trace ID of the header traceparent, version-traceid-parentid-flags; "" if
+// it is missing, invalid or not sampled.
 func traceOf(r *http.Request) string {
 	const length = 2 + 1 + 32 + 1 + 16 + 1 + 2
 	text := r.Header.Get("Traceparent")

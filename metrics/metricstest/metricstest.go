@@ -1,5 +1,5 @@
-// Package metricstest helps to test code that is measured with package metrics: it reads
-// single values, compares pages and finds names that break conventions.
+// Package metricstest helps to test code that is instrumented with package metrics: it reads
+// single values, compares the text output of a set and finds names that break conventions.
 package metricstest
 
 import (
@@ -20,15 +20,15 @@ type TB interface {
 	Errorf(format string, args ...any)
 }
 
-// Value returns the value of a line of the set's page in text format. line is a name with
-// labels, such as requests_total{code="200"} or seconds_count, whose labels are in the order
-// of the page. ok is false if there is no such line.
+// Value returns the value of a line of the set's text output. line is a name with labels in the
+// order of the output, such as requests_total{code="200"} or seconds_count. ok is false if there
+// is no such line.
 func Value(set *metrics.Set, line string) (v float64, ok bool) {
 	v, ok = values(set)[line]
 	return v, ok
 }
 
-// values returns the lines of a page.
+// values returns the values of the set's text output, by name with labels.
 func values(set *metrics.Set) map[string]float64 {
 	found := map[string]float64{}
 	for line := range strings.Lines(page(set)) {
@@ -50,7 +50,7 @@ func page(set *metrics.Set) string {
 }
 
 // checkCollectors fails the test if a collector of the set returns an error or an invalid
-// metric. A page in text format has no trace of them.
+// metric: WritePrometheus only logs these.
 func checkCollectors(t TB, set *metrics.Set) {
 	t.Helper()
 	if set.CollectedFamilies() == nil {
@@ -63,8 +63,9 @@ func checkCollectors(t TB, set *metrics.Set) {
 	}
 }
 
-// Expect fails the test for every line of want that the set's page does not have with that
-// value. It ignores other lines. Errors of collectors fail the test, too.
+// Expect fails the test for every line of want that is not in the set's text output or has
+// another value there. The keys of want are as in Value. Expect ignores other lines. Errors of
+// collectors fail the test, too.
 func Expect(t TB, set *metrics.Set, want map[string]float64) {
 	t.Helper()
 	found := values(set)
@@ -78,9 +79,9 @@ func Expect(t TB, set *metrics.Set, want map[string]float64) {
 	}
 }
 
-// Compare fails the test unless the lines of the named families are those of want, in text
-// format. Without names it compares the lines of all families. It ignores comments and empty
-// lines of want. Errors of collectors fail the test, too.
+// Compare fails the test unless the lines of the named families in the set's text output are
+// the lines of want, in any order. Without names it compares the lines of all families. It
+// ignores comments and empty lines. Errors of collectors fail the test, too.
 func Compare(t TB, set *metrics.Set, want string, families ...string) {
 	t.Helper()
 	got, expected := lines(page(set), families), lines(want, nil)
@@ -97,7 +98,8 @@ func Compare(t TB, set *metrics.Set, want string, families ...string) {
 	}
 }
 
-// lines returns the samples of a page.
+// lines returns the sample lines of text output that belong to families; of all if families is
+// empty.
 func lines(page string, families []string) []string {
 	var out []string
 	for line := range strings.Lines(page) {
@@ -163,7 +165,7 @@ func Lint(set *metrics.Set) []Problem {
 	return found
 }
 
-// kindsOf returns the types of families by their names in OpenMetrics, from the TYPE lines.
+// kindsOf returns the types of the set's families, by name.
 func kindsOf(set *metrics.Set) map[string]string {
 	kinds := map[string]string{}
 	for _, f := range set.Families() {

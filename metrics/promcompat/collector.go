@@ -13,16 +13,16 @@ import (
 )
 
 // FromGatherer returns a collector for metrics.Set.RegisterCollector that produces the metrics of
-// g. They are then exposed with those of the set: with its prefix and labels, in its pushes and
-// formats. An exporter that is written for client_golang needs no change for this:
+// g. The set then exposes and pushes them with its own metrics, with its prefix and labels, in all
+// formats. An exporter that is written for client_golang needs no change:
 //
 //	registry := prometheus.NewRegistry()
 //	registry.MustRegister(exporter) // a prometheus.Collector with constant metrics
 //	set.RegisterCollector(promcompat.FromGatherer(registry))
 //
 // Types, help, created timestamps, timestamps, exemplars and native histograms are kept. Histograms
-// with float counts and gauge histograms fail the scrape; client_golang does not make them. Errors
-// of g fail the scrape, too.
+// with float counts and gauge histograms fail the scrape; client_golang does not create such
+// histograms. Errors of g fail the scrape, too.
 func FromGatherer(g prometheus.Gatherer) func(sink *metrics.Sink) error {
 	s := &source{g: g}
 	return s.collect
@@ -36,7 +36,7 @@ type source struct {
 }
 
 func (s *source) collect(sink *metrics.Sink) error {
-	families, err := s.g.Gather() // may return both
+	families, err := s.g.Gather() // may return families with an error
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	used := make(map[string]*metrics.Desc, len(s.descs))
@@ -52,7 +52,7 @@ func (s *source) collect(sink *metrics.Sink) error {
 // desc returns the description of a metric. It reuses the description of the last scrape if there
 // is one.
 func (s *source) desc(f *dto.MetricFamily, m *dto.Metric, used map[string]*metrics.Desc) *metrics.Desc {
-	const separator = 0xff // is in no name
+	const separator = 0xff // no name has this byte
 	key := append(append([]byte(f.GetName()), separator), f.GetHelp()...)
 	for _, pair := range m.Label {
 		key = append(append(key, separator), pair.GetName()...)
@@ -141,7 +141,7 @@ func addHistogram(added *metrics.ConstMetric, h *dto.Histogram) error {
 	added.Native(metrics.NativeBuckets{
 		Schema: h.GetSchema(), ZeroThreshold: h.GetZeroThreshold(), ZeroCount: h.GetZeroCount(), Positive: positive, Negative: negative,
 	})
-	if len(h.Bucket) == 0 { // else the buckets have them
+	if len(h.Bucket) == 0 { // otherwise the exemplars are those of the buckets
 		for _, x := range h.Exemplars {
 			addExemplar(added, x)
 		}
@@ -151,7 +151,7 @@ func addHistogram(added *metrics.ConstMetric, h *dto.Histogram) error {
 
 var errSpans = errors.New("spans and deltas of a native histogram do not agree")
 
-// nativeBuckets decodes spans of indexes and deltas of counts.
+// nativeBuckets decodes buckets from spans of indexes and deltas of counts.
 func nativeBuckets(spans []*dto.BucketSpan, deltas []int64) ([]metrics.NativeBucket, error) {
 	buckets := make([]metrics.NativeBucket, 0, len(deltas))
 	index, count := int32(0), int64(0)

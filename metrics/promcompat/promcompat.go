@@ -1,19 +1,18 @@
 // Package promcompat connects package metrics with client_golang, so that a program can use
 // both, and move from one to the other metric by metric.
 //
-//   - Handler exposes a prometheus.Gatherer and sets of package metrics on one page.
-//   - NewCollector makes sets visible to a prometheus.Registry, for programs whose page is
-//     promhttp's.
-//   - NewGatherer makes sets a prometheus.Gatherer, for pushers, bridges and tests.
-//   - FromGatherer makes a collector of a set from a prometheus.Gatherer, such as a registry
-//     with the collectors of an exporter.
+//   - Handler exposes a prometheus.Gatherer and sets of package metrics in one response.
+//   - NewCollector exposes sets through a prometheus.Registry, for programs that keep promhttp.
+//   - NewGatherer exposes sets as a prometheus.Gatherer, for pushers, bridges and tests.
+//   - FromGatherer exposes a prometheus.Gatherer, such as a registry with the collectors of an
+//     exporter, through a set.
 //
 // To move a whole program, begin with two lines: the import of this package, and
 //
 //	http.Handle("/metrics", promcompat.Handler(prometheus.DefaultGatherer, metrics.HandlerOptions{}))
 //
-// instead of promhttp.Handler(). All metrics of client_golang are exposed as before; new
-// ones may be those of package metrics. Only this module depends on client_golang.
+// instead of promhttp.Handler(). All metrics of client_golang are exposed as before, and new
+// metrics may be those of package metrics. Only this module depends on client_golang.
 package promcompat
 
 import (
@@ -34,9 +33,9 @@ import (
 
 // Handler returns a handler for /metrics that exposes the sets of opts and, after them, the
 // families of g, in the format that the scraper requests. An error of g fails the scrape
-// with status 500, as promhttp does by default. So does a family that both the sets and g
-// have. With opts.ProcessMetrics or opts.OpenFiles, g must not have collectors of the
-// process and the Go runtime.
+// with status 500, as promhttp does by default. A family that both the sets and g have fails
+// the scrape, too. With opts.ProcessMetrics or opts.OpenFiles, g must not have collectors of
+// the process and the Go runtime.
 func Handler(g prometheus.Gatherer, opts metrics.HandlerOptions) http.Handler {
 	own := writeExtra(g, opts)
 	if extra := opts.WriteExtra; extra != nil {
@@ -83,11 +82,11 @@ func writeExtra(g prometheus.Gatherer, opts metrics.HandlerOptions) func(w io.Wr
 				return fmt.Errorf("family %s: %w", f.GetName(), err)
 			}
 		}
-		return nil // the handler ends the page
+		return nil // the handler writes # EOF
 	}
 }
 
-// processFamilies returns the families of ProcessMetrics and OpenFiles.
+// processFamilies returns the names of the samples of ProcessMetrics and OpenFiles, if opts have them.
 func processFamilies(opts metrics.HandlerOptions) map[string]bool {
 	var page bytes.Buffer
 	if opts.ProcessMetrics {
@@ -105,15 +104,16 @@ func processFamilies(opts metrics.HandlerOptions) map[string]bool {
 	return names
 }
 
-// clashes reports whether f is a counter whose name without _total is that of another
-// family: in OpenMetrics both would have the same name.
+// clashes reports whether f is a counter and another family has its name without _total: in
+// OpenMetrics both families would have the same name.
 func clashes(f *dto.MetricFamily, among []*dto.MetricFamily) bool {
 	base, ok := strings.CutSuffix(f.GetName(), "_total")
 	return ok && f.GetType() == dto.MetricType_COUNTER &&
 		slices.ContainsFunc(among, func(other *dto.MetricFamily) bool { return other.GetName() == base })
 }
 
-// untyped returns a counter family without a type. f belongs to its gatherer and is not changed.
+// untyped returns a copy of a counter family with the type untyped. It does not change f, which
+// belongs to its gatherer.
 func untyped(f *dto.MetricFamily) *dto.MetricFamily {
 	out := &dto.MetricFamily{Name: f.Name, Help: f.Help, Unit: f.Unit, Type: dto.MetricType_UNTYPED.Enum()}
 	for _, m := range f.Metric {
@@ -124,8 +124,8 @@ func untyped(f *dto.MetricFamily) *dto.MetricFamily {
 	return out
 }
 
-// NewGatherer returns a gatherer of the sets; without sets, of the default set and the
-// registered ones. Names are not escaped. Histograms of NewHistogram have le buckets.
+// NewGatherer returns a gatherer of the sets; without arguments, of the default set and the
+// registered ones. Names are not escaped. vmrange histograms have le buckets.
 func NewGatherer(sets ...*metrics.Set) prometheus.Gatherer {
 	if len(sets) == 0 {
 		sets = nil
@@ -164,7 +164,7 @@ func (g gatherer) Gather() ([]*dto.MetricFamily, error) {
 	return families, nil
 }
 
-// response keeps a page in memory.
+// response is an http.ResponseWriter that keeps the body in memory.
 type response struct {
 	header http.Header
 	status int
@@ -180,9 +180,9 @@ func (w *response) WriteHeader(status int) { w.status = status }
 // Write implements http.ResponseWriter.
 func (w *response) Write(p []byte) (int, error) { return w.body.Write(p) }
 
-// NewCollector returns a collector of the sets; without sets, of the default set and the
-// registered ones. It is unchecked: it describes no metrics, as they may be registered at
-// any time. Register it once in a prometheus.Registry.
+// NewCollector returns a collector of the sets; without arguments, of the default set and the
+// registered ones. It is an unchecked collector: it describes no metrics, because metrics may
+// be registered at any time. Register it once in a prometheus.Registry.
 func NewCollector(sets ...*metrics.Set) prometheus.Collector { return collector{NewGatherer(sets...)} }
 
 type collector struct{ prometheus.Gatherer }

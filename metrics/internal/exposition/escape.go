@@ -73,8 +73,9 @@ func AppendEscapedLabel(dst, name []byte, scheme Scheme) []byte {
 	return dst
 }
 
-// NextLabel splits the first label off a label set without braces. The name is without
-// quotes, the value is still escaped. All results alias text.
+// NextLabel splits the first label off a label set without braces. It returns the name without
+// quotes and the value without quotes, both still escaped, and the rest of text. All results
+// alias text. ok is false if there is no further valid label.
 func NextLabel(text []byte) (name, value, rest []byte, ok bool) {
 	text = bytes.TrimLeft(text, ", ")
 	if len(text) == 0 {
@@ -127,8 +128,8 @@ func AppendUnescaped(dst, text []byte) []byte {
 	return append(dst[:from], bytes.ToValidUTF8(dst[from:], []byte("\uFFFD"))...)
 }
 
-// AppendQuoted appends text with backslash escapes. quotes is false only for HELP lines
-// of version 0.0.4, in which quotes are not escaped.
+// AppendQuoted appends text with backslash escapes, without quotes around it. quotes is false
+// only for HELP lines of text format 0.0.4, in which quotes are not escaped.
 func AppendQuoted[T string | []byte](dst []byte, text T, quotes bool) []byte {
 	for i := range len(text) {
 		switch c := text[i]; {
@@ -143,7 +144,7 @@ func AppendQuoted[T string | []byte](dst []byte, text T, quotes bool) []byte {
 	return dst
 }
 
-// IsClassicName reports whether a valid name, with its labels, needs no quotes and no
+// IsClassicName reports whether a valid metric name, with its labels, needs neither quotes nor
 // escaping in any scheme.
 func IsClassicName(name string) bool {
 	before := byte('{')

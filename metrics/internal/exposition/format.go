@@ -1,13 +1,13 @@
 // Package exposition encodes metrics in the exposition formats of Prometheus.
 //
-// The input is a [Metric], a consistent snapshot of one metric, or a page in text format.
-// An [Encoder] appends it to its page as OpenMetrics or protobuf:
+// The input is a [Metric], which is a consistent snapshot of one metric, or output in text
+// format, see [Lines]. An [Encoder] appends it to a buffer as OpenMetrics or protobuf:
 //
 //	OpenMetrics: # TYPE, samples, exemplars          text, ended by # EOF
 //	protobuf:    uvarint(len) MetricFamily ...       field numbers of io.prometheus.client
 //
 // [Negotiate] selects a format by the Accept header. A [Rewriter] escapes or quotes the
-// names in text pages. All output is appended to buffers that are reused. The package has
+// names in text format. All output is appended to buffers that are reused. The package has
 // no locks, no HTTP and no registration.
 package exposition
 
@@ -29,7 +29,7 @@ const (
 	formats
 )
 
-// Scheme is an escaping scheme for names outside the classic alphabet.
+// Scheme is an escaping scheme for UTF-8 names.
 type Scheme uint8
 
 // The escaping schemes. Underscores is the default.
@@ -51,11 +51,11 @@ var contentTypes = [formats]string{
 	"application/vnd.google.protobuf; proto=io.prometheus.client.MetricFamily; encoding=delimited",
 }
 
-// Form is the negotiated form of a response. It is comparable.
+// Form is the negotiated format of a response with its escaping scheme. It is comparable.
 type Form struct {
 	Format      Format
 	Scheme      Scheme
-	NamedScheme bool // the request named it: the response names it, too
+	NamedScheme bool // the request names the scheme, so the response names it, too
 }
 
 // ContentType returns the Content-Type header of a response.
@@ -70,8 +70,8 @@ func (f Form) ContentType() string {
 // once.
 func (f Form) Strict() bool { return f.Format >= OpenMetrics001 }
 
-// EndOfPage returns the last line of a page, nil if the format has none. The caller must
-// not change it.
+// EndOfPage returns the line that must end a response, # EOF of OpenMetrics; nil for other
+// formats. The caller must not change it.
 func (f Form) EndOfPage() []byte {
 	if f.Format == OpenMetrics || f.Format == OpenMetrics001 {
 		return eof
@@ -91,8 +91,9 @@ func Forms(f func(Form)) {
 	}
 }
 
-// Negotiate returns the supported form with the highest quality in the Accept headers, the
-// first of equals. The fallback is Text, as scrapers expect. It does not allocate.
+// Negotiate returns the supported form with the highest quality in the Accept headers, and of
+// several with this quality the first one. The fallback is Text, as scrapers expect. It does
+// not allocate.
 func Negotiate(headers []string) Form {
 	best, quality := Form{}, 0.0
 	for _, header := range headers {
@@ -107,7 +108,7 @@ func Negotiate(headers []string) Form {
 	return best
 }
 
-// offer parses one media range.
+// offer parses one media range of an Accept header. ok is false if it is not supported.
 func offer(text string) (form Form, quality float64, ok bool) {
 	media, rest, _ := strings.Cut(text, ";")
 	quality = 1

@@ -7,26 +7,26 @@ import (
 	"strconv"
 )
 
-// Lines parses text pages, such as the output of registered writers, and encodes them in
+// Lines parses output in text format, such as that of registered writers, and encodes it in
 // formats that need whole families.
 type Lines struct {
 	lines []line
 	help  []byte
 	m     Metric
-	base  []byte // labels of the lines of a family, without bounds
+	base  []byte // labels of all lines of a family, without le and quantile
 }
 
 // line is one sample.
 type line struct {
-	from, to                      int // of a histogram or summary: the labels without its bound are Lines.base[from:to]
-	bound                         float64
+	from, to                      int     // of a histogram or summary: Lines.base[from:to] are the labels without le or quantile
+	bound                         float64 // value of le or quantile
 	family, suffix, labels, value []byte
 	help                          []byte
 	kind                          Type
 }
 
-// Encode appends all families of a page, each once with all its lines, sorted by name. It
-// omits malformed lines.
+// Encode appends all families of page, which is in text format, sorted by name, each once with
+// all its lines. It omits malformed lines.
 func (l *Lines) Encode(e *Encoder, page []byte) {
 	l.read(page)
 	slices.SortStableFunc(l.lines, func(a, b line) int { return bytes.Compare(a.family, b.family) })
@@ -44,10 +44,10 @@ func (l *Lines) Encode(e *Encoder, page []byte) {
 		e.End()
 		from = to
 	}
-	clear(l.lines) // the page is borrowed
+	clear(l.lines) // they alias page, which the caller reuses
 }
 
-// read collects the samples with their families.
+// read parses the samples of page and sets the family of each, from the HELP and TYPE lines.
 func (l *Lines) read(page []byte) {
 	l.lines = l.lines[:0]
 	var described, help, typed []byte
@@ -106,7 +106,7 @@ func belongs(suffix []byte, t Type) bool {
 	return false
 }
 
-// parseLine cuts name{labels} value into its parts.
+// parseLine splits a line, name{labels} value, into its parts. ok is false if it is no sample.
 func parseLine(text []byte) (x line, ok bool) {
 	if len(text) == 0 || text[0] == '#' {
 		return x, false
@@ -135,7 +135,7 @@ func parseLine(text []byte) (x line, ok bool) {
 	return x, len(x.value) > 0 && len(x.family) > 0
 }
 
-// labelsLen is the length of labels with their braces, -1 if they do not end.
+// labelsLen returns the length of labels with their braces, -1 without a closing brace.
 func labelsLen(text []byte) int {
 	for i := 1; i < len(text); i++ {
 		switch text[i] {
@@ -152,7 +152,7 @@ func labelsLen(text []byte) int {
 	return -1
 }
 
-// encodeFamily gathers the lines of each metric.
+// encodeFamily encodes the metrics of a family, each from all its lines.
 func (l *Lines) encodeFamily(e *Encoder, lines []line, kind Type) {
 	open := false
 	if kind == Histogram || kind == Summary {
@@ -194,8 +194,8 @@ func (l *Lines) encodeFamily(e *Encoder, lines []line, kind Type) {
 	}
 }
 
-// group moves the lines with equal labels together; a writer may have grouped them by
-// suffix. Lines that are in groups already stay in their order.
+// group sorts the lines by labels without le and quantile, so that the lines of a metric are
+// consecutive: a writer may have grouped them by suffix. The sort is stable.
 func (l *Lines) group(lines []line, kind Type) {
 	l.base = l.base[:0]
 	for i := range lines {
@@ -224,8 +224,8 @@ func (m *Metric) take(x *line, bound, v float64) {
 	}
 }
 
-// cutBound returns the value of the label le or quantile and appends the other labels to
-// base.
+// cutBound returns the value of the label le or quantile, +Inf if there is none, and appends the
+// other labels to base.
 func (l *Lines) cutBound(labels []byte, kind Type) (bound float64) {
 	tag := "le"
 	if kind == Summary {

@@ -14,14 +14,14 @@ const (
 	Histogram
 )
 
-// Ranges is the type of histograms with vmrange buckets. No format has this type: such a
-// histogram becomes three families of type Unknown.
+// Ranges is the type of histograms with vmrange buckets. No format has this type: the caller
+// encodes such a histogram as three families of type Unknown.
 const Ranges Type = 100
 
 // Metric is a consistent snapshot of one metric. The caller appends to its slices; Reset
 // empties them for reuse.
 type Metric struct {
-	Labels      []byte // in the encoding of label sets, without braces
+	Labels      []byte // as in text format, name="value",... without braces
 	Type        Type
 	Value       float64
 	Sum         float64
@@ -29,12 +29,12 @@ type Metric struct {
 	Buckets     []Bucket // cumulative, with increasing bounds; the bucket +Inf is optional
 	Quantiles   []Quantile
 	Exemplar    Exemplar   // of a counter
-	Exemplars   []Exemplar // of native buckets, in addition to those of Buckets
+	Exemplars   []Exemplar // of a native histogram, in addition to those of Buckets
 	CreatedMS   int64      // 0: unknown
 	TimestampMS int64      // 0: none
 	Native      Native
 	Ranges      []Range
-	LeBuckets   bool   // of the format: ranges become Buckets with fixed bounds; kept by Reset
+	LeBuckets   bool   // requested: vmrange histograms become Buckets with fixed bounds; kept by Reset
 	texts       []byte // the labels of exemplars
 }
 
@@ -45,7 +45,7 @@ type Bucket struct {
 	Exemplar Exemplar
 }
 
-// Range is a bucket that is not cumulative, with its label value.
+// Range is a vmrange bucket, which is not cumulative. VMRange is the value of its label.
 type Range struct {
 	VMRange string
 	Count   uint64
@@ -54,7 +54,7 @@ type Range struct {
 // Quantile is one value of a summary.
 type Quantile struct{ Phi, Value float64 }
 
-// Exemplar is an exemplar. There is none if AtMS is 0.
+// Exemplar is an exemplar. If AtMS is 0, there is none.
 type Exemplar struct {
 	from, to int // the labels are texts[from:to] of the metric
 	Value    float64
@@ -99,8 +99,7 @@ func (m *Metric) CopyFrom(from *Metric) {
 	a.NegativeIndexes, a.NegativeCounts = append(a.NegativeIndexes, b.NegativeIndexes...), append(a.NegativeCounts, b.NegativeCounts...)
 }
 
-// NewExemplar returns an exemplar. It copies labels, which are in the encoding of label
-// sets without braces.
+// NewExemplar returns an exemplar of m. It copies labels, which are encoded as Metric.Labels.
 func (m *Metric) NewExemplar(labels []byte, value float64, atMS int64) Exemplar {
 	from := len(m.texts)
 	m.texts = append(m.texts, labels...)
@@ -110,19 +109,20 @@ func (m *Metric) NewExemplar(labels []byte, value float64, atMS int64) Exemplar 
 // Encoder appends families to Page. For each family call Begin, Add for each metric, End.
 type Encoder struct {
 	Form    Form
-	Created bool // OpenMetrics has lines _created
+	Created bool // write _created lines in OpenMetrics
 	Page    []byte
 
 	name   []byte // of the family, escaped
 	quoted bool   // the name must be in quotes
-	kind   Type
+	kind   Type   // of the family, as written
 	labels []byte // of the metric, as OpenMetrics writes them
-	began  int    // the offset of the family's message in Page
-	text   []byte
+	began  int    // the offset of the family's protobuf message in Page
+	text   []byte // scratch
 }
 
-// Begin begins a family; name, help and unit are unescaped. A counter whose name does not
-// end with _total, or whose name without _total is taken, has type unknown in OpenMetrics.
+// Begin begins a family; name, help and unit are unescaped. taken reports whether another family
+// has the name without _total. In OpenMetrics a counter has type unknown if taken is true or its
+// name does not end with _total.
 func (e *Encoder) Begin(name, help, unit []byte, t Type, taken bool) {
 	e.name, e.kind = AppendEscaped(e.name[:0], name, e.Form.Scheme), t
 	e.quoted = !IsClassic(e.name)
@@ -166,7 +166,7 @@ func (e *Encoder) End() {
 	}
 }
 
-// ends reports whether the buckets include +Inf.
+// ends reports whether the last bucket is +Inf.
 func (m *Metric) ends() bool {
 	n := len(m.Buckets)
 	return n > 0 && math.IsInf(m.Buckets[n-1].Upper, 1)

@@ -30,8 +30,8 @@ func (e *Encoder) comment(keyword string) {
 	e.Page = append(append(e.Page, e.name...), ' ')
 }
 
-// addText appends a metric without the samples that OpenMetrics forbids: negative counts,
-// sums and quantiles, and NaN counts.
+// addText appends a metric. It omits samples that OpenMetrics forbids: negative and NaN counters,
+// sums and quantiles.
 func (e *Encoder) addText(m *Metric) {
 	e.labels = e.appendLabels(e.labels[:0], m.Labels)
 	switch e.kind {
@@ -91,7 +91,8 @@ func (e *Encoder) created(m *Metric) {
 	}
 }
 
-// head appends a line up to its value. tag is a further label.
+// head appends a line up to its value. If tag is not empty, it is a further label with the value
+// bound.
 func (e *Encoder) head(suffix, tag string, bound float64) {
 	b, separator := e.Page, byte('{')
 	if e.quoted {
@@ -115,7 +116,7 @@ func (e *Encoder) head(suffix, tag string, bound float64) {
 	e.Page = append(b, ' ')
 }
 
-// end appends the timestamp and exemplar after a value.
+// end appends the timestamp and the exemplar, if there are any, and a line break.
 func (e *Encoder) end(m *Metric, x Exemplar) {
 	b := e.Page
 	if m.TimestampMS != 0 {
@@ -163,7 +164,7 @@ func (e *Encoder) appendLabels(dst, text []byte) []byte {
 	}
 }
 
-// isPlain reports whether a value is written unchanged.
+// isPlain reports whether an escaped label value needs no change: it has no escapes and is ASCII.
 func isPlain(value []byte) bool {
 	for _, c := range value {
 		if c == '\\' || c >= 0x80 {
@@ -173,7 +174,7 @@ func isPlain(value []byte) bool {
 	return true
 }
 
-// appendFloat appends a float, integers with a fraction: 1.0.
+// appendFloat appends a float as OpenMetrics does: an integer has a fraction, as in 1.0.
 func appendFloat(dst []byte, v float64) []byte {
 	switch {
 	case math.IsInf(v, 1):

@@ -6,8 +6,8 @@ import (
 	"slices"
 )
 
-// The functions below encode io.prometheus.client.MetricFamily. A message is appended
-// first, and its length is inserted before it afterwards.
+// The functions below encode io.prometheus.client.MetricFamily. They append a message first, and
+// then insert its length before it.
 
 func (e *Encoder) beginMessage(help, unit []byte) {
 	b := appendBytes(e.Page, 1, e.name)
@@ -16,7 +16,7 @@ func (e *Encoder) beginMessage(help, unit []byte) {
 	}
 	b = appendUint(b, 3, uint64(e.kind))
 	if len(unit) > 0 {
-		// Field 5 comes after the metrics in files, but the order is free.
+		// The order of fields is free: field 5 may precede the metrics, which are field 4.
 		b = appendBytes(b, 5, unit)
 	}
 	e.Page = b
@@ -74,7 +74,7 @@ func (e *Encoder) appendHistogram(b []byte, m *Metric) []byte {
 	return appendTime(b, 15, m.CreatedMS)
 }
 
-// Fields of native buckets: spans, and deltas of their counts.
+// Field numbers of native buckets: spans of indexes, and deltas of counts.
 const (
 	negativeSpan, negativeDelta = 9, 10
 	positiveSpan, positiveDelta = 12, 13
@@ -100,12 +100,12 @@ func (e *Encoder) appendNative(b []byte, m *Metric) []byte {
 	return b
 }
 
-// appendNativeSide writes spans of buckets that follow each other, and counts as
-// differences to the previous bucket. A gap of up to two empty buckets is written as
-// empty buckets, because another span would take more bytes.
+// appendNativeSide writes the positive or the negative buckets: spans of consecutive buckets, and
+// each count as the difference from the previous one. Up to two empty buckets between others are
+// written as buckets, because another span would take more bytes.
 func appendNativeSide(b []byte, indexes []int32, counts []uint64, span, delta byte) []byte {
 	const gapMax = 2
-	next := int32(0) // the index behind the span before
+	next := int32(0) // the index after the previous span
 	for i := 0; i < len(indexes); {
 		from, length := indexes[i], uint64(0)
 		for ; i < len(indexes); i++ {
@@ -152,7 +152,7 @@ func (e *Encoder) appendExemplar(b []byte, field byte, m *Metric, x Exemplar) []
 	return lengthBefore(appendTime(b, 3, x.AtMS), from)
 }
 
-// appendPairs writes labels as messages under field 1.
+// appendPairs writes labels as LabelPair messages, field 1.
 func (e *Encoder) appendPairs(b, text []byte) []byte {
 	for {
 		name, value, rest, ok := NextLabel(text)
@@ -174,7 +174,7 @@ func (e *Encoder) appendPairs(b, text []byte) []byte {
 	}
 }
 
-// appendTime writes milliseconds as google.protobuf.Timestamp; nothing for 0.
+// appendTime writes a Unix time in milliseconds as google.protobuf.Timestamp; nothing for 0.
 func appendTime(b []byte, field byte, ms int64) []byte {
 	if ms == 0 {
 		return b
@@ -206,7 +206,7 @@ func appendBytes(b []byte, field byte, text []byte) []byte {
 
 func zigzag(n int64) uint64 { return uint64(n<<1) ^ uint64(n>>63) }
 
-// lengthBefore inserts the length of a message before it.
+// lengthBefore inserts the length of the message b[from:] before it.
 func lengthBefore(b []byte, from int) []byte {
 	var text [binary.MaxVarintLen64]byte
 	n := binary.PutUvarint(text[:], uint64(len(b)-from))

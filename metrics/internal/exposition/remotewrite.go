@@ -7,22 +7,22 @@ import (
 	"strconv"
 )
 
-// WriteRequests encodes the samples of text pages as messages prometheus.WriteRequest of
-// remote write 1.0:
+// WriteRequests encodes samples in text format as messages prometheus.WriteRequest of remote
+// write 1.0:
 //
 //	WriteRequest { repeated TimeSeries timeseries = 1 }
 //	TimeSeries   { repeated Label labels = 1; repeated Sample samples = 2 }
 //	Label        { string name = 1; string value = 2 }
 //	Sample       { double value = 1; int64 timestamp = 2 }
 type WriteRequests struct {
-	SeriesMax int // of one message
-	NowMS     int64
-	// Send sends one message. It must not keep it.
+	SeriesMax int   // of one message
+	NowMS     int64 // timestamp of samples without their own
+	// Send sends one message with this number of series. It must not retain the message.
 	Send func(message []byte, series int) error
 
 	message []byte
-	series  []byte
-	n       int
+	series  []byte // scratch: the TimeSeries being encoded
+	n       int    // series in message
 	labels  []writeLabel
 	text    []byte // of labels, unescaped
 }
@@ -30,9 +30,9 @@ type WriteRequests struct {
 // writeLabel is a label whose name and value are text[name:value] and text[value:end].
 type writeLabel struct{ name, value, end int }
 
-// Page sends the samples of a page in messages. The last message is sent by Flush. Page
-// stops at the first error of Send. It leaves out comments, malformed lines, and labels
-// without a value.
+// Page encodes the samples of page, which is in text format, and sends each full message. Flush
+// sends the last one. Page stops at the first error of Send. It leaves out comments, malformed
+// lines, and labels with an empty value.
 func (w *WriteRequests) Page(page []byte) error {
 	for text := range bytes.Lines(page) {
 		x, ok := parseLine(bytes.TrimSpace(text))
@@ -112,7 +112,7 @@ func (w *WriteRequests) label(name, value []byte) {
 }
 
 const (
-	snappyBlock    = 1 << 16 // a copy reaches no farther back
+	snappyBlock    = 1 << 16 // copies refer to bytes of the same block only
 	snappyHashBits = 12
 )
 
@@ -129,7 +129,7 @@ func AppendSnappy(dst, src []byte) []byte {
 }
 
 func appendSnappyBlock(dst, b []byte) []byte {
-	var last [1 << snappyHashBits]uint16 // position of a hash; another text may have the same hash
+	var last [1 << snappyHashBits]uint16 // last position of four bytes with this hash; other bytes may have the same hash
 	literal := 0
 	for at := 1; at+4 <= len(b); {
 		word := binary.LittleEndian.Uint32(b[at:])

@@ -5,18 +5,18 @@ import (
 	"io"
 )
 
-// Rewriter forwards text pages to W and escapes every name, or quotes it within the
-// braces. It buffers at most one incomplete line.
+// Rewriter forwards text format to W and escapes UTF-8 names by Scheme. With AllowUTF8 it
+// writes them in quotes within the braces. It buffers at most one incomplete line.
 type Rewriter struct {
 	W      io.Writer
 	Scheme Scheme
 	part   []byte // an incomplete line
-	family []byte // from a TYPE or HELP line; not derived from the name of a sample
+	family []byte // of the lines of Append; empty in Write, which knows no families
 	out    []byte
 	e      Encoder
 }
 
-const partMax = 1 << 20 // a longer line is cut
+const partMax = 1 << 20 // bytes of a longer incomplete line are dropped
 
 // Write accepts text in pieces of any size.
 func (r *Rewriter) Write(p []byte) (int, error) {
@@ -44,8 +44,8 @@ func (r *Rewriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// Append appends the lines of one metric. The suffix after the family's name is not
-// changed.
+// Append appends the rewritten lines of one metric. It rewrites the family name, but not the
+// suffix that follows it in a line, such as _sum.
 func (r *Rewriter) Append(dst, lines []byte, family string) []byte {
 	r.e.Form.Scheme, r.out, r.family = r.Scheme, r.out[:0], append(r.family[:0], family...)
 	for len(lines) > 0 {
@@ -97,7 +97,8 @@ func (r *Rewriter) line(text []byte) {
 	r.out = append(append(append(r.out, ' '), x.value...), '\n')
 }
 
-// name appends a name and reports whether it is quoted.
+// name appends a name with its suffix, and reports whether it is quoted. If it is, open is
+// written before it.
 func (r *Rewriter) name(name, suffix []byte, open string) bool {
 	if r.Scheme != AllowUTF8 || IsClassic(name) {
 		r.out = append(AppendEscaped(r.out, name, r.Scheme), suffix...)

@@ -2,11 +2,11 @@
 // histograms: with schema s, bucket i has the values v with
 // 2^((i-1)/2^s) < v <= 2^(i/2^s).
 //
-// [Buckets] counts positive values and holds the non-empty buckets in increasing order. The
-// number of buckets is limited: before it would exceed the limit, the resolution is halved
-// by merging pairs of neighbouring buckets; at the coarsest schema the lowest bucket is
-// merged into the zero bucket instead. The caller locks a [Buckets]. Negative values and
-// exposition are out of scope.
+// [Buckets] counts values of 0 and above, and holds the non-empty buckets in increasing order.
+// The number of buckets is limited. Before another bucket would exceed the limit, pairs of
+// neighbouring buckets are merged, which halves the resolution; at the coarsest schema the
+// lowest bucket is merged into the zero bucket instead. A [Buckets] has no lock. Negative
+// values and exposition are out of scope.
 package native
 
 import (
@@ -32,9 +32,9 @@ type Buckets struct {
 	Indexes       []int32 // increasing
 	Counts        []uint64
 
-	firstSchema int32
-	firstZero   float64
-	max         int
+	firstSchema int32     // of New
+	firstZero   float64   // zero threshold of New
+	max         int       // number of buckets
 	bounds      []float64 // the bounds within [0.5, 1), if the schema is positive
 }
 
@@ -110,7 +110,8 @@ func (b *Buckets) index(v float64) int32 {
 	return int32((exponent+offset)>>-b.Schema) + above
 }
 
-// reduce frees at least one bucket.
+// reduce merges buckets: at the coarsest schema the lowest one into the zero bucket,
+// otherwise all pairs, which reduces the schema by one. It may have to be called again.
 func (b *Buckets) reduce() {
 	if b.Schema == SchemaMin {
 		b.ZeroThreshold = math.Ldexp(1, int(b.Indexes[0])<<-SchemaMin)

@@ -6,11 +6,12 @@ import (
 	"io"
 )
 
-// errBufferFull: the bytes that must stay in memory fill the buffer.
+// errBufferFull means that the bytes that must stay in memory fill the buffer.
 var errBufferFull = errors.New("promjson: buffer full")
 
-// buffer holds a section of the input. buf[pos:end] is unread. Reading more input may
-// move bytes to other indexes. It keeps buf[mark:], or only buf[pos:] if mark is -1.
+// buffer holds a section of the input. buf[pos:end] is unread. fill, which reads more input,
+// keeps buf[mark:], or only buf[pos:] if mark is -1, and may move these bytes to other
+// indexes.
 type buffer struct {
 	r            io.Reader
 	buf          []byte
@@ -18,7 +19,7 @@ type buffer struct {
 	end          int
 	mark         int
 	base         int64 // The offset of buf[0] in the input.
-	readErr      error // The last error of r: no input follows buf[:end].
+	readErr      error // The error of r that ended the input: nothing follows buf[:end].
 	eof          bool  // readErr is the end of the input.
 	growable     bool  // The buffer may grow up to maxBuf to hold buf[mark:].
 	maxBuf       int
@@ -27,9 +28,9 @@ type buffer struct {
 	beforeMove   func() // Called before the bytes of the buffer move.
 }
 
-// fill reads at least one byte after end. It returns errBufferFull if buf[mark:]
-// leaves no space, and otherwise the error of the reader, io.ErrUnexpectedEOF at
-// the end of the input.
+// fill reads at least one byte after end. It returns errBufferFull if the bytes to keep leave
+// no space, and an *Error with the error of the reader, io.ErrUnexpectedEOF at the end of the
+// input.
 func (b *buffer) fill() error {
 	if b.r == nil {
 		return b.fail(b.end, "", b.readErr)
@@ -47,8 +48,8 @@ func (b *buffer) fill() error {
 			return err
 		}
 	}
-	// Checked only here, so that readers which return io.EOF with the last bytes
-	// and readers which return it alone behave the same.
+	// readErr is checked only here, so that it makes no difference whether the reader
+	// returns io.EOF with the last bytes or alone.
 	for range 100 {
 		if b.readErr != nil {
 			return b.fail(b.end, "", b.readErr)
@@ -117,8 +118,8 @@ func (b *buffer) have(n int) bool {
 	return true
 }
 
-// find returns the offset from mark of the first c at mark+from or later. It reads
-// more input if necessary and returns the error of fill.
+// find returns the offset from mark of the first c at mark+from or later. It reads more
+// input if necessary; its error is that of fill.
 func (b *buffer) find(c byte, from int) (int, error) {
 	for {
 		if i := bytes.IndexByte(b.buf[b.mark+from:b.end], c); i >= 0 {
@@ -184,8 +185,8 @@ func (b *buffer) skip(k *skipper) error {
 	}
 }
 
-// capture reads one value and returns its bytes, which are valid until the next
-// fill. A value larger than the buffer may grow is errBufferFull.
+// capture reads one value and returns its bytes, which are valid until the next fill. It
+// returns errBufferFull for a value that is larger than the maximum size of the buffer.
 func (b *buffer) capture() ([]byte, error) {
 	if _, err := b.space(); err != nil {
 		return nil, err

@@ -49,9 +49,9 @@ func AppendPointSeq(dst []byte, g *Steps, points iter.Seq2[int64, float64]) []by
 	return dst
 }
 
-// AppendMetric appends a metric object, {"name":"value",...}, in the order of the iterator.
-// In Prometheus' responses labels are sorted by name. The iteration allocates; that of an
-// Encoder does not.
+// AppendMetric appends a metric object, {"name":"value",...}, with labels in the order of the
+// iterator. In Prometheus' responses labels are sorted by name. The iteration allocates; the
+// methods of an Encoder that take an iterator do not.
 func AppendMetric(dst []byte, labels iter.Seq2[string, string]) []byte {
 	dst = append(dst, '{')
 	i := 0
@@ -62,7 +62,7 @@ func AppendMetric(dst []byte, labels iter.Seq2[string, string]) []byte {
 	return append(dst, '}')
 }
 
-// AppendLabels is AppendMetric for a slice; it does not allocate.
+// AppendLabels is AppendMetric for a slice. It does not allocate if dst has enough capacity.
 func AppendLabels(dst []byte, labels []Label) []byte {
 	dst = append(dst, '{')
 	for i := range labels {
@@ -71,7 +71,7 @@ func AppendLabels(dst []byte, labels []Label) []byte {
 	return append(dst, '}')
 }
 
-// Pairs iterates over labels in their order.
+// Pairs iterates over labels in the order of the slice.
 func Pairs(labels []Label) iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for i := range labels {
@@ -82,7 +82,7 @@ func Pairs(labels []Label) iter.Seq2[string, string] {
 	}
 }
 
-// SortedPairs iterates over a map of labels by name, such as a model.Metric.
+// SortedPairs iterates over a map of labels, such as a model.Metric, sorted by name.
 func SortedPairs[N, V ~string](labels map[N]V) iter.Seq2[string, string] {
 	return func(yield func(string, string) bool) {
 		for _, name := range slices.Sorted(maps.Keys(labels)) {
@@ -93,8 +93,8 @@ func SortedPairs[N, V ~string](labels map[N]V) iter.Seq2[string, string] {
 	}
 }
 
-// DecodeColumns is DecodePoints into columns: it appends the times, in milliseconds, to ts
-// and the values to vs.
+// DecodeColumns is DecodePoints for columns: it appends the timestamps of a piece, in
+// milliseconds, to ts and the values to vs.
 func DecodeColumns(ts []int64, vs []float64, piece []byte) ([]int64, []float64, error) {
 	c := cursor{b: piece}
 	n := c.count()

@@ -8,8 +8,7 @@ import (
 	"strconv"
 )
 
-// Response is a decoded response to a query or a range query. The caller owns all of
-// it.
+// Response is a decoded response to a query or a range query. The caller owns it.
 type Response struct {
 	Envelope
 	// Series holds the series of a matrix, or the samples of a vector as series with
@@ -19,7 +18,7 @@ type Response struct {
 	String StringPoint // The result if ResultType is "string".
 }
 
-// Series is one series of a matrix.
+// Series is one series of a matrix, or one sample of a vector.
 type Series struct {
 	Labels     []Label // Sorted by name.
 	Values     []Point
@@ -45,10 +44,10 @@ type StringPoint struct {
 	S string
 }
 
-// Decode reads and decodes a whole response. Options bound its strings and its
-// buffer, but not the memory for decoded series. For a response whose status is not
-// "success" it returns an APIError and the Response with its Envelope; for any other
-// error the Response is nil or incomplete.
+// Decode reads and decodes a whole response. Options bound the buffer and the strings of
+// the Envelope, but not the memory of the decoded series. If the status of the response is
+// not "success", Decode returns an *APIError and a Response with the Envelope. With any
+// other error the Response is nil or incomplete.
 func Decode(r io.Reader, o Options) (*Response, error) {
 	s := NewScanner(r, o)
 	a := &Response{}
@@ -117,7 +116,7 @@ func (a *Response) decodeResult(raw []byte) error {
 }
 
 // DecodePoints appends the points of a piece of values, [t,"v"],[t,"v"], to dst.
-// Errors are *Error with an offset within piece; dst then holds the points before it.
+// Errors are *Error with an offset within piece; dst then holds the points before this offset.
 func DecodePoints(dst []Point, piece []byte) ([]Point, error) {
 	c := cursor{b: piece}
 	dst = slices.Grow(dst, c.count())
@@ -135,7 +134,7 @@ func DecodePoints(dst []Point, piece []byte) ([]Point, error) {
 
 // DecodeHistograms appends the points of a piece of histograms, [t,{...}],[t,{...}],
 // to dst. Errors are *Error with an offset within piece; dst then holds the points
-// before it.
+// before this offset.
 func DecodeHistograms(dst []HistogramPoint, piece []byte) ([]HistogramPoint, error) {
 	c := cursor{b: piece}
 	for i := 0; ; i++ {
@@ -272,14 +271,14 @@ func (c *cursor) bucket() (b Bucket, wrong string) {
 	return b, c.expect(']')
 }
 
-// powersOfTen holds the powers of ten that a float64 represents exactly.
+// powersOfTen holds the powers of ten, from 1, that a float64 represents exactly.
 var powersOfTen = [...]float64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11,
 	1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22}
 
-// parseShort parses a float without an exponent that ends at a quote, and returns
-// its value and length. It returns length 0 for floats that need strconv. If float64
-// represents both the digits and the power of ten exactly, one division rounds
-// correctly.
+// parseShort parses a float without an exponent, which ends at a quote, and returns
+// its value and length. It returns length 0 for floats that need strconv. It divides the
+// digits by a power of ten: if float64 represents both exactly, this one division is
+// rounded correctly.
 func parseShort(b []byte) (v float64, n int) {
 	negative := len(b) > 0 && b[0] == '-'
 	if negative {
@@ -308,12 +307,12 @@ func parseShort(b []byte) (v float64, n int) {
 	return v, n
 }
 
-// plainPointBuf is the number of bytes that plainPoint may read.
+// plainPointBuf is the number of bytes that plainPoint needs, even for a shorter point.
 const plainPointBuf = 48
 
 // plainPoint reads a point in the usual form of Prometheus, [1700000000,"12.5"], and
-// returns its length. It returns length 0 for points that need the slower functions:
-// other forms, more digits than a float64 holds, and errors.
+// returns its length. It returns length 0 for points that need the slower functions: points
+// in another encoding or with more digits than a float64 holds, and invalid ones.
 func plainPoint(b []byte) (p Point, n int) {
 	if len(b) < plainPointBuf {
 		return p, 0
@@ -364,11 +363,11 @@ func plainPoint(b []byte) (p Point, n int) {
 	return p, i + 2
 }
 
-// wholePowers holds the powers of ten that make room for up to eight further digits.
+// wholePowers holds the powers of ten by which a number is multiplied to append up to eight digits.
 var wholePowers = [...]uint64{1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8}
 
-// leadingDigits returns the value and the number of the digits at the beginning of eight bytes, the first byte in the lowest
-// bits.
+// leadingDigits returns the value and the number of the decimal digits at the beginning of eight bytes, which w holds
+// little-endian.
 func leadingDigits(w uint64) (value uint64, n int) {
 	w ^= zeroDigits
 	other := (w + 0x7676767676767676 | w) & 0x8080808080808080 // the highest bit of each byte that is above 9

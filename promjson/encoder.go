@@ -28,35 +28,35 @@ var (
 //	BeginExemplars  (ExemplarSeries Exemplar*)*                            query_exemplars
 //	BeginMetadata   Metadata*                                              metadata
 //
-// and then Close. A response to a query may have further members of "data" before Close,
-// see Member. Close without a result writes a response without data.
+// Close must follow. Before it, Member adds further members to the "data" of a response to a
+// query. Close without a result writes a response without data.
 //
-// Its memory is bounded by its buffer and, beyond that, by the longest string: full
-// buffers are written between values. The first error, of the writer or ErrOrder, stays:
-// nothing is written after it, and every later call of Err, Flush and Close returns it.
-// A warm Encoder does not allocate. It is not safe for concurrent use.
+// Its memory is bounded by its buffer and the longest string, because a full buffer is
+// written only between values. After the first error, of the writer or ErrOrder, nothing is
+// written, and every later call of Err, Flush and Close returns this error. An Encoder that
+// is reused with Reset does not allocate. It is not safe for concurrent use.
 type Encoder struct {
 	w     io.Writer
 	b     []byte
-	limit int // bytes of b that are written at once
+	limit int // b is written when it has this many bytes
 	err   error
 	begun bool // bytes were written to w
 
 	place place
-	n     int  // elements of the list that is open
-	inner int  // elements of the list within its last element
-	array kind // the array of the series that is open
-	last  []byte
+	n     int    // number of elements of the result so far
+	inner int    // number of exemplars of the current series so far
+	array kind   // the open array of the current series
+	last  []byte // the family of the last Metadata
 
 	steps  *Steps
 	points [growPoints]Point
-	queued int // of points
+	queued int // number of values in points
 
-	// Made once, so that iterators do not allocate them each time.
+	// The yield functions for iterators, created once because each creation allocates.
 	label  func(name, value string) bool
 	point  func(ms int64, v float64) bool
 	bucket func(b Bucket) bool
-	parts  int // labels or buckets so far
+	parts  int // number of labels or buckets of the current object so far
 }
 
 // place is the position of an Encoder in a response.
@@ -73,19 +73,18 @@ const (
 	placeExemplarSeries
 	placeMetadata
 	placeFamily // in a family of metadata
-	placeData   // behind a result, in data
+	placeData   // after the result, in "data"
 	placeClosed
 )
 
 const (
 	encoderBytes    = 64 << 10
 	encoderBytesMin = 512
-	keptBuffers     = 4 // a buffer larger than this many times its limit is not kept
+	keptBuffers     = 4 // Reset drops a buffer larger than this many times limit
 )
 
-// NewEncoder returns an Encoder of one response to w. The Encoder writes whenever
-// bufferBytes are full; 0: 64 KiB. It writes nothing before, so that Fail can replace the
-// encoded bytes.
+// NewEncoder returns an Encoder that writes one response to w. It writes whenever its buffer
+// has bufferBytes; 0: 64 KiB. Until the first write, Fail can replace the response.
 func NewEncoder(w io.Writer, bufferBytes int) *Encoder {
 	if bufferBytes <= 0 {
 		bufferBytes = encoderBytes
@@ -96,7 +95,8 @@ func NewEncoder(w io.Writer, bufferBytes int) *Encoder {
 	return e
 }
 
-// Reset makes e write another response, to w, with the same buffer. The steps are unset.
+// Reset makes e write another response, to w, with the same buffer. It removes the steps of
+// SetSteps.
 func (e *Encoder) Reset(w io.Writer) {
 	b := e.b[:0]
 	if cap(b) > keptBuffers*e.limit {
@@ -105,7 +105,8 @@ func (e *Encoder) Reset(w io.Writer) {
 	*e = Encoder{w: w, b: b, limit: e.limit, last: e.last[:0], label: e.label, point: e.point, bucket: e.bucket}
 }
 
-// SetSteps sets the steps of the query, whose encoded timestamps all series share; nil: none.
+// SetSteps sets the steps of the range query. All series of the response then share the encoded
+// timestamps of the steps. nil: every timestamp is encoded.
 func (e *Encoder) SetSteps(g *Steps) { e.steps = g }
 
 // Err returns the first error, or nil.
@@ -115,7 +116,7 @@ func (e *Encoder) Err() error { return e.err }
 // the caller may still choose the status and headers of the HTTP response.
 func (e *Encoder) Written() bool { return e.begun }
 
-// Flush writes what is encoded so far, and returns the first error.
+// Flush writes the bytes that are encoded so far, and returns the first error.
 func (e *Encoder) Flush() error {
 	if e.err == nil && len(e.b) > 0 {
 		e.begun = true
@@ -136,7 +137,7 @@ func (e *Encoder) flushIfFull() {
 
 func (e *Encoder) raw(text string) { e.b = append(e.b, text...) }
 
-// misplaced sets the error of a call out of order.
+// misplaced sets the error, ErrOrder, of a call out of order.
 func (e *Encoder) misplaced(method string) {
 	if e.err == nil {
 		e.err = fmt.Errorf("%w: %s", ErrOrder, method)
@@ -144,7 +145,8 @@ func (e *Encoder) misplaced(method string) {
 	}
 }
 
-// begin begins the data of a response.
+// begin begins the "data" of a response with text, and moves to the place to. It returns false
+// after an error.
 func (e *Encoder) begin(method, text string, to place) bool {
 	if e.place != placeStart {
 		e.misplaced(method)
@@ -158,7 +160,7 @@ func (e *Encoder) begin(method, text string, to place) bool {
 	return true
 }
 
-// element begins an element of a list whose place is in.
+// element begins an element of the list whose place is in. It returns false after an error.
 func (e *Encoder) element(method string, in place) bool {
 	e.leave(in)
 	if e.place != in {
@@ -214,8 +216,8 @@ func (e *Encoder) end() {
 	}
 }
 
-// Member adds a member to the "data" of a response to a query, after its result, such as
-// "stats". value must be JSON; it is copied as it is.
+// Member adds a member, such as "stats", to the "data" of a response to a query, after the
+// result. value must be JSON; it is copied as it is.
 func (e *Encoder) Member(name string, value []byte) {
 	if e.err == nil && e.place != placeLabelSets && e.place != placeStrings && e.place != placeStart {
 		e.leave(placeMatrix)
@@ -273,10 +275,10 @@ func (e *Encoder) texts(key string, list []string) {
 	}
 }
 
-// Fail replaces the encoded bytes with an error response, with an errorType such as
-// "bad_data" or "execution", and writes it. If a part of the response has been written,
-// Fail writes nothing and returns ErrPartlyWritten: the client must not take that part
-// for the whole response. The caller sets the status of the HTTP response.
+// Fail replaces the encoded bytes with an error response and writes it. errorType is for
+// example "bad_data" or "execution". If a part of the response has been written, Fail writes
+// nothing and returns ErrPartlyWritten, or the first error if there was one; the caller must
+// then abort the connection. The caller sets the status of the HTTP response.
 func (e *Encoder) Fail(errorType, message string) error {
 	if e.begun || e.place == placeClosed {
 		if e.err == nil {
@@ -312,7 +314,7 @@ func (e *Encoder) metric(labels iter.Seq2[string, string]) {
 	e.b = append(e.b, '}')
 }
 
-// addLabel is the body of a loop over labels.
+// addLabel is the yield function of an iterator over labels.
 func (e *Encoder) addLabel(name, value string) bool {
 	e.b = appendLabel(e.b, e.parts, name, value)
 	e.parts++

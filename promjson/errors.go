@@ -5,24 +5,24 @@ import (
 	"fmt"
 )
 
-// Errors for errors.Is. Input that ends too early is io.ErrUnexpectedEOF, and the
-// error of the caller's reader is wrapped too.
+// Errors for errors.Is. Input that ends too early is io.ErrUnexpectedEOF. The error of the
+// caller's reader is wrapped, too.
 var (
 	// ErrSyntax: the input is not JSON, or not a response of this API.
 	ErrSyntax = errors.New("malformed response")
 	// ErrLimit: the input is well-formed so far but exceeds a limit of Options.
 	ErrLimit = errors.New("limit exceeded")
-	// ErrUnsorted: the series of a part are not sorted by their labels.
+	// ErrUnsorted: the series in one of the responses of a Splicer are not sorted by labels.
 	ErrUnsorted = errors.New("series out of order")
-	// ErrOverlap: the points of a series in one part begin at or before the time of
-	// its last point in the part before.
+	// ErrOverlap: the first point of a series in one of the responses of a Splicer is not
+	// later than its last point in an earlier response.
 	ErrOverlap = errors.New("times out of order")
 )
 
 // Error is an error at one byte of the input.
 type Error struct {
 	Offset int64  // Of the byte, from the start of the input.
-	Reason string // Such as the token that was expected; may be "".
+	Reason string // For example the token that was expected; may be "".
 	Err    error  // ErrSyntax, ErrLimit, io.ErrUnexpectedEOF or the error of the reader.
 }
 
@@ -37,7 +37,8 @@ func (e *Error) Error() string {
 // Unwrap returns e.Err.
 func (e *Error) Unwrap() error { return e.Err }
 
-// APIError is a response whose status is not "success". Type is its errorType.
+// APIError is the error of a response whose status is not "success". Type is its errorType,
+// Message its error.
 type APIError struct {
 	Status, Type, Message string
 }
@@ -47,7 +48,7 @@ func (e *APIError) Error() string {
 	return fmt.Sprintf("promjson: response status %q: %s: %s", e.Status, e.Type, e.Message)
 }
 
-// PartError is the error of one part of a splice. Part counts from 0.
+// PartError is the error of one response, a part, of Splicer.Splice. Part is its index, from 0.
 type PartError struct {
 	Part int
 	Err  error

@@ -14,15 +14,14 @@ import (
 // A float m*2^e, whose m has 53 bits, is in the middle of the interval of all numbers
 // that parse as this float. The interval extends half a unit (2^e) to each side. The
 // factor is the power of ten that scales the unit into [0.1, 1). The scaled interval then
-// holds at most one integer and at least one multiple of 0.1. Therefore the shortest
-// decimal is that integer, of 15 or 16 digits with trailing zeros to trim. If the
-// interval holds no integer, the shortest decimal is the multiple of 0.1 that is nearest
-// to the float.
+// holds at most one integer and at least one multiple of 0.1. If it holds an integer, the
+// shortest decimal is this integer, which has 15 or 16 digits, without its trailing zeros.
+// Otherwise the shortest decimal is the multiple of 0.1 that is nearest to the float.
 //
-// The scaled float is computed rounded down, with an integer part of 64 bits and a
-// fraction of 64 bits whose error is less than margin. strconv handles all
-// comparisons within that margin, so correctness does not depend on a proof about
-// the last bit. Only ties and exact ends of an interval are that close.
+// The scaled float is rounded down to an integer part of 64 bits and a fraction of 64
+// bits. The error of the fraction is less than margin. If a comparison is decided by less
+// than margin, strconv encodes the float instead, so correctness does not depend on a proof
+// about the last bit. Only ties and exact ends of an interval are that close.
 type scale struct {
 	hi, lo uint64 // unit/10^exp as a 128-bit fraction
 	exp    int
@@ -35,7 +34,7 @@ const (
 	maxExact     = 1 << 53 // float64 represents every integer below exactly.
 	margin       = 64
 
-	// floatBuf is the number of bytes putFloat may write; the longest float has 25.
+	// floatBuf is the number of bytes that putFloat may write; the longest float has 25.
 	floatBuf  = 32
 	digitsBuf = floatBuf - 1
 
@@ -93,9 +92,8 @@ func putFraction(full *[floatBuf]byte, raw uint64) int {
 	s := &scales[index]
 	power := powerOfTwo(raw)
 	q, g := s.times(raw)
-	// Below a power of two the distance between floats is half as large. The fast path
-	// handles a power of two if the nearer integer is within half the interval, otherwise
-	// strconv does.
+	// Below a power of two the distance between floats is half as large. So for a power of
+	// two the nearer integer must be within half the interval; otherwise strconv encodes it.
 	q, digit, inside, sure := shortest(q, g, s.hi>>(1+power))
 	if !sure || power > inside {
 		return 0
@@ -115,10 +113,10 @@ func putFraction(full *[floatBuf]byte, raw uint64) int {
 	return n + 1 + sign
 }
 
-// putHundredths writes v if it is a whole number of hundredths below 1,000,000 and not an
-// integer. It returns the number of bytes, or 0 for other values. Of all decimals that
-// parse as v, the one in hundredths has the fewest digits: no other decimal of at most 15
-// digits parses as v.
+// putHundredths writes v if it has at most two decimals, its absolute value is below 1,000,000
+// and it is not an integer. It returns the number of bytes, or 0 for other values. The decimal
+// with two digits after the point is the shortest that parses as v, because no other decimal of
+// at most 15 digits parses as v.
 func putHundredths(full *[floatBuf]byte, v float64) int {
 	abs := math.Abs(v)
 	x := uint64(abs*100 + 0.5)
@@ -148,7 +146,7 @@ func powerOfTwo(raw uint64) uint64 {
 	return (raw&(hiddenBit-1) - 1) >> 63
 }
 
-// times returns the scaled float: its integer part and its fraction.
+// times returns the scaled float: its integer part q and its fraction g.
 func (s *scale) times(raw uint64) (q, g uint64) {
 	mantissa := raw&(hiddenBit-1) | hiddenBit
 	q, g = bits.Mul64(mantissa, s.hi)
@@ -158,9 +156,10 @@ func (s *scale) times(raw uint64) (q, g uint64) {
 }
 
 // shortest returns the shortest decimal in the interval from q.g-limit to q.g+limit.
-// If the nearer integer is inside, it returns that, digit 0 and inside 1, else q, the
-// rounded digit after the point and inside 0. sure is false if the comparison is within
-// the margin. It uses masks because random digits would mispredict branches.
+// If the interval holds the nearer integer, it returns this integer, digit 0 and inside 1;
+// otherwise q, the rounded digit after the point and inside 0. sure is false if a comparison
+// is within the margin. It uses masks instead of branches, because the CPU would mispredict
+// them for random digits.
 func shortest(q, g, limit uint64) (integer, digit, inside uint64, sure bool) {
 	up := g >> 63 // The nearer integer is q+1 where the fraction is a half or more.
 	distance := (g ^ -up) + up
@@ -170,14 +169,15 @@ func shortest(q, g, limit uint64) (integer, digit, inside uint64, sure bool) {
 	return q + up&inside, (digit + f>>63) & (inside - 1), inside, sure
 }
 
-// sixteenDigits extends q, which has 15 or 16 digits, to 16 digits. It returns them,
-// the rest of digit and the number of digits before the decimal point.
+// sixteenDigits extends q, which has 15 or 16 digits, to 16 digits, with digit if necessary.
+// It returns the 16 digits, digit or 0 if it was used, and the number of digits before the
+// decimal point.
 func sixteenDigits(q, digit uint64, exp int) (uint64, uint64, int) {
 	short := (q - 1e15) >> 63
 	return q + (9*q+digit)&-short, digit & (short - 1), 16 + exp - int(short)
 }
 
-// significant counts the digits in w0, w1 and digit without trailing zeros.
+// significant returns the number of digits in w0, w1 and digit, without trailing zeros.
 func significant(w0, w1, digit uint64) int {
 	n := 8 + (bits.Len64(w1^zeroDigits)+7)/8
 	if n == 8 {
@@ -189,8 +189,9 @@ func significant(w0, w1, digit uint64) int {
 	return n
 }
 
-// putNear writes the digits of w0 and w1 with a point after one of the first 15. It
-// writes all digits one byte to the right, then overwrites the word with the point.
+// putNear writes the digits of w0 and w1 with a decimal point after one of the first 15
+// digits. It writes all digits one byte to the right, and then overwrites the word that has
+// the point.
 func putNear(b *[digitsBuf]byte, w0, w1 uint64, point int) {
 	binary.LittleEndian.PutUint64(b[9:], w1)
 	at := uint64(1) << (uint(point) * 8 & 63)
@@ -203,8 +204,8 @@ func putNear(b *[digitsBuf]byte, w0, w1 uint64, point int) {
 	}
 }
 
-// putFar writes the n digits of w0, w1 and digit for numbers that putNear does not
-// handle: with the point before the first or after the sixteenth digit, without a
+// putFar writes the n digits of w0, w1 and digit for numbers that putNear does not handle:
+// with the decimal point before the first digit or after the sixteenth one, without a
 // fraction, or with an exponent. It returns the number of bytes.
 func putFar(b *[digitsBuf]byte, w0, w1, digit uint64, n, point int) int {
 	d := byte('0' + digit)
@@ -267,8 +268,8 @@ func putInt(b *[digitsBuf]byte, i uint64) int {
 	return n + 8
 }
 
-// eightDigits returns the decimal digits of x, which is below 1e8, the first digit
-// in the lowest byte.
+// eightDigits returns the decimal digits of x, which is below 1e8, as ASCII, the first digit in
+// the lowest byte.
 func eightDigits(x uint64) uint64 {
 	// Groups of 32, then 16, then 8 bits hold 4, 2 and 1 digits. With the quotients q of all groups, q + (x-q*d)<<bits is
 	// x<<bits + q*(1-d<<bits).

@@ -9,9 +9,9 @@ import (
 // maxDepth bounds how deep arrays and objects may be nested in one value.
 const maxDepth = 64
 
-// skipper finds the end of one JSON value of any size that arrives in pieces.
+// skipper finds the end of one JSON value of any size, which it gets in pieces.
 // It accepts exactly JSON, except that it does not check UTF-8. The zero skipper
-// expects a value.
+// expects the first byte of a value.
 type skipper struct {
 	state   skipState
 	number  numberPart // kind of the last byte of the current number
@@ -39,9 +39,9 @@ const (
 	skipDone
 )
 
-// feed continues the value with b. It returns how many bytes of b belong to the
-// value, whether the value is complete, and the syntax error at b[n] or "". A
-// number is complete only once the byte after it has been seen.
+// feed continues the value with b. It returns n, the number of bytes of b that belong to the
+// value, whether the value is complete, and the syntax error at b[n] or "". A number is
+// complete only after feed has got the byte that follows it.
 func (k *skipper) feed(b []byte) (n int, done bool, wrong string) {
 	for i := 0; i < len(b); i++ {
 		c := b[i]
@@ -197,8 +197,8 @@ func (k *skipper) end() {
 	}
 }
 
-// plainRun returns the index of the first quote, backslash or control character
-// in b[i:], counted from the start of b, or len(b).
+// plainRun returns the index in b of the first quote, backslash or control character at i
+// or later; len(b) if there is none.
 func plainRun(b []byte, i int) int {
 	for ; len(b)-i >= 8; i += 8 {
 		if marks := special(binary.LittleEndian.Uint64(b[i:])); marks != 0 {
@@ -227,7 +227,7 @@ type numberPart uint8
 const (
 	numberStart numberPart = iota
 	numberMinus
-	numberZero // the whole integer part
+	numberZero // a zero that is the whole integer part
 	numberInteger
 	numberPoint
 	numberFraction
@@ -241,7 +241,7 @@ func (p numberPart) complete() bool {
 	return p == numberZero || p == numberInteger || p == numberFraction || p == numberExponent
 }
 
-// next reports whether the number may continue with c, and advances.
+// next advances to c and returns true if the number may continue with c.
 func (p *numberPart) next(c byte) bool {
 	to := numberStart
 	switch digit := c-'0' <= 9; *p {
@@ -293,8 +293,8 @@ func isEscape(c byte) bool {
 	return false
 }
 
-// cursor parses JSON that is complete in memory. Its methods return the syntax
-// error as text, "" for none; i is then the offset of the error.
+// cursor parses JSON that is complete in memory. Its methods return a syntax error as text,
+// and "" without an error. After an error, i is its offset.
 type cursor struct {
 	b []byte
 	i int
@@ -371,8 +371,9 @@ func (c *cursor) skip() (wrong string) {
 	return wrong
 }
 
-// next reads the separator before element n of an array or member n of an object:
-// a comma unless n is 0, or the closing bracket end. It returns false after end.
+// next reads the separator before element n of an array or member n of an object, a comma
+// unless n is 0, and returns true. If the closing bracket end follows, it reads that and
+// returns false.
 func (c *cursor) next(n int, end byte) (more bool, wrong string) {
 	got := c.space()
 	if got == end {

@@ -10,11 +10,11 @@ import (
 // milliseconds.
 type Exemplar struct {
 	Series []Label // Of the series that it belongs to, sorted by name.
-	Labels []Label // Its own, such as a trace_id, sorted by name.
+	Labels []Label // Of the exemplar, such as trace_id, sorted by name.
 	Point
 }
 
-// ExemplarOf is an Exemplar in the caller's types: L of labels and P of values, see Types.
+// ExemplarOf is an Exemplar in the caller's types: L for labels and P for values, see Types.
 type ExemplarOf[L, P any] struct {
 	Series, Labels L
 	Point          P
@@ -31,8 +31,8 @@ var (
 	errLeft = errors.New("promjson: the caller has left the loop")
 )
 
-// Collect returns the elements of an iterator over a response, and the error that ended it,
-// as in Collect(s.Strings()). All elements are in memory.
+// Collect returns all elements of an iterator over a response, and the error that ended it:
+// names, err := Collect(s.Strings()). Options do not bound the memory of the elements.
 func Collect[T any](elements iter.Seq2[T, error]) ([]T, error) {
 	var all []T
 	for v, err := range elements {
@@ -46,11 +46,11 @@ func Collect[T any](elements iter.Seq2[T, error]) ([]T, error) {
 
 // Strings iterates over the response of /labels or /label/NAME/values.
 //
-// Strings, LabelSets, Exemplars and Metadata read the whole response; call one of them
-// instead of Next. Options.MaxBufferBytes bounds their memory, and each element must fit
-// into it. The last element has the error if there is one. The error is an *APIError if the
+// Strings, LabelSets, Exemplars and Metadata each read a whole response. Call one of them
+// instead of Next. Each element must fit into Options.MaxBufferBytes, which bounds their
+// memory. The last element has the error if there is one. The error is an *APIError if the
 // status of the response is not "success". The Envelope is complete after the last element.
-// A caller that leaves the loop earlier cannot continue.
+// A caller that breaks out of the loop cannot continue.
 func (s *Scanner) Strings() iter.Seq2[string, error] {
 	return func(yield func(string, error) bool) {
 		list(s, yield, func() error {
@@ -103,7 +103,7 @@ func (t Types[L, P, H]) LabelSets(s *Scanner) iter.Seq2[L, error] {
 	}
 }
 
-// labels yields labels in the caller's type, or err, and returns false if that ends the loop.
+// labels yields labels in the caller's type, or an error. It returns false if the loop must end.
 func (t Types[L, P, H]) labels(labels []Label, err error, yield func(L, error) bool) bool {
 	var own, none L
 	if err == nil {
@@ -157,13 +157,14 @@ func (s *Scanner) exemplars(yield func(Exemplar, error) bool, series func(*Exemp
 	})
 }
 
-// exemplarSeries reads one element of the response of /query_exemplars. Its exemplars are
-// read one by one if the labels of the series precede them, as Prometheus writes them.
+// exemplarSeries reads one element of the response of /query_exemplars. If the labels of the
+// series precede the exemplars, as in Prometheus' responses, it reads the exemplars one by one.
+// Otherwise it reads them into memory first.
 func (s *Scanner) exemplarSeries(yield func(Exemplar, error) bool, series func(*Exemplar)) error {
 	var labels []Label
 	var seen struct{ labels, exemplars bool }
-	var early []byte // The exemplars, if the labels follow.
-	var earlyAt int64
+	var early []byte  // The exemplars, if they precede the labels of the series.
+	var earlyAt int64 // The offset of early in the input.
 	err := s.members(func(name []byte) (err error) {
 		switch string(name) {
 		case "seriesLabels":
@@ -276,7 +277,7 @@ func (s *Scanner) familyMetadata(family string, yield func(Metadata, error) bool
 	return next(yield, m)
 }
 
-// next yields v. It returns errLeft if the caller has left the loop.
+// next yields v. It returns errLeft if the caller breaks out of the loop.
 func next[T any](yield func(T, error) bool, v T) error {
 	if !yield(v, nil) {
 		return errLeft
@@ -284,8 +285,8 @@ func next[T any](yield func(T, error) bool, v T) error {
 	return nil
 }
 
-// list reads a whole response; data reads the value of its member "data" and yields the
-// elements.
+// list reads a whole response and yields its error, if there is one. data reads the value of
+// the member "data" and yields the elements.
 func list[T any](s *Scanner, yield func(T, error) bool, data func() error) {
 	err := s.err
 	switch {
@@ -349,7 +350,7 @@ func (s *Scanner) members(each func(name []byte) error) error {
 	}
 }
 
-// elements reads an array, or null, and calls each to read every element.
+// elements reads an array, or null. It calls each for every element, to read it.
 func (s *Scanner) elements(each func() error) error {
 	c, err := s.space()
 	if err != nil {
@@ -394,7 +395,7 @@ func (s *Scanner) labels(dst []Label) ([]Label, error) {
 	return dst, nil
 }
 
-// captured reads one value and parses it with read.
+// captured reads one value into memory and calls read to parse it.
 func (s *Scanner) captured(read func(c *cursor) (wrong string)) error {
 	raw, err := s.capture()
 	if err != nil {

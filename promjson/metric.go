@@ -24,16 +24,16 @@ const (
 	formBad                  // Not an object of strings.
 	formAny                  // Label names in any order.
 	formSorted               // Label names in ascending order.
-	formCanonical            // As Prometheus writes it: sorted, without escapes, without space outside strings.
+	formCanonical            // As Prometheus writes it, if no string has escapes: sorted, without space between tokens.
 )
 
 // CompareMetrics compares two metric objects, {"name":"value",...}, in the order of
 // Prometheus' labels.Compare: by the first difference in the sorted, unescaped names
-// and values. That is not the order of the bytes. It returns a negative number, 0
+// and values. This order differs from bytes.Compare. It returns a negative number, 0
 // or a positive number.
 //
-// Any JSON encoding and label order is accepted; the encoding of Prometheus is
-// compared without decoding. Malformed objects compare by their bytes.
+// Any JSON encoding and label order is accepted. The encoding of Prometheus is
+// compared without decoding. If one of the objects is malformed, their bytes are compared.
 func CompareMetrics(a, b []byte) int {
 	if bytes.Equal(a, b) {
 		return 0
@@ -73,7 +73,7 @@ func compareAtDifference(a, b []byte, n int, between bool) int {
 	switch {
 	case n == len(a) || n == len(b):
 		return 0 // Equal: no canonical object is a prefix of another.
-	case between && a[n] == '}': // b has one label more.
+	case between && a[n] == '}': // b has more labels.
 		return -1
 	case between:
 		return 1
@@ -126,8 +126,8 @@ func compareSorted(a, b []byte) int {
 }
 
 // DecodeLabels appends the labels of a metric object to dst, unescaped and sorted by
-// name. The strings do not alias metric. For a malformed object it returns an Error
-// and dst as it was.
+// name. The strings do not alias metric. For a malformed object it returns an *Error
+// and dst unchanged.
 func DecodeLabels(dst []Label, metric []byte) ([]Label, error) {
 	start := len(dst)
 	var spans [32]labelSpan
@@ -170,7 +170,7 @@ func DecodeLabels(dst []Label, metric []byte) ([]Label, error) {
 }
 
 // metricFormOf checks and classifies a metric object. For formBad it returns the
-// offset in m and the reason.
+// offset of the error in m and the reason.
 func metricFormOf(m []byte) (form metricForm, at int, wrong string) {
 	if isCanonical(m) {
 		return formCanonical, 0, ""
@@ -213,7 +213,8 @@ func isCanonical(m []byte) bool {
 }
 
 // canonicalLabels appends the spans of the labels of m that begin at offset start or
-// later; spans holds those before. It returns false if m is not of formCanonical.
+// later; spans holds the spans of the labels before start. It returns false if m is not of
+// formCanonical.
 func canonicalLabels(m []byte, spans []labelSpan, start int) ([]labelSpan, bool) {
 	if len(m) < 2 || m[0] != '{' {
 		return spans, false
@@ -247,8 +248,8 @@ func canonicalLabels(m []byte, spans []labelSpan, start int) ([]labelSpan, bool)
 	}
 }
 
-// metricOrder checks consecutive metric objects and compares each to the one before.
-// A common prefix of the two is not checked again.
+// metricOrder checks consecutive metric objects and compares each to the previous one.
+// It does not check their common prefix again.
 type metricOrder struct {
 	last   []byte
 	form   metricForm
@@ -259,8 +260,8 @@ func (o *metricOrder) reset() {
 	o.last, o.form, o.labels = o.last[:0], formUnknown, o.labels[:0]
 }
 
-// compareNext returns the form of m and the comparison of m with the object before,
-// 1 if there is none. For formBad it returns the offset in m and the reason.
+// compareNext returns the form of m and the result of comparing m with the previous object,
+// 1 if there is none. For formBad it returns the offset of the error in m and the reason.
 func (o *metricOrder) compareNext(m []byte) (form metricForm, c int, at int, wrong string) {
 	if o.form == formCanonical {
 		n := commonPrefix(o.last, m)
@@ -272,7 +273,7 @@ func (o *metricOrder) compareNext(m []byte) (form metricForm, c int, at int, wro
 		if k > 0 {
 			start = o.labels[k-1].start
 		}
-		end := len(o.last) - 1 // End of that label in the object before.
+		end := len(o.last) - 1 // End of that label in the previous object.
 		if k < len(o.labels) {
 			end = o.labels[k].start - 1
 		}
@@ -307,7 +308,7 @@ type labelReader struct {
 
 func readLabels(m []byte) labelReader { return labelReader{cursor: cursor{b: m}} }
 
-// next reads one label into name and value. It returns false after the last.
+// next reads one label into name and value. It returns false after the last label.
 func (r *labelReader) next() (more bool, wrong string) {
 	if r.n == 0 {
 		if wrong := r.expect('{'); wrong != "" {
@@ -369,7 +370,7 @@ func appendUnescaped(dst, raw []byte) ([]byte, bool) {
 			}
 			raw = raw[4:]
 			if utf16.IsSurrogate(r) {
-				// A surrogate without its other half is U+FFFD.
+				// A surrogate that is not part of a pair becomes U+FFFD.
 				low := rune(utf8.RuneError)
 				if len(raw) >= 6 && raw[0] == '\\' && raw[1] == 'u' {
 					low, _ = hexRune(raw[2:])

@@ -22,23 +22,23 @@ type PointLike interface {
 	}
 }
 
-// MaxPointLen is the capacity in bytes that AppendPoints requires for each point. If dst
-// has less free capacity, it reallocates, even if the encoded points would fit.
+// MaxPointLen is the free capacity of dst, in bytes, that AppendPoints needs for each point.
+// With less it reallocates dst, even if the encoded points would fit.
 const MaxPointLen = 64
 
 const (
 	// growPoints is the number of points for which dst grows at once.
 	growPoints = 64
 
-	// pointGap separates a value from the next timestamp. A timestamp is encoded
-	// together with the gap before it and the opening quote of its value.
+	// pointGap is the text between a value and the next timestamp. Steps caches it
+	// together with the timestamp, the comma and the opening quote of the value.
 	pointGap = `"],[`
 )
 
-// AppendPoints appends points as [t,"v"],[t,"v"], the elements of a "values" array
-// without the brackets. It copies encoded timestamps from g, the steps of the query,
-// and encodes all others; g may be nil. A caller that flushes dst between pieces of a
-// long series appends the comma between the pieces.
+// AppendPoints appends points as [t,"v"],[t,"v"]: the elements of a "values" array,
+// without its brackets. g, the steps of the query, has encoded timestamps, which
+// AppendPoints copies; it encodes all others. g may be nil. A caller that appends a series
+// in several calls must append the comma between them.
 func AppendPoints[P PointLike](dst []byte, g *Steps, points []P) []byte {
 	if len(points) == 0 {
 		return dst
@@ -60,9 +60,9 @@ func AppendPoints[P PointLike](dst []byte, g *Steps, points []P) []byte {
 }
 
 // appendPiece appends points after another point whose value has no closing quote
-// yet, and leaves the last value open as well. dst has capacity for all points. next
-// is the index in g of the first expected timestamp; the result is the index for
-// the next call.
+// yet, and does not write the closing quote of the last value either. dst must have capacity
+// for all points. next is the index in g of the first expected timestamp. It returns the index
+// for the next call.
 func appendPiece[P PointLike](dst []byte, g *Steps, next int, points []P) ([]byte, int) {
 	n := len(dst)
 	dst = dst[:cap(dst)]
@@ -140,19 +140,19 @@ type Steps struct {
 	encoded     []encodedStep // The timestamps encoded so far, from start on.
 }
 
-// encodedStep is a timestamp with the bytes between two values: "],[1700000000,"
-// The last byte of value is the length.
+// encodedStep is a timestamp and the bytes between two values, "],[1700000000," for example.
+// The last byte of value is their number.
 type encodedStep struct {
 	t     int64
 	value [3]uint64
 }
 
-// maxSteps bounds the memory of Steps at 512 KiB. Prometheus rejects queries with
-// more than 11,000 steps; later timestamps are encoded one by one.
+// maxSteps bounds the memory of Steps at 512 KiB. It suffices for Prometheus, which rejects
+// queries with more than 11,000 steps. Timestamps of later steps are encoded one by one.
 const maxSteps = 1 << 14
 
-// NewSteps returns the count steps of a range query that starts at startMS and has a
-// step of stepMS, both in milliseconds.
+// NewSteps returns the Steps of a range query with count steps, which starts at startMS and
+// has a step of stepMS, both in milliseconds.
 func NewSteps(startMS, stepMS int64, count int) *Steps {
 	g := new(Steps)
 	g.Reset(startMS, stepMS, count)
@@ -188,7 +188,7 @@ func (g *Steps) after(ms int64) int {
 	return next
 }
 
-// newEncodedStep returns false if the bytes do not fit.
+// newEncodedStep encodes a timestamp. It returns false if the bytes do not fit.
 func newEncodedStep(ms int64) (encodedStep, bool) {
 	var buf [40]byte
 	encoded := appendPointStart(buf[:0], ms)
@@ -205,8 +205,8 @@ func newEncodedStep(ms int64) (encodedStep, bool) {
 }
 
 // AppendScalarResult appends the result of a scalar query, [t,"v"]; ms is the
-// timestamp in milliseconds. Prometheus encodes it with other rules than samples:
-// the fraction of the timestamp has no trailing zeros and the value never has an
+// timestamp in milliseconds. Prometheus encodes it differently from samples: the
+// fraction of the timestamp has no trailing zeros, and the value never has an
 // exponent.
 func AppendScalarResult(dst []byte, ms int64, v float64) []byte {
 	dst = appendResultTime(dst, ms)
@@ -216,8 +216,8 @@ func AppendScalarResult(dst []byte, ms int64, v float64) []byte {
 }
 
 // AppendStringResult appends the result of a string query, [t,"s"]; ms is the
-// timestamp in milliseconds, encoded as in AppendScalarResult. The string differs
-// from AppendString's in one point: backspace and form feed are \b and \f.
+// timestamp in milliseconds, encoded as in AppendScalarResult. The string is encoded as
+// by AppendString, except that backspace and form feed are \b and \f.
 func AppendStringResult(dst []byte, ms int64, s string) []byte {
 	dst = appendResultTime(dst, ms)
 	dst = appendString(dst, s, true)
@@ -262,7 +262,7 @@ type Bucket struct {
 //
 //	{"count":"5","sum":"18.4","buckets":[[3,"-0.001","0.001","2"],[0,"1","2","3"]]}
 //
-// It omits buckets with a count of 0, and "buckets" if none is left.
+// It omits buckets with a count of 0, and the member "buckets" if there are no other buckets.
 func AppendHistogram(dst []byte, count, sum float64, buckets []Bucket) []byte {
 	dst = AppendHistogramStart(dst, count, sum)
 	written := false
@@ -304,7 +304,7 @@ func AppendBucket(dst []byte, first bool, boundaries int, lower, upper, count fl
 	return append(dst, '"', ']')
 }
 
-// AppendHistogramEnd ends a histogram; any is true if it has at least one bucket.
+// AppendHistogramEnd ends a histogram. any must be true if AppendBucket was called for it.
 func AppendHistogramEnd(dst []byte, any bool) []byte {
 	if any {
 		dst = append(dst, ']')

@@ -14,27 +14,27 @@ func (e *Encoder) BeginMatrix() {
 	e.begin("BeginMatrix", `{"resultType":"matrix","result":[`, placeMatrix)
 }
 
-// BeginVector begins the response to a query that is a vector.
+// BeginVector begins the response to a query of an instant vector.
 func (e *Encoder) BeginVector() {
 	e.begin("BeginVector", `{"resultType":"vector","result":[`, placeVector)
 }
 
-// Scalar is the result of a scalar query; ms is in milliseconds.
+// Scalar writes the result of a scalar query; ms is its timestamp in milliseconds.
 func (e *Encoder) Scalar(ms int64, v float64) {
 	if e.begin("Scalar", `{"resultType":"scalar","result":`, placeData) {
 		e.b = AppendScalarResult(e.b, ms, v)
 	}
 }
 
-// Text is the result of a query that is a string; ms is in milliseconds.
+// Text writes the result of a string query; ms is its timestamp in milliseconds.
 func (e *Encoder) Text(ms int64, s string) {
 	if e.begin("Text", `{"resultType":"string","result":`, placeData) {
 		e.b = AppendStringResult(e.b, ms, s)
 	}
 }
 
-// Series begins a series of a matrix with its labels, which must be sorted by name, as
-// Prometheus has them. Its values follow, and then its histograms.
+// Series begins a series of a matrix with its labels, which must be sorted by name. Calls for
+// its values must follow, and then calls for its histograms.
 func (e *Encoder) Series(labels iter.Seq2[string, string]) {
 	if !e.element("Series", placeMatrix) {
 		return
@@ -103,14 +103,14 @@ func (e *Encoder) Columns(ts []int64, vs []float64) {
 	}
 }
 
-// ValueSeq adds values to the series: pairs of a time in milliseconds and a value.
+// ValueSeq adds values to the series: pairs of a timestamp in milliseconds and a value.
 func (e *Encoder) ValueSeq(points iter.Seq2[int64, float64]) {
 	e.queued = 0
 	points(e.point)
 	e.sendPoints()
 }
 
-// addPoint is the body of a loop over points.
+// addPoint is the yield function of an iterator over points.
 func (e *Encoder) addPoint(ms int64, v float64) bool {
 	e.points[e.queued] = Point{ms, v}
 	if e.queued++; e.queued == len(e.points) {
@@ -127,8 +127,8 @@ func (e *Encoder) sendPoints() {
 	e.queued = 0
 }
 
-// Histogram adds a native histogram to the series, at a time in milliseconds. Buckets with
-// a count of 0 are omitted, as in Prometheus. For a slice of buckets pass slices.Values of
+// Histogram adds a native histogram to the series; ms is its timestamp in milliseconds. Buckets
+// with a count of 0 are omitted, as in Prometheus. For a slice of buckets pass slices.Values of
 // it; nil means no buckets.
 func (e *Encoder) Histogram(ms int64, count, sum float64, buckets iter.Seq[Bucket]) {
 	if e.open("Histogram", kindHistograms) {
@@ -151,7 +151,7 @@ func (e *Encoder) histogramPoint(ms int64, count, sum float64, buckets iter.Seq[
 	e.flushIfFull()
 }
 
-// addBucket is the body of a loop over buckets.
+// addBucket is the yield function of an iterator over buckets.
 func (e *Encoder) addBucket(b Bucket) bool {
 	if b.Count == 0 {
 		return e.err == nil
@@ -162,7 +162,7 @@ func (e *Encoder) addBucket(b Bucket) bool {
 	return e.err == nil
 }
 
-// Sample adds a float sample to a vector.
+// Sample adds a float sample to a vector; ms is its timestamp in milliseconds.
 func (e *Encoder) Sample(labels iter.Seq2[string, string], ms int64, v float64) {
 	if !e.element("Sample", placeVector) {
 		return
@@ -201,7 +201,7 @@ func (e *Encoder) LabelSet(labels iter.Seq2[string, string]) {
 // BeginStrings begins the response of /labels and /label/NAME/values.
 func (e *Encoder) BeginStrings() { e.begin("BeginStrings", "[", placeStrings) }
 
-// AddString adds one name or value.
+// AddString adds one label name or label value.
 func (e *Encoder) AddString(s string) {
 	if e.element("AddString", placeStrings) {
 		e.b = AppendString(e.b, s)
@@ -211,7 +211,7 @@ func (e *Encoder) AddString(s string) {
 // BeginExemplars begins the response of /query_exemplars.
 func (e *Encoder) BeginExemplars() { e.begin("BeginExemplars", "[", placeExemplars) }
 
-// ExemplarSeries begins the exemplars of a series with its labels.
+// ExemplarSeries begins a series with its labels. Calls of Exemplar follow.
 func (e *Encoder) ExemplarSeries(labels iter.Seq2[string, string]) {
 	if !e.element("ExemplarSeries", placeExemplars) {
 		return
@@ -222,7 +222,7 @@ func (e *Encoder) ExemplarSeries(labels iter.Seq2[string, string]) {
 	e.place, e.inner = placeExemplarSeries, 0
 }
 
-// Exemplar adds an exemplar to the series; ms is its time in milliseconds.
+// Exemplar adds an exemplar to the series; ms is its timestamp in milliseconds.
 func (e *Encoder) Exemplar(labels iter.Seq2[string, string], ms int64, v float64) {
 	if e.place != placeExemplarSeries {
 		e.misplaced("Exemplar")
@@ -247,8 +247,8 @@ func (e *Encoder) Exemplar(labels iter.Seq2[string, string], ms int64, v float64
 // BeginMetadata begins the response of /metadata.
 func (e *Encoder) BeginMetadata() { e.begin("BeginMetadata", "{", placeMetadata) }
 
-// Metadata adds the metadata of a family. Targets may have different metadata of the same
-// family: add it in consecutive calls. Prometheus writes families sorted by name.
+// Metadata adds the metadata of a family. If targets have different metadata of a family, add
+// each in consecutive calls. Prometheus sorts families by name.
 func (e *Encoder) Metadata(family, metricType, unit, help string) {
 	if e.place == placeFamily && string(e.last) == family {
 		if e.err == nil {

@@ -5,26 +5,25 @@ import "io"
 // Options are the buffer sizes and limits of a Scanner, in bytes. The zero value has
 // the defaults.
 type Options struct {
-	// BufferBytes is the size of reads and the maximum size of a piece of points.
-	// The default is 64 KiB; for a socket 1 MiB costs less CPU.
+	// BufferBytes is the size of reads and the maximum size of a piece of points, which
+	// Scanner.NextValues returns. The default is 64 KiB; for a socket 1 MiB costs less CPU.
 	BufferBytes int
-	// InitialBufferBytes, if less than BufferBytes, is the size of the first reads,
-	// which is enough for a short response. Reads that fill the buffer enlarge it, up
-	// to BufferBytes. For invalid JSON the result may then depend on the sizes of the
-	// reads.
+	// InitialBufferBytes, if less than BufferBytes, is the size of the first reads. It
+	// saves memory for short responses. Reads that fill the buffer enlarge it, up to
+	// BufferBytes. The result for invalid JSON may then depend on the sizes of the reads.
 	InitialBufferBytes int
-	// MaxBufferBytes bounds what must be in memory at once: a metric object, a point
-	// (such as a histogram), and a whole series if its members are in an unusual
-	// order. The default is 1 MiB.
+	// MaxBufferBytes is the limit of the buffer for input that must be in memory at once:
+	// a metric object, a point (such as a histogram), and a whole series if its members
+	// are in an unusual order. Larger input is ErrLimit. The default is 1 MiB.
 	MaxBufferBytes int
-	// MaxTextBytes bounds the sum of all strings of the envelope (warnings, infos,
-	// error and so on) and of Result. The default is 1 MiB.
+	// MaxTextBytes is the limit of the total size of the strings of the Envelope, such as
+	// warnings, and of Scanner.Result. The default is 1 MiB.
 	MaxTextBytes int
-	// MaxUnknownBytes bounds Envelope.Unknown. Members that do not fit are skipped.
-	// The default is 0: all are skipped.
+	// MaxUnknownBytes is the limit of the total size of Envelope.Unknown. Members that do
+	// not fit are skipped. The default is 0: all are skipped.
 	MaxUnknownBytes int
-	// Validate checks every point too, which costs as much as decoding it: no piece with
-	// a point that is not valid is returned. See the function Validate.
+	// Validate makes the Scanner check every point, too, which costs as much as decoding.
+	// An invalid point ends the scan before its piece is returned. See the function Validate.
 	Validate bool
 }
 
@@ -67,9 +66,10 @@ type Member struct {
 	Value  []byte // JSON, owned by the caller.
 }
 
-// Scanner reads a response to a query or a range query and returns its series one by one.
-// It can read other responses element by element, see Strings. Its memory does not depend
-// on the number or size of series:
+// Scanner reads a response to a query or a range query and returns its series one by one,
+// each as the encoded bytes of its metric object and of pieces of its points. It can read
+// other responses element by element, see Strings. Its memory does not depend on the number
+// or size of series:
 //
 //	for s.Next() {
 //		use(s.Metric())
@@ -85,12 +85,11 @@ type Member struct {
 // The caller may skip any piece. The Scanner owns all bytes it returns; they are valid
 // until the next call of Next, NextValues or NextHistograms.
 //
-// The Scanner accepts any JSON encoding. It reads the encoding of Prometheus at the speed
-// of a search for one byte. It checks the structure: the envelope, members, metric
-// objects, and the start and end of arrays. It does not check the points inside an array
-// unless Options.Validate is set; the Decode functions do. If the JSON inside an array is
-// invalid, the Scanner may find the wrong end of the array. The result never depends on
-// the sizes of the reads (except with InitialBufferBytes).
+// The Scanner accepts any JSON encoding; that of Prometheus is the fastest. It checks the
+// envelope, members, metric objects, and the start and end of arrays. It does not check the
+// points inside an array unless Options.Validate is set; the Decode functions do. If the JSON
+// inside an array is invalid, the Scanner may find the wrong end of the array. The result
+// never depends on the sizes of the reads, except with Options.InitialBufferBytes.
 //
 // A Scanner is not safe for concurrent use.
 type Scanner struct {
@@ -102,9 +101,9 @@ type Scanner struct {
 	err   error
 
 	envelope     Envelope
-	result       []byte
-	textBytes    int // The rest of MaxTextBytes.
-	unknownBytes int // The rest of MaxUnknownBytes.
+	result       []byte // Of a scalar or string query.
+	textBytes    int    // The rest of MaxTextBytes.
+	unknownBytes int    // The rest of MaxUnknownBytes.
 
 	metric     []byte
 	form       metricForm
@@ -116,7 +115,7 @@ type Scanner struct {
 	window window
 	name   []byte // The unescaped name of the current member.
 
-	left      int            // upper bound of the points that the piece of Points still has
+	left      int            // upper bound of the number of points in the current piece of Points
 	histogram HistogramPoint // used by checked; kept for its memory
 }
 
@@ -132,8 +131,8 @@ const (
 	levelEnd
 )
 
-// NewScanner returns a Scanner of the response in r. It buffers input, and reads r to
-// its end unless an error ends the scan.
+// NewScanner returns a Scanner of the response in r. It buffers input. A complete scan reads r
+// to its end.
 func NewScanner(r io.Reader, o Options) *Scanner {
 	s := &Scanner{}
 	s.beforeMove = s.saveMetric
@@ -172,8 +171,8 @@ func (s *Scanner) reset(b buffer) {
 // Err returns the error that has ended the scan, an *Error, or nil.
 func (s *Scanner) Err() error { return s.err }
 
-// Envelope returns the members read so far. The Envelope is valid until s is reset;
-// the caller owns the strings and values in it.
+// Envelope returns the members of the response that were read so far. The Envelope is valid
+// until s is reset; the caller owns the strings and values in it.
 func (s *Scanner) Envelope() *Envelope { return &s.envelope }
 
 // Result returns the result of a scalar or string query, [t,"v"], once Next has
@@ -190,8 +189,8 @@ func (s *Scanner) Next() bool {
 	return s.next() && s.checkMetric()
 }
 
-// checkMetric checks the metric object of the current series. A Splicer skips it for
-// objects equal to a checked one.
+// checkMetric checks the metric object of the current series. A Splicer does not call it for an
+// object that equals a checked one.
 func (s *Scanner) checkMetric() bool {
 	if s.form != formUnknown {
 		return true
@@ -213,7 +212,7 @@ func (s *Scanner) badMetric(at int, wrong string) error {
 func (s *Scanner) locate(piece []byte, err error) error {
 	//lint:ignore errorlint a hot path; the error is set in this package and never wrapped
 	if e, ok := err.(*Error); ok {
-		// The piece is a slice of the buffer with the same end of its capacity.
+		// The piece is a slice of the buffer, and both capacities end at the same byte.
 		return &Error{Offset: s.base + int64(cap(s.buf)-cap(piece)) + e.Offset, Reason: e.Reason, Err: e.Err}
 	}
 	return err

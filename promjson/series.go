@@ -2,17 +2,17 @@ package promjson
 
 import "bytes"
 
-// seriesState is the progress within a series. A series that fits into the buffer is
-// read whole, and each of its arrays is returned in one piece. A larger series is
-// streamed; its members must be in the order metric, values, histograms.
+// seriesState is the state of the current series. A series that fits into the buffer is
+// read whole, and each of its arrays (values, histograms) is returned in one piece. A larger
+// series is streamed; its members must be in the order metric, values, histograms.
 type seriesState struct {
 	values, histograms []byte // Pieces to be returned next, or nil.
 
 	stream     stream
 	canonical  bool // The streamed series is in the encoding of Prometheus so far.
-	empty      bool // No point of the array has been read.
+	empty      bool // No point of the array has been read yet.
 	afterPoint bool // The last token was a point: a comma or ] must follow.
-	lastKind   kind // The kind of the last array that has begun.
+	lastKind   kind // The kind of the array that was begun last.
 }
 
 // stream is the position in a streamed series.
@@ -114,9 +114,9 @@ func (s *Scanner) canonicalSeries() bool {
 
 // canonicalPoints reads points in the encoding of Prometheus, the first at mark+from, up
 // to the end of the series or as many as fit into the buffer. It returns false for any
-// other encoding. It searches for the next colon. In the encoding of Prometheus that
-// colon belongs to the next series. In any other encoding a further member of the series
-// has a colon.
+// other encoding. To find the end of the points, it searches for the next colon, which in the
+// encoding of Prometheus belongs to the next series. If it belongs to a further member of
+// this series instead, the bytes before the colon show it.
 func (s *Scanner) canonicalPoints(from int) bool {
 	s.growable = false
 	colon, err := s.find(':', from)
@@ -141,8 +141,8 @@ func (s *Scanner) canonicalPoints(from int) bool {
 	if err != errBufferFull {
 		return false
 	}
-	// The buffer holds neither the end of the series nor a string other than numbers
-	// before this offset, so it is between two points.
+	// The buffer holds neither the end of the series nor strings other than numbers. So
+	// these bytes separate two points, and not parts of a string.
 	end = bytes.LastIndex(points, []byte(`"],[`))
 	if end < 0 || bytes.IndexByte(points[:end], '\\') >= 0 {
 		return false
@@ -212,8 +212,8 @@ func (s *Scanner) anySeries() error {
 	return nil
 }
 
-// captureOnce reads a value that begins with open into p, the span of its member. It
-// is an error if p is set: the member may occur only once.
+// captureOnce reads a value that begins with open and returns its span. It returns an error if
+// p, the span of this member so far, is set: the member may occur only once.
 func (s *Scanner) captureOnce(p span, open byte) (span, error) {
 	c, err := s.space()
 	if err != nil {
@@ -273,9 +273,9 @@ func (s *Scanner) openArray() (found bool, err error) {
 	return false, s.syntax("expected [")
 }
 
-// points reads points up to the end of their array or, with mayStream, as many as fit
-// into the buffer but at least one. It returns their span, and done at the end of the
-// array. With growFirst the buffer grows to its maximum before points are streamed.
+// points reads points up to the end of their array. If mayStream is true, it reads only as many
+// as fit into the buffer, but at least one. It returns their span; done reports the end of
+// the array. If growFirst is true, the buffer grows to its maximum before it is full.
 func (s *Scanner) points(mayStream, growFirst bool) (p span, done bool, err error) {
 	for {
 		s.growable = !mayStream || !p.ok || growFirst
@@ -315,8 +315,8 @@ func (s *Scanner) points(mayStream, growFirst bool) (p span, done bool, err erro
 }
 
 // NextValues returns the next piece of the values of the series, [t,"v"],[t,"v"], or
-// nil after the last and on an error. A piece consists of whole points and neither
-// begins nor ends with a comma. The value of a vector's sample is one piece.
+// nil after the last piece and after an error. A piece consists of whole points and neither
+// begins nor ends with a comma. The value of a sample of a vector is one piece.
 func (s *Scanner) NextValues() []byte {
 	if !s.window.on {
 		return s.rawValues()
@@ -343,7 +343,7 @@ func (s *Scanner) anyValues() []byte {
 }
 
 // NextHistograms returns the next piece of the histograms of the series,
-// [t,{...}],[t,{...}], or nil after the last and on an error. It skips unread values.
+// [t,{...}],[t,{...}], or nil after the last piece and after an error. It skips unread values.
 func (s *Scanner) NextHistograms() []byte {
 	if !s.window.on {
 		return s.rawHistograms()

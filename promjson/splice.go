@@ -11,8 +11,8 @@ import (
 
 // Splicer merges the responses to one range query over consecutive time ranges into
 // the response to the query over the whole range. The output equals, byte for byte,
-// what Prometheus would write; no sample is decoded. The zero Splicer is ready for
-// use and reuses its memory in the next splice.
+// the response that Prometheus would write. No sample is decoded. The zero Splicer is
+// ready for use. It keeps its memory for the next call of Splice.
 type Splicer struct {
 	// WriteBytes is the approximate size of writes; 0: 64 KiB. Larger writes to a
 	// socket cost less CPU.
@@ -35,24 +35,24 @@ func (p *part) fail(err error) error { return &PartError{p.n, err} }
 // defaultWriteBytes is the default of Splicer.WriteBytes.
 const defaultWriteBytes = 64 << 10
 
-// Splice reads parts, in the order of their time ranges, and writes the merged
-// response to w in writes of about WriteBytes. It returns the merged envelope. Errors
-// of a part are a PartError.
+// Splice reads parts, the responses in the order of their time ranges, and writes the
+// merged response to w in writes of about WriteBytes. It returns the merged envelope. An
+// error of a part is a PartError.
 //
-// The series of every part must be sorted by their labels, as those of Prometheus are
-// (else ErrUnsorted). If parts share a series, the points of each part must begin
-// after the last point of the part before (else ErrOverlap).
+// The series of every part must be sorted by their labels, as Prometheus sorts them
+// (else ErrUnsorted). If several parts have a series, its first point in each part must be
+// later than its last point in the previous one (else ErrOverlap).
 //
 // Warnings and infos of all parts are deduplicated. At most ten PromQL annotations of
 // each kind are written and the others counted, as Prometheus does. An unknown member
-// of the response object is written if it is equal in all parts that have it. A
-// member that is true in some parts and false in others is written as true. Any other
-// unknown member describes one part only and is dropped, as are unknown members of
-// "data". Unknown members need Options.MaxUnknownBytes in the Scanners.
+// of the response object is written if it is equal in all parts that have it. An unknown
+// member that is true in some parts and false in others is written as true. Other unknown
+// members that differ, and all unknown members of "data", are dropped. To keep unknown
+// members, set Options.MaxUnknownBytes of the Scanners.
 //
-// Splice writes nothing before it has read every part up to its first series. Therefore a
-// part that cannot be read or is an APIError is nearly always found before the first byte
-// is written. After a later error w has an incomplete response.
+// Splice writes nothing before it has read every part up to its first series. So nearly always
+// a part that cannot be read, or is an error response, is found before the first byte is
+// written. After a later error the response in w is incomplete.
 func (sp *Splicer) Splice(w io.Writer, parts ...*Scanner) (*Envelope, error) {
 	sp.out.reset(w, sp.WriteBytes)
 	sp.parts = sp.parts[:0]
@@ -113,8 +113,8 @@ func (p *part) advance() error {
 	return nil
 }
 
-// selectNext sets current to the parts that have the next series, the smallest of
-// their current series, and checks that it sorts after the series written last.
+// selectNext sets current to the parts whose current series sorts first, and checks that this
+// series sorts after the last one that was written.
 func (sp *Splicer) selectNext() error {
 	sp.current = sp.current[:0]
 	for i := range sp.parts {
@@ -151,8 +151,8 @@ func (sp *Splicer) selectNext() error {
 	return nil
 }
 
-// compareParts compares the current series of two parts. A metric object equal to a
-// checked one is not checked again.
+// compareParts compares the metric objects of the current series of two parts, and checks them
+// unless they are equal. selectNext checks the first one.
 func compareParts(p, q *part) (int, error) {
 	if bytes.Equal(p.metric, q.metric) {
 		p.form = max(p.form, q.form)
@@ -167,7 +167,7 @@ func compareParts(p, q *part) (int, error) {
 	return compareMetrics(p.metric, q.metric, p.form, q.form), nil
 }
 
-// series writes the series that the parts in current share.
+// series writes one series with the points of all parts in current.
 func (sp *Splicer) series() error {
 	sp.out.string(`{"metric":`)
 	sp.out.bytes(sp.current[0].metric)
@@ -184,7 +184,7 @@ func (sp *Splicer) series() error {
 // array writes one array of the series if any part has points for it.
 func (sp *Splicer) array(open string, next func(*Scanner) []byte) error {
 	before := open
-	end := int64(0) // The last timestamp written, valid once before is a comma.
+	end := int64(0) // The last timestamp of the previous parts, valid once before is a comma.
 	for i, p := range sp.current {
 		resumes := before == ","
 		for piece := next(p.Scanner); piece != nil; piece = next(p.Scanner) {

@@ -5,8 +5,8 @@ import "unicode/utf8"
 const hexDigits = "0123456789abcdef"
 
 // AppendLabelString appends s, in quotes, as Prometheus writes label names and
-// values: it escapes only quotes, backslashes and control characters. Every other
-// byte is copied, including bytes that are not valid UTF-8.
+// values. It escapes only quotes, backslashes and control characters, and copies every
+// other byte, including bytes that are not valid UTF-8.
 func AppendLabelString(dst []byte, s string) []byte {
 	dst = append(dst, '"')
 	if !plainString(s) {
@@ -41,14 +41,14 @@ func plainString(s string) bool {
 		}
 		return true
 	}
-	marks := special(word(s[n-8:])) // The last word may overlap the one before.
+	marks := special(word(s[n-8:])) // The last word may overlap the previous one.
 	for ; len(s) >= 8; s = s[8:] {
 		marks |= special(word(s))
 	}
 	return marks == 0
 }
 
-// word returns the first eight bytes of s, the first of them lowest.
+// word returns the first eight bytes of s, little-endian.
 func word(s string) uint64 {
 	_ = s[7]
 	return uint64(s[0]) | uint64(s[1])<<8 | uint64(s[2])<<16 | uint64(s[3])<<24 |
@@ -76,7 +76,7 @@ func AppendString(dst []byte, s string) []byte {
 	return appendString(dst, s, false)
 }
 
-// appendString is AppendString; with short, backspace and form feed are \b and \f.
+// appendString is AppendString. If short is true, backspace and form feed are \b and \f.
 func appendString(dst []byte, s string, short bool) []byte {
 	dst = append(dst, '"')
 	start := 0

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// timestampBuf is the number of bytes the fast path of AppendTimestamp may write.
+// timestampBuf is the number of bytes that the fast path of AppendTimestamp may write.
 const timestampBuf = 16
 
 // AppendTimestamp appends ms, in milliseconds since the epoch, as Prometheus writes
@@ -59,8 +59,8 @@ func FirstTime(piece []byte) (ms int64, err error) {
 	return ms, nil
 }
 
-// LastTime returns the timestamp, in milliseconds, of the last point of a piece, as
-// FirstTime does for the first.
+// LastTime returns the timestamp, in milliseconds, of the last point of a piece, see
+// FirstTime.
 func LastTime(piece []byte) (ms int64, err error) {
 	i := len(piece) - 1
 	if n := len(piece); n > 2 && piece[n-1] == ']' && piece[n-2] == '"' {
@@ -92,9 +92,8 @@ func skipSpaces(b []byte, i int) int {
 	return i
 }
 
-// parseTime parses a JSON number of seconds, with or without an exponent, and returns
-// exact milliseconds and the length of the number. Digits after the third decimal
-// are rounded.
+// parseTime parses a JSON number of seconds, with or without an exponent. It returns the time
+// in milliseconds, rounded exactly, and the length of the number.
 func parseTime(b []byte) (ms int64, n int, wrong string) {
 	for n < len(b) && n < 15 && b[n]-'0' <= 9 {
 		ms = ms*10 + int64(b[n]-'0')
@@ -116,7 +115,7 @@ func parseAnyTime(b []byte) (ms int64, n int, wrong string) {
 	for ; n < len(b); n++ {
 		if c := b[n] - '0'; c <= 9 {
 			if digits >= 1e18 {
-				exponent++ // More digits than an int64 can hold.
+				exponent++ // An int64 cannot hold more digits.
 			} else {
 				digits = digits*10 + uint64(c)
 			}
@@ -150,7 +149,7 @@ func parseAnyTime(b []byte) (ms int64, n int, wrong string) {
 	return int64(u), n, ""
 }
 
-// parseExponent returns the exponent and its length, 0 if there is none.
+// parseExponent returns the exponent and its length. The length is 0 if there is none.
 func parseExponent(b []byte) (e, length int) {
 	i := 0
 	if i < len(b) && (b[i] == '+' || b[i] == '-') {

@@ -20,16 +20,16 @@ var ErrHistograms = errors.New("promjson: the response has native histograms")
 //	}
 //	response, err := types.Decode(body, promjson.Options{})
 type Types[L, P, H any] struct {
-	// Labels converts the labels of a series, sorted by name. The slice is valid until
-	// Labels returns; its strings may be kept, and share one allocation.
+	// Labels converts the labels of a series, which are sorted by name. The slice is valid
+	// until Labels returns. The strings may be kept; they share one allocation.
 	Labels func(labels []Label) (L, error)
-	// Point converts a value; ms is in milliseconds.
+	// Point converts a float sample; ms is its timestamp in milliseconds.
 	Point func(ms int64, v float64) P
 	// Histogram converts a native histogram. h and its buckets are valid until Histogram
-	// returns. If Histogram is nil, a histogram in the response is ErrHistograms.
+	// returns. If Histogram is nil, a histogram in the response is the error ErrHistograms.
 	Histogram func(ms int64, h *Histogram) (H, error)
 	// MaxPoints is the maximum number of values and histograms of one SeriesOf that All
-	// yields. A longer series is yielded as several of them. 0: no maximum, each series is
+	// yields. A longer series is yielded as several SeriesOf. 0: no maximum, each series is
 	// one SeriesOf.
 	MaxPoints int
 }
@@ -39,8 +39,8 @@ type SeriesOf[L, P, H any] struct {
 	Labels     L
 	Values     []P
 	Histograms []H
-	// Continued: the series continues in the next SeriesOf, with the same labels. It is set
-	// only if Types.MaxPoints is.
+	// Continued reports that the series continues in the next SeriesOf, with the same labels.
+	// It is never set if Types.MaxPoints is 0.
 	Continued bool
 }
 
@@ -54,7 +54,7 @@ type ResponseOf[L, P, H any] struct {
 	String StringPoint // The result if ResultType is "string".
 }
 
-// Decode reads and decodes a whole response, as the function Decode does.
+// Decode reads and decodes a whole response into the caller's types, see the function Decode.
 func (t Types[L, P, H]) Decode(r io.Reader, o Options) (*ResponseOf[L, P, H], error) {
 	s := NewScanner(r, o)
 	t.MaxPoints = 0
@@ -82,7 +82,8 @@ func (t Types[L, P, H]) Decode(r io.Reader, o Options) (*ResponseOf[L, P, H], er
 // All iterates over the series of a response in the caller's types. Its memory is bounded
 // by one series, or by MaxPoints points, and by the Options of s. The last element has the
 // error if there is one. The error is an *APIError if the status of the response is not
-// "success". Results other than series are in s.Result, all other members in s.Envelope.
+// "success". Then s.Result has the result of a scalar or string query, and s.Envelope all
+// other members of the response.
 func (t Types[L, P, H]) All(s *Scanner) iter.Seq2[SeriesOf[L, P, H], error] {
 	return func(yield func(SeriesOf[L, P, H], error) bool) {
 		var list []Label
@@ -116,8 +117,8 @@ func (t Types[L, P, H]) All(s *Scanner) iter.Seq2[SeriesOf[L, P, H], error] {
 	}
 }
 
-// points adds the points of the current series and yields it whenever it has MaxPoints. It
-// returns false if yield does.
+// points adds the points of the current series to series, and yields series whenever it has
+// MaxPoints and more follow. It returns false if yield does.
 func (t *Types[L, P, H]) points(s *Scanner, series *SeriesOf[L, P, H], yield func(SeriesOf[L, P, H], error) bool, err *error) bool {
 	send := func() bool {
 		if t.MaxPoints <= 0 || len(series.Values)+len(series.Histograms) < t.MaxPoints {

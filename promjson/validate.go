@@ -3,9 +3,9 @@ package promjson
 import "io"
 
 // Validate reads a whole response to a query and returns an *Error unless it is valid:
-// JSON throughout, with the members, points and histograms that this API defines. Members
-// it does not know may be any JSON. Its memory is bounded by o, whatever the response is.
-// Times need not increase, and series need not be sorted.
+// it must be JSON, with the members, points and histograms that this API defines. Unknown
+// members may be any JSON. Timestamps need not increase, and series need not be sorted. o
+// bounds the memory for any response.
 func Validate(r io.Reader, o Options) error {
 	o.Validate = true
 	s := NewScanner(r, o)
@@ -14,7 +14,8 @@ func Validate(r io.Reader, o Options) error {
 	return s.Err()
 }
 
-// checked returns a piece of kind k, or ends the scan if a point in it is not valid.
+// checked returns a piece of kind k. With Options.Validate it checks the piece, and ends the scan
+// if a point in it is invalid.
 func (s *Scanner) checked(k kind, piece []byte) []byte {
 	if !s.o.Validate || piece == nil {
 		return piece
@@ -35,8 +36,8 @@ func (s *Scanner) checked(k kind, piece []byte) []byte {
 	}
 }
 
-// checkPoint reads one point: first as JSON, because numbers may be written in more ways for
-// the decoder than in JSON, and then as a point.
+// checkPoint reads one point: first as JSON, because the decoder of points accepts numbers that
+// are not JSON, and then as a point.
 func (c *cursor) checkPoint(k kind, h *HistogramPoint) (wrong string) {
 	c.space()
 	start := c.i

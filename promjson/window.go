@@ -2,11 +2,12 @@ package promjson
 
 import "bytes"
 
-// Window is the time range to which a Scanner cuts a response.
+// Window is a time range. A Scanner cuts a response to it, see Scanner.SetWindow.
 type Window struct {
 	StartMS, EndMS int64 // Inclusive, in milliseconds since the epoch.
-	// StepMS is the expected distance of points in milliseconds, counted from StartMS;
-	// 0 disables the check. It drops no points: see Scanner.StepAligned.
+	// StepMS is the step of the query in milliseconds: points are expected at StartMS plus
+	// multiples of it. No points are dropped for it, see Scanner.StepAligned. 0 disables the
+	// check.
 	StepMS int64
 }
 
@@ -25,8 +26,8 @@ type window struct {
 // it before the first Next; it applies until s is reset.
 func (s *Scanner) SetWindow(w Window) { s.window = window{Window: w, on: true} }
 
-// StepAligned reports whether every piece so far began on a step of the window. It is
-// false for a server that aligns the start of queries itself.
+// StepAligned reports whether the first point of every piece so far was on a step of the
+// window. It is false if the server has aligned the start of the query to other times.
 func (s *Scanner) StepAligned() bool { return !s.window.unaligned }
 
 // findPointInWindow reads up to the first point of the series inside the window and
@@ -50,7 +51,8 @@ func (s *Scanner) takePending(k kind) []byte {
 	return p
 }
 
-// nextInWindow returns the points inside the window of the next piece that has any.
+// nextInWindow returns the points inside the window of the next piece that has such points; nil
+// if there is none.
 func (s *Scanner) nextInWindow(raw func(*Scanner) []byte) []byte {
 	for p := raw(s); p != nil; p = raw(s) {
 		kept, err := s.clip(p)

@@ -18,7 +18,8 @@ const (
 	pairBitsMax = 24  // so that two pairs fit into the accumulator
 )
 
-// The symbols of lengths (less 257) and distances, and the extra bits behind them, as RFC 1951 has them.
+// The tables of RFC 1951: by symbol of a length (less 257) or of a distance, the number of extra bits and the smallest
+// length; and the order in which the code lengths of the code of code lengths are written.
 var (
 	lengthExtra    = [29]uint8{8: 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0}
 	lengthBase     = [29]uint8{0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 255} // length less 3
@@ -58,12 +59,12 @@ type coder struct {
 	pairs     [256]uint32 // code of a pair of characters; 0 if it is too long
 
 	counts     [symbolsMax]uint32
-	codeBits   [symbolsMax + distancesMax]uint8
+	codeBits   [symbolsMax + distancesMax]uint8 // code lengths
 	huffman    huffman
 	runLengths []runLength
 }
 
-// stored appends data as it is.
+// stored appends data in stored blocks, without compression.
 func (c *coder) stored(out, data []byte, last bool) []byte {
 	for {
 		part := data[:min(len(data), storedMax)]
@@ -90,7 +91,7 @@ func (c *coder) stored(out, data []byte, last bool) []byte {
 	}
 }
 
-// end appends an empty last block and fills the last byte.
+// end appends an empty last block and pads the last byte.
 func (c *coder) end(out []byte) []byte {
 	c.bits |= 0b011 << c.n // last block, fixed codes, end of block: 7 zeros
 	c.n += 10
@@ -154,7 +155,7 @@ func (c *coder) measure(f *finder) {
 	c.huffman.lengths(c.codeBits[symbolsMax:], f.distances[:])
 }
 
-// fixed sets the lengths of the fixed codes, which need no header.
+// fixed sets the code lengths of the fixed codes of deflate, which need no header.
 func (c *coder) fixed() {
 	for i := range c.codeBits {
 		l := uint8(8)
@@ -170,7 +171,7 @@ func (c *coder) fixed() {
 	}
 }
 
-// build makes codes of the given lengths, and the tables for writing tokens.
+// build computes the codes with the lengths of codeBits, and the tables for writing tokens.
 func (c *coder) build() {
 	assign(c.codes[:], c.codeBits[:symbolsMax])
 	assign(c.distances[:], c.codeBits[symbolsMax:])
@@ -193,7 +194,7 @@ func (c *coder) build() {
 	}
 }
 
-// assign makes the codes of the given lengths, bit-reversed because deflate writes them from the highest bit.
+// assign computes the codes with these lengths. They are bit-reversed, because deflate writes a code from its highest bit.
 func assign(codes []uint32, lengths []uint8) {
 	var count, next [codeBitsMax + 1]uint32
 	for _, l := range lengths {
@@ -215,11 +216,11 @@ func assign(codes []uint32, lengths []uint8) {
 	}
 }
 
-// tokens appends the literals and matches, and the end of the block.
+// tokens appends the codes of the literals and matches, and of the end of the block.
 func (c *coder) tokens(out, buf []byte, at, end int, tokens []token) []byte {
 	acc, n := c.bits, c.n
 	to := len(out)
-	out = slices.Grow(out, 2*(end-at)+32) // 15 bits a literal, 48 a match of 4 bytes or more
+	out = slices.Grow(out, 2*(end-at)+32) // at most 15 bits for a literal, and 48 for a match of at least 4 bytes
 	out = out[:cap(out)]
 	for _, t := range tokens {
 		literals := buf[at : at+int(t.literals)]
@@ -327,7 +328,7 @@ func (c *coder) header(out []byte) []byte {
 	return out
 }
 
-// put appends bits.
+// put appends the lowest n bits of value.
 func (c *coder) put(out []byte, value uint64, n uint) []byte {
 	c.bits |= value << c.n
 	for c.n += n; c.n >= 8; c.n -= 8 {
@@ -337,7 +338,7 @@ func (c *coder) put(out []byte, value uint64, n uint) []byte {
 	return out
 }
 
-// runs appends code lengths as runs.
+// runs appends code lengths, run-length encoded, to runLengths, and counts their symbols.
 func (c *coder) runs(lengths []uint8, counts *[19]uint32) {
 	add := func(symbol, extra, extraBits uint8) {
 		c.runLengths = append(c.runLengths, runLength{symbol, extra, extraBits})

@@ -18,10 +18,10 @@ const (
 	tailBytes = 64
 	valueMax  = 32 // maximum bytes of a value that is treated as a number
 
-	pointsMax = windowBytes / len(`1,"1"],[`) // points of a series that fit in the window
+	pointsMax = windowBytes / len(`1,"1"],[`) // maximum number of points in windowBytes
 
-	// Literals of points are counted in one of this many tokens only, unless the data is small: the frequencies of
-	// digits hardly differ between points.
+	// Among points the literals of only one of sampled tokens are counted, because the frequencies of digits hardly
+	// differ between points. In data of less than sampledBytes all are counted.
 	sampled      = 8
 	sampledBytes = 16 << 10
 )
@@ -33,33 +33,33 @@ type token struct {
 	distance uint16 // of the match, less 1
 }
 
-// finder divides data into literals and matches. Positions that are used in later blocks are stored with base added,
-// modulo 1<<32. A position that is too old or belongs to another stream does no harm: bytes are compared before a
-// position is used.
+// finder divides data into literals and matches. Positions that later blocks use are stored with base added, modulo
+// 1<<32. A position that is too old or belongs to another stream does no harm: bytes are compared before a position is
+// used.
 type finder struct {
-	base   uint32 // of the buffer's first byte
+	base   uint32 // position of the buffer's first byte
 	buf    []byte
-	end    int
-	limit  int // matches end here
-	next   int // first byte that is in no token
-	every  uint32
+	end    int    // of the data in buf
+	limit  int    // no match extends beyond it
+	next   int    // first byte that is in no token yet
+	every  uint32 // the literals of one of this many tokens are counted
 	tokens []token
 
-	literals  [256]uint32
-	lengths   [29]uint32 // by symbol, less 257
-	distances [30]uint32 // by symbol
-	high      bool       // there may be literals above 0x7f
+	literals  [256]uint32 // counts
+	lengths   [29]uint32  // counts by symbol, less 257
+	distances [30]uint32  // counts by symbol
+	high      bool        // there may be literals above 0x7f
 
-	hashes  [1 << hashBits]uint32
+	hashes  [1 << hashBits]uint32 // last position by hash of its bytes, in text
 	repeats repeats
 
-	textBefore uint32 // start of the text before the last points
+	textBefore uint32 // position of the text before the last points
 
-	// A point is known by the position of the closing quote of the value before it.
+	// The position of a point is that of the closing quote of the value before it.
 	inPoints bool
-	current  []uint32 // of this series
-	previous []uint32 // of the series before
-	at       int      // in previous, of the next point
+	current  []uint32 // positions of the points of this series
+	previous []uint32 // positions of the points of the previous series
+	at       int      // index in previous of the point to compare next
 }
 
 func (f *finder) reset() {
@@ -68,7 +68,7 @@ func (f *finder) reset() {
 	f.base += windowBytes + dataBytes
 }
 
-// run finds the tokens of buf[start:end]. It returns where it stopped: at end if all is set.
+// run finds the tokens of buf[start:end]. It returns the index at which it stopped: end if all is true.
 func (f *finder) run(buf []byte, start, end int, all bool) int {
 	f.buf, f.end, f.next = buf, end, start
 	f.tokens = f.tokens[:0]
@@ -116,7 +116,7 @@ func hasHigh(data []byte) bool {
 }
 
 // untilPoints returns the end of the text before the next points: the closing quote of the first value. It sets
-// inPoints if there is one. Otherwise it returns the end of the data, less tailBytes unless all is set.
+// inPoints if there is such a value. Otherwise it returns the end of the data, less tailBytes unless all is true.
 func (f *finder) untilPoints(at int, all bool) int {
 	for from := at; ; {
 		i := bytes.Index(f.buf[from:f.end], []byte("[["))
@@ -173,14 +173,14 @@ func quote(b []byte) int {
 
 func (f *finder) load(at int) uint64 { return binary.LittleEndian.Uint64(f.buf[at:]) }
 
-// points compresses points from the closing quote at on. It returns the position at which it stopped. If inPoints is
-// still set, fewer than tailBytes remain.
+// points finds the tokens of points, from the closing quote at index at. It returns the index at which it stopped. If
+// inPoints is still true, fewer than tailBytes remain.
 func (f *finder) points(at int) int {
 	const between = `"],[`
 	pattern := binary.LittleEndian.Uint32([]byte(between))
 	before := 0                 // closing quote of the previous value, 0 if there is none
-	value := 0                  // start of that value
-	head := 0                   // bytes from that quote to that value
+	value := 0                  // start of the previous value
+	head := 0                   // bytes from the closing quote before a value to the value
 	f.limit = f.end - tailBytes // so that no match ends after the last quote that is found
 	for at+tailBytes <= f.end {
 		if binary.LittleEndian.Uint32(f.buf[at:]) != pattern {
@@ -227,8 +227,8 @@ func (f *finder) points(at int) int {
 	return max(at, f.next)
 }
 
-// valueBefore matches the start of a value of n bytes, and the bytes before it, with the previous value, if enough
-// bytes are equal.
+// valueBefore adds a match of the start of a value of n bytes, and of the bytes before it, with the previous value, if
+// at least minMatch bytes are equal.
 func (f *finder) valueBefore(open, value, n int) {
 	length := min(f.common(value, open), n)
 	back := 0
@@ -240,8 +240,8 @@ func (f *finder) valueBefore(open, value, n int) {
 	}
 }
 
-// stepBefore returns a match for the bytes from a position on, in the same point of the previous series. The point
-// begins at the closing quote at; its value begins head bytes after that quote.
+// stepBefore returns a match, in the same step of the previous series, for the bytes at index from. The point begins at
+// the closing quote at index at; its value begins head bytes after that quote.
 func (f *finder) stepBefore(at, from, head int) (source, length int) {
 	for range 4 {
 		if f.at >= len(f.previous) {
@@ -278,8 +278,8 @@ func (f *finder) common(from, at int) int {
 	return most
 }
 
-// matches adds matches at a distance while they are long enough: the first of the given length, and those that
-// continue it.
+// matches adds a match of the given length, if it is long enough, and the matches that continue it at the same
+// distance.
 func (f *finder) matches(at, length, distance int) {
 	for length >= minMatch {
 		f.match(at, length, distance)
@@ -302,7 +302,7 @@ func (f *finder) match(at, length, distance int) {
 	f.next = at + length
 }
 
-// count counts literals.
+// count counts the literals buf[from:to].
 func (f *finder) count(from, to int) {
 	weight := uint32(1)
 	if f.inPoints {
@@ -313,7 +313,7 @@ func (f *finder) count(from, to int) {
 	}
 }
 
-// text compresses bytes that are not points, by search. It returns to.
+// text finds the tokens of buf[at:to], which has no points, by a search with hashes. It returns to.
 func (f *finder) text(at, to int) int {
 	points := f.inPoints
 	f.inPoints = false // for the counting of literals

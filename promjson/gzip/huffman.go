@@ -5,7 +5,7 @@ import "slices"
 // huffman computes the lengths of Huffman codes.
 type huffman struct {
 	order  []uint64 // count<<16 | symbol, ascending
-	weight []uint64 // of leaves and then inner nodes
+	weight []uint64 // of the leaves, then of the inner nodes
 	parent []uint16
 	depth  []uint8
 }
@@ -13,8 +13,8 @@ type huffman struct {
 // lengths computes code lengths of at most 15 bits.
 func (h *huffman) lengths(lengths []uint8, counts []uint32) { h.limited(lengths, counts, codeBitsMax) }
 
-// limited computes the code lengths of symbols from their counts. A symbol that does not occur gets 0. No code is
-// longer than most bits. At least one symbol gets a code, and a single symbol gets a code of one bit.
+// limited computes the code lengths of symbols from their counts; no code is longer than most bits. A symbol with count
+// 0 gets length 0. But at least one symbol gets a code, and a single symbol gets a code of one bit.
 func (h *huffman) limited(lengths []uint8, counts []uint32, most int) {
 	h.order = h.order[:0]
 	for i, n := range counts {
@@ -79,13 +79,14 @@ func (h *huffman) limited(lengths []uint8, counts []uint32, most int) {
 	}
 }
 
-// shorten moves leaves that are deeper than most up, and moves others down to make room for them.
+// shorten moves leaves that are deeper than most up to that depth, and moves other leaves down so that the code stays
+// valid. count is the number of leaves by depth.
 func shorten(count []int, most int) {
 	for d := len(count) - 1; d > most; d-- {
 		count[most] += count[d]
 		count[d] = 0
 	}
-	used := 0 // of 1<<most
+	used := 0 // code space in units of a leaf at depth most; 1<<most are available
 	for d := 1; d <= most; d++ {
 		used += count[d] << (most - d)
 	}

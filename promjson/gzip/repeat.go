@@ -4,20 +4,21 @@ import "encoding/binary"
 
 const (
 	repeatBits   = 11
-	repeatTries  = 64 // lookups after which repeats decides whether to stay on
-	repeatSample = 8  // while it is off, one of this many steps is looked up
+	repeatTries  = 64 // lookups after which repeats turns itself on or off
+	repeatSample = 8  // while it is off, one of this many points is looked up
 )
 
-// repeats finds points with the same timestamp and value in any series of the window: constant series with few
-// different values, such as up. It turns itself off while values do not repeat.
+// repeats finds earlier points with the same timestamp and value, in any series within windowBytes. This helps for
+// constant series with few different values, such as up. It turns itself off while values do not repeat.
 type repeats struct {
-	points [1 << repeatBits]uint32 // closing quote before the point
-	tries  int
-	found  int
-	always bool
+	points [1 << repeatBits]uint32 // by hash: position of the closing quote before the point
+	tries  int                     // lookups since the last decision
+	found  int                     // successful lookups since then
+	always bool                    // it is on
 }
 
-// sameValue returns a longer match than the given one, if a point with the same value at the same step is known.
+// sameValue looks for an earlier point with the same timestamp and value. If the match with it is at least 3 bytes
+// longer than the given match, it returns that match, otherwise the given one.
 func (f *finder) sameValue(at, open, source, length int) (int, int) {
 	r := &f.repeats
 	time, value := f.load(open-10), binary.LittleEndian.Uint32(f.buf[open:])

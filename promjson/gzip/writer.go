@@ -8,16 +8,16 @@ import (
 )
 
 const (
-	windowBytes = 32 << 10  // greatest distance of a match in deflate
-	dataBytes   = 128 << 10 // of input for each block of output
-	slackBytes  = 16        // readable after the data, so that words can be loaded at any offset
+	windowBytes = 32 << 10  // maximum distance of a match in deflate
+	dataBytes   = 128 << 10 // bytes of input for each block of output
+	slackBytes  = 16        // bytes after the data, so that words can be loaded at any offset
 	flushBytes  = 64 << 10  // minimum bytes of output for each Write to the destination, except the first and the last
 )
 
 var errClosed = errors.New("gzip: write after Close")
 
-// Writer is an io.WriteCloser. It compresses its input and writes it to the destination, with a delay of up to 128
-// KiB of input. It is not safe for concurrent use.
+// Writer is an io.WriteCloser. It compresses its input and writes the output to the destination. It holds back up to
+// 128 KiB of input until Flush or Close. It is not safe for concurrent use.
 type Writer struct {
 	w      io.Writer
 	err    error
@@ -28,15 +28,15 @@ type Writer struct {
 	size   uint32 // of the input, modulo 1<<32
 
 	buf   []byte // history, then data that is not compressed yet, then slack
-	start int    // of the data in buf
-	end   int    // of the data in buf
+	start int    // index of the data in buf
+	end   int    // index of the end of the data in buf
 
 	find finder
 	code coder
 	out  []byte // complete bytes of output, not yet written
 }
 
-// NewWriter returns a Writer to w.
+// NewWriter returns a Writer whose destination is w.
 func NewWriter(w io.Writer) *Writer {
 	z := &Writer{buf: make([]byte, windowBytes+dataBytes+slackBytes)}
 	z.Reset(w)
@@ -74,7 +74,7 @@ func (z *Writer) Write(p []byte) (int, error) {
 		z.block(false)
 		least := flushBytes
 		if !z.sent {
-			least = 1 // the reader gets the first bytes as early as it can
+			least = 1 // the reader gets the first bytes as early as possible
 		}
 		if z.write(least); z.err != nil {
 			return written, z.err
@@ -117,7 +117,7 @@ func (z *Writer) begin() {
 	}
 }
 
-// write writes the output if it has at least least bytes.
+// write writes the output to the destination if it has at least least bytes.
 func (z *Writer) write(least int) {
 	if z.err != nil || len(z.out) < least {
 		return
@@ -130,8 +130,8 @@ func (z *Writer) write(least int) {
 	z.out = z.out[:0]
 }
 
-// block compresses the data into one block. If all is false, it leaves up to tailBytes for the next block, because
-// the bytes after them decide how they are compressed.
+// block compresses the data into one block. If all is false, it leaves up to tailBytes of data for the next block,
+// because later bytes decide how they are compressed.
 func (z *Writer) block(all bool) {
 	if z.start == z.end {
 		return

@@ -26,16 +26,16 @@ var (
 
 // Area is one area of goals and the bench that measures it.
 type Area struct {
-	Name  string   // as in the goals' names
-	Also  []string // further names of goals that it measures
-	About string   // one line
+	Name  string   // first part of the names of its goals, before the slash
+	Also  []string // further first parts of names of goals that it measures
+	About string   // description in one line
 
-	Unmeasured []string // goals of these names that it does not measure yet
+	Unmeasured []string // names of its goals that it does not measure yet
 
 	Run func(ctx context.Context, env Env) (*Outcome, error)
 }
 
-// Measures reports whether goals of this name belong to the area.
+// Measures reports whether goals whose names begin with name and a slash belong to the area.
 func (a Area) Measures(name string) bool { return a.Name == name || slices.Contains(a.Also, name) }
 
 // Env is the input of an area.
@@ -44,7 +44,7 @@ type Env struct {
 	Cache    string        // absolute directory for data that is expensive to create
 	Programs peer.Programs // the programs under test
 	Log      io.Writer     // progress messages
-	Short    bool          // in areas that take minutes, run less, for less time: only to see that the area runs
+	Short    bool          // areas that take minutes run less and for less time, only to show that they run
 }
 
 // Logf writes one line of progress.
@@ -105,7 +105,7 @@ func (rec *Recorder) values(side, what string) []float64 {
 }
 
 // Spread returns the greatest distance of a reading named what on a side from the median of these readings, as a share of
-// the median. It is 0 for a single reading, and NaN if there is none or the median is 0.
+// the median. It is 0 for a single reading, and NaN without readings or if the median is 0.
 func (rec *Recorder) Spread(side, what string) float64 {
 	values, median := rec.values(side, what), rec.Median(side, what)
 	if len(values) == 0 || median == 0 {
@@ -114,8 +114,8 @@ func (rec *Recorder) Spread(side, what string) float64 {
 	return max(median-values[0], values[len(values)-1]-median) / math.Abs(median)
 }
 
-// Over returns the median of the readings named what on one side divided by that on another; NaN if one is missing or the
-// other is 0.
+// Over returns the median of the readings named what on one side, divided by the median on another side; NaN if a median is
+// missing or the divisor is 0.
 func (rec *Recorder) Over(side, other, what string) float64 {
 	return Over(rec.Median(side, what), rec.Median(other, what))
 }
@@ -128,7 +128,7 @@ func Over(a, b float64) float64 {
 	return a / b
 }
 
-// Kinds returns the kinds of reading recorded, in the order of their first appearance.
+// Kinds returns the names of the recorded readings, in the order of their first appearance.
 func (rec *Recorder) Kinds() []string {
 	var kinds []string
 	for _, r := range rec.Readings {
@@ -143,12 +143,12 @@ func (rec *Recorder) Kinds() []string {
 type Measured struct {
 	Goal  string   // its name
 	Value float64  // in the goal's unit
-	From  []string // the kinds of reading it is computed from
+	From  []string // names of the readings from which it is computed
 }
 
 // Outcome is the result of an area.
 type Outcome struct {
-	Sides    []string // the columns of its table; the last one is compared with the first
+	Sides    []string // the columns of the table; the last one is compared with the first
 	Versions []string // of the programs and libraries measured
 	Recorder Recorder
 	Measured []Measured

@@ -33,9 +33,9 @@ const (
 	seriesPerPod    = 10 // default of Spec.PerPod
 )
 
-// QuietStartMS is a start (2026-01-01T04:00:00Z) at which blocks of up to 8 h are not compacted during a measurement. Of the
-// four blocks of 2 h the first is alone in its window of 6 h. The other three share a window that the compactor does not regard
-// as complete.
+// QuietStartMS is a start (2026-01-01T04:00:00Z) for which up to 8 h of blocks are not compacted during a measurement: of the
+// four blocks of 2 h the first is the only one in its range of 6 h, and the other three are in a range that the compactor does
+// not regard as complete.
 const QuietStartMS = 1767225600_000 + 4*hourMS
 
 // Spec describes the content of the blocks. Every field is part of the cache's key.
@@ -43,13 +43,13 @@ type Spec struct {
 	Metric  string // the name of all series
 	Values  ValueKind
 	Series  int
-	Samples int   // of each series
-	StepMS  int64 // between them
-	StartMS int64 // of the first block, a multiple of 2 h; no sample is earlier
+	Samples int   // number of samples of each series
+	StepMS  int64 // scrape interval
+	StartMS int64 // start of the first block, a multiple of 2 h; no sample is earlier
 	Seed    uint64
 
 	Second string `json:",omitempty"` // name of a second metric with as many series, the same labels and other values
-	PerPod int    `json:",omitempty"` // series of one pod, which share its instance; 10 if 0
+	PerPod int    `json:",omitempty"` // number of series of a pod, which have the same instance; 10 if 0
 
 	Buckets int `json:",omitempty"` // buckets of a classic histogram, consecutive series with the label le; 0 for none
 }
@@ -57,7 +57,7 @@ type Spec struct {
 // EndMS returns the exclusive end of the samples.
 func (s Spec) EndMS() int64 { return s.StartMS + int64(s.Samples)*s.StepMS }
 
-// key is the name of the content in the cache.
+// key returns the name of the blocks in the cache.
 func (s Spec) key() string {
 	text, err := json.Marshal(s)
 	if err != nil {
@@ -118,7 +118,7 @@ func (s Spec) Labels(i int) labels.Labels {
 	)
 }
 
-// timeMS returns the scrape timestamp of sample number j of series i. All series of a pod have the same offset from the step.
+// timeMS returns the timestamp of sample number j of series i. The scrape offset within the interval is that of the pod.
 func (s Spec) timeMS(i, j int) int64 {
 	return s.StartMS + int64(j)*s.StepMS + int64(uint32(i/s.perPod())*2654435761)%s.StepMS
 }
@@ -144,7 +144,7 @@ func write(ctx context.Context, dir string, s Spec) error {
 	for i := range sources {
 		sources[i] = s.sourceOf(i)
 	}
-	done := make([]int, len(sources)) // samples written of each series
+	done := make([]int, len(sources)) // number of samples written of each series
 	for start := s.StartMS; start < s.EndMS(); start += blockMS {
 		if err := writeBlock(ctx, dir, specs, start+blockMS, sources, done); err != nil {
 			return err
@@ -153,8 +153,8 @@ func write(ctx context.Context, dir string, s Spec) error {
 	return nil
 }
 
-// writeBlock writes the samples before end that are not yet done, slice by slice, because the writer's head rejects samples
-// older than half a block before the newest committed one.
+// writeBlock writes the samples before end that are not written yet. It writes them one short time range after the other,
+// because the head of the block writer rejects samples that are older than its newest one by more than half a block.
 func writeBlock(ctx context.Context, dir string, specs []Spec, end int64, sources []source, done []int) error {
 	w, err := tsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, blockMS)
 	if err != nil {
@@ -185,7 +185,7 @@ func writeBlock(ctx context.Context, dir string, specs []Spec, end int64, source
 }
 
 // Copy creates a server's own copy of the blocks in dir, which it empties first. Blocks are never written in place, so hard
-// links are enough. The copies share the page cache, so that no side reads from a colder disk than the other.
+// links are enough. The copies share the page cache, so that the disk is equally cold for both sides.
 func Copy(from, dir string) error {
 	if err := os.RemoveAll(dir); err != nil {
 		return err

@@ -12,7 +12,7 @@ type ValueKind string
 // The kinds.
 const (
 	Floats15  ValueKind = "floats15"  // 15 significant digits; each series has one of nine orders of magnitude
-	Decimals2 ValueKind = "decimals2" // two decimals; each value differs from the one before by at most 1.00
+	Decimals2 ValueKind = "decimals2" // two decimals; each value differs from the previous one by at most 1.00
 	Integers  ValueKind = "integers"  // 0 to 999
 	Counter   ValueKind = "counter"   // integers that grow by 0 to 99
 	Buckets   ValueKind = "buckets"   // counters of the buckets of a classic histogram, cumulative; for a Spec with Buckets
@@ -65,7 +65,7 @@ func newSource(kind ValueKind, seed uint64, series int) source {
 func (s *source) next() float64 {
 	switch s.kind {
 	case Floats15:
-		// Neither the first nor the last digit is 0, so that every value has 15 of them.
+		// Neither the first nor the last digit is 0, so that every value has 15 significant digits.
 		return float64((1e13+s.rng.Int64N(9e13))*10+1+s.rng.Int64N(9)) / s.scale
 	case Decimals2:
 		s.last += float64(s.rng.IntN(201) - 100)

@@ -3,8 +3,8 @@
 //
 // Render takes a Spec (series, points, the cut of the frontend) and returns a Response: the bytes of the whole result and of
 // each part as Prometheus' own codec encodes them, plain and compressed. A Server serves them on loopback, each body in one
-// write, as Prometheus does. Every other request is an error, so that a frontend that splits at another time is not measured
-// by accident.
+// write, as Prometheus does. Every other request is an error, so that a frontend that splits the query at another time is not
+// measured by accident.
 package canned
 
 import (
@@ -47,7 +47,7 @@ func (s Spec) EndMS() int64 { return s.StartMS + int64(s.Points-1)*s.StepMS }
 
 // Part is a body that is served: the whole result or a half. All bytes are shared and immutable.
 type Part struct {
-	StartMS, EndMS int64 // of its first and last point
+	StartMS, EndMS int64 // timestamps of its first and last point
 	Plain          []byte
 	Gzip           []byte // nil without Spec.Zip
 }
@@ -103,8 +103,8 @@ func (s Spec) matrix() promql.Matrix {
 	return m
 }
 
-// render encodes the points from (inclusive) to (exclusive) of all copies as one result, copy by copy. That is Prometheus'
-// order, because cluster is the first label that differs between copies.
+// render encodes the points with indexes from (inclusive) to to (exclusive) of all copies as one result, copy by copy. This
+// is Prometheus' order of series, because cluster is the first label that differs between copies.
 func (s Spec) render(m promql.Matrix, from, to int) ([]byte, error) {
 	out := []byte(prefix)
 	for c := range max(1, s.Copies) {
@@ -136,7 +136,7 @@ func (s Spec) render(m promql.Matrix, from, to int) ([]byte, error) {
 func zip(plain []byte) []byte {
 	var b bytes.Buffer
 	w := gzip.NewWriter(&b)
-	_, _ = w.Write(plain) // to memory
+	_, _ = w.Write(plain) // cannot fail: it writes to memory
 	_ = w.Close()
 	return b.Bytes()
 }

@@ -23,7 +23,7 @@ type Server struct {
 	URL string
 
 	responses []*Response
-	plain     bool // compress nothing, whatever the request accepts
+	plain     bool // compress nothing, whatever Accept-Encoding the request has
 	http      *http.Server
 	done      chan struct{}
 
@@ -32,7 +32,7 @@ type Server struct {
 	faults []string
 }
 
-// Serve starts a server of these responses on a free loopback port. If plain is set it compresses nothing.
+// Serve starts a server of these responses on a free loopback port. If plain is true, it compresses nothing.
 func Serve(plain bool, responses ...*Response) (*Server, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {

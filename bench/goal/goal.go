@@ -25,10 +25,10 @@ var ErrMalformed = errors.New("malformed goal")
 // Goal is one line of the goals.
 type Goal struct {
 	Name  string  // area/what
-	Op    string  // <=, the only one so far, or >=
+	Op    string  // <= or >=
 	Limit float64 // limit of the measured figure
 	Unit  string
-	How   string // against what, and how it is measured
+	How   string // what it is compared with, and how it is measured
 }
 
 // Area returns the part of the name before the slash.
@@ -37,7 +37,7 @@ func (g Goal) Area() string {
 	return area
 }
 
-// Met reports whether measured reaches the goal. NaN reaches no goal.
+// Met reports whether the figure measured reaches the goal. NaN does not.
 func (g Goal) Met(measured float64) bool {
 	if math.IsNaN(measured) {
 		return false

@@ -1,8 +1,8 @@
 // Package peer finds and starts the programs that are compared.
 //
-// Programs takes the repository's root and returns built programs and process specifications: peers are built by
-// test/peers/build.sh from their released modules, ferula by go build from the working tree. Each gets the flags of its usual
-// deployment and the same Go runtime settings. Data, requests and measuring are other packages.
+// Programs takes the repository's root and returns built programs and process specifications. test/peers/build.sh builds the
+// peers from their released modules, and go build builds ferula from the working tree. Each gets the flags of its usual
+// deployment and the same Go runtime settings. Data, requests and measuring are in other packages.
 package peer
 
 import (
@@ -62,7 +62,7 @@ func SetRuntime() {
 type Programs struct {
 	Root  string            // of the repository, absolute
 	Cache string            // absolute directory for built programs
-	Given map[string]string // name to path, of programs that are not built
+	Given map[string]string // paths of existing programs, by name; these are not built
 	Null  bool              // run the peer instead of ferula, to measure the noise of the bench
 }
 
@@ -71,7 +71,7 @@ type Program struct {
 	Name    string // its role; under -null the peer has ferula's role
 	Path    string
 	Version string // as reported by the program, in one line
-	kind    string // the program itself
+	kind    string // name of the program that was built
 }
 
 // Ferula returns ferula, or under -null the peer that is measured instead.
@@ -159,14 +159,14 @@ func (p Program) Serve(t TSDB) proc.Spec {
 // Frontend configures a query frontend.
 type Frontend struct {
 	Downstream string   // URL
-	Interval   string   // of a split
+	Interval   string   // split interval
 	Cache      string   // YAML of the result cache; empty for none
 	More       []string // further flags
 	Log        string
 }
 
 // Frontend returns the specification of Thanos' query frontend, or ferula's. Both take the same flags. Start and end are not
-// aligned, so that both send the same queries to the downstream, and responses are compressed as the client accepts.
+// aligned, so that both send the same queries to the downstream. Responses are compressed if the client accepts it.
 func (p Program) Frontend(f Frontend) proc.Spec {
 	return proc.Spec{
 		Name: p.Name, Path: p.Path, Env: RuntimeEnv(), Ready: "/-/ready", Log: f.Log,

@@ -18,13 +18,13 @@ import (
 )
 
 const (
-	pushedSeries  = 500 // of a request of remote write
-	pushedSamples = 60  // of each series: a head refuses samples that are an hour older than its newest one
+	pushedSeries  = 500 // series of a request of remote write
+	pushedSamples = 60  // samples of each series in a request: a head refuses samples that are an hour older than its newest one
 )
 
-// Samples sends the samples of a spec by remote write to the server at base, in the order of time. The series are sent in the
-// order of their labels: Prometheus returns samples of a head in the order in which the series were created, and ferula's client
-// sorts only a few of them.
+// Samples sends the samples of a spec by remote write to the server at base, in the order of time. It sends the series in the
+// order of their labels, because Prometheus returns the series of a head in the order of their creation, and ferula's client
+// can sort only a small response.
 func Samples(ctx context.Context, base string, s blocks.Spec) error {
 	values, times, lsets := make([][]float64, s.Series), make([][]int64, s.Series), make([][]prompb.Label, s.Series)
 	order := make([]int, s.Series)

@@ -44,12 +44,12 @@ func (r Run) Lines(w io.Writer) (short int) {
 	return short
 }
 
-// maxSpread is the maximum distance of a peer's reading from the median of its kind, as a share of the median, in a run that is
-// recorded.
+// maxSpread is the maximum distance of a peer's reading from the median of the readings of the same name, as a share of the
+// median. A run with a greater distance is not recorded.
 const maxSpread = 0.2
 
-// Noisy names the peers' CPU and wall times whose readings are more than 20 % from their median and from which goals are
-// computed.
+// Noisy returns the names of the peers' CPU and wall times from which goals are computed and of which a reading is more than
+// 20 % from the median.
 func (r Run) Noisy() []string {
 	var noisy []string
 	sides := r.Outcome.Sides
@@ -70,8 +70,8 @@ func (r Run) Noisy() []string {
 	return noisy
 }
 
-// table returns the median of every kind of reading on each side, the ratio of the last side to the first, and the spread of the
-// side whose readings differ most.
+// table returns a row for every name of readings: the median on each side, the ratio of the last side to the first, and the
+// spread of the side whose readings differ most.
 func (r Run) table() [][]string {
 	sides := r.Outcome.Sides
 	last, first := sides[len(sides)-1], sides[0]
@@ -97,7 +97,7 @@ func (r Run) table() [][]string {
 	return rows
 }
 
-// spread returns the greatest spread of a kind of reading over the sides, in percent; empty for a single reading.
+// spread returns the greatest spread, over the sides, of the readings of a name, in percent; "" for a single reading.
 func (r Run) spread(what string) string {
 	widest := 0.0
 	for _, side := range r.Outcome.Sides {
@@ -129,7 +129,7 @@ func (r Run) Table(w io.Writer) error {
 	return t.Flush()
 }
 
-// Amount formats a figure in a fitting multiple of its unit.
+// Amount formats a figure in a suitable multiple of its unit, such as MiB for bytes.
 func Amount(v float64, unit string) string {
 	switch {
 	case math.IsNaN(v):

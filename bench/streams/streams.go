@@ -2,8 +2,8 @@
 //
 // The bench writes a file of series and starts one worker per side. Each worker is a separate program, because their
 // dependencies conflict. A worker reads tasks as lines of JSON from its standard input, runs each in its own process with
-// server and client over loopback, and writes a line of figures as the result. This module has no dependencies, so that it
-// does not raise the versions of any. The codecs are in the workers.
+// server and client over loopback, and writes a line of figures as the result. This module has no dependencies, so that the
+// workers keep the versions of theirs. The codecs are in the workers.
 package streams
 
 import (
@@ -112,15 +112,15 @@ func Read(path string) (list []Series, err error) {
 type Task struct {
 	File        string
 	Series      int
-	Batch       int    // requested size
-	Extension   bool   // request ferula's extensions, too
-	NoSymbols   bool   // except symbols
+	Batch       int    // requested number of series in a message
+	Extension   bool   // request ferula's extension of StoreAPI, too
+	NoSymbols   bool   // with Extension: do not request symbols
 	Compression string // of the connection
 	LabelsOnly  bool
 	Keep        bool // hold all series until the stream ends; otherwise each is read and released
 	Noop        bool // move the same messages without encoding or decoding them
 	Repeats     int
-	Check       bool // digest the received series and count the sent bytes, and measure no time
+	Check       bool // compute the digest of the received series and count the sent bytes, but do not measure time
 }
 
 // Figures are the result of one task. Without Check they are averages over the repeats.
@@ -152,8 +152,8 @@ func Work(do func(Task) (Figures, error)) error {
 	return in.Err()
 }
 
-// Measure returns the CPU time and the allocations of once, which runs repeats times. They include the collection of
-// garbage that once has made, but not of earlier garbage.
+// Measure runs once repeats times, and returns the CPU time and the allocations of one run. The CPU time includes the
+// collection of the garbage of once, but not of earlier garbage.
 func Measure(repeats int, once func() error) (Figures, error) {
 	if err := once(); err != nil { // warms pools and connections
 		return Figures{}, err

@@ -35,7 +35,7 @@ func main() {
 	}
 }
 
-// worker caches the last file that a task named.
+// worker runs tasks. It caches the file of the last task.
 type worker struct {
 	file   string
 	series []*storepb.Series
@@ -144,7 +144,7 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	})
 }
 
-// receive reads a stream, and holds its series with Task.Keep.
+// receive reads a stream. With Task.Keep it holds the series until the stream ends.
 func receive(client storepb.StoreClient, t streams.Task) (kept []*storepb.Series, n int, err error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()

@@ -124,7 +124,7 @@ func newCortexJoin() func(w io.Writer, parts ...io.Reader) error {
 	}
 }
 
-// mergeStreams appends the samples of series with the same labels, found by their text.
+// mergeStreams appends the samples of series with the same labels. It finds them by the labels as text.
 func mergeStreams(parts []response) []stream {
 	if len(parts) == 1 {
 		return parts[0].Data.Result

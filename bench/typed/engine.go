@@ -91,7 +91,7 @@ func Decode(r io.Reader) (promql.Matrix, error) {
 type decoder struct {
 	*jsoniter.Iterator
 	labels labels.ScratchBuilder
-	points int // of the last series: mostly the next has as many
+	points int // number of points of the last series, which is usually that of the next one, too
 }
 
 func (d *decoder) matrix() promql.Matrix {

@@ -25,7 +25,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{Name: "api", About: "query_range of Prometheus and ferula serve, as processes", Run: run}
 
 const (
@@ -34,7 +34,7 @@ const (
 	hours  = 8
 	stepMS = 15_000
 
-	memoryQueries = 4 // queries of one process in the measurement of further memory growth
+	memoryQueries = 4 // queries to one process, to measure the memory growth after the first one
 )
 
 var spec = blocks.Spec{
@@ -49,8 +49,8 @@ type query struct {
 	startMS  int64
 	stepMS   int64
 	encoding string
-	series   int // in the response, each with all points
-	repeats  int // queries in a row for one measurement
+	series   int // number of series in the response, each with all points
+	repeats  int // consecutive queries for one measurement
 }
 
 const (
@@ -125,7 +125,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	return b.out, nil
 }
 
-// alive runs both servers at the same time and compares their responses. It takes the readings that do not require a fresh
+// alive runs both servers at the same time, compares their responses and takes the readings that do not require a new
 // process.
 func (b *bench) alive(ctx context.Context) (err error) {
 	for i := range b.sides {
@@ -154,7 +154,7 @@ func (b *bench) alive(ctx context.Context) (err error) {
 	return nil
 }
 
-// fresh measures memory, each time of a process that has just started.
+// fresh measures memory, each time of a new process.
 func (b *bench) fresh(ctx context.Context) error {
 	for round := 1; round <= b.env.Rounds; round++ {
 		for i := range b.sides {

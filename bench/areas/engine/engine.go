@@ -2,8 +2,8 @@
 //
 // Prometheus and ferula serve run as processes on copies of the same blocks, with the same flags, and get the same range queries
 // in turn. The responses are compared byte for byte before anything is measured. If VictoriaMetrics of Debian is installed, it
-// imports the same samples and gets three of the queries. Its responses are compared within 1e-9, where it has the semantics of
-// Prometheus.
+// imports the same samples and gets three of the queries. Its responses must equal Prometheus' within 1e-9, except those of
+// functions that it defines differently.
 package engine
 
 import (
@@ -22,7 +22,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{Name: "engine", About: "PromQL of Prometheus, ferula serve and VictoriaMetrics, as processes", Run: run}
 
 const (
@@ -58,7 +58,7 @@ type query struct {
 	startMS int64
 	stepMS  int64
 	points  int64
-	repeats int // queries in a row for one measurement
+	repeats int // consecutive queries for one measurement
 }
 
 // A query over 8 h with a step of 3 min. Its steps coincide neither with timestamps of samples nor with ends of blocks.
@@ -234,7 +234,7 @@ func (b *bench) measure(ctx context.Context, round int, name string, server *pro
 	return nil
 }
 
-// memory measures growth of memory, each time of a process that has just started.
+// memory measures growth of memory, each time of a new process.
 func (b *bench) memory(ctx context.Context) error {
 	few := sumRate
 	few.points = (manyHours*hourMS - 60_000) / few.stepMS
@@ -312,7 +312,7 @@ func (b *bench) conclude() {
 	out.Measure("engine/fallback", rec.Median(ferula, fallbackShare), fallbackShare)
 	worst, from := 0.0, []string(nil)
 	for _, q := range third {
-		worst = max(worst, rec.Over(ferula, victoria, "CPU: "+q.what)) // NaN if it is not installed
+		worst = max(worst, rec.Over(ferula, victoria, "CPU: "+q.what)) // NaN if VictoriaMetrics is not installed
 		from = append(from, "CPU: "+q.what)
 	}
 	out.Measure("engine/vs-victoriametrics", worst, from...)

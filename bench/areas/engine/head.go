@@ -46,8 +46,8 @@ func (b *bench) head(ctx context.Context) (err error) {
 
 const fallbackShare = "evaluations of Prometheus' scripts that its own engine had to do, share"
 
-// fallback runs Prometheus' scripts through the engine of columns, and records the share of evaluations that it left
-// to Prometheus' engine.
+// fallback runs Prometheus' test scripts through the engine of columns, and records the share of evaluations that this
+// engine left to Prometheus' engine.
 func (b *bench) fallback(ctx context.Context) error {
 	test := exec.CommandContext(ctx, "go", "test", "-count=1", "-v", "-run", "PrometheusScripts/TSDB", "./test/promql")
 	test.Dir = b.env.Programs.Root
@@ -67,7 +67,7 @@ var ownShare = regexp.MustCompile(`([0-9.]+) % of [0-9]+ evaluations without Pro
 
 var errNoShare = errors.New("the test of Prometheus' scripts reports no share")
 
-// parseShare returns the share of the evaluations that are not done by columns, from 0 to 1.
+// parseShare returns the share of the evaluations that Prometheus' engine did, from 0 to 1.
 func parseShare(report []byte) (float64, error) {
 	m := ownShare.FindSubmatch(report)
 	if m == nil {

@@ -193,7 +193,7 @@ func (m matrix) byLabels() map[string]map[float64]float64 {
 			text, _ := p[1].(string)
 			v, err := strconv.ParseFloat(text, 64)
 			if err != nil {
-				v = math.NaN() // is equal to nothing
+				v = math.NaN() // not equal to any value
 			}
 			at, _ := p[0].(float64)
 			points[at] = v

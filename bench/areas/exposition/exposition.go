@@ -4,9 +4,9 @@
 // It compares ferula's metrics, VictoriaMetrics/metrics and client_golang, each filled with
 // the same values by the same code. First the output is compared. The output of
 // VictoriaMetrics/metrics must be equal byte by byte. client_golang must write at least
-// half and at most twice as many lines. Then the libraries are scraped, updated and looked
-// up in turn. The floor is a loop that appends the same page from pre-rendered prefixes and
-// encodes only the values.
+// half and at most twice as many lines as ferula. Then scrapes, updates and lookups of the
+// libraries are measured in turn. The floor is a loop that appends the same response from
+// pre-rendered prefixes and encodes only the values.
 package exposition
 
 import (
@@ -38,7 +38,7 @@ const (
 	nanoseconds = "ns"
 	heapBytes   = 64 << 20
 	sliceTime   = 40 * time.Millisecond
-	sliceCount  = 3 // slices of a reading, of which the best counts
+	sliceCount  = 3 // slices of a reading; the best one counts
 )
 
 // bench is one run.
@@ -47,7 +47,7 @@ type bench struct {
 	env area.Env
 	out *area.Outcome
 
-	worstAllocs float64 // of ferula's scrapes
+	worstAllocs float64 // most allocations of one of ferula's scrapes
 }
 
 func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
@@ -137,7 +137,7 @@ func (b *bench) measure(what string, sides ...timed) error {
 	return nil
 }
 
-// scraped measures scrapes, including allocations, alone and two at once.
+// scraped measures scrapes and their allocations, one at a time and two concurrently.
 func (b *bench) scraped(what string, sides ...timed) error {
 	if err := b.measure(what, sides...); err != nil {
 		return err
@@ -193,7 +193,8 @@ func lines(text []byte) int {
 	return bytes.Count(text, []byte("\n")) - bytes.Count(text, []byte("# "))
 }
 
-// filled fills each library with the same metrics and compares their output.
+// filled fills each library with the same metrics, compares their output and returns them in
+// the order of makers.
 func filled(what string, fill func(l library)) (all [3]library, err error) {
 	for i, m := range makers {
 		all[i] = m.make()
@@ -202,7 +203,8 @@ func filled(what string, fill func(l library)) (all [3]library, err error) {
 	return all, samePages(what, all)
 }
 
-// samePages compares the pages: byte by byte with VictoriaMetrics/metrics, roughly by the number of lines with client_golang.
+// samePages compares ferula's output with that of VictoriaMetrics/metrics byte by byte, and roughly by the number of lines
+// with that of client_golang.
 func samePages(what string, all [3]library) error {
 	if err := area.SameBytes(what, page(all[0]), page(all[2])); err != nil {
 		return err
@@ -235,8 +237,8 @@ func (b *bench) scrapes() error {
 	return nil
 }
 
-// floorOf returns a function that writes the page again from pre-rendered prefixes and
-// encoded values.
+// floorOf returns a function that appends text again n times: prefixes that are rendered in
+// advance, and values that it encodes.
 func floorOf(text []byte) (func(n int), error) {
 	type line struct {
 		prefix string
@@ -291,7 +293,7 @@ func (b *bench) maintainer() error {
 	return b.scraped("scrape: the maintainer's set", timed{victoria, scrapeOf(all[0])}, timed{golang, scrapeOf(all[1])}, timed{ferula, scrapeOf(all[2])})
 }
 
-// discard is a response that only counts bytes.
+// discard is an http.ResponseWriter that only counts bytes.
 type discard struct {
 	header http.Header
 	bytes  int
@@ -301,8 +303,8 @@ func (d *discard) Header() http.Header         { return d.header }
 func (d *discard) WriteHeader(int)             {}
 func (d *discard) Write(p []byte) (int, error) { d.bytes += len(p); return len(p), nil }
 
-// zipped requests a compressed page of 10,000 lines from the handlers, and the page in all
-// formats to count allocations.
+// zipped measures compressed responses of 10,000 lines of the handlers, and counts the
+// allocations of responses in all formats.
 func (b *bench) zipped() error {
 	all, err := filled("page to be compressed", func(l library) { mixed(l, 10_000) })
 	if err != nil {
@@ -352,8 +354,8 @@ func (b *bench) zipped() error {
 	return nil
 }
 
-// gzipRatioMax is the maximum ratio of ferula's compressed page to client_golang's, by
-// length. If the ratio is higher, the goal exposition/gzip has no figure.
+// gzipRatioMax is the maximum ratio of the length of ferula's compressed response to that of
+// client_golang's. If the ratio is higher, the goal exposition/gzip has no figure.
 const gzipRatioMax = 1.05
 
 func gzipNote(ratio float64) string {
@@ -387,7 +389,7 @@ func (b *bench) process() error {
 	return nil
 }
 
-// memory measures the heap per metric, names included.
+// memory measures the heap bytes per metric, including its name.
 func (b *bench) memory() error {
 	for _, c := range []struct {
 		what, goal string

@@ -13,7 +13,7 @@ import (
 	ours "github.com/ferula-io/ferula/metrics"
 )
 
-// The sides. The floor is the work that every library must do.
+// The sides. The floor is the least work that any library must do.
 const (
 	victoria = "VictoriaMetrics/metrics"
 	golang   = "client_golang"
@@ -35,7 +35,7 @@ type library struct {
 	counter    func(name string, values ...string) counter
 	float      func(name string, values ...string) floatCounter
 	gauge      func(name string, values ...string) gauge
-	ranges     func(name string, values ...string) updated // vmrange; client_golang's default buckets
+	ranges     func(name string, values ...string) updated // a vmrange histogram; in client_golang one with default buckets
 	prometheus func(name string, bounds []float64, values ...string) updated
 	summary    func(name string, values ...string) updated
 	windowed   func(name string, window time.Duration, values ...string) updated // a summary
@@ -86,7 +86,7 @@ func newFerula() library {
 	}
 }
 
-// observer makes client_golang's Observe an Update.
+// observer has client_golang's Observe as the method Update.
 type observer struct{ prometheus.Observer }
 
 func (o observer) Update(v float64) { o.Observe(v) }
@@ -156,8 +156,8 @@ var makers = []struct {
 	make func() library
 }{{victoria, newVictoria}, {golang, newGolang}, {ferula, newFerula}}
 
-// kind is a type of metric. make creates a metric with values in it, and returns a
-// function that updates the metric.
+// kind is a type of metric and its goal, exposition/GOAL. make creates a metric, updates it
+// some times, and returns a function that updates it.
 type kind struct {
 	name, goal string
 	make       func(l library) (update func(i int))
@@ -237,7 +237,7 @@ func digits(i int) string {
 	return text
 }
 
-// maintainers fills the set of metrics of the benchmark that the maintainer of VictoriaMetrics/metrics requested.
+// maintainers creates the metrics of the benchmark that the maintainer of VictoriaMetrics/metrics requested.
 func maintainers(l library) {
 	h := l.ranges("histogram")
 	for v := 98; v <= 217; v++ {

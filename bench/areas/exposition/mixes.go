@@ -14,7 +14,7 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 )
 
-// The windows of summaries: one as in a program, and one so short that it turns within a
+// The windows of summaries: one as in programs, and one so short that it is rotated within a
 // reading.
 const (
 	window      = 5 * time.Minute
@@ -56,7 +56,7 @@ func summaryWhat(burst int, window time.Duration) string {
 
 // scrapeAfter returns a function that updates and then scrapes.
 func scrapeAfter(l library, burst int, update func(i int)) func(n int) {
-	var updates atomic.Int64 // two may scrape at once
+	var updates atomic.Int64 // two goroutines may scrape
 	return func(n int) {
 		for range n {
 			for range burst {
@@ -78,7 +78,7 @@ func (b *bench) worstOver(goal, other string, whats ...string) {
 	b.out.Measure(goal, worst, whats...)
 }
 
-// mix is a page by the shares of its lines.
+// mix describes a response by the shares of kinds of lines.
 type mix struct {
 	name                         string
 	scalars, buckets, quantilers float64
@@ -130,7 +130,7 @@ func (m mix) fill(l library, lines int) (updateAll func(i int)) {
 
 const fills = 1100 // updates before the first scrape: a summary keeps 1,000 values
 
-// mixes measures pages of several types.
+// mixes measures scrapes of metrics of several types.
 func (b *bench) mixes() error {
 	for _, n := range []int{1000, 10_000} {
 		if err := b.mixOf(fmt.Sprintf("scrape: %d lines of all types, unchanged", n), func(l library) { mixed(l, n) }, nil); err != nil {
@@ -165,7 +165,7 @@ func (b *bench) mixes() error {
 	return nil
 }
 
-// compared compares pages and logs it.
+// compared compares the output of the libraries and logs the result.
 func (b *bench) compared(what string, all [3]library) error {
 	if err := samePages(what, all); err != nil {
 		return err
@@ -202,7 +202,7 @@ func (b *bench) scrapeMix(what string, all *[3]library, updates map[*library]fun
 	return b.scraped(what, sides...)
 }
 
-// hashed hashes and counts what is written.
+// hashed is a writer that hashes and counts the written bytes.
 type hashed struct {
 	h hash.Hash
 	n int
@@ -214,7 +214,7 @@ func (h *hashed) Write(p []byte) (int, error) {
 	return h.h.Write(p)
 }
 
-// million counts allocations of scrapes of a page of a million lines, whose bytes it compares by their hash.
+// million counts the allocations of scrapes of a million lines. It compares the responses by their hashes.
 func (b *bench) million() error {
 	const n = 1_000_000
 	what := fmt.Sprintf("scrape: %d lines of %s", n, plainMix.name)

@@ -58,7 +58,7 @@ const (
 var errNoCores = errors.New("two threads never had a core each")
 
 // contended measures updates of one metric by two threads on two cores. The figure is the
-// ratio of ferula to the cheaper of the peers, for the type where this ratio is worst.
+// ratio of ferula's time to that of the faster peer, for the type with the worst ratio.
 func (b *bench) contended() error {
 	if runtime.NumCPU() < 2 {
 		b.env.Logf("contended: one core only, not measured")
@@ -72,7 +72,7 @@ func (b *bench) contended() error {
 			for _, m := range makers {
 				update := k.make(m.make())
 				ns, err := contend(update)
-				if err != nil { // the machine is busy: a goal without a figure falls short
+				if err != nil { // the machine is busy: without a figure the goal falls short
 					b.env.Logf("%s: %s: %v", what, m.side, err)
 					b.out.Notes = append(b.out.Notes, fmt.Sprintf("%s, %s: %v.", what, m.side, err))
 					return nil
@@ -121,7 +121,7 @@ func contendOnce(update func(i int)) (ns, share float64) {
 		wg.Add(1)
 		go func() {
 			defer wg.Done()
-			runtime.LockOSThread() // and never unlocked: the thread ends with its affinity
+			runtime.LockOSThread() // never unlocked, so that the thread with its affinity ends with the goroutine
 			var set unix.CPUSet
 			set.Set(core)
 			bound := unix.SchedSetaffinity(0, &set) == nil
@@ -169,7 +169,7 @@ func queued() time.Duration {
 	return time.Duration(ns)
 }
 
-// lookups measures finding one of a thousand counters by three label values, and adding 1.
+// lookups measures lookups of one of a thousand counters by three label values, and an Inc of it.
 func (b *bench) lookups() error {
 	p := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "c_total"}, labelNames)
 	o := ours.NewSet().NewCounterVec("c_total", "", labelNames...)

@@ -17,8 +17,8 @@ import (
 	codecs "github.com/ferula-io/ferula/bench/typed"
 )
 
-// comparer is a writer that compares the written bytes with the expected ones, so that large responses need not be
-// held.
+// comparer is a writer that compares the written bytes with the expected ones, so that large responses are not held in
+// memory.
 type comparer struct {
 	what string
 	want []byte
@@ -46,7 +46,8 @@ func (c *comparer) done() error {
 	return c.err
 }
 
-// decompressor decodes the bytes written to in and writes them to w; done waits for the end.
+// decompressor decompresses the bytes that are written to in, and writes them to w. done waits for the end and returns the
+// error.
 func decompressor(encoding string, w io.Writer) (in io.Writer, done func() error) {
 	if encoding == "" {
 		return w, func() error { return nil }

@@ -6,15 +6,15 @@ import (
 	"strings"
 )
 
-// gzipRatioMax is the maximum ratio of ferula's compressed response to Thanos', by length. If the ratio is higher, the goal
-// frontend/vs-thanos-gzip has no figure.
+// gzipRatioMax is the maximum ratio of the length of ferula's compressed response to that of Thanos'. If the ratio is
+// higher, the goal frontend/vs-thanos-gzip has no figure.
 const gzipRatioMax = 1.05
 
 // conclude computes the figures of the goals.
 func (b *bench) conclude() {
 	rec, out := &b.out.Recorder, b.out
-	// Thanos is measured with and without gzip from the downstream, and the cheaper one counts. Of the two splices the more
-	// expensive one counts.
+	// Thanos is measured with and without gzip from the downstream: the cheaper variant counts. ferula has two splices: the
+	// more expensive one counts.
 	cpu, plain := cpuOf(identity), cpuOf(plainDown)
 	peer := min(rec.Median(thanos, cpu), rec.Median(thanos, plain))
 	out.Measure("frontend/vs-thanos", rec.Median(ferula, cpu)/peer, cpu, plain)

@@ -25,7 +25,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Area is the entry in the table of cmd/bench.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
 	Name: "frontend", About: "query frontends of Thanos and ferula, as processes and in memory", Run: run,
 	Unmeasured: []string{"frontend/cache-hit-gzip", "frontend/small"},
@@ -60,7 +60,7 @@ var (
 	}
 )
 
-// inMemory configures a result cache that holds the small response in every form.
+// inMemory configures a result cache that can hold the small response, compressed or not.
 const inMemory = `{"type": "IN-MEMORY", "config": {"max_size": "1GB", "max_size_items": 0, "validity": "0s"}}`
 
 // front is one process under test. server is nil while none runs.
@@ -93,7 +93,7 @@ type bench struct {
 	env      area.Env
 	dir      string // for logs and data of this run
 	programs struct{ thanos, ferula, relay, prometheus peer.Program }
-	response *canned.Response // the small one
+	response *canned.Response // the small response
 	lengths  map[string]int64
 	realNote string
 	out      *area.Outcome
@@ -167,7 +167,7 @@ func stop(fronts ...*front) error {
 	return errors.Join(errs...)
 }
 
-// requestFor returns the request for the whole response. The relay gets the parts, since it cannot split.
+// requestFor returns the request for the whole response. That to the relay names the parts, because the relay cannot split.
 func (f *front) requestFor(a *canned.Response, q request) proc.Request {
 	if f.side == relay {
 		var parts []string
@@ -234,8 +234,8 @@ type job struct {
 	repeats int
 }
 
-// measure takes one reading of a job: CPU and the other figures of the same requests. Every response must have the length
-// of the compared one.
+// measure takes one reading of a job: CPU and the other figures of the same requests. Every response must be as long as the
+// one that was compared.
 func (b *bench) measure(ctx context.Context, round int, j job) error {
 	f, q := j.front, j.request
 	var first, elapsed time.Duration

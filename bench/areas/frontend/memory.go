@@ -50,7 +50,7 @@ type joiner struct {
 	side, what string
 	repeats    int // joins in one reading
 	join       func(w io.Writer, parts ...io.Reader) error
-	exact      bool // it writes the whole response, byte for byte
+	exact      bool // its output equals the whole response, byte for byte
 	recode     bool // its input is the whole response as one part
 }
 
@@ -72,8 +72,8 @@ func joiners() []joiner {
 	return all
 }
 
-// newSplice returns a splice as in the frontend. With a window it also checks that the timestamps are at their steps, as the
-// frontend does with fetched parts.
+// newSplice returns a joiner that uses a Splicer as the frontend does. With a window it also checks that the timestamps are
+// at the steps of the query, as the frontend does with parts from the downstream.
 func newSplice(window *promjson.Window) func(w io.Writer, parts ...io.Reader) error {
 	splicer := promjson.Splicer{WriteBytes: pieceBytes}
 	var scanners []*promjson.Scanner

@@ -93,7 +93,7 @@ var stages = []proc.Stage{
 	{Name: "splice", In: []string{"frontend/splice.", "promjson.(*Splicer)", "promjson.(*output)", "main.(*relay).copy"}},
 }
 
-const profiled = 1500 * time.Millisecond // least duration of the profiled queries
+const profiled = 1500 * time.Millisecond // minimum duration of the profiled queries
 
 // stagesOf records the CPU time of each stage of a request, from a profile over several
 // requests.
@@ -127,7 +127,7 @@ func (b *bench) cannedStages(ctx context.Context, f *front, q request) error {
 	return b.stagesOf(ctx, f, q.what+": ", 1, func() (proc.Response, error) { return b.send(ctx, f, b.response, q, io.Discard) })
 }
 
-// caches measures full hits in the memory cache.
+// caches measures requests whose whole response is in the in-memory cache.
 func (b *bench) caches(ctx context.Context) (err error) {
 	down, err := canned.Serve(false, b.response)
 	if err != nil {

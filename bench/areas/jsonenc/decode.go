@@ -34,7 +34,7 @@ type column struct {
 	vs []float64
 }
 
-// columns are the samples of a response, series by series, with memory that the next response reuses.
+// columns holds the samples of a response, series by series. The next response reuses its memory.
 type columns struct {
 	of []column
 	n  int
@@ -53,7 +53,7 @@ func (c *columns) next() *column {
 	return s
 }
 
-// decoder decodes a whole response into columns; labels are decoded too.
+// decoder decodes a whole response: its samples into columns, and its labels.
 type decoder struct {
 	name   string
 	side   string

@@ -25,7 +25,7 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{Name: "json", About: "promjson and Prometheus' JSONCodec, and decoders of JSON, in one process", Run: run}
 
 const (
@@ -62,8 +62,8 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	stream := newStreamer()
 	encoders := []encoder{{codec, encodePeer}, {ferula, stream.encode}}
 	// A server's heap holds more than one response. On a heap without other data the garbage collector runs for every
-	// response of JSONCodec and empties its pool of buffers each time, which favours ferula by a fifth. That case is
-	// only reported; it has no goal.
+	// response of JSONCodec and empties its pool of buffers each time, which favours ferula by a fifth. This case is
+	// reported, but has no goal.
 	heap := make([]byte, heapBytes)
 	for _, kind := range []blocks.ValueKind{blocks.Floats15, blocks.Integers, blocks.Decimals2} {
 		if err := measure(ctx, env, out, kind, string(kind), encoders); err != nil {

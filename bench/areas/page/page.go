@@ -1,8 +1,8 @@
-// Package page measures the page: goals page/*.
+// Package page measures the web UI: goals page/*.
 //
 // The sizes are those of the built files in internal/ui/dist, compressed as browsers get them. ui/e2e/perf.mjs measures the
-// cost of the page in Chromium, with its own trace, on a page of ferula serve. Without Chromium, node or the page's packages
-// those goals are missing, and a note states the reason.
+// cost of the web UI of a ferula serve in Chromium, with Chromium's own trace. Without Chromium, node or the npm packages of
+// the web UI these goals are missing, and a note states the reason.
 package page
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{Name: "page", About: "the page: sizes of its files, and its cost in Chromium with 10,000 series and 10,000 boxes", Run: run}
 
 const (
@@ -147,7 +147,7 @@ func compressed(b []byte) (int, error) {
 	return to.Len(), err
 }
 
-// browser returns the path of Chromium, or the missing programs or packages.
+// browser returns the path of Chromium, or names the missing programs or packages.
 func browser(ui string) (chromium, missing string) {
 	chromium = os.Getenv("CHROMIUM")
 	if chromium == "" {

@@ -16,7 +16,7 @@ import (
 )
 
 const (
-	anonEvery    = 10 * time.Second // a pod pushes
+	anonEvery    = 10 * time.Second // interval of the pushes of a pod
 	anonWatch    = 100 * time.Millisecond
 	anonVariants = 20 // different profiles of a service
 	anonBehind   = 5 * time.Second
@@ -47,8 +47,9 @@ func newPodFleet(pods int) (*podFleet, error) {
 	return f, nil
 }
 
-// request returns the n-th push of the fleet, with the given time, and the total bytes in its profile. The time is a second
-// member of the gzip, because fields of a protobuf message may be in any order.
+// request returns the n-th push of the fleet, with the given time, and the total of the bytes that its profile records. The
+// time is compressed as a second member of the gzip stream. This is valid because the fields of a protobuf message may be in
+// any order.
 func (f *podFleet) request(n int, timeNS int64, scratch *bytes.Buffer, w *gzip.Writer) ([]byte, int64, error) {
 	pod := n % len(f.labels)
 	service, variant := pod%fleetServices, (n/len(f.labels)+pod/fleetServices)%anonVariants
@@ -67,7 +68,7 @@ func (f *podFleet) request(n int, timeNS int64, scratch *bytes.Buffer, w *gzip.W
 	return b, f.totals[at], err
 }
 
-// push pushes for the duration d, and returns the bytes in the profiles that were acknowledged.
+// push pushes for the duration d, and returns the total of the bytes that the acknowledged profiles record.
 func (f *podFleet) push(ctx context.Context, s *server, d time.Duration) (total int64, err error) {
 	pods := len(f.labels)
 	pushes := int(d/anonEvery) * pods
@@ -100,7 +101,7 @@ func (f *podFleet) push(ctx context.Context, s *server, d time.Duration) (total 
 	running.Wait()
 	for c, t := range totals {
 		if errs[c] != nil {
-			return 0, errs[c] // the errors of the other clients are similar
+			return 0, errs[c] // the other clients have similar errors
 		}
 		total += t
 	}

@@ -26,13 +26,13 @@ const (
 
 	functions = 600
 	services  = 4     // unless stated otherwise
-	stacks    = 2_000 // of a service; a profile has 200 of them
+	stacks    = 2_000 // distinct stacks of a service; a profile has 200 of them
 	samples   = 200
 	depthMin  = 8
 	depthMax  = 40
 )
 
-// openStore opens a store that merges blocks into ones of at most blockBytes; 0 is the default.
+// openStore opens a store that compacts blocks into blocks of at most blockBytes; 0 is the default size.
 func openStore(dir string, blockBytes int64) (*store.Store, error) {
 	return openWith(store.Options{Dir: dir, BlockBytes: blockBytes}, nil)
 }

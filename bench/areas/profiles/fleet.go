@@ -26,7 +26,7 @@ type fleet struct {
 
 type fleetRow struct{ timeNS, value int64 }
 
-// fleetBlocks is the number of blocks with the profiles of an hour. The latest profiles are in the head.
+// fleetBlocks is the number of blocks with the profiles of an hour, except the latest ones, which are in the head.
 const fleetBlocks = 6
 
 // pushFleet pushes one profile per row, spread over an hour. It writes a block after each seventh of the profiles, except

@@ -15,7 +15,7 @@ import (
 // The size of the fleet whose groups are measured.
 const (
 	fleetServices = 100
-	fleetPods     = 20 // a service
+	fleetPods     = 20 // pods of a service
 	groupedStepMS = 60_000
 )
 
@@ -83,7 +83,7 @@ var groupedMinutes = []int64{1, 5, 15, 60}
 
 // groupedEngine fills a directory and measures the engine.
 func groupedEngine(ctx context.Context, env area.Env, out *area.Outcome, dir string, rows int) (pushed *fleet, worst float64, whats []string, err error) {
-	s, err := openStore(dir, 1) // blocks are not merged
+	s, err := openStore(dir, 1) // blocks are not compacted
 	if err != nil {
 		return nil, 0, nil, err
 	}

@@ -1,9 +1,9 @@
 // Package profiles measures profile storage and queries in the bench's own process: goals profiles/*.
 //
-// It generates profiles from a seed, pushes them to a store on disk and queries them. Selects without and with exemplars
-// are two sides of one query. The reference of selects reads the same block row by row with parquet-go. The reference of
-// merges and pushes is google/pprof's parse and merge. Before the measurement every result is compared with its reference,
-// or with a sum computed independently.
+// It generates profiles from a seed, pushes them to a store on disk and queries them. Selects are compared without and with
+// exemplars, and with a reference that reads the same block row by row with parquet-go. The reference of merges and pushes
+// is google/pprof's parse and merge. Before the measurement every result is compared with its reference, or with a sum that
+// is computed independently.
 package profiles
 
 import (
@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
 	Name: "profiles", About: "the profile store: selects with and without exemplars, merges, pushes, bytes", Run: run,
 }

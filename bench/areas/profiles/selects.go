@@ -16,15 +16,15 @@ import (
 	series "github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// turns is the number of readings of each side in a round, taken in turn.
+// turns is the number of readings of each side in a round. The sides take turns.
 const turns = 15
 
-// selectCase is one select of the table.
+// selectCase is one select of the bench's table.
 type selectCase struct {
 	what   string
 	req    series.SeriesRequest
 	rows   int
-	counts bool // part of the goals of exemplars
+	counts bool // the goals of exemplars include it
 }
 
 func seriesRequest(minutes int64, groupBy ...string) series.SeriesRequest {

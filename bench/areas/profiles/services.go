@@ -120,7 +120,7 @@ func mergeOnce(ctx context.Context, dir, side string, want int64) (cpu, symbols 
 	return cpu, symbols, err
 }
 
-// gauge returns the value of a line of a metrics page.
+// gauge returns the value of a line of /metrics.
 func gauge(set *metrics.Set, name string) (float64, error) {
 	var page bytes.Buffer
 	set.WritePrometheus(&page)

@@ -165,7 +165,7 @@ func merges(ctx context.Context, env area.Env, out *area.Outcome, s *store.Store
 	}
 	const what = "CPU: merge of 2,000 profiles"
 	for round := 1; round <= env.Rounds; round++ {
-		if round == 1 { // a run takes seconds, most of it for its garbage
+		if round == 1 { // a run takes seconds, mostly for garbage collection
 			t, err := used(naiveMerge)
 			if err != nil {
 				return err

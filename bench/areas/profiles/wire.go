@@ -14,11 +14,11 @@ import (
 const (
 	wirePods     = 100
 	wireServices = 5
-	wireRows     = 24_000 // one of each pod every 15 s for an hour
+	wireRows     = 24_000 // one profile of each pod every 15 s for an hour
 	wireMarshals = 100
 )
 
-// wire measures the response with an exemplar for each point of each pod.
+// wire measures responses that have an exemplar for each point of each pod.
 func wire(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
 	dir, remove, err := tempDir()
 	if err != nil {
@@ -56,7 +56,7 @@ func wire(ctx context.Context, env area.Env, out *area.Outcome) (err error) {
 }
 
 func pushWire(ctx context.Context, dir string, sets [][]byte) (pushed *fleet, err error) {
-	s, err := openStore(dir, 1) // blocks are not merged
+	s, err := openStore(dir, 1) // blocks are not compacted
 	if err != nil {
 		return nil, err
 	}

@@ -31,7 +31,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{Name: "read", About: "ferula read from ferula serve, to each format", Run: run}
 
 const (
@@ -132,7 +132,7 @@ func (b *bench) check(ctx context.Context) error {
 	return nil
 }
 
-// totals returns the number and the sum of the samples in a Parquet file.
+// totals returns the number of the samples in a Parquet file and the sum of their values.
 func totals(path string) (count int64, sum float64, err error) {
 	f, err := os.Open(path)
 	if err != nil {

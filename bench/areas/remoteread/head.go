@@ -106,8 +106,8 @@ func (b *bench) serveHead(ctx context.Context, s *side) (err error) {
 	return err
 }
 
-// headFresh starts a side on the head that headAlive left in its write-ahead log, and measures the growth of memory by its
-// first request.
+// headFresh starts a side on the write-ahead log that headAlive has written, and measures the growth of memory by the first
+// request.
 func (b *bench) headFresh(ctx context.Context, round int, s *side, r read) (err error) {
 	if err := b.serveHead(ctx, s); err != nil {
 		return err

@@ -90,7 +90,7 @@ func (b *bench) measure(ctx context.Context, round int, s *side, r read) error {
 
 const floorCPU = "CPU: the floor under chunks, 8 h"
 
-// underneath measures the floor. Its values are in ferula's column.
+// underneath measures the floor. The table has its values in ferula's column.
 func (b *bench) underneath(ctx context.Context, round int) (err error) {
 	dir, err := blocks.Ensure(ctx, b.env.Cache, floats)
 	if err != nil {
@@ -118,7 +118,7 @@ func (b *bench) underneath(ctx context.Context, round int) (err error) {
 	return err
 }
 
-// classic measures real, user and system time of both response types, for one reader and for many at once.
+// classic measures real, user and system time of both response types, for one reader and for many concurrent ones.
 func (b *bench) classic(ctx context.Context) error {
 	for _, c := range []struct {
 		r read
@@ -161,8 +161,8 @@ func (b *bench) decimals(ctx context.Context) error {
 	})
 }
 
-// noise is the resolution of growth: a process may hold that many bytes in free pages
-// that it has not released.
+// noise is the resolution of memory growth: a process may hold this many bytes of free memory that it has not released
+// to the kernel.
 const noise = 1 << 20
 
 // conclude computes the measures of the goals.

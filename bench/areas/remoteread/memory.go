@@ -69,9 +69,9 @@ func manyGrowth(r read) string {
 	return fmt.Sprintf("growth of RssAnon: %s, %d readers, half of them slow", r.what, readers)
 }
 
-// many measures the growth of memory while many readers read at once, half of them slowly. When the fast readers have read
-// their responses, the slow ones disconnect. Prometheus sends only chunks, because the samples of 16 readers do not fit in
-// memory.
+// many measures the growth of memory while many readers read concurrently, half of them slowly. When the fast readers have
+// read their responses, the slow ones disconnect. Prometheus is measured with chunks only, because with samples its memory for
+// 16 readers exceeds the machine's.
 func (b *bench) many(ctx context.Context) error {
 	for round := 1; round <= b.env.Rounds; round++ {
 		for i := range b.sides {
@@ -99,7 +99,8 @@ func (b *bench) manyOf(ctx context.Context, round int, s *side, r read) (err err
 	return err
 }
 
-// readAll reads a response with all readers at once. A fast reader must receive the whole response, a slow one a part of it.
+// readAll reads a response with all readers concurrently. A fast reader must receive the whole response, a slow one a part
+// of it.
 func (b *bench) readAll(ctx context.Context, s *side, r read) error {
 	slow, leave := context.WithCancel(ctx)
 	defer leave()
@@ -184,7 +185,7 @@ func (b *bench) client(ctx context.Context) error {
 	})
 }
 
-// line is the memory of a server over time.
+// line is the memory of a server over time, for the plot.
 type line struct {
 	side, what string
 	at         []time.Duration

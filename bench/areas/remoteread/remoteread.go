@@ -24,7 +24,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
 	Name: "remoteread", About: "remote read of Prometheus and ferula serve, both response types, and ferula's client", Run: run,
 }

@@ -14,13 +14,13 @@ import (
 	"time"
 )
 
-// fleet serves the targets: each is a path of one listener.
+// fleet serves the /metrics of all targets: each is a path of one listener.
 type fleet struct {
 	listener net.Listener
 	server   *http.Server
 	served   sync.WaitGroup
 	targets  int
-	prefixes [][]byte // of the lines of a page
+	prefixes [][]byte // of the lines of a scrape response
 	begun    time.Time
 }
 
@@ -38,7 +38,7 @@ func newFleet(targets, series int) (*fleet, error) {
 	return f, nil
 }
 
-// ServeHTTP implements http.Handler: the page of a target, whose counters rise with time.
+// ServeHTTP implements http.Handler: it serves the scrape response of a target, whose counters rise with time.
 func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	n, err := strconv.Atoi(strings.TrimPrefix(r.URL.Path, "/target/"))
 	if err != nil || n < 0 || n >= f.targets {
@@ -53,7 +53,7 @@ func (f *fleet) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		page = append(page, '\n')
 	}
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4")
-	_, _ = w.Write(page) // if a scraper has disconnected, it reports that itself
+	_, _ = w.Write(page) // a scraper that has disconnected reports it itself
 }
 
 // writeList writes the targets for file_sd_configs.

@@ -3,7 +3,7 @@
 // Prometheus and ferula serve run at the same time with the same configuration. First both scrape the same targets, which the
 // bench serves itself: CPU over some minutes, and memory at the end. Then both evaluate the same recording rules over series
 // that were pushed to their heads. A figure is valid only if both have all series of all targets, and equal results of all
-// rules. Env.Short runs a tenth of it for a tenth of the time.
+// rules. With Env.Short there are fewer targets, series and rules, and it takes less time.
 package serve
 
 import (
@@ -26,17 +26,17 @@ import (
 	"github.com/ferula-io/ferula/bench/push"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{Name: "serve", About: "scrapes and recording rules of Prometheus and ferula serve, as processes", Run: run}
 
 const interval = 15 * time.Second // of scrapes and of rules
 
 // size is the size of a run.
 type size struct {
-	targets, series int           // series of a target
-	scraping        time.Duration // measured
-	rules, perRule  int           // series of a rule
-	evaluating      time.Duration // measured
+	targets, series int           // number of targets, and of series of a target
+	scraping        time.Duration // of the measurement of scrapes
+	rules, perRule  int           // number of rules, and of series that a rule reads
+	evaluating      time.Duration // of the measurement of rules
 }
 
 func sizeOf(short bool) size {
@@ -274,12 +274,13 @@ func (b *bench) ruleFile() []byte {
 	}
 	text, err := json.Marshal(file)
 	if err != nil {
-		panic(err) // strings only
+		panic(err) // cannot fail: the value has only strings
 	}
 	return text
 }
 
-// sameResults compares the results that the rules recorded at a time. It first waits for evaluations that began before.
+// sameResults compares the results that the rules of both servers recorded at a time. It first waits for evaluations that
+// began before that time.
 func (b *bench) sameResults(ctx context.Context, at time.Time) error {
 	if err := wait(ctx, interval); err != nil {
 		return err

@@ -27,7 +27,7 @@ func dial(address string) (*client, error) {
 	return &client{conn}, err
 }
 
-// raw is a codec of messages as bytes.
+// raw is a gRPC codec whose messages are bytes.
 type raw struct{}
 
 // Marshal implements encoding.Codec.
@@ -121,7 +121,7 @@ func (c *contents) finish() {
 
 var errMessage = errors.New("unexpected message")
 
-// fields calls each for every field of a message.
+// fields calls each for every field of a protobuf message.
 func fields(data []byte, each func(number protowire.Number, v uint64, bytes []byte) error) error {
 	for len(data) > 0 {
 		number, kind, n := protowire.ConsumeTag(data)

@@ -19,7 +19,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{Name: "sidecar", About: "StoreAPI over Prometheus' remote read: sidecars of Thanos and ferula, as processes", Run: run}
 
 const (
@@ -27,7 +27,7 @@ const (
 	hours  = 8
 	stepMS = 15_000
 
-	repeats = 3 // requests in a row for one reading
+	repeats = 3 // consecutive requests for one reading
 	config  = "global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []\n"
 )
 
@@ -40,7 +40,7 @@ var spec = blocks.Spec{
 type seriesRequest struct {
 	what    string
 	without []string // replica labels to remove
-	labels  bool     // no chunks
+	labels  bool     // labels only (SkipChunks)
 }
 
 var (

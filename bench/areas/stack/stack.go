@@ -2,9 +2,9 @@
 // components to Thanos' three. It measures the cost in each process and the latency. Stacks have the three components of
 // Thanos, those of ferula, or one component of ferula and two of Thanos.
 //
-// One Prometheus serves the blocks behind a sidecar, a querier and a query frontend as processes, each of Thanos or ferula,
-// with the same flags. Before the measurement the responses of every stack must equal those of Prometheus itself. The bytes
-// of a hop are the bytes that the process below it writes.
+// One Prometheus serves the blocks to a sidecar, which serves a querier, which serves a query frontend. Each of the three is
+// a process of Thanos or of ferula, with the same flags. Before the measurement the responses of every stack must equal those
+// of Prometheus itself. The bytes of a hop are those that the process nearer to Prometheus writes.
 package stack
 
 import (
@@ -27,7 +27,7 @@ import (
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
 	Name: "stack", About: "sidecar, querier and query frontend of Thanos and ferula, together and mixed, as processes", Run: run,
 }
@@ -52,7 +52,7 @@ var spec = blocks.Spec{
 // rangeQuery is one range query.
 type rangeQuery struct {
 	what, expr string
-	series     int // in the response
+	series     int // number of series in the response
 }
 
 var (
@@ -371,7 +371,7 @@ func latencyOf(clients int) string {
 	return fmt.Sprintf("latency: %s, %d clients", few.what, clients)
 }
 
-// conclude computes the figures of the goals: ferula's three components over Thanos' three.
+// conclude computes the figures of the goals: the cost of ferula's three components divided by that of Thanos' three.
 func (b *bench) conclude() {
 	for goal, what := range map[string]string{
 		"stack/every-point": cpuOfAll(whole), "stack/sum-by": cpuOfAll(sums), "stack/anon": peakOfAll, "stack/latency-16": latencyOf(clientsMax),

@@ -35,14 +35,14 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{Name: "store", About: "blocks in a bucket as a StoreAPI: store gateways of Thanos and ferula, as processes", Run: run}
 
 const (
 	series   = 10_000
 	hours    = 8
 	stepMS   = 15_000
-	requests = 10     // of one warm process
+	requests = 10     // to one process; all but the first are warm
 	many     = 10_000 // blocks of the start
 
 	what      = "Series of 10,000 x 8 h in four blocks"
@@ -118,9 +118,9 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	if err := makeBucket(small, large, many); err != nil {
 		return nil, err
 	}
-	defer os.RemoveAll(large) // the next run makes it again
+	defer os.RemoveAll(large) // the next run creates it again
 	for i := range b.sides {
-		if err := b.start(ctx, &b.sides[i], large); err != nil { // makes the directory warm
+		if err := b.start(ctx, &b.sides[i], large); err != nil { // fills the data directory for later starts
 			return nil, err
 		}
 		if err := b.sides[i].stop(); err != nil {
@@ -138,8 +138,8 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	return b.out, nil
 }
 
-// makeBucket makes a bucket's directory from blocks. It contains each block once, with the section that shippers add to
-// meta.json, or the first block n times as links to the same files.
+// makeBucket creates the directory of a bucket from blocks. It contains each block once, with the section that shippers
+// add to meta.json, or the first block n times, as links to the same files.
 func makeBucket(from, to string, n int) error {
 	if err := os.RemoveAll(to); err != nil {
 		return err
@@ -180,7 +180,7 @@ func makeBlock(from, to string, text []byte, id string, number int) error {
 	}
 	meta["ulid"] = id
 	meta["compaction"] = map[string]any{"level": 1, "sources": []string{id}}
-	external := map[string]string{"prometheus": "bench", "replica": "a"} // no series has these
+	external := map[string]string{"prometheus": "bench", "replica": "a"} // no series has labels of these names
 	if number > 0 {
 		external["number"] = strconv.Itoa(number % 100)
 	}
@@ -267,7 +267,7 @@ type contents struct {
 	sum            [sha256.Size]byte
 }
 
-// request reads all series. It computes the digest if digest is set.
+// request reads all series. It computes the digest if digest is true.
 func (s *side) request(ctx context.Context, digest bool) (c contents, err error) {
 	set := s.client.Series(ctx, storeapi.SeriesRequest{
 		MinMS: blocks.QuietStartMS, MaxMS: spec.EndMS(), Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", spec.Metric)}, AbortOnPartial: true,
@@ -351,7 +351,7 @@ func (b *bench) fresh(ctx context.Context, round int, s *side, bucket string) (c
 	return s.request(ctx, true)
 }
 
-// fetched are the requests and bytes of a process to the bucket since its start.
+// fetched has the number of requests of a process to the bucket since its start, and the fetched bytes.
 type fetched struct{ requests, bytes float64 }
 
 func (s *side) fetched(ctx context.Context) (f fetched, err error) {
@@ -383,7 +383,7 @@ func (s *side) fetched(ctx context.Context) (f fetched, err error) {
 	return f, lines.Err()
 }
 
-// many measures the start over many blocks.
+// many measures the start of a gateway over a bucket with many blocks.
 func (b *bench) many(ctx context.Context, round int, s *side, bucket string) (err error) {
 	begun := time.Now()
 	if err := b.start(ctx, s, bucket); err != nil {

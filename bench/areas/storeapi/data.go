@@ -22,7 +22,7 @@ const (
 	stepMS       = 15_000
 )
 
-// lset returns the nine labels of series number i, which is a container's in a cluster.
+// lset returns the nine labels of series number i, as of a container in a cluster.
 func lset(i int) []streams.Label {
 	pod := i / seriesPerPod
 	return []streams.Label{

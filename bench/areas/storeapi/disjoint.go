@@ -21,7 +21,7 @@ import (
 // not the work of the store, takes most of the time.
 const (
 	disjointStores   = 8
-	disjointRequests = 20 // of one reading, of which the mean counts
+	disjointRequests = 20 // requests of one reading, which is their mean
 	storeDelay       = 5 * time.Millisecond
 	disjointAll      = "wall time: 8 disjoint stores behind 5 ms each"
 	disjointAlone    = "wall time: the slowest of the 8 alone"
@@ -195,7 +195,7 @@ func (d *delay) accept() {
 		d.conns = append(d.conns, client, server)
 		d.mu.Unlock()
 		d.running.Go(func() {
-			_, _ = io.Copy(server, client) // ends with either connection
+			_, _ = io.Copy(server, client) // ends when either connection ends
 			_ = server.Close()
 		})
 		d.running.Go(func() { d.pass(client, server) })

@@ -44,7 +44,7 @@ const (
 	queryPoints        = 161
 	queryStepMS        = 180_000
 	queryFromMS        = blocks.QuietStartMS + 60_000
-	requestsPerReading = 3 // in a row for one reading
+	requestsPerReading = 3 // consecutive requests for one reading
 	hopWhat            = "200,000 series of 120 samples of two stores, merged and forwarded"
 	querierPrefix      = "CPU of the querier: "
 )
@@ -236,8 +236,8 @@ func queryRequest(expr string) proc.Request {
 	}}
 }
 
-// normalizedResult returns the data of a response as text, with sorted series. The engine in Thanos is an older release,
-// which adds in another order, so values are rounded to 12 digits.
+// normalizedResult returns the data of a response as text, with sorted series. Values are rounded to 12 digits, because the
+// engine in Thanos is of an older release, which adds in another order.
 func normalizedResult(body []byte) (string, error) {
 	var response struct {
 		Data struct {
@@ -272,7 +272,7 @@ func normalizedResult(body []byte) (string, error) {
 	return strings.Join(lines, "\n"), nil
 }
 
-// hop measures both queriers forwarding the merged series of two stores.
+// hop measures both queriers while they forward the merged series of two stores.
 func (b *bench) hop(ctx context.Context) (err error) {
 	from, err := blocks.Ensure(ctx, b.env.Cache, hopSpec)
 	if err != nil {

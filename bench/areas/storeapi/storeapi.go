@@ -17,7 +17,7 @@ import (
 	"github.com/ferula-io/ferula/bench/streams"
 )
 
-// Area is the table's entry.
+// Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
 	Name: "storeapi", About: "StoreAPI streams through ferula, Thanos' codec, and gRPC alone; queriers as processes", Run: run,
 	Unmeasured: []string{
@@ -35,7 +35,7 @@ const (
 
 	thanosBatch = 64 // the batch size that Thanos' querier requests
 	repeats     = 5
-	matrixTotal = 100_000 // series of one reading of the matrix, over several streams
+	matrixTotal = 100_000 // total series of one reading of matrix, over several streams
 )
 
 var (
@@ -55,7 +55,7 @@ type bench struct {
 	env   area.Env
 	out   *area.Outcome
 	sides []side
-	files map[int]string // by samples
+	files map[int]string // by number of samples of a series
 }
 
 func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {

@@ -41,8 +41,7 @@ func areas() []area.Area {
 	return []area.Area{jsonenc.Area, exposition.Area, frontend.Area, api.Area, engine.Area, read.Area, remoteread.Area, serve.Area, sidecar.Area, stack.Area, profiles.Area, storeapi.Area, store.Area, page.Area}
 }
 
-// errNoisy means that the readings of a peer differ too much for a reliable result. The results of the run are not
-// recorded.
+// errNoisy means that the readings of a peer differ too much for a reliable result. A run with this error is not recorded.
 var errNoisy = errors.New("RESULTS.md is not changed: readings of a peer are more than 20 % from their median")
 
 type options struct {

@@ -1,6 +1,6 @@
-// Command relay is the lower bound of a query frontend's cost. It requests all parts at once from the downstream, as a frontend
-// does, and copies their bodies to the client one after the other, without parsing them. Its output has the bytes of a response
-// but is not a valid one.
+// Command relay is the lower bound of a query frontend's cost. It requests all parts concurrently from the downstream, as a
+// frontend does, and copies their bodies to the client one after the other, without parsing them. Its output has about as many
+// bytes as a response but is not a valid one.
 //
 //	GET /relay?part=QUERY&part=QUERY   each QUERY is that of a GET /api/v1/query_range at the downstream
 //
@@ -75,7 +75,7 @@ func (r *relay) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 	w.Header().Set("Content-Type", "application/json")
 	for _, resp := range responses {
 		if err := r.copy(w, resp.Body); err != nil {
-			panic(http.ErrAbortHandler) // the client must not take a truncated body for a whole one
+			panic(http.ErrAbortHandler) // otherwise a truncated body would look complete to the client
 		}
 	}
 }

@@ -1,5 +1,5 @@
 // Command storestream moves series through ferula's StoreAPI. It is a worker of package streams: server and client are in
-// this process, connected by TCP over loopback. With -serve it is a server of any requested number of series instead.
+// this process, connected by TCP over loopback. With -serve it is only a server, of any requested number of series.
 //
 // The server's source holds encoded label sets and chunks, as package series defines them, and uses storeapi.Server. The
 // client decodes each label set to labels.Labels, and reads the chunks or holds all of them until the stream ends. Noop
@@ -51,7 +51,7 @@ func main() {
 // one is an encoded series, as in package series.
 type one struct {
 	labels  []byte
-	numbers []uint64 // of the labels, as a block's index has them
+	numbers []uint64 // symbol references of the labels, as in the index of a block
 	chunks  []series.Chunk
 }
 
@@ -99,7 +99,7 @@ func (s *set) Chunks() []series.Chunk          { return s.at.chunks }
 func (*set) Err() error                        { return nil }
 func (*set) Warnings() annotations.Annotations { return nil }
 
-// worker caches the last file that a task named.
+// worker runs tasks. It caches the file of the last task.
 type worker struct {
 	file   string
 	series []one
@@ -223,7 +223,7 @@ type kept struct {
 	looked int
 	labels []labels.Labels
 	chunks [][]series.Chunk
-	slots  []series.Chunk // of the lists
+	slots  []series.Chunk // memory of the lists of chunks
 }
 
 const arenaSlots = 4096

@@ -18,8 +18,8 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// serve serves series that are generated as they are sent, so that only the server's own memory can grow with their number.
-// The number is the value of the matcher of the label "series".
+// serve serves series that it generates while it sends them, so that only the memory of the StoreAPI server can grow with
+// their number. The number is the value of the matcher of the label "series".
 func serve(ctx context.Context, addr, grpcAddr string) error {
 	http.HandleFunc("/-/ready", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ready") })
 	l, err := net.Listen("tcp", grpcAddr)
@@ -90,7 +90,7 @@ func (s *madeUpSet) instance() []byte {
 	return s.value
 }
 
-// LabelRefs returns no numbers.
+// LabelRefs implements series.SymbolRefs: there are no numbers.
 func (s *madeUpSet) LabelRefs() []uint64    { return nil }
 func (s *madeUpSet) Labels() []byte         { return s.labels }
 func (s *madeUpSet) Chunks() []series.Chunk { return s.chunks }

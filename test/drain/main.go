@@ -3,7 +3,7 @@
 //
 //	GET /drain?url=URL&metric=NAME&start=MS&end=MS&form=chunks|samples
 //
-// returns the number of series and samples, and a hash over all labels, timestamps and values. The hash depends neither
+// returns the numbers of series and samples, and a hash over all labels, timestamps and values. The hash depends neither
 // on the order of series nor on chunk boundaries.
 package main
 

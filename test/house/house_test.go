@@ -1,9 +1,8 @@
-// Package house tests the rules of the repository: which package may import which,
-// how long files and functions may be, what must be documented, and which words are
-// used.
+// Package house tests the rules of the repository: imports between packages, the length of
+// files and functions, documentation of exported names, and words.
 //
-// The tests parse the source tree and fail with the file and the rule. The list
-// exceptions has every exception with its reason.
+// The tests parse the source tree and fail with the file and the rule. The map exceptions
+// has every exception with its reason.
 package house
 
 import (

@@ -7,8 +7,8 @@ import (
 	"testing"
 )
 
-// layers from the bottom to the top. A package imports only packages of lower layers,
-// packages within its own directory, and, where siblings is true, packages of its layer.
+// layers lists the layers from the bottom to the top. A package imports only packages of lower
+// layers, packages within its own directory and, if siblings is true, packages of its layer.
 var layers = []struct {
 	name     string
 	dirs     []string
@@ -73,7 +73,7 @@ func TestLayers_ImportsGoStrictlyDown(t *testing.T) {
 				continue
 			}
 			checked++
-			inside := strings.HasPrefix(ownPath(path), s.pkg+"/") // a package may import those in its directory
+			inside := strings.HasPrefix(ownPath(path), s.pkg+"/") // a package may import packages in its directory
 			if to < from || (to == from && (layers[from].siblings || inside)) {
 				continue
 			}
@@ -103,8 +103,8 @@ func TestLayers_EveryFolderExists(t *testing.T) {
 	}
 }
 
-// The frontend processes encoded requests and responses. It may import only codecs,
-// promjson and leaves.
+// The frontend processes encoded requests and responses. It may import only its own packages,
+// promjson, and packages up to the layer of the codecs.
 func TestLayers_FrontendImportsNeitherEngineNorStorage(t *testing.T) {
 	for _, s := range sources(t) {
 		if !strings.HasPrefix(s.pkg, "internal/frontend") || s.test {

@@ -8,8 +8,8 @@ import (
 
 var clientGolangConstructor = regexp.MustCompile(`^(New|Must)\w*(Counter|Gauge|Untyped|Histogram|Summary|Desc|Metric)\w*$`)
 
-// ferula's own metrics use the module metrics. client_golang is linked for packages of
-// other projects that register metrics in it.
+// ferula's own metrics use the module metrics. client_golang is linked only because packages of
+// other projects register their metrics with it.
 func TestMetrics_OwnMetricsUseTheMetricsModule(t *testing.T) {
 	for _, s := range sources(t) {
 		if s.test || !within(s.pkg, []string{"internal", "cmd"}) {

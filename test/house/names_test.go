@@ -18,8 +18,8 @@ var (
 	makeTarget = regexp.MustCompile(`(?m)^([a-z-]+):`)
 )
 
-// The guides name files, tests, functions and make targets. A rename in the code does not
-// change the guide, and a name that does not exist misleads its reader.
+// The guides name files, tests, functions and make targets. A rename in the code does not change
+// the guides, so this test fails if a name in them does not exist.
 func TestNames_OfTheGuidesExist(t *testing.T) {
 	files, idents, targets := filesOf(t), identifiersOf(t), targetsOf(t)
 	checked := 0
@@ -143,7 +143,7 @@ func TestNames_AreasOfTheBenchesExist(t *testing.T) {
 		}
 	}
 	for area := range areas {
-		// The page and ferula read replace no other program.
+		// The web UI and ferula read replace no other program.
 		if !named[area] && area != "page" && area != "read" {
 			t.Errorf("the README's first table does not name the area %s", area)
 		}

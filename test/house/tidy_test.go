@@ -15,13 +15,13 @@ const (
 	functionLinesMax = 80
 	importChainMax   = 8
 
-	// A package is one idea that a reader can hold: a package with more files is
-	// several ideas, and gets directories. The limit leaves room to split a file.
+	// A package is one idea. A package with more files has several ideas and must be divided
+	// into packages. The limit leaves room to split a file.
 	packageFilesMax = 25
 )
 
-// exceptions maps a file, a directory or file:function, as failures name them, to the
-// reason why it may exceed a limit.
+// exceptions maps a file, a directory or file:function, named as in failures, to the reason why
+// it may exceed a limit.
 var exceptions = map[string]string{}
 
 func excepted(key string) bool { return exceptions[key] != "" }
@@ -166,7 +166,7 @@ func TestTidy_PackageVariablesAreTablesSentinelsOrPools(t *testing.T) {
 	}
 }
 
-// isEmbedded reports whether a declaration is a file as a string.
+// isEmbedded reports whether a declaration embeds a file as a string.
 func isEmbedded(d *ast.GenDecl) bool {
 	return d.Doc != nil && len(d.Specs) == 1 && exprString(d.Specs[0].(*ast.ValueSpec).Type) == "string" &&
 		strings.HasPrefix(d.Doc.List[len(d.Doc.List)-1].Text, "//go:embed ")
@@ -244,7 +244,8 @@ func TestTidy_ImportChainsStayShort(t *testing.T) {
 	}
 }
 
-// An update of all dependencies must not change versions that break the build.
+// go.mod must keep versions that an update of all dependencies would change and that break the
+// build if they change.
 func TestTidy_PinnedDependenciesStayPinned(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join(root, "go.mod"))
 	if err != nil {
@@ -270,8 +271,8 @@ func TestTidy_ArchitectureMapListsEveryPackage(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The map, an entry for each group of packages, three requests and a glossary: a
-	// newcomer can read that in one sitting. Guides belong into docs/howto.md.
+	// A newcomer must be able to read the document in one sitting: the map, an entry for each
+	// group of packages, three requests and a glossary. Guides belong into docs/howto.md.
 	if lines := strings.Count(string(text), "\n"); lines > 400 {
 		t.Errorf("ARCHITECTURE.md has %d lines, at most 400", lines)
 	}

@@ -13,8 +13,8 @@ import (
 	"unicode"
 )
 
-// Words are written for a Prometheus engineer who greps. Each pattern matches a word that
-// this code base once used instead of a term of the field.
+// A Prometheus engineer must be able to grep for the terms of the field. Each pattern matches a
+// word that this code base once used instead of such a term.
 var words = []struct {
 	pattern *regexp.Regexp
 	use     string
@@ -36,7 +36,7 @@ var words = []struct {
 	{regexp.MustCompile(`(?i)\b(tournament|champion)s?\b`), "loser tree, winner"},
 }
 
-// identifierWords maps parts of names to terms of the field that replace them.
+// identifierWords maps parts of identifiers to the terms of the field that must replace them.
 var identifierWords = map[string]string{
 	"answer": "response, result", "answers": "responses, results", "answered": "result", "ask": "request, query, send", "asks": "requests", "asked": "requested", "asking": "querying",
 	"question": "request", "moment": "timestamp", "moments": "timestamps", "lane": "signal", "seam": "interface", "beside": "peer, local", "said": "reported", "told": "reported",
@@ -114,7 +114,7 @@ func camelParts(name string) []string {
 	return parts
 }
 
-// The test covers files other than Go: documents, scripts, the page's source.
+// This test covers files other than Go: documents, scripts, the web UI's source.
 func TestWords_DocumentsAndThePageUseTheFieldsTerms(t *testing.T) {
 	kinds := map[string]bool{".md": true, ".ts": true, ".tsx": true, ".mjs": true, ".sh": true, ".proto": true, ".tsv": true, ".css": true, ".py": true, ".js": true}
 	checked := 0
@@ -133,7 +133,7 @@ func TestWords_DocumentsAndThePageUseTheFieldsTerms(t *testing.T) {
 		if !kinds[filepath.Ext(path)] && d.Name() != "Makefile" {
 			return nil
 		}
-		if rel == "bench/goals.tsv" { // the contract's text is taken as it was given
+		if rel == "bench/goals.tsv" { // the text of the goals is not edited
 			return nil
 		}
 		text, err := os.ReadFile(path)
@@ -154,7 +154,7 @@ func TestWords_DocumentsAndThePageUseTheFieldsTerms(t *testing.T) {
 	}
 }
 
-// thanosMessages are log messages of Thanos, whose users match them in logs.
+// thanosMessages are log messages of Thanos, which its users search for in logs.
 var thanosMessages = map[string]bool{"slow query detected": true}
 
 // A log message begins with a capital letter, as in Prometheus.

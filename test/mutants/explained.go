@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// explanation is a mutant that no test can kill. It has the changed lines instead of
-// their numbers, because numbers change.
+// explanation is a mutant that no test can kill. The changed lines identify it, because line
+// numbers change.
 type explanation struct {
 	file, kind, reason string
 	before, after      string // the changed lines, without indentation

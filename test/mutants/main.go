@@ -1,12 +1,12 @@
 // Command mutants shows which faults the tests of a package notice.
 //
 // It makes mutants of production code: a condition negated, a boundary off by one, a
-// statement dropped, an error swallowed, a constant changed. A seed chooses some of each
-// package. The package's own tests run with each of them, through `go test -overlay`: the
-// tree is not changed. A mutant is killed if the tests fail or do not end in time; the diff
-// of each survivor is printed, and the exit code is 1 if the kill rate is below the
-// minimum. Survivors in the list explained.txt are equivalent to the code and are not
-// counted.
+// statement dropped, an error swallowed, a constant changed. A seed chooses some mutants of
+// each package. For each of them the tests of the package run through `go test -overlay`,
+// so that the tree is not changed. A mutant is killed if the tests fail or do not end in
+// time. The command prints the diff of each survivor, and exits with 1 if the kill rate is
+// below the minimum. Survivors that explained.txt lists are equivalent to the code and are
+// not counted.
 //
 //	go run ./test/mutants [flags] [PACKAGE...]
 //	go run ./test/mutants -list [flags] [PACKAGE...]
@@ -81,7 +81,7 @@ type pkg struct {
 	GoFiles                   []string
 	TestGoFiles, XTestGoFiles []string
 
-	took time.Duration // of its tests without a mutant
+	took time.Duration // duration of its tests without a mutant
 }
 
 type outcome int
@@ -91,7 +91,7 @@ const (
 	killed outcome = iota
 	survived
 	unbuilt
-	equivalent // survived, and is explained
+	equivalent // survived, and explained.txt has it
 )
 
 type result struct {
@@ -104,7 +104,7 @@ type result struct {
 type runner struct {
 	slack   time.Duration
 	listing bool
-	dir     string // for overlays
+	dir     string // temporary directory for overlays
 	root    string
 	results []result
 
@@ -278,7 +278,7 @@ func (r *runner) name(m mutant) string {
 	return fmt.Sprintf("%s:%d:%d:%s", r.rel(m.file), m.line, m.column, m.kind)
 }
 
-// diff shows the changed lines.
+// diff returns the changed lines, before and after.
 func (r *runner) diff(m mutant) string {
 	first := bytes.LastIndexByte(m.source[:m.start], '\n') + 1
 	last := len(m.source)

@@ -55,8 +55,8 @@ func mutantsOf(dir string, files []string) ([]mutant, error) {
 	return all, nil
 }
 
-// shuffled orders mutants at random, taking one of each kind in turn. Otherwise frequent
-// kinds, such as conditions, would displace rare ones, such as unlocks.
+// shuffled orders mutants at random, one of each kind in turn. Otherwise a sample would have
+// mostly frequent kinds, such as conditions, and hardly any rare ones, such as unlocks.
 func shuffled(all []mutant, seed uint64, name string) []mutant {
 	h := fnv.New64a()
 	_, _ = h.Write([]byte(name))
@@ -128,8 +128,8 @@ func (w *walker) walk(n ast.Node, failing bool) {
 	})
 }
 
-// keep marks parts of a node whose mutants are not worth a run: the mutants do not
-// compile, or no test can or should notice them.
+// keep marks the parts of a node whose mutants are not made, because they do not compile, or
+// because no test can or should notice them.
 func (w *walker) keep(n ast.Node, failing bool) {
 	switch n := n.(type) {
 	case *ast.IfStmt:
@@ -153,7 +153,7 @@ func (w *walker) keep(n ast.Node, failing bool) {
 	case *ast.ReturnStmt:
 		if failing && len(n.Results) > 1 && w.text(n.Results[len(n.Results)-1]) != "nil" {
 			for _, r := range n.Results[:len(n.Results)-1] {
-				w.kept[r] = true // results that are returned with an error are not read
+				w.kept[r] = true // callers do not read other results that are returned with an error
 			}
 		}
 	}
@@ -195,7 +195,7 @@ func (w *walker) constant(n *ast.BasicLit) {
 	}
 }
 
-// swallowed returns no error where one may be returned.
+// swallowed adds a mutant that returns nil in place of an error.
 func (w *walker) swallowed(n *ast.ReturnStmt) {
 	if len(n.Results) == 0 {
 		return
@@ -207,8 +207,8 @@ func (w *walker) swallowed(n *ast.ReturnStmt) {
 	w.add("swallowed", last.Pos(), last.End(), "func(error) error { return nil }("+w.text(last)+")")
 }
 
-// dropped removes a statement. It reports whether to look inside the statement. Tests need
-// not notice missing logging, or missing assertions on our own bugs.
+// dropped adds a mutant without a statement, except for logging and assertions on our own bugs,
+// which tests need not notice. It reports whether to visit the parts of the statement.
 func (w *walker) dropped(n ast.Stmt) bool {
 	kind := "dropped"
 	switch n := n.(type) {
@@ -242,7 +242,7 @@ func logs(fun, name string) bool {
 	return level && strings.Contains(strings.ToLower(fun), "log")
 }
 
-// callee is the last name of the function that is called.
+// callee returns the name of the called function or method, without its package or receiver.
 func callee(call *ast.CallExpr) string {
 	switch f := call.Fun.(type) {
 	case *ast.SelectorExpr:
@@ -253,7 +253,7 @@ func callee(call *ast.CallExpr) string {
 	return ""
 }
 
-// blank reports whether an assignment only discards.
+// blank reports whether an assignment only discards values, as in _ = f().
 func blank(n *ast.AssignStmt) bool {
 	return !slices.ContainsFunc(n.Lhs, func(e ast.Expr) bool {
 		id, ok := e.(*ast.Ident)

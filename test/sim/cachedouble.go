@@ -20,17 +20,17 @@ const (
 	cacheWorks   cacheFault = "works"
 	cacheLost    cacheFault = "is lost"          // connections are refused
 	cacheStalls  cacheFault = "stalls"           // nothing is sent
-	cacheEvicts  cacheFault = "evicts"           // every second value is gone
-	cacheGarbage cacheFault = "returns garbage"  // bytes of values are changed, or cut
-	cacheOther   cacheFault = "returns another"  // the value of another key
-	cacheEmpty   cacheFault = "restarts empty"   // all values are gone
+	cacheEvicts  cacheFault = "evicts"           // every second value is missing
+	cacheGarbage cacheFault = "returns garbage"  // values are changed or truncated
+	cacheOther   cacheFault = "returns another"  // returns the value of another key
+	cacheEmpty   cacheFault = "restarts empty"   // all values are missing
 	cacheBroken  cacheFault = "breaks responses" // the connection ends within a response
 )
 
 var cacheFaults = []cacheFault{cacheWorks, cacheLost, cacheStalls, cacheEvicts, cacheGarbage, cacheOther, cacheEmpty, cacheBroken}
 
-// cacheDouble is a memcached or a Redis in memory that fails on demand. It implements the
-// commands that clients of a cache use.
+// cacheDouble is a memcached or a Redis in memory, with faults that the scenario chooses. It
+// implements the commands that the frontend's clients send.
 type cacheDouble struct {
 	redis   bool
 	address string
@@ -42,7 +42,7 @@ type cacheDouble struct {
 	conns    map[net.Conn]bool
 	fault    cacheFault
 	values   map[string][]byte
-	hits     int // values returned, changed or not
+	hits     int // number of values returned, changed or not
 }
 
 func newCacheDouble(redis bool, rng *rand.Rand) (*cacheDouble, error) {
@@ -110,7 +110,7 @@ func (d *cacheDouble) set(fault cacheFault) error {
 // stop closes all connections and waits for their goroutines.
 func (d *cacheDouble) stop() {
 	if err := d.set(cacheLost); err != nil {
-		panic(err) // it only closes
+		panic(err) // it only closes connections
 	}
 	d.serving.Wait()
 }
@@ -307,7 +307,7 @@ func (d *cacheDouble) respondRedis(in *bufio.Reader) ([]byte, error) {
 		return []byte("+PONG\r\n"), nil
 	case "select", "auth", "client":
 		return []byte("+OK\r\n"), nil
-	default: // hello too: the client goes on with the older protocol
+	default: // also for HELLO: the client then uses the older protocol
 		return []byte("-ERR unknown command '" + args[0] + "'\r\n"), nil
 	}
 }

@@ -43,8 +43,8 @@ func (b *crawlingBody) Read(into []byte) (int, error) {
 	return n, nil
 }
 
-// crawlingSender sends a write slowly. Other writes are acknowledged meanwhile, and at the end
-// the slow one is, too.
+// crawlingSender sends a remote write request slowly. In the meantime other requests must be
+// acknowledged, and at the end this one, too.
 func (w *storageScenario) crawlingSender(rng *rand.Rand) error {
 	times := w.timestamps(rng)
 	if len(times) == 0 {
@@ -84,8 +84,8 @@ func (w *storageScenario) crawlingSender(rng *rand.Rand) error {
 	return errors.Join(err, slowErr, w.srv.record(list, nil))
 }
 
-// bulk is a block that is larger than the buffers of a connection. Only crawling readers read
-// its metric.
+// bulk is the metric of a block that is larger than the buffers of a connection. Only
+// crawlingReader reads it.
 type bulk struct {
 	atMS  int64
 	count int
@@ -127,7 +127,7 @@ func readHeader(body []byte) string {
 // The response must be complete or cut off.
 func (w *storageScenario) crawlingReader(rng *rand.Rand) error {
 	if w.bulk.atMS < w.srv.keepFromMS() {
-		return nil // deleted
+		return nil // the block was deleted
 	}
 	raw, err := proto.Marshal(&prompb.ReadRequest{
 		Queries: []*prompb.Query{{
@@ -173,7 +173,7 @@ func (w *storageScenario) crawlingReader(rng *rand.Rand) error {
 			return err
 		}
 	}
-	if err := buffered.SetReadBuffer(4 << 20); err != nil { // fast again
+	if err := buffered.SetReadBuffer(4 << 20); err != nil { // from here on it reads fast
 		return err
 	}
 	return w.bulk.readRest(w.env, head, conn)
@@ -197,7 +197,7 @@ func (b *bulk) readRest(e *environment, head []byte, conn net.Conn) error {
 		if deadline := net.Error(nil); errors.As(err, &deadline) && deadline.Timeout() {
 			return fmt.Errorf("a reader that crawled gets no end: %w", err)
 		}
-		return nil // the response is cut off, which the client notices
+		return nil // the response is cut off, and the client gets an error
 	}
 	count, sum, err := readChunks(text)
 	if err != nil {

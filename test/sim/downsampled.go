@@ -43,14 +43,14 @@ type downsampledScenario struct {
 	queries  *fanout.Fanout
 }
 
-// replicaData is what one replica has measured, by window.
+// replicaData holds the values of one replica, by window.
 type replicaData struct {
 	name     string
 	values   [][]float64 // by window, one per sampleStepMS
 	offsetMS int64
 	atEnd    bool // a downsampled value has the timestamp of its window's end
-	aggrTo   int  // windows before are downsampled
-	rawFrom  int  // windows from here on are raw
+	aggrTo   int  // windows before this index are downsampled
+	rawFrom  int  // windows from this index on are raw
 }
 
 func newDownsampledScenario(e *environment, _ string, rng *rand.Rand) (scenario, error) {
@@ -77,7 +77,7 @@ func newDownsampledScenario(e *environment, _ string, rng *rand.Rand) (scenario,
 	return w, err
 }
 
-// measure invents the values of a replica.
+// measure generates the values of a replica.
 func (r *replicaData) measure(rng *rand.Rand, windows int, counter bool) {
 	last, growth := 1e6, 6.0 // replicas scrape the same counter
 	for range windows {
@@ -97,10 +97,10 @@ func (r *replicaData) sampleMS(window, i int) int64 {
 	return int64(window)*windowMS + int64(i)*sampleStepMS + r.offsetMS
 }
 
-// stampMS is the timestamp of a window's downsampled value. In blocks of Thanos it is the
-// last millisecond of the window, except at the end of a chunk, where it is that of the
-// last sample. Without deduplication the scenario always uses that of the last sample.
-// Otherwise a window in which the raw samples end would be counted twice, because its
+// stampMS returns the timestamp of a window's downsampled value. In blocks of Thanos it is the
+// last millisecond of the window or, for the last window of a chunk, the timestamp of the last
+// sample. Without deduplication the scenario always uses the timestamp of the last sample:
+// otherwise a window in which the raw samples end would be counted twice, because its
 // downsampled value would follow them.
 func (r *replicaData) stampMS(window int) int64 {
 	if r.atEnd {
@@ -197,7 +197,7 @@ func (r *replicaData) downsample(from, to int) ([]storeapi.AggrChunk, error) {
 	var span []storeapi.AggrChunk
 	for _, aggr := range sortedKeys(columns) {
 		at, values := slices.Clone(times), columns[aggr]
-		if aggr == storeapi.Counter { // its last value is repeated
+		if aggr == storeapi.Counter { // chunks of counters repeat the last value at their end
 			at, values = append(at, at[len(at)-1]), append(values, values[len(values)-1])
 		}
 		c, err := floatChunk(at, values)
@@ -232,7 +232,7 @@ func floatChunk(times []int64, values []float64) (series.Chunk, error) {
 
 func (w *downsampledScenario) stop() error { return w.engine.Close() }
 
-// steps are the queries, each with another function.
+// steps returns a step for each query; each has another function.
 func (w *downsampledScenario) steps() []step {
 	var list []step
 	for _, function := range []string{"sum_over_time", "count_over_time", "avg_over_time", "min_over_time", "max_over_time", "rate"} {
@@ -309,14 +309,14 @@ func (w *downsampledScenario) compareSeries(function string, s promqlengine.Seri
 		got, ok := points[int64(window)]
 		exact := w.exact(window)
 		if !ok && !exact {
-			continue // replicas hand over
+			continue // deduplication may switch to the other replica here
 		}
 		if !ok {
 			return fmt.Errorf("window %d has no value", window)
 		}
 		low, high, match := math.Inf(1), math.Inf(-1), false
 		most := 1 + 1e-9
-		if !exact { // raw samples of one replica and then the value of another, as in Thanos
+		if !exact { // raw samples of one replica, then the downsampled value of another, as in Thanos
 			most = 2
 		}
 		for _, r := range candidates {
@@ -349,7 +349,7 @@ func (w *downsampledScenario) exact(window int) bool {
 	return window < rawFrom-1 || rawFrom >= aggrTo && window >= aggrTo+handover
 }
 
-const handover = 4 // windows
+const handover = 4 // windows around the change from downsampled to raw samples
 
 func apply(function string, values []float64) float64 {
 	switch function {

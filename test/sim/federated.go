@@ -56,7 +56,7 @@ func (w *federatedScenario) steps() []step {
 	for i := range 2 + w.rng.IntN(3) {
 		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
 		target, name := w.near, "near"
-		if i == 0 || i > 1 && rng.IntN(2) == 0 { // one to each first
+		if i == 0 || i > 1 && rng.IntN(2) == 0 { // the first two go to different servers
 			target, name = w.far, "far"
 		}
 		list = append(list, step{"write to " + name, func() error {
@@ -93,7 +93,7 @@ func (w *federatedScenario) check() error {
 		}
 	}
 	// The near server requests only series with its external labels, and the far one
-	// has none.
+	// has no such series.
 	if len(w.near.cfg.external) > 0 && len(w.far.cfg.external) == 0 {
 		union = w.near.model
 	}

@@ -17,8 +17,8 @@ import (
 	"time"
 )
 
-// frontendScenario is a query frontend with a cache in front of two tenants' servers, behind a
-// gateway that selects the server by a header.
+// frontendScenario is a query frontend with a cache in front of the servers of two tenants. A
+// reverse proxy between them selects the server by a header.
 type frontendScenario struct {
 	env      *environment
 	rng      *rand.Rand
@@ -28,8 +28,8 @@ type frontendScenario struct {
 	gateAddr string
 	front    *process
 	http     string
-	cache    *cacheDouble // nil: another cache
-	real     *realCache   // nil: another cache
+	cache    *cacheDouble // nil if the cache is another one
+	real     *realCache   // nil if the cache is another one
 	sent     []rangeQuery
 }
 
@@ -37,7 +37,7 @@ type frontendScenario struct {
 type identity struct {
 	header   string   // names the tenant, and selects the server
 	constant string   // header that is equal for all tenants; "" for none
-	flags    []string // further flags that these need
+	flags    []string // flags of the frontend for these headers
 }
 
 var identities = []identity{
@@ -104,8 +104,8 @@ func (w *frontendScenario) start() error {
 	return err
 }
 
-// writeOld writes four hours of some series, not in the order of their labels, so that a server
-// may have them in a block and in its head.
+// writeOld writes four hours of some series, not in the order of their labels. A server may then
+// have them in a block and in its head.
 func (w *frontendScenario) writeOld(tenant int, srv *server) error {
 	begin := time.Now().Add(-4 * time.Hour).UnixMilli()
 	for hour := range int64(4) {
@@ -299,7 +299,7 @@ func (w *frontendScenario) compare(tenant int, q rangeQuery) (proofs int, err er
 	return points, nil
 }
 
-// aggregates reports whether values of several series are added up.
+// aggregates reports whether a query adds up values of several series.
 func (q rangeQuery) aggregates() bool {
 	return strings.HasPrefix(q.expr, "stddev(") || strings.HasPrefix(q.expr, "sum(")
 }

@@ -14,8 +14,8 @@ import (
 )
 
 // fullDiskScenario is a server whose data directory is on a file system of a few MiB, which
-// fills up and has room again. Every acknowledged write or push is stored, even if later
-// ones cannot be. The process continues, or starts again once there is room.
+// fills up and is partly emptied again. Every acknowledged write or push must be stored, even if
+// later ones are refused. The process must continue, or start again once there is free space.
 type fullDiskScenario struct {
 	*storageScenario
 	profiles *profilesScenario
@@ -147,8 +147,8 @@ func (w *fullDiskScenario) empty() error {
 	return nil
 }
 
-// restart kills the server and starts it. On a full disk it may exit with an error instead,
-// and starts once there is room.
+// restart kills the server and starts it. On a full disk it may exit with an error instead;
+// once there is free space it must start.
 func (w *fullDiskScenario) restart() error {
 	w.srv.kill()
 	err := w.srv.run()
@@ -175,7 +175,7 @@ func (w *fullDiskScenario) check() error {
 		}
 	}
 	list := []string{pick(w.rng, formats...)}
-	if w.full { // reading the directory may need room
+	if w.full { // a read of the directory may need free space
 		list = nil
 	}
 	return errors.Join(w.srv.compareAll(list, false), w.profiles.check())

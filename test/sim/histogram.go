@@ -61,7 +61,7 @@ func (s samples) putHistogramJSON(series string, ms int64, text []byte) error {
 	return nil
 }
 
-// randomHistogram returns a native histogram; with custom buckets or not.
+// randomHistogram returns a native histogram with exponential or custom buckets.
 func randomHistogram(rng *rand.Rand) *histogram.Histogram {
 	h := tsdbutil.GenerateTestHistogram(int64(rng.IntN(50)))
 	if rng.IntN(3) == 0 {
@@ -84,7 +84,8 @@ func nativeSeries(rng *rand.Rand, times []int64) prompb.TimeSeries {
 	return ts
 }
 
-// classicSeries returns a classic histogram: a series per bucket, count and sum.
+// classicSeries returns the series of a classic histogram: one for each bucket, the count and the
+// sum.
 func classicSeries(rng *rand.Rand, times []int64) []prompb.TimeSeries {
 	bounds := []string{"0.1", "1", "+Inf"}
 	series := map[string]map[int64]float64{}

@@ -110,7 +110,7 @@ func (l *liar) current() lie {
 
 func (l *liar) stop() {
 	if err := l.set(vanishes); err != nil {
-		panic(err) // it only closes
+		panic(err) // it only closes connections
 	}
 	l.serving.Wait()
 }
@@ -196,7 +196,7 @@ func (s *lyingStream) distort() {
 		}
 		s.list = list
 	case wrongTimes:
-		// The new range is within that of the request: chunks outside are not read at all.
+		// The new time range is within that of the request: chunks outside of it are not read.
 		c := &one.chunks[len(one.chunks)/2]
 		c.MinMS, c.MaxMS = c.MinMS-3_600_000, c.MinMS-1_800_000
 	case truncated:
@@ -260,7 +260,7 @@ type liarsScenario struct {
 	env    *environment
 	rng    *rand.Rand
 	all    samples // of both stores
-	own    samples // of the honest one
+	own    samples // of the honest store
 	minMS  int64
 	maxMS  int64
 	stores [2]*liar // the liar, the honest one
@@ -299,7 +299,7 @@ func (w *liarsScenario) start() error {
 	return w.query.watch(w.env, "http://"+w.http)
 }
 
-// invent returns the series of a store, sorted. Some are in both stores.
+// invent generates the series of a store, sorted. Some are in both stores.
 func (w *liarsScenario) invent(store int) ([]fakeSeries, error) {
 	var list []fakeSeries
 	for i := range 4 + w.rng.IntN(20) {
@@ -350,8 +350,8 @@ func (w *liarsScenario) steps() []step {
 	return list
 }
 
-// change begins a lie. If connections were lost before, the querier must use the store
-// again.
+// change begins a lie. If the previous lie was that connections are lost, the querier must first
+// use the store again.
 func (w *liarsScenario) change(what lie) error {
 	before := w.stores[0].current()
 	if before == vanishes || before == cutsAfter {
@@ -378,8 +378,8 @@ func (w *liarsScenario) change(what lie) error {
 }
 
 // check queries with and without partial responses. A response without a warning has all
-// samples of both stores. One with a warning names the liar, has the samples of the honest
-// store, and none that no store has.
+// samples of both stores. A response with a warning names the liar, has the samples of the honest
+// store, and no sample that neither store has.
 func (w *liarsScenario) check() error {
 	if err := w.query.unexpectedExit(); err != nil {
 		return err

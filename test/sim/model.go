@@ -42,8 +42,8 @@ func seriesKey(labels map[string]string, drop ...string) string {
 	return strings.Join(parts, ",")
 }
 
-// dataKey is the key of a series of the model. It has no labels of drop, and for floats no
-// metric name.
+// dataKey returns the key of a series in the model: its labels without those in drop and, for
+// floats, without the metric name.
 func dataKey(labels map[string]string, drop []string) string {
 	if labels["__name__"] == metricName {
 		drop = append(slices.Clone(drop), "__name__")
@@ -60,7 +60,8 @@ type model struct {
 
 func newModel() *model { return &model{acked: samples{}, maybe: samples{}} }
 
-// maybeCount returns the number of samples whose request ended without a status.
+// maybeCount returns the number of samples that may be stored, because their request ended
+// without a status.
 func (m *model) maybeCount() int { return m.maybe.count() }
 
 // clone returns a copy that later writes do not change.

@@ -189,8 +189,8 @@ func newClient() *http.Client {
 }
 
 // A process may have some goroutines and heapMoreMiB of live heap more than when it became
-// ready. Reading a directory or compacting it takes some goroutines, and idle connections of
-// a frontend take more. Samples, profiles and cached responses of a scenario take some heap.
+// ready. Reads and compactions of a directory take some goroutines, and idle connections of a
+// frontend take more. Samples, profiles and cached responses of a scenario take some heap.
 const (
 	goroutinesMore         = 30
 	goroutinesMoreFrontend = 80
@@ -235,8 +235,8 @@ func (p *process) watch(e *environment, base string) (err error) {
 	return err
 }
 
-// returned waits until the goroutines and the memory of requests have been released, and
-// returns an error if they are not.
+// returned waits until the process has at most these goroutines and this heap more than at its
+// start. It returns an error if that does not happen.
 func (p *process) returned() error {
 	deadline := time.Now().Add(returnTimeout)
 	for {

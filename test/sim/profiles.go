@@ -38,7 +38,7 @@ func newProfilesScenario(e *environment, dir string, rng *rand.Rand) (scenario, 
 
 // setLimits raises limits or leaves them at their defaults.
 func (w *profilesScenario) setLimits(rng *rand.Rand) {
-	raise := rng.IntN(2) == 0 || w.srv.cfg.profileFlags == nil // never the defaults twice
+	raise := rng.IntN(2) == 0 || w.srv.cfg.profileFlags == nil // so that no two consecutive starts have the defaults
 	w.srv.cfg.profileFlags = nil
 	if raise {
 		w.srv.cfg.profileFlags = []string{"--profiles.limit.samples=1000000", "--profiles.limit.symbols=1000000",
@@ -85,8 +85,8 @@ func (w *profilesScenario) steps() []step {
 	return list
 }
 
-// stalledSenders sends pushes without the end of their bodies. Another push must be
-// acknowledged meanwhile.
+// stalledSenders sends pushes whose bodies do not end. In the meantime another push must be
+// acknowledged.
 func (w *profilesScenario) stalledSenders(rng *rand.Rand) error {
 	release, err := w.srv.stall(60, "POST /push.v1.PusherService/Push HTTP/1.1\r\nContent-Type: application/json\r\nContent-Length: 100000", []byte(`{"series":[`))
 	if err != nil {

@@ -71,7 +71,7 @@ func (w *replicasScenario) start() error {
 	return w.waitForStores()
 }
 
-// waitForStores returns once the querier lists both servers.
+// waitForStores waits until the querier lists both servers.
 func (w *replicasScenario) waitForStores() error {
 	deadline := time.Now().Add(60 * time.Second)
 	for {

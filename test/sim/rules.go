@@ -17,28 +17,29 @@ import (
 // rulesScenario is a server that evaluates rules, sends alerts to an Alertmanager and
 // samples to another server by remote write. Both servers are killed.
 //
-//	samples    each is at the receiver once it is up, unless the sender was killed before
-//	recorded   a sample that was seen is seen again, at both servers; its value was written
-//	pending    the time for which an alert is pending never becomes less
+//	samples    each reaches the receiver once that is up, unless the sender was killed before
+//	recorded   a recorded sample that a response had stays in responses of both servers, and its
+//	           value is one that was written
+//	pending    the time for which an alert has been pending never decreases
 //	firing     an alert whose condition holds is never resolved
 type rulesScenario struct {
 	env    *environment
 	rng    *rand.Rand
 	sender *server
-	far    *server // the receiver; its model has, as acknowledged, the samples that the receiver has returned
+	far    *server // the receiver; in its model, samples that the receiver has returned are acknowledged
 	am     *stubAlertmanager
 
 	beganMS  int64
-	lifeMS   int64   // the sender runs since before
+	lifeMS   int64   // the sender was started before this timestamp
 	lastMS   int64   // the greatest timestamp written
-	pending  samples // acknowledged by the sender in this life, not yet seen at the receiver
-	recorded samples // seen at the sender
-	arrived  samples // recorded samples seen at the receiver
+	pending  samples // acknowledged by the sender since its start, not yet returned by the receiver
+	recorded samples // recorded samples that the sender has returned
+	arrived  samples // recorded samples that the receiver has returned
 	more     bool    // the second group of rules is configured
 }
 
-// Rules of the scenario. Names of recorded series begin with rule:, so that they are not
-// among those that are written.
+// Rules of the scenario. Names of recorded series begin with rule:, which distinguishes them from
+// written series.
 const (
 	ruleGroups = `groups:
 - name: levels
@@ -61,7 +62,7 @@ const (
 	rulesTimeout   = 60 * time.Second
 )
 
-// stubAlertmanager remembers which alerts fired, and whether one was resolved.
+// stubAlertmanager records which alerts fired, and whether an alert was resolved.
 type stubAlertmanager struct {
 	*httptest.Server
 	mu       sync.Mutex
@@ -91,7 +92,7 @@ func (a *stubAlertmanager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	for _, alert := range alerts {
 		name := alert.Labels["alertname"]
-		// One that fires ends 40 s after its evaluation, four times the delay of resending.
+		// The end time of a firing alert is 40 s after its evaluation: four times the resend delay.
 		if alert.EndsAt.Before(time.Now()) && a.resolved == "" {
 			a.resolved = fmt.Sprintf("%s, at %s", name, alert.EndsAt)
 		}
@@ -99,7 +100,7 @@ func (a *stubAlertmanager) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// state returns whether the alert Level arrived, and which one was resolved.
+// state returns whether the alert Level was received, and the name of a resolved alert.
 func (a *stubAlertmanager) state() (fired bool, resolved string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -228,7 +229,7 @@ func (w *rulesScenario) write(rng *rand.Rand) error {
 	if err := w.sender.put(series, points); err != nil {
 		return err
 	}
-	// The receiver may have them from now on, also those without an acknowledgement.
+	// From now on the receiver may have these samples, also those without an acknowledgement.
 	key := seriesKey(series)
 	for ms, v := range points {
 		w.far.model.maybe.put(key, ms, v)
@@ -280,7 +281,7 @@ func (w *rulesScenario) killSender(rng *rand.Rand) error {
 	return w.write(rng)
 }
 
-// stopSender stops the sender, which sends everything before it ends.
+// stopSender stops the sender, which sends all samples before it exits.
 func (w *rulesScenario) stopSender(rng *rand.Rand) error {
 	if err := w.write(rng); err != nil {
 		return err
@@ -306,7 +307,7 @@ func (w *rulesScenario) reload() error {
 	})
 }
 
-// reloadFaulty reloads a file that must be refused, and then the good one.
+// reloadFaulty reloads an invalid configuration, which must be refused, and then the valid one.
 func (w *rulesScenario) reloadFaulty() error {
 	reload := func(text, result string) error {
 		if err := w.writeRules(text); err != nil {
@@ -337,7 +338,7 @@ func (w *rulesScenario) failAlertmanager(rng *rand.Rand) error {
 	return w.write(rng)
 }
 
-// until waits for a condition.
+// until waits until a condition holds.
 func (w *rulesScenario) until(what string, ok func() (bool, error)) error {
 	deadline := time.Now().Add(rulesTimeout)
 	for {
@@ -365,7 +366,8 @@ func (w *rulesScenario) read(from *server, selector string) (samples, error) {
 	return got, err
 }
 
-// missing returns the first sample of want since a timestamp that got lacks; "" if there is none.
+// missing returns the first sample of want, from a timestamp on, that is not in got; "" if there
+// is none.
 func missing(want, got samples, sinceMS int64) string {
 	for series, points := range want {
 		for ms, v := range points {
@@ -446,9 +448,9 @@ func (w *rulesScenario) checkEvaluation() error {
 	return nil
 }
 
-// checkPending checks that no alert began again. The value of a sample is the time since
-// which the alert is active. It must not be later than that of the previous sample, except
-// by the time for which the server was down.
+// checkPending checks that no alert was reset. The value of an ALERTS_FOR_STATE sample is the time
+// at which the alert became active. It must not be later than the value of the previous sample,
+// except by the time for which the server was down.
 func (w *rulesScenario) checkPending() error {
 	got, err := w.read(w.sender, `ALERTS_FOR_STATE`)
 	if err != nil {

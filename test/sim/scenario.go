@@ -34,12 +34,12 @@ type environment struct {
 	client *http.Client
 	logf   func(format string, args ...any)
 
-	proofs  int       // number of compared data, see proved
+	proofs  int       // number of compared samples and profiles, see proved
 	largest footprint // largest growth of a process, over all scenarios
 }
 
 // proved counts the data of responses that were compared with the model. A scenario that
-// compares no data proves nothing, and fails.
+// compares no data fails, because it proves nothing.
 func (e *environment) proved(n int) { e.proofs += n }
 
 // A scenario is a set of processes with a model of their data. Its seed determines the
@@ -66,12 +66,12 @@ type step struct {
 type server struct {
 	env     *environment
 	dir     string // of the configuration file and the data directory
-	http    string // address
+	http    string // listen address
 	grpc    string
 	proc    *process
 	cfg     serveConfig
 	model   *model
-	mintMS  int64 // the oldest timestamp of all samples
+	mintMS  int64 // the smallest timestamp of all samples
 	lostMS  int64 // samples before it may have been deleted by a shorter retention
 	running bool
 }
@@ -85,8 +85,8 @@ type serveConfig struct {
 	external      map[string]string // external_labels
 	remoteRead    []string          // base URLs of remote_read sections
 	profileFlags  []string          // limits of profiles
-	flags         []string          // further ones
-	more          string            // further sections of the file
+	flags         []string          // further flags
+	more          string            // further sections of the configuration file
 }
 
 // retention returns the retention in force, 0 for no limit.
@@ -210,8 +210,8 @@ func (s *server) stop() error {
 	return s.proc.stop()
 }
 
-// keepFromMS returns the timestamp from which on samples must be retained. A block is
-// deleted as a whole, once all its samples are older than the retention.
+// keepFromMS returns the timestamp from which on samples must be retained. Older samples may be
+// deleted: a block is deleted as a whole once all its samples are older than the retention.
 func (s *server) keepFromMS() int64 {
 	retention := s.cfg.retention()
 	if retention == 0 {
@@ -230,7 +230,7 @@ func (s *server) putAll(list []prompb.TimeSeries) error {
 	return s.record(list, send(s.env.ctx, s.env.client, s.base(), list))
 }
 
-// record records series that were sent, and the result of send.
+// record records in the model the series that were sent, according to the result of send.
 func (s *server) record(list []prompb.TimeSeries, err error) error {
 	sent, into := samples{}, s.model.acked
 	if err != nil {

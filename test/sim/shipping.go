@@ -119,7 +119,7 @@ func (w *shippingScenario) compareBucket() error {
 	expected := w.srv.model.clone()
 	for series, points := range expected.acked {
 		for ms := range points {
-			if ms >= lastMS { // it is in the log
+			if ms >= lastMS { // the sample is only in the write-ahead log
 				expected.maybe.put(series, ms, points[ms])
 				delete(points, ms)
 			}

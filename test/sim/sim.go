@@ -2,9 +2,9 @@
 //
 // A seed creates a scenario: processes with a random combination of flags and files,
 // and a list of steps that write, push, query, kill, restart, reload and stall. A model
-// in memory records every acknowledged sample and profile. After each step, every way to
-// read must return the data of the model, or a partial response with warnings, or an
-// error. Processes must start again, and memory must stay within its limit.
+// in memory records every acknowledged sample and profile. After each step, every API must
+// return the data of the model, or a partial response with warnings, or an error. Processes
+// must start again, and their memory must stay within a limit.
 //
 // The input is the ferula binary and a seed. The result is nil, or an error with the seed
 // that repeats it and the fewest steps that still cause it. Timing is real, so a failure

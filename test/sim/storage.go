@@ -121,8 +121,8 @@ func (w *storageScenario) steps() []step {
 }
 
 // timestamps returns ascending timestamps that are later than all others but not in the
-// future; none if none fits. A series that a later request sends must not be too old for
-// the head by then.
+// future; none if that is not possible. They are so close together that series which a later
+// request sends at the same timestamps are not too old for the head.
 func (w *storageScenario) timestamps(rng *rand.Rand) []int64 {
 	stepMS := pick(rng, int64(15_000), 60_000, 240_000)
 	var list []int64
@@ -188,9 +188,9 @@ func (w *storageScenario) writeLate(rng *rand.Rand) error {
 }
 
 // jumpingClocks sends single samples whose timestamps and start timestamps jump, by remote
-// write 2.0. Each sample is acknowledged and stored, or refused. Timestamps stay near the
-// others: the head refuses samples that are an hour older than its newest one, so a sample
-// far ahead would end all other writes.
+// write 2.0. Each sample is acknowledged and stored, or refused. Timestamps stay near those of
+// other samples: the head refuses samples that are an hour older than its newest one, so after
+// a sample that is far ahead it would refuse all other writes.
 func (w *storageScenario) jumpingClocks(rng *rand.Rand) error {
 	w.counter++
 	series := map[string]string{"kind": "clock", "id": fmt.Sprint(w.counter)}
@@ -250,7 +250,7 @@ func (w *storageScenario) reload(rng *rand.Rand) error {
 }
 
 // stalledSenders opens more connections than the limit of concurrent requests. Each
-// sends a request without its body. Another write must succeed meanwhile.
+// sends a request without its body. In the meantime another write must succeed.
 func (w *storageScenario) stalledSenders(rng *rand.Rand) error {
 	release, err := w.srv.stall(40, "POST /api/v1/write HTTP/1.1\r\nContent-Type: application/x-protobuf\r\nContent-Encoding: snappy\r\nContent-Length: 1000", []byte("ab"))
 	if err != nil {

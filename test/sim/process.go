@@ -235,8 +235,8 @@ func (p *process) watch(e *environment, base string) (err error) {
 	return err
 }
 
-// returned waits until the process has at most these goroutines and this heap more than at its
-// start. It returns an error if that does not happen.
+// returned waits until the process has at most goroutinesMore goroutines and heapMoreMiB of heap
+// more than when it became ready. It returns an error if that takes too long.
 func (p *process) returned() error {
 	deadline := time.Now().Add(returnTimeout)
 	for {

@@ -121,8 +121,8 @@ func (w *storageScenario) steps() []step {
 }
 
 // timestamps returns ascending timestamps that are later than all others but not in the
-// future; none if that is not possible. They are so close together that series which a later
-// request sends at the same timestamps are not too old for the head.
+// future; none if that is not possible. They span less than an hour: series are sent in several
+// requests, and the head refuses samples that are an hour older than its newest one.
 func (w *storageScenario) timestamps(rng *rand.Rand) []int64 {
 	stepMS := pick(rng, int64(15_000), 60_000, 240_000)
 	var list []int64

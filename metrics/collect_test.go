@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// scraped returns the status and the page of a handler.
+// scraped returns the status and the body of a handler's response.
 func scraped(s *Set, accept string) (int, string) {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
@@ -129,13 +129,13 @@ z_gauge 2.0
 	}
 }
 
-// WritePrometheus has the lines of the handler's text page.
+// WritePrometheus writes the lines of the handler's response in text format.
 func TestRegisterCollector_WritePrometheusHasTheSamePage(t *testing.T) {
 	for _, withMetadata := range []bool{false, true} {
 		ExposeMetadata(withMetadata)
 		defer ExposeMetadata(false)
 		s := NewSet()
-		for i := range 2000 { // more than a page that is flushed
+		for i := range 2000 { // more than the buffer of a scrape holds
 			s.NewGauge(fmt.Sprintf(`room_celsius{room="%d"}`, i), nil)
 		}
 		s.NewSummary(`a_seconds{x="1"}`).Update(1)
@@ -176,7 +176,8 @@ func TestRegisterCollector_HasPrefixAndLabelsOfTheSet(t *testing.T) {
 	}
 }
 
-// Each mistake fails a handler's scrape with a text that names it, in every format, and WritePrometheus writes the rest.
+// Each mistake fails a handler's scrape, in every format, with a text that names the mistake. WritePrometheus writes the
+// other metrics.
 func TestRegisterCollector_MistakesFailTheScrapeAndNameTheMetric(t *testing.T) {
 	x := NewDesc("x", "Help.", "l")
 	for name, c := range map[string]struct {
@@ -231,7 +232,7 @@ func TestRegisterCollector_MistakesFailTheScrapeAndNameTheMetric(t *testing.T) {
 			s.NewHistogram("ranges").Update(1)
 			s.RegisterCollector(func(sink *Sink) error { sink.Gauge(roomDesc, 1, "valid"); return nil })
 			s.RegisterCollector(c.collect)
-			for range 2 { // the second scrape reuses what the first has kept
+			for range 2 { // the second scrape reuses memory of the first one
 				for _, accept := range []string{"", acceptOpenMetrics} {
 					if status, page := scraped(s, accept); status != http.StatusInternalServerError || !strings.Contains(page, c.want) {
 						t.Errorf("accept %q: status %d: %s", accept, status, page)

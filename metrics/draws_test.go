@@ -12,7 +12,7 @@ import (
 
 var updateDraws = flag.Bool("update-draws", false, "write draws.bin")
 
-// The file has the draws of the generator, all of them and in their order.
+// draws.bin has all draws of the generator, in their order.
 func TestDraws_AreThoseOfTheGenerator(t *testing.T) {
 	var want []byte
 	random, last := uint32(1), uint64(sampleMax)
@@ -38,7 +38,8 @@ func TestDraws_AreThoseOfTheGenerator(t *testing.T) {
 	}
 }
 
-// A sample equals that of one draw for each value, also after the end of the file.
+// A reservoir that reads draws.bin has the same sample as one that draws a random number for each
+// value, also after the end of the file.
 func TestReservoir_SampleIsThatOfADrawForEachValue(t *testing.T) {
 	for _, from := range []uint64{0, drawsMax - 1} {
 		r, random := newReservoir(), uint32(1)

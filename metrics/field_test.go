@@ -16,9 +16,9 @@ import (
 	"time"
 )
 
-// Cumulative buckets of vmrange histograms would be summed wrongly, because each series has
-// only the bounds that it has hit. So they are exposed as ranges, in families without a
-// type.
+// If vmrange buckets were exposed as cumulative buckets, sums over series would be wrong, because
+// each series has only the buckets with values. So they are exposed as vmrange buckets, in
+// families without a type.
 func TestHandler_RangesStayRanges(t *testing.T) {
 	s := NewSet()
 	s.Describe("h", "Help.", "")
@@ -122,7 +122,7 @@ func TestVec_ExpiresWithoutScrapes(t *testing.T) {
 	}
 }
 
-// blocked is a client that reads nothing until it is released.
+// blocked is a client that reads nothing until the test releases it.
 type blocked struct{ began, release chan struct{} }
 
 func (b blocked) Write(p []byte) (int, error) {
@@ -326,7 +326,7 @@ type counted struct{ discard }
 
 func (w *counted) Write(p []byte) (int, error) { w.n += len(p); return len(p), nil }
 
-// A page beyond bodyMax is sent while it is written, and needs no memory of its size.
+// A response larger than bodyMax is sent while it is rendered, and needs no memory of its size.
 func TestHandler_LargePagesAreStreamed(t *testing.T) {
 	if testing.Short() {
 		t.Skip("100,000 metrics")
@@ -353,7 +353,7 @@ func TestHandler_LargePagesAreStreamed(t *testing.T) {
 		}
 	}
 	if raceEnabled {
-		return // pools are not themselves
+		return // with the race detector sync.Pool drops values at random
 	}
 	for _, accept := range []string{"", acceptOpenMetrics} {
 		w := &counted{discard{header: http.Header{}}}
@@ -371,7 +371,7 @@ func TestHandler_LargePagesAreStreamed(t *testing.T) {
 	}
 }
 
-// A failure after the first piece cuts the connection: the page must not look complete.
+// A failure after the first piece aborts the connection: the response must not look complete.
 func TestHandler_FailureOfAStreamedPageCutsTheConnection(t *testing.T) {
 	s := NewSet()
 	line := []byte("x{a=\"" + strings.Repeat("y", 1000) + "\"} 1\n")
@@ -497,7 +497,7 @@ func TestHandler_ResetIsTheCreatedTime(t *testing.T) {
 	}
 }
 
-// The open files of the process are on the page in every format if the handler has the option.
+// The metrics of open files are in the response of every format if the handler has the option.
 func TestHandler_OpenFiles(t *testing.T) {
 	if runtime.GOOS != "linux" {
 		t.Skip("counted on Linux")

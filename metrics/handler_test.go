@@ -119,7 +119,7 @@ s_count 1
 `)
 }
 
-// Several sets share families: each of them is there once, and so is each metric.
+// If several sets have a family, the response has the family once, and each of its metrics once.
 func TestHandler_MergesFamiliesOfSets(t *testing.T) {
 	a, b := NewSet(), NewSet()
 	a.NewCounter(`c_total{x="1"}`).Add(1)
@@ -171,7 +171,7 @@ func TestHandler_DoesNotAllocateInAnyFormat(t *testing.T) {
 	}
 }
 
-// A gauge holds the first scrape until all others have come: they share its page.
+// A gauge's callback holds the first scrape until all others have started: they share its body.
 func TestHandler_OverlappingScrapesShareAPageAndAreLimited(t *testing.T) {
 	s := NewSet()
 	calls := 0
@@ -249,7 +249,7 @@ func TestHandler_WriteExtraMayFailOrPanic(t *testing.T) {
 	}
 }
 
-// A page that any writer writes never breaks the formats that are more than text.
+// Whatever a registered writer writes, OpenMetrics and protobuf stay valid.
 func FuzzLines(f *testing.F) {
 	f.Add([]byte("# TYPE a histogram\na_bucket{le=\"1\"} 1\na_sum 2\na_count 3\n"), true)
 	f.Add([]byte("{\"a b\",c=\"d\"} 1 2\n# HELP a \\n\na{} NaN\na{x=\"\\"), false)

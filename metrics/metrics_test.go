@@ -268,7 +268,7 @@ func TestSummary_WindowWithoutUpdatesIsEmpty(t *testing.T) {
 	}
 }
 
-// A sample that is updated in place has the same order as one that is sorted again.
+// The sorted values of a reservoir that are updated in place equal values that are sorted again.
 func TestReservoir_IncrementalSortEqualsFullSort(t *testing.T) {
 	a, b := newReservoir(), newReservoir()
 	requested := []quantile{{0, ""}, {.25, ""}, {.5, ""}, {.97, ""}, {1, ""}}
@@ -304,7 +304,7 @@ func TestHistogram_MergeWithItself(t *testing.T) {
 }
 
 // All operations run concurrently, for the race detector. The test checks the conditions
-// that hold for every page.
+// that hold for every scrape response.
 func TestSet_ConcurrentUse(t *testing.T) {
 	s := NewSet()
 	kept := s.NewCounter("kept")

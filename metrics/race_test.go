@@ -2,5 +2,5 @@
 
 package metrics
 
-// The race detector makes sync.Pool forget at random.
+// With the race detector sync.Pool drops values at random.
 const raceEnabled = true

@@ -470,7 +470,8 @@ func (p *page) flush(w io.Writer) error {
 	return err
 }
 
-// pages is the pool of buffers for overlapping scrapes and for WriteProcessMetrics and the like.
+// pages is the pool of buffers for overlapping scrapes and for functions that write without a set,
+// such as WriteProcessMetrics.
 var pages spares[page]
 
 func getPage() *page {

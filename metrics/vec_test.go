@@ -243,7 +243,7 @@ func TestVec_AcceptsUTF8Names(t *testing.T) {
 	}
 }
 
-// A member has a line once it has a callback, and until it is deleted.
+// A member of a vector of callbacks is exposed once it has a callback, until it is deleted.
 func TestVec_CallbacksOfMembers(t *testing.T) {
 	s := NewSet()
 	queued := s.NewGaugeFuncVec("queued_jobs", "Jobs that wait.", "queue")
@@ -275,14 +275,14 @@ func TestVec_CallbacksOfMembers(t *testing.T) {
 	}
 }
 
-// A set keeps nothing of an unregistered vector, and another vector may have its name.
+// A set retains nothing of an unregistered vector, and another vector may have the same name.
 func TestVec_Unregister(t *testing.T) {
 	s := NewSet()
 	old := s.NewCounterVec("requests_total", "Old.", "path").Expire(time.Hour)
 	kept := s.NewCounterVec("kept_total", "", "path").Expire(time.Hour)
 	kept.With("/").Inc()
 	old.With("/").Add(2)
-	old.Limit(1).With("/more").Inc() // the shared member
+	old.Limit(1).With("/more").Inc() // of the shared member
 	old.Unregister()
 	old.Unregister()
 	if names := s.ListMetricNames(); len(names) != 1 || names[0] != `kept_total{path="/"}` || len(s.Vectors()) != 1 || len(*s.expiring.Load()) != 1 {

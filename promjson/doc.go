@@ -24,7 +24,8 @@
 // A [Scanner] reads a response from an io.Reader and returns each series as bytes,
 // optionally cut to a [Window]. The Scanner owns these bytes; they are valid until its
 // next call. That is enough for a proxy: a [Splicer] merges the responses to consecutive
-// time ranges into one by copying these bytes, in the order of [CompareMetrics]. Callers that
+// time ranges into one by copying these bytes, in the order of [CompareMetrics]. [FirstTime] and
+// [LastTime] return the timestamps of the first and the last point of a piece. Callers that
 // need samples can iterate over them ([Scanner.Points]), decode single pieces ([DecodePoints],
 // [DecodeColumns], [DecodeHistograms], [DecodeLabels]), or decode a response into their own
 // types ([Types]) or those of this package ([Decode]). The caller owns decoded values.

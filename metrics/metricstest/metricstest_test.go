@@ -80,8 +80,8 @@ func ExampleValue() {
 	// Output: 1 true
 }
 
-// If a collector produces a metric twice, the page lacks it. A test must not pass because
-// of that.
+// If a collector produces a metric twice, WritePrometheus writes only the first one. Expect and
+// Compare must fail nevertheless.
 func TestExpect_ReportsMistakesOfCollectors(t *testing.T) {
 	d := metrics.NewDesc("jobs", "", "kind")
 	for mistake, failures := range map[bool]int{false: 0, true: 1} {

@@ -45,7 +45,8 @@ func (exporter) Collect(to chan<- prometheus.Metric) {
 	to <- prometheus.MustNewConstNativeHistogram(desc("native", "q"), 0, 0, nil, nil, 0, 0, 0, at, "empty")
 }
 
-// Metrics that pass from client_golang through a set and back are unchanged.
+// Metrics that are collected from client_golang by a set, and from the set by client_golang, are
+// unchanged.
 func TestFromGatherer_MetricsOfEveryTypeReturnUnchanged(t *testing.T) {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(exporter{})

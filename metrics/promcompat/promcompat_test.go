@@ -38,7 +38,7 @@ func get(t *testing.T, h http.Handler, accept string) (page, contentType string)
 	return w.Body.String(), w.Header().Get("Content-Type")
 }
 
-// ours has a metric of every type.
+// ours returns a set with a metric of every type.
 func ours() *metrics.Set {
 	s := metrics.NewSet()
 	s.NewCounterVec("ours_total", "Help.", "code").With("200").AddWithExemplar(3, "trace_id", "abc")
@@ -59,7 +59,8 @@ func theirs() *prometheus.Registry {
 	return r
 }
 
-// Each page has the families of both once, and Prometheus' parser reads it.
+// The response of each format has the families of both libraries once, and Prometheus' parser
+// reads it.
 func TestHandler_OnePageOfBoth(t *testing.T) {
 	h := promcompat.Handler(theirs(), metrics.HandlerOptions{Sets: []*metrics.Set{ours()}, Metadata: true})
 	for name, accept := range formats {

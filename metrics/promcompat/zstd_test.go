@@ -12,7 +12,7 @@ import (
 	"github.com/ferula-io/ferula/metrics/promcompat"
 )
 
-// A decompressed page equals the plain one, also in a second scrape, which reuses the
+// A decompressed response equals the uncompressed one, also in a second scrape, which reuses the
 // encoder.
 func TestZstd_PageIsThePage(t *testing.T) {
 	s := metrics.NewSet()

@@ -72,8 +72,8 @@ func joiners() []joiner {
 	return all
 }
 
-// newSplice returns a joiner that uses a Splicer as the frontend does. With a window it also checks that the timestamps are
-// at the steps of the query, as the frontend does with parts from the downstream.
+// newSplice returns a function that joins parts with a Splicer, as the frontend does. With a window it also checks that the
+// timestamps are at the steps of the query, as the frontend does with parts from the downstream.
 func newSplice(window *promjson.Window) func(w io.Writer, parts ...io.Reader) error {
 	splicer := promjson.Splicer{WriteBytes: pieceBytes}
 	var scanners []*promjson.Scanner

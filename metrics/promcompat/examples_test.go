@@ -50,7 +50,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// families returns the families of a response, without the parts that change between two scrapes.
+// families parses a page, without the parts that change between two scrapes.
 func families(h http.Handler, accept string) map[string]string {
 	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
 	r.Header.Set("Accept", accept)

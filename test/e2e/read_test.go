@@ -290,11 +290,20 @@ func TestRead_SignalOrDeadSourceLeavesAResumableExport(t *testing.T) {
 		if err := cmd.Start(); err != nil {
 			t.Fatal(err)
 		}
+		ended := make(chan error, 1)
+		go func() { ended <- cmd.Wait() }()
 		if signal != nil {
-			<-proxy.reached
-			_ = cmd.Process.Signal(signal)
+			select {
+			case <-proxy.reached:
+				_ = cmd.Process.Signal(signal)
+			case err := <-ended:
+				t.Fatalf("%v: the run ended before it had sent three requests: %v\n%s", signal, err, stderr.String())
+			case <-time.After(60 * time.Second):
+				_ = cmd.Process.Kill()
+				t.Fatalf("%v: the run neither sends a request nor exits", signal)
+			}
 		}
-		_ = cmd.Wait()
+		<-ended
 		if code := cmd.ProcessState.ExitCode(); code != 75 || !strings.Contains(stderr.String(), "--resume") {
 			t.Errorf("%v: exit code %d: %s", signal, code, stderr.String())
 		}

@@ -59,6 +59,8 @@ func (q *querier) Select(ctx context.Context, matchers ...*labels.Matcher) serie
 // errStalled is the error of a store that sends nothing for too long.
 var errStalled = errors.New("the store sends no data")
 
+func stalledFor(after time.Duration) error { return fmt.Errorf("%w for %s", errStalled, after) }
+
 // deadlineStream is a stream that ends with errStalled if the next series takes longer
 // than a timeout. The time between two calls of Next does not count.
 type deadlineStream struct {
@@ -82,7 +84,7 @@ func (s *deadlineStream) startTimer() (stop func()) {
 		return func() {}
 	}
 	if s.timer == nil {
-		s.timer = time.AfterFunc(s.after, func() { s.cancel(fmt.Errorf("%w for %s", errStalled, s.after)) })
+		s.timer = time.AfterFunc(s.after, func() { s.cancel(stalledFor(s.after)) })
 	} else {
 		s.timer.Reset(s.after)
 	}
@@ -106,7 +108,17 @@ func (s *deadlineStream) Close() error {
 
 // LabelNames implements series.Querier.
 func (q *querier) LabelNames(ctx context.Context) ([]string, error) {
+	if after := q.source.stallTimeout; after > 0 { // the response is one message
+		// A deadline would be sent to the store, whose own DeadlineExceeded can arrive first.
+		var cancel context.CancelCauseFunc
+		ctx, cancel = context.WithCancelCause(ctx)
+		defer cancel(nil)
+		defer time.AfterFunc(after, func() { cancel(stalledFor(after)) }).Stop()
+	}
 	names, _, err := q.source.client.LabelNames(ctx, storeapi.LabelsRequest{MinMS: q.mint, MaxMS: q.maxt, AbortOnPartial: true})
+	if cause := context.Cause(ctx); err != nil && errors.Is(cause, errStalled) {
+		return nil, cause
+	}
 	return names, err
 }
 

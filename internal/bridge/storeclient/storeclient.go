@@ -7,6 +7,7 @@ import (
 	"context"
 	"crypto/tls"
 	"net"
+	"net/netip"
 	"strings"
 	"time"
 
@@ -114,7 +115,20 @@ func (o Options) dial(a fanout.Address, creds credentials.TransportCredentials) 
 	if err != nil {
 		return nil, err
 	}
+	if isLoopback(a.Name) {
+		o.Client.NoDeltas = true // they save bytes and cost time
+	}
 	return client{storeapi.NewClient(conn, o.Client), conn}, nil
+}
+
+// isLoopback reports whether host:port is an address of this machine, as far as its text shows.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback() || host == "localhost"
 }
 
 // tls returns the TLS configuration of the connections.

@@ -174,7 +174,14 @@ func (q stalledQuerier) Select(ctx context.Context, _ ...*labels.Matcher) series
 }
 
 func (stalledQuerier) LabelNames(context.Context) ([]string, error) { return nil, nil }
-func (stalledQuerier) Close() error                                 { return nil }
+
+func (s stalledStore) LabelNames(ctx context.Context, _ storeapi.LabelsRequest) (_, _ []string, _ error) {
+	<-ctx.Done()
+	s.canceled <- struct{}{}
+	return nil, nil, ctx.Err()
+}
+
+func (stalledQuerier) Close() error { return nil }
 
 func TestSource_AStalledStoreIsCutOff(t *testing.T) {
 	canceled := make(chan struct{})
@@ -188,4 +195,33 @@ func TestSource_AStalledStoreIsCutOff(t *testing.T) {
 		t.Error(n, err)
 	}
 	<-canceled // the request of the store ends too
+}
+
+func TestSource_AStoreThatStallsForLabelNamesIsCutOff(t *testing.T) {
+	canceled := make(chan struct{})
+	s, err := Open(listen(t, stalledStore{canceled: canceled}), Options{}, time.Second)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	q, err := s.RawQuerier(t.Context(), startMS, startMS)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	if names, err := q.LabelNames(t.Context()); len(names) > 0 || !errors.Is(err, errStalled) {
+		t.Error(names, err)
+	}
+	<-canceled // the request of the store ends too
+}
+
+func TestIsLoopback(t *testing.T) {
+	for address, want := range map[string]bool{
+		"127.0.0.1:10901": true, "127.8.0.1:1": true, "[::1]:10901": true, "localhost:10901": true,
+		"10.0.0.1:10901": false, "store.example:10901": false, "localhost.example:1": false, "[::2]:1": false, "127.0.0.1": false, "dnssrv+_grpc._tcp.localhost": false, "": false,
+	} {
+		if got := isLoopback(address); got != want {
+			t.Errorf("%q: %v", address, got)
+		}
+	}
 }

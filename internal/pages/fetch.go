@@ -166,6 +166,9 @@ type run struct {
 func (c *Cache) plan(o *Object, numbers []int64) []run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
+	if c.closed {
+		return nil
+	}
 	var runs []run
 	gapMax, runMax := c.opts.GapBytes/Bytes, max(c.opts.RunBytes/Bytes, 1)
 	for _, number := range numbers {

@@ -7,7 +7,8 @@
 // budget of all readers together. A Reader pins the pages whose slices it has returned, and
 // pinned pages are not evicted. A reader that finds no slot waits, then fails with ErrBudget.
 // Concurrent readers of a missing page share one request. Fetch reads ahead: it joins missing
-// pages that are near each other into one request.
+// pages that are near each other into one request. ReadAt copies a range, and pins one page at
+// a time.
 //
 // The package does not interpret the bytes, and does not list objects.
 package pages
@@ -37,11 +38,11 @@ const Bytes = 16 << 10
 var (
 	// ErrBudget is returned if all pages of the cache are in use for too long.
 	ErrBudget = errors.New("all pages of the cache are in use")
-	// ErrShort is returned for bytes beyond the end of an object.
+	// ErrShort is returned for bytes beyond the end of an object, and if responses end too early.
 	ErrShort = errors.New("object is shorter than expected")
 	// ErrStalled is returned for a request whose response stalls.
 	ErrStalled = errors.New("request has stalled")
-	// ErrClosed is returned by a closed cache.
+	// ErrClosed is returned by a cache that is closed, or not open yet.
 	ErrClosed = errors.New("page cache is closed")
 )
 
@@ -52,12 +53,12 @@ type Source interface {
 
 // Options of a Cache. Zero values take the defaults.
 type Options struct {
-	BytesMax int64         // of all pages; 0: 250 MiB
+	BytesMax int64         // of all pages, at least 1 MiB; 0: 250 MiB
 	WaitMax  time.Duration // for a free page; 0: 30 s
 	GapBytes int64         // maximum gap between two ranges that are joined; 0: 512 KiB
-	RunBytes int64         // maximum size of one request; 0: 32 MiB
-	Parallel int           // requests of one Fetch; 0: 4
-	Attempts int           // of one request; 0: 4
+	RunBytes int64         // maximum size of one request of Fetch; 0: 32 MiB
+	Parallel int           // concurrent requests of one Fetch; 0: 4
+	Attempts int           // of one request; once a page has arrived, the count starts again; 0: 4
 	Pause    time.Duration // before the second attempt, doubled for each further one; 0: 100 ms
 	Stall    time.Duration // timeout of an attempt that receives nothing; 0: 1 min
 	// Permanent reports errors after which a request is not repeated; nil: none.
@@ -93,11 +94,11 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// slotsMin is the minimum number of slots. If one request needed more slots than exist, it would
-// deadlock.
+// slotsMin is the minimum number of slots. A Reader that needs more pages at once than exist fails with
+// ErrBudget.
 const slotsMin = 1 << 20 / Bytes
 
-// Cache is a cache of pages. It is safe for concurrent use. Use Open.
+// Cache is a cache of pages. It is safe for concurrent use. Use Open, or New.
 type Cache struct {
 	opts    Options
 	file    *os.File
@@ -113,7 +114,7 @@ type Cache struct {
 	recent  list             // slots that can be evicted, least recently used last
 	waiting int              // readers that wait for a slot
 	freed   chan struct{}    // closed when a slot becomes free while readers wait
-	closed  bool
+	closed  bool             // or not open yet
 }
 
 // slot is one page of the file.
@@ -129,40 +130,58 @@ type counts struct {
 	hits, misses, evictions, requests, fetched, repeated, failed *metrics.Counter
 }
 
-// Open creates the file of the cache in dir. It removes the file of an earlier process.
-func Open(dir string, opts Options) (_ *Cache, err error) {
+// New returns a cache without a file, so that its metrics are exposed and objects can be created before its directory may be
+// used. Until Open has succeeded readers get ErrClosed.
+func New(opts Options) *Cache {
 	opts = opts.withDefaults()
 	n := opts.BytesMax / Bytes
-	path := filepath.Join(dir, "pages")
-	// The old file is not truncated: another process may still map it.
-	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
-		return nil, err
-	}
-	c := &Cache{opts: opts, slots: make([]slot, n), byKey: make(map[uint64]int32, n), freed: make(chan struct{})}
-	if c.file, err = os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600); err != nil {
-		return nil, err
-	}
-	defer func() {
-		if err != nil {
-			_ = c.file.Close()
-		}
-	}()
-	// A full disk is an error here. Later, a write to the mapping would kill the process.
-	if err := fileutil.Preallocate(c.file, n*Bytes, true); err != nil {
-		return nil, fmt.Errorf("reserve %d bytes for %s: %w", n*Bytes, path, err)
-	}
-	if c.mapping, err = fileutil.OpenMmapFileWithSize(path, int(n*Bytes)); err != nil {
-		return nil, err
-	}
-	for i := int32(n) - 1; i >= 0; i-- {
-		c.free = append(c.free, i)
-	}
+	c := &Cache{opts: opts, slots: make([]slot, n), byKey: make(map[uint64]int32, n), freed: make(chan struct{}), closed: true}
 	c.recent.init()
 	c.retries.init()
 	c.counts = newCounts(opts.Metrics)
 	opts.Metrics.Describe("ferula_pages_cached_bytes", "Bytes of the cached pages.", "")
 	opts.Metrics.NewGauge("ferula_pages_cached_bytes", func() float64 { return float64(c.Cached()) })
-	return c, nil
+	return c
+}
+
+// Open returns a cache whose file is in dir.
+func Open(dir string, opts Options) (*Cache, error) {
+	c := New(opts)
+	return c, c.Open(dir)
+}
+
+// Open creates the file of the cache in dir. It removes the file of an earlier process. After an error it can be called
+// again, after a success not.
+func (c *Cache) Open(dir string) (err error) {
+	path, size := filepath.Join(dir, "pages"), c.BytesMax()
+	// The old file is not truncated: another process may still map it.
+	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	file, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_EXCL, 0o600)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if err != nil {
+			err = errors.Join(err, file.Close(), os.Remove(path))
+		}
+	}()
+	// A full disk is an error here. Later, a write to the mapping would kill the process.
+	if err := fileutil.Preallocate(file, size, true); err != nil {
+		return fmt.Errorf("reserve %d bytes for %s: %w", size, path, err)
+	}
+	mapping, err := fileutil.OpenMmapFileWithSize(path, int(size))
+	if err != nil {
+		return err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.file, c.mapping, c.closed = file, mapping, false
+	for i := int32(len(c.slots)) - 1; i >= 0; i-- {
+		c.free = append(c.free, i)
+	}
+	return nil
 }
 
 func newCounts(set *metrics.Set) counts {

@@ -40,7 +40,7 @@ func (r *Reader) At(ctx context.Context, o *Object, off int64) ([]byte, error) {
 		return nil, fmt.Errorf("object %s: %w: byte %d of %d", o.name, ErrShort, off, o.size)
 	}
 	if number := off / Bytes; o != r.object || number != r.number {
-		page, err := r.pin(ctx, o, number)
+		page, err := r.pin(ctx, o, number, false)
 		if err != nil {
 			return nil, err
 		}
@@ -91,11 +91,11 @@ func (r *Reader) cached(o *Object, number int64) []byte {
 	return c.bytes(i)
 }
 
-// pin returns a page, read if it is missing.
-func (r *Reader) pin(ctx context.Context, o *Object, number int64) ([]byte, error) {
+// pin returns a page, read if it is missing. If missed is set, the page is already counted as a miss.
+func (r *Reader) pin(ctx context.Context, o *Object, number int64, missed bool) ([]byte, error) {
 	c := r.cache
 	var deadline <-chan time.Time
-	for missed := false; ; {
+	for {
 		c.mu.Lock()
 		if c.closed {
 			c.mu.Unlock()
@@ -136,7 +136,7 @@ func (r *Reader) pin(ctx context.Context, o *Object, number int64) ([]byte, erro
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return nil, context.Cause(ctx)
+			return nil, fmt.Errorf("object %s: %w", o.name, context.Cause(ctx))
 		case <-deadline:
 			return nil, fmt.Errorf("%w: %d bytes, none is free for %s", ErrBudget, int64(len(c.slots))*Bytes, c.opts.WaitMax)
 		}

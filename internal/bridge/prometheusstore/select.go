@@ -97,7 +97,7 @@ func (q *querier) LabelNamesMatching(ctx context.Context, matchers ...*labels.Ma
 	if err != nil {
 		return nil, toStore(err)
 	}
-	q.split, q.keptLabels, q.listed = nil, nil, true
+	q.split, q.keptLabels = nil, nil
 	selections := 1
 	for _, name := range names {
 		if !q.external.Has(name) {
@@ -122,6 +122,7 @@ func (q *querier) LabelNamesMatching(ctx context.Context, matchers ...*labels.Ma
 	} else {
 		q.split = nil // one remote read; the server replaces these labels and sorts
 	}
+	q.listed = true
 	return slices.DeleteFunc(names, func(name string) bool { return q.external.Has(name) && !slices.Contains(q.keptLabels, name) }), nil
 }
 

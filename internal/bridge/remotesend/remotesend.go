@@ -3,8 +3,9 @@
 //
 // Samples are appended to the local storage. For each section a queue of Prometheus'
 // storage/remote reads them from the write-ahead log and sends them. A server that was down
-// gets them later; meanwhile it delays no scrape, and nothing is held in memory for it. The
-// protocol and the retries are those of the queues.
+// gets them later. Meanwhile it delays no scrape, and its queue holds no more samples in memory
+// than its capacity: the queue stops reading the log. The protocol and the retries are those of
+// the queues.
 package remotesend
 
 import (

@@ -21,6 +21,7 @@ import (
 	"github.com/ferula-io/ferula/internal/store/bucket"
 	"github.com/ferula-io/ferula/internal/store/profile"
 	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // BlockDuration is the duration of shipped blocks. Thanos' compactor requires it.
@@ -40,6 +41,8 @@ type Shipper struct {
 	bucket   objstore.Bucket
 	samples  *bucket.Shipper
 	profiles *bucket.ProfileShipper // nil: no profiles are shipped
+	readers  []*bucket.ProfileReader
+	logger   *slog.Logger
 }
 
 // New opens the bucket and creates the shipper of o; nil without a bucket.
@@ -58,7 +61,7 @@ func New(o Options, dir, component string, external func() labels.Labels, logger
 	if err != nil {
 		return nil, errors.Join(err, to.Close())
 	}
-	return &Shipper{bucket: to, samples: shipper}, nil
+	return &Shipper{bucket: to, samples: shipper, logger: logger}, nil
 }
 
 // Expect is called before the database of the directory opens. See bucket.Shipper.
@@ -99,12 +102,16 @@ func (s *Shipper) Note() string {
 	return fmt.Sprintf("Shipping was done at %s.\n", status.LastSuccess.UTC().Format(time.RFC3339))
 }
 
-// Close closes the bucket.
+// Close ends the reads of profiles and closes the bucket.
 func (s *Shipper) Close() error {
 	if s == nil {
 		return nil
 	}
-	return s.bucket.Close()
+	var errs []error
+	for _, r := range s.readers {
+		errs = append(errs, r.Close())
+	}
+	return errors.Join(append(errs, s.bucket.Close())...)
 }
 
 // AddProfiles adds the shipper of the profile blocks in dir. It has the intervals of the shipper of sample blocks. It
@@ -118,18 +125,39 @@ func (s *Shipper) AddProfiles(dir string, o Options, logger *slog.Logger, reg *t
 	}, logger.With("component", "profile shipper"), reg.Own)
 }
 
+// SkipReplaced sets the function that reports whether another block in the bucket has the rows of a profile block. If it
+// has, the block is not uploaded. If the function returns an error, the next sync tries again. Call it before Run.
+func (s *Shipper) SkipReplaced(replaced func(tenant string, id ulid.ULID) (bool, error)) {
+	if s != nil && s.profiles != nil {
+		s.profiles.SkipReplaced(replaced)
+	}
+}
+
+// ProfileCache are the limits of the caches for profile blocks in the bucket. Zero values take the defaults.
+type ProfileCache struct {
+	IndexBytes int64 // memory of the indexes of open blocks; 0: 128 MiB
+	PagesBytes int64 // size of the file of pages; 0: 256 MiB
+}
+
+// pagesDir is the directory of the file of pages, next to the directory "profiles". A process that starts removes the
+// file of an earlier one.
+const pagesDir = "profiles-cache"
+
 // ReadProfiles configures a profile store to read blocks from the bucket that are not on
-// disk, if profiles are shipped. Half of cacheBytes is for their indexes; 0: 256 MiB.
-func (s *Shipper) ReadProfiles(o *profile.Options, cacheBytes int64) {
+// disk, if profiles are shipped. The directory of the store must be set.
+func (s *Shipper) ReadProfiles(o *profile.Options, cache ProfileCache, set *metrics.Set) {
 	if s == nil || s.profiles == nil {
 		return
 	}
-	half := cacheBytes / 2
-	if half <= 0 {
-		half = 128 << 20
+	if cache.IndexBytes <= 0 {
+		cache.IndexBytes = 128 << 20
 	}
-	o.Remote = shippedProfiles{bucket.NewProfileReader(s.bucket, half, objectTimeout), s.bucket}
-	o.RemoteIndexBytes = half
+	if cache.PagesBytes <= 0 {
+		cache.PagesBytes = 256 << 20
+	}
+	r := bucket.NewProfileReader(s.bucket, bucket.ProfileReaderOptions{Dir: filepath.Join(o.Dir, pagesDir), PagesBytes: cache.PagesBytes, Timeout: objectTimeout, Logger: s.logger, Metrics: set})
+	s.readers = append(s.readers, r)
+	o.Remote, o.RemoteIndexBytes = shippedProfiles{r, s.bucket}, cache.IndexBytes
 }
 
 // CheckLocal returns an error if there are no external labels, or if the TSDB of this process could compact and delete a
@@ -204,6 +232,21 @@ func (p shippedProfiles) Blocks(ctx context.Context) ([]profile.RemoteBlock, err
 		blocks[i] = profile.RemoteBlock(b)
 	}
 	return blocks, nil
+}
+
+// Mark implements profile.Remote.
+func (p shippedProfiles) Mark(ctx context.Context, tenant string, id ulid.ULID, at time.Time, reason string) error {
+	ctx, cancel := context.WithTimeout(ctx, objectTimeout)
+	defer cancel()
+	_, err := bucket.MarkProfile(ctx, p.bucket, tenant, id, at, reason)
+	return err
+}
+
+// Unmark implements profile.Remote.
+func (p shippedProfiles) Unmark(ctx context.Context, tenant string, id ulid.ULID) error {
+	ctx, cancel := context.WithTimeout(ctx, objectTimeout)
+	defer cancel()
+	return bucket.UnmarkProfile(ctx, p.bucket, tenant, id)
 }
 
 // Delete implements profile.Remote.

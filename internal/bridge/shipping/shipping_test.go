@@ -48,7 +48,7 @@ func TestShipper_NilDoesNothing(t *testing.T) {
 	}
 	var o profile.Options
 	s.AddProfiles("", Options{}, quiet, nil)
-	s.ReadProfiles(&o, 0)
+	s.ReadProfiles(&o, ProfileCache{}, nil)
 	if err := errors.Join(s.Run(context.Background()), s.Close()); err != nil || s.Note() != "" || o.Remote != nil {
 		t.Error(err, s.Note(), o)
 	}
@@ -94,13 +94,13 @@ func TestShipper_ShipsBlocksOfBothSignals(t *testing.T) {
 	if err := <-ended; err != nil {
 		t.Error(err)
 	}
-	var o profile.Options
-	s.ReadProfiles(&o, 2000)
+	o := profile.Options{Dir: t.TempDir()}
+	s.ReadProfiles(&o, ProfileCache{IndexBytes: 1000, PagesBytes: 1 << 20}, nil)
 	found, err := o.Remote.Blocks(context.Background())
 	if err != nil || len(found) != 1 || found[0].Tenant != "team-a" || found[0].ID != id || found[0].IndexBytes == 0 || o.RemoteIndexBytes != 1000 {
 		t.Errorf("%+v, %d, %v", found, o.RemoteIndexBytes, err)
 	}
-	if s.ReadProfiles(&o, 0); o.RemoteIndexBytes != 128<<20 {
+	if s.ReadProfiles(&o, ProfileCache{}, nil); o.RemoteIndexBytes != 128<<20 {
 		t.Error(o.RemoteIndexBytes)
 	}
 }

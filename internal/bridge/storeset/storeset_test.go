@@ -189,11 +189,16 @@ func TestSet_AnalysisOfAQueryHasWhatEachStoreSent(t *testing.T) {
 				Analysis *struct {
 					Name          string `json:"name"`
 					ExecutionTime string `json:"executionTime"`
-					Fanout        []struct {
+					Children      []struct {
+						Name string `json:"name"`
+					} `json:"children"`
+					Fanout []struct {
 						EndpointAddr string `json:"endpointAddr"`
 						Duration     string `json:"duration"`
 						NumResponses int    `json:"numResponses"`
 						Series       int    `json:"series"`
+						Chunks       int    `json:"chunks"`
+						Samples      *int   `json:"samples"`
 					} `json:"fanout"`
 				} `json:"analysis"`
 			} `json:"data"`
@@ -203,13 +208,13 @@ func TestSet_AnalysisOfAQueryHasWhatEachStoreSent(t *testing.T) {
 			t.Fatalf("%s: %v: %s", path, err, body)
 		}
 		n := got.Data.Analysis
-		if _, err := time.ParseDuration(n.ExecutionTime); err != nil || n.Name != "m + m" {
+		if _, err := time.ParseDuration(n.ExecutionTime); err != nil || n.Name != "m + m" || len(n.Children) != 1 || n.Children[0].Name != "[prometheus] m + m" {
 			t.Errorf("%s: %s", path, body)
 		}
 		for i, address := range []string{"one:1", "two:1"} {
 			s := n.Fanout[i]
-			if _, err := time.ParseDuration(s.Duration); err != nil || s.EndpointAddr != address || s.Series != s.NumResponses || s.Series < 1 || s.Series > 2 {
-				t.Errorf("%s: %+v", path, s)
+			if _, err := time.ParseDuration(s.Duration); err != nil || s.EndpointAddr != address || s.Series != s.NumResponses || s.Series < 1 || s.Series > 2 || s.Samples == nil || *s.Samples < s.Chunks {
+				t.Errorf("%s: %+v: %s", path, s, body)
 			}
 		}
 		if body := get(path + "false"); strings.Contains(body, "analysis") {

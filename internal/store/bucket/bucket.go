@@ -5,12 +5,14 @@
 //	<ulid>/index             a directory without it is an incomplete upload
 //	<ulid>/meta.json
 //	profiles/<tenant>/<ulid>/…   profile blocks, ignored by Thanos
+//	profiles/bucket-index.json.gz   an index of the profile blocks, for readers that start
 //
 // Open returns a client for Thanos' YAML. A Shipper watches the directory of a database and
 // uploads each new block once. In this directory it writes only its state file. A
-// ProfileShipper does the same for profile blocks. An Object reads ranges of an object
-// through a Cache of pages. DeleteProfile deletes a profile block. Compaction
-// and deletion of metrics blocks are left to Thanos' compactor.
+// ProfileShipper does the same for profile blocks. A ProfileReader lists profile blocks and reads
+// them through a cache of pages (internal/pages). DeleteProfile deletes a profile block. A
+// ProfileStore has the operations that a compaction of profile blocks needs. Compaction and
+// deletion of metrics blocks are left to Thanos' compactor.
 package bucket
 
 import (
@@ -57,9 +59,10 @@ type config struct {
 	Prefix string    `yaml:"prefix"`
 }
 
-// Open returns a client for Thanos' YAML: type S3 or FILESYSTEM, its config, and an
-// optional prefix of all names. component becomes part of the S3 client's user agent. Open
-// sends no request.
+// Open returns a client for Thanos' YAML: type S3, FILESYSTEM, GCS or AZURE, its config, and an optional prefix of all
+// names. GCS needs the build tag clouds. component becomes part of the user agent of S3 and GCS. Open sends no request,
+// except for GCS without service_account, whose credentials it may request from the machine's metadata server. The container
+// of AZURE is created by the first request that finds it missing, unless storage_create_container is false.
 func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Registerer) (objstore.Bucket, error) {
 	var c config
 	decoder := yaml.NewDecoder(bytes.NewReader(text))
@@ -67,6 +70,7 @@ func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Reg
 	if err := decoder.Decode(&c); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
+	nameNulls(&c.Config)
 	inner, err := yaml.Marshal(&c.Config)
 	if err != nil {
 		return nil, fmt.Errorf("%w: config: %w", ErrConfig, err)
@@ -80,16 +84,31 @@ func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Reg
 		client, err = s3.NewBucket(kitLogger{logger}, inner, component, nil)
 	case objstore.FILESYSTEM:
 		client, err = openDirectory(inner)
+	case objstore.GCS:
+		client, err = openGCS(inner, component, kitLogger{logger})
+	case objstore.AZURE:
+		client, err = openAzure(inner, component, kitLogger{logger})
+		client, err = redacted{client}, redact(err)
 	case "":
-		err = errors.New("type is missing; S3 and FILESYSTEM are supported")
+		err = errors.New("type is missing; S3, FILESYSTEM, GCS and AZURE are supported")
 	default:
-		err = fmt.Errorf("type %q is not supported; S3 and FILESYSTEM are", c.Type)
+		err = fmt.Errorf("type %q is not supported; S3, FILESYSTEM, GCS and AZURE are", c.Type)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
 	}
 	client = objstore.NewPrefixedBucket(client, c.Prefix)
 	return objstore.WrapWithMetrics(client, prometheus.WrapRegistererWithPrefix("thanos_", reg), client.Name()), nil
+}
+
+// nameNulls writes null for empty values, which would become empty strings within braces.
+func nameNulls(n *yaml.Node) {
+	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
+		n.Value = "null"
+	}
+	for _, child := range n.Content {
+		nameNulls(child)
+	}
 }
 
 // openDirectory returns a client for a FILESYSTEM configuration. Unlike the provider's

@@ -46,7 +46,7 @@ func TestOpen_PrefixesEveryName(t *testing.T) {
 
 func TestOpen_RefusesUnknownKeysAndTypes(t *testing.T) {
 	for _, text := range []string{
-		"", "type: S3", "type: GCS\nconfig: {bucket: b}\n", "type: FILESYSTEM\nconfig: {}\n", "type: FILESYSTEM\n",
+		"", "type: S3", "type: COS\nconfig: {bucket: b}\n", "type: FILESYSTEM\nconfig: {}\n", "type: FILESYSTEM\n",
 		"type: FILESYSTEM\nconfig: {directory: /tmp, dir: x}\n", "type: FILESYSTEM\nconfig: {directory: /tmp}\nkind: x\n",
 		"type: S3\nconfig: {bucket: b, endpoint: e, secret: s}\n", "[", "config: {directory: /tmp}",
 	} {

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"sync"
 	"syscall"
 
@@ -14,7 +15,7 @@ import (
 	"github.com/thanos-io/objstore/providers/filesystem"
 )
 
-// ErrDirectoryLost is returned by a FILESYSTEM bucket whose directory existed before and is
+// ErrDirectoryLost is returned by a FILESYSTEM bucket whose directory is a file, or existed before and is
 // gone: its file system is no longer mounted. Without this error the provider would list no
 // blocks, and would write new blocks to the disk under the mount point.
 var ErrDirectoryLost = errors.New("the directory of the bucket is gone")
@@ -50,7 +51,7 @@ func (f *directory) check() error {
 		return nil // the provider returns the error, or the directory does not exist yet
 	}
 	if !info.IsDir() {
-		return nil // the provider refuses it
+		return fmt.Errorf("%w: %s is not a directory", ErrDirectoryLost, f.dir) // the provider would list nothing
 	}
 	stat, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
@@ -91,13 +92,39 @@ func (f *directory) IterWithAttributes(ctx context.Context, dir string, do func(
 	return f.Bucket.IterWithAttributes(ctx, dir, do, o...)
 }
 
+// regular returns an error if an object exists and is no regular file: to open a FIFO would block until another process opens
+// it, whatever the context.
+func (f *directory) regular(name string) error {
+	info, err := os.Stat(filepath.Join(f.dir, name))
+	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
+		return fmt.Errorf("%w: %s is not a regular file", ErrCorrupt, name)
+	}
+	return nil // the provider returns the error, or the object does not exist yet
+}
+
+// Get implements objstore.Bucket.
+func (f *directory) Get(ctx context.Context, name string) (io.ReadCloser, error) {
+	if err := f.regular(name); err != nil {
+		return nil, err
+	}
+	return f.Bucket.Get(ctx, name)
+}
+
+// GetRange implements objstore.Bucket.
+func (f *directory) GetRange(ctx context.Context, name string, off, length int64) (io.ReadCloser, error) {
+	if err := f.regular(name); err != nil {
+		return nil, err
+	}
+	return f.Bucket.GetRange(ctx, name, off, length)
+}
+
 // Upload implements objstore.Bucket.
 func (f *directory) Upload(ctx context.Context, name string, r io.Reader, o ...objstore.ObjectUploadOption) error {
-	if err := f.check(); err != nil {
+	if err := errors.Join(f.check(), f.regular(name)); err != nil {
 		return err
 	}
 	if err := f.Bucket.Upload(ctx, name, r, o...); err != nil {
 		return err
 	}
-	return f.check() // finds a directory that this upload created on another file system
+	return f.check() // remembers the file system of a directory that this upload created
 }

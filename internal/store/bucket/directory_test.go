@@ -37,6 +37,17 @@ func TestDirectory_ThatNeverExistedIsAnEmptyBucket(t *testing.T) {
 	}
 }
 
+// The provider lists nothing then.
+func TestDirectory_ThatIsAFileIsAnError(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, list, upload := entriesOf(openTestDirectory(t, file)); !errors.Is(list, ErrDirectoryLost) || !errors.Is(upload, ErrDirectoryLost) {
+		t.Errorf("%v, %v", list, upload)
+	}
+}
+
 // Without the check the store would serve nothing, without a warning, and a shipper would
 // list blocks as shipped that are not in the bucket.
 func TestDirectory_ThatVanishesIsAnError(t *testing.T) {

@@ -31,6 +31,18 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 var quiet = slog.New(slog.DiscardHandler)
 
+// newReader returns a reader with the smallest cache, closed when the test ends.
+func newReader(t testing.TB, from objstore.BucketReader) *ProfileReader {
+	t.Helper()
+	r := NewProfileReader(from, ProfileReaderOptions{Dir: filepath.Join(t.TempDir(), "cache"), PagesBytes: 1 << 20, Timeout: time.Minute})
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return r
+}
+
 var external = labels.FromStrings("cluster", "eu", "replica", "<0>")
 
 // makeBlock writes a real block of two hours, the nth since the epoch of data.

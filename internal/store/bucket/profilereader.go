@@ -2,10 +2,13 @@ package bucket
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"log/slog"
+	"os"
 	"path"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
@@ -13,7 +16,9 @@ import (
 	"github.com/thanos-io/objstore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ferula-io/ferula/internal/pages"
 	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // ProfileObjects is a profile block in the bucket. Its objects are read by ranges.
@@ -24,50 +29,141 @@ type ProfileObjects struct {
 	Spans       io.ReaderAt // reads fail if the block has no such object
 	IndexBytes  int64       // size of Index
 	RowsBytes   int64       // size of Rows
+	Head        []byte      // beginning of Index, with the meta of a complete block; nil: not known
+	Marked      time.Time   // when the block was marked for deletion; zero: it was not
+	MarkReason  string      // details of the mark
+	// Doubt makes the next list request the sizes of the objects. A reader calls it if they differ from the sizes or from Head,
+	// which may be those of the index of the bucket.
+	Doubt func()
 }
 
-// lookupsMax is the number of sizes that a list requests concurrently.
-const lookupsMax = 16
+const (
+	lookupsMax = 16      // sizes that a list requests concurrently
+	blocksMax  = 100_000 // of all tenants, as in store/profile
 
-// ProfileReader lists profile blocks in a bucket. Rows are read through a cache of pages.
-// Indexes are not cached, since their readers hold them in memory.
+	// rowsWindow is the size of the ranges of rows that are requested together. A request for one column takes an object
+	// store as long as a request for its neighbours, which the same query reads.
+	rowsWindow = 256 << 10
+)
+
+// ProfileReaderOptions configure a ProfileReader. Zero values take the defaults.
+type ProfileReaderOptions struct {
+	Dir        string        // directory of the file of pages; the first list creates both
+	PagesBytes int64         // size of that file, at least 1 MiB; 0: 128 MiB
+	Timeout    time.Duration // of one read; 0: 30 s
+	Logger     *slog.Logger  // may be nil
+	Metrics    *metrics.Set  // may be nil
+}
+
+// ProfileReader lists profile blocks in a bucket and reads them through a cache of pages. The file of the cache is the
+// budget of all reads of all tenants together.
 type ProfileReader struct {
 	from    objstore.BucketReader
-	cache   *Cache
-	timeout time.Duration // of one read
+	opts    ProfileReaderOptions
+	cache   *pages.Cache
+	ctx     context.Context // of all reads, stored because an io.ReaderAt has no context; done after Close
+	cancel  context.CancelFunc
+	reading sync.RWMutex // held by reads and lists; Close waits for them
 
-	mu    sync.Mutex               // one list at a time
-	known map[string]*knownProfile // by directory
+	mu     sync.Mutex               // one list at a time
+	opened bool                     // the cache has its file
+	known  map[string]*knownProfile // by directory
+
+	doubting sync.Mutex
+	doubted  map[string]bool // directories of blocks for which Doubt was called since the last list
+
+	indexErrors *metrics.Counter
 }
 
 type knownProfile struct {
-	index, rows *Object
-	confirmed   bool // two lists in a row found the same sizes: the upload is complete
+	index, rows *pages.Object
+	spans       *spansAt
+	confirmed   bool         // two lists in a row found the same sizes: the upload is complete
+	head        []byte       // of the bucket's index, until the first successful list
+	mark        DeletionMark // zero: the block is not marked, or its mark was not read yet
 }
 
-// NewProfileReader returns a reader with a cache of cacheBytes. Each read is cancelled
-// after timeout.
-func NewProfileReader(from objstore.BucketReader, cacheBytes int64, timeout time.Duration) *ProfileReader {
-	return &ProfileReader{from: from, cache: NewCache(cacheBytes), timeout: timeout}
+// NewProfileReader returns a reader. It creates no file and sends no request. The caller calls Close before it closes the
+// bucket.
+func NewProfileReader(from objstore.BucketReader, opts ProfileReaderOptions) *ProfileReader {
+	if opts.PagesBytes <= 0 {
+		opts.PagesBytes = 128 << 20
+	}
+	if opts.Timeout <= 0 {
+		opts.Timeout = 30 * time.Second
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if opts.Metrics == nil {
+		opts.Metrics = metrics.NewSet()
+	}
+	const errorsName = "ferula_profiles_bucket_index_errors_total"
+	opts.Metrics.Describe(errorsName, "Number of failures to read the index of profile blocks in the bucket. Without it the size and the meta of each block are requested.", "")
+	r := &ProfileReader{from: from, opts: opts, doubted: map[string]bool{}, indexErrors: opts.Metrics.NewCounter(errorsName)}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.cache = pages.New(pages.Options{BytesMax: opts.PagesBytes, Permanent: func(err error) bool { return isNotFound(from, err) }, Metrics: opts.Metrics})
+	return r
 }
 
-// CacheBytes returns the size of the cached pages.
-func (r *ProfileReader) CacheBytes() int64 { return r.cache.Bytes() }
+// Close cancels the running reads, waits for them and removes the file of pages. Later reads fail.
+func (r *ProfileReader) Close() error {
+	r.cancel()
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	return r.cache.Close()
+}
 
-// listed is a directory of the bucket that has the name of a block.
+// open creates the file of pages. After a failure the next list tries again. r.mu is held.
+func (r *ProfileReader) open() error {
+	if r.opened {
+		return nil
+	}
+	if err := os.MkdirAll(r.opts.Dir, 0o777); err != nil {
+		return fmt.Errorf("page cache: %w", err)
+	}
+	if err := r.cache.Open(r.opts.Dir); err != nil {
+		return fmt.Errorf("page cache: %w", err)
+	}
+	r.opened = true
+	return nil
+}
+
+// errBlocksMax is returned by lists of a bucket with more than blocksMax blocks.
+var errBlocksMax = fmt.Errorf("%w: there are more than %d directories of profile blocks; ferula profiles compact reduces their number", profiles.ErrLimit, blocksMax)
+
+// listed is a directory of the bucket that has the name and the files of a block.
 type listed struct {
-	tenant string
-	id     ulid.ULID
-	name   string
+	tenant              string
+	id                  ulid.ULID
+	name                string
+	index, rows, marked bool // objects in it
 }
 
 // Blocks lists the blocks of all tenants that have an index and rows. It requests the sizes of
 // a block's index and rows until two calls in a row have found the same sizes: before that the
-// block may still be uploaded. A failed call keeps the sizes that it has found. So repeated
-// calls succeed in the end, however large the bucket is.
+// block may still be uploaded. It does not request the sizes of blocks in the index of the bucket. It reads
+// this index before the first list, and again only if both have failed. It reads a deletion mark when the mark is listed for
+// the first time. A failed call keeps the sizes that it has found, so repeated calls succeed in the end, however large the
+// bucket is.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
+	r.reading.RLock()
+	defer r.reading.RUnlock()
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if r.ctx.Err() != nil {
+		return nil, pages.ErrClosed
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.ctx, cancel)()
+	if err := r.open(); err != nil {
+		return nil, err
+	}
+	if r.known == nil {
+		r.known = r.fromIndex(ctx)
+	}
+	r.forget()
 	dirs, err := r.dirs(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("list %s: %w", profilesDir, err)
@@ -90,50 +186,95 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 			continue
 		}
 		known[dirs[i].name] = k
-		found = append(found, ProfileObjects{
+		o := ProfileObjects{
 			Tenant: dirs[i].tenant, ID: dirs[i].id, IndexBytes: k.index.Size(), RowsBytes: k.rows.Size(),
-			Index: limitedAt{r, k.index, false}, Rows: limitedAt{r, k.rows, true},
-			Spans: limitedAt{r, &Object{name: path.Join(dirs[i].name, spansFile)}, false},
-		})
+			Index: objectAt{r, k.index, 0}, Rows: objectAt{r, k.rows, rowsWindow}, Spans: k.spans, Head: k.head,
+			Doubt: func() { r.doubt(dirs[i].name) },
+		}
+		if k.mark.DeletionTime > 0 {
+			o.Marked, o.MarkReason = time.Unix(k.mark.DeletionTime, 0), k.mark.Details
+		}
+		found = append(found, o)
+		k.head = nil
 	}
 	r.known = known
 	return found, nil
 }
 
-// dirs lists the directories that have the name of a block.
-func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
-	err = r.from.Iter(ctx, profilesDir+"/", func(dir string) error {
-		base := path.Base(dir)
-		tenant, ok := profiles.TenantOfDir(base)
-		if !ok || !strings.HasSuffix(dir, "/") {
-			return nil
-		}
-		return r.from.Iter(ctx, dir, func(name string) error {
-			if id, err := ulid.ParseStrict(path.Base(name)); err == nil && strings.HasSuffix(name, "/") {
-				all = append(all, listed{tenant, id, ProfileBlock(base, id)})
-			}
-			return nil
-		})
-	})
-	return all, err
+// doubt makes the next list request the sizes of a block's objects.
+func (r *ProfileReader) doubt(name string) {
+	r.doubting.Lock()
+	defer r.doubting.Unlock()
+	r.doubted[name] = true
 }
 
-// lookAll looks up the files of all blocks, at most lookupsMax concurrently. If a lookup
+// forget removes the confirmation of the sizes of doubted blocks. r.mu is held.
+func (r *ProfileReader) forget() {
+	r.doubting.Lock()
+	defer r.doubting.Unlock()
+	for name := range r.doubted {
+		if k := r.known[name]; k != nil {
+			k.confirmed = false
+		}
+	}
+	clear(r.doubted)
+}
+
+// dirs lists the directories that have the name of a block, an index and rows. It lists blocksMax directories at most.
+func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
+	at := map[string]int{}
+	err = eachProfileObject(ctx, r.from, func() {}, func(dir, tenant string, id ulid.ULID, file string) error {
+		i, ok := at[dir]
+		if !ok {
+			if len(all) == blocksMax {
+				return errBlocksMax
+			}
+			i = len(all)
+			at[dir], all = i, append(all, listed{tenant: tenant, id: id, name: dir})
+		}
+		switch file {
+		case indexFile:
+			all[i].index = true
+		case profileFiles[0]:
+			all[i].rows = true
+		case deletionMark:
+			all[i].marked = true
+		}
+		return nil
+	})
+	return slices.DeleteFunc(all, func(l listed) bool { return !l.index || !l.rows }), err
+}
+
+// lookAll looks up the files and the new deletion marks of all blocks, at most lookupsMax concurrently. If a lookup
 // fails, the results of the successful lookups are returned with the error.
 func (r *ProfileReader) lookAll(ctx context.Context, dirs []listed) ([]*knownProfile, error) {
 	looked := make([]*knownProfile, len(dirs))
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(lookupsMax)
 	for i := range dirs {
-		if old := r.known[dirs[i].name]; old != nil && old.confirmed {
+		old := r.known[dirs[i].name]
+		if old != nil && !dirs[i].marked {
+			old.mark = DeletionMark{}
+		}
+		confirmed := old != nil && old.confirmed
+		if confirmed {
 			looked[i] = old
+		}
+		if confirmed && (!dirs[i].marked || old.mark.DeletionTime > 0) {
 			continue
 		}
 		group.Go(func() (err error) {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			looked[i], err = r.look(ctx, dirs[i].name)
+			if !confirmed {
+				if looked[i], err = r.look(ctx, dirs[i].name); err != nil {
+					return err
+				}
+			}
+			if looked[i] != nil && dirs[i].marked {
+				looked[i].mark, err = r.readMark(ctx, &dirs[i])
+			}
 			return err
 		})
 	}
@@ -141,28 +282,71 @@ func (r *ProfileReader) lookAll(ctx context.Context, dirs []listed) ([]*knownPro
 	return looked, err
 }
 
+// readMark reads the deletion mark of a block. A mark that is not valid, or has vanished since the list, is none.
+func (r *ProfileReader) readMark(ctx context.Context, l *listed) (DeletionMark, error) {
+	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
+	defer cancel()
+	mark, err := readMark(ctx, r.from, l.name, l.id)
+	if errors.Is(err, ErrCorrupt) || isNotFound(r.from, err) {
+		return DeletionMark{}, nil
+	}
+	return mark, err
+}
+
 // look requests the sizes of a block's index and rows. It returns nil unless both exist.
 func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, error) {
-	old, k := r.known[name], &knownProfile{}
-	for file, object := range map[string]**Object{profileFiles[0]: &k.rows, indexFile: &k.index} {
-		o, err := r.cache.Object(ctx, r.from, path.Join(name, file))
-		if err != nil {
-			if r.from.IsObjNotFoundErr(err) {
-				return nil, nil
-			}
-			return nil, err
+	old, sizes := r.known[name], [2]int64{}
+	for i, file := range []string{indexFile, profileFiles[0]} {
+		object := path.Join(name, file)
+		attributes, err := r.from.Attributes(ctx, object)
+		if isNotFound(r.from, err) {
+			return nil, nil
 		}
-		*object = o
+		if err != nil {
+			return nil, fmt.Errorf("object %s: %w", object, err)
+		}
+		sizes[i] = attributes.Size
 	}
-	k.confirmed = old != nil && old.index.Size() == k.index.Size() && old.rows.Size() == k.rows.Size()
-	return k, nil
+	if old != nil && old.index.Size() == sizes[0] && old.rows.Size() == sizes[1] {
+		return &knownProfile{index: old.index, rows: old.rows, spans: old.spans, confirmed: true}, nil // their pages stay cached
+	}
+	return r.newKnown(name, sizes[0], sizes[1]), nil
+}
+
+// newKnown returns a block of the given sizes. It has objects of its own, so pages of a block that was replaced are not read.
+func (r *ProfileReader) newKnown(name string, indexBytes, rowsBytes int64) *knownProfile {
+	return &knownProfile{
+		index: r.cache.Object(r.from, path.Join(name, indexFile), indexBytes),
+		rows:  r.cache.Object(r.from, path.Join(name, profileFiles[0]), rowsBytes),
+		spans: &spansAt{reader: r, name: path.Join(name, spansFile)},
+	}
+}
+
+// isNotFound reports whether an error, or an error that it wraps, means that an object does not exist.
+// The providers' own function does not look into wrapped errors.
+func isNotFound(in objstore.BucketReader, err error) bool {
+	if err == nil {
+		return false
+	}
+	if in.IsObjNotFoundErr(err) {
+		return true
+	}
+	//lint:ignore errorlint the wrapped errors are visited here
+	switch e := err.(type) {
+	case interface{ Unwrap() error }:
+		return isNotFound(in, e.Unwrap())
+	case interface{ Unwrap() []error }:
+		return slices.ContainsFunc(e.Unwrap(), func(e error) bool { return isNotFound(in, e) })
+	}
+	return false
 }
 
 // DeleteProfile deletes a block from the bucket. It deletes the index first: if it fails later,
-// the remaining files are not listed as a block. A file that does not exist is no error.
+// the remaining files are not listed as a block. The deletion mark is last: a directory with a mark
+// and without an index is the rest of a deletion. A file that does not exist is no error.
 func DeleteProfile(ctx context.Context, from objstore.Bucket, tenant string, id ulid.ULID) error {
 	dir := ProfileBlock(profiles.TenantDir(tenant), id)
-	for _, file := range []string{indexFile, spansFile, profileFiles[0]} {
+	for _, file := range []string{indexFile, spansFile, profileFiles[0], deletionMark} {
 		if err := from.Delete(ctx, path.Join(dir, file)); err != nil && !from.IsObjNotFoundErr(err) {
 			return fmt.Errorf("delete %s of %s: %w", file, dir, err)
 		}
@@ -170,28 +354,42 @@ func DeleteProfile(ctx context.Context, from objstore.Bucket, tenant string, id 
 	return nil
 }
 
-// limitedAt reads an object with a timeout for each read.
-type limitedAt struct {
+// objectAt reads an object through the cache, with a timeout for each read.
+type objectAt struct {
 	reader *ProfileReader
-	object *Object
-	cached bool // read through the cache of pages
+	object *pages.Object
+	window int64 // as in pages.Object.ReadAt
 }
 
 // ReadAt implements io.ReaderAt.
-func (l limitedAt) ReadAt(p []byte, off int64) (int, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), l.reader.timeout)
+func (o objectAt) ReadAt(p []byte, off int64) (int, error) {
+	o.reader.reading.RLock()
+	defer o.reader.reading.RUnlock()
+	ctx, cancel := context.WithTimeout(o.reader.ctx, o.reader.opts.Timeout)
 	defer cancel()
-	if l.cached {
-		return l.object.At(ctx).ReadAt(p, off)
+	if ctx.Err() != nil {
+		return 0, pages.ErrClosed
 	}
-	body, err := l.reader.from.GetRange(ctx, l.object.name, off, int64(len(p)))
-	if err != nil {
-		return 0, fmt.Errorf("object %s: bytes %d to %d: %w", l.object.name, off, off+int64(len(p)), err)
+	return o.object.ReadAt(ctx, p, off, o.window)
+}
+
+// spansAt reads the spans of a block. No list requests their size: the index of the block has it, and every reader
+// of the spans reads all of them.
+type spansAt struct {
+	reader *ProfileReader
+	name   string
+
+	mu     sync.Mutex
+	object *pages.Object // nil: not read yet
+}
+
+// ReadAt implements io.ReaderAt.
+func (s *spansAt) ReadAt(p []byte, off int64) (int, error) {
+	s.mu.Lock()
+	if end := off + int64(len(p)); s.object == nil || s.object.Size() < end {
+		s.object = s.reader.cache.Object(s.reader.from, s.name, end)
 	}
-	defer body.Close()
-	n, err := io.ReadFull(body, p)
-	if err != nil {
-		return n, fmt.Errorf("object %s: bytes %d to %d: %w", l.object.name, off, off+int64(len(p)), err)
-	}
-	return n, nil
+	object := s.object
+	s.mu.Unlock()
+	return objectAt{s.reader, object, 0}.ReadAt(p, off)
 }

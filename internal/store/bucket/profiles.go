@@ -35,10 +35,11 @@ type ProfileShipOptions struct {
 }
 
 // ProfileShipper uploads profile blocks into a directory for each tenant. It uploads compacted
-// blocks as well as their parents. A compacted block lists its parents: readers of the bucket
-// skip them.
+// blocks as well as their parents. A compacted block lists its parents, and readers of the bucket
+// skip the listed parents.
 type ProfileShipper struct {
 	opts    ShipOptions
+	skip    func(tenant string, id ulid.ULID) (bool, error) // nil: no block is skipped
 	bucket  objstore.Bucket
 	logger  *slog.Logger
 	known   map[string]bool // blocks in the bucket, by directory
@@ -61,7 +62,14 @@ func NewProfileShipper(to objstore.Bucket, o ProfileShipOptions, logger *slog.Lo
 	return s
 }
 
-// Run syncs the directory periodically until ctx is done, sooner after a failure.
+// SkipReplaced sets the function that reports whether another block in the bucket has the rows of a
+// block. If it has, the block is not uploaded. If the function returns an error, the next sync tries
+// again. Call it before Run.
+func (s *ProfileShipper) SkipReplaced(replaced func(tenant string, id ulid.ULID) (bool, error)) {
+	s.skip = replaced
+}
+
+// Run syncs the directory periodically until ctx is done. After failures it retries with exponential backoff.
 func (s *ProfileShipper) Run(ctx context.Context) {
 	s.opts.repeat(ctx, s.Sync, func(_ int, retry time.Duration, err error) {
 		s.failed.Inc()
@@ -81,6 +89,17 @@ func (s *ProfileShipper) Sync(ctx context.Context) (uploaded int, err error) {
 	for _, b := range blocks {
 		if s.known[b.name] {
 			continue
+		}
+		if s.skip != nil {
+			replaced, err := s.skip(b.tenant, b.id)
+			if err != nil { // the bucket was not listed yet; its reader logs failures
+				waiting++
+				continue
+			}
+			if replaced {
+				s.known[b.name] = true
+				continue
+			}
 		}
 		sent, err := s.ship(ctx, b)
 		if errors.Is(err, errVanished) {
@@ -104,7 +123,11 @@ func (s *ProfileShipper) Sync(ctx context.Context) (uploaded int, err error) {
 }
 
 // profileBlock is a block on disk and its directory in the bucket.
-type profileBlock struct{ dir, name string }
+type profileBlock struct {
+	dir, name string
+	tenant    string
+	id        ulid.ULID
+}
 
 // forget drops blocks that are not on disk any more.
 func (s *ProfileShipper) forget(blocks []profileBlock) {
@@ -136,7 +159,7 @@ func (s *ProfileShipper) blocks() ([]profileBlock, error) {
 		}
 		for _, e := range entries {
 			if id, err := ulid.ParseStrict(e.Name()); err == nil && e.IsDir() {
-				found = append(found, profileBlock{filepath.Join(s.opts.Dir, tenant.Name(), e.Name()), ProfileBlock(profiles.TenantDir(name), id)})
+				found = append(found, profileBlock{filepath.Join(s.opts.Dir, tenant.Name(), e.Name()), ProfileBlock(profiles.TenantDir(name), id), name, id})
 			}
 		}
 	}

@@ -1,15 +1,11 @@
 package bucket
 
 import (
-	"bytes"
 	"context"
 	"errors"
-	"io"
-	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 
@@ -69,95 +65,37 @@ func TestProfileShipper_KilledAtAnyStepShipsEveryBlock(t *testing.T) {
 	}
 }
 
+// A compactor may have replaced and deleted a block that is still on the disk.
+func TestProfileShipper_ReplacedBlocksAreNotUploaded(t *testing.T) {
+	replaced, other := ulid.Make(), ulid.Make()
+	dir, to, ctx := t.TempDir(), objstore.NewInMemBucket(), context.Background()
+	profileBlocks(t, dir, "a/"+replaced.String(), "a/"+other.String())
+	s := NewProfileShipper(to, ProfileShipOptions{Dir: dir}, quiet, metrics.NewSet())
+	listed := false
+	s.SkipReplaced(func(tenant string, id ulid.ULID) (bool, error) {
+		if !listed {
+			return false, errFault
+		}
+		return tenant == "a" && id == replaced, nil
+	})
+	if n, err := s.Sync(ctx); n != 0 || err != nil || s.waiting.Get() != 2 || len(to.Objects()) != 0 {
+		t.Errorf("before the bucket is listed: %d, %v, %v wait", n, err, s.waiting.Get())
+	}
+	listed = true
+	for want := 1; want >= 0; want-- {
+		if n, err := s.Sync(ctx); n != want || err != nil || s.waiting.Get() != 0 {
+			t.Errorf("%d, %v, %v wait", n, err, s.waiting.Get())
+		}
+	}
+	if all := objects(t, to); len(all) != 2 || all[ProfileBlock("a", other)+"/index"] == nil {
+		t.Error(names(all))
+	}
+}
+
 func TestProfileShipper_WithoutProfilesShipsNothing(t *testing.T) {
 	s := NewProfileShipper(objstore.NewInMemBucket(), ProfileShipOptions{Dir: filepath.Join(t.TempDir(), "none")}, quiet, metrics.NewSet())
 	if n, err := s.Sync(context.Background()); n != 0 || err != nil {
 		t.Error(n, err)
-	}
-}
-
-// counting counts requests for ranges.
-type counting struct {
-	objstore.Bucket
-	mu     sync.Mutex
-	ranges int
-	fail   bool
-}
-
-func (c *counting) GetRange(ctx context.Context, name string, off, length int64) (io.ReadCloser, error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.ranges++
-	if c.fail {
-		return nil, errFault
-	}
-	return c.Bucket.GetRange(ctx, name, off, length)
-}
-
-func TestObject_ReadsRangesThroughTheCache(t *testing.T) {
-	ctx, random := context.Background(), rand.New(rand.NewPCG(1, 2))
-	text := make([]byte, 5*pageBytes+123)
-	for i := range text {
-		text[i] = byte(random.Uint32())
-	}
-	from := &counting{Bucket: objstore.NewInMemBucket()}
-	if err := from.Upload(ctx, "o", bytes.NewReader(text)); err != nil {
-		t.Fatal(err)
-	}
-	cache := NewCache(3 * pageBytes)
-	o, err := cache.Object(ctx, from, "o")
-	if err != nil || o.Size() != int64(len(text)) {
-		t.Fatal(o, err)
-	}
-	at := o.At(ctx)
-	var wait sync.WaitGroup
-	for worker := range 4 {
-		wait.Go(func() {
-			random := rand.New(rand.NewPCG(3, uint64(worker)))
-			for range 200 {
-				off, p := random.Int64N(int64(len(text))+10), make([]byte, random.IntN(2*pageBytes))
-				n, err := at.ReadAt(p, off)
-				want := text[min(off, int64(len(text))):min(off+int64(len(p)), int64(len(text)))]
-				if !bytes.Equal(p[:n], want) || (n < len(p)) != errors.Is(err, io.EOF) || err != nil && !errors.Is(err, io.EOF) {
-					t.Errorf("%d bytes at %d: %d, %v", len(p), off, n, err)
-					return
-				}
-				if cache.Bytes() > 3*pageBytes {
-					t.Errorf("the cache holds %d bytes", cache.Bytes())
-				}
-			}
-		})
-	}
-	wait.Wait()
-	whole := make([]byte, len(text))
-	from.ranges = 0
-	fresh, err := NewCache(1<<30).Object(ctx, from, "o")
-	if err != nil {
-		t.Fatal(err)
-	}
-	for range 3 {
-		if n, err := fresh.At(ctx).ReadAt(whole, 0); n != len(text) || err != nil || !bytes.Equal(whole, text) {
-			t.Fatal(n, err)
-		}
-	}
-	if from.ranges != 1 {
-		t.Errorf("%d requests to read adjacent pages", from.ranges)
-	}
-	from.fail = true
-	broken, err := NewCache(0).Object(ctx, from, "o")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := broken.At(ctx).ReadAt(whole, 0); !errors.Is(err, errFault) {
-		t.Error(err)
-	}
-	ended, stop := context.WithCancel(ctx)
-	stop()
-	if _, err := fresh.At(ended).ReadAt(whole, 0); !errors.Is(err, context.Canceled) {
-		t.Error(err)
-	}
-	if _, err := cache.Object(ctx, from, "none"); err == nil {
-		t.Error("opened a missing object")
 	}
 }
 

@@ -30,7 +30,7 @@ import (
 var ErrNoLabels = errors.New("no external labels: they distinguish the blocks of several servers in one bucket")
 
 // ErrOverlap is returned for a compacted block whose time range overlaps another block in
-// the bucket.
+// the bucket with the same external labels.
 var ErrOverlap = errors.New("compacted block overlaps a block in the bucket")
 
 // ShipOptions of a Shipper. Zero durations take the defaults.
@@ -46,7 +46,7 @@ type ShipOptions struct {
 	StateFile       string // name of the state file in Dir; "": thanos.shipper.json
 	Concurrency     int    // files of a block uploaded concurrently; 0: 1
 
-	Interval time.Duration // interval of syncs; 0: 30 s
+	Interval time.Duration // pause after a successful sync; 0: 30 s
 	RetryMin time.Duration // pause after a failure, doubled after each further one; 0: 2 s
 	RetryMax time.Duration // longest pause; 0: 2 min
 	Stall    time.Duration // timeout of an upload without progress; 0: 5 min
@@ -149,14 +149,14 @@ func (s *Shipper) wait(n int) {
 }
 
 // Run syncs the directory periodically until ctx is done. After failures it retries with
-// exponential backoff. A block is retried until it is in the bucket.
+// exponential backoff. A block is retried until it is in the bucket or deleted from disk.
 func (s *Shipper) Run(ctx context.Context) {
 	s.opts.repeat(ctx, s.Sync, func(uploaded int, retry time.Duration, err error) {
 		s.logger.Warn("Shipping failed; retrying", "retry_in", retry, "uploaded", uploaded, "waiting", s.Status().Waiting, "err", err)
 	})
 }
 
-// repeat syncs every Interval, and sooner after a failure, until ctx is done.
+// repeat syncs until ctx is done. It pauses for Interval after a success, and for RetryMin to RetryMax after a failure.
 func (o ShipOptions) repeat(ctx context.Context, sync func(context.Context) (uploaded int, err error), failed func(uploaded int, retry time.Duration, err error)) {
 	var retry time.Duration
 	for {
@@ -407,8 +407,9 @@ func (r *syncRun) ship(ctx context.Context, m blockMeta) error {
 	return nil
 }
 
-// whole reports whether the bucket has a block with all its files. A meta.json alone is not
-// enough: some stores keep a part of an interrupted upload.
+// whole reports whether the bucket has a block with all files that its meta.json lists; with the
+// index if it lists none. A meta.json alone is not enough: some stores keep a part of an
+// interrupted upload.
 func (r *syncRun) whole(ctx context.Context, id ulid.ULID) (bool, error) {
 	m, err := r.remoteMeta(ctx, id)
 	if errors.Is(err, ErrCorrupt) {

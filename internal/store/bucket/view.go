@@ -13,8 +13,8 @@ import (
 	"time"
 )
 
-// view holds every file of a block open. The database never changes a block's files, it only
-// deletes them. An open file survives deletion, so an upload that takes hours reads one
+// view holds the chunks and the index of a block open. The database never changes these files, it
+// only deletes them. An open file survives deletion, so an upload that takes hours reads one
 // consistent block. Thanos uses hard links, which require a writable directory on the same disk.
 type view struct {
 	meta  blockMeta

@@ -18,9 +18,9 @@ const (
 
 // window is the read-ahead of a block: the series whose chunks were requested together. Every
 // request to the bucket costs money and a round trip, so a window is as large as the page cache
-// permits: the windows of all open blocks fill half of the cache. A page can be read as soon as
-// it has arrived. All requested pages have space in the cache, so they arrive even if the
-// client does not read.
+// permits: the open blocks share half of the cache, but each window has windowMin to windowMax
+// bytes. A page can be read as soon as it has arrived. A page is requested only if it has space in
+// the cache, so it arrives even if the client does not read.
 type window struct {
 	bytes   func() int64   // returns the size of the next window
 	end     int            // index in producer.refs after the last series of the window

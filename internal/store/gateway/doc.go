@@ -2,16 +2,18 @@
 //
 // A Store lists blocks (package metas) and keeps them by external labels and resolution. Select
 // chooses the blocks of a time range as Thanos does, and returns a Selection: a series.Set with
-// the chunks as stored. The first read of a block fetches the symbols and the postings table of
-// its index into a local file, which is mapped while it is in use; postings, series and chunks
+// the chunks as stored. The first read of a block fetches the symbols and the postings offset table
+// of its index into a local file, which is mapped while it is in use; postings, series and chunks
 // are read through pages (package pages). Lists of postings are intersected in the pages,
-// without a copy. Their references are in the order of labels, so series and chunks are read
-// forward, one batch ahead of the caller. The chunks of many batches are requested together, by
-// few requests to the bucket, and are used as they arrive. Chunks alias pages: they are borrowed
-// until Next, and their pages cannot be evicted until then.
+// without a copy; only the lists of a matcher that selects several values are united in memory.
+// Their references are in the order of labels, so series and chunks are read forward, one batch
+// ahead of the caller. The chunks of many batches are requested together, by few requests to the
+// bucket, and are used as they arrive. Chunks alias pages: they are borrowed until Next, and their
+// pages cannot be evicted until then. A chunk that lies in several pages is copied.
 //
 // If a block cannot be read, a request that forbids partial responses fails. Another request
-// returns the series of the other blocks, with a warning that names the block. The package does
+// gets a warning that names the block, the series of the other blocks, and those series of this block
+// that were read before the error. A request that exceeds a limit fails in any case. The package does
 // not merge replicas, decode samples or implement a protocol.
 package gateway
 

@@ -23,14 +23,15 @@ import (
 // It is a mapped local file: sections of the index, unchanged, and tables of offsets into
 // them.
 //
-//	head     magic, crc32 of all that follows, sizes of the sections
+//	head     u64 each: magic, crc32 of all that follows, series and postingsEnd of the toc, size of the index, sizes of the sections
 //	front    the index from its first byte to the series: magic, version, symbols
 //	table    the postings offset table
 //	offsets  u32 for each symbol and one more: its start in the symbols
 //	names    for each label name: u32 offset in the table, u32 index in samples of its first value
 //	samples  for every 32nd value of a name: u32 offset in the table
 //
-// The sizes of the sections are multiples of 8. All numbers are big-endian, as in an index.
+// Each section is padded to a multiple of 8 bytes; its size in the head is without the padding. All numbers are
+// big-endian, as in an index.
 type header struct {
 	file    *fileutil.MmapFile
 	toc     toc
@@ -62,7 +63,7 @@ func headerPath(dir string, b *block) string {
 	return filepath.Join(dir, "headers", b.meta.ID.String())
 }
 
-// openHeader maps the header of a block at path. If there is no valid header, it fetches one.
+// openHeader maps the header of a block at path. If there is no valid header of this index at path, it fetches one.
 func openHeader(ctx context.Context, path string, from *pages.Object) (*header, error) {
 	h, err := mapHeader(path, uint64(from.Size()))
 	if err == nil {
@@ -118,7 +119,7 @@ func fetchHeader(ctx context.Context, path string, from *pages.Object) (err erro
 }
 
 // readTOC reads the table of contents, which is at the end of an index. It fetches about the
-// last tailBytes bytes of the index: the end of the postings table, which is read next, or
+// last tailBytes bytes of the index: the end of the postings offset table, which is read next, or
 // all of a small index.
 func readTOC(ctx context.Context, from *pages.Object) (*index.TOC, error) {
 	off := from.Size() - indexTail

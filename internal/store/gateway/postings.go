@@ -16,7 +16,7 @@ import (
 type refs interface {
 	// next returns the next reference.
 	next() (ref uint32, ok bool)
-	// seek returns the first reference that is at least ref. It does not go back.
+	// seek returns the first reference that is at least ref and was not returned yet.
 	seek(ref uint32) (found uint32, ok bool)
 	// release releases the pages that the list holds. The list may be used afterwards.
 	release()
@@ -400,8 +400,8 @@ func compareUint(a, b uint64) int {
 	return 0
 }
 
-// union returns the references in any of the lists. The lists of one label have no
-// reference in common.
+// union returns the references in any of the lists of one label name. Unless the block is corrupt,
+// these lists have no reference in common.
 func union(ctx context.Context, index *pages.Object, c choice, bytesMax uint64) (refs, error) {
 	if len(c.lists) == 1 {
 		return openRefs(ctx, index, c.lists[0])

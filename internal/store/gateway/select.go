@@ -259,9 +259,9 @@ func (s *Store) LabelValues(ctx context.Context, r Request, label string) (value
 }
 
 // labelBlocks returns the blocks in the time range of a request, as two lists. If the external
-// labels of a block satisfy all matchers, its header is enough: it is in the list whole. If its
-// series must be read, it is in the list parts. label is the label whose values are wanted; "":
-// names are wanted.
+// labels of a block satisfy all matchers, its header is enough, although it also has the labels of series
+// without samples in the time range: the block is in the list whole. If its series must be read, it is in
+// the list parts. label is the label whose values are wanted; "": names are wanted.
 func (s *Store) labelBlocks(r Request, label string) (whole []*block, parts []opening) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

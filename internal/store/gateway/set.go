@@ -157,7 +157,7 @@ func (s *blockSet) fail(err error) {
 }
 
 // copiedMax limits the bytes of one series' chunks that are copied. A chunk is copied only if it lies
-// in several pages. Prometheus writes chunks of about a kilobyte, so few of them lie in two pages.
+// in several pages. Prometheus writes chunks of up to about a kilobyte, so few of them lie in two pages.
 const copiedMax = 64 << 20
 
 // chunk appends one chunk, as stored:

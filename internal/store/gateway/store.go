@@ -63,7 +63,9 @@ type Store struct {
 	syncing sync.Mutex // one Sync at a time
 	mu      sync.RWMutex
 	blocks  map[ulid.ULID]*block
-	groups  []*group // by external labels
+	groups  []*group  // by external labels
+	synced  time.Time // end of the last listing of the bucket; zero before the first
+	syncErr error     // of the last listing
 	closed  bool
 	using   sync.WaitGroup // running requests
 	reading atomic.Int64   // open blocks of all requests
@@ -125,6 +127,9 @@ func (s *Store) Sync(ctx context.Context) error {
 	defer s.syncing.Unlock()
 	s.counts.syncs.Inc()
 	list, err := s.lister.List(ctx, time.Now())
+	s.mu.Lock()
+	s.synced, s.syncErr = time.Now(), err
+	s.mu.Unlock()
 	if err != nil {
 		s.counts.syncFailures.Inc()
 		return err
@@ -208,6 +213,13 @@ func (s *Store) Sweep(now time.Time) {
 	for _, b := range s.blocks {
 		b.sweep(now.Add(-s.opts.Idle))
 	}
+}
+
+// LastSync returns when the last listing of the bucket ended, and its error. The time is zero before the first listing.
+func (s *Store) LastSync() (at time.Time, err error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.synced, s.syncErr
 }
 
 // Blocks returns the metas of the blocks that are served, in no particular order.

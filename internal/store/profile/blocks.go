@@ -19,6 +19,9 @@ type heldBlock struct {
 	path     string
 	refs     atomic.Int64
 	excluded bool // not compacted any more, because a compaction of it failed; guarded by tenant.flushMu
+
+	compared int  // number of the listing of the bucket for which replaced was computed; guarded by tenant.flushMu
+	replaced bool // a block of that listing replaces this block
 }
 
 // Remote reports whether the block is read from the bucket.
@@ -112,7 +115,7 @@ func (s *Store) View(ctx context.Context, tenant string, minNS, maxNS int64) (*V
 		if listErr != nil {
 			v.Warnings = append(v.Warnings, listErr)
 		}
-		if len(known) > 0 {
+		if known != nil {
 			if err := s.remotes.add(ctx, v, known, disk, minNS, maxNS); err != nil {
 				v.Close()
 				return nil, err

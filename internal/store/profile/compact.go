@@ -12,6 +12,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/store/profile/block"
+	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 // fanout is the number of blocks of one level that are compacted into one block of the next.
@@ -50,7 +51,8 @@ func (t *tenant) compact(ctx context.Context) error {
 }
 
 // pick returns adjacent blocks of one level, as many as fanout, whose total size and time range are
-// within the limits; nil if there are none.
+// within the limits; nil if there are none. It leaves out blocks that a block in the bucket has
+// replaced: if it compacted them with others, two blocks of the bucket would have their rows.
 func (t *tenant) pick() []*heldBlock {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -71,7 +73,10 @@ func (t *tenant) pick() []*heldBlock {
 		case size > t.store.opts.BlockBytes || to-from > int64(t.store.opts.BlockSpan):
 			run = []*heldBlock{b}
 		case len(run) == fanout:
-			return run
+			run = slices.DeleteFunc(run, func(b *heldBlock) bool { return t.store.remotes.replaced(t.name, b) })
+			if len(run) == fanout {
+				return run
+			}
 		}
 		byLevel[level] = run
 	}
@@ -80,11 +85,11 @@ func (t *tenant) pick() []*heldBlock {
 
 // compactRun compacts blocks into one, which replaces them.
 func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
-	var meta block.Meta
-	for _, b := range run {
-		m := b.Meta()
-		meta.Level, meta.Through = max(meta.Level, m.Level+1), max(meta.Through, m.Through)
+	readers := make([]*block.Reader, len(run))
+	for i, b := range run {
+		readers[i] = b.Reader
 	}
+	meta := compactedMeta(readers)
 	// The output of a failed compaction may be on disk. A retry with the same blocks replaces it.
 	if t.compacting.id != (ulid.ULID{}) && !slices.Equal(t.compacting.run, run) {
 		if err := t.discard(t.compacting.id); err != nil {
@@ -96,14 +101,11 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 		t.compacting = failedCompaction{id: ulid.MustNewDefault(t.store.now()), run: run}
 	}
 	compacted, err := t.writeBlock(t.compacting.id, meta, func(w *block.Writer) (*block.Content, error) {
-		content, err := mergeBlocks(ctx, w, run)
+		content, err := mergeBlocks(ctx, w, readers)
 		if err != nil {
 			return nil, err
 		}
-		for _, b := range run {
-			// Include the parents of b: the bucket may have them even if b is never uploaded.
-			content.Meta.Parents = append(append(content.Meta.Parents, b.Meta().ULID), b.Meta().Parents...)
-		}
+		content.Meta.Parents = meta.Parents
 		return content, nil
 	})
 	if err != nil {
@@ -112,6 +114,41 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 	t.compacting = failedCompaction{}
 	t.replace(run, compacted)
 	return nil
+}
+
+// compactedMeta returns the level, the parents and the last log segment of a block that is compacted
+// from others. Its parents include their parents: the bucket may have them even if a block of run
+// is never uploaded.
+func compactedMeta(run []*block.Reader) (meta block.Meta) {
+	known := map[[16]byte]bool{}
+	for _, b := range run {
+		m := b.Meta()
+		meta.Level, meta.Through = max(meta.Level, m.Level+1), max(meta.Through, m.Through)
+		for _, parent := range append([][16]byte{m.ULID}, m.Parents...) {
+			if !known[parent] {
+				known[parent] = true
+				meta.Parents = append(meta.Parents, parent)
+			}
+		}
+	}
+	return meta
+}
+
+// Merge writes to dir, an empty directory, a block with the rows of other blocks and syncs it. A row
+// that several of them have is written once. The new block has the ULID id and replaces the others.
+func Merge(ctx context.Context, dir string, id ulid.ULID, run []*block.Reader) error {
+	w, err := block.NewWriter(vfs.Disk{}, dir)
+	if err != nil {
+		return err
+	}
+	defer w.Abort()
+	content, err := mergeBlocks(ctx, w, run)
+	if err != nil {
+		return err
+	}
+	content.Meta = compactedMeta(run)
+	content.Meta.ULID = id
+	return w.Finish(content)
 }
 
 // replace removes the old blocks from the tenant and from the disk. Unless it is nil, by is the
@@ -214,7 +251,7 @@ func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) 
 
 // mergeBlocks writes the rows of blocks in order. Of rows with the same profile and series in
 // several blocks, it writes only the first.
-func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *block.Content, err error) {
+func mergeBlocks(ctx context.Context, w *block.Writer, run []*block.Reader) (_ *block.Content, err error) {
 	parts, nodes, err := mergeSymbols(ctx, run)
 	if err != nil {
 		return nil, err
@@ -267,7 +304,7 @@ func mergeBlocks(ctx context.Context, w *block.Writer, run []*heldBlock) (_ *blo
 			}
 		}
 	}
-	content.Types, content.Series, content.Symbols, content.Spans = o.types, o.series, parts, spans.Spans()
+	content.Types, content.Series, content.Parts, content.Spans = o.types, o.series, parts, spans.Spans()
 	return content, nil
 }
 
@@ -323,24 +360,29 @@ func (t *tenant) retain() error {
 	})
 	o := t.store.opts
 	oldest := t.store.now().Add(-o.Retention).UnixNano()
-	var gone, safe, unsafe []*heldBlock
+	there := func(b *heldBlock) bool {
+		return t.store.remotes == nil || t.store.remotes.expired(b.Meta().MaxNS) || t.store.remotes.has(t.name, b)
+	}
+	var gone, kept, safe, unsafe []*heldBlock
 	var size int64
 	for _, b := range blocks {
-		_, maxNS := b.Bounds()
-		there := t.store.remotes == nil || t.store.remotes.expired(maxNS) || t.store.remotes.has(t.name, b)
-		if there && o.Retention > 0 && maxNS < oldest {
+		if o.Retention > 0 && b.Meta().MaxNS < oldest && there(b) {
 			gone = append(gone, b)
 			continue
 		}
-		size += b.Bytes()
-		if there {
-			safe = append(safe, b)
-		} else {
-			unsafe = append(unsafe, b)
+		kept, size = append(kept, b), size+b.Bytes()
+	}
+	if o.RetentionBytes > 0 && size > o.RetentionBytes {
+		for _, b := range kept {
+			if there(b) {
+				safe = append(safe, b)
+			} else {
+				unsafe = append(unsafe, b)
+			}
 		}
 	}
 	for i, b := range append(safe, unsafe...) {
-		if o.RetentionBytes <= 0 || size <= o.RetentionBytes {
+		if size <= o.RetentionBytes {
 			break
 		}
 		gone, size = append(gone, b), size-b.Bytes()

@@ -345,7 +345,7 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	if err != nil {
 		return nil, err
 	}
-	content := &block.Content{Types: o.types, Series: o.series, Symbols: parts.symbols, Shared: v.shared}
+	content := &block.Content{Types: o.types, Series: o.series, Parts: &parts.symbols, Shared: v.shared}
 	if v.spans != nil {
 		numbers, partOf := make([]uint32, len(rows)), make([]*headPart, len(rows))
 		for at := range rows {
@@ -467,7 +467,7 @@ func (s *Store) maintain() {
 	ctx, cancel := s.untilClosed()
 	defer cancel()
 	var swept time.Time
-	tick := time.NewTicker(maintainEvery)
+	tick := time.NewTicker(s.every)
 	defer tick.Stop()
 	for {
 		select {
@@ -505,8 +505,8 @@ func (s *Store) all(f func(t *tenant) error) error {
 	return errors.Join(errs...)
 }
 
-// symbolsIdle is the shortest time for which unused symbols stay in memory; the longest is
-// twice as long.
+// symbolsIdle is the shortest time for which unused symbols stay in memory unless memory is
+// short; the longest is twice as long.
 const symbolsIdle = time.Minute
 
 func (t *tenant) dropIdleSymbols() {

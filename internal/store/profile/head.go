@@ -112,8 +112,8 @@ func (h *head) size() int {
 	return h.bytes + h.symbols.Bytes() + h.spans.Bytes()
 }
 
-// apply adds the rows of a profile that do not exist yet. older reports whether a block has
-// rows of the profile, and whether one of these rows has the given labels.
+// apply adds the rows of a profile that do not exist yet. older reports whether a block, or the head
+// that is being written as one, has rows of the profile, and whether one of these rows has the given labels.
 func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.Key, labels []byte) (profile, row bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -349,7 +349,7 @@ func reset(s []uint32, n int) []uint32 {
 // text returns the number in the head of string i of the profile, and caches the number.
 func (h *head) text(p *pprof.Profile, i uint32) uint32 {
 	if h.texts[i] == 0 {
-		h.texts[i] = h.symbols.String(p.Text(i)) + 1
+		h.texts[i] = h.symbols.String(p.ValidText(i)) + 1
 	}
 	return h.texts[i] - 1
 }
@@ -367,7 +367,7 @@ func (h *head) frame(p *pprof.Profile, line *pprof.Line) uint32 {
 func (h *head) unnamed(p *pprof.Profile, l *pprof.Location) uint32 {
 	var file uint32
 	if l.Mapping >= 0 {
-		file = h.symbols.String(p.Text(p.Mappings[l.Mapping].File))
+		file = h.symbols.String(p.ValidText(p.Mappings[l.Mapping].File))
 	}
 	name := h.symbols.String(strconv.AppendUint([]byte("0x"), l.Address, 16))
 	return h.symbols.Frame(h.symbols.Function(block.Function{Name: name, System: name, File: file}), 0)
@@ -376,8 +376,8 @@ func (h *head) unnamed(p *pprof.Profile, l *pprof.Location) uint32 {
 func (h *head) typeOf(plain []byte, p *pprof.Profile, t int) uint32 {
 	st := p.SampleTypes[t]
 	key := profiles.Type{
-		Name: string(labelenc.Value(plain, profiles.LabelName)), SampleType: string(p.Text(st.Type)), SampleUnit: string(p.Text(st.Unit)),
-		PeriodType: string(p.Text(p.PeriodType.Type)), PeriodUnit: string(p.Text(p.PeriodType.Unit)),
+		Name: string(labelenc.Value(plain, profiles.LabelName)), SampleType: string(p.ValidText(st.Type)), SampleUnit: string(p.ValidText(st.Unit)),
+		PeriodType: string(p.ValidText(p.PeriodType.Type)), PeriodUnit: string(p.ValidText(p.PeriodType.Unit)),
 	}
 	n, ok := h.byType[key]
 	if !ok {

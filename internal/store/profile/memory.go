@@ -98,6 +98,33 @@ func (v *View) PartSymbols(src block.Source, part int) (symbols *block.Symbols, 
 	return v.decoded(src, decode, func(b *heldBlock) (bool, int64) { return b.HasPart(part), b.PartBytes(part) })
 }
 
+// DecodePart is PartSymbols for a query of many parts, which needs each of them once: symbols that are not cached are decoded with d and
+// not cached. They are valid until the next call with d. Their memory is leased until done is called.
+func (v *View) DecodePart(src block.Source, part int, d *block.PartDecoder) (symbols *block.Symbols, done func(), err error) {
+	b, ok := src.(*heldBlock)
+	if !ok || v.Lease.store == nil || b.HasPart(part) {
+		return v.PartSymbols(src, part)
+	}
+	cost := b.PartBytes(part)
+	if err := v.Lease.Take(cost); err != nil {
+		return nil, nil, err
+	}
+	done = func() {
+		v.Lease.store.memory.leased.Add(-cost)
+		v.Lease.bytes -= cost
+	}
+	if symbols, err = d.Decode(b.Reader, part); err != nil {
+		done()
+		return nil, nil, err
+	}
+	return symbols, done, nil
+}
+
+// Many reports whether so many symbols would not stay cached, together with those of a few other blocks.
+func (v *View) Many(bytes int64) bool {
+	return v.Lease != nil && v.Lease.store != nil && bytes > v.Lease.store.memory.max/symbolsShare/8
+}
+
 // decoded calls decode and returns its result. known returns whether the symbols are decoded
 // already, and their size in bytes. If they are not, their memory is leased while decode runs.
 func (v *View) decoded(src block.Source, decode func() (*block.Symbols, error), known func(*heldBlock) (bool, int64)) (symbols *block.Symbols, done func(), err error) {
@@ -131,6 +158,6 @@ func (v *View) decoded(src block.Source, decode func() (*block.Symbols, error), 
 	}, nil
 }
 
-// symbolsShare limits cached symbols. While all decoded symbols take more than an eighth of the
+// symbolsShare limits cached symbols. While all decoded symbols take more than a sixteenth of the
 // memory, the symbols of a block are dropped as soon as no query uses them.
-const symbolsShare = 8
+const symbolsShare = 16

@@ -14,6 +14,7 @@ type metrics struct {
 	remoteDeleted             *instruments.Counter
 	remoteDeleteFail          *instruments.Counter
 	spansDropped              *instruments.Counter
+	remoteOverlaps            *instruments.Gauge
 }
 
 // newMetrics registers the metrics in the set. If set is nil they are not exposed.
@@ -25,7 +26,10 @@ func newMetrics(set *instruments.Set) *metrics {
 		set.Describe("ferula_profiles_"+name, help, "")
 		return set.NewCounter("ferula_profiles_" + name)
 	}
+	const overlaps = "ferula_profiles_bucket_blocks_overlapping"
+	set.Describe(overlaps, "Number of profile blocks in the bucket that have profiles in common with another block, where neither replaces the other. Queries count these profiles twice.", "")
 	return &metrics{
+		remoteOverlaps:   set.NewGauge(overlaps, nil),
 		pushes:           counter("pushes_total", "Number of pushes stored."),
 		failed:           counter("pushes_failed_total", "Number of pushes that could not be stored."),
 		bytes:            counter("wal_bytes_total", "Number of bytes written to the write-ahead log of profiles."),

@@ -38,7 +38,7 @@ func (p *headPart) number(stack uint32) (uint32, bool) {
 
 // headParts are the symbols of a head, divided for a block.
 type headParts struct {
-	symbols []block.DatasetSymbols
+	symbols block.PartsEncoder
 	of      map[string]*headPart // by dataset
 }
 
@@ -70,7 +70,9 @@ func divide(ctx context.Context, v *headView, rows []headRow) (*headParts, error
 		}
 		first += uint32(len(symbols.Parents) - 1)
 		divided.of[dataset] = part
-		divided.symbols = append(divided.symbols, block.DatasetSymbols{Dataset: dataset, Symbols: symbols})
+		if err := divided.symbols.Add(dataset, symbols); err != nil {
+			return nil, err
+		}
 	}
 	return divided, nil
 }
@@ -79,8 +81,9 @@ func divide(ctx context.Context, v *headView, rows []headRow) (*headParts, error
 // the tables of only one dataset are in memory at a time. nodes has for each block the new numbers of its stacks. The
 // symbols of blocks of an earlier version are not divided by dataset. If one of the blocks is such a block, the merged
 // symbols are not divided either.
-func mergeSymbols(ctx context.Context, run []*heldBlock) (parts []block.DatasetSymbols, nodes [][]uint32, err error) {
-	whole := slices.ContainsFunc(run, func(b *heldBlock) bool { return b.Parts()[0].Dataset == "" })
+func mergeSymbols(ctx context.Context, run []*block.Reader) (parts *block.PartsEncoder, nodes [][]uint32, err error) {
+	parts = &block.PartsEncoder{}
+	whole := slices.ContainsFunc(run, func(b *block.Reader) bool { return b.Parts()[0].Dataset == "" })
 	found := map[string][]partOfBlock{} // by dataset, in the order of blocks
 	moved := make([][][]uint32, len(run))
 	for number, b := range run {
@@ -93,6 +96,7 @@ func mergeSymbols(ctx context.Context, run []*heldBlock) (parts []block.DatasetS
 			found[dataset] = append(found[dataset], partOfBlock{number, i})
 		}
 	}
+	var decoder block.PartDecoder
 	next := uint32(1)
 	for _, dataset := range slices.Sorted(maps.Keys(found)) {
 		if err := ctx.Err(); err != nil {
@@ -100,7 +104,7 @@ func mergeSymbols(ctx context.Context, run []*heldBlock) (parts []block.DatasetS
 		}
 		builder := block.NewBuilder()
 		for _, p := range found[dataset] {
-			symbols, err := run[p.block].DecodePart(p.part)
+			symbols, err := decoder.Decode(run[p.block], p.part)
 			if err != nil {
 				return nil, nil, fmt.Errorf("%s: %w", run[p.block].Name(), err)
 			}
@@ -115,12 +119,27 @@ func mergeSymbols(ctx context.Context, run []*heldBlock) (parts []block.DatasetS
 			moved[p.block][p.part] = numbers
 		}
 		next += uint32(len(symbols.Parents) - 1)
-		parts = append(parts, block.DatasetSymbols{Dataset: dataset, Symbols: symbols})
+		if err := parts.Add(dataset, symbols); err != nil {
+			return nil, nil, err
+		}
 	}
 	for _, numbers := range moved {
-		nodes = append(nodes, slices.Concat(append([][]uint32{{0}}, numbers...)...)) // the parts of a block follow each other
+		nodes = append(nodes, joined(numbers))
 	}
 	return parts, nodes, nil
+}
+
+// joined returns 0, the root, and the numbers of all parts, which follow each other. It drops the numbers of each part.
+func joined(parts [][]uint32) []uint32 {
+	n := 1
+	for _, numbers := range parts {
+		n += len(numbers)
+	}
+	all := make([]uint32, 1, n)
+	for i, numbers := range parts {
+		all, parts[i] = append(all, numbers...), nil
+	}
+	return all
 }
 
 // partOfBlock is a part of one of the blocks that are merged.

@@ -1,6 +1,7 @@
 package profile
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,8 +9,10 @@ import (
 	"maps"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/oklog/ulid/v2"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
@@ -20,6 +23,10 @@ import (
 type Remote interface {
 	// Blocks lists the complete blocks of all tenants.
 	Blocks(ctx context.Context) ([]RemoteBlock, error)
+	// Mark marks a block for deletion. Other processes read the mark.
+	Mark(ctx context.Context, tenant string, id ulid.ULID, at time.Time, reason string) error
+	// Unmark removes the mark of a block. It is no error if there is none.
+	Unmark(ctx context.Context, tenant string, id ulid.ULID) error
 	// Delete deletes a block. It is no error if the block does not exist.
 	Delete(ctx context.Context, tenant string, id ulid.ULID) error
 }
@@ -33,13 +40,17 @@ type RemoteBlock struct {
 	Spans       io.ReaderAt // block.SpansFile, if the block has one
 	IndexBytes  int64
 	RowsBytes   int64
+	Head        []byte    // beginning of Index, with the meta of a complete block; nil: not known
+	Marked      time.Time // when the block was marked for deletion; zero: it was not
+	MarkReason  string    // MarkReplaced, MarkExpired or a reason of another process
+	// Doubt is called if the files differ from the sizes or from Head: the next list determines the sizes again.
+	Doubt func()
 }
 
 const (
-	remoteMax      = 100_000   // blocks of all tenants
-	remoteIndexMax = 256 << 20 // bytes of one index
-	remoteAtOnce   = 8         // indexes read at once
-	listTimeout    = 5 * time.Minute
+	remoteMax    = 100_000 // blocks of all tenants
+	remoteAtOnce = 8       // indexes read at once
+	listTimeout  = 5 * time.Minute
 )
 
 // remotes lists the blocks of a Remote and caches open blocks. It has the meta of every
@@ -52,11 +63,19 @@ type remotes struct {
 	all     map[string]map[ulid.ULID]*remoteBlock // also blocks beyond the retention; guarded by listing
 
 	mu      sync.Mutex
-	blocks  map[string]map[ulid.ULID]*remoteBlock // by tenant; replaced as a whole
-	lists   int                                   // number of lists so far
-	listErr error                                 // set until the first successful list
-	open    []*remoteBlock                        // blocks with a reader; least recently used first
-	bytes   int64                                 // size of the indexes of the open blocks
+	blocks  map[string]*remoteList // by tenant; replaced as a whole
+	lists   int                    // number of lists so far
+	listErr error                  // set until the first successful list
+	open    []*remoteBlock         // blocks with a reader; least recently used first
+	bytes   int64                  // size of the indexes of the open blocks
+}
+
+// remoteList are the listed blocks of one tenant that queries may read. It does not change.
+type remoteList struct {
+	blocks     map[ulid.ULID]*remoteBlock
+	duplicates map[[16]byte][][16]byte // as block.Lineage
+	overlaps   map[ulid.ULID]bool      // blocks that have rows in common with others, none of which is replaced
+	marked     map[ulid.ULID]bool      // blocks that are not read because they were marked for deletion a while ago
 }
 
 type remoteBlock struct {
@@ -64,10 +83,32 @@ type remoteBlock struct {
 	meta block.Meta
 	bad  error // why meta could not be read
 
-	leaving time.Time // since when it is to be deleted; zero: it is not; guarded by remotes.listing
+	// listed is nil unless the sizes and the meta are those of the index of the bucket and were not compared with the files yet.
+	listed   atomic.Pointer[listedHead]
+	doubtful atomic.Bool // the files differ from the sizes or from the meta: the next list reads them again
+
+	// Guarded by remotes.listing, as are Marked and MarkReason:
+	leaving time.Time // since when it is to be deleted; zero: it is not
+	reason  string    // why it is to be deleted
+	kept    bool      // a list of this process had no reason to delete it: the time of an older mark does not count
 
 	opening sync.Mutex
 	held    *heldBlock // nil: not open; guarded by remotes.mu
+}
+
+// errUnread is the error of a block whose meta was not read before its list was cancelled. The next
+// list reads the meta.
+var errUnread = errors.New("its meta was not read in time")
+
+// listedHead identifies the beginning of a block's index.
+type listedHead struct {
+	bytes int
+	sum   uint64
+}
+
+// of reports whether an index has this beginning.
+func (h *listedHead) of(index []byte) bool {
+	return len(index) >= h.bytes && xxhash.Sum64(index[:h.bytes]) == h.sum
 }
 
 func newRemotes(s *Store) *remotes {
@@ -122,17 +163,16 @@ func (r *remotes) refresh(ctx context.Context) error {
 			found[b.Tenant] = map[ulid.ULID]*remoteBlock{}
 		}
 		known := old[b.Tenant][b.ID]
-		if known == nil || known.bad != nil || known.IndexBytes != b.IndexBytes || known.RowsBytes != b.RowsBytes {
-			known = &remoteBlock{RemoteBlock: b}
+		if known == nil || known.bad != nil || known.doubtful.Load() || known.IndexBytes != b.IndexBytes || known.RowsBytes != b.RowsBytes {
+			known = &remoteBlock{RemoteBlock: b, bad: errUnread} // until its meta is read
 			fresh = append(fresh, known)
 		}
+		known.Marked, known.MarkReason = b.Marked, b.MarkReason
 		found[b.Tenant][b.ID] = known
 	}
 	each(ctx, fresh, func(b *remoteBlock) {
-		if ctx.Err() == nil {
+		if b.bad = ctx.Err(); b.bad == nil {
 			b.readMeta()
-		} else {
-			b.bad = ctx.Err()
 		}
 	})
 	r.all = found
@@ -144,12 +184,12 @@ func (r *remotes) refresh(ctx context.Context) error {
 			r.store.logger.Warn("Reading a profile block in the bucket failed", "tenant", b.Tenant, "err", b.bad)
 		}
 	}
-	found = r.visible()
+	visible := r.visible()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.blocks, r.lists, r.listErr = found, r.lists+1, nil
+	r.blocks, r.lists, r.listErr = visible, r.lists+1, nil
 	for _, b := range slices.Clone(r.open) {
-		if found[b.Tenant][b.ID] != b {
+		if visible[b.Tenant].block(b.ID) != b {
 			r.closeBlock(b)
 		}
 	}
@@ -180,11 +220,28 @@ func (b *remoteBlock) name() string { return "bucket/" + b.ID.String() }
 // fail wraps an error with the block's name.
 func (b *remoteBlock) fail(err error) error { return fmt.Errorf("block %s: %w", b.name(), err) }
 
+// doubt makes the next list read the sizes and the meta of the block again.
+func (b *remoteBlock) doubt() {
+	b.doubtful.Store(true)
+	if b.Doubt != nil {
+		b.Doubt()
+	}
+}
+
+// readMeta sets meta, or bad.
 func (b *remoteBlock) readMeta() {
-	head := make([]byte, min(b.IndexBytes, block.HeadBytes))
-	if n, err := b.Index.ReadAt(head, 0); n < len(head) {
-		b.bad = b.fail(fmt.Errorf("%w: %w", profiles.ErrUnavailable, err))
-		return
+	head, whole := b.Head, b.Head != nil
+	defer func() {
+		if b.bad != nil && whole {
+			b.doubt()
+		}
+	}()
+	if b.Head = nil; !whole {
+		head = make([]byte, min(b.IndexBytes, block.HeadBytes))
+		if n, err := b.Index.ReadAt(head, 0); n < len(head) {
+			b.bad = b.fail(fmt.Errorf("%w: %w", profiles.ErrUnavailable, err))
+			return
+		}
 	}
 	meta, err := block.MetaOf(head)
 	switch {
@@ -192,13 +249,45 @@ func (b *remoteBlock) readMeta() {
 		b.bad = b.fail(err)
 	case meta.ULID != b.ID || meta.RowsBytes != uint64(b.RowsBytes):
 		b.bad = b.fail(fmt.Errorf("%w: its meta has ULID %s and %d bytes of rows, want %d", profiles.ErrCorrupt, ulid.ULID(meta.ULID), meta.RowsBytes, b.RowsBytes))
+	case len(meta.Parents) > 0 && !whole:
+		b.bad = b.readTail(head)
 	}
-	b.meta = meta
+	if b.meta = meta; whole && b.bad == nil {
+		b.listed.Store(&listedHead{len(head), xxhash.Sum64(head)})
+	}
 }
 
-// list returns the known blocks of a tenant, which must not be changed, and the number of lists
-// so far. It returns an error until the first list has succeeded.
-func (r *remotes) list(tenant string) (map[ulid.ULID]*remoteBlock, int, error) {
+// readTail returns an error if the index does not end at IndexBytes. head is the beginning of the index, or nil. A
+// compacted block whose upload was interrupted must not replace its parents.
+func (b *remoteBlock) readTail(head []byte) error {
+	tail := make([]byte, min(b.IndexBytes, block.TailBytes))
+	if int64(len(head)) == b.IndexBytes {
+		copy(tail, head[len(head)-len(tail):])
+	} else if n, err := b.Index.ReadAt(tail, b.IndexBytes-int64(len(tail))); n < len(tail) {
+		return b.fail(fmt.Errorf("%w: %w", profiles.ErrUnavailable, err))
+	}
+	if !block.IsWhole(tail) {
+		return b.fail(fmt.Errorf("%w: its index is cut short", profiles.ErrCorrupt))
+	}
+	return nil
+}
+
+// certain reports whether the sizes and the meta were read from the files. If they are those of the index of the bucket, the next list
+// reads the files.
+func (b *remoteBlock) certain() bool {
+	if b.listed.Load() == nil {
+		return true
+	}
+	b.doubt()
+	return false
+}
+
+// errOtherHead is the error of a block that is not the one in the index of the bucket.
+var errOtherHead = fmt.Errorf("%w: the beginning of its index differs from the one in the index of the bucket", profiles.ErrCorrupt)
+
+// list returns the known blocks of a tenant and the number of lists so far. It returns an error
+// until the first list has succeeded.
+func (r *remotes) list(tenant string) (*remoteList, int, error) {
 	if r == nil {
 		return nil, 0, nil
 	}
@@ -210,11 +299,60 @@ func (r *remotes) list(tenant string) (map[ulid.ULID]*remoteBlock, int, error) {
 	return r.blocks[tenant], r.lists, nil
 }
 
-// has reports whether the bucket has all files of a local block.
+// block returns a block; nil if it is not in the list. A nil list is empty.
+func (l *remoteList) block(id ulid.ULID) *remoteBlock {
+	if l == nil {
+		return nil
+	}
+	return l.blocks[id]
+}
+
+// replaces reports whether a block of the list has all rows of the block with this meta. Blocks that
+// cannot be read replace nothing.
+func (l *remoteList) replaces(meta *block.Meta) bool {
+	if l == nil {
+		return false
+	}
+	for _, b := range l.blocks {
+		if b.bad == nil && b.meta.Replaces(meta) {
+			return true
+		}
+	}
+	return false
+}
+
+// has reports whether the bucket has all files of a local block, or a block that replaces it. The index of the bucket is not enough. The
+// caller holds the tenant's flushMu.
 func (r *remotes) has(tenant string, local *heldBlock) bool {
 	known, _, err := r.list(tenant)
-	b := known[local.Meta().ULID]
-	return err == nil && b != nil && b.bad == nil && b.IndexBytes == local.IndexBytes() && b.RowsBytes == int64(local.Meta().RowsBytes)
+	b := known.block(local.Meta().ULID)
+	if err == nil && b != nil && b.bad == nil && b.IndexBytes == local.IndexBytes() && b.RowsBytes == int64(local.Meta().RowsBytes) && b.certain() {
+		return true
+	}
+	if !r.replaced(tenant, local) {
+		return false
+	}
+	meta := local.Meta()
+	for _, b := range known.blocks {
+		if b.bad == nil && b.meta.Replaces(&meta) && b.certain() {
+			return true
+		}
+	}
+	return false
+}
+
+// replaced reports whether a block in the bucket has replaced a local block. The result is computed
+// once for each list of the bucket. The caller holds the tenant's flushMu.
+func (r *remotes) replaced(tenant string, local *heldBlock) bool {
+	known, number, err := r.list(tenant)
+	if err != nil || known == nil {
+		return false
+	}
+	if local.compared != number {
+		meta := local.Meta()
+		local.compared, local.replaced = number, known.replaces(&meta)
+	}
+	return local.replaced
 }
 
 // local describes all of a tenant's blocks on disk, whatever their time range is.
@@ -224,10 +362,59 @@ type local struct {
 	writing ulid.ULID          // a block being written; its rows are in the view already
 }
 
+// has reports whether the disk has all rows of a remote block: the block itself, or all of its
+// parents.
+func (d local) has(meta *block.Meta) bool {
+	if d.ids[meta.ULID] || d.writing == meta.ULID {
+		return true
+	}
+	for _, parent := range meta.Parents {
+		if !d.ids[parent] && !d.parents[parent] {
+			return false
+		}
+	}
+	return len(meta.Parents) > 0
+}
+
+// readable returns the blocks of the list whose rows are not on the disk, that can be read and are not about to be deleted, and a
+// warning about each block that is not on the disk and cannot be read.
+func (l *remoteList) readable(disk local) (blocks []*remoteBlock, warnings []error) {
+	for id, b := range l.blocks {
+		switch {
+		case l.marked[id]:
+		case b.bad == nil && !disk.has(&b.meta):
+			blocks = append(blocks, b)
+		case b.bad != nil && !disk.ids[id] && !disk.parents[id] && id != disk.writing:
+			warnings = append(warnings, b.bad)
+		}
+	}
+	return blocks, warnings
+}
+
+// replacedBy returns the IDs of the blocks that are replaced by a block on the disk or by one of
+// blocks. Blocks in failed replace nothing.
+func (l *remoteList) replacedBy(disk local, blocks []*remoteBlock, failed map[ulid.ULID]bool) map[ulid.ULID]bool {
+	replaced := maps.Clone(disk.parents)
+	for _, b := range blocks {
+		if failed[b.ID] {
+			continue
+		}
+		for _, parent := range b.meta.Parents {
+			if o := l.blocks[parent]; o == nil || o.bad != nil || b.meta.Level > o.meta.Level && b.meta.CanReplace(&o.meta) {
+				replaced[parent] = true
+			}
+		}
+		for _, id := range l.duplicates[b.ID] {
+			replaced[id] = true
+		}
+	}
+	return replaced
+}
+
 // add adds to a view the remote blocks that have rows in the range and are neither on disk
-// nor replaced by another block. It drops a local block that a remote one has replaced. A
-// block that cannot be opened replaces nothing.
-func (r *remotes) add(ctx context.Context, v *View, known map[ulid.ULID]*remoteBlock, disk local, minNS, maxNS int64) error {
+// nor replaced by another block. It drops a local block that a remote one has replaced, unless
+// the disk has all rows of the remote one. A block that cannot be opened replaces nothing.
+func (r *remotes) add(ctx context.Context, v *View, known *remoteList, disk local, minNS, maxNS int64) error {
 	opening := ctx
 	if deadline, ok := ctx.Deadline(); ok { // the other half is for reading the blocks
 		var cancel context.CancelFunc
@@ -235,24 +422,13 @@ func (r *remotes) add(ctx context.Context, v *View, known map[ulid.ULID]*remoteB
 		defer cancel()
 	}
 	failed := map[ulid.ULID]bool{}
-	for id, b := range known {
-		if b.bad != nil && !disk.ids[id] && !disk.parents[id] && id != disk.writing {
-			failed[id] = true
-			v.Warnings = append(v.Warnings, b.bad)
-		}
-	}
+	blocks, warnings := known.readable(disk)
+	v.Warnings = append(v.Warnings, warnings...)
 	for {
-		replaced := maps.Clone(disk.parents)
-		for id, b := range known {
-			if b.bad == nil && !failed[id] && !disk.ids[id] && id != disk.writing {
-				for _, parent := range b.meta.Parents {
-					replaced[parent] = true
-				}
-			}
-		}
+		replaced := known.replacedBy(disk, blocks, failed)
 		var wanted []*remoteBlock
-		for id, b := range known {
-			if b.bad == nil && !failed[id] && !disk.ids[id] && id != disk.writing && !replaced[id] && b.meta.Rows > 0 && b.meta.MinNS <= maxNS && b.meta.MaxNS >= minNS {
+		for _, b := range blocks {
+			if !failed[b.ID] && !replaced[b.ID] && b.meta.Rows > 0 && b.meta.MinNS <= maxNS && b.meta.MaxNS >= minNS {
 				wanted = append(wanted, b)
 			}
 		}
@@ -261,10 +437,12 @@ func (r *remotes) add(ctx context.Context, v *View, known map[ulid.ULID]*remoteB
 		}
 		var indexBytes int64
 		for _, b := range wanted {
-			indexBytes += b.IndexBytes
+			if b.IndexBytes <= block.IndexMax { // otherwise it will not be read
+				indexBytes += b.IndexBytes
+			}
 		}
 		if err := v.Lease.Take(indexBytes - v.indexBytes); err != nil {
-			return fmt.Errorf("indexes of %d blocks in the bucket: %w", len(wanted), err)
+			return failedLease(wanted, err)
 		}
 		v.indexBytes = max(v.indexBytes, indexBytes)
 		slices.SortFunc(wanted, func(a, b *remoteBlock) int { return a.ID.Compare(b.ID) })
@@ -282,12 +460,34 @@ func (r *remotes) add(ctx context.Context, v *View, known map[ulid.ULID]*remoteB
 			}
 			continue
 		}
+		for _, b := range wanted {
+			if known.overlaps[b.ID] {
+				v.Warnings = append(v.Warnings, b.fail(errOverlap))
+			}
+		}
+		for _, h := range v.held {
+			if meta := h.Meta(); slices.ContainsFunc(wanted, func(b *remoteBlock) bool { return b.meta.Replaces(&meta) }) {
+				replaced[meta.ULID] = true
+			}
+		}
 		v.drop(replaced)
 		for _, h := range opened {
 			v.held, v.Sources = append(v.held, h), append(v.Sources, h)
 		}
 		return nil
 	}
+}
+
+// failedLease returns the error of a query for whose indexes there is not enough memory. It names the largest index, because
+// its size may be wrong in the index of the bucket.
+func failedLease(wanted []*remoteBlock, err error) error {
+	largest := slices.MaxFunc(wanted, func(a, b *remoteBlock) int { return cmp.Compare(a.IndexBytes, b.IndexBytes) })
+	for _, b := range wanted {
+		if b.listed.Load() != nil {
+			b.doubt()
+		}
+	}
+	return fmt.Errorf("indexes of %d blocks in the bucket, the largest with %d bytes of block %s: %w", len(wanted), largest.IndexBytes, largest.name(), err)
 }
 
 // drop releases blocks of a view.
@@ -305,6 +505,9 @@ func (v *View) drop(ids map[ulid.ULID]bool) {
 		return false
 	})
 }
+
+// errOverlap is the warning about two compacted blocks that have some parents in common, where neither replaces the other.
+var errOverlap = errors.New("it has profiles that another block has, too: they are counted twice until ferula profiles compact has merged the blocks")
 
 // holdAll opens blocks and returns them in order. faults has an error for each block that
 // could not be opened, or was not open when ctx was done.
@@ -379,19 +582,17 @@ func (r *remotes) hold(ctx context.Context, b *remoteBlock) (*heldBlock, error) 
 	if h := r.holdOpen(b); h != nil {
 		return h, nil
 	}
-	if b.IndexBytes > remoteIndexMax {
-		return nil, b.fail(fmt.Errorf("%w: its index has %d bytes, more than %d", profiles.ErrLimit, b.IndexBytes, remoteIndexMax))
-	}
-	index := make([]byte, b.IndexBytes)
-	if n, err := b.Index.ReadAt(index, 0); n < len(index) {
-		return nil, b.fail(fmt.Errorf("%w: index: %w", profiles.ErrUnavailable, err))
-	}
-	reader, err := block.OpenAt(b.name(), index, b.Rows, b.RowsBytes)
-	if err != nil {
+	reader, err := b.read()
+	if errors.Is(err, profiles.ErrCorrupt) {
 		r.store.metrics.corrupt.Inc()
+	}
+	if err != nil {
+		if b.listed.Load() != nil {
+			b.doubt()
+		}
 		return nil, err
 	}
-	reader.ReadSpansFrom(b.Spans)
+	b.listed.Store(nil)
 	r.store.metrics.remoteOpened.Inc()
 	h := r.store.hold(reader, "")
 	h.refs.Add(1) // the first reference belongs to remotes.open
@@ -403,6 +604,32 @@ func (r *remotes) hold(ctx context.Context, b *remoteBlock) (*heldBlock, error) 
 		r.closeBlock(r.open[0])
 	}
 	return h, nil
+}
+
+// read reads the index. b.opening is held.
+func (b *remoteBlock) read() (*block.Reader, error) {
+	if b.IndexBytes > block.IndexMax {
+		return nil, b.fail(fmt.Errorf("%w: its index has %d bytes, more than %d", profiles.ErrLimit, b.IndexBytes, block.IndexMax))
+	}
+	listed := b.listed.Load()
+	if listed != nil { // memory is allocated for indexes that have their size only
+		if err := b.readTail(nil); err != nil {
+			return nil, err
+		}
+	}
+	index := make([]byte, b.IndexBytes)
+	if n, err := b.Index.ReadAt(index, 0); n < len(index) {
+		return nil, b.fail(fmt.Errorf("%w: index: %w", profiles.ErrUnavailable, err))
+	}
+	if listed != nil && !listed.of(index) {
+		return nil, b.fail(errOtherHead)
+	}
+	reader, err := block.OpenAt(b.name(), index, b.Rows, b.RowsBytes)
+	if err != nil {
+		return nil, err
+	}
+	reader.ReadSpansFrom(b.Spans)
+	return reader, nil
 }
 
 // closeBlock removes a block from the open ones. Views keep their references. r.mu is held.
@@ -427,8 +654,11 @@ func (r *remotes) sweep() {
 // metas returns the metas of a tenant's blocks that could be read.
 func (r *remotes) metas(tenant string) []block.Meta {
 	known, _, _ := r.list(tenant) // a view returns the error
+	if known == nil {
+		return nil
+	}
 	var metas []block.Meta
-	for b := range maps.Values(known) {
+	for _, b := range known.blocks {
 		if b.bad == nil {
 			metas = append(metas, b.meta)
 		}

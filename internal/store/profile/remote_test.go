@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -22,6 +23,8 @@ type fakeRemote struct {
 	mu     sync.Mutex
 	err    error
 	blocks []RemoteBlock
+	marks  int          // calls of Mark and Unmark
+	fixed  bool         // these calls fail
 	clock  atomic.Int64 // time of the store in ns; 0: the real one
 }
 
@@ -38,6 +41,51 @@ func (s *fakeRemote) Blocks(context.Context) ([]RemoteBlock, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.blocks, s.err
+}
+
+// Mark implements Remote.
+func (s *fakeRemote) Mark(_ context.Context, _ string, id ulid.ULID, at time.Time, reason string) error {
+	return s.mark(id, at, reason)
+}
+
+// Unmark implements Remote.
+func (s *fakeRemote) Unmark(_ context.Context, _ string, id ulid.ULID) error {
+	return s.mark(id, time.Time{}, "")
+}
+
+func (s *fakeRemote) mark(id ulid.ULID, at time.Time, reason string) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.fixed {
+		return io.ErrUnexpectedEOF
+	}
+	s.marks++
+	s.setMark(id, at, reason)
+	return nil
+}
+
+// setMark changes the mark of a block. s.mu is held.
+func (s *fakeRemote) setMark(id ulid.ULID, at time.Time, reason string) {
+	s.blocks = slices.Clone(s.blocks)
+	for i := range s.blocks {
+		if b := &s.blocks[i]; b.ID == id {
+			b.Marked, b.MarkReason = at, reason
+		}
+	}
+}
+
+// markedByOther changes the mark of the block with a number, as another process does.
+func (s *fakeRemote) markedByOther(n int, at time.Time, reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.setMark(s.blocks[n].ID, at, reason)
+}
+
+// written returns the number of calls of Mark and Unmark.
+func (s *fakeRemote) written() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.marks
 }
 
 // Delete implements Remote.

@@ -54,7 +54,7 @@ type Steps struct {
 type Scan struct {
 	Steps           Steps
 	Exemplars       bool
-	AccumulatorsMax int           // limit of len(Accumulators); 0: none
+	AccumulatorsMax int           // limit of len(Accumulators) if there are several groups; 0: none
 	Accumulators    []Accumulator // Steps.Count for each group that has a row; see Group
 
 	offsets   []int32 // by group: index of its first accumulator; -1: no row yet

@@ -53,7 +53,7 @@ type Options struct {
 	MemoryBytes    int64         // memory limit of heads, queries and decoded symbols together; 0: twice HeadsBytes
 	HeadAge        time.Duration // age at which a head is written as a block; 0: 15 minutes
 	BlockBytes     int64         // maximum size of compacted blocks; 0: 256 MiB
-	BlockSpan      time.Duration // maximum time range of compacted blocks; 0: a tenth of Retention, one day at most
+	BlockSpan      time.Duration // maximum time range of compacted blocks; 0: a tenth of Retention, at least four times HeadAge, at most a day
 	TenantsMax     int           // limit of tenants; 0: 1,000
 	NoLock         bool          // do not lock the directory, for file systems without locks
 	FreeBytesMin   int64         // pushes are refused while the disk has less free space; at most a tenth of the disk; 0: no check
@@ -67,8 +67,8 @@ type Options struct {
 	RemoteOpenMax    int           // limit of open remote blocks, and of remote blocks in one view; 0: 4,096
 	RemoteIndexBytes int64         // memory limit of cached indexes of remote blocks; one index is always cached; 0: 128 MiB
 
-	RemoteRetention   time.Duration // age at which remote blocks are deleted; not shorter than Retention; 0: never
-	RemoteDeleteDelay time.Duration // how long replaced and expired remote blocks stay; 0: 2 hours
+	RemoteRetention   time.Duration // age beyond which remote blocks are expired: not queried, and deleted; not shorter than Retention; 0: no limit
+	RemoteDeleteDelay time.Duration // pause before replaced and expired remote blocks are deleted; 0: 2 hours
 }
 
 func (o Options) withDefaults() Options {
@@ -140,7 +140,7 @@ func (o Options) Validate() error {
 }
 
 // Store has the profiles of all tenants. It is safe for concurrent use. Until Open has
-// returned every call returns ErrUnavailable.
+// returned, pushes and queries return ErrUnavailable.
 type Store struct {
 	opts   Options
 	logger *slog.Logger
@@ -157,6 +157,7 @@ type Store struct {
 	// Replaced by tests.
 	fs        vfs.FS
 	openBlock func(path string) (*block.Reader, error)
+	every     time.Duration // interval of the maintenance of heads and blocks
 
 	mu       sync.RWMutex
 	tenants  map[string]*tenant
@@ -177,7 +178,7 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 		return nil, err
 	}
 	s := &Store{
-		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(set), now: time.Now, fs: vfs.Disk{}, openBlock: block.Open,
+		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(set), now: time.Now, fs: vfs.Disk{}, openBlock: block.Open, every: maintainEvery,
 		tenants: map[string]*tenant{}, failed: map[string]*failedTenant{}, drop: map[string]bool{}, stop: make(chan struct{}),
 	}
 	for _, name := range opts.DropLabels {
@@ -382,8 +383,9 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 var errClosed = fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
 
 // Append stores a push and returns once the push is synced. It stores all profiles of the push;
-// after an error it has stored none. It borrows pushed until it returns, and fills in missing IDs
-// and timestamps.
+// after an error it has stored none. There is one exception: if the log cannot be written and then
+// cannot be truncated, the next replay may find the push. Append borrows pushed until it returns,
+// and fills in missing IDs and timestamps.
 func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.RawProfile) error {
 	if err := s.checkSpace(); err != nil {
 		return err

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/index"
 )
 
-// mappedIdle is how long the files of a block stay mapped after the last reader.
+// mappedIdle is how long at least the files of a block stay mapped after the last reader, and the interval of sweeps.
 const mappedIdle = time.Minute
 
 // mapped is a second mapping of the files of one block, since the database's own mapping is
@@ -83,8 +83,9 @@ func (m *mapped) close() error {
 	return errors.Join(errs...)
 }
 
-// mappings are the mapped blocks of a store, by directory. A mapping without readers is
-// closed when it has been idle for mappedIdle, its block is deleted, or the store is closed.
+// mappings are the mapped blocks of a store, by directory. A mapping without readers is closed by
+// the first sweep after it has been idle for mappedIdle, by the next reader of the store after its
+// block was deleted, or with the store.
 type mappings struct {
 	mu     sync.Mutex
 	byDir  map[string]*mapped

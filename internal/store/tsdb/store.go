@@ -42,7 +42,7 @@ type Options struct {
 	Retention                time.Duration // retention time; 0: 15 days, or no limit if RetentionBytes is set; negative: no limit
 	RetentionBytes           int64         // retention size; 0: no limit
 	MinBlockDuration         time.Duration // time range of a block cut from the head; 0: 2h
-	MaxBlockDuration         time.Duration // longest compacted block; 0: a tenth of the retention, at most 31 days
+	MaxBlockDuration         time.Duration // longest compacted block; 0: a tenth of the retention, at most 31 days, at least MinBlockDuration
 	WALSegmentBytes          int           // 0: 128 MiB
 	WALCompression           compression.Type
 	NoLockfile               bool
@@ -477,8 +477,8 @@ func (s *Store) BlockMetas() ([]tsdb.BlockMeta, error) {
 	return nil, ErrNotReady
 }
 
-// StartTime returns the lowest timestamp of the data in ms; the greatest int64 for an empty
-// store.
+// StartTime returns the start of the oldest block in ms; without blocks the minimum time of the head, which is the
+// greatest int64 for an empty store.
 func (s *Store) StartTime() (int64, error) {
 	if db := s.db.Load(); db != nil {
 		return db.StartTime()

@@ -287,6 +287,9 @@ func (l *Lister) look(ctx context.Context, id ulid.ULID, files map[string]bool, 
 	return nil
 }
 
+// markTimeMax is the end of the year 9999 in Unix seconds. A mark with a later time has another unit, or overflows a time.Time.
+const markTimeMax = 253402300799
+
 // mark returns when a block was marked for deletion; the zero time if it was not.
 func (l *Lister) mark(ctx context.Context, id ulid.ULID, name string) (at time.Time, err error) {
 	text, err := l.read(ctx, name)
@@ -296,7 +299,7 @@ func (l *Lister) mark(ctx context.Context, id ulid.ULID, name string) (at time.T
 	var mark struct {
 		DeletionTime int64 `json:"deletion_time"`
 	}
-	if err := json.Unmarshal(text, &mark); err != nil || mark.DeletionTime <= 0 {
+	if err := json.Unmarshal(text, &mark); err != nil || mark.DeletionTime <= 0 || mark.DeletionTime > markTimeMax {
 		l.opts.Logger.Warn("A deletion mark is not valid and is ignored", "block", id, "err", err)
 		return at, nil
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
 	"testing"
@@ -152,6 +153,25 @@ func TestLister_StatesWithoutBlocksAreZero(t *testing.T) {
 		}
 		if err := os.RemoveAll(filepath.Join(dir, broken.String())); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// Seconds near 2^63 overflow a time.Time: such a mark was one of long ago, and its block was hidden.
+func TestLister_MarksWithoutATimeAreIgnored(t *testing.T) {
+	b, dir := newBucket(t)
+	id := ulid.Make()
+	putMeta(t, dir, id, metaOf(id))
+	for seconds, want := range map[int64]int64{1: 1, markTimeMax: markTimeMax, 0: 0, markTimeMax + 1: 0, math.MaxInt64: 0} {
+		text := fmt.Sprintf(`{"id":%q,"version":1,"deletion_time":%d}`, id, seconds)
+		if err := os.WriteFile(filepath.Join(dir, id.String(), markFile), []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		l := NewLister(b, Options{})
+		l.arrived = time.AfterFunc(time.Hour, func() {})
+		at, err := l.mark(t.Context(), id, id.String()+"/"+markFile)
+		if err != nil || at.IsZero() != (want == 0) || want != 0 && at.Unix() != want {
+			t.Errorf("%d: %s, %v", seconds, at, err)
 		}
 	}
 }

@@ -3,9 +3,9 @@
 // List reads the directories of a bucket, the meta.json of each new block and the deletion
 // mark of every block, and returns the blocks that a store should serve. Thanos' rules select
 // them: time range, sharding by relabelling, consistency delay and deletion marks. A block that
-// a compacted block covers is left out. The content of a meta.json does not change, so it is
-// read once; a snapshot in a local file keeps it for the next start. Index and chunks are not
-// read.
+// a compacted block covers is left out. The content of a meta.json does not change, so a valid
+// one is read once, and again only if a file of the block was missing or corrupt (Forget). A
+// snapshot in a local file keeps it for the next start. Index and chunks are not read.
 package metas
 
 import (

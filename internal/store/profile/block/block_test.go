@@ -1,6 +1,7 @@
 package block
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -10,8 +11,10 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
+	"github.com/parquet-go/parquet-go"
 	"github.com/prometheus/prometheus/tsdb/fileutil"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
@@ -224,4 +227,182 @@ func FuzzIndex(f *testing.F) {
 		_ = r.Samples(context.Background(), all, func(int, []uint32, []int64) error { return nil })
 		_ = r.Find(profiles.ID{}, func(int) {})
 	})
+}
+
+// flips changes one bit of each byte of a file, and cuts the file, and calls f with the path of each variant. It puts the file back.
+func flips(t *testing.T, dir, name string, f func(what string)) {
+	t.Helper()
+	path := filepath.Join(dir, name)
+	whole, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write := func(b []byte) {
+		if err := os.WriteFile(path, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for at := range whole {
+		changed := slices.Clone(whole)
+		changed[at] ^= 1 << (at % 8)
+		write(changed)
+		f(fmt.Sprintf("%s, bit %d of byte %d", name, at%8, at))
+	}
+	for _, n := range []int{0, 1, 7, 8, len(whole) / 2, len(whole) - 1} {
+		write(whole[:n])
+		f(fmt.Sprintf("%s, cut to %d bytes", name, n))
+	}
+	write(append(slices.Clone(whole), 0))
+	f(name + ", with a byte more")
+	write(whole)
+}
+
+func TestVerify_FindsAnyChangedByte(t *testing.T) {
+	ctx := context.Background()
+	dir, _ := writeRows(t, groupRows+100)
+	if found, err := Verify(ctx, dir); err != nil || found.Rows != groupRows+100 || !found.RowsSum {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	canceled, cancel := context.WithCancel(ctx)
+	cancel()
+	if _, err := Verify(canceled, dir); !errors.Is(err, context.Canceled) {
+		t.Errorf("canceled: %v", err)
+	}
+	var spans TraceSpansBuilder
+	spans.Add(5, profiles.TraceID{1}, 0, []uint32{1}, []int64{3})
+	dir = writeDatasets(t, spans.Spans())
+	if found, err := Verify(ctx, dir); err != nil || !found.RowsSum {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	for _, name := range []string{IndexFile, RowsFile, SpansFile} {
+		flips(t, dir, name, func(what string) {
+			if _, err := Verify(ctx, dir); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("%s: %v", what, err)
+			}
+		})
+	}
+	if _, err := Verify(ctx, dir); err != nil {
+		t.Errorf("after the bytes were put back: %v", err)
+	}
+}
+
+// withoutRowsSum changes a block to what earlier versions wrote.
+func withoutRowsSum(t *testing.T, dir string) {
+	t.Helper()
+	path := filepath.Join(dir, IndexFile)
+	index, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := len(index) - sectionHeader
+	if err := os.WriteFile(path, append(index[:end-8-sectionHeader:end-8-sectionHeader], index[end:]...), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestVerify_BlocksOfEarlierVersionsHaveNoChecksumBetweenColumns(t *testing.T) {
+	ctx := context.Background()
+	dir, _ := writeRows(t, 3)
+	withoutRowsSum(t, dir)
+	if found, err := Verify(ctx, dir); err != nil || found.RowsSum || found.Rows != 3 {
+		t.Fatalf("%+v, %v", found, err)
+	}
+	r, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	covered := r.meta.RowsBytes - r.meta.TailAt
+	for _, p := range r.chunks[0].places {
+		covered += p.size
+	}
+	rows, size := 0, int(r.meta.RowsBytes)
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{IndexFile, RowsFile} {
+		flips(t, dir, name, func(what string) {
+			_, err := Verify(ctx, dir)
+			switch {
+			case errors.Is(err, ErrCorrupt) && name == RowsFile:
+				rows++
+			case !errors.Is(err, ErrCorrupt) && name == IndexFile:
+				t.Errorf("%s: %v", what, err)
+			}
+		})
+	}
+	if rows < int(covered) {
+		t.Errorf("of %d changes in %d bytes %d were found, of which %d are in columns or behind them", size, size, rows, covered)
+	}
+}
+
+// Other readers of Parquet can find changed rows by themselves.
+func TestWriter_PagesHaveParquetsChecksum(t *testing.T) {
+	dir, _ := writeRows(t, 100)
+	r, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b := slices.Clone(r.rows.Bytes())
+	b[r.chunks[0].places[colTime].offset] ^= 4
+	if err := r.Close(); err != nil {
+		t.Fatal(err)
+	}
+	_, err = parquet.Read[fileRow](bytes.NewReader(b), int64(len(b)))
+	if !errors.Is(err, parquet.ErrCorrupted) {
+		t.Errorf("a changed timestamp: %v", err)
+	}
+}
+
+// Faults that checksums do not show: the bytes are those that a faulty writer wrote.
+func TestVerify_ComparesTheParts(t *testing.T) {
+	ctx := context.Background()
+	swap := func(order []byte, i, j int) []byte {
+		order = slices.Clone(order)
+		copy(order[4*i:4*i+4], order[4*j:4*j+4])
+		return order
+	}
+	for _, tt := range []struct {
+		want   string
+		change func(r *Reader)
+	}{
+		{"entry 1 is row 0", func(r *Reader) { r.order = swap(r.order, 1, 0) }},
+		{"is less than the one before", func(r *Reader) {
+			first := slices.Clone(r.order[:4])
+			r.order = swap(r.order, 0, 99)
+			copy(r.order[4*99:], first)
+		}},
+		{"row 99 has the time 1033", func(r *Reader) { r.meta.MaxNS = 1032 }},
+		{"row 0 has the time 1000", func(r *Reader) { r.meta.MinNS = 1001 }},
+		{"row 1 has the type 7 within rows of type 0", func(r *Reader) { r.series[1].Type = 7 }},
+		{"stack", func(r *Reader) { r.parts[0].Nodes = 2 }},
+		{"span 0000000000000005 has samples of 7 and the total 8", func(r *Reader) {
+			r.meta.SpansBytes = 1
+			var b TraceSpansBuilder
+			b.Add(5, profiles.TraceID{1}, 3, []uint32{1, 2}, []int64{3, 4})
+			r.traceSpans = b.Spans()
+			binary.LittleEndian.PutUint64(r.traceSpans.entries[8:], 8)
+		}},
+		{"span 0000000000000005 has stack 1000 of", func(r *Reader) {
+			r.meta.SpansBytes = 1
+			var b TraceSpansBuilder
+			b.Add(5, profiles.TraceID{1}, 3, []uint32{1000}, []int64{3})
+			r.traceSpans = b.Spans()
+		}},
+	} {
+		dir, _ := writeRows(t, 100)
+		r, err := Open(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := r.verify(ctx); err != nil {
+			t.Fatal(err)
+		}
+		tt.change(r)
+		if err := r.verify(ctx); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("%v, want: %s", err, tt.want)
+		}
+		if err := r.Close(); err != nil {
+			t.Error(err)
+		}
+	}
 }

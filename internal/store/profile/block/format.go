@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"github.com/cespare/xxhash/v2"
@@ -37,6 +38,7 @@ const (
 	sectionEnd
 	sectionParts       // list of the parts in sectionPartSymbols; blocks of earlier versions have sectionSymbols instead
 	sectionPartSymbols // symbols of the datasets one after another, each compressed on its own
+	sectionRowsSum     // xxhash64 of RowsFile as a whole, for Verify; blocks of earlier versions have none
 )
 
 // Compressions of a section.
@@ -344,21 +346,30 @@ func appendSymbols(dst []byte, s *Symbols) []byte {
 }
 
 func decodeSymbols(b []byte) (*Symbols, error) {
-	d, s := decoder{b: b}, &Symbols{}
+	s := &Symbols{}
+	if err := s.decode(b); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// decode replaces s, whose slices it reuses.
+func (s *Symbols) decode(b []byte) error {
+	d := decoder{b: b}
 	n := d.count(1)
-	s.Strings = make([]string, 0, n)
+	s.Strings = slices.Grow(s.Strings[:0], n)
 	for range n {
 		s.Strings = append(s.Strings, string(d.text()))
 	}
 	n = d.count(4)
-	s.Functions = make([]Function, 0, n)
+	s.Functions = slices.Grow(s.Functions[:0], n)
 	for range n {
 		f := Function{Name: d.number(len(s.Strings), "text"), System: d.number(len(s.Strings), "text"), File: d.number(len(s.Strings), "text")}
 		f.StartLine = int64(d.uvarint())
 		s.Functions = append(s.Functions, f)
 	}
 	n = d.count(2)
-	s.Frames = make([]Frame, 0, n)
+	s.Frames = slices.Grow(s.Frames[:0], n)
 	for range n {
 		f := Frame{Function: d.number(len(s.Functions), "function")}
 		f.Line = d.number(1<<32-1, "line")
@@ -366,21 +377,22 @@ func decodeSymbols(b []byte) (*Symbols, error) {
 	}
 	stacks := d.uvarint()
 	if d.err == nil && (stacks == 0 || stacks-1 > uint64(len(d.b)/2)) {
-		return nil, corruptf("a tree of %d stacks", stacks)
+		return corruptf("a tree of %d stacks", stacks)
+	}
+	if d.err != nil {
+		return d.err
 	}
 	n = int(stacks)
-	s.Parents, s.NodeFrame = make([]uint32, n), make([]uint32, n)
+	s.Parents, s.NodeFrame = slices.Grow(s.Parents[:0], n)[:n], slices.Grow(s.NodeFrame[:0], n)[:n]
+	s.Parents[0], s.NodeFrame[0] = 0, 0
 	for i := 1; i < n && d.err == nil; i++ {
 		up := d.number(i+1, "parent")
 		if up == 0 && d.err == nil {
-			return nil, corruptf("stack %d is its own parent", i)
+			return corruptf("stack %d is its own parent", i)
 		}
 		s.Parents[i], s.NodeFrame[i] = uint32(i)-up, d.number(len(s.Frames), "frame")
 	}
-	if d.err != nil {
-		return nil, d.err
-	}
-	return s, nil
+	return d.err
 }
 
 func appendKeys(dst []byte, keys []Key) []byte {
@@ -417,7 +429,13 @@ func compress(b []byte) ([]byte, error) {
 
 // decompress returns the content of b. If the content has more than bytesMax bytes, it returns zstd.ErrDecoderSizeExceeded
 // and allocates no more than bytesMax bytes.
-func decompress(b []byte, bytesMax int) ([]byte, error) {
+func decompress(b []byte, bytesMax int) ([]byte, error) { return decompressIn(nil, b, bytesMax) }
+
+// decompressIn is decompress into dst, if its capacity suffices.
+func decompressIn(dst, b []byte, bytesMax int) ([]byte, error) {
+	if dst == nil || cap(dst) < bytesMax {
+		dst = make([]byte, 0, bytesMax)
+	}
 	r, ok := zstdReaders.Get().(*zstd.Decoder)
 	if !ok {
 		var err error
@@ -426,7 +444,7 @@ func decompress(b []byte, bytesMax int) ([]byte, error) {
 		}
 	}
 	defer zstdReaders.Put(r)
-	return r.DecodeAll(b, make([]byte, 0, bytesMax))
+	return r.DecodeAll(b, dst[:0:bytesMax])
 }
 
 // appendSection appends a section: header and body.
@@ -503,8 +521,14 @@ func sectionsAfter(b []byte) (map[uint32]section, error) {
 // to 128 KiB at most.
 const blockRatio = 128 << 10 / 4
 
+// usualBytes is the size that most sections do not exceed when they are decompressed.
+func usualBytes(stored int) uint64 { return 64*uint64(stored) + 1024 }
+
 // open verifies a section and returns its uncompressed bytes, which may alias the index.
-func (s section) open(kind int) ([]byte, error) {
+func (s section) open(kind int) ([]byte, error) { return s.openIn(nil, kind) }
+
+// openIn is open with the memory of dst, if its capacity suffices.
+func (s section) openIn(dst []byte, kind int) ([]byte, error) {
 	if xxhash.Sum64(s.stored) != s.sum {
 		return nil, corruptf("index: section %d: wrong checksum", kind)
 	}
@@ -515,10 +539,10 @@ func (s section) open(kind int) ([]byte, error) {
 	if s.plain > blockRatio*stored {
 		return nil, corruptf("index: section %d: %d bytes cannot have %d when decompressed", kind, stored, s.plain)
 	}
-	usual := min(s.plain, 64*stored+1024) // at first only what most sections need: s.plain may be wrong
-	b, err := decompress(s.stored, int(usual))
+	usual := min(s.plain, usualBytes(len(s.stored))) // at first only what most sections need: s.plain may be wrong
+	b, err := decompressIn(dst, s.stored, int(usual))
 	if errors.Is(err, zstd.ErrDecoderSizeExceeded) && usual < s.plain {
-		b, err = decompress(s.stored, int(s.plain))
+		b, err = decompressIn(dst, s.stored, int(s.plain))
 	}
 	if err != nil || uint64(len(b)) != s.plain {
 		return nil, corruptf("index: section %d: %d bytes want %d: %v", kind, len(b), s.plain, err)

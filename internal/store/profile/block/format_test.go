@@ -58,7 +58,7 @@ func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 	}
 	bodies := map[uint32][]byte{}
 	at := 8
-	for _, kind := range []uint32{1, 2, 3, 4, 5, 9, 10, 7, 8} {
+	for _, kind := range []uint32{1, 2, 3, 4, 5, 9, 10, 7, 11, 8} {
 		head, size := index[at:at+32], int(le.Uint64(index[at+8:]))
 		stored := index[at+32 : at+32+size]
 		if le.Uint32(head) != kind || le.Uint64(head[24:]) != xxhash.Sum64(stored) {
@@ -111,7 +111,7 @@ func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 		parts, stored = le.AppendUint64(parts, xxhash.Sum64(stored[:size])), stored[size:]
 	}
 	shared := le.AppendUint64(append([]byte{1}, second[:]...), 0x0102030406)
-	for kind, want := range map[uint32][]byte{2: series, 3: spans, 5: ids, 9: parts, 7: shared, 8: nil} {
+	for kind, want := range map[uint32][]byte{2: series, 3: spans, 5: ids, 9: parts, 7: shared, 11: le.AppendUint64(nil, xxhash.Sum64(rows)), 8: nil} {
 		if !bytes.Equal(bodies[kind], want) {
 			t.Errorf("section %d is\n%x\nwant\n%x", kind, bodies[kind], want)
 		}

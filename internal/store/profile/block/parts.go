@@ -50,26 +50,48 @@ type filePart struct {
 	symbols atomic.Pointer[Symbols] // nil: not decoded
 }
 
-// appendParts appends the bodies of sectionParts and sectionPartSymbols.
-func appendParts(parts []DatasetSymbols) (directory, bodies []byte, err error) {
-	directory = binary.AppendUvarint(nil, uint64(len(parts)))
-	for i, p := range parts {
-		if i > 0 && p.Dataset <= parts[i-1].Dataset {
-			return nil, nil, fmt.Errorf("symbols of dataset %q come after those of %q", p.Dataset, parts[i-1].Dataset)
-		}
-		body := appendSymbols(nil, p.Symbols)
-		stored, err := compress(body)
-		if err != nil {
-			return nil, nil, err
-		}
-		directory = appendText(directory, p.Dataset)
-		for _, v := range []uint64{uint64(len(p.Symbols.Parents) - 1), uint64(len(stored)), uint64(len(body))} {
-			directory = binary.AppendUvarint(directory, v)
-		}
-		directory = binary.LittleEndian.AppendUint64(directory, xxhash.Sum64(stored))
-		bodies = append(bodies, stored...)
+// PartsEncoder encodes the symbols of a block part by part, so that a writer needs those of one part at a time only.
+type PartsEncoder struct {
+	directory, bodies []byte // of sectionParts, without the number of parts, and of sectionPartSymbols
+	parts             int
+	last              string
+	body              []byte // reused
+}
+
+// Add adds the symbols of a part. Parts are sorted by dataset.
+func (e *PartsEncoder) Add(dataset string, s *Symbols) error {
+	if e.parts > 0 && dataset <= e.last {
+		return fmt.Errorf("symbols of dataset %q come after those of %q", dataset, e.last)
 	}
-	return directory, bodies, nil
+	e.body = appendSymbols(e.body[:0], s)
+	stored, err := compress(e.body)
+	if err != nil {
+		return err
+	}
+	e.directory = appendText(e.directory, dataset)
+	for _, v := range []uint64{uint64(len(s.Parents) - 1), uint64(len(stored)), uint64(len(e.body))} {
+		e.directory = binary.AppendUvarint(e.directory, v)
+	}
+	e.directory = binary.LittleEndian.AppendUint64(e.directory, xxhash.Sum64(stored))
+	e.bodies, e.last = append(e.bodies, stored...), dataset
+	e.parts++
+	return nil
+}
+
+// sections returns the bodies of sectionParts and sectionPartSymbols.
+func (e *PartsEncoder) sections() (directory, bodies []byte) {
+	return append(binary.AppendUvarint(nil, uint64(e.parts)), e.directory...), e.bodies
+}
+
+// encodeParts encodes all parts.
+func encodeParts(parts []DatasetSymbols) (*PartsEncoder, error) {
+	e := &PartsEncoder{}
+	for _, p := range parts {
+		if err := e.Add(p.Dataset, p.Symbols); err != nil {
+			return nil, err
+		}
+	}
+	return e, nil
 }
 
 // decodeParts decodes the body of sectionParts. The parts alias bodies.
@@ -99,8 +121,8 @@ func decodeParts(directory, bodies []byte) ([]*filePart, error) {
 	return parts, d.err
 }
 
-// readParts finds the parts of a block, and the part of every span. A block of the first
-// version of the format has one part.
+// readParts finds the parts of a block, and the part of every span. A block without sectionParts
+// has one part.
 func (r *Reader) readParts() error {
 	directory, ok := r.sections[sectionParts]
 	if !ok {
@@ -183,19 +205,67 @@ func (r *Reader) DecodePart(i int) (*Symbols, error) {
 	return r.parts[i].decode()
 }
 
-func (p *filePart) decode() (*Symbols, error) {
-	b, err := p.body.open(sectionPartSymbols)
-	if err != nil {
+// PartDecoder decodes the symbols of one part after the other, in the same memory.
+type PartDecoder struct {
+	symbols Symbols
+	plain   []byte
+}
+
+// Decode is Reader.DecodePart. The result is valid until the next call. Its texts stay valid.
+func (d *PartDecoder) Decode(r *Reader, i int) (*Symbols, error) {
+	if s := r.parts[i].symbols.Load(); s != nil {
+		return s, nil
+	}
+	if err := r.parts[i].decodeIn(&d.symbols, &d.plain); err != nil {
 		return nil, err
 	}
-	s, err := decodeSymbols(b)
+	return &d.symbols, nil
+}
+
+// PartNodes returns the number of stacks of a part, without the root. ok is false if it is not known before the symbols are decoded, or is
+// not plausible for their size.
+func (r *Reader) PartNodes(i int) (nodes int, ok bool) {
+	p := r.parts[i]
+	if p.Nodes == math.MaxUint32 || p.body.plain > usualBytes(len(p.body.stored)) || 2*uint64(p.Nodes) > p.body.plain { // a stack has at least two bytes
+		return 0, false
+	}
+	return int(p.Nodes), true
+}
+
+// CheckPart verifies the checksum of the symbols of a part, unless they are decoded.
+func (r *Reader) CheckPart(i int) error {
+	p := r.parts[i]
+	if p.symbols.Load() == nil && xxhash.Sum64(p.body.stored) != p.body.sum {
+		return corruptf("symbols of dataset %q: wrong checksum", p.Dataset)
+	}
+	return nil
+}
+
+func (p *filePart) decode() (*Symbols, error) {
+	s, plain := &Symbols{}, []byte(nil)
+	if err := p.decodeIn(s, &plain); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// decodeIn decodes the symbols into s, and decompresses them into plain.
+func (p *filePart) decodeIn(s *Symbols, plain *[]byte) error {
+	b, err := p.body.openIn(*plain, sectionPartSymbols)
+	if err != nil {
+		return err
+	}
+	if p.body.compression == zstded { // otherwise b is the block's own
+		*plain = b
+	}
+	err = s.decode(b)
 	if err == nil && p.Nodes != math.MaxUint32 && len(s.Parents) != int(p.Nodes)+1 {
 		err = corruptf("%d stacks, not %d", len(s.Parents)-1, p.Nodes)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("symbols of dataset %q: %w", p.Dataset, err)
+		return fmt.Errorf("symbols of dataset %q: %w", p.Dataset, err)
 	}
-	return s, nil
+	return nil
 }
 
 // PartBytes estimates the memory of the decoded symbols of a part.

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"sync"
 	"sync/atomic"
@@ -61,8 +62,8 @@ type Reader struct {
 
 var _ Source = (*Reader)(nil)
 
-// Open opens the block in a directory. It verifies the index now, and columns and symbols when
-// they are first read.
+// Open opens the block in a directory. It verifies the index except its IDs and symbols now. It verifies
+// IDs, symbols and columns when they are first read.
 func Open(dir string) (_ *Reader, err error) {
 	r := &Reader{name: "block " + filepath.Base(dir), dir: dir}
 	defer func() {
@@ -70,17 +71,34 @@ func Open(dir string) (_ *Reader, err error) {
 			err = errors.Join(fmt.Errorf("%s: %w", r.name, err), r.Close())
 		}
 	}()
-	if r.index, err = fileutil.OpenMmapFile(filepath.Join(dir, IndexFile)); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	if r.index, err = mapFile(dir, IndexFile); err != nil {
+		return nil, err
 	}
-	if r.rows, err = fileutil.OpenMmapFile(filepath.Join(dir, RowsFile)); err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	if r.rows, err = mapFile(dir, RowsFile); err != nil {
+		return nil, err
 	}
 	r.indexBytes = int64(len(r.index.Bytes()))
 	if err := r.read(r.index.Bytes(), uint64(len(r.rows.Bytes()))); err != nil {
 		return nil, err
 	}
 	return r, nil
+}
+
+// mapFile maps a file of a block. To open a FIFO would block until another process writes to it, so it is not opened.
+func mapFile(dir, name string) (*fileutil.MmapFile, error) {
+	path := filepath.Join(dir, name)
+	info, err := os.Stat(path)
+	if err == nil && !info.Mode().IsRegular() {
+		err = fmt.Errorf("%s is not a regular file", path)
+	}
+	var file *fileutil.MmapFile
+	if err == nil {
+		file, err = fileutil.OpenMmapFile(path)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return file, nil
 }
 
 // read decodes an index for a rows file of the given size.

@@ -21,6 +21,9 @@ const (
 // even if the block has a thousand parents.
 const HeadBytes = 64 << 10
 
+// IndexMax is the size of the largest index that a server reads from a bucket.
+const IndexMax = 256 << 20
+
 // MetaOf decodes a block's meta from the beginning of its index.
 func MetaOf(head []byte) (Meta, error) {
 	s, err := firstSection(head)

@@ -1,5 +1,11 @@
 package block
 
+import (
+	"math"
+	"math/bits"
+	"slices"
+)
+
 // Function is a function; strings are given by number.
 type Function struct {
 	Name, System, File uint32
@@ -30,7 +36,7 @@ type Builder struct {
 	strings                             map[string]uint32
 	functions                           functionTable
 	frames                              table
-	nodes                               table
+	nodes                               nodeTable
 	stacks                              map[uint64]uint32 // by hash of frames; made on first use
 	bytes                               int
 }
@@ -45,7 +51,7 @@ func NewBuilder() *Builder {
 
 // Bytes estimates the memory of the symbols and the tables.
 func (b *Builder) Bytes() int {
-	tables := 16*(len(b.frames.slots)+len(b.nodes.slots)) + 4*len(b.functions.slots) + 48*len(b.strings) + 32*len(b.stacks)
+	tables := 16*len(b.frames.slots) + 8*len(b.nodes.slots) + 4*len(b.functions.slots) + 48*len(b.strings) + 32*len(b.stacks)
 	return b.bytes + tables + 16*cap(b.Strings) + 24*cap(b.Functions) + 8*cap(b.Frames) + 4*(cap(b.Parents)+cap(b.NodeFrame))
 }
 
@@ -172,11 +178,57 @@ func (b *Builder) is(node uint32, frames []uint32) bool {
 
 // Node returns the child of node parent that has this frame.
 func (b *Builder) Node(parent, frame uint32) uint32 {
-	n, added := b.nodes.get(uint64(parent)<<32|uint64(frame), uint32(len(b.Parents)))
+	n, added := b.nodes.get(parent, frame, &b.Symbols)
 	if added {
 		b.Parents, b.NodeFrame = append(b.Parents, parent), append(b.NodeFrame, frame)
 	}
 	return n
+}
+
+// nodeTable maps a parent and a frame to the number of their node: open addressing, linear probing, at most two thirds full. The
+// parents and frames of nodes are not in the table but in Symbols, because a head has millions of nodes.
+type nodeTable struct {
+	slots []uint64 // low half: number of a node, 0 if the slot is free; high half: tag of its hash
+	shift uint
+}
+
+// get returns the number of a node. A new node gets the next number; the caller adds it to s.
+func (t *nodeTable) get(parent, frame uint32, s *Symbols) (n uint32, added bool) {
+	if 3*len(s.Parents) >= 2*len(t.slots) {
+		t.grow(s)
+	}
+	i, tag := t.start(parent, frame)
+	for mask := uint64(len(t.slots) - 1); ; i = (i + 1) & mask {
+		slot := t.slots[i]
+		if slot == 0 {
+			t.slots[i] = tag | uint64(len(s.Parents))
+			return uint32(len(s.Parents)), true
+		}
+		if n := uint32(slot); slot&^math.MaxUint32 == tag && s.Parents[n] == parent && s.NodeFrame[n] == frame {
+			return n, false
+		}
+	}
+}
+
+// start returns the first slot to look at, and the tag: the bits of the hash below those of the slot.
+func (t *nodeTable) start(parent, frame uint32) (slot, tag uint64) {
+	hash := (uint64(parent)<<32 | uint64(frame)) * fibonacci
+	return hash >> t.shift, hash << (64 - t.shift) &^ math.MaxUint32
+}
+
+// grow doubles the table and adds the nodes of s, except the root, which no caller looks up.
+func (t *nodeTable) grow(s *Symbols) {
+	size := max(1<<10, 2*len(t.slots))
+	t.slots = nil // so that it can be freed before the new table is filled
+	t.slots, t.shift = make([]uint64, size), uint(64-bits.TrailingZeros(uint(size)))
+	mask := uint64(size - 1)
+	for n := 1; n < len(s.Parents); n++ {
+		i, tag := t.start(s.Parents[n], s.NodeFrame[n])
+		for t.slots[i] != 0 {
+			i = (i + 1) & mask
+		}
+		t.slots[i] = tag | uint64(n)
+	}
 }
 
 // Add adds the symbols of another source. It returns, for each node of s, its number in b.
@@ -261,8 +313,12 @@ func (s *Symbols) FrameName(frame uint32) string {
 
 // Used reports for each node whether it or a descendant has a sum other than 0. sums is indexed by
 // node.
-func (s *Symbols) Used(sums []int64) []bool {
-	used := make([]bool, len(s.Parents))
+func (s *Symbols) Used(sums []int64) []bool { return s.UsedIn(nil, sums) }
+
+// UsedIn is Used with the memory of used, if its capacity suffices.
+func (s *Symbols) UsedIn(used []bool, sums []int64) []bool {
+	used = slices.Grow(used[:0], len(s.Parents))[:len(s.Parents)]
+	clear(used)
 	for i := len(s.Parents) - 1; i > 0; i-- {
 		if used[i] || sums[i] != 0 {
 			used[i], used[s.Parents[i]] = true, true

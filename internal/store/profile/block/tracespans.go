@@ -7,10 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path/filepath"
 	"slices"
-
-	"github.com/prometheus/prometheus/tsdb/fileutil"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
@@ -266,12 +263,10 @@ func (r *Reader) TraceSpans() (*TraceSpans, error) {
 	if r.closed.Load() {
 		return nil, errors.New("the block is closed")
 	}
-	file, err := fileutil.OpenMmapFile(filepath.Join(r.dir, SpansFile))
+	file, err := mapFile(r.dir, SpansFile)
 	if err == nil {
 		r.spansFile = file
 		r.traceSpans, err = decodeTraceSpans(file.Bytes(), r.meta.Rows)
-	} else {
-		err = fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	r.spansErr = err
 	return r.traceSpans, err

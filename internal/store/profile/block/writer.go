@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"os"
 	"path/filepath"
 	"slices"
 
@@ -185,13 +184,14 @@ type Content struct {
 	Types   []profiles.Type  // sorted by name
 	Series  []Series         // sorted by type and labels
 	Symbols []DatasetSymbols // of every dataset of the rows, sorted; or one element without a dataset, for all rows
+	Parts   *PartsEncoder    // unless it is nil, has these symbols instead of Symbols
 	Shared  []Key
 	Spans   *TraceSpans // nil: none
 }
 
 // Finish writes the remaining rows, the spans and the index, syncs the files and the
 // directory, and closes the files.
-func (w *Writer) Finish(c *Content) error {
+func (w *Writer) Finish(c *Content) (err error) {
 	if err := w.flush(); err != nil {
 		return err
 	}
@@ -203,10 +203,12 @@ func (w *Writer) Finish(c *Content) error {
 	}
 	w.file = nil
 	path := filepath.Join(w.dir, RowsFile)
-	b, err := os.ReadFile(path)
+	file, err := mapFile(w.dir, RowsFile)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, file.Close()) }()
+	b := file.Bytes()
 	chunks, err := findChunks(b)
 	if err != nil {
 		return fmt.Errorf("%s: %w", path, err)
@@ -223,10 +225,13 @@ func (w *Writer) Finish(c *Content) error {
 	if meta.SpansBytes, err = w.writeSpans(c.Spans); err != nil {
 		return err
 	}
-	parts, symbols, err := appendParts(c.Symbols)
-	if err != nil {
-		return err
+	encoded := c.Parts
+	if encoded == nil {
+		if encoded, err = encodeParts(c.Symbols); err != nil {
+			return err
+		}
 	}
+	parts, symbols := encoded.sections()
 	index := []byte(magic)
 	for _, s := range []struct {
 		kind, compression uint32
@@ -240,6 +245,7 @@ func (w *Writer) Finish(c *Content) error {
 		{sectionParts, zstded, parts},
 		{sectionPartSymbols, plain, symbols},
 		{sectionShared, plain, appendKeys(nil, c.Shared)},
+		{sectionRowsSum, plain, binary.LittleEndian.AppendUint64(nil, xxhash.Sum64(b))},
 		{sectionEnd, plain, nil},
 	} {
 		if index, err = appendSection(index, s.kind, s.compression, s.body); err != nil {

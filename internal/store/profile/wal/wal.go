@@ -8,10 +8,11 @@
 //
 // Unreadable data does not fail Open. Bytes that are not a record are skipped up to the next
 // record. A record that the function rejects is skipped. Both are copied to the directory
-// aside, with the reason, and reported as Damage.
+// aside, with the reason. Bytes at the end of a segment that are not a record are dropped, and
+// a segment that cannot be read is moved to aside. All are reported as Damage.
 //
 //	segment   8 digits: records       record   u32 length | u32 CRC-32C of payload | payload
-//	aside/<segment>-<offset>.bytes    skipped bytes        .txt   reason
+//	aside/<segment>-<offset>.bytes    skipped bytes        .txt   reason        aside/<segment>.segment   a segment
 package wal
 
 import (

@@ -1,0 +1,168 @@
+package block
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// Symbols of many functions, frames and stacks, compared with maps.
+func TestBuilder_NumbersAreThoseOfEqualSymbols(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	b := NewBuilder()
+	texts, functions, frames, nodes := map[string]uint32{"": 0}, map[Function]uint32{}, map[Frame]uint32{}, map[[2]uint32]uint32{}
+	same := func(what string, n uint32, known uint32, seen bool, count int) {
+		if seen && n != known || !seen && int(n) != count {
+			t.Fatalf("%s has number %d, want %d of %d", what, n, known, count)
+		}
+	}
+	for range 20_000 {
+		text := fmt.Sprint("t", r.IntN(3000))
+		known, seen := texts[text]
+		name := b.String([]byte(text))
+		same("a text", name, known, seen, len(texts))
+		texts[text] = name
+		f := Function{Name: name, System: uint32(r.IntN(2)), File: uint32(r.IntN(2)), StartLine: int64(r.IntN(2))}
+		known, seen = functions[f]
+		function := b.Function(f)
+		same("a function", function, known, seen, len(functions))
+		functions[f] = function
+		frame := Frame{function, uint32(r.IntN(2))}
+		known, seen = frames[frame]
+		n := b.Frame(frame.Function, frame.Line)
+		same("a frame", n, known, seen, len(frames))
+		frames[frame] = n
+		node := [2]uint32{uint32(r.IntN(len(b.Parents))), n}
+		known, seen = nodes[node]
+		at := b.Node(node[0], node[1])
+		same("a stack", at, known, seen, len(nodes)+1)
+		nodes[node] = at
+	}
+	if len(functions) < 5000 || len(nodes) < 10_000 {
+		t.Errorf("%d functions and %d stacks do not make the tables grow", len(functions), len(nodes))
+	}
+	sum := 0
+	for text := range texts {
+		sum += len(text)
+	}
+	if b.bytes != sum {
+		t.Errorf("%d bytes of texts, want %d", b.bytes, sum)
+	}
+	for range 2000 {
+		var stack []uint32
+		for range r.IntN(5) {
+			stack = append(stack, uint32(r.IntN(3)))
+		}
+		want := uint32(0)
+		for _, f := range stack {
+			want = b.Node(want, f)
+		}
+		for range 2 {
+			if got := b.Stack(stack); got != want {
+				t.Fatalf("stack %v is %d, want %d", stack, got, want)
+			}
+		}
+	}
+	if b.is(0, []uint32{1}) || !b.is(0, nil) || b.is(b.Stack([]uint32{1, 2}), []uint32{2}) || b.is(b.Stack([]uint32{1, 2}), []uint32{1, 1}) {
+		t.Error("stacks are taken for others")
+	}
+	// Another stack with the same hash is found by its frames.
+	b.stacks = map[uint64]uint32{}
+	one := b.Stack([]uint32{2, 1})
+	for hash := range b.stacks {
+		b.stacks[hash] = b.Node(0, 2)
+	}
+	if again := b.Stack([]uint32{2, 1}); again != one {
+		t.Errorf("stack %d, want %d", again, one)
+	}
+}
+
+// randomSymbols has texts, functions and frames that several stacks share.
+func randomSymbols(r *rand.Rand, n int) *Builder {
+	b := NewBuilder()
+	for range n {
+		b.Node(uint32(r.IntN(len(b.Parents))), b.Frame(b.Function(Function{Name: b.String(fmt.Appendf(nil, "f%d", r.IntN(9))), File: b.String(fmt.Appendf(nil, "%d.go", r.IntN(3))), StartLine: int64(r.IntN(2))}), uint32(r.IntN(3))))
+	}
+	return b
+}
+
+// long is path with files and lines.
+func long(s *Symbols, node uint32) (text string) {
+	for ; node != 0; node = s.Parents[node] {
+		frame := s.Frames[s.NodeFrame[node]]
+		f := s.Functions[frame.Function]
+		text = fmt.Sprintf(";%s %s %s:%d:%d", s.Strings[f.Name], s.Strings[f.System], s.Strings[f.File], f.StartLine, frame.Line) + text
+	}
+	return text
+}
+
+func TestBuilder_AddKeepsStacks(t *testing.T) {
+	r := rand.New(rand.NewPCG(1, 9))
+	to, used := NewBuilder(), NewBuilder()
+	for range 20 {
+		s := &randomSymbols(r, 1+r.IntN(60)).Symbols
+		sums := make([]int64, len(s.Parents))
+		for range r.IntN(4) {
+			sums[r.IntN(len(sums))] = 1
+		}
+		mine, some, wanted := to.Add(s), used.AddUsed(s, sums), s.Used(sums)
+		if mine[0] != 0 || some[0] != 0 {
+			t.Fatal("the root is no root")
+		}
+		for i := 1; i < len(s.Parents); i++ {
+			if got, want := long(&to.Symbols, mine[i]), long(s, uint32(i)); got != want {
+				t.Fatalf("stack %d is %s, want %s", i, got, want)
+			}
+			below := false
+			for j, sum := range sums {
+				for up := uint32(j); sum != 0 && up != 0; up = s.Parents[up] {
+					below = below || up == uint32(i)
+				}
+			}
+			if wanted[i] != below || (some[i] != 0) != below || below && long(&used.Symbols, some[i]) != long(s, uint32(i)) {
+				t.Fatalf("stack %d is used: %v, want %v; it is %s, want %s", i, wanted[i], below, long(&used.Symbols, some[i]), long(s, uint32(i)))
+			}
+		}
+	}
+}
+
+func TestPartitioner_PartsKeepTheirStacks(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 9))
+	for range 30 {
+		s := &randomSymbols(r, 1+r.IntN(300)).Symbols
+		p := NewPartitioner(s)
+		for range 4 {
+			p.Begin()
+			wanted := map[uint32]bool{}
+			for range r.IntN(20) {
+				stack := uint32(r.IntN(len(s.Parents)))
+				p.Use(stack)
+				for ; stack != 0; stack = s.Parents[stack] {
+					wanted[stack] = true
+				}
+			}
+			part, stacks, numbers := p.Part()
+			if len(stacks) != len(wanted) || len(numbers) != len(stacks) || len(part.Parents) != len(stacks)+1 || part.Strings[0] != "" || !slices.IsSorted(stacks) {
+				t.Fatalf("%d stacks, %d numbers, want %d", len(stacks), len(numbers), len(wanted))
+			}
+			seen := map[uint32]bool{0: true}
+			for i, stack := range stacks {
+				if !wanted[stack] || seen[numbers[i]] || long(part, numbers[i]) != long(s, stack) {
+					t.Fatalf("stack %d is %d in the part: %s, want %s", stack, numbers[i], long(part, numbers[i]), long(s, stack))
+				}
+				seen[numbers[i]] = true
+			}
+			names := map[string]bool{}
+			for _, text := range part.Strings {
+				if names[text] {
+					t.Fatalf("the part has %q twice", text)
+				}
+				names[text] = true
+			}
+			if _, err := decodeSymbols(appendSymbols(nil, part)); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+}

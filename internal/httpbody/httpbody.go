@@ -177,7 +177,7 @@ func Accepted(headers []string) string {
 			if name != "gzip" && name != "zstd" {
 				continue
 			}
-			weight := weightOf(params)
+			weight := Weight(params)
 			if weight > bestWeight || (weight == bestWeight && weight > 0 && name == "zstd") {
 				best, bestWeight = name, weight
 			}
@@ -186,8 +186,9 @@ func Accepted(headers []string) string {
 	return best
 }
 
-// weightOf returns the weight q; 1 if it is missing or malformed.
-func weightOf(params string) float64 {
+// Weight returns the weight q among the parameters of an element of Accept or Accept-Encoding, "q=0.5" for example; 1 if it is
+// missing or malformed.
+func Weight(params string) float64 {
 	for param := range strings.SplitSeq(params, ";") {
 		key, value, _ := strings.Cut(param, "=")
 		if strings.TrimSpace(strings.ToLower(key)) != "q" {

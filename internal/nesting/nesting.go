@@ -19,17 +19,17 @@ import (
 const LevelsMax = 5_000
 
 const (
-	// tokensMax is the limit of tokens of a query: each takes about 700 bytes once it is parsed.
+	// tokensMax is the limit of tokens of a query. A parsed query takes about 700 bytes for each token.
 	tokensMax = 300_000
 	// workMax limits tokens times levels: the engine prepares every selector together with all
-	// expressions around it. A chain of 5,000 selectors with two labels each is within the limit.
+	// expressions around it. A chain of 4,800 selectors such as x{a="b",c="d"} is within the limit.
 	workMax = 1 << 28
 )
 
 // Check returns an error if the syntax tree of query would have more than levelsMax levels, or so many
 // nodes that parsing takes seconds or much memory. The length of strings does not matter.
-// It counts tokens: each operator and each bracket adds a level to one of its operands.
-// Syntax errors are left to the parser.
+// It computes an upper bound of the levels from the tokens: an expression has as many levels as operators, and
+// above its deepest pair of brackets one more than inside. Syntax errors are left to the parser.
 func Check(query string, levelsMax int) error {
 	if len(query) <= levelsMax {
 		return nil // a level takes at least one byte
@@ -75,9 +75,9 @@ func Check(query string, levelsMax int) error {
 	}
 }
 
-// level counts the levels of an operand or argument, since a bracket was opened or since its last comma. operators are
-// the tokens that add a level to it, within is the depth of the brackets in it, deepest is the depth of earlier
-// arguments.
+// level counts the levels of an argument, from the tokens since its opening bracket or since the last comma. operators
+// are the tokens that add a level each. within is the depth of its deepest brackets. deepest is the depth of the
+// deepest earlier argument in the same brackets.
 type level struct{ operators, within, deepest int }
 
 // depth returns the maximum of levels.

@@ -294,7 +294,7 @@ type pace struct {
 // time that they take at the required rate, but to at most Grace from now: a fast sender saves no
 // more. The required rate grows with the received size. Otherwise a sender could send all of a
 // large body except its end, and then hold that memory with one byte every few seconds. A sender
-// at a constant rate that ends the body within Total never falls behind.
+// at a constant rate of at least RateMin that ends the body within Total never falls behind.
 func (p *pace) advance(size int64) {
 	latest := time.Now().Add(p.opts.Grace)
 	if p.due.IsZero() {

@@ -30,7 +30,7 @@ func Merge(sets ...Set) Set {
 
 type merge struct {
 	sets    []Set
-	waiting []Set // with a series that was not returned yet
+	waiting []Set // that have not ended, each at its current series; they include those of least
 	least   []Set // with the current series
 	started bool
 	chunks  []Chunk

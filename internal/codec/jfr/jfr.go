@@ -38,7 +38,7 @@ type Kind int
 // Kinds of events.
 const (
 	Execution         Kind = iota // one sample of a thread; Amount is 0
-	WallClock                     // Count samples of a thread; Amount is 0
+	WallClock                     // as many samples of a thread as Count; Amount is 0
 	AllocationInTLAB              // Amount: bytes of a new thread-local allocation buffer
 	AllocationOutside             // Amount: bytes allocated outside such a buffer
 	AllocationSample              // Amount: allocated bytes that the sample stands for

@@ -2,6 +2,8 @@ package pprof
 
 import (
 	"encoding/binary"
+	"strings"
+	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
 )
@@ -28,7 +30,12 @@ func NewEncoder() *Encoder {
 	return e
 }
 
+// text returns the index of a text in the string table. Bytes that are not UTF-8 are replaced, because protobuf decoders
+// reject other strings.
 func (e *Encoder) text(s string) uint64 {
+	if !utf8.ValidString(s) {
+		s = strings.ToValidUTF8(s, "\uFFFD")
+	}
 	if n, ok := e.strings[s]; ok {
 		return n
 	}
@@ -145,4 +152,35 @@ func (e *Encoder) Append(dst []byte) []byte {
 	dst = append(dst, e.functions...)
 	dst = append(dst, e.table...)
 	return append(dst, e.tail...)
+}
+
+// AppendRenamed appends the decoded profile, uncompressed, with new names of functions. rename
+// appends the new name of a function to dst. If rename appends nothing, the function keeps its name.
+// A result of more than Limits.Bytes is an error.
+func (p *Profile) AppendRenamed(dst []byte, rename func(dst []byte, f *Function) []byte) ([]byte, error) {
+	from, function, number := len(dst), 0, uint64(len(p.strings))
+	var name, message, names []byte
+	for at := 0; at < len(p.raw); {
+		f, next, err := p.next(at, len(p.raw))
+		if err != nil {
+			return dst[:from], err
+		}
+		name = name[:0]
+		if f.number == fieldFunction {
+			name = rename(name, &p.Functions[function])
+			function++
+		}
+		if len(name) == 0 {
+			dst = append(dst, p.raw[at:next]...)
+		} else { // a second name field overrides the first one, as protobuf decoders take the last value
+			message = appendNumber(append(message[:0], p.raw[f.from:f.to]...), 2, number)
+			dst, names = appendMessage(dst, fieldFunction, message), appendMessage(names, fieldString, name)
+			number++
+		}
+		if n := len(dst) - from + len(names); n > p.limits.Bytes {
+			return dst[:from], tooMany("bytes", n, p.limits.Bytes, p.limits.Flags.Of("DecompressedBytes"))
+		}
+		at = next
+	}
+	return append(dst, names...), nil
 }

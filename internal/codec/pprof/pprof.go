@@ -19,10 +19,12 @@
 package pprof
 
 import (
+	"bytes"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"math"
+	"unicode/utf8"
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/inflate"
@@ -185,6 +187,16 @@ func (p *Profile) Strings() int { return len(p.strings) }
 func (p *Profile) Text(i uint32) []byte {
 	s := p.strings[i]
 	return p.raw[s.from:s.to]
+}
+
+// ValidText is Text with U+FFFD in place of bytes that are not UTF-8. Some profilers cut a text within a character, and
+// neither JSON nor protobuf can express an incomplete character.
+func (p *Profile) ValidText(i uint32) []byte {
+	text := p.Text(i)
+	if utf8.Valid(text) {
+		return text
+	}
+	return bytes.ToValidUTF8(text, []byte("\uFFFD"))
 }
 
 // Stack returns the numbers of a sample's locations, leaf first.

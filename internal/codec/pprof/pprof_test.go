@@ -347,6 +347,60 @@ func TestProfile_NodesCountsTheTreeOfStacks(t *testing.T) {
 	}
 }
 
+func TestProfile_AppendRenamedChangesNamesOnly(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 2))
+	for range 50 {
+		peer := random(r)
+		var p, again Profile
+		if err := p.Decode(encoded(t, peer, r.IntN(2) == 0), Limits{}); err != nil {
+			t.Fatal(err)
+		}
+		renamed := map[string]bool{}
+		out, err := p.AppendRenamed([]byte("kept"), func(dst []byte, f *Function) []byte {
+			if name := p.Text(f.Name); len(name)%2 == 0 {
+				renamed[string(name)] = true
+				return append(append(dst, name...), "()"...)
+			}
+			return dst
+		})
+		if err != nil || !bytes.HasPrefix(out, []byte("kept")) {
+			t.Fatalf("%.10q, %v", out, err)
+		}
+		if err := again.Decode(out[len("kept"):], Limits{}); err != nil {
+			t.Fatal(err)
+		}
+		for _, f := range peer.Function {
+			if renamed[f.Name] {
+				f.Name += "()"
+			}
+		}
+		if got, want := formatOwn(&again), formatPeer(peer); got != want {
+			t.Fatalf("%s\nwant\n%s", got, want)
+		}
+		if read, err := profile.ParseUncompressed(out[len("kept"):]); err != nil || formatPeer(read) != formatPeer(peer) {
+			t.Fatalf("the peer reads another profile: %v", err)
+		}
+	}
+}
+
+func TestProfile_AppendRenamedUpToTheLimitOfBytes(t *testing.T) {
+	e := NewEncoder()
+	e.SampleType("cpu", "nanoseconds")
+	e.Sample([]uint64{e.Location(e.Function("f", "", "", 0), 1)}, 1)
+	raw := e.Append(nil)
+	rename := func(dst []byte, _ *Function) []byte { return append(dst, "1234567890"...) }
+	const added = 2 + 2 + 10 // the new number of the name, and the name
+	for limit, want := range map[int]error{len(raw) + added: nil, len(raw) + added - 1: ErrLimit} {
+		var p Profile
+		if err := p.Decode(raw, Limits{Bytes: limit}); err != nil {
+			t.Fatal(err)
+		}
+		if out, err := p.AppendRenamed(nil, rename); !errors.Is(err, want) || (err == nil && len(out) != limit) {
+			t.Errorf("at most %d bytes: %d bytes, %v", limit, len(out), err)
+		}
+	}
+}
+
 func TestProfile_DecodeDoesNotAllocate(t *testing.T) {
 	raw := encoded(t, random(rand.New(rand.NewPCG(1, 1))), true)
 	var p Profile

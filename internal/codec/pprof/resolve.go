@@ -227,8 +227,8 @@ func (p *Profile) width(location uint32) uint32 {
 }
 
 // exactNodesFrames is the number of frames up to which each frame is counted as a node. If a
-// profile has more frames than this, or more than Limits.Nodes, sharedNodes counts the nodes
-// exactly.
+// profile has more frames than this, or more than Limits.Nodes, sharedNodes counts a frame that
+// several stacks have in common once.
 const exactNodesFrames = 256 << 10
 
 // countNodes counts the nodes in the tree of all stacks and checks their limit.
@@ -248,8 +248,8 @@ func (p *Profile) countNodes() error {
 	return nil
 }
 
-// sharedNodes counts the nodes of the tree: in sorted order each stack adds the frames
-// that are not in its common prefix with the stack before.
+// sharedNodes counts the nodes of a tree whose nodes are locations: in sorted order each stack
+// adds the frames that it does not share, from the root on, with the stack before.
 func (p *Profile) sharedNodes() int {
 	p.order = p.order[:0]
 	for i := range p.Samples {

@@ -48,7 +48,7 @@ func AppendXORFloats(dst, chunk []byte, n int, minMS, maxMS int64) ([]byte, int,
 }
 
 // putShortFloat appends a sample whose timestamp is a varint of 6 bytes, in a few words.
-// dst needs space for 8 more bytes than the sample.
+// dst needs space for 2 bytes after the sample.
 func putShortFloat(dst []byte, t, value uint64) []byte {
 	const head = 2<<3 | wireBytes | (FloatBytes-2)<<8 | (1<<3|wireFixed64)<<16
 	out := dst[len(dst) : len(dst)+FloatBytes+2]

@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// ErrCorrupt is returned for an invalid request.
+// ErrCorrupt is returned for an invalid request, and for a request with a label name or value longer than labelTextMax.
 var ErrCorrupt = errors.New("corrupt remote write request")
 
 // Cost is the size of a request after decoding.
@@ -39,6 +39,10 @@ const (
 	metadataBytes  = 88
 	seriesBytes    = 176
 )
+
+// labelTextMax is the maximum length of a label name or value in bytes. Prometheus' labels.Labels stores the length in 24
+// bits and panics at longer names and values.
+const labelTextMax = 1<<24 - 1
 
 // form is the encoding of a repeated field.
 type form uint8
@@ -161,6 +165,9 @@ func (w *costWalker) field(f *field, kind protowire.Type, value []byte) error {
 	switch f.form {
 	case message:
 		w.bytes += f.each
+		if f.each == labelBytes && len(inner) > labelTextMax {
+			return checkLabel(inner)
+		}
 		if f.of == &seriesV1 || f.of == &seriesV2 {
 			w.series++
 		}
@@ -180,6 +187,36 @@ func (w *costWalker) field(f *field, kind protowire.Type, value []byte) error {
 		w.bytes += int64(len(inner)/8) * f.each
 	case symbol:
 		w.bytes += f.each
+		return checkText(inner)
+	}
+	return nil
+}
+
+// checkLabel returns ErrCorrupt if the name or the value of a label is too long.
+func checkLabel(src []byte) error {
+	for len(src) > 0 {
+		number, kind, n := protowire.ConsumeTag(src)
+		if n < 0 {
+			return corrupt(n)
+		}
+		src = src[n:]
+		if n = protowire.ConsumeFieldValue(number, kind, src); n < 0 {
+			return corrupt(n)
+		}
+		if kind == protowire.BytesType {
+			text, _ := protowire.ConsumeBytes(src) // valid: it was consumed before
+			if err := checkText(text); err != nil {
+				return err
+			}
+		}
+		src = src[n:]
+	}
+	return nil
+}
+
+func checkText(text []byte) error {
+	if len(text) > labelTextMax {
+		return fmt.Errorf("%w: a name or value of a label has %d bytes, at most %d", ErrCorrupt, len(text), labelTextMax)
 	}
 	return nil
 }

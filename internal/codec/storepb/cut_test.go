@@ -58,7 +58,7 @@ func TestDecode_EveryMessageMayBeCutShort(t *testing.T) {
 		"data":                    {series, func(b []byte) []byte { return within(2, within(3, b)) }, []protowire.Number{2}, []protowire.Number{1, 3}},
 		"symbol batch":            {symbols, alone, []protowire.Number{1, 2}, nil},
 		"symbol":                  {symbols, func(b []byte) []byte { return slices.Concat(within(1, b), within(2)) }, []protowire.Number{2, 3}, []protowire.Number{1}},
-		"symbol series":           {symbols, func(b []byte) []byte { return within(2, b) }, []protowire.Number{1, 2}, []protowire.Number{3, 4}},
+		"symbol series":           {symbols, func(b []byte) []byte { return within(2, b) }, []protowire.Number{1, 2, 5}, []protowire.Number{3, 4}},
 		"span of a symbol series": {symbols, func(b []byte) []byte { return within(2, within(2, b)) }, []protowire.Number{3}, []protowire.Number{1}},
 	} {
 		bad := map[string][]byte{

@@ -1,19 +1,22 @@
 package storepb
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"fmt"
+)
 
 // PackedEncoding is the encoding of a packed chunk. No chunk encoding of Prometheus has
 // this number. Packed chunks exist only within the process.
 const PackedEncoding = 1 << 5
 
-// AppendPacked appends the aggregates of one downsampled span as the data of one chunk.
-// A merge that compares and drops whole chunks then never separates a count from its
-// sum:
+// AppendPacked appends the aggregates (count, sum and so on) of one downsampled time range as the data
+// of one chunk. aggregates must be in ascending order of Aggr. Merges compare and drop whole chunks.
+// They can therefore not separate a count from its sum:
 //
-//	packed  (aggregate encoding uvarint(len) data)*    aggregates ascending
-func AppendPacked(dst []byte, span []Chunk) []byte {
-	for i := range span {
-		c := &span[i]
+//	packed  (aggregate encoding uvarint(len) data)*    in ascending order of Aggr
+func AppendPacked(dst []byte, aggregates []Chunk) []byte {
+	for i := range aggregates {
+		c := &aggregates[i]
 		dst = append(dst, byte(c.Aggr), c.Encoding)
 		dst = binary.AppendUvarint(dst, uint64(len(c.Data)))
 		dst = append(dst, c.Data...)
@@ -21,19 +24,21 @@ func AppendPacked(dst []byte, span []Chunk) []byte {
 	return dst
 }
 
-// NextPacked cuts the first aggregate off packed data. It does not set the time range. The
-// capacity of c.Data ends where the capacity of packed ends, so that readers may read ahead.
+// NextPacked cuts the first aggregate off packed data. It does not set the time range. c.Data
+// aliases packed.
 func NextPacked(packed []byte) (c Chunk, rest []byte, err error) {
 	if len(packed) < 3 {
-		return Chunk{}, nil, cutShort(2)
+		return Chunk{}, nil, packedShort()
 	}
 	c = Chunk{Aggr: Aggr(packed[0]), Encoding: packed[1]}
 	size, n := uvarint(packed[2:])
 	if n == 0 || size > uint64(len(packed)-2-n) {
-		return Chunk{}, nil, cutShort(2)
+		return Chunk{}, nil, packedShort()
 	}
 	at := 2 + n
 	end := at + int(size)
 	c.Data = packed[at:end]
 	return c, packed[end:], nil
 }
+
+func packedShort() error { return fmt.Errorf("%w: a packed chunk is cut short", ErrCorrupt) }

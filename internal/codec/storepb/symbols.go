@@ -13,11 +13,14 @@ import (
 //
 //	symbol batch  (0x0A len symbol | 0x12 len series)*   a symbol before the first series that uses it
 //	symbol        [0x08 number of a label with the same name, plus 1] [0x12 len name] [0x1A len value]
-//	series        [0x18 head] [0x0A len (number)*] [0x20 tail]  (0x12 len chunk)*
+//	series        [0x18 head] [0x0A len (number)*] [0x20 tail]  (0x12 len chunk)*    numbered
+//	              0x2A len delta  (0x12 len chunk)*                                  delta: see appendDelta
 //
-// Each label is sent once per stream, and gets the next number. A series has only its
-// difference to the series before in the same message: head is the number of equal labels
-// at the front, tail the number of equal labels at the end.
+// Each label of a numbered series is sent once per stream, and gets the next number. A series has
+// only its difference to the series before in the same message, if that series is of the same
+// kind, else to a series without labels. In a numbered series head is the number of equal labels
+// at the front, tail the number of equal labels at the end. A delta needs no table, so that
+// it suits any source; only readers that request deltas get any.
 
 // Limits of a writer's table. Once the table is full, further labels of the stream are sent as
 // strings. A reader accepts twice as much, since the series that fills the table may have many
@@ -34,6 +37,7 @@ type SymbolWriter struct {
 	bytes   int               // of the names and values that were sent
 	before  []uint64          // the caller's numbers of the labels of the series before in the same message
 	next    []uint32          // the stream's numbers of the same labels
+	base    []byte            // labels of the series before in the same message; empty if it was numbered
 	packed  []byte
 }
 
@@ -43,7 +47,7 @@ func NewSymbolWriter() *SymbolWriter {
 }
 
 // Begin begins a message.
-func (w *SymbolWriter) Begin() { w.before, w.next = w.before[:0], w.next[:0] }
+func (w *SymbolWriter) Begin() { w.before, w.next, w.base = w.before[:0], w.next[:0], w.base[:0] }
 
 // Full reports whether the table is full. The caller then sends labels as strings.
 func (w *SymbolWriter) Full() bool {
@@ -59,6 +63,7 @@ func SymbolSeriesSizeMax(labelsLen, labelCount, chunksSize int) int {
 // does. labels is the encoded set. numbers has one number per label, which identifies
 // the label throughout the stream.
 func (w *SymbolWriter) AppendSeries(dst, labels []byte, numbers []uint64, chunksSize int) ([]byte, error) {
+	w.base = w.base[:0]
 	shorter := min(len(numbers), len(w.before))
 	head, tail := 0, 0
 	for head < shorter && numbers[head] == w.before[head] {
@@ -103,6 +108,30 @@ func (w *SymbolWriter) AppendSeries(dst, labels []byte, numbers []uint64, chunks
 		dst = append(dst, w.packed...)
 	}
 	return appendVarint(dst, 4<<3, uint64(tail)), nil
+}
+
+// DeltaSeriesSizeMax returns an upper bound of the bytes that AppendDeltaSeries appends, plus chunksSize.
+func (w *SymbolWriter) DeltaSeriesSizeMax(labelsLen, chunksSize int) int {
+	return len(w.base) + labelsLen + 32 + chunksSize
+}
+
+// AppendDeltaSeries appends the head of a series as AppendSeries does, without numbers.
+func (w *SymbolWriter) AppendDeltaSeries(dst, labels []byte, chunksSize int) ([]byte, error) {
+	w.before, w.next = w.before[:0], w.next[:0]
+	var exact bool
+	var err error
+	if w.packed, exact, err = appendDelta(w.packed[:0], w.base, labels); err != nil {
+		return dst, err
+	}
+	if exact {
+		w.base = append(w.base[:0], labels...)
+	} else if w.base, err = applyDelta(nil, w.base, w.packed); err != nil { // the next delta is one to what the reader has
+		return dst, err
+	}
+	size := 1 + protowire.SizeVarint(uint64(len(w.packed))) + len(w.packed) + chunksSize
+	dst = binary.AppendUvarint(append(dst, 2<<3|wireBytes), uint64(size))
+	dst = binary.AppendUvarint(append(dst, 5<<3|wireBytes), uint64(len(w.packed)))
+	return append(dst, w.packed...), nil
 }
 
 // align sets the length of before and next to count, the number of labels of a series. It
@@ -253,10 +282,11 @@ type SymbolReader struct {
 	before []byte // labels of the series before in the same message
 	starts []int  // offset of each label in before, and of the end
 	spare  []int  // memory for the next starts
+	base   []byte // labels of the series before in the same message; nil if it was numbered
 }
 
 // Begin begins a message.
-func (r *SymbolReader) Begin() { r.before, r.starts = nil, append(r.starts[:0], 0) }
+func (r *SymbolReader) Begin() { r.before, r.base, r.starts = nil, nil, append(r.starts[:0], 0) }
 
 // Bytes returns the memory of the table.
 func (r *SymbolReader) Bytes() int64 {
@@ -359,7 +389,8 @@ const labelArenaMax = 64 << 20
 // aliases src, are appended to chunks.
 func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, arenaOut []byte, _ []Chunk, err error) {
 	var head, tail uint64
-	var packed []byte
+	var packed, delta []byte
+	hasDelta := false
 	for len(src) > 0 {
 		tag, n := uvarint(src)
 		if n == 0 {
@@ -377,15 +408,20 @@ func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, 
 				tail = v
 			}
 			src = src[n+m:]
-		case 1<<3 | wireBytes, 2<<3 | wireBytes:
+		case 1<<3 | wireBytes, 2<<3 | wireBytes, 5<<3 | wireBytes:
 			body, rest, ok := prefixed(src[n:])
 			if !ok {
 				return nil, arena, chunks, cutShort(tag)
 			}
-			if tag == 1<<3|wireBytes {
+			switch tag {
+			case 1<<3 | wireBytes:
 				packed = body
-			} else if chunks, err = decodeSpan(body, chunks); err != nil {
-				return nil, arena, chunks, err
+			case 5<<3 | wireBytes:
+				delta, hasDelta = body, true
+			default:
+				if chunks, err = decodeSpan(body, chunks); err != nil {
+					return nil, arena, chunks, err
+				}
 			}
 			src = rest
 		default:
@@ -395,11 +431,39 @@ func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, 
 		}
 	}
 	start := len(arena)
-	if arena, err = r.appendLabels(arena, head, tail, packed); err != nil {
+	if hasDelta {
+		if head|tail > 0 || len(packed) > 0 {
+			return nil, arena, chunks, fmt.Errorf("%w: a series has both numbers and a delta", ErrCorrupt)
+		}
+		arena, err = r.appendDeltaLabels(arena, delta)
+	} else {
+		arena, err = r.appendLabels(arena, head, tail, packed)
+	}
+	if err != nil {
 		return nil, arena[:start], chunks, err
 	}
-	r.before = arena[start:len(arena):len(arena)]
+	r.before, r.base = arena[start:len(arena):len(arena)], nil
+	if hasDelta {
+		r.base = r.before
+	}
 	return r.before, arena, chunks, nil
+}
+
+// appendDeltaLabels appends the label set of a series with a delta.
+func (r *SymbolReader) appendDeltaLabels(arena, delta []byte) ([]byte, error) {
+	arena, err := applyDelta(arena, r.base, delta)
+	if err != nil {
+		return arena, err
+	}
+	if len(arena) > labelArenaMax {
+		return arena, errArena()
+	}
+	r.starts = append(r.starts[:0], 0) // a numbered series has no head or tail in common with this one
+	return arena, nil
+}
+
+func errArena() error {
+	return fmt.Errorf("%w: labels of a message have more than %d bytes", ErrCorrupt, labelArenaMax)
 }
 
 // appendLabels appends the label set of a series.
@@ -435,7 +499,7 @@ func (r *SymbolReader) appendLabels(arena []byte, head, tail uint64, packed []by
 		arena = append(arena, r.before[from:]...)
 	}
 	if len(arena) > labelArenaMax {
-		return arena, fmt.Errorf("%w: labels of a message have more than %d bytes", ErrCorrupt, labelArenaMax)
+		return arena, errArena()
 	}
 	starts = append(starts, len(arena)-start)
 	r.starts, r.spare = starts, r.starts

@@ -2,8 +2,10 @@ package storepb
 
 import (
 	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -28,8 +30,13 @@ func (n numbering) of(lset labels.Labels) (numbers []uint64) {
 	return numbers
 }
 
-// symbolMessages encodes series, several per message.
+// symbolMessages encodes series with numbers, several per message.
 func symbolMessages(t interface{ Fatal(...any) }, list []one, each int) (messages [][]byte) {
+	return mixedMessages(t, list, each, func() bool { return false })
+}
+
+// mixedMessages encodes series with numbers, or deltas where delta returns true.
+func mixedMessages(t interface{ Fatal(...any) }, list []one, each int, delta func() bool) (messages [][]byte) {
 	w, known := NewSymbolWriter(), numbering{}
 	for len(list) > 0 {
 		n := min(each, len(list))
@@ -44,10 +51,17 @@ func symbolMessages(t interface{ Fatal(...any) }, list []one, each int) (message
 			}
 			before, lset, numbers := len(buf), o.encoded(), known.of(o.labels)
 			var err error
-			if buf, err = w.AppendSeries(buf, lset, numbers, size); err != nil {
+			most := SymbolSeriesSizeMax(len(lset), len(numbers), size)
+			if delta() {
+				most = w.DeltaSeriesSizeMax(len(lset), size)
+				buf, err = w.AppendDeltaSeries(buf, lset, size)
+			} else {
+				buf, err = w.AppendSeries(buf, lset, numbers, size)
+			}
+			if err != nil {
 				t.Fatal(err)
 			}
-			if got := len(buf) - before + size; got > SymbolSeriesSizeMax(len(lset), len(numbers), size) {
+			if got := len(buf) - before + size; got > most {
 				t.Fatal("more than was made room for", got)
 			}
 			for i := 0; i < len(o.chunks); {
@@ -67,7 +81,9 @@ func TestSymbols_RoundTrip(t *testing.T) {
 		list := rapid.SliceOfN(rapid.Custom(anyOne), 1, 20).Draw(t, "series")
 		var reader SymbolReader
 		at := 0
-		for _, message := range symbolMessages(t, list, rapid.IntRange(1, 7).Draw(t, "each")) {
+		kind := rapid.SampledFrom([]string{"numbered", "deltas", "mixed"}).Draw(t, "kind")
+		delta := func() bool { return kind == "deltas" || kind == "mixed" && rapid.Bool().Draw(t, "deltas") }
+		for _, message := range mixedMessages(t, list, rapid.IntRange(1, 7).Draw(t, "each"), delta) {
 			var oracle pb.SeriesResponse
 			if err := proto.Unmarshal(message, &oracle); err != nil {
 				t.Fatal(err)
@@ -120,6 +136,45 @@ func TestSymbolWriter_SendsEachLabelOnce(t *testing.T) {
 	}
 }
 
+// deltaOfA is the delta of the set {a="1"} to nothing.
+var deltaOfA = []byte("\x01\x01a\x011")
+
+// A message is read without those before it: its first series is not the difference to another one.
+func TestSymbolWriter_DeltasHaveOnlyTheDifferenceWithinAMessage(t *testing.T) {
+	list := []one{{labels: labels.FromStrings("a", "1", "b", "same", "c", "1")}, {labels: labels.FromStrings("a", "1", "b", "same", "c", "2")}}
+	var sizes []int
+	for _, each := range []int{1, 2} {
+		for _, message := range mixedMessages(t, list, each, func() bool { return true }) {
+			sizes = append(sizes, len(message)-symbolTagBytes-paddedBytes)
+			if err := readSymbols(message, &SymbolReader{}); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	if want := []int{22, 22, 30}; !slices.Equal(sizes, want) {
+		t.Errorf("messages of %d bytes, want %d", sizes, want)
+	}
+}
+
+// A delta of a byte repeats the labels of the series before it, however many these are.
+func TestSymbolReader_LabelsOfDeltasOfAMessageAreLimited(t *testing.T) {
+	r := &SymbolReader{}
+	r.Begin()
+	first := within(5, binary.AppendUvarint([]byte{1, 1, 'a'}, 1<<20), make([]byte, 1<<20))
+	lset, arena, _, err := r.DecodeSeries(first, make([]byte, 0, labelArenaMax+1<<21), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for n := 2; err == nil; n++ {
+		if _, arena, _, err = r.DecodeSeries(within(5), arena, nil); err == nil && n*len(lset) > labelArenaMax {
+			t.Fatalf("%d series of %d bytes", n, len(lset))
+		}
+	}
+	if !errors.Is(err, ErrCorrupt) {
+		t.Error(err)
+	}
+}
+
 func TestSymbolReader_InvalidSymbolIsCorrupt(t *testing.T) {
 	for name, batch := range map[string]*pb.SymbolBatch{
 		"unknown label":   {Series: []*pb.SymbolSeries{{Labels: []uint32{0}}}},
@@ -128,6 +183,15 @@ func TestSymbolReader_InvalidSymbolIsCorrupt(t *testing.T) {
 		"tail of nothing": {Series: []*pb.SymbolSeries{{Tail: 1}}},
 		"more than it had": {Symbols: []*pb.Symbol{{Name: "a", Value: "x"}}, Series: []*pb.SymbolSeries{
 			{Labels: []uint32{0}}, {Head: 1, Tail: 1}}},
+		"delta after nothing":       {Series: []*pb.SymbolSeries{{Delta: []byte{0, 0, 0, 0}}}},
+		"delta of an unknown kind":  {Series: []*pb.SymbolSeries{{Delta: []byte{7}}}},
+		"delta cut short":           {Series: []*pb.SymbolSeries{{Delta: []byte{1, 1}}}},
+		"delta with numbers":        {Symbols: []*pb.Symbol{{Name: "a", Value: "x"}}, Series: []*pb.SymbolSeries{{Labels: []uint32{0}, Delta: []byte{}}}},
+		"delta with a head":         {Series: []*pb.SymbolSeries{{Delta: deltaOfA}, {Head: 1, Delta: []byte{}}}},
+		"delta after numbers":       {Symbols: []*pb.Symbol{{Name: "a", Value: "x"}}, Series: []*pb.SymbolSeries{{Labels: []uint32{0}}, {Delta: []byte{2}}}},
+		"head after a delta":        {Series: []*pb.SymbolSeries{{Delta: deltaOfA}, {Head: 1}}},
+		"tail after a delta":        {Series: []*pb.SymbolSeries{{Delta: deltaOfA}, {Tail: 1}}},
+		"head after a second delta": {Symbols: []*pb.Symbol{{Name: "a", Value: "x"}}, Series: []*pb.SymbolSeries{{Labels: []uint32{0}}, {Delta: deltaOfA}, {Head: 1}}},
 	} {
 		raw, err := proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_SymbolBatch{SymbolBatch: batch}})
 		if err != nil {
@@ -166,6 +230,12 @@ func FuzzSymbols(f *testing.F) {
 	list := []one{{labels.FromStrings("a", "1", "b", "2"), []Chunk{{1, 2, Raw, 1, []byte("x")}}}, {labels.FromStrings("a", "1", "b", "3", "c", "4"), nil}, {labels.FromStrings("a", "2", "c", "4"), nil}}
 	messages := symbolMessages(f, list, 2)
 	f.Add(messages[0], messages[1])
+	delta := mixedMessages(f, list, 2, func() bool { return true })
+	f.Add(delta[0], delta[1])
+	f.Add(delta[0], messages[1])
+	n := 0
+	mixed := mixedMessages(f, list, 3, func() bool { n++; return n == 2 })
+	f.Add(mixed[0], delta[1])
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		var reader SymbolReader
 		for _, message := range [][]byte{first, second} {

@@ -12,6 +12,10 @@ import (
 // further label sets get the labels of the profile.
 const SplitsMax = 128
 
+// SampleLabelMax is the maximum size of a label of a sample, name and value together. Larger ones are dropped: each would be in the
+// label sets of series, whose labels have limits.
+const SampleLabelMax = 16 << 10
+
 // Labels of samples that identify one request. They are never labels of a series.
 const (
 	SampleProfileID = "profile_id"
@@ -33,7 +37,7 @@ type Splitter struct {
 	Sets     [][]byte // encoded: labels of the profile with those of samples; valid until the next Split
 	Of       []int    // by sample: its set; empty if there is only one
 	Spans    []Span   // by sample: the span that it belongs to; empty if none does
-	Overflow int      // samples whose labels were dropped because of SplitsMax
+	Overflow int      // samples with labels that were dropped because of SplitsMax or SampleLabelMax
 
 	bySet   map[string]int // by encoded labels of a sample
 	sorted  []pprof.Label
@@ -53,8 +57,11 @@ func (s *Splitter) Split(plain []byte, p *pprof.Profile) {
 	}
 	clear(s.bySet)
 	for i := range p.Samples {
-		s.encode(p, p.Labels(&p.Samples[i]))
+		large, before := s.encode(p, p.Labels(&p.Samples[i])), s.Overflow
 		s.Of = append(s.Of, s.set(plain))
+		if large {
+			s.Overflow = before + 1
+		}
 		if span := spanOf(p, p.Labels(&p.Samples[i])); span.ID != 0 {
 			s.Spans = append(slices.Grow(s.Spans, len(p.Samples)), make([]Span, i-len(s.Spans))...)
 			s.Spans = append(s.Spans, span)
@@ -93,26 +100,30 @@ func (s *Splitter) set(plain []byte) int {
 	return n
 }
 
-// encode encodes the stored labels of a sample, sorted by name.
-func (s *Splitter) encode(p *pprof.Profile, labels []pprof.Label) {
+// encode encodes the stored labels of a sample, sorted by name. It reports whether others were too large.
+func (s *Splitter) encode(p *pprof.Profile, labels []pprof.Label) (large bool) {
 	s.encoded = s.encoded[:0]
 	if len(labels) == 0 {
-		return
+		return false
 	}
 	s.sorted = append(s.sorted[:0], labels...)
-	slices.SortStableFunc(s.sorted, func(a, b pprof.Label) int { return bytes.Compare(p.Text(a.Key), p.Text(b.Key)) })
+	slices.SortStableFunc(s.sorted, func(a, b pprof.Label) int { return bytes.Compare(p.ValidText(a.Key), p.ValidText(b.Key)) })
 	last := ""
 	for _, l := range s.sorted {
-		name, value := p.Text(l.Key), p.Text(l.Text)
+		name, value := p.ValidText(l.Key), p.ValidText(l.Text)
 		switch {
 		case len(name) == 0 || len(value) == 0 || string(name) == last || bytes.HasPrefix(name, []byte("__")) || s.Drop[string(name)]:
 			continue
 		case string(name) == SampleProfileID || string(name) == SampleSpanID || string(name) == SampleTraceID:
 			continue
+		case len(name)+len(value) > SampleLabelMax:
+			large = true
+			continue
 		}
 		last = string(name)
 		s.encoded = labelenc.AppendLabel(s.encoded, last, string(value))
 	}
+	return large
 }
 
 // spanOf returns the span that the labels of a sample name. Older SDKs send the ID of the span as profile_id.

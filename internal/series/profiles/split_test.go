@@ -3,6 +3,7 @@ package profiles
 import (
 	"bytes"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/google/pprof/profile"
@@ -48,6 +49,7 @@ func TestSplitter_GroupsSamplesByTheirLabels(t *testing.T) {
 		{[]map[string][]string{{"path": {"/a"}}, {"path": {"/b"}}, {"path": {"/a"}}}, "[0 1 0]", 2, `{path="/a", service_name="shop"}`, 0},
 		{[]map[string][]string{{"path": {"/a"}}, nil}, "[1 0]", 2, `{service_name="shop"}`, 0},
 		{[]map[string][]string{{"noise": {"x"}, "span_id": {"1"}, "__a": {"b"}}}, "[0]", 1, `{service_name="shop"}`, 0},
+		{[]map[string][]string{{"path": {"/a"}, "big": {strings.Repeat("x", SampleLabelMax-2)}}, {"path": {"/a"}}, {strings.Repeat("n", SampleLabelMax): {"v"}}}, "[1 1 0]", 2, `{service_name="shop"}`, 2},
 		{many, "", SplitsMax, `{service_name="shop"}`, 6},
 		{[]map[string][]string{nil}, "[]", 1, `{service_name="shop"}`, 0},
 	} {

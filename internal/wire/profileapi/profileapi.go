@@ -1,6 +1,7 @@
-// Package profileapi serves the Pyroscope API: push.v1.PusherService and
-// querier.v1.QuerierService by Connect, gRPC and gRPC-Web on the same paths, in
-// protobuf and JSON, and the older /pyroscope/render for clients that still use it.
+// Package profileapi serves the Pyroscope API: push.v1.PusherService,
+// querier.v1.QuerierService and settings.v1.SettingsService by Connect, gRPC and gRPC-Web
+// on the same paths, in protobuf and JSON, and the older API below /pyroscope for clients
+// that still use it.
 //
 // A request is one message of limited size. codec.go decodes it, and select.go
 // validates it and makes a request of series/profiles. The Querier's response encodes

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 
 	"connectrpc.com/connect"
 
@@ -52,11 +53,25 @@ func (s *Server) profileTypes(ctx context.Context, tenant string, m *profilepb.P
 	warn(ctx, warnings)
 	response := &profilepb.ProfileTypesResponse{}
 	for _, t := range types {
+		for _, text := range []*string{&t.Name, &t.SampleType, &t.SampleUnit, &t.PeriodType, &t.PeriodUnit} {
+			*text = validText(*text)
+		}
 		response.ProfileTypes = append(response.ProfileTypes, &profilepb.ProfileType{
 			ID: t.String(), Name: t.Name, SampleType: t.SampleType, SampleUnit: t.SampleUnit, PeriodType: t.PeriodType, PeriodUnit: t.PeriodUnit,
 		})
 	}
 	return response, err
+}
+
+// validText replaces bytes that are not UTF-8, which blocks may have. One such text would make a whole response fail.
+func validText(text string) string { return strings.ToValidUTF8(text, "\uFFFD") }
+
+func validTexts(list []string) []string {
+	valid := make([]string, len(list))
+	for i, text := range list {
+		valid[i] = validText(text)
+	}
+	return valid
 }
 
 func (s *Server) labelNames(ctx context.Context, tenant string, m *profilepb.LabelNamesRequest) (*profilepb.LabelNamesResponse, error) {
@@ -66,7 +81,7 @@ func (s *Server) labelNames(ctx context.Context, tenant string, m *profilepb.Lab
 	}
 	names, warnings, err := s.querier.LabelNames(ctx, &r)
 	warn(ctx, warnings)
-	return &profilepb.LabelNamesResponse{Names: names}, err
+	return &profilepb.LabelNamesResponse{Names: validTexts(names)}, err
 }
 
 func (s *Server) labelValues(ctx context.Context, tenant string, m *profilepb.LabelValuesRequest) (*profilepb.LabelValuesResponse, error) {
@@ -80,7 +95,7 @@ func (s *Server) labelValues(ctx context.Context, tenant string, m *profilepb.La
 	r.LabelFor = m.GetName()
 	values, warnings, err := s.querier.LabelValues(ctx, &r)
 	warn(ctx, warnings)
-	return &profilepb.LabelValuesResponse{Names: values}, err
+	return &profilepb.LabelValuesResponse{Names: validTexts(values)}, err
 }
 
 func (s *Server) series(ctx context.Context, tenant string, m *profilepb.SeriesRequest) (*profilepb.LabelSetsEncoder, error) {

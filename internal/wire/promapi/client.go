@@ -1,11 +1,12 @@
 // Package promapi reads from the HTTP API of a Prometheus what remote read does not
 // return: configuration and flags, the oldest timestamp, labels, exemplars, rules,
-// targets and metadata.
+// targets, metadata and statistics of the TSDB.
 //
 // A Client sends requests to one server and returns plain values. It reads a response as
-// a whole; a response longer than the limit is an error. Services offers rules, targets
-// and metadata as the gRPC services of Thanos, with external labels added. Samples are
-// read through package remoteread. Nothing is cached here: that is up to the callers.
+// a whole; a response longer than the limit is an error. Services offers rules, targets,
+// metadata and statistics as the gRPC services of Thanos. It adds the external labels to
+// rules and targets. Samples are read through package remoteread. Nothing is cached here:
+// that is up to the callers.
 package promapi
 
 import (

@@ -14,24 +14,24 @@ import (
 const (
 	// viewBytesMax is the longest view of a blockReader.
 	viewBytesMax = 64 << 10
-	// windowBytesMin is the smallest window: 64 KiB, within which most encoders copy, and
-	// space for the bytes that are decompressed in one step.
+	// windowBytesMin is the first window of a block, and the least windowMax. A third of it, which
+	// stays when the window slides, exceeds the 64 KiB within which most encoders copy.
 	windowBytesMin = 256 << 10
 )
 
 // blockReader decompresses one snappy block as it arrives. A block is a length,
-// literals and copies. Decompressed bytes stay in a window until they are taken and no
-// copy can refer to them. The format lets a copy refer to any earlier offset. Snappy's
-// own encoders copy within 64 KiB; others (S2's for snappy) copy from anywhere. So a
-// block of up to windowMax bytes stays in the window as a whole, and of a longer block
-// at least the last third of windowMax.
+// literals and copies. Decompressed bytes stay in a window, because later copies refer to
+// them. The format lets a copy refer to any earlier offset. Snappy's own encoders copy
+// within 64 KiB; others (S2's for snappy) copy from anywhere. So a block of up to windowMax
+// bytes stays in the window as a whole, and of a longer block at least the last third of
+// windowMax and all bytes that are not taken. A copy from further back is ErrLimit.
 type blockReader struct {
 	from     *bufio.Reader // its buffer has at least 16 bytes
 	total    uint64        // length of the decompressed block
 	taken    uint64        // bytes passed to skip
 	produced uint64        // bytes decompressed
 	window   []byte        // grows up to max
-	history  int           // bytes that slide preserves
+	history  int           // bytes before end that slide preserves
 	max      int           // longest window
 	at, end  int           // window[at:end] is decompressed and not taken
 	literal  int           // remaining bytes of the current literal

@@ -16,9 +16,9 @@ import (
 // chunkSamplesMax is the number of samples at which a chunk is cut, as in Prometheus' head.
 const chunkSamplesMax = 120
 
-// chunkBuilder encodes the samples of one series as chunks. The protocol has one list
-// of floats and one of histograms, each sorted by time, so each method must be called
-// with ascending timestamps. Its memory is reused for the next series.
+// chunkBuilder encodes the samples of one series as chunks. A series in a response has one list
+// of floats and one of histograms, each sorted by time, so float and histogram must each be
+// called with ascending timestamps: others are ErrCorrupt. Its memory is reused for the next series.
 type chunkBuilder struct {
 	data   []byte
 	chunks []builtChunk
@@ -35,8 +35,8 @@ type chunkBuilder struct {
 	overlapping                  bool // the time ranges of the two lists overlap
 }
 
-// builtChunk is a finished chunk. Its data begins at offset start. finish sets Data, since
-// the buffer moves while it grows.
+// builtChunk is a finished chunk. Its data begins at offset start of chunkBuilder.data. finish
+// sets Data, because data moves while it grows.
 type builtChunk struct {
 	series.Chunk
 	start int
@@ -197,8 +197,8 @@ func (r *chunkBuilder) finish(dst []series.Chunk) ([]series.Chunk, error) {
 	return dst, nil
 }
 
-// mergeByTime merges floats and histograms by time and encodes all of them again; few
-// series have both. At equal timestamps the float wins, as in Prometheus' client.
+// mergeByTime merges floats and histograms by time and encodes all of them again. Few series have
+// both. Of a float and a histogram with equal timestamps it keeps the float, as Prometheus' client does.
 func (r *chunkBuilder) mergeByTime() (*chunkBuilder, error) {
 	floats, histograms := sampleWalker{from: r, floats: true}, sampleWalker{from: r}
 	kindF, kindH := floats.next(), histograms.next()

@@ -25,14 +25,15 @@ import (
 	"github.com/ferula-io/ferula/internal/version"
 )
 
-// ErrUnavailable is returned when no attempt got a response.
+// ErrUnavailable is returned when all attempts failed: there was no response, or its status
+// was 429 or 5xx.
 var ErrUnavailable = errors.New("remote read server is unavailable")
 
-// ErrRefused is returned when the server rejected the request, or its response has
-// a content type that the client does not read.
+// ErrRefused is returned when the server rejected the request (any other status than 200), or
+// its response has a content type that the client does not read.
 var ErrRefused = errors.New("remote read was refused")
 
-// ErrLabels is returned for label names and values: remote read has no request for them.
+// ErrLabels is returned by LabelNames and LabelValues: remote read has no request for them.
 var ErrLabels = errors.New("remote read cannot list labels")
 
 // ErrLimit is returned when a response needs more memory than the options allow.
@@ -57,11 +58,12 @@ type ClientOptions struct {
 	SamplesOnly    bool // do not request chunks; every server has samples
 	FrameBytesMax  int  // in bytes; a longer frame is an error; 0: 50,000,000
 	SeriesBytesMax int  // of all chunks of one series; more are an error; 0: 64 MiB
-	// HoldBytesMax is the memory to sort the series of a response, and as much again to
-	// decompress a response of samples. Sorting chunks mostly takes an eighth. 0: 12 MiB.
+	// HoldBytesMax is the memory to sort the series of a response. Decompressing a response of
+	// samples takes as much again. Sorting a response of chunks mostly takes an eighth. 0: 12 MiB.
 	HoldBytesMax int
-	// SortDir is the directory of the file in which series of samples are sorted when
-	// they exceed HoldBytesMax. Empty: no file; then such a response is an error.
+	// SortDir is the directory of the file in which the series of a response of samples are sorted
+	// when they exceed HoldBytesMax. Empty: no file; then a long response that is not sorted by
+	// labels is ErrLimit.
 	SortDir        string
 	ReadAheadBytes int // read buffer of a response; 0: 64 KiB; a few KiB suffice if the HTTP transport reads ahead
 
@@ -102,10 +104,10 @@ func (o ClientOptions) withDefaults() ClientOptions {
 //
 // RawQuerier returns encoded series through the raw interface (package series).
 // Querier and ChunkQuerier implement package storage, and their callers own the
-// results. All three send the request at the first Next of a set, return series in label
-// order, and cut them to mint and maxt. Errors are ErrUnavailable, ErrRefused, ErrLimit,
-// errors of a corrupt response, and errors of the connection. A set that ends with an error
-// is incomplete.
+// results. All three send the request at the first Next of a set and return series in label
+// order. Chunks are cut to mint and maxt; samples of a server that has only samples are returned
+// as it sends them. Errors are ErrUnavailable, ErrRefused, ErrLimit, errors of a corrupt
+// response, and errors of the connection. A set that ends with an error is incomplete.
 type Client struct {
 	opts ClientOptions
 	name string // the URL without its password, for errors
@@ -195,7 +197,8 @@ func (q *clientQuerier) Close() error {
 	return errors.Join(errs...)
 }
 
-// sendWithRetries posts a query until a response begins, at most Tries times.
+// sendWithRetries posts a query until a response begins or the server refuses the request, at most
+// Tries times.
 func (c *Client) sendWithRetries(ctx context.Context, q codec.Query) (source, error) {
 	forms := []codec.ResponseType{codec.StreamedXORChunks, codec.Samples}
 	if c.opts.SamplesOnly {

@@ -24,7 +24,7 @@ type Endpoint struct {
 	// RequiredMatchers must all be in a query, or the endpoint is not queried.
 	RequiredMatchers []*labels.Matcher
 	// LocalStart returns the timestamp, in ms, from which on the local storage is
-	// complete. Newer samples are not requested. nil: all are requested.
+	// complete. Samples after it are not requested. nil: all samples are requested.
 	LocalStart func() (int64, error)
 }
 
@@ -38,8 +38,8 @@ func (e Endpoint) upTo(mint, maxt int64) (_ int64, ok bool, err error) {
 	return min(maxt, start), mint <= start, err
 }
 
-// narrow adds a matcher for every external label that no matcher names, and returns
-// their names in added.
+// narrow adds an equality matcher for every external label that no matcher names, and returns
+// the names of these labels in added.
 func (e Endpoint) narrow(matchers []*labels.Matcher) (_ []*labels.Matcher, added []string) {
 	narrowed := slices.Clone(matchers)
 	e.ExternalLabels.Range(func(l labels.Label) {
@@ -65,7 +65,7 @@ func (e Endpoint) sel(ctx context.Context, q *clientQuerier, hints *storage.Sele
 			if err != nil {
 				return nil, err
 			}
-			// Without the names the order changes: the server sorted {a, b, external} before {a, external}.
+			// The order changes when the labels are removed: the server sorted {a, b, external} before {a, external}.
 			set.windowBytes = set.holdBytesMax
 			return &nameStripper{source: from, names: added}, nil
 		}

@@ -41,8 +41,8 @@ func (q *fanoutQuerier) Select(ctx context.Context, matchers ...*labels.Matcher)
 	return q.SelectWithExternal(ctx, labels.EmptyLabels(), matchers...)
 }
 
-// SelectWithExternal implements series.ExternalSelector. Local series never have the
-// external labels. An endpoint's series may have them, and whether the endpoint gets
+// SelectWithExternal implements series.ExternalSelector. The local storage stores series without
+// the external labels. The series of an endpoint may have them, and whether the endpoint gets
 // a matcher for them depends on the request. So the local storage and each endpoint
 // get the matchers of the request and add the labels to their own series. The results
 // are merged after that.
@@ -163,8 +163,8 @@ func (e Endpoint) selExternal(ctx context.Context, q *clientQuerier, external la
 	return set
 }
 
-// matchersOrMissing returns matchers for an endpoint whose series may lack m's label.
-// They match at least those series that match m once a missing label is set to value.
+// matchersOrMissing returns matchers for an endpoint whose series may lack m's label. They match
+// every series that matches m after a missing label was set to value. They may match others.
 func matchersOrMissing(m *labels.Matcher, value string) []*labels.Matcher {
 	matches := m.Matches(value)
 	switch {

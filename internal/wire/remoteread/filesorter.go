@@ -53,7 +53,7 @@ func (s *fileSorter) next() error {
 		s.current, s.held = s.held[0], s.held[1:]
 		return nil
 	}
-	if s.current != nil { // the current series is that of merging[0], whose run moves on
+	if s.current != nil { // current is the series of merging[0]: advance that run
 		if err := s.merging[0].next(); errors.Is(err, io.EOF) {
 			heap.Pop(&s.merging)
 		} else if err != nil {
@@ -70,7 +70,7 @@ func (s *fileSorter) next() error {
 	return nil
 }
 
-// sort reads the source to its end.
+// sort reads the source to its end. Afterwards held has all series, sorted, or merging has the runs of the file.
 func (s *fileSorter) sort() error {
 	for {
 		err := s.source.next()

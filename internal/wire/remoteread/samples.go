@@ -45,7 +45,7 @@ type samplesQuery struct {
 // samples responds with one snappy block that holds one message. Protobuf writes
 // every length before the value, so the series are read twice with one querier. The
 // first pass computes their sizes, for which the headers of float chunks suffice. The second
-// one sends their samples.
+// pass sends their samples.
 func (s *Server) samples(ctx context.Context, queries []query, out *responseWriter) (err error) {
 	reading := make([]samplesQuery, len(queries))
 	defer func() {
@@ -127,8 +127,8 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, mea
 	return nil
 }
 
-// measuredTwice reports whether the second pass measures a series again instead of
-// looking up its size: that is so if chunk headers suffice and the series cannot grow.
+// measuredTwice reports whether the second pass measures the current series again, so that its
+// size is not stored. This requires that the series cannot grow and that chunk headers suffice.
 func (q *samplesQuery) measuredTwice(set series.Set) bool {
 	return q.fixed && !slices.ContainsFunc(set.Chunks(), func(c series.Chunk) bool { return !measuredByHeader(c) })
 }

@@ -482,3 +482,17 @@ func FuzzBlock(f *testing.F) {
 		}
 	})
 }
+
+// The memory of a copy counts against the limit, so it is not larger than the bytes of the chunks.
+func TestBufferedSeries_CopyTakesTheBytesOfItsChunks(t *testing.T) {
+	a, b := bytes.Repeat([]byte{1}, 1024), bytes.Repeat([]byte{2}, 3072) // together a size that is allocated exactly
+	chunks := []series.Chunk{{MaxMS: 1, Data: a}, {MinMS: 2, MaxMS: 3, Data: b}}
+	var h bufferedSeries
+	h.copy([]byte("labels"), chunks)
+	if got := h.bytes() - cap(h.labels) - cap(h.chunks)*chunkHeadBytes; got != len(a)+len(b) {
+		t.Errorf("%d bytes, want %d", got, len(a)+len(b))
+	}
+	if string(h.labels) != "labels" || len(h.chunks) != 2 || !bytes.Equal(h.chunks[0].Data, a) || !bytes.Equal(h.chunks[1].Data, b) || h.chunks[1].MinMS != 2 {
+		t.Errorf("%s %+v", h.labels, h.chunks)
+	}
+}

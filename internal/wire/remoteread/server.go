@@ -4,9 +4,10 @@
 // from a storage through the raw interface (package series). It returns them in label
 // order, either as frames of chunks, as they are stored, or as samples. Both response
 // types are written through one buffer of 512 KiB, so that memory does not grow with
-// the response. An exception: a response of samples takes 24 bytes for each series of the
-// head, or with histograms. An error before the first byte has a status code. A later error
-// cuts the connection, so that no client takes a partial response for a complete one.
+// the response. An exception: a response of samples takes 24 bytes for each series that may
+// grow (the range reaches into the head) or has histograms. An error before the first byte
+// has a status code. A later error cuts the connection, so that no client takes a partial
+// response for a complete one.
 //
 // Client: it requests chunks and returns them through the raw interface and the interfaces of
 // package storage, one series at a time, in a buffer that is reused. A server that has only
@@ -38,13 +39,13 @@ import (
 
 // Options are the options of a Server. A limit of zero means no limit unless noted.
 type Options struct {
-	ConcurrentMax   int           // requests served at once; others wait
-	SamplesMax      int           // of one query whose response type is SAMPLES
-	FrameBytesMax   int           // a series with more chunk bytes is split into several frames
-	WriteTimeout    time.Duration // of one write of 512 KiB; 0: a minute
-	ReaderWaitMax   time.Duration // of all writes of a response together; 0: no limit
-	HeldSeriesMax   int           // series of the head, or with histograms, in a response of samples; 0: 5,000,000
-	BodyReadTimeout time.Duration
+	ConcurrentMax   int                  // requests served at once; others wait
+	SamplesMax      int                  // of one query whose response type is SAMPLES
+	FrameBytesMax   int                  // a series with more chunk bytes is split into several frames
+	WriteTimeout    time.Duration        // of one write of 512 KiB; 0: a minute
+	ReaderWaitMax   time.Duration        // of all writes of a response together; 0: no limit
+	HeldSeriesMax   int                  // series that take 24 bytes each in a response of samples (package comment); 0: 5,000,000
+	BodyReadTimeout time.Duration        // of the whole request body; 0: a minute
 	Flags           hint.Flags           // the flags that raise the limits, named in errors
 	ExternalLabels  func() labels.Labels // nil: none
 	Partial         bool                 // respond without the series of endpoints that fail; otherwise the request fails
@@ -269,7 +270,8 @@ func (s *Server) chunksOf(ctx context.Context, index int, q query, out *response
 	defer func() { err = errors.Join(err, querier.Close()) }()
 	set := series.SelectWithExternalLabels(ctx, querier, s.opts.ExternalLabels(), q.matchers...)
 	for first := true; set.Next(); first = false {
-		if first { // once: an endpoint that fails after its first series fails the query
+		// An endpoint that failed is known at the first series. One that fails later fails the set.
+		if first {
 			if err := s.missing(set, out); err != nil {
 				return err
 			}
@@ -298,8 +300,9 @@ func (s *Server) warn(set series.Set) {
 // response has begun.
 const partialHeader = "X-Ferula-Partial"
 
-// missing returns the errors of the endpoints whose series the set lacks: remote read has no
-// field for a warning. With Options.Partial the response gets a header instead.
+// missing returns the errors of the remote_read endpoints whose series the set lacks: a remote
+// read response has no field for a warning. With Options.Partial it adds a header instead, and
+// returns nil.
 func (s *Server) missing(set series.Set, out *responseWriter) error {
 	var failures []error
 	for _, warning := range set.Warnings() {

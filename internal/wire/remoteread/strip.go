@@ -12,20 +12,23 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// ErrLabelMissing is returned for a series that does not have all labels that
-// SelectWithout is to remove.
+// ErrLabelMissing is returned for a series that lacks a label which SelectWithout must
+// remove, or has another value of it.
 var ErrLabelMissing = errors.New("series of remote read lacks a label that is to be removed")
 
 // WithoutQuerier extends the querier of RawQuerier.
 type WithoutQuerier interface {
 	series.Querier
-	// SelectWithout selects series that all have the labels in without, and removes these labels.
+	// SelectWithout removes the labels in without from every series. The matchers must select
+	// only series that have all of them: any other series ends the set with ErrLabelMissing.
 	// Prometheus sorts series before it adds its external labels, so its series arrive sorted by
-	// the remaining labels. inOrder states that the server sorts in this way: then no series is
-	// buffered for sorting, and series out of order are an error.
+	// the remaining labels. inOrder states that the server sorts chunked series in this way. Then
+	// a series is buffered only while the next one is smaller, and a series that is smaller than
+	// one already returned is ErrLimit. inOrder has no effect on a response of samples.
 	SelectWithout(ctx context.Context, without labels.Labels, inOrder bool, matchers ...*labels.Matcher) series.Set
 	// SelectUnordered is SelectWithout for a caller that sorts. Series come in the order
-	// of the server, a label set may occur twice, and none is buffered.
+	// of the server, and a label set may occur twice. Only a file sorter buffers series: the
+	// client sorts responses of samples if it has a SortDir.
 	SelectUnordered(ctx context.Context, without labels.Labels, matchers ...*labels.Matcher) series.Set
 }
 
@@ -46,7 +49,9 @@ func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels
 		if _, chunks := from.(*frameSource); chunks && inOrder {
 			set.windowBytes = 0
 		} else if set.windowBytes == 0 {
-			set.windowBytes = set.holdBytesMax // the source sorted the series with the labels that are removed
+			// The source is a fileSorter. It sorted the series while they had the labels that are removed,
+			// so their order may change.
+			set.windowBytes = set.holdBytesMax
 		}
 		return &labelStripper{source: from, without: encoded}, nil
 	}
@@ -76,7 +81,7 @@ func (s *labelStripper) next() error {
 	return err
 }
 
-// strip appends set without the labels. Both are sorted by name.
+// strip appends set to dst, without the labels to remove. Both are sorted by name.
 func (s *labelStripper) strip(dst, set []byte) ([]byte, error) {
 	without := s.without
 	for rest := set; len(rest) > 0; {

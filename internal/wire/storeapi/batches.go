@@ -11,8 +11,7 @@ import (
 )
 
 const (
-	// batchBytes is the size at which a batch is sent: one write. Larger batches are not
-	// faster.
+	// batchBytes limits a batch of several series to one write. Larger batches are not faster.
 	batchBytes = connBufferBytes - 1024
 	// seriesBytes is the size at which a series is split into several with the same
 	// labels, as Thanos does.
@@ -30,8 +29,9 @@ type batchWriter struct {
 	coded     bool           // the buffer holds a batch with symbols
 	supported []series.Chunk // memory of supportedChunks
 
-	numbered series.SymbolRefs     // nil: labels are sent as strings
-	symbols  *storepb.SymbolWriter // encodes the labels that have symbol references
+	numbered series.SymbolRefs     // nil: no label is sent as a symbol
+	deltas   bool                  // labels without symbol references are sent as differences, not as strings
+	symbols  *storepb.SymbolWriter // encodes labels that are not sent as strings
 }
 
 // newBatchWriter returns a batchWriter for the set that serves a request.
@@ -41,7 +41,10 @@ func newBatchWriter(stream grpc.ServerStream, in *pb.SeriesRequest, set series.S
 		set = from.Set
 	}
 	if numbered, ok := set.(series.SymbolRefs); ok && in.Extension.GetSymbols() {
-		b.numbered, b.symbols = numbered, storepb.NewSymbolWriter()
+		b.numbered = numbered
+	}
+	if b.deltas = in.Extension.GetDeltas(); b.deltas || b.numbered != nil {
+		b.symbols = storepb.NewSymbolWriter()
 	}
 	if n := max(in.ResponseBatchSize, in.Extension.GetBatchSeries()); n > 1 {
 		b.seriesMax = int(min(n, 1<<20))
@@ -49,18 +52,25 @@ func newBatchWriter(stream grpc.ServerStream, in *pb.SeriesRequest, set series.S
 	return b
 }
 
-// labelNumbers returns the symbol references of the current series' labels. Once a series has
-// none, or the symbol table is full, it returns nil for that series and all later ones.
+// labelNumbers returns the symbol references of the current series' labels; nil if it has none.
+// Once the symbol table is full, it returns nil for all later series, and without deltas
+// also once a series has none: strings need a message of another kind.
 func (b *batchWriter) labelNumbers() ([]uint64, error) {
 	if b.numbered == nil {
 		return nil, nil
 	}
 	numbers := b.numbered.LabelRefs()
-	if numbers == nil || b.symbols.Full() {
+	full := b.symbols.Full()
+	switch {
+	case numbers != nil && !full:
+		return numbers, nil
+	case !b.deltas:
 		b.numbered = nil
 		return nil, b.flush()
+	case full:
+		b.numbered = nil
 	}
-	return numbers, nil
+	return nil, nil
 }
 
 // add appends a series, split if it is long.
@@ -134,16 +144,22 @@ func appendChunks(buf []byte, chunks []series.Chunk, spans []storepb.Chunk) []by
 
 // begin appends the head of a series whose chunks take chunksSize bytes.
 func (b *batchWriter) begin(lset []byte, numbers []uint64, chunksSize int) ([]byte, error) {
-	if b.numbered == nil {
-		if err := b.reserve(storepb.SeriesSize(len(lset), chunksSize)); err != nil {
+	switch {
+	case numbers != nil:
+		if err := b.reserve(storepb.SymbolSeriesSizeMax(len(lset), len(numbers), chunksSize)); err != nil {
 			return nil, err
 		}
-		return storepb.AppendSeriesHead(*b.frame.buf, lset, chunksSize), nil
+		return b.symbols.AppendSeries(*b.frame.buf, lset, numbers, chunksSize)
+	case b.deltas:
+		if err := b.reserve(b.symbols.DeltaSeriesSizeMax(len(lset), chunksSize)); err != nil {
+			return nil, err
+		}
+		return b.symbols.AppendDeltaSeries(*b.frame.buf, lset, chunksSize)
 	}
-	if err := b.reserve(storepb.SymbolSeriesSizeMax(len(lset), len(numbers), chunksSize)); err != nil {
+	if err := b.reserve(storepb.SeriesSize(len(lset), chunksSize)); err != nil {
 		return nil, err
 	}
-	return b.symbols.AppendSeries(*b.frame.buf, lset, numbers, chunksSize)
+	return storepb.AppendSeriesHead(*b.frame.buf, lset, chunksSize), nil
 }
 
 // reserve makes sure that there is a buffer, and flushes it if size bytes do not fit.
@@ -157,7 +173,7 @@ func (b *batchWriter) reserve(size int) error {
 		b.frame.buf = frames.Pool.Get()
 		b.coded = false
 		switch {
-		case b.numbered != nil:
+		case b.numbered != nil || b.deltas:
 			b.symbols.Begin()
 			b.coded = true
 			*b.frame.buf = storepb.AppendSymbolHead(*b.frame.buf)

@@ -21,8 +21,9 @@ import (
 // ClientOptions are the options of a Client. The zero value is usable.
 type ClientOptions struct {
 	BatchSeries     int    // series per batch to request from servers that support batches; 0: 64; 1: no batches
-	NoExtension     bool   // request no extension that Thanos lacks: neither symbols nor large batches
-	NoSymbols       bool   // do not request labels as symbols
+	NoExtension     bool   // request no extension that Thanos lacks: neither symbols, deltas nor large batches
+	NoSymbols       bool   // request labels neither as symbols nor as deltas
+	NoDeltas        bool   // do not request deltas: labels as differences to those of the series before
 	MessageBytesMax int    // a longer message or series is an error; 0: 2 GiB less one byte
 	Compression     string // name of a registered compressor for requests; "": none
 }
@@ -91,7 +92,8 @@ func (c *Client) LabelValues(ctx context.Context, r LabelsRequest) (values, warn
 	return out.Values, out.Warnings, nil
 }
 
-// Exemplars returns exemplars. All of them are in memory.
+// Exemplars returns the exemplars of a store. The whole response is in memory; more than listMax
+// series, exemplars and warnings are ErrLimit.
 func (c *Client) Exemplars(ctx context.Context, r ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error) {
 	request := &pb.ExemplarsRequest{Query: r.Query, Start: r.MinMS, End: r.MaxMS, PartialResponseStrategy: strategy(r.AbortOnPartial)}
 	n := 0

@@ -441,7 +441,7 @@ func TestServer_SendsSymbolsIfTheSourceHasThem(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			src := numberedSource{&memorySource{rows: want}, from}
 			conn := dial(t, src, ServerOptions{})
-			for _, opts := range []ClientOptions{{}, {NoSymbols: true}, {NoExtension: true}} {
+			for _, opts := range []ClientOptions{{}, {NoDeltas: true}, {NoSymbols: true}, {NoExtension: true}} {
 				got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
 				if err != nil {
 					t.Fatal(err)

@@ -22,12 +22,12 @@ const connBufferBytes = 128 << 10
 // series by hand and everything else with protobuf's own codec. Its name is "proto".
 func Codec() encoding.CodecV2 { return codec{fallback: encoding.GetCodecV2("proto")} }
 
-// requestElementsMax is the number of messages and elements of repeated fields in one
-// request to a server. A push of 10,000 profiles with 50 labels each has fewer.
+// requestElementsMax limits the messages and elements of repeated fields in one request to a
+// server. A push of 10,000 profiles with 50 labels each has just as many.
 const requestElementsMax = 520_000
 
-// GRPCServerOptions let a grpc.Server use Codec, with buffers that fit. Other services
-// of that server are not affected.
+// GRPCServerOptions let a grpc.Server use Codec, with buffers that fit. They also limit the
+// elements of a request (requestElementsMax) for every service of that server.
 func GRPCServerOptions() []grpc.ServerOption {
 	return []grpc.ServerOption{grpc.ForceServerCodecV2(codec{encoding.GetCodecV2("proto"), requestElementsMax}), grpc.ReadBufferSize(connBufferBytes), grpc.WriteBufferSize(connBufferBytes)}
 }
@@ -70,9 +70,9 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 // Name implements encoding.CodecV2.
 func (codec) Name() string { return "proto" }
 
-// inFrame is a received message in a pooled buffer. gRPC passes a message in pieces,
-// which may end anywhere, and frees them afterwards. One copy joins the pieces, and
-// decoded series may alias it.
+// inFrame is a received message in a pooled buffer. gRPC passes a message in pieces, which may
+// end anywhere, and frees the pieces when Unmarshal returns. buf is a copy that joins the pieces.
+// Decoded series may alias it.
 type inFrame struct {
 	buf    []byte
 	labels []byte // decoded labels of its series, if these were sent as symbols
@@ -135,9 +135,9 @@ func (p framePool) Get(length int) *[]byte {
 
 var errSentTwice = errors.New("an encoded batch is sent once only")
 
-// outFrame is an encoded message to send. Marshal hands its buffer to gRPC. A second
-// Marshal, as by a retry or an interceptor that logs, returns an error: the buffer may
-// have another message by then.
+// outFrame is an encoded message to send. Marshal hands its buffer to gRPC. A second Marshal, by
+// a retry or by an interceptor that logs, returns errSentTwice: by then another message may be in
+// the buffer.
 type outFrame struct{ buf *[]byte }
 
 func (f *outFrame) take() (mem.BufferSlice, error) {

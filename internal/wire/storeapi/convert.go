@@ -18,7 +18,8 @@ func strategy(abort bool) pb.PartialResponseStrategy {
 	return pb.PartialResponseStrategy_WARN
 }
 
-// aborts reads both fields for the strategy. The older one is a bool.
+// aborts reads both fields of a request that may have the strategy ABORT: partial_response_disabled, the older one, and
+// partial_response_strategy.
 func aborts(disabled bool, s pb.PartialResponseStrategy) bool {
 	return disabled || s == pb.PartialResponseStrategy_ABORT
 }
@@ -71,7 +72,7 @@ func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {
 		ResponseBatchSize: int64(opts.BatchSeries),
 	}
 	if !opts.NoExtension {
-		out.Extension = &pb.Extension{Symbols: !opts.NoSymbols, BatchSeries: extendedBatch}
+		out.Extension = &pb.Extension{Symbols: !opts.NoSymbols, Deltas: !opts.NoSymbols && !opts.NoDeltas, BatchSeries: extendedBatch}
 	}
 	for _, a := range r.Aggregates {
 		out.Aggregates = append(out.Aggregates, pb.Aggr(a))

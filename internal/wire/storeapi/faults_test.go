@@ -2,6 +2,7 @@ package storeapi
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/codec/storepb"
@@ -77,9 +79,10 @@ func TestServer_RequestsWaitForASlotAndReleaseIt(t *testing.T) {
 // For any input: no panic, errors have a status or a sentinel, and series are sorted.
 func FuzzSeriesSet(f *testing.F) {
 	list := rows(f, 5)
-	for _, symbols := range []bool{false, true} {
+	for _, e := range []*pb.Extension{{}, {Symbols: true}, {Deltas: true}} {
+		symbols := e.Symbols
 		to := &discard{keep: true}
-		out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 3, Extension: &pb.Extension{Symbols: symbols}}, &numberedSet{rowSet: rowSet{rows: list}, from: 1 << 30, known: map[string]uint64{}})
+		out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 3, Extension: e}, &numberedSet{rowSet: rowSet{rows: list}, from: 1 << 30, known: map[string]uint64{}})
 		set := out.numbered
 		for i, r := range list {
 			if symbols {
@@ -209,5 +212,30 @@ func TestSeriesSet_MessageBeyondBytesMaxIsAnError(t *testing.T) {
 		if _, err := read(t, client.Series(t.Context(), SeriesRequest{MaxMS: 1 << 40, Matchers: all(), BytesMax: c.bytesMax})); !errors.Is(err, c.want) {
 			t.Errorf("%d bytes: %v, want %v", c.bytesMax, err, c.want)
 		}
+	}
+}
+
+// A delta of nothing repeats the labels of the series before: a few bytes of a message become thousands in memory.
+func TestSeriesSet_LabelsOfAnEndlessSeriesAreCounted(t *testing.T) {
+	delta := append([]byte("\x01\x01a"), binary.AppendUvarint(nil, 10_000)...)
+	delta = append(delta, strings.Repeat("x", 10_000)...)
+	list := []*pb.SymbolSeries{{Delta: delta}}
+	for range 100 {
+		list = append(list, &pb.SymbolSeries{Delta: []byte{}})
+	}
+	message, err := proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_SymbolBatch{SymbolBatch: &pb.SymbolBatch{Series: list}}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	in := &hostileStream{message: func(n int) []byte {
+		if n > 200 {
+			return nil
+		}
+		return message
+	}}
+	const bytesMax = 4 << 20 // a message is 10 KB, its labels are 1 MB
+	set := &SeriesSet{stream: in, cancel: func() {}, bytesMax: bytesMax}
+	if set.Next() || !errors.Is(set.Err(), ErrBytesMax) || in.n > 6 {
+		t.Errorf("after %d messages: %v", in.n, set.Err())
 	}
 }

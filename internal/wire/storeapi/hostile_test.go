@@ -89,3 +89,31 @@ func TestLabelsText_IsShort(t *testing.T) {
 		t.Error("nothing of what is no label set")
 	}
 }
+
+// The list of metadata has listMax messages and entries, and not one more.
+func TestClient_MetadataUpToTheLimitIsRead(t *testing.T) {
+	for _, over := range []int{0, 1} {
+		client := NewClient(connect(t, func(s *grpc.Server) {
+			s.RegisterService(&grpc.ServiceDesc{ServiceName: "thanos.Metadata", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{StreamName: "MetricMetadata", ServerStreams: true, Handler: func(_ any, stream grpc.ServerStream) error {
+				const each = 100_000
+				for left := listMax + over; left > 0; {
+					entry := &apipb.MetricMetadataEntry{Metas: make([]*apipb.Meta, min(each, left-1))}
+					for i := range entry.Metas {
+						entry.Metas[i] = &apipb.Meta{}
+					}
+					left -= 1 + len(entry.Metas)
+					if err := stream.SendMsg(&apipb.MetricMetadataResponse{Result: &apipb.MetricMetadataResponse_Metadata{
+						Metadata: &apipb.MetricMetadata{Metadata: map[string]*apipb.MetricMetadataEntry{"m": entry}},
+					}}); err != nil {
+						return err
+					}
+				}
+				return nil
+			}}}}, liar{})
+		}, GRPCServerOptions()...), ClientOptions{})
+		found, _, err := client.MetricMetadata(t.Context(), "", -1)
+		if over == 0 && (err != nil || len(found["m"]) < listMax-100) || over == 1 && !errors.Is(err, ErrLimit) {
+			t.Errorf("%d over the limit: %d, %v", over, len(found["m"]), err)
+		}
+	}
+}

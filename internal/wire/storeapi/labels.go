@@ -50,14 +50,11 @@ func (s *Server) labelValues(ctx context.Context, in *pb.LabelValuesRequest) (*p
 		return &pb.LabelValuesResponse{}, err
 	}
 	if external.Has(r.Label) {
-		any := len(r.Matchers) == 0
-		if !any {
-			if any, err = s.anySeries(ctx, r); err != nil {
-				return nil, err
+		if len(r.Matchers) > 0 {
+			any, warnings, err := s.anySeries(ctx, r)
+			if err != nil || !any {
+				return &pb.LabelValuesResponse{Warnings: warnings}, err
 			}
-		}
-		if !any {
-			return &pb.LabelValuesResponse{}, nil
 		}
 		return &pb.LabelValuesResponse{Values: []string{external.Get(r.Label)}}, nil
 	}
@@ -86,15 +83,20 @@ func checkRange(minMS, maxMS int64) error {
 	return nil
 }
 
-// anySeries reports whether any series matches.
-func (s *Server) anySeries(ctx context.Context, r LabelsRequest) (_ bool, err error) {
+// anySeries reports whether any series matches. warnings say which data was not read; one series is enough whatever
+// else there is.
+func (s *Server) anySeries(ctx context.Context, r LabelsRequest) (any bool, warnings []string, err error) {
 	q, err := s.src.RawQuerier(ctx, r.MinMS, r.MaxMS)
 	if err != nil {
-		return false, err
+		return false, nil, err
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
 	set := q.Select(ctx, r.Matchers...)
-	return set.Next(), set.Err()
+	any = set.Next()
+	for _, w := range set.Warnings() {
+		warnings = append(warnings, w.Error())
+	}
+	return any, warnings, set.Err()
 }
 
 func cut(list []string, limit int64) []string {

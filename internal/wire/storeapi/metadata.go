@@ -9,8 +9,8 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/apipb"
 )
 
-// MetricMetadata returns the metadata of one metric, or of all if metric is empty, by
-// name. limit is the largest number of metrics; -1 means no limit.
+// MetricMetadata returns metadata by the name of the metric: of one metric, or of all if metric is
+// empty. limit is the maximum number of metrics; -1 means no limit.
 func (c *Client) MetricMetadata(ctx context.Context, metric string, limit int) (found map[string][]metadata.Metadata, warnings []string, err error) {
 	request := &apipb.MetricMetadataRequest{Metric: metric, Limit: int32(min(limit, 1<<31-1))}
 	found = map[string][]metadata.Metadata{}

@@ -10,7 +10,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/apipb"
 )
 
-// RuleGroup is a rule group as the server behind a store evaluates it.
+// RuleGroup is a rule group of a Prometheus or a ruler, with the result of its last evaluation, as the Rules API returns it.
 type RuleGroup struct {
 	Name, File                         string
 	IntervalSeconds, EvaluationSeconds float64
@@ -50,7 +50,7 @@ type RulesRequest struct {
 	AbortOnPartial                 bool
 }
 
-// Rules returns rules. All of them are in memory.
+// Rules returns the rules of a store. The whole response is in memory; more than listMax rules, alerts and warnings are ErrLimit.
 func (c *Client) Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup, warnings []string, err error) {
 	request := &apipb.RulesRequest{
 		Type: apipb.RulesRequest_Type(apipb.RulesRequest_Type_value[strings.ToUpper(r.Type)]), PartialResponseStrategy: int32(strategy(r.AbortOnPartial)),

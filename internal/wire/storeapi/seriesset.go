@@ -29,7 +29,7 @@ import (
 type SeriesSet struct {
 	stream   grpc.ClientStream
 	cancel   context.CancelFunc
-	bytesMax int // limit of the messages that hold the current series and the one ahead; 0: none
+	bytesMax int // limit of the messages that hold the current series and the one ahead, and of their decoded labels; 0: none
 
 	frames   []*inFrame           // frames of the current series and the one ahead; the last is being decoded
 	spare    []*inFrame           // free frames, for reuse
@@ -205,7 +205,7 @@ func (s *SeriesSet) receive() error {
 	}
 	held := 0
 	for _, frame := range s.frames {
-		held += len(frame.buf)
+		held += len(frame.buf) + len(frame.labels)
 	}
 	if s.bytesMax > 0 && len(s.frames) > 1 && held > s.bytesMax {
 		return fmt.Errorf("%w: series %s has more than %d bytes", ErrBytesMax, labelsText(s.labels), s.bytesMax)

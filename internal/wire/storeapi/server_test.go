@@ -191,6 +191,18 @@ func TestServer_SendsWarningsWithTheSeries(t *testing.T) {
 	}
 }
 
+// Without the warning a querier would take the empty list of an unreadable block for the whole.
+func TestServer_SendsWarningsOfLookupsOfExternalLabels(t *testing.T) {
+	src := &memorySource{rows: rows(t, 20), external: labels.FromStrings("cluster", "eu"), warnings: []string{"a block is unreadable"}}
+	client := NewClient(dial(t, src, ServerOptions{}), ClientOptions{})
+	for code, want := range map[string]string{"1": "[] [a block is unreadable]", "200": "[eu] []"} {
+		values, warnings, err := client.LabelValues(t.Context(), LabelsRequest{Label: "cluster", Matchers: []*labels.Matcher{equal("code", code)}})
+		if got := fmt.Sprint(values, " ", warnings); got != want || err != nil {
+			t.Errorf("code %s: %s %v, want %s", code, got, err, want)
+		}
+	}
+}
+
 func TestServer_InfoAndLabels(t *testing.T) {
 	src := &memorySource{rows: rows(t, 20), external: labels.FromStrings("cluster", "eu", "job", "other")}
 	client := NewClient(dial(t, src, ServerOptions{}), ClientOptions{})
@@ -399,5 +411,42 @@ func TestServer_FailedListsAreErrors(t *testing.T) {
 	}
 	if found, _, err := client.Exemplars(t.Context(), ExemplarsRequest{Query: "up", MaxMS: 10}); err == nil || len(found) > 0 || !strings.Contains(err.Error(), "the disk is broken") {
 		t.Errorf("exemplars: %v %v", found, err)
+	}
+}
+
+// chunkSource is a source whose queriers can read labels without chunks.
+type chunkSource struct {
+	memorySource
+	selected, labelsOnly int // selections with and without chunks
+}
+
+func (c *chunkSource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+	q, err := c.memorySource.RawQuerier(ctx, mint, maxt)
+	return chunkQuerier{q, c, &c.selected}, err
+}
+
+type chunkQuerier struct {
+	series.Querier
+	src   *chunkSource
+	count *int
+}
+
+func (q chunkQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+	*q.count++
+	return q.Querier.Select(ctx, matchers...)
+}
+
+func (q chunkQuerier) LabelsOnly() series.Querier {
+	return chunkQuerier{q.Querier, q.src, &q.src.labelsOnly}
+}
+
+func TestServer_SkipChunksReadsNoChunksOfTheSource(t *testing.T) {
+	src := &chunkSource{memorySource: memorySource{rows: rows(t, 3)}}
+	for _, skip := range []bool{true, false} {
+		src.selected, src.labelsOnly = 0, 0
+		got, err := request(t, src, ServerOptions{}, SeriesRequest{SkipChunks: skip})
+		if err != nil || len(got) != 3 || (len(got[0].chunks) == 0) != skip || (src.selected == 0) != skip || (src.labelsOnly > 0) != skip || src.openQueriers() != 0 {
+			t.Errorf("skip chunks %v: %d series, %d selections with chunks, %d without, %v", skip, len(got), src.selected, src.labelsOnly, err)
+		}
 	}
 }

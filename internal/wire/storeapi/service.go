@@ -6,7 +6,7 @@ import (
 	"google.golang.org/grpc"
 )
 
-// The services as gRPC describes them. The generated code registers their files for
+// The descriptors of the services. The generated code registers the .proto files for gRPC's
 // reflection.
 
 const (

@@ -14,9 +14,9 @@ const Snappy = "snappy"
 // registering guards gRPC's registry of compressors, which is global.
 var registering = sync.Mutex{}
 
-// RegisterSnappy registers the compressor with gRPC: servers then compress responses
-// to clients that compress requests with it, and clients may select it. A process calls
-// it before its first server or client. Further calls do nothing.
+// RegisterSnappy registers the compressor with gRPC. Clients can then select it, and servers
+// respond with it to requests that are compressed with it. A process calls RegisterSnappy before
+// its first server or client. Further calls do nothing.
 func RegisterSnappy() {
 	registering.Lock()
 	defer registering.Unlock()

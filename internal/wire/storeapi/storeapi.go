@@ -43,7 +43,8 @@ var (
 	ErrCorrupt     = storepb.ErrCorrupt              // DataLoss
 )
 
-// ErrBytesMax is returned for a message or a series longer than SeriesRequest.BytesMax.
+// ErrBytesMax is returned for a message or a series longer than SeriesRequest.BytesMax, or longer
+// than ClientOptions.MessageBytesMax.
 var ErrBytesMax = fmt.Errorf("%w: the response exceeds the byte limit of the request", ErrLimit)
 
 // Aggr is the aggregate that the samples of a chunk hold.
@@ -163,7 +164,8 @@ type Source interface {
 	// RawQuerier opens a querier for one request.
 	series.Source
 	// LabelNames and LabelValues are called without matchers of external labels: the server
-	// evaluates these itself. It adds the external labels to the result.
+	// evaluates these itself. The server adds the names of the external labels to the names. It
+	// does not call LabelValues for an external label.
 	LabelNames(ctx context.Context, r LabelsRequest) (names, warnings []string, err error)
 	LabelValues(ctx context.Context, r LabelsRequest) (values, warnings []string, err error)
 }

@@ -38,7 +38,8 @@ type TargetsRequest struct {
 // listMax bounds the targets, the exemplars, the metrics, or the rules and alerts that one store may return.
 const listMax = 1 << 20
 
-// Targets returns targets. All of them are in memory.
+// Targets returns the targets of a store. The whole response is in memory; more than listMax targets and warnings are
+// ErrLimit.
 func (c *Client) Targets(ctx context.Context, r TargetsRequest) (found Targets, warnings []string, err error) {
 	request := &apipb.TargetsRequest{
 		State: apipb.TargetsRequest_State(apipb.TargetsRequest_State_value[strings.ToUpper(r.State)]), PartialResponseStrategy: int32(strategy(r.AbortOnPartial)),

@@ -994,7 +994,9 @@ type Extension struct {
 	Symbols bool `protobuf:"varint,1,opt,name=symbols,proto3" json:"symbols,omitempty"`
 	// Number of series per batch, if it is greater than response_batch_size. Servers that
 	// know this message also limit batches by bytes.
-	BatchSeries   int64 `protobuf:"varint,2,opt,name=batch_series,json=batchSeries,proto3" json:"batch_series,omitempty"`
+	BatchSeries int64 `protobuf:"varint,2,opt,name=batch_series,json=batchSeries,proto3" json:"batch_series,omitempty"`
+	// Labels may be the difference to the labels of the series before.
+	Deltas        bool `protobuf:"varint,3,opt,name=deltas,proto3" json:"deltas,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1041,6 +1043,13 @@ func (x *Extension) GetBatchSeries() int64 {
 		return x.BatchSeries
 	}
 	return 0
+}
+
+func (x *Extension) GetDeltas() bool {
+	if x != nil {
+		return x.Deltas
+	}
+	return false
 }
 
 type SeriesRequest struct {
@@ -1280,13 +1289,15 @@ func (x *Symbol) GetValue() string {
 
 // A series. Its labels are, in order: the first head labels of the series before it in
 // the same batch, the labels with these numbers, and the last tail labels of the series
-// before it.
+// before it. If it has a delta, it has no numbers: the delta is the difference to the labels
+// of the series before it, if that has a delta too.
 type SymbolSeries struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Labels        []uint32               `protobuf:"varint,1,rep,packed,name=labels,proto3" json:"labels,omitempty"`
 	Chunks        []*AggrChunk           `protobuf:"bytes,2,rep,name=chunks,proto3" json:"chunks,omitempty"`
 	Head          uint32                 `protobuf:"varint,3,opt,name=head,proto3" json:"head,omitempty"`
 	Tail          uint32                 `protobuf:"varint,4,opt,name=tail,proto3" json:"tail,omitempty"`
+	Delta         []byte                 `protobuf:"bytes,5,opt,name=delta,proto3,oneof" json:"delta,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1347,6 +1358,13 @@ func (x *SymbolSeries) GetTail() uint32 {
 		return x.Tail
 	}
 	return 0
+}
+
+func (x *SymbolSeries) GetDelta() []byte {
+	if x != nil {
+		return x.Delta
+	}
+	return nil
 }
 
 // Symbols precede the series that use them.
@@ -2187,10 +2205,11 @@ const file_internal_codec_storepb_thanospb_store_proto_rawDesc = "" +
 	"shardIndex\x12!\n" +
 	"\ftotal_shards\x18\x02 \x01(\x03R\vtotalShards\x12\x0e\n" +
 	"\x02by\x18\x03 \x01(\bR\x02by\x12\x16\n" +
-	"\x06labels\x18\x04 \x03(\tR\x06labels\"H\n" +
+	"\x06labels\x18\x04 \x03(\tR\x06labels\"`\n" +
 	"\tExtension\x12\x18\n" +
 	"\asymbols\x18\x01 \x01(\bR\asymbols\x12!\n" +
-	"\fbatch_series\x18\x02 \x01(\x03R\vbatchSeries\"\xff\x05\n" +
+	"\fbatch_series\x18\x02 \x01(\x03R\vbatchSeries\x12\x16\n" +
+	"\x06deltas\x18\x03 \x01(\bR\x06deltas\"\xff\x05\n" +
 	"\rSeriesRequest\x12\x19\n" +
 	"\bmin_time\x18\x01 \x01(\x03R\aminTime\x12\x19\n" +
 	"\bmax_time\x18\x02 \x01(\x03R\amaxTime\x120\n" +
@@ -2218,12 +2237,14 @@ const file_internal_codec_storepb_thanospb_store_proto_rawDesc = "" +
 	"\x06Symbol\x12\x17\n" +
 	"\aname_of\x18\x01 \x01(\rR\x06nameOf\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x03 \x01(\tR\x05value\"y\n" +
+	"\x05value\x18\x03 \x01(\tR\x05value\"\x9e\x01\n" +
 	"\fSymbolSeries\x12\x16\n" +
 	"\x06labels\x18\x01 \x03(\rR\x06labels\x12)\n" +
 	"\x06chunks\x18\x02 \x03(\v2\x11.thanos.AggrChunkR\x06chunks\x12\x12\n" +
 	"\x04head\x18\x03 \x01(\rR\x04head\x12\x12\n" +
-	"\x04tail\x18\x04 \x01(\rR\x04tail\"e\n" +
+	"\x04tail\x18\x04 \x01(\rR\x04tail\x12\x19\n" +
+	"\x05delta\x18\x05 \x01(\fH\x00R\x05delta\x88\x01\x01B\b\n" +
+	"\x06_delta\"e\n" +
 	"\vSymbolBatch\x12(\n" +
 	"\asymbols\x18\x01 \x03(\v2\x0e.thanos.SymbolR\asymbols\x12,\n" +
 	"\x06series\x18\x02 \x03(\v2\x14.thanos.SymbolSeriesR\x06series\"\xf7\x01\n" +
@@ -2407,6 +2428,7 @@ func file_internal_codec_storepb_thanospb_store_proto_init() {
 	if File_internal_codec_storepb_thanospb_store_proto != nil {
 		return
 	}
+	file_internal_codec_storepb_thanospb_store_proto_msgTypes[16].OneofWrappers = []any{}
 	file_internal_codec_storepb_thanospb_store_proto_msgTypes[18].OneofWrappers = []any{
 		(*SeriesResponse_Series)(nil),
 		(*SeriesResponse_Warning)(nil),

@@ -6,6 +6,8 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/promql"
+
+	"github.com/ferula-io/ferula/internal/query/columns"
 )
 
 // StoreAnalyzer is implemented by Stores that can report the traffic of each store for a query.
@@ -22,6 +24,7 @@ type StoreTraffic struct {
 	Selections int
 	Series     int
 	Chunks     int
+	Samples    int
 	Bytes      int
 }
 
@@ -45,13 +48,13 @@ func (a *API) analyze(ctx context.Context, r *http.Request) (context.Context, *a
 	return ctx, &analysis{a.opts.Now(), found}
 }
 
-// result returns a function that writes the analysis as one node for the whole query. There are no nodes for its
-// operators.
+// result returns a function that writes the analysis: a node for the whole query, and its plan. The operators have names
+// only.
 func (n *analysis) result(qry promql.Query, now time.Time) func(*stream) {
 	if n == nil {
 		return nil
 	}
-	took, stores := now.Sub(n.begun), n.stores()
+	took, stores, plan := now.Sub(n.begun), n.stores(), columns.PlanOf(qry)
 	return func(s *stream) {
 		s.field(`,"analysis":{"name":`, qry.String())
 		s.field(`,"executionTime":`, took.String())
@@ -69,12 +72,14 @@ func (n *analysis) result(qry promql.Query, now time.Time) func(*stream) {
 			for _, n := range []struct {
 				name  string
 				value int
-			}{{`,"bytesProcessed":`, t.Bytes}, {`,"numResponses":`, t.Selections}, {`,"series":`, t.Series}, {`,"chunks":`, t.Chunks}} {
+			}{{`,"bytesProcessed":`, t.Bytes}, {`,"numResponses":`, t.Selections}, {`,"series":`, t.Series}, {`,"chunks":`, t.Chunks}, {`,"samples":`, t.Samples}} {
 				s.raw(n.name)
 				s.integer(int64(n.value))
 			}
 			s.raw("}")
 		}
+		s.raw(`],"children":[`)
+		s.plan(plan)
 		s.raw("]}")
 	}
 }

@@ -5,7 +5,8 @@
 // the engine, the storage or the scrape manager. The response is appended to one pooled
 // buffer that is written out whenever it is full: no reflection is used and the whole
 // response is never in memory. The bytes equal Prometheus' wherever Prometheus defines
-// their order. The package contains no storage, no PromQL evaluation, no server and no
+// their order. A client that accepts them gets the result of a range query as columns of
+// float64 instead of JSON (columns.go). The package contains no storage, no PromQL evaluation, no server and no
 // listener; package role calls Register.
 //
 // An error has one of the kinds in errors.go, whose table maps it to an HTTP status. After
@@ -92,6 +93,7 @@ type Options struct {
 
 	RemoteWrite http.Handler
 	RemoteRead  http.Handler
+	Export      storage.ChunkQueryable // source of /export
 
 	Profiles      bool // the server has the profile API; used only by /status/features
 	Notifications bool // the server has /notifications/live; used only by /status/features
@@ -150,6 +152,9 @@ type response struct {
 	annotations *responseAnnotations // may be nil
 	release     func()
 	engine      string // that evaluated the query, for the header engineHeader; "" for none
+
+	negotiated bool           // the media type depends on the header Accept
+	columns    *matrixColumns // series that precede what write appends, in columnsType; nil: the response is JSON
 }
 
 // endpoint serves a request whose form is parsed.
@@ -168,6 +173,8 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 	both("/query", a.query)
 	both("/query_range", a.queryRange)
+	both("/query_explain", a.queryExplain)
+	both("/query_range_explain", a.queryRangeExplain)
 	both("/query_exemplars", a.withStoreTimeout(a.queryExemplars))
 	if a.opts.Flames != nil {
 		get("/exemplar/flamegraph", a.exemplarFlamegraph)
@@ -224,6 +231,10 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	if a.opts.RemoteRead != nil {
 		mux.Handle("POST "+prefix+"/read", a.opts.Ready(a.opts.RemoteRead))
 		mux.Handle("OPTIONS "+prefix+"/read", preflight)
+	}
+	if a.opts.Export != nil {
+		mux.Handle("GET "+prefix+"/export", a.opts.Ready(newExporter(a)))
+		mux.Handle("OPTIONS "+prefix+"/export", preflight)
 	}
 }
 

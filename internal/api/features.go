@@ -7,8 +7,11 @@ import "net/http"
 func (a *API) features(*http.Request) (response, *apiError) {
 	o := &a.opts
 	ferula := map[string]bool{
+		"alertmanagers": o.Rules != nil,
 		"alerts":        o.Stores != nil || o.Rules != nil,
+		"blocks":        o.Status != nil,
 		"config":        o.Config != nil,
+		"export":        o.Export != nil,
 		"flames":        o.Flames != nil,
 		"notifications": o.Notifications,
 		"profiles":      o.Profiles,

@@ -23,13 +23,11 @@ func (a *API) query(r *http.Request) (response, *apiError) {
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	at, apiErr := optionalTime(r, "time", a.opts.Now())
+	p, apiErr := a.instantQuery(r)
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	return a.evaluate(r, limit, nil, a.opts.StoreDefaults.InstantResolution, func(e evaluation) (promql.Query, error) {
-		return a.opts.Engine.NewInstantQuery(e.ctx, e.from, e.opts, r.FormValue("query"), at)
-	})
+	return a.evaluate(r, limit, p)
 }
 
 func (a *API) queryRange(r *http.Request) (response, *apiError) {
@@ -37,14 +35,37 @@ func (a *API) queryRange(r *http.Request) (response, *apiError) {
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	start, end, step, apiErr := a.parseSteps(r)
+	p, apiErr := a.rangeQuery(r)
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	grid := promjson.NewSteps(milliseconds(start), step.Milliseconds(), int(end.Sub(start)/step)+1)
-	return a.evaluate(r, limit, grid, step/5, func(e evaluation) (promql.Query, error) {
+	return a.evaluate(r, limit, p)
+}
+
+// preparedQuery is an instant or range query with parsed times. open creates the query of the engine.
+type preparedQuery struct {
+	open       func(evaluation) (promql.Query, error)
+	grid       *promjson.Steps // nil: an instant query
+	steps      stepGrid        // those of grid
+	resolution time.Duration   // value of max_source_resolution=auto
+}
+
+func (a *API) instantQuery(r *http.Request) (preparedQuery, *apiError) {
+	at, apiErr := optionalTime(r, "time", a.opts.Now())
+	return preparedQuery{resolution: a.opts.StoreDefaults.InstantResolution, open: func(e evaluation) (promql.Query, error) {
+		return a.opts.Engine.NewInstantQuery(e.ctx, e.from, e.opts, r.FormValue("query"), at)
+	}}, apiErr
+}
+
+func (a *API) rangeQuery(r *http.Request) (preparedQuery, *apiError) {
+	start, end, step, apiErr := a.parseSteps(r)
+	if apiErr != nil {
+		return preparedQuery{}, apiErr
+	}
+	steps := stepGrid{milliseconds(start), step.Milliseconds(), int(end.Sub(start)/step) + 1}
+	return preparedQuery{grid: promjson.NewSteps(steps.start, steps.step, steps.count), steps: steps, resolution: step / 5, open: func(e evaluation) (promql.Query, error) {
 		return a.opts.Engine.NewRangeQuery(e.ctx, e.from, e.opts, r.FormValue("query"), start, end, step)
-	})
+	}}, nil
 }
 
 // parseSteps parses `start`, `end` and `step` of a range query.
@@ -78,38 +99,29 @@ func (a *API) parseSteps(r *http.Request) (start, end time.Time, step time.Durat
 
 // evaluate executes a query. The points of the result belong to the engine and are valid
 // until the response is released.
-func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolution time.Duration, newQuery func(evaluation) (promql.Query, error)) (response, *apiError) {
+func (a *API) evaluate(r *http.Request, limit int, p preparedQuery) (response, *apiError) {
 	ctx, cancel, apiErr := a.queryContext(r)
 	if apiErr != nil {
 		return response{}, apiErr
 	}
 	defer cancel()
 	ctx, analyzed := a.analyze(ctx, r)
-	opts, apiErr := queryOptions(r)
+	e, apiErr := a.evaluation(r, p, false)
 	if apiErr != nil {
 		return response{}, apiErr
-	}
-	from, opts, apiErr := a.samplesQueryable(r, opts, resolution)
-	if apiErr != nil {
-		return response{}, apiErr
-	}
-	if err := nesting.Check(r.FormValue("query"), nesting.LevelsMax); err != nil {
-		return response{}, invalidParameter("query", err)
 	}
 	name := "promqlRangeQuery"
-	if grid == nil {
+	if p.grid == nil {
 		name = "promqlInstantQuery"
 	}
 	ctx, span := startQuerySpan(ctx, r, name)
 	evaluatedBy := ""
 	defer func() { span.end(evaluatedBy) }()
-	qry, err := newQuery(evaluation{ctx, from, opts})
+	e.ctx = ctx
+	qry, err := p.open(e)
 	if err != nil {
 		span.failed(err)
-		if queueErr := queueError(err); queueErr != nil {
-			return response{}, queueErr
-		}
-		return response{}, invalidParameter("query", err)
+		return response{}, openError(err)
 	}
 	release := true
 	defer func() {
@@ -134,12 +146,41 @@ func (a *API) evaluate(r *http.Request, limit int, grid *promjson.Steps, resolut
 	warnings = warnAboutStats(warnings, want)
 	release = false
 	analysis := analyzed.result(qry, a.opts.Now())
+	rest, series := *res, columnsOf(r, res, p.steps)
+	if series != nil {
+		rest.Value = promql.Matrix{}
+	}
 	return response{
-		write:       func(s *stream) { s.result(res, grid, statsOf(qry, want), analysis) },
+		negotiated:  p.grid != nil,
+		columns:     series,
+		write:       func(s *stream) { s.result(&rest, p.grid, statsOf(qry, want), analysis) },
 		annotations: &responseAnnotations{list: warnings, query: r.FormValue("query")},
 		release:     qry.Close,
 		engine:      evaluatedBy,
 	}, nil
+}
+
+// evaluation returns the storage and the options of a query. plan is true if the query is only explained. The caller sets
+// e.ctx.
+func (a *API) evaluation(r *http.Request, p preparedQuery, plan bool) (e evaluation, apiErr *apiError) {
+	if e.opts, apiErr = queryOptions(r); apiErr != nil {
+		return e, apiErr
+	}
+	if e.from, e.opts, apiErr = a.samplesQueryable(r, e.opts, p.resolution, plan); apiErr != nil {
+		return e, apiErr
+	}
+	if err := nesting.Check(r.FormValue("query"), nesting.LevelsMax); err != nil {
+		return e, invalidParameter("query", err)
+	}
+	return e, nil
+}
+
+// openError maps the error of an engine that created no query.
+func openError(err error) *apiError {
+	if queueErr := queueError(err); queueErr != nil {
+		return queueErr
+	}
+	return invalidParameter("query", err)
 }
 
 // engineHeader is the header with the name of the engine that evaluated a query and, if another engine was configured,

@@ -75,6 +75,7 @@ type purpose struct {
 	dedup      bool          // dedup and replicaLabels[] apply
 	resolution time.Duration // value of max_source_resolution=auto; with AutoDownsampling also if it is omitted
 	samples    bool          // engine, shard_info and max_source_resolution apply
+	plan       bool          // engine=thanos is accepted, too: clients of Thanos send it, because Thanos explains queries of this engine only
 }
 
 // storeParams parses the store parameters of a request.
@@ -112,6 +113,9 @@ func (a *API) storeParams(r *http.Request, f purpose) (StoreParams, *apiError) {
 	switch engine := r.FormValue("engine"); engine {
 	case "", "prometheus":
 	case "thanos":
+		if f.plan {
+			break
+		}
 		return p, invalidParameter("engine", errors.New("the Thanos engine is not supported, use prometheus"))
 	default:
 		return p, invalidParameter("engine", fmt.Errorf("'%s' bad engine", engine))
@@ -199,11 +203,11 @@ func (a *API) queryable(r *http.Request, f purpose) (storage.Queryable, *apiErro
 
 // samplesQueryable returns the storage of a PromQL query and the options of its
 // evaluation. With downsampled data the lookback is raised to at least the resolution.
-func (a *API) samplesQueryable(r *http.Request, opts promql.QueryOpts, resolution time.Duration) (storage.Queryable, promql.QueryOpts, *apiError) {
+func (a *API) samplesQueryable(r *http.Request, opts promql.QueryOpts, resolution time.Duration, plan bool) (storage.Queryable, promql.QueryOpts, *apiError) {
 	if a.opts.Stores == nil {
 		return a.opts.Queryable, opts, nil
 	}
-	p, apiErr := a.storeParams(r, purpose{dedup: true, samples: true, resolution: resolution})
+	p, apiErr := a.storeParams(r, purpose{dedup: true, samples: true, plan: plan, resolution: resolution})
 	if apiErr != nil {
 		return nil, nil, apiErr
 	}

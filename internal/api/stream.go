@@ -29,9 +29,10 @@ var buffers = bufpool.New(flushBytes+flushBytes/4, 2<<20)
 // appends a list calls flushIfFull between elements. err is the first error of a write;
 // later writes are skipped.
 type stream struct {
-	b   []byte
-	w   io.Writer
-	err error
+	b    []byte
+	w    io.Writer
+	err  error
+	text int // where the content of an open sectionText begins in b; 0: none
 }
 
 // flushIfFull writes the buffer out if it is full. It reports false after a failed write:
@@ -43,11 +44,19 @@ func (s *stream) flushIfFull() bool {
 	return s.err == nil
 }
 
+// flush writes the buffer out. A section of text that is open continues in another one.
 func (s *stream) flush() {
+	inText := s.text > 0
+	if inText {
+		s.closeSection(s.text)
+	}
 	if s.err == nil && len(s.b) > 0 {
 		_, s.err = s.w.Write(s.b)
 	}
 	s.b = s.b[:0]
+	if inText {
+		s.text = s.openSection(sectionText)
+	}
 }
 
 // fail ends the response with an error of the server: as an error response, or with an aborted
@@ -195,6 +204,19 @@ func (a *API) forbidStoring(h http.Header) {
 	}
 }
 
+const jsonType = "application/json"
+
+// contentType returns the media type of a response, and notes in its header what it depends on.
+func (resp *response) contentType(h http.Header) string {
+	if resp.negotiated {
+		h.Add("Vary", "Accept")
+	}
+	if resp.columns != nil {
+		return columnsType
+	}
+	return jsonType
+}
+
 // respond streams a successful response. The status line is sent with the first full
 // buffer or at the end.
 func (a *API) respond(w http.ResponseWriter, r *http.Request, resp response) {
@@ -209,13 +231,19 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, resp response) {
 			}
 		}
 	}
-	body := httpbody.New(w, r, "application/json")
+	body := httpbody.New(w, r, resp.contentType(w.Header()))
 	buffer := buffers.Get()
 	s := &stream{b: *buffer, w: body}
+	if resp.columns != nil {
+		resp.columns.begin(s)
+	}
 	s.raw(`{"status":"success","data":`)
 	resp.write(s)
 	resp.annotations.append(s, a.opts.Stores != nil)
 	s.raw(`}`)
+	if resp.columns != nil {
+		resp.columns.end(s)
+	}
 	if failure, ok := s.err.(*midStreamError); ok && !body.HeaderSent() { //lint:ignore errorlint set here, never wrapped
 		s.b, s.err = s.b[:0], nil
 		*buffer = s.b
@@ -251,7 +279,7 @@ func (a *API) respondError(w http.ResponseWriter, e *apiError) {
 	s.field(`,"error":`, e.err.Error())
 	s.raw(`}`)
 	a.forbidStoring(w.Header())
-	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Content-Type", jsonType)
 	w.WriteHeader(statusOf[e.kind])
 	s.flush()
 	if s.err != nil {

@@ -5,8 +5,9 @@
 // (package split). Cached parts are read from a RangeCache; the other parts are
 // requested from the downstream, all at once (package downstream). The responses are
 // spliced as they arrive (package splice): bytes are copied, no sample is decoded, and
-// a response of any size needs a few buffers only. Every other request is streamed
-// through.
+// a response of any size needs a few buffers only. Requests for label names, label values
+// and series are split and cached, too; their lists are merged in memory, up to a limit.
+// Every other request is streamed through.
 //
 // A response must never look complete and be wrong. Until the first byte is sent, a
 // failure gets an error response with its status; later, the connection is aborted.

@@ -69,7 +69,7 @@ func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, t
 	err := f.fetchAndSplice(x, plan)
 	if errors.Is(err, promjson.ErrUnsorted) || errors.Is(err, promjson.ErrOverlap) {
 		// Parts that are not sorted by labels, or have points of other parts, cannot be
-		// merged: do not split it again.
+		// merged: do not split this query again.
 		f.unsorted.remember(q.key())
 		f.opts.Logger.Info("Downstream responses cannot be joined: this query is no longer split", "query", q.params.Get("query"), "err", err)
 		if !x.response.begun() {

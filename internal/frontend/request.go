@@ -35,8 +35,8 @@ type query struct {
 }
 
 // neutralHeaders are forwarded headers that do not change a response: they name the client's
-// software or belong to a trace. Accept does change a response, but split and cached queries always
-// request JSON, and callKey contains Accept.
+// software or the type of the request body, or belong to a trace. Accept does change a response,
+// but split and cached queries always request JSON, and callKey contains Accept.
 var neutralHeaders = map[string]bool{
 	"Accept": true, "Content-Type": true, "User-Agent": true,
 	"Traceparent": true, "Tracestate": true, "Baggage": true, "Uber-Trace-Id": true, "B3": true,
@@ -83,12 +83,12 @@ func (k *keyBuilder) list(name string, values []string) {
 	}
 }
 
-// errNotSplittable means that a request is not a valid range query with a step of whole
-// milliseconds. It is passed through, and the downstream returns the error, if any.
+// errNotSplittable means that a request has an invalid time or duration, a step that is not a
+// whole number of milliseconds, or too many steps. The request is passed through, and the
+// downstream returns the error, if any.
 var errNotSplittable = errors.New("not a range query that can be split")
 
-// rangeOf parses start, end and step, in milliseconds. It returns errNotSplittable for a
-// step that is not a whole number of milliseconds.
+// rangeOf parses start, end and step, in milliseconds. Its only error is errNotSplittable.
 func (q query) rangeOf() (split.Range, error) {
 	start, err := parseTime(q.params.Get("start"))
 	if err != nil {
@@ -185,9 +185,9 @@ func (q query) withRange(startMS, endMS int64) query {
 	return q
 }
 
-// key is equal for two queries whose responses differ by start and end only. It contains
-// the tenant, the forwarded headers, the path, and every parameter but start and end,
-// known or not. The caches and callKey use it.
+// key is equal for two queries that differ in start and end only. It contains the tenant,
+// a hash of the forwarded headers that are not neutral, the path, and every parameter but
+// start and end, known or not. The caches and callKey use it.
 func (q query) key() string {
 	names := make([]string, 0, len(q.params))
 	for name := range q.params {

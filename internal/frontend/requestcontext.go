@@ -377,9 +377,12 @@ func (rw *responseWriter) reset() {
 // It omits Set-Cookie, which belongs to one client.
 func (rw *responseWriter) sharedHeader() http.Header {
 	h := rw.x.w.Header().Clone()
-	for _, name := range []string{"Content-Encoding", "Content-Length", "Server-Timing", "Vary", "Date", "Set-Cookie"} {
+	for _, name := range []string{"Content-Encoding", "Content-Length", "Server-Timing", "Date", "Set-Cookie"} {
 		h.Del(name)
 	}
+	// open adds Accept-Encoding again, to the headers of each client. Other headers that change the response remain named, such as
+	// Accept.
+	h["Vary"] = slices.Clip(slices.DeleteFunc(h["Vary"], func(name string) bool { return strings.EqualFold(name, "Accept-Encoding") }))
 	h.Set("Content-Type", rw.contentType)
 	return h
 }

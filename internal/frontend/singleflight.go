@@ -24,7 +24,7 @@ type singleFlight struct {
 
 func newSingleFlight() *singleFlight { return &singleFlight{calls: map[string]*call{}} }
 
-// call is one response in progress. The fields below once are read only after done is
+// call is one response in progress. Waiters must not read the fields below once before done is
 // closed.
 type call struct {
 	waiters int                // clients that wait for the response

@@ -5,9 +5,9 @@ import "sync"
 // unsortedMax is the limit of remembered queries.
 const unsortedMax = 1000
 
-// unsortedQueries remembers the keys of queries whose responses are not sorted by
-// labels. Such a query is not split again until the process ends. When unsortedMax is
-// reached, all keys are forgotten.
+// unsortedQueries remembers the keys of queries whose partial responses cannot be merged: they
+// are not sorted by labels, or have points of other parts. Such a query is not split again until
+// its key is forgotten. A further query beyond unsortedMax makes it forget all keys.
 type unsortedQueries struct {
 	mu   sync.Mutex
 	keys map[string]struct{}

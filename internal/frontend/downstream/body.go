@@ -20,8 +20,8 @@ const (
 
 var skipBuffers = bufpool.New(skipBytes, skipBytes)
 
-// Body is the decoded body of a response. It resumes the download by itself where
-// the connection breaks. One goroutine reads; another may call Close.
+// Body is the decoded body of a response. When the connection breaks off, Body sends the request
+// again and continues at the same byte. One goroutine reads; another may call Close.
 type Body struct {
 	cancel   context.CancelCauseFunc // ends call.ctx, and with it a blocked Read
 	status   int                     // of the response

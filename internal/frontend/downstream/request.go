@@ -41,15 +41,15 @@ type Request struct {
 
 // queryEndpoints take parameters in a form as well as in the URL. They change nothing, so requests
 // to them may be retried whatever their method.
-var queryEndpoints = []string{"/query", "/query_range", "/query_exemplars", "/series", "/labels", "/format_query", "/parse_query"}
+var queryEndpoints = []string{"/query", "/query_range", "/query_explain", "/query_range_explain", "/query_exemplars", "/series", "/labels", "/format_query", "/parse_query"}
 
 func isQuery(path string) bool {
 	i := strings.LastIndex(path, "/api/v1/")
 	return i >= 0 && slices.Contains(queryEndpoints, path[i+len("/api/v1"):])
 }
 
-// IsIdempotent reports whether a request may be sent again without harm, even if
-// the first one was processed: it only reads, or is a query in the body of a POST.
+// IsIdempotent reports whether a request may be sent again without harm, even if the downstream
+// processed it before: its method only reads, or it is a POST of Params to a query endpoint.
 func (r Request) IsIdempotent() bool {
 	switch r.Method {
 	case "", http.MethodGet, http.MethodHead, http.MethodOptions:

@@ -9,7 +9,8 @@ import (
 )
 
 var (
-	// ErrLimit is wrapped by every error of this package but ErrTenant.
+	// ErrLimit is wrapped by every exceeded limit. Other errors of this package are ErrTenant, the
+	// cause of a context, and the faults of Options.
 	ErrLimit = errors.New("limit exceeded")
 	// ErrQueueFull is the ErrLimit of a tenant with too many waiting requests. A retry may
 	// succeed.

@@ -8,7 +8,7 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// annotationsMax is the limit of the warnings, and of the infos, of all lists together.
+// annotationsMax limits the warnings of all lists together, and likewise the infos.
 const annotationsMax = 1000
 
 // annotationSet collects the warnings or the infos of several responses, deduplicated.
@@ -30,8 +30,8 @@ func (s *annotationSet) add(more []string) {
 	}
 }
 
-// uniteMembers merges the members of responses that Prometheus does not define. It returns a member if all lists that
-// have it have the same value. isPartial is also returned if the values differ, with that of a partial list.
+// uniteMembers merges the members of responses that Prometheus does not define. It returns a member if all lists with this
+// member have the same value for it. It also returns isPartial if the values differ, with the value of a partial list.
 func uniteMembers(lists []List) []promjson.Member {
 	var all []promjson.Member
 	var differ []string

@@ -79,7 +79,7 @@ type Options struct {
 	Interval         time.Duration // length of a part; 0: by the three options below, or no split if they are 0
 	MinInterval      time.Duration // queries up to this length are split only at its multiples
 	MaxInterval      time.Duration // queries at least twice as long are split in parts of this length
-	HorizontalShards int           // number of parts of queries in between
+	HorizontalShards int           // queries in between are split in this many parts, or in one more
 }
 
 // Flags of Thanos that set the options.

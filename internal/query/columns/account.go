@@ -10,7 +10,7 @@ import (
 const errTooMany = promql.ErrTooManySamples("query execution")
 
 // account counts the samples that Prometheus' engine would hold in memory at this point of the evaluation. The limit and
-// the statistics are based on these counts, although this engine holds fewer samples.
+// the statistics are based on these counts. evaluation.hold counts what this engine holds.
 type account struct {
 	current, peak, limit int
 }

@@ -375,10 +375,11 @@ func (v varFold) finish(g *group) {
 	}
 }
 
-// sharedMax limits the number of expressions that are compared in search of equal ones.
+// sharedMax limits the number of expressions that are compared in search of equal ones. With more expressions none is
+// compared.
 const sharedMax = 64
 
-// printedMax limits the bytes that are copied to print the compared expressions.
+// printedMax limits the bytes that are copied to print the compared expressions. Beyond the limit none is compared.
 const printedMax = 64 << 20
 
 // printing estimates the bytes that are copied to print expressions. Each level of an expression copies the text of

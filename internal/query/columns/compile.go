@@ -12,7 +12,8 @@ import (
 // node is one operator of a compiled expression.
 type node interface {
 	// eval passes the series of the result to sink, in the order of Prometheus' engine. A
-	// row is valid until sink returns, and sink may change it.
+	// row is valid until sink returns, and sink may change it. Its labels stay valid unless
+	// the node was lent.
 	eval(ev *evaluation, sink func(*row) error) error
 }
 
@@ -336,7 +337,7 @@ func (c *compiler) window(e *parser.Call) (node, bool) {
 
 // pointwise compiles a function of each sample.
 func (c *compiler) pointwise(e *parser.Call) (node, bool) {
-	n := &pointwiseNode{f: pointwise[e.Func.Name]}
+	n := &pointwiseNode{name: e.Func.Name, f: pointwise[e.Func.Name]}
 	for i, arg := range e.Args {
 		child, ok := c.compile(arg)
 		if !ok {

@@ -7,12 +7,13 @@
 // a selection streams through the tree: the chunks of one series are decoded into one array of
 // points (points.go, raw.go), an instant selector (selector.go) or a function of a window
 // (window.go, rate.go, overtime.go) turns the points into a row, operators change the row
-// (binary.go, unary.go), and an aggregation (aggregate.go) folds it into its group. Then the memory
+// (binary.go), and an aggregation (aggregate.go) folds it into its group. Then the memory
 // is reused for the next series. The rows of the root become a matrix or a vector (result.go).
 //
 // Results equal those of Prometheus' engine bit for bit: floats are added in the same order, and series arrive in the
 // order in which Prometheus' engine gets them. Annotations, statistics and limits are the same, too: account.go counts
-// the samples that Prometheus would hold in memory.
+// the samples that Prometheus would hold in memory. Two limits exist only here: label_replace and label_join fail if a
+// label value, or the labels of all series, would become too long (changedLabelMax, bytesOfSample).
 //
 // Several goroutines compute a large selection (parallel.go, package ordered). They read batches of series in turn, then
 // decode and compute them concurrently. Operators, aggregations and the counting of samples follow in the order of the
@@ -27,9 +28,10 @@
 //
 // # Unsupported expressions
 //
-// Prometheus' engine evaluates an expression that the compiler does not support, as a query over the same steps; the
-// resulting series become rows (foreign.go). It evaluates the whole query if the root is not supported, or if the data
-// need an operation that no node here implements (errGiveUp).
+// Prometheus' engine evaluates an operand that the compiler does not support, as a query over the same steps; the
+// resulting series become rows (foreign.go). If this would change the result, for example because the operator depends
+// on the order of its series, the operator is not supported either. Prometheus' engine evaluates the whole query if the
+// root is not supported, or if the data need an operation that no node here implements (errGiveUp).
 //
 // Rows contain native histograms, too. A series with native histograms is read through Prometheus' iterators
 // (histograms.go), and Prometheus' functions compute its windows.
@@ -41,7 +43,8 @@
 //     after its operands have ended, since Prometheus evaluates operands first.
 //  2. Count samples: an operator that is a rangeEval in Prometheus uses stepCounts.
 //  3. Add a case to compiler.compile, with the conditions under which it is exact.
-//  4. Add expressions to the table in differential_test.go.
+//  4. Add a case to planner.describe (explain.go).
+//  5. Add expressions to the table in differential_test.go.
 //
 // A function of a range vector needs no code if it is in windowFunctions: it is called with
 // each window. A fast version may be added to fastWindows.

@@ -23,7 +23,7 @@ type Options struct {
 	// Engine parses, queues, limits and logs all queries, and evaluates those that this engine does not support.
 	Engine promql.QueryEngine
 	// Bare returns an engine with the options of Engine except the limit of samples, and without queue, log and metrics.
-	// It evaluates parts of queries.
+	// It evaluates parts of queries, and whole queries at which this engine gave up.
 	Bare func(maxSamples int) *promql.Engine
 	// MaxSamples is the limit of samples of Engine.
 	MaxSamples int

@@ -85,6 +85,7 @@ func clamp(values, least, greatest []float64, has bitmap) {
 
 // pointwiseNode is a function of each sample.
 type pointwiseNode struct {
+	name    string
 	f       func(values []float64, scalars [][]float64, has bitmap)
 	child   node
 	scalars []node
@@ -255,7 +256,7 @@ func (v vectorNode) eval(ev *evaluation, sink func(*row) error) error {
 }
 
 // changedLabelMax is the length of the longest label value that label_replace and label_join may
-// return.
+// return. label_replace compares an upper bound: the replacement, and the source value for each $ in it.
 const changedLabelMax = 1 << 20
 
 // bytesOfSample is how many bytes added to labels count as one sample.
@@ -266,7 +267,7 @@ func errLongLabel(function string, length int) error {
 }
 
 // grow counts the bytes that a function added to the labels of a series. It returns an error once the query has added
-// more than bytesOfSample bytes for each sample of the limit.
+// more than bytesOfSample bytes for each sample of the limit, or of cellsMin if that is more.
 func (ev *evaluation) grow(function string, after, before int) error {
 	ev.shared.labelBytes += max(0, after-before)
 	if most := bytesOfSample * max(cellsMin, ev.engine.opts.MaxSamples); ev.shared.labelBytes > most {

@@ -26,7 +26,8 @@ const (
 )
 
 // parallel reports whether several goroutines may compute the series of a selection. With statistics of each step
-// they may not, because these are counted while the windows are found.
+// they may not, because these are counted while the windows are found. They do not either if the steps of one series
+// exceed a batch.
 func (ev *evaluation) parallel() bool {
 	return ev.engine.opts.Workers.Any() && !ev.perStep && ev.steps <= batchSteps
 }

@@ -305,7 +305,7 @@ func (q *query) newEvaluation(ctx context.Context, stmt *parser.EvalStmt) *evalu
 	return ev
 }
 
-// isInstant reports whether the result is a vector or a scalar.
+// isInstant reports whether the query is an instant query: the result is no matrix.
 func (ev *evaluation) isInstant() bool {
 	return ev.stmt.Interval == 0 && ev.stmt.Start.Equal(ev.stmt.End)
 }

@@ -305,7 +305,8 @@ func (w *windows) check(step int, s span) error {
 	return contextError(w.ev.ctx)
 }
 
-// warnNonCounter adds an annotation if a metric has neither the name nor the type label of a counter.
+// warnNonCounter adds an annotation if the name of a metric is not that of a counter. With Options.TypeAndUnitLabels the
+// type label decides, not the name.
 func (w *windowRun) warnNonCounter(metric labels.Labels) {
 	name := metric.Get(labels.MetricName)
 	if name == "" {

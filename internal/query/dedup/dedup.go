@@ -44,7 +44,7 @@ func IsCounter(function string) bool {
 }
 
 // Penalty merges the iterators of at least one replica for the named function. If IsCounter
-// reports true, the iterators must be Counters. The result owns the iterators.
+// reports true for the function, Counter must have wrapped each iterator. The result owns the iterators.
 func Penalty(replicas []chunkenc.Iterator, function string) chunkenc.Iterator {
 	if len(replicas) == 1 {
 		return replicas[0]
@@ -74,7 +74,8 @@ func Chain(replicas []chunkenc.Iterator, _ string) chunkenc.Iterator {
 // replica is an iterator whose counter can be raised.
 type replica interface {
 	chunkenc.Iterator
-	// raise is called when the next sample comes from another replica than the last returned one, whose value is last.
+	// raise is called when the next sample comes from another replica than the last returned sample. last is the value of
+	// that sample.
 	raise(last float64)
 }
 

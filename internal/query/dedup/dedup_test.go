@@ -366,3 +366,51 @@ func TestPenalty_ReportsErrorsOfAllReplicas(t *testing.T) {
 		}
 	}
 }
+
+// Samples a few milliseconds apart, where every limit of the algorithm is met: equal timestamps, and samples exactly at,
+// one before and one after the time up to which a replica is penalized.
+func TestPenalty_OfDenseSamplesEqualsTheNaiveAlgorithm(t *testing.T) {
+	rng := rand.New(rand.NewPCG(31, 32))
+	for range 5000 {
+		replicas := make([][]sample, 2+rng.IntN(2))
+		for i := range replicas {
+			at := rng.Int64N(5)
+			for range rng.IntN(40) {
+				if at += 1 + rng.Int64N(3); rng.IntN(30) == 0 {
+					at += rng.Int64N(20) + 5000*rng.Int64N(2)
+				}
+				replicas[i] = append(replicas[i], sample{at, float64(rng.IntN(100)), rng.IntN(20) == 0})
+			}
+		}
+		want := replicas[0]
+		for _, r := range replicas[1:] {
+			want = naive(want, r)
+		}
+		if got := read(Penalty(iterators(replicas, ""), "")); !slices.Equal(got, want) {
+			t.Fatalf("%v\ngot  %v\nwant %v", replicas, got, want)
+		}
+	}
+}
+
+func TestCounter_AnEqualValueIsNoReset(t *testing.T) {
+	in := []sample{{10, 5, false}, {20, 5, false}, {30, 0, false}, {40, 0, false}, {50, 1, false}}
+	want := []sample{{10, 5, false}, {20, 5, false}, {30, 5, false}, {40, 5, false}, {50, 6, false}}
+	if got := read(Counter(&samples{all: in})); !slices.Equal(got, want) {
+		t.Error(got)
+	}
+}
+
+// Both replicas are raised when the result switches from one to the other, and only then.
+func TestPenalty_RaisesCountersOfBothReplicasAtASwitch(t *testing.T) {
+	a := []sample{{0, 100, false}, {1000, 110, false}, {2000, 120, false}, {60_000, 130, false}, {61_000, 131, false}}
+	b := []sample{{500, 1, false}, {1500, 2, false}, {2500, 3, false}, {3500, 4, false}, {8500, 5, false}, {20_000, 6, false}, {40_000, 8, false}}
+	got := read(Penalty(iterators([][]sample{a, b}, "rate"), "rate"))
+	for i := 1; i < len(got); i++ {
+		if got[i].v < got[i-1].v {
+			t.Errorf("%v", got)
+		}
+	}
+	if got[0] != a[0] || got[len(got)-1].v <= 120 {
+		t.Errorf("%v", got)
+	}
+}

@@ -22,6 +22,7 @@ type StoreTraffic struct {
 	Selections int
 	Series     int
 	Chunks     int
+	Samples    int // by the headers of the chunks; each requested aggregate of downsampled chunks counts
 	Bytes      int // of labels and chunks
 }
 
@@ -62,5 +63,6 @@ func analyze(ctx context.Context, address string, t traffic) {
 	one.Selections++
 	one.Series += t.series
 	one.Chunks += t.chunks
+	one.Samples += t.samples
 	one.Bytes += t.bytes
 }

@@ -373,10 +373,10 @@ func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, err
 // Labels implements storage.Series.
 func (s *storedSeries) Labels() labels.Labels { return s.labels }
 
-// Iterator implements storage.Series. Overlapping raw chunks without deduplication are merged sample by sample.
-// Overlapping downsampled chunks are not merged, because their values differ at equal timestamps: samples before the end
-// of the previous chunks are skipped. Samples within the time range of an aggregate of a coarser resolution are not
-// read, whichever replica has them.
+// Iterator implements storage.Series. Without deduplication, overlapping raw chunks are merged sample by sample. If some
+// chunks are downsampled, overlapping ones are not merged, because their values differ at equal timestamps: a sample that
+// is not later than the one read before is skipped. Samples within the time range of an aggregate of a coarser resolution
+// are not read, whichever replica has them.
 func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	chunks, cut, err := s.view.distinct(s.chunks)
 	if err != nil {

@@ -74,10 +74,11 @@ type EndpointsOptions struct {
 	DNSInterval    time.Duration // 0: 30 s
 	InfoInterval   time.Duration // 0: 5 s
 	InfoTimeout    time.Duration // 0: 5 s
-	// UnhealthyTimeout is how long Statuses lists a store that is down; 0: 5 minutes. A configured store is polled, and
-	// reported as missing by queries, however long it is down. For UnhealthyTimeout queries also report as missing: a
-	// store to whose address its name no longer resolves, unless another store has the same component and labels; and a
-	// name that has not resolved to any address yet.
+	// UnhealthyTimeout is how long Statuses lists a store that is down and not strict; 0: 5 minutes. A configured store is
+	// polled, and reported as missing by queries, however long it is down. For UnhealthyTimeout queries also report as
+	// missing: a store to whose address its name no longer resolves, unless another store has the same component and
+	// labels; and a name that has not resolved to any address yet. A name that has no addresses because its lookup fails is
+	// reported until the lookup succeeds.
 	UnhealthyTimeout time.Duration
 
 	Selector Selector                        // selects the stores' data by external labels (--selector.relabel-config)
@@ -85,8 +86,8 @@ type EndpointsOptions struct {
 	Resolver dnslookup.Resolver              // nil: net.DefaultResolver
 	Logger   *slog.Logger
 	Metrics  *metrics.Set // may be nil
-	// ConnectionLabels are the labels of thanos_store_nodes_grpc_connections, of
-	// external_labels and store_type; nil: both.
+	// ConnectionLabels are the labels that thanos_store_nodes_grpc_connections has: external_labels, store_type or both;
+	// nil: both.
 	ConnectionLabels []string
 	Now              func() time.Time // nil: time.Now
 }
@@ -168,7 +169,8 @@ func (e *Endpoints) Close() {
 	e.replace(nil)
 }
 
-// Update resolves the endpoints if the interval has passed, and requests Info of each store.
+// Update requests Info of each store. Before, it calls Dynamic if ReloadInterval has passed or Dynamic may have changed,
+// and resolves the names if it has called Dynamic or DNSInterval has passed.
 func (e *Endpoints) Update(ctx context.Context) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
@@ -396,8 +398,8 @@ func (e *Endpoints) replace(addresses []Address) {
 	}
 }
 
-// Statuses lists the stores by address, with the label sets that the selector selects. It omits stores that have been down
-// for longer than UnhealthyTimeout, and stores that have no selected label sets.
+// Statuses lists the stores by address, with the label sets that the selector selects. It omits stores that are not strict
+// and have been down for longer than UnhealthyTimeout, and stores whose label sets are all dropped by the selector.
 func (e *Endpoints) Statuses() []Status {
 	now := e.opts.Now()
 	var all []Status
@@ -445,7 +447,7 @@ func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen
 }
 
 // chooseData is choose for series, labels and exemplars, which the Selector restricts. wanted gets Infos with the
-// selected label sets only. A store without selected label sets is not chosen.
+// selected label sets only. A store whose label sets are all dropped by the Selector is not chosen.
 func (e *Endpoints) chooseData(r Request, wanted func(*storeapi.Info) bool) (*chosen, error) {
 	return e.chooseOf(r, (*store).selection, func(a *absent) selection { return a.selected }, wanted)
 }

@@ -3,9 +3,11 @@ package fanout
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"net"
 	"os"
 	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -330,4 +332,49 @@ func TestEndpoints_UnresolvedAddressesAreMissing(t *testing.T) {
 	z.hosts["stores"] = []string{"10.0.0.2"}
 	z.hosts["later"], z.hosts["new"] = []string{"10.0.0.9"}, []string{"10.0.0.8"}
 	check("it is back, too", 31)
+}
+
+// polledStore fails a poll whose context is done, as a gRPC client does.
+type polledStore struct {
+	*fakeStore
+	polls int
+}
+
+func (p *polledStore) Info(ctx context.Context) (storeapi.Info, error) {
+	p.polls++
+	if err := ctx.Err(); err != nil {
+		return storeapi.Info{}, err
+	}
+	return p.fakeStore.Info(ctx)
+}
+
+func TestEndpoints_CancelledPollChangesNothing(t *testing.T) {
+	var logged strings.Builder
+	now := time.Unix(1000, 0)
+	s := &polledStore{fakeStore: &fakeStore{info: storeapi.Info{Component: "sidecar"}}}
+	e := NewEndpoints(EndpointsOptions{
+		Static: []Address{{Name: "a:1"}}, Now: func() time.Time { return now }, Logger: slog.New(slog.NewTextHandler(&logged, nil)),
+		Dial: func(Address) (Client, error) { return s, nil },
+	})
+	defer e.replace(nil)
+	e.Update(t.Context())
+	before := e.Statuses()
+	if len(before) != 1 || before[0].LastError != nil || !strings.Contains(logged.String(), "Store is up") {
+		t.Fatalf("%+v\n%s", before, logged.String())
+	}
+	logged.Reset()
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	now = now.Add(time.Minute)
+	e.poll(ctx, (*e.current.Load())[0])
+	if after := e.Statuses(); s.polls != 2 || !reflect.DeepEqual(after, before) || logged.String() != "" {
+		t.Errorf("%d polls, %+v, before %+v\n%s", s.polls, after, before, logged.String())
+	}
+	// A poll that took too long is a failure of the store.
+	ended, stop := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
+	defer stop()
+	e.poll(ended, (*e.current.Load())[0])
+	if after := e.Statuses(); !errors.Is(after[0].LastError, context.DeadlineExceeded) || !strings.Contains(logged.String(), "Store is down") {
+		t.Errorf("%+v\n%s", after, logged.String())
+	}
 }

@@ -43,8 +43,8 @@ func (q *Query) Exemplars(ctx context.Context, start, end int64, selectors [][]*
 }
 
 // expression returns a PromQL expression: the selectors that may match series of a store, joined with "or"; "" if there
-// are none. A querier gets all matchers. Other stores forward the expression to a Prometheus, which does not know their
-// external labels, so they get no matchers of these labels.
+// are none. A querier gets all matchers. Every other store gets no matchers of its external labels, because a sidecar
+// forwards the expression to a Prometheus that does not know them.
 func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*labels.Matcher) string {
 	var sets []labels.Labels
 	if info != nil {

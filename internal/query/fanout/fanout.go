@@ -5,8 +5,9 @@
 // data are queried concurrently, each by a goroutine. For PromQL, which needs all series in memory, responses are read
 // completely and then merged by encoded labels. For another querier responses are merged while they are streamed, with
 // some megabytes read ahead from each store. A store that fails, stalls or is down causes a warning that names it or, if
-// the request aborts on partial responses, an error: no store is skipped silently. Replicas and overlapping chunks are
-// merged by the iterators.
+// the request aborts on partial responses, an error. One kind of store is skipped without a warning: a store to whose
+// address its name has not resolved for EndpointsOptions.UnhealthyTimeout. Replicas and overlapping chunks are merged by
+// the iterators.
 //
 // gRPC is used through storeapi's requests and sets only; evaluation and HTTP are elsewhere.
 // Options.Dedup selects the deduplication of replicas.
@@ -68,12 +69,12 @@ type Options struct {
 	// Counter wraps an iterator and adjusts counter resets.
 	Counter func(chunkenc.Iterator) chunkenc.Iterator
 
-	SelectsMax      int           // concurrent selections of one query; 0: 4
+	SelectsMax      int           // concurrent selections of one PromQL query; 0: 4
 	ResponseTimeout time.Duration // timeout for each message of a store; 0: none
-	SeriesMax       int64         // limit of series of one query; 0: none
-	BytesMax        int64         // limit of chunks and labels of one query; 0: 4 GiB
+	SeriesMax       int64         // limit of series of one PromQL query; 0: none
+	BytesMax        int64         // limit of chunks and labels of one PromQL query; 0: 4 GiB
 	SortBytesMax    int64         // limit of one store's series that are sorted here after labels were removed; 0: 256 MiB
-	TotalBytesMax   int64         // limit of chunks and labels of all queries; 0: none
+	TotalBytesMax   int64         // limit of chunks and labels of all queries, including those of other queriers; 0: none
 	TotalWait       time.Duration // how long a query waits for others to release memory; 0: 10 s
 	Flags           hint.Flags    // names of the flags that raise the limits, for errors
 }
@@ -126,7 +127,7 @@ type Request struct {
 	Shard  *storeapi.Shard // only the series of this shard; nil: all
 	Tenant string          // sent to the stores; "": none
 	// Matchers are added to every selection, and replace its matchers of the same label names. They select rules and
-	// targets, too.
+	// targets, too. They do not select metric metadata, which have no labels.
 	Matchers []*labels.Matcher
 }
 
@@ -173,9 +174,10 @@ func (q *Query) Querier(mint, maxt int64) (storage.Querier, error) {
 	return &querier{q: q, minMS: mint, maxMS: maxt, closed: ctx, close: cancel}, nil
 }
 
-// spend counts the bytes of a series that has arrived, and fails if the query exceeds its limits. It also fails if the
-// earlier selections and this store alone have more series than SeriesMax. It may wait for memory that other queries
-// hold; the response timeout does not run meanwhile.
+// spend counts the bytes of a series that has arrived, and fails if the query has more than BytesMax. It also fails if
+// the earlier selections and this store alone have more series than SeriesMax. If labels are removed here, only unite
+// counts series, because series of the store may become equal. spend may wait for memory that other queries hold; the
+// response timeout does not run meanwhile.
 func (q *querier) spend(g *deadlineStream, k *collected, series, bytes int64) error {
 	opts := &q.q.f.opts
 	if n := q.count(&q.q.bytes, &q.bytes, bytes); n > opts.BytesMax {

@@ -114,7 +114,7 @@ type clientYAML struct {
 }
 
 // over returns the configuration, with unset fields taken from byDefault. A configured file or insecure_skip_verify
-// enables TLS.
+// enables TLS, unless enabled is set.
 func (c clientYAML) over(byDefault ClientConfig) (ClientConfig, error) {
 	text := func(b *bool) string {
 		if b == nil {

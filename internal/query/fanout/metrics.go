@@ -116,9 +116,9 @@ func reasonOf(err error) string {
 // traffic is the amount of data that one stream has received. It is added to the metrics of the store when the stream
 // ends.
 type traffic struct {
-	begun                 time.Time     // zero: not requested yet
-	first                 time.Duration // from begun to the first series
-	series, chunks, bytes int
+	begun                          time.Time     // zero: not requested yet
+	first                          time.Duration // from begun to the first series
+	series, chunks, samples, bytes int
 }
 
 // observe adds the traffic of a stream that has ended.

@@ -20,7 +20,7 @@ import (
 )
 
 // querier implements storage.Querier for one time range. Select starts a selection in the background. The
-// selection waits for a slot, then runs until it ends or Close cancels it. So stores respond to several
+// selection waits for a slot, then runs until it ends, or its context or Close cancels it. So stores respond to several
 // selectors of a query at the same time.
 type querier struct {
 	q            *Query
@@ -56,8 +56,8 @@ func (*querier) count(all, own *atomic.Int64, n int64) int64 {
 // forSeries is the function hint of the series API, which needs labels only.
 const forSeries = "series"
 
-// Select implements storage.Querier. The set is always sorted. Its first Next waits for the responses. If an
-// earlier selection has equal arguments and the same context, its result is used.
+// Select implements storage.Querier. The set is always sorted. Its first Next waits for the responses. If the latest
+// selection with equal arguments has the same context, its result is used.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	start, end, function, limit, rangeMS := q.minMS, q.maxMS, "", 0, int64(0)
 	if hints != nil {

@@ -181,7 +181,7 @@ func (a *readAheadSet) Err() error {
 	return nil
 }
 
-// Warnings implements series.Set. A set that was not read to its end has none.
+// Warnings implements series.Set. There are none while the goroutine still reads.
 func (a *readAheadSet) Warnings() annotations.Annotations {
 	if a.page == nil {
 		<-a.done

@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
@@ -253,6 +255,21 @@ func TestView_ResolutionOfASingleTimestamp(t *testing.T) {
 			if count, _ := countAndSum(t, f, Request{MaxResolutionMS: resolution}); count[0] != float64(len(samples)) {
 				t.Errorf("%d windows a chunk, at most %d: count %g, want %d", windows, resolution, count[0], len(samples))
 			}
+		}
+	}
+}
+
+// Chunks that cannot be decoded are pieces, too.
+func TestDistinct_PiecesUpToTheLimit(t *testing.T) {
+	for packed, want := range map[int]error{piecesMax - 1: nil, piecesMax: series.ErrCorrupt} {
+		chunks := make([]series.Chunk, packed+1)
+		for i := range packed {
+			chunks[i] = series.Chunk{MaxMS: 10, Encoding: packedEncoding}
+		}
+		chunks[packed] = series.Chunk{MinMS: 5, MaxMS: 10, Encoding: chunkenc.EncXOR}
+		pieces, cut, err := (&view{}).distinct(chunks)
+		if !errors.Is(err, want) || want == nil && (len(pieces) != piecesMax || !cut) {
+			t.Errorf("%d chunks: %d pieces, %v", len(chunks), len(pieces), err)
 		}
 	}
 }

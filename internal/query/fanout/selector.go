@@ -15,7 +15,7 @@ import (
 )
 
 // Selector restricts the series, labels and exemplars of a querier by the external labels of the stores. It does not
-// restrict rules, targets and metadata. The zero value selects all.
+// restrict rules, targets, metadata and TSDB statistics. The zero value selects all.
 type Selector struct {
 	// Relabel drops label sets, by rules with the actions keep, drop and hashmod. A store is not queried if all its label
 	// sets are dropped. If some are, its series are selected by the values of the other label sets.

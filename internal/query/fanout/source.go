@@ -39,7 +39,7 @@ func (f *Fanout) Source() *Source { return &Source{f} }
 // series of this store.
 const labelSetsMax = 1000
 
-// Info implements storeapi.Source: the merged Info of the healthy stores, with the label sets
+// Info implements storeapi.Source: the merged last Info of the stores that are healthy or strict, with the label sets
 // that the selector selects.
 func (s *Source) Info(context.Context) (storeapi.Info, error) {
 	all := storeapi.Info{Component: "query", Store: &storeapi.StoreInfo{

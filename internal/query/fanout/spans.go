@@ -25,14 +25,14 @@ func endSpan(span trace.Span, err error) {
 	span.End()
 }
 
-// endSpan ends the span of a store. Its attributes are the numbers of received series, chunks
-// and bytes.
+// endSpan ends the span of a store. Its attributes are the numbers of received series, chunks,
+// samples and bytes.
 func (g *deadlineStream) endSpan() {
 	if g.span == nil {
 		return
 	}
 	t := g.traffic
-	g.span.SetAttributes(attribute.Int("series", t.series), attribute.Int("chunks", t.chunks), attribute.Int("bytes", t.bytes),
+	g.span.SetAttributes(attribute.Int("series", t.series), attribute.Int("chunks", t.chunks), attribute.Int("samples", t.samples), attribute.Int("bytes", t.bytes),
 		attribute.Float64("first_series_seconds", t.first.Seconds()))
 	err := g.err
 	if err == nil {

@@ -32,10 +32,11 @@ type aggregated interface {
 	AggrChunks() []storeapi.AggrChunk
 }
 
-// deadlineStream is the response stream of one store, with a timeout and the request's policy for errors. An error
-// becomes a warning unless the request aborts on partial responses. The call is cancelled if the store sends nothing for
-// the response timeout, which includes connecting. The first Next makes the call, so that each goroutine waits for its
-// own store only.
+// deadlineStream is the response stream of one store, with a timeout and the request's policy for errors. An error of the
+// store becomes a warning unless the request aborts on partial responses. Two errors always fail the request: the end of
+// its context, and a response with more than BytesMax of the request. The call is cancelled if the store sends nothing
+// for the response timeout, which includes connecting. The first Next makes the call, so that each goroutine waits for
+// its own store only.
 //
 // If labels are removed here, series may become equal or unsorted. The stream forwards them as they are: the consumer
 // must merge equal series, and sort if unsorted is set.
@@ -127,6 +128,7 @@ func (g *deadlineStream) take() error {
 		g.last = append(g.last[:0], g.labels...)
 	}
 	g.chunks = g.stream.Chunks()
+	g.traffic.samples += samplesOf(g.chunks)
 	if g.aggr != nil {
 		if more := g.aggr.AggrChunks(); len(more) > 0 {
 			g.pack(more)
@@ -150,6 +152,7 @@ func (g *deadlineStream) pack(aggregates []storeapi.AggrChunk) {
 		g.packing = g.packing[:0]
 		for _, c := range aggregates[:n] {
 			if slices.Contains(g.wanted, c.Aggr) {
+				g.traffic.samples += samplesOf([]series.Chunk{c.Chunk})
 				g.packing = append(g.packing, storepb.Chunk{Aggr: c.Aggr, Encoding: uint8(c.Encoding), Data: c.Data})
 			}
 		}
@@ -250,7 +253,7 @@ func (g *deadlineStream) close() {
 	_ = g.store.release()
 }
 
-// compareChunks orders chunks by time, and chunks of the same range by descending bytes.
+// compareChunks orders chunks by time, and chunks of the same range and encoding by descending bytes.
 // The order decides which of two replicas with the same timestamps wins, as in Thanos.
 func compareChunks(a, b series.Chunk) int {
 	if c := cmp.Or(cmp.Compare(a.MinMS, b.MinMS), cmp.Compare(a.MaxMS, b.MaxMS), cmp.Compare(a.Encoding, b.Encoding)); c != 0 {
@@ -344,8 +347,8 @@ type merged struct {
 	partial *metrics.Counter
 }
 
-// merge queries the stores for another querier. With several stores, a goroutine reads ahead from each, so that no
-// store waits for the response of another.
+// merge queries the stores for another querier. With several stores, a goroutine reads ahead from each, so that the
+// stores send at the same time. A store waits if it is aheadPages pages ahead of the merge.
 func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*merged, error) {
 	all, err := f.fan(ctx, r, sr)
 	if err != nil {

@@ -1,7 +1,8 @@
 package profile
 
 import (
-	"cmp"
+	"container/heap"
+	"iter"
 	"slices"
 	"strings"
 
@@ -14,14 +15,27 @@ import (
 type tree struct {
 	names  []string
 	byName map[string]uint32
-	nodes  []node
-	byEdge map[uint64]uint32 // parent<<32 | name
+	pages  []*[pageNodes]node // pages are never copied; a single slice would be copied when it grows
+	n      int
+	wide   map[uint64]uint32 // children of a node after its first nearMax, by parent<<32 | name
+
+	// Scratch of add.
+	used   []bool
+	nameOf []uint32 // by frame
+	nodeOf []uint32 // by stack
 }
 
+// node is a node of a tree. parent, first and next are numbers of nodes. In first and next 0 means none; in parent it is the root.
 type node struct {
-	parent, name uint32 // indexes in nodes and names
+	parent, name uint32
+	first, next  uint32 // the first child, and the next sibling
 	self, total  int64
 }
+
+const (
+	pageNodes = 1 << 14
+	nearMax   = 8 // number of children that child compares one by one
+)
 
 const (
 	rootName  = "total"
@@ -29,19 +43,34 @@ const (
 )
 
 func newTree() *tree {
-	return &tree{
-		names: []string{rootName}, byName: map[string]uint32{rootName: 0}, nodes: []node{{}}, byEdge: map[uint64]uint32{},
-	}
+	t := &tree{names: []string{rootName}, byName: map[string]uint32{rootName: 0}, wide: map[uint64]uint32{}}
+	t.append(node{})
+	return t
 }
 
-// Estimated memory of a node and of a name, with their tables.
+// Memory in bytes: of a node, of an entry of tree.wide (estimated), and of a name with its entry in tree.byName (estimated).
 const (
-	nodeBytes = 24 + 32
+	nodeBytes = 32
+	wideBytes = 32
 	nameBytes = 16 + 48
 )
 
 // bytes estimates the memory of the tree, without the text of the names.
-func (t *tree) bytes() int64 { return nodeBytes*int64(len(t.nodes)) + nameBytes*int64(len(t.names)) }
+func (t *tree) bytes() int64 {
+	return nodeBytes*pageNodes*int64(len(t.pages)) + wideBytes*int64(len(t.wide)) + nameBytes*int64(len(t.names))
+}
+
+func (t *tree) at(n uint32) *node { return &t.pages[n/pageNodes][n%pageNodes] }
+
+func (t *tree) append(one node) uint32 {
+	if t.n%pageNodes == 0 {
+		t.pages = append(t.pages, new([pageNodes]node))
+	}
+	n := uint32(t.n)
+	t.n++
+	*t.at(n) = one
+	return n
+}
 
 func (t *tree) name(text string) uint32 {
 	n, ok := t.byName[text]
@@ -53,12 +82,51 @@ func (t *tree) name(text string) uint32 {
 	return n
 }
 
+// child returns the child of parent with this name, and adds it if there is none. It compares the first nearMax children one by one,
+// since most nodes have few children. It finds the others in t.wide.
+func (t *tree) child(parent, name uint32) uint32 {
+	link := &t.at(parent).first
+	for range nearMax {
+		if *link == 0 {
+			*link = t.append(node{parent: parent, name: name})
+			return *link
+		}
+		c := t.at(*link)
+		if c.name == name {
+			return *link
+		}
+		link = &c.next
+	}
+	edge := uint64(parent)<<32 | uint64(name)
+	n, ok := t.wide[edge]
+	if !ok {
+		n = t.append(node{parent: parent, name: name, next: *link})
+		*link, t.wide[edge] = n, n
+	}
+	return n
+}
+
+// children are the children of a node, in no particular order.
+func (t *tree) children(n uint32) iter.Seq2[uint32, *node] {
+	return func(yield func(uint32, *node) bool) {
+		for c := t.at(n).first; c != 0; {
+			child := t.at(c)
+			if !yield(c, child) {
+				return
+			}
+			c = child.next
+		}
+	}
+}
+
 // add adds the stacks of a source, with their sums, to the tree.
 func (t *tree) add(s *block.Symbols, sums []int64) {
-	used := s.Used(sums)
-	names := make([]uint32, len(s.Frames)) // numbers in t.names plus 1; 0: not known yet
-	at := make([]uint32, len(s.Parents))
-	t.nodes[0].self = addValues(t.nodes[0].self, sums[0])
+	t.used = s.UsedIn(t.used, sums)
+	t.nameOf = resized(t.nameOf, len(s.Frames)) // numbers in t.names plus 1; 0: not known yet
+	t.nodeOf = resized(t.nodeOf, len(s.Parents))
+	used, names, at := t.used, t.nameOf, t.nodeOf
+	root := t.at(0)
+	root.self = addValues(root.self, sums[0])
 	for i := 1; i < len(s.Parents); i++ {
 		if !used[i] {
 			continue
@@ -67,25 +135,18 @@ func (t *tree) add(s *block.Symbols, sums []int64) {
 		if names[frame] == 0 {
 			names[frame] = t.name(s.FrameName(frame)) + 1
 		}
-		parent := at[s.Parents[i]]
-		edge := uint64(parent)<<32 | uint64(names[frame]-1)
-		n, ok := t.byEdge[edge]
-		if !ok {
-			n = uint32(len(t.nodes))
-			t.byEdge[edge] = n
-			t.nodes = append(t.nodes, node{parent: parent, name: names[frame] - 1})
-		}
-		t.nodes[n].self = addValues(t.nodes[n].self, sums[i])
-		at[i] = n
+		at[i] = t.child(at[s.Parents[i]], names[frame]-1)
+		n := t.at(at[i])
+		n.self = addValues(n.self, sums[i])
 	}
 }
 
 // flame converts the tree: children are sorted by name, so that the result does not depend
 // on the order of the blocks.
 func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
-	children := t.arrange()
-	kept := t.keep(children, maxNodes)
-	g := &profiles.FlameGraph{Total: t.nodes[0].total}
+	t.addUp()
+	kept := t.keep(maxNodes)
+	g := &profiles.FlameGraph{Total: t.at(0).total}
 	names := map[string]int64{}
 	nameOf := func(text string) int64 {
 		n, ok := names[text]
@@ -102,7 +163,7 @@ func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
 		x           int64
 		total, self int64
 	}
-	level := []placed{{total: t.nodes[0].total, self: t.nodes[0].self}}
+	level := []placed{{total: t.at(0).total, self: t.at(0).self}}
 	for len(level) > 0 {
 		var below []placed
 		values := make([]int64, 0, 4*len(level))
@@ -110,7 +171,7 @@ func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
 		for _, p := range level {
 			text := otherName
 			if !p.other {
-				text = t.names[t.nodes[p.node].name]
+				text = t.names[t.at(p.node).name]
 			}
 			values = append(values, p.x-end, p.total, p.self, nameOf(text))
 			end = p.x + p.total
@@ -118,15 +179,18 @@ func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
 			if p.other {
 				continue
 			}
-			x, rest := p.x, int64(0)
-			for _, c := range children.of(p.node) {
-				n := &t.nodes[c]
-				if !kept[c] {
+			begin, rest := len(below), int64(0)
+			for c, n := range t.children(p.node) {
+				if !kept.has(c) {
 					rest = addValues(rest, n.total)
 					continue
 				}
-				below = append(below, placed{node: c, x: x, total: n.total, self: n.self})
-				x = addValues(x, n.total)
+				below = append(below, placed{node: c, total: n.total, self: n.self})
+			}
+			slices.SortFunc(below[begin:], func(a, b placed) int { return t.compareNames(a.node, b.node) })
+			x := p.x
+			for i := begin; i < len(below); i++ {
+				below[i].x, x = x, addValues(x, below[i].total)
 			}
 			if rest > 0 {
 				below = append(below, placed{other: true, x: x, total: rest, self: rest})
@@ -138,63 +202,99 @@ func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
 	return g
 }
 
-// family lists the children of nodes: list[from[n]:from[n+1]] are the children of n.
-type family struct {
-	from []uint32
-	list []uint32
+func (t *tree) compareNames(a, b uint32) int {
+	return strings.Compare(t.names[t.at(a).name], t.names[t.at(b).name])
 }
 
-func (f *family) of(n uint32) []uint32 { return f.list[f.from[n]:f.from[n+1]] }
-
-// arrange computes totals and sorts children by name.
-func (t *tree) arrange() *family {
-	f := &family{from: make([]uint32, len(t.nodes)+1), list: make([]uint32, len(t.nodes)-1)}
-	for i := len(t.nodes) - 1; i >= 0; i-- {
-		n := &t.nodes[i]
+// addUp computes the totals of all nodes.
+func (t *tree) addUp() {
+	for i := t.n - 1; i >= 0; i-- { // children have greater numbers
+		n := t.at(uint32(i))
 		n.total = addValues(n.total, n.self)
 		if i > 0 {
-			t.nodes[n.parent].total = addValues(t.nodes[n.parent].total, n.total)
-			f.from[n.parent+1]++
+			parent := t.at(n.parent)
+			parent.total = addValues(parent.total, n.total)
 		}
 	}
-	for i := range len(t.nodes) {
-		f.from[i+1] += f.from[i]
-	}
-	next := slices.Clone(f.from)
-	for i := 1; i < len(t.nodes); i++ {
-		parent := t.nodes[i].parent
-		f.list[next[parent]] = uint32(i)
-		next[parent]++
-	}
-	for i := range t.nodes {
-		slices.SortFunc(f.of(uint32(i)), func(a, b uint32) int { return strings.Compare(t.names[t.nodes[a].name], t.names[t.nodes[b].name]) })
-	}
-	return f
 }
 
-// keep selects the maxNodes greatest nodes. Of equal nodes it selects those that come first, so that the parent of a
-// selected node is always selected.
-func (t *tree) keep(children *family, maxNodes int) []bool {
-	kept := make([]bool, len(t.nodes))
-	if maxNodes == 0 || len(t.nodes) <= maxNodes {
-		for i := range kept {
-			kept[i] = true
-		}
-		return kept
+// nodeSet is a set of nodes. nil contains all nodes.
+type nodeSet map[uint32]struct{}
+
+func (s nodeSet) has(n uint32) bool {
+	_, ok := s[n]
+	return ok || s == nil
+}
+
+// keep selects the maxNodes greatest nodes. Of equal nodes it selects those that come first, depth first and by name, so that the
+// parent of a selected node is always selected.
+func (t *tree) keep(maxNodes int) nodeSet {
+	if maxNodes == 0 || t.n <= maxNodes {
+		return nil
 	}
-	order := make([]uint32, 0, len(t.nodes))
-	stack := []uint32{0}
-	for len(stack) > 0 {
+	least, quota := t.least(maxNodes)
+	kept, stack := make(nodeSet, maxNodes), []uint32{0}
+	for len(stack) > 0 && len(kept) < maxNodes {
 		n := stack[len(stack)-1]
 		stack = stack[:len(stack)-1]
-		order = append(order, n)
-		for _, c := range slices.Backward(children.of(n)) {
-			stack = append(stack, c)
+		if t.at(n).total == least {
+			if quota == 0 {
+				continue // its descendants are not greater than it
+			}
+			quota--
 		}
-	}
-	slices.SortStableFunc(order, func(a, b uint32) int { return cmp.Compare(t.nodes[b].total, t.nodes[a].total) })
-	for _, n := range order[:maxNodes] {
-		kept[n] = true
+		kept[n] = struct{}{}
+		begin := len(stack)
+		for c, child := range t.children(n) {
+			if child.total > least || child.total == least && quota > 0 {
+				stack = append(stack, c)
+			}
+		}
+		slices.SortFunc(stack[begin:], func(a, b uint32) int { return t.compareNames(b, a) })
 	}
 	return kept
+}
+
+// least returns the smallest total of the maxNodes greatest nodes, and the number of those nodes that have this total.
+func (t *tree) least(maxNodes int) (total int64, equal int) {
+	next := &nextNodes{t: t, nodes: []uint32{0}}
+	for range maxNodes {
+		n := heap.Pop(next).(uint32)
+		if at := t.at(n).total; at != total || equal == 0 {
+			total, equal = at, 0
+		}
+		equal++
+		for c := range t.children(n) {
+			heap.Push(next, c)
+		}
+	}
+	return total, equal
+}
+
+// nextNodes is a heap of nodes by total, the greatest first. It has the children of the nodes that were popped.
+type nextNodes struct {
+	t     *tree
+	nodes []uint32
+}
+
+// Len implements heap.Interface.
+func (h *nextNodes) Len() int { return len(h.nodes) }
+
+// Swap implements heap.Interface.
+func (h *nextNodes) Swap(i, j int) { h.nodes[i], h.nodes[j] = h.nodes[j], h.nodes[i] }
+
+// Push implements heap.Interface.
+func (h *nextNodes) Push(n any) { h.nodes = append(h.nodes, n.(uint32)) }
+
+// Pop implements heap.Interface.
+func (h *nextNodes) Pop() any {
+	last := len(h.nodes) - 1
+	n := h.nodes[last]
+	h.nodes = h.nodes[:last]
+	return n
+}
+
+// Less implements heap.Interface.
+func (h *nextNodes) Less(i, j int) bool {
+	return h.t.at(h.nodes[i]).total > h.t.at(h.nodes[j]).total
 }

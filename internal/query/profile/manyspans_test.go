@@ -55,7 +55,7 @@ func TestPartsOf_SumsOfAServiceAreHeldOnce(t *testing.T) {
 	var before, after runtime.MemStats
 	req := &profiles.MergeRequest{Type: cpuType}
 	runtime.ReadMemStats(&before)
-	err = mergeSource(context.Background(), &store.View{}, src, req, 0, 1<<60, func(_ *block.Symbols, sums []int64) error {
+	err = mergeSource(context.Background(), &store.View{}, src, req, 0, 1<<60, &mergeScratch{}, func(_ *block.Symbols, sums []int64) error {
 		for _, v := range sums {
 			merged += v
 		}

@@ -60,9 +60,10 @@ func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, add func
 	}
 	defer view.Close()
 	var held int64
+	var scratch mergeScratch
 	warnings, err = e.once(req.Tenant, view, func(p *pass) error { // an unreadable source adds nothing: see mergeSource
 		return p.each(ctx, func(src block.Source) error {
-			return mergeSource(ctx, view, src, req, minNS, maxNS, func(s *block.Symbols, sums []int64) error {
+			return mergeSource(ctx, view, src, req, minNS, maxNS, &scratch, func(s *block.Symbols, sums []int64) error {
 				now, err := add(s, sums)
 				if err == nil {
 					held, err = view.Lease.Grow(held, now)
@@ -77,7 +78,15 @@ func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, add func
 	return view.Detach(), warnings, nil
 }
 
-func mergeSource(ctx context.Context, view *store.View, src block.Source, req *profiles.MergeRequest, minNS, maxNS int64, add func(s *block.Symbols, sums []int64) error) error {
+// mergeScratch is memory that is used for one source after the other.
+type mergeScratch struct {
+	sums    []int64
+	decoder block.PartDecoder
+}
+
+// mergeSource sums the samples of a source. It calls add for each part after it has read all rows and has compared the checksums of all symbols. So a
+// source that cannot be read adds nothing, unless its writer was faulty.
+func mergeSource(ctx context.Context, view *store.View, src block.Source, req *profiles.MergeRequest, minNS, maxNS int64, scratch *mergeScratch, add func(s *block.Symbols, sums []int64) error) error {
 	t := typeOf(src, req.Type)
 	if t < 0 {
 		return nil
@@ -104,7 +113,7 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 	if err != nil || len(rows) == 0 {
 		return err
 	}
-	parts, done, err := partsOf(view, src, rows)
+	parts, done, err := partsOf(view, src, rows, scratch)
 	defer done()
 	if err != nil {
 		return err
@@ -119,9 +128,11 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 	if err != nil {
 		return err
 	}
-	for _, p := range parts.sums { // after the whole source was read
-		cutCallSite(p.symbols, req.CallSite, p.sums)
-		if err := add(p.symbols, p.sums); err != nil {
+	if err := parts.check(src); err != nil {
+		return err
+	}
+	for _, p := range parts.sums {
+		if err := p.addTo(view, src, req.CallSite, parts.many, scratch, add); err != nil {
 			return err
 		}
 	}
@@ -133,6 +144,7 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 type rowParts struct {
 	sums   []*partSums
 	ranges []rowRange // ascending
+	many   bool       // too many symbols to be cached
 }
 
 type rowRange struct {
@@ -143,18 +155,77 @@ type rowRange struct {
 // partSums are the samples of rows of one part, summed by stack.
 type partSums struct {
 	block.Part
-	symbols *block.Symbols
+	number  int            // of the part in its source
+	nodes   int            // number of its stacks, with the root
+	symbols *block.Symbols // nil: they are not decoded yet
 	sums    []int64
 }
 
-// partsOf returns the parts of rows, which ascend. done must be called, also after an error.
-func partsOf(view *store.View, src block.Source, rows []int) (parts rowParts, done func(), err error) {
+// sized is a source that knows the sizes of its parts before their symbols are decoded.
+type sized interface {
+	PartNodes(i int) (nodes int, ok bool)
+	PartBytes(i int) int64
+}
+
+// newPart returns a part of a source, without sums, and the size of its symbols. If its number of stacks is not known, the symbols are
+// decoded, and done is not nil.
+func newPart(view *store.View, src block.Source, known block.Part, number int) (p *partSums, bytes int64, done func(), err error) {
+	p = &partSums{Part: known, number: number}
+	if b, ok := src.(sized); ok {
+		if n, ok := b.PartNodes(number); ok {
+			p.nodes = n + 1
+			return p, b.PartBytes(number), nil, nil
+		}
+	}
+	if p.symbols, done, err = view.PartSymbols(src, number); err != nil {
+		return nil, 0, nil, err
+	}
+	p.nodes = len(p.symbols.Parents)
+	return p, 0, done, nil
+}
+
+// check compares the checksums of symbols that are not decoded yet, if there are several parts.
+func (p *rowParts) check(src block.Source) error {
+	b, ok := src.(interface{ CheckPart(i int) error })
+	if !ok || len(p.sums) == 1 {
+		return nil
+	}
+	for _, part := range p.sums {
+		if err := b.CheckPart(part.number); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// addTo calls add with the symbols of the part and its sums.
+func (p *partSums) addTo(view *store.View, src block.Source, site []string, many bool, scratch *mergeScratch, add func(s *block.Symbols, sums []int64) error) (err error) {
+	symbols := p.symbols
+	if symbols == nil {
+		var done func()
+		if many {
+			symbols, done, err = view.DecodePart(src, p.number, &scratch.decoder)
+		} else {
+			symbols, done, err = view.PartSymbols(src, p.number)
+		}
+		if err != nil {
+			return err
+		}
+		defer done()
+	}
+	cutCallSite(symbols, site, p.sums)
+	return add(symbols, p.sums)
+}
+
+// partsOf returns the parts of rows, which ascend, with sums of 0. done must be called, also after an error.
+func partsOf(view *store.View, src block.Source, rows []int, scratch *mergeScratch) (parts rowParts, done func(), err error) {
 	var each []func()
 	done = func() {
 		for _, f := range each {
 			f()
 		}
 	}
+	nodes, bytes := 0, int64(0)
 	known := src.Parts()
 	of := make([]*partSums, len(known))
 	for len(rows) > 0 {
@@ -164,18 +235,36 @@ func partsOf(view *store.View, src block.Source, rows []int) (parts rowParts, do
 			return rowParts{}, done, fmt.Errorf("%w: row %d has no symbols", profiles.ErrCorrupt, rows[0])
 		}
 		if of[part] == nil {
-			symbols, release, err := view.PartSymbols(src, part)
+			p, size, release, err := newPart(view, src, known[part], part)
 			if err != nil {
 				return rowParts{}, done, err
 			}
-			each = append(each, release)
-			of[part] = &partSums{Part: known[part], symbols: symbols, sums: make([]int64, len(symbols.Parents))}
-			parts.sums = append(parts.sums, of[part])
+			if release != nil {
+				each = append(each, release)
+			}
+			of[part], nodes, bytes = p, nodes+p.nodes, bytes+size
+			parts.sums = append(parts.sums, p)
 		}
 		parts.ranges = append(parts.ranges, rowRange{end, of[part]})
 		rows = rows[n:]
 	}
+	scratch.sums = resized(scratch.sums, nodes)
+	left := scratch.sums
+	for _, p := range parts.sums {
+		p.sums, left = left[:p.nodes:p.nodes], left[p.nodes:]
+	}
+	parts.many = view.Many(bytes)
 	return parts, done, nil
+}
+
+// resized returns n zeros, in the memory of s if its capacity suffices.
+func resized[T uint32 | int64](s []T, n int) []T {
+	if cap(s) < n {
+		return make([]T, n)
+	}
+	s = s[:n]
+	clear(s)
+	return s
 }
 
 func (p *partSums) add(row int, stacks []uint32, values []int64) error {
@@ -246,7 +335,7 @@ func (e *Engine) mergeTree(ctx context.Context, req *profiles.MergeRequest) (*tr
 	t := newTree()
 	lease, warnings, err := e.merge(ctx, req, func(s *block.Symbols, sums []int64) (int64, error) {
 		t.add(s, sums)
-		if len(t.nodes) > e.opts.NodesMax {
+		if t.n > e.opts.NodesMax {
 			return 0, fmt.Errorf("%w: the flame graph has more than %d nodes", profiles.ErrLimit, e.opts.NodesMax)
 		}
 		return t.bytes(), nil

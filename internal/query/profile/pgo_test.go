@@ -3,10 +3,13 @@ package profile
 import (
 	"bytes"
 	"context"
+	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -81,4 +84,59 @@ func TestMergePprof_GoBuildsWithIt(t *testing.T) {
 			t.Errorf("%+v: the compiler sees %q, %v", tt.pgo, pre, err)
 		}
 	}
+}
+
+// Head, blocks and compacted blocks keep the file of each function and the line of each frame.
+func TestMergePprof_KeepsFilesAndLines(t *testing.T) {
+	ctx, at := context.Background(), time.UnixMilli(1_700_000_000_000)
+	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
+	want := map[string]int64{}
+	engine := New(Options{}, s)
+	check := func(where string) {
+		t.Helper()
+		raw, _, err := engine.MergePprof(ctx, &profiles.MergeRequest{Tenant: "t", Type: cpuType, StartMS: at.UnixMilli(), EndMS: at.Add(time.Hour).UnixMilli()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		p, err := googlepprof.ParseData(raw)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got := map[string]int64{}
+		for _, sample := range p.Sample {
+			var frames []string
+			for _, l := range sample.Location {
+				f := l.Line[0].Function
+				frames = append(frames, fmt.Sprintf("%s %s:%d+%d", f.Name, f.Filename, f.StartLine, l.Line[0].Line))
+			}
+			got[strings.Join(frames, " < ")] += sample.Value[0]
+		}
+		if !maps.Equal(got, want) {
+			t.Errorf("%s: %v\nwant %v", where, got, want)
+		}
+	}
+	for n := range int64(4) { // as many blocks as one compaction takes
+		e := pprof.NewEncoder()
+		e.SampleType("cpu", "nanoseconds")
+		e.Period("cpu", "nanoseconds", 1e7)
+		main := e.Location(e.Function("main", "main", "main.go", 5), 7)
+		hot := e.Function("hot", "hot", "hot.go", 10)
+		for line := range int64(3) {
+			e.Sample([]uint64{e.Location(hot, 11+line), main}, n+line+1)
+			want[fmt.Sprintf("hot hot.go:10+%d < main main.go:5+7", 11+line)] += n + line + 1
+		}
+		id, now := profiles.ID{1, byte(n)}, at.Add(time.Duration(n)*time.Minute)
+		if err := s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("a"), ID: id, TimeNS: now.UnixNano(), Raw: e.Append(nil)}}); err != nil {
+			t.Fatal(err)
+		}
+		check("head")
+		if err := s.Flush(ctx); err != nil {
+			t.Fatal(err)
+		}
+		check("blocks")
+	}
+	if err := s.Compact(ctx); err != nil {
+		t.Fatal(err)
+	}
+	check("a compacted block")
 }

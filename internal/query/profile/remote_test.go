@@ -31,6 +31,12 @@ func (s fakeRemote) Blocks(context.Context) (list []store.RemoteBlock, err error
 	return list, nil
 }
 
+// Mark implements store.Remote.
+func (s fakeRemote) Mark(context.Context, string, ulid.ULID, time.Time, string) error { return nil }
+
+// Unmark implements store.Remote.
+func (s fakeRemote) Unmark(context.Context, string, ulid.ULID) error { return nil }
+
 // Delete implements store.Remote.
 func (s fakeRemote) Delete(context.Context, string, ulid.ULID) error { return nil }
 

@@ -3,7 +3,7 @@
 //
 // Run reads, computes and consumes batches on the goroutine of its caller. Free workers read and compute further batches
 // meanwhile. All stages of a process share the workers, so concurrent stages together use no more workers than one stage.
-// No stage waits for a worker. A Fork is a function, such as a whole stage, that a worker runs while the caller runs
+// No stage waits for a free worker. A Fork is a function, such as a whole stage, that a worker runs while the caller runs
 // another one.
 package ordered
 

@@ -29,6 +29,7 @@ type checkCommand struct {
 	Config    checkConfigCommand    `cmd:"" help:"Check configuration files of ferula serve, and the files that they name."`
 	Rules     checkRulesCommand     `cmd:"" help:"Check rule files."`
 	WebConfig checkWebConfigCommand `cmd:"" name:"web-config" help:"Check files of --web.config.file."`
+	Profiles  checkProfilesCommand  `cmd:"" help:"Check blocks of profiles: checksums, and whether their parts agree."`
 }
 
 // exitLint is the exit code for findings that --lint-fatal makes fatal.

@@ -62,10 +62,12 @@ var completed = []struct {
 	offers []string
 	never  []string
 }{
-	{[]string{""}, []string{"serve", "query", "query-frontend", "sidecar", "store", "read", "check", "completion", "man"}, []string{"config", "--web.listen-address="}},
+	{[]string{""}, []string{"serve", "query", "query-frontend", "sidecar", "store", "read", "profiles", "check", "completion", "man"}, []string{"config", "--web.listen-address="}},
 	{[]string{"query"}, []string{"query", "query-frontend"}, []string{"serve"}},
 	{[]string{"--ver"}, []string{"--version"}, nil},
 	{[]string{"check", ""}, []string{"config", "rules", "web-config"}, []string{"serve"}},
+	{[]string{"profiles", ""}, []string{"compact"}, []string{"serve"}},
+	{[]string{"profiles", "compact", "--del"}, []string{"--delete-delay"}, []string{"--wait"}},
 	{[]string{"completion", "f"}, []string{"fish"}, []string{"bash"}},
 	{[]string{"serve", "--config.f"}, []string{"--config.file"}, []string{"--web.listen-address"}},
 	{[]string{"serve", "--web.enable-l"}, []string{"--web.enable-lifecycle"}, nil},

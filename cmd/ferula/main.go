@@ -31,8 +31,9 @@ type commands struct {
 	Sidecar       sidecarCommand       `cmd:"" help:"Serve a Prometheus as a StoreAPI and upload its blocks to object storage."`
 	Store         storeCommand         `cmd:"" help:"Serve the blocks of a bucket as a StoreAPI."`
 	Read          readCommand          `cmd:"" help:"Export raw series to Parquet, CSV, JSON lines, OpenMetrics or TSDB blocks."`
+	Profiles      profilesCommand      `cmd:"" help:"Compact the profile blocks of a bucket."`
 
-	Check checkCommand `cmd:"" help:"Check configuration files, rule files and web configuration files."`
+	Check checkCommand `cmd:"" help:"Check configuration files, rule files, web configuration files and profile blocks."`
 
 	Completion completionCommand `cmd:"" help:"Print the script that completes commands and flags in a shell."`
 	Man        manCommand        `cmd:"" help:"Print the manual page."`
@@ -78,12 +79,12 @@ func parseArgs(parser *kong.Kong, args []string) (*kong.Context, ignoredFlags, e
 // withoutValue is kong's error for a flag without a value at the end of the line.
 var withoutValue = regexp.MustCompile(`expected \w+ value but got "EOL" \(<EOL>\)`)
 
-// commandOf returns the name of the selected command; "" if there is none.
+// commandOf returns the name of the selected command, such as "check config"; "" if there is none.
 func commandOf(k *kong.Context) string {
 	if k == nil || k.Selected() == nil {
 		return ""
 	}
-	return k.Selected().Name
+	return k.Selected().Path()
 }
 
 func main() {

@@ -11,33 +11,36 @@ import (
 // Every error is one line that names the flag and the value.
 func TestParseArgs_ErrorsNameTheFlagAndTheValue(t *testing.T) {
 	for args, want := range map[string][]string{
-		"serve --query.timeout=soon":                                {"--query.timeout", `"soon"`},
-		"serve --web.max-connections=x":                             {"--web.max-connections", `"x"`},
-		"serve --query.max-samples=1.5":                             {"--query.max-samples", `"1.5"`},
-		"serve --query.max-samples=1e300":                           {"--query.max-samples", `"1e300"`},
-		"serve --log.level=loud":                                    {"--log.level", `"loud"`, "debug"},
-		"serve --log.format=xml":                                    {"--log.format", `"xml"`, "logfmt"},
-		"serve --storage.tsdb.retention.size=12":                    {"--storage.tsdb.retention.size", `"12"`, "512MB"},
-		"serve --web.enable-lifecycle=maybe":                        {"--web.enable-lifecycle", `"maybe"`},
-		"serve --query.timeout":                                     {"--query.timeout", "a value is missing"},
-		"serve --auto-gomemlimit.ratio=NaN":                         {"--auto-gomemlimit.ratio", "NaN"},
-		"serve --nonsense":                                          {"--nonsense"},
-		"serve extra":                                               {"extra"},
-		"query --objstore.config=a":                                 {"--objstore.config"},
-		"query --auto-gomemlimit.ratio=3":                           {"--auto-gomemlimit.ratio=3"},
-		"query --store.response-timeout=-1s":                        {"--store.response-timeout", `"-1s"`},
-		"sidecar --objstore.config=a --objstore.config-file=b":      {"--objstore.config", "--objstore.config-file"},
-		"serve --query.max-concurrency=-5":                          {"--query.max-concurrency", `"-5"`, "negative"},
-		"serve --web.max-connections=-1":                            {"--web.max-connections", `"-1"`, "negative"},
-		"serve --profiles.limit.series=-1e3":                        {"--profiles.limit.series", `"-1e3"`, "negative"},
-		"query --grpc-client-tls-min-version=9":                     {"--grpc-client-tls-min-version", `"9"`, "1.3"},
-		"query-frontend --limits.max-concurrent=-1":                 {"--limits.max-concurrent", `"-1"`, "negative"},
-		"sidecar --min-time=soon":                                   {"--min-time", `"soon"`},
-		"sidecar --reloader.process-name=prom":                      {"--reloader.process-name"},
-		"query-frontend --query-frontend.vertical-shards=many":      {"--query-frontend.vertical-shards=many"},
-		"query-frontend --query-range.split-interval=forever":       {"--query-range.split-interval", `"forever"`},
-		"serve --agent --storage.agent.path=x --log.level=info":     {"--agent is", "--storage.agent.path is"},
-		"serve --profiles.max-nodes=0 --profiles.self.interval=1ms": {"--profiles.max-nodes=0", "--profiles.self.interval=1ms"},
+		"serve --query.timeout=soon":                                 {"--query.timeout", `"soon"`},
+		"serve --web.max-connections=x":                              {"--web.max-connections", `"x"`},
+		"serve --query.max-samples=1.5":                              {"--query.max-samples", `"1.5"`},
+		"serve --query.max-samples=1e300":                            {"--query.max-samples", `"1e300"`},
+		"serve --log.level=loud":                                     {"--log.level", `"loud"`, "debug"},
+		"serve --log.format=xml":                                     {"--log.format", `"xml"`, "logfmt"},
+		"serve --storage.tsdb.retention.size=12":                     {"--storage.tsdb.retention.size", `"12"`, "512MB"},
+		"serve --web.enable-lifecycle=maybe":                         {"--web.enable-lifecycle", `"maybe"`},
+		"serve --query.timeout":                                      {"--query.timeout", "a value is missing"},
+		"serve --auto-gomemlimit.ratio=NaN":                          {"--auto-gomemlimit.ratio", "NaN"},
+		"serve --nonsense":                                           {"--nonsense"},
+		"serve extra":                                                {"extra"},
+		"query --objstore.config=a":                                  {"--objstore.config"},
+		"query --auto-gomemlimit.ratio=3":                            {"--auto-gomemlimit.ratio=3"},
+		"query --store.response-timeout=-1s":                         {"--store.response-timeout", `"-1s"`},
+		"sidecar --objstore.config=a --objstore.config-file=b":       {"--objstore.config", "--objstore.config-file"},
+		"serve --query.max-concurrency=-5":                           {"--query.max-concurrency", `"-5"`, "negative"},
+		"serve --web.max-connections=-1":                             {"--web.max-connections", `"-1"`, "negative"},
+		"serve --profiles.limit.series=-1e3":                         {"--profiles.limit.series", `"-1e3"`, "negative"},
+		"query --grpc-client-tls-min-version=9":                      {"--grpc-client-tls-min-version", `"9"`, "1.3"},
+		"query-frontend --limits.max-concurrent=-1":                  {"--limits.max-concurrent", `"-1"`, "negative"},
+		"sidecar --min-time=soon":                                    {"--min-time", `"soon"`},
+		"sidecar --reloader.process-name=prom":                       {"--reloader.process-name"},
+		"query-frontend --query-frontend.vertical-shards=many":       {"--query-frontend.vertical-shards=many"},
+		"query-frontend --query-range.split-interval=forever":        {"--query-range.split-interval", `"forever"`},
+		"serve --agent --storage.agent.path=x --log.level=info":      {"--agent is", "--storage.agent.path is"},
+		"profiles compact --consistency-delay=1h --wait-interval=0s": {"--consistency-delay=1h", "--wait-interval=0s"},
+		"profiles compact --tracing.config-file=x":                   {"--tracing.config-file are not supported"},
+		"profiles compact --tracing.config=x":                        {"--tracing.config and"},
+		"serve --profiles.max-nodes=0 --profiles.self.interval=1ms":  {"--profiles.max-nodes=0", "--profiles.self.interval=1ms"},
 	} {
 		_, err := parse(t, strings.Fields(args)...)
 		if err == nil {
@@ -77,6 +80,13 @@ func TestRun_ValueThatARoleRejectsNamesItsFlagAndExitsWithTwo(t *testing.T) {
 		if code != exitUsage || !strings.Contains(stderr, "ferula: error: "+want) {
 			t.Errorf("%q: exit code %d: %s", args, code, stderr)
 		}
+	}
+}
+
+func TestRun_HintNamesTheWholeCommand(t *testing.T) {
+	code, stderr := runCaptured(t, []string{"profiles", "compact", "--wait-interval=0s"})
+	if code != exitUsage || !strings.Contains(stderr, "ferula: error: --wait-interval=0s must") || !strings.Contains(stderr, `"ferula profiles compact --help"`) {
+		t.Errorf("exit code %d: %s", code, stderr)
 	}
 }
 

@@ -9,7 +9,7 @@ import (
 
 // objstoreFlags are Thanos' flags of object storage and of uploads to it.
 type objstoreFlags struct {
-	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Configuration of the object storage to upload blocks to, in Thanos' YAML format, type S3 or FILESYSTEM."`
+	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Configuration of the object storage to upload blocks to, in Thanos' YAML format, type S3, FILESYSTEM, GCS or AZURE."`
 	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File with the configuration of the object storage, in Thanos' YAML format."`
 
 	UploadCompacted bool   `name:"shipper.upload-compacted" negatable:"" help:"Also upload compacted blocks: for a server whose blocks were compacted before they could be uploaded."`

@@ -20,7 +20,8 @@ type profileFlags struct {
 	RetentionTime duration `name:"storage.profiles.retention.time" default:"15d" help:"How long to retain profiles. 0s means for ever."`
 	RetentionSize size     `name:"storage.profiles.retention.size" default:"0" help:"Maximum bytes of a tenant's profile blocks to retain, e.g. 512MB. 0 means no limit."`
 
-	BucketCache size     `name:"profiles.bucket-cache-size" default:"256MB" help:"Memory of the cache for profile blocks in the bucket of --objstore.config: half for indexes, half for pages."`
+	BucketCache size     `name:"profiles.bucket-cache-size" default:"256MB" help:"Size of the file with pages of the profile blocks in the bucket of --objstore.config. All requests together hold at most these pages."`
+	BucketIndex size     `name:"profiles.bucket-index-memory" default:"128MB" help:"Maximum memory of the indexes of the profile blocks in the bucket that are kept open between queries."`
 	BucketSync  duration `name:"profiles.bucket-sync-interval" default:"2m" help:"Interval at which the profile blocks in the bucket are listed."`
 	BucketKeep  duration `name:"profiles.bucket-retention" default:"0s" help:"How long to retain profile blocks in the bucket; not shorter than --storage.profiles.retention.time. 0s means for ever."`
 	BucketDelay duration `name:"profiles.bucket-delete-delay" default:"2h" help:"How long profile blocks stay in the bucket after a compacted block has replaced them, or after their retention."`
@@ -83,6 +84,9 @@ func (f profileFlags) Validate() error {
 	if f.BucketCache < 1<<20 {
 		errs = append(errs, fmt.Errorf("--profiles.bucket-cache-size=%s must be at least 1MB", f.BucketCache))
 	}
+	if f.BucketIndex < 1<<20 {
+		errs = append(errs, fmt.Errorf("--profiles.bucket-index-memory=%s must be at least 1MB", f.BucketIndex))
+	}
 	if time.Duration(f.BucketSync) < time.Second {
 		errs = append(errs, fmt.Errorf("--profiles.bucket-sync-interval=%s must be at least 1s", f.BucketSync))
 	}
@@ -143,7 +147,7 @@ func (f profileFlags) options() role.ProfilesOptions {
 			Limits: pprof.Limits{Depth: f.Depth}, RemoteEvery: time.Duration(f.BucketSync),
 			RemoteRetention: time.Duration(f.BucketKeep), RemoteDeleteDelay: time.Duration(f.BucketDelay),
 		},
-		BucketCacheBytes: int64(f.BucketCache),
+		BucketCache: role.ProfileCacheOptions{PagesBytes: int64(f.BucketCache), IndexBytes: int64(f.BucketIndex)},
 		Limits: ingest.Limits{
 			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), DecompressedBytes: int(f.Decompressed),
 			Symbols: f.Symbols, Samples: f.Samples, Depth: f.Depth, Nodes: f.Nodes, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,

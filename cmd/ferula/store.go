@@ -20,7 +20,7 @@ import (
 // storeCommand has the flags of `thanos store`, and a few more under names that Thanos does
 // not use. docs/ops/flags.md lists which of them are honoured, inert or refused.
 type storeCommand struct {
-	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Configuration of the object storage with the blocks, in Thanos' YAML format, type S3 or FILESYSTEM."`
+	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Configuration of the object storage with the blocks, in Thanos' YAML format, type S3, FILESYSTEM, GCS or AZURE."`
 	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File with the configuration of the object storage, in Thanos' YAML format."`
 	DataDir    string `name:"data-dir" default:"./data" help:"Local directory for cached pages, symbols and postings tables of blocks, and the list of blocks. It may be deleted while the store is stopped."`
 
@@ -47,7 +47,7 @@ type storeCommand struct {
 
 	GRPCAddress    string       `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for the StoreAPI."`
 	GRPC           grpcFlags    `embed:""`
-	ExternalPrefix string       `name:"web.external-prefix" help:"Path prefix of /api/v1/blocks."`
+	ExternalPrefix string       `name:"web.external-prefix" help:"Path prefix of /blocks and /api/v1/blocks."`
 	Process        processFlags `embed:""`
 	Peer           kong.Plugins `embed:""`
 }

@@ -287,7 +287,8 @@ func (b *blockWriter) spilled(from *bufio.Reader, builder *labels.ScratchBuilder
 }
 
 // meta writes meta.json. The last block ends with the requested range, not at the next multiple of
-// its length: a Prometheus that has the block refuses samples older than the end of its newest block.
+// the block length: a Prometheus to which the blocks are added refuses samples before the end of its newest
+// block.
 func (b *blockWriter) meta() error {
 	var text []byte
 	number := func(name string, v int64) {

@@ -132,7 +132,7 @@ func (o Options) Validate() error {
 	fault(o.EndMS < o.StartMS, "the range ends %s before it starts", time.Duration(o.StartMS-o.EndMS)*time.Millisecond)
 	fault(o.Window < time.Second, "a window of %s is shorter than a second", o.Window)
 	if n := (o.EndMS - o.StartMS) / max(1, o.Window.Milliseconds()); o.EndMS > o.StartMS {
-		fault(n < 0 || n > windowsMax, "more than %d windows of %s", windowsMax, o.Window)
+		fault(n < 0 || n > windowsMax, "the range is longer than %.0f days: it has more than %d windows of %s", windowsMax*o.Window.Hours()/24, windowsMax, o.Window)
 	}
 	if o.Format == Blocks {
 		fault(o.Output == Stdout, "blocks cannot be written to the standard output")
@@ -180,7 +180,7 @@ type Summary struct {
 	Samples      int64
 	BytesRead    int64 // encoded labels and chunks, of this run
 	BytesWritten int64 // size of the result
-	Left         int64 // samples that are not in the result: staleness markers and skipped histograms
+	Skipped      int64 // samples that are not in the result: staleness markers and skipped histograms
 	Elapsed      time.Duration
 }
 
@@ -190,8 +190,8 @@ type encoder interface {
 	add(s *samples) error
 	// close writes the end of the file. The caller flushes the writer.
 	close() error
-	// left returns the number of samples that the format could not express.
-	left() int64
+	// skippedSamples returns the number of samples that the format could not express.
+	skippedSamples() int64
 }
 
 // newEncoder returns the encoder of a format. first: w is the beginning of the result (CSV then
@@ -274,7 +274,7 @@ func (r *run) toStdout(ctx context.Context) error {
 	if err := errors.Join(enc.close(), w.Flush()); err != nil {
 		return err
 	}
-	r.sum.BytesWritten, r.sum.Left = counted.n, enc.left()
+	r.sum.BytesWritten, r.sum.Skipped = counted.n, enc.skippedSamples()
 	return nil
 }
 
@@ -413,7 +413,7 @@ func (r *run) toFiles(ctx context.Context) error {
 	for _, d := range st.done {
 		r.windowDone(d.series, d.samples)
 		r.sum.BytesWritten += d.bytes
-		r.sum.Left += d.left
+		r.sum.Skipped += d.skipped
 		r.sum.Resumed++
 	}
 	r.progress.resumed(r.sum.Resumed, r.sum.Samples)
@@ -435,7 +435,7 @@ func (r *run) toFiles(ctx context.Context) error {
 		}
 		r.windowDone(done.series, done.samples)
 		r.sum.BytesWritten += done.bytes
-		r.sum.Left += done.left
+		r.sum.Skipped += done.skipped
 	}
 	r.progress.joining()
 	if err := r.join(ctx, st); err != nil {
@@ -512,7 +512,7 @@ func (r *run) filePart(ctx context.Context, dir string, index int, win window) (
 	if err := errors.Join(enc.close(), w.Flush()); err != nil {
 		return d, err
 	}
-	d.bytes, d.left = counted.n, enc.left()
+	d.bytes, d.skipped = counted.n, enc.skippedSamples()
 	if sorter, ok := enc.(interface{ sort(*os.File, int64) error }); ok {
 		if err := sorter.sort(f, d.bytes); err != nil {
 			return d, err

@@ -57,7 +57,7 @@ func TestRun_EveryFormatHasAllSamples(t *testing.T) {
 				sum := mustRun(t, o)
 				want := w.want(o.StartMS, o.EndMS, blockLength, format != OpenMetrics)
 				same(t, decode(t, format, o.Output), want, format != OpenMetrics)
-				if sum.Samples-sum.Left != int64(len(want)) || sum.Windows != 4 || sum.BytesRead == 0 {
+				if sum.Samples-sum.Skipped != int64(len(want)) || sum.Windows != 4 || sum.BytesRead == 0 {
 					t.Errorf("%+v, want %d samples", sum, len(want))
 				}
 				if format != Blocks {
@@ -176,8 +176,8 @@ func TestOpenMetrics_SkipsHistogramsIfRequested(t *testing.T) {
 	}
 	want := w.want(o.StartMS, o.EndMS, blockLength, false)
 	same(t, decode(t, OpenMetrics, o.Output), want, false)
-	if len(want) == 0 || sum.Left <= 0 || sum.Samples-sum.Left != int64(len(want)) {
-		t.Errorf("%d samples, %d of them left out; the file has %d", sum.Samples, sum.Left, len(want))
+	if len(want) == 0 || sum.Skipped <= 0 || sum.Samples-sum.Skipped != int64(len(want)) {
+		t.Errorf("%d samples, %d of them left out; the file has %d", sum.Samples, sum.Skipped, len(want))
 	}
 	o = options(t, w, CSV, 1)
 	if o.SkipHistograms = true; o.Validate() == nil {
@@ -214,7 +214,7 @@ func TestRun_RetriesAFailedWindow(t *testing.T) {
 		}
 		want := w.want(o.StartMS, o.EndMS, blockLength, format != OpenMetrics)
 		same(t, decode(t, format, o.Output), want, format != OpenMetrics)
-		if sum.Samples-sum.Left != int64(len(want)) {
+		if sum.Samples-sum.Skipped != int64(len(want)) {
 			t.Errorf("%s: %d samples were counted, %d are there", format, sum.Samples, len(want))
 		}
 	}
@@ -265,7 +265,7 @@ func TestResume_AfterAnUnavailableSource(t *testing.T) {
 				t.Errorf("%s: %d windows were read of %d: %+v", format, w.opened, 4-windowsDone, sum)
 			}
 			same(t, decode(t, format, o.Output), want, format != OpenMetrics)
-			if sum.Samples-sum.Left != int64(len(want)) {
+			if sum.Samples-sum.Skipped != int64(len(want)) {
 				t.Errorf("%s: %d samples were counted, %d are there", format, sum.Samples, len(want))
 			}
 		}

@@ -25,14 +25,14 @@ var ErrInexpressible = errors.New("not expressible in the format")
 //
 //	up{job="node"} 1 1700000000.000
 //
-// In this format the samples of a family must be adjacent, so the part of a window cannot be
-// text. It is a list of series, sorted by name and then by labels. join merges the lists of all
+// In this format the samples of a family must be adjacent, so the part file of a time window is not
+// text yet. It is a list of series, sorted by name and then by labels. join merges the lists of all
 // windows:
 //
 //	series  uvarint(len) name  uvarint(len) labels  piece*  0
 //	piece   uvarint(len > 0) text
 //
-// Series arrive in label order, which is the order of names only if no label sorts before
+// Series arrive in label order, which is the order of names only if no label name sorts before
 // __name__. Otherwise a part is sorted once it is complete. Text that was written to standard
 // output cannot be sorted any more.
 type openMetricsEncoder struct {
@@ -42,7 +42,7 @@ type openMetricsEncoder struct {
 	any      bool   // a series was written
 	unsorted bool   // names were not in order
 	skipHist bool   // leave native histograms out
-	skipped  int64  // samples left out
+	skipped  int64  // samples that are not in the result
 	prefix   []byte
 	piece    []byte
 }
@@ -60,7 +60,7 @@ func (e *openMetricsEncoder) add(s *samples) (err error) {
 	}
 	if e.any && bytes.Compare(name, e.last) < 0 {
 		if e.unsorted = true; !e.part {
-			return fmt.Errorf("%w: a label sorts before the metric name, so samples of a family are not adjacent: write to a file", ErrInexpressible)
+			return fmt.Errorf("%w: a label name sorts before __name__, such as one with a capital letter, so samples of a family are not adjacent: write to a file", ErrInexpressible)
 		}
 	}
 	e.any, e.last = true, append(e.last[:0], name...)
@@ -132,7 +132,7 @@ func (e *openMetricsEncoder) close() error {
 	return err
 }
 
-func (e *openMetricsEncoder) left() int64 { return e.skipped }
+func (e *openMetricsEncoder) skippedSamples() int64 { return e.skipped }
 
 func appendPrefixed(dst, text []byte) []byte {
 	return append(binary.AppendUvarint(dst, uint64(len(text))), text...)
@@ -241,7 +241,7 @@ func (p *partReader) size() (uint64, error) {
 
 func (p *partReader) read(dst []byte, size uint64) ([]byte, error) {
 	if size > 1<<30 {
-		return dst, fmt.Errorf("%w: a part has a length of %d bytes", ErrCorrupt, size)
+		return dst, fmt.Errorf("%w: a part file has a length prefix of %d bytes", ErrCorrupt, size)
 	}
 	dst = slices.Grow(dst[:0], int(size))[:size]
 	_, err := io.ReadFull(p.from, dst)
@@ -340,7 +340,7 @@ func joinOpenMetrics(ctx context.Context, w *bufio.Writer, parts []string, dir s
 	return err
 }
 
-// mergeParts merges parts, in time order, to text or to one part.
+// mergeParts merges parts, which must be in time order. The result is text if text is set, else one part.
 func mergeParts(ctx context.Context, w *bufio.Writer, paths []string, text bool) error {
 	var open []*partReader
 	for _, path := range paths {

@@ -141,8 +141,8 @@ func (e *parquetEncoder) write() error {
 	return nil
 }
 
-func (e *parquetEncoder) close() error { return e.w.Close() }
-func (*parquetEncoder) left() int64    { return 0 }
+func (e *parquetEncoder) close() error        { return e.w.Close() }
+func (*parquetEncoder) skippedSamples() int64 { return 0 }
 
 // joinParquet copies the row groups of parts to one file, without decoding pages.
 func joinParquet(ctx context.Context, w *bufio.Writer, parts []string) error {

@@ -159,8 +159,8 @@ func (s Summary) String() string {
 	if s.Resumed > 0 {
 		text += fmt.Sprintf("; %d windows were resumed", s.Resumed)
 	}
-	if s.Left > 0 {
-		text += fmt.Sprintf("; %s staleness markers or histograms skipped, the format has none", thousands(s.Left))
+	if s.Skipped > 0 {
+		text += fmt.Sprintf("; %s staleness markers or histograms skipped, the format has none", thousands(s.Skipped))
 	}
 	return text
 }

@@ -64,7 +64,7 @@ func TestProgress_RemainingTimeCountsOnlyThisRun(t *testing.T) {
 }
 
 func TestSummary_String(t *testing.T) {
-	s := Summary{Windows: 4, Resumed: 1, Series: 10_000, Samples: 19_200_000, BytesRead: 152 << 20, BytesWritten: 1 << 40, Left: 3, Elapsed: 10 * time.Second}
+	s := Summary{Windows: 4, Resumed: 1, Series: 10_000, Samples: 19_200_000, BytesRead: 152 << 20, BytesWritten: 1 << 40, Skipped: 3, Elapsed: 10 * time.Second}
 	want := "19,200,000 samples of 10,000 series in 4 windows: 152.0 MiB read, 1024.0 GiB written in 10.0s, 1,920,000 samples/s; 1 windows were resumed; 3 staleness markers or histograms skipped, the format has none"
 	if s.String() != want {
 		t.Errorf("%s\nwant\n%s", s, want)

@@ -21,9 +21,9 @@ const (
 
 // done is a written window.
 type done struct {
-	window                       int
-	series, samples, bytes, left int64
-	name                         string // name of the part
+	window                          int
+	series, samples, bytes, skipped int64
+	name                            string // name of the part
 }
 
 // state is the directory of an unfinished export:
@@ -31,7 +31,7 @@ type done struct {
 //	ferula read 1
 //	request "…"
 //	range STARTMS ENDMS
-//	done WINDOW SERIES SAMPLES BYTES LEFT NAME     (one line per window, in order)
+//	done WINDOW SERIES SAMPLES BYTES SKIPPED NAME  (one line per window, in order)
 //
 // A line is written after its part is synced. Files without a line are left over from a
 // killed run.
@@ -189,7 +189,7 @@ func (s *state) parse(text, request string) (whole int, err error) {
 			}
 		default:
 			var d done
-			if _, err := fmt.Sscanf(line, "done %d %d %d %d %d %s\n", &d.window, &d.series, &d.samples, &d.bytes, &d.left, &d.name); err != nil || d.window != len(s.done) || strings.ContainsAny(d.name, "/") || strings.HasPrefix(d.name, ".") {
+			if _, err := fmt.Sscanf(line, "done %d %d %d %d %d %s\n", &d.window, &d.series, &d.samples, &d.bytes, &d.skipped, &d.name); err != nil || d.window != len(s.done) || strings.ContainsAny(d.name, "/") || strings.HasPrefix(d.name, ".") {
 				return 0, corrupt(line)
 			}
 			s.done = append(s.done, d)
@@ -240,7 +240,7 @@ func (s *state) check(windows int) error {
 }
 
 func (s *state) add(d done) error {
-	if _, err := fmt.Fprintf(s.file, "done %d %d %d %d %d %s\n", d.window, d.series, d.samples, d.bytes, d.left, d.name); err != nil {
+	if _, err := fmt.Fprintf(s.file, "done %d %d %d %d %d %s\n", d.window, d.series, d.samples, d.bytes, d.skipped, d.name); err != nil {
 		return err
 	}
 	if err := s.file.Sync(); err != nil {

@@ -196,11 +196,11 @@ func (e *csvEncoder) add(s *samples) (err error) {
 	}
 }
 
-func (e *csvEncoder) close() error { return e.head() }
-func (*csvEncoder) left() int64    { return 0 }
+func (e *csvEncoder) close() error        { return e.head() }
+func (*csvEncoder) skippedSamples() int64 { return 0 }
 
-// appendCSV appends a field. It quotes the field if necessary (RFC 4180), or if it is empty,
-// to distinguish it from a missing value.
+// appendCSV appends a field. It quotes the field if it contains a quotation mark, a comma, a line
+// break or a space (RFC 4180 requires quotes for all of these but a space).
 func appendCSV(dst, field []byte) []byte {
 	plain := true
 	for _, c := range field {
@@ -300,5 +300,5 @@ func (e *jsonEncoder) list(s *samples, head string, histograms bool) (others boo
 	}
 }
 
-func (*jsonEncoder) left() int64  { return 0 }
-func (*jsonEncoder) close() error { return nil }
+func (*jsonEncoder) skippedSamples() int64 { return 0 }
+func (*jsonEncoder) close() error          { return nil }

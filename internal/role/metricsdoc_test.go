@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 
+	"github.com/ferula-io/ferula/internal/bridge/profilecompact"
 	"github.com/ferula-io/ferula/internal/frontend"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/split"
@@ -170,6 +171,9 @@ scrape_configs: [{job_name: none, static_configs: [{targets: ["HOST"]}]}]
 	store, err := NewStore(StoreOptions{Web: web, GRPC: rpc, Bucket: bucket, Store: gateway.Options{Dir: t.TempDir(), CacheBytes: 4 << 20}, Logger: quiet})
 	must(err)
 	roles = append(roles, runRole(t, "store", store.reg, store.Addr(), store.Run))
+	compact, err := NewProfilesCompact(ProfilesCompactOptions{Web: web, Bucket: bucket, Compact: profilecompact.Options{Dir: t.TempDir()}, Wait: true, Logger: quiet})
+	must(err)
+	roles = append(roles, runRole(t, "profiles compact", compact.reg, compact.Addr(), compact.Run))
 	for _, r := range roles { // so that families which depend on a request are there
 		httpGet(t, r.base+"/api/v1/query?query=up")
 		httpGet(t, r.base+"/api/v1/query_range?query=up&start=0&end=10&step=5")
@@ -222,7 +226,7 @@ func metricsTables(t *testing.T, roles []runningRole) string {
 }
 
 func exposedBy(by []string) string {
-	if len(by) == 5 {
+	if len(by) == 6 {
 		return "all"
 	}
 	return strings.Join(by, ", ")

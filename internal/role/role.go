@@ -88,6 +88,8 @@ type (
 	ReloadOptions = reloader.Options
 	// ShippingOptions configure the upload of blocks to an object store.
 	ShippingOptions = shipping.Options
+	// ProfileCacheOptions configure the caches for profile blocks in the bucket.
+	ProfileCacheOptions = shipping.ProfileCache
 	// StoreClientOptions configure the gRPC connections to stores.
 	StoreClientOptions = storeclient.Options
 )

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"connectrpc.com/connect"
+	"github.com/oklog/ulid/v2"
 
 	codec "github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
@@ -43,7 +44,7 @@ type ProfilesOptions struct {
 	SingleTenant bool          // ignore X-Scope-OrgID, all requests are of the anonymous tenant
 	Every        time.Duration // interval of Self
 
-	BucketCacheBytes int64 // cache for blocks in the bucket, half of it for their indexes; 0: 256 MiB
+	BucketCache ProfileCacheOptions // for blocks in the bucket
 }
 
 // tenantOf returns the function that reads the tenant of a request.
@@ -82,12 +83,13 @@ func (s *Serve) newProfiles() (err error) {
 	if opts.Store.Dir == "" {
 		opts.Store.Dir = s.opts.Store.Dir
 	}
-	s.shipping.ReadProfiles(&opts.Store, opts.BucketCacheBytes)
+	s.shipping.ReadProfiles(&opts.Store, opts.BucketCache, s.reg.Own)
 	l := &profileService{logger: logger, singleTenant: opts.SingleTenant, available: s.reg.Gauge("ferula_profiles_available", "Whether the profile store is open. At 0, requests for profiles get status 503 while metrics are served.")}
 	if l.store, err = store.New(opts.Store, logger, s.reg.Own); err != nil {
 		return err
 	}
 	s.profiles = l
+	s.shipping.SkipReplaced(l.replaced)
 	if l.ingester, err = ingest.New(ingest.Options{Limits: opts.Limits, DropLabels: opts.Store.DropLabels}, l.store, logger, s.reg.Own); err != nil {
 		return err
 	}
@@ -119,6 +121,15 @@ func (s *Serve) newProfiles() (err error) {
 	l.ingester.Configure(l.config)
 	l.scraper, err = ingest.NewScraper(l.ingester, profileapi.AnonymousTenant, logger, s.reg, s.reg.Own)
 	return err
+}
+
+// replaced reports whether another block in the bucket has the rows of a block on disk. If the store could not be
+// opened, the bucket is not listed and no block is known to be replaced.
+func (l *profileService) replaced(tenant string, id ulid.ULID) (bool, error) {
+	if !l.serving() {
+		return false, nil
+	}
+	return l.store.Replaced(tenant, id)
 }
 
 // load reads the scrape configuration again; nil if there is none.

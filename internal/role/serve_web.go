@@ -42,6 +42,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Gatherer:      s.reg,
 		RemoteWrite:   s.remoteWrite(guard),
 		RemoteRead:    remoteread.NewServer(read, s.remotes, s.opts.Logger.With("component", "remote read"), s.reg.Own),
+		Export:        s.remotes,
 		Profiles:      true,
 		Notifications: true,
 		Config:        s.config.current,

@@ -29,7 +29,9 @@ import (
 	"github.com/ferula-io/ferula/internal/store/bucket"
 	"github.com/ferula-io/ferula/internal/store/gateway"
 	"github.com/ferula-io/ferula/internal/store/gateway/metas"
+	"github.com/ferula-io/ferula/internal/ui"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/promjson"
 )
 
 // StoreOptions are the options of `ferula store`. Zero durations take the defaults.
@@ -102,6 +104,9 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 	opts.Web.RegisterDebugEndpoints(mux, "", &s.process.Readiness)
 	mux.Handle("GET /metrics", s.reg.Handler(opts.Logger))
 	mux.HandleFunc("GET "+prefix+"/api/v1/blocks", s.blocks)
+	mux.Handle("GET "+prefix+"/api/v1/status/features", constantJSON([]byte(storeFeatures)))
+	mux.Handle("GET "+prefix+"/api/v1/status/buildinfo", constantJSON(storeBuildInfo()))
+	mux.Handle(prefix+"/", ui.Handler(prefix))
 	s.process.AddServer(grpcServer(s.grpc), webServer(opts.Web, s.listener, s.reg.Instrumented(mux), opts.Logger))
 	return s, nil
 }
@@ -214,12 +219,46 @@ func syncPause(interval, took time.Duration, failures int) time.Duration {
 // retryList is the pause after the first failed sync.
 const retryList = 15 * time.Second
 
-// blocks lists the served blocks in the format of Thanos' /api/v1/blocks.
+// storeFeatures are the features that the web UI reads: of its pages the store has only the one of blocks.
+const storeFeatures = `{"ferula":{"alertmanagers":false,"alerts":false,"blocks":true,"config":false,"flags":false,"flames":false,"notifications":false,` +
+	`"profiles":false,"query":false,"rules":false,"sd":false,"stores":false,"targets":false,"tsdb":false}}`
+
+// storeBuildInfo returns the members of status/buildinfo that the web UI shows.
+func storeBuildInfo() []byte {
+	b := buildInfo()
+	data := []byte(`{"version":`)
+	data = promjson.AppendString(data, b.Version)
+	data = append(data, `,"revision":`...)
+	data = promjson.AppendString(data, b.Revision)
+	data = append(data, `,"goVersion":`...)
+	data = promjson.AppendString(data, b.GoVersion)
+	data = append(data, `,"program":`...)
+	return append(promjson.AppendString(data, b.Program), '}')
+}
+
+// constantJSON returns a handler with constant data, in the envelope of Prometheus' API.
+func constantJSON(data []byte) http.Handler {
+	body := append(append([]byte(`{"status":"success","data":`), data...), "}\n"...)
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(body) // fails only if the client has disconnected
+	})
+}
+
+// blocks lists the served blocks in the format of Thanos' /api/v1/blocks. If the last listing of the bucket failed, err is the
+// text of its error, and the blocks are those of the last listing that succeeded. Thanos sends {} instead of the text.
 func (s *Store) blocks(w http.ResponseWriter, _ *http.Request) {
 	all := s.store.Blocks()
 	slices.SortFunc(all, func(a, b *metas.Meta) int { return a.ID.Compare(b.ID) })
-	body := []byte(`{"status":"success","data":{"err":null,"label":"","blocks":[`)
-	var err error
+	at, err := s.store.LastSync()
+	body := []byte(`{"status":"success","data":{"err":`)
+	if err != nil {
+		body = promjson.AppendString(body, err.Error())
+	} else {
+		body = append(body, "null"...)
+	}
+	body = at.UTC().AppendFormat(append(body, `,"label":"","refreshedAt":"`...), time.RFC3339Nano)
+	body = append(body, `","blocks":[`...)
 	for i, m := range all {
 		if i > 0 {
 			body = append(body, ',')

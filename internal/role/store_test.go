@@ -160,6 +160,14 @@ func TestStore_ServesTheBlocksOfABucket(t *testing.T) {
 	if status, body := httpGet(t, web+"/api/v1/blocks"); status != 200 || !json.Valid([]byte(body)) || !strings.Contains(body, `"cluster":"eu"`) {
 		t.Error(status, body)
 	}
+	if status, body := httpGet(t, web+"/blocks"); status != 200 || !strings.Contains(body, `<div id="app">`) {
+		t.Error(status, "no page of blocks:", body)
+	}
+	for path, member := range map[string]string{"features": `"blocks":true`, "buildinfo": `"program":"ferula `} {
+		if status, body := httpGet(t, web+"/api/v1/status/"+path); status != 200 || !json.Valid([]byte(body)) || !strings.Contains(body, member) {
+			t.Error(path, status, body)
+		}
+	}
 	if status, body := httpGet(t, web+"/metrics"); status != 200 || !strings.Contains(body, "thanos_bucket_store_blocks_loaded 1") {
 		t.Error(status, "metrics without the number of blocks")
 	}

@@ -187,7 +187,7 @@ func Sidecar() Table {
 		Rows: rows(processRows("calls are counted in metrics and failed ones logged"), grpcServerRows(), []Row{
 			honoured("hash-func", ""),
 			honoured("min-time", ""),
-			honoured("objstore.config", "types `S3` and `FILESYSTEM`; others are an error"),
+			honoured("objstore.config", "types `S3`, `FILESYSTEM`, `AZURE`, and `GCS` in builds with the tag `clouds`, like the released one; others are an error"),
 			honoured("objstore.config-file", "as above"),
 			honoured("prometheus.get_config_interval", ""),
 			honoured("prometheus.get_config_timeout", ""),

@@ -3,6 +3,7 @@ package profile
 import (
 	"bytes"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/ferula-io/ferula/internal/codec/pprof"
@@ -14,6 +15,58 @@ const (
 	depthMax  = 4096
 )
 
+// foldedType describes the values of folded stacks: the name of the profile, and its sample and period types.
+type foldedType struct {
+	name               string // of the profile
+	sample, unit       string
+	period, periodUnit string
+	time               bool // counts of samples are converted to nanoseconds
+}
+
+var foldedCPU = foldedType{"process_cpu", "cpu", "nanoseconds", "cpu", "nanoseconds", true}
+
+// foldedUnits maps the parameter units of /ingest to types.
+var foldedUnits = map[string]foldedType{
+	"":                 foldedCPU,
+	"samples":          foldedCPU,
+	"bytes":            {"memory", "inuse_space", "bytes", "space", "bytes", false},
+	"objects":          {"memory", "inuse_objects", "count", "space", "bytes", false},
+	"goroutines":       {"goroutines", "goroutine", "count", "goroutine", "count", false},
+	"lock_nanoseconds": {"mutex", "delay", "nanoseconds", "contentions", "count", false},
+	"lock_samples":     {"mutex", "contentions", "count", "contentions", "count", false},
+}
+
+// foldedSuffixes maps the suffix of the application's name, such as cpu in app.cpu, to types.
+var foldedSuffixes = map[string]foldedType{
+	"cpu":            foldedCPU,
+	"itimer":         foldedCPU,
+	"wall":           {"wall", "wall", "nanoseconds", "wall", "nanoseconds", true},
+	"inuse_objects":  {"memory", "inuse_objects", "count", "space", "bytes", false},
+	"inuse_space":    {"memory", "inuse_space", "bytes", "space", "bytes", false},
+	"alloc_objects":  {"memory", "alloc_objects", "count", "space", "bytes", false},
+	"alloc_space":    {"memory", "alloc_space", "bytes", "space", "bytes", false},
+	"goroutines":     {"goroutines", "goroutine", "count", "goroutine", "count", false},
+	"mutex_count":    {"mutex", "contentions", "count", "contentions", "count", false},
+	"mutex_duration": {"mutex", "delay", "nanoseconds", "contentions", "count", false},
+	"block_count":    {"block", "contentions", "count", "contentions", "count", false},
+	"block_duration": {"block", "delay", "nanoseconds", "contentions", "count", false},
+}
+
+// foldedTypeOf returns the type of folded stacks, and the application's name as the service. If a
+// suffix of the name determined the type, service lacks this suffix.
+func foldedTypeOf(app, units string) (t foldedType, service string) {
+	if at := strings.LastIndexByte(app, '.'); at > 0 {
+		if t, ok := foldedSuffixes[app[at+1:]]; ok {
+			t.time = t.time && (units == "" || units == "samples") // with other units the counts are times already
+			return t, app[:at]
+		}
+	}
+	if t, ok := foldedUnits[units]; ok {
+		return t, app
+	}
+	return foldedType{name: "process_cpu", sample: "samples", unit: units, period: "samples", periodUnit: units}, app
+}
+
 // foldedProfile encodes folded stacks as a pprof.
 type foldedProfile struct {
 	encoder   *pprof.Encoder
@@ -23,35 +76,17 @@ type foldedProfile struct {
 	factor    int64 // by which counts are multiplied
 }
 
-// newFolded starts a profile with the units of /ingest. CPU samples are converted
-// to nanoseconds, the unit that pprof tools expect, by the sample rate (in Hz).
-func newFolded(units string, rate uint64, from, until time.Time) *foldedProfile {
+// newFolded starts a profile. If t.time is set, counts of samples are converted to nanoseconds, the
+// unit that pprof tools expect: a sample is 1e9/rate ns. rate is in Hz.
+func newFolded(t foldedType, rate uint64, from, until time.Time) *foldedProfile {
 	f := &foldedProfile{encoder: pprof.NewEncoder(), locations: map[string]uint64{}, factor: 1}
-	period := int64(1e9) / int64(rate)
-	switch units {
-	case "", "samples":
+	period := int64(1)
+	if t.time {
+		period = int64(1e9) / int64(rate)
 		f.factor = period
-		f.encoder.SampleType("cpu", "nanoseconds")
-		f.encoder.Period("cpu", "nanoseconds", period)
-	case "bytes":
-		f.encoder.SampleType("inuse_space", "bytes")
-		f.encoder.Period("space", "bytes", 1)
-	case "objects":
-		f.encoder.SampleType("inuse_objects", "count")
-		f.encoder.Period("space", "bytes", 1)
-	case "goroutines":
-		f.encoder.SampleType("goroutine", "count")
-		f.encoder.Period("goroutine", "count", 1)
-	case "lock_nanoseconds":
-		f.encoder.SampleType("delay", "nanoseconds")
-		f.encoder.Period("contentions", "count", 1)
-	case "lock_samples":
-		f.encoder.SampleType("contentions", "count")
-		f.encoder.Period("contentions", "count", 1)
-	default:
-		f.encoder.SampleType("samples", units)
-		f.encoder.Period("samples", units, 1)
 	}
+	f.encoder.SampleType(t.sample, t.unit)
+	f.encoder.Period(t.period, t.periodUnit, period)
 	f.encoder.Times(from.UnixNano(), until.Sub(from).Nanoseconds())
 	return f
 }
@@ -60,10 +95,53 @@ func (f *foldedProfile) location(name []byte) uint64 {
 	id, ok := f.locations[string(name)]
 	if !ok {
 		valid := string(bytes.ToValidUTF8(name, []byte("\uFFFD")))
-		id = f.encoder.Location(f.encoder.Function(valid, valid, "", 0), 0)
+		file, line := placeOf(valid)
+		id = f.encoder.Location(f.encoder.Function(valid, valid, file, 0), line)
 		f.locations[string(name)] = id
 	}
 	return id
+}
+
+// placeOf returns the file and the line that a frame's name contains. Profilers use these forms:
+//
+//	app/main.py:12 - work     Pyroscope's SDKs for Python and Ruby
+//	app/main.py:12 work
+//	work (app/main.py:12)     py-spy
+//	work - app/main.rb:12     rbspy
+//
+// If the name has another form, file is empty. The name itself is not changed, so that flame graphs
+// show the frames as the profiler sent them.
+func placeOf(name string) (file string, line int64) {
+	if left, _, ok := strings.Cut(name, " - "); ok {
+		if file, line, ok := splitPlace(left); ok {
+			return file, line
+		}
+		if file, line, ok := splitPlace(name[strings.LastIndex(name, " - ")+3:]); ok {
+			return file, line
+		}
+	}
+	if inner, ok := strings.CutSuffix(name, ")"); ok {
+		if file, line, ok := splitPlace(inner[strings.LastIndexByte(inner, '(')+1:]); ok {
+			return file, line
+		}
+	}
+	if left, _, ok := strings.Cut(name, " "); ok {
+		if file, line, ok := splitPlace(left); ok {
+			return file, line
+		}
+	}
+	return "", 0
+}
+
+// splitPlace splits `file:line`. The file must contain a dot or a slash, as paths do, or a <, as
+// <frozen importlib._bootstrap> does.
+func splitPlace(text string) (file string, line int64, ok bool) {
+	at := strings.LastIndexByte(text, ':')
+	if at <= 0 || !strings.ContainsAny(text[:at], "./<") {
+		return "", 0, false
+	}
+	n, err := strconv.ParseUint(text[at+1:], 10, 31)
+	return text[:at], int64(n), err == nil
 }
 
 // add adds one stack: function names joined by semicolons, root first.

@@ -17,6 +17,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/otlpprofile"
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/inflate"
 	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
@@ -116,9 +117,9 @@ var errUnsupported = errors.New("is not supported: send pprof, jfr, or folded st
 func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
 	app, lset, err := parseName(u.name)
 	var raw []byte
-	var types []string
+	var name, service string
 	if err == nil && u.format != "jfr" {
-		raw, types, err = in.pprofOf(u)
+		raw, name, service, err = in.pprofOf(u, app)
 	}
 	if err != nil {
 		in.discarded.With(reasonOf(err)).Inc()
@@ -133,10 +134,10 @@ func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
 		hasService = hasService || (l.Name == profiles.LabelService && l.Value != "")
 	}
 	if !hasName {
-		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelName, Value: profileName(types, u.config, u.units)})
+		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelName, Value: name})
 	}
 	if !hasService {
-		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelService, Value: app})
+		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelService, Value: service})
 	}
 	return in.Push(ctx, tenant, []profilepb.RawProfile{{Labels: lset, Raw: raw, TimeNS: u.from.UnixNano()}})
 }
@@ -184,17 +185,20 @@ func (in *Ingester) parse(query, contentType string) (*upload, error) {
 			return nil, badRequest("sampleRate %.100q is not between 1 and 1000000000", text)
 		}
 	}
-	if media, _, err := mime.ParseMediaType(contentType); err == nil && media == "multipart/form-data" && u.format == "" {
-		u.format = "pprof" // SDKs send multipart forms without a format
+	if media, _, err := mime.ParseMediaType(contentType); err == nil && u.format == "" {
+		u.format = formatOf[media]
 	}
 	switch u.format {
-	case "", "groups", "lines", "pprof", "jfr":
+	case "", "groups", "folded", "lines", "pprof", "jfr":
 		return u, nil
 	case "trie", "tree", "speedscope":
 		return nil, unsupported{u.format}
 	}
 	return nil, badRequest("format %.100q is unknown", u.format)
 }
+
+// formatOf maps the Content-Type of requests without the parameter format to a format.
+var formatOf = map[string]string{"multipart/form-data": "pprof", "binary/octet-stream+trie": "trie", "binary/octet-stream+tree": "tree"}
 
 // unsupported is the error of a format that is known but not supported.
 type unsupported struct{ format string }
@@ -243,50 +247,89 @@ func (u *upload) read(body *reqbody.Body, contentType string) error {
 
 func bodyError(err error) error { return badRequest("body: %v", err) }
 
-// pprofOf returns the upload as a pprof and its sample types.
-func (in *Ingester) pprofOf(u *upload) (raw []byte, types []string, err error) {
-	if u.format != "pprof" && !isPprof(u.profile) {
-		folded := newFolded(u.units, u.rate, u.from, u.until)
-		if u.format == "lines" {
-			err = folded.readLines(u.profile)
-		} else {
-			err = folded.readGroups(u.profile)
+// pprofOf returns the upload as a pprof, the name of the profile (__name__), and the name of the
+// service. The service is app, for folded stacks without the suffix of the type.
+func (in *Ingester) pprofOf(u *upload, app string) (raw []byte, name, service string, err error) {
+	if u.format != "pprof" {
+		if err := u.inflateText(); err != nil {
+			return nil, "", "", err
 		}
-		if err != nil {
-			return nil, nil, err
+		if !isPprof(u.profile) {
+			return u.foldedPprof(app)
 		}
-		raw = folded.encoder.Append(nil)
-		return raw, []string{foldedNames[u.units]}, nil
 	}
 	decoded := in.decoded.Get().(*pprof.Profile)
 	defer in.decoded.Put(decoded)
 	if err := decoded.Decode(u.profile, u.limits.decode()); err != nil {
-		return nil, nil, err
+		return nil, "", "", err
 	}
+	var types []string
 	for _, t := range decoded.SampleTypes {
 		types = append(types, string(decoded.Text(t.Type)))
 	}
 	raw = u.profile
-	if u.previous != nil {
+	switch {
+	case u.previous != nil:
 		// codec/pprof enforces the limits before package google/pprof decodes both profiles.
 		if err := decoded.Decode(u.previous, u.limits.decode()); err != nil {
-			return nil, nil, err
+			return nil, "", "", err
 		}
-		if raw, err = in.uploadDelta(u); err != nil {
-			return nil, nil, err
-		}
+		raw, err = in.uploadDelta(u)
+	case u.spy == "rbspy" || u.spy == "pyspy":
+		raw, err = decoded.AppendRenamed(nil, func(dst []byte, f *pprof.Function) []byte {
+			return appendNameWithFile(dst, u.spy, decoded.Text(f.Name), decoded.Text(f.File))
+		})
 	}
-	return raw, types, nil
+	return raw, profileName(types, u.config, u.units), app, err
 }
 
-// foldedNames maps the units of folded stacks to sample types.
-var foldedNames = map[string]string{
-	"": "cpu", "samples": "cpu", "bytes": "inuse_space", "objects": "inuse_objects", "goroutines": "goroutine",
-	"lock_nanoseconds": "delay", "lock_samples": "contentions",
+// appendNameWithFile appends the new name of a function of Ruby or Python: its file, a space and its
+// name, as in Pyroscope. Flame graphs merge functions of the same name, and many classes have
+// methods of the same name. It appends nothing if the name must not change: newer SDKs for Python
+// send absolute paths, and names that contain the module.
+func appendNameWithFile(dst []byte, spy string, name, file []byte) []byte {
+	if len(file) == 0 || spy == "pyspy" && file[0] == '/' {
+		return dst
+	}
+	return append(append(append(dst, file...), ' '), name...)
 }
+
+// foldedPprof converts folded stacks to a pprof. It returns the same values as pprofOf.
+func (u *upload) foldedPprof(app string) (raw []byte, name, service string, err error) {
+	t, service := foldedTypeOf(app, u.units)
+	folded := newFolded(t, u.rate, u.from, u.until)
+	if u.format == "lines" {
+		err = folded.readLines(u.profile)
+	} else {
+		err = folded.readGroups(u.profile)
+	}
+	if err != nil {
+		return nil, "", "", err
+	}
+	return folded.encoder.Append(nil), t.name, service, nil
+}
+
+// inflateText decompresses a body with gzip if the request declares a text format. Without a declared
+// format a body with gzip is a pprof, which is decompressed later.
+func (u *upload) inflateText() error {
+	if u.format == "" || !bytes.HasPrefix(u.profile, []byte(gzipMagic)) {
+		return nil
+	}
+	text, err := new(inflate.Inflater).Gzip(nil, u.profile, u.limits.DecompressedBytes)
+	switch {
+	case errors.Is(err, inflate.ErrLimit):
+		return limitError("profile_size", "more than %d bytes when decompressed%s", u.limits.DecompressedBytes, u.limits.Flags.Of("DecompressedBytes"))
+	case err != nil:
+		return badRequest("gzip: %v", err)
+	}
+	u.profile = text
+	return nil
+}
+
+const gzipMagic = "\x1F\x8B"
 
 // isPprof detects a pprof without a declared format: it begins with the gzip magic or with
 // a sample type field.
 func isPprof(body []byte) bool {
-	return bytes.HasPrefix(body, []byte{0x1F, 0x8B}) || bytes.HasPrefix(body, []byte{0x0A, 0x04, 0x08})
+	return bytes.HasPrefix(body, []byte(gzipMagic)) || bytes.HasPrefix(body, []byte{0x0A, 0x04, 0x08})
 }

@@ -16,6 +16,7 @@
 package profile
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -270,6 +271,9 @@ func (in *Ingester) decodeOne(pushed *profilepb.RawProfile, b *batch, now time.T
 	if len(p.Profile.SampleTypes) == 0 {
 		return p, false, badRequest("it has no sample type")
 	}
+	if err := checkTypes(p.Profile, b.limits); err != nil {
+		return p, false, err
+	}
 	if t := p.Profile.TimeNS; t >= microsecondsMin && t < microsecondsMax {
 		p.Profile.TimeNS = t * 1000
 		p.Profile.Repairs.Time++
@@ -284,4 +288,28 @@ func (in *Ingester) decodeOne(pushed *profilepb.RawProfile, b *batch, now time.T
 		return p, false, limitError("too_new", "start time %s is more than %s in the future", at.UTC().Format(time.RFC3339), b.limits.Future)
 	}
 	return p, true, nil
+}
+
+// checkTypes returns an error if the name or unit of a sample type or of the period type is too long for a label, or has a colon.
+// The ID of a profile type joins these texts with colons, so no query could select a type with a further colon.
+func checkTypes(p *pprof.Profile, limits *Limits) error {
+	check := func(what string, text []byte) error {
+		switch {
+		case len(text) > limits.LabelValueBytes:
+			return limitError("label_value", "%s %.50q... has %d bytes, at most %d", what, text, len(text), limits.LabelValueBytes)
+		case bytes.IndexByte(text, ':') >= 0:
+			return badRequest("%s %.100q has a colon", what, text)
+		}
+		return nil
+	}
+	for i, t := range append(p.SampleTypes[:len(p.SampleTypes):len(p.SampleTypes)], p.PeriodType) {
+		what := "sample type"
+		if i == len(p.SampleTypes) {
+			what = "period type"
+		}
+		if err := cmp.Or(check(what, p.Text(t.Type)), check("unit of "+what, p.Text(t.Unit))); err != nil {
+			return err
+		}
+	}
+	return nil
 }

@@ -216,6 +216,10 @@ func TestPush_EveryLimitIsReportedAndCounted(t *testing.T) {
 		{"labels", named("a", "1", "b", "1", "c", "1"), testProfile(t, nil), "labels", "5 labels, at most 4"},
 		{"label name", named(strings.Repeat("n", 21), "v"), testProfile(t, nil), "label_name", "21 bytes, at most 20"},
 		{"label value", named("n", strings.Repeat("v", 31)), testProfile(t, nil), "label_value", "31 bytes, at most 30"},
+		{"sample type", named(), testProfile(t, func(p *profile.Profile) { p.SampleType[1].Type = strings.Repeat("t", 31) }), "label_value", "31 bytes, at most 30"},
+		{"unit", named(), testProfile(t, func(p *profile.Profile) { p.SampleType[0].Unit = strings.Repeat("u", 31) }), "label_value", "unit of sample type"},
+		{"period type", named(), testProfile(t, func(p *profile.Profile) { p.PeriodType.Type = strings.Repeat("t", 31) }), "label_value", "period type"},
+		{"colon", named(), testProfile(t, func(p *profile.Profile) { p.SampleType[1].Type = "a:b" }), "invalid", "has a colon"},
 		{"bad name", named("a-b", "v"), testProfile(t, nil), "invalid", `"a-b"`},
 		{"bad value", named("a", "\xff"), testProfile(t, nil), "invalid", "not UTF-8"},
 		{"twice", named("a.b", "1", "a_b", "2"), testProfile(t, nil), "invalid", `duplicate label "a_b"`},
@@ -518,8 +522,9 @@ func FuzzFolded(f *testing.F) {
 	f.Add([]byte("main;work 3\nmain 1\n"), false)
 	f.Add([]byte(";;a;\xff 18446744073709551616"), false)
 	f.Add([]byte("a;b\n\n;c"), true)
+	f.Add([]byte("a.py:1 - b;c (a.py:2);d - a.rb:3;e:4 - ( - ;) 5"), false)
 	f.Fuzz(func(t *testing.T, body []byte, lines bool) {
-		folded := newFolded("", 100, now, now)
+		folded := newFolded(foldedCPU, 100, now, now)
 		read := folded.readGroups
 		if lines {
 			read = folded.readLines

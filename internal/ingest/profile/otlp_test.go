@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"net/http"
 	"reflect"
 	"strings"
@@ -217,5 +218,39 @@ func TestPushOTLP_OverTheSeriesNothingIsStored(t *testing.T) {
 	in, store := newIngester(t, Limits{Series: 1})
 	if _, _, err := pushOTLP(t, in, otlpRequest(nil)); StatusOf(err) != http.StatusTooManyRequests || len(store.list()) != 0 { // two services
 		t.Errorf("%v, %d stored", err, len(store.list()))
+	}
+}
+
+func TestPushOTLP_GreatestValueThatFitsIsStored(t *testing.T) {
+	const period = 50_000_000
+	for _, tt := range []struct {
+		sampleType string
+		value      int64
+		want       int64 // 0: an error
+	}{
+		{"samples", math.MaxInt64 / period, math.MaxInt64 / period * period},
+		{"samples", math.MaxInt64/period + 1, 0},
+		{"events", math.MaxInt64, math.MaxInt64},
+	} {
+		in, store := newIngester(t, Limits{})
+		_, _, err := pushOTLP(t, in, otlpRequest(func(p pprofile.Profiles) {
+			one := p.ResourceProfiles().At(0).ScopeProfiles().At(0).Profiles().At(0)
+			if tt.sampleType != "samples" {
+				p.Dictionary().StringTable().Append(tt.sampleType)
+				one.SampleType().SetTypeStrindex(int32(p.Dictionary().StringTable().Len() - 1))
+			}
+			one.Samples().At(1).Values().FromRaw([]int64{tt.value})
+		}))
+		if tt.want == 0 {
+			want := fmt.Sprintf("samples[1]: bad request: %d samples of %d ns overflow a value", tt.value, period)
+			if err == nil || !strings.HasSuffix(err.Error(), want) || StatusOf(err) != http.StatusBadRequest || len(store.list()) != 0 {
+				t.Errorf("%d: got %v, want %s", tt.value, err, want)
+			}
+			continue
+		}
+		all := store.list()
+		if err != nil || len(all) != 2 || all[1].profile.Sample[0].Value[0] != tt.want {
+			t.Errorf("%d %s: %v, %+v", tt.value, tt.sampleType, err, all)
+		}
 	}
 }

@@ -24,7 +24,7 @@ func allocated(f func()) uint64 {
 
 // smallLimits are limits of which a request of some megabytes is a multiple.
 func smallLimits() Limits {
-	return Limits{DecompressedBytes: 1 << 20, BurstBytes: 2 << 20, RateBytes: 1 << 20}
+	return Limits{DecompressedBytes: 1 << 20, BurstBytes: 2 << 20, RateBytes: 1 << 20, LabelValueBytes: 1 << 20}
 }
 
 // A request is small, and what it would become is not: elements of its lists name the same long texts.

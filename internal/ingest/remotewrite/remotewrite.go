@@ -14,6 +14,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
+	"strings"
 	"syscall"
 	"time"
 
@@ -160,8 +161,30 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer h.decoding.Release(cost.Bytes)
 	r.Body = body.NewReader()
 	out := &storageFailure{ResponseWriter: w}
-	h.receiver.ServeHTTP(out, r)
+	h.receive(out, r)
 	out.end(h.logger)
+}
+
+// receive calls the receiver. If the receiver panics, receive rolls its appender back. Prometheus' label sets panic at a
+// name or value of 16 MiB. Package codec/remotewrite refuses such remote write requests before they are decoded. Nothing
+// checks OTLP requests before the receiver, so receive turns this panic into status 400.
+func (h *handler) receive(w *storageFailure, r *http.Request) {
+	ctx, open := withOpenAppender(r.Context())
+	w.open = open
+	defer func() {
+		p := recover()
+		if p == nil {
+			return
+		}
+		if err := open.rollback(); err != nil {
+			h.logger.Error("Rolling back the samples of a request failed", "err", err)
+		}
+		if text, ok := p.(string); !ok || !strings.Contains(text, "too long to encode as label") {
+			panic(p)
+		}
+		http.Error(w, "the request has a name or value of a label of 16 MiB or more", http.StatusBadRequest)
+	}()
+	h.receiver.ServeHTTP(w, r.WithContext(ctx))
 }
 
 // noneWritten sets the counts that the response to a 2.0 request must have.
@@ -181,17 +204,22 @@ func refuse(w http.ResponseWriter, reason string) {
 	http.Error(w, reason, http.StatusServiceUnavailable)
 }
 
-// storageFailure replaces the receiver's status 500 by 503. The receiver responds with
-// status 500 only to errors of the storage. The text of such an error names files of the
+// storageFailure replaces the receiver's status 500 by 503, and its status 200 after a failed commit. The receiver responds
+// with status 500 only to errors of the storage. The text of such an error names files of the
 // server, so it is logged and not sent.
 type storageFailure struct {
 	http.ResponseWriter
+	open   *openAppender
 	failed bool
-	text   []byte // of the receiver's response
+	text   []byte // of the receiver's response, or of the failed commit
 }
 
 // WriteHeader implements http.ResponseWriter.
 func (f *storageFailure) WriteHeader(status int) {
+	if status/100 == 2 && f.open != nil && f.open.commitErr != nil {
+		f.failed, f.text = true, []byte(f.open.commitErr.Error())
+		return
+	}
 	if f.failed = status == http.StatusInternalServerError; !f.failed {
 		f.ResponseWriter.WriteHeader(status)
 	}

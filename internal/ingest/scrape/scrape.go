@@ -47,15 +47,28 @@ type Scraper struct {
 	cancel    context.CancelFunc
 }
 
-// New builds a scraper that appends to `to`. It is idle until Run.
-func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometheus.Registerer) (*Scraper, error) {
-	if opts.DiscoveryReloadInterval == 0 {
-		opts.DiscoveryReloadInterval = 5 * time.Second
+// manager returns the options of the scrape manager.
+func (o Options) manager() *scrape.Options {
+	if o.DiscoveryReloadInterval == 0 {
+		o.DiscoveryReloadInterval = 5 * time.Second
 	}
 	var client []commonconfig.HTTPClientOption
-	if opts.Dial != nil {
-		client = append(client, commonconfig.WithDialContextFunc(opts.Dial))
+	if o.Dial != nil {
+		client = append(client, commonconfig.WithDialContextFunc(o.Dial))
 	}
+	return &scrape.Options{
+		DiscoveryReloadInterval:  model.Duration(o.DiscoveryReloadInterval),
+		DiscoveryReloadOnStartup: true, // otherwise the first target waits for the interval
+		AppendMetadata:           o.MetadataInWAL,
+		EnableTypeAndUnitLabels:  o.TypeAndUnitLabels,
+		EnableOpenMetrics2:       o.OpenMetrics2,
+		EnableZstdScrape:         o.Zstd,
+		HTTPClientOptions:        client,
+	}
+}
+
+// New builds a scraper that appends to `to`. It is idle until Run.
+func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometheus.Registerer) (*Scraper, error) {
 	// These options are global variables of Prometheus' package. They are written only if
 	// they change, since scrapers of other servers in the process may read them.
 	if opts.ExactTimestamps == scrape.AlignScrapeTimestamps {
@@ -64,15 +77,7 @@ func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometh
 	if opts.TimestampTolerance != 0 && opts.TimestampTolerance != scrape.ScrapeTimestampTolerance {
 		scrape.ScrapeTimestampTolerance = opts.TimestampTolerance
 	}
-	manager, err := scrape.NewManager(&scrape.Options{
-		DiscoveryReloadInterval:  model.Duration(opts.DiscoveryReloadInterval),
-		DiscoveryReloadOnStartup: true, // otherwise the first target waits for the interval
-		AppendMetadata:           opts.MetadataInWAL,
-		EnableTypeAndUnitLabels:  opts.TypeAndUnitLabels,
-		EnableOpenMetrics2:       opts.OpenMetrics2,
-		EnableZstdScrape:         opts.Zstd,
-		HTTPClientOptions:        client,
-	}, logger.With("component", "scrape"), logging.NewJSONFileLogger, nil, to, reg)
+	manager, err := scrape.NewManager(opts.manager(), logger.With("component", "scrape"), logging.NewJSONFileLogger, nil, to, reg)
 	if err != nil {
 		return nil, fmt.Errorf("scrape manager: %w", err)
 	}

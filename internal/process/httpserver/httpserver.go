@@ -34,7 +34,7 @@ type Options struct {
 	CORSOrigin      string        // anchored regular expression of allowed origins; "": all
 	AllowedHosts    []string      // accepted in the header Host; none: checked only if all addresses are loopback; hostcheck.Any: not checked
 	EnableLifecycle bool          // enable POST /-/reload and /-/quit
-	MaxConnections  int           // over all listen addresses, further connections wait; 0: 512, negative: no limit
+	MaxConnections  int           // over all listen addresses; beyond it a connection replaces an idle one, or waits; 0: 512, negative: no limit
 	ReadTimeout     time.Duration // for headers and body of a request, and between two requests; 0: 5 minutes
 	DrainTimeout    time.Duration // for running requests at shutdown; 0: 30 s, negative: they are cut at once
 	CommandLine     []string      // as returned by /debug/pprof/cmdline; nil: the program's name only

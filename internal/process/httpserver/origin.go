@@ -12,8 +12,8 @@ import (
 func OriginGuard(external *url.URL) func(http.Handler) http.Handler {
 	protection := http.NewCrossOriginProtection()
 	if external != nil {
-		// A reverse proxy may change the Host header that the origin is compared with.
-		// The error can be ignored: an invalid origin is never sent by a browser.
+		// A reverse proxy may change the Host header that the origin is compared with. The error means
+		// that external is no valid origin. It can be ignored: no browser sends such an origin.
 		_ = protection.AddTrustedOrigin(external.Scheme + "://" + external.Host)
 	}
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -24,7 +24,7 @@ func OriginGuard(external *url.URL) func(http.Handler) http.Handler {
 
 // readingEndpoints are the endpoints of the Prometheus HTTP API whose POST is read-only.
 var readingEndpoints = map[string]bool{
-	"query": true, "query_range": true, "query_exemplars": true, "series": true, "labels": true, "format_query": true, "parse_query": true, "read": true,
+	"query": true, "query_range": true, "query_explain": true, "query_range_explain": true, "query_exemplars": true, "series": true, "labels": true, "format_query": true, "parse_query": true, "read": true,
 }
 
 // GuardForwarded applies guard to all forwarded requests that are not known to be

@@ -146,8 +146,9 @@ func TestOptions_SecurityReadsTheConfiguration(t *testing.T) {
 		"":                           {},
 		"basic_auth_users: {eve: x}": {Clients: true},
 		`{"tls_server_config": {}}`:  {TLS: true},
-		"tls_server_config: {client_auth_type: RequireAnyClientCert}": {TLS: true, Clients: true},
-		"tls_server_config: {client_auth_type: RequestClientCert}":    {TLS: true},
+		"tls_server_config: {client_auth_type: RequireAnyClientCert}":       {TLS: true, Clients: true},
+		"tls_server_config: {client_auth_type: RequestClientCert}":          {TLS: true},
+		"tls_server_config: {client_auth_type: RequireAndVerifyClientCert}": {TLS: true, Clients: true},
 		"[": {},
 	} {
 		if err := os.WriteFile(file, []byte(text), 0o600); err != nil {

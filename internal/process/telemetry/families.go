@@ -44,10 +44,10 @@ func (reg *Registry) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// Families returns the families that were registered until now, sorted by name, including
-// those without a series. A family of Own without a series is included only if it is a
-// vector. Families that a function writes and those of the operating system's process
-// are left out.
+// Families returns the families that were registered until now, sorted by name. Families of
+// Prometheus' registry are included even if they have no series, families of Own without a
+// series only if they are vectors. Families that a function writes and those of the operating
+// system's process are left out.
 func (reg *Registry) Families() []Family {
 	all := map[string]Family{}
 	reg.mu.Lock()

@@ -1,0 +1,80 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/ferula-io/ferula/internal/bridge/profilecompact"
+	"github.com/ferula-io/ferula/internal/hostcheck"
+	"github.com/ferula-io/ferula/internal/role"
+)
+
+// profilesCommand has the commands about profiles that are not part of a server.
+type profilesCommand struct {
+	Compact profilesCompactCommand `cmd:"" help:"Compact the profile blocks of a bucket, and delete replaced and old ones."`
+}
+
+// profilesCompactCommand has the flags of `thanos compact` that concern profiles.
+type profilesCompactCommand struct {
+	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Configuration of the object storage with the blocks, in Thanos' YAML format, type S3, FILESYSTEM, GCS or AZURE."`
+	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File with the configuration of the object storage, in Thanos' YAML format."`
+	DataDir    string `name:"data-dir" default:"./data" help:"Local directory for the blocks that are being compacted. It needs space for twice --compact.block-max-size."`
+
+	Wait         bool     `name:"wait" short:"w" help:"Do not exit after the first iteration, but start another one after --wait-interval."`
+	WaitInterval duration `name:"wait-interval" default:"5m" help:"Interval of the iterations with --wait."`
+
+	Retention   duration `name:"retention" default:"0d" help:"How long to retain profile blocks, by their newest profile. 0d means for ever."`
+	DeleteDelay duration `name:"delete-delay" default:"48h" help:"Time between marking a block for deletion and deleting it. 0s deletes blocks without delay, which fails queries that are reading them."`
+	Consistency duration `name:"consistency-delay" default:"30h" help:"Time from the end of a day (UTC) to the compaction of its blocks, at least 25h. ferula serve may compact blocks of the last 24 hours on its disk."`
+	BlockSize   size     `name:"compact.block-max-size" default:"512MB" help:"Maximum bytes of the blocks that are compacted into one. A block never has more than a day."`
+
+	Process processFlags `embed:""`
+}
+
+// Validate is called by kong.
+func (c *profilesCompactCommand) Validate() error {
+	var errs []error
+	if time.Duration(c.WaitInterval) < time.Second {
+		errs = append(errs, fmt.Errorf("--wait-interval=%s must be at least 1s", c.WaitInterval))
+	}
+	if time.Duration(c.Consistency) < 25*time.Hour {
+		errs = append(errs, fmt.Errorf("--consistency-delay=%s must be at least 25h: ferula serve compacts blocks of up to a day", c.Consistency))
+	}
+	if c.BlockSize < 1<<20 {
+		errs = append(errs, fmt.Errorf("--compact.block-max-size=%s must be at least 1MB", c.BlockSize))
+	}
+	if c.Process.TracingConfig != "" || c.Process.TracingConfigFile != "" {
+		errs = append(errs, errors.New("--tracing.config and --tracing.config-file are not supported: ferula profiles compact sends no spans"))
+	}
+	return errors.Join(errs...)
+}
+
+// Run is called by kong.
+func (c *profilesCompactCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
+	return runRole(ctx, k, c.Process, ignored, c.options, func(opts role.ProfilesCompactOptions, common started) (*role.ProfilesCompact, error) {
+		if strings.TrimSpace(opts.Bucket) == "" {
+			return nil, usageError{errors.New("--objstore.config or --objstore.config-file is required, and must not be empty")}
+		}
+		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
+		return role.NewProfilesCompact(opts)
+	})
+}
+
+func (c *profilesCompactCommand) options() (role.ProfilesCompactOptions, error) {
+	var content contents
+	bucket := content.of("objstore.config", c.Config, c.ConfigFile)
+	web := c.Process.web()
+	web.AllowedHosts = []string{hostcheck.Any}
+	return role.ProfilesCompactOptions{
+		Web: web, Bucket: bucket, Wait: c.Wait, Interval: time.Duration(c.WaitInterval),
+		Compact: profilecompact.Options{
+			Dir: c.DataDir, Consistency: time.Duration(c.Consistency), DeleteDelay: zeroIsNone(c.DeleteDelay),
+			Retention: time.Duration(c.Retention), BlockBytes: int64(c.BlockSize),
+		},
+	}, content.err()
+}

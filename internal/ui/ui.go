@@ -1,10 +1,10 @@
 // Package ui serves the web UI at "/": the built files of the directory ui/, embedded from dist.
 //
 // The response is a file of dist, or index.html for a route of the UI (/query, /targets, …), which the UI evaluates in the
-// browser. Every other path is status 404, so that an unregistered API path never returns HTML. The UI addresses its files
-// and the API relative to its own path, which has one level. So its files contain no route prefix and are the same under
-// every prefix. The package contains no API and no template. Its only state are the compressed files, which are created on
-// first use.
+// browser. The prefix without its slash is redirected. Every other path is status 404, so that an unregistered API path
+// never returns HTML. The UI addresses its files and the API relative to its own path, which has one level. So its files
+// contain no route prefix and are the same under every prefix. The package contains no API and no template. Its only state
+// are the compressed files, which are created on first use.
 package ui
 
 import (
@@ -26,7 +26,7 @@ import (
 var dist embed.FS
 
 // routes are the routes of the UI. ui/src/lib/route.ts has the same list; a test compares them.
-var routes = []string{"", "query", "graph", "profiles", "targets", "status", "tsdb-status", "flags", "config", "stores", "alerts", "rules", "service-discovery"}
+var routes = []string{"", "query", "graph", "profiles", "targets", "status", "tsdb-status", "flags", "config", "stores", "alerts", "rules", "service-discovery", "alertmanager-discovery", "blocks"}
 
 // contentTypes replaces mime.TypeByExtension, whose result depends on files of the host.
 var contentTypes = map[string]string{

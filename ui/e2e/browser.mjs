@@ -3,10 +3,15 @@
 import { mkdir } from "node:fs/promises";
 import { join } from "node:path";
 import { chromium } from "playwright-core";
+import { COLUMNS, decode } from "./columns.mjs";
+
+/** A name of this machine that browsers do not take for it: over http its pages have none of what needs a secure context. */
+export const PLAIN_HOST = "plain.test";
 
 const ARGS = [
   "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
   "--disable-component-update", "--disable-sync",
+  `--host-resolver-rules=MAP ${PLAIN_HOST} 127.0.0.1`,
 ];
 
 export async function launch() {
@@ -38,7 +43,8 @@ async function record(tab, response) {
   const list = url.pathname.endsWith("/api/v1/query_range") ? tab.ranges : url.pathname.endsWith("/api/v1/query") ? tab.instants : null;
   if (!list || !tab.recorded || response.status() !== 200) return;
   try {
-    list.push({ params: Object.fromEntries(url.searchParams), body: await response.json() });
+    const type = response.headers()["content-type"];
+    list.push({ params: Object.fromEntries(url.searchParams), type, body: type === COLUMNS ? decode(await response.body()) : await response.json() });
   } catch {
     // the page cancelled it before the body was there
   }

@@ -16,8 +16,8 @@ const picture = (page) => page.evaluate(() => {
   return { lines: plot.crowd.lines, share: coloured / (width * height) };
 });
 
-async function openMany(tab, path) {
-  const server = await manyServer(tab.base, COUNT);
+async function openMany(tab, path, json = false) {
+  const server = await manyServer(tab.base, COUNT, json);
   tab.own.add(new URL(server.url).host);
   tab.recorded = false;
   await tab.page.goto(server.url + path);
@@ -54,26 +54,29 @@ export const checks = {
       await page.getByLabel("Filter the series").fill('shard="4321"');
       await page.locator(".legend tbody button").first().click();
       await until("one line", async () => (await picture(page)).lines === 1);
-      check(/^only:[0-9a-z]+$/.test(address(page).get("view")), page.url());
+      check(/^only:[0-9a-z]+,all/.test(address(page).get("view")), page.url());
       await page.locator(".legend tbody button").first().click();
       await until("all again", async () => (await picture(page)).lines === COUNT);
-      check(!address(page).has("view"), page.url());
+      check(!address(page).get("view").includes("only:"), page.url());
     } finally {
       server.close();
     }
   },
 
-  async "without workers the same is drawn"(tab) {
+  async "without workers, and from JSON, the same is drawn"(tab) {
     const { page } = tab;
     tab.tolerated.push(/scan\.worker|net::ERR/);
-    await page.route("**/scan.worker*", (r) => r.abort("failed"));
-    const server = await openMany(tab, "/query?expr=many&range=5m");
-    try {
-      await drawAll(tab);
-      check(page.workers().length === 0, "a worker runs");
-      check(await page.evaluate((want) => document.querySelector(".plot").plot.columns.values[42][1] === want, Number(valueOf(42, 1))), "a value differs from the response");
-    } finally {
-      server.close();
+    for (const [worker, json] of [[false, false], [false, true], [true, true]]) {
+      if (!worker) await page.route("**/scan.worker*", (r) => r.abort("failed"));
+      else await page.unroute("**/scan.worker*");
+      const server = await openMany(tab, "/query?expr=many&range=5m", json);
+      try {
+        await drawAll(tab);
+        check(page.workers().length === Number(worker), `${page.workers().length} workers run`);
+        check(await page.evaluate((want) => document.querySelector(".plot").plot.columns.values[42][1] === want, Number(valueOf(42, 1))), "a value differs from the response");
+      } finally {
+        server.close();
+      }
     }
   },
 

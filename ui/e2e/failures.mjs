@@ -75,6 +75,7 @@ export const checks = {
     await tab.page.route("**/api/v1/query?*", (r) => r.fulfill(success({ resultType: "vector", result: [{ metric: { __name__: "h", job: "x" }, histogram: [1, histogram] }] })));
     await tab.page.goto(`${tab.base}/query?expr=h&tab=table`);
     await tab.page.locator(".histogram summary").click();
+    await tab.page.locator(".histogram .buckets").waitFor();
     const text = (await tab.page.locator(".histogram").innerText()).replace(/\s+/g, " ");
     check(text.includes("count 6") && text.includes("(1, 2]") && text.includes("sum 12.5"), text);
     check((await tab.page.locator(".sketch rect").count()) === 2, "the sketch has not two bars");

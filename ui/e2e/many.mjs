@@ -1,5 +1,6 @@
 // A server of very many series: range queries get their response here, while everything else goes to the real server behind it.
 import { createServer, request } from "node:http";
+import { acceptsColumns, begin, COLUMNS, finish, series } from "./columns.mjs";
 
 /** Series `s` at step `i`. Every series crosses others, and the last values grow with `s`. */
 export const valueOf = (s, i) => (s + Math.sin(i / 20 + s) * 400 + 1000).toFixed(6);
@@ -17,6 +18,19 @@ const drained = (res) => new Promise((wake) => {
   res.on("drain", done);
   res.on("close", done);
 });
+
+/** The same as columns, which the page prefers. */
+async function rangeColumns(count, url, res) {
+  const { start, step, count: n } = steps(url);
+  res.writeHead(200, { "Content-Type": COLUMNS });
+  res.write(begin({ start: start * 1000, step: step * 1000, steps: n }));
+  for (let s = 0; s < count; s += 20) {
+    const list = Array.from({ length: Math.min(20, count - s) }, (_, k) => ({ metric: labelsOf(s + k), samples: Array.from({ length: n }, (_, i) => [i, Number(valueOf(s + k, i))]) }));
+    if (!res.write(series(list))) await drained(res);
+    if (res.destroyed) return;
+  }
+  res.end(finish('{"status":"success","data":{"resultType":"matrix","result":[]}}', count, count * n));
+}
 
 async function range(count, url, res) {
   const { start, step, count: n } = steps(url);
@@ -48,20 +62,20 @@ function forward(base, req, res) {
   req.pipe(up);
 }
 
-/** A server in front of `base`: `take` responds to what it returns true for. */
+/** A server in front of `base`: `take` gets the address, the response and the request, and responds to what it returns true for. */
 export async function serverBefore(base, take) {
   const server = createServer((req, res) => {
-    if (!take(new URL(req.url, base), res)) forward(base, req, res);
+    if (!take(new URL(req.url, base), res, req)) forward(base, req, res);
   });
   await new Promise((done) => server.listen(0, "127.0.0.1", done));
   return { url: `http://127.0.0.1:${server.address().port}`, close: () => { server.closeAllConnections(); server.close(); } };
 }
 
-/** Responds to queries of `many` with `count` series. */
-export function manyServer(base, count) {
-  return serverBefore(base, (url, res) => {
+/** Responds to queries of `many` with `count` series, in the form that the page prefers unless `json` is true. */
+export function manyServer(base, count, json = false) {
+  return serverBefore(base, (url, res, req) => {
     if (url.searchParams.get("query") !== "many") return false;
-    if (url.pathname.endsWith("/api/v1/query_range")) { void range(count, url, res); return true; }
+    if (url.pathname.endsWith("/api/v1/query_range")) { void (acceptsColumns(req) && !json ? rangeColumns : range)(count, url, res); return true; }
     if (url.pathname.endsWith("/api/v1/query")) { instant(count, url, res); return true; }
     return false;
   });

@@ -1,5 +1,6 @@
 // Checks of what users of Prometheus', Thanos' and Pyroscope's pages look for.
-import { check, drawn, runQuery, screenshot, until } from "./browser.mjs";
+import { check, drawn, PLAIN_HOST, runQuery, screenshot, until } from "./browser.mjs";
+import { serverBefore } from "./many.mjs";
 import { flame, respond, total } from "./profiles.mjs";
 
 const success = (data) => ({ status: 200, contentType: "application/json", body: JSON.stringify({ status: "success", data }) });
@@ -112,6 +113,39 @@ export const checks = {
     check(file.suggestedFilename() === "sum_by_job_up.csv", file.suggestedFilename());
     await page.getByRole("button", { name: "Duplicate" }).click();
     await until("two graphs", async () => (await page.locator(".plot canvas").count()) === 2);
+  },
+
+  async "over http from another host, where browsers have no clipboard, copying works"(tab) {
+    const { page, context } = tab;
+    const server = await serverBefore(tab.base, () => false);
+    const { port } = new URL(server.url);
+    tab.own.add(`${PLAIN_HOST}:${port}`);
+    try {
+      await context.grantPermissions(["clipboard-read", "clipboard-write"], { origin: tab.base });
+      const reader = await context.newPage();
+      await reader.goto(`${tab.base}/flags`);
+      const copied = async () => { await reader.bringToFront(); const text = await reader.evaluate(() => navigator.clipboard.readText()); await page.bringToFront(); return text; };
+      await page.bringToFront();
+      await page.goto(`http://${PLAIN_HOST}:${port}/query?range=5m&expr=up`);
+      await page.locator(".plot canvas").waitFor();
+      check(await page.evaluate(() => !window.isSecureContext && navigator.clipboard === undefined), "the page has a clipboard");
+      await page.getByRole("button", { name: "More for query" }).click();
+      await page.getByRole("button", { name: "Copy as curl" }).click();
+      const hint = page.locator(".menu .hint", { hasText: /./ });
+      await hint.waitFor();
+      check((await hint.textContent()).startsWith("Copied"), await hint.textContent());
+      const text = await copied();
+      check(text.includes("curl") && text.includes(`${PLAIN_HOST}:${port}/api/v1/query_range`), text);
+      await page.goto(`http://${PLAIN_HOST}:${port}/query?tab=table&expr=up`);
+      await page.getByLabel("Layout").getByText("Text").click();
+      await page.getByRole("button", { name: "Copy selector" }).first().click();
+      await page.getByRole("button", { name: "Copied" }).waitFor();
+      check((await copied()).startsWith("up{"), await copied());
+      check((await page.locator(".copy-box").count()) === 0, "the box of the text is left behind");
+    } finally {
+      await page.goto("about:blank");
+      server.close();
+    }
   },
 
   async "scales, comparison and hidden lines are in the address"(tab) {

@@ -16,6 +16,7 @@ import * as pictures from "./pictures.mjs";
 import * as profiles from "./profiles.mjs";
 import * as profileviews from "./profileviews.mjs";
 import * as query from "./query.mjs";
+import * as views from "./views.mjs";
 
 const base = (process.argv[2] ?? "http://127.0.0.1:9490").replace(/\/$/, "");
 
@@ -44,7 +45,7 @@ async function main() {
   await until(`samples at ${base}`, samplesExist, 60_000);
   const browser = await launch();
   let [passed, failed] = [0, 0];
-  for (const [name, body] of Object.entries({ ...query.checks, ...failures.checks, ...pages.checks, ...profiles.checks, ...profileviews.checks, ...parity.checks, ...crowd.checks, ...hold.checks, ...pictures.checks }).filter(([name]) => name.includes(process.env.ONLY ?? ""))) {
+  for (const [name, body] of Object.entries({ ...query.checks, ...failures.checks, ...pages.checks, ...profiles.checks, ...profileviews.checks, ...parity.checks, ...crowd.checks, ...views.checks, ...hold.checks, ...pictures.checks }).filter(([name]) => name.includes(process.env.ONLY ?? ""))) {
     let ok = await runOne(browser, name, body);
     if (!ok && (ok = await runOne(browser, name, body))) console.log(`FLAKY: failed once, then passed: ${name}`);
     if (ok) passed++;

@@ -18,6 +18,7 @@ const StatusPage = lazy(() => import("./status/page.tsx").then((m) => m.StatusPa
 const TargetsPage = lazy(() => import("./targets/page.tsx").then((m) => m.TargetsPage));
 const DiscoveryPage = lazy(() => import("./targets/discovery.tsx").then((m) => m.DiscoveryPage));
 const RulesPage = lazy(() => import("./rules/page.tsx").then((m) => m.RulesPage));
+const AlertmanagersPage = lazy(() => import("./rules/alertmanagers.tsx").then((m) => m.AlertmanagersPage));
 const Notices = lazy(() => import("./notices.tsx").then((m) => m.Notices), null);
 const Palette = lazy(() => import("./palette.tsx").then((m) => m.Palette), null);
 
@@ -84,18 +85,24 @@ function Guarded({ children }: { children: ComponentChildren }) {
 /** The query page names itself after its query. */
 const TITLES: Record<Exclude<Route, "query">, string> = {
   "profiles": "Profiles", "targets": "Targets", "status": "Status", "tsdb-status": "TSDB status", "flags": "Flags", "config": "Configuration", "stores": "Stores",
-  "alerts": "Alerts", "rules": "Rules", "service-discovery": "Service discovery",
+  "alerts": "Alerts", "rules": "Rules", "service-discovery": "Service discovery", "alertmanager-discovery": "Alertmanagers", "blocks": "Blocks",
 };
 
 function Page({ nav }: { nav: Nav }) {
   const { route } = nav.place;
+  // A server of blocks alone evaluates no queries.
+  const features = useFeatures();
+  const none = route === "query" && !has(features, "query");
+  useEffect(() => { if (none) nav.go("blocks", "", true); }, [none]);
   useEffect(() => { if (route !== "query") document.title = route ? `${TITLES[route]} · ferula` : "ferula"; }, [route]);
+  if (none) return null;
   switch (route) {
     case "query": return <QueryPage />;
     case "profiles": return <ProfilesPage />;
     case "targets": return <TargetsPage />;
     case "service-discovery": return <DiscoveryPage />;
     case "alerts": case "rules": return <RulesPage route={route} />;
+    case "alertmanager-discovery": return <AlertmanagersPage />;
     case null: return <Empty title="There is no such page">Use the links above.</Empty>;
     default: return <StatusPage route={route} />;
   }
@@ -104,9 +111,9 @@ function Page({ nav }: { nav: Nav }) {
 const LINKS: readonly (readonly [Route, string, readonly Route[]])[] = [
   ["query", "Query", ["query"]],
   ["profiles", "Profiles", ["profiles"]],
-  ["alerts", "Alerts", ["alerts", "rules"]],
+  ["alerts", "Alerts", ["alerts", "rules", "alertmanager-discovery"]],
   ["targets", "Targets", ["targets", "service-discovery"]],
-  ["status", "Status", ["status", "tsdb-status", "flags", "config", "stores"]],
+  ["status", "Status", ["status", "tsdb-status", "blocks", "flags", "config", "stores"]],
 ];
 
 /** Pages of the header that need a part of the server. */
@@ -116,7 +123,7 @@ function Header() {
   const nav = useNav();
   const features = useFeatures();
   // An entry whose page the server may not support is shown only after the server has reported its features.
-  const links = LINKS.filter(([route]) => NEEDS[route] === undefined || nav.place.route === route || (features !== null && has(features, NEEDS[route]!)));
+  const links = LINKS.filter(([route]) => nav.place.route === route || (has(features, NEEDS[route] ?? route) && (features !== null || NEEDS[route] === undefined)));
   // Leaving a page of queries and coming back must not lose them.
   const last = useRef<Partial<Record<Route, string>>>({});
   if (nav.place.route === "query" || nav.place.route === "profiles") last.current[nav.place.route] = nav.place.search;

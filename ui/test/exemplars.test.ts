@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { exemplarDots, EXEMPLARS_MAX } from "../src/lib/exemplars.ts";
+import { exemplarDots, EXEMPLARS_MAX, isTraceTemplate, spanOf, traceLink } from "../src/lib/exemplars.ts";
 
 test("exemplars take the colour of the line that their series went into", () => {
   const data = [
@@ -17,4 +17,21 @@ test("of too many exemplars the newest stay", () => {
   const dots = exemplarDots([{ seriesLabels: {}, exemplars }], []);
   assert.equal(dots.length, EXEMPLARS_MAX);
   assert.equal(dots[0]!.timeMS, 5000);
+});
+
+test("a template gives a link, only to a web page and only where the labels are there", () => {
+  const labels = { trace_id: "ab/c d", le: "1" };
+  assert.equal(traceLink("https://t.example/trace/{trace_id}?x={le}", labels), "https://t.example/trace/ab%2Fc%20d?x=1");
+  assert.equal(traceLink("http://t:3200/{trace_id}", { traceID: "f" }), "http://t:3200/f");
+  assert.equal(traceLink("https://t/{span_id}", labels), null);
+  for (const bad of ["javascript:alert({trace_id})", "data:text/html,{trace_id}", "//t/{trace_id}", "https://{trace_id}", "https://t/", "", "https:// t/{trace_id}"]) {
+    assert.equal(traceLink(bad, labels), null, bad);
+    assert.equal(isTraceTemplate(bad), false, bad);
+  }
+});
+
+test("a span is sixteen hexadecimal digits under one of the usual names", () => {
+  assert.equal(spanOf({ spanID: "00F067AA0BA902B7" }), "00f067aa0ba902b7");
+  assert.equal(spanOf({ span_id: "x" }), "");
+  assert.equal(spanOf({}), "");
 });

@@ -117,6 +117,7 @@ test("any state of the profiles page survives the address", () => {
       profile, span: profile ? one("", "00000000000000ff") : "", over, cell: over === "heat" || over === "spans" ? one(null, { start: 1, end: 2, low: -1.5e-7, high: 3e21 }, { start: 1_700_000_000_000, end: 1_700_000_015_000, low: 12345678.35, high: 2e9 }) : null,
       services: text(), base: one(null, { start: 1, end: 2 }), view: one("flame", "table", "both"), find: text(), sandwich: text(), upward: one(true, false), collapse: one(true, false),
       focus: one("", "a", "zz9.0.abcd"), nodes: one(0, ...NODES.slice(1)), ends: one(true, false), bySelf: one(true, false), tenant: text(),
+      lines: { hidden: one([], ["a", "b1"]), only: one([], ["z9"]), sort: one("", "max-", "name+"), find: text(), all: one(true, false) }, order: one("", "name", "total"),
     };
     assert.deepEqual(parseProfileState(formatProfileState(s)), s);
   }

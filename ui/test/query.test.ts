@@ -3,7 +3,7 @@ import assert from "node:assert/strict";
 import { test } from "node:test";
 import { adviceFor } from "../src/lib/advice.ts";
 import { cardinality, matchSides, textOf, type Matching, type Node } from "../src/lib/ast.ts";
-import { parseServerTiming } from "../src/lib/cost.ts";
+import { goDurationMS, parseServerTiming } from "../src/lib/cost.ts";
 import { parseDuration } from "../src/lib/duration.ts";
 import { rateWindow } from "../src/lib/examples.ts";
 import { shellWord, toCSV, toCurl, toRead } from "../src/lib/export.ts";
@@ -85,4 +85,9 @@ test("exports are safe to paste", () => {
 test("every status has a sentence that states what to do", () => {
   for (const status of [401, 403, 404, 413, 429, 500, 502, 503, 504]) assert.ok(adviceFor("error", status).help.length > 20, String(status));
   assert.equal(adviceFor("timeout", 503).title, "The query took too long");
+});
+
+test("durations of Go are milliseconds, and other texts are not", () => {
+  assert.deepEqual(["1.5s", "350µs", "1m2.5s", "12.25ms", "1h0m0s", "80ns"].map((d) => Number(goDurationMS(d).toPrecision(9))), [1500, 0.35, 62_500, 12.25, 3_600_000, 8e-5]);
+  for (const bad of ["", "x", "1", "1.5s!", "s"]) assert.ok(Number.isNaN(goDurationMS(bad)), bad);
 });

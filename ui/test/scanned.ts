@@ -5,8 +5,8 @@ import type { Grid } from "../src/lib/step.ts";
 
 export const NO_WORKER = (): never => { throw new Error("no workers here"); };
 
-export async function scanBytes(bytes: Uint8Array<ArrayBuffer>, grid: Grid, chunk = bytes.length): Promise<Scanned> {
-  const sink = await new Scanner(NO_WORKER).open(grid);
+export async function scanBytes(bytes: Uint8Array<ArrayBuffer>, grid: Grid, chunk = bytes.length, columns = false): Promise<Scanned> {
+  const sink = await new Scanner(NO_WORKER).open(grid, columns);
   for (let i = 0; i < bytes.length; i += chunk) await sink.write(bytes.slice(i, i + chunk));
   return sink.end();
 }

@@ -77,7 +77,7 @@ test("any state of the query page survives the address", () => {
     const panel = (): PanelState => ({
       expr: one(...TEXTS), tab: one("graph", "table", "explain"), stacked: one(true, false), exemplars: one(true, false), scale: one("auto", "zero", "log"), heat: one(true, false),
       compareMS: one(0, 86_400_000, 1500), hidden: Array.from({ length: next(4) }, () => seriesMark(one(...TEXTS) + next(100))), only: Array.from({ length: next(4) }, () => seriesMark(one(...TEXTS) + next(100))), sort: one("", "last-", "name+"),
-      tableSort: one("", "(value)-", "a,b:c+", "é-", "x+y-"), layout: one("", "columns", "text"), stats: one(true, false),
+      tableSort: one("", "(value)-", "a,b:c+", "é-", "x+y-"), layout: one("", "columns", "text", "bars"), stats: one(true, false), all: one(true, false), find: one(...TEXTS), linear: one(true, false),
     });
     const s: QueryState = {
       panels: Array.from({ length: 1 + next(4) }, panel), rangeMS: one(1, 3_600_000, 86_400_000 * 30), endMS: one(null, 1_700_000_000_000, 1_700_000_000_123), stepMS: one(null, 1, 60_000),
@@ -91,6 +91,6 @@ test("any state of the query page survives the address", () => {
 });
 
 test("views read back what they wrote, and leave out what they do not know", () => {
-  assert.deepEqual(parseView(formatView(parseView("log,heat,cmp:1d,hide:ab.cd,only:e.f,sort:max+,by:a%2Cb-,as:text,stats"))), parseView("log,heat,cmp:1d,hide:ab.cd,only:e.f,sort:max+,by:a%2Cb-,as:text,stats"));
+  assert.deepEqual(parseView(formatView(parseView("log,heat,cmp:1d,hide:ab.cd,only:e.f,sort:max+,by:a%2Cb-,as:text,stats,all,find:a%2Cb,linear"))), parseView("log,heat,cmp:1d,hide:ab.cd,only:e.f,sort:max+,by:a%2Cb-,as:text,stats,all,find:a%2Cb,linear"));
   assert.deepEqual(parseView("pie,cmp:x,sort:,hide:<b>,by:%zz"), parseView(""));
 });

@@ -2,10 +2,10 @@
 // decoded response with its cost, or an error of one of three kinds. The client also records whether the server can
 // be reached, for all pages. It never repeats a request.
 import { probeDelayMS, RefreshGate } from "../lib/backoff.ts";
-import { parseServerTiming, type QueryStats, type Stage } from "../lib/cost.ts";
+import type { Analysis, QueryStats } from "../lib/cost.ts";
 import type { Matrix } from "../lib/matrix.ts";
 import type { Grid } from "../lib/step.ts";
-import { Scanner, type Scanned, type Sink } from "./scan.ts";
+import { COLUMNS, Scanner, type Scanned, type Sink } from "./scan.ts";
 
 /** An error response: the query is wrong, too large, or timed out. */
 export class APIError extends Error {
@@ -30,9 +30,10 @@ export class UnavailableError extends Error {
 
 export interface APIResult<T> { data: T; warnings: string[]; infos: string[]; ms: number; bytes: number; cost: Cost }
 
-/** What the response's headers say about its making: empty where it sends none. */
+/** Headers of a response about its evaluation; "" if the server does not send one. */
 export interface Cost {
-  stages: Stage[];
+  /** The header Server-Timing. */
+  timing: string;
   /** What a query frontend found in its cache: "hit", "miss", "partial". */
   cache: string;
   /** The engine that evaluated the query. */
@@ -40,7 +41,7 @@ export interface Cost {
 }
 
 /** The result of a range query, on the grid of its steps. */
-export interface RangeData { resultType: "range"; matrix: Matrix; stats?: QueryStats }
+export interface RangeData { resultType: "range"; matrix: Matrix; stats?: QueryStats; analysis?: Analysis }
 
 /** The type of an APIError whose response cannot be read. */
 const BAD_RESPONSE = "bad_response";
@@ -101,14 +102,14 @@ export class Server {
     });
   }
 
-  /** A range query. Its response is scanned while it arrives: `params` has start, end and step in seconds. */
+  /** A range query. Its response, columns or JSON, is scanned while it arrives: `params` has start, end and step in seconds. */
   async range(params: Params, signal: AbortSignal): Promise<APIResult<RangeData>> {
     const began = performance.now();
     void this.scanner.prepare();
     let bytes = 0;
     let scanned: Scanned | null = null;
-    const take: Take = async (part) => {
-      const sink = await this.scanner.open(gridOf(params));
+    const take: Take = async (part, type) => {
+      const sink = await this.scanner.open(gridOf(params), type === COLUMNS);
       try {
         scanned = await pour(part, sink, (n) => { bytes += n; });
       } finally {
@@ -118,9 +119,9 @@ export class Server {
     return this.send("api/v1/query_range", params, signal, (response, body) => {
       const ms = performance.now() - began;
       const { rest, matrix } = (scanned as Scanned | null) ?? { rest: new TextDecoder().decode(body), matrix: null };
-      const envelope = decode<{ stats?: QueryStats }>(response, rest);
+      const envelope = decode<object>(response, rest);
       if (matrix === null) throw new APIError("The response is not what a range query returns", BAD_RESPONSE, response.status);
-      return resultOf(response, { ...envelope, data: { resultType: "range", matrix, ...(envelope.data?.stats ? { stats: envelope.data.stats } : {}) } }, ms, bytes);
+      return resultOf(response, { ...envelope, data: { ...envelope.data, resultType: "range", matrix } }, ms, bytes);
     }, take);
   }
 
@@ -152,7 +153,8 @@ export class Server {
     const query = q.toString();
     const long = query.length > GET_CHARS_MAX;
     const url = this.base + path + (query === "" || long ? "" : `?${query}`);
-    return this.fetched(url, long ? { method: "POST", body: q, signal } : { signal }, use, take);
+    const headers: Record<string, string> = take ? { Accept: `${COLUMNS}, application/json` } : {};
+    return this.fetched(url, long ? { method: "POST", body: q, signal, headers } : { signal, headers }, use, take);
   }
 
   /** `use` decodes the response: what it finds broken is a failure, after which automatic refresh pauses. */
@@ -262,14 +264,16 @@ function isServerFailure(response: Response, body: ArrayBuffer): boolean {
   return status >= 400 ? !isTyped(body) : (response.headers.get("Content-Type") ?? "").startsWith("text/html");
 }
 
-/** Reads a body as it arrives. */
-type Take = (part: ReadableStream<Uint8Array<ArrayBuffer>>) => Promise<void>;
+/** Reads a body of one of TAKEN as it arrives. */
+type Take = (part: ReadableStream<Uint8Array<ArrayBuffer>>, type: string) => Promise<void>;
+const TAKEN: readonly string[] = ["application/json", COLUMNS];
 
 /** A good response of the API goes to `take`, if that is there; any other is read as a whole. */
 async function readBody(response: Response, began: number, take?: Take): Promise<ArrayBuffer> {
   try {
-    if (!take || !response.ok || !response.body || !/^application\/json\b/i.test(response.headers.get("Content-Type") ?? "")) return await response.arrayBuffer();
-    await take(response.body);
+    const type = (response.headers.get("Content-Type") ?? "").split(";")[0]!.trim().toLowerCase();
+    if (!take || !response.ok || !response.body || !TAKEN.includes(type)) return await response.arrayBuffer();
+    await take(response.body, type);
     return new ArrayBuffer();
   } catch (e) {
     if (e instanceof APIError || (e instanceof DOMException && e.name === "AbortError")) throw e;
@@ -304,7 +308,7 @@ function resultOf<T>(response: Response, e: Envelope<T>, ms: number, bytes: numb
 
 function costOf({ headers }: Response): Cost {
   return {
-    stages: parseServerTiming(headers.get("Server-Timing") ?? ""),
+    timing: headers.get("Server-Timing") ?? "",
     cache: headers.get("X-Ferula-Cache") ?? "",
     engine: headers.get("X-Ferula-Query-Engine") ?? "",
   };

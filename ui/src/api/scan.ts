@@ -2,12 +2,12 @@
 // proxy allows no worker, the same scan runs on the main thread, in pieces between which the page can draw.
 import type { Matrix } from "../lib/matrix.ts";
 import { FIGURES, type NativeSample } from "../lib/matrix.ts";
-import type { Batch, MatrixScan } from "../lib/matrixscan.ts";
+import type { Batch } from "../lib/rows.ts";
 import { gridLength, type Grid } from "../lib/step.ts";
 
 /** To the worker: what becomes of the request `id`. */
 export type ToWorker =
-  | { id: number; kind: "begin"; grid: Grid }
+  | { id: number; kind: "begin"; grid: Grid; columns: boolean }
   | { id: number; kind: "chunk"; bytes: Uint8Array<ArrayBuffer> }
   | { id: number; kind: "end" | "drop" };
 
@@ -20,6 +20,12 @@ export type FromWorker =
   | { kind: "ready" };
 
 export interface Scanned { matrix: Matrix; /** The body with an empty list in place of the series. */ rest: string }
+
+/** What reads one response: a MatrixScan its JSON, a ColumnScan its columns. */
+export interface Scan { write(chunk: Uint8Array): void; end(): string }
+
+/** The media type of columns, which the server sends if a request accepts it: docs/formats/columns.md. */
+export const COLUMNS = "application/vnd.ferula.columns.v1";
 
 /** Bytes that may wait in the worker: a fast network must not fill the memory with what is not scanned yet. */
 const AHEAD_MAX = 8 << 20;
@@ -79,13 +85,13 @@ export class Scanner {
     return (this.started ??= this.start());
   }
 
-  async open(grid: Grid): Promise<Sink> {
+  async open(grid: Grid, columns: boolean): Promise<Sink> {
     if (!(await this.prepare()) || !this.worker) {
-      const { MatrixScan } = await import("../lib/matrixscan.ts");
-      return new LocalSink(grid, (emit) => new MatrixScan(grid, emit));
+      const make = columns ? (await import("../lib/columnscan.ts")).ColumnScan : (await import("../lib/matrixscan.ts")).MatrixScan;
+      return new LocalSink(grid, (emit) => new make(grid, emit));
     }
     const id = this.next++;
-    const sink = new WorkerSink(id, grid, this.worker, () => this.sinks.delete(id));
+    const sink = new WorkerSink(id, grid, columns, this.worker, () => this.sinks.delete(id));
     this.sinks.set(id, sink);
     return sink;
   }
@@ -127,12 +133,12 @@ class WorkerSink implements Sink {
   private room: (() => void) | null = null;
   private rest: string | null = null;
 
-  constructor(id: number, grid: Grid, worker: Worker, gone: () => void) {
+  constructor(id: number, grid: Grid, columns: boolean, worker: Worker, gone: () => void) {
     this.id = id;
     this.worker = worker;
     this.gone = gone;
     this.collected = new Collector(grid);
-    this.send({ id, kind: "begin", grid });
+    this.send({ id, kind: "begin", grid, columns });
   }
 
   async write(chunk: Uint8Array<ArrayBuffer>): Promise<void> {
@@ -182,10 +188,10 @@ class WorkerSink implements Sink {
 const PIECE = 128 << 10;
 
 class LocalSink implements Sink {
-  private readonly scan: MatrixScan;
+  private readonly scan: Scan;
   private readonly collected: Collector;
 
-  constructor(grid: Grid, make: (emit: (b: Batch) => void) => MatrixScan) {
+  constructor(grid: Grid, make: (emit: (b: Batch) => void) => Scan) {
     this.collected = new Collector(grid);
     this.scan = make((b) => this.collected.add(b));
   }
@@ -197,9 +203,9 @@ class LocalSink implements Sink {
     }
   }
 
-  end(): Promise<Scanned> {
+  async end(): Promise<Scanned> {
     const rest = this.scan.end();
-    return Promise.resolve({ matrix: this.collected.whole(), rest });
+    return { matrix: this.collected.whole(), rest };
   }
 
   close(): void {

@@ -1,11 +1,12 @@
 // The worker: it scans the chunks of each running request's response.
+import { ColumnScan } from "../lib/columnscan.ts";
 import { MatrixScan } from "../lib/matrixscan.ts";
-import type { FromWorker, ToWorker } from "./scan.ts";
+import type { FromWorker, Scan, ToWorker } from "./scan.ts";
 
 interface Scope { onmessage: ((e: MessageEvent<ToWorker>) => void) | null; postMessage: (m: FromWorker, transfer?: Transferable[]) => void }
 const scope = globalThis as unknown as Scope;
 
-const scans = new Map<number, MatrixScan>();
+const scans = new Map<number, Scan>();
 
 scope.onmessage = ({ data: m }) => {
   try {
@@ -20,7 +21,7 @@ function take(m: ToWorker): void {
   const { id } = m;
   const scan = scans.get(id);
   if (m.kind === "begin") {
-    scans.set(id, new MatrixScan(m.grid, (batch) => scope.postMessage({ id, kind: "batch", batch }, [batch.values.buffer, batch.figures.buffer])));
+    scans.set(id, new (m.columns ? ColumnScan : MatrixScan)(m.grid, (batch) => scope.postMessage({ id, kind: "batch", batch }, [batch.values.buffer, batch.figures.buffer])));
   } else if (m.kind === "chunk") {
     scan?.write(m.bytes);
     scope.postMessage({ id, kind: "taken", bytes: m.bytes.byteLength });

@@ -28,6 +28,21 @@ function splitOutside(text: string, at: string): string[] {
 
 const unquote = (text: string): string => (/^".*"$/.test(text) ? text.slice(1, -1).replace(/\\(.)/g, "$1") : text);
 
+/** What one store sent for a query, with analyze=true. */
+export interface StoreCost { endpointAddr?: string; duration?: string; bytesProcessed?: number; numResponses?: number; series?: number; chunks?: number }
+
+/** A querier's analysis of a query: `fanout` has an entry for each store that it requested. */
+export interface Analysis { executionTime?: string; fanout?: StoreCost[] | null }
+
+const UNITS: Readonly<Record<string, number>> = { h: 3_600_000, m: 60_000, s: 1000, ms: 1, "µs": 1e-3, "μs": 1e-3, us: 1e-3, ns: 1e-6 };
+
+/** A duration as Go writes it, such as "1m2.5s" or "350µs", in ms; NaN for other texts. */
+export function goDurationMS(text: string): number {
+  const parts = [...text.matchAll(/([\d.]+)(h|ms|m|s|µs|μs|us|ns)/g)];
+  if (parts.length === 0 || parts.map((p) => p[0]).join("") !== text) return NaN;
+  return parts.reduce((sum, [, n, unit]) => sum + Number(n) * UNITS[unit!]!, 0);
+}
+
 /** Figures of a query, as the API sends them with stats=true. */
 export interface QueryStats {
   timings?: Record<string, number>;

@@ -35,6 +35,12 @@ export function toCurl(url: string, params: Readonly<Record<string, string | num
   return ["curl -fsS -G", ...heads, ...pairs.map((p) => `--data-urlencode ${shellWord(p)}`), shellWord(url)].join(" \\\n  ");
 }
 
+/** The address of the server's own file of raw samples. */
+export function exportURL(base: string, selectors: readonly string[], startMS: number, endMS: number, format: string): string {
+  const q = new URLSearchParams([...selectors.map((s) => ["match[]", s]), ["start", String(startMS / 1000)], ["end", String(endMS / 1000)], ["format", format]]);
+  return `${base}api/v1/export?${q}`;
+}
+
 /** `ferula read` takes a selector: the raw samples of the query's first one, as a Parquet file. */
 export function toRead(base: string, selector: string, startMS: number, endMS: number, headers: Readonly<Record<string, string>> = {}): string {
   const heads = Object.entries(headers).map(([k, v]) => `--header ${shellWord(`${k}: ${v}`)}`);

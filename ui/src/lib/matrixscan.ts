@@ -3,34 +3,17 @@
 // of one series at a time, and no sample becomes a string. The code uses no DOM: it runs in a worker,
 // or, if there is none, chunk by chunk on the main thread.
 import { parseSample } from "./format.ts";
-import { seriesText, type Labels } from "./labels.ts";
-import { FIGURES, figuresOf, type NativeSample } from "./matrix.ts";
-import { gridLength, type Grid } from "./step.ts";
-
-/** Series in the order of the response. `values` holds one row of the grid's length for each, NaN where it has no sample. */
-export interface Batch { labels: Labels[]; names: string[]; values: Float64Array<ArrayBuffer>; figures: Float64Array<ArrayBuffer>; native: [number, NativeSample[]][] }
-
-/** Values of one batch: few enough to copy between two frames. */
-const BATCH_VALUES = 1 << 17;
-const BATCH_SERIES = 256;
-/** Places for samples of one response, 8 bytes each. */
-const VALUES_MAX = 48_000_000;
-/** Bytes of one series in JSON. */
-const SERIES_BYTES_MAX = 256 << 20;
-/** Characters of the body outside of the series: warnings, statistics. */
-const REST_MAX = 32 << 20;
-
-/** The response is not what a range query returns, or larger than what the page holds. */
-export class ScanError extends Error {}
+import type { Labels } from "./labels.ts";
+import type { NativeSample } from "./matrix.ts";
+import { REST_MAX, Rows, ScanError, SERIES_BYTES_MAX, unlike, type Batch } from "./rows.ts";
+import type { Grid } from "./step.ts";
 
 const [QUOTE, BACKSLASH, OPEN, CLOSE, OPEN_LIST, CLOSE_LIST, COMMA, COLON] = [34, 92, 123, 125, 91, 93, 44, 58];
 const POWERS = [1, 1e1, 1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9, 1e10, 1e11, 1e12, 1e13, 1e14, 1e15, 1e16, 1e17, 1e18, 1e19, 1e20, 1e21, 1e22];
 const ASCII = new TextDecoder("latin1");
 
 export class MatrixScan {
-  private readonly grid: Grid;
-  private readonly n: number;
-  private readonly emit: (b: Batch) => void;
+  private readonly rows: Rows;
   /** The body outside of the series. */
   private rest = "";
   private readonly decoder = new TextDecoder();
@@ -41,19 +24,12 @@ export class MatrixScan {
   /** The beginning of a series whose end is in a later chunk. */
   private held: Uint8Array[] = [];
   private heldBytes = 0;
-  private places = 0;
-  private batch!: Batch;
-  private readonly perBatch: number;
   // State of the series that is being read.
   private bytes: Uint8Array = new Uint8Array();
   private at = 0;
 
   constructor(grid: Grid, emit: (b: Batch) => void) {
-    this.grid = grid;
-    this.n = gridLength(grid);
-    this.emit = emit;
-    this.perBatch = Math.max(1, Math.min(BATCH_SERIES, Math.floor(BATCH_VALUES / this.n)));
-    this.renew();
+    this.rows = new Rows(grid, emit);
   }
 
   /** Scans one chunk, which it does not keep. */
@@ -64,7 +40,7 @@ export class MatrixScan {
   /** The body with an empty list in place of its series. */
   end(): string {
     this.rest += this.decoder.decode();
-    if (this.batch.labels.length > 0) this.flush();
+    this.rows.flush();
     return this.rest;
   }
 
@@ -140,10 +116,7 @@ export class MatrixScan {
   }
 
   private one(): void {
-    this.places += this.n;
-    if (this.places > VALUES_MAX) throw new ScanError("The response has more samples than the page can hold: aggregate the series, or choose a longer step");
-    const row = this.batch.labels.length;
-    const column = this.batch.values.subarray(row * this.n, (row + 1) * this.n).fill(NaN);
+    const column = this.rows.next();
     let labels: Labels = {};
     let undrawable = 0;
     let native: NativeSample[] | null = null;
@@ -157,12 +130,8 @@ export class MatrixScan {
       else this.skip();
       if (this.peek() === COMMA) this.at++;
     }
-    for (const [t, h] of native ?? []) undrawable += this.place(column, t, parseSample(h.count));
-    this.batch.labels.push(labels);
-    this.batch.names.push(seriesText(labels));
-    if (native) this.batch.native.push([row, native]);
-    this.batch.figures.set(figuresOf(column, undrawable, native !== null), row * FIGURES);
-    if (row + 1 === this.perBatch) this.flush();
+    for (const [t, h] of native ?? []) undrawable += this.rows.place(column, t * 1000, parseSample(h.count));
+    this.rows.add(labels, column, undrawable, native);
   }
 
   private samples(column: Float64Array): number {
@@ -176,20 +145,11 @@ export class MatrixScan {
       const v = this.number();
       this.expect(QUOTE);
       this.expect(CLOSE_LIST);
-      undrawable += this.place(column, t, v);
+      undrawable += this.rows.place(column, t * 1000, v);
       if (this.peek() === COMMA) this.at++;
     }
     this.expect(CLOSE_LIST);
     return undrawable;
-  }
-
-  /** Returns 1 where the value cannot be drawn. */
-  private place(column: Float64Array, seconds: number, v: number): number {
-    const i = Math.round((seconds * 1000 - this.grid.start) / this.grid.step);
-    if (i < 0 || i >= this.n) return 0;
-    if (!Number.isFinite(v)) return 1;
-    column[i] = v;
-    return 0;
   }
 
   /** A number up to a quote, a comma or an end. Up to 15 digits and 22 decimals are exact in a float; others take the long way. */
@@ -232,7 +192,7 @@ export class MatrixScan {
   }
 
   private expect(b: number): void {
-    if (this.peek() !== b) throw new ScanError("The response is not what a range query returns");
+    if (this.peek() !== b) throw unlike();
     this.at++;
   }
 
@@ -262,17 +222,5 @@ export class MatrixScan {
         if (--depth === 0) { this.at++; return; }
       } else if (b === COMMA && depth === 0) return;
     }
-  }
-
-  private flush(): void {
-    const { labels, names, values, figures, native } = this.batch;
-    const rows = labels.length;
-    const full = rows === this.perBatch;
-    this.emit({ labels, names, native, values: full ? values : values.slice(0, rows * this.n), figures: full ? figures : figures.slice(0, rows * FIGURES) });
-    this.renew();
-  }
-
-  private renew(): void {
-    this.batch = { labels: [], names: [], native: [], values: new Float64Array(this.perBatch * this.n), figures: new Float64Array(this.perBatch * FIGURES) };
   }
 }

@@ -5,7 +5,7 @@ export interface Item { kind: string; text: string; run: () => void }
 /** Every word must occur. Texts that begin with the first word come first, then those in which a part does, then the others; short before long. */
 export function rankItems(items: readonly Item[], text: string): Item[] {
   const words = text.toLowerCase().split(/\s+/).filter((w) => w !== "");
-  if (words.length === 0) return items.filter((i) => i.kind !== "metric" && i.kind !== "label");
+  if (words.length === 0) return items.filter((i) => i.kind !== "metric" && i.kind !== "label" && i.kind !== "function");
   const first = words[0]!;
   const ranked: { item: Item; rank: number }[] = [];
   for (const item of items) {

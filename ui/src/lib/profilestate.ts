@@ -7,7 +7,7 @@
 // graph, and cell the cell of its heat map whose profiles are listed. The rest is of the flame graph.
 import { formatDuration } from "./duration.ts";
 import { formatCell, parseCell, type Cell } from "./profileheat.ts";
-import { DEFAULT_RANGE_MS, parseState } from "./urlstate.ts";
+import { DEFAULT_RANGE_MS, formatView, parseState, parseView, plainView, type PanelView } from "./urlstate.ts";
 
 export interface ProfileState {
   /** "" is chosen by the page. */
@@ -48,8 +48,16 @@ export interface ProfileState {
   ends: boolean;
   /** Boxes coloured by what they take themselves, instead of by package. */
   bySelf: boolean;
+  /** How the lines over time are drawn. */
+  lines: LinesView;
+  /** The order of the table of functions; "" is by their own cost. */
+  order: "" | "name" | "total";
   tenant: string;
 }
+
+export type LinesView = Pick<PanelView, "hidden" | "only" | "sort" | "find" | "all">;
+
+const linesOf = ({ hidden, only, sort, find, all }: LinesView): LinesView => ({ hidden, only, sort, find, all });
 
 export type Over = "" | "services" | "lines" | "heat" | "spans";
 
@@ -90,6 +98,8 @@ export function parseProfileState(search: string): ProfileState {
     nodes: NODES.slice(1).find((n) => String(n) === q.get("nodes")) ?? 0,
     ends: q.get("ends") === "1",
     bySelf: q.get("color") === "self",
+    lines: linesOf(parseView(q.get("lines") ?? "")),
+    order: (["name", "total"] as const).find((o) => o === q.get("order")) ?? "",
     tenant: q.get("tenant") ?? "",
   };
 }
@@ -130,6 +140,8 @@ export function formatProfileState(s: ProfileState): string {
   if (s.nodes > 0) q.set("nodes", String(s.nodes));
   if (s.ends) q.set("ends", "1");
   if (s.bySelf) q.set("color", "self");
+  put("lines", formatView({ ...plainView(), ...s.lines }));
+  put("order", s.order);
   put("tenant", s.tenant);
   const text = q.toString();
   return text === "" ? "" : `?${text}`;

@@ -1,7 +1,7 @@
 // Addresses of the page. All are one level deep, so that "./" is the base under any prefix a proxy may put in front; the
 // names are Prometheus' own, so that its links and people's fingers find them.
 
-export type Route = "query" | "profiles" | "targets" | "status" | "tsdb-status" | "flags" | "config" | "stores" | "alerts" | "rules" | "service-discovery";
+export type Route = "query" | "profiles" | "targets" | "status" | "tsdb-status" | "flags" | "config" | "stores" | "alerts" | "rules" | "service-discovery" | "alertmanager-discovery" | "blocks";
 
 const ROUTES: Readonly<Record<string, Route>> = {
   "": "query",
@@ -17,6 +17,8 @@ const ROUTES: Readonly<Record<string, Route>> = {
   alerts: "alerts",
   rules: "rules",
   "service-discovery": "service-discovery",
+  "alertmanager-discovery": "alertmanager-discovery",
+  blocks: "blocks",
 };
 
 /** "/prom/targets" is "/prom/" and "targets". */

@@ -26,9 +26,15 @@ export interface PanelView {
   /** A column of the table and "+" or "-"; "" is the server's order. */
   tableSort: string;
   /** "" is chosen by the number of labels. */
-  layout: "" | "columns" | "text";
+  layout: "" | "columns" | "text" | "bars";
   /** Whether the server is to count what the query cost. */
   stats: boolean;
+  /** All lines, however many there are. */
+  all: boolean;
+  /** Text of the search in the legend and in the rows of a table. */
+  find: string;
+  /** Histograms of a table on a linear axis; else on an exponential one. */
+  linear: boolean;
 }
 
 export interface PanelState extends PanelView { expr: string; tab: Tab; stacked: boolean; exemplars: boolean }
@@ -55,7 +61,7 @@ export const PANELS_MAX = 20;
 export const MARKS_MAX = 200;
 
 export const plainView = (): PanelView =>
-  ({ scale: "auto", heat: false, compareMS: 0, hidden: [], only: [], sort: "", tableSort: "", layout: "", stats: false });
+  ({ scale: "auto", heat: false, compareMS: 0, hidden: [], only: [], sort: "", tableSort: "", layout: "", stats: false, all: false, find: "", linear: false });
 
 export const emptyPanel = (): PanelState => ({ expr: "", tab: "graph", stacked: false, exemplars: false, ...plainView() });
 
@@ -106,13 +112,14 @@ export function parseView(text: string): PanelView {
     const [name, raw] = at < 0 ? [word, ""] : [word.slice(0, at), word.slice(at + 1)];
     const value = unescape(raw);
     if (name === "zero" || name === "log") view.scale = name;
-    else if (name === "heat" || name === "stats") view[name] = true;
+    else if (name === "heat" || name === "stats" || name === "all" || name === "linear") view[name] = true;
     else if (name === "cmp") view.compareMS = positive(value) ?? 0;
     else if (name === "hide") view.hidden = marks(value);
     else if (name === "only") view.only = marks(value);
     else if (name === "sort" && SORT.test(value)) view.sort = value;
     else if (name === "by" && SORT.test(value)) view.tableSort = value;
-    else if (name === "as") view.layout = oneOf(value, "columns", "text");
+    else if (name === "as") view.layout = oneOf(value, "columns", "text", "bars");
+    else if (name === "find") view.find = value;
   }
   return view;
 }
@@ -133,7 +140,8 @@ export function formatView(v: PanelView): string {
   if (v.sort !== "") words.push(`sort:${encodeURIComponent(v.sort)}`);
   if (v.tableSort !== "") words.push(`by:${encodeURIComponent(v.tableSort)}`);
   if (v.layout !== "") words.push(`as:${v.layout}`);
-  if (v.stats) words.push("stats");
+  for (const name of ["stats", "all", "linear"] as const) if (v[name]) words.push(name);
+  if (v.find !== "") words.push(`find:${encodeURIComponent(v.find)}`);
   return words.join(",");
 }
 

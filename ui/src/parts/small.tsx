@@ -87,11 +87,13 @@ export async function copyText(text: string): Promise<boolean> {
     const box = document.createElement("textarea");
     box.value = text;
     box.className = "copy-box";
-    // A modal dialog makes everything outside of it inert.
-    (document.querySelector("dialog[open]") ?? document.body).append(box);
+    // A modal dialog makes everything outside of it inert, and a menu closes if something outside of it gets the focus.
+    const focused = document.activeElement;
+    (focused?.closest(".popover") ?? document.querySelector("dialog[open]") ?? document.body).append(box);
     box.select();
     const done = document.execCommand("copy");
     box.remove();
+    if (focused instanceof HTMLElement) focused.focus();
     return done;
   }
 }
@@ -126,13 +128,13 @@ export function SubNav({ label, routes, current }: { label: string; routes: read
   );
 }
 
-/** A text box that filters a list. */
-export function Filter({ value, onInput, label }: { value: string; onInput: (v: string) => void; label: string }) {
+/** A text box that filters a list. `onDone` gets the text when the box loses focus or Enter is pressed. */
+export function Filter({ value, onInput, onDone, label }: { value: string; onInput: (v: string) => void; onDone?: (v: string) => void; label: string }) {
   return (
     <div class="filter">
       <icons.Search />
       <input type="search" value={value} placeholder={label} aria-label={label} spellcheck={false}
-        onInput={(e) => onInput(e.currentTarget.value)} />
+        onInput={(e) => onInput(e.currentTarget.value)} onChange={(e) => onDone?.(e.currentTarget.value)} />
     </div>
   );
 }

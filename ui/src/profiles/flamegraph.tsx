@@ -13,7 +13,7 @@ import { useIsDark } from "../theme.ts";
 import { FlameCanvas, isDiff, LEVELS_MAX, packageColor, ROW_PX, rowsOf } from "./flamecanvas.ts";
 import { Functions, type ExactOf } from "./functions.tsx";
 
-export type FlameState = Pick<ProfileState, "view" | "find" | "sandwich" | "upward" | "collapse" | "focus" | "nodes" | "ends" | "bySelf">;
+export type FlameState = Pick<ProfileState, "view" | "find" | "sandwich" | "upward" | "collapse" | "focus" | "nodes" | "ends" | "bySelf" | "order" | "service">;
 
 interface Props {
   flame: Flame;
@@ -26,9 +26,11 @@ interface Props {
   state: FlameState;
   onChange: (c: Partial<FlameState>) => void;
   fileName: string;
+  /** Leads to the metrics of the service; null without one. */
+  onMetrics: (() => void) | null;
 }
 
-export function FlameGraph({ flame: whole, whole: total, part, exact, unit, state, onChange, fileName }: Props) {
+export function FlameGraph({ flame: whole, whole: total, part, exact, unit, state, onChange, fileName, onMetrics }: Props) {
   const flame = useMemo(() => (state.collapse && !isDiff(whole) ? collapseRecursion(whole) : whole), [whole, state.collapse]);
   const test = useMemo(() => nameTest(state.find), [state.find]);
   const found = useMemo(() => (test ? flame.names.map(test) : null), [flame, test]);
@@ -36,7 +38,7 @@ export function FlameGraph({ flame: whole, whole: total, part, exact, unit, stat
   const focus = useMemo(() => { const n = focusOf(flame, state.focus); return n && n.level > 0 ? n : null; }, [flame, state.focus]);
   if (flame.total <= 0) return <Empty title="No stacks here">Nothing was measured in this range, or the selector fits nothing.</Empty>;
   const pick = (name: string) => onChange({ find: exactly(name), ...(state.view === "table" ? { view: "flame" as const } : {}) });
-  const actions: Actions = { find: pick, sandwich: (name) => onChange({ sandwich: name }) };
+  const actions: Actions = { find: pick, sandwich: (name) => onChange({ sandwich: name }), metrics: onMetrics && { of: state.service, open: onMetrics } };
   const look = { upward: state.upward, ends: state.ends, bySelf: state.bySelf };
   return (
     <div class="flame">
@@ -59,7 +61,7 @@ export function FlameGraph({ flame: whole, whole: total, part, exact, unit, stat
         </div>
       )}
       <div class={`flame-views ${state.view}`}>
-        {state.view !== "flame" && <Functions flame={flame} whole={total} exact={exact} unit={unit} test={test} onPick={pick} onSandwich={actions.sandwich} />}
+        {state.view !== "flame" && <Functions flame={flame} whole={total} exact={exact} unit={unit} test={test} order={state.order || "self"} onOrder={(by) => onChange({ order: by === "self" ? "" : by })} onPick={pick} onSandwich={actions.sandwich} />}
         {state.view !== "table" && (both ? (
           <div class="sandwich">
             <h3>Callers</h3><OwnFocus flame={both.callers} whole={total} unit={unit} found={found} look={{ ...look, upward: true }} actions={actions} />
@@ -134,7 +136,7 @@ function Matched({ flame, found, unit }: { flame: Flame; found: readonly boolean
   return <p class="stats matched" aria-live="polite"><span><b>{formatShare(total, flame.total)}</b> in {plural(count, "function")}{!isDiff(flame) && `, ${formatUnit(total, unit)}`}</span></p>;
 }
 
-interface Actions { find: (name: string) => void; sandwich: (name: string) => void }
+interface Actions { find: (name: string) => void; sandwich: (name: string) => void; metrics: { of: string; open: () => void } | null }
 interface PlainProps { flame: Flame; /** What shares are of. */ whole: number; unit: string; found: readonly boolean[] | null; look: { upward: boolean; ends: boolean; bySelf: boolean }; actions: Actions }
 interface FlamesProps extends PlainProps { focus: FlameNode | null; onFocus: (n: FlameNode | null) => void }
 
@@ -240,6 +242,7 @@ function Menu({ name, at, width, actions, onFocus, onClose }: { name: string; at
         <button type="button" onClick={then(() => actions.sandwich(name))}>Callers and callees</button>
         <button type="button" onClick={then(() => actions.find(name))}>Highlight all its calls</button>
         <button type="button" onClick={then(() => void copyText(name))}>Copy name</button>
+        {actions.metrics && <button type="button" onClick={then(actions.metrics.open)}>Metrics of {actions.metrics.of}</button>}
       </div>
     </div>
   );

@@ -47,6 +47,7 @@ export function FlamePanel({ state, type, now, span, selector, onChange, onShow 
   const { result, error, loading, reload } = comparing ? two : one;
   const flame = useMemo(() => (comparing ? (two.result ? decodeFlameDiff(two.result.data.flamegraph) : EMPTY_FLAME) : one.result ? decodeFlame(one.result.data.flamegraph) : EMPTY_FLAME), [comparing, one.result, two.result]);
   const part = usePart(comparing || state.collapse ? "" : state.focus, flame, message, maxNodes, tick);
+  const metrics = useMetricsOf(state.service);
   const exact = useExact(state.view !== "flame" && otherShare(flame) > 0, comparing ? [of(base.start, base.end), message] : [message], tick);
   return (
     <section class="panel" aria-label="Where it was spent">
@@ -57,13 +58,13 @@ export function FlamePanel({ state, type, now, span, selector, onChange, onShow 
         {comparing && <Compared base={base} span={span} onEnd={() => onChange({ base: null })} />}
         <span class="spacer" />
         {!profile && !comparing && <button type="button" class="button quiet" id="compare" title="Against the same length of time before" onClick={() => onChange({ base: before(span), endMS: span.end, refreshMS: 0 })}>Compare with before</button>}
-        <MetricsOf service={state.service} />
+        {metrics && <button type="button" class="button quiet" onClick={metrics}>Metrics of {state.service}</button>}
         <CallGraph message={message} type={type} />
         {state.span === "" && <Download message={message} type={type} />}
       </div>
       {!error && <Incomplete warnings={result?.warnings} />}
       {error ? <Failure error={error} onRetry={reload} /> : result
-        ? <FlameGraph flame={part ?? flame} whole={flame.total} part={part !== null} exact={exact} unit={type.sampleUnit} state={state} onChange={onShow} fileName={`${type.name}-${type.sampleType}`} /> : <div class="waiting" />}
+        ? <FlameGraph flame={part ?? flame} whole={flame.total} part={part !== null} exact={exact} unit={type.sampleUnit} state={state} onChange={onShow} fileName={`${type.name}-${type.sampleType}`} onMetrics={metrics} /> : <div class="waiting" />}
     </section>
   );
 }
@@ -104,15 +105,14 @@ function Compared({ base, span, onEnd }: { base: Span; span: Span; onEnd: () => 
 }
 
 /** From where it was spent back to the metrics of the same program, over the same time. */
-function MetricsOf({ service }: { service: string }) {
+function useMetricsOf(service: string): (() => void) | null {
   const nav = useNav();
   if (service === "") return null;
   const expr = `rate(process_cpu_seconds_total{job=${JSON.stringify(service)}}[$__rate_interval])`;
-  const open = () => {
+  return () => {
     const { rangeMS, endMS } = parseProfileState(nav.place.search);
     nav.go("query", formatState({ ...emptyState(), rangeMS, endMS, panels: [{ ...emptyPanel(), expr }, { ...emptyPanel(), expr: `process_resident_memory_bytes{job=${JSON.stringify(service)}}` }] }));
   };
-  return <button type="button" class="button quiet" onClick={open}>Metrics of {service}</button>;
 }
 
 function OneProfile({ profile, span, onBack }: { profile: { id: string; timeMS: number }; span: string; onBack: () => void }) {

@@ -1,6 +1,6 @@
 // A table of the functions of a flame graph, sorted by cost or by change of cost. The boxes of a cut graph have
 // only a part of the cost of small functions, so the figures are then those that the server adds up from whole stacks.
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { topFunctions, type Exact, type Flame, type FunctionCost } from "../lib/flame.ts";
 import { changedExactly, changedFunctions, type FlameDiff } from "../lib/flamediff.ts";
 import { formatCount } from "../lib/format.ts";
@@ -11,24 +11,23 @@ import { isDiff } from "./flamecanvas.ts";
 /** Of one graph, or of both sides of a difference. */
 export type ExactOf = readonly [Exact] | readonly [Exact, Exact] | null;
 
-interface Props { flame: Flame; /** What shares are of. */ whole: number; exact: ExactOf; unit: string; test: ((name: string) => boolean) | null; onPick: (name: string) => void; onSandwich: (name: string) => void }
+interface Props { flame: Flame; /** What shares are of. */ whole: number; exact: ExactOf; unit: string; test: ((name: string) => boolean) | null; order: SortKey; onOrder: (by: SortKey) => void; onPick: (name: string) => void; onSandwich: (name: string) => void }
 
-type SortKey = "name" | "self" | "total";
+export type SortKey = "name" | "self" | "total";
 const ROWS_MAX = 300;
 
 export function Functions(props: Props) {
   return isDiff(props.flame) ? <Changes {...props} flame={props.flame} /> : <Costs {...props} />;
 }
 
-function Costs({ flame, whole, exact, unit, test, onPick, onSandwich }: Props) {
-  const [sort, setSort] = useState<SortKey>("self");
+function Costs({ flame, whole, exact, unit, test, order: sort, onOrder, onPick, onSandwich }: Props) {
   const costs = useMemo(() => exact?.[0].costs ?? topFunctions(flame), [flame, exact]);
   const matching = useMemo(() => (test ? costs.filter((c) => test(c.name)) : costs), [costs, test]);
   const rows = useMemo(() => [...matching].sort(ordering(sort)).slice(0, ROWS_MAX), [matching, sort]);
   const largest = rows.reduce((most, c) => Math.max(most, c.self), 0);
   const head = (key: SortKey, text: string) => (
     <th scope="col" class={key === "name" ? "" : "num"} aria-sort={sort === key ? (key === "name" ? "ascending" : "descending") : "none"}>
-      <button type="button" onClick={() => setSort(key)}>{text}{sort === key && <span class="arrow">{key === "name" ? "↑" : "↓"}</span>}</button>
+      <button type="button" onClick={() => onOrder(key)}>{text}{sort === key && <span class="arrow">{key === "name" ? "↑" : "↓"}</span>}</button>
     </th>
   );
   return (

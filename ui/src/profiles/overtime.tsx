@@ -1,7 +1,7 @@
 // The upper panel of the profiles page: the cost over time. With several services it begins with a list of them. With one service
 // it has lines whose dots are single profiles. A heat map counts profiles, or spans, by time and by total.
 import type { ComponentChildren } from "preact";
-import { useMemo, useRef, useState } from "preact/hooks";
+import { useMemo, useRef } from "preact/hooks";
 import { useCall } from "../api/hooks.ts";
 import { figuresOf } from "../lib/profilefigures.ts";
 import { parseType, profileColumns, typeName, type ProfileDot, type ProfileType, type WireSeries } from "../lib/profiles.ts";
@@ -20,7 +20,7 @@ export const STEP_MIN_MS = 15_000;
 export const ZOOM_MIN_MS = 1000;
 const SERIES_MAX = 50;
 
-export interface OverProps { state: ProfileState; type: ProfileType; now: number; selector: string; onChange: (c: Partial<ProfileState>) => void }
+export interface OverProps { state: ProfileState; type: ProfileType; now: number; selector: string; onChange: (c: Partial<ProfileState>) => void; /** Changes only how it is shown. */ onShow: (c: Partial<ProfileState>) => void }
 
 /** Null services are not known yet. */
 export function OverTime({ services, ...props }: OverProps & { services: readonly string[] | null }) {
@@ -52,9 +52,9 @@ function shownOf(s: ProfileState, services: readonly string[] | null): Exclude<O
 
 export type Bar = (hint: string) => ComponentChildren;
 
-function SeriesPanel({ state, type, now, selector, onChange, bar }: OverProps & { bar: Bar }) {
+function SeriesPanel({ state, type, now, selector, onChange, onShow, bar }: OverProps & { bar: Bar }) {
   const panel = useRef<HTMLElement>(null);
-  const [all, setAll] = useState(false);
+  const { all } = state.lines;
   const px = panel.current?.clientWidth ?? Math.min(innerWidth - 48, 1600);
   // Both ranges of a comparison are shown as one.
   const end = Math.max(state.endMS ?? now, state.base?.end ?? 0);
@@ -82,12 +82,13 @@ function SeriesPanel({ state, type, now, selector, onChange, bar }: OverProps & 
       {!error && result && columns.labels.length === 0 && <Empty title="No data in this range">Nothing that the selector fits was profiled.</Empty>}
       {!error && result && columns.labels.length > 0 && (
         <div class="result-area">
-          {columns.omitted > 0 && <p class="note">The {SERIES_MAX} largest lines.<button type="button" class="link" onClick={() => setAll(true)}>Draw all</button></p>}
+          {columns.omitted > 0 && <p class="note">The {SERIES_MAX} largest lines.<button type="button" class="link" onClick={() => onShow({ lines: { ...state.lines, all: true } })}>Draw all</button></p>}
           <Chart columns={columns} grid={drawn} stacked={false} format={figures} short={figures.long} dots={dots}
             dotHint={() => "Click for the flame graph of this profile"}
             onDot={(d) => onChange({ profile: { id: (d as ProfileDot).id, timeMS: d.timeMS }, span: "", base: null })}
             onZoom={(from, to) => onChange({ rangeMS: Math.max(to - from, ZOOM_MIN_MS), endMS: Math.max(to, from + ZOOM_MIN_MS), refreshMS: 0, base: null })}
             onZoomOut={() => onChange({ ...zoomOut(state, now), base: null })}
+            hidden={state.lines.hidden} only={state.lines.only} sort={state.lines.sort} find={state.lines.find} onView={(v) => onShow({ lines: { ...state.lines, ...v } })}
             brush={{ onDiff: (from, to) => onChange(compared(from, to)) }} />
         </div>
       )}

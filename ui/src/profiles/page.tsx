@@ -52,7 +52,7 @@ export function ProfilesPage() {
         <Empty title="No profiles in this range">A server that profiles itself has its first ones within a minute.</Empty>
       )}
       {type !== "" && !missing && <>
-        <OverTime {...{ state, now, selector }} type={parseType(type)} services={services.error ? [] : names} onChange={put} />
+        <OverTime {...{ state, now, selector }} type={parseType(type)} services={services.error ? [] : names} onChange={put} onShow={show} />
         <FlamePanel {...{ state, now, span, selector }} type={parseType(type)} onChange={put} onShow={show} />
       </>}
     </div>

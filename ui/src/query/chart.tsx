@@ -1,4 +1,5 @@
 // A chart and its legend, as components around Plot.
+import type { VNode } from "preact";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { formatCount, formatShort } from "../lib/format.ts";
 import { commonLabels, countingKey, without, type Labels } from "../lib/labels.ts";
@@ -11,7 +12,7 @@ import { MARKS_MAX, seriesMark, type Scale } from "../lib/urlstate.ts";
 import { usePrefs } from "../prefs.ts";
 import { useIsDark } from "../theme.ts";
 import { SERIES_COLORS } from "./colors.ts";
-import { LINES_MAX, Plot, type PlotOptions } from "./plot.ts";
+import { AT_ONCE_MAX, LINES_MAX, Plot, type PlotOptions } from "./plot.ts";
 
 const HEIGHT = 340;
 
@@ -19,7 +20,7 @@ const HEIGHT = 340;
 export interface Brush { onDiff: (fromMS: number, toMS: number) => void }
 
 /** `hidden` and `only` are marks of lines: at most one of them has any. */
-export interface ChartView { hidden: readonly string[]; only: readonly string[]; sort: string }
+export interface ChartView { hidden: readonly string[]; only: readonly string[]; sort: string; find: string }
 
 export interface ChartProps {
   columns: Columns;
@@ -38,6 +39,7 @@ export interface ChartProps {
   hidden?: readonly string[];
   only?: readonly string[];
   sort?: string;
+  find?: string;
   onView?: (v: Partial<ChartView>) => void;
   /** What a selected range leads to next to a zoom; null offers nothing. */
   brush?: Brush | null;
@@ -47,7 +49,7 @@ export interface ChartProps {
 type PlotHost = HTMLDivElement & { plot?: Plot | undefined };
 
 export function Chart(props: ChartProps) {
-  const { columns, grid, stacked, scale = "auto", short = formatShort, format, dots, dotHint, brush = null } = props;
+  const { columns, grid, stacked, scale = "auto", short = formatShort, format, dots, brush = null } = props;
   const host = useRef<PlotHost>(null);
   const plot = useRef<Plot | null>(null);
   const latest = useRef(props);
@@ -56,8 +58,8 @@ export function Chart(props: ChartProps) {
   const { zone } = usePrefs();
   const { names } = columns;
   const colors = useColors(names, columns);
-  const [ownView, setOwnView] = useState<ChartView>({ hidden: [], only: [], sort: "" });
-  const view = props.onView ? { hidden: props.hidden ?? [], only: props.only ?? [], sort: props.sort ?? "" } : ownView;
+  const [ownView, setOwnView] = useState<ChartView>({ hidden: [], only: [], sort: "", find: "" });
+  const view = props.onView ? { hidden: props.hidden ?? [], only: props.only ?? [], sort: props.sort ?? "", find: props.find ?? "" } : ownView;
   const setView = props.onView ?? ((v: Partial<ChartView>) => setOwnView((old) => ({ ...old, ...v })));
   const viewKey = `${view.hidden.join(".")}|${view.only.join(".")}`;
   const hiddenNames = useMemo(() => hiddenOf(names, view), [names, viewKey]);
@@ -72,7 +74,7 @@ export function Chart(props: ChartProps) {
       zone, stacked, scale, colors, from, to, height: HEIGHT,
       onZoom: (a, b) => latest.current.onZoom(a, b),
       onZoomOut: () => latest.current.onZoomOut(),
-      format, dots, dotHint,
+      format, dots, dotHint: props.dotHint && ((d) => latest.current.dotHint?.(d) ?? ""),
       onDot: props.onDot && ((d) => latest.current.onDot?.(d)),
     });
     host.current!.plot = plot.current = p;
@@ -84,6 +86,9 @@ export function Chart(props: ChartProps) {
   useEffect(() => { plot.current?.update(columns, from, to, dots); }, [columns, from, to, dots]);
   useEffect(() => { plot.current?.setHidden(hidden); }, [hidden]);
   const setHidden = (next: ReadonlySet<string>) => setView(marksOf(names, next));
+  const ready = useNextTask(columns, names.length <= AT_ONCE_MAX);
+  const legend = useRef<VNode | null>(null);
+  if (ready) legend.current = <Legend columns={columns} names={names} colors={colors} short={short} hidden={hiddenNames} sort={view.sort} onSort={(sort) => setView({ sort })} find={view.find} onFind={(find) => setView({ find })} onHidden={setHidden} onFocus={(i) => plot.current?.focus(i)} />;
   const help = useMemo(() => describe(columns, names, short), [columns, names]);
 
   return (
@@ -92,9 +97,21 @@ export function Chart(props: ChartProps) {
       <div class="plot" ref={host} role="img" tabIndex={0} aria-label={help} style={{ height: `${HEIGHT}px` }}
         onKeyDown={(e) => keyOnPlot(e, plot.current, brush, latest.current)} />
       {brush && <BrushHint brush={brush} plot={plot} />}
-      <Legend columns={columns} names={names} colors={colors} short={short} hidden={hiddenNames} sort={view.sort} onSort={(sort) => setView({ sort })} onHidden={setHidden} onFocus={(i) => plot.current?.focus(i)} />
+      {legend.current}
     </div>
   );
+}
+
+/** False until the task after the one in which `value` came, unless it is ready at once: two small tasks instead of a long one. */
+function useNextTask(value: unknown, atOnce: boolean): boolean {
+  const [seen, setSeen] = useState<unknown>(null);
+  const ready = atOnce || seen === value;
+  useEffect(() => {
+    if (ready) return undefined;
+    const timer = setTimeout(() => setSeen(value));
+    return () => clearTimeout(timer);
+  }, [value, ready]);
+  return ready;
 }
 
 const NONE: ReadonlySet<string> = new Set();
@@ -102,7 +119,9 @@ const NONE: ReadonlySet<string> = new Set();
 function hiddenOf(names: readonly string[], { hidden, only }: ChartView): ReadonlySet<string> {
   if (hidden.length === 0 && only.length === 0) return NONE;
   const marks = new Set(only.length > 0 ? only : hidden);
-  return new Set(names.filter((n) => marks.has(seriesMark(n)) !== only.length > 0));
+  const off = names.filter((n) => marks.has(seriesMark(n)) !== only.length > 0);
+  // Marks of another query would hide everything.
+  return off.length === names.length ? NONE : new Set(off);
 }
 
 /** Whichever list is the shorter one: an address has no room for ten thousand. */
@@ -188,6 +207,8 @@ interface LegendProps {
   hidden: ReadonlySet<string>;
   sort: string;
   onSort: (sort: string) => void;
+  find: string;
+  onFind: (find: string) => void;
   onHidden: (hidden: ReadonlySet<string>) => void;
   onFocus: (i: number | null) => void;
 }
@@ -216,16 +237,17 @@ function parseSort(text: string): Sort | null {
 
 const ROW_PX = 26;
 
-function Legend({ columns, names, colors, hidden, short, sort: sortText, onSort, onHidden, onFocus }: LegendProps) {
-  const [filter, setFilter] = useState("");
+function Legend({ columns, names, colors, hidden, short, sort: sortText, onSort, find, onFind, onHidden, onFocus }: LegendProps) {
+  const [typed, setFilter] = useState<string | null>(null);
+  const filter = typed ?? find;
   const sort = parseSort(sortText);
   const setSort = (s: Sort | null) => onSort(s ? `${s.key}${s.down ? "-" : "+"}` : "");
   const common = useMemo(() => commonLabels(columns.labels), [columns]);
+  const all = useMemo(() => ordered(sort, columns), [sortText, columns]);
   const order = useMemo(() => {
     const words = filter.toLowerCase().split(/\s+/).filter((w) => w !== "");
-    const all = ordered(sort, columns);
     return words.length === 0 ? all : all.filter((i) => { const n = names[i]!.toLowerCase(); return words.every((w) => n.includes(w)); });
-  }, [sortText, columns, filter]);
+  }, [all, filter]);
   const rows = useVirtual(order.length, ROW_PX);
   const pick = (e: MouseEvent, i: number) => {
     const change = e.shiftKey || e.ctrlKey || e.metaKey ? toggle : isolate;
@@ -234,7 +256,7 @@ function Legend({ columns, names, colors, hidden, short, sort: sortText, onSort,
   return (
     <div class="legend" onMouseLeave={() => onFocus(null)}>
       {Object.keys(common).length > 0 && <div class="legend-common"><span>All series</span><LabelList labels={common} /></div>}
-      {names.length > FILTER_FROM && <Filter value={filter} onInput={setFilter} label="Filter the series" />}
+      {names.length > FILTER_FROM && <Filter value={filter} onInput={setFilter} onDone={(v) => { setFilter(null); onFind(v); }} label="Filter the series" />}
       <div class="legend-scroll" ref={rows.ref} onScroll={rows.onScroll} tabIndex={0} role="region" aria-label="Series of the graph">
         <table>
           <thead><tr>

@@ -1,11 +1,12 @@
 // Details of the cost of a response: the time of each stage, and the statistics of the engine.
+import "../style/costdetails.css";
 import type { APIResult } from "../api/client.ts";
 import type { QueryData } from "../api/types.ts";
-import type { QueryStats } from "../lib/cost.ts";
+import { goDurationMS, parseServerTiming, type Analysis, type QueryStats, type StoreCost } from "../lib/cost.ts";
 import { formatElapsed } from "../lib/duration.ts";
 import { formatBytes, formatCount } from "../lib/format.ts";
 
-type Counted = QueryData & { stats?: QueryStats };
+type Counted = QueryData & { stats?: QueryStats; analysis?: Analysis };
 
 interface Props { result: APIResult<QueryData>; counted: boolean; onCount: (on: boolean) => void }
 
@@ -16,8 +17,9 @@ const TIMINGS: readonly (readonly [string, string])[] = [
 ];
 
 export function Details({ result, counted, onCount }: Props) {
-  const { stages, cache, engine } = result.cost;
-  const stats = (result.data as Counted).stats;
+  const { timing, cache, engine } = result.cost;
+  const { stats, analysis } = result.data as Counted;
+  const stages = parseServerTiming(timing);
   const most = Math.max(result.ms, ...stages.map((s) => s.ms));
   const [name, reason] = engine.split("; reason=");
   return (
@@ -36,8 +38,35 @@ export function Details({ result, counted, onCount }: Props) {
         {stats?.samples?.totalQueryableSamples !== undefined && <div><dt>Samples read</dt><dd>{formatCount(stats.samples.totalQueryableSamples)}</dd></div>}
         {stats?.samples?.peakSamples !== undefined && <div><dt>Samples at once</dt><dd>{formatCount(stats.samples.peakSamples)}</dd></div>}
       </dl>
+      {(analysis?.fanout ?? []).length > 0 && <Stores of={analysis!.fanout!} />}
       <label class="check"><input type="checkbox" checked={counted} onChange={(e) => onCount(e.currentTarget.checked)} />Let the engine count</label>
     </div>
+  );
+}
+
+const STORES_SHOWN = 30;
+
+/** What each store sent, the slowest first. */
+function Stores({ of }: { of: readonly StoreCost[] }) {
+  const rows = of.map((s) => ({ ...s, ms: goDurationMS(s.duration ?? "") || 0 })).sort((a, b) => b.ms - a.ms || (b.bytesProcessed ?? 0) - (a.bytesProcessed ?? 0));
+  const most = Math.max(...rows.map((r) => r.ms));
+  return (
+    <>
+      <div class="table-scroll store-costs" tabIndex={0} role="region" aria-label="Cost by store">
+        <table>
+          <thead><tr><th scope="col">Store</th><th scope="col" colSpan={2}>Time</th><th scope="col" class="num">Bytes</th><th scope="col" class="num">Series</th><th scope="col" class="num">Chunks</th></tr></thead>
+          <tbody>
+            {rows.slice(0, STORES_SHOWN).map((s) => (
+              <tr key={s.endpointAddr}>
+                <th scope="row">{s.endpointAddr}</th><td class="cost-bar"><span style={{ width: `${most > 0 ? (100 * s.ms) / most : 0}%` }} /></td><td class="num">{formatElapsed(s.ms)}</td>
+                <td class="num">{formatBytes(s.bytesProcessed ?? 0)}</td><td class="num">{formatCount(s.series ?? 0)}</td><td class="num">{formatCount(s.chunks ?? 0)}</td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      {rows.length > STORES_SHOWN && <p class="hint">The {STORES_SHOWN} slowest of {formatCount(rows.length)} stores.</p>}
+    </>
   );
 }
 

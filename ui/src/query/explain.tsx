@@ -1,4 +1,5 @@
 // The tree of a query: each part with its own result, the labels that vary in it, and how the operands of an operator match.
+import "../style/explain.css";
 import { useEffect, useMemo, useState } from "preact/hooks";
 import type { Params } from "../api/client.ts";
 import { useAPI, useServer } from "../api/hooks.ts";

@@ -1,4 +1,5 @@
 // A searchable list of all metrics of the server, with type and help. A click inserts a metric into the query.
+import "../style/explorer.css";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { useAPI } from "../api/hooks.ts";
 import type { Metadata } from "../api/types.ts";

@@ -1,8 +1,7 @@
 // The Graph tab: sends a range query, shows lines.
-import { useMemo, useState } from "preact/hooks";
+import { useMemo, useRef, useState } from "preact/hooks";
 import { has, useAPI, useFeatures } from "../api/hooks.ts";
 import type { Metadata, QueryData } from "../api/types.ts";
-import { EXEMPLARS_MAX, exemplarDots, PROFILE_LABEL, type ExemplarSeries } from "../lib/exemplars.ts";
 import { formatCount, plural } from "../lib/format.ts";
 import { matrixColumns, withEarlier, type Columns, type Matrix } from "../lib/matrix.ts";
 import { metricNames, unitFormat, unitOfExpr, type UnitFormat } from "../lib/metricunits.ts";
@@ -10,11 +9,11 @@ import type { Dot } from "../lib/profiles.ts";
 import type { Grid } from "../lib/step.ts";
 import { formatSpan } from "../lib/time.ts";
 import type { PanelState } from "../lib/urlstate.ts";
-import { useNav } from "../nav.ts";
 import { lazy } from "../parts/lazy.tsx";
 import { Empty } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 import { Chart } from "./chart.tsx";
+import type { Marks } from "./exemplars.tsx";
 import { LINES_MAX } from "./plot.ts";
 import { useReason } from "./reason.ts";
 
@@ -34,7 +33,8 @@ interface Props {
 }
 
 export function GraphView({ panel, data, before, grid, expr, onChange, onZoom, onZoomOut }: Props) {
-  const [all, setAll] = useState(false);
+  const { all } = panel;
+  const [found, setMarks] = useState<Marks | null>(null);
   const { zone } = usePrefs();
   const matrix: Matrix = data.resultType === "range" ? data.matrix : NOTHING;
   const columns = useMemo(() => {
@@ -42,8 +42,9 @@ export function GraphView({ panel, data, before, grid, expr, onChange, onZoom, o
     return before?.data.resultType === "range" ? withEarlier(own, before.data.matrix, before.earlierMS) : own;
   }, [data, before, grid.start, grid.end, grid.step, all]);
   const crowd = columns.values.length > LINES_MAX;
-  const { dots, error } = useExemplars(panel.exemplars && !crowd ? expr : null, grid, columns);
-  const openProfile = useOpenProfile();
+  const marks = panel.exemplars && !crowd ? found : null;
+  const latest = useRef(marks);
+  latest.current = marks;
   const unit = useUnit(expr);
   const reason = useReason(columns.labels);
   if (matrix.names.length === 0) {
@@ -52,19 +53,22 @@ export function GraphView({ panel, data, before, grid, expr, onChange, onZoom, o
   if (panel.heat) return <HeatMap matrix={matrix} grid={grid} expr={expr} onZoom={onZoom} onZoomOut={onZoomOut} />;
   return (
     <>
-      <Notes columns={columns} onAll={() => setAll(true)} />
+      <Notes columns={columns} onAll={() => onChange({ all: true })} />
       {crowd && (panel.stacked || panel.exemplars) && <p class="note">More than {LINES_MAX} lines are drawn as one picture, without a stack and without exemplars.</p>}
-      {panel.exemplars && !crowd && <ExemplarNote dots={dots} error={error} stacked={panel.stacked} />}
+      {panel.exemplars && !crowd && <Exemplars expr={expr} grid={grid} columns={columns} stacked={panel.stacked} onMarks={setMarks} />}
       <Chart columns={columns} grid={grid} stacked={panel.stacked && !crowd} scale={panel.scale} format={unit ?? undefined} {...(unit ? { short: unit.short } : {})}
-        dots={dots} dotHint={dotHint} onDot={openProfile} onZoom={onZoom} onZoomOut={onZoomOut}
-        hidden={panel.hidden} only={panel.only} sort={panel.sort} onView={onChange} brush={reason} />
+        dots={marks?.dots ?? NO_DOTS} dotHint={(d) => latest.current?.hint(d) ?? ""} onDot={(d) => latest.current?.open(d)} onZoom={onZoom} onZoomOut={onZoomOut}
+        hidden={panel.hidden} only={panel.only} sort={panel.sort} find={panel.find} onView={onChange} brush={reason} />
     </>
   );
 }
 
 const NOTHING: Matrix = { labels: [], names: [], values: [], figures: new Float64Array(), native: new Map() };
 
+const NO_DOTS: readonly Dot[] = [];
+
 const HeatMap = lazy(() => import("./heatmap.tsx").then((m) => m.HeatMap));
+const Exemplars = lazy(() => import("./exemplars.tsx").then((m) => m.Exemplars), null);
 
 /** The unit of the values: metadata is looked up once for a query of one metric. */
 function useUnit(expr: string): UnitFormat | null {
@@ -91,35 +95,4 @@ function Notes({ columns, onAll }: { columns: Columns; onAll: () => void }) {
       )}
     </>
   );
-}
-
-const NO_DOTS: Dot[] = [];
-
-function useExemplars(expr: string | null, grid: Grid, columns: Columns): { dots: Dot[]; error: Error | null } {
-  const { result, error } = useAPI<ExemplarSeries[]>(expr === null ? null : "query_exemplars",
-    { query: expr ?? "", start: grid.start / 1000, end: grid.end / 1000 });
-  const dots = useMemo(() => (expr === null || !result ? NO_DOTS : exemplarDots(result.data, columns.labels)), [result, expr, columns]);
-  return { dots, error };
-}
-
-const dotHint = (d: Dot): string => (d.labels[PROFILE_LABEL] ? "Click for the profile of that time" : "");
-
-/** A dot that names a profile leads to it. */
-function useOpenProfile(): (d: Dot) => void {
-  const nav = useNav();
-  return (d) => {
-    const id = d.labels[PROFILE_LABEL];
-    if (!id) return;
-    void import("../lib/profilestate.ts").then(
-      ({ formatProfileState, parseProfileState }) => nav.go("profiles", formatProfileState({ ...parseProfileState(nav.place.search), profile: { id, timeMS: Math.round(d.timeMS) } })),
-      () => location.reload(), // the server was upgraded and no longer has the file
-    );
-  };
-}
-
-function ExemplarNote({ dots, error, stacked }: { dots: readonly Dot[]; error: Error | null; stacked: boolean }) {
-  if (error) return <p class="note">No exemplars: {error.message}</p>;
-  if (stacked) return <p class="note">Exemplars have no place on a stack; they show when it is off.</p>;
-  if (dots.length === 0) return <p class="note">The series of this query have no exemplars in this range.</p>;
-  return <p class="note">{plural(dots.length, "exemplar")}{dots.length === EXEMPLARS_MAX && ", the newest of more"}.</p>;
 }

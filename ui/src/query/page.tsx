@@ -41,13 +41,19 @@ export function QueryPage() {
   useAutoRefresh(state.endMS === null ? state.refreshMS : 0, () => setNow(Date.now()));
   useTitle(parsed.panels[0]!.expr);
 
-  const put = (next: QueryState) => {
-    setNow(Date.now());
+  /** A change of what is drawn of the same data: nothing is requested again. */
+  const show = (next: QueryState) => {
     const text = formatState(next);
     if (text !== search) nav.setSearch(text);
   };
+  const put = (next: QueryState) => { setNow(Date.now()); show(next); };
   const setTime = (c: TimeChange) => put({ ...state, ...c });
-  const setPanel = (i: number, p: Partial<PanelState>) => put({ ...state, panels: state.panels.map((old, k) => (k === i ? { ...old, ...p } : old)) });
+  const setPanel = (i: number, p: Partial<PanelState>) => {
+    const next = { ...state, panels: state.panels.map((old, k) => (k === i ? { ...old, ...p } : old)) };
+    // A visitor's first change takes the example over, with the time that it has.
+    if (intro.state === null && !["expr", "tab", "stats", "compareMS"].some((k) => k in p)) show(next);
+    else put(next);
+  };
   const run = (i: number, text: string) => {
     const expr = text.trim();
     if (expr !== "") addHistory(store, expr);

@@ -15,8 +15,8 @@ import { Editor, type EditorHandle } from "./editor.tsx";
 import { GraphView } from "./graphview.tsx";
 import { HistoryButton } from "./historybutton.tsx";
 import { usePanelQuery, type PanelQuery } from "./panelquery.ts";
-import { ViewControls } from "./viewcontrols.tsx";
 
+const ViewControls = lazy(() => import("./viewcontrols.tsx").then((m) => m.ViewControls), null);
 const TableView = lazy(() => import("./tableview.tsx").then((m) => m.TableView));
 const Explain = lazy(() => import("./explain.tsx").then((m) => m.Explain));
 const PanelMenu = lazy(() => import("./panelmenu.tsx").then((m) => m.PanelMenu), <p class="hint">…</p>);

@@ -1,11 +1,11 @@
 // The menu of a panel: format, duplicate, copy in several formats, download.
 import { useState } from "preact/hooks";
-import { useServer } from "../api/hooks.ts";
+import { useFeatures, useServer } from "../api/hooks.ts";
 import type { InstantData } from "../api/types.ts";
-import { absoluteState, toCSV, toCurl, toGrafanaPanel, toRead } from "../lib/export.ts";
+import { absoluteState, exportURL, toCSV, toCurl, toGrafanaPanel, toRead } from "../lib/export.ts";
 import { childrenOf, textOf, type Node } from "../lib/ast.ts";
 import type { PanelState, QueryState } from "../lib/urlstate.ts";
-import { saveBlob } from "../parts/save.ts";
+import { followLink, saveBlob } from "../parts/save.ts";
 import { copyText } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 import type { PanelQuery } from "./panelquery.ts";
@@ -29,8 +29,15 @@ export function PanelMenu({ panel, state, now, query, text, close, onFormat, onD
     const search = absoluteState(state, now);
     copy("a link with absolute times", `${base}query${search}${search === "" ? "?" : "&"}zone=${zone}`);
   };
+  // A link has no header of a tenant.
+  const exports = useFeatures()?.["export"] === true && state.tenant === "";
+  const raw = (format: string) => send<Node>("parse_query", (tree) => {
+    const all = selectors(tree);
+    if (all.length === 0) setMessage("The query selects no series.");
+    else followLink(exportURL(base, all, (state.endMS ?? now) - state.rangeMS, state.endMS ?? now, format), `${name}.${format}`);
+  });
   const read = () => send<Node>("parse_query", (tree) => {
-    const selector = firstSelector(tree);
+    const [selector = null] = selectors(tree);
     if (selector === null) setMessage("The query selects no series.");
     else copy("the command", toRead(base, selector, (state.endMS ?? now) - state.rangeMS, state.endMS ?? now, server.tenantHeaders()));
   });
@@ -59,6 +66,11 @@ export function PanelMenu({ panel, state, now, query, text, close, onFormat, onD
       <button type="button" disabled={!data} onClick={() => void save("text/csv", "csv", toCSV)}>Download CSV</button>
       <button type="button" disabled={!data} onClick={() => void save("application/json", "json", JSON.stringify)}>Download JSON</button>
       <button type="button" disabled={panel.tab !== "graph" || !data} onClick={(e) => savePicture(e.currentTarget, name, setMessage)}>Download PNG</button>
+      {exports && <>
+        <hr />
+        <button type="button" title="What the selectors of the query find in this range, as it was scraped" onClick={() => raw("csv")}>Raw samples as CSV</button>
+        <button type="button" title="What the selectors of the query find in this range, as it was scraped" onClick={() => raw("parquet")}>Raw samples as Parquet</button>
+      </>}
       <p class="hint" role="status">{message}</p>
     </div>
   );
@@ -79,10 +91,10 @@ function savePicture(from: HTMLElement, name: string, say: (text: string) => voi
   out.toBlob((blob) => { if (blob) saveBlob(blob, `${name}.png`); });
 }
 
-function firstSelector(n: Node): string | null {
+/** The selectors of a query without their ranges and offsets, each once. */
+function selectors(n: Node): string[] {
   if (n.type === "vectorSelector" || n.type === "matrixSelector") {
-    return textOf({ ...n, type: "vectorSelector", offset: 0, timestamp: null, startOrEnd: null, anchored: false, smoothed: false });
+    return [textOf({ ...n, type: "vectorSelector", offset: 0, timestamp: null, startOrEnd: null, anchored: false, smoothed: false })];
   }
-  for (const c of childrenOf(n)) { const found = firstSelector(c); if (found !== null) return found; }
-  return null;
+  return [...new Set(childrenOf(n).flatMap(selectors))];
 }

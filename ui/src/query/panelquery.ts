@@ -48,7 +48,7 @@ export function usePanelQuery({ panel, time, now, scrapeMS }: Requested, width: 
   const rangeless = graph ? withoutRange(expanded) : null;
   const sent = rangeless ?? expanded;
   const stores = storeParams(time.stores);
-  const more: Params = { ...stores, stats: panel.stats ? "true" : undefined };
+  const more: Params = { ...stores, ...(panel.stats ? { stats: "true", analyze: "true" } : {}) };
   const params: Params = graph
     ? { query: sent, start: g.start / 1000, end: g.end / 1000, step: g.step / 1000, ...more }
     : { query: sent, time: end / 1000, ...more };

@@ -1,7 +1,7 @@
 // One uPlot chart with the tooltip of its crosshair. It draws columns of values. Selection, hidden series
 // and times are arguments and callbacks, so that the component that contains the chart holds all state.
 import uPlot from "uplot";
-import { formatLong, formatTicks } from "../lib/format.ts";
+import { formatLong, formatShort, formatTicks } from "../lib/format.ts";
 import type { Labels } from "../lib/labels.ts";
 import { FIGURES, loneSamples, stackColumns, withNulls, type Columns } from "../lib/matrix.ts";
 import type { Dot } from "../lib/profiles.ts";
@@ -36,11 +36,11 @@ const DOT_REACH = 9;
 const SYNC_KEY = "ferula";
 const THIN_FROM = 40;
 /** Milliseconds from one tooltip to the next among many lines. */
-const FOLLOW_MS = 60;
+const FOLLOW_MS = 100;
 /** More lines than this are one picture: no line can be followed among them, and drawing each would stop the page. */
 export const LINES_MAX = 500;
 /** Up to here uPlot draws the lines, all at once; more are drawn in slices. A stack is always uPlot's. */
-const AT_ONCE_MAX = 60;
+export const AT_ONCE_MAX = 60;
 
 export class Plot {
   readonly chart: uPlot;
@@ -397,7 +397,16 @@ export class Plot {
       ctx.fill();
       ctx.stroke();
     }
+    const own = this.dotScale();
+    if (own !== null) this.drawDotScale(own);
     ctx.restore();
+  }
+
+  /** The ends of the dots' own scale, at the right edge of the plot. */
+  private drawDotScale({ min, max }: { min: number; max: number }): void {
+    const { ctx, bbox } = this.chart;
+    Object.assign(ctx, { font: this.colors.font, fillStyle: this.colors.muted, textAlign: "right", textBaseline: "middle" });
+    for (const [v, share] of [[max, 0.04], [min, 0.96]] as const) ctx.fillText(`◆ ${formatShort(v)}`, bbox.left + bbox.width - 4 * uPlot.pxRatio, bbox.top + bbox.height * share);
   }
 
   private dotNear(left: number, top: number): Dot | null {
@@ -426,7 +435,7 @@ export class Plot {
 
   /**
    * Among many lines every move finds another one. The cross-hair follows each frame; the tooltip and the line that stands out
-   * follow up to 60 ms later, and the last move always counts.
+   * follow up to 100 ms later, and the last move always counts.
    */
   private hoverAt(idx: number | null, left: number, top: number): void {
     clearTimeout(this.later);

@@ -1,4 +1,5 @@
 // The form behind the button of the time range: usual ranges, and any other range by its length or its ends.
+import "../style/rangeform.css";
 import { useState } from "preact/hooks";
 import { formatDuration, parseDuration, spellDuration } from "../lib/duration.ts";
 import { formatTime, parseTime, type Zone } from "../lib/time.ts";

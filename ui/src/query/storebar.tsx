@@ -1,5 +1,6 @@
 // The bar with the parameters of a querier of many stores, and the tenant. It is shown if the server has stores, or if the
 // address selects some.
+import "../style/stores.css";
 import { useState } from "preact/hooks";
 import { useAPI, useFeatures } from "../api/hooks.ts";
 import { choosesStores, type QueryState, type StoreChoice } from "../lib/urlstate.ts";

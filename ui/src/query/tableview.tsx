@@ -1,8 +1,9 @@
 // The Table tab: the result at one instant, with every digit the server sent.
+import "../style/table.css";
 import { useMemo, useState } from "preact/hooks";
 import type { InstantData, VectorSample } from "../api/types.ts";
-import { formatCount, formatShort, parseSample } from "../lib/format.ts";
-import { viewHistogram, type HistogramView } from "../lib/histogram.ts";
+import { formatCount, parseSample } from "../lib/format.ts";
+import { classicHistograms, viewHistogram } from "../lib/histogram.ts";
 import { commonLabels, countingKey, labelNames, seriesText } from "../lib/labels.ts";
 import type { HistogramValue, MatrixSeries } from "../lib/matrix.ts";
 import { formatTime } from "../lib/time.ts";
@@ -11,10 +12,11 @@ import { CopyButton, Empty, Filter, LabelList, Segments } from "../parts/small.t
 import { useVirtual } from "../parts/virtual.ts";
 import { usePrefs } from "../prefs.ts";
 import { SeriesName } from "./chart.tsx";
+import { HistogramCards, HistogramDetails } from "./histogramchart.tsx";
 
 /** A table of more rows shows those in sight only. */
 const ROWS_MAX = 500;
-/** Height of a row of such a table, which query.css repeats. */
+/** Height of a row of such a table, which table.css repeats. */
 const ROW_PX = 33;
 /** With more columns than this a row no longer fits a screen, and the selector's text reads better. */
 const COLUMNS_MAX = 7;
@@ -45,7 +47,7 @@ function Single({ kind, value }: { kind: string; value: string }) {
   return <div class="single"><span class="single-kind">{kind}</span><output>{value}</output></div>;
 }
 
-type Layout = "columns" | "text";
+type Layout = "columns" | "text" | "bars";
 interface Sort { column: string; down: boolean }
 const VALUE = "\0value"; // no label is named so
 const SERIES = "\0series";
@@ -59,10 +61,12 @@ const decodeColumn = (c: string): string => (c === "(value)" ? VALUE : c === "(s
 function Vector({ samples, panel, onChange }: { samples: readonly VectorSample[]; panel: PanelView; onChange: (p: Partial<PanelView>) => void }) {
   const common = useMemo(() => commonLabels(samples.map((s) => s.metric)), [samples]);
   const names = useMemo(() => labelNames(samples.map((s) => s.metric)).filter((n) => !(n in common)), [samples]);
-  const [find, setFind] = useState("");
+  const classic = useMemo(() => classicHistograms(samples), [samples]);
+  const [typed, setFind] = useState<string | null>(null);
+  const find = typed ?? panel.find;
   const sort = useMemo(() => sortOf(panel.tableSort), [panel.tableSort]);
   const setSort = (next: Sort | null) => onChange({ tableSort: textOfSort(next) });
-  const layout: Layout = panel.layout !== "" ? panel.layout : (names.length > 0 && names.length <= COLUMNS_MAX ? "columns" : "text");
+  const layout: Layout = panel.layout === "bars" ? (classic.length > 0 ? "bars" : "columns") : panel.layout !== "" ? panel.layout : (names.length > 0 && names.length <= COLUMNS_MAX ? "columns" : "text");
   const found = useMemo(() => searchSamples(samples, find), [samples, find]);
   const sorted = useMemo(() => sortSamples(found, sort), [found, sort]);
   const metric = common["__name__"] === undefined && samples.some((s) => s.metric["__name__"]);
@@ -76,10 +80,10 @@ function Vector({ samples, panel, onChange }: { samples: readonly VectorSample[]
       <div class="table-tools">
         {long && <span class="note">{formatCount(sorted.length)} rows</span>}
         {layout === "columns" && Object.keys(common).length > 0 ? <div class="legend-common"><span>All rows</span><LabelList labels={common} /></div> : <span />}
-        {samples.length > FIND_FROM && <Filter value={find} onInput={setFind} label="Find in the rows" />}
-        <Segments<Layout> label="Layout" value={layout} options={[["columns", "Columns"], ["text", "Text"]]} onChange={(next) => onChange({ layout: next })} />
+        {samples.length > FIND_FROM && <Filter value={find} onInput={setFind} onDone={(v) => { setFind(null); onChange({ find: v }); }} label="Find in the rows" />}
+        <Segments<Layout> label="Layout" value={layout} options={[["columns", "Columns"], ["text", "Text"], ...(classic.length > 0 ? [["bars", "Histograms"] as const] : [])]} onChange={(next) => onChange({ layout: next })} />
       </div>
-      <div class={`table-scroll ${long ? "long-table" : ""}`} {...(long ? { ref: view.ref, onScroll: view.onScroll, tabIndex: 0, role: "region", "aria-label": "Rows of the table" } : {})}>
+      {layout === "bars" ? <HistogramCards all={classic} linear={panel.linear} onLinear={(linear) => onChange({ linear })} /> : <div class={`table-scroll ${long ? "long-table" : ""}`} {...(long ? { ref: view.ref, onScroll: view.onScroll, tabIndex: 0, role: "region", "aria-label": "Rows of the table" } : {})}>
         <table class="data result">
           <thead><tr>
             {columns.map((c) => <Head key={c} column={c} sort={sort} onSort={setSort} />)}
@@ -87,11 +91,11 @@ function Vector({ samples, panel, onChange }: { samples: readonly VectorSample[]
           </tr></thead>
           <tbody>
             {long && view.before > 0 && <tr aria-hidden="true" style={{ height: `${view.before}px` }} />}
-            {rows.map((s, k) => <Row key={long ? k : seriesText(s.metric)} sample={s} columns={columns} layout={layout} />)}
+            {rows.map((s, k) => <Row key={long ? k : seriesText(s.metric)} sample={s} columns={columns} layout={layout} linear={panel.linear} onLinear={(linear) => onChange({ linear })} />)}
             {long && view.after > 0 && <tr aria-hidden="true" style={{ height: `${view.after}px` }} />}
           </tbody>
         </table>
-      </div>
+      </div>}
     </>
   );
 }
@@ -118,13 +122,15 @@ function Head({ column, sort, onSort }: { column: string; sort: Sort | null; onS
   );
 }
 
-function Row({ sample, columns, layout }: { sample: VectorSample; columns: readonly string[]; layout: Layout }) {
+interface RowProps { sample: VectorSample; columns: readonly string[]; layout: Layout; linear: boolean; onLinear: (on: boolean) => void }
+
+function Row({ sample, columns, layout, linear, onLinear }: RowProps) {
   return (
     <tr>
       {layout === "text"
         ? <td class="series-cell"><SeriesName labels={sample.metric} /><CopyButton text={seriesText(sample.metric)} label="Copy selector" /></td>
         : columns.map((c) => <td key={c} class={(sample.metric[c]?.length ?? 0) > LONG ? "long" : ""}>{sample.metric[c] ?? <span class="none">–</span>}</td>)}
-      <td class="num value">{sample.histogram ? <Histogram value={sample.histogram[1]} /> : sample.value?.[1]}</td>
+      <td class="num value">{sample.histogram ? <Native value={sample.histogram[1]} linear={linear} onLinear={onLinear} /> : sample.value?.[1]}</td>
     </tr>
   );
 }
@@ -148,14 +154,18 @@ function sortSamples(samples: readonly VectorSample[], sort: Sort | null): reado
   return keyed.sort((a, b) => (a.key === b.key ? 0 : a.key < b.key ? -sign : sign)).map(({ s }) => s);
 }
 
+/** Each of these rows has many samples. */
+const RAW_ROWS = 50;
+const RAW_ROWS_MORE = 200;
+
 /** A selector with a range (`up[1m]`): the raw samples with their times. */
 function Matrix({ series }: { series: readonly MatrixSeries[] }) {
   const { zone } = usePrefs();
-  const [all, setAll] = useState(false);
-  const rows = all ? series : series.slice(0, ROWS_MAX / 10);
+  const [most, setMost] = useState(RAW_ROWS);
+  const rows = series.slice(0, most);
   return (
     <>
-      {rows.length < series.length && <p class="note">First {formatCount(rows.length)} of {formatCount(series.length)} series.<button type="button" class="link" onClick={() => setAll(true)}>Show all</button></p>}
+      {rows.length < series.length && <p class="note">First {formatCount(rows.length)} of {formatCount(series.length)} series.<button type="button" class="link" onClick={() => setMost(most + RAW_ROWS_MORE)}>Show more</button></p>}
       <div class="table-scroll">
         <table class="data result">
           <thead><tr><th scope="col">Series</th><th scope="col" class="num">Samples</th></tr></thead>
@@ -176,29 +186,7 @@ function Matrix({ series }: { series: readonly MatrixSeries[] }) {
   );
 }
 
-function Histogram({ value }: { value: HistogramValue }) {
+function Native({ value, linear, onLinear }: { value: HistogramValue; linear: boolean; onLinear: (on: boolean) => void }) {
   const view = useMemo(() => viewHistogram(value), [value]);
-  return (
-    <details class="histogram">
-      <summary>
-        <Sketch view={view} />
-        <span class="histogram-figures">count {formatShort(view.count)} · sum {formatShort(view.sum)} · mean {formatShort(view.mean)}</span>
-      </summary>
-      <table class="buckets">
-        <thead><tr><th scope="col">Bucket</th><th scope="col">Count</th></tr></thead>
-        <tbody>{view.bars.map((b) => <tr key={b.text}><td>{b.text}</td><td><span class="bucket-bar" style={{ width: `${b.height * 100}%` }} /><span>{formatShort(b.count)}</span></td></tr>)}</tbody>
-      </table>
-    </details>
-  );
-}
-
-const BAR = 4;
-
-function Sketch({ view }: { view: HistogramView }) {
-  const width = Math.max(view.bars.length, 1) * BAR;
-  return (
-    <svg class="sketch" width={Math.min(width, 240)} height="22" viewBox={`0 0 ${width} 22`} preserveAspectRatio="none" role="img" aria-label={`${view.bars.length} buckets`}>
-      {view.bars.map((b, i) => <rect key={b.text} x={i * BAR} y={22 - Math.max(1, b.height * 22)} width={BAR - 1} height={Math.max(1, b.height * 22)} />)}
-    </svg>
-  );
+  return <HistogramDetails view={view} linear={linear} onLinear={onLinear} />;
 }

@@ -1,16 +1,21 @@
 // Rules and alerts of the server, or of all stores behind it.
 import "../style/pages.css";
 import { useMemo, useState } from "preact/hooks";
-import { useAPI, useAutoRefresh } from "../api/hooks.ts";
+import { has, useAPI, useAutoRefresh, useFeatures, type Features } from "../api/hooks.ts";
 import { formatAgo, formatDuration, formatElapsed } from "../lib/duration.ts";
 import { formatCount, plural } from "../lib/format.ts";
 import { seriesText } from "../lib/labels.ts";
 import { countRules, filterRules, historyOf, type Alert, type Group, type Rule, type RuleState } from "../lib/rules.ts";
+import type { Route } from "../lib/route.ts";
 import { emptyPanel, emptyState, formatState } from "../lib/urlstate.ts";
 import { useNav } from "../nav.ts";
 import * as icons from "../parts/icons.tsx";
 import { useSearchParam } from "../parts/searchparam.ts";
 import { Empty, Failure, Filter, LabelList, Progress, Segments, SubNav, Warnings } from "../parts/small.tsx";
+
+/** Pages of the family, without those that the server does not have. */
+export const alertRoutes = (features: Features | null): readonly (readonly [Route, string])[] =>
+  [["alerts", "Alerts"], ["rules", "Rules"], ...(has(features, "alertmanagers") ? [["alertmanager-discovery", "Alertmanagers"] as const] : [])];
 
 const REFRESH_MS = 15_000;
 const ALERTS_SHOWN = 50;
@@ -35,7 +40,7 @@ export function RulesPage({ route }: { route: "rules" | "alerts" }) {
     <div class="page">
       <div class="page-head">
         <h1>{route === "alerts" ? "Alerts" : "Rules"}</h1>
-        <SubNav label="Alerts and rules" routes={[["alerts", "Alerts"], ["rules", "Rules"]]} current={route} />
+        <SubNav label="Alerts and rules" routes={alertRoutes(useFeatures())} current={route} />
         <span class="spacer" />
         <Segments<RuleState> label="State" value={state} options={options} onChange={(s) => setState(s === "any" ? "" : s)} />
         <Filter value={text} onInput={setText} label="Filter by name, query or label" />

@@ -1,6 +1,6 @@
 // Build, storage, flags and configuration of the server.
 import "../style/pages.css";
-import { useMemo, useState } from "preact/hooks";
+import { useMemo } from "preact/hooks";
 import { APIError } from "../api/client.ts";
 import { has, useAPI, useFeatures, type Loaded } from "../api/hooks.ts";
 import type { NameValue, TSDBStatus } from "../api/types.ts";
@@ -11,13 +11,14 @@ import { formatTime } from "../lib/time.ts";
 import { CopyButton, Empty, Failure, Filter, Progress, SubNav } from "../parts/small.tsx";
 import { useSearchParam } from "../parts/searchparam.ts";
 import { usePrefs } from "../prefs.ts";
+import { Blocks } from "./blocks.tsx";
 import { Stores } from "./stores.tsx";
 import { Yaml } from "./yaml.tsx";
 
-const SECTIONS: readonly (readonly [Route, string])[] = [["status", "Server"], ["tsdb-status", "TSDB"], ["flags", "Flags"], ["config", "Configuration"], ["stores", "Stores"]];
+const SECTIONS: readonly (readonly [Route, string])[] = [["status", "Server"], ["tsdb-status", "TSDB"], ["blocks", "Blocks"], ["flags", "Flags"], ["config", "Configuration"], ["stores", "Stores"]];
 
 /** Sections by the feature that they need; others are always there. */
-const NEEDS: Partial<Record<Route, string>> = { "tsdb-status": "tsdb", config: "config", stores: "stores" };
+const NEEDS: Partial<Record<Route, string>> = { "tsdb-status": "tsdb", blocks: "blocks", flags: "flags", config: "config", stores: "stores" };
 
 export function StatusPage({ route }: { route: Route }) {
   const features = useFeatures();
@@ -30,6 +31,7 @@ export function StatusPage({ route }: { route: Route }) {
       </div>
       {route === "status" && <ServerStatus />}
       {route === "tsdb-status" && <TSDB />}
+      {route === "blocks" && <Blocks />}
       {route === "flags" && <Flags />}
       {route === "config" && <Config />}
       {route === "stores" && <Stores />}
@@ -142,7 +144,7 @@ function Top({ title, rows, format }: { title: string; rows: NameValue[] | null;
 
 function Flags() {
   const flags = useAPI<Record<string, string>>("status/flags");
-  const [text, setText] = useState("");
+  const [text, setText] = useSearchParam("find");
   const rows = useMemo(() => Object.entries(flags.result?.data ?? {}).sort(([a], [b]) => (a < b ? -1 : 1)), [flags.result]);
   const found = rows.filter(([k, v]) => `--${k}=${v}`.toLowerCase().includes(text.toLowerCase()));
   return (

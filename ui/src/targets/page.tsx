@@ -49,14 +49,15 @@ export function TargetsPage() {
 /** With more targets pools begin closed, but for those with a target that is down. */
 const OPEN_MAX = 200;
 const ROWS_MAX = 100;
+const ROWS_MORE = 500;
 
 function PoolCard({ pool, few }: { pool: PoolOf<Target>; few: boolean }) {
   const { up, down, unknown } = countHealth(pool.targets);
   const [chosen, setOpen] = useState<boolean | null>(null);
-  const [all, setAll] = useState(false);
+  const [most, setMost] = useState(ROWS_MAX);
   const open = chosen ?? (few || down > 0);
   // If not all targets are shown, targets that are down come first.
-  const rows = all || pool.targets.length <= ROWS_MAX ? pool.targets : [...pool.targets].sort((a, b) => Number(b.health === "down") - Number(a.health === "down")).slice(0, ROWS_MAX);
+  const rows = pool.targets.length <= most ? pool.targets : [...pool.targets].sort((a, b) => Number(b.health === "down") - Number(a.health === "down")).slice(0, most);
   return (
     <section class="card pool" aria-label={`Scrape pool ${pool.name}`}>
       <h2>
@@ -72,7 +73,7 @@ function PoolCard({ pool, few }: { pool: PoolOf<Target>; few: boolean }) {
             <thead><tr><th scope="col">Endpoint</th><th scope="col">State</th><th scope="col">Labels</th><th scope="col" class="num">Last scrape</th><th scope="col" class="num">Took</th></tr></thead>
             <tbody>{rows.map((t) => <TargetRows key={t.scrapeUrl + JSON.stringify(t.labels)} target={t} />)}</tbody>
           </table>
-          {rows.length < pool.targets.length && <p class="hint rules-more">{rows.length} of {formatCount(pool.targets.length)} targets.<button type="button" class="link" onClick={() => setAll(true)}>Show all</button></p>}
+          {rows.length < pool.targets.length && <p class="hint rules-more">{rows.length} of {formatCount(pool.targets.length)} targets.<button type="button" class="link" onClick={() => setMost(most + ROWS_MORE)}>Show more</button></p>}
         </div>
       )}
     </section>

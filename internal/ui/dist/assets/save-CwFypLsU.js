@@ -1,0 +1,1 @@
+function e(e,n){let r=URL.createObjectURL(e);t(r,n),setTimeout(()=>URL.revokeObjectURL(r),1e4)}function t(e,t){let n=document.createElement(`a`);n.href=e,n.download=t,n.click()}export{e as n,t};

@@ -154,6 +154,21 @@ func TestRegisterCollector_WritePrometheusHasTheSamePage(t *testing.T) {
 	}
 }
 
+func TestRegisterCollector_NameOrLabelAloneIsEscaped(t *testing.T) {
+	for want, collect := range map[string]func(sink *Sink){
+		"http_requests 1\n":                 func(sink *Sink) { sink.Gauge(NewDesc("http.requests", ""), 1) },
+		"requests{http_method=\"GET\"} 1\n": func(sink *Sink) { sink.Gauge(NewDesc("requests", "", "http.method"), 1, "GET") },
+		"a_requests{http_path=\"/\"} 1\n":   func(sink *Sink) { sink.Gauge(NewDesc("a.requests", "", "http.path"), 1, "/") },
+		"plain_requests{path=\"/a.b\"} 1\n": func(sink *Sink) { sink.Gauge(NewDesc("plain_requests", "", "path"), 1, "/a.b") },
+	} {
+		s := NewSet()
+		s.RegisterCollector(func(sink *Sink) error { collect(sink); return nil })
+		if _, page := scraped(s, "text/plain;version=1.0.0;escaping=underscores"); !strings.Contains(page, want) {
+			t.Errorf("%s instead of %s", page, want)
+		}
+	}
+}
+
 func TestRegisterCollector_HasPrefixAndLabelsOfTheSet(t *testing.T) {
 	s := NewSetWithOptions(SetOptions{Prefix: "app_", Labels: map[string]string{"env": "prod"}})
 	s.RegisterCollector(func(sink *Sink) error {

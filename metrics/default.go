@@ -71,7 +71,8 @@ const familiesMax = 1 << 16 // a larger map is not pooled
 
 // WritePrometheus writes the metrics of the default set and of all registered sets
 // to w, in the order of their registration, and then, if exposeProcessMetrics is
-// true, those of WriteProcessMetrics. Call it in a handler of /metrics, or use Handler.
+// true, those of WriteProcessMetrics, without families that a set has. Call it in a handler of
+// /metrics, or use Handler.
 func WritePrometheus(w io.Writer, exposeProcessMetrics bool) {
 	sets := registeredSets.load()
 	if len(sets) < 2 || !exposeMetadata.Load() {
@@ -82,7 +83,7 @@ func WritePrometheus(w io.Writer, exposeProcessMetrics bool) {
 		writeDescribedOnce(w, sets)
 	}
 	if exposeProcessMetrics {
-		WriteProcessMetrics(w)
+		writeProcessMetrics(w, sets)
 	}
 }
 

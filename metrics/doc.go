@@ -36,6 +36,8 @@
 //     pressure (PSI) counts from the first scrape.
 //   - On Linux the few files of /proc that process_* metrics are read from stay open. On
 //     other systems WriteProcMetrics writes fewer metrics.
+//   - WritePrometheus omits those process metrics whose family a set has, such as
+//     go_goroutines, because the text format allows each family only once.
 //   - Histogram.Merge accepts the histogram itself, and concurrent merges of two histograms
 //     into each other do not deadlock.
 //   - Registration accepts UTF-8 names in quotes, {"http.requests",code="200"}, although

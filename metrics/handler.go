@@ -18,8 +18,8 @@ import (
 // registered sets.
 type HandlerOptions struct {
 	Sets                []*Set // nil: the default set and those of RegisterSet
-	ProcessMetrics      bool   // expose the metrics of WriteProcessMetrics as well
-	OpenFiles           bool   // expose the metrics of WriteFDMetrics as well, process_open_fds and process_max_fds; each scrape then lists the open files
+	ProcessMetrics      bool   // expose the metrics of WriteProcessMetrics as well, except families that a set has
+	OpenFiles           bool   // expose the metrics of WriteFDMetrics as well, except families that a set has; each scrape then lists the open files
 	Metadata            bool   // HELP and TYPE lines in the text formats, regardless of ExposeMetadata; other formats always have them
 	LeBuckets           bool   // in OpenMetrics and protobuf, expose vmrange histograms as classic histograms, see Histogram
 	CreatedLines        bool   // _created lines in OpenMetrics; protobuf always has the created timestamp
@@ -64,9 +64,10 @@ func (s *Set) Handler() http.Handler { return NewHandler(HandlerOptions{Sets: []
 //
 // Concurrent scrapes of the same format and content coding share one response body. A body
 // of up to 4 MiB (compressed, if it is) is complete before its first byte is sent, so any
-// failure, including that of a collector, gets status 500. A larger body is sent in pieces,
-// unless another scrape shares it; a failure after the first piece aborts the connection. A
-// client that does not read for a minute is disconnected, unless the server has a WriteTimeout.
+// failure, including that of a collector, gets status 500, and the response has a
+// Content-Length. A larger body is sent in pieces, unless another scrape shares it; a failure
+// after the first piece aborts the connection. A client that does not read for a minute is
+// disconnected, unless the server has a WriteTimeout.
 func NewHandler(opts HandlerOptions) http.Handler {
 	if opts.MaxRequestsInFlight <= 0 {
 		opts.MaxRequestsInFlight = 16
@@ -86,9 +87,10 @@ type handler struct {
 	codings []*coding // in the order of preference
 
 	mu      sync.Mutex
-	scrapes int           // requests in flight
-	running []*sharedPage // being rendered; further scrapes may join them
-	free    []*sharedPage // for reuse
+	scrapes int              // requests in flight
+	running []*sharedPage    // being rendered; further scrapes may join them
+	free    []*sharedPage    // for reuse
+	lengths map[int][]string // blocks of lengthsBlock values of Content-Length, by the first length of the block
 }
 
 // sharedPage is one response body. One scrape renders it, and all scrapes that share it send it.
@@ -228,6 +230,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 			clearDeadline(w, server)
 		default:
 			h.head(header, key)
+			header["Content-Length"] = h.lengthHeader(len(f.body))
 			sendBody(w, server, f.body)
 		}
 		return
@@ -241,6 +244,43 @@ func (h *handler) head(header http.Header, key pageKey) {
 	if key.coding != nil {
 		header["Content-Encoding"] = key.coding.header
 	}
+}
+
+const (
+	lengthsBlock = 256 // the lengths of the scrapes of one process are close to each other
+	blocksMax    = 32  // blocks that are kept, each of about 6 KiB; one more removes all of them
+)
+
+// lengthHeader returns the value of Content-Length. It formats a block of consecutive lengths at once
+// and keeps the block. Later scrapes with another length of this block therefore do not allocate. A
+// value never changes, because net/http may read it after the handler has returned.
+func (h *handler) lengthHeader(bytes int) []string {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	at := bytes % lengthsBlock
+	block := h.lengths[bytes-at]
+	if block == nil {
+		if h.lengths == nil || len(h.lengths) >= blocksMax {
+			h.lengths = map[int][]string{}
+		}
+		block = decimals(bytes-at, lengthsBlock)
+		h.lengths[bytes-at] = block
+	}
+	return block[at : at+1 : at+1]
+}
+
+// decimals returns the decimal numbers from, from+1, ..., with a constant number of allocations.
+func decimals(from, count int) []string {
+	digits, ends := make([]byte, 0, 8*count), make([]int, count)
+	for i := range count {
+		digits = strconv.AppendInt(digits, int64(from+i), 10)
+		ends[i] = len(digits)
+	}
+	text, start, all := string(digits), 0, make([]string, count)
+	for i, end := range ends {
+		all[i], start = text[start:end], end
+	}
+	return all
 }
 
 // join returns the body of this key that is being rendered. If there is none, it returns a new

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -54,6 +55,73 @@ func TestHandler_CompressesIfAccepted(t *testing.T) {
 			check(t, accept, string(page), "c_total 1\n")
 			check(t, "type", w.Header().Get("Content-Type"), "text/plain; version=0.0.4; charset=utf-8")
 		}
+	}
+}
+
+// A complete body has a length, in every format and coding. A streamed one has none.
+func TestHandler_CompleteBodiesHaveALength(t *testing.T) {
+	s := NewSet()
+	v := s.NewCounterVec("c_total", "", "i").Limit(1 << 20)
+	for i := range 3000 {
+		v.With(strconv.Itoa(i)).Inc()
+	}
+	server := httptest.NewServer(s.Handler())
+	defer server.Close()
+	client := http.Client{Transport: &http.Transport{DisableCompression: true}}
+	defer client.CloseIdleConnections()
+	send := func(method, accept, coding string) (resp *http.Response, body []byte) {
+		req, err := http.NewRequest(method, server.URL, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		req.Header.Set("Accept", accept)
+		req.Header.Set("Accept-Encoding", coding)
+		if resp, err = client.Do(req); err != nil {
+			t.Fatal(err)
+		}
+		body, err = io.ReadAll(resp.Body)
+		if _ = resp.Body.Close(); err != nil {
+			t.Fatal(err)
+		}
+		return resp, body
+	}
+	for name, accept := range requested {
+		for _, coding := range []string{"", "gzip"} {
+			for range 2 {
+				resp, body := send(http.MethodGet, accept, coding)
+				if len(body) <= 4096 || resp.ContentLength != int64(len(body)) || len(resp.TransferEncoding) != 0 || resp.Header.Get("Content-Encoding") != coding {
+					t.Errorf("%s, coding %q: length %d of %d bytes, %v", name, coding, resp.ContentLength, len(body), resp.TransferEncoding)
+				}
+			}
+		}
+	}
+	label := strings.Repeat("x", 1<<10)
+	for i := range bodyMax >> 10 {
+		v.With(label + strconv.Itoa(i)).Inc()
+	}
+	if resp, body := send(http.MethodGet, "", ""); len(body) <= bodyMax || resp.ContentLength != -1 {
+		t.Errorf("streamed: length %d of %d bytes", resp.ContentLength, len(body))
+	}
+	if resp, body := send(http.MethodHead, "", ""); len(body) != 0 || resp.ContentLength > 0 {
+		t.Errorf("HEAD: length %d of %d bytes", resp.ContentLength, len(body))
+	}
+}
+
+// However many lengths there are, a handler keeps a limited number of header values, and lengths that are close to each
+// other need no allocations.
+func TestHandler_LengthsAreLimited(t *testing.T) {
+	h := NewSet().Handler().(*handler)
+	for _, step := range []int{1, 99, 9973} {
+		for n := 0; n < 3*blocksMax*lengthsBlock; n += step {
+			check(t, "length", strings.Join(h.lengthHeader(n), ", "), strconv.Itoa(n))
+		}
+		if len(h.lengths) > blocksMax {
+			t.Errorf("%d blocks are kept", len(h.lengths))
+		}
+	}
+	n := 0
+	if allocs := testing.AllocsPerRun(1000, func() { n++; h.lengthHeader(36_000 + n*7919%500) }); allocs != 0 {
+		t.Errorf("%v allocations", allocs)
 	}
 }
 

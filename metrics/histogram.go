@@ -25,7 +25,7 @@ import (
 // for each power of ten. For Prometheus prefer NewPrometheusHistogram, with bounds of your
 // own, or NewNativeHistogram.
 //
-// The zero Histogram is ready for use but belongs to no set.
+// The zero Histogram is ready for use but is not registered in a Set.
 type Histogram struct {
 	named
 	mu           sync.Mutex

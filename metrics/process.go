@@ -1,15 +1,20 @@
 package metrics
 
 import (
+	"bytes"
 	"fmt"
 	"io"
+	"log"
 	"math"
 	"runtime"
 	"runtime/debug"
 	runtimemetrics "runtime/metrics"
 	"slices"
+	"sort"
 	"strings"
 	"sync"
+
+	"github.com/ferula-io/ferula/metrics/internal/exposition"
 )
 
 // WriteProcessMetrics writes the metrics of WriteGoMetrics, WriteProcMetrics and
@@ -19,6 +24,20 @@ func WriteProcessMetrics(w io.Writer) {
 	p := getPage()
 	p.appendGoMetrics()
 	p.appendProcMetrics()
+	p.send(w)
+	WritePushMetrics(w)
+}
+
+// writeProcessMetrics is WriteProcessMetrics without the families that the sets have.
+func writeProcessMetrics(w io.Writer, sets []*Set) {
+	p := getPage()
+	p.appendGoMetrics()
+	p.appendProcMetrics()
+	var names []string
+	for _, s := range sets {
+		names = s.appendProcessNames(names)
+	}
+	p.omitFamilies(names)
 	p.send(w)
 	WritePushMetrics(w)
 }
@@ -181,11 +200,88 @@ func (p *page) runtimeHistogram(name string, h *runtimemetrics.Float64Histogram)
 		next += step
 		if !math.IsInf(bounds[i+1], 1) {
 			p.b = append(append(p.b, name...), `_bucket{le="`...)
-			p.b = appendUint(appendShort(p.b, bounds[i+1]), `"}`, total)
+			p.b = appendUint(appendFloatText(p.b, bounds[i+1]), `"}`, total)
 		}
 	}
 	p.b = append(append(p.b, name...), `_bucket{le="+Inf"`...)
 	p.b = appendUint(p.b, "}", total)
+}
+
+// processPrefixes begin the names of all families of WriteGoMetrics, WriteProcMetrics and WriteFDMetrics.
+var processPrefixes = [...]string{"go_", "process_"}
+
+// appendProcessNames appends the families in entries, which are sorted, that begin with one of
+// processPrefixes.
+func appendProcessNames(dst []string, entries []entry) []string {
+	for _, prefix := range processPrefixes {
+		at := sort.Search(len(entries), func(i int) bool { return exposition.Family(entries[i].fullName()) >= prefix })
+		for ; at < len(entries) && strings.HasPrefix(entries[at].fullName(), prefix); at++ {
+			if f := exposition.Family(entries[at].fullName()); len(dst) == 0 || dst[len(dst)-1] != f {
+				dst = append(dst, f)
+			}
+		}
+	}
+	return dst
+}
+
+// appendProcessNames appends the families of the set, and of its collectors in the last scrape,
+// that begin with one of processPrefixes.
+func (s *Set) appendProcessNames(dst []string) []string {
+	s.mu.Lock()
+	if s.changed.Load() {
+		s.orderLocked()
+	}
+	dst = appendProcessNames(dst, s.sorted)
+	s.mu.Unlock()
+	if c := s.collectors.Load(); c != nil {
+		if families := c.families.Load(); families != nil {
+			for _, f := range *families {
+				if strings.HasPrefix(f.Name, processPrefixes[0]) || strings.HasPrefix(f.Name, processPrefixes[1]) {
+					dst = append(dst, f.Name)
+				}
+			}
+		}
+	}
+	return dst
+}
+
+// replaced has the families that a set has in place of the process metrics, each logged once.
+var replaced = loggedNames{}
+
+// omitFamilies removes the families with these names from the page, which has only process
+// metrics. Sets expose these families, and a response must have each family only once.
+func (p *page) omitFamilies(names []string) {
+	if len(names) == 0 {
+		return
+	}
+	kept := p.b[:0]
+	for line := range bytes.Lines(p.b) {
+		if at := slices.IndexFunc(names, func(name string) bool { return isLineOf(line, name) }); at < 0 {
+			kept = append(kept, line...)
+		} else if replaced.first(names[at]) {
+			log.Printf("WARN: metrics: a set has the family %q of the process metrics, which is exposed in its place", names[at])
+		}
+	}
+	p.b = kept
+}
+
+// isLineOf reports whether a line of the text format, a HELP or TYPE line included, belongs to the
+// family of this name.
+func isLineOf(line []byte, family string) bool {
+	if line[0] == '#' {
+		line = line[len("# HELP "):] // as long as "# TYPE "
+	}
+	if len(line) <= len(family) || string(line[:len(family)]) != family {
+		return false
+	}
+	rest := line[len(family):]
+	for _, suffix := range suffixes {
+		if len(rest) > len(suffix) && string(rest[:len(suffix)]) == suffix {
+			rest = rest[len(suffix):]
+			break
+		}
+	}
+	return rest[0] == ' ' || rest[0] == '{' || rest[0] == '\n'
 }
 
 // BuildInfoCollector returns a collector for RegisterCollector. It produces the metric of

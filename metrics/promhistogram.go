@@ -118,11 +118,13 @@ func (h *PrometheusHistogram) Update(v float64) {
 }
 
 func (h *PrometheusHistogram) bucket(v float64) int {
-	i := 0
-	for i < len(h.bounds) && v > h.bounds[i] {
-		i++
+	bounds := h.bounds // loaded once
+	for i, bound := range bounds {
+		if v <= bound {
+			return i
+		}
 	}
-	return i
+	return len(bounds)
 }
 
 // UpdateWithExemplar counts v and replaces the exemplar of its bucket. labels are as in
@@ -197,13 +199,16 @@ func (h *PrometheusHistogram) read(m *exposition.Metric) bool {
 }
 
 // ValidateBuckets returns an error unless upperBounds has at least one bound and the bounds
-// strictly increase.
+// strictly increase; NaN is no bound.
 func ValidateBuckets(upperBounds []float64) error {
 	if len(upperBounds) == 0 {
 		return errNoBounds
 	}
+	if math.IsNaN(upperBounds[0]) {
+		return fmt.Errorf("%w: %v", errBoundsNotIncreasing, upperBounds[0])
+	}
 	for i := range len(upperBounds) - 1 {
-		if upperBounds[i] >= upperBounds[i+1] {
+		if !(upperBounds[i] < upperBounds[i+1]) { // NaN, too
 			return fmt.Errorf("%w: %v before %v", errBoundsNotIncreasing, upperBounds[i], upperBounds[i+1])
 		}
 	}
@@ -224,7 +229,7 @@ func LinearBuckets(start, width float64, count int) []float64 {
 // ExponentialBuckets returns count upper bounds: start, start*factor and so on. It panics
 // if count or start is not positive, factor is not above 1 or the bounds do not increase.
 func ExponentialBuckets(start, factor float64, count int) []float64 {
-	if factor <= 1 || start <= 0 {
+	if !(factor > 1 && start > 0) { // NaN, too
 		panic(fmt.Errorf("BUG: exponential buckets need a start above 0 and a factor above 1; got %v and %v", start, factor))
 	}
 	return generateBuckets(start, count, func(bound float64) float64 { return bound * factor })

@@ -27,6 +27,9 @@ type renderer struct {
 	open  []string // families whose names are prefixes of the current name, see begin
 	text  []byte
 
+	process bool     // the response has process metrics
+	taken   []string // families of the sets whose names begin with one of processPrefixes
+
 	suffixed []byte            // a family name with a suffix
 	one      exposition.Metric // one line of a vmrange histogram
 }
@@ -61,7 +64,8 @@ func putRenderer(r *renderer) {
 	clear(r.sets[:cap(r.sets)])
 	clear(r.open[:cap(r.open)])
 	clear(r.sinks[:cap(r.sinks)])
-	r.views, r.sets, r.open, r.extra.b = r.views[:0], r.sets[:0], r.open[:0], r.extra.b[:0]
+	clear(r.taken[:cap(r.taken)])
+	r.views, r.sets, r.open, r.taken, r.extra.b = r.views[:0], r.sets[:0], r.open[:0], r.taken[:0], r.extra.b[:0]
 	r.names.W = nil
 	renderers.put(r, size+cap(r.extra.b) <= rendererSmall)
 }
@@ -70,6 +74,7 @@ func putRenderer(r *renderer) {
 func (r *renderer) render(w io.Writer, form exposition.Form, o *HandlerOptions) error {
 	r.enc.Form, r.enc.Created, r.enc.Page = form, o.CreatedLines, r.enc.Page[:0]
 	r.sums.Form, r.count.Form, r.m.LeBuckets = form, form, o.LeBuckets
+	r.process = o.ProcessMetrics || o.OpenFiles
 	if o.Sets != nil {
 		r.sets = append(r.sets, o.Sets...)
 	} else {
@@ -92,15 +97,8 @@ func (r *renderer) renderText(w io.Writer, own int, o *HandlerOptions) error {
 	if err := r.renderTextSets(w, o.Metadata || exposeMetadata.Load()); err != nil {
 		return err
 	}
-	if o.ProcessMetrics {
-		r.extra.described = o.Metadata || exposeMetadata.Load()
-		r.extra.appendGoMetrics()
-		r.extra.appendProcMetrics()
-	}
-	if o.OpenFiles {
-		r.extra.described = o.Metadata || exposeMetadata.Load()
-		r.extra.appendFDMetrics()
-	}
+	r.extra.described = o.Metadata || exposeMetadata.Load()
+	r.appendProcess(o)
 	if err := r.extra.flush(w); err != nil {
 		return err
 	}
@@ -154,6 +152,16 @@ func (r *renderer) renderFamilies(w io.Writer, own int, o *HandlerOptions) error
 		return err
 	}
 	r.extra.described = true
+	r.appendProcess(o)
+	for _, s := range r.sets[:own] {
+		s.runWriters(&r.extra)
+	}
+	r.lines.Encode(&r.enc, r.extra.b)
+	return r.flush(w)
+}
+
+// appendProcess appends the process metrics to r.extra, which is empty.
+func (r *renderer) appendProcess(o *HandlerOptions) {
 	if o.ProcessMetrics {
 		r.extra.appendGoMetrics()
 		r.extra.appendProcMetrics()
@@ -161,11 +169,7 @@ func (r *renderer) renderFamilies(w io.Writer, own int, o *HandlerOptions) error
 	if o.OpenFiles {
 		r.extra.appendFDMetrics()
 	}
-	for _, s := range r.sets[:own] {
-		s.runWriters(&r.extra)
-	}
-	r.lines.Encode(&r.enc, r.extra.b)
-	return r.flush(w)
+	r.extra.omitFamilies(r.taken)
 }
 
 // Write appends the output of registered writers.
@@ -328,6 +332,11 @@ func (r *renderer) enter() error {
 		if e != nil {
 			logCollected(e)
 			err = errors.Join(err, e)
+		}
+	}
+	if r.process {
+		for i := range r.views {
+			r.taken = appendProcessNames(r.taken, r.views[i].entries)
 		}
 	}
 	return err

@@ -48,7 +48,7 @@ func (s *Set) GetOrCreateFloatCounter(name string) *FloatCounter {
 // must never decrease, except after a restart from zero. If f panics during a scrape, this
 // counter is not exposed.
 func (s *Set) NewCounterFunc(name string, f func() float64) *CounterFunc {
-	c := &CounterFunc{called{named: named{s.fullName(name)}}}
+	c := &CounterFunc{callbackMetric{named: named{s.fullName(name)}}}
 	c.SetFunc(f)
 	return register(s, c)
 }

@@ -517,7 +517,7 @@ func (c *ConstMetric) appendTo(dst []byte) []byte {
 	base, separator := exposition.OpenLabels(c.name)
 	for _, q := range m.Quantiles {
 		dst = append(append(append(dst, base...), separator...), `quantile="`...)
-		dst = c.appendStamped(appendFloat(append(appendShort(dst, q.Phi), '"'), "}", q.Value))
+		dst = c.appendStamped(appendFloat(append(appendFloatText(dst, q.Phi), '"'), "}", q.Value))
 	}
 	dst = c.appendStamped(appendNumber(exposition.AppendSuffixed(dst, c.name, "_sum"), "", m.Sum))
 	return c.appendStamped(appendUint(exposition.AppendSuffixed(dst, c.name, "_count"), "", m.Count))
@@ -537,7 +537,7 @@ func (c *ConstMetric) appendBucket(dst []byte, upper float64, n uint64) []byte {
 	if math.IsInf(upper, 1) {
 		dst = append(dst, "+Inf"...)
 	} else {
-		dst = appendShort(dst, upper)
+		dst = appendFloatText(dst, upper)
 	}
 	return c.appendStamped(appendUint(append(dst, '"'), "}", n))
 }

@@ -55,7 +55,7 @@ var defaultSummarySpec = summarySpec{
 func newSummarySpec(name string, window time.Duration, quantiles []float64) *summarySpec {
 	spec := &summarySpec{window: window, quantiles: slices.Clone(quantiles)}
 	for _, phi := range quantiles {
-		if phi < 0 || phi > 1 {
+		if !(phi >= 0 && phi <= 1) { // NaN, too
 			panic(fmt.Errorf("BUG: summary %q: quantile %v is outside [0, 1]", name, phi))
 		}
 		spec.sorted = append(spec.sorted, quantile{phi, strconv.FormatFloat(phi, 'g', -1, 64) + `"`})

@@ -14,7 +14,7 @@ import (
 )
 
 // Counter is a counter of integers. Dec and Set make it usable as a gauge too. The zero
-// Counter is ready for use but belongs to no set. All metrics are safe for concurrent
+// Counter is ready for use but is not registered in a Set. All metrics are safe for concurrent
 // use.
 type Counter struct {
 	named
@@ -63,7 +63,7 @@ func (c *Counter) read(m *exposition.Metric) bool {
 }
 
 // FloatCounter is a counter of floats. Sub and Set make it usable as a gauge too. The
-// zero FloatCounter is ready for use but belongs to no set.
+// zero FloatCounter is ready for use but is not registered in a Set.
 //
 // It uses a mutex: with an atomic float, two cores that add at the same time repeat
 // failed compare-and-swaps and take three times as long.
@@ -116,7 +116,7 @@ func (fc *FloatCounter) read(m *exposition.Metric) bool {
 }
 
 // CounterFunc is a counter. A callback returns its value at every scrape.
-type CounterFunc struct{ called }
+type CounterFunc struct{ callbackMetric }
 
 func (c *CounterFunc) typeName() string { return "counter" }
 
@@ -124,14 +124,14 @@ func (c *CounterFunc) read(m *exposition.Metric) bool { return c.readAs(expositi
 
 // GaugeFunc is a gauge of a GaugeFuncVec. A callback returns its value at every scrape. For
 // a single gauge with a callback use NewGauge.
-type GaugeFunc struct{ called }
+type GaugeFunc struct{ callbackMetric }
 
 func (g *GaugeFunc) typeName() string { return "gauge" }
 
 func (g *GaugeFunc) read(m *exposition.Metric) bool { return g.readAs(exposition.Gauge, m) }
 
-// called is a metric with a callback.
-type called struct {
+// callbackMetric is a metric with a callback.
+type callbackMetric struct {
 	named
 	callback atomic.Pointer[func() float64]
 }
@@ -139,7 +139,7 @@ type called struct {
 // SetFunc replaces the callback, which must be safe for concurrent calls. Without a
 // callback the metric is not exposed: a new member of a vector has none, and SetFunc(nil)
 // removes the callback.
-func (c *called) SetFunc(f func() float64) {
+func (c *callbackMetric) SetFunc(f func() float64) {
 	if f == nil {
 		c.callback.Store(nil)
 		return
@@ -148,14 +148,14 @@ func (c *called) SetFunc(f func() float64) {
 }
 
 // Get returns the result of the callback, 0 without one.
-func (c *called) Get() float64 {
+func (c *callbackMetric) Get() float64 {
 	if f := c.callback.Load(); f != nil {
 		return (*f)()
 	}
 	return 0
 }
 
-func (c *called) appendTo(dst []byte) []byte {
+func (c *callbackMetric) appendTo(dst []byte) []byte {
 	v, f := 0.0, c.callback.Load()
 	if f != nil && safeCall(c.name, *f, &v) {
 		return appendNumber(dst, c.name, v)
@@ -163,14 +163,14 @@ func (c *called) appendTo(dst []byte) []byte {
 	return dst
 }
 
-func (c *called) readAs(t exposition.Type, m *exposition.Metric) bool {
+func (c *callbackMetric) readAs(t exposition.Type, m *exposition.Metric) bool {
 	m.Reset(t)
 	f := c.callback.Load()
 	return f != nil && safeCall(c.name, *f, &m.Value)
 }
 
 // Gauge is a value that goes up and down, or the result of a callback at every scrape.
-// The zero Gauge is ready for use but belongs to no set.
+// The zero Gauge is ready for use but is not registered in a Set.
 type Gauge struct {
 	named
 	v        atomicFloat
@@ -212,10 +212,10 @@ func (g *Gauge) Get() float64 {
 
 // Set sets the gauge to v. It panics if the gauge has a callback.
 func (g *Gauge) Set(v float64) {
+	g.v.store(v) // before callback is read: the store then fetches their cache line once, for writing
 	if g.callback != nil {
 		g.panicHasCallback("Set")
 	}
-	g.v.store(v)
 }
 
 // Add adds v, which may be negative. It panics if the gauge has a callback.
@@ -259,7 +259,7 @@ func safeCall(name string, callback func() float64, v *float64) (ok bool) {
 		if reason := recover(); reason != nil {
 			ok = false
 			if panicked.first(name) {
-				log.Printf("ERROR: metrics: the callback of %q panicked, so that it has no value: %v", name, reason)
+				log.Printf("ERROR: metrics: the callback of %q panicked, and the metric is left out of the scrape: %v", name, reason)
 			}
 		}
 	}()
@@ -289,7 +289,7 @@ func getOrCreateExemplar(p *atomic.Pointer[exemplar]) *exemplar {
 func (x *exemplar) set(v float64, labels []string) {
 	runes := 0
 	for i, text := range labels {
-		if runes += utf8.RuneCountInString(text); runes > exemplarRunesMax || !utf8.ValidString(text) || i%2 == 0 && !exposition.IsClassic(text) {
+		if runes += utf8.RuneCountInString(text); runes > exemplarRunesMax || !utf8.ValidString(text) || i%2 == 0 && !exposition.IsClassicLabel(text) {
 			return
 		}
 	}
@@ -306,7 +306,7 @@ func (x *exemplar) set(v float64, labels []string) {
 	}
 }
 
-// read copies the exemplar to m; x may be nil.
+// read returns the exemplar, whose labels are copied into a buffer of m. x may be nil.
 func (x *exemplar) read(m *exposition.Metric) exposition.Exemplar {
 	if x == nil {
 		return exposition.Exemplar{}
@@ -358,4 +358,5 @@ func appendNumber(dst []byte, prefix string, v float64) []byte {
 	return appendFloat(dst, prefix, v)
 }
 
-func appendShort(dst []byte, v float64) []byte { return strconv.AppendFloat(dst, v, 'g', -1, 64) }
+// appendFloatText appends the shortest text of v.
+func appendFloatText(dst []byte, v float64) []byte { return strconv.AppendFloat(dst, v, 'g', -1, 64) }

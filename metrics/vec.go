@@ -139,12 +139,12 @@ func NewGaugeFuncVec(name, help string, labels ...string) *GaugeFuncVec {
 // The callback is called at every scrape until Delete removes the member. Delete the member
 // when the measured object ends.
 func (s *Set) NewCounterFuncVec(name, help string, labels ...string) *CounterFuncVec {
-	return newVec(s, name, help, labels, func(name string) *CounterFunc { return &CounterFunc{called{named: named{name}}} })
+	return newVec(s, name, help, labels, func(name string) *CounterFunc { return &CounterFunc{callbackMetric{named: named{name}}} })
 }
 
 // NewGaugeFuncVec returns a new vector of gauges with callbacks, see NewCounterFuncVec.
 func (s *Set) NewGaugeFuncVec(name, help string, labels ...string) *GaugeFuncVec {
-	return newVec(s, name, help, labels, func(name string) *GaugeFunc { return &GaugeFunc{called{named: named{name}}} })
+	return newVec(s, name, help, labels, func(name string) *GaugeFunc { return &GaugeFunc{callbackMetric{named: named{name}}} })
 }
 
 // NewCounterVec returns a new vector of counters.

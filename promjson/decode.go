@@ -44,7 +44,7 @@ type StringPoint struct {
 	S string
 }
 
-// Decode reads and decodes a whole response. Options bound the buffer and the strings of
+// Decode reads and decodes a whole response to a query. Options bound the buffer and the strings of
 // the Envelope, but not the memory of the decoded series. If the status of the response is
 // not "success", Decode returns an *APIError and a Response with the Envelope. With any
 // other error the Response is nil or incomplete.
@@ -64,6 +64,9 @@ func Decode(r io.Reader, o Options) (*Response, error) {
 	a.Envelope = s.envelope
 	if a.Status != "success" {
 		return a, &APIError{a.Status, a.ErrorType, a.Error}
+	}
+	if err := s.isOfQuery(); err != nil {
+		return nil, err
 	}
 	return a, a.decodeResult(s.result)
 }

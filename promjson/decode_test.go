@@ -181,6 +181,83 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
+// A successful response of another endpoint is not taken for an empty result of a query.
+func TestDecode_ResponsesOfOtherEndpointsAreErrors(t *testing.T) {
+	for _, src := range []string{
+		`{"status":"success","data":["job"]}`, `{"status":"success"}`, `{"status":"success","data":{}}`, `{"status":"success","data":null}`,
+		`{"status":"success","data":{"up":[{"type":"gauge","unit":"","help":""}]},"warnings":["w"]}`, `{"status":"success","data":{"result":[]}}`,
+	} {
+		_, err := Decode(strings.NewReader(src), Options{})
+		_, own := callersTypes().Decode(strings.NewReader(src), Options{})
+		var last error
+		for _, e := range callersTypes().All(NewScanner(strings.NewReader(src), Options{})) {
+			last = e
+		}
+		for what, err := range map[string]error{"Decode": err, "Types.Decode": own, "All": last, "Validate": Validate(strings.NewReader(src), Options{})} {
+			var e *Error
+			if !errors.As(err, &e) || e.Reason != "the response has no resultType" || e.Offset != int64(len(src)) {
+				t.Errorf("%s of %s: %v", what, src, err)
+			}
+		}
+	}
+	for _, src := range []string{`{"status":"success","data":{"resultType":"matrix","result":null}}`, `{"status":"success","data":{"resultType":"vector","result":[]}}`} {
+		if _, err := Decode(strings.NewReader(src), Options{}); err != nil || Validate(strings.NewReader(src), Options{}) != nil {
+			t.Errorf("%s: %v", src, err)
+		}
+	}
+}
+
+// The functions that decode one piece or one metric agree with each other, and their errors have an offset.
+func FuzzPieces(f *testing.F) {
+	f.Add([]byte(`[1,"2"] , [3.5,"NaN"]`))
+	f.Add([]byte(`[1,{"count":"1","sum":"2","buckets":[[0,"1","2","3"]]}],[2,{"count":"0","sum":"0"}]`))
+	f.Add([]byte(`{"a":"b","__name__":"\u00e4"}`))
+	f.Fuzz(func(t *testing.T, src []byte) {
+		check := func(what string, err error) bool {
+			var e *Error
+			if err != nil && (!errors.As(err, &e) || e.Offset < 0 || e.Offset > int64(len(src))) {
+				t.Fatalf("%s: no offset in %q: %v", what, src, err)
+			}
+			return err == nil
+		}
+		times := func(first, last int64) {
+			if ms, err := FirstTime(src); err != nil || ms != first {
+				t.Fatalf("%q begins at %d, %v, want %d", src, ms, err, first)
+			}
+			if ms, err := LastTime(src); err != nil || ms != last {
+				t.Fatalf("%q ends at %d, %v, want %d", src, ms, err, last)
+			}
+		}
+		points, err := DecodePoints(nil, src)
+		ts, vs, columnsErr := DecodeColumns(nil, nil, src)
+		if check("DecodePoints", err) != check("DecodeColumns", columnsErr) || len(ts) != len(points) || len(vs) != len(points) {
+			t.Fatalf("%q: %v, in columns %v %v: %v, %v", src, points, ts, vs, err, columnsErr)
+		}
+		for i, p := range points {
+			if ts[i] != p.T || vs[i] != p.F && (vs[i] == vs[i] || p.F == p.F) {
+				t.Fatalf("%q: %v, in columns %v %v", src, points, ts, vs)
+			}
+		}
+		if n := len(points); err == nil && n > 0 {
+			times(points[0].T, points[n-1].T)
+		}
+		histograms, err := DecodeHistograms(nil, src)
+		if n := len(histograms); check("DecodeHistograms", err) && n > 0 {
+			times(histograms[0].T, histograms[n-1].T)
+		}
+		_, err = FirstTime(src)
+		check("FirstTime", err)
+		_, err = LastTime(src)
+		check("LastTime", err)
+		if labels, err := DecodeLabels(nil, src); check("DecodeLabels", err) {
+			again, err := DecodeLabels(nil, AppendLabels(nil, labels))
+			if err != nil || len(again) != len(labels) {
+				t.Fatalf("%q became %v and then %v: %v", src, labels, again, err)
+			}
+		}
+	})
+}
+
 func BenchmarkDecode(b *testing.B) {
 	const series = 1100
 	src := benchResponse(series, 0, benchSteps)

@@ -53,10 +53,10 @@ type Encoder struct {
 	queued int // number of values in points
 
 	// The yield functions for iterators, created once because each creation allocates.
-	label  func(name, value string) bool
-	point  func(ms int64, v float64) bool
-	bucket func(b Bucket) bool
-	parts  int // number of labels or buckets of the current object so far
+	yieldLabel  func(name, value string) bool
+	yieldPoint  func(ms int64, v float64) bool
+	yieldBucket func(b Bucket) bool
+	parts       int // number of labels or buckets of the current object so far
 }
 
 // place is the position of an Encoder in a response.
@@ -90,7 +90,7 @@ func NewEncoder(w io.Writer, bufferBytes int) *Encoder {
 		bufferBytes = encoderBytes
 	}
 	e := &Encoder{limit: max(bufferBytes, encoderBytesMin)}
-	e.label, e.point, e.bucket = e.addLabel, e.addPoint, e.addBucket
+	e.yieldLabel, e.yieldPoint, e.yieldBucket = e.addLabel, e.addPoint, e.addBucket
 	e.Reset(w)
 	return e
 }
@@ -102,7 +102,7 @@ func (e *Encoder) Reset(w io.Writer) {
 	if cap(b) > keptBuffers*e.limit {
 		b = nil
 	}
-	*e = Encoder{w: w, b: b, limit: e.limit, last: e.last[:0], label: e.label, point: e.point, bucket: e.bucket}
+	*e = Encoder{w: w, b: b, limit: e.limit, last: e.last[:0], yieldLabel: e.yieldLabel, yieldPoint: e.yieldPoint, yieldBucket: e.yieldBucket}
 }
 
 // SetSteps sets the steps of the range query. All series of the response then share the encoded
@@ -309,7 +309,7 @@ func (e *Encoder) metric(labels iter.Seq2[string, string]) {
 	e.parts = 0
 	e.b = append(e.b, '{')
 	if labels != nil {
-		labels(e.label)
+		labels(e.yieldLabel)
 	}
 	e.b = append(e.b, '}')
 }

@@ -33,8 +33,8 @@ func (e *Encoder) Text(ms int64, s string) {
 	}
 }
 
-// Series begins a series of a matrix with its labels, which must be sorted by name. Calls for
-// its values must follow, and then calls for its histograms.
+// Series begins a series of a matrix with its labels, which must be sorted by name. Its
+// values (EncodeValues, Columns or ValueSeq) must be added before its histograms (Histogram); either may be absent.
 func (e *Encoder) Series(labels iter.Seq2[string, string]) {
 	if !e.element("Series", placeMatrix) {
 		return
@@ -106,7 +106,7 @@ func (e *Encoder) Columns(ts []int64, vs []float64) {
 // ValueSeq adds values to the series: pairs of a timestamp in milliseconds and a value.
 func (e *Encoder) ValueSeq(points iter.Seq2[int64, float64]) {
 	e.queued = 0
-	points(e.point)
+	points(e.yieldPoint)
 	e.sendPoints()
 }
 
@@ -144,7 +144,7 @@ func (e *Encoder) histogramPoint(ms int64, count, sum float64, buckets iter.Seq[
 	e.b = AppendHistogramStart(e.b, count, sum)
 	e.parts = 0
 	if buckets != nil {
-		buckets(e.bucket)
+		buckets(e.yieldBucket)
 	}
 	e.b = AppendHistogramEnd(e.b, e.parts > 0)
 	e.raw("]")
@@ -248,7 +248,7 @@ func (e *Encoder) Exemplar(labels iter.Seq2[string, string], ms int64, v float64
 func (e *Encoder) BeginMetadata() { e.begin("BeginMetadata", "{", placeMetadata) }
 
 // Metadata adds the metadata of a family. If targets have different metadata of a family, add
-// each in consecutive calls. Prometheus sorts families by name.
+// each in consecutive calls. Families may come in any order; for the bytes of Prometheus, sort them by name.
 func (e *Encoder) Metadata(family, metricType, unit, help string) {
 	if e.place == placeFamily && string(e.last) == family {
 		if e.err == nil {

@@ -46,8 +46,11 @@ func appendAnyTimestamp(dst []byte, ms int64) []byte {
 
 // FirstTime returns the timestamp, in milliseconds, of the first point of a piece of
 // values or histograms from a Scanner. Errors are *Error with an offset within piece.
-func FirstTime(piece []byte) (ms int64, err error) {
-	i := skipSpaces(piece, 0)
+func FirstTime(piece []byte) (ms int64, err error) { return timeAt(piece, 0) }
+
+// timeAt returns the timestamp of the point at an index.
+func timeAt(piece []byte, at int) (ms int64, err error) {
+	i := skipSpaces(piece, at)
 	if i == len(piece) || piece[i] != '[' {
 		return 0, &Error{Offset: int64(i), Reason: "expected a point", Err: ErrSyntax}
 	}
@@ -67,7 +70,7 @@ func LastTime(piece []byte) (ms int64, err error) {
 		for i = n - 3; i >= 0 && piece[i] != '[' && piece[i] != ']'; i-- {
 		}
 		if i >= 0 && piece[i] == '[' {
-			return FirstTime(piece[i:])
+			return timeAt(piece, i)
 		}
 		i = n - 1 // The point has brackets inside, such as a histogram.
 	}
@@ -78,7 +81,7 @@ func LastTime(piece []byte) (ms int64, err error) {
 		case '[':
 			depth--
 			if depth <= 0 {
-				return FirstTime(piece[i:])
+				return timeAt(piece, i)
 			}
 		}
 	}

@@ -1,6 +1,7 @@
 package promjson
 
 import (
+	"errors"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -34,6 +35,18 @@ func TestParseTime_IsExact(t *testing.T) {
 	for _, s := range []string{"", "]", "[", "]]", "x"} {
 		if got, err := LastTime([]byte(s)); err == nil {
 			t.Errorf("%q: got %d", s, got)
+		}
+	}
+}
+
+// The offset of an error is that in the whole piece, also for the last point.
+func TestLastTime_ErrorHasTheOffset(t *testing.T) {
+	for piece, want := range map[string]int{
+		`[1,"2"],[x,"3"]`: 9, `[1,"2"], [ "3","4"]`: 11, `[1,"2"],[x,{"buckets":[[0,"1","2","3"]]}]`: 9,
+	} {
+		var e *Error
+		if _, err := LastTime([]byte(piece)); !errors.As(err, &e) || e.Offset != int64(want) {
+			t.Errorf("%s: %v, want the offset %d", piece, err, want)
 		}
 	}
 }

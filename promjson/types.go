@@ -113,6 +113,10 @@ func (t Types[L, P, H]) All(s *Scanner) iter.Seq2[SeriesOf[L, P, H], error] {
 			yield(SeriesOf[L, P, H]{}, s.err)
 		case e.Status != "success":
 			yield(SeriesOf[L, P, H]{}, &APIError{e.Status, e.ErrorType, e.Error})
+		default:
+			if err := s.isOfQuery(); err != nil {
+				yield(SeriesOf[L, P, H]{}, err)
+			}
 		}
 	}
 }

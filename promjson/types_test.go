@@ -323,10 +323,25 @@ func FuzzTypes(f *testing.F) {
 		}
 		types := callersTypes()
 		types.MaxPoints = int(most)
-		for part := range types.All(NewScanner(bytes.NewReader(src), Options{})) {
+		var joined []SeriesOf[map[string]string, callersPoint, callersHistogram]
+		var failed error
+		continued := false
+		for part, err := range types.All(NewScanner(bytes.NewReader(src), Options{})) {
 			if n := len(part.Values) + len(part.Histograms); most > 0 && n > int(most) {
 				t.Fatalf("%d points, at most %d", n, most)
 			}
+			if failed = err; err != nil {
+				continue
+			}
+			if !continued {
+				joined = append(joined, SeriesOf[map[string]string, callersPoint, callersHistogram]{Labels: part.Labels})
+			}
+			last := &joined[len(joined)-1]
+			last.Values, last.Histograms = append(last.Values, part.Values...), append(last.Histograms, part.Histograms...)
+			continued = part.Continued
+		}
+		if wantErr == nil && (failed != nil || text(joined) != text(own(want))) {
+			t.Fatalf("in parts %v, %v, whole %v", joined, failed, own(want))
 		}
 	})
 }

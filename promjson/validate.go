@@ -56,10 +56,21 @@ func (c *cursor) checkPoint(k kind, h *HistogramPoint) (wrong string) {
 	return wrong
 }
 
+// isOfQuery returns an error if the response is not that to a query, after the whole response has been read.
+func (s *Scanner) isOfQuery() error {
+	if s.envelope.Status == "success" && s.envelope.ResultType == "" {
+		return s.syntax("the response has no resultType")
+	}
+	return nil
+}
+
 // checkResult checks the result of a scalar or string query, which is s.result.
 func (s *Scanner) checkResult() error {
 	if !s.o.Validate {
 		return nil
+	}
+	if err := s.isOfQuery(); err != nil {
+		return err
 	}
 	a := Response{Envelope: Envelope{ResultType: s.envelope.ResultType}}
 	if s.result == nil {

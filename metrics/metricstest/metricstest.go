@@ -129,12 +129,19 @@ type Problem struct{ Name, Text string }
 func (p Problem) String() string { return p.Name + ": " + p.Text }
 
 // Lint returns the names of a set that break conventions of Prometheus: counters end with
-// _total and others do not, units are base units, and names are in snake case.
+// _total and others do not, units are base units, and names are in snake case. It runs the
+// collectors of the set and checks the names of their metrics, too.
 func Lint(set *metrics.Set) []Problem {
 	var found []Problem
 	seen := map[string]bool{}
-	kinds := kindsOf(set)
-	for _, full := range set.ListMetricNames() {
+	page(set) // runs the collectors
+	names, kinds := set.ListMetricNames(), kindsOf(set)
+	for _, f := range set.CollectedFamilies() {
+		names = append(names, f.Name)
+		kinds[f.Name] = f.Type
+	}
+	slices.Sort(names)
+	for _, full := range names {
 		name, _, _ := strings.Cut(full, "{")
 		if name == "" || seen[name] {
 			continue

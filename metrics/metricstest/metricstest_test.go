@@ -64,8 +64,15 @@ func TestLint_NamesProblems(t *testing.T) {
 	s.NewGauge("wait_milliseconds", nil)
 	s.NewGauge(`Camel{a="1"}`, nil)
 	s.NewGauge(`Camel{a="2"}`, nil)
+	mails, open := metrics.NewDesc("mails", "", "kind"), metrics.NewDesc("mails_open", "", "kind")
+	s.RegisterCollector(func(sink *metrics.Sink) error {
+		sink.Counter(mails, 1, "in")
+		sink.Counter(mails, 2, "out")
+		sink.Gauge(open, 3, "in")
+		return nil
+	})
 	got := fmt.Sprint(metricstest.Lint(s))
-	want := "[Camel: names are in snake_case requests: a counter's name ends with _total " +
+	want := "[Camel: names are in snake_case mails: a counter's name ends with _total requests: a counter's name ends with _total " +
 		"size_total: only a counter's name ends with _total wait_milliseconds: the base unit of milliseconds is seconds]"
 	if got != want {
 		t.Errorf("got  %s\nwant %s", got, want)

@@ -2,6 +2,7 @@ package promcompat_test
 
 import (
 	"errors"
+	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -10,7 +11,9 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
 	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
 
 	"github.com/ferula-io/ferula/metrics"
 	"github.com/ferula-io/ferula/metrics/promcompat"
@@ -142,10 +145,10 @@ func TestHandler_EveryFamilyOfBothFails(t *testing.T) {
 	metrics.RegisterSet(registered)
 	defer metrics.UnregisterSet(registered, true)
 	for want, opts := range map[string]metrics.HandlerOptions{
-		"family theirs is":        {Sets: []*metrics.Set{collected}},
-		"family theirs.dotted is": {Sets: []*metrics.Set{utf8}},
-		"theirs is in a set":      {},
-		"family go_goroutines is": {Sets: []*metrics.Set{metrics.NewSet()}, ProcessMetrics: true},
+		"family theirs is":                          {Sets: []*metrics.Set{collected}},
+		"family theirs.dotted is":                   {Sets: []*metrics.Set{utf8}},
+		"theirs is in a set":                        {},
+		"family go_goroutines is of ProcessMetrics": {Sets: []*metrics.Set{metrics.NewSet()}, ProcessMetrics: true},
 	} {
 		r := prometheus.NewRegistry()
 		r.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "theirs.dotted"}))
@@ -158,6 +161,58 @@ func TestHandler_EveryFamilyOfBothFails(t *testing.T) {
 		promcompat.Handler(r, opts).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
 		if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), want) {
 			t.Errorf("status %d, want an error with %q: %s", w.Code, want, w.Body)
+		}
+	}
+}
+
+// A set with client_golang's collectors of the process and of the Go runtime has their families, and the other ones
+// of ProcessMetrics, each once in every format.
+func TestFromGatherer_CollectorsOfTheProcessReplaceProcessMetrics(t *testing.T) {
+	r := prometheus.NewRegistry()
+	r.MustRegister(collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s := metrics.NewSet()
+	s.RegisterCollector(promcompat.FromGatherer(r))
+	h := metrics.NewHandler(metrics.HandlerOptions{Sets: []*metrics.Set{s}, ProcessMetrics: true, OpenFiles: true, Metadata: true})
+	theirs, err := r.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, accept := range formats {
+		page, contentType := get(t, h, accept)
+		seen := map[string]int{}
+		if name == "protobuf" {
+			d := expfmt.NewDecoder(strings.NewReader(page), expfmt.Format(contentType))
+			for {
+				var f dto.MetricFamily
+				if err := d.Decode(&f); errors.Is(err, io.EOF) {
+					break
+				} else if err != nil {
+					t.Fatal(err)
+				}
+				seen[f.GetName()]++
+			}
+		}
+		for line := range strings.Lines(page) {
+			if rest, ok := strings.CutPrefix(line, "# TYPE "); ok && name != "protobuf" {
+				family, kind, _ := strings.Cut(rest, " ")
+				if name == "OpenMetrics" && kind == "counter\n" {
+					family += "_total"
+				}
+				seen[family]++
+			}
+		}
+		for family, n := range seen {
+			if n != 1 {
+				t.Errorf("%s: family %s occurs %d times", name, family, n)
+			}
+		}
+		for _, f := range theirs {
+			if seen[f.GetName()] != 1 {
+				t.Errorf("%s: family %s of the collectors is missing", name, f.GetName())
+			}
+		}
+		if seen["go_gomaxprocs"] != 1 {
+			t.Errorf("%s: go_gomaxprocs of ProcessMetrics is missing", name)
 		}
 	}
 }

@@ -1,11 +1,7 @@
 package promcompat_test
 
 import (
-	"encoding/json"
-	"os"
-	"os/exec"
 	"path/filepath"
-	"strings"
 	"testing"
 )
 
@@ -63,7 +59,7 @@ func families(h http.Handler, accept string) map[string]string {
 		if d.Decode(&f) != nil {
 			return all
 		}
-		if n := f.GetName(); !strings.HasPrefix(n, "go_") && !strings.HasPrefix(n, "process_") && n != "runtime_goroutines_count" {
+		if n := f.GetName(); !strings.HasPrefix(n, "go_") && !strings.HasPrefix(n, "process_") && n != "runtime_goroutines_count" && n != "expvar_memstats" {
 			all[n] = f.String()
 		}
 	}
@@ -76,45 +72,21 @@ func TestExamples_OfClientGolangAreServedAsByPromhttp(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds a program")
 	}
-	command := func(dir, name string, args ...string) string {
-		cmd := exec.Command(name, args...)
-		cmd.Dir = dir
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			t.Fatalf("%s %s: %v\n%s", name, strings.Join(args, " "), err, out)
-		}
-		return strings.TrimSpace(string(out))
-	}
-	peer := filepath.Join(command(".", "go", "list", "-m", "-f", "{{.Dir}}", "github.com/prometheus/client_golang"), "prometheus")
+	peer := filepath.Join(command(t, ".", "go", "list", "-m", "-f", "{{.Dir}}", peerModule), "prometheus")
 	files, err := filepath.Glob(filepath.Join(peer, "example*_test.go"))
 	if err != nil || len(files) == 0 {
 		t.Fatal("no examples", err)
 	}
-	files = append(files, filepath.Join(peer, "utils_test.go")) // helpers of the examples
-	tmp := t.TempDir()
-	folder, err := filepath.Abs("peerexamples") // in the overlay only
-	if err != nil {
-		t.Fatal(err)
-	}
-	main := filepath.Join(tmp, "main_test.go")
-	if err := os.WriteFile(main, []byte(comparison), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	replace := map[string]string{filepath.Join(folder, "main_test.go"): main}
+	files = append(files, filepath.Join(peer, "expvar_collector_test.go"), filepath.Join(peer, "utils_test.go")) // the second has helpers of the examples
+	b := overlay{t: t, folder: "peerexamples", tmp: t.TempDir(), Replace: map[string]string{}}
+	b.add("main_test.go", comparison)
 	for _, file := range files {
-		replace[filepath.Join(folder, filepath.Base(file))] = file
+		b.add(filepath.Base(file), read(t, file))
 	}
-	text, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		t.Fatal(err)
-	}
-	overlay := filepath.Join(tmp, "overlay.json")
-	if err := os.WriteFile(overlay, text, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	binary := filepath.Join(tmp, "examples.test")
-	command(".", "go", "test", "-c", "-vet=off", "-o", binary, "-overlay="+overlay, "./peerexamples")
+	b.add("registry_test.go", examplesOf(t, filepath.Join(peer, "registry_test.go"), []string{"ExampleRegistry_grouping"}, "", "prometheus_test"))
+	binary := filepath.Join(b.tmp, "examples.test")
+	command(t, ".", "go", "test", "-c", "-vet=off", "-o", binary, "-overlay="+b.write(), "./"+b.folder)
 	// The excluded example has callbacks that dereference nil when they are scraped, also
 	// by promhttp.
-	t.Log(command(tmp, binary, "-test.skip=ExampleGaugeFunc_constLabels"))
+	t.Log(command(t, b.tmp, binary, "-test.skip=ExampleGaugeFunc_constLabels"))
 }

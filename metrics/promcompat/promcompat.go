@@ -54,6 +54,10 @@ func Handler(g prometheus.Gatherer, opts metrics.HandlerOptions) http.Handler {
 // writeExtra returns a function for HandlerOptions.WriteExtra that writes the families of g.
 func writeExtra(g prometheus.Gatherer, opts metrics.HandlerOptions) func(w io.Writer, contentType string) error {
 	process := processFamilies(opts)
+	var options []expfmt.EncoderOption
+	if opts.CreatedLines {
+		options = append(options, expfmt.WithCreatedLines())
+	}
 	return func(w io.Writer, contentType string) error {
 		families, err := g.Gather()
 		if err != nil {
@@ -69,10 +73,13 @@ func writeExtra(g prometheus.Gatherer, opts metrics.HandlerOptions) func(w io.Wr
 			sets = metrics.RegisteredSets()
 		}
 		openMetrics := format.FormatType() == expfmt.TypeOpenMetrics
-		encoder := expfmt.NewEncoder(w, format)
+		encoder := expfmt.NewEncoder(w, format, options...)
 		for _, f := range families {
 			name := f.GetName()
-			if process[name] || slices.ContainsFunc(sets, func(s *metrics.Set) bool { return s.HasFamily(name) }) {
+			switch {
+			case process[name]:
+				return fmt.Errorf("family %s is of ProcessMetrics or OpenFiles and in the gatherer", name)
+			case slices.ContainsFunc(sets, func(s *metrics.Set) bool { return s.HasFamily(name) }):
 				return fmt.Errorf("family %s is in a set and in the gatherer", name)
 			}
 			if openMetrics && clashes(f, families) {

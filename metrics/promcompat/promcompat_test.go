@@ -4,13 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/graphite"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
+	"github.com/prometheus/client_golang/prometheus/push"
 	"github.com/prometheus/client_golang/prometheus/testutil"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -98,6 +101,69 @@ func TestHandler_OnePageOfBoth(t *testing.T) {
 				t.Errorf("%s: no family %s in\n%s", name, want, page)
 			}
 		}
+	}
+}
+
+// With CreatedLines the metrics of both libraries have _created lines in OpenMetrics, and otherwise none has them.
+func TestHandler_CreatedLinesOfBoth(t *testing.T) {
+	for _, created := range []bool{true, false} {
+		r := prometheus.NewRegistry()
+		r.MustRegister(prometheus.NewCounter(prometheus.CounterOpts{Name: "theirs_total", Help: "Theirs."}))
+		h := promcompat.Handler(r, metrics.HandlerOptions{Sets: []*metrics.Set{ours()}, CreatedLines: created})
+		page, _ := get(t, h, formats["OpenMetrics"])
+		for _, line := range []string{"\nours_created{", "\ntheirs_created "} {
+			if strings.Contains(page, line) != created {
+				t.Errorf("CreatedLines %v: %q in\n%s", created, line, page)
+			}
+		}
+	}
+}
+
+// client_golang pushes the metrics of a set to a Pushgateway and to Graphite.
+func TestGatherer_IsPushedByClientGolang(t *testing.T) {
+	var pushed, contentType string
+	gateway := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		body, err := io.ReadAll(r.Body)
+		if err != nil {
+			t.Error(err)
+		}
+		pushed, contentType = string(body), r.Header.Get("Content-Type")
+	}))
+	defer gateway.Close()
+	set := metrics.NewSet()
+	set.NewCounter(`jobs_total{queue="mail"}`).Add(3)
+	if err := push.New(gateway.URL, "backup").Gatherer(promcompat.NewGatherer(set)).Push(); err != nil {
+		t.Fatal(err)
+	}
+	var f dto.MetricFamily
+	if err := expfmt.NewDecoder(strings.NewReader(pushed), expfmt.Format(contentType)).Decode(&f); err != nil || f.GetName() != "jobs_total" || f.Metric[0].Counter.GetValue() != 3 {
+		t.Errorf("%v, %s", err, &f)
+	}
+
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = listener.Close() }()
+	lines := make(chan string, 1)
+	go func() {
+		defer close(lines)
+		conn, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		text, _ := io.ReadAll(conn)
+		lines <- string(text)
+	}()
+	bridge, err := graphite.NewBridge(&graphite.Config{URL: listener.Addr().String(), Gatherer: promcompat.NewGatherer(set), Prefix: "app"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := bridge.Push(); err != nil {
+		t.Fatal(err)
+	}
+	if got := <-lines; !strings.HasPrefix(got, "app.jobs_total.queue.mail 3") {
+		t.Errorf("got %q", got)
 	}
 }
 

@@ -153,6 +153,13 @@ type Outcome struct {
 	Recorder Recorder
 	Measured []Measured
 	Notes    []string // for the reader of the table
+	Files    []File   // further results, written if the run is recorded
+}
+
+// File is a result besides the table.
+type File struct {
+	Path string // relative to the root of the repository, with slashes
+	Text string
 }
 
 // Measure records the figure of a goal.

@@ -47,14 +47,14 @@ func kernel(release string) string {
 	return version
 }
 
-// Commit returns the commit of the tree in dir, with a "+" if tracked files have changed since. Changes of the report
-// itself are ignored.
+// Commit returns the commit of the tree in dir, with a "+" if tracked files have changed since. Changes of the reports
+// of earlier areas are ignored: RESULTS.md and the plots.
 func Commit(dir string) string {
 	hash, err := git(dir, "rev-parse", "--short=12", "HEAD")
 	if err != nil {
 		return "unknown"
 	}
-	changed, err := git(dir, "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)bench/RESULTS.md")
+	changed, err := git(dir, "status", "--porcelain", "--untracked-files=no", "--", ".", ":(exclude)bench/RESULTS.md", ":(exclude)docs/perf/*.svg")
 	if err != nil || changed != "" {
 		hash += "+"
 	}

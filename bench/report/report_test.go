@@ -2,6 +2,7 @@ package report
 
 import (
 	"encoding/json"
+	"errors"
 	"math"
 	"os"
 	"path/filepath"
@@ -89,6 +90,45 @@ func TestWriteResults_ReplacesASectionBetweenItsMarkers(t *testing.T) {
 	}
 	if got := Replace("a\n<!-- begin z -->\nold", "z", "new\n"); got != "a\n<!-- begin z -->\nnew\n<!-- end z -->\n" {
 		t.Errorf("a section without an end: %q", got)
+	}
+}
+
+func TestWriteFiles_WritesBelowTheRoot(t *testing.T) {
+	root := t.TempDir()
+	r := runForTest()
+	r.Outcome.Files = []area.File{{Path: "docs/perf/x.svg", Text: "a plot"}}
+	if err := r.WriteFiles(root); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(root, "docs", "perf", "x.svg")); err != nil || string(got) != "a plot" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Results that an earlier area of the same run has written do not mark the commit as changed.
+func TestCommit_IgnoresReportsAndPlots(t *testing.T) {
+	root := t.TempDir()
+	write := func(name, text string) {
+		t.Helper()
+		path := filepath.Join(root, name)
+		if err := errors.Join(os.MkdirAll(filepath.Dir(path), 0o755), os.WriteFile(path, []byte(text), 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	names := []string{"bench/RESULTS.md", "docs/perf/a.svg", "code.go"}
+	for _, name := range names {
+		write(name, "before")
+	}
+	for _, args := range [][]string{{"init", "-q"}, {"add", "."}, {"-c", "user.name=a", "-c", "user.email=a@b", "-c", "commit.gpgsign=false", "commit", "-q", "-m", "a"}} {
+		if out, err := git(root, args...); err != nil {
+			t.Fatalf("git %q: %v: %s", args, err, out)
+		}
+	}
+	for i, name := range names {
+		write(name, "after")
+		if got := Commit(root); len(got) < 7 || strings.HasSuffix(got, "+") != (i == len(names)-1) {
+			t.Errorf("after a change of %s: %q", name, got)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"path/filepath"
 	"strings"
 
 	"github.com/ferula-io/ferula/bench/goal"
@@ -27,6 +28,20 @@ func (r Run) WriteResults(name string) error {
 		text = []byte(heading)
 	}
 	return os.WriteFile(name, []byte(Replace(string(text), r.Area.Name, r.section())), 0o644)
+}
+
+// WriteFiles writes the further results of the area into the repository in root.
+func (r Run) WriteFiles(root string) error {
+	for _, f := range r.Outcome.Files {
+		name := filepath.Join(root, filepath.FromSlash(f.Path))
+		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+			return err
+		}
+		if err := os.WriteFile(name, []byte(f.Text), 0o644); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Replace puts section between the markers of an area, or at the end if there are no

@@ -1,7 +1,12 @@
 package exposition
 
 import (
+	"bytes"
+	"compress/gzip"
 	"errors"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
@@ -22,8 +27,47 @@ func TestFilled_EveryKindIsEqual(t *testing.T) {
 	if _, err := filled("mixed", func(l library) { mixed(l, 200) }); err != nil {
 		t.Error(err)
 	}
-	if _, err := filled("maintainer", maintainers); err != nil {
+}
+
+// The pages of the registered sets are equal, and nothing else is registered afterwards.
+func TestMaintainersSides_WriteTheSameBytes(t *testing.T) {
+	for _, part := range maintainersFour {
+		sides, stop, err := maintainersSides(part.name, part.fill)
+		if err != nil || len(sides) != 2 {
+			t.Errorf("%s: %d sides, %v", part.name, len(sides), err)
+		}
+		for _, s := range sides {
+			s.call(3)
+		}
+		stop()
+		for _, q := range []quartet{quartetOfVictoria(), quartetOfFerula()} {
+			var rest bytes.Buffer
+			if q.write(&rest, false); rest.Len() > 0 {
+				t.Errorf("%s: %s has metrics left: %s", part.name, q.side, rest.String())
+			}
+		}
+	}
+	_, stop, err := maintainersSides("empty", func(quartet) {})
+	if stop(); !errors.Is(err, area.ErrEmpty) {
 		t.Error(err)
+	}
+}
+
+// With level 6 the compressed page of ferula has the text that it has with its own level.
+func TestGzip6_IsThePage(t *testing.T) {
+	l := newFerula()
+	mixed(l, 200)
+	w := httptest.NewRecorder()
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept-Encoding", "gzip")
+	l.gzip6().ServeHTTP(w, r)
+	zr, err := gzip.NewReader(w.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	text, err := io.ReadAll(zr)
+	if err != nil || !bytes.Equal(text, page(l)) {
+		t.Errorf("%d bytes, %v", len(text), err)
 	}
 }
 

@@ -1,6 +1,7 @@
 package exposition
 
 import (
+	"compress/gzip"
 	"io"
 	"net/http"
 	"time"
@@ -41,6 +42,7 @@ type library struct {
 	windowed   func(name string, window time.Duration, values ...string) updated // a summary
 	write      func(w io.Writer)
 	handler    func() http.Handler
+	gzip6      func() http.Handler // handler with gzip of level 6, the default of compress/gzip; ferula only
 	process    func(w io.Writer)
 }
 
@@ -82,7 +84,11 @@ func newFerula() library {
 		windowed:   func(n string, w time.Duration, v ...string) updated { return s.NewSummaryExt(full(n, v), w, quantiles) },
 		write:      s.WritePrometheus,
 		handler:    s.Handler,
-		process:    ours.WriteProcessMetrics,
+		gzip6: func() http.Handler {
+			level6 := ours.Compressor{Coding: "gzip", New: func() ours.CompressWriter { return gzip.NewWriter(nil) }}
+			return ours.NewHandler(ours.HandlerOptions{Sets: []*ours.Set{s}, Compressors: []ours.Compressor{level6}})
+		},
+		process: ours.WriteProcessMetrics,
 	}
 }
 
@@ -235,18 +241,4 @@ func digits(i int) string {
 		text = string(rune('0'+i%10)) + text
 	}
 	return text
-}
-
-// maintainers creates the metrics of the benchmark that the maintainer of VictoriaMetrics/metrics requested.
-func maintainers(l library) {
-	h := l.ranges("histogram")
-	for v := 98; v <= 217; v++ {
-		h.Update(float64(v))
-	}
-	c, p, s := l.float("counter"), l.prometheus("prometheus", peer.PrometheusHistogramDefaultBuckets), l.summary("summary")
-	for v := 0; v <= 10_100; v += 25 {
-		c.Add(25)
-		p.Update(float64(v) / 1000)
-		s.Update(float64(v) / 1000)
-	}
 }

@@ -3,7 +3,6 @@ package exposition
 import (
 	"errors"
 	"fmt"
-	"math"
 	"os"
 	"runtime"
 	"slices"
@@ -69,15 +68,18 @@ func (b *bench) contended() error {
 		k := kinds[c]
 		what := "update, contended: " + k.name
 		for round := 1; round <= b.env.Rounds; round++ {
+			var updates []func(i int)
 			for _, m := range makers {
-				update := k.make(m.make())
-				ns, err := contend(update)
-				if err != nil { // the machine is busy: without a figure the goal falls short
-					b.env.Logf("%s: %s: %v", what, m.side, err)
-					b.out.Notes = append(b.out.Notes, fmt.Sprintf("%s, %s: %v.", what, m.side, err))
-					return nil
-				}
-				b.out.Recorder.Add(round, m.side, what, nanoseconds, ns)
+				updates = append(updates, k.make(m.make()))
+			}
+			medians, err := contend(updates)
+			if err != nil { // the machine is busy: without a figure the goal falls short
+				b.env.Logf("%s: %v", what, err)
+				b.out.Notes = append(b.out.Notes, fmt.Sprintf("%s: %v.", what, err))
+				return nil
+			}
+			for i, m := range makers {
+				b.out.Recorder.Add(round, m.side, what, nanoseconds, medians[i])
 			}
 			if err := b.ctx.Err(); err != nil {
 				return err
@@ -93,20 +95,34 @@ func (b *bench) contended() error {
 	return nil
 }
 
-// contend returns the median of contendedSlices slices, in nanoseconds per update.
-func contend(update func(i int)) (float64, error) {
-	var all []float64
+// contend returns for each update the median of contendedSlices slices, in nanoseconds per update. The updates take turns, so that
+// a slower machine slows all of them down. The error is errNoCores if too few slices had both cores.
+func contend(updates []func(i int)) ([]float64, error) {
+	all := make([][]float64, len(updates))
 	for range contendedTries {
-		ns, share := contendOnce(update)
-		if share < ownCore {
-			continue
+		complete := true
+		for i, update := range updates {
+			if len(all[i]) == contendedSlices {
+				continue
+			}
+			complete = false
+			if ns, share := contendOnce(update); share >= ownCore {
+				all[i] = append(all[i], ns)
+			}
 		}
-		if all = append(all, ns); len(all) == contendedSlices {
-			slices.Sort(all)
-			return all[len(all)/2], nil
+		if complete {
+			break
 		}
 	}
-	return math.NaN(), errNoCores
+	medians := make([]float64, len(updates))
+	for i := range all {
+		if len(all[i]) < contendedSlices {
+			return nil, errNoCores
+		}
+		slices.Sort(all[i])
+		medians[i] = all[i][contendedSlices/2]
+	}
+	return medians, nil
 }
 
 // contendOnce runs one slice. It returns the nanoseconds per update, and the share of the

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"sort"
 
 	"github.com/parquet-go/parquet-go"
 
@@ -17,7 +18,7 @@ import (
 )
 
 // turns is the number of readings of each side in a round. The sides take turns.
-const turns = 15
+const turns = 5
 
 // selectCase is one select of the bench's table.
 type selectCase struct {
@@ -85,6 +86,10 @@ func selectsOf(ctx context.Context, env area.Env, out *area.Outcome, rows, datas
 	return nil
 }
 
+// slicesOfReading is the number of slices of which a reading is the median. A slice takes 4 ms or more, which another process or a
+// collection of garbage can double.
+const slicesOfReading = 9
+
 // measureSides measures a request without and with exemplars, in turns: time and allocations.
 func measureSides(ctx context.Context, env area.Env, out *area.Outcome, e *query.Engine, req series.SeriesRequest, what string) error {
 	run := func(exemplars bool) func() error {
@@ -104,12 +109,19 @@ func measureSides(ctx context.Context, env area.Env, out *area.Outcome, e *query
 		run  func() error
 	}{{plain, run(false)}, {with, run(true)}}
 	for round := 1; round <= turns*env.Rounds; round++ {
-		for _, side := range sides {
-			t, err := times(side.run)
-			if err != nil {
-				return err
+		slices := make([][]float64, len(sides))
+		for range slicesOfReading {
+			for i, side := range sides {
+				t, err := times(side.run)
+				if err != nil {
+					return err
+				}
+				slices[i] = append(slices[i], t)
 			}
-			out.Recorder.Add(round, side.name, "time: "+what, area.Seconds, t)
+		}
+		for i, side := range sides {
+			sort.Float64s(slices[i])
+			out.Recorder.Add(round, side.name, "time: "+what, area.Seconds, slices[i][slicesOfReading/2])
 		}
 	}
 	for _, side := range sides {

@@ -1,7 +1,7 @@
-// Package read measures the cost of exports, for the exporting process: goals read/*.
+// Package read measures the cost of exports to the process that exports: the goals read/* of goals.tsv.
 //
 // ferula serve serves blocks. ferula read exports all of them to each format, each time as a new process. Before anything
-// is measured, the Parquet library reads a file: it must contain every sample, and their sum must equal that of PromQL.
+// is measured, one Parquet export is read back by parquet-go: it must contain every sample, and their sum must equal that of PromQL.
 // Every later run must report the same number of samples and write a file of the same length.
 package read
 
@@ -40,7 +40,7 @@ const (
 	stepMS  = 15_000
 	samples = series * hours * 3600_000 / stepMS // 19.2 million
 
-	anonEvery = 2 * time.Millisecond
+	rssAnonInterval = 2 * time.Millisecond
 )
 
 var spec = blocks.Spec{
@@ -48,7 +48,7 @@ var spec = blocks.Spec{
 	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 1,
 }
 
-// format is one side: a format, and the size of its first output in bytes.
+// format is one format of output, a column of the table. bytes is the size of its first output, 0 before that.
 type format struct {
 	name, file string
 	bytes      int64
@@ -220,7 +220,7 @@ func (b *bench) export(ctx context.Context, metric, file string) (e exported, er
 		select {
 		case err = <-ended:
 			running = false
-		case <-time.After(anonEvery):
+		case <-time.After(rssAnonInterval):
 		}
 	}
 	e.elapsed, e.cpu = time.Since(began), cmd.ProcessState.UserTime()+cmd.ProcessState.SystemTime()
@@ -249,7 +249,7 @@ func (b *bench) export(ctx context.Context, metric, file string) (e exported, er
 
 const (
 	idle    = "peak of RssAnon: no series"
-	growth  = "growth of RssAnon over that"
+	growth  = "growth of RssAnon over the export of no series"
 	cpu     = "CPU"
 	elapsed = "seconds"
 	size    = "bytes of the result"

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strings"
 	"sync"
 	"time"
@@ -205,12 +203,4 @@ func (l *line) watch(s *proc.Server, stop <-chan struct{}) {
 		case <-tick.C:
 		}
 	}
-}
-
-// plot writes the lines as SVG, with a logarithmic axis of memory.
-func (b *bench) plot(path string) error {
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
-		return err
-	}
-	return os.WriteFile(path, []byte(svg(b.lines)), 0o644)
 }

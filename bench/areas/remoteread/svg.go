@@ -15,7 +15,7 @@ const (
 	leastLog2, mostLog2 = 3, 12
 )
 
-// svg draws memory over time, one line for each server and form.
+// svg draws memory over time, one line for each server and form. The axis of memory is logarithmic.
 func svg(lines []line) string {
 	longest := time.Millisecond
 	for _, l := range lines {

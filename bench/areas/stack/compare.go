@@ -16,8 +16,8 @@ import (
 )
 
 // compare queries a stack and Prometheus itself. It returns an error unless both responses have the same series with the
-// same timestamps and values. It ignores the external label that the querier keeps. It also ignores the last digits of
-// sums, because older engines add in another order.
+// same timestamps and values. It ignores the external label that the querier keeps. Values may differ by a billionth: the
+// engine in Thanos' querier is of an older release than Prometheus', and adds the values of a sum in another order.
 func (b *bench) compare(ctx context.Context, s *stack, q rangeQuery) error {
 	got, err := matrixOf(ctx, s.servers[frontend], q)
 	if err != nil {
@@ -44,7 +44,7 @@ func (b *bench) compare(ctx context.Context, s *stack, q rangeQuery) error {
 	return nil
 }
 
-// matrixOf returns a response without the external label, sorted.
+// matrixOf requests q and returns the response without the external label, sorted by labels.
 func matrixOf(ctx context.Context, from *proc.Server, q rangeQuery) (promql.Matrix, error) {
 	body, _, err := from.Fetch(ctx, q.request())
 	if err != nil {

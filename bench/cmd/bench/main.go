@@ -33,6 +33,7 @@ import (
 	"github.com/ferula-io/ferula/bench/areas/storeapi"
 	"github.com/ferula-io/ferula/bench/goal"
 	"github.com/ferula-io/ferula/bench/peer"
+	"github.com/ferula-io/ferula/bench/plot"
 	"github.com/ferula-io/ferula/bench/report"
 )
 
@@ -159,7 +160,13 @@ func runArea(ctx context.Context, o options, root string, a area.Area, goals []g
 	if noisy := r.Noisy(); len(noisy) > 0 && !o.noisy {
 		return short, fmt.Errorf("%w: %s; run it on a quiet machine, or with -noisy", errNoisy, strings.Join(noisy, "; "))
 	}
-	return short, r.WriteResults(filepath.Join(root, "bench", "RESULTS.md"))
+	if err := errors.Join(r.WriteResults(filepath.Join(root, "bench", "RESULTS.md")), r.WriteFiles(root)); err != nil {
+		return short, err
+	}
+	if err := plot.Write(root); err != nil {
+		return short, fmt.Errorf("RESULTS.md is written, not all plots: %w", err)
+	}
+	return short, nil
 }
 
 // list prints every area with its goals and marks those that are not measured yet.

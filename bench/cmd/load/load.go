@@ -1,0 +1,116 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/areas/profiles"
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+const (
+	watchEvery = time.Second
+	startIn    = 2 * time.Second
+	mib        = 1 << 20
+)
+
+// load is one run.
+type load struct {
+	o options
+	*cluster
+	model
+	fleet  profiles.Fleet
+	http   *http.Client
+	rounds int // number of rounds; all their samples were acknowledged
+
+	acknowledged []atomic.Int64 // number of acknowledged rounds of each target
+
+	repeated, allocated, compared atomic.Int64
+
+	mu        sync.Mutex
+	latencies map[string][]time.Duration
+	ended     map[string]time.Time     // of the last request, by the same names
+	memory    map[*proc.Server][]int64 // RssAnon, once a second
+	cpu       map[*proc.Server]time.Duration
+	applied   time.Duration // from the begin of the load to the last reading of cpu
+}
+
+func newLoad(o options, c *cluster, fleet profiles.Fleet) *load {
+	return &load{
+		o: o, cluster: c, fleet: fleet, latencies: map[string][]time.Duration{}, ended: map[string]time.Time{}, memory: map[*proc.Server][]int64{}, cpu: map[*proc.Server]time.Duration{},
+		model:        model{series: o.series, begin: time.Now().Add(startIn).Truncate(time.Second), interval: o.interval},
+		acknowledged: make([]atomic.Int64, o.series/seriesOfTarget),
+		http:         &http.Client{Transport: &http.Transport{MaxIdleConnsPerHost: queriers}},
+	}
+}
+
+func (l *load) latency(what string, d time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.latencies[what] = append(l.latencies[what], d)
+	l.ended[what] = time.Now()
+}
+
+// watch reads the memory and the CPU time of the processes once a second.
+func (l *load) watch(ctx context.Context) error {
+	for {
+		for _, s := range l.servers() {
+			anon, err := s.Anon()
+			if err != nil {
+				return err
+			}
+			l.memory[s] = append(l.memory[s], anon)
+			if l.cpu[s], err = s.CPU(); err != nil {
+				return err
+			}
+		}
+		l.applied = time.Since(l.begin)
+		if err := sleep(ctx, watchEvery); err != nil {
+			return err
+		}
+	}
+}
+
+// verify queries the number and the sum of all samples, and the total of all profiles, and compares them with what was sent.
+func (l *load) verify(ctx context.Context) error {
+	now := time.Now()
+	span := fmt.Sprintf("%ds", int(now.Sub(l.begin).Seconds())+2)
+	var errs []error
+	for _, server := range []*proc.Server{l.serve, l.frontend} {
+		for metric := range metrics {
+			count, sum := l.sums(metric, l.rounds)
+			for function, want := range map[string]int64{"count_over_time": count, "sum_over_time": sum} {
+				expr := fmt.Sprintf("sum(%s(%s[%s]))", function, metricName(metric), span)
+				err := l.runQuery(ctx, server, checkedQuery{expr, "/api/v1/query", url.Values{"query": {expr}, "time": {seconds(now)}}, func(a *response) error {
+					if len(a.Data.Result) != 1 || a.Data.Result[0].Value.v != float64(want) {
+						return fmt.Errorf("%w: %s is %+v, want %d", errWrong, expr, a.Data.Result, want)
+					}
+					return nil
+				}})
+				errs = append(errs, err)
+			}
+		}
+	}
+	body, err := profiles.MergeRequest(l.begin.Add(-time.Minute).UnixMilli(), now.UnixMilli())
+	if err != nil {
+		return err
+	}
+	status, text, err := l.post(ctx, l.serve.URL()+profiles.MergePath, http.Header{"Content-Type": {"application/proto"}}, body)
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("merge of all profiles: %w: %d: %s", proc.ErrStatus, status, text)
+	}
+	if err != nil {
+		return errors.Join(append(errs, err)...)
+	}
+	total, err := profiles.MergedTotal(text)
+	if want := l.allocated.Load(); err == nil && total != want {
+		err = fmt.Errorf("%w: all profiles record %d bytes, want %d", errWrong, total, want)
+	}
+	return errors.Join(append(errs, err)...)
+}

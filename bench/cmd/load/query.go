@@ -1,0 +1,248 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"math/rand/v2"
+	"net/http"
+	"net/url"
+	"strconv"
+	"sync"
+	"time"
+
+	"github.com/ferula-io/ferula/bench/proc"
+)
+
+const (
+	queriers   = 64 // queries that run at once, at most
+	hostsOfSum = 10
+	rangeStep  = time.Minute
+	rangeSpan  = 30 * time.Minute
+	windows    = 5 // length of the window of a rate, in intervals
+
+	roundsBeforeQueries = 2
+)
+
+var errWrong = errors.New("wrong response")
+
+// response is a response of the query API.
+type response struct {
+	Status   string   `json:"status"`
+	Warnings []string `json:"warnings"`
+	Data     struct {
+		Result []struct {
+			Metric map[string]string `json:"metric"`
+			Value  sample            `json:"value"`
+			Values []sample          `json:"values"`
+		} `json:"result"`
+	} `json:"data"`
+}
+
+// sample is a time in seconds and a value.
+type sample struct{ t, v float64 }
+
+// UnmarshalJSON parses [1700000000.123,"42"].
+func (s *sample) UnmarshalJSON(text []byte) error {
+	var pair [2]json.RawMessage
+	var value string
+	err := errors.Join(json.Unmarshal(text, &pair), json.Unmarshal(pair[0], &s.t), json.Unmarshal(pair[1], &value))
+	if err != nil {
+		return err
+	}
+	s.v, err = strconv.ParseFloat(value, 64)
+	return err
+}
+
+// checkedQuery is a query and the check of its response.
+type checkedQuery struct {
+	what, path string
+	values     url.Values
+	check      func(*response) error
+}
+
+// query sends queries at the rate of -queries, alternately to the frontend and to the querier.
+func (l *load) query(ctx context.Context) error {
+	if err := sleep(ctx, time.Until(l.at(roundsBeforeQueries))); err != nil {
+		return err
+	}
+	begin := time.Now()
+	done := context.WithoutCancel(ctx)
+	errs := make([]error, queriers)
+	var running sync.WaitGroup
+	for q := range queriers {
+		running.Go(func() {
+			r := rand.New(rand.NewPCG(uint64(q), 1))
+			for n := q; errs[q] == nil; n += queriers {
+				due := begin.Add(time.Duration(float64(n) / l.o.queries * float64(time.Second)))
+				if errs[q] = sleep(ctx, time.Until(due)); errs[q] != nil {
+					return
+				}
+				server, where := l.querier, "query"
+				if n%2 == 0 {
+					server, where = l.frontend, "query-frontend"
+				}
+				p := l.checkedQuery(r, n/2)
+				if err := l.runQuery(done, server, p); err != nil {
+					errs[q] = fmt.Errorf("%s: %s: %w", where, p.values.Get("query"), err)
+					return
+				}
+				l.latency(where+": "+p.what, time.Since(due))
+			}
+		})
+	}
+	running.Wait()
+	for _, err := range errs {
+		if err != nil && !errors.Is(err, errOver) {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkedQuery returns the n-th query: most are those of a dashboard's panels, one in a hundred reads 0.5 % of all series.
+func (l *load) checkedQuery(r *rand.Rand, n int) checkedQuery {
+	metric, target := r.IntN(metrics), r.IntN(l.series/seriesOfTarget)
+	now := time.Now()
+	switch {
+	case n%100 == 99:
+		return checkedQuery{"count of a metric on all targets", "/api/v1/query", url.Values{"query": {"count(" + metricName(metric) + ")"}, "time": {seconds(now)}},
+			func(a *response) error { return l.checkCount(a) }}
+	case n%3 == 0:
+		expr := fmt.Sprintf("%s{instance=%q}", metricName(metric), host(target))
+		acknowledged := l.acknowledged[target].Load()
+		return checkedQuery{"instant, 5 series", "/api/v1/query", url.Values{"query": {expr}, "time": {seconds(now)}},
+			func(a *response) error { return l.checkInstant(a, metric, target, acknowledged, now) }}
+	case n%3 == 1:
+		expr := fmt.Sprintf("rate(%s{instance=%q}[%s])", metricName(metric), host(target), l.window())
+		return checkedQuery{"rate of 5 series over 30 minutes", "/api/v1/query_range", l.rangeOf(expr, now),
+			func(a *response) error { return l.checkRates(a, metric, []int{target}, now) }}
+	}
+	first := target - target%hostsOfSum
+	var targets []int
+	for t := first; t < min(first+hostsOfSum, l.series/seriesOfTarget); t++ {
+		targets = append(targets, t)
+	}
+	expr := fmt.Sprintf("sum by (code) (rate(%s{instance=~%q}[%s]))", metricName(metric), host(first)[:len(host(first))-1]+".", l.window())
+	return checkedQuery{"sum of rates of 50 series over 30 minutes", "/api/v1/query_range", l.rangeOf(expr, now),
+		func(a *response) error { return l.checkRates(a, metric, targets, now) }}
+}
+
+func (l *load) window() string { return (windows * l.interval).Round(time.Second).String() }
+
+func (l *load) rangeOf(expr string, now time.Time) url.Values {
+	end := now.Truncate(rangeStep)
+	return url.Values{"query": {expr}, "start": {seconds(end.Add(-rangeSpan))}, "end": {seconds(end)}, "step": {seconds(time.Unix(0, int64(rangeStep)))}}
+}
+
+func seconds(t time.Time) string {
+	return strconv.FormatFloat(float64(t.UnixMilli())/1000, 'f', -1, 64)
+}
+
+func (l *load) runQuery(ctx context.Context, s *proc.Server, q checkedQuery) error {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, s.URL()+q.path+"?"+q.values.Encode(), nil)
+	if err != nil {
+		return err
+	}
+	httpResponse, err := l.http.Do(request)
+	if err != nil {
+		return err
+	}
+	defer httpResponse.Body.Close()
+	body, err := io.ReadAll(httpResponse.Body)
+	if err != nil {
+		return err
+	}
+	if httpResponse.StatusCode != http.StatusOK {
+		return fmt.Errorf("%w: %s: %.500s", proc.ErrStatus, httpResponse.Status, body)
+	}
+	var parsed response
+	if err := json.Unmarshal(body, &parsed); err != nil {
+		return fmt.Errorf("%w: %w: %.500s", errWrong, err, body)
+	}
+	if parsed.Status != "success" || len(parsed.Warnings) > 0 {
+		return fmt.Errorf("%w: status %q, warnings %q", errWrong, parsed.Status, parsed.Warnings)
+	}
+	return q.check(&parsed)
+}
+
+// checkCount checks the count of a metric's series.
+func (l *load) checkCount(a *response) error {
+	want := float64(l.series / metrics)
+	if len(a.Data.Result) != 1 || a.Data.Result[0].Value.v != want {
+		return fmt.Errorf("%w: %+v, want a count of %v", errWrong, a.Data.Result, want)
+	}
+	return nil
+}
+
+// checkInstant checks the last values of a metric on one target. Each value must be that of the last round that had been
+// acknowledged before the query, or of a later one: a round may become readable before it is acknowledged. The time of the query
+// is now.
+func (l *load) checkInstant(a *response, metric, target int, acknowledged int64, now time.Time) error {
+	if len(a.Data.Result) != codes {
+		return fmt.Errorf("%w: %d series, want %d", errWrong, len(a.Data.Result), codes)
+	}
+	first, last := int(acknowledged)-1, l.roundAt(now)
+	for _, one := range a.Data.Result {
+		n, err := l.numberOf(one.Metric, metric, target)
+		if err != nil {
+			return err
+		}
+		round := first
+		for round <= last && one.Value.v != float64(l.value(n, round)) {
+			round++
+		}
+		if round > last {
+			return fmt.Errorf("%w: %v has the value %v, want %d of round %d, which is acknowledged, or that of a later round until %d", errWrong, one.Metric, one.Value.v, l.value(n, first), first, last)
+		}
+	}
+	return nil
+}
+
+// numberOf returns the number in the model of the series with these labels.
+func (l *load) numberOf(labels map[string]string, metric, target int) (int, error) {
+	for code, n := range l.numbers(metric, target) {
+		if labels["code"] == "c"+strconv.Itoa(code) {
+			return n, nil
+		}
+	}
+	return 0, fmt.Errorf("%w: series %v", errWrong, labels)
+}
+
+// checkRates checks the rates of each code, added up over targets. The windows of the first six intervals may lack samples from
+// before the load, and those of the last three may lack samples that have not been sent yet. The rates at these times are not
+// compared with the model.
+func (l *load) checkRates(a *response, metric int, targets []int, now time.Time) error {
+	if len(a.Data.Result) != codes {
+		return fmt.Errorf("%w: %d series, want %d", errWrong, len(a.Data.Result), codes)
+	}
+	const tolerance = 1e-9
+	from, to := l.at(windows+1), now.Add(-3*l.interval)
+	for _, one := range a.Data.Result {
+		var want float64
+		for _, target := range targets {
+			n, err := l.numberOf(one.Metric, metric, target)
+			if err != nil {
+				return err
+			}
+			want += float64(l.value(n, 1)-l.value(n, 0)) / l.interval.Seconds()
+		}
+		if len(one.Values) == 0 {
+			return fmt.Errorf("%w: %v has no values", errWrong, one.Metric)
+		}
+		for _, s := range one.Values {
+			at := time.UnixMilli(int64(s.t * 1000))
+			if !at.After(from) || !at.Before(to) {
+				continue
+			}
+			if math.IsNaN(s.v) || math.Abs(s.v-want) > tolerance*want {
+				return fmt.Errorf("%w: %v has the rate %v at %s, want %v", errWrong, one.Metric, s.v, at, want)
+			}
+			l.compared.Add(1)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,202 @@
+package report
+
+import (
+	"math"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+)
+
+// claim is a row of README.md's table of costs: a text that only its first cell has, and the source of each number in its last
+// cell, in their order.
+type claim struct {
+	row     string
+	area    string
+	numbers []number
+}
+
+// number compares a number of README.md with RESULTS.md.
+type number struct {
+	of    func(t *testing.T, r Results) float64 // in the unit of README.md; nil for a number that is no figure
+	below bool                                  // README.md states a bound
+}
+
+// constant is a number that is no figure of RESULTS.md, such as a size.
+var constant = number{}
+
+// percentOf is a goal in percent.
+func percentOf(goalName string) number {
+	return number{of: func(t *testing.T, r Results) float64 { return 100 * goalOf(t, r, goalName) }}
+}
+
+func goalOf(t *testing.T, r Results, goalName string) float64 {
+	t.Helper()
+	name, _, _ := strings.Cut(goalName, "/")
+	v, err := r.Goal(name, goalName)
+	if err != nil {
+		t.Error(err)
+	}
+	return v
+}
+
+// percentOver is a row of one side over another one, in percent.
+func percentOver(areaName, side, other, row string) number {
+	return number{of: func(t *testing.T, r Results) float64 {
+		return 100 * cellOf(t, r, areaName, side, row) / cellOf(t, r, areaName, other, row)
+	}}
+}
+
+// cell is a row of a side, divided by a unit.
+func cell(areaName, side, row string, unit float64) number {
+	return number{of: func(t *testing.T, r Results) float64 { return cellOf(t, r, areaName, side, row) / unit }}
+}
+
+func cellOf(t *testing.T, r Results, areaName, side, row string) float64 {
+	t.Helper()
+	f, err := r.Figure(areaName, side, row)
+	if err != nil {
+		t.Error(err)
+	}
+	return f.Value
+}
+
+// below is a bound of a number.
+func below(n number) number { return number{of: n.of, below: true} }
+
+// mib is a goal in MiB.
+func mib(goalName string) number {
+	return number{of: func(t *testing.T, r Results) float64 { return goalOf(t, r, goalName) }}
+}
+
+const (
+	ms     = 1e-3
+	mibyte = 1 << 20
+)
+
+func claims() []claim {
+	engine := func(names ...string) (numbers []number) {
+		for _, name := range names {
+			numbers = append(numbers, percentOf("engine/"+name))
+		}
+		return numbers
+	}
+	return []claim{
+		{"remote read, chunks, 10,000 series of 8 h", "remoteread", []number{percentOf("remoteread/chunks-cpu"), below(mib("remoteread/chunks-anon-mib")),
+			cell("remoteread", "ferula", "first byte: chunks, 8 h", ms), cell("remoteread", "Prometheus", "first byte: chunks, 8 h", ms)}},
+		{"remote read, samples, the same", "remoteread", []number{percentOf("remoteread/samples-cpu"), below(mib("remoteread/samples-anon-mib")),
+			cell("remoteread", "ferula", "first byte: samples, 8 h", ms), cell("remoteread", "Prometheus", "first byte: samples, 8 h", 1)}},
+		{"remote read of the last 2 h in the head", "remoteread", []number{percentOf("remoteread/head-chunks-cpu"), percentOf("remoteread/head-samples-cpu"),
+			mib("remoteread/head-samples-anon-mib"), constant}}, // bytes of a series
+		{"range query split in 2", "frontend", []number{percentOf("frontend/vs-thanos"), percentOf("frontend/vs-thanos-gzip"),
+			below(mib("frontend/anon-590mb-mib")), constant, constant}}, // sizes of the responses
+		{"range query with every point", "api", []number{percentOf("api/query-range-cpu"), percentOver("api", "ferula", "Prometheus", "CPU: 8 h, every point, gzip"),
+			percentOver("api", "ferula", "Prometheus", "bytes on the wire: 8 h, every point, gzip"), percentOf("api/query-range-anon")}},
+		{"PromQL, 10,000 series of 8 h", "engine", engine("count-8h", "sum-rate-8h", "sum-over-time-8h", "topk-8h", "quantile-8h", "histogram-quantile", "head-1h", "small")},
+		{"1,000 targets of 1,000 series", "serve", []number{percentOf("serve/scrape-cpu"), percentOf("serve/scrape-anon"), percentOf("serve/rules-cpu")}},
+		{"its JSON", "json", []number{percentOf("json/encode-ints"), percentOf("json/encode-decimals"), percentOf("json/encode-floats"), constant, percentOf("json/decode")}}, // digits
+		{"StoreAPI, series of 100", "storeapi", []number{percentOf("storeapi/series-100"), percentOf("storeapi/series-240"),
+			cell("storeapi", "Thanos", "allocations: 100 samples, all kept", 1), cell("storeapi", "Thanos", "allocations: 240 samples, all kept", 1)}},
+		{"`sum by` over StoreAPI", "storeapi", []number{percentOf("storeapi/query")}},
+		{"from a bucket, cold and warm", "store", []number{percentOf("store/series-cpu"), percentOf("store/warm-cpu"), percentOf("store/anon"), percentOf("store/requests")}},
+		{"Series through the sidecar", "sidecar", []number{percentOf("sidecar/cpu"), below(mib("sidecar/anon-mib"))}},
+		{"a scrape of 10,000 lines", "exposition", []number{percentOf("exposition/live-10k"), percentOf("exposition/live-10k-vs-client-golang"), percentOf("exposition/plain-10k")}},
+		{"profile series with an exemplar", "profiles", []number{
+			percentOver("profiles", "with exemplars", "without", "time: 3000 rows, 100 datasets, 60 min"),
+			percentOver("profiles", "with exemplars", "without", "time: 3000 rows, 100 datasets, 60 min, by service")}},
+		{"a profile pushed", "profiles", []number{percentOf("profiles/push-vs-parse")}},
+	}
+}
+
+var numberInText = regexp.MustCompile(`\d+(?:\.\d+)?`)
+
+// Every number of README.md's table of costs is that of RESULTS.md, to the digits that README.md has.
+func TestReadme_FiguresAreThoseOfTheResults(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "RESULTS.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	r := Parse(string(text))
+	_, costs, _ := strings.Cut(string(readme), "\n## What it costs\n")
+	rows := 0
+	for line := range strings.Lines(costs) {
+		cells := cellsOf(strings.TrimSpace(line))
+		if strings.HasPrefix(line, "## ") {
+			break
+		}
+		if len(cells) != 3 || strings.HasPrefix(line, "|---") || cells[0] == "what" {
+			continue
+		}
+		rows++
+		checkClaim(t, r, cells)
+	}
+	if rows != len(claims()) {
+		t.Errorf("README.md has %d rows, want %d", rows, len(claims()))
+	}
+}
+
+func checkClaim(t *testing.T, r Results, cells []string) {
+	t.Helper()
+	for _, c := range claims() {
+		if !strings.Contains(cells[0], c.row) {
+			continue
+		}
+		if !strings.Contains(r[c.area].Machine, "EPYC, 2 cores") {
+			t.Errorf("%s: README.md claims two cores of an EPYC, RESULTS.md has %q", c.row, r[c.area].Machine)
+		}
+		texts := numberInText.FindAllString(cells[2], -1)
+		if len(texts) != len(c.numbers) {
+			t.Errorf("%s: %d numbers, want %d: %q", c.row, len(texts), len(c.numbers), texts)
+			return
+		}
+		for i, n := range c.numbers {
+			if n.of == nil {
+				continue
+			}
+			want := n.of(t, r)
+			if fault := compareNumber(texts[i], want, n.below); fault != "" {
+				t.Errorf("%s: %s", c.row, fault)
+			}
+		}
+		return
+	}
+	t.Errorf("no figures of RESULTS.md are known for the row %q", cells[0])
+}
+
+// compareNumber returns how a number of README.md differs from a figure; "" if it is the figure, rounded.
+func compareNumber(text string, want float64, below bool) string {
+	got, err := strconv.ParseFloat(text, 64)
+	_, decimals, _ := strings.Cut(text, ".")
+	half := 0.5 * math.Pow(10, -float64(len(decimals)))
+	switch {
+	case err != nil:
+		return err.Error()
+	case below && want >= got:
+		return "README.md states less than " + text + ", RESULTS.md " + strconv.FormatFloat(want, 'g', 4, 64)
+	case !below && math.Abs(got-want) > half*1.000001:
+		return "README.md has " + text + ", RESULTS.md " + strconv.FormatFloat(want, 'g', 4, 64)
+	}
+	return ""
+}
+
+func TestCompareNumber_RoundsToTheDigitsOfTheText(t *testing.T) {
+	for _, c := range []struct {
+		text  string
+		want  float64
+		below bool
+		same  bool
+	}{
+		{"27", 26.91, false, true}, {"27", 26.4, false, false}, {"0.8", 0.8052, false, true}, {"0.8", 0.86, false, false}, {"7.0", 6.998, false, true},
+		{"3.4", 3.401, false, true}, {"8", 7.43, true, true}, {"8", 8, true, false}, {"1", 0.5, true, true}, {"x", 1, false, false},
+	} {
+		if fault := compareNumber(c.text, c.want, c.below); (fault == "") != c.same {
+			t.Errorf("%+v: %q", c, fault)
+		}
+	}
+}

@@ -8,9 +8,10 @@ PACKAGES = ./... ./metrics/... ./metrics/promcompat/... ./promjson/...
 HERE = github.com/ferula-io/ferula
 FUZZTIME ?= 30s
 FUZZMINIMIZE ?= 5s
+FUZZ_EXECS ?= 10000000
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: api help run build tags release test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser pictures interop clients generate generated tidy tidied fuzz fuzz-short golden mutants
+.PHONY: api api-diff help run build tags release test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser pictures interop clients generate generated tidy tidied fuzz fuzz-long fuzz-short golden mutants load plots
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -21,7 +22,7 @@ run: ## run ferula serve without flags
 build: ## build bin/ferula
 	$(GO) build -o bin/ferula ./cmd/ferula
 
-tags: ## tag the public modules at HEAD: make tags VERSION=v0.1.0
+tags: api-diff ## tag the public modules at HEAD: make tags VERSION=v0.1.0
 	deploy/tags.sh "$(VERSION)"
 
 release: ## archives, checksums and bills of materials of all PLATFORMS in bin/release, and bin/ferula
@@ -45,9 +46,8 @@ race-processes:
 race-promql:
 	$(GO) test -race -tags invariants -short ./test/promql -promql.queries=100
 
-soak: ## the simulator of test/sim for half an hour, then a million random queries of PromQL
-	$(GO) test ./test/sim -sim.seconds=1800 -timeout 40m
-	$(GO) test ./test/promql -run Random -promql.seed=0 -promql.queries=1000000 -timeout 3h
+soak: ## half an hour of test/sim, a million random queries of PromQL, a simulated week of profiles: docs/perf/soak.md
+	test/soak.sh docs/perf/soak.md
 
 prove: ## the simulator finds each fault of test/sim/faults
 	test/sim/prove.sh
@@ -56,7 +56,7 @@ check: ## gofmt, vet of every module, house rules, the example that needs an exp
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet $(PACKAGES)
 	$(GO) vet -tags invariants $(PACKAGES)
-	for os in darwin windows freebsd; do GOOS=$$os $(GO) vet ./metrics ./promjson || exit 1; done
+	for os in darwin windows freebsd; do GOOS=$$os $(GO) vet ./metrics/... ./metrics/promcompat/... ./promjson/... || exit 1; done
 	GOEXPERIMENT=jsonv2 $(GO) test -run Example_jsontext ./promjson
 	cd bench && GOWORK=off $(GO) vet ./...
 	cd bench/streams && GOWORK=off $(GO) vet ./...
@@ -67,7 +67,7 @@ check: ## gofmt, vet of every module, house rules, the example that needs an exp
 	$(GO) build -o /dev/null ./cmd/ferula
 
 lint: ## staticcheck, errcheck, errorlint and gosec
-	cd tools && GOWORK=off $(GO) test ./lint
+	cd tools && GOWORK=off $(GO) test ./lint ./apidiff
 	cd tools && GOWORK=off $(GO) build -o $(TOOLS)/lint ./lint
 	$(TOOLS)/lint $(PACKAGES)
 
@@ -78,6 +78,12 @@ vuln: ## known vulnerabilities in linked packages
 
 bench: ## measure against the peers: make bench AREA=api
 	cd bench && GOWORK=off $(GO) run ./cmd/bench $(if $(AREA),-area=$(AREA)) $(BENCHFLAGS)
+
+plots: ## draw the plots of docs/perf from bench/RESULTS.md again
+	cd bench && GOWORK=off $(GO) run ./cmd/plot
+
+load: ## an hour of load on serve, query and query-frontend; everything is requested back: docs/perf/soak.md
+	cd bench && GOWORK=off $(GO) run ./cmd/load -out ../docs/perf/soak.md $(LOADFLAGS)
 
 bench-test: ## tests of the bench module, which compare bytes with the peers' libraries
 	cd bench && GOWORK=off $(GO) test ./...
@@ -94,8 +100,9 @@ browser: ## the page in Chromium, against a server of its own
 pictures: ## make the pictures of README.md again, in Chromium; nothing else writes them
 	SCREENSHOTS=$(CURDIR)/docs/img ONLY="pictures of the README" test/browser.sh
 
-interop: ## tests against real peers: Prometheus, Thanos, Alertmanager, versitygw, node_exporter, Redis, memcached
+interop: ## tests against real peers: Prometheus, Thanos, Alertmanager, versitygw, Azurite, fake-gcs-server, node_exporter, Redis, memcached
 	FERULA_TEST_PEERS=1 $(GO) test -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/store/gateway/...
+	FERULA_TEST_PEERS=1 $(GO) test -tags clouds -count=1 -v -run 'Open|Peer' ./internal/store/bucket/
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
 
 golden: ## capture the golden bytes of test/e2e/testdata/golden again, from the peers and SDKs
@@ -112,6 +119,10 @@ generated: generate ## fail if the committed generated code is not current
 
 api: ## write the exported names of the public modules to their testdata/api.txt
 	$(GO) test ./test/house -count=1 -run TestAPI -update
+
+# VERSION=v0.2.0 also fails if that version must not have such changes.
+api-diff: ## changes of exported names since the last tags of the public modules; fails if CHANGELOG.md does not name them
+	cd tools && GOWORK=off $(GO) run ./apidiff -root .. $(if $(VERSION),-version=$(VERSION))
 
 # go.work ties the modules at v0.0.0. `go mod tidy` ignores workspaces and would look
 # for that version in the module proxy: it gets a replace while it runs.
@@ -132,6 +143,10 @@ fuzz: ## fuzz every target for FUZZTIME (30s)
 
 fuzz-short: ## fuzz every target for 2 seconds
 	FUZZMINIMIZE=1s test/fuzz.sh 2s
+
+# After an interruption the next run begins with the interrupted target. FUZZPACKAGES="./promjson/..." fuzzes these packages only.
+fuzz-long: ## fuzz every target until docs/perf/fuzz.tsv counts FUZZ_EXECS (10,000,000) executions of it
+	FUZZMINIMIZE=$(FUZZMINIMIZE) test/fuzz.sh -t docs/perf/fuzz.tsv $(FUZZ_EXECS)x $(FUZZPACKAGES)
 
 # MUTANTS="-seed 2 -each 10 ./internal/api" runs others.
 mutants: ## which faults in production code the tests notice

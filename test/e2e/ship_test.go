@@ -99,7 +99,7 @@ func TestServe_UnsafeShippingOptionsAreRefused(t *testing.T) {
 			shipping(labelled, t.TempDir(), "")(o)
 			o.Store.MinBlockDuration = time.Hour
 		},
-		"not supported": shipping(labelled, "", "type: GCS\nconfig: {}\n"),
+		"not supported": shipping(labelled, "", "type: COS\nconfig: {}\n"),
 	} {
 		opts := role.ServeOptions{Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, Logger: slog.New(slog.DiscardHandler)}
 		change(&opts)

@@ -27,8 +27,14 @@ import (
 // startStore runs `ferula store` over a bucket's directory and returns its gRPC address.
 func startStore(t *testing.T, bucket string) string {
 	t.Helper()
+	return startStoreOver(t, filesystem(bucket))
+}
+
+// startStoreOver runs a store over the bucket of a configuration, and returns its gRPC address.
+func startStoreOver(t *testing.T, config string) string {
+	t.Helper()
 	s, err := role.NewStore(role.StoreOptions{
-		Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, GRPC: role.GRPCOptions{ListenAddress: "127.0.0.1:0"}, Bucket: filesystem(bucket),
+		Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, GRPC: role.GRPCOptions{ListenAddress: "127.0.0.1:0"}, Bucket: config,
 		Store:  gateway.Options{Dir: t.TempDir(), CacheBytes: 16 << 20, ReadsMax: 20, Rules: gateway.Rules{IgnoreDeletedDelay: 24 * time.Hour}},
 		Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
 	})

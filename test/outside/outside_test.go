@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,9 +21,15 @@ const (
 	version = "v0.1.0"
 )
 
-// The programs of the READMEs: each imports one module and prints what it made.
-var programs = map[string]struct{ modules, program, want string }{
-	"metrics": {"metrics", `package main
+// program is a program, and what it writes; a server is only built.
+type program struct {
+	modules, text, want string
+	server              bool
+}
+
+// programs import the modules. The others are in the READMEs.
+var programs = map[string]program{
+	"metrics": {modules: "metrics", text: `package main
 
 import (
 	"os"
@@ -36,26 +43,8 @@ func main() {
 	served.With("/api", "200").Inc()
 	metrics.WritePrometheus(os.Stdout, false)
 }
-`, "requests_total{path=\"/api\",code=\"200\"} 1\n"},
-	"promjson": {"promjson", `package main
-
-import (
-	"os"
-
-	"github.com/ferula-io/ferula/promjson"
-)
-
-func main() {
-	e := promjson.NewEncoder(os.Stdout, 0)
-	e.BeginMatrix()
-	e.Series(promjson.SortedPairs(map[string]string{"__name__": "up", "job": "node"}))
-	e.Columns([]int64{1700000000000, 1700000015000}, []float64{1, 0.25})
-	if err := e.Close(nil, nil); err != nil {
-		panic(err)
-	}
-}
-`, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"__name__":"up","job":"node"},"values":[[1700000000,"1"],[1700000015,"0.25"]]}]}}`},
-	"promcompat": {"metrics metrics/promcompat", `package main
+`, want: "requests_total{path=\"/api\",code=\"200\"} 1\n"},
+	"promcompat": {modules: "metrics metrics/promcompat", text: `package main
 
 import (
 	"fmt"
@@ -74,12 +63,12 @@ func main() {
 	families, err := registry.Gather()
 	fmt.Println(len(families), families[0].GetName(), err)
 }
-`, "1 jobs_total <nil>\n"},
+`, want: "1 jobs_total <nil>\n"},
 }
 
 func TestModules_AreImportedFromAProxy(t *testing.T) {
 	if testing.Short() {
-		t.Skip("builds three programs")
+		t.Skip("builds programs")
 	}
 	proxy := t.TempDir()
 	for _, module := range []string{"metrics", "promjson", "metrics/promcompat"} {
@@ -90,7 +79,12 @@ func TestModules_AreImportedFromAProxy(t *testing.T) {
 		"GOWORK=off", "GOSUMDB=off", "GOFLAGS=-mod=mod -modcacherw", "GOMODCACHE=" + t.TempDir(),
 		"GOPROXY=file://" + proxy + ",file://" + filepath.Join(downloaded, "cache", "download") + ",off",
 	}
-	for name, p := range programs {
+	all := maps.Clone(programs)
+	text, result := programOf(t, "promjson")
+	all["promjson"] = program{modules: "promjson", text: text, want: result}
+	text, _ = programOf(t, "metrics")
+	all["metrics, a server"] = program{modules: "metrics", text: text, server: true}
+	for name, p := range all {
 		t.Run(name, func(t *testing.T) {
 			dir := t.TempDir()
 			var mod strings.Builder
@@ -102,7 +96,11 @@ func TestModules_AreImportedFromAProxy(t *testing.T) {
 				mod.WriteString("require github.com/prometheus/client_golang " + versionOf(t, "github.com/prometheus/client_golang") + "\n")
 			}
 			write(t, filepath.Join(dir, "go.mod"), mod.String())
-			write(t, filepath.Join(dir, "main.go"), p.program)
+			write(t, filepath.Join(dir, "main.go"), p.text)
+			if p.server {
+				run(t, dir, env, "go", "build", "-o", "server", ".")
+				return
+			}
 			if got := run(t, dir, env, "go", "run", "."); got != p.want {
 				t.Errorf("got %q, want %q", got, p.want)
 			}
@@ -206,6 +204,24 @@ func publish(t *testing.T, proxy, module string) {
 	if err := file.Close(); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// programOf returns the program in the README of a module, and the text that it writes according to the README.
+func programOf(t *testing.T, module string) (text, result string) {
+	t.Helper()
+	readme, err := os.ReadFile(filepath.Join(root, module, "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, text, ok := strings.Cut(string(readme), "```go\npackage main\n")
+	text, rest, end := strings.Cut(text, "```\n")
+	if !ok || !end {
+		t.Fatalf("no program in the README of %s", module)
+	}
+	if _, result, ok = strings.Cut(rest, "\nIt writes `"); ok {
+		result, _, _ = strings.Cut(result, "`")
+	}
+	return "package main\n" + text, result
 }
 
 // versionOf returns the version of a module that promcompat requires.

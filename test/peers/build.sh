@@ -1,12 +1,13 @@
 #!/usr/bin/env bash
-# Builds the peers from their released Go modules and prints the path of each binary, one per line, in the order of the
-# arguments:
+# Builds the peers from their released Go modules, or installs them from npm, and prints the path of each binary, one per
+# line, in the order of the arguments:
 #
-#	test/peers/build.sh prometheus promtool thanos versitygw
+#	test/peers/build.sh prometheus promtool thanos versitygw fake-gcs-server azurite
 #
 # It builds from the committed go.mod and go.sum of each peer into FERULA_PEERS_DIR (default test/peers/.cache). The
 # file name has a hash of module files, Go version, tags and flags, and an existing file is not built again. With -n, a
-# missing binary is an error. Peers are not patched.
+# missing binary is an error. Peers are not patched. azurite is a program for node: npm installs the versions of the
+# committed package-lock.json.
 set -euo pipefail
 
 here=$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)
@@ -18,7 +19,7 @@ cache=$(cd "$cache" && pwd)
 export GOWORK=off GOFLAGS=-mod=readonly CGO_ENABLED=0
 
 usage() {
-	echo "usage: build.sh [-n] [prometheus|promtool|thanos|versitygw]..." >&2
+	echo "usage: build.sh [-n] [prometheus|promtool|thanos|versitygw|fake-gcs-server|azurite]..." >&2
 	exit 2
 }
 
@@ -36,6 +37,10 @@ peer() {
 	versitygw)
 		folder=versitygw module=github.com/versity/versitygw
 		package=$module/cmd/versitygw tags='' variable=main.Version
+		;;
+	fake-gcs-server)
+		folder=fake-gcs-server module=github.com/fsouza/fake-gcs-server
+		package=$module tags='' variable=main.Version
 		;;
 	*) usage ;;
 	esac
@@ -82,6 +87,29 @@ build() {
 	echo "$binary"
 }
 
+# install NAME installs a peer from npm. Its path has a hash of package-lock.json and node's version.
+install() {
+	local name=$1 key to
+	cd "$here/$name"
+	key=$({ cat package.json package-lock.json && node --version; } 2>/dev/null | sha256sum | cut -c1-12)
+	to=$cache/$name-$key
+	if [[ ! -d $to ]]; then
+		[[ -z $only_find ]] || { echo "$name is not installed" >&2 && exit 1; }
+		exec 9>"$cache/$name.lock"
+		flock 9
+		if [[ ! -d $to ]]; then
+			echo "installing $name" >&2
+			rm -rf "$to.part"
+			mkdir "$to.part"
+			cp package.json package-lock.json "$to.part"
+			(cd "$to.part" && npm ci --no-audit --no-fund --ignore-scripts --loglevel=error >&2)
+			mv "$to.part" "$to"
+		fi
+		exec 9>&-
+	fi
+	echo "$to/node_modules/.bin/$name-blob"
+}
+
 only_find=
 if [[ ${1:-} == -n ]]; then
 	only_find=1
@@ -89,5 +117,8 @@ if [[ ${1:-} == -n ]]; then
 fi
 (($# > 0)) || usage
 for name in "$@"; do
-	(build "$name")
+	case $name in
+	azurite) (install "$name") ;;
+	*) (build "$name") ;;
+	esac
 done

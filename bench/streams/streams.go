@@ -118,6 +118,7 @@ type Task struct {
 	Compression string // of the connection
 	LabelsOnly  bool
 	Keep        bool // hold all series until the stream ends; otherwise each is read and released
+	Querier     bool // hold them in the buffers of ferula query instead, which requests what it always does
 	Noop        bool // move the same messages without encoding or decoding them
 	Repeats     int
 	Check       bool // compute the digest of the received series and count the sent bytes, but do not measure time

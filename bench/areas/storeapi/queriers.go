@@ -51,10 +51,11 @@ const (
 
 // querier is one of the two querier processes.
 type querier struct {
-	name   string
-	server *proc.Server
-	conn   *grpc.ClientConn
-	client *storeapi.Client
+	name    string
+	address string // of its StoreAPI
+	server  *proc.Server
+	conn    *grpc.ClientConn
+	client  *storeapi.Client
 }
 
 // queriers measures the cost of PromQL queries and of merged Series streams in the querier process.
@@ -101,6 +102,7 @@ func (b *bench) runQueriers(ctx context.Context, stores []string) (both [2]queri
 		if err != nil {
 			return both, stop, err
 		}
+		q.address = address
 		q.server, err = proc.Start(ctx, proc.Spec{
 			Name: p.Name + "-query", Path: p.Path, Env: peer.RuntimeEnv(), Ready: "/-/ready", Log: filepath.Join(b.env.Cache, "run", "querier", p.Name+".log"),
 			Args: func(http string) []string {
@@ -148,8 +150,8 @@ func (q *querier) waitForStores(ctx context.Context, stores []string) error {
 	return fmt.Errorf("%s has not discovered its stores", q.name)
 }
 
-// runStore starts ferula serve as a store over a copy of blocks.
-func (b *bench) runStore(ctx context.Context, from, name, config string) (server *proc.Server, address string, err error) {
+// runStore starts ferula serve as a store over a copy of blocks, with further flags.
+func (b *bench) runStore(ctx context.Context, from, name, config string, flags ...string) (server *proc.Server, address string, err error) {
 	p, err := b.env.Programs.Get(ctx, peer.Ferula)
 	if err != nil {
 		return nil, "", err
@@ -165,7 +167,7 @@ func (b *bench) runStore(ctx context.Context, from, name, config string) (server
 	if address, err = freeAddress(); err != nil {
 		return nil, "", err
 	}
-	spec := p.Serve(peer.TSDB{Dir: filepath.Join(dir, "data"), Config: file, Log: filepath.Join(dir, "log")})
+	spec := p.Serve(peer.TSDB{Dir: filepath.Join(dir, "data"), Config: file, Log: filepath.Join(dir, "log"), More: flags})
 	args := spec.Args
 	spec.Args = func(http string) []string { return append(args(http), "--grpc-address="+address) }
 	server, err = proc.Start(ctx, spec)

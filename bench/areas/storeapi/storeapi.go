@@ -20,10 +20,6 @@ import (
 // Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
 	Name: "storeapi", About: "StoreAPI streams through ferula, Thanos' codec, and gRPC alone; queriers as processes", Run: run,
-	Unmeasured: []string{
-		"storeapi/allocs-per-series",   // the worker's client keeps series in its own way, not in the querier's
-		"storeapi/symbols-label-bytes", // the rows are of one stream, without blocks, head and querier
-	},
 }
 
 const (
@@ -94,6 +90,9 @@ func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
 	if err := b.growth(ctx, own); err != nil {
 		return nil, err
 	}
+	if err := b.labelBytes(ctx); err != nil {
+		return nil, fmt.Errorf("label bytes: %w", err)
+	}
 	if err := b.disjoint(ctx); err != nil {
 		return nil, fmt.Errorf("disjoint stores: %w", err)
 	}
@@ -112,7 +111,11 @@ func (b *bench) compare(ctx context.Context) error {
 			if s.task.Noop {
 				continue // its client does not decode
 			}
-			for _, t := range []streams.Task{s.task, {Batch: thanosBatch}, {Batch: 1}} {
+			tasks := []streams.Task{s.task, {Batch: thanosBatch}, {Batch: 1}}
+			if s.name == ferula {
+				tasks = append(tasks, streams.Task{Querier: true})
+			}
+			for _, t := range tasks {
 				t.File, t.Series, t.Check = b.files[n], seriesCount, true
 				f, err := s.worker.do(ctx, t)
 				if err != nil {
@@ -137,6 +140,13 @@ func streamWhat(samples int) string { return fmt.Sprintf("CPU: %d samples", samp
 func plainWhat(samples int) string { return streamWhat(samples) + ", the same bytes" }
 func keptWhat(samples int) string  { return streamWhat(samples) + ", all kept" }
 func allocWhat(samples int) string { return fmt.Sprintf("allocations: %d samples, all kept", samples) }
+
+// heldWhat and heldAllocWhat name the readings of the client of ferula query.
+func heldWhat(samples int) string { return streamWhat(samples) + ", held by the querier" }
+
+func heldAllocWhat(samples int) string {
+	return fmt.Sprintf("allocations: %d samples, held by the querier", samples)
+}
 
 // streams takes the readings of the goals, sides in turn.
 func (b *bench) streams(ctx context.Context) error {
@@ -168,6 +178,14 @@ func (b *bench) streams(ctx context.Context) error {
 				}
 				b.add(round, s.name, keptWhat(n), f)
 				b.out.Recorder.Add(round, s.name, allocWhat(n), area.Count, float64(f.Mallocs)/seriesCount)
+				if s.name == ferula {
+					t.Querier = true
+					if f, err = s.worker.do(ctx, t); err != nil {
+						return err
+					}
+					b.add(round, s.name, heldWhat(n), f)
+					b.out.Recorder.Add(round, s.name, heldAllocWhat(n), area.Count, float64(f.Mallocs)/seriesCount)
+				}
 			}
 		}
 		b.env.Logf("round %d of %d", round, b.env.Rounds)
@@ -241,14 +259,18 @@ func (b *bench) wire(ctx context.Context) error {
 // conclude computes the figures of the goals.
 func (b *bench) conclude() {
 	rec := &b.out.Recorder
+	allocs := 0.0
+	var from []string
 	for _, n := range sampleCounts {
+		allocs, from = max(allocs, rec.Median(ferula, heldAllocWhat(n))), append(from, heldAllocWhat(n))
 		b.out.Measure(fmt.Sprintf("storeapi/series-%d", n), rec.Over(ferula, thanos, streamWhat(n)), streamWhat(n))
 		b.out.Measure(fmt.Sprintf("storeapi/vs-noop-%d", n), rec.Over(ferula, floor, plainWhat(n)), plainWhat(n))
 	}
+	b.out.Measure("storeapi/allocs-per-series", allocs, from...)
 	b.out.Measure("storeapi/growth", area.Over(rec.Median(ferula, growthWhat(manySeries)), rec.Median(ferula, growthWhat(fewSeries))), growthWhat(fewSeries), growthWhat(manySeries))
 	b.out.Notes = append(b.out.Notes,
 		fmt.Sprintf("%d series of 9 labels, gauges in XOR chunks of %d samples; server and client in one process, TCP between them, no store, no TLS, no interceptors. CPU is that of both.", seriesCount, chunkSamples),
-		"Each side gets its default request: Thanos batches of 64; ferula, from a ferula client, batches of 128 KiB with symbols. Each client converts labels to the engine's type and reads the chunks, then releases them; \"all kept\": it holds everything until the stream ends, ferula with the set's Keep.",
+		"Each side gets its default request: Thanos batches of 64; ferula, from a ferula client, batches of 128 KiB with symbols. Each client converts labels to the engine's type and reads the chunks, then releases them; \"all kept\": it holds everything until the stream ends, ferula with the set's Keep. \"Held by the querier\": the client is that of ferula query, which copies labels and chunks of the whole response to its slabs, merges and sorts them, and holds them until the query ends; allocations are those of server and client.",
 		"ferula's source holds encoded label sets, a symbol reference for each label and consecutive chunks, as the mapped files of a block do; symbols are sent only for sources with references. Thanos' source holds encoded messages.",
 		"gRPC alone sends the encoded messages that ferula sends without symbols, through buffers of 128 KiB, and drops them. \"The same bytes\" is ferula without symbols.",
 		"The matrix is measured once, not in rounds; both sides get the request that Thanos sends, and ferula still ends a batch at 128 KiB.",

@@ -2,8 +2,8 @@
 // this process, connected by TCP over loopback. With -serve it is only a server, of any requested number of series.
 //
 // The server's source holds encoded label sets and chunks, as package series defines them, and uses storeapi.Server. The
-// client decodes each label set to labels.Labels, and reads the chunks or holds all of them until the stream ends. Noop
-// tasks move the same messages over gRPC with a codec that copies bytes.
+// client decodes each label set to labels.Labels, and reads the chunks or holds all of them until the stream ends. The
+// client of a Querier task is ferula query's. Noop tasks move the same messages over gRPC with a codec that copies bytes.
 package main
 
 import (
@@ -58,8 +58,12 @@ type one struct {
 // source is a store of series in memory.
 type source struct{ series []one }
 
-func (s *source) Info(context.Context) (storeapi.Info, error) { return storeapi.Info{}, nil }
-func (s *source) ExternalLabels() labels.Labels               { return labels.EmptyLabels() }
+// Info implements storeapi.Source: any series may be here.
+func (s *source) Info(context.Context) (storeapi.Info, error) {
+	return storeapi.Info{Component: "store", Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MaxMS: endMS}}}, nil
+}
+
+func (s *source) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
 
 func (s *source) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings []string, err error) {
 	return nil, nil, nil
@@ -164,6 +168,9 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 		return f, err
 	}
 	defer c.close()
+	if t.Querier {
+		return keep(t, held, c.conn.Target())
+	}
 	client := storeapi.NewClient(c.conn, storeapi.ClientOptions{BatchSeries: t.Batch, NoExtension: !t.Extension, NoSymbols: t.NoSymbols, Compression: t.Compression})
 	if t.Check {
 		t.Keep = true
@@ -240,7 +247,7 @@ func (k *kept) add(lset labels.Labels, chunks []series.Chunk) {
 
 func receive(client *storeapi.Client, t streams.Task) (*kept, error) {
 	set := client.Series(context.Background(), storeapi.SeriesRequest{
-		MaxMS: 1 << 60, SkipChunks: t.LabelsOnly, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchNotEqual, "__name__", "")},
+		MaxMS: endMS, SkipChunks: t.LabelsOnly, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchNotEqual, "__name__", "")},
 	})
 	if t.Keep {
 		set.RetainUntilClose()

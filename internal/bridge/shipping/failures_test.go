@@ -261,3 +261,31 @@ func TestSkipReplaced_ReachesTheShipperOfProfiles(t *testing.T) {
 	s.profiles = nil
 	s.SkipReplaced(nil)
 }
+
+// A timer that runs on after the request would hold its memory for half a minute.
+func TestShippedProfiles_MarksReleaseTheirTimeouts(t *testing.T) {
+	ctx, id := context.Background(), ulid.Make()
+	to := &brokenBucket{Bucket: objstore.NewInMemBucket()}
+	o := profile.Options{Dir: t.TempDir()}
+	shipperTo(t, to, t.TempDir()).ReadProfiles(&o, ProfileCache{PagesBytes: 1 << 20}, nil)
+	for _, failure := range []error{nil, errBucket} {
+		var used context.Context
+		to.upload = func(ctx context.Context) error { used = ctx; return failure }
+		to.remove = func(ctx context.Context, _ string) error {
+			used = ctx
+			return errors.Join(failure, to.Bucket.Upload(ctx, "profiles/team-a/"+id.String()+"/deletion-mark.json", strings.NewReader("{}")))
+		}
+		for name, call := range map[string]func() error{
+			"Mark":   func() error { return o.Remote.Mark(ctx, "team-a", id, time.Unix(1, 0), "retention") },
+			"Unmark": func() error { return o.Remote.Unmark(ctx, "team-a", id) },
+		} {
+			used = nil
+			if err := call(); !errors.Is(err, failure) || failure == nil && err != nil || used == nil {
+				t.Fatalf("%s: %v", name, err)
+			}
+			if deadline, ok := used.Deadline(); !ok || time.Until(deadline) > objectTimeout || used.Err() == nil {
+				t.Errorf("%s: deadline %s, %v", name, deadline, used.Err())
+			}
+		}
+	}
+}

@@ -126,7 +126,7 @@ func TestExemplarFlamegraph_Response(t *testing.T) {
 	}
 	const flame = `"by":"time","id":"x","type":"a:b:c:d:e","flamegraph":{"names":["total","f"],"levels":[[0,9007199254740992,0,0],[0,"9007199254740993",-9007199254740992,"-9007199254740993"]],"total":`
 	checkResponse(t, o, "/exemplar/flamegraph?profile_id=p", http.StatusOK,
-		`"data":{"exemplar":{"seriesLabels":{"s":"1"},"exemplar":{"labels":{"profile_id":"x"},"value":"2","timestamp":3.000}},`+flame+`9,"maxSelf":8}},"warnings":["a block is missing"]}`)
+		`"data":{"exemplar":{"seriesLabels":{"s":"1"},"exemplar":{"labels":{"profile_id":"x"},"value":"2","timestamp":3}},`+flame+`9,"maxSelf":8}},"warnings":["a block is missing"]}`)
 	flames.result.Found, flames.result.Flame.Total, flames.result.Flame.Warnings = false, 0, nil
 	checkResponse(t, o, "/exemplar/flamegraph?profile_id=p", http.StatusOK,
 		`"data":{"exemplar":null,`+flame+`0,"maxSelf":8}},"warnings":["the profile is not ingested yet, or it has no matching samples"]}`)

@@ -218,7 +218,7 @@ func TestWatchedRegisterer_PassesOnAndForgets(t *testing.T) {
 	g := newWriteGuard("", -1)
 	next := prometheus.NewRegistry()
 	r := g.registerer(next)
-	failed := prometheus.NewCounter(prometheus.CounterOpts{Name: "a_" + failedWrites})
+	failed := prometheus.NewCounter(prometheus.CounterOpts{Name: "a_writes_failed_total"})
 	other := prometheus.NewCounterVec(prometheus.CounterOpts{Name: "b_total"}, []string{"l"})
 	r.MustRegister(failed, other)
 	if len(r.registered) != 2 || len(g.failures) != 1 || g.failed() || r.counted("b_total") {

@@ -304,6 +304,9 @@ func TestServer_ErrorsHaveTheirStatus(t *testing.T) {
 	} {
 		for _, form := range []prompb.ReadRequest_ResponseType{prompb.ReadRequest_STREAMED_XOR_CHUNKS, prompb.ReadRequest_SAMPLES} {
 			from := tt.from
+			if failed, ok := from.warning.(*endpointError); ok { // every selection has its own
+				from.warning = &endpointError{name: failed.name, err: failed.err}
+			}
 			s := NewServer(Options{ConcurrentMax: 1}, &from, slog.New(slog.DiscardHandler), nil)
 			text := strings.Replace(tt.text, "query 1", "query 0", 1)
 			w := serveOnce(t, s, form, q)

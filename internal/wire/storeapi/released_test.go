@@ -52,18 +52,18 @@ func TestServer_QueriersAreClosed(t *testing.T) {
 	canceled, cancel := context.WithCancelCause(t.Context())
 	cancel(errBroken)
 	for name, tt := range map[string]struct {
-		src  memorySource
+		src  *memorySource
 		opts ServerOptions
 		ctx  context.Context
 		left int
 		want error
 	}{
-		"all sent":        {memorySource{warnings: []string{"w"}}, ServerOptions{}, t.Context(), 100, nil},
-		"a broken set":    {memorySource{err: errBroken}, ServerOptions{}, t.Context(), 100, errBroken},
-		"a limit":         {memorySource{}, ServerOptions{SeriesMax: 2}, t.Context(), 100, ErrLimit},
-		"a client gone":   {memorySource{}, ServerOptions{}, t.Context(), 0, io.ErrClosedPipe},
-		"before warnings": {memorySource{warnings: []string{"w"}}, ServerOptions{}, t.Context(), 3, io.ErrClosedPipe},
-		"a canceled call": {memorySource{}, ServerOptions{}, canceled, 100, errBroken},
+		"all sent":        {&memorySource{warnings: []string{"w"}}, ServerOptions{}, t.Context(), 100, nil},
+		"a broken set":    {&memorySource{err: errBroken}, ServerOptions{}, t.Context(), 100, errBroken},
+		"a limit":         {&memorySource{}, ServerOptions{SeriesMax: 2}, t.Context(), 100, ErrLimit},
+		"a client gone":   {&memorySource{}, ServerOptions{}, t.Context(), 0, io.ErrClosedPipe},
+		"before warnings": {&memorySource{warnings: []string{"w"}}, ServerOptions{}, t.Context(), 3, io.ErrClosedPipe},
+		"a canceled call": {&memorySource{}, ServerOptions{}, canceled, 100, errBroken},
 	} {
 		var lines strings.Builder
 		tt.opts.Logger = slog.New(slog.NewTextHandler(&lines, nil))
@@ -92,16 +92,16 @@ func TestServer_LookupOfAnExternalLabelClosesItsQuerier(t *testing.T) {
 		return &pb.LabelValuesRequest{Label: "cluster", End: 10, Matchers: matchersTo([]*labels.Matcher{equal("__name__", value)})}
 	}
 	for name, tt := range map[string]struct {
-		src    closing
+		src    *closing
 		metric string
 		values string
 		want   error
 	}{
-		"a series":      {closing{}, "requests_total", "[eu]", nil},
-		"no series":     {closing{}, "none", "[]", nil},
-		"a broken set":  {closing{memorySource: memorySource{err: errBroken}}, "none", "", errBroken},
-		"opening":       {closing{memorySource: memorySource{querier: func(int64, int64) error { return errBroken }}}, "none", "", errBroken},
-		"closing fails": {closing{closed: errBroken}, "requests_total", "", errBroken},
+		"a series":      {&closing{}, "requests_total", "[eu]", nil},
+		"no series":     {&closing{}, "none", "[]", nil},
+		"a broken set":  {&closing{memorySource: memorySource{err: errBroken}}, "none", "", errBroken},
+		"opening":       {&closing{memorySource: memorySource{querier: func(int64, int64) error { return errBroken }}}, "none", "", errBroken},
+		"closing fails": {&closing{closed: errBroken}, "requests_total", "", errBroken},
 	} {
 		src := &closing{memorySource: memorySource{rows: rows(t, 3), external: external, err: tt.src.err, querier: tt.src.querier}, closed: tt.src.closed}
 		out, err := NewServer(src, ServerOptions{}).labelValues(t.Context(), request(tt.metric))

@@ -142,7 +142,9 @@ func TestExemplarFlamegraph_LargeResponseIsSentInPieces(t *testing.T) {
 	}
 	mux := http.NewServeMux()
 	api.New(o).Register(mux, prefix)
-	r := func() *http.Request { return httptest.NewRequest(http.MethodGet, prefix+"/exemplar/flamegraph?profile_id=p", nil) }
+	r := func() *http.Request {
+		return httptest.NewRequest(http.MethodGet, prefix+"/exemplar/flamegraph?profile_id=p", nil)
+	}
 	whole := newDiscard()
 	if mux.ServeHTTP(whole, r()); whole.total < 1_200_000 || whole.largest > 500_000 {
 		t.Errorf("%d bytes, %d at once", whole.total, whole.largest)

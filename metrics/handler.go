@@ -182,7 +182,7 @@ func sendBody(w http.ResponseWriter, server *http.Server, body []byte) {
 	}
 }
 
-// unshare prevents that further scrapes share a body. It returns false if another scrape
+// unshare prevents further scrapes from sharing a body. It returns false if another scrape
 // already shares it.
 func (h *handler) unshare(f *sharedPage) bool {
 	h.mu.Lock()
@@ -378,7 +378,7 @@ var gzipCoding = coding{"gzip", []string{"gzip"}, sync.Pool{New: func() any {
 
 // get returns a writer that compresses to w. The caller must put it back after Close.
 func (c *coding) get(w io.Writer) CompressWriter {
-	zw, _ := c.writers.Get().(CompressWriter) // it has no others
+	zw, _ := c.writers.Get().(CompressWriter) // the pool has no other type
 	zw.Reset(w)
 	return zw
 }

@@ -49,9 +49,9 @@ func WriteGoMetrics(w io.Writer) {
 	p.send(w)
 }
 
-// WriteProcMetrics writes the process_* metrics: CPU, memory, I/O, pressure (PSI). On BSD and
-// macOS it writes CPU times, page faults and the peak of resident memory; on Windows CPU times
-// and the start time; on other systems than these and Linux nothing.
+// WriteProcMetrics writes the process_* metrics: on Linux CPU, memory, I/O and pressure (PSI); on
+// BSD and macOS CPU times, page faults and the peak of resident memory; on Windows CPU times and
+// the start time. On other systems it writes nothing.
 func WriteProcMetrics(w io.Writer) {
 	p := getPage()
 	p.appendProcMetrics()

@@ -16,8 +16,8 @@ import (
 const userHZ = 100
 
 // procReader reads the files of /proc, for one scrape at a time and into one buffer. It keeps
-// the files open, at most eight, because opening costs more than reading. The first error of
-// each file is logged; it would repeat at every scrape.
+// the files open, at most eight, because opening costs more than reading. Only the first error of
+// each file is logged, because the same error would follow at every scrape.
 type procReader struct {
 	mu       sync.Mutex
 	buf      []byte

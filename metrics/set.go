@@ -139,8 +139,9 @@ func (s *Set) NewSummaryExt(name string, window time.Duration, quantiles []float
 	return register(s, &Summary{named: named{s.fullName(name)}, spec: s.summarySpec(name, window, quantiles)})
 }
 
-// summarySpec returns the options of a summary. Summaries share the default ones and the last
-// created ones if they are equal, because most programs use the same options everywhere.
+// summarySpec returns the options of a summary. If they equal the default options, or the options
+// created last, it returns those, so that summaries share them: most programs use the same options
+// everywhere.
 func (s *Set) summarySpec(name string, window time.Duration, quantiles []float64) *summarySpec {
 	for _, spec := range []*summarySpec{&defaultSummarySpec, s.lastSpec.Load()} {
 		if spec != nil && spec.window == window && slices.Equal(spec.quantiles, quantiles) {

@@ -245,7 +245,7 @@ func (s *Sink) add(d *Desc, kind exposition.Type, values []string) *ConstMetric 
 		return &ConstMetric{}
 	case isReserved(d.labels, kind):
 		if isFirst {
-			s.fail(fmt.Errorf("family %q: the label le of a histogram, or quantile of a summary, is that of its lines", d.name))
+			s.fail(fmt.Errorf("family %q: the label le is reserved in a histogram, and the label quantile in a summary", d.name))
 		}
 		return &ConstMetric{}
 	}

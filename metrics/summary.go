@@ -20,7 +20,7 @@ import (
 //	name_count{labels} 4
 //
 // Quantiles are computed from a random sample (reservoir) of at most 1,000 values. A summary
-// has two of them, which start half a window apart: one is exposed while the next one fills.
+// has two reservoirs, which start half a window apart: one is exposed while the next one fills.
 // A summary without values has no reservoir, runs no timer and is not exposed.
 type Summary struct {
 	named
@@ -71,7 +71,7 @@ func newSummarySpec(name string, window time.Duration, quantiles []float64) *sum
 
 // recent is the part of a summary that exists while there are values in the window.
 type recent struct {
-	shown, next *reservoir // of the last half to whole window, exposed; of at most half a window
+	shown, next *reservoir // shown has the last half to whole window and is exposed; next has at most half a window
 	rotation    *time.Timer
 	values      []float64 // of the quantiles, in the order of spec.sorted
 	lines       []byte    // the quantile lines of the last scrape
@@ -108,9 +108,9 @@ func (sm *Summary) begin() *recent {
 	return r
 }
 
-// rotate exposes the reservoir that was filled for half a window, and starts another one. If
-// that reservoir is empty, rotate removes both and does not restart the timer. The next value
-// creates them again.
+// rotate exposes the reservoir next, which was filled for half a window, and starts another one.
+// If next has no values, rotate removes both reservoirs and does not restart the timer. The next
+// value creates them again.
 func (sm *Summary) rotate(r *recent) {
 	sm.mu.Lock()
 	defer sm.mu.Unlock()
@@ -209,7 +209,7 @@ type reservoir struct {
 	changes  []change  // replacements in values since that call; too many cause a full sort
 	random   uint32    // state of the generator after the end of draws
 	offset   uint32    // in draws
-	slot     uint16    // index of the value that it replaces
+	slot     uint16    // index of the value that the next accepted value replaces
 	nan      bool      // a value was NaN since the last reset
 }
 

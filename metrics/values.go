@@ -212,7 +212,7 @@ func (g *Gauge) Get() float64 {
 
 // Set sets the gauge to v. It panics if the gauge has a callback.
 func (g *Gauge) Set(v float64) {
-	g.v.store(v) // before callback is read: the store then fetches their cache line once, for writing
+	g.v.store(v) // v is stored before callback is read, so that the cache line of both is fetched once, for writing
 	if g.callback != nil {
 		g.panicHasCallback("Set")
 	}

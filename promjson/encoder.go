@@ -28,11 +28,11 @@ var (
 //	BeginExemplars  (ExemplarSeries Exemplar*)*                            query_exemplars
 //	BeginMetadata   Metadata*                                              metadata
 //
-// Close must follow. Before it, Member adds further members to the "data" of a response to a
-// query. Close without a result writes a response without data.
+// Close must follow. Before Close, Member adds further members to the "data" of a response to
+// a query. Close without a result writes a response without data.
 //
-// Its memory is bounded by its buffer and the longest string, because a full buffer is
-// written only between values. After the first error, of the writer or ErrOrder, nothing is
+// The memory of an Encoder is bounded by its buffer and the longest string: a full buffer is
+// written between values only. After the first error, of the writer or ErrOrder, nothing is
 // written, and every later call of Err, Flush and Close returns this error. An Encoder that
 // is reused with Reset does not allocate. It is not safe for concurrent use.
 type Encoder struct {

@@ -120,7 +120,7 @@ func putFraction(full *[floatBuf]byte, raw uint64) int {
 func putHundredths(full *[floatBuf]byte, v float64) int {
 	abs := math.Abs(v)
 	x := uint64(abs*100 + 0.5)
-	if x-1 >= 1e8-1 || float64(x)/100 != abs { // 0 is -0 here
+	if x-1 >= 1e8-1 || float64(x)/100 != abs { // x-1 overflows for -0, which strconv encodes
 		return 0
 	}
 	w := eightDigits(x)

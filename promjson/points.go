@@ -141,7 +141,7 @@ type Steps struct {
 }
 
 // encodedStep is a timestamp and the bytes between two values, "],[1700000000," for example.
-// The last byte of value is their number.
+// The last byte of the array value has the number of these bytes.
 type encodedStep struct {
 	t     int64
 	value [3]uint64

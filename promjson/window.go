@@ -6,8 +6,8 @@ import "bytes"
 type Window struct {
 	StartMS, EndMS int64 // Inclusive, in milliseconds since the epoch.
 	// StepMS is the step of the query in milliseconds: points are expected at StartMS plus
-	// multiples of it. No points are dropped for it, see Scanner.StepAligned. 0 disables the
-	// check.
+	// multiples of StepMS. Points at other times are not dropped, see Scanner.StepAligned.
+	// 0 disables the check of StepAligned.
 	StepMS int64
 }
 

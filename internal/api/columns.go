@@ -30,7 +30,7 @@ const (
 const (
 	sectionBytes     = 64 << 10 // a section of series ends with the series that reaches it
 	seriesPerSection = 256
-	exactMaxMS       = 1 << 53 // timestamps up to it are exact in a float64
+	exactMaxMS       = 1 << 53 // a float64 represents timestamps up to this one exactly
 )
 
 // matrixColumns is the result of a range query that is written as columns. Its points belong to the engine.
@@ -150,7 +150,7 @@ func (c *matrixColumns) end(s *stream) {
 //	padding to a multiple of 8 bytes
 //	samples of each run, in order                     8 bytes each, float64
 //
-// A run is samples at consecutive steps: what no run covers has no sample.
+// A run is samples at consecutive steps. A step in no run has no sample.
 func (c *matrixColumns) appendSeries(s *stream, m promql.Matrix) int {
 	at := s.openSection(sectionSeries)
 	s.b = append(s.b, make([]byte, 16)...)

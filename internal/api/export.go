@@ -24,9 +24,9 @@ const (
 	// exportStall is the timeout of one write to the client. Without it a client that reads nothing would keep a slot, and
 	// the blocks of the storage open.
 	exportStall = time.Minute
-	// exportWindowsMax is the number of queriers that an export opens one after the other, which may be remote reads.
+	// exportWindowsMax is the maximum number of windows of an export. Each window opens a querier, which may be a remote read.
 	exportWindowsMax = 1000
-	exportWindow     = 2 * time.Hour // of shorter ranges
+	exportWindow     = 2 * time.Hour // length of a window, unless the range needs more than exportWindowsMax of them
 )
 
 // exportTypes are the media types of the formats of /export.

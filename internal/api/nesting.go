@@ -9,10 +9,11 @@ import (
 	"github.com/ferula-io/ferula/internal/nesting"
 )
 
-// Formatting converts the expression of each level to a string to check whether it fits
-// into a line, and every conversion copies the strings of all levels below. Its time grows
-// with the square of the levels and with the length. prettyNestingMax is the maximum of
-// levels for a query of up to prettyBytes; it is lower for longer queries.
+// Formatting converts the expression of each level to a string, to check whether it fits
+// into a line. Every conversion copies the strings of all levels below. So the time of
+// formatting grows with the length of the query and with the square of its levels.
+// prettyNestingMax is the maximum number of levels of a query of up to prettyBytes; a
+// longer query may have fewer levels.
 const (
 	prettyNestingMax = 200
 	prettyBytes      = 8 << 10

@@ -15,8 +15,8 @@ type querySpan struct {
 	query string
 }
 
-// startQuerySpan starts a span with the tracer of the request's span, with the name and
-// the attributes that it has in Prometheus.
+// startQuerySpan starts a child of the request's span. The caller passes the name that Prometheus
+// gives to this span. The span has the attributes that it has in Prometheus.
 func startQuerySpan(ctx context.Context, r *http.Request, name string) (context.Context, querySpan) {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {
@@ -40,8 +40,9 @@ func (s querySpan) failed(err error) {
 	}
 }
 
-// end ends the span of a query. engine is the name of the engine that evaluated it, "" if unknown. The attribute query is
-// set here: Prometheus' engine sets the expression that it evaluates, which may be a part of the query.
+// end ends the span of a query. engine is the name of the engine that evaluated the query, "" if unknown. end sets the
+// attribute query to the whole query: Prometheus' engine has set it to the expression that it evaluated, which may be only
+// a part of the query.
 func (s querySpan) end(engine string) {
 	if s.Span == nil {
 		return

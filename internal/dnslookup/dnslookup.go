@@ -88,8 +88,8 @@ func hosts(ctx context.Context, r Resolver, host, port string, both bool) ([]str
 }
 
 // oneFamily returns the addresses of the family of the first address, because the
-// resolver sorts a reachable family first. Of loopback addresses it returns those of
-// IPv4, on which servers listen.
+// resolver sorts a reachable family first. If the first address is a loopback address, oneFamily
+// prefers the IPv4 addresses, because servers listen on 127.0.0.1.
 func oneFamily(ips []net.IPAddr) []net.IPAddr {
 	is4 := func(ip net.IPAddr) bool { return ip.IP.To4() != nil }
 	if len(ips) == 0 {

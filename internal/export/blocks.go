@@ -179,7 +179,7 @@ func (w *within) Next() chunkenc.ValueType {
 	}
 }
 
-// finish completes the block, or removes it if it has no samples. It returns its size.
+// finish completes the block and returns its size. It removes a block without samples and returns 0.
 func (b *blockWriter) finish(ctx context.Context) (bytes int64, err error) {
 	err = errors.Join(b.spill.Flush(), b.chunks.Close())
 	b.chunks = nil

@@ -44,8 +44,8 @@ type state struct {
 	locked         io.Closer // of the directory
 }
 
-// openState creates the directory of an export or, with Resume, opens the existing one. named
-// means that dir is the output already, as an earlier run has renamed it: nothing in it is removed.
+// openState creates the directory of an export or, with Resume, opens the existing one. named is
+// true if an earlier run has already given dir the name of the output: then nothing in dir is removed.
 func openState(files vfs.FS, dir string, opts Options, named bool) (*state, error) {
 	st := &state{dir: dir, startMS: opts.StartMS, endMS: opts.EndMS, fs: files}
 	path := filepath.Join(dir, stateName)

@@ -86,8 +86,8 @@ func (f *Frontend) listParts(startMS, endMS int64, useCache bool) []listPart {
 	return parts
 }
 
-// requestedAgain reports whether another request may have a part with the same bounds. That is so if each bound is
-// that of a split interval or of a minute. Other bounds come from the time of the request and do not recur.
+// requestedAgain reports whether another request may have a part with the same bounds. It returns true if each bound
+// is the bound of a split interval or of a minute. Other bounds come from the time of the request and do not recur.
 func (f *Frontend) requestedAgain(part split.Range) bool {
 	const minute = 60_000
 	length := f.opts.Labels.Interval.Milliseconds()

@@ -380,8 +380,7 @@ func (rw *responseWriter) sharedHeader() http.Header {
 	for _, name := range []string{"Content-Encoding", "Content-Length", "Server-Timing", "Date", "Set-Cookie"} {
 		h.Del(name)
 	}
-	// open adds Accept-Encoding again, to the headers of each client. Other headers that change the response remain named, such as
-	// Accept.
+	// open adds Accept-Encoding for each client again. Vary keeps the other names, such as Accept.
 	h["Vary"] = slices.Clip(slices.DeleteFunc(h["Vary"], func(name string) bool { return strings.EqualFold(name, "Accept-Encoding") }))
 	h.Set("Content-Type", rw.contentType)
 	return h

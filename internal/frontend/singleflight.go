@@ -24,8 +24,8 @@ type singleFlight struct {
 
 func newSingleFlight() *singleFlight { return &singleFlight{calls: map[string]*call{}} }
 
-// call is one response in progress. Waiters must not read the fields below once before done is
-// closed.
+// call is one response in progress. Until done is closed, waiters must not read the second group of
+// fields.
 type call struct {
 	waiters int                // clients that wait for the response
 	cancel  context.CancelFunc // cancels the work; called when no client waits

@@ -5,9 +5,9 @@ import "sync"
 // unsortedMax is the limit of remembered queries.
 const unsortedMax = 1000
 
-// unsortedQueries remembers the keys of queries whose partial responses cannot be merged: they
-// are not sorted by labels, or have points of other parts. Such a query is not split again until
-// its key is forgotten. A further query beyond unsortedMax makes it forget all keys.
+// unsortedQueries remembers the keys of queries that cannot be split: the responses of their parts
+// are not sorted by labels, or have points of other parts. When unsortedMax keys are remembered,
+// the next new key first clears the list.
 type unsortedQueries struct {
 	mu   sync.Mutex
 	keys map[string]struct{}

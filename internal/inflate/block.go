@@ -34,7 +34,7 @@ func (f *Inflater) fast(dst []byte, begin, end int) (_ []byte, ended bool, err e
 		at += int(63-n) >> 3
 		n |= 56
 		e := lit[buf&(1<<litBits-1)]
-		if e&isLiteral != 0 { // up to three literals of 10 bits, then a length of 20, are within 56
+		if e&isLiteral != 0 { // three literals of 10 bits and a length of 20 bits fit into the 56 loaded bits
 			out[to] = byte(e >> 16)
 			to++
 			buf, n = buf>>(e&63), n-uint(e&63)

@@ -28,8 +28,9 @@ const (
 
 // Check returns an error if the syntax tree of query would have more than levelsMax levels, or so many
 // nodes that parsing takes seconds or much memory. The length of strings does not matter.
-// It computes an upper bound of the levels from the tokens: an expression has as many levels as operators, and
-// above its deepest pair of brackets one more than inside. Syntax errors are left to the parser.
+//
+// Check counts an upper bound of the levels from the tokens: each operator of an expression adds a level, and so
+// does the pair of brackets with the most levels inside. The parser reports syntax errors.
 func Check(query string, levelsMax int) error {
 	if len(query) <= levelsMax {
 		return nil // a level takes at least one byte
@@ -60,7 +61,7 @@ func Check(query string, levelsMax int) error {
 			return nil
 		case item.Typ == parser.LEFT_PAREN || item.Typ == parser.LEFT_BRACE:
 			open = append(open, level{})
-		case item.Typ == parser.LEFT_BRACKET: // follows the expression whose level it raises
+		case item.Typ == parser.LEFT_BRACKET: // the range or subquery is a level above the expression before it
 			top.operators++
 			open = append(open, level{})
 		case item.Typ == parser.RIGHT_PAREN || item.Typ == parser.RIGHT_BRACE || item.Typ == parser.RIGHT_BRACKET:
@@ -75,9 +76,9 @@ func Check(query string, levelsMax int) error {
 	}
 }
 
-// level counts the levels of an argument, from the tokens since its opening bracket or since the last comma. operators
-// are the tokens that add a level each. within is the depth of its deepest brackets. deepest is the depth of the
-// deepest earlier argument in the same brackets.
+// level counts the levels of one argument, whose tokens begin after an opening bracket or a comma. operators is the
+// number of tokens that add a level each. within is the depth of the argument's deepest brackets. deepest is the depth
+// of the deepest earlier argument within the same brackets.
 type level struct{ operators, within, deepest int }
 
 // depth returns the maximum of levels.

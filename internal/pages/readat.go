@@ -6,7 +6,7 @@ import (
 	"io"
 )
 
-// keptShare is the part of the cache, one quarter, beyond which a range that is read at once is not kept: it would evict
+// keptShare limits the ranges that ReadAt keeps in the cache to a quarter of the cache each. A larger range would evict
 // the pages of many others.
 const keptShare = 4
 

@@ -291,10 +291,10 @@ type pace struct {
 }
 
 // advance sets the deadline of the next read. Received bytes move the deadline forward by the
-// time that they take at the required rate, but to at most Grace from now: a fast sender saves no
-// more. The required rate grows with the received size. Otherwise a sender could send all of a
-// large body except its end, and then hold that memory with one byte every few seconds. A sender
-// at a constant rate of at least RateMin that ends the body within Total never falls behind.
+// time that they take at the required rate, but to at most Grace from now, even for a fast sender.
+// The required rate grows with the received size. Otherwise a sender could send all of a large
+// body except its end, and then hold that memory with one byte every few seconds. A sender at a
+// constant rate of at least RateMin that ends the body within Total never exceeds a deadline.
 func (p *pace) advance(size int64) {
 	latest := time.Now().Add(p.opts.Grace)
 	if p.due.IsZero() {

@@ -19,9 +19,9 @@ type EngineOptions struct {
 	Parallelism int    // goroutines of one query of columns; 0: GOMAXPROCS
 }
 
-// newQueryEngine returns engine, which is Prometheus' engine, if chosen names it. Otherwise it
-// returns the engine of package columns, which evaluates expressions that it does not support
-// with engine.
+// newQueryEngine returns engine, which is Prometheus' engine, if chosen names it. Otherwise
+// newQueryEngine returns the engine of package columns. That engine passes expressions that it
+// does not support to engine.
 func newQueryEngine(chosen EngineOptions, opts promql.Options, engine *promql.Engine, set *metrics.Set) (prompromql.QueryEngine, error) {
 	if chosen.Parallelism < 0 {
 		return nil, hint.Invalid("query.parallelism", fmt.Errorf("%d is negative", chosen.Parallelism))

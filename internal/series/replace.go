@@ -15,8 +15,8 @@ import (
 // ErrSortLimit is returned if series must be sorted again and exceed the limit on bytes.
 var ErrSortLimit = errors.New("too many bytes to sort")
 
-// MatchExternal removes the matchers of external labels, which win over a series' own
-// labels. ok is false if one of these matchers does not match.
+// MatchExternal removes the matchers on external labels, which replace a series' own labels of
+// the same names. ok is false if one of these matchers does not match the external label.
 func MatchExternal(external labels.Labels, matchers []*labels.Matcher) (rest []*labels.Matcher, ok bool) {
 	for _, m := range matchers {
 		if !external.Has(m.Name) {

@@ -111,7 +111,7 @@ func add(sink *metrics.Sink, f *dto.MetricFamily, m *dto.Metric, d *metrics.Desc
 			return fmt.Errorf("family %s: %w", f.GetName(), err)
 		}
 	default:
-		return fmt.Errorf("family %s: a metric of type %s is not supported, or has no value of it", f.GetName(), f.GetType())
+		return fmt.Errorf("family %s: the type %s is not supported, or a metric has no value of this type", f.GetName(), f.GetType())
 	}
 	if m.TimestampMs != nil {
 		added.Timestamp(time.UnixMilli(m.GetTimestampMs()))

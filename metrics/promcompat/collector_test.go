@@ -102,7 +102,7 @@ func TestFromGatherer_ErrorsFailTheScrape(t *testing.T) {
 		"histograms with float counts are not supported": func() ([]*dto.MetricFamily, error) {
 			return histogram(&dto.Histogram{SampleCountFloat: &floats}), nil
 		},
-		"a metric of type HISTOGRAM is not supported, or has no value of it": func() ([]*dto.MetricFamily, error) { return histogram(nil), nil },
+		"the type HISTOGRAM is not supported, or a metric has no value of this type": func() ([]*dto.MetricFamily, error) { return histogram(nil), nil },
 		"spans and deltas of a native histogram do not agree": func() ([]*dto.MetricFamily, error) {
 			return histogram(&dto.Histogram{Schema: &schema, PositiveSpan: []*dto.BucketSpan{{Length: &length}}, PositiveDelta: []int64{1}}), nil
 		},

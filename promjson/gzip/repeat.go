@@ -17,8 +17,8 @@ type repeats struct {
 	always bool                    // it is on
 }
 
-// sameValue looks for an earlier point with the same timestamp and value. If the match with it is at least 3 bytes
-// longer than the given match, it returns that match, otherwise the given one.
+// sameValue looks for an earlier point with the same timestamp and value. If the match with that point is at least 3
+// bytes longer than the given match, sameValue returns the match with that point, otherwise the given match.
 func (f *finder) sameValue(at, open, source, length int) (int, int) {
 	r := &f.repeats
 	time, value := f.load(open-10), binary.LittleEndian.Uint32(f.buf[open:])

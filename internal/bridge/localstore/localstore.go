@@ -35,8 +35,8 @@ var (
 )
 
 // New returns the source of a storage. parser reads the queries of exemplar requests;
-// external returns the current external labels; rules states that the server offers the
-// service of rules, too.
+// external returns the current external labels; rules is true if the server also offers
+// Thanos' service Rules.
 func New(store *tsdb.Store, parser parser.Parser, external func() labels.Labels, rules bool) *Source {
 	return &Source{store, parser, external, rules}
 }

@@ -87,9 +87,9 @@ func (t *tenant) read(ctx context.Context, s *bucket.StoredProfile) (*stored, *b
 	return &stored{s, meta, indexBytes + rowsBytes, slices.Clone(head)}, nil, nil
 }
 
-// compact merges a group of blocks and uploads the result. If a block is corrupt, it is only left out of
-// further groups. If a block has vanished because another process has deleted it, the group waits for the
-// next iteration. changed reports whether there may be new groups.
+// compact merges a group of blocks and uploads the result. A corrupt block is no error: it is left out of
+// further groups. If another process has deleted a block of the group, the group waits for the next
+// iteration. changed reports whether there may be new groups.
 func (t *tenant) compact(ctx context.Context, g group) (changed bool, err error) {
 	t.metrics.started.Inc()
 	dir, err := os.MkdirTemp(t.opts.Dir, groupDir)
@@ -180,9 +180,9 @@ func (t *tenant) skip(s *stored, err error) {
 	t.logger.Warn("A profile block is not compacted", "block", s.Name(), "err", err)
 }
 
-// upload uploads the block that was merged from a group, and adds it to the tenant's blocks. If the merged block does not
-// replace a block of the group, or its index is too large, it is not uploaded, and that block, or the group, is left out of
-// further compactions.
+// upload uploads the block that was merged from a group, and adds it to the tenant's blocks. In two cases it uploads
+// nothing. If the merged block does not replace a block of the group, that block is left out of further compactions. If
+// the index of the merged block is too large, all blocks of the group are left out.
 func (t *tenant) upload(ctx context.Context, id ulid.ULID, dir string, g group) error {
 	merged, err := block.Open(dir)
 	if err != nil {

@@ -116,7 +116,7 @@ func (o Options) dial(a fanout.Address, creds credentials.TransportCredentials) 
 		return nil, err
 	}
 	if isLoopback(a.Name) {
-		o.Client.NoDeltas = true // they save bytes and cost time
+		o.Client.NoDeltas = true // differences of labels save bytes, which are cheap on loopback, and cost time
 	}
 	return client{storeapi.NewClient(conn, o.Client), conn}, nil
 }

@@ -29,8 +29,8 @@ const (
 // among the labels, and often in a few bytes of these. Most often the sets have the same length: then
 // their bytes are compared without regard to labels, which is cheaper.
 //
-// exact is false if the reader gets the set in another encoding, such as the empty value of a label that
-// omits it.
+// exact is false if the reader may get other bytes for the same labels: the reader gets every empty value
+// encoded, but set may omit empty values.
 func appendDelta(dst, previous, set []byte) (_ []byte, exact bool, err error) {
 	if len(previous) == len(set) && len(set) > 0 {
 		return appendPatch(dst, previous, set), true, nil

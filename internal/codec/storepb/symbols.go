@@ -9,18 +9,19 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Labels as symbols, between two ferulas:
+// Labels as symbols, between two ferula processes:
 //
 //	symbol batch  (0x0A len symbol | 0x12 len series)*   a symbol before the first series that uses it
 //	symbol        [0x08 number of a label with the same name, plus 1] [0x12 len name] [0x1A len value]
 //	series        [0x18 head] [0x0A len (number)*] [0x20 tail]  (0x12 len chunk)*    numbered
 //	              0x2A len delta  (0x12 len chunk)*                                  delta: see appendDelta
 //
-// Each label of a numbered series is sent once per stream, and gets the next number. A series has
-// only its difference to the series before in the same message, if that series is of the same
-// kind, else to a series without labels. In a numbered series head is the number of equal labels
-// at the front, tail the number of equal labels at the end. A delta needs no table, so that
-// it suits any source; only readers that request deltas get any.
+// Each label of a numbered series is sent once per stream, and gets the next number. A series is
+// sent as its difference from the series before it in the same message. If that series is of the
+// other kind, or if there is none, it is sent as the difference from an empty label set. In a
+// numbered series head is the number of equal labels at the front, tail the number of equal labels
+// at the end. A delta needs no table, so that it suits any source; only readers that request deltas
+// get any.
 
 // Limits of a writer's table. Once the table is full, further labels of the stream are sent as
 // strings. A reader accepts twice as much, since the series that fills the table may have many
@@ -125,7 +126,7 @@ func (w *SymbolWriter) AppendDeltaSeries(dst, labels []byte, chunksSize int) ([]
 	}
 	if exact {
 		w.base = append(w.base[:0], labels...)
-	} else if w.base, err = applyDelta(nil, w.base, w.packed); err != nil { // the next delta is one to what the reader has
+	} else if w.base, err = applyDelta(nil, w.base, w.packed); err != nil { // base must be the labels that the reader decodes
 		return dst, err
 	}
 	size := 1 + protowire.SizeVarint(uint64(len(w.packed))) + len(w.packed) + chunksSize

@@ -37,8 +37,8 @@ type head struct {
 	minMS   int64                // minimum timestamp
 }
 
-// openHead replays the logs of the database in dir. The blocks end at afterMS. late states
-// that there are older samples in the logs.
+// openHead replays the logs of the database in dir. The blocks end at afterMS. late is true if the
+// logs have samples that are older than afterMS.
 func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool, logger *slog.Logger) (_ *head, err error) {
 	h := &head{minMS: afterMS}
 	if h.dir, err = os.MkdirTemp(sandbox, "ferula_read_"); err != nil {

@@ -371,9 +371,9 @@ func disjoint(extents []Extent, startMS, endMS int64) []Extent {
 		for _, longer := range kept {
 			switch {
 			case longer.StoredStartMS > e.EndMS || longer.StoredEndMS < e.StartMS:
-			case longer.StoredStartMS <= e.StartMS: // the first step of e after it
+			case longer.StoredStartMS <= e.StartMS: // e begins at its first step after longer
 				e.StartMS = e.StoredStartMS + (longer.StoredEndMS-e.StoredStartMS)/step*step + step
-			default: // the last step of e before it
+			default: // e ends at its last step before longer
 				e.EndMS = e.StoredStartMS + (longer.StoredStartMS-1-e.StoredStartMS)/step*step
 			}
 		}

@@ -47,9 +47,9 @@ func (o RedisOptions) withDefaults() RedisOptions {
 
 // Redis is a Store on a Redis server, a cluster of them, or one found by sentinels.
 //
-// A single address is used as that of a single server, until it redirects a key. Only a node of a cluster does that. From
-// then on the client finds the nodes of the cluster through that address. So there is no probe, which could fail at the
-// start or need a permission.
+// The server at a single address is used as a single server until it redirects a key. Only a node of a cluster redirects
+// keys. From then on the client finds the nodes of the cluster through that address. So there is no probe, which could
+// fail at the start or need a permission.
 type Redis struct {
 	opts   *redis.UniversalOptions
 	prefix string

@@ -63,10 +63,10 @@ type Options struct {
 	BudgetBurst     int     // size of the budget, which starts full; 0: 100
 
 	BytesMax int64 // of a decoded response; 0: 16 GiB
-	// ReadBufferBytes is the read buffer of a connection; 0: 256 KiB. A Read with a larger buffer
-	// of the caller bypasses it, unless the body is sent in HTTP chunks smaller than the read
-	// buffer: for such bodies a buffer of 64 KiB costs 5 to 15 % more CPU than 256 KiB. Idle
-	// connections keep their buffer.
+	// ReadBufferBytes is the size of a connection's read buffer; 0: 256 KiB. A Read into a larger
+	// slice bypasses the read buffer, unless the body is sent in HTTP chunks smaller than the read
+	// buffer: for such bodies a read buffer of 64 KiB costs 5 to 15 % more CPU than one of 256 KiB.
+	// Idle connections keep their read buffers.
 	ReadBufferBytes int
 	Transport       Transport
 

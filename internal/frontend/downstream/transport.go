@@ -115,7 +115,7 @@ func (t Transport) build(connectTimeout time.Duration, readBufferBytes int) (*ht
 		ResponseHeaderTimeout: time.Duration(t.ResponseHeaderTimeout),
 		IdleConnTimeout:       orDuration(t.IdleConnTimeout, idleConnTimeoutDefault),
 		MaxIdleConns:          orInt(t.MaxIdleConns, maxIdleConnsDefault),
-		MaxIdleConnsPerHost:   cmp.Or(orInt(t.MaxIdleConnsPerHost, 0), maxIdleConnsDefault), // 0 would be net/http's 2
+		MaxIdleConnsPerHost:   cmp.Or(orInt(t.MaxIdleConnsPerHost, 0), maxIdleConnsDefault), // net/http reads 0 as 2
 		MaxConnsPerHost:       orInt(t.MaxConnsPerHost, 0),
 		ReadBufferSize:        readBufferBytes,
 		DisableCompression:    true, // decoding is done here, with pooled decoders and a limit

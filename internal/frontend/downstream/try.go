@@ -128,7 +128,7 @@ func (t *try) read(p []byte) (int, error) {
 	switch ended := t.source.err; {
 	case err == nil:
 		return n, nil
-	case ended != nil && !errors.Is(ended, io.EOF): // the decoder's error is a consequence of it
+	case ended != nil && !errors.Is(ended, io.EOF): // the connection failed, and so the decoder did
 		return n, t.broken(ended)
 	case errors.Is(err, io.EOF):
 		return n, io.EOF

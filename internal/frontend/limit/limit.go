@@ -19,7 +19,7 @@
 //	             waiting <────────────────── release ────────────────────────┘
 //
 // The package also has two checks without queues: the limits of a query (Query), and the tenant
-// that the headers of a request name (Tenants). The only clock is that of WaitMax.
+// that the headers of a request name (Tenants). The package uses the clock only for WaitMax.
 package limit
 
 import (

@@ -26,7 +26,7 @@ func (q Query) CheckText(expr string) error {
 
 // CheckRange returns an Error if a range is too long or has too many steps. startMS and
 // endMS are inclusive. It accepts a range that ends before it starts and a step that is
-// not positive: the downstream returns their error.
+// not positive: the downstream returns an error for both.
 func (q Query) CheckRange(startMS, endMS, stepMS int64) error {
 	if endMS < startMS {
 		return nil

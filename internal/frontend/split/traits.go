@@ -113,7 +113,7 @@ func (s *Traits) offset(offset time.Duration, expr *parser.DurationExpr) {
 		s.LookAheadMS = min(s.LookAheadMS+(-offset+time.Millisecond-1).Milliseconds(), aheadMax)
 	}
 	if expr != nil {
-		// Its value is known only to an evaluation.
+		// The value of this offset is known only to an evaluation.
 		s.LookAheadMS = aheadMax
 		s.duration(expr)
 	}

@@ -35,7 +35,7 @@ var (
 	javaPark       = &measured{"block", "block", "count", [][2]string{{"contentions", "count"}, {"delay", "nanoseconds"}}}
 )
 
-// measuredBy is the profile of each kind of event; executions are CPU or wall time.
+// measuredBy is the profile of each kind of event except jfr.Execution, which recording.add handles.
 var measuredBy = map[jfr.Kind]*measured{
 	jfr.WallClock: javaWall, jfr.AllocationInTLAB: javaInTLAB, jfr.AllocationOutside: javaOutside, jfr.AllocationSample: javaAllocation,
 	jfr.LiveObject: javaLive, jfr.MonitorEnter: javaLock, jfr.ThreadPark: javaPark,

@@ -45,7 +45,7 @@ func (o SelfOptions) withDefaults() SelfOptions {
 // Self profiles this process continuously. CPU profiles follow each other without a gap; each
 // is called a slice. Profiles of the heap, goroutines, mutexes and blocking are taken at the
 // same interval. A process has one CPU profiler: a request to /debug/pprof/profile ends the
-// running slice, and the next slice waits for it.
+// running slice, and the next slice waits until that request has ended.
 type Self struct {
 	opts   SelfOptions
 	in     *Ingester

@@ -17,7 +17,7 @@ import (
 type OTLPOptions struct {
 	ConvertDelta  bool          // sum samples of delta temporality to cumulative ones
 	NativeDelta   bool          // store samples of delta temporality as they are
-	LookbackDelta time.Duration // of queries; samples of target_info are at most half of it apart
+	LookbackDelta time.Duration // of queries; target_info gets a sample at least every half of LookbackDelta
 }
 
 // otlpCost is the decoded size of an OTLP request that is counted against

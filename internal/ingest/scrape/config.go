@@ -99,9 +99,10 @@ func Resolve(cfg *config.Config) (*config.Config, error) {
 	return &resolved, nil
 }
 
-// CheckChanged creates the HTTP client of every job of next that differs from old: that reads TLS and
-// password files. It also opens the scrape failure log of every job, as each reload does. The scrape manager would return these errors only after other parts of the process, or other
-// jobs, have changed.
+// CheckChanged checks a reload before anything changes. It creates the HTTP client of every job of next
+// that differs from old, which reads TLS and password files. It opens the scrape failure log of every
+// job, as each reload does. The scrape manager would return the same errors only after other parts of
+// the process, or other jobs, have changed.
 func CheckChanged(old, next *config.Config) error {
 	var errs []error
 	for _, job := range next.ScrapeConfigs {

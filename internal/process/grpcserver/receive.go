@@ -17,8 +17,9 @@ import (
 // receiver limits the messages that clients send slowly. gRPC holds the received part of a
 // message until the rest arrives, without a deadline and for every call of every connection.
 // The receiver sets a timeout for each message. A message that takes longer than soon is
-// slow. The budget of bytes limits the number of slow messages: one more ends the oldest
-// one. So clients that send nothing never delay others, and no call waits for a slot.
+// slow. The budget of bytes limits the number of slow messages: a message above this limit ends
+// the oldest slow message. So clients that send nothing never delay others, and no call waits
+// for a slot.
 type receiver struct {
 	soon, timeout time.Duration
 	slowMax       int

@@ -44,10 +44,9 @@ func (reg *Registry) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// Families returns the families that were registered until now, sorted by name. Families of
-// Prometheus' registry are included even if they have no series, families of Own without a
-// series only if they are vectors. Families that a function writes and those of the operating
-// system's process are left out.
+// Families returns the families that were registered until now, sorted by name. It includes
+// families of Prometheus' registry without series, and vectors of Own without series. It leaves
+// out families that a function writes, and the process_* families of the operating system.
 func (reg *Registry) Families() []Family {
 	all := map[string]Family{}
 	reg.mu.Lock()

@@ -40,9 +40,9 @@ func (c carrier) Keys() []string {
 	return all
 }
 
-// DialOptions returns the options of traced connections. Each of their calls has a span in
-// the trace of its request and passes it on to the server. A call without a trace, such as
-// a poll, has no span.
+// DialOptions returns the options of traced connections. Each call has a span in the trace
+// of the request that it belongs to, and sends the trace context to the server. A call
+// outside of a trace, such as a poll, has no span.
 func (t *Tracing) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
 		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {

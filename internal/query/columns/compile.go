@@ -77,7 +77,7 @@ func (c *compiler) operand(e parser.Expr, ordered bool) (node, bool) {
 		return n, true
 	}
 	c.selectors = c.selectors[:before]                           // Prometheus' engine selects them
-	if c.opts.DelayedNameRemoval || ordered && !c.orderKept(e) { // a result does not mark the names that are to be removed later
+	if c.opts.DelayedNameRemoval || ordered && !c.orderKept(e) { // a result of Prometheus' engine does not mark the names that are to be removed later
 		return nil, false
 	}
 	return &foreignNode{expr: e, reason: c.reason}, true

@@ -130,8 +130,8 @@ func (e *Engine) evaluate(ev *evaluation, from storage.Queryable, expr parser.Ex
 }
 
 // keepExpr prepares an expression for an evaluation by Prometheus' engine, and returns a function that restores the
-// expression. The engine replaces subqueries by their results. It also leaves series in the selectors of an expression
-// after it has closed their querier.
+// expression. Prometheus' engine replaces subqueries by their results. After it has closed the querier of a selector, it
+// leaves series of that querier in the selector.
 func keepExpr(expr parser.Expr) func() {
 	args := map[*parser.Call]parser.Expressions{}
 	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {

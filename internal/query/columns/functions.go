@@ -147,8 +147,8 @@ type aside struct {
 	before, sinking annotations.Annotations // annotations of the evaluation before the vector; annotations of the sink
 }
 
-// aside calls evaluate with a new account and new annotations, and returns both. Then it restores
-// those of ev.
+// aside calls evaluate with a new account and new annotations, and returns both. Before it returns,
+// it restores the account and the annotations of ev.
 func (ev *evaluation) aside(evaluate func() error) (*aside, error) {
 	saved, warnings := ev.acct, ev.warnings
 	ev.acct, ev.warnings = account{limit: saved.limit}, annotations.Annotations{}
@@ -159,8 +159,8 @@ func (ev *evaluation) aside(evaluate func() error) (*aside, error) {
 }
 
 // vector evaluates the vector n, and merges annotations in Prometheus' order: first those of the vector, then those of
-// the operands in a, then those of the sink. The order matters because Prometheus keeps the last position of equal
-// annotations.
+// the operands in a, then those of the sink. The order matters: if an annotation occurs twice, Prometheus keeps the
+// later position.
 func (a *aside) vector(n node, sink func(*row) error) error {
 	ev := a.ev
 	if len(a.warnings) == 0 {
@@ -394,8 +394,7 @@ func (n *relabelNode) change() (func(labels.Labels) (_ labels.Labels, changed bo
 	}, nil
 }
 
-// stepFunctions are the functions of which Prometheus' implementation is called at each step, with
-// all series.
+// stepFunctions are the functions that Prometheus calls once for each step, with all series.
 var stepFunctions = map[string]bool{
 	"histogram_quantile": true, "histogram_quantiles": true, "histogram_fraction": true, "absent": true,
 	"sort": true, "sort_desc": true, "sort_by_label": true, "sort_by_label_desc": true,

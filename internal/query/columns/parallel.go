@@ -25,9 +25,9 @@ const (
 	batchSteps  = 32 << 10
 )
 
-// parallel reports whether several goroutines may compute the series of a selection. With statistics of each step
-// they may not, because these are counted while the windows are found. They do not either if the steps of one series
-// exceed a batch.
+// parallel reports whether several goroutines may compute the series of a selection. Two cases need a single goroutine:
+// a query with statistics of each step, because finding a window also counts these statistics; and a query with more
+// steps than a batch may have.
 func (ev *evaluation) parallel() bool {
 	return ev.engine.opts.Workers.Any() && !ev.perStep && ev.steps <= batchSteps
 }
@@ -242,7 +242,7 @@ func (ev *evaluation) join(b *branch) error {
 	if p := b.fork.Wait(); p != nil {
 		panic(p)
 	}
-	if err := ev.acct.replay(&b.own.acct); err != nil { // in sequence, this limit could have been exceeded before the branch failed
+	if err := ev.acct.replay(&b.own.acct); err != nil { // before b.err: without workers the evaluation could have ended at this limit
 		return err
 	}
 	if b.err != nil {

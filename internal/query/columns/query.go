@@ -87,8 +87,7 @@ func (q *query) Exec(ctx context.Context) *promql.Result {
 }
 
 // startSpan starts the span of an evaluation with the tracer of the request's span. It returns nil if the request is not
-// traced. This span is needed because the spans of Prometheus' engine show an empty selector as the expression. It is no
-// child of the span in the context of the evaluation, which has already ended.
+// traced. The span has the expression of the query; the spans of Prometheus' engine have an empty selector instead.
 func startSpan(ctx context.Context, expr parser.Expr) trace.Span {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {

@@ -102,7 +102,7 @@ func (ev *evaluation) newLabelsets() *labelsets {
 }
 
 // dup returns the first step at which two series of l with the same labels have a sample. It returns -1 if there is
-// none, or if Prometheus returns no error for it. It is for operators that Prometheus evaluates step by step.
+// no such step, or if Prometheus accepts such series. It is for operators that Prometheus evaluates step by step.
 func (ev *evaluation) dup(l *labelsets) int {
 	if ev.engine.opts.DelayedNameRemoval && ev.onlyStep() {
 		return -1

@@ -19,8 +19,8 @@ type selector struct {
 	lent  bool // the consumer of the rows keeps none of their labels
 }
 
-// offset returns how long before a step its samples are selected, in ms: the offset modifier and
-// the distance to @.
+// offset returns how many ms before a step the selector selects samples: the sum of the offset
+// modifier and, with an @ modifier, the time from @ to the step.
 func (s *selector) offset(ev *evaluation) int64 {
 	offset := s.vs.OriginalOffset.Milliseconds()
 	if s.vs.Timestamp != nil {

@@ -18,7 +18,7 @@ type subquery struct {
 	nodes int   // number of nodes of the child's expression
 }
 
-// offset returns how long before each step of the query its window over the subquery ends, in ms.
+// offset returns the time from the end of a step's window over the subquery to the step, in ms.
 func (s *subquery) offset(ev *evaluation) int64 {
 	offset := s.expr.OriginalOffset.Milliseconds()
 	if s.expr.Timestamp != nil {
@@ -62,8 +62,8 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 	if inner.start == ev.start && w.subquery.expr.OriginalOffset != 0 {
 		return errGiveUp("subquery that begins where the query does") // Prometheus shifts the timestamps of @ modifiers in the subquery
 	}
-	// Prometheus keeps the last position of equal annotations. So those of the subquery are merged first, then those of
-	// its windows.
+	// If an annotation occurs twice, Prometheus keeps the later position. So the annotations of the subquery are merged
+	// first, then the annotations of its windows.
 	before := ev.warnings
 	ev.warnings = annotations.Annotations{}
 	defer func() {

@@ -144,7 +144,8 @@ type windowRun struct {
 }
 
 // windows computes the windows of one series after the other. It does not change the evaluation, so each goroutine
-// may have its own. With statistics of each step it counts them in the evaluation, and only one goroutine may run.
+// may have its own, with one exception: if the query has statistics of each step, find counts them in the evaluation,
+// and only one goroutine may run.
 type windows struct {
 	*windowNode
 	ev     *evaluation

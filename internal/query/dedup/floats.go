@@ -43,7 +43,7 @@ func between(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
 // floats are the remaining samples of a replica. points[0] is the next one.
 type floats struct {
 	points  []promql.FPoint
-	by      float64 // added to values, as by counterAdjuster
+	by      float64 // sum of the adjustments so far, which is added to values, as in counterAdjuster
 	penalty int64   // ms
 }
 

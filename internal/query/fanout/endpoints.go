@@ -75,8 +75,8 @@ type EndpointsOptions struct {
 	InfoInterval   time.Duration // 0: 5 s
 	InfoTimeout    time.Duration // 0: 5 s
 	// UnhealthyTimeout is how long Statuses lists a store that is down and not strict; 0: 5 minutes. A configured store is
-	// polled, and reported as missing by queries, however long it is down. For UnhealthyTimeout queries also report as
-	// missing: a store to whose address its name no longer resolves, unless another store has the same component and
+	// polled, and queries report it as missing, however long it is down. For UnhealthyTimeout only, queries report two more
+	// as missing: a store whose name no longer resolves to its address, unless another store has the same component and
 	// labels; and a name that has not resolved to any address yet. A name that has no addresses because its lookup fails is
 	// reported until the lookup succeeds.
 	UnhealthyTimeout time.Duration
@@ -128,7 +128,7 @@ type Endpoints struct {
 	mu       sync.Mutex               // guards the fields below: one update at a time
 	dynamic  []Address                // last result of Options.Dynamic
 	resolved map[string][]string      // by name: addresses of the last lookup
-	gone     map[string]gone          // by address: stores to whose address the name no longer resolves
+	gone     map[string]gone          // by address: stores whose name no longer resolves to the address
 	empty    map[string]absent        // by name: names that have not resolved to any address yet
 	invalid  []absent                 // endpoints whose connections cannot be configured
 	absent   atomic.Pointer[[]absent] // what queries report as missing; from invalid, empty and gone
@@ -207,7 +207,7 @@ type absent struct {
 	fails    bool // the lookup fails: reported as missing without a time limit
 }
 
-// gone is a store to whose address its name no longer resolves.
+// gone is a store whose name no longer resolves to its address.
 type gone struct {
 	info     *storeapi.Info
 	selected selection
@@ -237,8 +237,8 @@ func (e *Endpoints) updateAbsent(now time.Time) {
 	e.absent.Store(&all)
 }
 
-// replaced reports whether a current store has the component and label sets of old. It is the same store at a new
-// address, or a replica of it.
+// replaced reports whether a current store has the component and label sets of old. This store is the old one at a new
+// address, or a replica of the old one.
 func (e *Endpoints) replaced(old *storeapi.Info) bool {
 	for _, s := range *e.current.Load() {
 		if info, err := s.known(); err == nil && info != nil && info.Component == old.Component && slices.EqualFunc(info.LabelSets, old.LabelSets, labels.Equal) {

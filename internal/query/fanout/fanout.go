@@ -5,9 +5,8 @@
 // data are queried concurrently, each by a goroutine. For PromQL, which needs all series in memory, responses are read
 // completely and then merged by encoded labels. For another querier responses are merged while they are streamed, with
 // some megabytes read ahead from each store. A store that fails, stalls or is down causes a warning that names it or, if
-// the request aborts on partial responses, an error. One kind of store is skipped without a warning: a store to whose
-// address its name has not resolved for EndpointsOptions.UnhealthyTimeout. Replicas and overlapping chunks are merged by
-// the iterators.
+// the request aborts on partial responses, an error. A store whose address DNS has not returned for
+// EndpointsOptions.UnhealthyTimeout is skipped without a warning. The iterators merge replicas and overlapping chunks.
 //
 // gRPC is used through storeapi's requests and sets only; evaluation and HTTP are elsewhere.
 // Options.Dedup selects the deduplication of replicas.

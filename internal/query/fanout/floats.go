@@ -38,9 +38,9 @@ var replicas = sync.Pool{New: func() any { return new([2][]promql.FPoint) }}
 // replicaPointsMax is the capacity, in samples, beyond which a buffer is not returned to the pool.
 const replicaPointsMax = 1 << 16
 
-// AppendFloats implements series.Floats. Float chunks that do not overlap are decoded into to. Those of two replicas are
-// deduplicated as arrays. All other series, such as those with downsampled chunks, are read through the iterators, which
-// merge and deduplicate. ok is false if the series has histograms or more than pointsMax samples.
+// AppendFloats implements series.Floats. Float chunks that do not overlap are decoded into to. The float chunks of two
+// replicas are deduplicated as arrays. All other series, such as series with downsampled chunks, are read through the
+// iterators, which merge and deduplicate. ok is false if the series has histograms or more than pointsMax samples.
 func (s *storedSeries) AppendFloats(to []promql.FPoint, mint, maxt int64) (_ []promql.FPoint, ok bool, err error) {
 	if !slices.ContainsFunc(s.chunks, func(c series.Chunk) bool { return c.Encoding != chunkenc.EncXOR }) {
 		many := samplesOf(s.chunks) > pointsMax

@@ -214,8 +214,8 @@ type buffered interface {
 	BufferedBytes() int64
 }
 
-// bufferedBytes returns the memory of received messages and their tables of symbols. The stream holds it until its end,
-// in addition to the copies of the consumer.
+// bufferedBytes returns the memory of received messages and their tables of symbols. The stream holds this memory until
+// the stream ends, in addition to the copies of the consumer.
 func (g *deadlineStream) bufferedBytes() int64 {
 	if b, ok := g.stream.(buffered); ok {
 		return b.BufferedBytes()

@@ -34,8 +34,8 @@ func countedStacks(s *block.Symbols, site []string) []bool {
 }
 
 // merge sums the samples of the selected rows of every source by stack, and passes the sums of each source to add. add
-// must not keep the sums. It returns the bytes that it holds in total, which are leased. The caller releases the lease
-// after it has used the result. After an error the lease is nil.
+// must not keep the sums. It returns the number of bytes that it holds in total, and merge leases these bytes. The caller
+// releases the lease after it has used the result. After an error the lease is nil.
 func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, add func(s *block.Symbols, sums []int64) (bytes int64, err error)) (lease *store.Lease, warnings []error, err error) {
 	minNS, maxNS, err := span(req.StartMS, req.EndMS)
 	if err != nil {

@@ -166,7 +166,7 @@ type partialLog struct {
 }
 
 func newPartialLog(o Options) *partialLog {
-	o.Metrics.Describe("ferula_profiles_partial_responses_total", "Responses to profile queries that lacked a block, or failed for it.", "")
+	o.Metrics.Describe("ferula_profiles_partial_responses_total", "Profile queries whose response lacked a block, or that failed because of a block.", "")
 	return &partialLog{logger: o.Logger, total: o.Metrics.NewCounter("ferula_profiles_partial_responses_total"), logged: map[string]time.Time{}}
 }
 

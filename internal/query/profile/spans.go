@@ -11,7 +11,7 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// traceSpans returns the spans of a source, nil if it has none. Those of a block in a bucket are
+// traceSpans returns the spans of a source, nil if it has none. The spans of a block in a bucket are
 // read whole, and their memory is leased for the query.
 func traceSpans(view *store.View, src block.Source) (*block.TraceSpans, error) {
 	if b, ok := src.(interface{ SpansBytes() int64 }); ok && isRemote(src) {

@@ -136,7 +136,8 @@ func (b *azureBucket) Attributes(ctx context.Context, name string) (about objsto
 	return about, err
 }
 
-// Upload implements objstore.Bucket. r cannot be read twice, so the container is created before by a request for the object.
+// Upload implements objstore.Bucket. An upload cannot be repeated, because r can be read only once. So Upload first requests the
+// attributes of the object; that request creates a missing container.
 func (b *azureBucket) Upload(ctx context.Context, name string, r io.Reader, opts ...objstore.ObjectUploadOption) error {
 	if !b.found.Load() {
 		if _, err := b.Exists(ctx, name); err != nil {

@@ -101,7 +101,8 @@ func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Reg
 	return objstore.WrapWithMetrics(client, prometheus.WrapRegistererWithPrefix("thanos_", reg), client.Name()), nil
 }
 
-// nameNulls writes null for empty values, which would become empty strings within braces.
+// nameNulls gives empty values the text null. Without it, Marshal would write an empty value within braces as an empty
+// string.
 func nameNulls(n *yaml.Node) {
 	if n.Kind == yaml.ScalarNode && n.Tag == "!!null" {
 		n.Value = "null"

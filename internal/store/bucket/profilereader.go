@@ -32,8 +32,8 @@ type ProfileObjects struct {
 	Head        []byte      // beginning of Index, with the meta of a complete block; nil: not known
 	Marked      time.Time   // when the block was marked for deletion; zero: it was not
 	MarkReason  string      // details of the mark
-	// Doubt makes the next list request the sizes of the objects. A reader calls it if they differ from the sizes or from Head,
-	// which may be those of the index of the bucket.
+	// Doubt makes the next list request the sizes of the objects. A reader calls it if an object does not have the size that is
+	// listed here, or does not begin with Head. The sizes and Head may be those of the index of the bucket.
 	Doubt func()
 }
 
@@ -142,10 +142,10 @@ type listed struct {
 
 // Blocks lists the blocks of all tenants that have an index and rows. It requests the sizes of
 // a block's index and rows until two calls in a row have found the same sizes: before that the
-// block may still be uploaded. It does not request the sizes of blocks in the index of the bucket. It reads
-// this index before the first list, and again only if both have failed. It reads a deletion mark when the mark is listed for
-// the first time. A failed call keeps the sizes that it has found, so repeated calls succeed in the end, however large the
-// bucket is.
+// upload of the block may still be running. It does not request the sizes of blocks in the index of the bucket. The first call
+// reads this index. Later calls read it only while the calls before could read neither the index nor the list of directories.
+// Blocks reads a deletion mark when the mark is listed for the first time. A failed call keeps the sizes that it has found, so
+// repeated calls succeed in the end, however large the bucket is.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	r.reading.RLock()
 	defer r.reading.RUnlock()

@@ -27,7 +27,7 @@ func redact(err error) error {
 	return &redactedError{err}
 }
 
-// redacted is a bucket whose errors have no signatures. They become parts of logs, and of warnings that clients see.
+// redacted is a bucket whose errors have no signatures. The errors become parts of logs, and of warnings that clients see.
 type redacted struct{ objstore.Bucket }
 
 // Iter implements objstore.Bucket.
@@ -72,7 +72,8 @@ func (r redacted) Delete(ctx context.Context, name string) error {
 	return redact(r.Bucket.Delete(ctx, name))
 }
 
-// redactedBody is a body whose errors have no signatures: the client requests the rest of an interrupted one.
+// redactedBody is a body whose errors have no signatures. If a body is interrupted, Azure's client requests the rest, so an error of
+// Read may have a URL.
 type redactedBody struct{ io.ReadCloser }
 
 func redactBody(body io.ReadCloser, err error) (io.ReadCloser, error) {

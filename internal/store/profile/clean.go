@@ -29,8 +29,8 @@ func (r *remotes) expired(maxNS int64) bool {
 	return keep > 0 && maxNS < r.store.now().Add(-keep).UnixNano()
 }
 
-// leave sets why and since when a block is to be deleted; an empty reason: it is not. A mark that another process has written, or an
-// earlier one, has the time since when, unless this process has seen the block without a reason.
+// leave sets why and since when a block is to be deleted. With an empty reason the block is not to be deleted. The time of an older mark,
+// which another process or an earlier one wrote, replaces now, unless a list of this process had no reason to delete the block.
 func (b *remoteBlock) leave(reason string, now time.Time) {
 	b.reason = reason
 	if reason == "" {
@@ -79,7 +79,7 @@ func (r *remotes) visible() map[string]*remoteList {
 			if !expired {
 				list.blocks[id] = b
 			}
-			// This store knows its own retention: it removes marks of a shorter one.
+			// Marks of this server's own reasons hide no block: the server knows by itself whether these reasons hold.
 			if !b.Marked.IsZero() && b.MarkReason != MarkReplaced && b.MarkReason != MarkExpired && now.Sub(b.Marked) >= r.store.opts.RemoteDeleteDelay {
 				list.marked[id] = true
 			}
@@ -90,9 +90,9 @@ func (r *remotes) visible() map[string]*remoteList {
 	return seen
 }
 
-// clean marks the blocks that are to be deleted, and deletes those whose leaving time is at least RemoteDeleteDelay ago. It removes
-// marks of this store's retention from blocks that are no longer beyond it. What fails is repeated after the next listing of the bucket.
-// So is what only the index of the bucket gives a reason for.
+// clean marks the blocks that are to be deleted, and deletes those whose leaving time is at least RemoteDeleteDelay ago. It removes the
+// marks of this store's retention from blocks that are no longer beyond the retention. Two kinds of blocks wait for the next listing of
+// the bucket: those after the first error, and those that mayLeave excludes.
 func (r *remotes) clean(ctx context.Context) {
 	r.listing.Lock()
 	defer r.listing.Unlock()
@@ -123,7 +123,8 @@ func (r *remotes) clean(ctx context.Context) {
 	}
 }
 
-// uncertain returns, by their parents, the compacted blocks whose sizes and metas are those of the index of the bucket.
+// uncertain returns, by their parents, the compacted blocks whose sizes and metas come from the index of the bucket and were not compared
+// with the files.
 func uncertain(blocks map[ulid.ULID]*remoteBlock) map[ulid.ULID][]*remoteBlock {
 	owners := map[ulid.ULID][]*remoteBlock{}
 	for _, b := range blocks {

@@ -120,7 +120,7 @@ func (v *View) DecodePart(src block.Source, part int, d *block.PartDecoder) (sym
 	return symbols, done, nil
 }
 
-// Many reports whether so many symbols would not stay cached, together with those of a few other blocks.
+// Many reports whether symbols of this size are too many to be cached together with those of a few other blocks.
 func (v *View) Many(bytes int64) bool {
 	return v.Lease != nil && v.Lease.store != nil && bytes > v.Lease.store.memory.max/symbolsShare/8
 }

@@ -83,14 +83,14 @@ type remoteBlock struct {
 	meta block.Meta
 	bad  error // why meta could not be read
 
-	// listed is nil unless the sizes and the meta are those of the index of the bucket and were not compared with the files yet.
+	// listed is set while the sizes and the meta come from the index of the bucket and were not compared with the files.
 	listed   atomic.Pointer[listedHead]
 	doubtful atomic.Bool // the files differ from the sizes or from the meta: the next list reads them again
 
 	// Guarded by remotes.listing, as are Marked and MarkReason:
 	leaving time.Time // since when it is to be deleted; zero: it is not
 	reason  string    // why it is to be deleted
-	kept    bool      // a list of this process had no reason to delete it: the time of an older mark does not count
+	kept    bool      // a list had no reason to delete the block: from then on leaving ignores the time of an older mark
 
 	opening sync.Mutex
 	held    *heldBlock // nil: not open; guarded by remotes.mu
@@ -272,8 +272,8 @@ func (b *remoteBlock) readTail(head []byte) error {
 	return nil
 }
 
-// certain reports whether the sizes and the meta were read from the files. If they are those of the index of the bucket, the next list
-// reads the files.
+// certain reports whether the sizes and the meta were read from the files. If they come from the index of the bucket, certain
+// makes the next list read the files.
 func (b *remoteBlock) certain() bool {
 	if b.listed.Load() == nil {
 		return true
@@ -282,7 +282,7 @@ func (b *remoteBlock) certain() bool {
 	return false
 }
 
-// errOtherHead is the error of a block that is not the one in the index of the bucket.
+// errOtherHead is the error of a block whose beginning differs from the one in the index of the bucket.
 var errOtherHead = fmt.Errorf("%w: the beginning of its index differs from the one in the index of the bucket", profiles.ErrCorrupt)
 
 // list returns the known blocks of a tenant and the number of lists so far. It returns an error
@@ -321,8 +321,8 @@ func (l *remoteList) replaces(meta *block.Meta) bool {
 	return false
 }
 
-// has reports whether the bucket has all files of a local block, or a block that replaces it. The index of the bucket is not enough. The
-// caller holds the tenant's flushMu.
+// has reports whether the bucket has all files of a local block, or a block that replaces the local block. What only the index of the
+// bucket shows does not count: the files must have been read. The caller holds the tenant's flushMu.
 func (r *remotes) has(tenant string, local *heldBlock) bool {
 	known, _, err := r.list(tenant)
 	b := known.block(local.Meta().ULID)
@@ -612,7 +612,7 @@ func (b *remoteBlock) read() (*block.Reader, error) {
 		return nil, b.fail(fmt.Errorf("%w: its index has %d bytes, more than %d", profiles.ErrLimit, b.IndexBytes, block.IndexMax))
 	}
 	listed := b.listed.Load()
-	if listed != nil { // memory is allocated for indexes that have their size only
+	if listed != nil { // IndexBytes may be wrong: it is checked before that much memory is allocated
 		if err := b.readTail(nil); err != nil {
 			return nil, err
 		}

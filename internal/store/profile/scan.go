@@ -68,7 +68,7 @@ type Scan struct {
 	splits         map[splitKey]*splitProfile // profiles that are summed by ID
 	exemplarSplits []*splitProfile            // the profiles in splits, set by Finish
 	shared         map[block.Key]bool         // profiles with rows in several sources, set by AddShared
-	sampled        bool                       // SourceSamples was called: all profiles are in splits, which list only the rows that it did not skip
+	sampled        bool                       // SourceSamples was called: all profiles are in splits, without the rows that SourceSamples skipped
 }
 
 // columnCache caches the columns of a source that were read last. Exemplars of one source are

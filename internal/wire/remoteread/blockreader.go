@@ -14,8 +14,8 @@ import (
 const (
 	// viewBytesMax is the longest view of a blockReader.
 	viewBytesMax = 64 << 10
-	// windowBytesMin is the first window of a block, and the least windowMax. A third of it, which
-	// stays when the window slides, exceeds the 64 KiB within which most encoders copy.
+	// windowBytesMin is the size of a block's first window, and the lowest windowMax. When the window
+	// slides, a third of the window stays. This third exceeds the 64 KiB within which most encoders copy.
 	windowBytesMin = 256 << 10
 )
 

@@ -270,7 +270,8 @@ func (s *Server) chunksOf(ctx context.Context, index int, q query, out *response
 	defer func() { err = errors.Join(err, querier.Close()) }()
 	set := series.SelectWithExternalLabels(ctx, querier, s.opts.ExternalLabels(), q.matchers...)
 	for first := true; set.Next(); first = false {
-		// An endpoint that failed is known at the first series. One that fails later fails the set.
+		// The warnings of the first series name every endpoint that failed before it. An endpoint that fails
+		// later ends the set with an error.
 		if first {
 			if err := s.missing(set, out); err != nil {
 				return err

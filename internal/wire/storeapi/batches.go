@@ -52,9 +52,9 @@ func newBatchWriter(stream grpc.ServerStream, in *pb.SeriesRequest, set series.S
 	return b
 }
 
-// labelNumbers returns the symbol references of the current series' labels; nil if it has none.
-// Once the symbol table is full, it returns nil for all later series, and without deltas
-// also once a series has none: strings need a message of another kind.
+// labelNumbers returns the symbol references of the current series' labels; nil if the series has
+// none. After two events it returns nil for all later series: once the symbol table is full and,
+// without deltas, once a series has no references, because strings need a message of another kind.
 func (b *batchWriter) labelNumbers() ([]uint64, error) {
 	if b.numbered == nil {
 		return nil, nil

@@ -21,7 +21,7 @@ import (
 // ClientOptions are the options of a Client. The zero value is usable.
 type ClientOptions struct {
 	BatchSeries     int    // series per batch to request from servers that support batches; 0: 64; 1: no batches
-	NoExtension     bool   // request no extension that Thanos lacks: neither symbols, deltas nor large batches
+	NoExtension     bool   // use none of ferula's extensions: symbols, deltas, large batches
 	NoSymbols       bool   // request labels neither as symbols nor as deltas
 	NoDeltas        bool   // do not request deltas: labels as differences to those of the series before
 	MessageBytesMax int    // a longer message or series is an error; 0: 2 GiB less one byte

@@ -59,9 +59,9 @@ func matchersFrom(matchers []*pb.LabelMatcher) ([]*labels.Matcher, error) {
 	return out, nil
 }
 
-// extendedBatch is the number of series per batch between two ferulas, which limit
-// batches by bytes. It is requested through the extension only: servers without the
-// extension limit batches by the number of series alone.
+// extendedBatch is the number of series per batch that ferula requests from ferula, which
+// limits batches by bytes, too. It is requested through the extension only: servers without
+// the extension limit batches by the number of series alone.
 const extendedBatch = 1 << 16
 
 func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {

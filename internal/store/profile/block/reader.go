@@ -84,7 +84,7 @@ func Open(dir string) (_ *Reader, err error) {
 	return r, nil
 }
 
-// mapFile maps a file of a block. To open a FIFO would block until another process writes to it, so it is not opened.
+// mapFile maps a file of a block. It opens only regular files: opening a FIFO would block until another process writes to the FIFO.
 func mapFile(dir, name string) (*fileutil.MmapFile, error) {
 	path := filepath.Join(dir, name)
 	info, err := os.Stat(path)

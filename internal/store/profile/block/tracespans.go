@@ -246,8 +246,8 @@ func (r *Reader) SpansBytes() int64 { return int64(r.meta.SpansBytes) }
 // ReadSpansFrom sets the SpansFile of a block that is not on disk.
 func (r *Reader) ReadSpansFrom(from io.ReaderAt) { r.remote.spans = from }
 
-// TraceSpans implements Source. The spans of a block on disk stay mapped. Those of a remote
-// block are read by every call.
+// TraceSpans implements Source. The spans of a block on disk stay mapped. Every call for a remote
+// block reads its spans again.
 func (r *Reader) TraceSpans() (*TraceSpans, error) {
 	if r.meta.SpansBytes == 0 {
 		return nil, nil

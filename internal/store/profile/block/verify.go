@@ -13,14 +13,14 @@ import (
 // Verified describes a block that Verify has read.
 type Verified struct {
 	Meta
-	// RowsSum reports whether the block has a checksum of RowsFile as a whole. Without one, Verify cannot find changed bytes
-	// between the columns, where other readers of Parquet find the headers of pages.
+	// RowsSum reports whether the block has a checksum of RowsFile as a whole. Without it, Verify does not notice changed
+	// bytes between the columns: the headers of Parquet pages, which only other readers of Parquet use.
 	RowsSum bool
 }
 
-// Verify reads the whole block in a directory, and compares it with its checksums and its parts with each
-// other: sums with samples, timestamps with the range of the block, the order of rows and of
-// IDs. The error has every fault that was found. Verify writes nothing and takes no lock.
+// Verify reads the whole block in a directory. It compares the bytes with the block's checksums, the sums of rows with
+// their samples, and timestamps with the range of the block. It checks the order of rows and of IDs. The error has every
+// fault that was found. Verify writes nothing and takes no lock.
 func Verify(ctx context.Context, dir string) (Verified, error) {
 	r, err := Open(dir)
 	if err != nil {
@@ -166,7 +166,7 @@ func (r *Reader) verifySpans(ctx context.Context) error {
 	return nil
 }
 
-// verifyGroup checks the rows of a row group. span is the index in r.spans of the run of rows in which the last group ended.
+// verifyGroup checks the rows of a row group. At the call, span is the index in r.spans of the last row of the previous group.
 func (r *Reader) verifyGroup(ctx context.Context, group int, span *int) error {
 	first := group * groupRows
 	c, err := r.Columns(first)

@@ -2,12 +2,14 @@ package fanout
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
@@ -123,5 +125,43 @@ func BenchmarkAppendFloats(b *testing.B) {
 				}
 			})
 		}
+	}
+}
+
+// encodedFanout returns a fan-out over stores of number series each. A series has size bytes of chunks.
+func encodedFanout(t testing.TB, stores, number, size int) *Fanout {
+	t.Helper()
+	e := NewEndpoints(EndpointsOptions{Dial: func(a Address) (Client, error) {
+		s := &encodedStore{chunks: []series.Chunk{{MaxMS: 1, Encoding: chunkenc.EncXOR, Data: make([]byte, size)}}}
+		for i := range number {
+			s.labels = append(s.labels, labelenc.Append(nil, labels.FromStrings("__name__", "m", "i", fmt.Sprintf("%06d", i), "store", a.Name)))
+		}
+		return s, nil
+	}})
+	for i := range stores {
+		e.opts.Static = append(e.opts.Static, Address{Name: fmt.Sprint("s", i)})
+	}
+	e.Update(t.Context())
+	return New(e, Options{})
+}
+
+// forwardAll reads all series as another querier does.
+func forwardAll(t testing.TB, f *Fanout, want int) {
+	t.Helper()
+	set := f.Source().Series(t.Context(), storeapi.SeriesRequest{MaxMS: 1 << 40, Matchers: []*labels.Matcher{everything}})
+	n := 0
+	for ; set.Next(); n++ {
+	}
+	if err := errors.Join(set.Err(), set.Close()); err != nil || n != want {
+		t.Fatalf("%d series, want %d, %v", n, want, err)
+	}
+}
+
+// BenchmarkSource forwards the series of 8 stores to another querier, 100 of each store.
+func BenchmarkSource(b *testing.B) {
+	f := encodedFanout(b, 8, 100, 1100)
+	b.ReportAllocs()
+	for b.Loop() {
+		forwardAll(b, f, 800)
 	}
 }

@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
 	"os"
@@ -269,5 +270,28 @@ func TestPage_SlicesOfItsSeriesDoNotOverlap(t *testing.T) {
 		if cap(s.labels) != 1 || cap(s.chunks) != 2 || cap(s.chunks[0].Data) != 2 {
 			t.Errorf("series %d: appending to it overwrites the next one", i)
 		}
+	}
+}
+
+// A page that grows is replaced by a pooled one. The series that were copied before still have their bytes.
+func TestPage_LargePageTakesItsPlace(t *testing.T) {
+	first := &page{granted: 7}
+	p := first
+	for i := range byte(200) {
+		data := bytes.Repeat([]byte{i}, 50)
+		p = p.add(data[:40], []series.Chunk{{MinMS: int64(i), Data: data}})
+	}
+	if p == first || !p.pooled || p.granted != 7 || len(p.bytes) != 200*90 || len(p.series) != 200 || len(p.chunks) != 200 {
+		t.Fatalf("%d bytes, %d series, %d chunks, %d bytes granted, pooled: %t", len(p.bytes), len(p.series), len(p.chunks), p.granted, p.pooled)
+	}
+	for i, s := range p.series {
+		data := bytes.Repeat([]byte{byte(i)}, 50)
+		if !bytes.Equal(s.labels, data[:40]) || len(s.chunks) != 1 || !bytes.Equal(s.chunks[0].Data, data) || s.chunks[0].MinMS != int64(i) {
+			t.Errorf("series %d: %+v", i, s)
+		}
+	}
+	p.release()
+	if len(p.bytes)+len(p.series)+len(p.chunks) > 0 || p.granted != 0 {
+		t.Error("a released page is not empty")
 	}
 }

@@ -5,11 +5,13 @@ import (
 	"fmt"
 	"log/slog"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"unsafe"
 
 	"github.com/prometheus/prometheus/util/annotations"
 
+	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/internal/series"
 )
 
@@ -17,8 +19,14 @@ import (
 const (
 	aheadPages     = 64
 	aheadPageBytes = 64 << 10
-	aheadSeries    = 1024 // of a page
+	aheadSeries    = 1024    // of a page
+	smallPageBytes = 4 << 10 // a page that grows beyond it is replaced by a pooled one
 )
+
+// pagePool has pages of the full size. Without it a querier of many stores allocated several times the bytes that it
+// forwards, because each page grew from nothing. The pages of small responses are not pooled, so that a request to hundreds of
+// stores that have a few series each does not hold a full page for each.
+var pagePool = sync.Pool{New: func() any { return &page{pooled: true, bytes: make([]byte, 0, aheadPageBytes+aheadPageBytes/4)} }}
 
 // readAheadSet is a set that a goroutine reads ahead: up to aheadPages batches of series wait for
 // the consumer. The labels and chunks of the current series are valid until the consumer takes the
@@ -42,6 +50,7 @@ type page struct {
 	chunks  []series.Chunk
 	series  []pageSeries
 	granted int64 // bytes that the budget has granted
+	pooled  bool  // it is from pagePool
 }
 
 type pageSeries struct {
@@ -69,9 +78,17 @@ func readAhead(ctx context.Context, set series.Set, budget *budget, named func(e
 	return a
 }
 
-// close waits for the goroutine, whose context has ended, and releases the pages.
+// close waits for the goroutine, whose context has ended, and releases the pages. The current series must not be used any more.
 func (a *readAheadSet) close() {
 	<-a.done
+	a.page.release()
+	a.page = nil
+	for p := range a.pages {
+		p.release()
+	}
+	for len(a.free) > 0 {
+		(<-a.free).release()
+	}
 	a.budget.release(a.granted.Swap(0))
 }
 
@@ -92,7 +109,7 @@ func (a *readAheadSet) grant(ctx context.Context, p *page) error {
 func (a *readAheadSet) read(ctx context.Context, named func(error) error) error {
 	p := &page{}
 	for n := 0; a.set.Next(); n++ {
-		p.add(a.set.Labels(), a.set.Chunks())
+		p = p.add(a.set.Labels(), a.set.Chunks())
 		// The first series is sent in a page of its own, because the merge waits for the first series of every store.
 		if n > 0 && len(p.bytes) < aheadPageBytes && len(p.series) < aheadSeries {
 			continue
@@ -107,7 +124,7 @@ func (a *readAheadSet) read(ctx context.Context, named func(error) error) error 
 		}
 		select {
 		case p = <-a.free:
-			p.bytes, p.chunks, p.series = p.bytes[:0], p.chunks[:0], p.series[:0]
+			p.clear()
 		default:
 			p = &page{}
 		}
@@ -115,13 +132,26 @@ func (a *readAheadSet) read(ctx context.Context, named func(error) error) error 
 	if len(p.series) > 0 {
 		select {
 		case a.pages <- p:
+			return a.set.Err()
 		case <-ctx.Done():
 		}
 	}
+	a.free <- p // the channel has capacity for all pages
 	return a.set.Err()
 }
 
-func (p *page) add(lset []byte, chunks []series.Chunk) {
+// add appends a copy of a series. It returns the page, or a larger one that takes its place. Slices of the page stay valid.
+func (p *page) add(lset []byte, chunks []series.Chunk) *page {
+	size := len(p.bytes) + len(lset)
+	for i := range chunks {
+		size += len(chunks[i].Data)
+	}
+	if size > smallPageBytes && size > cap(p.bytes) && !p.pooled {
+		large := pagePool.Get().(*page)
+		large.bytes, large.chunks, large.series = append(large.bytes, p.bytes...), append(large.chunks, p.chunks...), append(large.series, p.series...)
+		large.granted = p.granted
+		p = large
+	}
 	own := func(b []byte) []byte {
 		start := len(p.bytes)
 		p.bytes = append(p.bytes, b...)
@@ -135,6 +165,29 @@ func (p *page) add(lset []byte, chunks []series.Chunk) {
 	}
 	s.chunks = p.chunks[start:len(p.chunks):len(p.chunks)]
 	p.series = append(p.series, s)
+	return p
+}
+
+// clear empties the page for reuse. With -tags invariants it overwrites the bytes, so that tests find what still aliases them.
+func (p *page) clear() {
+	if invariant.Enabled {
+		for i := range p.bytes {
+			p.bytes[i] = 0xDB
+		}
+	}
+	clear(p.chunks) // a chunk may alias an array that p.bytes has outgrown
+	clear(p.series)
+	p.bytes, p.chunks, p.series = p.bytes[:0], p.chunks[:0], p.series[:0]
+}
+
+// release returns the page to the pool unless it is small or has grown beyond a page.
+func (p *page) release() {
+	if p == nil || !p.pooled || cap(p.bytes) > 4*aheadPageBytes {
+		return
+	}
+	p.clear()
+	p.granted = 0
+	pagePool.Put(p)
 }
 
 // Next implements series.Set.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -258,6 +259,22 @@ func TestSource_ForwardsReadAheadSeriesUnchanged(t *testing.T) {
 	}
 	if err := errors.Join(set.Err(), set.Close()); err != nil || want != 8999 {
 		t.Errorf("%v after %d", err, want)
+	}
+}
+
+// Each page grew from nothing, so a querier of many stores allocated several times what it forwarded.
+func TestSource_ReusesThePagesOfEarlierResponses(t *testing.T) {
+	const stores, number, size, times = 8, 100, 1100, 20
+	f := encodedFanout(t, stores, number, size)
+	forwardAll(t, f, stores*number)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	for range times {
+		forwardAll(t, f, stores*number)
+	}
+	runtime.ReadMemStats(&after)
+	if per := (after.TotalAlloc - before.TotalAlloc) / times; per > stores*number*size*3/4 {
+		t.Errorf("a response of %d bytes allocates %d", stores*number*size, per)
 	}
 }
 

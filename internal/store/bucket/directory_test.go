@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -153,5 +154,72 @@ func TestDirectory_OnAnotherFileSystemThatIsEmptyIsAnError(t *testing.T) {
 	}
 	if _, list, upload := entriesOf(b); list != nil || upload != nil {
 		t.Error(list, upload)
+	}
+}
+
+// A list and a missing object must be as those of the provider, which is slow at both.
+func TestDirectory_ListIsThatOfTheProvider(t *testing.T) {
+	dir := t.TempDir()
+	for _, sub := range []string{"empty", "files", "sub/empty", "sub/full", "z"} {
+		if err := os.MkdirAll(filepath.Join(dir, sub), 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, file := range []string{"a", "files/1", "files/2", "sub/full/x", "z/y"} {
+		if err := os.WriteFile(filepath.Join(dir, file), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.Symlink("files", filepath.Join(dir, "link")); err != nil {
+		t.Fatal(err)
+	}
+	ours, err := newDirectory(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func(b objstore.BucketReader, sub string, o ...objstore.IterOption) (names []string) {
+		if err := b.Iter(t.Context(), sub, func(name string) error { names = append(names, name); return nil }, o...); err != nil {
+			t.Fatal(err)
+		}
+		return names
+	}
+	for _, sub := range []string{"", "files", "files/", "sub", "sub/empty", "missing", "a", "link"} {
+		for _, o := range [][]objstore.IterOption{nil, {objstore.WithRecursiveIter()}} {
+			if got, want := list(ours, sub, o...), list(ours.Bucket, sub, o...); !slices.Equal(got, want) {
+				t.Errorf("%q, %d options: %q, want %q", sub, len(o), got, want)
+			}
+		}
+	}
+	stop := errors.New("stop")
+	if err := ours.Iter(t.Context(), "", func(string) error { return stop }); !errors.Is(err, stop) {
+		t.Error(err)
+	}
+	canceled, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := ours.Iter(canceled, "", func(string) error { return nil }); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	if _, err := ours.Get(canceled, "a"); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+func TestDirectory_MissingObjectIsNotFound(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.MkdirAll(filepath.Join(dir, "eu", "block"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "eu", "file"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	b := openTestDirectory(t, dir)
+	for name, missing := range map[string]bool{"block/deletion-mark.json": true, "none/meta.json": true, "file/meta.json": false} {
+		_, whole := b.Get(t.Context(), name)
+		_, part := b.GetRange(t.Context(), name, 1, 2)
+		for _, err := range []error{whole, part} {
+			if err == nil || b.IsObjNotFoundErr(err) != missing {
+				t.Errorf("%s: %v, want it missing: %t", name, err, missing)
+			}
+		}
 	}
 }

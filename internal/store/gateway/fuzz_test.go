@@ -142,8 +142,8 @@ func FuzzPostings_EqualThoseInMemory(f *testing.F) {
 	})
 }
 
-// A meta.json of arbitrary bytes is an error or a meta that survives the snapshot.
-func FuzzMeta_SurvivesTheSnapshot(f *testing.F) {
+// A meta.json of arbitrary bytes is an error or a meta that survives being written as JSON.
+func FuzzMeta_SurvivesJSON(f *testing.F) {
 	_, dir := newBucket(f)
 	id := writeBlock(f, dir, 0, 60_000, 1, map[string]string{"a": "b"})
 	text, err := os.ReadFile(filepath.Join(dir, id, "meta.json"))

@@ -71,11 +71,11 @@ func TestSync_BlockThatIsHalfDeletedIsDroppedAfterTheFirstWarning(t *testing.T) 
 	if got, warnings := openStore(t, bucket, Options{Dir: before}).all(t, r); len(got) != 3 || len(warnings) != 0 {
 		t.Fatal(got, warnings)
 	}
-	snapshot, err := os.ReadFile(filepath.Join(before, "blocks.jsonl"))
+	snapshot, err := os.ReadFile(filepath.Join(before, "blocks.snapshot"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	write(t, filepath.Join(local, "blocks.jsonl"), string(snapshot))
+	write(t, filepath.Join(local, "blocks.snapshot"), string(snapshot))
 	remove(t, dir, id, "meta.json")
 	remove(t, dir, id, "chunks/000001")
 	s := openStore(t, bucket, Options{Dir: local})

@@ -1,20 +1,13 @@
 package metas
 
 import (
-	"bufio"
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
-	"maps"
-	"os"
 	"path"
-	"path/filepath"
-	"runtime"
-	"slices"
 	"sync"
 	"time"
 
@@ -358,89 +351,4 @@ func (a arriving) Read(p []byte) (int, error) {
 		a.lister.arrived.Reset(a.lister.opts.Stall)
 	}
 	return n, err
-}
-
-// snapshotFile has the metas of all known blocks, one a line.
-const snapshotFile = "blocks.jsonl"
-
-// load prepares l.known: the first call reads the snapshot, and every call removes the blocks
-// for which Forget was called.
-func (l *Lister) load() {
-	if !l.ready {
-		l.ready = true
-		if err := l.readSnapshot(); err != nil && !errors.Is(err, os.ErrNotExist) {
-			l.opts.Logger.Warn("The snapshot of the blocks is not used; it is written again", "err", err)
-			l.known = map[ulid.ULID]*Meta{}
-		}
-	}
-	l.forget()
-}
-
-func (l *Lister) readSnapshot() error {
-	if l.opts.Dir == "" {
-		return nil
-	}
-	text, err := os.ReadFile(filepath.Join(l.opts.Dir, snapshotFile))
-	if err != nil {
-		return err
-	}
-	lines := bytes.Split(bytes.TrimSpace(text), []byte{'\n'})
-	parts := slices.Collect(slices.Chunk(lines, max(len(lines)/runtime.GOMAXPROCS(0)+1, 64)))
-	metas, errs := make([][]*Meta, len(parts)), make([]error, len(parts))
-	var all sync.WaitGroup
-	for i, part := range parts {
-		all.Go(func() { metas[i], errs[i] = parseSnapshot(part) })
-	}
-	all.Wait()
-	if err := errors.Join(errs...); err != nil {
-		return err
-	}
-	for _, part := range metas {
-		for _, m := range part {
-			l.known[m.ID] = m
-		}
-	}
-	return nil
-}
-
-func parseSnapshot(lines [][]byte) (all []*Meta, err error) {
-	for _, line := range lines {
-		if len(line) == 0 {
-			continue
-		}
-		m, err := parse(line)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, m)
-	}
-	return all, nil
-}
-
-func (l *Lister) writeSnapshot() (err error) {
-	if l.opts.Dir == "" {
-		return nil
-	}
-	file, err := os.CreateTemp(l.opts.Dir, snapshotFile+".*.tmp")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if err != nil {
-			_ = file.Close()
-			_ = os.Remove(file.Name())
-		}
-	}()
-	w := bufio.NewWriter(file)
-	for m := range maps.Values(l.known) {
-		line, err := m.AppendJSON(nil)
-		if err != nil {
-			return err
-		}
-		_, _ = w.Write(append(line, '\n')) // Flush returns the error
-	}
-	if err := errors.Join(w.Flush(), file.Sync(), file.Close()); err != nil {
-		return err
-	}
-	return os.Rename(file.Name(), filepath.Join(l.opts.Dir, snapshotFile))
 }

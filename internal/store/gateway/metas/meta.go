@@ -55,7 +55,7 @@ type Segment struct {
 	Bytes int64  // 0: unknown
 }
 
-// metaJSON has the fields of a meta.json that are read. The snapshot has one such object a line.
+// metaJSON has the fields of a meta.json that are read.
 type metaJSON struct {
 	ULID    string `json:"ulid"`
 	Version int    `json:"version"`

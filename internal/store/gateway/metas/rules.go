@@ -102,8 +102,9 @@ func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
 			}
 			return a.ID.Compare(b.ID)
 		})
-		// A block can only be covered by one that has its first source.
-		bySource := map[ulid.ULID][]map[ulid.ULID]bool{}
+		// A block can only be covered by one that has its first source. If that is its only source, any such block covers it.
+		bySource := make(map[ulid.ULID][]*Meta, len(group))
+		sets := map[*Meta]map[ulid.ULID]bool{} // the sources of blocks that may cover one of several sources
 		for i, m := range group {
 			if len(m.Sources) == 0 {
 				if i > 0 {
@@ -111,20 +112,30 @@ func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
 				}
 				continue
 			}
-			if slices.ContainsFunc(bySource[m.Sources[0]], func(parent map[ulid.ULID]bool) bool { return hasAll(parent, m.Sources) }) {
+			parents := bySource[m.Sources[0]]
+			if len(m.Sources) == 1 && len(parents) > 0 || slices.ContainsFunc(parents, func(parent *Meta) bool { return hasAll(setOf(sets, parent), m.Sources) }) {
 				ids = append(ids, m.ID)
 				continue
 			}
-			set := make(map[ulid.ULID]bool, len(m.Sources))
 			for _, s := range m.Sources {
-				set[s] = true
-			}
-			for s := range set {
-				bySource[s] = append(bySource[s], set)
+				bySource[s] = append(bySource[s], m)
 			}
 		}
 	}
 	return ids
+}
+
+// setOf returns the sources of a block as a set, which it keeps in sets.
+func setOf(sets map[*Meta]map[ulid.ULID]bool, m *Meta) map[ulid.ULID]bool {
+	set := sets[m]
+	if set == nil {
+		set = make(map[ulid.ULID]bool, len(m.Sources))
+		for _, s := range m.Sources {
+			set[s] = true
+		}
+		sets[m] = set
+	}
+	return set
 }
 
 func hasAll(set map[ulid.ULID]bool, all []ulid.ULID) bool {

@@ -332,14 +332,13 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	}
 	var samples sampleSorter
 	at := 0
-	nodes := make([]uint32, len(v.symbols.Parents))
 	err = v.Samples(ctx, sorted, func(_ int, stacks []uint32, values []int64) error {
 		r := &rows[at]
 		if at == 0 || rows[at-1].dataset != r.dataset {
-			parts.of[r.dataset].fill(nodes)
+			parts.of[r.dataset].fill(parts.nodes)
 		}
 		at++
-		samples.renumber(stacks, values, nodes)
+		samples.renumber(stacks, values, parts.nodes)
 		return w.Add(&block.Row{Type: r.t, Dataset: r.dataset, Key: r.key, Series: r.series, Stacks: samples.stacks, Values: samples.values})
 	})
 	if err != nil {
@@ -410,33 +409,33 @@ func moveSpans(ctx context.Context, to *block.TraceSpansBuilder, from *block.Tra
 // sampleSorter renumbers the stacks of samples and sorts the samples by stack. The result is
 // in stacks and values until the next call.
 type sampleSorter struct {
-	pairs  []pair
+	keys   []uint64 // number of a stack in the upper 32 bits, index of its sample in the lower
 	stacks []uint32
 	values []int64
 }
 
 func (s *sampleSorter) renumber(stacks []uint32, values []int64, nodes []uint32) {
-	s.pairs = s.pairs[:0]
+	s.keys = s.keys[:0]
 	for i, stack := range stacks {
-		s.pairs = append(s.pairs, pair{nodes[stack], values[i]})
+		s.keys = append(s.keys, uint64(nodes[stack])<<32|uint64(i))
 	}
-	s.sortPairs()
+	s.sortKeys(values)
 }
 
 // sort is renumber for stacks that have their new numbers already.
 func (s *sampleSorter) sort(stacks []uint32, values []int64) {
-	s.pairs = s.pairs[:0]
+	s.keys = s.keys[:0]
 	for i, stack := range stacks {
-		s.pairs = append(s.pairs, pair{stack, values[i]})
+		s.keys = append(s.keys, uint64(stack)<<32|uint64(i))
 	}
-	s.sortPairs()
+	s.sortKeys(values)
 }
 
-func (s *sampleSorter) sortPairs() {
+func (s *sampleSorter) sortKeys(values []int64) {
+	slices.Sort(s.keys)
 	s.stacks, s.values = s.stacks[:0], s.values[:0]
-	slices.SortFunc(s.pairs, func(a, b pair) int { return cmp.Compare(a.stack, b.stack) })
-	for _, p := range s.pairs {
-		s.stacks, s.values = append(s.stacks, p.stack), append(s.values, p.value)
+	for _, key := range s.keys {
+		s.stacks, s.values = append(s.stacks, uint32(key>>32)), append(s.values, values[uint32(key)])
 	}
 }
 

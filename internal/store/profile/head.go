@@ -59,6 +59,7 @@ type scratch struct {
 	locFrame  []uint32 // by location without lines: its frame in the head + 1
 	pairs     []pair
 	nodes     []uint32 // by sample of the profile: node of its stack in the head
+	order     []uint64 // samples of one label set, sorted by stack: its node in the upper 32 bits, number of the sample in the lower
 	frames    []uint32 // of a stack, root first
 	used      []uint32 // by location of the profile: 1 if a stack has it
 	split     profiles.Splitter
@@ -74,7 +75,7 @@ var scratches = sync.Pool{New: func() any { return &scratch{} }}
 const scratchMax = 256 << 10
 
 func (s *scratch) release() {
-	if max(cap(s.lineFrame), cap(s.texts), cap(s.locFrame), cap(s.pairs), cap(s.nodes), cap(s.encoded)) <= scratchMax {
+	if max(cap(s.lineFrame), cap(s.texts), cap(s.locFrame), cap(s.pairs), cap(s.nodes), cap(s.order), cap(s.encoded)) <= scratchMax {
 		scratches.Put(s)
 	}
 }
@@ -112,6 +113,15 @@ func (h *head) size() int {
 	return h.bytes + h.symbols.Bytes() + h.spans.Bytes()
 }
 
+// seal frees what only apply uses: the tables take more memory than the symbols, and a head that is being written as a block
+// needs memory for that. Nothing may be applied to a sealed head.
+func (h *head) seal() {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.symbols.Seal()
+	h.bySet, h.byType, h.isShared = nil, nil, nil
+}
+
 // apply adds the rows of a profile that do not exist yet. older reports whether a block, or the head
 // that is being written as one, has rows of the profile, and whether one of these rows has the given labels.
 func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.Key, labels []byte) (profile, row bool)) {
@@ -134,8 +144,9 @@ func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.
 	}
 	shared, seen := again, 0
 	for i := range h.split.Sets {
+		h.sortSamples(decoded, i)
 		for t := range decoded.SampleTypes {
-			value, some := h.gather(decoded, i, t)
+			value, some := h.gather(decoded, t)
 			if !some {
 				continue // no samples of this type: no row
 			}
@@ -224,37 +235,41 @@ func (h *head) store(b []byte) uint64 {
 	return uint64(last)<<32 | uint64(at)
 }
 
-// gather sums the samples of label set h.split.Sets[part] by stack, for sample type t. It encodes
-// the sums into h.encoded, sorted by stack, without samples of value 0. It returns the total, and
-// whether there are sums.
-func (h *head) gather(p *pprof.Profile, part, t int) (total int64, some bool) {
-	h.pairs = h.pairs[:0]
+// sortSamples sorts the samples of label set h.split.Sets[part] by stack, into h.order. Rows of all sample types use this order.
+func (h *head) sortSamples(p *pprof.Profile, part int) {
+	h.order = h.order[:0]
 	for i := range p.Samples {
-		if len(h.split.Sets) > 1 && h.split.Of[i] != part {
-			continue
-		}
-		if v := p.Values(&p.Samples[i])[t]; v != 0 {
-			h.pairs = append(h.pairs, pair{h.nodes[i], v})
+		if len(h.split.Sets) == 1 || h.split.Of[i] == part {
+			h.order = append(h.order, uint64(h.nodes[i])<<32|uint64(i))
 		}
 	}
-	slices.SortFunc(h.pairs, func(a, b pair) int { return cmp.Compare(a.stack, b.stack) })
-	kept := h.pairs[:0]
-	for _, s := range h.pairs {
-		total = block.AddValues(total, s.value)
-		if n := len(kept); n > 0 && kept[n-1].stack == s.stack {
-			kept[n-1].value = block.AddValues(kept[n-1].value, s.value)
+	slices.Sort(h.order)
+}
+
+// gather sums the samples in h.order by stack, for sample type t. It encodes the sums into h.encoded, sorted by stack, without
+// samples of value 0. It returns the total, and whether there are sums.
+func (h *head) gather(p *pprof.Profile, t int) (total int64, some bool) {
+	h.pairs = h.pairs[:0]
+	for _, o := range h.order {
+		stack, v := uint32(o>>32), p.Values(&p.Samples[uint32(o)])[t]
+		if v == 0 {
 			continue
 		}
-		kept = append(kept, s)
+		total = block.AddValues(total, v)
+		if n := len(h.pairs); n > 0 && h.pairs[n-1].stack == stack {
+			h.pairs[n-1].value = block.AddValues(h.pairs[n-1].value, v)
+			continue
+		}
+		h.pairs = append(h.pairs, pair{stack, v})
 	}
-	h.encoded = binary.AppendUvarint(h.encoded[:0], uint64(len(kept)))
+	h.encoded = binary.AppendUvarint(h.encoded[:0], uint64(len(h.pairs)))
 	var last uint32
-	for _, s := range kept {
+	for _, s := range h.pairs {
 		h.encoded = binary.AppendUvarint(h.encoded, uint64(s.stack-last))
 		h.encoded = binary.AppendUvarint(h.encoded, uint64(s.value))
 		last = s.stack
 	}
-	return total, len(kept) > 0
+	return total, len(h.pairs) > 0
 }
 
 // spansMax is the limit of spans of one row. Further spans are dropped; their samples are
@@ -349,7 +364,11 @@ func reset(s []uint32, n int) []uint32 {
 // text returns the number in the head of string i of the profile, and caches the number.
 func (h *head) text(p *pprof.Profile, i uint32) uint32 {
 	if h.texts[i] == 0 {
-		h.texts[i] = h.symbols.String(p.ValidText(i)) + 1
+		n, ok := h.symbols.Next(p.Text(i))
+		if !ok {
+			n = h.symbols.String(p.ValidText(i))
+		}
+		h.texts[i] = n + 1
 	}
 	return h.texts[i] - 1
 }

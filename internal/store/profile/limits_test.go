@@ -468,6 +468,33 @@ func TestHeadPart_NumbersOfItsStacks(t *testing.T) {
 	}
 }
 
+func TestCutHead_FreesTheTablesOfTheClosedHead(t *testing.T) {
+	s := openTest(t, t.TempDir(), nil)
+	const n = 50
+	for i := range n {
+		if err := s.Append(t.Context(), "t", []profiles.RawProfile{numbered(uint64(i))}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	tenant := s.tenants["t"]
+	before, reply := s.budget.used.Load(), make(chan cut, 1)
+	tenant.flushMu.Lock()
+	tenant.cuts <- reply
+	c := <-reply
+	after := s.budget.used.Load()
+	tenant.failedFlush = &c
+	tenant.flushMu.Unlock()
+	if c.err != nil || after != int64(c.head.size()) || after > before-16<<10 {
+		t.Errorf("%d bytes are charged of %d; the closed head has %d, %v", after, before, c.head.size(), c.err)
+	}
+	if err := s.Flush(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left := s.budget.used.Load(); len(tenant.blocks) != 1 || tenant.blocks[0].Rows() != n || left != 0 {
+		t.Errorf("%d blocks, %d bytes are charged", len(tenant.blocks), left)
+	}
+}
+
 func TestStore_ErrorsOfTheDiskAreLoggedOnceASecondAndHidePaths(t *testing.T) {
 	var log strings.Builder
 	at := time.Unix(100, 0)

@@ -9,7 +9,7 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// headPart has the stacks of one dataset of a head.
+// headPart has the stacks of the samples of one dataset of a head.
 type headPart struct {
 	stacks  []uint32 // of the head, ascending
 	numbers []uint32 // their numbers in the block
@@ -40,6 +40,7 @@ func (p *headPart) number(stack uint32) (uint32, bool) {
 type headParts struct {
 	symbols block.PartsEncoder
 	of      map[string]*headPart // by dataset
+	nodes   []uint32             // a table for headPart.fill
 }
 
 // divide divides the symbols of a head by the datasets of its rows, so that a query of one
@@ -62,9 +63,8 @@ func divide(ctx context.Context, v *headView, rows []headRow) (*headParts, error
 		if err != nil {
 			return nil, err
 		}
-		part := &headPart{}
-		var symbols *block.Symbols
-		symbols, part.stacks, part.numbers = p.Part()
+		symbols, stacks, numbers := p.Part()
+		part := &headPart{slices.Clone(stacks), slices.Clone(numbers)}
 		for i := range part.numbers {
 			part.numbers[i] += first - 1
 		}
@@ -74,6 +74,7 @@ func divide(ctx context.Context, v *headView, rows []headRow) (*headParts, error
 			return nil, err
 		}
 	}
+	divided.nodes = p.Table()
 	return divided, nil
 }
 
@@ -82,64 +83,57 @@ func divide(ctx context.Context, v *headView, rows []headRow) (*headParts, error
 // symbols of blocks of an earlier version are not divided by dataset. If one of the blocks is such a block, the merged
 // symbols are not divided either.
 func mergeSymbols(ctx context.Context, run []*block.Reader) (parts *block.PartsEncoder, nodes [][]uint32, err error) {
-	parts = &block.PartsEncoder{}
+	parts, nodes = &block.PartsEncoder{}, make([][]uint32, len(run))
 	whole := slices.ContainsFunc(run, func(b *block.Reader) bool { return b.Parts()[0].Dataset == "" })
 	found := map[string][]partOfBlock{} // by dataset, in the order of blocks
-	moved := make([][][]uint32, len(run))
 	for number, b := range run {
-		moved[number] = make([][]uint32, len(b.Parts()))
+		stacks := 1
 		for i, part := range b.Parts() {
 			dataset := part.Dataset
 			if whole {
 				dataset = ""
 			}
 			found[dataset] = append(found[dataset], partOfBlock{number, i})
+			if n, ok := b.PartNodes(i); ok {
+				stacks += n
+			}
 		}
+		nodes[number] = make([]uint32, 1, stacks)
 	}
 	var decoder block.PartDecoder
+	var arranger block.Arranger
+	builder := block.NewBuilder()
 	next := uint32(1)
+	// Parts are sorted by dataset, and the stacks of a part follow those of the part before. So each part of a block appends the
+	// numbers of its stacks to those of the parts before.
 	for _, dataset := range slices.Sorted(maps.Keys(found)) {
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err
 		}
-		builder := block.NewBuilder()
+		builder.Reset()
+		from := make([]int, len(run)) // by block: the first stack of this dataset
+		for i := range nodes {
+			from[i] = len(nodes[i])
+		}
 		for _, p := range found[dataset] {
 			symbols, err := decoder.Decode(run[p.block], p.part)
 			if err != nil {
 				return nil, nil, fmt.Errorf("%s: %w", run[p.block].Name(), err)
 			}
-			moved[p.block][p.part] = builder.Add(symbols)
+			nodes[p.block] = builder.AppendAdded(nodes[p.block], symbols)
 		}
-		symbols, arranged := builder.Arrange()
-		for _, p := range found[dataset] {
-			numbers := moved[p.block][p.part][1:] // without the root
-			for i, n := range numbers {
-				numbers[i] = next + arranged[n] - 1
+		symbols, arranged := arranger.Arrange(&builder.Symbols)
+		for i, numbers := range nodes {
+			for k := from[i]; k < len(numbers); k++ {
+				numbers[k] = next + arranged[numbers[k]] - 1
 			}
-			moved[p.block][p.part] = numbers
 		}
 		next += uint32(len(symbols.Parents) - 1)
 		if err := parts.Add(dataset, symbols); err != nil {
 			return nil, nil, err
 		}
 	}
-	for _, numbers := range moved {
-		nodes = append(nodes, joined(numbers))
-	}
 	return parts, nodes, nil
-}
-
-// joined returns 0, the root, and the numbers of all parts, which follow each other. It drops the numbers of each part.
-func joined(parts [][]uint32) []uint32 {
-	n := 1
-	for _, numbers := range parts {
-		n += len(numbers)
-	}
-	all := make([]uint32, 1, n)
-	for i, numbers := range parts {
-		all, parts[i] = append(all, numbers...), nil
-	}
-	return all
 }
 
 // partOfBlock is a part of one of the blocks that are merged.

@@ -118,6 +118,7 @@ func (r *replayer) freeMemory(need int64) error {
 // again, its rows are found in the block and not added twice.
 func (r *replayer) flush() error {
 	t := r.tenant
+	t.head.seal()
 	meta := block.Meta{Through: r.segment - 1}
 	b, err := t.writeBlock(ulid.MustNewDefault(t.store.now()), meta, func(w *block.Writer) (*block.Content, error) {
 		return writeHead(context.Background(), w, t.head.view())

@@ -242,6 +242,8 @@ func (t *tenant) cutHead() cut {
 	t.mu.Lock()
 	t.flushing, t.head, t.headFrom = head, t.store.newHead(), t.store.now()
 	t.mu.Unlock()
+	head.seal()
+	t.store.budget.charge(head)
 	return cut{head: head, through: through, id: ulid.MustNewDefault(t.store.now())}
 }
 

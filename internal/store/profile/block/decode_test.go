@@ -238,7 +238,7 @@ func TestSections_Limits(t *testing.T) {
 	expect(t, "the first of another version", err, false)
 
 	body := bytes.Repeat([]byte("abcdef"), 1000)
-	stored, err := compress(body)
+	stored, err := appendCompressed(nil, body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -289,7 +289,8 @@ func TestDecodeParts_Limits(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	directory, bodies := encoded.sections()
+	directory, pieces := encoded.sections()
+	bodies := bytes.Join(pieces, nil)
 	decode := func(b []byte) error { _, err := decodeParts(b, bodies); return err }
 	cuts(t, "parts", directory, decode)
 	parts, err := decodeParts(directory, bodies)

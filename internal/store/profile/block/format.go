@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/klauspost/compress/zstd"
@@ -411,42 +410,6 @@ func decodeKeys(b []byte) (keys []Key, err error) {
 	return keys, d.err
 }
 
-// zstdWriters and zstdReaders pool *zstd.Encoder and *zstd.Decoder. The garbage collector
-// frees idle ones.
-var zstdWriters, zstdReaders sync.Pool
-
-func compress(b []byte) ([]byte, error) {
-	w, ok := zstdWriters.Get().(*zstd.Encoder)
-	if !ok {
-		var err error
-		if w, err = zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedBetterCompression), zstd.WithEncoderConcurrency(1)); err != nil {
-			return nil, err
-		}
-	}
-	defer zstdWriters.Put(w)
-	return w.EncodeAll(b, nil), nil
-}
-
-// decompress returns the content of b. If the content has more than bytesMax bytes, it returns zstd.ErrDecoderSizeExceeded
-// and allocates no more than bytesMax bytes.
-func decompress(b []byte, bytesMax int) ([]byte, error) { return decompressIn(nil, b, bytesMax) }
-
-// decompressIn is decompress into dst, if its capacity suffices.
-func decompressIn(dst, b []byte, bytesMax int) ([]byte, error) {
-	if dst == nil || cap(dst) < bytesMax {
-		dst = make([]byte, 0, bytesMax)
-	}
-	r, ok := zstdReaders.Get().(*zstd.Decoder)
-	if !ok {
-		var err error
-		if r, err = zstd.NewReader(nil, zstd.WithDecoderConcurrency(1), zstd.WithDecoderMaxMemory(sectionMax), zstd.WithDecodeAllCapLimit(true)); err != nil {
-			return nil, err
-		}
-	}
-	defer zstdReaders.Put(r)
-	return r.DecodeAll(b, dst[:0:bytesMax])
-}
-
 // appendSection appends a section: header and body.
 //
 //	kind u32 | compression u32 | stored u64 | plain u64 | xxhash64 of the stored bytes
@@ -454,14 +417,27 @@ func appendSection(dst []byte, kind, compression uint32, body []byte) ([]byte, e
 	stored := body
 	if compression == zstded {
 		var err error
-		if stored, err = compress(body); err != nil {
+		if stored, err = appendCompressed(nil, body); err != nil {
 			return nil, err
 		}
 	}
+	return append(appendHeader(dst, kind, compression, len(stored), len(body), xxhash.Sum64(stored)), stored...), nil
+}
+
+func appendHeader(dst []byte, kind, compression uint32, stored, body int, sum uint64) []byte {
 	le := binary.LittleEndian
 	dst = le.AppendUint32(le.AppendUint32(dst, kind), compression)
-	dst = le.AppendUint64(le.AppendUint64(dst, uint64(len(stored))), uint64(len(body)))
-	return append(le.AppendUint64(dst, xxhash.Sum64(stored)), stored...), nil
+	return le.AppendUint64(le.AppendUint64(le.AppendUint64(dst, uint64(stored)), uint64(body)), sum)
+}
+
+// appendPlainHeader appends the header of a section that is not compressed, and whose body is in pieces.
+func appendPlainHeader(dst []byte, kind uint32, pieces [][]byte) []byte {
+	size, sum := 0, xxhash.New()
+	for _, piece := range pieces {
+		size += len(piece)
+		_, _ = sum.Write(piece) // never fails
+	}
+	return appendHeader(dst, kind, plain, size, size, sum.Sum64())
 }
 
 type section struct {

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"math"
+	"math/bits"
 	"slices"
 	"sort"
 	"strings"
@@ -52,10 +53,11 @@ type filePart struct {
 
 // PartsEncoder encodes the symbols of a block part by part, so that a writer needs those of one part at a time only.
 type PartsEncoder struct {
-	directory, bodies []byte // of sectionParts, without the number of parts, and of sectionPartSymbols
-	parts             int
-	last              string
-	body              []byte // reused
+	directory    []byte   // of sectionParts, without the number of parts
+	bodies       [][]byte // of sectionPartSymbols, in pieces: a slice that grows would be copied
+	parts        int
+	last         string
+	body, stored []byte // reused
 }
 
 // Add adds the symbols of a part. Parts are sorted by dataset.
@@ -64,22 +66,46 @@ func (e *PartsEncoder) Add(dataset string, s *Symbols) error {
 		return fmt.Errorf("symbols of dataset %q come after those of %q", dataset, e.last)
 	}
 	e.body = appendSymbols(e.body[:0], s)
-	stored, err := compress(e.body)
-	if err != nil {
+	var err error
+	if e.stored, err = appendCompressed(e.stored[:0], e.body); err != nil {
 		return err
 	}
 	e.directory = appendText(e.directory, dataset)
-	for _, v := range []uint64{uint64(len(s.Parents) - 1), uint64(len(stored)), uint64(len(e.body))} {
+	for _, v := range []uint64{uint64(len(s.Parents) - 1), uint64(len(e.stored)), uint64(len(e.body))} {
 		e.directory = binary.AppendUvarint(e.directory, v)
 	}
-	e.directory = binary.LittleEndian.AppendUint64(e.directory, xxhash.Sum64(stored))
-	e.bodies, e.last = append(e.bodies, stored...), dataset
+	e.directory = binary.LittleEndian.AppendUint64(e.directory, xxhash.Sum64(e.stored))
+	e.bodies, e.last = appendPieces(e.bodies, e.stored), dataset
 	e.parts++
 	return nil
 }
 
-// sections returns the bodies of sectionParts and sectionPartSymbols.
-func (e *PartsEncoder) sections() (directory, bodies []byte) {
+// Capacity of the first piece, and of the longest.
+const (
+	pieceMin = 16 << 10
+	pieceMax = 1 << 20
+)
+
+// appendPieces copies b to the end of a list of pieces.
+func appendPieces(pieces [][]byte, b []byte) [][]byte {
+	for len(b) > 0 {
+		last := len(pieces) - 1
+		if last < 0 || len(pieces[last]) == cap(pieces[last]) {
+			size := pieceMin
+			if last >= 0 {
+				size = min(2*cap(pieces[last]), pieceMax)
+			}
+			pieces = append(pieces, make([]byte, 0, size))
+			last++
+		}
+		n := min(len(b), cap(pieces[last])-len(pieces[last]))
+		pieces[last], b = append(pieces[last], b[:n]...), b[n:]
+	}
+	return pieces
+}
+
+// sections returns the body of sectionParts, and that of sectionPartSymbols in pieces.
+func (e *PartsEncoder) sections() (directory []byte, bodies [][]byte) {
 	return append(binary.AppendUvarint(nil, uint64(e.parts)), e.directory...), e.bodies
 }
 
@@ -324,11 +350,24 @@ func (r *Reader) stacks() (int, error) {
 // then Use with every stack of the part, then Part. A Builder has deduplicated its symbols, so a
 // part needs no tables to find duplicates.
 type Partitioner struct {
-	whole                           *Symbols
-	part                            uint32 // number of the current part
-	nodes, frames, functions, texts renumbering
-	used                            []uint32 // stacks of the current part; Part sorts them
+	whole                    *Symbols
+	part                     uint32   // number of the current part
+	number                   []uint32 // by stack of the current part: its number, before the part is arranged
+	in, isNamed              bitset   // stacks of the current part, and those of them that were passed to Use
+	used, named              []uint32 // the same as lists; Part sorts them
+	numbers                  []uint32 // of named, in the part
+	frames, functions, texts renumbering
+	symbols                  Symbols // of the current part, not arranged
+	arranger                 Arranger
 }
+
+// bitset is a set of numbers.
+type bitset []uint64
+
+func newBitset(n int) bitset          { return make(bitset, (n+63)/64) }
+func (s bitset) has(i uint32) bool    { return s[i/64]>>(i%64)&1 != 0 }
+func (s bitset) add(i uint32)         { s[i/64] |= 1 << (i % 64) }
+func (s bitset) clearWordOf(i uint32) { s[i/64] = 0 }
 
 // renumbering maps elements of the whole to their numbers in the current part.
 type renumbering struct {
@@ -349,8 +388,9 @@ func (r *renumbering) add(i, part uint32, next int) (n uint32, added bool) {
 
 // NewPartitioner returns a partitioner of symbols, which must not change.
 func NewPartitioner(s *Symbols) *Partitioner {
+	n := len(s.Parents)
 	return &Partitioner{
-		whole: s, nodes: newRenumbering(len(s.Parents)), frames: newRenumbering(len(s.Frames)),
+		whole: s, number: make([]uint32, n), in: newBitset(n), isNamed: newBitset(n), frames: newRenumbering(len(s.Frames)),
 		functions: newRenumbering(len(s.Functions)), texts: newRenumbering(len(s.Strings)),
 	}
 }
@@ -358,13 +398,22 @@ func NewPartitioner(s *Symbols) *Partitioner {
 // Begin begins the next part.
 func (p *Partitioner) Begin() {
 	p.part++
-	p.used = p.used[:0]
+	for _, stack := range p.used {
+		p.in.clearWordOf(stack)
+		p.isNamed.clearWordOf(stack)
+	}
+	p.used, p.named = p.used[:0], p.named[:0]
 }
 
-// Use adds a stack to the part.
+// Use adds a stack to the part, with its callers.
 func (p *Partitioner) Use(stack uint32) {
-	for ; stack != 0 && p.nodes.in[stack] != p.part; stack = p.whole.Parents[stack] {
-		p.nodes.in[stack] = p.part
+	if stack == 0 || p.isNamed.has(stack) {
+		return
+	}
+	p.isNamed.add(stack)
+	p.named = append(p.named, stack)
+	for ; stack != 0 && !p.in.has(stack); stack = p.whole.Parents[stack] {
+		p.in.add(stack)
 		p.used = append(p.used, stack)
 	}
 }
@@ -372,33 +421,49 @@ func (p *Partitioner) Use(stack uint32) {
 // sortUsed sorts the stacks of the part. If the part has many stacks, a pass over all stacks
 // of the whole is faster.
 func (p *Partitioner) sortUsed() {
-	if len(p.used) < len(p.nodes.in)/16 {
+	slices.Sort(p.named)
+	if len(p.used) < len(p.number)/512 {
 		slices.Sort(p.used)
 		return
 	}
 	p.used = p.used[:0]
-	for stack, part := range p.nodes.in {
-		if part == p.part && stack != 0 {
-			p.used = append(p.used, uint32(stack))
+	for i, word := range p.in {
+		for ; word != 0; word &= word - 1 {
+			p.used = append(p.used, uint32(64*i+bits.TrailingZeros64(word)))
 		}
 	}
 }
 
-// Part returns the symbols of the part. stacks are the numbers of the part's stacks in the
-// whole, ascending. numbers are their numbers in the part, in the same order.
+// Part returns the symbols of the part. stacks are the numbers in the whole, ascending, of the stacks
+// that were passed to Use, except the root. numbers are their numbers in the part, in the same order. The
+// results are valid until the next part begins.
 func (p *Partitioner) Part() (symbols *Symbols, stacks, numbers []uint32) {
 	p.sortUsed()
-	s := &Symbols{Parents: make([]uint32, 1, len(p.used)+1), NodeFrame: make([]uint32, 1, len(p.used)+1)}
+	s := &p.symbols
+	clear(s.Strings)
+	s.Strings, s.Functions, s.Frames = s.Strings[:0], s.Functions[:0], s.Frames[:0]
+	s.Parents, s.NodeFrame = append(s.Parents[:0], 0), append(s.NodeFrame[:0], 0)
 	p.text(s, 0) // string 0 is the empty string
-	p.nodes.number[0] = 0
+	p.number[0] = 0
 	for i, n := range p.used { // parents first
 		frame := p.frame(s, p.whole.NodeFrame[n])
-		s.Parents, s.NodeFrame = append(s.Parents, p.nodes.number[p.whole.Parents[n]]), append(s.NodeFrame, frame)
-		p.nodes.number[n] = uint32(i) + 1
+		s.Parents, s.NodeFrame = append(s.Parents, p.number[p.whole.Parents[n]]), append(s.NodeFrame, frame)
+		p.number[n] = uint32(i) + 1
 	}
-	symbols, arranged := s.Arrange()
-	stacks, numbers = slices.Clone(p.used), arranged[1:]
-	return symbols, stacks, numbers
+	symbols, arranged := p.arranger.Arrange(s)
+	p.numbers = p.numbers[:0]
+	for _, stack := range p.named {
+		p.numbers = append(p.numbers, arranged[p.number[stack]])
+	}
+	return symbols, p.named, p.numbers
+}
+
+// Table ends the partitioner. It returns a table with an element for each stack of the whole, with any content:
+// memory that the partitioner no longer needs.
+func (p *Partitioner) Table() []uint32 {
+	table := p.number
+	p.number = nil
+	return table
 }
 
 func (p *Partitioner) frame(s *Symbols, i uint32) uint32 {

@@ -1,7 +1,6 @@
 package block
 
 import (
-	"math"
 	"math/bits"
 	"slices"
 )
@@ -44,33 +43,63 @@ type Builder struct {
 // NewBuilder returns a builder with the empty string and the root.
 func NewBuilder() *Builder {
 	b := &Builder{strings: map[string]uint32{}}
-	b.String(nil)
-	b.Parents, b.NodeFrame = append(b.Parents, 0), append(b.NodeFrame, 0)
+	b.begin()
 	return b
 }
 
 // Bytes estimates the memory of the symbols and the tables.
 func (b *Builder) Bytes() int {
-	tables := 16*len(b.frames.slots) + 8*len(b.nodes.slots) + 4*len(b.functions.slots) + 48*len(b.strings) + 32*len(b.stacks)
+	tables := 16*len(b.frames.slots) + 4*len(b.nodes.slots) + 4*len(b.functions.slots) + 48*len(b.strings) + 32*len(b.stacks)
 	return b.bytes + tables + 16*cap(b.Strings) + 24*cap(b.Functions) + 8*cap(b.Frames) + 4*(cap(b.Parents)+cap(b.NodeFrame))
+}
+
+// Seal frees the tables, which take more memory than the symbols. Nothing may be added to a sealed builder.
+func (b *Builder) Seal() {
+	b.strings, b.stacks = nil, nil
+	b.functions, b.frames, b.nodes = functionTable{}, table{}, nodeTable{}
+}
+
+// Reset empties the builder and keeps its memory. Symbols that it has returned must not be used any more.
+func (b *Builder) Reset() {
+	clear(b.strings)
+	clear(b.stacks)
+	clear(b.Strings) // so that unused ones are freed
+	clear(b.functions.slots)
+	clear(b.frames.slots)
+	clear(b.nodes.slots)
+	b.frames.n, b.bytes = 0, 0
+	b.lastString, b.lastFunction, b.lastFrame = 0, 0, 0
+	b.Strings, b.Functions, b.Frames = b.Strings[:0], b.Functions[:0], b.Frames[:0]
+	b.Parents, b.NodeFrame = b.Parents[:0], b.NodeFrame[:0]
+	b.begin()
+}
+
+func (b *Builder) begin() {
+	b.String(nil)
+	b.Parents, b.NodeFrame = append(b.Parents, 0), append(b.NodeFrame, 0)
 }
 
 // String returns the number of a string. It copies a new string.
 func (b *Builder) String(text []byte) uint32 {
-	if next := b.lastString + 1; int(next) < len(b.Strings) && b.Strings[next] == string(text) {
-		b.lastString = next
+	if next, ok := b.Next(text); ok {
 		return next
 	}
 	n, ok := b.strings[string(text)]
 	if !ok {
-		s := string(text)
-		n = uint32(len(b.Strings))
-		b.strings[s] = n
-		b.Strings = append(b.Strings, s)
-		b.bytes += len(s)
+		n = b.newString(string(text))
 	}
 	b.lastString = n
 	return n
+}
+
+// Next returns the number of a string if the string follows the last one. It does not look into the table.
+func (b *Builder) Next(text []byte) (n uint32, ok bool) {
+	next := b.lastString + 1
+	if int(next) < len(b.Strings) && b.Strings[next] == string(text) {
+		b.lastString = next
+		return next, true
+	}
+	return 0, false
 }
 
 // Function returns the number of a function.
@@ -186,9 +215,10 @@ func (b *Builder) Node(parent, frame uint32) uint32 {
 }
 
 // nodeTable maps a parent and a frame to the number of their node: open addressing, linear probing, at most two thirds full. The
-// parents and frames of nodes are not in the table but in Symbols, because a head has millions of nodes.
+// parents and frames of nodes are not in the table but in Symbols, because a head has millions of nodes. A slot has as many low bits
+// for the number of a node as the index of a slot has, because there are more slots than nodes. The rest of its bits are a tag.
 type nodeTable struct {
-	slots []uint64 // low half: number of a node, 0 if the slot is free; high half: tag of its hash
+	slots []uint32 // low bits: number of a node, 0 if the slot is free; high bits: tag of its hash
 	shift uint
 }
 
@@ -197,45 +227,50 @@ func (t *nodeTable) get(parent, frame uint32, s *Symbols) (n uint32, added bool)
 	if 3*len(s.Parents) >= 2*len(t.slots) {
 		t.grow(s)
 	}
-	i, tag := t.start(parent, frame)
-	for mask := uint64(len(t.slots) - 1); ; i = (i + 1) & mask {
+	mask := uint32(len(t.slots) - 1)
+	for i, tag := t.start(parent, frame); ; i = (i + 1) & mask {
 		slot := t.slots[i]
 		if slot == 0 {
-			t.slots[i] = tag | uint64(len(s.Parents))
+			t.slots[i] = tag | uint32(len(s.Parents))
 			return uint32(len(s.Parents)), true
 		}
-		if n := uint32(slot); slot&^math.MaxUint32 == tag && s.Parents[n] == parent && s.NodeFrame[n] == frame {
+		if n := slot & mask; slot&^mask == tag && s.Parents[n] == parent && s.NodeFrame[n] == frame {
 			return n, false
 		}
 	}
 }
 
 // start returns the first slot to look at, and the tag: the bits of the hash below those of the slot.
-func (t *nodeTable) start(parent, frame uint32) (slot, tag uint64) {
+func (t *nodeTable) start(parent, frame uint32) (slot, tag uint32) {
 	hash := (uint64(parent)<<32 | uint64(frame)) * fibonacci
-	return hash >> t.shift, hash << (64 - t.shift) &^ math.MaxUint32
+	return uint32(hash >> t.shift), uint32(hash<<(64-t.shift)>>32) &^ uint32(len(t.slots)-1)
 }
 
 // grow doubles the table and adds the nodes of s, except the root, which no caller looks up.
 func (t *nodeTable) grow(s *Symbols) {
 	size := max(1<<10, 2*len(t.slots))
 	t.slots = nil // so that it can be freed before the new table is filled
-	t.slots, t.shift = make([]uint64, size), uint(64-bits.TrailingZeros(uint(size)))
-	mask := uint64(size - 1)
+	t.slots, t.shift = make([]uint32, size), uint(64-bits.TrailingZeros(uint(size)))
+	mask := uint32(size - 1)
 	for n := 1; n < len(s.Parents); n++ {
 		i, tag := t.start(s.Parents[n], s.NodeFrame[n])
 		for t.slots[i] != 0 {
 			i = (i + 1) & mask
 		}
-		t.slots[i] = tag | uint64(n)
+		t.slots[i] = tag | uint32(n)
 	}
 }
 
 // Add adds the symbols of another source. It returns, for each node of s, its number in b.
 func (b *Builder) Add(s *Symbols) []uint32 {
+	return b.AppendAdded(make([]uint32, 1, len(s.Parents)), s)
+}
+
+// AppendAdded is Add. It appends the numbers to dst, without that of the root, which is 0.
+func (b *Builder) AppendAdded(dst []uint32, s *Symbols) []uint32 {
 	texts := make([]uint32, len(s.Strings))
 	for i, t := range s.Strings {
-		texts[i] = b.String([]byte(t))
+		texts[i] = b.text(t)
 	}
 	functions := make([]uint32, len(s.Functions))
 	for i, f := range s.Functions {
@@ -245,11 +280,37 @@ func (b *Builder) Add(s *Symbols) []uint32 {
 	for i, f := range s.Frames {
 		frames[i] = b.Frame(functions[f.Function], f.Line)
 	}
-	nodes := make([]uint32, len(s.Parents))
+	first := len(dst) // number of stack 1
 	for i := 1; i < len(s.Parents); i++ {
-		nodes[i] = b.Node(nodes[s.Parents[i]], frames[s.NodeFrame[i]])
+		parent := s.Parents[i]
+		if parent != 0 {
+			parent = dst[first+int(parent)-1]
+		}
+		dst = append(dst, b.Node(parent, frames[s.NodeFrame[i]]))
 	}
-	return nodes
+	return dst
+}
+
+// text is String for a string that need not be copied.
+func (b *Builder) text(s string) uint32 {
+	if next := b.lastString + 1; int(next) < len(b.Strings) && b.Strings[next] == s {
+		b.lastString = next
+		return next
+	}
+	n, ok := b.strings[s]
+	if !ok {
+		n = b.newString(s)
+	}
+	b.lastString = n
+	return n
+}
+
+func (b *Builder) newString(s string) uint32 {
+	n := uint32(len(b.Strings))
+	b.strings[s] = n
+	b.Strings = append(b.Strings, s)
+	b.bytes += len(s)
+	return n
 }
 
 // table maps keys of 64 bits to numbers: open addressing, linear probing, at most half full.
@@ -345,20 +406,34 @@ func (b *Builder) AddUsed(s *Symbols, sums []int64) []uint32 {
 
 func (b *Builder) addFrame(s *Symbols, frame Frame) uint32 {
 	f := s.Functions[frame.Function]
-	text := func(n uint32) uint32 { return b.String([]byte(s.Strings[n])) }
+	text := func(n uint32) uint32 { return b.text(s.Strings[n]) }
 	return b.Frame(b.Function(Function{text(f.Name), text(f.System), text(f.File), f.StartLine}), frame.Line)
 }
 
 // Arrange renumbers the stacks depth first, so that the stacks of one profile have close
 // numbers. It returns the new number of each stack.
-func (s *Symbols) Arrange() (*Symbols, []uint32) {
+func (s *Symbols) Arrange() (*Symbols, []uint32) { return new(Arranger).Arrange(s) }
+
+// Arranger arranges one symbols after the other, in the same memory.
+type Arranger struct {
+	first, next, numbers []uint32
+	arranged             Symbols
+}
+
+// Arrange is Symbols.Arrange. The result is valid until the next call.
+func (a *Arranger) Arrange(s *Symbols) (*Symbols, []uint32) {
 	n := len(s.Parents)
-	first, next, numbers := make([]uint32, n), make([]uint32, n), make([]uint32, n)
+	a.first, a.next, a.numbers = zeros(a.first, n), zeros(a.next, n), zeros(a.numbers, n)
+	first, next, numbers := a.first, a.next, a.numbers
 	for i := n - 1; i > 0; i-- { // lists of children, in order of addition
 		next[i] = first[s.Parents[i]]
 		first[s.Parents[i]] = uint32(i)
 	}
-	arranged := &Symbols{Strings: s.Strings, Functions: s.Functions, Frames: s.Frames, Parents: make([]uint32, 1, n), NodeFrame: make([]uint32, 1, n)}
+	arranged := &a.arranged
+	*arranged = Symbols{
+		Strings: s.Strings, Functions: s.Functions, Frames: s.Frames,
+		Parents: append(slices.Grow(arranged.Parents[:0], n), 0), NodeFrame: append(slices.Grow(arranged.NodeFrame[:0], n), 0),
+	}
 	for node := first[0]; node != 0; {
 		numbers[node] = uint32(len(arranged.Parents))
 		arranged.Parents = append(arranged.Parents, numbers[s.Parents[node]])
@@ -372,4 +447,11 @@ func (s *Symbols) Arrange() (*Symbols, []uint32) {
 		node = down
 	}
 	return arranged, numbers
+}
+
+// zeros returns n zeros, in the memory of s if its capacity suffices.
+func zeros(s []uint32, n int) []uint32 {
+	s = slices.Grow(s[:0], n)[:n]
+	clear(s)
+	return s
 }

@@ -1,10 +1,15 @@
 package block
 
 import (
+	"bytes"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
+	"runtime"
 	"slices"
 	"testing"
+
+	"github.com/klauspost/compress/zstd"
 )
 
 // Symbols of many functions, frames and stacks, compared with maps.
@@ -134,21 +139,22 @@ func TestPartitioner_PartsKeepTheirStacks(t *testing.T) {
 		p := NewPartitioner(s)
 		for range 4 {
 			p.Begin()
-			wanted := map[uint32]bool{}
+			wanted, named := map[uint32]bool{}, map[uint32]bool{}
 			for range r.IntN(20) {
 				stack := uint32(r.IntN(len(s.Parents)))
 				p.Use(stack)
-				for ; stack != 0; stack = s.Parents[stack] {
+				for named[stack] = stack != 0; stack != 0; stack = s.Parents[stack] {
 					wanted[stack] = true
 				}
 			}
 			part, stacks, numbers := p.Part()
-			if len(stacks) != len(wanted) || len(numbers) != len(stacks) || len(part.Parents) != len(stacks)+1 || part.Strings[0] != "" || !slices.IsSorted(stacks) {
-				t.Fatalf("%d stacks, %d numbers, want %d", len(stacks), len(numbers), len(wanted))
+			delete(named, 0)
+			if len(stacks) != len(named) || len(numbers) != len(stacks) || len(part.Parents) != len(wanted)+1 || part.Strings[0] != "" || !slices.IsSorted(stacks) {
+				t.Fatalf("%d stacks, %d numbers, want %d; the part has %d, want %d", len(stacks), len(numbers), len(named), len(part.Parents)-1, len(wanted))
 			}
 			seen := map[uint32]bool{0: true}
 			for i, stack := range stacks {
-				if !wanted[stack] || seen[numbers[i]] || long(part, numbers[i]) != long(s, stack) {
+				if !named[stack] || seen[numbers[i]] || long(part, numbers[i]) != long(s, stack) {
 					t.Fatalf("stack %d is %d in the part: %s, want %s", stack, numbers[i], long(part, numbers[i]), long(s, stack))
 				}
 				seen[numbers[i]] = true
@@ -163,6 +169,95 @@ func TestPartitioner_PartsKeepTheirStacks(t *testing.T) {
 			if _, err := decodeSymbols(appendSymbols(nil, part)); err != nil {
 				t.Fatal(err)
 			}
+		}
+	}
+}
+
+func TestBuilder_ResetBuilderIsLikeANewOne(t *testing.T) {
+	r := rand.New(rand.NewPCG(4, 9))
+	used := randomSymbols(r, 3000)
+	used.Stack([]uint32{1, 2, 3})
+	for range 20 {
+		used.Reset()
+		s := &randomSymbols(r, 1+r.IntN(300)).Symbols
+		fresh := NewBuilder()
+		if got, want := used.Add(s), fresh.Add(s); !slices.Equal(got, want) || !reflect.DeepEqual(used.Symbols, fresh.Symbols) || used.bytes != fresh.bytes {
+			t.Fatalf("%+v of %d bytes, want %+v of %d", used.Symbols, used.bytes, fresh.Symbols, fresh.bytes)
+		}
+		for range 20 {
+			stack := []uint32{uint32(r.IntN(len(s.Frames))), uint32(r.IntN(len(s.Frames)))}
+			if got, want := used.Stack(stack), fresh.Stack(stack); got != want {
+				t.Fatalf("stack %v is %d, want %d", stack, got, want)
+			}
+		}
+	}
+}
+
+func TestBuilder_SealedBuilderKeepsItsSymbols(t *testing.T) {
+	b := randomSymbols(rand.New(rand.NewPCG(5, 9)), 2000)
+	b.Stack([]uint32{1, 2})
+	want, before := b.Symbols, b.Bytes()
+	b.Seal()
+	// Two thirds of the slots of a table have a node at most, and a slot has four bytes.
+	if saved := before - b.Bytes(); !reflect.DeepEqual(b.Symbols, want) || saved < 6*len(want.Parents) {
+		t.Errorf("%d bytes are freed of %d", saved, before)
+	}
+}
+
+func TestBuilder_AppendAddedKeepsWhatIsThere(t *testing.T) {
+	r := rand.New(rand.NewPCG(6, 9))
+	b, dst := NewBuilder(), []uint32{0}
+	for range 10 {
+		s := &randomSymbols(r, 1+r.IntN(60)).Symbols
+		from := len(dst)
+		dst = b.AppendAdded(dst, s)
+		if len(dst)-from != len(s.Parents)-1 {
+			t.Fatalf("%d stacks, want %d", len(dst)-from, len(s.Parents)-1)
+		}
+		for i := 1; i < len(s.Parents); i++ {
+			if got, want := long(&b.Symbols, dst[from+i-1]), long(s, uint32(i)); got != want {
+				t.Fatalf("stack %d is %s, want %s", i, got, want)
+			}
+		}
+	}
+}
+
+func TestAppendPieces_KeepTheBytesWithoutCopyingPieces(t *testing.T) {
+	var pieces [][]byte
+	var want []byte
+	for i := range 300 {
+		part := bytes.Repeat([]byte{byte(i)}, 997*(i%40))
+		pieces, want = appendPieces(pieces, part), append(want, part...)
+	}
+	if !bytes.Equal(bytes.Join(pieces, nil), want) || len(pieces) < 5 {
+		t.Fatalf("%d pieces of %d bytes", len(pieces), len(want))
+	}
+	for i, piece := range pieces {
+		if cap(piece) > pieceMax || i < len(pieces)-1 && len(piece) < cap(piece) {
+			t.Errorf("piece %d has %d of %d bytes", i, len(piece), cap(piece))
+		}
+	}
+}
+
+func TestAppendCompressed_TakesLittleMemory(t *testing.T) {
+	section := make([]byte, 300<<10) // longer than a block of zstd, so that the encoder has a window
+	for i := range section {
+		section[i] = byte(i * i >> 7)
+	}
+	for name, create := range map[string]func() (*zstd.Encoder, error){"section": newEncoder, "page": newPageEncoder} {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		w, err := create()
+		if err != nil {
+			t.Fatal(err)
+		}
+		stored := w.EncodeAll(section, nil)
+		runtime.ReadMemStats(&after)
+		if took := after.TotalAlloc - before.TotalAlloc; took > 10<<20 {
+			t.Errorf("%s: an encoder takes %d bytes", name, took)
+		}
+		if b, err := decompress(stored, len(section)); err != nil || !bytes.Equal(b, section) {
+			t.Errorf("%s: %d bytes, %v", name, len(b), err)
 		}
 	}
 }

@@ -51,8 +51,8 @@ type fileRow struct {
 	ID      [16]byte `parquet:"id,plain,uncompressed"`
 	Count   uint32   `parquet:"samples,plain,uncompressed"`
 	Scale   int64    `parquet:"scale,plain,uncompressed"`
-	Stacks  []uint32 `parquet:"stacks,list" parquet-element:",delta,zstd"`
-	Values  []int64  `parquet:"values,list" parquet-element:",delta,zstd"`
+	Stacks  []uint32 `parquet:"stacks,list" parquet-element:",delta"` // compressed by pages, like Values
+	Values  []int64  `parquet:"values,list" parquet-element:",delta"`
 }
 
 // Row is one row to be written to a block.
@@ -89,7 +89,7 @@ func NewWriter(fs vfs.FS, dir string) (*Writer, error) {
 		fs: fs, dir: dir, file: file, numbers: map[Key]uint32{},
 		meta: Meta{MinNS: math.MaxInt64, MaxNS: math.MinInt64},
 		parquet: parquet.NewGenericWriter[fileRow](file, parquet.PageBufferSize(pageBytes), parquet.WriteBufferSize(1<<20),
-			parquet.DataPageStatistics(false), parquet.CreatedBy("ferula", "1", "")),
+			parquet.DataPageStatistics(false), parquet.CreatedBy("ferula", "1", ""), parquet.Compression(pages{})),
 	}
 	return w, nil
 }
@@ -232,31 +232,45 @@ func (w *Writer) Finish(c *Content) (err error) {
 		}
 	}
 	parts, symbols := encoded.sections()
-	index := []byte(magic)
-	for _, s := range []struct {
-		kind, compression uint32
-		body              []byte
-	}{
+	index, err := appendSections([]byte(magic), []indexSection{
 		{sectionMeta, plain, appendMeta(nil, &meta)},
 		{sectionSeries, zstded, appendSeries(nil, c.Types, c.Series)},
 		{sectionSpans, zstded, appendSpans(nil, w.spans)},
 		{sectionChunks, plain, appendChunks(nil, chunks)},
 		{sectionIDs, plain, w.idOrder()},
 		{sectionParts, zstded, parts},
-		{sectionPartSymbols, plain, symbols},
+	})
+	if err != nil {
+		return err
+	}
+	end, err := appendSections(nil, []indexSection{
 		{sectionShared, plain, appendKeys(nil, c.Shared)},
 		{sectionRowsSum, plain, binary.LittleEndian.AppendUint64(nil, xxhash.Sum64(b))},
 		{sectionEnd, plain, nil},
-	} {
-		if index, err = appendSection(index, s.kind, s.compression, s.body); err != nil {
-			return err
-		}
+	})
+	if err != nil {
+		return err
 	}
-	return w.writeIndex(index)
+	pieces := append([][]byte{appendPlainHeader(index, sectionPartSymbols, symbols)}, symbols...) // not copied: most of the index are symbols
+	return w.writeIndex(append(pieces, end)...)
 }
 
-func (w *Writer) writeIndex(index []byte) error {
-	if err := w.writeFile(IndexFile, index); err != nil {
+type indexSection struct {
+	kind, compression uint32
+	body              []byte
+}
+
+func appendSections(dst []byte, sections []indexSection) (_ []byte, err error) {
+	for _, s := range sections {
+		if dst, err = appendSection(dst, s.kind, s.compression, s.body); err != nil {
+			return nil, err
+		}
+	}
+	return dst, nil
+}
+
+func (w *Writer) writeIndex(pieces ...[]byte) error {
+	if err := w.writeFile(IndexFile, pieces...); err != nil {
 		return err
 	}
 	return w.fs.SyncDir(w.dir)
@@ -275,13 +289,15 @@ func (w *Writer) writeSpans(spans *TraceSpans) (uint64, error) {
 }
 
 // writeFile creates and syncs a file.
-func (w *Writer) writeFile(name string, b []byte) error {
+func (w *Writer) writeFile(name string, pieces ...[]byte) error {
 	file, err := w.fs.Create(filepath.Join(w.dir, name))
 	if err != nil {
 		return err
 	}
-	if _, err := file.Write(b); err != nil {
-		return errors.Join(err, file.Close())
+	for _, b := range pieces {
+		if _, err := file.Write(b); err != nil {
+			return errors.Join(err, file.Close())
+		}
 	}
 	return closeFile(file)
 }

@@ -302,14 +302,12 @@ func field(data []byte, key string) (uint64, bool) {
 	return 0, false
 }
 
-// total returns the microseconds of total= in the line of a pressure file that begins with key.
+// total returns the microseconds of total= in the line of a pressure file that begins with key, 0 if there are none.
 func total(data []byte, key string) uint64 {
-	at := bytes.Index(data, []byte(key))
-	if at < 0 {
-		return 0
-	}
-	at += max(0, bytes.Index(data[at:], []byte("total=")))
-	return number(data[at+len("total="):])
+	_, line, _ := bytes.Cut(data, []byte(key))
+	line, _, _ = bytes.Cut(line, []byte("\n"))
+	_, value, _ := bytes.Cut(line, []byte("total="))
+	return number(value)
 }
 
 // number returns the decimal number that text begins with, 0 if there is none.

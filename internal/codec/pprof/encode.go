@@ -108,10 +108,6 @@ func (e *Encoder) Sample(stack []uint64, values ...int64) { e.LabelledSample(sta
 
 // LabelledSample is Sample with labels: pairs of a name and a value.
 func (e *Encoder) LabelledSample(stack []uint64, labels [][2]string, values ...int64) {
-	for _, l := range labels { // numbers the texts
-		e.text(l[0])
-		e.text(l[1])
-	}
 	size := 0
 	for _, id := range stack {
 		size += protowire.SizeVarint(id)

@@ -155,3 +155,54 @@ func TestAcquireN_SlotsAreNeitherSharedNorLost(t *testing.T) {
 		check(t, "turns in the end", l.turns.Len(), 0)
 	})
 }
+
+func TestAcquire_ShortestWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, Options{ConcurrencyMax: 1, WaitMax: 1})
+		free := hold(t, l, "a", 1)
+		_, err := l.Acquire(t.Context(), "b")
+		checkIs(t, err, ErrWait)
+		free(1)
+	})
+}
+
+func TestAcquire_WithoutLimitOfTheWait(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newLimiter(t, Options{ConcurrencyMax: 1, WaitMax: -1})
+		free := hold(t, l, "a", 1)
+		waiting := acquire(t.Context(), t, l, "b", 1)
+		time.Sleep(1000 * time.Hour)
+		check(t, "admitted while the slot is in use", waiting(), false)
+		free(1)
+		check(t, "admitted", waiting(), true)
+	})
+}
+
+func TestAcquire_WithoutQueueTheErrorNamesNoPlace(t *testing.T) {
+	l := newLimiter(t, Options{ConcurrencyMax: 1, TenantQueueMax: -1})
+	hold(t, l, "a", 1)
+	_, err := l.Acquire(t.Context(), "b")
+	checkIs(t, err, ErrQueueFull)
+	check(t, "text", err.Error(), `limit exceeded: too many requests: waiting requests of tenant "b": 1, at most 0`)
+}
+
+func TestNew_HelpIsThatOfTheLimitersRequests(t *testing.T) {
+	for downstream, want := range map[bool]string{false: "Admitted requests in progress.", true: "Downstream calls whose response is not yet read to its end."} {
+		set := instruments.NewSet()
+		l, err := New(Options{Downstream: downstream}, set)
+		checkIs(t, err, nil)
+		check(t, "metrics", l.metrics.running.Get(), 0)
+		found := false
+		for _, f := range set.Families() {
+			found = found || f.Help == want && (f.Name == "ferula_frontend_downstream_slots_held") == downstream
+		}
+		check(t, want, found, true)
+	}
+}
+
+func TestCheckTenant_CharactersAtTheEndsOfThoseAllowed(t *testing.T) {
+	checkIs(t, CheckTenant("!~"), nil)
+	for _, bad := range []string{" ", "\x7f", "\x80"} {
+		checkIs(t, CheckTenant(bad), ErrTenant)
+	}
+}

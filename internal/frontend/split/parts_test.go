@@ -93,3 +93,12 @@ func TestTraitsOf_Subqueries(t *testing.T) {
 	traits := Traits{LatestMS: none, Smoothed: true}
 	check(t, traits.LastImmutableStep(1000, 1) == 1000, "a lookback of almost nothing: %d", traits.LastImmutableStep(1000, 1))
 }
+
+func TestNewRange_OfOneStep(t *testing.T) {
+	r, err := NewRange(5, 5, 10)
+	check(t, err == nil && r == Range{5, 5, 10} && r.Points() == 1, "%+v %v", r, err)
+	part, ok := r.Clip(5, 5)
+	check(t, ok && part == r, "%+v %v", part, ok)
+	_, ok = r.Clip(6, 100)
+	check(t, !ok, "clipped behind it")
+}

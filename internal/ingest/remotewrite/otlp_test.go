@@ -32,6 +32,8 @@ type stub2 struct {
 	events    []string
 	appendErr error
 	commitErr error
+
+	rollbackErr error
 }
 
 func (s *stub2) AppenderV2(context.Context) storage.AppenderV2 { return s }
@@ -51,7 +53,7 @@ func (s *stub2) Append(_ storage.SeriesRef, l labels.Labels, _, _ int64, v float
 }
 
 func (s *stub2) Commit() error   { s.note("commit"); return s.commitErr }
-func (s *stub2) Rollback() error { s.note("rollback"); return nil }
+func (s *stub2) Rollback() error { s.note("rollback"); return s.rollbackErr }
 
 const otlpBody = `{"resourceMetrics":[{"scopeMetrics":[{"metrics":[{"name":"apples","gauge":{"dataPoints":[{"timeUnixNano":"1700000000000000000","asDouble":3}]}}]}]}]}`
 
@@ -298,6 +300,74 @@ func TestOTLP_OtherPanicsAreNotHidden(t *testing.T) {
 	h.receiver = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("another reason") })
 	defer func() {
 		if p := recover(); p != "another reason" {
+			t.Errorf("%v", p)
+		}
+	}()
+	postOTLP(h, otlpBody)
+}
+
+func otlpHandlerOf(t *testing.T, to storage.AppendableV2, logger *slog.Logger) *handler {
+	t.Helper()
+	h, ok := otlpHandler(Options{}, to, logger).(*handler)
+	if !ok {
+		t.Fatal("another handler")
+	}
+	return h
+}
+
+// An appender that has ended is not rolled back, and the error of a rollback is logged.
+func TestOTLP_PanicRollsBackOpenAppendersOnly(t *testing.T) {
+	const reason = "label is too long to encode as label"
+	for name, tt := range map[string]struct {
+		use    func(storage.AppenderV2) error
+		events []string
+	}{
+		"open":        {func(storage.AppenderV2) error { return nil }, []string{"rollback"}},
+		"committed":   {func(a storage.AppenderV2) error { return a.Commit() }, []string{"commit"}},
+		"rolled back": {func(a storage.AppenderV2) error { return a.Rollback() }, []string{"rollback"}},
+	} {
+		for _, failure := range []error{nil, errors.New("broken rollback")} {
+			var log bytes.Buffer
+			to := &stub2{rollbackErr: failure}
+			h := otlpHandlerOf(t, to, slog.New(slog.NewTextHandler(&log, nil)))
+			h.receiver = http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+				if err := tt.use(openAppendable{to}.AppenderV2(r.Context())); name != "open" && !errors.Is(err, map[bool]error{true: failure}[name == "rolled back"]) {
+					t.Errorf("%s: %v", name, err)
+				}
+				panic(reason)
+			})
+			w := postOTLP(h, otlpBody)
+			if w.Code != http.StatusBadRequest || !slices.Equal(to.events, tt.events) {
+				t.Errorf("%s: %d %s; storage: %v", name, w.Code, w.Body, to.events)
+			}
+			if logged := strings.Contains(log.String(), "broken rollback"); logged != (failure != nil && name == "open") || !logged && log.Len() > 0 {
+				t.Errorf("%s, %v: log %q", name, failure, log.String())
+			}
+		}
+	}
+}
+
+// Without a request there is nothing to record, but the appender works.
+func TestOpenAppendable_OutsideOfARequest(t *testing.T) {
+	failed := errors.New("failed")
+	to := &stub2{commitErr: failed, rollbackErr: failed}
+	if err := (openAppendable{to}).AppenderV2(t.Context()).Commit(); !errors.Is(err, failed) {
+		t.Error(err)
+	}
+	if err := (openAppendable{to}).AppenderV2(t.Context()).Rollback(); !errors.Is(err, failed) {
+		t.Error(err)
+	}
+	if !slices.Equal(to.events, []string{"commit", "rollback"}) {
+		t.Error(to.events)
+	}
+}
+
+func TestOTLP_PanicWithAnErrorIsNotHidden(t *testing.T) {
+	h := otlpHandlerOf(t, &stub2{}, slog.New(slog.DiscardHandler))
+	reason := errors.New("too long to encode as label")
+	h.receiver = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic(reason) })
+	defer func() {
+		if p := recover(); p != any(reason) {
 			t.Errorf("%v", p)
 		}
 	}()

@@ -12,8 +12,8 @@ import (
 	runtimemetrics "runtime/metrics"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
-	"testing/synctest"
 	"time"
 )
 
@@ -63,32 +63,22 @@ type countedBody struct {
 
 func (b *countedBody) Close() error { b.of.open--; return nil }
 
-func TestPush_WaitsDoubleUpToTheirLimit(t *testing.T) {
-	for name, tt := range map[string]struct{ min, first, last time.Duration }{
-		"default": {0, 100 * time.Millisecond, 30 * time.Second}, "given": {time.Second, time.Second, 30 * time.Second}, "longer than the limit": {time.Hour, 30 * time.Second, 30 * time.Second},
+func TestBackoff_DoublesUpToItsLimit(t *testing.T) {
+	for _, tt := range []struct{ wait, longest, next time.Duration }{
+		{0, 100 * time.Millisecond, 200 * time.Millisecond}, {-1, 100 * time.Millisecond, 200 * time.Millisecond}, {1, 1, 2},
+		{30 * time.Second, 30 * time.Second, time.Minute}, {time.Minute, 30 * time.Second, time.Minute},
 	} {
-		synctest.Test(t, func(t *testing.T) {
-			r := &scriptedReceiver{statuses: []int{503, 0, 429, 500}}
-			const retries = 60
-			err := NewSet().PushMetrics(t.Context(), "http://"+strings.ReplaceAll(name, " ", "-")+".invalid/", &PushOptions{Client: &http.Client{Transport: r}, MaxRetries: retries, MinBackoff: tt.min})
-			if err == nil || len(r.at) != retries+1 || r.open != 0 {
-				t.Fatalf("%s: %d requests, %d open, %v", name, len(r.at), r.open, err)
+		shortest, longest := time.Hour, time.Duration(0)
+		for range 500 {
+			delay, next := backoff(tt.wait)
+			if delay < tt.longest/2 || delay > tt.longest || next != tt.next {
+				t.Fatalf("%s: %s, then %s", tt.wait, delay, next)
 			}
-			wait, shortest, longest := tt.first, time.Hour, time.Duration(0)
-			for i := range retries {
-				took := r.at[i+1].Sub(r.at[i])
-				if took < wait/2 || took > wait {
-					t.Errorf("%s: wait %d is %s, want %s to %s", name, i, took, wait/2, wait)
-				}
-				if wait == tt.last {
-					shortest, longest = min(shortest, took), max(longest, took)
-				}
-				wait = min(2*wait, tt.last)
-			}
-			if longest-shortest < tt.last/8 {
-				t.Errorf("%s: waits of %s to %s are not random", name, shortest, longest)
-			}
-		})
+			shortest, longest = min(shortest, delay), max(longest, delay)
+		}
+		if longest-shortest < tt.longest/4 {
+			t.Errorf("%s: delays of %s to %s are not random", tt.wait, shortest, longest)
+		}
 	}
 }
 
@@ -197,23 +187,24 @@ func TestInitPush_FailuresAreLoggedAndTheIntervalIsExposed(t *testing.T) {
 	var logged bytes.Buffer
 	log.SetOutput(&logged)
 	defer log.SetOutput(os.Stderr)
-	synctest.Test(t, func(t *testing.T) {
-		r := &scriptedReceiver{statuses: []int{204, 400, 204}}
-		ctx, cancel := context.WithCancel(t.Context())
-		if err := NewSet().InitPushWithOptions(ctx, "http://interval.invalid/", 90*time.Second, &PushOptions{Client: &http.Client{Transport: r}}); err != nil {
-			t.Fatal(err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	r, wait := &scriptedReceiver{statuses: []int{204, 400, 204}}, sync.WaitGroup{}
+	client := &http.Client{Transport: tripper(func(req *http.Request) (*http.Response, error) {
+		if len(r.at) == 3 {
+			cancel() // the push that it ends is no failure
+			return nil, errors.New("the context has ended")
 		}
-		for i, want := range []int{0, 1, 1} {
-			time.Sleep(90 * time.Second)
-			synctest.Wait()
-			if n := strings.Count(logged.String(), "ERROR: metrics.push: unexpected status code"); n != want || len(r.at) != i+1 {
-				t.Errorf("push %d: %d lines, %d requests: %s", i, n, len(r.at), &logged)
-			}
-		}
-		cancel()
-		synctest.Wait()
-	})
-	if got := pushPage("http://interval.invalid/")["metrics_push_interval_seconds"]; got != "90" {
+		return r.RoundTrip(req)
+	})}
+	if err := NewSet().InitPushWithOptions(ctx, "http://interval.invalid/", 2*time.Millisecond, &PushOptions{Client: client, WaitGroup: &wait}); err != nil {
+		t.Fatal(err)
+	}
+	wait.Wait()
+	if text := logged.String(); strings.Count(text, "ERROR: ") != 1 || !strings.Contains(text, "ERROR: metrics.push: unexpected status code") || len(r.at) != 3 {
+		t.Errorf("%d requests: %s", len(r.at), text)
+	}
+	if got := pushPage("http://interval.invalid/")["metrics_push_interval_seconds"]; got != "0.002" {
 		t.Errorf("interval %q", got)
 	}
 }

@@ -279,25 +279,32 @@ var errRetryable = errors.New("is retryable")
 // MaxRetries is reached.
 func (p *pusher) sendWithRetries(ctx context.Context, body []byte) error {
 	wait := p.options.MinBackoff
-	if wait <= 0 {
-		wait = defaultBackoff
-	}
 	for try := 0; ; try++ {
 		err := p.send(ctx, body)
 		if err == nil || try >= p.options.MaxRetries || !errors.Is(err, errRetryable) {
 			return err
 		}
-		wait = min(wait, backoffMax)
-		timer := time.NewTimer(wait/2 + rand.N(wait/2+1))
+		var delay time.Duration
+		delay, wait = backoff(wait)
+		timer := time.NewTimer(delay)
 		select {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
 			return err
 		}
-		wait *= 2
 		pushSet.GetOrCreateCounter(p.metricName("metrics_push_retries_total")).Inc()
 	}
+}
+
+// backoff returns the delay before a retry, which is random between half of wait and wait, and the
+// wait of the next retry.
+func backoff(wait time.Duration) (delay, next time.Duration) {
+	if wait <= 0 {
+		wait = defaultBackoff
+	}
+	wait = min(wait, backoffMax)
+	return wait/2 + rand.N(wait/2+1), 2 * wait
 }
 
 func (p *pusher) send(ctx context.Context, body []byte) error {

@@ -17,6 +17,7 @@ import (
 	"time"
 
 	instruments "github.com/ferula-io/ferula/metrics"
+	"github.com/redis/go-redis/v9"
 )
 
 // Of very many parts a sample is checked that reaches over all of them.
@@ -339,8 +340,9 @@ func TestRedis_JoinsAClusterOnceAndClosesBothClients(t *testing.T) {
 	check(t, r.joinCluster() && r.client == joined, "joined again")
 	check(t, strings.Count(log.String(), `level=INFO msg="Redis server is a node of a cluster, using all nodes" address=`+address) == 1, "log: %s", log.String())
 	check(t, r.Close() == nil, "close")
-	for name, client := range map[string]interface{ Close() error }{"cluster": joined, "single": r.single} {
-		check(t, client.Close() != nil, "the client of the %s is not closed", name)
+	for name, client := range map[string]redis.UniversalClient{"cluster": joined, "single": r.single} {
+		err := client.Ping(context.Background()).Err()
+		check(t, errors.Is(err, redis.ErrClosed), "the client of the %s is not closed: %v", name, err)
 	}
 }
 

@@ -416,11 +416,10 @@ func TestOTLPConverter_CostsOfTextsAndPprofs(t *testing.T) {
 		if _, err := c.convert(&request.Profiles[0]); (err == nil) != ok || err != nil && (!errors.Is(err, pprof.ErrLimit) || !strings.Contains(err.Error(), "the texts of the request")) {
 			t.Errorf("%d bytes of texts more: %v", more, err)
 		}
-		largest := max(len(all[0].Raw), len(all[1].Raw))
-		own := limits
-		own.DecompressedBytes = largest + more
-		c = &otlpConverter{request: request, limits: &own, left: left, reads: reads}
-		if _, err := c.convert(&request.Profiles[0]); (err == nil) != ok || err != nil && (!errors.Is(err, pprof.ErrLimit) || !strings.Contains(err.Error(), "bytes as pprof")) {
+		g := &otlpGroup{encoder: pprof.NewEncoder()}
+		g.encoder.SampleType("cpu", "nanoseconds")
+		c = &otlpConverter{limits: &Limits{DecompressedBytes: g.encoder.Bytes() + more}}
+		if err := c.fits(g); (err == nil) != ok || err != nil && (!errors.Is(err, pprof.ErrLimit) || !strings.Contains(err.Error(), "bytes as pprof")) {
 			t.Errorf("%d bytes of a pprof more: %v", more, err)
 		}
 	}

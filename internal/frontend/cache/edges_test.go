@@ -41,7 +41,7 @@ func TestLookFor_ChecksASampleOfVeryManyParts(t *testing.T) {
 	}
 }
 
-// findingStore answers HasAll by a function.
+// findingStore responds to HasAll by a function.
 type findingStore struct {
 	*fakeStore
 	found func(keys []string) bool
@@ -51,7 +51,7 @@ func (s *findingStore) HasAll(_ context.Context, keys []string) (bool, error) {
 	return s.found(keys), nil
 }
 
-func TestGuard_HasAllOfNoKeysAsksNobody(t *testing.T) {
+func TestGuard_HasAllOfNoKeysIsNoOperation(t *testing.T) {
 	store := newFakeStore()
 	c := newCache(t, store, Options{})
 	has, err := c.store.hasAll(context.Background(), nil)
@@ -204,7 +204,7 @@ func (c *stubConn) Close() error { c.closed = true; return nil }
 
 func TestDiscoverCluster_HasADeadlineAndCloses(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		const answer = "CONFIG cluster 0 1\n1\na|b|1\n"
+		const text = "CONFIG cluster 0 1\n1\na|b|1\n"
 		with, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		for _, test := range []struct {
@@ -212,7 +212,7 @@ func TestDiscoverCluster_HasADeadlineAndCloses(t *testing.T) {
 			fails string
 			after time.Duration
 		}{{context.Background(), "", 5 * time.Second}, {with, "", time.Minute}, {with, "deadline", time.Minute}, {with, "write", time.Minute}} {
-			conn := &stubConn{r: strings.NewReader(answer), fails: test.fails}
+			conn := &stubConn{r: strings.NewReader(text), fails: test.fails}
 			servers, err := discoverCluster(test.ctx, func(context.Context, string, string) (net.Conn, error) { return conn, nil }, "c:1")
 			check(t, conn.closed && time.Until(conn.deadline) == test.after, "closed %v, until %s", conn.closed, conn.deadline)
 			check(t, (err == nil) == (test.fails == "") && (err != nil || len(servers) == 1), "%q: %v, %v", test.fails, servers, err)

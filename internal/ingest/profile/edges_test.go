@@ -92,7 +92,7 @@ func TestHandler_WithoutASlotAnUploadIsRefusedLater(t *testing.T) {
 	}
 }
 
-// discardResponse is a response that nobody reads.
+// discardResponse is a response without a reader.
 type discardResponse struct{}
 
 func (discardResponse) Header() http.Header         { return http.Header{} }

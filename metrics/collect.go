@@ -25,11 +25,10 @@ func RegisterCollector(collect func(sink *Sink) error) (unregister func()) {
 //
 // Collectors run one after the other, before the first byte of the response is sent. collect must
 // be safe for concurrent calls, because scrapes may overlap, and must limit its own time. A scrape
-// waits for it, and so do scrapes of the same format that arrive meanwhile; scrapes beyond
-// HandlerOptions.MaxRequestsInFlight get status 503. An
-// error or panic of collect, or a metric that is not valid (see Sink), fails the scrape. A
-// handler responds with status 500 and all errors. WritePrometheus writes the valid metrics and
-// logs each error once.
+// waits for collect, and so do scrapes of the same format that arrive meanwhile; scrapes beyond
+// HandlerOptions.MaxRequestsInFlight get status 503. An error or panic of collect, or a metric that
+// is not valid (see Sink), fails the scrape. A handler responds with status 500 and all errors.
+// WritePrometheus writes the valid metrics and logs each error once.
 func (s *Set) RegisterCollector(collect func(sink *Sink) error) (unregister func()) {
 	one := &collector{collect}
 	s.changeCollectors(func(list []*collector) []*collector { return append(list, one) })
@@ -151,7 +150,7 @@ func (s *Sink) run(c *collector) {
 	s.Error(c.collect(s))
 }
 
-// order updates s.sorted. If the series are those of the last scrape, it does not change.
+// order updates s.sorted, which stays as it is if the series are those of the last scrape.
 func (s *Sink) order() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -32,8 +32,8 @@ type PushOptions struct {
 	// 429 or 5xx. 0 means no retries, as in VictoriaMetrics/metrics.
 	MaxRetries int
 	// MinBackoff is the delay before the first retry. It doubles with each further retry, up
-	// to 30 seconds; half of the delay is random jitter. 0 means 100 ms. After the end of
-	// ctx, or of the interval and one second, a push is not retried.
+	// to 30 seconds; half of the delay is random jitter. 0 means 100 ms. A push ends with its
+	// ctx, and a periodic push also one second after the end of its interval.
 	MinBackoff time.Duration
 	// Client sends the requests; nil: http.DefaultClient.
 	Client *http.Client

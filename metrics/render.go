@@ -44,9 +44,8 @@ type view struct {
 
 var renderers spares[renderer]
 
-// rendererMax is the maximum size of the buffers of a renderer that is reused, until the
-// second garbage collection after its last use. Protobuf needs a whole family in memory: 64 MiB
-// are about 400,000 metrics.
+// rendererMax is the maximum size of the buffers of a renderer that is put back for reuse. A larger
+// one is dropped. Protobuf needs a whole family in memory: 64 MiB are about 400,000 metrics.
 const rendererMax = 64 << 20
 
 // rendererSmall is the maximum size of the buffers of a renderer that outlives garbage
@@ -90,8 +89,8 @@ func (r *renderer) render(w io.Writer, form exposition.Form, o *HandlerOptions) 
 	return r.renderText(w, own, o)
 }
 
-// renderText writes the text formats. The first own sets of r.sets are those of the handler;
-// only their registered writers run.
+// renderText writes the text formats. r.sets[:own] are the sets of the handler; only their
+// registered writers run.
 func (r *renderer) renderText(w io.Writer, own int, o *HandlerOptions) error {
 	r.names.W, r.names.Scheme = w, r.enc.Form.Scheme
 	if err := r.renderTextSets(w, o.Metadata || exposeMetadata.Load()); err != nil {
@@ -246,8 +245,8 @@ func (r *renderer) renderFamilySets(w io.Writer) error {
 var mixedFamilies = loggedNames{}
 
 // begin begins the family of the metric name. Families are sorted, so r.open is a stack of the
-// families whose names are prefixes of this name. With it begin finds a family that has the name
-// without _total.
+// families whose names are prefixes of this name. begin searches r.open for a family that has this
+// name without _total, because OpenMetrics would give both families the same name.
 func (r *renderer) begin(d description, name string, kind exposition.Type) {
 	plain, _ := exposition.Split(name)
 	for len(r.open) > 0 && !strings.HasPrefix(plain, r.open[len(r.open)-1]) {
@@ -311,9 +310,8 @@ func (r *renderer) addRanges(labels string) {
 	r.count.Add(one)
 }
 
-// enter runs the collectors and locks all sets; leave unlocks them. It cannot deadlock with
-// other scrapes, because Set.enter does not wait for a scrape. It returns the errors of the
-// collectors.
+// enter runs the collectors, returns their errors and locks all sets, which leave unlocks. enter
+// cannot deadlock with other scrapes, because Set.enter does not wait for a scrape.
 func (r *renderer) enter() error {
 	for _, s := range r.sets {
 		r.sinks = append(r.sinks, s.collect())

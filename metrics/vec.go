@@ -285,10 +285,10 @@ func (v *Vec[M]) Limit(seriesMax int) *Vec[M] {
 	return v
 }
 
-// Expire removes members that With has not returned for the idle time (up to 1.5 times as
-// long), and returns the vector. Scrapes of the set and the creation of members remove them.
-// Callers must not keep the result of With: updates of a removed member are lost. An idle
-// time of 0 disables expiry.
+// Expire makes members expire that With has not returned for the idle time (up to 1.5 times as
+// long), and returns the vector. Expired members are removed by scrapes of the set, and when a
+// member is created. Callers must not keep the result of With: updates of a removed member are
+// lost. An idle time of 0 disables expiry.
 func (v *Vec[M]) Expire(idle time.Duration) *Vec[M] {
 	v.mu.Lock()
 	v.idle, v.lastSweep = idle, time.Now()

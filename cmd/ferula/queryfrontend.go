@@ -156,7 +156,7 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	return o, content.err()
 }
 
-// tenantHeaders returns the header that is passed to the downstream, empty for Thanos' default, and those that name a tenant.
+// tenantHeaders returns the header that is passed to the downstream, empty for Thanos' default, and the headers that name a tenant.
 func (c *queryFrontendCommand) tenantHeaders() (string, []string, error) {
 	switch {
 	case c.TenantHeader == "" || strings.EqualFold(c.TenantHeader, limit.ThanosHeader):

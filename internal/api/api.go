@@ -145,7 +145,7 @@ func New(opts Options) *API {
 }
 
 // response is the successful result of an endpoint. write appends the value of `data` and may add
-// to annotations; if write is nil, the status is 204. release may be nil. It is called once the
+// to annotations; if write is nil, the status is 204. release, which may be nil, is called after the
 // response was written or has failed.
 type response struct {
 	write       func(*stream)

@@ -73,7 +73,7 @@ type StoreStatus struct {
 // purpose selects which store parameters apply to a request.
 type purpose struct {
 	dedup      bool          // dedup and replicaLabels[] apply
-	resolution time.Duration // value of max_source_resolution=auto; with AutoDownsampling also if it is omitted
+	resolution time.Duration // value of max_source_resolution=auto; with AutoDownsampling also of requests without the parameter
 	samples    bool          // engine, shard_info and max_source_resolution apply
 	plan       bool          // engine=thanos is accepted, too: clients of Thanos send it, because Thanos explains queries of this engine only
 }

@@ -113,7 +113,8 @@ func (a *API) activeTarget(s *stream, t pooledTarget, b *labels.Builder) {
 }
 
 // globalURL returns the URL by which users reach a target. A target on loopback gets the
-// host of ExternalURL. This server itself also gets its scheme and port.
+// host of ExternalURL. The target that is this server also gets the scheme and the port of
+// ExternalURL.
 func (a *API) globalURL(u *url.URL) (*url.URL, error) {
 	host, port, err := splitHostPort(u.Host)
 	if err != nil || a.opts.ExternalURL == nil {

@@ -285,8 +285,8 @@ func (r *run) windowDone(series, samples int64) {
 	r.progress.windowDone(series)
 }
 
-// retry calls try until it succeeds, at most Tries times. It returns the error if it is permanent, if it is not a
-// sourceError, or if clean is false: then samples of the failed attempt are in the output.
+// retry calls try until it succeeds, at most Tries times. It returns an error of try at once in three cases: the error is
+// permanent; it is not a sourceError; or clean is false, because samples of the failed attempt are in the output.
 func (r *run) retry(ctx context.Context, index int, try func() (series int64, clean bool, err error)) (int64, error) {
 	for n := 1; ; n++ {
 		series, clean, err := try()

@@ -114,7 +114,7 @@ type planPart struct {
 	writer CacheWriter
 }
 
-// release aborts the part's cache writer and releases its extent, if it still has them.
+// release aborts the cache writer and releases the extent, if the part still has them.
 func (p *planPart) release() {
 	if p.writer != nil {
 		p.writer.Abort()

@@ -234,9 +234,8 @@ func (l *lookups) longer(intervals []split.Part, found [][]Extent, interval time
 	return longer
 }
 
-// add uses an extent for the missing steps of a range: from the first to the last of them,
-// including the steps between them that other pieces serve, which it releases. If no step is
-// missing it releases the extent.
+// add uses an extent from the first to the last missing step of a range. It releases the other
+// pieces that serve steps in between. If no step is missing, add releases the extent.
 func (l *lookups) add(within split.Range, e Extent) {
 	within, ok := within.Clip(e.Bounds())
 	var gaps []split.Range

@@ -17,7 +17,7 @@ import (
 type Span struct{ Off, Len int64 }
 
 // Fetch reads the pages of the spans into the cache, for reads that follow soon. Missing
-// pages near each other are read by one request, and the requests run in parallel. It does
+// pages near each other are read by one request, and the requests run in parallel. Fetch does
 // not wait for free slots: a page without a slot is read when a Reader needs it.
 func (o *Object) Fetch(ctx context.Context, spans []Span) error {
 	return o.Ahead(ctx, spans)()

@@ -219,7 +219,7 @@ func syncPause(interval, took time.Duration, failures int) time.Duration {
 // retryList is the pause after the first failed sync.
 const retryList = 15 * time.Second
 
-// storeFeatures are the features that the web UI reads: of its pages the store has only the one of blocks.
+// storeFeatures are the features that the web UI reads: the store has only the page of blocks.
 const storeFeatures = `{"ferula":{"alertmanagers":false,"alerts":false,"blocks":true,"config":false,"flags":false,"flames":false,"notifications":false,` +
 	`"profiles":false,"query":false,"rules":false,"sd":false,"stores":false,"targets":false,"tsdb":false}}`
 

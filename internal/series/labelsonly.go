@@ -12,7 +12,7 @@ import (
 type LabelsReader interface {
 	// LabelsOnly returns a querier over the same view whose series have no chunks. A
 	// series is selected if one of its chunks overlaps the range, whatever samples the
-	// chunk has. Close closes the querier that it came from.
+	// chunk has. Close of this querier closes the original querier.
 	LabelsOnly() Querier
 }
 

@@ -30,7 +30,7 @@ func Merge(sets ...Set) Set {
 
 type merge struct {
 	sets    []Set
-	waiting []Set // that have not ended, each at its current series; they include those of least
+	waiting []Set // sets that have not ended, each at its current series; it includes the sets in least
 	least   []Set // with the current series
 	started bool
 	chunks  []Chunk

@@ -20,7 +20,7 @@ import (
 	"sync"
 )
 
-// The prefix all: also embeds files whose names begin with "_". The names of a bundler may.
+// The prefix all: also embeds files whose names begin with "_". A bundler may choose such names.
 //
 //go:embed all:dist
 var dist embed.FS

@@ -27,7 +27,7 @@ var (
 	lengthsOrdered = [19]uint8{16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15}
 )
 
-// lengthSymbol returns the symbol, less 257, of a length less 3.
+// lengthSymbol returns the symbol, less 257, of the length l+3.
 func lengthSymbol(l uint32) uint32 {
 	switch {
 	case l < 8:
@@ -39,7 +39,7 @@ func lengthSymbol(l uint32) uint32 {
 	return n<<2 + l>>n
 }
 
-// distanceSymbol returns the symbol of a distance less 1.
+// distanceSymbol returns the symbol of the distance d+1.
 func distanceSymbol(d uint32) uint32 {
 	if d < 4 {
 		return d

@@ -24,7 +24,7 @@ type Options struct {
 
 	IsReady func() bool     // reports whether Ready was called, and Waiting was not called since
 	Ready   func()          // called when the downstream becomes available
-	Waiting func(err error) // called when it becomes unavailable, with the reason
+	Waiting func(err error) // called when the downstream becomes unavailable, with the reason
 }
 
 // Probe requests /-/ready of a downstream, and records when it last responded to another

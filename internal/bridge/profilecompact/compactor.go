@@ -7,7 +7,7 @@
 //	delete    a block is deleted when its mark is older than DeleteDelay, if the reason still holds
 //	clean     the remains of interrupted uploads and deletions are deleted
 //
-// It ends by writing an index of all blocks, which readers use when they start.
+// The iteration ends by writing an index of all blocks, which readers use when they start.
 //
 // The bucket is the only state: if a process is killed, the next one continues its work. A block is
 // never overwritten. A new block has a ULID of its own and lists its parents. From these lists every
@@ -258,7 +258,7 @@ func (t *tenant) fresh(maxNS int64) bool {
 // group is a number of blocks to be merged.
 type group struct {
 	blocks   []*stored
-	vertical bool // they have profiles in common
+	vertical bool // the blocks have profiles in common
 }
 
 // plan returns the groups of blocks to be merged: blocks that have profiles in common, and the blocks of
@@ -405,7 +405,7 @@ func (t *tenant) markBlock(ctx context.Context, s *stored) (deleted bool, err er
 		mark, err = t.store.ReadMark(ctx, s.StoredProfile)
 		switch {
 		case t.store.IsNotFound(err), errors.Is(err, bucket.ErrCorrupt) && reason != "":
-			mark = bucket.DeletionMark{} // it is written again
+			mark = bucket.DeletionMark{} // the mark is written again
 		case errors.Is(err, bucket.ErrCorrupt):
 			t.logger.Warn("A deletion mark is not valid and is ignored", "block", s.Name(), "err", err)
 			return false, nil
@@ -415,7 +415,7 @@ func (t *tenant) markBlock(ctx context.Context, s *stored) (deleted bool, err er
 	}
 	own := mark.Details == replacedReason || mark.Details == expiredReason
 	if own && reason != "" && time.Unix(mark.DeletionTime, 0).Sub(t.opts.Now()) > skewMax {
-		mark = bucket.DeletionMark{} // it is written again: otherwise the block would stay until that time
+		mark = bucket.DeletionMark{} // the mark is written again: otherwise the block would stay until that time
 	}
 	switch {
 	case mark.DeletionTime == 0 && reason == "":

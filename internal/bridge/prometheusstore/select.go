@@ -49,8 +49,8 @@ func (emptyQuerier) LabelNames(context.Context) ([]string, error)          { ret
 func (emptyQuerier) Close() error                                          { return nil }
 
 // querier selects series by remote read and removes the external labels that
-// Prometheus adds. The StoreAPI server adds them again. Without them the series arrive
-// in order, and the server can add all external labels except a replica label.
+// Prometheus adds. The StoreAPI server adds them again. Without external labels the series
+// arrive in order, and the server can add all external labels except a replica label.
 //
 // A series can have a label of its own with the name of an external label. Remote read
 // keeps the series' label, StoreAPI overrides it, so that these series arrive out of

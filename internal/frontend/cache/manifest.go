@@ -68,9 +68,9 @@ func (e *extent) valid(now time.Time, ttl time.Duration) bool {
 	return ttl <= 0 || (age < ttl.Milliseconds() && -age < ttl.Milliseconds())
 }
 
-// storeKey is the manifest's key in the store: short, without spaces, and equal for
-// all processes that have the same key. It is a cryptographic hash, because users
-// control the text of the keys.
+// storeKey is the manifest's key in the store: short, without spaces, and the same in all
+// processes. It is a cryptographic hash of the entry's key, because users control the text of that
+// key.
 func storeKey(key string) string {
 	sum := sha256.Sum256([]byte(key))
 	var b [2 * 16]byte

@@ -323,8 +323,8 @@ func (m *Memcached) HasAll(ctx context.Context, keys []string) (bool, error) {
 	return err == nil, err
 }
 
-// expiration returns a TTL in memcached's encoding: seconds, or a Unix time if they are
-// more than 30 days.
+// expiration returns a TTL in memcached's encoding: seconds, or a Unix time for a TTL above
+// 30 days.
 func (m *Memcached) expiration(ttl time.Duration) int32 {
 	const month = 30 * 24 * time.Hour
 	switch {

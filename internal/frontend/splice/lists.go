@@ -137,7 +137,7 @@ func compareElements(a, b *element) int {
 	return bytes.Compare(a.value(), b.value())
 }
 
-// sortElements sorts a list. Names and values come sorted, series may not.
+// sortElements sorts a list. Names and values arrive sorted; series may arrive unsorted.
 func sortElements(list []element) {
 	if !slices.IsSortedFunc(list, func(a, b element) int { return compareElements(&a, &b) }) {
 		slices.SortFunc(list, func(a, b element) int { return compareElements(&a, &b) })

@@ -187,7 +187,7 @@ func (h *handler) receive(w *storageFailure, r *http.Request) {
 	h.receiver.ServeHTTP(w, r.WithContext(ctx))
 }
 
-// noneWritten sets the counts that the response to a 2.0 request must have.
+// noneWritten sets the headers that the response to a 2.0 request must have: nothing was written.
 func noneWritten(w http.ResponseWriter, request http.Header) {
 	kind, err := remoteapi.ParseProtoMsg(request.Get("Content-Type"))
 	if err != nil || kind != remoteapi.WriteV2MessageType {

@@ -139,7 +139,7 @@ type Server struct {
 const windowBytes = 64 << 10
 
 // New listens and registers services, but accepts no connection until Serve is called.
-// extra are further options of grpc.NewServer. It returns nil if there is no listen address.
+// extra are further options of grpc.NewServer. New returns nil if there is no listen address.
 func New(opts Options, extra []grpc.ServerOption, logger *slog.Logger, set *metrics.Set, register func(grpc.ServiceRegistrar)) (*Server, error) {
 	if opts.ListenAddress == "" {
 		return nil, nil

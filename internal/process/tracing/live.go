@@ -27,7 +27,7 @@ import (
 )
 
 // attributeBytesMax is the length at which attributes, such as the text of a query, are
-// cut: 2048 spans may wait for the receiver, and 512 must fit into one message of gRPC.
+// cut: up to 2048 spans wait in memory for the receiver, and 512 must fit into one gRPC message.
 const attributeBytesMax = 4096
 
 // Live sends the traces of a server as the section tracing of its configuration demands. Without
@@ -69,7 +69,7 @@ func Check(section config.TracingConfig) error {
 // Staged is a section that is not yet in effect.
 type Staged struct {
 	live *Live
-	keep bool       // it is in effect already
+	keep bool       // the section is in effect already
 	next *installed // nil: nothing is sent
 }
 

@@ -29,8 +29,8 @@
 // # Unsupported expressions
 //
 // Prometheus' engine evaluates an operand that the compiler does not support, as a query over the same steps; the
-// resulting series become rows (foreign.go). If this would change the result, for example because the operator depends
-// on the order of its series, the operator is not supported either. Prometheus' engine evaluates the whole query if the
+// resulting series become rows (foreign.go). If these rows would change the result, for example because the operator
+// depends on the order of its series, the operator is not supported either. Prometheus' engine evaluates the whole query if the
 // root is not supported, or if the data need an operation that no node here implements (errGiveUp).
 //
 // Rows contain native histograms, too. A series with native histograms is read through Prometheus' iterators

@@ -35,8 +35,8 @@ type Options struct {
 	DelayedNameRemoval, UseStartTimestamps, TypeAndUnitLabels bool
 	// Workers help queries to read and compute their series; nil: each query does it alone.
 	Workers *ordered.Workers
-	// Count is called for each evaluated query, with the engine that evaluated it. reason is why it was
-	// Prometheus' engine, else "".
+	// Count is called for each evaluated query, with the engine that evaluated it. reason is why
+	// Prometheus' engine evaluated it; "" for this engine.
 	Count func(engine, reason string)
 }
 

@@ -161,7 +161,7 @@ func aggregation(e *parser.AggregateExpr) string {
 	return e.Op.String()
 }
 
-// labelList returns label names in parentheses. Names that PromQL writes in quotes have them.
+// labelList returns label names in parentheses. It quotes the names that need quotes in PromQL.
 func labelList(names []string) string {
 	var b strings.Builder
 	for i, name := range names {

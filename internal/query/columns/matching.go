@@ -260,8 +260,8 @@ func (m *matchRun) metric(many, one labels.Labels) labels.Labels {
 }
 
 // pairs returns for each series of many the index of the matching series of one, -1 for none, and the labels of the
-// result. ok is false if there are fill values, if the query has ended, or if a series may have several matches: these
-// are an error only at the same step, so stepwise must find it.
+// result. ok is false if there are fill values, if the query has ended, or if a series may have several matches. Several
+// matches are an error only at the same step: stepwise finds that step.
 func (m *matchRun) pairs() (pairs []int, metrics []labels.Labels, ok bool) {
 	if m.matching.FillValues.LHS != nil || m.matching.FillValues.RHS != nil {
 		return nil, nil, false

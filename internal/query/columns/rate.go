@@ -26,8 +26,8 @@ func rateWindows(w *windows, r *row, points []promql.FPoint) error {
 	return nil
 }
 
-// resets are the counter resets of a series: the points that are lower than the point before. They are found once for all
-// windows.
+// resets are the counter resets of a series: points whose value is lower than that of the previous point. They are found
+// once for all windows.
 type resets struct {
 	before []float64 // the values of the points before the resets
 	upTo   []int32   // by point: the number of resets up to it
@@ -62,13 +62,13 @@ func (r *resets) find(points []promql.FPoint) (stale bool) {
 }
 
 // extrapolation extends the difference between the first and the last point of a window to the limits of the window. It
-// keeps the quotients of the previous window, because most windows have the same number of points at the same distances
-// from the limits.
+// keeps sampled, toStart, toEnd and factor of the previous window, because most windows have the same number of points at
+// the same distances from the limits.
 type extrapolation struct {
 	*windowNode
 	length, before, behind  int64   // durations in ms: first to last point, gap before the first, gap after the last
 	intervals               int     // number of points less one
-	sampled, toStart, toEnd float64 // the same in seconds; gaps limited to how far the difference is extended
+	sampled, toStart, toEnd float64 // in seconds: first to last point, and how far the difference is extended to both sides
 	factor                  float64 // extended difference divided by the difference
 }
 
@@ -87,7 +87,7 @@ func (e *extrapolation) extend(result float64, points []promql.FPoint, s span) f
 	return result * e.factor
 }
 
-// measure computes the quotients. They depend on the timestamps alone.
+// measure computes sampled, toStart, toEnd and factor, which depend on the timestamps alone.
 func (e *extrapolation) measure() {
 	e.sampled = float64(e.length) / 1000
 	e.toStart, e.toEnd = float64(e.before)/1000, float64(e.behind)/1000

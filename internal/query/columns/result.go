@@ -89,7 +89,7 @@ func (ev *evaluation) dropDelayed(sets *labelsets, r *row) error {
 	return sets.add(r)
 }
 
-// joinRepeated joins the points of series with the same labels. They have no timestamp in
+// joinRepeated joins the points of series with the same labels. Such series have no timestamp in
 // common.
 func joinRepeated(mat promql.Matrix) promql.Matrix {
 	at := map[uint64]int{}

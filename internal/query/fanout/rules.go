@@ -18,9 +18,9 @@ type rulesClient interface {
 }
 
 // Rules queries all stores that have rules. kind is alert, record or all. Groups with equal file and name are merged. Of
-// rules that differ only in replica labels it returns the rule whose alert is nearest to firing, and of equal ones the
-// last evaluated. As in Thanos, all sets of matchers must match the labels of a rule, and a label whose value is a
-// template counts as absent.
+// rules that differ only in replica labels it returns the rule whose alert is nearest to firing, and among rules of the
+// same state the last evaluated. As in Thanos, all sets of matchers must match the labels of a rule, and a label whose value
+// is a template counts as absent.
 func (q *Query) Rules(ctx context.Context, kind string, matchers [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error) {
 	found, warnings, err := q.rules(ctx, storeapi.RulesRequest{Type: kind, AbortOnPartial: q.r.AbortOnPartial})
 	if err != nil {
@@ -98,8 +98,8 @@ func mergeGroups(all []storeapi.RuleGroup, replicaLabels []string) []storeapi.Ru
 	return united
 }
 
-// mergeRules retains the order of first occurrence, which is the order of evaluation;
-// Thanos sorts the rules.
+// mergeRules merges rules that differ only in replica labels. It retains the order of first
+// occurrence, which is the order of evaluation; Thanos sorts the rules.
 func mergeRules(rules []storeapi.Rule, replicaLabels []string) []storeapi.Rule {
 	order := make([]int, len(rules))
 	for i := range rules {

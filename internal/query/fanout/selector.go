@@ -18,7 +18,7 @@ import (
 // restrict rules, targets, metadata and TSDB statistics. The zero value selects all.
 type Selector struct {
 	// Relabel drops label sets, by rules with the actions keep, drop and hashmod. A store is not queried if all its label
-	// sets are dropped. If some are, its series are selected by the values of the other label sets.
+	// sets are dropped. If only some are dropped, the series of the store are selected by the values of the other label sets.
 	Relabel []*relabel.Config
 	// Labels describe the data that this querier serves. Info reports them, and matchers that contradict them select
 	// nothing. The series do not have these labels.

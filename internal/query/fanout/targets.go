@@ -17,7 +17,7 @@ type targetsClient interface {
 }
 
 // Targets queries all stores that have targets. Of targets that differ only in replica labels it returns the target with
-// the worst health, and of equal ones the last scraped.
+// the worst health, and among targets of the same health the last scraped.
 func (q *Query) Targets(ctx context.Context, state string) (storeapi.Targets, annotations.Annotations, error) {
 	found, warnings, err := q.targets(ctx, storeapi.TargetsRequest{State: state, AbortOnPartial: q.r.AbortOnPartial})
 	if err != nil {

@@ -25,7 +25,7 @@ type tree struct {
 	nodeOf []uint32 // by stack
 }
 
-// node is a node of a tree. parent, first and next are numbers of nodes. In first and next 0 means none; in parent it is the root.
+// node is a node of a tree. parent, first and next are numbers of nodes. In first and next 0 means none; in parent 0 is the root.
 type node struct {
 	parent, name uint32
 	first, next  uint32 // the first child, and the next sibling

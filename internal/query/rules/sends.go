@@ -9,8 +9,8 @@ import (
 )
 
 // sends makes the requests to Alertmanagers. Prometheus' notifier does not wait for a running request when it stops, so
-// the alerts of this request would be lost. It allows each request of a queue the whole timeout, so a shutdown could
-// take minutes. sends can wait for the running requests, and end them by cancel.
+// the alerts of this request would be lost. The notifier allows each request of a queue the whole timeout, so a shutdown
+// could take minutes. sends can wait for the running requests, and end them by cancel.
 type sends struct {
 	ctx    context.Context // canceled when requests must end
 	cancel context.CancelFunc

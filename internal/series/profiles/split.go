@@ -23,7 +23,7 @@ const (
 	SampleTraceID   = "trace_id"
 )
 
-// Span is a span of a trace. If the ID is zero there is no span. If Trace is zero it is unknown.
+// Span is a span of a trace. If the ID is zero there is no span. If Trace is zero the trace is unknown.
 type Span struct {
 	ID    uint64
 	Trace TraceID

@@ -363,7 +363,7 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 // noRow stands for a row that the new block does not have.
 const noRow = math.MaxUint32
 
-// numbersOf returns the argument number of moveSpans. nodes has the new number of each stack.
+// numbersOf returns a function to pass to moveSpans as number. nodes has the new number of each stack.
 func numbersOf(nodes []uint32) func(row, stack uint32) (uint32, bool) {
 	return func(_, stack uint32) (uint32, bool) {
 		if int(stack) >= len(nodes) {
@@ -504,8 +504,8 @@ func (s *Store) all(f func(t *tenant) error) error {
 	return errors.Join(errs...)
 }
 
-// symbolsIdle is the shortest time for which unused symbols stay in memory unless memory is
-// short; the longest is twice as long.
+// symbolsIdle is the minimum time for which unused symbols stay in memory; the maximum is twice as
+// long. If memory is short, they are dropped sooner.
 const symbolsIdle = time.Minute
 
 func (t *tenant) dropIdleSymbols() {

@@ -275,7 +275,7 @@ func (t *tenant) close(why error) error {
 }
 
 // older reports whether a block, or the head being flushed, has rows of a profile, and
-// whether one of these rows has these labels. While it holds the lock no block is replaced.
+// whether one of these rows has these labels. It holds t.mu, so no block is replaced meanwhile.
 func (t *tenant) older(key block.Key, labels []byte) (profile, row bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()

@@ -58,7 +58,7 @@ func (s *Server) selectors(texts []string) ([][]*labels.Matcher, error) {
 // recentMS is the range of a request for labels that has neither start nor end: the last hour.
 const recentMS = 60 * 60 * 1000
 
-// timeRange validates a range. If optional is set and both ends are 0, it is the last hour.
+// timeRange validates a range. If optional is set and both ends are 0, it returns the last hour.
 func timeRange(startMS, endMS int64, optional bool) (int64, int64, error) {
 	switch {
 	case startMS == 0 && endMS == 0 && optional:

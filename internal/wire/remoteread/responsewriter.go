@@ -10,8 +10,8 @@ import (
 	"github.com/ferula-io/ferula/internal/bufpool"
 )
 
-// writeBytes is the size of one write. net/http makes two system calls for every
-// write: 256 KiB cost twice as many, and 5 % of the CPU time.
+// writeBytes is the size of one write. net/http makes two system calls for every write: with
+// writes of 256 KiB there are twice as many, and they take 5 % more CPU time.
 const writeBytes = 512 << 10
 
 var buffers = bufpool.New(writeBytes+96<<10, 4<<20)

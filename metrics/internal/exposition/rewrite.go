@@ -97,8 +97,8 @@ func (r *Rewriter) line(text []byte) {
 	r.out = append(append(append(r.out, ' '), x.value...), '\n')
 }
 
-// name appends a name with its suffix, and reports whether it is quoted. If it is, open is
-// written before it.
+// name appends a name with its suffix, and reports whether the name is quoted. Before a quoted name
+// it appends open.
 func (r *Rewriter) name(name, suffix []byte, open string) bool {
 	if r.Scheme != AllowUTF8 || IsClassic(name) {
 		r.out = append(AppendEscaped(r.out, name, r.Scheme), suffix...)

@@ -82,9 +82,9 @@ func (r Rules) fresh(m *Meta, now time.Time) bool {
 }
 
 // covered returns the blocks that another block replaces. The other block has the same external
-// labels and resolution, and all sources of the covered block: a compactor has made it from
-// them. A block without sources is replaced by any block with sources; of several blocks without
-// sources the oldest stays.
+// labels and resolution, and all sources of the covered block, because a compactor has made it from
+// these sources. A block without sources is replaced by any block with sources; of several blocks
+// without sources the oldest stays.
 func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
 	type key struct {
 		labels     uint64

@@ -51,7 +51,7 @@ type filePart struct {
 	symbols atomic.Pointer[Symbols] // nil: not decoded
 }
 
-// PartsEncoder encodes the symbols of a block part by part, so that a writer needs those of one part at a time only.
+// PartsEncoder encodes the symbols of a block part by part, so that a writer needs the symbols of only one part at a time.
 type PartsEncoder struct {
 	directory    []byte   // of sectionParts, without the number of parts
 	bodies       [][]byte // of sectionPartSymbols, in pieces: a slice that grows would be copied
@@ -223,7 +223,7 @@ func (r *Reader) PartSymbols(i int) (*Symbols, error) {
 }
 
 // DecodePart returns the symbols of a part as PartSymbols does, but does not cache them: a
-// compaction needs those of each part once.
+// compaction needs the symbols of each part only once.
 func (r *Reader) DecodePart(i int) (*Symbols, error) {
 	if s := r.parts[i].symbols.Load(); s != nil {
 		return s, nil

@@ -54,15 +54,21 @@ func (d duration) String() string { return model.Duration(d).String() }
 // size is a flag value in bytes: 512MB, 1GB (powers of two, as in Prometheus).
 type size int64
 
-// UnmarshalText implements encoding.TextUnmarshaler.
+// sizeMax is the limit of a size. Sums and small multiples of sizes do not overflow.
+const sizeMax = 1 << 60
+
+// UnmarshalText implements encoding.TextUnmarshaler. All these flags are limits, so a negative value is an error.
 func (s *size) UnmarshalText(text []byte) error {
 	if string(text) == "0" {
 		*s = 0
 		return nil
 	}
+	if strings.HasPrefix(string(text), "-") {
+		return fmt.Errorf("must not be negative: %q", text)
+	}
 	parsed, err := units.ParseBase2Bytes(string(text))
-	if err != nil {
-		return fmt.Errorf("not a size with a unit, such as 512MB: %q", text)
+	if err != nil || parsed < 0 || parsed > sizeMax { // 8EB overflows without an error
+		return fmt.Errorf("not a size of at most 1EB with a unit, such as 512MB: %q", text)
 	}
 	*s = size(parsed)
 	return nil

@@ -40,6 +40,11 @@ func TestParseArgs_ErrorsNameTheFlagAndTheValue(t *testing.T) {
 		"profiles compact --consistency-delay=1h --wait-interval=0s": {"--consistency-delay=1h", "--wait-interval=0s"},
 		"profiles compact --tracing.config-file=x":                   {"--tracing.config-file are not supported"},
 		"profiles compact --tracing.config=x":                        {"--tracing.config and"},
+		"serve --profiles.bucket-cache-size=64TB":                    {"--profiles.bucket-cache-size=64TiB", "1TB"},
+		"store --index-cache-size=64TB":                              {"--index-cache-size=64TiB", "1TB"},
+		"serve --profiles.head-size=8EB":                             {"--profiles.head-size", `"8EB"`, "1EB"},
+		"query --query.max-chunk-bytes=-1GB":                         {"--query.max-chunk-bytes", `"-1GB"`, "negative"},
+		"query-frontend --limits.max-request-bytes-in-flight=1B":     {"--limits.max-request-bytes-in-flight=1B", "11MiB"},
 		"serve --profiles.max-nodes=0 --profiles.self.interval=1ms":  {"--profiles.max-nodes=0", "--profiles.self.interval=1ms"},
 	} {
 		_, err := parse(t, strings.Fields(args)...)
@@ -66,15 +71,17 @@ func TestRun_ValueThatARoleRejectsNamesItsFlagAndExitsWithTwo(t *testing.T) {
 	dir := t.TempDir()
 	serve := []string{"serve", "--web.listen-address=127.0.0.1:0", "--grpc-address=", "--storage.tsdb.path=" + dir}
 	for want, args := range map[string][]string{
-		"--config.file: ":                   append(serve, "--config.file="+filepath.Join(dir, "none.yml")),
-		"--web.cors.origin: ":               append(serve, "--web.cors.origin=("),
-		"--storage.tsdb.wal-segment-size: ": append(serve, "--storage.tsdb.wal-segment-size=1MB"),
-		"--profiles.config-file: ":          append(serve, "--profiles.config-file="+filepath.Join(dir, "none.yml")),
-		"--prometheus.url: ":                {"sidecar", "--prometheus.url=localhost:9090"},
-		"--tracing.config: ":                {"query", "--tracing.config=type: NONSENSE"},
-		"--selector.relabel-config: ":       {"query", "--selector.relabel-config=[{action: labelmap, regex: a}]"},
-		"--objstore.config: ":               {"store", "--objstore.config=type: NONSENSE"},
-		"--query-range.split-interval: ":    {"query-frontend", "--query-range.split-interval=0s", "--query-range.response-cache-config=type: IN-MEMORY"},
+		"--config.file: ":                                                    append(serve, "--config.file="+filepath.Join(dir, "none.yml")),
+		"--web.cors.origin: ":                                                append(serve, "--web.cors.origin=("),
+		"--storage.tsdb.wal-segment-size: ":                                  append(serve, "--storage.tsdb.wal-segment-size=1MB"),
+		"--storage.tsdb.max-block-chunk-segment-size: 1 bytes ":              append(serve, "--storage.tsdb.max-block-chunk-segment-size=1B"),
+		"--storage.tsdb.max-block-chunk-segment-size: 70368744177664 bytes ": append(serve, "--storage.tsdb.max-block-chunk-segment-size=64TB"),
+		"--profiles.config-file: ":                                           append(serve, "--profiles.config-file="+filepath.Join(dir, "none.yml")),
+		"--prometheus.url: ":                                                 {"sidecar", "--prometheus.url=localhost:9090"},
+		"--tracing.config: ":                                                 {"query", "--tracing.config=type: NONSENSE"},
+		"--selector.relabel-config: ":                                        {"query", "--selector.relabel-config=[{action: labelmap, regex: a}]"},
+		"--objstore.config: ":                                                {"store", "--objstore.config=type: NONSENSE"},
+		"--query-range.split-interval: ":                                     {"query-frontend", "--query-range.split-interval=0s", "--query-range.response-cache-config=type: IN-MEMORY"},
 	} {
 		code, stderr := runCaptured(t, args)
 		if code != exitUsage || !strings.Contains(stderr, "ferula: error: "+want) {

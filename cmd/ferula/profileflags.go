@@ -8,6 +8,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 	"github.com/ferula-io/ferula/internal/hint"
 	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
+	"github.com/ferula-io/ferula/internal/pages"
 	query "github.com/ferula-io/ferula/internal/query/profile"
 	"github.com/ferula-io/ferula/internal/role"
 	store "github.com/ferula-io/ferula/internal/store/profile"
@@ -20,7 +21,7 @@ type profileFlags struct {
 	RetentionTime duration `name:"storage.profiles.retention.time" default:"15d" help:"How long to retain profiles. 0s means for ever."`
 	RetentionSize size     `name:"storage.profiles.retention.size" default:"0" help:"Maximum bytes of a tenant's profile blocks to retain, e.g. 512MB. 0 means no limit."`
 
-	BucketCache size     `name:"profiles.bucket-cache-size" default:"256MB" help:"Size of the file with pages of the profile blocks in the bucket of --objstore.config. All requests together hold at most these pages."`
+	BucketCache size     `name:"profiles.bucket-cache-size" default:"256MB" help:"Size of the file with pages of the profile blocks in the bucket of --objstore.config. All requests together hold at most these pages. At most 1TB; the disk must have this space."`
 	BucketIndex size     `name:"profiles.bucket-index-memory" default:"128MB" help:"Maximum memory of the indexes of the profile blocks in the bucket that are kept open between queries."`
 	BucketSync  duration `name:"profiles.bucket-sync-interval" default:"2m" help:"Interval at which the profile blocks in the bucket are listed."`
 	BucketKeep  duration `name:"profiles.bucket-retention" default:"0s" help:"How long to retain profile blocks in the bucket; not shorter than --storage.profiles.retention.time. 0s means for ever."`
@@ -81,8 +82,8 @@ func (f profileFlags) Validate() error {
 	if time.Duration(f.Every) < time.Second {
 		errs = append(errs, fmt.Errorf("--profiles.self.interval=%s must be at least 1s", f.Every))
 	}
-	if f.BucketCache < 1<<20 {
-		errs = append(errs, fmt.Errorf("--profiles.bucket-cache-size=%s must be at least 1MB", f.BucketCache))
+	if f.BucketCache < 1<<20 || f.BucketCache > pages.CacheBytesMax {
+		errs = append(errs, fmt.Errorf("--profiles.bucket-cache-size=%s must be between 1MB and 1TB", f.BucketCache))
 	}
 	if f.BucketIndex < 1<<20 {
 		errs = append(errs, fmt.Errorf("--profiles.bucket-index-memory=%s must be at least 1MB", f.BucketIndex))
@@ -127,7 +128,7 @@ func (f profileFlags) Validate() error {
 		{"label-value-length", int64(f.LabelValues)}, {"age", int64(f.Age)}, {"future", int64(f.Future)}, {"tenants", int64(f.Tenants)},
 	} {
 		if limit.value < 1 {
-			errs = append(errs, fmt.Errorf("--profiles.limit.%s must be above 0", limit.name))
+			errs = append(errs, fmt.Errorf("--profiles.limit.%s=%d must be above 0", limit.name, limit.value))
 		}
 	}
 	return errors.Join(errs...)
@@ -147,7 +148,7 @@ func (f profileFlags) options() role.ProfilesOptions {
 			Limits: pprof.Limits{Depth: f.Depth}, RemoteEvery: time.Duration(f.BucketSync),
 			RemoteRetention: time.Duration(f.BucketKeep), RemoteDeleteDelay: time.Duration(f.BucketDelay),
 		},
-		BucketCache: role.ProfileCacheOptions{PagesBytes: int64(f.BucketCache), IndexBytes: int64(f.BucketIndex)},
+		BucketCache: role.ProfileCacheOptions{PagesBytes: int64(f.BucketCache), IndexBytes: int64(f.BucketIndex), Flags: hint.Flags{"PagesBytes": "--profiles.bucket-cache-size"}},
 		Limits: ingest.Limits{
 			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), DecompressedBytes: int(f.Decompressed),
 			Symbols: f.Symbols, Samples: f.Samples, Depth: f.Depth, Nodes: f.Nodes, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,

@@ -71,7 +71,7 @@ type queryFrontendCommand struct {
 	MaxPoints           int      `name:"limits.max-points" default:"0" help:"Maximum steps of a range query. 0 means the downstream's limit."`
 	MaxQueryBytes       size     `name:"limits.max-query-bytes" default:"0" help:"Maximum length of a query in bytes. 0 means no limit but that of the request body."`
 	MaxResponseBytes    size     `name:"limits.max-response-bytes" default:"0" help:"Maximum bytes of a response, before compression. 0 means no limit but that of one downstream response, 16GiB."`
-	MaxRequestBytes     size     `name:"limits.max-request-bytes-in-flight" default:"256MiB" help:"Memory for the bodies of all requests together. Further ones wait up to 10s, then get 503."`
+	MaxRequestBytes     size     `name:"limits.max-request-bytes-in-flight" default:"256MiB" help:"Memory for the bodies of all requests together. Further ones wait up to 10s, then get 503. At least 11MB; 0 means the default."`
 	MaxTime             duration `name:"limits.max-response-time" default:"1h" help:"Maximum time from the admission of a request to the end of its response. After it the request gets 504, or its connection is cut if the response has begun. 0 means no limit."`
 	MaxLabelBytes       size     `name:"limits.max-labels-bytes" default:"128MiB" help:"Maximum bytes of all parts of a request for labels or series. Merging them takes two to four times as much memory. Beyond it the request gets 422. 0 means the default."`
 
@@ -86,6 +86,17 @@ func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, ignored
 		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
 		return role.NewQueryFrontend(opts)
 	})
+}
+
+// requestBytesMin is one body and its last chunk: a body that exceeds the limit would wait for memory in vain.
+const requestBytesMin = frontend.BodyBytesMax + 1<<20
+
+// Validate is called by kong.
+func (c *queryFrontendCommand) Validate() error {
+	if c.MaxRequestBytes != 0 && c.MaxRequestBytes < requestBytesMin {
+		return fmt.Errorf("--limits.max-request-bytes-in-flight=%s must be at least %s; 0 means the default", c.MaxRequestBytes, size(requestBytesMin))
+	}
+	return nil
 }
 
 func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {

@@ -12,7 +12,9 @@ import (
 	"github.com/alecthomas/units"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/hostcheck"
+	"github.com/ferula-io/ferula/internal/pages"
 	"github.com/ferula-io/ferula/internal/role"
 	"github.com/ferula-io/ferula/internal/store/gateway"
 )
@@ -24,7 +26,7 @@ type storeCommand struct {
 	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File with the configuration of the object storage, in Thanos' YAML format."`
 	DataDir    string `name:"data-dir" default:"./data" help:"Local directory for cached pages, symbols and postings tables of blocks, and the list of blocks. It may be deleted while the store is stopped."`
 
-	CacheBytes      size   `name:"index-cache-size" default:"250MB" help:"Size of the file in the data directory that caches pages of indexes and chunks. It bounds what all requests hold together."`
+	CacheBytes      size   `name:"index-cache-size" default:"250MB" help:"Size of the file in the data directory that caches pages of indexes and chunks. It bounds what all requests hold together. At most 1TB; the disk must have this space."`
 	CacheConfig     secret `name:"index-cache.config" placeholder:"YAML" xor:"indexcache" help:"Configuration of the cache, in Thanos' YAML format, type IN-MEMORY. Its max_size replaces --index-cache-size."`
 	CacheConfigFile string `name:"index-cache.config-file" placeholder:"FILE" xor:"indexcache" help:"File with the configuration of the cache, in Thanos' YAML format."`
 
@@ -50,6 +52,14 @@ type storeCommand struct {
 	ExternalPrefix string       `name:"web.external-prefix" help:"Path prefix of /blocks and /api/v1/blocks."`
 	Process        processFlags `embed:""`
 	Peer           kong.Plugins `embed:""`
+}
+
+// Validate is called by kong.
+func (c *storeCommand) Validate() error {
+	if c.CacheBytes > pages.CacheBytesMax {
+		return fmt.Errorf("--index-cache-size=%s must be at most 1TB", c.CacheBytes)
+	}
+	return nil
 }
 
 // Run is called by kong.
@@ -91,6 +101,7 @@ func (c *storeCommand) options() (role.StoreOptions, error) {
 		Store: gateway.Options{
 			Dir: c.DataDir, CacheBytes: cacheBytes, Concurrency: c.MetaConcurrency, Recursive: c.Discovery == "recursive",
 			ReadsMax: c.ReadsMax, Idle: time.Duration(c.IdleTimeout), SortBytesMax: int(c.SortBytes),
+			Flags: hint.Flags{"CacheBytes": "--index-cache-size"},
 			Rules: gateway.Rules{
 				MinMS: c.MinTime.ms, MaxMS: c.MaxTime.ms,
 				ConsistencyDelay: time.Duration(c.ConsistencyDelay), IgnoreDeletedDelay: time.Duration(c.IgnoreDeleted),
@@ -137,7 +148,10 @@ func cacheBytes(text string, byFlag int64) (int64, error) {
 		if err != nil {
 			return 0, fmt.Errorf("max_size: %w", err)
 		}
-		return metric, nil
+		n = size(metric)
+	}
+	if n < 0 || n > pages.CacheBytesMax {
+		return 0, fmt.Errorf("max_size: %s must be between 0 and 1TB", c.Config.MaxSize)
 	}
 	return int64(n), nil
 }

@@ -203,12 +203,12 @@ func TestFrontend_TooLargeBodyIsRejected(t *testing.T) {
 		return resp.StatusCode, string(text)
 	}
 	form := func(length int) string { return "query=1&x=" + strings.Repeat("a", length-len("query=1&x=")) }
-	status, body := post("application/x-www-form-urlencoded", form(formMaxBytes))
+	status, body := post("application/x-www-form-urlencoded", form(BodyBytesMax))
 	check(t, status == 200, "at the limit: %d %.200s", status, body)
 	before := w.requests.Load()
 	for _, kind := range []string{"application/x-www-form-urlencoded", "application/octet-stream"} {
-		status, body = post(kind, form(formMaxBytes+1))
-		check(t, status == 400 && strings.Contains(body, fmt.Sprint(formMaxBytes)), "%s, one more: %d %.200s", kind, status, body)
+		status, body = post(kind, form(BodyBytesMax+1))
+		check(t, status == 400 && strings.Contains(body, fmt.Sprint(BodyBytesMax)), "%s, one more: %d %.200s", kind, status, body)
 	}
 	check(t, w.requests.Load() == before, "the downstream got it")
 }

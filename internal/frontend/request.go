@@ -19,8 +19,8 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
-// formMaxBytes is the limit of a request body, the same as in Prometheus.
-const formMaxBytes = 10 << 20
+// BodyBytesMax is the limit of a request body, the same as in Prometheus.
+const BodyBytesMax = 10 << 20
 
 // pointsMax is Prometheus' limit of the steps of a range query. A query beyond it is
 // passed through, and the downstream returns the error.

@@ -146,7 +146,7 @@ func (x *requestContext) readBody() (err error) {
 	if x.r.Method == http.MethodGet || x.r.Method == http.MethodHead {
 		return nil
 	}
-	if x.held, err = x.f.opts.Bodies.Read(x.w, x.r, formMaxBytes); err != nil {
+	if x.held, err = x.f.opts.Bodies.Read(x.w, x.r, BodyBytesMax); err != nil {
 		reqbody.Prepare(x.w, x.r, err)
 		if reqbody.Status(err) == http.StatusServiceUnavailable {
 			return &statusError{http.StatusServiceUnavailable, "unavailable", err}

@@ -23,10 +23,12 @@ import (
 	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/prometheus/tsdb/fileutil"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -34,6 +36,9 @@ import (
 // Bytes is the size of a page. With larger pages more unneeded bytes are read around the
 // requested ones, but fewer pages need bookkeeping.
 const Bytes = 16 << 10
+
+// CacheBytesMax is the limit of Options.BytesMax. The bookkeeping of so many pages takes up to 4 GiB of memory.
+const CacheBytesMax = 1 << 40
 
 var (
 	// ErrBudget is returned if all pages of the cache are in use for too long.
@@ -53,7 +58,7 @@ type Source interface {
 
 // Options of a Cache. Zero values take the defaults.
 type Options struct {
-	BytesMax int64         // of all pages, at least 1 MiB; 0: 250 MiB
+	BytesMax int64         // of all pages, 1 MiB to CacheBytesMax; 0: 250 MiB
 	WaitMax  time.Duration // for a free page; 0: 30 s
 	GapBytes int64         // maximum gap between two ranges that are joined; 0: 512 KiB
 	RunBytes int64         // maximum size of one request of Fetch; 0: 32 MiB
@@ -64,6 +69,7 @@ type Options struct {
 	// Permanent reports errors after which a request is not repeated; nil: none.
 	Permanent func(error) bool
 	Metrics   *metrics.Set // may be nil
+	Flags     hint.Flags   // the flag that sets BytesMax, named in errors
 }
 
 func (o Options) withDefaults() Options {
@@ -108,9 +114,10 @@ type Cache struct {
 	retries budget        // limits repeated requests
 
 	mu      sync.Mutex
-	slots   []slot
+	slots   []slot           // allocated by Open
+	used    int32            // slots from this one on have never had a page
 	byKey   map[uint64]int32 // slot of each page that is cached or being read
-	free    []int32          // slots without a page
+	free    []int32          // slots before used without a page
 	recent  list             // slots that can be evicted, least recently used last
 	waiting int              // readers that wait for a slot
 	freed   chan struct{}    // closed when a slot becomes free while readers wait
@@ -134,8 +141,7 @@ type counts struct {
 // used. Until Open has succeeded readers get ErrClosed.
 func New(opts Options) *Cache {
 	opts = opts.withDefaults()
-	n := opts.BytesMax / Bytes
-	c := &Cache{opts: opts, slots: make([]slot, n), byKey: make(map[uint64]int32, n), freed: make(chan struct{}), closed: true}
+	c := &Cache{opts: opts, byKey: map[uint64]int32{}, freed: make(chan struct{}), closed: true}
 	c.recent.init()
 	c.retries.init()
 	c.counts = newCounts(opts.Metrics)
@@ -154,6 +160,9 @@ func Open(dir string, opts Options) (*Cache, error) {
 // again, after a success not.
 func (c *Cache) Open(dir string) (err error) {
 	path, size := filepath.Join(dir, "pages"), c.BytesMax()
+	if size > CacheBytesMax {
+		return fmt.Errorf("%s with %d bytes would be larger than %d%s", path, size, int64(CacheBytesMax), c.opts.Flags.Of("BytesMax"))
+	}
 	// The old file is not truncated: another process may still map it.
 	if err := os.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
@@ -168,8 +177,8 @@ func (c *Cache) Open(dir string) (err error) {
 		}
 	}()
 	// A full disk is an error here. Later, a write to the mapping would kill the process.
-	if err := fileutil.Preallocate(file, size, true); err != nil {
-		return fmt.Errorf("reserve %d bytes for %s: %w", size, path, err)
+	if err := reserve(file, size); err != nil {
+		return fmt.Errorf("reserve %d bytes for %s%s: %w", size, path, c.opts.Flags.Of("BytesMax"), err)
 	}
 	mapping, err := fileutil.OpenMmapFileWithSize(path, int(size))
 	if err != nil {
@@ -178,10 +187,21 @@ func (c *Cache) Open(dir string) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.file, c.mapping, c.closed = file, mapping, false
-	for i := int32(len(c.slots)) - 1; i >= 0; i-- {
-		c.free = append(c.free, i)
-	}
+	c.slots = make([]slot, size/Bytes) // the kernel gives memory only to those that are used
 	return nil
+}
+
+// reserve extends an empty file to size bytes on the disk. It first compares them with the free space, because a file system may
+// fill the whole disk before it refuses a larger size.
+func reserve(file *os.File, size int64) error {
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(file.Name(), &disk); err != nil {
+		return err
+	}
+	if free := int64(disk.Bavail) * int64(disk.Bsize); disk.Blocks > 0 && size > free { // a file system that reports no blocks reports no free ones either
+		return fmt.Errorf("the disk has %d bytes: %w", free, syscall.ENOSPC)
+	}
+	return fileutil.Preallocate(file, size, true)
 }
 
 func newCounts(set *metrics.Set) counts {
@@ -208,7 +228,7 @@ func (c *Cache) Cached() int64 {
 }
 
 // BytesMax returns the bytes of all pages.
-func (c *Cache) BytesMax() int64 { return int64(len(c.slots)) * Bytes }
+func (c *Cache) BytesMax() int64 { return c.opts.BytesMax / Bytes * Bytes }
 
 // Close unmaps the file. No Reader may be in use.
 func (c *Cache) Close() error {
@@ -252,6 +272,10 @@ func (c *Cache) take() int32 {
 		i := c.free[n-1]
 		c.free = c.free[:n-1]
 		return i
+	}
+	if int(c.used) < len(c.slots) {
+		c.used++
+		return c.used - 1
 	}
 	i := c.recent.last()
 	if i < 0 {

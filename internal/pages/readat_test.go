@@ -4,11 +4,19 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
+
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 func TestReadAt_ReturnsTheBytesOfTheObject(t *testing.T) {
@@ -128,5 +136,36 @@ func TestNew_ReadsFailUntilTheFileIsThere(t *testing.T) {
 	}
 	if n, err := o.ReadAt(t.Context(), p, 0, 0); n != 0 || !errors.Is(err, ErrClosed) {
 		t.Errorf("%d, %v", n, err)
+	}
+}
+
+// A size that is far too large is an error and not the end of the process. It takes neither memory nor space.
+func TestOpen_SizeBeyondTheLimitOrTheDiskIsAnErrorThatNamesTheFlag(t *testing.T) {
+	dir := t.TempDir()
+	var disk syscall.Statfs_t
+	if err := syscall.Statfs(dir, &disk); err != nil {
+		t.Fatal(err)
+	}
+	all := int64(disk.Blocks) * disk.Bsize / Bytes * Bytes // more than is free
+	for size, want := range map[int64]string{
+		min(all+Bytes, CacheBytesMax): " bytes: no space left on device", CacheBytesMax + Bytes: "larger than 1099511627776 (--cache)", 64 << 40: "larger than", math.MaxInt64: "larger than",
+	} {
+		if size == CacheBytesMax && all > size {
+			continue // of a large disk
+		}
+		c := New(Options{BytesMax: size, Flags: hint.Flags{"BytesMax": "--cache"}})
+		err := c.Open(dir)
+		if err == nil {
+			t.Errorf("%d bytes: no error", size)
+			err = c.Close()
+		}
+		for _, part := range []string{want, strconv.FormatInt(size/Bytes*Bytes, 10), " (--cache)"} {
+			if !strings.Contains(fmt.Sprint(err), part) {
+				t.Errorf("%d bytes: %v does not contain %q", size, err, part)
+			}
+		}
+		if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {
+			t.Errorf("%d bytes: %v are left, %v", size, left, err)
+		}
 	}
 }

@@ -137,6 +137,8 @@ func (s *Shipper) SkipReplaced(replaced func(tenant string, id ulid.ULID) (bool,
 type ProfileCache struct {
 	IndexBytes int64 // memory of the indexes of open blocks; 0: 128 MiB
 	PagesBytes int64 // size of the file of pages; 0: 256 MiB
+
+	Flags hint.Flags // the flag that sets PagesBytes, named in errors
 }
 
 // pagesDir is the directory of the file of pages, next to the directory "profiles". A process that starts removes the
@@ -155,7 +157,7 @@ func (s *Shipper) ReadProfiles(o *profile.Options, cache ProfileCache, set *metr
 	if cache.PagesBytes <= 0 {
 		cache.PagesBytes = 256 << 20
 	}
-	r := bucket.NewProfileReader(s.bucket, bucket.ProfileReaderOptions{Dir: filepath.Join(o.Dir, pagesDir), PagesBytes: cache.PagesBytes, Timeout: objectTimeout, Logger: s.logger, Metrics: set})
+	r := bucket.NewProfileReader(s.bucket, bucket.ProfileReaderOptions{Dir: filepath.Join(o.Dir, pagesDir), PagesBytes: cache.PagesBytes, Timeout: objectTimeout, Logger: s.logger, Metrics: set, Flags: cache.Flags})
 	s.readers = append(s.readers, r)
 	o.Remote, o.RemoteIndexBytes = shippedProfiles{r, s.bucket}, cache.IndexBytes
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/thanos-io/objstore"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/pages"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/metrics"
@@ -53,6 +54,7 @@ type ProfileReaderOptions struct {
 	Timeout    time.Duration // of one read; 0: 30 s
 	Logger     *slog.Logger  // may be nil
 	Metrics    *metrics.Set  // may be nil
+	Flags      hint.Flags    // the flag that sets PagesBytes, named in errors
 }
 
 // ProfileReader lists profile blocks in a bucket and reads them through a cache of pages. The file of the cache is the
@@ -102,7 +104,10 @@ func NewProfileReader(from objstore.BucketReader, opts ProfileReaderOptions) *Pr
 	opts.Metrics.Describe(errorsName, "Number of failures to read the index of profile blocks in the bucket. Without it the size and the meta of each block are requested.", "")
 	r := &ProfileReader{from: from, opts: opts, doubted: map[string]bool{}, indexErrors: opts.Metrics.NewCounter(errorsName)}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.cache = pages.New(pages.Options{BytesMax: opts.PagesBytes, Permanent: func(err error) bool { return isNotFound(from, err) }, Metrics: opts.Metrics})
+	r.cache = pages.New(pages.Options{
+		BytesMax: opts.PagesBytes, Permanent: func(err error) bool { return isNotFound(from, err) }, Metrics: opts.Metrics,
+		Flags: hint.Flags{"BytesMax": opts.Flags["PagesBytes"]},
+	})
 	return r
 }
 

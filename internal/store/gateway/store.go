@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/thanos-io/objstore"
 
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/pages"
 	"github.com/ferula-io/ferula/internal/store/gateway/metas"
 	"github.com/ferula-io/ferula/metrics"
@@ -35,6 +36,7 @@ type Options struct {
 	SortBytesMax  int           // limit of the series of one request that must be sorted again; 0: 256 MiB
 	Logger        *slog.Logger  // may be nil
 	Metrics       *metrics.Set  // may be nil
+	Flags         hint.Flags    // the flag that sets CacheBytes, named in errors
 }
 
 func (o Options) withDefaults() Options {
@@ -91,7 +93,7 @@ func Open(from objstore.BucketReader, opts Options) (*Store, error) {
 	if err := os.MkdirAll(filepath.Join(opts.Dir, "headers"), 0o777); err != nil {
 		return nil, err
 	}
-	cache, err := pages.Open(opts.Dir, pages.Options{BytesMax: opts.CacheBytes, Permanent: from.IsObjNotFoundErr, Metrics: opts.Metrics})
+	cache, err := pages.Open(opts.Dir, pages.Options{BytesMax: opts.CacheBytes, Permanent: from.IsObjNotFoundErr, Metrics: opts.Metrics, Flags: hint.Flags{"BytesMax": opts.Flags["CacheBytes"]}})
 	if err != nil {
 		return nil, fmt.Errorf("page cache: %w", err)
 	}

@@ -155,13 +155,16 @@ func (o Options) Validate() error {
 	for _, option := range []struct {
 		name  string
 		value int64
-	}{{"storage.tsdb.max-block-chunk-segment-size", o.ChunkSegmentBytes}, {"storage.tsdb.head-chunks-write-queue-size", int64(o.HeadQueueSize)}, {"storage.tsdb.samples-per-chunk", int64(o.SamplesPerChunk)}, {"storage.tsdb.delayed-compaction.max-percent", int64(o.CompactionDelayPercent)}} {
+	}{{"storage.tsdb.head-chunks-write-queue-size", int64(o.HeadQueueSize)}, {"storage.tsdb.samples-per-chunk", int64(o.SamplesPerChunk)}, {"storage.tsdb.delayed-compaction.max-percent", int64(o.CompactionDelayPercent)}} {
 		if option.value < 0 {
 			errs = append(errs, hint.Invalid(option.name, fmt.Errorf("%d is negative", option.value)))
 		}
 	}
 	if o.WALSegmentBytes != 0 && (o.WALSegmentBytes < 10<<20 || o.WALSegmentBytes > 256<<20) {
 		errs = append(errs, hint.Invalid("storage.tsdb.wal-segment-size", fmt.Errorf("%d bytes are not between 10MB and 256MB", o.WALSegmentBytes)))
+	}
+	if o.ChunkSegmentBytes != 0 && (o.ChunkSegmentBytes < 1<<20 || o.ChunkSegmentBytes > 4<<30) { // a reference of a chunk has 32 bits for its place in the segment
+		errs = append(errs, hint.Invalid("storage.tsdb.max-block-chunk-segment-size", fmt.Errorf("%d bytes are not between 1MB and 4GB", o.ChunkSegmentBytes)))
 	}
 	if o.OutOfOrderWindow < 0 {
 		errs = append(errs, fmt.Errorf("storage.tsdb.out_of_order_time_window: %s is negative", o.OutOfOrderWindow))

@@ -1,0 +1,94 @@
+package main
+
+import (
+	"slices"
+	"strings"
+	"testing"
+)
+
+// sizeRefused has, for each flag with a size in bytes, the values of sizeValues that are an error. Values that are not listed
+// are accepted: the process starts and runs with them. A limit that is too small for its purpose, and a cache that is larger
+// than any disk, is refused.
+var sizeRefused = map[string]string{
+	"serve --profiles.bucket-cache-size":                  "0 1B 64TB",
+	"serve --profiles.bucket-index-memory":                "0 1B",
+	"serve --profiles.head-size":                          "0 1B",
+	"serve --profiles.memory":                             "1B",
+	"serve --profiles.max-request-size":                   "0 64TB",
+	"serve --profiles.limit.rate":                         "0",
+	"serve --profiles.limit.burst":                        "0",
+	"serve --profiles.limit.profile-size":                 "0",
+	"serve --profiles.limit.decompressed-size":            "0",
+	"serve --receive.max-bytes-in-flight":                 "0 1B",
+	"serve --storage.profiles.retention.size":             "",
+	"serve --storage.tsdb.retention.size":                 "",
+	"serve --storage.tsdb.min-free":                       "",
+	"serve --storage.tsdb.wal-segment-size":               "", // its role refuses values that are not 0
+	"serve --storage.tsdb.max-block-chunk-segment-size":   "", // its role refuses values that are not 0
+	"serve --storage.remote.read-max-sort-bytes":          "",
+	"query --query.max-chunk-bytes":                       "",
+	"query --query.max-total-chunk-bytes":                 "",
+	"query --query.max-sort-bytes":                        "",
+	"query-frontend --limits.max-query-bytes":             "",
+	"query-frontend --limits.max-response-bytes":          "",
+	"query-frontend --limits.max-request-bytes-in-flight": "1B",
+	"query-frontend --limits.max-labels-bytes":            "",
+	"sidecar --store.max-sort-bytes":                      "",
+	"store --index-cache-size":                            "64TB",
+	"store --store.grpc.downloaded-bytes-limit":           "",
+	"store --store.max-sort-bytes":                        "",
+	"read --max-sort-bytes":                               "",
+	"profiles compact --compact.block-max-size":           "0 1B",
+}
+
+// sizeValues are values of a size. The last ones are refused for every flag.
+var sizeValues = []string{"0", "1B", "64TB", "1EB", "-1B", "-1", "2EB", "8EB", "16EB", "1", "B"}
+
+// sizeFlags returns the flags of type size, as "serve --profiles.memory".
+func sizeFlags(t *testing.T) (found []string) {
+	t.Helper()
+	for _, leaf := range parserOf(t, &commands{}).Model.Leaves(false) {
+		for _, f := range leaf.Flags {
+			if _, ok := f.Target.Interface().(size); ok {
+				found = append(found, strings.TrimPrefix(leaf.FullPath(), "ferula ")+" --"+f.Name)
+			}
+		}
+	}
+	return found
+}
+
+// A size that would end or block the process at its start, or has overflowed, is an error that names the flag and the value.
+func TestParseArgs_SizesThatCannotWorkAreErrors(t *testing.T) {
+	flags := sizeFlags(t)
+	for flag := range sizeRefused {
+		if !slices.Contains(flags, flag) {
+			t.Errorf("%s is no flag with a size", flag)
+		}
+	}
+	for _, flag := range flags {
+		refused, ok := sizeRefused[flag]
+		if !ok {
+			t.Errorf("%s has no row", flag)
+		}
+		for _, value := range sizeValues {
+			args := strings.Fields(flag + "=" + value)
+			if args[0] == "read" {
+				args = append(args, "--match=up", "--output=-") // without which read is not called
+			}
+			_, err := parse(t, args...)
+			want := slices.Contains(sizeValues[4:], value) || slices.Contains(strings.Fields(refused), value) || value == "1EB" && strings.Contains(refused, "64TB")
+			name := flag[strings.Index(flag, "--"):]
+			if (err != nil) != want {
+				t.Errorf("%s=%s: %v", flag, value, err)
+			} else if err != nil && (!strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), value) && !strings.Contains(err.Error(), sizeOf(value).String())) {
+				t.Errorf("%s=%s: the error does not name both: %v", flag, value, err)
+			}
+		}
+	}
+}
+
+// sizeOf returns a value as errors print it.
+func sizeOf(value string) (s size) {
+	_ = s.UnmarshalText([]byte(value)) // values that are not valid are printed as they were given
+	return s
+}

@@ -2,7 +2,6 @@ package bucket
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"github.com/thanos-io/objstore"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/pages"
@@ -33,14 +31,15 @@ type ProfileObjects struct {
 	Head        []byte      // beginning of Index, with the meta of a complete block; nil: not known
 	Marked      time.Time   // when the block was marked for deletion; zero: it was not
 	MarkReason  string      // details of the mark
+	MarkUnread  bool        // there is a mark that cannot be read: the block must not be deleted
+	Unread      error       // why the sizes cannot be read; Index, Rows and Spans are nil then
 	// Doubt makes the next list request the sizes of the objects. A reader calls it if an object does not have the size that is
 	// listed here, or does not begin with Head. The sizes and Head may be those of the index of the bucket.
 	Doubt func()
 }
 
 const (
-	lookupsMax = 16      // sizes that a list requests concurrently
-	blocksMax  = 100_000 // of all tenants, as in store/profile
+	blocksMax = 100_000 // of all tenants, as in store/profile
 
 	// rowsWindow is the size of the ranges of rows that are requested together. A request for one column takes an object
 	// store as long as a request for its neighbours, which the same query reads.
@@ -74,7 +73,9 @@ type ProfileReader struct {
 	doubting sync.Mutex
 	doubted  map[string]bool // directories of blocks for which Doubt was called since the last list
 
+	now         func() time.Time // replaced by tests
 	indexErrors *metrics.Counter
+	unread      *metrics.Counter
 }
 
 type knownProfile struct {
@@ -83,6 +84,9 @@ type knownProfile struct {
 	confirmed   bool         // two lists in a row found the same sizes: the upload is complete
 	head        []byte       // of the bucket's index, until the first successful list
 	mark        DeletionMark // zero: the block is not marked, or its mark was not read yet
+	markUnread  bool         // the block is marked, and the mark cannot be read
+	markInvalid time.Time    // when the mark was found not to be valid; zero: it was not
+	unread      error        // why the sizes cannot be read; there are no objects then
 }
 
 // NewProfileReader returns a reader. It creates no file and sends no request. The caller calls Close before it closes the
@@ -102,7 +106,12 @@ func NewProfileReader(from objstore.BucketReader, opts ProfileReaderOptions) *Pr
 	}
 	const errorsName = "ferula_profiles_bucket_index_errors_total"
 	opts.Metrics.Describe(errorsName, "Number of failures to read the index of profile blocks in the bucket. Without it the size and the meta of each block are requested.", "")
-	r := &ProfileReader{from: from, opts: opts, doubted: map[string]bool{}, indexErrors: opts.Metrics.NewCounter(errorsName)}
+	const unreadName = "ferula_profiles_bucket_unread_objects_total"
+	opts.Metrics.Describe(unreadName, "Number of failures to read the sizes or the deletion mark of one profile block in the bucket. Without its sizes a block is not read, and queries get a warning; without its mark it is not deleted.", "")
+	r := &ProfileReader{
+		from: from, opts: opts, doubted: map[string]bool{}, now: time.Now,
+		indexErrors: opts.Metrics.NewCounter(errorsName), unread: opts.Metrics.NewCounter(unreadName),
+	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	r.cache = pages.New(pages.Options{
 		BytesMax: opts.PagesBytes, Permanent: func(err error) bool { return isNotFound(from, err) }, Metrics: opts.Metrics,
@@ -149,8 +158,9 @@ type listed struct {
 // a block's index and rows until two calls in a row have found the same sizes: before that the
 // upload of the block may still be running. It does not request the sizes of blocks in the index of the bucket. The first call
 // reads this index. Later calls read it only while the calls before could read neither the index nor the list of directories.
-// Blocks reads a deletion mark when the mark is listed for the first time. A failed call keeps the sizes that it has found, so
-// repeated calls succeed in the end, however large the bucket is.
+// Blocks reads a deletion mark when the mark is listed for the first time, and a mark that is not valid once an hour. It also
+// succeeds if the sizes or marks of a few blocks cannot be read, or access to them is denied: see ProfileObjects. A failed call keeps the
+// sizes that it has found, so repeated calls succeed in the end, however large the bucket is.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	r.reading.RLock()
 	defer r.reading.RUnlock()
@@ -191,10 +201,10 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 			continue
 		}
 		known[dirs[i].name] = k
-		o := ProfileObjects{
-			Tenant: dirs[i].tenant, ID: dirs[i].id, IndexBytes: k.index.Size(), RowsBytes: k.rows.Size(),
-			Index: objectAt{r, k.index, 0}, Rows: objectAt{r, k.rows, rowsWindow}, Spans: k.spans, Head: k.head,
-			Doubt: func() { r.doubt(dirs[i].name) },
+		o := ProfileObjects{Tenant: dirs[i].tenant, ID: dirs[i].id, Head: k.head, MarkUnread: k.markUnread, Unread: k.unread, Doubt: func() { r.doubt(dirs[i].name) }}
+		if k.unread == nil {
+			o.IndexBytes, o.RowsBytes = k.index.Size(), k.rows.Size()
+			o.Index, o.Rows, o.Spans = objectAt{r, k.index, 0}, objectAt{r, k.rows, rowsWindow}, k.spans
 		}
 		if k.mark.DeletionTime > 0 {
 			o.Marked, o.MarkReason = time.Unix(k.mark.DeletionTime, 0), k.mark.Details
@@ -250,74 +260,6 @@ func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
 	return slices.DeleteFunc(all, func(l listed) bool { return !l.index || !l.rows }), err
 }
 
-// lookAll looks up the files and the new deletion marks of all blocks, at most lookupsMax concurrently. If a lookup
-// fails, the results of the successful lookups are returned with the error.
-func (r *ProfileReader) lookAll(ctx context.Context, dirs []listed) ([]*knownProfile, error) {
-	looked := make([]*knownProfile, len(dirs))
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(lookupsMax)
-	for i := range dirs {
-		old := r.known[dirs[i].name]
-		if old != nil && !dirs[i].marked {
-			old.mark = DeletionMark{}
-		}
-		confirmed := old != nil && old.confirmed
-		if confirmed {
-			looked[i] = old
-		}
-		if confirmed && (!dirs[i].marked || old.mark.DeletionTime > 0) {
-			continue
-		}
-		group.Go(func() (err error) {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if !confirmed {
-				if looked[i], err = r.look(ctx, dirs[i].name); err != nil {
-					return err
-				}
-			}
-			if looked[i] != nil && dirs[i].marked {
-				looked[i].mark, err = r.readMark(ctx, &dirs[i])
-			}
-			return err
-		})
-	}
-	err := group.Wait()
-	return looked, err
-}
-
-// readMark reads the deletion mark of a block. A mark that is not valid, or has vanished since the list, is none.
-func (r *ProfileReader) readMark(ctx context.Context, l *listed) (DeletionMark, error) {
-	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
-	defer cancel()
-	mark, err := readMark(ctx, r.from, l.name, l.id)
-	if errors.Is(err, ErrCorrupt) || isNotFound(r.from, err) {
-		return DeletionMark{}, nil
-	}
-	return mark, err
-}
-
-// look requests the sizes of a block's index and rows. It returns nil unless both exist.
-func (r *ProfileReader) look(ctx context.Context, name string) (*knownProfile, error) {
-	old, sizes := r.known[name], [2]int64{}
-	for i, file := range []string{indexFile, profileFiles[0]} {
-		object := path.Join(name, file)
-		attributes, err := r.from.Attributes(ctx, object)
-		if isNotFound(r.from, err) {
-			return nil, nil
-		}
-		if err != nil {
-			return nil, fmt.Errorf("object %s: %w", object, err)
-		}
-		sizes[i] = attributes.Size
-	}
-	if old != nil && old.index.Size() == sizes[0] && old.rows.Size() == sizes[1] {
-		return &knownProfile{index: old.index, rows: old.rows, spans: old.spans, confirmed: true}, nil // their pages stay cached
-	}
-	return r.newKnown(name, sizes[0], sizes[1]), nil
-}
-
 // newKnown returns a block of the given sizes. It has objects of its own, so pages of a block that was replaced are not read.
 func (r *ProfileReader) newKnown(name string, indexBytes, rowsBytes int64) *knownProfile {
 	return &knownProfile{
@@ -325,25 +267,6 @@ func (r *ProfileReader) newKnown(name string, indexBytes, rowsBytes int64) *know
 		rows:  r.cache.Object(r.from, path.Join(name, profileFiles[0]), rowsBytes),
 		spans: &spansAt{reader: r, name: path.Join(name, spansFile)},
 	}
-}
-
-// isNotFound reports whether an error, or an error that it wraps, means that an object does not exist.
-// The providers' own function does not look into wrapped errors.
-func isNotFound(in objstore.BucketReader, err error) bool {
-	if err == nil {
-		return false
-	}
-	if in.IsObjNotFoundErr(err) {
-		return true
-	}
-	//lint:ignore errorlint the wrapped errors are visited here
-	switch e := err.(type) {
-	case interface{ Unwrap() error }:
-		return isNotFound(in, e.Unwrap())
-	case interface{ Unwrap() []error }:
-		return slices.ContainsFunc(e.Unwrap(), func(e error) bool { return isNotFound(in, e) })
-	}
-	return false
 }
 
 // DeleteProfile deletes a block from the bucket. It deletes the index first: if it fails later,

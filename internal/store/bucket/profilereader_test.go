@@ -241,7 +241,7 @@ func TestProfileReader_ListsDeletionMarks(t *testing.T) {
 		t.Fatal(err)
 	}
 	in.names, in.fails = nil, true
-	if found, err := r.Blocks(ctx); !errors.Is(err, io.ErrUnexpectedEOF) {
+	if found, err := r.Blocks(ctx); err != nil || len(found) != 1 || !found[0].MarkUnread || !found[0].Marked.IsZero() {
 		t.Errorf("a mark that cannot be read: %+v, %v", found, err)
 	}
 	in.names, in.fails = nil, false
@@ -257,10 +257,28 @@ func TestProfileReader_ListsDeletionMarks(t *testing.T) {
 		}
 	}
 	list(time.Time{}, "")
-	for _, text := range []string{"", "{", `{"id":"` + ulid.Make().String() + `","version":1,"deletion_time":1}`, `{"id":"` + id.String() + `","version":1}`} {
+	in.names, in.fails = nil, false
+	invalid := []string{
+		"", "{", `{"id":"` + ulid.Make().String() + `","version":1,"deletion_time":1}`, `{"id":"` + id.String() + `","version":1}`,
+		`{"id":"` + id.String() + `","version":2,"deletion_time":1}`,
+	}
+	now := time.Now()
+	r.now = func() time.Time { return now }
+	for i, text := range invalid {
 		if err := in.Upload(ctx, path.Join(ProfileBlock("a", id), MarkFile), strings.NewReader(text)); err != nil {
 			t.Fatal(err)
 		}
-		list(time.Time{}, "")
+		for range 3 {
+			list(time.Time{}, "")
+		}
+		now = now.Add(markInvalidFor - 1)
+		if list(time.Time{}, ""); len(in.names) != i+1 {
+			t.Errorf("%s: %v were read, want one mark an hour", text, in.names)
+		}
+		now = now.Add(1)
 	}
+	if err := in.Upload(ctx, path.Join(ProfileBlock("a", id), MarkFile), strings.NewReader(`{"id":"`+id.String()+`","deletion_time":1700000000}`)); err != nil {
+		t.Fatal(err)
+	}
+	list(at, "")
 }

@@ -308,8 +308,13 @@ func readMark(ctx context.Context, from objstore.BucketReader, dir string, id ul
 	if err := json.Unmarshal(text, &mark); err != nil {
 		return mark, fmt.Errorf("%w: %s: %w", ErrCorrupt, name, err)
 	}
-	if mark.DeletionTime <= 0 || mark.DeletionTime > markTimeMax || mark.ID != id {
-		return mark, fmt.Errorf("%w: %s is of block %s at %d", ErrCorrupt, name, mark.ID, mark.DeletionTime)
+	switch {
+	case mark.Version != 0 && mark.Version != 1: // Thanos writes 1; marks that were written by hand may have none
+		return mark, fmt.Errorf("%w: %s: version %d is not known", ErrCorrupt, name, mark.Version)
+	case mark.ID != id:
+		return mark, fmt.Errorf("%w: %s is of the block %s", ErrCorrupt, name, mark.ID)
+	case mark.DeletionTime <= 0 || mark.DeletionTime > markTimeMax:
+		return mark, fmt.Errorf("%w: %s: deletion_time %d is not a time in Unix seconds", ErrCorrupt, name, mark.DeletionTime)
 	}
 	return mark, nil
 }

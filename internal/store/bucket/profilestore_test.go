@@ -497,7 +497,7 @@ func TestProfileReader_RequestsEndWithTheirCalls(t *testing.T) {
 		t.Fatal(err)
 	}
 	for request, timeout := range map[string]bool{
-		"Iter profiles": false, "Get bucket-index.json.gz": true, "Get deletion-mark.json": true, "Attributes index": false, "GetRange index": true,
+		"Iter profiles": false, "Get bucket-index.json.gz": true, "Get deletion-mark.json": true, "Attributes index": true, "GetRange index": true,
 	} {
 		ctx := in.contexts[request]
 		if ctx == nil {
@@ -535,18 +535,18 @@ func TestProfileReader_InvalidEntriesOfTheIndexAreLookedUp(t *testing.T) {
 	}
 }
 
-func TestProfileReader_FailedMarkFailsTheList(t *testing.T) {
+func TestProfileReader_BlockWithAFailedMarkIsListedAsOneWithoutItsMark(t *testing.T) {
 	in, p, s := storedBlock(t)
 	if _, err := p.Mark(t.Context(), s, time.Unix(1, 0), ""); err != nil {
 		t.Fatal(err)
 	}
 	r := newReader(t, in)
 	in.fail["Get deletion-mark.json"] = errFault
-	if found, err := r.Blocks(t.Context()); found != nil || !errors.Is(err, errFault) || !strings.Contains(err.Error(), "list profiles: ") {
+	if found, err := r.Blocks(t.Context()); err != nil || len(found) != 1 || !found[0].MarkUnread || !found[0].Marked.IsZero() || r.unread.Get() != 1 {
 		t.Errorf("%+v, %v", found, err)
 	}
 	in.fail = nil
-	if found, err := r.Blocks(t.Context()); err != nil || len(found) != 1 || found[0].Marked.IsZero() {
+	if found, err := r.Blocks(t.Context()); err != nil || len(found) != 1 || found[0].Marked.IsZero() || found[0].MarkUnread {
 		t.Errorf("%+v, %v", found, err)
 	}
 }

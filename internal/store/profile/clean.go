@@ -93,6 +93,7 @@ func (r *remotes) visible() map[string]*remoteList {
 // clean marks the blocks that are to be deleted, and deletes those whose leaving time is at least RemoteDeleteDelay ago. It removes the
 // marks of this store's retention from blocks that are no longer beyond the retention. Two kinds of blocks wait for the next listing of
 // the bucket: those after the first error, and those that mayLeave excludes.
+// A block whose mark cannot be read stays as it is.
 func (r *remotes) clean(ctx context.Context) {
 	r.listing.Lock()
 	defer r.listing.Unlock()
@@ -103,7 +104,7 @@ func (r *remotes) clean(ctx context.Context) {
 			marked := !b.Marked.IsZero()
 			mark, unmark := b.reason != "" && !marked, b.bad == nil && b.reason == "" && marked && b.MarkReason == MarkExpired
 			due := b.reason != "" && now.Sub(b.leaving) >= r.store.opts.RemoteDeleteDelay
-			if !mark && !unmark && !due {
+			if !mark && !unmark && !due || b.MarkUnread {
 				continue
 			}
 			if changed++; changed > deletionsMax || ctx.Err() != nil {
@@ -115,7 +116,7 @@ func (r *remotes) clean(ctx context.Context) {
 			if err := r.change(ctx, tenant, id, b, mark, unmark, due); err != nil {
 				r.store.metrics.remoteDeleteFail.Inc()
 				if ctx.Err() == nil {
-					r.store.logger.Warn("Deleting a profile block in the bucket failed; retrying later", "tenant", tenant, "block", b.name(), "err", err)
+					r.store.logger.Warn("Marking or deleting a profile block in the bucket failed; retrying later", "tenant", tenant, "block", b.name(), "err", err)
 				}
 				return // the others would fail for the same reason
 			}

@@ -43,6 +43,8 @@ type RemoteBlock struct {
 	Head        []byte    // beginning of Index, with the meta of a complete block; nil: not known
 	Marked      time.Time // when the block was marked for deletion; zero: it was not
 	MarkReason  string    // MarkReplaced, MarkExpired or a reason of another process
+	MarkUnread  bool      // there is a mark that cannot be read: the block must not be deleted
+	Unread      error     // why the sizes cannot be read; Index, Rows and Spans are nil then
 	// Doubt is called if the files differ from the sizes or from Head: the next list determines the sizes again.
 	Doubt func()
 }
@@ -87,7 +89,7 @@ type remoteBlock struct {
 	listed   atomic.Pointer[listedHead]
 	doubtful atomic.Bool // the files differ from the sizes or from the meta: the next list reads them again
 
-	// Guarded by remotes.listing, as are Marked and MarkReason:
+	// Guarded by remotes.listing, as are Marked, MarkReason and MarkUnread:
 	leaving time.Time // since when it is to be deleted; zero: it is not
 	reason  string    // why it is to be deleted
 	kept    bool      // a list had no reason to delete the block: from then on leaving ignores the time of an older mark
@@ -167,7 +169,7 @@ func (r *remotes) refresh(ctx context.Context) error {
 			known = &remoteBlock{RemoteBlock: b, bad: errUnread} // until its meta is read
 			fresh = append(fresh, known)
 		}
-		known.Marked, known.MarkReason = b.Marked, b.MarkReason
+		known.Marked, known.MarkReason, known.MarkUnread = b.Marked, b.MarkReason, b.MarkUnread
 		found[b.Tenant][b.ID] = known
 	}
 	each(ctx, fresh, func(b *remoteBlock) {
@@ -179,11 +181,7 @@ func (r *remotes) refresh(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	for _, b := range fresh {
-		if b.bad != nil {
-			r.store.logger.Warn("Reading a profile block in the bucket failed", "tenant", b.Tenant, "err", b.bad)
-		}
-	}
+	r.logBad(fresh)
 	visible := r.visible()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -194,6 +192,25 @@ func (r *remotes) refresh(ctx context.Context) error {
 		}
 	}
 	return nil
+}
+
+// badMax is the limit of the blocks that cannot be read that a list logs, and of those that a view warns about, one by one.
+const badMax = 20
+
+// logBad logs the blocks that cannot be read.
+func (r *remotes) logBad(blocks []*remoteBlock) {
+	bad := 0
+	for _, b := range blocks {
+		if b.bad == nil {
+			continue
+		}
+		if bad++; bad <= badMax {
+			r.store.logger.Warn("Reading a profile block in the bucket failed", "tenant", b.Tenant, "err", b.bad)
+		}
+	}
+	if bad > badMax {
+		r.store.logger.Warn("Reading more profile blocks in the bucket failed", "blocks", bad-badMax)
+	}
 }
 
 // each calls f for all blocks, a few concurrently, until ctx is done.
@@ -230,6 +247,10 @@ func (b *remoteBlock) doubt() {
 
 // readMeta sets meta, or bad.
 func (b *remoteBlock) readMeta() {
+	if b.Unread != nil {
+		b.bad = b.fail(fmt.Errorf("%w: %w", profiles.ErrUnavailable, b.Unread))
+		return
+	}
 	head, whole := b.Head, b.Head != nil
 	defer func() {
 		if b.bad != nil && whole {
@@ -377,7 +398,7 @@ func (d local) has(meta *block.Meta) bool {
 }
 
 // readable returns the blocks of the list whose rows are not on the disk, that can be read and are not about to be deleted, and a
-// warning about each block that is not on the disk and cannot be read.
+// warning about each block that is not on the disk and cannot be read; beyond badMax of them one warning has their number.
 func (l *remoteList) readable(disk local) (blocks []*remoteBlock, warnings []error) {
 	for id, b := range l.blocks {
 		switch {
@@ -387,6 +408,9 @@ func (l *remoteList) readable(disk local) (blocks []*remoteBlock, warnings []err
 		case b.bad != nil && !disk.ids[id] && !disk.parents[id] && id != disk.writing:
 			warnings = append(warnings, b.bad)
 		}
+	}
+	if more := len(warnings) - badMax; more > 0 {
+		warnings = append(warnings[:badMax], fmt.Errorf("%w: %d more profile blocks in the bucket", profiles.ErrUnavailable, more))
 	}
 	return blocks, warnings
 }

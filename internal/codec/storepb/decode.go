@@ -157,6 +157,48 @@ func DecodeChunks(src []byte, chunks []Chunk) (_ []Chunk, apart bool, err error)
 	return chunks, false, nil
 }
 
+// CountChunks returns how many chunks a series, with or without labels, decodes to. It allocates nothing. For a series that
+// does not decode it returns the number before the fault.
+func CountChunks(src []byte) (chunks int) {
+	for len(src) > 0 {
+		tag, n := uvarint(src)
+		if n == 0 {
+			return chunks
+		}
+		if tag == 2<<3|wireBytes {
+			body, rest, ok := prefixed(src[n:])
+			if !ok {
+				return chunks
+			}
+			chunks, src = chunks+countSpan(body), rest
+			continue
+		}
+		var err error
+		if src, err = skip(tag, src[n:]); err != nil {
+			return chunks
+		}
+	}
+	return chunks
+}
+
+// countSpan returns the number of chunks that decodeSpan appends.
+func countSpan(src []byte) (chunks int) {
+	for len(src) > 0 {
+		tag, n := uvarint(src)
+		if n == 0 {
+			return chunks
+		}
+		if number := tag >> 3; tag&7 == wireBytes && number >= fieldRaw && number <= fieldCounter {
+			chunks++
+		}
+		var err error
+		if src, err = skip(tag, src[n:]); err != nil {
+			return chunks
+		}
+	}
+	return chunks
+}
+
 // decodeSpan appends the chunks of one AggrChunk message: a raw chunk, or the aggregates of a
 // downsampled chunk.
 func decodeSpan(src []byte, chunks []Chunk) ([]Chunk, error) {

@@ -1,11 +1,13 @@
 package storeapi
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -211,6 +213,47 @@ func TestSeriesSet_MessageBeyondBytesMaxIsAnError(t *testing.T) {
 	}{{0, nil}, {1 << 40, nil}, {100, ErrBytesMax}} {
 		if _, err := read(t, client.Series(t.Context(), SeriesRequest{MaxMS: 1 << 40, Matchers: all(), BytesMax: c.bytesMax})); !errors.Is(err, c.want) {
 			t.Errorf("%d bytes: %v, want %v", c.bytesMax, err, c.want)
+		}
+	}
+}
+
+// A chunk without data is 4 bytes of a message and more than a hundred in memory.
+func TestSeriesSet_EmptyChunksCountWhatTheyTake(t *testing.T) {
+	const each = 1000
+	lset := labelenc.AppendLabel(nil, "a", "1")
+	one := append(slices.Clone(lset), bytes.Repeat([]byte{2<<3 | 2, 2, 3<<3 | 2, 0}, each)...)
+	for name, c := range map[string]struct {
+		message []byte
+		coded   bool
+	}{
+		"series":  {message: append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(one))), one...)},
+		"symbols": {coded: true},
+	} {
+		if c.coded {
+			list := &pb.SymbolBatch{Series: []*pb.SymbolSeries{{Delta: []byte("\x01\x01a\x011")}}}
+			for range each {
+				list.Series[0].Chunks = append(list.Series[0].Chunks, &pb.AggrChunk{Raw: &pb.Chunk{}})
+			}
+			var err error
+			if c.message, err = proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_SymbolBatch{SymbolBatch: list}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		const fits = 3
+		in := &hostileStream{message: func(n int) []byte {
+			if n > 100 {
+				return nil
+			}
+			return c.message
+		}}
+		set := &SeriesSet{stream: in, cancel: func() {}, bytesMax: fits * each * chunkBytes}
+		if set.Next() || !errors.Is(set.Err(), ErrBytesMax) || !strings.Contains(set.Err().Error(), "4000 chunks") || in.n != fits+1 {
+			t.Errorf("%s: after %d messages: %v", name, in.n, set.Err())
+		}
+		in.n = 100 - fits + 1 // as many as fit
+		set = &SeriesSet{stream: in, cancel: func() {}, bytesMax: fits * each * chunkBytes}
+		if !set.Next() || len(set.Chunks()) != fits*each || set.BufferedBytes() < int64(len(set.Chunks()))*48 {
+			t.Errorf("%s: %d chunks, %d bytes, %v", name, len(set.Chunks()), set.BufferedBytes(), set.Err())
 		}
 	}
 }

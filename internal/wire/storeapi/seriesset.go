@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"unsafe"
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -162,6 +163,9 @@ func (s *SeriesSet) decode() (order int, err error) {
 	}
 	body := s.one
 	s.one, s.used = nil, true
+	if err := s.room(body); err != nil {
+		return 0, err
+	}
 	if s.coded {
 		frame := s.frames[len(s.frames)-1]
 		s.ahead, frame.labels, s.decoded, err = s.table.DecodeSeries(body, frame.labels, s.decoded[:0])
@@ -183,6 +187,26 @@ func (s *SeriesSet) decode() (order int, err error) {
 		}
 	}
 	return order, s.withSeries(err)
+}
+
+const (
+	// chunkBytes is the memory of a chunk in decoded, and in chunks or aggr, without its data.
+	chunkBytes = int(unsafe.Sizeof(storepb.Chunk{}) + unsafe.Sizeof(AggrChunk{}))
+	// emptyBytes is the length of a chunk without data in a message.
+	emptyBytes = 4
+)
+
+// room returns an error if the chunks of a series and those of the current one could not be held within bytesMax. A chunk with little or no
+// data takes far more memory than bytes of a message. Only a series of which bytesMax is not a large multiple is counted.
+func (s *SeriesSet) room(body []byte) error {
+	current := len(s.chunks) + len(s.aggr)
+	if s.bytesMax <= 0 || current+len(body)/emptyBytes <= s.bytesMax/chunkBytes {
+		return nil
+	}
+	if n := current + storepb.CountChunks(body); n > s.bytesMax/chunkBytes {
+		return fmt.Errorf("%w: after series %s: %d chunks take more than %d bytes", ErrBytesMax, labelsText(s.labels), n, s.bytesMax)
+	}
+	return nil
 }
 
 // withSeries adds the series and the chunk that could not be decoded to an error.
@@ -295,10 +319,11 @@ func (s *SeriesSet) Chunks() []series.Chunk { return s.chunks }
 // AggrChunks returns the downsampled chunks of the series. They are valid until Next.
 func (s *SeriesSet) AggrChunks() []AggrChunk { return s.aggr }
 
-// BufferedBytes returns the memory of the messages that the set holds, and of its table of
+// BufferedBytes returns the memory of the messages that the set holds, of its lists of chunks, and of its table of
 // symbols. It may be called after every Next.
 func (s *SeriesSet) BufferedBytes() int64 {
 	n := s.table.Bytes()
+	n += int64(cap(s.decoded))*int64(unsafe.Sizeof(storepb.Chunk{})) + int64(cap(s.chunks))*int64(unsafe.Sizeof(series.Chunk{})) + int64(cap(s.aggr))*int64(unsafe.Sizeof(AggrChunk{}))
 	for _, frame := range s.frames {
 		n += int64(cap(frame.buf) + cap(frame.labels))
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
+	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
@@ -29,7 +30,9 @@ func (b *heldBlock) Remote() bool { return b.path == "" }
 
 // release drops a reference. The last one closes the files.
 func (b *heldBlock) release() error {
-	if b.refs.Add(-1) > 0 {
+	refs := b.refs.Add(-1)
+	invariant.Check(refs >= 0, "block %s is released more often than it was held", b.Name())
+	if refs > 0 {
 		return nil
 	}
 	return b.Close()

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -22,9 +21,8 @@ import (
 
 func TestCompact_FailedOneIsCountedAndRepeatedAfterAPause(t *testing.T) {
 	dir, f := t.TempDir(), &faults{}
-	clock := atomic.Int64{}
-	clock.Store(time.Unix(1_700_000_100, 0).UnixNano())
-	s := openFaulty(t, dir, f, func(s *Store) { s.now = func() time.Time { return time.Unix(0, clock.Load()) } })
+	clock := stoppedAt(time.Unix(1_700_000_100, 0).UnixNano())
+	s := openFaulty(t, dir, f, clock.of)
 	tenant := flushed(t, s, 0, 1, 2, 3)
 	before, failed := openIn(t, dir), uint64(0)
 	for _, choose := range []func(crashfs.Call) bool{

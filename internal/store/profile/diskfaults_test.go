@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -54,6 +55,20 @@ func (f *faults) of(c crashfs.Call) error {
 	}
 	return nil
 }
+
+// stopped is a clock that only tests move, in nanoseconds.
+type stopped struct{ atomic.Int64 }
+
+func stoppedAt(ns int64) *stopped {
+	c := &stopped{}
+	c.Store(ns)
+	return c
+}
+
+func (c *stopped) now() time.Time { return time.Unix(0, c.Load()) }
+
+// of makes a store use the clock.
+func (c *stopped) of(s *Store) { s.now = c.now }
 
 // openFaulty opens a store on a disk with faults. Its maintenance does not run by itself.
 func openFaulty(t *testing.T, dir string, f *faults, change func(*Store)) *Store {
@@ -126,12 +141,11 @@ func TestOpen_LeftoverThatCannotBeRemovedFailsTheTenant(t *testing.T) {
 		"temporary": calls("removeall", "tmp-x"), "replaced": calls("rename", replaced), "log": calls("remove", "wal"), "directory of the log": calls("mkdir", "wal"),
 	} {
 		t.Run(name, func(t *testing.T) {
-			dir, f, clock := t.TempDir(), &faults{choose: choose}, atomic.Int64{}
+			dir, f, clock := t.TempDir(), &faults{choose: choose}, stoppedAt(time.Unix(1_700_000_100, 0).UnixNano())
 			if err := os.CopyFS(dir, os.DirFS(before)); err != nil {
 				t.Fatal(err)
 			}
-			clock.Store(time.Unix(1_700_000_100, 0).UnixNano())
-			s := openFaulty(t, dir, f, func(s *Store) { s.now = func() time.Time { return time.Unix(0, clock.Load()) } })
+			s := openFaulty(t, dir, f, clock.of)
 			if failed := s.failed["t"]; failed == nil || !errors.Is(failed.err, errDisk) || len(s.list()) != 0 || s.metrics.tenantsFailed.Get() != 1 {
 				t.Fatalf("%+v, %d open tenants, %d failures are counted", failed, len(s.list()), s.metrics.tenantsFailed.Get())
 			}
@@ -167,6 +181,31 @@ func TestOpenBlocks_DirectoryThatCannotBeRead(t *testing.T) {
 	missing := &tenant{store: s, dir: filepath.Join(s.root(), "missing")}
 	if _, err := missing.openBlocks(); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
+	}
+}
+
+// A replaced block that cannot be removed was released again with the blocks that the tenant has.
+func TestOpenBlocks_AfterAFailureItHasEachOpenBlockOnce(t *testing.T) {
+	dir, f := t.TempDir(), &faults{}
+	s := openFaulty(t, dir, f, nil)
+	had := flushed(t, s, 0, 1, 2, 3)
+	replaced := ulid.ULID(had.blocks[0].Meta().ULID).String()
+	f.fail(calls("rename", replaced))
+	if err := s.Compact(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	before := openIn(t, had.dir)
+	again := &tenant{store: s, name: "t", dir: had.dir}
+	if _, err := again.openBlocks(); !errors.Is(err, errDisk) || len(again.blocks) == 0 {
+		t.Fatalf("%d blocks, %v", len(again.blocks), err)
+	}
+	for i, b := range again.blocks {
+		if refs := b.refs.Load(); refs != 1 || slices.Contains(again.blocks[:i], b) {
+			t.Errorf("block %s has %d references", b.Name(), refs)
+		}
+	}
+	if again.closeBlocks(); openIn(t, had.dir) != before {
+		t.Errorf("%d files are open, want %d", openIn(t, had.dir), before)
 	}
 }
 

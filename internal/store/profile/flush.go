@@ -59,17 +59,18 @@ func (t *tenant) openBlocks() (through uint64, err error) {
 		}
 		t.blocks = append(t.blocks, t.store.hold(r, path))
 	}
-	kept := t.blocks[:0]
-	for _, b := range t.blocks {
+	opened := t.blocks
+	t.blocks = nil // after an error the caller releases the blocks that are in it
+	for i, b := range opened {
 		if !replaced[b.Meta().ULID] {
-			kept = append(kept, b)
+			t.blocks = append(t.blocks, b)
 			continue
 		}
 		if err := errors.Join(b.release(), t.discard(b.Meta().ULID)); err != nil {
+			t.blocks = append(t.blocks, opened[i+1:]...)
 			return 0, err
 		}
 	}
-	t.blocks = kept
 	slices.SortFunc(t.blocks, byAge)
 	return through, nil
 }

@@ -7,7 +7,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,9 +20,8 @@ import (
 
 func TestFlush_EveryFailedCallIsReturnedAndCounted(t *testing.T) {
 	dir, f := t.TempDir(), &faults{}
-	clock := atomic.Int64{}
-	clock.Store(time.Unix(1_700_000_100, 0).UnixNano())
-	s := openFaulty(t, dir, f, func(s *Store) { s.now = func() time.Time { return time.Unix(0, clock.Load()) } })
+	clock := stoppedAt(time.Unix(1_700_000_100, 0).UnixNano())
+	s := openFaulty(t, dir, f, clock.of)
 	tenant := flushed(t, s, 0)
 	if m := s.metrics; m.flushes.Get() != 1 || m.flushesFailed.Get() != 0 || s.budget.used.Load() != 0 {
 		t.Fatalf("%d flushes, %d failed, %d bytes are used", m.flushes.Get(), m.flushesFailed.Get(), s.budget.used.Load())

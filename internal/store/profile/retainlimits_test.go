@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -28,11 +27,10 @@ func pushAt(t *testing.T, s *Store, first uint64, hours ...int64) *tenant {
 }
 
 func TestRetain_LimitsAreExact(t *testing.T) {
-	clock := atomic.Int64{}
-	clock.Store(numbered(0).TimeNS)
+	clock := stoppedAt(numbered(0).TimeNS)
 	dir := t.TempDir()
 	s := openFaulty(t, dir, &faults{}, func(s *Store) {
-		s.opts.Retention, s.now = time.Hour, func() time.Time { return time.Unix(0, clock.Load()) }
+		s.opts.Retention, s.now = time.Hour, clock.now
 	})
 	pushAt(t, s, 0, 0, 20) // begins first and ends last
 	pushAt(t, s, 2, 1)
@@ -68,10 +66,9 @@ func TestRetain_LimitsAreExact(t *testing.T) {
 
 // A head is written when it is old or full, and a block whose write has failed once its pause is over.
 func TestMaintain_HeadsAreWrittenWhenTheyAreOldOrFull(t *testing.T) {
-	clock, f := atomic.Int64{}, &faults{}
-	clock.Store(numbered(0).TimeNS)
+	clock, f := stoppedAt(numbered(0).TimeNS), &faults{}
 	s := openFaulty(t, t.TempDir(), f, func(s *Store) {
-		s.opts.HeadAge, s.now = time.Minute, func() time.Time { return time.Unix(0, clock.Load()) }
+		s.opts.HeadAge, s.now = time.Minute, clock.now
 	})
 	push := func(n uint64) *tenant {
 		t.Helper()
@@ -119,13 +116,12 @@ func TestMaintain_HeadsAreWrittenWhenTheyAreOldOrFull(t *testing.T) {
 }
 
 func TestMaintain_OpensFailedTenantsAndForgetsIdleOnes(t *testing.T) {
-	dir, clock, f := t.TempDir(), atomic.Int64{}, &faults{}
-	clock.Store(numbered(0).TimeNS)
+	dir, clock, f := t.TempDir(), stoppedAt(numbered(0).TimeNS), &faults{}
 	writeLog(t, dir, "t", recordOf(numbered(0)))
 	writeLog(t, dir, "idle")
 	f.fail(calls("mkdir", "profiles/t/wal"))
 	s := openFaulty(t, dir, f, func(s *Store) {
-		s.every, s.now = time.Millisecond, func() time.Time { return time.Unix(0, clock.Load()) }
+		s.every, s.now = time.Millisecond, clock.now
 	})
 	if got := s.Tenants(); !slices.Equal(got, []string{"idle", "t"}) || len(s.list()) != 1 {
 		t.Errorf("tenants %v, %d are open", got, len(s.list()))
@@ -137,9 +133,8 @@ func TestMaintain_OpensFailedTenantsAndForgetsIdleOnes(t *testing.T) {
 }
 
 func TestIdle_EveryRemainderKeepsATenant(t *testing.T) {
-	clock := atomic.Int64{}
-	clock.Store(numbered(0).TimeNS)
-	s := openFaulty(t, t.TempDir(), &faults{}, func(s *Store) { s.now = func() time.Time { return time.Unix(0, clock.Load()) } })
+	clock := stoppedAt(numbered(0).TimeNS)
+	s := openFaulty(t, t.TempDir(), &faults{}, clock.of)
 	tenant := pushAt(t, s, 0, 0)
 	blocks, empty := tenant.blocks, tenant.head
 	clock.Add(int64(tenantIdle))
@@ -173,11 +168,10 @@ func TestIdle_EveryRemainderKeepsATenant(t *testing.T) {
 }
 
 func TestForget_DirectoryWithRecordsSetAsideStays(t *testing.T) {
-	dir, clock := t.TempDir(), atomic.Int64{}
-	clock.Store(numbered(0).TimeNS)
+	dir, clock := t.TempDir(), stoppedAt(numbered(0).TimeNS)
 	writeLog(t, dir, "t", []byte("what is this?"))
 	writeLog(t, dir, "u")
-	s := openFaulty(t, dir, &faults{}, func(s *Store) { s.now = func() time.Time { return time.Unix(0, clock.Load()) } })
+	s := openFaulty(t, dir, &faults{}, clock.of)
 	clock.Add(int64(tenantIdle))
 	if s.forget(); len(s.Tenants()) != 0 || openIn(t, filepath.Join(dir, "profiles")) != 0 {
 		t.Errorf("tenants %v, %d files are open", s.Tenants(), openIn(t, filepath.Join(dir, "profiles")))
@@ -216,10 +210,9 @@ func TestRemoveTenant_ErrorsAreReturned(t *testing.T) {
 }
 
 func TestForget_ClosedStoreKeepsItsTenants(t *testing.T) {
-	dir, clock := t.TempDir(), atomic.Int64{}
-	clock.Store(numbered(0).TimeNS)
+	dir, clock := t.TempDir(), stoppedAt(numbered(0).TimeNS)
 	writeLog(t, dir, "t")
-	s := openFaulty(t, dir, &faults{}, func(s *Store) { s.now = func() time.Time { return time.Unix(0, clock.Load()) } })
+	s := openFaulty(t, dir, &faults{}, clock.of)
 	clock.Add(int64(tenantIdle))
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
@@ -230,9 +223,8 @@ func TestForget_ClosedStoreKeepsItsTenants(t *testing.T) {
 }
 
 func TestDropIdleSymbols_AfterAMinuteWithoutUse(t *testing.T) {
-	clock := atomic.Int64{}
-	clock.Store(numbered(0).TimeNS)
-	s := openFaulty(t, t.TempDir(), &faults{}, func(s *Store) { s.now = func() time.Time { return time.Unix(0, clock.Load()) } })
+	clock := stoppedAt(numbered(0).TimeNS)
+	s := openFaulty(t, t.TempDir(), &faults{}, clock.of)
 	tenant := flushed(t, s, 0)
 	v, err := s.View(t.Context(), "t", 0, timeMax)
 	if err != nil {

@@ -19,16 +19,29 @@ import (
 
 const root = "../.."
 
+func read(t *testing.T, path ...string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(append([]string{root}, path...)...))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
+
+// drawn returns RESULTS.md and its plots.
+func drawn(t *testing.T) (results string, files []File) {
+	t.Helper()
+	results = read(t, "bench", "RESULTS.md")
+	files, err := Draw(results)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return results, files
+}
+
 // The plots show the figures of RESULTS.md. `make plots` draws them again.
 func TestPlots_AreThoseOfTheResults(t *testing.T) {
-	results, err := os.ReadFile(filepath.Join(root, "bench", "RESULTS.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := Draw(string(results))
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, files := drawn(t)
 	if len(files) < 10 {
 		t.Errorf("only %d plots", len(files))
 	}
@@ -42,14 +55,7 @@ func TestPlots_AreThoseOfTheResults(t *testing.T) {
 
 // Each figure in a plot of one row is a cell of RESULTS.md.
 func TestPlots_HaveTheTextOfTheCells(t *testing.T) {
-	results, err := os.ReadFile(filepath.Join(root, "bench", "RESULTS.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := Draw(string(results))
-	if err != nil {
-		t.Fatal(err)
-	}
+	results, files := drawn(t)
 	titles := regexp.MustCompile(`<title>[^<]*: ([0-9][^<:]*?)(?: at [^<]*)?</title></(?:circle|rect)>`)
 	checked := 0
 	for _, f := range files {
@@ -61,7 +67,7 @@ func TestPlots_HaveTheTextOfTheCells(t *testing.T) {
 			t.Errorf("%s has %d figures", f.Name, len(found))
 		}
 		for _, match := range found {
-			if checked++; !strings.Contains(string(results), "| "+match[1]+" |") {
+			if checked++; !strings.Contains(results, "| "+match[1]+" |") {
 				t.Errorf("%s: RESULTS.md has no figure %q", f.Name, match[1])
 			}
 		}
@@ -72,18 +78,8 @@ func TestPlots_HaveTheTextOfTheCells(t *testing.T) {
 }
 
 func TestPlots_AreWellFormedAndHaveADocument(t *testing.T) {
-	results, err := os.ReadFile(filepath.Join(root, "bench", "RESULTS.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	document, err := os.ReadFile(filepath.Join(root, "docs", "perf", "README.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := Draw(string(results))
-	if err != nil {
-		t.Fatal(err)
-	}
+	_, files := drawn(t)
+	document := read(t, "docs", "perf", "README.md")
 	for _, f := range files {
 		for decoder := xml.NewDecoder(strings.NewReader(f.Text)); ; {
 			if _, err := decoder.Token(); errors.Is(err, io.EOF) {
@@ -92,7 +88,7 @@ func TestPlots_AreWellFormedAndHaveADocument(t *testing.T) {
 				t.Fatalf("%s: %v", f.Name, err)
 			}
 		}
-		if !strings.Contains(string(document), "("+f.Name+")") && !strings.Contains(string(document), `"`+f.Name+`"`) {
+		if !strings.Contains(document, "("+f.Name+")") && !strings.Contains(document, `"`+f.Name+`"`) {
 			t.Errorf("docs/perf/README.md does not show %s", f.Name)
 		}
 		if !strings.Contains(f.Text, "prefers-color-scheme: dark") || strings.Contains(f.Text, "NaN") || strings.Contains(f.Text, "Inf") {
@@ -128,15 +124,8 @@ About.
 
 // A renamed row is an error that names it, and the other plots are drawn.
 func TestDraw_NamesMissingRows(t *testing.T) {
-	results, err := os.ReadFile(filepath.Join(root, "bench", "RESULTS.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	all, err := Draw(string(results))
-	if err != nil {
-		t.Fatal(err)
-	}
-	files, err := Draw(strings.ReplaceAll(string(results), "CPU: cache hit", "CPU: hit"))
+	results, all := drawn(t)
+	files, err := Draw(strings.ReplaceAll(results, "CPU: cache hit", "CPU: hit"))
 	if !errors.Is(err, report.ErrMissing) || !strings.Contains(err.Error(), "frontend-cpu") || !strings.Contains(err.Error(), "CPU: cache hit") || len(files) != len(all)-1 {
 		t.Errorf("%d of %d plots, %v", len(files), len(all), err)
 	}
@@ -147,11 +136,8 @@ func TestWrite_DrawsWhatTheResultsHave(t *testing.T) {
 	if err := os.Mkdir(filepath.Join(dir, "bench"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	results, err := os.ReadFile(filepath.Join(root, "bench", "RESULTS.md"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for name, text := range map[string]string{"storeapi-cpu.svg": string(results), "absent": tables} {
+	results := read(t, "bench", "RESULTS.md")
+	for name, text := range map[string]string{"storeapi-cpu.svg": results, "absent": tables} {
 		if err := os.WriteFile(filepath.Join(dir, "bench", "RESULTS.md"), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -145,19 +145,7 @@ func TestColumns_RandomMatrices(t *testing.T) {
 
 func getColumns(t testing.TB, client *http.Client, server string, a request, encoding string) (*http.Response, []byte, error) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server+prefix+a.path+"?"+a.form.Encode(), http.NoBody)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Accept-Encoding", encoding)
-	r.Header.Set("Accept", columnsType)
-	res, err := client.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = res.Body.Close() }()
-	body, err := decoded(res)
-	return res, body, err
+	return getAs(t, client, server, a, encoding, columnsType)
 }
 
 func mustDecode(t testing.TB, body string) decodedColumns {

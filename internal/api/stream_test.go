@@ -42,12 +42,20 @@ func serve(t testing.TB, h http.Handler) (*httptest.Server, *http.Client) {
 
 func get(t testing.TB, client *http.Client, server *httptest.Server, a request, encoding string) (*http.Response, []byte, error) {
 	t.Helper()
-	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server.URL+prefix+a.path+"?"+a.form.Encode(), http.NoBody)
+	return getAs(t, client, server.URL, a, encoding, "")
+}
+
+// getAs is get with a header Accept, unless it is empty.
+func getAs(t testing.TB, client *http.Client, server string, a request, encoding, accept string) (*http.Response, []byte, error) {
+	t.Helper()
+	r, err := http.NewRequestWithContext(t.Context(), http.MethodGet, server+prefix+a.path+"?"+a.form.Encode(), http.NoBody)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if encoding != "" {
-		r.Header.Set("Accept-Encoding", encoding)
+	for name, value := range map[string]string{"Accept-Encoding": encoding, "Accept": accept} {
+		if value != "" {
+			r.Header.Set(name, value)
+		}
 	}
 	res, err := client.Do(r)
 	if err != nil {

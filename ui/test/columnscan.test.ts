@@ -124,6 +124,25 @@ test("ColumnScan: lengths and counts that are not true are errors, and allocate 
   assert.ok(process.memoryUsage().arrayBuffers - before < 64 << 20);
 });
 
+test("ColumnScan: a text that would exceed the limit of all texts is refused before it arrives", async () => {
+  const before = "x".repeat(1 << 20);
+  const bytes = own(encode(four, small, before));
+  const view = new DataView(bytes.buffer);
+  let at = 8;
+  while (view.getUint32(at, true) !== 3) at += 8 + Math.ceil(view.getUint32(at + 4, true) / 8) * 8;
+  const text = at + 8 + before.length; // where the section after it begins
+  for (const [kind, length, error] of [
+    [3, (32 << 20) - before.length, /ended before/], [3, (32 << 20) - before.length + 1, /larger than the page can hold/],
+    [3, 256 << 20, /larger than the page can hold/], [4, 32 << 20, /larger than the page can hold/], [1, 256 << 20, /larger than the page can hold/],
+  ] as const) {
+    const changed = own(bytes.slice(0, text + 8));
+    const head = new DataView(changed.buffer, text);
+    head.setUint32(0, kind, true);
+    head.setUint32(4, length, true);
+    await assert.rejects(scanBytes(changed, page(four), 1 << 16, true), error, `kind ${kind}, ${length} bytes`);
+  }
+});
+
 test("ColumnScan: what is no list of label sets is an error", async () => {
   for (const metric of [null, 1, "a", { a: 1 }, { a: null }, { a: {} }]) {
     await assert.rejects(scanBytes(own(encode(four, [{ metric: metric as unknown as Labels, samples: [] }])), page(four), 64, true), /not what a range query/, JSON.stringify(metric));

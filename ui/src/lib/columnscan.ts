@@ -47,11 +47,12 @@ export class ColumnScan {
         continue;
       }
       const head = new DataView(bytes.buffer, bytes.byteOffset + at, 8);
-      const length = head.getUint32(4, true);
-      if (length > SERIES_BYTES_MAX) throw new ScanError("One section of the response is larger than the page can hold");
+      const [kind, length] = [head.getUint32(0, true), head.getUint32(4, true)];
+      // The server cuts texts into sections of a few buffers, so one that reaches the limit of all texts is a lie.
+      if (length > (kind === SERIES ? SERIES_BYTES_MAX : REST_MAX - this.rest.length)) throw new ScanError("One section of the response is larger than the page can hold");
       this.need = 8 + padded(length);
       if (at + this.need > bytes.length) break;
-      this.section(head.getUint32(0, true), bytes.subarray(at + 8, at + 8 + length));
+      this.section(kind, bytes.subarray(at + 8, at + 8 + length));
       at += this.need;
       this.need = 8;
     }

@@ -2,9 +2,9 @@
 // writing: its blocks, and the write-ahead log for newer samples.
 //
 // Open takes a directory, and RawQuerier returns the raw querier of a time range. Nothing in the
-// directory is locked, written or repaired. Replaying the log needs a directory for hard
-// links to mapped head chunks, or for copies of them. It is created outside the database's
-// directory and removed. The replay needs memory for the series and the newest chunks of the
+// directory is locked, written or repaired. The replay of the log creates a temporary directory,
+// outside of the database's directory, for hard links to mapped head chunks, or for copies of
+// these chunks. The replay needs memory for the series and the newest chunks of the
 // head. A DB replays the log once: for the first window beyond the last block, or for the
 // first window if there are out-of-order samples, which may have any timestamp. Databases are
 // opened for writing by package store/tsdb.
@@ -76,11 +76,11 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 
 // inOrderUntil returns a time before which every in-order sample is in a block.
 //
-// For a block that was cut from the head this is the end of the block. Blocks of out-of-order
-// samples, or of some series only, may end later than samples that are only in the log. A
-// hint in meta.json marks such blocks. When Prometheus compacts blocks of out-of-order samples
-// with in-order ones it drops the hint. At least one parent of the new block was cut from the
-// head, so the result is the earliest end of its parents.
+// For a block that was cut from the head the result is the end of the block. A block of
+// out-of-order samples, or of some series only, may end later than samples that are only in the
+// log. A hint in meta.json marks such a block, and its end does not count. Prometheus drops the
+// hint when it compacts such a block with in-order blocks. At least one parent of the new block was
+// cut from the head, so the result is the earliest end of its parents.
 func inOrderUntil(meta *tsdb.BlockMeta) int64 {
 	c := &meta.Compaction
 	switch {

@@ -19,9 +19,9 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// querier implements storage.Querier for one time range. Select starts a selection in the background. The
-// selection waits for a slot, then runs until it ends, or its context or Close cancels it. So stores respond to several
-// selectors of a query at the same time.
+// querier implements storage.Querier for one time range. Select starts a selection in the background, so stores respond
+// to several selectors of a query at the same time. The selection waits for a slot, and then reads all series. Close, and
+// the end of the context of Select, cancel it.
 type querier struct {
 	q            *Query
 	minMS, maxMS int64
@@ -189,7 +189,7 @@ func aggregatesFor(function string) []storeapi.Aggr {
 		return []storeapi.Aggr{storeapi.Max}
 	case is("count"):
 		return []storeapi.Aggr{storeapi.Count}
-	case strings.HasPrefix(function, "sum_"): // sum itself adds samples of several series
+	case strings.HasPrefix(function, "sum_"): // not sum, which adds up the averages of several series at a step
 		return []storeapi.Aggr{storeapi.Sum}
 	case function == "rate" || function == "irate" || function == "increase":
 		return []storeapi.Aggr{storeapi.Counter}

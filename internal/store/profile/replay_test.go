@@ -120,7 +120,7 @@ func spread(id uint64, stacks, depth int) profiles.RawProfile {
 
 func TestReplay_LogBeyondTheBudgetIsWrittenAsBlocks(t *testing.T) {
 	dir := t.TempDir()
-	const n, depth = 64, 500
+	const n, depth = 128, 500
 	var records [][]byte
 	for id := range uint64(n) {
 		records = append(records, recordOf(spread(id, 40, depth)))
@@ -305,7 +305,7 @@ func TestCostOf_IsAnUpperBoundOfHeadGrowth(t *testing.T) {
 // Pushes that are stored already leave texts and stacks in the head, and no row that would make
 // it a block.
 func TestAppend_RepeatedPushesAfterAFlushUseNoMemory(t *testing.T) {
-	ctx, pushed := context.Background(), spread(1, 4000, 20)
+	ctx, pushed := context.Background(), spread(1, 8000, 20)
 	s := openTest(t, t.TempDir(), func(s *Store) { s.fs = unsynced{} })
 	for n := range 3 {
 		if err := s.Append(ctx, "t", []profiles.RawProfile{pushed}); err != nil {

@@ -1,6 +1,7 @@
 package block
 
 import (
+	"math"
 	"math/bits"
 	"slices"
 )
@@ -49,7 +50,7 @@ func NewBuilder() *Builder {
 
 // Bytes estimates the memory of the symbols and the tables.
 func (b *Builder) Bytes() int {
-	tables := 16*len(b.frames.slots) + 4*len(b.nodes.slots) + 4*len(b.functions.slots) + 48*len(b.strings) + 32*len(b.stacks)
+	tables := 16*len(b.frames.slots) + 8*len(b.nodes.slots) + 4*len(b.functions.slots) + 48*len(b.strings) + 32*len(b.stacks)
 	return b.bytes + tables + 16*cap(b.Strings) + 24*cap(b.Functions) + 8*cap(b.Frames) + 4*(cap(b.Parents)+cap(b.NodeFrame))
 }
 
@@ -67,7 +68,7 @@ func (b *Builder) Reset() {
 	clear(b.functions.slots)
 	clear(b.frames.slots)
 	clear(b.nodes.slots)
-	b.frames.n, b.bytes = 0, 0
+	b.frames.n, b.nodes.n, b.bytes = 0, 0, 0
 	b.lastString, b.lastFunction, b.lastFrame = 0, 0, 0
 	b.Strings, b.Functions, b.Frames = b.Strings[:0], b.Functions[:0], b.Frames[:0]
 	b.Parents, b.NodeFrame = b.Parents[:0], b.NodeFrame[:0]
@@ -205,8 +206,17 @@ func (b *Builder) is(node uint32, frames []uint32) bool {
 	return node == 0
 }
 
-// Node returns the child of node parent that has this frame.
+// Node returns the child of node parent that has this frame. The first child of the last node gets the next number, and a new stack
+// adds one node after the other. So most nodes follow their parent: these are found there, and are not in the table.
 func (b *Builder) Node(parent, frame uint32) uint32 {
+	next := parent + 1
+	if int(next) == len(b.Parents) {
+		b.Parents, b.NodeFrame = append(b.Parents, parent), append(b.NodeFrame, frame)
+		return next
+	}
+	if b.Parents[next] == parent && b.NodeFrame[next] == frame {
+		return next
+	}
 	n, added := b.nodes.get(parent, frame, &b.Symbols)
 	if added {
 		b.Parents, b.NodeFrame = append(b.Parents, parent), append(b.NodeFrame, frame)
@@ -214,50 +224,55 @@ func (b *Builder) Node(parent, frame uint32) uint32 {
 	return n
 }
 
-// nodeTable maps a parent and a frame to the number of their node: open addressing, linear probing, at most two thirds full. The
-// parents and frames of nodes are not in the table but in Symbols, because a head has millions of nodes. A slot has as many low bits
-// for the number of a node as the index of a slot has, because there are more slots than nodes. The rest of its bits are a tag.
+// nodeTable maps a parent and a frame to the number of their node, unless the node follows its parent: open addressing, linear
+// probing, at most two thirds full. The parents and frames of nodes are not in the table but in Symbols, because a head has millions
+// of nodes.
 type nodeTable struct {
-	slots []uint32 // low bits: number of a node, 0 if the slot is free; high bits: tag of its hash
+	slots []uint64 // low half: number of a node, 0 if the slot is free; high half: tag of its hash
+	n     int      // number of nodes in the table
 	shift uint
 }
 
 // get returns the number of a node. A new node gets the next number; the caller adds it to s.
 func (t *nodeTable) get(parent, frame uint32, s *Symbols) (n uint32, added bool) {
-	if 3*len(s.Parents) >= 2*len(t.slots) {
+	if 3*(t.n+1) >= 2*len(t.slots) {
 		t.grow(s)
 	}
-	mask := uint32(len(t.slots) - 1)
-	for i, tag := t.start(parent, frame); ; i = (i + 1) & mask {
+	i, tag := t.start(parent, frame)
+	for mask := uint64(len(t.slots) - 1); ; i = (i + 1) & mask {
 		slot := t.slots[i]
 		if slot == 0 {
-			t.slots[i] = tag | uint32(len(s.Parents))
+			t.slots[i] = tag | uint64(len(s.Parents))
+			t.n++
 			return uint32(len(s.Parents)), true
 		}
-		if n := slot & mask; slot&^mask == tag && s.Parents[n] == parent && s.NodeFrame[n] == frame {
+		if n := uint32(slot); slot&^math.MaxUint32 == tag && s.Parents[n] == parent && s.NodeFrame[n] == frame {
 			return n, false
 		}
 	}
 }
 
 // start returns the first slot to look at, and the tag: the bits of the hash below those of the slot.
-func (t *nodeTable) start(parent, frame uint32) (slot, tag uint32) {
+func (t *nodeTable) start(parent, frame uint32) (slot, tag uint64) {
 	hash := (uint64(parent)<<32 | uint64(frame)) * fibonacci
-	return uint32(hash >> t.shift), uint32(hash<<(64-t.shift)>>32) &^ uint32(len(t.slots)-1)
+	return hash >> t.shift, hash << (64 - t.shift) &^ math.MaxUint32
 }
 
-// grow doubles the table and adds the nodes of s, except the root, which no caller looks up.
+// grow doubles the table and adds the nodes of s that do not follow their parent.
 func (t *nodeTable) grow(s *Symbols) {
 	size := max(1<<10, 2*len(t.slots))
 	t.slots = nil // so that it can be freed before the new table is filled
-	t.slots, t.shift = make([]uint32, size), uint(64-bits.TrailingZeros(uint(size)))
-	mask := uint32(size - 1)
+	t.slots, t.shift = make([]uint64, size), uint(64-bits.TrailingZeros(uint(size)))
+	mask := uint64(size - 1)
 	for n := 1; n < len(s.Parents); n++ {
+		if int(s.Parents[n]) == n-1 {
+			continue
+		}
 		i, tag := t.start(s.Parents[n], s.NodeFrame[n])
 		for t.slots[i] != 0 {
 			i = (i + 1) & mask
 		}
-		t.slots[i] = tag | uint32(n)
+		t.slots[i] = tag | uint64(n)
 	}
 }
 

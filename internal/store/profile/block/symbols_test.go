@@ -193,12 +193,41 @@ func TestBuilder_ResetBuilderIsLikeANewOne(t *testing.T) {
 	}
 }
 
+func TestBuilder_NodesThatFollowTheirParentsAreNotInTheTable(t *testing.T) {
+	b, want := NewBuilder(), map[[2]uint32]uint32{}
+	r := rand.New(rand.NewPCG(8, 9))
+	for range 3000 {
+		node := uint32(0)
+		for depth := range 30 {
+			frame := uint32(depth * 10)
+			if depth < 12 {
+				frame += uint32(r.IntN(2))
+			}
+			key := [2]uint32{node, frame}
+			node = b.Node(node, frame)
+			if known, ok := want[key]; ok && known != node || !ok && int(node) != len(want)+1 {
+				t.Fatalf("node %d, want %d of %d", node, known, len(want))
+			}
+			want[key] = node
+		}
+	}
+	following := 0
+	for n, parent := range b.Parents {
+		if n > 0 && int(parent) == n-1 {
+			following++
+		}
+	}
+	if inTable := len(want) - following; b.nodes.n != inTable || 3*inTable > len(want) || len(b.nodes.slots) > 4*inTable {
+		t.Errorf("%d of %d nodes are in a table of %d slots; %d follow their parents", b.nodes.n, len(want), len(b.nodes.slots), following)
+	}
+}
+
 func TestBuilder_SealedBuilderKeepsItsSymbols(t *testing.T) {
 	b := randomSymbols(rand.New(rand.NewPCG(5, 9)), 2000)
 	b.Stack([]uint32{1, 2})
 	want, before := b.Symbols, b.Bytes()
 	b.Seal()
-	// Two thirds of the slots of a table have a node at most, and a slot has four bytes.
+	// Hardly a node of random symbols follows its parent, and each of the others has a slot.
 	if saved := before - b.Bytes(); !reflect.DeepEqual(b.Symbols, want) || saved < 6*len(want.Parents) {
 		t.Errorf("%d bytes are freed of %d", saved, before)
 	}

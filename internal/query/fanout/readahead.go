@@ -123,10 +123,11 @@ func (a *readAheadSet) read(ctx context.Context, named func(error) error) error 
 			return context.Cause(ctx)
 		}
 		select {
-		case p = <-a.free:
+		case free := <-a.free:
+			p = free
 			p.clear()
 		default:
-			p = &page{}
+			p = p.next()
 		}
 	}
 	if len(p.series) > 0 {
@@ -166,6 +167,14 @@ func (p *page) add(lset []byte, chunks []series.Chunk) *page {
 	s.chunks = p.chunks[start:len(p.chunks):len(p.chunks)]
 	p.series = append(p.series, s)
 	return p
+}
+
+// next returns an empty page, of the full size if this one is.
+func (p *page) next() *page {
+	if p.pooled {
+		return pagePool.Get().(*page)
+	}
+	return &page{bytes: make([]byte, 0, smallPageBytes)}
 }
 
 // clear empties the page for reuse. With -tags invariants it overwrites the bytes, so that tests find what still aliases them.

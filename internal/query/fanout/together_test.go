@@ -273,7 +273,7 @@ func TestSource_ReusesThePagesOfEarlierResponses(t *testing.T) {
 		forwardAll(t, f, stores*number)
 	}
 	runtime.ReadMemStats(&after)
-	if per := (after.TotalAlloc - before.TotalAlloc) / times; per > stores*number*size*3/4 {
+	if per := (after.TotalAlloc - before.TotalAlloc) / times; per > stores*number*size*3/4 { // with -race a pool drops some of its pages
 		t.Errorf("a response of %d bytes allocates %d", stores*number*size, per)
 	}
 }

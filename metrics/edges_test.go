@@ -277,3 +277,42 @@ func TestConstMetric_ExemplarsOfBuckets(t *testing.T) {
 		}
 	}
 }
+
+func TestRegisterCollector_OfTheDefaultSet(t *testing.T) {
+	unregister := RegisterCollector(func(sink *Sink) error { sink.Gauge(NewDesc("edges_collected", ""), 1); return nil })
+	for _, want := range []bool{true, false} {
+		var b bytes.Buffer
+		if WritePrometheus(&b, false); strings.Contains(b.String(), "edges_collected 1\n") != want {
+			t.Errorf("want %v: %s", want, &b)
+		}
+		unregister()
+	}
+}
+
+func TestSummary_UpdateDurationIsInSeconds(t *testing.T) {
+	s := NewSet()
+	sm := s.NewSummary("wait_seconds")
+	sm.UpdateDuration(time.Now().Add(-time.Hour))
+	var b bytes.Buffer
+	if s.WritePrometheus(&b); !strings.Contains(b.String(), "wait_seconds_sum 3600.") || !strings.Contains(b.String(), "wait_seconds_count 1\n") {
+		t.Error(b.String())
+	}
+}
+
+func TestVec_DeleteOfAnotherNumberOfValuesPanics(t *testing.T) {
+	v := NewSet().NewCounterVec("c", "", "a", "b")
+	v.With("1", "2").Inc()
+	mustPanic(t, "", func() { v.Delete("1") })
+	if v.Delete("1", "3") || !v.Delete("1", "2") || v.Delete("1", "2") {
+		t.Error("other members are deleted")
+	}
+}
+
+func TestNewSetWithOptions_OfNothingIsAPlainSet(t *testing.T) {
+	s := NewSetWithOptions(SetOptions{})
+	s.NewCounter(`{"a.b",c="d"}`).Inc()
+	var b bytes.Buffer
+	if s.WritePrometheus(&b); !strings.Contains(b.String(), `{"a.b",c="d"} 1`) {
+		t.Error(b.String())
+	}
+}

@@ -8,12 +8,18 @@ import (
 	"log/slog"
 	"math"
 	"net/http"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/pprof/profile"
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/discovery/targetgroup"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/scrape"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
 	"github.com/ferula-io/ferula/internal/version"
@@ -356,5 +362,103 @@ func TestSelf_StatesArePushedAfterACancelAndErrorsReturned(t *testing.T) {
 	store.mu.Unlock()
 	if err := s.state(ctx, "goroutine", "goroutines", since); !errors.Is(err, io.ErrClosedPipe) {
 		t.Errorf("a store that fails: %v", err)
+	}
+}
+
+func TestPool_SyncKeepsTheLoopsOfTargetsThatRemain(t *testing.T) {
+	var log bytes.Buffer
+	f, transport, _ := fetcherOf(t, slog.New(slog.NewTextHandler(&log, nil)), Limits{})
+	transport.err = errors.New("connection refused")
+	p := f.pool
+	p.loops, p.profiles = map[string]*loop{}, []profileSpec{{key: "cpu"}, {key: "heap"}}
+	p.job.Scheme, p.job.ScrapeInterval, p.job.ScrapeTimeout = "http", model.Duration(24*time.Hour), model.Duration(time.Second)
+	sync := func(addresses ...model.LabelValue) {
+		group := &targetgroup.Group{}
+		for _, address := range addresses {
+			group.Targets = append(group.Targets, model.LabelSet{model.AddressLabel: address})
+		}
+		p.sync(t.Context(), []*targetgroup.Group{group})
+	}
+	loopOf := func(address string) *loop {
+		for key, l := range p.loops {
+			if strings.Contains(key, "http://"+address+"/") {
+				return l
+			}
+		}
+		return nil
+	}
+	sync("a:1", "b:1")
+	a, b := loopOf("a:1"), loopOf("b:1")
+	if len(p.loops) != 2 || a == nil || b == nil || log.Len() > 0 {
+		t.Fatalf("%d loops: %s", len(p.loops), &log)
+	}
+	sync("a:1", "c:1", "http://no address")
+	if len(p.loops) != 2 || loopOf("a:1") != a || loopOf("b:1") != nil || loopOf("c:1") == nil {
+		t.Errorf("%d loops", len(p.loops))
+	}
+	b.running.Wait() // its goroutines have ended
+	if !strings.Contains(log.String(), `level=ERROR msg="Invalid profile target" job=j err=`) {
+		t.Errorf("log: %s", &log)
+	}
+	if p.stop(); len(p.loops) != 0 {
+		t.Errorf("%d loops are left", len(p.loops))
+	}
+}
+
+func TestFetcher_RunsAtItsOffsetAndEveryInterval(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		f, transport, _ := fetcherOf(t, slog.New(slog.DiscardHandler), Limits{})
+		transport.status, transport.body = http.StatusServiceUnavailable, strings.NewReader("")
+		f.pool.job.ScrapeInterval = model.Duration(10 * time.Second)
+		opened := func() int {
+			synctest.Wait()
+			transport.mu.Lock()
+			defer transport.mu.Unlock()
+			return transport.opened
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		ended := 0
+		go func() {
+			f.run(ctx, 3*time.Second)
+			ended++
+		}()
+		for i, pause := range []time.Duration{3*time.Second - 1, 1, 10*time.Second - 1, 1} {
+			time.Sleep(pause)
+			if got := opened(); got != (i+1)/2 {
+				t.Errorf("%d scrapes after pause %d", got, i)
+			}
+		}
+		cancel()
+		if opened(); ended != 1 {
+			t.Error("it runs after the end of its context")
+		}
+		f.run(ctx, time.Hour)
+		if opened() != 2 {
+			t.Error("it scrapes after the end of its context")
+		}
+	})
+}
+
+func TestNewFetcher_ServiceIsThatOfTheTargetOrTheJob(t *testing.T) {
+	f, _, _ := fetcherOf(t, slog.New(slog.DiscardHandler), Limits{})
+	f.pool.job.Scheme, f.pool.job.ScrapeInterval, f.pool.job.ScrapeTimeout = "http", model.Duration(time.Minute), model.Duration(time.Second)
+	f.pool.job.Profiling.PathPrefix = "/p/"
+	f.pool.job.Params = url.Values{"k": {"v"}}
+	for own, want := range map[model.LabelValue]string{"": "j", "shop": "shop"} {
+		group := &targetgroup.Group{Targets: []model.LabelSet{{model.AddressLabel: "a:1", profiles.LabelService: own}}}
+		targets, failures := scrape.TargetsFromGroup(group, f.pool.job.scrapeConfig(), nil, labels.NewBuilder(labels.EmptyLabels()))
+		if len(targets) != 1 || len(failures) != 0 {
+			t.Fatal(len(targets), failures)
+		}
+		for spec, address := range map[profileSpec]string{{name: "cpu", path: "/x", seconds: 5}: "http://a:1/p/x?k=v&seconds=5", {name: "cpu", path: "/x"}: "http://a:1/p/x?k=v"} {
+			one := newFetcher(f.pool, targets[0], spec)
+			got := map[string]string{}
+			for _, l := range one.labels {
+				got[l.Name] = l.Value
+			}
+			if one.url != address || got[profiles.LabelService] != want || got[profiles.LabelName] != "cpu" || got["instance"] != "a:1" || len(got) != len(one.labels) {
+				t.Errorf("%s: %s, %v", own, one.url, one.labels)
+			}
+		}
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"log/slog"
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -102,6 +103,44 @@ func TestProfilesCompact_AFailureIsTheErrorOfTheOnlyIteration(t *testing.T) {
 		if err := compactOnce(t, config); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("%q: %v", config, err)
 		}
+	}
+}
+
+// A process that starts again in the same program, or a test, needs the directory.
+func TestNewProfilesCompact_AFailureUnlocksItsDirectory(t *testing.T) {
+	config, _ := profileBucket(t, 1)
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = taken.Close() }()
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	start := func(dir, address string) error {
+		c, err := NewProfilesCompact(ProfilesCompactOptions{
+			Web: WebOptions{ListenAddress: address}, Bucket: config, Compact: profilecompact.Options{Dir: dir}, Logger: slog.New(slog.DiscardHandler),
+		})
+		if err != nil {
+			return err
+		}
+		if c.opts.Interval != 5*time.Minute {
+			t.Errorf("the default interval is %s", c.opts.Interval)
+		}
+		return c.Run(t.Context())
+	}
+	for range 2 {
+		if err := start(dir, taken.Addr().String()); err == nil || !strings.Contains(err.Error(), "address already in use") {
+			t.Errorf("%v, want that the address is in use", err)
+		}
+	}
+	if err := start(file, "127.0.0.1:0"); err == nil || !strings.HasPrefix(err.Error(), "--data-dir: ") {
+		t.Errorf("%v, want the fault of --data-dir", err)
+	}
+	if err := start(dir, "127.0.0.1:0"); err != nil {
+		t.Error(err)
 	}
 }
 

@@ -112,19 +112,30 @@ func appendPatch(dst, previous, set []byte) []byte {
 func applyPatch(set, delta []byte) error {
 	for len(delta) > 0 {
 		keep, n := uvarint(delta)
-		if n == 0 || keep > uint64(len(set)) {
-			return fmt.Errorf("%w: an edit keeps more bytes than there are", ErrCorrupt)
-		}
-		text, rest, ok := prefixed(delta[n:])
-		if !ok {
+		if n == 0 {
 			return errEditShort()
 		}
-		if set = set[keep:]; len(text) > len(set) {
-			return fmt.Errorf("%w: an edit overwrites more bytes than there are", ErrCorrupt)
+		var err error
+		if set, delta, err = applyRun(set, keep, delta[n:]); err != nil {
+			return err
 		}
-		set, delta = set[copy(set, text):], rest
 	}
 	return nil
+}
+
+// applyRun overwrites the bytes of set behind those that are kept. It returns what follows in both.
+func applyRun(set []byte, keep uint64, delta []byte) (setRest, deltaRest []byte, err error) {
+	if keep > uint64(len(set)) {
+		return nil, nil, fmt.Errorf("%w: an edit keeps more bytes than there are", ErrCorrupt)
+	}
+	text, rest, ok := prefixed(delta)
+	if !ok {
+		return nil, nil, errEditShort()
+	}
+	if set = set[keep:]; len(text) > len(set) {
+		return nil, nil, fmt.Errorf("%w: an edit overwrites more bytes than there are", ErrCorrupt)
+	}
+	return set[copy(set, text):], rest, nil
 }
 
 func commonSuffix(a, b []byte) int {
@@ -138,18 +149,32 @@ func commonSuffix(a, b []byte) int {
 // applyDelta appends the set from which appendDelta made delta. The result is not longer than
 // previous and delta together, apart from a few bytes for each edit. It is not validated.
 func applyDelta(dst, previous, delta []byte) ([]byte, error) {
-	for len(delta) > 0 {
-		head, n := uvarint(delta)
-		if n == 0 || head&7 > editPatch {
-			return dst, fmt.Errorf("%w: an edit of unknown kind", ErrCorrupt)
-		}
-		delta = delta[n:]
+	if len(delta) == 0 {
+		return append(dst, previous...), nil
+	}
+	head, rest, err := cutHead(delta)
+	if err != nil {
+		return dst, err
+	}
+	return applyEdits(dst, previous, head, rest)
+}
+
+// cutHead cuts the head of an edit off: the labels to copy << 3 | kind.
+func cutHead(delta []byte) (head uint64, rest []byte, err error) {
+	head, n := uvarint(delta)
+	if n == 0 || head&7 > editPatch {
+		return 0, nil, fmt.Errorf("%w: an edit of unknown kind", ErrCorrupt)
+	}
+	return head, delta[n:], nil
+}
+
+// applyEdits is applyDelta for a delta whose first head was cut off.
+func applyEdits(dst, previous []byte, head uint64, delta []byte) (_ []byte, err error) {
+	for {
 		rest := previous
 		for range head >> 3 {
 			var ok bool
-			if len(rest) == 0 {
-				ok = false
-			} else {
+			if len(rest) > 0 {
 				_, rest, ok = prefixed(rest[1:])
 			}
 			if !ok {
@@ -162,12 +187,33 @@ func applyDelta(dst, previous, delta []byte) ([]byte, error) {
 			dst = append(dst, rest...)
 			return dst, applyPatch(dst[start:], delta)
 		}
-		var err error
 		if dst, previous, delta, err = applyEdit(dst, rest, delta, head&7); err != nil {
 			return dst, err
 		}
+		if len(delta) == 0 {
+			return append(dst, previous...), nil
+		}
+		if head, delta, err = cutHead(delta); err != nil {
+			return dst, err
+		}
 	}
-	return append(dst, previous...), nil
+}
+
+// applyRepeat appends the set that a kept delta makes of previous, with another beginning.
+func applyRepeat(dst, previous []byte, kind byte, skip uint64, body []byte) ([]byte, error) {
+	if kind != editPatch {
+		if skip > uint64(len(previous)) { // more labels than bytes
+			return dst, fmt.Errorf("%w: an edit copies more labels than there are", ErrCorrupt)
+		}
+		return applyEdits(dst, previous, skip<<3|uint64(kind), body)
+	}
+	start := len(dst)
+	dst = append(dst, previous...)
+	rest, body, err := applyRun(dst[start:], skip, body)
+	if err != nil {
+		return dst, err
+	}
+	return dst, applyPatch(rest, body)
 }
 
 // applyEdit applies one edit, which delta begins with, to the first label of previous. It returns

@@ -15,13 +15,14 @@ import (
 //	symbol        [0x08 number of a label with the same name, plus 1] [0x12 len name] [0x1A len value]
 //	series        [0x18 head] [0x0A len (number)*] [0x20 tail]  (0x12 len chunk)*    numbered
 //	              0x2A len delta  (0x12 len chunk)*                                  delta: see appendDelta
+//	              0x32 len repeat  (0x12 len chunk)*                                 of a kept delta: see keptDeltas
 //
 // Each label of a numbered series is sent once per stream, and gets the next number. A series is
 // sent as its difference from the series before it in the same message. If that series is of the
 // other kind, or if there is none, it is sent as the difference from an empty label set. In a
 // numbered series head is the number of equal labels at the front, tail the number of equal labels
-// at the end. A delta needs no table, so that it suits any source; only readers that request deltas
-// get any.
+// at the end. A delta needs no numbers, so that it suits any source. Only readers that request deltas
+// get any, and only those that announce how many bytes of deltas they keep get repeats.
 
 // Limits of a writer's table. Once the table is full, further labels of the stream are sent as
 // strings. A reader accepts twice as much, since the series that fills the table may have many
@@ -40,12 +41,17 @@ type SymbolWriter struct {
 	next    []uint32          // the stream's numbers of the same labels
 	base    []byte            // labels of the series before in the same message; empty if it was numbered
 	packed  []byte
+	kept    deltaIndex
 }
 
 // NewSymbolWriter returns the writer of a new stream.
 func NewSymbolWriter() *SymbolWriter {
 	return &SymbolWriter{names: map[string]uint32{}}
 }
+
+// KeepDeltas allows repeats to a reader that has announced to keep that many bytes of deltas. It is called before the
+// first series.
+func (w *SymbolWriter) KeepDeltas(bytes int64) { w.kept.limit = int(min(max(bytes, 0), keptBytesMax)) }
 
 // Begin begins a message.
 func (w *SymbolWriter) Begin() { w.before, w.next, w.base = w.before[:0], w.next[:0], w.base[:0] }
@@ -124,14 +130,22 @@ func (w *SymbolWriter) AppendDeltaSeries(dst, labels []byte, chunksSize int) ([]
 	if w.packed, exact, err = appendDelta(w.packed[:0], w.base, labels); err != nil {
 		return dst, err
 	}
+	first := len(w.base) == 0 // the set as a whole recurs at most in other messages
 	if exact {
 		w.base = append(w.base[:0], labels...)
 	} else if w.base, err = applyDelta(nil, w.base, w.packed); err != nil { // base must be the labels that the reader decodes
 		return dst, err
 	}
+	tag := byte(tagDelta)
+	if w.kept.limit > 0 && !first && len(w.packed) >= keptDeltaMin {
+		var isRepeat bool
+		if w.packed, isRepeat = w.kept.replace(w.packed); isRepeat {
+			tag = tagRepeat
+		}
+	}
 	size := 1 + protowire.SizeVarint(uint64(len(w.packed))) + len(w.packed) + chunksSize
 	dst = binary.AppendUvarint(append(dst, 2<<3|wireBytes), uint64(size))
-	dst = binary.AppendUvarint(append(dst, 5<<3|wireBytes), uint64(len(w.packed)))
+	dst = binary.AppendUvarint(append(dst, tag), uint64(len(w.packed)))
 	return append(dst, w.packed...), nil
 }
 
@@ -284,14 +298,24 @@ type SymbolReader struct {
 	starts []int  // offset of each label in before, and of the end
 	spare  []int  // memory for the next starts
 	base   []byte // labels of the series before in the same message; nil if it was numbered
+	kept   keptDeltas
 }
+
+// The tags of a series without numbers.
+const (
+	tagDelta  = 5<<3 | wireBytes
+	tagRepeat = 6<<3 | wireBytes
+)
+
+// KeepDeltas sets how many bytes of deltas are kept: what the request has announced.
+func (r *SymbolReader) KeepDeltas(bytes int) { r.kept.limit = bytes }
 
 // Begin begins a message.
 func (r *SymbolReader) Begin() { r.before, r.base, r.starts = nil, nil, append(r.starts[:0], 0) }
 
-// Bytes returns the memory of the table.
+// Bytes returns the memory of the table and of the kept deltas.
 func (r *SymbolReader) Bytes() int64 {
-	return int64(cap(r.pairs)) + int64(unsafe.Sizeof(int(0)))*int64(cap(r.ends)+cap(r.starts)+cap(r.spare))
+	return r.kept.bytes() + int64(cap(r.pairs)) + int64(unsafe.Sizeof(int(0)))*int64(cap(r.ends)+cap(r.starts)+cap(r.spare))
 }
 
 // Next cuts the first series off a batch and adds the symbols before it to the table.
@@ -391,7 +415,7 @@ const labelArenaMax = 64 << 20
 func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, arenaOut []byte, _ []Chunk, err error) {
 	var head, tail uint64
 	var packed, delta []byte
-	hasDelta := false
+	form := uint64(0) // tagDelta, tagRepeat, or 0 for numbers
 	for len(src) > 0 {
 		tag, n := uvarint(src)
 		if n == 0 {
@@ -409,7 +433,7 @@ func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, 
 				tail = v
 			}
 			src = src[n+m:]
-		case 1<<3 | wireBytes, 2<<3 | wireBytes, 5<<3 | wireBytes:
+		case 1<<3 | wireBytes, 2<<3 | wireBytes, tagDelta, tagRepeat:
 			body, rest, ok := prefixed(src[n:])
 			if !ok {
 				return nil, arena, chunks, cutShort(tag)
@@ -417,8 +441,11 @@ func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, 
 			switch tag {
 			case 1<<3 | wireBytes:
 				packed = body
-			case 5<<3 | wireBytes:
-				delta, hasDelta = body, true
+			case tagDelta, tagRepeat:
+				if form != 0 && form != tag {
+					return nil, arena, chunks, fmt.Errorf("%w: a series has both a delta and a repeat", ErrCorrupt)
+				}
+				delta, form = body, tag
 			default:
 				if chunks, err = decodeSpan(body, chunks); err != nil {
 					return nil, arena, chunks, err
@@ -432,11 +459,15 @@ func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, 
 		}
 	}
 	start := len(arena)
-	if hasDelta {
+	if form != 0 {
 		if head|tail > 0 || len(packed) > 0 {
 			return nil, arena, chunks, fmt.Errorf("%w: a series has both numbers and a delta", ErrCorrupt)
 		}
-		arena, err = r.appendDeltaLabels(arena, delta)
+		if form == tagRepeat {
+			arena, err = r.appendRepeatLabels(arena, delta)
+		} else {
+			arena, err = r.appendDeltaLabels(arena, delta)
+		}
 	} else {
 		arena, err = r.appendLabels(arena, head, tail, packed)
 	}
@@ -444,23 +475,47 @@ func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, 
 		return nil, arena[:start], chunks, err
 	}
 	r.before, r.base = arena[start:len(arena):len(arena)], nil
-	if hasDelta {
+	if form != 0 {
 		r.base = r.before
 	}
 	return r.before, arena, chunks, nil
 }
 
 // appendDeltaLabels appends the label set of a series with a delta.
-func (r *SymbolReader) appendDeltaLabels(arena, delta []byte) ([]byte, error) {
-	arena, err := applyDelta(arena, r.base, delta)
-	if err != nil {
-		return arena, err
+func (r *SymbolReader) appendDeltaLabels(arena, delta []byte) (_ []byte, err error) {
+	if len(delta) > 0 && delta[0]&keptBit != 0 {
+		head, n := uvarint(delta)
+		if n == 0 {
+			return arena, errEditShort()
+		}
+		head &^= keptBit
+		if err := r.kept.keep(head, delta[n:]); err != nil {
+			return arena, err
+		}
+		arena, err = applyEdits(arena, r.base, head, delta[n:])
+	} else {
+		arena, err = applyDelta(arena, r.base, delta)
 	}
-	if len(arena) > labelArenaMax {
-		return arena, errArena()
+	return arena, r.endDelta(arena, err)
+}
+
+// appendRepeatLabels appends the label set of a series that repeats a kept delta.
+func (r *SymbolReader) appendRepeatLabels(arena, repeat []byte) ([]byte, error) {
+	kind, skip, body, err := r.kept.repeated(repeat)
+	if err == nil {
+		arena, err = applyRepeat(arena, r.base, kind, skip, body)
 	}
-	r.starts = append(r.starts[:0], 0) // a numbered series has no head or tail in common with this one
-	return arena, nil
+	return arena, r.endDelta(arena, err)
+}
+
+func (r *SymbolReader) endDelta(arena []byte, err error) error {
+	if err == nil && len(arena) > labelArenaMax {
+		err = errArena()
+	}
+	if err == nil {
+		r.starts = append(r.starts[:0], 0) // a numbered series has no head or tail in common with this one
+	}
+	return err
 }
 
 func errArena() error {

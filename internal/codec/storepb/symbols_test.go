@@ -238,6 +238,7 @@ func FuzzSymbols(f *testing.F) {
 	f.Add(mixed[0], delta[1])
 	f.Fuzz(func(t *testing.T, first, second []byte) {
 		var reader SymbolReader
+		reader.KeepDeltas(100)
 		for _, message := range [][]byte{first, second} {
 			if err := readSymbols(message, &reader); err != nil {
 				checkSentinel(t, err)

@@ -42,6 +42,8 @@ func (s *encodedStream) AggrChunks() []storeapi.AggrChunk  { return nil }
 func (s *encodedStream) Err() error                        { return nil }
 func (s *encodedStream) Warnings() annotations.Annotations { return nil }
 func (s *encodedStream) Close() error                      { return nil }
+func (s *encodedStream) BufferedBytes() int64              { return 0 }
+func (s *encodedStream) TableBytes() int64                 { return 0 }
 
 // BenchmarkSelect reads 10,000 series in all.
 func BenchmarkSelect(b *testing.B) {

@@ -178,8 +178,14 @@ func collect(ctx context.Context, q *querier, all *fanoutStreams, v *view) (*col
 // drain reads the response of one store.
 func (k *collected) drain(q *querier, g *deadlineStream) (err error) {
 	defer recovered(&err, q.q.f.endpoints.opts.Logger, g.store.address)
+	tables := int64(0) // bytes that are counted until the stream ends
+	defer func() { q.count(&q.q.bytes, &q.bytes, -tables) }()
 	for n := 0; g.Next(); n++ {
 		added, size := k.add(g.Labels(), g.Chunks())
+		if now := g.tableBytes(); now != tables {
+			q.count(&q.q.bytes, &q.bytes, now-tables)
+			tables = now
+		}
 		now := g.bufferedBytes()
 		k.unspent, k.buffers = k.unspent-(now-k.buffers), now
 		if err := q.spend(g, k, added, size); err != nil {

@@ -119,7 +119,7 @@ func received(t *testing.T, address string, opts storeapi.ClientOptions, r store
 
 // hopForms are the forms of labels that clients request, of all ages.
 var hopForms = map[string]storeapi.ClientOptions{
-	"Thanos": {NoExtension: true}, "plain": {NoSymbols: true}, "symbols": {NoDeltas: true}, "everything": {},
+	"Thanos": {NoExtension: true}, "plain": {NoSymbols: true}, "symbols": {NoDeltas: true}, "deltas": {NoRepeats: true}, "everything": {},
 }
 
 // queriers serves a querier over the stores for each form, and returns their addresses.
@@ -148,7 +148,11 @@ func TestHops_LabelsAreEqualInEveryForm(t *testing.T) {
 			for range stores {
 				store := &fakeStore{strips: random.IntN(2) == 0, info: storeapi.Info{Store: &storeapi.StoreInfo{TimeRange: anyTime}}}
 				store.info.Store.WithoutReplicaLabels = store.strips
-				for _, lset := range hopLabels(random, 50) {
+				list := hopLabels(random, 50)
+				if random.IntN(2) == 0 {
+					list = hopProduct(random)
+				}
+				for _, lset := range list {
 					store.series = append(store.series, one{labels: lset, chunks: []series.Chunk{encode(t, []sample{{t: int64(1 + random.IntN(3)), v: 1}})}})
 				}
 				addresses = append(addresses, listen(t, served{store, numbered}))
@@ -206,6 +210,19 @@ func hopLabels(random *rand.Rand, n int) (list []labels.Labels) {
 		if l := b.Labels(); !seen[l.String()] {
 			seen[l.String()] = true
 			list = append(list, l)
+		}
+	}
+	slices.SortFunc(list, labels.Compare)
+	return list
+}
+
+// hopProduct returns sorted label sets of metrics whose containers recur. Some are missing.
+func hopProduct(random *rand.Rand) (list []labels.Labels) {
+	for m := range 4 {
+		for c := range 20 {
+			if random.IntN(10) > 0 {
+				list = append(list, labels.FromStrings("__name__", "metric_"+strings.Repeat("x", m), "id", fmt.Sprintf("%03d/%032x", c, uint64(c+1)*0x9E3779B97F4A7C15), "pod", strings.Repeat("p", c%3)+fmt.Sprint(c), "replica", fmt.Sprint(c%2)))
+			}
 		}
 	}
 	slices.SortFunc(list, labels.Compare)

@@ -132,6 +132,64 @@ func TestBudget_CountsBuffersOfStreams(t *testing.T) {
 	}
 }
 
+// The tables of all stores count against the limit of one query, while it reads them.
+func TestQuerier_TablesOfStreamsCountAgainstTheLimitOfTheQuery(t *testing.T) {
+	const stores = 5
+	var all []*fakeStore
+	for i := range stores {
+		all = append(all, holding(t, fmt.Sprint("x", i)))
+		all[i].tables = 1 << 20
+	}
+	f, _, _ := measured(t, Options{BytesMax: 900 << 10}, all...)
+	if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "store s") {
+		t.Errorf("a table beyond the limit: %v", err)
+	}
+	f.opts.BytesMax = (stores + 1) << 20
+	query := f.Queryable(Request{})
+	for range 3 { // tables of selections that have ended do not count
+		if _, _, _, err := read(t, query, 0, 10, nil); err != nil {
+			t.Error(err)
+		}
+	}
+	if n := query.bytes.Load(); n != 0 {
+		t.Errorf("%d bytes are counted at the end", n)
+	}
+}
+
+// A querier that forwards series has the same buffers: of one store, and of several that are merged.
+func TestBudget_CountsBuffersOfForwardedStreams(t *testing.T) {
+	for stores := 1; stores <= 2; stores++ {
+		var all []*fakeStore
+		for i := range stores {
+			all = append(all, big(t, i, 12_000, 2)) // more than is read ahead
+			all[i].buffers = 100 * budgetStep
+		}
+		f, _, _ := measured(t, Options{TotalBytesMax: 80 * budgetStep, TotalWait: time.Millisecond}, all...)
+		if _, _, err := passOn(t, f, storeapi.SeriesRequest{}); !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "store s") {
+			t.Errorf("buffers of %d stores beyond the budget: %v", stores, err)
+		}
+		if held := f.budget.held(); held != 0 {
+			t.Errorf("%d bytes are held after the error", held)
+		}
+		f.budget.max = 1000 * budgetStep
+		set := f.Source().Series(t.Context(), storeapi.SeriesRequest{MaxMS: 1 << 40, Matchers: []*labels.Matcher{everything}})
+		if !set.Next() {
+			t.Fatal(set.Err())
+		}
+		if held := f.budget.held(); held < 100*budgetStep {
+			t.Errorf("%d bytes of %d stores are held", held, stores)
+		}
+		for set.Next() {
+		}
+		if held := f.budget.held(); set.Err() != nil || held >= 100*budgetStep {
+			t.Errorf("%d bytes are held after the end, %v", held, set.Err())
+		}
+		if err := set.Close(); err != nil || f.budget.held() != 0 {
+			t.Errorf("after Close %d bytes are held, %v", f.budget.held(), err)
+		}
+	}
+}
+
 func TestBudget_CountsSeriesReadAhead(t *testing.T) {
 	f, _, _ := measured(t, Options{TotalBytesMax: 1 << 30}, big(t, 0, 2000, 2), big(t, 1, 2000, 2))
 	set := f.Source().Series(t.Context(), storeapi.SeriesRequest{MaxMS: 1 << 40, Matchers: []*labels.Matcher{everything}})

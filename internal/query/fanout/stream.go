@@ -67,6 +67,8 @@ type deadlineStream struct {
 	packed   []byte          // data of the packed chunks
 	packing  []storepb.Chunk // aggregates of the chunk being packed
 	unsorted bool            // a series sorts before the previous one after labels were removed
+	budget   *budget         // counts the stream's buffers; nil: the reader of the stream counts them
+	held     int64           // bytes that budget has granted
 	err      error           // fails the request
 	warning  error           // ends this stream only: a partial response
 }
@@ -99,6 +101,7 @@ func (g *deadlineStream) next() bool {
 		g.timer.Stop()
 	}
 	if !more {
+		g.releaseHeld()
 		if err := g.stream.Err(); err != nil {
 			g.fail(err)
 		} else if g.abort {
@@ -110,7 +113,38 @@ func (g *deadlineStream) next() bool {
 		g.fail(err)
 		return false
 	}
-	return true
+	if g.budget == nil {
+		return true
+	}
+	if err := g.hold(g.bufferedBytes()); err != nil {
+		g.err = fmt.Errorf("store %s: %w", g.store.address, err)
+	}
+	return g.err == nil
+}
+
+// hold counts bytes of buffers against the budget, instead of those that it has counted before. It may wait for memory that
+// others hold; the response timeout does not run meanwhile.
+func (g *deadlineStream) hold(bytes int64) error {
+	switch n := bytes - g.held; {
+	case n > 0:
+		if err := g.budget.take(g.ctx, n); err != nil {
+			return err
+		}
+	case -n > budgetStep: // messages differ in length, and the budget has a lock
+		g.budget.release(-n)
+	default:
+		return nil
+	}
+	g.held = bytes
+	return nil
+}
+
+// releaseHeld returns the bytes of buffers to the budget: a stream frees these at its end.
+func (g *deadlineStream) releaseHeld() {
+	if g.held > 0 {
+		g.budget.release(g.held)
+		g.held = 0
+	}
 }
 
 // take reads the current series of the stream. Streams guarantee that its labels are valid and sort after those of the
@@ -214,6 +248,15 @@ type buffered interface {
 	BufferedBytes() int64
 }
 
+// tableBytes returns the part of bufferedBytes that are labels: symbols, and kept deltas. A store determines how many these
+// are, so the query's limit of bytes includes them.
+func (g *deadlineStream) tableBytes() int64 {
+	if t, ok := g.stream.(interface{ TableBytes() int64 }); ok {
+		return t.TableBytes()
+	}
+	return 0
+}
+
 // bufferedBytes returns the memory of received messages and their tables of symbols. The stream holds this memory until
 // the stream ends, in addition to the copies of the consumer.
 func (g *deadlineStream) bufferedBytes() int64 {
@@ -246,6 +289,7 @@ func (g *deadlineStream) close() {
 	if g.stream != nil {
 		_ = g.stream.Close() // the rest of the stream is not needed
 	}
+	g.releaseHeld()
 	g.cancel(context.Canceled)
 	g.store.metrics.observe(g.traffic)
 	analyze(g.ctx, g.store.address, g.traffic)
@@ -357,6 +401,7 @@ func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest
 	m := &merged{fanoutStreams: all, partial: f.endpoints.metrics.partial.With(forwarded)}
 	sets := make([]series.Set, 0, len(all.streams))
 	for _, g := range all.streams {
+		g.budget = &f.budget
 		var set series.Set = g
 		if names := g.strip; len(names) > 0 {
 			g.strip, g.shard = nil, nil // the server applies the shard to the merged series

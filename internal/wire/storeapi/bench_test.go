@@ -19,6 +19,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/codec/storepb"
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
 	"github.com/ferula-io/ferula/internal/series"
 )
@@ -60,6 +61,20 @@ func newBenchJob(b *testing.B, n int) *benchSeries {
 		c := i % containers
 		return labels.FromStrings("__name__", fmt.Sprintf("container_metric_%03d_total", i/containers), "cluster", "eu-west-1-production", "id", "/kubepods/burstable/"+ids[c],
 			"image", "registry/"+ids[c%50], "instance", fmt.Sprintf("10.32.0.%d:10250", c%100), "job", "kubelet", "namespace", fmt.Sprintf("team-%02d", c%20), "pod", "service-"+ids[c/2][:16])
+	})
+}
+
+// newBenchNames returns the series of a job whose metrics have names of different lengths and not quite the same containers. Values differ
+// in length, too.
+func newBenchNames(b *testing.B, n int) *benchSeries {
+	containers := n / 100
+	return newBenchSeriesOf(b, n, func(i int) labels.Labels {
+		m, c := i/containers, 2*(i%containers)
+		if c*31%100 == m {
+			c++ // a container that has few of the metrics
+		}
+		return labels.FromStrings("__name__", fmt.Sprintf("container_%03d_%s_total", m, strings.Repeat("x", m%9)), "cluster", "eu-west-1-production", "container", fmt.Sprintf("container-%06d", c),
+			"id", "/kubepods/burstable/"+fmt.Sprintf("%x", sha256.Sum256([]byte(strconv.Itoa(c)))), "instance", fmt.Sprintf("10.32.0.%d:10250", c%100), "job", "kubelet", "namespace", "team-"+strings.Repeat("x", c%5), "pod", fmt.Sprintf("service-%d-%d", c*7%3000, c))
 	})
 }
 
@@ -108,7 +123,7 @@ func (d *discard) SendMsg(m any) error {
 var benchForms = []struct {
 	name string
 	e    *pb.Extension
-}{{"plain", &pb.Extension{}}, {"symbols", &pb.Extension{Symbols: true}}, {"deltas", &pb.Extension{Deltas: true}}}
+}{{"plain", &pb.Extension{}}, {"symbols", &pb.Extension{Symbols: true}}, {"deltas", &pb.Extension{Deltas: true}}, {"repeats", &pb.Extension{Deltas: true, KeptBytes: storepb.KeptBytes}}}
 
 func (s *benchSeries) encode(b *testing.B, to *discard, e *pb.Extension) {
 	out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 1 << 16, Extension: e}, benchSet{&rowSet{}, s})
@@ -149,6 +164,7 @@ func BenchmarkDecode(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				set := &SeriesSet{stream: reader{&memoryStream{pieces: pieces}, codec}, cancel: func() {}}
+				set.table.KeepDeltas(int(form.e.KeptBytes))
 				n := 0
 				for set.Next() {
 					n++
@@ -226,17 +242,17 @@ func (c countedConn) Write(p []byte) (int, error) {
 }
 
 // BenchmarkStream moves series from a server to a client over TCP: labels alone, a metric, one whose
-// labels differ in length, and a job. cpu-ns/series is the CPU time of both,
+// labels differ in length, a job, and one with names of metrics and values of different lengths. cpu-ns/series is the CPU time of both,
 // system calls included.
 func BenchmarkStream(b *testing.B) {
-	for kind, newSeries := range map[string]func(*testing.B, int) *benchSeries{"labels": newBenchSeries, "metric": newBenchSeries, "lengths": newBenchLengths, "job": newBenchJob} {
+	for kind, newSeries := range map[string]func(*testing.B, int) *benchSeries{"labels": newBenchSeries, "metric": newBenchSeries, "lengths": newBenchLengths, "job": newBenchJob, "names": newBenchNames} {
 		s := newSeries(b, 100_000)
 		labelsOnly := kind == "labels"
 		for _, form := range []struct {
 			name     string
 			numbered bool
 			opts     ClientOptions
-		}{{"plain", false, ClientOptions{NoSymbols: true}}, {"symbols", true, ClientOptions{}}, {"deltas", false, ClientOptions{}}} {
+		}{{"plain", false, ClientOptions{NoSymbols: true}}, {"symbols", true, ClientOptions{}}, {"deltas", false, ClientOptions{NoRepeats: true}}, {"repeats", false, ClientOptions{}}} {
 			b.Run(kind+"/"+form.name, func(b *testing.B) {
 				benchmarkStream(b, benchSource{&memorySource{}, s, form.numbered}, form.opts, labelsOnly)
 			})

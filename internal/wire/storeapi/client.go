@@ -24,6 +24,7 @@ type ClientOptions struct {
 	NoExtension     bool   // use none of ferula's extensions: symbols, deltas, large batches
 	NoSymbols       bool   // request labels neither as symbols nor as deltas
 	NoDeltas        bool   // do not request deltas: labels as differences to those of the series before
+	NoRepeats       bool   // keep no deltas, so that servers repeat none
 	MessageBytesMax int    // a longer message or series is an error; 0: 2 GiB less one byte
 	Compression     string // name of a registered compressor for requests; "": none
 }
@@ -132,12 +133,14 @@ func (c *Client) stream(ctx context.Context, method string, request any, more ..
 func (c *Client) Series(ctx context.Context, r SeriesRequest) *SeriesSet {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &SeriesSet{cancel: cancel, bytesMax: c.opts.MessageBytesMax}
+	request := seriesRequest(r, c.opts)
+	s.table.KeepDeltas(int(request.Extension.GetKeptBytes()))
 	var limit []grpc.CallOption
 	if r.BytesMax > 0 && r.BytesMax < int64(s.bytesMax) {
 		s.bytesMax = int(r.BytesMax)
 		limit = append(limit, grpc.MaxCallRecvMsgSize(s.bytesMax))
 	}
-	stream, err := c.stream(ctx, "/thanos.Store/Series", seriesRequest(r, c.opts), limit...)
+	stream, err := c.stream(ctx, "/thanos.Store/Series", request, limit...)
 	if err != nil {
 		s.fail(fromStatus(err))
 	}

@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/ferula-io/ferula/internal/codec/storepb"
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
 )
 
@@ -73,6 +74,9 @@ func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {
 	}
 	if !opts.NoExtension {
 		out.Extension = &pb.Extension{Symbols: !opts.NoSymbols, Deltas: !opts.NoSymbols && !opts.NoDeltas, BatchSeries: extendedBatch}
+		if out.Extension.Deltas && !opts.NoRepeats {
+			out.Extension.KeptBytes = storepb.KeptBytes
+		}
 	}
 	for _, a := range r.Aggregates {
 		out.Aggregates = append(out.Aggregates, pb.Aggr(a))

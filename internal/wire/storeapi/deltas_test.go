@@ -42,6 +42,21 @@ func responses(t *testing.T, conn *grpc.ClientConn, request *pb.SeriesRequest) (
 	}
 }
 
+// repeatsOf returns the number of series that ask for their delta to be kept, and of those that repeat one.
+func repeatsOf(list []*pb.SeriesResponse) (kept, repeats int) {
+	for _, one := range list {
+		for _, s := range one.GetSymbolBatch().GetSeries() {
+			if len(s.Delta) > 0 && s.Delta[0]&4 != 0 {
+				kept++
+			}
+			if s.Repeat != nil {
+				repeats++
+			}
+		}
+	}
+	return kept, repeats
+}
+
 // forms are the forms of labels in responses.
 func forms(list []*pb.SeriesResponse) (plain, numbered, delta int) {
 	for _, one := range list {
@@ -110,7 +125,8 @@ func TestClient_ReadsServersFromBeforeDeltas(t *testing.T) {
 	for name, handle := range map[string]func(*pb.SeriesRequest) *pb.SeriesRequest{
 		"Thanos":  func(*pb.SeriesRequest) *pb.SeriesRequest { return &pb.SeriesRequest{} },
 		"symbols": func(r *pb.SeriesRequest) *pb.SeriesRequest { r.Extension.Deltas = false; return r },
-		"deltas":  func(r *pb.SeriesRequest) *pb.SeriesRequest { return r },
+		"deltas":  func(r *pb.SeriesRequest) *pb.SeriesRequest { r.Extension.KeptBytes = 0; return r },
+		"repeats": func(r *pb.SeriesRequest) *pb.SeriesRequest { return r },
 	} {
 		server := func(s *grpc.Server) {
 			s.RegisterService(&grpc.ServiceDesc{ServiceName: "thanos.Store", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
@@ -136,7 +152,7 @@ func TestClient_ReadsServersFromBeforeDeltas(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		check(t, got, list)
-		if e := (<-requests).Extension; !e.GetSymbols() || !e.GetDeltas() || e.GetBatchSeries() == 0 {
+		if e := (<-requests).Extension; !e.GetSymbols() || !e.GetDeltas() || e.GetKeptBytes() == 0 || e.GetBatchSeries() == 0 {
 			t.Errorf("the client announces %v", e)
 		}
 	}
@@ -161,6 +177,20 @@ func randomRows(t *testing.T, random *rand.Rand, n int) (list []row) {
 		if l := b.Labels(); !seen[l.String()] {
 			seen[l.String()] = true
 			list = append(list, row{labels: l, chunks: []series.Chunk{xor(t, 1000, 1+random.IntN(3))}})
+		}
+	}
+	slices.SortFunc(list, func(a, b row) int { return labels.Compare(a.labels, b.labels) })
+	return list
+}
+
+// productRows returns the series of 30 handlers of the same containers. Some series are missing.
+func productRows(t *testing.T, random *rand.Rand, containers int) (list []row) {
+	for m := range 30 {
+		for c := range containers {
+			if random.IntN(20) > 0 {
+				list = append(list, row{labels: labels.FromStrings("__name__", "requests_total", "handler", fmt.Sprint("/", strings.Repeat("x", m%5), m), "id", fmt.Sprintf("%03d/%032x", c, uint64(c+1)*0x9E3779B97F4A7C15), "pod", strings.Repeat("p", c%3)+fmt.Sprint(c)),
+					chunks: []series.Chunk{xor(t, 1000, 1)}})
+			}
 		}
 	}
 	slices.SortFunc(list, func(a, b row) int { return labels.Compare(a.labels, b.labels) })
@@ -201,8 +231,11 @@ func (s *alternatingSet) LabelRefs() []uint64 {
 
 func TestSeries_LabelsAreEqualInEveryForm(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
-	for _, n := range []int{1, 2, 30, 3000} {
-		list := randomRows(t, random, n)
+	for _, n := range []int{1, 2, 30, 3000, -100} {
+		list := productRows(t, random, -n)
+		if n > 0 {
+			list = randomRows(t, random, n)
+		}
 		var calls atomic.Int64
 		for name, has := range map[string]func() bool{
 			"numbered": func() bool { return true }, "deltas": func() bool { return false }, "either": func() bool { return calls.Add(1)*7%11 < 4 },
@@ -210,7 +243,7 @@ func TestSeries_LabelsAreEqualInEveryForm(t *testing.T) {
 			src := alternating{&memorySource{rows: list, external: labels.FromStrings("cluster", "eu", "zz", "1")}, has}
 			conn := dial(t, src, ServerOptions{})
 			var first []row
-			for i, opts := range []ClientOptions{{NoExtension: true}, {NoSymbols: true}, {NoDeltas: true}, {}} {
+			for i, opts := range []ClientOptions{{NoExtension: true}, {NoSymbols: true}, {NoDeltas: true}, {NoRepeats: true}, {}} {
 				got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
 				if err != nil || len(got) == 0 {
 					t.Fatal(name, n, len(got), err)

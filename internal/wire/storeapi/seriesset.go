@@ -38,7 +38,7 @@ type SeriesSet struct {
 	retained []*inFrame           // all released frames, after RetainUntilClose
 	batch    []byte               // the rest of the batch in the last frame
 	coded    bool                 // the batch has symbols
-	table    storepb.SymbolReader // symbols of the batches
+	table    storepb.SymbolReader // symbols and kept deltas of the batches
 	one      []byte               // the next series in the last frame, not yet decoded; nil: none
 	used     bool                 // the current series or the one ahead lies in the last frame
 
@@ -214,6 +214,9 @@ func (s *SeriesSet) withSeries(err error) error {
 	if err == nil {
 		return nil
 	}
+	if s.ahead == nil { // its labels cannot be decoded
+		return fmt.Errorf("series after %s: %w", labelsText(s.labels), err)
+	}
 	return fmt.Errorf("series %s: chunk %d: %w", labelsText(s.ahead), len(s.decoded), err)
 }
 
@@ -300,6 +303,7 @@ func (s *SeriesSet) fail(err error) {
 	s.cancel()
 	s.batch, s.one, s.ahead, s.decoded = nil, nil, nil, nil
 	s.labels, s.chunks, s.aggr = nil, nil, nil
+	s.table = storepb.SymbolReader{} // up to 200 MiB, and the reader may close the set much later
 	if s.retain {
 		s.retained = append(s.retained, s.frames...)
 		s.frames = nil
@@ -319,8 +323,8 @@ func (s *SeriesSet) Chunks() []series.Chunk { return s.chunks }
 // AggrChunks returns the downsampled chunks of the series. They are valid until Next.
 func (s *SeriesSet) AggrChunks() []AggrChunk { return s.aggr }
 
-// BufferedBytes returns the memory of the messages that the set holds, of its lists of chunks, and of its table of
-// symbols. It may be called after every Next.
+// BufferedBytes returns the memory of the messages that the set holds, of its lists of chunks, and of its tables of
+// symbols and kept deltas. It may be called after every Next.
 func (s *SeriesSet) BufferedBytes() int64 {
 	n := s.table.Bytes()
 	n += int64(cap(s.decoded))*int64(unsafe.Sizeof(storepb.Chunk{})) + int64(cap(s.chunks))*int64(unsafe.Sizeof(series.Chunk{})) + int64(cap(s.aggr))*int64(unsafe.Sizeof(AggrChunk{}))
@@ -332,6 +336,9 @@ func (s *SeriesSet) BufferedBytes() int64 {
 	}
 	return n
 }
+
+// TableBytes returns the part of BufferedBytes that the symbols and kept deltas take.
+func (s *SeriesSet) TableBytes() int64 { return s.table.Bytes() }
 
 // Warnings implements series.Set.
 func (s *SeriesSet) Warnings() annotations.Annotations { return s.warnings }

@@ -996,7 +996,9 @@ type Extension struct {
 	// know this message also limit batches by bytes.
 	BatchSeries int64 `protobuf:"varint,2,opt,name=batch_series,json=batchSeries,proto3" json:"batch_series,omitempty"`
 	// Labels may be the difference to the labels of the series before.
-	Deltas        bool `protobuf:"varint,3,opt,name=deltas,proto3" json:"deltas,omitempty"`
+	Deltas bool `protobuf:"varint,3,opt,name=deltas,proto3" json:"deltas,omitempty"`
+	// Bytes of deltas that the client keeps, so that later series may repeat them. 0: none.
+	KeptBytes     int64 `protobuf:"varint,4,opt,name=kept_bytes,json=keptBytes,proto3" json:"kept_bytes,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1050,6 +1052,13 @@ func (x *Extension) GetDeltas() bool {
 		return x.Deltas
 	}
 	return false
+}
+
+func (x *Extension) GetKeptBytes() int64 {
+	if x != nil {
+		return x.KeptBytes
+	}
+	return 0
 }
 
 type SeriesRequest struct {
@@ -1290,7 +1299,8 @@ func (x *Symbol) GetValue() string {
 // A series. Its labels are, in order: the first head labels of the series before it in
 // the same batch, the labels with these numbers, and the last tail labels of the series
 // before it. If it has a delta, it has no numbers: the delta is the difference to the labels
-// of the series before it, if that has a delta too.
+// of the series before it, if that has a delta or repeat too. A repeat is the number of an earlier delta
+// that the client keeps.
 type SymbolSeries struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Labels        []uint32               `protobuf:"varint,1,rep,packed,name=labels,proto3" json:"labels,omitempty"`
@@ -1298,6 +1308,7 @@ type SymbolSeries struct {
 	Head          uint32                 `protobuf:"varint,3,opt,name=head,proto3" json:"head,omitempty"`
 	Tail          uint32                 `protobuf:"varint,4,opt,name=tail,proto3" json:"tail,omitempty"`
 	Delta         []byte                 `protobuf:"bytes,5,opt,name=delta,proto3,oneof" json:"delta,omitempty"`
+	Repeat        []byte                 `protobuf:"bytes,6,opt,name=repeat,proto3,oneof" json:"repeat,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1363,6 +1374,13 @@ func (x *SymbolSeries) GetTail() uint32 {
 func (x *SymbolSeries) GetDelta() []byte {
 	if x != nil {
 		return x.Delta
+	}
+	return nil
+}
+
+func (x *SymbolSeries) GetRepeat() []byte {
+	if x != nil {
+		return x.Repeat
 	}
 	return nil
 }
@@ -2205,11 +2223,13 @@ const file_internal_codec_storepb_thanospb_store_proto_rawDesc = "" +
 	"shardIndex\x12!\n" +
 	"\ftotal_shards\x18\x02 \x01(\x03R\vtotalShards\x12\x0e\n" +
 	"\x02by\x18\x03 \x01(\bR\x02by\x12\x16\n" +
-	"\x06labels\x18\x04 \x03(\tR\x06labels\"`\n" +
+	"\x06labels\x18\x04 \x03(\tR\x06labels\"\x7f\n" +
 	"\tExtension\x12\x18\n" +
 	"\asymbols\x18\x01 \x01(\bR\asymbols\x12!\n" +
 	"\fbatch_series\x18\x02 \x01(\x03R\vbatchSeries\x12\x16\n" +
-	"\x06deltas\x18\x03 \x01(\bR\x06deltas\"\xff\x05\n" +
+	"\x06deltas\x18\x03 \x01(\bR\x06deltas\x12\x1d\n" +
+	"\n" +
+	"kept_bytes\x18\x04 \x01(\x03R\tkeptBytes\"\xff\x05\n" +
 	"\rSeriesRequest\x12\x19\n" +
 	"\bmin_time\x18\x01 \x01(\x03R\aminTime\x12\x19\n" +
 	"\bmax_time\x18\x02 \x01(\x03R\amaxTime\x120\n" +
@@ -2237,14 +2257,16 @@ const file_internal_codec_storepb_thanospb_store_proto_rawDesc = "" +
 	"\x06Symbol\x12\x17\n" +
 	"\aname_of\x18\x01 \x01(\rR\x06nameOf\x12\x12\n" +
 	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x03 \x01(\tR\x05value\"\x9e\x01\n" +
+	"\x05value\x18\x03 \x01(\tR\x05value\"\xc6\x01\n" +
 	"\fSymbolSeries\x12\x16\n" +
 	"\x06labels\x18\x01 \x03(\rR\x06labels\x12)\n" +
 	"\x06chunks\x18\x02 \x03(\v2\x11.thanos.AggrChunkR\x06chunks\x12\x12\n" +
 	"\x04head\x18\x03 \x01(\rR\x04head\x12\x12\n" +
 	"\x04tail\x18\x04 \x01(\rR\x04tail\x12\x19\n" +
-	"\x05delta\x18\x05 \x01(\fH\x00R\x05delta\x88\x01\x01B\b\n" +
-	"\x06_delta\"e\n" +
+	"\x05delta\x18\x05 \x01(\fH\x00R\x05delta\x88\x01\x01\x12\x1b\n" +
+	"\x06repeat\x18\x06 \x01(\fH\x01R\x06repeat\x88\x01\x01B\b\n" +
+	"\x06_deltaB\t\n" +
+	"\a_repeat\"e\n" +
 	"\vSymbolBatch\x12(\n" +
 	"\asymbols\x18\x01 \x03(\v2\x0e.thanos.SymbolR\asymbols\x12,\n" +
 	"\x06series\x18\x02 \x03(\v2\x14.thanos.SymbolSeriesR\x06series\"\xf7\x01\n" +

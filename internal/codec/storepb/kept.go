@@ -11,7 +11,7 @@ import (
 
 // Deltas that both sides keep, so that a later series repeats one by its number:
 //
-//	delta   as in appendDelta; a first edit of kind+4 asks the reader to keep the delta
+//	delta   as in appendDelta; a first edit of kind+4 marks a delta that the reader keeps
 //	repeat  uvarint(skip) zigzag(number of a kept delta, less the number expected)
 //
 // Label sets are often products: each metric has the same containers, each container the same interfaces. In
@@ -72,7 +72,7 @@ func (k *keptDeltas) add(kind byte, body []byte) {
 		k.oldest++
 	}
 	// An entry that does not fit before the end of the ring leaves a gap there, which is shorter than
-	// keptEntryMax. With room for it beside the entries these never overlap.
+	// keptEntryMax. With room for it in addition to the entries these never overlap.
 	if need := k.used + size + keptEntryMax; need > len(k.ring) {
 		k.grow(need)
 	}

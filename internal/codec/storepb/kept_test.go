@@ -309,7 +309,7 @@ func TestSymbolReader_InvalidRepeatIsCorrupt(t *testing.T) {
 	}
 }
 
-// A writer that asks the reader to keep deltas without end gets no more memory than was announced.
+// A writer that marks deltas to be kept without end gets no more memory than was announced.
 func TestSymbolReader_KeptDeltasAreLimited(t *testing.T) {
 	r := &SymbolReader{}
 	r.KeepDeltas(100_000)

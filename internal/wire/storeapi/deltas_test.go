@@ -42,7 +42,7 @@ func responses(t *testing.T, conn *grpc.ClientConn, request *pb.SeriesRequest) (
 	}
 }
 
-// repeatsOf returns the number of series that ask for their delta to be kept, and of those that repeat one.
+// repeatsOf returns the number of series that have a delta to be kept, and of those that repeat one.
 func repeatsOf(list []*pb.SeriesResponse) (kept, repeats int) {
 	for _, one := range list {
 		for _, s := range one.GetSymbolBatch().GetSeries() {

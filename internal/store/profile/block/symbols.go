@@ -3,6 +3,7 @@ package block
 import (
 	"math"
 	"math/bits"
+	"math/rand/v2"
 	"slices"
 )
 
@@ -41,9 +42,11 @@ type Builder struct {
 	bytes                               int
 }
 
-// NewBuilder returns a builder with the empty string and the root.
+// NewBuilder returns a builder with the empty string and the root. The hashes of its tables have a random factor: profiles of a
+// client that knew it could have symbols that are all in the same place of a table, and each would be compared with all before it.
 func NewBuilder() *Builder {
-	b := &Builder{strings: map[string]uint32{}}
+	factor := rand.Uint64() | 1
+	b := &Builder{strings: map[string]uint32{}, functions: functionTable{factor: factor}, frames: table{factor: factor}, nodes: nodeTable{factor: factor}}
 	b.begin()
 	return b
 }
@@ -119,13 +122,16 @@ func (b *Builder) Function(f Function) uint32 {
 
 // functionTable maps functions to numbers: open addressing, at most half full.
 type functionTable struct {
-	slots []uint32 // number + 1
-	shift uint
+	slots  []uint32 // number + 1
+	shift  uint
+	factor uint64 // odd
 }
 
+// start multiplies once for each field that a client chooses freely, so that no two of them cancel each other out.
 func (t *functionTable) start(f Function) uint64 {
-	key := (uint64(f.Name)<<32 | uint64(f.File)) * fibonacci
-	return (key ^ key>>29 ^ uint64(f.StartLine) ^ uint64(f.System)<<20) * fibonacci >> t.shift
+	hash := (uint64(f.Name)<<32 | uint64(f.File)) * t.factor
+	hash = (hash ^ hash>>32 ^ uint64(f.StartLine)) * t.factor
+	return (hash ^ hash>>32 ^ uint64(f.System)) * t.factor >> t.shift
 }
 
 func (t *functionTable) get(f Function, known []Function) (n uint32, added bool) {
@@ -231,6 +237,8 @@ type nodeTable struct {
 	slots []uint64 // low half: number of a node, 0 if the slot is free; high half: tag of its hash
 	n     int      // number of nodes in the table
 	shift uint
+
+	factor uint64 // odd
 }
 
 // get returns the number of a node. A new node gets the next number; the caller adds it to s.
@@ -254,7 +262,7 @@ func (t *nodeTable) get(parent, frame uint32, s *Symbols) (n uint32, added bool)
 
 // start returns the first slot to look at, and the tag: the bits of the hash below those of the slot.
 func (t *nodeTable) start(parent, frame uint32) (slot, tag uint64) {
-	hash := (uint64(parent)<<32 | uint64(frame)) * fibonacci
+	hash := (uint64(parent)<<32 | uint64(frame)) * t.factor
 	return hash >> t.shift, hash << (64 - t.shift) &^ math.MaxUint32
 }
 
@@ -330,9 +338,10 @@ func (b *Builder) newString(s string) uint32 {
 
 // table maps keys of 64 bits to numbers: open addressing, linear probing, at most half full.
 type table struct {
-	slots []slot
-	n     int
-	shift uint
+	slots  []slot
+	n      int
+	shift  uint
+	factor uint64 // odd
 }
 
 type slot struct {
@@ -347,7 +356,7 @@ func (t *table) get(key uint64, next uint32) (value uint32, added bool) {
 		t.grow()
 	}
 	mask := uint64(len(t.slots) - 1)
-	for i := key * fibonacci >> t.shift; ; i = (i + 1) & mask {
+	for i := key * t.factor >> t.shift; ; i = (i + 1) & mask {
 		s := &t.slots[i]
 		if !s.used {
 			*s = slot{key, next, true}
@@ -374,7 +383,7 @@ func (t *table) grow() {
 		if !s.used {
 			continue
 		}
-		i := s.key * fibonacci >> t.shift
+		i := s.key * t.factor >> t.shift
 		for t.slots[i].used {
 			i = (i + 1) & mask
 		}

@@ -290,3 +290,41 @@ func TestAppendCompressed_TakesLittleMemory(t *testing.T) {
 		}
 	}
 }
+
+// A client chooses the lines of functions, and in which order it names them, so it could choose those whose hashes are equal.
+func TestBuilder_HostileSymbolsAreSpreadOverTheTables(t *testing.T) {
+	const n, golden = 8000, uint64(0x9E3779B97F4A7C15)
+	inverse := golden
+	for range 6 {
+		inverse *= 2 - golden*inverse
+	}
+	b := NewBuilder()
+	mixed := uint64(1) << 32 // the name and the file
+	mixed *= golden
+	for i := range uint32(n) {
+		b.Function(Function{Name: 1, StartLine: int64(mixed ^ mixed>>29 ^ uint64(i)*inverse)}) // the hashes of a known factor are 0, 1, 2, …
+		b.Function(Function{Name: 2, System: i, StartLine: int64(i) << 20})
+	}
+	for function, line := uint32(0), uint32(0); len(b.Frames) < n; line++ {
+		if (uint64(function)<<32|uint64(line))*golden>>50 == 0 {
+			b.Frame(function, line)
+			function = uint32(len(b.Frames)) % 1000
+		}
+	}
+	functions := longestRun(len(b.functions.slots), func(i int) bool { return b.functions.slots[i] != 0 })
+	frames := longestRun(len(b.frames.slots), func(i int) bool { return b.frames.slots[i].used })
+	if functions > n/10 || frames > n/10 {
+		t.Errorf("%d functions and %d frames in one run", functions, frames)
+	}
+}
+
+func longestRun(n int, used func(int) bool) (longest int) {
+	run := 0
+	for i := range n {
+		if run++; !used(i) {
+			run = 0
+		}
+		longest = max(longest, run)
+	}
+	return longest
+}

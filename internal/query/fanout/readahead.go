@@ -20,6 +20,7 @@ const (
 	aheadPages     = 64
 	aheadPageBytes = 64 << 10
 	aheadSeries    = 1024    // of a page
+	aheadChunks    = 4096    // of a page; a chunk without data takes 48 bytes
 	smallPageBytes = 4 << 10 // a page that grows beyond it is replaced by a pooled one
 )
 
@@ -111,7 +112,7 @@ func (a *readAheadSet) read(ctx context.Context, named func(error) error) error 
 	for n := 0; a.set.Next(); n++ {
 		p = p.add(a.set.Labels(), a.set.Chunks())
 		// The first series is sent in a page of its own, because the merge waits for the first series of every store.
-		if n > 0 && len(p.bytes) < aheadPageBytes && len(p.series) < aheadSeries {
+		if n > 0 && len(p.bytes) < aheadPageBytes && len(p.series) < aheadSeries && len(p.chunks) < aheadChunks {
 			continue
 		}
 		if err := a.grant(ctx, p); err != nil {
@@ -189,9 +190,14 @@ func (p *page) clear() {
 	p.bytes, p.chunks, p.series = p.bytes[:0], p.chunks[:0], p.series[:0]
 }
 
-// release returns the page to the pool unless it is small or has grown beyond a page.
+// large reports whether a page has grown beyond the size of a page, because one series was long.
+func (p *page) large() bool {
+	return cap(p.bytes) > 4*aheadPageBytes || cap(p.chunks) > 4*aheadChunks
+}
+
+// release returns the page to the pool unless it is small or large.
 func (p *page) release() {
-	if p == nil || !p.pooled || cap(p.bytes) > 4*aheadPageBytes {
+	if p == nil || !p.pooled || p.large() {
 		return
 	}
 	p.clear()
@@ -205,7 +211,7 @@ func (a *readAheadSet) Next() bool {
 		return true
 	}
 	if a.page != nil {
-		if cap(a.page.bytes) <= 4*aheadPageBytes {
+		if !a.page.large() {
 			a.free <- a.page // the channel has capacity for all pages
 		} else {
 			a.granted.Add(-a.page.granted)

@@ -226,6 +226,40 @@ func TestReadAhead_PagesEndAtTheirSize(t *testing.T) {
 	}
 }
 
+// Chunks without data do not fill the bytes of a page.
+func TestReadAhead_ChunksWithoutDataFillPages(t *testing.T) {
+	b := &budget{max: 1 << 30, wait: time.Second}
+	a := readAhead(t.Context(), &emptyChunks{n: 100, each: 5 * aheadChunks}, b, func(err error) error { return err }, nil)
+	pages := 0
+	for a.Next() {
+		if len(a.page.series) > 1 || len(a.Chunks()) != 5*aheadChunks {
+			t.Fatalf("a page of %d series, of %d chunks", len(a.page.series), len(a.Chunks()))
+		}
+		pages++
+	}
+	if kept := len(a.free); pages != 100 || kept > 1 {
+		t.Errorf("%d pages, %d are kept", pages, kept)
+	}
+	if a.close(); b.held() != 0 {
+		t.Errorf("%d bytes are held", b.held())
+	}
+	large := &page{pooled: true, chunks: make([]series.Chunk, 1, 4*aheadChunks+1)}
+	if large.release(); len(large.chunks) == 0 {
+		t.Error("a page with many chunks is kept for other requests")
+	}
+}
+
+// emptyChunks is a set of n series with chunks without data.
+type emptyChunks struct {
+	series.Set
+	n, each int
+}
+
+func (e *emptyChunks) Next() bool             { e.n--; return e.n >= 0 }
+func (e *emptyChunks) Labels() []byte         { return nil }
+func (e *emptyChunks) Chunks() []series.Chunk { return make([]series.Chunk, e.each) }
+func (e *emptyChunks) Err() error             { return nil }
+
 func TestReadAhead_ErrorsAreNamedAndTheRestIsPassedOn(t *testing.T) {
 	named := func(err error) error { return fmt.Errorf("store x: %w", err) }
 	sets := [][]byte{[]byte("a"), []byte("b"), []byte("c")}

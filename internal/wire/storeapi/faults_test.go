@@ -258,6 +258,19 @@ func TestSeriesSet_EmptyChunksCountWhatTheyTake(t *testing.T) {
 	}
 }
 
+// A span without data is 2 bytes for each of its aggregates. The aggregates of one span are decoded before duplicates among them are found.
+func TestSeriesSet_EmptyAggregatesCountWhatTheyTake(t *testing.T) {
+	const each = 1000
+	one := append(labelenc.AppendLabel(nil, "a", "1"), 2<<3|2)
+	one = append(binary.AppendUvarint(one, 2*each), bytes.Repeat([]byte{4<<3 | 2, 0}, each)...)
+	message := append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(one))), one...)
+	in := &hostileStream{message: func(int) []byte { return message }}
+	set := &SeriesSet{stream: in, cancel: func() {}, bytesMax: (each - 1) * chunkBytes}
+	if set.Next() || !errors.Is(set.Err(), ErrBytesMax) {
+		t.Error(set.Err())
+	}
+}
+
 // A delta of nothing repeats the labels of the series before: a few bytes of a message become thousands in memory.
 func TestSeriesSet_LabelsOfAnEndlessSeriesAreCounted(t *testing.T) {
 	delta := append([]byte("\x01\x01a"), binary.AppendUvarint(nil, 10_000)...)

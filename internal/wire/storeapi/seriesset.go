@@ -192,8 +192,8 @@ func (s *SeriesSet) decode() (order int, err error) {
 const (
 	// chunkBytes is the memory of a chunk in decoded, and in chunks or aggr, without its data.
 	chunkBytes = int(unsafe.Sizeof(storepb.Chunk{}) + unsafe.Sizeof(AggrChunk{}))
-	// emptyBytes is the length of a chunk without data in a message.
-	emptyBytes = 4
+	// emptyBytes is the length of a chunk without data in a message: a span may have several.
+	emptyBytes = 2
 )
 
 // room returns an error if the chunks of a series and those of the current one could not be held within bytesMax. A chunk with little or no

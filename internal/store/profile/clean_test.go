@@ -287,7 +287,7 @@ func TestView_ALongerRetentionIsObeyedByTheFirstList(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if blocks, warnings := known.readable(local{}); len(blocks) != 3 || len(warnings) != 0 {
+	if blocks, warnings := known.readable(local{}), known.unreadable(local{}, nil); len(blocks) != 3 || len(warnings) != 0 {
 		t.Errorf("%d of 3 blocks are read, warnings %v", len(blocks), warnings)
 	}
 }

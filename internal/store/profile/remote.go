@@ -397,22 +397,28 @@ func (d local) has(meta *block.Meta) bool {
 	return len(meta.Parents) > 0
 }
 
-// readable returns the blocks of the list whose rows are not on the disk, that can be read and are not about to be deleted, and a
-// warning about each block that is not on the disk and cannot be read; beyond badMax of them one warning has their number.
-func (l *remoteList) readable(disk local) (blocks []*remoteBlock, warnings []error) {
+// readable returns the blocks of the list whose rows are not on the disk, that can be read and are not about to be deleted.
+func (l *remoteList) readable(disk local) (blocks []*remoteBlock) {
 	for id, b := range l.blocks {
-		switch {
-		case l.marked[id]:
-		case b.bad == nil && !disk.has(&b.meta):
+		if b.bad == nil && !l.marked[id] && !disk.has(&b.meta) {
 			blocks = append(blocks, b)
-		case b.bad != nil && !disk.ids[id] && !disk.parents[id] && id != disk.writing:
+		}
+	}
+	return blocks
+}
+
+// unreadable returns a warning about each block that cannot be read, unless its rows are on the disk or in one of the blocks that
+// have replaced it; beyond badMax of them one warning has their number.
+func (l *remoteList) unreadable(disk local, replaced map[ulid.ULID]bool) (warnings []error) {
+	for id, b := range l.blocks {
+		if b.bad != nil && !l.marked[id] && !disk.ids[id] && id != disk.writing && !replaced[id] {
 			warnings = append(warnings, b.bad)
 		}
 	}
 	if more := len(warnings) - badMax; more > 0 {
 		warnings = append(warnings[:badMax], fmt.Errorf("%w: %d more profile blocks in the bucket", profiles.ErrUnavailable, more))
 	}
-	return blocks, warnings
+	return warnings
 }
 
 // replacedBy returns the IDs of the blocks that are replaced by a block on the disk or by one of
@@ -446,8 +452,7 @@ func (r *remotes) add(ctx context.Context, v *View, known *remoteList, disk loca
 		defer cancel()
 	}
 	failed := map[ulid.ULID]bool{}
-	blocks, warnings := known.readable(disk)
-	v.Warnings = append(v.Warnings, warnings...)
+	blocks := known.readable(disk)
 	for {
 		replaced := known.replacedBy(disk, blocks, failed)
 		var wanted []*remoteBlock
@@ -484,6 +489,7 @@ func (r *remotes) add(ctx context.Context, v *View, known *remoteList, disk loca
 			}
 			continue
 		}
+		v.Warnings = append(v.Warnings, known.unreadable(disk, replaced)...)
 		for _, b := range wanted {
 			if known.overlaps[b.ID] {
 				v.Warnings = append(v.Warnings, b.fail(errOverlap))

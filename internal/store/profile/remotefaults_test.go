@@ -300,14 +300,14 @@ func TestLocal_HasBlocksAndAllTheirParents(t *testing.T) {
 		return &remoteBlock{RemoteBlock: RemoteBlock{ID: id(n)}, meta: block.Meta{ULID: id(n)}, bad: errDisk}
 	}
 	list := &remoteList{blocks: map[ulid.ULID]*remoteBlock{id(1): bad(1), id(3): bad(3), id(4): bad(4), id(8): bad(8)}}
-	if blocks, warnings := list.readable(disk); len(blocks) != 0 || len(warnings) != 1 {
+	if blocks, warnings := list.readable(disk), list.unreadable(disk, disk.parents); len(blocks) != 0 || len(warnings) != 1 {
 		t.Errorf("%d blocks, warnings %v", len(blocks), warnings)
 	}
 	for n := range list.blocks {
 		list.blocks[n].bad = nil
 	}
 	list.blocks[id(3)].meta.Parents = [][16]byte{id(1)}
-	if blocks, warnings := list.readable(disk); len(blocks) != 1 || blocks[0].ID != id(8) || len(warnings) != 0 {
+	if blocks, warnings := list.readable(disk), list.unreadable(disk, disk.parents); len(blocks) != 1 || blocks[0].ID != id(8) || len(warnings) != 0 {
 		t.Errorf("%d blocks, warnings %v", len(blocks), warnings)
 	}
 }

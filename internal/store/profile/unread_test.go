@@ -3,6 +3,7 @@ package profile
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -32,14 +33,14 @@ func TestView_BlockWithoutSizesIsAWarningOfItsTenant(t *testing.T) {
 	}
 }
 
-func TestReadable_ManyBadBlocksAreCounted(t *testing.T) {
+func TestUnreadable_ManyBadBlocksAreCounted(t *testing.T) {
 	for _, bad := range []int{badMax, badMax + 3} {
 		l := &remoteList{blocks: map[ulid.ULID]*remoteBlock{}}
 		for range bad {
 			id := ulid.Make()
 			l.blocks[id] = &remoteBlock{bad: fmt.Errorf("%w: %s", profiles.ErrCorrupt, id)}
 		}
-		_, warnings := l.readable(local{})
+		warnings := l.unreadable(local{}, nil)
 		if last := warnings[len(warnings)-1]; len(warnings) != min(bad, badMax+1) || bad > badMax && !strings.Contains(last.Error(), ": 3 more profile blocks") {
 			t.Errorf("%d blocks: %d warnings, %v", bad, len(warnings), last)
 		}
@@ -66,5 +67,34 @@ func TestClean_BlockWhoseMarkCannotBeReadStays(t *testing.T) {
 	far.blocks[0].MarkUnread = false
 	if n := s.remotes.at(t, far, newest.Add(1200*time.Hour)); n != 0 {
 		t.Errorf("%d blocks are left", n)
+	}
+}
+
+// The rows of a block that cannot be read are not missing if another block has them: a compactor has merged the block, and has
+// not deleted it yet.
+func TestView_ReplacedBlockThatCannotBeReadIsNoWarning(t *testing.T) {
+	from, far := three(t, nil)
+	far.take(t, from.opts.Dir)
+	parents := slices.Clone(far.blocks)
+	merged := *far.put(t, from.merged(t, 0, 1, 2))
+	unread := RemoteBlock{Tenant: "t", ID: parents[1].ID, Unread: errors.New("403 Forbidden")}
+	cut := parents[1]
+	cut.Index = strings.NewReader(strings.Repeat("x", int(cut.IndexBytes)))
+	damaged := merged
+	damaged.Index = strings.NewReader("")
+	for name, test := range map[string]struct {
+		blocks         []RemoteBlock
+		rows, warnings int
+	}{
+		"merged":                          {[]RemoteBlock{parents[0], unread, parents[2], merged}, 3, 0},
+		"corrupt and merged":              {[]RemoteBlock{parents[0], cut, parents[2], merged}, 3, 0},
+		"not merged":                      {[]RemoteBlock{parents[0], unread, parents[2]}, 2, 1},
+		"merged into an unreadable block": {[]RemoteBlock{parents[0], unread, parents[2], damaged}, 2, 2},
+	} {
+		s := idleRemotes(t, &listed{blocks: test.blocks}, nil)
+		s.awaitList()
+		if rows, warnings := s.rows(t); len(rows) != test.rows || len(warnings) != test.warnings {
+			t.Errorf("%s: %v, %v", name, rows, warnings)
+		}
 	}
 }

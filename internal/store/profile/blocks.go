@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"bytes"
 	"context"
 	"slices"
 	"sync/atomic"
@@ -38,16 +37,15 @@ func (b *heldBlock) release() error {
 	return b.Close()
 }
 
-// holds reports whether the block has rows of a profile, and whether one of these rows has
-// these labels.
-func (b *heldBlock) holds(key block.Key, labels []byte) (profile, row bool) {
+// holds reports whether the block has rows of a profile, and calls row with the labels of each.
+func (b *heldBlock) holds(key block.Key, row func(labels []byte)) (profile bool) {
 	minNS, maxNS := b.Bounds()
 	if key.TimeNS < minNS || key.TimeNS > maxNS {
-		return false, false
+		return false
 	}
 	series, err := b.Series()
 	if err != nil {
-		return false, false
+		return false
 	}
 	err = b.Find(key.ID, func(at int) {
 		c, err := b.Columns(at)
@@ -55,26 +53,24 @@ func (b *heldBlock) holds(key block.Key, labels []byte) (profile, row bool) {
 			return
 		}
 		profile = true
-		row = row || bytes.Equal(series[c.SeriesAt(at-c.First)].Labels, labels)
+		row(series[c.SeriesAt(at-c.First)].Labels)
 	})
-	return profile && err == nil, row && err == nil
+	return profile && err == nil
 }
 
 // holds is heldBlock.holds for a head.
-func (h *head) holds(key block.Key, labels []byte) (profile, row bool) {
+func (h *head) holds(key block.Key, row func(labels []byte)) (profile bool) {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
 	l, ok := h.last[key]
 	if !ok {
-		return false, false
+		return false
 	}
 	cols := block.Columns{Series: h.seriesCol}
 	for at := l.row + 1; at != 0; at = h.previous[at-1] {
-		if bytes.Equal(h.series[cols.SeriesAt(int(at-1))].Labels, labels) {
-			return true, true
-		}
+		row(h.series[cols.SeriesAt(int(at-1))].Labels)
 	}
-	return true, false
+	return true
 }
 
 // View is a snapshot of one tenant's profiles. Its sources stay open until Close.

@@ -60,6 +60,8 @@ type scratch struct {
 	pairs     []pair
 	nodes     []uint32 // by sample of the profile: node of its stack in the head
 	order     []uint64 // samples of one label set, sorted by stack: its node in the upper 32 bits, number of the sample in the lower
+	refs      []uint32 // by label set and sample type of the profile: series in the head + 1; 0: no row
+	stored    []bool   // by series in the head: the profile has a row of it
 	frames    []uint32 // of a stack, root first
 	used      []uint32 // by location of the profile: 1 if a stack has it
 	split     profiles.Splitter
@@ -75,7 +77,7 @@ var scratches = sync.Pool{New: func() any { return &scratch{} }}
 const scratchMax = 256 << 10
 
 func (s *scratch) release() {
-	if max(cap(s.lineFrame), cap(s.texts), cap(s.locFrame), cap(s.pairs), cap(s.nodes), cap(s.order), cap(s.encoded)) <= scratchMax {
+	if max(cap(s.lineFrame), cap(s.texts), cap(s.locFrame), cap(s.pairs), cap(s.nodes), cap(s.order), cap(s.refs), cap(s.stored)/4, cap(s.encoded)) <= scratchMax {
 		scratches.Put(s)
 	}
 }
@@ -122,9 +124,9 @@ func (h *head) seal() {
 	h.bySet, h.byType, h.isShared = nil, nil, nil
 }
 
-// apply adds the rows of a profile that do not exist yet. older reports whether a block, or the head
-// that is being written as one, has rows of the profile, and whether one of these rows has the given labels.
-func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.Key, labels []byte) (profile, row bool)) {
+// apply adds the rows of a profile that do not exist yet. older calls row with the labels of each row of the profile in a block, or in
+// the head that is being written as one, and reports whether there is one.
+func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.Key, row func(labels []byte)) (profile bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	decoded := p.Profile
@@ -142,24 +144,17 @@ func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.
 	if !again {
 		number = uint32(len(h.last))
 	}
-	shared, seen := again, 0
+	h.findRefs(p.Labels, decoded)
+	shared, seen := h.findStored(key, older) || again, 0
 	for i := range h.split.Sets {
 		h.sortSamples(decoded, i)
 		for t := range decoded.SampleTypes {
-			value, some := h.gather(decoded, t)
-			if !some {
-				continue // no samples of this type: no row
-			}
-			ref := h.seriesOf(h.split.Sets[i], h.typeOf(p.Labels, decoded, t))
-			if h.has(key, ref) {
+			ref := h.refs[i*len(decoded.SampleTypes)+t] - 1
+			if ref == noRow || h.stored[ref] {
 				continue
 			}
-			if profile, row := older(key, h.series[ref].Labels); row {
-				continue
-			} else if profile {
-				shared = true
-			}
-			h.addRow(key, number, ref, value)
+			h.stored[ref] = true
+			h.addRow(key, number, ref, h.gather(decoded, t))
 			h.addSpans(decoded, i, t)
 			seen++
 		}
@@ -177,18 +172,53 @@ func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.
 	}
 }
 
-// has reports whether the head has a row of this profile and series.
-func (h *head) has(key block.Key, ref uint32) bool {
-	l, ok := h.last[key]
-	if !ok {
-		return false
-	}
-	for row := l.row + 1; row != 0; row = h.previous[row-1] {
-		if binary.LittleEndian.Uint32(h.seriesCol[4*(row-1):]) == ref {
-			return true
+// findRefs finds the series of the rows that a profile may have: one for each label set of samples and each sample type of which there
+// are values other than 0.
+func (h *head) findRefs(plain []byte, p *pprof.Profile) {
+	types := len(p.SampleTypes)
+	h.refs = reset(h.refs, len(h.split.Sets)*types)
+	for i := range p.Samples {
+		set := 0
+		if len(h.split.Sets) > 1 {
+			set = h.split.Of[i]
+		}
+		for t, v := range p.Values(&p.Samples[i]) {
+			if v != 0 {
+				h.refs[set*types+t] = 1
+			}
 		}
 	}
-	return false
+	for i, some := range h.refs {
+		if some != 0 {
+			h.refs[i] = h.seriesOf(h.split.Sets[i/types], h.typeOf(plain, p, i%types)) + 1
+		}
+	}
+}
+
+// findStored finds the series of which the profile has rows already, and reports whether older has rows of it. It visits the rows of the
+// profile once, because a client may send very many under one ID.
+func (h *head) findStored(key block.Key, older func(key block.Key, row func(labels []byte)) (profile bool)) bool {
+	h.stored = slices.Grow(h.stored[:0], len(h.series))[:len(h.series)]
+	clear(h.stored)
+	if l, ok := h.last[key]; ok {
+		for row := l.row + 1; row != 0; row = h.previous[row-1] {
+			h.stored[binary.LittleEndian.Uint32(h.seriesCol[4*(row-1):])] = true
+		}
+	}
+	var byLabels map[string]uint32 // the series that the profile may have
+	return older(key, func(labels []byte) {
+		if byLabels == nil {
+			byLabels = map[string]uint32{}
+			for _, ref := range h.refs {
+				if ref != 0 {
+					byLabels[string(h.series[ref-1].Labels)] = ref - 1
+				}
+			}
+		}
+		if ref, ok := byLabels[string(labels)]; ok {
+			h.stored[ref] = true
+		}
+	})
 }
 
 func (h *head) addRow(key block.Key, number, ref uint32, value int64) {
@@ -247,8 +277,8 @@ func (h *head) sortSamples(p *pprof.Profile, part int) {
 }
 
 // gather sums the samples in h.order by stack, for sample type t. It encodes the sums into h.encoded, sorted by stack, without
-// samples of value 0. It returns the total, and whether there are sums.
-func (h *head) gather(p *pprof.Profile, t int) (total int64, some bool) {
+// samples of value 0. It returns the total.
+func (h *head) gather(p *pprof.Profile, t int) (total int64) {
 	h.pairs = h.pairs[:0]
 	for _, o := range h.order {
 		stack, v := uint32(o>>32), p.Values(&p.Samples[uint32(o)])[t]
@@ -269,7 +299,7 @@ func (h *head) gather(p *pprof.Profile, t int) (total int64, some bool) {
 		h.encoded = binary.AppendUvarint(h.encoded, uint64(s.value))
 		last = s.stack
 	}
-	return total, len(h.pairs) > 0
+	return total
 }
 
 // spansMax is the limit of spans of one row. Further spans are dropped; their samples are

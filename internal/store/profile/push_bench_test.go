@@ -82,7 +82,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 	h := newHead(nil)
 	pushed := profiles.RawProfile{Labels: benchLabels(), Profile: &p, TimeNS: 1}
-	none := func(block.Key, []byte) (bool, bool) { return false, false }
+	none := func(block.Key, func([]byte)) bool { return false }
 	b.ReportAllocs()
 	for i := 0; b.Loop(); i++ {
 		if i%2000 == 0 {

@@ -275,19 +275,15 @@ func (t *tenant) close(why error) error {
 }
 
 // older reports whether a block, or the head being flushed, has rows of a profile, and
-// whether one of these rows has these labels. It holds t.mu, so no block is replaced meanwhile.
-func (t *tenant) older(key block.Key, labels []byte) (profile, row bool) {
+// calls row with the labels of each. It holds t.mu, so no block is replaced meanwhile.
+func (t *tenant) older(key block.Key, row func(labels []byte)) (profile bool) {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	if t.flushing != nil {
-		profile, row = t.flushing.holds(key, labels)
+		profile = t.flushing.holds(key, row)
 	}
 	for _, b := range t.blocks {
-		if row {
-			break
-		}
-		p, r := b.holds(key, labels)
-		profile, row = profile || p, r
+		profile = b.holds(key, row) || profile
 	}
-	return profile, row
+	return profile
 }

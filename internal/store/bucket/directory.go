@@ -79,7 +79,9 @@ func (f *directory) Iter(ctx context.Context, dir string, do func(string) error,
 }
 
 // list lists one directory as the provider does: sorted, without empty directories. The provider opens and reads each
-// directory to see whether it is empty, which took most of the time to list a bucket with many blocks.
+// directory to see whether it is empty, which took most of the time to list a bucket with many blocks. A directory that must
+// not be read is listed, and only the caller that needs its objects gets an error: the provider would fail because of the
+// lost+found of a disk of its own.
 func (f *directory) list(ctx context.Context, dir string, do func(string) error) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -100,7 +102,7 @@ func (f *directory) list(ctx context.Context, dir string, do func(string) error)
 		name := filepath.Join(dir, e.Name())
 		if e.IsDir() {
 			empty, err := isEmptyDir(filepath.Join(abs, e.Name()))
-			if err != nil {
+			if err != nil && !errors.Is(err, fs.ErrPermission) {
 				return err
 			}
 			if empty {
@@ -137,6 +139,9 @@ func isEmptyDir(name string) (bool, error) {
 	}
 	return false, err
 }
+
+// IsAccessDeniedErr implements objstore.Bucket. The provider knows no such errors.
+func (f *directory) IsAccessDeniedErr(err error) bool { return errors.Is(err, fs.ErrPermission) }
 
 // IterWithAttributes implements objstore.Bucket.
 func (f *directory) IterWithAttributes(ctx context.Context, dir string, do func(objstore.IterObjectAttributes) error, o ...objstore.IterOption) error {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
 	"strings"
 	"syscall"
@@ -201,6 +202,54 @@ func TestDirectory_ListIsThatOfTheProvider(t *testing.T) {
 	}
 	if _, err := ours.Get(canceled, "a"); !errors.Is(err, context.Canceled) {
 		t.Error(err)
+	}
+}
+
+// A disk of its own has a directory lost+found, which only root may read. It must not keep a store from its blocks.
+func TestDirectory_ListHasDirectoriesThatMustNotBeRead(t *testing.T) {
+	root := t.TempDir()
+	dir := filepath.Join(root, "eu")
+	for _, sub := range []string{"block", "lost+found"} {
+		if err := errors.Join(os.MkdirAll(filepath.Join(dir, sub), 0o755), os.WriteFile(filepath.Join(dir, sub, "meta.json"), nil, 0o600)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	denied := filepath.Join(dir, "lost+found")
+	if err := errors.Join(os.Chmod(filepath.Dir(root), 0o755), os.Chmod(root, 0o755), os.Chmod(denied, 0)); err != nil {
+		t.Fatal(err)
+	}
+	b := openTestDirectory(t, root)
+	var names []string
+	var list, get error
+	withoutRoot(t, func() {
+		list = b.Iter(t.Context(), "", func(name string) error { names = append(names, name); return nil })
+		_, get = b.Get(t.Context(), "lost+found/meta.json")
+	})
+	if list != nil || !slices.Equal(names, []string{"block/", "lost+found/"}) {
+		t.Errorf("%q, %v", names, list)
+	}
+	if get == nil || !b.IsAccessDeniedErr(get) || b.IsObjNotFoundErr(get) {
+		t.Errorf("%v is not an error of access", get)
+	}
+	if err := os.Chmod(denied, 0o700); err != nil { // so that it can be removed
+		t.Error(err)
+	}
+}
+
+// withoutRoot calls f on a thread that has the rights of another user on files, if this process runs as root.
+func withoutRoot(t *testing.T, f func()) {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
+		var err error
+		if os.Geteuid() == 0 {
+			err = syscall.Setfsuid(65534)
+		}
+		f()
+		done <- err
+	}()
+	if err := <-done; err != nil {
+		t.Fatal(err)
 	}
 }
 

@@ -275,6 +275,18 @@ func TestEncoder_FirstErrorOfTheWriterStays(t *testing.T) {
 	}
 }
 
+func TestEncoder_FlushReturnsTheFirstErrorAgain(t *testing.T) {
+	e := NewEncoder(&limitedWriter{}, 4096)
+	if err := reencode(e, wide(3, 5000), 0); !errors.Is(err, errLimited) {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := e.Flush(); !errors.Is(err, errLimited) {
+			t.Errorf("Flush after an error: %v", err)
+		}
+	}
+}
+
 // wide returns a matrix with series of so many values, and a histogram with as many buckets.
 func wide(series, points int) *Response {
 	a := &Response{Envelope: Envelope{Status: "success", ResultType: "matrix"}}

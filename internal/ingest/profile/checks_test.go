@@ -530,6 +530,15 @@ func TestSelf_WithoutAProfilerHasNoCurrentSlice(t *testing.T) {
 	s.Run(ctx)
 }
 
+func TestSelf_RequestedCPUProfileReleasesTheProfiler(t *testing.T) {
+	in, _ := newIngester(t, Limits{})
+	s := NewSelf(SelfOptions{}, in, slog.New(slog.DiscardHandler))
+	s.ServeCPU(httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/?seconds=1", nil))
+	if len(s.profiler) != 0 {
+		t.Error("the profiler is still in use")
+	}
+}
+
 // decodedValues keeps the first value of every decoded profile of a push.
 type decodedValues struct {
 	values   []int64

@@ -42,7 +42,7 @@ func (s *recordingStores) Statuses() []api.StoreStatus { return s.statuses }
 
 func (s *recordingStores) Queryable(p api.StoreParams) storage.Queryable {
 	return storage.QueryableFunc(func(mint, maxt int64) (storage.Querier, error) {
-		s.note(nil, p.ReplicaLabels, p.MaxResolution, mint, maxt)
+		s.note(context.Background(), p.ReplicaLabels, p.MaxResolution, mint, maxt)
 		return recordingQuerier{storage.NoopQuerier(), s}, s.err
 	})
 }

@@ -1,9 +1,10 @@
 package block
 
 import (
+	"crypto/rand"
+	"encoding/binary"
 	"math"
 	"math/bits"
-	"math/rand/v2"
 	"slices"
 )
 
@@ -45,7 +46,9 @@ type Builder struct {
 // NewBuilder returns a builder with the empty string and the root. The hashes of its tables have a random factor: profiles of a
 // client that knew it could have symbols that are all in the same place of a table, and each would be compared with all before it.
 func NewBuilder() *Builder {
-	factor := rand.Uint64() | 1
+	var random [8]byte
+	_, _ = rand.Read(random[:]) // never fails
+	factor := binary.NativeEndian.Uint64(random[:]) | 1
 	b := &Builder{strings: map[string]uint32{}, functions: functionTable{factor: factor}, frames: table{factor: factor}, nodes: nodeTable{factor: factor}}
 	b.begin()
 	return b

@@ -38,6 +38,7 @@ type Lister struct {
 
 	mu      sync.Mutex // one list at a time
 	ready   bool       // the snapshot was read
+	unsaved bool       // the snapshot could not be written
 	known   map[ulid.ULID]*Meta
 	arrived *time.Timer // cancels the running list; reset whenever data arrives
 
@@ -135,14 +136,15 @@ func (l *Lister) List(ctx context.Context, now time.Time) (Result, error) {
 			}
 		}
 	}
-	changed := len(known) != len(l.known)
+	changed := l.unsaved || len(known) != len(l.known)
 	for id := range known {
 		changed = changed || l.known[id] == nil
 	}
 	l.known = known
 	if changed {
-		if err := l.writeSnapshot(); err != nil {
-			l.opts.Logger.Warn("Writing the snapshot of the blocks failed; the next start reads every meta.json", "err", err)
+		err := l.writeSnapshot()
+		if l.unsaved = err != nil; l.unsaved {
+			l.opts.Logger.Warn("Writing the snapshot of the blocks failed; the next list tries again, and until then a start reads every new meta.json", "err", err)
 		}
 	}
 	l.opts.Rules.apply(&r, deleted, now)

@@ -180,3 +180,33 @@ func BenchmarkDecodeSnapshot(b *testing.B) {
 		}
 	}
 }
+
+// A disk that is full for a while must not leave a store without a snapshot until its blocks change.
+func TestLister_SnapshotThatCouldNotBeWrittenIsWrittenByTheNextList(t *testing.T) {
+	b, dir := newBucket(t)
+	id := ulid.Make()
+	putMeta(t, dir, id, metaOf(id))
+	local := filepath.Join(t.TempDir(), "local")
+	from := &counting{Bucket: b}
+	l := NewLister(from, Options{Dir: local})
+	list := func(l *Lister, want int64) {
+		t.Helper()
+		from.metas.Store(0)
+		if r, err := l.List(t.Context(), time.Now()); err != nil || r.Blocks[id] == nil || from.metas.Load() != want {
+			t.Errorf("%v, %v, %d metas are read, want %d", r.Blocks, err, from.metas.Load(), want)
+		}
+	}
+	list(l, 1) // nothing can be written
+	if err := os.Mkdir(local, 0o700); err != nil {
+		t.Fatal(err)
+	}
+	list(l, 0)
+	list(NewLister(from, Options{Dir: local}), 0)
+	if err := os.Remove(filepath.Join(local, snapshotFile)); err != nil {
+		t.Fatal(err)
+	}
+	list(l, 0)
+	if _, err := os.Stat(filepath.Join(local, snapshotFile)); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the snapshot of unchanged blocks is written again: %v", err)
+	}
+}

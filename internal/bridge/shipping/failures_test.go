@@ -289,3 +289,28 @@ func TestShippedProfiles_MarksReleaseTheirTimeouts(t *testing.T) {
 		}
 	}
 }
+
+// A mark that is not valid is read once an hour. If the mark that this process has written over it were not read before, the process
+// would write it again after every list.
+func TestShippedProfiles_MarkOverAnInvalidOneIsReadByTheNextList(t *testing.T) {
+	ctx, id, at := t.Context(), ulid.Make(), time.Unix(1_700_000_000, 0)
+	to, o := objstore.NewInMemBucket(), profile.Options{Dir: t.TempDir()}
+	for name, text := range map[string]string{"index": "i", "profiles.parquet": "r", "deletion-mark.json": "{"} {
+		if err := to.Upload(ctx, "profiles/team-a/"+id.String()+"/"+name, strings.NewReader(text)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s := shipperTo(t, to, t.TempDir())
+	s.ReadProfiles(&o, ProfileCache{PagesBytes: 1 << 20}, nil)
+	for _, want := range []time.Time{{}, at} {
+		if !want.IsZero() {
+			if err := o.Remote.Mark(ctx, "team-a", id, want, "retention"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		found, err := o.Remote.Blocks(ctx)
+		if err != nil || len(found) != 1 || !found[0].Marked.Equal(want) {
+			t.Errorf("want %s: %+v, %v", want, found, err)
+		}
+	}
+}

@@ -241,6 +241,9 @@ func (p shippedProfiles) Mark(ctx context.Context, tenant string, id ulid.ULID, 
 	ctx, cancel := context.WithTimeout(ctx, objectTimeout)
 	defer cancel()
 	_, err := bucket.MarkProfile(ctx, p.bucket, tenant, id, at, reason)
+	if err == nil {
+		p.reader.Remarked(tenant, id)
+	}
 	return err
 }
 

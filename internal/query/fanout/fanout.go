@@ -36,7 +36,7 @@ import (
 
 // Errors of a query.
 var (
-	ErrLimit    = errors.New("query limit exceeded")
+	ErrLimit    = fmt.Errorf("query %w", storeapi.ErrLimit) // ResourceExhausted if the series are forwarded
 	ErrStalled  = errors.New("response timeout")
 	ErrNoStores = errors.New("no stores")
 )

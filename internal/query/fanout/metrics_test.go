@@ -211,6 +211,23 @@ func TestBudget_CountsSeriesReadAhead(t *testing.T) {
 	}
 }
 
+// The querier that forwards series returns ResourceExhausted, as a store does at its limits. The code Internal would be a fault of this querier.
+func TestBudget_ExceededByForwardedSeriesIsALimitForTheClient(t *testing.T) {
+	f, _, _ := measured(t, Options{TotalBytesMax: aheadPageBytes, TotalWait: time.Millisecond}, big(t, 0, 2000, 2), big(t, 1, 2000, 2))
+	client, err := dialStore(listen(t, f.Source()), storeapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	set := client.Series(t.Context(), storeapi.SeriesRequest{MaxMS: 1 << 40, Matchers: []*labels.Matcher{everything}})
+	defer set.Close()
+	for set.Next() {
+	}
+	if err := set.Err(); !errors.Is(err, storeapi.ErrLimit) || !strings.Contains(err.Error(), "query limit exceeded: all queries together") {
+		t.Error(err)
+	}
+}
+
 func TestSpans_OfSelectionsAndStores(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	provider := tracesdk.NewTracerProvider(tracesdk.WithSpanProcessor(recorder))

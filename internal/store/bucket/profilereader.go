@@ -72,6 +72,7 @@ type ProfileReader struct {
 
 	doubting sync.Mutex
 	doubted  map[string]bool // directories of blocks for which Doubt was called since the last list
+	remarked map[string]bool // and of those for which Remarked was called
 
 	now         func() time.Time // replaced by tests
 	indexErrors *metrics.Counter
@@ -109,7 +110,7 @@ func NewProfileReader(from objstore.BucketReader, opts ProfileReaderOptions) *Pr
 	const unreadName = "ferula_profiles_bucket_unread_objects_total"
 	opts.Metrics.Describe(unreadName, "Number of failures to read the sizes or the deletion mark of one profile block in the bucket. Without its sizes a block is not read, and queries get a warning; without its mark it is not deleted.", "")
 	r := &ProfileReader{
-		from: from, opts: opts, doubted: map[string]bool{}, now: time.Now,
+		from: from, opts: opts, doubted: map[string]bool{}, remarked: map[string]bool{}, now: time.Now,
 		indexErrors: opts.Metrics.NewCounter(errorsName), unread: opts.Metrics.NewCounter(unreadName),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
@@ -223,7 +224,16 @@ func (r *ProfileReader) doubt(name string) {
 	r.doubted[name] = true
 }
 
-// forget removes the confirmation of the sizes of doubted blocks. r.mu is held.
+// Remarked makes the next list read the deletion mark of a block even if the one before it was not valid. The caller has written a
+// mark. If this one were not read, the caller would write it again after every list.
+func (r *ProfileReader) Remarked(tenant string, id ulid.ULID) {
+	r.doubting.Lock()
+	defer r.doubting.Unlock()
+	r.remarked[ProfileBlock(tenant, id)] = true
+}
+
+// forget removes the confirmation of the sizes of doubted blocks, and what is known of invalid marks that were written over. r.mu
+// is held.
 func (r *ProfileReader) forget() {
 	r.doubting.Lock()
 	defer r.doubting.Unlock()
@@ -232,7 +242,13 @@ func (r *ProfileReader) forget() {
 			k.confirmed = false
 		}
 	}
+	for name := range r.remarked {
+		if k := r.known[name]; k != nil {
+			k.markInvalid = time.Time{}
+		}
+	}
 	clear(r.doubted)
+	clear(r.remarked)
 }
 
 // dirs lists the directories that have the name of a block, an index and rows. It lists blocksMax directories at most.

@@ -380,20 +380,31 @@ func (t *tenant) reason(s *stored) string {
 
 // mark marks the blocks that are to be deleted, and deletes those whose marks are old enough. A mark with one of the
 // reasons above is removed if no reason holds any more. A mark with other details, such as one written by hand, is obeyed.
+//
+// A block that fails does not stop the others: one mark that cannot be read must not end the retention of the tenant. After failuresMax
+// of them the bucket is at fault.
 func (t *tenant) mark(ctx context.Context) error {
 	var kept []*stored
-	for _, s := range t.blocks {
+	var errs []error
+	for i, s := range t.blocks {
 		deleted, err := t.markBlock(ctx, s)
-		if err != nil {
-			return err
-		}
 		if !deleted {
 			kept = append(kept, s)
 		}
+		if err == nil {
+			continue
+		}
+		if errs = append(errs, err); ctx.Err() != nil || len(errs) == failuresMax {
+			kept = append(kept, t.blocks[i+1:]...)
+			break
+		}
 	}
 	t.blocks = kept
-	return nil
+	return errors.Join(errs...)
 }
+
+// failuresMax is the limit of the blocks of a tenant whose marking or deletion fails in one iteration.
+const failuresMax = 16
 
 func (t *tenant) markBlock(ctx context.Context, s *stored) (deleted bool, err error) {
 	reason := t.reason(s)

@@ -191,3 +191,55 @@ func TestIterate_ABlockWithAWrongRangeIsNotMerged(t *testing.T) {
 	}
 	exact(t, in, "a", "after the iteration", 3)
 }
+
+// denied is a bucket in which objects of some names cannot be read.
+type denied struct {
+	objstore.Bucket
+	suffix string
+	reads  int
+}
+
+func (d *denied) Get(ctx context.Context, name string) (io.ReadCloser, error) {
+	if strings.HasSuffix(name, d.suffix) {
+		d.reads++
+		return nil, errors.New("403 Forbidden: " + name)
+	}
+	return d.Bucket.Get(ctx, name)
+}
+
+// One mark that cannot be read ended the marking and the deletion of all blocks after it.
+func TestIterate_MarkThatCannotBeReadConcernsItsBlockOnly(t *testing.T) {
+	in := &denied{Bucket: objstore.NewInMemBucket()}
+	ship(t, in, "a", profilesOf(0, 3, 0)...)
+	iterate(t, in, later, nil) // merges and marks
+	all := blocks(t, in)
+	if len(all) != 4 {
+		t.Fatal(all)
+	}
+	in.suffix = all[1] + "/deletion-mark.json" // all[0] is the merged block
+	c := newCompactor(t, in, t.TempDir(), later.Add(49*time.Hour), nil)
+	if err := c.Iterate(t.Context()); err == nil || !strings.Contains(err.Error(), "403 Forbidden") {
+		t.Error(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	exact(t, in.Bucket, "a", "one mark was refused", 3)
+	if left := blocks(t, in); !slices.Equal(left, all[:2]) {
+		t.Errorf("%v are left of %v", left, all)
+	}
+}
+
+func TestMark_EndsWhenTheBucketIsAtFault(t *testing.T) {
+	in := &denied{Bucket: objstore.NewInMemBucket()}
+	ship(t, in, "a", profilesOf(0, failuresMax+4, 0)...)
+	iterate(t, in, later, nil)
+	in.suffix = "/deletion-mark.json"
+	c := newCompactor(t, in, t.TempDir(), later.Add(49*time.Hour), nil)
+	if err := c.Iterate(t.Context()); err == nil || in.reads != failuresMax || len(c.known) != failuresMax+5 {
+		t.Errorf("%d marks were requested, %d blocks are known, %v", in.reads, len(c.known), err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+}

@@ -30,6 +30,9 @@ const (
 	snapshotMagic = "ferula blocks 1\n"
 )
 
+// errSnapshot is the error of a snapshot that is not valid. It is not ErrCorrupt: no object of the bucket is at fault.
+var errSnapshot = errors.New("corrupt snapshot")
+
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // load prepares l.known: the first call reads the snapshot, and every call removes the blocks
@@ -124,10 +127,10 @@ func appendString[S string | []byte](dst []byte, s S) []byte {
 func decodeSnapshot(text []byte) ([]*Meta, error) {
 	end := len(text) - crc32.Size
 	if !bytes.HasPrefix(text, []byte(snapshotMagic)) || end < len(snapshotMagic) {
-		return nil, fmt.Errorf("%w: the snapshot is not one of this version", ErrCorrupt)
+		return nil, fmt.Errorf("%w: it is not one of this version", errSnapshot)
 	}
 	if crc32.Checksum(text[:end], castagnoli) != binary.BigEndian.Uint32(text[end:]) {
-		return nil, fmt.Errorf("%w: checksum of the snapshot", ErrCorrupt)
+		return nil, fmt.Errorf("%w: checksum", errSnapshot)
 	}
 	return decodeBlocks(text[len(snapshotMagic):end])
 }
@@ -137,10 +140,10 @@ func decodeBlocks(text []byte) (all []*Meta, err error) {
 	for len(d.rest) > 0 {
 		m := d.meta()
 		if d.bad {
-			return nil, fmt.Errorf("%w: block %d of the snapshot", ErrCorrupt, len(all))
+			return nil, fmt.Errorf("%w: block %d", errSnapshot, len(all))
 		}
 		if err := m.check(); err != nil {
-			return nil, fmt.Errorf("block %s of the snapshot: %w", m.ID, err)
+			return nil, fmt.Errorf("block %s: %w", m.ID, err)
 		}
 		all = append(all, m)
 	}
@@ -151,15 +154,15 @@ func decodeBlocks(text []byte) (all []*Meta, err error) {
 func (m *Meta) check() error {
 	switch {
 	case m.MaxMS < m.MinMS:
-		return fmt.Errorf("%w: maxTime is before minTime", ErrCorrupt)
+		return fmt.Errorf("%w: maxTime is before minTime", errSnapshot)
 	case m.ResolutionMS != Raw && m.ResolutionMS != Fine && m.ResolutionMS != Hour:
-		return fmt.Errorf("%w: resolution %d ms is not 0, 5m or 1h", ErrCorrupt, m.ResolutionMS)
+		return fmt.Errorf("%w: resolution %d ms is not 0, 5m or 1h", errSnapshot, m.ResolutionMS)
 	case m.Index < 0 || m.Index > fileMax:
-		return fmt.Errorf("%w: size of %q", ErrCorrupt, "index")
+		return fmt.Errorf("%w: size of %q", errSnapshot, "index")
 	}
 	for _, s := range m.Segments {
 		if !segmentName(s.Name) || s.Bytes < 0 || s.Bytes > fileMax {
-			return fmt.Errorf("%w: segment %q", ErrCorrupt, s.Name)
+			return fmt.Errorf("%w: segment %q", errSnapshot, s.Name)
 		}
 	}
 	return nil

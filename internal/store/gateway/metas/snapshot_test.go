@@ -11,6 +11,7 @@ import (
 	"path/filepath"
 	"reflect"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -77,10 +78,10 @@ func TestSnapshot_ChangedByteIsCorrupt(t *testing.T) {
 	for i := range text {
 		changed := bytes.Clone(text)
 		changed[i] ^= 0x41
-		if _, err := decodeSnapshot(changed); !errors.Is(err, ErrCorrupt) {
+		if _, err := decodeSnapshot(changed); !errors.Is(err, errSnapshot) {
 			t.Errorf("byte %d: %v", i, err)
 		}
-		if _, err := decodeSnapshot(text[:i]); !errors.Is(err, ErrCorrupt) {
+		if _, err := decodeSnapshot(text[:i]); !errors.Is(err, errSnapshot) {
 			t.Errorf("cut at %d: %v", i, err)
 		}
 	}
@@ -97,8 +98,18 @@ func TestSnapshot_RefusesWhatParseRefuses(t *testing.T) {
 		"size of segment": {Segments: []Segment{{"000001", -1}}},
 		"label":           {Labels: labels.FromStrings("", "x")},
 	} {
-		if _, err := decodeSnapshot(snapshotOf([]*Meta{m})); !errors.Is(err, ErrCorrupt) {
+		if _, err := decodeSnapshot(snapshotOf([]*Meta{m})); !errors.Is(err, errSnapshot) {
 			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// The log named a corrupt meta.json, so an operator looked for it in the bucket.
+func TestSnapshot_ErrorsDoNotNameAMetaJSON(t *testing.T) {
+	for _, text := range [][]byte{nil, []byte("{}\n"), append(snapshotOf(manyMetas()), 0), appendChecksum([]byte(snapshotMagic + "x")), snapshotOf([]*Meta{{MinMS: 1}})} {
+		_, err := decodeSnapshot(text)
+		if err == nil || errors.Is(err, ErrCorrupt) || strings.Contains(err.Error(), metaFile) || !strings.Contains(err.Error(), "corrupt snapshot") {
+			t.Errorf("%q: %v", text, err)
 		}
 	}
 }
@@ -153,7 +164,7 @@ func FuzzSnapshot(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		all, err := decodeBlocks(text)
 		if err != nil {
-			if !errors.Is(err, ErrCorrupt) {
+			if !errors.Is(err, errSnapshot) {
 				t.Fatal(err)
 			}
 			return

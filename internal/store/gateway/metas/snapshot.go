@@ -8,6 +8,7 @@ import (
 	"hash/crc32"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/oklog/ulid/v2"
@@ -28,6 +29,7 @@ import (
 const (
 	snapshotFile  = "blocks.snapshot"
 	snapshotMagic = "ferula blocks 1\n"
+	temporary     = ".tmp" // ends the name of a snapshot that is being written
 )
 
 // errSnapshot is the error of a snapshot that is not valid. It is not ErrCorrupt: no object of the bucket is at fault.
@@ -40,12 +42,33 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 func (l *Lister) load() {
 	if !l.ready {
 		l.ready = true
+		l.removeTemporary()
 		if err := l.readSnapshot(); err != nil && !errors.Is(err, os.ErrNotExist) {
 			l.opts.Logger.Warn("The snapshot of the blocks is not used; it is written again", "err", err)
 			l.known = map[ulid.ULID]*Meta{}
 		}
 	}
 	l.forget()
+}
+
+// removeTemporary removes what a process that was killed while it wrote the snapshot has left. No two processes use one directory:
+// each of them would remove the file of pages of the other, too.
+func (l *Lister) removeTemporary() {
+	if l.opts.Dir == "" {
+		return
+	}
+	entries, err := os.ReadDir(l.opts.Dir)
+	if err != nil {
+		return // to read the snapshot, or to write it, fails as well
+	}
+	for _, e := range entries {
+		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), snapshotFile+".") || !strings.HasSuffix(e.Name(), temporary) {
+			continue
+		}
+		if err := os.Remove(filepath.Join(l.opts.Dir, e.Name())); err != nil {
+			l.opts.Logger.Warn("A temporary file of the snapshot could not be removed", "err", err)
+		}
+	}
 }
 
 func (l *Lister) readSnapshot() error {
@@ -71,7 +94,7 @@ func (l *Lister) writeSnapshot() (err error) {
 	if l.opts.Dir == "" {
 		return nil
 	}
-	file, err := os.CreateTemp(l.opts.Dir, snapshotFile+".*.tmp")
+	file, err := os.CreateTemp(l.opts.Dir, snapshotFile+".*"+temporary)
 	if err != nil {
 		return err
 	}

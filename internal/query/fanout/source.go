@@ -101,10 +101,19 @@ func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.
 	return &forwardedStream{m: m}
 }
 
+// timedOut adds context.DeadlineExceeded to the error of a store that has stalled: another querier gets DeadlineExceeded
+// instead of Internal, which would be a fault of this querier.
+func timedOut(err error) error {
+	if errors.Is(err, ErrStalled) {
+		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)
+	}
+	return err
+}
+
 // LabelNames implements storeapi.Source.
 func (s *Source) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
 	names, warned, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}, r, Client.LabelNames)
-	return names, errorStrings(warned), err
+	return names, errorStrings(warned), timedOut(err)
 }
 
 // LabelValues implements storeapi.Source.
@@ -113,7 +122,7 @@ func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (val
 		return nil, nil, nil
 	}
 	values, warned, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}, r, Client.LabelValues)
-	return values, errorStrings(warned), err
+	return values, errorStrings(warned), timedOut(err)
 }
 
 // Exemplars implements storeapi.ExemplarSource.
@@ -126,14 +135,14 @@ func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (re
 		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
 	}
 	results, warned, err := s.f.exemplars(ctx, Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}, r, parser.ExtractSelectors(expr))
-	return results, errorStrings(warned), err
+	return results, errorStrings(warned), timedOut(err)
 }
 
 // Rules implements storeapi.ListSource: the groups of all stores, unmerged. Only the querier that sends the request knows
 // the replica labels.
 func (s *Source) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
 	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}).rules(ctx, r)
-	return slices.Concat(found...), annotationStrings(warnings), err
+	return slices.Concat(found...), annotationStrings(warnings), timedOut(err)
 }
 
 // Targets implements storeapi.ListSource: the targets of all stores, unmerged.
@@ -143,19 +152,19 @@ func (s *Source) Targets(ctx context.Context, r storeapi.TargetsRequest) (storea
 	for _, of := range found {
 		all.add(of, r.State)
 	}
-	return all.Targets, annotationStrings(warnings), err
+	return all.Targets, annotationStrings(warnings), timedOut(err)
 }
 
 // MetricMetadata implements storeapi.ListSource.
 func (s *Source) MetricMetadata(ctx context.Context, metric string, limit int, abortOnPartial bool) (map[string][]metadata.Metadata, []string, error) {
 	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: abortOnPartial, Tenant: storeapi.TenantOf(ctx)}).MetricMetadata(ctx, metric, limit)
-	return found, annotationStrings(warnings), err
+	return found, annotationStrings(warnings), timedOut(err)
 }
 
 // TSDBStatistics implements storeapi.StatusSource: the statistics of all stores, unmerged.
 func (s *Source) TSDBStatistics(ctx context.Context, r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
 	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}).tsdbStatistics(ctx, r)
-	return slices.Concat(found...), annotationStrings(warnings), err
+	return slices.Concat(found...), annotationStrings(warnings), timedOut(err)
 }
 
 func annotationStrings(all annotations.Annotations) []string {
@@ -226,7 +235,7 @@ func (p *forwardedStream) Err() error {
 	if p.err != nil || p.m == nil {
 		return p.err
 	}
-	return p.m.Err()
+	return timedOut(p.m.Err())
 }
 
 // Warnings implements series.Set.

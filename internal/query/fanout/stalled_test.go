@@ -1,0 +1,116 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
+
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+// silent is a store that offers everything, and responds to nothing but Info.
+type silent struct{ *fakeStore }
+
+func (s silent) Info(context.Context) (storeapi.Info, error) {
+	info := storeapi.Info{LabelSets: []labels.Labels{labels.FromStrings("region", "eu")}, Exemplars: &anyTime, Rules: true, Targets: true, MetricMetadata: true, Status: true}
+	info.Store = &storeapi.StoreInfo{TimeRange: anyTime}
+	return info, nil
+}
+
+func (silent) LabelNames(ctx context.Context, _ storeapi.LabelsRequest) (names, warnings []string, err error) {
+	<-ctx.Done()
+	return nil, nil, ctx.Err()
+}
+
+func (silent) LabelValues(ctx context.Context, _ storeapi.LabelsRequest) (values, warnings []string, err error) {
+	<-ctx.Done()
+	return nil, nil, ctx.Err()
+}
+
+func (silent) Exemplars(ctx context.Context, _ storeapi.ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
+	<-ctx.Done()
+	return nil, nil, ctx.Err()
+}
+
+func (silent) MetricMetadata(ctx context.Context, _ string, _ int) (map[string][]metadata.Metadata, []string, error) {
+	<-ctx.Done()
+	return nil, nil, ctx.Err()
+}
+
+func (silent) Targets(ctx context.Context, _ storeapi.TargetsRequest) (storeapi.Targets, []string, error) {
+	<-ctx.Done()
+	return storeapi.Targets{}, nil, ctx.Err()
+}
+
+func (silent) Rules(ctx context.Context, _ storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
+	<-ctx.Done()
+	return nil, nil, ctx.Err()
+}
+
+func (silent) TSDBStatistics(ctx context.Context, _ storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
+	<-ctx.Done()
+	return nil, nil, ctx.Err()
+}
+
+// A querier that gets Internal takes a slow store for a fault of this querier.
+func TestSource_StalledStoreIsDeadlineExceeded(t *testing.T) {
+	e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "s0"}}, Dial: func(Address) (Client, error) { return silent{&fakeStore{stall: true}}, nil }})
+	e.Update(t.Context())
+	t.Cleanup(func() { e.replace(nil) })
+	client, err := dialStore(listen(t, New(e, Options{ResponseTimeout: 20 * time.Millisecond}).Source()), storeapi.ClientOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	for what, call := range map[string]func(ctx context.Context) error{
+		"series": func(ctx context.Context) error {
+			set := client.Series(ctx, storeapi.SeriesRequest{MaxMS: 9, Matchers: []*labels.Matcher{everything}, AbortOnPartial: true})
+			if set.Next() {
+				t.Error("a series")
+			}
+			return errors.Join(set.Err(), set.Close())
+		},
+		"label names": func(ctx context.Context) error {
+			_, _, err := client.LabelNames(ctx, storeapi.LabelsRequest{MaxMS: 9, AbortOnPartial: true})
+			return err
+		},
+		"label values": func(ctx context.Context) error {
+			_, _, err := client.LabelValues(ctx, storeapi.LabelsRequest{Label: "a", MaxMS: 9, AbortOnPartial: true})
+			return err
+		},
+		"exemplars": func(ctx context.Context) error {
+			_, _, err := client.Exemplars(ctx, storeapi.ExemplarsRequest{Query: "m", MaxMS: 9, AbortOnPartial: true})
+			return err
+		},
+		"metadata": func(ctx context.Context) error {
+			_, _, err := client.MetricMetadata(ctx, "", -1)
+			return err
+		},
+		"targets": func(ctx context.Context) error {
+			_, _, err := client.Targets(ctx, storeapi.TargetsRequest{AbortOnPartial: true})
+			return err
+		},
+		"rules": func(ctx context.Context) error {
+			_, _, err := client.Rules(ctx, storeapi.RulesRequest{AbortOnPartial: true})
+			return err
+		},
+		"status": func(ctx context.Context) error {
+			_, _, err := client.TSDBStatistics(ctx, storeapi.StatusRequest{AbortOnPartial: true})
+			return err
+		},
+	} {
+		err := call(t.Context())
+		if err == nil && what == "metadata" {
+			continue // its request names no strategy
+		}
+		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "store s0: "+ErrStalled.Error()) {
+			t.Errorf("%s: %v", what, err)
+		}
+	}
+}

@@ -101,6 +101,27 @@ func TestNew_LogsNameTheComponent(t *testing.T) {
 	}
 }
 
+// A warning about an object that a query could not read had the component of the shipper.
+func TestReadProfiles_LogsNameTheComponentThatReads(t *testing.T) {
+	root := t.TempDir()
+	put(t, filepath.Join(root, "profiles"), "bucket-index.json.gz") // not in the format of gzip
+	var log lockedBuffer
+	s, err := New(Options{Bucket: yamlOf(root)}, t.TempDir(), "ferula", func() labels.Labels { return external }, slog.New(slog.NewTextHandler(&log, nil)), telemetry.New())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	s.AddProfiles(t.TempDir(), Options{}, quiet, telemetry.New())
+	o := profile.Options{Dir: t.TempDir()}
+	s.ReadProfiles(&o, ProfileCache{PagesBytes: 1 << 20}, nil)
+	if found, err := o.Remote.Blocks(t.Context()); err != nil || len(found) > 0 {
+		t.Fatal(found, err)
+	}
+	if text := log.text(); !strings.Contains(text, "bucket-index") || strings.Count(text, "component=") != 1 || !strings.Contains(text, "component=profiles") {
+		t.Error(text)
+	}
+}
+
 // lockedBuffer is a log that can be read while it is written.
 type lockedBuffer struct {
 	mu  sync.Mutex

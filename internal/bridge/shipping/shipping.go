@@ -42,7 +42,7 @@ type Shipper struct {
 	samples  *bucket.Shipper
 	profiles *bucket.ProfileShipper // nil: no profiles are shipped
 	readers  []*bucket.ProfileReader
-	logger   *slog.Logger
+	logger   *slog.Logger // of readers
 }
 
 // New opens the bucket and creates the shipper of o; nil without a bucket.
@@ -51,7 +51,7 @@ func New(o Options, dir, component string, external func() labels.Labels, logger
 	if o.Bucket == "" {
 		return nil, nil
 	}
-	logger = logger.With("component", "shipper")
+	reads, logger := logger.With("component", "profiles"), logger.With("component", "shipper")
 	to, err := bucket.Open([]byte(o.Bucket), component, logger, reg)
 	if err != nil {
 		return nil, err
@@ -61,7 +61,7 @@ func New(o Options, dir, component string, external func() labels.Labels, logger
 	if err != nil {
 		return nil, errors.Join(err, to.Close())
 	}
-	return &Shipper{bucket: to, samples: shipper, logger: logger}, nil
+	return &Shipper{bucket: to, samples: shipper, logger: reads}, nil
 }
 
 // Expect is called before the database of the directory opens. See bucket.Shipper.

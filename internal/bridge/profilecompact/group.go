@@ -25,6 +25,9 @@ func (t *tenant) load(ctx context.Context, listed []*bucket.StoredProfile) error
 	reads, ctx := errgroup.WithContext(ctx)
 	reads.SetLimit(readsMax)
 	for i, s := range listed {
+		if s.Unread != nil {
+			return fmt.Errorf("list %s: %w", s.Name(), s.Unread)
+		}
 		if !s.Complete() {
 			t.partial = append(t.partial, s)
 			continue

@@ -243,3 +243,57 @@ func TestMark_EndsWhenTheBucketIsAtFault(t *testing.T) {
 		t.Fatal(err)
 	}
 }
+
+// unlisted is a bucket in which the directory of one block must not be listed.
+type unlisted struct {
+	objstore.Bucket
+	dir string
+}
+
+var errUnlisted = errors.New("permission denied")
+
+func (u unlisted) Iter(ctx context.Context, dir string, f func(string) error, o ...objstore.IterOption) error {
+	if strings.TrimSuffix(dir, "/") == u.dir {
+		return errUnlisted
+	}
+	if err := f(u.dir + "/"); err != nil {
+		return err
+	}
+	return u.Bucket.Iter(ctx, dir, func(name string) error {
+		if path.Dir(name) == u.dir {
+			return nil
+		}
+		return f(name)
+	}, o...)
+}
+
+func (unlisted) IsAccessDeniedErr(err error) bool { return errors.Is(err, errUnlisted) }
+
+// Blocks that a merged block has replaced must not lose their marks because its directory cannot be listed.
+func TestIterate_DirectoryThatMustNotBeListedConcernsItsTenantOnly(t *testing.T) {
+	in := objstore.NewInMemBucket()
+	ship(t, in, "a", profilesOf(0, 3, 0)...)
+	iterate(t, in, later, nil) // merges and marks
+	before := names(t, in)
+	merged := blocks(t, in)[0]
+	ship(t, in, "b", profilesOf(0, 3, 0)...)
+	c := newCompactor(t, unlisted{in, merged}, t.TempDir(), later.Add(49*time.Hour), nil)
+	if err := c.Iterate(t.Context()); !errors.Is(err, errUnlisted) || !strings.Contains(err.Error(), merged) {
+		t.Error(err)
+	}
+	if err := c.Close(); err != nil {
+		t.Fatal(err)
+	}
+	var left []string
+	others := 0
+	for _, name := range names(t, in) {
+		if strings.HasPrefix(name, "profiles/a/") {
+			left = append(left, name)
+		} else if path.Base(name) == "index" {
+			others++
+		}
+	}
+	if !slices.Equal(left, slices.DeleteFunc(before, func(name string) bool { return !strings.HasPrefix(name, "profiles/a/") })) || others != 4 {
+		t.Errorf("%q of %q are left, and the other tenant has %d blocks", left, before, others)
+	}
+}

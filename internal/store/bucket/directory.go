@@ -72,36 +72,45 @@ func (f *directory) Iter(ctx context.Context, dir string, do func(string) error,
 	if err := f.check(); err != nil {
 		return err
 	}
-	if objstore.ApplyIterOptions(o...).Recursive {
-		return f.Bucket.Iter(ctx, dir, do, o...)
+	entries, err := f.entries(ctx, dir)
+	if err != nil {
+		return err
 	}
-	return f.list(ctx, dir, do)
+	if objstore.ApplyIterOptions(o...).Recursive {
+		return f.walk(ctx, dir, entries, do)
+	}
+	return f.list(dir, entries, do)
+}
+
+// entries reads a directory. One that does not exist, or is no directory, has none.
+func (f *directory) entries(ctx context.Context, dir string) ([]os.DirEntry, error) {
+	if ctx.Err() != nil {
+		return nil, ctx.Err()
+	}
+	abs := filepath.Join(f.dir, dir)
+	info, err := os.Stat(abs)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	entries, err := os.ReadDir(abs)
+	if errors.Is(err, fs.ErrNotExist) { // it was deleted meanwhile
+		return nil, nil
+	}
+	return entries, err
 }
 
 // list lists one directory as the provider does: sorted, without empty directories. The provider opens and reads each
 // directory to see whether it is empty, which took most of the time to list a bucket with many blocks. A directory that must
 // not be read is listed, and only the caller that needs its objects gets an error: the provider would fail because of the
 // lost+found of a disk of its own.
-func (f *directory) list(ctx context.Context, dir string, do func(string) error) error {
-	if ctx.Err() != nil {
-		return ctx.Err()
-	}
-	abs := filepath.Join(f.dir, dir)
-	info, err := os.Stat(abs)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
-		return nil
-	}
-	if err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(abs)
-	if err != nil {
-		return err
-	}
+func (f *directory) list(dir string, entries []os.DirEntry, do func(string) error) error {
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
 		if e.IsDir() {
-			empty, err := isEmptyDir(filepath.Join(abs, e.Name()))
+			empty, err := isEmptyDir(filepath.Join(f.dir, name))
 			if err != nil && !errors.Is(err, fs.ErrPermission) {
 				return err
 			}
@@ -109,6 +118,30 @@ func (f *directory) list(ctx context.Context, dir string, do func(string) error)
 				continue
 			}
 			name += objstore.DirDelim
+		}
+		if err := do(name); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// walk lists a directory and those in it as the provider does, but for a directory that must not be read: its own name is listed,
+// with a slash at its end.
+func (f *directory) walk(ctx context.Context, dir string, entries []os.DirEntry, do func(string) error) error {
+	for _, e := range entries {
+		name := filepath.Join(dir, e.Name())
+		if e.IsDir() {
+			inner, err := f.entries(ctx, name)
+			if err == nil {
+				err = f.walk(ctx, name, inner, do)
+			} else if errors.Is(err, fs.ErrPermission) {
+				err = do(name + objstore.DirDelim)
+			}
+			if err != nil {
+				return err
+			}
+			continue
 		}
 		if err := do(name); err != nil {
 			return err

@@ -43,7 +43,7 @@ func (r *ProfileReader) lookAll(ctx context.Context, dirs []listed) ([]*knownPro
 		if old != nil && !dirs[i].marked {
 			old.mark, old.markUnread, old.markInvalid = DeletionMark{}, false, time.Time{}
 		}
-		confirmed := old != nil && old.confirmed
+		confirmed := old != nil && old.confirmed && !dirs[i].denied
 		if confirmed {
 			looked[i] = old
 		}

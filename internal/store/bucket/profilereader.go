@@ -153,6 +153,7 @@ type listed struct {
 	id                  ulid.ULID
 	name                string
 	index, rows, marked bool // objects in it
+	denied              bool // it may be a directory that must not be listed: its objects are requested to find out
 }
 
 // Blocks lists the blocks of all tenants that have an index and rows. It requests the sizes of
@@ -251,7 +252,8 @@ func (r *ProfileReader) forget() {
 	clear(r.remarked)
 }
 
-// dirs lists the directories that have the name of a block, an index and rows. It lists blocksMax directories at most.
+// dirs lists the directories that have the name of a block, an index and rows, and those that must not be listed. It lists blocksMax
+// directories at most.
 func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
 	at := map[string]int{}
 	err = eachProfileObject(ctx, r.from, func() {}, func(dir, tenant string, id ulid.ULID, file string) error {
@@ -264,6 +266,8 @@ func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
 			at[dir], all = i, append(all, listed{tenant: tenant, id: id, name: dir})
 		}
 		switch file {
+		case "":
+			all[i].denied = true
 		case indexFile:
 			all[i].index = true
 		case profileFiles[0]:
@@ -273,6 +277,13 @@ func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
 		}
 		return nil
 	})
+	for i := range all {
+		if l := &all[i]; l.denied && !l.index && !l.rows && !l.marked {
+			l.index, l.rows, l.marked = true, true, true
+		} else {
+			l.denied = false
+		}
+	}
 	return slices.DeleteFunc(all, func(l listed) bool { return !l.index || !l.rows }), err
 }
 

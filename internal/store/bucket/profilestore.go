@@ -39,6 +39,7 @@ var profileObjects = []string{indexFile, profileFiles[0], spansFile, deletionMar
 type StoredProfile struct {
 	Tenant string
 	ID     ulid.ULID
+	Unread error           // why the directory cannot be listed: its objects are not known
 	files  map[string]bool // names of its objects
 }
 
@@ -85,7 +86,7 @@ func (p *ProfileStore) IsNotFound(err error) bool { return isNotFound(p.bucket, 
 // List lists the directories of all tenants' blocks. More than storedMax are an error. Of the names in a directory at most
 // namesMax are kept, besides those of a block's files.
 func (p *ProfileStore) List(ctx context.Context) ([]*StoredProfile, error) {
-	var all []*StoredProfile
+	var all, denied []*StoredProfile
 	known := map[string]*StoredProfile{} // by directory
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -100,11 +101,23 @@ func (p *ProfileStore) List(ctx context.Context) ([]*StoredProfile, error) {
 			s = &StoredProfile{Tenant: tenant, ID: id, files: map[string]bool{}}
 			known[dir], all = s, append(all, s)
 		}
+		if file == "" { // its time must not be that of an object
+			denied = append(denied, s)
+			return nil
+		}
 		if len(s.files) < namesMax || slices.Contains(profileObjects, file) {
 			s.files[file] = true
 		}
 		return nil
 	})
+	for i := 0; i < len(denied) && err == nil; i++ {
+		stalled.Reset(p.stall)
+		if s := denied[i]; len(s.files) == 0 {
+			if err = listable(ctx, p.bucket, s.Name()); isAccessDenied(p.bucket, err) {
+				s.Unread, err = err, nil
+			}
+		}
+	}
 	if err != nil {
 		if cause := context.Cause(ctx); cause != nil && !errors.Is(err, cause) {
 			err = errors.Join(cause, err)
@@ -116,11 +129,17 @@ func (p *ProfileStore) List(ctx context.Context) ([]*StoredProfile, error) {
 
 // eachProfileObject lists the bucket and calls f with each object of a profile block and the directory of the block. It
 // calls progress with every name. It returns the first error of f.
+//
+// A file without a name is the directory itself: that of a FILESYSTEM bucket must not be listed, and an object store may show an object
+// of this name. If the directory of a tenant must not be listed, eachProfileObject fails: the blocks in it are not known.
 func eachProfileObject(ctx context.Context, from objstore.BucketReader, progress func(), f func(dir, tenant string, id ulid.ULID, file string) error) error {
 	return from.Iter(ctx, profilesDir+"/", func(name string) error {
 		progress()
 		dir, file := path.Split(name)
 		dir = strings.TrimSuffix(dir, "/")
+		if tenant, ok := profiles.TenantOfDir(path.Base(dir)); file == "" && ok && dir == path.Join(profilesDir, profiles.TenantDir(tenant)) {
+			return listable(ctx, from, dir)
+		}
 		tenant, ok := profiles.TenantOfDir(path.Base(path.Dir(dir)))
 		id, err := ulid.ParseStrict(path.Base(dir))
 		if !ok || err != nil || dir != ProfileBlock(profiles.TenantDir(tenant), id) {
@@ -128,6 +147,22 @@ func eachProfileObject(ctx context.Context, from objstore.BucketReader, progress
 		}
 		return f(dir, tenant, id, file)
 	}, objstore.WithRecursiveIter())
+}
+
+// listable returns an error if a directory cannot be listed. It requests no second page of the list.
+func listable(ctx context.Context, from objstore.BucketReader, dir string) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	some := false
+	err := from.Iter(ctx, dir+"/", func(string) error {
+		some = true
+		cancel()
+		return nil
+	})
+	if some {
+		return nil
+	}
+	return err
 }
 
 // attributes requests the attributes of an object of a block.

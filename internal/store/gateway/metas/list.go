@@ -192,10 +192,15 @@ func (l *Lister) each(ctx context.Context, f func(id ulid.ULID, files map[string
 		l.arrived.Reset(l.opts.Stall)
 		dir, file := path.Split(name)
 		id, err := ulid.ParseStrict(path.Clean(dir))
-		if err != nil || file != metaFile && file != markFile {
+		switch {
+		case err != nil || file != "" && file != metaFile && file != markFile:
 			return nil
+		case file == "": // a directory that must not be listed: its files are requested, so that the list fails and does not leave it out
+			files[dir+metaFile], files[dir+markFile] = true, true
+		default:
+			files[name] = true
 		}
-		if files[name] = true; !seen[id] {
+		if !seen[id] {
 			seen[id] = true
 			ids = append(ids, id)
 		}

@@ -8,6 +8,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -172,6 +173,49 @@ func TestLister_MarksWithoutATimeAreIgnored(t *testing.T) {
 		at, err := l.mark(t.Context(), id, id.String()+"/"+markFile)
 		if err != nil || at.IsZero() != (want == 0) || want != 0 && at.Unix() != want {
 			t.Errorf("%d: %s, %v", seconds, at, err)
+		}
+	}
+}
+
+// unlisted is a bucket with a directory that must not be listed: a recursive list has its name, and its files cannot be read, or do
+// not exist in a bucket that shows an object of this name.
+type unlisted struct {
+	objstore.Bucket
+	name string
+	err  error
+}
+
+func (b unlisted) Iter(ctx context.Context, dir string, f func(string) error, o ...objstore.IterOption) error {
+	if err := f(b.name); err != nil {
+		return err
+	}
+	return b.Bucket.Iter(ctx, dir, f, o...)
+}
+
+func (b unlisted) Get(ctx context.Context, name string) (io.ReadCloser, error) {
+	if b.err != nil && strings.HasPrefix(name, b.name) {
+		return nil, b.err
+	}
+	return b.Bucket.Get(ctx, name)
+}
+
+func TestLister_DirectoryThatMustNotBeListedIsNotLeftOut(t *testing.T) {
+	inner, dir := newBucket(t)
+	id := ulid.Make()
+	putMeta(t, dir, id, metaOf(id))
+	refused := errors.New("permission denied")
+	for _, tt := range []struct {
+		name string
+		err  error
+		want error
+	}{
+		{ulid.Make().String() + "/", refused, refused},
+		{ulid.Make().String() + "/", nil, nil},
+		{"lost+found/", refused, nil},
+	} {
+		r, err := NewLister(unlisted{inner, tt.name, tt.err}, Options{Recursive: true}).List(t.Context(), time.Now())
+		if !errors.Is(err, tt.want) || tt.want == nil && (len(r.Blocks) != 1 || r.Blocks[id] == nil) {
+			t.Errorf("%s, %v: %v, %v", tt.name, tt.err, r.Blocks, err)
 		}
 	}
 }

@@ -213,6 +213,7 @@ type budget struct {
 
 	mu    sync.Mutex
 	used  int64
+	keep  int64         // bytes that takeFree leaves free for take
 	freed chan struct{} // closed when memory is released; nil: no query waits
 }
 
@@ -246,6 +247,24 @@ func (b *budget) take(ctx context.Context, n int64) error {
 			return context.Cause(ctx)
 		}
 	}
+}
+
+// takeFree takes n bytes if they are free now, and more than the stores that are not ahead may need.
+func (b *budget) takeFree(n int64) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.max > 0 && b.used+b.keep+n > b.max {
+		return false
+	}
+	b.used += n
+	return true
+}
+
+// keepFree changes the number of bytes that takeFree leaves free.
+func (b *budget) keepFree(n int64) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.keep += n
 }
 
 // held returns the bytes in use.

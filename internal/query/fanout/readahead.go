@@ -22,6 +22,9 @@ const (
 	aheadSeries    = 1024    // of a page
 	aheadChunks    = 4096    // of a page; a chunk without data takes 48 bytes
 	smallPageBytes = 4 << 10 // a page that grows beyond it is replaced by a pooled one
+
+	neededPages = 2         // a store that is not ahead has one that is filled and one that is consumed
+	neededBytes = 512 << 10 // of these pages and of the messages of a store, usually
 )
 
 // pagePool has pages of the full size. Without it a querier of many stores allocated several times the bytes that it
@@ -38,8 +41,10 @@ type readAheadSet struct {
 	done  chan struct{} // closed when the goroutine has ended
 	set   series.Set    // belongs to the goroutine until done is closed
 
-	budget  *budget
-	granted atomic.Int64 // bytes of all pages
+	budget   *budget
+	granted  atomic.Int64  // bytes of all pages
+	counted  atomic.Int64  // pages for which the budget has granted bytes
+	returned chan struct{} // has an element once the consumer has returned the bytes of a page
 
 	page *page // that the consumer reads; nil: none, or the end
 	i    int   // index of the current series in page
@@ -62,11 +67,14 @@ type pageSeries struct {
 const pageSeriesBytes = int64(unsafe.Sizeof(pageSeries{}))
 
 // readAhead starts to read a set in a goroutine, until its end or the end of ctx. named adds the
-// name of the store to an error. The pages count against the budget until close.
+// name of the store to an error. The pages count against the budget until close. Until the goroutine ends, all reading
+// ahead leaves neededBytes free for this set.
 func readAhead(ctx context.Context, set series.Set, budget *budget, named func(error) error, logger *slog.Logger) *readAheadSet {
-	a := &readAheadSet{pages: make(chan *page, aheadPages), free: make(chan *page, aheadPages+2), done: make(chan struct{}), set: set, budget: budget}
+	a := &readAheadSet{pages: make(chan *page, aheadPages), free: make(chan *page, aheadPages+2), done: make(chan struct{}), returned: make(chan struct{}, 1), set: set, budget: budget}
+	budget.keepFree(neededBytes)
 	go func() {
 		defer close(a.done)
+		defer budget.keepFree(-neededBytes)
 		defer close(a.pages)
 		defer func() {
 			if p := recover(); p != nil {
@@ -93,18 +101,70 @@ func (a *readAheadSet) close() {
 	a.budget.release(a.granted.Swap(0))
 }
 
-// grant takes the memory of a page from the budget. It waits while other queries hold too much.
+// grant takes the memory of a page from the budget. It waits for other queries if the set has no more than neededPages: the
+// merge may wait for these. Beyond them a page is granted if memory is free. If not, grant waits until the consumer has read
+// an earlier page of this set, and the page gets the memory of that one. If it waited for the budget, the stores ahead of the
+// merge could hold all memory until the end of the query, and the merge would wait for a store that has none.
 func (a *readAheadSet) grant(ctx context.Context, p *page) error {
-	n := int64(cap(p.bytes)) + int64(cap(p.chunks))*chunkBytes + int64(cap(p.series))*pageSeriesBytes - p.granted
-	if n <= 0 {
-		return nil
+	for {
+		n := p.size() - p.granted
+		if n <= 0 {
+			return nil
+		}
+		others := a.counted.Load()
+		if p.granted > 0 {
+			others--
+		}
+		if others < neededPages {
+			if err := a.budget.take(ctx, n); err != nil {
+				return err
+			}
+			a.count(p, n)
+			return nil
+		}
+		if a.budget.takeFree(n) {
+			a.count(p, n)
+			return nil
+		}
+		select {
+		case free := <-a.free:
+			a.replace(free, p)
+		case <-a.returned:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
-	if err := a.budget.take(ctx, n); err != nil {
-		return err
+}
+
+// count records n bytes that the budget has granted for a page.
+func (a *readAheadSet) count(p *page, n int64) {
+	if p.granted == 0 {
+		a.counted.Add(1)
 	}
 	p.granted += n
 	a.granted.Add(n)
-	return nil
+}
+
+// uncount returns n bytes of a page to the budget.
+func (a *readAheadSet) uncount(p *page, n int64) {
+	if n <= 0 {
+		return
+	}
+	if p.granted -= n; p.granted == 0 {
+		a.counted.Add(-1)
+	}
+	a.granted.Add(-n)
+	a.budget.release(n)
+}
+
+// replace gives the memory of a free page to another page, and what that does not need to the budget.
+func (a *readAheadSet) replace(free, p *page) {
+	if free.granted > 0 && p.granted > 0 {
+		a.counted.Add(-1)
+	}
+	p.granted, free.granted = p.granted+free.granted, 0
+	free.release()
+	a.uncount(p, p.granted-p.size())
 }
 
 func (a *readAheadSet) read(ctx context.Context, named func(error) error) error {
@@ -170,6 +230,11 @@ func (p *page) add(lset []byte, chunks []series.Chunk) *page {
 	return p
 }
 
+// size returns the bytes that a page takes.
+func (p *page) size() int64 {
+	return int64(cap(p.bytes)) + int64(cap(p.chunks))*chunkBytes + int64(cap(p.series))*pageSeriesBytes
+}
+
 // next returns an empty page, of the full size if this one is.
 func (p *page) next() *page {
 	if p.pooled {
@@ -214,8 +279,11 @@ func (a *readAheadSet) Next() bool {
 		if !a.page.large() {
 			a.free <- a.page // the channel has capacity for all pages
 		} else {
-			a.granted.Add(-a.page.granted)
-			a.budget.release(a.page.granted)
+			a.uncount(a.page, a.page.granted)
+			select {
+			case a.returned <- struct{}{}:
+			default:
+			}
 		}
 		a.page = nil
 	}

@@ -392,7 +392,8 @@ type merged struct {
 }
 
 // merge queries the stores for another querier. With several stores, a goroutine reads ahead from each, so that the
-// stores send at the same time. A store waits if it is aheadPages pages ahead of the merge.
+// stores send at the same time. A store waits if it is aheadPages pages ahead of the merge, or if
+// it is ahead at all and no memory is free.
 func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*merged, error) {
 	all, err := f.fan(ctx, r, sr)
 	if err != nil {
@@ -400,6 +401,9 @@ func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest
 	}
 	m := &merged{fanoutStreams: all, partial: f.endpoints.metrics.partial.With(forwarded)}
 	sets := make([]series.Set, 0, len(all.streams))
+	needed := int64(len(all.streams)) * neededBytes
+	f.budget.keepFree(needed) // the first stores must not be ahead before the last ones are counted
+	defer f.budget.keepFree(-needed)
 	for _, g := range all.streams {
 		g.budget = &f.budget
 		var set series.Set = g

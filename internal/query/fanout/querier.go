@@ -312,7 +312,7 @@ func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx co
 	if ctx.Err() != nil {
 		err := context.Cause(ctx)
 		pending = slices.DeleteFunc(pending, func(address string) bool { return address == "" })
-		if errors.Is(err, context.DeadlineExceeded) && len(pending) > 0 {
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) && len(pending) > 0 {
 			err = fmt.Errorf("%w: waiting for %s", err, strings.Join(pending, ", "))
 		}
 		return nil, err

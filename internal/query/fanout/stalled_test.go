@@ -3,6 +3,7 @@ package fanout
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -112,5 +113,21 @@ func TestSource_StalledStoreIsDeadlineExceeded(t *testing.T) {
 		if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "store s0: "+ErrStalled.Error()) {
 			t.Errorf("%s: %v", what, err)
 		}
+	}
+}
+
+// late is a store whose own stores have stalled.
+type late struct{ silent }
+
+func (late) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings []string, err error) {
+	return nil, nil, fmt.Errorf("%w: its store", context.DeadlineExceeded)
+}
+
+// The failure of one store ends the requests to the others: these are not late.
+func TestSource_DeadlineOfAStoreNamesThatStoreOnly(t *testing.T) {
+	f := describingWorld(t, late{silent{&fakeStore{}}}, silent{&fakeStore{}})
+	_, _, err := f.Source().LabelNames(t.Context(), storeapi.LabelsRequest{MaxMS: 9, AbortOnPartial: true})
+	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "store s0") || strings.Contains(err.Error(), "s1") {
+		t.Errorf("%v", err)
 	}
 }

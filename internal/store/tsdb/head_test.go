@@ -69,6 +69,24 @@ func (h *randomHead) open() {
 	s.db.Load().DisableCompactions()
 }
 
+func TestHead_SelectionThatIsCanceledFails(t *testing.T) {
+	h := newRandomHead(t, 1)
+	h.push()
+	q, err := h.store.RawQuerier(t.Context(), 0, math.MaxInt64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	ctx, cancel := context.WithCancel(t.Context())
+	set := q.Select(ctx, labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".+"))
+	cancel()
+	for set.Next() { // the head looks at the context once for many series
+	}
+	if err := set.Err(); !errors.Is(err, context.Canceled) {
+		t.Errorf("error %v", err)
+	}
+}
+
 // push appends some minutes of samples to some of the series.
 func (h *randomHead) push() {
 	h.t.Helper()

@@ -10,6 +10,7 @@ import (
 	"io"
 	"log/slog"
 	"net/http"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -97,6 +98,20 @@ func frames(n int) []byte {
 		all = codec.SealFrame(codec.AppendChunk(all, 1, 2, 1, make([]byte, 100)), start, 0)
 	}
 	return all
+}
+
+func TestFrameSource_FrameThatIsNotValidIsAnError(t *testing.T) {
+	unsorted := labelenc.AppendLabel(labelenc.AppendLabel(nil, "b", "1"), "a", "1")
+	head := codec.AppendFrameHead(nil, 0, unsorted, codec.ChunkSize(1, 2, 1, 100))
+	for name, stream := range map[string][]byte{
+		"labels out of order": codec.SealFrame(codec.AppendChunk(head, 1, 2, 1, make([]byte, 100)), 0, 0),
+		"without its chunk":   codec.SealFrame(slices.Clone(head), 0, 0),
+	} {
+		f := frameSource{from: bufio.NewReader(bytes.NewReader(stream)), maxt: 1 << 40, frameBytesMax: 1 << 20}
+		if err := f.read(new(frame)); err == nil || errors.Is(err, io.EOF) {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
 }
 
 // streamOf returns a handler that always responds with the same stream.

@@ -3,12 +3,16 @@ package block
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
+
+	"github.com/cespare/xxhash/v2"
 
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
@@ -137,6 +141,19 @@ func TestOpenAt_ErrorsNameTheBlock(t *testing.T) {
 	counted.err = nil // a network error is temporary
 	if err := samples(r); err != nil {
 		t.Error(err)
+	}
+}
+
+func TestReader_RowOfAnUnknownSeriesIsCorrupt(t *testing.T) {
+	dir, _ := writeRows(t, 100)
+	r, _, err := openRemote(t, dir, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for number, ok := range map[int]bool{len(r.series) - 1: true, len(r.series): false, len(r.series) + 1: false} {
+		column := binary.LittleEndian.AppendUint32(make([]byte, 4), uint32(number))
+		r.chunks[0].places[colSeries].sum = xxhash.Sum64(column)
+		expect(t, fmt.Sprintf("series %d of %d", number, len(r.series)), r.check(0, colSeries, column), ok)
 	}
 }
 

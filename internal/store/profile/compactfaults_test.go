@@ -226,6 +226,41 @@ func spanned(n uint64) profiles.RawProfile {
 	return p
 }
 
+// A profile whose samples have two label sets has two rows. Each row has the spans of its own samples.
+func TestAppend_RowsOfASplitProfileHaveTheirOwnSpans(t *testing.T) {
+	p, e := numbered(1), pprof.NewEncoder()
+	e.SampleType("cpu", "nanoseconds")
+	e.Period("cpu", "nanoseconds", 1)
+	for i, endpoint := range []string{"a", "b"} {
+		e.LabelledSample([]uint64{e.Location(e.Function("f", "", "", 0), 1)}, [][2]string{{"endpoint", endpoint}, {"span_id", fmt.Sprintf("%016x", 0xf0+i)}}, int64(i)+1)
+	}
+	p.Raw = e.Append(nil)
+	s := openFaulty(t, t.TempDir(), &faults{}, nil)
+	if err := errors.Join(s.Append(t.Context(), "t", []profiles.RawProfile{p}), s.Flush(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	r := s.tenants["t"].blocks[0].Reader
+	spans, err := r.TraceSpans()
+	if err != nil || r.Meta().Rows != 2 || spans.Len() != 2 {
+		t.Fatalf("%v spans of %d rows, %v", spans, r.Meta().Rows, err)
+	}
+	rows := map[uint32]int64{}
+	for id, total := range map[uint64]int64{0xf0: 1, 0xf1: 2} {
+		err := spans.Find([]uint64{id}, nil, func(s block.TraceSpan) error {
+			if rows[s.Row] = s.Total; s.Total != total {
+				t.Errorf("span %x: total %d, want %d", id, s.Total, total)
+			}
+			return nil
+		})
+		if err != nil {
+			t.Error(err)
+		}
+	}
+	if len(rows) != 2 {
+		t.Errorf("totals by row: %v", rows)
+	}
+}
+
 // Two stores have the profile 1. Its row and its span are in the merged block once.
 func TestMerge_RowsThatSeveralBlocksHaveAreWrittenOnce(t *testing.T) {
 	var run []*block.Reader

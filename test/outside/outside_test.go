@@ -93,7 +93,9 @@ func TestModules_AreImportedFromAProxy(t *testing.T) {
 				fmt.Fprintf(&mod, "require %s%s %s\n", prefix, module, version)
 			}
 			if name == "promcompat" {
-				mod.WriteString("require github.com/prometheus/client_golang " + versionOf(t, "github.com/prometheus/client_golang") + "\n")
+				for _, required := range requirements(t) {
+					mod.WriteString("require " + required + "\n")
+				}
 			}
 			write(t, filepath.Join(dir, "go.mod"), mod.String())
 			write(t, filepath.Join(dir, "main.go"), p.text)
@@ -224,19 +226,21 @@ func programOf(t *testing.T, module string) (text, result string) {
 	return "package main\n" + text, result
 }
 
-// versionOf returns the version of a module that promcompat requires.
-func versionOf(t *testing.T, module string) string {
+// requirements returns the modules that promcompat requires, in the versions of the workspace. Those are in the module cache
+// after a build of this test; the versions of promcompat's go.mod may be older.
+func requirements(t *testing.T) []string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(root, "metrics", "promcompat", "go.mod"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, rest, ok := strings.Cut(string(text), module+" ")
-	if !ok {
-		t.Fatalf("no %s in go.mod", module)
+	args := []string{"list", "-m", "-f", "{{.Path}} {{.Version}}"}
+	for line := range strings.Lines(string(text)) {
+		if path, required, ok := strings.Cut(strings.TrimSpace(line), " v"); ok && required != "" && !strings.HasPrefix(path, prefix) && !strings.Contains(path, " ") {
+			args = append(args, path)
+		}
 	}
-	found, _, _ := strings.Cut(rest, "\n")
-	return strings.TrimSpace(strings.TrimSuffix(found, "// indirect"))
+	return strings.Split(strings.TrimSpace(run(t, root, nil, "go", args...)), "\n")
 }
 
 func write(t *testing.T, path, text string) {

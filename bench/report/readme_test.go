@@ -105,7 +105,7 @@ func claims() []claim {
 		{"a scrape of 10,000 lines", "exposition", []number{percentOf("exposition/live-10k"), percentOf("exposition/live-10k-vs-client-golang"), percentOf("exposition/plain-10k")}},
 		{"profile series with an exemplar", "profiles", []number{
 			percentOver("profiles", "with exemplars", "without", "time: 3000 rows, 100 datasets, 60 min"),
-			percentOver("profiles", "with exemplars", "without", "time: 3000 rows, 100 datasets, 60 min, by service")}},
+			percentOver("profiles", "with exemplars", "without", "time: 100000 rows, 100 datasets, 60 min, by service")}},
 		{"a profile pushed", "profiles", []number{percentOf("profiles/push-vs-parse")}},
 	}
 }

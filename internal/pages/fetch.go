@@ -16,9 +16,9 @@ import (
 // Span is a range of bytes of an object.
 type Span struct{ Off, Len int64 }
 
-// Fetch reads the pages of the spans into the cache, for reads that follow soon. Missing
+// Fetch reads the missing pages of the spans into the cache before they are needed. Missing
 // pages near each other are read by one request, and the requests run in parallel. Fetch does
-// not wait for free slots: a page without a slot is read when a Reader needs it.
+// not wait for slots: a page for which there is no slot is read when a Reader needs it.
 func (o *Object) Fetch(ctx context.Context, spans []Span) error {
 	return o.Ahead(ctx, spans)()
 }
@@ -59,10 +59,10 @@ func (o *Object) Ahead(ctx context.Context, spans []Span) (wait func() error) {
 // tailMax is the number of cached pages at the end of a copy that are not requested again.
 const tailMax = 8
 
-// Copy writes n bytes from off on to w. Cached pages at the beginning are copied from the cache, and
-// up to tailMax cached pages at the end. All pages between them are read by one request. Of these,
-// only the first and the last are kept in the cache, if they have bytes outside the range: reads of
-// neighbouring ranges need them.
+// Copy writes n bytes of the object, from offset off on, to w. It copies the cached pages at the beginning of the
+// range, and up to tailMax cached pages at its end, from the cache. One request reads all pages between them, also those
+// that are cached. A page that this request reads is cached only if it has bytes outside the range, because reads of the
+// neighbouring ranges need it. At most the first and the last page of the range have such bytes.
 func (o *Object) Copy(ctx context.Context, w io.Writer, off, n int64) error {
 	if n <= 0 || off < 0 || off > o.size || n > o.size-off {
 		return fmt.Errorf("object %s: %w: bytes %d to %d of %d", o.name, ErrShort, off, off+n, o.size)
@@ -113,7 +113,8 @@ func (o *Object) Copy(ctx context.Context, w io.Writer, off, n int64) error {
 	return nil
 }
 
-// planCopy returns the run of a copy, with slots for the pages that keep selects.
+// planCopy returns the run of the pages from first to last. It reserves slots for the missing pages for which keep
+// returns true.
 func (c *Cache) planCopy(o *Object, first, last int64, keep func(number int64) bool) run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -160,9 +161,9 @@ type run struct {
 	sink  func(number int64, page []byte) error // gets every page, in order; may be nil
 }
 
-// plan joins the missing pages into runs of up to RunBytes and reserves slots for them. Pages in a
-// gap of up to GapBytes are read too, because that is cheaper than another request. Missing pages
-// without a slot are left out.
+// plan joins the missing pages into runs of up to RunBytes and reserves slots for them. A run also reads the pages of
+// gaps of up to GapBytes, because that is cheaper than another request, but does not cache them. Once there is no slot,
+// plan leaves out the remaining pages.
 func (c *Cache) plan(o *Object, numbers []int64) []run {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -201,7 +202,8 @@ func (c *Cache) plan(o *Object, numbers []int64) []run {
 	return runs
 }
 
-// read reads a run into its slots. A page that could not be read is no longer present.
+// read reads a run into its slots, and repeats failed requests. If it returns an error, it has freed the slots of the
+// pages that were not read.
 func (o *Object) read(ctx context.Context, r run) error {
 	c := o.cache
 	done := 0 // pages that were read
@@ -213,7 +215,7 @@ func (o *Object) read(ctx context.Context, r run) error {
 			c.retries.earn()
 			return nil
 		}
-		if done > before { // a long body may be cut off more than once: the attempts begin again
+		if done > before { // a long body may be cut off more often than there are attempts
 			attempt, pause = 1, c.opts.Pause
 		}
 		if ctx.Err() != nil || attempt >= c.opts.Attempts || errors.Is(err, ErrShort) || errors.Is(err, errLocal) || c.opts.Permanent(err) || !c.retries.spend() {
@@ -238,7 +240,8 @@ func (o *Object) read(ctx context.Context, r run) error {
 	return err
 }
 
-// attempt reads the pages of a run from done on.
+// attempt sends one request for the pages of a run that were not read yet, beginning with page number *done of the run.
+// It increments *done for each page that it has read, also if it returns an error later.
 func (o *Object) attempt(ctx context.Context, r run, done *int) (err error) {
 	c := o.cache
 	from := (r.first + int64(*done)) * Bytes
@@ -276,8 +279,8 @@ func (o *Object) attempt(ctx context.Context, r run, done *int) (err error) {
 		case n == len(part):
 			err = c.keep(r, *done, part)
 		case errors.Is(err, io.EOF):
-			// The bucket has sent all that there is. A body that was cut ends with another
-			// error, such as ErrUnexpectedEOF.
+			// The object ends here: the bucket has sent the whole body. A body that is cut off ends
+			// with another error, such as io.ErrUnexpectedEOF.
 			err = fmt.Errorf("%w: %w", ErrShort, err)
 		default:
 			err = stallOr(ctx, err)
@@ -292,7 +295,7 @@ func (o *Object) attempt(ctx context.Context, r run, done *int) (err error) {
 	return nil
 }
 
-// stallOr returns the cause of a canceled request if it has stalled, else err.
+// stallOr returns the cause of the cancellation if the request was canceled because it stalled, else err.
 func stallOr(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); errors.Is(cause, ErrStalled) {
 		return cause
@@ -300,10 +303,10 @@ func stallOr(ctx context.Context, err error) error {
 	return err
 }
 
-// errLocal marks errors of local files: another request would not help.
+// errLocal marks errors of the file of the cache and of a sink. Such a request is not repeated.
 var errLocal = errors.New("local file")
 
-// keep gives page n of a run to the sink, and writes it to its slot.
+// keep writes page n of a run to its slot and passes it to the sink, if it has them.
 func (c *Cache) keep(r run, n int, page []byte) error {
 	if i := r.slots[n]; i >= 0 {
 		if _, err := c.file.WriteAt(page, int64(i)*Bytes); err != nil {
@@ -324,10 +327,10 @@ var buffers = bufpool.New(Bytes, Bytes)
 // not multiply the load of an overloaded bucket.
 type budget struct {
 	mu    sync.Mutex
-	cents int
+	cents int // hundredths of a repeated request
 }
 
-// A success earns a tenth of a repeated request. The budget holds at most a hundred repeated
+// A success adds a tenth of a repeated request to the budget, which holds at most a hundred repeated
 // requests.
 const (
 	budgetMax = 10_000

@@ -6,9 +6,9 @@
 // the pages in memory that are used often; none of them is on Go's heap. The slots are the
 // budget of all readers together. A Reader pins the pages whose slices it has returned, and
 // pinned pages are not evicted. A reader that finds no slot waits, then fails with ErrBudget.
-// Concurrent readers of a missing page share one request. Fetch reads ahead: it joins missing
-// pages that are near each other into one request. ReadAt copies a range, and pins one page at
-// a time.
+// Concurrent readers of a missing page share one request. Fetch reads pages before they are
+// needed, and requests missing pages that are near each other together. ReadAt copies a range,
+// and pins one page at a time.
 //
 // The package does not interpret the bytes, and does not list objects.
 package pages
@@ -37,13 +37,14 @@ import (
 // requested ones, but fewer pages need bookkeeping.
 const Bytes = 16 << 10
 
-// CacheBytesMax is the limit of Options.BytesMax. The bookkeeping of so many pages takes up to 4 GiB of memory.
+// CacheBytesMax is the limit of Options.BytesMax, 1 TiB. The slots and the index of 1 TiB of pages take up to 4 GiB of
+// memory.
 const CacheBytesMax = 1 << 40
 
 var (
 	// ErrBudget is returned if all pages of the cache are in use for too long.
 	ErrBudget = errors.New("all pages of the cache are in use")
-	// ErrShort is returned for bytes beyond the end of an object, and if responses end too early.
+	// ErrShort is returned for a range beyond the end of an object, and for a response with fewer bytes than requested.
 	ErrShort = errors.New("object is shorter than expected")
 	// ErrStalled is returned for a request whose response stalls.
 	ErrStalled = errors.New("request has stalled")
@@ -59,11 +60,11 @@ type Source interface {
 // Options of a Cache. Zero values take the defaults.
 type Options struct {
 	BytesMax int64         // of all pages, 1 MiB to CacheBytesMax; 0: 250 MiB
-	WaitMax  time.Duration // for a free page; 0: 30 s
-	GapBytes int64         // maximum gap between two ranges that are joined; 0: 512 KiB
+	WaitMax  time.Duration // how long a Reader waits for a slot; 0: 30 s
+	GapBytes int64         // maximum gap between two missing pages that one request reads; 0: 512 KiB
 	RunBytes int64         // maximum size of one request of Fetch; 0: 32 MiB
 	Parallel int           // concurrent requests of one Fetch; 0: 4
-	Attempts int           // of one request; once a page has arrived, the count starts again; 0: 4
+	Attempts int           // of one request; an attempt that has received a page resets the count; 0: 4
 	Pause    time.Duration // before the second attempt, doubled for each further one; 0: 100 ms
 	Stall    time.Duration // timeout of an attempt that receives nothing; 0: 1 min
 	// Permanent reports errors after which a request is not repeated; nil: none.
@@ -100,7 +101,7 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// slotsMin is the minimum number of slots. A Reader that needs more pages at once than exist fails with
+// slotsMin is the minimum number of slots. A Reader that pins more pages at once than there are slots fails with
 // ErrBudget.
 const slotsMin = 1 << 20 / Bytes
 
@@ -115,13 +116,13 @@ type Cache struct {
 
 	mu      sync.Mutex
 	slots   []slot           // allocated by Open
-	used    int32            // slots from this one on have never had a page
+	used    int32            // the slots from number used on have never had a page
 	byKey   map[uint64]int32 // slot of each page that is cached or being read
-	free    []int32          // slots before used without a page
+	free    []int32          // slots that had a page and have none now
 	recent  list             // slots that can be evicted, least recently used last
 	waiting int              // readers that wait for a slot
 	freed   chan struct{}    // closed when a slot becomes free while readers wait
-	closed  bool             // or not open yet
+	closed  bool             // Open has not succeeded yet, or Close was called
 }
 
 // slot is one page of the file.
@@ -137,8 +138,8 @@ type counts struct {
 	hits, misses, evictions, requests, fetched, repeated, failed *metrics.Counter
 }
 
-// New returns a cache without a file, so that its metrics are exposed and objects can be created before its directory may be
-// used. Until Open has succeeded readers get ErrClosed.
+// New returns a cache that has no file yet. Its metrics are exposed, and objects can be created. Readers get ErrClosed until
+// Open has succeeded. The caller calls Open later if it must first lock the directory of the file.
 func New(opts Options) *Cache {
 	opts = opts.withDefaults()
 	c := &Cache{opts: opts, byKey: map[uint64]int32{}, freed: make(chan struct{}), closed: true}
@@ -191,14 +192,14 @@ func (c *Cache) Open(dir string) (err error) {
 	return nil
 }
 
-// reserve extends an empty file to size bytes on the disk. It first compares them with the free space, because a file system may
-// fill the whole disk before it refuses a larger size.
+// reserve allocates size bytes on the disk for an empty file. It first compares size with the free space, because a file
+// system may fill the whole disk before it returns that size is too large.
 func reserve(file *os.File, size int64) error {
 	var disk syscall.Statfs_t
 	if err := syscall.Statfs(file.Name(), &disk); err != nil {
 		return err
 	}
-	if free := int64(disk.Bavail) * int64(disk.Bsize); disk.Blocks > 0 && size > free { // a file system that reports no blocks reports no free ones either
+	if free := int64(disk.Bavail) * int64(disk.Bsize); disk.Blocks > 0 && size > free { // 0 blocks: the file system does not report its size
 		return fmt.Errorf("the disk has %d bytes: %w", free, syscall.ENOSPC)
 	}
 	return fileutil.Preallocate(file, size, true)
@@ -266,7 +267,8 @@ func (o *Object) key(number int64) uint64 { return uint64(o.id)<<32 | uint64(num
 // pageSize returns the length of a page, which is shorter at the end of the object.
 func (o *Object) pageSize(number int64) int { return int(min(Bytes, o.size-number*Bytes)) }
 
-// take returns a free slot, evicting if needed; -1 if all are in use. c.mu is held.
+// take returns a slot without a page. If there is none, it evicts the least recently used page. It returns -1 if all pages
+// are pinned or being read. c.mu is held.
 func (c *Cache) take() int32 {
 	if n := len(c.free); n > 0 {
 		i := c.free[n-1]

@@ -6,14 +6,15 @@ import (
 	"io"
 )
 
-// keptShare limits the ranges that ReadAt keeps in the cache to a quarter of the cache each. A larger range would evict
-// the pages of many others.
+// keptShare limits the size of a range that ReadAt reads into the cache to a quarter of the cache. A larger range would
+// evict too many other pages.
 const keptShare = 4
 
-// ReadAt copies the bytes from off on into p, like io.ReaderAt. A missing page is requested together with the missing
-// pages around it, up to the next multiples of window, for reads that follow soon; 0: only the pages of the range. ReadAt
-// pins one page at a time, so readers of the smallest cache do not wait for each other forever. A range that is larger than
-// a quarter of the cache is copied as by Copy.
+// ReadAt copies the bytes from off on into p, like io.ReaderAt. If a page is missing, it also requests the other missing
+// pages of the range, extended at both ends to multiples of window bytes, because reads of neighbouring ranges follow. For
+// example, a read of the bytes 70,000 to 80,000 with a window of 65,536 requests the missing pages from 65,536 to 131,072.
+// With window 0 it requests only pages of the range. ReadAt pins one page at a time, so that readers of a small cache do
+// not wait for each other forever. It copies a range that is larger than a quarter of the cache as Copy does.
 func (o *Object) ReadAt(ctx context.Context, p []byte, off, window int64) (n int, err error) {
 	if off < 0 {
 		return 0, fmt.Errorf("object %s: read at %d", o.name, off)
@@ -52,7 +53,8 @@ func (o *Object) ReadAt(ctx context.Context, p []byte, off, window int64) (n int
 	return n, end
 }
 
-// around reads the missing pages of a range and of its windows, and returns the first page of the range, which is missing.
+// around reads the missing pages of a range that was extended to multiples of window, and returns the first page of the
+// range. Its caller has found that the first page is missing.
 func (r *Reader) around(ctx context.Context, o *Object, s Span, window int64) ([]byte, error) {
 	number := s.Off / Bytes
 	if end := s.Off + s.Len; window > 0 {
@@ -61,7 +63,7 @@ func (r *Reader) around(ctx context.Context, o *Object, s Span, window int64) ([
 	}
 	if err := o.Fetch(ctx, []Span{s}); err != nil {
 		if page := r.cached(o, number); page != nil {
-			return page, nil // the request failed later
+			return page, nil // only the requests of later pages have failed
 		}
 		return nil, err
 	}

@@ -13,7 +13,7 @@ type Reader struct {
 	pinned []int32
 	arena  []byte // copies of ranges that span several pages
 
-	object *Object // of the page that was used last
+	object *Object // object, number and page are the page that At returned last
 	number int64
 	page   []byte
 }
@@ -91,7 +91,8 @@ func (r *Reader) cached(o *Object, number int64) []byte {
 	return c.bytes(i)
 }
 
-// pin returns a page, read if it is missing. If missed is set, the page is already counted as a miss.
+// pin pins a page and returns its bytes. It reads the page if it is missing, and waits for a slot up to
+// Options.WaitMax. missed means that the caller has already counted the miss.
 func (r *Reader) pin(ctx context.Context, o *Object, number int64, missed bool) ([]byte, error) {
 	c := r.cache
 	var deadline <-chan time.Time

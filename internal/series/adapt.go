@@ -88,14 +88,15 @@ func ToChunkSeriesSet(set Set) storage.ChunkSeriesSet {
 }
 
 // ToSeriesSet converts a raw set to series whose samples are decoded while they are
-// iterated. It does not merge overlapping chunks: a set that may have them goes through
-// ToChunkSeriesSet and the merging of package storage.
+// iterated. It does not merge overlapping chunks. For a set that may have overlapping chunks
+// use ToChunkSeriesSet, and merge its series with package storage.
 func ToSeriesSet(set Set) storage.SeriesSet {
 	chunks := &toChunks{set: set, builder: labels.NewScratchBuilder(16)}
 	return &toSeries{storage.NewSeriesSetFromChunkSeriesSet(chunks), chunks}
 }
 
-// toSeries is storage's adapter, except that a series without chunks yields nil.
+// toSeries is the adapter of package storage, whose At returns nil for a series without chunks. Here At returns a series
+// without samples.
 type toSeries struct {
 	storage.SeriesSet
 	chunks *toChunks

@@ -6,14 +6,14 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// bucketsMax is the limit of the buckets of one histogram. The finest schema needs about half as many for all float64
-// values.
+// bucketsMax is the limit of the buckets of one histogram. Buckets of the finest schema for all positive float64 values
+// are about half as many.
 const bucketsMax = 1 << 20
 
-// Decoder returns the chunk as one of Prometheus' chunks, whose iterators trust the header: they read it even if it is
-// absent, and allocate the buckets that the spans of its histograms announce before they read the first bucket. So every
-// caller that decodes a chunk of another process must use Decoder. Its errors are ErrCorrupt. Errors behind the header
-// are returned by the iterator.
+// Decoder returns the chunk as one of Prometheus' chunks, after it has checked the header. Prometheus' iterators do not
+// check the header: they panic if it is absent, and they allocate as many buckets as its spans name before they read the
+// first bucket. So every caller that decodes a chunk of another process must use Decoder. Its errors are ErrCorrupt. The
+// iterator returns the errors of the bytes after the header.
 func (c Chunk) Decoder() (chunkenc.Chunk, error) {
 	least := 3 // bytes of the header: the number of samples, and flags
 	if c.Encoding == chunkenc.EncXOR {
@@ -36,14 +36,14 @@ func (c Chunk) Decoder() (chunkenc.Chunk, error) {
 	return chunk, nil
 }
 
-// bucketsOf returns how many buckets the histograms of a chunk have by their layout, which follows the
-// header:
+// bucketsOf returns how many buckets each histogram of a chunk has. It reads the layout of the histograms, which follows
+// the header:
 //
 //	layout  threshold, 1 byte or 255 and 8 bytes  schema  spans of positive buckets  those of negative ones
 //	spans   number (length offset)*
 //
-// All numbers are varbits. If the layout is cut short, the buckets up to its end are counted: the iterator returns the
-// error before it allocates buckets.
+// All numbers are varbits. If the layout is cut short, bucketsOf counts the buckets up to its end. The iterator then
+// returns an error before it allocates buckets.
 func bucketsOf(layout []byte) (n uint64) {
 	b := bitReader{src: layout}
 	if b.bits(8) == 255 {

@@ -12,12 +12,12 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// externalInUseMax limits how many external label names may also be names of series'
-// own labels: each one doubles the number of selections.
+// externalInUseMax limits how many names of external labels may also be names of labels that series have
+// themselves. Each such name doubles the number of selections.
 const externalInUseMax = 4
 
-// ExternalSelector is a Querier over several storages, some of which add the external labels themselves. It adds the
-// labels to the series of those that do not.
+// ExternalSelector is a Querier over several storages. Some of the storages return series with the external labels. The
+// ExternalSelector adds the external labels to the series of the other storages.
 type ExternalSelector interface {
 	Querier
 	// SelectWithExternal implements SelectWithExternalLabels for this Querier.
@@ -28,9 +28,9 @@ type ExternalSelector interface {
 // server: matchers of every type apply to them, a series' own label wins over an external
 // label of the same name, and the set is sorted by the resulting labels.
 //
-// If a series has its own label with the name of an external label, its position in the
-// order depends on the value. Such series are therefore selected separately from those
-// without the label, and the selections are merged.
+// A series that has its own label with the name of an external label is already sorted by the
+// value of its own label. A series without such a label moves when the external label is added.
+// The function therefore selects both kinds of series separately, and merges the selections.
 func SelectWithExternalLabels(ctx context.Context, q Querier, external labels.Labels, matchers ...*labels.Matcher) Set {
 	if own, ok := q.(ExternalSelector); ok {
 		return own.SelectWithExternal(ctx, external, matchers...)
@@ -66,8 +66,8 @@ func SelectWithExternalLabels(ctx context.Context, q Querier, external labels.La
 	return Merge(sets...)
 }
 
-// selectPart selects the series that have, of all external label names, exactly those in own as labels of their own. It
-// returns nil if the external labels do not match.
+// selectPart selects the series that have their own labels with the names in own, and no own label with the name of
+// another external label. It adds these other external labels. It returns nil if one of them does not match.
 func selectPart(ctx context.Context, q Querier, external labels.Labels, own []string, matchers []*labels.Matcher) Set {
 	var part []*labels.Matcher
 	for _, m := range matchers {
@@ -96,11 +96,11 @@ func selectPart(ctx context.Context, q Querier, external labels.Labels, own []st
 // extendedSet adds the same labels to every series of a set. No series of the set has a
 // label with one of these names.
 //
-// Adding labels changes the order in one case only. {a} sorts before {a, b}, because it is a prefix. If a label that
-// sorts after b is added to both, {a} sorts after {a, b}. A series whose last label name is less than the last
-// added name is therefore copied and held until a series follows that is greater in the new order. Few label sets are
-// prefixes of others, so few copies are held if the set knows its next series (Ahead). Otherwise every series with such a
-// last name is copied.
+// Added labels change the order of two series only if one label set is a prefix of the other: {a="1"} sorts before
+// {a="1", b="1"}, but {a="1", z="1"} sorts after {a="1", b="1", z="1"}. Only a series whose last label name is less than
+// the last added name can be such a prefix. extendedSet copies such a series and holds the copy until the next series of
+// the set is greater in the new order. It copies nothing if the set has a method Ahead, which returns the labels of the
+// next series, and the current label set is not a prefix of them.
 type extendedSet struct {
 	set      Set
 	add      []byte
@@ -146,7 +146,8 @@ func (w *extendedSet) Next() bool {
 		if bytes.Compare(labelenc.LastName(w.set.Labels()), w.lastName) >= 0 {
 			return true
 		}
-		// Label sets that begin with this one follow immediately: if the next does not begin with it, none does.
+		// The label sets that begin with the current one follow it immediately. If the next label set does not begin
+		// with the current one, no later one does.
 		if next, ok := w.set.(interface{ Ahead() []byte }); ok && len(w.held) == 0 {
 			if ahead := next.Ahead(); ahead != nil && !bytes.HasPrefix(ahead, w.set.Labels()) {
 				return true

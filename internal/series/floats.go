@@ -8,8 +8,8 @@ import (
 // Floats is a series whose samples are decoded together.
 type Floats interface {
 	storage.Series
-	// AppendFloats appends the samples from mint to maxt, in ms, in the order of an iterator. It may append samples
-	// outside that range, too. It returns false for a series with histograms, which needs an iterator.
+	// AppendFloats appends the samples from mint to maxt, in ms, in the order in which Iterator returns them. It may also
+	// append samples outside that range. ok is false for a series with histograms: the caller must use Iterator.
 	AppendFloats(to []promql.FPoint, mint, maxt int64) (points []promql.FPoint, ok bool, err error)
 }
 

@@ -43,7 +43,7 @@ type withoutChunks struct{ Set }
 
 func (withoutChunks) Chunks() []Chunk { return nil }
 
-// Ahead returns the next series' labels if the set can.
+// Ahead returns the labels of the next series; nil if the set has no method Ahead.
 func (w withoutChunks) Ahead() []byte {
 	if next, ok := w.Set.(interface{ Ahead() []byte }); ok {
 		return next.Ahead()
@@ -75,7 +75,7 @@ func (c chunkLabels) Select(ctx context.Context, matchers ...*labels.Matcher) Se
 	return LabelsOfChunkSeriesSet(c.q.Select(ctx, true, nil, matchers...))
 }
 
-// namesOf lists the label names of the series that match, or of more series.
+// namesOf lists the label names of the series that match if q is a LabelNamesMatcher, else of all series.
 func namesOf(ctx context.Context, q Querier, matchers []*labels.Matcher) ([]string, error) {
 	if n, ok := q.(LabelNamesMatcher); ok {
 		return n.LabelNamesMatching(ctx, matchers...)

@@ -30,8 +30,8 @@ func Merge(sets ...Set) Set {
 
 type merge struct {
 	sets    []Set
-	waiting []Set // sets that have not ended, each at its current series; it includes the sets in least
-	least   []Set // with the current series
+	waiting []Set // sets that have not ended; it includes the sets in least
+	least   []Set // sets that have the current series of the merge
 	started bool
 	chunks  []Chunk
 	err     error

@@ -12,11 +12,12 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/labelenc"
 )
 
-// ErrSortLimit is returned if series must be sorted again and exceed the limit on bytes.
+// ErrSortLimit is returned if series must be sorted again and need more bytes than the limit.
 var ErrSortLimit = errors.New("too many bytes to sort")
 
-// MatchExternal removes the matchers on external labels, which replace a series' own labels of
-// the same names. ok is false if one of these matchers does not match the external label.
+// MatchExternal compares matchers with external labels, which replace a series' own labels of the
+// same names. rest has the matchers on other names. ok is false if a matcher on the name of an
+// external label does not match its value.
 func MatchExternal(external labels.Labels, matchers []*labels.Matcher) (rest []*labels.Matcher, ok bool) {
 	for _, m := range matchers {
 		if !external.Has(m.Name) {
@@ -32,10 +33,9 @@ func MatchExternal(external labels.Labels, matchers []*labels.Matcher) (rest []*
 // and removes the labels named in without. This is the rule of StoreAPI; SelectWithExternalLabels implements the rule of
 // remote read. The matchers do not apply to the external labels.
 //
-// Labels that no series has itself are added while streaming. Removing or overriding a
-// label that series have changes the order of all series, so these are collected and
-// sorted, up to sortBytesMax bytes. Series with equal resulting labels are merged into one
-// with the chunks of all.
+// If no series has a label that is set or removed, the external labels are added while streaming. Otherwise
+// the order of the series changes, so all series are read, copied and sorted, up to sortBytesMax bytes. Series
+// whose new labels are equal are merged into one series with the chunks of all.
 func SelectReplacingLabels(ctx context.Context, q Querier, external labels.Labels, without []string, sortBytesMax int, matchers ...*labels.Matcher) Set {
 	return SelectReplacingLabelsWithin(ctx, q, external, without, NewSortBudget(sortBytesMax), matchers...)
 }
@@ -56,7 +56,7 @@ func SelectReplacingLabelsWithin(ctx context.Context, q Querier, external labels
 	if err != nil {
 		return Failed(err)
 	}
-	var gone []string // names of series' own labels that are removed
+	var gone []string // names of series' own labels that are removed or replaced
 	for _, name := range without {
 		if _, found := slices.BinarySearch(names, name); found {
 			gone = append(gone, name)
@@ -81,7 +81,8 @@ func SelectReplacingLabelsWithin(ctx context.Context, q Querier, external labels
 	return &extendedSet{set: set, add: add, lastName: labelenc.LastName(add)}
 }
 
-// resorted changes the labels of a set and sorts its series by the new labels.
+// resorted removes labels from the series of a set, adds others, and sorts the series by the new labels. The first Next
+// reads the whole set.
 type resorted struct {
 	set    Set
 	gone   []string // names of labels to remove
@@ -126,21 +127,21 @@ func (r *resorted) Next() bool {
 
 // collect reads, copies and sorts the whole set.
 func (r *resorted) collect() error {
-	var kept []byte
+	var remaining []byte // labels that are not removed
 	for r.set.Next() {
 		var err error
-		if kept, err = labelenc.AppendWithout(kept[:0], r.set.Labels(), r.gone); err != nil {
+		if remaining, err = labelenc.AppendWithout(remaining[:0], r.set.Labels(), r.gone); err != nil {
 			return err
 		}
-		one := heldSeries{}
-		if one.labels, err = labelenc.AppendMerged(nil, r.add, kept); err != nil {
+		held := heldSeries{}
+		if held.labels, err = labelenc.AppendMerged(nil, r.add, remaining); err != nil {
 			return err
 		}
-		one.keepChunks(r.set.Chunks())
-		if r.budget.used += heldSeriesBytes + len(one.labels) + len(one.data) + 64*len(one.chunks); r.budget.used > r.budget.max {
+		held.keepChunks(r.set.Chunks())
+		if r.budget.used += heldSeriesBytes + len(held.labels) + len(held.data) + 64*len(held.chunks); r.budget.used > r.budget.max {
 			return fmt.Errorf("%w: removing or replacing labels %q, which series have themselves, needs sorting of more than %d bytes", ErrSortLimit, r.gone, r.budget.max)
 		}
-		r.all = append(r.all, one)
+		r.all = append(r.all, held)
 	}
 	if err := r.set.Err(); err != nil {
 		return err

@@ -2,10 +2,10 @@
 //
 // A Source opens a Querier over a time range. Select returns a Set, a stream of label sets
 // (package labelenc) with their chunks as stored, sorted by labels. Labels and chunks are
-// borrowed until the next call of Next. Merge merges sorted sets,
-// SelectWithExternalLabels adds a server's external labels and keeps the order, and
-// adapters convert from and to Prometheus' storage interfaces. Samples are decoded only
-// by callers that iterate over ToSeriesSet.
+// borrowed until the next call of Next. Merge merges sorted sets.
+// SelectWithExternalLabels adds a server's external labels and keeps the set sorted.
+// FromChunkQuerier, ToChunkSeriesSet and ToSeriesSet convert from and to Prometheus' storage
+// interfaces. No function of this package decodes samples; only the iterators of ToSeriesSet do.
 package series
 
 import (
@@ -67,14 +67,14 @@ type Immutable interface{ Immutable() bool }
 // the same time, each its own sets.
 type Concurrent interface{ Concurrent() bool }
 
-// Source is an optional interface of a storage.ChunkQueryable that implements the raw
-// interface itself. mint and maxt are inclusive, in milliseconds.
+// Source is an optional interface of a storage.ChunkQueryable that can return encoded series
+// without a conversion. mint and maxt are inclusive, in milliseconds.
 type Source interface {
 	RawQuerier(ctx context.Context, mint, maxt int64) (Querier, error)
 }
 
-// Open opens a raw querier on any storage: the storage's own if it is a Source, else one
-// that encodes the series of its chunk querier.
+// Open opens a Querier on any storage: the Querier of the storage if the storage is a Source,
+// else a Querier that encodes the series of the storage's chunk querier.
 func Open(ctx context.Context, from storage.ChunkQueryable, mint, maxt int64) (Querier, error) {
 	if source, ok := from.(Source); ok {
 		return source.RawQuerier(ctx, mint, maxt)
@@ -86,7 +86,7 @@ func Open(ctx context.Context, from storage.ChunkQueryable, mint, maxt int64) (Q
 	return FromChunkQuerier(q), nil
 }
 
-// Failed returns an empty set that ended with err, which may be nil.
+// Failed returns an empty set whose Err returns err. err may be nil.
 func Failed(err error) Set { return failed{err} }
 
 type failed struct{ err error }

@@ -15,8 +15,8 @@ type SymbolRefs interface {
 	LabelRefs() []uint64
 }
 
-// addedNumber is the number of the first label that an extendedSet adds. Numbers of a
-// source's own labels are smaller.
+// addedNumber is the number of the first label that an extendedSet adds; the second has the next number. The
+// numbers of a source's own labels are smaller, so the numbers stay distinct.
 const addedNumber = 1 << 63
 
 // LabelRefs implements SymbolRefs. It returns nil if the underlying set has no symbol

@@ -11,13 +11,17 @@ const linearMax = 3
 
 // winnerTree merges many sets with about log2(n) comparisons per series.
 //
-// A leaf is a set. An inner node (a match) stores the child with the lesser labels, and whether
-// both children have the same series (a tie). All sets with the current series are advanced
-// together by the following Next, because their labels are borrowed until then. The nodes that
-// their paths share are compared once. Sets with the same series as the winner are found by
-// following ties, without further comparisons.
+// A leaf is a set. An inner node (a match) stores which of its two children has the lesser labels, and whether both
+// children have the same series (a tie). The root has the least series. The sets that also have this series are found by
+// following the ties, without comparing labels again. The next call of Next advances all these sets, and compares again
+// each node above them, once even if it is above several of them:
 //
-// Prometheus' loser tree stores less, but replays the path of one set at a time.
+//	labels of sets 0 to 3    a b a c
+//	matches                  0 wins over 1, 2 wins over 3, 0 and 2 tie at the root
+//	current series           a, of the sets 0 and 2
+//	Next                     advances 0 and 2, and compares three nodes: the root only once
+//
+// Prometheus' loser tree stores less, but compares the path from one set to the root at a time.
 type winnerTree struct {
 	sets    []Set
 	leaves  int      // a power of two
@@ -26,7 +30,7 @@ type winnerTree struct {
 	winner  []int32  // by node; node 1 is the root, 2i and 2i+1 are the children of i
 	tie     []bool   // by node: both children have the same series
 	dirty   []int    // nodes to compare again
-	least   []int32  // sets with the current series, ascending
+	least   []int32  // sets that have the current series of the merge, ascending
 	started bool
 	chunks  []Chunk
 	err     error
@@ -88,7 +92,7 @@ func (w *winnerTree) advance(i int) bool {
 	return w.err == nil
 }
 
-// winnerOf returns the winning set of a node; a leaf's is its own set.
+// winnerOf returns the set that has the least series below a node. For a leaf it returns the set of the leaf.
 func (w *winnerTree) winnerOf(node int) int32 {
 	if node >= w.leaves {
 		return int32(node - w.leaves)
@@ -137,7 +141,7 @@ func (w *winnerTree) replay() {
 	}
 }
 
-// gather appends the sets below a node that have the series of its winner.
+// gather appends to least the sets below a node that have the least series of the node.
 func (w *winnerTree) gather(node int) {
 	for node < w.leaves {
 		if w.tie[node] {

@@ -44,10 +44,12 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 	return info, nil
 }
 
-// ExternalLabels implements storeapi.Source. Each block has its own.
+// ExternalLabels implements storeapi.Source. It returns none: each block has external labels of its own, which
+// package store/gateway adds.
 func (*Source) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
 
-// RawQuerier implements storeapi.Source. It returns an error: the server calls Series instead.
+// RawQuerier implements storeapi.Source. It always returns an error, because the server calls Series of a
+// storeapi.SeriesSource instead.
 func (*Source) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
 	return nil, errors.New("series of a bucket are read by whole requests")
 }
@@ -157,7 +159,7 @@ func (s *stream) Err() error {
 	return toStore(s.Selection.Err())
 }
 
-// numberedStream is a stream of one block. It has symbol references of its labels, too.
+// numberedStream is a stream whose selection has symbol references, because it reads one block only.
 type numberedStream struct {
 	*stream
 	numbers series.SymbolRefs

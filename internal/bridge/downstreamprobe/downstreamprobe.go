@@ -22,14 +22,14 @@ type Options struct {
 	Every time.Duration // interval of the probes; 0: 10 s, negative: none, the downstream counts as ready
 	Busy  func() bool   // reports whether all slots for requests to the downstream are in use
 
-	IsReady func() bool     // reports whether Ready was called, and Waiting was not called since
+	IsReady func() bool     // reports whether Ready was called later than Waiting
 	Ready   func()          // called when the downstream becomes available
-	Waiting func(err error) // called when the downstream becomes unavailable, with the reason
+	Waiting func(err error) // called with the reason when the downstream becomes unavailable
 }
 
-// Probe requests /-/ready of a downstream, and records when it last responded to another
-// request. A downstream that responds to queries is available although it is too busy
-// for a probe.
+// Probe requests /-/ready of a downstream at an interval. It also sends the requests of the
+// frontend, and records when the downstream last responded to one of them: a downstream that
+// responds to queries is available, even if it is too busy to respond to /-/ready.
 type Probe struct {
 	*downstream.Client
 	opts Options
@@ -46,8 +46,8 @@ func New(client *downstream.Client, opts Options) *Probe {
 	return &Probe{Client: client, opts: opts}
 }
 
-// Run reports the readiness of the downstream until ctx is canceled: each change, and the
-// first failure.
+// Run probes the downstream until ctx is canceled. It calls Options.Ready or Options.Waiting
+// at each change, and Waiting once if the downstream is unavailable from the start.
 func (p *Probe) Run(ctx context.Context) error {
 	every := p.opts.Every
 	begun, reported := time.Now(), false
@@ -56,7 +56,7 @@ func (p *Probe) Run(ctx context.Context) error {
 		if every > 0 {
 			err = p.probe(ctx)
 		}
-		// While all slots are in use, the probe waits like a query does. It may then time
+		// A probe waits for a slot, as a query does. If all slots are in use, the probe may time
 		// out although the downstream is available.
 		alive := err == nil || p.respondedSince(begun) || p.opts.IsReady() && p.opts.Busy()
 		begun = time.Now()
@@ -88,8 +88,8 @@ func (p *Probe) Run(ctx context.Context) error {
 	return nil
 }
 
-// probe requests /-/ready of the downstream. Every status below 500 means ready, also
-// 404: a server may implement the query API without a readiness endpoint.
+// probe requests /-/ready of the downstream. Every status below 500 means ready. This includes
+// 404, because a server may implement the query API without a readiness endpoint.
 func (p *Probe) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, min(probeTimeout, p.opts.Every))
 	defer cancel()

@@ -24,8 +24,8 @@ type Service struct {
 	external func() labels.Labels
 }
 
-// New returns a service that lists groups. parser parses the matchers of requests. The external labels are added to the
-// labels of a rule, and replace labels of the same name.
+// New returns a service that lists groups. parser parses the matchers of requests. The service adds the external labels
+// to the labels of each rule. An external label replaces a label of the rule that has the same name.
 func New(groups func() []*rules.Group, parser parser.Parser, external func() labels.Labels) *Service {
 	return &Service{groups, parser, external}
 }

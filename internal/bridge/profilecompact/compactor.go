@@ -4,15 +4,15 @@
 //
 //	compact   the blocks of a day are merged, and blocks that have profiles in common
 //	mark      replaced and expired blocks get a deletion mark, as in Thanos
-//	delete    a block is deleted when its mark is older than DeleteDelay, if the reason still holds
+//	delete    a marked block is deleted after DeleteDelay, if the reason for the mark still holds
 //	clean     the remains of interrupted uploads and deletions are deleted
 //
 // The iteration ends by writing an index of all blocks, which readers use when they start.
 //
 // The bucket is the only state: if a process is killed, the next one continues its work. A block is
 // never overwritten. A new block has a ULID of its own and lists its parents. From these lists every
-// reader computes which blocks have the same rows (block.Lineage). So compactors that run at the same
-// time lose no profile and count none twice; they only repeat work. There are no queries, flags or HTTP here.
+// reader computes which blocks have the same rows (block.Lineage). Two compactors that run at the same
+// time therefore repeat work, but no profile is lost or counted twice.
 package profilecompact
 
 import (
@@ -42,16 +42,16 @@ import (
 type Options struct {
 	Dir         string        // local directory for blocks that are being merged
 	Consistency time.Duration // time from the end of a day to the compaction of its blocks; 0: 30 h
-	DeleteDelay time.Duration // time from the deletion mark to the deletion; negative: none; 0: 48 h
+	DeleteDelay time.Duration // time from the deletion mark to the deletion; negative: deleted once marked; 0: 48 h
 	Retention   time.Duration // age of the newest profile at which a block is deleted; 0: no limit
-	BlockBytes  int64         // maximum size of the blocks that are merged, together; 0: 512 MiB
+	BlockBytes  int64         // maximum total size of the blocks of a day that are merged into one; 0: 512 MiB
 	Now         func() time.Time
 }
 
 const (
 	daySpan    = 24 * time.Hour
 	partialAge = 48 * time.Hour // age at which incomplete blocks are deleted
-	skewMax    = time.Hour      // a mark that is this far in the future was written with a wrong clock
+	skewMax    = time.Hour      // a mark whose time is further in the future was written with a wrong clock
 	// parentsMax limits the parents of a block, so that the first block.HeadBytes of its index contain the whole meta.
 	parentsMax = 4000
 	readsMax   = 16 // concurrent reads of metas
@@ -201,8 +201,8 @@ type brokenBlock struct {
 	err  error
 }
 
-// iterate compacts, marks and deletes. Blocks are marked and deleted also if a compaction fails: on a full disk the
-// retention still holds.
+// iterate compacts, marks and deletes the blocks of the tenant. Blocks are marked and deleted even if a compaction fails,
+// because the retention must also apply while the local disk is full.
 func (t *tenant) iterate(ctx context.Context, listed []*bucket.StoredProfile) error {
 	if err := t.load(ctx, listed); err != nil {
 		return err
@@ -211,7 +211,7 @@ func (t *tenant) iterate(ctx context.Context, listed []*bucket.StoredProfile) er
 	if ctx.Err() != nil {
 		return failed
 	}
-	t.relate() // without the blocks that have vanished
+	t.relate() // compact has removed blocks from t.blocks that another process deleted
 	err := t.mark(ctx)
 	if err == nil {
 		err = t.clean(ctx)
@@ -249,8 +249,8 @@ func (t *tenant) expired(m *block.Meta) bool {
 	return t.opts.Retention > 0 && m.MaxNS < t.opts.Now().Add(-t.opts.Retention).UnixNano()
 }
 
-// fresh reports whether the server that wrote a block may still compact it itself. maxNS is the end of the block's day, or
-// the time of its newest profile if that is later.
+// fresh reports whether the server that wrote a block may still compact it itself: maxNS is less than Options.Consistency
+// ago. maxNS is the end of the block's day, or the time of the block's newest profile if that is later.
 func (t *tenant) fresh(maxNS int64) bool {
 	return maxNS >= t.opts.Now().Add(-t.opts.Consistency).UnixNano()
 }
@@ -261,8 +261,8 @@ type group struct {
 	vertical bool // the blocks have profiles in common
 }
 
-// plan returns the groups of blocks to be merged: blocks that have profiles in common, and the blocks of
-// each day that is old enough, up to the maximum size.
+// plan returns the groups of blocks to be merged. The blocks of a group have profiles in common, or they are blocks
+// of a day that is older than Options.Consistency, of together at most Options.BlockBytes.
 func (t *tenant) plan() (groups []group) {
 	byID := map[ulid.ULID]*stored{}
 	for _, s := range t.blocks {
@@ -296,7 +296,7 @@ func (t *tenant) plan() (groups []group) {
 	return groups
 }
 
-// floorDay returns the number of the day, in UTC, of a timestamp.
+// floorDay returns the number of the UTC day of a timestamp in ns; day 0 is 1970-01-01.
 func floorDay(ns int64) int64 {
 	day := ns / int64(daySpan)
 	if ns%int64(daySpan) < 0 {
@@ -312,8 +312,8 @@ func sorted(all []*stored) []*stored {
 	return all
 }
 
-// fitting returns those blocks of a group with profiles in common that are merged into one. It leaves out a block
-// with which the merged block would have more parents, or a larger index, than servers read.
+// fitting returns the blocks of all that can be merged into one block. It adds them one after the other, and leaves out a
+// block that would give the merged block more than parentsMax parents or an index of more than t.indexMax bytes.
 func (t *tenant) fitting(all []*stored) (fit []*stored) {
 	parents, index := map[[16]byte]bool{}, int64(0)
 	for _, s := range all {
@@ -378,11 +378,12 @@ func (t *tenant) reason(s *stored) string {
 	return ""
 }
 
-// mark marks the blocks that are to be deleted, and deletes those whose marks are old enough. A mark with one of the
-// reasons above is removed if no reason holds any more. A mark with other details, such as one written by hand, is obeyed.
+// mark marks the blocks that are to be deleted, and deletes the blocks whose marks are older than Options.DeleteDelay. It
+// removes a mark whose details are replacedReason or expiredReason if the block is neither replaced nor expired any more.
+// It obeys a mark with other details, such as a mark written by hand.
 //
-// A block that fails does not stop the others: one mark that cannot be read must not end the retention of the tenant. After failuresMax
-// of them the bucket is at fault.
+// An error of one block does not stop mark, because a mark that cannot be read must not end the retention of the tenant.
+// After failuresMax errors mark stops, because the bucket itself probably fails.
 func (t *tenant) mark(ctx context.Context) error {
 	var kept []*stored
 	var errs []error
@@ -426,7 +427,7 @@ func (t *tenant) markBlock(ctx context.Context, s *stored) (deleted bool, err er
 	}
 	own := mark.Details == replacedReason || mark.Details == expiredReason
 	if own && reason != "" && time.Unix(mark.DeletionTime, 0).Sub(t.opts.Now()) > skewMax {
-		mark = bucket.DeletionMark{} // the mark is written again: otherwise the block would stay until that time
+		mark = bucket.DeletionMark{} // the mark is written again: otherwise the block would not be deleted before that time
 	}
 	switch {
 	case mark.DeletionTime == 0 && reason == "":
@@ -457,8 +458,9 @@ func (t *tenant) delete(ctx context.Context, s *bucket.StoredProfile, reason str
 	return true, nil
 }
 
-// clean deletes a block that has a mark and no index at once: its deletion was interrupted. It deletes other incomplete
-// blocks after partialAge. A broken block counts as incomplete if its parents are in the bucket, or replaced by other blocks.
+// clean deletes incomplete blocks. It deletes a block that has a mark and no index at once, because the deletion of the
+// block was interrupted. It deletes other incomplete blocks after partialAge. It treats a broken block as incomplete if each
+// of its parents is in the bucket, or is a parent of a complete block in the bucket: then no profile is lost.
 func (t *tenant) clean(ctx context.Context) error {
 	whole := map[[16]byte]bool{}
 	for _, s := range t.blocks {

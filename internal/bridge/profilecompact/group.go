@@ -18,8 +18,9 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// load reads the metas of the blocks that are not known yet. A block that vanishes meanwhile is left
-// out. Blocks that cannot be read are broken; a failed request is an error.
+// load reads the metas of the blocks that the last iteration did not read. It fills t.blocks, t.broken and
+// t.partial. A block with an index or a meta that is not valid is broken. A block that is deleted while load
+// runs is left out. A failed request is an error.
 func (t *tenant) load(ctx context.Context, listed []*bucket.StoredProfile) error {
 	loaded, broken := make([]*stored, len(listed)), make([]*brokenBlock, len(listed))
 	reads, ctx := errgroup.WithContext(ctx)
@@ -90,9 +91,9 @@ func (t *tenant) read(ctx context.Context, s *bucket.StoredProfile) (*stored, *b
 	return &stored{s, meta, indexBytes + rowsBytes, slices.Clone(head)}, nil, nil
 }
 
-// compact merges a group of blocks and uploads the result. A corrupt block is no error: it is left out of
-// further groups. If another process has deleted a block of the group, the group waits for the next
-// iteration. changed reports whether there may be new groups.
+// compact merges a group of blocks and uploads the new block. A corrupt block is no error: it is left out of
+// further groups. If another process has deleted a block of the group, compact does nothing, and the next
+// iteration plans the remaining blocks again. changed reports whether t.plan may now return other groups.
 func (t *tenant) compact(ctx context.Context, g group) (changed bool, err error) {
 	t.metrics.started.Inc()
 	dir, err := os.MkdirTemp(t.opts.Dir, groupDir)
@@ -149,7 +150,8 @@ func (t *tenant) open(ctx context.Context, s *stored, dir string) (*block.Reader
 }
 
 // findCorrupt leaves the corrupt blocks of a group out of further compactions. It finds them by merging each block alone. If
-// every block can be merged alone, it leaves out all of them. failed is the error of the whole group.
+// no block fails alone, it leaves out all blocks of the group, because their merge would fail again. failed is the error
+// of the merge of all blocks.
 func (t *tenant) findCorrupt(ctx context.Context, dir string, g group, run []*block.Reader, failed error) error {
 	found := false
 	for i, s := range g.blocks {
@@ -183,9 +185,9 @@ func (t *tenant) skip(s *stored, err error) {
 	t.logger.Warn("A profile block is not compacted", "block", s.Name(), "err", err)
 }
 
-// upload uploads the block that was merged from a group, and adds it to the tenant's blocks. In two cases it uploads
-// nothing. If the merged block does not replace a block of the group, that block is left out of further compactions. If
-// the index of the merged block is too large, all blocks of the group are left out.
+// upload uploads the block that was merged from a group, and adds it to the tenant's blocks. It uploads nothing in two
+// cases. If the merged block does not have all rows of a block of the group, upload leaves this block of the group out of
+// further compactions. If the index of the merged block is too large, it leaves out all blocks of the group.
 func (t *tenant) upload(ctx context.Context, id ulid.ULID, dir string, g group) error {
 	merged, err := block.Open(dir)
 	if err != nil {
@@ -196,7 +198,7 @@ func (t *tenant) upload(ctx context.Context, id ulid.ULID, dir string, g group) 
 		return err
 	}
 	for _, o := range g.blocks {
-		if !s.meta.Replaces(&o.meta) { // each iteration would merge it again
+		if !s.meta.Replaces(&o.meta) { // each iteration would merge o again
 			t.skip(o, fmt.Errorf("%w: its rows are not in the range of its meta", profiles.ErrCorrupt))
 			wrong = true
 		}

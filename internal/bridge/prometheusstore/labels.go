@@ -19,8 +19,8 @@ func (q *querier) LabelsOnly() series.Querier { return labelsQuerier{q} }
 
 var _ series.LabelsReader = (*querier)(nil)
 
-// labelsQuerier selects series from Prometheus' series endpoint, which returns them
-// without external labels.
+// labelsQuerier selects series from Prometheus' series endpoint. This endpoint returns the
+// series without external labels.
 type labelsQuerier struct{ *querier }
 
 // LabelNamesMatching implements series.LabelNamesMatcher. It returns the label names of all

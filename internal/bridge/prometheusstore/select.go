@@ -27,8 +27,8 @@ const (
 	defaultReadsMax = 8
 )
 
-// RawQuerier implements series.Source. It does not check the error of the last poll:
-// Prometheus may have recovered since.
+// RawQuerier implements series.Source. It ignores the error of the last Refresh, because
+// Prometheus may respond again since then.
 func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	mint = max(mint, s.minTime())
 	if maxt < mint {
@@ -48,33 +48,36 @@ func (emptyQuerier) Select(context.Context, ...*labels.Matcher) series.Set { ret
 func (emptyQuerier) LabelNames(context.Context) ([]string, error)          { return nil, nil }
 func (emptyQuerier) Close() error                                          { return nil }
 
-// querier selects series by remote read and removes the external labels that
-// Prometheus adds. The StoreAPI server adds them again. Without external labels the series
-// arrive in order, and the server can add all external labels except a replica label.
+// querier selects series by remote read and removes the external labels that Prometheus adds.
+// The StoreAPI server then adds the external labels that the request does not exclude (a
+// querier excludes replica labels). Series without external labels stay sorted while labels are
+// added or left out; series with them would have to be sorted again.
 //
-// A series can have a label of its own with the name of an external label. Remote read
-// keeps the series' label, StoreAPI overrides it, so that these series arrive out of
-// order. If the matching series have few values of such a label, each value is selected
-// separately: within one selection the label is constant and can be removed, and the
-// selections are merged. Otherwise the label is kept and the server sorts the series,
-// within its limit.
+// A series can have its own label with the name of an external label. Remote read returns the
+// value of the series' own label, and StoreAPI must replace it by the external label. The new
+// labels have another order. If the matching series have few values of their own label, querier
+// selects each value separately. Within one selection the label is constant, so it can be
+// removed, and the selections can be merged. Otherwise querier keeps the label, and the server
+// replaces it and sorts the series, up to its limit of bytes.
 //
-// A merge needs the first series of every selection before it returns one, and each
-// selection holds a slot of Prometheus' remote read limit until it has ended. A request
-// therefore acquires the slots of all its selections at once.
+// A merge reads the first series of every selection before it returns a series, and each
+// selection holds one of Prometheus' slots for remote reads until the selection has ended. Two
+// requests that each held some of their slots could wait for each other. A request therefore
+// acquires the slots of all its selections at once.
 type querier struct {
 	remoteread.WithoutQuerier
 	*Store
 	external   labels.Labels
 	mint, maxt int64
-	listed     bool    // split and keptLabels are valid
-	split      []split // labels whose values are selected separately
-	keptLabels []string
+	listed     bool     // split and keptLabels are valid
+	split      []split  // labels whose values are selected separately
+	keptLabels []string // names of external labels that are not removed, because the series' own labels have too many values
 	reads      *semaphore.Weighted
 	taken      int64 // acquired slots of reads
 }
 
-// split is an external label that series also have themselves, with the series' values.
+// split is the name of an external label that series also have as their own label. values are the values of the series'
+// own label.
 type split struct {
 	name   string
 	values []string
@@ -84,7 +87,7 @@ type split struct {
 // series without the label.
 func (s split) selections() int { return 1 + len(s.values) }
 
-// LabelNames implements series.Querier. It returns the names in the series of Select.
+// LabelNames implements series.Querier. It returns the names of the labels in the series that Select returns.
 func (q *querier) LabelNames(ctx context.Context) ([]string, error) {
 	return q.LabelNamesMatching(ctx)
 }
@@ -114,13 +117,13 @@ func (q *querier) LabelNamesMatching(ctx context.Context, matchers ...*labels.Ma
 		q.split = append(q.split, split{name, values})
 		q.keptLabels = append(q.keptLabels, name)
 		if selections > q.selectionsMax {
-			selections = q.selectionsMax + 1 // over the limit
+			selections = q.selectionsMax + 1 // the product of more labels must not overflow
 		}
 	}
 	if selections <= q.selectionsMax {
 		q.keptLabels = nil
 	} else {
-		q.split = nil // one remote read; the server replaces these labels and sorts
+		q.split = nil // one remote read; the server replaces the labels in keptLabels and sorts the series
 	}
 	q.listed = true
 	return slices.DeleteFunc(names, func(name string) bool { return q.external.Has(name) && !slices.Contains(q.keptLabels, name) }), nil
@@ -176,7 +179,7 @@ func (q *querier) selections(ctx context.Context, left []split, without *labels.
 	// First the series to which remote read adds the label. Prometheus matches them as
 	// series without the label.
 	if slices.Contains(left[0].values, external) {
-		with(labels.MatchEqual, "", external) // the series with this value follow
+		with(labels.MatchEqual, "", external) // the loop below selects the series whose own label has the external value
 	} else {
 		with(labels.MatchRegexp, "|"+regexp.QuoteMeta(external), external)
 	}
@@ -197,8 +200,8 @@ type errorMapper struct {
 	*Store
 }
 
-// Err implements series.Set. A missing external label means that the configuration of Prometheus has changed since the
-// last refresh. Err then triggers another refresh.
+// Err implements series.Set. If a series lacks an external label, the configuration of Prometheus has changed since the
+// last Refresh. Err then sends a value to Store.Changed.
 func (r errorMapper) Err() error {
 	err := r.Set.Err()
 	if errors.Is(err, remoteread.ErrLimit) && r.unsorted.CompareAndSwap(false, true) {

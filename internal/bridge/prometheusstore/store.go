@@ -24,7 +24,8 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// ErrUnsupported is the error for a Prometheus whose settings a sidecar cannot work with.
+// ErrUnsupported is returned for a Prometheus without external labels or with other settings that a sidecar does not
+// support. The sidecar exits with this error, because only a change of the configuration helps.
 var ErrUnsupported = errors.New("unsupported Prometheus configuration")
 
 // Options of a Store.
@@ -33,7 +34,7 @@ type Options struct {
 	HTTP          *http.Client
 	MinTimeMS     func() int64 // samples before it are not served; nil: no limit
 	SelectionsMax int          // maximum of concurrent remote reads of one Series request; 0: 3
-	ReadsMax      int          // maximum of concurrent remote reads, SelectionsMax at least; 0: 8
+	ReadsMax      int          // maximum of concurrent remote reads of all requests, at least SelectionsMax; 0: 8
 	SortBytesMax  int          // memory to sort the series of one request
 }
 
@@ -64,8 +65,8 @@ type Store struct {
 	reads         *semaphore.Weighted // slots for remote reads, of all requests
 	sortBytes     int                 // memory to sort the series of one request
 
-	// unsorted is set once the server has returned series that are not sorted by labels. A server other than Prometheus
-	// may do so.
+	// unsorted is set once the server has returned series that are not sorted by labels, as servers other than Prometheus
+	// may do. The client then sorts the series of later requests.
 	unsorted atomic.Bool
 
 	mu       sync.RWMutex
@@ -102,8 +103,8 @@ func (s *Store) API() *promapi.Client { return s.api }
 // has changed since the last Refresh.
 func (s *Store) Changed() <-chan struct{} { return s.changed }
 
-// Refresh reads the external labels and the time range. After ErrUnsupported every request fails
-// until the configuration of Prometheus is changed.
+// Refresh reads the external labels and the lowest timestamp of Prometheus. After an error Info fails until a later
+// Refresh succeeds. The error is ErrUnsupported if Prometheus has never had external labels.
 func (s *Store) Refresh(ctx context.Context) error {
 	external, err := s.api.ExternalLabels(ctx)
 	var mint int64
@@ -130,7 +131,7 @@ func (s *Store) Refresh(ctx context.Context) error {
 	return err
 }
 
-// servedFromMS returns the lowest timestamp that is served.
+// servedFromMS returns the lowest timestamp that is served, in ms, or the error of the last Refresh.
 func (s *Store) servedFromMS() (int64, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

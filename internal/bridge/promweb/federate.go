@@ -34,7 +34,7 @@ type federation struct {
 type federated struct {
 	labels labels.Labels
 	name   string
-	kind   dto.MetricType // untyped for a float
+	kind   dto.MetricType // of the metric family; untyped for a float
 	t      int64          // ms
 	f      float64
 	h      *histogram.FloatHistogram // nil for a float
@@ -77,7 +77,7 @@ func (f *federation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err != nil {
 		f.opts.Logger.Info("A response of /federate was cut off", "err", err)
-		panic(http.ErrAbortHandler) // a client must not take a part for the whole
+		panic(http.ErrAbortHandler) // the client must see that the response is incomplete
 	}
 }
 
@@ -118,12 +118,12 @@ func (f *federation) selected(ctx context.Context, selectors [][]*labels.Matcher
 	if err := set.Err(); err != nil {
 		return nil, err
 	}
-	// Label sets sort by the name of the metric only if no label's name sorts before it.
+	// The set is sorted by labels. Labels whose names sort before __name__, such as A, come first in this order.
 	slices.SortStableFunc(samples, func(a, b federated) int { return cmp.Compare(a.name, b.name) })
 	return samples, nil
 }
 
-// last returns the last sample of a series up to maxt; false if it has none or is stale.
+// last returns the last sample of a series at or before maxt. ok is false if there is none, or if it is a stale marker.
 func last(it chunkenc.Iterator, maxt int64) (s federated, ok bool) {
 	for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {
 		if it.AtT() > maxt {
@@ -170,8 +170,9 @@ func (f *federation) write(w io.Writer, format expfmt.Format, samples []federate
 	return nil
 }
 
-// metric returns the sample with the external labels that its series does not have, and
-// with an empty instance if neither has one.
+// metric returns the sample with the labels of its series and the external labels. A label of the series takes
+// precedence over an external label of the same name. instance is true if there is an external label instance. If neither
+// the series nor the external labels have an instance, metric adds an empty one.
 func (s federated) metric(external labels.Labels, instance bool) *dto.Metric {
 	m := &dto.Metric{TimestampMs: new(s.t)}
 	add := func(name, value string) {

@@ -3,8 +3,8 @@
 // scrape manager and configuration.
 //
 // These endpoints get few requests and have small responses: administration, blocks, the configuration of a scrape pool,
-// the steps of relabelling, features, notifications, search and the description of the API. /federate is in federate.go,
-// since Prometheus' package does not export it. Queries are in package api.
+// the steps of relabelling, features, notifications, search and the description of the API. Prometheus does not export
+// its handler of /federate, so federate.go implements /federate. Queries are in package api.
 package promweb
 
 import (
@@ -63,8 +63,8 @@ type Options struct {
 	Logger                      *slog.Logger
 }
 
-// Register adds the endpoints of the API to endpoints, which has the paths below prefix + "/api/v1". It adds the other
-// endpoints to mux.
+// Register adds /federate and /version to mux, and all other endpoints to endpoints, the mux of the paths below
+// prefix + "/api/v1".
 func Register(opts Options, mux, endpoints *http.ServeMux, prefix string) {
 	for _, name := range v1.FuzzAlgorithms() {
 		opts.Features.Enable(features.API, "search_fuzz_alg_"+name)

@@ -2,10 +2,9 @@
 // prometheus.yml.
 //
 // Samples are appended to the local storage. For each section a queue of Prometheus'
-// storage/remote reads them from the write-ahead log and sends them. A server that was down
-// gets them later. Meanwhile it delays no scrape, and its queue holds no more samples in memory
-// than its capacity: the queue stops reading the log. The protocol and the retries are those of
-// the queues.
+// storage/remote reads the samples from the write-ahead log and sends them. If a server is down,
+// its queue stops reading the log once the queue is full, and continues when the server is up
+// again. Scrapes do not wait for a queue. The protocol and the retries are those of the queues.
 package remotesend
 
 import (
@@ -30,8 +29,8 @@ import (
 
 // Options of a Sender. Zero values take the defaults.
 type Options struct {
-	// FlushDeadline limits how long Close waits for samples to be sent. A reload waits as long
-	// for each queue that it stops. 0: 1 minute; negative: no wait.
+	// FlushDeadline limits how long Close waits for samples to be sent. A reload waits up to
+	// FlushDeadline for each queue that it stops. 0: 1 minute; negative: no wait.
 	FlushDeadline     time.Duration
 	TypeAndUnitLabels bool // the storage has __type__ and __unit__ labels
 
@@ -49,8 +48,8 @@ const (
 	readAllEvery = 20 * time.Millisecond
 	// closeWait is how long Close may take beyond the flush deadline and the longest batch_send_deadline.
 	closeWait = 5 * time.Second
-	// skippedMetric counts the notifications that a queue did not take because it was still
-	// reading.
+	// skippedMetric counts the notifications that a queue missed because it was still reading the
+	// log.
 	skippedMetric = "prometheus_wal_watcher_notifications_skipped_total"
 )
 
@@ -150,8 +149,8 @@ func (secondary) ChunkQuerier(int64, int64) (storage.ChunkQuerier, error) {
 func (secondary) StartTime() (int64, error) { return 1<<63 - 1, nil }
 
 // Samples returns the local storage. Its appenders also pass the rate and the highest
-// timestamp of the samples to the queues, which choose their number of shards by them. The
-// caller does not close it.
+// timestamp of the samples to the queues. From these figures a queue computes its number of
+// shards. The caller must not close the storage.
 func (s *Sender) Samples() storage.Storage { return s.samples }
 
 // Check returns the first error of the remote_write sections of a configuration, such as an
@@ -213,9 +212,9 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 // must still be open, and nothing may append to it any more.
 //
 // Prometheus stops the queues one after the other. Each queue whose receiver does not respond
-// takes the whole deadline, during which the other queues go on sending. So after one deadline
-// every queue has had its time to send, and Close returns. The queues that still run end with the
-// process. That is safe: their only access to the storage is reading the log.
+// takes the whole flush deadline, while the other queues continue to send. After one flush
+// deadline every queue has had the time to send, so Close returns. Queues that still run then end
+// with the process. That is safe, because they only read the log.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -260,18 +259,21 @@ func (s *Sender) closeDeadline() time.Duration {
 	return deadline + batch
 }
 
-// readAll returns once each queue has read the log to its end. A queue takes a notification only
-// while it is not reading, and then reads to the end of the log. So a queue that has taken two
-// notifications has read everything that was written before the first one. Every commit notifies
-// the queues, too. But a queue that is about to end its reading misses that notification, and
-// would read the rest of the log seconds later.
+// readAll returns once each queue has read the log to its end, or ctx has ended.
+//
+// A queue receives a notification only while it is not reading, and then reads the log to its end.
+// It receives the second notification only after this reading has ended. So a queue that has
+// received two notifications has read everything that was written before the first.
+//
+// The notifications of commits are not enough: a queue that is still reading misses them. It would
+// read the rest of the log only seconds later.
 func (s *Sender) readAll(ctx context.Context) {
-	taken, before := 0, s.skipped()
-	for taken < 2 && ctx.Err() == nil {
+	received, before := 0, s.skipped() // received counts the notifications that no queue missed
+	for received < 2 && ctx.Err() == nil {
 		s.queues.Notify()
 		after := s.skipped()
 		if after == before {
-			taken++
+			received++
 			continue
 		}
 		before = after
@@ -282,7 +284,7 @@ func (s *Sender) readAll(ctx context.Context) {
 	}
 }
 
-// skipped returns the number of notifications that the queues did not take.
+// skipped returns the number of notifications that all queues together have missed.
 func (s *Sender) skipped() (sum float64) {
 	families, err := s.reg.Gather()
 	if err != nil && len(families) == 0 {

@@ -7,20 +7,22 @@ import (
 	"time"
 )
 
-// linesMax limits the lines that are remembered. Further lines are never omitted.
+// linesMax limits the number of different log lines whose times are kept. If more lines occur within a period, the
+// handler omits no repetitions of the further lines.
 const linesMax = 1024
 
-// unrepeated is a log handler that omits a line if the same queue has logged it less than a period ago. The next such
-// line has the number of omitted ones. Prometheus' own handler also omits lines of other queues, so that only one of
-// several failing receivers would be named.
+// unrepeated is a log handler that logs a line with the same message of the same queue at most once in a period. A line
+// after omitted ones has their number in the attribute suppressed. Prometheus' own handler does not distinguish the
+// queues: if several receivers fail with the same message, it logs the line of one receiver only.
 type unrepeated struct {
 	slog.Handler
 	scope string // attributes of the logger, such as the name of the queue
 	lines *lines
 }
 
+// lines are the lines that were logged lately.
 type lines struct {
-	every time.Duration
+	every time.Duration // the period
 	now   func() time.Time
 
 	mu   sync.Mutex
@@ -28,8 +30,8 @@ type lines struct {
 }
 
 type line struct {
-	at      time.Time
-	omitted int
+	at      time.Time // when the line was logged last
+	omitted int       // repetitions of the line since then
 }
 
 func newUnrepeated(next slog.Handler, every time.Duration, now func() time.Time) unrepeated {
@@ -49,7 +51,8 @@ func (h unrepeated) Handle(ctx context.Context, record slog.Record) error {
 	return h.Handler.Handle(ctx, record)
 }
 
-// take reports whether a line is logged, and how many equal lines were omitted before.
+// take records a line. ok reports whether the line is to be logged, and omitted how many equal lines were omitted since
+// the last that was logged.
 func (l *lines) take(key string) (omitted int, ok bool) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -54,8 +54,8 @@ func Check(cfg *config.Config) error {
 	return err
 }
 
-// Prepare creates the endpoints of a configuration's remote_read sections. take puts
-// them into effect and cannot fail.
+// Prepare creates the endpoints of a configuration's remote_read sections. The function take
+// replaces the current endpoints by these endpoints.
 func (r *Storage) Prepare(cfg *config.Config) (take func(), err error) {
 	var endpoints []remoteread.Endpoint
 	var clients []*http.Client
@@ -106,9 +106,10 @@ func (r *Storage) endpoint(name string, section *config.RemoteReadConfig, client
 	return e
 }
 
-// localStart returns the timestamp in ms from which on the local storage is complete: two minimum
+// localStart returns the timestamp, in ms, from which the local storage has all samples: two minimum
 // block durations after the start of the first block, or after the current time if there is no
-// block. Samples from the time before the server started may be missing.
+// block. The two durations are a margin: the server may have started within the first block, which
+// then lacks the samples before the start.
 func (r *Storage) localStart() (int64, error) {
 	metas, err := r.store.BlockMetas()
 	if err != nil {

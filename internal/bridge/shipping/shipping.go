@@ -30,8 +30,8 @@ const BlockDuration = 2 * time.Hour
 // Options configure the upload of blocks to an object store.
 type Options struct {
 	Bucket string // Thanos' object store configuration in YAML; "": no shipping
-	// IgnoreBlockSize ships although the TSDB compacts: a block may be compacted and
-	// deleted before it is shipped.
+	// IgnoreBlockSize ships although the TSDB compacts blocks. The TSDB may then compact and delete
+	// a block before it is shipped.
 	IgnoreBlockSize bool
 	Shipper         bucket.ShipOptions // Dir, Labels and Source are set by New
 }
@@ -45,8 +45,8 @@ type Shipper struct {
 	logger   *slog.Logger // of readers
 }
 
-// New opens the bucket and creates the shipper of o; nil without a bucket.
-// component is the name of the program in metrics and in the meta.json of blocks.
+// New opens the bucket of o and creates a shipper of the blocks in dir. It returns nil if o has no
+// bucket. component is the name of the program in metrics and in the meta.json of blocks.
 func New(o Options, dir, component string, external func() labels.Labels, logger *slog.Logger, reg *telemetry.Registry) (*Shipper, error) {
 	if o.Bucket == "" {
 		return nil, nil
@@ -64,7 +64,9 @@ func New(o Options, dir, component string, external func() labels.Labels, logger
 	return &Shipper{bucket: to, samples: shipper, logger: reads}, nil
 }
 
-// Expect is called before the database of the directory opens. See bucket.Shipper.
+// Expect records the blocks on disk that were not shipped yet. It must be called before the TSDB
+// opens, because the TSDB then deletes expired blocks. The first sync counts a recorded block that
+// was deleted before it was shipped as lost.
 func (s *Shipper) Expect(context.Context) error {
 	if s != nil {
 		s.samples.Expect()
@@ -102,7 +104,7 @@ func (s *Shipper) Note() string {
 	return fmt.Sprintf("Shipping was done at %s.\n", status.LastSuccess.UTC().Format(time.RFC3339))
 }
 
-// Close ends the reads of profiles and closes the bucket.
+// Close closes the readers of profile blocks, which ends running reads, and the bucket.
 func (s *Shipper) Close() error {
 	if s == nil {
 		return nil
@@ -114,8 +116,8 @@ func (s *Shipper) Close() error {
 	return errors.Join(append(errs, s.bucket.Close())...)
 }
 
-// AddProfiles adds the shipper of the profile blocks in dir. It has the intervals of the shipper of sample blocks. It
-// must be called before Run.
+// AddProfiles adds a shipper of the profile blocks in dir. Its intervals are those of o.Shipper, the shipper of sample
+// blocks. AddProfiles must be called before Run.
 func (s *Shipper) AddProfiles(dir string, o Options, logger *slog.Logger, reg *telemetry.Registry) {
 	if s == nil {
 		return
@@ -125,8 +127,9 @@ func (s *Shipper) AddProfiles(dir string, o Options, logger *slog.Logger, reg *t
 	}, logger.With("component", "profile shipper"), reg.Own)
 }
 
-// SkipReplaced sets the function that reports whether another block in the bucket has the rows of a profile block. If it
-// has, the block is not uploaded. If the function returns an error, the next sync tries again. Call it before Run.
+// SkipReplaced sets the function that reports whether another block in the bucket has all rows of a profile block. If
+// the function returns true, the profile block is not uploaded. If it returns an error, the next sync calls it again.
+// SkipReplaced must be called before Run.
 func (s *Shipper) SkipReplaced(replaced func(tenant string, id ulid.ULID) (bool, error)) {
 	if s != nil && s.profiles != nil {
 		s.profiles.SkipReplaced(replaced)
@@ -182,17 +185,17 @@ func (o Options) CheckLocal(store tsdb.Options, external labels.Labels) error {
 }
 
 // CheckPrometheus returns an error if a Prometheus with these flags and the data directory dir could compact and delete a
-// block before it is shipped. A Prometheus that delays compaction until a block is in the list of shipped blocks passes
-// the check.
+// block before it is shipped. There is no error if --storage.tsdb.delay-compact-file.path names the shipper's list of
+// shipped blocks: such a Prometheus compacts only blocks in this list.
 func (o Options) CheckPrometheus(dir string, flags map[string]string) error {
 	state := o.Shipper.StateFile
 	if state == "" {
 		state = "thanos.shipper.json"
 	}
 	state = filepath.Join(dir, state)
-	if waits := flags["storage.tsdb.delay-compact-file.path"]; waits != "" {
-		if filepath.Clean(waits) != filepath.Clean(state) {
-			return fmt.Errorf("its --storage.tsdb.delay-compact-file.path is %s, but shipped blocks are listed in %s", waits, state)
+	if delayFile := flags["storage.tsdb.delay-compact-file.path"]; delayFile != "" {
+		if filepath.Clean(delayFile) != filepath.Clean(state) {
+			return fmt.Errorf("its --storage.tsdb.delay-compact-file.path is %s, but shipped blocks are listed in %s", delayFile, state)
 		}
 		return nil
 	}

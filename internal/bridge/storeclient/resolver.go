@@ -20,8 +20,8 @@ func (o Options) lookupInterval() time.Duration {
 	return 30 * time.Second
 }
 
-// lookupBuilder resolves the names of endpoint groups with the prefixes of dnslookup, which
-// gRPC's own resolver does not know.
+// lookupBuilder resolves the names of endpoint groups that have a prefix of package dnslookup, such as dns+ or
+// dnssrv+. gRPC's own resolver does not know these prefixes.
 type lookupBuilder struct {
 	resolver dnslookup.Resolver
 	interval time.Duration
@@ -43,7 +43,7 @@ func (b lookupBuilder) Build(target resolver.Target, conn resolver.ClientConn, _
 // lookups resolves one name repeatedly.
 type lookups struct {
 	cancel  context.CancelFunc
-	now     chan struct{}
+	now     chan struct{} // gets a value if gRPC requests a lookup before the interval has passed
 	running sync.WaitGroup
 }
 
@@ -73,7 +73,7 @@ func (r *lookups) run(ctx context.Context, b lookupBuilder, name string, conn re
 	}
 }
 
-// wait returns true after d or once now receives, and false if ctx ends first.
+// wait waits until d has passed or a value can be received from now, and returns true. It returns false if ctx ends before.
 func wait(ctx context.Context, d time.Duration, now <-chan struct{}) bool {
 	timer := time.NewTimer(d)
 	defer timer.Stop()

@@ -13,15 +13,15 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// Source is a series.Source that reads from one store. A partial response is an
-// error.
+// Source is a series.Source that reads from one store. It requests that the store returns an
+// error instead of a partial response.
 type Source struct {
 	client       fanout.Client
 	stallTimeout time.Duration // 0: none
 }
 
-// Open creates the source of a store. It connects with its first request. stallTimeout is
-// how long the store may send nothing; 0: no limit.
+// Open creates the source of a store. The source connects with its first request. stallTimeout
+// is how long the store may send nothing during a request; 0: no limit.
 func Open(address string, opts Options, stallTimeout time.Duration) (*Source, error) {
 	dial, err := opts.Dialer()
 	if err != nil {
@@ -109,7 +109,8 @@ func (s *deadlineStream) Close() error {
 // LabelNames implements series.Querier.
 func (q *querier) LabelNames(ctx context.Context) ([]string, error) {
 	if after := q.source.stallTimeout; after > 0 { // the response is one message
-		// A deadline would be sent to the store, whose own DeadlineExceeded can arrive first.
+		// This is no deadline of the context, because gRPC would send the deadline to the store, and the store's
+		// DeadlineExceeded could arrive before errStalled.
 		var cancel context.CancelCauseFunc
 		ctx, cancel = context.WithCancelCause(ctx)
 		defer cancel(nil)

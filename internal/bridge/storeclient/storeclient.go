@@ -52,7 +52,7 @@ func (o Options) Dialer() (func(a fanout.Address) (fanout.Client, error), error)
 	}, nil
 }
 
-// with returns the options of an endpoint.
+// with returns o with the settings of an endpoint. A setting that the endpoint does not have stays as in o.
 func (o Options) with(c fanout.ClientConfig) Options {
 	for _, s := range []struct {
 		to  *bool
@@ -92,7 +92,7 @@ func (o Options) dial(a fanout.Address, creds credentials.TransportCredentials) 
 		storeapi.RegisterSnappy()
 	}
 	wait := backoff.DefaultConfig
-	wait.MaxDelay = 5 * time.Second // a store that restarts is used again soon
+	wait.MaxDelay = 5 * time.Second // gRPC's default of 2 minutes would delay the use of a restarted store
 	options := append(storeapi.GRPCDialOptions(),
 		grpc.WithTransportCredentials(creds),
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: wait, MinConnectTimeout: 5 * time.Second}),
@@ -121,7 +121,7 @@ func (o Options) dial(a fanout.Address, creds credentials.TransportCredentials) 
 	return client{storeapi.NewClient(conn, o.Client), conn}, nil
 }
 
-// isLoopback reports whether host:port is an address of this machine, as far as its text shows.
+// isLoopback reports whether the host of host:port is localhost or a loopback IP address. It resolves no names.
 func isLoopback(address string) bool {
 	host, _, err := net.SplitHostPort(address)
 	if err != nil {

@@ -6,12 +6,12 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// Counter adjusts counter resets: its result never decreases. NaN samples are skipped;
-// histograms are returned as they are.
+// Counter adjusts counter resets: the floats that it returns never decrease. It skips NaN samples, and returns
+// histograms unchanged.
 //
-// A downsampled chunk ends with a second sample at its last timestamp: the true last value of the counter. That sample is
-// not returned. It shows whether the counter was reset before the first sample of the next chunk. Samples earlier than
-// the last one are skipped, too.
+// A downsampled counter chunk ends with two samples that have the same timestamp. The first has the adjusted value. The
+// second has the value that the counter really had, from which a reset before the next chunk is found. Counter does not
+// return the second sample. It also skips samples that are earlier than the last returned sample.
 func Counter(it chunkenc.Iterator) chunkenc.Iterator {
 	return &counter{Iterator: it, atMS: math.MinInt64}
 }
@@ -47,7 +47,7 @@ func (c *counter) Next() chunkenc.ValueType {
 	}
 }
 
-// take reports whether a sample is to be returned.
+// take reads a float sample and sets atMS and value. It reports whether the sample is to be returned.
 func (c *counter) take(t int64, v float64) bool {
 	switch {
 	case math.IsNaN(v):
@@ -55,7 +55,8 @@ func (c *counter) take(t int64, v float64) bool {
 	case !c.counting:
 		c.counting = true
 	case t == c.atMS:
-		// The true last value. The sum of resets and last was returned already and stays the same.
+		// The second sample at the end of a downsampled chunk. It replaces last, so that the next sample is compared with
+		// the real value. resets+last, the adjusted value that was returned, does not change.
 		c.resets += c.last - v
 		c.last = v
 		return false

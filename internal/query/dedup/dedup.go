@@ -4,15 +4,20 @@
 //
 // Penalty returns the samples of one replica and switches to another only at a gap. It does not mix two replicas: they
 // scrape at different times, so a mixture would have twice the samples, and counters would decrease. The algorithm is
-// Thanos' penalty algorithm, so that both programs return the same samples. Chain mixes all samples. Overlaps within one
-// replica must be merged before. Labels, chunks and requests are handled elsewhere.
+// Thanos' penalty algorithm, so that both programs return the same samples. Chain returns the samples of all replicas.
+// The samples of each iterator must be in time order, without duplicates.
 //
-// The choice of Penalty between replicas a and b after the last returned sample, at time T:
+// Penalty chooses between replicas a and b as follows. T is the timestamp of the last returned sample, in ms:
 //
-//	next of a     first of a at or after T+1+penalty of a
-//	next of b     first of b at or after T+1+penalty of b
-//	returned      the earlier one, a if they are equal
-//	penalties     0 for the returned one, twice the time since T for the other
+//	candidate of a   first sample of a at or after T + 1 + penalty of a
+//	candidate of b   first sample of b at or after T + 1 + penalty of b
+//	returned         the earlier candidate; that of a if both have the same timestamp
+//	penalties        0 for the replica of the returned sample; for the other replica twice the
+//	                 time from T to the returned sample
+//
+// Example: a and b scrape every 15 s, a at 0, 15, 30 s, b at 5, 20, 35 s. After the sample of a at 15 s the penalty of b is
+// 30 s. The candidates are 30 s of a and 50 s of b, so the samples of a continue. If a has no sample between 15 and 60 s, b
+// is chosen at 50 s.
 //
 // Three or more replicas are merged in pairs: the first two, then the result with the third, and so
 // on.
@@ -30,7 +35,7 @@ import (
 // is not known yet.
 const firstPenaltyMS = 5000
 
-// milliseconds is a timestamp. With this alias vet does not take an iterator's Seek for a wrong
+// milliseconds is a timestamp. Without this alias vet would report that Seek has another signature than that of
 // io.Seeker.
 type milliseconds = int64
 
@@ -43,8 +48,8 @@ func IsCounter(function string) bool {
 	return function == "rate" || function == "irate" || function == "increase"
 }
 
-// Penalty merges the iterators of at least one replica for the named function. If IsCounter
-// reports true for the function, Counter must have wrapped each iterator. The result owns the iterators.
+// Penalty merges the iterators of one or more replicas. function is the PromQL function that will read the result. If
+// IsCounter(function) is true, the caller must have wrapped each iterator by Counter. The result owns the iterators.
 func Penalty(replicas []chunkenc.Iterator, function string) chunkenc.Iterator {
 	if len(replicas) == 1 {
 		return replicas[0]
@@ -83,7 +88,9 @@ type plain struct{ chunkenc.Iterator }
 
 func (plain) raise(float64) {}
 
-// counterAdjuster raises a counter that follows a replica with a greater value: from then on it adds the difference.
+// counterAdjuster keeps a counter from decreasing at a switch between replicas. If the last sample of the old replica had
+// the value 110 and the next sample of the new replica has 100, it adds 10 to this and all later samples of the new
+// replica.
 type counterAdjuster struct {
 	chunkenc.Iterator
 	by float64 // sum of the differences
@@ -101,10 +108,10 @@ func (r *counterAdjuster) At() (int64, float64) {
 	return t, v + r.by
 }
 
-// pair chooses between two replicas.
+// pair merges two replicas by the penalty algorithm.
 type pair struct {
 	a, b            replica
-	typeA, typeB    chunkenc.ValueType // value types of the next samples of a and b
+	typeA, typeB    chunkenc.ValueType // value types of the candidates of a and b
 	penaltyA        int64              // ms; see the comment of the package
 	penaltyB        int64
 	shown           replica // a or b: the replica of the current sample
@@ -124,7 +131,7 @@ func (p *pair) Next() chunkenc.ValueType {
 	if !p.begun {
 		p.begun = true
 		p.typeA, p.typeB = p.a.Next(), p.b.Next()
-		// The first value of the first replica counts as returned, even if the second replica begins earlier.
+		// For raise, the first value of a counts as returned, even if b begins earlier. Thanos does the same.
 		p.shownType = p.typeA
 		if p.typeA == chunkenc.ValNone {
 			return p.choose()
@@ -151,7 +158,7 @@ func (p *pair) Next() chunkenc.ValueType {
 	return t
 }
 
-// choose selects the earlier of the two next samples and sets the penalties.
+// choose makes the earlier of the two candidates the current sample, and sets the penalties.
 func (p *pair) choose() chunkenc.ValueType {
 	switch {
 	case p.typeA == chunkenc.ValNone && p.typeB == chunkenc.ValNone:
@@ -195,8 +202,8 @@ func (p *pair) raise(last float64) {
 	}
 }
 
-// Seek implements chunkenc.Iterator. It reads all samples up to t, because the choice of a replica depends on the samples
-// before.
+// Seek implements chunkenc.Iterator. It reads all samples up to t, because the choice of a replica depends on all earlier
+// choices.
 func (p *pair) Seek(t milliseconds) chunkenc.ValueType {
 	if p.begun && (p.shownType == chunkenc.ValNone || p.lastMS >= t) {
 		return p.shownType

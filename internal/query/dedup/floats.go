@@ -7,8 +7,9 @@ import (
 )
 
 // PenaltyFloats appends the samples from mint to maxt, in ms, that Penalty returns for two replicas. a and b are the
-// float samples of the replicas, sorted by time. They are overwritten. If IsCounter reports true for the function, their
-// counter resets are adjusted here, and they must include the samples before mint.
+// float samples of the replicas, sorted by time. PenaltyFloats overwrites a and b. If IsCounter(function) is true,
+// PenaltyFloats adjusts their counter resets itself, and a and b must include the samples before mint, because these may
+// have resets.
 func PenaltyFloats(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint {
 	counter := IsCounter(function)
 	if counter {
@@ -20,13 +21,13 @@ func PenaltyFloats(to, a, b []promql.FPoint, function string, mint, maxt int64) 
 
 // adjustResets does what Counter does, in place.
 func adjustResets(points []promql.FPoint) []promql.FPoint {
-	c, kept := counter{atMS: math.MinInt64}, points[:0]
+	c, adjusted := counter{atMS: math.MinInt64}, points[:0]
 	for _, p := range points {
 		if c.take(p.T, p.F) {
-			kept = append(kept, promql.FPoint{T: c.atMS, F: c.value})
+			adjusted = append(adjusted, promql.FPoint{T: c.atMS, F: c.value})
 		}
 	}
-	return kept
+	return adjusted
 }
 
 // between returns the points from mint to maxt.
@@ -43,7 +44,7 @@ func between(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
 // floats are the remaining samples of a replica. points[0] is the next one.
 type floats struct {
 	points  []promql.FPoint
-	by      float64 // sum of the adjustments so far, which is added to values, as in counterAdjuster
+	by      float64 // added to values, as counterAdjuster.by
 	penalty int64   // ms
 }
 
@@ -71,9 +72,9 @@ type pairOfFloats struct {
 }
 
 func (p *pairOfFloats) appendTo(to []promql.FPoint) []promql.FPoint {
-	// The first value of the first replica counts as returned, even if the second replica begins earlier.
-	shown, last, before := &p.a, 0.0, !p.a.ended()
-	if before {
+	// For raise, the first value of a counts as returned, even if b begins earlier, as in pair.Next.
+	shown, last, hasLast := &p.a, 0.0, !p.a.ended()
+	if hasLast {
 		last = p.a.points[0].F
 	}
 	for {
@@ -81,13 +82,13 @@ func (p *pairOfFloats) appendTo(to []promql.FPoint) []promql.FPoint {
 		if next == nil {
 			return to
 		}
-		if before && next != shown && p.counter {
+		if hasLast && next != shown && p.counter {
 			p.a.raise(last)
 			p.b.raise(last)
 		}
-		shown, before = next, true
+		shown, hasLast = next, true
 		p.lastMS, last = next.points[0].T, next.points[0].F
-		if p.counter { // only then, because -0 plus 0 is 0
+		if p.counter { // without this condition -0 would become 0, because by is 0
 			last += next.by
 		}
 		to = append(to, promql.FPoint{T: p.lastMS, F: last})
@@ -96,8 +97,7 @@ func (p *pairOfFloats) appendTo(to []promql.FPoint) []promql.FPoint {
 	}
 }
 
-// choose returns the replica with the earlier of the two next samples and sets the penalties. It returns nil if both have
-// ended.
+// choose returns the replica with the earlier candidate and sets the penalties. It returns nil if both replicas have ended.
 func (p *pairOfFloats) choose() *floats {
 	chosen, other := &p.a, &p.b
 	switch {

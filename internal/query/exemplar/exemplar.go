@@ -1,14 +1,13 @@
 // Package exemplar links metrics and profiles: from an exemplar of a metric or of a profile
 // series to the flame graph of its profile.
 //
-// A Request names a profile, or selects metrics. For metrics a Finder reads the exemplars in the range and takes the one
-// with the greatest value, or the one nearest to a timestamp. The label profile_id of that exemplar names the profile.
-// Programs without profile IDs have exemplars with timestamps only: if no exemplar names a profile, and the request has
-// labels that select profiles, the profiles that began shortly before the exemplar are merged.
+// A Request names a profile, or selects metrics. For metrics a Finder reads the exemplars in the range and chooses the
+// exemplar with the greatest value, or the exemplar nearest to a timestamp. The label profile_id of the exemplar names the
+// profile. Exemplars of some programs have no profile ID. If no exemplar in the range has a profile ID, and the request
+// selects profiles by labels, the Finder merges the profiles that began shortly before the chosen exemplar.
 //
-// Labels that the metric's series and the profiles' samples share may narrow the result, for
-// example to the CPU of one endpoint. Storage, HTTP, and PromQL except for selectors are
-// elsewhere. Span and trace IDs of samples are not used here.
+// A Request may name labels that both the metric's series and the samples of profiles have. The flame graph then contains
+// only samples with the same values, for example the CPU of one endpoint. Span and trace IDs of samples are not used here.
 package exemplar
 
 import (
@@ -36,17 +35,22 @@ type Merger interface {
 // DefaultType is the profile type of requests without one.
 var DefaultType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
 
-// Request has a ProfileID, or Selectors and a range. The profile of a ProfileID is searched for from StartMS to EndMS; if
-// both are 0, around NearMS; if that is 0, around the timestamp in the ID; if the ID has none, in the last day.
+// Request has a ProfileID, or Selectors and a range. The profile of a ProfileID is searched for in the first of these
+// ranges that the request has:
+//
+//	StartMS to EndMS, if one of them is not 0
+//	one hour before to one hour after NearMS, if it is not 0
+//	one hour before to one hour after the timestamp in the ID, if it is a UUID of version 7
+//	the last day
 type Request struct {
 	Tenant    string
 	ProfileID string
 	Selectors [][]*labels.Matcher // of metrics; a series must match one of them
-	StartMS   int64               // inclusive; with ProfileID both may be 0
-	EndMS     int64
-	NearMS    int64    // choose the exemplar nearest to it; 0: the one with the greatest value
-	Match     []string // names of labels whose values must be equal in the profiles' samples and in the metric's series
-	WindowMS  int64    // if profiles are found by time: how long before the exemplar they may begin; 0: 15 s
+	StartMS   int64               // inclusive; with ProfileID StartMS and EndMS may both be 0
+	EndMS     int64               // inclusive
+	NearMS    int64               // timestamp; the nearest exemplar is chosen; 0: the exemplar with the greatest value
+	Match     []string            // names of labels whose values must be equal in the profiles' samples and in the metric's series
+	WindowMS  int64               // if profiles are found by time: how long before the exemplar they may begin; 0: 15 s
 
 	Type     profiles.Type // the zero value is DefaultType
 	Matchers []*labels.Matcher
@@ -76,11 +80,11 @@ func New(metrics storage.ExemplarQueryable, merger Merger) *Finder {
 	return &Finder{metrics: metrics, profiles: merger, now: time.Now}
 }
 
-// marginMS is how long before and after an exemplar's timestamp its profile may have begun. The ID
-// identifies the profile; the margin only keeps the search short.
+// marginMS is how long before and after an exemplar's timestamp its profile is searched for. The ID identifies the profile;
+// the margin only limits how much data the search reads.
 const marginMS = 60 * 60 * 1000
 
-// windowMS is the default of Request.WindowMS: most profiles last 15 s.
+// windowMS is the default of Request.WindowMS: agents commonly push profiles of 15 s.
 const windowMS = 15_000
 
 // Find returns the flame graph of a request.
@@ -144,7 +148,8 @@ func (f *Finder) around(r Request) (startMS, endMS int64) {
 	return now - dayMS, now + marginMS
 }
 
-// find chooses the exemplar.
+// find chooses an exemplar and sets the fields of a that describe it. An exemplar with a profile ID is preferred. An exemplar
+// without one is chosen only if the request selects profiles by labels.
 func (f *Finder) find(ctx context.Context, r Request, a *Result) error {
 	if f.metrics == nil || len(r.Selectors) == 0 {
 		return fmt.Errorf("%w: neither a profile nor metrics in the request", profiles.ErrBadRequest)
@@ -179,13 +184,13 @@ func (f *Finder) find(ctx context.Context, r Request, a *Result) error {
 	return nil
 }
 
-// profileOf returns the profile ID of an exemplar, in any program's format.
+// profileOf returns the profile ID of an exemplar, for which programs use three label names. It returns "" if there is none.
 func profileOf(lset labels.Labels) string {
 	return cmp.Or(lset.Get("profile_id"), lset.Get("profileID"), lset.Get("profileId"))
 }
 
-// better compares two exemplars, and reports whether e is chosen: if it is nearer to nearMS, or, if
-// nearMS is 0, if it has the greater value. Of equal exemplars the later one is chosen.
+// better reports whether exemplar e is preferred to exemplar than. With nearMS the nearer exemplar is preferred, without
+// nearMS (0) the exemplar with the greater value. If both are equal in this, the later exemplar is preferred.
 func better(nearMS int64, e, than *exemplar.Exemplar) bool {
 	if nearMS != 0 {
 		a, b := abs(e.Ts-nearMS), abs(than.Ts-nearMS)

@@ -28,7 +28,7 @@ const (
 	matchMax = 1 << 27
 )
 
-// subqueryStepsMin is the limit of the steps of all subqueries of a query; MaxSamples if that is
+// subqueryStepsMin is the least limit of the steps of all subqueries of a query. The limit is MaxSamples if that is
 // greater.
 const subqueryStepsMin = 1_000_000
 
@@ -44,7 +44,8 @@ func (e *Engine) NewRangeQuery(ctx context.Context, from storage.Queryable, opts
 	return e.bounded(q, err)
 }
 
-// bounded refuses a query whose evaluation could take much memory that MaxSamples does not count.
+// bounded returns q, or an error if the evaluation of q could take much memory that MaxSamples does not count, or much time
+// in a match that no timeout interrupts.
 func (e *Engine) bounded(q promql.Query, err error) (promql.Query, error) {
 	if err != nil {
 		return nil, err
@@ -71,8 +72,9 @@ type complexity struct {
 	flags           hint.Flags
 }
 
-// check checks an expression that is evaluated over span ms. growth is the factor by which the calls around the
-// expression may make a label value longer.
+// check returns an error if an expression exceeds stepsMax or growthMax. span is the duration in ms over which the
+// expression is evaluated; 0 means one step. growth is the factor by which the calls around the expression may make a label
+// value longer.
 func (c *complexity) check(n parser.Node, span int64, growth int) error {
 	switch n := n.(type) {
 	case *parser.StepInvariantExpr:
@@ -103,16 +105,16 @@ func (c *complexity) check(n parser.Node, span int64, growth int) error {
 	return nil
 }
 
-// longestValue estimates the length of the longest label value of an expression. It returns an error if a
-// label_replace could exceed matchMax.
+// longestValue returns an estimate of the greatest length in bytes of the label values in the result of an expression. It
+// returns an error if a label_replace in the expression could exceed matchMax.
 func longestValue(n parser.Node) (length int, err error) {
 	length = storedValue
 	for child := range parser.ChildrenIter(n) {
-		of, err := longestValue(child)
+		ofChild, err := longestValue(child)
 		if err != nil {
 			return 0, err
 		}
-		length = max(length, of)
+		length = max(length, ofChild)
 	}
 	call, ok := n.(*parser.Call)
 	if !ok || len(call.Args) < 3 {
@@ -149,8 +151,8 @@ func programSize(expression string) int {
 	return len(program.Inst)
 }
 
-// labelGrowth returns how many times longer a call may make a label value, at most slightly
-// more than growthMax.
+// labelGrowth returns how many times longer a call may make a label value. It returns at most growthMax+1, so that
+// products do not overflow.
 func labelGrowth(call *parser.Call) int {
 	n := 1
 	switch call.Func.Name {

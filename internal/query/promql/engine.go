@@ -80,7 +80,8 @@ func (o Options) Validate() error {
 	return errors.Join(errs...)
 }
 
-// Engine is Prometheus' engine, with the parser and the default lookback delta of its queries.
+// Engine is Prometheus' engine. It also rejects queries that could take memory or time that no limit of Prometheus counts
+// (see bounded), and counts the slots in use.
 type Engine struct {
 	*promql.Engine
 	Parser               parser.Parser
@@ -152,8 +153,8 @@ func (e *Engine) SlotsInUse() (used, all int) {
 	return int(e.slots.used.Load()), e.slots.GetMaxConcurrent()
 }
 
-// Bare returns an engine that evaluates parts of the queries of e. It has the options of e except the limit of samples,
-// and no slots, query log and metrics. It needs no Close.
+// Bare returns an engine for evaluating parts of the queries of e. It has the options of e, except that maxSamples is its
+// limit of samples and that it has no slots, no query log and no metrics. It need not be closed.
 func (e *Engine) Bare(maxSamples int) *promql.Engine {
 	opts := e.opts
 	opts.MaxSamples = maxSamples

@@ -9,6 +9,6 @@
 //	rule_files -> Prepare -> Apply -> groups -> engine -> appender
 //	                                              `----> queues -> Alertmanagers
 //
-// The state of an alert is in the storage: after a restart it is read from
-// ALERTS_FOR_STATE. The package contains no HTTP API and no watching of files.
+// After a restart the state of alerts is restored from the samples of ALERTS_FOR_STATE in the storage. The package
+// has no HTTP API and does not watch files.
 package rules

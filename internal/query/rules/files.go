@@ -20,8 +20,8 @@ import (
 	"github.com/ferula-io/ferula/internal/nesting"
 )
 
-// Prepare reads the rule files of a configuration and creates the clients of its Alertmanagers,
-// without applying anything. The error has every fault of the rule files with file and line.
+// Prepare reads and checks the rule files and the Alertmanagers of a configuration. It changes nothing. The error has
+// every fault of the rule files, with file and line.
 func (m *Manager) Prepare(cfg *config.Config) (*Prepared, error) {
 	p, err := read(cfg, m.deps.Parser, m.logger)
 	return p, errors.Join(err, CheckAlertmanagers(cfg))
@@ -84,8 +84,9 @@ func position(content []byte, fault error) string {
 	return ""
 }
 
-// CheckAlertmanagers creates the client of every section, which reads TLS and password
-// files. The notifier would return these errors only after it has changed other sections.
+// CheckAlertmanagers returns the errors of all sections of Alertmanagers, such as TLS and password files that cannot be
+// read. It creates and closes the HTTP client of each section. The notifier would return such an error only after it has
+// changed other sections.
 func CheckAlertmanagers(cfg *config.Config) error {
 	var errs []error
 	for i, section := range cfg.AlertingConfig.AlertmanagerConfigs {

@@ -167,8 +167,8 @@ func New(opts Options, deps Deps) (*Manager, error) {
 	return m, nil
 }
 
-// Apply puts a prepared configuration into effect. On an error the previous one stays in effect. nil changes nothing.
-// Groups whose rules have not changed keep their state.
+// Apply puts a prepared configuration into effect. On an error it puts the previous configuration into effect again.
+// Apply(nil) changes nothing. Groups whose rules have not changed keep their state.
 func (m *Manager) Apply(next *Prepared) error {
 	if next == nil {
 		return nil
@@ -188,8 +188,8 @@ func (m *Manager) Apply(next *Prepared) error {
 	return err
 }
 
-// apply first configures the notifier, which must know each section of Alertmanagers before the discovery finds its
-// targets. The rules come last, because the notifier gets their alerts.
+// apply configures the notifier, then the discovery, then the rules. The notifier must know a section of Alertmanagers
+// before the discovery sends it the targets of the section, and before rules send it alerts.
 func (m *Manager) apply(p *Prepared) error {
 	if err := m.notifier.ApplyConfig(p.cfg); err != nil {
 		return fmt.Errorf("alerting configuration: %w", err)
@@ -210,9 +210,9 @@ func (m *Manager) apply(p *Prepared) error {
 	return nil
 }
 
-// Run evaluates rules and sends alerts until ctx is canceled. Then evaluation ends first, and waiting alerts are sent
-// afterwards. Each takes at most Options.StopTimeout. Nothing is appended after Run has returned. Run always returns
-// nil: a failure of rules or of an Alertmanager must not end other parts of the process.
+// Run evaluates rules and sends alerts until ctx is canceled. Then it waits for running evaluations, for at most
+// Options.StopTimeout, and afterwards sends waiting alerts, for at most Options.StopTimeout. Nothing is appended after Run
+// has returned. Run always returns nil: a failure of rules or of an Alertmanager must not end other parts of the process.
 func (m *Manager) Run(ctx context.Context) error {
 	m.mu.Lock()
 	m.ran = true

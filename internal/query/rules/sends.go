@@ -8,9 +8,10 @@ import (
 	"github.com/ferula-io/ferula/internal/version"
 )
 
-// sends makes the requests to Alertmanagers. Prometheus' notifier does not wait for a running request when it stops, so
-// the alerts of this request would be lost. The notifier allows each request of a queue the whole timeout, so a shutdown
-// could take minutes. sends can wait for the running requests, and end them by cancel.
+// sends sends the requests of Prometheus' notifier to Alertmanagers. Two things are missing in the notifier. When it
+// stops, it does not wait for a running request, so the alerts of this request could be lost: wait waits for running
+// requests. And it allows every request of a queue the whole timeout, so that a shutdown could take minutes: cancel ends
+// all requests.
 type sends struct {
 	ctx    context.Context // canceled when requests must end
 	cancel context.CancelFunc

@@ -178,10 +178,10 @@ type SeriesResult struct {
 	Series   []Series // sorted by labels
 	Warnings []error  // sources that could not be read; the result lacks their data
 
-	// Sets holds the label sets to which Exemplar.Set refers; nil without exemplars. A set may contain labels of
-	// GroupBy (sorted). They are not labels of an exemplar: an encoder omits them, as AppendLabels does.
+	// Sets holds the label sets to which Exemplar.Set refers; nil without exemplars. A set may contain labels that
+	// GroupBy names. The labels of an exemplar do not contain them: an encoder omits them, as AppendLabels does.
 	Sets    LabelSets
-	GroupBy []string
+	GroupBy []string // sorted
 
 	release func()
 }
@@ -237,8 +237,8 @@ type Point struct {
 	Value  float64
 }
 
-// Exemplar is the profile with the greatest value of its point. Of profiles with equal values it is the earliest one,
-// and of these the one with the smallest ID.
+// Exemplar is the profile with the greatest value of a point. Of several profiles with the greatest value it is the
+// earliest. Of several such profiles with the same timestamp it is the profile with the smallest ID.
 type Exemplar struct {
 	ID     ID
 	TimeNS int64
@@ -246,8 +246,8 @@ type Exemplar struct {
 	Set    uint32 // number of its label set in SeriesResult.Sets
 }
 
-// HeatmapRequest selects profiles, or spans, to be counted by time and value. Like a point of SeriesRequest, the slot at
-// timestamp t has the profiles in (t-StepMS, t].
+// HeatmapRequest selects profiles, or spans, to be counted by time and value. The slot at timestamp t counts the profiles
+// in (t-StepMS, t], as a point of a SeriesRequest does.
 type HeatmapRequest struct {
 	Tenant    string
 	Type      Type

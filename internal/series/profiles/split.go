@@ -8,12 +8,12 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/pprof"
 )
 
-// SplitsMax is the maximum number of series into which a profile is split by the labels of its samples. Samples with
-// further label sets get the labels of the profile.
+// SplitsMax is the maximum number of label sets into which a profile is split by the labels of its samples. A sample whose
+// labels would make a further label set loses them: it gets only the labels of the profile.
 const SplitsMax = 128
 
-// SampleLabelMax is the maximum size of a label of a sample, name and value together. Larger ones are dropped: each would be in the
-// label sets of series, whose labels have limits.
+// SampleLabelMax is the maximum size in bytes of a label of a sample, name and value together. Larger labels are dropped,
+// because they would become labels of series, whose sizes are limited.
 const SampleLabelMax = 16 << 10
 
 // Labels of samples that identify one request. They are never labels of a series.
@@ -35,8 +35,8 @@ type Splitter struct {
 	Drop map[string]bool // names of further labels to drop; may be shared
 
 	Sets     [][]byte // encoded: labels of the profile with those of samples; valid until the next Split
-	Of       []int    // by sample: its set; empty if there is only one
-	Spans    []Span   // by sample: the span that it belongs to; empty if none does
+	Of       []int    // by sample: index in Sets; empty if the samples have no labels
+	Spans    []Span   // by sample: the span that it belongs to; empty if no sample belongs to a span
 	Overflow int      // samples with labels that were dropped because of SplitsMax or SampleLabelMax
 
 	bySet   map[string]int // by encoded labels of a sample
@@ -44,8 +44,8 @@ type Splitter struct {
 	encoded []byte
 }
 
-// Split groups the samples of a profile that was pushed with the labels plain. A set without
-// samples is not returned, but there is at least one set.
+// Split groups the samples of p, which was pushed with the labels plain. Every set in Sets has
+// samples, except the only set of a profile without samples.
 func (s *Splitter) Split(plain []byte, p *pprof.Profile) {
 	s.Sets, s.Of, s.Overflow = append(s.Sets[:0], plain), s.Of[:0], 0
 	s.Spans = s.Spans[:0]
@@ -78,7 +78,7 @@ func (s *Splitter) Split(plain []byte, p *pprof.Profile) {
 	}
 }
 
-// set returns the number of the set of the encoded labels.
+// set returns the index in Sets of the labels of the profile with s.encoded. It appends the set if it is new.
 func (s *Splitter) set(plain []byte) int {
 	if len(s.encoded) == 0 {
 		return 0
@@ -100,7 +100,8 @@ func (s *Splitter) set(plain []byte) int {
 	return n
 }
 
-// encode encodes the stored labels of a sample, sorted by name. It reports whether others were too large.
+// encode sets s.encoded to the labels of a sample that are stored, sorted by name. It reports whether a label was dropped
+// because it is too large.
 func (s *Splitter) encode(p *pprof.Profile, labels []pprof.Label) (large bool) {
 	s.encoded = s.encoded[:0]
 	if len(labels) == 0 {
@@ -126,7 +127,7 @@ func (s *Splitter) encode(p *pprof.Profile, labels []pprof.Label) (large bool) {
 	return large
 }
 
-// spanOf returns the span that the labels of a sample name. Older SDKs send the ID of the span as profile_id.
+// spanOf returns the span that the labels of a sample name. Older SDKs name the label of the span's ID profile_id.
 func spanOf(p *pprof.Profile, labels []pprof.Label) (span Span) {
 	for _, l := range labels {
 		name, value := p.Text(l.Key), p.Text(l.Text)

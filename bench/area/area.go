@@ -162,6 +162,9 @@ type File struct {
 	Text string
 }
 
+// RunMark stands for date, commit, rounds and CPU of the run in the text of a File.
+const RunMark = "RUN-OF-THE-BENCH"
+
 // Measure records the figure of a goal.
 func (o *Outcome) Measure(goal string, value float64, from ...string) {
 	o.Measured = append(o.Measured, Measured{Goal: goal, Value: value, From: from})

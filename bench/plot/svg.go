@@ -81,7 +81,7 @@ func at(v float64) string { return strings.TrimSuffix(fmt.Sprintf("%.1f", v), ".
 // runsOf returns a line for each area: its run and machine.
 func runsOf(r report.Results, areas []string) (runs []string) {
 	for _, name := range areas {
-		runs = append(runs, fmt.Sprintf("%s: %s; %s", name, r[name].Run, r[name].Machine))
+		runs = append(runs, fmt.Sprintf("%s: %s; %s", name, r[name].Run, r[name].ShortMachine()))
 	}
 	return runs
 }

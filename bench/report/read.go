@@ -12,7 +12,8 @@ import (
 // ErrMissing means that RESULTS.md does not have a figure.
 var ErrMissing = errors.New("no such figure in RESULTS.md")
 
-// Results are the sections of RESULTS.md, by the names of their areas.
+// Results are the sections of RESULTS.md by their names: the area for the first section of an area, and "api on CPU, 2 cores" for
+// one of another machine.
 type Results map[string]Section
 
 // Section is the section of an area as WriteResults wrote it.
@@ -22,6 +23,14 @@ type Section struct {
 	goals   map[string]string   // the measured figure of each goal
 	sides   []string            // the heading of each column after the first
 	rows    map[string][]string // the cells after the first, by the first
+}
+
+// ShortMachine returns CPU and cores only if the line of the machine is long, for a place that is short.
+func (s Section) ShortMachine() string {
+	if !strings.Contains(s.Machine, detailsOfCPU) {
+		return s.Machine
+	}
+	return processorOf(s.Machine)
 }
 
 // Figure is a cell of a table. Times are in seconds and sizes in bytes, whatever multiple of them the cell has.

@@ -55,7 +55,7 @@ func (r Run) Noisy() []string {
 	sides := r.Outcome.Sides
 	for _, m := range r.Outcome.Measured {
 		for _, what := range m.From {
-			if r.unit(what) != area.Seconds {
+			if !isTime(r.unit(what)) {
 				continue
 			}
 			for _, side := range sides[:len(sides)-1] {
@@ -68,6 +68,11 @@ func (r Run) Noisy() []string {
 		}
 	}
 	return noisy
+}
+
+// isTime reports whether a unit is one of time: seconds, or nanoseconds, also those of a sample or of a series.
+func isTime(unit string) bool {
+	return unit == area.Seconds || unit == "ns" || strings.HasPrefix(unit, "ns/")
 }
 
 // table returns a row for every name of readings: the median on each side, the ratio of the last side to the first, and the

@@ -6,6 +6,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -63,17 +64,17 @@ func TestWriteResults_ReplacesASectionBetweenItsMarkers(t *testing.T) {
 	name := filepath.Join(t.TempDir(), "RESULTS.md")
 	r := runForTest()
 	for range 2 {
-		if err := r.WriteResults(name); err != nil {
+		if _, err := r.WriteResults(name); err != nil {
 			t.Fatal(err)
 		}
 	}
 	other := r
 	other.Area.Name = "y"
-	if err := other.WriteResults(name); err != nil {
+	if _, err := other.WriteResults(name); err != nil {
 		t.Fatal(err)
 	}
 	r.Commit = "def"
-	if err := r.WriteResults(name); err != nil {
+	if _, err := r.WriteResults(name); err != nil {
 		t.Fatal(err)
 	}
 	text, err := os.ReadFile(name)
@@ -90,6 +91,100 @@ func TestWriteResults_ReplacesASectionBetweenItsMarkers(t *testing.T) {
 	}
 	if got := Replace("a\n<!-- begin z -->\nold", "z", "new\n"); got != "a\n<!-- begin z -->\nnew\n<!-- end z -->\n" {
 		t.Errorf("a section without an end: %q", got)
+	}
+}
+
+// recorded writes the runs to a new file, one after the other, and returns its text and which of them were the first of their area.
+func recorded(t *testing.T, runs ...Run) (text string, first []bool) {
+	t.Helper()
+	name := filepath.Join(t.TempDir(), "RESULTS.md")
+	for _, r := range runs {
+		is, err := r.WriteResults(name)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first = append(first, is)
+	}
+	all, err := os.ReadFile(name)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(all), first
+}
+
+func runOf(areaName, cpu, commit string) Run {
+	r := runForTest()
+	r.Area.Name, r.Machine.CPU, r.Commit = areaName, cpu, commit
+	return r
+}
+
+func TestWriteResults_KeepsASectionAMachine(t *testing.T) {
+	text, first := recorded(t, runOf("x", "A", "a1"), runOf("y", "A", "a2"), runOf("x", "B", "b1"), runOf("x", "C", "c1"), runOf("x", "B", "b2"), runOf("x", "A", "a3"))
+	if want := []bool{true, true, false, false, false, true}; !slices.Equal(first, want) {
+		t.Errorf("first sections: %v, want %v", first, want)
+	}
+	var order []string
+	for line := range strings.Lines(text) {
+		if strings.HasPrefix(line, "<!-- ") || strings.HasPrefix(line, "## ") || strings.Contains(line, "commit") && strings.HasPrefix(line, "- ") {
+			order = append(order, strings.TrimSpace(line))
+		}
+	}
+	var want []string
+	for _, s := range [][2]string{{"x", "a3"}, {"x on B, 2 cores", "b2"}, {"x on C, 2 cores", "c1"}, {"y", "a2"}} {
+		want = append(want, "<!-- begin "+s[0]+" -->", "## "+s[0], "- 1970-01-01, commit "+s[1]+", median of 2", "<!-- end "+s[0]+" -->")
+	}
+	if !slices.Equal(order, want) {
+		t.Errorf("sections:\n%s\nwant:\n%s", strings.Join(order, "\n"), strings.Join(want, "\n"))
+	}
+	if strings.Contains(text, "\n\n\n") {
+		t.Errorf("several empty lines in %q", text)
+	}
+	r := Parse(text)
+	if len(r) != 4 || r["x"].Machine != "A, 2 cores, Linux 6.1, go1" || r["x on B, 2 cores"].Machine != "B, 2 cores, Linux 6.1, go1" {
+		t.Errorf("%+v", r)
+	}
+	if _, err := r.Goal("x on B, 2 cores", "x/cpu"); err != nil {
+		t.Error(err)
+	}
+}
+
+// Sections of earlier versions name the CPU without family and model.
+func TestWriteResults_ReplacesASectionThatHasOnlyTheNameOfTheCPU(t *testing.T) {
+	const older, now, newer = "EPYC", "EPYC (family 26, model 2, L2 1024 KiB)", "EPYC (family 27, model 1, L2 1024 KiB)"
+	text, first := recorded(t, runOf("x", older, "a1"), runOf("x", now, "a2"), runOf("x", newer, "a3"))
+	if want := []bool{true, true, false}; !slices.Equal(first, want) || strings.Contains(text, "a1") || !strings.Contains(text, "## x on "+newer+", 2 cores\n") {
+		t.Errorf("first sections: %v, want %v: %s", first, want, text)
+	}
+	if got := Parse(text)["x"].ShortMachine(); got != now+", 2 cores" {
+		t.Errorf("the short machine: %q", got)
+	}
+	other := runOf("x", now, "a4")
+	other.Machine.Cores = 64
+	if _, first := recorded(t, runOf("x", now, "a1"), other); first[1] {
+		t.Error("64 cores replace 2")
+	}
+}
+
+func TestWriteResults_SaysThatThereWasOneRound(t *testing.T) {
+	r := runForTest()
+	const note = "**one round**"
+	if text, _ := recorded(t, r); strings.Contains(text, note) {
+		t.Errorf("two rounds: %s", text)
+	}
+	r.Rounds = 1
+	if text, _ := recorded(t, r); !strings.Contains(text, note) {
+		t.Errorf("one round: %s", text)
+	}
+}
+
+func TestWriteFiles_NamesTheRun(t *testing.T) {
+	root, r := t.TempDir(), runForTest()
+	r.Outcome.Files = []area.File{{Path: "x.svg", Text: "<text>" + area.RunMark + "</text>"}}
+	if err := r.WriteFiles(root); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := os.ReadFile(filepath.Join(root, "x.svg")); err != nil || string(got) != "<text>1970-01-01, commit abc, median of 2; cpu, 2 cores</text>" {
+		t.Errorf("%q, %v", got, err)
 	}
 }
 
@@ -148,11 +243,15 @@ func TestAmount_UsesFittingMultiples(t *testing.T) {
 }
 
 func TestMachine_ParsesCPUAndKernel(t *testing.T) {
-	if got := cpuModel([]byte("processor\t: 0\nmodel name\t: Some CPU @ 2:1\n")); got != "Some CPU @ 2:1" {
-		t.Errorf("CPU: %q", got)
-	}
-	if got := cpuModel(nil); got != "unknown" {
-		t.Errorf("no CPU: %q", got)
+	for _, c := range []struct{ cpuinfo, l2, want string }{
+		{"processor\t: 0\nmodel name\t: Some CPU @ 2:1\n", "1024K\n", "Some CPU @ 2:1"},
+		{"cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n\nmodel\t\t: 3\n", "1024K\n", "AMD EPYC (family 26, model 2, L2 1024 KiB)"},
+		{"cpu family\t: 26\nmodel\t\t: 2\nmodel name\t: AMD EPYC\n", "", "AMD EPYC (family 26, model 2)"},
+		{"", "", "unknown"},
+	} {
+		if got := cpuModel([]byte(c.cpuinfo), c.l2); got != c.want {
+			t.Errorf("CPU: got %q, want %q", got, c.want)
+		}
 	}
 	if got := kernel("6.1.2-13-amd64\n"); got != "6.1.2" {
 		t.Errorf("kernel: %q", got)
@@ -177,5 +276,16 @@ func TestNoisy_NamesPeersReadingsFarFromTheirMedian(t *testing.T) {
 	out.Measure("x/c", 1, "unsteady")
 	if got := r.Noisy(); len(got) != 1 || got[0] != "unsteady of peer: 33 %" {
 		t.Errorf("got %q", got)
+	}
+	for _, unit := range []string{"ns", "ns/series"} {
+		what := "in " + unit
+		for i, v := range []float64{1, 1.1, 1.5} {
+			out.Recorder.Add(i+1, "peer", what, unit, v)
+		}
+		out.Measured = nil
+		out.Measure("x/d", 1, what)
+		if got := r.Noisy(); len(got) != 1 || got[0] != what+" of peer: 36 %" {
+			t.Errorf("readings in %s: got %q", unit, got)
+		}
 	}
 }

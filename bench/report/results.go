@@ -8,46 +8,90 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/goal"
 )
 
 const heading = `# Results
 
-The last full run of each area, as ` + "`make bench`" + ` writes it: see README.md for how a claim is made. Goals are ratios within
-one run, or counts; the absolute figures say only what the ratios meant on that machine. Limits are those of the commit of the
-run; goals.tsv has the current ones.
+The last full run of each area on each kind of CPU, as ` + "`make bench`" + ` writes it: see README.md for how a claim is made. Goals
+are ratios within one run, or counts; the absolute figures say only what the ratios meant on that machine. Limits are those of
+the commit of the run; goals.tsv has the current ones. Of an area that has several sections, the first one is that of the plots
+and of the README of the repository.
 `
 
-// WriteResults replaces the area's section in the named file and leaves the other sections unchanged.
-func (r Run) WriteResults(name string) error {
+// WriteResults replaces the area's section of this machine in the named file and leaves the other sections unchanged, those of
+// other machines included. It reports whether the section is the first one of the area, whose figures the plots show.
+func (r Run) WriteResults(name string) (first bool, err error) {
 	text, err := os.ReadFile(name)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return err
+		return false, err
 	}
 	if len(text) == 0 {
 		text = []byte(heading)
 	}
-	return os.WriteFile(name, []byte(Replace(string(text), r.Area.Name, r.section())), 0o644)
+	section := r.sectionName(Parse(string(text)))
+	return section == r.Area.Name, os.WriteFile(name, []byte(place(string(text), r.Area.Name, section, r.section(section))), 0o644)
 }
 
-// WriteFiles writes the further results of the area into the repository in root.
+// onMachine separates an area and a machine in the name of a section that is not the first one of its area.
+const onMachine = " on "
+
+// sectionName returns the name of this run's section: the area, and the machine if the first section is that of another one.
+func (r Run) sectionName(recorded Results) string {
+	first, ok := recorded[r.Area.Name]
+	if !ok || first.Machine == "" || r.Machine.is(first.Machine) {
+		return r.Area.Name
+	}
+	return r.Area.Name + onMachine + r.Machine.Processor()
+}
+
+// place puts a section between its markers. A new section of an area that has others follows them.
+func place(text, areaName, name, section string) string {
+	begin, _ := markers(name)
+	if strings.Contains(text, begin) {
+		return Replace(text, name, section)
+	}
+	last := -1
+	for at, line := 0, ""; at < len(text); at += len(line) {
+		line = text[at:]
+		if newline := strings.IndexByte(line, '\n'); newline >= 0 {
+			line = line[:newline+1]
+		}
+		_, end := markers(areaName)
+		if line == end || strings.HasPrefix(line, "<!-- end "+areaName+onMachine) {
+			last = at + len(line)
+		}
+	}
+	if last < 0 {
+		return Replace(text, name, section)
+	}
+	return strings.TrimRight(Replace(text[:last], name, section), "\n") + "\n" + text[last:]
+}
+
+// markers returns the lines before and after a section.
+func markers(name string) (begin, end string) {
+	return "<!-- begin " + name + " -->\n", "<!-- end " + name + " -->\n"
+}
+
+// WriteFiles writes the further results of the area into the repository in root. They name their run in place of area.RunMark.
 func (r Run) WriteFiles(root string) error {
 	for _, f := range r.Outcome.Files {
 		name := filepath.Join(root, filepath.FromSlash(f.Path))
 		if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
 			return err
 		}
-		if err := os.WriteFile(name, []byte(f.Text), 0o644); err != nil {
+		if err := os.WriteFile(name, []byte(strings.ReplaceAll(f.Text, area.RunMark, r.title()+"; "+r.Machine.Processor())), 0o644); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// Replace puts section between the markers of an area, or at the end if there are no
+// Replace puts section between the markers of its name, or at the end if there are no
 // markers.
-func Replace(text, areaName, section string) string {
-	begin, end := "<!-- begin "+areaName+" -->\n", "<!-- end "+areaName+" -->\n"
+func Replace(text, name, section string) string {
+	begin, end := markers(name)
 	section = begin + section + end
 	before, rest, ok := strings.Cut(text, begin)
 	if !ok {
@@ -60,15 +104,23 @@ func Replace(text, areaName, section string) string {
 	return before + section + after
 }
 
-func (r Run) section() string {
+// title names the run.
+func (r Run) title() string {
+	return fmt.Sprintf("%s, commit %s, median of %d", r.When.UTC().Format("2006-01-02"), r.Commit, r.Rounds)
+}
+
+func (r Run) section(name string) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "## %s\n\n%s.\n\n", r.Area.Name, r.Area.About)
-	fmt.Fprintf(&b, "- %s, commit %s, median of %d\n- %s\n", r.When.UTC().Format("2006-01-02"), r.Commit, r.Rounds, r.Machine)
+	fmt.Fprintf(&b, "## %s\n\n%s.\n\n", name, r.Area.About)
+	fmt.Fprintf(&b, "- %s\n- %s\n", r.title(), r.Machine)
 	for _, v := range r.Outcome.Versions {
 		fmt.Fprintf(&b, "- %s\n", v)
 	}
 	if noisy := r.Noisy(); len(noisy) > 0 {
 		fmt.Fprintf(&b, "- **not a steady run**: readings of a peer are far from their median: %s\n", strings.Join(noisy, "; "))
+	}
+	if r.Rounds == 1 {
+		b.WriteString("- **one round**: it does not show how far readings are from each other\n")
 	}
 	b.WriteString("\n")
 	goals := [][]string{{"goal", "measured", "", "limit", ""}}

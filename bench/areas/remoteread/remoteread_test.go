@@ -16,6 +16,7 @@ import (
 	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/prometheus/prompb"
 
+	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/proc"
 )
 
@@ -72,7 +73,7 @@ func TestPlot_IsAnSVGWithEveryLine(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if strings.Count(text, "<polyline") != 2 || !strings.Contains(text, "ferula: chunks, 8 h, 0.25 s") {
+	if strings.Count(text, "<polyline") != 2 || !strings.Contains(text, "ferula: chunks, 8 h, 0.25 s") || !strings.Contains(text, area.RunMark) {
 		t.Error(text)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"math"
 	"strings"
 	"time"
+
+	"github.com/ferula-io/ferula/bench/area"
 )
 
 // The plot's measures, in pixels; MiB are drawn from 8 to 4096.
@@ -56,6 +58,7 @@ func svg(lines []line) string {
 		fmt.Fprintf(&out, `<line x1="%d" x2="%d" y1="%d" y2="%d" stroke="%s" stroke-width="2"%s/><text x="%d" y="%d">%s: %s, %.2f s</text>`+"\n",
 			keyX, keyX+30, keyY-4, keyY-4, styles[l.side], dash, keyX+38, keyY, l.side, l.what, l.at[len(l.at)-1].Seconds())
 	}
+	fmt.Fprintf(&out, `<text x="%d" y="%d" font-size="10">%s</text>`+"\n", left, height-6, area.RunMark)
 	out.WriteString("</svg>\n")
 	return out.String()
 }

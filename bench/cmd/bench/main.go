@@ -160,7 +160,15 @@ func runArea(ctx context.Context, o options, root string, a area.Area, goals []g
 	if noisy := r.Noisy(); len(noisy) > 0 && !o.noisy {
 		return short, fmt.Errorf("%w: %s; run it on a quiet machine, or with -noisy", errNoisy, strings.Join(noisy, "; "))
 	}
-	if err := errors.Join(r.WriteResults(filepath.Join(root, "bench", "RESULTS.md")), r.WriteFiles(root)); err != nil {
+	first, err := r.WriteResults(filepath.Join(root, "bench", "RESULTS.md"))
+	if err != nil {
+		return short, err
+	}
+	if !first { // plots and further files are those of the first section
+		fmt.Fprintf(os.Stderr, "bench: the section of %s follows that of another CPU, which the plots show\n", r.Machine.Processor())
+		return short, nil
+	}
+	if err := r.WriteFiles(root); err != nil {
 		return short, err
 	}
 	if err := plot.Write(root); err != nil {

@@ -34,8 +34,8 @@ type analysis struct {
 	stores func() []StoreTraffic
 }
 
-// analyze returns a context that collects the analysis of a query; nil unless the request
-// wants it and there are stores.
+// analyze returns the context in which the query runs, and its analysis. The analysis is nil unless
+// the request has analyze=true or analyze=1 and Options.Stores is a StoreAnalyzer.
 func (a *API) analyze(ctx context.Context, r *http.Request) (context.Context, *analysis) {
 	if want := r.FormValue("analyze"); want != "true" && want != "1" {
 		return ctx, nil
@@ -48,8 +48,8 @@ func (a *API) analyze(ctx context.Context, r *http.Request) (context.Context, *a
 	return ctx, &analysis{a.opts.Now(), found}
 }
 
-// result returns a function that writes the analysis: a node for the whole query, and its plan. The operators have names
-// only.
+// result returns a function that writes the analysis as a tree. The root is the whole query, with its duration, its
+// samples and the traffic of the stores. Its children are the operators of the plan, which have only names.
 func (n *analysis) result(qry promql.Query, now time.Time) func(*stream) {
 	if n == nil {
 		return nil

@@ -21,14 +21,14 @@ const columnsMagic = "FERULAC1"
 // Kinds of sections. A section is its kind and the length of its content, 4 bytes each, the content, and zeros up to a multiple
 // of 8 bytes. Every number is little-endian.
 const (
-	sectionGrid   uint32 = iota + 1 // start and step in ms, 8 bytes each; number of steps, 0, 4 bytes each
+	sectionGrid   uint32 = iota + 1 // start, step: ms, 8 bytes each | number of steps, zero: 4 bytes each
 	sectionSeries                   // some series: appendSeries
-	sectionText                     // a piece of the JSON of the response, which has no series
+	sectionText                     // a piece of the JSON of the response, whose result has no series
 	sectionEnd                      // number of series and of samples, 8 bytes each
 )
 
 const (
-	sectionBytes     = 64 << 10 // a section of series ends with the series that reaches it
+	sectionBytes     = 64 << 10 // a section of series ends after the series with which it reaches this size
 	seriesPerSection = 256
 	exactMaxMS       = 1 << 53 // a float64 represents timestamps up to this one exactly
 )
@@ -72,7 +72,7 @@ func acceptsColumns(accept []string) bool {
 	return ours > 0 && ours >= json
 }
 
-// hold reports whether m has only floats, each at a step and later than the one before.
+// hold reports whether m has only float samples, each at a step of the grid and later than the sample before.
 func (g stepGrid) hold(m promql.Matrix) bool {
 	if g.start < -exactMaxMS || g.start > exactMaxMS || g.step <= 0 || g.step > exactMaxMS {
 		return false
@@ -88,6 +88,7 @@ func (g stepGrid) hold(m promql.Matrix) bool {
 func (g stepGrid) holdPoints(points []promql.FPoint) bool {
 	next, end := g.start, g.start+int64(g.count-1)*g.step
 	for _, p := range points {
+		// Most samples are at the next step, which needs no division.
 		if p.T != next && (p.T < next || (p.T-g.start)%g.step != 0) || p.T > end {
 			return false
 		}
@@ -96,14 +97,15 @@ func (g stepGrid) holdPoints(points []promql.FPoint) bool {
 	return true
 }
 
-// run returns how many of the points, at least one, are at consecutive steps.
+// run returns the length of the first run of points: how many are at consecutive steps from the first point on. points is
+// not empty, so the length is at least 1.
 func (g stepGrid) run(points []promql.FPoint) int {
 	last := len(points) - 1
 	if points[last].T-points[0].T == int64(last)*g.step {
 		return len(points)
 	}
 	n := 1
-	for points[n].T == points[n-1].T+g.step {
+	for points[n].T == points[n-1].T+g.step { // ends within points, because not all of them are at consecutive steps
 		n++
 	}
 	return n
@@ -197,8 +199,8 @@ func (c *matrixColumns) appendRuns(s *stream, m promql.Matrix) (runs int) {
 	return runs
 }
 
-// openSection appends the beginning of a section, and returns where its content is in the buffer. The buffer has whole sections
-// before it, so that positions in it are aligned as those in the body.
+// openSection appends the header of a section, and returns the offset of its content in s.b. s.b begins where the body or a
+// section begins. So an offset in s.b is a multiple of 8 if the offset in the body is, and pad can count in s.b.
 func (s *stream) openSection(kind uint32) int {
 	s.b = binary.LittleEndian.AppendUint32(s.b, kind)
 	s.b = binary.LittleEndian.AppendUint32(s.b, 0)

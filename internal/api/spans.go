@@ -15,8 +15,8 @@ type querySpan struct {
 	query string
 }
 
-// startQuerySpan starts a child of the request's span. The caller passes the name that Prometheus
-// gives to this span. The span has the attributes that it has in Prometheus.
+// startQuerySpan starts a span as a child of the request's span. name must be the name of the same
+// span in Prometheus. The attributes are those of the span in Prometheus, too.
 func startQuerySpan(ctx context.Context, r *http.Request, name string) (context.Context, querySpan) {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {

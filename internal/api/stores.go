@@ -72,9 +72,9 @@ type StoreStatus struct {
 
 // purpose selects which store parameters apply to a request.
 type purpose struct {
-	dedup      bool          // dedup and replicaLabels[] apply
+	dedup      bool          // the parameters dedup and replicaLabels[] apply
 	resolution time.Duration // value of max_source_resolution=auto; with AutoDownsampling also of requests without the parameter
-	samples    bool          // engine, shard_info and max_source_resolution apply
+	samples    bool          // the parameters engine, shard_info and max_source_resolution apply
 	plan       bool          // engine=thanos is accepted, too: clients of Thanos send it, because Thanos explains queries of this engine only
 }
 
@@ -219,8 +219,8 @@ func (a *API) samplesQueryable(r *http.Request, opts promql.QueryOpts, resolutio
 	return a.opts.Stores.Queryable(p), opts, nil
 }
 
-// lookbackFor returns the lookback delta for samples of a resolution. A resolution above
-// the lookback raises it to 5 min or 1 h, the two resolutions of downsampled blocks.
+// lookbackFor returns the lookback delta for samples of a resolution. If the resolution is above
+// the lookback, the result is at least 5 min or 1 h, the two resolutions of downsampled blocks.
 func lookbackFor(lookback, resolution time.Duration) time.Duration {
 	switch {
 	case resolution > max(5*time.Minute, lookback):

@@ -44,7 +44,7 @@ func (s *stream) flushIfFull() bool {
 	return s.err == nil
 }
 
-// flush writes the buffer out. A section of text that is open continues in another one.
+// flush writes the buffer out. It closes an open section of text first, and opens a new one afterwards.
 func (s *stream) flush() {
 	inText := s.text > 0
 	if inText {
@@ -142,12 +142,12 @@ func (s *stream) histogram(h *histogram.FloatHistogram) {
 // responseAnnotations are the warnings and infos of a response, which follow its data.
 type responseAnnotations struct {
 	list  annotations.Annotations
-	query string // for the line and column of annotations
+	query string // the expression, to compute the line and column that an annotation names
 }
 
 const (
 	annotationsMax = 10   // maximum of warnings, and of infos, in a response, as in Prometheus
-	missingMax     = 1000 // further warnings of missing data in a response of Stores
+	missingMax     = 1000 // in a response of Stores, so many warnings of missing data do not count towards annotationsMax
 )
 
 // append appends the lists "warnings" and "infos", of at most ten entries each, as Prometheus

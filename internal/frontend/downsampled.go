@@ -17,9 +17,9 @@ var coarser = [...]struct {
 // resolutionParam is Thanos' parameter for the coarsest resolution that a query accepts.
 const resolutionParam = "max_source_resolution"
 
-// repeatsDownsampled reports whether parts without points are requested again with coarser data. They are if the request
-// has max_source_resolution=auto: the downstream then chooses the resolution by the step alone, and data of that
-// resolution may have been deleted.
+// repeatsDownsampled reports whether parts without points are requested again with coarser data. That needs
+// Options.RequestDownsampled and a request with max_source_resolution=auto. With auto the downstream chooses the
+// resolution by the step alone, and the data of that resolution may have been deleted.
 func (f *Frontend) repeatsDownsampled(q query) bool {
 	return f.opts.RequestDownsampled && q.params.Get(resolutionParam) == "auto"
 }
@@ -32,7 +32,7 @@ func (f *Frontend) repeatDownsampled(ctx context.Context, q query, o *openedPart
 			return nil
 		}
 		if resolution.ms <= o.StepMS/5 {
-			continue // the first request has included it
+			continue // auto accepts resolutions up to a fifth of the step, so the first request has included this one
 		}
 		read, empty, err := readEmpty(o.body)
 		if err != nil {

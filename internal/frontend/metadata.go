@@ -63,9 +63,10 @@ type listPart struct {
 	cached bool // look it up in the cache, and store it after a miss
 }
 
-// listParts splits [startMS, endMS], both inclusive, at the multiples of the interval. A
-// part is cached if its list can no longer change and another request can have a part
-// with the same bounds. With WholeIntervals every such part is the whole interval.
+// listParts splits [startMS, endMS], both inclusive, at the multiples of the interval. A part is
+// cached if its list can no longer change and another request can have a part with the same bounds.
+// With WholeIntervals, a part is extended to its whole interval if all data of the interval are
+// older than MaxFreshness, so that it can be cached.
 func (f *Frontend) listParts(startMS, endMS int64, useCache bool) []listPart {
 	o := f.opts.Labels
 	whole := split.Range{StartMS: startMS, EndMS: endMS, StepMS: 1}

@@ -8,9 +8,9 @@ import (
 	"github.com/ferula-io/ferula/internal/bufpool"
 )
 
-// The parts of a query are spliced once every part's response has begun. Until then each part is
-// read ahead, so that a short one ends and releases its connection and its slot. A part that needs
-// more than its first buffer takes memory from a budget that all queries share.
+// The parts of a query are spliced once the response of every part has begun. Until then each
+// response is read ahead, so that a short response ends and releases its connection and its slot. A
+// part that needs more than its first buffer takes memory from a budget that all queries share.
 const (
 	readAheadBytes      = 64 << 10 // first buffer of each part
 	readAheadPartBytes  = 1 << 20  // limit of one part, if the budget allows

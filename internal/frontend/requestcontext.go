@@ -235,8 +235,8 @@ type statusError struct {
 func (e *statusError) Error() string { return e.err.Error() }
 func (e *statusError) Unwrap() error { return e.err }
 
-// classify returns the status and errorType of any error. All error responses of the package get
-// them here.
+// classify returns the HTTP status and the errorType of an error. All error responses of the
+// package get their status and errorType from it.
 func classify(err error) *statusError {
 	var known *statusError
 	switch {
@@ -311,7 +311,7 @@ type responseWriter struct {
 
 	contentType   string
 	initialHeader http.Header // of the response, before anything was added
-	call          *call       // buffers the response; nil if there is none, or the response is too long
+	call          *call       // the call that buffers the response to share it; nil: the response is sent to this client only
 	finishCall    func()      // ends call, so that its waiters continue
 }
 

@@ -77,7 +77,9 @@ func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.
 	}
 	double := func() {
 		if interval > math.MaxInt64/2 || f.opts.Parallelism == 1 {
-			interval = 0 // no split, because a range may overlap two intervals even of the greatest length
+			// Interval 0 means no split. Doubling alone may never end with one interval: a range that
+			// crosses the epoch overlaps two intervals of any length.
+			interval = 0
 		}
 		interval *= 2
 		intervals = split.Plan(r, interval)
@@ -131,9 +133,9 @@ func cacheKey(key string, part split.Part, interval time.Duration) string {
 	return fmt.Sprintf("%s|%d|%d|%d|%d", key, part.StepMS, part.StepOffset(), interval.Milliseconds(), part.Index)
 }
 
-// find looks up all intervals. For an interval without any piece it looks up the longer ones that
-// contain it. It returns false if there are more gaps than Options.Parallelism; the remaining
-// intervals are then not looked up.
+// find looks up all intervals, and adds the extents it finds to l.pieces. If nothing is found for an
+// interval, find looks up the longer intervals that contain it. It returns false if there are more
+// gaps than Options.Parallelism; the remaining intervals are then not looked up.
 func (l *lookups) find(ctx context.Context, intervals []split.Part, interval time.Duration) bool {
 	tooMany := int64(l.f.opts.Parallelism)
 	key := l.query.key()
@@ -234,8 +236,12 @@ func (l *lookups) longer(intervals []split.Part, found [][]Extent, interval time
 	return longer
 }
 
-// add uses an extent from the first to the last missing step of a range. It releases the other
-// pieces that serve steps in between. If no step is missing, add releases the extent.
+// add uses an extent from the first to the last missing step of a range. It releases the pieces
+// that serve steps in between. If no step is missing, add releases the extent.
+//
+// For example, with a step of 1 m, the pieces have 10:00–11:00 and 12:00–13:00, and the extent has
+// 10:00–14:00. The first missing step is 11:01 and the last is 14:00. So the new piece is
+// 11:01–14:00, and the piece 12:00–13:00 is released.
 func (l *lookups) add(within split.Range, e Extent) {
 	within, ok := within.Clip(e.Bounds())
 	var gaps []split.Range

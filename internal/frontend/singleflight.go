@@ -24,15 +24,15 @@ type singleFlight struct {
 
 func newSingleFlight() *singleFlight { return &singleFlight{calls: map[string]*call{}} }
 
-// call is one response in progress. Until done is closed, waiters must not read the second group of
-// fields.
+// call is one response in progress. Waiters must not read the fields from complete on before done is
+// closed.
 type call struct {
 	waiters int                // clients that wait for the response
 	cancel  context.CancelFunc // cancels the work; called when no client waits
 	done    chan struct{}
 	once    sync.Once
 
-	complete bool
+	complete bool  // status, header and body are the whole response
 	err      error // returned to every waiter
 	tooLong  bool  // longer than sharedResponseMaxBytes
 	status   int
@@ -97,9 +97,9 @@ func (x *requestContext) callKey() string {
 	return k.String()
 }
 
-// deduplicate sends x the response of an identical request in progress. If there is
-// none it calls handle, and shares the response with identical requests that arrive
-// meanwhile.
+// deduplicate waits for an identical request in progress and sends its response to the client of x.
+// If there is no such request, deduplicate calls handle, and shares the response with identical
+// requests that arrive meanwhile.
 func (f *Frontend) deduplicate(x *requestContext, handle func() error) error {
 	if !x.shareable() {
 		return handle()
@@ -134,9 +134,9 @@ func (f *Frontend) deduplicate(x *requestContext, handle func() error) error {
 // the other clients. Every client, including x's, gets the response once it is complete.
 func (f *Frontend) runCall(x *requestContext, key string, c *call, work context.Context, handle func() error) error {
 	client := x.r
-	left := context.AfterFunc(client.Context(), func() { f.calls.leave(key, c) })
+	stopWatching := context.AfterFunc(client.Context(), func() { f.calls.leave(key, c) })
 	defer func() {
-		if left() {
+		if stopWatching() {
 			f.calls.leave(key, c)
 		}
 	}()

@@ -1,14 +1,17 @@
 // Package cache stores the results of range queries as the response bytes in which
 // they arrived.
 //
-// A Writer takes the byte stream of one response, a key that identifies everything of the request
-// except its range, and the range it covers. It compresses the stream block by block, cuts it into
-// parts that fit any store, and writes them to the store in the background. Lookup returns the
-// extents that overlap a range, each a stream of exactly the bytes written. An entry is a manifest,
-// stored under the key's hash, and the parts that it names. The manifest is written last, so a
-// reader sees a whole extent or none of it. It holds the whole key, so a hash collision is a miss.
-// Every fault of a store or of its data is a miss, is counted by reason and costs a bounded time.
-// Adjacent extents are merged in the background by the caller's MergeFunc.
+// A Writer takes the byte stream of one response, the time range of the response, and a key. The
+// key identifies everything of the request except its range. A stored response with its range is an
+// extent. The Writer compresses the stream block by block, cuts it into parts of at most PartBytes,
+// and writes them to the store in the background. Lookup returns the extents that overlap a range.
+// The stream of an extent has exactly the bytes that were written.
+//
+// An entry has all extents of one key: a manifest, stored under the hash of the key, and the parts
+// that the manifest names. The manifest is written after the parts, so a reader sees a whole extent
+// or none of it. The manifest holds the whole key, so a hash collision is a miss. Every fault of a
+// store or of its data is a miss, is counted by reason and costs a bounded time. Adjacent extents
+// are merged in the background by the caller's MergeFunc.
 //
 //	manifest  "FQC" | version 1 | xxhash64 of the rest 8 | uvarint len, key | uvarint extents | extent …
 //	extent    id 8 | varint start ms | uvarint end - start | uvarint step ms | varint written ms |
@@ -214,7 +217,7 @@ type Cache struct {
 
 	locks [64]sync.Mutex // each serializes the changes of some manifests; see lock
 
-	background context.Context // canceled when Close waits no longer for the work in the background
+	background context.Context // canceled when Close stops waiting for the background work
 	cancel     context.CancelFunc
 	queue      chan job
 	queueLock  sync.RWMutex // guards closed against sends
@@ -233,7 +236,8 @@ func New(store Store, opts Options, logger *slog.Logger, set *instruments.Set) (
 	if err := opts.validate(); err != nil {
 		return nil, err
 	}
-	// So a manifest of many inline extents stays far below the size of a part.
+	// An entry has at most 2*ExtentsMax extents (extentsLimit). So the inline extents of a manifest
+	// have at most half of PartBytes, and a store that accepts a part accepts the manifest.
 	opts.InlineBytes = min(opts.InlineBytes, opts.PartBytes/(4*opts.ExtentsMax))
 	c := &Cache{
 		opts:  opts,

@@ -131,6 +131,7 @@ func (c *Cache) mergeable(extents []extent) (first, end int) {
 	if first < 0 {
 		return -1, -1
 	}
+	// Extents after this pair are merged, too, while each is at most as large as all before it together.
 	for end < len(extents) && adjacent(&extents[end-1], &extents[end]) && extents[end].storedBytes() <= least {
 		least += extents[end].storedBytes()
 		end++

@@ -378,7 +378,7 @@ var inertKeys = map[string]string{
 	"get_multi_batch_size":      "parts are fetched one by one, before they are read",
 	"max_set_multi_concurrency": "max_async_concurrency limits writes",
 	"set_multi_batch_size":      "parts are written one by one",
-	"cache_size":                "there is no second copy in the client",
+	"cache_size":                "there is no client-side cache",
 	"half_open_max_requests":    "one operation probes a store that failed",
 	"min_requests":              "the circuit breaker counts consecutive failures",
 	"failure_percent":           "the circuit breaker counts consecutive failures",

@@ -31,8 +31,8 @@ type Extent struct {
 	// requested range and does not overlap the ranges of the other extents.
 	StartMS, EndMS int64
 	// StoredStartMS and StoredEndMS, both inclusive, are the range that was given to the Writer.
-	// The stream may have points outside StartMS and EndMS, which the caller must cut off. It has
-	// none if the two ranges are equal and the Writer got only points of its range.
+	// The stream may have points outside StartMS and EndMS, which the caller must cut off. There are
+	// no such points if the two ranges are equal and the Writer got only points of its range.
 	StoredStartMS, StoredEndMS int64
 	StepMS                     int64 // 0: no fixed step
 	WrittenAt                  time.Time
@@ -361,6 +361,9 @@ func (c *Cache) part(ctx context.Context, base string, e *extent, i int) (blocks
 // overlapping extents keeps its range. The shorter one keeps the steps outside the longer one:
 // these are one range, because a longer extent cannot lie inside a shorter one. An extent without
 // steps left is dropped.
+//
+// For example, with a step of 1 m, extents of 10:00–12:00 and 11:30–12:30 become 10:00–12:00 and
+// 12:01–12:30.
 func disjoint(extents []Extent, startMS, endMS int64) []Extent {
 	slices.SortStableFunc(extents, func(a, b Extent) int {
 		return cmp.Compare(b.StoredEndMS-b.StoredStartMS, a.StoredEndMS-a.StoredStartMS)

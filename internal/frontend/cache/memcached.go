@@ -77,7 +77,7 @@ type Memcached struct {
 	servers []*memcachedServer
 	closed  bool
 
-	places  chan struct{} // slots of OperationsMax
+	slots   chan struct{} // OperationsMax slots; a running operation holds one
 	cancel  context.CancelFunc
 	running sync.WaitGroup
 }
@@ -111,7 +111,7 @@ func NewMemcached(opts MemcachedOptions, logger *slog.Logger) (*Memcached, error
 	if opts.Timeout < 0 || opts.UpdateInterval < 0 || opts.IdleConnectionsMax < 0 || opts.OperationsMax < 0 || opts.ItemBytesMax < 0 {
 		return nil, errors.New("memcached: times and limits cannot be negative")
 	}
-	m := &Memcached{opts: opts, log: logger, places: make(chan struct{}, opts.OperationsMax)}
+	m := &Memcached{opts: opts, log: logger, slots: make(chan struct{}, opts.OperationsMax)}
 	m.dialer = (&net.Dialer{Timeout: opts.Timeout}).DialContext
 	if opts.TLS != nil {
 		m.dialer = (&tls.Dialer{NetDialer: &net.Dialer{Timeout: opts.Timeout}, Config: opts.TLS}).DialContext
@@ -214,7 +214,7 @@ func (m *Memcached) do(ctx context.Context, key string, operation func(*memcache
 		return nil, ErrUnavailable
 	}
 	select {
-	case m.places <- struct{}{}:
+	case m.slots <- struct{}{}:
 	case <-ctx.Done():
 		server.breaker.unknown()
 		return nil, ctx.Err()
@@ -228,7 +228,7 @@ func (m *Memcached) do(ctx context.Context, key string, operation func(*memcache
 	m.mu.RLock()
 	if m.closed {
 		m.mu.RUnlock()
-		<-m.places
+		<-m.slots
 		server.breaker.unknown()
 		return nil, ErrUnavailable
 	}
@@ -238,7 +238,7 @@ func (m *Memcached) do(ctx context.Context, key string, operation func(*memcache
 			if p := recover(); p != nil { // the client trusts the sizes that a server sends
 				r = result{err: fmt.Errorf("memcached: client: %v", p)}
 			}
-			<-m.places
+			<-m.slots
 			results <- r
 		}()
 		r.value, r.err = operation(server.client)

@@ -255,8 +255,9 @@ func (s *memoryShard) remove(item *memoryItem) {
 	s.bytes -= item.bytes()
 }
 
-// evict moves the hand to the first item without a mark and evicts it. The shard is
-// not empty. It takes two rounds at most, as the first clears all marks.
+// evict moves the hand to the first item without a mark and evicts it. The shard must not be empty.
+// The first round clears all marks, so the second round finds an item, unless a concurrent Get has
+// marked each one again.
 func (s *memoryShard) evict() {
 	for {
 		if s.hand == nil {

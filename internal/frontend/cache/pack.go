@@ -17,21 +17,21 @@ import (
 //	          step: milliseconds, 0: as in the previous run
 //	values    per sample: 0                   equals the previous value
 //	                      n in 1..32          n characters of "*+,-./0123456789" in m = (n+1)/2 bytes:
-//	                                          character i low in byte i, character m+i high in it
+//	                                          character i is the low nibble of byte i, character m+i its high nibble
 //	                      0x80+n, n in 1..32  n bytes unchanged
 //
-// A general compressor finds the same timestamps again in every series and pays for
-// each with a search, a copy and a literal; here they cost nothing. The sixteen
-// characters of a nibble are consecutive in ASCII, and the two halves of a number share
-// the bytes, so sixteen characters are unpacked from a word with a shift, two masks and
-// two additions. If neighbouring characters shared a byte, eight of them would take three rounds of
+// A general compressor finds the same timestamps again in every series and pays for each with a
+// search, a copy and a literal. Here a run stores only its first timestamp and its step. The sixteen
+// characters of a nibble are consecutive in ASCII. Character i and character m+i share byte i. So
+// sixteen characters are unpacked from a word of eight bytes with a shift, two masks and two
+// additions. If neighbouring characters shared a byte, eight of them would take three rounds of
 // shifts.
 const (
 	valueMax     = 32      // longest number in a run
 	timeMax      = 24      // longest `[time,"`
 	timeLimitMS  = 1e15    // times of a run are below it
 	stepTimesMax = 1 << 14 // times prepared at once
-	packSlack    = 80      // bytes that writing a sample in whole words may touch
+	packSlack    = 80      // bytes that reading or writing one sample in whole words may touch
 
 	nibbleBase = 0x2A2A2A2A2A2A2A2A // '*' in every byte
 	lowNibbles = 0x0F0F0F0F0F0F0F0F
@@ -68,8 +68,9 @@ func (g *stepTimes) seek(t, step int64) int {
 	return 0
 }
 
-// extend prepares the time after the last prepared one, number k, and returns its index, which may
-// differ from k. It returns false if a run cannot have that time.
+// extend prepares the time after the last prepared one. k is the number of prepared times. extend
+// returns the index of the new time: k, or 0 if the list was full and restarts with the new time. It
+// returns false if a run cannot have that time.
 func (g *stepTimes) extend(k int) (int, bool) {
 	t := g.firstMS + int64(k)*g.stepMS
 	if t < 0 || t >= timeLimitMS {

@@ -107,8 +107,8 @@ func NewRedis(opts RedisOptions, logger *slog.Logger) (*Redis, error) {
 	return r, nil
 }
 
-// do executes an operation. If the server redirects it, which means that the server is a node of a
-// cluster and has not executed it, do repeats the operation with a client of the cluster.
+// do executes an operation. A redirection (MOVED) means that the server is a node of a cluster and
+// has not executed the operation. Then do repeats the operation with a client of the cluster.
 func (r *Redis) do(operation func(redis.UniversalClient) error) error {
 	r.mu.Lock()
 	client := r.client

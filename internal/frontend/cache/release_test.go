@@ -175,15 +175,15 @@ func TestMemcached_OperationsReleaseTheirPlace(t *testing.T) {
 	m.closed = true
 	for range 2 {
 		_, err = m.do(ctx, "k", fails)
-		check(t, errors.Is(err, ErrUnavailable) && len(m.places) == 0 && !m.servers[0].breaker.probing, "closed: %v, %d places", err, len(m.places))
+		check(t, errors.Is(err, ErrUnavailable) && len(m.slots) == 0 && !m.servers[0].breaker.probing, "closed: %v, %d slots", err, len(m.slots))
 	}
 	m.closed = false
-	m.places <- struct{}{}
+	m.slots <- struct{}{}
 	ended, cancel := context.WithCancel(ctx)
 	cancel()
 	_, err = m.do(ended, "k", fails)
 	check(t, errors.Is(err, context.Canceled) && !m.servers[0].breaker.probing, "full: %v", err)
-	<-m.places
+	<-m.slots
 	value, err := m.do(ctx, "k", func(*memcache.Client) ([]byte, error) { return []byte("v"), nil })
 	check(t, string(value) == "v" && err == nil, "%q, %v", value, err)
 	check(t, m.Close() == nil, "close")

@@ -120,10 +120,10 @@ func parseCluster(r *bufio.Reader) ([]string, error) {
 	return servers, nil
 }
 
-// pick returns the server of a key by rendezvous hashing: the one whose name, hashed together with
-// the key, has the highest score. When a server is added or removed, only its own keys move. A
-// modulo would move nearly all keys, and a jump hash can remove only the last server without moving
-// others.
+// pick returns the server of a key by rendezvous hashing: the server whose address, hashed together
+// with the key, has the highest score. When a server is added or removed, only the keys of this
+// server move. A modulo would move nearly all keys. A jump hash would move keys of other servers,
+// unless the last server is removed.
 func pick(servers []*memcachedServer, key string) *memcachedServer {
 	var best *memcachedServer
 	var highest uint64

@@ -22,8 +22,8 @@ type lastPacked struct {
 	text  [valueMax]byte // the value, if raw
 }
 
-// join is split's inverse: it fills dst, which has the block's length before packing.
-// src is borrowed.
+// join is the inverse of packer.appendPacked: it unpacks the block src into dst. The length of dst
+// must be the length of the block before packing. src is borrowed.
 func (u *unpacker) join(dst, src []byte) error {
 	headerBytes, n := binary.Uvarint(src)
 	if n <= 0 {
@@ -115,8 +115,8 @@ func decodeRunHeader(src []byte) (h runHeader, rest []byte, err error) {
 	return h, src[n:], nil
 }
 
-// run writes samples from index k of stepTimes on. It returns the bytes written to dst
-// and read from values.
+// run writes a run of samples to dst. Their timestamps are those of stepTimes from index k on. run
+// returns the number of bytes that it wrote to dst and read from values.
 func (u *unpacker) run(dst, values []byte, samples uint64, k int) (written, read int, ok bool) {
 	x0, x1, n := u.previous.words[0], u.previous.words[1], u.previous.n
 	for left := samples; left > 0; left-- {
@@ -176,7 +176,7 @@ func (u *unpacker) run(dst, values []byte, samples uint64, k int) (written, read
 		written += at.n + n + 3
 	}
 	u.previous.words, u.previous.n = [2]uint64{x0, x1}, n
-	return written - 1, read, true // no comma after the last one
+	return written - 1, read, true // no comma after the last sample
 }
 
 // edge writes one sample if dst or values are too short for whole words.

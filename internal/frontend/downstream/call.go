@@ -20,7 +20,8 @@ type call struct {
 	backoff time.Duration // wait before the next retry
 }
 
-// response sends tries until one has a final status or may not be retried.
+// response sends the request until a try has a final status or may not be retried. It returns this
+// last try or its error.
 func (k *call) response() (*try, error) {
 	for {
 		t, err := k.client.send(k.ctx, &k.message)
@@ -73,8 +74,8 @@ func (k *call) verdict(t *try, err error) (reason string, wait time.Duration) {
 	return "", 0
 }
 
-// nextBackoff returns the next wait, and doubles the one after it up to BackoffMax. The wait is
-// random, between half the backoff and the whole.
+// nextBackoff returns the wait before the next retry: a random duration between half the backoff
+// and the whole. Then it doubles the backoff, up to BackoffMax.
 func (k *call) nextBackoff() time.Duration {
 	d := k.backoff
 	k.backoff = min(2*d, k.client.opts.BackoffMax)

@@ -8,15 +8,15 @@ const digestBlockBytes = 64 << 10
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // digest is a running hash of the bytes returned: 64 bits into which the CRC-32C of every block is
-// folded. It misses a difference within one block with a probability of 2^-32, and never a
-// difference of up to 32 consecutive bits. A difference in many blocks is practically always found.
-// xxhash would give 2^-64 but costs three times as much CPU, and every byte of every response is
-// hashed while hashes are compared only after a broken connection. The zero value is the digest of
-// no bytes.
+// folded. A difference within one block goes unnoticed with a probability of 2^-32. A difference of
+// up to 32 consecutive bits is always noticed, and a difference in many blocks practically always.
+// xxhash would miss a difference with a probability of 2^-64, but it costs three times as much CPU:
+// every byte of every response is hashed, and hashes are compared only after a broken connection.
+// The zero value is the digest of no bytes.
 type digest struct {
-	chain uint64 // of the blocks before
-	crc   uint32
-	fill  int // bytes of the current block, whose CRC is crc
+	chain uint64 // hash of the blocks before the current one
+	crc   uint32 // CRC of the current block
+	fill  int    // length of the current block in bytes
 }
 
 func (d *digest) write(p []byte) {

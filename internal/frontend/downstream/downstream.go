@@ -17,9 +17,10 @@
 //	         └─ break at byte n ─ wait ─ try ─ n bytes hash alike? ─ yes ─> bytes
 //	                                                               └─ no ─> ErrChanged
 //
-// Every retry, of either kind, takes one of the request's retries and one token of the budget that
-// all requests share. The Body holds the connection and a pooled decoder until its end or Close.
-// JSON, splitting, caching and admission are in other packages.
+// A retry before the response has begun and a retry after a break both take one of the request's
+// retries and one token of the budget that all requests share. The Body holds the connection and a
+// pooled decoder until the body ends or is closed. JSON, splitting, caching and admission are in
+// other packages.
 package downstream
 
 import (
@@ -210,10 +211,10 @@ func (c *Client) Close() { c.transport.CloseIdleConnections() }
 // even if it was read to its end.
 type Response struct {
 	Status int
-	// Header without the hop-by-hop headers and, where the body was decoded, without
-	// its Content-Length and Content-Encoding. Owned by the caller.
+	// Header has no hop-by-hop headers. If the body is decoded, it has no Content-Length and no
+	// Content-Encoding either. The caller owns it.
 	Header http.Header
-	// Length of the decoded body in bytes if known in advance, or -1.
+	// Length is the length of the decoded body in bytes; -1 if it is not known in advance.
 	Length int64
 	// Delimited reports that the body has a Content-Length, or is sent in HTTP chunks or by HTTP/2.
 	// Otherwise a connection that breaks off looks like the end of the body, and only a caller that

@@ -36,12 +36,13 @@ var (
 	errReleased  = errors.New("downstream attempt released")
 )
 
-// errUnsent is wrapped by the ErrTimeout of a request that was not sent, because
-// no connection was established in time.
+// errUnsent is wrapped by the ErrTimeout or ErrUnavailable of a request that was not sent, because
+// no connection was established.
 var errUnsent = errors.New("no connection in time")
 
-// failure classifies the error of a try. If the caller's context has ended, it
-// returns that context's error, and ErrTimeout or ErrUnavailable otherwise.
+// failure classifies the error of a try. caller is the context of the call, try the context of the
+// try. If caller has ended, failure returns its cause; else ErrTimeout or ErrUnavailable. sent means
+// that the request got a connection.
 func failure(caller, try context.Context, sent bool, err error) error {
 	if caller.Err() != nil {
 		return fmt.Errorf("downstream: %w", context.Cause(caller))

@@ -17,13 +17,12 @@ import (
 // above 8 KiB.
 const formBytes = 4 << 10
 
-// Request is one request to the downstream. Open reads it and holds no reference to
-// it except Body.
+// Request is one request to the downstream. Open retains only its Body, and copies of the rest.
 type Request struct {
 	// Method is GET if empty. The query endpoints take both GET and POST, which are
 	// equivalent: a short query is sent as GET, a long one as a form.
 	Method string
-	// Path below the downstream's own, escaped, as (*url.URL).EscapedPath returns it.
+	// Path is appended to the path of Options.URL. It is escaped, as (*url.URL).EscapedPath returns it.
 	Path   string
 	Params url.Values
 	// Header is forwarded, except hop-by-hop headers and those that this package sets
@@ -33,8 +32,8 @@ type Request struct {
 	// change until the response is closed.
 	Body []byte
 
-	// Retries is the maximum number of retries; 0: that of the client, or none if the
-	// method may change something; negative: none.
+	// Retries is the maximum number of retries; 0: Options.Retries, or none if the request is not
+	// idempotent; negative: none.
 	Retries  int
 	BytesMax int64 // of the decoded response; 0: the client's
 }
@@ -72,7 +71,7 @@ var ownHeaders = []string{"Accept-Encoding", "Content-Length", "Host", "Expect"}
 
 // copyEndToEnd copies the headers of src to dst, except the hop-by-hop ones.
 func copyEndToEnd(dst, src http.Header) {
-	var named []string // by Connection
+	var named []string // headers that Connection names as hop-by-hop
 	for _, line := range src["Connection"] {
 		for token := range strings.SplitSeq(line, ",") {
 			named = append(named, textproto.CanonicalMIMEHeaderKey(strings.TrimSpace(token)))
@@ -131,8 +130,8 @@ func (c *Client) message(r Request) (message, error) {
 	}
 	m.repeatable = r.IsIdempotent()
 	if m.repeatable && m.method == http.MethodPost {
-		// net/http does not send a header without values, but it then sends the request
-		// again on a new connection if the idle one turns out to be dead.
+		// The key tells net/http that the request is idempotent: if an idle connection turns out to be
+		// dead, net/http sends the request again on a new one. A header without values is not sent.
 		m.header["Idempotency-Key"] = nil
 	}
 	return m, nil

@@ -102,8 +102,9 @@ func (t *try) begin(method string, resp *http.Response) (err error) {
 	return err
 }
 
-// Read returns decoded bytes. Its error is io.EOF at the end, as far as the transfer shows it; a
-// brokenError if the body broke off and a retry may help; any other error is final.
+// Read returns decoded bytes. Its error is io.EOF at the end of the body, or a brokenError if the
+// body broke off and a retry may help. Any other error is final. If the body is neither delimited
+// nor encoded, a break looks like the end and is io.EOF.
 func (t *try) Read(p []byte) (int, error) {
 	if len(t.peeked) > 0 {
 		n := copy(p, t.peeked)
@@ -128,7 +129,7 @@ func (t *try) read(p []byte) (int, error) {
 	switch ended := t.source.err; {
 	case err == nil:
 		return n, nil
-	case ended != nil && !errors.Is(ended, io.EOF): // the connection failed, and so the decoder did
+	case ended != nil && !errors.Is(ended, io.EOF): // the decoder failed because the connection did
 		return n, t.broken(ended)
 	case errors.Is(err, io.EOF):
 		return n, io.EOF

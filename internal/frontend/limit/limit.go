@@ -19,7 +19,8 @@
 //	             waiting <────────────────── release ────────────────────────┘
 //
 // The package also has two checks without queues: the limits of a query (Query), and the tenant
-// that the headers of a request name (Tenants). The package uses the clock only for WaitMax.
+// that the headers of a request name (Tenants). The package uses the clock only for WaitMax and for
+// the metric of the wait.
 package limit
 
 import (
@@ -147,8 +148,9 @@ func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err
 	return func() { free(1) }, nil
 }
 
-// AcquireN waits for n slots at once; n is at most MaxPerRequest. free releases the given number of
-// them, and n in total at most. Errors are those of Acquire.
+// AcquireN waits until it gets n slots at once. n must be at most MaxPerRequest. free releases the
+// given number of these slots; all calls of free together release at most n. Errors are those of
+// Acquire.
 func (l *Limiter) AcquireN(ctx context.Context, name string, n int) (free func(n int), err error) {
 	invariant.Check(n > 0 && n <= l.MaxPerRequest(), "limit: %d slots requested, a tenant may have %d", n, l.MaxPerRequest())
 	if ctx.Err() != nil {
@@ -226,7 +228,7 @@ func (l *Limiter) leave(name string, t *tenant, w *waiter) bool {
 		l.turns.Remove(t.turn)
 		t.turn = nil
 	}
-	// The requests behind it may need fewer slots.
+	// The requests behind w may need fewer slots than w, so they may be admitted now.
 	l.queueUp(t)
 	l.next()
 	l.forget(name, t)

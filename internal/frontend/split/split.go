@@ -151,7 +151,8 @@ func Widen(r Range, interval time.Duration, maxParts int) time.Duration {
 	if length <= 0 || maxParts <= 1 {
 		return 0
 	}
-	// With a smaller factor, more than maxParts whole intervals would lie between start and end.
+	// The search begins at the smallest possible factor: with a smaller one, maxParts intervals are
+	// shorter than r.
 	for factor := max(1, (r.EndMS-r.StartMS)/(length*int64(maxParts))); ; factor++ {
 		wide := length * factor
 		if floorDiv(r.EndMS, wide)-floorDiv(r.StartMS, wide)+1 <= int64(maxParts) {

@@ -107,7 +107,9 @@ func (s *Traits) at(timestampMS *int64, startOrEnd parser.ItemType) {
 	}
 }
 
-// offset adds a negative offset. Those of nested subqueries add up.
+// offset adds a negative offset to LookAheadMS. Negative offsets of nested subqueries add up. All
+// other negative offsets are added, too: the sum is then larger than needed, so a step is cached
+// later than possible, but never too early.
 func (s *Traits) offset(offset time.Duration, expr *parser.DurationExpr) {
 	if offset < 0 {
 		s.LookAheadMS = min(s.LookAheadMS+(-offset+time.Millisecond-1).Milliseconds(), aheadMax)

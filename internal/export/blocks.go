@@ -30,14 +30,14 @@ import (
 
 // blockWriter writes the series of one window as a TSDB block.
 //
-// Chunks are copied to the block's segments as they are. Chunks that overlap or extend
-// beyond the window are re-encoded. An index begins with its sorted symbols, which are
-// not known before the last series: label sets and chunk references are written to a
-// spill file first,
+// Chunks are copied to the block's segments as they are, except that chunks which overlap or extend
+// beyond the window are re-encoded. The index is written last: it begins with the sorted symbols,
+// which are not known before the last series. Until then the label sets and chunk references are in
+// a spill file:
 //
 //	series  uvarint(len) labels  uvarint(chunks)  (uvarint ref  varint mint  uvarint maxt-mint)*
 //
-// and the index is written from that file. Memory holds the distinct label names and values.
+// Memory holds the symbols, which are the distinct label names and values.
 type blockWriter struct {
 	dir, tmp   string
 	id         ulid.ULID
@@ -127,8 +127,9 @@ func (b *blockWriter) symbol(text []byte) {
 	}
 }
 
-// group appends chunks that overlap each other. A single chunk within the window is appended as it
-// is. All others are re-encoded, without the samples outside the window.
+// group appends to b.metas the chunks of list: one chunk, or several that overlap. One chunk within
+// the window is appended as it is. All others are merged and re-encoded, without the samples outside
+// the window.
 func (b *blockWriter) group(list []series.Chunk) error {
 	all := make([]chunkenc.Chunk, len(list))
 	for i, c := range list {

@@ -25,7 +25,7 @@ func (r *run) join(ctx context.Context, st *state) error {
 			return err
 		}
 		return endBlocks(st, output)
-	case len(parts) == 1 && r.opts.Format != OpenMetrics: // it is the complete file
+	case len(parts) == 1 && r.opts.Format != OpenMetrics: // the part is the complete file
 		if err := os.Rename(parts[0], output); err != nil {
 			return err
 		}

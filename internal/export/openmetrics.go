@@ -397,7 +397,7 @@ func mergeParts(ctx context.Context, w *bufio.Writer, paths []string, text bool)
 	return nil
 }
 
-// copy writes the pieces of a series, without its end.
+// copy writes the pieces of the current series of p, without the 0 that ends the series.
 func (e *openMetricsEncoder) copy(p *partReader) error {
 	for {
 		text, err := p.text()

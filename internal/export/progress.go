@@ -63,7 +63,7 @@ func (p *progress) series(n, samples, read int64) {
 	}
 	if now := p.now(); now.Sub(p.lastReport) >= every {
 		p.lastReport = now
-		p.tell()
+		p.report()
 	}
 }
 
@@ -71,7 +71,7 @@ func (p *progress) windowDone(series int64) {
 	p.done++
 	p.previous, p.current = series, 0
 	if p.opts.To != nil && p.opts.Terminal {
-		p.tell()
+		p.report()
 	}
 }
 
@@ -110,7 +110,8 @@ func (p *progress) text() string {
 		100*p.fraction(), min(p.done+1, p.windows), p.windows, thousands(p.current), thousands(p.before+p.samples), Bytes(p.read), Bytes(p.written()), thousands(int64(rate)), left)
 }
 
-func (p *progress) tell() {
+// report writes the current state: a line, or on a terminal the last line again.
+func (p *progress) report() {
 	if !p.opts.Terminal {
 		_, _ = fmt.Fprintln(p.opts.To, p.text())
 		return
@@ -124,9 +125,9 @@ func (p *progress) tell() {
 	p.shown = true
 }
 
-// fit drops fields from a line's end until it has at most width columns: a longer line would
-// wrap, and only its last row would be overwritten. The remaining time, which is the last
-// field, is dropped last.
+// fit drops fields from the end of a line until it has fewer than width columns. A longer line would
+// wrap, and the next line would overwrite only its last row. The last field is the remaining time: it
+// is kept, and cut only if it does not fit after the first field.
 func fit(line string, width int) string {
 	if width <= 0 || len(line) < width {
 		return line

@@ -181,7 +181,8 @@ func (s *samples) step() (chunkenc.ValueType, error) {
 	}
 }
 
-// group returns how many of the first chunks overlap.
+// group returns the number of chunks, from the first on, in which each overlaps one before it. It is
+// 1 if the second chunk begins after the first one ends.
 func group(chunks []series.Chunk) int {
 	n, end := 1, chunks[0].MaxMS
 	for n < len(chunks) && chunks[n].MinMS <= end {

@@ -160,7 +160,8 @@ func (s *state) begin(lines []byte) (err error) {
 	return s.fs.SyncDir(s.dir)
 }
 
-// parse returns the size of the complete lines.
+// parse sets the range and the completed windows from the text of the state. It returns the length of
+// the complete lines in bytes. It returns an error if the export is not of the given request.
 func (s *state) parse(text, request string) (whole int, err error) {
 	corrupt := func(line string) error {
 		return fmt.Errorf("%w: invalid line %q: remove the directory", ErrOptions, line)
@@ -219,7 +220,8 @@ func (s *state) tidy() error {
 	return nil
 }
 
-// check verifies that the parts are unchanged.
+// check verifies that all parts exist, and that part files have the size noted in the state. windows
+// is the number of windows of the export.
 func (s *state) check(windows int) error {
 	if len(s.done) > windows {
 		return fmt.Errorf("%w: %d windows are done of %d", ErrOptions, len(s.done), windows)

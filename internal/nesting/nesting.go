@@ -29,8 +29,9 @@ const (
 // Check returns an error if the syntax tree of query would have more than levelsMax levels, or so many
 // nodes that parsing takes seconds or much memory. The length of strings does not matter.
 //
-// Check counts an upper bound of the levels from the tokens: each operator of an expression adds a level, and so
-// does the pair of brackets with the most levels inside. The parser reports syntax errors.
+// Check counts an upper bound of the levels from the tokens. An expression has one level for each of its operators,
+// in addition to the levels of its deepest pair of brackets. A pair of brackets has one level more than the expression
+// inside. For example, `b - c` has 1 level, so `(b - c)` has 2 and `a + (b - c)` has 3. The parser reports syntax errors.
 func Check(query string, levelsMax int) error {
 	if len(query) <= levelsMax {
 		return nil // a level takes at least one byte
@@ -77,8 +78,8 @@ func Check(query string, levelsMax int) error {
 }
 
 // level counts the levels of one argument, whose tokens begin after an opening bracket or a comma. operators is the
-// number of tokens that add a level each. within is the depth of the argument's deepest brackets. deepest is the depth
-// of the deepest earlier argument within the same brackets.
+// number of operators, which add a level each. within is the number of levels of the deepest brackets in the argument.
+// deepest is the number of levels of the deepest argument before this one within the same brackets.
 type level struct{ operators, within, deepest int }
 
 // depth returns the maximum of levels.

@@ -260,8 +260,8 @@ func (rd *Reader) tooLarge(r *http.Request, p *pace, bytesMax int64) error {
 	return &unreadError{err}
 }
 
-// TakeSlot takes a slot, for which it waits a bounded time. The caller releases it by
-// receiving from slots.
+// TakeSlot waits for a slot, at most Options.Wait, and then returns ErrBusy. The caller releases the
+// slot by receiving from slots.
 func (rd *Reader) TakeSlot(ctx context.Context, slots chan struct{}) error {
 	select {
 	case slots <- struct{}{}:

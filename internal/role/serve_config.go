@@ -38,7 +38,7 @@ type liveConfig struct {
 	rules    *rules.Prepared // of the first configuration
 
 	applying sync.Mutex // held during a reload
-	inForce  *parts     // nil until the first configuration is applied
+	inForce  *parts     // the parts that are applied; nil until the first configuration is applied
 
 	mu       sync.RWMutex
 	cfg      *config.Config
@@ -150,6 +150,7 @@ func (l *liveConfig) reload() error {
 	return nil
 }
 
+// done records the result of a load or reload: the error, or else cfg as the current configuration.
 func (l *liveConfig) done(err error, cfg *config.Config) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -283,7 +283,8 @@ func (l *profileService) exemplar(r *http.Request) []string {
 	return lset
 }
 
-// register adds the HTTP endpoints of profiles.
+// register adds the HTTP endpoints of profiles. ready wraps handlers that need the storage. foreign
+// wraps receivers, because a web page of another origin must not push profiles.
 func (l *profileService) register(mux *http.ServeMux, prefix string, ready, foreign func(http.Handler) http.Handler) {
 	wrap := func(name string, h http.Handler) http.Handler {
 		if h = l.guard(h); strings.HasPrefix(name, "/push.") {

@@ -206,9 +206,8 @@ func (s *Store) work(ctx context.Context) error {
 }
 
 // syncPause returns the time until the next sync of the bucket. took is the duration of the last
-// sync, which counts towards the interval. failures is the number of syncs in a row that have
-// failed. A failed sync is repeated after 15 s, 30 s, and so on, since a new block is not served
-// before a sync succeeds.
+// sync, which counts towards the interval. failures is the number of consecutive failed syncs. After
+// the first failure the pause is 15 s. Each further failure doubles it, up to the interval.
 func syncPause(interval, took time.Duration, failures int) time.Duration {
 	if failures > 0 {
 		return min(interval, retryList<<min(failures-1, 10))

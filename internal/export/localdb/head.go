@@ -37,8 +37,9 @@ type head struct {
 	minMS   int64                // minimum timestamp
 }
 
-// openHead replays the logs of the database in dir. The blocks end at afterMS. late is true if the
-// logs have samples that are older than afterMS.
+// openHead replays the logs of the database in dir. All in-order samples before afterMS are in
+// blocks; math.MinInt64: no block is known to have them. late is true if the logs may have
+// out-of-order samples older than afterMS.
 func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool, logger *slog.Logger) (_ *head, err error) {
 	h := &head{minMS: afterMS}
 	if h.dir, err = os.MkdirTemp(sandbox, "ferula_read_"); err != nil {

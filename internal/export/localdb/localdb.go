@@ -74,13 +74,16 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	return d, nil
 }
 
-// inOrderUntil returns a time before which every in-order sample is in a block.
+// inOrderUntil returns a time before which every in-order sample is in a block, as far as the
+// meta.json of one block shows it:
 //
-// For a block that was cut from the head the result is the end of the block. A block of
-// out-of-order samples, or of some series only, may end later than samples that are only in the
-// log. A hint in meta.json marks such a block, and its end does not count. Prometheus drops the
-// hint when it compacts such a block with in-order blocks. At least one parent of the new block was
-// cut from the head, so the result is the earliest end of its parents.
+//   - the end of a block that was cut from the head
+//   - math.MinInt64 for a block of out-of-order samples, or of some series only, which a hint in
+//     meta.json marks: it may end later than samples that are only in the log
+//   - the earliest end of the parents of a block of level 2 without a hint: Prometheus drops the
+//     hint when it compacts a marked block with in-order blocks, so at least one parent was cut from
+//     the head, but it is not known which
+//   - the start of any other block, because its parents may be compacted or rewritten blocks
 func inOrderUntil(meta *tsdb.BlockMeta) int64 {
 	c := &meta.Compaction
 	switch {

@@ -130,7 +130,7 @@ func (c *Client) message(r Request) (message, error) {
 	}
 	m.repeatable = r.IsIdempotent()
 	if m.repeatable && m.method == http.MethodPost {
-		// The key tells net/http that the request is idempotent: if an idle connection turns out to be
+		// For net/http this key marks the request as idempotent: if an idle connection turns out to be
 		// dead, net/http sends the request again on a new one. A header without values is not sent.
 		m.header["Idempotency-Key"] = nil
 	}

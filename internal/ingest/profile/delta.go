@@ -12,9 +12,9 @@ import (
 // stored. The inuse types are the current state.
 func isCumulative(sampleType string) bool { return !strings.HasPrefix(sampleType, "inuse_") }
 
-// delta returns the increase of the cumulative values from one profile to the next, with
-// the other values of the later profile. A value that decreased (the process was restarted)
-// becomes zero. delta scales the values of from; it does not change to.
+// delta returns a profile with the increase of the cumulative values between the profiles from and
+// to, and with all other values of to. count reports whether a sample type is cumulative. A value
+// that decreased becomes zero, because the process was restarted. delta changes from, but not to.
 func delta(from, to *profile.Profile, count func(sampleType string) bool) (*profile.Profile, error) {
 	ratios := make([]float64, len(from.SampleType))
 	for i, t := range from.SampleType {

@@ -3,16 +3,16 @@
 //
 //	push.v1 (wire/profileapi) ---------------------+
 //	/ingest (form.go: pprof, jfr, folded stacks) --+
-//	OTLP (wire/otlpprofiles; otlp.go: to pprof) ---+--> Ingester.Push --> Store
+//	OTLP (wire/otlpprofiles; otlp.go: to pprof) ---+--> Ingester --> Store
 //	/debug/pprof of targets (scraper.go) ----------+
 //	this process (self.go) ------------------------+
 //
-// Every profile goes through Ingester.Push: its labels are normalized, and it is decoded
-// once within limits and appended to the Store, which returns when the profile is durable.
-// A push is accepted or rejected as a whole. An OTLP request may be accepted in part: its
-// response has the number of rejected profiles. A rejected profile returns an error and is
-// counted. The package contains no storage, no wire format except that of /ingest, and no
-// state of a tenant except its limits.
+// Every profile goes through Ingester.Push or, from OTLP, PushOTLP: its labels are normalized, and
+// it is decoded once within limits and appended to the Store, which returns when the profile is
+// durable. A push is accepted or rejected as a whole. An OTLP request may be accepted in part: its
+// response has the number of rejected profiles. Rejected profiles are counted by reason. The package
+// contains no storage, no wire format except that of /ingest, and no state of a tenant except its
+// limits.
 package profile
 
 import (

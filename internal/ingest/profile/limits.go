@@ -17,13 +17,13 @@ import (
 // Limits are the limits of one tenant. Zero values take the defaults.
 type Limits struct {
 	RateBytes         int           // decompressed bytes per second; 0: 32 MiB
-	BurstBytes        int           // burst of decompressed bytes; 0: twice the rate; DecompressedBytes at least
-	Series            int           // label sets stored within the last hour, with labels of samples; 0: 20,000
+	BurstBytes        int           // burst of decompressed bytes, never less than DecompressedBytes; 0: twice the rate
+	Series            int           // label sets stored within the last hour; labels of samples make further label sets; 0: 20,000
 	ProfileBytes      int           // size of one profile as sent; 0: 16 MiB
 	DecompressedBytes int           // decompressed size of one profile; 0: 4 MiB
 	Symbols           int           // strings of one profile; 0: 500,000
 	Samples           int           // samples of one profile; 0: 16,000
-	Depth             int           // frames of one stack, deeper stacks are truncated at the leaf; 0: 1,000
+	Depth             int           // frames of one stack; a deeper stack loses frames at the leaf; 0: 1,000
 	Nodes             int           // nodes of the call tree of one profile; 0: 500,000
 	Labels            int           // labels of one series; 0: 30
 	LabelNameBytes    int           // 0: 1,024
@@ -204,8 +204,8 @@ func (t *tenant) idle(now time.Time) bool {
 	return now.Sub(t.last) > seriesIdle
 }
 
-// admit returns an error if the new series of a push exceed the limit. record adds them
-// after the push is stored.
+// admit returns an error if the new series of a push exceed the limit. It does not add them: record
+// does that after the push is stored.
 func (t *tenant) admit(hashes map[uint64]struct{}, seriesMax int, now time.Time) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()

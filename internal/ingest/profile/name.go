@@ -58,9 +58,9 @@ func parseName(text string) (app string, lset []profilepb.RawLabel, err error) {
 	return app, lset, nil
 }
 
-// normalize returns a valid label set: dots in names replaced by underscores, sorted, without
-// duplicates and empty values, with a service_name, and relabelled. It copies. keep is false if
-// the rules drop the profile.
+// normalize returns a copy of the labels as a valid set: sorted by name, without empty values and
+// control labels, with a service_name, and relabelled by the rules. Dots in names become
+// underscores. A duplicate or invalid name is an error. keep is false if the rules drop the profile.
 func normalize(in []profilepb.RawLabel, limits *Limits, rules []*relabel.Config) (out []profilepb.RawLabel, keep bool, err error) {
 	if out, err = sortedSet(in); err != nil {
 		return nil, false, err
@@ -115,7 +115,8 @@ func withService(set []profilepb.RawLabel) []profilepb.RawLabel {
 	return slices.Insert(set, at, profilepb.RawLabel{Name: profiles.LabelService, Value: unknownService})
 }
 
-// sortedSet returns labels with valid names, sorted, without duplicates and empty values.
+// sortedSet returns labels sorted by name, with underscores instead of dots in names. It drops labels
+// without a value and control labels. A duplicate or invalid name is an error.
 func sortedSet(in []profilepb.RawLabel) ([]profilepb.RawLabel, error) {
 	out := make([]profilepb.RawLabel, 0, len(in)+1)
 	for _, l := range in {

@@ -23,7 +23,7 @@ import (
 type otlpConverter struct {
 	request *otlpprofile.Request
 	limits  *Limits
-	left    int // bytes that further pprofs of the request may have
+	left    int // bytes of pprofs that the request may still become
 	reads   int // bytes of strings that may still be copied: all profiles and samples may refer to the same long strings
 
 	// Fields of the current profile:
@@ -86,7 +86,7 @@ func (c *otlpConverter) tooLarge() error {
 	return fmt.Errorf("%w: more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.DecompressedBytes, c.limits.Flags.Of("DecompressedBytes"))
 }
 
-// full returns the error of a profile that follows once the request has used up its bytes.
+// full returns the error of a profile for which the previous profiles of the request left no bytes.
 func (c *otlpConverter) full() error {
 	return fmt.Errorf("%w: the profiles of the request have more than %d bytes as pprof%s", pprof.ErrLimit, c.limits.BurstBytes, c.limits.Flags.Of("BurstBytes"))
 }

@@ -4,8 +4,8 @@
 // storage.Appendable. The response is a success only after Commit, when the samples are in
 // the WAL. Decoding and statuses are those of Prometheus' receiver. This package adds
 // limits: a body is read before its request takes a slot, its size is limited before and
-// after decompression (32 MiB), and its decoded size is estimated before decoding. There
-// is no storage and no routing here.
+// after decompression (32 MiB), and its decoded size is estimated before decoding. otlp.go
+// receives OTLP metrics behind the same limits. There is no storage and no routing here.
 package remotewrite
 
 import (
@@ -44,8 +44,8 @@ type Options struct {
 	// Messages are the names of the accepted protobuf messages; none: both versions.
 	Messages []string
 
-	// Refusal returns the reason why the storage accepts no samples now; nil: it accepts
-	// them. A nil Refusal is valid.
+	// Refusal returns an error with the reason if the storage accepts no samples now, and nil
+	// otherwise. If Refusal itself is nil, no request is rejected for this reason.
 	Refusal func() error
 
 	Bodies *reqbody.Reader // shared with other receivers; nil: a new one
@@ -204,8 +204,8 @@ func refuse(w http.ResponseWriter, reason string) {
 	http.Error(w, reason, http.StatusServiceUnavailable)
 }
 
-// storageFailure replaces the receiver's status 500 by 503, and its status 200 after a failed commit. The receiver responds
-// with status 500 only to errors of the storage. The text of such an error names files of the
+// storageFailure responds with status 503 where the receiver responds with status 500, or with a status 2xx after a failed
+// commit. The receiver responds with status 500 only to errors of the storage. The text of such an error names files of the
 // server, so it is logged and not sent.
 type storageFailure struct {
 	http.ResponseWriter

@@ -117,9 +117,9 @@ func CheckChanged(old, next *config.Config) error {
 	return errors.Join(errs...)
 }
 
-// Check creates the HTTP client of every job. It also checks that files which a server writes
-// could be opened. It does not create them, because they would belong to the user that runs the
-// check.
+// Check creates the HTTP client of every job. It also checks the files that a server writes: each
+// must be writable or, if it does not exist, its directory must exist. Check creates no file,
+// because the file would belong to the user that runs the check.
 func Check(cfg *config.Config) error {
 	errs := []error{writable("global.query_log_file", cfg.GlobalConfig.QueryLogFile)}
 	for _, job := range cfg.ScrapeConfigs {
@@ -130,7 +130,8 @@ func Check(cfg *config.Config) error {
 	return errors.Join(errs...)
 }
 
-// writable returns an error unless a file, or a new one in its directory, could be opened.
+// writable returns an error unless file can be opened for writing or, if it does not exist, its
+// directory exists.
 func writable(key, file string) error {
 	if file == "" {
 		return nil

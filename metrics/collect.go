@@ -53,7 +53,7 @@ func (s *Set) changeCollectors(change func(list []*collector) []*collector) {
 }
 
 // CollectedFamilies returns the families that the collectors of the set produced in the last
-// scrape, sorted by name.
+// scrape, sorted by name; nil if no scrape has run them.
 func (s *Set) CollectedFamilies() []Family {
 	if c := s.collectors.Load(); c != nil {
 		if families := c.families.Load(); families != nil {
@@ -258,7 +258,7 @@ func (s *Sink) checkFamily(family, registered []entry) int {
 		s.fail(fmt.Errorf("metric %s %w", c.name, fmt.Errorf(format, args...)))
 	}
 	s.text = append(s.text[:0], first.family.name...)
-	of := familyNamed(registered, s.text)
+	inSet := familyNamed(registered, s.text) // a metric of this family in the set itself
 	clash := s.suffixClash(first, registered)
 	for _, e := range family {
 		c := collected(e)
@@ -269,9 +269,9 @@ func (s *Sink) checkFamily(family, registered []entry) int {
 			mark(c, "has the help %q, its family %q", c.family.desc.about.help, first.family.desc.about.help)
 		case clash != "":
 			mark(c, "%s", clash)
-		case of != nil && !isOfType(of, c):
-			mark(c, "is a %s, its family in the set a %s", c.typeName(), registeredType(of))
-		case of != nil:
+		case inSet != nil && !isOfType(inSet, c):
+			mark(c, "is a %s, its family in the set a %s", c.typeName(), registeredType(inSet))
+		case inSet != nil:
 			if _, there := slices.BinarySearchFunc(registered, e, compareEntries); there {
 				mark(c, "is also registered in the set itself")
 			}
@@ -280,14 +280,15 @@ func (s *Sink) checkFamily(family, registered []entry) int {
 	return bad
 }
 
-// isOfType reports whether a collected metric has the type of a registered one.
+// isOfType reports whether a collected metric has the type of a registered metric. Collectors cannot
+// produce vmrange histograms, so the result is false for a registered Histogram.
 func isOfType(registered metric, c *ConstMetric) bool {
-	_, ranges := registered.(*Histogram)
-	return !ranges && registered.typeName() == c.typeName()
+	_, isVMRange := registered.(*Histogram)
+	return !isVMRange && registered.typeName() == c.typeName()
 }
 
 func registeredType(registered metric) string {
-	if _, ranges := registered.(*Histogram); ranges {
+	if _, isVMRange := registered.(*Histogram); isVMRange {
 		return "vmrange histogram"
 	}
 	return registered.typeName()

@@ -2,12 +2,13 @@ package metrics
 
 import _ "embed" // for draws.bin
 
-// The seed of a reservoir is constant. So the number of added values alone determines which
-// values enter the sample, and which values they replace. The file has these draws, precomputed:
-// an update whose value does not enter the sample is only a comparison and needs no random
-// number. For each value that enters, the file has one uvarint, delta<<drawSlotBits|slot. delta
-// is the number of values since the last one that entered, or, for the first one, since the
-// sample was full. slot is the index of the replaced value.
+// The seed of a reservoir (summary.go) is constant. So the number of added values alone determines
+// which values enter the sample, and which values they replace. draws.bin has these draws,
+// precomputed: if a value does not enter the sample, its update is only a comparison and needs no
+// random number. For each value that enters the sample, the file has one uvarint,
+// delta<<drawSlotBits|slot. slot is the index of the replaced value. delta is the number of values
+// since the previous value that entered. For the first value that enters, delta counts from the
+// value that filled the sample.
 //
 //go:embed draws.bin
 var draws string

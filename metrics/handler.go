@@ -182,8 +182,8 @@ func sendBody(w http.ResponseWriter, server *http.Server, body []byte) {
 	}
 }
 
-// unshare prevents further scrapes from sharing a body. It returns false if another scrape
-// already shares it.
+// unshare removes a body from the bodies that further scrapes may share. It returns false, and
+// removes nothing, if another scrape already shares the body.
 func (h *handler) unshare(f *sharedPage) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -283,9 +283,9 @@ func decimals(from, count int) []string {
 	return all
 }
 
-// join returns the body of this key that is being rendered. If there is none, it returns a new
-// one with done locked, and first is true: the caller must render it. It returns nil if too
-// many scrapes are in progress.
+// join returns the body of this key that is being rendered. If there is none, join returns a new
+// body with done locked, and first is true: the caller must render the body. join returns nil if
+// too many scrapes are in progress.
 func (h *handler) join(key pageKey) (f *sharedPage, first bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -114,6 +114,8 @@ func (r *renderer) renderTextSets(w io.Writer, described bool) error {
 	}
 	p, family, last, lastQuantiles := &r.extra, "", "", ""
 	for s, m := r.next(); s != nil; s, m = r.next() {
+		// Two sets may have a metric of the same name: the second one is omitted. The quantile lines of
+		// a summary have the name of the summary, and are compared with quantile lines only.
 		if name := m.fullName(); len(r.views) > 1 {
 			before := &last
 			if _, quantiles := m.metric.(*quantileLines); quantiles {

@@ -20,9 +20,9 @@ type Set struct {
 	// locks mainScrape or, if another scrape holds mainScrape, read-locks otherScrapes. If
 	// metrics were added or removed since the last scrape, the scrape first sorts them: in
 	// place if no other scrape is running, otherwise in a copy. So a slow client, whose scrape
-	// keeps its lock, delays neither registration nor other scrapes, and does not keep
-	// metrics in memory that are removed later. A scrape that runs alone does not allocate:
-	// registration has allocated the memory.
+	// keeps its lock, delays neither registration nor other scrapes. Metrics that are removed
+	// meanwhile stay in memory until the slow scrape ends. A scrape that runs alone does not
+	// allocate: registration has allocated the memory.
 	mainScrape    sync.Mutex   // held by one scrape; taken with TryLock only
 	page          page         // buffer of the scrape that holds mainScrape
 	otherScrapes  sync.RWMutex // read-locked by further overlapping scrapes

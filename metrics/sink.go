@@ -359,7 +359,8 @@ type ConstMetric struct {
 	more        *constParts // of histograms, summaries and exemplars; kept for the next scrape
 }
 
-// constParts are the parts that counters and gauges do not have.
+// constParts are the parts that a metric with only a value does not need: buckets, quantiles, sum,
+// count and exemplars.
 type constParts struct {
 	exposition.Metric
 	example exemplar // the last exemplar

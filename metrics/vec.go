@@ -191,7 +191,7 @@ func NewSummaryVecExt(name, help string, window time.Duration, quantiles []float
 }
 
 // NewSummaryVecExt returns a new vector of summaries with this window and these quantiles. It
-// panics if one of them is outside [0, 1].
+// panics if a quantile is outside [0, 1] or occurs twice.
 func (s *Set) NewSummaryVecExt(name, help string, window time.Duration, quantiles []float64, labels ...string) *SummaryVec {
 	spec := s.summarySpec(name, window, quantiles)
 	return newVec(s, name, help, labels, func(name string) *Summary { return &Summary{named: named{name}, spec: spec} })

@@ -34,8 +34,8 @@ func (*manCommand) Run(k *kong.Context) error {
 
 var manualPage = cmddoc.Page{
 	Description: []string{
-		"ferula carries Prometheus-style metrics and Pyroscope-style profiles. Each command takes the place of one program and speaks its protocols: serve of Prometheus and of a small Pyroscope, query, query-frontend, sidecar and store of the commands of Thanos with these names.",
-		"A flag that Prometheus or Thanos has keeps its name and its meaning. Flags of theirs that have no effect here are accepted with a warning in the log; those that would change results if they were ignored are refused with the reason. They are not listed here: docs/ops/flags.md lists them all.",
+		"ferula carries Prometheus-style metrics and Pyroscope-style profiles. Each command replaces a program and speaks its protocols: serve replaces Prometheus and a small Pyroscope; query, query-frontend, sidecar and store replace the commands of Thanos with these names.",
+		"A flag that Prometheus or Thanos has keeps its name and its meaning. If a flag of Prometheus or Thanos has no effect here, it is accepted with a warning in the log. If ignoring the flag would change results, it is refused with the reason. Such flags are not listed here: docs/ops/flags.md lists them all.",
 		"Every server listens on loopback unless a flag sets another address, and has no authentication unless a file configures it.",
 	},
 	ExitStatus: []cmddoc.Entry{

@@ -78,8 +78,8 @@ func (s *size) UnmarshalText(text []byte) error {
 func (s size) String() string { return units.Base2Bytes(s).String() }
 
 // decodeNumber parses the value of a flag of type int or int64. As in Prometheus, 5e7 is
-// a valid value. All these flags are limits or counts, so a negative value is an error,
-// except for a number of retries, where the peer reads it as 0.
+// a valid value. All these flags are limits or counts, so a negative value is an error.
+// Only a negative number of retries is accepted, because Thanos reads it as 0.
 func decodeNumber(ctx *kong.DecodeContext, target reflect.Value) error {
 	var text string
 	if err := ctx.Scan.PopValueInto("number", &text); err != nil {

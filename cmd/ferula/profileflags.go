@@ -17,7 +17,7 @@ import (
 
 // profileFlags are the flags of serve about profiles.
 type profileFlags struct {
-	Path          string   `name:"storage.profiles.path" default:"" placeholder:"DIR" help:"Directory in which the directory profiles lies. Defaults to --storage.tsdb.path."`
+	Path          string   `name:"storage.profiles.path" default:"" placeholder:"DIR" help:"Parent of the directory profiles, which holds the profile blocks. Defaults to --storage.tsdb.path."`
 	RetentionTime duration `name:"storage.profiles.retention.time" default:"15d" help:"How long to retain profiles. 0s means for ever."`
 	RetentionSize size     `name:"storage.profiles.retention.size" default:"0" help:"Maximum bytes of a tenant's profile blocks to retain, e.g. 512MB. 0 means no limit."`
 

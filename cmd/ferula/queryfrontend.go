@@ -51,7 +51,7 @@ type queryFrontendCommand struct {
 	LabelsFreshness   duration `name:"labels.response-cache-max-freshness" default:"1m" help:"Minimum age of the end of a part to cache. More recent results may still change."`
 	LabelsPartial     bool     `name:"labels.partial-response" default:"true" negatable:"" help:"Value of partial_response for requests for labels and series that do not set it."`
 	LabelsRange       duration `name:"labels.default-time-range" default:"24h" help:"Default range of requests for labels and series."`
-	LabelsWhole       bool     `name:"labels.response-cache-whole-intervals" negatable:"" help:"Request and cache labels and series by whole --labels.split-interval, as Thanos does: a request for a part of an interval gets the labels and series of the whole interval. Without it the response is that of the requested range; whole intervals within it, and ranges between whole minutes, are cached."`
+	LabelsWhole       bool     `name:"labels.response-cache-whole-intervals" negatable:"" help:"Request and cache labels and series by whole --labels.split-interval, as Thanos does: a request for a part of an interval gets the labels and series of the whole interval. Without the flag the response is for the requested range only; the cache then has whole intervals, and parts that begin and end at whole minutes."`
 	LabelCache        secret   `name:"labels.response-cache-config" placeholder:"YAML" xor:"labelcache" help:"Configuration of the response cache of labels and series as YAML, type IN-MEMORY, MEMCACHED or REDIS."`
 	LabelCacheFile    string   `name:"labels.response-cache-config-file" placeholder:"FILE" xor:"labelcache" help:"File with the configuration of the response cache of labels and series."`
 
@@ -88,7 +88,8 @@ func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, ignored
 	})
 }
 
-// requestBytesMin is one body and its last chunk: a body that exceeds the limit would wait for memory in vain.
+// requestBytesMin is the size of the largest body and its last chunk. With a smaller limit, the largest body would never get
+// enough memory.
 const requestBytesMin = frontend.BodyBytesMax + 1<<20
 
 // Validate is called by kong.

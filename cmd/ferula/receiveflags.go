@@ -16,14 +16,15 @@ type receiveFlags struct {
 	Messages    []string `name:"web.remote-write-receiver.accepted-protobuf-messages" sep:"none" placeholder:"NAME" help:"Protobuf message of remote write to accept: prometheus.WriteRequest or io.prometheus.write.v2.Request (repeatable). Both by default."`
 	Profiles    bool     `name:"profiles.enable-receiver" default:"true" negatable:"" help:"Accept profiles by push.v1, by OTLP and at /ingest."`
 	BodiesSize  size     `name:"receive.max-bytes-in-flight" default:"256MB" help:"Maximum bytes of the compressed bodies of push requests in memory. Further requests wait, and get 503 after 10s."`
-	BodyTimeout duration `name:"receive.body-timeout" default:"15s" help:"Time after which a slow request gets 503: for this long its sender has sent nothing, less than 4KiB per second, or too little to finish the body within --web.read-timeout."`
+	BodyTimeout duration `name:"receive.body-timeout" default:"15s" help:"Time after which a request whose sender is too slow gets 503. A sender is too slow if it sends nothing, less than 4KiB per second, or too little to finish the body within --web.read-timeout."`
 }
 
 // bodiesSizeMin is twice the limit of a remote write body.
 const bodiesSizeMin = 64 << 20
 
 // check returns an error if --receive.max-bytes-in-flight is less than the largest body
-// that other flags allow. Such a body would wait for memory for ever.
+// that other flags allow. Such a body would never get enough memory: its request would always get
+// 503 after a wait.
 func (f receiveFlags) check(profiles profileFlags) error {
 	const overhead = 2 << 20 // an upload's bytes around its profiles, and the last chunk
 	for _, c := range []struct {

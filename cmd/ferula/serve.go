@@ -68,7 +68,7 @@ type serveCommand struct {
 	QueryTimeout   duration `name:"query.timeout" default:"2m" help:"Maximum time a query may take before being aborted."`
 	MaxConcurrency int      `name:"query.max-concurrency" default:"20" help:"Maximum number of queries executed concurrently."`
 	QueryEngine    string   `name:"query.engine" enum:"columns,prometheus" default:"columns" help:"Engine that evaluates queries (${enum}), with the same results. Expressions that columns does not support are evaluated by Prometheus' engine."`
-	Parallelism    int      `name:"query.parallelism" default:"0" help:"Maximum number of goroutines that evaluate one query. One is its own, the others come from a pool of all queries. 0 means the number of CPUs (GOMAXPROCS)."`
+	Parallelism    int      `name:"query.parallelism" default:"0" help:"Maximum number of goroutines that evaluate one query. One belongs to the query, the others come from a pool that all queries share. 0 means the number of CPUs (GOMAXPROCS)."`
 	MaxSamples     int      `name:"query.max-samples" default:"50000000" help:"Maximum number of samples a single query can load into memory."`
 
 	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:"" help:"Interval at which changed targets are applied."`

@@ -29,9 +29,9 @@ type sidecarCommand struct {
 
 	GRPCAddress string    `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for the StoreAPI."`
 	GRPC        grpcFlags `embed:""`
-	SortBytes   size      `name:"store.max-sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series whose labels changed: an external label replaced one of them, or one was removed. A request that exceeds it fails."`
+	SortBytes   size      `name:"store.max-sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series whose labels changed because a label was removed, or replaced by an external label. A request that exceeds it fails."`
 
-	SelectionsMax int `name:"prometheus.max-selections" default:"3" help:"Maximum remote reads of one Series request. It sends several if series have a label with the name of an external label: one for each value of that label. If there are more values, it sends one and sorts the series."`
+	SelectionsMax int `name:"prometheus.max-selections" default:"3" help:"Maximum number of concurrent remote reads for one Series request. If series have a label with the name of an external label, each value of this label takes a remote read. If there are more values than this, one remote read gets all series, which are then sorted."`
 	ReadsMax      int `name:"prometheus.max-remote-reads" default:"8" help:"Maximum number of concurrent remote reads. Further requests wait. Prometheus' --storage.remote.read-concurrent-limit is 10 by default."`
 
 	ReloadConfig string   `name:"reloader.config-file" placeholder:"FILE" help:"Configuration file of Prometheus to watch. Prometheus reloads it when it changes."`

@@ -45,7 +45,7 @@ type storeCommand struct {
 	TouchedSeries   int64    `name:"store.grpc.touched-series-limit" default:"0" hidden:"" help:"Older name of --store.limits.request-series."`
 	SampleLimit     int64    `name:"store.grpc.series-sample-limit" default:"0" hidden:"" help:"Older name of --store.limits.request-samples."`
 	IdleTimeout     duration `name:"store.index-header-lazy-reader-idle-timeout" default:"5m" hidden:"" help:"Time after which the symbols and the postings table of an unused block are unmapped."`
-	SortBytes       size     `name:"store.max-sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series of a block whose labels changed: one was replaced or removed. A request that exceeds it fails."`
+	SortBytes       size     `name:"store.max-sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series of a block whose labels changed because a label was replaced or removed. A request that exceeds it fails."`
 
 	GRPCAddress    string       `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for the StoreAPI."`
 	GRPC           grpcFlags    `embed:""`

@@ -15,8 +15,9 @@ type Change struct {
 	Commit func() error
 }
 
-// Apply applies all changes in order, or none: if one is rejected, those before it are
-// undone. Nothing is committed before every change is applied.
+// Apply applies all changes in order, or none: if Apply of one change fails, the changes before it
+// are undone. Then it commits all changes in order. If Commit of one change fails, all changes stay
+// applied, and the changes after it are not committed.
 func Apply(changes ...Change) error {
 	for i, c := range changes {
 		if c.Apply == nil {

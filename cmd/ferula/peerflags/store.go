@@ -8,7 +8,7 @@ func Store() Table {
 		headers      = "no index-header is built: the first read of a block downloads its symbols and postings offset table to a local file, which is mapped into memory"
 		batches      = "nothing to set: the number of series in a batch adapts to the size of the batch before it"
 		noUI         = "the page of blocks has no such setting"
-		lazyPostings = "always on: the postings of a matcher are not read if they are larger than the index entries, by estimate, of the series that the most selective matcher selects; the matcher is then applied to the labels"
+		lazyPostings = "always on: the postings of a matcher are not read if they are larger than the estimated index entries of the series that the most selective matcher selects; the matcher is then applied to the labels of these series"
 	)
 	return Table{
 		Command: "store", Peer: "thanos store", Version: thanosVersion,
@@ -26,7 +26,7 @@ func Store() Table {
 			inert("debug.series-batch-size", Number, batches).unlisted(),
 			inert("disable-admin-operations", Switch, "there are no such operations"),
 			honoured("ignore-deletion-marks-delay", ""),
-			honoured("index-cache-size", "size of the file that caches pages of indexes and chunks; requests hold pages of it while they read, so it also bounds what all requests hold together"),
+			honoured("index-cache-size", "size of the file that caches pages of indexes and chunks; it also limits the pages that all requests hold together while they read"),
 			honoured("index-cache.config", "type `IN-MEMORY`, of which `max_size` counts; other types are an error"),
 			honoured("index-cache.config-file", "as above"),
 			inert("matcher-cache-size", Number, "matchers are not cached"),

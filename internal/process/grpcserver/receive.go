@@ -17,9 +17,9 @@ import (
 // receiver limits the messages that clients send slowly. gRPC holds the received part of a
 // message until the rest arrives, without a deadline and for every call of every connection.
 // The receiver sets a timeout for each message. A message that takes longer than soon is
-// slow. The budget of bytes limits the number of slow messages: a message above this limit ends
-// the oldest slow message. So clients that send nothing never delay others, and no call waits
-// for a slot.
+// slow. At most slowMax messages may be slow, so that they fit into the budget of bytes: when one
+// more becomes slow, the call of the oldest slow message fails. So clients that send nothing never
+// delay other clients, and no call waits for a slot.
 type receiver struct {
 	soon, timeout time.Duration
 	slowMax       int
@@ -36,7 +36,7 @@ func newReceiver(opts Options, set *metrics.Set) *receiver {
 	}
 }
 
-// registrar registers services whose messages are received by the receiver.
+// registrar registers services with the server such that receiver receives their messages.
 type registrar struct {
 	*grpc.Server
 	receiver *receiver

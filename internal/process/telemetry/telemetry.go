@@ -1,7 +1,7 @@
 // Package telemetry exposes the metrics of a process and counts its HTTP requests.
 //
 // ferula's metrics are in a metrics.Set, those of Prometheus' packages in a prometheus.Registry.
-// One scrape returns both. No other package joins the two.
+// One scrape returns the metrics of both.
 package telemetry
 
 import (

@@ -130,9 +130,9 @@ func readCA(file string) (*x509.CertPool, error) {
 	return pool, nil
 }
 
-// keyPair is a certificate and its key. get reads the files again when the
-// modification time of one of them has changed, and returns the previous pair while they
-// do not fit together or are missing.
+// keyPair is a certificate and its key. get reads the files again when the modification time of one
+// of them has changed. It returns the previous pair while a file is missing, or while the key is not
+// that of the certificate.
 type keyPair struct {
 	certFile, keyFile string
 

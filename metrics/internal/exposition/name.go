@@ -22,8 +22,8 @@ func Family(name string) string {
 	return name
 }
 
-// Split returns the family of a name without quotes, still escaped if it had them, and the
-// labels without braces. Both alias name.
+// Split returns the family and the labels of a name. The family of a quoted name is returned without
+// its quotes, but still escaped. The labels are returned without their braces. Both alias name.
 func Split(name string) (family, labels string) {
 	family = Family(name)
 	rest := name[min(len(name), len(family)):]
@@ -47,7 +47,9 @@ func AppendSuffixed(dst []byte, name, suffix string) []byte {
 // Suffixed is AppendSuffixed as a string.
 func Suffixed(name, suffix string) string { return string(AppendSuffixed(nil, name, suffix)) }
 
-// WithTag returns the parts of a name with one more label, before and after its value.
+// WithTag adds a label to a name. tag is the label up to its value, such as `le="`. WithTag returns
+// the parts of the new name before and after the value: `a_bucket{b="c",le="` and `"}` for the name
+// `a_bucket{b="c"}`.
 func WithTag(name, tag string) (prefix, end string) {
 	base, separator := OpenLabels(name)
 	return base + separator + tag, `"}`

@@ -18,6 +18,11 @@ import (
 // shortest decimal is this integer, which has 15 or 16 digits, without its trailing zeros.
 // Otherwise the shortest decimal is the multiple of 0.1 that is nearest to the float.
 //
+// For example, 1.1 has the unit 2.2e-16, the factor 10^15 and the scaled interval
+// 1100000000000000.09 ± 0.11. It holds an integer: the shortest decimal is 1.1. 0.1+0.2 has the
+// unit 5.6e-17, the factor 10^16 and the scaled interval 3000000000000000.44 ± 0.28. It holds no
+// integer: the shortest decimal is 0.30000000000000004.
+//
 // The scaled float is rounded down to an integer part of 64 bits and a fraction of 64
 // bits. The error of the fraction is less than margin. If a comparison is decided by less
 // than margin, strconv encodes the float instead, so correctness does not depend on a proof

@@ -140,8 +140,9 @@ type Steps struct {
 	encoded     []encodedStep // The timestamps encoded so far, from start on.
 }
 
-// encodedStep is a timestamp and the bytes between two values, "],[1700000000," for example.
-// The last byte of the array value has the number of these bytes.
+// encodedStep is a timestamp t and the encoded bytes from the closing quote of one value to the
+// opening quote of the next value. value has these bytes, followed by zeros. The last byte of value
+// has their number. For example, `"],[1700000000,"` has 16 bytes.
 type encodedStep struct {
 	t     int64
 	value [3]uint64

@@ -275,7 +275,8 @@ func (s *Scanner) openArray() (found bool, err error) {
 
 // points reads points up to the end of their array. If mayStream is true, it reads only as many
 // as fit into the buffer, but at least one. It returns their span; done reports the end of
-// the array. If growFirst is true, the buffer grows to its maximum before it is full.
+// the array. If growFirst is true, the buffer first grows up to Options.MaxBufferBytes. That is
+// for histograms that precede the values: such a series must fit into the buffer.
 func (s *Scanner) points(mayStream, growFirst bool) (p span, done bool, err error) {
 	for {
 		s.growable = !mayStream || !p.ok || growFirst

@@ -82,8 +82,8 @@ func (t Types[L, P, H]) Decode(r io.Reader, o Options) (*ResponseOf[L, P, H], er
 // All iterates over the series of a response in the caller's types. Its memory is bounded
 // by one series, or by MaxPoints points, and by the Options of s. The last element has the
 // error if there is one. The error is an *APIError if the status of the response is not
-// "success". Then s.Result has the result of a scalar or string query, and s.Envelope all
-// other members of the response.
+// "success". After the last element, s.Result has the result of a scalar or string query, and
+// s.Envelope has all other members of the response.
 func (t Types[L, P, H]) All(s *Scanner) iter.Seq2[SeriesOf[L, P, H], error] {
 	return func(yield func(SeriesOf[L, P, H], error) bool) {
 		var list []Label

@@ -56,7 +56,8 @@ func (c *cursor) checkPoint(k kind, h *HistogramPoint) (wrong string) {
 	return wrong
 }
 
-// isOfQuery returns an error if the response is not that to a query, after the whole response has been read.
+// isOfQuery returns an error if a successful response has no resultType, which every response to a query has. The whole
+// response must have been read.
 func (s *Scanner) isOfQuery() error {
 	if s.envelope.Status == "success" && s.envelope.ResultType == "" {
 		return s.syntax("the response has no resultType")

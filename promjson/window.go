@@ -18,7 +18,7 @@ type window struct {
 	Window
 	on        bool
 	unaligned bool
-	pending   []byte // The first piece of the series.
+	pending   []byte // The first piece of the series inside the window, until the caller takes it.
 	kind      kind   // Of pending.
 }
 

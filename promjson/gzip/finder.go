@@ -20,8 +20,8 @@ const (
 
 	pointsMax = windowBytes / len(`1,"1"],[`) // maximum number of points in windowBytes
 
-	// Among points the literals of only one of sampled tokens are counted, because the frequencies of digits hardly
-	// differ between points. In data of less than sampledBytes all are counted.
+	// Among points, the literals of only one token in eight are counted, because the frequencies of digits hardly differ
+	// between points. In data of less than sampledBytes, the literals of all tokens are counted.
 	sampled      = 8
 	sampledBytes = 16 << 10
 )

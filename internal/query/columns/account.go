@@ -9,8 +9,8 @@ import (
 // errTooMany is Prometheus' error for a query over its limit of samples.
 const errTooMany = promql.ErrTooManySamples("query execution")
 
-// account counts the samples that Prometheus' engine would hold in memory at this point of the evaluation. The limit and
-// the statistics are based on these counts. evaluation.hold counts what this engine holds.
+// account counts the samples that Prometheus' engine would hold in memory at this point of the evaluation. The limit of
+// samples and the peak in the statistics use these counts. evaluation.hold counts the values that this engine holds.
 type account struct {
 	current, peak, limit int
 }
@@ -54,6 +54,7 @@ func (ev *evaluation) newStepCounts() *stepCounts {
 	return &stepCounts{before: ev.acct.current, in: make([]int32, ev.steps), out: make([]int32, ev.steps)}
 }
 
+// countInto adds 1 to n[i] for each step i in has.
 func countInto(n []int32, has bitmap) {
 	for w, word := range has {
 		for ; word != 0; word &= word - 1 {
@@ -62,6 +63,7 @@ func countInto(n []int32, has bitmap) {
 	}
 }
 
+// read counts the samples of an input row.
 func (c *stepCounts) read(r *row) {
 	if r.full() {
 		c.fullIn++
@@ -70,6 +72,7 @@ func (c *stepCounts) read(r *row) {
 	countInto(c.in, r.has)
 }
 
+// returned counts the samples of an output row.
 func (c *stepCounts) returned(r *row) {
 	countInto(c.out, r.has)
 	for i, h := range r.hists {
@@ -80,8 +83,8 @@ func (c *stepCounts) returned(r *row) {
 	}
 }
 
-// finish adds the counts of all steps to the account, after the operands were evaluated. If failAt is not
-// negative, it stops after that step and returns the error fail.
+// finish adds the counts of all steps to the account. It is called after the operands were evaluated. If failAt is not
+// negative, the operator has failed at step failAt: finish counts the steps up to failAt and returns the error fail.
 func (c *stepCounts) finish(a *account, failAt int, fail error) error {
 	total := 0
 	for i := range c.in {
@@ -97,7 +100,8 @@ func (c *stepCounts) finish(a *account, failAt int, fail error) error {
 	return nil
 }
 
-// finishBefore counts all steps up to failAt. At that step the operator failed after it had read its input.
+// finishBefore is finish for an operator that has failed before it returned samples of step failAt. Of this step it counts
+// only the input.
 func (c *stepCounts) finishBefore(a *account, failAt int, fail error) error {
 	c.in, c.out[failAt] = c.in[:failAt+1], 0
 	return c.finish(a, failAt, fail)

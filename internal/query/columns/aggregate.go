@@ -58,7 +58,7 @@ func addDrop(drop bitmap, r *row) bitmap {
 	return drop
 }
 
-// dropLast reports whether the name of a group is to be removed. The last step of the group decides.
+// dropLast reports whether the name of a group is to be removed: whether drop has the last step that is in has.
 func dropLast(drop, has bitmap) bool {
 	for w := len(drop) - 1; w >= 0; w-- {
 		if has[w] != 0 {
@@ -428,9 +428,9 @@ func repeatedExpressions(e parser.Expr) map[parser.Expr]string {
 	return texts
 }
 
-// textOf returns a text that is equal for two expressions only if their results are equal. It includes whether each
-// selector needs the buckets of native histograms: that depends on the functions around the selector, and is not
-// part of its text.
+// textOf returns a text that is equal for two expressions only if their results are equal. In addition to the text of the
+// expression it has, for each selector, whether the buckets of native histograms are skipped. This depends on the functions
+// around the expression, so it is not in the text of the expression.
 func textOf(e parser.Expr) string {
 	text := []byte(e.String() + "\n")
 	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
@@ -468,10 +468,13 @@ func appendPlain(all []parser.Expr, e parser.Expr) []parser.Expr {
 	return all
 }
 
-// sharedNode is an expression that occurs several times in a query. It is evaluated once for the same steps, and
-// afterwards its series are emitted from memory. The samples are still counted in the same order: an aggregation
-// counts them before it emits its series, and an operator between vectors collects its operands before it counts. An
-// expression with annotations is evaluated each time, because annotations contain the position of the expression.
+// sharedNode is an expression that occurs several times in a query. It is evaluated once for the same steps, and each
+// occurrence emits copies of the resulting rows. An occurrence counts all samples of the expression before it emits the
+// first row. The peak is nevertheless that of Prometheus: an aggregation also counts its samples before it emits a
+// row, and an operator between vectors reads its operands completely before it counts samples of its own.
+//
+// If the first evaluation has annotations, the expression is evaluated each time, because annotations contain the
+// position of the expression.
 type sharedNode struct {
 	text string
 	node node
@@ -503,8 +506,8 @@ type sharedResult struct {
 	warnings           annotations.Annotations // of the fused aggregations; unused by sharedNode
 }
 
-// result returns the result of the expression, which it evaluates the first time, and adds the counts to those of ev. It
-// returns nil if the expression must be evaluated again.
+// result returns the rows of the expression, and adds its counts to those of ev. The first call evaluates the expression. A
+// later call returns nil if the result has annotations: the caller must evaluate s.node.
 func (s *sharedNode) result(ev *evaluation) (*sharedResult, error) {
 	key := sharedKey{s.text, ev.start, ev.end, ev.interval, ev.steps, ev.perStep}
 	result := ev.shared.results[key]
@@ -694,7 +697,9 @@ func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, 
 		runs[i], evs[i] = aggregateRun{aggregateNode: n, groups: newGrouping(n.expr)}, own
 		evs[i].warnings = annotations.Annotations{}
 	}
-	copies := false // from the first row with histograms on, all aggregations but the last get copies, because they may change histograms
+	// An aggregation may change the histograms of a row. From the first row with histograms on, all aggregations but the
+	// last therefore get copies.
+	copies := false
 	err := f.child.eval(&own, func(r *row) error {
 		copies = copies || r.hists != nil
 		for i := range runs {

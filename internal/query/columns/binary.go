@@ -161,8 +161,8 @@ func (v *vectorScalarNode) eval(ev *evaluation, sink func(*row) error) error {
 	return counts.finish(&ev.acct, ev.dup(sets), errSameLabels)
 }
 
-// operand evaluates the scalar. If it is the right operand, Prometheus evaluates it after
-// the vector.
+// operand evaluates the scalar. If the scalar is the right operand, Prometheus evaluates it
+// after the vector, so its counts and annotations are in after.
 func (v *vectorScalarNode) operand(ev *evaluation) (values []float64, after *aside, err error) {
 	if v.swap {
 		values, err = ev.scalar(v.scalar)

@@ -12,8 +12,8 @@ import (
 // node is one operator of a compiled expression.
 type node interface {
 	// eval passes the series of the result to sink, in the order of Prometheus' engine. A
-	// row is valid until sink returns, and sink may change it. Its labels stay valid unless
-	// the node was lent.
+	// row is valid until sink returns, and sink may change it. The labels of the row stay
+	// valid afterwards, unless lend was called for the node.
 	eval(ev *evaluation, sink func(*row) error) error
 }
 
@@ -68,16 +68,19 @@ func (c *compiler) unknown(reason string) (node, bool) {
 	return nil, false
 }
 
-// operand compiles an operand. If it is not supported, Prometheus' engine evaluates it. ordered means that the result
-// depends on the order of the operand's series.
+// operand compiles an operand. If the operand is not supported, operand returns a node that lets Prometheus' engine evaluate
+// it. ordered means that the result of the operator depends on the order of the operand's series. operand returns false
+// in two cases, in which the result could be wrong: with ordered, if Prometheus' engine returns the series in another
+// order; and with delayed name removal, because the series that Prometheus' engine returns do not show which names are to
+// be removed later.
 func (c *compiler) operand(e parser.Expr, ordered bool) (node, bool) {
 	before := len(c.selectors)
 	n, ok := c.compile(e)
 	if ok {
 		return n, true
 	}
-	c.selectors = c.selectors[:before]                           // Prometheus' engine selects them
-	if c.opts.DelayedNameRemoval || ordered && !c.orderKept(e) { // a result of Prometheus' engine does not mark the names that are to be removed later
+	c.selectors = c.selectors[:before] // Prometheus' engine selects the series of e
+	if c.opts.DelayedNameRemoval || ordered && !c.orderKept(e) {
 		return nil, false
 	}
 	return &foreignNode{expr: e, reason: c.reason}, true
@@ -225,8 +228,8 @@ func (c *compiler) aggregate(e *parser.AggregateExpr) (node, bool) {
 	return c.unknown("aggregation_" + e.Op.String())
 }
 
-// lend makes the selectors of an operand emit labels that alias the storage instead of copies. The consumer of the
-// operand must not keep the labels of a row.
+// lend makes the selectors of an operand emit rows whose labels are not copied and are valid only until the next row. The
+// parent of the operand must not keep the labels of a row.
 func lend(n node) {
 	switch n := n.(type) {
 	case *selector:

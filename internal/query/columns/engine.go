@@ -43,8 +43,8 @@ type Options struct {
 // Engine is a promql.QueryEngine whose results are those of Prometheus' engine.
 type Engine struct {
 	opts Options
-	// alone and stepsAlone: how many series a selection reads, and how many steps of them it computes, before it uses
-	// workers. together: the limit of series in a batch. Tests change these values.
+	// A selection uses workers after it has read alone series and computed stepsAlone steps on the goroutine of the
+	// query. together is the limit of series in a batch of a worker. Tests change these values.
 	alone, stepsAlone, together int
 }
 

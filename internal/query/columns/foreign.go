@@ -15,10 +15,10 @@ type foreignNode struct {
 	reason string
 }
 
-// orderKept reports whether Prometheus' engine returns the series of an expression in the order in which its own
-// operators would get them. It is false for most expressions of a range query, whose result is sorted by labels. The
-// order does not matter for operators that Prometheus evaluates step by step, because their series come from a map, in
-// random order.
+// orderKept reports whether rows of a foreignNode are in an order in which Prometheus' operators could get the series of
+// the expression. In an instant query Prometheus' engine does not sort the series of a result. In a range query it sorts them
+// by labels, which most of its operators do not. Operators that Prometheus evaluates step by step take their series from a
+// Go map, in random order, so for them every order is possible.
 func (c *compiler) orderKept(e parser.Expr) bool {
 	if c.stmt.Interval == 0 && c.subqueries == 0 {
 		return true
@@ -108,7 +108,8 @@ func (f *foreignNode) emit(ev *evaluation, value parser.Value, sink func(*row) e
 	return errGiveUp("type")
 }
 
-// evaluate evaluates an expression with Prometheus' engine at the steps of an evaluation.
+// evaluate evaluates an expression with Prometheus' engine at the steps of an evaluation. It
+// creates a query for vector(0) and replaces this expression, so that expr is not parsed again.
 // The caller closes the query.
 func (e *Engine) evaluate(ev *evaluation, from storage.Queryable, expr parser.Expr, instant bool, limit int) (*promql.Result, promql.Query, error) {
 	bare := e.opts.Bare(max(1, limit))
@@ -129,9 +130,9 @@ func (e *Engine) evaluate(ev *evaluation, from storage.Queryable, expr parser.Ex
 	return res, q, res.Err
 }
 
-// keepExpr prepares an expression for an evaluation by Prometheus' engine, and returns a function that restores the
-// expression. Prometheus' engine replaces subqueries by their results. After it has closed the querier of a selector, it
-// leaves series of that querier in the selector.
+// keepExpr prepares an expression for an evaluation by Prometheus' engine: it removes the series of an earlier evaluation
+// from the selectors, because their querier is closed. The returned function undoes the changes of the evaluation:
+// Prometheus' engine replaces subqueries in the arguments of calls by their results.
 func keepExpr(expr parser.Expr) func() {
 	args := map[*parser.Call]parser.Expressions{}
 	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {

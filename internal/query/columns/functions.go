@@ -139,7 +139,8 @@ func (ev *evaluation) scalarsAfter(nodes []node) ([][]float64, *aside, error) {
 	return all, after, err
 }
 
-// aside has the counts and annotations of operands that are evaluated before a vector here, but after it in Prometheus.
+// aside has the counts and annotations of scalar operands that are evaluated before a vector here, but after the vector in
+// Prometheus. The operator adds them after those of the vector.
 type aside struct {
 	account
 	ev              *evaluation
@@ -255,8 +256,9 @@ func (v vectorNode) eval(ev *evaluation, sink func(*row) error) error {
 	return counts.finish(&ev.acct, -1, nil)
 }
 
-// changedLabelMax is the length of the longest label value that label_replace and label_join may
-// return. label_replace compares an upper bound: the replacement, and the source value for each $ in it.
+// changedLabelMax is the greatest length in bytes of a label value that label_replace and label_join may
+// return. label_replace compares an estimate with it: the length of the replacement, plus the length of the
+// source value for each $ in the replacement.
 const changedLabelMax = 1 << 20
 
 // bytesOfSample is how many bytes added to labels count as one sample.
@@ -426,8 +428,8 @@ func (n *stepsNode) eval(ev *evaluation, sink func(*row) error) error {
 	if name := n.call.Func.Name; strings.HasPrefix(name, "sort") && !ev.onlyStep() {
 		ev.warnings.Add(annotations.NewSortInRangeQueryWarning(n.call.PositionRange()))
 	}
-	// At each step Prometheus returns the annotations of all steps so far, so it counts some of them (those of repaired
-	// buckets) several times.
+	// At each step Prometheus merges the annotations of all steps so far into the result. Annotations of repaired buckets
+	// contain counts, which it thereby adds several times. soFar makes the counts equal.
 	var soFar annotations.Annotations
 	return ev.callSteps(inputs, counts, func(vectors []promql.Vector, helper *promql.EvalNodeHelper) (promql.Vector, annotations.Annotations) {
 		out, annos := promql.FunctionCalls[n.call.Func.Name](vectors, nil, n.call.Args, helper)
@@ -438,7 +440,8 @@ func (n *stepsNode) eval(ev *evaluation, sink func(*row) error) error {
 // onlyStep reports whether the evaluation has a single step.
 func (ev *evaluation) onlyStep() bool { return ev.start == ev.end }
 
-// callSteps calls f with the samples of each step, and emits the series of the results.
+// callSteps calls f with the samples of each step, and emits the series of the results. If f returns two samples with the
+// same labels at a step, callSteps returns errSameLabels.
 func (ev *evaluation) callSteps(inputs [][]row, counts *stepCounts, f func([]promql.Vector, *promql.EvalNodeHelper) (promql.Vector, annotations.Annotations), sink func(*row) error) error {
 	helper := &promql.EvalNodeHelper{}
 	vectors := make([]promql.Vector, len(inputs))

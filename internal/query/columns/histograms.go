@@ -94,7 +94,7 @@ func (s *selector) iterator(from storage.Series) chunkenc.Iterator {
 func (s *selector) histograms(ev *evaluation, r *row, from storage.Series, timestamps bool) error {
 	memory := ev.lookback
 	if timestamps {
-		memory--
+		memory-- // as in Prometheus' implementation of timestamp()
 	}
 	it := storage.NewMemoizedIterator(s.iterator(from), memory)
 	at := ev.start - s.offset(ev)
@@ -316,7 +316,8 @@ func (v *vectorScalarNode) histogramsOf(ev *evaluation, r *row, scalar []float64
 			}
 			ev.warnings.Add(annotations.NewIncompatibleTypesInBinOpInfo(left, parser.ItemTypeStr[v.op], right, v.pos))
 		}
-		r.hists[i], r.values[i] = result, 0 // apply may have set NaN, which the heaps of topk and bottomk would sort first
+		// The value of a step with a histogram is 0. apply may have set NaN, which topk and bottomk would sort first.
+		r.hists[i], r.values[i] = result, 0
 	}
 }
 

@@ -104,8 +104,10 @@ func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
 		}
 		return sink(r)
 	}
+	// The samples of decides determine which samples of follows are returned. For "and" and "unless", right decides
+	// about left, and only samples of left are returned. For "or", left is returned, and decides about right.
 	signatures := newSignatures(n.expr.VectorMatching)
-	present := map[int]bitmap{} // by signature: the steps at which decides has a sample
+	present := map[int]bitmap{} // by signature: the steps at which a series of decides has a sample
 	decides, follows := right, left
 	if n.expr.Op == parser.LOR {
 		decides, follows = left, right
@@ -204,9 +206,9 @@ type matchRun struct {
 	counts            *stepCounts
 	sets              *labelsets
 	builder           *labels.Builder
-	failAt            int   // step of the error failed; used only if there is one
-	failed            error // the error of the operator at that step
-	refused           error // the last annotation of a step, the only one that Prometheus returns
+	failAt            int   // step at which the operator failed; used only if failed is set
+	failed            error // the error of the operator at step failAt
+	refused           error // the last annotation of the current step; Prometheus returns only the last of a step
 }
 
 // sample is a float or a histogram.
@@ -259,9 +261,9 @@ func (m *matchRun) metric(many, one labels.Labels) labels.Labels {
 	return m.builder.Labels()
 }
 
-// pairs returns for each series of many the index of the matching series of one, -1 for none, and the labels of the
-// result. ok is false if there are fill values, if the query has ended, or if a series may have several matches. Several
-// matches are an error only at the same step: stepwise finds that step.
+// pairs returns for each series of many the index of the matching series of one, or -1 if there is none, and the labels of
+// the result. ok is false if there are fill values, if the query has ended, or if a series has several possible matches.
+// Several matches are an error only if they have samples at the same step; stepwise finds this step.
 func (m *matchRun) pairs() (pairs []int, metrics []labels.Labels, ok bool) {
 	if m.matching.FillValues.LHS != nil || m.matching.FillValues.RHS != nil {
 		return nil, nil, false
@@ -366,8 +368,8 @@ func truth(b bool) float64 {
 // pair is two series that match: indexes, or -1 for a fill value.
 type pair struct{ many, one int }
 
-// stepwise computes the results step by step, as Prometheus does, so that it returns the error of the first step that has
-// one.
+// stepwise computes the results step by step, as Prometheus does. It is slower than rows, and is used if the operator may
+// fail at a step, if there are fill values, or if there are histograms.
 func (m *matchRun) stepwise(sink func(*row) error) error {
 	var order []pair
 	results := map[pair]*row{}

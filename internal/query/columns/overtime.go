@@ -19,9 +19,10 @@ func plus(sum, c, v float64) (float64, float64) {
 	return t, c + ((v - t) + sum)
 }
 
-// sumFinite adds all points as plus does. ok is false if the sum overflows or a value is not finite. Both functions
-// compute the exact rounding error of each addition. sumFinite does not compare the summands: that would be a branch
-// that depends on the data.
+// sumFinite adds the points to sum. Its results are those of plus, called for each point. ok is false if the sum overflows
+// or a value is not finite. Both functions compute the exact rounding error of each addition. plus compares the summands to
+// choose a formula for the error, which is a branch that the CPU predicts badly. The formula of sumFinite needs no
+// comparison.
 func sumFinite(sum float64, points []promql.FPoint) (_, c float64, ok bool) {
 	for _, p := range points {
 		t := sum + p.F

@@ -48,15 +48,15 @@ type pointsSet interface {
 	warnings() annotations.Annotations
 }
 
-// pointsMax is the limit of points of a series that are decoded at once. A chunk of a constant has four samples a byte,
-// and a query needs few of them at a time. So a series with more points is read through its iterator, window by window,
-// like a series with histograms.
+// pointsMax is the limit of points of a series that are decoded at once. A chunk of a constant value has four samples per
+// byte, so a small series may have very many points. A series with more than pointsMax points is read through its
+// iterator, window by window, like a series with histograms.
 const pointsMax = 4 << 20
 
-// samplesSource reads through Prometheus' interface. It can read everything.
+// samplesSource reads series through storage.Querier. It supports every storage and all samples.
 //
-// Like Prometheus' engine it selects for all selectors before it reads the first series. Remote endpoints allow no later
-// selection, and they are requested concurrently.
+// Like Prometheus' engine it calls Select for all selectors before it reads the first series, so that remote endpoints are
+// requested concurrently. Some of these endpoints allow no later selection.
 type samplesSource struct {
 	querier  storage.Querier
 	selected map[*parser.VectorSelector]storage.SeriesSet

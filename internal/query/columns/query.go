@@ -202,8 +202,8 @@ func (ev *evaluation) hold(n int) error {
 
 // samplesQuerier returns the storage for expressions that Prometheus' engine evaluates. Its queriers cover the range of
 // the whole query, because the replica that deduplication chooses depends on the start of the range. If the evaluation
-// reads encoded chunks, all these expressions share one querier. If it reads samples, its own querier allows no further
-// selection, and each expression opens a new querier.
+// reads encoded chunks, all these expressions share one querier of samples. If the evaluation itself reads samples, each
+// expression opens a querier of its own, because a samplesSource has made all its selections already.
 func (ev *evaluation) samplesQuerier() (storage.Queryable, error) {
 	if _, ok := ev.source.(samplesSource); ok {
 		return wholeRange{ev.from, ev.shared.mint, ev.shared.maxt}, nil
@@ -235,14 +235,15 @@ type oneView struct{ querier storage.Querier }
 // Querier implements storage.Queryable.
 func (o oneView) Querier(int64, int64) (storage.Querier, error) { return kept{o.querier}, nil }
 
-// kept is a querier that its user does not close.
+// kept is a querier whose Close does nothing, because several users share the querier. evaluateFrom closes it.
 type kept struct{ storage.Querier }
 
 // Close implements storage.Querier.
 func (kept) Close() error { return nil }
 
-// evaluate evaluates the query: from encoded chunks, else from samples, else by
-// Prometheus' engine.
+// evaluate evaluates the query from encoded chunks. If the storage or the data do not allow
+// this, it evaluates the query from samples. If this engine gives up, Prometheus' engine
+// evaluates the query.
 func (q *query) evaluate(ctx context.Context) (parser.Value, annotations.Annotations, error) {
 	stmt := *q.stmt
 	stmt.Expr = q.hook.expr
@@ -304,12 +305,13 @@ func (q *query) newEvaluation(ctx context.Context, stmt *parser.EvalStmt) *evalu
 	return ev
 }
 
-// isInstant reports whether the query is an instant query: the result is no matrix.
+// isInstant reports whether the query is an instant query, whose result is a vector, a scalar or a string.
 func (ev *evaluation) isInstant() bool {
 	return ev.stmt.Interval == 0 && ev.stmt.Start.Equal(ev.stmt.End)
 }
 
-// orGiveUp evaluates the query by Prometheus' engine if this one gave up.
+// orGiveUp returns value, warnings and err, the result of an evaluation by this engine. If err is errGiveUp, Prometheus'
+// engine evaluates the query, and orGiveUp returns its result.
 func (q *query) orGiveUp(ctx context.Context, stmt *parser.EvalStmt, value parser.Value, warnings annotations.Annotations, err error) (parser.Value, annotations.Annotations, error) {
 	var gaveUp errGiveUp
 	if !errors.As(err, &gaveUp) {

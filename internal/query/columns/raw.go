@@ -79,9 +79,9 @@ func (s *rawSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, 
 	return appendPoints(to, s.set.Chunks(), mint, maxt)
 }
 
-// within returns the points from mint to maxt. The result must be that of Prometheus' queriers, which return no other
-// samples: for a selector with @ that is evaluated at each step, Prometheus' engine looks for samples after the
-// timestamp of @.
+// within returns the points from mint to maxt, as Prometheus' queriers do. Points outside this range would change results:
+// if Prometheus' engine evaluates a selector with @ at each step, it looks at the later steps for samples after the
+// timestamp of @, and the querier returns none.
 func within(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
 	for len(points) > 0 && points[0].T < mint {
 		points = points[1:]

@@ -13,10 +13,12 @@ import (
 // bitmap has one bit for each step.
 type bitmap []uint64
 
-func newBitmap(steps int) bitmap      { return make(bitmap, (steps+63)/64) }
-func (b bitmap) set(i int)            { b[i>>6] |= 1 << (i & 63) }
-func (b bitmap) get(i int) bool       { return b[i>>6]>>(i&63)&1 == 1 }
-func (b bitmap) clear()               { clear(b) }
+func newBitmap(steps int) bitmap { return make(bitmap, (steps+63)/64) }
+func (b bitmap) set(i int)       { b[i>>6] |= 1 << (i & 63) }
+func (b bitmap) get(i int) bool  { return b[i>>6]>>(i&63)&1 == 1 }
+func (b bitmap) clear()          { clear(b) }
+
+// word returns word i of a bitmap whose first n bits are set.
 func (b bitmap) word(i, n int) uint64 { return ^uint64(0) >> (64 - min(64, n-i*64)) }
 
 // fill sets the first n bits.
@@ -92,7 +94,7 @@ var errSameLabels = errors.New("vector cannot contain metrics with the same labe
 type labelsets struct {
 	ev       *evaluation
 	seen     map[uint64]int32 // by hash: index in steps
-	steps    []bitmap         // sets of steps at which series have samples; a set equal to the one before is stored once
+	steps    []bitmap         // sets of steps at which series have samples; equal sets that follow each other are stored once
 	dupStep  int              // first step at which two series have a sample; -1: none
 	repeated bool             // two series had the same labels
 }

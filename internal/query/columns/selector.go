@@ -119,7 +119,8 @@ func contextError(ctx context.Context) error {
 	}
 }
 
-// checkEvery is the number of series of a loop between two checks of the context. They take some tenths of a millisecond.
+// checkEvery is the number of series of a loop between two checks of the context. A loop processes so many series in some
+// tenths of a millisecond.
 const checkEvery = 256
 
 // check returns an error if the query has ended, once in checkEvery calls. i counts the calls.
@@ -165,7 +166,8 @@ func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n in
 	})
 }
 
-// last sets the row of an item to the last sample at or before each step, and most to the number of steps that have one.
+// last sets the value of each step in the row of an item to the last sample at or before the step, unless the sample is
+// stale or older than the lookback delta. It sets it.most to the number of steps that have a value.
 func (s *selector) last(ev *evaluation, it *item, points []promql.FPoint, timestamps bool) {
 	next := 0 // points[next] is the first point after the step
 	at := ev.start - s.offset(ev)

@@ -18,7 +18,7 @@ type subquery struct {
 	nodes int   // number of nodes of the child's expression
 }
 
-// offset returns the time from the end of a step's window over the subquery to the step, in ms.
+// offset returns how many ms before a step the window over the subquery ends.
 func (s *subquery) offset(ev *evaluation) int64 {
 	offset := s.expr.OriginalOffset.Milliseconds()
 	if s.expr.Timestamp != nil {
@@ -27,8 +27,9 @@ func (s *subquery) offset(ev *evaluation) int64 {
 	return offset
 }
 
-// evaluation returns the evaluation of the subquery's steps. The steps of the subquery end with the last step of the
-// query, which may be before the end of the query. A row takes memory for every step, even without samples, so
+// evaluation returns the evaluation of the subquery's steps. These are the multiples of the subquery's step from the first
+// window to the last. The last window belongs to the last step of the query, which may be before the end of the query: with
+// a step of 30 s from 0 to 100 s the last step is at 90 s. A row takes memory for every step, even without samples, so
 // evaluation returns errGiveUp if there are too many steps.
 func (s *subquery) evaluation(ev *evaluation) (*evaluation, error) {
 	inner := *ev
@@ -51,8 +52,9 @@ func (s *subquery) evaluation(ev *evaluation) (*evaluation, error) {
 	return &inner, nil
 }
 
-// overSubquery computes the windows over the series of a subquery. Prometheus evaluates the whole subquery before the
-// first window, so the samples of the windows have an account of their own.
+// overSubquery computes the windows over the series of a subquery. Here each series of the subquery is followed by its
+// windows. Prometheus evaluates the whole subquery before the first window, so the samples of the windows are counted by an
+// account of their own (after), which is added at the end.
 func (w *windowRun) overSubquery(sink func(*row) error) error {
 	ev := w.ev
 	inner, err := w.subquery.evaluation(ev)

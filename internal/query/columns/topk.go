@@ -92,6 +92,7 @@ type chosen struct {
 	series int32
 }
 
+// topRun is one evaluation of a topNode.
 type topRun struct {
 	ev     *evaluation
 	pos    posrange.PositionRange
@@ -142,7 +143,8 @@ func (t *topRun) add(r *row) error {
 	return nil
 }
 
-// offer adds a sample to the heap of a group, if the sample may be in the result.
+// offer adds a sample to the heap of a group and step, if the sample may be in the result. It returns the heap. param is the
+// parameter of the aggregation at the step, and offset the position of the series for limit_ratio.
 func (t *topRun) offer(h []chosen, c chosen, param, offset float64) []chosen {
 	if t.op == parser.LIMIT_RATIO {
 		if param != 0 && promql.NewHashRatioSampler().AddRatioSampleWithOffset(math.Max(-1, math.Min(1, param)), offset) {
@@ -250,9 +252,9 @@ func (o heapOrder) Len() int           { return len(o.h) }
 func (o heapOrder) Swap(i, j int)      { o.h[i], o.h[j] = o.h[j], o.h[i] }
 func (o heapOrder) Less(i, j int) bool { return o.less(o.h[i].f, o.h[j].f) }
 
-// emit emits the result of several steps: the chosen series in the order of the first step that chose them, and those of the same
-// step as emitOnce sorts them. Prometheus adds the series to a Go map in this order. Iterating over a map of up to eight keys
-// keeps this order, but begins at a random key.
+// emit emits the result of several steps. The series are in the order of the first step that chose them; series of the same
+// step are in the order of emitOnce. Prometheus adds the series to a Go map in this order, and returns them in the order
+// of an iteration over the map. If the map has at most eight series, this is the same order, rotated at random.
 func (t *topRun) emit(ev *evaluation, sink func(*row) error) error {
 	rows := make([]*row, len(t.labels))
 	var order []*row

@@ -96,9 +96,9 @@ func (w *windowNode) run(ev *evaluation, unique bool, sink func(*row) error) err
 	return nil
 }
 
-// distinct reports whether the results have distinct labels because the series have. That is so if the results keep their
-// names, or if all series have the same name and none has the label __type__ or __unit__. noteLabels checks these two
-// labels.
+// distinct reports whether the results have distinct labels because the series have distinct labels. This is true if the
+// results keep their names. It is also true if all series have the same name, unless a series has the label __type__ or
+// __unit__, which are removed together with the name. noteLabels checks for these two labels.
 func (w *windowNode) distinct(ev *evaluation) bool {
 	if _, ok := ev.source.(rawSource); !ok || w.subquery != nil {
 		return false
@@ -108,7 +108,7 @@ func (w *windowNode) distinct(ev *evaluation) bool {
 	})
 }
 
-// noteLabels records the labels of a result, in search of results with the same labels. metric has the labels of
+// noteLabels adds the labels of a result to w.sets, which finds results with the same labels. metric has the labels of
 // the series before the name was removed.
 func (w *windowRun) noteLabels(r *row, metric labels.Labels) error {
 	if w.sets == nil && !w.keepName && (metric.Has("__type__") || metric.Has("__unit__")) {

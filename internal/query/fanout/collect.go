@@ -29,9 +29,10 @@ const (
 	slabChunks     = 1024
 )
 
-// collected has the series of one store, or of a whole selection, in memory: labels and chunks are
-// copied into slabs, which are written once. The slabs of chunk data return to their pool when the
-// querier is closed.
+// collected has the series of one store, or of all stores of a selection, in memory. Labels and
+// chunks are copied into slabs, which are written once. The slabs of chunk data return to their
+// pool when the querier is closed. Labels remain valid afterwards, because results of a query keep
+// them.
 type collected struct {
 	read     []rawSeries    // in the order of the store, until unite
 	series   []storedSeries // merged and sorted, after unite
@@ -41,8 +42,8 @@ type collected struct {
 	lent     []*[]byte      // data slabs, to be released
 	budget   *budget        // of all queries; it granted the bytes below
 	granted  int64          // bytes taken from budget, to be released
-	unspent  int64          // part of granted that is not used yet
-	buffers  int64          // bytes of unread messages and symbols, part of granted until the stream ends
+	unspent  int64          // bytes of granted that are not used yet
+	buffers  int64          // bytes of granted for unread messages and symbols of the stream, until the stream ends
 	view     *view
 	warnings annotations.Annotations
 }
@@ -113,7 +114,8 @@ func (k *collected) release() {
 	k.granted, k.unspent, k.buffers = 0, 0, 0
 }
 
-// add adds a series, or appends its chunks to the last one if the labels are equal.
+// add adds a series, or appends its chunks to the last series if the labels are equal. It returns the number of added series,
+// 0 or 1, and the bytes of the added labels and chunks.
 func (k *collected) add(lset []byte, chunks []series.Chunk) (added, size int64) {
 	if n := len(k.read); n == 0 || !bytes.Equal(k.read[n-1].labels, lset) {
 		k.read = append(k.read, rawSeries{labels: k.ownLabels(lset)})
@@ -136,8 +138,8 @@ const chunkBytes = int64(unsafe.Sizeof(series.Chunk{}))
 // contextEvery is the number of series between two checks of the context.
 const contextEvery = 128
 
-// collect reads the responses of all stores of a request, each in its own goroutine. So no response occupies
-// a slot of its store while it waits until another store is read. The first failure cancels all.
+// collect reads the responses of all stores of a request, each in its own goroutine. If it read them one after the
+// other, a response would occupy a slot of its store while another store is read. The first failure cancels all requests.
 func collect(ctx context.Context, q *querier, all *fanoutStreams, v *view) (*collected, error) {
 	parts := make([]*collected, len(all.streams))
 	var reading sync.WaitGroup
@@ -360,8 +362,8 @@ func tidy(chunks []series.Chunk) []series.Chunk {
 	return chunks
 }
 
-// ownedLabels decodes labels from bytes that are never written again. The strings given to the builder alias these bytes,
-// so only the builder copies them.
+// ownedLabels decodes a label set. set must never be written again, because the strings that the builder gets alias it.
+// Thereby each label is copied once, by the builder.
 func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
 	builder.Reset()
 	for len(set) > 0 {
@@ -379,10 +381,14 @@ func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, err
 // Labels implements storage.Series.
 func (s *storedSeries) Labels() labels.Labels { return s.labels }
 
-// Iterator implements storage.Series. Without deduplication, overlapping raw chunks are merged sample by sample. If some
-// chunks are downsampled, overlapping ones are not merged, because their values differ at equal timestamps: a sample that
-// is not later than the one read before is skipped. Samples within the time range of an aggregate of a coarser resolution
-// are not read, whichever replica has them.
+// Iterator implements storage.Series. First, distinct leaves out the samples that a coarser aggregate of any replica
+// contains. What is done with chunks that still overlap depends on the request and the chunks:
+//
+//	deduplication                          the chunks are distributed to replicas (split), which are deduplicated
+//	no deduplication, raw chunks only      the samples are merged by timestamp
+//	no deduplication, downsampled chunks   the chunks are read one after the other, and a sample that is not later
+//	                                       than the previous sample is skipped: merged aggregates of different
+//	                                       replicas would mix different values
 func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	chunks, cut, err := s.view.distinct(s.chunks)
 	if err != nil {
@@ -419,8 +425,9 @@ func overlap(chunks []series.Chunk) bool {
 // of one replica. Each track is a level of the deduplication, and is searched for each chunk.
 const tracksMax = 1000
 
-// split distributes sorted chunks to tracks without overlaps: each chunk to the first track
-// where it fits.
+// split distributes sorted chunks to tracks, which are lists of chunks that do not overlap. Each
+// chunk is added to the first track whose last chunk ends before it begins. For two replicas
+// with chunks of equal length the tracks are the replicas.
 func split(chunks []series.Chunk) (tracks [][]series.Chunk, err error) {
 	for _, c := range chunks {
 		i := slices.IndexFunc(tracks, func(t []series.Chunk) bool { return t[len(t)-1].MaxMS < c.MinMS })

@@ -74,11 +74,14 @@ type EndpointsOptions struct {
 	DNSInterval    time.Duration // 0: 30 s
 	InfoInterval   time.Duration // 0: 5 s
 	InfoTimeout    time.Duration // 0: 5 s
-	// UnhealthyTimeout is how long Statuses lists a store that is down and not strict; 0: 5 minutes. A configured store is
-	// polled, and queries report it as missing, however long it is down. For UnhealthyTimeout only, queries report two more
-	// as missing: a store whose name no longer resolves to its address, unless another store has the same component and
-	// labels; and a name that has not resolved to any address yet. A name that has no addresses because its lookup fails is
-	// reported until the lookup succeeds.
+	// UnhealthyTimeout is how long Statuses lists a store that is down and not strict; 0: 5 minutes. Queries name missing
+	// endpoints in their warnings:
+	//
+	//	store that is down                               always
+	//	name whose lookup fails                          until a lookup succeeds, if the name has no addresses
+	//	name that has no addresses                       for UnhealthyTimeout after the first lookup
+	//	store whose name has lost the store's address    for UnhealthyTimeout, unless another store has the same
+	//	                                                 component and label sets
 	UnhealthyTimeout time.Duration
 
 	Selector Selector                        // selects the stores' data by external labels (--selector.relabel-config)
@@ -129,7 +132,7 @@ type Endpoints struct {
 	dynamic  []Address                // last result of Options.Dynamic
 	resolved map[string][]string      // by name: addresses of the last lookup
 	gone     map[string]gone          // by address: stores whose name no longer resolves to the address
-	empty    map[string]absent        // by name: names that have not resolved to any address yet
+	empty    map[string]absent        // by name: names without addresses
 	invalid  []absent                 // endpoints whose connections cannot be configured
 	absent   atomic.Pointer[[]absent] // what queries report as missing; from invalid, empty and gone
 	reloadAt time.Time                // next call of Dynamic
@@ -197,7 +200,7 @@ func (e *Endpoints) Update(ctx context.Context) {
 	e.updateAbsent(now)
 }
 
-// absent is an endpoint that queries report as missing although it has no store.
+// absent is an endpoint that queries report as missing and for which there is no store in Endpoints.current.
 type absent struct {
 	address  string         // or the name without addresses
 	info     *storeapi.Info // last Info; nil: never received
@@ -207,7 +210,7 @@ type absent struct {
 	fails    bool // the lookup fails: reported as missing without a time limit
 }
 
-// gone is a store whose name no longer resolves to its address.
+// gone is a store that was removed because its name no longer resolves to its address.
 type gone struct {
 	info     *storeapi.Info
 	selected selection
@@ -215,7 +218,7 @@ type gone struct {
 	since    time.Time
 }
 
-// updateAbsent updates the absent endpoints.
+// updateAbsent sets e.absent. It forgets stores and names that have been missing for longer than UnhealthyTimeout.
 func (e *Endpoints) updateAbsent(now time.Time) {
 	all := slices.Clone(e.invalid)
 	for name, a := range e.empty {
@@ -237,8 +240,8 @@ func (e *Endpoints) updateAbsent(now time.Time) {
 	e.absent.Store(&all)
 }
 
-// replaced reports whether a current store has the component and label sets of old. This store is the old one at a new
-// address, or a replica of the old one.
+// replaced reports whether a healthy store has the same component and label sets as old. This store is the old store at a
+// new address, or a replica of it.
 func (e *Endpoints) replaced(old *storeapi.Info) bool {
 	for _, s := range *e.current.Load() {
 		if info, err := s.known(); err == nil && info != nil && info.Component == old.Component && slices.EqualFunc(info.LabelSets, old.LabelSets, labels.Equal) {
@@ -248,8 +251,8 @@ func (e *Endpoints) replaced(old *storeapi.Info) bool {
 	return false
 }
 
-// forget records the addresses of a name that were found. It adds stores at addresses that the name no
-// longer has to e.gone, and a name without addresses to e.empty.
+// forget records that a lookup of a name has found the addresses found, or failed with the error failed. It adds the stores
+// at addresses that the name had and no longer has to e.gone. If found is empty, it adds the name to e.empty.
 func (e *Endpoints) forget(name string, found []string, failed error) {
 	old, known := e.resolved[name]
 	a, was := e.empty[name]
@@ -420,14 +423,13 @@ func (e *Endpoints) Statuses() []Status {
 	return all
 }
 
-// chosen are the stores that a request queries, each to be released, and the errors of
-// stores that may have data and are not queried.
+// chosen are the stores that a request queries. The request calls release at its end. Until then the connections of the
+// stores stay open.
 type chosen struct {
-	stores  []*store
-	infos   []*storeapi.Info // Info at that time; nil: never received
-	missing []error
-	// matchers select, for each store, the series that the Selector selects; nil: all.
-	matchers [][]*labels.Matcher
+	stores   []*store
+	infos    []*storeapi.Info    // by store: the last Info when the store was chosen; nil: never received
+	matchers [][]*labels.Matcher // by store: they select the series that the Selector selects; nil: all
+	missing  []error             // one for each store that may have data and is not queried
 }
 
 func (c *chosen) release() {
@@ -452,6 +454,7 @@ func (e *Endpoints) chooseData(r Request, wanted func(*storeapi.Info) bool) (*ch
 	return e.chooseOf(r, (*store).selection, func(a *absent) selection { return a.selected }, wanted)
 }
 
+// chooseOf implements choose and chooseData. of and ofAbsent return the part of a store that may be queried.
 func (e *Endpoints) chooseOf(r Request, of func(*store) (selection, error), ofAbsent func(*absent) selection, wanted func(*storeapi.Info) bool) (*chosen, error) {
 	all := *e.current.Load()
 	absent := *e.absent.Load()

@@ -42,9 +42,10 @@ func (q *Query) Exemplars(ctx context.Context, start, end int64, selectors [][]*
 	return found, all, err
 }
 
-// expression returns a PromQL expression: the selectors that may match series of a store, joined with "or"; "" if there
-// are none. A querier gets all matchers. Every other store gets no matchers of its external labels, because a sidecar
-// forwards the expression to a Prometheus that does not know them.
+// expression returns the PromQL expression for the exemplars of a store: the selectors that may match series of the store,
+// joined with "or". It returns "" if there are none. If the store is a querier, the selectors have all matchers. For other
+// stores the matchers on their external labels are left out, because a sidecar forwards the expression to a Prometheus,
+// whose series do not have the external labels. store are the matchers of the Selector for this store.
 func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*labels.Matcher) string {
 	var sets []labels.Labels
 	if info != nil {

@@ -173,10 +173,10 @@ func (q *Query) Querier(mint, maxt int64) (storage.Querier, error) {
 	return &querier{q: q, minMS: mint, maxMS: maxt, closed: ctx, close: cancel}, nil
 }
 
-// spend counts the bytes of a series that has arrived, and fails if the query has more than BytesMax. It also fails if
-// the earlier selections and this store alone have more series than SeriesMax. If labels are removed here, only unite
-// counts series, because series of the store may become equal. spend may wait for memory that other queries hold; the
-// response timeout does not run meanwhile.
+// spend counts a series that has arrived. It returns ErrLimit in two cases: if the query has more than BytesMax bytes, or
+// if the earlier selections and this store alone have more than SeriesMax series. If this querier removes replica labels
+// itself, the second case is checked by unite only, because series of the store may become equal. spend may wait for memory
+// that other queries hold. The response timeout does not run while it waits.
 func (q *querier) spend(g *deadlineStream, k *collected, series, bytes int64) error {
 	opts := &q.q.f.opts
 	if n := q.count(&q.q.bytes, &q.bytes, bytes); n > opts.BytesMax {
@@ -213,11 +213,12 @@ type budget struct {
 
 	mu    sync.Mutex
 	used  int64
-	keep  int64         // bytes that takeFree leaves free for take
+	keep  int64         // bytes that must remain free after takeFree, for callers of take
 	freed chan struct{} // closed when memory is released; nil: no query waits
 }
 
-// take waits until n bytes are free. It fails after b.wait, because waiting queries hold memory for which others wait.
+// take takes n bytes, and waits until they are free. It fails after b.wait: two queries that hold memory and wait for each
+// other's memory would otherwise wait forever.
 func (b *budget) take(ctx context.Context, n int64) error {
 	var late <-chan time.Time
 	for {
@@ -249,7 +250,8 @@ func (b *budget) take(ctx context.Context, n int64) error {
 	}
 }
 
-// takeFree takes n bytes if they are free now, and more than the stores that are not ahead may need.
+// takeFree takes n bytes if b.keep bytes remain free afterwards. It does not wait. It is used for reading ahead, which must
+// not take the memory of stores for which a merge waits.
 func (b *budget) takeFree(n int64) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -260,7 +262,7 @@ func (b *budget) takeFree(n int64) bool {
 	return true
 }
 
-// keepFree changes the number of bytes that takeFree leaves free.
+// keepFree adds n, which may be negative, to the number of bytes that must remain free after takeFree.
 func (b *budget) keepFree(n int64) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -19,7 +19,7 @@ var _ series.FloatsSet = (*asyncSeriesSet)(nil)
 func (p *asyncSeriesSet) AtFloats() series.Floats { return p.set.current() }
 
 // pointsMax is the limit of samples of a series that are decoded together. It is needed in addition
-// to the limit of bytes, because chunks of a constant have four samples per byte.
+// to the limit of bytes, because a chunk of a constant value has four samples per byte.
 const pointsMax = 4 << 20
 
 // samplesOf returns the number of samples in the headers of chunks.

@@ -13,18 +13,19 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// milliseconds is a timestamp. With this alias vet does not take an iterator's Seek for a wrong
+// milliseconds is a timestamp. Without this alias vet would report that Seek has another signature than that of
 // io.Seeker.
 type milliseconds = int64
 
 func isPacked(c series.Chunk) bool { return c.Encoding == packedEncoding }
 
-// track returns an iterator over sorted chunks. It skips samples that are not later than those of previous chunks.
-// pieces means that samples outside a chunk's time range are skipped. replica means that the chunks are of one replica,
-// and the iterator will be deduplicated.
+// track returns an iterator over sorted chunks. The iterator skips samples that are not later than those of previous chunks.
+// pieces means that it also skips samples outside a chunk's time range. replica means that the chunks are of one replica,
+// and that the caller will deduplicate the iterator.
 func (v *view) track(chunks []series.Chunk, pieces, replica bool, reuse chunkenc.Iterator) chunkenc.Iterator {
 	if replica && v.isCounter || v.counters && slices.ContainsFunc(chunks, isPacked) {
-		// The range is applied after counter adjustment, because a reset before the first sample in range counts, too.
+		// Samples outside the range are skipped after the counter adjustment, because a reset before the first sample in
+		// range counts, too.
 		return &bounded{Iterator: v.counter(&chunkIterator{chunks: chunks, pieces: pieces, minMS: minTime, maxMS: maxTime, lastMS: minTime, repeats: true}), minMS: v.minMS, maxMS: v.maxMS}
 	}
 	it, ok := reuse.(*chunkIterator)
@@ -48,18 +49,17 @@ type chunkIterator struct {
 	chunks       []series.Chunk // not read yet
 	minMS, maxMS int64
 	average      bool
-	repeats      bool // a chunk's last sample may repeat the previous timestamp
+	repeats      bool // a sample may have the same timestamp as the previous sample, as at the end of a counter aggregate
 	pieces       bool // skip samples outside a chunk's time range; false: they are an error
 	cut          bool // the previous chunk was a piece of a counter whose end was not read
 
-	// For a float chunk: its samples within the range;
-	points []xor.Point
-	i      int // index of the current one
-	// for another chunk: the iterator over it.
+	// The current chunk is either in points, if it is a float chunk, or read through current.
+	points    []xor.Point // the samples of a float chunk within the range
+	i         int         // index of the current sample in points
 	current   chunkenc.Iterator
-	from, to  int64              // the time range of that chunk
+	from, to  int64              // the time range of the chunk that is read through current
 	valueType chunkenc.ValueType // of the current sample; ValNone before the first and after the last
-	lastMS    int64              // last timestamp of previous chunks, or current timestamp in a non-float chunk
+	lastMS    int64              // timestamp of the last sample that was read before points, or through current
 	err       error
 
 	decoded []xor.Point // the samples of the whole float chunk; points is a subslice
@@ -81,7 +81,7 @@ func (it *chunkIterator) Next() chunkenc.ValueType {
 	return it.valueType
 }
 
-// advance continues after the last of the points.
+// advance moves to the first sample after points: the next sample of current, or of the next chunk that has one.
 func (it *chunkIterator) advance() chunkenc.ValueType {
 	if n := len(it.points); n > 0 {
 		it.lastMS = it.points[n-1].T
@@ -115,7 +115,7 @@ func (it *chunkIterator) advance() chunkenc.ValueType {
 			it.chunks, it.current = nil, nil
 			return chunkenc.ValNone
 		case t <= it.lastMS && !it.repeats:
-			continue // chunks whose samples overlap although their time ranges do not
+			continue // a previous chunk has had a sample at t or later
 		case t >= it.minMS:
 			it.lastMS = t
 			return vt
@@ -124,8 +124,8 @@ func (it *chunkIterator) advance() chunkenc.ValueType {
 	return chunkenc.ValNone
 }
 
-// open opens the next chunk, which may have no sample in range. It returns false after the
-// last chunk and after an error.
+// open opens the next chunk that overlaps the range. The chunk may still have no sample within the range. open returns
+// false after the last chunk and after an error.
 func (it *chunkIterator) open() bool {
 	for len(it.chunks) > 0 && it.chunks[0].MaxMS < it.minMS {
 		it.chunks = it.chunks[1:]
@@ -143,6 +143,7 @@ func (it *chunkIterator) open() bool {
 	return true
 }
 
+// use makes c the current chunk. Of a packed chunk it reads the only aggregate, or the sums divided by the counts.
 func (it *chunkIterator) use(c series.Chunk) error {
 	if c.Encoding != packedEncoding {
 		return it.useOne(c, false)
@@ -174,8 +175,8 @@ func (it *chunkIterator) use(c series.Chunk) error {
 	return nil
 }
 
-// useOne opens a chunk of samples, or of one aggregate. Only the samples of an aggregate may be outside the time range
-// of the chunk.
+// useOne makes c, a chunk of samples or of one aggregate, the current chunk. Samples of a raw chunk outside the chunk's time
+// range are an error, unless c is a piece. An aggregate may have such samples.
 func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 	switch {
 	case c.Encoding == chunkenc.EncXOR:
@@ -195,7 +196,7 @@ func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 		}
 		least := it.minMS
 		if !it.repeats && it.lastMS >= least {
-			least = it.lastMS + 1 // the samples of chunks may overlap, even if their time ranges do not
+			least = it.lastMS + 1 // samples up to lastMS were read from previous chunks
 		}
 		for len(points) > 0 && points[0].T < least {
 			points = points[1:]

@@ -56,8 +56,8 @@ func (*querier) count(all, own *atomic.Int64, n int64) int64 {
 // forSeries is the function hint of the series API, which needs labels only.
 const forSeries = "series"
 
-// Select implements storage.Querier. The set is always sorted. Its first Next waits for the responses. If the latest
-// selection with equal arguments has the same context, its result is used.
+// Select implements storage.Querier. The set is always sorted. Its first Next waits for the responses. If an earlier
+// selection had equal arguments and the same context, Select returns the series of the earlier selection.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	start, end, function, limit, rangeMS := q.minMS, q.maxMS, "", 0, int64(0)
 	if hints != nil {
@@ -157,12 +157,12 @@ func (p *asyncSeriesSet) Warnings() annotations.Annotations {
 	if p.kept == nil {
 		return nil
 	}
-	return maps.Clone(p.kept.warnings) // equal selections share them
+	return maps.Clone(p.kept.warnings) // several sets may share a selection, and callers change the map
 }
 
-// Close implements storage.Querier: it cancels running selections. Iterators are invalid afterwards. The bytes and series
-// of this querier no longer count against the query's limits: if ferula's PromQL engine (package columns) cannot
-// finish a query, Prometheus' engine evaluates it again with another querier.
+// Close implements storage.Querier. It cancels running selections and releases the memory of the series, so iterators are
+// invalid afterwards. The bytes and series of this querier no longer count against the query's limits, because the query
+// may continue with another querier: if package columns cannot finish a query, Prometheus' engine evaluates it again.
 func (q *querier) Close() error {
 	q.close()
 	q.running.Wait()
@@ -200,9 +200,9 @@ func aggregatesFor(function string) []storeapi.Aggr {
 // needTwoSamples are functions that need two samples in their range.
 var needTwoSamples = []string{"rate", "irate", "increase", "delta", "idelta", "deriv", "predict_linear", "double_exponential_smoothing"}
 
-// resolution returns the coarsest resolution that suits a function over a range. Downsampled
-// counters have no resets left, so resets() gets raw samples. Functions that need two samples get a
-// resolution of at most half their range.
+// resolution returns the coarsest resolution, in ms, that a function over a range may read.
+// Downsampled counters have no resets, so resets() gets raw samples. Functions that need two samples
+// get a resolution of at most half their range.
 func (q *Query) resolution(function string, rangeMS int64) int64 {
 	switch {
 	case function == "resets":

@@ -23,13 +23,13 @@ const (
 	aheadChunks    = 4096    // of a page; a chunk without data takes 48 bytes
 	smallPageBytes = 4 << 10 // a page that grows beyond it is replaced by a pooled one
 
-	neededPages = 2         // a store that is not ahead has one that is filled and one that is consumed
-	neededBytes = 512 << 10 // of these pages and of the messages of a store, usually
+	neededPages = 2         // the page that is filled and the page that is consumed; only further pages are ahead
+	neededBytes = 512 << 10 // usual size of neededPages pages and of the messages of a store
 )
 
-// pagePool has pages of the full size. Without it a querier of many stores allocated several times the bytes that it
-// forwards, because each page grew from nothing. The pages of small responses are not pooled, so that a request to hundreds of
-// stores that have a few series each does not hold a full page for each.
+// pagePool has pages of the full size. Without the pool each page would grow from nothing, and a querier of many stores would
+// allocate several times the bytes that it forwards. Pages of small responses are not from the pool, so that a request to
+// hundreds of stores with a few series each does not hold a full page for each store.
 var pagePool = sync.Pool{New: func() any { return &page{pooled: true, bytes: make([]byte, 0, aheadPageBytes+aheadPageBytes/4)} }}
 
 // readAheadSet is a set that a goroutine reads ahead: up to aheadPages batches of series wait for
@@ -66,9 +66,9 @@ type pageSeries struct {
 
 const pageSeriesBytes = int64(unsafe.Sizeof(pageSeries{}))
 
-// readAhead starts to read a set in a goroutine, until its end or the end of ctx. named adds the
-// name of the store to an error. The pages count against the budget until close. Until the goroutine ends, all reading
-// ahead leaves neededBytes free for this set.
+// readAhead starts a goroutine that reads a set until the end of the set or of ctx. named adds the name of the store to an
+// error. The pages count against the budget until close. Until the goroutine ends, takeFree leaves neededBytes of the budget
+// free for this set.
 func readAhead(ctx context.Context, set series.Set, budget *budget, named func(error) error, logger *slog.Logger) *readAheadSet {
 	a := &readAheadSet{pages: make(chan *page, aheadPages), free: make(chan *page, aheadPages+2), done: make(chan struct{}), returned: make(chan struct{}, 1), set: set, budget: budget}
 	budget.keepFree(neededBytes)
@@ -101,10 +101,14 @@ func (a *readAheadSet) close() {
 	a.budget.release(a.granted.Swap(0))
 }
 
-// grant takes the memory of a page from the budget. It waits for other queries if the set has no more than neededPages: the
-// merge may wait for these. Beyond them a page is granted if memory is free. If not, grant waits until the consumer has read
-// an earlier page of this set, and the page gets the memory of that one. If it waited for the budget, the stores ahead of the
-// merge could hold all memory until the end of the query, and the merge would wait for a store that has none.
+// grant takes the memory of page p from the budget.
+//
+// If the set has fewer than neededPages other pages, the merge may be waiting for p, so grant waits until other queries
+// release memory. If the set has more pages, it is ahead of the merge. Then grant takes memory only if it is free. Otherwise
+// it waits until the merge has read an earlier page of this set, and reuses the memory of this earlier page.
+//
+// If a set that is ahead waited for the budget, too, the sets that are ahead could take all memory. The merge would then wait
+// for a page of another set, which could get no memory before the merge continues.
 func (a *readAheadSet) grant(ctx context.Context, p *page) error {
 	for {
 		n := p.size() - p.granted
@@ -157,7 +161,7 @@ func (a *readAheadSet) uncount(p *page, n int64) {
 	a.budget.release(n)
 }
 
-// replace gives the memory of a free page to another page, and what that does not need to the budget.
+// replace moves the granted bytes of the page free to page p, and returns the bytes that p does not need to the budget.
 func (a *readAheadSet) replace(free, p *page) {
 	if free.granted > 0 && p.granted > 0 {
 		a.counted.Add(-1)
@@ -202,7 +206,8 @@ func (a *readAheadSet) read(ctx context.Context, named func(error) error) error 
 	return a.set.Err()
 }
 
-// add appends a copy of a series. It returns the page, or a larger one that takes its place. Slices of the page stay valid.
+// add appends a copy of a series. It returns p, or a page from the pool with the same series if p has become too large for a
+// small page. Slices of p stay valid.
 func (p *page) add(lset []byte, chunks []series.Chunk) *page {
 	size := len(p.bytes) + len(lset)
 	for i := range chunks {
@@ -235,7 +240,7 @@ func (p *page) size() int64 {
 	return int64(cap(p.bytes)) + int64(cap(p.chunks))*chunkBytes + int64(cap(p.series))*pageSeriesBytes
 }
 
-// next returns an empty page, of the full size if this one is.
+// next returns an empty page. It is from the pool if p is from the pool.
 func (p *page) next() *page {
 	if p.pooled {
 		return pagePool.Get().(*page)
@@ -243,7 +248,8 @@ func (p *page) next() *page {
 	return &page{bytes: make([]byte, 0, smallPageBytes)}
 }
 
-// clear empties the page for reuse. With -tags invariants it overwrites the bytes, so that tests find what still aliases them.
+// clear empties the page for reuse. With -tags invariants it overwrites the bytes, so that tests detect slices that are used
+// after their page was reused.
 func (p *page) clear() {
 	if invariant.Enabled {
 		for i := range p.bytes {
@@ -255,7 +261,7 @@ func (p *page) clear() {
 	p.bytes, p.chunks, p.series = p.bytes[:0], p.chunks[:0], p.series[:0]
 }
 
-// large reports whether a page has grown beyond the size of a page, because one series was long.
+// large reports whether a page has grown far beyond aheadPageBytes, because one series was long. Such a page is not reused.
 func (p *page) large() bool {
 	return cap(p.bytes) > 4*aheadPageBytes || cap(p.chunks) > 4*aheadChunks
 }

@@ -23,8 +23,8 @@ const (
 type span struct{ minMS, maxMS int64 }
 
 // window returns the time range of the samples that an aggregate at timestamp t contains. It begins at a multiple of the
-// resolution and ends at t. The last aggregate of a chunk may have the timestamp of the last sample; every other
-// aggregate has that of the last millisecond of an interval of the resolution.
+// resolution and ends at t. Most aggregates are at the last millisecond of an interval: with a resolution of 5m, 299,999 ms
+// contains the samples from 0 to 299,999 ms. The last aggregate of a chunk may be at the timestamp of the last sample.
 func window(t, resolution int64) span {
 	offset := t % resolution
 	if offset < 0 {
@@ -33,10 +33,10 @@ func window(t, resolution int64) span {
 	return span{t - offset, t}
 }
 
-// mayMix reports whether sorted chunks may contain the same samples at different resolutions. If it
-// returns false, they certainly do not.
+// mayMix reports whether sorted chunks may contain the same samples at different resolutions. It is a
+// cheap check without decoding: if it returns false, distinct need not be computed.
 func (v *view) mayMix(chunks []series.Chunk) bool {
-	packed, raw, meet, resolution := false, false, false, fineMS
+	packed, raw, overlaps, resolution := false, false, false, fineMS
 	if v.coarse {
 		resolution = coarseMS
 	}
@@ -48,10 +48,10 @@ func (v *view) mayMix(chunks []series.Chunk) bool {
 		} else {
 			raw = true
 		}
-		meet = meet || c.MinMS > chunks[0].MinMS && begin <= last || c.MinMS <= last
+		overlaps = overlaps || c.MinMS > chunks[0].MinMS && begin <= last || c.MinMS <= last
 		last = max(last, c.MaxMS)
 	}
-	return meet && packed && (raw || v.coarse)
+	return overlaps && packed && (raw || v.coarse)
 }
 
 // stamped is a downsampled chunk with the timestamps of its aggregates.
@@ -61,11 +61,15 @@ type stamped struct {
 	resolution int64 // ms; 0: not known yet
 }
 
-// distinct returns the chunks of a series without samples that are also contained in coarser aggregates. It omits raw
-// samples within the window of any aggregate, and 5m aggregates within the window of a 1h aggregate. A chunk that is
-// omitted in part is returned in pieces: each has the data of the whole chunk, and the time range to read. cut is false
-// if the chunks are returned unchanged. A chunk that cannot be decoded is returned, too, and its iterator returns the
-// error.
+// distinct returns the chunks of a series without the samples that a coarser aggregate also contains. It omits raw
+// samples within the window of any aggregate, and 5m aggregates that overlap the window of a 1h aggregate.
+//
+// Example: a raw chunk has samples from 0 to 60 min, and a chunk of 5m aggregates covers 30 to 40 min. distinct returns
+// the chunk of aggregates, and two pieces of the raw chunk: from 0 to 30 min and from 40 to 60 min. Each piece has the data
+// of the whole raw chunk, and its MinMS and MaxMS are the time range to read.
+//
+// cut is false if the chunks are returned unchanged. A chunk that cannot be decoded is returned, too: its iterator returns
+// the error.
 func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool, err error) {
 	if len(chunks) < 2 || !slices.ContainsFunc(chunks, isPacked) || !v.mayMix(chunks) {
 		return chunks, false, nil
@@ -126,9 +130,9 @@ func from(spans []span, ms int64) []span {
 	return spans[i:]
 }
 
-// resolve sets the resolution of chunks whose timestamps do not determine it. It takes the resolution of the chunk that
-// ends where the chunk begins, else that of the previous chunk, else the first known one. If none is known it is 1h, so
-// that no sample is read twice.
+// resolve sets the resolution of chunks whose timestamps do not determine it. Such a chunk gets the resolution of the chunk
+// that ends in the window before its begin. If there is no such chunk, it gets the resolution of the previous chunk, and
+// the first chunks get the first known resolution. If no resolution is known it is 1h, so that no sample is read twice.
 func resolve(chunks []stamped) {
 	last := coarseMS
 	ends := map[span]int{} // index of the last chunk, by its resolution and the start of the window after it
@@ -150,8 +154,8 @@ func resolve(chunks []stamped) {
 	}
 }
 
-// appendPieces appends the pieces of a downsampled chunk that are outside the hidden spans, whose samples coarser
-// aggregates contain. A piece ends at a gap, because finer samples may be in the gap.
+// appendPieces appends the pieces of a downsampled chunk that do not overlap the hidden spans. hidden are the windows of
+// coarser aggregates, sorted. A piece ends at a gap between aggregates, because finer samples may be in the gap.
 func (k stamped) appendPieces(pieces []series.Chunk, hidden []span) []series.Chunk {
 	open := false
 	for i, p := range k.points {
@@ -195,8 +199,9 @@ func appendOutside(pieces []series.Chunk, c series.Chunk, hidden []span) []serie
 	return append(pieces, c)
 }
 
-// resolutionOf returns the resolution of a chunk in ms; 0 if its timestamps do not determine it. 1h aggregates are at
-// the end of an hour, except the last of a chunk and the first of a counter.
+// resolutionOf returns the resolution of a chunk in ms; 0 if its timestamps do not determine it. All 1h aggregates are at
+// the last millisecond of an hour, except the last aggregate of a chunk and the first aggregate of a counter. A chunk with
+// another exception has the resolution 5m.
 func (v *view) resolutionOf(points []xor.Point, c series.Chunk) int64 {
 	if !v.coarse {
 		return fineMS
@@ -260,10 +265,12 @@ func appendStamps(dst []xor.Point, c series.Chunk) []xor.Point {
 	return dst
 }
 
-// piece returns the points of a chunk within its time range. If a piece of a counter does not begin with its chunk, the
-// sample before the piece is returned first, with the last timestamp that was read: the counter adjustment continues
-// from its value. If the end of the previous piece was cut, the first sample gets the last timestamp that was read, for
-// the same reason.
+// piece returns the points of a chunk within the time range of c.
+//
+// Of a counter it also makes the point from whose value the counter adjustment continues. dedup.Counter does not return a
+// sample at the timestamp of the previous sample, but compares the next sample with it. So piece gives the timestamp of the
+// last sample that was read to one point: to the point before the piece, if the piece does not begin with its chunk; else to
+// the first point of the piece, if the end of the previous piece was cut off.
 func (it *chunkIterator) piece(points []xor.Point, c series.Chunk, aggregate bool) []xor.Point {
 	from, to := 0, len(points)
 	for from < to && points[from].T < c.MinMS {

@@ -73,9 +73,9 @@ func (s Selector) keeps(set labels.Labels) bool {
 	return relabel.ProcessBuilder(labels.NewBuilder(set), s.Relabel...)
 }
 
-// matchersOf returns a matcher for each label name of the sets. It matches all values of the label and, if a set lacks
-// the label, the empty value. As in Thanos the labels are matched one by one: a dropped set is selected, too, if each of
-// its values is in a kept set.
+// matchersOf returns a matcher for each label name of the kept sets. It matches all values of the label in these sets and,
+// if a set lacks the label, the empty value. As in Thanos the labels are matched one by one, so a dropped set may match,
+// too: the matchers of the kept sets {a="1", b="1"} and {a="2", b="2"} also match {a="1", b="2"}.
 func matchersOf(sets []labels.Labels) ([]*labels.Matcher, error) {
 	values := map[string][]string{}
 	for _, set := range sets {

@@ -35,12 +35,12 @@ var (
 // Source returns the StoreAPI over all stores.
 func (f *Fanout) Source() *Source { return &Source{f} }
 
-// labelSetsMax is the limit of reported external label sets. With more, Info reports none: then queriers expect any
-// series of this store.
+// labelSetsMax is the limit of external label sets in Info. If there are more, Info has none, and other queriers query this
+// querier for all series.
 const labelSetsMax = 1000
 
-// Info implements storeapi.Source: the merged last Info of the stores that are healthy or strict, with the label sets
-// that the selector selects.
+// Info implements storeapi.Source. It merges the last Info of each store that is healthy or strict. Of the label sets it
+// returns those that the selector selects.
 func (s *Source) Info(context.Context) (storeapi.Info, error) {
 	all := storeapi.Info{Component: "query", Store: &storeapi.StoreInfo{
 		TimeRange: storeapi.TimeRange{MinMS: math.MaxInt64, MaxMS: math.MinInt64}, WithoutReplicaLabels: true, Sharding: true,
@@ -101,8 +101,8 @@ func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.
 	return &forwardedStream{m: m}
 }
 
-// timedOut adds context.DeadlineExceeded to the error of a store that has stalled: another querier gets DeadlineExceeded
-// instead of Internal, which would be a fault of this querier.
+// timedOut adds context.DeadlineExceeded to the error of a store that has stalled. The gRPC status is then
+// DeadlineExceeded. Without it the status would be Internal, which means that this querier has a fault.
 func timedOut(err error) error {
 	if errors.Is(err, ErrStalled) {
 		return fmt.Errorf("%w: %w", context.DeadlineExceeded, err)

@@ -147,6 +147,8 @@ func anyMatches(sets []labels.Labels, matchers []*labels.Matcher) bool {
 	return len(sets) == 0
 }
 
+// contradicts reports whether a matcher does not match the value of a label in set. Matchers on labels that set does not
+// have are ignored.
 func contradicts(set labels.Labels, matchers []*labels.Matcher) bool {
 	for _, m := range matchers {
 		if set.Has(m.Name) && !m.Matches(set.Get(m.Name)) {
@@ -156,7 +158,7 @@ func contradicts(set labels.Labels, matchers []*labels.Matcher) bool {
 	return false
 }
 
-// picked reports whether a request's selection of stores includes an address.
+// picked reports whether a request queries the store at an address. choice is Request.Stores.
 func picked(choice [][]*labels.Matcher, address string) bool {
 	for _, matchers := range choice {
 		if !contradicts(labels.FromStrings("__address__", address), matchers) {

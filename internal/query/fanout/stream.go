@@ -22,9 +22,9 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// packedEncoding is the encoding of a downsampled chunk within the merge: one chunk has all requested aggregates of one
-// time range (storepb.AppendPacked). So the raw interface needs no aggregates, and the count of one replica is never
-// combined with the sum of another.
+// packedEncoding is the encoding of a downsampled chunk in this package: one chunk has all requested aggregates of one
+// time range (storepb.AppendPacked). So series.Chunk needs no aggregates, and the count of one replica is never
+// combined with the sum of another replica.
 const packedEncoding chunkenc.Encoding = storepb.PackedEncoding
 
 // aggregated is a stream of a store that may have downsampled data.
@@ -38,8 +38,8 @@ type aggregated interface {
 // for the response timeout, which includes connecting. The first Next makes the call, so that each goroutine waits for
 // its own store only.
 //
-// If labels are removed here, series may become equal or unsorted. The stream forwards them as they are: the consumer
-// must merge equal series, and sort if unsorted is set.
+// If strip is set, removing these labels may make series equal or unsorted. The stream returns the series nevertheless: the
+// consumer must merge equal series, and sort the series if unsorted is set.
 type deadlineStream struct {
 	store   *store
 	request storeapi.SeriesRequest
@@ -69,8 +69,8 @@ type deadlineStream struct {
 	unsorted bool            // a series sorts before the previous one after labels were removed
 	budget   *budget         // counts the stream's buffers; nil: the reader of the stream counts them
 	held     int64           // bytes that budget has granted
-	err      error           // fails the request
-	warning  error           // ends this stream only: a partial response
+	err      error           // ends the stream and fails the request
+	warning  error           // ends the stream; the request has a partial response
 }
 
 func (g *deadlineStream) Next() bool {
@@ -122,15 +122,15 @@ func (g *deadlineStream) next() bool {
 	return g.err == nil
 }
 
-// hold counts bytes of buffers against the budget, instead of those that it has counted before. It may wait for memory that
-// others hold; the response timeout does not run meanwhile.
+// hold sets the bytes that the stream's buffers take from the budget. It may wait for memory that other queries hold. The
+// response timeout does not run while it waits.
 func (g *deadlineStream) hold(bytes int64) error {
 	switch n := bytes - g.held; {
 	case n > 0:
 		if err := g.budget.take(g.ctx, n); err != nil {
 			return err
 		}
-	case -n > budgetStep: // messages differ in length, and the budget has a lock
+	case -n > budgetStep: // small differences between messages are not worth taking the lock of the budget
 		g.budget.release(-n)
 	default:
 		return nil
@@ -147,8 +147,8 @@ func (g *deadlineStream) releaseHeld() {
 	}
 }
 
-// take reads the current series of the stream. Streams guarantee that its labels are valid and sort after those of the
-// previous series. Once labels are removed, the series may be out of order.
+// take reads the current series of the stream, removes the labels in strip, and packs aggregates. A Stream guarantees that
+// the labels are valid and sort after those of the previous series. This order may be lost when labels are removed.
 func (g *deadlineStream) take() error {
 	if g.traffic.series++; g.traffic.series == 1 {
 		g.traffic.first = time.Since(g.traffic.begun)
@@ -217,7 +217,7 @@ func appendWithout(dst, set []byte, names []string) []byte {
 	return dst
 }
 
-// fail ends the stream.
+// fail ends the stream with an error, or with a warning if the request allows partial responses.
 func (g *deadlineStream) fail(err error) {
 	if cause := context.Cause(g.ctx); errors.Is(cause, ErrStalled) {
 		err = fmt.Errorf("%w: %s", ErrStalled, g.timeout)
@@ -248,8 +248,8 @@ type buffered interface {
 	BufferedBytes() int64
 }
 
-// tableBytes returns the part of bufferedBytes that are labels: symbols, and kept deltas. A store determines how many these
-// are, so the query's limit of bytes includes them.
+// tableBytes returns the bytes of bufferedBytes that are labels: the symbol table, and labels of which a message sent only the
+// differences. The store determines how many there are, so they count against BytesMax of the query.
 func (g *deadlineStream) tableBytes() int64 {
 	if t, ok := g.stream.(interface{ TableBytes() int64 }); ok {
 		return t.TableBytes()
@@ -331,7 +331,7 @@ type fanoutStreams struct {
 	ctx     context.Context // of all the streams
 	cancel  context.CancelCauseFunc
 	streams []*deadlineStream
-	missing []error // stores that may have data and are not queried
+	missing []error // one for each store that may have data and is not queried
 }
 
 // fan chooses the stores that may have data and creates their streams. It sends no request yet. The
@@ -392,8 +392,8 @@ type merged struct {
 }
 
 // merge queries the stores for another querier. With several stores, a goroutine reads ahead from each, so that the
-// stores send at the same time. A store waits if it is aheadPages pages ahead of the merge, or if
-// it is ahead at all and no memory is free.
+// stores send at the same time. A goroutine stops reading while aheadPages pages of its store wait for the merge, or
+// while more than neededPages exist and no memory is free.
 func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*merged, error) {
 	all, err := f.fan(ctx, r, sr)
 	if err != nil {
@@ -402,7 +402,7 @@ func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest
 	m := &merged{fanoutStreams: all, partial: f.endpoints.metrics.partial.With(forwarded)}
 	sets := make([]series.Set, 0, len(all.streams))
 	needed := int64(len(all.streams)) * neededBytes
-	f.budget.keepFree(needed) // the first stores must not be ahead before the last ones are counted
+	f.budget.keepFree(needed) // the first stores must not take the memory of stores whose goroutine is not started yet
 	defer f.budget.keepFree(-needed)
 	for _, g := range all.streams {
 		g.budget = &f.budget

@@ -156,7 +156,8 @@ func (r *run[B]) compute(s *slot[B]) {
 	r.Compute(s.batch)
 }
 
-// spawn starts free workers while there are batches for them.
+// spawn starts free workers while the ring has room for the batch of one more worker. Each busy worker may add a batch, and
+// one place remains for the goroutine of Run.
 func (r *run[B]) spawn() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

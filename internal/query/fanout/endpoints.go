@@ -79,7 +79,7 @@ type EndpointsOptions struct {
 	//
 	//	store that is down                               always
 	//	name whose lookup fails                          until a lookup succeeds, if the name has no addresses
-	//	name that has no addresses                       for UnhealthyTimeout after the first lookup
+	//	name that has never had addresses                for UnhealthyTimeout after the first successful lookup
 	//	store whose name has lost the store's address    for UnhealthyTimeout, unless another store has the same
 	//	                                                 component and label sets
 	UnhealthyTimeout time.Duration

@@ -115,7 +115,7 @@ func (it *chunkIterator) advance() chunkenc.ValueType {
 			it.chunks, it.current = nil, nil
 			return chunkenc.ValNone
 		case t <= it.lastMS && !it.repeats:
-			continue // a previous chunk has had a sample at t or later
+			continue // not later than the last sample of a previous chunk
 		case t >= it.minMS:
 			it.lastMS = t
 			return vt

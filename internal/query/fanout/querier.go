@@ -56,8 +56,8 @@ func (*querier) count(all, own *atomic.Int64, n int64) int64 {
 // forSeries is the function hint of the series API, which needs labels only.
 const forSeries = "series"
 
-// Select implements storage.Querier. The set is always sorted. Its first Next waits for the responses. If an earlier
-// selection had equal arguments and the same context, Select returns the series of the earlier selection.
+// Select implements storage.Querier. The set is always sorted. Its first Next waits for the responses. If the latest
+// selection with equal arguments had the same context, Select returns the series of that selection.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
 	start, end, function, limit, rangeMS := q.minMS, q.maxMS, "", 0, int64(0)
 	if hints != nil {

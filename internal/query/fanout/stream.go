@@ -248,8 +248,9 @@ type buffered interface {
 	BufferedBytes() int64
 }
 
-// tableBytes returns the bytes of bufferedBytes that are labels: the symbol table, and labels of which a message sent only the
-// differences. The store determines how many there are, so they count against BytesMax of the query.
+// tableBytes returns the bytes of bufferedBytes that are labels: the symbol table, and differences between label sets that are
+// kept because the store may refer to them again. The store determines how many there are, so they count against BytesMax of
+// the query.
 func (g *deadlineStream) tableBytes() int64 {
 	if t, ok := g.stream.(interface{ TableBytes() int64 }); ok {
 		return t.TableBytes()

@@ -1,12 +1,16 @@
 // Package profile queries profiles: values over time with exemplars, and sums of profiles as
 // flame graphs or pprof.
 //
-// A request names a type, matchers and a range. A View of the store has the sources: heads and blocks. The matching
-// series of each source are assigned to groups by the labels of the request's group-by. A scan adds the rows of these
-// series to accumulators, one for each group and step. An accumulator also stores which row is its exemplar. Profile IDs
-// and labels are looked up for exemplars only. A merge sums the samples of each source by stack, and joins the stacks of
-// all sources by function name, or by line for pprof. A corrupt source is skipped and named in the warnings of the
-// result. Wire, HTTP and selectors are elsewhere.
+// A request names a type, matchers and a range. A View of the store has the sources: heads and blocks. There are two
+// kinds of queries:
+//
+//   - Values over time: the matching series of each source are assigned to groups by the labels of the request's group-by.
+//     A scan adds the rows of these series to accumulators, one for each group and step. An accumulator also stores which
+//     row is its exemplar. Profile IDs and labels are looked up for exemplars only.
+//   - Sums of profiles: a merge sums the samples of each source by stack, and joins the stacks of all sources by function
+//     name, or by line for pprof.
+//
+// A corrupt source is skipped and named in the warnings of the result.
 package profile
 
 import (
@@ -98,8 +102,9 @@ func New(opts Options, s Viewer) *Engine {
 	return e
 }
 
-// admit checks a query's range and waits for a slot. The query must run with the returned
-// context, which has the timeout, and call done at its end.
+// admit checks a query's range and waits for a slot. It returns the context with which the
+// query must run: it has the timeout, which includes the wait. The query must call done at its
+// end.
 func (e *Engine) admit(ctx context.Context, startMS, endMS int64) (_ context.Context, done func(), err error) {
 	if most := e.opts.RangeMax.Milliseconds(); most > 0 && endMS > startMS && uint64(endMS)-uint64(startMS) > uint64(most) {
 		return nil, nil, fmt.Errorf("%w: the range of %s exceeds the limit of %s%s", profiles.ErrLimit, inWords(uint64(endMS)-uint64(startMS)), e.opts.RangeMax, e.opts.Flags.Of("RangeMax"))

@@ -141,8 +141,8 @@ func (t *tree) add(s *block.Symbols, sums []int64) {
 	}
 }
 
-// flame converts the tree: children are sorted by name, so that the result does not depend
-// on the order of the blocks.
+// flame converts the tree to a flame graph with at most maxNodes nodes, 0 for no limit; nodes named "other" are not
+// counted. Children are sorted by name, so that the result does not depend on the order of the blocks.
 func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
 	t.addUp()
 	kept := t.keep(maxNodes)
@@ -159,8 +159,8 @@ func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
 	}
 	type placed struct {
 		node        uint32
-		other       bool
-		x           int64
+		other       bool  // the sum of the siblings that were not kept
+		x           int64 // left edge, in units of total
 		total, self int64
 	}
 	level := []placed{{total: t.at(0).total, self: t.at(0).self}}
@@ -226,8 +226,9 @@ func (s nodeSet) has(n uint32) bool {
 	return ok || s == nil
 }
 
-// keep selects the maxNodes greatest nodes. Of equal nodes it selects those that come first, depth first and by name, so that the
-// parent of a selected node is always selected.
+// keep selects the maxNodes nodes with the greatest totals. Of nodes with equal totals it selects the first in the order of a
+// depth-first search that visits children by name. A parent is visited before its children and is not less than they are, so
+// the parent of a selected node is always selected.
 func (t *tree) keep(maxNodes int) nodeSet {
 	if maxNodes == 0 || t.n <= maxNodes {
 		return nil
@@ -239,7 +240,7 @@ func (t *tree) keep(maxNodes int) nodeSet {
 		stack = stack[:len(stack)-1]
 		if t.at(n).total == least {
 			if quota == 0 {
-				continue // its descendants are not greater than it
+				continue // its descendants have at most the same total, and are not selected either
 			}
 			quota--
 		}
@@ -271,7 +272,7 @@ func (t *tree) least(maxNodes int) (total int64, equal int) {
 	return total, equal
 }
 
-// nextNodes is a heap of nodes by total, the greatest first. It has the children of the nodes that were popped.
+// nextNodes is a heap of nodes, the node with the greatest total first. It holds the nodes whose parents were popped.
 type nextNodes struct {
 	t     *tree
 	nodes []uint32

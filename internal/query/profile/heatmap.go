@@ -28,7 +28,7 @@ type heatmap struct {
 	labels [][]block.Series            // by source
 	from   []block.Source              // sources, by pointOf.source
 	spans  []*block.TraceSpans         // by source; unused for a heat map of profiles
-	shared map[block.Key]map[int32]int // of profiles with rows in several sources: index in points, by group
+	shared map[block.Key]map[int32]int // for profiles with rows in several sources, by group: the index in points
 }
 
 // Heatmap counts profiles, or spans, by time and value.
@@ -83,7 +83,8 @@ func (h *heatmap) addShared(sources []block.Source) {
 	}
 }
 
-// source adds the points of a source. If the source fails, another pass starts without its points.
+// source adds the points of a source. If it returns an error, some points may have been added: another pass without this
+// source starts with no points.
 func (h *heatmap) source(ctx context.Context, src block.Source, over *profiles.SeriesRequest) error {
 	t := typeOf(src, h.req.Type)
 	if t < 0 {
@@ -154,8 +155,9 @@ type latestPoint struct {
 	point   int    // index in heatmap.points
 }
 
-// find sets known.point to the existing point of a profile with rows in several sources. If there
-// is none yet, it records known.point as that point.
+// find is called for the first row of a profile in a source and a group. If a previous source has rows of the same profile
+// in the group, find sets known.point to their point. If not, and the profile has rows in several sources, it records
+// known.point, the index of the point that is added next, for the following sources.
 func (h *heatmap) find(src block.Source, row int, p *pointOf, known *latestPoint) error {
 	id, err := src.ID(row)
 	if err != nil {
@@ -170,7 +172,8 @@ func (h *heatmap) find(src block.Source, row int, p *pointOf, known *latestPoint
 	return nil
 }
 
-// add adds a point. It leases the memory before the slice of points grows.
+// add adds a point. Before the slice of points grows, it leases memory for the old slice and the new one, which is at
+// most twice as large.
 func (h *heatmap) add(p pointOf) error {
 	if len(h.points) == cap(h.points) {
 		var err error
@@ -182,7 +185,8 @@ func (h *heatmap) add(p pointOf) error {
 	return nil
 }
 
-// result counts the points by group, step and bucket.
+// result counts the points by group, step and bucket. A bucket is one of heatmapBuckets intervals of values. The points
+// are sorted so that the points of a bucket are adjacent, and the first of them is the exemplar.
 func (h *heatmap) result(ctx context.Context, startMS int64) (*profiles.Heatmap, error) {
 	result := &profiles.Heatmap{}
 	if len(h.points) == 0 {

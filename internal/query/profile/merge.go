@@ -34,8 +34,8 @@ func countedStacks(s *block.Symbols, site []string) []bool {
 }
 
 // merge sums the samples of the selected rows of every source by stack, and passes the sums of each source to add. add
-// must not keep the sums. It returns the number of bytes that it holds in total, and merge leases these bytes. The caller
-// releases the lease after it has used the result. After an error the lease is nil.
+// must not keep the sums. add returns the number of bytes that the caller's result now has, and merge leases these bytes.
+// The caller releases the lease after it has used the result. After an error the lease is nil.
 func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest, add func(s *block.Symbols, sums []int64) (bytes int64, err error)) (lease *store.Lease, warnings []error, err error) {
 	minNS, maxNS, err := span(req.StartMS, req.EndMS)
 	if err != nil {
@@ -84,8 +84,9 @@ type mergeScratch struct {
 	decoder block.PartDecoder
 }
 
-// mergeSource sums the samples of a source. It calls add for each part after it has read all rows and has compared the checksums of all symbols. So a
-// source that cannot be read adds nothing, unless its writer was faulty.
+// mergeSource sums the samples of the selected rows of a source, and calls add for each part of the source. It first reads all
+// rows and compares the checksums of all symbols, so that a source that cannot be read adds nothing. Only symbols that are
+// wrong despite a correct checksum can cause an error after the first call of add.
 func mergeSource(ctx context.Context, view *store.View, src block.Source, req *profiles.MergeRequest, minNS, maxNS int64, scratch *mergeScratch, add func(s *block.Symbols, sums []int64) error) error {
 	t := typeOf(src, req.Type)
 	if t < 0 {
@@ -139,12 +140,12 @@ func mergeSource(ctx context.Context, view *store.View, src block.Source, req *p
 	return nil
 }
 
-// rowParts are the parts of a source that have symbols of the selected rows. sums has each part
-// once. ranges has a part for each range of rows; a part may have several ranges.
+// rowParts are the parts of a source to which the selected rows belong. A part has the symbols of one or more ranges of
+// rows.
 type rowParts struct {
-	sums   []*partSums
-	ranges []rowRange // ascending
-	many   bool       // too many symbols to be cached
+	sums   []*partSums // each part once
+	ranges []rowRange  // ascending; several ranges may have the same part
+	many   bool        // the symbols of all these parts are too large to be cached
 }
 
 type rowRange struct {
@@ -167,8 +168,9 @@ type sized interface {
 	PartBytes(i int) int64
 }
 
-// newPart returns a part of a source, without sums, and the size of its symbols. If its number of stacks is not known, the symbols are
-// decoded, and done is not nil.
+// newPart returns part number number of a source, without sums, and the size of its symbols in bytes. If the number of stacks
+// is not known before the symbols are decoded, newPart decodes the symbols. It then returns the size 0, and the caller must
+// call done when the symbols are no longer used.
 func newPart(view *store.View, src block.Source, known block.Part, number int) (p *partSums, bytes int64, done func(), err error) {
 	p = &partSums{Part: known, number: number}
 	if b, ok := src.(sized); ok {
@@ -184,7 +186,8 @@ func newPart(view *store.View, src block.Source, known block.Part, number int) (
 	return p, 0, done, nil
 }
 
-// check compares the checksums of symbols that are not decoded yet, if there are several parts.
+// check compares the checksums of the symbols of all parts. If there is only one part, decoding its symbols compares the
+// checksum early enough.
 func (p *rowParts) check(src block.Source) error {
 	b, ok := src.(interface{ CheckPart(i int) error })
 	if !ok || len(p.sums) == 1 {
@@ -267,6 +270,7 @@ func resized[T uint32 | int64](s []T, n int) []T {
 	return s
 }
 
+// add adds the samples of a row. stacks are numbers of stacks in the source.
 func (p *partSums) add(row int, stacks []uint32, values []int64) error {
 	for i, stack := range stacks {
 		n, ok := p.Local(stack)
@@ -278,7 +282,7 @@ func (p *partSums) add(row int, stacks []uint32, values []int64) error {
 	return nil
 }
 
-// cutCallSite removes the sums of stacks that do not begin with a call site, if there is one.
+// cutCallSite sets the sums of stacks that do not begin with the functions of site to 0. An empty site changes nothing.
 func cutCallSite(symbols *block.Symbols, site []string, sums []int64) {
 	if len(site) == 0 {
 		return
@@ -290,6 +294,8 @@ func cutCallSite(symbols *block.Symbols, site []string, sums []int64) {
 	}
 }
 
+// rowsOf returns the rows of the wanted series in the range, ascending. If the request has profile IDs, it returns only the
+// rows of these profiles. wanted is -1 for series that are not wanted.
 func rowsOf(ctx context.Context, src block.Source, req *profiles.MergeRequest, wanted []int32, minNS, maxNS int64) ([]int, error) {
 	if len(req.IDs) == 0 {
 		return store.RowsOf(ctx, src, wanted, minNS, maxNS)
@@ -400,8 +406,8 @@ func encodePprof(s *block.Symbols, sums []int64, req *profiles.MergeRequest) []b
 	return e.Append(nil)
 }
 
-// encodeCut adds the samples with stacks that are cut for Go's compiler. Samples with the same cut stack are added as
-// one, in the order of their first occurrence.
+// encodeCut adds the samples to a pprof, with their stacks cut for Go's compiler. Samples that have the same stack after the
+// cut become one sample, in the order of their first occurrence.
 func encodeCut(e *pprof.Encoder, s *block.Symbols, sums []int64, locations, functions []uint64, cut *profiles.PGO) {
 	type sample struct {
 		stack []uint64

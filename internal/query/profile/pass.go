@@ -15,16 +15,16 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// pass reads the sources of a view once. It collects the errors of corrupt and unreadable sources, so that one pass finds
-// all of them.
+// pass is one reading of the sources of a view. It skips corrupt and unreadable sources and collects their errors, so that
+// one pass finds all such sources.
 type pass struct {
 	sources []block.Source
 	faults  map[block.Source]error
 	wait    *bucketWait
 }
 
-// bucketWait is how long a query may still wait for a bucket that does not respond. At 0, further
-// blocks in the bucket are skipped without being read.
+// bucketWait is how long a query may still wait for failing reads of blocks in the bucket. Once the time is used up, further
+// blocks in the bucket are skipped without a request.
 type bucketWait struct{ left time.Duration }
 
 // remote reports whether a source is read from a bucket.
@@ -53,7 +53,8 @@ func (p *pass) fault(err error) bool {
 // faulty reports whether a source has failed in this pass.
 func (p *pass) faulty(src block.Source) bool { return src != nil && p.faults[src] != nil }
 
-// each calls f with every source. An error of a source skips only that source.
+// each calls f with every source. If f fails because a source is corrupt or unreadable, the source is recorded in p.faults,
+// and each continues. It returns other errors, and the error of ctx.
 func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
 	for _, src := range p.sources {
 		if err := ctx.Err(); err != nil {
@@ -82,7 +83,8 @@ func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
 	return nil
 }
 
-// once runs f over a view's sources, skipping those that fail. It returns their errors.
+// once runs f over a view's sources. It is for functions that have added nothing of a source when the source fails. It
+// returns the warnings of the response, or an error.
 func (e *Engine) once(tenant string, view *store.View, f func(p *pass) error) ([]error, error) {
 	p := e.pass(view.Sources, &bucketWait{e.opts.Timeout / 4})
 	if err := f(p); err != nil {
@@ -91,8 +93,8 @@ func (e *Engine) once(tenant string, view *store.View, f func(p *pass) error) ([
 	return e.partial(tenant, p.warnings(view.Warnings))
 }
 
-// without runs f over a view's sources until none of them fails. After a failure f starts again, without the failed
-// sources.
+// without runs f over a view's sources until no source fails. After a pass in which sources have failed, f starts again
+// without these sources. It is for functions that may have added a part of a source when the source fails.
 func (e *Engine) without(ctx context.Context, tenant string, view *store.View, f func(p *pass) error) ([]error, error) {
 	sources, warnings, wait := view.Sources, view.Warnings, &bucketWait{e.opts.Timeout / 4}
 	for {
@@ -133,8 +135,8 @@ func (p *pass) warnings(to []error) []error {
 	return to
 }
 
-// partial returns the warnings of a response. If there are any it counts and logs the partial
-// response, and with FailPartial it returns an error instead.
+// partial returns the warnings of a response. If there are warnings, it counts and logs a partial response. With FailPartial
+// it then returns an error instead of the warnings.
 func (e *Engine) partial(tenant string, warnings []error) ([]error, error) {
 	if len(warnings) == 0 {
 		return nil, nil

@@ -17,8 +17,8 @@ import (
 // stepMaxMS is ten years.
 const stepMaxMS = 10 * 366 * 24 * 3600 * 1000
 
-// selection is the memory of one SelectSeries, from the engine's pool until the result is
-// closed.
+// selection is the memory of one SelectSeries or Heatmap. It is taken from the engine's pool, and returns to the pool when the
+// result is closed.
 type selection struct {
 	engine  *Engine
 	lease   *store.Lease // of the view's memory, held until the result is closed; nil while the view has it
@@ -358,8 +358,9 @@ func (s *selection) exemplar(c *store.Accumulator, g int) error {
 	return nil
 }
 
-// commonSet returns the number of a label set: the labels that all rows of an exemplar's profile in the group
-// have in common.
+// commonSet returns the number of the label set of an exemplar whose profile has several rows in the group: the labels that
+// all these rows have in common. If all rows have the same labels, this is the set of the first row. Otherwise commonSet adds
+// a set to s.sets.
 func (s *selection) commonSet(best store.Locator, g int) (number uint32, err error) {
 	var set []byte
 	rows, equal := 0, true
@@ -380,7 +381,8 @@ func (s *selection) commonSet(best store.Locator, g int) (number uint32, err err
 	return number, err
 }
 
-// numberSets gives a number to the label set of every series.
+// numberSets sets s.bases. The label set of series i of source n has the number s.bases[n]+i. The numbers of s.sets follow
+// the last of these.
 func (s *selection) numberSets() {
 	s.bases = append(s.bases[:0], 0)
 	for i, series := range s.series {

@@ -22,8 +22,8 @@ func traceSpans(view *store.View, src block.Source) (*block.TraceSpans, error) {
 	return src.TraceSpans()
 }
 
-// spanSums adds the samples of the requested spans, in the rows of wanted series, to sums. It
-// reports whether there were any. rows is the rows to count; nil: all in the range.
+// spanSums adds the samples of the requested spans to sums, by stack. It counts only rows of the wanted series in the range
+// and, unless rows is nil, only the rows in rows. any reports whether there were such samples.
 func spanSums(ctx context.Context, src block.Source, spans *block.TraceSpans, req *profiles.MergeRequest, wanted []int32, rows map[int]bool, minNS, maxNS int64, sums []int64) (any bool, err error) {
 	var stacks []uint32
 	var values []int64
@@ -54,7 +54,8 @@ func spanSums(ctx context.Context, src block.Source, spans *block.TraceSpans, re
 	return any, err
 }
 
-// mergeSpans is the part of mergeSource for a request of spans.
+// mergeSpans does the work of mergeSource for a request of spans or traces: it sums the samples of the spans instead of those
+// of whole rows.
 func mergeSpans(ctx context.Context, view *store.View, src block.Source, req *profiles.MergeRequest, wanted []int32, minNS, maxNS int64, add func(s *block.Symbols, sums []int64) error) error {
 	spans, err := traceSpans(view, src)
 	if err != nil || spans == nil {
@@ -98,13 +99,13 @@ type pointOf struct {
 
 const pointBytes = 40
 
-// less orders the points of one cell (group, step and bucket): the greatest value first, then the earliest. The first
-// point is the exemplar of the cell.
+// less orders the points of the same group, step and bucket: the greatest value first, and of equal values the earliest. The
+// first point is the exemplar of the bucket.
 func (p *pointOf) less(q *pointOf) bool {
 	return cmp.Or(cmp.Compare(q.value, p.value), cmp.Compare(p.timeNS, q.timeNS), cmp.Compare(p.span, q.span), cmp.Compare(p.source, q.source), cmp.Compare(p.row, q.row)) < 0
 }
 
-// spanPoints calls f with the spans in the rows of a source whose series are in a group.
+// spanPoints calls f with a point for each span of a source whose row is in the range and belongs to a series with a group.
 func spanPoints(ctx context.Context, src block.Source, spans *block.TraceSpans, groupOf []int32, minNS, maxNS int64, f func(p pointOf) error) error {
 	for i := range spans.Len() {
 		if i%1024 == 0 && ctx.Err() != nil {

@@ -169,6 +169,7 @@ func (w *extendedSet) advance() bool {
 	return w.err == nil
 }
 
+// hold copies the current series, with the added labels, to w.held.
 func (w *extendedSet) hold() {
 	h := &heldSeries{}
 	if n := len(w.free); n > 0 {

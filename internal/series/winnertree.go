@@ -100,6 +100,7 @@ func (w *winnerTree) winnerOf(node int) int32 {
 	return w.winner[node]
 }
 
+// play compares the children of a match, and sets its winner and tie.
 func (w *winnerTree) play(match int) {
 	a, b := w.winnerOf(2*match), w.winnerOf(2*match+1)
 	w.tie[match] = false
@@ -158,6 +159,7 @@ func (w *winnerTree) gather(node int) {
 	w.least = append(w.least, int32(node-w.leaves))
 }
 
+// join sets w.chunks to the chunks of the current series of all sets in w.least.
 func (w *winnerTree) join() {
 	if len(w.least) == 1 {
 		w.chunks = append(w.chunks[:0], w.sets[w.least[0]].Chunks()...)

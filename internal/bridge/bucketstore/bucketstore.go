@@ -80,6 +80,7 @@ func (failed) Close() error { return nil }
 // kinds has the aggregates of StoreAPI in the order of a downsampled chunk.
 var kinds = [...]storeapi.Aggr{storeapi.Count, storeapi.Sum, storeapi.Min, storeapi.Max, storeapi.Counter}
 
+// aggregatesOf converts the aggregates of a request to those of package store/gateway: bit i stands for kinds[i].
 func aggregatesOf(list []storeapi.Aggr) (all gateway.Aggregates) {
 	for _, a := range list {
 		for i, kind := range kinds {
@@ -117,6 +118,7 @@ func (s *stream) Next() bool {
 	return s.err == nil
 }
 
+// split sets s.raw to the raw chunks of a series, and s.aggr to one chunk for each wanted aggregate of a downsampled chunk.
 func (s *stream) split(chunks []series.Chunk) (err error) {
 	var raw []series.Chunk
 	for _, c := range chunks {

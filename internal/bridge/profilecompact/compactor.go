@@ -407,6 +407,7 @@ func (t *tenant) mark(ctx context.Context) error {
 // failuresMax is the limit of the blocks of a tenant whose marking or deletion fails in one iteration.
 const failuresMax = 16
 
+// markBlock marks one block, removes its mark, or deletes it, by the rules of mark.
 func (t *tenant) markBlock(ctx context.Context, s *stored) (deleted bool, err error) {
 	reason := t.reason(s)
 	if reason == "" && !s.Marked() {

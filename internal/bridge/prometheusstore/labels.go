@@ -84,6 +84,8 @@ func (l *listedSet) Next() bool {
 
 func (l *listedSet) at(s span) []byte { return l.buf[s.from:s.to:s.to] }
 
+// collect reads all label sets into l.buf and sorts l.sets. It returns series.ErrSortLimit if they take more than bytesMax
+// bytes.
 func (l *listedSet) collect() (err error) {
 	sorted := true
 	l.warnings, err = l.list(func(lset labels.Labels) error {

@@ -45,6 +45,7 @@ type group struct {
 // noteDrop notes the steps at which the name of a series of the group is to be removed.
 func (g *group) noteDrop(r *row) { g.drop = addDrop(g.drop, r) }
 
+// addDrop returns drop with the steps of a row that has dropName. drop may be nil.
 func addDrop(drop bitmap, r *row) bitmap {
 	if !r.dropName {
 		return drop
@@ -196,6 +197,7 @@ func (g *grouping) labels(metric labels.Labels) labels.Labels {
 
 const allBits = ^uint64(0)
 
+// copyBits copies the values of the steps 64*w+b for which bit b of word is set.
 func copyBits(to, from []float64, w int, word uint64) {
 	if word == allBits {
 		copy(to[w*64:w*64+64], from[w*64:w*64+64])

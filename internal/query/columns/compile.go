@@ -142,6 +142,8 @@ func (c *compiler) unary(e *parser.UnaryExpr) (node, bool) {
 	return child, ok
 }
 
+// binary compiles a binary operator. If Prometheus' engine had to evaluate both operands of an operator between vectors, or
+// one operand of another operator, binary returns false: Prometheus' engine then evaluates the operator with its operands.
 func (c *compiler) binary(e *parser.BinaryExpr) (node, bool) {
 	scalarLeft, scalarRight := e.LHS.Type() == parser.ValueTypeScalar, e.RHS.Type() == parser.ValueTypeScalar
 	trims := isTrim(e.Op) && !(scalarLeft && scalarRight)
@@ -203,6 +205,7 @@ func (c *compiler) aggregate(e *parser.AggregateExpr) (node, bool) {
 	if c.opts.DelayedNameRemoval && slices.Contains(e.Grouping, labels.MetricName) {
 		return c.unknown("name_in_grouping_with_delayed_name_removal")
 	}
+	// The results of these three aggregations do not depend on the order of the series. A sum of floats does.
 	ordered := e.Op != parser.COUNT && e.Op != parser.GROUP && e.Op != parser.LIMIT_RATIO
 	child, ok := c.operand(e.Expr, ordered)
 	if !ok {

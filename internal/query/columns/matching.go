@@ -64,6 +64,7 @@ func newSignatures(m *parser.VectorMatching) *signatures {
 	return s
 }
 
+// of returns the number of the matching labels of a series. Series match if they have the same number.
 func (s *signatures) of(metric labels.Labels) int {
 	if s.on {
 		s.buf = metric.BytesWithLabels(s.buf, s.names...)

@@ -72,6 +72,7 @@ func newSamplesSource(ctx context.Context, querier storage.Querier, all []select
 
 func (s samplesSource) close() error { return s.querier.Close() }
 
+// sel implements source. It returns the series of the selection that newSamplesSource has made.
 func (s samplesSource) sel(_ context.Context, of *selector) pointsSet {
 	set := s.selected[of.vs]
 	if set == nil {

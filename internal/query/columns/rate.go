@@ -102,6 +102,8 @@ func (e *extrapolation) measure() {
 	e.factor = e.factorFrom(e.toStart)
 }
 
+// factorFrom returns the factor by which a difference grows if it is extended by toStart seconds before the first point and
+// by e.toEnd seconds after the last. For rate the factor includes the division by the range.
 func (e *extrapolation) factorFrom(toStart float64) float64 {
 	factor := 1.0
 	if e.sampled != 0 {

@@ -164,6 +164,7 @@ func (w *windowRun) windows() *windows {
 	return &windows{windowNode: w.windowNode, ev: w.ev, offset: w.offset, args: w.args, spans: make([]span, w.ev.steps)}
 }
 
+// scalarArgs evaluates the scalar arguments of the function.
 func (w *windowRun) scalarArgs() error {
 	for _, arg := range w.scalars {
 		values, err := w.ev.scalar(arg)

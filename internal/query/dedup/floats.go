@@ -71,6 +71,7 @@ type pairOfFloats struct {
 	lastMS  int64 // timestamp of the last returned sample
 }
 
+// appendTo appends all samples of the merge, as repeated calls of pair.Next return them.
 func (p *pairOfFloats) appendTo(to []promql.FPoint) []promql.FPoint {
 	// For raise, the first value of a counts as returned, even if b begins earlier, as in pair.Next.
 	shown, last, hasLast := &p.a, 0.0, !p.a.ended()

@@ -69,7 +69,7 @@ type rawSeries struct {
 	chunks []series.Chunk
 }
 
-// storedSeries is one series in memory.
+// storedSeries is one series of a selection, with the chunks of all stores.
 type storedSeries struct {
 	labels labels.Labels
 	chunks []series.Chunk
@@ -133,6 +133,7 @@ func (k *collected) add(lset []byte, chunks []series.Chunk) (added, size int64) 
 	return added, size
 }
 
+// chunkBytes is the memory of a chunk in addition to its data.
 const chunkBytes = int64(unsafe.Sizeof(series.Chunk{}))
 
 // contextEvery is the number of series between two checks of the context.
@@ -180,7 +181,7 @@ func collect(ctx context.Context, q *querier, all *fanoutStreams, v *view) (*col
 // drain reads the response of one store.
 func (k *collected) drain(q *querier, g *deadlineStream) (err error) {
 	defer recovered(&err, q.q.f.endpoints.opts.Logger, g.store.address)
-	tables := int64(0) // bytes that are counted until the stream ends
+	tables := int64(0) // g.tableBytes, which count against the query's limit until the stream ends
 	defer func() { q.count(&q.q.bytes, &q.bytes, -tables) }()
 	for n := 0; g.Next(); n++ {
 		added, size := k.add(g.Labels(), g.Chunks())
@@ -290,6 +291,7 @@ func advance(lists [][]rawSeries) [][]rawSeries {
 	return lists
 }
 
+// sink moves list i down in a heap until no child has a lesser first series.
 func sink(lists [][]rawSeries, i int) {
 	for {
 		least := i

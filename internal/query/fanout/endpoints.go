@@ -277,6 +277,7 @@ func (e *Endpoints) forget(name string, found []string, failed error) {
 
 var errNoAddresses = errors.New("name has no addresses")
 
+// poll requests Info of a store and records the response or the error. It logs if the store has gone up or down.
 func (e *Endpoints) poll(ctx context.Context, s *store) {
 	ctx, cancel := context.WithTimeout(ctx, e.opts.InfoTimeout)
 	defer cancel()

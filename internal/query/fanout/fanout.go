@@ -276,6 +276,7 @@ func (b *budget) held() int64 {
 	return b.used
 }
 
+// release returns n bytes, and lets all waiting calls of take try again.
 func (b *budget) release(n int64) {
 	if n == 0 {
 		return

@@ -78,6 +78,7 @@ func (f Files) Watch() (changed func() bool) {
 	}
 }
 
+// signature returns a text with the name, size and modification time of each file.
 func (f Files) signature() string {
 	var all strings.Builder
 	add := func(name string) {
@@ -137,6 +138,7 @@ func (c clientYAML) over(byDefault ClientConfig) (ClientConfig, error) {
 	}, nil
 }
 
+// parseEndpoints parses Thanos' YAML of endpoints. Unknown keys are an error.
 func parseEndpoints(text []byte) ([]Address, error) {
 	var config struct {
 		Default   clientYAML `yaml:"default_client_config"`

@@ -93,6 +93,7 @@ func (m *instruments) failure(address string, err error) {
 	}
 }
 
+// reasonOf returns the reason of an error, one of reasons; "" for a cancellation.
 func reasonOf(err error) string {
 	switch {
 	case errors.Is(err, ErrStalled):
@@ -165,6 +166,7 @@ func (e *Endpoints) writeMetrics(w io.Writer) {
 	_, _ = w.Write(page) // the scraper notices the failure
 }
 
+// externalText returns the label sets of a store as one text of at most externalLabelsMax bytes.
 func externalText(st Status) string {
 	var text strings.Builder
 	for i, set := range st.LabelSets {

@@ -171,6 +171,8 @@ func (a *readAheadSet) replace(free, p *page) {
 	a.uncount(p, p.granted-p.size())
 }
 
+// read copies the series of a.set into pages and sends the pages to a.pages. It waits while a.pages is full, or while there
+// is no memory for a page. It returns the error of the set or of ctx.
 func (a *readAheadSet) read(ctx context.Context, named func(error) error) error {
 	p := &page{}
 	for n := 0; a.set.Next(); n++ {

@@ -79,6 +79,7 @@ func (q *Query) rules(ctx context.Context, r storeapi.RulesRequest) ([][]storeap
 		})
 }
 
+// mergeGroups merges groups with the same file and name, and the rules of each group. It sorts the groups by file and name.
 func mergeGroups(all []storeapi.RuleGroup, replicaLabels []string) []storeapi.RuleGroup {
 	same := func(a, b storeapi.RuleGroup) int {
 		return cmp.Or(cmp.Compare(a.File, b.File), cmp.Compare(a.Name, b.Name))
@@ -126,6 +127,7 @@ func mergeRules(rules []storeapi.Rule, replicaLabels []string) []storeapi.Rule {
 	return united
 }
 
+// compareRules returns 0 if a and b are the same rule of two replicas.
 func compareRules(a, b *storeapi.Rule) int {
 	if a.Alerting != b.Alerting {
 		if a.Alerting {

@@ -44,6 +44,7 @@ func (q *Query) tsdbStatistics(ctx context.Context, r storeapi.StatusRequest) ([
 		})
 }
 
+// mergeStatistics merges the statistics of TSDBs as TSDBStatistics describes.
 func mergeStatistics(all []storeapi.TSDBStatistics, limit int) (sum storeapi.TSDBStatistics) {
 	var metrics, values, bytes, pairs [][]storeapi.Statistic
 	for i := range all {

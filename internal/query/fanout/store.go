@@ -76,6 +76,7 @@ func (s *store) use() {
 	s.mu.Unlock()
 }
 
+// release ends a use of the connection. The last release after remove closes the connection.
 func (s *store) release() error {
 	s.mu.Lock()
 	s.users--

@@ -82,6 +82,7 @@ func (g *deadlineStream) Next() bool {
 	return false
 }
 
+// next moves to the next series of any shard. The first call sends the request.
 func (g *deadlineStream) next() bool {
 	if g.err != nil || g.warning != nil {
 		return false
@@ -431,6 +432,7 @@ func (m *merged) Warnings() annotations.Annotations {
 	return all
 }
 
+// close cancels the requests, waits for all goroutines of the merge and releases their memory.
 func (m *merged) close() {
 	m.cancel(context.Canceled)
 	for _, a := range m.ahead {

@@ -88,6 +88,7 @@ func without(set labels.Labels, names []string) labels.Labels {
 	return labels.NewBuilder(set).Del(names...).Labels()
 }
 
+// mergeActive removes the replica labels, and then returns each target once, as Targets describes. It sorts the targets.
 func mergeActive(all []storeapi.ActiveTarget, replicaLabels []string) []storeapi.ActiveTarget {
 	for i := range all {
 		all[i].Discovered, all[i].Labels = without(all[i].Discovered, replicaLabels), without(all[i].Labels, replicaLabels)

@@ -62,6 +62,7 @@ func (t *tree) bytes() int64 {
 
 func (t *tree) at(n uint32) *node { return &t.pages[n/pageNodes][n%pageNodes] }
 
+// append adds a node and returns its number.
 func (t *tree) append(one node) uint32 {
 	if t.n%pageNodes == 0 {
 		t.pages = append(t.pages, new([pageNodes]node))
@@ -72,6 +73,7 @@ func (t *tree) append(one node) uint32 {
 	return n
 }
 
+// name returns the number of a name in t.names, and adds the name if it is new.
 func (t *tree) name(text string) uint32 {
 	n, ok := t.byName[text]
 	if !ok {

@@ -374,6 +374,7 @@ func (e *Engine) MergePprof(ctx context.Context, req *profiles.MergeRequest) (ra
 	return encodePprof(&symbols.Symbols, sums, req), warnings, nil
 }
 
+// encodePprof returns a pprof with one sample for each stack whose sum is not 0, or with cut stacks if the request has a PGO.
 func encodePprof(s *block.Symbols, sums []int64, req *profiles.MergeRequest) []byte {
 	e := pprof.NewEncoder()
 	e.SampleType(req.Type.SampleType, req.Type.SampleUnit)

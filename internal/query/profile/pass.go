@@ -172,6 +172,7 @@ func newPartialLog(o Options) *partialLog {
 	return &partialLog{logger: o.Logger, total: o.Metrics.NewCounter("ferula_profiles_partial_responses_total"), logged: map[string]time.Time{}}
 }
 
+// note counts a partial response, and logs each of its warnings that is due.
 func (l *partialLog) note(tenant string, warnings []error) {
 	l.total.Inc()
 	now := time.Now()

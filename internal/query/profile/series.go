@@ -228,6 +228,7 @@ func (s *selection) assign(series []block.Series, t uint32, req *profiles.Series
 	return groupOf, any
 }
 
+// groupFor returns the number of the group of a label set, and adds the group if it is new.
 func (s *selection) groupFor(set []byte) int32 {
 	s.key = s.key[:0]
 	for _, name := range s.groupBy {

@@ -167,6 +167,7 @@ func (r *run[B]) spawn() {
 	}
 }
 
+// work reads and computes batches until there is none to read, and then frees the slot of its worker.
 func (r *run[B]) work() {
 	defer func() {
 		r.mu.Lock()

@@ -89,7 +89,7 @@ func TestReadAt_RequestsTheMissingPagesOfTheWindow(t *testing.T) {
 	}
 }
 
-// Readers that hold all pages let a ReadAt wait, and fail after a while.
+// While other readers pin all pages, ReadAt waits, and fails after WaitMax.
 func TestReadAt_WaitsForAFreePageThenFails(t *testing.T) {
 	data := content(2 * slotsMin * Bytes)
 	m := &memory{objects: map[string][]byte{"a": data}}
@@ -114,7 +114,7 @@ func TestReadAt_WaitsForAFreePageThenFails(t *testing.T) {
 	}
 }
 
-// The owner of a cache knows where its file may be only after its objects are known.
+// Objects can be created before Open, because an owner of a cache may know its directory only later.
 func TestNew_ReadsFailUntilTheFileIsThere(t *testing.T) {
 	m := &memory{objects: map[string][]byte{"a": content(10)}}
 	c := New(Options{BytesMax: 1})

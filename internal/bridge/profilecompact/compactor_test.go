@@ -57,8 +57,8 @@ func TestIterate_MergesDaysThenMarksThenDeletes(t *testing.T) {
 	}
 }
 
-// Each operation may be the last one. The next process continues, and at no time a reader misses a profile or
-// gets one twice.
+// The process may be killed at each operation on the bucket. The next process continues its work. At no time does a
+// reader miss a profile or get a profile twice.
 func TestIterate_KilledAtAnyOperationLosesAndDoublesNothing(t *testing.T) {
 	in := objstore.NewInMemBucket()
 	const numbers = 4
@@ -122,7 +122,7 @@ func (p *paused) Upload(ctx context.Context, name string, r io.Reader, o ...objs
 	return p.Bucket.Upload(ctx, name, r, o...)
 }
 
-// Two compactors at a time, one of which is suspended for days while it uploads.
+// Two compactors run at the same time. One of them is suspended for days before an upload.
 func TestIterate_TwoCompactorsLoseAndDoubleNothing(t *testing.T) {
 	in := objstore.NewInMemBucket()
 	ship(t, in, "a", profilesOf(0, 6, 0)...)
@@ -293,7 +293,7 @@ func TestIterate_BrokenBlocksAreSkippedAndNamed(t *testing.T) {
 	}
 }
 
-// S3 has no range of no bytes: its client requests the last byte of an empty object, which is an error.
+// S3 cannot request a range of 0 bytes: for an empty object its client requests the last byte, which is an error.
 type ranges struct{ objstore.Bucket }
 
 func (r ranges) GetRange(ctx context.Context, name string, off, length int64) (io.ReadCloser, error) {

@@ -251,8 +251,8 @@ func object(t *testing.T, from objstore.Bucket, name string) []byte {
 
 var errKilled = errors.New("killed")
 
-// killed is a bucket whose operations fail from a certain one on, as those of a process that was
-// killed. With half set, an upload that fails writes half of its object.
+// killed is a bucket of a process that is killed at operation number at: this operation and all later operations fail. With
+// half set, the upload at which the process is killed writes half of its object.
 type killed struct {
 	objstore.Bucket
 	at   int
@@ -263,8 +263,8 @@ type killed struct {
 	ops  []string
 }
 
-// step counts an operation. It reports whether the operation is the one at which the process was killed, or a
-// later one.
+// step counts an operation. now reports whether the process is killed at this operation. err is errKilled for this operation
+// and for later ones.
 func (k *killed) step(what string) (now bool, err error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -21,8 +21,8 @@ import (
 	"github.com/ferula-io/ferula/internal/store/profile/block"
 )
 
-// A server reads indexes of at most block.IndexMax bytes: a merged block with a larger one would replace
-// its parents and no server could read it.
+// A server reads indexes of at most block.IndexMax bytes. A merged block with a larger index would replace its parents,
+// and no server could read it.
 func TestDivide_LimitsTheIndexes(t *testing.T) {
 	of := func(hour int, index int64) *stored {
 		return &stored{meta: block.Meta{MinNS: int64(hour), MaxNS: int64(hour), RowsBytes: 1000}, bytes: 1000 + index}
@@ -33,8 +33,8 @@ func TestDivide_LimitsTheIndexes(t *testing.T) {
 	}
 }
 
-// Overlapping blocks were merged whatever their number of parents was. The meta of the result was larger than what servers and
-// compactors read, so that each iteration failed.
+// The number of parents of a merged block is limited, also if its parents overlap. With too many parents the meta would be
+// larger than servers and compactors can read, and each iteration would fail.
 func TestPlan_LimitsParentsAndIndexesOfOverlappingBlocks(t *testing.T) {
 	id := func(n int) (id [16]byte) { binary.BigEndian.PutUint32(id[12:], uint32(n)); return id }
 	of := func(n, from, to int, index int64) *stored {
@@ -82,7 +82,7 @@ func (f full) Upload(ctx context.Context, name string, r io.Reader, o ...objstor
 	return f.Bucket.Upload(ctx, name, r, o...)
 }
 
-// A merge that fails each time, for example on a full disk, left all blocks of the tenant beyond the retention.
+// If merges fail, for example because the disk is full, the retention still deletes blocks of the tenant.
 func TestIterate_TheRetentionHoldsAlthoughAMergeFails(t *testing.T) {
 	in := objstore.NewInMemBucket()
 	ship(t, in, "a", append(profilesOf(0, 2, 0), profilesOf(2, 2, 20)...)...)
@@ -96,7 +96,7 @@ func TestIterate_TheRetentionHoldsAlthoughAMergeFails(t *testing.T) {
 	}
 }
 
-// A mark of a clock that was years ahead kept its block for years.
+// A mark that was written with a clock years ahead must not keep its block for years.
 func TestIterate_AMarkFromTheFutureIsWrittenAgain(t *testing.T) {
 	in := objstore.NewInMemBucket()
 	ship(t, in, "a", profilesOf(0, 2, 0)...)
@@ -123,7 +123,7 @@ func TestIterate_AMarkFromTheFutureIsWrittenAgain(t *testing.T) {
 	exact(t, in, "a", "after the clock was set", 2)
 }
 
-// The documents say that a mark with any other text is obeyed.
+// A mark with other details than those of this package is obeyed, as the documents describe.
 func TestIterate_AMarkWhoseTextBeginsLikeAReasonIsObeyed(t *testing.T) {
 	in := objstore.NewInMemBucket()
 	ship(t, in, "a", numbered(0, day))
@@ -156,8 +156,8 @@ func (f fullAfter20) Upload(ctx context.Context, name string, r io.Reader, o ...
 	return f.Bucket.Upload(ctx, name, r, o...)
 }
 
-// A merged block does not replace a block whose meta has a longer range than its rows. Both blocks were merged again and
-// again, without end, and each time the result was uploaded.
+// A merged block does not replace a block whose meta has a longer range than its rows. Both blocks must not be merged and
+// uploaded again in each iteration.
 func TestIterate_ABlockWithAWrongRangeIsNotMerged(t *testing.T) {
 	in := objstore.NewInMemBucket()
 	ship(t, in, "a", profilesOf(0, 3, 0)...)
@@ -207,7 +207,7 @@ func (d *denied) Get(ctx context.Context, name string) (io.ReadCloser, error) {
 	return d.Bucket.Get(ctx, name)
 }
 
-// One mark that cannot be read ended the marking and the deletion of all blocks after it.
+// A mark that cannot be read must not end the marking and the deletion of the blocks after it.
 func TestIterate_MarkThatCannotBeReadConcernsItsBlockOnly(t *testing.T) {
 	in := &denied{Bucket: objstore.NewInMemBucket()}
 	ship(t, in, "a", profilesOf(0, 3, 0)...)
@@ -269,7 +269,7 @@ func (u unlisted) Iter(ctx context.Context, dir string, f func(string) error, o 
 
 func (unlisted) IsAccessDeniedErr(err error) bool { return errors.Is(err, errUnlisted) }
 
-// Blocks that a merged block has replaced must not lose their marks because its directory cannot be listed.
+// If the directory of a merged block cannot be listed, the blocks that the merged block has replaced must keep their marks.
 func TestIterate_DirectoryThatMustNotBeListedConcernsItsTenantOnly(t *testing.T) {
 	in := objstore.NewInMemBucket()
 	ship(t, in, "a", profilesOf(0, 3, 0)...)

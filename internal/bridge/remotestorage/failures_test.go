@@ -29,7 +29,7 @@ func TestCheck_ReturnsTheErrorOfASection(t *testing.T) {
 	}
 }
 
-// Until the storage is ready, where it is complete is not known.
+// Until the storage is ready, localStart returns an error, because the start of the first block is not known.
 func TestStorage_LocalStartOfAClosedStorageIsAnError(t *testing.T) {
 	s, err := tsdb.New(tsdb.Options{Dir: t.TempDir()}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), metrics.NewSet())
 	if err != nil {

@@ -101,7 +101,7 @@ func TestNew_LogsNameTheComponent(t *testing.T) {
 	}
 }
 
-// A warning about an object that a query could not read had the component of the shipper.
+// A warning about an object that a query could not read has the component profiles, not that of the shipper.
 func TestReadProfiles_LogsNameTheComponentThatReads(t *testing.T) {
 	root := t.TempDir()
 	put(t, filepath.Join(root, "profiles"), "bucket-index.json.gz") // not in the format of gzip
@@ -140,7 +140,8 @@ func (b *lockedBuffer) text() string {
 	return b.buf.String()
 }
 
-// Blocks that the database deletes when it opens would not be noticed otherwise.
+// Expect records the blocks before the TSDB opens. Otherwise blocks that the TSDB deletes when it opens would not be counted
+// as lost.
 func TestExpect_CountsTheBlocksOnDisk(t *testing.T) {
 	var none *Shipper
 	if err := none.Expect(context.Background()); err != nil {
@@ -311,8 +312,8 @@ func TestShippedProfiles_MarksReleaseTheirTimeouts(t *testing.T) {
 	}
 }
 
-// A mark that is not valid is read once an hour. If the mark that this process has written over it were not read before, the process
-// would write it again after every list.
+// A deletion mark that is not valid is read again only once an hour. If this process has replaced it by a valid mark, the new
+// mark must be read by the next list. Otherwise the process would write the mark again after every list.
 func TestShippedProfiles_MarkOverAnInvalidOneIsReadByTheNextList(t *testing.T) {
 	ctx, id, at := t.Context(), ulid.Make(), time.Unix(1_700_000_000, 0)
 	to, o := objstore.NewInMemBucket(), profile.Options{Dir: t.TempDir()}

@@ -26,7 +26,7 @@ type sample struct {
 // samples is an iterator over a list, written for correctness only.
 type samples struct {
 	all []sample
-	i   int // one more than the current
+	i   int // index of the sample after the current one
 }
 
 func (s *samples) Next() chunkenc.ValueType {
@@ -367,8 +367,8 @@ func TestPenalty_ReportsErrorsOfAllReplicas(t *testing.T) {
 	}
 }
 
-// Samples a few milliseconds apart, where every limit of the algorithm is met: equal timestamps, and samples exactly at,
-// one before and one after the time up to which a replica is penalized.
+// The samples are a few milliseconds apart, so that equal timestamps are common, and samples exactly at the end of a
+// penalty, one millisecond before it and one after it.
 func TestPenalty_OfDenseSamplesEqualsTheNaiveAlgorithm(t *testing.T) {
 	rng := rand.New(rand.NewPCG(31, 32))
 	for range 5000 {

@@ -19,7 +19,7 @@ func TestPenaltyFloats_EqualsTheIterators(t *testing.T) {
 		var replicas [2][]sample
 		for i := range replicas {
 			if rng.IntN(12) == 0 {
-				continue // it has none
+				continue // this replica has no sample here
 			}
 			at, v := rng.Int64N(4000)-2000, 0.0
 			for range rng.IntN(60) {

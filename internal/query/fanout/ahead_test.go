@@ -15,8 +15,9 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// aheadWorld has a querier over four stores whose ranges of labels are disjoint. Those after the first are read as far ahead as
-// possible before the first sends its second series. Each series has a chunk of at least size bytes.
+// aheadWorld has a querier over four stores. The label sets of a store sort after those of the previous store. The stores
+// after the first are read as far ahead as possible before the first store sends its second series. Each series has a chunk
+// of at least size bytes.
 func aheadWorld(t *testing.T, opts Options, each, size int) (f *Fanout, release func()) {
 	gate := make(chan struct{})
 	var stores []*fakeStore
@@ -52,7 +53,8 @@ func released(t *testing.T, f *Fanout) {
 	}
 }
 
-// The memory of the stores read ahead was released at the end of the query only. A query alone waited for itself, and failed.
+// A query that is alone must not wait for the memory of the stores that it has read ahead itself. (It did, when this memory
+// was released at the end of the query only.)
 func TestSource_ReadAheadLeavesMemoryForTheStoreThatTheMergeWaitsFor(t *testing.T) {
 	for name, tt := range map[string]struct {
 		total      int64
@@ -92,7 +94,7 @@ func TestSource_ReadAheadLeavesMemoryForTheStoreThatTheMergeWaitsFor(t *testing.
 	}
 }
 
-// A stream that waits for a page of its own ends with its request.
+// A goroutine that waits for the memory of an earlier page of its store ends when the request ends.
 func TestSource_ReadAheadWithoutMemoryEndsWithTheRequest(t *testing.T) {
 	for name, end := range map[string]func(cancel context.CancelFunc, set storeapi.Stream){
 		"its context": func(cancel context.CancelFunc, set storeapi.Stream) {

@@ -43,7 +43,7 @@ func TestWithAnalysis_TrafficOfSelectionsAddsUpByStore(t *testing.T) {
 	}
 }
 
-// A store may send chunks of any bytes: those without a header have no samples.
+// A store may send chunks of any bytes. Chunks without a header count as chunks without samples.
 func TestWithAnalysis_SamplesAreCountedByHeaders(t *testing.T) {
 	many := make([]sample, 120)
 	for i := range many {

@@ -50,7 +50,7 @@ func BenchmarkSelect(b *testing.B) {
 	const total = 10_000
 	for _, c := range []struct {
 		name          string
-		stores, times int // times: in how many stores each series is
+		stores, times int // each series is in times of the stores
 	}{{"1 store", 1, 1}, {"8 stores apart", 8, 1}, {"2 replicas", 2, 2}} {
 		b.Run(c.name, func(b *testing.B) {
 			var samples []sample

@@ -177,8 +177,8 @@ func TestSource_DownsampledSpansAreComplete(t *testing.T) {
 	}
 }
 
-// A sidecar has the raw samples of a series whose downsampled samples are in the bucket. Without replica labels each time
-// is counted once, and a counter that was reset has one level.
+// A sidecar has the raw samples of a series, and the bucket has its downsampled samples. Without deduplication, too, each
+// timestamp is counted once, and the adjusted values of a counter that was reset do not jump between the two stores.
 func TestQuerier_RawAndDownsampledDataAreNotAdded(t *testing.T) {
 	var samples, counts, sums, counter []sample
 	for at := int64(0); at < 6000; at += 10 {

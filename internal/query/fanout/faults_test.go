@@ -260,8 +260,8 @@ func TestChunkIterator_SeekEqualsNext(t *testing.T) {
 	}
 }
 
-// A limit counts series after deduplication. A store whose replica labels are removed here
-// must not apply it: several of its series become one.
+// A limit counts series after deduplication. If this querier removes the replica labels of a
+// store's series, several series of the store become one, so the store must not apply the limit.
 func TestSource_LimitIsNotForwardedIfReplicaLabelsAreRemovedHere(t *testing.T) {
 	for _, strips := range []bool{true, false} {
 		s := &fakeStore{strips: strips}
@@ -284,8 +284,8 @@ func TestSource_LimitIsNotForwardedIfReplicaLabelsAreRemovedHere(t *testing.T) {
 	}
 }
 
-// A message larger than the query's remaining bytes is an error of the query's limit, not a
-// missing store.
+// A message that is larger than the query's remaining bytes fails the query with ErrLimit. It is
+// no warning about a missing store.
 func TestQuerier_MessageBeyondTheLimitFails(t *testing.T) {
 	s := &fakeStore{err: fmt.Errorf("%w: received message larger than max", storeapi.ErrBytesMax)}
 	f, _ := newTestFanout(t, Options{BytesMax: 1000}, s, holding(t, "x"))
@@ -297,8 +297,8 @@ func TestQuerier_MessageBeyondTheLimitFails(t *testing.T) {
 	}
 }
 
-// A selection of everything must not read everything before it fails. Replicas are one series
-// once the label is removed here.
+// A selection with more series than the limit must fail before it has read all series. If this
+// querier removes replica labels, the limit counts the series after their removal.
 func TestQuerier_ReadsNoSeriesBeyondTheLimit(t *testing.T) {
 	many := &fakeStore{}
 	for i := range 1000 {

@@ -138,7 +138,8 @@ func queriers(t *testing.T, stores []string) map[string]string {
 	return addresses
 }
 
-// The labels of a response do not depend on the forms in which the hops before have carried them.
+// The labels of a response do not depend on the forms (strings, symbols or deltas) in which a chain of queriers has
+// forwarded them.
 func TestHops_LabelsAreEqualInEveryForm(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for _, stores := range []int{1, 4} {

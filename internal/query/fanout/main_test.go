@@ -48,9 +48,9 @@ type fakeStore struct {
 	strips bool  // honours WithoutReplicaLabels
 
 	infoErr error
-	err     error // after the series
+	err     error // of the stream, after its series
 	warning string
-	stall   bool  // instead of the end
+	stall   bool  // the stream stalls after its series
 	buffers int64 // reported by streams
 	tables  int64 // reported by streams
 	openErr error // of lists

@@ -132,7 +132,7 @@ func TestBudget_CountsBuffersOfStreams(t *testing.T) {
 	}
 }
 
-// The tables of all stores count against the limit of one query, while it reads them.
+// The symbol tables of all stores count against the limit of bytes of a query while it reads their responses.
 func TestQuerier_TablesOfStreamsCountAgainstTheLimitOfTheQuery(t *testing.T) {
 	const stores = 5
 	var all []*fakeStore
@@ -156,7 +156,7 @@ func TestQuerier_TablesOfStreamsCountAgainstTheLimitOfTheQuery(t *testing.T) {
 	}
 }
 
-// A querier that forwards series has the same buffers: of one store, and of several that are merged.
+// The buffers of streams also count against the budget if series are forwarded, from one store and from several stores.
 func TestBudget_CountsBuffersOfForwardedStreams(t *testing.T) {
 	for stores := 1; stores <= 2; stores++ {
 		var all []*fakeStore
@@ -211,7 +211,8 @@ func TestBudget_CountsSeriesReadAhead(t *testing.T) {
 	}
 }
 
-// The querier that forwards series returns ResourceExhausted, as a store does at its limits. The code Internal would be a fault of this querier.
+// If series that are forwarded exceed a limit, the error is ResourceExhausted, as that of a store at its limits. The code
+// Internal would mean that this querier has a fault.
 func TestBudget_ExceededByForwardedSeriesIsALimitForTheClient(t *testing.T) {
 	f, _, _ := measured(t, Options{TotalBytesMax: aheadPageBytes, TotalWait: time.Millisecond}, big(t, 0, 2000, 2), big(t, 1, 2000, 2))
 	client, err := dialStore(listen(t, f.Source()), storeapi.ClientOptions{})

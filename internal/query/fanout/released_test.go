@@ -90,7 +90,8 @@ func observe(t *testing.T, opts Options) (*Fanout, *observed, func()) {
 	return New(e, opts), o, func() { e.replace(nil) }
 }
 
-// A store that is removed keeps its connection until the last request has released it, and a context its timer until it is canceled.
+// A request must release its stores and cancel its contexts. A removed store keeps its connection until the last request has
+// released the store, and a context keeps its timer until it is canceled.
 func TestFanout_EveryRequestReleasesItsStoreAndItsContext(t *testing.T) {
 	everywhere := [][]*labels.Matcher{{everything}}
 	for kind, call := range map[string]func(t *testing.T, f *Fanout) error{

@@ -16,9 +16,9 @@ import (
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
-// downsampled returns the chunks that a compactor makes of raw samples. The aggregate of a window is at the end of the
-// window, the last one of a chunk at its last sample if that is earlier. A counter's chunk begins with its first value
-// and ends with its true last value.
+// downsampled returns the chunks that a compactor makes of raw samples. The timestamp of an aggregate is the end of its
+// window. The last aggregate of a chunk has the timestamp of the last sample, if that is earlier. A chunk of a counter begins
+// with the first raw sample, and ends with the value of the last raw sample.
 func downsampled(t *testing.T, samples []sample, resolution int64, windows int) []storeapi.AggrChunk {
 	t.Helper()
 	var all []storeapi.AggrChunk
@@ -103,7 +103,7 @@ func holders(t *testing.T, rng *rand.Rand, lset labels.Labels, samples []sample,
 				o.chunks = append(o.chunks, encode(t, chunk))
 			}
 		} else if len(part) > 0 {
-			// A chunk of one timestamp does not tell its resolution.
+			// The resolution of a chunk with one timestamp cannot be determined.
 			single := func(c storeapi.AggrChunk) bool { return c.MinMS == c.MaxMS }
 			for n := 5 + rng.IntN(150); part[len(part)-1].t-part[0].t > 2*coarseMS; n++ {
 				if o.aggr = downsampled(t, part, resolution, n); !slices.ContainsFunc(o.aggr, single) {
@@ -171,7 +171,7 @@ func TestQuerier_EachSampleIsInOneResolution(t *testing.T) {
 	}
 }
 
-// A counter never grows by more than its samples did, whatever resolutions contain them.
+// The result for a counter never grows by more than the raw samples, whatever resolutions contain these samples.
 func TestQuerier_CountersOfAllResolutionsGrowAsTheyDid(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 8))
@@ -202,7 +202,7 @@ func checkIncrease(t *testing.T, name string, got, samples []sample) {
 		}
 		grown := got[i].v - got[i-1].v
 		if grown < 0 {
-			grown = got[i].v // PromQL takes it as a reset
+			grown = got[i].v // to PromQL this is a counter reset
 		}
 		if grown > want+1e-6 {
 			t.Errorf("%s: from %d to %d it grows by %g, want %g at most", name, got[i-1].t, got[i].t, grown, want)
@@ -210,7 +210,8 @@ func checkIncrease(t *testing.T, name string, got, samples []sample) {
 	}
 }
 
-// Deduplicated replicas do not add up where one has raw samples and the other aggregates.
+// Deduplication does not add the samples of two replicas if one has raw samples and the other has aggregates of the same
+// time.
 func TestQuerier_ReplicasOfDifferentResolutionsAreNotAdded(t *testing.T) {
 	for seed := range uint64(60) {
 		rng := rand.New(rand.NewPCG(seed, 9))

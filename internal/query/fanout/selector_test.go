@@ -168,7 +168,7 @@ func TestMatchersOf_SelectTheSets(t *testing.T) {
 	}
 }
 
-// A querier above takes a list without label sets for a store that may have any series.
+// If Info has no label sets, another querier queries this querier for all series.
 func TestSource_NamesAThousandLabelSetsAtMost(t *testing.T) {
 	for _, n := range []int{labelSetsMax, labelSetsMax + 1} {
 		many := &fakeStore{}

@@ -59,7 +59,7 @@ func (silent) TSDBStatistics(ctx context.Context, _ storeapi.StatusRequest) ([]s
 	return nil, nil, ctx.Err()
 }
 
-// A querier that gets Internal takes a slow store for a fault of this querier.
+// A stalled store is DeadlineExceeded for another querier. The code Internal would mean that this querier has a fault.
 func TestSource_StalledStoreIsDeadlineExceeded(t *testing.T) {
 	e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "s0"}}, Dial: func(Address) (Client, error) { return silent{&fakeStore{stall: true}}, nil }})
 	e.Update(t.Context())
@@ -123,7 +123,8 @@ func (late) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings
 	return nil, nil, fmt.Errorf("%w: its store", context.DeadlineExceeded)
 }
 
-// The failure of one store ends the requests to the others: these are not late.
+// The failure of one store cancels the requests to the other stores. The error does not say that these have not responded
+// in time.
 func TestSource_DeadlineOfAStoreNamesThatStoreOnly(t *testing.T) {
 	f := describingWorld(t, late{silent{&fakeStore{}}}, silent{&fakeStore{}})
 	_, _, err := f.Source().LabelNames(t.Context(), storeapi.LabelsRequest{MaxMS: 9, AbortOnPartial: true})

@@ -97,7 +97,8 @@ func TestTSDBStatistics_AddsThoseOfAllStores(t *testing.T) {
 	}
 }
 
-// The head of a store that has just been started has no time range. Thanos starts with 0 and takes the greatest time.
+// The head of a store that was just started has no time range. As in Thanos it counts as a range that ends at 0, so the
+// greatest time of the other stores is returned.
 func TestTSDBStatistics_OfEmptyHeads(t *testing.T) {
 	empty := storeapi.TSDBStatistics{MinMS: math.MaxInt64, MaxMS: math.MinInt64}
 	a, b := &countedStore{all: []storeapi.TSDBStatistics{empty}}, &countedStore{all: []storeapi.TSDBStatistics{empty}}

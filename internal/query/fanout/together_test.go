@@ -262,7 +262,8 @@ func TestSource_ForwardsReadAheadSeriesUnchanged(t *testing.T) {
 	}
 }
 
-// Each page grew from nothing, so a querier of many stores allocated several times what it forwarded.
+// A querier of many stores must not allocate several times the bytes that it forwards. (It did, when each page grew from
+// nothing.)
 func TestSource_ReusesThePagesOfEarlierResponses(t *testing.T) {
 	const stores, number, size, times = 8, 100, 1100, 20
 	f := encodedFanout(t, stores, number, size)
@@ -373,7 +374,8 @@ func TestQuerier_RequestsSelectionsThatDiffer(t *testing.T) {
 	}
 }
 
-// A store that cannot remove replica labels may send a million series, whose order is another one without them.
+// A store that cannot remove replica labels may send a million series. They must be sorted again once the labels are
+// removed here, and the end of the context must end this sorting.
 func TestCollected_SortEndsWithTheContext(t *testing.T) {
 	k := &collected{}
 	for i := range 1000 {

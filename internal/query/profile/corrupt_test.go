@@ -14,8 +14,8 @@ import (
 	store "github.com/ferula-io/ferula/internal/store/profile"
 )
 
-// A block with a changed byte is named and skipped, or the byte does not matter. The result
-// is never wrong.
+// After any byte of a block was changed, a query either returns the right result, or skips the
+// block and names it in a warning.
 func TestEngine_CorruptBlockIsAWarning(t *testing.T) {
 	ctx, dir := context.Background(), t.TempDir()
 	r := rand.New(rand.NewPCG(3, 4))
@@ -165,7 +165,7 @@ func TestEngine_RefusesBadRequests(t *testing.T) {
 	}
 }
 
-// A truncated flame graph has at most the limit of nodes, and each level's rest as "other".
+// A truncated flame graph has at most MaxNodes nodes. The children of a node that are left out are summed in a node "other".
 func TestMergeFlame_MaxNodesKeepsTheGreatest(t *testing.T) {
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
 	ctx, e := context.Background(), New(Options{}, s)

@@ -29,8 +29,8 @@ func inUse(t *testing.T, set *instruments.Set, kind string) string {
 	return ""
 }
 
-// Queries run if the memory is enough for one of them at a time, on the disk and in a bucket. With less memory they fail,
-// and release all of it.
+// Concurrent queries succeed if the memory is enough for one query, on the disk and in a bucket. With less memory they fail
+// and release all memory.
 func TestEngine_QueriesThatExceedTheMemoryFailAndReleaseIt(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 17))
 	far, dir, pushed := newFakeRemote(t, r, func(int) bool { return false })

@@ -31,7 +31,7 @@ type naiveRow struct {
 	timeNS int64
 	stacks map[string]int64 // names from the root, joined by ;
 
-	spans, traces map[string]map[string]int64 // the same by span and by trace
+	spans, traces map[string]map[string]int64 // sums of stacks, by span and by trace
 }
 
 func (r *naiveRow) total() (sum int64) {

@@ -122,8 +122,8 @@ func TestMergeFlame_OneServiceOfTenDecodesItsOwnSymbols(t *testing.T) {
 	}
 }
 
-// The block in testdata was written before blocks kept the symbols of each service apart: of
-// the services one and two, 3 functions each, with spans.
+// The block in testdata has the old format, in which all services share their symbols. It has the services one and two with
+// 3 functions each, and spans.
 func TestMergeFlame_BlocksOfTheFirstVersionAreReadAndMerged(t *testing.T) {
 	const name = "01M82PQ5K8NZNQ08QMGBCJEZNK"
 	dir, ctx := t.TempDir(), context.Background()

@@ -44,7 +44,7 @@ func checkSpans(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow, of *pro
 		}
 	}
 	if len(req.Traces) > 0 {
-		req.Spans = nil // a sample in both would count twice here
+		req.Spans = nil // the naive merge would count a sample of both a requested span and a requested trace twice
 		want = map[string]int64{}
 		for _, row := range rows {
 			if !row.matches(req.Type, req.Matchers) || row.timeNS < req.StartMS*1e6 || row.timeNS > req.EndMS*1e6+999_999 || len(req.IDs) > 0 && !slices.Contains(req.IDs, row.id) {

@@ -75,7 +75,7 @@ func TestTree_KeepsTheGreatestNodesOfEqualOnesTheFirst(t *testing.T) {
 	}
 }
 
-// Comparing equal nodes by their paths takes time in proportion to the depth, for each of their comparisons.
+// In a deep tree with equal totals, a comparison of nodes by their paths would take time in proportion to the depth.
 func TestTree_EqualNodesThatAreDeepAreSelectedInTime(t *testing.T) {
 	const depth, wide, most = 4000, 40_000, 20_000
 	tree := newTree()

@@ -40,9 +40,9 @@ func (v *view) mayMix(chunks []series.Chunk) bool {
 	if v.coarse {
 		resolution = coarseMS
 	}
-	last := chunks[0].MinMS - 1
+	last := chunks[0].MinMS - 1 // greatest MaxMS of the previous chunks
 	for _, c := range chunks {
-		begin := c.MinMS
+		begin := c.MinMS // of a downsampled chunk: start of the window of its first aggregate
 		if isPacked(c) {
 			begin, packed = window(begin, resolution).minMS, true
 		} else {
@@ -75,41 +75,41 @@ func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool,
 		return chunks, false, nil
 	}
 	stamps := 0
-	var all, coarse []span
-	var known []stamped
+	var windows, hours []span // of all aggregates, and of the 1h aggregates
+	var downsampled []stamped
 	for _, c := range chunks {
 		if points := appendStamps(nil, c); len(points) > 0 {
 			if stamps += len(points); stamps > stampsMax {
 				return nil, false, fmt.Errorf("%w: a series has more than %d aggregates", series.ErrCorrupt, stampsMax)
 			}
-			known = append(known, stamped{c, points, v.resolutionOf(points, c)})
+			downsampled = append(downsampled, stamped{c, points, v.resolutionOf(points, c)})
 		} else if isPacked(c) {
 			pieces = append(pieces, c)
 		}
 	}
-	resolve(known)
-	for _, k := range known {
+	resolve(downsampled)
+	for _, k := range downsampled {
 		for _, p := range k.points {
 			if p.T > v.maxMS {
 				break // this aggregate is not read, so it replaces no samples
 			}
 			w := window(p.T, k.resolution)
-			if all = append(all, w); k.resolution == coarseMS {
-				coarse = append(coarse, w)
+			if windows = append(windows, w); k.resolution == coarseMS {
+				hours = append(hours, w)
 			}
 		}
 	}
-	all, coarse = disjoint(all), disjoint(coarse)
-	for _, k := range known {
+	windows, hours = disjoint(windows), disjoint(hours)
+	for _, k := range downsampled {
 		if k.resolution == coarseMS {
 			pieces = k.appendPieces(pieces, nil)
 		} else {
-			pieces = k.appendPieces(pieces, coarse)
+			pieces = k.appendPieces(pieces, hours)
 		}
 	}
 	for _, c := range chunks {
 		if !isPacked(c) {
-			if pieces = appendOutside(pieces, c, all); len(pieces) > piecesMax {
+			if pieces = appendOutside(pieces, c, windows); len(pieces) > piecesMax {
 				return nil, false, fmt.Errorf("%w: the chunks of a series overlap in more than %d pieces", series.ErrCorrupt, piecesMax)
 			}
 		}
@@ -135,7 +135,8 @@ func from(spans []span, ms int64) []span {
 // the first chunks get the first known resolution. If no resolution is known it is 1h, so that no sample is read twice.
 func resolve(chunks []stamped) {
 	last := coarseMS
-	ends := map[span]int{} // index of the last chunk, by its resolution and the start of the window after it
+	type end struct{ resolution, nextMS int64 } // resolution of a chunk, and start of the window after its last aggregate
+	ends := map[end]int{}                       // index of the last chunk with such an end
 	if i := slices.IndexFunc(chunks, func(k stamped) bool { return k.resolution > 0 }); i >= 0 {
 		last = chunks[i].resolution
 	}
@@ -144,13 +145,13 @@ func resolve(chunks []stamped) {
 			c.resolution = last
 			before := -1
 			for _, resolution := range []int64{fineMS, coarseMS} {
-				if at, ok := ends[span{resolution, window(c.chunk.MinMS, resolution).minMS}]; ok && at > before {
+				if at, ok := ends[end{resolution, window(c.chunk.MinMS, resolution).minMS}]; ok && at > before {
 					before, c.resolution = at, resolution
 				}
 			}
 		}
 		last = chunks[i].resolution
-		ends[span{last, window(chunks[i].chunk.MaxMS, last).minMS + last}] = i
+		ends[end{last, window(chunks[i].chunk.MaxMS, last).minMS + last}] = i
 	}
 }
 

@@ -27,10 +27,10 @@ func (s *subquery) offset(ev *evaluation) int64 {
 	return offset
 }
 
-// evaluation returns the evaluation of the subquery's steps. These are the multiples of the subquery's step from the first
-// window to the last. The last window belongs to the last step of the query, which may be before the end of the query: with
-// a step of 30 s from 0 to 100 s the last step is at 90 s. A row takes memory for every step, even without samples, so
-// evaluation returns errGiveUp if there are too many steps.
+// evaluation returns the evaluation of the subquery's steps: the multiples of the subquery's step that are after the start
+// of the first window and not after the end of the last window. The last window belongs to the last step of the query, which
+// may be before the end of the query: with a step of 30 s from 0 to 100 s the last step is at 90 s. A row takes memory for
+// every step, even without samples, so evaluation returns errGiveUp if there are too many steps.
 func (s *subquery) evaluation(ev *evaluation) (*evaluation, error) {
 	inner := *ev
 	offset, length := s.offset(ev), s.expr.Range.Milliseconds()
@@ -44,7 +44,7 @@ func (s *subquery) evaluation(ev *evaluation) (*evaluation, error) {
 	if inner.end >= inner.start {
 		inner.steps = int((inner.end-inner.start)/inner.interval) + 1
 	}
-	if err := ev.hold(inner.steps * 2 * (1 + s.nodes)); err != nil {
+	if err := ev.hold(inner.steps * 2 * (1 + s.nodes)); err != nil { // estimated: two rows for each node
 		return nil, err
 	}
 	inner.samples = stats.NewChildWithStepTracking(inner.start, max(inner.start, inner.end), inner.interval)
@@ -54,7 +54,7 @@ func (s *subquery) evaluation(ev *evaluation) (*evaluation, error) {
 
 // overSubquery computes the windows over the series of a subquery. Here each series of the subquery is followed by its
 // windows. Prometheus evaluates the whole subquery before the first window, so the samples of the windows are counted by an
-// account of their own (after), which is added at the end.
+// account of their own, which is added at the end.
 func (w *windowRun) overSubquery(sink func(*row) error) error {
 	ev := w.ev
 	inner, err := w.subquery.evaluation(ev)
@@ -66,30 +66,30 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 	}
 	// If an annotation occurs twice, Prometheus keeps the later position. So the annotations of the subquery are merged
 	// first, then the annotations of its windows.
-	before := ev.warnings
+	earlier := ev.warnings
 	ev.warnings = annotations.Annotations{}
 	defer func() {
-		later := ev.warnings
-		ev.warnings = before
+		ofWindows := ev.warnings
+		ev.warnings = earlier
 		ev.warnings.Merge(inner.warnings)
-		ev.warnings.Merge(later)
+		ev.warnings.Merge(ofWindows)
 	}()
-	after := &account{limit: ev.acct.limit}
-	w.acct, w.offset = after, w.subquery.offset(ev)
+	windowAcct := &account{limit: ev.acct.limit}
+	w.acct, w.offset = windowAcct, w.subquery.offset(ev)
 	saved := ev.acct
-	ev.acct = *after
+	ev.acct = *windowAcct
 	if err := w.scalarArgs(); err != nil {
 		if inner.steps == 0 {
 			return err
 		}
 		return inner.errorOf(w.subquery.child, err) // Prometheus evaluates the subquery first
 	}
-	*after, ev.acct = ev.acct, saved
-	it, windows, total := &item{row: newRow(ev.steps)}, w.windows(), 0
+	*windowAcct, ev.acct = ev.acct, saved
+	it, windows, inputSize := &item{row: newRow(ev.steps)}, w.windows(), 0 // inputSize: samples of the subquery's series
 	var points []promql.FPoint
 	if inner.steps > 0 {
 		err = w.subquery.child.eval(inner, func(in *row) error {
-			total += in.size()
+			inputSize += in.size()
 			w.inputDrop = in.dropName
 			it.reset()
 			it.metric = in.metric
@@ -114,11 +114,11 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 	if inner.repeats {
 		return errGiveUp("subquery with series that have the same labels at different times")
 	}
-	after.current -= w.held
+	windowAcct.current -= w.held
 	ev.acct = inner.acct
 	ev.samples.MergeSamplesReadFromSubquery(inner.samples, ev.start, ev.interval, ev.steps, w.subquery.expr.OriginalOffset.Milliseconds(), w.rangeMS)
-	err = ev.acct.replay(after)
-	ev.acct.current -= total
+	err = ev.acct.replay(windowAcct)
+	ev.acct.current -= inputSize // Prometheus drops the series of the subquery after the last window
 	return err
 }
 

@@ -609,8 +609,8 @@ func (c *compiler) fusions(e parser.Expr) map[*parser.AggregateExpr]*fusion {
 	if len(all) < 2 || len(all) > sharedMax || printing(all) > printedMax {
 		return nil
 	}
-	found, of := map[string]*fusion{}, map[*parser.AggregateExpr]*fusion{}
-	times := map[*fusion]int{}
+	found, of := map[string]*fusion{}, map[*parser.AggregateExpr]*fusion{} // by operand and hints; by aggregation
+	times := map[*fusion]int{}                                             // number of aggregations
 	for _, a := range all {
 		text := textOf(a.Expr)
 		key := text + c.hintsIn(a.Expr)

@@ -269,7 +269,7 @@ func (m *matchRun) pairs() (pairs []int, metrics []labels.Labels, ok bool) {
 	if m.matching.FillValues.LHS != nil || m.matching.FillValues.RHS != nil {
 		return nil, nil, false
 	}
-	of := make([]int, m.sigs)
+	of := make([]int, m.sigs) // by signature: index of the series in m.one; -1: none
 	for i := range of {
 		of[i] = -1
 	}
@@ -443,7 +443,7 @@ func (m *matchRun) metricOf(p pair) labels.Labels {
 
 // step matches the samples of one step.
 func (m *matchRun) step(step int, add func(pair, int, sample) error) error {
-	one := make([]int, m.sigs)
+	one := make([]int, m.sigs) // by signature: index of the series in m.one that has a sample at the step; -1: none
 	for i := range one {
 		one[i] = -1
 	}
@@ -461,6 +461,7 @@ func (m *matchRun) step(step int, add func(pair, int, sample) error) error {
 		}
 		return m.duplicate(m.one[i].metric, m.one[one[sig]].metric)
 	}
+	// By signature, for the errors of several matches: whether there was a match, and the hashes of the results' labels.
 	matched, inserted := make([]bool, m.sigs), make([]map[uint64]bool, m.sigs)
 	for i := range m.many {
 		if !m.many[i].has.get(step) {

@@ -22,7 +22,7 @@ type quantileNode struct {
 type quantileGroup struct {
 	metric labels.Labels
 	rows   []row  // of the group's series
-	drop   bitmap // as in group
+	drop   bitmap // steps at which a series of the group has row.dropName; nil: none
 }
 
 // eval implements node.
@@ -106,8 +106,8 @@ func quantile(q float64, values []float64) float64 {
 	return values[int(lower)]*(1-weight) + values[int(upper)]*weight
 }
 
-// sortValues sorts values, NaN first. If there are NaN or zeros it sorts as Prometheus does, so that the order of 0 and
-// -0 is the same.
+// sortValues sorts values, NaN first, in the same order as Prometheus. slices.Sort is faster, but may order 0 and -0 in
+// another way, so it is used only if there is no zero and no NaN.
 func sortValues(values []float64) {
 	for _, v := range values {
 		if v != v || v == 0 {
@@ -124,7 +124,8 @@ func (b byValue) Len() int           { return len(b) }
 func (b byValue) Swap(i, j int)      { b[i], b[j] = b[j], b[i] }
 func (b byValue) Less(i, j int) bool { return math.IsNaN(b[i]) || b[i] < b[j] }
 
-// Prometheus refuses a number of series (topk, bottomk, limitk) outside these limits.
+// The parameter of topk, bottomk and limitk must be between leastInt and greatestInt, exclusive. These are the limits of
+// Prometheus: the least int64, and the greatest float64 that can be converted to int64.
 const (
 	greatestInt = 9223372036854774784
 	leastInt    = -9223372036854775808

@@ -232,8 +232,8 @@ func (t *topRun) emitOnce(sink func(*row) error) error {
 			r.clear()
 			r.metric, r.values[0], r.dropName = t.labels[c.series], c.f, t.drop[c.series]
 			r.has.set(0)
-			if h := t.histogram(c, 0); h != nil {
-				r.setHistogram(0, h)
+			if hist := t.histogram(c, 0); hist != nil {
+				r.setHistogram(0, hist)
 			}
 			if err := sink(&r); err != nil {
 				return err
@@ -280,8 +280,8 @@ func (t *topRun) emit(ev *evaluation, sink func(*row) error) error {
 				}
 				r.values[i] = c.f
 				r.has.set(i)
-				if h := t.histogram(c, i); h != nil {
-					r.setHistogram(i, h)
+				if hist := t.histogram(c, i); hist != nil {
+					r.setHistogram(i, hist)
 				}
 			}
 		}

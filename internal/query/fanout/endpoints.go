@@ -255,13 +255,13 @@ func (e *Endpoints) replaced(old *storeapi.Info) bool {
 // at addresses that the name had and no longer has to e.gone. If found is empty, it adds the name to e.empty.
 func (e *Endpoints) forget(name string, found []string, failed error) {
 	old, known := e.resolved[name]
-	a, was := e.empty[name]
+	earlier, wasEmpty := e.empty[name]
 	switch {
 	case len(found) > 0:
 		delete(e.empty, name)
 	case failed != nil:
 		e.empty[name] = absent{address: name, err: failed, fails: true}
-	case !known || was && a.fails:
+	case !known || wasEmpty && earlier.fails: // the first lookup of the name that has not failed
 		e.empty[name] = absent{address: name, err: errNoAddresses, since: e.opts.Now()}
 	}
 	for _, s := range *e.current.Load() {

@@ -74,6 +74,7 @@ func (o *Object) Copy(ctx context.Context, w io.Writer, off, n int64) error {
 	}
 	held := o.Reader()
 	defer held.Release()
+	// shared reports whether a page has bytes outside the range.
 	shared := func(number int64) bool { return part(number).Len < int64(o.pageSize(number)) }
 	write := func(number int64, page []byte) error {
 		p := part(number)

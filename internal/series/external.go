@@ -111,14 +111,14 @@ type extendedSet struct {
 	done    bool
 	held    []*heldSeries // descending: the least is the last
 	free    []*heldSeries
-	current *heldSeries // nil: the current series of set
-	numbers []uint64
+	current *heldSeries // series that Labels and Chunks return; nil: the current series of set
+	numbers []uint64    // buffer of mergedNumbers
 	err     error
 }
 
 type heldSeries struct {
 	labels  []byte
-	numbers []uint64 // of the labels, if they have any
+	numbers []uint64 // symbol references of the labels; empty: none
 	chunks  []Chunk
 	data    []byte
 }

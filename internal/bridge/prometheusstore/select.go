@@ -170,6 +170,8 @@ func (q *querier) selections(ctx context.Context, left []split, without *labels.
 		return
 	}
 	name, external := left[0].name, q.external.Get(left[0].name)
+	// with adds the selections of the series whose own label matches pattern. value is the value of the label in the
+	// response of Prometheus, from which it is removed.
 	with := func(kind labels.MatchType, pattern, value string) {
 		// Cloned, since appending to a shared slice would overwrite matchers of other calls.
 		more := append(slices.Clone(matchers), labels.MustNewMatcher(kind, name, pattern))

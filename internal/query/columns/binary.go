@@ -286,7 +286,7 @@ func (o onceNode) eval(ev *evaluation, sink func(*row) error) error {
 	once := *ev
 	once.steps, once.end, once.perStep = 1, ev.start, false
 	once.samples = ev.samples.NewChild()
-	added, r := 0, newRow(ev.steps)
+	added, r := 0, newRow(ev.steps) // added: samples of the row at the steps after the first
 	err := o.child.eval(&once, func(one *row) error {
 		if !one.has.get(0) {
 			return nil

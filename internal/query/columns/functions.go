@@ -445,7 +445,7 @@ func (ev *evaluation) onlyStep() bool { return ev.start == ev.end }
 func (ev *evaluation) callSteps(inputs [][]row, counts *stepCounts, f func([]promql.Vector, *promql.EvalNodeHelper) (promql.Vector, annotations.Annotations), sink func(*row) error) error {
 	helper := &promql.EvalNodeHelper{}
 	vectors := make([]promql.Vector, len(inputs))
-	at := map[uint64]int{}
+	at := map[uint64]int{} // by hash of labels: index in results
 	var results []*row
 	var warnings annotations.Annotations
 	dupStep, ts := -1, ev.start

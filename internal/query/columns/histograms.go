@@ -235,7 +235,7 @@ func (w *windowRun) histograms(r *row, from storage.Series, sink func(*row) erro
 	win := &window{it: storage.NewBufferIterator(w.iterator(from), w.rangeMS)}
 	w.vs.Offset = time.Duration(w.offset) * time.Millisecond
 	r.clear()
-	end, before := ev.start-w.offset, ev.start
+	end, ts := ev.start-w.offset, ev.start // end of the window of a step, and timestamp of the step
 	for i := range ev.steps {
 		if err := contextError(ev.ctx); err != nil {
 			return err
@@ -258,13 +258,13 @@ func (w *windowRun) histograms(r *row, from storage.Series, sink func(*row) erro
 			case fetch:
 				ev.samples.IncrementSamplesReadAtStep(i, int64(win.newer(win.floats, win.hists, end-ev.interval)))
 			}
-			if err := w.one(i, before, r, win); err != nil {
+			if err := w.one(i, ts, r, win); err != nil {
 				return err
 			}
 		}
 		win.it.ReduceDelta(min(w.rangeMS, ev.interval))
 		end += ev.interval
-		before += ev.interval
+		ts += ev.interval
 	}
 	w.held = win.size()
 	w.acct.current += w.held

@@ -135,7 +135,7 @@ type windowRun struct {
 	args   [][]float64
 	sets   *labelsets // nil: the results have distinct labels because the series do
 	held   int        // samples of the last window, counted in acct
-	warned string     // the last metric name with an annotation of warnNonCounter
+	warned string     // the metric name that warnNonCounter has checked last
 
 	emitted   bool // a row was emitted
 	inputDrop bool // the name of the input series is to be removed

@@ -42,7 +42,7 @@ const Bytes = 16 << 10
 const CacheBytesMax = 1 << 40
 
 var (
-	// ErrBudget is returned if all pages of the cache are in use for too long.
+	// ErrBudget is returned if all pages of the cache are pinned or being read for longer than Options.WaitMax.
 	ErrBudget = errors.New("all pages of the cache are in use")
 	// ErrShort is returned for a range beyond the end of an object, and for a response with fewer bytes than requested.
 	ErrShort = errors.New("object is shorter than expected")
@@ -200,7 +200,7 @@ func reserve(file *os.File, size int64) error {
 		return err
 	}
 	if free := int64(disk.Bavail) * int64(disk.Bsize); disk.Blocks > 0 && size > free { // 0 blocks: the file system does not report its size
-		return fmt.Errorf("the disk has %d bytes: %w", free, syscall.ENOSPC)
+		return fmt.Errorf("the disk has %d free bytes: %w", free, syscall.ENOSPC)
 	}
 	return fileutil.Preallocate(file, size, true)
 }

@@ -139,7 +139,7 @@ func (r *Reader) pin(ctx context.Context, o *Object, number int64, missed bool) 
 		case <-ctx.Done():
 			return nil, fmt.Errorf("object %s: %w", o.name, context.Cause(ctx))
 		case <-deadline:
-			return nil, fmt.Errorf("%w: %d bytes, none is free for %s", ErrBudget, int64(len(c.slots))*Bytes, c.opts.WaitMax)
+			return nil, fmt.Errorf("%w: no page of %d bytes became free within %s", ErrBudget, int64(len(c.slots))*Bytes, c.opts.WaitMax)
 		}
 	}
 }

@@ -25,7 +25,7 @@ import (
 )
 
 // ErrNone is returned if no exemplar in the range leads to a profile.
-var ErrNone = errors.New("no exemplar in this range has a profile ID, and finding profiles by its timestamp needs labels to match or a selector")
+var ErrNone = errors.New("no exemplar in this range has a profile ID, and profiles are found by the timestamp of an exemplar only if the request has labels to match or a selector of profiles")
 
 // Merger builds flame graphs; query/profile's Engine implements it.
 type Merger interface {

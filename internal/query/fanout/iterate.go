@@ -38,7 +38,7 @@ func (v *view) track(chunks []series.Chunk, pieces, replica bool, reuse chunkenc
 }
 
 var (
-	errNotPaired = errors.New("a downsampled chunk has a count and no sum, or the other way round")
+	errNotPaired = errors.New("a downsampled chunk has a count and no sum, or a sum and no count")
 	errOutside   = errors.New("samples outside its range")
 )
 

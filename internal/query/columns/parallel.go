@@ -66,13 +66,14 @@ type seriesBatch struct {
 	compute func(*item, []promql.FPoint)
 	points  []promql.FPoint // of the series being computed
 	builder labels.ScratchBuilder
-	lent    bool // labels alias the batch: they are valid until it is read again
+	lent    bool // the labels of items are valid only until the next call of read
 }
 
 // batchEnds are the ends of a series in seriesBatch.labels and chunks.
 type batchEnds struct{ labels, chunks int }
 
-// read keeps series of a set until the batch is full or the set ends. It returns false if the set had no more series.
+// read fills the batch with series of a set until the batch is full, the set ends or the query ends. It returns false if the
+// batch has no series.
 func (b *seriesBatch) read(ev *evaluation, set batchSource) bool {
 	b.labels, b.chunks, b.data, b.ends, b.floats, b.size, b.bytes = b.labels[:0], b.chunks[:0], b.data[:0], b.ends[:0], b.floats[:0], 0, 0
 	most := min(ev.engine.together, max(1, batchSteps/ev.steps))

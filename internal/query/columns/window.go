@@ -268,7 +268,7 @@ func (w *windows) find(it *item, points []promql.FPoint) {
 			fromStep, toStep = from-was, to-before
 		}
 		w.spans[i] = span{from, to, end - w.rangeMS, end}
-		n, fresh := to-from, to-max(from, before)
+		n, fresh := to-from, to-max(from, before) // fresh: points that no earlier window contained
 		if w.subquery != nil {
 			fresh = 0 // counted by the subquery
 		}

@@ -58,8 +58,8 @@ func (q *Query) targets(ctx context.Context, r storeapi.TargetsRequest) ([]store
 		})
 }
 
-// callOffering calls all stores that offer an API, or may because they have sent no Info, and
-// returns the response of each.
+// callOffering calls all stores whose Info offers an API, and all stores that have not sent Info
+// yet. It returns the response of each store.
 func callOffering[T any](ctx context.Context, q *Query, offers func(*storeapi.Info) bool, call func(context.Context, Client) (T, []string, error)) ([]T, annotations.Annotations, error) {
 	c, err := q.f.endpoints.choose(q.r, func(info *storeapi.Info) bool { return info == nil || offers(info) })
 	if err != nil {

@@ -120,6 +120,7 @@ func (s *floatsSet) err() error { return expanding(s.Err()) }
 
 func (s *floatsSet) warnings() annotations.Annotations { return s.Warnings() }
 
+// samplesSet reads the samples of a series through the iterator of the series.
 type samplesSet struct {
 	storage.SeriesSet
 	current storage.Series

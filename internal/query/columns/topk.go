@@ -176,7 +176,8 @@ func (t *topRun) offer(h []chosen, c chosen, param, offset float64) []chosen {
 	return h
 }
 
-// less is the order of the heap. limitk has the order of topk.
+// less orders a heap, whose least sample is replaced first: the smallest value for topk and limitk, the greatest for
+// bottomk, and NaN before all others.
 func (t *topRun) less(a, b float64) bool {
 	if math.IsNaN(a) {
 		return true

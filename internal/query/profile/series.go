@@ -46,7 +46,7 @@ type group struct {
 	points   int   // number of points
 }
 
-// pooledBytes is the size up to which a selection returns to the pool.
+// pooledBytes is the limit of the estimated memory of a selection in the pool.
 const pooledBytes = 64 << 20
 
 func (e *Engine) selection() *selection {
@@ -56,6 +56,7 @@ func (e *Engine) selection() *selection {
 	return &selection{engine: e, byKey: map[string]int32{}}
 }
 
+// release returns the selection to the engine's pool, unless it has more than pooledBytes.
 func (s *selection) release() {
 	if s.lease != nil {
 		s.lease.Release()

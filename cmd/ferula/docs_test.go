@@ -1,18 +1,13 @@
 package main
 
 import (
-	"errors"
-	"io"
 	"io/fs"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-
-	"go.yaml.in/yaml/v3"
 )
 
 // foreignFlags are flags in the documentation that belong to other programs.
@@ -161,122 +156,5 @@ func TestDefaults_EveryListenerIsOnLoopback(t *testing.T) {
 	}
 	if listeners < 9 {
 		t.Errorf("only %d listeners found", listeners)
-	}
-}
-
-// deployedCalls returns the command lines of the units and manifests in deploy, by file.
-func deployedCalls(t *testing.T) map[string][]string {
-	t.Helper()
-	calls := map[string][]string{}
-	for _, path := range documentFiles(t) {
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		switch {
-		case strings.HasSuffix(path, ".service"):
-			_, start, _ := strings.Cut(string(text), "ExecStart=/usr/bin/ferula ")
-			line, _, _ := strings.Cut(start, "\n")
-			calls[path] = strings.Fields(strings.ReplaceAll(line, "$ARGS", ""))
-		case strings.Contains(path, "kustomize"):
-			decoder := yaml.NewDecoder(strings.NewReader(string(text)))
-			for {
-				var object struct {
-					Spec struct {
-						Template struct {
-							Spec struct {
-								Containers []struct {
-									Image string
-									Args  []string
-								}
-							}
-						}
-					}
-				}
-				err := decoder.Decode(&object)
-				if errors.Is(err, io.EOF) {
-					break
-				}
-				if err != nil {
-					t.Fatalf("%s: %v", path, err)
-				}
-				for _, c := range object.Spec.Template.Spec.Containers {
-					if c.Image == "ferula" {
-						calls[path] = c.Args
-					}
-				}
-			}
-		}
-	}
-	return calls
-}
-
-func TestDeploy_UnitsAndManifestsHaveCommandLinesThatAreAccepted(t *testing.T) {
-	calls := deployedCalls(t)
-	if len(calls) < 9 {
-		t.Errorf("only %d command lines found", len(calls))
-	}
-	for path, args := range calls {
-		if len(args) < 2 {
-			t.Errorf("%s has no command line: %q", path, args)
-			continue
-		}
-		if _, err := parse(t, args...); err != nil {
-			t.Errorf("%s: %v", path, err)
-		}
-		if ignored := ignoredNames(t, args...); len(ignored) > 0 {
-			t.Errorf("%s: flags without effect: %q", path, ignored)
-		}
-	}
-}
-
-// Two units on one machine do not share a port, and connect to each other's.
-func TestDeploy_PortsOfUnitsDiffer(t *testing.T) {
-	owner := map[string]string{}
-	for path, args := range deployedCalls(t) {
-		if !strings.HasSuffix(path, ".service") {
-			continue
-		}
-		listens := map[string]string{}
-		for name, f := range flagsOf(t, args[0]) {
-			if strings.HasSuffix(name, "-address") && !f.Hidden {
-				listens[name] = f.Default
-			}
-		}
-		for _, arg := range args[1:] {
-			if name, value, _ := strings.Cut(strings.TrimPrefix(arg, "--"), "="); listens[name] != "" {
-				listens[name] = value
-			}
-		}
-		for name, address := range listens {
-			if owner[address] != "" {
-				t.Errorf("%s --%s and %s listen on %s", path, name, owner[address], address)
-			}
-			owner[address] = path
-		}
-	}
-}
-
-func TestDeploy_SystemdAcceptsTheUnits(t *testing.T) {
-	if _, err := exec.LookPath("systemd-analyze"); err != nil {
-		t.Skip("needs systemd-analyze")
-	}
-	for path := range deployedCalls(t) {
-		if !strings.HasSuffix(path, ".service") {
-			continue
-		}
-		text, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		// The program and the user need not exist on this machine.
-		unit := filepath.Join(t.TempDir(), filepath.Base(path))
-		installed := strings.NewReplacer("/usr/bin/ferula", "/bin/true", "User=ferula", "User=root", "Group=ferula", "").Replace(string(text))
-		if err := os.WriteFile(unit, []byte(installed), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		if out, err := exec.Command("systemd-analyze", "verify", "--man=no", unit).CombinedOutput(); err != nil {
-			t.Errorf("%s: %v: %s", path, err, out)
-		}
 	}
 }

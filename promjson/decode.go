@@ -168,7 +168,7 @@ func (c *cursor) pointTime() (ms int64, wrong string) {
 }
 
 func (c *cursor) point() (p Point, wrong string) {
-	if p, n := plainPoint(c.b[c.i:]); n > 0 {
+	if p, n := c.plainPoint(c.b[c.i:]); n > 0 {
 		c.i += n
 		return p, ""
 	}
@@ -316,17 +316,25 @@ const plainPointBuf = 48
 // plainPoint reads a point in the usual form of Prometheus, [1700000000,"12.5"], and
 // returns its length. It returns length 0 for points that need the slower functions: points
 // in another encoding or with more digits than a float64 holds, and invalid ones.
-func plainPoint(b []byte) (p Point, n int) {
+func (c *cursor) plainPoint(b []byte) (p Point, n int) {
 	if len(b) < plainPointBuf {
 		return p, 0
 	}
 	in := (*[plainPointBuf]byte)(b)
-	seconds, digits := leadingDigits(binary.LittleEndian.Uint64(in[1:]))
-	d8, d9 := uint64(in[9]-'0'), uint64(in[10]-'0')
-	if in[0] != '[' || digits != 8 || d8 > 9 || d9 > 9 || in[11] != ',' || in[12] != '"' {
+	if in[0] != '[' || in[11] != ',' || in[12] != '"' {
 		return p, 0
 	}
-	p.T = int64(seconds*100+d8*10+d9) * 1000
+	high, low := uint32(binary.LittleEndian.Uint16(in[1:]))+1, bits.ReverseBytes64(binary.LittleEndian.Uint64(in[3:]))
+	if high != c.times.high || low != c.times.low {
+		seconds, digits := leadingDigits(binary.LittleEndian.Uint64(in[1:]))
+		d8, d9 := uint64(in[9]-'0'), uint64(in[10]-'0')
+		if digits != 8 || d8 > 9 || d9 > 9 {
+			return p, 0
+		}
+		c.times.read(high, low, int64(seconds*100+d8*10+d9)*1000)
+	}
+	p.T = c.times.ms
+	c.times.predict()
 	i := 13
 	if in[13] == '-' {
 		i++
@@ -364,6 +372,45 @@ func plainPoint(b []byte) (p Point, n int) {
 		p.F = -p.F
 	}
 	return p, i + 2
+}
+
+// timePrediction is the text of the timestamp that is expected next in a series: its points usually have a constant
+// step, and to compare a text costs less than to parse it. Timestamps are whole seconds of ten digits.
+type timePrediction struct {
+	high uint32 // The first two characters, little-endian, plus one; 0 if nothing is expected.
+	low  uint64 // The other eight characters, big-endian, so that a greater number is a later time.
+	ms   int64  // The same timestamp in milliseconds.
+
+	last, step uint64 // The eight characters of the last read timestamp, and the eight digits of the step, a byte each.
+	lastMS     int64
+	stepMS     int64 // 0 until two timestamps are read.
+}
+
+// read sets the timestamp of a point that was not expected, and the step from the point before it.
+func (t *timePrediction) read(high uint32, low uint64, ms int64) {
+	t.stepMS = 0
+	if step := ms - t.lastMS; t.last != 0 && step > 0 && step < 1e8*1000 {
+		t.step, t.stepMS = addDigits(low-zeroDigits, 0x0909090909090909-(t.last-zeroDigits)+1), step
+	}
+	t.high, t.low, t.ms = high, low, ms
+}
+
+// predict sets the next expected timestamp, one step after the current one. Nothing is expected if the step is not
+// known, or if its sum with the last eight digits has more than eight.
+func (t *timePrediction) predict() {
+	t.last, t.lastMS = t.low, t.ms
+	t.low = addDigits(t.low-zeroDigits, t.step) + zeroDigits
+	t.ms += t.stepMS
+	if t.stepMS == 0 || t.low < t.last {
+		t.high = 0
+	}
+}
+
+// addDigits adds two numbers of eight decimal digits, a byte each, modulo 1e8. The last digit of y may be ten.
+func addDigits(x, y uint64) uint64 {
+	const six = 0xf6f6f6f6f6f6f6f6 // makes a byte of ten or more overflow into the next one
+	sum := x + y + six
+	return sum - sum>>7&0x0101010101010101*0xf6 // takes it back from the bytes that did not overflow
 }
 
 // wholePowers holds the powers of ten by which a number is multiplied to append up to eight digits.

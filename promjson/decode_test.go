@@ -258,6 +258,54 @@ func FuzzPieces(f *testing.F) {
 	})
 }
 
+// A timestamp that equals the expected text is not parsed: the expected one must be right at carries, where the first two digits
+// change, and after steps that differ.
+func TestDecodePoints_ExpectedTimestampsEqualParsedOnes(t *testing.T) {
+	var series [][]int64
+	for _, start := range []int64{1000000000, 1699999999, 1700000000, 1799999980, 1799999999, 9999999000, 1099999990} {
+		for _, step := range []int64{0, 1, 9, 10, 15, 59, 99, 180, 999, 86400, 99999999, 100000000, 100000005, 123456789, -1, -15, -100000000} {
+			var ts []int64
+			for i := range int64(12) {
+				ts = append(ts, start+i*step)
+			}
+			series = append(series, ts, append(ts[:5:5], ts[0], ts[3], ts[4]-200000000+1, ts[4]+1, ts[5]))
+			// The text that has the digits of the expected time, after a carry out of the last eight.
+			series = append(series, []int64{start, start + step, (start+2*step)%1e8 + start/1e8*1e8, start + 3*step})
+		}
+	}
+	series = append(series, []int64{1700000025, 1700000010, 1799999995, 1799999980}) // the same after a borrow
+	for range 2000 {
+		ts, at := []int64{}, int64(1e9+rand.IntN(8e9))
+		for range 10 {
+			ts = append(ts, at)
+			at += []int64{15, 15, 15, rand.Int64N(1e8), -rand.Int64N(1e8), 1e8 + rand.Int64N(1e8)}[rand.IntN(6)]
+		}
+		series = append(series, ts)
+	}
+	pad := `,[1,"1"],[1,"1"],[1,"1"],[1,"1"],[1,"1"],[1,"1"],[1,"1"]` // so that all points have the bytes that plainPoint needs
+	for _, ts := range series {
+		var piece []byte
+		for i, at := range ts {
+			piece = strconv.AppendInt(append(piece, ",["...), at, 10)
+			piece = strconv.AppendInt(append(piece, `,"`...), int64(i), 10)
+			piece = append(piece, `"]`...)
+		}
+		points, err := DecodePoints(nil, append(piece[1:], pad...))
+		if err != nil {
+			t.Fatalf("%d: %v", ts, err)
+		}
+		for i, at := range ts {
+			if points[i] != (Point{at * 1000, float64(i)}) {
+				t.Fatalf("%d: point %d is %v", ts, i, points[i])
+			}
+		}
+	}
+	nul := "[" + strings.Repeat("\x00", 10) + `,"1"]` + pad
+	if points, err := DecodePoints(nil, []byte(nul)); err == nil {
+		t.Errorf("a timestamp of zero bytes: %v", points)
+	}
+}
+
 func BenchmarkDecode(b *testing.B) {
 	const series = 1100
 	src := benchResponse(series, 0, benchSteps)

@@ -296,8 +296,9 @@ func isEscape(c byte) bool {
 // cursor parses JSON that is complete in memory. Its methods return a syntax error as text,
 // and "" without an error. After an error, i is its offset.
 type cursor struct {
-	b []byte
-	i int
+	b     []byte
+	i     int
+	times timePrediction // Of a piece of values.
 }
 
 // space skips white space and returns the next byte without reading it, or 0 at

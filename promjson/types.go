@@ -222,7 +222,7 @@ func (c *cursor) count() int { return bytes.Count(c.b, []byte{'['}) }
 // nextPoint reads point i of a piece of values. more is false at its end.
 func (c *cursor) nextPoint(i int) (p Point, more bool, wrong string) {
 	if i > 0 && c.i < len(c.b) && c.b[c.i] == ',' {
-		if p, n := plainPoint(c.b[c.i+1:]); n > 0 {
+		if p, n := c.plainPoint(c.b[c.i+1:]); n > 0 {
 			c.i += 1 + n
 			return p, true, ""
 		}

@@ -128,6 +128,15 @@ func Over(a, b float64) float64 {
 	return a / b
 }
 
+// Worst returns the greatest of several figures, and NaN if one of them is NaN.
+func Worst(figures ...float64) float64 {
+	worst := math.Inf(-1)
+	for _, v := range figures {
+		worst = math.Max(worst, v)
+	}
+	return worst
+}
+
 // Kinds returns the names of the recorded readings, in the order of their first appearance.
 func (rec *Recorder) Kinds() []string {
 	var kinds []string

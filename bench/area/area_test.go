@@ -66,3 +66,12 @@ func TestSameBytes_RejectsUnequalAndEmptyResponses(t *testing.T) {
 		}
 	}
 }
+
+func TestWorst_IsTheGreatestOrMissing(t *testing.T) {
+	if got := Worst(0.2, 0.3, 0.1); got != 0.3 {
+		t.Errorf("got %v", got)
+	}
+	if got := Worst(0.2, math.NaN()); !math.IsNaN(got) {
+		t.Errorf("with a missing figure: got %v", got)
+	}
+}

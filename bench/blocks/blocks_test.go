@@ -2,6 +2,7 @@ package blocks
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"math"
 	"os"
@@ -180,5 +181,48 @@ func TestEnsure_SecondMetricHasTheSameLabels(t *testing.T) {
 		if n != 2 {
 			t.Errorf("%s has %d metrics", instance, n)
 		}
+	}
+}
+
+func TestLinkToBucket_BlocksHaveTheSectionOfAShipper(t *testing.T) {
+	s := smallSpec()
+	s.Series = 3
+	dir, err := Ensure(context.Background(), t.TempDir(), s)
+	if err != nil {
+		t.Fatal(err)
+	}
+	found, err := List(dir)
+	if err != nil || len(found) != 4 {
+		t.Fatalf("%d blocks, %v", len(found), err)
+	}
+	bucket, id := t.TempDir(), filepath.Base(found[0])
+	if err := LinkToBucket(found[0], bucket, id, map[string]string{"replica": "a"}); err != nil {
+		t.Fatal(err)
+	}
+	var meta struct {
+		ULID    string
+		MinTime int64
+		Thanos  struct {
+			Labels map[string]string
+			Files  []file
+		}
+	}
+	text, err := os.ReadFile(filepath.Join(bucket, id, "meta.json"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := json.Unmarshal(text, &meta); err != nil {
+		t.Fatal(err)
+	}
+	if meta.ULID != id || meta.MinTime < s.StartMS || meta.MinTime >= s.StartMS+blockMS || meta.Thanos.Labels["replica"] != "a" || len(meta.Thanos.Files) != 2 {
+		t.Errorf("got %+v", meta)
+	}
+	for _, f := range meta.Thanos.Files {
+		if info, err := os.Stat(filepath.Join(bucket, id, f.Name)); err != nil || info.Size() != f.Bytes {
+			t.Errorf("%s: %v", f.Name, err)
+		}
+	}
+	if own, err := os.ReadFile(filepath.Join(found[0], "meta.json")); err != nil || strings.Contains(string(own), "thanos") {
+		t.Errorf("the original's meta.json was changed: %s, %v", own, err)
 	}
 }

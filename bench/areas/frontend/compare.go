@@ -14,6 +14,7 @@ import (
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/canned"
+	"github.com/ferula-io/ferula/bench/proc"
 	codecs "github.com/ferula-io/ferula/bench/typed"
 )
 
@@ -91,6 +92,18 @@ func decompress(encoding string, w io.Writer, r io.Reader) error {
 // Thanos' response, which is encoded differently, must have the expected series, times and values. The relay's
 // response must have the bytes of the halves, one after the other.
 func (b *bench) compare(ctx context.Context, f *front, a *canned.Response, q request) error {
+	got, err := b.same(ctx, f, a, q)
+	if err != nil {
+		return err
+	}
+	b.lengths[f.side+q.what] = got.Bytes
+	b.out.Recorder.Add(1, f.side, "bytes on the wire: "+q.what, area.Bytes, float64(got.Wire))
+	b.env.Logf("responses are equal: %s: %s, %d bytes", f.name, q.what, got.Bytes)
+	return nil
+}
+
+// same is compare without a record.
+func (b *bench) same(ctx context.Context, f *front, a *canned.Response, q request) (proc.Response, error) {
 	what := f.name + ": " + q.what
 	bytewise := f.side == ferula && !b.env.Programs.Null
 	var text bytes.Buffer
@@ -109,20 +122,12 @@ func (b *bench) compare(ctx context.Context, f *front, a *canned.Response, q req
 		err = derr
 	}
 	if err != nil {
-		return err
+		return got, err
 	}
 	if into == io.Writer(same) {
-		err = same.done()
-	} else {
-		err = sameSamples(what, &text, a.Whole.Plain)
+		return got, same.done()
 	}
-	if err != nil {
-		return err
-	}
-	b.lengths[f.side+q.what] = got.Bytes
-	b.out.Recorder.Add(1, f.side, "bytes on the wire: "+q.what, area.Bytes, float64(got.Wire))
-	b.env.Logf("responses are equal: %s, %d bytes", what, got.Bytes)
-	return nil
+	return got, sameSamples(what, &text, a.Whole.Plain)
 }
 
 // sameSamples fails unless two responses hold the same series with the same times and values.

@@ -187,6 +187,10 @@ func TestConclude_UsesMedians(t *testing.T) {
 		{ferula, spliceWhat, 3}, {ferula, stepsWhat, 4}, {ferula, stepsWhat, 5}, {ferula, stepsWhat, 3.5},
 		{typed, recodeWhat + "slow", 600}, {typed, recodeWhat + "fast", 300}, {ferula, cpuOf(cacheHit), 0.01}, {thanos, cpuOf(cacheHit), 2},
 		{ferula, growthSmall, 8 << 20}, {ferula, growthBig, 16 << 20},
+		{thanos, cpuOf(zippedHit), 5}, {ferula, cpuOf(zippedHit), 0.02},
+		{thanos, smallCPU(identity, smallRate), 0.01}, {ferula, smallCPU(identity, smallRate), 0.001},
+		{thanos, smallCPU(zipped, smallRate), 0.01}, {ferula, smallCPU(zipped, smallRate), 0.002},
+		{thanos, smallCPU(zipped, 2*smallRate), 0.01}, {ferula, smallCPU(zipped, 2*smallRate), 0.009},
 	} {
 		b.out.Recorder.Add(1, r.side, r.what, "", r.v)
 	}
@@ -194,10 +198,18 @@ func TestConclude_UsesMedians(t *testing.T) {
 	for name, want := range map[string]float64{
 		"frontend/vs-thanos": 0.005, "frontend/vs-thanos-gzip": 0.1, "frontend/vs-memcpy": 2,
 		"frontend/vs-relay": 2, "frontend/cache-hit-vs-thanos": 0.005, "frontend/anon-59mb-mib": 8, "frontend/anon-590mb-mib": 16,
+		"frontend/cache-hit-gzip": 0.004, "frontend/small": 0.2,
 	} {
 		if got := b.out.Figure(name); math.Abs(got-want) > 1e-9 {
 			t.Errorf("%s: got %v, want %v", name, got, want)
 		}
+	}
+	longer := benchForTest(b.response)
+	longer.out.Recorder = b.out.Recorder
+	longer.lengths = map[string]int64{ferula + zippedHit.what: 106, thanos + zippedHit.what: 100}
+	longer.conclude()
+	if got := longer.out.Figure("frontend/cache-hit-gzip"); !math.IsNaN(got) {
+		t.Errorf("a response 6 %% longer than the peer's: got %v", got)
 	}
 	empty := benchForTest(b.response)
 	empty.conclude()

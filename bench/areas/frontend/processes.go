@@ -98,12 +98,17 @@ const profiled = 1500 * time.Millisecond // minimum duration of the profiled que
 // stagesOf records the CPU time of each stage of a request, from a profile over several
 // requests.
 func (b *bench) stagesOf(ctx context.Context, f *front, what string, minRequests int, get func() (proc.Response, error)) error {
+	return b.profileOf(ctx, f.server, f.side, what, minRequests, stages, get)
+}
+
+// profileOf is stagesOf for any process that takes part in the requests.
+func (b *bench) profileOf(ctx context.Context, server *proc.Server, side, what string, minRequests int, of []proc.Stage, get func() (proc.Response, error)) error {
 	once, err := get()
 	if err != nil {
 		return err
 	}
 	n := max(minRequests, int(profiled/once.Elapsed))
-	spent, err := f.server.Stages(ctx, time.Duration(n)*once.Elapsed, stages, func() error {
+	spent, err := server.Stages(ctx, time.Duration(n)*once.Elapsed, of, func() error {
 		for range n {
 			if _, err := get(); err != nil {
 				return err
@@ -114,9 +119,9 @@ func (b *bench) stagesOf(ctx context.Context, f *front, what string, minRequests
 	if err != nil {
 		return err
 	}
-	for _, stage := range append(slices.Clone(stages), proc.Stage{Name: proc.Other}) {
+	for _, stage := range append(slices.Clone(of), proc.Stage{Name: proc.Other}) {
 		if d, ok := spent[stage.Name]; ok {
-			b.out.Recorder.Add(0, f.side, what+"profile, "+stage.Name, area.Seconds, d.Seconds()/float64(n))
+			b.out.Recorder.Add(0, side, what+"profile, "+stage.Name, area.Seconds, d.Seconds()/float64(n))
 		}
 	}
 	return nil
@@ -145,11 +150,12 @@ func (b *bench) caches(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	if err := b.rounds(ctx, "cache", []job{{theirs, cacheHit, 1}, {ours, cacheHit, 10}}); err != nil {
+	jobs := []job{{theirs, cacheHit, 1}, {ours, cacheHit, 10}, {theirs, zippedHit, 1}, {ours, zippedHit, 4}}
+	if err := b.rounds(ctx, "cache", jobs); err != nil {
 		return err
 	}
-	for _, f := range fronts {
-		if err := b.cannedStages(ctx, f, cacheHit); err != nil {
+	for _, j := range jobs {
+		if err := b.cannedStages(ctx, j.front, j.request); err != nil {
 			return err
 		}
 	}

@@ -38,9 +38,18 @@ func realParams(startMS, endMS int64) url.Values {
 	return url.Values{"query": {realExpr}, "start": {seconds(startMS)}, "end": {seconds(endMS)}, "step": {seconds(realStepMS)}}
 }
 
-// realFront is a front in front of the real Prometheus, with its request.
+// backend is a real server behind the frontends.
+type backend struct {
+	name    string // of logs
+	what    string // prefix of its readings
+	server  *proc.Server
+	querier bool // the costs of the server are read, too
+}
+
+// realFront is a front in front of a real server, with its request.
 type realFront struct {
 	*front
+	backend backend
 	request proc.Request
 	what    string
 	length  int64 // of the compared response
@@ -48,24 +57,27 @@ type realFront struct {
 
 // real measures the stages of a real query, in front of a real Prometheus.
 func (b *bench) real(ctx context.Context) (err error) {
-	b.env.Logf("blocks: 2 x %d series x %d samples", realSpec.Series, realSpec.Samples)
-	data, err := blocks.Ensure(ctx, b.env.Cache, realSpec)
-	if err != nil {
-		return err
-	}
-	prometheus, err := b.prometheus(ctx, data)
+	prometheus, err := b.prometheus(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, prometheus.Stop()) }()
+	return b.query(ctx, backend{name: "real", what: "real query", server: prometheus}, func(direct time.Duration, bytes int) string {
+		return fmt.Sprintf("Real query: %s, 6 h by %d s over %d instances (%.1f MB), in front of a real Prometheus with blocks, split in two at 08:00; Prometheus itself takes %.2g s for the whole query. The relay's last byte is the time of fetching both halves at once. Server-Timing is reported by ferula itself.",
+			realExpr, realStepMS/1000, series, float64(bytes)/1e6, direct.Seconds())
+	})
+}
+
+// query measures the query in front of a backend. note returns the note under the table, from the duration of the whole
+// query at the backend and the length of the response.
+func (b *bench) query(ctx context.Context, back backend, note func(direct time.Duration, bytes int) string) (err error) {
 	req := proc.Request{Path: "/api/v1/query_range", Query: realParams(realStartMS, realEndMS)}
-	want, direct, err := prometheus.Fetch(ctx, req)
+	want, direct, err := back.server.Fetch(ctx, req)
 	if err != nil {
 		return err
 	}
-	b.realNote = fmt.Sprintf("%s, 6 h by %d s over %d instances (%.1f MB), in front of a real Prometheus with blocks, split in two at 08:00; Prometheus itself takes %.2g s for the whole query. The relay's last byte is the time of fetching both halves at once. Server-Timing is reported by ferula itself.",
-		realExpr, realStepMS/1000, series, float64(len(want))/1e6, direct.Elapsed.Seconds())
-	fronts := b.realFronts(prometheus.URL(), req)
+	b.realNotes = append(b.realNotes, note(direct.Elapsed, len(want)))
+	fronts := b.realFronts(back, req)
 	for _, f := range fronts {
 		if err := b.start(ctx, f.front); err != nil {
 			return err
@@ -81,51 +93,65 @@ func (b *bench) real(ctx context.Context) (err error) {
 				return err
 			}
 		}
-		b.env.Logf("round %d of %d: real query", round, b.env.Rounds)
+		b.env.Logf("round %d of %d: %s", round, b.env.Rounds, back.what)
 	}
 	for _, f := range fronts {
 		minRequests := 1
 		if f.side != thanos {
 			minRequests = 3 // one request gets too few samples
 		}
-		if err := b.stagesOf(ctx, f.front, f.what+": ", minRequests, func() (proc.Response, error) { return b.sendReal(ctx, f, io.Discard) }); err != nil {
+		get := func() (proc.Response, error) { return b.sendReal(ctx, f, io.Discard) }
+		if err := b.stagesOf(ctx, f.front, f.what+": ", minRequests, get); err != nil {
 			return err
+		}
+		if back.querier {
+			if err := b.profileOf(ctx, back.server, f.side, f.what+": querier's ", 1, querierStages, get); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
 }
 
-func (b *bench) prometheus(ctx context.Context, data string) (*proc.Server, error) {
-	dir := filepath.Join(b.dir, "prometheus")
-	own, config := filepath.Join(dir, "data"), filepath.Join(dir, "prometheus.yml")
+// prometheus starts a Prometheus with the blocks of the real query.
+func (b *bench) prometheus(ctx context.Context) (*proc.Server, error) {
+	b.env.Logf("blocks: 2 x %d series x %d samples", realSpec.Series, realSpec.Samples)
+	data, err := blocks.Ensure(ctx, b.env.Cache, realSpec)
+	if err != nil {
+		return nil, err
+	}
+	own, config := b.prometheusData(), filepath.Join(b.dir, "prometheus", "prometheus.yml")
 	if err := blocks.Copy(data, own); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(config, []byte("scrape_configs: []\n"), 0o644); err != nil {
+	if err := os.WriteFile(config, []byte("global: {external_labels: {prometheus: bench, replica: a}}\nscrape_configs: []\n"), 0o644); err != nil {
 		return nil, err
 	}
-	return proc.Start(ctx, b.programs.prometheus.Serve(peer.TSDB{Dir: own, Config: config, Log: filepath.Join(dir, "log")}))
+	return proc.Start(ctx, b.programs.prometheus.Serve(peer.TSDB{Dir: own, Config: config, Log: filepath.Join(b.dir, "prometheus", "log")}))
 }
 
+func (b *bench) prometheusData() string { return filepath.Join(b.dir, "prometheus", "data") }
+
 // realFronts returns a process for each request, so that no process inherits a heap.
-func (b *bench) realFronts(downstream string, req proc.Request) []*realFront {
+func (b *bench) realFronts(back backend, req proc.Request) []*realFront {
 	parts := []string{realParams(realStartMS, realCutMS-realStepMS).Encode(), realParams(realCutMS, realEndMS).Encode()}
+	downstream := back.server.URL()
 	fronts := []*realFront{{
-		front: &front{side: relay, name: "relay-real", spec: func(log string) proc.Spec { return b.programs.relay.Relay(downstream, log) }},
-		what:  realPlain, request: proc.Request{Path: "/relay", Query: url.Values{"part": parts}},
+		front:   &front{side: relay, name: "relay-" + back.name, spec: func(log string) proc.Spec { return b.programs.relay.Relay(downstream, log) }},
+		backend: back, what: back.what, request: proc.Request{Path: "/relay", Query: url.Values{"part": parts}},
 	}}
 	for _, encoding := range []string{"", "gzip"} {
-		what, encoded := realPlain, req
+		what, encoded := back.what, req
 		if encoding != "" {
-			what, encoded.Encoding = realGzip, encoding
+			what, encoded.Encoding = back.what+", client gzip", encoding
 		}
 		for _, program := range []peer.Program{b.programs.thanos, b.programs.ferula} {
 			side := thanos
 			if program.Name == peer.Ferula {
 				side = ferula
 			}
-			fronts = append(fronts, &realFront{what: what, request: encoded, front: &front{
-				side: side, name: side + "-real" + encoding, spec: func(log string) proc.Spec {
+			fronts = append(fronts, &realFront{backend: back, what: what, request: encoded, front: &front{
+				side: side, name: side + "-" + back.name + encoding, spec: func(log string) proc.Spec {
 					return program.Frontend(peer.Frontend{Downstream: downstream, Interval: realInterval, Log: log})
 				},
 			}})
@@ -133,11 +159,6 @@ func (b *bench) realFronts(downstream string, req proc.Request) []*realFront {
 	}
 	return fronts
 }
-
-const (
-	realPlain = "real query"
-	realGzip  = "real query, client gzip"
-)
 
 // sendReal sends the request once and writes the body to w.
 func (b *bench) sendReal(ctx context.Context, f *realFront, w io.Writer) (proc.Response, error) {
@@ -179,14 +200,25 @@ func (b *bench) compareReal(ctx context.Context, f *realFront, want []byte) erro
 
 func (b *bench) measureReal(ctx context.Context, round int, f *realFront) error {
 	var a proc.Response
-	cpu, err := f.server.CPUDuring(ctx, func() (err error) {
+	var queriers time.Duration
+	work := func() (err error) {
 		a, err = b.sendReal(ctx, f, io.Discard)
+		return err
+	}
+	cpu, err := f.server.CPUDuring(ctx, func() (err error) {
+		if !f.backend.querier {
+			return work()
+		}
+		queriers, err = f.backend.server.CPUDuring(ctx, work)
 		return err
 	})
 	if err != nil {
 		return err
 	}
 	rec := &b.out.Recorder
+	if f.backend.querier {
+		rec.Add(round, f.side, f.what+": CPU of the querier", area.Seconds, queriers.Seconds())
+	}
 	rec.Add(round, f.side, f.what+": last byte", area.Seconds, a.Elapsed.Seconds())
 	rec.Add(round, f.side, f.what+": first byte", area.Seconds, a.FirstByte.Seconds())
 	rec.Add(round, f.side, f.what+": CPU of the frontend", area.Seconds, cpu.Seconds())

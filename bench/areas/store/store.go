@@ -11,12 +11,9 @@ import (
 	"context"
 	"crypto/rand"
 	"crypto/sha256"
-	"encoding/json"
 	"errors"
 	"fmt"
-	"io/fs"
 	"math"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
@@ -152,12 +149,9 @@ func makeBucket(from, to string, n int) error {
 		metas = metas[:1]
 	}
 	for _, file := range metas {
-		text, err := os.ReadFile(file)
-		if err != nil {
-			return err
-		}
+		block := filepath.Dir(file)
 		for i := range n {
-			id := filepath.Base(filepath.Dir(file))
+			id := filepath.Base(block)
 			if n > 1 {
 				made, err := ulid.New(uint64(1_700_000_000_000+i), rand.Reader)
 				if err != nil {
@@ -165,7 +159,11 @@ func makeBucket(from, to string, n int) error {
 				}
 				id = made.String()
 			}
-			if err := makeBlock(filepath.Dir(file), filepath.Join(to, id), text, id, i); err != nil {
+			external := map[string]string{"prometheus": "bench", "replica": "a"} // no series has labels of these names
+			if i > 0 {
+				external["number"] = strconv.Itoa(i % 100)
+			}
+			if err := blocks.LinkToBucket(block, to, id, external); err != nil {
 				return err
 			}
 		}
@@ -173,74 +171,14 @@ func makeBucket(from, to string, n int) error {
 	return nil
 }
 
-func makeBlock(from, to string, text []byte, id string, number int) error {
-	var meta map[string]any
-	if err := json.Unmarshal(text, &meta); err != nil {
-		return err
-	}
-	meta["ulid"] = id
-	meta["compaction"] = map[string]any{"level": 1, "sources": []string{id}}
-	external := map[string]string{"prometheus": "bench", "replica": "a"} // no series has labels of these names
-	if number > 0 {
-		external["number"] = strconv.Itoa(number % 100)
-	}
-	files, err := filesOf(from)
-	if err != nil {
-		return err
-	}
-	meta["thanos"] = map[string]any{"labels": external, "downsample": map[string]int{"resolution": 0}, "source": "sidecar", "files": files}
-	if text, err = json.Marshal(meta); err != nil {
-		return err
-	}
-	if err := os.MkdirAll(filepath.Join(to, "chunks"), 0o755); err != nil {
-		return err
-	}
-	for _, f := range files {
-		if err := os.Link(filepath.Join(from, f.Name), filepath.Join(to, f.Name)); err != nil {
-			return err
-		}
-	}
-	return os.WriteFile(filepath.Join(to, "meta.json"), text, 0o644)
-}
-
-// file is a file of a block, as Thanos' shippers list it in meta.json.
-type file struct {
-	Name  string `json:"rel_path"`
-	Bytes int64  `json:"size_bytes"`
-}
-
-func filesOf(block string) (all []file, err error) {
-	err = filepath.WalkDir(block, func(path string, entry fs.DirEntry, err error) error {
-		name, _ := filepath.Rel(block, path)
-		if err != nil || entry.IsDir() || name != "index" && filepath.Dir(name) != "chunks" {
-			return err
-		}
-		info, err := entry.Info()
-		if err == nil {
-			all = append(all, file{name, info.Size()})
-		}
-		return err
-	})
-	return all, err
-}
-
 // start runs a gateway. Both programs take the same flags.
 func (b *bench) start(ctx context.Context, s *side, bucket string) error {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return err
-	}
-	address := l.Addr().String()
+	address, err := peer.FreeAddress()
 	data := filepath.Join(s.dir, "data")
-	if err := errors.Join(l.Close(), os.MkdirAll(data, 0o755)); err != nil {
+	if err := errors.Join(err, os.MkdirAll(data, 0o755)); err != nil {
 		return err
 	}
-	s.server, err = proc.Start(ctx, proc.Spec{
-		Name: s.program.Name, Path: s.program.Path, Env: peer.RuntimeEnv(), Ready: "/-/ready", Log: filepath.Join(s.dir, "log"),
-		Args: func(http string) []string {
-			return []string{"store", "--http-address=" + http, "--grpc-address=" + address, "--data-dir=" + data, "--objstore.config={type: FILESYSTEM, config: {directory: " + bucket + "}}"}
-		},
-	})
+	s.server, err = proc.Start(ctx, s.program.Store(peer.Store{Bucket: bucket, Data: data, GRPC: address, Log: filepath.Join(s.dir, "log")}))
 	if err != nil {
 		return err
 	}

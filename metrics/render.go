@@ -257,6 +257,7 @@ func (r *renderer) begin(d description, name string, kind exposition.Type) {
 	base, total := strings.CutSuffix(plain, "_total")
 	taken := total && slices.Contains(r.open, base)
 	r.open = append(r.open, plain)
+	// r.text has the name, the help and the unit; the name ends at n and the help at h.
 	r.text = append(append(append(r.text[:0], plain...), d.help...), d.unit...)
 	n, h := len(plain), len(plain)+len(d.help)
 	if name[0] == '{' {

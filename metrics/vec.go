@@ -493,6 +493,8 @@ func (v *Vec[M]) hash(values []string) uint64 {
 	return h
 }
 
+// find returns the member with these label values, nil if there is none. hash is the hash of values.
+// The search ends at an empty slot, and passes the tombstones of removed members.
 func (t *vecTable[M]) find(hash uint64, values []string) *member[M] {
 	mask := uint64(len(t.slots) - 1)
 	for at := hash >> 32; ; at++ {
@@ -513,6 +515,9 @@ func (t *vecTable[M]) put(m *member[M]) {
 	t.slots[at&mask].Store(m)
 }
 
+// add creates the member with these label values and returns it. If another goroutine has created it
+// meanwhile, add returns that member. If the vector is full, add returns the shared member. hash is
+// the hash of values.
 func (v *Vec[M]) add(hash uint64, values []string) M {
 	if valid := validUTF8(values); &valid[0] != &values[0] {
 		values, hash = valid, v.hash(valid)

@@ -265,7 +265,7 @@ func (o *metricOrder) reset() {
 func (o *metricOrder) compareNext(m []byte) (form metricForm, c int, at int, wrong string) {
 	if o.form == formCanonical {
 		n := commonPrefix(o.last, m)
-		k := len(o.labels)
+		k := len(o.labels) // becomes the number of labels of the previous object that begin before n
 		for k > 0 && o.labels[k-1].start >= n {
 			k--
 		}

@@ -148,7 +148,7 @@ func (a *API) evaluate(r *http.Request, limit int, p preparedQuery) (response, *
 	analysis := analyzed.result(qry, a.opts.Now())
 	rest, series := *res, columnsOf(r, res, p.steps)
 	if series != nil {
-		rest.Value = promql.Matrix{}
+		rest.Value = promql.Matrix{} // the series are in the columns, and the JSON has none
 	}
 	return response{
 		negotiated:  p.grid != nil,

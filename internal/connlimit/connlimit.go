@@ -28,7 +28,7 @@ type Limit struct {
 	now   func() time.Time
 
 	mu   sync.Mutex
-	idle *list.List // of *conn, the one that is idle for the longest time first
+	idle *list.List // of *conn; the first one is idle for the longest time
 }
 
 // New returns a limit of max connections, which must be positive.
@@ -55,15 +55,15 @@ func (m *Limit) ConnState(c net.Conn, state http.ConnState) {
 	defer m.mu.Unlock()
 	m.notIdle(limited)
 	if state == http.StateIdle {
-		limited.since, limited.place = m.now(), m.idle.PushBack(limited)
+		limited.since, limited.element = m.now(), m.idle.PushBack(limited)
 	}
 }
 
 // notIdle removes a connection from the idle ones. The caller holds mu.
 func (m *Limit) notIdle(c *conn) {
-	if c.place != nil {
-		m.idle.Remove(c.place)
-		c.place = nil
+	if c.element != nil {
+		m.idle.Remove(c.element)
+		c.element = nil
 	}
 }
 
@@ -130,8 +130,8 @@ type conn struct {
 	net.Conn
 	release func()
 
-	since time.Time     // when it became idle
-	place *list.Element // in the list of idle ones; nil: not idle
+	since   time.Time     // when it became idle
+	element *list.Element // in the list of idle ones; nil: not idle
 }
 
 // Close implements net.Conn.

@@ -391,13 +391,13 @@ func PartialDir(output string) string { return strings.TrimRight(output, "/") + 
 // toFiles writes each window to a part, and joins the parts.
 func (r *run) toFiles(ctx context.Context) error {
 	dir := PartialDir(r.opts.Output)
-	named := r.named()
-	if named {
+	renamed := r.renamed()
+	if renamed {
 		dir = strings.TrimRight(r.opts.Output, "/")
 	} else if err := r.checkOutput(); err != nil {
 		return err
 	}
-	st, err := openState(vfs.Disk{}, dir, r.opts, named)
+	st, err := openState(vfs.Disk{}, dir, r.opts, renamed)
 	if err != nil {
 		return err
 	}
@@ -417,9 +417,9 @@ func (r *run) toFiles(ctx context.Context) error {
 		r.sum.Resumed++
 	}
 	r.progress.resumed(r.sum.Resumed, r.sum.Samples)
-	if named && len(st.done) == len(all) {
+	if renamed && len(st.done) == len(all) {
 		return endBlocks(st, dir)
-	} else if named {
+	} else if renamed {
 		return fmt.Errorf("%w: the directory %s has %d of %d windows", ErrOptions, dir, len(st.done), len(all))
 	}
 	for i := len(st.done); i < len(all); i++ {

@@ -43,9 +43,9 @@ func endBlocks(st *state, output string) error {
 	return errors.Join(os.Remove(filepath.Join(output, stateName)), syncDir(output))
 }
 
-// named reports whether an earlier run has renamed the blocks, so that only the state
-// remains to be removed.
-func (r *run) named() bool {
+// renamed reports whether an earlier run was stopped after it had renamed the directory of the
+// blocks to the name of the output: only the state is still to be removed from it.
+func (r *run) renamed() bool {
 	if r.opts.Format != Blocks || !r.opts.Resume {
 		return false
 	}

@@ -19,7 +19,7 @@ const (
 	noBlock   = "-" // name of a window without samples
 )
 
-// done is a written window.
+// done is a completed window, as a line of the state has it.
 type done struct {
 	window                          int
 	series, samples, bytes, skipped int64
@@ -44,9 +44,9 @@ type state struct {
 	locked         io.Closer // of the directory
 }
 
-// openState creates the directory of an export or, with Resume, opens the existing one. named is
-// true if an earlier run has already given dir the name of the output: then nothing in dir is removed.
-func openState(files vfs.FS, dir string, opts Options, named bool) (*state, error) {
+// openState creates the directory of an export or, with Resume, opens the existing one.
+// renamed is the result of run.renamed: if true, dir is the output, and nothing in it is removed.
+func openState(files vfs.FS, dir string, opts Options, renamed bool) (*state, error) {
 	st := &state{dir: dir, startMS: opts.StartMS, endMS: opts.EndMS, fs: files}
 	path := filepath.Join(dir, stateName)
 	_, err := os.Stat(path)
@@ -58,7 +58,7 @@ func openState(files vfs.FS, dir string, opts Options, named bool) (*state, erro
 	case !opts.Resume:
 		err = fmt.Errorf("%w: %s has an unfinished export: continue with --resume, or remove it", ErrOptions, dir)
 	default:
-		if err = st.resume(opts.Request, named); err != nil {
+		if err = st.resume(opts.Request, renamed); err != nil {
 			err = fmt.Errorf("%s: %w", path, err)
 		}
 	}
@@ -73,7 +73,7 @@ func openState(files vfs.FS, dir string, opts Options, named bool) (*state, erro
 const stateBytesMax = 64 << 20
 
 // resume continues after the last complete line of the state.
-func (s *state) resume(request string, named bool) error {
+func (s *state) resume(request string, renamed bool) error {
 	if err := s.lock(); err != nil {
 		return err
 	}
@@ -85,7 +85,7 @@ func (s *state) resume(request string, named bool) error {
 	if err != nil {
 		return err
 	}
-	if named {
+	if renamed {
 		return nil
 	}
 	if err := s.tidy(); err != nil {

@@ -175,6 +175,13 @@ func (f *finder) load(at int) uint64 { return binary.LittleEndian.Uint64(f.buf[a
 
 // points finds the tokens of points, from the closing quote at index at. It returns the index at which it stopped. If
 // inPoints is still true, fewer than tailBytes remain.
+//
+// Each step handles the bytes from the closing quote before a value to the closing quote after it:
+//
+//	"],[1700000015,"0.543"
+//	^ at            ^ open
+//
+// The bytes before open are mostly one match with the previous series, the digits mostly literals.
 func (f *finder) points(at int) int {
 	const between = `"],[`
 	pattern := binary.LittleEndian.Uint32([]byte(between))

@@ -147,8 +147,8 @@ func adjacent(a, b *extent) bool {
 // entryName names an entry: base is the store's key of its manifest, key the whole cache key.
 type entryName struct{ base, key string }
 
-// extentToDelete is an extent that its manifest no longer names. Its parts, numbered from 0, are
-// deleted at the time at.
+// extentToDelete is an extent that its manifest no longer names. at is the time of its deletion,
+// parts the number of its parts.
 type extentToDelete struct {
 	at    time.Time
 	base  string
@@ -295,6 +295,8 @@ func (k *compactor) merge(name entryName) {
 	c.met.merges.of(result).Inc()
 }
 
+// mergeExtents writes the contents of adjacent extents as one extent, which replaces them in the
+// manifest. If one of them was removed meanwhile, the new extent is dropped.
 func (c *Cache) mergeExtents(ctx context.Context, name entryName, extents []extent) error {
 	last := &extents[len(extents)-1]
 	w := c.Writer(name.key, extents[0].startMS, last.endMS, last.stepMS)

@@ -296,8 +296,8 @@ func (c *Cache) load(ctx context.Context, base string, e *extent) (parts [][]byt
 		parts[0], err = openPart(e.inline, e.id, 0, e.parts[0].storedBytes)
 		return parts, nil, err
 	}
-	fetch := len(parts)
-	if !c.local { // a local store's values are not copies and live as long as they are referenced
+	fetch := len(parts) // number of parts to fetch now
+	if !c.local {       // a local store's values are not copies and live as long as they are referenced
 		if bytes := e.storedBytes(); bytes <= c.opts.PrefetchBytes {
 			held = c.hold(bytes)
 		}

@@ -54,9 +54,9 @@ type stepTimes struct {
 	times           []stepTime // of firstMS, firstMS+stepMS, …
 }
 
-// seek returns the index of time t. It restarts the list at t if t and step do not fit
-// the prepared times. The index depends on the runs packed or unpacked before; the text
-// at the index does not.
+// seek returns the index of time t in the list of times. If the list has another step, or t is
+// neither in the list nor its next time, seek empties the list and lets it begin at t. So the index
+// depends on the runs before, but the text of a time does not: the packed bytes are always the same.
 func (g *stepTimes) seek(t, step int64) int {
 	if t >= g.firstMS && step == g.stepMS && step > 0 {
 		if ahead := t - g.firstMS; ahead%step == 0 && ahead/step <= int64(len(g.times)) {
@@ -160,7 +160,7 @@ func (p *packer) split(src []byte) {
 	}
 	p.values = p.values[:0]
 	p.previous = lastValue{}
-	literal, beforeMS, stepMS := 0, int64(0), int64(0) // src[literal:i] is literal
+	literal, beforeMS, stepMS := 0, int64(0), int64(0) // src[literal:i] are the literals after the previous run
 	for i := 0; ; {
 		next := bytes.IndexByte(src[i:], '[')
 		if next < 0 {
@@ -195,8 +195,8 @@ func (p *packer) split(src []byte) {
 	p.literals = append(p.literals, src[literal:]...)
 }
 
-// stepAfter returns the step in milliseconds from the sample at the start of src to the
-// next one; 0 if there is none.
+// stepAfter returns the milliseconds from the sample at the start of src, whose time is t, to the
+// sample that follows it; 0 if no sample follows.
 func stepAfter(src []byte, t int64) int64 {
 	src = src[:min(len(src), packSlack+timeMax)]
 	if i := bytes.IndexByte(src, ']'); i > 0 && i+2 < len(src) {

@@ -118,6 +118,7 @@ func decodeRunHeader(src []byte) (h runHeader, rest []byte, err error) {
 // run writes a run of samples to dst. Their timestamps are those of stepTimes from index k on. run
 // returns the number of bytes that it wrote to dst and read from values.
 func (u *unpacker) run(dst, values []byte, samples uint64, k int) (written, read int, ok bool) {
+	// x0 and x1 are the packed bytes of the previous value, n is its number of characters.
 	x0, x1, n := u.previous.words[0], u.previous.words[1], u.previous.n
 	for left := samples; left > 0; left-- {
 		if k >= len(u.stepTimes.times) {
@@ -179,7 +180,8 @@ func (u *unpacker) run(dst, values []byte, samples uint64, k int) (written, read
 	return written - 1, read, true // no comma after the last sample
 }
 
-// edge writes one sample if dst or values are too short for whole words.
+// edge writes one sample if dst or values are too short for whole words: it calls run with longer
+// buffers, and copies the result.
 func (u *unpacker) edge(dst, values []byte, k int, last bool) (written, read int, ok bool) {
 	var out [packSlack]byte
 	var in [valueMax + 2]byte

@@ -38,12 +38,12 @@ type Writer struct {
 // Results of a Writer, for the metric.
 const (
 	resultStored    = "stored"
-	resultAborted   = "aborted"
-	resultSlow      = "slow"
-	resultQueueFull = "queue-full"
-	resultTooLarge  = "too-large"
-	resultStore     = "store"
-	resultOutdated  = "outdated"
+	resultAborted   = "aborted"    // by the caller, or nothing was written
+	resultSlow      = "slow"       // InFlightBytesMax was reached for longer than WriterWait
+	resultQueueFull = "queue-full" // no space in the queue of the workers
+	resultTooLarge  = "too-large"  // for the cache or its store; also an invalid key or range
+	resultStore     = "store"      // the store failed
+	resultOutdated  = "outdated"   // a longer extent covers it, or an extent that it merges was removed
 )
 
 // Writer returns a Writer that adds an extent to the entry under key. startMS and endMS are

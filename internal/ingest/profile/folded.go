@@ -95,14 +95,14 @@ func (f *foldedProfile) location(name []byte) uint64 {
 	id, ok := f.locations[string(name)]
 	if !ok {
 		valid := string(bytes.ToValidUTF8(name, []byte("\uFFFD")))
-		file, line := placeOf(valid)
+		file, line := sourceOf(valid)
 		id = f.encoder.Location(f.encoder.Function(valid, valid, file, 0), line)
 		f.locations[string(name)] = id
 	}
 	return id
 }
 
-// placeOf returns the file and the line that a frame's name contains. Profilers use these forms:
+// sourceOf returns the file and the line that a frame's name contains. Profilers use these forms:
 //
 //	app/main.py:12 - work     Pyroscope's SDKs for Python and Ruby
 //	app/main.py:12 work
@@ -111,31 +111,31 @@ func (f *foldedProfile) location(name []byte) uint64 {
 //
 // If the name has another form, file is empty. The name itself is not changed, so that flame graphs
 // show the frames as the profiler sent them.
-func placeOf(name string) (file string, line int64) {
+func sourceOf(name string) (file string, line int64) {
 	if left, _, ok := strings.Cut(name, " - "); ok {
-		if file, line, ok := splitPlace(left); ok {
+		if file, line, ok := splitSource(left); ok {
 			return file, line
 		}
-		if file, line, ok := splitPlace(name[strings.LastIndex(name, " - ")+3:]); ok {
+		if file, line, ok := splitSource(name[strings.LastIndex(name, " - ")+3:]); ok {
 			return file, line
 		}
 	}
 	if inner, ok := strings.CutSuffix(name, ")"); ok {
-		if file, line, ok := splitPlace(inner[strings.LastIndexByte(inner, '(')+1:]); ok {
+		if file, line, ok := splitSource(inner[strings.LastIndexByte(inner, '(')+1:]); ok {
 			return file, line
 		}
 	}
 	if left, _, ok := strings.Cut(name, " "); ok {
-		if file, line, ok := splitPlace(left); ok {
+		if file, line, ok := splitSource(left); ok {
 			return file, line
 		}
 	}
 	return "", 0
 }
 
-// splitPlace splits `file:line`. The file must contain a dot or a slash, as paths do, or a <, as
+// splitSource splits `file:line`. The file must contain a dot or a slash, as paths do, or a <, as
 // <frozen importlib._bootstrap> does.
-func splitPlace(text string) (file string, line int64, ok bool) {
+func splitSource(text string) (file string, line int64, ok bool) {
 	at := strings.LastIndexByte(text, ':')
 	if at <= 0 || !strings.ContainsAny(text[:at], "./<") {
 		return "", 0, false

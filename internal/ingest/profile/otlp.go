@@ -27,11 +27,11 @@ type otlpConverter struct {
 	reads   int // bytes of strings that may still be copied: all profiles and samples may refer to the same long strings
 
 	// Fields of the current profile:
-	of     *otlpprofile.Profile
-	factor int64 // by which values are multiplied: nanoseconds per sample if they are counts of a CPU profile, else 1
-	common int   // bytes of the labels that the pprofs of all its services have
-	groups map[string]*otlpGroup
-	order  []*otlpGroup
+	profile *otlpprofile.Profile
+	factor  int64 // by which values are multiplied: nanoseconds per sample if they are counts of a CPU profile, else 1
+	common  int   // bytes of the labels that the pprofs of all its services have
+	groups  map[string]*otlpGroup
+	order   []*otlpGroup
 
 	stack  []uint64
 	labels [][2]string
@@ -113,7 +113,7 @@ func (c *otlpConverter) attributes(f func(key []byte, v otlpprofile.Value)) (rea
 
 // convert converts a profile to one profile for each service that its samples belong to.
 func (c *otlpConverter) convert(p *otlpprofile.Profile) ([]profilepb.RawProfile, error) {
-	c.of, c.factor, c.groups, c.order = p, 1, map[string]*otlpGroup{}, nil
+	c.profile, c.factor, c.groups, c.order = p, 1, map[string]*otlpGroup{}, nil
 	if c.left < 0 {
 		return nil, c.full()
 	}
@@ -240,8 +240,8 @@ func (c *otlpConverter) group(service string, t otlpType) *otlpGroup {
 	if g == nil {
 		g = &otlpGroup{service: service, encoder: pprof.NewEncoder(), functions: map[int32]uint64{}, lines: map[int]uint64{}, addresses: map[int32]uint64{}}
 		g.encoder.SampleType(t.name, t.unit)
-		g.encoder.Period(t.period, t.periodUnit, c.of.Period)
-		g.encoder.Times(int64(c.of.TimeNS), int64(c.of.DurationNS)) // checked by convert
+		g.encoder.Period(t.period, t.periodUnit, c.profile.Period)
+		g.encoder.Times(int64(c.profile.TimeNS), int64(c.profile.DurationNS)) // checked by convert
 		c.groups[service], c.order = g, append(c.order, g)
 		c.left -= g.encoder.Bytes() + groupBytes + c.common
 	}
@@ -389,7 +389,7 @@ func (in *Ingester) PushOTLP(ctx context.Context, tenant string, r *otlpprofile.
 	limits := in.limitsOf(tenant)
 	c := &otlpConverter{request: r, limits: limits, left: limits.BurstBytes, reads: readsMax(limits)}
 	var pushed []profilepb.RawProfile
-	var of []int // by pushed profile: its number in the request
+	var source []int // pushed[n] is a part of r.Profiles[source[n]]
 	failed := map[int]error{}
 	for i := range r.Profiles {
 		if err := ctx.Err(); err != nil {
@@ -403,7 +403,7 @@ func (in *Ingester) PushOTLP(ctx context.Context, tenant string, r *otlpprofile.
 		}
 		pushed = append(pushed, all...)
 		for range all {
-			of = append(of, i)
+			source = append(source, i)
 		}
 	}
 	refused := map[int]error{}
@@ -413,8 +413,8 @@ func (in *Ingester) PushOTLP(ctx context.Context, tenant string, r *otlpprofile.
 		}
 	}
 	for n := range pushed {
-		if err := refused[n]; err != nil && failed[of[n]] == nil {
-			failed[of[n]] = err
+		if err := refused[n]; err != nil && failed[source[n]] == nil {
+			failed[source[n]] = err
 		}
 	}
 	if len(failed) == 0 {

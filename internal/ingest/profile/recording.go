@@ -125,12 +125,14 @@ func decompressed(b []byte, limit int) ([]byte, error) {
 	return out, nil
 }
 
+// add adds an event to the profile of its kind. An execution is one sample of CPU time, unless its
+// thread slept, and of wall time if wall is set. A sample of time is worth one sampling period.
 func (r *recording) add(e *jfr.Event) error {
 	period := int64(1e9) / int64(r.upload.rate)
 	if e.Kind != jfr.Execution {
 		values := [2]int64{e.Count, e.Amount}
 		if e.Kind == jfr.WallClock {
-			values = [2]int64{min(e.Count, 1<<40) * period}
+			values = [2]int64{min(e.Count, 1<<40) * period} // a larger count is corrupt
 		}
 		return r.sample(measuredBy[e.Kind], e, values)
 	}

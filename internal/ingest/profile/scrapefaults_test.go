@@ -299,7 +299,7 @@ func TestPlaceOf_EveryFormAtItsLimits(t *testing.T) {
 	}{
 		"a.py:2147483647 x": {"a.py", 1<<31 - 1}, "a.py:2147483648 x": {}, ":1 x": {}, ".:1 x": {".", 1}, "a:1 x": {}, "x (:1)": {}, "x - y - a.rb:3": {"a.rb", 3}, "a.py:1": {}, "x (a.py:1": {}, " - ": {},
 	} {
-		if file, line := placeOf(name); file != want.file || line != want.line {
+		if file, line := sourceOf(name); file != want.file || line != want.line {
 			t.Errorf("%q: %q, line %d, want %+v", name, file, line, want)
 		}
 	}

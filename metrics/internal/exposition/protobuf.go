@@ -22,6 +22,8 @@ func (e *Encoder) beginMessage(help, unit []byte) {
 	e.Page = b
 }
 
+// addMessage appends a Metric message. A double field has 9 bytes, so messages with one or two of
+// them have the constant lengths 9 and 18.
 func (e *Encoder) addMessage(m *Metric) {
 	b := append(e.Page, 4<<3|2)
 	metric := len(b)

@@ -10,7 +10,7 @@ import (
 )
 
 // Histogram counts non-negative values in buckets that need no configuration: 18
-// for each power of ten from 1e-9 to 1e18. A bucket that was hit is written as
+// for each power of ten from 1e-9 to 1e18. A bucket with values is written as
 //
 //	name_bucket{labels,vmrange="1.468e+00...1.668e+00"} 3
 //
@@ -225,8 +225,8 @@ type rangeTable struct {
 }
 
 type rangeCell struct {
-	below, above float64 // values between them are near the bound; below is +Inf if the cell has no bound
-	bucket       int     // the bucket below the bound; bucket+1 is above it
+	below, above float64 // the ends of the trillionth around the bound of the cell; below is +Inf if the cell has no bound
+	bucket       int     // the bucket of values less than below; values greater than above are in bucket+1
 }
 
 const (

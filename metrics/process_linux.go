@@ -24,9 +24,9 @@ type procReader struct {
 	files    map[string]*os.File
 	faults   map[string]bool
 	started  uint64                        // Unix time of the process start in seconds, 0 until known
-	pressure [len(pressureFiles)]string    // paths, "" if there are none
+	pressure [len(pressureFiles)]string    // paths of the pressure files; the first one is "" if they do not exist or cannot be read
 	since    [len(pressureFiles)][2]uint64 // microseconds of some and full at the first scrape
-	searched bool                          // for the pressure files
+	searched bool                          // findCgroup was called
 }
 
 var proc = procReader{}
@@ -220,7 +220,7 @@ func (p *page) pressures(r *procReader) error {
 	for i, path := range r.pressure {
 		data, err := r.read(path)
 		if err != nil {
-			r.pressure[0] = ""
+			r.pressure[0] = "" // later scrapes read no pressure file
 			return err
 		}
 		now[i] = [2]uint64{total(data, "some "), total(data, "full ")}

@@ -9,7 +9,7 @@ import (
 )
 
 func TestCompareMetrics_OrdersByLabels(t *testing.T) {
-	// Ascending; those in one line are equal.
+	// Each row is greater than the row before. The metrics of one row are equal.
 	rows := [][]string{
 		{`{}`, ` { } `},
 		{`{"":""}`},

@@ -128,7 +128,7 @@ func TestAppendPoints_HundredthsEqualStrconv(t *testing.T) {
 		values = append(values, v, -v, math.Nextafter(v, 0), v+rand.Float64()/1e6)
 	}
 	for i, v := range values {
-		// A fraction in hundredths before it makes the encoder expect another one.
+		// After a value with two decimals, the encoder first tries two decimals for the next value.
 		got := AppendPoints(nil, nil, []Point{{0, 1}, {1000, 0.25 + float64(i%3)}, {2000, v}})
 		want := `,[2,"` + string(appendStrconv(nil, v)) + `"]`
 		if !bytes.HasSuffix(got, []byte(want)) {

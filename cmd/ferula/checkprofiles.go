@@ -79,7 +79,7 @@ func (c *checker) profileBlocks(ctx context.Context, dir string) error {
 }
 
 // isProfileBlock reports whether a directory has the name of a block and a file of a profile block. A block of samples
-// has a file named index, too, and meta.json.
+// has a file named index as well, but only a block of samples has meta.json.
 func isProfileBlock(path string) bool {
 	if _, err := ulid.ParseStrict(filepath.Base(path)); err != nil {
 		return false

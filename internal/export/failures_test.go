@@ -120,7 +120,7 @@ func TestEncoders_CorruptLabelsAreErrors(t *testing.T) {
 	}
 }
 
-// A row group ends with the row, or the byte, that reaches its limit.
+// A row group ends with the row that reaches its limit of rows or of bytes.
 func TestParquet_RowGroupsEndAtTheirLimits(t *testing.T) {
 	for name, tt := range map[string]struct {
 		rows, bytes int
@@ -169,7 +169,8 @@ func TestParquet_RowGroupsEndAtTheirLimits(t *testing.T) {
 	}
 }
 
-// What is in the way of the output at the end of a long export costs no window: Resume goes on after it was removed.
+// A directory with the name of the output fails an export at its end. After the directory was removed, Resume reads no
+// window again.
 func TestResume_AfterTheOutputWasInTheWay(t *testing.T) {
 	for _, format := range allFormats {
 		for _, hours := range []int64{2, 5} {

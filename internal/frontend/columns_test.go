@@ -24,7 +24,7 @@ func getForm(t *testing.T, address, accept string) (status int, body, contentTyp
 	return status, body, h.Get("Content-Type"), h
 }
 
-// Split queries, and those that fill the cache or of which the cache has a part, are JSON for every client that accepts it.
+// The response to a query that is split, or that reads or fills the cache, is JSON for every client that accepts JSON.
 func TestColumns_SplitAndCachedQueriesAreJSON(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) { o.Cache = newMemoryCache() })

@@ -83,7 +83,7 @@ func TestNewServe_EveryFaultOfTheOptionsIsAnError(t *testing.T) {
 		_, err := NewServe(o)
 		return err
 	}, texts...)
-	// The same is no fault if it is allowed.
+	// gRPC on all addresses is valid despite the users of web.yml if AllowAnonymous is set.
 	s, err := NewServe(ServeOptions{
 		Web:  WebOptions{ListenAddress: "127.0.0.1:0", ConfigFile: filepath.Join(dir, "web.yml")},
 		GRPC: GRPCOptions{ListenAddress: "0.0.0.0:0", AllowAnonymous: true}, Store: tsdb.Options{Dir: t.TempDir()}, Logger: slog.New(slog.DiscardHandler),

@@ -353,7 +353,7 @@ func TestSidecar_BecomesReadyAgainAndDoesNotEndThen(t *testing.T) {
 	}
 }
 
-// Flags that cannot be read are no reason to end, and none to ship.
+// If the sidecar cannot read the flags of Prometheus, it neither ends nor ships. It is not ready.
 func TestSidecar_IsNotReadyUntilTheFlagsAreRead(t *testing.T) {
 	var flags atomic.Bool
 	with := prometheusWith(`"storage.tsdb.min-block-duration":"2h","storage.tsdb.max-block-duration":"2h"`, "a: b")

@@ -20,7 +20,8 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// Of very many parts a sample is checked that reaches over all of them.
+// lookFor requests at most 256 keys of the store. From an extent with more parts it takes them at equal distances, from
+// the first part to the end.
 func TestLookFor_ChecksASampleOfVeryManyParts(t *testing.T) {
 	for _, test := range []struct{ parts, from, want int }{{1, 1, 0}, {2, 1, 1}, {256, 0, 256}, {257, 1, 256}, {1024, 0, 256}} {
 		store := newFakeStore()

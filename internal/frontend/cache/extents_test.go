@@ -281,7 +281,7 @@ type localFake struct{ *fakeStore }
 
 func (localFake) Local() bool { return true }
 
-// Whose fault an operation is that fails at its deadline depends on the time it had.
+// An operation that fails at its deadline counts as a failure of the store only if it had enough time.
 func TestGuard_OperationsWithLittleTimeDoNotOpenTheBreaker(t *testing.T) {
 	for _, tt := range []struct {
 		err   error

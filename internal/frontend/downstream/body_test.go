@@ -104,7 +104,7 @@ func TestBody_ShorterResponseIsNotContinued(t *testing.T) {
 func TestBody_SecondBreakIsRetried(t *testing.T) {
 	whole := wire(t, Identity, "content-length", document(12))
 	server := serveRaw(t, func(conn net.Conn, _ *http.Request, before int) {
-		// Once sooner, once later, once at the same offset.
+		// The second response breaks earlier than the first one, the third one later, the fourth one where the third one broke.
 		n := []int{300, 200, 320, 320, len(whole)}[before]
 		_, _ = io.WriteString(conn, whole[:n])
 	})

@@ -545,7 +545,7 @@ func TestOpen_LongestQueryInAURL(t *testing.T) {
 	}
 }
 
-// A server without TLS stays so: the request is sent once.
+// A retry cannot succeed if a server of an https URL has no TLS. So there is only one connection.
 func TestOpen_ServerWithoutTLSIsNotRetried(t *testing.T) {
 	connections := atomic.Int32{}
 	url := serveHTTP(t, func(http.ResponseWriter, *http.Request) {}, func(_ net.Conn, state http.ConnState) {

@@ -39,8 +39,8 @@ func hold(t *testing.T, l *Limiter, tenant string, n int) (free func(int)) {
 	return free
 }
 
-// A request that fits its tenant's limit waits behind one that does not. Once that one has left, it
-// is admitted at once.
+// A small request fits its tenant's limit, but it waits behind a large request that does not. Once the
+// large request has left the queue, the small request is admitted without a release.
 func TestAcquireN_LeavingRequestAdmitsTheOneBehindIt(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, Options{ConcurrencyMax: 10, TenantConcurrencyMax: 4})
@@ -56,8 +56,8 @@ func TestAcquireN_LeavingRequestAdmitsTheOneBehindIt(t *testing.T) {
 	})
 }
 
-// A tenant is in the round-robin queue for a request that then leaves. The next one of this tenant
-// needs more slots than the tenant may have.
+// A tenant is in the round-robin queue because of its first request, which then leaves. The tenant's
+// second request needs more slots than the tenant's limit leaves.
 func TestAcquireN_TenantsLimitHoldsForTheRequestBehindOneThatLeft(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, Options{ConcurrencyMax: 4, TenantConcurrencyMax: 3})
@@ -76,7 +76,7 @@ func TestAcquireN_TenantsLimitHoldsForTheRequestBehindOneThatLeft(t *testing.T) 
 	})
 }
 
-// A release that comes twice must not remove the tenant that has begun again under the same name.
+// A second release of the same slot must not remove the tenant, which has a new request by then.
 func TestLimiter_LateReleaseDoesNotForgetTheTenant(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := newLimiter(t, Options{ConcurrencyMax: 2})

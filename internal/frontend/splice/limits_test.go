@@ -97,7 +97,7 @@ func TestUniteMembers_OmitsThoseThatDiffer(t *testing.T) {
 	}
 }
 
-// Members that are not known are kept up to a size of all of them together.
+// Unknown members of a response are kept until their total size would be above unknownBytes.
 func TestReadList_UnknownMembersAreLimited(t *testing.T) {
 	member := func(name string, n int) string { return `,"` + name + `":"` + strings.Repeat("v", n-len(name)-2) + `"` }
 	for name, tt := range map[string]struct {

@@ -27,7 +27,8 @@ func smallLimits() Limits {
 	return Limits{DecompressedBytes: 1 << 20, BurstBytes: 2 << 20, RateBytes: 1 << 20, LabelValueBytes: 1 << 20}
 }
 
-// A request is small, and what it would become is not: elements of its lists name the same long texts.
+// A small request becomes large when it is converted: many elements of its lists refer to the same long texts. The limits
+// hold for the converted size.
 func TestPushOTLP_TextsThatManyElementsShareDoNotFillMemory(t *testing.T) {
 	const long, many = 256 << 10, 400
 	first := func(p pprofile.Profiles) pprofile.Profile {
@@ -72,7 +73,7 @@ func TestPushOTLP_TextsThatManyElementsShareDoNotFillMemory(t *testing.T) {
 			}
 			dict.StackTable().AppendEmpty().LocationIndices().FromRaw(stack)
 			first(p).Samples().At(0).SetStackIndex(int32(dict.StackTable().Len() - 1))
-			// The same in many profiles.
+			// The same sample in many profiles.
 			for range 20 {
 				first(p).CopyTo(p.ResourceProfiles().At(0).ScopeProfiles().At(0).Profiles().AppendEmpty())
 			}

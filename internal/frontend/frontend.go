@@ -178,6 +178,7 @@ type Frontend struct {
 	splices         splicePool
 	unsorted        *unsortedQueries    // queries that are not split again
 	calls           *singleFlight       // identical requests in progress
+	repeats         *repeats            // responses from cached parts only
 	readAheadBudget *semaphore.Weighted // readAheadTotalBytes, shared by all queries
 }
 
@@ -197,6 +198,7 @@ func New(opts Options) (*Frontend, error) {
 		metrics:         newMetrics(opts.Metrics),
 		unsorted:        newUnsortedQueries(),
 		calls:           newSingleFlight(),
+		repeats:         newRepeats(),
 		readAheadBudget: semaphore.NewWeighted(readAheadTotalBytes),
 	}, nil
 }

@@ -151,6 +151,7 @@ type memoryExtent struct {
 	cache      *memoryCache
 	key        string
 	start, end int64
+	id         uint64
 	b          bytes.Buffer
 }
 
@@ -172,10 +173,11 @@ func (c *memoryCache) Lookup(_ context.Context, key string, startMS, endMS int64
 }
 
 func (c *memoryCache) NewWriter(key string, startMS, endMS, _ int64) CacheWriter {
-	return &memoryExtent{cache: c, key: key, start: startMS, end: endMS}
+	return &memoryExtent{cache: c, key: key, start: startMS, end: endMS, id: rand.Uint64()}
 }
 
 func (e *memoryExtent) Bounds() (int64, int64)      { return e.start, e.end }
+func (e *memoryExtent) ID() uint64                  { return e.id }
 func (e *memoryExtent) Write(p []byte) (int, error) { return e.b.Write(p) }
 func (e *memoryExtent) Abort()                      {}
 func (e *memoryExtent) Release()                    {}

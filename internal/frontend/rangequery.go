@@ -66,7 +66,10 @@ func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, t
 		// One part that is not cached: there is nothing to splice.
 		return f.passThrough(x, q)
 	}
-	err := f.fetchAndSplice(x, plan)
+	responded, err := f.respondFromCache(x, plan)
+	if !responded {
+		err = f.fetchAndSplice(x, plan)
+	}
 	if errors.Is(err, promjson.ErrUnsorted) || errors.Is(err, promjson.ErrOverlap) {
 		// Parts that are not sorted by labels, or have points of other parts, cannot be
 		// merged: do not split this query again.

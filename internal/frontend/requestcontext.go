@@ -313,6 +313,7 @@ type responseWriter struct {
 	initialHeader http.Header // of the response, before anything was added
 	call          *call       // the call that buffers the response to share it; nil: the response is sent to this client only
 	finishCall    func()      // ends call, so that its waiters continue
+	tee           io.Writer   // also gets the bytes that are sent; nil: none
 }
 
 func (rw *responseWriter) begun() bool { return rw.body != nil && rw.body.HeaderSent() }
@@ -410,6 +411,9 @@ func (rw *responseWriter) open(contentType string) {
 	}
 	rw.contentType = contentType
 	rw.body = httpbody.New(x.w, r, contentType)
+	if rw.tee != nil {
+		rw.body.Tee(rw.tee)
+	}
 }
 
 // close ends a complete response.

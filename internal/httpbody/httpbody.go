@@ -41,6 +41,8 @@ type Body struct {
 	control *http.ResponseController
 	stall   time.Duration
 	http2   bool
+
+	tee io.Writer // also gets the bytes that are sent
 }
 
 // stallTimeout is the timeout of one write to the client. A client that reads nothing must
@@ -60,6 +62,10 @@ func New(w http.ResponseWriter, r *http.Request, contentType string) *Body {
 // SetStatus sets the status; the default is 200.
 func (b *Body) SetStatus(status int) { b.status = status }
 
+// Tee also writes the bytes that are sent, after compression, to w. Call it before the first Write. An error of w is an error
+// of Write.
+func (b *Body) Tee(w io.Writer) { b.tee = w }
+
 // HeaderSent reports whether the header was sent.
 func (b *Body) HeaderSent() bool { return b.headerWritten }
 
@@ -74,20 +80,24 @@ func (b *Body) SetLength(n int) {
 }
 
 func (b *Body) writeHeader() {
-	b.headerWritten = true
-	h := b.w.Header()
-	h.Set("Content-Type", b.contentType)
 	switch b.encoding {
 	case "gzip":
 		b.gz = getOrNew(&gzipWriters, func() *gzip.Writer { return gzip.NewWriter(nil) })
-		b.gz.Reset(b.w)
+		b.gz.Reset(b.plain())
 	case "zstd":
 		b.zs = getOrNew(&zstdWriters, func() *zstd.Encoder {
 			zs, _ := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
 			return zs
 		})
-		b.zs.Reset(b.w)
+		b.zs.Reset(b.plain())
 	}
+	b.sendHeader()
+}
+
+func (b *Body) sendHeader() {
+	b.headerWritten = true
+	h := b.w.Header()
+	h.Set("Content-Type", b.contentType)
 	if b.encoding != "" {
 		h.Set("Content-Encoding", b.encoding)
 	}
@@ -109,6 +119,34 @@ func (b *Body) Write(p []byte) (int, error) {
 	b.setDeadline()
 	defer b.clearDeadline()
 	return b.sink().Write(p)
+}
+
+// Encoded returns a writer of a whole response of n bytes that is already compressed in the encoding that r accepts. Nothing
+// else may be written.
+func (b *Body) Encoded(n int64) io.Writer {
+	b.w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
+	return encoded{b}
+}
+
+type encoded struct{ body *Body }
+
+// Write implements io.Writer.
+func (e encoded) Write(p []byte) (int, error) {
+	b := e.body
+	if !b.headerWritten {
+		b.sendHeader()
+	}
+	b.setDeadline()
+	defer b.clearDeadline()
+	return b.w.Write(p)
+}
+
+// plain returns where the bytes go that are sent.
+func (b *Body) plain() io.Writer {
+	if b.tee != nil {
+		return io.MultiWriter(b.w, b.tee)
+	}
+	return b.w
 }
 
 // setDeadline sets the deadline of the next write. A ResponseWriter without deadlines, as in
@@ -135,7 +173,7 @@ func (b *Body) sink() io.Writer {
 	case b.zs != nil:
 		return b.zs
 	default:
-		return b.w
+		return b.plain()
 	}
 }
 

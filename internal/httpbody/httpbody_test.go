@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"os"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -178,5 +179,40 @@ func TestBody_PausingProducerIsNotCutOff(t *testing.T) {
 	text, err := io.ReadAll(resp.Body)
 	if err != nil || len(text) != 2<<16 || resp.ProtoMajor != 2 {
 		t.Errorf("%d bytes by %s, %v", len(text), resp.Proto, err)
+	}
+}
+
+func TestBody_TeeGetsTheBytesThatEncodedSendsAgain(t *testing.T) {
+	text := strings.Repeat("some text ", 1000)
+	for _, encoding := range []string{"gzip", "zstd", ""} {
+		r := httptest.NewRequest(http.MethodGet, "/", nil)
+		r.Header.Set("Accept-Encoding", encoding)
+		first := httptest.NewRecorder()
+		b := New(first, r, "text/test")
+		var kept bytes.Buffer
+		b.Tee(&kept)
+		if _, err := io.WriteString(b, text); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Close(); err != nil {
+			t.Fatal(err)
+		}
+		b.Release()
+		if !bytes.Equal(kept.Bytes(), first.Body.Bytes()) || kept.Len() == 0 {
+			t.Errorf("%q: %d bytes were sent, the tee got %d", encoding, first.Body.Len(), kept.Len())
+		}
+		second := httptest.NewRecorder()
+		b = New(second, r, "text/test")
+		if _, err := b.Encoded(int64(kept.Len())).Write(kept.Bytes()); err != nil {
+			t.Fatal(err)
+		}
+		if err := b.Close(); err != nil || !b.HeaderSent() {
+			t.Errorf("%q: %v, header sent: %v", encoding, err, b.HeaderSent())
+		}
+		b.Release()
+		h := second.Header()
+		if !bytes.Equal(second.Body.Bytes(), kept.Bytes()) || h.Get("Content-Encoding") != encoding || h.Get("Content-Type") != "text/test" || h.Get("Content-Length") != strconv.Itoa(kept.Len()) {
+			t.Errorf("%q: %d bytes, %v", encoding, second.Body.Len(), h)
+		}
 	}
 }

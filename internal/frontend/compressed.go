@@ -1,0 +1,165 @@
+package frontend
+
+import (
+	"context"
+	"crypto/sha256"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"io"
+	"sync"
+
+	"github.com/ferula-io/ferula/internal/httpbody"
+)
+
+// repeatsMax is the limit of remembered responses.
+const repeatsMax = 10_000
+
+// repeats remembers responses that were built from cached parts only and compressed. When repeatsMax are remembered, the next
+// new one first clears the list.
+type repeats struct {
+	mu   sync.Mutex
+	sent map[responseID]lengths
+}
+
+// lengths are those of a response whose compressed form is in the cache; otherwise they are 0.
+type lengths struct{ plain, compressed int64 }
+
+// responseID is a hash of everything that determines the compressed bytes of a response: the query, its parts with the IDs
+// of their extents, and the encoding.
+type responseID [sha256.Size]byte
+
+func newRepeats() *repeats { return &repeats{sent: map[responseID]lengths{}} }
+
+func (r *repeats) seen(id responseID) (n lengths, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	n, ok = r.sent[id]
+	return n, ok
+}
+
+func (r *repeats) remember(id responseID, n lengths) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, ok := r.sent[id]; !ok && len(r.sent) >= repeatsMax {
+		clear(r.sent)
+	}
+	r.sent[id] = n
+}
+
+// responseID returns the ID of the compressed response of a plan. ok is false if the client accepts no compression or if a
+// part is not cached.
+func (x *requestContext) responseID(p plan) (id responseID, ok bool) {
+	encoding := httpbody.Accepted(x.r.Header.Values("Accept-Encoding"))
+	if encoding == "" || x.f.opts.NoCompression || len(p.parts) == 0 {
+		return id, false
+	}
+	var k keyBuilder
+	k.part(encoding)
+	k.part(p.query.key())
+	var part [4 * 8]byte
+	for _, planned := range p.parts {
+		if planned.cached == nil {
+			return id, false
+		}
+		for i, v := range []uint64{uint64(planned.StartMS), uint64(planned.EndMS), uint64(planned.StepMS), planned.cached.ID()} {
+			binary.BigEndian.PutUint64(part[8*i:], v)
+		}
+		k.part(string(part[:]))
+	}
+	return sha256.Sum256([]byte(k.String())), true
+}
+
+// cacheKey returns the key of the compressed response. No key of a part begins in the same way: those begin with a length.
+func (id responseID) cacheKey() string { return "compressed|" + hex.EncodeToString(id[:]) }
+
+// respondFromCache responds to a query whose parts are all cached. When such a query is repeated, the second response is also
+// written to the cache, compressed, and the next ones are copied from there: compression costs many times more than all the
+// rest. Short responses are not written, because they may be shared by clients of different encodings. It returns false, and
+// has not responded, if the plan has other parts or the client accepts no compression.
+func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err error) {
+	id, ok := x.responseID(p)
+	if !ok {
+		return false, nil
+	}
+	n, seen := f.repeats.seen(id)
+	if n.plain > 0 {
+		if body := f.openCompressed(x.r.Context(), p, id); body != nil {
+			defer p.release()
+			return true, x.response.sendEncoded(body, n)
+		}
+	}
+	if !seen {
+		f.repeats.remember(id, lengths{})
+		return true, f.fetchAndSplice(x, p)
+	}
+	first, last := p.parts[0], p.parts[len(p.parts)-1]
+	writer := f.opts.Cache.NewWriter(id.cacheKey(), first.StartMS, last.EndMS, 0)
+	defer writer.Abort()
+	counted := &countingWriter{w: writer}
+	x.response.tee = counted
+	err = f.fetchAndSplice(x, p)
+	x.response.tee = nil
+	// A part that the cache has lost in the meantime was fetched: the response may be another one.
+	if err == nil && x.cache == cacheState(1, 0) && x.response.written > sharedResponseMaxBytes {
+		writer.Commit()
+		f.repeats.remember(id, lengths{x.response.written, counted.bytes})
+	}
+	return true, err
+}
+
+// countingWriter counts the bytes that it writes to w.
+type countingWriter struct {
+	w     io.Writer
+	bytes int64
+}
+
+func (c *countingWriter) Write(p []byte) (int, error) {
+	n, err := c.w.Write(p)
+	c.bytes += int64(n)
+	return n, err
+}
+
+// openCompressed returns the compressed response of a plan, or nil if the cache has lost it.
+func (f *Frontend) openCompressed(ctx context.Context, p plan, id responseID) io.ReadCloser {
+	first, last := p.parts[0], p.parts[len(p.parts)-1]
+	extents := f.opts.Cache.Lookup(ctx, id.cacheKey(), first.StartMS, last.EndMS)
+	if len(extents) != 1 {
+		for _, e := range extents {
+			e.Release()
+		}
+		return nil
+	}
+	body, err := extents[0].Open(ctx)
+	if err != nil {
+		f.opts.Logger.Warn("Failed to open a compressed response: compressing it again", "err", err)
+		return nil
+	}
+	return body
+}
+
+// release releases all parts of a plan.
+func (p plan) release() {
+	for i := range p.parts {
+		p.parts[i].release()
+	}
+}
+
+// sendEncoded sends a whole response that is already compressed in the encoding that the client accepts, and closes body.
+func (rw *responseWriter) sendEncoded(body io.ReadCloser, n lengths) (err error) {
+	defer body.Close()
+	if rw.call != nil { // other clients of the call may accept other encodings
+		rw.call.tooLong = true
+		rw.call = nil
+		rw.finishCall()
+	}
+	rw.open("application/json")
+	if _, err := io.Copy(rw.body.Encoded(n.compressed), body); err != nil {
+		if !rw.begun() {
+			err = fmt.Errorf("%w: %w", errCacheLost, err)
+		}
+		return err
+	}
+	rw.written = n.plain
+	return nil
+}

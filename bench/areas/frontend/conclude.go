@@ -68,6 +68,7 @@ func (b *bench) notes() []string {
 		"The relay is net/http on both sides with reads of 1 MiB and writes of 256 KiB, as in the frontend; it fetches both halves at once and sends one after the other, unread.",
 		"In memory all read and write 64 KiB at a time. Typed codecs: \"Cortex\" decodes, merges and encodes as Cortex' frontend does; \"engine\" avoids avoidable cost: it decodes into the engine's types, each series in one allocation, and Prometheus' JSONCodec encodes. frontend/vs-memcpy takes the slower of two splices by promjson.Splicer: plain, and with the check of timestamps against the steps that the frontend uses.",
 		"A cache hit is the CPU of the process that serves from its memory cache, sockets included; the run fails if a hit reaches the downstream.",
+		"With gzip, ferula compresses the first two hits of a response of more than 1 MiB, keeps the second in the cache as it was sent, and copies that from the third hit on, as long as the parts in the cache are the same. frontend/cache-hit-gzip is the cost of such a later hit. The row of the second hit has the cost of compression and keeping.",
 		b.smallNote,
 		"Growth is measured on a process that has just started: peak of RssAnon during its first query, less RssAnon after a collection before it. Ten times the series: the same series in ten clusters; Thanos does not run that.",
 		"Rows with \"profile\": CPU per query by a profile of the process, which samples a hundred times a second; a sample belongs to the innermost function that matches a stage; for the relay, splice is its copying loop.",

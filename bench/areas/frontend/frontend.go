@@ -86,6 +86,7 @@ var (
 	zstandard = request{what: "client zstd", encoding: "zstd"}
 	cacheHit  = request{what: "cache hit", hit: true}
 	zippedHit = request{what: "cache hit, client gzip", encoding: "gzip", hit: true}
+	secondHit = request{what: "second cache hit, client gzip", encoding: "gzip", hit: true}
 )
 
 // bench is one run of the area.

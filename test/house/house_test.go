@@ -14,6 +14,7 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
+	"sync"
 	"testing"
 )
 
@@ -32,9 +33,23 @@ type source struct {
 	text string
 }
 
-// sources parses every Go file of the repository that is not generated.
+// parsed parses the files once: most tests read all of them, and parsing takes longer than a rule.
+var parsed = sync.OnceValues(parseSources)
+
+// sources returns every Go file of the repository that is not generated.
 func sources(t *testing.T) []source {
 	t.Helper()
+	all, err := parsed()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(all) < 20 {
+		t.Fatalf("only %d files found: root is wrong", len(all))
+	}
+	return all
+}
+
+func parseSources() ([]source, error) {
 	var all []source
 	err := filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
 		if err != nil {
@@ -66,13 +81,7 @@ func sources(t *testing.T) []source {
 		all = append(all, source{rel, filepath.ToSlash(filepath.Dir(rel)), file, fset, strings.HasSuffix(rel, "_test.go"), string(text)})
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if len(all) < 20 {
-		t.Fatalf("only %d files found: root is wrong", len(all))
-	}
-	return all
+	return all, err
 }
 
 func skipDir(rel, name string) bool {

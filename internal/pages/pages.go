@@ -188,7 +188,7 @@ func (c *Cache) Open(dir string) (err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.file, c.mapping, c.closed = file, mapping, false
-	c.slots = make([]slot, size/Bytes) // the kernel gives memory only to those that are used
+	c.slots = make([]slot, size/Bytes) // the kernel allocates memory only for slots that are used
 	return nil
 }
 

@@ -39,7 +39,7 @@ func (c Chunk) Decoder() (chunkenc.Chunk, error) {
 // bucketsOf returns how many buckets each histogram of a chunk has. It reads the layout of the histograms, which follows
 // the header:
 //
-//	layout  threshold, 1 byte or 255 and 8 bytes  schema  spans of positive buckets  those of negative ones
+//	layout  threshold, 1 byte or 255 and 8 bytes  schema  spans of positive buckets  spans of negative buckets
 //	spans   number (length offset)*
 //
 // All numbers are varbits. If the layout is cut short, bucketsOf counts the buckets up to its end. The iterator then

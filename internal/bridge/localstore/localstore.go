@@ -131,8 +131,8 @@ func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) ([]
 	return found, nil, err
 }
 
-// TSDBStatistics implements storeapi.StatusSource. It returns the statistics of the head. They lack the number of chunks,
-// as those of Thanos' receivers do.
+// TSDBStatistics implements storeapi.StatusSource. It returns the statistics of the head without the number of chunks, as
+// Thanos' receivers do.
 func (s *Source) TSDBStatistics(_ context.Context, r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
 	if !r.MatchesExternal(s.ExternalLabels()) {
 		return nil, nil, nil

@@ -11,9 +11,9 @@ import (
 // handler omits no repetitions of the further lines.
 const linesMax = 1024
 
-// unrepeated is a log handler that logs a line with the same message of the same queue at most once in a period. A line
-// after omitted ones has their number in the attribute suppressed. Prometheus' own handler does not distinguish the
-// queues: if several receivers fail with the same message, it logs the line of one receiver only.
+// unrepeated is a log handler that logs a line with the same message of the same queue at most once in a period. If lines
+// were omitted, the next line has their number in the attribute suppressed. Prometheus' own handler does not distinguish
+// the queues: if several receivers fail with the same message, it logs the line of one receiver only.
 type unrepeated struct {
 	slog.Handler
 	scope string // attributes of the logger, such as the name of the queue

@@ -54,8 +54,8 @@ func Check(cfg *config.Config) error {
 	return err
 }
 
-// Prepare creates the endpoints of a configuration's remote_read sections. The function take
-// replaces the current endpoints by these endpoints.
+// Prepare creates the endpoints of a configuration's remote_read sections. take replaces the
+// endpoints of the storage by the created endpoints.
 func (r *Storage) Prepare(cfg *config.Config) (take func(), err error) {
 	var endpoints []remoteread.Endpoint
 	var clients []*http.Client

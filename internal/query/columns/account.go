@@ -15,8 +15,8 @@ type account struct {
 	current, peak, limit int
 }
 
-// touch counts n samples that are held temporarily, in addition to the current ones. It returns errTooMany beyond the
-// limit.
+// touch counts n samples that are held temporarily, in addition to a.current. It returns errTooMany if all these
+// samples exceed the limit.
 func (a *account) touch(n int) error {
 	if n += a.current; n > a.peak {
 		a.peak = n
@@ -45,7 +45,7 @@ func (a *account) replay(b *account) error {
 // output of each step.
 type stepCounts struct {
 	before  int     // samples held before the operands were evaluated
-	fullIn  int     // number of input series with a sample at every step; in counts the others
+	fullIn  int     // number of input series with a sample at every step, which in does not count
 	in, out []int32 // samples of the input and of the output, by step
 	less    int     // difference between the sizes of the output's histograms in vectors and in series
 }

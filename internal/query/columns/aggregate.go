@@ -26,8 +26,9 @@ type aggregateNode struct {
 // fold adds series to a group, step by step, and finishes the group.
 type fold interface {
 	begin(steps int) *group
-	// add adds the values of a row to the group at up to 64 steps. Bit b of fresh or more stands for step 64*w+b:
-	// fresh has the steps at which the group has no value yet, more those at which it has one.
+	// add adds the values of a row to the group at up to 64 steps. Bit b of fresh and of more stands for step 64*w+b.
+	// fresh has the steps at which the row has the first value of the group, more the steps at which the group already
+	// has a value.
 	add(g *group, r *row, w int, fresh, more uint64)
 	finish(g *group)
 }
@@ -132,7 +133,8 @@ func (a *aggregateRun) add(ev *evaluation, r *row) error {
 	return nil
 }
 
-// finish finishes the groups, and counts their samples instead of those of the operand.
+// finish computes the results of the groups and adds their samples to the account. The caller has removed the samples of the
+// operand from the account.
 func (a *aggregateRun) finish(ev *evaluation) error {
 	total := 0
 	for _, g := range a.all {

@@ -184,8 +184,9 @@ func (c *compiler) binary(e *parser.BinaryExpr) (node, bool) {
 }
 
 // keepsItsName reports whether an operand removes no metric name: a selector keeps the name, and the series of an
-// aggregation have none. With delayed name removal only such operands of "or" are supported: series keep their names
-// until the end of the query, and Prometheus joins series of both operands that still have the same name.
+// aggregation have none. With delayed name removal, "or" is supported only for such operands. The series of other operands
+// still have the name that is removed at the end of the query, and Prometheus joins series of both operands that have the
+// same name until then.
 func keepsItsName(e parser.Expr) bool {
 	switch e := e.(type) {
 	case *parser.ParenExpr:

@@ -33,7 +33,7 @@ type Options struct {
 	SubqueryStep func(rangeMS int64) int64
 	// Feature flags of Engine that change results.
 	DelayedNameRemoval, UseStartTimestamps, TypeAndUnitLabels bool
-	// Workers help queries to read and compute their series; nil: each query does it alone.
+	// Workers help queries to read and compute their series; nil: each query runs on one goroutine.
 	Workers *ordered.Workers
 	// Count is called for each evaluated query, with the engine that evaluated it. reason is why
 	// Prometheus' engine evaluated it; "" for this engine.

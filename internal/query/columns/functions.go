@@ -315,7 +315,7 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 	}
 	switch {
 	case sets.dupStep < 0:
-	case mixed: // no error if one sample is a float and the other a histogram
+	case mixed: // Prometheus allows a float and a histogram with the same labels
 		return errGiveUp("histograms and floats with the same labels")
 	default:
 		return errSameLabels

@@ -538,7 +538,7 @@ func (m *matchRun) result(p pair, sig, step int, many, one sample, matched []boo
 	return nil
 }
 
-// duplicate returns Prometheus' error for two series of the one side in the same match group.
+// duplicate returns Prometheus' error for two series of m.one that have the same matching labels.
 func (m *matchRun) duplicate(a, b labels.Labels) error {
 	side := "right"
 	if m.swap {

@@ -15,8 +15,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// openRaw opens the raw interface of a storage. It returns nil if the storage has none, or if the
-// samples of the raw interface or their order could differ from those of the storage's querier.
+// openRaw opens the raw interface of a storage. It returns nil if the storage has no raw interface, or
+// if the storage.Querier of the storage could return other samples, or series in another order.
 func openRaw(ctx context.Context, from storage.Queryable, mint, maxt int64) (source, error) {
 	s, ok := from.(series.Source)
 	if !ok {

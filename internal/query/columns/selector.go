@@ -141,8 +141,8 @@ func (s *selector) eval(ev *evaluation, sink func(*row) error) error {
 	})
 }
 
-// instant calls do with each row of an instant selector and the number of its samples. The values of the rows are
-// those of the samples, or the timestamps of the samples in seconds.
+// instant calls do with each row of an instant selector and the number of samples of the row. The values of a row are the
+// values of the samples or, with timestamps, their timestamps in seconds.
 func (s *selector) instant(ev *evaluation, timestamps bool, do func(r *row, n int) error) error {
 	return s.each(ev, perSeries{
 		compute: func() func(*item, []promql.FPoint) {

@@ -298,7 +298,8 @@ func (t *topRun) emit(ev *evaluation, sink func(*row) error) error {
 	return nil
 }
 
-// severalNew reports whether a step of topk or bottomk chooses several series that no earlier step chose: their order matters.
+// severalNew reports whether a step of topk or bottomk chooses several series that no earlier step chose. emit must sort
+// these series, because their order is that of the result.
 func (t *topRun) severalNew(h []chosen, rows []*row) bool {
 	if t.op != parser.TOPK && t.op != parser.BOTTOMK {
 		return false

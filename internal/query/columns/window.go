@@ -37,8 +37,8 @@ var fastWindows = map[string]windowFunc{
 	"absent_over_time":  presentWindows,
 }
 
-// windowFunctions are the other supported functions of range vectors. Prometheus' implementation is called with each
-// window.
+// windowFunctions are the supported functions of range vectors that are not in fastWindows. Prometheus' implementation is
+// called with each window.
 var windowFunctions = map[string]bool{
 	"changes": true, "resets": true, "irate": true, "idelta": true, "deriv": true,
 	"stddev_over_time": true, "stdvar_over_time": true, "quantile_over_time": true, "mad_over_time": true,

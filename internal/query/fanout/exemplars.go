@@ -71,7 +71,8 @@ func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*lab
 	return b.String()
 }
 
-// exemplars queries the exemplar stores. It ignores their time ranges, because Thanos' components report 0 to 0.
+// exemplars queries all stores whose Info offers exemplars. It ignores the time range of the exemplars in Info, because
+// Thanos' components report the range 0 to 0.
 func (f *Fanout) exemplars(ctx context.Context, r Request, er storeapi.ExemplarsRequest, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, []error, error) {
 	enforced := make([][]*labels.Matcher, 0, len(selectors))
 	for _, matchers := range selectors {

@@ -57,10 +57,10 @@ type Options struct {
 	// Dedup merges the iterators of two or more replicas into one. function is the PromQL function
 	// around the selector; "" for none.
 	Dedup func(replicas []chunkenc.Iterator, function string) chunkenc.Iterator
-	// DedupFloats appends samples to the slice to: those from mint to maxt, in ms, that Dedup would return for two
-	// replicas whose float samples are a and b. If IsCounter reports true for the function, a and b include the samples
-	// before mint, and their counter resets are not adjusted yet. DedupFloats may overwrite a and b. nil: Dedup is used
-	// for all series.
+	// DedupFloats appends to the slice to the samples from mint to maxt, in ms, that Dedup would return for two replicas.
+	// a and b are the float samples of the replicas. If IsCounter(function) is true, a and b include the samples before
+	// mint, and DedupFloats must adjust counter resets. DedupFloats may overwrite a and b. If DedupFloats is nil, Dedup is
+	// used for all series.
 	DedupFloats func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint
 	// IsCounter reports whether the counter resets of each replica must be adjusted before
 	// deduplication, because of the function around the selector.
@@ -73,7 +73,7 @@ type Options struct {
 	SeriesMax       int64         // limit of series of one PromQL query; 0: none
 	BytesMax        int64         // limit of chunks and labels of one PromQL query; 0: 4 GiB
 	SortBytesMax    int64         // limit of one store's series that are sorted here after labels were removed; 0: 256 MiB
-	TotalBytesMax   int64         // limit of chunks and labels of all queries, including those of other queriers; 0: none
+	TotalBytesMax   int64         // limit of chunks and labels of all queries, including requests of other queriers; 0: none
 	TotalWait       time.Duration // how long a query waits for others to release memory; 0: 10 s
 	Flags           hint.Flags    // names of the flags that raise the limits, for errors
 }

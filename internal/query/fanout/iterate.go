@@ -296,7 +296,7 @@ func (it *chunkIterator) AtST() int64 { return 0 }
 // Err implements chunkenc.Iterator.
 func (it *chunkIterator) Err() error { return it.err }
 
-// mean is an iterator over sums divided by counts. The methods that it does not override are those of the sums.
+// mean is an iterator over the sums of a downsampled chunk, divided by the counts of the chunk. Iterator has the sums.
 type mean struct {
 	chunkenc.Iterator
 	counts chunkenc.Iterator

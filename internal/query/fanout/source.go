@@ -81,7 +81,7 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 	return all, nil
 }
 
-// ExternalLabels implements storeapi.Source: none, because the stores have added theirs.
+// ExternalLabels implements storeapi.Source. It returns none, because the series of the stores already have external labels.
 func (*Source) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
 
 // RawQuerier implements series.Source.

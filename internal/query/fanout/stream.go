@@ -63,7 +63,7 @@ type deadlineStream struct {
 	labels   []byte
 	stripped []byte
 	chunks   []series.Chunk
-	all      []series.Chunk  // raw chunks, then packed ones, of a series that has downsampled chunks
+	all      []series.Chunk  // raw chunks and then packed chunks, of a series that has downsampled chunks
 	packed   []byte          // data of the packed chunks
 	packing  []storepb.Chunk // aggregates of the chunk being packed
 	unsorted bool            // a series sorts before the previous one after labels were removed
@@ -140,7 +140,8 @@ func (g *deadlineStream) hold(bytes int64) error {
 	return nil
 }
 
-// releaseHeld returns the bytes of buffers to the budget: a stream frees these at its end.
+// releaseHeld returns the bytes of the stream's buffers to the budget. It is called at the end of the stream, which frees the
+// buffers.
 func (g *deadlineStream) releaseHeld() {
 	if g.held > 0 {
 		g.budget.release(g.held)

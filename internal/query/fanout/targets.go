@@ -36,8 +36,8 @@ func (q *Query) Targets(ctx context.Context, state string) (storeapi.Targets, an
 // allTargets are the targets of several stores.
 type allTargets struct{ storeapi.Targets }
 
-// add adds the targets of one store: only active or dropped ones if state is "active" or "dropped", because
-// the store may have ignored the state in the request.
+// add adds the targets of one store. If state is "active", it adds only active targets; if state is "dropped", only dropped
+// targets. The store may have ignored the state in the request.
 func (all *allTargets) add(of storeapi.Targets, state string) {
 	if state != "dropped" {
 		all.Active = append(all.Active, of.Active...)

@@ -84,8 +84,8 @@ func (t *tree) name(text string) uint32 {
 	return n
 }
 
-// child returns the child of parent with this name, and adds it if there is none. It compares the first nearMax children one by one,
-// since most nodes have few children. It finds the others in t.wide.
+// child returns the child of parent with this name, and adds it if there is none. It compares the names of the first nearMax
+// children, because most nodes have few children. Further children are looked up in t.wide.
 func (t *tree) child(parent, name uint32) uint32 {
 	link := &t.at(parent).first
 	for range nearMax {

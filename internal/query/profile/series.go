@@ -37,7 +37,7 @@ type selection struct {
 	results   []profiles.Series
 	points    []profiles.Point
 	exemplars []profiles.Exemplar
-	sets      [][]byte // label sets common to several series; their numbers follow those of the series' own sets
+	sets      [][]byte // label sets made by commonSet; their numbers follow the numbers of the label sets in series
 }
 
 type group struct {

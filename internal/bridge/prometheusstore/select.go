@@ -28,7 +28,7 @@ const (
 )
 
 // RawQuerier implements series.Source. It ignores the error of the last Refresh, because
-// Prometheus may respond again since then.
+// Prometheus may have recovered since then.
 func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	mint = max(mint, s.minTime())
 	if maxt < mint {

@@ -101,8 +101,9 @@ func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg registry) *Se
 	return s
 }
 
-// Notify implements wlog.WriteNotified. It does not wait, since every commit calls it. While a
-// reload stops queues, for up to the flush deadline each, no queue can be notified.
+// Notify implements wlog.WriteNotified. It does not wait, because every commit calls it, and
+// queues cannot be notified while a reload stops some of them, which may take the flush deadline
+// for each.
 func (s *Sender) Notify() {
 	select {
 	case s.written <- struct{}{}:

@@ -32,7 +32,7 @@ type Merger interface {
 	MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error)
 }
 
-// DefaultType is the profile type of requests without one.
+// DefaultType is the profile type of requests that have none.
 var DefaultType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu", PeriodUnit: "nanoseconds"}
 
 // Request has a ProfileID, or Selectors and a range. The profile of a ProfileID is searched for in the first of these

@@ -243,7 +243,9 @@ func (ev *evaluation) join(b *branch) error {
 	if p := b.fork.Wait(); p != nil {
 		panic(p)
 	}
-	if err := ev.acct.replay(&b.own.acct); err != nil { // before b.err: without workers the evaluation could have ended at this limit
+	// The limit of samples comes before b.err: with the samples of the left operand, an evaluation without workers would
+	// have reached the limit first.
+	if err := ev.acct.replay(&b.own.acct); err != nil {
 		return err
 	}
 	if b.err != nil {

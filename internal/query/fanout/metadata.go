@@ -16,8 +16,9 @@ type metadataClient interface {
 	MetricMetadata(ctx context.Context, metric string, limit int) (found map[string][]metadata.Metadata, warnings []string, err error)
 }
 
-// MetricMetadata queries all stores that have metadata for all metrics, or one; at most
-// limit metrics of each store, -1 for all. Equal entries are returned once.
+// MetricMetadata returns the metadata of a metric, or of all metrics if metric is "", from all
+// stores that have metadata. Each store returns at most limit metrics; -1: no limit. Equal entries
+// of a metric are returned once.
 func (q *Query) MetricMetadata(ctx context.Context, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error) {
 	c, err := q.f.endpoints.choose(q.r, func(info *storeapi.Info) bool { return info == nil || info.MetricMetadata })
 	if err != nil {

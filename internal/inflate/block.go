@@ -9,7 +9,8 @@ import (
 // the bits that are loaded ahead.
 const symbolBytes = 24
 
-// block appends a compressed block to dst[:end]; matches may begin at begin.
+// block decompresses a block and appends its output to dst, which may become end bytes long.
+// The output of the member begins at dst[begin]: a match that begins before is an error.
 func (f *Inflater) block(dst []byte, begin, end int) ([]byte, error) {
 	for {
 		var ended bool
@@ -97,7 +98,8 @@ func (f *Inflater) fast(dst []byte, begin, end int) (_ []byte, ended bool, err e
 	return out[:to], false, nil
 }
 
-// copyMatch copies length bytes, and up to 7 more, within out.
+// copyMatch copies length bytes from out[from:] to out[to:]. It may overwrite up to 7 bytes
+// after them.
 func copyMatch(out []byte, to, from, length int) {
 	if to-from < 8 {
 		for i := range length { // source and destination may overlap
@@ -155,8 +157,8 @@ func (f *Inflater) careful(dst []byte, begin, end int) (_ []byte, ended bool, er
 	return dst, false, nil
 }
 
-// beyond returns the error of a symbol that exceeds the limit of the output. If the
-// symbol was read from the zeros after a truncated input, the input is corrupt.
+// beyond returns the error for a symbol whose output exceeds the limit: ErrLimit. If the symbol
+// was decoded from the zeros that load appends to a truncated input, the error is ErrCorrupt.
 func (f *Inflater) beyond() error {
 	if f.over > int(f.n/8) {
 		return ErrCorrupt
@@ -164,7 +166,8 @@ func (f *Inflater) beyond() error {
 	return ErrLimit
 }
 
-// symbol takes the code of a symbol, without its extra bits, and returns its entry.
+// symbol takes the bits of the next code and returns the entry of its symbol. The caller takes
+// the extra bits. first is the number of index bits of the first table.
 func (f *Inflater) symbol(table []uint32, first uint) uint32 {
 	e := table[f.bits&(1<<first-1)]
 	if e&isTable != 0 && e&isOther != 0 {

@@ -35,8 +35,9 @@ const (
 	distances  = 32
 	lengthsMax = 286 + 30 // number of code lengths in the header of a block
 
-	// A code that is longer than the index of its first table continues in a second table. In a
-	// complete code each second table has at least two symbols.
+	// Codes that are longer than the index of the first table continue in a second table. In a
+	// complete code each second table has at least two symbols, so at most half of the symbols
+	// need a table of their own.
 	litTable  = 1<<litBits + literals/2<<(codeMax-litBits)
 	distTable = 1<<distBits + distances/2<<(codeMax-distBits)
 )
@@ -71,8 +72,8 @@ type Inflater struct {
 	over int    // number of zero bytes loaded beyond the end
 }
 
-// Gzip appends the decompressed members of src to dst. It returns ErrLimit if they have more
-// than bytesMax bytes. src is borrowed.
+// Gzip appends the decompressed members of src to dst. It returns ErrLimit if all members
+// together have more than bytesMax bytes, and ErrCorrupt for invalid input. src is borrowed.
 func (f *Inflater) Gzip(dst, src []byte, bytesMax int) ([]byte, error) {
 	from := len(dst)
 	defer func() { f.src = nil }()
@@ -102,8 +103,9 @@ func (f *Inflater) Gzip(dst, src []byte, bytesMax int) ([]byte, error) {
 // the longest match, and the bytes that are copied beyond it.
 const margin = 258 + 16
 
-// hint returns the capacity for the output of a single member. The last four bytes of a member are
-// the size of its output. Deflate makes at most 1,032 bytes of one byte, so a larger size is wrong.
+// hint returns a capacity for the output of src, as if src were a single member. The last four
+// bytes of a member are the size of its output. They may be wrong: deflate makes at most 1,032
+// bytes of one byte, so hint never returns more than that.
 func hint(src []byte, bytesMax int) int {
 	size := uint64(binary.LittleEndian.Uint32(src[len(src)-4:]))
 	return int(min(size, 1032*uint64(len(src)), uint64(max(bytesMax, 0)))) + 2*margin
@@ -207,7 +209,7 @@ func (f *Inflater) take(n uint) uint32 {
 	return v
 }
 
-// unload drops the bits up to the next byte, and moves back to that byte.
+// unload drops the bits up to the next whole byte, and moves at back to that byte.
 func (f *Inflater) unload() error {
 	whole := int(f.n / 8)
 	if f.over > whole { // bits beyond the end were taken
@@ -317,9 +319,10 @@ func (f *Inflater) fixedCodes() {
 	f.fixed = true
 }
 
-// build fills a table for a code with the given lengths. It returns false if the lengths do
-// not make a complete code. Only a code with a single symbol, or with none, may be
-// incomplete.
+// build fills a table for the code in which symbol i has lengths[i] bits; 0: the symbol is not
+// used. first is the number of index bits of the first table. base returns the entry of a symbol
+// without the bits of its code. build returns false if the lengths do not make a complete code.
+// Only a code with a single symbol, or with none, may be incomplete.
 func build(table []uint32, lengths []uint8, first uint, base func(symbol int) uint32) bool {
 	var count [codeMax + 2]int
 	longest := uint(0)
@@ -369,7 +372,8 @@ func build(table []uint32, lengths []uint8, first uint, base func(symbol int) ui
 			}
 			end += 1 << second
 		}
-		// Entries of a second table have no bits of the first lookup: these are taken before.
+		// The bits that index the first table are taken before the lookup in the second table. The
+		// entries of the second table do not count them.
 		e -= uint32(first)<<8 + uint32(first)
 		own := table[int(table[low]>>16):]
 		for i := reversed >> first; i < 1<<second; i += 1 << (n - first) {
@@ -410,8 +414,8 @@ func distBase(symbol int) uint32 {
 	return uint32(start)<<16 | uint32(extra)
 }
 
-// preOrder is the order of the code lengths of the code for code lengths in the header of a
-// block.
+// preOrder is the order in which the header of a block lists the lengths of the code for code
+// lengths.
 var preOrder = [19]uint8{16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15}
 
 // Lengths of matches by symbol: base, and number of extra bits.

@@ -1,8 +1,8 @@
 // Package jfr decodes the events of a Java flight recording that are profiles: executions,
 // allocations, locks.
 //
-// A recording is a sequence of chunks. Each describes its own classes (metadata) and has
-// constant pools, to whose entries events refer. Decode reads the pools of stack traces,
+// A recording is a sequence of chunks. Each chunk describes its own classes (metadata) and has
+// constant pools. Events refer to entries of these pools. Decode reads the pools of stack traces,
 // methods, classes, symbols and thread states, and passes every event of a known Kind to a
 // function. It skips all other data, whose layout it knows from the metadata.
 //
@@ -26,10 +26,10 @@ import (
 // ErrCorrupt is returned for an invalid recording.
 var ErrCorrupt = errors.New("corrupt flight recording")
 
-// Frame is a call: the method as class.method, and its line; 0: unknown.
+// Frame is one call of a stack.
 type Frame struct {
-	Method string
-	Line   uint32
+	Method string // class.method
+	Line   uint32 // 0: unknown
 }
 
 // Kind is what an event measures.
@@ -38,7 +38,7 @@ type Kind int
 // Kinds of events.
 const (
 	Execution         Kind = iota // one sample of a thread; Amount is 0
-	WallClock                     // as many samples of a thread as Count; Amount is 0
+	WallClock                     // Count samples of a thread; Amount is 0
 	AllocationInTLAB              // Amount: bytes of a new thread-local allocation buffer
 	AllocationOutside             // Amount: bytes allocated outside such a buffer
 	AllocationSample              // Amount: allocated bytes that the sample stands for
@@ -83,7 +83,8 @@ var kinds = map[string]Kind{
 	"jdk.JavaMonitorEnter": MonitorEnter, "jdk.ThreadPark": ThreadPark,
 }
 
-// Decode calls f with every event of a recording.
+// Decode calls f with every event of a known Kind. If f returns an error, Decode returns that
+// error.
 func Decode(b []byte, f func(*Event) error) (r Recording, err error) {
 	if len(b) == 0 {
 		return r, corrupt("it is empty")
@@ -117,7 +118,7 @@ type chunk struct {
 	ticksPerSecond      uint64
 	metadata, pool      int                // offsets in the chunk
 	classes             map[uint64]*class  // by id
-	stacks              map[uint64][]frame // by key in the constant pool, as are the four maps below
+	stacks              map[uint64][]frame // by key in the constant pool, like methods, classNames, symbols and states
 	methods             map[uint64]method
 	classNames          map[uint64]uint64 // key of the class' name in symbols
 	symbols             map[uint64]string

@@ -9,7 +9,7 @@ import (
 type reader struct {
 	b    []byte
 	at   int
-	left int // limit of further steps; nested classes can take many steps for a few bytes
+	left int // steps that are left; the limit exists because nested classes take many steps for a few bytes
 	err  error
 }
 
@@ -238,8 +238,8 @@ func (c *chunk) constant(cl *class, key uint64) {
 	}
 }
 
-// keys reads fields that are a key or a number. into has, by name of the field, where to store the
-// value. Other fields are skipped.
+// keys reads the fields whose names are in into. Each is a key or a number, and is stored at
+// the pointer. Other fields are skipped.
 func (c *chunk) keys(cl *class, into map[string]*uint64) {
 	for i := range cl.fields {
 		if v := into[cl.fields[i].name]; v != nil {

@@ -15,11 +15,12 @@ func Follows(previous, labels []byte) (int, error) {
 	return order, err
 }
 
-// CutAfter finds the end of the label set at the start of src, validates it, and
-// compares it with previous, which must be valid: order is > 0 if it sorts after
-// previous, 0 if they are equal, and < 0 otherwise. Labels that both sets have are not
-// validated again: those before the first difference, and, if only one value differs,
-// those after it.
+// CutAfter finds the end of the label set at the start of src, validates the set, and
+// compares it with previous, which must be valid. size is the number of bytes of the set. order
+// is > 0 if the set sorts after previous, 0 if they are equal, and < 0 otherwise.
+//
+// Labels that both sets have are not validated again. For example, {a="1", b="2", c="1"} differs
+// from the previous set {a="1", b="1", c="1"} in one value: only b is validated.
 func CutAfter(previous, src []byte) (size, order int, err error) {
 	same := commonPrefix(previous, src)
 	at, before := 0, -1 // offsets of the first label that differs, and of the label before it

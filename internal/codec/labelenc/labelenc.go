@@ -8,9 +8,9 @@
 // sets without decoding them into objects. A set is sorted by name and has no name
 // twice, as in the storage. Validate checks this for bytes from a wire. Protobuf allows
 // several encodings of a label. This package accepts one of them: lengths in as few bytes as
-// possible, the name before the value, each once. Only an empty value may be omitted, as some
-// peers do. Within ferula a series carries its encoded set. Labels decodes a set where PromQL
-// needs labels.Labels.
+// possible, the name before the value, each once. Only an empty name or value may be omitted:
+// some peers omit empty values. Within ferula a series carries its encoded set. Labels decodes a
+// set where PromQL needs labels.Labels.
 package labelenc
 
 import (
@@ -63,8 +63,8 @@ func Append(dst []byte, lset labels.Labels) []byte {
 	return dst
 }
 
-// prefixed cuts a length and that many bytes off src. The length must be encoded in as few bytes
-// as possible.
+// prefixed cuts a field off src: a length, and as many bytes. ok is false if the length is not
+// encoded in as few bytes as possible, or if src is too short.
 func prefixed(src []byte) (field, rest []byte, ok bool) {
 	if len(src) > 0 && src[0] < 0x80 { // the usual case
 		end := 1 + int(src[0])

@@ -79,7 +79,7 @@ type Profile struct {
 	DurationNS      uint64
 	ID              [16]byte // zero: none
 
-	ofResource, ofScope Range // in Request.attributes: those of its resource and of its scope
+	ofResource, ofScope Range // in Request.attributes: the attributes of the resource, and of the scope
 	attributes          Range // in Request.indexes
 	samples             Range // in Request.samples
 }
@@ -136,7 +136,7 @@ type Value struct {
 type KeyValue struct {
 	Key    []byte
 	Value  Value
-	number int32 // index of the key in string_table; 0: Key has it
+	number int32 // index of the key in string_table; 0: the key is in Key
 }
 
 // Attribute is an attribute of the dictionary.

@@ -9,8 +9,8 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Response encodes the response to a request. rejected is the number of its profiles that were
-// rejected, and first is the error of one of them.
+// Response encodes the response to a request. rejected is the number of profiles of the request
+// that were rejected. first is the error of one rejected profile; it is not used if rejected is 0.
 func Response(rejected int, first error, asJSON bool) []byte {
 	if rejected == 0 { // partial_success must not be set, and the library always sets it
 		if asJSON {
@@ -36,8 +36,8 @@ func Status(code int32, text string, asJSON bool) []byte {
 	return encoded(proto.Marshal(status))
 }
 
-// encoded returns b; nil with an error. Messages of numbers and valid texts encode without
-// error.
+// encoded returns b, or nil if err is set. The messages of this file have only numbers and valid
+// texts, so their encoding does not fail.
 func encoded(b []byte, err error) []byte {
 	if err != nil {
 		return nil

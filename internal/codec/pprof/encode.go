@@ -8,8 +8,9 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// Encoder builds a profile and appends it. Texts, functions and locations are numbered
-// in the order of the calls. Functions and locations are not deduplicated.
+// Encoder builds a profile from calls of its methods, and Append encodes it. Texts, functions and
+// locations are numbered in the order of the calls. Texts are deduplicated, functions and
+// locations are not.
 type Encoder struct {
 	strings   map[string]uint64
 	table     []byte // the string table: fields 6
@@ -152,7 +153,7 @@ func (e *Encoder) Append(dst []byte) []byte {
 
 // AppendRenamed appends the decoded profile, uncompressed, with new names of functions. rename
 // appends the new name of a function to dst. If rename appends nothing, the function keeps its name.
-// A result of more than Limits.Bytes is an error.
+// If the result has more than Limits.Bytes, AppendRenamed returns ErrLimit.
 func (p *Profile) AppendRenamed(dst []byte, rename func(dst []byte, f *Function) []byte) ([]byte, error) {
 	from, function, number := len(dst), 0, uint64(len(p.strings))
 	var name, message, names []byte

@@ -3,10 +3,10 @@
 // Profile.Decode inflates a profile into its own buffer if it is compressed, and decodes
 // the messages by hand into typed slices without pointers: texts are offsets in the
 // buffer, functions and locations are numbered from 0. The next Decode reuses all
-// memory. Decode validates every reference, so that readers index without checks. It
-// drops references to missing messages, and samples with a negative value. Repairs counts
-// what was dropped. Encoder appends merged stacks as a profile. This package does not
-// symbolize, merge or do I/O.
+// memory. Decode validates every reference, so that readers index without checks. It drops
+// samples with a missing location or a negative value, lines with a missing function, and
+// references to a missing mapping. Repairs counts what was dropped. Encoder encodes a profile
+// from stacks that its caller has merged. This package does not symbolize, merge or do I/O.
 //
 //	profile    1 sample_type*  2 sample*  3 mapping*  4 location*  5 function*
 //	           6 string*  9 time  10 duration  11 period_type  12 period
@@ -62,10 +62,10 @@ type Repairs struct {
 	Depth    int // stacks that were cut
 	Negative int // samples dropped for a negative value
 	Location int // samples dropped for a missing location
-	Function int // lines dropped for a missing function, or functions without an id
-	Time     int // timestamps in another unit; not set by Decode but by its caller
-	Labels   int // samples whose labels were dropped; not set by Decode but by its caller
-	Mapping  int // locations whose mapping is missing and was removed
+	Function int // lines dropped for a missing function, and functions that got an id because all lacked one
+	Time     int // timestamps in another unit; set by the caller of Decode
+	Labels   int // samples whose labels were dropped; set by the caller of Decode
+	Mapping  int // locations that refer to a missing mapping; the location stays, without a mapping
 }
 
 // Each calls f for every reason that occurred.

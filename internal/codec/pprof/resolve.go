@@ -13,8 +13,8 @@ type idTable struct {
 	sparse map[uint64]uint32
 }
 
-// fill maps the ids of n messages. If an id is 0 or a duplicate it returns that
-// message's number and false.
+// fill maps the ids of n messages to 0 to n-1. If an id is 0 or a duplicate, fill returns the
+// number of the message with this id, and false.
 func (t *idTable) fill(n int, id func(i int) uint64) (int, bool) {
 	size := 2*n + 64
 	if cap(t.dense) < size {
@@ -124,8 +124,9 @@ func (p *Profile) resolveLines() error {
 	return nil
 }
 
-// assignFunctionIDs resolves functions that all lack an id, as .NET's SDK sends them: the
-// first function belongs to the first line, and so on.
+// assignFunctionIDs assigns ids if no function has one, as in profiles of .NET's SDK. In these
+// profiles each location has one line, and the first function belongs to the first location, and
+// so on. Other profiles do not change.
 func (p *Profile) assignFunctionIDs() {
 	for i := range p.Functions {
 		if p.Functions[i].id != 0 {
@@ -226,9 +227,9 @@ func (p *Profile) width(location uint32) uint32 {
 	return max(1, l.To-l.From)
 }
 
-// exactNodesFrames is the number of frames up to which each frame is counted as a node. If a
-// profile has more frames than this, or more than Limits.Nodes, sharedNodes counts a frame that
-// several stacks have in common once.
+// exactNodesFrames limits the frames of a profile, counted over all its stacks, for which every
+// frame counts as a node. This overestimates, but is cheap. If a profile has more frames, or more
+// than Limits.Nodes, sharedNodes sorts the stacks and counts frames that they share once.
 const exactNodesFrames = 256 << 10
 
 // countNodes counts the nodes in the tree of all stacks and checks their limit.
@@ -248,8 +249,9 @@ func (p *Profile) countNodes() error {
 	return nil
 }
 
-// sharedNodes counts the nodes of a tree whose nodes are locations: in sorted order each stack
-// adds the frames that it does not share, from the root on, with the stack before.
+// sharedNodes counts the nodes of a tree whose nodes are locations. It sorts the stacks by their
+// locations from the root on. Then each stack adds the frames after those that it shares with the
+// stack before. For example, main;a;b and main;a;c have four nodes: main, a, b and c.
 func (p *Profile) sharedNodes() int {
 	p.order = p.order[:0]
 	for i := range p.Samples {

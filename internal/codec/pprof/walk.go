@@ -64,7 +64,7 @@ func (p *Profile) walk() error {
 	return nil
 }
 
-// numbersMax is the limit of the field numbers that numbers decodes: all are lower.
+// numbersMax limits the field numbers that numbers decodes: they are below numbersMax.
 const numbersMax = 8
 
 // numbers decodes the number fields below numbersMax of a message. Of a repeated field the
@@ -159,16 +159,17 @@ func (p *Profile) sample(f field) error {
 	return nil
 }
 
-// cutIDs cuts a stack that is too deep, at the leaf. It leaves one location too many, so
-// that cutStacks counts the stack.
+// cutIDs removes locations at the leaf from a stack that has more than Limits.Depth + 1. The one
+// location above the limit remains, so that cutStacks cuts the stack and counts it in
+// Repairs.Depth.
 func (p *Profile) cutIDs(from int) {
 	if over := len(p.locIDs) - from - p.limits.Depth - 1; over > 0 {
 		p.locIDs = append(p.locIDs[:from], p.locIDs[from+over:]...)
 	}
 }
 
-// typesFollow reports whether sample types may come after sample f with n values. If so, the
-// number of values is checked after the whole profile was decoded.
+// typesFollow reports whether more sample types may follow sample f, which has n values. Then
+// resolve checks the number of values, after the whole profile was decoded.
 func (p *Profile) typesFollow(f field, n int) bool {
 	return n > len(p.SampleTypes) && f.to < len(p.raw)
 }

@@ -92,8 +92,8 @@ type setEncoder struct {
 	source  SeriesSource
 	encode  func(dst, set []byte, without []string) []byte
 	without []string
-	text    []byte // encodings one after another, from offset 1 on
-	known   []span // by number of the set: its encoding in text
+	text    []byte // the encoded sets, one after another, from offset 1 on: no span of an encoded set ends at 0
+	known   []span // where in text the set with this number is
 }
 
 type span struct{ from, to uint32 } // to is 0: not encoded yet
@@ -118,8 +118,8 @@ func (e *setEncoder) get(number uint32) []byte {
 	return e.text[at.from:at.to]
 }
 
-// Flame is a flame graph. A level has four integers per node: offset from the end of the
-// node to the left, total, self, and the index of the name.
+// Flame is a flame graph. A level has four integers per node: the distance from the end of the
+// previous node of the level to the start of this node, total, self, and the index of the name.
 type Flame struct {
 	Names   []string
 	Levels  [][]int64
@@ -140,9 +140,9 @@ type MergeEncoder struct {
 // google.v1.Profile, uncompressed.
 type ProfileEncoder struct{ Profile []byte }
 
-// DiffEncoder encodes a diff of two flame graphs. A level has seven integers per node:
-// offset, total and self of the left graph, the same of the right, and the index of the
-// name.
+// DiffEncoder encodes a diff of two flame graphs. A level has seven integers per node: distance
+// (as in Flame), total and self of the left graph, the same three of the right graph, and the
+// index of the name.
 type DiffEncoder struct {
 	Flame
 	LeftTicks, RightTicks int64

@@ -147,8 +147,8 @@ func putVarint(out []byte, at int, v uint64) int {
 	return at + 1
 }
 
-// protoBytes estimates the size of the message from its first point. With this capacity the
-// message is not copied while it grows.
+// protoBytes estimates the size of the message from the size of its first point. AppendProto
+// grows dst by this size, so that it is usually not copied again.
 func (a *SeriesEncoder) protoBytes() int {
 	const plain, withExemplar = 20, 80 // bytes of a point
 	size, point := 0, 0

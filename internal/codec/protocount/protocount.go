@@ -25,7 +25,7 @@ const depthMax = 100
 
 // Check returns ErrLimit if src, a message of type m, has more than limit messages and
 // elements of repeated fields. If src is not a valid message, Check counts up to the first
-// invalid byte: the decoder gets no further, and reports what is wrong.
+// invalid byte: the decoder stops there, too, and reports what is wrong.
 func Check(src []byte, m protoreflect.MessageDescriptor, limit int) error {
 	c := counter{left: limit}
 	c.message(src, m, 0)
@@ -86,7 +86,7 @@ func (c *counter) field(f protoreflect.FieldDescriptor, kind protowire.Type, val
 			return c.message(body, inner, depth+1)
 		}
 	case f.IsList() && kind == protowire.BytesType && f.Kind() != protoreflect.StringKind && f.Kind() != protoreflect.BytesKind:
-		c.left -= len(value) // packed, whatever the descriptor declares; no element is shorter than a byte
+		c.left -= len(value) // packed, even if the descriptor does not say so; each element has at least one byte
 	case f.IsList():
 		c.left--
 	}

@@ -101,9 +101,10 @@ func CheckFrame(payload []byte, checksum uint32) error {
 	return nil
 }
 
-// DecodeFrame decodes a payload. It appends the chunks of the series to chunks; their data
-// aliases payload. It copies the label fields to the end of labels: chunk fields may stand
-// between them. A frame with several series is an error: no server sends one.
+// DecodeFrame decodes a payload. It appends the chunks of the series to chunks; the data of these
+// chunks aliases payload. It appends copies of the label fields to labels. It cannot alias them,
+// because chunk fields may be between label fields. A frame with several series is an error: no
+// server sends one.
 func DecodeFrame(payload, labels []byte, chunks []Chunk) (queryIndex int64, _ []byte, _ []Chunk, err error) {
 	seriesSeen := 0
 	for len(payload) > 0 {

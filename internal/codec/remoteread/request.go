@@ -47,7 +47,8 @@ type Query struct {
 	Hints          *Hints // may be nil
 }
 
-// Range returns the time range of the hints, or the query's own if the hints are missing or have none.
+// Range returns the time range of the hints. If the query has no hints, or hints without a time
+// range, it returns the time range of the query.
 func (q Query) Range() (startMS, endMS int64) {
 	if q.Hints != nil && (q.Hints.StartMS != 0 || q.Hints.EndMS != 0) {
 		return q.Hints.StartMS, q.Hints.EndMS

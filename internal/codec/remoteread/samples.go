@@ -55,7 +55,8 @@ func MessageSize(size uint64) uint64 { return 1 + uint64(protowire.SizeVarint(si
 
 // DecodeFloat decodes the message of a float sample, without tag and length of its field.
 func DecodeFloat(src []byte) (timeMS int64, v float64, err error) {
-	// All servers encode samples like this, except that some omit values of 0.
+	// The usual case: the value, then the timestamp. Some servers omit values of 0; the loop below
+	// decodes their samples.
 	if len(src) > 10 && src[0] == 1<<3|wireFixed64 && src[9] == 2<<3|wireVarint {
 		if at, n := binary.Uvarint(src[10:]); n == len(src)-10 {
 			return int64(at), math.Float64frombits(binary.LittleEndian.Uint64(src[1:])), nil

@@ -4,7 +4,7 @@
 //	request  ReadRequest{ queries=1: Query, accepted_response_types=2 }
 //	frame    uvarint(len) | CRC-32C of payload, 4 bytes big endian | payload
 //	payload  0x0A uvarint(len) series  [0x10 query index]
-//	series   label set (package labelenc, its field is 1 here too)  (0x12 uvarint(len) chunk)*
+//	series   label set (as package labelenc encodes it)  (0x12 uvarint(len) chunk)*
 //	chunk    [0x08 min] [0x10 max] [0x18 encoding] [0x22 uvarint(len) data]
 //
 // Requests are decoded into structs that own their memory, since matchers outlive the

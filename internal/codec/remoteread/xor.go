@@ -9,7 +9,7 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/xor"
 )
 
-// xorBatch is the number of samples that are decoded before they are encoded.
+// xorBatch is the number of samples that AppendXORFloats decodes at once before it encodes them.
 const xorBatch = 64
 
 // AppendXORFloats appends the first n samples of an XOR chunk as AppendFloat does, or all if the
@@ -47,8 +47,8 @@ func AppendXORFloats(dst, chunk []byte, n int, minMS, maxMS int64) ([]byte, int,
 	return dst, n, nil
 }
 
-// putShortFloat appends a sample whose timestamp is a varint of 6 bytes, in a few words.
-// dst needs space for 2 bytes after the sample.
+// putShortFloat appends a sample whose timestamp is a varint of 6 bytes, with four writes. The
+// last write exceeds the sample by 2 bytes, so dst needs a capacity for 2 more bytes.
 func putShortFloat(dst []byte, t, value uint64) []byte {
 	const head = 2<<3 | wireBytes | (FloatBytes-2)<<8 | (1<<3|wireFixed64)<<16
 	out := dst[len(dst) : len(dst)+FloatBytes+2]

@@ -80,8 +80,8 @@ var (
 	requestV2 = [17]field{4: {symbol, textBytes, nil}, 5: {message, seriesBytes, &seriesV2}}
 )
 
-// CostV1 returns the cost of a WriteRequest. Once Cost.Bytes exceeds bytesMax, it stops and
-// returns the cost so far.
+// CostV1 returns the cost of a WriteRequest. Once Cost.Bytes exceeds bytesMax, CostV1 stops and
+// returns the cost so far, without an error.
 func CostV1(src []byte, bytesMax int64) (Cost, error) {
 	w := costWalker{bytesMax: bytesMax}
 	err := w.message(src, &requestV1)
@@ -118,7 +118,7 @@ func (w *costWalker) symbols(src []byte) error {
 		}
 		if number == 4 && kind == protowire.BytesType {
 			if int64(len(w.texts))*textBytes > w.bytesMax {
-				return nil // message returns the error
+				return nil // message counts these symbols, too, and also stops beyond bytesMax
 			}
 			value, _ := protowire.ConsumeBytes(src)
 			w.texts = append(w.texts, uint32(len(value)))

@@ -22,8 +22,9 @@ const (
 )
 
 // DecodeResponse returns the kind of a response and its body, which aliases src: the
-// series, the batch for NextSeries, or the text of the warning. As in every oneof the
-// last field wins. Hints are skipped.
+// series, the batch for NextSeries, the batch for SymbolReader.Next, or the text of the warning.
+// The fields are a oneof: if a response has several, the last one counts. Hints are not decoded:
+// a response of hints is None.
 func DecodeResponse(src []byte) (kind Kind, body []byte, err error) {
 	for len(src) > 0 {
 		tag, n := uvarint(src)

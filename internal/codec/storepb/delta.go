@@ -25,9 +25,10 @@ const (
 //	drop                                                               kind 2: a label of previous is left out
 //	patch    (uvarint(bytes to keep) uvarint(len) bytes)*              kind 3, up to the end of the delta: the rest of previous, overwritten
 //
-// In label order most series differ from the series before in a few values, which may be anywhere
-// among the labels, and often in a few bytes of these. Most often the sets have the same length: then
-// their bytes are compared without regard to labels, which is cheaper.
+// In label order most series differ from the series before in a few values, anywhere in the set, and
+// often only in a few bytes of these values. Most often both sets have the same length. Then appendDelta
+// compares the sets as bytes, without looking for labels, which is cheaper (kind 3). For example, from
+// {a="1", b="2"} to {a="1", b="3"} the delta keeps all bytes but the last, and overwrites that byte.
 //
 // exact is false if the reader may get other bytes for the same labels: the reader gets every empty value
 // encoded, but set may omit empty values.
@@ -86,7 +87,8 @@ func appendDelta(dst, previous, set []byte) (_ []byte, exact bool, err error) {
 	}
 }
 
-// patchGap is the number of equal bytes that end a run of different bytes: a run costs two bytes.
+// patchGap is the number of equal bytes that end a run of different bytes. Fewer equal bytes are sent
+// as part of the run, because each further run costs two bytes.
 const patchGap = 4
 
 func appendPatch(dst, previous, set []byte) []byte {
@@ -108,7 +110,7 @@ func appendPatch(dst, previous, set []byte) []byte {
 	}
 }
 
-// applyPatch overwrites set.
+// applyPatch overwrites bytes of set as delta, a patch without its head, says.
 func applyPatch(set, delta []byte) error {
 	for len(delta) > 0 {
 		keep, n := uvarint(delta)
@@ -123,7 +125,8 @@ func applyPatch(set, delta []byte) error {
 	return nil
 }
 
-// applyRun overwrites the bytes of set behind those that are kept. It returns what follows in both.
+// applyRun keeps the first keep bytes of set, and overwrites the bytes after them with the text at the
+// start of delta. It returns the rest of set and the rest of delta.
 func applyRun(set []byte, keep uint64, delta []byte) (setRest, deltaRest []byte, err error) {
 	if keep > uint64(len(set)) {
 		return nil, nil, fmt.Errorf("%w: an edit keeps more bytes than there are", ErrCorrupt)
@@ -199,7 +202,9 @@ func applyEdits(dst, previous []byte, head uint64, delta []byte) (_ []byte, err 
 	}
 }
 
-// applyRepeat appends the set that a kept delta makes of previous, with another beginning.
+// applyRepeat appends the set that a kept delta makes of previous. kind is the kind of the first edit of
+// the delta, and body what follows the skipped part in the delta. skip comes from the repeat: the number
+// of labels that the first edit copies, or of bytes that a patch keeps first.
 func applyRepeat(dst, previous []byte, kind byte, skip uint64, body []byte) ([]byte, error) {
 	if kind != editPatch {
 		if skip > uint64(len(previous)) { // more labels than bytes
@@ -216,8 +221,8 @@ func applyRepeat(dst, previous []byte, kind byte, skip uint64, body []byte) ([]b
 	return dst, applyPatch(rest, body)
 }
 
-// applyEdit applies one edit, which delta begins with, to the first label of previous. It returns
-// what follows in both.
+// applyEdit applies the edit at the start of delta to the first label of previous, and appends the
+// result to dst. It returns the rest of previous and the rest of delta.
 func applyEdit(dst, previous, delta []byte, kind uint64) (_, previousRest, deltaRest []byte, err error) {
 	if kind == editInsert {
 		name, delta, ok := prefixed(delta)

@@ -9,16 +9,22 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Deltas that both sides keep, so that a later series repeats one by its number:
+// Writer and reader keep deltas. If a later series has a kept delta again, the writer sends its number,
+// which is called a repeat:
 //
 //	delta   as in appendDelta; a first edit of kind+4 marks a delta that the reader keeps
-//	repeat  uvarint(skip) zigzag(number of a kept delta, less the number expected)
+//	repeat  uvarint(skip) zigzag(number of the kept delta, less the expected number)
 //
-// Label sets are often products: each metric has the same containers, each container the same interfaces. In
-// label order the step from one container to the next then recurs for each metric, whatever it changes. What
-// precedes the first change is not kept, because metrics differ in it: skip is what the first edit
-// copies, or what a patch keeps at first. Kept deltas have the numbers 0, 1, 2, … of the stream.
-// The number after that of the last repeat is expected, because steps tend to recur in the same order.
+// The same deltas recur because each metric has series of the same containers. For example:
+//
+//	cpu{container="a"}   cpu{container="b"}   delta 0: skip 1 label, then replace "a" by "b"
+//	memory{container="a"}
+//	memory{container="b"}                     repeat: skip 1 label, number 0
+//
+// skip is the number of labels that the first edit copies, or the number of bytes that a patch keeps first.
+// It is not part of the kept delta, because it differs from metric to metric. Kept deltas are numbered 0, 1,
+// 2, … in the stream. Deltas tend to recur in the same order, so the number expected next is that of the last
+// repeat plus 1.
 
 // Limits of the kept deltas. A reader announces its limit of bytes; the others belong to the format.
 const (
@@ -26,19 +32,20 @@ const (
 	keptEntryMax   = 1 << 10 // bytes of one delta; longer ones are not kept
 	keptBit        = 4       // of the kind of the first edit
 
-	keptBytesMax = 1 << 20 // of a writer, whatever the reader announces
-	keptDeltaMin = 8       // bytes of the shortest delta that is worth a number
+	keptBytesMax = 1 << 20 // limit of a writer, even if the reader announces more
+	keptDeltaMin = 8       // minimum bytes of a kept delta; a repeat of a shorter delta would save nothing
 )
 
-// KeptBytes is the memory that a reader should announce: enough for the steps between 7,000
-// containers with long ids.
+// KeptBytes is the number of bytes that a reader should announce: enough for the deltas between the
+// series of 7,000 containers with long ids.
 const KeptBytes = keptBytesMax
 
-// keptDeltas are the last deltas that both sides keep. Reader and writer drop the oldest by the same rule.
+// keptDeltas has the deltas that a side keeps. Writer and reader add the same deltas and drop the oldest
+// by the same rule, so that a number means the same delta on both sides.
 type keptDeltas struct {
 	limit    int         // of the bytes of all entries; 0: nothing is kept
-	ring     []byte      // entries, each in one piece, up to its end and then from its start again
-	at       int         // where the next entry goes
+	ring     []byte      // a ring buffer of entries; no entry continues from its end to its start
+	at       int         // offset of the next entry in ring
 	used     int         // bytes of all entries
 	entries  []keptDelta // by number modulo keptEntriesMax
 	oldest   uint64      // number of the oldest entry
@@ -46,8 +53,8 @@ type keptDeltas struct {
 	expected uint64      // number that follows the last repeat
 }
 
-// keptDelta is the place of an entry in the ring: the kind of the first edit, and what follows the
-// skipped part.
+// keptDelta is the location of an entry in the ring. An entry is the kind of the delta's first edit, in
+// one byte, and the bytes of the delta after the skipped part.
 type keptDelta struct{ at, size uint32 }
 
 func (k *keptDeltas) bytes() int64 {
@@ -71,8 +78,9 @@ func (k *keptDeltas) add(kind byte, body []byte) {
 		k.used -= int(k.entries[k.oldest%keptEntriesMax].size)
 		k.oldest++
 	}
-	// An entry that does not fit before the end of the ring leaves a gap there, which is shorter than
-	// keptEntryMax. With room for it in addition to the entries these never overlap.
+	// An entry that does not fit before the end of the ring goes to the start, and leaves a gap at the end.
+	// The gap is shorter than keptEntryMax. So the ring is longer than all entries by at least
+	// keptEntryMax. In a shorter ring the new entry would overwrite the oldest.
 	if need := k.used + size + keptEntryMax; need > len(k.ring) {
 		k.grow(need)
 	}
@@ -105,7 +113,8 @@ func (k *keptDeltas) grow(need int) {
 	k.ring, k.at = ring, at
 }
 
-// keep keeps a delta that a reader has received. head is its first varint without keptBit, rest what follows.
+// keep adds a delta that the reader has received and that is marked to be kept. head is the first varint of
+// the delta without keptBit, and rest what follows head.
 func (k *keptDeltas) keep(head uint64, rest []byte) error {
 	if k.limit == 0 {
 		return fmt.Errorf("%w: a delta is to be kept without a request", ErrCorrupt)
@@ -124,7 +133,7 @@ func (k *keptDeltas) keep(head uint64, rest []byte) error {
 	return nil
 }
 
-// repeated cuts the number of an entry and the skipped part off a received repeat.
+// repeated decodes a received repeat: it returns skip, and the entry with the number in the repeat.
 func (k *keptDeltas) repeated(repeat []byte) (kind byte, skip uint64, body []byte, err error) {
 	skip, n := uvarint(repeat)
 	far, m := uvarint(repeat[n:])
@@ -143,16 +152,18 @@ func (k *keptDeltas) repeated(repeat []byte) (kind byte, skip uint64, body []byt
 	return kind, skip, body, nil
 }
 
-// deltaIndex finds the kept deltas of a writer by their bytes. It may miss one: the delta is then sent again.
+// deltaIndex finds the kept deltas of a writer by their bytes: a hash table with buckets of two slots. It
+// does not find a delta whose slot was overwritten; the writer then sends and keeps this delta again.
 type deltaIndex struct {
 	keptDeltas
-	slots  []uint16 // number modulo keptEntriesMax, plus 1, in buckets of two; 0: free
+	slots  []uint16 // index of an entry in entries and hashes, plus 1; 0: free
 	hashes []uint32 // of the entries, by number modulo keptEntriesMax
 
-	added, addedBytes, repeats int // since the use of the entries was last checked
+	added, addedBytes, repeats int // since the last check
 }
 
-// replace replaces a delta to a series by a repeat, or marks it for the reader to keep.
+// replace returns the repeat of a delta that is kept already. It overwrites the delta with the repeat.
+// Another delta is marked for the reader to keep, and added to the kept deltas of the writer.
 func (x *deltaIndex) replace(delta []byte) (_ []byte, isRepeat bool) {
 	head, n := uvarint(delta)
 	skip, kind, body := head>>3, byte(head&7), delta[n:]
@@ -179,7 +190,7 @@ func (x *deltaIndex) replace(delta []byte) (_ []byte, isRepeat bool) {
 	return delta, false
 }
 
-// repeat overwrites a delta, which is longer.
+// repeat encodes a repeat into the memory of the delta, which is longer.
 func (x *deltaIndex) repeat(delta []byte, skip, number uint64) []byte {
 	far := int64(number - x.expected)
 	x.expected = number + 1
@@ -187,18 +198,20 @@ func (x *deltaIndex) repeat(delta []byte, skip, number uint64) []byte {
 	return binary.AppendVarint(binary.AppendUvarint(delta[:0], skip), far)
 }
 
-// check ends the use of kept deltas if hardly any was repeated while as many were added as both sides keep.
+// check counts an added delta of size bytes. Each time the added deltas reach a limit of the kept deltas,
+// check looks at the number of repeats since then. If fewer than one in 16 added deltas was repeated,
+// check ends the use of kept deltas for the stream: they cost memory and time and save hardly any bytes.
 func (x *deltaIndex) check(size int) {
 	x.added, x.addedBytes = x.added+1, x.addedBytes+size
 	if x.addedBytes >= x.limit || x.added >= keptEntriesMax {
 		if x.repeats < x.added/16 {
-			*x = deltaIndex{} // its memory is of no use
+			*x = deltaIndex{} // limit is 0 from now on
 		}
 		x.added, x.addedBytes, x.repeats = 0, 0, 0
 	}
 }
 
-// numberOf returns the number of the entry with that index.
+// numberOf returns the number of the last entry with that number modulo keptEntriesMax.
 func (x *deltaIndex) numberOf(index uint64) uint64 {
 	last := x.end - 1
 	return last - (last-index)%keptEntriesMax
@@ -211,7 +224,8 @@ func (x *deltaIndex) bucket(hash uint32) []uint16 {
 }
 
 // live returns the number of the entry in a slot of the bucket of a hash. ok is false if the slot is free, or
-// its entry was dropped.
+// its entry was dropped. Another entry with the same number modulo keptEntriesMax may have replaced it: the
+// hash of that entry usually belongs to another bucket.
 func (x *deltaIndex) live(slot uint16, hash uint32) (number uint64, ok bool) {
 	if slot == 0 || (x.hashes[slot-1]^hash)&uint32(len(x.slots)-2) != 0 {
 		return 0, false
@@ -236,7 +250,7 @@ func (x *deltaIndex) find(hash uint32, kind byte, body []byte) (number uint64, o
 	return 0, false
 }
 
-// insert makes the last entry known.
+// insert adds the entry that was added last to the hash table.
 func (x *deltaIndex) insert(hash uint32) {
 	number := x.end - 1
 	if number < keptEntriesMax {
@@ -254,7 +268,8 @@ func (x *deltaIndex) insert(hash uint32) {
 	}
 }
 
-// place puts an entry into a free slot of its bucket, or into that of the older entry.
+// place puts an entry into a free slot of its bucket. If both slots are in use, it overwrites the slot of
+// the older entry.
 func (x *deltaIndex) place(number uint64) {
 	hash := x.hashes[number%keptEntriesMax]
 	bucket := x.bucket(hash)

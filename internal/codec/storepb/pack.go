@@ -10,10 +10,12 @@ import (
 const PackedEncoding = 1 << 5
 
 // AppendPacked appends the aggregates (count, sum and so on) of one downsampled time range as the data
-// of one chunk. aggregates must be in ascending order of Aggr. Merges compare and drop whole chunks.
-// They can therefore not separate a count from its sum:
+// of one chunk. aggregates must be in ascending order of Aggr.
 //
 //	packed  (aggregate encoding uvarint(len) data)*    in ascending order of Aggr
+//
+// Merges of series drop duplicate chunks, one chunk at a time. Packed, a count and its sum are one chunk:
+// a merge cannot drop one and retain the other.
 func AppendPacked(dst []byte, aggregates []Chunk) []byte {
 	for i := range aggregates {
 		c := &aggregates[i]

@@ -2,7 +2,7 @@
 //
 //	response  0x0A len series | 0x12 len warning | 0x1A len hints | 0x22 len batch | symbol batch (symbols.go)
 //	batch     (0x0A len series)*
-//	series    label set (package labelenc, its field is 1 here too)  (0x12 len chunk)*
+//	series    label set (as package labelenc encodes it)  (0x12 len chunk)*
 //	chunk     [0x08 min] [0x10 max] (number<<3|2 len data)*    3 raw, 4 count, 5 sum, 6 min, 7 max, 8 counter
 //	data      [0x08 encoding-1] [0x12 len bytes] [0x18 xxhash64 of bytes]
 //
@@ -73,7 +73,7 @@ const (
 	fieldCounter = 8
 )
 
-// uvarint reads a varint. n is 0 if there is no valid one.
+// uvarint reads a varint. n is 0 if src does not begin with a valid varint.
 func uvarint(src []byte) (v uint64, n int) {
 	if len(src) > 0 && src[0] < 0x80 { // the usual case
 		return uint64(src[0]), 1

@@ -17,12 +17,13 @@ import (
 //	              0x2A len delta  (0x12 len chunk)*                                  delta: see appendDelta
 //	              0x32 len repeat  (0x12 len chunk)*                                 of a kept delta: see keptDeltas
 //
-// Each label of a numbered series is sent once per stream, and gets the next number. A series is
-// sent as its difference from the series before it in the same message. If that series is of the
-// other kind, or if there is none, it is sent as the difference from an empty label set. In a
-// numbered series head is the number of equal labels at the front, tail the number of equal labels
-// at the end. A delta needs no numbers, so that it suits any source. Only readers that request deltas
-// get any, and only those that announce how many bytes of deltas they keep get repeats.
+// A series is sent in one of two kinds. A numbered series refers to symbols: each of its labels is sent
+// once per stream, as a symbol, which gets the next number. The other kind is a delta, or a repeat of a
+// delta: it needs no numbers from the source of the series. Either kind is the difference from the series
+// before in the same message, if that series is of the same kind, and otherwise the difference from an
+// empty label set. In a numbered series head is the number of equal labels at the front, tail the number
+// of equal labels at the end. Writers send deltas only to readers that request them, and repeats only to
+// readers that announce how many bytes of deltas they keep.
 
 // Limits of a writer's table. Once the table is full, further labels of the stream are sent as
 // strings. A reader accepts twice as much, since the series that fills the table may have many
@@ -49,8 +50,8 @@ func NewSymbolWriter() *SymbolWriter {
 	return &SymbolWriter{names: map[string]uint32{}}
 }
 
-// KeepDeltas allows repeats to a reader that has announced to keep that many bytes of deltas. It is called before the
-// first series.
+// KeepDeltas lets the writer send repeats. bytes is the number of bytes of deltas that the reader has announced to
+// keep. The caller calls KeepDeltas before the first series.
 func (w *SymbolWriter) KeepDeltas(bytes int64) { w.kept.limit = int(min(max(bytes, 0), keptBytesMax)) }
 
 // Begin begins a message.
@@ -130,7 +131,7 @@ func (w *SymbolWriter) AppendDeltaSeries(dst, labels []byte, chunksSize int) ([]
 	if w.packed, exact, err = appendDelta(w.packed[:0], w.base, labels); err != nil {
 		return dst, err
 	}
-	first := len(w.base) == 0 // the set as a whole recurs at most in other messages
+	first := len(w.base) == 0 // the delta is a whole set: it is not kept, because hardly any series repeats it
 	if exact {
 		w.base = append(w.base[:0], labels...)
 	} else if w.base, err = applyDelta(nil, w.base, w.packed); err != nil { // base must be the labels that the reader decodes
@@ -165,12 +166,12 @@ func (w *SymbolWriter) align(count, tail int) {
 // noLabel stands for the label before the first label of a series.
 const noLabel = ^uint32(0)
 
-// numberTable maps the label numbers of a source to those of the stream, which count the
-// labels in the order in which they occur. It is looked up for every label that changes
-// between two series, so it is a hash table with open addressing. Labels tend to occur in the
-// same order again, for example pod after pod for each container. So each entry has the
-// number that followed it last: a lookup tries this number first, and its entry is near in
-// memory.
+// numberTable maps the label numbers of a source to the label numbers of the stream. The stream
+// numbers its labels 0, 1, 2, … in the order in which they first occur. The table is a hash table
+// with open addressing, because it is looked up for every label that changes between two series.
+// Labels tend to occur in the same order again, for example pod after pod for each container. So
+// each entry has the number that followed the entry last, and a lookup tries this number first.
+// The entry of that number is usually near in memory.
 type numberTable struct {
 	slots   []uint32 // numbers plus 1; the length is a power of two, at least twice the entries
 	entries []tableEntry
@@ -409,9 +410,9 @@ func (r *SymbolReader) pair(n int) []byte {
 // labelArenaMax limits the bytes of the decoded labels of one message.
 const labelArenaMax = 64 << 20
 
-// DecodeSeries decodes a series. Its labels are appended to arena, which must not be
-// overwritten before the next series of the message is decoded. Its chunks, whose data
-// aliases src, are appended to chunks.
+// DecodeSeries decodes a series. It appends the labels of the series to arena. The caller must not
+// overwrite arena before the next series of the message is decoded, because that series may be a
+// difference from this one. It appends the chunks of the series, whose data aliases src, to chunks.
 func (r *SymbolReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, arenaOut []byte, _ []Chunk, err error) {
 	var head, tail uint64
 	var packed, delta []byte

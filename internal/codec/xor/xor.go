@@ -122,10 +122,12 @@ func (r *Reader) Reset(chunk []byte, order Order) error {
 func (r *Reader) Samples() int { return r.samples }
 
 // slackBytes is the number of bytes that decoding a sample may read, from the byte in which the
-// sample begins. A sample has at most 4+64+13+64 bits, and up to eight bytes after it are read.
+// sample begins. A sample has at most 4+64+13+64 bits and can begin at the last bit of a byte: 19
+// bytes. Up to eight bytes after these are read.
 const slackBytes = 27
 
-// tailBytes is the number of bytes that are decoded from a copy, which has zeros behind them.
+// tailBytes is the number of bytes at the end of a chunk that are decoded from a copy. The copy has
+// slackBytes zeros after them, so that reads beyond the last sample stay within the copy.
 const tailBytes = 2 * slackBytes
 
 // Read decodes the next samples of a chunk into dst until it is full. It returns less than
@@ -189,8 +191,8 @@ func readRest[P Sample](r *Reader, dst []P, n int) (int, error) {
 	return n, err
 }
 
-// decode decodes samples into dst[n:] while they begin at a bit up to safe, after which
-// slackBytes of src can be read. end is the end of the chunk, in bits.
+// decode decodes samples into dst[n:] while they begin at a bit up to safe. From the byte of bit
+// safe on, src has at least slackBytes bytes. end is the end of the chunk, in bits.
 func decode[P Sample](s *state, src []byte, safe, end int, least int64, dst []P, n int) (int, error) {
 	at, t, delta, value, leading, width := s.at, s.t, s.delta, s.value, s.leading, s.width
 	var err error
@@ -265,7 +267,8 @@ func decode[P Sample](s *state, src []byte, safe, end int, least int64, dst []P,
 	return n, err
 }
 
-// signed returns a number of size bits: up to 1<<(size-1) it is positive, above negative.
+// signed converts a number of size bits to 64 bits. Numbers up to 1<<(size-1) are positive, greater
+// ones are negative, as in Prometheus' encoding.
 func signed(v uint64, size uint) uint64 {
 	return uint64(int64((v-1)<<(64-size))>>(64-size)) + 1
 }
@@ -286,9 +289,9 @@ func (r *Reader) first() error {
 	return nil
 }
 
-// second decodes the second sample. Its interval is a varint. Its value is encoded as in a later
-// sample. So second calls decode for the value, with a copy of the bytes behind a bit 0, which
-// means an unchanged interval.
+// second decodes the second sample. Its interval is a varint; its value is encoded like the values
+// of later samples. So second decodes the value by decode: it copies the bytes of the value, puts a
+// bit 0 in front of them, which means an unchanged interval, and calls decode on the copy.
 func (r *Reader) second(least int64) error {
 	from := r.at / 8
 	delta, n := binary.Uvarint(r.src[from:])

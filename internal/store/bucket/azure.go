@@ -14,8 +14,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// openAzure returns a client of Azure's blobs. It sends no request. The provider's constructor looks the container up, without
-// a limit of time: a server could neither start nor be stopped while Azure does not respond.
+// openAzure returns a client of Azure's blobs. It sends no request. With storage_create_container, the provider's constructor
+// looks the container up, without a timeout: while Azure does not respond, a server could neither start nor be stopped. So
+// openAzure calls the constructor without this key, and azureBucket creates the container at the first request.
 func openAzure(text []byte, component string, logger kitLogger) (objstore.Bucket, error) {
 	changed, create, err := withoutLookup(text)
 	if err != nil {
@@ -45,7 +46,8 @@ func (c cancelable) RoundTrip(r *http.Request) (*http.Response, error) {
 	return c.next.RoundTrip(r.WithContext(c.ctx))
 }
 
-// withoutLookup returns the configuration with storage_create_container: false. create is the value that it had, by default true.
+// withoutLookup returns the configuration with storage_create_container: false. create is the value of this key in text; true
+// without the key.
 func withoutLookup(text []byte) (changed []byte, create bool, err error) {
 	const key = "storage_create_container"
 	var document yaml.Node
@@ -77,9 +79,9 @@ func withoutLookup(text []byte) (changed []byte, create bool, err error) {
 // azureBucket creates its container if the first request finds none.
 type azureBucket struct {
 	*azure.Bucket
-	create func(context.Context) error // looks the container up first
+	create func(context.Context) error // creates the container, unless it exists
 
-	creating sync.Mutex  // one at a time
+	creating sync.Mutex  // locked during a call of create
 	found    atomic.Bool // a request has succeeded; from then on a missing container is an error
 }
 
@@ -136,8 +138,8 @@ func (b *azureBucket) Attributes(ctx context.Context, name string) (about objsto
 	return about, err
 }
 
-// Upload implements objstore.Bucket. An upload cannot be repeated, because r can be read only once. So Upload first requests the
-// attributes of the object; that request creates a missing container.
+// Upload implements objstore.Bucket. An upload cannot be repeated, because r can be read only once. So Upload first asks whether
+// the object exists: Exists creates a missing container.
 func (b *azureBucket) Upload(ctx context.Context, name string, r io.Reader, opts ...objstore.ObjectUploadOption) error {
 	if !b.found.Load() {
 		if _, err := b.Exists(ctx, name); err != nil {

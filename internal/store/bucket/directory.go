@@ -16,8 +16,8 @@ import (
 )
 
 // ErrDirectoryLost is returned by a FILESYSTEM bucket whose directory is a file, or existed before and is
-// gone: its file system is no longer mounted. Without this error the provider would list no
-// blocks, and would write new blocks to the disk under the mount point.
+// gone. Usually the file system of the directory is no longer mounted. Without this error the provider
+// would list no blocks, and would write new blocks to the disk under the mount point.
 var ErrDirectoryLost = errors.New("the directory of the bucket is gone")
 
 // directory is a bucket in a local directory. A directory that has never existed is an empty
@@ -82,7 +82,7 @@ func (f *directory) Iter(ctx context.Context, dir string, do func(string) error,
 	return f.list(dir, entries, do)
 }
 
-// entries reads a directory. One that does not exist, or is no directory, has none.
+// entries returns the entries of a directory: none if the directory does not exist, or is a file.
 func (f *directory) entries(ctx context.Context, dir string) ([]os.DirEntry, error) {
 	if ctx.Err() != nil {
 		return nil, ctx.Err()
@@ -102,10 +102,10 @@ func (f *directory) entries(ctx context.Context, dir string) ([]os.DirEntry, err
 	return entries, err
 }
 
-// list lists one directory as the provider does: sorted, without empty directories. The provider opens and reads each
-// directory to see whether it is empty, which took most of the time to list a bucket with many blocks. A directory that must
-// not be read is listed, and only the caller that needs its objects gets an error: the provider would fail because of the
-// lost+found of a disk of its own.
+// list lists one directory as the provider does: sorted, without empty directories. It differs from the provider in two ways.
+// The provider opens and reads each directory to see whether it is empty, which took most of the time to list a bucket with
+// many blocks; list calls isEmptyDir. The provider fails at a directory without permission to read it, such as lost+found in
+// the root of a disk; list lists this directory, and only a caller that reads its objects gets an error.
 func (f *directory) list(dir string, entries []os.DirEntry, do func(string) error) error {
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
@@ -126,8 +126,8 @@ func (f *directory) list(dir string, entries []os.DirEntry, do func(string) erro
 	return nil
 }
 
-// walk lists a directory and those in it as the provider does, but for a directory that must not be read: its own name is listed,
-// with a slash at its end.
+// walk lists a directory and the directories below it as the provider does. Of a directory without permission to read it, walk
+// lists the name, with a slash at its end.
 func (f *directory) walk(ctx context.Context, dir string, entries []os.DirEntry, do func(string) error) error {
 	for _, e := range entries {
 		name := filepath.Join(dir, e.Name())
@@ -150,8 +150,9 @@ func (f *directory) walk(ctx context.Context, dir string, entries []os.DirEntry,
 	return nil
 }
 
-// isEmptyDir reports whether a directory has no entries, or is gone by now. A directory of more than two links has a
-// directory in it, as that of each block has; so most directories are not opened. Some file systems count no such links.
+// isEmptyDir reports whether a directory has no entries, or was deleted. A directory with more than two hard links has a
+// subdirectory, so isEmptyDir does not open it. The directory of each block has one: chunks. Some file systems do not count
+// these links; there isEmptyDir reads the directory.
 func isEmptyDir(name string) (bool, error) {
 	var stat syscall.Stat_t
 	if err := syscall.Stat(name, &stat); err == nil && stat.Nlink > 2 {
@@ -184,8 +185,8 @@ func (f *directory) IterWithAttributes(ctx context.Context, dir string, do func(
 	return f.Bucket.IterWithAttributes(ctx, dir, do, o...)
 }
 
-// regular returns an error if an object does not exist, or is no regular file: to open a FIFO would block until another process
-// opens it, whatever the context.
+// regular returns an error if an object does not exist, or is neither a regular file nor a directory. Opening a FIFO would block
+// until another process opens it, even if the context is done.
 func (f *directory) regular(name string) error {
 	info, err := os.Stat(filepath.Join(f.dir, name))
 	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
@@ -194,8 +195,8 @@ func (f *directory) regular(name string) error {
 	return err
 }
 
-// Get implements objstore.Bucket. A missing object costs one call of the system, and no stack trace as in the provider:
-// a store looks for a deletion mark of each block, and most blocks have none.
+// Get implements objstore.Bucket. For a missing object it makes one system call; the provider would also record a stack trace.
+// Missing objects are frequent: a store looks for a deletion mark of each block, and most blocks have none.
 func (f *directory) Get(ctx context.Context, name string) (io.ReadCloser, error) {
 	return f.GetRange(ctx, name, 0, -1)
 }
@@ -216,7 +217,7 @@ func (f *directory) Upload(ctx context.Context, name string, r io.Reader, o ...o
 	if err := f.check(); err != nil {
 		return err
 	}
-	if err := f.regular(name); errors.Is(err, ErrCorrupt) { // the provider returns the others, or creates the object
+	if err := f.regular(name); errors.Is(err, ErrCorrupt) { // of other errors, the provider creates a missing object and returns the rest
 		return err
 	}
 	if err := f.Bucket.Upload(ctx, name, r, o...); err != nil {

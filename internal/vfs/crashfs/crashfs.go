@@ -1,11 +1,12 @@
 // Package crashfs is a file system for tests that can lose unsynced data.
 //
-// An FS changes a real directory, which readers read as usual, and holds two versions of
-// every file and directory in memory: the current one and the durable one. A fault function
-// decides for every call whether it succeeds, fails, or is interrupted by a power cut. The
-// method After writes a possible state of the disk after the power cut to another directory.
-// A Survival chooses the state: all or no unsynced changes of names in a directory; all, half
-// or none of the unsynced bytes of a file, or zeros instead.
+// An FS changes a real directory, so that readers can use package os. In memory it holds two
+// versions of every file and directory: the current version and the durable version. A fault
+// function decides for every call whether it succeeds, fails, or is interrupted by a power
+// cut. The method After writes to another directory what a disk could contain after the power
+// cut. A Survival chooses among the possible contents. In each directory all unsynced names
+// survive, or none. In each file all, half or none of the unsynced bytes survive, or they are
+// zeros.
 package crashfs
 
 import (
@@ -58,10 +59,10 @@ func newDir() *node {
 	return &node{isDir: true, now: map[string]*node{}, durable: map[string]*node{}}
 }
 
-// New creates an FS of an existing directory, whose content is durable. fault may be nil. It
-// is called under a lock for each call. If it returns an error, the call returns that error
-// and changes nothing, except that a write writes half of its bytes. ErrCrashed cuts the
-// power.
+// New creates an FS of an existing directory. What the directory contains now counts as
+// durable. The FS calls fault, unless it is nil, under a lock before each call. If fault returns
+// an error, the call returns that error and changes nothing, except that a write writes half of
+// its bytes. If fault returns ErrCrashed, the power is cut.
 func New(dir string, fault func(Call) error) (*FS, error) {
 	f := &FS{dir: dir, fault: fault, root: newDir()}
 	err := filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
@@ -207,8 +208,8 @@ func (f *FS) Rename(from, to string) error {
 // Remove implements vfs.FS.
 func (f *FS) Remove(path string) error { return f.remove("remove", path, vfs.Disk{}.Remove) }
 
-// RemoveAll implements vfs.FS. It removes the names in a directory one after the other, as
-// on a disk.
+// RemoveAll implements vfs.FS. It removes the names from every directory below path, too. After
+// a power cut each of these directories may have its names again, or not.
 func (f *FS) RemoveAll(path string) error {
 	return f.remove("removeall", path, vfs.Disk{}.RemoveAll)
 }
@@ -383,6 +384,7 @@ func after(n *node, dir string, s Survival) error {
 	return nil
 }
 
+// left returns the bytes that a file has after a power cut.
 func (n *node) left(c Content) []byte {
 	synced := len(n.content)
 	if len(n.data) <= synced && c != Kept {

@@ -19,7 +19,8 @@ func openGCS(text []byte, component string, logger kitLogger) (objstore.Bucket, 
 	return gcsBucket{b}, nil
 }
 
-// gcsBucket cancels an upload whose reader fails. The provider leaves it open, with its goroutine.
+// gcsBucket cancels the context of an upload when the upload ends. If the reader fails, the provider does not end the request, and
+// the goroutine of the request would not end either.
 type gcsBucket struct{ *gcs.Bucket }
 
 // Upload implements objstore.Bucket.

@@ -31,7 +31,7 @@ type blockMeta struct {
 	deleted    int64 // tombstones
 	resolution int64 // downsampling resolution in ms
 	labels     labels.Labels
-	sources    []ulid.ULID // level 1 blocks that it was compacted from
+	sources    []ulid.ULID // level 1 blocks from which the block was compacted
 	files      []blockFile
 	members    []member // fields of the JSON object without the section thanos, as encoded
 }

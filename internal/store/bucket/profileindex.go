@@ -159,10 +159,10 @@ func decodeProfileIndex(from io.Reader) (entries []ProfileEntry, err error) {
 	return entries, nil
 }
 
-// fromIndex returns the blocks of the bucket's index. If the index is missing or corrupt, it returns an empty map, and the list requests
-// the sizes and metas of all blocks. If the request fails, it returns nil. Then the next list requests the index again, if this list
-// cannot list the directories either. The sizes are not compared with the objects: every caller that reads a block compares them, and
-// calls Doubt if they differ.
+// fromIndex returns the blocks of the bucket's index, by directory. If the index is missing or corrupt, it returns an empty map, and
+// Blocks requests the sizes of all blocks. If the request for the index fails, it returns nil. Blocks then goes on without the index. If
+// Blocks cannot list the directories either, its next call requests the index again. fromIndex does not compare the sizes in the index
+// with the objects. A caller of Blocks that reads a block compares them, and calls Doubt if they differ.
 func (r *ProfileReader) fromIndex(ctx context.Context) map[string]*knownProfile {
 	ctx, cancel := context.WithTimeout(ctx, r.opts.Timeout)
 	defer cancel()

@@ -16,11 +16,12 @@ import (
 const (
 	lookupsMax = 16 // blocks that a list looks up concurrently
 
-	// unreadMax is the number of blocks in one list whose sizes or marks may fail to be read, besides those to which access is denied. If
-	// there are more, the bucket is at fault and not an object, and the list fails: its caller keeps the list before it.
+	// unreadMax is the number of blocks in one list whose sizes or marks may fail to be read. Blocks to which access is denied do not
+	// count. With more failures the fault is probably in the bucket, not in single objects. Then the list fails, and its caller goes on
+	// with its previous list.
 	unreadMax = 16
 
-	unreadLogged = 10 // of them, for each list
+	unreadLogged = 10 // blocks of one list that are logged because their sizes or marks cannot be read
 
 	markInvalidFor = time.Hour // a mark that is not valid is read again after this time
 )
@@ -32,8 +33,8 @@ type lookups struct {
 	unread atomic.Int32 // blocks whose sizes or marks cannot be read
 }
 
-// lookAll looks up the files and the new deletion marks of all blocks, at most lookupsMax concurrently. If it
-// fails, the results of the successful lookups are returned with the error.
+// lookAll looks up the files and the new deletion marks of all blocks, at most lookupsMax concurrently. The results are in
+// the order of dirs; nil: the block does not exist. If lookAll fails, it returns the results so far with the error.
 func (r *ProfileReader) lookAll(ctx context.Context, dirs []listed) ([]*knownProfile, error) {
 	looked, all := make([]*knownProfile, len(dirs)), &lookups{ProfileReader: r}
 	group, ctx := errgroup.WithContext(ctx)
@@ -72,12 +73,14 @@ func (r *ProfileReader) lookAll(ctx context.Context, dirs []listed) ([]*knownPro
 	return looked, err
 }
 
-// newMark reports whether the mark of a block is to be read.
+// newMark reports whether the deletion mark of a block must be read: it is listed, and either was not read yet or was not valid
+// markInvalidFor ago.
 func (r *ProfileReader) newMark(l *listed, k *knownProfile) bool {
 	return l.marked && k.mark.DeletionTime <= 0 && r.now().Sub(k.markInvalid) >= markInvalidFor
 }
 
-// ofOne reports whether an error concerns one object: the list goes on without it. It logs and counts such an error.
+// ofOne reports whether an error concerns only this block, so that the list goes on without the block's sizes or mark. It logs and
+// counts such an error. It returns false if ctx is done or the list has more than unreadMax of these errors.
 func (l *lookups) ofOne(ctx context.Context, block string, err error) bool {
 	if ctx.Err() != nil || !isAccessDenied(l.from, err) && l.failed.Add(1) > unreadMax {
 		return false
@@ -89,7 +92,8 @@ func (l *lookups) ofOne(ctx context.Context, block string, err error) bool {
 	return true
 }
 
-// readMark reads the deletion mark of a block. A mark that is not valid, or has vanished since the list, is none.
+// readMark reads the deletion mark of a block into k. If the mark is not valid, or was deleted since the list, the block counts as
+// not marked.
 func (l *lookups) readMark(ctx context.Context, dir *listed, k *knownProfile) error {
 	timed, cancel := context.WithTimeout(ctx, l.opts.Timeout)
 	defer cancel()
@@ -110,8 +114,8 @@ func (l *lookups) readMark(ctx context.Context, dir *listed, k *knownProfile) er
 	return nil
 }
 
-// look requests the sizes of a block's index and rows. It returns nil unless both exist. Sizes that cannot be read are those of
-// the list before, if it had them.
+// look requests the sizes of a block's index and rows. It returns nil unless both objects exist. If a size cannot be read, look
+// returns the block with the sizes of the previous list; without these, with the error in unread.
 func (l *lookups) look(ctx context.Context, name string) (*knownProfile, error) {
 	old, sizes := l.known[name], [2]int64{}
 	if old != nil && old.unread != nil {

@@ -33,16 +33,17 @@ type ProfileObjects struct {
 	MarkReason  string      // details of the mark
 	MarkUnread  bool        // there is a mark that cannot be read: the block must not be deleted
 	Unread      error       // why the sizes cannot be read; Index, Rows and Spans are nil then
-	// Doubt makes the next list request the sizes of the objects. A reader calls it if an object does not have the size that is
-	// listed here, or does not begin with Head. The sizes and Head may be those of the index of the bucket.
+	// Doubt makes the next list request the sizes of the objects. A reader of the block calls Doubt if an object does not have the
+	// size above, or if Index does not begin with Head. That happens if the index of the bucket, from which the sizes and Head can
+	// be, is out of date.
 	Doubt func()
 }
 
 const (
 	blocksMax = 100_000 // of all tenants, as in store/profile
 
-	// rowsWindow is the size of the ranges of rows that are requested together. A request for one column takes an object
-	// store as long as a request for its neighbours, which the same query reads.
+	// rowsWindow is the size of the ranges that are requested of the object of rows. An object store needs about as long for a few
+	// KiB, one column, as for the whole window. The same query usually reads the neighbouring columns, too.
 	rowsWindow = 256 << 10
 )
 
@@ -72,7 +73,7 @@ type ProfileReader struct {
 
 	doubting sync.Mutex
 	doubted  map[string]bool // directories of blocks for which Doubt was called since the last list
-	remarked map[string]bool // and of those for which Remarked was called
+	remarked map[string]bool // directories of blocks for which Remarked was called since the last list
 
 	now         func() time.Time // replaced by tests
 	indexErrors *metrics.Counter
@@ -83,11 +84,11 @@ type knownProfile struct {
 	index, rows *pages.Object
 	spans       *spansAt
 	confirmed   bool         // two lists in a row found the same sizes: the upload is complete
-	head        []byte       // of the bucket's index, until the first successful list
+	head        []byte       // Head in the bucket's index; nil after the first successful list
 	mark        DeletionMark // zero: the block is not marked, or its mark was not read yet
 	markUnread  bool         // the block is marked, and the mark cannot be read
-	markInvalid time.Time    // when the mark was found not to be valid; zero: it was not
-	unread      error        // why the sizes cannot be read; there are no objects then
+	markInvalid time.Time    // when an invalid mark was read; zero: the mark is valid, or was not read yet
+	unread      error        // why the sizes cannot be read; index, rows and spans are nil then
 }
 
 // NewProfileReader returns a reader. It creates no file and sends no request. The caller calls Close before it closes the
@@ -147,22 +148,26 @@ func (r *ProfileReader) open() error {
 // errBlocksMax is returned by lists of a bucket with more than blocksMax blocks.
 var errBlocksMax = fmt.Errorf("%w: there are more than %d directories of profile blocks; ferula profiles compact reduces their number", profiles.ErrLimit, blocksMax)
 
-// listed is a directory of the bucket that has the name and the files of a block.
+// listed is a directory of the bucket whose name is that of a block.
 type listed struct {
 	tenant              string
 	id                  ulid.ULID
 	name                string
-	index, rows, marked bool // objects in it
-	denied              bool // it may be a directory that must not be listed: its objects are requested to find out
+	index, rows, marked bool // the directory has these objects; marked: a deletion mark
+	denied              bool // the directory probably cannot be listed: lookups request its objects to find out whether they exist
 }
 
-// Blocks lists the blocks of all tenants that have an index and rows. It requests the sizes of
-// a block's index and rows until two calls in a row have found the same sizes: before that the
-// upload of the block may still be running. It does not request the sizes of blocks in the index of the bucket. The first call
-// reads this index. Later calls read it only while the calls before could read neither the index nor the list of directories.
-// Blocks reads a deletion mark when the mark is listed for the first time, and a mark that is not valid once an hour. It also
-// succeeds if the sizes or marks of a few blocks cannot be read, or access to them is denied: see ProfileObjects. A failed call keeps the
-// sizes that it has found, so repeated calls succeed in the end, however large the bucket is.
+// Blocks lists the blocks of all tenants that have an index and rows.
+//
+// Sizes: Blocks requests the sizes of a block's index and rows until two calls in a row have found the same sizes. Before that the
+// upload of the block may still be running. Blocks does not request the sizes of blocks that are in the index of the bucket. The
+// first call reads this index. Further calls read it again only if all calls before could neither read it nor list the directories.
+//
+// Deletion marks: Blocks reads a mark when it is listed for the first time. It reads a mark that is not valid once an hour.
+//
+// Errors: Blocks succeeds if the sizes or marks of a few blocks cannot be read, or if access to them is denied; ProfileObjects says
+// so. A failed call keeps the sizes that it has found. So repeated calls succeed in the end, even if one call has not enough time
+// for all blocks of a large bucket.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	r.reading.RLock()
 	defer r.reading.RUnlock()
@@ -225,16 +230,17 @@ func (r *ProfileReader) doubt(name string) {
 	r.doubted[name] = true
 }
 
-// Remarked makes the next list read the deletion mark of a block even if the one before it was not valid. The caller has written a
-// mark. If this one were not read, the caller would write it again after every list.
+// Remarked makes the next list read the deletion mark of a block even if an invalid mark was read less than an hour ago. A caller
+// calls it after it has written a valid mark. Otherwise lists would show no mark for up to an hour, and the caller would write the
+// mark again after every list.
 func (r *ProfileReader) Remarked(tenant string, id ulid.ULID) {
 	r.doubting.Lock()
 	defer r.doubting.Unlock()
 	r.remarked[ProfileBlock(tenant, id)] = true
 }
 
-// forget removes the confirmation of the sizes of doubted blocks, and what is known of invalid marks that were written over. r.mu
-// is held.
+// forget applies the calls of Doubt and Remarked since the last list: the sizes of doubted blocks are requested again, and the
+// marks of remarked blocks are read again. r.mu is held.
 func (r *ProfileReader) forget() {
 	r.doubting.Lock()
 	defer r.doubting.Unlock()
@@ -252,8 +258,8 @@ func (r *ProfileReader) forget() {
 	clear(r.remarked)
 }
 
-// dirs lists the directories that have the name of a block, an index and rows, and those that must not be listed. It lists blocksMax
-// directories at most.
+// dirs lists the directories whose names are those of blocks and that have an index and rows. It includes directories of blocks
+// that cannot be listed, for lack of permission. More than blocksMax directories are an error.
 func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
 	at := map[string]int{}
 	err = eachProfileObject(ctx, r.from, func() {}, func(dir, tenant string, id ulid.ULID, file string) error {
@@ -287,7 +293,8 @@ func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
 	return slices.DeleteFunc(all, func(l listed) bool { return !l.index || !l.rows }), err
 }
 
-// newKnown returns a block of the given sizes. It has objects of its own, so pages of a block that was replaced are not read.
+// newKnown returns a block of the given sizes. It creates new pages.Objects, so that the cached pages of an object that was replaced
+// are not used.
 func (r *ProfileReader) newKnown(name string, indexBytes, rowsBytes int64) *knownProfile {
 	return &knownProfile{
 		index: r.cache.Object(r.from, path.Join(name, indexFile), indexBytes),
@@ -328,8 +335,8 @@ func (o objectAt) ReadAt(p []byte, off int64) (int, error) {
 	return o.object.ReadAt(ctx, p, off, o.window)
 }
 
-// spansAt reads the spans of a block. No list requests their size: the index of the block has it, and every reader
-// of the spans reads all of them.
+// spansAt reads the object of spans of a block. Lists do not request its size. Each reader of the spans takes the size from the
+// index of the block and reads the whole object, so the end of the first read is the size.
 type spansAt struct {
 	reader *ProfileReader
 	name   string

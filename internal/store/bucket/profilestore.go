@@ -21,10 +21,10 @@ import (
 
 const (
 	profileReadTimeout = 5 * time.Minute // of one request
-	profilePartBytes   = 16 << 20        // of a file, downloaded by one request
+	profilePartBytes   = 16 << 20        // bytes that one request of a download reads
 	markBytesMax       = 64 << 10
 	markTimeMax        = 253402300799 // Unix seconds of the end of the year 9999: a mark with a later time has another unit, or overflows a time.Time
-	namesMax           = 16           // of other objects in the directory of a block
+	namesMax           = 16           // names that are kept of other objects in the directory of a block
 
 	// storedMax is the limit of the blocks of all tenants, about 400 bytes each. It is higher than the limit of readers, so that
 	// compaction can bring a bucket below that limit.
@@ -101,7 +101,7 @@ func (p *ProfileStore) List(ctx context.Context) ([]*StoredProfile, error) {
 			s = &StoredProfile{Tenant: tenant, ID: id, files: map[string]bool{}}
 			known[dir], all = s, append(all, s)
 		}
-		if file == "" { // its time must not be that of an object
+		if file == "" { // not added to files: Modified requests the attributes of all of these, and a directory is no object
 			denied = append(denied, s)
 			return nil
 		}
@@ -128,10 +128,11 @@ func (p *ProfileStore) List(ctx context.Context) ([]*StoredProfile, error) {
 }
 
 // eachProfileObject lists the bucket and calls f with each object of a profile block and the directory of the block. It
-// calls progress with every name. It returns the first error of f.
+// calls progress for every name. It returns the first error of f.
 //
-// A file without a name is the directory itself: that of a FILESYSTEM bucket must not be listed, and an object store may show an object
-// of this name. If the directory of a tenant must not be listed, eachProfileObject fails: the blocks in it are not known.
+// file is "" if the listed name is that of the directory itself. There are two reasons: the directory of a FILESYSTEM bucket cannot be
+// listed, for lack of permission, or an object store has an object of this name. If the directory of a tenant cannot be listed,
+// eachProfileObject fails, because the blocks of the tenant are not known.
 func eachProfileObject(ctx context.Context, from objstore.BucketReader, progress func(), f func(dir, tenant string, id ulid.ULID, file string) error) error {
 	return from.Iter(ctx, profilesDir+"/", func(name string) error {
 		progress()
@@ -149,7 +150,7 @@ func eachProfileObject(ctx context.Context, from objstore.BucketReader, progress
 	}, objstore.WithRecursiveIter())
 }
 
-// listable returns an error if a directory cannot be listed. It requests no second page of the list.
+// listable returns an error if a directory cannot be listed. It stops at the first name, so that it requests one page of the list.
 func listable(ctx context.Context, from objstore.BucketReader, dir string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -8,8 +8,8 @@ import (
 	"github.com/thanos-io/objstore"
 )
 
-// signature is the secret of a shared access signature of Azure, which is a parameter of the URL of each request. The errors of
-// net/http have these URLs.
+// signature matches the secret of a shared access signature of Azure. The secret is a parameter of the URL of each request, and the
+// texts of net/http's errors have the URL.
 var signature = regexp.MustCompile(`(?i)([?&]sig=)[^&\s"]+`)
 
 // redactedError is an error without signatures in its text.

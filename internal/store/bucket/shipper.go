@@ -39,7 +39,7 @@ type ShipOptions struct {
 	Labels func() labels.Labels // external labels in force
 	Source string               // `thanos.source` in meta.json; "": sidecar
 
-	UploadCompacted bool   // also upload blocks above level 1
+	UploadCompacted bool   // also upload blocks of a compaction level above 1
 	AllowOutOfOrder bool   // upload later blocks even if an earlier one failed; do not check compacted blocks for overlaps
 	SkipCorrupted   bool   // upload the other blocks even if a meta.json cannot be read
 	Hashes          bool   // write the SHA-256 of each file to meta.json
@@ -334,8 +334,8 @@ func (r *syncRun) count(blocks []blockMeta) (n int) {
 	return n
 }
 
-// blocks lists the blocks of the directory by time, and the errors of unreadable ones. A block
-// that is deleted during the call is in neither list.
+// blocks lists the blocks of the directory by time, and the errors of blocks whose meta.json cannot
+// be read. A block that is deleted during the call is in neither list.
 func (r *syncRun) blocks() (blocks []blockMeta, errs []error) {
 	blocks, err := listBlocks(r.opts.Dir, func(name string, err error) {
 		r.metrics.corrupted.Inc()
@@ -407,9 +407,9 @@ func (r *syncRun) ship(ctx context.Context, m blockMeta) error {
 	return nil
 }
 
-// whole reports whether the bucket has a block with all files that its meta.json lists; with the
-// index if it lists none. A meta.json alone is not enough: some stores keep a part of an
-// interrupted upload.
+// whole reports whether the bucket has a block: its meta.json, and all files that meta.json lists.
+// If meta.json lists no files, the block must have an index. A meta.json alone is not enough: some
+// stores keep a part of an interrupted upload.
 func (r *syncRun) whole(ctx context.Context, id ulid.ULID) (bool, error) {
 	m, err := r.remoteMeta(ctx, id)
 	if errors.Is(err, ErrCorrupt) {
@@ -420,7 +420,7 @@ func (r *syncRun) whole(ctx context.Context, id ulid.ULID) (bool, error) {
 		return false, err
 	}
 	if marked, err := r.bucket.Exists(ctx, path.Join(id.String(), deletionMark)); err != nil || marked {
-		return marked, err // marked: it was complete, but some of its files may already be deleted
+		return marked, err // marked: the block was complete once; some of its files may already be deleted
 	}
 	files := m.files
 	if len(files) == 0 {

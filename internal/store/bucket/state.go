@@ -16,7 +16,7 @@ import (
 // (--storage.tsdb.delay-compact-file.path). The file saves requests to the bucket. If it is
 // lost, the bucket is checked.
 
-// readState returns no IDs for a missing file.
+// readState returns the IDs in a state file; none if the file does not exist.
 func readState(path string) ([]ulid.ULID, error) {
 	text, err := os.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {

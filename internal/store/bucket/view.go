@@ -14,8 +14,9 @@ import (
 )
 
 // view holds the chunks and the index of a block open. The database never changes these files, it
-// only deletes them. An open file survives deletion, so an upload that takes hours reads one
-// consistent block. Thanos uses hard links, which require a writable directory on the same disk.
+// only deletes them. An open file can be read after its deletion, so an upload that takes hours reads
+// all files of the block. Thanos uses hard links instead, which need a writable directory on the same
+// disk.
 type view struct {
 	meta  blockMeta
 	files []viewFile // chunk segments in order, then the index
@@ -136,8 +137,8 @@ func (m *progressReader) ReadAt(p []byte, at int64) (int, error) {
 // ObjectSize implements objstore.ObjectSizer.
 func (m *progressReader) ObjectSize() (int64, error) { return m.Size(), nil }
 
-// send uploads with put, and cancels it if nothing is read for longer than stall: a slow
-// store is tolerated, a hanging one is not.
+// send uploads size bytes by calling put. It cancels the context of put if put reads nothing for longer
+// than stall. A slow object store is tolerated, one that hangs is not.
 func send(ctx context.Context, from io.ReaderAt, size int64, stall time.Duration, put func(context.Context, io.Reader) error) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

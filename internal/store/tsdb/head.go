@@ -20,17 +20,17 @@ import (
 // rawHead reads the samples of the head that arrived in order.
 //
 // Prometheus' truncation of the head waits for open readers whose range it overlaps. It does
-// not wait for a rawHead, which closes its chunk reader immediately after opening it. A
-// closed reader is not on the list of readers for which truncation waits, but it can still be
-// read. It still hides the appends that were not committed when it was opened. A second reader,
-// the anchor, stays open over a range that is never truncated: while it is open, the head keeps
-// the append IDs by which samples are hidden.
+// not wait for a rawHead, because a rawHead closes its chunk reader immediately after opening it.
+// Truncation waits only for readers on a list. Close takes the chunk reader off this list, but the
+// closed reader can still be read, and it still hides the appends that were not committed when it
+// was opened. A second reader, the anchor, stays open over a range that is never truncated. While
+// the anchor is open, the head keeps the append IDs by which samples are hidden.
 //
-// So the head may lose data while a rawHead reads it. A reader can notice this, because of the
-// order in which the head loses data. First the block with the data is served. Then the minimum
-// time of the head grows or, if series are evicted for another reason, these series are no
-// longer found. Data is removed last. disturbed looks for these signs after each read. After
-// such a sign, the rest of a selection is read from a new view of the store.
+// So the head may lose data while a rawHead reads it. A rawHead can detect this, because the head
+// loses data in three steps. First the database serves a block with the data. Then the minimum
+// time of the head grows; or, if series are evicted for another reason, the index of the head no
+// longer has these series. Last the head removes the data. After each read, disturbed looks for the
+// first two steps. If it finds one, the rest of a selection is read from a new view of the store.
 type rawHead struct {
 	store      *Store
 	db         *tsdb.DB
@@ -192,7 +192,7 @@ func (h *rawHead) labelNames(ctx context.Context) ([]string, error) {
 // after skips the series of a set up to and including the label set last.
 type after struct {
 	series.Set
-	last []byte // nil once they are skipped
+	last []byte // nil: all series up to last were skipped
 }
 
 // Next implements series.Set.

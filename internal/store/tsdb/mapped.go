@@ -15,7 +15,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/index"
 )
 
-// mappedIdle is how long at least the files of a block stay mapped after the last reader, and the interval of sweeps.
+// mappedIdle is the minimum time for which the files of a block stay mapped after their last reader was closed. It is also the
+// interval of sweeps.
 const mappedIdle = time.Minute
 
 // mapped is a second mapping of the files of one block, since the database's own mapping is
@@ -84,8 +85,8 @@ func (m *mapped) close() error {
 }
 
 // mappings are the mapped blocks of a store, by directory. A mapping without readers is closed by
-// the first sweep after it has been idle for mappedIdle, by the next reader of the store after its
-// block was deleted, or with the store.
+// one of three calls: by sweep, after it was idle for mappedIdle; by prune, which every new reader
+// of the store calls, after its block was deleted; or by close, with the store.
 type mappings struct {
 	mu     sync.Mutex
 	byDir  map[string]*mapped

@@ -32,7 +32,7 @@ type rawBlock struct {
 
 func (s *Store) openRawBlock(b *tsdb.Block, mint, maxt int64) (_ *rawBlock, err error) {
 	r := &rawBlock{store: s, block: b, mint: mint, maxt: maxt}
-	deletions, err := b.Tombstones() // the reader holds the block until it is mapped
+	deletions, err := b.Tombstones() // while this reader is open, the database does not delete the block: its files can be mapped
 	if err != nil {
 		return nil, err
 	}

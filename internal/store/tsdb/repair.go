@@ -48,7 +48,7 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 			s.reportRemoved(before)
 		}
 		if try == tries || !reg.counted(logRepairs) {
-			reg.add(logRepairs, try-1)
+			reg.add(logRepairs, try-1) // the counts of the closed databases
 			return db, nil
 		}
 		s.logger.Warn("The write-ahead log was repaired and is replayed again", "dir", s.opts.Dir)
@@ -209,9 +209,10 @@ func closeGap(dir string, logger *slog.Logger) error {
 	return nil
 }
 
-// resumeRepair replaces the incomplete copies in one log by the damaged segments that were
-// being copied. A damaged segment is not put back if the log was continued without it: later
-// records may use, for other series, the references of series that only the segment has.
+// resumeRepair reverts interrupted repairs of segments in one log: it replaces the incomplete copy
+// of a damaged segment by the damaged segment itself. It does not if records were written after the
+// repair was interrupted: these records may use, for other series, the references of series that
+// only the damaged segment has.
 func resumeRepair(dir string, logger *slog.Logger) error {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -232,14 +233,14 @@ func resumeRepair(dir string, logger *slog.Logger) error {
 			continue
 		}
 		aside := filepath.Join(dir, entry.Name())
-		went, err := wentOn(dir, segments, index)
-		if err == nil && !went {
-			went, err = differs(filepath.Join(dir, name), aside)
+		continued, err := hasLaterRecords(dir, segments, index)
+		if err == nil && !continued {
+			continued, err = differs(filepath.Join(dir, name), aside)
 		}
 		if err != nil {
 			return err
 		}
-		if went || index <= checkpoint {
+		if continued || index <= checkpoint {
 			logger.Error("A repair of the write-ahead log was not completed, and later segments were written without this one. Its samples are lost unless they are in a block", "segment", aside)
 			continue
 		}
@@ -258,8 +259,8 @@ func resumeRepair(dir string, logger *slog.Logger) error {
 	return nil
 }
 
-// wentOn reports whether a segment with a number above index has records.
-func wentOn(dir string, segments []int, index int) (bool, error) {
+// hasLaterRecords reports whether a segment with a number above index has records.
+func hasLaterRecords(dir string, segments []int, index int) (bool, error) {
 	for _, later := range segments {
 		if later <= index {
 			continue

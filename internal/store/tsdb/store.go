@@ -50,7 +50,7 @@ type Options struct {
 	OutOfOrderWindow         time.Duration // out_of_order_time_window: how far back a sample may arrive out of order
 	SnapshotOnShutdown       bool          // feature memory-snapshot-on-shutdown
 	FreeBytesMin             int64         // samples are refused while the disk has less free space; at most a twentieth of the disk; 0: 256 MiB; negative: no check
-	KeepOverlappingBlocks    bool          // --no-storage.tsdb.allow-overlapping-compaction: that blocks overlap is no reason to compact them
+	KeepOverlappingBlocks    bool          // --no-storage.tsdb.allow-overlapping-compaction: do not compact blocks only because they overlap
 	FloatChunkEncodingIsXOR2 bool
 	MetadataInWAL            bool // feature metadata-wal-records: the log has metadata of scraped samples, for remote write 2.0
 

@@ -10,8 +10,8 @@ import (
 
 const (
 	refsMax     = 16 << 10 // series whose entries are fetched together
-	windowMin   = 2 << 20  // least bytes of chunks that are read ahead of a block
-	windowMax   = 32 << 20 // most bytes
+	windowMin   = 2 << 20  // minimum bytes of the window of one block
+	windowMax   = 32 << 20 // maximum bytes of the window of one block
 	chunkGuess  = 1 << 10  // assumed bytes of a chunk whose end is not known
 	releaseEach = 256      // entries that are read before their pages are released
 )
@@ -184,8 +184,8 @@ type slot struct {
 	uses int
 }
 
-// take adds a use to the slot. If the slot is not held, take waits until gate admits it. It
-// returns the cause of ctx if that is done first.
+// take adds a use to the slot. If the slot is not held, take waits until gate has capacity. If ctx
+// is done first, take returns the cause of ctx.
 func (s *slot) take(ctx context.Context) error {
 	if s.gate == nil || s.hold() {
 		return nil

@@ -58,7 +58,7 @@ type producer struct {
 	block      *block
 	header     *header
 	postings   refs
-	onLabels   []*labels.Matcher // applied to the labels of each series; the postings decide the other matchers
+	onLabels   []*labels.Matcher // matchers that are applied to the labels of each series; postings has the result of the others
 	minMS      int64
 	maxMS      int64
 	labelsOnly bool // Request.LabelsOnly

@@ -145,7 +145,8 @@ func (b *block) sweep(before time.Time) bool {
 	return b.header != nil
 }
 
-// remove is called when the store no longer has the block.
+// remove is called when the store no longer has the block. It removes the header and its file, at
+// once or after the last user's release.
 func (b *block) remove() {
 	b.mu.Lock()
 	defer b.mu.Unlock()

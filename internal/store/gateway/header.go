@@ -23,7 +23,7 @@ import (
 // It is a mapped local file: sections of the index, unchanged, and tables of offsets into
 // them.
 //
-//	head     u64 each: magic, crc32 of all that follows, series and postingsEnd of the toc, size of the index, sizes of the sections
+//	head     u64 each: magic, crc32 of all bytes after it, series and postingsEnd of the toc, size of the index, size of each section below
 //	front    the index from its first byte to the series: magic, version, symbols
 //	table    the postings offset table
 //	offsets  u32 for each symbol and one more: its start in the symbols
@@ -118,9 +118,9 @@ func fetchHeader(ctx context.Context, path string, from *pages.Object) (err erro
 	return os.Rename(file.Name(), path)
 }
 
-// readTOC reads the table of contents, which is at the end of an index. It fetches about the
-// last tailBytes bytes of the index: the end of the postings offset table, which is read next, or
-// all of a small index.
+// readTOC reads the table of contents, which is at the end of an index. With the same request it
+// fetches about the last tailBytes bytes of the index into the page cache. They have the end of the
+// postings offset table, which fetchHeader reads next. Of a small index they are the whole index.
 func readTOC(ctx context.Context, from *pages.Object) (*index.TOC, error) {
 	off := from.Size() - indexTail
 	start := max(from.Size()-tailBytes, 0)

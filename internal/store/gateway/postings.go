@@ -173,7 +173,8 @@ func (m *memoryRefs) seek(ref uint32) (uint32, bool) {
 func (*memoryRefs) release()   {}
 func (*memoryRefs) err() error { return nil }
 
-// both is the intersection of lists; the first is the shortest.
+// both is the intersection of lists. The first list is the shortest: each of its references is
+// looked up in the others.
 type both struct{ all []refs }
 
 func (b both) next() (uint32, bool)           { return b.from(b.all[0].next()) }
@@ -218,12 +219,12 @@ func firstError(all []refs) error {
 	return nil
 }
 
-// peeked is a list that keeps the reference that it found last. A seek for this reference, or
-// for a lower one, returns it again.
+// peeked is a list that keeps the reference that seek found last. A seek for this reference, or
+// for a lower one, returns the same reference again.
 type peeked struct {
 	refs
 	at    uint32
-	valid bool // at was found and is the current one
+	valid bool // at is the reference that seek found last; false before the first seek
 	ended bool
 }
 
@@ -236,7 +237,7 @@ func (p *peeked) seek(ref uint32) (uint32, bool) {
 	return at, ok
 }
 
-// without is a list without the references that are in one of the lists gone.
+// without is a list without the references that are in any of the lists gone.
 type without struct {
 	refs
 	gone []*peeked
@@ -282,13 +283,13 @@ func (w without) err() error {
 type choice struct {
 	matcher *labels.Matcher
 	lists   []list
-	negated bool   // series in one of the lists do not match
+	negated bool   // the lists have the series that do not match
 	bytes   uint64 // size of the lists
 }
 
-// choose finds the lists of a matcher in the header. A matcher that matches the empty value
-// matches series without the label too. For such a matcher choose returns the lists of the
-// values that do not match.
+// choose finds the lists of a matcher in the header. A matcher that matches the empty value, for
+// example env!="dev", also matches series without the label, and these are in no list of the label.
+// For such a matcher choose returns the lists of the values that do not match.
 func (h *header) choose(m *labels.Matcher) choice {
 	c := choice{matcher: m, negated: m.Matches("")}
 	add := func(l list) {
@@ -320,17 +321,17 @@ func (h *header) choose(m *labels.Matcher) choice {
 }
 
 const (
-	// entryBytes is the estimated size of a series entry. If the lists of a matcher are
-	// longer than the entries of all series that the most selective matcher selects, the
-	// lists are not read: the matcher is applied to the labels of these series.
+	// entryBytes is the estimated size of a series entry. If the lists of a matcher are longer
+	// than the entries of all series that the most selective matcher selects, expand does not read
+	// the lists. Instead the matcher is applied to the labels of the selected series.
 	entryBytes = 200
 	// smallLists is the size up to which lists are always read.
 	smallLists = 64 << 10
 )
 
-// expand returns the series that match by their postings, and onLabels: the matchers whose
-// postings were not read, which the caller must apply to the labels of each series. bytesMax
-// limits the postings of one matcher that selects several values.
+// expand returns the series that match by the postings that it has read. onLabels are the matchers
+// whose postings it has not read: the caller must apply them to the labels of each series. If the
+// postings of one matcher that selects several values exceed bytesMax, expand returns ErrLimit.
 func (h *header) expand(ctx context.Context, index *pages.Object, matchers []*labels.Matcher, bytesMax uint64) (_ refs, onLabels []*labels.Matcher, err error) {
 	var positive, negative []choice
 	for _, m := range matchers {

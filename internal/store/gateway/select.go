@@ -37,8 +37,8 @@ type Selection struct {
 	closed   bool
 }
 
-// opening is a block to open for a request, and those matchers of the request that are not on
-// external labels of the block.
+// opening is a block that a request opens, with the matchers of the request that are not on external
+// labels of the block.
 type opening struct {
 	block    *block
 	matchers []*labels.Matcher
@@ -258,10 +258,10 @@ func (s *Store) LabelValues(ctx context.Context, r Request, label string) (value
 	return sorted(found), warnings.Merge(more), nil
 }
 
-// labelBlocks returns the blocks in the time range of a request, as two lists. If the external
-// labels of a block satisfy all matchers, its header is enough, although it also has the labels of series
-// without samples in the time range: the block is in the list whole. If its series must be read, it is in
-// the list parts. label is the label whose values are wanted; "": names are wanted.
+// labelBlocks returns the blocks in the time range of a request, as two lists. whole has the blocks whose
+// external labels satisfy all matchers: the label names and values are read from their headers. A header
+// also has the labels of series without samples in the time range; these are returned, too. parts has the
+// blocks whose series must be matched. label is the label whose values are wanted; "": names are wanted.
 func (s *Store) labelBlocks(r Request, label string) (whole []*block, parts []opening) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -288,8 +288,8 @@ func (s *Store) labelBlocks(r Request, label string) (whole []*block, parts []op
 	return whole, parts
 }
 
-// eachHeader loads the headers of blocks concurrently. It calls f with each block and its header;
-// the calls of f do not overlap.
+// eachHeader loads the headers of blocks concurrently. It calls f with each block and its header, one
+// call at a time.
 func (s *Store) eachHeader(ctx context.Context, r Request, all []*block, f func(b *block, h *header)) (warnings annotations.Annotations, err error) {
 	if err := s.begin(); err != nil {
 		return nil, err

@@ -260,11 +260,11 @@ func TestWentOn_LaterSegmentsWithRecords(t *testing.T) {
 	dir := segmentFiles(t, map[string]string{"00000001": "x", "00000002": "x", "00000003": "", "00000004": ""})
 	all := []int{1, 2, 3, 4}
 	for index, want := range map[int]bool{0: true, 1: true, 2: false, 3: false, 4: false, 5: false} {
-		if got, err := wentOn(dir, all, index); got != want || err != nil {
+		if got, err := hasLaterRecords(dir, all, index); got != want || err != nil {
 			t.Errorf("behind %d: %v, %v", index, got, err)
 		}
 	}
-	if got, err := wentOn(dir, []int{9}, 1); !got || !errors.Is(err, os.ErrNotExist) {
+	if got, err := hasLaterRecords(dir, []int{9}, 1); !got || !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("a segment that is gone: %v, %v", got, err)
 	}
 }

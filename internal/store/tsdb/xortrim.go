@@ -13,9 +13,13 @@ import (
 //
 // The state of an encoder is the last sample, the last interval, and the leading and trailing
 // zeros that it wrote last. Once two encoders have equal states, they write equal bits for
-// equal samples. So trimXOR decodes all samples, but encodes only the samples from mint on
-// until its encoder has the state of the chunk's encoder. It copies the bits of the samples
-// that follow, shifted. The cut at maxt requires no encoding.
+// equal samples. So trimXOR goes through the chunk in three steps:
+//
+//  1. It decodes the samples before mint and drops them.
+//  2. It decodes the samples from mint on and encodes them again, until its encoder has the state
+//     that the chunk's encoder had after the same sample.
+//  3. It decodes the samples up to maxt only to find the bit at which they end, and copies their
+//     bits, shifted.
 func trimXOR(dst, chunk []byte, mint, maxt int64) (out []byte, first, last int64, ok bool) {
 	if len(chunk) < 3 {
 		return dst, 0, 0, false
@@ -25,7 +29,9 @@ func trimXOR(dst, chunk []byte, mint, maxt int64) (out []byte, first, last int64
 	w := bitWriter{dst: append(dst, 0, 0)}
 	enc := xorEncoder{leading: noPosition}
 	total := int(binary.BigEndian.Uint16(chunk))
-	kept, copied, end := 0, -1, 0 // samples in the range; bit from which bits are copied, -1: none yet; bit after the last sample
+	kept := 0    // samples in the range so far
+	copied := -1 // bit of chunk from which step 3 copies; -1: step 3 has not begun
+	end := 0     // bit of chunk after the last sample in the range
 	for i := 0; i < total; i++ {
 		if kept == 0 || copied >= 0 {
 			limit := maxt
@@ -73,7 +79,7 @@ func trimXOR(dst, chunk []byte, mint, maxt int64) (out []byte, first, last int64
 	return out, first, last, true
 }
 
-// noPosition stands for the number of leading zeros until a sample has encoded it.
+// noPosition is the value of leading until a sample has encoded the number of leading zeros.
 const noPosition = 0xff
 
 // xorState decodes an XOR chunk sample by sample.
@@ -83,7 +89,7 @@ type xorState struct {
 	t                 int64
 	delta             uint64
 	value             uint64
-	leading, trailing uint8 // zeros around a value's significant bits, as they were last encoded
+	leading, trailing uint8 // zeros before and after the significant bits, as the last sample that encoded them has them
 }
 
 // peek returns at least 57 bits from the offset on, with zeros after the end.

@@ -90,7 +90,7 @@ func NewLister(from objstore.BucketReader, opts Options) *Lister {
 type looked struct {
 	meta    *Meta // nil: the block has no meta.json yet
 	err     error
-	deleted time.Time // when it was marked; zero: it is not
+	deleted time.Time // deletion_time of the deletion mark; zero: the block has no mark
 }
 
 // List lists the blocks. The first call uses the snapshot of an earlier process, if there is
@@ -195,7 +195,9 @@ func (l *Lister) each(ctx context.Context, f func(id ulid.ULID, files map[string
 		switch {
 		case err != nil || file != "" && file != metaFile && file != markFile:
 			return nil
-		case file == "": // a directory that must not be listed: its files are requested, so that the list fails and does not leave it out
+		case file == "":
+			// A directory without permission to list it. look requests its files: if they cannot be read either, List fails instead
+			// of returning a result without this block.
 			files[dir+metaFile], files[dir+markFile] = true, true
 		default:
 			files[name] = true
@@ -221,8 +223,8 @@ const (
 	markFile = "deletion-mark.json"
 )
 
-// lookAll looks up every block while the bucket is being listed. ids and all have the same
-// order. known is closed when l.known can be read.
+// lookAll looks up every block while the bucket is being listed. all[i] is the result for block
+// ids[i]. known is closed when l.known can be read.
 func (l *Lister) lookAll(ctx context.Context, known <-chan struct{}) (ids []ulid.ULID, all []*looked, err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -306,7 +308,7 @@ func (l *Lister) mark(ctx context.Context, id ulid.ULID, name string) (at time.T
 	return time.Unix(mark.DeletionTime, 0), nil
 }
 
-// read reads a small object; nil if there is none.
+// read reads a small object, in up to three attempts. It returns nil if the object does not exist.
 func (l *Lister) read(ctx context.Context, name string) (_ []byte, err error) {
 	pause := 100 * time.Millisecond
 	for attempt := 1; ; attempt++ {

@@ -3,9 +3,9 @@
 // List reads the directories of a bucket, the meta.json of each new block and the deletion
 // mark of every block, and returns the blocks that a store should serve. Thanos' rules select
 // them: time range, sharding by relabelling, consistency delay and deletion marks. A block that
-// a compacted block covers is left out. The content of a meta.json does not change, so a valid
-// one is read once, and again only if a file of the block was missing or corrupt (Forget). A
-// snapshot in a local file keeps it for the next start. Index and chunks are not read.
+// a compacted block covers is left out. The content of a meta.json does not change. So a valid
+// meta.json is read once, and again only if a file of the block was missing or corrupt (Forget). A
+// snapshot in a local file keeps the content for the next start. Index and chunks are not read.
 package metas
 
 import (
@@ -38,9 +38,9 @@ type Meta struct {
 	MinMS, MaxMS int64         // MaxMS is exclusive
 	ResolutionMS int64         // Raw, Fine or Hour
 	Labels       labels.Labels // external labels
-	Sources      []ulid.ULID   // level 1 blocks that it was compacted from
+	Sources      []ulid.ULID   // level 1 blocks from which the block was compacted
 	Level        int
-	Source       string    // component that uploaded it
+	Source       string    // component that uploaded the block
 	Uploaded     time.Time // zero: unknown
 	Index        int64     // bytes of the index; 0: unknown
 	Segments     []Segment // chunk files in order; none: unknown

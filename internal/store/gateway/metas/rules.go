@@ -81,10 +81,11 @@ func (r Rules) fresh(m *Meta, now time.Time) bool {
 	return now.Sub(at) < r.ConsistencyDelay
 }
 
-// covered returns the blocks that another block replaces. The other block has the same external
-// labels and resolution, and all sources of the covered block, because a compactor has made it from
-// these sources. A block without sources is replaced by any block with sources; of several blocks
-// without sources the oldest stays.
+// covered returns the blocks that another block covers: a block with the same external labels, the
+// same resolution, and at least the same sources. It has the same samples, because a compactor has
+// made it from these sources. If two blocks have the same sources, the older one covers the other. A
+// block without sources is covered by any block with sources; of several blocks without sources the
+// oldest stays.
 func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
 	type key struct {
 		labels     uint64
@@ -102,9 +103,10 @@ func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
 			}
 			return a.ID.Compare(b.ID)
 		})
-		// A block can only be covered by one that has its first source. If that is its only source, any such block covers it.
+		// A block that covers m has the first source of m. So only the blocks with this source are compared with m. If m has no
+		// other source, each of these blocks covers m.
 		bySource := make(map[ulid.ULID][]*Meta, len(group))
-		sets := map[*Meta]map[ulid.ULID]bool{} // the sources of blocks that may cover one of several sources
+		sets := map[*Meta]map[ulid.ULID]bool{} // filled by setOf
 		for i, m := range group {
 			if len(m.Sources) == 0 {
 				if i > 0 {
@@ -125,7 +127,7 @@ func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
 	return ids
 }
 
-// setOf returns the sources of a block as a set, which it keeps in sets.
+// setOf returns the sources of a block as a set. It computes each set once and keeps it in sets.
 func setOf(sets map[*Meta]map[ulid.ULID]bool, m *Meta) map[ulid.ULID]bool {
 	set := sets[m]
 	if set == nil {

@@ -51,15 +51,15 @@ func (l *Lister) load() {
 	l.forget()
 }
 
-// removeTemporary removes what a process that was killed while it wrote the snapshot has left. No two processes use one directory:
-// each of them would remove the file of pages of the other, too.
+// removeTemporary removes temporary files of the snapshot. A process that was killed while it wrote the snapshot has left them. They
+// cannot be in use, because two processes must not use one directory: each would also remove the file of pages of the other.
 func (l *Lister) removeTemporary() {
 	if l.opts.Dir == "" {
 		return
 	}
 	entries, err := os.ReadDir(l.opts.Dir)
 	if err != nil {
-		return // to read the snapshot, or to write it, fails as well
+		return // reading or writing the snapshot fails for the same reason, and is logged
 	}
 	for _, e := range entries {
 		if !e.Type().IsRegular() || !strings.HasPrefix(e.Name(), snapshotFile+".") || !strings.HasSuffix(e.Name(), temporary) {
@@ -195,8 +195,8 @@ func (m *Meta) check() error {
 type snapshotDecoder struct {
 	rest    []byte
 	bad     bool
-	sets    map[string]labels.Labels // by their bytes in the snapshot
-	strings map[string]string
+	sets    map[string]labels.Labels // label sets that were decoded, by their bytes in the snapshot
+	strings map[string]string        // strings that were decoded: equal strings share memory
 	builder labels.ScratchBuilder
 }
 

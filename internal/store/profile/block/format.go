@@ -54,7 +54,7 @@ type Meta struct {
 	Profiles     uint64
 	Level        uint64
 	Through      uint64     // last log segment whose records are all in blocks
-	Parents      [][16]byte // blocks that it was compacted from and replaces
+	Parents      [][16]byte // blocks from which the block was compacted, and which it replaces
 	RowsBytes    uint64     // size of RowsFile
 	TailAt       uint64     // offset in RowsFile of the end of the columns, where their metadata begins
 	TailSum      uint64     // xxhash64 of RowsFile from TailAt to the end
@@ -493,11 +493,11 @@ func sectionsAfter(b []byte) (map[uint32]section, error) {
 	}
 }
 
-// blockRatio is the limit of decompressed bytes for each byte of zstd: a zstd block has at least 4 bytes, and decompresses
-// to 128 KiB at most.
+// blockRatio is the maximum number of decompressed bytes for one compressed byte: a block of zstd has at least 4 bytes, and
+// decompresses to 128 KiB at most.
 const blockRatio = 128 << 10 / 4
 
-// usualBytes is the size that most sections do not exceed when they are decompressed.
+// usualBytes returns a size that most sections of this stored size do not exceed when they are decompressed.
 func usualBytes(stored int) uint64 { return 64*uint64(stored) + 1024 }
 
 // open verifies a section and returns its uncompressed bytes, which may alias the index.
@@ -515,7 +515,7 @@ func (s section) openIn(dst []byte, kind int) ([]byte, error) {
 	if s.plain > blockRatio*stored {
 		return nil, corruptf("index: section %d: %d bytes cannot have %d when decompressed", kind, stored, s.plain)
 	}
-	usual := min(s.plain, usualBytes(len(s.stored))) // at first only what most sections need: s.plain may be wrong
+	usual := min(s.plain, usualBytes(len(s.stored))) // the first attempt allocates only this: s.plain may be wrong
 	b, err := decompressIn(dst, s.stored, int(usual))
 	if errors.Is(err, zstd.ErrDecoderSizeExceeded) && usual < s.plain {
 		b, err = decompressIn(dst, s.stored, int(s.plain))

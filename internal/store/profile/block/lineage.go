@@ -8,9 +8,9 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Replaces reports whether the block has all rows of another block o: it was compacted from o, or
-// from every parent of o. Of two blocks with the same parents the one with the smaller ULID
-// replaces the other, so no blocks replace each other, whatever their parents are.
+// Replaces reports whether the block has all rows of another block o: the block was compacted from
+// o, or from every parent of o. Of two blocks with the same parents, the block with the smaller ULID
+// replaces the other. So two blocks never replace each other: readers would skip both.
 func (m *Meta) Replaces(o *Meta) bool {
 	return m.CanReplace(o) && (slices.Contains(m.Parents, o.ULID) && m.Level > o.Level || m.duplicates(o))
 }
@@ -44,7 +44,8 @@ func contains(all, some [][16]byte) bool {
 
 // Lineage describes which of a tenant's blocks have the same rows.
 type Lineage struct {
-	// Replaced is the set of blocks whose rows another block has (Meta.Replaces). It also has parents that are not among the blocks.
+	// Replaced is the set of blocks whose rows another block has (Meta.Replaces). It also has the parents of blocks that are not
+	// in the list given to LineageOf.
 	Replaced map[[16]byte]bool
 	// Duplicates maps a block to the compacted blocks that it replaces because it has all of their
 	// parents, although it was not compacted from them.
@@ -57,6 +58,8 @@ type Lineage struct {
 // LineageOf compares the parents of blocks of one tenant. The blocks must be complete.
 func LineageOf(metas []*Meta) Lineage {
 	l := Lineage{Replaced: map[[16]byte]bool{}, Duplicates: map[[16]byte][][16]byte{}}
+	// A block that has every parent of another block has its first parent. So only blocks that have this first parent are
+	// compared with the other block.
 	wanted := map[[16]byte]bool{} // the first parent of each compacted block
 	known := make(map[[16]byte]*Meta, len(metas))
 	for _, m := range metas {
@@ -65,7 +68,7 @@ func LineageOf(metas []*Meta) Lineage {
 			wanted[m.Parents[0]] = true
 		}
 	}
-	owners := map[[16]byte][]*Meta{} // by parent
+	owners := map[[16]byte][]*Meta{} // the blocks that have a wanted parent, by parent
 	for _, m := range metas {
 		for _, parent := range m.Parents {
 			if o := known[parent]; o == nil || m.Level > o.Level && m.CanReplace(o) {

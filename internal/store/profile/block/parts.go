@@ -54,7 +54,7 @@ type filePart struct {
 // PartsEncoder encodes the symbols of a block part by part, so that a writer needs the symbols of only one part at a time.
 type PartsEncoder struct {
 	directory    []byte   // of sectionParts, without the number of parts
-	bodies       [][]byte // of sectionPartSymbols, in pieces: a slice that grows would be copied
+	bodies       [][]byte // of sectionPartSymbols, in pieces: one slice would be copied whenever it grows
 	parts        int
 	last         string
 	body, stored []byte // reused
@@ -80,10 +80,9 @@ func (e *PartsEncoder) Add(dataset string, s *Symbols) error {
 	return nil
 }
 
-// Capacity of the first piece, and of the longest.
 const (
-	pieceMin = 16 << 10
-	pieceMax = 1 << 20
+	pieceMin = 16 << 10 // capacity of the first piece; that of each further piece doubles
+	pieceMax = 1 << 20  // maximum capacity of a piece
 )
 
 // appendPieces copies b to the end of a list of pieces.
@@ -237,7 +236,7 @@ type PartDecoder struct {
 	plain   []byte
 }
 
-// Decode is Reader.DecodePart. The result is valid until the next call. Its texts stay valid.
+// Decode is Reader.DecodePart. The result is valid until the next call; the strings in it stay valid.
 func (d *PartDecoder) Decode(r *Reader, i int) (*Symbols, error) {
 	if s := r.parts[i].symbols.Load(); s != nil {
 		return s, nil
@@ -248,8 +247,8 @@ func (d *PartDecoder) Decode(r *Reader, i int) (*Symbols, error) {
 	return &d.symbols, nil
 }
 
-// PartNodes returns the number of stacks of a part, without the root. ok is false if it is not known before the symbols are decoded, or is
-// not plausible for their size.
+// PartNodes returns the number of stacks of a part, without the root, before the symbols are decoded. ok is false if the number is
+// not known, as in a block without sectionParts, or if it is too large for the size of the symbols.
 func (r *Reader) PartNodes(i int) (nodes int, ok bool) {
 	p := r.parts[i]
 	if p.Nodes == math.MaxUint32 || p.body.plain > usualBytes(len(p.body.stored)) || 2*uint64(p.Nodes) > p.body.plain { // a stack has at least two bytes
@@ -353,9 +352,11 @@ type Partitioner struct {
 	whole                    *Symbols
 	part                     uint32   // number of the current part
 	number                   []uint32 // by stack of the current part: its number, before the part is arranged
-	in, isNamed              bitset   // stacks of the current part, and those of them that were passed to Use
-	used, named              []uint32 // the same as lists; Part sorts them
-	numbers                  []uint32 // of named, in the part
+	in                       bitset   // stacks of the current part: those passed to Use, and their callers
+	used                     []uint32 // the stacks in the set in; Part sorts them
+	isNamed                  bitset   // stacks that were passed to Use
+	named                    []uint32 // the stacks in the set isNamed; Part sorts them
+	numbers                  []uint32 // the numbers in the part of the stacks in named
 	frames, functions, texts renumbering
 	symbols                  Symbols // of the current part, not arranged
 	arranger                 Arranger
@@ -418,8 +419,8 @@ func (p *Partitioner) Use(stack uint32) {
 	}
 }
 
-// sortUsed sorts the stacks of the part. If the part has many stacks, a pass over all stacks
-// of the whole is faster.
+// sortUsed sorts used and named. If the part has many stacks, it does not sort used but lists the
+// elements of the bitset in, which is faster.
 func (p *Partitioner) sortUsed() {
 	slices.Sort(p.named)
 	if len(p.used) < len(p.number)/512 {
@@ -458,8 +459,8 @@ func (p *Partitioner) Part() (symbols *Symbols, stacks, numbers []uint32) {
 	return symbols, p.named, p.numbers
 }
 
-// Table ends the partitioner. It returns a table with an element for each stack of the whole, with any content:
-// memory that the partitioner no longer needs.
+// Table ends the partitioner. It returns memory that the partitioner no longer needs: a slice with an element for each stack of
+// the whole. The values of the elements are arbitrary.
 func (p *Partitioner) Table() []uint32 {
 	table := p.number
 	p.number = nil

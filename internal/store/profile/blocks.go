@@ -13,7 +13,7 @@ import (
 )
 
 // heldBlock is an open block with a reference count. The tenant has a reference until the
-// block is replaced or removed. Every view with the block has one.
+// block is replaced or removed. Every View with the block has a reference until View.Close.
 type heldBlock struct {
 	*block.Reader
 	path     string
@@ -21,7 +21,7 @@ type heldBlock struct {
 	excluded bool // not compacted any more, because a compaction of it failed; guarded by tenant.flushMu
 
 	compared int  // number of the listing of the bucket for which replaced was computed; guarded by tenant.flushMu
-	replaced bool // a block of that listing replaces this block
+	replaced bool // a block in the listing with the number compared replaces this block
 }
 
 // Remote reports whether the block is read from the bucket.
@@ -37,7 +37,7 @@ func (b *heldBlock) release() error {
 	return b.Close()
 }
 
-// holds reports whether the block has rows of a profile, and calls row with the labels of each.
+// holds reports whether the block has rows of a profile, and calls row with the labels of each of these rows.
 func (b *heldBlock) holds(key block.Key, row func(labels []byte)) (profile bool) {
 	minNS, maxNS := b.Bounds()
 	if key.TimeNS < minNS || key.TimeNS > maxNS {
@@ -163,10 +163,11 @@ func (t *tenant) view(minNS, maxNS int64) (*View, local) {
 	return v, disk
 }
 
-// hold calls f with every block, under the tenant's lock. It returns two heads of the same time:
-// the one that is being written as a block, and the current one. Either may be nil. The caller
-// must read the heads without the tenant's lock, because apply takes a head's lock before the
-// tenant's. A head that is being written as a block does not change.
+// hold calls f with every block, under the tenant's lock. It returns two heads: the head that is
+// being written as a block, and the current head. Either may be nil. Blocks and heads are those of
+// one point in time, so no row is missing or found twice. The caller must read the heads without the
+// tenant's lock, because apply takes a head's lock before the tenant's. A head that is being written
+// as a block does not change.
 func (t *tenant) hold(f func(b *heldBlock)) [2]*head {
 	if t == nil {
 		return [2]*head{}

@@ -15,11 +15,11 @@ const deletionsMax = 1000
 
 // Reasons in deletion marks.
 const (
-	// MarkReplaced is the reason of a block that another block replaces. Every process finds out by itself whether this holds:
-	// the mark has only the time since when it holds.
+	// MarkReplaced is the reason of a block that another block replaces. Every process compares the metas of the blocks to know
+	// whether a block is replaced. From the mark it takes only the time since when the block is replaced.
 	MarkReplaced = "compacted"
-	// MarkExpired is the reason of a block beyond the retention that a Store has for its remote. Other processes cannot know
-	// this retention. They obey the mark.
+	// MarkExpired is the reason of a block beyond the retention of the bucket (Options.RemoteRetention). Other processes do not
+	// know this retention. They obey the mark, like a mark that was written by hand.
 	MarkExpired = "retention of ferula serve"
 )
 
@@ -29,8 +29,9 @@ func (r *remotes) expired(maxNS int64) bool {
 	return keep > 0 && maxNS < r.store.now().Add(-keep).UnixNano()
 }
 
-// leave sets why and since when a block is to be deleted. With an empty reason the block is not to be deleted. The time of an older mark,
-// which another process or an earlier one wrote, replaces now, unless a list of this process had no reason to delete the block.
+// leave sets why a block is to be deleted (b.reason), and since when (b.leaving). With an empty reason the block is not to be deleted.
+// b.leaving is the time of the first call with a reason. If the block has an older deletion mark, b.leaving is the time of the mark, so
+// that the delay before the deletion does not begin again in each process. A mark does not count after a call without a reason.
 func (b *remoteBlock) leave(reason string, now time.Time) {
 	b.reason = reason
 	if reason == "" {

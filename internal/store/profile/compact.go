@@ -18,8 +18,8 @@ import (
 // fanout is the number of blocks of one level that are compacted into one block of the next.
 const fanout = 4
 
-// Compact compacts blocks of every tenant as long as there are blocks to compact: as many as fanout
-// adjacent blocks of one level.
+// Compact compacts blocks of every tenant until no tenant has fanout adjacent blocks of one level
+// that can be compacted.
 func (s *Store) Compact(ctx context.Context) error {
 	return s.all(func(t *tenant) error { return t.compact(ctx) })
 }
@@ -50,9 +50,10 @@ func (t *tenant) compact(ctx context.Context) error {
 	}
 }
 
-// pick returns adjacent blocks of one level, as many as fanout, whose total size and time range are
-// within the limits; nil if there are none. It leaves out blocks that a block in the bucket has
-// replaced: if it compacted them with others, two blocks of the bucket would have their rows.
+// pick returns fanout adjacent blocks of one level whose total size and time range are within the
+// limits; nil if there are none. It leaves out blocks that a block in the bucket has replaced. If
+// such a block was compacted with others, the result would be shipped, and two blocks of the bucket
+// would have the same rows.
 func (t *tenant) pick() []*heldBlock {
 	t.mu.RLock()
 	defer t.mu.RUnlock()
@@ -117,8 +118,8 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 }
 
 // compactedMeta returns the level, the parents and the last log segment of a block that is compacted
-// from others. Its parents include their parents: the bucket may have them even if a block of run
-// is never uploaded.
+// from the blocks of run. The parents of the new block are these blocks and the parents of these
+// blocks: the bucket may have parents of a block that is never uploaded itself.
 func compactedMeta(run []*block.Reader) (meta block.Meta) {
 	known := map[[16]byte]bool{}
 	for _, b := range run {
@@ -134,8 +135,9 @@ func compactedMeta(run []*block.Reader) (meta block.Meta) {
 	return meta
 }
 
-// Merge writes to dir, an empty directory, a block with the rows of other blocks and syncs it. A row
-// that several of them have is written once. The new block has the ULID id and replaces the others.
+// Merge writes to dir, an empty directory, a block with the rows of the blocks of run, and syncs it. A
+// row that several blocks have is written once. The new block has the ULID id, and the blocks of run
+// are its parents.
 func Merge(ctx context.Context, dir string, id ulid.ULID, run []*block.Reader) error {
 	w, err := block.NewWriter(vfs.Disk{}, dir)
 	if err != nil {

@@ -60,7 +60,7 @@ func (t *tenant) openBlocks() (through uint64, err error) {
 		t.blocks = append(t.blocks, t.store.hold(r, path))
 	}
 	opened := t.blocks
-	t.blocks = nil // after an error the caller releases the blocks that are in it
+	t.blocks = nil // after an error the caller releases the blocks in t.blocks
 	for i, b := range opened {
 		if !replaced[b.Meta().ULID] {
 			t.blocks = append(t.blocks, b)
@@ -211,8 +211,8 @@ func (t *tenant) writeBlock(id ulid.ULID, meta block.Meta, fill func(w *block.Wr
 	return t.store.hold(r, path), nil
 }
 
-// setWriting records which block is being written: the bucket may list it before it is one of
-// the tenant's blocks.
+// setWriting records which block is being written. The block may be shipped, and the bucket may list
+// it, before the block is in t.blocks.
 func (t *tenant) setWriting(id ulid.ULID) {
 	t.mu.Lock()
 	t.writing = id
@@ -303,8 +303,8 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	o.add(v.types, v.series)
 	o.finish()
 	numbers := o.of(v.types, v.series)
-	// If the rows of a profile have several services, its dataset is the first of these in
-	// alphabetical order: with one dataset all rows of the profile are adjacent.
+	// If the rows of a profile have several services, the dataset of all its rows is the first of
+	// these services in alphabetical order. So all rows of the profile are adjacent.
 	datasets := make(map[block.Key]string, v.rows)
 	services := make([]string, len(v.series))
 	for i := range v.series {

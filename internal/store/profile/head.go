@@ -37,7 +37,7 @@ type head struct {
 	seriesCol, timeCol, valueCol, profileCol []byte
 	idCol                                    []byte
 	at                                       []uint64 // by row: position of its samples in chunks; see store
-	previous                                 []uint32 // by row: previous row of its profile + 1; 0: none
+	previous                                 []uint32 // by row: number of the previous row of the same profile, plus 1; 0: none
 	chunks                                   [][]byte // arena of encoded samples
 	last                                     map[block.Key]lastRow
 	spans                                    block.TraceSpansBuilder
@@ -61,9 +61,9 @@ type scratch struct {
 	nodes     []uint32 // by sample of the profile: node of its stack in the head
 	order     []uint64 // samples of one label set, sorted by stack: its node in the upper 32 bits, number of the sample in the lower
 	refs      []uint32 // by label set and sample type of the profile: series in the head + 1; 0: no row
-	stored    []bool   // by series in the head: the profile has a row of it
+	stored    []bool   // by series in the head: the profile has a row of this series
 	frames    []uint32 // of a stack, root first
-	used      []uint32 // by location of the profile: 1 if a stack has it
+	used      []uint32 // by location of the profile: 1 if a stack has the location
 	split     profiles.Splitter
 	spanOrder []uint32
 	sorter    sampleSorter
@@ -115,8 +115,8 @@ func (h *head) size() int {
 	return h.bytes + h.symbols.Bytes() + h.spans.Bytes()
 }
 
-// seal frees what only apply uses: the tables take more memory than the symbols, and a head that is being written as a block
-// needs memory for that. Nothing may be applied to a sealed head.
+// seal frees the tables that only apply uses, before the head is written as a block. The tables take more memory than the symbols,
+// and writing a block needs memory, too. Nothing may be applied to a sealed head.
 func (h *head) seal() {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -124,8 +124,8 @@ func (h *head) seal() {
 	h.bySet, h.byType, h.isShared = nil, nil, nil
 }
 
-// apply adds the rows of a profile that do not exist yet. older calls row with the labels of each row of the profile in a block, or in
-// the head that is being written as one, and reports whether there is one.
+// apply adds the rows of a profile that do not exist yet. older looks for rows of the profile outside of this head: in blocks, and in
+// the head that is being written as a block. It calls row with the labels of each, and reports whether it has found any.
 func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.Key, row func(labels []byte)) (profile bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -195,8 +195,8 @@ func (h *head) findRefs(plain []byte, p *pprof.Profile) {
 	}
 }
 
-// findStored finds the series of which the profile has rows already, and reports whether older has rows of it. It visits the rows of the
-// profile once, because a client may send very many under one ID.
+// findStored finds the series of which the profile has rows already, and reports whether older has found rows of the profile. It
+// visits each row of the profile once for all series, because a client may send very many rows under one ID.
 func (h *head) findStored(key block.Key, older func(key block.Key, row func(labels []byte)) (profile bool)) bool {
 	h.stored = slices.Grow(h.stored[:0], len(h.series))[:len(h.series)]
 	clear(h.stored)

@@ -85,9 +85,10 @@ func (s *Store) dropSymbols() bool {
 	return s.memory.symbols.Load() < before
 }
 
-// Symbols returns the symbols of all parts of a source of the view. They count as memory of
-// the store. The caller calls done when it no longer uses them. They stay cached until they are
-// idle, memory is short, or all decoded symbols exceed their share of the memory.
+// Symbols returns the symbols of all parts of a source of the view. Their bytes are part of the
+// store's memory. The caller calls done when it no longer uses the symbols. After that they stay
+// cached until they are idle, memory is short, or all decoded symbols exceed their share of the
+// memory (symbolsShare).
 func (v *View) Symbols(src block.Source) (symbols *block.Symbols, done func(), err error) {
 	return v.decoded(src, src.Symbols, func(b *heldBlock) (bool, int64) { return b.HasSymbols(), b.SymbolsBytes() })
 }
@@ -98,8 +99,8 @@ func (v *View) PartSymbols(src block.Source, part int) (symbols *block.Symbols, 
 	return v.decoded(src, decode, func(b *heldBlock) (bool, int64) { return b.HasPart(part), b.PartBytes(part) })
 }
 
-// DecodePart is PartSymbols for a query of many parts, which needs each of them once: symbols that are not cached are decoded with d and
-// not cached. They are valid until the next call with d. Their memory is leased until done is called.
+// DecodePart is PartSymbols for a query of many parts, which needs each part once. Symbols that are not cached yet are decoded with d
+// and not cached. They are valid until the next call with d. Their memory is part of the lease until done is called.
 func (v *View) DecodePart(src block.Source, part int, d *block.PartDecoder) (symbols *block.Symbols, done func(), err error) {
 	b, ok := src.(*heldBlock)
 	if !ok || v.Lease.store == nil || b.HasPart(part) {
@@ -120,13 +121,15 @@ func (v *View) DecodePart(src block.Source, part int, d *block.PartDecoder) (sym
 	return symbols, done, nil
 }
 
-// Many reports whether symbols of this size are too many to be cached together with those of a few other blocks.
+// Many reports whether symbols of this size take more than an eighth of the memory for cached symbols. A query then uses DecodePart,
+// so that these symbols do not displace those of other blocks.
 func (v *View) Many(bytes int64) bool {
 	return v.Lease != nil && v.Lease.store != nil && bytes > v.Lease.store.memory.max/symbolsShare/8
 }
 
 // decoded calls decode and returns its result. known returns whether the symbols are decoded
-// already, and their size in bytes. If they are not, their memory is leased while decode runs.
+// already, and their size in bytes. If they are not, decoded takes their size from the lease while
+// decode runs.
 func (v *View) decoded(src block.Source, decode func() (*block.Symbols, error), known func(*heldBlock) (bool, int64)) (symbols *block.Symbols, done func(), err error) {
 	b, ok := src.(*heldBlock)
 	if !ok || v.Lease.store == nil {

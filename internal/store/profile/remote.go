@@ -45,7 +45,7 @@ type RemoteBlock struct {
 	MarkReason  string    // MarkReplaced, MarkExpired or a reason of another process
 	MarkUnread  bool      // there is a mark that cannot be read: the block must not be deleted
 	Unread      error     // why the sizes cannot be read; Index, Rows and Spans are nil then
-	// Doubt is called if the files differ from the sizes or from Head: the next list determines the sizes again.
+	// Doubt makes the next list request the sizes again. It is called if the files differ from the sizes above or from Head.
 	Doubt func()
 }
 
@@ -90,9 +90,9 @@ type remoteBlock struct {
 	doubtful atomic.Bool // the files differ from the sizes or from the meta: the next list reads them again
 
 	// Guarded by remotes.listing, as are Marked, MarkReason and MarkUnread:
-	leaving time.Time // since when it is to be deleted; zero: it is not
-	reason  string    // why it is to be deleted
-	kept    bool      // a list had no reason to delete the block: from then on leaving ignores the time of an older mark
+	leaving time.Time // since when the block is to be deleted; zero: it is not
+	reason  string    // why the block is to be deleted: MarkReplaced or MarkExpired; "": it is not
+	kept    bool      // after one of the lists there was no reason to delete the block: from then on leave ignores older marks
 
 	opening sync.Mutex
 	held    *heldBlock // nil: not open; guarded by remotes.mu
@@ -102,7 +102,8 @@ type remoteBlock struct {
 // list reads the meta.
 var errUnread = errors.New("its meta was not read in time")
 
-// listedHead identifies the beginning of a block's index.
+// listedHead is the length and the checksum of a RemoteBlock.Head that comes from the index of the bucket. When the whole index of the
+// block is read, its beginning is compared with them.
 type listedHead struct {
 	bytes int
 	sum   uint64
@@ -194,7 +195,8 @@ func (r *remotes) refresh(ctx context.Context) error {
 	return nil
 }
 
-// badMax is the limit of the blocks that cannot be read that a list logs, and of those that a view warns about, one by one.
+// badMax limits the number of log lines and warnings about blocks that cannot be read: a list logs, and a view warns about, at most
+// badMax of them by name. One more line or warning has the number of the others.
 const badMax = 20
 
 // logBad logs the blocks that cannot be read.
@@ -342,8 +344,9 @@ func (l *remoteList) replaces(meta *block.Meta) bool {
 	return false
 }
 
-// has reports whether the bucket has all files of a local block, or a block that replaces the local block. What only the index of the
-// bucket shows does not count: the files must have been read. The caller holds the tenant's flushMu.
+// has reports whether the bucket has all files of a local block, or a block that replaces the local block. The files of the remote block
+// must have been read: if its sizes and meta come from the index of the bucket, has returns false, and the next list reads the files.
+// The caller holds the tenant's flushMu.
 func (r *remotes) has(tenant string, local *heldBlock) bool {
 	known, _, err := r.list(tenant)
 	b := known.block(local.Meta().ULID)
@@ -362,8 +365,8 @@ func (r *remotes) has(tenant string, local *heldBlock) bool {
 	return false
 }
 
-// replaced reports whether a block in the bucket has replaced a local block. The result is computed
-// once for each list of the bucket. The caller holds the tenant's flushMu.
+// replaced reports whether a block in the bucket replaces a local block. It computes the result once
+// for each list of the bucket. The caller holds the tenant's flushMu.
 func (r *remotes) replaced(tenant string, local *heldBlock) bool {
 	known, number, err := r.list(tenant)
 	if err != nil || known == nil {
@@ -379,8 +382,8 @@ func (r *remotes) replaced(tenant string, local *heldBlock) bool {
 // local describes all of a tenant's blocks on disk, whatever their time range is.
 type local struct {
 	ids     map[ulid.ULID]bool // blocks on disk
-	parents map[ulid.ULID]bool // blocks that they have replaced
-	writing ulid.ULID          // a block being written; its rows are in the view already
+	parents map[ulid.ULID]bool // the parents of the blocks on disk
+	writing ulid.ULID          // a block that is being written; the view has its rows from a head or from other blocks
 }
 
 // has reports whether the disk has all rows of a remote block: the block itself, or all of its
@@ -407,8 +410,8 @@ func (l *remoteList) readable(disk local) (blocks []*remoteBlock) {
 	return blocks
 }
 
-// unreadable returns a warning about each block that cannot be read, unless its rows are on the disk or in one of the blocks that
-// have replaced it; beyond badMax of them one warning has their number.
+// unreadable returns a warning about each block that cannot be read, unless the block is on the disk or in replaced: then its rows are
+// read from another block. After badMax warnings one more has the number of the other blocks.
 func (l *remoteList) unreadable(disk local, replaced map[ulid.ULID]bool) (warnings []error) {
 	for id, b := range l.blocks {
 		if b.bad != nil && !l.marked[id] && !disk.ids[id] && id != disk.writing && !replaced[id] {
@@ -643,7 +646,7 @@ func (b *remoteBlock) read() (*block.Reader, error) {
 	}
 	listed := b.listed.Load()
 	if listed != nil { // IndexBytes may be wrong: it is checked before that much memory is allocated
-		if err := b.readTail(nil); err != nil {
+		if err := b.readTail(nil); err != nil { // the index does not end at IndexBytes
 			return nil, err
 		}
 	}

@@ -65,8 +65,8 @@ type Scan struct {
 	singleRow      []bool                     // by source: no profile has two rows of a type
 	caches         []columnCache              // by source
 	pending        []pendingProfile           // by group: the profile whose rows are being summed
-	splits         map[splitKey]*splitProfile // profiles that are summed by ID
-	exemplarSplits []*splitProfile            // the profiles in splits, set by Finish
+	splits         map[splitKey]*splitProfile // profiles whose rows are summed by ID; see splitProfile
+	exemplarSplits []*splitProfile            // the values of splits as a list, set by Finish
 	shared         map[block.Key]bool         // profiles with rows in several sources, set by AddShared
 	sampled        bool                       // SourceSamples was called: all profiles are in splits, without the rows that SourceSamples skipped
 }
@@ -121,7 +121,9 @@ type splitKey struct {
 	key         block.Key
 }
 
-// splitProfile is a profile in an accumulator. The rows of the profile are not all adjacent.
+// splitProfile is the sum of a profile's rows in one accumulator. It is used for profiles whose rows
+// may not be adjacent (AddShared), and for all profiles of SourceSamples. Adjacent rows of other
+// profiles are summed in a pendingProfile.
 type splitProfile struct {
 	key   block.Key
 	value int64
@@ -437,9 +439,9 @@ func (s *Scan) lessID(a, b Locator) (bool, error) {
 	return bytes.Compare(idA[:], idB[:]) < 0, err
 }
 
-// multiRowExemplars adds rows of profiles that may have several rows. Adjacent rows of a
-// profile are summed before the profile is offered as exemplar. The rows of other profiles
-// are summed by ID, and Finish offers these profiles.
+// multiRowExemplars adds rows of profiles that may have several rows. Adjacent rows of a profile are
+// summed before the profile is offered as exemplar. Rows of profiles in s.shared may not be adjacent:
+// they are summed by ID, and Finish offers these profiles.
 func (k *kernel) multiRowExemplars(src block.Source, lo, hi int) error {
 	for i := lo; i < hi; i++ {
 		group := k.groupOf[k.c.SeriesAt(i)]
@@ -460,7 +462,7 @@ func (k *kernel) multiRowExemplars(src block.Source, lo, hi int) error {
 	return nil
 }
 
-// add adds a row.
+// add adds a row to its accumulator. With Exemplars it also adds the row to the value of its profile.
 func (s *Scan) add(src block.Source, group int, r pendingProfile) error {
 	acc := &s.Accumulators[r.accumulator]
 	acc.Sum = block.AddValues(acc.Sum, r.value)
@@ -523,7 +525,7 @@ func (s *Scan) offer(r *pendingProfile) error {
 	return nil
 }
 
-// Finish offers the profiles whose rows are not adjacent as exemplars.
+// Finish offers the profiles whose rows were summed by ID as exemplars. It is called after all sources.
 func (s *Scan) Finish() error {
 	for at, l := range s.splits {
 		s.exemplarSplits = append(s.exemplarSplits, l)
@@ -535,7 +537,8 @@ func (s *Scan) Finish() error {
 	return nil
 }
 
-// SourceAt returns the source of a row; nil for a profile with rows in several sources.
+// SourceAt returns the source of a row; nil for a profile whose rows were summed by ID: they may be
+// in several sources.
 func (s *Scan) SourceAt(at Locator) block.Source {
 	if at.Source == splitSource {
 		return nil

@@ -3,12 +3,12 @@
 //	<dir>/profiles/<tenant>/wal/00000001    pushes that are not in a block yet
 //	<dir>/profiles/<tenant>/<ulid>/         a block: index, profiles.parquet
 //
-// A push is a []profiles.RawProfile. Append decodes it, joins concurrent pushes into one
+// A push is a []profiles.RawProfile. Append decodes a push, joins concurrent pushes into one
 // write to the log, and returns once the push is synced and in the head. A big or old head is
-// written as a block and the log is truncated. Blocks are compacted into larger ones, and old
-// ones are removed. Readers open a View, a snapshot of head and blocks. A reader scans rows into
-// Accumulators, or reads a source's samples. An Accumulator stores the position of its exemplar:
-// IDs and labels are looked up for exemplars only.
+// written as a block, and then its segments of the log are removed. Blocks are compacted into
+// larger blocks, and old blocks are removed. Readers open a View, a snapshot of head and blocks. A
+// reader scans rows into Accumulators, or reads a source's samples. An Accumulator stores the
+// position of its exemplar, so that IDs and labels are looked up for exemplars only.
 //
 // A Remote has further blocks. A view opens the remote blocks of its time range that are
 // neither on disk nor replaced by another block.

@@ -1,11 +1,12 @@
 // Package otlpprofiles receives profiles by OTLP: over HTTP, as protobuf or JSON, and over gRPC.
 //
-// A body is read before the request takes a slot, decompressed and decoded within limits by
-// codec/otlpprofile, and passed to the Pusher, which returns once its profiles are durable.
-// If some profiles of a request are invalid, the request succeeds partially: the response has
-// the number of invalid profiles and the first error. Every other error is a
-// google.rpc.Status in the encoding of the request. This package has no conversion of
-// profiles, no storage and no listener.
+// A Server reads the body of a request and then waits for a slot. With the slot it decompresses
+// the body, decodes it within limits (codec/otlpprofile) and passes it to the Pusher, which returns
+// once the profiles are durable. If some profiles of a request are invalid, the request succeeds
+// partially: the response has the number of invalid profiles and the first error. Other errors are
+// responses with a google.rpc.Status in the encoding of the request; if the Content-Type is not
+// supported, the response is text. This package has no conversion of profiles, no storage and no
+// listener.
 package otlpprofiles
 
 import (
@@ -38,7 +39,7 @@ const Path = "/v1development/profiles"
 // service is the name of the gRPC service.
 const service = "opentelemetry.proto.collector.profiles.v1development.ProfilesService"
 
-// slotsMax is the maximum of requests that are decoded concurrently; further ones wait.
+// slotsMax is the maximum number of requests that are decoded concurrently. Further requests wait.
 const slotsMax = 4
 
 // retryAfter is the time after which a client may repeat a request that failed with status
@@ -166,8 +167,8 @@ func (s *Server) push(ctx context.Context, tenant string, raw []byte) (rejected 
 	return s.pusher.PushOTLP(ctx, tenant, request)
 }
 
-// pushHeld pushes a gRPC message once a slot is free. Meanwhile the message takes its size from the budget of bodies, as the
-// body of an HTTP request does.
+// pushHeld pushes a gRPC message once a slot is free. Until the push ends, the size of the message counts against the budget of
+// bodies, like the body of an HTTP request.
 func (s *Server) pushHeld(ctx context.Context, tenant string, raw []byte) (rejected int, first, err error) {
 	if len(raw) > s.opts.BytesMax {
 		err = fmt.Errorf("%w: it is larger than %d bytes%s", reqbody.ErrTooLarge, s.opts.BytesMax, s.opts.BytesFlag)

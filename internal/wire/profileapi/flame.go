@@ -92,8 +92,8 @@ const diffNodesMax = 1 << 18
 // otherName is the name of nodes that replace cut nodes.
 const otherName = "other"
 
-// cut keeps the nodesMax nodes whose totals of both sides are the greatest. Of the other
-// nodes it merges those with the same parent into one node.
+// cut keeps at most nodesMax nodes: those with the greatest sums of both sides' totals. It merges
+// the other children of each node into one node.
 func (f *flameNode) cut(nodesMax int) {
 	var totals []int64
 	for stack := []*flameNode{f}; len(stack) > 0; {

@@ -53,7 +53,7 @@ func Functions(flame *profilepb.Flame) []profilepb.FunctionCost {
 		ends  = make([]int64, len(flame.Levels)) // of each level: end of the last node that was read
 		open  = make([]bool, len(flame.Names))   // whether the stack has a call of a function
 	)
-	for {
+	for { // walks the graph depth first: either enters the next child of the last node in stack, or leaves this node
 		depth := len(stack)
 		if depth < len(flame.Levels) {
 			if level := flame.Levels[depth][next[depth]:]; len(level) >= flameWidth {

@@ -16,9 +16,9 @@ import (
 	"github.com/ferula-io/ferula/internal/codec/profilepb"
 )
 
-// RegisterGRPC registers the services of pushes and queries, without the settings, with a
-// gRPC server, for clients that use its port. Calls return Unavailable until ready returns
-// true.
+// RegisterGRPC registers the services of pushes and queries with a gRPC server, for clients that use
+// the port of that server. It does not register the service of settings. Calls return Unavailable
+// until ready returns true.
 func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 	to.RegisterService(&grpc.ServiceDesc{
 		ServiceName: strings.Trim(pusherPath, "/"), HandlerType: (*any)(nil),

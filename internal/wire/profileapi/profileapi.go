@@ -3,11 +3,11 @@
 // on the same paths, in protobuf and JSON, and the older API below /pyroscope for clients
 // that still use it.
 //
-// A request is one message of limited size. codec.go decodes it, and select.go
-// validates it and makes a request of series/profiles. The Querier's response encodes
-// itself (codec/profilepb), so that no tree of messages is built; its memory is
-// released once it is written. Pushed profiles go to the Pusher as they were sent. A
-// push succeeds only after the Pusher has returned, that is, once its profiles are durable.
+// A request is one message of limited size. codec.go decodes the message, and select.go validates
+// it and converts it to a request of series/profiles. The response of the Querier is encoded
+// directly (codec/profilepb), without a tree of messages. Its memory is released once the response
+// is written. Pushed profiles go to the Pusher as they were sent. A push succeeds only after the
+// Pusher has returned, that is, once the profiles are durable.
 // The header X-Scope-OrgID has the tenant. This package has no storage, no decoding of
 // profiles, no evaluation and no listener.
 package profileapi

@@ -203,7 +203,7 @@ func (s *Server) selectMergeStacktraces(ctx context.Context, tenant string, m *p
 }
 
 func (s *Server) selectMergeProfile(ctx context.Context, tenant string, m *profilepb.SelectMergeProfileRequest) (*profilepb.ProfileEncoder, error) {
-	r, err := s.merge(selection{
+	r, err := s.mergeRequest(selection{
 		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd(),
 		profiles: m.GetProfileIdSelector(), traces: m.GetTraceIdSelector(), stack: m.GetStackTraceSelector(), nodes: m.MaxNodes,
 	})
@@ -223,7 +223,7 @@ func (s *Server) selectMergeSpanProfile(ctx context.Context, tenant string, m *p
 	if len(m.GetSpanSelector()) == 0 {
 		return nil, badRequest{errors.New("span_selector is missing")}
 	}
-	r, err := s.merge(selection{
+	r, err := s.mergeRequest(selection{
 		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd(),
 		spans: m.GetSpanSelector(), nodes: m.MaxNodes,
 	})

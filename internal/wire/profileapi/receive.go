@@ -16,9 +16,8 @@ import (
 
 var errPushDisabled = errors.New("pushing profiles is disabled")
 
-// readBodyFirst reads the body of a request, of at most bytesMax bytes, before next sees the
-// request. It then waits for one of slots; nil means no limit. Errors are written in the
-// request's protocol.
+// readBodyFirst reads the body of a request, of at most bytesMax bytes. Then it waits for one of
+// slots, unless slots is nil, and calls next. It writes errors in the protocol of the request.
 func (s *Server) readBodyFirst(next http.Handler, slots chan struct{}, bytesMax int) http.Handler {
 	errs := connect.NewErrorWriter()
 	fail := func(w http.ResponseWriter, r *http.Request, err error) {
@@ -73,8 +72,8 @@ func framedMax(r *http.Request, messageMax int) int64 {
 	return limit
 }
 
-// pushInSlot is push within the limit of concurrent pushes. A message that waits for a slot takes its size from the budget of
-// bodies.
+// pushInSlot is push within the limit of concurrent pushes. Until the push ends, the size of the message counts against the budget
+// of bodies.
 func (s *Server) pushInSlot(ctx context.Context, tenant string, m *profilepb.PushRequest) (*profilepb.PushResponse, error) {
 	release, err := s.opts.Bodies.Hold(int64(proto.Size(m)))
 	if err != nil {

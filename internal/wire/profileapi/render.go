@@ -119,7 +119,7 @@ func (s *Server) legacyQuery(tenant string, form url.Values, query, from, until 
 			sel.nodes = &n
 		}
 	}
-	return s.merge(sel)
+	return s.mergeRequest(sel)
 }
 
 // timelineStep returns the step of a timeline, in ms: fifteen seconds, or more if the range would

@@ -55,7 +55,7 @@ func (s *Server) selectors(texts []string) ([][]*labels.Matcher, error) {
 	return anyOf, nil
 }
 
-// recentMS is the range of a request for labels that has neither start nor end: the last hour.
+// recentMS is the range, in ms, of a request for labels that has neither start nor end: the last hour.
 const recentMS = 60 * 60 * 1000
 
 // timeRange validates a range. If optional is set and both ends are 0, it returns the last hour.
@@ -85,8 +85,8 @@ type selection struct {
 	nodes                         *int64
 }
 
-// merge validates a selection and returns it as a request; it merges nothing.
-func (s *Server) merge(sel selection) (profiles.MergeRequest, error) {
+// mergeRequest validates a selection and converts it to a request of series/profiles.
+func (s *Server) mergeRequest(sel selection) (profiles.MergeRequest, error) {
 	r := profiles.MergeRequest{Tenant: sel.tenant, MaxNodes: s.opts.NodesDefault}
 	var err error
 	if r.Type, err = profileType(sel.profileType); err != nil {
@@ -150,7 +150,7 @@ func callSite(stack *profilepb.StackTraceSelector) ([]string, error) {
 }
 
 func (s *Server) mergeQuery(tenant string, m *profilepb.SelectMergeStacktracesRequest) (profiles.MergeRequest, error) {
-	return s.merge(selection{
+	return s.mergeRequest(selection{
 		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd(),
 		profiles: m.GetProfileIdSelector(), traces: m.GetTraceIdSelector(), spans: m.GetSpanSelector(),
 		stack: m.GetStackTraceSelector(), nodes: m.MaxNodes,
@@ -158,7 +158,7 @@ func (s *Server) mergeQuery(tenant string, m *profilepb.SelectMergeStacktracesRe
 }
 
 func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (profiles.SeriesRequest, error) {
-	base, err := s.merge(selection{
+	base, err := s.mergeRequest(selection{
 		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(), endMS: m.GetEnd(), stack: m.GetStackTraceSelector(),
 	})
 	r := overTime(base)

@@ -2,11 +2,11 @@
 // return: configuration and flags, the oldest timestamp, labels, exemplars, rules,
 // targets, metadata and statistics of the TSDB.
 //
-// A Client sends requests to one server and returns plain values. It reads a response as
-// a whole; a response longer than the limit is an error. Services offers rules, targets,
-// metadata and statistics as the gRPC services of Thanos. It adds the external labels to
-// rules and targets. Samples are read through package remoteread. Nothing is cached here:
-// that is up to the callers.
+// A Client sends requests to one server and returns plain values. It reads most responses as
+// a whole, within a limit, and decodes responses of series as they arrive. Services offers rules,
+// targets, metadata and statistics as the gRPC services of Thanos. It adds the external labels to
+// rules and targets. Samples are read through package remoteread. Nothing is cached here: callers
+// that need a cache have their own.
 package promapi
 
 import (

@@ -46,7 +46,7 @@ var errElement = fmt.Errorf("a value exceeds %d bytes", elementBytesMax)
 // elementReader limits the bytes that are read for one value.
 type elementReader struct {
 	from io.Reader
-	read int   // since the last value
+	read int   // bytes read for the current value
 	err  error // of from
 }
 

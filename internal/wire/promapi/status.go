@@ -14,7 +14,7 @@ import (
 // matchTypes are the types of matchers by the numbers of StoreAPI.
 var matchTypes = []labels.MatchType{labels.MatchEqual, labels.MatchNotEqual, labels.MatchRegexp, labels.MatchNotRegexp}
 
-// statisticsMax is the limit of a list that Prometheus accepts.
+// statisticsMax is the greatest parameter limit that Prometheus accepts.
 const statisticsMax = 10_000
 
 // statisticJSON is an entry of a list of status/tsdb.

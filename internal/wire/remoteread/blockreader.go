@@ -22,9 +22,9 @@ const (
 // blockReader decompresses one snappy block as it arrives. A block is a length,
 // literals and copies. Decompressed bytes stay in a window, because later copies refer to
 // them. The format lets a copy refer to any earlier offset. Snappy's own encoders copy
-// within 64 KiB; others (S2's for snappy) copy from anywhere. So a block of up to windowMax
-// bytes stays in the window as a whole, and of a longer block at least the last third of
-// windowMax and all bytes that are not taken. A copy from further back is ErrLimit.
+// within 64 KiB; others (S2's for snappy) copy from anywhere. So the window keeps a block of up to
+// windowMax bytes as a whole. Of a longer block it keeps at least the last windowMax/3 bytes, and all
+// bytes that are not taken. A copy from before the window is ErrLimit.
 type blockReader struct {
 	from     *bufio.Reader // its buffer has at least 16 bytes
 	total    uint64        // length of the decompressed block
@@ -134,8 +134,8 @@ func (b *blockReader) decompress(n int) error {
 	return nil
 }
 
-// slide makes space in the window: it grows up to max; after that the bytes that are
-// still needed move to its front.
+// slide makes space in the window. It doubles the window, up to max bytes. After that it moves the
+// bytes that are still needed to the front of the window.
 func (b *blockReader) slide() {
 	if len(b.window) < b.max {
 		longer := make([]byte, min(2*len(b.window), b.max))
@@ -184,7 +184,7 @@ func (b *blockReader) elements(src []byte) (used int, err error) {
 	return used, nil
 }
 
-// repeat appends length bytes from offset back. The ranges may overlap.
+// repeat appends length bytes that begin offset bytes before the end. The two ranges may overlap.
 func (b *blockReader) repeat(offset, length int) {
 	dst := b.window[b.end : b.end+length]
 	from := b.window[b.end-offset:]

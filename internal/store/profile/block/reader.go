@@ -50,7 +50,7 @@ type Reader struct {
 	wanted    atomic.Bool             // symbols were used since the last DropIdleSymbols
 	pins      atomic.Int64            // users of the symbols that PinSymbols counted
 	symbolsMu sync.Mutex
-	closed    atomic.Bool // nothing is cached any more
+	closed    atomic.Bool // Close was called: symbols are no longer cached
 
 	spansMu    sync.Mutex
 	spansFile  *fileutil.MmapFile
@@ -62,8 +62,8 @@ type Reader struct {
 
 var _ Source = (*Reader)(nil)
 
-// Open opens the block in a directory. It verifies the index except its IDs and symbols now. It verifies
-// IDs, symbols and columns when they are first read.
+// Open opens the block in a directory. It verifies the index, except its IDs and symbols. The Reader
+// verifies IDs, symbols and columns when they are first read.
 func Open(dir string) (_ *Reader, err error) {
 	r := &Reader{name: "block " + filepath.Base(dir), dir: dir}
 	defer func() {
@@ -569,7 +569,8 @@ func (l *lists) end() error {
 	return l.pages.Close()
 }
 
-// find returns the range of a row's list in its page, and reads that page.
+// find reads the page with the list of a row, unless it is the current page, and returns the range of
+// the list in the page's values. Rows must ascend from call to call.
 func (l *lists) find(row int) (from, to int, err error) {
 	if l.page == nil || row >= l.first+l.rows {
 		if err := l.turn(row); err != nil {
@@ -594,7 +595,7 @@ func pageError(err error) error {
 	return corruptf("%v", err)
 }
 
-// turn reads the page with the list of a row.
+// turn makes the page with the list of a row the current page.
 func (l *lists) turn(row int) (err error) {
 	defer func() { // the checksum is right, but parquet's decoder may still panic
 		if p := recover(); p != nil {

@@ -46,7 +46,7 @@ type remote struct {
 
 	mu   sync.Mutex
 	near [nearColumns]nearColumn
-	next int // the next to be replaced
+	next int // index in near of the column that store replaces next
 }
 
 type nearColumn struct {

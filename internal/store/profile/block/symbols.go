@@ -43,8 +43,8 @@ type Builder struct {
 	bytes                               int
 }
 
-// NewBuilder returns a builder with the empty string and the root. The hashes of its tables have a random factor: profiles of a
-// client that knew it could have symbols that are all in the same place of a table, and each would be compared with all before it.
+// NewBuilder returns a builder with the empty string and the root. Its tables hash with a random factor. If a client knew the
+// factor, it could push symbols with equal hashes, and each new symbol would be compared with all symbols before it.
 func NewBuilder() *Builder {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
@@ -99,7 +99,7 @@ func (b *Builder) String(text []byte) uint32 {
 	return n
 }
 
-// Next returns the number of a string if the string follows the last one. It does not look into the table.
+// Next returns the number of a string if the string has the number after that of the last string. It does not look into the table.
 func (b *Builder) Next(text []byte) (n uint32, ok bool) {
 	next := b.lastString + 1
 	if int(next) < len(b.Strings) && b.Strings[next] == string(text) {
@@ -130,7 +130,8 @@ type functionTable struct {
 	factor uint64 // odd
 }
 
-// start multiplies once for each field that a client chooses freely, so that no two of them cancel each other out.
+// start returns the first slot to look at. It multiplies after each field that a client can choose: with a single
+// multiplication a client could choose fields of many functions so that their hashes are equal.
 func (t *functionTable) start(f Function) uint64 {
 	hash := (uint64(f.Name)<<32 | uint64(f.File)) * t.factor
 	hash = (hash ^ hash>>32 ^ uint64(f.StartLine)) * t.factor
@@ -179,9 +180,9 @@ func (b *Builder) Frame(function, line uint32) uint32 {
 	return n
 }
 
-// Stack returns the node of a stack, root first. A known stack is found by its hash and
-// compared from leaf to root: its nodes were added one after the other and are mostly
-// adjacent, while a walk from the root reads slots anywhere in the table.
+// Stack returns the node of a stack, root first. It finds a known stack by the hash of its frames
+// and compares it from leaf to root. The nodes of a stack were added one after the other, so most of
+// them are adjacent in memory. A walk from the root would read slots anywhere in the table.
 func (b *Builder) Stack(frames []uint32) uint32 {
 	hash := uint64(len(frames))
 	for _, f := range frames {
@@ -215,8 +216,9 @@ func (b *Builder) is(node uint32, frames []uint32) bool {
 	return node == 0
 }
 
-// Node returns the child of node parent that has this frame. The first child of the last node gets the next number, and a new stack
-// adds one node after the other. So most nodes follow their parent: these are found there, and are not in the table.
+// Node returns the child of node parent that has this frame. A stack adds its nodes one after the other, so most nodes have the number
+// after that of their parent. For example, main;a;b adds nodes 1, 2 and 3, and main;a;c adds node 4, whose parent is 2. Nodes 1 to 3
+// follow their parents: Node finds them without the table, and they are not in the table. Node 4 is in the table.
 func (b *Builder) Node(parent, frame uint32) uint32 {
 	next := parent + 1
 	if int(next) == len(b.Parents) {
@@ -438,10 +440,11 @@ func (b *Builder) addFrame(s *Symbols, frame Frame) uint32 {
 }
 
 // Arrange renumbers the stacks depth first, so that the stacks of one profile have close
-// numbers. It returns the new number of each stack.
+// numbers. The result shares strings, functions and frames with s. Arrange also returns the new
+// number of each stack, by its number in s.
 func (s *Symbols) Arrange() (*Symbols, []uint32) { return new(Arranger).Arrange(s) }
 
-// Arranger arranges one symbols after the other, in the same memory.
+// Arranger arranges several Symbols, one after the other, in the same memory.
 type Arranger struct {
 	first, next, numbers []uint32
 	arranged             Symbols

@@ -166,7 +166,8 @@ func (r *Reader) verifySpans(ctx context.Context) error {
 	return nil
 }
 
-// verifyGroup checks the rows of a row group. At the call, span is the index in r.spans of the last row of the previous group.
+// verifyGroup checks the rows of a row group. span is an index in r.spans: before the call the span of the last row of the previous
+// group, after the call the span of the last row of this group.
 func (r *Reader) verifyGroup(ctx context.Context, group int, span *int) error {
 	first := group * groupRows
 	c, err := r.Columns(first)

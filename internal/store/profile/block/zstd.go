@@ -9,12 +9,12 @@ import (
 	"github.com/parquet-go/parquet-go/format"
 )
 
-// zstdWriters and zstdReaders pool *zstd.Encoder and *zstd.Decoder, pageWriters those of pages. The garbage collector
-// frees idle ones.
+// zstdWriters pools encoders of sections, pageWriters encoders of pages (both *zstd.Encoder), and zstdReaders *zstd.Decoder. The
+// garbage collector frees unused elements of these pools.
 var zstdWriters, zstdReaders, pageWriters sync.Pool
 
-// An encoder copies its input into a window of 16 MiB by default, which it keeps. Most sections and all pages are shorter than these
-// windows.
+// An encoder keeps a window of memory, by default of 16 MiB, into which it copies its input. The windows here are smaller. Most
+// sections are still shorter than windowBytes, and all pages are shorter than pageWindowBytes.
 const (
 	windowBytes     = 2 << 20
 	pageWindowBytes = 512 << 10
@@ -67,7 +67,7 @@ func decompressIn(dst, b []byte, bytesMax int) ([]byte, error) {
 	return r.DecodeAll(b, dst[:0:bytesMax])
 }
 
-// pages compresses the pages of RowsFile. Parquet's own codec has a window of 16 MiB.
+// pages compresses the pages of RowsFile, with a smaller window than parquet-go's codec (16 MiB).
 type pages struct{}
 
 var _ compress.Codec = pages{}

@@ -140,8 +140,8 @@ func (r *reader) fits(b []byte) bool {
 	return ok
 }
 
-// setAside copies skipped bytes to the directory aside, unless an earlier start has copied
-// them.
+// setAside copies skipped bytes to the directory aside, unless an earlier Open of the log has
+// copied them.
 func (r *reader) setAside(d *Damage, b []byte) {
 	dir := filepath.Join(r.log.dir, asideDir)
 	path := filepath.Join(dir, fmt.Sprintf("%08d-%d.bytes", r.number, d.At))

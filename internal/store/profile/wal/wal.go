@@ -1,15 +1,15 @@
 // Package wal is a log of records that survive a crash.
 //
 // Append writes frames of length, checksum and payload to the end of the newest segment and
-// returns once they are synced. Cut closes the newest segment. Append closes it if it is long.
-// Remove deletes closed segments. Open passes the records of the segments to a function, in
-// order, and then starts a new segment, so that nothing is written after the torn end that a
-// crash left. The package does not interpret records. A log has one writer.
+// returns once they are synced. Cut closes the newest segment and starts another; so does Append
+// after 64 MiB. Remove deletes closed segments. Open passes the records of the segments to a
+// function, in order. Then it starts a new segment, because the last segment may end in an
+// incomplete record after a crash. The package does not interpret records. A log has one writer.
 //
 // Unreadable data does not fail Open. Bytes that are not a record are skipped up to the next
 // record. A record that the function rejects is skipped. Both are copied to the directory
-// aside, with the reason. Bytes at the end of a segment that are not a record are dropped, and
-// a segment that cannot be read is moved to aside. All are reported as Damage.
+// aside, with the reason. Bytes at the end of a segment that are not a record are skipped, too,
+// but not copied. A segment that cannot be read is moved to aside. Open returns a Damage for each.
 //
 //	segment   8 digits: records       record   u32 length | u32 CRC-32C of payload | payload
 //	aside/<segment>-<offset>.bytes    skipped bytes        .txt   reason        aside/<segment>.segment   a segment
@@ -170,8 +170,8 @@ func (l *Log) next() error {
 	return nil
 }
 
-// Cut closes the segment, starts another and returns the number of the closed one.
-// All appended records are in it or in earlier ones.
+// Cut closes the newest segment, starts another and returns the number of the closed segment.
+// All records that were appended before are in this segment or in earlier segments.
 func (l *Log) Cut() (uint64, error) {
 	closed := l.number
 	if err := l.next(); err != nil {

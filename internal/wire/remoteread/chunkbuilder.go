@@ -17,8 +17,9 @@ import (
 const chunkSamplesMax = 120
 
 // chunkBuilder encodes the samples of one series as chunks. A series in a response has one list
-// of floats and one of histograms, each sorted by time, so float and histogram must each be
-// called with ascending timestamps: others are ErrCorrupt. Its memory is reused for the next series.
+// of floats and one list of histograms, each sorted by time. So the timestamps of the calls of the
+// method float must ascend, and so must those of the method histogram; otherwise the method returns
+// ErrCorrupt. After reset the memory is reused for the next series.
 type chunkBuilder struct {
 	data   []byte
 	chunks []builtChunk
@@ -32,7 +33,7 @@ type chunkBuilder struct {
 	minMS, maxMS int64
 
 	lastFloatMS, lastHistogramMS int64
-	overlapping                  bool // the time ranges of the two lists overlap
+	overlapping                  bool // a chunk begins before the end of the chunk before: the lists overlap in time
 }
 
 // builtChunk is a finished chunk. Its data begins at offset start of chunkBuilder.data. finish
@@ -120,8 +121,9 @@ func (r *chunkBuilder) floatHistogram(t int64, h *histogram.FloatHistogram) erro
 	return nil
 }
 
-// replaceChunk takes the results of a histogram appender. chunk is the open chunk encoded
-// again with more buckets (recoded), a new chunk after a counter reset, or nil.
+// replaceChunk takes the results of a histogram appender. If recoded is set, chunk is the open chunk,
+// encoded again with more buckets. Otherwise chunk is a new chunk, for example after a counter
+// reset, or nil if the open chunk was appended to.
 func (r *chunkBuilder) replaceChunk(chunk chunkenc.Chunk, recoded bool, app chunkenc.Appender) {
 	if chunk != nil {
 		if !recoded {
@@ -230,7 +232,8 @@ func (r *chunkBuilder) mergeByTime() (*chunkBuilder, error) {
 	return out, nil
 }
 
-// sampleWalker iterates over the finished samples of one of the two lists.
+// sampleWalker iterates over the samples in the finished chunks of a chunkBuilder: over the floats, or
+// over the histograms.
 type sampleWalker struct {
 	from   *chunkBuilder
 	floats bool

@@ -18,8 +18,9 @@ import (
 type Endpoint struct {
 	Name   string // in errors and warnings
 	Client *Client
-	// ExternalLabels are those of this server. They are sent as matchers, unless the
-	// query has a matcher for the name, and removed from the returned series.
+	// ExternalLabels are the external labels of this process. A request has an equality matcher
+	// for each of them, unless the query has a matcher for its name. The labels of the added
+	// matchers are removed from the returned series.
 	ExternalLabels labels.Labels
 	// RequiredMatchers must all be in a query, or the endpoint is not queried.
 	RequiredMatchers []*labels.Matcher
@@ -172,11 +173,11 @@ func (f *Fanout) Querier(mint, maxt int64) (storage.Querier, error) {
 // selections of that querier fail together, too.
 type anytimeQuerier struct {
 	storage.Querier
-	again func() storage.Querier // returns a new merge of the same queriers; only Querier closes these
+	again func() storage.Querier // returns a new merge querier of the same queriers; it is not closed, because Querier.Close closes them
 
 	mu      sync.Mutex
 	current storage.Querier // the merge querier of the latest selections; nil: there was no selection
-	begun   *atomic.Bool    // whether a set of current was read
+	begun   *atomic.Bool    // whether Next of a set of current was called
 }
 
 // Select implements storage.Querier.

@@ -33,8 +33,8 @@ type source interface {
 // A server that streams chunks sorts series by their labels without its external labels. With an
 // external label z it sends {a, z} before {a, b, z}, although {a, b, z} is smaller. So a series
 // is buffered, even if the buffer is full, while the series after it is smaller. All other series
-// pass through. If series have labels with the names of external labels, the server sends them in
-// any order. Because of such series windowBytes is not zero for chunks either.
+// are returned without a copy. If series have labels with the names of external labels, the server
+// sends them in any order. Because of such series windowBytes is not zero for chunks either.
 type orderedSet struct {
 	flag         string                 // names the flag that raises holdBytesMax, for errors
 	open         func() (source, error) // called by the first Next

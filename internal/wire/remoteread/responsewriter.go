@@ -19,9 +19,9 @@ var buffers = bufpool.New(writeBytes+96<<10, 4<<20)
 // errSlowReader is returned when the client reads a response too slowly.
 var errSlowReader = errors.New("the reader is too slow")
 
-// responseWriter buffers a response and writes it in pieces of writeBytes. Every write
-// has a deadline, and so have all writes together: a client that stalls, or reads very
-// slowly, releases its slot and the storage's resources.
+// responseWriter buffers a response and writes it in pieces of writeBytes. Every write has a
+// deadline, and the time of all writes together has a limit. So the request of a client that stalls,
+// or reads very slowly, ends, and its slot and the resources of the storage are released.
 type responseWriter struct {
 	w       http.ResponseWriter
 	control *http.ResponseController

@@ -38,14 +38,14 @@ type samplesQuery struct {
 	query
 	querier series.Querier
 	fixed   bool             // the storage is immutable: both passes read the same series
-	series  []measuredSeries // without those that the second pass measures again
+	series  []measuredSeries // without the series that the second pass measures again (measuredTwice)
 	bytes   uint64           // of the encoded result
 }
 
-// samples responds with one snappy block that holds one message. Protobuf writes
-// every length before the value, so the series are read twice with one querier. The
-// first pass computes their sizes, for which the headers of float chunks suffice. The second
-// pass sends their samples.
+// samples responds with one snappy block that holds one message. In protobuf every length
+// precedes its value, so samples reads the series twice, with one querier. The first pass computes
+// the sizes of the encoded series; of float chunks it needs only the headers. The second pass sends
+// the samples.
 func (s *Server) samples(ctx context.Context, queries []query, out *responseWriter) (err error) {
 	reading := make([]samplesQuery, len(queries))
 	defer func() {
@@ -374,9 +374,10 @@ func (e *encoder) packFull() error {
 	return e.pack(len(*e.plain) / fragmentBytes * fragmentBytes)
 }
 
-// pack compresses the first n plain bytes straight into the response's buffer. The
-// length prefix of every fragment overwrites the bytes in front of it, which are then
-// restored.
+// pack compresses the first n plain bytes, fragment by fragment, directly into the buffer of the
+// response. snappy.Encode writes the length of the fragment first, which must not be sent. So the
+// output begins that many bytes before the end of the buffer, and pack restores the bytes that the
+// length has overwritten.
 func (e *encoder) pack(n int) error {
 	plain := *e.plain
 	for at := 0; at < n; at += fragmentBytes {

@@ -16,8 +16,8 @@ import (
 // messageBytesMax bounds a label or a histogram in a response of samples.
 const messageBytesMax = 4 << 20
 
-// sampleSource reads a response of samples and builds chunks from them. It
-// decompresses and decodes the response as it arrives. Memory holds the chunks of one
+// sampleSource reads a response of samples and builds chunks from the samples. It
+// decompresses and decodes the response as it arrives. In memory are the chunks of one
 // series and the window of blockReader.
 type sampleSource struct {
 	body           io.Closer

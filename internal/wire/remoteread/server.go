@@ -4,16 +4,16 @@
 // from a storage through the raw interface (package series). It returns them in label
 // order, either as frames of chunks, as they are stored, or as samples. Both response
 // types are written through one buffer of 512 KiB, so that memory does not grow with
-// the response. An exception: a response of samples takes 24 bytes for each series that may
-// grow (the range reaches into the head) or has histograms. An error before the first byte
+// the response. There is an exception: a response of samples takes 24 bytes for each series that
+// may grow (the range reaches into the head) or has histograms. An error before the first byte
 // has a status code. A later error cuts the connection, so that no client takes a partial
 // response for a complete one.
 //
 // Client: it requests chunks and returns them through the raw interface and the interfaces of
 // package storage, one series at a time, in a buffer that is reused. A server that has only
-// samples sends samples: the client decompresses them as they arrive and encodes them as chunks.
-// Such series come in any order. The client sorts them in memory up to a limit, and in a file
-// beyond it. There is no storage here.
+// samples sends samples: the client decompresses the samples as they arrive and encodes them as
+// chunks. The series of such a response come in any order. The client sorts them in memory up to a
+// limit, and beyond the limit in a file. There is no storage here.
 package remoteread
 
 import (

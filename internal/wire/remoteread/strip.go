@@ -20,15 +20,18 @@ var ErrLabelMissing = errors.New("series of remote read lacks a label that is to
 type WithoutQuerier interface {
 	series.Querier
 	// SelectWithout removes the labels in without from every series. The matchers must select
-	// only series that have all of them: any other series ends the set with ErrLabelMissing.
+	// only series that have all of these labels: any other series ends the set with
+	// ErrLabelMissing.
+	//
 	// Prometheus sorts series before it adds its external labels, so its series arrive sorted by
-	// the remaining labels. inOrder states that the server sorts chunked series in this way. Then
-	// a series is buffered only while the next one is smaller, and a series that is smaller than
-	// one already returned is ErrLimit. inOrder has no effect on a response of samples.
+	// the remaining labels. inOrder states that the server sorts series in this way in a response
+	// of chunks. Then the client buffers a series only while the next series is smaller. If a
+	// series is smaller than one that was already returned, the set ends with ErrLimit. inOrder has
+	// no effect on a response of samples.
 	SelectWithout(ctx context.Context, without labels.Labels, inOrder bool, matchers ...*labels.Matcher) series.Set
-	// SelectUnordered is SelectWithout for a caller that sorts. Series come in the order
-	// of the server, and a label set may occur twice. Only a file sorter buffers series: the
-	// client sorts responses of samples if it has a SortDir.
+	// SelectUnordered is SelectWithout for a caller that sorts the series itself. Series come in
+	// the order of the server, and a label set may occur twice. The client does not buffer series,
+	// with one exception: if it has a SortDir, it still sorts a response of samples.
 	SelectUnordered(ctx context.Context, without labels.Labels, matchers ...*labels.Matcher) series.Set
 }
 

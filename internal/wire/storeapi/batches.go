@@ -16,8 +16,8 @@ const (
 	// seriesBytes is the size at which a series is split into several with the same
 	// labels, as Thanos does.
 	seriesBytes = 1 << 20
-	// decodedBytes limits the labels of a batch as the client decodes them: repeats of a few bytes make label sets of hundreds.
-	// What fits in the processor's cache is decoded in a third less time.
+	// decodedBytes limits the bytes of the labels of a batch after the client has decoded them. A repeat has a few bytes and is
+	// decoded to a label set of hundreds of bytes. Decoding takes a third less time if the result fits in the processor's cache.
 	decodedBytes = 512 << 10
 )
 
@@ -34,9 +34,9 @@ type batchWriter struct {
 	coded     bool           // the buffer holds a batch with symbols
 	supported []series.Chunk // memory of supportedChunks
 
-	numbered series.SymbolRefs     // nil: no label is sent as a symbol
-	deltas   bool                  // labels without symbol references are sent as differences, not as strings
-	symbols  *storepb.SymbolWriter // encodes labels that are not sent as strings
+	numbered series.SymbolRefs     // the set, if it has symbol references; nil: no label is sent as a symbol
+	deltas   bool                  // labels without symbol references are sent as deltas, not as strings
+	symbols  *storepb.SymbolWriter // encodes labels as symbols and as deltas
 }
 
 // newBatchWriter returns a batchWriter for the set that serves a request.
@@ -61,9 +61,10 @@ func newBatchWriter(stream grpc.ServerStream, in *pb.SeriesRequest, set series.S
 	return b
 }
 
-// labelNumbers returns the symbol references of the current series' labels; nil if the series has
-// none. After two events it returns nil for all later series: once the symbol table is full and,
-// without deltas, once a series has no references, because strings need a message of another kind.
+// labelNumbers returns the symbol references of the current series' labels; nil if the labels are
+// sent as a delta or as strings. Once the symbol table is full, it returns nil for this and all later
+// series. If the reader has not requested deltas, it does so also once a series has no references:
+// strings need a message of another kind, so it flushes the batch with symbols.
 func (b *batchWriter) labelNumbers() ([]uint64, error) {
 	if b.numbered == nil {
 		return nil, nil
@@ -172,7 +173,8 @@ func (b *batchWriter) begin(lset []byte, numbers []uint64, chunksSize int) ([]by
 	return storepb.AppendSeriesHead(*b.frame.buf, lset, chunksSize), nil
 }
 
-// reserve makes sure that there is a buffer, and flushes it if size bytes do not fit.
+// reserve flushes the batch if size more bytes do not fit into it, and begins a batch if there is
+// none.
 func (b *batchWriter) reserve(size int) error {
 	if b.count > 0 && len(*b.frame.buf)+size > batchBytes {
 		if err := b.flush(); err != nil {

@@ -83,8 +83,7 @@ func checkRange(minMS, maxMS int64) error {
 	return nil
 }
 
-// anySeries reports whether any series matches. warnings say which data was not read; one series is enough whatever
-// else there is.
+// anySeries reports whether any series matches. It stops at the first series. warnings say which data was not read.
 func (s *Server) anySeries(ctx context.Context, r LabelsRequest) (any bool, warnings []string, err error) {
 	q, err := s.src.RawQuerier(ctx, r.MinMS, r.MaxMS)
 	if err != nil {

@@ -23,16 +23,16 @@ import (
 // SeriesSet is the response to Series: a series.Set that receives messages as Next is
 // called. It is not safe for concurrent use.
 //
-// A SeriesSet joins series that the server has split; for that it decodes one series ahead.
-// Decoded series alias the frame of their message. A frame is reused when neither the current
-// series nor the series ahead lies in it. So a set has at most one frame for each of the two,
-// and more only for a series longer than a message.
+// A SeriesSet joins the parts of a series that the server has split. To know whether another part
+// follows, it decodes one series ahead. Decoded series alias the frame of their message. A frame is
+// reused when neither the current series nor the series ahead lies in it. So a set has at most one
+// frame for each of these two series, and more only for a series longer than a message.
 type SeriesSet struct {
 	stream   grpc.ClientStream
 	cancel   context.CancelFunc
-	bytesMax int // limit of the messages that hold the current series and the one ahead, and of their decoded labels; 0: none
+	bytesMax int // limit of the bytes of frames: messages and decoded labels; 0: no limit
 
-	frames   []*inFrame           // frames of the current series and the one ahead; the last is being decoded
+	frames   []*inFrame           // frames of the current series and of the series ahead; the last frame is being decoded
 	spare    []*inFrame           // free frames, for reuse
 	retain   bool                 // RetainUntilClose was called
 	retained []*inFrame           // all released frames, after RetainUntilClose
@@ -40,7 +40,7 @@ type SeriesSet struct {
 	coded    bool                 // the batch has symbols
 	table    storepb.SymbolReader // symbols and kept deltas of the batches
 	one      []byte               // the next series in the last frame, not yet decoded; nil: none
-	used     bool                 // the current series or the one ahead lies in the last frame
+	used     bool                 // the current series or the series ahead lies in the last frame
 
 	labels   []byte
 	chunks   []series.Chunk
@@ -196,8 +196,9 @@ const (
 	emptyBytes = 2
 )
 
-// room returns an error if the chunks of a series and those of the current one could not be held within bytesMax. A chunk with little or no
-// data takes far more memory than bytes of a message. Only a series of which bytesMax is not a large multiple is counted.
+// room returns ErrBytesMax if the decoded chunks of the series body, together with those of the current series, take more than
+// bytesMax bytes of memory. A chunk with little or no data takes far more memory than bytes of a message. room counts the chunks of
+// body only if the body is long enough to have that many.
 func (s *SeriesSet) room(body []byte) error {
 	current := len(s.chunks) + len(s.aggr)
 	if s.bytesMax <= 0 || current+len(body)/emptyBytes <= s.bytesMax/chunkBytes {

@@ -11,8 +11,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// supportedChunks re-encodes chunks whose encoding has no number in StoreAPI. That drops
-// their start timestamps, which StoreAPI does not have.
+// supportedChunks re-encodes chunks whose encoding has no number in StoreAPI. The new chunks lack
+// the start timestamps of the samples, which StoreAPI does not have.
 func (b *batchWriter) supportedChunks(chunks []series.Chunk) ([]series.Chunk, error) {
 	b.supported = b.supported[:0]
 	for i, c := range chunks {

@@ -82,7 +82,7 @@ type bestEffort struct {
 type endpointError struct {
 	name     string
 	err      error
-	reported bool // Server.missing has returned or sent it; guarded by nothing, because every selection has its own endpointErrors
+	reported bool // Server.missing has returned or sent this error; no lock, because every selection has its own endpointErrors
 }
 
 func (e *endpointError) Error() string {

@@ -103,9 +103,9 @@ func (f *Inflater) Gzip(dst, src []byte, bytesMax int) ([]byte, error) {
 // the longest match, and the bytes that are copied beyond it.
 const margin = 258 + 16
 
-// hint returns a capacity for the output of src, as if src were a single member. The last four
-// bytes of a member are the size of its output. They may be wrong: deflate makes at most 1,032
-// bytes of one byte, so hint never returns more than that.
+// hint returns a capacity for the output of src: the size of the output, if src is a single member,
+// plus 2*margin. The last four bytes of a member are this size. They may be wrong, so hint limits
+// the size to bytesMax, and to 1,032 bytes for each byte of src: deflate cannot make more.
 func hint(src []byte, bytesMax int) int {
 	size := uint64(binary.LittleEndian.Uint32(src[len(src)-4:]))
 	return int(min(size, 1032*uint64(len(src)), uint64(max(bytesMax, 0)))) + 2*margin

@@ -30,7 +30,7 @@ import (
 const (
 	keptEntriesMax = 1 << 14
 	keptEntryMax   = 1 << 10 // bytes of one delta; longer ones are not kept
-	keptBit        = 4       // of the kind of the first edit
+	keptBit        = 4       // flag in the kind of the first edit: the reader keeps the delta
 
 	keptBytesMax = 1 << 20 // limit of a writer, even if the reader announces more
 	keptDeltaMin = 8       // minimum bytes of a kept delta; a repeat of a shorter delta would save nothing
@@ -211,7 +211,7 @@ func (x *deltaIndex) check(size int) {
 	}
 }
 
-// numberOf returns the number of the last entry with that number modulo keptEntriesMax.
+// numberOf returns the number of the entry that is at this index of entries and hashes.
 func (x *deltaIndex) numberOf(index uint64) uint64 {
 	last := x.end - 1
 	return last - (last-index)%keptEntriesMax
@@ -223,9 +223,9 @@ func (x *deltaIndex) bucket(hash uint32) []uint16 {
 	return x.slots[at : at+2]
 }
 
-// live returns the number of the entry in a slot of the bucket of a hash. ok is false if the slot is free, or
-// its entry was dropped. Another entry with the same number modulo keptEntriesMax may have replaced it: the
-// hash of that entry usually belongs to another bucket.
+// live returns the number of the entry to which a slot in the bucket of a hash refers. ok is false if the slot
+// is free, or if its entry was dropped. After keptEntriesMax further deltas another entry has the same index. live
+// detects this if the hash of that entry belongs to another bucket; otherwise find compares its bytes.
 func (x *deltaIndex) live(slot uint16, hash uint32) (number uint64, ok bool) {
 	if slot == 0 || (x.hashes[slot-1]^hash)&uint32(len(x.slots)-2) != 0 {
 		return 0, false

@@ -2,11 +2,13 @@
 // points, or in batches. Prometheus' iterator costs a call for every sample and reads bit by
 // bit.
 //
-//	chunk   number of samples, 2 bytes big endian  first  second  rest*
-//	first   varint(time)  value, 64 bits
-//	second  uvarint(time less the first)  xor
-//	rest    (0: same interval | 10 14 bits | 110 17 bits | 1110 20 bits | 1111 64 bits: change of the interval)  xor
-//	xor     0: same value | 10 bits, at the position of the last case 11 | 11 leading zeros, 5 bits  number of bits, 6  bits
+//	chunk     number of samples, 2 bytes big endian  first  second  rest*
+//	first     varint(time)  value, 64 bits
+//	second    uvarint(time less the first)  xor
+//	rest      interval  xor
+//	interval  `0`: as before | `10`, `110`, `1110` or `1111`, then the change of the interval in 14, 17, 20 or 64 bits
+//	xor       `0`: same value | `10`, then the bits, at the position of the last `11`
+//	          | `11`, then number of leading zeros in 5 bits, number of bits in 6 bits, and the bits
 //
 // The varints begin at whole bytes; all other fields are packed as bits. A chunk that Prometheus'
 // iterator accepts is decoded to the same samples, unless a value has more than 64 bits or

@@ -150,9 +150,9 @@ func (p *producer) checkOrder(b *batch) error {
 	return nil
 }
 
-// adapt sets the limit of the series of the next batch. times is the size of the last batch divided by
-// labelsBytes. If it is 0, the limit doubles, up to seriesMax. Otherwise the limit becomes so low that
-// the next batch should have less than labelsBytes.
+// adapt sets the limit of the series of the next batch. entries is the number of series of the last
+// batch, and times its size divided by labelsBytes, rounded down. If times is 0, the limit doubles, up
+// to seriesMax. Otherwise the limit becomes so low that the next batch should have less than labelsBytes.
 func (p *producer) adapt(entries, times int) {
 	if times >= 1 {
 		p.series = max(entries/(times+1), 1)

@@ -31,7 +31,7 @@ type pageRefs struct {
 	reader *pages.Reader
 	index  *pages.Object
 	base   int64  // offset of the first reference
-	n, i   int    // number of references; index of the next one
+	n, i   int    // number of references; index of the next reference
 	window []byte // the references that are read in one page
 	from   int    // index of the reference at the start of window
 	fail   error
@@ -52,8 +52,8 @@ func openRefs(ctx context.Context, index *pages.Object, l list) (*pageRefs, erro
 		return nil, err
 	}
 	size, count := binary.BigEndian.Uint32(head), binary.BigEndian.Uint32(head[4:])
-	// A list must end before the next one starts: all lists together have at most the bytes of
-	// the index.
+	// A list must end before the next list starts. So the memory of a union is bounded by the bytes of
+	// its lists in the index, even if the index is corrupt.
 	if uint64(size) != 4+4*uint64(count) || l.off+8+uint64(size) > l.end {
 		return nil, fmt.Errorf("%w: postings at %d: %d references in %d bytes", ErrCorrupt, l.off, count, size)
 	}

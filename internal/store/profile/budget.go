@@ -18,7 +18,7 @@ type budget struct {
 	wake chan struct{} // of capacity 1; receives when heads should be written as blocks
 }
 
-// take reserves bytes. It returns false and reserves nothing if they exceed the limit.
+// take reserves bytes. It returns false and reserves nothing if the reserved bytes would exceed max.
 func (b *budget) take(bytes int64) bool {
 	for {
 		used := b.used.Load()

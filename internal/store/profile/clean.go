@@ -92,9 +92,9 @@ func (r *remotes) visible() map[string]*remoteList {
 }
 
 // clean marks the blocks that are to be deleted, and deletes those whose leaving time is at least RemoteDeleteDelay ago. It removes the
-// marks of this store's retention from blocks that are no longer beyond the retention. Two kinds of blocks wait for the next listing of
-// the bucket: those after the first error, and those that mayLeave excludes.
-// A block whose mark cannot be read stays as it is.
+// marks of this store's retention from blocks that are no longer beyond the retention. A block whose mark cannot be read stays as it
+// is. Blocks that mayLeave excludes wait for the next listing of the bucket. So do all blocks after the first error, and all after
+// deletionsMax changes.
 func (r *remotes) clean(ctx context.Context) {
 	r.listing.Lock()
 	defer r.listing.Unlock()
@@ -158,7 +158,7 @@ func (b *remoteBlock) mayLeave(owners map[ulid.ULID][]*remoteBlock) bool {
 }
 
 // change marks a block, removes its mark or deletes it. A block is marked before it is deleted: if the deletion is interrupted, the mark
-// shows it.
+// shows that the remaining files belong to a deleted block.
 func (r *remotes) change(ctx context.Context, tenant string, id ulid.ULID, b *remoteBlock, mark, unmark, due bool) error {
 	remote := r.store.opts.Remote
 	if unmark {

@@ -41,7 +41,7 @@ type head struct {
 	chunks                                   [][]byte // arena of encoded samples
 	last                                     map[block.Key]lastRow
 	spans                                    block.TraceSpansBuilder
-	shared                                   []block.Key // profiles whose rows arrived in several parts
+	shared                                   []block.Key // profiles whose rows arrived in several pushes
 	isShared                                 map[block.Key]bool
 	splits                                   bool // a profile has several rows of a type; see block.Span.MultiRow
 	minNS, maxNS                             int64
@@ -101,7 +101,7 @@ func newHead(drop map[string]bool) *head {
 
 func (h *head) rows() int { return len(h.at) }
 
-// count is rows for callers that do not hold the lock.
+// count returns the number of rows. The caller does not hold the lock.
 func (h *head) count() int {
 	h.mu.RLock()
 	defer h.mu.RUnlock()
@@ -125,7 +125,8 @@ func (h *head) seal() {
 }
 
 // apply adds the rows of a profile that do not exist yet. older looks for rows of the profile outside of this head: in blocks, and in
-// the head that is being written as a block. It calls row with the labels of each, and reports whether it has found any.
+// the head that is being written as a block. older calls row with the labels of each row that it finds, and reports whether it has
+// found any.
 func (h *head) apply(p *profiles.RawProfile, timeNS int64, older func(key block.Key, row func(labels []byte)) (profile bool)) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

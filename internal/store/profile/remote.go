@@ -195,8 +195,8 @@ func (r *remotes) refresh(ctx context.Context) error {
 	return nil
 }
 
-// badMax limits the number of log lines and warnings about blocks that cannot be read: a list logs, and a view warns about, at most
-// badMax of them by name. One more line or warning has the number of the others.
+// badMax limits the log lines and warnings about blocks that cannot be read. After a list, at most badMax blocks are logged by name.
+// The warnings of a view name at most badMax blocks. One further line or warning has the number of the other blocks.
 const badMax = 20
 
 // logBad logs the blocks that cannot be read.
@@ -411,7 +411,7 @@ func (l *remoteList) readable(disk local) (blocks []*remoteBlock) {
 }
 
 // unreadable returns a warning about each block that cannot be read, unless the block is on the disk or in replaced: then its rows are
-// read from another block. After badMax warnings one more has the number of the other blocks.
+// read from another block. At most badMax warnings name a block. If there are more blocks, one further warning has their number.
 func (l *remoteList) unreadable(disk local, replaced map[ulid.ULID]bool) (warnings []error) {
 	for id, b := range l.blocks {
 		if b.bad != nil && !l.marked[id] && !disk.ids[id] && id != disk.writing && !replaced[id] {
@@ -445,8 +445,8 @@ func (l *remoteList) replacedBy(disk local, blocks []*remoteBlock, failed map[ul
 }
 
 // add adds to a view the remote blocks that have rows in the range and are neither on disk
-// nor replaced by another block. It drops a local block that a remote one has replaced, unless
-// the disk has all rows of the remote one. A block that cannot be opened replaces nothing.
+// nor replaced by another block. It drops a local block that a remote block has replaced, unless
+// the disk has all rows of the remote block. A block that cannot be opened replaces nothing.
 func (r *remotes) add(ctx context.Context, v *View, known *remoteList, disk local, minNS, maxNS int64) error {
 	opening := ctx
 	if deadline, ok := ctx.Deadline(); ok { // the other half is for reading the blocks

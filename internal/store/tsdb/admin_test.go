@@ -95,7 +95,8 @@ func TestNotReady_EveryCallOfAnAppenderFails(t *testing.T) {
 	}
 }
 
-// mapped files of a directory, by their number.
+// openBelow returns the number of mappings of files below a directory, and skips the test on
+// systems without /proc.
 func openBelow(t *testing.T, dir string) (n int) {
 	t.Helper()
 	maps, err := os.ReadFile("/proc/self/maps")

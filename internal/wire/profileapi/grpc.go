@@ -64,7 +64,7 @@ func method[Req, Res any](s *Server, ready func() bool, service, name string, f 
 				md[strings.ToLower(name)] = values
 			}
 			if err := errors.Join(grpc.SetHeader(ctx, md), grpc.SetTrailer(ctx, md)); err != nil {
-				return nil, status.Error(codes.Internal, err.Error()) // without them the response would look complete
+				return nil, status.Error(codes.Internal, err.Error()) // without the headers a partial response would look complete
 			}
 		}
 		return toMessage(response), nil

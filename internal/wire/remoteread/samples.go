@@ -22,10 +22,11 @@ import (
 // errChanged is returned when the second pass finds other series than the first.
 var errChanged = errors.New("series changed while they were read")
 
-// measuredSeries is the result of the first pass for a series. The head may get series and
-// samples before the second pass, which sends only the series and the numbers of samples that
-// were measured. lastMS detects an out-of-order sample that was added between the passes: the
-// second pass would send it instead of the last sample.
+// measuredSeries is the result of the first pass for a series. The head may get more series and
+// samples before the second pass. The second pass sends only the measured series, and of each the
+// measured number of samples. If an out-of-order sample was added in between, these are not the
+// measured samples: for example, of the samples at 10 and 30 with a new one at 20, it would send 10
+// and 20. The second pass detects that, because the last timestamp is not lastMS.
 type measuredSeries struct {
 	hash    uint64 // of the labels
 	lastMS  int64  // timestamp of the last sample
@@ -274,8 +275,8 @@ func protoHistogram(it chunkenc.Iterator, kind chunkenc.ValueType) (prompb.Histo
 }
 
 // fragmentBytes is the input of one compression step. Snappy's encoder copies within
-// 64 KiB only, so fragments that are compressed one by one, each without its length,
-// make the same block as one call for all.
+// 64 KiB only. So pack can compress fragments one by one and join the results, each without its
+// length: the bytes are the same as those of one call for the whole response.
 const fragmentBytes = 64 << 10
 
 // headBytesMax is the longest length prefix of a fragment.

@@ -44,8 +44,8 @@ func contains(all, some [][16]byte) bool {
 
 // Lineage describes which of a tenant's blocks have the same rows.
 type Lineage struct {
-	// Replaced is the set of blocks whose rows another block has (Meta.Replaces). It also has the parents of blocks that are not
-	// in the list given to LineageOf.
+	// Replaced is the set of blocks whose rows another block has (Meta.Replaces). It also has parents
+	// that are not in the list given to LineageOf.
 	Replaced map[[16]byte]bool
 	// Duplicates maps a block to the compacted blocks that it replaces because it has all of their
 	// parents, although it was not compacted from them.

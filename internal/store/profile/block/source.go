@@ -104,7 +104,7 @@ type Source interface {
 	Samples(ctx context.Context, rows []int, f func(row int, stacks []uint32, values []int64) error) error
 	// TraceSpans returns the spans of traces that samples belong to; nil if there are none.
 	TraceSpans() (*TraceSpans, error)
-	// Shared returns the profiles whose rows arrived in several parts. Some of these rows may be
+	// Shared returns the profiles whose rows arrived in several pushes. Some of these rows may be
 	// in an older source.
 	Shared() []Key
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// SpansFile has the spans of traces that samples belong to. A block without any has no such
-// file. Scans and merges of profiles do not read it.
+// SpansFile has the spans of traces that samples belong to. A block without such spans does not
+// have the file. Scans and merges of profiles do not read it.
 const SpansFile = "spans"
 
 const (

@@ -65,8 +65,9 @@ func (r *Reader) verifyFiles() error {
 	return errors.Join(errs...)
 }
 
-// checkSections checks each byte of a file of sections: their checksums, their sizes, that no section is there twice or has a
-// kind above the greatest one, and that nothing follows the end.
+// checkSections checks each byte of a file of sections. It returns an error for a section with a wrong
+// checksum or size, for a kind of section that occurs twice or is above greatest, and for bytes after
+// the last section.
 func checkSections(name string, file []byte, greatest uint32) error {
 	b, seen := file[len(magic):], map[uint32]bool{}
 	for {

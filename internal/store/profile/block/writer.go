@@ -184,7 +184,7 @@ type Content struct {
 	Types   []profiles.Type  // sorted by name
 	Series  []Series         // sorted by type and labels
 	Symbols []DatasetSymbols // of every dataset of the rows, sorted; or one element without a dataset, for all rows
-	Parts   *PartsEncoder    // unless it is nil, has these symbols instead of Symbols
+	Parts   *PartsEncoder    // the same symbols, encoded already; then Symbols is not read. nil: Symbols has them
 	Shared  []Key
 	Spans   *TraceSpans // nil: none
 }

@@ -62,7 +62,7 @@ func TestCutAfter_NamesMustAscendAndNotBeEmpty(t *testing.T) {
 	if _, err := Follows(nil, append(set("a", "1"), 0x20, 1)); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("bytes behind the labels: %v", err)
 	}
-	// CutAfter leaves them to its caller.
+	// CutAfter returns no error for bytes behind the labels: its caller reads these bytes.
 	for _, previous := range [][]byte{nil, set("a", "0"), set("a", "1"), set("a", "2"), set("a", "1", "b", "1"), set("a", "0", "b", "1")} {
 		l := set("a", "1")
 		if size, _, err := CutAfter(previous, append(l, 0x20, 1)); size != len(l) || err != nil {

@@ -88,7 +88,7 @@ func TestCommonPrefix_CountsEqualBytes(t *testing.T) {
 	}
 }
 
-// A set whose empty value is omitted does not follow an equal one.
+// A peer may omit an empty value. Two sets that differ only in this are equal: neither follows the other.
 func TestFollows_OmittedEmptyValueIsNotAfterItsEqual(t *testing.T) {
 	with, without := AppendLabel(nil, "a", ""), []byte{tagLabel, 3, tagName, 1, 'a'}
 	for _, pair := range [][2][]byte{{with, without}, {without, with}} {

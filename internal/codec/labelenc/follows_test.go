@@ -36,7 +36,7 @@ func TestFollows_OrdersLikeLabelsCompare(t *testing.T) {
 	})
 }
 
-// Whole labels are equal up to the end of one set or of both.
+// Some pairs of these sets are equal, and in some the labels of one set are the first labels of the other.
 func TestFollows_PrefixesAndEqualSets(t *testing.T) {
 	sets := []labels.Labels{
 		labels.EmptyLabels(), labels.FromStrings("a", "1"), labels.FromStrings("a", "1", "b", "2"), labels.FromStrings("a", "1", "b", "2", "c", "3"),

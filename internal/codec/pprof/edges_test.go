@@ -45,7 +45,7 @@ func TestProfile_DecodeUnknownBytesAmongNumbers(t *testing.T) {
 	}
 }
 
-// Ids up to the size of a slice are looked up there, others in a map.
+// Ids below the size of a slice are looked up in the slice, greater ids in a map.
 func TestProfile_DecodeIDsAroundTheSizeOfTheTable(t *testing.T) {
 	for id := uint64(60); id < 75; id++ { // a table of one message has 66 slots
 		var p Profile

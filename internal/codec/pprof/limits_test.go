@@ -49,7 +49,7 @@ func plainLimits() Limits {
 	return Limits{Bytes: 1 << 20, Strings: 10, Functions: 10, Locations: 10, Samples: 10, Depth: 10, Nodes: 100, SampleTypes: 10}
 }
 
-// A profile at a limit is decoded, one past it is not.
+// A profile at a limit is decoded. A profile that exceeds the limit by one is not.
 func TestProfile_DecodeUpToEachLimit(t *testing.T) {
 	ids := func(field int) func(n int) []byte {
 		return func(n int) (b []byte) {

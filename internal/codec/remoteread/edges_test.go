@@ -24,7 +24,8 @@ func chunkAt(t *testing.T, times ...int64) []byte {
 	return c.Bytes()
 }
 
-// The encoder of usual times must be left as soon as a time may be unusual, on either side.
+// A fast encoder is used for timestamps from FloatFromMS to FloatToMS. It must not be used if a timestamp may be
+// outside of this range, on either side.
 func TestAppendXORFloats_TimesAtTheEndsOfTheUsualRange(t *testing.T) {
 	for _, tt := range []struct{ minMS, maxMS int64 }{
 		{FloatFromMS, FloatToMS}, {FloatFromMS - 1, FloatToMS}, {FloatFromMS, FloatToMS + 1}, {FloatFromMS - 1, FloatToMS + 1},
@@ -35,7 +36,7 @@ func TestAppendXORFloats_TimesAtTheEndsOfTheUsualRange(t *testing.T) {
 		if got, n, err := AppendXORFloats(nil, chunk, 2, tt.minMS, tt.maxMS); err != nil || n != 2 || !bytes.Equal(got, want) {
 			t.Errorf("from %d to %d: %d, %v\n%x\n%x", tt.minMS, tt.maxMS, n, err, got, want)
 		}
-		// The same beyond its own range.
+		// A sample outside of the given range is an error.
 		if _, _, err := AppendXORFloats(nil, chunk, 2, tt.minMS+1, tt.maxMS); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("from %d: %v", tt.minMS+1, err)
 		}

@@ -25,7 +25,7 @@ func number(field protowire.Number, v uint64) []byte {
 	return protowire.AppendVarint(protowire.AppendTag(nil, field, protowire.VarintType), v)
 }
 
-// Every message is cut in all of these ways, at every level.
+// Each decoder returns an error for a message that is cut short, at every level of nesting.
 func TestDecode_EveryMessageMayBeCutShort(t *testing.T) {
 	response := func(b []byte) error { _, _, err := DecodeResponse(b); return err }
 	batch := func(b []byte) error { _, _, err := NextSeries(b); return err }
@@ -313,7 +313,7 @@ func TestSymbolReader_NumberOfSymbolsIsLimited(t *testing.T) {
 	}
 }
 
-// A few numbers may name the same great symbol again and again.
+// Few numbers may take much memory: each may refer to the same long symbol.
 func TestSymbolReader_LabelsOfAMessageAreLimited(t *testing.T) {
 	r := &SymbolReader{}
 	r.Begin()

@@ -126,7 +126,8 @@ func TestApplyDelta_InvalidDeltaIsCorrupt(t *testing.T) {
 	}
 }
 
-// Patches are of bytes, so the writer must know in which of two encodings the reader has a set.
+// A set with an empty value has two encodings, with the value and without. A delta changes bytes of the encoded set before
+// it, so the writer must know which encoding of that set the reader has.
 func TestSymbolWriter_DeltasOfSetsThatOmitEmptyValues(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		w, r := NewSymbolWriter(), &SymbolReader{}

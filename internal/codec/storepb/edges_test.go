@@ -117,7 +117,7 @@ func TestSymbolReader_BytesAreThoseOfItsSlices(t *testing.T) {
 	}
 }
 
-// A number of 0 stands for no other symbol, as if it was omitted.
+// A symbol may refer to another symbol by its number. A number of 0 means the same as no number: it refers to none.
 func TestSymbolReader_NameOfNoOtherSymbol(t *testing.T) {
 	r := &SymbolReader{}
 	r.Begin()

@@ -196,7 +196,7 @@ func TestKeptDeltas_HaveTheLastEntries(t *testing.T) {
 	}
 }
 
-// More deltas than there are numbers for are kept one after the other, and those kept last recur.
+// The first part has more label sets than a reader can keep deltas, and no set twice. The second part repeats its last 4,000 sets.
 func TestSymbolWriter_RepeatsTheLastOfVeryManyDeltas(t *testing.T) {
 	var sets [][]byte
 	value := func(i int) string { return fmt.Sprintf("%016x", uint64(i+1)*0x9E3779B97F4A7C15) }
@@ -220,7 +220,7 @@ func TestSymbolWriter_RepeatsTheLastOfVeryManyDeltas(t *testing.T) {
 		_, _, r := counted(t, message)
 		repeats += r
 	}
-	// After as many entries without a repeat none is kept any more: so the second part is sent as deltas.
+	// After keptEntriesMax deltas without a repeat the writer keeps no delta any more, so the second part is sent as deltas.
 	if at != len(sets) || repeats != 0 {
 		t.Errorf("%d series of %d, %d repeats", at, len(sets), repeats)
 	}

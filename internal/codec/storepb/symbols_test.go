@@ -139,7 +139,8 @@ func TestSymbolWriter_SendsEachLabelOnce(t *testing.T) {
 // deltaOfA is the delta of the set {a="1"} to nothing.
 var deltaOfA = []byte("\x01\x01a\x011")
 
-// A message is read without those before it: its first series is not the difference to another one.
+// A message can be read without the messages before it. So the labels of its first series are complete, and those of the
+// second series are the difference to the first.
 func TestSymbolWriter_DeltasHaveOnlyTheDifferenceWithinAMessage(t *testing.T) {
 	list := []one{{labels: labels.FromStrings("a", "1", "b", "same", "c", "1")}, {labels: labels.FromStrings("a", "1", "b", "same", "c", "2")}}
 	var sizes []int

@@ -41,7 +41,7 @@ func encode(t testing.TB, points []Point) []byte {
 	return chunk.Bytes()
 }
 
-// randomPoints use every case of the encoding. Ascending ones are in order.
+// randomPoints returns n samples that use every case of the encoding. If ascending is set, they are in order of time.
 func randomPoints(random *rand.Rand, n int, ascending bool) []Point {
 	points := make([]Point, n)
 	at, delta, v := random.Int64N(1<<43)-1<<42, int64(15_000), random.Float64()

@@ -69,7 +69,7 @@ func TestDirectory_RecursiveListHasDirectoriesThatMustNotBeRead(t *testing.T) {
 	}
 }
 
-// One directory that must not be read hid the blocks of all tenants.
+// A directory that must not be read must not hide other blocks.
 func TestProfileReader_DirectoryThatMustNotBeReadConcernsItsBlockOnly(t *testing.T) {
 	b, dir := openShared(t)
 	in := &refusals{Bucket: b}
@@ -168,7 +168,8 @@ func TestProfileStore_ListNamesDirectoriesThatMustNotBeRead(t *testing.T) {
 	})
 }
 
-// Some object stores show an object of a directory's name. It is no object of a block, and no directory that must not be read.
+// Some object stores list an object with the name of a directory. This object does not belong to a block, and it is no directory
+// without permission to read.
 func TestProfileLists_ObjectsWithTheNameOfADirectoryAreIgnored(t *testing.T) {
 	id := ulid.Make()
 	in := folders{objstore.NewInMemBucket(), []string{profilesDir + "/", profilesDir + "/a/", ProfileBlock("a", id) + "/", ProfileBlock("a", ulid.Make()) + "/"}}

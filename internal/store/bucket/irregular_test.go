@@ -88,7 +88,7 @@ func TestDirectory_FIFOsAreNotOpened(t *testing.T) {
 	}
 }
 
-// Seconds near 2^63 overflow a time.Time: such a mark was one of long ago, and its block was hidden, or deleted at once.
+// Seconds near 2^63 overflow a time.Time, which would be long ago. A block with such a mark must be neither hidden nor deleted.
 func TestReadMark_TimesThatAreNoneAreCorrupt(t *testing.T) {
 	for seconds, valid := range map[int64]bool{
 		1: true, time.Now().Unix(): true, markTimeMax: true,

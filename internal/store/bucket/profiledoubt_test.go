@@ -17,7 +17,7 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// The sizes of the index of the bucket were never requested again.
+// Sizes come from the index of the bucket and are not requested. After a doubt, the next list must request them.
 func TestProfileReader_DoubtedSizesAreRequestedAgain(t *testing.T) {
 	in, right, wrong := &away{Bucket: objstore.NewInMemBucket()}, ulid.Make(), ulid.Make()
 	err := NewProfileStore(in).WriteIndex(t.Context(), []ProfileEntry{{"a", right, 10, 10, []byte("h")}, {"a", wrong, 11, 10, []byte("h")}})
@@ -52,7 +52,7 @@ func TestProfileReader_DoubtedSizesAreRequestedAgain(t *testing.T) {
 	}
 }
 
-// A corrupt index was ignored silently: a start then requested the sizes and metas of all blocks, and the log had no reason.
+// Without the index a start requests the sizes and metas of all blocks. The log must have the reason why the index is not used.
 func TestProfileReader_UnusedIndexIsLoggedAndCounted(t *testing.T) {
 	entry := func(id ulid.ULID, indexBytes, rowsBytes int64, head string) string {
 		return fmt.Sprintf(`{"tenant":"a","id":%q,"index_bytes":%d,"rows_bytes":%d,"head":%q}`, id, indexBytes, rowsBytes, head)
@@ -132,7 +132,7 @@ type zeros struct{}
 
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
-// The lists of a bucket with very many blocks took memory without a limit.
+// The memory of the lists of a bucket must have a limit.
 func TestProfileLists_HaveALimitOfBlocks(t *testing.T) {
 	for n, want := range map[int]error{blocksMax: nil, blocksMax + 1: profiles.ErrLimit} {
 		in := crowded{objstore.NewInMemBucket(), n, 0}

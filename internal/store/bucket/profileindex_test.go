@@ -127,8 +127,8 @@ func (a *away) Attributes(ctx context.Context, name string) (objstore.ObjectAttr
 	return a.Bucket.Attributes(ctx, name)
 }
 
-// The index was requested by the first list only: a server that started while the bucket could not be reached requested the sizes
-// and metas of all blocks.
+// A server may start while the bucket cannot be reached. A later list must then read the index: otherwise the server would request
+// the sizes and metas of all blocks.
 func TestProfileReader_TheIndexIsReadOnceTheBucketCanBeReached(t *testing.T) {
 	in, id := &away{Bucket: objstore.NewInMemBucket()}, ulid.MustNewDefault(ulid.Time(1))
 	dir := ProfileBlock(profiles.TenantDir("a"), id)

@@ -60,7 +60,7 @@ func (r *refusals) Get(ctx context.Context, name string) (io.ReadCloser, error) 
 // IsAccessDeniedErr does not look into wrapped errors, as those of the providers.
 func (*refusals) IsAccessDeniedErr(err error) bool { return err == errDenied } //nolint:errorlint // see above
 
-// One object that could not be read hid the blocks of all tenants.
+// An object that cannot be read must not hide other blocks.
 func TestProfileReader_UnreadableObjectConcernsItsBlockOnly(t *testing.T) {
 	in := &refusals{Bucket: objstore.NewInMemBucket()}
 	sizeOf, markOf, fine := ulid.Make(), ulid.Make(), ulid.Make()
@@ -115,7 +115,7 @@ func TestProfileReader_UnreadableObjectConcernsItsBlockOnly(t *testing.T) {
 	}
 }
 
-// A bucket that does not respond is no bucket of blocks that cannot be read.
+// If very many lookups fail, the bucket does not respond: the list fails. If access to the objects is denied, only the blocks are unreadable.
 func TestProfileReader_ManyFailedLookupsFailTheListUnlessAccessIsDenied(t *testing.T) {
 	for blocks := unreadMax; blocks <= 3*unreadMax; blocks += 2 * unreadMax {
 		in, names := &refusals{Bucket: objstore.NewInMemBucket()}, []string{}

@@ -93,7 +93,7 @@ func readAll(at io.ReaderAt, n int) ([]byte, error) {
 	return b[:n], err
 }
 
-// Every query of a cold block sent requests of its own.
+// Concurrent queries of a block that is not cached must share their requests.
 func TestProfileReader_ConcurrentReadsOfAPageShareOneRequest(t *testing.T) {
 	in, text := &gated{Bucket: objstore.NewInMemBucket(), gate: make(chan struct{})}, random(1, 100)
 	upload(t, in, "a", ulid.Make(), func(string) []byte { return text })
@@ -116,7 +116,7 @@ func TestProfileReader_ConcurrentReadsOfAPageShareOneRequest(t *testing.T) {
 	}
 }
 
-// One refused request (503 SlowDown) left a block out of a response.
+// A refused request (503 SlowDown) is sent again, so that the response does not lack a block.
 func TestProfileReader_FailedRequestsAreRepeated(t *testing.T) {
 	in, text := &gated{Bucket: objstore.NewInMemBucket()}, random(1, 3*rowsWindow)
 	upload(t, in, "a", ulid.Make(), func(string) []byte { return text })

@@ -136,14 +136,14 @@ func (f *faults) handler(address string) http.Handler {
 	})
 }
 
-// share returns true for a share of its calls, and counts those.
+// share returns a function that returns true for a part of its calls, between 0 and 1, and counts these calls in injected.
 func (f *faults) share(part float64) func() bool {
 	var mu sync.Mutex
 	rng := rand.New(rand.NewPCG(7, 7))
 	return func() bool {
 		mu.Lock()
 		defer mu.Unlock()
-		// The first call is one of them, so that some fault is injected.
+		// The first call returns true, so that at least one fault is injected.
 		if f.injected.Load() > 0 && rng.Float64() >= part {
 			return false
 		}

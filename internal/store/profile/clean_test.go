@@ -168,7 +168,7 @@ func (s *fakeRemote) reasons() map[ulid.ULID]string {
 	return all
 }
 
-// The delay began again with every restart, so a server that restarts often deleted nothing.
+// The delay begins at the time in the mark, not at the start of the server: a server that restarts often must delete, too.
 func TestRemotes_TheDelayOfAMarkSurvivesARestart(t *testing.T) {
 	from, far := three(t, nil)
 	far.take(t, from.opts.Dir)
@@ -217,7 +217,8 @@ func TestRemotes_AMarkOlderThanItsReasonDoesNotShortenTheDelay(t *testing.T) {
 	}
 }
 
-// Who marks a block for a reason of his own deletes it: the command that compacts the bucket, or an operator.
+// A block that another process has marked for another reason is deleted by that process, such as the command that compacts
+// the bucket, or by an operator. This server only stops to read it.
 func TestView_BlocksMarkedByOthersAreNotReadAfterTheDelay(t *testing.T) {
 	from, far := three(t, nil)
 	far.take(t, from.opts.Dir)
@@ -335,8 +336,8 @@ func (s *fakeRemote) read(id ulid.ULID) {
 	}
 }
 
-// The index of a bucket may list a block whose files are others by now, such as those of a copy of the bucket that was cut off. Such a
-// block must not let the blocks that it replaces be marked or deleted, before anything reads it.
+// The files of a block may differ from the entry in the index of the bucket, for example in an incomplete copy of a bucket. The blocks
+// that such a block replaces must not be marked or deleted before its files are read.
 func TestClean_ReplacingBlocksOfTheIndexOfTheBucketAreRead(t *testing.T) {
 	ctx := context.Background()
 	from, far := three(t, func(o *Options) { o.Retention, o.BlockSpan = -1, 365*24*time.Hour })

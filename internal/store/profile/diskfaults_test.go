@@ -184,7 +184,7 @@ func TestOpenBlocks_DirectoryThatCannotBeRead(t *testing.T) {
 	}
 }
 
-// A replaced block that cannot be removed was released again with the blocks that the tenant has.
+// After a replaced block could not be removed, the tenant must have each open block once: it releases each of them once.
 func TestOpenBlocks_AfterAFailureItHasEachOpenBlockOnce(t *testing.T) {
 	dir, f := t.TempDir(), &faults{}
 	s := openFaulty(t, dir, f, nil)

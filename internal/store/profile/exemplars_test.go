@@ -163,7 +163,7 @@ func TestScan_ExemplarOfEqualValues(t *testing.T) {
 	}
 }
 
-// Adjacent rows of a profile are one exemplar; the rows of a shared profile are, wherever they are.
+// Adjacent rows of a profile are summed as one exemplar. The rows of a shared profile are summed even if they are not adjacent.
 func TestScan_ExemplarsOfSeveralRows(t *testing.T) {
 	s := Scan{Steps: Steps{StepNS: 10, Count: 1}, Exemplars: true}
 	src := fakeOf(true, oneRow{0, 1, 3, 0, 1}, oneRow{1, 1, 4, 0, 1}, oneRow{2, 1, 9, 0, 1}, oneRow{0, 2, 6, 1, 2}, oneRow{1, 3, 5, 2, 3})

@@ -326,7 +326,7 @@ func TestReplacedBy_ParentsAndDuplicatesOfReadableBlocks(t *testing.T) {
 	}
 	disk := local{parents: map[ulid.ULID]bool{id(6): true}}
 	got := list.replacedBy(disk, []*remoteBlock{merged}, nil)
-	// Not those of the same level or of another range; those that are not listed or cannot be read are.
+	// A parent of the same level or of another time range is not replaced. A parent that is not listed or cannot be read is.
 	if want := map[ulid.ULID]bool{id(1): true, id(5): true, id(6): true, id(7): true, id(8): true}; !maps.Equal(got, want) {
 		t.Errorf("replaced %v, want %v", got, want)
 	}

@@ -213,7 +213,7 @@ func (w *week) maintain() {
 	}
 }
 
-// before returns the time of the last profile before another one.
+// before returns the time of the last profile before the time timeNS.
 func (w *week) before(timeNS int64) int64 {
 	tick := int((timeNS-w.beginNS)/w.everyNS) - 1
 	for w.isOff(tick) {

@@ -46,7 +46,8 @@ func (s *oneChunkSet) Chunks() []series.Chunk          { return []series.Chunk{s
 func (*oneChunkSet) Err() error                        { return nil }
 func (*oneChunkSet) Warnings() annotations.Annotations { return nil }
 
-// The chunks of a response were chosen by the times of their headers.
+// Chunks are selected by the time range that the storage states for them. A chunk with a sample outside of its
+// range is an error.
 func TestServer_SampleBeyondTheTimesOfItsChunkIsAnError(t *testing.T) {
 	for _, encoding := range []chunkenc.Encoding{chunkenc.EncXOR, chunkenc.EncXOR2} {
 		c, err := chunkenc.NewEmptyChunk(encoding)

@@ -103,7 +103,7 @@ func TestServer_SendsTheFormsThatTheClientAnnounces(t *testing.T) {
 	}
 }
 
-// The bytes for a client without the extension do not depend on what others can read.
+// A client without the extension gets the same bytes as from Thanos.
 func TestServer_ResponsesWithoutExtensionAreThoseOfThanos(t *testing.T) {
 	list := rows(t, 100)
 	conn := dial(t, numberedSource{&memorySource{rows: list}, 1 << 30}, ServerOptions{})

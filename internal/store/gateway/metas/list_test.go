@@ -158,7 +158,7 @@ func TestLister_StatesWithoutBlocksAreZero(t *testing.T) {
 	}
 }
 
-// Seconds near 2^63 overflow a time.Time: such a mark was one of long ago, and its block was hidden.
+// Seconds near 2^63 overflow a time.Time, which would be long ago. A block with such a mark must not be hidden.
 func TestLister_MarksWithoutATimeAreIgnored(t *testing.T) {
 	b, dir := newBucket(t)
 	id := ulid.Make()

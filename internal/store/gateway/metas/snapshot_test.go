@@ -104,7 +104,7 @@ func TestSnapshot_RefusesWhatParseRefuses(t *testing.T) {
 	}
 }
 
-// The log named a corrupt meta.json, so an operator looked for it in the bucket.
+// The error of a corrupt snapshot, a local file, must not name a meta.json: an operator would look for it in the bucket.
 func TestSnapshot_ErrorsDoNotNameAMetaJSON(t *testing.T) {
 	for _, text := range [][]byte{nil, []byte("{}\n"), append(snapshotOf(manyMetas()), 0), appendChecksum([]byte(snapshotMagic + "x")), snapshotOf([]*Meta{{MinMS: 1}})} {
 		_, err := decodeSnapshot(text)
@@ -222,7 +222,7 @@ func TestLister_SnapshotThatCouldNotBeWrittenIsWrittenByTheNextList(t *testing.T
 	}
 }
 
-// A process that was killed while it wrote the snapshot left its temporary file for ever.
+// A process that is killed while it writes the snapshot leaves a temporary file. The next start must remove this file.
 func TestLister_RemovesTheTemporaryFilesOfAKilledProcess(t *testing.T) {
 	b, dir := newBucket(t)
 	id := ulid.Make()

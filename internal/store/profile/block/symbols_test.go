@@ -227,7 +227,7 @@ func TestBuilder_SealedBuilderKeepsItsSymbols(t *testing.T) {
 	b.Stack([]uint32{1, 2})
 	want, before := b.Symbols, b.Bytes()
 	b.Seal()
-	// Hardly a node of random symbols follows its parent, and each of the others has a slot.
+	// Few nodes of random symbols follow their parent. Every other node has a slot of the table, which Seal frees.
 	if saved := before - b.Bytes(); !reflect.DeepEqual(b.Symbols, want) || saved < 6*len(want.Parents) {
 		t.Errorf("%d bytes are freed of %d", saved, before)
 	}

@@ -44,7 +44,7 @@ const KeptBytes = keptBytesMax
 // by the same rule, so that a number means the same delta on both sides.
 type keptDeltas struct {
 	limit    int         // of the bytes of all entries; 0: nothing is kept
-	ring     []byte      // a ring buffer of entries; no entry continues from its end to its start
+	ring     []byte      // a ring buffer of entries; each entry is contiguous
 	at       int         // offset of the next entry in ring
 	used     int         // bytes of all entries
 	entries  []keptDelta // by number modulo keptEntriesMax

@@ -37,7 +37,8 @@ const (
 	ofOneRow = 2
 )
 
-// Series returns the series of the exemplar's row. ok is false if its profile may have several.
+// Series returns the series of the exemplar's row. ok is false if there is no exemplar, or if the
+// exemplar's profile may have several rows.
 func (a *Accumulator) Series() (series uint32, ok bool) {
 	return a.exemplar - ofOneRow, a.exemplar >= ofOneRow
 }
@@ -354,8 +355,8 @@ func (b *Steps) Index(t int64) int {
 	return int(i)
 }
 
-// sums adds rows without exemplars. Rows of one step mostly follow each other, so it
-// divides only when a row is outside the step of the row before.
+// sums adds rows without exemplars. Rows of one step mostly follow each other. sums divides by the
+// length of a step only when a row is outside the step of the row before.
 func (k *kernel) sums(lo, hi int) {
 	step, from, to := -1, int64(0), int64(0) // timestamps in (from, to] are in step
 	var acc *Accumulator                     // of the row before, mostly also of this one
@@ -537,8 +538,8 @@ func (s *Scan) Finish() error {
 	return nil
 }
 
-// SourceAt returns the source of a row; nil for a profile whose rows were summed by ID: they may be
-// in several sources.
+// SourceAt returns the source of a row. For a profile whose rows were summed by ID it returns nil,
+// because these rows may be in several sources.
 func (s *Scan) SourceAt(at Locator) block.Source {
 	if at.Source == splitSource {
 		return nil
@@ -566,9 +567,9 @@ func (s *Scan) ID(at Locator) (profiles.ID, error) {
 	return profiles.ID(ids[16*(int(at.Row)-c.First):]), nil
 }
 
-// LookupExemplar looks up the exemplar of an accumulator. If only is set, its profile has a single
-// row of the type, which is in this source and series. Otherwise source and series are invalid,
-// and Rows finds the rows of the profile.
+// LookupExemplar looks up the exemplar of an accumulator. id is the ID of the exemplar's profile. If
+// only is set, the profile has a single row of the type, and source and series are those of the row.
+// Otherwise source and series are invalid, and Rows finds the rows of the profile.
 func (s *Scan) LookupExemplar(acc *Accumulator) (id profiles.ID, source int, series uint32, only bool, err error) {
 	at := acc.Exemplar
 	if id, err = s.ID(at); err != nil || at.Source == splitSource || !s.singleRow[at.Source] {

@@ -230,8 +230,9 @@ func (r *chunkReader) measureSeries(set series.Set, labelsOnly bool) (m measured
 	return m, nil
 }
 
-// measuredByHeader reports whether the header of a chunk suffices for measure: a
-// float chunk begins with its number of samples, and all samples have one size.
+// measuredByHeader reports whether the header of a chunk suffices for measure. A float chunk
+// begins with its number of samples. All samples with timestamps from FloatFromMS to FloatToMS
+// have the same encoded size (codec.FloatBytes).
 func measuredByHeader(c series.Chunk) bool {
 	floats := c.Encoding == chunkenc.EncXOR || c.Encoding == chunkenc.EncXOR2
 	return floats && len(c.Data) >= 2 && c.MinMS >= codec.FloatFromMS && c.MaxMS <= codec.FloatToMS

@@ -372,8 +372,8 @@ func build(table []uint32, lengths []uint8, first uint, base func(symbol int) ui
 			}
 			end += 1 << second
 		}
-		// The bits that index the first table are taken before the lookup in the second table. The
-		// entries of the second table do not count them.
+		// The bits that index the first table are taken before the lookup in the second table. So
+		// the length in an entry of the second table is that of the remaining bits of the code.
 		e -= uint32(first)<<8 + uint32(first)
 		own := table[int(table[low]>>16):]
 		for i := reversed >> first; i < 1<<second; i += 1 << (n - first) {

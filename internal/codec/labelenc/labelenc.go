@@ -133,8 +133,8 @@ func Compare(a, b []byte) int {
 		if same == len(a) && same == len(b) {
 			return 0
 		}
-		// Labels that end before the first differing byte are equal. Only their
-		// lengths are read.
+		// Labels that end before the first differing byte are equal. So only their
+		// lengths are read, not their texts.
 		at := 0
 		labelA, restA, ok := cut(a)
 		for ok && len(a)-len(restA) <= same {

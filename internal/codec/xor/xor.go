@@ -125,7 +125,7 @@ func (r *Reader) Samples() int { return r.samples }
 
 // slackBytes is the number of bytes that decoding a sample may read, from the byte in which the
 // sample begins. A sample has at most 4+64+13+64 bits and can begin at the last bit of a byte: 19
-// bytes. Up to eight bytes after these are read.
+// bytes. The decoder may read up to eight bytes after these 19.
 const slackBytes = 27
 
 // tailBytes is the number of bytes at the end of a chunk that are decoded from a copy. The copy has

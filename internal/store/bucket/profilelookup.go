@@ -115,7 +115,8 @@ func (l *lookups) readMark(ctx context.Context, dir *listed, k *knownProfile) er
 }
 
 // look requests the sizes of a block's index and rows. It returns nil unless both objects exist. If a size cannot be read, look
-// returns the block with the sizes of the previous list; without these, with the error in unread.
+// returns the block with the sizes of the previous list. If the previous list has no sizes, it returns the block with the error in
+// unread.
 func (l *lookups) look(ctx context.Context, name string) (*knownProfile, error) {
 	old, sizes := l.known[name], [2]int64{}
 	if old != nil && old.unread != nil {

@@ -77,8 +77,8 @@ func (s *ProfileShipper) Run(ctx context.Context) {
 	})
 }
 
-// Sync syncs the directory once and uploads new blocks. A block that fails does not stop the
-// others.
+// Sync syncs the directory once and uploads new blocks. If the upload of a block fails, Sync goes on
+// with the other blocks.
 func (s *ProfileShipper) Sync(ctx context.Context) (uploaded int, err error) {
 	blocks, err := s.blocks()
 	if err != nil {

@@ -83,8 +83,8 @@ func NewProfileStore(in objstore.Bucket) *ProfileStore {
 // IsNotFound reports whether an error means that an object does not exist.
 func (p *ProfileStore) IsNotFound(err error) bool { return isNotFound(p.bucket, err) }
 
-// List lists the directories of all tenants' blocks. More than storedMax are an error. Of the names in a directory at most
-// namesMax are kept, besides those of a block's files.
+// List lists the directories of all tenants' blocks. More than storedMax directories are an error. For each directory List keeps
+// the names of the block's files and at most namesMax other names.
 func (p *ProfileStore) List(ctx context.Context) ([]*StoredProfile, error) {
 	var all, denied []*StoredProfile
 	known := map[string]*StoredProfile{} // by directory

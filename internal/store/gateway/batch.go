@@ -58,7 +58,7 @@ type producer struct {
 	block      *block
 	header     *header
 	postings   refs
-	onLabels   []*labels.Matcher // matchers that are applied to the labels of each series; postings has the result of the others
+	onLabels   []*labels.Matcher // matchers that are applied to the labels of each series; postings has the result of the other matchers
 	minMS      int64
 	maxMS      int64
 	labelsOnly bool // Request.LabelsOnly

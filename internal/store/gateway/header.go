@@ -119,8 +119,9 @@ func fetchHeader(ctx context.Context, path string, from *pages.Object) (err erro
 }
 
 // readTOC reads the table of contents, which is at the end of an index. With the same request it
-// fetches about the last tailBytes bytes of the index into the page cache. They have the end of the
-// postings offset table, which fetchHeader reads next. Of a small index they are the whole index.
+// fetches about the last tailBytes bytes of the index into the page cache. These bytes include the end
+// of the postings offset table, which fetchHeader reads next. An index of at most tailBytes is fetched
+// as a whole.
 func readTOC(ctx context.Context, from *pages.Object) (*index.TOC, error) {
 	off := from.Size() - indexTail
 	start := max(from.Size()-tailBytes, 0)

@@ -174,7 +174,7 @@ func (*memoryRefs) release()   {}
 func (*memoryRefs) err() error { return nil }
 
 // both is the intersection of lists. The first list is the shortest: each of its references is
-// looked up in the others.
+// looked up in the other lists.
 type both struct{ all []refs }
 
 func (b both) next() (uint32, bool)           { return b.from(b.all[0].next()) }

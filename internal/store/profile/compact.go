@@ -153,8 +153,8 @@ func Merge(ctx context.Context, dir string, id ulid.ULID, run []*block.Reader) e
 	return w.Finish(content)
 }
 
-// replace removes the old blocks from the tenant and from the disk. Unless it is nil, by is the
-// block added in their place. The mappings of the old blocks stay until the last reader releases them.
+// replace removes the old blocks from the tenant and from the disk, and adds the block by in their
+// place; nil: no block is added. The mapping of an old block stays until its last reader releases it.
 func (t *tenant) replace(old []*heldBlock, by *heldBlock) {
 	t.mu.Lock()
 	blocks := slices.DeleteFunc(slices.Clone(t.blocks), func(b *heldBlock) bool { return slices.Contains(old, b) })

@@ -423,7 +423,7 @@ func (s *sampleSorter) renumber(stacks []uint32, values []int64, nodes []uint32)
 	s.sortKeys(values)
 }
 
-// sort is renumber for stacks that have their new numbers already.
+// sort sorts samples as renumber does, but the stacks have their new numbers already.
 func (s *sampleSorter) sort(stacks []uint32, values []int64) {
 	s.keys = s.keys[:0]
 	for i, stack := range stacks {

@@ -449,7 +449,7 @@ func (l *remoteList) replacedBy(disk local, blocks []*remoteBlock, failed map[ul
 // the disk has all rows of the remote block. A block that cannot be opened replaces nothing.
 func (r *remotes) add(ctx context.Context, v *View, known *remoteList, disk local, minNS, maxNS int64) error {
 	opening := ctx
-	if deadline, ok := ctx.Deadline(); ok { // the other half is for reading the blocks
+	if deadline, ok := ctx.Deadline(); ok { // half of the time is for opening blocks, the other half for reading them
 		var cancel context.CancelFunc
 		opening, cancel = context.WithTimeout(ctx, time.Until(deadline)/2)
 		defer cancel()

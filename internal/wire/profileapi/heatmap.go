@@ -118,7 +118,7 @@ func (s *Server) analyzeQuery(ctx context.Context, tenant string, m *profilepb.A
 }
 
 // getSettings returns no settings: none are stored. Grafana's application for profiles requests
-// them with every flame graph.
+// the settings with every flame graph.
 func (s *Server) getSettings(context.Context, string, *emptypb.Empty) (*emptypb.Empty, error) {
 	return &emptypb.Empty{}, nil
 }

@@ -173,7 +173,7 @@ func (f *Fanout) Querier(mint, maxt int64) (storage.Querier, error) {
 // selections of that querier fail together, too.
 type anytimeQuerier struct {
 	storage.Querier
-	again func() storage.Querier // returns a new merge querier of the same queriers; it is not closed, because Querier.Close closes them
+	again func() storage.Querier // returns a new merge querier of the same queriers. The new querier is not closed: Querier.Close closes the merged queriers
 
 	mu      sync.Mutex
 	current storage.Querier // the merge querier of the latest selections; nil: there was no selection

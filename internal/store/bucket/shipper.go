@@ -49,7 +49,7 @@ type ShipOptions struct {
 	Interval time.Duration // pause after a successful sync; 0: 30 s
 	RetryMin time.Duration // pause after a failure, doubled after each further one; 0: 2 s
 	RetryMax time.Duration // longest pause; 0: 2 min
-	Stall    time.Duration // timeout of an upload without progress; 0: 5 min
+	Stall    time.Duration // timeout of an upload without progress, and of reading a meta.json; 0: 5 min
 	Now      func() time.Time
 }
 
@@ -455,8 +455,8 @@ func (r *syncRun) checkFile(ctx context.Context, id ulid.ULID, f blockFile) erro
 	return nil
 }
 
-// remoteMeta reads a block's meta.json from the bucket; nil if it does not exist. A body that
-// stalls is an error.
+// remoteMeta reads a block's meta.json from the bucket; nil if it does not exist. It returns an
+// error if the requests take longer than Stall.
 func (r *syncRun) remoteMeta(ctx context.Context, id ulid.ULID) (*blockMeta, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, r.opts.Stall, errStalled)
 	defer cancel()

@@ -136,8 +136,8 @@ func compactedMeta(run []*block.Reader) (meta block.Meta) {
 }
 
 // Merge writes to dir, an empty directory, a block with the rows of the blocks of run, and syncs it. A
-// row that several blocks have is written once. The new block has the ULID id, and the blocks of run
-// are its parents.
+// row that several blocks have is written once. The new block has the ULID id. Its parents are the
+// blocks of run and the parents of these blocks.
 func Merge(ctx context.Context, dir string, id ulid.ULID, run []*block.Reader) error {
 	w, err := block.NewWriter(vfs.Disk{}, dir)
 	if err != nil {

@@ -161,9 +161,10 @@ func (t *tenant) discard(id ulid.ULID) error {
 }
 
 // writeBlock creates a block's directory under a temporary name, calls fill to write its
-// files, and renames it once all files are synced. If this fails, writeBlock discards the
-// block. If that fails too, a block with the rows of fill may exist. The caller must then
-// retry with the same id, or discard the block, before it writes the rows under another id.
+// files, and renames the directory once all files are synced. If a step fails, writeBlock
+// discards the block. If the block cannot be discarded either, a block with the rows of fill may
+// exist. The caller must then retry with the same id, or discard the block, before it writes the
+// rows under another id.
 func (t *tenant) writeBlock(id ulid.ULID, meta block.Meta, fill func(w *block.Writer) (*block.Content, error)) (_ *heldBlock, err error) {
 	meta.ULID = id
 	t.setWriting(id)
@@ -304,7 +305,7 @@ func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Conten
 	o.finish()
 	numbers := o.of(v.types, v.series)
 	// If the rows of a profile have several services, the dataset of all its rows is the first of
-	// these services in alphabetical order. So all rows of the profile are adjacent.
+	// these services in alphabetical order. So all rows of the profile that have one type are adjacent.
 	datasets := make(map[block.Key]string, v.rows)
 	services := make([]string, len(v.series))
 	for i := range v.series {

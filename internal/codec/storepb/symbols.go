@@ -150,8 +150,9 @@ func (w *SymbolWriter) AppendDeltaSeries(dst, labels []byte, chunksSize int) ([]
 	return append(dst, w.packed...), nil
 }
 
-// align sets the length of before and next to count, the number of labels of a series. It
-// moves the last tail elements of next, which both series have in common, to its new end.
+// align sets the length of before and next to count, the number of labels of a series. The series
+// has its last tail labels in common with the series before: align moves their elements of next to
+// the new end of next.
 func (w *SymbolWriter) align(count, tail int) {
 	had := len(w.before)
 	if had == count {

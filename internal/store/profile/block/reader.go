@@ -21,8 +21,8 @@ import (
 )
 
 // Reader is an open block: two mapped files, or an index in memory and rows that are read
-// by ranges. It is safe for concurrent use. Its results are valid until Close; series,
-// spans and symbols also after it.
+// by ranges. It is safe for concurrent use. Series, spans and symbols stay valid after Close; other
+// results are valid until Close.
 type Reader struct {
 	name        string
 	dir         string
@@ -172,10 +172,10 @@ func (r *Reader) Name() string { return r.name }
 // Meta returns the description of the block.
 func (r *Reader) Meta() Meta { return r.meta }
 
-// Bytes returns the size of its files.
+// Bytes returns the size of the block's files.
 func (r *Reader) Bytes() int64 { return r.indexBytes + int64(r.meta.RowsBytes+r.meta.SpansBytes) }
 
-// IndexBytes returns the size of its index.
+// IndexBytes returns the size of the block's index.
 func (r *Reader) IndexBytes() int64 { return r.indexBytes }
 
 // Bounds returns the first and last timestamp.

@@ -110,7 +110,7 @@ func appendPatch(dst, previous, set []byte) []byte {
 	}
 }
 
-// applyPatch overwrites bytes of set as delta, a patch without its head, says.
+// applyPatch overwrites bytes of set. delta is a patch without its head.
 func applyPatch(set, delta []byte) error {
 	for len(delta) > 0 {
 		keep, n := uvarint(delta)

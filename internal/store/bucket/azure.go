@@ -138,8 +138,8 @@ func (b *azureBucket) Attributes(ctx context.Context, name string) (about objsto
 	return about, err
 }
 
-// Upload implements objstore.Bucket. An upload cannot be repeated, because r can be read only once. So Upload first asks whether
-// the object exists: Exists creates a missing container.
+// Upload implements objstore.Bucket. An upload cannot be repeated, because r can be read only once. So Upload first calls Exists,
+// which creates a missing container.
 func (b *azureBucket) Upload(ctx context.Context, name string, r io.Reader, opts ...objstore.ObjectUploadOption) error {
 	if !b.found.Load() {
 		if _, err := b.Exists(ctx, name); err != nil {

@@ -165,9 +165,9 @@ type listed struct {
 //
 // Deletion marks: Blocks reads a mark when it is listed for the first time. It reads a mark that is not valid once an hour.
 //
-// Errors: Blocks succeeds if the sizes or marks of a few blocks cannot be read, or if access to them is denied; ProfileObjects says
-// so. A failed call keeps the sizes that it has found. So repeated calls succeed in the end, even if one call has not enough time
-// for all blocks of a large bucket.
+// Errors: Blocks succeeds if the sizes or marks of a few blocks cannot be read, or if access to them is denied: Unread or MarkUnread
+// is then set in the ProfileObjects of these blocks. A failed call keeps the sizes that it has found. So repeated calls succeed in
+// the end, even if one call has not enough time for all blocks of a large bucket.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 	r.reading.RLock()
 	defer r.reading.RUnlock()

@@ -21,6 +21,7 @@ import (
 	"runtime/debug"
 	"sync/atomic"
 	"syscall"
+	"time"
 )
 
 // Chunk is one encoded chunk; Encoding is Prometheus' own number.
@@ -126,12 +127,13 @@ type Task struct {
 
 // Figures are the result of one task. Without Check they are averages over the repeats.
 type Figures struct {
-	CPUNanoseconds int64
-	Mallocs        int64
-	AllocBytes     int64
-	WireBytes      int64  // with Check
-	Digest         string // with Check
-	Error          string
+	CPUNanoseconds  int64
+	WallNanoseconds int64
+	Mallocs         int64
+	AllocBytes      int64
+	WireBytes       int64  // with Check
+	Digest          string // with Check
+	Error           string
 }
 
 // Work runs tasks until the end of its input.
@@ -153,8 +155,8 @@ func Work(do func(Task) (Figures, error)) error {
 	return in.Err()
 }
 
-// Measure runs once repeats times, and returns the CPU time and the allocations of one run. The CPU time includes the
-// collection of the garbage of once, but not of earlier garbage.
+// Measure runs once repeats times, and returns the CPU time, the wall time and the allocations of one run. The CPU time
+// includes the collection of the garbage of once, but not of earlier garbage. The wall time ends before that collection.
 func Measure(repeats int, once func() error) (Figures, error) {
 	if err := once(); err != nil { // warms pools and connections
 		return Figures{}, err
@@ -163,18 +165,20 @@ func Measure(repeats int, once func() error) (Figures, error) {
 	debug.FreeOSMemory()
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
-	begun := cpu()
+	begun, start := cpu(), time.Now()
 	for range repeats {
 		if err := once(); err != nil {
 			return Figures{}, err
 		}
 	}
+	wall := time.Since(start)
 	runtime.GC()
 	used := cpu() - begun
 	runtime.ReadMemStats(&after)
 	n := int64(repeats)
 	return Figures{
-		CPUNanoseconds: used / n, Mallocs: int64(after.Mallocs-before.Mallocs) / n, AllocBytes: int64(after.TotalAlloc-before.TotalAlloc) / n,
+		CPUNanoseconds: used / n, WallNanoseconds: wall.Nanoseconds() / n,
+		Mallocs: int64(after.Mallocs-before.Mallocs) / n, AllocBytes: int64(after.TotalAlloc-before.TotalAlloc) / n,
 	}, nil
 }
 

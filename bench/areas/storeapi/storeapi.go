@@ -10,7 +10,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/peer"
@@ -31,13 +30,6 @@ const (
 
 	thanosBatch = 64 // the batch size that Thanos' querier requests
 	repeats     = 5
-	matrixTotal = 100_000 // total series of one reading of matrix, over several streams
-)
-
-var (
-	sampleCounts = []int{100, 240}
-	seriesCounts = []int{100, 1000, 10_000, 100_000}
-	batches      = []int{1, 64, 1000, 10_000}
 )
 
 // side is one implementation under test.
@@ -82,7 +74,7 @@ func run(ctx context.Context, env area.Env) (_ *area.Outcome, err error) {
 		w := b.sides[i].worker
 		defer func() { err = errors.Join(err, w.close()) }()
 	}
-	for _, step := range []func(context.Context) error{b.compare, b.streams, b.matrix, b.wire} {
+	for _, step := range []func(context.Context) error{b.compare, b.streams, b.matrix, b.wire, b.batchBytes} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}
@@ -197,36 +189,6 @@ func (b *bench) add(round int, side, what string, f streams.Figures) {
 	b.out.Recorder.Add(round, side, what, nanosecondsASeries, float64(f.CPUNanoseconds)/seriesCount)
 }
 
-// matrix takes one reading of every stream and batch size. Both sides get the request that Thanos sends, so that the batch
-// size applies.
-func (b *bench) matrix(ctx context.Context) error {
-	begun := time.Now()
-	for _, n := range sampleCounts {
-		for _, count := range seriesCounts {
-			for _, batch := range batches {
-				if batch > count {
-					continue
-				}
-				what := fmt.Sprintf("%d samples x %d series, batch %d", n, count, batch)
-				for _, s := range b.sides {
-					if s.task.Noop {
-						continue
-					}
-					times := max(1, matrixTotal/count)
-					f, err := s.worker.do(ctx, streams.Task{File: b.files[n], Series: count, Batch: batch, Repeats: times})
-					if err != nil {
-						return err
-					}
-					b.out.Recorder.Add(1, s.name, "CPU: "+what, nanosecondsASeries, float64(f.CPUNanoseconds)/float64(count))
-					b.out.Recorder.Add(1, s.name, "allocations: "+what, area.Count, float64(f.Mallocs)/float64(count))
-				}
-			}
-		}
-	}
-	b.env.Logf("matrix, %s", time.Since(begun).Round(time.Second))
-	return nil
-}
-
 // wire measures the bytes that servers write.
 func (b *bench) wire(ctx context.Context) error {
 	for _, n := range sampleCounts {
@@ -273,7 +235,7 @@ func (b *bench) conclude() {
 		"Each side gets its default request: Thanos batches of 64; ferula, from a ferula client, batches of 128 KiB with symbols. Each client converts labels to the engine's type and reads the chunks, then releases them; \"all kept\": it holds everything until the stream ends, ferula with the set's Keep. \"Held by the querier\": the client is that of ferula query, which copies labels and chunks of the whole response to its slabs, merges and sorts them, and holds them until the query ends; allocations are those of server and client.",
 		"ferula's source holds encoded label sets, a symbol reference for each label and consecutive chunks, as the mapped files of a block do; symbols are sent only for sources with references. Thanos' source holds encoded messages.",
 		"gRPC alone sends the encoded messages that ferula sends without symbols, through buffers of 128 KiB, and drops them. \"The same bytes\" is ferula without symbols.",
-		"The matrix is measured once, not in rounds; both sides get the request that Thanos sends, and ferula still ends a batch at 128 KiB.",
+		"In the matrix of samples, series and batches both sides get the request that Thanos sends, and ferula still ends a batch at 128 KiB. Its sizes are those of the benchmark in Thanos' change that introduced batches, and 64; time is wall time of the stream, without the garbage collection after it, which CPU includes; all figures are per series.",
 		"Growth is that of a server that generates its series while it sends them, so that only the memory of the server itself can grow.",
 	)
 }

@@ -44,6 +44,7 @@ func grouped(ctx context.Context, env area.Env, out *area.Outcome) error {
 	}
 	out.Measure("profiles/exemplars-allocs", allocs, from...)
 	out.Notes = append(out.Notes,
+		"TimeSeriesQuery_TimeRange has the names and the dimensions of the benchmark that the goals come from: selector {}, groups by service_name, step 60 s, 1, 5, 15 and 60 min, six blocks, without and with exemplars.",
 		fmt.Sprintf("By service: %d services x %d pods, one row a profile over an hour, in %d blocks and a head; step 60 s, the start is not aligned. Sums and exemplars, their labels included, equal those computed from what was pushed.", fleetServices, fleetPods, fleetBlocks),
 		"Time is that of the engine, whose exemplars refer to label sets by number; server CPU is that of a ferula serve over the same folder from the request to the last byte of the response, where labels are written.")
 	return nil
@@ -81,6 +82,19 @@ func groupedOf(ctx context.Context, env area.Env, out *area.Outcome, rows int) (
 
 var groupedMinutes = []int64{1, 5, 15, 60}
 
+// groupedWhat names a row as the benchmark of the change that brought exemplars to Pyroscope names its parts, whose NoExemplars
+// and WithExemplars are two columns here.
+func groupedWhat(rows int, minutes int64) string {
+	part := fmt.Sprintf("%dMinutes", minutes)
+	switch minutes {
+	case 1:
+		part = "1Minute"
+	case 60:
+		part = "1Hour"
+	}
+	return fmt.Sprintf("TimeSeriesQuery_TimeRange/%s, %d rows by service, step 60 s", part, rows)
+}
+
 // groupedEngine fills a directory and measures the engine.
 func groupedEngine(ctx context.Context, env area.Env, out *area.Outcome, dir string, rows int) (pushed *fleet, worst float64, whats []string, err error) {
 	s, err := openStore(dir, 1) // blocks are not compacted
@@ -98,7 +112,7 @@ func groupedEngine(ctx context.Context, env area.Env, out *area.Outcome, dir str
 	worst = math.NaN()
 	for _, minutes := range groupedMinutes {
 		req := groupedRequest(minutes)
-		what := fmt.Sprintf("%d rows by service, step 60 s, %d min", rows, minutes)
+		what := groupedWhat(rows, minutes)
 		if err := compareEngine(ctx, e, req, pushed); err != nil {
 			return nil, 0, nil, fmt.Errorf("%d min: %w", minutes, err)
 		}
@@ -122,7 +136,7 @@ func groupedServer(ctx context.Context, env area.Env, out *area.Outcome, dir str
 	defer func() { err = errors.Join(err, s.stop()) }()
 	for _, minutes := range groupedMinutes {
 		req := groupedRequest(minutes)
-		what := fmt.Sprintf("server CPU: %d rows by service, step 60 s, %d min", len(pushed.rows), minutes)
+		what := "server CPU: " + groupedWhat(len(pushed.rows), minutes)
 		if _, err := s.measureSeries(ctx, env, out, &req, pushed, what); err != nil {
 			return fmt.Errorf("%d min: %w", minutes, err)
 		}

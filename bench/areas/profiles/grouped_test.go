@@ -39,3 +39,12 @@ func TestCompareEngine_ComparesEveryPointAndExemplar(t *testing.T) {
 		t.Errorf("nothing was pushed: got %v, want ErrEmpty", err)
 	}
 }
+
+func TestGroupedWhat_NamesThePartsOfTheFoundingBenchmark(t *testing.T) {
+	for i, want := range []string{"1Minute", "5Minutes", "15Minutes", "1Hour"} {
+		want = "TimeSeriesQuery_TimeRange/" + want + ", 3000 rows by service, step 60 s"
+		if got := groupedWhat(3000, groupedMinutes[i]); got != want {
+			t.Errorf("got %q, want %q", got, want)
+		}
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -31,6 +32,29 @@ func CPU(pid int) (time.Duration, error) {
 		return 0, fmt.Errorf("CPU clock of process %d: %w", pid, err)
 	}
 	return time.Duration(ts.Nano()), nil
+}
+
+// tick is the resolution of the times in /proc/PID/stat.
+const tick = 10 * time.Millisecond
+
+// Times returns the user and system CPU time of process pid, with a resolution of 10 ms.
+func Times(pid int) (user, sys time.Duration, err error) {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	if err != nil {
+		return 0, 0, err
+	}
+	_, rest, _ := strings.Cut(string(stat), ") ") // the name before it may have spaces
+	fields := strings.Fields(rest)
+	if len(fields) < 13 {
+		return 0, 0, fmt.Errorf("/proc/%d/stat: %w", pid, ErrMissing)
+	}
+	ticks := [2]int64{}
+	for i, field := range fields[11:13] {
+		if ticks[i], err = strconv.ParseInt(field, 10, 64); err != nil {
+			return 0, 0, fmt.Errorf("/proc/%d/stat: %w", pid, err)
+		}
+	}
+	return time.Duration(ticks[0]) * tick, time.Duration(ticks[1]) * tick, nil
 }
 
 // SelfCPU returns the CPU time that this process has used.

@@ -186,3 +186,39 @@ func TestTheClientCountsTheBytesAsTheyWereSent(t *testing.T) {
 		}
 	}
 }
+
+func TestTimes_GrowWithWork(t *testing.T) {
+	user, sys, err := Times(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	for begun := SelfCPU(); SelfCPU()-begun < 100*time.Millisecond; {
+	}
+	user2, sys2, err := Times(os.Getpid())
+	if used := user2 + sys2 - user - sys; err != nil || used < 80*time.Millisecond {
+		t.Errorf("%v of 100 ms, %v", used, err)
+	}
+}
+
+func TestTimesDuring_IsThatOfTheServer(t *testing.T) {
+	s, err := startForTest(t, "serve")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() {
+		if err := s.Stop(); err != nil {
+			t.Error(err)
+		}
+	}()
+	user, sys, err := s.TimesDuring(context.Background(), func() error {
+		_, err := s.Get(context.Background(), Request{Path: "/hold"}, io.Discard)
+		return err
+	})
+	if err != nil || user+sys <= 0 || user+sys > 10*time.Second {
+		t.Errorf("%v user, %v system, %v", user, sys, err)
+	}
+	failed := errors.New("failed")
+	if _, _, err := s.TimesDuring(context.Background(), func() error { return failed }); !errors.Is(err, failed) {
+		t.Errorf("got %v", err)
+	}
+}

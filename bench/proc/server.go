@@ -109,6 +109,23 @@ func (s *Server) Stop() error {
 // CPU returns the CPU time that the server has used.
 func (s *Server) CPU() (time.Duration, error) { return CPU(s.Pid()) }
 
+// TimesDuring returns the user and system CPU time that the server uses for work, after a collection of earlier garbage. The
+// resolution is 10 ms: see CPUDuring.
+func (s *Server) TimesDuring(ctx context.Context, work func() error) (user, sys time.Duration, err error) {
+	if err := s.GC(ctx); err != nil {
+		return 0, 0, err
+	}
+	user, sys, err = Times(s.Pid())
+	if err != nil {
+		return 0, 0, err
+	}
+	if err := work(); err != nil {
+		return 0, 0, err
+	}
+	user2, sys2, err := Times(s.Pid())
+	return user2 - user, sys2 - sys, err
+}
+
 // Anon returns the server's resident anonymous memory in bytes.
 func (s *Server) Anon() (int64, error) { return Anon(s.Pid()) }
 

@@ -8,6 +8,9 @@ import (
 	"io"
 	"net/http"
 	"slices"
+	"strconv"
+	"strings"
+	"time"
 
 	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/prometheus/model/labels"
@@ -20,6 +23,9 @@ import (
 const (
 	pushedSeries  = 500 // series of a request of remote write
 	pushedSamples = 60  // samples of each series in a request: a head refuses samples that are an hour older than its newest one
+
+	chunkSamples  = 120 // maximum of a chunk of a head
+	mappedTimeout = 3 * time.Minute
 )
 
 // Samples sends the samples of a spec by remote write to the server at base, in the order of time. It sends the series in the
@@ -52,6 +58,30 @@ func Samples(ctx context.Context, base string, s blocks.Spec) error {
 		}
 	}
 	return nil
+}
+
+// WaitMapped waits until a head that has received the samples of a spec has mapped its full chunks, which it does once a
+// minute.
+func WaitMapped(ctx context.Context, s *proc.Server, pushed blocks.Spec) error {
+	const metric = "prometheus_tsdb_mmap_chunks_total "
+	want := float64(pushed.Series * (pushed.Samples/chunkSamples - 1))
+	for deadline := time.Now().Add(mappedTimeout); time.Now().Before(deadline); {
+		text, _, err := s.Fetch(ctx, proc.Request{Path: "/metrics"})
+		if err != nil {
+			return err
+		}
+		_, rest, _ := strings.Cut(string(text), "\n"+metric)
+		figure, _, _ := strings.Cut(rest, "\n")
+		if n, err := strconv.ParseFloat(figure, 64); err == nil && n >= want {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(time.Second):
+		}
+	}
+	return fmt.Errorf("the head did not map %v chunks within %v", want, mappedTimeout)
 }
 
 func write(ctx context.Context, base string, message *prompb.WriteRequest) error {

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"strconv"
-	"strings"
-	"time"
 
 	"github.com/prometheus/prometheus/prompb"
 
@@ -24,11 +21,6 @@ var recent = blocks.Spec{
 	Metric: "bench_metric", Values: blocks.Floats15, Series: series, Samples: 135 * 60_000 / stepMS,
 	StepMS: stepMS, StartMS: blocks.QuietStartMS, Seed: 4,
 }
-
-const (
-	chunkSamples  = 120 // maximum of a chunk of a head
-	mappedTimeout = 3 * time.Minute
-)
 
 // The reads cover the last 2 h of the head. Their start cuts chunks.
 func headChunks() read  { return ofHead(chunks) }
@@ -73,7 +65,7 @@ func (b *bench) headAlive(ctx context.Context) (err error) {
 		b.env.Logf("%s: %d samples pushed", s.name, recent.Series*recent.Samples)
 	}
 	for i := range b.sides {
-		if err := waitMapped(ctx, b.sides[i].server); err != nil {
+		if err := push.WaitMapped(ctx, b.sides[i].server, recent); err != nil {
 			return fmt.Errorf("%s: %w", b.sides[i].name, err)
 		}
 	}
@@ -119,27 +111,4 @@ func (b *bench) headFresh(ctx context.Context, round int, s *side, r read) (err 
 	})
 	b.out.Recorder.Add(round, s.name, "growth of RssAnon: "+r.what, area.Bytes, float64(growth.Bytes()))
 	return err
-}
-
-// waitMapped waits until the head has mapped its full chunks, which it does once a minute.
-func waitMapped(ctx context.Context, s *proc.Server) error {
-	const metric = "prometheus_tsdb_mmap_chunks_total "
-	want := float64(recent.Series * (recent.Samples/chunkSamples - 1))
-	for deadline := time.Now().Add(mappedTimeout); time.Now().Before(deadline); {
-		text, _, err := s.Fetch(ctx, proc.Request{Path: "/metrics"})
-		if err != nil {
-			return err
-		}
-		_, rest, _ := strings.Cut(string(text), "\n"+metric)
-		figure, _, _ := strings.Cut(rest, "\n")
-		if n, err := strconv.ParseFloat(figure, 64); err == nil && n >= want {
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(time.Second):
-		}
-	}
-	return fmt.Errorf("the head did not map %v chunks within %v", want, mappedTimeout)
 }

@@ -31,11 +31,14 @@ func (b *bench) great(ctx context.Context) error {
 			if err := b.underneath(ctx, round); err != nil {
 				return err
 			}
+			if err := b.classic(ctx, round); err != nil {
+				return err
+			}
 			b.env.Logf("round %d of %d: CPU of chunks %v and %v s, of samples %v and %v s", round, b.env.Rounds,
-				b.out.Recorder.Median(b.out.Sides[0], "CPU: "+chunks8h().what), b.out.Recorder.Median(b.out.Sides[1], "CPU: "+chunks8h().what),
-				b.out.Recorder.Median(b.out.Sides[0], "CPU: "+samples8h().what), b.out.Recorder.Median(b.out.Sides[1], "CPU: "+samples8h().what))
+				b.out.Recorder.Median(prometheusSide, "CPU: "+chunks8h().what), b.out.Recorder.Median(ferulaSide, "CPU: "+chunks8h().what),
+				b.out.Recorder.Median(prometheusSide, "CPU: "+samples8h().what), b.out.Recorder.Median(ferulaSide, "CPU: "+samples8h().what))
 		}
-		return b.classic(ctx)
+		return nil
 	})
 }
 
@@ -90,7 +93,7 @@ func (b *bench) measure(ctx context.Context, round int, s *side, r read) error {
 
 const floorCPU = "CPU: the floor under chunks, 8 h"
 
-// underneath measures the floor. The table has its values in ferula's column.
+// underneath measures the floor.
 func (b *bench) underneath(ctx context.Context, round int) (err error) {
 	dir, err := blocks.Ensure(ctx, b.env.Cache, floats)
 	if err != nil {
@@ -103,7 +106,7 @@ func (b *bench) underneath(ctx context.Context, round int) (err error) {
 	defer func() { err = errors.Join(err, floor.Stop()) }()
 	get := func() error {
 		a, err := floor.Get(ctx, proc.Request{Path: "/floor"}, io.Discard)
-		if err == nil && a.Bytes < b.lengths[b.out.Sides[1]+chunks8h().what]*9/10 {
+		if err == nil && a.Bytes < b.lengths[ferulaSide+chunks8h().what]*9/10 {
 			err = fmt.Errorf("floor: %w: %d bytes", area.ErrUnequal, a.Bytes)
 		}
 		return err
@@ -114,30 +117,23 @@ func (b *bench) underneath(ctx context.Context, round int) (err error) {
 	cpu, err := floor.CPUDuring(ctx, func() error {
 		return errors.Join(get(), get(), get())
 	})
-	b.out.Recorder.Add(round, b.out.Sides[1], floorCPU, area.Seconds, cpu.Seconds()/repeats)
+	b.out.Recorder.Add(round, floorSide, floorCPU, area.Seconds, cpu.Seconds()/repeats)
 	return err
 }
 
 // classic measures real, user and system time of both response types, for one reader and for many concurrent ones.
-func (b *bench) classic(ctx context.Context) error {
+func (b *bench) classic(ctx context.Context, round int) error {
 	for _, c := range []struct {
 		r read
 		n int
 	}{{chunks2h(), 1}, {samples2h(), 1}, {chunks8h(), 1}, {samples8h(), 1}, {chunks8h(), readers}, {chunksTenth(), readers}, {samplesTenth(), readers}} {
 		for i := range b.sides {
 			s := &b.sides[i]
-			if err := s.server.GC(ctx); err != nil {
+			var a response
+			user, sys, err := s.server.TimesDuring(ctx, func() (err error) {
+				a, err = sendAll(ctx, s.server.URL(), c.r, c.n)
 				return err
-			}
-			user, sys, err := times(s.server.Pid())
-			if err != nil {
-				return err
-			}
-			a, err := sendAll(ctx, s.server.URL(), c.r, c.n)
-			if err != nil {
-				return err
-			}
-			user2, sys2, err := times(s.server.Pid())
+			})
 			if err != nil {
 				return err
 			}
@@ -146,9 +142,9 @@ func (b *bench) classic(ctx context.Context) error {
 				what += fmt.Sprintf(", %d readers", c.n)
 			}
 			tape := &b.out.Recorder
-			tape.Add(1, s.name, "real: "+what, area.Seconds, a.elapsed.Seconds())
-			tape.Add(1, s.name, "user: "+what, area.Seconds, user2-user)
-			tape.Add(1, s.name, "sys: "+what, area.Seconds, sys2-sys)
+			tape.Add(round, s.name, "real: "+what, area.Seconds, a.elapsed.Seconds())
+			tape.Add(round, s.name, "user: "+what, area.Seconds, user.Seconds())
+			tape.Add(round, s.name, "sys: "+what, area.Seconds, sys.Seconds())
 		}
 	}
 	return nil
@@ -168,7 +164,7 @@ const noise = 1 << 20
 // conclude computes the measures of the goals.
 func (b *bench) conclude() {
 	tape, out := &b.out.Recorder, b.out
-	prometheus, ferula := out.Sides[0], out.Sides[1]
+	const prometheus, ferula = prometheusSide, ferulaSide
 	over := func(goal, what string) { out.Measure(goal, tape.Over(ferula, prometheus, what), what) }
 	own := func(goal, what string, unit float64, more ...string) {
 		out.Measure(goal, tape.Median(ferula, what)/unit, append([]string{what}, more...)...)
@@ -177,7 +173,7 @@ func (b *bench) conclude() {
 	own("remoteread/chunks-anon-mib", "growth of RssAnon: "+chunks8h().what, 1<<20)
 	own("remoteread/chunks-mallocs", "mallocs: "+chunks8h().what, 1)
 	own("remoteread/chunks-writes", "write calls: "+chunks8h().what, 1)
-	out.Measure("remoteread/chunks-floor", area.Over(tape.Median(ferula, "CPU: "+chunks8h().what), tape.Median(ferula, floorCPU)), "CPU: "+chunks8h().what, floorCPU)
+	out.Measure("remoteread/chunks-floor", area.Over(tape.Median(ferula, "CPU: "+chunks8h().what), tape.Median(floorSide, floorCPU)), "CPU: "+chunks8h().what, floorCPU)
 	over("remoteread/chunks-first-byte", "first byte: "+chunks8h().what)
 	worstReaders, ofReaders := 0.0, []string{manyGrowth(chunks8h()), manyGrowth(samples8h())}
 	for _, what := range ofReaders {
@@ -206,7 +202,7 @@ func (b *bench) conclude() {
 		fmt.Sprintf("%d series x 8 h at 15 s (%d samples each, %d blocks of 2 h), 15-digit floats; samples-bytes also over 1,000 series of values with 2 decimals.", floats.Series, floats.Samples, 4),
 		"Streams of chunks are equal byte by byte. Samples are compared as ferula's client reads them: labels, times and values, from both servers and in both forms.",
 		"CPU is that of the server process per request, over some requests in a row and the garbage collection that follows them.",
-		"The floor, in ferula's column, maps the same chunk files and writes them to the client in pieces of 64 KiB, with one copy and two checksums.",
+		"The floor maps the same chunk files and writes them to the client in pieces of 64 KiB, with one copy and two checksums.",
 		"Growth is taken on a process that has just started: peak of RssAnon during its first request, less RssAnon after a collection before it. remoteread/growth is the worse of the two forms, 120 samples a series; less than 1 MiB counts as 1 MiB, since a process that has collected keeps about as much of free pages.",
 		fmt.Sprintf("The head has %d series of %d samples that both sides received by remote write, full chunks memory-mapped; growth is that of a server that has just replayed them.", recent.Series, recent.Samples),
 		"The client is a process that reads all of it as samples, sorts them within its window and drops them, from Prometheus and from ferula (by column); the worse of the two counts.",

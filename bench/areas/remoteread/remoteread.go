@@ -89,6 +89,13 @@ func compared() []read {
 
 func measuredAlive() []read { return []read{chunks8h(), samples8h(), chunksCut()} }
 
+// Columns of the table. The floor has one of its own, because the spread of its readings decides whether a run is recorded.
+const (
+	prometheusSide = "Prometheus"
+	floorSide      = "floor"
+	ferulaSide     = "ferula"
+)
+
 // side is one of the two servers.
 type side struct {
 	name    string
@@ -108,7 +115,7 @@ type bench struct {
 }
 
 func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
-	b := &bench{env: env, lengths: map[string]int64{}, out: &area.Outcome{Sides: []string{"Prometheus", "ferula"}}}
+	b := &bench{env: env, lengths: map[string]int64{}, out: &area.Outcome{Sides: []string{prometheusSide, floorSide, ferulaSide}}}
 	prometheus, err := env.Programs.Get(ctx, peer.Prometheus)
 	if err != nil {
 		return nil, err
@@ -118,7 +125,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 		return nil, err
 	}
 	for i, program := range []peer.Program{prometheus, ferula} {
-		b.sides[i] = side{name: b.out.Sides[i], program: program, dir: filepath.Join(env.Cache, "run", "remoteread", program.Name)}
+		b.sides[i] = side{name: []string{prometheusSide, ferulaSide}[i], program: program, dir: filepath.Join(env.Cache, "run", "remoteread", program.Name)}
 		b.out.Versions = append(b.out.Versions, program.Version)
 	}
 	if b.drain, err = b.build(ctx, "drain", env.Programs.Root, "./test/drain"); err != nil {

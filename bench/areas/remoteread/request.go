@@ -10,7 +10,6 @@ import (
 	"io"
 	"net/http"
 	"net/url"
-	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -162,22 +161,4 @@ func drained(ctx context.Context, drain *proc.Server, base string, r read) (stri
 		"start": {strconv.FormatInt(r.mint, 10)}, "end": {strconv.FormatInt(r.maxt, 10)},
 	}})
 	return strings.TrimSpace(string(report)), err
-}
-
-// times returns the user and system CPU time of a process in seconds, with a resolution of 10 ms.
-func times(pid int) (user, sys float64, err error) {
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-	if err != nil {
-		return 0, 0, err
-	}
-	_, rest, _ := strings.Cut(string(stat), ") ")
-	fields := strings.Fields(rest)
-	if len(fields) < 13 {
-		return 0, 0, fmt.Errorf("/proc/%d/stat: %w", pid, proc.ErrMissing)
-	}
-	if user, err = strconv.ParseFloat(fields[11], 64); err != nil {
-		return 0, 0, err
-	}
-	sys, err = strconv.ParseFloat(fields[12], 64)
-	return user / 100, sys / 100, err
 }

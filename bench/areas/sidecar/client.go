@@ -11,11 +11,10 @@ import (
 	"math"
 	"time"
 
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/ferula-io/ferula/bench/blocks"
 )
 
 // client is a client of one StoreAPI.
@@ -85,16 +84,16 @@ func (c *client) drain(ctx context.Context, q seriesRequest, read func([]byte) e
 	return a, nil
 }
 
-// appendRequest appends a request for all samples of the metric in batches of 64, as Thanos' querier sends it.
+// appendRequest appends a request for all series of the metric in batches of 64, as Thanos' querier sends it.
 func appendRequest(dst []byte, q seriesRequest) []byte {
 	field := func(number protowire.Number, v uint64) {
 		dst = protowire.AppendVarint(protowire.AppendTag(dst, number, protowire.VarintType), v)
 	}
-	field(1, uint64(blocks.QuietStartMS))
-	field(2, uint64(spec.EndMS()-1))
+	field(1, uint64(q.fromMS))
+	field(2, uint64(q.toMS))
 	var matcher []byte
 	matcher = protowire.AppendString(protowire.AppendTag(matcher, 2, protowire.BytesType), "__name__")
-	matcher = protowire.AppendString(protowire.AppendTag(matcher, 3, protowire.BytesType), spec.Metric)
+	matcher = protowire.AppendString(protowire.AppendTag(matcher, 3, protowire.BytesType), metric)
 	dst = protowire.AppendBytes(protowire.AppendTag(dst, 3, protowire.BytesType), matcher)
 	if q.labels {
 		field(8, 1)
@@ -106,11 +105,14 @@ func appendRequest(dst []byte, q seriesRequest) []byte {
 	return dst
 }
 
-// contents is the digest of a response, independent of its division into messages.
+// contents is the digest of a response, independent of its division into messages. With samplesOf it is independent of the
+// division into chunks, too: only samples within the range of that request are hashed, because a store may send whole chunks.
 type contents struct {
-	series, chunks int
-	hash           hash.Hash
-	sum            [sha256.Size]byte
+	series, chunks, samples int
+	samplesOf               *seriesRequest
+	iterator                chunkenc.Iterator // used again for each chunk
+	hash                    hash.Hash
+	sum                     [sha256.Size]byte
 }
 
 func (c *contents) finish() {
@@ -174,6 +176,9 @@ func (c *contents) one(data []byte) error {
 			return nil
 		}
 		c.chunks++
+		if c.samplesOf != nil {
+			return c.chunk(inner)
+		}
 		var minMS, maxMS uint64
 		return fields(inner, func(number protowire.Number, v uint64, chunk []byte) error {
 			switch number {
@@ -194,6 +199,39 @@ func (c *contents) one(data []byte) error {
 				return fmt.Errorf("%w: chunk with field %d", errMessage, number)
 			}
 			return nil
+		})
+	})
+}
+
+// chunk decodes a chunk with its times, and hashes its samples.
+func (c *contents) chunk(data []byte) error {
+	return fields(data, func(number protowire.Number, _ uint64, raw []byte) error {
+		if number == 1 || number == 2 {
+			return nil
+		}
+		if number != 3 {
+			return fmt.Errorf("%w: chunk with field %d", errMessage, number)
+		}
+		return fields(raw, func(number protowire.Number, v uint64, data []byte) error {
+			if number == 1 && v != 0 {
+				return fmt.Errorf("%w: chunk of encoding %d", errMessage, v)
+			}
+			if number != 2 {
+				return nil
+			}
+			decoded, err := chunkenc.FromData(chunkenc.EncXOR, data)
+			if err != nil {
+				return err
+			}
+			c.iterator = decoded.Iterator(c.iterator)
+			for c.iterator.Next() == chunkenc.ValFloat {
+				if ms, v := c.iterator.At(); ms >= c.samplesOf.fromMS && ms <= c.samplesOf.toMS {
+					c.samples++
+					c.put(uint64(ms), nil)
+					c.put(math.Float64bits(v), nil)
+				}
+			}
+			return c.iterator.Err()
 		})
 	})
 }

@@ -240,9 +240,11 @@ type counted struct {
 	counter *Counter
 }
 
+// Write counts before it writes, because the reader may have received the last bytes before Write returns.
 func (c *counted) Write(p []byte) (int, error) {
+	c.counter.Bytes.Add(int64(len(p)))
 	n, err := c.Conn.Write(p)
-	c.counter.Bytes.Add(int64(n))
+	c.counter.Bytes.Add(int64(n - len(p)))
 	return n, err
 }
 

@@ -1,7 +1,9 @@
 package storeapi
 
 import (
+	"io"
 	"math"
+	"net"
 	"slices"
 	"testing"
 
@@ -50,5 +52,42 @@ func TestGeometricMeans_AreOfTheMediansOfAllCells(t *testing.T) {
 		if got := b.out.Recorder.Median(floor, what); !math.IsNaN(got) {
 			t.Errorf("%s: %v of the floor", what, got)
 		}
+	}
+}
+
+// oneConn is a listener with one connection, which writes at most five bytes.
+type oneConn struct {
+	net.Listener
+	net.Conn
+	onWrite func()
+}
+
+func (c *oneConn) Accept() (net.Conn, error) { return c, nil }
+func (*oneConn) Addr() net.Addr              { return nil }
+func (*oneConn) Close() error                { return nil }
+
+func (c *oneConn) Write(p []byte) (int, error) {
+	c.onWrite()
+	if len(p) > 5 {
+		return 5, io.ErrShortWrite
+	}
+	return len(p), nil
+}
+
+// A client that has received the last byte reads the counter, perhaps before Write returns.
+func TestCounter_HasTheBytesBeforeTheReaderHasThem(t *testing.T) {
+	inner := &oneConn{}
+	counter := &streams.Counter{Listener: inner}
+	conn, err := counter.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	during := int64(0)
+	inner.onWrite = func() { during = counter.Bytes.Load() }
+	if n, err := conn.Write([]byte("abc")); n != 3 || err != nil || during != 3 || counter.Bytes.Load() != 3 {
+		t.Errorf("%d bytes written, %v; counted %d during the write and %d after it, want 3", n, err, during, counter.Bytes.Load())
+	}
+	if n, err := conn.Write([]byte("abcdefg")); n != 5 || err == nil || counter.Bytes.Load() != 8 {
+		t.Errorf("%d bytes written, %v; counted %d in all, want 8", n, err, counter.Bytes.Load())
 	}
 }

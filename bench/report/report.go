@@ -125,8 +125,11 @@ func (r Run) unit(what string) string {
 	return ""
 }
 
-// Table writes the table for a terminal.
+// Table writes the table for a terminal, after a line that names the run and its CPU.
 func (r Run) Table(w io.Writer) error {
+	if _, err := fmt.Fprintf(w, "%s: %s; %s\n", r.Area.Name, r.title(), r.Machine); err != nil {
+		return err
+	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, row := range r.table() {
 		fmt.Fprintln(t, strings.Join(row, "\t"))

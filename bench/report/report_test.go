@@ -177,6 +177,28 @@ func TestWriteResults_SaysThatThereWasOneRound(t *testing.T) {
 	}
 }
 
+func TestWriteResults_NamesEachVersionOnce(t *testing.T) {
+	r := runForTest()
+	r.Outcome.Versions = []string{"peer 1.0", "ferula", "peer 1.0", "ferula"}
+	if text, _ := recorded(t, r); strings.Count(text, "- peer 1.0\n") != 1 || strings.Count(text, "- ferula\n") != 1 {
+		t.Errorf("got %s", text)
+	}
+}
+
+func TestTable_NamesTheCPUAndTheSpread(t *testing.T) {
+	var b strings.Builder
+	if err := runForTest().Table(&b); err != nil {
+		t.Fatal(err)
+	}
+	first, rest, _ := strings.Cut(b.String(), "\n")
+	if first != "x: 1970-01-01, commit abc, median of 2; cpu, 2 cores, Linux 6.1, go1" {
+		t.Errorf("got %q", first)
+	}
+	if lines := strings.Fields(rest); !slices.Contains(lines, "spread") || !slices.Contains(lines, "11") {
+		t.Errorf("got %q", rest)
+	}
+}
+
 func TestWriteFiles_NamesTheRun(t *testing.T) {
 	root, r := t.TempDir(), runForTest()
 	r.Outcome.Files = []area.File{{Path: "x.svg", Text: "<text>" + area.RunMark + "</text>"}}

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/ferula-io/ferula/bench/area"
@@ -113,7 +114,10 @@ func (r Run) section(name string) string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "## %s\n\n%s.\n\n", name, r.Area.About)
 	fmt.Fprintf(&b, "- %s\n- %s\n", r.title(), r.Machine)
-	for _, v := range r.Outcome.Versions {
+	for i, v := range r.Outcome.Versions {
+		if slices.Contains(r.Outcome.Versions[:i], v) {
+			continue // an area may start a program several times
+		}
 		fmt.Fprintf(&b, "- %s\n", v)
 	}
 	if noisy := r.Noisy(); len(noisy) > 0 {

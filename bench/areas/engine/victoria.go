@@ -39,7 +39,8 @@ func (b *bench) victoria(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("%s: %w: %s", path, err, version)
 	}
-	b.out.Versions = append(b.out.Versions, strings.TrimSpace(string(version)))
+	installed, _ := exec.CommandContext(ctx, "dpkg-query", "--show", "--showformat=${Version}", "victoria-metrics").Output() // it may not be of a package
+	b.out.Versions = append(b.out.Versions, versionOf(string(version), string(installed)))
 	dir := filepath.Join(b.env.Cache, "run", "engine", "victoriametrics")
 	if err := os.RemoveAll(dir); err != nil {
 		return err
@@ -77,6 +78,18 @@ func (b *bench) victoria(ctx context.Context) (err error) {
 		}
 	}
 	return nil
+}
+
+// versionOf returns the version of VictoriaMetrics: what the program reports, or that of its Debian package, because the program
+// in it was built without one.
+func versionOf(reported, installed string) string {
+	if reported = strings.TrimSpace(reported); reported != "" {
+		return reported
+	}
+	if installed = strings.TrimSpace(installed); installed != "" {
+		return "victoria-metrics, Debian package " + installed
+	}
+	return "victoria-metrics, which does not report its version"
 }
 
 // importAll sends all samples of the data and makes them visible.

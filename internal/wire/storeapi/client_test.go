@@ -306,6 +306,30 @@ func (*memoryStream) SendHeader(_ metadataMD) error { return nil }
 func (*memoryStream) SetTrailer(metadataMD)         {}
 func (*memoryStream) Context() context.Context      { return context.Background() }
 
+// gRPC queues messages up to a number of bytes: for a client that reads slowly and does not request batches, these are hundreds.
+func TestOutFrame_ASmallMessageDoesNotHoldALargeBuffer(t *testing.T) {
+	for _, c := range []struct {
+		size int
+		own  bool // the message keeps the frame's buffer
+	}{{1, false}, {600, false}, {smallFrameBytes, false}, {smallFrameBytes + 1, true}, {batchBytes, true}} {
+		f := outFrame{buf: frames.Pool.Get()}
+		*f.buf = append((*f.buf)[:0], bytes.Repeat([]byte{7}, c.size)...)
+		first := &(*f.buf)[0]
+		data, err := f.take()
+		if err != nil || len(data) != 1 || f.buf != nil {
+			t.Fatalf("%d bytes: %d buffers, %v", c.size, len(data), err)
+		}
+		got := data[0].ReadOnlyData()
+		if (&got[0] == first) != c.own || !c.own && cap(got) > 2*smallFrameBytes {
+			t.Errorf("%d bytes: a buffer of %d bytes", c.size, cap(got))
+		}
+		if !bytes.Equal(got, bytes.Repeat([]byte{7}, c.size)) {
+			t.Errorf("%d bytes: other contents", c.size)
+		}
+		data.Free()
+	}
+}
+
 func TestOutFrame_IsSentOnce(t *testing.T) {
 	f := outFrame{buf: frames.Pool.Get()}
 	data, err := Codec().Marshal(&f)

@@ -133,6 +133,13 @@ func (p framePool) Get(length int) *[]byte {
 	return b
 }
 
+// smallFrameBytes is the size up to which a message is copied out of its buffer. gRPC queues messages by their bytes, so that
+// hundreds of small ones, each in a buffer of a batch, would hold megabytes for every client that reads slowly.
+const smallFrameBytes = 4 << 10
+
+// smallFrames is the pool of buffers for small messages.
+var smallFrames = framePool{bufpool.New(smallFrameBytes, smallFrameBytes)}
+
 var errSentTwice = errors.New("an encoded batch is sent once only")
 
 // outFrame is an encoded message to send. Marshal hands its buffer to gRPC. A second Marshal, by
@@ -144,7 +151,13 @@ func (f *outFrame) take() (mem.BufferSlice, error) {
 	if f.buf == nil {
 		return nil, errSentTwice
 	}
-	b := mem.NewBuffer(f.buf, frames)
+	buf := f.buf
 	f.buf = nil
-	return mem.BufferSlice{b}, nil
+	if len(*buf) <= smallFrameBytes {
+		small := smallFrames.Get(len(*buf))
+		copy(*small, *buf)
+		frames.Put(buf)
+		return mem.BufferSlice{mem.NewBuffer(small, smallFrames)}, nil
+	}
+	return mem.BufferSlice{mem.NewBuffer(buf, frames)}, nil
 }

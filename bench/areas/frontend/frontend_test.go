@@ -244,3 +244,15 @@ func TestRealQuery_PartsCoverTheWholeRange(t *testing.T) {
 		t.Errorf("a day does not end at %d", cutMS)
 	}
 }
+
+func TestWithoutAnalysis_RemovesTheEmptyMemberOnly(t *testing.T) {
+	for text, want := range map[string]string{
+		`{"status":"success","data":{"resultType":"matrix","result":[],"analysis":{}}}`:                `{"status":"success","data":{"resultType":"matrix","result":[]}}`,
+		`{"status":"success","data":{"resultType":"matrix","result":[]}}`:                              `{"status":"success","data":{"resultType":"matrix","result":[]}}`,
+		`{"status":"success","data":{"resultType":"matrix","result":[],"analysis":{"name":"[scan]"}}}`: `{"status":"success","data":{"resultType":"matrix","result":[],"analysis":{"name":"[scan]"}}}`,
+	} {
+		if got := withoutAnalysis([]byte(text)); string(got) != want {
+			t.Errorf("got %s, want %s", got, want)
+		}
+	}
+}

@@ -156,7 +156,7 @@ func notes() []string {
 		fmt.Sprintf("%d series x %d h of 15-digit floats every 15 s in blocks of 2 h, behind one Prometheus with external labels; range queries of %d steps of 3 min to the frontend, which has a split interval of one day and no cache. The ratio compares the last column with the first.", series, hours, points),
 		"Rows with \"" + withStore + "\": the older half of the blocks is in a bucket (a directory), which a store gateway serves; Prometheus has the newer half, and a query of 8 h reads both. Mixed stacks are not measured there. \"All\" is the sum of a stack's processes without Prometheus. A goal takes the worse of the two ratios, with and without a store.",
 		"CPU is that of a process for one query, with the garbage collection after it. Peak is RssAnon during the first large query of new processes. Bytes are those a process writes by system calls during a query: the response to the component above it and a few log lines.",
-		fmt.Sprintf("Latency is the mean over all queries of the given number of clients. Each client sends the same query %d times, one after the other.", queriesPerClient),
+		fmt.Sprintf("Latency is the mean over all queries of the given number of clients. Each client sends the same query %d times, one after the other. The response is longer than those that ferula's frontend shares between identical requests.", queriesPerClient),
 		"Every round starts the processes of each stack again, one stack after the other.",
 		"The responses of every stack equal those of a Prometheus with all blocks, compared series by series and point by point.",
 	}

@@ -37,9 +37,9 @@ type queryCommand struct {
 	GroupStrict    []string `name:"endpoint-group-strict" sep:"none" placeholder:"ADDRESS" help:"Name of a group of StoreAPIs that is queried even while it is unhealthy (repeatable)."`
 	SDConfig       secret   `name:"endpoint.sd-config" placeholder:"YAML" xor:"sdconfig" help:"Endpoints as YAML."`
 	SDConfigFile   string   `name:"endpoint.sd-config-file" placeholder:"FILE" xor:"sdconfig" help:"File with endpoints as YAML."`
-	SDReload       duration `name:"endpoint.sd-config-reload-interval" default:"5m" help:"Interval at which --endpoint.sd-config-file and --store.sd-files are reloaded: the shorter of this and --store.sd-interval."`
+	SDReload       duration `name:"endpoint.sd-config-reload-interval" default:"5m" help:"Interval at which --endpoint.sd-config-file and --store.sd-files are reloaded. If --store.sd-interval is shorter, it applies to both."`
 	SDFiles        []string `name:"store.sd-files" sep:"none" placeholder:"PATTERN" help:"Pattern of files with targets, in the format of Prometheus' file discovery (repeatable)."`
-	SDInterval     duration `name:"store.sd-interval" default:"5m" help:"Interval at which --store.sd-files and --endpoint.sd-config-file are reloaded: the shorter of this and --endpoint.sd-config-reload-interval."`
+	SDInterval     duration `name:"store.sd-interval" default:"5m" help:"Interval at which --store.sd-files and --endpoint.sd-config-file are reloaded. If --endpoint.sd-config-reload-interval is shorter, it applies to both."`
 	DNSInterval    duration `name:"store.sd-dns-interval" default:"30s" help:"Interval of DNS resolutions."`
 	InfoTimeout    duration `name:"endpoint.info-timeout" default:"5s" hidden:"" help:"Timeout of an Info call to a store."`
 	HideAfter      duration `name:"store.unhealthy-timeout" default:"5m" help:"Time after which an unhealthy store is no longer listed. Responses still report it as missing."`

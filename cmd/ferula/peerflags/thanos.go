@@ -109,7 +109,7 @@ func queryStoreRows() []Row {
 		honoured("endpoint.info-timeout", "").unlisted(),
 		honoured("endpoint.sd-config", "`address`, `strict`, `group`, `client_config`, `service_config`; `default_client_config`"),
 		honoured("endpoint.sd-config-file", "the same; if the file becomes unreadable its last content stays in force"),
-		honoured("endpoint.sd-config-reload-interval", "the shorter of this and `--store.sd-interval` applies to both; in any case a changed file is read within seconds"),
+		honoured("endpoint.sd-config-reload-interval", "if `--store.sd-interval` is shorter, it applies to both; in any case a changed file is read within seconds"),
 		honoured("grpc-client-server-name", ""),
 		honoured("grpc-client-tls-ca", ""),
 		honoured("grpc-client-tls-cert", ""),

@@ -139,8 +139,8 @@ func TestFailure_ClassifiesTheErrorOfATry(t *testing.T) {
 		"no first byte":         {failure(live, ended(errFirstByte), true, reset), []error{ErrTimeout, errFirstByte}, []error{errUnsent, reset}, "downstream unavailable: timed out: no response within the first-byte timeout"},
 		"no byte":               {failure(live, ended(errStalled), false, reset), []error{ErrTimeout, errStalled}, []error{errUnsent}, "downstream unavailable: timed out: no byte within the idle timeout"},
 		"released":              {failure(live, ended(errReleased), true, reset), []error{ErrUnavailable, reset}, []error{ErrTimeout, errUnsent}, "downstream unavailable: reset"},
-		"not sent":              {failure(live, live, false, reset), []error{ErrUnavailable, errUnsent, reset}, []error{ErrTimeout}, "downstream unavailable: no connection in time: reset"},
-		"not sent in time":      {failure(live, live, false, timeoutError{}), []error{ErrTimeout, errUnsent}, nil, "downstream unavailable: timed out: no connection in time: i/o timeout"},
+		"not sent":              {failure(live, live, false, reset), []error{ErrUnavailable, errUnsent, reset}, []error{ErrTimeout}, "downstream unavailable: no connection: reset"},
+		"not sent in time":      {failure(live, live, false, timeoutError{}), []error{ErrTimeout, errUnsent}, nil, "downstream unavailable: timed out: no connection: i/o timeout"},
 		"timeout":               {failure(live, live, true, &net.OpError{Op: "read", Err: timeoutError{}}), []error{ErrTimeout}, []error{errUnsent}, "downstream unavailable: timed out: read: i/o timeout"},
 		"an end, not a timeout": {failure(live, live, true, &net.OpError{Op: "read", Err: io.ErrUnexpectedEOF}), []error{ErrUnavailable}, []error{ErrTimeout}, "downstream unavailable: read: unexpected EOF"},
 	} {

@@ -38,7 +38,7 @@ var (
 
 // errUnsent is wrapped by the ErrTimeout or ErrUnavailable of a request that was not sent, because
 // no connection was established.
-var errUnsent = errors.New("no connection in time")
+var errUnsent = errors.New("no connection")
 
 // failure classifies the error of a try. caller is the context of the call, try the context of the
 // try. If caller has ended, failure returns its cause; else ErrTimeout or ErrUnavailable. sent means

@@ -5,6 +5,7 @@ import (
 	"compress/gzip"
 	"errors"
 	"io"
+	"math"
 	"strings"
 
 	"github.com/ferula-io/ferula/internal/codec/jfr"
@@ -132,7 +133,10 @@ func (r *recording) add(e *jfr.Event) error {
 	if e.Kind != jfr.Execution {
 		values := [2]int64{e.Count, e.Amount}
 		if e.Kind == jfr.WallClock {
-			values = [2]int64{min(e.Count, 1<<40) * period} // a larger count is corrupt
+			if e.Count > math.MaxInt64/period {
+				return badRequest("the values of a stack overflow")
+			}
+			values = [2]int64{e.Count * period}
 		}
 		return r.sample(measuredBy[e.Kind], e, values)
 	}

@@ -3,6 +3,7 @@ package profile
 import (
 	"bytes"
 	"io"
+	"math"
 	"mime/multipart"
 	"net/http"
 	"os"
@@ -11,6 +12,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/ferula-io/ferula/internal/codec/jfr"
 )
 
 // javaForm is an upload of a Java agent: the recording and the labels of its samples.
@@ -127,4 +130,20 @@ func TestHandler_PeerJVMRecordsAndUploads(t *testing.T) {
 		t.Fatalf("%d %s", status, text)
 	}
 	checkRecording(t, store)
+}
+
+// The product of a corrupt count and a long period may overflow to a positive value.
+func TestRecording_CorruptCountsOfWallClockAreErrors(t *testing.T) {
+	for _, rate := range []uint64{1, 49, 100, 1000} {
+		for shift := range 63 {
+			r := &recording{upload: &upload{rate: rate}, building: map[*measured]*builtProfile{}}
+			period, count := int64(1e9)/int64(rate), int64(1)<<shift
+			err := r.add(&jfr.Event{Kind: jfr.WallClock, Count: count})
+			if fits := count <= math.MaxInt64/period; (err == nil) != fits {
+				t.Errorf("rate %d, %d samples: %v", rate, count, err)
+			} else if fits && r.building[measuredBy[jfr.WallClock]].samples[0].values[0] != count*period {
+				t.Errorf("rate %d, %d samples: %v", rate, count, r.building[measuredBy[jfr.WallClock]].samples)
+			}
+		}
+	}
 }

@@ -4,6 +4,9 @@
 
 GO ?= go
 export GOTOOLCHAIN = local
+# Compiler and linker may use memory instead of collecting garbage, for a tenth less CPU. Programs and tests do not get
+# this GOGC, and what is built is the same.
+export GOFLAGS := $(shell $(GO) env GOFLAGS) '-toolexec=env GOGC=400'
 PACKAGES = ./... ./metrics/... ./metrics/promcompat/... ./promjson/...
 HERE = github.com/ferula-io/ferula
 FUZZTIME ?= 30s
@@ -11,7 +14,7 @@ FUZZMINIMIZE ?= 5s
 FUZZ_EXECS ?= 10000000
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: api api-diff help run build tags release test race race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser pictures interop clients generate generated tidy tidied fuzz fuzz-long fuzz-short golden mutants load plots
+.PHONY: api api-diff help run build tags release test race race-tests race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser pictures interop clients generate generated tidy tidied fuzz fuzz-long fuzz-short golden mutants load plots
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -30,21 +33,32 @@ release: ## archives, checksums and bills of materials of all PLATFORMS in bin/r
 
 # Tests that need a peer, a server or a browser are skipped with one line of reason;
 # `make interop`, `make browser` and .ci/run run them.
-# Tests of whole processes come first: they wait more than they compute.
-test: ## every test that needs only Go
-	$(GO) test -timeout 25m ./test/... $(PACKAGES)
+# Tests of whole processes come first: they wait more than they compute, so one more package is tested at a time than there
+# are cores. `make check` vets every package; these targets do not.
+CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+TEST = $(GO) test -vet=off -p $$(($(CORES) + 1))
+RACE = $(TEST) -race -tags invariants
+# test/house reads files, and the programs that test/outside builds have no race detector: `make test` runs these.
+PROCESSES = $$($(GO) list ./test/... | grep -vE '/test/(promql|house|outside)$$')
+UNITS = $$($(GO) list $(PACKAGES) | grep -v /test/)
 
-race: race-units race-processes race-promql ## every test, with the race detector and invariants
+test: ## every test that needs only Go
+	$(TEST) -timeout 25m ./test/... $(PACKAGES)
+
+race: race-tests race-promql ## every test of packages and processes, with the race detector and invariants
+
+# Whole processes are slower under the race detector, not different: test/e2e waits for events. Meanwhile units are tested.
+race-tests:
+	GORACE=halt_on_error=1 $(RACE) -timeout 40m $(PROCESSES) $(UNITS)
 
 race-units:
-	$(GO) test -race -tags invariants -timeout 25m $$($(GO) list $(PACKAGES) | grep -v /test/)
+	$(RACE) -timeout 25m $(UNITS)
 
-# Whole processes are slower under the race detector, not different: test/e2e waits for events.
 race-processes:
-	GORACE=halt_on_error=1 $(GO) test -race -tags invariants -timeout 40m $$($(GO) list ./test/... | grep -v /test/promql)
+	GORACE=halt_on_error=1 $(RACE) -timeout 40m $(PROCESSES)
 
 race-promql:
-	$(GO) test -race -tags invariants -short ./test/promql -promql.queries=100
+	$(RACE) -short ./test/promql -promql.queries=100
 
 soak: ## half an hour of test/sim, a million random queries of PromQL, a simulated week of profiles: docs/perf/soak.md
 	test/soak.sh docs/perf/soak.md
@@ -52,11 +66,14 @@ soak: ## half an hour of test/sim, a million random queries of PromQL, a simulat
 prove: ## the simulator finds each fault of test/sim/faults
 	test/sim/prove.sh
 
+# Of what another operating system's packages are compiled to, vet reads only the types: the compiler need not optimize.
+TYPESONLY = '-gcflags=all=-N -l -dwarf=false'
+
 check: ## gofmt, vet of every module, house rules, the example that needs an experiment, and the build of ferula
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 	$(GO) vet $(PACKAGES)
 	$(GO) vet -tags invariants $(PACKAGES)
-	for os in darwin windows freebsd; do GOOS=$$os $(GO) vet ./metrics/... ./metrics/promcompat/... ./promjson/... || exit 1; done
+	for os in darwin windows freebsd; do GOOS=$$os $(GO) vet $(TYPESONLY) ./metrics/... ./metrics/promcompat/... ./promjson/... || exit 1; done
 	GOEXPERIMENT=jsonv2 $(GO) test -run Example_jsontext ./promjson
 	cd bench && GOWORK=off $(GO) vet ./...
 	cd bench/streams && GOWORK=off $(GO) vet ./...
@@ -67,7 +84,7 @@ check: ## gofmt, vet of every module, house rules, the example that needs an exp
 	$(GO) build -o /dev/null ./cmd/ferula
 
 lint: ## staticcheck, errcheck, errorlint and gosec
-	cd tools && GOWORK=off $(GO) test ./lint ./apidiff
+	cd tools && GOWORK=off $(GO) test -vet=off ./lint ./apidiff
 	cd tools && GOWORK=off $(GO) build -o $(TOOLS)/lint ./lint
 	$(TOOLS)/lint $(PACKAGES)
 
@@ -86,7 +103,7 @@ load: ## an hour of load on serve, query and query-frontend; everything is reque
 	cd bench && GOWORK=off $(GO) run ./cmd/load -out ../docs/perf/soak.md $(LOADFLAGS)
 
 bench-test: ## tests of the bench module, which compare bytes with the peers' libraries
-	cd bench && GOWORK=off $(GO) test ./...
+	cd bench && GOWORK=off $(TEST) ./...
 
 ui: ## build the page into internal/ui/dist; needed only after a change of ui/
 	cd ui && npm ci --no-audit --no-fund && npm run build
@@ -101,7 +118,7 @@ pictures: ## make the pictures of README.md again, in Chromium; nothing else wri
 	SCREENSHOTS=$(CURDIR)/docs/img ONLY="pictures of the README" test/browser.sh
 
 interop: ## tests against real peers: Prometheus, Thanos, Alertmanager, versitygw, Azurite, fake-gcs-server, node_exporter, Redis, memcached
-	FERULA_TEST_PEERS=1 $(GO) test -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/store/gateway/...
+	FERULA_TEST_PEERS=1 $(TEST) -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/store/gateway/...
 	FERULA_TEST_PEERS=1 $(GO) test -tags clouds -count=1 -v -run 'Open|Peer' ./internal/store/bucket/
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
 

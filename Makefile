@@ -36,7 +36,7 @@ release: ## archives, checksums and bills of materials of all PLATFORMS in bin/r
 # Tests of whole processes come first: they wait more than they compute, so one more package is tested at a time than there
 # are cores. `make check` vets every package; these targets do not.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-TEST = $(GO) test -vet=off -p $$(($(CORES) + 1))
+TEST = $(GO) test -vet=off -p $$(($(CORES) + 1)) -parallel $$((2 * $(CORES)))
 RACE = $(TEST) -race -tags invariants
 # test/house reads files, and the programs that test/outside builds have no race detector: `make test` runs these.
 PROCESSES = $$($(GO) list ./test/... | grep -vE '/test/(promql|house|outside)$$')

@@ -71,6 +71,7 @@ func TestServe_AnUnknownEngineIsAnError(t *testing.T) {
 // TestProcesses_RefuseQueriesWithoutABound sends queries whose evaluation would allocate memory
 // although there are hardly any samples.
 func TestProcesses_RefuseQueriesWithoutABound(t *testing.T) {
+	t.Parallel()
 	serve := startProcess(t, binary(t), "serve", "--storage.tsdb.path="+t.TempDir(), "--web.listen-address=127.0.0.1:0")
 	old := startProcess(t, binary(t), "serve", "--storage.tsdb.path="+t.TempDir(), "--web.listen-address=127.0.0.1:0", "--query.engine=prometheus")
 	query := startProcess(t, binary(t), "query", "--http-address=127.0.0.1:0", "--grpc-address=127.0.0.1:0", "--endpoint=127.0.0.1:1")

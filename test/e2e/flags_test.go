@@ -95,6 +95,7 @@ func TestServe_CommandLinesOfPrometheusStartUnchanged(t *testing.T) {
 }
 
 func TestCommandLine_ErrorsAreShortWithExitCodeTwo(t *testing.T) {
+	t.Parallel()
 	for args, want := range map[string]string{
 		"serve --query.timeout=soon":                 "ferula: error: --query.timeout: not a valid duration string: \"soon\"\nRun \"ferula serve --help\" for the flags.\n",
 		"serve --enable-feature=st-storage":          "ferula: error: --enable-feature=st-storage is not supported: start timestamps are not stored\nRun \"ferula serve --help\" for the flags.\n",

@@ -1,7 +1,8 @@
 // Package e2e tests whole commands over HTTP and gRPC on loopback, with real
 // configuration files. Most run inside the test's process; tests of kills, signals
-// and flags run the binary. A test whose name begins with TestPeer needs another
-// program and is run by `make interop`; the others need only Go.
+// and flags run the binary. Tests that take long and neither measure times nor change
+// the process, run in parallel, after the others. A test whose name begins with
+// TestPeer needs another program and is run by `make interop`; the others need only Go.
 package e2e
 
 import (
@@ -219,7 +220,7 @@ func binary(t *testing.T) string {
 		if built.dir, built.err = os.MkdirTemp("", "ferula-e2e-"); built.err != nil {
 			return
 		}
-		build := exec.Command("go", "build", "-o", built.dir, "../../cmd/ferula")
+		build := exec.Command("go", "build", "-ldflags=-s -w", "-o", built.dir, "../../cmd/ferula")
 		if out, err := build.CombinedOutput(); err != nil {
 			built.err = fmt.Errorf("go build: %w\n%s", err, out)
 		}

@@ -13,6 +13,7 @@ import (
 )
 
 func TestProfiles_BlocksOnlyInTheBucketAreQueried(t *testing.T) {
+	t.Parallel()
 	dir, bucket := t.TempDir(), t.TempDir()
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
 	over := func(dir string) func(*role.ServeOptions) {

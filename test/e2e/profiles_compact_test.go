@@ -114,6 +114,7 @@ func (s *server) listed() {
 
 // A server's blocks are on its disk and in the bucket, where a command compacts them.
 func TestProfiles_BlocksCompactedInTheBucketAreReadOnce(t *testing.T) {
+	t.Parallel()
 	b := &compactedBucket{t: t, dir: t.TempDir()}
 	b.config = "type: FILESYSTEM\nconfig: {directory: " + b.dir + "}\n"
 	b.profile = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")

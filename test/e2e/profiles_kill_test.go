@@ -32,6 +32,7 @@ func (p *process) pushUntilGone(t *testing.T, round, writer int, first func()) i
 }
 
 func TestProfiles_KillLosesNoAcknowledgedProfileAndDuplicatesNone(t *testing.T) {
+	t.Parallel()
 	rounds := 20
 	if testing.Short() {
 		rounds = 2

@@ -112,6 +112,7 @@ func profileArgs(dir string, more ...string) []string {
 }
 
 func TestProfiles_ProfileAcceptedUnderARaisedLimitSurvivesRestarts(t *testing.T) {
+	t.Parallel()
 	path, dir := binary(t), t.TempDir()
 	const samples = 510_000
 	raised := []string{"--profiles.limit.samples=1000000", "--profiles.limit.symbols=2000000", "--profiles.limit.decompressed-size=256MB", "--profiles.limit.nodes=2000000",

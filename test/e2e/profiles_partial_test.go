@@ -23,6 +23,7 @@ import (
 
 // The test corrupts a block on the disk between two runs of a server.
 func TestProfiles_PartialResponseNamesABrokenBlock(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	change := func(strict bool) func(*role.ServeOptions) {
 		return func(o *role.ServeOptions) {

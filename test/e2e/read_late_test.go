@@ -15,6 +15,7 @@ import (
 )
 
 func TestRead_FolderIncludesOutOfOrderSamples(t *testing.T) {
+	t.Parallel()
 	path, dir := binary(t), t.TempDir()
 	config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "storage: {tsdb: {out_of_order_time_window: 24h}}\nscrape_configs: []\n")
 	configure := func(o *role.ServeOptions) { o.Store, o.ConfigFile = tsdb.Options{Dir: dir}, config }

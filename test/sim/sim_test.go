@@ -26,7 +26,7 @@ func newEnvironment(t *testing.T) *environment {
 	binary := *binaryFlag
 	if binary == "" {
 		binary = filepath.Join(t.TempDir(), "ferula")
-		if out, err := exec.Command("go", "build", "-o", binary, "../../cmd/ferula").CombinedOutput(); err != nil {
+		if out, err := exec.Command("go", "build", "-ldflags=-s -w", "-o", binary, "../../cmd/ferula").CombinedOutput(); err != nil {
 			t.Fatalf("go build: %v\n%s", err, out)
 		}
 	}

@@ -340,6 +340,7 @@ func TestServe_RemoteWriteRetriesAsComplianceDemands(t *testing.T) {
 
 // Scrapes and remote write name the program and its version, which Prometheus' packages have from a build flag.
 func TestServe_RequestsNameTheProgramAndItsVersion(t *testing.T) {
+	t.Parallel()
 	var scraper atomic.Value
 	target := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		scraper.Store(r.Header.Get("User-Agent"))

@@ -18,6 +18,7 @@ import (
 
 // The load balancer of a frontend must see the downstream stop and recover.
 func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
+	t.Parallel()
 	var status, queryStatus atomic.Int64
 	status.Store(http.StatusServiceUnavailable)
 	queryStatus.Store(http.StatusOK)

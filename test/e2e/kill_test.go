@@ -144,6 +144,7 @@ func (p *process) writeUntilGone(t *testing.T, writer int, fromMS int64, first f
 }
 
 func TestServe_KillLosesNoAcknowledgedSample(t *testing.T) {
+	t.Parallel()
 	rounds := 10
 	if testing.Short() {
 		rounds = 2

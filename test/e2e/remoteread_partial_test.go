@@ -48,6 +48,7 @@ func (s *server) postRead(form prompb.ReadRequest_ResponseType, queries int, nam
 // TestRemoteRead_AFailedEndpointIsNeverSilent reads through a server whose remote_read
 // endpoint is down. The protocol has no field for a warning.
 func TestRemoteRead_AFailedEndpointIsNeverSilent(t *testing.T) {
+	t.Parallel()
 	forms := []prompb.ReadRequest_ResponseType{prompb.ReadRequest_STREAMED_XOR_CHUNKS, prompb.ReadRequest_SAMPLES}
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"),
 		"scrape_configs: []\nremote_read:\n- {name: archive, url: 'http://127.0.0.1:1/api/v1/read', read_recent: true}\n- {name: never, url: 'http://127.0.0.1:2/api/v1/read', read_recent: true, required_matchers: {tier: old}}\n")

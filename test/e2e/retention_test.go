@@ -33,6 +33,7 @@ func blockExists(t *testing.T, dir, block string) bool {
 // The TSDB deletes blocks when it opens, so it must get the retention of the file before
 // it opens.
 func TestServe_StartDeletesOnlyBlocksOutsideTheRetention(t *testing.T) {
+	t.Parallel()
 	for name, tt := range map[string]struct {
 		file  string
 		flags tsdb.Options

@@ -115,9 +115,10 @@ const (
 var secretEnvironment = []string{"SECRET_KEY=PLANTED-environment"}
 
 func TestServe_ShowsNoSecrets(t *testing.T) {
+	t.Parallel()
 	dir := t.TempDir()
 	file := writeFile(t, filepath.Join(dir, "prometheus.yml"), `
-global: {external_labels: {replica: a}}
+global: {external_labels: {replica: a}, scrape_interval: 1s, scrape_timeout: 1s}
 scrape_configs:
   - job_name: basic
     basic_auth: {username: eve, password: PLANTED-basic}
@@ -167,6 +168,7 @@ alerting:
 }
 
 func TestQuery_ShowsNoSecrets(t *testing.T) {
+	t.Parallel()
 	address := freeAddress(t)
 	p := startProgram(t, address, nil, "query", "--http-address="+address, "--grpc-address=127.0.0.1:0", "--log.level=debug",
 		"--tracing.config="+otlpText, "--endpoint.sd-config=endpoints: [] # PLANTED")

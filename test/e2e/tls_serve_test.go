@@ -150,6 +150,7 @@ func startArchive(t *testing.T, g *guarded) part {
 }
 
 func TestTLS_ServeSendsItsCertificateToAlertmanagersRemoteReadAndBuckets(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t)
 	o, archive := newObjects(t, g), startArchive(t, g)
 	args, block := archiving(t, archive.http, o, g.tlsConfig("client"))
@@ -169,6 +170,7 @@ func TestTLS_ServeSendsItsCertificateToAlertmanagersRemoteReadAndBuckets(t *test
 }
 
 func TestTLS_ServeWithoutATrustedCertificateReachesNothingAndNamesTheReason(t *testing.T) {
+	t.Parallel()
 	g, other := newGuarded(t), newGuarded(t)
 	o, archive := newObjects(t, g), startArchive(t, g)
 	for name, c := range map[string]struct{ tlsConfig, reason string }{

@@ -193,6 +193,7 @@ remote_write: [{url: 'https://%s/write', %s}]
 }
 
 func TestTLS_EveryPortRequiresACertificateAndEveryClientSendsOne(t *testing.T) {
+	t.Parallel()
 	g := newGuarded(t)
 	o := newOutside(t, g)
 	parts := startGuarded(t, g, o)
@@ -311,6 +312,7 @@ func (p part) refusesOverGRPC(t *testing.T, g *guarded, stranger *tls.Certificat
 // A client that does not trust a server logs the reason. A client without a certificate
 // makes the server log the reason.
 func TestTLS_ClientsThatCannotConnectLogTheReason(t *testing.T) {
+	t.Parallel()
 	g, other := newGuarded(t), newGuarded(t)
 	o := newOutside(t, g)
 	serve := startPart(t, append([]string{"serve", "--web.listen-address=127.0.0.1:0", "--web.config.file=" + g.web, "--storage.tsdb.path=" + t.TempDir()}, g.grpcServer()...)...)

@@ -53,6 +53,7 @@ func certificate(t *testing.T) (certFile, keyFile string) {
 }
 
 func TestServe_ScrapesItselfWithBasicAuth(t *testing.T) {
+	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "web.yml"), eveInBcrypt)
 	s := startServe(t, func(o *role.ServeOptions) {
 		o.Web.ConfigFile, o.Web.RoutePrefix = file, "/ferula"
@@ -70,6 +71,7 @@ func TestServe_ScrapesItselfWithBasicAuth(t *testing.T) {
 }
 
 func TestServe_ScrapesItselfWithClientCertificates(t *testing.T) {
+	t.Parallel()
 	cert, key := certificate(t)
 	file := writeFile(t, filepath.Join(t.TempDir(), "web.yml"),
 		"tls_server_config: {cert_file: "+cert+", key_file: "+key+", client_auth_type: RequireAndVerifyClientCert, client_ca_file: "+cert+"}\n")

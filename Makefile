@@ -80,7 +80,7 @@ check: ## gofmt, vet of every module, house rules, the example that needs an exp
 	cd bench/thanoscodec && GOWORK=off $(GO) vet ./...
 	cd test/clients/go && GOWORK=off $(GO) vet ./...
 	cd tools && GOWORK=off $(GO) vet ./...
-	$(GO) test ./test/house/
+	$(GO) test -vet=off ./test/house/
 	$(GO) build -o /dev/null ./cmd/ferula
 
 lint: ## staticcheck, errcheck, errorlint and gosec
@@ -123,19 +123,19 @@ interop: ## tests against real peers: Prometheus, Thanos, Alertmanager, versityg
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
 
 golden: ## capture the golden bytes of test/e2e/testdata/golden again, from the peers and SDKs
-	FERULA_TEST_PEERS=1 $(GO) test -count=1 -timeout 40m ./test/e2e -run 'Peer.*Golden' -golden
+	FERULA_TEST_PEERS=1 $(GO) test -vet=off -count=1 -timeout 40m ./test/e2e -run 'Peer.*Golden' -golden
 
 generate: ## generate Go code from .proto files and tables, docs/ops/flags.md and metrics.md
 	cd tools && GOWORK=off $(GO) run ./protogen ..
 	cd promjson && $(GO) generate ./...
-	$(GO) test ./cmd/ferula -count=1 -run TestFlagsDoc_IsCurrent -update
-	$(GO) test ./internal/role -count=1 -run TestMetricsDoc_IsCurrent -update
+	$(GO) test -vet=off ./cmd/ferula -count=1 -run TestFlagsDoc_IsCurrent -update
+	$(GO) test -vet=off ./internal/role -count=1 -run TestMetricsDoc_IsCurrent -update
 
 generated: generate ## fail if the committed generated code is not current
 	git diff --exit-code --stat -- '*.pb.go' promjson/tables.go docs/ops/flags.md docs/ops/metrics.md
 
 api: ## write the exported names of the public modules to their testdata/api.txt
-	$(GO) test ./test/house -count=1 -run TestAPI -update
+	$(GO) test -vet=off ./test/house -count=1 -run TestAPI -update
 
 # VERSION=v0.2.0 also fails if that version must not have such changes.
 api-diff: ## changes of exported names since the last tags of the public modules; fails if CHANGELOG.md does not name them

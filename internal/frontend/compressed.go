@@ -18,33 +18,32 @@ const repeatsMax = 10_000
 // repeats remembers responses that were built from cached parts only and compressed. When repeatsMax are remembered, the next
 // new one first clears the list.
 type repeats struct {
-	mu   sync.Mutex
-	sent map[responseID]lengths
+	mu sync.Mutex
+	// sent has the uncompressed length of each response whose compressed form is in the cache, otherwise 0. The compressed length is
+	// that of the extent: another process, or a concurrent request, may replace it by one of another length.
+	sent map[responseID]int64
 }
-
-// lengths are those of a response whose compressed form is in the cache; otherwise they are 0.
-type lengths struct{ plain, compressed int64 }
 
 // responseID is a hash of everything that determines the compressed bytes of a response: the query, its parts with the IDs
 // of their extents, and the encoding.
 type responseID [sha256.Size]byte
 
-func newRepeats() *repeats { return &repeats{sent: map[responseID]lengths{}} }
+func newRepeats() *repeats { return &repeats{sent: map[responseID]int64{}} }
 
-func (r *repeats) seen(id responseID) (n lengths, ok bool) {
+func (r *repeats) seen(id responseID) (plain int64, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n, ok = r.sent[id]
-	return n, ok
+	plain, ok = r.sent[id]
+	return plain, ok
 }
 
-func (r *repeats) remember(id responseID, n lengths) {
+func (r *repeats) remember(id responseID, plain int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.sent[id]; !ok && len(r.sent) >= repeatsMax {
 		clear(r.sent)
 	}
-	r.sent[id] = n
+	r.sent[id] = plain
 }
 
 // responseID returns the ID of the compressed response of a plan. ok is false if the client accepts no compression or if a
@@ -82,60 +81,48 @@ func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err err
 	if !ok {
 		return false, nil
 	}
-	n, seen := f.repeats.seen(id)
-	if n.plain > 0 {
-		if body := f.openCompressed(x.r.Context(), p, id); body != nil {
+	plain, seen := f.repeats.seen(id)
+	if plain > 0 {
+		if body, length := f.openCompressed(x.r.Context(), p, id); body != nil {
 			defer p.release()
-			return true, x.response.sendEncoded(body, n)
+			return true, x.response.sendEncoded(body, length, plain)
 		}
 	}
 	if !seen {
-		f.repeats.remember(id, lengths{})
+		f.repeats.remember(id, 0)
 		return true, f.fetchAndSplice(x, p)
 	}
 	first, last := p.parts[0], p.parts[len(p.parts)-1]
 	writer := f.opts.Cache.NewWriter(id.cacheKey(), first.StartMS, last.EndMS, 0)
 	defer writer.Abort()
-	counted := &countingWriter{w: writer}
-	x.response.tee = counted
+	x.response.tee = writer
 	err = f.fetchAndSplice(x, p)
 	x.response.tee = nil
 	// A part that the cache has lost in the meantime was fetched: the response may be another one.
 	if err == nil && x.cache == cacheState(1, 0) && x.response.written > sharedResponseMaxBytes {
 		writer.Commit()
-		f.repeats.remember(id, lengths{x.response.written, counted.bytes})
+		f.repeats.remember(id, x.response.written)
 	}
 	return true, err
 }
 
-// countingWriter counts the bytes that it writes to w.
-type countingWriter struct {
-	w     io.Writer
-	bytes int64
-}
-
-func (c *countingWriter) Write(p []byte) (int, error) {
-	n, err := c.w.Write(p)
-	c.bytes += int64(n)
-	return n, err
-}
-
-// openCompressed returns the compressed response of a plan, or nil if the cache has lost it.
-func (f *Frontend) openCompressed(ctx context.Context, p plan, id responseID) io.ReadCloser {
+// openCompressed returns the compressed response of a plan with its length, or nil if the cache has lost it.
+func (f *Frontend) openCompressed(ctx context.Context, p plan, id responseID) (body io.ReadCloser, length int64) {
 	first, last := p.parts[0], p.parts[len(p.parts)-1]
 	extents := f.opts.Cache.Lookup(ctx, id.cacheKey(), first.StartMS, last.EndMS)
 	if len(extents) != 1 {
 		for _, e := range extents {
 			e.Release()
 		}
-		return nil
+		return nil, 0
 	}
+	length = extents[0].Length()
 	body, err := extents[0].Open(ctx)
 	if err != nil {
 		f.opts.Logger.Warn("Failed to open a compressed response: compressing it again", "err", err)
-		return nil
+		return nil, 0
 	}
-	return body
+	return body, length
 }
 
 // release releases all parts of a plan.
@@ -145,8 +132,9 @@ func (p plan) release() {
 	}
 }
 
-// sendEncoded sends a whole response that is already compressed in the encoding that the client accepts, and closes body.
-func (rw *responseWriter) sendEncoded(body io.ReadCloser, n lengths) (err error) {
+// sendEncoded sends a whole response that is already compressed in the encoding that the client accepts, and closes body. length
+// is that of body, plain that of the response.
+func (rw *responseWriter) sendEncoded(body io.ReadCloser, length, plain int64) (err error) {
 	defer body.Close()
 	if rw.call != nil { // other clients of the call may accept other encodings
 		rw.call.tooLong = true
@@ -154,12 +142,12 @@ func (rw *responseWriter) sendEncoded(body io.ReadCloser, n lengths) (err error)
 		rw.finishCall()
 	}
 	rw.open("application/json")
-	if _, err := io.Copy(rw.body.Encoded(n.compressed), body); err != nil {
+	if _, err := io.Copy(rw.body.Encoded(length), body); err != nil {
 		if !rw.begun() {
 			err = fmt.Errorf("%w: %w", errCacheLost, err)
 		}
 		return err
 	}
-	rw.written = n.plain
+	rw.written = plain
 	return nil
 }

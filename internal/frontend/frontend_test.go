@@ -178,6 +178,7 @@ func (c *memoryCache) NewWriter(key string, startMS, endMS, _ int64) CacheWriter
 
 func (e *memoryExtent) Bounds() (int64, int64)      { return e.start, e.end }
 func (e *memoryExtent) ID() uint64                  { return e.id }
+func (e *memoryExtent) Length() int64               { return int64(e.b.Len()) }
 func (e *memoryExtent) Write(p []byte) (int, error) { return e.b.Write(p) }
 func (e *memoryExtent) Abort()                      {}
 func (e *memoryExtent) Release()                    {}

@@ -32,6 +32,7 @@ type Extent interface {
 	Bounds() (startMS, endMS int64) // inclusive
 	// ID is another one for every response that was written to the cache, merged ones included.
 	ID() uint64
+	Length() int64 // of the stream that Open returns
 	// Open waits until all bytes of the response are held by the frontend, so a later eviction does
 	// not break the stream. It returns an error if the cache has lost the extent or times out.
 	Open(ctx context.Context) (io.ReadCloser, error)

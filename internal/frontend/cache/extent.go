@@ -54,6 +54,9 @@ func (e Extent) Bounds() (startMS, endMS int64) { return e.StartMS, e.EndMS }
 // ID identifies the stored bytes: every Writer's extent has another ID.
 func (e Extent) ID() uint64 { return e.ext.id }
 
+// Length returns Bytes.
+func (e Extent) Length() int64 { return e.Bytes }
+
 // whole reports whether all bytes of the extent have been fetched and checked, so
 // that its stream cannot end with ErrGone.
 func (e *Extent) whole() bool {

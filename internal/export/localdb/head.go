@@ -70,16 +70,40 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 			return nil, err
 		}
 	}
-	if h.db, err = tsdb.OpenDBReadOnly(h.dir, h.dir, logger); err != nil {
-		return nil, err
-	}
-	if h.querier, err = h.db.ChunkQuerier(math.MinInt64, math.MaxInt64); err != nil {
+	if err := h.replay(logger); err != nil {
 		return nil, err
 	}
 	if late {
 		h.minMS, err = h.oldest(ctx)
 	}
 	return h, err
+}
+
+// replay replays the logs. After a replay that fails because the last record of a log is incomplete, it replays the records
+// before it. After damage at another place it tries once more, because the server may be writing there.
+func (h *head) replay(logger *slog.Logger) (err error) {
+	const tries = 4 // each of the two logs may end with an incomplete record
+	again := true
+	for range tries {
+		if h.db, err = tsdb.OpenDBReadOnly(h.dir, h.dir, logger); err != nil {
+			return err
+		}
+		h.querier, err = h.db.ChunkQuerier(math.MinInt64, math.MaxInt64)
+		var damage *wlog.CorruptionErr
+		if !errors.As(err, &damage) {
+			return err
+		}
+		cut, cutErr := h.cutTornRecord(damage, logger)
+		if cutErr != nil || !cut && !again {
+			return errors.Join(err, cutErr)
+		}
+		again = again && cut
+		closeErr := h.db.Close()
+		if h.db = nil; closeErr != nil {
+			return errors.Join(err, closeErr)
+		}
+	}
+	return err
 }
 
 // copyDirectory copies the files of a directory. A file that vanishes during the call was

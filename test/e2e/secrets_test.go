@@ -2,8 +2,11 @@ package e2e
 
 import (
 	"bufio"
+	"bytes"
 	"io"
 	"net/http"
+	"net/http/httptest"
+	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -12,7 +15,11 @@ import (
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
+	"google.golang.org/grpc/credentials/insecure"
+
 	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
 // secretMark is part of every secret in the configuration of a test.
@@ -62,8 +69,11 @@ func startProgram(t *testing.T, address string, env []string, args ...string) *p
 	return p
 }
 
-// secretPaths are paths whose responses could contain the configuration.
+// secretPaths are paths whose responses could contain the configuration. Parts respond with 404 to those of others.
 var secretPaths = []string{
+	"/api/v1/openapi.yaml", "/api/v1/alerts", "/api/v1/metadata", "/api/v1/query_exemplars?query=up&start=0&end=10", "/api/v1/format_query?query=up",
+	"/api/v1/status/walreplay", "/api/v1/blocks", "/blocks", "/loaded", "/graph", "/flags", "/config", "/debug/vars", "/debug/pprof/allocs?debug=1",
+	"/debug/pprof/goroutine?debug=1", "/api/v1/exemplar/flamegraph?profile_id=1", "/api/v1/query_explain?query=up", "/-/healthy",
 	"/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2", "/debug/pprof/", "/metrics", "/-/ready",
 	"/api/v1/status/flags", "/api/v1/status/config", "/api/v1/status/runtimeinfo", "/api/v1/targets", "/api/v1/stores",
 	"/api/v1/query?query=up", "/api/v1/query_range?query=up&start=0&end=10&step=5", "/api/v1/series?match[]=up", "/api/v1/labels", "/api/v1/read", "/",
@@ -76,7 +86,7 @@ var secretPaths = []string{
 func (p *program) checkNoSecrets(t *testing.T) {
 	t.Helper()
 	for _, path := range secretPaths {
-		if _, text := p.get(path); strings.Contains(text, secretMark) {
+		if text := p.whole(path); strings.Contains(text, secretMark) {
 			t.Errorf("%s shows a secret:\n%s", path, linesWith(text, secretMark))
 		}
 	}
@@ -93,6 +103,66 @@ func (p *program) checkNoSecrets(t *testing.T) {
 	}
 	if log := p.output.String(); strings.Contains(log, secretMark) || len(log) == 0 {
 		t.Errorf("the output shows a secret, or is empty:\n%s", linesWith(log, secretMark))
+	}
+}
+
+// whole returns a response with its headers, of a redirect, too.
+func (p *program) whole(path string) string {
+	p.t.Helper()
+	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
+	resp, err := client.Get(p.base + path)
+	if err != nil {
+		p.t.Fatalf("%s: %v", path, err)
+	}
+	defer resp.Body.Close()
+	var text bytes.Buffer
+	if err := resp.Header.Write(&text); err != nil {
+		p.t.Fatal(err)
+	}
+	if _, err := text.ReadFrom(resp.Body); err != nil {
+		p.t.Errorf("%s: %v", path, err)
+	}
+	return text.String()
+}
+
+// collected is a server that keeps the bodies of all requests: a receiver of spans or an Alertmanager.
+type collected struct {
+	*httptest.Server
+	mu   sync.Mutex
+	text bytes.Buffer
+}
+
+func collect(t *testing.T) *collected {
+	t.Helper()
+	c := &collected{}
+	c.Server = httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		_, _ = c.text.ReadFrom(r.Body) // a cut body is a part of it
+	}))
+	t.Cleanup(c.Close)
+	return c
+}
+
+func (c *collected) address() string { return strings.TrimPrefix(c.URL, "http://") }
+
+func (c *collected) String() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.text.String()
+}
+
+// otlp is the configuration of a part that sends its spans here.
+func (c *collected) otlp() string {
+	return "--tracing.config=" + strings.Replace(otlpText, "127.0.0.1:1", c.address(), 1)
+}
+
+// checkNoSecrets fails the test if something secret was received, or if want was not.
+func (c *collected) checkNoSecrets(t *testing.T, want string) {
+	t.Helper()
+	if text := c.String(); strings.Contains(text, secretMark) || !strings.Contains(text, want) {
+		at := max(0, strings.Index(text, secretMark))
+		t.Errorf("received a secret, or no %q among %d bytes: %q", want, len(text), text[max(0, at-100):min(len(text), at+100)])
 	}
 }
 
@@ -116,9 +186,12 @@ var secretEnvironment = []string{"SECRET_KEY=PLANTED-environment"}
 
 func TestServe_ShowsNoSecrets(t *testing.T) {
 	t.Parallel()
-	dir := t.TempDir()
+	dir, spans, alerts := t.TempDir(), collect(t), collect(t)
+	writeFile(t, filepath.Join(dir, "rules.yml"), "groups: [{name: a, interval: 1s, rules: [{alert: Always, expr: vector(1), annotations: {link: '{{ externalURL }}/page'}}]}]\n")
 	file := writeFile(t, filepath.Join(dir, "prometheus.yml"), `
-global: {external_labels: {replica: a}, scrape_interval: 1s, scrape_timeout: 1s}
+global: {external_labels: {replica: a}, evaluation_interval: 1s, scrape_interval: 1s, scrape_timeout: 1s}
+rule_files: [rules.yml]
+tracing: {client_type: http, endpoint: '`+spans.address()+`', insecure: true, sampling_fraction: 1, headers: {x-key: PLANTED-tracing}}
 scrape_configs:
   - job_name: basic
     basic_auth: {username: eve, password: PLANTED-basic}
@@ -152,7 +225,7 @@ remote_write:
 alerting:
   alertmanagers:
     - basic_auth: {username: eve, password: PLANTED-alertmanager}
-      static_configs: [{targets: ["127.0.0.1:1"]}]
+      static_configs: [{targets: ["127.0.0.1:1", "`+alerts.address()+`"]}]
 `)
 	address := freeAddress(t)
 	p := startProgram(t, address, secretEnvironment, "serve", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
@@ -164,15 +237,19 @@ alerting:
 		_, targets := p.get("/api/v1/targets")
 		return strings.Contains(metrics, "prometheus_remote_storage_shards{") && strings.Contains(targets, `"health":"down"`) && strings.Contains(p.output.String(), "/write")
 	})
+	eventually(t, 60*time.Second, "an alert to be sent", func() bool { return strings.Contains(alerts.String(), "/page") })
 	p.checkNoSecrets(t)
+	alerts.checkNoSecrets(t, "g0.expr=vector")
+	spans.checkNoSecrets(t, "/api/v1/query_range")
 }
 
 func TestQuery_ShowsNoSecrets(t *testing.T) {
 	t.Parallel()
-	address := freeAddress(t)
+	address, spans := freeAddress(t), collect(t)
 	p := startProgram(t, address, nil, "query", "--http-address="+address, "--grpc-address=127.0.0.1:0", "--log.level=debug",
-		"--tracing.config="+otlpText, "--endpoint.sd-config=endpoints: [] # PLANTED")
+		spans.otlp(), "--endpoint=127.0.0.1:1", "--endpoint.sd-config=endpoints: [] # PLANTED", "--selector.relabel-config=[] # PLANTED")
 	p.checkNoSecrets(t)
+	spans.checkNoSecrets(t, "/api/v1/query_range")
 }
 
 func TestFrontend_ShowsNoSecrets(t *testing.T) {
@@ -186,17 +263,86 @@ func TestFrontend_ShowsNoSecrets(t *testing.T) {
 	p.checkNoSecrets(t)
 }
 
+// The URL of the downstream is no attribute of a span with its password.
+func TestFrontend_SpansHaveNoSecrets(t *testing.T) {
+	t.Parallel()
+	downstream, spans, address := startServe(t, idle(t)), collect(t), freeAddress(t)
+	p := startProgram(t, address, nil, "query-frontend", "--http-address="+address, "--log.level=debug", spans.otlp(),
+		"--query-frontend.downstream-url=http://eve:PLANTED-downstream@"+strings.TrimPrefix(downstream.base, "http://"))
+	if status, body := p.get("/api/v1/query_range?query=vector(7)&start=0&end=10&step=5"); status != http.StatusOK {
+		t.Errorf("%d %s", status, body)
+	}
+	p.checkNoSecrets(t)
+	spans.checkNoSecrets(t, "query_range")
+}
+
 func TestSidecar_ShowsNoSecrets(t *testing.T) {
 	prometheus := startServe(t, func(o *role.ServeOptions) {
 		o.ConfigFile = configFile(t, "replica: a")
 		o.Flags = map[string]string{"storage.tsdb.min-block-duration": "2h", "storage.tsdb.max-block-duration": "2h"}
 	})
 	prometheusAddress := strings.TrimPrefix(prometheus.base, "http://")
-	address := freeAddress(t)
-	p := startProgram(t, address, secretEnvironment, "sidecar", "--http-address="+address, "--grpc-address=127.0.0.1:0", "--log.level=debug",
+	address, listening, spans := freeAddress(t), freeAddress(t), collect(t)
+	p := startProgram(t, address, secretEnvironment, "sidecar", "--http-address="+address, "--grpc-address="+listening, "--log.level=debug",
 		"--prometheus.url=http://eve:PLANTED-url@"+prometheusAddress, "--prometheus.http-client", "basic_auth: {username: eve, password: PLANTED-client}",
-		"--tracing.config="+otlpText, "--tsdb.path="+t.TempDir(), "--objstore.config="+s3Config)
+		spans.otlp(), "--tsdb.path="+t.TempDir(), "--objstore.config="+s3Config)
+	eventually(t, 60*time.Second, "it to be ready", func() bool { status, _ := p.get("/-/ready"); return status == http.StatusOK })
+	if err := prometheus.stop(); err != nil {
+		t.Fatal(err)
+	}
+	// The error of the stopped Prometheus goes to the client.
+	if _, err := readStore(t, dial(t, listening, insecure.NewCredentials()), storeapi.ClientOptions{}, everything()); err == nil || strings.Contains(err.Error(), secretMark) {
+		t.Errorf("%v", err)
+	}
 	p.checkNoSecrets(t)
+	spans.checkNoSecrets(t, "thanos.Store/Series")
+}
+
+// The bucket is not available: every listing fails and is logged.
+func TestStore_ShowsNoSecrets(t *testing.T) {
+	t.Parallel()
+	address, listening, spans := freeAddress(t), freeAddress(t), collect(t)
+	p := startProgram(t, address, secretEnvironment, "store", "--http-address="+address, "--grpc-address="+listening, "--log.level=debug", spans.otlp(),
+		"--objstore.config="+s3Config, "--data-dir="+t.TempDir(), "--index-cache.config={type: IN-MEMORY} # PLANTED", "--selector.relabel-config=[] # PLANTED")
+	eventually(t, 60*time.Second, "a listing to fail", func() bool { return strings.Contains(p.output.String(), "Listing the blocks failed") })
+	if _, err := readStore(t, dial(t, listening, insecure.NewCredentials()), storeapi.ClientOptions{}, everything()); err != nil && strings.Contains(err.Error(), secretMark) {
+		t.Errorf("%v", err)
+	}
+	p.checkNoSecrets(t)
+	spans.checkNoSecrets(t, "thanos.Store/Series")
+}
+
+func TestProfilesCompact_ShowsNoSecrets(t *testing.T) {
+	t.Parallel()
+	address := freeAddress(t)
+	p := startProgram(t, address, secretEnvironment, "profiles", "compact", "--wait", "--http-address="+address, "--log.level=debug",
+		"--objstore.config="+s3Config, "--data-dir="+t.TempDir())
+	eventually(t, 60*time.Second, "an iteration to fail", func() bool { return strings.Contains(p.output.String(), "Compacting the profile blocks failed") })
+	p.checkNoSecrets(t)
+}
+
+// ferula read tries, fails and prints the reason.
+func TestRead_ShowsNoSecrets(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	client := writeFile(t, filepath.Join(dir, "client.yml"), "basic_auth: {username: eve, password: PLANTED-client}\n")
+	out := refusedBy(t, binary(t), dir, "read", "--url=http://eve:PLANTED-url@127.0.0.1:1", "--http.config-file="+client, "--match=up", "--retries=1", "--output=out.csv")
+	if strings.Contains(out, secretMark) || !strings.Contains(out, "127.0.0.1:1") {
+		t.Errorf("%s", out)
+	}
+	files, err := os.ReadDir(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range files {
+		if text, err := os.ReadFile(filepath.Join(dir, f.Name())); err == nil && f.Name() != "client.yml" && strings.Contains(string(text), secretMark) {
+			t.Errorf("%s has a secret: %s", f.Name(), text)
+		}
+	}
+}
+
+func everything() storeapi.SeriesRequest {
+	return storeapi.SeriesRequest{MaxMS: time.Now().UnixMilli(), Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "__name__", ".+")}}
 }
 
 func TestCommand_StartErrorsShowNoSecrets(t *testing.T) {

@@ -95,6 +95,7 @@ func newOutside(t *testing.T, g *guarded) *outside {
 	}))
 	o.TLS = &tls.Config{Certificates: []tls.Certificate{g.server}, ClientAuth: tls.RequireAndVerifyClientCert, ClientCAs: g.roots()}
 	o.Config.ErrorLog = slog.NewLogLogger(slog.DiscardHandler, slog.LevelError)
+	o.EnableHTTP2 = true // for spans over gRPC
 	o.StartTLS()
 	t.Cleanup(o.Close)
 	return o

@@ -25,6 +25,8 @@ func TestExternalURL_IsNormalized(t *testing.T) {
 		"":                       "http://127.0.0.1:9090",
 		"http://example.org/":    "http://example.org",
 		"http://example.org/a//": "http://example.org/a",
+		"http://eve@x/a":         "http://eve@x/a",
+		"http://eve:apple@x/a":   "http://eve@x/a",
 		"'http://example.org'":   "error: quotes",
 		"http://eve:apple@[::1/": "error: missing ']'",
 	} {

@@ -14,7 +14,8 @@ import (
 )
 
 // ExternalURL parses and normalizes an external URL. It derives one from the listen
-// address if given is empty.
+// address if given is empty. The URL has no password: it is shown in links of alerts, in
+// templates and in openapi.yaml.
 func ExternalURL(given string, addr net.Addr) (*url.URL, error) {
 	if given == "" {
 		host, port, err := net.SplitHostPort(addr.String())
@@ -35,6 +36,9 @@ func ExternalURL(given string, addr net.Addr) (*url.URL, error) {
 	u, err := ParseURL(given)
 	if err != nil {
 		return nil, err
+	}
+	if _, has := u.User.Password(); has {
+		u.User = url.User(u.User.Username())
 	}
 	u.Path = strings.TrimRight(u.Path, "/")
 	if u.Path != "" && !strings.HasPrefix(u.Path, "/") {

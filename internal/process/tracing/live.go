@@ -87,7 +87,7 @@ func (l *Live) Stage(section config.TracingConfig) (*Staged, error) {
 	if err != nil {
 		return nil, err
 	}
-	exporter, err := otlptrace.New(context.Background(), client)
+	exporter, err := newExporter(client)
 	if err != nil {
 		return nil, fmt.Errorf("OTLP exporter: %w", err)
 	}

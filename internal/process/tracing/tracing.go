@@ -108,7 +108,7 @@ func New(text, serviceName string) (*Tracing, error) {
 	if err != nil {
 		return nil, err
 	}
-	exporter, err := otlptrace.New(context.Background(), client)
+	exporter, err := newExporter(client)
 	if err != nil {
 		return nil, fmt.Errorf("OTLP exporter: %w", err)
 	}

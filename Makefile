@@ -28,7 +28,7 @@ build: ## build bin/ferula
 tags: api-diff ## tag the public modules at HEAD: make tags VERSION=v0.1.0
 	deploy/tags.sh "$(VERSION)"
 
-release: ## archives, checksums and bills of materials of all PLATFORMS in bin/release, and bin/ferula
+release: ## archives, checksums, bills of materials and container image of all PLATFORMS in bin/release
 	PLATFORMS="$(PLATFORMS)" deploy/release.sh
 
 # Tests that need a peer, a server or a browser are skipped with one line of reason;
@@ -84,7 +84,7 @@ check: ## gofmt, vet of every module, house rules, the example that needs an exp
 	$(GO) build -o /dev/null ./cmd/ferula
 
 lint: ## staticcheck, errcheck, errorlint and gosec
-	cd tools && GOWORK=off $(GO) test -vet=off ./lint ./apidiff
+	cd tools && GOWORK=off $(GO) test -vet=off ./apidiff ./image ./lint ./sbom
 	cd tools && GOWORK=off $(GO) build -o $(TOOLS)/lint ./lint
 	GOGC=400 $(TOOLS)/lint $(PACKAGES)
 

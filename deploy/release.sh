@@ -1,34 +1,52 @@
 #!/usr/bin/env bash
 # Builds a release into bin/release: for each platform an archive of the static binary with licence, units,
-# manifests, manual page and completion scripts, its bill of materials, and SHA256SUMS. Called by `make release`:
+# manifests, manual page and completion scripts, its bill of materials, a container image of the platforms of Linux, and
+# SHA256SUMS; and the context of Containerfile into bin/image. Called by `make release`:
 #
 #	make release PLATFORMS=linux/amd64
+#
+# The same commit, Go and certificates of public authorities (CA_CERTIFICATES) make the same bytes.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 out=bin/release
-rm -rf "$out"
-mkdir -p "$out" bin/tools
+rm -rf "$out" bin/image
+mkdir -p "$out" bin/tools bin/image/data
 export CGO_ENABLED=0 GOTOOLCHAIN=local
-(cd tools && GOWORK=off go build -o ../bin/tools/sbom ./sbom)
-# A binary for this machine writes the completion scripts and the manual page, which are the same for all platforms.
-go build -trimpath -tags clouds -ldflags='-s -w' -o bin/tools/ferula ./cmd/ferula
+(cd tools && GOWORK=off go build -o ../bin/tools/sbom ./sbom && GOWORK=off go build -o ../bin/tools/image ./image)
+host=$(go env GOHOSTOS)/$(go env GOHOSTARCH)
 made=$(mktemp -d)
 trap 'rm -rf "$made"' EXIT
 mkdir "$made/completion" "$made/man"
+build() { # PLATFORM FILE
+	GOOS=${1%/*} GOARCH=${1#*/} go build -trimpath -buildvcs=true -tags clouds -ldflags='-s -w' -o "$2" ./cmd/ferula
+}
+# A binary for this machine writes the completion scripts and the manual page, which are the same for all platforms.
+build "$host" bin/tools/ferula
 bin/tools/ferula completion bash >"$made/completion/ferula.bash"
 bin/tools/ferula completion zsh >"$made/completion/_ferula"
 bin/tools/ferula completion fish >"$made/completion/ferula.fish"
 bin/tools/ferula man >"$made/man/ferula.1"
 version=$(git describe --tags --match 'v[0-9]*' --always --dirty) # not a tag of a library, which has a slash
+version=${version#v}
+created=$(git log -1 --format=%ct)
+images=()
 for platform in ${PLATFORMS:-linux/amd64 linux/arm64 darwin/amd64 darwin/arm64}; do
-	name=ferula-${version#v}-${platform/\//-}
+	name=ferula-$version-${platform/\//-}
 	mkdir "$out/$name"
-	GOOS=${platform%/*} GOARCH=${platform#*/} go build -trimpath -tags clouds -ldflags='-s -w' -o "$out/$name/ferula" ./cmd/ferula
+	if [[ $platform == "$host" ]]; then cp bin/tools/ferula "$out/$name/ferula"; else build "$platform" "$out/$name/ferula"; fi
 	bin/tools/sbom "$out/$name/ferula" >"$out/$name.cdx.json"
-	if [[ $platform == "$(go env GOHOSTOS)/$(go env GOHOSTARCH)" ]]; then cp "$out/$name/ferula" bin/ferula; fi
+	if [[ $platform == linux/* ]]; then
+		cp "$out/$name/ferula" "$made/${platform/\//-}"
+		images+=("$platform=$made/${platform/\//-}")
+		if [[ ${platform#*/} == "${host#*/}" ]]; then cp "$out/$name/ferula" bin/image/ferula; fi
+	fi
 	cp -r LICENSE README.md CHANGELOG.md SECURITY.md mixin deploy "$made/completion" "$made/man" "$out/$name/"
-	tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mtime="@$(git log -1 --format=%ct)" -czf "$out/$name.tar.gz" "$name"
+	# gzip -n writes no time.
+	tar -C "$out" --sort=name --owner=0 --group=0 --numeric-owner --mode=u+rwX,go+rX-w --mtime="@$created" -cf - "$name" | gzip -n >"$out/$name.tar.gz"
 	rm -r "${out:?}/$name"
 done
-(cd "$out" && sha256sum -- *.tar.gz *.json >SHA256SUMS)
+if [[ ${#images[@]} -gt 0 ]]; then
+	bin/tools/image -version "$version" -created "$created" ${CA_CERTIFICATES:+-ca "$CA_CERTIFICATES"} -o "$out/ferula-$version-oci.tar" "${images[@]}"
+fi
+(cd "$out" && sha256sum -- *.tar* *.json >SHA256SUMS)
 cat "$out/SHA256SUMS"

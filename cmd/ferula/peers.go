@@ -66,7 +66,8 @@ func checkPeerFlags(k *kong.Context) (ignoredFlags, error) {
 	return ignored, errors.Join(errs...)
 }
 
-// valuesOf returns the values of a flag that is made from a table.
+// valuesOf returns the values of a flag that Table.Flags has made: one of a switch, all
+// given ones of another flag.
 func valuesOf(flag *kong.Flag) []string {
 	if values, ok := flag.Target.Interface().([]string); ok {
 		return values
@@ -89,8 +90,8 @@ const (
 	exitUsage   = 2
 )
 
-// report writes an error to standard error, with a hint if it is an error of the command
-// line, and returns the exit code. command is "" if none is selected.
+// report writes an error to standard error and returns the exit code. After a usageError it also
+// writes how to list the flags of command, which is "" if none is selected.
 func report(err error, command string) int {
 	if err == nil {
 		return 0

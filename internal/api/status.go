@@ -110,7 +110,7 @@ func (a *API) statusTSDB(r *http.Request) (response, *apiError) {
 // storeStatusTSDB is statusTSDB for all stores. As in Thanos `match[]` selects TSDBs by their
 // external labels, and a limit of 0 is the default.
 func (a *API) storeStatusTSDB(r *http.Request) (response, *apiError) {
-	limit, apiErr := optionalInt(r, "limit")
+	limit, apiErr := optionalInt(r, "limit") // -1 if it is absent
 	switch {
 	case apiErr != nil:
 		return response{}, apiErr

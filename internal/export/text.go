@@ -13,7 +13,7 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// labelText formats a label set for a message. Corrupt labels are skipped.
+// labelText formats a label set for a message. The text ends before the first corrupt label.
 func labelText(labels []byte) string {
 	text, _ := appendLabels(nil, labels)
 	return string(text)
@@ -68,7 +68,7 @@ func appendHistogram(dst []byte, h *histogram.FloatHistogram) []byte {
 		any = true
 	}
 	dst = promjson.AppendHistogramEnd(dst, any)
-	dst = append(dst[:len(dst)-1], `,"schema":`...)
+	dst = append(dst[:len(dst)-1], `,"schema":`...) // instead of the closing brace: more fields follow
 	dst = strconv.AppendInt(dst, int64(h.Schema), 10)
 	dst = append(dst, `,"zero_threshold":"`...)
 	dst = promjson.AppendFloat(dst, h.ZeroThreshold)
@@ -254,10 +254,11 @@ func (e *jsonEncoder) add(s *samples) (err error) {
 	return err
 }
 
-// list writes the floats or the histograms of a series. It reports whether the series has
-// samples of the other kind.
+// list writes the floats or the histograms of a series. head precedes the first sample: it opens the
+// list and the pair of timestamp and value. list reports whether the series has samples of the
+// other kind.
 func (e *jsonEncoder) list(s *samples, head string, histograms bool) (others bool, err error) {
-	before := head
+	before := head // the text before the next sample
 	for {
 		kind, err := s.next()
 		if err != nil {
@@ -269,7 +270,7 @@ func (e *jsonEncoder) list(s *samples, head string, histograms bool) (others boo
 				err = e.w.WriteByte(']')
 			}
 			return others, err
-		case kind == chunkenc.ValFloat == histograms:
+		case (kind == chunkenc.ValFloat) == histograms: // a sample of the other kind
 			others = true
 		case histograms:
 			line := append(promjson.AppendTimestamp(append(e.line[:0], before...), s.time), ',')

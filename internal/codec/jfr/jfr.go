@@ -89,6 +89,7 @@ func Decode(b []byte, f func(*Event) error) (r Recording, err error) {
 	if len(b) == 0 {
 		return r, corrupt("it is empty")
 	}
+	endNS := int64(0) // of the chunk that ends last
 	for n := 0; len(b) > 0; n++ {
 		if n >= chunksMax {
 			return r, corrupt("it has more than %d chunks", chunksMax)
@@ -100,7 +101,8 @@ func Decode(b []byte, f func(*Event) error) (r Recording, err error) {
 		if r.StartNS == 0 || c.startNS < r.StartNS {
 			r.StartNS = c.startNS
 		}
-		r.DurationNS = max(r.DurationNS, c.startNS+c.durationNS-r.StartNS)
+		endNS = max(endNS, c.startNS+c.durationNS)
+		r.DurationNS = endNS - r.StartNS
 		c.number = n
 		if err := c.events(&r, f); err != nil {
 			return r, fmt.Errorf("chunk %d: %w", n, err)
@@ -162,7 +164,7 @@ func openChunk(b []byte) (*chunk, error) {
 		return nil, corrupt("%d bytes with pools at %d and metadata at %d, in %d bytes", size, pool, metadata, len(b))
 	}
 	c := &chunk{
-		reader:  reader{b: b[:size], left: 64*int(size) + 1<<16},
+		reader:  reader{b: b[:size], left: 1<<16 + 64*int(size)},
 		startNS: int64(be.Uint64(b[32:])), durationNS: int64(be.Uint64(b[40:])), ticksPerSecond: max(1, be.Uint64(b[56:])),
 		metadata: int(metadata), pool: int(pool), classes: map[uint64]*class{}, stacks: map[uint64][]frame{}, methods: map[uint64]method{},
 		classNames: map[uint64]uint64{}, symbols: map[uint64]string{}, states: map[uint64]string{}, methodNames: map[uint64]string{},
@@ -210,23 +212,23 @@ func (c *chunk) event(kind Kind, cl *class, end int, f func(*Event) error) error
 		fl := &cl.fields[i]
 		switch fl.name {
 		case "stackTrace":
-			e.StackID = c.key(fl)
+			e.StackID = c.keyOrNumber(fl)
 		case "state":
-			e.State = c.states[c.key(fl)]
+			e.State = c.states[c.keyOrNumber(fl)]
 		case "contextId":
-			e.Context = c.key(fl)
+			e.Context = c.keyOrNumber(fl)
 		case "samples":
-			e.Count = int64(c.key(fl))
+			e.Count = int64(c.keyOrNumber(fl))
 		case "tlabSize":
-			if n := c.key(fl); kind == AllocationInTLAB {
+			if n := c.keyOrNumber(fl); kind == AllocationInTLAB {
 				e.Amount = int64(n)
 			}
 		case "allocationSize", "weight":
-			if n := c.key(fl); kind != AllocationInTLAB {
+			if n := c.keyOrNumber(fl); kind != AllocationInTLAB {
 				e.Amount = int64(n)
 			}
 		case "duration":
-			e.Amount = c.nanoseconds(c.key(fl))
+			e.Amount = c.nanoseconds(c.keyOrNumber(fl))
 		default:
 			c.skip(fl, 0)
 		}

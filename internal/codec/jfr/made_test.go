@@ -237,6 +237,7 @@ func TestDecode_ChunksOfOneRecordingMayOverlap(t *testing.T) {
 		want Recording
 	}{
 		"in order":            {append(chunk(10, 5), chunk(15, 7)...), Recording{StartNS: 10, DurationNS: 12}},
+		"in reverse order":    {append(chunk(15, 7), chunk(10, 5)...), Recording{StartNS: 10, DurationNS: 12}},
 		"the second is short": {append(chunk(10, 50), chunk(15, 7)...), Recording{StartNS: 10, DurationNS: 50}},
 		"greatest times":      {chunk(math.MaxInt64-1, 1), Recording{StartNS: math.MaxInt64 - 1, DurationNS: 1}},
 	} {

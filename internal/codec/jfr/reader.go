@@ -243,7 +243,7 @@ func (c *chunk) constant(cl *class, key uint64) {
 func (c *chunk) keys(cl *class, into map[string]*uint64) {
 	for i := range cl.fields {
 		if v := into[cl.fields[i].name]; v != nil {
-			*v = c.key(&cl.fields[i])
+			*v = c.keyOrNumber(&cl.fields[i])
 		} else {
 			c.skip(&cl.fields[i], 0)
 		}
@@ -284,8 +284,8 @@ func (c *chunk) stackTrace(cl *class, key uint64) {
 	}
 }
 
-// key reads the key of a constant, or a number of a primitive class.
-func (c *chunk) key(fl *field) uint64 {
+// keyOrNumber reads the key of a constant, or a number of a primitive class.
+func (c *chunk) keyOrNumber(fl *field) uint64 {
 	cl := c.classes[fl.class]
 	if fl.array || !fl.constant && (cl == nil || !isNumber(cl.name)) {
 		c.fail("field " + fl.name + " is no number")

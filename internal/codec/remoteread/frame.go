@@ -128,7 +128,7 @@ func DecodeFrame(payload, labels []byte, chunks []Chunk) (queryIndex int64, _ []
 			if err := f.is(wireVarint); err != nil {
 				return 0, labels, chunks, err
 			}
-			queryIndex = int64(f.number64)
+			queryIndex = int64(f.value)
 		}
 	}
 	if seriesSeen == 0 {
@@ -184,14 +184,14 @@ func decodeChunk(src []byte) (Chunk, error) {
 		}
 		switch f.number {
 		case 1:
-			c.MinMS = int64(f.number64)
+			c.MinMS = int64(f.value)
 		case 2:
-			c.MaxMS = int64(f.number64)
+			c.MaxMS = int64(f.value)
 		case 3:
-			if f.number64 > EncodingMax {
-				return c, fmt.Errorf("%w: unknown chunk encoding %d", ErrCorrupt, f.number64)
+			if f.value > EncodingMax {
+				return c, fmt.Errorf("%w: unknown chunk encoding %d", ErrCorrupt, f.value)
 			}
-			c.Encoding = uint8(f.number64)
+			c.Encoding = uint8(f.value)
 		case 4:
 			c.Data = f.bytes
 		}

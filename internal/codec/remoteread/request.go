@@ -121,7 +121,7 @@ const acceptedMax = 1000
 // decodeAccepted decodes one entry, or a packed list of entries.
 func decodeAccepted(list []ResponseType, f field) ([]ResponseType, error) {
 	if f.wire == wireVarint {
-		list = append(list, ResponseType(f.number64))
+		list = append(list, ResponseType(f.value))
 	} else {
 		if err := f.is(wireBytes); err != nil {
 			return list, err
@@ -154,9 +154,9 @@ func decodeQuery(src []byte) (Query, error) {
 				return q, err
 			}
 			if f.number == 1 {
-				q.StartMS = int64(f.number64)
+				q.StartMS = int64(f.value)
 			} else {
-				q.EndMS = int64(f.number64)
+				q.EndMS = int64(f.value)
 			}
 		case 3, 4:
 			if err := f.is(wireBytes); err != nil {
@@ -194,7 +194,7 @@ func decodeMatcher(src []byte) (Matcher, error) {
 			if err := f.is(wireVarint); err != nil {
 				return m, err
 			}
-			m.Type = MatchType(f.number64)
+			m.Type = MatchType(f.value)
 			if m.Type < MatchEqual || m.Type > MatchNotRegexp {
 				return m, fmt.Errorf("%w: unknown matcher type %d", ErrCorrupt, m.Type)
 			}
@@ -233,7 +233,7 @@ func decodeHints(h *Hints, src []byte) error {
 			if err := f.is(wireVarint); err != nil {
 				return err
 			}
-			v := int64(f.number64)
+			v := int64(f.value)
 			switch f.number {
 			case 1:
 				h.StepMS = v

@@ -73,12 +73,12 @@ func DecodeFloat(src []byte) (timeMS int64, v float64, err error) {
 			if err := f.is(wireFixed64); err != nil {
 				return 0, 0, err
 			}
-			v = math.Float64frombits(f.number64)
+			v = math.Float64frombits(f.value)
 		case 2:
 			if err := f.is(wireVarint); err != nil {
 				return 0, 0, err
 			}
-			timeMS = int64(f.number64)
+			timeMS = int64(f.value)
 		}
 	}
 	return timeMS, v, nil

@@ -33,10 +33,10 @@ const (
 
 // field is one decoded field of a message.
 type field struct {
-	number   int
-	wire     int
-	number64 uint64 // of varint and fixed-size fields
-	bytes    []byte // of length-delimited fields; aliases the message
+	number int
+	wire   int
+	value  uint64 // of varint and fixed-size fields
+	bytes  []byte // value of length-delimited fields; aliases the message
 }
 
 // nextField cuts the first field off src.
@@ -48,13 +48,13 @@ func nextField(src []byte) (f field, rest []byte, err error) {
 	f.number, f.wire, src = int(number), int(wire), src[n:]
 	switch f.wire {
 	case wireVarint:
-		f.number64, n = protowire.ConsumeVarint(src)
+		f.value, n = protowire.ConsumeVarint(src)
 	case wireFixed64:
-		f.number64, n = protowire.ConsumeFixed64(src)
+		f.value, n = protowire.ConsumeFixed64(src)
 	case wireFixed32:
 		var v uint32
 		v, n = protowire.ConsumeFixed32(src)
-		f.number64 = uint64(v)
+		f.value = uint64(v)
 	case wireBytes:
 		f.bytes, n = protowire.ConsumeBytes(src)
 	default:

@@ -55,8 +55,8 @@ func (c *counter) take(t int64, v float64) bool {
 	case !c.counting:
 		c.counting = true
 	case t == c.atMS:
-		// The second sample at the end of a downsampled chunk. It replaces last, so that the next sample is compared with
-		// the real value. resets+last, the adjusted value that was returned, does not change.
+		// The second sample at the end of a downsampled chunk has the real value, with which the next sample must be
+		// compared. last becomes v, and resets grows by the difference: their sum, the value that was returned, stays the same.
 		c.resets += c.last - v
 		c.last = v
 		return false
@@ -69,7 +69,7 @@ func (c *counter) take(t int64, v float64) bool {
 	return true
 }
 
-// Seek implements chunkenc.Iterator. It reads all samples up to t, because a reset may be among them.
+// Seek implements chunkenc.Iterator; milliseconds is another name of int64. It reads all samples up to t, because a reset may be among them.
 func (c *counter) Seek(t milliseconds) chunkenc.ValueType {
 	if c.begun && (c.valueType == chunkenc.ValNone || c.atMS >= t) {
 		return c.valueType

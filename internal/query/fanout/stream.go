@@ -230,14 +230,15 @@ func (g *deadlineStream) fail(err error) {
 		g.err = fmt.Errorf("%w: the chunks and labels exceed the remaining bytes%s: %w", ErrLimit, g.flags.Of("BytesMax"), err)
 		return
 	}
-	if parent := g.ctx.Err(); g.abort || parent != nil && !errors.Is(context.Cause(g.ctx), ErrStalled) {
+	if ended := g.ctx.Err() != nil && !errors.Is(context.Cause(g.ctx), ErrStalled); g.abort || ended { // ended: the request is over
 		g.err = err
 		return
 	}
 	g.warning = err
 }
 
-// refuseWarnings converts a store's warnings, which mean partial data, to an error.
+// refuseWarnings fails the stream if the store has sent warnings, because they mean partial data. The error names one of
+// the warnings.
 func (g *deadlineStream) refuseWarnings() {
 	for _, warning := range g.stream.Warnings() {
 		g.fail(warning)
@@ -250,9 +251,8 @@ type buffered interface {
 	BufferedBytes() int64
 }
 
-// tableBytes returns the bytes of bufferedBytes that are labels: the symbol table, and differences between label sets that are
-// kept because the store may refer to them again. The store determines how many there are, so they count against BytesMax of
-// the query.
+// tableBytes returns the part of bufferedBytes that holds labels: the symbol table, and the differences between label sets to
+// which the store may refer again. The store determines the size of this part, so it counts against BytesMax of the query.
 func (g *deadlineStream) tableBytes() int64 {
 	if t, ok := g.stream.(interface{ TableBytes() int64 }); ok {
 		return t.TableBytes()
@@ -313,7 +313,8 @@ func compareChunks(a, b series.Chunk) int {
 }
 
 // comparePacked orders packed chunks of the same time range by their first differing aggregate. It
-// ignores the length fields of the packed encoding.
+// ignores the length fields of the packed encoding. If one chunk has fewer aggregates, or is corrupt, the remaining bytes
+// decide.
 func comparePacked(a, b []byte) int {
 	for len(a) > 0 && len(b) > 0 {
 		x, restA, errA := storepb.NextPacked(a)
@@ -341,13 +342,13 @@ type fanoutStreams struct {
 // caller closes the streams.
 func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*fanoutStreams, error) {
 	var ok bool
-	if sr.Matchers, ok = f.endpoints.opts.Selector.restrict(sr.Matchers); !ok {
+	if sr.Matchers, ok = f.endpoints.opts.Selector.restrict(sr.Matchers); !ok { // the matchers exclude the querier's own labels
 		none := &fanoutStreams{}
 		none.ctx, none.cancel = context.WithCancelCause(ctx)
 		return none, nil
 	}
 	if len(sr.Matchers) == 0 && !f.endpoints.opts.Selector.Labels.IsEmpty() {
-		return nil, fmt.Errorf("%w: no matchers but those of the querier's own labels", storeapi.ErrBadRequest)
+		return nil, fmt.Errorf("%w: all matchers select labels of the querier itself: another matcher is needed", storeapi.ErrBadRequest)
 	}
 	c, err := f.endpoints.chooseData(r, func(info *storeapi.Info) bool { return mayHold(info, sr.MinMS, sr.MaxMS, sr.Matchers) })
 	if err != nil {
@@ -396,7 +397,7 @@ type merged struct {
 
 // merge queries the stores for another querier. With several stores, a goroutine reads ahead from each, so that the
 // stores send at the same time. A goroutine stops reading while aheadPages pages of its store wait for the merge, or
-// while more than neededPages exist and no memory is free.
+// while its store has more than neededPages pages and no memory is free.
 func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest) (*merged, error) {
 	all, err := f.fan(ctx, r, sr)
 	if err != nil {

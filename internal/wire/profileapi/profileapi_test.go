@@ -293,7 +293,7 @@ func TestServer_BadRequestErrorNamesTheReason(t *testing.T) {
 		{"SelectMergeStacktraces", whole(`maxNodes="0"`), 200, "", `"total":"1000"`},
 		{"SelectMergeStacktraces", whole(`maxNodes="-1"`), 200, "", `"total":"1000"`},
 		{"SelectMergeStacktraces", whole(`maxNodes="-2"`), 400, "invalid_argument", "max_nodes -2"},
-		{"SelectMergeStacktraces", whole(`maxNodes="9000000000000"`), 400, "invalid_argument", "neither between 1 and 1048576"},
+		{"SelectMergeStacktraces", whole(`maxNodes="9000000000000"`), 400, "invalid_argument", "is not between 1 and 1048576; -1 means all nodes"},
 		{"SelectMergeStacktraces", whole(`format="PROFILE_FORMAT_TREE"`), 200, "", `"tree":"`},
 		{"SelectMergeStacktraces", whole(`format="PROFILE_FORMAT_DOT"`), 200, "", `"dot":"digraph`},
 		{"SelectMergeStacktraces", whole(`format="PROFILE_FORMAT_PPROF"`), 200, "", `"timeNanos":"7"`},

@@ -126,7 +126,7 @@ func (s *Server) mergeRequest(sel selection) (profiles.MergeRequest, error) {
 		r.MaxNodes = 0 // all nodes, up to NodesMax of the query engine
 	} else if sel.nodes != nil && *sel.nodes != 0 {
 		if *sel.nodes < 0 || *sel.nodes > int64(s.opts.NodesMax) {
-			return r, badRequest{fmt.Errorf("max_nodes %d is neither between 1 and %d nor -1, which is all", *sel.nodes, s.opts.NodesMax)}
+			return r, badRequest{fmt.Errorf("max_nodes %d is not between 1 and %d; -1 means all nodes", *sel.nodes, s.opts.NodesMax)}
 		}
 		r.MaxNodes = int(*sel.nodes)
 	}
@@ -170,7 +170,8 @@ func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (p
 		return r, badRequest{fmt.Errorf("step %v is not between 0.001 and 1e9 seconds", step)}
 	}
 	r.StepMS = int64(math.Round(step * 1000))
-	if r.EndMS-r.StartMS < 0 || (r.EndMS-r.StartMS)/r.StepMS >= s.opts.PointsMax {
+	if r.EndMS-r.StartMS < 0 || // it overflows
+		(r.EndMS-r.StartMS)/r.StepMS >= s.opts.PointsMax {
 		return r, badRequest{fmt.Errorf("the range has more than %d points per series with a step of %v seconds: use a longer step", s.opts.PointsMax, step)}
 	}
 	limit := m.GetLimit()

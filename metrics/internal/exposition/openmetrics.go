@@ -174,7 +174,8 @@ func isPlain(value []byte) bool {
 	return true
 }
 
-// appendFloat appends a float as OpenMetrics does: an integer has a fraction, as in 1.0.
+// appendFloat appends a float as OpenMetrics does: an integer has a fraction, as in 1.0. From 1e6 on
+// it has an exponent instead, as in 1e+06.
 func appendFloat(dst []byte, v float64) []byte {
 	switch {
 	case math.IsInf(v, 1):

@@ -37,7 +37,7 @@ var (
 
 const (
 	groupRows = 16 << 10
-	// A page of any column of fixed width holds a whole group.
+	// A page of any column of fixed width holds a whole group: such a column has at most 16 bytes per row.
 	pageBytes = 17 * groupRows
 )
 
@@ -164,6 +164,7 @@ func (w *Writer) buffer(r *Row, number uint32) {
 	}
 }
 
+// flush passes the buffered rows to the Parquet writer, and ends the row group if it is full.
 func (w *Writer) flush() error {
 	if len(w.buffered) > 0 {
 		if _, err := w.parquet.Write(w.buffered); err != nil {
@@ -184,9 +185,9 @@ type Content struct {
 	Types   []profiles.Type  // sorted by name
 	Series  []Series         // sorted by type and labels
 	Symbols []DatasetSymbols // of every dataset of the rows, sorted; or one element without a dataset, for all rows
-	Parts   *PartsEncoder    // the same symbols, encoded already; then Symbols is not read. nil: Symbols has them
-	Shared  []Key
-	Spans   *TraceSpans // nil: none
+	Parts   *PartsEncoder    // the symbols, if they are encoded already; nil: Finish encodes Symbols
+	Shared  []Key            // as in Source.Shared
+	Spans   *TraceSpans      // nil: none
 }
 
 // Finish writes the remaining rows, the spans and the index, syncs the files and the
@@ -216,8 +217,8 @@ func (w *Writer) Finish(c *Content) (err error) {
 	meta := c.Meta
 	meta.MinNS, meta.MaxNS, meta.Rows = w.meta.MinNS, w.meta.MaxNS, w.meta.Rows
 	meta.Profiles, meta.RowsBytes = uint64(len(w.numbers)), uint64(len(b))
-	for _, c := range chunks {
-		for _, p := range c.places {
+	for _, group := range chunks { // the last column ends at TailAt, where Parquet's metadata begins
+		for _, p := range group.places {
 			meta.TailAt = max(meta.TailAt, p.offset+p.size)
 		}
 	}
@@ -251,7 +252,7 @@ func (w *Writer) Finish(c *Content) (err error) {
 	if err != nil {
 		return err
 	}
-	pieces := append([][]byte{appendPlainHeader(index, sectionPartSymbols, symbols)}, symbols...) // not copied: most of the index are symbols
+	pieces := append([][]byte{appendPlainHeader(index, sectionPartSymbols, symbols)}, symbols...) // not copied: symbols are most of the index
 	return w.writeIndex(append(pieces, end)...)
 }
 
@@ -352,6 +353,8 @@ func findChunks(b []byte) ([]chunk, error) {
 	return chunks, nil
 }
 
+// findPlace returns the extent of a column of a row group, as findChunks describes. fixed is the number of bytes of all values in
+// a column of fixed width; 0: another column.
 func findPlace(offsets parquet.OffsetIndex, fixed int) (extent, error) {
 	n := offsets.NumPages()
 	if n == 0 {
@@ -362,7 +365,7 @@ func findPlace(offsets parquet.OffsetIndex, fixed int) (extent, error) {
 		return extent{offset: uint64(first), size: uint64(end - first)}, nil
 	}
 	if n != 1 || end-first < int64(fixed) {
-		return extent{}, fmt.Errorf("the column has %d pages of %d bytes", n, end-first)
+		return extent{}, fmt.Errorf("the column has %d pages of %d bytes, want one of at least %d", n, end-first, fixed)
 	}
 	return extent{offset: uint64(end) - uint64(fixed), size: uint64(fixed)}, nil
 }

@@ -348,7 +348,7 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 		return none, nil
 	}
 	if len(sr.Matchers) == 0 && !f.endpoints.opts.Selector.Labels.IsEmpty() {
-		return nil, fmt.Errorf("%w: all matchers select labels of the querier itself: another matcher is needed", storeapi.ErrBadRequest)
+		return nil, fmt.Errorf("%w: no matchers except on the querier's own labels", storeapi.ErrBadRequest)
 	}
 	c, err := f.endpoints.chooseData(r, func(info *storeapi.Info) bool { return mayHold(info, sr.MinMS, sr.MaxMS, sr.Matchers) })
 	if err != nil {

@@ -12,38 +12,47 @@ import (
 	"github.com/ferula-io/ferula/internal/httpbody"
 )
 
-// repeatsMax is the limit of remembered responses.
-const repeatsMax = 10_000
+const (
+	repeatsMax = 10_000 // limit of remembered responses
+	// copiesMax limits how often one response is written to the cache, compressed. A cache that has lost it so often is too small for
+	// it, and every further copy would evict parts, which cost more than compression.
+	copiesMax = 3
+)
 
 // repeats remembers responses that were built from cached parts only and compressed. When repeatsMax are remembered, the next
 // new one first clears the list.
 type repeats struct {
-	mu sync.Mutex
-	// sent has the uncompressed length of each response whose compressed form is in the cache, otherwise 0. The compressed length is
-	// that of the extent: another process, or a concurrent request, may replace it by one of another length.
-	sent map[responseID]int64
+	mu   sync.Mutex
+	sent map[responseID]sentResponse
+}
+
+// sentResponse is what is known of a remembered response. The compressed length is that of the extent: another process, or a
+// concurrent request, may replace it by one of another length.
+type sentResponse struct {
+	plain  int64 // uncompressed length if the compressed form was written to the cache, otherwise 0
+	copies int   // how often it was written
 }
 
 // responseID is a hash of everything that determines the compressed bytes of a response: the query, its parts with the IDs
 // of their extents, and the encoding.
 type responseID [sha256.Size]byte
 
-func newRepeats() *repeats { return &repeats{sent: map[responseID]int64{}} }
+func newRepeats() *repeats { return &repeats{sent: map[responseID]sentResponse{}} }
 
-func (r *repeats) seen(id responseID) (plain int64, ok bool) {
+func (r *repeats) seen(id responseID) (sent sentResponse, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	plain, ok = r.sent[id]
-	return plain, ok
+	sent, ok = r.sent[id]
+	return sent, ok
 }
 
-func (r *repeats) remember(id responseID, plain int64) {
+func (r *repeats) remember(id responseID, sent sentResponse) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if _, ok := r.sent[id]; !ok && len(r.sent) >= repeatsMax {
 		clear(r.sent)
 	}
-	r.sent[id] = plain
+	r.sent[id] = sent
 }
 
 // responseID returns the ID of the compressed response of a plan. ok is false if the client accepts no compression or if a
@@ -74,22 +83,25 @@ func (id responseID) cacheKey() string { return "compressed|" + hex.EncodeToStri
 
 // respondFromCache responds to a query whose parts are all cached. When such a query is repeated, the second response is also
 // written to the cache, compressed, and the next ones are copied from there: compression costs many times more than all the
-// rest. Short responses are not written, because they may be shared by clients of different encodings. It returns false, and
-// has not responded, if the plan has other parts or the client accepts no compression.
+// rest. If the cache loses it, it is written again, copiesMax times in all. Short responses are not written, because they may be
+// shared by clients of different encodings. It returns false, and has not responded, if the plan has other parts or the client
+// accepts no compression.
 func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err error) {
 	id, ok := x.responseID(p)
 	if !ok {
 		return false, nil
 	}
-	plain, seen := f.repeats.seen(id)
-	if plain > 0 {
+	sent, seen := f.repeats.seen(id)
+	if sent.plain > 0 {
 		if body, length := f.openCompressed(x.r.Context(), p, id); body != nil {
 			defer p.release()
-			return true, x.response.sendEncoded(body, length, plain)
+			return true, x.response.sendEncoded(body, length, sent.plain)
 		}
 	}
 	if !seen {
-		f.repeats.remember(id, 0)
+		f.repeats.remember(id, sentResponse{})
+	}
+	if !seen || sent.copies == copiesMax {
 		return true, f.fetchAndSplice(x, p)
 	}
 	first, last := p.parts[0], p.parts[len(p.parts)-1]
@@ -101,7 +113,7 @@ func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err err
 	// A part that the cache has lost in the meantime was fetched: the response may be another one.
 	if err == nil && x.cache == cacheState(1, 0) && x.response.written > sharedResponseMaxBytes {
 		writer.Commit()
-		f.repeats.remember(id, x.response.written)
+		f.repeats.remember(id, sentResponse{x.response.written, sent.copies + 1})
 	}
 	return true, err
 }

@@ -169,6 +169,20 @@ func TestRespondFromCache_LostCompressedResponseIsMadeAgain(t *testing.T) {
 	}
 }
 
+// A cache that is too small loses a part for each copy that it gets.
+func TestRespondFromCache_ResponseThatTheCacheLosesIsNotWrittenForEver(t *testing.T) {
+	e := newCompressedEnv(t, manySeries, nil)
+	want, _ := e.fetch(t, "gzip")
+	written := 0
+	for i := range 10 {
+		got, h := e.fetch(t, "gzip")
+		check(t, got == want && h.Get("X-Ferula-Cache") == "hit", "hit %d: %d bytes, %v", i+1, len(got), h)
+		written += len(e.cache.compressed())
+		e.cache.remove(true)
+	}
+	check(t, written == copiesMax, "%d copies were written, want %d", written, copiesMax)
+}
+
 // Frontends that share a cache write the same entry, and gzip's output depends on how its input was cut into writes.
 func TestRespondFromCache_CompressedResponseOfAnotherProcessMayHaveAnotherLength(t *testing.T) {
 	e := newCompressedEnv(t, manySeries, nil)
@@ -243,7 +257,7 @@ func TestRepeats_AreLimited(t *testing.T) {
 	for i := range repeatsMax + 1 {
 		var id responseID
 		copy(id[:], strconv.Itoa(i))
-		r.remember(id, 1)
+		r.remember(id, sentResponse{1, 1})
 	}
 	check(t, len(r.sent) == 1, "%d are remembered after the limit", len(r.sent))
 }

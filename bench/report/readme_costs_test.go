@@ -23,7 +23,7 @@ type cost struct {
 	have, instead string // cells of README.md; empty if they are those of the row above
 	workload      string // cell of README.md, in which %s is what of the row's name is in parentheses in the pattern
 	rows          []pattern
-	memory        *pattern // a further figure: memory of the same peer
+	memory        []pattern // a further figure: memory of the same peer
 }
 
 // pattern selects rows of an area of RESULTS.md.
@@ -31,10 +31,18 @@ type pattern struct {
 	area, peer string
 	row        *regexp.Regexp
 	more       []string // rows whose figures are added to ferula's
+	alone      string   // a further column of ferula: only this part is ferula's, the others are the peer's
 }
 
 func rowsOf(areaName, peer, row string, more ...string) pattern {
-	return pattern{areaName, peer, regexp.MustCompile("^" + row + "$"), more}
+	return pattern{areaName, peer, regexp.MustCompile("^" + row + "$"), more, ""}
+}
+
+// inStacks selects rows of the area stack, with the column in which only one part is ferula's.
+func inStacks(row, alone string) pattern {
+	p := rowsOf("stack", "Thanos", inStack+row)
+	p.alone = alone
+	return p
 }
 
 // inStack begins the rows of the area stack: some are measured with a store gateway, too.
@@ -44,29 +52,31 @@ func costs() []cost {
 	one := func(areaName, peer, row string, more ...string) []pattern {
 		return []pattern{rowsOf(areaName, peer, row, more...)}
 	}
-	memory := func(areaName, peer, row string) *pattern { p := rowsOf(areaName, peer, row); return &p }
+	sidecar := []pattern{rowsOf("sidecar", "Thanos", "CPU: (.+)"), inStacks("CPU: (.+): sidecar", "ferula sidecar")}
 	return []cost{
 		{have: "Prometheus", instead: "[`ferula serve`](docs/ops/serve.md); [move, and back](docs/migrate/prometheus.md)",
 			workload: "scrapes of 1,000 targets of 1,000 series every 15 s, for 5 min",
-			rows:     one("serve", "Prometheus", "CPU: scrapes"), memory: memory("serve", "Prometheus", "RssAnon at the end of the scrapes")},
+			rows:     one("serve", "Prometheus", "CPU: scrapes"), memory: one("serve", "Prometheus", "RssAnon at the end of the scrapes")},
 		{workload: "1,000 recording rules over 100 series each every 15 s, for 2 min", rows: one("serve", "Prometheus", "CPU: rules")},
 		{workload: "one query: %s", rows: []pattern{rowsOf("engine", "Prometheus", "CPU: (.+?)(?:, a thousand)?"), rowsOf("api", "Prometheus", "CPU: (.+)")}},
 		{workload: "remote read of 10,000 series: %s", rows: one("remoteread", "Prometheus", "CPU: (.+)")},
 		{workload: "no work: memory", rows: one("api", "Prometheus", "RssAnon, idle")},
 		{have: "`thanos sidecar`", instead: "[`ferula sidecar`](docs/ops/sidecar.md); [move, and back](docs/migrate/thanos.md#sidecar)",
-			workload: "%s", rows: one("sidecar", "Thanos", "CPU: (.+)"), memory: memory("sidecar", "Thanos", "growth of RssAnon: .+")},
-		{have: "the Prometheus behind it", instead: "the same Prometheus", workload: "range query: %s", rows: one("stack", "Thanos", inStack+"CPU: (.+): Prometheus")},
+			workload: "%s", rows: sidecar,
+			memory: []pattern{rowsOf("sidecar", "Thanos", "growth of RssAnon: Series .+"), inStacks("peak RssAnon: sidecar", "ferula sidecar")}},
+		{have: "the Prometheus behind it", instead: "the same Prometheus", workload: "range query: %s", rows: []pattern{inStacks("CPU: (.+): Prometheus", "ferula sidecar")}},
 		{have: "`thanos query`", instead: "[`ferula query`](docs/ops/query.md); [move, and back](docs/migrate/thanos.md#query)",
-			workload: "range query: %s", rows: []pattern{rowsOf("storeapi", "Thanos", "CPU of the querier: (.+)"), rowsOf("stack", "Thanos", inStack+"CPU: (.+): query")},
-			memory: memory("stack", "Thanos", inStack+"peak RssAnon: query")},
+			workload: "range query: %s", rows: []pattern{rowsOf("storeapi", "Thanos", "CPU of the querier: (.+)"), inStacks("CPU: (.+): query", "ferula query")},
+			memory: []pattern{inStacks("peak RssAnon: query", "ferula query")}},
 		{have: "`thanos query-frontend`", instead: "[`ferula query-frontend`](docs/ops/query-frontend.md); [move, and back](docs/migrate/thanos.md#query-frontend)",
-			workload: "range query: %s", rows: []pattern{rowsOf("stack", "Thanos", inStack+"CPU: (.+): query-frontend"), rowsOf("frontend", "Thanos", "CPU: (.+)"),
+			workload: "range query: %s", rows: []pattern{inStacks("CPU: (.+): query-frontend", "ferula frontend"), rowsOf("frontend", "Thanos", "CPU: (.+)"),
 				rowsOf("frontend", "Thanos", "((?:real|behind) .+): CPU of the frontend")},
-			memory: memory("stack", "Thanos", inStack+"peak RssAnon: query-frontend")},
+			memory: []pattern{inStacks("peak RssAnon: query-frontend", "ferula frontend"), rowsOf("frontend", "Thanos", "growth of RssAnon: .+")}},
 		{have: "`thanos store`", instead: "[`ferula store`](docs/ops/store.md); [move, and back](docs/migrate/thanos.md#store)",
-			workload: "%s", rows: one("store", "Thanos", "CPU, (.+)"), memory: memory("store", "Thanos", "peak of RssAnon over ten requests")},
+			workload: "%s", rows: []pattern{rowsOf("store", "Thanos", "CPU, (.+)"), inStacks("CPU: (.+): store", "")},
+			memory: []pattern{rowsOf("store", "Thanos", "peak of RssAnon over ten requests"), inStacks("peak RssAnon: store", "")}},
 		{have: "these parts of Thanos together", instead: "those of ferula, [in ten minutes](docs/ops/stack.md); [mixed](docs/ops/scale.md)",
-			workload: "range query: %s", rows: one("stack", "Thanos", inStack+"CPU: (.+): all(?: three)?"), memory: memory("stack", "Thanos", inStack+"peak RssAnon: all(?: three)?")},
+			workload: "range query: %s", rows: one("stack", "Thanos", inStack+"CPU: (.+): all(?: three)?"), memory: one("stack", "Thanos", inStack+"peak RssAnon: all(?: three)?")},
 		{have: "Pyroscope, one process", instead: "`ferula serve`: [profiles](docs/ops/profiles.md); [move, and back](docs/migrate/pyroscope.md)",
 			workload: "a profile of 200 samples, pushed and stored durably. Pyroscope is not measured: the cost there is only that of google/pprof, which parses it",
 			rows:     one("profiles", "naive", "CPU: a push", "CPU: a push over HTTP", "CPU: a profile's part of a flush", "CPU: compaction of a profile")},
@@ -103,12 +113,13 @@ func pairsOf(r Results, p pattern) (pairs []pair) {
 			mine = p.more
 		}
 		there, err := r.Figure(p.area, p.peer, name)
-		here, err2 := r.Figure(p.area, "ferula", mine...)
-		if err != nil || err2 != nil {
-			continue
-		}
 		words := strings.ReplaceAll(strings.Join(found[1:], ""), "10000 ", "10,000 ") // as the other rows have it
-		pairs = append(pairs, pair{words, p.area, there, here})
+		for _, column := range []string{"ferula", p.alone} {
+			here, err2 := r.Figure(p.area, column, mine...)
+			if column != "" && err == nil && err2 == nil {
+				pairs = append(pairs, pair{words, p.area, there, here})
+			}
+		}
 	}
 	return pairs
 }
@@ -193,15 +204,17 @@ func costTable(r Results, costs []cost) (table string, errs []error) {
 			workload = fmt.Sprintf(workload, strings.TrimSpace(worst.words))
 		}
 		there, here, share := readmeAmount(worst.there), readmeAmount(worst.here), readmeShare(worst)
+		rows := c.rows
 		if c.memory != nil {
-			memory, ok := greatest(r, []pattern{*c.memory})
+			memory, ok := greatest(r, c.memory)
 			if !ok {
 				errs = append(errs, fmt.Errorf("%w: no memory for %q", ErrMissing, c.have))
 				continue
 			}
 			there, here, share = there+", "+readmeAmount(memory.there), here+", "+readmeAmount(memory.here), share+", "+readmeShare(memory)
+			rows = append(slices.Clone(rows), c.memory...)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", c.have, workload, there, c.instead, here, share, seeIt(worst, c.rows))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", c.have, workload, there, c.instead, here, share, seeIt(worst, rows))
 	}
 	return b.String(), errs
 }
@@ -269,11 +282,24 @@ func TestCostTable_HasTheRowWithTheGreatestShare(t *testing.T) {
 | memory | 10 MiB | 512 KiB |
 <!-- end a -->
 `)
-	memory := rowsOf("a", "peer", "memory")
-	got, errs := costTable(r, []cost{{have: "peer", instead: "ferula", workload: "query: %s", rows: []pattern{rowsOf("a", "peer", inStack+"CPU: (.+)")}, memory: &memory}})
+	got, errs := costTable(r, []cost{{have: "peer", instead: "ferula", workload: "query: %s", rows: []pattern{rowsOf("a", "peer", inStack+"CPU: (.+)")}, memory: []pattern{rowsOf("a", "peer", "memory")}}})
 	want := "| peer | query: with a store: dear | 2.00 s, 10.0 MiB | ferula | 3.00 s, 0.50 MiB | **150 %**, 5.0 % | `make bench AREA=a` |\n"
 	if !strings.HasSuffix(got, "\n"+want) || len(errs) > 0 {
 		t.Errorf("got %s%v, want %s", got, errs, want)
+	}
+	one := rowsOf("a", "peer", inStack+"CPU: (.+)")
+	one.alone = "ferula alone"
+	r = Parse(`<!-- begin a -->
+- run
+- machine
+
+| median | peer | ferula alone | ferula |
+|---|---|---|---|
+| CPU: dear | 2 s | 4 s | 3 s |
+<!-- end a -->
+`)
+	if got, errs := costTable(r, []cost{{workload: "%s", rows: []pattern{one}}}); !strings.Contains(got, "| 4.00 s | **200 %** |") || len(errs) > 0 {
+		t.Errorf("the only part of ferula costs more than among others of ferula: %s%v", got, errs)
 	}
 	if _, errs := costTable(r, []cost{{workload: "x", rows: []pattern{rowsOf("a", "peer", "CPU: renamed")}}}); len(errs) != 1 {
 		t.Errorf("a row that RESULTS.md does not have: %v", errs)

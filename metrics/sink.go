@@ -68,15 +68,15 @@ type Sink struct {
 	set      *Set
 	epoch    uint64                  // counts scrapes
 	families map[*Desc]*sinkFamily   // of this scrape and the previous one
-	byName   map[string]*ConstMetric // by full name, of this scrape and the previous one
+	byName   map[string]*ConstMetric // by full name, which is name{label="value"}; of this scrape and the previous one
 	seen     int                     // number of metrics of this scrape
 	seenOf   int                     // number of descriptions of this scrape
-	sorted   []entry                 // metrics of the previous scrape; after order, of this one
+	sorted   []entry                 // metrics of the previous scrape, until the method order replaces them with those of this one
 	added    []entry                 // in this scrape and not in the previous one
-	valid    []entry                 // sorted without the metrics that finish has rejected
-	known    *[]Family               // families of the last scrape; immutable
+	valid    []entry                 // entries of sorted that the method finish has not rejected; current only if hadBad
+	known    *[]Family               // families at the last call of finish; immutable
 	changed  bool                    // known may differ from the families of this scrape
-	hadBad   bool                    // finish has rejected metrics in the last scrape
+	hadBad   bool                    // finish has rejected metrics of this scrape; makes changed true at the start of the next one
 	errs     []error
 	more     int // number of errors that are not in errs
 	text     []byte
@@ -308,6 +308,7 @@ func (s *Sink) newFamily(d *Desc) *sinkFamily {
 	if !classic {
 		f.name = quoted(f.name)
 	}
+	// open has the family name and the set's labels. IsClassicName checks all names in it and skips the label values.
 	if !exposition.IsClassicName(f.open) || slices.ContainsFunc(d.labels, func(label string) bool { return label[0] == '"' }) {
 		s.set.hasNonClassic.Store(true)
 	}
@@ -330,7 +331,7 @@ func openName(c *scope, name string) []byte {
 	return b
 }
 
-// appendLabel appends a label to the beginning of a full name.
+// appendLabel appends a label to b, a full name that is not complete yet.
 func appendLabel(b []byte, label, value string) []byte {
 	if b[len(b)-1] != '{' {
 		b = append(b, ',')

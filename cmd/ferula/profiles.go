@@ -19,7 +19,7 @@ type profilesCommand struct {
 	Compact profilesCompactCommand `cmd:"" help:"Compact the profile blocks of a bucket, and delete replaced and old ones."`
 }
 
-// profilesCompactCommand has the flags of `thanos compact` that concern profiles.
+// profilesCompactCommand has the flags of `ferula profiles compact`. Most of them have the names of similar flags of `thanos compact`.
 type profilesCompactCommand struct {
 	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Configuration of the object storage with the blocks, in Thanos' YAML format, type S3, FILESYSTEM, GCS or AZURE."`
 	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File with the configuration of the object storage, in Thanos' YAML format."`

@@ -50,14 +50,16 @@ func New(client *downstream.Client, opts Options) *Probe {
 // at each change, and Waiting once if the downstream is unavailable from the start.
 func (p *Probe) Run(ctx context.Context) error {
 	every := p.opts.Every
+	// begun is when the previous probe ended or, for the first probe, when Run was called. A response since then shows that
+	// the downstream is available.
 	begun, reported := time.Now(), false
 	for ctx.Err() == nil {
 		var err error
 		if every > 0 {
 			err = p.probe(ctx)
 		}
-		// A probe waits for a slot, as a query does. If all slots are in use, the probe may time
-		// out although the downstream is available.
+		// A probe takes no slot. If all slots are in use, the probe may still time out although the downstream is available:
+		// queries may hold all connections that max_conns_per_host allows. A downstream that was ready then stays ready.
 		alive := err == nil || p.respondedSince(begun) || p.opts.IsReady() && p.opts.Busy()
 		begun = time.Now()
 		switch {

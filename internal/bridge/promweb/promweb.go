@@ -70,7 +70,7 @@ func Register(opts Options, mux, endpoints *http.ServeMux, prefix string) {
 		opts.Features.Enable(features.API, "search_fuzz_alg_"+name)
 	}
 	router := route.New().WithPrefix(prefix + "/api/v1")
-	opts.prometheus().Register(router)
+	prometheusAPI(opts).Register(router)
 	for _, path := range []string{
 		"/scrape_pools/config", "/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features",
 		"/notifications", "/openapi.yaml",
@@ -114,8 +114,9 @@ func (o Options) version() (out []byte) {
 	return append(out, '}', '\n')
 }
 
-// prometheus returns Prometheus' API. Register adds only those of its endpoints that have data here.
-func (o Options) prometheus() *v1.API {
+// prometheusAPI returns Prometheus' API. Register adds only those of its endpoints that have data here. It is no method of
+// Options: the compiler would generate the thousands of generic functions of v1.API again for each package that uses Options.
+func prometheusAPI(o Options) *v1.API {
 	targets := func(context.Context) v1.TargetRetriever { return o.Targets }
 	pools := func(context.Context) v1.ScrapePoolsRetriever { return o.Targets }
 	return v1.NewAPI(

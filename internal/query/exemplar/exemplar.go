@@ -24,8 +24,14 @@ import (
 	"github.com/ferula-io/ferula/internal/series/profiles"
 )
 
-// ErrNone is returned if no exemplar in the range leads to a profile.
-var ErrNone = errors.New("no exemplar in this range has a profile ID, and profiles are found by the timestamp of an exemplar only if the request has labels to match or a selector of profiles")
+// ErrNone is returned if no exemplar in the range leads to a profile. The error states whether the range has exemplars.
+var ErrNone = errors.New("no exemplar in this range")
+
+// Reasons of ErrNone.
+const (
+	reasonEmpty = "none of the selected series has one: the series do not exist, their target exposes none, or no new one was scraped yet"
+	reasonNoID  = "has a profile ID, and profiles are found by the timestamp of an exemplar only if the request has labels to match or a selector of profiles"
+)
 
 // Merger builds flame graphs; query/profile's Engine implements it.
 type Merger interface {
@@ -162,9 +168,10 @@ func (f *Finder) find(ctx context.Context, r Request, a *Result) error {
 	if err != nil {
 		return fmt.Errorf("exemplars: %w", err)
 	}
-	narrow := len(r.Match) > 0 || len(r.Matchers) > 0
+	narrow, empty := len(r.Match) > 0 || len(r.Matchers) > 0, true
 	for _, result := range results {
 		for _, e := range result.Exemplars {
+			empty = false
 			by, id := "time", profileOf(e.Labels)
 			if id != "" {
 				by = "profile_id"
@@ -178,8 +185,11 @@ func (f *Finder) find(ctx context.Context, r Request, a *Result) error {
 			a.Found, a.Series, a.Exemplar, a.By, a.ID = true, result.SeriesLabels, e, by, id
 		}
 	}
-	if !a.Found {
-		return ErrNone
+	switch {
+	case empty:
+		return fmt.Errorf("%w: %s", ErrNone, reasonEmpty)
+	case !a.Found:
+		return fmt.Errorf("%w %s", ErrNone, reasonNoID)
 	}
 	return nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -82,7 +83,11 @@ func TestFind_ExemplarWithoutProfileIDByTime(t *testing.T) {
 		{SeriesLabels: labels.FromStrings("service_name", "shop"), Exemplars: []exemplar.Exemplar{at(100_000, 9, "trace_id", "t"), at(200_000, 3, "trace_id", "u")}},
 	}}
 	f := New(w, w)
-	if _, err := f.Find(context.Background(), Request{Selectors: metrics()}); !errors.Is(err, ErrNone) {
+	if _, err := f.Find(context.Background(), Request{Selectors: metrics()}); !errors.Is(err, ErrNone) || !strings.Contains(err.Error(), "has a profile ID") {
+		t.Error(err)
+	}
+	// The request has labels to match: the reason of an empty range is not that it has none.
+	if _, err := New(&testEnv{}, w).Find(context.Background(), Request{Selectors: metrics(), Match: []string{"service_name"}}); !errors.Is(err, ErrNone) || strings.Contains(err.Error(), "labels to match") {
 		t.Error(err)
 	}
 	a, err := f.Find(context.Background(), Request{Selectors: metrics(), Match: []string{"service_name"}})

@@ -57,8 +57,8 @@ func NewDesc(name, help string, labels ...string) *Desc {
 //   - its name is the name of a histogram or summary with a suffix, such as _sum
 //   - its buckets or quantiles are not in order
 //
-// A handler then responds with status 500 and all errors, so that no scrape response silently
-// lacks metrics. WritePrometheus writes the other metrics and logs each error once.
+// A handler then responds with status 500 and the first 20 errors, so that no scrape response
+// silently lacks metrics. WritePrometheus writes the other metrics and logs each error once.
 //
 // Several goroutines may use a sink until its collector has returned. The sink keeps the names
 // of the series for the next scrape: a scrape with the same series, and with descriptions that
@@ -114,7 +114,7 @@ type NativeBuckets struct {
 }
 
 // NativeBucket is one bucket of a native histogram: it counts the values above
-// 2^(2^-Schema)^(Index-1), up to 2^(2^-Schema)^Index.
+// (2^(2^-Schema))^(Index-1), up to (2^(2^-Schema))^Index.
 type NativeBucket struct {
 	Index int32
 	Count uint64
@@ -407,7 +407,7 @@ func (c *ConstMetric) Exemplar(v float64, at time.Time, labels ...string) *Const
 	}
 	m, x := c.parts(), &c.more.example
 	x.atMS = 0
-	if x.set(v, labels); x.atMS == 0 {
+	if x.set(v, labels); x.atMS == 0 { // set changes atMS only if the labels are valid
 		return c
 	}
 	x.atMS = at.UnixMilli()

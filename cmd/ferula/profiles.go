@@ -31,7 +31,7 @@ type profilesCompactCommand struct {
 	Retention   duration `name:"retention" default:"0d" help:"How long to retain profile blocks, by their newest profile. 0d means for ever."`
 	DeleteDelay duration `name:"delete-delay" default:"48h" help:"Time between marking a block for deletion and deleting it. 0s deletes blocks without delay, which fails queries that are reading them."`
 	Consistency duration `name:"consistency-delay" default:"30h" help:"Time from the end of a day (UTC) to the compaction of its blocks, at least 25h. ferula serve may compact blocks of the last 24 hours on its disk."`
-	BlockSize   size     `name:"compact.block-max-size" default:"512MB" help:"Maximum bytes of the blocks that are compacted into one. A block never has more than a day."`
+	BlockSize   size     `name:"compact.block-max-size" default:"512MB" help:"Maximum total bytes of the blocks that are compacted into one. A block never has more than a day."`
 
 	Process processFlags `embed:""`
 }

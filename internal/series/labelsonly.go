@@ -43,7 +43,7 @@ type withoutChunks struct{ Set }
 
 func (withoutChunks) Chunks() []Chunk { return nil }
 
-// Ahead returns the labels of the next series; nil if the set has no method Ahead.
+// Ahead returns the labels of the next series; nil if they are unknown or the set has no method Ahead.
 func (w withoutChunks) Ahead() []byte {
 	if next, ok := w.Set.(interface{ Ahead() []byte }); ok {
 		return next.Ahead()

@@ -207,7 +207,7 @@ func ignoreHangups(logger *slog.Logger) (stop func()) {
 }
 
 func (f processFlags) web() role.WebOptions {
-	return role.WebOptions{ListenAddress: f.HTTPAddress, ConfigFile: f.HTTPConfig, DrainTimeout: zeroIsNone(f.HTTPGracePeriod)}
+	return role.WebOptions{ListenAddress: f.HTTPAddress, ConfigFile: f.HTTPConfig, ConfigFlag: "http.config", DrainTimeout: zeroIsNone(f.HTTPGracePeriod)}
 }
 
 func (f processFlags) tracing() (string, error) {

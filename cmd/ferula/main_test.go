@@ -81,6 +81,8 @@ func TestRun_ValueThatARoleRejectsNamesItsFlagAndExitsWithTwo(t *testing.T) {
 		"--tracing.config: ":                                                 {"query", "--tracing.config=type: NONSENSE"},
 		"--selector.relabel-config: ":                                        {"query", "--selector.relabel-config=[{action: labelmap, regex: a}]"},
 		"--objstore.config: ":                                                {"store", "--objstore.config=type: NONSENSE"},
+		"--web.config.file: ":                                                append(serve, "--web.config.file="+filepath.Join(dir, "none.yml")),
+		"--http.config: ":                                                    {"query", "--http-address=127.0.0.1:0", "--grpc-address=127.0.0.1:0", "--http.config=" + filepath.Join(dir, "none.yml")},
 		"--query-range.split-interval: ":                                     {"query-frontend", "--query-range.split-interval=0s", "--query-range.response-cache-config=type: IN-MEMORY"},
 	} {
 		code, stderr := runCaptured(t, args)

@@ -139,6 +139,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 			ListenAddress:   c.ListenAddress[0],
 			MoreAddresses:   c.ListenAddress[1:],
 			ConfigFile:      c.WebConfigFile,
+			ConfigFlag:      "web.config.file",
 			ExternalURL:     string(c.ExternalURL),
 			RoutePrefix:     c.RoutePrefix,
 			CORSOrigin:      c.CORSOrigin,

@@ -20,6 +20,7 @@ import (
 	"go.yaml.in/yaml/v2"
 
 	"github.com/ferula-io/ferula/internal/connlimit"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/hostcheck"
 	"github.com/ferula-io/ferula/internal/process"
 )
@@ -29,6 +30,7 @@ type Options struct {
 	ListenAddress   string        // host:port; port 0 picks a free port
 	MoreAddresses   []string      // further listen addresses; URLs and Addr use ListenAddress
 	ConfigFile      string        // TLS and basic authentication, in exporter-toolkit's format
+	ConfigFlag      string        // the flag of ConfigFile, for errors, without dashes; "": none
 	ExternalURL     string        // URL by which users reach the server; "": derived from the listen address
 	RoutePrefix     string        // path prefix of every route; "": that of ExternalURL
 	CORSOrigin      string        // anchored regular expression of allowed origins; "": all
@@ -87,7 +89,11 @@ func MoreAddrs(listener net.Listener) (addrs []net.Addr) {
 // Listen validates the web configuration and listens on all addresses.
 func (o Options) Listen() (net.Listener, error) {
 	if err := web.Validate(o.ConfigFile); err != nil {
-		return nil, fmt.Errorf("web configuration %s: %w", o.ConfigFile, err)
+		err = fmt.Errorf("web configuration %s: %w", o.ConfigFile, err)
+		if o.ConfigFlag != "" {
+			err = hint.Invalid(o.ConfigFlag, err)
+		}
+		return nil, err
 	}
 	l := &listenerSet{}
 	for _, address := range append([]string{o.ListenAddress}, o.MoreAddresses...) {

@@ -15,7 +15,8 @@ var foreignFlags = map[string]string{
 	"data-urlencode": "curl", "data-binary": "curl", "include": "grep", "wait": "thanos compact", "compact.enable-vertical-compaction": "thanos compact",
 	"system": "useradd", "no-create-home": "useradd", "now": "systemctl", "from-file": "kubectl",
 	"tags": "git", "match": "git", "always": "git", "dirty": "git", "verify": "git", "stdin": "git", "cacheinfo": "git",
-	"sort": "tar", "owner": "tar", "group": "tar", "numeric-owner": "tar", "mtime": "tar",
+	"sort": "tar", "owner": "tar", "group": "tar", "numeric-owner": "tar", "mtime": "tar", "mode": "tar",
+	"all": "skopeo", "build-arg": "podman", "chown": "podman",
 }
 
 var (

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -201,6 +202,23 @@ func TestRespondFromCache_CompressedResponseOfAnotherProcessMayHaveAnotherLength
 		got, h := e.fetch(t, "gzip")
 		check(t, got == want && h.Get("Content-Length") == strconv.Itoa(extent.b.Len()), "level %d: %d bytes, want %d: %v", level, len(got), len(want), h)
 	}
+}
+
+func TestRespondFromCache_PartsAreReleasedBeforeACopyIsSent(t *testing.T) {
+	e := newCompressedEnv(t, manySeries, nil)
+	for range 3 {
+		e.fetch(t, "gzip")
+	}
+	e.cache.released.Store(0)
+	var released atomic.Int64
+	released.Store(-1)
+	e.cache.onRead = func(key string) {
+		if strings.HasPrefix(key, "compressed|") {
+			released.CompareAndSwap(-1, e.cache.released.Load())
+		}
+	}
+	e.fetch(t, "gzip")
+	check(t, released.Load() == 2, "%d parts were released before the first byte of the copy, want 2", released.Load())
 }
 
 func TestRespondFromCache_BrokenCacheIsAMiss(t *testing.T) {

@@ -145,6 +145,9 @@ type memoryCache struct {
 	mu      sync.Mutex
 	entries map[string][]*memoryExtent
 	broken  bool
+
+	released atomic.Int64
+	onRead   func(key string) // nil: none
 }
 
 type memoryExtent struct {
@@ -181,7 +184,7 @@ func (e *memoryExtent) ID() uint64                  { return e.id }
 func (e *memoryExtent) Length() int64               { return int64(e.b.Len()) }
 func (e *memoryExtent) Write(p []byte) (int, error) { return e.b.Write(p) }
 func (e *memoryExtent) Abort()                      {}
-func (e *memoryExtent) Release()                    {}
+func (e *memoryExtent) Release()                    { e.cache.released.Add(1) }
 func (e *memoryExtent) Commit() {
 	e.cache.mu.Lock()
 	defer e.cache.mu.Unlock()
@@ -192,7 +195,19 @@ func (e *memoryExtent) Open(context.Context) (io.ReadCloser, error) {
 	if e.cache.broken {
 		return nil, errors.New("extent is lost")
 	}
-	return io.NopCloser(bytes.NewReader(e.b.Bytes())), nil
+	return io.NopCloser(memoryReader{bytes.NewReader(e.b.Bytes()), e}), nil
+}
+
+type memoryReader struct {
+	io.Reader
+	of *memoryExtent
+}
+
+func (r memoryReader) Read(p []byte) (int, error) {
+	if f := r.of.cache.onRead; f != nil {
+		f(r.of.key)
+	}
+	return r.Reader.Read(p)
 }
 
 var rangeQueries = []string{

@@ -94,7 +94,7 @@ func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err err
 	sent, seen := f.repeats.seen(id)
 	if sent.plain > 0 {
 		if body, length := f.openCompressed(x.r.Context(), p, id); body != nil {
-			p.release() // before the response is sent: a slow client must not hold the memory of parts that nobody reads
+			p.release() // before the response is sent: a slow client must not hold the memory of parts that are not read
 			return true, x.response.sendEncoded(body, length, sent.plain)
 		}
 	}

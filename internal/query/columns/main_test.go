@@ -7,6 +7,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -266,20 +267,28 @@ func (r request) run(t testing.TB, e promql.QueryEngine, from storage.Queryable)
 }
 
 func bitsOf(f float64) string {
+	return string(appendBits(nil, f))
+}
+
+// appendBits appends a number and its bits. Tests format millions of them, for which fmt is slow.
+func appendBits(to []byte, f float64) []byte {
 	if math.IsNaN(f) {
-		return "NaN"
+		return append(to, "NaN"...)
 	}
-	return fmt.Sprintf("%v/%x", f, math.Float64bits(f))
+	to = append(strconv.AppendFloat(to, f, 'g', -1, 64), '/')
+	return strconv.AppendUint(to, math.Float64bits(f), 16)
 }
 
 func write(b *strings.Builder, v parser.Value) {
 	fmt.Fprintf(b, "type %s\n", v.Type())
 	switch v := v.(type) {
 	case promql.Matrix:
+		var point []byte
 		for _, s := range v {
 			fmt.Fprintf(b, "%s", s.Metric)
 			for _, p := range s.Floats {
-				fmt.Fprintf(b, " %s@%d", bitsOf(p.F), p.T)
+				point = append(appendBits(append(point[:0], ' '), p.F), '@')
+				b.Write(strconv.AppendInt(point, p.T, 10))
 			}
 			for _, p := range s.Histograms {
 				fmt.Fprintf(b, " %s@%d", p.H, p.T)

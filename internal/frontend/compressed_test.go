@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"sync"
@@ -219,6 +220,39 @@ func TestRespondFromCache_PartsAreReleasedBeforeACopyIsSent(t *testing.T) {
 	}
 	e.fetch(t, "gzip")
 	check(t, released.Load() == 2, "%d parts were released before the first byte of the copy, want 2", released.Load())
+}
+
+// deadlineRecorder records the deadlines of writes.
+type deadlineRecorder struct {
+	*httptest.ResponseRecorder
+	set []time.Time
+}
+
+func (r *deadlineRecorder) SetWriteDeadline(t time.Time) error {
+	r.set = append(r.set, t)
+	return nil
+}
+
+// A client that reads slowly, but never stalls, must not hold the slot of a hit for longer than the limit.
+func TestLimits_TimeOfAResponseIsTheDeadlineOfItsWrites(t *testing.T) {
+	w, c := newLargeEnv(t, manySeries), newMemoryCache()
+	const most = 20 * time.Second // shorter than the timeout of a stalled write
+	front := w.front(func(o *Options) {
+		o.Cache, o.Limits.TimeMax = c, most
+		o.Now = func() time.Time { return time.Unix(50_000, 0) }
+	})
+	for i, encoding := range []string{"identity", "identity", "gzip", "gzip", "gzip"} { // miss, hit, hits that compress, copy
+		req := httptest.NewRequest(http.MethodGet, rangePath("m", 3000, 4200, 60), nil)
+		req.Header.Set("Accept-Encoding", encoding)
+		got := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
+		front.Config.Handler.ServeHTTP(got, req)
+		latest := time.Now().Add(most)
+		check(t, got.Code == http.StatusOK && len(got.set) > 0, "request %d: status %d, %d deadlines", i, got.Code, len(got.set))
+		for _, set := range got.set {
+			check(t, !set.IsZero() && set.Equal(got.set[0]) && set.Before(latest), "request %d: a write has the deadline %s, the response %s", i, set, latest)
+		}
+	}
+	check(t, len(c.compressed()) == 1, "%d compressed responses", len(c.compressed()))
 }
 
 func TestRespondFromCache_BrokenCacheIsAMiss(t *testing.T) {

@@ -223,6 +223,7 @@ func (f *Frontend) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(x.r.Context(), most)
 		defer cancel()
 		x.r = x.r.WithContext(ctx)
+		x.deadline, _ = ctx.Deadline()
 	}
 	err = f.deduplicate(x, func() error {
 		switch x.kind {

@@ -66,6 +66,7 @@ type requestContext struct {
 	began time.Time
 	span  trace.Span
 
+	deadline time.Time // of the response, however much the client reads; zero: none
 	response *responseWriter
 	status   int
 	cache    string // hit, partial or miss; "" without a lookup
@@ -411,6 +412,7 @@ func (rw *responseWriter) open(contentType string) {
 	}
 	rw.contentType = contentType
 	rw.body = httpbody.New(x.w, r, contentType)
+	rw.body.SetDeadline(x.deadline)
 	if rw.tee != nil {
 		rw.body.Tee(rw.tee)
 	}

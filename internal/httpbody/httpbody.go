@@ -38,9 +38,10 @@ type Body struct {
 	gz            *gzip.Writer
 	zs            *zstd.Encoder
 
-	control *http.ResponseController
-	stall   time.Duration
-	http2   bool
+	control  *http.ResponseController
+	stall    time.Duration
+	deadline time.Time // of all writes; zero: none
+	http2    bool
 
 	tee io.Writer // also gets the bytes that are sent
 }
@@ -152,7 +153,11 @@ func (b *Body) plain() io.Writer {
 // setDeadline sets the deadline of the next write. A ResponseWriter without deadlines, as in
 // tests, ignores it.
 func (b *Body) setDeadline() {
-	_ = b.control.SetWriteDeadline(time.Now().Add(b.stall))
+	t := time.Now().Add(b.stall)
+	if !b.deadline.IsZero() && b.deadline.Before(t) {
+		t = b.deadline
+	}
+	_ = b.control.SetWriteDeadline(t)
 }
 
 // clearDeadline clears the deadline between writes on HTTP/2, which resets the stream at the
@@ -162,6 +167,9 @@ func (b *Body) clearDeadline() {
 		_ = b.control.SetWriteDeadline(time.Time{})
 	}
 }
+
+// SetDeadline sets the time after which every write fails, however much the client reads; zero: none.
+func (b *Body) SetDeadline(t time.Time) { b.deadline = t }
 
 // SetStallTimeout changes the timeout of one write to the client.
 func (b *Body) SetStallTimeout(d time.Duration) { b.stall = d }

@@ -150,6 +150,38 @@ func TestBody_StalledClientIsCutOff(t *testing.T) {
 	}
 }
 
+// deadlineRecorder records the deadlines of writes.
+type deadlineRecorder struct {
+	*httptest.ResponseRecorder
+	set []time.Time
+}
+
+func (r *deadlineRecorder) SetWriteDeadline(t time.Time) error {
+	r.set = append(r.set, t)
+	return nil
+}
+
+func TestBody_WritesHaveTheEarlierOfDeadlineAndStallTimeout(t *testing.T) {
+	for deadline, early := range map[time.Time]bool{time.Now().Add(time.Second): true, time.Now().Add(time.Hour): false, {}: false} {
+		w := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
+		b := New(w, httptest.NewRequest(http.MethodGet, "/", nil), "text/test")
+		b.SetDeadline(deadline)
+		for _, to := range []io.Writer{b, b.Encoded(9)} {
+			if _, err := io.WriteString(to, "x"); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := b.Close(); err != nil || len(w.set) != 3 {
+			t.Fatalf("%d deadlines, %v", len(w.set), err)
+		}
+		for i, set := range w.set {
+			if set.Equal(deadline) != early || set.IsZero() {
+				t.Errorf("deadline %s, number %d: %s", deadline, i, set)
+			}
+		}
+	}
+}
+
 // HTTP/2 resets a stream at its write deadline even if nothing is written then.
 func TestBody_PausingProducerIsNotCutOff(t *testing.T) {
 	const stall = 500 * time.Millisecond

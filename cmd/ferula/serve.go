@@ -221,13 +221,19 @@ func (c *serveCommand) peerAPI() role.PeerAPIOptions {
 	return peer
 }
 
-// flagValues returns the value of every flag of the command, by name.
+// flagValues returns the value of every flag of the command, by name, with masked secrets.
 func flagValues(k *kong.Context) map[string]string {
-	values := map[string]string{}
+	values, masks := map[string]string{}, masks(k)
 	for _, flag := range k.Flags() {
 		switch value := flag.Target.Interface().(type) {
 		case kong.VersionFlag:
 		case []string:
+			if mask := masks[flag.Name]; mask != nil {
+				value = slices.Clone(value)
+				for i := range value {
+					value[i] = mask(value[i])
+				}
+			}
 			values[flag.Name] = strings.Join(value, ",")
 		default:
 			if flag.Name != "help" {

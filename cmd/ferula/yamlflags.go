@@ -9,6 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
 	"github.com/ferula-io/ferula/internal/envsubst"
 )
 
@@ -62,16 +63,38 @@ func pathOrContent(flag string, inline secret, file string) (string, error) {
 	return content, nil
 }
 
-// commandLine returns a command line with masked secrets.
-func commandLine(k *kong.Context, args []string) []string {
-	shown := map[string]func(string) string{}
+// masks returns, for each flag with a secret, a function that masks the value, by the flag's name. Flags of a replaced program
+// that have no effect here are among them.
+func masks(k *kong.Context) map[string]func(string) string {
+	yaml := func(value string) string { return secret(value).String() }
+	address := func(value string) string { return secretURL(value).String() }
+	found := map[string]func(string) string{}
 	for _, flag := range k.Flags() {
 		switch flag.Target.Interface().(type) {
 		case secret:
-			shown["--"+flag.Name] = func(value string) string { return secret(value).String() }
+			found[flag.Name] = yaml
 		case secretURL:
-			shown["--"+flag.Name] = func(value string) string { return secretURL(value).String() }
+			found[flag.Name] = address
 		}
+	}
+	if selected := k.Selected(); selected != nil {
+		for _, row := range tableOf(selected.Name).Rows {
+			switch row.Kind {
+			case peerflags.YAML:
+				found[row.Name] = yaml
+			case peerflags.URL:
+				found[row.Name] = address
+			}
+		}
+	}
+	return found
+}
+
+// commandLine returns a command line with masked secrets.
+func commandLine(k *kong.Context, args []string) []string {
+	shown := map[string]func(string) string{}
+	for name, mask := range masks(k) {
+		shown["--"+name] = mask
 	}
 	out := make([]string, 0, len(args))
 	var next func(string) string // formats the next argument, the value of a secret flag; nil: the next argument is not secret

@@ -122,6 +122,26 @@ func TestCommandLine_SecretsAreMasked(t *testing.T) {
 	}
 }
 
+// A flag without effect may have a secret nevertheless, because the replaced program used it.
+func TestCommandLine_SecretsOfFlagsWithoutEffectAreMasked(t *testing.T) {
+	args := []string{"ferula", "query", "--alert.query-url=http://eve:hidden@h/", "--request.logging-config", "hidden", "--web.prefix-header=shown"}
+	var cli commands
+	k, err := parserOf(t, &cli).Parse(args[1:])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{"ferula", "query", "--alert.query-url=http://eve:xxxxx@h/", "--request.logging-config", "<secret>", "--web.prefix-header=shown"}
+	if got := commandLine(k, args); !slices.Equal(got, want) {
+		t.Errorf("%q", got)
+	}
+	values := flagValues(k)
+	for name, want := range map[string]string{"alert.query-url": "http://eve:xxxxx@h/", "request.logging-config": "<secret>", "web.prefix-header": "shown"} {
+		if values[name] != want {
+			t.Errorf("--%s is shown as %q", name, values[name])
+		}
+	}
+}
+
 func TestSecret_EmptyIsShownAsEmpty(t *testing.T) {
 	if secret("").String() != "" || secretURL("http://h:1/x").String() != "http://h:1/x" || secretURL("").String() != "" || secretURL("%zz").String() != "%zz" {
 		t.Error("an empty secret or a URL without a password is not shown as it is")

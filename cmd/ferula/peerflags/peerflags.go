@@ -40,13 +40,15 @@ const (
 // Kind is the kind of value of a flag that is inert or refused.
 type Kind int
 
-// The kinds. A Switch has no value and may be negated as --no-NAME.
+// The kinds. A Switch has no value and may be negated as --no-NAME. No output shows YAML, nor the password of a URL.
 const (
 	Text Kind = iota
 	Switch
 	Number
 	Duration
 	Size
+	YAML
+	URL
 )
 
 // Row is one flag of a peer, or one feature of its --enable-feature.

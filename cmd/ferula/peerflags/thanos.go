@@ -16,7 +16,7 @@ func processRows(requestLog string) []Row {
 		honoured("http.config", "TLS and basic authentication"),
 		honoured("tracing.config", "type `OTLP`, over gRPC or HTTP; another type is an error that names how to reach its receiver over OTLP"),
 		honoured("tracing.config-file", "as above"),
-		inert("request.logging-config", Text, requestLog),
+		inert("request.logging-config", YAML, requestLog),
 		inert("request.logging-config-file", Text, requestLog),
 	)
 }
@@ -48,7 +48,7 @@ func Query() Table {
 	return Table{
 		Command: "query", Peer: "thanos query", Version: thanosVersion,
 		Rows: rows(processRows("calls are counted in metrics and failed ones logged"), grpcServerRows(), queryStoreRows(), []Row{
-			inert("alert.query-url", Text, "no alerts are generated here"),
+			inert("alert.query-url", URL, "no alerts are generated here"),
 			honoured("deduplication.func", "`penalty` chooses between replicas, `chain` mixes their samples"),
 			honoured("enable-feature", "`promql-experimental-functions`; another name is ignored with a warning"),
 			honoured("query.active-query-path", ""),

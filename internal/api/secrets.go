@@ -10,13 +10,13 @@ import (
 // maskedHeader is Prometheus' text for a secret.
 const maskedHeader = "<secret>"
 
-// tokenURL finds the user and password in the URL of an OAuth 2 section, whatever section of the
-// configuration it belongs to: clients of scrapes, discoveries, Alertmanagers and remote endpoints.
-var tokenURL = regexp.MustCompile(`(token_url: ['"]?[^\s:/]+://[^\s:/@]*):[^\s/]*@`)
+// passwordInURL finds the user and password in the URL of an OAuth 2 section or of a discovery, whatever section of the
+// configuration it belongs to, and in elements of lists, such as the servers of marathon_sd_configs.
+var passwordInURL = regexp.MustCompile(`(?m)(^ *(?:- )*(?:(?:token_url|url|server|host|endpoint|identity_endpoint|api_url): )?['"]?[a-z][a-z0-9+.-]*://[^\s:/@]*):[^\s/?#]*@`)
 
 // withoutSecrets returns cfg as YAML, without the values of headers of remote_write, remote_read and tracing, and without
-// passwords in the URLs of OAuth 2. Prometheus' types mask all other secrets. They do not mask these, although headers
-// may have keys of APIs.
+// passwords in the URLs of OAuth 2 and discoveries. Prometheus' types mask all other secrets. They do not mask these,
+// although headers may have keys of APIs.
 func withoutSecrets(cfg config.Config) string {
 	cfg.RemoteWriteConfigs = slices.Clone(cfg.RemoteWriteConfigs)
 	for i, section := range cfg.RemoteWriteConfigs {
@@ -31,7 +31,7 @@ func withoutSecrets(cfg config.Config) string {
 		cfg.RemoteReadConfigs[i] = &masked
 	}
 	cfg.TracingConfig.Headers = maskedHeaders(cfg.TracingConfig.Headers)
-	return tokenURL.ReplaceAllString(cfg.String(), "${1}:xxxxx@")
+	return passwordInURL.ReplaceAllString(cfg.String(), "${1}:xxxxx@")
 }
 
 func maskedHeaders(headers map[string]string) map[string]string {

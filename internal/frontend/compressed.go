@@ -19,7 +19,7 @@ const (
 	copiesMax = 3
 )
 
-// repeats remembers responses that were built from cached parts only and compressed. When repeatsMax are remembered, the next
+// repeats remembers long responses that were built from cached parts only and compressed. When repeatsMax are remembered, the next
 // new one first clears the list.
 type repeats struct {
 	mu   sync.Mutex
@@ -98,11 +98,15 @@ func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err err
 			return true, x.response.sendEncoded(body, length, sent.plain)
 		}
 	}
-	if !seen {
-		f.repeats.remember(id, sentResponse{})
+	// A part that the cache has lost in the meantime was fetched: the response may be another one.
+	repeatable := func() bool {
+		return err == nil && x.cache == cacheState(1, 0) && x.response.written > sharedResponseMaxBytes
 	}
 	if !seen || sent.copies == copiesMax {
-		return true, f.fetchAndSplice(x, p)
+		if err = f.fetchAndSplice(x, p); !seen && repeatable() {
+			f.repeats.remember(id, sentResponse{})
+		}
+		return true, err
 	}
 	first, last := p.parts[0], p.parts[len(p.parts)-1]
 	writer := f.opts.Cache.NewWriter(id.cacheKey(), first.StartMS, last.EndMS, 0)
@@ -110,8 +114,7 @@ func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err err
 	x.response.tee = writer
 	err = f.fetchAndSplice(x, p)
 	x.response.tee = nil
-	// A part that the cache has lost in the meantime was fetched: the response may be another one.
-	if err == nil && x.cache == cacheState(1, 0) && x.response.written > sharedResponseMaxBytes {
+	if repeatable() {
 		writer.Commit()
 		f.repeats.remember(id, sentResponse{x.response.written, sent.copies + 1})
 	}

@@ -253,6 +253,14 @@ func TestLimits_TimeOfAResponseIsTheDeadlineOfItsWrites(t *testing.T) {
 		}
 	}
 	check(t, len(c.compressed()) == 1, "%d compressed responses", len(c.compressed()))
+
+// A writer that is aborted would compress the response again, and take space from others.
+func TestRespondFromCache_ShortResponsesGetNoWriter(t *testing.T) {
+	e := newCompressedEnv(t, 10, nil)
+	for range 4 {
+		e.fetch(t, "gzip")
+	}
+	check(t, e.cache.writers.Load() == 2, "%d writers for a response of two parts", e.cache.writers.Load())
 }
 
 func TestRespondFromCache_BrokenCacheIsAMiss(t *testing.T) {

@@ -148,6 +148,7 @@ type memoryCache struct {
 
 	released atomic.Int64
 	onRead   func(key string) // nil: none
+	writers atomic.Int64 // number of all
 }
 
 type memoryExtent struct {
@@ -176,6 +177,7 @@ func (c *memoryCache) Lookup(_ context.Context, key string, startMS, endMS int64
 }
 
 func (c *memoryCache) NewWriter(key string, startMS, endMS, _ int64) CacheWriter {
+	c.writers.Add(1)
 	return &memoryExtent{cache: c, key: key, start: startMS, end: endMS, id: rand.Uint64()}
 }
 

@@ -96,7 +96,7 @@ func report(err error, command string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(os.Stderr, "ferula: error: %v\n", err)
+	fmt.Fprintf(os.Stderr, "ferula: error: %v\n", hint.WithoutPasswords(err))
 	code := exitFailure
 	var coder kong.ExitCoder
 	var invalid *hint.FlagError

@@ -253,6 +253,7 @@ func TestLimits_TimeOfAResponseIsTheDeadlineOfItsWrites(t *testing.T) {
 		}
 	}
 	check(t, len(c.compressed()) == 1, "%d compressed responses", len(c.compressed()))
+}
 
 // A writer that is aborted would compress the response again, and take space from others.
 func TestRespondFromCache_ShortResponsesGetNoWriter(t *testing.T) {

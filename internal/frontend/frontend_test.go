@@ -148,7 +148,7 @@ type memoryCache struct {
 
 	released atomic.Int64
 	onRead   func(key string) // nil: none
-	writers atomic.Int64 // number of all
+	writers  atomic.Int64     // number of all
 }
 
 type memoryExtent struct {

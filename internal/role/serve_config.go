@@ -141,6 +141,7 @@ func (l *liveConfig) reload() error {
 	if err == nil {
 		err = l.apply(cfg, profiles, prepared)
 	}
+	err = hint.WithoutPasswords(err) // the client that requested the reload gets it, and the page shows it
 	l.done(err, cfg)
 	if err != nil {
 		logger.Error("Reload failed, the old configuration stays in effect", "err", err)

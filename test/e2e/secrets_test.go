@@ -358,6 +358,8 @@ func TestCommand_StartErrorsShowNoSecrets(t *testing.T) {
 		"client with an unknown key": {"sidecar", "--prometheus.http-client=basic_auth: {password: PLANTED, unknown: 1}"},
 		"invalid proxy URL":          {"sidecar", "--prometheus.http-client=proxy_url: \"http://eve:PLANTED@127.0.0.1:x y/\""},
 		"read from an FTP URL":       {"read", "--url=ftp://eve:PLANTED@127.0.0.1/", "--match=up", "-o=x.csv"},
+		"URL to escape":              {"serve", "--web.listen-address=127.0.0.1:0", "--config.file=" + writeFile(t, filepath.Join(t.TempDir(), "a.yml"), `remote_write: [{url: "http://eve:PLANTED%x@h/"}]`)},
+		"client of read":             {"read", "--url=http://127.0.0.1:1/", "--match=up", "-o=x.csv", "--http.config-file=" + writeFile(t, filepath.Join(t.TempDir(), "b.yml"), `proxy_url: "http://eve:PLANTED%x@h/"`)},
 		"unset variable":             {"sidecar", "--prometheus.http-client=basic_auth: {password: PLANTED, username: $(NOT_SET_ANYWHERE)}"},
 	} {
 		t.Run(name, func(t *testing.T) {

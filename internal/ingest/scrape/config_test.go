@@ -133,6 +133,18 @@ func TestLoad_FailsWithoutTheFile(t *testing.T) {
 	}
 }
 
+func TestLoad_ErrorsShowNoPasswords(t *testing.T) {
+	for _, content := range []string{
+		`remote_write: [{url: "http://eve:SECRET%x@h/"}]`, `scrape_configs: [{job_name: a, http_sd_configs: [{url: "http://eve:SECRET%x@h/"}]}]`,
+		`scrape_configs: [{job_name: a, proxy_url: "http://eve:SECRET x@h/"}]`,
+	} {
+		_, err := loaded(t, t.TempDir(), content, Defaults{})
+		if err == nil || strings.Contains(err.Error(), "SECRET") || !strings.Contains(err.Error(), "http://eve:xxxxx@h/") {
+			t.Errorf("%s: %v", content, err)
+		}
+	}
+}
+
 func TestLoad_PathsAreRelativeToTheFile(t *testing.T) {
 	dir := t.TempDir()
 	more := filepath.Join(dir, "more.yml")

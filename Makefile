@@ -86,7 +86,7 @@ check: ## gofmt, vet of every module, house rules, the example that needs an exp
 lint: ## staticcheck, errcheck, errorlint and gosec
 	cd tools && GOWORK=off $(GO) test -vet=off ./apidiff ./image ./lint ./sbom
 	cd tools && GOWORK=off $(GO) build -o $(TOOLS)/lint ./lint
-	GOGC=400 GOMEMLIMIT=12GiB $(TOOLS)/lint $(PACKAGES)
+	GOGC=400 GOMEMLIMIT=16GiB $(TOOLS)/lint $(PACKAGES)
 
 # The database of vulnerabilities is fetched from the network.
 vuln: ## known vulnerabilities in linked packages

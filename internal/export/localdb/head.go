@@ -117,14 +117,18 @@ func copyDirectory(from, to string) error {
 		return err
 	}
 	for _, entry := range entries {
-		if err := copyFile(filepath.Join(from, entry.Name()), filepath.Join(to, entry.Name())); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := copyFile(filepath.Join(from, entry.Name()), filepath.Join(to, entry.Name()), wholeFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
 	return nil
 }
 
-func copyFile(from, to string) (err error) {
+// wholeFile is the limit of copyFile without a limit.
+const wholeFile = math.MaxInt64
+
+// copyFile copies the first limit bytes of a file. It is an error if the file has fewer, unless limit is wholeFile.
+func copyFile(from, to string, limit int64) (err error) {
 	in, err := os.Open(from)
 	if err != nil {
 		return err
@@ -135,7 +139,10 @@ func copyFile(from, to string) (err error) {
 		return err
 	}
 	defer func() { err = errors.Join(err, out.Close()) }()
-	_, err = io.Copy(out, in)
+	n, err := io.Copy(out, io.LimitReader(in, limit))
+	if err == nil && limit != wholeFile && n < limit {
+		err = fmt.Errorf("copy %d bytes of %s: %w", limit, from, io.ErrUnexpectedEOF)
+	}
 	return err
 }
 

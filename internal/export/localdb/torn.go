@@ -2,7 +2,6 @@ package localdb
 
 import (
 	"errors"
-	"fmt"
 	"io"
 	"log/slog"
 	"os"
@@ -114,7 +113,7 @@ func linkLog(log, link string, cutIndex int, end int64) error {
 		index, notSegment := strconv.Atoi(entry.Name())
 		switch {
 		case notSegment == nil && index == cutIndex:
-			err = copyStart(from, to, end)
+			err = copyFile(from, to, end)
 		case entry.IsDir():
 			err = linkFiles(from, to)
 		default:
@@ -139,24 +138,6 @@ func linkFiles(from, to string) error {
 		if err := os.Symlink(filepath.Join(from, entry.Name()), filepath.Join(to, entry.Name())); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// copyStart copies the first n bytes of a file.
-func copyStart(from, to string, n int64) (err error) {
-	in, err := os.Open(from)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = in.Close() }() // only read
-	out, err := os.Create(to)
-	if err != nil {
-		return err
-	}
-	defer func() { err = errors.Join(err, out.Close()) }()
-	if _, err := io.CopyN(out, in, n); err != nil {
-		return fmt.Errorf("copy %d bytes of %s: %w", n, from, err)
 	}
 	return nil
 }

@@ -35,7 +35,7 @@ const (
 func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 	const tries = 3 // the first may repair the write-ahead log, the second the log of out-of-order samples
 	for try := 1; ; try++ {
-		if err := s.resumeRepairs(); err != nil {
+		if err := s.prepareLogs(); err != nil {
 			return nil, err
 		}
 		before := s.segmentBytes()
@@ -102,15 +102,9 @@ func (s *Store) logDirs() []string {
 	return []string{filepath.Join(s.opts.Dir, "wal"), filepath.Join(s.opts.Dir, wlog.WblDirName)}
 }
 
-// resumeRepairs reverts an interrupted repair of a log, so that the repair can start again.
-// In a repair Prometheus removes the segments behind the damaged segment in ascending order,
-// renames the damaged segment, copies its records to a new segment, and removes the renamed
-// one. If the disk fills up or the process ends in between, the next start would either find
-// a gap between segments and refuse to open the database, or read only the incomplete copy.
-//
-// It also checks the last checkpoint. If a checkpoint is damaged, Prometheus' repair removes
-// every segment of the log, and then fails.
-func (s *Store) resumeRepairs() error {
+// prepareLogs prepares both logs for the start: it resumes repairs and keeps references from being given twice. It holds the
+// lock of the directory meanwhile: the logs may be those of a running server.
+func (s *Store) prepareLogs() error {
 	if _, err := os.Stat(s.opts.Dir); err != nil {
 		return nil // there is no database yet, or tsdb.Open returns the error
 	}
@@ -127,6 +121,24 @@ func (s *Store) resumeRepairs() error {
 			}
 		}()
 	}
+	if err := s.resumeRepairs(); err != nil {
+		return err
+	}
+	if err := s.keepReferences(); err != nil {
+		return fmt.Errorf("last series reference of %s: %w", s.opts.Dir, err)
+	}
+	return nil
+}
+
+// resumeRepairs reverts an interrupted repair of a log, so that the repair can start again.
+// In a repair Prometheus removes the segments behind the damaged segment in ascending order,
+// renames the damaged segment, copies its records to a new segment, and removes the renamed
+// one. If the disk fills up or the process ends in between, the next start would either find
+// a gap between segments and refuse to open the database, or read only the incomplete copy.
+//
+// It also checks the last checkpoint. If a checkpoint is damaged, Prometheus' repair removes
+// every segment of the log, and then fails.
+func (s *Store) resumeRepairs() error {
 	for _, dir := range s.logDirs() {
 		if _, err := os.Stat(dir); err != nil {
 			continue

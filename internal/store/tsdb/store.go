@@ -202,6 +202,7 @@ func (o Options) prometheus() *tsdb.Options {
 	p.MaxExemplars = max(0, o.MaxExemplars)
 	p.OutOfOrderTimeWindow = o.OutOfOrderWindow.Milliseconds()
 	p.EnableMemorySnapshotOnShutdown = o.SnapshotOnShutdown
+	p.EnableFastStartup = o.SnapshotOnShutdown // writes the last series reference to series_state.json: see keepReferences
 	p.EnableOverlappingCompaction = !o.KeepOverlappingBlocks
 	p.HeadChunksWriteQueueSize = o.HeadQueueSize
 	p.EnableDelayedCompaction = o.DelayedCompaction

@@ -1,0 +1,123 @@
+package tsdb
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"math"
+	"os"
+	"path/filepath"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/tsdb/fileutil"
+	"github.com/prometheus/prometheus/tsdb/record"
+	"github.com/prometheus/prometheus/tsdb/wlog"
+)
+
+// seriesState is the content of series_state.json in the directory of the write-ahead log, as Prometheus writes it with its
+// feature fast-startup: the last reference that was given to a series.
+type seriesState struct {
+	LastSeriesID   uint64 `json:"last_series_id"`
+	LastWALSegment int    `json:"last_wal_segment"`
+	CleanShutdown  bool   `json:"clean_shutdown"`
+}
+
+const seriesStateFile = "series_state.json"
+
+// keepReferences makes sure that a start from a snapshot of the head gives no new series a reference that another series had.
+//
+// A snapshot has the series that were in the head at the shutdown, and Prometheus continues behind the highest of their
+// references. A series with a higher one may have left the head before, while the write-ahead log and the mapped chunks still
+// have its records. A new series with its reference would get its out-of-order chunks at the next start, and a replay without
+// the snapshot would find each of the two by the labels of the other. The head therefore continues behind the reference in
+// series_state.json, which Prometheus maintains if asked. A directory that was written without it is read once for this
+// reference.
+//
+// Without the feature nothing maintains the file, so it is removed: a later start must not use an old one.
+func (s *Store) keepReferences() error {
+	logs := filepath.Join(s.opts.Dir, "wal")
+	path := filepath.Join(logs, seriesStateFile)
+	if !s.opts.SnapshotOnShutdown {
+		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		return nil
+	}
+	if content, err := os.ReadFile(path); err == nil && json.Unmarshal(content, &seriesState{}) == nil {
+		return nil
+	}
+	segments, err := segmentsOf(logs)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && len(segments) == 0 {
+		return nil // there is no log yet
+	}
+	if err != nil {
+		return err
+	}
+	s.logger.Info("Reading the write-ahead log and the mapped chunks once for the last series reference", "dir", s.opts.Dir)
+	last := max(lastReferenceOfLog(logs, segments), s.lastReferenceOfChunks())
+	content, err := json.Marshal(seriesState{LastSeriesID: last, LastWALSegment: segments[len(segments)-1], CleanShutdown: true})
+	if err != nil {
+		return err
+	}
+	if err := os.WriteFile(path+".tmp", content, 0o666); err != nil {
+		return err
+	}
+	return fileutil.Replace(path+".tmp", path)
+}
+
+// lastReferenceOfLog returns the highest reference of a series record or of a tombstone in a log and its last checkpoint; 0 if
+// there is none. It reads a damaged segment up to the damage: the replay reports it.
+func lastReferenceOfLog(dir string, segments []int) (last uint64) {
+	ranges := []wlog.SegmentRange{{Dir: dir, First: segments[0], Last: segments[len(segments)-1]}}
+	if checkpoint, _, err := wlog.LastCheckpoint(dir); err == nil {
+		ranges = append(ranges, wlog.SegmentRange{Dir: checkpoint, First: -1, Last: math.MaxInt32})
+	}
+	for _, r := range ranges {
+		last = max(last, lastReferenceOfSegments(r))
+	}
+	return last
+}
+
+func lastReferenceOfSegments(of wlog.SegmentRange) (last uint64) {
+	files, err := wlog.NewSegmentsRangeReader(of)
+	if err != nil {
+		return 0
+	}
+	defer func() { _ = files.Close() }() // only read
+	decoder := record.NewDecoder(labels.NewSymbolTable(), slog.New(slog.DiscardHandler))
+	var series []record.RefSeries
+	for r := wlog.NewReader(files); r.Next(); {
+		if decoder.Type(r.Record()) != record.Series {
+			continue
+		}
+		if series, err = decoder.Series(r.Record(), series[:0]); err != nil {
+			return last
+		}
+		for _, one := range series {
+			last = max(last, uint64(one.Ref))
+		}
+	}
+	return last
+}
+
+// lastReferenceOfChunks returns the highest series reference of the mapped chunks of the head; 0 if there are none. It reads
+// damaged files up to the damage: Prometheus removes the rest when it opens the database.
+func (s *Store) lastReferenceOfChunks() (last uint64) {
+	dir := filepath.Join(s.opts.Dir, "chunks_head")
+	if _, err := os.Stat(dir); err != nil {
+		return 0
+	}
+	mapped, err := chunks.NewChunkDiskMapper(nil, dir, chunkenc.NewPool(), chunks.DefaultWriteBufferSize, 0)
+	if err != nil {
+		return 0
+	}
+	_ = mapped.IterateAllChunks(func(ref chunks.HeadSeriesRef, _ chunks.ChunkDiskMapperRef, _, _ int64, _ uint16, _ chunkenc.Encoding, _ bool) error {
+		last = max(last, uint64(ref))
+		return nil
+	})
+	_ = mapped.Close() // nothing was written
+	return last
+}

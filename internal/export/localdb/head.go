@@ -53,6 +53,9 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, err
 	}
+	if err := checkReferences(dir); err != nil {
+		return nil, err
+	}
 	for _, name := range []string{"wal", wlog.WblDirName, "chunks_head"} {
 		if _, err := os.Stat(filepath.Join(dir, name)); errors.Is(err, fs.ErrNotExist) {
 			continue

@@ -127,7 +127,7 @@ func withPercentage(o Options, percentage float64) Options {
 }
 
 // A repair is resumed before the database opens, which takes the lock itself.
-func TestResumeRepairs_LockIsReleased(t *testing.T) {
+func TestPrepareLogs_LockIsReleased(t *testing.T) {
 	for _, existed := range []bool{false, true} {
 		s := newStore(t, Options{})
 		path := filepath.Join(s.opts.Dir, "lock")
@@ -137,7 +137,7 @@ func TestResumeRepairs_LockIsReleased(t *testing.T) {
 			}
 		}
 		for range 2 {
-			if err := s.resumeRepairs(); err != nil {
+			if err := s.prepareLogs(); err != nil {
 				t.Fatal(err)
 			}
 			if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) == existed {
@@ -148,11 +148,11 @@ func TestResumeRepairs_LockIsReleased(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.resumeRepairs(); err == nil || !strings.Contains(err.Error(), "lock "+path) {
+		if err := s.prepareLogs(); err == nil || !strings.Contains(err.Error(), "lock "+path) {
 			t.Errorf("locked by another: %v", err)
 		}
 		s.opts.NoLockfile = true
-		if err := s.resumeRepairs(); err != nil {
+		if err := s.prepareLogs(); err != nil {
 			t.Errorf("without a lock: %v", err)
 		}
 		if err := lock.Release(); err != nil {
@@ -160,7 +160,7 @@ func TestResumeRepairs_LockIsReleased(t *testing.T) {
 		}
 	}
 	s := newStore(t, Options{Dir: filepath.Join(t.TempDir(), "none")})
-	if err := s.resumeRepairs(); err != nil {
+	if err := s.prepareLogs(); err != nil {
 		t.Errorf("no directory: %v", err)
 	}
 }

@@ -33,7 +33,7 @@ const seriesStateFile = "series_state.json"
 // references. A series with a higher one may have left the head before, while the write-ahead log and the mapped chunks still
 // have its records. A new series with its reference would get its out-of-order chunks at the next start, and a replay without
 // the snapshot would find each of the two by the labels of the other. The head therefore continues behind the reference in
-// series_state.json, which Prometheus maintains if asked. A directory that was written without it is read once for this
+// series_state.json, which Prometheus maintains with EnableFastStartup. A directory that was written without it is read once for this
 // reference.
 //
 // Without the feature nothing maintains the file, so it is removed: a later start must not use an old one.

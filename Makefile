@@ -84,7 +84,7 @@ check: ## gofmt, vet of every module, house rules, the example that needs an exp
 	$(GO) build -o /dev/null ./cmd/ferula
 
 lint: ## staticcheck, errcheck, errorlint and gosec
-	cd tools && GOWORK=off $(GO) test -vet=off ./apidiff ./image ./lint ./sbom
+	cd tools && GOWORK=off $(GO) test -vet=off ./apidiff ./image ./licenses ./lint ./sbom
 	cd tools && GOWORK=off $(GO) build -o $(TOOLS)/lint ./lint
 	GOGC=400 GOMEMLIMIT=16GiB $(TOOLS)/lint $(PACKAGES)
 

@@ -1,10 +1,10 @@
 // Command image writes a container image as an archive in OCI's layout, which skopeo, podman and
 // registries read, without a container engine and without a base image:
 //
-//	image -version 0.2.0 -created 1700000000 -o ferula-oci.tar linux/amd64=ferula linux/arm64=ferula-arm64
+//	image -version 0.2.0 -created 1700000000 -doc doc -o ferula-oci.tar linux/amd64=ferula linux/arm64=ferula-arm64
 //
-// Each platform has one layer: the static binary, the certificates of public authorities, a user 65532 that owns /data, and
-// /tmp. The certificates are those of this machine (-ca); the annotation io.ferula.ca-certificates.digest has their digest.
+// Each platform has one layer: the static binary, the licences (the files of -doc, in /usr/share/doc/ferula), the certificates of
+// public authorities, a user 65532 that owns /data, and /tmp. The certificates are those of this machine (-ca); the annotation io.ferula.ca-certificates.digest has their digest.
 // The same arguments and files make the same bytes.
 package main
 
@@ -21,6 +21,8 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"time"
 )
@@ -40,14 +42,19 @@ func run(args []string) error {
 	version := flags.String("version", "", "version: the tag of the image")
 	created := flags.Int64("created", 0, "time of the image and its files, in seconds since 1970")
 	ca := flags.String("ca", "/etc/ssl/certs/ca-certificates.crt", "certificates of public authorities, in PEM")
+	doc := flags.String("doc", "", "directory of files for /usr/share/doc/ferula: the licences")
 	out := flags.String("o", "", "archive to write")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	if *version == "" || *out == "" || flags.NArg() == 0 {
-		return errors.New("-version, -o and at least one PLATFORM=BINARY are needed")
+	if *version == "" || *doc == "" || *out == "" || flags.NArg() == 0 {
+		return errors.New("-version, -doc, -o and at least one PLATFORM=BINARY are needed")
 	}
 	certificates, err := authorities(*ca)
+	if err != nil {
+		return err
+	}
+	documents, err := documentsOf(*doc)
 	if err != nil {
 		return err
 	}
@@ -56,7 +63,27 @@ func run(args []string) error {
 		return err
 	}
 	w := &archive{tar: tar.NewWriter(file), at: time.Unix(*created, 0).UTC(), written: map[string]bool{}}
-	return errors.Join(w.image(*version, certificates, flags.Args()), w.tar.Close(), file.Close())
+	return errors.Join(w.image(*version, append(documents, entry{authoritiesPath, 0o644, 0, certificates}), flags.Args()), w.tar.Close(), file.Close())
+}
+
+// documentsOf returns the files of a directory, under their names in the image. At least one is needed.
+func documentsOf(dir string) ([]entry, error) {
+	entries, err := os.ReadDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	var files []entry
+	for _, e := range entries {
+		content, err := os.ReadFile(filepath.Join(dir, e.Name()))
+		if err != nil {
+			return nil, err
+		}
+		files = append(files, entry{"usr/share/doc/ferula/" + e.Name(), 0o644, 0, content})
+	}
+	if len(files) == 0 {
+		return nil, fmt.Errorf("%s has no files", dir)
+	}
+	return files, nil
 }
 
 // authorities reads and checks the certificates of public authorities.
@@ -147,7 +174,7 @@ type rootFS struct {
 }
 
 // image writes the whole layout.
-func (a *archive) image(version string, certificates []byte, binaries []string) error {
+func (a *archive) image(version string, files []entry, binaries []string) error {
 	all := index{SchemaVersion: 2, MediaType: typeIndex}
 	for _, arg := range binaries {
 		name, path, _ := strings.Cut(arg, "=")
@@ -159,7 +186,7 @@ func (a *archive) image(version string, certificates []byte, binaries []string) 
 		if err != nil {
 			return err
 		}
-		d, err := a.manifest(version, platform{arch, goos}, binary, certificates)
+		d, err := a.manifest(version, platform{arch, goos}, append(slices.Clip(files), entry{"usr/bin/ferula", 0o755, 0, binary}))
 		if err != nil {
 			return fmt.Errorf("%s: %w", name, err)
 		}
@@ -177,8 +204,8 @@ func (a *archive) image(version string, certificates []byte, binaries []string) 
 	return errors.Join(a.file("index.json", top), a.file("oci-layout", []byte(`{"imageLayoutVersion":"1.0.0"}`)))
 }
 
-func (a *archive) manifest(version string, p platform, binary, certificates []byte) (descriptor, error) {
-	plain, err := layer(a.at, binary, certificates)
+func (a *archive) manifest(version string, p platform, contents []entry) (descriptor, error) {
+	plain, err := layer(a.at, contents)
 	if err != nil {
 		return descriptor{}, err
 	}
@@ -196,7 +223,7 @@ func (a *archive) manifest(version string, p platform, binary, certificates []by
 	}
 	labels := map[string]string{
 		"org.opencontainers.image.title": "ferula", "org.opencontainers.image.version": version, "org.opencontainers.image.licenses": "Apache-2.0",
-		"org.opencontainers.image.source": "https://github.com/ferula-io/ferula", "io.ferula.ca-certificates.digest": digest(certificates),
+		"org.opencontainers.image.source": "https://github.com/ferula-io/ferula", "io.ferula.ca-certificates.digest": digest(contentOf(contents, authoritiesPath)),
 	}
 	settings, err := a.document(typeConfig, config{platform: p, Created: a.at, RootFS: rootFS{"layers", []string{digest(plain)}}, Config: process{
 		User: fmt.Sprintf("%d:%d", user, user), WorkingDir: "/data", Volumes: map[string]struct{}{"/data": {}}, Labels: labels,
@@ -211,28 +238,40 @@ func (a *archive) manifest(version string, p platform, binary, certificates []by
 	return d, err
 }
 
-// layer returns the files of the image as a tar archive.
-func layer(at time.Time, binary, certificates []byte) ([]byte, error) {
-	var out bytes.Buffer
-	w := tar.NewWriter(&out)
-	for _, f := range []struct {
-		name    string
-		mode    int64
-		owner   int
-		content []byte
-	}{
+const authoritiesPath = "etc/ssl/certs/ca-certificates.crt"
+
+// entry is a file of the image, or a directory if its name ends with a slash.
+type entry struct {
+	name    string
+	mode    int64
+	owner   int
+	content []byte
+}
+
+func contentOf(files []entry, name string) []byte {
+	return files[slices.IndexFunc(files, func(e entry) bool { return e.name == name })].content
+}
+
+// layer returns the files of the image as a tar archive, in the order of their names, so that a directory is before its files.
+func layer(at time.Time, files []entry) ([]byte, error) {
+	files = append(slices.Clip(files), []entry{
 		{"data/", 0o755, user, nil},
 		{"etc/", 0o755, 0, nil},
 		{"etc/group", 0o644, 0, fmt.Appendf(nil, "root:x:0:\nferula:x:%d:\n", user)},
 		{"etc/passwd", 0o644, 0, fmt.Appendf(nil, "root:x:0:0:root:/:/sbin/nologin\nferula:x:%d:%d:ferula:/data:/sbin/nologin\n", user, user)},
 		{"etc/ssl/", 0o755, 0, nil},
 		{"etc/ssl/certs/", 0o755, 0, nil},
-		{"etc/ssl/certs/ca-certificates.crt", 0o644, 0, certificates},
 		{"tmp/", 0o1777, 0, nil},
 		{"usr/", 0o755, 0, nil},
 		{"usr/bin/", 0o755, 0, nil},
-		{"usr/bin/ferula", 0o755, 0, binary},
-	} {
+		{"usr/share/", 0o755, 0, nil},
+		{"usr/share/doc/", 0o755, 0, nil},
+		{"usr/share/doc/ferula/", 0o755, 0, nil},
+	}...)
+	slices.SortFunc(files, func(a, b entry) int { return strings.Compare(a.name, b.name) })
+	var out bytes.Buffer
+	w := tar.NewWriter(&out)
+	for _, f := range files {
 		h := &tar.Header{Typeflag: tar.TypeReg, Name: f.name, Mode: f.mode, Uid: f.owner, Gid: f.owner, Size: int64(len(f.content)), ModTime: at, Format: tar.FormatUSTAR}
 		if strings.HasSuffix(f.name, "/") {
 			h.Typeflag = tar.TypeDir

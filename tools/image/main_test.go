@@ -33,13 +33,16 @@ VOPFnfkMzRD+E0AYMBQ=
 func write(t *testing.T) (files map[string][]byte, raw []byte) {
 	t.Helper()
 	dir := t.TempDir()
-	for name, text := range map[string]string{"ca": authority, "amd64": "binary of amd64", "arm64": "binary of arm64"} {
+	for name, text := range map[string]string{"ca": authority, "amd64": "binary of amd64", "arm64": "binary of arm64", "doc/LICENSE": "terms"} {
+		if err := os.MkdirAll(filepath.Join(dir, filepath.Dir(name)), 0o700); err != nil {
+			t.Fatal(err)
+		}
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
 	out := filepath.Join(dir, "image.tar")
-	if err := run([]string{"-version=1.2.3", "-created=1700000000", "-ca=" + dir + "/ca", "-o=" + out, "linux/amd64=" + dir + "/amd64", "linux/arm64=" + dir + "/arm64"}); err != nil {
+	if err := run([]string{"-version=1.2.3", "-created=1700000000", "-ca=" + dir + "/ca", "-doc=" + dir + "/doc", "-o=" + out, "linux/amd64=" + dir + "/amd64", "linux/arm64=" + dir + "/arm64"}); err != nil {
 		t.Fatal(err)
 	}
 	raw, err := os.ReadFile(out)
@@ -113,7 +116,7 @@ func TestRun_WritesAnImageOfEachPlatform(t *testing.T) {
 			t.Errorf("%v: %+v", err, c.RootFS)
 		}
 		content, headers := untar(t, bytes.NewReader(plain))
-		if string(content["usr/bin/ferula"]) != "binary of "+arch || string(content["etc/ssl/certs/ca-certificates.crt"]) != authority {
+		if string(content["usr/bin/ferula"]) != "binary of "+arch || string(content["etc/ssl/certs/ca-certificates.crt"]) != authority || string(content["usr/share/doc/ferula/LICENSE"]) != "terms" {
 			t.Errorf("%q", content)
 		}
 		// The volume belongs to the user of the process.
@@ -121,7 +124,13 @@ func TestRun_WritesAnImageOfEachPlatform(t *testing.T) {
 		if fmt.Sprintf("%d:%d", data.Uid, data.Gid) != c.Config.User || data.Uid == 0 || data.Typeflag != tar.TypeDir {
 			t.Errorf("/data: %+v; the process is %s", data, c.Config.User)
 		}
+		if c.Config.Labels["io.ferula.ca-certificates.digest"] != digest([]byte(authority)) {
+			t.Errorf("%q", c.Config.Labels)
+		}
 		for name, h := range headers {
+			if parent := filepath.Dir(strings.TrimSuffix(name, "/")); parent != "." && headers[parent+"/"] == nil {
+				t.Errorf("%s has no directory", name)
+			}
 			if h.ModTime.Unix() != 1700000000 {
 				t.Errorf("%s is of %s", name, h.ModTime)
 			}
@@ -175,19 +184,28 @@ func TestRun_RefusesWhatIsMissing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ok := []string{"-version=1", "-o=" + dir + "/o", "-ca=" + ca, "linux/amd64=" + binary}
+	doc, empty := filepath.Join(dir, "doc"), filepath.Join(dir, "empty")
+	for _, d := range []string{doc, empty} {
+		if err := os.Mkdir(d, 0o700); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := os.WriteFile(filepath.Join(doc, "LICENSE"), []byte("terms"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	ok := []string{"-version=1", "-o=" + dir + "/o", "-ca=" + ca, "-doc=" + doc, "linux/amd64=" + binary}
 	if err := run(ok); err != nil {
 		t.Error(err)
 	}
-	for i, wrong := range map[int]string{0: "-version=", 1: "-o=", 2: "-ca=" + binary, 3: "linux/amd64"} {
+	for i, wrong := range map[int]string{0: "-version=", 1: "-o=", 2: "-ca=" + binary, 3: "-doc=", 4: "linux/amd64"} {
 		args := slices.Clone(ok)
 		args[i] = wrong
 		if err := run(args); err == nil {
 			t.Errorf("%q is accepted", args)
 		}
 	}
-	for _, wrong := range []string{"-ca=/nowhere", "-ca=" + "main.go", "linux=" + binary, "linux/amd64=/nowhere", "-nonsense"} {
-		if err := run(append(slices.Clone(ok[:3]), wrong, ok[3])); err == nil {
+	for _, wrong := range []string{"-ca=/nowhere", "-ca=main.go", "-doc=/nowhere", "-doc=" + empty, "linux=" + binary, "linux/amd64=/nowhere", "-nonsense"} {
+		if err := run(append(slices.Clone(ok[:4]), wrong, ok[4])); err == nil {
 			t.Errorf("%s is accepted", wrong)
 		}
 	}

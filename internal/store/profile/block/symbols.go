@@ -39,7 +39,7 @@ type Builder struct {
 	functions                           functionTable
 	frames                              table
 	nodes                               nodeTable
-	stacks                              map[uint64]uint32 // by hash of frames; made on first use
+	stacks                              stackTable
 	bytes                               int
 }
 
@@ -49,32 +49,32 @@ func NewBuilder() *Builder {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	factor := binary.NativeEndian.Uint64(random[:]) | 1
-	b := &Builder{strings: map[string]uint32{}, functions: functionTable{factor: factor}, frames: table{factor: factor}, nodes: nodeTable{factor: factor}}
+	b := &Builder{strings: map[string]uint32{}, functions: functionTable{factor: factor}, frames: table{factor: factor}, nodes: nodeTable{factor: factor}, stacks: stackTable{factor: factor}}
 	b.begin()
 	return b
 }
 
 // Bytes estimates the memory of the symbols and the tables.
 func (b *Builder) Bytes() int {
-	tables := 16*len(b.frames.slots) + 8*len(b.nodes.slots) + 4*len(b.functions.slots) + 48*len(b.strings) + 32*len(b.stacks)
+	tables := 16*len(b.frames.slots) + 8*len(b.nodes.slots) + 4*len(b.functions.slots) + 48*len(b.strings) + 8*len(b.stacks.slots)
 	return b.bytes + tables + 16*cap(b.Strings) + 24*cap(b.Functions) + 8*cap(b.Frames) + 4*(cap(b.Parents)+cap(b.NodeFrame))
 }
 
 // Seal frees the tables, which take more memory than the symbols. Nothing may be added to a sealed builder.
 func (b *Builder) Seal() {
-	b.strings, b.stacks = nil, nil
-	b.functions, b.frames, b.nodes = functionTable{}, table{}, nodeTable{}
+	b.strings = nil
+	b.functions, b.frames, b.nodes, b.stacks = functionTable{}, table{}, nodeTable{}, stackTable{}
 }
 
 // Reset empties the builder and keeps its memory. Symbols that it has returned must not be used any more.
 func (b *Builder) Reset() {
 	clear(b.strings)
-	clear(b.stacks)
 	clear(b.Strings) // so that unused ones are freed
 	clear(b.functions.slots)
 	clear(b.frames.slots)
 	clear(b.nodes.slots)
-	b.frames.n, b.nodes.n, b.bytes = 0, 0, 0
+	clear(b.stacks.slots)
+	b.frames.n, b.nodes.n, b.stacks.n, b.bytes = 0, 0, 0, 0
 	b.lastString, b.lastFunction, b.lastFrame = 0, 0, 0
 	b.Strings, b.Functions, b.Frames = b.Strings[:0], b.Functions[:0], b.Frames[:0]
 	b.Parents, b.NodeFrame = b.Parents[:0], b.NodeFrame[:0]
@@ -184,36 +184,97 @@ func (b *Builder) Frame(function, line uint32) uint32 {
 // and compares it from leaf to root. The nodes of a stack were added one after the other, so most of
 // them are adjacent in memory. A walk from the root would read slots anywhere in the table.
 func (b *Builder) Stack(frames []uint32) uint32 {
-	hash := uint64(len(frames))
-	for _, f := range frames {
-		hash = (hash ^ uint64(f)) * fibonacci
-		hash ^= hash >> 32
+	if len(frames) == 0 {
+		return 0
 	}
-	if n, ok := b.stacks[hash]; ok && b.is(n, frames) {
-		return n
+	slot, hash, known := b.stacks.find(b, frames)
+	if known {
+		return uint32(*slot)
 	}
 	var n uint32
 	for _, f := range frames {
 		n = b.Node(n, f)
 	}
-	if b.stacks == nil {
-		b.stacks = map[uint64]uint32{}
-	}
-	if _, taken := b.stacks[hash]; !taken {
-		b.stacks[hash] = n
-	}
+	*slot = uint64(hash)<<32 | uint64(n)
+	b.stacks.n++
 	return n
 }
 
 // is reports whether the stack of a node has these frames, root first.
 func (b *Builder) is(node uint32, frames []uint32) bool {
-	for i := len(frames) - 1; i >= 0; i-- {
-		if node == 0 || b.NodeFrame[node] != frames[i] {
+	parents, nodeFrame := b.Parents, b.NodeFrame
+	for i := len(frames); i > 0; i-- {
+		// Most nodes follow their parent. A processor that predicts the branch of this loop reads several nodes at once: it
+		// does not wait until it has read from memory which node is the parent.
+		for i > 1 && node > 0 && parents[node] == node-1 && nodeFrame[node] == frames[i-1] {
+			node--
+			i--
+		}
+		if node == 0 || nodeFrame[node] != frames[i-1] {
 			return false
 		}
-		node = b.Parents[node]
+		node = parents[node]
 	}
 	return node == 0
+}
+
+// stackTable maps stacks to their nodes: open addressing, linear probing, at most two thirds full. The frames of a stack are not in
+// the table but in Symbols.
+type stackTable struct {
+	slots []uint64 // low half: number of a node; high half: hash of the stack; 0: the slot is free, because the root is in no slot
+	n     int      // number of stacks in the table
+	shift uint     // 32 less the bits of the index of a slot
+
+	factor uint64 // odd
+}
+
+// hash returns a hash of the frames. It takes two frames with each multiplication.
+func (t *stackTable) hash(frames []uint32) uint32 {
+	hash := uint64(len(frames))
+	for ; len(frames) > 1; frames = frames[2:] {
+		hash = (hash ^ uint64(frames[0]) ^ uint64(frames[1])<<32) * t.factor
+		hash ^= hash >> 32
+	}
+	if len(frames) == 1 {
+		hash = (hash ^ uint64(frames[0])) * t.factor
+		hash ^= hash >> 32
+	}
+	return uint32(hash * t.factor >> 32)
+}
+
+// find returns the slot of a stack of b, or the free slot for the stack, which the caller fills.
+func (t *stackTable) find(b *Builder, frames []uint32) (slot *uint64, hash uint32, known bool) {
+	if 3*(t.n+1) >= 2*len(t.slots) {
+		t.grow()
+	}
+	hash = t.hash(frames)
+	mask := uint32(len(t.slots) - 1)
+	for i := hash >> t.shift; ; i = (i + 1) & mask {
+		slot = &t.slots[i]
+		if *slot == 0 {
+			return slot, hash, false
+		}
+		if uint32(*slot>>32) == hash && b.is(uint32(*slot), frames) {
+			return slot, hash, true
+		}
+	}
+}
+
+func (t *stackTable) grow() {
+	old := t.slots
+	size := max(1<<10, 2*len(old))
+	t.slots, t.shift = make([]uint64, size), uint(32-bits.TrailingZeros(uint(size)))
+	mask := uint32(size - 1)
+	for _, s := range old {
+		if s == 0 {
+			continue
+		}
+		i := uint32(s>>32) >> t.shift
+		for t.slots[i] != 0 {
+			i = (i + 1) & mask
+		}
+		t.slots[i] = s
+	}
 }
 
 // Node returns the child of node parent that has this frame. A stack adds its nodes one after the other, so most nodes have the number
@@ -373,8 +434,6 @@ func (t *table) get(key uint64, next uint32) (value uint32, added bool) {
 		}
 	}
 }
-
-const fibonacci = 0x9E3779B97F4A7C15
 
 func (t *table) grow() {
 	old := t.slots

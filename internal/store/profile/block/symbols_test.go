@@ -72,14 +72,23 @@ func TestBuilder_NumbersAreThoseOfEqualSymbols(t *testing.T) {
 	if b.is(0, []uint32{1}) || !b.is(0, nil) || b.is(b.Stack([]uint32{1, 2}), []uint32{2}) || b.is(b.Stack([]uint32{1, 2}), []uint32{1, 1}) {
 		t.Error("stacks are taken for others")
 	}
-	// Another stack with the same hash is found by its frames.
-	b.stacks = map[uint64]uint32{}
-	one := b.Stack([]uint32{2, 1})
-	for hash := range b.stacks {
-		b.stacks[hash] = b.Node(0, 2)
+}
+
+func TestBuilder_StacksWithEqualHashesAreComparedByTheirFrames(t *testing.T) {
+	b := NewBuilder()
+	b.stacks.factor = 0 // all hashes are 0
+	r := rand.New(rand.NewPCG(3, 9))
+	for range 1500 { // the table grows
+		stack := []uint32{uint32(r.IntN(40)), uint32(r.IntN(40))}
+		want := b.Node(b.Node(0, stack[0]), stack[1])
+		for range 2 {
+			if got := b.Stack(stack); got != want {
+				t.Fatalf("stack %v is %d, want %d", stack, got, want)
+			}
+		}
 	}
-	if again := b.Stack([]uint32{2, 1}); again != one {
-		t.Errorf("stack %d, want %d", again, one)
+	if n := b.stacks.n; n < 700 || n > 1500 || len(b.stacks.slots) <= 1<<10 {
+		t.Errorf("%d stacks are in a table of %d slots", n, len(b.stacks.slots))
 	}
 }
 

@@ -14,8 +14,13 @@ const (
 	storedMax    = 65535 // bytes of a stored block
 	smallBytes   = 8 << 10
 
-	pairFirst   = '*' // of the 16 characters that are coded in pairs: * + , - . / and the digits
-	pairBitsMax = 24  // so that two pairs fit into the accumulator
+	pairFirst    = '*' // of the 16 characters that are coded in pairs: * + , - . / and the digits
+	pairBitsMax  = 24  // so that two pairs fit into the accumulator
+	shortBitsMax = 14  // so that four pairs fit into the accumulator
+
+	// Flags of a pair, above its code.
+	pairLong = 1 << 30 // longer than shortBitsMax
+	pairNone = 1 << 31 // too long, or a character has no code
 )
 
 // The tables of RFC 1951: by symbol of a length (less 257) or of a distance, the number of extra bits and the smallest
@@ -56,7 +61,7 @@ type coder struct {
 	codes     [symbolsMax]uint32 // code<<5 | its length
 	distances [distancesMax]uint32
 	matches   [256]uint32 // by length less 3: code and extra bits <<5 | their length
-	pairs     [256]uint32 // code of a pair of characters; 0 if it is too long
+	pairs     [256]uint32 // code of a pair of characters <<5 | its length, and flags
 
 	counts     [symbolsMax]uint32
 	codeBits   [symbolsMax + distancesMax]uint8 // code lengths
@@ -137,8 +142,9 @@ func (c *coder) measure(f *finder) {
 	counts := &c.counts
 	copy(counts[:256], f.literals[:])
 	counts[endOfBlock] = 1
+	clear(counts[257:])
 	for i, n := range f.lengths {
-		counts[257+i] = n
+		counts[257+lengthSymbol(uint32(i))] += n
 	}
 	// Only a sample of the literals was counted, so every literal that can occur needs a
 	// code.
@@ -185,9 +191,12 @@ func (c *coder) build() {
 		first := c.codes[pairFirst+i]
 		for j := range 16 {
 			second := c.codes[pairFirst+j]
-			pair := uint32(0)
+			pair := uint32(pairLong | pairNone)
 			if n := first&31 + second&31; n <= pairBitsMax && first != 0 && second != 0 {
 				pair = (first>>5|second>>5<<(first&31))<<5 | n
+				if n > shortBitsMax {
+					pair |= pairLong
+				}
 			}
 			c.pairs[i|j<<4] = pair
 		}
@@ -225,15 +234,32 @@ func (c *coder) tokens(out, buf []byte, at, end int, tokens []token) []byte {
 	for _, t := range tokens {
 		literals := buf[at : at+int(t.literals)]
 		at += int(t.literals) + int(t.length)
+		for len(literals) >= 8 { // as below, with eight characters at once
+			x := binary.LittleEndian.Uint64(literals) - pairFirst*0x0101010101010101
+			paired := x | x>>4
+			first, second, third, fourth := c.pairs[uint8(paired)], c.pairs[uint8(paired>>16)], c.pairs[uint8(paired>>32)], c.pairs[uint8(paired>>48)]
+			if x&0xf0f0f0f0f0f0f0f0 != 0 || (first|second|third|fourth)&pairLong != 0 {
+				break
+			}
+			four, fourBits := uint64(first>>5)|uint64(second>>5)<<(first&31), uint(first&31+second&31)
+			last, lastBits := uint64(third>>5)|uint64(fourth>>5)<<(third&31), uint(third&31+fourth&31)
+			acc |= (four | last<<(fourBits&63)) << (n & 63)
+			n += fourBits + lastBits
+			binary.LittleEndian.PutUint64(out[to:], acc)
+			to += int(n >> 3)
+			acc >>= n & 56
+			n &= 7
+			literals = literals[8:]
+		}
 		for len(literals) >= 4 {
-			// Subtracting pairFirst makes the 16 paired characters numbers below 16. A
-			// character below pairFirst causes a borrow and becomes a number of at least
-			// 16.
+			// Subtracting pairFirst makes the 16 paired characters numbers below 16. A character below pairFirst causes a
+			// borrow and becomes a number of at least 16.
 			w := binary.LittleEndian.Uint32(literals)
 			x := w - pairFirst*0x01010101
 			if x&0xf0f0f0f0 == 0 {
 				first, second := c.pairs[uint8(x|x>>4)], c.pairs[uint8(x>>16|x>>20)]
-				if first != 0 && second != 0 {
+				if (first|second)&pairNone == 0 {
+					first, second = first&^pairLong, second&^pairLong
 					acc |= uint64(first>>5) << n
 					n += uint(first & 31)
 					acc |= uint64(second>>5) << (n & 63)
@@ -269,28 +295,29 @@ func (c *coder) tokens(out, buf []byte, at, end int, tokens []token) []byte {
 		if t.length == 0 {
 			continue
 		}
-		match := c.matches[uint8(t.length-3)]
-		acc |= uint64(match>>5) << n
-		n += uint(match & 31)
-		symbol := distanceSymbol(uint32(t.distance))
-		code := c.distances[symbol]
-		acc |= uint64(code>>5) << (n & 63)
-		n += uint(code & 31)
-		extra := distanceExtra[symbol]
-		acc |= uint64(uint32(t.distance)&(1<<extra-1)) << (n & 63)
-		n += uint(extra)
+		code, codeBits := c.match(t)
+		acc |= code << n
+		n += codeBits
 		binary.LittleEndian.PutUint64(out[to:], acc)
 		to += int(n >> 3)
 		acc >>= n & 56
 		n &= 7
 	}
-	code := c.codes[endOfBlock]
-	acc |= uint64(code>>5) << n
-	n += uint(code & 31)
-	binary.LittleEndian.PutUint64(out[to:], acc)
-	to += int(n >> 3)
-	c.bits, c.n = acc>>(n&56), n&7
-	return out[:to]
+	c.bits, c.n = acc, n
+	return c.put(out[:to], uint64(c.codes[endOfBlock]>>5), uint(c.codes[endOfBlock]&31))
+}
+
+// match returns the code of a match with all extra bits, at most 48 bits, and their number.
+func (c *coder) match(t token) (code uint64, n uint) {
+	length := c.matches[uint8(t.length-3)]
+	symbol := distanceSymbol(uint32(t.distance))
+	distance := c.distances[symbol]
+	extra := distanceExtra[symbol]
+	code, n = uint64(length>>5), uint(length&31)
+	code |= uint64(distance>>5) << n
+	n += uint(distance & 31)
+	code |= uint64(uint32(t.distance)&(1<<extra-1)) << (n & 63)
+	return code, n + uint(extra)
 }
 
 // runLength is a symbol of the code of code lengths, with its extra bits.

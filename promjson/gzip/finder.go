@@ -46,9 +46,9 @@ type finder struct {
 	tokens []token
 
 	literals  [256]uint32 // counts
-	lengths   [29]uint32  // counts by symbol, less 257
-	distances [30]uint32  // counts by symbol
+	lengths   [256]uint32 // counts by length, less 3
 	high      bool        // there may be literals above 0x7f
+	distances [30]uint32  // counts by symbol
 
 	hashes  [1 << hashBits]uint32 // last position by hash of its bytes, in text
 	repeats repeats
@@ -106,8 +106,10 @@ func (f *finder) run(buf []byte, start, end int, all bool) int {
 // hasHigh reports whether there are bytes above 0x7f.
 func hasHigh(data []byte) bool {
 	var all uint64
-	for ; len(data) >= 8; data = data[8:] {
-		all |= binary.LittleEndian.Uint64(data)
+	for ; len(data) >= 32; data = data[32:] {
+		four := (*[32]byte)(data)
+		all |= binary.LittleEndian.Uint64(four[0:]) | binary.LittleEndian.Uint64(four[8:]) |
+			binary.LittleEndian.Uint64(four[16:]) | binary.LittleEndian.Uint64(four[24:])
 	}
 	for _, b := range data {
 		all |= uint64(b)
@@ -171,7 +173,8 @@ func quote(b []byte) int {
 	return -1
 }
 
-func (f *finder) load(at int) uint64 { return binary.LittleEndian.Uint64(f.buf[at:]) }
+func (f *finder) load32(at int) uint32 { return binary.LittleEndian.Uint32(f.buf[at:]) }
+func (f *finder) load(at int) uint64   { return binary.LittleEndian.Uint64(f.buf[at:]) }
 
 // points finds the tokens of points, from the closing quote at index at. It returns the index at which it stopped. If
 // inPoints is still true, fewer than tailBytes remain.
@@ -208,7 +211,7 @@ func (f *finder) points(at int) int {
 		}
 		if from := max(at, f.next); from < open {
 			source, length := f.stepBefore(at, from, head)
-			if from == at {
+			if from == at && (f.repeats.always || len(f.current)%repeatSample == 0) {
 				source, length = f.sameValue(at, open, source, length)
 			}
 			if from+length < open && before > 0 {
@@ -220,7 +223,8 @@ func (f *finder) points(at int) int {
 		} else {
 			f.at++
 		}
-		if value > 0 && f.next <= open {
+		// If the value begins a token, its start must match at least minMatch bytes. Comparing these first costs less.
+		if value > 0 && (f.next < open || f.next == open && f.load32(open) == f.load32(value)) {
 			f.valueBefore(open, value, n)
 		}
 		if len(f.current) < pointsMax {
@@ -304,7 +308,7 @@ func (f *finder) match(at, length, distance int) {
 		f.count(f.next, at)
 	}
 	f.tokens = append(f.tokens, token{uint32(at - f.next), uint16(length), uint16(distance - 1)})
-	f.lengths[lengthSymbol(uint32(length-3))]++
+	f.lengths[uint8(length-3)]++
 	f.distances[distanceSymbol(uint32(distance-1))]++
 	f.next = at + length
 }

@@ -364,3 +364,24 @@ func ExampleWriter() {
 	fmt.Println(string(text))
 	// Output: {"status":"success","data":{"resultType":"matrix","result":[]}}
 }
+
+// Characters that have no short code in pairs, at every place among eight literals.
+func TestCoder_RareCharactersAmongDigitsRoundTrip(t *testing.T) {
+	z := NewWriter(nil)
+	for _, rare := range []string{"+", "-", "*", "/", ",", "x", "\x80", "\xff"} {
+		rng := rand.New(rand.NewPCG(3, 3))
+		data := []byte(`{"values":[`)
+		for i := range 3000 {
+			value := strconv.FormatUint(1e16+rng.Uint64N(9e16), 10)
+			if i%500 < 20 {
+				at := i % 17
+				value = value[:at] + rare + value[at+1:]
+			}
+			data = fmt.Appendf(data, `[%d,"%s"],`, 1_700_000_000+i*180, value)
+		}
+		data = append(bytes.Replace(data, []byte("["), []byte("[["), 1), "]}"...)
+		if got := decompress(t, compress(t, z, data, false)); !bytes.Equal(got, data) {
+			t.Errorf("%q: other bytes", rare)
+		}
+	}
+}

@@ -17,15 +17,13 @@ type repeats struct {
 	always bool                    // it is on
 }
 
-// sameValue looks for an earlier point with the same timestamp and value. If the match with that point is at least 3
-// bytes longer than the given match, sameValue returns the match with that point, otherwise the given match.
+// sameValue looks for an earlier point with the same timestamp and value. While repeats is off, it is called for a sample of
+// the points only. If the match with that point is at least 3 bytes longer than the given match, sameValue returns the match with
+// that point, otherwise the given match.
 func (f *finder) sameValue(at, open, source, length int) (int, int) {
 	r := &f.repeats
 	time, value := f.load(open-10), binary.LittleEndian.Uint32(f.buf[open:])
 	hash := time*hashSpread ^ uint64(value)*0xD6E8FEB86659FD93
-	if !r.always && len(f.current)%repeatSample != 0 {
-		return source, length
-	}
 	slot := &r.points[hash>>(64-repeatBits)]
 	distance := f.base + uint32(at) - *slot
 	*slot = f.base + uint32(at)

@@ -77,8 +77,8 @@ type Options struct {
 	// PartialResponse is the value of partial_response for range queries without that
 	// parameter; "" adds none.
 	PartialResponse string
-	RangeRetries    int // of one part of a range query; 0: the client's default, negative: none
-	InstantRetries  int // of a request that is passed through; as above
+	RangeRetries    int // of a range query or one part of it; 0: the client's default, negative: none
+	InstantRetries  int // of a request that is neither a range query nor for labels or series; as above
 
 	Labels LabelOptions
 	Bodies *reqbody.Reader // reads request bodies; nil: with the defaults of its package

@@ -257,6 +257,20 @@ func TestTracing_EverySpanEnds(t *testing.T) {
 	}
 }
 
+// The responses of a split query stream through the frontend for most of its time.
+func TestTracing_SplicingHasASpan(t *testing.T) {
+	w := newTestEnv(t)
+	s := &spans{}
+	front := w.front(func(o *Options) { o.Tracer = s })
+	resp, err := http.Get(front.URL + rangePath("up", 0, 3*86400, 3600))
+	check(t, err == nil, "%v", err)
+	_, _ = io.Copy(io.Discard, resp.Body)
+	resp.Body.Close()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	check(t, resp.StatusCode == 200 && strings.HasSuffix(strings.Join(s.names, " "), "fetch splice"), "%d, spans %q", resp.StatusCode, s.names)
+}
+
 func TestMetrics_OfOneRequest(t *testing.T) {
 	set := instruments.NewSet()
 	var during string

@@ -19,7 +19,7 @@ var copyBuffers = bufpool.New(copyBytes, copyBytes)
 // passThrough streams the downstream's response unchanged. A request that may change
 // state is sent once, since a failure does not show whether the downstream executed it.
 func (f *Frontend) passThrough(x *requestContext, q query) error {
-	req := q.request(f.opts.InstantRetries)
+	req := q.request(f.opts.retries(x.kind))
 	req.Method, req.Body = x.r.Method, x.body
 	if !req.IsIdempotent() {
 		req.Retries = -1
@@ -36,6 +36,18 @@ func (f *Frontend) passThrough(x *requestContext, q query) error {
 		return err
 	}
 	return f.relay(x, resp)
+}
+
+// retries returns the number of retries of a kind of request: each kind has a flag.
+func (o *Options) retries(k kind) int {
+	switch k {
+	case kindRange:
+		return o.RangeRetries
+	case kindLabels:
+		return o.Labels.Retries
+	default:
+		return o.InstantRetries
+	}
 }
 
 // relay sends a downstream's response to the client, whatever its status.

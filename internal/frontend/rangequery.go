@@ -200,7 +200,9 @@ func (f *Frontend) spliceParts(x *requestContext, parts []openedPart) error {
 			list = append(list, splice.Part{Body: bytes.NewReader(response)})
 		}
 	}
+	_, span := f.opts.Tracer.Start(x.r.Context(), "splice")
 	annotations, err := s.Write(x.response, list)
+	span.End()
 	if err != nil {
 		return f.partFailed(err)
 	}

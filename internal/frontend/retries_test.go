@@ -106,6 +106,31 @@ func TestRetries_OnlyOfReadOnlyRequests(t *testing.T) {
 	}
 }
 
+// A range query in one piece, or one that cannot be split, is passed through and still has the retries of range queries.
+func TestRetries_EachKindOfRequestHasItsOwn(t *testing.T) {
+	w := newTestEnvWith(t, http.NotFoundHandler())
+	w.break_ = func(rw http.ResponseWriter, _ *http.Request) bool {
+		rw.WriteHeader(500)
+		return true
+	}
+	front := w.front(func(o *Options) { o.RangeRetries, o.InstantRetries, o.Labels.Retries = -1, 3, 1 })
+	for path, want := range map[string]int64{
+		rangePath("up", 0, 60, 30):                1,
+		rangePath("up", 0, 60, 30) + "&stats=all": 1,
+		"/api/v1/query?query=up":                  4,
+		"/api/v1/labels":                          2,
+		"/api/v1/labels?start=0&end=60":           2,
+		"/api/v1/series?match[]=up":               2,
+		"/api/v1/rules":                           4,
+	} {
+		before := w.requests.Load()
+		resp, err := http.Get(front.URL + path)
+		check(t, err == nil, "%v", err)
+		resp.Body.Close()
+		check(t, w.requests.Load() == before+want, "%s: %d requests, want %d", path, w.requests.Load()-before, want)
+	}
+}
+
 func TestMetrics_RejectedRequestsAreCountedByStatus(t *testing.T) {
 	set := instruments.NewSet()
 	w := newTestEnv(t)

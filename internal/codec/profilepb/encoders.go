@@ -3,6 +3,7 @@ package profilepb
 import (
 	"encoding/binary"
 	"slices"
+	"sync"
 )
 
 // Encoder is a large response that encodes itself. A query's result is encoded without
@@ -98,13 +99,32 @@ type setEncoder struct {
 
 type span struct{ from, to uint32 } // to is 0: not encoded yet
 
-// newSetEncoder returns nil if the source has no sets.
+// setEncoders has encoders without a source, for the memory of text and known.
+var setEncoders = sync.Pool{New: func() any { return &setEncoder{} }}
+
+// pooledSetBytes is the maximum memory of an encoder in setEncoders.
+const pooledSetBytes = 1 << 20
+
+// newSetEncoder returns nil if the source has no sets. The caller releases the encoder.
 func newSetEncoder(source SeriesSource, encode func(dst, set []byte, without []string) []byte) *setEncoder {
 	n, without := source.Sets()
 	if n == 0 {
 		return nil
 	}
-	return &setEncoder{source: source, encode: encode, without: without, text: make([]byte, 1), known: make([]span, n)}
+	e := setEncoders.Get().(*setEncoder)
+	e.source, e.encode, e.without = source, encode, without
+	e.text, e.known = append(e.text[:0], 0), slices.Grow(e.known[:0], n)[:n]
+	clear(e.known)
+	return e
+}
+
+// release returns the encoder to the pool. The encoder may be nil.
+func (e *setEncoder) release() {
+	if e == nil || cap(e.text)+8*cap(e.known) > pooledSetBytes {
+		return
+	}
+	e.source, e.encode, e.without = nil, nil, nil
+	setEncoders.Put(e)
 }
 
 // get returns an encoded set. It is valid until the next call.

@@ -166,6 +166,7 @@ func (p *EncodedPoint) appendJSON(dst []byte, sets *setEncoder) []byte {
 // AppendJSON implements Encoder.
 func (a *SeriesEncoder) AppendJSON(dst []byte) []byte {
 	sets := newSetEncoder(a.Source, appendSetJSON)
+	defer sets.release()
 	var p EncodedPoint
 	o := open(dst)
 	o.list("series", a.Source.Len(), func(dst []byte, i int) []byte {

@@ -214,6 +214,25 @@ func BenchmarkSeriesEncoder(b *testing.B) {
 	})
 }
 
+func TestSeriesEncoder_DoesNotAllocatePerLabelSet(t *testing.T) {
+	var result sliceSource
+	s := pointSeries{labels: labelenc.AppendLabel(nil, "service_name", "ferula")}
+	for i := range 1000 {
+		result.sets = append(result.sets, labelenc.AppendLabel(nil, "pod", fmt.Sprintf("pod-%d", i)))
+		s.points = append(s.points, EncodedPoint{TimestampMS: int64(i), Value: 1, HasExemplar: true, Exemplar: EncodedExemplar{TimestampMS: 1, Value: 7, Set: uint32(i)}})
+	}
+	result.series = []pointSeries{s}
+	a := &SeriesEncoder{&result}
+	buf := a.AppendProto(nil)
+	least := 1e9
+	for range 50 { // a pool may drop what is returned to it
+		least = min(least, testing.AllocsPerRun(1, func() { buf = a.AppendProto(buf[:0]) }))
+	}
+	if least > 5 {
+		t.Errorf("%v allocations of 1,000 label sets", least)
+	}
+}
+
 func TestFunctionsEncoder_BytesAndJSON(t *testing.T) {
 	a := &FunctionsEncoder{Functions: []FunctionCost{{"a\xff", 1, 300}, {}}, Total: 3, Count: 4}
 	const want = "\x0a\x0b\x0a\x04a\uFFFD\x10\x01\x18\xac\x02\x0a\x00\x10\x03\x18\x04"

@@ -170,6 +170,7 @@ func (a *SeriesEncoder) protoBytes() int {
 // AppendProto implements Encoder.
 func (a *SeriesEncoder) AppendProto(dst []byte) []byte {
 	sets := newSetEncoder(a.Source, func(dst, set []byte, without []string) []byte { return retagged(dst, set, bytes5, without) })
+	defer sets.release()
 	var p EncodedPoint
 	dst = slices.Grow(dst, a.protoBytes())
 	for i := range a.Source.Len() {

@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -49,6 +50,37 @@ func percentOver(areaName, side, other, row string) number {
 	}}
 }
 
+// worstOver is the greatest of several rows of one side over another one, in percent.
+func worstOver(areaName, side, other string, patterns ...string) number {
+	return number{of: func(t *testing.T, r Results) float64 {
+		t.Helper()
+		worst := math.NaN()
+		for name := range r[areaName].rows {
+			here, err := r.Figure(areaName, side, name)
+			there, err2 := r.Figure(areaName, other, name)
+			if err != nil || err2 != nil || !matchesOne(name, patterns) {
+				continue
+			}
+			if share := 100 * here.Value / there.Value; !(share <= worst) {
+				worst = share
+			}
+		}
+		if math.IsNaN(worst) {
+			t.Errorf("area %s has no rows %q of %s and %s", areaName, patterns, side, other)
+		}
+		return worst
+	}}
+}
+
+func matchesOne(name string, patterns []string) bool {
+	return slices.ContainsFunc(patterns, func(p string) bool { return regexp.MustCompile("^(?:" + p + ")$").MatchString(name) })
+}
+
+// worse is the greater one of two numbers.
+func worse(a, b number) number {
+	return number{of: func(t *testing.T, r Results) float64 { return max(a.of(t, r), b.of(t, r)) }}
+}
+
 // cell is a row of a side, divided by a unit.
 func cell(areaName, side, row string, unit float64) number {
 	return number{of: func(t *testing.T, r Results) float64 { return cellOf(t, r, areaName, side, row) / unit }}
@@ -90,21 +122,29 @@ func claims() []claim {
 			cell("remoteread", "ferula", "first byte: samples, 8 h", ms), cell("remoteread", "Prometheus", "first byte: samples, 8 h", 1)}},
 		{"remote read of the last 2 h in the head", "remoteread", []number{percentOf("remoteread/head-chunks-cpu"), percentOf("remoteread/head-samples-cpu"),
 			mib("remoteread/head-samples-anon-mib"), constant}}, // bytes of a series
-		{"range query split in 2", "frontend", []number{percentOf("frontend/vs-thanos"), percentOf("frontend/vs-thanos-gzip"),
+		{"range query of 59 MB split in 2", "frontend", []number{
+			worse(percentOf("frontend/vs-thanos"), worstOver("frontend", "ferula", "Thanos", "(?:real query|behind Thanos query): CPU of the frontend")),
+			worstOver("frontend", "ferula", "Thanos", "CPU: client gzip", "(?:real query|behind Thanos query), client gzip: CPU of the frontend"),
+			worstOver("frontend", "ferula", "Thanos", "CPU: (?:second )?cache hit.*"),
 			below(mib("frontend/anon-590mb-mib")), constant, constant}}, // sizes of the responses
+		{"range query of 10 series split in 2", "frontend", []number{worstOver("frontend", "ferula", "Thanos", "CPU: small query.*"),
+			cell("frontend", "ferula", "latency p99: small query, 100 a second, client gzip", ms), cell("frontend", "Thanos", "latency p99: small query, 100 a second, client gzip", ms),
+			cell("frontend", "ferula", "latency p99: small query, 100 a second, client identity", ms), cell("frontend", "Thanos", "latency p99: small query, 100 a second, client identity", ms)}},
 		{"range query with every point", "api", []number{percentOf("api/query-range-cpu"), percentOver("api", "ferula", "Prometheus", "CPU: 8 h, every point, gzip"),
 			percentOver("api", "ferula", "Prometheus", "bytes on the wire: 8 h, every point, gzip"), percentOf("api/query-range-anon")}},
 		{"PromQL, 10,000 series of 8 h", "engine", engine("count-8h", "sum-rate-8h", "sum-over-time-8h", "topk-8h", "quantile-8h", "histogram-quantile", "head-1h")},
-		{"its JSON", "json", []number{percentOf("json/encode-ints"), percentOf("json/encode-decimals"), percentOf("json/encode-floats"), constant}}, // digits
+		{"its JSON", "json", []number{worstOver("json", "ferula", "JSONCodec", "CPU: integers.*"), worstOver("json", "ferula", "JSONCodec", "CPU: decimals2.*"),
+			worstOver("json", "ferula", "JSONCodec", "CPU: floats15.*"), constant}}, // digits
 		{"StoreAPI, series of 100", "storeapi", []number{percentOf("storeapi/series-100"), percentOf("storeapi/series-240"),
+			worstOver("storeapi", "ferula", "Thanos", "CPU: .+ samples, all kept"), worstOver("storeapi", "ferula", "Thanos", "CPU: .+ samples x .+"),
 			cell("storeapi", "Thanos", "allocations: 100 samples, all kept", 1), cell("storeapi", "Thanos", "allocations: 240 samples, all kept", 1)}},
 		{"`sum by` over StoreAPI", "storeapi", []number{percentOf("storeapi/query")}},
 		{"from a bucket, warm", "store", []number{percentOf("store/warm-cpu"), percentOf("store/requests")}},
-		{"Series through the sidecar", "sidecar", []number{percentOf("sidecar/cpu"), below(mib("sidecar/anon-mib"))}},
+		{"Series through the sidecar", "sidecar", []number{percentOf("sidecar/cpu"), constant, // hours
+			worstOver("sidecar", "ferula", "Thanos", "CPU: .+ in the head"), below(mib("sidecar/anon-mib"))}},
 		{"a scrape of 10,000 lines", "exposition", []number{percentOf("exposition/live-10k"), percentOf("exposition/live-10k-vs-client-golang")}},
-		{"profile series with an exemplar", "profiles", []number{
-			percentOver("profiles", "with exemplars", "without", "time: 3000 rows, 100 datasets, 60 min"),
-			percentOver("profiles", "with exemplars", "without", "time: 100000 rows, 100 datasets, 60 min, by service")}},
+		{"profile series with an exemplar", "profiles", []number{worstOver("profiles", "with exemplars", "without", "time: .+"),
+			worstOver("profiles", "with exemplars", "without", "server CPU: .*by service.*"), worstOver("profiles", "with exemplars", "without", "server CPU: .+ by pod")}},
 	}
 }
 

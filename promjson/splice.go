@@ -16,7 +16,8 @@ import (
 // for the next call of Splice.
 type Splicer struct {
 	// WriteBytes is the approximate size of writes; 0: 64 KiB. Larger writes to a
-	// socket cost less CPU.
+	// socket cost less CPU. The buffer has 64 KiB at first, and grows up to WriteBytes
+	// with the response.
 	WriteBytes int
 
 	out     output
@@ -313,19 +314,32 @@ func limitAnnotations(texts []string, omitted string) []string {
 
 // output buffers bytes into large writes. After the first error it writes nothing.
 type output struct {
-	w   io.Writer
-	buf []byte
-	err error
+	w    io.Writer
+	buf  []byte
+	size int // up to which buf grows
+	err  error
 }
 
 func (o *output) reset(w io.Writer, size int) {
 	if size <= 0 {
 		size = defaultWriteBytes
 	}
-	if cap(o.buf) != size {
-		o.buf = make([]byte, 0, size)
+	if cap(o.buf) == 0 || cap(o.buf) > size {
+		o.buf = make([]byte, 0, min(size, defaultWriteBytes))
 	}
-	*o = output{w: w, buf: o.buf[:0]}
+	*o = output{w: w, buf: o.buf[:0], size: size}
+}
+
+// reserve makes room for n bytes, unless they are more than the buffer may have: it enlarges the buffer up to its size, and
+// then writes it.
+func (o *output) reserve(n int) {
+	for n > cap(o.buf)-len(o.buf) {
+		if cap(o.buf) >= o.size {
+			o.flush()
+			return
+		}
+		o.buf = append(make([]byte, 0, min(4*cap(o.buf), o.size)), o.buf...)
+	}
 }
 
 func (o *output) flush() {
@@ -348,14 +362,14 @@ func (o *output) write(p []byte) {
 
 func (o *output) string(s string) {
 	if len(s) > cap(o.buf)-len(o.buf) {
-		o.flush()
+		o.reserve(len(s))
 	}
 	o.buf = append(o.buf, s...)
 }
 
 func (o *output) bytes(p []byte) {
 	if len(p) > cap(o.buf)-len(o.buf) {
-		o.flush()
+		o.reserve(len(p))
 		if len(p) > cap(o.buf) {
 			o.write(p)
 			return

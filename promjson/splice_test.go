@@ -352,3 +352,43 @@ func FuzzSplice(f *testing.F) {
 		}
 	})
 }
+
+// sizes counts the bytes of each write.
+type sizes []int
+
+func (s *sizes) Write(p []byte) (int, error) {
+	*s = append(*s, len(p))
+	return len(p), nil
+}
+
+func TestSplicer_BufferGrowsUpToWriteBytes(t *testing.T) {
+	var o output
+	var got sizes
+	o.reset(&got, 300<<10)
+	if cap(o.buf) != defaultWriteBytes {
+		t.Errorf("%d bytes at first", cap(o.buf))
+	}
+	for range 700 {
+		o.bytes(make([]byte, 1000))
+	}
+	o.flush()
+	if want := (sizes{307_000, 307_000, 86_000}); !slices.Equal(got, want) {
+		t.Errorf("writes of %v bytes, want %v", got, want)
+	}
+	if cap(o.buf) != 300<<10 {
+		t.Errorf("%d bytes at last", cap(o.buf))
+	}
+	got = nil
+	o.bytes(make([]byte, 10))
+	o.bytes(make([]byte, 400<<10)) // longer than the buffer may be
+	if want := (sizes{10, 400 << 10}); !slices.Equal(got, want) {
+		t.Errorf("writes of %v bytes, want %v", got, want)
+	}
+	before := &o.buf[:1][0]
+	if o.reset(&got, 300<<10); &o.buf[:1][0] != before {
+		t.Error("the grown buffer is not reused")
+	}
+	if o.reset(&got, 1000); cap(o.buf) != 1000 {
+		t.Errorf("%d bytes, although writes shall have 1000", cap(o.buf))
+	}
+}

@@ -379,7 +379,7 @@ func TestFrontend_ResponsesThatCannotBeJoinedAreNotSplitAgain(t *testing.T) {
 	series := func(at int, label, fill string) string {
 		return fmt.Sprintf(`{"metric":{"a":"%s","b":"%s"},"values":[[%d,"1"]]}`, label, fill, at)
 	}
-	long := strings.Repeat("x", sharedResponseMaxBytes) // more than is gathered before the first byte is sent
+	long := strings.Repeat("x", sharedResponseMaxBytes+100<<10) // more than is gathered before the first byte is sent
 	for name, tt := range map[string]struct {
 		series func(start, end int) string
 		cut    bool // the first response

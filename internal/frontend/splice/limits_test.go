@@ -12,7 +12,7 @@ import (
 )
 
 func TestOptions_Defaults(t *testing.T) {
-	if got, want := (Options{}).withDefaults(), (Options{64 << 10, 1 << 20, 256 << 10, 4 << 20}); got != want {
+	if got, want := (Options{}).withDefaults(), (Options{64 << 10, 1 << 20, 1088 << 10, 4 << 20}); got != want {
 		t.Errorf("%+v", got)
 	}
 	given := Options{1, 2, 3, 4}

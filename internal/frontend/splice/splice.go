@@ -29,7 +29,7 @@ type Part struct {
 type Options struct {
 	FirstReadBytes int // size of the first reads from a part; 0: 64 KiB
 	ReadBytes      int // size of later reads, from a part that fills its reads; 0: 1 MiB
-	WriteBytes     int // size of writes; 0: 256 KiB
+	WriteBytes     int // size of writes, if the response is as long; 0: 1088 KiB
 	ObjectBytesMax int // maximum size of one metric object or histogram; 0: 4 MiB
 }
 
@@ -41,7 +41,8 @@ func (o Options) withDefaults() Options {
 		o.ReadBytes = 1 << 20
 	}
 	if o.WriteBytes == 0 {
-		o.WriteBytes = 256 << 10
+		// More than the longest response that identical requests share: the frontend does not copy a longer one first.
+		o.WriteBytes = 1<<20 + 64<<10
 	}
 	if o.ObjectBytesMax == 0 {
 		o.ObjectBytesMax = 4 << 20

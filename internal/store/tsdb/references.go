@@ -33,8 +33,11 @@ const seriesStateFile = "series_state.json"
 // references. A series with a higher one may have left the head before, while the write-ahead log and the mapped chunks still
 // have its records. A new series with its reference would get its out-of-order chunks at the next start, and a replay without
 // the snapshot would find each of the two by the labels of the other. The head therefore continues behind the reference in
-// series_state.json, which Prometheus maintains with EnableFastStartup. A directory that was written without it is read once for this
-// reference.
+// series_state.json, which Prometheus maintains with EnableFastStartup.
+//
+// Prometheus would also lower the last reference to the one in the file. So the file must be that of the last program that opened
+// the directory, which may have been a Prometheus without that feature: each start begins a segment of the log, so the last
+// segment is then not the one in the file. In this case, and if there is no file, the directory is read once for the reference.
 //
 // Without the feature nothing maintains the file, so it is removed: a later start must not use an old one.
 func (s *Store) keepReferences() error {
@@ -46,9 +49,6 @@ func (s *Store) keepReferences() error {
 		}
 		return nil
 	}
-	if content, err := os.ReadFile(path); err == nil && json.Unmarshal(content, &seriesState{}) == nil {
-		return nil
-	}
 	segments, err := segmentsOf(logs)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(segments) == 0 {
 		return nil // there is no log yet
@@ -56,9 +56,17 @@ func (s *Store) keepReferences() error {
 	if err != nil {
 		return err
 	}
+	lastSegment := segments[len(segments)-1]
+	var state seriesState
+	if content, err := os.ReadFile(path); err != nil || json.Unmarshal(content, &state) != nil {
+		state = seriesState{LastWALSegment: -1}
+	}
+	if state.LastWALSegment == lastSegment {
+		return nil
+	}
 	s.logger.Info("Reading the write-ahead log and the mapped chunks once for the last series reference", "dir", s.opts.Dir)
-	last := max(lastReferenceOfLog(logs, segments), s.lastReferenceOfChunks())
-	content, err := json.Marshal(seriesState{LastSeriesID: last, LastWALSegment: segments[len(segments)-1], CleanShutdown: true})
+	last := max(state.LastSeriesID, lastReferenceOfLog(logs, segments), s.lastReferenceOfChunks())
+	content, err := json.Marshal(seriesState{LastSeriesID: last, LastWALSegment: lastSegment, CleanShutdown: true})
 	if err != nil {
 		return err
 	}

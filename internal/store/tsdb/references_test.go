@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
@@ -149,4 +150,68 @@ func copyOf(t *testing.T, dir string) string {
 		t.Fatal(err)
 	}
 	return to
+}
+
+// Prometheus does not maintain series_state.json without its feature fast-startup. A file that a former run of ferula has left
+// must not lower the last reference: new series would get those of Prometheus' series.
+func TestStore_ReferencesAfterARunOfPrometheusAreNew(t *testing.T) {
+	for _, killed := range []bool{false, true} {
+		t.Run(fmt.Sprintf("killed %v", killed), func(t *testing.T) {
+			o := Options{Dir: t.TempDir(), Retention: -1, OutOfOrderWindow: 24 * time.Hour, MinBlockDuration: 2 * time.Hour, SnapshotOnShutdown: true, NoLockfile: true}
+			write := func(id string) {
+				t.Helper()
+				s := newStore(t, o)
+				if err := s.Open(); err != nil {
+					t.Fatal(err)
+				}
+				appendAt(t, s, id, startMS)
+				if killed {
+					o.Dir = copyOf(t, o.Dir)
+				}
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+			write("first")
+			prometheusWrites(t, o.Dir, "second", "third")
+			write("fourth")
+			prometheusWrites(t, o.Dir, "fifth")
+			for _, o := range []Options{o, without(o)} {
+				o.Dir = copyOf(t, o.Dir)
+				s := newStore(t, o)
+				if err := s.Open(); err != nil {
+					t.Fatal(err)
+				}
+				for _, id := range []string{"first", "second", "third", "fourth", "fifth"} {
+					if got, want := timesOf(t, s, id), []string{id + " 0"}; !slices.Equal(got, want) {
+						t.Errorf("snapshots %v: %s: %v, want %v", o.SnapshotOnShutdown, id, got, want)
+					}
+				}
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			}
+		})
+	}
+}
+
+// prometheusWrites opens a directory as a Prometheus with memory-snapshot-on-shutdown and without fast-startup does, and writes
+// a sample of each series.
+func prometheusWrites(t *testing.T, dir string, ids ...string) {
+	t.Helper()
+	opts := tsdb.DefaultOptions()
+	opts.EnableMemorySnapshotOnShutdown, opts.OutOfOrderTimeWindow, opts.RetentionDuration = true, 24*hourMS, 0
+	db, err := tsdb.Open(dir, nil, nil, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	app := db.Appender(context.Background())
+	for _, id := range ids {
+		if _, err := app.Append(0, labels.FromStrings("__name__", "m", "id", id), startMS, 1); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := errors.Join(app.Commit(), db.Close()); err != nil {
+		t.Fatal(err)
+	}
 }

@@ -7,6 +7,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // node is one operator of a compiled expression.
@@ -129,9 +131,26 @@ func (c *compiler) selector(vs *parser.VectorSelector) (selector, bool) {
 		c.reason = "extended_range_selector"
 		return selector{}, false
 	}
-	s := selector{vs: vs, hints: c.hints[vs]}
+	s := selector{vs: vs, hints: c.hints[vs], steps: c.evaluatedAt(vs)}
 	c.selectors = append(c.selectors, s)
 	return s, true
+}
+
+// evaluatedAt returns the times at which a selector is evaluated, if only the last sample at or before each of them counts. It
+// returns nil for range selectors, and for selectors that are not evaluated at the steps of the query.
+func (c *compiler) evaluatedAt(vs *parser.VectorSelector) *series.Steps {
+	if c.subqueries > 0 || vs.Timestamp != nil || c.hints[vs].Range > 0 {
+		return nil
+	}
+	offset := vs.OriginalOffset.Milliseconds()
+	s := series.Steps{
+		FirstMS: milliseconds(c.stmt.Start) - offset, LastMS: milliseconds(c.stmt.End) - offset,
+		StepMS: max(1, c.stmt.Interval.Milliseconds()), // an instant query has the interval 0
+	}
+	if !s.Valid() {
+		return nil
+	}
+	return &s
 }
 
 func (c *compiler) unary(e *parser.UnaryExpr) (node, bool) {

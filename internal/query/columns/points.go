@@ -64,7 +64,12 @@ type samplesSource struct {
 
 func newSamplesSource(ctx context.Context, querier storage.Querier, all []selector) samplesSource {
 	s := samplesSource{querier, make(map[*parser.VectorSelector]storage.SeriesSet, len(all))}
+	atSteps, _ := querier.(series.StepsSelector)
 	for i := range all {
+		if of := &all[i]; of.steps != nil && atSteps != nil {
+			s.selected[of.vs] = atSteps.SelectAtSteps(ctx, *of.steps, of.hints, of.vs.LabelMatchers...)
+			continue
+		}
 		s.selected[all[i].vs] = querier.Select(ctx, false, all[i].hints, all[i].vs.LabelMatchers...)
 	}
 	return s

@@ -10,13 +10,16 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // selector selects series from the storage.
 type selector struct {
 	vs    *parser.VectorSelector
 	hints *storage.SelectHints
-	lent  bool // the consumer of the rows keeps none of their labels
+	steps *series.Steps // the only times whose last samples are needed; nil: all samples are needed
+	lent  bool          // the consumer of the rows keeps none of their labels
 }
 
 // offset returns how many ms before a step the selector selects samples: the sum of the offset

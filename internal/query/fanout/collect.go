@@ -43,6 +43,8 @@ type collected struct {
 	budget   *budget        // of all queries; it granted the bytes below
 	granted  int64          // bytes taken from budget, to be released
 	unspent  int64          // bytes of granted that are not used yet
+	counted  int64          // bytes that count against BytesMax of the query
+	atSteps  bool           // the stores may have left out samples between steps
 	buffers  int64          // bytes of granted for unread messages and symbols of the stream, until the stream ends
 	view     *view
 	warnings annotations.Annotations
@@ -167,6 +169,7 @@ func collect(ctx context.Context, q *querier, all *fanoutStreams, v *view) (*col
 	for i, k := range parts {
 		whole.warnings.Merge(all.streams[i].Warnings())
 		whole.lent, whole.granted = append(whole.lent, k.lent...), whole.granted+k.granted
+		whole.counted += k.counted
 	}
 	if len(whole.warnings) > 0 {
 		q.q.f.endpoints.metrics.partial.With(selections).Inc()
@@ -411,6 +414,11 @@ func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 		return s.view.dedup(its, s.view.function)
 	}
 	return storage.ChainSampleIteratorFromIterators(nil, its)
+}
+
+// overlapping reports whether a series has chunks that overlap.
+func (k *collected) overlapping() bool {
+	return slices.ContainsFunc(k.series, func(s storedSeries) bool { return overlap(s.chunks) })
 }
 
 // overlap reports whether sorted chunks overlap in time.

@@ -99,6 +99,8 @@ type Fanout struct {
 	endpoints *Endpoints
 	opts      Options
 	budget    budget
+
+	wholeUntil atomic.Int64 // time in Unix ns until which no samples between steps are left out; see noteOverlap
 }
 
 // New returns a Fanout.
@@ -179,6 +181,7 @@ func (q *Query) Querier(mint, maxt int64) (storage.Querier, error) {
 // that other queries hold. The response timeout does not run while it waits.
 func (q *querier) spend(g *deadlineStream, k *collected, series, bytes int64) error {
 	opts := &q.q.f.opts
+	k.counted += bytes
 	if n := q.count(&q.q.bytes, &q.bytes, bytes); n > opts.BytesMax {
 		return fmt.Errorf("%w: more than %d bytes of chunks and labels%s", ErrLimit, opts.BytesMax, opts.Flags.Of("BytesMax"))
 	}

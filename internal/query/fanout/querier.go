@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"go.opentelemetry.io/otel/attribute"
 
+	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
 
@@ -44,7 +45,10 @@ type selected struct {
 	err   error
 }
 
-var _ storage.Querier = (*querier)(nil)
+var (
+	_ storage.Querier      = (*querier)(nil)
+	_ series.StepsSelector = (*querier)(nil)
+)
 
 // count adds n to all, the count of the query, and to own, the share of this querier. It returns the new
 // count of the query.
@@ -59,11 +63,25 @@ const forSeries = "series"
 // Select implements storage.Querier. The set is always sorted. Its first Next waits for the responses. If the latest
 // selection with equal arguments had the same context, Select returns the series of that selection.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	return q.sel(ctx, nil, hints, matchers)
+}
+
+// SelectAtSteps implements series.StepsSelector. Stores of ferula then leave out samples. If the samples of several replicas
+// must be merged, no sample is left out.
+func (q *querier) SelectAtSteps(ctx context.Context, steps series.Steps, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+	return q.sel(ctx, &steps, hints, matchers)
+}
+
+// sel is Select, or SelectAtSteps if there are steps.
+func (q *querier) sel(ctx context.Context, steps *series.Steps, hints *storage.SelectHints, matchers []*labels.Matcher) storage.SeriesSet {
 	start, end, function, limit, rangeMS := q.minMS, q.maxMS, "", 0, int64(0)
 	if hints != nil {
 		start, end, function, limit, rangeMS = hints.Start, hints.End, hints.Func, hints.Limit, hints.Range
 	}
 	key := fmt.Sprintf("%d %d %s %d %d %q", start, end, function, limit, rangeMS, fmt.Sprint(matchers))
+	if steps != nil {
+		key = fmt.Sprintf("%v %s", *steps, key)
+	}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	if earlier := q.latest[key]; earlier != nil && earlier.until == ctx.Done() {
@@ -76,6 +94,7 @@ func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints
 		MaxResolutionMS:      q.q.resolution(function, rangeMS),
 		Aggregates:           aggregatesFor(function),
 		Shard:                q.q.r.Shard,
+		Steps:                steps,
 	}
 	if sr.SkipChunks { // a series may be in downsampled blocks only
 		sr.MaxResolutionMS = math.MaxInt64
@@ -117,13 +136,35 @@ func (q *querier) selection(ctx context.Context, sr storeapi.SeriesRequest, v *v
 		}
 		endSpan(span, err)
 	}()
+	if k, err = q.read(ctx, sr, v); err == nil && k.atSteps && k.overlapping() {
+		q.q.f.noteOverlap()
+		q.discard(k)
+		sr.Steps = nil
+		k, err = q.read(ctx, sr, v)
+	}
+	return k, err
+}
+
+// read reads all series of the stores.
+func (q *querier) read(ctx context.Context, sr storeapi.SeriesRequest, v *view) (*collected, error) {
 	sr.BytesMax = max(1, q.q.f.opts.BytesMax-q.q.bytes.Load())
 	all, err := q.q.f.fan(ctx, q.q.r, sr)
 	if err != nil {
 		return nil, err
 	}
 	defer all.close()
-	return collect(ctx, q, all, v)
+	k, err := collect(ctx, q, all, v)
+	if k != nil {
+		k.atSteps = all.atSteps
+	}
+	return k, err
+}
+
+// discard releases a result that is not used, which then no longer counts against the query's limits.
+func (q *querier) discard(k *collected) {
+	q.count(&q.q.bytes, &q.bytes, -k.counted)
+	q.count(&q.q.series, &q.series, -int64(len(k.series)))
+	k.release()
 }
 
 // asyncSeriesSet is the set of a selection that may still be running.

@@ -336,6 +336,7 @@ type fanoutStreams struct {
 	cancel  context.CancelCauseFunc
 	streams []*deadlineStream
 	missing []error // one for each store that may have data and is not queried
+	atSteps bool    // the requests have steps: the stores may leave out samples
 }
 
 // fan chooses the stores that may have data and creates their streams. It sends no request yet. The
@@ -355,7 +356,10 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 		return nil, err
 	}
 	sr.AbortOnPartial = r.AbortOnPartial
-	all := &fanoutStreams{missing: c.missing}
+	if sr.Steps != nil && f.needsWhole(c.infos, sr) {
+		sr.Steps = nil
+	}
+	all := &fanoutStreams{missing: c.missing, atSteps: sr.Steps != nil}
 	all.ctx, all.cancel = context.WithCancelCause(storeapi.WithTenant(ctx, r.Tenant))
 	for i, s := range c.stores {
 		g := &deadlineStream{store: s, request: sr, wanted: sr.Aggregates, abort: r.AbortOnPartial, timeout: f.opts.ResponseTimeout, flags: f.opts.Flags, metrics: f.endpoints.metrics}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/codec/storepb"
 	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // This file converts requests and small responses between structs and messages.
@@ -77,6 +78,9 @@ func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {
 		if out.Extension.Deltas && !opts.NoRepeats {
 			out.Extension.KeptBytes = storepb.KeptBytes
 		}
+		if s := r.Steps; s != nil {
+			out.Extension.FirstTime, out.Extension.LastTime, out.Extension.Step = s.FirstMS, s.LastMS, s.StepMS
+		}
 	}
 	for _, a := range r.Aggregates {
 		out.Aggregates = append(out.Aggregates, pb.Aggr(a))
@@ -115,6 +119,12 @@ func seriesRequestFrom(in *pb.SeriesRequest) (SeriesRequest, error) {
 			return r, fmt.Errorf("%w: shard %d of %d", ErrBadRequest, s.ShardIndex, s.TotalShards)
 		}
 		r.Shard = &Shard{Index: s.ShardIndex, Total: s.TotalShards, By: s.By, Labels: s.Labels}
+	}
+	if e := in.Extension; e.GetStep() != 0 {
+		r.Steps = &series.Steps{FirstMS: e.FirstTime, LastMS: e.LastTime, StepMS: e.Step}
+		if !r.Steps.Valid() {
+			return r, fmt.Errorf("%w: steps of %d ms from %d to %d", ErrBadRequest, e.Step, e.FirstTime, e.LastTime)
+		}
 	}
 	if h := in.QueryHints; h != nil {
 		r.Hints = &Hints{StepMS: h.StepMillis, RangeMS: h.Range.GetMillis(), Func: h.Func.GetName(), By: h.Grouping.GetBy(), Grouping: h.Grouping.GetLabels()}

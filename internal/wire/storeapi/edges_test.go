@@ -103,6 +103,7 @@ func TestSeriesRequest_RoundTrip(t *testing.T) {
 	full := SeriesRequest{
 		MinMS: 1, MaxMS: 2, Matchers: []*labels.Matcher{}, SkipChunks: true, Limit: 3, WithoutReplicaLabels: []string{"r"}, Shard: &Shard{Index: 2, Total: 3, By: true, Labels: []string{"l"}},
 		MaxResolutionMS: 4, Aggregates: []Aggr{Raw, Counter}, AbortOnPartial: true, Hints: &Hints{StepMS: 5, RangeMS: 6, Func: "rate", By: true, Grouping: []string{"g"}},
+		Steps: &series.Steps{FirstMS: -7, LastMS: 8, StepMS: 9},
 	}
 	plain := SeriesRequest{Matchers: []*labels.Matcher{}, Hints: &Hints{}}
 	for _, r := range []SeriesRequest{full, plain, {Matchers: []*labels.Matcher{}}} {

@@ -91,6 +91,7 @@ func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *bat
 	sharded := NewShardFilter(r.Shard)
 	tally := limitCounter{limits: s.opts}
 	var spans []storepb.Chunk
+	steps := s.stepsFilter(r)
 	for n := 0; set.Next(); n++ {
 		if n%ctxEvery == 0 && ctx.Err() != nil {
 			return context.Cause(ctx)
@@ -112,6 +113,9 @@ func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *bat
 		if reason, err := tally.add(lset, chunks, spans); err != nil {
 			s.dropped.With(reason).Inc()
 			return err
+		}
+		if steps != nil {
+			chunks = steps.thin(chunks)
 		}
 		if err := out.add(lset, chunks, spans); err != nil {
 			return err

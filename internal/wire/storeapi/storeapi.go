@@ -105,7 +105,10 @@ type SeriesRequest struct {
 	Aggregates           []Aggr   // requested from downsampled data
 	AbortOnPartial       bool     // partial response strategy ABORT: an unreadable store is an error; false: a warning
 	Hints                *Hints   // may be nil
-	BytesMax             int64    // of a message and of a series, checked by the client; 0: the client's own limit
+	// Steps are the times at which the series are evaluated, if only the last sample at or before each of them counts. A raw
+	// chunk may then lack samples: all but the last of the chunk, and the last at or before each step. nil: no sample may be lacking.
+	Steps    *series.Steps
+	BytesMax int64 // of a message and of a series, checked by the client; 0: the client's own limit
 }
 
 // LabelsRequest selects label names, or the values of one label.

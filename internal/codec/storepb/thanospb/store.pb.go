@@ -998,7 +998,13 @@ type Extension struct {
 	// Labels may be the difference to the labels of the series before.
 	Deltas bool `protobuf:"varint,3,opt,name=deltas,proto3" json:"deltas,omitempty"`
 	// Bytes of deltas that the client keeps, so that later series may repeat them. 0: none.
-	KeptBytes     int64 `protobuf:"varint,4,opt,name=kept_bytes,json=keptBytes,proto3" json:"kept_bytes,omitempty"`
+	KeptBytes int64 `protobuf:"varint,4,opt,name=kept_bytes,json=keptBytes,proto3" json:"kept_bytes,omitempty"`
+	// The times, in ms, at which the client evaluates the series: first_time, first_time + step, … up to
+	// last_time. Of each chunk it needs the last sample at or before each of them and the last of all,
+	// and the chunk may lack the others. step 0: all samples.
+	FirstTime     int64 `protobuf:"varint,5,opt,name=first_time,json=firstTime,proto3" json:"first_time,omitempty"`
+	LastTime      int64 `protobuf:"varint,6,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
+	Step          int64 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1057,6 +1063,27 @@ func (x *Extension) GetDeltas() bool {
 func (x *Extension) GetKeptBytes() int64 {
 	if x != nil {
 		return x.KeptBytes
+	}
+	return 0
+}
+
+func (x *Extension) GetFirstTime() int64 {
+	if x != nil {
+		return x.FirstTime
+	}
+	return 0
+}
+
+func (x *Extension) GetLastTime() int64 {
+	if x != nil {
+		return x.LastTime
+	}
+	return 0
+}
+
+func (x *Extension) GetStep() int64 {
+	if x != nil {
+		return x.Step
 	}
 	return 0
 }
@@ -2223,13 +2250,17 @@ const file_internal_codec_storepb_thanospb_store_proto_rawDesc = "" +
 	"shardIndex\x12!\n" +
 	"\ftotal_shards\x18\x02 \x01(\x03R\vtotalShards\x12\x0e\n" +
 	"\x02by\x18\x03 \x01(\bR\x02by\x12\x16\n" +
-	"\x06labels\x18\x04 \x03(\tR\x06labels\"\x7f\n" +
+	"\x06labels\x18\x04 \x03(\tR\x06labels\"\xcf\x01\n" +
 	"\tExtension\x12\x18\n" +
 	"\asymbols\x18\x01 \x01(\bR\asymbols\x12!\n" +
 	"\fbatch_series\x18\x02 \x01(\x03R\vbatchSeries\x12\x16\n" +
 	"\x06deltas\x18\x03 \x01(\bR\x06deltas\x12\x1d\n" +
 	"\n" +
-	"kept_bytes\x18\x04 \x01(\x03R\tkeptBytes\"\xff\x05\n" +
+	"kept_bytes\x18\x04 \x01(\x03R\tkeptBytes\x12\x1d\n" +
+	"\n" +
+	"first_time\x18\x05 \x01(\x03R\tfirstTime\x12\x1b\n" +
+	"\tlast_time\x18\x06 \x01(\x03R\blastTime\x12\x12\n" +
+	"\x04step\x18\a \x01(\x03R\x04step\"\xff\x05\n" +
 	"\rSeriesRequest\x12\x19\n" +
 	"\bmin_time\x18\x01 \x01(\x03R\aminTime\x12\x19\n" +
 	"\bmax_time\x18\x02 \x01(\x03R\amaxTime\x120\n" +

@@ -1,0 +1,160 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/wire/storeapi"
+)
+
+var someSteps = series.Steps{FirstMS: 1000, LastMS: 9000, StepMS: 4000}
+
+// selectAtSteps returns the names and chunks' samples of a selection at steps.
+func selectAtSteps(t *testing.T, f *Fanout, replicas ...string) (n int, err error) {
+	t.Helper()
+	q, err := f.Queryable(Request{ReplicaLabels: replicas}).Querier(0, 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	set := q.(series.StepsSelector).SelectAtSteps(context.Background(), someSteps, &storage.SelectHints{Start: 0, End: 10_000}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	for set.Next() {
+		n++
+	}
+	return n, set.Err()
+}
+
+func storeOf(t *testing.T, samples []sample, external ...string) *fakeStore {
+	t.Helper()
+	set := labels.FromStrings(external...)
+	all := labels.NewBuilder(set)
+	all.Set("__name__", "m")
+	times := storeapi.TimeRange{MinMS: 0, MaxMS: 10_000}
+	return &fakeStore{
+		strips: true,
+		info: storeapi.Info{LabelSets: []labels.Labels{set}, Store: &storeapi.StoreInfo{
+			TimeRange: times, WithoutReplicaLabels: true, TSDBs: []storeapi.TSDBInfo{{Labels: set, TimeRange: times}},
+		}},
+		series: []one{{labels: all.Labels(), chunks: []series.Chunk{encode(t, samples)}}},
+	}
+}
+
+// steps returns whether each request of a store had steps.
+func (f *fakeStore) steps() (had []bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.requests {
+		had = append(had, r.Steps != nil)
+	}
+	return had
+}
+
+func TestQuerier_SelectAtSteps(t *testing.T) {
+	early, late := []sample{{t: 1000}, {t: 2000}}, []sample{{t: 5000}, {t: 6000}}
+	for name, tt := range map[string]struct {
+		stores   func() []*fakeStore
+		replicas []string
+		want     []bool // requests of the first store; two selections
+	}{
+		"one store": {func() []*fakeStore { return []*fakeStore{storeOf(t, early, "replica", "a")} }, []string{"replica"}, []bool{true, true}},
+		"one replica in two stores": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, late, "replica", "a")}
+		}, []string{"replica"}, []bool{true, true}},
+		"equal chunks of one replica": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, early, "replica", "a")}
+		}, []string{"replica"}, []bool{true, true}},
+		"two replicas": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, early, "replica", "b")}
+		}, []string{"replica"}, []bool{false, false}},
+		"two replicas, no deduplication": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, early, "replica", "b")}
+		}, nil, []bool{true, true}},
+		"two clusters": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "cluster", "x", "replica", "a"), storeOf(t, early, "cluster", "y", "replica", "b")}
+		}, []string{"replica"}, []bool{true, true}},
+		"overlapping chunks that no Info announces": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, []sample{{t: 1500}, {t: 2500}}, "replica", "a")}
+		}, []string{"replica"}, []bool{true, false, false}}, // repeated as a whole, and then at once
+	} {
+		t.Run(name, func(t *testing.T) {
+			stores := tt.stores()
+			f, _ := newTestFanout(t, Options{}, stores...)
+			for range 2 {
+				if n, err := selectAtSteps(t, f, tt.replicas...); err != nil || n == 0 {
+					t.Fatalf("%d series, %v", n, err)
+				}
+			}
+			if got := stores[0].steps(); !slices.Equal(got, tt.want) {
+				t.Errorf("requests with steps: %v, want %v", got, tt.want)
+			}
+			if held := f.budget.held(); held != 0 {
+				t.Errorf("%d bytes are held", held)
+			}
+		})
+	}
+}
+
+// A store without Info may have any replicas.
+func TestSeveralReplicas_OfUnknownStores(t *testing.T) {
+	sr := storeapi.SeriesRequest{MaxMS: 100, WithoutReplicaLabels: []string{"replica"}}
+	if !severalReplicas([]*storeapi.Info{nil}, sr) {
+		t.Error("no Info: no replicas")
+	}
+	set := func(replica string, minMS, maxMS int64) *storeapi.Info {
+		return &storeapi.Info{LabelSets: []labels.Labels{labels.FromStrings("replica", replica)}, Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: minMS, MaxMS: maxMS}}}
+	}
+	for name, tt := range map[string]struct {
+		infos []*storeapi.Info
+		want  bool
+	}{
+		"overlapping":              {[]*storeapi.Info{set("a", 0, 50), set("b", 50, 90)}, true},
+		"one after the other":      {[]*storeapi.Info{set("a", 0, 49), set("b", 50, 90)}, false},
+		"outside the request":      {[]*storeapi.Info{set("a", 0, 500), set("b", 101, 900)}, false},
+		"third overlaps the first": {[]*storeapi.Info{set("a", 0, 10), set("a", 20, 40), set("b", 30, 35)}, true},
+	} {
+		if got := severalReplicas(tt.infos, sr); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// The bytes and series of a selection that is repeated count once.
+func TestQuerier_ARepeatedSelectionCountsOnce(t *testing.T) {
+	stores := []*fakeStore{storeOf(t, []sample{{t: 1000}, {t: 2000}}), storeOf(t, []sample{{t: 1500}, {t: 2500}})}
+	f, _ := newTestFanout(t, Options{SeriesMax: 1}, stores...)
+	q := f.Queryable(Request{})
+	querier, err := q.Querier(0, 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer querier.Close()
+	set := querier.(series.StepsSelector).SelectAtSteps(context.Background(), someSteps, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	n := 0
+	for set.Next() {
+		n++
+	}
+	if err := set.Err(); err != nil || n != 1 || errors.Is(err, ErrLimit) {
+		t.Fatalf("%d series, %v", n, err)
+	}
+	if got := stores[0].steps(); !slices.Equal(got, []bool{true, false}) {
+		t.Fatalf("requests with steps: %v", got)
+	}
+	bytes := q.bytes.Load()
+	other := f.Queryable(Request{})
+	again, err := other.Querier(0, 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	for set := again.Select(context.Background(), true, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")); set.Next(); {
+	}
+	if want := other.bytes.Load(); bytes != want || q.series.Load() != 1 {
+		t.Errorf("%d bytes and %d series count, want %d and 1", bytes, q.series.Load(), want)
+	}
+}

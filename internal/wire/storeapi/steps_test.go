@@ -1,0 +1,153 @@
+package storeapi
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	floats "github.com/ferula-io/ferula/internal/codec/xor"
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// gaugeChunk encodes n samples with irregular times.
+func gaugeChunk(rng *rand.Rand, fromMS int64, n int) series.Chunk {
+	points := make([]floats.Point, n)
+	at := fromMS
+	for i := range points {
+		points[i] = floats.Point{T: at, F: rng.NormFloat64()}
+		at += 1 + rng.Int64N(30_000)
+	}
+	return series.Chunk{MinMS: points[0].T, MaxMS: points[n-1].T, Encoding: chunkenc.EncXOR, Data: floats.AppendChunk(nil, points)}
+}
+
+func pointsOf(t *testing.T, chunks []series.Chunk) (all []floats.Point) {
+	t.Helper()
+	for _, c := range chunks {
+		var err error
+		if all, err = floats.AppendPoints(all, c.Data, floats.Ascending); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return all
+}
+
+// lastAt returns the last point at or before a time.
+func lastAt(points []floats.Point, ms int64) (last floats.Point) {
+	for _, p := range points {
+		if p.T <= ms {
+			last = p
+		}
+	}
+	return last
+}
+
+func atSteps(steps *series.Steps) SeriesRequest {
+	return SeriesRequest{MaxMS: 1 << 50, Matchers: all(), Steps: steps}
+}
+
+func TestServer_LeavesOutSamplesBetweenSteps(t *testing.T) {
+	rng := rand.New(rand.NewPCG(1, 2))
+	src := &memorySource{}
+	for i := range 50 {
+		r := row{labels: labels.FromStrings("__name__", "requests_total", "i", fmt.Sprintf("%03d", i))}
+		for at, n := int64(1000), 0; n < 4; n++ {
+			c := gaugeChunk(rng, at, 1+rng.IntN(200))
+			r.chunks, at = append(r.chunks, c), c.MaxMS+1+rng.Int64N(1e6)
+		}
+		src.rows = append(src.rows, r)
+	}
+	client := NewClient(dial(t, src, ServerOptions{}), ClientOptions{})
+	less := 0
+	for _, steps := range []series.Steps{{FirstMS: 0, LastMS: 4e6, StepMS: 1000}, {FirstMS: 3e5, LastMS: 4e6, StepMS: 180_000}, {FirstMS: -5e6, LastMS: 9e7, StepMS: 1e6}, {FirstMS: 2e6, LastMS: 2e6, StepMS: 1}} {
+		got, err := read(t, client.Series(context.Background(), atSteps(&steps)))
+		if err != nil || len(got) != len(src.rows) {
+			t.Fatalf("%+v: %d series, %v", steps, len(got), err)
+		}
+		for i, want := range src.rows {
+			for j, c := range got[i].chunks {
+				whole := want.chunks[j]
+				if c.MinMS != whole.MinMS || c.MaxMS != whole.MaxMS {
+					t.Fatalf("%+v: chunk %d to %d, want %d to %d", steps, c.MinMS, c.MaxMS, whole.MinMS, whole.MaxMS)
+				}
+				if len(c.Data) < len(whole.Data) {
+					less++
+				} else if !bytes.Equal(c.Data, whole.Data) {
+					t.Fatalf("%+v: a chunk has other bytes and is not shorter", steps)
+				}
+			}
+			have, all := pointsOf(t, got[i].chunks), pointsOf(t, want.chunks)
+			for at := steps.FirstMS; at <= steps.LastMS; at += steps.StepMS {
+				if g, w := lastAt(have, at), lastAt(all, at); g != w {
+					t.Fatalf("%+v: the last sample at %d is %v, want %v", steps, at, g, w)
+				}
+			}
+			if g, w := have[len(have)-1], all[len(all)-1]; g != w {
+				t.Fatalf("%+v: the last sample is %v, want %v", steps, g, w)
+			}
+		}
+	}
+	if less < 200 {
+		t.Errorf("%d chunks lack samples", less)
+	}
+	// Without steps, and without the extension, every chunk is whole.
+	for _, opts := range []ClientOptions{{}, {NoExtension: true}} {
+		r := atSteps(nil)
+		if opts.NoExtension {
+			r.Steps = &series.Steps{LastMS: 1, StepMS: 1}
+		}
+		got, err := read(t, NewClient(dial(t, src, ServerOptions{}), opts).Series(context.Background(), r))
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, got, src.rows)
+	}
+}
+
+// Histograms, corrupt chunks and chunks of few samples are sent as they are.
+func TestServer_SendsOtherChunksWhole(t *testing.T) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	good := gaugeChunk(rng, 1000, 120)
+	cut, outside, few, histogram, empty := good, good, gaugeChunk(rng, 1000, 2), good, good
+	cut.Data = cut.Data[:len(cut.Data)/2]
+	outside.MaxMS--
+	histogram.Encoding = chunkenc.EncFloatHistogram
+	empty.Data = []byte{0, 0}
+	src := &memorySource{}
+	for i, c := range []series.Chunk{cut, outside, few, histogram, empty} {
+		src.rows = append(src.rows, row{labels: labels.FromStrings("__name__", "requests_total", "i", fmt.Sprint(i)), chunks: []series.Chunk{c}})
+	}
+	steps := series.Steps{FirstMS: good.MaxMS, LastMS: good.MaxMS, StepMS: 1}
+	got, err := read(t, NewClient(dial(t, src, ServerOptions{}), ClientOptions{}).Series(context.Background(), atSteps(&steps)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	check(t, got, src.rows)
+}
+
+func TestServer_InvalidStepsAreBadRequests(t *testing.T) {
+	client := NewClient(dial(t, &memorySource{rows: rows(t, 3)}, ServerOptions{}), ClientOptions{})
+	for _, steps := range []series.Steps{{FirstMS: 1, LastMS: 0, StepMS: 1}, {FirstMS: 0, LastMS: 1, StepMS: -1}} {
+		if _, err := read(t, client.Series(context.Background(), atSteps(&steps))); !errors.Is(err, ErrBadRequest) {
+			t.Errorf("%+v: %v", steps, err)
+		}
+	}
+}
+
+// Equal chunks of two stores must stay equal, whatever chunks are next to them.
+func TestStepsFilter_DependsOnTheChunkAlone(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	a, b := gaugeChunk(rng, 0, 150), gaugeChunk(rng, 5e6, 150)
+	steps := series.Steps{FirstMS: 7, LastMS: 1e9, StepMS: 200_000}
+	alone := slices.Clone((&stepsFilter{steps: steps}).thin([]series.Chunk{b})[0].Data)
+	second := (&stepsFilter{steps: steps}).thin([]series.Chunk{a, b})[1].Data
+	if !bytes.Equal(alone, second) || len(alone) >= len(b.Data) {
+		t.Errorf("%x alone, %x after another chunk", alone, second)
+	}
+}

@@ -149,3 +149,20 @@ func TestProfile_AppendRenamedOfABrokenProfile(t *testing.T) {
 		t.Errorf("%q, %v", out, err)
 	}
 }
+
+// Lengths below 128 have one byte, those below 16,384 two.
+func TestProfile_DecodeTextsOfLengthsAroundThoseOfOneAndTwoBytes(t *testing.T) {
+	for _, n := range []int{0, 1, 126, 127, 128, 129, 1000, 16383, 16384, 16385} {
+		text := bytes.Repeat([]byte("x"), n)
+		raw := append(begin(), message(6, text)...)
+		var p Profile
+		if err := p.Decode(raw, plainLimits()); err != nil || !bytes.Equal(p.Text(uint32(p.Strings()-1)), text) {
+			t.Fatalf("%d bytes: %v", n, err)
+		}
+		for cut := len(begin()) + 1; cut < len(raw); cut += 1 + n/50 {
+			if err := p.Decode(raw[:cut], plainLimits()); !errors.Is(err, ErrCorrupt) {
+				t.Errorf("%d bytes cut after %d: %v", n, cut-len(begin()), err)
+			}
+		}
+	}
+}

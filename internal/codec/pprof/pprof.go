@@ -315,6 +315,11 @@ func (p *Profile) next(at, end int) (field, int, error) {
 		case tag&7 == 2 && v <= end-at-2:
 			return field{number: int(tag >> 3), from: at + 2, to: at + 2 + v, bytes: true}, at + 2 + v, nil
 		}
+	} else if at+2 < end && b[at]&7 == 2 && b[at] < 0x80 && b[at] >= 1<<3 && b[at+2] < 0x80 {
+		// Bytes with a length of two bytes, as many samples have.
+		if v := int(b[at+1]&0x7F) | int(b[at+2])<<7; v <= end-at-3 {
+			return field{number: int(b[at] >> 3), from: at + 3, to: at + 3 + v, bytes: true}, at + 3 + v, nil
+		}
 	}
 	return p.nextSlow(at, end)
 }

@@ -22,6 +22,14 @@ func (p *Profile) walk() error {
 		return tooMany("bytes", len(p.raw), math.MaxInt32, "")
 	}
 	for at := 0; at < len(p.raw); {
+		if b := p.raw; b[at] == fieldString<<3|2 && at+1 < len(b) && b[at+1] < 0x80 && int(b[at+1]) <= len(b)-at-2 { // a short text, as most fields are
+			end := at + 2 + int(b[at+1])
+			if err := p.text(at+2, end); err != nil {
+				return err
+			}
+			at = end
+			continue
+		}
 		f, next, err := p.next(at, len(p.raw))
 		if err != nil {
 			return err
@@ -44,10 +52,7 @@ func (p *Profile) walk() error {
 		case fieldFunction:
 			err = p.function(f)
 		case fieldString:
-			p.strings = append(p.strings, span{uint32(f.from), uint32(f.to)})
-			if len(p.strings) > p.limits.Strings {
-				err = tooMany("strings", len(p.strings), p.limits.Strings, p.limits.Flags.Of("Symbols"))
-			}
+			err = p.text(f.from, f.to)
 		case fieldTime:
 			p.TimeNS = int64(f.value)
 		case fieldDuration:
@@ -60,6 +65,15 @@ func (p *Profile) walk() error {
 		if err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// text adds a text to the table of strings.
+func (p *Profile) text(from, to int) error {
+	p.strings = append(p.strings, span{uint32(from), uint32(to)})
+	if len(p.strings) > p.limits.Strings {
+		return tooMany("strings", len(p.strings), p.limits.Strings, p.limits.Flags.Of("Symbols"))
 	}
 	return nil
 }

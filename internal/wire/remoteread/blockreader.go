@@ -24,7 +24,7 @@ const (
 // them. The format lets a copy refer to any earlier offset. Snappy's own encoders copy
 // within 64 KiB; others (S2's for snappy) copy from anywhere. So the window keeps a block of up to
 // windowMax bytes as a whole. Of a longer block it keeps at least the last windowMax/3 bytes, and all
-// bytes that are not taken. A copy from before the window is ErrLimit.
+// bytes that are not taken, in two thirds of windowMax. A copy from before the window is ErrLimit.
 type blockReader struct {
 	from     *bufio.Reader // its buffer has at least 16 bytes
 	total    uint64        // length of the decompressed block
@@ -49,13 +49,16 @@ func (b *blockReader) begin(from *bufio.Reader, windowMax int) error {
 	if total > math.MaxUint32 {
 		return fmt.Errorf("%w: a snappy block has a length of %d bytes, more than 4 GiB", codec.ErrCorrupt, total)
 	}
-	b.total = total
+	if b.total = total; total > uint64(b.max) {
+		b.max = 2 * b.history
+	}
+	b.max += 2 * viewBytesMax
 	return nil
 }
 
 func (b *blockReader) reset(from *bufio.Reader, windowMax int) {
 	windowMax = max(windowMax, windowBytesMin)
-	*b = blockReader{from: from, window: make([]byte, windowBytesMin), history: windowMax / 3, max: windowMax + 2*viewBytesMax}
+	*b = blockReader{from: from, window: make([]byte, windowBytesMin), history: windowMax / 3, max: windowMax}
 }
 
 // finish returns an error if the block has more data than its length.
@@ -134,11 +137,15 @@ func (b *blockReader) decompress(n int) error {
 	return nil
 }
 
-// slide makes space in the window. It doubles the window, up to max bytes. After that it moves the
+// windowGrowth is the factor by which a window grows. With a small factor the windows before the last one
+// are as large as the last one together, and garbage until the next collection.
+const windowGrowth = 8
+
+// slide makes space in the window. It enlarges the window, up to max bytes. After that it moves the
 // bytes that are still needed to the front of the window.
 func (b *blockReader) slide() {
 	if len(b.window) < b.max {
-		longer := make([]byte, min(2*len(b.window), b.max))
+		longer := make([]byte, min(windowGrowth*len(b.window), b.max))
 		copy(longer, b.window[:b.end])
 		b.window = longer
 		return

@@ -59,7 +59,7 @@ type ClientOptions struct {
 	FrameBytesMax  int  // in bytes; a longer frame is an error; 0: 50,000,000
 	SeriesBytesMax int  // of all chunks of one series; more are an error; 0: 64 MiB
 	// HoldBytesMax is the memory to sort the series of a response. Decompressing a response of
-	// samples takes as much again. Sorting a response of chunks usually takes an eighth of
+	// samples takes up to as much again. Sorting a response of chunks usually takes an eighth of
 	// HoldBytesMax. 0: 12 MiB.
 	HoldBytesMax int
 	// SortDir is the directory of the file in which the series of a response of samples are sorted

@@ -285,6 +285,25 @@ func blockOf(from *bufio.Reader, windowMax int, next func() int) (got []byte, er
 	return got, b.finish()
 }
 
+func TestBlockReader_LongBlockTakesTwoThirdsOfTheWindow(t *testing.T) {
+	const windowMax = 3 << 20
+	for size, most := range map[int]int{windowMax: windowMax, windowMax + 1: 2 * windowMax / 3} {
+		var b blockReader
+		if err := b.begin(bufio.NewReader(bytes.NewReader(snappy.Encode(nil, repeated(1, size)))), windowMax); err != nil {
+			t.Fatal(err)
+		}
+		for b.rest() > 0 {
+			if _, err := b.view(1); err != nil {
+				t.Fatal(err)
+			}
+			b.skip(b.end - b.at)
+		}
+		if got := len(b.window) - 2*viewBytesMax; got != most || b.end < min(size, windowMax/3) {
+			t.Errorf("a block of %d bytes: a window of %d bytes with %d in use, want %d", size, got, b.end, most)
+		}
+	}
+}
+
 func TestBlockReader_EqualsTheLibrary(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	// Blocks of other encoders decompress as long as the window holds what they copy.

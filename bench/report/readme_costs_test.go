@@ -82,6 +82,7 @@ func costs() []cost {
 			rows:     one("profiles", "naive", "CPU: a push", "CPU: a push over HTTP", "CPU: a profile's part of a flush", "CPU: compaction of a profile")},
 		{have: "VictoriaMetrics/metrics", instead: "the module [metrics](metrics/README.md); [move, and back](docs/migrate/victoriametrics-metrics.md)",
 			workload: "a scrape: %s", rows: one("exposition", "VictoriaMetrics/metrics", "scrape: (10000 lines [^:]+)")},
+		{workload: "a scrape of one metric: %s", rows: one("exposition", "VictoriaMetrics/metrics", "scrape: ((?:[A-Z][A-Za-z]+)[^:]*)")},
 		{workload: "one update, %s", rows: one("exposition", "VictoriaMetrics/metrics", "update(?:: |, )(.+)")},
 		{have: "client_golang", instead: "the module [metrics](metrics/README.md); [move, and back](docs/migrate/client_golang.md)",
 			workload: "a scrape: %s", rows: []pattern{rowsOf("exposition", "client_golang", "scrape: (10000 lines [^:]+)"), rowsOf("exposition", "client_golang", "handler: (10000 lines[^:]+)")}},

@@ -61,7 +61,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	}}
 	heap := make([]byte, heapBytes) // without a heap, the garbage collector would run at every scrape
 	defer runtime.KeepAlive(heap)
-	for _, step := range []func() error{b.scrapes, b.summaries, b.mixes, b.million, b.maintainer, b.zipped, b.process, b.updates, b.contended, b.lookups, b.memory} {
+	for _, step := range []func() error{b.scrapes, b.manyRanges, b.summaries, b.mixes, b.million, b.maintainer, b.zipped, b.process, b.updates, b.contended, b.lookups, b.memory} {
 		if err := step(); err != nil {
 			return nil, err
 		}

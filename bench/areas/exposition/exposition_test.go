@@ -29,6 +29,18 @@ func TestFilled_EveryKindIsEqual(t *testing.T) {
 	}
 }
 
+func TestManyRangesSides_HaveManyRanges(t *testing.T) {
+	sides, err := manyRangesSides("many")
+	if err != nil || len(sides) != 3 {
+		t.Fatalf("%d sides, %v", len(sides), err)
+	}
+	l := newFerula()
+	fillRanges(l)
+	if n := lines(page(l)); n < 40 {
+		t.Errorf("%d lines", n)
+	}
+}
+
 // The pages of the registered sets are equal, and nothing else is registered afterwards.
 func TestMaintainersSides_WriteTheSameBytes(t *testing.T) {
 	for _, part := range maintainersFour {

@@ -202,6 +202,39 @@ func (b *bench) scrapeMix(what string, all *[3]library, updates map[*library]fun
 	return b.scraped(what, sides...)
 }
 
+// manyValues is the number of different values of a histogram in the benchmark of the change that was to remove allocations.
+const manyValues = 1000
+
+// manyRanges measures scrapes of a vmrange histogram with as many ranges as its values have. client_golang has no such histogram: the default
+// buckets of its own are a quarter of the lines.
+func (b *bench) manyRanges() error {
+	what := fmt.Sprintf("scrape: Histogram, %d values", manyValues)
+	sides, err := manyRangesSides(what)
+	if err != nil {
+		return err
+	}
+	return b.scraped(what, sides...)
+}
+
+func fillRanges(l library) {
+	h := l.ranges("h")
+	for v := range manyValues {
+		h.Update(float64(v))
+	}
+}
+
+// manyRangesSides returns VictoriaMetrics/metrics, the floor and ferula. It returns an error if the bytes of the libraries differ.
+func manyRangesSides(what string) ([]timed, error) {
+	theirs, mine := newVictoria(), newFerula()
+	fillRanges(theirs)
+	fillRanges(mine)
+	if err := area.SameBytes(what, page(theirs), page(mine)); err != nil {
+		return nil, err
+	}
+	lowest, err := floorOf(page(mine))
+	return []timed{{victoria, scrapeOf(theirs)}, {floor, lowest}, {ferula, scrapeOf(mine)}}, err
+}
+
 // hashed is a writer that hashes and counts the written bytes.
 type hashed struct {
 	h hash.Hash

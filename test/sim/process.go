@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -172,14 +173,18 @@ func (p *process) rssAnonMiB() (int, error) {
 	return 0, errors.New("no RssAnon in /proc/PID/status")
 }
 
-// freeAddress returns a loopback address on which no process listens.
+// freeAddress returns a loopback address on which no process listens. Its port is below those that systems give to listeners on
+// port 0 and to clients: one of these could take the port before the process of a scenario listens on it, or while it restarts.
 func freeAddress() (string, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return "", err
+	const lowest, ports, tries = 15_000, 15_000, 100
+	var err error
+	for range tries {
+		var l net.Listener
+		if l, err = net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", lowest+rand.IntN(ports))); err == nil {
+			return l.Addr().String(), l.Close()
+		}
 	}
-	defer l.Close()
-	return l.Addr().String(), nil
+	return "", err
 }
 
 // newClient returns a client without idle connections, so that no request uses a

@@ -333,6 +333,10 @@ func (s *server) compareAll(formats []string, offline bool) error {
 		}
 		got, err = remoteReadSamples(ctx, e.client, s.base(), minMS, maxMS, drop)
 		if err := verify("remote read SAMPLES", s.model, minMS, got, err); err != nil {
+			again, errAgain := remoteReadSamples(ctx, e.client, s.base(), minMS, maxMS, drop)
+			if errAgain = verify("remote read SAMPLES", s.model, minMS, again, errAgain); errAgain == nil {
+				return fmt.Errorf("%w; the same request again returned all", err)
+			}
 			return err
 		}
 	}

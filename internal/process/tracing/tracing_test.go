@@ -21,6 +21,31 @@ func TestNew_NamesTheWayToOtherReceivers(t *testing.T) {
 	}
 }
 
+// The samplers that the error for type JAEGER names exist: Jaeger's own names are no samplers of OTLP.
+func TestNew_SamplersOfJaegerHaveOtherNames(t *testing.T) {
+	_, err := New("type: JAEGER", "test")
+	if err == nil {
+		t.Fatal("type JAEGER is accepted")
+	}
+	for _, theirs := range []string{"const", "probabilistic"} {
+		_, after, ok := strings.Cut(err.Error(), theirs+" becomes ")
+		ours, _, _ := strings.Cut(strings.ReplaceAll(after, ",", " "), " ")
+		if !ok {
+			t.Fatalf("the error does not name what %s becomes: %v", theirs, err)
+		}
+		config := "type: OTLP\nconfig: {client_type: grpc, endpoint: '127.0.0.1:4317', insecure: true, sampler_param: 1, sampler_type: "
+		tr, err := New(config+ours+"}", "test")
+		if err != nil {
+			t.Errorf("%s: %v", ours, err)
+		} else if err := tr.Close(); err != nil {
+			t.Error(err)
+		}
+		if _, err := New(config+theirs+"}", "test"); err == nil || !strings.Contains(err.Error(), ours) {
+			t.Errorf("%s: %v", theirs, err)
+		}
+	}
+}
+
 func TestNew_AcceptsOnlyOTLP(t *testing.T) {
 	for text, ok := range map[string]bool{
 		"": true,

@@ -33,6 +33,12 @@ func startStore(t *testing.T, bucket string) string {
 // startStoreOver runs a store over the bucket of a configuration, and returns its gRPC address.
 func startStoreOver(t *testing.T, config string) string {
 	t.Helper()
+	return startGateway(t, config).GRPCAddr().String()
+}
+
+// startGateway runs a store over the bucket of a configuration until the test ends, and waits until it is ready.
+func startGateway(t *testing.T, config string) *role.Store {
+	t.Helper()
 	s, err := role.NewStore(role.StoreOptions{
 		Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, GRPC: role.GRPCOptions{ListenAddress: "127.0.0.1:0"}, Bucket: config,
 		Store:  gateway.Options{Dir: t.TempDir(), CacheBytes: 16 << 20, ReadsMax: 20, Rules: gateway.Rules{IgnoreDeletedDelay: 24 * time.Hour}},
@@ -51,7 +57,7 @@ func startStoreOver(t *testing.T, config string) string {
 		}
 	})
 	(&server{t: t, base: "http://" + s.Addr().String(), ready: "/-/ready"}).waitReady()
-	return s.GRPCAddr().String()
+	return s
 }
 
 // coarseBlock writes a block of 11 days with few samples, which Thanos downsamples twice,

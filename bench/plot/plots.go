@@ -190,7 +190,7 @@ func profiles() chart {
 	grouped := sized(func(n int) string { return fmt.Sprintf("time: %d rows, 100 datasets, 60 min, by service", n) }, 3000, 100_000, 1_000_000)
 	return lines{
 		file: "profiles-cpu", area: "profiles", title: "Profiles: CPU of a select of series over an hour",
-		note: "100 services; with an exemplar for each point, and without; parquet-go reads the same rows",
+		note: "The engine alone, 100 services; with exemplars and without; parquet-go reads the same rows",
 		x:    "profiles in the block", y: "CPU", logY: true,
 		lines: []line{
 			{name: "parquet-go, row by row", class: peer, side: "naive", points: whole},

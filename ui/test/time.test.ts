@@ -1,6 +1,6 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { formatMoment, formatSpan, formatTime, parseTime } from "../src/lib/time.ts";
+import { formatMoment, formatSpan, formatStored, formatTime, parseTime } from "../src/lib/time.ts";
 
 const T = Date.UTC(2026, 0, 31, 14, 5, 9);
 const NOW = Date.UTC(2026, 1, 1, 0, 0, 0);
@@ -40,4 +40,14 @@ test("spans name the day only where it helps", () => {
   assert.equal(formatSpan(T, T + 86_400_000, "utc", NOW), "2026-01-31 14:05 – 2026-02-01 14:05");
   assert.equal(formatMoment(T, "utc", 1000), "14:05:09");
   assert.equal(formatMoment(T, "utc", 86_400_000), "01-31 14:05:09");
+});
+
+test("the range of a store names open bounds, and a store without samples has none", () => {
+  const max = Number("9223372036854775807");
+  assert.equal(formatStored(T, T + 60_000, "utc"), "2026-01-31 14:05:09 – 2026-01-31 14:06:09");
+  assert.equal(formatStored(T, max, "utc"), "2026-01-31 14:05:09 – now");
+  assert.equal(formatStored(-max, max, "utc"), "the beginning – now");
+  assert.equal(formatStored(max, -max, "utc"), "no samples");
+  assert.equal(formatStored(max, max, "utc"), "no samples");
+  assert.equal(formatStored(-max, -max, "utc"), "no samples");
 });

@@ -63,3 +63,14 @@ function fromWall(m: RegExpExecArray, zone: Zone): number | null {
   // Date rolls 31 February over to March; a person who typed it made a mistake.
   return fields(t, zone).d === d ? t : null;
 }
+
+/**
+ * The range of time of a store's samples. A bound that a store does not have is the largest or the smallest number, which no Date
+ * can hold. A store without samples begins at the largest number, or ends at the smallest one.
+ */
+export function formatStored(minMS: number, maxMS: number, zone: Zone): string {
+  const unbounded = 4e12;
+  if (minMS > maxMS || minMS > unbounded || maxMS < -unbounded) return "no samples";
+  const bound = (ms: number, open: string): string => (Math.abs(ms) > unbounded ? open : formatTime(Math.floor(ms / 1000) * 1000, zone));
+  return `${bound(minMS, "the beginning")} – ${bound(maxMS, "now")}`;
+}

@@ -3,7 +3,7 @@ import { APIError } from "../api/client.ts";
 import { useAPI } from "../api/hooks.ts";
 import type { Labels } from "../lib/labels.ts";
 import { formatAgo } from "../lib/duration.ts";
-import { formatTime, type Zone } from "../lib/time.ts";
+import { formatStored } from "../lib/time.ts";
 import { Empty, Failure, LabelList, Progress } from "../parts/small.tsx";
 import { usePrefs } from "../prefs.ts";
 
@@ -41,7 +41,7 @@ function Kind({ kind, stores }: { kind: string; stores: readonly Store[] }) {
                 <td class="endpoint">{s.name}{s.lastError && <div class="target-error">{s.lastError}</div>}</td>
                 <td><span class={`badge ${s.lastError ? "down" : "up"}`}>{s.lastError ? "down" : "up"}</span></td>
                 <td>{(s.labelSets ?? []).map((l) => <LabelList key={JSON.stringify(l)} labels={l} />)}</td>
-                <td>{formatBound(s.minTime, zone, "the beginning")} – {formatBound(s.maxTime, zone, "now")}</td>
+                <td>{formatStored(s.minTime, s.maxTime, zone)}</td>
                 <td class="num">{formatAgo(Date.now() - Date.parse(s.lastCheck))}</td>
               </tr>
             ))}
@@ -51,6 +51,3 @@ function Kind({ kind, stores }: { kind: string; stores: readonly Store[] }) {
     </section>
   );
 }
-
-/** Stores without a bound say so with the largest and smallest numbers there are, which no Date can hold. */
-const formatBound = (ms: number, zone: Zone, open: string): string => (Math.abs(ms) > 4e12 ? open : formatTime(Math.floor(ms / 1000) * 1000, zone));

@@ -27,6 +27,11 @@ type seriesState struct {
 
 const seriesStateFile = "series_state.json"
 
+// lastReferenceMax is the highest reference that is believed of series_state.json. Queries of the head panic for references of more
+// than 40 bits, and after the reference 2^64-1 Prometheus gives 0, which means no reference. No server gives half of the references that
+// have 40 bits: such a file is corrupt.
+const lastReferenceMax = 1 << 39
+
 // keepReferences makes sure that a start from a snapshot of the head gives no new series a reference that another series had.
 //
 // A snapshot has the series that were in the head at the shutdown, and Prometheus continues behind the highest of their
@@ -58,7 +63,7 @@ func (s *Store) keepReferences() error {
 	}
 	lastSegment := segments[len(segments)-1]
 	var state seriesState
-	if content, err := os.ReadFile(path); err != nil || json.Unmarshal(content, &state) != nil {
+	if content, err := os.ReadFile(path); err != nil || json.Unmarshal(content, &state) != nil || state.LastSeriesID > lastReferenceMax {
 		state = seriesState{LastWALSegment: -1}
 	}
 	if state.LastWALSegment == lastSegment {

@@ -215,3 +215,51 @@ func prometheusWrites(t *testing.T, dir string, ids ...string) {
 		t.Fatal(err)
 	}
 }
+
+// The index of the head has five bytes for a series reference. A file with a reference that no series can have is corrupt. If it
+// were used, the next new series would have such a reference, and each query of it would panic; or the next reference after the
+// highest number would be 0, which is no reference.
+func TestStore_ReferencesThatNoSeriesCanHaveAreNotUsed(t *testing.T) {
+	for _, last := range []string{"1099511627774", "1099511627775", "1099511627776", "18446744073709551614", "18446744073709551615", "-1"} {
+		for _, segment := range []int{0, -1, 1 << 30} {
+			t.Run(fmt.Sprint(last, " of segment ", segment), func(t *testing.T) {
+				o := Options{Dir: t.TempDir(), Retention: -1, OutOfOrderWindow: 24 * time.Hour, MinBlockDuration: 2 * time.Hour, SnapshotOnShutdown: true, NoLockfile: true}
+				s := newStore(t, o)
+				if err := s.Open(); err != nil {
+					t.Fatal(err)
+				}
+				appendAt(t, s, "old", startMS)
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+				logs := filepath.Join(o.Dir, "wal")
+				segments, err := segmentsOf(logs)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if segment == 0 {
+					segment = segments[len(segments)-1]
+				}
+				content := fmt.Sprintf(`{"last_series_id":%s,"last_wal_segment":%d,"clean_shutdown":true}`, last, segment)
+				if err := os.WriteFile(filepath.Join(logs, seriesStateFile), []byte(content), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				s = newStore(t, o)
+				if err := s.Open(); err != nil {
+					t.Fatal(err)
+				}
+				for _, id := range []string{"new", "newer"} {
+					appendAt(t, s, id, startMS)
+				}
+				for _, id := range []string{"old", "new", "newer"} {
+					if got, want := timesOf(t, s, id), []string{id + " 0"}; !slices.Equal(got, want) {
+						t.Errorf("%s: %v, want %v", id, got, want)
+					}
+				}
+				if err := s.Close(); err != nil {
+					t.Fatal(err)
+				}
+			})
+		}
+	}
+}

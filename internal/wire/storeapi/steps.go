@@ -61,6 +61,7 @@ func (f *stepsFilter) needed(c series.Chunk) (data []byte, ok bool) {
 	from := len(f.data)
 	f.data = floats.AppendChunk(f.data, lastAtSteps(f.points, f.steps))
 	if data = f.data[from:len(f.data):len(f.data)]; len(data) >= len(c.Data) {
+		f.data = f.data[:from] // it is not sent, and may be several times as long as the chunk
 		return nil, false
 	}
 	return data, true

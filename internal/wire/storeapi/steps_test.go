@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"testing"
@@ -150,4 +151,73 @@ func TestStepsFilter_DependsOnTheChunkAlone(t *testing.T) {
 	if !bytes.Equal(alone, second) || len(alone) >= len(b.Data) {
 		t.Errorf("%x alone, %x after another chunk", alone, second)
 	}
+}
+
+// The interval between samples at steps may change from sample to sample, while that of all samples does not.
+func TestStepsFilter_KeepsNoChunksThatWouldBeLonger(t *testing.T) {
+	points := make([]floats.Point, 120)
+	for i := range points {
+		points[i].T = int64(i) * 600_000
+	}
+	c := series.Chunk{MaxMS: points[len(points)-1].T, Encoding: chunkenc.EncXOR, Data: floats.AppendChunk(nil, points)}
+	f := &stepsFilter{steps: series.Steps{FirstMS: 0, LastMS: 1e12, StepMS: 2_100_000}}
+	thinned := floats.AppendChunk(nil, lastAtSteps(points, f.steps))
+	if len(thinned) < 2*len(c.Data) {
+		t.Fatalf("%d bytes instead of %d", len(thinned), len(c.Data))
+	}
+	if got := f.thin([]series.Chunk{c, c, c}); !bytes.Equal(got[2].Data, c.Data) || len(f.data) != 0 {
+		t.Errorf("%d bytes instead of %d; %d are kept", len(got[2].Data), len(c.Data), len(f.data))
+	}
+}
+
+// fuzzChunk is a chunk whose time range is that of its samples, or any if it is corrupt.
+func fuzzChunk(data []byte) (c series.Chunk, points []floats.Point) {
+	points, err := floats.AppendPoints(points, data, floats.Ascending)
+	c = series.Chunk{MinMS: -1000, MaxMS: 1000, Encoding: chunkenc.EncXOR, Data: data}
+	if n := len(points); err == nil && n > 0 {
+		c.MinMS, c.MaxMS = points[0].T, points[n-1].T
+	}
+	return c, points
+}
+
+func FuzzStepsFilter(f *testing.F) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	for _, n := range []int{1, 2, 50, 240} {
+		f.Add(gaugeChunk(rng, -5000, n).Data, int64(0), int64(1e6), int64(200_000))
+	}
+	f.Add(floats.AppendChunk(nil, []floats.Point{{T: math.MinInt64}, {T: -1}, {T: 0, F: 1}, {T: 1}, {T: 2}, {T: 3}, {T: math.MaxInt64}}), int64(math.MinInt64), int64(math.MaxInt64), int64(math.MaxInt64))
+	f.Fuzz(func(t *testing.T, data []byte, first, last, step int64) {
+		steps := series.Steps{FirstMS: first, LastMS: last, StepMS: step}
+		if !steps.Valid() {
+			return
+		}
+		c, points := fuzzChunk(slices.Clone(data))
+		filter := &stepsFilter{steps: steps}
+		got := filter.thin([]series.Chunk{c})[0].Data
+		if !bytes.Equal(c.Data, data) {
+			t.Fatal("the chunk was changed")
+		}
+		if bytes.Equal(got, data) {
+			return
+		}
+		have, err := floats.AppendPoints([]floats.Point(nil), got, floats.Ascending)
+		if err != nil || len(got) >= len(data) {
+			t.Fatalf("%d bytes of %d: %v", len(got), len(data), err)
+		}
+		same := func(a, b floats.Point) bool { return a.T == b.T && math.Float64bits(a.F) == math.Float64bits(b.F) }
+		if !same(have[len(have)-1], points[len(points)-1]) {
+			t.Fatal("the last sample is missing")
+		}
+		k := 0
+		for i, p := range points { // p is needed if it is the last one, or if a step is before the next one
+			for k < len(have) && have[k].T < p.T {
+				k++
+			}
+			at := steps.NotBefore(p.T)
+			needed := i == len(points)-1 || at <= last && at >= p.T && at < points[i+1].T
+			if kept := k < len(have) && same(have[k], p); needed && !kept {
+				t.Fatalf("sample %d at %d is missing for %+v", i, p.T, steps)
+			}
+		}
+	})
 }

@@ -55,7 +55,11 @@ func (f *stepsFilter) needed(c series.Chunk) (data []byte, ok bool) {
 	}
 	var err error
 	f.points, err = floats.AppendPoints(f.points[:0], c.Data, floats.Ascending)
-	if n := len(f.points); err != nil || n == 0 || f.points[0].T < c.MinMS || f.points[n-1].T > c.MaxMS {
+	n := len(f.points)
+	if err != nil || n == 0 || f.points[0].T < c.MinMS || f.points[n-1].T > c.MaxMS {
+		return nil, false
+	}
+	if f.points[n-1].T-f.points[0].T < 0 { // overflow: no chunk can have the interval between the two
 		return nil, false
 	}
 	from := len(f.data)

@@ -170,6 +170,19 @@ func TestStepsFilter_KeepsNoChunksThatWouldBeLonger(t *testing.T) {
 	}
 }
 
+// Each interval of the chunk can be encoded, and that of the first and the last sample cannot.
+func TestStepsFilter_SendsChunksOfMoreThanHalfOfAllTimesWhole(t *testing.T) {
+	points := make([]floats.Point, 9)
+	for i := range points {
+		points[i] = floats.Point{T: math.MinInt64 + int64(i)*(1<<60), F: float64(i)}
+	}
+	c := series.Chunk{MinMS: points[0].T, MaxMS: points[8].T, Encoding: chunkenc.EncXOR, Data: floats.AppendChunk(nil, points)}
+	f := &stepsFilter{steps: series.Steps{FirstMS: points[0].T, LastMS: points[0].T, StepMS: 1}}
+	if got := f.thin([]series.Chunk{c})[0].Data; !bytes.Equal(got, c.Data) {
+		t.Errorf("%d bytes instead of %d", len(got), len(c.Data))
+	}
+}
+
 // fuzzChunk is a chunk whose time range is that of its samples, or any if it is corrupt.
 func fuzzChunk(data []byte) (c series.Chunk, points []floats.Point) {
 	points, err := floats.AppendPoints(points, data, floats.Ascending)

@@ -44,6 +44,9 @@ const lastReferenceMax = 1 << 39
 // the directory, which may have been a Prometheus without that feature: each start begins a segment of the log, so the last
 // segment is then not the one in the file. In this case, and if there is no file, the directory is read once for the reference.
 //
+// After a kill the file is up to a second old, and the last segment may have later references. Prometheus would read that segment,
+// too, but would ignore the file if the segment ends in an incomplete record, as after a crash. So it is read here, up to the damage.
+//
 // Without the feature nothing maintains the file, so it is removed: a later start must not use an old one.
 func (s *Store) keepReferences() error {
 	logs := filepath.Join(s.opts.Dir, "wal")
@@ -66,12 +69,27 @@ func (s *Store) keepReferences() error {
 	if content, err := os.ReadFile(path); err != nil || json.Unmarshal(content, &state) != nil || state.LastSeriesID > lastReferenceMax {
 		state = seriesState{LastWALSegment: -1}
 	}
-	if state.LastWALSegment == lastSegment {
+	last := state.LastSeriesID
+	switch {
+	case state.LastWALSegment != lastSegment:
+		s.logger.Info("Reading the write-ahead log and the mapped chunks once for the last series reference", "dir", s.opts.Dir)
+		last = max(last, lastReferenceOfLog(logs, segments), s.lastReferenceOfChunks())
+	case state.CleanShutdown:
+		return nil
+	default:
+		last = max(last, lastReferenceOfSegments(wlog.SegmentRange{Dir: logs, First: lastSegment, Last: lastSegment}))
+	}
+	err = writeSeriesState(path, seriesState{LastSeriesID: last, LastWALSegment: lastSegment, CleanShutdown: true})
+	if err != nil && state.LastWALSegment == lastSegment {
+		// Prometheus can use the file that is there. It ignores it if the log needs a repair, but a repair fails on a full disk, too.
+		s.logger.Warn("Cannot write the last series reference", "err", err)
 		return nil
 	}
-	s.logger.Info("Reading the write-ahead log and the mapped chunks once for the last series reference", "dir", s.opts.Dir)
-	last := max(state.LastSeriesID, lastReferenceOfLog(logs, segments), s.lastReferenceOfChunks())
-	content, err := json.Marshal(seriesState{LastSeriesID: last, LastWALSegment: lastSegment, CleanShutdown: true})
+	return err
+}
+
+func writeSeriesState(path string, state seriesState) error {
+	content, err := json.Marshal(state)
 	if err != nil {
 		return err
 	}
@@ -81,8 +99,8 @@ func (s *Store) keepReferences() error {
 	return fileutil.Replace(path+".tmp", path)
 }
 
-// lastReferenceOfLog returns the highest reference of a series record or of a tombstone in a log and its last checkpoint; 0 if
-// there is none. It reads a damaged segment up to the damage: the replay reports it.
+// lastReferenceOfLog returns the highest reference of a series record in a log and its last checkpoint; 0 if there is none. It reads a damaged
+// segment up to the damage: the replay reports it.
 func lastReferenceOfLog(dir string, segments []int) (last uint64) {
 	ranges := []wlog.SegmentRange{{Dir: dir, First: segments[0], Last: segments[len(segments)-1]}}
 	if checkpoint, _, err := wlog.LastCheckpoint(dir); err == nil {

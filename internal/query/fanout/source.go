@@ -26,7 +26,7 @@ type Source struct{ f *Fanout }
 
 var (
 	_ storeapi.Source         = (*Source)(nil)
-	_ storeapi.SeriesSource   = (*Source)(nil)
+	_ storeapi.StepsForwarder = (*Source)(nil)
 	_ storeapi.ExemplarSource = (*Source)(nil)
 	_ storeapi.ListSource     = (*Source)(nil)
 	_ storeapi.StatusSource   = (*Source)(nil)
@@ -100,6 +100,10 @@ func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.
 	}
 	return &forwardedStream{m: m}
 }
+
+// ForwardsSteps implements storeapi.StepsForwarder. If the stores announce several replicas, the request to them has no steps,
+// and the server must leave out no sample afterwards.
+func (*Source) ForwardsSteps() {}
 
 // timedOut adds context.DeadlineExceeded to the error of a store that has stalled. The gRPC status is then
 // DeadlineExceeded. Without it the status would be Internal, which means that this querier has a fault.

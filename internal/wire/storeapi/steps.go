@@ -22,9 +22,9 @@ type stepsFilter struct {
 	chunks []series.Chunk
 }
 
-// stepsFilter returns nil if the request needs all samples, or if the source removes samples itself.
+// stepsFilter returns nil if the request needs all samples, or if the stores behind the source remove samples.
 func (s *Server) stepsFilter(r SeriesRequest) *stepsFilter {
-	if _, whole := s.src.(SeriesSource); whole || r.Steps == nil || r.SkipChunks {
+	if _, forwards := s.src.(StepsForwarder); forwards || r.Steps == nil || r.SkipChunks {
 		return nil
 	}
 	return &stepsFilter{steps: *r.Steps}

@@ -234,3 +234,35 @@ func FuzzStepsFilter(f *testing.F) {
 		}
 	})
 }
+
+// wholeRequests serves the chunks of a memorySource as a SeriesSource, as the store of a bucket does.
+type wholeRequests struct{ *memorySource }
+
+func (w wholeRequests) Series(ctx context.Context, r SeriesRequest) Stream {
+	q, _ := w.RawQuerier(ctx, r.MinMS, r.MaxMS)
+	return selection{q.Select(ctx, r.Matchers...), q}
+}
+
+// forwarding is a source whose stores leave out samples.
+type forwarding struct{ wholeRequests }
+
+func (forwarding) ForwardsSteps() {}
+
+// Samples of a SeriesSource are left out, too, unless it forwards the steps.
+func TestServer_LeavesOutSamplesOfSourcesOfWholeRequests(t *testing.T) {
+	whole := gaugeChunk(rand.New(rand.NewPCG(5, 6)), 1000, 120)
+	memory := &memorySource{rows: []row{{labels: labels.FromStrings("__name__", "requests_total"), chunks: []series.Chunk{whole}}}}
+	for _, tt := range []struct {
+		src  Source
+		want int // samples
+	}{{wholeRequests{memory}, 1}, {forwarding{wholeRequests{memory}}, 120}} {
+		steps := series.Steps{FirstMS: whole.MaxMS, LastMS: whole.MaxMS, StepMS: 1}
+		got, err := read(t, NewClient(dial(t, tt.src, ServerOptions{}), ClientOptions{}).Series(context.Background(), atSteps(&steps)))
+		if err != nil || len(got) != 1 {
+			t.Fatalf("%T: %d series, %v", tt.src, len(got), err)
+		}
+		if n := len(pointsOf(t, got[0].chunks)); n != tt.want {
+			t.Errorf("%T: %d samples, want %d", tt.src, n, tt.want)
+		}
+	}
+}

@@ -187,6 +187,13 @@ type SeriesSource interface {
 	Series(ctx context.Context, r SeriesRequest) Stream
 }
 
+// StepsForwarder is a SeriesSource that sends the steps of a request to other stores, which leave out samples themselves. Of
+// the chunks of other sources the server leaves out samples.
+type StepsForwarder interface {
+	SeriesSource
+	ForwardsSteps()
+}
+
 // ExemplarSource is a Source with exemplars.
 type ExemplarSource interface {
 	Exemplars(ctx context.Context, r ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error)

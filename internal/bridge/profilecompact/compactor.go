@@ -21,6 +21,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
 	"maps"
 	"os"
@@ -107,9 +108,9 @@ func New(in objstore.Bucket, o Options, logger *slog.Logger, set *metrics.Set) (
 	if c.locked, err = vfs.LockDir(c.opts.Dir); err != nil {
 		return nil, err
 	}
-	left, err := filepath.Glob(filepath.Join(c.opts.Dir, groupDir+"*"))
-	for _, dir := range left {
-		err = errors.Join(err, os.RemoveAll(dir))
+	left, err := fs.Glob(os.DirFS(c.opts.Dir), groupDir+"*") // the directory's name is not a pattern
+	for _, name := range left {
+		err = errors.Join(err, os.RemoveAll(filepath.Join(c.opts.Dir, name)))
 	}
 	if err != nil {
 		return nil, errors.Join(err, c.locked.Close())

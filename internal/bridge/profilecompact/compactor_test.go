@@ -6,7 +6,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"path"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -392,5 +394,27 @@ func TestNew_OneProcessForEachDirectory(t *testing.T) {
 	}
 	if err := c.Close(); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A compactor removes what is left in its own directory, and nothing in directories that its name matches as a pattern.
+func TestNew_NamesLikePatternsAreNoPatterns(t *testing.T) {
+	in := objstore.NewInMemBucket()
+	for _, name := range []string{"[ab]", "[a", "*"} {
+		parent := t.TempDir()
+		own, other := filepath.Join(parent, name, groupDir+"1"), filepath.Join(parent, "a", groupDir+"1")
+		if err := errors.Join(os.MkdirAll(own, 0o755), os.MkdirAll(other, 0o755)); err != nil {
+			t.Fatal(err)
+		}
+		c := newCompactor(t, in, filepath.Dir(own), later, nil)
+		if _, err := os.Stat(own); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s: its own directory: %v", name, err)
+		}
+		if _, err := os.Stat(other); err != nil {
+			t.Errorf("%s: the directory of another process: %v", name, err)
+		}
+		if err := c.Close(); err != nil {
+			t.Fatal(err)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"io/fs"
 	"log/slog"
 	"math"
+	"os"
 	"path/filepath"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -20,7 +21,7 @@ import (
 // so a replay would return samples of one series for the other, and without an error. Only directories with a snapshot are
 // checked, because the check reads the whole log.
 func checkReferences(dir string) error {
-	if snapshots, err := filepath.Glob(filepath.Join(dir, "chunk_snapshot.*")); err != nil || len(snapshots) == 0 {
+	if snapshots, err := fs.Glob(os.DirFS(dir), "chunk_snapshot.*"); err != nil || len(snapshots) == 0 { // dir is not a pattern
 		return err
 	}
 	const tries = 3 // the server may delete segments and checkpoints meanwhile

@@ -2,7 +2,10 @@ package localdb
 
 import (
 	"context"
+	"errors"
 	"math"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -84,6 +87,35 @@ func TestDB_LogWithOneReferenceForTwoSeriesIsAnError(t *testing.T) {
 		}
 		if err := d.Close(); err != nil {
 			t.Fatal(err)
+		}
+	}
+}
+
+// Characters of patterns in the name of a directory must not keep its log from being checked, or the directory from being read.
+func TestDB_NamesLikePatternsAreChecked(t *testing.T) {
+	wrong, right := snapshotDatabase(t, false), snapshotDatabase(t, true)
+	for _, name := range []string{"[prod]", "[prod", `a\*`} {
+		for from, want := range map[string]bool{wrong: false, right: true} {
+			dir := filepath.Join(t.TempDir(), name, "data")
+			if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
+				t.Fatal(err)
+			}
+			d, err := Open(dir, t.TempDir(), quiet)
+			if err != nil {
+				t.Fatal(err)
+			}
+			q, err := d.RawQuerier(context.Background(), 0, math.MaxInt64)
+			if (err == nil) != want {
+				t.Errorf("%s, without duplicates %v: %v", name, want, err)
+			}
+			if err == nil {
+				err = q.Close()
+			} else {
+				err = nil
+			}
+			if err := errors.Join(err, d.Close()); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 }

@@ -181,3 +181,23 @@ func TestEngine_RefusesWhatPrometheusDoes(t *testing.T) {
 		}
 	}
 }
+
+// Prometheus evaluates an @ modifier in a subquery at another time if the subquery itself has @ and its first step is the first
+// step of the query, or of the subquery around it.
+func TestEngine_AtModifiersInASubqueryThatBeginsWhereTheQueryDoes(t *testing.T) {
+	store, at := newWorld(t, false), beginMS+hourMS
+	for _, r := range []request{
+		{query: `max_over_time((g @ end())[30s:1m] @ end())`, start: at, end: at + 20_000, step: 5 * time.Second},
+		{query: `sum_over_time((max_over_time((g @ end())[30s:] @ end()))[30s:])`, start: at + 17_244, end: at + 17_245, step: time.Millisecond},
+	} {
+		compare(t, r, store, store, 50_000_000)
+		if by := compare(t, r, samplesOnly{store}, store, 50_000_000); by == "columns" {
+			t.Errorf("%s evaluated by %q", r, by)
+		}
+	}
+	// Without another @ nothing is at another time.
+	r := request{query: `max_over_time(g[30s:1m] @ end())`, start: at, end: at + 20_000, step: 5 * time.Second}
+	if by := compare(t, r, store, store, 50_000_000); by != "columns" {
+		t.Errorf("%s evaluated by %q", r, by)
+	}
+}

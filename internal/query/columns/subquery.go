@@ -61,7 +61,7 @@ func (w *windowRun) overSubquery(sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
-	if inner.start == ev.start && w.subquery.expr.OriginalOffset != 0 {
+	if inner.start == ev.start && (w.subquery.expr.OriginalOffset != 0 || w.subquery.offset(ev) != 0 && fixedInTime(w.subquery.expr.Expr)) {
 		return errGiveUp("subquery that begins where the query does") // Prometheus shifts the timestamps of @ modifiers in the subquery
 	}
 	// If an annotation occurs twice, Prometheus keeps the later position. So the annotations of the subquery are merged

@@ -4,12 +4,10 @@ import (
 	"encoding/json"
 	"errors"
 	"io/fs"
-	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
 
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/tsdb/fileutil"
@@ -113,24 +111,16 @@ func lastReferenceOfLog(dir string, segments []int) (last uint64) {
 }
 
 func lastReferenceOfSegments(of wlog.SegmentRange) (last uint64) {
-	files, err := wlog.NewSegmentsRangeReader(of)
-	if err != nil {
-		return 0
-	}
-	defer func() { _ = files.Close() }() // only read
-	decoder := record.NewDecoder(labels.NewSymbolTable(), slog.New(slog.DiscardHandler))
 	var series []record.RefSeries
-	for r := wlog.NewReader(files); r.Next(); {
-		if decoder.Type(r.Record()) != record.Series {
-			continue
+	eachRecord(of, func(d *record.Decoder, r []byte) {
+		if d.Type(r) != record.Series {
+			return
 		}
-		if series, err = decoder.Series(r.Record(), series[:0]); err != nil {
-			return last
-		}
+		series, _ = d.Series(r, series[:0]) // the replay reports the error
 		for _, one := range series {
 			last = max(last, uint64(one.Ref))
 		}
-	}
+	})
 	return last
 }
 

@@ -102,8 +102,8 @@ func (s *Store) logDirs() []string {
 	return []string{filepath.Join(s.opts.Dir, "wal"), filepath.Join(s.opts.Dir, wlog.WblDirName)}
 }
 
-// prepareLogs prepares both logs for the start: it resumes repairs and keeps references from being given twice. It holds the
-// lock of the directory meanwhile: the logs may be those of a running server.
+// prepareLogs prepares both logs for the start: it resumes repairs, keeps references from being given twice, and deletes a
+// snapshot that would lose samples. It holds the lock of the directory meanwhile: the logs may be those of a running server.
 func (s *Store) prepareLogs() error {
 	if _, err := os.Stat(s.opts.Dir); err != nil {
 		return nil // there is no database yet, or tsdb.Open returns the error
@@ -127,7 +127,7 @@ func (s *Store) prepareLogs() error {
 	if err := s.keepReferences(); err != nil {
 		return fmt.Errorf("last series reference of %s: %w", s.opts.Dir, err)
 	}
-	return nil
+	return s.dropIncompleteSnapshot()
 }
 
 // resumeRepairs reverts an interrupted repair of a log, so that the repair can start again.

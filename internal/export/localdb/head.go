@@ -2,7 +2,6 @@ package localdb
 
 import (
 	"context"
-	"crypto/rand"
 	"errors"
 	"fmt"
 	"io"
@@ -12,27 +11,27 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunks"
-	"github.com/prometheus/prometheus/tsdb/index"
+	"github.com/prometheus/prometheus/tsdb/record"
 	"github.com/prometheus/prometheus/tsdb/wlog"
+	"github.com/prometheus/prometheus/util/compression"
 )
 
-// head is the replayed logs of a database. Prometheus opens a head only together with the
-// blocks of its directory, so a directory is created for it:
+// head is the replayed logs of a database. The replay may write, so it works in a directory of its own:
 //
-//	wal, wbl, chunks_head   links to those of the database; the last one is a copy if
-//	                        the database is on another file system
-//	ULID/                   an empty block that ends where the database's blocks end
+//	wal, wbl           directories of links to the segments and checkpoints of the database, and a new segment
+//	chunk_snapshot.*   directory of links to the files of the last snapshot of the head, if there is one
+//	chunks_head        hard links to the mapped chunks, or copies of them if the database is on another file system
 //
-// The replay skips samples before the end of the empty block, because the database's blocks
-// have them.
+// A server that keeps a snapshot at its shutdown (memory-snapshot-on-shutdown) starts from it, and replays only the records behind
+// it. The log alone is then not enough: its checkpoints may lack series that were in the head at the shutdown.
 type head struct {
 	dir     string
-	db      *tsdb.DBReadOnly
+	opts    *tsdb.HeadOptions
+	head    *tsdb.Head
 	querier storage.ChunkQuerier // over the whole range
 	minMS   int64                // minimum timestamp
 }
@@ -53,27 +52,7 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 	if dir, err = filepath.Abs(dir); err != nil {
 		return nil, err
 	}
-	if err := checkReferences(dir); err != nil {
-		return nil, err
-	}
-	for _, name := range []string{"wal", wlog.WblDirName, "chunks_head"} {
-		if _, err := os.Stat(filepath.Join(dir, name)); errors.Is(err, fs.ErrNotExist) {
-			continue
-		}
-		link := os.Symlink
-		if name == "chunks_head" && !sameFileSystem(dir, h.dir) {
-			link = copyDirectory // Prometheus links its files into a directory in h.dir
-		}
-		if err := link(filepath.Join(dir, name), filepath.Join(h.dir, name)); err != nil {
-			return nil, err
-		}
-	}
-	if afterMS != math.MinInt64 {
-		if err := emptyBlock(ctx, h.dir, afterMS); err != nil {
-			return nil, err
-		}
-	}
-	if err := h.replay(logger); err != nil {
+	if err := h.replay(dir, afterMS, logger); err != nil {
 		return nil, err
 	}
 	if late {
@@ -83,30 +62,134 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 }
 
 // replay replays the logs. After a replay that fails because the last record of a log is incomplete, it replays the records
-// before it. After damage at another place it tries once more, because the server may be writing there.
-func (h *head) replay(logger *slog.Logger) (err error) {
+// before it. After damage at another place, or if a file was missing, it tries once more, because the server may be writing or
+// deleting there.
+func (h *head) replay(dir string, afterMS int64, logger *slog.Logger) (err error) {
 	const tries = 4 // each of the two logs may end with an incomplete record
-	again := true
+	linked, again := false, true
 	for range tries {
-		if h.db, err = tsdb.OpenDBReadOnly(h.dir, h.dir, logger); err != nil {
+		if err = nil; !linked {
+			err = h.link(dir)
+		}
+		if err == nil {
+			err = h.load(afterMS, logger)
+		}
+		if err == nil {
+			h.querier, err = tsdb.NewBlockChunkQuerier(wholeHead{h.head}, math.MinInt64, math.MaxInt64)
 			return err
 		}
-		h.querier, err = h.db.ChunkQuerier(math.MinInt64, math.MaxInt64)
 		var damage *wlog.CorruptionErr
-		if !errors.As(err, &damage) {
+		cut := false
+		if errors.As(err, &damage) {
+			var cutErr error
+			if cut, cutErr = h.cutTornRecord(damage, logger); cutErr != nil {
+				return errors.Join(err, cutErr)
+			}
+		} else if !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
-		cut, cutErr := h.cutTornRecord(damage, logger)
-		if cutErr != nil || !cut && !again {
-			return errors.Join(err, cutErr)
+		if !cut && !again {
+			return err
 		}
-		again = again && cut
-		closeErr := h.db.Close()
-		if h.db = nil; closeErr != nil {
-			return errors.Join(err, closeErr)
-		}
+		linked, again = cut, again && cut
 	}
 	return err
+}
+
+// link fills h.dir with links to the files of the database in dir. Each kind of file is linked before those that repeat its data.
+func (h *head) link(dir string) error {
+	old, err := os.ReadDir(h.dir)
+	if err != nil {
+		return err
+	}
+	for _, entry := range old {
+		if err := os.RemoveAll(filepath.Join(h.dir, entry.Name())); err != nil {
+			return err
+		}
+	}
+	snapshot, _, _, err := tsdb.LastChunkSnapshot(dir)
+	if err == nil {
+		err = linkFiles(snapshot, filepath.Join(h.dir, filepath.Base(snapshot)))
+	}
+	if err != nil && !errors.Is(err, record.ErrNotFound) {
+		return err
+	}
+	const mapped = "chunks_head"
+	if sameFileSystem(dir, h.dir) {
+		err = chunks.HardLinkChunkFiles(filepath.Join(dir, mapped), filepath.Join(h.dir, mapped))
+	} else if err = copyDirectory(filepath.Join(dir, mapped), filepath.Join(h.dir, mapped)); errors.Is(err, fs.ErrNotExist) {
+		err = nil // there are none
+	}
+	if err != nil {
+		return err
+	}
+	for _, log := range []string{"wal", wlog.WblDirName} {
+		if err := linkFiles(filepath.Join(dir, log), filepath.Join(h.dir, log)); err != nil && (log == "wal" || !errors.Is(err, fs.ErrNotExist)) {
+			return err
+		}
+	}
+	return checkReferences(h.dir)
+}
+
+// load replays the linked files.
+func (h *head) load(afterMS int64, logger *slog.Logger) (err error) {
+	var logs []*wlog.WL
+	h.opts = tsdb.DefaultHeadOptions()
+	h.opts.ChunkDirRoot = h.dir
+	h.opts.EnableMemorySnapshotOnShutdown = true // to read one
+	for _, log := range []string{"wal", wlog.WblDirName} {
+		path := filepath.Join(h.dir, log)
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			logs = append(logs, nil)
+			continue
+		}
+		w, err := wlog.New(logger, nil, path, compression.None)
+		if err != nil {
+			return errors.Join(err, closeLogs(logs))
+		}
+		logs = append(logs, w)
+	}
+	if h.head, err = tsdb.NewHead(nil, logger, logs[0], logs[1], h.opts, tsdb.NewHeadStats()); err != nil {
+		return errors.Join(err, closeLogs(logs))
+	}
+	if err := h.head.Init(afterMS); err != nil {
+		return errors.Join(err, h.unload())
+	}
+	return nil
+}
+
+// unload closes the head, if there is one.
+func (h *head) unload() error {
+	if h.head == nil {
+		return nil
+	}
+	h.opts.EnableMemorySnapshotOnShutdown = false // the head must not write one
+	err := h.head.Close()
+	h.head = nil
+	return err
+}
+
+func closeLogs(logs []*wlog.WL) error {
+	var errs []error
+	for _, w := range logs {
+		if w != nil {
+			errs = append(errs, w.Close())
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// wholeHead reads the in-order and the out-of-order samples of a head that nothing is appended to.
+type wholeHead struct{ *tsdb.Head }
+
+// Index implements tsdb.BlockReader.
+func (h wholeHead) Index() (tsdb.IndexReader, error) {
+	return tsdb.NewHeadAndOOOIndexReader(h.Head, h.MinTime(), math.MinInt64, math.MaxInt64, 0), nil
+}
+
+// Chunks implements tsdb.BlockReader.
+func (h wholeHead) Chunks() (tsdb.ChunkReader, error) {
+	return tsdb.NewHeadAndOOOChunkReader(h.Head, math.MinInt64, math.MaxInt64, nil, nil, 0), nil
 }
 
 // copyDirectory copies the files of a directory. A file that vanishes during the call was
@@ -149,27 +232,6 @@ func copyFile(from, to string, limit int64) (err error) {
 	return err
 }
 
-// emptyBlock writes a block without series that ends at endMS, exclusive.
-func emptyBlock(ctx context.Context, parent string, endMS int64) error {
-	id, err := ulid.New(ulid.Now(), rand.Reader)
-	if err != nil {
-		return err
-	}
-	dir := filepath.Join(parent, id.String())
-	if err := os.MkdirAll(filepath.Join(dir, "chunks"), 0o777); err != nil {
-		return err
-	}
-	w, err := index.NewWriter(ctx, filepath.Join(dir, "index"))
-	if err != nil {
-		return err
-	}
-	if err := w.Close(); err != nil {
-		return err
-	}
-	meta := fmt.Sprintf(`{"ulid":%q,"minTime":%d,"maxTime":%d,"compaction":{"level":1,"sources":[%q]},"version":1}`, id, endMS-1, endMS, id)
-	return os.WriteFile(filepath.Join(dir, "meta.json"), []byte(meta), 0o666)
-}
-
 // oldest returns the lowest timestamp, so that windows before it are not read.
 func (h *head) oldest(ctx context.Context) (int64, error) {
 	oldest := int64(math.MaxInt64)
@@ -192,10 +254,7 @@ func (h *head) close() error {
 	if h.querier != nil {
 		errs = append(errs, h.querier.Close())
 	}
-	if h.db != nil {
-		errs = append(errs, h.db.Close())
-	}
-	return errors.Join(append(errs, os.RemoveAll(h.dir))...)
+	return errors.Join(append(errs, h.unload(), os.RemoveAll(h.dir))...)
 }
 
 // headWindow is a head restricted to a range, inclusive. Closing it does not close the head.

@@ -3,51 +3,62 @@ package localdb
 import (
 	"errors"
 	"fmt"
-	"io/fs"
 	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/tsdb/record"
 	"github.com/prometheus/prometheus/tsdb/wlog"
 )
 
-// checkReferences returns an error if the write-ahead log in dir gives one reference to two series.
+// checkReferences returns an error if the write-ahead log in dir gives one reference to two series, and the mapped chunks have
+// out-of-order samples with this reference.
 //
 // Prometheus' feature memory-snapshot-on-shutdown can do this: after a start from a snapshot, a new series gets the reference of a
-// series that had left the head before the shutdown. The log does not tell which of the two series a mapped chunk belongs to,
-// so a replay would return samples of one series for the other, and without an error. Only directories with a snapshot are
-// checked, because the check reads the whole log.
+// series that had left the head before the shutdown. Nothing tells which of the two series such a chunk belongs to, so a replay
+// would return samples of one series for the other, and without an error. Only directories with a snapshot are checked, because
+// the check reads the whole log.
 func checkReferences(dir string) error {
 	if snapshots, err := fs.Glob(os.DirFS(dir), "chunk_snapshot.*"); err != nil || len(snapshots) == 0 { // dir is not a pattern
 		return err
 	}
-	const tries = 3 // the server may delete segments and checkpoints meanwhile
-	var err error
-	for range tries {
-		if err = checkLog(filepath.Join(dir, "wal")); !errors.Is(err, fs.ErrNotExist) {
-			return err
-		}
-	}
-	return err
-}
-
-// checkLog is checkReferences for one log.
-func checkLog(log string) error {
-	seen := map[uint64]uint64{} // hash of the labels by reference
+	log := filepath.Join(dir, "wal")
+	seen := references{hashes: map[uint64]uint64{}, twice: map[uint64]string{}}
+	first := -1
 	if checkpoint, index, err := wlog.LastCheckpoint(log); err == nil {
-		if err := checkSegments(wlog.SegmentRange{Dir: checkpoint, First: -1, Last: math.MaxInt32}, seen); err != nil {
+		if err := seen.addSegments(wlog.SegmentRange{Dir: checkpoint, First: -1, Last: math.MaxInt32}); err != nil {
 			return err
 		}
-		return checkSegments(wlog.SegmentRange{Dir: log, First: index + 1, Last: math.MaxInt32}, seen)
+		first = index + 1
 	}
-	return checkSegments(wlog.SegmentRange{Dir: log, First: -1, Last: math.MaxInt32}, seen)
+	if err := seen.addSegments(wlog.SegmentRange{Dir: log, First: first, Last: math.MaxInt32}); err != nil || len(seen.twice) == 0 {
+		return err
+	}
+	mapped, err := chunks.NewChunkDiskMapper(nil, filepath.Join(dir, "chunks_head"), chunkenc.NewPool(), chunks.DefaultWriteBufferSize, 0)
+	if err != nil {
+		return err
+	}
+	err = mapped.IterateAllChunks(func(ref chunks.HeadSeriesRef, _ chunks.ChunkDiskMapperRef, _, _ int64, _ uint16, _ chunkenc.Encoding, outOfOrder bool) error {
+		if lset, ok := seen.twice[uint64(ref)]; ok && outOfOrder {
+			return fmt.Errorf("the write-ahead log has the reference %d for the series %s and for an earlier one, as after a start from a snapshot of the head (memory-snapshot-on-shutdown), and out-of-order samples of one would be read for the other. Read from the running server with --url instead, or a copy of the directory that has only the blocks", ref, lset)
+		}
+		return nil
+	})
+	return errors.Join(err, mapped.Close())
 }
 
-// checkSegments adds the series of some segments to seen. It reads damaged segments up to the damage, which the replay reports.
-func checkSegments(of wlog.SegmentRange, seen map[uint64]uint64) error {
+// references are those of the series of a log.
+type references struct {
+	hashes map[uint64]uint64 // hash of the labels by reference
+	twice  map[uint64]string // labels of the last series, by reference, of those that two series have
+}
+
+// addSegments adds the series of some segments. It reads damaged segments up to the damage, which the replay reports.
+func (r *references) addSegments(of wlog.SegmentRange) error {
 	files, err := wlog.NewSegmentsRangeReader(of)
 	if err != nil {
 		return err
@@ -55,20 +66,19 @@ func checkSegments(of wlog.SegmentRange, seen map[uint64]uint64) error {
 	defer func() { _ = files.Close() }() // only read
 	decoder := record.NewDecoder(labels.NewSymbolTable(), slog.New(slog.DiscardHandler))
 	var series []record.RefSeries
-	for r := wlog.NewReader(files); r.Next(); {
-		if decoder.Type(r.Record()) != record.Series {
+	for reader := wlog.NewReader(files); reader.Next(); {
+		if decoder.Type(reader.Record()) != record.Series {
 			continue
 		}
-		if series, err = decoder.Series(r.Record(), series[:0]); err != nil {
+		if series, err = decoder.Series(reader.Record(), series[:0]); err != nil {
 			return err
 		}
 		for i := range series {
 			ref, hash := uint64(series[i].Ref), series[i].Labels.Hash()
-			if earlier, ok := seen[ref]; ok && earlier != hash {
-				return fmt.Errorf("%s: the log has the reference %d for the series %s and for an earlier one, as after a start from a snapshot of the head (memory-snapshot-on-shutdown): samples of one would be read for the other. Read from the running server with --url instead, or a copy of the directory that has only the blocks",
-					of.Dir, ref, series[i].Labels)
+			if earlier, ok := r.hashes[ref]; ok && earlier != hash {
+				r.twice[ref] = series[i].Labels.String()
 			}
-			seen[ref] = hash
+			r.hashes[ref] = hash
 		}
 	}
 	return nil

@@ -14,26 +14,30 @@ import (
 // cutTornRecord makes a log readable whose last record is incomplete. A log has such a record while the server writes it, and
 // after a write that a crash or a full disk has interrupted. No sample of the record was acknowledged.
 //
-// damage is the error of a replay. cutTornRecord replaces the link to the log in h.dir by a directory with a copy of the
-// last segment that ends before the record, and links to the other files. It returns false, and changes nothing, if the
-// damage is at another place, or if bytes follow the record: acknowledged samples may be behind it.
+// damage is the error of a replay. cutTornRecord replaces the link to the last segment by a copy that ends before the record. It
+// returns false, and changes nothing, if the damage is at another place, or if bytes follow the record: acknowledged samples may
+// be behind it.
 func (h *head) cutTornRecord(damage *wlog.CorruptionErr, logger *slog.Logger) (cut bool, err error) {
 	if filepath.Dir(damage.Dir) != h.dir {
 		return false, nil // a checkpoint, which is written before it gets its name
 	}
-	log, err := filepath.EvalSymlinks(damage.Dir)
+	if last, err := lastSegment(damage.Dir); err != nil || last != damage.Segment {
+		return false, err
+	}
+	segment, err := filepath.EvalSymlinks(wlog.SegmentName(damage.Dir, damage.Segment))
 	if err != nil {
 		return false, err
 	}
-	if last, err := lastSegment(log); err != nil || last != damage.Segment {
-		return false, err
-	}
-	end, torn, err := endOfRecords(wlog.SegmentName(log, damage.Segment))
+	end, torn, err := endOfRecords(segment)
 	if err != nil || !torn {
 		return false, err
 	}
-	logger.Warn("The last record of the write-ahead log is incomplete and is not read: a write is in progress or was interrupted", "segment", wlog.SegmentName(log, damage.Segment), "offset", end)
-	return true, linkLog(log, damage.Dir, damage.Segment, end)
+	logger.Warn("The last record of the write-ahead log is incomplete and is not read: a write is in progress or was interrupted", "segment", segment, "offset", end)
+	link := wlog.SegmentName(damage.Dir, damage.Segment)
+	if err := copyFile(segment, link+".cut", end); err != nil {
+		return false, err
+	}
+	return true, os.Rename(link+".cut", link)
 }
 
 // lastSegment returns the number of the last segment of a log that is not empty, or -1.
@@ -95,37 +99,8 @@ func onlyZeros(r io.Reader) (bool, error) {
 	}
 }
 
-// linkLog replaces the link to a log by a directory with links to its files. The segment with number cutIndex is a copy of its
-// first end bytes. A checkpoint becomes a directory of links, because Prometheus requires a directory.
-func linkLog(log, link string, cutIndex int, end int64) error {
-	if err := os.Remove(link); err != nil {
-		return err
-	}
-	if err := os.Mkdir(link, 0o777); err != nil {
-		return err
-	}
-	entries, err := os.ReadDir(log)
-	if err != nil {
-		return err
-	}
-	for _, entry := range entries {
-		from, to := filepath.Join(log, entry.Name()), filepath.Join(link, entry.Name())
-		index, notSegment := strconv.Atoi(entry.Name())
-		switch {
-		case notSegment == nil && index == cutIndex:
-			err = copyFile(from, to, end)
-		case entry.IsDir():
-			err = linkFiles(from, to)
-		default:
-			err = os.Symlink(from, to)
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
+// linkFiles creates the directory to with links to the files of the directory from. Directories in it, which are checkpoints,
+// become directories of links, too.
 func linkFiles(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {
@@ -135,7 +110,11 @@ func linkFiles(from, to string) error {
 		return err
 	}
 	for _, entry := range entries {
-		if err := os.Symlink(filepath.Join(from, entry.Name()), filepath.Join(to, entry.Name())); err != nil {
+		link := os.Symlink
+		if entry.IsDir() {
+			link = linkFiles
+		}
+		if err := link(filepath.Join(from, entry.Name()), filepath.Join(to, entry.Name())); err != nil {
 			return err
 		}
 	}

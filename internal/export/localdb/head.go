@@ -18,6 +18,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/record"
 	"github.com/prometheus/prometheus/tsdb/wlog"
 	"github.com/prometheus/prometheus/util/compression"
+
+	storetsdb "github.com/ferula-io/ferula/internal/store/tsdb"
 )
 
 // head is the replayed logs of a database. The replay may write, so it works in a directory of its own:
@@ -128,7 +130,15 @@ func (h *head) link(dir string) error {
 			return err
 		}
 	}
-	return checkReferences(h.dir)
+	if err := checkReferences(h.dir); err != nil {
+		return err
+	}
+	// A snapshot that lacks references of out-of-order samples is not used: the whole log has them.
+	lacks, err := storetsdb.SnapshotLacks(h.dir)
+	if err != nil || lacks == 0 {
+		return err
+	}
+	return os.RemoveAll(filepath.Join(h.dir, filepath.Base(snapshot)))
 }
 
 // load replays the linked files.

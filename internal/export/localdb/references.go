@@ -3,6 +3,7 @@ package localdb
 import (
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"math"
 	"os"
@@ -19,7 +20,7 @@ import (
 // out-of-order samples with this reference.
 //
 // Prometheus' feature memory-snapshot-on-shutdown can do this: after a start from a snapshot, a new series gets the reference of a
-// series that had left the head before the shutdown. Nothing tells which of the two series such a chunk belongs to, so a replay
+// series that had left the head before the shutdown. Such a chunk may belong to either of the two series, so a replay
 // would return samples of one series for the other, and without an error. Only directories with a snapshot are checked, because
 // the check reads the whole log.
 func checkReferences(dir string) error {

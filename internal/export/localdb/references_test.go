@@ -187,7 +187,7 @@ func TestDB_SnapshotHasSeriesThatTheCheckpointLacks(t *testing.T) {
 
 // Characters of patterns in the name of a directory must not keep its log from being checked, or the directory from being read.
 func TestDB_NamesLikePatternsAreChecked(t *testing.T) {
-	wrong, right := snapshotDatabase(t, false), snapshotDatabase(t, true)
+	wrong, right := snapshotDatabase(t, true, false), snapshotDatabase(t, true, true)
 	for _, name := range []string{"[prod]", "[prod", `a\*`} {
 		for from, want := range map[string]bool{wrong: false, right: true} {
 			dir := filepath.Join(t.TempDir(), name, "data")
@@ -211,5 +211,64 @@ func TestDB_NamesLikePatternsAreChecked(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
+	}
+}
+
+// A snapshot lacks the second reference of a series that has left the head and returned. Its out-of-order samples are found by a
+// replay of the whole log.
+func TestDB_LogHasOutOfOrderSamplesThatTheSnapshotLacks(t *testing.T) {
+	dir := t.TempDir()
+	opts := tsdb.DefaultOptions()
+	opts.OutOfOrderTimeWindow = 24 * hourMS
+	opts.EnableMemorySnapshotOnShutdown = true
+	db, err := tsdb.Open(dir, quiet, nil, opts, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	db.DisableCompactions()
+	one := func(i string, at int64) {
+		t.Helper()
+		app := db.Appender(context.Background())
+		if _, err := app.Append(0, labels.FromStrings("__name__", "m", "i", i), at, 1); err != nil {
+			t.Fatal(err)
+		}
+		if err := app.Commit(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	one("again", startMS+hourMS)
+	appendTo(t, db, startMS, startMS+8*hourMS)
+	db.EnableCompactions()
+	if err := db.Compact(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if n := db.Head().NumSeries(); n != 2 {
+		t.Fatalf("the head has %d series", n)
+	}
+	db.DisableCompactions()
+	one("again", startMS+8*hourMS)
+	one("again", startMS+7*hourMS)
+	killed := t.TempDir()
+	if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if db, err = tsdb.Open(killed, quiet, nil, opts, nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		t.Fatal(err)
+	}
+	d, err := Open(killed, t.TempDir(), quiet)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen := times(t, d, 0, math.MaxInt64)[`{__name__="m", i="again"}`]; len(seen) != 3 {
+		t.Errorf("samples %v, want 3", seen)
+	}
+	if err := d.Close(); err != nil {
+		t.Fatal(err)
 	}
 }

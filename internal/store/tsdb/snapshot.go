@@ -18,33 +18,46 @@ import (
 // snapshotSeries is the first byte of the record of a series in a snapshot of the head. Its reference follows in eight bytes.
 const snapshotSeries = 1
 
-// dropIncompleteSnapshot deletes the snapshots of the head if the log of out-of-order samples has samples of a reference that no
-// series will have after a start from the last snapshot. The whole write-ahead log is then replayed.
-//
-// A series that leaves the head and returns gets a second reference. A replay of the whole write-ahead log, as after a kill, finds
-// both: it takes the first, and knows that samples of the second belong to it. A snapshot has the first only, and Prometheus
-// ignores the samples of the second in the log of out-of-order samples.
+// dropIncompleteSnapshot deletes the snapshots of the head if SnapshotLacks references. The whole write-ahead log is then replayed.
 func (s *Store) dropIncompleteSnapshot() error {
 	if !s.opts.SnapshotOnShutdown {
 		return nil
 	}
-	snapshot, segment, _, err := tsdb.LastChunkSnapshot(s.opts.Dir)
+	lacks, err := SnapshotLacks(s.opts.Dir)
+	if err != nil || lacks == 0 {
+		return err
+	}
+	s.logger.Info("The snapshot of the head lacks references of out-of-order samples: the whole write-ahead log is replayed", "references", lacks)
+	if err := tsdb.DeleteChunkSnapshots(s.opts.Dir, math.MaxInt, math.MaxInt); err != nil {
+		return fmt.Errorf("delete the snapshots of the head in %s: %w", s.opts.Dir, err)
+	}
+	return nil
+}
+
+// SnapshotLacks returns for how many references the log of out-of-order samples in dir, the directory of a database, has samples
+// that no series will have after a start from the last snapshot of the head; 0 if there is no snapshot.
+//
+// A series that leaves the head and returns gets a second reference. A replay of the whole write-ahead log, as after a kill, finds
+// both: it takes the first, and knows that samples of the second belong to it. A snapshot has the first only, and Prometheus
+// ignores the samples of the second in the log of out-of-order samples.
+func SnapshotLacks(dir string) (references int, err error) {
+	snapshot, segment, _, err := tsdb.LastChunkSnapshot(dir)
 	if errors.Is(err, record.ErrNotFound) {
-		return nil
+		return 0, nil
 	}
 	if err != nil {
-		return fmt.Errorf("snapshots of the head in %s: %w", s.opts.Dir, err)
+		return 0, fmt.Errorf("snapshots of the head in %s: %w", dir, err)
 	}
-	unknown := referencesOf(wlog.SegmentRange{Dir: filepath.Join(s.opts.Dir, wlog.WblDirName), First: -1, Last: math.MaxInt32})
+	unknown := referencesOf(wlog.SegmentRange{Dir: filepath.Join(dir, wlog.WblDirName), First: -1, Last: math.MaxInt32})
 	if len(unknown) == 0 {
-		return nil
+		return 0, nil
 	}
 	eachRecord(wlog.SegmentRange{Dir: snapshot, First: -1, Last: math.MaxInt32}, func(_ *record.Decoder, r []byte) {
 		if len(r) >= 9 && r[0] == snapshotSeries {
 			delete(unknown, chunks.HeadSeriesRef(binary.BigEndian.Uint64(r[1:])))
 		}
 	})
-	eachRecord(wlog.SegmentRange{Dir: filepath.Join(s.opts.Dir, "wal"), First: segment, Last: math.MaxInt32}, func(d *record.Decoder, r []byte) {
+	eachRecord(wlog.SegmentRange{Dir: filepath.Join(dir, "wal"), First: segment, Last: math.MaxInt32}, func(d *record.Decoder, r []byte) {
 		if d.Type(r) == record.Series {
 			series, _ := d.Series(r, nil) // the replay reports the error
 			for _, one := range series {
@@ -52,14 +65,7 @@ func (s *Store) dropIncompleteSnapshot() error {
 			}
 		}
 	})
-	if len(unknown) == 0 {
-		return nil
-	}
-	s.logger.Info("The snapshot of the head lacks references of out-of-order samples: the whole write-ahead log is replayed", "references", len(unknown))
-	if err := tsdb.DeleteChunkSnapshots(s.opts.Dir, math.MaxInt, math.MaxInt); err != nil {
-		return fmt.Errorf("delete the snapshots of the head in %s: %w", s.opts.Dir, err)
-	}
-	return nil
+	return len(unknown), nil
 }
 
 // referencesOf returns the series references in a log of out-of-order samples.

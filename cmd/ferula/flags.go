@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -188,7 +189,9 @@ func (f processFlags) memory() memoryFlags {
 }
 
 // Validate is called by kong.
-func (f processFlags) Validate() error { return f.memory().Validate() }
+func (f processFlags) Validate() error {
+	return errors.Join(checkListen("http-address", f.HTTPAddress), f.memory().Validate())
+}
 
 // ignoreHangups logs each SIGHUP until stop is called. Otherwise SIGHUP would end the
 // process. The peers do not end at a SIGHUP either.

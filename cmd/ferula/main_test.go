@@ -1,6 +1,7 @@
 package main
 
 import (
+	"net"
 	"os"
 	"path/filepath"
 	"strings"
@@ -46,6 +47,22 @@ func TestParseArgs_ErrorsNameTheFlagAndTheValue(t *testing.T) {
 		"query --query.max-chunk-bytes=-1GB":                         {"--query.max-chunk-bytes", `"-1GB"`, "negative"},
 		"query-frontend --limits.max-request-bytes-in-flight=1B":     {"--limits.max-request-bytes-in-flight=1B", "11MiB"},
 		"serve --profiles.max-nodes=0 --profiles.self.interval=1ms":  {"--profiles.max-nodes=0", "--profiles.self.interval=1ms"},
+		"serve --web.listen-address=127.0.0.1:99999":                 {"--web.listen-address=127.0.0.1:99999", "port"},
+		"serve --web.listen-address=bogus":                           {"--web.listen-address=bogus", "port"},
+		"serve --web.listen-address=:0 --web.listen-address=[::1:0":  {"--web.listen-address=[::1:0"},
+		"serve --web.listen-address=127.0.0.1:0,127.0.0.1:0":         {"--web.listen-address=127.0.0.1:0,127.0.0.1:0"},
+		"serve --web.listen-address=http://127.0.0.1:9490":           {"--web.listen-address=http://127.0.0.1:9490"},
+		"serve --grpc-address=127.0.0.1:-1":                          {"--grpc-address=127.0.0.1:-1", "port"},
+		"query --http-address=foo":                                   {"--http-address=foo", "port"},
+		"query --grpc-address=127.0.0.1:http2x":                      {"--grpc-address=127.0.0.1:http2x: not host:port: unknown port"},
+		"query --grpc-address=127.0.0.256:0":                         {"--grpc-address=127.0.0.256:0", "host"},
+		"query-frontend --http-address=under/score:0":                {"--http-address=under/score:0", "host"},
+		"sidecar --http-address=[12345::1::]:0":                      {"--http-address=[12345::1::]:0", "host"},
+		"sidecar --grpc-address=nowhere":                             {"--grpc-address=nowhere", "port"},
+		"store --grpc-address=":                                      {"--grpc-address=", "empty"},
+		"sidecar --grpc-address=":                                    {"--grpc-address=", "empty"},
+		"store --http-address=localhost:65536":                       {"--http-address=localhost:65536", "port"},
+		"profiles compact --http-address=..:0":                       {"--http-address=..:0", "host"},
 	} {
 		_, err := parse(t, strings.Fields(args)...)
 		if err == nil {
@@ -62,6 +79,42 @@ func TestParseArgs_ErrorsNameTheFlagAndTheValue(t *testing.T) {
 		}
 		if text := err.Error(); strings.Contains(text, "<EOL>") || strings.HasPrefix(text, "serve:") || strings.Count(text, "\n") > 1 {
 			t.Errorf("%s: %q", args, text)
+		}
+	}
+}
+
+// An address is not looked up before a server listens on it: only those that no machine can have are errors of the command line.
+func TestParseArgs_AddressesThatAServerMayHaveAreAccepted(t *testing.T) {
+	for _, args := range []string{
+		"serve --web.listen-address=:9490 --web.listen-address=[::1]:0 --grpc-address=",
+		"serve --web.listen-address=0.0.0.0:http --grpc-address=localhost:https",
+		"serve --web.listen-address=[fe80::1%eth0]:9490 --web.listen-address=[::]:65535 --grpc-address=[127.0.0.1]:1",
+		"query --http-address=prom_1.example.com.:10902 --grpc-address=",
+		"query --http-address=nowhere.invalid: --grpc-address=bücher.example:0",
+		"query-frontend --http-address=0123456789:0",
+		"query-frontend --http-address=",
+		"sidecar --http-address=:0 --grpc-address=:10901",
+		"store --http-address=LOCALHOST:10902 --grpc-address=example:0",
+		"profiles compact --http-address=10.0.0.1:10902",
+	} {
+		if _, err := parse(t, strings.Fields(args)...); err != nil {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+}
+
+func TestRun_AddressInUseExitsWithOne(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	for _, args := range [][]string{
+		{"serve", "--storage.tsdb.path=" + t.TempDir(), "--grpc-address=", "--web.listen-address=" + taken.Addr().String()},
+		{"query", "--http-address=127.0.0.1:0", "--grpc-address=" + taken.Addr().String()},
+	} {
+		if code, stderr := runCaptured(t, args); code != 1 || !strings.Contains(stderr, "in use") {
+			t.Errorf("%q: exit code %d: %s", args, code, stderr)
 		}
 	}
 }

@@ -106,6 +106,9 @@ func (f queryGRPCClientFlags) options() role.StoreClientOptions {
 	return o
 }
 
+// Validate is called by kong.
+func (c *queryCommand) Validate() error { return checkListen("grpc-address", c.GRPCAddress) }
+
 // Run is called by kong.
 func (c *queryCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
 	return runRole(ctx, k, c.Process, append(ignored, ignoredQueryFeatures(c.Features)...), c.options, func(opts role.QueryOptions, common started) (*role.Query, error) {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -109,6 +110,15 @@ func (f serveTuningFlags) apply(o *tsdb.Options) {
 	o.ChunkSegmentBytes, o.HeadQueueSize, o.SamplesPerChunk = int64(f.ChunkSegmentSize), f.WriteQueueSize, f.SamplesPerChunk
 	o.CompactionDelayPercent, o.UploadedBlocksFile, o.BlockReloadInterval = f.CompactionDelayMax, f.UploadedBlocksFile, time.Duration(f.BlockReloadInterval)
 	o.KeepOverlappingBlocks = !f.CompactOverlapping
+}
+
+// Validate is called by kong.
+func (c *serveCommand) Validate() error {
+	var errs []error
+	for _, address := range c.ListenAddress {
+		errs = append(errs, checkListen("web.listen-address", address))
+	}
+	return errors.Join(append(errs, checkListen("grpc-address", c.GRPCAddress))...)
 }
 
 // Run is called by kong.

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
@@ -78,6 +77,9 @@ func (m minTime) ms() int64 {
 	return time.Now().Add(m.after).UnixMilli()
 }
 
+// Validate is called by kong.
+func (c *sidecarCommand) Validate() error { return checkStoreAPI(c.GRPCAddress) }
+
 // Run is called by kong.
 func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
 	return runRole(ctx, k, c.Process, ignored, c.options, func(opts role.SidecarOptions, common started) (*role.Sidecar, error) {
@@ -90,9 +92,6 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 	var content contents
 	if c.ReloadMethod != "http" {
 		content.add(errors.New("--reloader.method=signal is not supported: Prometheus is reloaded over HTTP, which requires its --web.enable-lifecycle"))
-	}
-	if _, _, err := net.SplitHostPort(c.GRPCAddress); err != nil {
-		content.add(fmt.Errorf("--grpc-address: %w", err))
 	}
 	ship, err := c.Objstore.options()
 	content.add(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strings"
 	"time"
 
@@ -59,7 +58,7 @@ func (c *storeCommand) Validate() error {
 	if c.CacheBytes > pages.CacheBytesMax {
 		return fmt.Errorf("--index-cache-size=%s must be at most 1TB", c.CacheBytes)
 	}
-	return nil
+	return checkStoreAPI(c.GRPCAddress)
 }
 
 // Run is called by kong.
@@ -79,9 +78,6 @@ func (c *storeCommand) options() (role.StoreOptions, error) {
 	cacheBytes, err := cacheBytes(content.of("index-cache.config", c.CacheConfig, c.CacheConfigFile), int64(c.CacheBytes))
 	if err != nil {
 		content.add(fmt.Errorf("--index-cache.config: %w", err))
-	}
-	if _, _, err := net.SplitHostPort(c.GRPCAddress); err != nil {
-		content.add(fmt.Errorf("--grpc-address: %w", err))
 	}
 	if c.MinTime.ms() > c.MaxTime.ms() {
 		content.add(errors.New("--min-time is after --max-time"))

@@ -53,11 +53,8 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	if d.late, err = hasSegment(filepath.Join(dir, wlog.WblDirName)); err != nil {
 		return nil, err
 	}
-	if d.db, err = tsdb.OpenDBReadOnly(dir, d.sandbox, logger); err != nil {
-		return nil, fmt.Errorf("open %s: %w", dir, err)
-	}
-	if d.blocks, err = d.db.Blocks(); err != nil {
-		return nil, fmt.Errorf("open %s: %w", dir, errors.Join(err, d.db.Close()))
+	if d.db, d.blocks, err = d.openBlocks(); err != nil {
+		return nil, err
 	}
 	for _, b := range d.blocks {
 		meta := b.Meta()
@@ -72,6 +69,24 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 		return nil, errors.Join(err, d.db.Close())
 	}
 	return d, nil
+}
+
+// openBlocks opens the blocks of the directory. The server may delete a block while it is opened, because it has compacted it or
+// because of its age, so a list with a missing file is made again.
+func (d *DB) openBlocks() (db *tsdb.DBReadOnly, blocks []tsdb.BlockReader, err error) {
+	const tries = 10
+	for try := 1; ; try++ {
+		db, err = tsdb.OpenDBReadOnly(d.dir, d.sandbox, d.logger)
+		if err == nil {
+			if blocks, err = db.Blocks(); err == nil {
+				return db, blocks, nil
+			}
+			err = errors.Join(err, db.Close())
+		}
+		if try == tries || !errors.Is(err, fs.ErrNotExist) {
+			return nil, nil, fmt.Errorf("open %s: %w", d.dir, err)
+		}
+	}
 }
 
 // inOrderUntil returns a time before which every in-order sample is in a block, as far as the
@@ -182,13 +197,9 @@ func (d *DB) replay(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("write-ahead log of %s: %w", d.dir, err)
 	}
-	db, err := tsdb.OpenDBReadOnly(d.dir, d.sandbox, d.logger)
+	db, blocks, err := d.openBlocks()
 	if err != nil {
-		return errors.Join(fmt.Errorf("open %s: %w", d.dir, err), h.close())
-	}
-	blocks, err := db.Blocks()
-	if err != nil {
-		return errors.Join(fmt.Errorf("open %s: %w", d.dir, err), db.Close(), h.close())
+		return errors.Join(err, h.close())
 	}
 	if err := d.db.Close(); err != nil {
 		return errors.Join(err, db.Close(), h.close())

@@ -450,3 +450,45 @@ func TestDB_BlockThatBreaksBeforeTheReplayIsAnError(t *testing.T) {
 		t.Error("a block that cannot be listed after the replay is left out")
 	}
 }
+
+// Prometheus renames a block before it deletes it. A directory in which this happens must open, with the other blocks.
+func TestOpen_BlocksMayBeDeletedMeanwhile(t *testing.T) {
+	dir := t.TempDir()
+	addBlock(t, dir, startMS, startMS+2*hourMS)
+	addBlock(t, dir, startMS+2*hourMS, startMS+4*hourMS)
+	blocks, err := filepath.Glob(filepath.Join(dir, "*", "meta.json"))
+	if err != nil || len(blocks) != 2 {
+		t.Fatalf("blocks %v, %v", blocks, err)
+	}
+	deleted := filepath.Dir(blocks[1])
+	stop := make(chan struct{})
+	var deleting sync.WaitGroup
+	deleting.Go(func() {
+		for {
+			select {
+			case <-stop:
+				return
+			default:
+			}
+			if err := errors.Join(os.Rename(deleted, deleted+".tmp-for-deletion"), os.Rename(deleted+".tmp-for-deletion", deleted)); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	})
+	for range 300 {
+		d, err := Open(dir, t.TempDir(), quiet)
+		if err != nil {
+			t.Error(err)
+			break
+		}
+		if n := len(d.blocks); n != 1 && n != 2 {
+			t.Errorf("%d blocks", n)
+		}
+		if err := d.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	close(stop)
+	deleting.Wait()
+}

@@ -49,7 +49,7 @@ const lastReferenceMax = 1 << 39
 func (s *Store) keepReferences() error {
 	logs := filepath.Join(s.opts.Dir, "wal")
 	path := filepath.Join(logs, seriesStateFile)
-	if !s.opts.SnapshotOnShutdown {
+	if !s.snapshots {
 		if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return err
 		}

@@ -38,6 +38,7 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 		if err := s.prepareLogs(); err != nil {
 			return nil, err
 		}
+		opts.EnableMemorySnapshotOnShutdown, opts.EnableFastStartup = s.snapshots, s.snapshots
 		before := s.segmentBytes()
 		reg := s.guard.registerer(s.reg)
 		db, err := tsdb.Open(s.opts.Dir, s.logger, reg, opts, s.stats)
@@ -124,6 +125,7 @@ func (s *Store) prepareLogs() error {
 	if err := s.resumeRepairs(); err != nil {
 		return err
 	}
+	s.snapshots = s.opts.SnapshotOnShutdown || s.needsSnapshot()
 	if err := s.keepReferences(); err != nil {
 		return fmt.Errorf("last series reference of %s: %w", s.opts.Dir, err)
 	}

@@ -228,6 +228,8 @@ type Store struct {
 	stats  *tsdb.DBStats
 	db     atomic.Pointer[tsdb.DB]
 
+	snapshots bool // the database starts from a snapshot of the head, and writes one when it closes
+
 	applying sync.Mutex           // held from Stage to Commit or Undo
 	applied  config.StorageConfig // the effective section
 	encoding atomic.Uint32        // encoding of float chunks, by the effective section

@@ -55,6 +55,9 @@ func (s *Store) keepReferences() error {
 		}
 		return nil
 	}
+	if err := errors.Join(removeIrregular(path), removeIrregular(path+".tmp")); err != nil {
+		return err
+	}
 	segments, err := segmentsOf(logs)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && len(segments) == 0 {
 		return nil // there is no log yet
@@ -86,6 +89,14 @@ func (s *Store) keepReferences() error {
 	return err
 }
 
+// removeIrregular removes what is not a regular file, such as a FIFO: to open one blocks, and Prometheus opens it without a check.
+func removeIrregular(path string) error {
+	if info, err := os.Lstat(path); err != nil || info.Mode().IsRegular() {
+		return nil // if it cannot be read, opening it fails, too
+	}
+	return os.Remove(path)
+}
+
 func writeSeriesState(path string, state seriesState) error {
 	content, err := json.Marshal(state)
 	if err != nil {
@@ -98,9 +109,12 @@ func writeSeriesState(path string, state seriesState) error {
 }
 
 // lastReferenceOfLog returns the highest reference of a series record in a log and its last checkpoint; 0 if there is none. It reads a damaged
-// segment up to the damage: the replay reports it.
+// segment up to the damage: the replay reports it. The segments behind are read, too: they stay if the replay starts behind the damage.
 func lastReferenceOfLog(dir string, segments []int) (last uint64) {
-	ranges := []wlog.SegmentRange{{Dir: dir, First: segments[0], Last: segments[len(segments)-1]}}
+	var ranges []wlog.SegmentRange
+	for _, index := range segments { // a record is in one segment
+		ranges = append(ranges, wlog.SegmentRange{Dir: dir, First: index, Last: index})
+	}
 	if checkpoint, _, err := wlog.LastCheckpoint(dir); err == nil {
 		ranges = append(ranges, wlog.SegmentRange{Dir: checkpoint, First: -1, Last: math.MaxInt32})
 	}

@@ -67,7 +67,7 @@ func (b *bench) queriers(ctx context.Context) error {
 		return fmt.Errorf("hop2: %w", err)
 	}
 	b.out.Notes = append(b.out.Notes,
-		"Queriers are processes between a client and ferula serve as the store; only their own CPU is counted. Thanos query runs its default, the Prometheus engine. 161 steps of 3 min over 10,000 series x 8 h of 15-digit floats every 15 s: most of the CPU is the engine, the same one on both sides.",
+		"Queriers are processes between a client and ferula serve as the store; only their own CPU is counted. Thanos query runs its default, the Prometheus engine. 161 steps of 3 min over 10,000 series x 8 h of 15-digit floats every 15 s: most of the CPU is the engine. For the first query ferula's querier sends its steps, and the store leaves out the samples between them, at the cost of the store, whose CPU is not counted here; Thanos query gets whole chunks. The second query needs all samples.",
 		"Hop: a client requests batches of 64, as Thanos does, and receives every series; both stores have the same series with different replica labels, so that the series of the two alternate.",
 	)
 	return nil

@@ -119,18 +119,6 @@ type logFlags struct {
 	Format string   `name:"log.format" enum:"logfmt,json" default:"logfmt" help:"Output format of log messages (${enum})."`
 }
 
-// logger returns the logger of the process, and its level, which a reload may change.
-func (f logFlags) logger() (*slog.Logger, *promslog.Level, error) {
-	level, format := promslog.NewLevel(), promslog.NewFormat()
-	if err := level.Set(string(f.Level)); err != nil {
-		return nil, nil, fmt.Errorf("--log.level: %w", err)
-	}
-	if err := format.Set(f.Format); err != nil {
-		return nil, nil, fmt.Errorf("--log.format: %w", err)
-	}
-	return promslog.New(&promslog.Config{Level: level, Format: format}), level, nil
-}
-
 // memoryFlags set GOMEMLIMIT, so that the process stays within its container's memory.
 type memoryFlags struct {
 	Auto  bool    `name:"auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the memory limit of the container or of the system."`

@@ -41,7 +41,7 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 		opts.EnableMemorySnapshotOnShutdown, opts.EnableFastStartup = s.snapshots, s.snapshots
 		before := s.segmentBytes()
 		reg := s.guard.registerer(s.reg)
-		db, err := tsdb.Open(s.opts.Dir, s.logger, reg, opts, s.stats)
+		db, err := tsdb.Open(s.opts.Dir, slog.New(gateHandler{s.logger.Handler(), s.gate}), reg, opts, s.stats)
 		if err != nil {
 			return nil, err
 		}

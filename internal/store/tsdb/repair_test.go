@@ -152,7 +152,7 @@ func TestStore_SegmentThatPrometheusWroteIsNotReplacedByTheDamagedOne(t *testing
 	if err != nil {
 		t.Fatal(err)
 	}
-	peer := &Store{guard: newWriteGuard(dir, -1)}
+	peer := &Store{guard: newWriteGuard(dir, -1), gate: &lateGate{}}
 	peer.db.Store(db)
 	if err := errors.Join(appendSeries(peer, 1, 300, at), db.Close()); err != nil {
 		t.Fatal(err)

@@ -191,10 +191,13 @@ func (r *watchedRegisterer) MustRegister(all ...prometheus.Collector) {
 type guardedAppender struct {
 	storage.Appender
 	guard *writeGuard
+	gate  *lateGate
 }
 
 // Commit implements storage.Appender.
-func (a guardedAppender) Commit() error { return a.guard.checkLog(a.Appender.Commit()) }
+func (a guardedAppender) Commit() error {
+	return a.guard.checkLog(a.gate.commit(a.Appender.Commit))
+}
 
 // Rollback implements storage.Appender. It writes the labels of new series to the log.
 func (a guardedAppender) Rollback() error { return a.guard.checkLog(a.Appender.Rollback()) }
@@ -202,10 +205,13 @@ func (a guardedAppender) Rollback() error { return a.guard.checkLog(a.Appender.R
 type guardedAppenderV2 struct {
 	storage.AppenderV2
 	guard *writeGuard
+	gate  *lateGate
 }
 
 // Commit implements storage.AppenderV2.
-func (a guardedAppenderV2) Commit() error { return a.guard.checkLog(a.AppenderV2.Commit()) }
+func (a guardedAppenderV2) Commit() error {
+	return a.guard.checkLog(a.gate.commit(a.AppenderV2.Commit))
+}
 
 // Rollback implements storage.AppenderV2.
 func (a guardedAppenderV2) Rollback() error { return a.guard.checkLog(a.AppenderV2.Rollback()) }

@@ -222,6 +222,7 @@ type Store struct {
 	given  Options // as passed to New
 	opts   Options // with Section and defaults applied
 	guard  *writeGuard
+	gate   *lateGate
 	logger *slog.Logger
 	reg    prometheus.Registerer // for the metrics of the database
 	own    *metrics.Set          // for the metrics of the store
@@ -256,6 +257,12 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer, set *metr
 		return nil, err
 	}
 	s := &Store{given: opts, opts: opts.resolved(), logger: logger, reg: reg, own: set, stats: tsdb.NewDBStats(), iterators: newIteratorTypes(), guard: newWriteGuard(opts.Dir, opts.resolved().FreeBytesMin)}
+	s.gate = &lateGate{rangeMS: s.opts.MinBlockDuration.Milliseconds(), head: func() *tsdb.Head {
+		if db := s.db.Load(); db != nil {
+			return db.Head()
+		}
+		return nil
+	}}
 	if s.opts.percentage() > 0 && s.opts.RetentionBytes > 0 {
 		logger.Warn("Ignoring storage.tsdb.retention.size, because storage.tsdb.retention.percentage is specified")
 	}
@@ -407,6 +414,7 @@ func (s *Store) setApplied(section config.StorageConfig) {
 		encoding = chunkenc.EncXOR2
 	}
 	s.applied = section
+	s.gate.enable(section.TSDBConfig.OutOfOrderTimeWindow)
 	s.encoding.Store(uint32(encoding))
 }
 
@@ -443,7 +451,7 @@ func (s *Store) Appender(ctx context.Context) storage.Appender {
 	if err := s.guard.refusal(); err != nil {
 		return notReady{err}
 	}
-	return guardedAppender{db.Appender(ctx), s.guard}
+	return guardedAppender{db.Appender(ctx), s.guard, s.gate}
 }
 
 // AppenderV2 implements storage.AppendableV2.
@@ -455,7 +463,7 @@ func (s *Store) AppenderV2(ctx context.Context) storage.AppenderV2 {
 	if err := s.guard.refusal(); err != nil {
 		return notReadyV2{err}
 	}
-	return guardedAppenderV2{db.AppenderV2(ctx), s.guard}
+	return guardedAppenderV2{db.AppenderV2(ctx), s.guard, s.gate}
 }
 
 // Refusal returns why samples are not accepted, nil if they are.

@@ -198,33 +198,46 @@ func readRest[P Sample](r *Reader, dst []P, n int) (int, error) {
 func decode[P Sample](s *state, src []byte, safe, end int, least int64, dst []P, n int) (int, error) {
 	at, t, delta, value, leading, width := s.at, s.t, s.delta, s.value, s.leading, s.width
 	var err error
-	for ; n < len(dst) && at <= safe; n++ {
-		w := load(src, at)
-		if w>>63 == 0 { // the usual case
+	for lastWord := min(safe, end-64); n < len(dst) && at <= safe; n++ {
+		w := word(src, at)
+		// As a rule many samples in a row have the interval of the one before, and its value or the position of its xor.
+		if at <= lastWord {
+			if next := t + int64(delta); w>>61 == 0b010 && width <= 64-3 && next >= t {
+				t = next
+				value ^= w << 3 >> ((64 - width) & 63) << ((64 - leading - width) & 63)
+				at += 3 + int(width)
+				dst[n] = P(Point{t, math.Float64frombits(value)})
+				continue
+			}
+			same := min(bits.LeadingZeros64(w)/2, len(dst)-n)
+			if same > 0 && delta < math.MaxInt64/64 && t+int64(delta)*int64(same) >= t {
+				for i := range dst[n:][:same] {
+					t += int64(delta)
+					dst[n+i] = P(Point{t, math.Float64frombits(value)})
+				}
+				n += same - 1
+				at += 2 * same
+				continue
+			}
+		}
+		if w>>63 == 0 {
 			w <<= 1
 			at++
 		} else {
-			var dod uint64
-			ones := bits.LeadingZeros64(^w)
-			switch size := uint(11 + 3*ones); {
-			case ones == 1:
-				dod = signed(w<<2>>(64-14), 14)
+			var change uint64
+			if w>>62 == 0b10 {
+				change = signed(w<<2>>(64-14), 14)
 				w <<= 2 + 14
 				at += 2 + 14
-			case ones < 4:
-				dod = signed(w<<(ones+1)>>(64-size), size)
-				w <<= uint(ones) + 1 + size
-				at += ones + 1 + int(size)
-			default:
-				dod = load(src, at+4)>>32<<32 | load(src, at+36)>>32
-				at += 4 + 64
+			} else {
+				change, at = readChange(src, at)
 				w = load(src, at)
 			}
 			if at > end {
 				err = errCut
 				break
 			}
-			if delta += dod; int64(delta) < least {
+			if delta += change; int64(delta) < least {
 				err = errOrder
 				break
 			}
@@ -253,9 +266,7 @@ func decode[P Sample](s *state, src []byte, safe, end int, least int64, dst []P,
 				}
 				leading, width = l, size
 			}
-			from := src[at>>3:][:9]
-			own := binary.BigEndian.Uint64(from)<<(at&7) | uint64(from[8])>>(8-uint(at&7))
-			value ^= own >> ((64 - size) & 63) << ((64 - l - size) & 63)
+			value ^= word(src, at) >> ((64 - size) & 63) << ((64 - l - size) & 63)
 			at += int(size)
 		}
 		if at > end {
@@ -269,6 +280,17 @@ func decode[P Sample](s *state, src []byte, safe, end int, least int64, dst []P,
 	return n, err
 }
 
+// readChange decodes the change of the interval that begins at a bit. It returns the bit after it.
+func readChange(src []byte, at int) (change uint64, after int) {
+	w := load(src, at)
+	ones := bits.LeadingZeros64(^w)
+	if ones > 3 {
+		return load(src, at+4)>>32<<32 | load(src, at+36)>>32, at + 4 + 64
+	}
+	size := uint(11 + 3*ones)
+	return signed(w<<(ones+1)>>(64-size), size), at + ones + 1 + int(size)
+}
+
 // signed converts a number of size bits to 64 bits. Numbers up to 1<<(size-1) are positive, greater
 // ones are negative, as in Prometheus' encoding.
 func signed(v uint64, size uint) uint64 {
@@ -278,6 +300,12 @@ func signed(v uint64, size uint) uint64 {
 // load returns at least 57 bits from a bit offset, the first one highest.
 func load(src []byte, at int) uint64 {
 	return binary.BigEndian.Uint64(src[at>>3:]) << (at & 7)
+}
+
+// word returns the 64 bits from a bit offset. It reads nine bytes.
+func word(src []byte, at int) uint64 {
+	from := src[at>>3:][:9]
+	return binary.BigEndian.Uint64(from)<<(at&7) | uint64(from[8])<<(at&7)>>8
 }
 
 func (r *Reader) first() error {

@@ -75,14 +75,33 @@ func (f *stepsFilter) needed(c series.Chunk) (data []byte, ok bool) {
 // before steps after the chunk. There is at least one point.
 func lastAtSteps(points []floats.Point, steps series.Steps) []floats.Point {
 	last := len(points) - 1
-	kept, step := 0, steps.NotBefore(points[0].T)
-	for i := 0; i < last && step <= steps.LastMS; i++ {
-		if next := points[i+1].T; step < next {
-			points[kept] = points[i]
-			kept++
-			step = steps.NotBefore(next)
+	kept := 0
+	for i := 0; i < last; i++ {
+		step := steps.NotBefore(points[i].T)
+		if step > steps.LastMS {
+			break
 		}
+		if i = lastUntil(points, i, step); i == last {
+			break
+		}
+		points[kept] = points[i]
+		kept++
 	}
 	points[kept] = points[last]
 	return points[:kept+1]
+}
+
+// lastUntil returns the index of the last point that is not after a time. points[from], which is not the last one of all, is
+// not after it. Points usually have the same interval, so the search begins where the point would then be.
+func lastUntil(points []floats.Point, from int, ms int64) int {
+	last := len(points) - 1
+	interval := uint64(points[from+1].T - points[from].T)
+	i := from + int(min(uint64(ms-points[from].T)/interval, uint64(last-from)))
+	if points[i].T > ms {
+		i = from
+	}
+	for i < last && points[i+1].T <= ms {
+		i++
+	}
+	return i
 }

@@ -266,3 +266,25 @@ func TestServer_LeavesOutSamplesOfSourcesOfWholeRequests(t *testing.T) {
 		}
 	}
 }
+
+func TestLastAtSteps_IntervalsThatDiffer(t *testing.T) {
+	rng := rand.New(rand.NewPCG(7, 8))
+	for range 2000 {
+		points, at := make([]floats.Point, 1+rng.IntN(40)), rng.Int64N(1000)-500
+		for i := range points {
+			points[i] = floats.Point{T: at, F: rng.Float64()}
+			at += 1 + rng.Int64N([]int64{1, 3, 100}[rng.IntN(3)])
+		}
+		first := rng.Int64N(1500) - 750
+		steps := series.Steps{FirstMS: first, LastMS: first + rng.Int64N(1500), StepMS: 1 + rng.Int64N(120)}
+		var want []floats.Point
+		for i, p := range points {
+			if i == len(points)-1 || steps.NotBefore(p.T) <= min(steps.LastMS, points[i+1].T-1) {
+				want = append(want, p)
+			}
+		}
+		if got := lastAtSteps(slices.Clone(points), steps); !slices.Equal(got, want) {
+			t.Fatalf("%v of %v are %v, want %v", steps, points, got, want)
+		}
+	}
+}

@@ -265,49 +265,56 @@ func message(err error) string {
 	return err.Error()
 }
 
-// benchChunks are chunks of 120 samples as Prometheus writes them.
-func benchChunks(b *testing.B) map[string][]byte {
-	random := rand.New(rand.NewPCG(1, 2))
-	kinds := map[string]func(i int64, last float64) (int64, float64){
-		"gauge":    func(i int64, _ float64) (int64, float64) { return i * 15_000, random.Float64() * 100 },
-		"counter":  func(i int64, last float64) (int64, float64) { return i * 15_000, last + float64(random.IntN(1000)) },
-		"constant": func(i int64, _ float64) (int64, float64) { return i * 15_000, 42 },
-		"jitter": func(i int64, last float64) (int64, float64) {
-			return i*15_000 + random.Int64N(5), last + float64(random.IntN(100))/100
-		},
-	}
-	chunks := map[string][]byte{}
-	for _, name := range []string{"gauge", "counter", "constant", "jitter"} {
-		points := make([]Point, 120)
-		last := 1e6
-		for i := range points {
-			t, v := kinds[name](int64(i), last)
-			points[i], last = Point{1_700_000_000_000 + t, v}, v
-		}
-		chunks[name] = encode(b, points)
-	}
-	return chunks
+// benchSeries are values that series usually have. Each has its own chunks, so that branches are not predicted from one chunk.
+var benchSeries = []struct {
+	name   string
+	jitter int64 // ms by which one scrape in four is late
+	next   func(random *rand.Rand, last float64) float64
+}{
+	{"floats", 0, func(random *rand.Rand, _ float64) float64 { return float64(random.Int64N(1e15)) / 1e9 }},
+	{"counter", 0, func(random *rand.Rand, last float64) float64 { return last + float64(random.IntN(1000)) }},
+	{"constant", 0, func(_ *rand.Rand, last float64) float64 { return last }},
+	{"jitter", 2, func(random *rand.Rand, last float64) float64 { return last + float64(random.IntN(1000)) }},
 }
 
 func BenchmarkDecoders(b *testing.B) {
-	for name, chunk := range benchChunks(b) {
-		var points []promql.FPoint
-		b.Run(name+"/points", func(b *testing.B) {
-			for b.Loop() {
-				points, _ = AppendPoints(points[:0], chunk, Ascending)
+	const samples = 120
+	random := rand.New(rand.NewPCG(1, 2))
+	for _, kind := range benchSeries {
+		chunks := make([][]byte, 512)
+		for i := range chunks {
+			points, last := make([]Point, samples), math.Trunc(random.Float64()*1e6)
+			for k := range points {
+				last = kind.next(random, last)
+				points[k] = Point{1_700_000_000_000 + int64(k)*15_000, last}
+				if kind.jitter > 0 && random.IntN(4) == 0 {
+					points[k].T += 1 + random.Int64N(kind.jitter)
+				}
 			}
+			chunks[i] = encode(b, points)
+		}
+		perSample := func(b *testing.B) {
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*samples), "ns/sample")
+		}
+		var points []promql.FPoint
+		b.Run(kind.name+"/points", func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				points, _ = AppendPoints(points[:0], chunks[i%len(chunks)], Ascending)
+			}
+			perSample(b)
 		})
 		xor := chunkenc.NewXORChunk()
-		xor.Reset(chunk)
 		var it chunkenc.Iterator
-		b.Run(name+"/iterator", func(b *testing.B) {
-			for b.Loop() {
+		b.Run(kind.name+"/iterator", func(b *testing.B) {
+			for i := 0; b.Loop(); i++ {
+				xor.Reset(chunks[i%len(chunks)])
 				points = points[:0]
 				for it = xor.Iterator(it); it.Next() != chunkenc.ValNone; {
 					t, v := it.At()
 					points = append(points, promql.FPoint{T: t, F: v})
 				}
 			}
+			perSample(b)
 		})
 	}
 }

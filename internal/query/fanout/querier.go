@@ -332,6 +332,7 @@ func each(ctx context.Context, f *Fanout, r Request, c *chosen, call func(ctx co
 			var one []error
 			warnings, err := callOne(ctx, f, s.address, i, call)
 			if err != nil {
+				awaitDeadline(ctx, err)
 				f.endpoints.metrics.failure(s.address, err)
 				if ctx.Err() != nil {
 					pending[i] = s.address

@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/metadata"
+	"github.com/prometheus/prometheus/storage"
 
 	"github.com/ferula-io/ferula/internal/wire/storeapi"
 )
@@ -130,5 +131,49 @@ func TestSource_DeadlineOfAStoreNamesThatStoreOnly(t *testing.T) {
 	_, _, err := f.Source().LabelNames(t.Context(), storeapi.LabelsRequest{MaxMS: 9, AbortOnPartial: true})
 	if !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "store s0") || strings.Contains(err.Error(), "s1") {
 		t.Errorf("%v", err)
+	}
+}
+
+// slowTimer is a context whose deadline has passed before its timer fires.
+type slowTimer struct {
+	context.Context
+	deadline time.Time
+}
+
+func (c slowTimer) Deadline() (time.Time, bool) { return c.deadline, true }
+
+// Stores have the deadline of the request. If the error of one arrives before the querier's own timer fires, the request has
+// timed out. A partial response would mean that a longer timeout does not help.
+func TestQuerier_StoreThatTimesOutBeforeTheRequestDoesIsNoPartialResponse(t *testing.T) {
+	passed := fmt.Errorf("%w: of the request", context.DeadlineExceeded)
+	f, _ := newTestFanout(t, Options{}, &fakeStore{err: passed, openErr: passed}, &fakeStore{})
+	for what, call := range map[string]func(ctx context.Context, q storage.Querier) error{
+		"series": func(ctx context.Context, q storage.Querier) error {
+			set := q.Select(ctx, true, nil, everything)
+			for set.Next() {
+				t.Error("a series")
+			}
+			return set.Err()
+		},
+		"label names": func(ctx context.Context, q storage.Querier) error {
+			_, _, err := q.LabelNames(ctx, nil)
+			return err
+		},
+	} {
+		for deadline, timedOut := range map[time.Duration]bool{-time.Second: true, time.Hour: false} {
+			parent, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+			q, err := f.Queryable(Request{}).Querier(0, 9)
+			if err != nil {
+				t.Fatal(err)
+			}
+			err = call(slowTimer{parent, time.Now().Add(deadline)}, q)
+			if errors.Is(err, context.DeadlineExceeded) != timedOut || !timedOut && err != nil {
+				t.Errorf("%s, deadline in %s: %v", what, deadline, err)
+			}
+			if err := q.Close(); err != nil {
+				t.Error(err)
+			}
+			cancel()
+		}
 	}
 }

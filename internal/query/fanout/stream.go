@@ -221,6 +221,7 @@ func appendWithout(dst, set []byte, names []string) []byte {
 
 // fail ends the stream with an error, or with a warning if the request allows partial responses.
 func (g *deadlineStream) fail(err error) {
+	awaitDeadline(g.ctx, err)
 	if cause := context.Cause(g.ctx); errors.Is(cause, ErrStalled) {
 		err = fmt.Errorf("%w: %s", ErrStalled, g.timeout)
 	}
@@ -235,6 +236,15 @@ func (g *deadlineStream) fail(err error) {
 		return
 	}
 	g.warning = err
+}
+
+// awaitDeadline waits until the context has ended if a store's error means that its deadline has passed. Stores have the
+// deadline of the request, so the error of a store that stalls can arrive just before the timer of the request fires. It would be
+// a failure of the store, and the response partial, although the request has timed out.
+func awaitDeadline(ctx context.Context, err error) {
+	if deadline, ok := ctx.Deadline(); ok && errors.Is(err, context.DeadlineExceeded) && !time.Now().Before(deadline) {
+		<-ctx.Done()
+	}
 }
 
 // refuseWarnings fails the stream if the store has sent warnings, because they mean partial data. The error names one of

@@ -75,24 +75,29 @@ func (f *stepsFilter) needed(c series.Chunk) (data []byte, ok bool) {
 // before steps after the chunk. There is at least one point.
 func lastAtSteps(points []floats.Point, steps series.Steps) []floats.Point {
 	last := len(points) - 1
-	kept := 0
-	for i := 0; i < last; i++ {
-		step := steps.NotBefore(points[i].T)
-		if step > steps.LastMS {
+	kept, skipped := 0, 0
+	step := steps.NotBefore(points[0].T)
+	for i := 0; i < last && step <= steps.LastMS; {
+		// Points and steps usually have one interval each, so as many points as before are between two steps.
+		next := i + skipped
+		if next >= last || points[next].T > step || points[next+1].T <= step {
+			next = lastUntil(points, i, step)
+		}
+		if next == last {
 			break
 		}
-		if i = lastUntil(points, i, step); i == last {
-			break
+		points[kept] = points[next]
+		kept, skipped, i = kept+1, next-i, next+1
+		if step += steps.StepMS; step < points[i].T { // or it overflows
+			step = steps.NotBefore(points[i].T)
 		}
-		points[kept] = points[i]
-		kept++
 	}
 	points[kept] = points[last]
 	return points[:kept+1]
 }
 
-// lastUntil returns the index of the last point that is not after a time. points[from], which is not the last one of all, is
-// not after it. Points usually have the same interval, so the search begins where the point would then be.
+// lastUntil returns the index of the last point that is not after a time. points[from] is not after it, and not the last of
+// all points.
 func lastUntil(points []floats.Point, from int, ms int64) int {
 	last := len(points) - 1
 	interval := uint64(points[from+1].T - points[from].T)

@@ -224,26 +224,22 @@ func decode[P Sample](s *state, src []byte, safe, end int, least int64, dst []P,
 			w <<= 1
 			at++
 		} else {
-			var change uint64
 			if w>>62 == 0b10 {
-				change = signed(w<<2>>(64-14), 14)
+				delta += signed(w<<2>>(64-14), 14)
 				w <<= 2 + 14
 				at += 2 + 14
 			} else {
-				change, at = readChange(src, at)
+				change, after := readChange(src, at)
+				delta, at = delta+change, after
 				w = load(src, at)
 			}
 			if at > end {
 				err = errCut
 				break
 			}
-			if delta += change; int64(delta) < least {
-				err = errOrder
-				break
-			}
 		}
 		next := t + int64(delta)
-		if next < t && least >= 0 { // overflow
+		if int64(delta) < least || next < t && least >= 0 { // the latter: overflow
 			err = errOrder
 			break
 		}

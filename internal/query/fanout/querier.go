@@ -95,6 +95,7 @@ func (q *querier) sel(ctx context.Context, steps *series.Steps, hints *storage.S
 		Aggregates:           aggregatesFor(function),
 		Shard:                q.q.r.Shard,
 		Steps:                steps,
+		JoinChunks:           steps != nil,
 	}
 	if sr.SkipChunks { // a series may be in downsampled blocks only
 		sr.MaxResolutionMS = math.MaxInt64

@@ -14,6 +14,9 @@ import (
 // samples. So no samples are left out if the Info of the stores announces several replicas for the time range. If chunks overlap
 // nevertheless, they are selected again as a whole.
 
+// What remains of successive chunks may also be joined (SeriesRequest.JoinChunks), unless the Info of the stores announces the same
+// data twice: joined chunks of two stores differ if one of the stores has fewer chunks, and different chunks overlap.
+
 // overlapPause is the time in which no samples are left out after chunks have overlapped, so that not every query
 // reads the stores twice.
 const overlapPause = 5 * time.Minute
@@ -57,19 +60,41 @@ func severalReplicas(infos []*storeapi.Info, sr storeapi.SeriesRequest) bool {
 		seen[key] = one
 		return false
 	}
+	return slices.ContainsFunc(infos, func(info *storeapi.Info) bool { return anySet(info, another) })
+}
+
+// anySet reports whether f is true for a set of external labels of a store with its time range. It is true for a store without Info.
+func anySet(info *storeapi.Info, f func(set labels.Labels, times storeapi.TimeRange) bool) bool {
+	switch {
+	case info == nil || info.Store == nil:
+		return true
+	case len(info.Store.TSDBs) > 0:
+		return slices.ContainsFunc(info.Store.TSDBs, func(db storeapi.TSDBInfo) bool { return f(db.Labels, db.TimeRange) })
+	case len(info.LabelSets) > 0:
+		return slices.ContainsFunc(info.LabelSets, func(set labels.Labels) bool { return f(set, info.Store.TimeRange) })
+	}
+	return f(labels.EmptyLabels(), info.Store.TimeRange)
+}
+
+// sameDataTwice reports whether, by their Info, two stores have series with the same external labels in the same time, within the
+// time range of a request. The end of a block, which is exclusive, may be announced as the time of a sample.
+func sameDataTwice(infos []*storeapi.Info, sr storeapi.SeriesRequest) bool {
+	if len(infos) < 2 {
+		return false
+	}
+	seen := map[uint64][]storeapi.TimeRange{} // of the stores before, by the hash of their external labels
+	var own map[uint64][]storeapi.TimeRange   // of this store
+	another := func(set labels.Labels, times storeapi.TimeRange) bool {
+		times.MinMS, times.MaxMS = max(times.MinMS, sr.MinMS), min(times.MaxMS, sr.MaxMS)
+		own[set.Hash()] = append(own[set.Hash()], times)
+		return slices.ContainsFunc(seen[set.Hash()], func(s storeapi.TimeRange) bool { return max(s.MinMS, times.MinMS) < min(s.MaxMS, times.MaxMS) })
+	}
 	for _, info := range infos {
-		if info == nil || info.Store == nil {
+		if own = map[uint64][]storeapi.TimeRange{}; anySet(info, another) {
 			return true
 		}
-		for _, db := range info.Store.TSDBs {
-			if another(db.Labels, db.TimeRange) {
-				return true
-			}
-		}
-		for _, set := range info.LabelSets {
-			if len(info.Store.TSDBs) == 0 && another(set, info.Store.TimeRange) {
-				return true
-			}
+		for hash, times := range own {
+			seen[hash] = append(seen[hash], times...)
 		}
 	}
 	return false

@@ -124,6 +124,74 @@ func TestSeveralReplicas_OfUnknownStores(t *testing.T) {
 	}
 }
 
+// Chunks are joined only if no two stores announce the same data.
+func TestSameDataTwice(t *testing.T) {
+	request := storeapi.SeriesRequest{MinMS: 0, MaxMS: 100}
+	type block struct {
+		cluster      string
+		minMS, maxMS int64
+	}
+	store := func(blocks ...block) *storeapi.Info {
+		info := &storeapi.Info{Store: &storeapi.StoreInfo{}}
+		for _, b := range blocks {
+			info.Store.TSDBs = append(info.Store.TSDBs, storeapi.TSDBInfo{Labels: labels.FromStrings("cluster", b.cluster), TimeRange: storeapi.TimeRange{MinMS: b.minMS, MaxMS: b.maxMS}})
+		}
+		return info
+	}
+	unnamed := func(minMS, maxMS int64) *storeapi.Info {
+		return &storeapi.Info{Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: minMS, MaxMS: maxMS}}}
+	}
+	sets := store(block{"x", 0, 50})
+	sets.Store.TimeRange, sets.LabelSets, sets.Store.TSDBs = sets.Store.TSDBs[0].TimeRange, []labels.Labels{sets.Store.TSDBs[0].Labels}, nil
+	for name, tt := range map[string]struct {
+		infos []*storeapi.Info
+		want  bool
+	}{
+		"one store":                        {[]*storeapi.Info{store(block{"x", 0, 50}, block{"x", 20, 70})}, false},
+		"one store without Info":           {[]*storeapi.Info{nil}, false},
+		"two stores, one without Info":     {[]*storeapi.Info{store(block{"x", 0, 50}), nil}, true},
+		"one after the other":              {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"x", 50, 100})}, false},
+		"overlapping":                      {[]*storeapi.Info{store(block{"x", 0, 51}), store(block{"x", 50, 100})}, true},
+		"overlapping before the request":   {[]*storeapi.Info{store(block{"x", -50, 20}), store(block{"x", -50, 0}, block{"x", 20, 40})}, false},
+		"two clusters":                     {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"y", 0, 50})}, false},
+		"a later block of several":         {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"y", 0, 50}, block{"x", 90, 100}), store(block{"x", 60, 95})}, true},
+		"label sets and blocks":            {[]*storeapi.Info{sets, store(block{"x", 40, 60})}, true},
+		"no external labels":               {[]*storeapi.Info{unnamed(0, 50), unnamed(40, 60)}, true},
+		"no external labels, and clusters": {[]*storeapi.Info{unnamed(0, 50), store(block{"x", 40, 60})}, false},
+	} {
+		if got := sameDataTwice(tt.infos, request); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// joins returns whether the requests of a store may join chunks.
+func (f *fakeStore) joins() (may []bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.requests {
+		may = append(may, r.JoinChunks)
+	}
+	return may
+}
+
+func TestQuerier_JoinsChunksOfOneStoreOnly(t *testing.T) {
+	early, late := []sample{{t: 1000}, {t: 2000}}, []sample{{t: 5000}, {t: 6000}}
+	for want, stores := range map[bool][]*fakeStore{
+		true:  {storeOf(t, early, "cluster", "a"), storeOf(t, early, "cluster", "b")},
+		false: {storeOf(t, early, "cluster", "a"), storeOf(t, late, "cluster", "a")},
+	} {
+		f, _ := newTestFanout(t, Options{}, stores...)
+		if n, err := selectAtSteps(t, f); err != nil || n == 0 {
+			t.Fatalf("%d series, %v", n, err)
+		}
+		read(t, f.Queryable(Request{}), 0, 10_000, nil, everything) // not at steps
+		if got := stores[0].joins(); !slices.Equal(got, []bool{want, false}) {
+			t.Errorf("%v, want %t", got, want)
+		}
+	}
+}
+
 // The bytes and series of a selection that is repeated count once.
 func TestQuerier_ARepeatedSelectionCountsOnce(t *testing.T) {
 	stores := []*fakeStore{storeOf(t, []sample{{t: 1000}, {t: 2000}}), storeOf(t, []sample{{t: 1500}, {t: 2500}})}

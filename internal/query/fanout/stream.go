@@ -369,6 +369,7 @@ func (f *Fanout) fan(ctx context.Context, r Request, sr storeapi.SeriesRequest) 
 	if sr.Steps != nil && f.needsWhole(c.infos, sr) {
 		sr.Steps = nil
 	}
+	sr.JoinChunks = sr.JoinChunks && sr.Steps != nil && !sameDataTwice(c.infos, sr)
 	all := &fanoutStreams{missing: c.missing, atSteps: sr.Steps != nil}
 	all.ctx, all.cancel = context.WithCancelCause(storeapi.WithTenant(ctx, r.Tenant))
 	for i, s := range c.stores {

@@ -80,6 +80,7 @@ func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {
 		}
 		if s := r.Steps; s != nil {
 			out.Extension.FirstTime, out.Extension.LastTime, out.Extension.Step = s.FirstMS, s.LastMS, s.StepMS
+			out.Extension.JoinChunks = r.JoinChunks
 		}
 	}
 	for _, a := range r.Aggregates {
@@ -122,6 +123,7 @@ func seriesRequestFrom(in *pb.SeriesRequest) (SeriesRequest, error) {
 	}
 	if e := in.Extension; e.GetStep() != 0 {
 		r.Steps = &series.Steps{FirstMS: e.FirstTime, LastMS: e.LastTime, StepMS: e.Step}
+		r.JoinChunks = e.JoinChunks
 		if !r.Steps.Valid() {
 			return r, fmt.Errorf("%w: steps of %d ms from %d to %d", ErrBadRequest, e.Step, e.FirstTime, e.LastTime)
 		}

@@ -13,11 +13,15 @@ import (
 // samples the decoding and encoding here would cost more than the client saves.
 const samplesPerStep = 3
 
-// stepsFilter removes samples that the steps of a request do not need. What remains of a chunk depends on the chunk and the
-// steps alone: equal chunks of several stores stay equal, and the client can drop all but one of them.
+// joinedSamples is the number of samples at which a joined chunk is complete: Prometheus' chunks have as many.
+const joinedSamples = 120
+
+// stepsFilter removes samples that the steps of a request do not need. Unless it joins chunks, what remains of a chunk depends on
+// the chunk and the steps alone: equal chunks of several stores stay equal, and the client can drop all but one of them.
 type stepsFilter struct {
 	steps  series.Steps
-	points []floats.Point
+	join   bool
+	points []floats.Point // the needed samples of the chunks that become one
 	data   []byte
 	chunks []series.Chunk
 }
@@ -27,48 +31,79 @@ func (s *Server) stepsFilter(r SeriesRequest) *stepsFilter {
 	if _, forwards := s.src.(StepsForwarder); forwards || r.Steps == nil || r.SkipChunks {
 		return nil
 	}
-	return &stepsFilter{steps: *r.Steps}
+	return &stepsFilter{steps: *r.Steps, join: r.JoinChunks}
 }
 
 // thin returns chunks with the needed samples. Their time ranges are those of the whole chunks, so that the client sees
 // which chunks overlap. They are valid until the next call of thin, and as long as the given chunks.
 func (f *stepsFilter) thin(chunks []series.Chunk) []series.Chunk {
 	f.chunks, f.data = f.chunks[:0], f.data[:0]
-	for _, c := range chunks {
-		if data, ok := f.needed(c); ok {
-			c.Data, c.Mapped = data, false
+	from := 0 // points has what is needed of chunks[from:i]
+	for i, c := range chunks {
+		if i > from && !f.joins(chunks[from:i], c) {
+			f.encode(chunks[from:i])
+			from = i
 		}
-		f.chunks = append(f.chunks, c)
+		if !f.add(c) {
+			f.encode(chunks[from:i])
+			f.chunks = append(f.chunks, c)
+			from = i + 1
+		}
 	}
+	f.encode(chunks[from:])
 	return f.chunks
 }
 
-// needed encodes the needed samples of a chunk. ok is false if the whole chunk must be sent: because it has no floats, because
+// joins reports whether the needed samples of a chunk may be in one chunk with those of the chunks before.
+func (f *stepsFilter) joins(before []series.Chunk, c series.Chunk) bool {
+	first, last := before[0], before[len(before)-1]
+	return f.join && len(f.points) < joinedSamples && c.MinMS > last.MaxMS && c.MaxMS-first.MinMS > 0 // or it overflows
+}
+
+// add adds the needed samples of a chunk. It returns false if the whole chunk must be sent: because it has no floats, because
 // most of its samples are needed, or because it is corrupt, which the client shall report as it does without steps.
-func (f *stepsFilter) needed(c series.Chunk) (data []byte, ok bool) {
+func (f *stepsFilter) add(c series.Chunk) bool {
 	if c.Encoding != chunkenc.EncXOR || len(c.Data) < 2 {
-		return nil, false
+		return false
 	}
 	samples := int(binary.BigEndian.Uint16(c.Data))
 	if within := f.steps.Within(c.MinMS, c.MaxMS, samples); (within+1)*samplesPerStep > samples {
-		return nil, false
+		return false
 	}
-	var err error
-	f.points, err = floats.AppendPoints(f.points[:0], c.Data, floats.Ascending)
-	n := len(f.points)
-	if err != nil || n == 0 || f.points[0].T < c.MinMS || f.points[n-1].T > c.MaxMS {
-		return nil, false
+	before := len(f.points)
+	points, err := floats.AppendPoints(f.points, c.Data, floats.Ascending)
+	f.points = points[:before]
+	last := len(points) - 1
+	if err != nil || last < before || points[before].T < c.MinMS || points[last].T > c.MaxMS {
+		return false
 	}
-	if f.points[n-1].T-f.points[0].T < 0 { // overflow: no chunk can have the interval between the two
-		return nil, false
+	if points[last].T-points[before].T < 0 { // overflow: no chunk can have the interval between the two
+		return false
 	}
-	from := len(f.data)
-	f.data = floats.AppendChunk(f.data, lastAtSteps(f.points, f.steps))
-	if data = f.data[from:len(f.data):len(f.data)]; len(data) >= len(c.Data) {
-		f.data = f.data[:from] // it is not sent, and may be several times as long as the chunk
-		return nil, false
+	from := max(before-1, 0) // the last sample before this chunk is not needed if there is no step between the two
+	f.points = points[:from+len(lastAtSteps(points[from:], f.steps))]
+	return true
+}
+
+// encode appends a chunk with the needed samples of successive chunks, or these chunks as they are if they are not longer. The
+// latter may be several times shorter.
+func (f *stepsFilter) encode(whole []series.Chunk) {
+	if len(whole) == 0 {
+		return
 	}
-	return data, true
+	from, bytes := len(f.data), 0
+	for _, c := range whole {
+		bytes += len(c.Data)
+	}
+	f.data, f.points = floats.AppendChunk(f.data, f.points), f.points[:0]
+	if len(f.data)-from >= bytes {
+		f.data = f.data[:from]
+		f.chunks = append(f.chunks, whole...)
+		return
+	}
+	f.chunks = append(f.chunks, series.Chunk{
+		MinMS: whole[0].MinMS, MaxMS: whole[len(whole)-1].MaxMS, Encoding: chunkenc.EncXOR, Data: f.data[from:len(f.data):len(f.data)],
+	})
 }
 
 // lastAtSteps keeps, in place, the last point at or before each step, and the last point of all, which may be the last one

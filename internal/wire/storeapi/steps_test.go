@@ -141,6 +141,81 @@ func TestServer_InvalidStepsAreBadRequests(t *testing.T) {
 	}
 }
 
+// Joined chunks have the samples that chunks apart have at each step. Chunks that overlap, that have no floats or that are corrupt
+// stay as they are, and in their order.
+func TestServer_JoinsWhatRemainsOfChunks(t *testing.T) {
+	rng := rand.New(rand.NewPCG(9, 10))
+	src := &memorySource{}
+	const count = 100
+	for i := range count {
+		r := row{labels: labels.FromStrings("__name__", "requests_total", "i", fmt.Sprintf("%03d", i))}
+		for at := int64(1000); len(r.chunks) < 20; {
+			c := gaugeChunk(rng, at, 1+rng.IntN(200))
+			switch at = c.MaxMS + 1 + rng.Int64N(1e6); rng.IntN(20) {
+			case 0:
+				at = c.MaxMS // the next one overlaps
+			case 1:
+				c.Encoding = chunkenc.EncFloatHistogram
+			case 2:
+				c.Data = c.Data[:len(c.Data)*2/3]
+			}
+			r.chunks = append(r.chunks, c)
+		}
+		src.rows = append(src.rows, r)
+	}
+	sound := func(chunks []series.Chunk) (all []floats.Point) {
+		for _, c := range chunks {
+			if points, err := floats.AppendPoints([]floats.Point(nil), c.Data, floats.Ascending); err == nil && c.Encoding == chunkenc.EncXOR {
+				all = append(all, points...)
+			}
+		}
+		return all
+	}
+	client := NewClient(dial(t, src, ServerOptions{}), ClientOptions{})
+	for _, steps := range []series.Steps{{FirstMS: 0, LastMS: 4e7, StepMS: 180_000}, {FirstMS: 3e6, LastMS: 1e7, StepMS: 1e6}} {
+		request := atSteps(&steps)
+		request.JoinChunks = true
+		joined, err := read(t, client.Series(context.Background(), request))
+		if err != nil || len(joined) != count {
+			t.Fatalf("%d series, %v", len(joined), err)
+		}
+		chunks, whole := 0, 0
+		for i, want := range src.rows {
+			have := joined[i].chunks
+			chunks += len(have)
+			next := 0 // of the chunks of the source
+			for _, c := range have {
+				first := want.chunks[next]
+				if c.MinMS != first.MinMS {
+					t.Fatalf("a chunk from %d, want %d", c.MinMS, first.MinMS)
+				}
+				for ; want.chunks[next].MaxMS != c.MaxMS; next++ {
+					if want.chunks[next+1].MinMS <= want.chunks[next].MaxMS {
+						t.Fatal("overlapping chunks are joined")
+					}
+				}
+				if next++; bytes.Equal(c.Data, first.Data) {
+					whole++
+				} else if _, err := floats.AppendPoints([]floats.Point(nil), c.Data, floats.Ascending); err != nil || c.Encoding != chunkenc.EncXOR {
+					t.Fatal(err)
+				}
+			}
+			if next != len(want.chunks) {
+				t.Fatalf("%d of %d chunks", next, len(want.chunks))
+			}
+			got, all := sound(have), sound(want.chunks)
+			for at := steps.FirstMS; at <= steps.LastMS; at += steps.StepMS {
+				if g, w := lastAt(got, at), lastAt(all, at); g != w {
+					t.Fatalf("%+v: the last sample at %d is %v, want %v", steps, at, g, w)
+				}
+			}
+		}
+		if chunks > count*20/2 || whole < count {
+			t.Errorf("%d chunks of %d, %d of them whole", chunks, count*20, whole)
+		}
+	}
+}
+
 // Equal chunks of two stores must stay equal, whatever chunks are next to them.
 func TestStepsFilter_DependsOnTheChunkAlone(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))

@@ -107,8 +107,11 @@ type SeriesRequest struct {
 	Hints                *Hints   // may be nil
 	// Steps are the times at which the series are evaluated, if only the last sample at or before each of them counts. A raw
 	// chunk may then lack samples: all but the last of the chunk, and the last at or before each step. nil: no sample may be lacking.
-	Steps    *series.Steps
-	BytesMax int64 // of a message and of a series, checked by the client; 0: the client's own limit
+	Steps *series.Steps
+	// JoinChunks means, with Steps, that what remains of successive chunks of a series may be one chunk, whose samples are the
+	// last of all and the last at or before each step.
+	JoinChunks bool
+	BytesMax   int64 // of a message and of a series, checked by the client; 0: the client's own limit
 }
 
 // LabelsRequest selects label names, or the values of one label.

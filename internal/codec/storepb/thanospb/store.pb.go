@@ -1002,9 +1002,12 @@ type Extension struct {
 	// The times, in ms, at which the client evaluates the series: first_time, first_time + step, … up to
 	// last_time. Of each chunk it needs the last sample at or before each of them and the last of all,
 	// and the chunk may lack the others. step 0: all samples.
-	FirstTime     int64 `protobuf:"varint,5,opt,name=first_time,json=firstTime,proto3" json:"first_time,omitempty"`
-	LastTime      int64 `protobuf:"varint,6,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
-	Step          int64 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
+	FirstTime int64 `protobuf:"varint,5,opt,name=first_time,json=firstTime,proto3" json:"first_time,omitempty"`
+	LastTime  int64 `protobuf:"varint,6,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
+	Step      int64 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
+	// With steps: what remains of successive raw float chunks of a series may be one chunk, which
+	// needs the last sample of all only.
+	JoinChunks    bool `protobuf:"varint,8,opt,name=join_chunks,json=joinChunks,proto3" json:"join_chunks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1086,6 +1089,13 @@ func (x *Extension) GetStep() int64 {
 		return x.Step
 	}
 	return 0
+}
+
+func (x *Extension) GetJoinChunks() bool {
+	if x != nil {
+		return x.JoinChunks
+	}
+	return false
 }
 
 type SeriesRequest struct {
@@ -2250,7 +2260,7 @@ const file_internal_codec_storepb_thanospb_store_proto_rawDesc = "" +
 	"shardIndex\x12!\n" +
 	"\ftotal_shards\x18\x02 \x01(\x03R\vtotalShards\x12\x0e\n" +
 	"\x02by\x18\x03 \x01(\bR\x02by\x12\x16\n" +
-	"\x06labels\x18\x04 \x03(\tR\x06labels\"\xcf\x01\n" +
+	"\x06labels\x18\x04 \x03(\tR\x06labels\"\xf0\x01\n" +
 	"\tExtension\x12\x18\n" +
 	"\asymbols\x18\x01 \x01(\bR\asymbols\x12!\n" +
 	"\fbatch_series\x18\x02 \x01(\x03R\vbatchSeries\x12\x16\n" +
@@ -2260,7 +2270,9 @@ const file_internal_codec_storepb_thanospb_store_proto_rawDesc = "" +
 	"\n" +
 	"first_time\x18\x05 \x01(\x03R\tfirstTime\x12\x1b\n" +
 	"\tlast_time\x18\x06 \x01(\x03R\blastTime\x12\x12\n" +
-	"\x04step\x18\a \x01(\x03R\x04step\"\xff\x05\n" +
+	"\x04step\x18\a \x01(\x03R\x04step\x12\x1f\n" +
+	"\vjoin_chunks\x18\b \x01(\bR\n" +
+	"joinChunks\"\xff\x05\n" +
 	"\rSeriesRequest\x12\x19\n" +
 	"\bmin_time\x18\x01 \x01(\x03R\aminTime\x12\x19\n" +
 	"\bmax_time\x18\x02 \x01(\x03R\amaxTime\x120\n" +

@@ -57,7 +57,8 @@ type Row struct {
 	Status Status
 	Kind   Kind
 	Note   string // shown in the documentation; the reason in warnings and errors
-	Hidden bool   // the peer accepts it but does not list it in --help
+	Hidden bool   // the peer does not list it in --help
+	Former bool   // only earlier versions of the peer accept it; it is Hidden, too
 
 	harmless string // of a refused flag: the value that is accepted nevertheless, as it is the peer's default
 }
@@ -96,6 +97,12 @@ func (r Row) but(harmless string) Row {
 func (r Row) unlisted() Row {
 	r.Hidden = true
 	return r
+}
+
+// former returns a row of a flag that only earlier versions of the peer accept.
+func (r Row) former() Row {
+	r.Former = true
+	return r.unlisted()
 }
 
 // rows joins rows and sorts them by name.

@@ -101,7 +101,7 @@ func queryStoreRows() []Row {
 		inert("grpc.proxy-strategy", Text, "responses of stores are merged as they arrive").unlisted(),
 		refused("inject-test-addresses", Text, "it is for Thanos' own tests").unlisted(),
 		inert("query.lazy-retrieval-max-buffered-responses", Number, "responses of stores are merged as they arrive").unlisted(),
-		inert("query.series-response-batch-size", Number, "a flag of builds before 0.42 with the change that introduced batches: a batch has 64 series, as in Thanos 0.42, and more between two ferulas").unlisted(),
+		inert("query.series-response-batch-size", Number, "a flag of builds before 0.42 with the change that introduced batches: a batch has 64 series, as in Thanos 0.42, and more between two ferulas").former(),
 		inert("store.sd-dns-resolver", Text, "names are resolved by Go's resolver").unlisted(),
 		honoured("endpoint", "`host:port`, `dns+`, `dnssrv+`, `dnssrvnoa+`"),
 		honoured("endpoint-group", "`host:port` or `dns+host:port`; its addresses are used in turn. Also `dnsdualstack+`, `dnssrv+` and `dnssrvnoa+`, looked up every `--store.sd-dns-interval`"),

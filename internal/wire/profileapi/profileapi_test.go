@@ -510,7 +510,7 @@ func TestSeriesEncoder_DoesNotAllocatePerPoint(t *testing.T) {
 	}
 	for name, encode := range map[string]func(profilepb.Encoder, []byte) []byte{"protobuf": profilepb.Encoder.AppendProto, "JSON": profilepb.Encoder.AppendJSON} {
 		few, many := allocations(10, encode), allocations(1000, encode)
-		if many > few {
+		if many > few+10 { // with the race detector pools lose buffers at random
 			t.Errorf("%s: %v allocations of 10 points, %v of 1,000", name, few, many)
 		}
 	}

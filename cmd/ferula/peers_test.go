@@ -450,7 +450,7 @@ func TestPeerHelp_CapturedFlagsAreCurrent(t *testing.T) {
 			out, _ := exec.Command(path, append(args, arg, "--help")...).CombinedOutput()
 			unknown := strings.Contains(string(out), "unknown long flag")
 			if row.Former && !unknown {
-				t.Errorf("%s accepts %s, which is said to be a flag of earlier versions: %s", table.Peer, arg, out)
+				t.Errorf("%s accepts %s, and the table states that only earlier versions do: %s", table.Peer, arg, out)
 			} else if !row.Former && (unknown || f.IsBool() && strings.Contains(string(out), "expected argument")) {
 				t.Errorf("%s does not accept %s: %s", table.Peer, arg, out)
 			}

@@ -416,9 +416,12 @@ func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	return storage.ChainSampleIteratorFromIterators(nil, its)
 }
 
-// overlapping reports whether a series has chunks that overlap.
+// overlapping reports whether a series has chunks that overlap, or raw chunks in the time of an aggregate: it replaces their
+// samples, but not the last one before, which stores leave out if no step is between the two.
 func (k *collected) overlapping() bool {
-	return slices.ContainsFunc(k.series, func(s storedSeries) bool { return overlap(s.chunks) })
+	return slices.ContainsFunc(k.series, func(s storedSeries) bool {
+		return overlap(s.chunks) || slices.ContainsFunc(s.chunks, isPacked) && k.view.mayMix(s.chunks)
+	})
 }
 
 // overlap reports whether sorted chunks overlap in time.

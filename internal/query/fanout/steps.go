@@ -63,38 +63,52 @@ func severalReplicas(infos []*storeapi.Info, sr storeapi.SeriesRequest) bool {
 	return slices.ContainsFunc(infos, func(info *storeapi.Info) bool { return anySet(info, another) })
 }
 
-// anySet reports whether f is true for a set of external labels of a store with its time range. It is true for a store without Info.
+// anySet reports whether f is true for a set of external labels that a store announces with its time range. It is true for a store
+// without Info.
 func anySet(info *storeapi.Info, f func(set labels.Labels, times storeapi.TimeRange) bool) bool {
 	switch {
 	case info == nil || info.Store == nil:
 		return true
 	case len(info.Store.TSDBs) > 0:
 		return slices.ContainsFunc(info.Store.TSDBs, func(db storeapi.TSDBInfo) bool { return f(db.Labels, db.TimeRange) })
-	case len(info.LabelSets) > 0:
-		return slices.ContainsFunc(info.LabelSets, func(set labels.Labels) bool { return f(set, info.Store.TimeRange) })
 	}
-	return f(labels.EmptyLabels(), info.Store.TimeRange)
+	return slices.ContainsFunc(info.LabelSets, func(set labels.Labels) bool { return f(set, info.Store.TimeRange) })
 }
 
-// sameDataTwice reports whether, by their Info, two stores have series with the same external labels in the same time, within the
-// time range of a request. The end of a block, which is exclusive, may be announced as the time of a sample.
+// sameDataTwice reports whether, by their Info, two stores may have series with the same external labels, replica labels aside,
+// in the same time, within the time range of a request. A store that announces no external labels may have any. Between two
+// blocks of one store may be a block of another, so the time of a store is that from its first to its last block. The end of
+// a block is exclusive, and announced as if it were the time of a sample.
 func sameDataTwice(infos []*storeapi.Info, sr storeapi.SeriesRequest) bool {
 	if len(infos) < 2 {
 		return false
 	}
-	seen := map[uint64][]storeapi.TimeRange{} // of the stores before, by the hash of their external labels
-	var own map[uint64][]storeapi.TimeRange   // of this store
-	another := func(set labels.Labels, times storeapi.TimeRange) bool {
-		times.MinMS, times.MaxMS = max(times.MinMS, sr.MinMS), min(times.MaxMS, sr.MaxMS)
-		own[set.Hash()] = append(own[set.Hash()], times)
-		return slices.ContainsFunc(seen[set.Hash()], func(s storeapi.TimeRange) bool { return max(s.MinMS, times.MinMS) < min(s.MaxMS, times.MaxMS) })
-	}
+	names := slices.Sorted(slices.Values(sr.WithoutReplicaLabels))
+	seen := map[uint64][]storeapi.TimeRange{} // by the hash of the labels without replica labels, a range for each store before
+	var buf []byte
 	for _, info := range infos {
-		if own = map[uint64][]storeapi.TimeRange{}; anySet(info, another) {
+		own := map[uint64]storeapi.TimeRange{}
+		unknown := anySet(info, func(set labels.Labels, times storeapi.TimeRange) bool {
+			times.MinMS, times.MaxMS = max(times.MinMS, sr.MinMS), min(times.MaxMS, sr.MaxMS)
+			if times.MinMS > times.MaxMS {
+				return false
+			}
+			var key uint64
+			key, buf = set.HashWithoutLabels(buf[:0], names...)
+			if one, ok := own[key]; ok {
+				times.MinMS, times.MaxMS = min(times.MinMS, one.MinMS), max(times.MaxMS, one.MaxMS)
+			}
+			own[key] = times
+			return false
+		})
+		if unknown || len(info.Store.TSDBs) == 0 && len(info.LabelSets) == 0 {
 			return true
 		}
-		for hash, times := range own {
-			seen[hash] = append(seen[hash], times...)
+		for key, times := range own {
+			if slices.ContainsFunc(seen[key], func(s storeapi.TimeRange) bool { return max(s.MinMS, times.MinMS) < min(s.MaxMS, times.MaxMS) }) {
+				return true
+			}
+			seen[key] = append(seen[key], times)
 		}
 	}
 	return false

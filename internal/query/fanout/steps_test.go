@@ -126,7 +126,7 @@ func TestSeveralReplicas_OfUnknownStores(t *testing.T) {
 
 // Chunks are joined only if no two stores announce the same data.
 func TestSameDataTwice(t *testing.T) {
-	request := storeapi.SeriesRequest{MinMS: 0, MaxMS: 100}
+	request := storeapi.SeriesRequest{MinMS: 0, MaxMS: 100, WithoutReplicaLabels: []string{"replica"}}
 	type block struct {
 		cluster      string
 		minMS, maxMS int64
@@ -135,6 +135,13 @@ func TestSameDataTwice(t *testing.T) {
 		info := &storeapi.Info{Store: &storeapi.StoreInfo{}}
 		for _, b := range blocks {
 			info.Store.TSDBs = append(info.Store.TSDBs, storeapi.TSDBInfo{Labels: labels.FromStrings("cluster", b.cluster), TimeRange: storeapi.TimeRange{MinMS: b.minMS, MaxMS: b.maxMS}})
+		}
+		return info
+	}
+	replica := func(name string, times ...int64) *storeapi.Info {
+		info := &storeapi.Info{Store: &storeapi.StoreInfo{}}
+		for i := 0; i < len(times); i += 2 {
+			info.Store.TSDBs = append(info.Store.TSDBs, storeapi.TSDBInfo{Labels: labels.FromStrings("cluster", "x", "replica", name), TimeRange: storeapi.TimeRange{MinMS: times[i], MaxMS: times[i+1]}})
 		}
 		return info
 	}
@@ -147,20 +154,54 @@ func TestSameDataTwice(t *testing.T) {
 		infos []*storeapi.Info
 		want  bool
 	}{
-		"one store":                        {[]*storeapi.Info{store(block{"x", 0, 50}, block{"x", 20, 70})}, false},
-		"one store without Info":           {[]*storeapi.Info{nil}, false},
-		"two stores, one without Info":     {[]*storeapi.Info{store(block{"x", 0, 50}), nil}, true},
-		"one after the other":              {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"x", 50, 100})}, false},
-		"overlapping":                      {[]*storeapi.Info{store(block{"x", 0, 51}), store(block{"x", 50, 100})}, true},
-		"overlapping before the request":   {[]*storeapi.Info{store(block{"x", -50, 20}), store(block{"x", -50, 0}, block{"x", 20, 40})}, false},
-		"two clusters":                     {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"y", 0, 50})}, false},
-		"a later block of several":         {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"y", 0, 50}, block{"x", 90, 100}), store(block{"x", 60, 95})}, true},
-		"label sets and blocks":            {[]*storeapi.Info{sets, store(block{"x", 40, 60})}, true},
-		"no external labels":               {[]*storeapi.Info{unnamed(0, 50), unnamed(40, 60)}, true},
-		"no external labels, and clusters": {[]*storeapi.Info{unnamed(0, 50), store(block{"x", 40, 60})}, false},
+		"one store":                      {[]*storeapi.Info{store(block{"x", 0, 50}, block{"x", 20, 70})}, false},
+		"one store without Info":         {[]*storeapi.Info{nil}, false},
+		"two stores, one without Info":   {[]*storeapi.Info{store(block{"x", 0, 50}), nil}, true},
+		"one after the other":            {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"x", 50, 100})}, false},
+		"overlapping":                    {[]*storeapi.Info{store(block{"x", 0, 51}), store(block{"x", 50, 100})}, true},
+		"overlapping before the request": {[]*storeapi.Info{store(block{"x", -50, 20}), store(block{"x", -50, -10}, block{"x", 20, 40})}, false},
+		"two clusters":                   {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"y", 0, 50})}, false},
+		"a later block of several":       {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"y", 0, 50}, block{"x", 90, 100}), store(block{"x", 60, 95})}, true},
+		"label sets and blocks":          {[]*storeapi.Info{sets, store(block{"x", 40, 60})}, true},
+		"blocks that alternate":          {[]*storeapi.Info{store(block{"x", 0, 20}, block{"x", 40, 60}), store(block{"x", 20, 40})}, true},
+		"no external labels":             {[]*storeapi.Info{store(block{"x", 40, 60}), unnamed(0, 50)}, true},
+		"replicas one after the other":   {[]*storeapi.Info{replica("a", 0, 20), replica("b", 20, 40)}, false},
+		"a replica that went on":         {[]*storeapi.Info{replica("a", 0, 20, 40, 60), replica("b", 20, 40)}, true},
 	} {
 		if got := sameDataTwice(tt.infos, request); got != tt.want {
 			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// An aggregate replaces the raw samples of its window. If a step follows within the window, its value is the last sample before
+// the window, which stores do not keep for a chunk that goes on.
+func TestQuerier_SelectAtStepsNextToDownsampledData(t *testing.T) {
+	counts := encode(t, []sample{{t: 3_899_999, v: 4}, {t: 4_199_999, v: 2}})
+	for name, tt := range map[string]struct {
+		untilMS int64
+		want    []bool
+	}{
+		"raw samples end before the window": {3_599_000, []bool{true}},
+		"raw samples in the window":         {3_780_000, []bool{true, false}},
+	} {
+		store := storeOf(t, []sample{{t: 3_000_000}, {t: tt.untilMS}}, "replica", "a")
+		store.series[0].aggr = []storeapi.AggrChunk{{Chunk: counts, Aggr: storeapi.Count}, {Chunk: counts, Aggr: storeapi.Sum}}
+		f, _ := newTestFanout(t, Options{}, store)
+		q, err := f.Queryable(Request{MaxResolutionMS: 300_000}).Querier(0, 5_000_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps := series.Steps{FirstMS: 3_720_000, LastMS: 4_320_000, StepMS: 300_000}
+		set := q.(series.StepsSelector).SelectAtSteps(t.Context(), steps, &storage.SelectHints{Start: 0, End: 5_000_000}, everything)
+		if !set.Next() || set.Err() != nil {
+			t.Errorf("%s: no series, %v", name, set.Err())
+		}
+		if got := store.steps(); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: requests with steps: %v, want %v", name, got, tt.want)
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
 		}
 	}
 }

@@ -115,7 +115,7 @@ func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *bat
 			return err
 		}
 		if steps != nil {
-			chunks = steps.thin(chunks)
+			chunks = steps.thin(chunks, len(spans) == 0)
 		}
 		if err := out.add(lset, chunks, spans); err != nil {
 			return err

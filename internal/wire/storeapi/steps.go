@@ -35,12 +35,13 @@ func (s *Server) stepsFilter(r SeriesRequest) *stepsFilter {
 }
 
 // thin returns chunks with the needed samples. Their time ranges are those of the whole chunks, so that the client sees
-// which chunks overlap. They are valid until the next call of thin, and as long as the given chunks.
-func (f *stepsFilter) thin(chunks []series.Chunk) []series.Chunk {
+// which chunks overlap. They are valid until the next call of thin, and as long as the given chunks. rawOnly: the series has no
+// downsampled chunks, which may be between two raw ones.
+func (f *stepsFilter) thin(chunks []series.Chunk, rawOnly bool) []series.Chunk {
 	f.chunks, f.data = f.chunks[:0], f.data[:0]
 	from := 0 // points has what is needed of chunks[from:i]
 	for i, c := range chunks {
-		if i > from && !f.joins(chunks[from:i], c) {
+		if i > from && !(rawOnly && f.joins(chunks[from:i], c)) {
 			f.encode(chunks[from:i])
 			from = i
 		}

@@ -221,10 +221,20 @@ func TestStepsFilter_DependsOnTheChunkAlone(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	a, b := gaugeChunk(rng, 0, 150), gaugeChunk(rng, 5e6, 150)
 	steps := series.Steps{FirstMS: 7, LastMS: 1e9, StepMS: 200_000}
-	alone := slices.Clone((&stepsFilter{steps: steps}).thin([]series.Chunk{b})[0].Data)
-	second := (&stepsFilter{steps: steps}).thin([]series.Chunk{a, b})[1].Data
+	alone := slices.Clone((&stepsFilter{steps: steps}).thin([]series.Chunk{b}, true)[0].Data)
+	second := (&stepsFilter{steps: steps}).thin([]series.Chunk{a, b}, true)[1].Data
 	if !bytes.Equal(alone, second) || len(alone) >= len(b.Data) {
 		t.Errorf("%x alone, %x after another chunk", alone, second)
+	}
+}
+
+// Between two raw chunks may be a downsampled one.
+func TestStepsFilter_JoinsNoChunksOfASeriesWithDownsampledOnes(t *testing.T) {
+	rng := rand.New(rand.NewPCG(5, 6))
+	chunks := []series.Chunk{gaugeChunk(rng, 0, 150), gaugeChunk(rng, 5e6, 150)}
+	f := &stepsFilter{steps: series.Steps{FirstMS: 7, LastMS: 1e9, StepMS: 200_000}, join: true}
+	if joined, apart := len(f.thin(chunks, true)), len(f.thin(chunks, false)); joined != 1 || apart != 2 {
+		t.Errorf("%d and %d chunks, want 1 and 2", joined, apart)
 	}
 }
 
@@ -240,7 +250,7 @@ func TestStepsFilter_KeepsNoChunksThatWouldBeLonger(t *testing.T) {
 	if len(thinned) < 2*len(c.Data) {
 		t.Fatalf("%d bytes instead of %d", len(thinned), len(c.Data))
 	}
-	if got := f.thin([]series.Chunk{c, c, c}); !bytes.Equal(got[2].Data, c.Data) || len(f.data) != 0 {
+	if got := f.thin([]series.Chunk{c, c, c}, true); !bytes.Equal(got[2].Data, c.Data) || len(f.data) != 0 {
 		t.Errorf("%d bytes instead of %d; %d are kept", len(got[2].Data), len(c.Data), len(f.data))
 	}
 }
@@ -253,7 +263,7 @@ func TestStepsFilter_SendsChunksOfMoreThanHalfOfAllTimesWhole(t *testing.T) {
 	}
 	c := series.Chunk{MinMS: points[0].T, MaxMS: points[8].T, Encoding: chunkenc.EncXOR, Data: floats.AppendChunk(nil, points)}
 	f := &stepsFilter{steps: series.Steps{FirstMS: points[0].T, LastMS: points[0].T, StepMS: 1}}
-	if got := f.thin([]series.Chunk{c})[0].Data; !bytes.Equal(got, c.Data) {
+	if got := f.thin([]series.Chunk{c}, true)[0].Data; !bytes.Equal(got, c.Data) {
 		t.Errorf("%d bytes instead of %d", len(got), len(c.Data))
 	}
 }
@@ -281,7 +291,7 @@ func FuzzStepsFilter(f *testing.F) {
 		}
 		c, points := fuzzChunk(slices.Clone(data))
 		filter := &stepsFilter{steps: steps}
-		got := filter.thin([]series.Chunk{c})[0].Data
+		got := filter.thin([]series.Chunk{c}, true)[0].Data
 		if !bytes.Equal(c.Data, data) {
 			t.Fatal("the chunk was changed")
 		}

@@ -138,7 +138,8 @@ func claims() []claim {
 		{"StoreAPI, series of 100", "storeapi", []number{percentOf("storeapi/series-100"), percentOf("storeapi/series-240"),
 			worstOver("storeapi", "ferula", "Thanos", "CPU: .+ samples, all kept"), worstOver("storeapi", "ferula", "Thanos", "CPU: .+ samples x .+"),
 			cell("storeapi", "Thanos", "allocations: 100 samples, all kept", 1), cell("storeapi", "Thanos", "allocations: 240 samples, all kept", 1)}},
-		{"`sum by` over StoreAPI", "storeapi", []number{percentOf("storeapi/query")}},
+		{"`sum by` over StoreAPI", "storeapi", []number{percentOf("storeapi/query"),
+			worstOver("storeapi", "ferula", "Thanos", "CPU of the querier: max by .+"), percentOf("stack/sum-by")}},
 		{"from a bucket, warm", "store", []number{percentOf("store/warm-cpu"), percentOf("store/requests")}},
 		{"Series through the sidecar", "sidecar", []number{percentOf("sidecar/cpu"), constant, // hours
 			worstOver("sidecar", "ferula", "Thanos", "CPU: .+ in the head"), below(mib("sidecar/anon-mib"))}},

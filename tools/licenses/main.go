@@ -169,7 +169,7 @@ func (t texts) add(module, root, dir string) (int, error) {
 func (t texts) print(to io.Writer) error {
 	var out bytes.Buffer
 	out.WriteString("Code of others that is linked into ferula, with its licences and notices. ferula itself is under Apache-2.0.\n" +
-		"The source of each module is at proxy.golang.org, by its name and version. The page has a list of its own: /LICENSES.txt.\n")
+		"`go mod download NAME@VERSION` fetches the source of a module. The page has a list of its own: /LICENSES.txt.\n")
 	for _, one := range t {
 		slices.Sort(one.modules)
 	}

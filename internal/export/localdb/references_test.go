@@ -32,21 +32,11 @@ func snapshotDatabase(t *testing.T, late, lastReference bool) (dir string) {
 		db.DisableCompactions()
 		return db
 	}
-	one := func(db *tsdb.DB, i string, at int64) {
-		t.Helper()
-		app := db.Appender(context.Background())
-		if _, err := app.Append(0, labels.FromStrings("__name__", "m", "i", i), at, 1); err != nil {
-			t.Fatal(err)
-		}
-		if err := app.Commit(); err != nil {
-			t.Fatal(err)
-		}
-	}
 	db := open()
 	appendTo(t, db, startMS, startMS+hourMS)
-	one(db, "short", startMS+hourMS)
+	appendOne(t, db, "short", startMS+hourMS)
 	if late {
-		one(db, "short", startMS+hourMS/2)
+		appendOne(t, db, "short", startMS+hourMS/2)
 	}
 	appendTo(t, db, startMS+hourMS, startMS+8*hourMS)
 	if err := db.CompactOOOHead(context.Background()); err != nil {
@@ -63,7 +53,7 @@ func snapshotDatabase(t *testing.T, late, lastReference bool) (dir string) {
 		t.Fatal(err)
 	}
 	db = open()
-	one(db, "new", startMS+8*hourMS)
+	appendOne(t, db, "new", startMS+8*hourMS)
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -226,17 +216,7 @@ func TestDB_LogHasOutOfOrderSamplesThatTheSnapshotLacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.DisableCompactions()
-	one := func(i string, at int64) {
-		t.Helper()
-		app := db.Appender(context.Background())
-		if _, err := app.Append(0, labels.FromStrings("__name__", "m", "i", i), at, 1); err != nil {
-			t.Fatal(err)
-		}
-		if err := app.Commit(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	one("again", startMS+hourMS)
+	appendOne(t, db, "again", startMS+hourMS)
 	appendTo(t, db, startMS, startMS+8*hourMS)
 	db.EnableCompactions()
 	if err := db.Compact(context.Background()); err != nil {
@@ -246,8 +226,8 @@ func TestDB_LogHasOutOfOrderSamplesThatTheSnapshotLacks(t *testing.T) {
 		t.Fatalf("the head has %d series", n)
 	}
 	db.DisableCompactions()
-	one("again", startMS+8*hourMS)
-	one("again", startMS+7*hourMS)
+	appendOne(t, db, "again", startMS+8*hourMS)
+	appendOne(t, db, "again", startMS+7*hourMS)
 	killed := t.TempDir()
 	if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
@@ -269,6 +249,18 @@ func TestDB_LogHasOutOfOrderSamplesThatTheSnapshotLacks(t *testing.T) {
 		t.Errorf("samples %v, want 3", seen)
 	}
 	if err := d.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// appendOne appends the value 1 to the series m{i=…}.
+func appendOne(t *testing.T, db *tsdb.DB, i string, atMS int64) {
+	t.Helper()
+	app := db.Appender(context.Background())
+	if _, err := app.Append(0, labels.FromStrings("__name__", "m", "i", i), atMS, 1); err != nil {
+		t.Fatal(err)
+	}
+	if err := app.Commit(); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -176,7 +176,7 @@ func TestSameDataTwice(t *testing.T) {
 
 // An aggregate replaces the raw samples of its window. If a step follows within the window, its value is the last sample before
 // the window, which stores do not keep for a chunk that goes on.
-func TestQuerier_SelectAtStepsNextToDownsampledData(t *testing.T) {
+func TestQuerier_SelectAtStepsWithDownsampledData(t *testing.T) {
 	counts := encode(t, []sample{{t: 3_899_999, v: 4}, {t: 4_199_999, v: 2}})
 	for name, tt := range map[string]struct {
 		untilMS int64

@@ -35,18 +35,15 @@ func allow(t *testing.T, dir string) {
 	}
 }
 
-// openShared opens a FILESYSTEM bucket in a directory that other users reach.
-func openShared(t *testing.T) (objstore.Bucket, string) {
+// openEmpty opens a FILESYSTEM bucket in a new directory, and returns the directory of its objects.
+func openEmpty(t *testing.T) (objstore.Bucket, string) {
 	t.Helper()
 	root := t.TempDir()
-	if err := errors.Join(os.Chmod(filepath.Dir(root), 0o755), os.Chmod(root, 0o755)); err != nil {
-		t.Fatal(err)
-	}
 	return openTestDirectory(t, root), filepath.Join(root, "eu")
 }
 
 func TestDirectory_RecursiveListHasDirectoriesThatMustNotBeRead(t *testing.T) {
-	b, dir := openShared(t)
+	b, dir := openEmpty(t)
 	for _, name := range []string{"a/b/c/x", "a/b/y", "a/denied/z", "a/e", "lost+found/x"} {
 		if err := errors.Join(os.MkdirAll(filepath.Join(dir, path.Dir(name)), 0o755), os.WriteFile(filepath.Join(dir, name), nil, 0o600)); err != nil {
 			t.Fatal(err)
@@ -71,7 +68,7 @@ func TestDirectory_RecursiveListHasDirectoriesThatMustNotBeRead(t *testing.T) {
 
 // A directory that must not be read must not hide other blocks.
 func TestProfileReader_DirectoryThatMustNotBeReadConcernsItsBlockOnly(t *testing.T) {
-	b, dir := openShared(t)
+	b, dir := openEmpty(t)
 	in := &refusals{Bucket: b}
 	bad, fine := ulid.Make(), ulid.Make()
 	for _, id := range []ulid.ULID{bad, fine} {
@@ -126,7 +123,7 @@ func TestProfileReader_DirectoryThatMustNotBeReadConcernsItsBlockOnly(t *testing
 
 // A directory of a tenant that cannot be listed has blocks that are not known: they must not be taken for deleted ones.
 func TestProfileLists_DirectoryOfATenantThatMustNotBeReadIsAnError(t *testing.T) {
-	b, dir := openShared(t)
+	b, dir := openEmpty(t)
 	upload(t, b, "a", ulid.Make(), func(string) []byte { return []byte("0123456789") })
 	upload(t, b, "b", ulid.Make(), func(string) []byte { return []byte("0123456789") })
 	r, tenant := newReader(t, b), filepath.Join(dir, profilesDir, "b")
@@ -146,7 +143,7 @@ func TestProfileLists_DirectoryOfATenantThatMustNotBeReadIsAnError(t *testing.T)
 
 // The directory itself is no object of the block: its time must not make the block one whose upload was interrupted.
 func TestProfileStore_ListNamesDirectoriesThatMustNotBeRead(t *testing.T) {
-	b, dir := openShared(t)
+	b, dir := openEmpty(t)
 	bad, fine := ulid.Make(), ulid.Make()
 	for _, id := range []ulid.ULID{bad, fine} {
 		upload(t, b, "a", id, func(string) []byte { return []byte("0123456789") })

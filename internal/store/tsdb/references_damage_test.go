@@ -51,29 +51,12 @@ func TestStore_SeriesStateThatIsNoFileIsReplaced(t *testing.T) {
 						t.Fatal(err)
 					}
 					s := newStore(t, o)
-					done := make(chan error, 1)
-					go func() { done <- s.Open() }()
-					select {
-					case err := <-done:
-						if err != nil {
-							t.Fatal(err)
-						}
-					case <-time.After(20 * time.Second):
-						t.Fatal("the start hangs")
-					}
+					mustEnd(t, "the start", s.Open)
 					appendAt(t, s, "new", startMS)
 					if got, want := timesOf(t, s, "new"), []string{"new 0"}; !slices.Equal(got, want) {
 						t.Errorf("%v, want %v", got, want)
 					}
-					go func() { done <- s.Close() }()
-					select {
-					case err := <-done:
-						if err != nil {
-							t.Fatal(err)
-						}
-					case <-time.After(20 * time.Second):
-						t.Fatal("the shutdown hangs")
-					}
+					mustEnd(t, "the shutdown", s.Close)
 					if info, err := os.Lstat(path); err != nil || !info.Mode().IsRegular() {
 						t.Errorf("the file was not replaced: %v %v", info, err)
 					}
@@ -118,5 +101,20 @@ func TestLastReferenceOfLog_ReadsTheSegmentsBehindADamagedOne(t *testing.T) {
 		if got := lastReferenceOfLog(logs, segments); got != 3 {
 			t.Errorf("%d behind damage in segment %d, want 3", got, index)
 		}
+	}
+}
+
+// mustEnd fails the test if f hangs or returns an error.
+func mustEnd(t *testing.T, what string, f func() error) {
+	t.Helper()
+	done := make(chan error, 1)
+	go func() { done <- f() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			t.Fatal(err)
+		}
+	case <-time.After(20 * time.Second):
+		t.Fatal(what, " hangs")
 	}
 }

@@ -3,6 +3,7 @@ package series
 import (
 	"errors"
 	"math/rand/v2"
+	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -118,17 +119,24 @@ func TestDecoder_RefusesWhatHasNoHeader(t *testing.T) {
 }
 
 func TestDecoder_ArbitraryChunksAllocateLittle(t *testing.T) {
+	const limitBytes = 64 << 10
 	source := rand.New(rand.NewPCG(1, 2))
+	var before, after runtime.MemStats
 	for range 3000 {
 		data := make([]byte, 3+source.IntN(60))
 		for i := range data {
 			data[i] = byte(source.Uint32() | source.Uint32())
 		}
 		for _, enc := range histogramEncodings {
+			runtime.ReadMemStats(&before)
 			if c, err := (Chunk{Encoding: enc, Data: data}).Decoder(); err == nil {
 				it := c.Iterator(nil)
 				for it.Next() != chunkenc.ValNone {
 				}
+			}
+			runtime.ReadMemStats(&after)
+			if n := after.TotalAlloc - before.TotalAlloc; n > limitBytes {
+				t.Errorf("%s of %d bytes: decoding %x allocates %d bytes", enc, len(data), data, n)
 			}
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"google.golang.org/grpc"
@@ -156,5 +157,9 @@ func TestRegisterSnappy_CanBeRepeated(t *testing.T) {
 			RegisterSnappy()
 		}
 	}()
-	<-done
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("the second call hangs")
+	}
 }

@@ -3,6 +3,7 @@ package sim
 import (
 	"context"
 	"flag"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,6 +21,16 @@ var (
 	keepFlag    = flag.Bool("sim.keep", false, "do not delete the folders of scenarios")
 	shrinkFlag  = flag.Duration("sim.shrink", time.Minute, "maximum time to search for fewer steps after a failure")
 )
+
+// seeds are those of scenarios that failed once, each with its kind. go test runs them again, before new seeds, because
+// these seldom find the same fault twice: a fix adds the seed that found the fault.
+var seeds = []struct {
+	seed uint64
+	kind string
+}{
+	{1795457059020, "storage"},
+	{1795460512500, "storage"},
+}
 
 func newEnvironment(t *testing.T) *environment {
 	t.Helper()
@@ -43,6 +54,9 @@ func TestSim_EveryPathReturnsWhatWasAcknowledged(t *testing.T) {
 	}
 	first := *fromFlag
 	if first == 0 {
+		if *kindFlag == "" {
+			runSeeds(t, e)
+		}
 		first = uint64(time.Now().UnixNano()) / 1e6
 	}
 	deadline := time.Now().Add(time.Duration(*secondsFlag) * time.Second)
@@ -69,6 +83,17 @@ func TestSim_EveryPathReturnsWhatWasAcknowledged(t *testing.T) {
 	}
 }
 
+func runSeeds(t *testing.T, e *environment) {
+	t.Helper()
+	for _, s := range seeds {
+		if kind := kinds[s.seed%uint64(len(kinds))].name; kind != s.kind {
+			t.Errorf("seed %d is of kind %s, not %s: since a change of the list of kinds it does not repeat its scenario", s.seed, kind, s.kind)
+			continue
+		}
+		runOne(t, e, s.seed)
+	}
+}
+
 func runOne(t *testing.T, e *environment, seed uint64) {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "ferula-sim-")
@@ -78,9 +103,10 @@ func runOne(t *testing.T, e *environment, seed uint64) {
 	if !*keepFlag {
 		defer os.RemoveAll(dir)
 	}
-	began := time.Now()
+	began, kind := time.Now(), kinds[seed%uint64(len(kinds))].name
+	// A data race, a panic and a timeout end the process without the log of the test. go test prints this for failures only.
+	fmt.Printf("running seed %d: %s\n", seed, kind)
 	ran, err := runSeed(e, filepath.Join(dir, "scenario"), seed, nil)
-	kind := kinds[seed%uint64(len(kinds))].name
 	if err == nil {
 		t.Logf("seed %d (%s): %d steps in %s", seed, kind, ran, time.Since(began).Round(time.Millisecond))
 		return
@@ -89,7 +115,7 @@ func runOne(t *testing.T, e *environment, seed uint64) {
 	if *shrinkFlag > 0 && ran > 0 {
 		err = shrink(e, dir, seed, ran, err, *shrinkFlag)
 	}
-	t.Errorf("%v\nrepeat it with: go test ./test/sim -sim.seed=%d", err, seed)
+	t.Errorf("%v\nrepeat it with: go test ./test/sim -sim.seed=%d\nand add the seed to the table seeds of test/sim/sim_test.go", err, seed)
 }
 
 // Otherwise a patch of faults that no longer applies would only be noticed when prove.sh

@@ -2,6 +2,10 @@
 # need only Go. `make ui` needs node; `make bench` and `make interop` build their
 # peers first; linters and generators are pinned in tools/go.mod.
 
+# One failure hides no other: a target with several parts has them as prerequisites, and --keep-going runs those that are
+# left. A recipe of several lines ends at the first that fails, so each of its lines needs those before.
+MAKEFLAGS += --keep-going
+
 GO ?= go
 export GOTOOLCHAIN = local
 # Compiler and linker may use memory instead of collecting garbage, for a tenth less CPU. Programs and tests do not get
@@ -14,7 +18,10 @@ FUZZMINIMIZE ?= 5s
 FUZZ_EXECS ?= 10000000
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: api api-diff help run build tags release test race race-tests race-units race-processes race-promql soak prove check lint vuln bench bench-test ui ui-check browser pictures interop clients generate generated tidy tidied fuzz fuzz-long fuzz-short golden mutants load plots
+.PHONY: api api-diff bench bench-test browser build check fuzz fuzz-long fuzz-short generate generated gofmt golden help house interop \
+	interop-clouds interop-metricsdiff interop-processes jsontext linked lint lint-packages load mutants pictures plots prove race race-processes \
+	race-promql race-tests race-units release run soak tags test tidied tidy tools-tests ui ui-check vet vet-invariants vet-modules vet-plain \
+	vet-systems vuln
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -69,24 +76,46 @@ prove: ## the simulator finds each fault of test/sim/faults
 # Of what another operating system's packages are compiled to, vet reads only the types: the compiler need not optimize.
 TYPESONLY = '-gcflags=all=-N -l -dwarf=false'
 
-check: ## gofmt, vet of every module, house rules, the example that needs an experiment, and the build of ferula
+check: gofmt vet vet-systems vet-modules jsontext house linked ## gofmt, vet of every module, house rules, the example that needs an experiment, and the build of ferula
+
+gofmt:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
+
+vet: vet-plain vet-invariants
+
+vet-plain:
 	$(GO) vet $(PACKAGES)
+
+vet-invariants:
 	$(GO) vet -tags invariants $(PACKAGES)
-	for os in darwin windows freebsd; do GOOS=$$os $(GO) vet $(TYPESONLY) ./metrics/... ./metrics/promcompat/... ./promjson/... || exit 1; done
+
+vet-systems:
+	status=0; for os in darwin windows freebsd; do \
+		GOOS=$$os $(GO) vet $(TYPESONLY) ./metrics/... ./metrics/promcompat/... ./promjson/... || status=1; \
+	done; exit $$status
+
+vet-modules:
+	status=0; for module in bench bench/streams bench/thanoscodec test/clients/go tools; do \
+		(cd $$module && GOWORK=off $(GO) vet ./...) || status=1; \
+	done; exit $$status
+
+jsontext:
 	GOEXPERIMENT=jsonv2 $(GO) test -run Example_jsontext ./promjson
-	cd bench && GOWORK=off $(GO) vet ./...
-	cd bench/streams && GOWORK=off $(GO) vet ./...
-	cd bench/thanoscodec && GOWORK=off $(GO) vet ./...
-	cd test/clients/go && GOWORK=off $(GO) vet ./...
-	cd tools && GOWORK=off $(GO) vet ./...
+
+house:
 	$(GO) test -vet=off ./test/house/
+
+linked:
 	$(GO) build -o /dev/null ./cmd/ferula
 
-lint: ## staticcheck, errcheck, errorlint and gosec
-	cd tools && GOWORK=off $(GO) test -vet=off ./apidiff ./image ./licenses ./lint ./sbom
+lint: lint-packages tools-tests ## staticcheck, errcheck, errorlint and gosec
+
+lint-packages:
 	cd tools && GOWORK=off $(GO) build -o $(TOOLS)/lint ./lint
 	GOGC=400 GOMEMLIMIT=16GiB $(TOOLS)/lint $(PACKAGES)
+
+tools-tests:
+	cd tools && GOWORK=off $(GO) test -vet=off ./apidiff ./image ./licenses ./lint ./sbom
 
 # The database of vulnerabilities is fetched from the network.
 vuln: ## known vulnerabilities in linked packages
@@ -117,19 +146,27 @@ browser: ## the page in Chromium, against a server of its own
 pictures: ## make the pictures of README.md again, in Chromium; nothing else writes them
 	SCREENSHOTS=$(CURDIR)/docs/img ONLY="pictures of the README" test/browser.sh
 
-interop: ## tests against real peers: Prometheus, Thanos, Alertmanager, versitygw, Azurite, fake-gcs-server, node_exporter, Redis, memcached
+interop: interop-processes interop-clouds interop-metricsdiff ## tests against real peers: Prometheus, Thanos, Alertmanager, versitygw, Azurite, fake-gcs-server, node_exporter, Redis, memcached
+
+interop-processes:
 	FERULA_TEST_PEERS=1 $(TEST) -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/store/gateway/...
+
+interop-clouds:
 	FERULA_TEST_PEERS=1 $(GO) test -tags clouds -count=1 -v -run 'Open|Peer' ./internal/store/bucket/
+
+interop-metricsdiff:
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
 
 golden: ## capture the golden bytes of test/e2e/testdata/golden again, from the peers and SDKs
 	FERULA_TEST_PEERS=1 $(GO) test -vet=off -count=1 -timeout 40m ./test/e2e -run 'Peer.*Golden' -golden
 
 generate: ## generate Go code from .proto files and tables, docs/ops/flags.md and metrics.md
-	cd tools && GOWORK=off $(GO) run ./protogen ..
-	cd promjson && $(GO) generate ./...
-	$(GO) test -vet=off ./cmd/ferula -count=1 -run TestFlagsDoc_IsCurrent -update
-	$(GO) test -vet=off ./internal/role -count=1 -run TestMetricsDoc_IsCurrent -update
+	status=0; \
+	(cd tools && GOWORK=off $(GO) run ./protogen ..) || status=1; \
+	(cd promjson && $(GO) generate ./...) || status=1; \
+	$(GO) test -vet=off ./cmd/ferula -count=1 -run TestFlagsDoc_IsCurrent -update || status=1; \
+	$(GO) test -vet=off ./internal/role -count=1 -run TestMetricsDoc_IsCurrent -update || status=1; \
+	exit $$status
 
 generated: generate ## fail if the committed generated code is not current
 	git diff --exit-code --stat -- '*.pb.go' promjson/tables.go docs/ops/flags.md docs/ops/metrics.md
@@ -144,13 +181,13 @@ api-diff: ## changes of exported names since the last tags of the public modules
 # go.work ties the modules at v0.0.0. `go mod tidy` ignores workspaces and would look
 # for that version in the module proxy: it gets a replace while it runs.
 tidy: ## tidy every go.mod
-	cd promjson && GOWORK=off $(GO) mod tidy
-	cd metrics && GOWORK=off $(GO) mod tidy
-	cd metrics/promcompat && GOWORK=off $(GO) mod tidy
-	cd tools && GOWORK=off $(GO) mod tidy
-	$(GO) mod edit -replace $(HERE)/promjson=./promjson -replace $(HERE)/metrics=./metrics
-	GOWORK=off $(GO) mod tidy; status=$$?; \
-	$(GO) mod edit -dropreplace $(HERE)/promjson -dropreplace $(HERE)/metrics; exit $$status
+	status=0; for module in promjson metrics metrics/promcompat tools; do \
+		(cd $$module && GOWORK=off $(GO) mod tidy) || status=1; \
+	done; \
+	$(GO) mod edit -replace $(HERE)/promjson=./promjson -replace $(HERE)/metrics=./metrics || status=1; \
+	GOWORK=off $(GO) mod tidy || status=1; \
+	$(GO) mod edit -dropreplace $(HERE)/promjson -dropreplace $(HERE)/metrics || status=1; \
+	exit $$status
 
 tidied: tidy ## fail if a committed go.mod is not tidy
 	git diff --exit-code --stat -- '*go.mod' '*go.sum'

@@ -48,6 +48,7 @@ count() {
 
 if [[ $totals ]]; then touch "$totals"; fi
 failed=0
+packages=$(go list -f '{{.ImportPath}} {{.Dir}}' "$@") # a failure of go list ends the script
 while read -r path dir; do
 	targets=$(grep -hoE '^func Fuzz[A-Za-z0-9_]*' "$dir"/*_test.go 2>/dev/null | sed 's/^func //' || true)
 	[[ $targets ]] || continue
@@ -58,7 +59,10 @@ while read -r path dir; do
 			limit=$((${fuzztime%x} - $(total "$path" "$target")))x
 			if ((${limit%x} <= 0)); then continue; fi
 		fi
-		[[ -e $work/fuzz.test ]] || go test -c -fuzz=Fuzz -o "$work/fuzz.test" "$path"
+		if [[ ! -e $work/fuzz.test ]] && ! go test -c -fuzz=Fuzz -o "$work/fuzz.test" "$path"; then
+			failed=1
+			break
+		fi
 		echo "$path $target"
 		ok=1
 		if ! (cd "$dir" && "$work/fuzz.test" -test.run='^$' -test.fuzz="^$target\$" -test.fuzztime="$limit" \
@@ -80,5 +84,5 @@ while read -r path dir; do
 				xargs -r cp -t "$dir/testdata/fuzz/$target"
 		fi
 	done
-done < <(go list -f '{{.ImportPath}} {{.Dir}}' "$@")
+done <<<"$packages"
 exit $failed

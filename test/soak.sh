@@ -23,16 +23,23 @@ cpu=$(sed -n 's/^model name[[:space:]]*: //p' /proc/cpuinfo 2>/dev/null | head -
 	echo "|---|---|---|"
 } >"$work/section"
 
-# part NAME PATTERN ARGUMENTS...: runs go test, and notes the lines of its log that have the pattern.
+# part NAME PATTERN ARGUMENTS...: runs go test, and notes the lines of its log that have the pattern. A part that fails does
+# not stop the next ones.
+failed=0
 part() {
 	local name=$1 pattern=$2 began=$SECONDS
 	shift 2
 	if ! go test -count=1 -v "$@" >"$work/log" 2>&1; then
 		cat "$work/log"
 		echo "$name failed: $file is not changed" >&2
-		exit 1
+		failed=1
+		return
 	fi
-	grep -E "$pattern" "$work/log" | sed -E 's/^ *[a-z_]+\.go:[0-9]+: //' >"$work/lines" || { echo "$name logs no result" >&2; exit 1; }
+	grep -E "$pattern" "$work/log" | sed -E 's/^ *[a-z_]+\.go:[0-9]+: //' >"$work/lines" || {
+		echo "$name logs no result: $file is not changed" >&2
+		failed=1
+		return
+	}
 	local took=$((SECONDS - began))
 	while read -r line; do
 		echo "| $name | $((took / 60)) min $((took % 60)) s | ${line//|//} |"
@@ -43,6 +50,7 @@ part "simulator" ' scenarios from seed | data compared$' ./test/sim -run '^TestS
 part "random queries" ' queries by columns' ./test/promql -run Random -promql.seed=0 -promql.queries="$queries" -timeout 3h
 # shellcheck disable=SC2086 # several flags
 part "simulated week" ' profiles in ' ./internal/store/profile -run SimulatedWeek $week -timeout 2h
+((failed == 0)) || exit 1
 
 awk -v section="$work/section" '
 	/^<!-- end soak -->$/ { inside = 0 }

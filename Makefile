@@ -134,11 +134,11 @@ load: ## an hour of load on serve, query and query-frontend; everything is reque
 bench-test: ## tests of the bench module, which compare bytes with the peers' libraries
 	cd bench && GOWORK=off $(TEST) ./...
 
-ui: ## build the page into internal/ui/dist; needed only after a change of ui/
+ui: ## build the page into internal/httpapi/ui/dist; needed only after a change of ui/
 	cd ui && npm ci --no-audit --no-fund && npm run build
 
 ui-check: ui ## fail if the committed page is not current
-	git diff --exit-code --stat -- internal/ui/dist
+	git diff --exit-code --stat -- internal/httpapi/ui/dist
 
 browser: ## the page in Chromium, against a server of its own
 	test/browser.sh
@@ -149,10 +149,10 @@ pictures: ## make the pictures of README.md again, in Chromium; nothing else wri
 interop: interop-processes interop-clouds interop-metricsdiff ## tests against real peers: Prometheus, Thanos, Alertmanager, versitygw, Azurite, fake-gcs-server, node_exporter, Redis, memcached
 
 interop-processes:
-	FERULA_TEST_PEERS=1 $(TEST) -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/store/gateway/...
+	FERULA_TEST_PEERS=1 $(TEST) -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/thanos/gateway/...
 
 interop-clouds:
-	FERULA_TEST_PEERS=1 $(GO) test -tags clouds -count=1 -v -run 'Open|Peer' ./internal/store/bucket/
+	FERULA_TEST_PEERS=1 $(GO) test -tags clouds -count=1 -v -run 'Open|Peer' ./internal/bucket/
 
 interop-metricsdiff:
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
@@ -165,7 +165,7 @@ generate: ## generate Go code from .proto files and tables, docs/ops/flags.md an
 	(cd tools && GOWORK=off $(GO) run ./protogen ..) || status=1; \
 	(cd promjson && $(GO) generate ./...) || status=1; \
 	$(GO) test -vet=off ./cmd/ferula -count=1 -run TestFlagsDoc_IsCurrent -update || status=1; \
-	$(GO) test -vet=off ./internal/role -count=1 -run TestMetricsDoc_IsCurrent -update || status=1; \
+	$(GO) test -vet=off ./internal/app -count=1 -run TestMetricsDoc_IsCurrent -update || status=1; \
 	exit $$status
 
 generated: generate ## fail if the committed generated code is not current
@@ -202,6 +202,6 @@ fuzz-short: ## fuzz every target for 2 seconds
 fuzz-long: ## fuzz every target until docs/perf/fuzz.tsv counts FUZZ_EXECS (10,000,000) executions of it
 	FUZZMINIMIZE=$(FUZZMINIMIZE) test/fuzz.sh -t docs/perf/fuzz.tsv $(FUZZ_EXECS)x $(FUZZPACKAGES)
 
-# MUTANTS="-seed 2 -each 10 ./internal/api" runs others.
+# MUTANTS="-seed 2 -each 10 ./internal/httpapi" runs others.
 mutants: ## which faults in production code the tests notice
 	$(GO) run ./test/mutants -min 92 $(or $(MUTANTS),-seed 1 -each 3)

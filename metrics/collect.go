@@ -77,7 +77,9 @@ func (s *Set) HasFamily(name string) bool {
 	s.mu.Unlock()
 	if c := s.collectors.Load(); c != nil && !found {
 		if families := c.families.Load(); families != nil {
-			_, found = slices.BinarySearchFunc(*families, name, func(f Family, name string) int { return strings.Compare(f.Name, name) })
+			_, found = slices.BinarySearchFunc(*families, name, func(f Family, name string) int {
+				return strings.Compare(f.Name, name)
+			})
 		}
 	}
 	return found

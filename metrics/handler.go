@@ -17,13 +17,15 @@ import (
 // HandlerOptions configure a handler. The zero value exposes the default set and the
 // registered sets.
 type HandlerOptions struct {
-	Sets                []*Set // nil: the default set and those of RegisterSet
-	ProcessMetrics      bool   // expose the metrics of WriteProcessMetrics as well, except families that a set has
-	OpenFiles           bool   // expose the metrics of WriteFDMetrics as well, except families that a set has; each scrape then lists the open files
-	Metadata            bool   // HELP and TYPE lines in the text formats, regardless of ExposeMetadata; other formats always have them
-	LeBuckets           bool   // in OpenMetrics and protobuf, expose vmrange histograms as classic histograms, see Histogram
-	CreatedLines        bool   // _created lines in OpenMetrics; protobuf always has the created timestamp
-	MaxRequestsInFlight int    // limit of concurrent scrapes, further ones get status 503; 0: 16
+	Sets           []*Set // nil: the default set and those of RegisterSet
+	ProcessMetrics bool   // expose the metrics of WriteProcessMetrics as well, except families that a set has
+	// expose the metrics of WriteFDMetrics as well, except families that a set has; each scrape then lists the open files
+	OpenFiles bool
+	// HELP and TYPE lines in the text formats, regardless of ExposeMetadata; other formats always have them
+	Metadata            bool
+	LeBuckets           bool // in OpenMetrics and protobuf, expose vmrange histograms as classic histograms, see Histogram
+	CreatedLines        bool // _created lines in OpenMetrics; protobuf always has the created timestamp
+	MaxRequestsInFlight int  // limit of concurrent scrapes, further ones get status 503; 0: 16
 
 	// Compressors are content codings in addition to gzip, such as zstd (promcompat.Zstd). If
 	// a request accepts several codings with the same quality, the first one is used. gzip is
@@ -210,7 +212,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		f, first := h.join(key)
 		if f == nil {
 			header.Set("Retry-After", "1")
-			http.Error(w, fmt.Sprintf("%d scrapes are already in progress", h.MaxRequestsInFlight), http.StatusServiceUnavailable)
+			http.Error(w, fmt.Sprintf("%d scrapes are already in progress", h.MaxRequestsInFlight),
+				http.StatusServiceUnavailable)
 			return
 		}
 		defer h.leave(f)

@@ -93,7 +93,8 @@ func (p *page) appendGoMetrics() {
 		r = &goReader{
 			info: fmt.Sprintf("go_info{version=%q} 1\n", runtime.Version()),
 			infoExt: fmt.Sprintf("go_info_ext{compiler=%q, GOARCH=%q, GOOS=%q, GOROOT=%q} 1\n",
-				runtime.Compiler, runtime.GOARCH, runtime.GOOS, runtime.GOROOT()), //lint:ignore SA1019 client_golang has this label too
+				//lint:ignore SA1019 client_golang has this label too
+				runtime.Compiler, runtime.GOARCH, runtime.GOOS, runtime.GOROOT()),
 		}
 		for i, name := range runtimeNames {
 			r.samples[i].Name = name[0]

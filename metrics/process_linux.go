@@ -19,12 +19,13 @@ const userHZ = 100
 // the files open, at most eight, because opening costs more than reading. Only the first error of
 // each file is logged, because the same error would follow at every scrape.
 type procReader struct {
-	mu       sync.Mutex
-	buf      []byte
-	files    map[string]*os.File
-	faults   map[string]bool
-	started  uint64                        // Unix time of the process start in seconds, 0 until known
-	pressure [len(pressureFiles)]string    // paths of the pressure files; the first one is "" if they do not exist or cannot be read
+	mu      sync.Mutex
+	buf     []byte
+	files   map[string]*os.File
+	faults  map[string]bool
+	started uint64 // Unix time of the process start in seconds, 0 until known
+	// paths of the pressure files; the first one is "" if they do not exist or cannot be read
+	pressure [len(pressureFiles)]string
 	since    [len(pressureFiles)][2]uint64 // microseconds of some and full at the first scrape
 	searched bool                          // findCgroup was called
 }

@@ -71,14 +71,16 @@ func InitPushProcessMetrics(pushURL string, interval time.Duration, extraLabels 
 // InitPushExt is InitPushExtWithOptions until the process ends, with extraLabels as the
 // only option.
 func InitPushExt(pushURL string, interval time.Duration, extraLabels string, writeMetrics func(w io.Writer)) error {
-	return InitPushExtWithOptions(context.Background(), pushURL, interval, writeMetrics, &PushOptions{ExtraLabels: extraLabels})
+	return InitPushExtWithOptions(context.Background(), pushURL, interval, writeMetrics,
+		&PushOptions{ExtraLabels: extraLabels})
 }
 
 // InitPushWithOptions pushes the output of WritePrometheus to pushURL at every interval,
 // until ctx is done, see InitPushExtWithOptions. It may be called for several URLs. Unless
 // RemoteWrite is set, the receiver must accept the text format, as VictoriaMetrics does at
 // /api/v1/import/prometheus.
-func InitPushWithOptions(ctx context.Context, pushURL string, interval time.Duration, pushProcessMetrics bool, opts *PushOptions) error {
+func InitPushWithOptions(ctx context.Context, pushURL string, interval time.Duration, pushProcessMetrics bool,
+	opts *PushOptions) error {
 	return InitPushExtWithOptions(ctx, pushURL, interval, writeAll(pushProcessMetrics), opts)
 }
 
@@ -94,7 +96,8 @@ func (s *Set) InitPush(pushURL string, interval time.Duration, extraLabels strin
 }
 
 // InitPushWithOptions pushes the set to pushURL at every interval, until ctx is done.
-func (s *Set) InitPushWithOptions(ctx context.Context, pushURL string, interval time.Duration, opts *PushOptions) error {
+func (s *Set) InitPushWithOptions(ctx context.Context, pushURL string, interval time.Duration,
+	opts *PushOptions) error {
 	return InitPushExtWithOptions(ctx, pushURL, interval, s.WritePrometheus, opts)
 }
 
@@ -118,7 +121,8 @@ func PushMetricsExt(ctx context.Context, pushURL string, writeMetrics func(w io.
 // pushURL at every interval, until ctx is done. A failed push is logged and counted; the
 // next push follows at the next interval. If the URL, the interval or the options are
 // invalid, it returns an error and starts nothing.
-func InitPushExtWithOptions(ctx context.Context, pushURL string, interval time.Duration, writeMetrics func(w io.Writer), opts *PushOptions) error {
+func InitPushExtWithOptions(ctx context.Context, pushURL string, interval time.Duration,
+	writeMetrics func(w io.Writer), opts *PushOptions) error {
 	p, err := newPusher(pushURL, opts)
 	if err != nil {
 		return err
@@ -332,7 +336,8 @@ func (p *pusher) send(ctx context.Context, body []byte) error {
 	excerpt, _ := io.ReadAll(io.LimitReader(resp.Body, maxErrorBody))
 	if resp.StatusCode/100 != 2 {
 		p.errors.Inc()
-		text := fmt.Sprintf("unexpected status code in response from %q: %d; expecting 2xx; response body: %q", p.redacted, resp.StatusCode, excerpt)
+		text := fmt.Sprintf("unexpected status code in response from %q: %d; expecting 2xx; response body: %q", p.redacted,
+			resp.StatusCode, excerpt)
 		return pushError{text, nil, resp.StatusCode == http.StatusTooManyRequests || resp.StatusCode/100 == 5}
 	}
 	return nil

@@ -365,7 +365,8 @@ func (r *renderer) next() (*Set, entry) {
 	least := -1
 	for i := range r.views {
 		v := &r.views[i]
-		if v.at < len(v.entries) && (least < 0 || compare(v.entries[v.at].metric, r.views[least].entries[r.views[least].at].metric) < 0) {
+		if v.at < len(v.entries) && (least < 0 || compare(v.entries[v.at].metric,
+			r.views[least].entries[r.views[least].at].metric) < 0) {
 			least = i
 		}
 	}

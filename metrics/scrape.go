@@ -212,7 +212,8 @@ func (s *Set) write(w io.Writer, seen map[string]struct{}) error {
 
 // writeEntries appends entries to the buffer and writes it to w whenever it is full. described is
 // the family whose metadata was written last; writeEntries returns the new one.
-func (s *Set) writeEntries(w io.Writer, p *page, entries []entry, withMetadata bool, described string, seen map[string]struct{}) (string, error) {
+func (s *Set) writeEntries(w io.Writer, p *page, entries []entry, withMetadata bool, described string,
+	seen map[string]struct{}) (string, error) {
 	b := p.b
 	for i := range entries {
 		if withMetadata {

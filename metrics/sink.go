@@ -71,15 +71,16 @@ type Sink struct {
 	byName   map[string]*ConstMetric // by full name, which is name{label="value"}; of this scrape and the previous one
 	seen     int                     // number of metrics of this scrape
 	seenOf   int                     // number of descriptions of this scrape
-	sorted   []entry                 // metrics of the previous scrape, until the method order replaces them with those of this one
-	added    []entry                 // in this scrape and not in the previous one
-	valid    []entry                 // entries of sorted that the method finish has not rejected; current only if hadBad
-	known    *[]Family               // families at the last call of finish; immutable
-	changed  bool                    // known may differ from the families of this scrape
-	hadBad   bool                    // finish has rejected metrics of this scrape; makes changed true at the start of the next one
-	errs     []error
-	more     int // number of errors that are not in errs
-	text     []byte
+	// metrics of the previous scrape, until the method order replaces them with those of this one
+	sorted  []entry
+	added   []entry   // in this scrape and not in the previous one
+	valid   []entry   // entries of sorted that the method finish has not rejected; current only if hadBad
+	known   *[]Family // families at the last call of finish; immutable
+	changed bool      // known may differ from the families of this scrape
+	hadBad  bool      // finish has rejected metrics of this scrape; makes changed true at the start of the next one
+	errs    []error
+	more    int // number of errors that are not in errs
+	text    []byte
 }
 
 // sinkFamily is a description within a set.
@@ -309,7 +310,9 @@ func (s *Sink) newFamily(d *Desc) *sinkFamily {
 		f.name = quoted(f.name)
 	}
 	// open has the family name and the set's labels. IsClassicName checks all names in it and skips the label values.
-	if !exposition.IsClassicName(f.open) || slices.ContainsFunc(d.labels, func(label string) bool { return label[0] == '"' }) {
+	if !exposition.IsClassicName(f.open) || slices.ContainsFunc(d.labels, func(label string) bool {
+		return label[0] == '"'
+	}) {
 		s.set.hasNonClassic.Store(true)
 	}
 	return f
@@ -470,7 +473,8 @@ func (c *ConstMetric) setNative(b NativeBuckets) error {
 	for _, side := range [...][]NativeBucket{b.Positive, b.Negative} {
 		for i, one := range side {
 			if one.Index < -nativeIndexMax || one.Index > nativeIndexMax || i > 0 && one.Index <= side[i-1].Index {
-				return fmt.Errorf("metric %s: index %d of a native bucket is out of range or not above the one before", c.name, one.Index)
+				return fmt.Errorf("metric %s: index %d of a native bucket is out of range or not above the one before",
+					c.name, one.Index)
 			}
 			if !take(one.Count) {
 				return fmt.Errorf("metric %s has fewer values than its native buckets", c.name)

@@ -6,8 +6,8 @@ import (
 )
 
 // spares is a pool of *T. It keeps up to four values, which outlive garbage collections and are available to all
-// processors, and puts further values into a sync.Pool. A sync.Pool alone is not enough: it keeps one value per processor
-// for goroutines on that processor, so a scrape would sometimes allocate buffers although free ones exist.
+// processors, and puts further values into a sync.Pool. A sync.Pool alone is not enough: it keeps one value per
+// processor for goroutines on that processor, so a scrape would sometimes allocate buffers although free ones exist.
 type spares[T any] struct {
 	kept [4]atomic.Pointer[T]
 	more sync.Pool
@@ -26,7 +26,8 @@ func (s *spares[T]) get() *T {
 	return new(T)
 }
 
-// put makes a value available. A value that is not small goes to the sync.Pool, where the garbage collector can free it.
+// put makes a value available. A value that is not small goes to the sync.Pool, where the garbage collector can free
+// it.
 func (s *spares[T]) put(v *T, small bool) {
 	if small {
 		for i := range s.kept {

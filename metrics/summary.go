@@ -71,7 +71,8 @@ func newSummarySpec(name string, window time.Duration, quantiles []float64) *sum
 
 // recent is the part of a summary that exists while there are values in the window.
 type recent struct {
-	shown, next *reservoir // next has the values since the last rotate; shown, which is exposed, those since the rotate before it
+	// next has the values since the last rotate; shown, which is exposed, those since the rotate before it
+	shown, next *reservoir
 	rotation    *time.Timer
 	values      []float64 // of the quantiles, in the order of spec.sorted
 	lines       []byte    // the quantile lines of the last scrape

@@ -259,7 +259,8 @@ func safeCall(name string, callback func() float64, v *float64) (ok bool) {
 		if reason := recover(); reason != nil {
 			ok = false
 			if panicked.first(name) {
-				log.Printf("ERROR: metrics: the callback of %q panicked, and the metric is left out of the scrape: %v", name, reason)
+				log.Printf("ERROR: metrics: the callback of %q panicked, and the metric is left out of the scrape: %v",
+					name, reason)
 			}
 		}
 	}()
@@ -289,7 +290,8 @@ func getOrCreateExemplar(p *atomic.Pointer[exemplar]) *exemplar {
 func (x *exemplar) set(v float64, labels []string) {
 	runes := 0
 	for i, text := range labels {
-		if runes += utf8.RuneCountInString(text); runes > exemplarRunesMax || !utf8.ValidString(text) || i%2 == 0 && !exposition.IsClassicLabel(text) {
+		if runes += utf8.RuneCountInString(text); runes > exemplarRunesMax || !utf8.ValidString(text) || i%2 == 0 &&
+			!exposition.IsClassicLabel(text) {
 			return
 		}
 	}

@@ -139,12 +139,16 @@ func NewGaugeFuncVec(name, help string, labels ...string) *GaugeFuncVec {
 // The callback is called at every scrape until Delete removes the member. Delete the member
 // when the measured object ends.
 func (s *Set) NewCounterFuncVec(name, help string, labels ...string) *CounterFuncVec {
-	return newVec(s, name, help, labels, func(name string) *CounterFunc { return &CounterFunc{callbackMetric{named: named{name}}} })
+	return newVec(s, name, help, labels, func(name string) *CounterFunc {
+		return &CounterFunc{callbackMetric{named: named{name}}}
+	})
 }
 
 // NewGaugeFuncVec returns a new vector of gauges with callbacks, see NewCounterFuncVec.
 func (s *Set) NewGaugeFuncVec(name, help string, labels ...string) *GaugeFuncVec {
-	return newVec(s, name, help, labels, func(name string) *GaugeFunc { return &GaugeFunc{callbackMetric{named: named{name}}} })
+	return newVec(s, name, help, labels, func(name string) *GaugeFunc {
+		return &GaugeFunc{callbackMetric{named: named{name}}}
+	})
 }
 
 // NewCounterVec returns a new vector of counters.
@@ -168,20 +172,26 @@ func (s *Set) NewHistogramVec(name, help string, labels ...string) *HistogramVec
 }
 
 // NewPrometheusHistogramVec returns a new vector of classic histograms with these bounds.
-func (s *Set) NewPrometheusHistogramVec(name, help string, upperBounds []float64, labels ...string) *PrometheusHistogramVec {
+func (s *Set) NewPrometheusHistogramVec(name, help string, upperBounds []float64,
+	labels ...string) *PrometheusHistogramVec {
 	newPrometheusHistogram(name, upperBounds) // panics here and not at the first value
-	return newVec(s, name, help, labels, func(name string) *PrometheusHistogram { return newPrometheusHistogram(name, upperBounds) })
+	return newVec(s, name, help, labels, func(name string) *PrometheusHistogram {
+		return newPrometheusHistogram(name, upperBounds)
+	})
 }
 
 // NewNativeHistogramVec returns a new vector of native histograms.
-func (s *Set) NewNativeHistogramVec(name, help string, o NativeHistogramOptions, labels ...string) *PrometheusHistogramVec {
+func (s *Set) NewNativeHistogramVec(name, help string, o NativeHistogramOptions,
+	labels ...string) *PrometheusHistogramVec {
 	newNativeHistogram(name, o) // panics here and not at the first value
 	return newVec(s, name, help, labels, func(name string) *PrometheusHistogram { return newNativeHistogram(name, o) })
 }
 
 // NewSummaryVec returns a new vector of summaries with a window of five minutes.
 func (s *Set) NewSummaryVec(name, help string, labels ...string) *SummaryVec {
-	return newVec(s, name, help, labels, func(name string) *Summary { return &Summary{named: named{name}, spec: &defaultSummarySpec} })
+	return newVec(s, name, help, labels, func(name string) *Summary {
+		return &Summary{named: named{name}, spec: &defaultSummarySpec}
+	})
 }
 
 // NewSummaryVecExt returns a new vector of summaries with this window and these quantiles in
@@ -192,7 +202,8 @@ func NewSummaryVecExt(name, help string, window time.Duration, quantiles []float
 
 // NewSummaryVecExt returns a new vector of summaries with this window and these quantiles. It
 // panics if a quantile is outside [0, 1] or occurs twice.
-func (s *Set) NewSummaryVecExt(name, help string, window time.Duration, quantiles []float64, labels ...string) *SummaryVec {
+func (s *Set) NewSummaryVecExt(name, help string, window time.Duration, quantiles []float64,
+	labels ...string) *SummaryVec {
 	spec := s.summarySpec(name, window, quantiles)
 	return newVec(s, name, help, labels, func(name string) *Summary { return &Summary{named: named{name}, spec: spec} })
 }
@@ -571,7 +582,8 @@ func (v *Vec[M]) overflowMetric() M {
 			lookups: getOrRegister(v.set, &Counter{named: named{v.overflowName()}}),
 		}
 		v.overflow.Store(o)
-		log.Printf("WARN: metrics: family %q has %d members, its limit: further label values share the member %q", v.name, v.maxSeries.Load(), overflow)
+		log.Printf("WARN: metrics: family %q has %d members, its limit: further label values share the member %q", v.name,
+			v.maxSeries.Load(), overflow)
 	}
 	o.lookups.Inc()
 	return o.metric

@@ -102,7 +102,8 @@ func (e *Encoder) Reset(w io.Writer) {
 	if cap(b) > keptBuffers*e.limit {
 		b = nil
 	}
-	*e = Encoder{w: w, b: b, limit: e.limit, last: e.last[:0], yieldLabel: e.yieldLabel, yieldPoint: e.yieldPoint, yieldBucket: e.yieldBucket}
+	*e = Encoder{w: w, b: b, limit: e.limit, last: e.last[:0], yieldLabel: e.yieldLabel, yieldPoint: e.yieldPoint,
+		yieldBucket: e.yieldBucket}
 }
 
 // SetSteps sets the steps of the range query. All series of the response then share the encoded

@@ -177,7 +177,8 @@ func (e *Encoder) Sample(labels iter.Seq2[string, string], ms int64, v float64) 
 }
 
 // HistogramSample adds a native histogram to a vector, see Histogram.
-func (e *Encoder) HistogramSample(labels iter.Seq2[string, string], ms int64, count, sum float64, buckets iter.Seq[Bucket]) {
+func (e *Encoder) HistogramSample(labels iter.Seq2[string, string], ms int64, count, sum float64,
+	buckets iter.Seq[Bucket]) {
 	if !e.element("HistogramSample", placeVector) {
 		return
 	}

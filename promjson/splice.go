@@ -330,8 +330,8 @@ func (o *output) reset(w io.Writer, size int) {
 	*o = output{w: w, buf: o.buf[:0], size: size}
 }
 
-// reserve makes room for n bytes, unless they are more than the buffer may have: it enlarges the buffer up to its size, and
-// then writes it.
+// reserve makes room for n bytes, unless they are more than the buffer may have: it enlarges the buffer up to its
+// size, and then writes it.
 func (o *output) reserve(n int) {
 	for n > cap(o.buf)-len(o.buf) {
 		if cap(o.buf) >= o.size {

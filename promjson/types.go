@@ -123,7 +123,8 @@ func (t Types[L, P, H]) All(s *Scanner) iter.Seq2[SeriesOf[L, P, H], error] {
 
 // points adds the points of the current series to series, and yields series whenever it has
 // MaxPoints and more follow. It returns false if yield does.
-func (t *Types[L, P, H]) points(s *Scanner, series *SeriesOf[L, P, H], yield func(SeriesOf[L, P, H], error) bool, err *error) bool {
+func (t *Types[L, P, H]) points(s *Scanner, series *SeriesOf[L, P, H], yield func(SeriesOf[L, P, H], error) bool,
+	err *error) bool {
 	send := func() bool {
 		if t.MaxPoints <= 0 || len(series.Values)+len(series.Histograms) < t.MaxPoints {
 			return true

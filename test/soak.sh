@@ -49,7 +49,7 @@ part() {
 part "simulator" ' scenarios from seed | data compared$' ./test/sim -run '^TestSim_EveryPath' -sim.seconds="$seconds" -timeout $((seconds + 600))s
 part "random queries" ' queries by columns' ./test/promql -run Random -promql.seed=0 -promql.queries="$queries" -timeout 3h
 # shellcheck disable=SC2086 # several flags
-part "simulated week" ' profiles in ' ./internal/store/profile -run SimulatedWeek $week -timeout 2h
+part "simulated week" ' profiles in ' ./internal/profiles/store -run SimulatedWeek $week -timeout 2h
 ((failed == 0)) || exit 1
 
 awk -v section="$work/section" '

@@ -1,4 +1,4 @@
-// How the page is built into ../internal/ui/dist, which is committed. The build is deterministic: CI repeats it and
+// How the page is built into ../internal/httpapi/ui/dist, which is committed. The build is deterministic: CI repeats it and
 // compares the bytes, so nothing here may depend on time, on paths or on the order in which files are found.
 import { defineConfig } from "vite";
 import { licences } from "./build/licences.ts";
@@ -6,7 +6,7 @@ import { licences } from "./build/licences.ts";
 export default defineConfig({
   base: "./", // the page works under any path prefix
   build: {
-    outDir: "../internal/ui/dist",
+    outDir: "../internal/httpapi/ui/dist",
     emptyOutDir: true,
     target: "es2022",
     sourcemap: false,

@@ -14,13 +14,13 @@ import (
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"github.com/ferula-io/ferula/internal/bridge/remotesend"
-	"github.com/ferula-io/ferula/internal/bridge/remotestorage"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/process/tracing"
-	"github.com/ferula-io/ferula/internal/query/promql"
-	"github.com/ferula-io/ferula/internal/query/rules"
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/promql"
+	"github.com/ferula-io/ferula/internal/promql/rules"
+	"github.com/ferula-io/ferula/internal/remoteread"
 )
 
 // checkCommand checks files without a server. Its exit codes are promtool's: 1 for a file
@@ -121,7 +121,7 @@ func (cmd *checkConfigCommand) Run() error {
 
 // ruleParser returns the parser of rules of a server with these features.
 func ruleParser(features []string) (parser.Parser, error) {
-	var o role.ServeOptions
+	var o app.ServeOptions
 	err := enableFeatures(features, &o)
 	return rules.Bounded(promql.NewParser(o.Query)), err
 }
@@ -138,7 +138,8 @@ func checkConfig(file string, syntaxOnly bool) (ruleFiles []string, scheme model
 	if err == nil {
 		err = scrape.Check(resolved)
 	}
-	errs = append(errs, err, remotesend.Check(cfg), remotestorage.Check(cfg), rules.CheckAlertmanagers(cfg), tracing.Check(cfg.TracingConfig))
+	errs = append(errs, err, remotesend.Check(cfg), remoteread.Check(cfg), rules.CheckAlertmanagers(cfg),
+		tracing.Check(cfg.TracingConfig))
 	for _, pattern := range cfg.RuleFiles {
 		names, err := filepath.Glob(pattern)
 		if err != nil {

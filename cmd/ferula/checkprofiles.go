@@ -13,7 +13,7 @@ import (
 
 	"github.com/oklog/ulid/v2"
 
-	"github.com/ferula-io/ferula/internal/store/profile/block"
+	"github.com/ferula-io/ferula/internal/profiles/block"
 )
 
 // errIrregular is the error of a FIFO, a socket or a device among the files. Reading it could block.
@@ -65,7 +65,8 @@ func (c *checker) profileBlocks(ctx context.Context, dir string) error {
 		}
 		blocks++
 		at := func(ns int64) string { return time.Unix(0, ns).UTC().Format(time.RFC3339) }
-		summary := fmt.Sprintf("%d rows of %d profiles from %s to %s, level %d", found.Rows, found.Profiles, at(found.MinNS), at(found.MaxNS), found.Level)
+		summary := fmt.Sprintf("%d rows of %d profiles from %s to %s, level %d", found.Rows, found.Profiles, at(found.MinNS),
+			at(found.MaxNS), found.Level)
 		if !found.RowsSum {
 			summary += ", no checksum of " + block.RowsFile
 		}

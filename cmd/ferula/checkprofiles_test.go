@@ -8,12 +8,12 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
-	"github.com/ferula-io/ferula/internal/codec/pprof"
-	"github.com/ferula-io/ferula/internal/series/profiles"
-	"github.com/ferula-io/ferula/internal/store/profile/block"
+	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/block"
+	"github.com/ferula-io/ferula/internal/profiles/pprof"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 
-	store "github.com/ferula-io/ferula/internal/store/profile"
+	"github.com/ferula-io/ferula/internal/profiles/store"
 )
 
 func TestCheck_ProfileBlocksOfARunningServer(t *testing.T) {

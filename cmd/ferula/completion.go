@@ -49,7 +49,8 @@ var manualPage = cmddoc.Page{
 		{Term: "GOMEMLIMIT", Text: "Memory above which garbage is collected more often. By default it follows from the memory limit of the container or of the machine."},
 	},
 	Examples: []cmddoc.Entry{
-		{Term: "ferula serve --config.file=prometheus.yml --storage.tsdb.path=data", Text: "Scrape, store and query metrics; the page is at http://127.0.0.1:9490/."},
+		{Term: "ferula serve --config.file=prometheus.yml --storage.tsdb.path=data",
+			Text: "Scrape, store and query metrics; the page is at http://127.0.0.1:9490/."},
 		{Term: "ferula sidecar --prometheus.url=http://127.0.0.1:9090 --tsdb.path=/var/lib/prometheus --objstore.config-file=bucket.yml", Text: "Serve a Prometheus as a StoreAPI and upload its blocks."},
 		{Term: "ferula query --endpoint=127.0.0.1:10901 --grpc-address=127.0.0.1:10911 --http-address=127.0.0.1:10912 --query.replica-label=replica", Text: "Query stores and deduplicate replicas."},
 		{Term: "source <(ferula completion bash)", Text: "Complete commands, flags and values in this shell."},

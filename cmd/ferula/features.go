@@ -8,34 +8,36 @@ import (
 	"strings"
 
 	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // features are the honoured features of Prometheus. Some are always enabled.
-var features = map[string]func(*role.ServeOptions){
-	"concurrent-rule-eval":            func(o *role.ServeOptions) { o.Rules.ConcurrentEvals = o.Rules.MaxConcurrentEvals > 0 },
-	"auto-reload-config":              func(*role.ServeOptions) {}, // as --config.auto-reload
-	"delayed-compaction":              func(o *role.ServeOptions) { o.Store.DelayedCompaction = true },
-	"exemplar-storage":                func(*role.ServeOptions) {}, // always enabled here
-	"memory-snapshot-on-shutdown":     func(o *role.ServeOptions) { o.Store.SnapshotOnShutdown = true },
-	"native-histograms":               func(*role.ServeOptions) {}, // a setting of scrape_configs, as in Prometheus
-	"ooo-native-histograms":           func(*role.ServeOptions) {}, // always enabled, as in Prometheus
-	"openmetrics2":                    func(o *role.ServeOptions) { o.Scrape.OpenMetrics2 = true },
-	"otlp-deltatocumulative":          func(o *role.ServeOptions) { o.Peer.OTLPOptions.ConvertDelta = true },
-	"otlp-native-delta-ingestion":     func(o *role.ServeOptions) { o.Peer.OTLPOptions.NativeDelta = true },
-	"search-api":                      func(o *role.ServeOptions) { o.Peer.Search = true },
-	"promql-binop-fill-modifiers":     func(o *role.ServeOptions) { o.Query.BinopFillModifiers = true },
-	"promql-delayed-name-removal":     func(o *role.ServeOptions) { o.Query.DelayedNameRemoval = true },
-	"promql-duration-expr":            func(*role.ServeOptions) {}, // always enabled, as in Prometheus
-	"promql-experimental-functions":   func(o *role.ServeOptions) { o.Query.ExperimentalFunctions = true },
-	"promql-extended-range-selectors": func(o *role.ServeOptions) { o.Query.ExtendedRangeSelectors = true },
-	"promql-per-step-stats":           func(o *role.ServeOptions) { o.Query.PerStepStats = true },
-	"xor2-encoding":                   func(o *role.ServeOptions) { o.Store.FloatChunkEncodingIsXOR2 = true },
-	"zstd-scrape":                     func(o *role.ServeOptions) { o.Scrape.Zstd = true },
-	"metadata-wal-records": func(o *role.ServeOptions) {
+var features = map[string]func(*app.ServeOptions){
+	"concurrent-rule-eval": func(o *app.ServeOptions) {
+		o.Rules.ConcurrentEvals = o.Rules.MaxConcurrentEvals > 0
+	},
+	"auto-reload-config":              func(*app.ServeOptions) {}, // as --config.auto-reload
+	"delayed-compaction":              func(o *app.ServeOptions) { o.Store.DelayedCompaction = true },
+	"exemplar-storage":                func(*app.ServeOptions) {}, // always enabled here
+	"memory-snapshot-on-shutdown":     func(o *app.ServeOptions) { o.Store.SnapshotOnShutdown = true },
+	"native-histograms":               func(*app.ServeOptions) {}, // a setting of scrape_configs, as in Prometheus
+	"ooo-native-histograms":           func(*app.ServeOptions) {}, // always enabled, as in Prometheus
+	"openmetrics2":                    func(o *app.ServeOptions) { o.Scrape.OpenMetrics2 = true },
+	"otlp-deltatocumulative":          func(o *app.ServeOptions) { o.Peer.OTLPOptions.ConvertDelta = true },
+	"otlp-native-delta-ingestion":     func(o *app.ServeOptions) { o.Peer.OTLPOptions.NativeDelta = true },
+	"search-api":                      func(o *app.ServeOptions) { o.Peer.Search = true },
+	"promql-binop-fill-modifiers":     func(o *app.ServeOptions) { o.Query.BinopFillModifiers = true },
+	"promql-delayed-name-removal":     func(o *app.ServeOptions) { o.Query.DelayedNameRemoval = true },
+	"promql-duration-expr":            func(*app.ServeOptions) {}, // always enabled, as in Prometheus
+	"promql-experimental-functions":   func(o *app.ServeOptions) { o.Query.ExperimentalFunctions = true },
+	"promql-extended-range-selectors": func(o *app.ServeOptions) { o.Query.ExtendedRangeSelectors = true },
+	"promql-per-step-stats":           func(o *app.ServeOptions) { o.Query.PerStepStats = true },
+	"xor2-encoding":                   func(o *app.ServeOptions) { o.Store.FloatChunkEncodingIsXOR2 = true },
+	"zstd-scrape":                     func(o *app.ServeOptions) { o.Scrape.Zstd = true },
+	"metadata-wal-records": func(o *app.ServeOptions) {
 		o.Scrape.MetadataInWAL, o.Write.MetadataInWAL = true, true
 	},
-	"type-and-unit-labels": func(o *role.ServeOptions) {
+	"type-and-unit-labels": func(o *app.ServeOptions) {
 		o.Query.TypeAndUnitLabels, o.Scrape.TypeAndUnitLabels, o.Write.TypeAndUnitLabels = true, true, true
 	},
 }
@@ -57,7 +59,7 @@ func splitFeatures(lists []string) (names []string) {
 }
 
 // enableFeatures enables the honoured features. It returns an error for each refused one.
-func enableFeatures(lists []string, o *role.ServeOptions) error {
+func enableFeatures(lists []string, o *app.ServeOptions) error {
 	var errs []error
 	for _, name := range splitFeatures(lists) {
 		row, _ := peerflags.Serve().FindFeature(name)

@@ -21,7 +21,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/promslog"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // duration is a flag value in Prometheus' duration format: 15d, 1h30m. Go's format, such
@@ -197,8 +197,9 @@ func ignoreHangups(logger *slog.Logger) (stop func()) {
 	}
 }
 
-func (f processFlags) web() role.WebOptions {
-	return role.WebOptions{ListenAddress: f.HTTPAddress, ConfigFile: f.HTTPConfig, ConfigFlag: "http.config", DrainTimeout: zeroIsNone(f.HTTPGracePeriod)}
+func (f processFlags) web() app.WebOptions {
+	return app.WebOptions{ListenAddress: f.HTTPAddress, ConfigFile: f.HTTPConfig, ConfigFlag: "http.config",
+		DrainTimeout: zeroIsNone(f.HTTPGracePeriod)}
 }
 
 func (f processFlags) tracing() (string, error) {

@@ -3,9 +3,9 @@ package main
 import (
 	"time"
 
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // grpcFlags are the flags of every command that serves a StoreAPI, with Thanos' names.
@@ -25,8 +25,8 @@ type grpcFlags struct {
 }
 
 // options returns the options of a gRPC server that listens on address.
-func (f grpcFlags) options(address string) (role.GRPCOptions, storeapi.ServerOptions) {
-	return role.GRPCOptions{
+func (f grpcFlags) options(address string) (app.GRPCOptions, storeapi.ServerOptions) {
+	return app.GRPCOptions{
 			ListenAddress:    address,
 			TLSCert:          f.TLSCert,
 			TLSKey:           f.TLSKey,

@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// checkListen returns an error if no server can listen on the address of a flag. A host name is not looked up, and whether the address is
-// free shows only when the server listens on it: both may be different at the next start, so they are no errors of the command line.
-// An empty address is not checked: it means any free port, or no gRPC server.
+// checkListen returns an error if no server can listen on the address of a flag. A host name is not looked up, and
+// whether the address is free shows only when the server listens on it: both may be different at the next start, so
+// they are no errors of the command line. An empty address is not checked: it means any free port, or no gRPC server.
 func checkListen(flag, address string) error {
 	if address == "" {
 		return nil
@@ -20,7 +20,8 @@ func checkListen(flag, address string) error {
 		err = checkHost(host)
 	}
 	if err == nil {
-		_, err = net.LookupPort("tcp", port) // as net.Listen does: a number, the name of a service, or nothing for any free port
+		// as net.Listen does: a number, the name of a service, or nothing for any free port
+		_, err = net.LookupPort("tcp", port)
 	}
 	if err == nil {
 		return nil

@@ -17,8 +17,8 @@ import (
 // logger returns the logger of the process, and its level, which a reload may change.
 func (f logFlags) logger() (*slog.Logger, *promslog.Level, error) { return f.loggerTo(os.Stderr) }
 
-// loggerTo returns a logger that writes to w, and its level. It makes it the logger of libraries that write to the loggers of package
-// slog or log.
+// loggerTo returns a logger that writes to w, and its level. It makes it the logger of libraries that write to the
+// loggers of package slog or log.
 func (f logFlags) loggerTo(w io.Writer) (*slog.Logger, *promslog.Level, error) {
 	level, format := promslog.NewLevel(), promslog.NewFormat()
 	if err := level.Set(string(f.Level)); err != nil {
@@ -30,7 +30,8 @@ func (f logFlags) loggerTo(w io.Writer) (*slog.Logger, *promslog.Level, error) {
 	logger := promslog.New(&promslog.Config{Level: level, Format: format, Writer: w})
 	slog.SetDefault(logger)
 	log.SetFlags(0)
-	log.SetOutput(standardLog{logger.Handler()}) // after SetDefault, which sets another output: all lines would be of one level
+	// after SetDefault, which sets another output: all lines would be of one level
+	log.SetOutput(standardLog{logger.Handler()})
 	return logger, level, nil
 }
 

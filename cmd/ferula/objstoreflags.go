@@ -3,8 +3,8 @@ package main
 import (
 	"fmt"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/bucket"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/bucket"
 )
 
 // objstoreFlags are Thanos' flags of object storage and of uploads to it.
@@ -21,15 +21,15 @@ type objstoreFlags struct {
 	SkipCorrupted   bool   `name:"shipper.skip-corrupted-blocks" hidden:"" help:"Upload the other blocks although one is corrupted."`
 }
 
-func (f objstoreFlags) options() (role.ShippingOptions, error) {
+func (f objstoreFlags) options() (app.ShippingOptions, error) {
 	config, err := pathOrContent("objstore.config", f.Config, f.ConfigFile)
 	if err != nil {
-		return role.ShippingOptions{}, err
+		return app.ShippingOptions{}, err
 	}
 	if config == "" && f.ConfigFile != "" {
-		return role.ShippingOptions{}, fmt.Errorf("--objstore.config-file: %s is empty", f.ConfigFile)
+		return app.ShippingOptions{}, fmt.Errorf("--objstore.config-file: %s is empty", f.ConfigFile)
 	}
-	return role.ShippingOptions{
+	return app.ShippingOptions{
 		Bucket:          config,
 		IgnoreBlockSize: f.IgnoreBlockSize,
 		Shipper: bucket.ShipOptions{

@@ -5,14 +5,14 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/codec/pprof"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/blocks/pages"
 	"github.com/ferula-io/ferula/internal/hint"
-	ingest "github.com/ferula-io/ferula/internal/ingest/profile"
-	"github.com/ferula-io/ferula/internal/pages"
-	query "github.com/ferula-io/ferula/internal/query/profile"
-	"github.com/ferula-io/ferula/internal/role"
-	store "github.com/ferula-io/ferula/internal/store/profile"
-	"github.com/ferula-io/ferula/internal/wire/profileapi"
+	"github.com/ferula-io/ferula/internal/profiles/api"
+	"github.com/ferula-io/ferula/internal/profiles/ingest"
+	"github.com/ferula-io/ferula/internal/profiles/pprof"
+	"github.com/ferula-io/ferula/internal/profiles/query"
+	"github.com/ferula-io/ferula/internal/profiles/store"
 )
 
 // profileFlags are the flags of serve about profiles.
@@ -67,7 +67,8 @@ type profileFlags struct {
 // profileLimitFlags are the flags of ingest.Limits, for errors.
 var profileLimitFlags = hint.Flags{
 	"RateBytes": "--profiles.limit.rate", "BurstBytes": "--profiles.limit.burst", "Series": "--profiles.limit.series",
-	"ProfileBytes": "--profiles.limit.profile-size", "DecompressedBytes": "--profiles.limit.decompressed-size", "Symbols": "--profiles.limit.symbols",
+	"ProfileBytes": "--profiles.limit.profile-size", "DecompressedBytes": "--profiles.limit.decompressed-size",
+	"Symbols": "--profiles.limit.symbols",
 	"Samples": "--profiles.limit.samples", "Nodes": "--profiles.limit.nodes", "Labels": "--profiles.limit.labels",
 	"LabelNameBytes": "--profiles.limit.label-name-length", "LabelValueBytes": "--profiles.limit.label-value-length",
 	"Age": "--profiles.limit.age", "Future": "--profiles.limit.future", "Tenants": "--profiles.limit.tenants",
@@ -91,12 +92,14 @@ func (f profileFlags) Validate() error {
 	if time.Duration(f.BucketSync) < time.Second {
 		errs = append(errs, fmt.Errorf("--profiles.bucket-sync-interval=%s must be at least 1s", f.BucketSync))
 	}
-	if keep := time.Duration(f.BucketKeep); keep != 0 && (keep < 0 || f.RetentionTime == 0 || f.RetentionTime > f.BucketKeep) {
+	if keep := time.Duration(f.BucketKeep); keep != 0 &&
+		(keep < 0 || f.RetentionTime == 0 || f.RetentionTime > f.BucketKeep) {
 		local := f.RetentionTime.String()
 		if f.RetentionTime == 0 {
 			local += ", which means for ever"
 		}
-		errs = append(errs, fmt.Errorf("--profiles.bucket-retention=%s is shorter than --storage.profiles.retention.time=%s", f.BucketKeep, local))
+		errs = append(errs, fmt.Errorf("--profiles.bucket-retention=%s is shorter than --storage.profiles.retention.time=%s",
+			f.BucketKeep, local))
 	}
 	if time.Duration(f.BucketDelay) < time.Minute {
 		errs = append(errs, fmt.Errorf("--profiles.bucket-delete-delay=%s must be at least 1m", f.BucketDelay))
@@ -114,7 +117,8 @@ func (f profileFlags) Validate() error {
 		errs = append(errs, fmt.Errorf("--profiles.head-size=%s must be at least 16MB", f.HeadSize))
 	}
 	if f.Memory != 0 && f.Memory < f.HeadSize+64<<20 {
-		errs = append(errs, fmt.Errorf("--profiles.memory=%s must be at least 64MB more than --profiles.head-size=%s", f.Memory, f.HeadSize))
+		errs = append(errs, fmt.Errorf("--profiles.memory=%s must be at least 64MB more than --profiles.head-size=%s",
+			f.Memory, f.HeadSize))
 	}
 	if f.BodySize < 1 || f.BodySize > 1<<30 {
 		errs = append(errs, fmt.Errorf("--profiles.max-request-size=%s must be between 1B and 1GB", f.BodySize))
@@ -123,9 +127,12 @@ func (f profileFlags) Validate() error {
 		name  string
 		value int64
 	}{
-		{"rate", int64(f.Rate)}, {"burst", int64(f.Burst)}, {"series", int64(f.Series)}, {"profile-size", int64(f.Profile)}, {"decompressed-size", int64(f.Decompressed)},
-		{"symbols", int64(f.Symbols)}, {"samples", int64(f.Samples)}, {"depth", int64(f.Depth)}, {"nodes", int64(f.Nodes)}, {"labels", int64(f.Labels)}, {"label-name-length", int64(f.LabelNames)},
-		{"label-value-length", int64(f.LabelValues)}, {"age", int64(f.Age)}, {"future", int64(f.Future)}, {"tenants", int64(f.Tenants)},
+		{"rate", int64(f.Rate)}, {"burst", int64(f.Burst)}, {"series", int64(f.Series)}, {"profile-size", int64(f.Profile)},
+		{"decompressed-size", int64(f.Decompressed)},
+		{"symbols", int64(f.Symbols)}, {"samples", int64(f.Samples)}, {"depth", int64(f.Depth)}, {"nodes", int64(f.Nodes)},
+		{"labels", int64(f.Labels)}, {"label-name-length", int64(f.LabelNames)},
+		{"label-value-length", int64(f.LabelValues)}, {"age", int64(f.Age)}, {"future", int64(f.Future)},
+		{"tenants", int64(f.Tenants)},
 	} {
 		if limit.value < 1 {
 			errs = append(errs, fmt.Errorf("--profiles.limit.%s=%d must be above 0", limit.name, limit.value))
@@ -134,29 +141,37 @@ func (f profileFlags) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (f profileFlags) options() role.ProfilesOptions {
+func (f profileFlags) options() app.ProfilesOptions {
 	retention := time.Duration(f.RetentionTime)
 	if retention == 0 {
 		retention = -1 // for ever
 	}
-	return role.ProfilesOptions{
+	return app.ProfilesOptions{
 		SingleTenant: !f.Multitenancy,
 		ConfigFile:   f.ConfigFile,
 		Store: store.Options{
-			Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), HeadsBytes: int64(f.HeadSize), MemoryBytes: int64(f.Memory), TenantsMax: f.Tenants, DropLabels: f.DropLabels,
-			Flags:  hint.Flags{"HeadsBytes": "--profiles.head-size", "MemoryBytes": "--profiles.memory", "TenantsMax": "--profiles.limit.tenants", "FreeBytesMin": "--storage.tsdb.min-free"},
+			Dir: f.Path, Retention: retention, RetentionBytes: int64(f.RetentionSize), HeadsBytes: int64(f.HeadSize),
+			MemoryBytes: int64(f.Memory), TenantsMax: f.Tenants, DropLabels: f.DropLabels,
+			Flags: hint.Flags{"HeadsBytes": "--profiles.head-size", "MemoryBytes": "--profiles.memory",
+				"TenantsMax": "--profiles.limit.tenants", "FreeBytesMin": "--storage.tsdb.min-free"},
 			Limits: pprof.Limits{Depth: f.Depth}, RemoteEvery: time.Duration(f.BucketSync),
 			RemoteRetention: time.Duration(f.BucketKeep), RemoteDeleteDelay: time.Duration(f.BucketDelay),
 		},
-		BucketCache: role.ProfileCacheOptions{PagesBytes: int64(f.BucketCache), IndexBytes: int64(f.BucketIndex), Flags: hint.Flags{"PagesBytes": "--profiles.bucket-cache-size"}},
+		BucketCache: app.ProfileCacheOptions{PagesBytes: int64(f.BucketCache), IndexBytes: int64(f.BucketIndex),
+			Flags: hint.Flags{"PagesBytes": "--profiles.bucket-cache-size"}},
 		Limits: ingest.Limits{
-			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile), DecompressedBytes: int(f.Decompressed),
-			Symbols: f.Symbols, Samples: f.Samples, Depth: f.Depth, Nodes: f.Nodes, Labels: f.Labels, LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,
+			RateBytes: int(f.Rate), BurstBytes: int(f.Burst), Series: f.Series, ProfileBytes: int(f.Profile),
+			DecompressedBytes: int(f.Decompressed),
+			Symbols:           f.Symbols, Samples: f.Samples, Depth: f.Depth, Nodes: f.Nodes, Labels: f.Labels,
+			LabelNameBytes: f.LabelNames, LabelValueBytes: f.LabelValues,
 			Age: time.Duration(f.Age), Future: time.Duration(f.Future), Tenants: f.Tenants,
 			Flags: profileLimitFlags,
 		},
-		Query: query.Options{ConcurrencyMax: f.QueriesMax, Timeout: time.Duration(f.QueryTimeout), RangeMax: time.Duration(f.QueryRange), FailPartial: !f.QueryPartial, Flags: hint.Flags{"RangeMax": "--profiles.query.max-range"}},
-		API:   profileapi.Options{Flags: hint.Flags{"BodyMaxBytes": "--profiles.max-request-size"}, BodyMaxBytes: int(f.BodySize), NodesDefault: f.MaxNodes, QueryTimeout: max(2*time.Minute, time.Duration(f.QueryTimeout))},
+		Query: query.Options{ConcurrencyMax: f.QueriesMax, Timeout: time.Duration(f.QueryTimeout),
+			RangeMax: time.Duration(f.QueryRange), FailPartial: !f.QueryPartial,
+			Flags: hint.Flags{"RangeMax": "--profiles.query.max-range"}},
+		API: api.Options{Flags: hint.Flags{"BodyMaxBytes": "--profiles.max-request-size"}, BodyMaxBytes: int(f.BodySize),
+			NodesDefault: f.MaxNodes, QueryTimeout: max(2*time.Minute, time.Duration(f.QueryTimeout))},
 		Self:  f.Self,
 		Every: time.Duration(f.Every),
 	}

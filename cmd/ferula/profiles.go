@@ -9,9 +9,9 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ferula-io/ferula/internal/bridge/profilecompact"
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/hostcheck"
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/profiles/compact"
 )
 
 // profilesCommand has the commands about profiles that are not part of a server.
@@ -19,7 +19,8 @@ type profilesCommand struct {
 	Compact profilesCompactCommand `cmd:"" help:"Compact the profile blocks of a bucket, and delete replaced and old ones."`
 }
 
-// profilesCompactCommand has the flags of `ferula profiles compact`. Most of them have the names of similar flags of `thanos compact`.
+// profilesCompactCommand has the flags of `ferula profiles compact`. Most of them have the names of similar flags of
+// `thanos compact`.
 type profilesCompactCommand struct {
 	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Configuration of the object storage with the blocks, in Thanos' YAML format, type S3, FILESYSTEM, GCS or AZURE."`
 	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File with the configuration of the object storage, in Thanos' YAML format."`
@@ -56,23 +57,24 @@ func (c *profilesCompactCommand) Validate() error {
 
 // Run is called by kong.
 func (c *profilesCompactCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, c.Process, ignored, c.options, func(opts role.ProfilesCompactOptions, common started) (*role.ProfilesCompact, error) {
-		if strings.TrimSpace(opts.Bucket) == "" {
-			return nil, usageError{errors.New("--objstore.config or --objstore.config-file is required, and must not be empty")}
-		}
-		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
-		return role.NewProfilesCompact(opts)
-	})
+	return runRole(ctx, k, c.Process, ignored, c.options,
+		func(opts app.ProfilesCompactOptions, common started) (*app.ProfilesCompact, error) {
+			if strings.TrimSpace(opts.Bucket) == "" {
+				return nil, usageError{errors.New("--objstore.config or --objstore.config-file is required, and must not be empty")}
+			}
+			opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
+			return app.NewProfilesCompact(opts)
+		})
 }
 
-func (c *profilesCompactCommand) options() (role.ProfilesCompactOptions, error) {
+func (c *profilesCompactCommand) options() (app.ProfilesCompactOptions, error) {
 	var content contents
 	bucket := content.of("objstore.config", c.Config, c.ConfigFile)
 	web := c.Process.web()
 	web.AllowedHosts = []string{hostcheck.Any}
-	return role.ProfilesCompactOptions{
+	return app.ProfilesCompactOptions{
 		Web: web, Bucket: bucket, Wait: c.Wait, Interval: time.Duration(c.WaitInterval),
-		Compact: profilecompact.Options{
+		Compact: compact.Options{
 			Dir: c.DataDir, Consistency: time.Duration(c.Consistency), DeleteDelay: zeroIsNone(c.DeleteDelay),
 			Retention: time.Duration(c.Retention), BlockBytes: int64(c.BlockSize),
 		},

@@ -13,11 +13,11 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/ferula-io/ferula/internal/api"
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/query/fanout"
-	"github.com/ferula-io/ferula/internal/query/promql"
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/promql"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 )
 
 // queryCommand has the flags of `thanos query`, and a few more under names that Thanos
@@ -96,9 +96,10 @@ type queryGRPCClientFlags struct {
 	Compression string `name:"grpc-compression" enum:"none,snappy" default:"none" help:"Compression of gRPC messages: none or snappy."`
 }
 
-func (f queryGRPCClientFlags) options() role.StoreClientOptions {
-	o := role.StoreClientOptions{
-		TLS: f.TLS, TLSSkipVerify: f.SkipVerify, TLSCert: f.Cert, TLSKey: f.Key, TLSCA: f.CA, TLSServerName: f.ServerName, TLSMinVersion: f.MinVersion,
+func (f queryGRPCClientFlags) options() app.StoreClientOptions {
+	o := app.StoreClientOptions{
+		TLS: f.TLS, TLSSkipVerify: f.SkipVerify, TLSCert: f.Cert, TLSKey: f.Key, TLSCA: f.CA, TLSServerName: f.ServerName,
+		TLSMinVersion: f.MinVersion,
 	}
 	if f.Compression != "none" {
 		o.Client.Compression = f.Compression
@@ -111,14 +112,15 @@ func (c *queryCommand) Validate() error { return checkListen("grpc-address", c.G
 
 // Run is called by kong.
 func (c *queryCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, c.Process, append(ignored, ignoredQueryFeatures(c.Features)...), c.options, func(opts role.QueryOptions, common started) (*role.Query, error) {
-		opts.Flags = flagValues(k)
-		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
-		return role.NewQuery(opts)
-	})
+	return runRole(ctx, k, c.Process, append(ignored, ignoredQueryFeatures(c.Features)...), c.options,
+		func(opts app.QueryOptions, common started) (*app.Query, error) {
+			opts.Flags = flagValues(k)
+			opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
+			return app.NewQuery(opts)
+		})
 }
 
-func (c *queryCommand) options() (role.QueryOptions, error) {
+func (c *queryCommand) options() (app.QueryOptions, error) {
 	var errs []error
 	if c.Engine != "prometheus" {
 		errs = append(errs, fmt.Errorf("--query.promql-engine=%s is not supported: the only engine is prometheus", c.Engine))
@@ -129,26 +131,32 @@ func (c *queryCommand) options() (role.QueryOptions, error) {
 	client := c.GRPCClient.options()
 	client.LookupInterval = time.Duration(c.DNSInterval)
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
-	o := role.QueryOptions{
+	o := app.QueryOptions{
 		Web:         c.Process.web(),
 		DisableCORS: c.DisableCORS,
 		GRPC:        grpc,
 		StoreAPI:    limits,
 		Client:      client,
-		Fanout: fanout.Options{SelectsMax: c.MaxSelects, SeriesMax: c.MaxSeries, BytesMax: int64(c.MaxChunkBytes), TotalBytesMax: int64(c.MaxTotalBytes), SortBytesMax: int64(c.MaxSortBytes), Flags: hint.Flags{
-			"SeriesMax": "--query.max-series", "BytesMax": "--query.max-chunk-bytes", "TotalBytesMax": "--query.max-total-chunk-bytes",
-		}},
+		Fanout: fanout.Options{SelectsMax: c.MaxSelects, SeriesMax: c.MaxSeries, BytesMax: int64(c.MaxChunkBytes),
+			TotalBytesMax: int64(c.MaxTotalBytes), SortBytesMax: int64(c.MaxSortBytes), Flags: hint.Flags{
+				"SeriesMax": "--query.max-series", "BytesMax": "--query.max-chunk-bytes",
+				"TotalBytesMax": "--query.max-total-chunk-bytes",
+			}},
 		Chain: c.DedupFunc == "chain",
-		Stores: api.StoreDefaults{
-			ReplicaLabels: c.ReplicaLabels, Partial: c.PartialResponse, AutoDownsampling: c.AutoDownsampling, InstantResolution: time.Duration(c.InstantResolution),
-			DynamicLookback: c.DynamicLookback, Step: time.Duration(c.DefaultStep), MetadataRange: time.Duration(c.MetadataRange),
-			Tenancy: api.Tenancy{Header: c.TenantHeader, Default: c.DefaultTenant, CertificateField: c.TenantCertificate, Enforce: c.EnforceTenancy, Label: c.TenantLabel},
+		Stores: httpapi.StoreDefaults{
+			ReplicaLabels: c.ReplicaLabels, Partial: c.PartialResponse, AutoDownsampling: c.AutoDownsampling,
+			InstantResolution: time.Duration(c.InstantResolution),
+			DynamicLookback:   c.DynamicLookback, Step: time.Duration(c.DefaultStep),
+			MetadataRange: time.Duration(c.MetadataRange),
+			Tenancy: httpapi.Tenancy{Header: c.TenantHeader, Default: c.DefaultTenant,
+				CertificateField: c.TenantCertificate, Enforce: c.EnforceTenancy, Label: c.TenantLabel},
 		},
 		Query: promql.Options{
-			MaxSamples: c.MaxSamples, Timeout: time.Duration(c.Timeout), MaxConcurrency: c.MaxConcurrent, LookbackDelta: time.Duration(c.LookbackDelta), TrackerDir: c.ActiveQueryPath,
+			MaxSamples: c.MaxSamples, Timeout: time.Duration(c.Timeout), MaxConcurrency: c.MaxConcurrent,
+			LookbackDelta: time.Duration(c.LookbackDelta), TrackerDir: c.ActiveQueryPath,
 			Flags: hint.Flags{"MaxSamples": "--query.max-samples"},
 		},
-		Engine:           role.EngineOptions{Name: c.QueryEngine, Parallelism: c.Parallelism},
+		Engine:           app.EngineOptions{Name: c.QueryEngine, Parallelism: c.Parallelism},
 		SubqueryInterval: time.Duration(c.EvaluationInterval),
 	}
 	o.Web.RoutePrefix, o.Web.AllowedHosts = c.RoutePrefix, c.Hosts.Allowed
@@ -193,13 +201,15 @@ func selectorLabels(texts []string) (labels.Labels, error) {
 func (c *queryCommand) endpoints() (fanout.EndpointsOptions, error) {
 	o := fanout.EndpointsOptions{
 		ReloadInterval: time.Duration(min(c.SDReload, c.SDInterval)), DNSInterval: time.Duration(c.DNSInterval),
-		InfoTimeout: time.Duration(c.InfoTimeout), UnhealthyTimeout: time.Duration(c.HideAfter), ConnectionLabels: c.ConnectionLabels,
+		InfoTimeout: time.Duration(c.InfoTimeout), UnhealthyTimeout: time.Duration(c.HideAfter),
+		ConnectionLabels: c.ConnectionLabels,
 	}
 	for _, from := range []struct {
 		flag          string
 		names         []string
 		strict, group bool
-	}{{"endpoint", c.Endpoints, false, false}, {"endpoint-strict", c.EndpointStrict, true, false}, {"endpoint-group", c.EndpointGroup, false, true}, {"endpoint-group-strict", c.GroupStrict, true, true}} {
+	}{{"endpoint", c.Endpoints, false, false}, {"endpoint-strict", c.EndpointStrict, true, false}, {"endpoint-group",
+		c.EndpointGroup, false, true}, {"endpoint-group-strict", c.GroupStrict, true, true}} {
 		for _, name := range from.names {
 			address, err := fanout.Address{Name: name, Strict: from.strict, Group: from.group}.Checked()
 			if err != nil {

@@ -6,15 +6,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/query/fanout"
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 )
 
-func queryOptions(t *testing.T, args ...string) (role.QueryOptions, error) {
+func queryOptions(t *testing.T, args ...string) (app.QueryOptions, error) {
 	t.Helper()
 	cli, err := parse(t, append([]string{"query"}, args...)...)
 	if err != nil {
-		return role.QueryOptions{}, err
+		return app.QueryOptions{}, err
 	}
 	return cli.Query.options()
 }

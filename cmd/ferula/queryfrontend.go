@@ -10,13 +10,13 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/frontend"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/split"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/reqbody"
-	"github.com/ferula-io/ferula/internal/role"
 )
 
 // queryFrontendCommand has the flags of `thanos query-frontend`, and a few more under
@@ -82,26 +82,28 @@ type queryFrontendCommand struct {
 
 // Run is called by kong.
 func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, c.Process, ignored, c.options, func(opts role.QueryFrontendOptions, common started) (*role.QueryFrontend, error) {
-		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
-		return role.NewQueryFrontend(opts)
-	})
+	return runRole(ctx, k, c.Process, ignored, c.options,
+		func(opts app.QueryFrontendOptions, common started) (*app.QueryFrontend, error) {
+			opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
+			return app.NewQueryFrontend(opts)
+		})
 }
 
-// requestBytesMin is the size of the largest body and its last chunk. With a smaller limit, the largest body would never get
-// enough memory.
+// requestBytesMin is the size of the largest body and its last chunk. With a smaller limit, the largest body would
+// never get enough memory.
 const requestBytesMin = frontend.BodyBytesMax + 1<<20
 
 // Validate is called by kong.
 func (c *queryFrontendCommand) Validate() error {
 	if c.MaxRequestBytes != 0 && c.MaxRequestBytes < requestBytesMin {
-		return fmt.Errorf("--limits.max-request-bytes-in-flight=%s must be at least %s; 0 means the default", c.MaxRequestBytes, size(requestBytesMin))
+		return fmt.Errorf("--limits.max-request-bytes-in-flight=%s must be at least %s; 0 means the default",
+			c.MaxRequestBytes, size(requestBytesMin))
 	}
 	return nil
 }
 
-func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
-	var o role.QueryFrontendOptions
+func (c *queryFrontendCommand) options() (app.QueryFrontendOptions, error) {
+	var o app.QueryFrontendOptions
 	// The number of connections is not limited: such a limit would apply before the tenants'
 	// queues, and also to probes. Running and waiting requests are limited per tenant instead.
 	o.Web = c.Process.web()
@@ -111,16 +113,19 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	o.RangeCache = content.of("query-range.response-cache-config", c.RangeCache, c.RangeCacheFile)
 	o.LabelCache = content.of("labels.response-cache-config", c.LabelCache, c.LabelCacheFile)
 	o.Tracing = content.of("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile)
-	transport, err := downstream.ParseTransport([]byte(content.of("query-frontend.downstream-tripper-config", c.TripperConfig, c.TripperConfigFile)))
+	transport, err := downstream.ParseTransport([]byte(content.of("query-frontend.downstream-tripper-config",
+		c.TripperConfig, c.TripperConfigFile)))
 	if err != nil {
 		content.add(fmt.Errorf("--query-frontend.downstream-tripper-config: %w", err))
 	}
-	o.Downstream = downstream.Options{URL: string(c.DownstreamURL), Encodings: c.DownstreamEncoding, Retries: retries(c.RangeRetries), Transport: transport}
+	o.Downstream = downstream.Options{URL: string(c.DownstreamURL), Encodings: c.DownstreamEncoding,
+		Retries: retries(c.RangeRetries), Transport: transport}
 	slower, err := slowerThan(c.LogLonger)
 	content.add(err)
-	o.Limits = limit.Options{ConcurrencyMax: c.MaxConcurrent, TenantConcurrencyMax: c.MaxTenantConcurrent, TenantQueueMax: c.MaxTenantQueue, WaitMax: time.Duration(c.MaxQueueTime), Flags: hint.Flags{
-		"TenantQueueMax": "--limits.max-tenant-queue", "WaitMax": "--limits.max-queue-time",
-	}}
+	o.Limits = limit.Options{ConcurrencyMax: c.MaxConcurrent, TenantConcurrencyMax: c.MaxTenantConcurrent,
+		TenantQueueMax: c.MaxTenantQueue, WaitMax: time.Duration(c.MaxQueueTime), Flags: hint.Flags{
+			"TenantQueueMax": "--limits.max-tenant-queue", "WaitMax": "--limits.max-queue-time",
+		}}
 	if c.MaxQueueTime == 0 {
 		o.Limits.WaitMax = -1
 	}
@@ -136,14 +141,17 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	o.Frontend = frontend.Options{
 		Tenants: limit.Tenants{Headers: tenantHeaders, Default: c.DefaultTenant},
 		Limits: limit.Query{
-			LengthMax: time.Duration(c.MaxLength), PointsMax: int64(c.MaxPoints), QueryBytesMax: int64(c.MaxQueryBytes), ResponseBytesMax: int64(c.MaxResponseBytes),
-			TimeMax: time.Duration(c.MaxTime),
+			LengthMax: time.Duration(c.MaxLength), PointsMax: int64(c.MaxPoints), QueryBytesMax: int64(c.MaxQueryBytes),
+			ResponseBytesMax: int64(c.MaxResponseBytes),
+			TimeMax:          time.Duration(c.MaxTime),
 			Flags: hint.Flags{
-				"LengthMax": "--query-range.max-query-length", "PointsMax": "--limits.max-points", "QueryBytesMax": "--limits.max-query-bytes",
+				"LengthMax": "--query-range.max-query-length", "PointsMax": "--limits.max-points",
+				"QueryBytesMax":    "--limits.max-query-bytes",
 				"ResponseBytesMax": "--limits.max-response-bytes", "LabelBytesMax": "--limits.max-labels-bytes",
 			},
 		},
-		Split:         split.Options{Interval: interval, MinInterval: time.Duration(c.MinSplitInterval), MaxInterval: time.Duration(c.MaxSplitInterval), HorizontalShards: c.HorizontalShards},
+		Split: split.Options{Interval: interval, MinInterval: time.Duration(c.MinSplitInterval),
+			MaxInterval: time.Duration(c.MaxSplitInterval), HorizontalShards: c.HorizontalShards},
 		Parallelism:   c.Parallelism,
 		AlignWithStep: c.Align,
 
@@ -154,8 +162,10 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 		RangeRetries:    retries(c.RangeRetries),
 		InstantRetries:  retries(c.InstantRetries),
 		Labels: frontend.LabelOptions{
-			Interval: time.Duration(c.LabelsInterval), Parallelism: c.LabelsParallelism, MaxFreshness: time.Duration(c.LabelsFreshness),
-			DefaultRange: time.Duration(c.LabelsRange), PartialResponse: fmt.Sprint(c.LabelsPartial), Retries: retries(c.LabelsRetries),
+			Interval: time.Duration(c.LabelsInterval), Parallelism: c.LabelsParallelism,
+			MaxFreshness: time.Duration(c.LabelsFreshness),
+			DefaultRange: time.Duration(c.LabelsRange), PartialResponse: fmt.Sprint(c.LabelsPartial),
+			Retries:  retries(c.LabelsRetries),
 			BytesMax: int64(c.MaxLabelBytes), WholeIntervals: c.LabelsWhole,
 		},
 		Bodies:         reqbody.New(reqbody.Options{BytesMax: int64(c.MaxRequestBytes)}),
@@ -168,13 +178,15 @@ func (c *queryFrontendCommand) options() (role.QueryFrontendOptions, error) {
 	return o, content.err()
 }
 
-// tenantHeaders returns the header that is passed to the downstream, empty for Thanos' default, and the headers that name a tenant.
+// tenantHeaders returns the header that is passed to the downstream, empty for Thanos' default, and the headers that
+// name a tenant.
 func (c *queryFrontendCommand) tenantHeaders() (string, []string, error) {
 	switch {
 	case c.TenantHeader == "" || strings.EqualFold(c.TenantHeader, limit.ThanosHeader):
 		return "", c.OrgHeaders, nil
 	case len(c.OrgHeaders) > 0:
-		return c.TenantHeader, []string{c.TenantHeader}, errors.New("--query-frontend.tenant-header and --query-frontend.org-id-header cannot be used together")
+		return c.TenantHeader, []string{c.TenantHeader},
+			errors.New("--query-frontend.tenant-header and --query-frontend.org-id-header cannot be used together")
 	}
 	return c.TenantHeader, []string{c.TenantHeader}, nil
 }

@@ -6,14 +6,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
-func frontendOptions(t *testing.T, args ...string) (role.QueryFrontendOptions, error) {
+func frontendOptions(t *testing.T, args ...string) (app.QueryFrontendOptions, error) {
 	t.Helper()
 	cli, err := parse(t, append([]string{"query-frontend"}, args...)...)
 	if err != nil {
-		return role.QueryFrontendOptions{}, err
+		return app.QueryFrontendOptions{}, err
 	}
 	return cli.QueryFrontend.options()
 }

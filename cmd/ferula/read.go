@@ -18,8 +18,8 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"golang.org/x/term"
 
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/export"
-	"github.com/ferula-io/ferula/internal/role"
 )
 
 // readCommand exports raw series. docs/ops/read.md describes its use.
@@ -117,7 +117,7 @@ func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
 	}
 	c.Memory.apply(ctx, slog.New(slog.DiscardHandler), 0) // its message would precede the output of every run
 	opts.Logger = logger
-	sum, err := role.Read(ctx, opts)
+	sum, err := app.Read(ctx, opts)
 	if errors.Is(err, export.ErrUnfinished) {
 		return unfinishedError{err}
 	}
@@ -127,8 +127,10 @@ func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
 	return err
 }
 
-func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
-	o := role.ReadOptions{URL: c.URL, HTTPConfigFile: c.HTTPConfig, Header: http.Header{}, Store: c.Store, StoreClient: c.GRPCClient.options(), TSDBPath: c.TSDBPath, SandboxDir: c.Sandbox, StallTimeout: time.Duration(c.Timeout), SortBytes: int(c.SortMem)}
+func (c *readCommand) options(now time.Time) (app.ReadOptions, error) {
+	o := app.ReadOptions{URL: c.URL, HTTPConfigFile: c.HTTPConfig, Header: http.Header{}, Store: c.Store,
+		StoreClient: c.GRPCClient.options(), TSDBPath: c.TSDBPath, SandboxDir: c.Sandbox,
+		StallTimeout: time.Duration(c.Timeout), SortBytes: int(c.SortMem)}
 	var errs []error
 	fail := func(flag string, err error) {
 		if err != nil {
@@ -177,10 +179,11 @@ func (c *readCommand) options(now time.Time) (role.ReadOptions, error) {
 	o.Export.Stdout = os.Stdout
 	if c.Progress {
 		info, err := os.Stderr.Stat()
-		o.Export.Progress = export.ProgressOptions{To: os.Stderr, Terminal: err == nil && info.Mode()&os.ModeCharDevice != 0, Width: func() int {
-			columns, _, _ := term.GetSize(int(os.Stderr.Fd())) // 0 if unknown
-			return columns
-		}}
+		o.Export.Progress = export.ProgressOptions{To: os.Stderr, Terminal: err == nil && info.Mode()&os.ModeCharDevice != 0,
+			Width: func() int {
+				columns, _, _ := term.GetSize(int(os.Stderr.Fd())) // 0 if unknown
+				return columns
+			}}
 	}
 	return o, errors.Join(errs...)
 }

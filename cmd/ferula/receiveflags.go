@@ -5,9 +5,9 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/reqbody"
-	"github.com/ferula-io/ferula/internal/role"
 )
 
 // receiveFlags are the flags of serve about pushed samples and profiles.
@@ -51,11 +51,12 @@ func (f receiveFlags) Validate() error {
 	return errors.Join(errs...)
 }
 
-func (f receiveFlags) options(readTimeout time.Duration) role.ReceiveOptions {
-	return role.ReceiveOptions{
+func (f receiveFlags) options(readTimeout time.Duration) app.ReceiveOptions {
+	return app.ReceiveOptions{
 		RemoteWriteOff: !f.RemoteWrite, ProfilesOff: !f.Profiles,
-		Bodies: reqbody.Options{BytesMax: int64(f.BodiesSize), Grace: time.Duration(f.BodyTimeout), Total: readTimeout, Flags: hint.Flags{
-			"BytesMax": "--receive.max-bytes-in-flight", "Grace": "--receive.body-timeout",
-		}},
+		Bodies: reqbody.Options{BytesMax: int64(f.BodiesSize), Grace: time.Duration(f.BodyTimeout), Total: readTimeout,
+			Flags: hint.Flags{
+				"BytesMax": "--receive.max-bytes-in-flight", "Grace": "--receive.body-timeout",
+			}},
 	}
 }

@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/query/rules"
+	"github.com/ferula-io/ferula/internal/promql/rules"
 )
 
 // ruleFlags are the flags of serve about rules and alerts.
@@ -39,7 +39,8 @@ func (f ruleFlags) Validate() error {
 
 func (f ruleFlags) options() rules.Options {
 	return rules.Options{
-		OutageTolerance: time.Duration(f.Tolerance), ForGracePeriod: time.Duration(f.Grace), ResendDelay: time.Duration(f.ResendDelay),
+		OutageTolerance: time.Duration(f.Tolerance), ForGracePeriod: time.Duration(f.Grace),
+		ResendDelay:        time.Duration(f.ResendDelay),
 		MaxConcurrentEvals: f.Concurrent,
 		QueueCapacity:      f.Queue, BatchSize: f.Batch, DropOnShutdown: !f.Drain,
 	}

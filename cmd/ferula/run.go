@@ -17,7 +17,8 @@ type started struct {
 // runRole runs a process that does not handle SIGHUP. options converts its flags, and build
 // creates the process from the options.
 func runRole[O any, R interface{ Run(context.Context) error }](
-	ctx context.Context, k *kong.Context, f processFlags, ignored ignoredFlags, options func() (O, error), build func(O, started) (R, error),
+	ctx context.Context, k *kong.Context, f processFlags, ignored ignoredFlags, options func() (O, error),
+	build func(O, started) (R, error),
 ) error {
 	logger, _, err := f.Log.logger()
 	if err != nil {

@@ -12,14 +12,14 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/prometheus/prometheus/util/compression"
 
-	"github.com/ferula-io/ferula/internal/bridge/remotesend"
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
-	"github.com/ferula-io/ferula/internal/query/promql"
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/tsdb"
-	"github.com/ferula-io/ferula/internal/wire/remoteread"
+	"github.com/ferula-io/ferula/internal/promql"
+	"github.com/ferula-io/ferula/internal/remoteread"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 type serveCommand struct {
@@ -107,8 +107,10 @@ type serveTuningFlags struct {
 
 // apply sets the options of the store.
 func (f serveTuningFlags) apply(o *tsdb.Options) {
-	o.ChunkSegmentBytes, o.HeadQueueSize, o.SamplesPerChunk = int64(f.ChunkSegmentSize), f.WriteQueueSize, f.SamplesPerChunk
-	o.CompactionDelayPercent, o.UploadedBlocksFile, o.BlockReloadInterval = f.CompactionDelayMax, f.UploadedBlocksFile, time.Duration(f.BlockReloadInterval)
+	o.ChunkSegmentBytes, o.HeadQueueSize, o.SamplesPerChunk = int64(f.ChunkSegmentSize), f.WriteQueueSize,
+		f.SamplesPerChunk
+	o.CompactionDelayPercent, o.UploadedBlocksFile, o.BlockReloadInterval = f.CompactionDelayMax, f.UploadedBlocksFile,
+		time.Duration(f.BlockReloadInterval)
 	o.KeepOverlappingBlocks = !f.CompactOverlapping
 }
 
@@ -135,17 +137,17 @@ func (c *serveCommand) Run(ctx context.Context, k *kong.Context, ignored ignored
 	append(ignored, ignoredFeatures(c.Features)...).warn(logger)
 	setGOMAXPROCS(c.AutoMaxProcs)
 	c.Memory.apply(ctx, logger, time.Duration(c.MemoryRefresh))
-	serve, err := role.NewServe(opts)
+	serve, err := app.NewServe(opts)
 	if err != nil {
 		return err
 	}
 	return serve.Run(ctx)
 }
 
-func (c *serveCommand) options() (role.ServeOptions, error) {
-	opts := role.ServeOptions{
+func (c *serveCommand) options() (app.ServeOptions, error) {
+	opts := app.ServeOptions{
 		ConfigFile: c.ConfigFile,
-		Web: role.WebOptions{
+		Web: app.WebOptions{
 			ListenAddress:   c.ListenAddress[0],
 			MoreAddresses:   c.ListenAddress[1:],
 			ConfigFile:      c.WebConfigFile,
@@ -176,7 +178,7 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 			LookbackDelta:  time.Duration(c.LookbackDelta),
 			Flags:          hint.Flags{"MaxSamples": "--query.max-samples"},
 		},
-		Engine: role.EngineOptions{Name: c.QueryEngine, Parallelism: c.Parallelism},
+		Engine: app.EngineOptions{Name: c.QueryEngine, Parallelism: c.Parallelism},
 		Scrape: scrape.Options{
 			DiscoveryReloadInterval: time.Duration(c.DiscoveryReloadInterval),
 			ExactTimestamps:         !c.AdjustTimestamps,
@@ -220,8 +222,8 @@ func (c *serveCommand) options() (role.ServeOptions, error) {
 }
 
 // peerAPI returns the options of the endpoints that Prometheus' own package serves.
-func (c *serveCommand) peerAPI() role.PeerAPIOptions {
-	peer := role.PeerAPIOptions{
+func (c *serveCommand) peerAPI() app.PeerAPIOptions {
+	peer := app.PeerAPIOptions{
 		Admin: c.AdminAPI, SearchMax: c.SearchMax, SubscribersMax: c.Subscribers,
 		OTLP: c.OTLP, OTLPOptions: remotewrite.OTLPOptions{LookbackDelta: time.Duration(c.LookbackDelta)},
 	}
@@ -254,8 +256,8 @@ func flagValues(k *kong.Context) map[string]string {
 	return values
 }
 
-// minFree converts --storage.tsdb.min-free to an option. The check is disabled by 0 in the flag and by a negative value in the
-// option.
+// minFree converts --storage.tsdb.min-free to an option. The check is disabled by 0 in the flag and by a negative
+// value in the option.
 func minFree(s size) int64 {
 	if s == 0 {
 		return -1

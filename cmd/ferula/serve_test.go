@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // argsOf returns the arguments in a file of testdata/args: one per line, or the ExecStart
@@ -34,7 +34,7 @@ func argsOf(t *testing.T, name string) (args []string) {
 	return args
 }
 
-func serveOptionsOf(t *testing.T, name string) role.ServeOptions {
+func serveOptionsOf(t *testing.T, name string) app.ServeOptions {
 	t.Helper()
 	args := argsOf(t, name)
 	if len(args) < 9 {

@@ -9,8 +9,8 @@ import (
 
 	"github.com/alecthomas/kong"
 
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/hostcheck"
-	"github.com/ferula-io/ferula/internal/role"
 )
 
 // sidecarCommand has the flags of `thanos sidecar`, and a few more under names that
@@ -82,13 +82,14 @@ func (c *sidecarCommand) Validate() error { return checkStoreAPI(c.GRPCAddress) 
 
 // Run is called by kong.
 func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, c.Process, ignored, c.options, func(opts role.SidecarOptions, common started) (*role.Sidecar, error) {
-		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
-		return role.NewSidecar(opts)
-	})
+	return runRole(ctx, k, c.Process, ignored, c.options,
+		func(opts app.SidecarOptions, common started) (*app.Sidecar, error) {
+			opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
+			return app.NewSidecar(opts)
+		})
 }
 
-func (c *sidecarCommand) options() (role.SidecarOptions, error) {
+func (c *sidecarCommand) options() (app.SidecarOptions, error) {
 	var content contents
 	if c.ReloadMethod != "http" {
 		content.add(errors.New("--reloader.method=signal is not supported: Prometheus is reloaded over HTTP, which requires its --web.enable-lifecycle"))
@@ -102,7 +103,7 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 	}
 	web := c.Process.web()
 	web.AllowedHosts = []string{hostcheck.Any}
-	return role.SidecarOptions{
+	return app.SidecarOptions{
 		Web:           web,
 		GRPC:          grpc,
 		PrometheusURL: string(c.PrometheusURL),
@@ -115,7 +116,7 @@ func (c *sidecarCommand) options() (role.SidecarOptions, error) {
 		MinTimeMS:     c.MinTime.ms,
 		TSDBDir:       c.Path,
 		Ship:          ship,
-		Reload: role.ReloadOptions{
+		Reload: app.ReloadOptions{
 			ConfigFile: c.ReloadConfig, OutputFile: c.ReloadOutput, RuleDirs: c.ReloadDirs,
 			Every: min(time.Duration(c.ReloadWatch), 5*time.Second), Retry: time.Duration(c.ReloadRetry),
 		},

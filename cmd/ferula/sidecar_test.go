@@ -5,14 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
-func sidecarOptions(t *testing.T, args ...string) (role.SidecarOptions, error) {
+func sidecarOptions(t *testing.T, args ...string) (app.SidecarOptions, error) {
 	t.Helper()
 	cli, err := parse(t, append([]string{"sidecar"}, args...)...)
 	if err != nil {
-		return role.SidecarOptions{}, err
+		return app.SidecarOptions{}, err
 	}
 	return cli.Sidecar.options()
 }

@@ -11,11 +11,11 @@ import (
 	"github.com/alecthomas/units"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/blocks/pages"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/hostcheck"
-	"github.com/ferula-io/ferula/internal/pages"
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/gateway"
+	"github.com/ferula-io/ferula/internal/thanos/gateway"
 )
 
 // storeCommand has the flags of `thanos store`, and a few more under names that Thanos does
@@ -63,16 +63,16 @@ func (c *storeCommand) Validate() error {
 
 // Run is called by kong.
 func (c *storeCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, c.Process, ignored, c.options, func(opts role.StoreOptions, common started) (*role.Store, error) {
+	return runRole(ctx, k, c.Process, ignored, c.options, func(opts app.StoreOptions, common started) (*app.Store, error) {
 		if strings.TrimSpace(opts.Bucket) == "" {
 			return nil, usageError{errors.New("--objstore.config or --objstore.config-file is required, and must not be empty")}
 		}
 		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
-		return role.NewStore(opts)
+		return app.NewStore(opts)
 	})
 }
 
-func (c *storeCommand) options() (role.StoreOptions, error) {
+func (c *storeCommand) options() (app.StoreOptions, error) {
 	var content contents
 	bucket := content.of("objstore.config", c.Config, c.ConfigFile)
 	cacheBytes, err := cacheBytes(content.of("index-cache.config", c.CacheConfig, c.CacheConfigFile), int64(c.CacheBytes))
@@ -86,12 +86,13 @@ func (c *storeCommand) options() (role.StoreOptions, error) {
 		content.add(errors.New("--block-meta-fetch-concurrency must be at least 1"))
 	}
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
-	limits.SeriesMax, limits.SamplesMax = either(limits.SeriesMax, c.TouchedSeries), either(limits.SamplesMax, c.SampleLimit)
+	limits.SeriesMax, limits.SamplesMax = either(limits.SeriesMax, c.TouchedSeries),
+		either(limits.SamplesMax, c.SampleLimit)
 	limits.BytesMax, limits.SortBytesMax = int64(c.DownloadedBytes), int(c.SortBytes)
 	limits.Flags["SortBytesMax"] = "--store.max-sort-bytes"
 	web := c.Process.web()
 	web.AllowedHosts, web.RoutePrefix = []string{hostcheck.Any}, c.ExternalPrefix
-	return role.StoreOptions{
+	return app.StoreOptions{
 		Web: web, GRPC: grpc, Bucket: bucket, Limits: limits, SyncInterval: time.Duration(c.SyncInterval),
 		Relabel: content.of("selector.relabel-config", c.Relabel, c.RelabelFile),
 		Store: gateway.Options{
@@ -133,7 +134,8 @@ func cacheBytes(text string, byFlag int64) (int64, error) {
 	if kind := strings.ToUpper(c.Type); kind == "" && c.Config.MaxSize == "" {
 		return byFlag, nil
 	} else if kind != "IN-MEMORY" {
-		return 0, fmt.Errorf("type %q is not supported; IN-MEMORY is: pages are cached in a file of the data directory", c.Type)
+		return 0, fmt.Errorf("type %q is not supported; IN-MEMORY is: pages are cached in a file of the data directory",
+			c.Type)
 	}
 	if c.Config.MaxSize == "" {
 		return byFlag, nil

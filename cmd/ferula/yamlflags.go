@@ -63,8 +63,8 @@ func pathOrContent(flag string, inline secret, file string) (string, error) {
 	return content, nil
 }
 
-// masks returns, for each flag with a secret, a function that masks the value, by the flag's name. Flags of a replaced program
-// that have no effect here are among them.
+// masks returns, for each flag with a secret, a function that masks the value, by the flag's name. Flags of a
+// replaced program that have no effect here are among them.
 func masks(k *kong.Context) map[string]func(string) string {
 	yaml := func(value string) string { return secret(value).String() }
 	address := func(value string) string { return secretURL(value).String() }
@@ -97,7 +97,8 @@ func commandLine(k *kong.Context, args []string) []string {
 		shown["--"+name] = mask
 	}
 	out := make([]string, 0, len(args))
-	var next func(string) string // formats the next argument, the value of a secret flag; nil: the next argument is not secret
+	// formats the next argument, the value of a secret flag; nil: the next argument is not secret
+	var next func(string) string
 	for _, arg := range args {
 		name, value, inline := strings.Cut(arg, "=")
 		show := shown[name]

@@ -24,8 +24,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/index"
 	"github.com/prometheus/prometheus/tsdb/tombstones"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // blockWriter writes the series of one window as a TSDB block.
@@ -144,13 +144,14 @@ func (b *blockWriter) group(list []series.Chunk) error {
 		}
 		return nil
 	}
-	encoded := storage.NewSeriesToChunkEncoder(&storage.SeriesEntry{Lset: labels.EmptyLabels(), SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
-		iters := make([]chunkenc.Iterator, len(all))
-		for i, c := range all {
-			iters[i] = c.Iterator(nil)
-		}
-		return &within{Iterator: storage.ChainSampleIteratorFromIterators(nil, iters), win: b.win}
-	}})
+	encoded := storage.NewSeriesToChunkEncoder(&storage.SeriesEntry{Lset: labels.EmptyLabels(),
+		SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
+			iters := make([]chunkenc.Iterator, len(all))
+			for i, c := range all {
+				iters[i] = c.Iterator(nil)
+			}
+			return &within{Iterator: storage.ChainSampleIteratorFromIterators(nil, iters), win: b.win}
+		}})
 	it := encoded.Iterator(nil)
 	for it.Next() {
 		b.metas = append(b.metas, it.At())
@@ -310,7 +311,8 @@ func (b *blockWriter) meta() error {
 	number("\t\t\"numSeries\": ", int64(b.series))
 	number("\t\t\"numChunks\": ", int64(b.stats.chunks))
 	text = append(text[:len(text)-2], "\n\t},\n"...)
-	text = append(text, "\t\"compaction\": {\n\t\t\"level\": 1,\n\t\t\"sources\": [\n\t\t\t\""+b.id.String()+"\"\n\t\t]\n\t},\n\t\"version\": 1\n}\n"...)
+	text = append(text, "\t\"compaction\": {\n\t\t\"level\": 1,\n\t\t\"sources\": [\n\t\t\t\""+b.id.String()+
+		"\"\n\t\t]\n\t},\n\t\"version\": 1\n}\n"...)
 	f, err := os.Create(filepath.Join(b.tmp, "meta.json"))
 	if err != nil {
 		return err

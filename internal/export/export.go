@@ -34,8 +34,8 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 // Supported formats.
@@ -132,13 +132,15 @@ func (o Options) Validate() error {
 	fault(o.EndMS < o.StartMS, "the range ends %s before it starts", time.Duration(o.StartMS-o.EndMS)*time.Millisecond)
 	fault(o.Window < time.Second, "a window of %s is shorter than a second", o.Window)
 	if n := (o.EndMS - o.StartMS) / max(1, o.Window.Milliseconds()); o.EndMS > o.StartMS {
-		fault(n < 0 || n > windowsMax, "the range is longer than %.0f days: it has more than %d windows of %s", windowsMax*o.Window.Hours()/24, windowsMax, o.Window)
+		fault(n < 0 || n > windowsMax, "the range is longer than %.0f days: it has more than %d windows of %s",
+			windowsMax*o.Window.Hours()/24, windowsMax, o.Window)
 	}
 	if o.Format == Blocks {
 		fault(o.Output == Stdout, "blocks cannot be written to the standard output")
 		fault(o.Window != blockLength, "the windows of blocks are 2h long, not %s", o.Window)
 	}
-	fault(o.SkipHistograms && o.Format != OpenMetrics, "native histograms are skipped for OpenMetrics only, not for %s", o.Format)
+	fault(o.SkipHistograms && o.Format != OpenMetrics, "native histograms are skipped for OpenMetrics only, not for %s",
+		o.Format)
 	fault(o.Output == Stdout && o.Resume, "an export to the standard output cannot be resumed")
 	if len(errs) > 0 {
 		return fmt.Errorf("%w: %w", ErrOptions, errors.Join(errs...))
@@ -285,8 +287,9 @@ func (r *run) windowDone(series, samples int64) {
 	r.progress.windowDone(series)
 }
 
-// retry calls try until it succeeds, at most Tries times. It returns an error of try at once in three cases: the error is
-// permanent; it is not a sourceError; or clean is false, because samples of the failed attempt are in the output.
+// retry calls try until it succeeds, at most Tries times. It returns an error of try at once in three cases: the
+// error is permanent; it is not a sourceError; or clean is false, because samples of the failed attempt are in the
+// output.
 func (r *run) retry(ctx context.Context, index int, try func() (series int64, clean bool, err error)) (int64, error) {
 	for n := 1; ; n++ {
 		series, clean, err := try()
@@ -397,7 +400,7 @@ func (r *run) toFiles(ctx context.Context) error {
 	} else if err := r.checkOutput(); err != nil {
 		return err
 	}
-	st, err := openState(vfs.Disk{}, dir, r.opts, renamed)
+	st, err := openState(files.Disk{}, dir, r.opts, renamed)
 	if err != nil {
 		return err
 	}
@@ -405,7 +408,8 @@ func (r *run) toFiles(ctx context.Context) error {
 	all := windows(st.startMS, st.endMS, r.opts.Window)
 	r.progress.begin(len(all))
 	unfinished := func(err error) error {
-		return fmt.Errorf("%w: %d of %d windows are in %s, continue with --resume: %w", ErrUnfinished, len(st.done), len(all), dir, err)
+		return fmt.Errorf("%w: %d of %d windows are in %s, continue with --resume: %w", ErrUnfinished, len(st.done),
+			len(all), dir, err)
 	}
 	if err := st.check(len(all)); err != nil {
 		return fmt.Errorf("%s: %w", dir, err)

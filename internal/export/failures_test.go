@@ -22,8 +22,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 var errFull = errors.New("no space left")

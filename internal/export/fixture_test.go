@@ -29,8 +29,8 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"go.uber.org/goleak"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 func TestMain(m *testing.M) {

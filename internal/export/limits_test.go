@@ -16,8 +16,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/vfs"
 )
 
 func TestSamples_HeaderAndGroups(t *testing.T) {
@@ -152,7 +152,7 @@ func TestState_SizeIsLimited(t *testing.T) {
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := openState(vfs.Disk{}, file, stateOptions, false); !errors.Is(err, syscall.ENOTDIR) {
+	if _, err := openState(files.Disk{}, file, stateOptions, false); !errors.Is(err, syscall.ENOTDIR) {
 		t.Error(err)
 	}
 }

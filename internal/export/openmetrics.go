@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -88,7 +88,8 @@ func (e *openMetricsEncoder) add(s *samples) (err error) {
 				e.skipped++
 				continue
 			}
-			return fmt.Errorf("%w: OpenMetrics 1.0 has no native histograms: use another format, or --skip-histograms", ErrInexpressible)
+			return fmt.Errorf("%w: OpenMetrics 1.0 has no native histograms: use another format, or --skip-histograms",
+				ErrInexpressible)
 		}
 		for i, t := range s.times {
 			if stale(s.values[i]) {

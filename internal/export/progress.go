@@ -75,8 +75,8 @@ func (p *progress) windowDone(series int64) {
 	}
 }
 
-// joining shows that the parts are being joined. A failed write to a terminal or log must not fail the export: errors are
-// ignored.
+// joining shows that the parts are being joined. A failed write to a terminal or log must not fail the export:
+// errors are ignored.
 func (p *progress) joining() {
 	if p.opts.To != nil && p.opts.Terminal && p.done > 1 {
 		_, _ = fmt.Fprintf(p.opts.To, "\r\x1b[Kjoining %d windows", p.done)
@@ -107,7 +107,8 @@ func (p *progress) text() string {
 		left = "0s"
 	}
 	return fmt.Sprintf("%3.0f%%  window %d/%d  %s series  %s samples  %s read  %s written  %s samples/s  %s left",
-		100*p.fraction(), min(p.done+1, p.windows), p.windows, thousands(p.current), thousands(p.before+p.samples), Bytes(p.read), Bytes(p.written()), thousands(int64(rate)), left)
+		100*p.fraction(), min(p.done+1, p.windows), p.windows, thousands(p.current), thousands(p.before+p.samples),
+		Bytes(p.read), Bytes(p.written()), thousands(int64(rate)), left)
 }
 
 // report writes the current state: a line, or on a terminal the last line again.
@@ -156,7 +157,8 @@ func (s Summary) String() string {
 		rate = float64(s.Samples) / s.Elapsed.Seconds()
 	}
 	text := fmt.Sprintf("%s samples of %s series in %d windows: %s read, %s written in %.1fs, %s samples/s",
-		thousands(s.Samples), thousands(s.Series), s.Windows, Bytes(s.BytesRead), Bytes(s.BytesWritten), s.Elapsed.Seconds(), thousands(int64(rate)))
+		thousands(s.Samples), thousands(s.Series), s.Windows, Bytes(s.BytesRead), Bytes(s.BytesWritten), s.Elapsed.Seconds(),
+		thousands(int64(rate)))
 	if s.Resumed > 0 {
 		text += fmt.Sprintf("; %d windows were resumed", s.Resumed)
 	}

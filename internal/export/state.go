@@ -10,7 +10,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/ferula-io/ferula/internal/vfs"
+	vfs "github.com/ferula-io/ferula/internal/files"
 )
 
 const (
@@ -190,7 +190,9 @@ func (s *state) parse(text, request string) (whole int, err error) {
 			}
 		default:
 			var d done
-			if _, err := fmt.Sscanf(line, "done %d %d %d %d %d %s\n", &d.window, &d.series, &d.samples, &d.bytes, &d.skipped, &d.name); err != nil || d.window != len(s.done) || strings.ContainsAny(d.name, "/") || strings.HasPrefix(d.name, ".") {
+			if _, err := fmt.Sscanf(line, "done %d %d %d %d %d %s\n", &d.window, &d.series, &d.samples, &d.bytes, &d.skipped,
+				&d.name); err != nil || d.window != len(s.done) || strings.ContainsAny(d.name, "/") ||
+				strings.HasPrefix(d.name, ".") {
 				return 0, corrupt(line)
 			}
 			s.done = append(s.done, d)
@@ -242,7 +244,8 @@ func (s *state) check(windows int) error {
 }
 
 func (s *state) add(d done) error {
-	if _, err := fmt.Fprintf(s.file, "done %d %d %d %d %d %s\n", d.window, d.series, d.samples, d.bytes, d.skipped, d.name); err != nil {
+	if _, err := fmt.Fprintf(s.file, "done %d %d %d %d %d %s\n", d.window, d.series, d.samples, d.bytes, d.skipped,
+		d.name); err != nil {
 		return err
 	}
 	if err := s.file.Sync(); err != nil {

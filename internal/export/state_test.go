@@ -11,8 +11,8 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/ferula-io/ferula/internal/vfs"
-	"github.com/ferula-io/ferula/internal/vfs/crashfs"
+	vfs "github.com/ferula-io/ferula/internal/files"
+	"github.com/ferula-io/ferula/internal/files/crashfs"
 )
 
 var stateOptions = Options{Request: "test", StartMS: 1, EndMS: 1000, Resume: true}

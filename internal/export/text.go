@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -64,7 +64,8 @@ func appendHistogram(dst []byte, h *histogram.FloatHistogram) []byte {
 		if b.Count == 0 {
 			continue
 		}
-		dst = promjson.AppendBucket(dst, !any, promjson.Boundaries(b.LowerInclusive, b.UpperInclusive), b.Lower, b.Upper, b.Count)
+		dst = promjson.AppendBucket(dst, !any, promjson.Boundaries(b.LowerInclusive, b.UpperInclusive), b.Lower,
+			b.Upper, b.Count)
 		any = true
 	}
 	dst = promjson.AppendHistogramEnd(dst, any)
@@ -86,7 +87,8 @@ func appendHistogram(dst []byte, h *histogram.FloatHistogram) []byte {
 }
 
 var resetHints = [4]string{
-	histogram.UnknownCounterReset: "unknown", histogram.CounterReset: "reset", histogram.NotCounterReset: "no_reset", histogram.GaugeType: "gauge",
+	histogram.UnknownCounterReset: "unknown", histogram.CounterReset: "reset", histogram.NotCounterReset: "no_reset",
+	histogram.GaugeType: "gauge",
 }
 
 // appendSpans appends [offset,length] pairs. An empty list is omitted.

@@ -14,27 +14,27 @@ import (
 
 const (
 	repeatsMax = 10_000 // limit of remembered responses
-	// copiesMax limits how often one response is written to the cache, compressed. A cache that has lost it so often is too small for
-	// it, and every further copy would evict parts, which cost more than compression.
+	// copiesMax limits how often one response is written to the cache, compressed. A cache that has lost it so often is
+	// too small for it, and every further copy would evict parts, which cost more than compression.
 	copiesMax = 3
 )
 
-// repeats remembers long responses that were built from cached parts only and compressed. When repeatsMax are remembered, the next
-// new one first clears the list.
+// repeats remembers long responses that were built from cached parts only and compressed. When repeatsMax are
+// remembered, the next new one first clears the list.
 type repeats struct {
 	mu   sync.Mutex
 	sent map[responseID]sentResponse
 }
 
-// sentResponse is what is known of a remembered response. The compressed length is that of the extent: another process, or a
-// concurrent request, may replace it by one of another length.
+// sentResponse is what is known of a remembered response. The compressed length is that of the extent: another
+// process, or a concurrent request, may replace it by one of another length.
 type sentResponse struct {
 	plain  int64 // uncompressed length if the compressed form was written to the cache, otherwise 0
 	copies int   // how often it was written
 }
 
-// responseID is a hash of everything that determines the compressed bytes of a response: the query, its parts with the IDs
-// of their extents, and the encoding.
+// responseID is a hash of everything that determines the compressed bytes of a response: the query, its parts with
+// the IDs of their extents, and the encoding.
 type responseID [sha256.Size]byte
 
 func newRepeats() *repeats { return &repeats{sent: map[responseID]sentResponse{}} }
@@ -55,8 +55,8 @@ func (r *repeats) remember(id responseID, sent sentResponse) {
 	r.sent[id] = sent
 }
 
-// responseID returns the ID of the compressed response of a plan. ok is false if the client accepts no compression or if a
-// part is not cached.
+// responseID returns the ID of the compressed response of a plan. ok is false if the client accepts no compression
+// or if a part is not cached.
 func (x *requestContext) responseID(p plan) (id responseID, ok bool) {
 	encoding := httpbody.Accepted(x.r.Header.Values("Accept-Encoding"))
 	if encoding == "" || x.f.opts.NoCompression || len(p.parts) == 0 {
@@ -70,7 +70,8 @@ func (x *requestContext) responseID(p plan) (id responseID, ok bool) {
 		if planned.cached == nil {
 			return id, false
 		}
-		for i, v := range []uint64{uint64(planned.StartMS), uint64(planned.EndMS), uint64(planned.StepMS), planned.cached.ID()} {
+		for i, v := range []uint64{uint64(planned.StartMS), uint64(planned.EndMS), uint64(planned.StepMS),
+			planned.cached.ID()} {
 			binary.BigEndian.PutUint64(part[8*i:], v)
 		}
 		k.part(string(part[:]))
@@ -78,14 +79,15 @@ func (x *requestContext) responseID(p plan) (id responseID, ok bool) {
 	return sha256.Sum256([]byte(k.String())), true
 }
 
-// cacheKey returns the key of the compressed response. No key of a part begins in the same way: those begin with a length.
+// cacheKey returns the key of the compressed response. No key of a part begins in the same way: those begin with a
+// length.
 func (id responseID) cacheKey() string { return "compressed|" + hex.EncodeToString(id[:]) }
 
-// respondFromCache responds to a query whose parts are all cached. When such a query is repeated, the second response is also
-// written to the cache, compressed, and the next ones are copied from there: compression costs many times more than all the
-// rest. If the cache loses it, it is written again, copiesMax times in all. Short responses are not written, because they may be
-// shared by clients of different encodings. It returns false, and has not responded, if the plan has other parts or the client
-// accepts no compression.
+// respondFromCache responds to a query whose parts are all cached. When such a query is repeated, the second
+// response is also written to the cache, compressed, and the next ones are copied from there: compression costs many
+// times more than all the rest. If the cache loses it, it is written again, copiesMax times in all. Short responses
+// are not written, because they may be shared by clients of different encodings. It returns false, and has not
+// responded, if the plan has other parts or the client accepts no compression.
 func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err error) {
 	id, ok := x.responseID(p)
 	if !ok {
@@ -147,8 +149,8 @@ func (p plan) release() {
 	}
 }
 
-// sendEncoded sends a whole response that is already compressed in the encoding that the client accepts, and closes body. length
-// is that of body, plain that of the response.
+// sendEncoded sends a whole response that is already compressed in the encoding that the client accepts, and closes
+// body. length is that of body, plain that of the response.
 func (rw *responseWriter) sendEncoded(body io.ReadCloser, length, plain int64) (err error) {
 	defer body.Close()
 	if rw.call != nil { // other clients of the call may accept other encodings

@@ -62,8 +62,8 @@ type peekedBody struct {
 	io.Closer
 }
 
-// emptyMaxBytes: a response of at least this length counts as one with points. A response without points has little more
-// than its warnings.
+// emptyMaxBytes: a response of at least this length counts as one with points. A response without points has little
+// more than its warnings.
 const emptyMaxBytes = 64 << 10
 
 // readEmpty reads the beginning of a response, and reports whether the result is a matrix without series. It reads an

@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
 
-	"github.com/ferula-io/ferula/internal/api"
+	"github.com/ferula-io/ferula/internal/httpapi"
 )
 
 // Two versions of one database: equal up to changingAfterS, with different samples and
@@ -47,7 +47,7 @@ func newChangingEnv(t *testing.T) (w *testEnv, replace func()) {
 		store := promqltest.LoadedStorage(t, script)
 		t.Cleanup(func() { _ = store.Close() })
 		mux := http.NewServeMux()
-		api.New(api.Options{
+		httpapi.New(httpapi.Options{
 			Engine: promql.NewEngine(promql.EngineOpts{MaxSamples: 1e7, Timeout: time.Minute, EnableAtModifier: true, EnableNegativeOffset: true, LookbackDelta: 11 * time.Minute,
 				NoStepSubqueryIntervalFn: func(int64) int64 { return 60_000 }, Parser: p}),
 			Parser: p, Queryable: store,

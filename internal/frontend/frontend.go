@@ -162,10 +162,12 @@ func (o Options) Validate() error {
 		errs = append(errs, errors.New("--query-range.max-query-parallelism and --labels.max-query-parallelism must not be negative"))
 	}
 	if o.Cache != nil && o.Split.Interval == 0 && o.Split.MaxInterval == 0 {
-		errs = append(errs, hint.Invalid("query-range.split-interval", errors.New("must be greater than 0 if --query-range.response-cache-config is set")))
+		errs = append(errs, hint.Invalid("query-range.split-interval",
+			errors.New("must be greater than 0 if --query-range.response-cache-config is set")))
 	}
 	if o.LabelCache != nil && o.Labels.Interval == 0 {
-		errs = append(errs, hint.Invalid("labels.split-interval", errors.New("must be greater than 0 if --labels.response-cache-config is set")))
+		errs = append(errs, hint.Invalid("labels.split-interval",
+			errors.New("must be greater than 0 if --labels.response-cache-config is set")))
 	}
 	return errors.Join(append(errs, o.Split.Validate(), o.Tenants.Validate())...)
 }

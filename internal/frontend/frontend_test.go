@@ -25,9 +25,9 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"go.uber.org/goleak"
 
-	"github.com/ferula-io/ferula/internal/api"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/split"
+	"github.com/ferula-io/ferula/internal/httpapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -90,7 +90,7 @@ func newTestEnvWith(t *testing.T, handler http.Handler) *testEnv {
 func newAPI(store storage.Queryable) http.Handler {
 	p := parser.NewParser(parser.Options{EnableExperimentalFunctions: true})
 	mux := http.NewServeMux()
-	api.New(api.Options{
+	httpapi.New(httpapi.Options{
 		Engine: promql.NewEngine(promql.EngineOpts{MaxSamples: 1e7, Timeout: time.Minute, EnableAtModifier: true, EnableNegativeOffset: true, LookbackDelta: 5 * time.Minute,
 			NoStepSubqueryIntervalFn: func(int64) int64 { return 60_000 }, Parser: p}),
 		Parser: p, Queryable: store,

@@ -78,7 +78,8 @@ func (f *Frontend) listParts(startMS, endMS int64, useCache bool) []listPart {
 	var parts []listPart
 	for _, part := range split.Plan(whole, interval) {
 		p := listPart{Range: part.Range}
-		if first := part.Index * interval.Milliseconds(); useCache && o.WholeIntervals && interval > 0 && first+interval.Milliseconds()-1 <= unchangedMS {
+		if first := part.Index * interval.Milliseconds(); useCache && o.WholeIntervals && interval > 0 &&
+			first+interval.Milliseconds()-1 <= unchangedMS {
 			p.StartMS, p.EndMS = first, first+interval.Milliseconds()-1
 		}
 		p.cached = useCache && p.EndMS <= unchangedMS && f.requestedAgain(p.Range)
@@ -93,7 +94,8 @@ func (f *Frontend) requestedAgain(part split.Range) bool {
 	const minute = 60_000
 	length := f.opts.Labels.Interval.Milliseconds()
 	atStart := part.StartMS%minute == 0 || part.StartMS%length == 0
-	atEnd := part.EndMS%minute == 0 || (part.EndMS+1)%minute == 0 || (part.EndMS+1000)%minute == 0 || (part.EndMS+1)%length == 0
+	atEnd := part.EndMS%minute == 0 || (part.EndMS+1)%minute == 0 || (part.EndMS+1000)%minute == 0 ||
+		(part.EndMS+1)%length == 0
 	return atStart && atEnd
 }
 
@@ -106,7 +108,8 @@ func (f *Frontend) fetchLists(x *requestContext, q query, parts []listPart) (lis
 	defer func() { x.stage("fetch", since) }()
 	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()
-	budget := &byteBudget{flag: f.opts.Limits.Flags.Of("LabelBytesMax"), max: f.opts.Labels.BytesMax, left: f.opts.Labels.BytesMax}
+	budget := &byteBudget{flag: f.opts.Limits.Flags.Of("LabelBytesMax"), max: f.opts.Labels.BytesMax,
+		left: f.opts.Labels.BytesMax}
 	lists = make([]splice.List, len(parts))
 	errs := make([]error, len(parts))
 	cached := make([]bool, len(parts))
@@ -132,7 +135,8 @@ func (f *Frontend) fetchLists(x *requestContext, q query, parts []listPart) (lis
 }
 
 // fetchList reads the list of one part, from the cache or else from the downstream.
-func (f *Frontend) fetchList(ctx context.Context, q query, part listPart, budget *byteBudget) (list splice.List, cached bool, err error) {
+func (f *Frontend) fetchList(ctx context.Context, q query, part listPart,
+	budget *byteBudget) (list splice.List, cached bool, err error) {
 	if part.cached {
 		if list, cached = f.lookupList(ctx, q, part.Range, budget); cached {
 			return list, true, nil
@@ -165,7 +169,8 @@ func (f *Frontend) fetchList(ctx context.Context, q query, part listPart, budget
 		return splice.List{}, false, &downstreamError{&statusError{status, apiErr.Type, errors.New(apiErr.Message)}}
 	case err != nil && resp.Status != http.StatusOK:
 		message := strings.TrimSpace(string(body[:min(len(body), 300)]))
-		return splice.List{}, false, &downstreamError{&statusError{resp.Status, "internal", fmt.Errorf("downstream returned status %d: %s", resp.Status, message)}}
+		return splice.List{}, false, &downstreamError{&statusError{resp.Status, "internal",
+			fmt.Errorf("downstream returned status %d: %s", resp.Status, message)}}
 	case err != nil:
 		return splice.List{}, false, err
 	}
@@ -186,7 +191,8 @@ func listKey(q query, part split.Range) string {
 }
 
 // lookupList reads a part's list from the cache entry with these bounds.
-func (f *Frontend) lookupList(ctx context.Context, q query, bounds split.Range, budget *byteBudget) (list splice.List, found bool) {
+func (f *Frontend) lookupList(ctx context.Context, q query, bounds split.Range,
+	budget *byteBudget) (list splice.List, found bool) {
 	for _, e := range f.opts.LabelCache.Lookup(ctx, listKey(q, bounds), bounds.StartMS, bounds.EndMS) {
 		if from, to := e.Bounds(); from != bounds.StartMS || to != bounds.EndMS || found {
 			e.Release()
@@ -233,7 +239,8 @@ func (b *byteBudget) readAll(r io.Reader) ([]byte, error) {
 		exceeded := b.left < 0
 		b.mu.Unlock()
 		if exceeded {
-			return nil, &limit.Error{Limit: "parts of a response of labels or series, together", Max: b.max, Unit: "bytes", Flag: b.flag}
+			return nil, &limit.Error{Limit: "parts of a response of labels or series, together", Max: b.max, Unit: "bytes",
+				Flag: b.flag}
 		}
 		if errors.Is(err, io.EOF) {
 			return body, nil

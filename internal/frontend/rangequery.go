@@ -60,7 +60,8 @@ func (f *Frontend) queryRange(x *requestContext) error {
 var errCacheLost = errors.New("cached response is lost")
 
 // respondFromParts plans a range query, fetches its parts and splices them.
-func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, traits split.Traits, useCache bool) error {
+func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, traits split.Traits,
+	useCache bool) error {
 	plan := f.plan(x, q, r, traits, useCache)
 	if len(plan.parts) == 1 && plan.parts[0].cached == nil && plan.parts[0].writer == nil && !f.repeatsDownsampled(q) {
 		// One part that is not cached: there is nothing to splice.
@@ -74,7 +75,8 @@ func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, t
 		// Parts that are not sorted by labels, or have points of other parts, cannot be
 		// merged: do not split this query again.
 		f.unsorted.remember(q.key())
-		f.opts.Logger.Info("Downstream responses cannot be joined: this query is no longer split", "query", q.params.Get("query"), "err", err)
+		f.opts.Logger.Info("Downstream responses cannot be joined: this query is no longer split", "query",
+			q.params.Get("query"), "err", err)
 		if !x.response.begun() {
 			x.response.reset()
 			return f.passThrough(x, q)
@@ -232,8 +234,8 @@ func (f *Frontend) slots(x *requestContext, n int) (free func(int), err error) {
 	return free, err
 }
 
-// openCached opens the cached parts. A part that the cache has lost, or does not return in time, must be fetched. fetches
-// is the number of all parts to fetch. lost is the number of cached parts among them.
+// openCached opens the cached parts. A part that the cache has lost, or does not return in time, must be fetched.
+// fetches is the number of all parts to fetch. lost is the number of cached parts among them.
 func (f *Frontend) openCached(ctx context.Context, parts []openedPart) (fetches, lost int) {
 	var wg sync.WaitGroup
 	cached := 0
@@ -262,9 +264,9 @@ func (f *Frontend) openCached(ctx context.Context, parts []openedPart) (fetches,
 	return fetches, cached - (len(parts) - fetches)
 }
 
-// openAll sends the requests of all parts that are not open, all at once. It waits until every response has begun. Until
-// then it reads ahead from the responses that have begun. When one part fails, openAll cancels the others and returns the
-// failed part, with an error or with an error response.
+// openAll sends the requests of all parts that are not open, all at once. It waits until every response has begun.
+// Until then it reads ahead from the responses that have begun. When one part fails, openAll cancels the others and
+// returns the failed part, with an error or with an error response.
 func (f *Frontend) openAll(ctx context.Context, q query, parts []openedPart, free func(int)) (failed *openedPart) {
 	barrier := make(chan struct{})
 	cancels := make([]context.CancelFunc, len(parts))

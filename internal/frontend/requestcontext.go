@@ -98,7 +98,8 @@ func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *requestCont
 			span.End()
 		}
 	}()
-	x := &requestContext{f: f, w: w, r: r, span: span, kind: kindOf(r.URL.Path), began: f.opts.Now(), status: http.StatusOK}
+	x := &requestContext{f: f, w: w, r: r, span: span, kind: kindOf(r.URL.Path), began: f.opts.Now(),
+		status: http.StatusOK}
 	if err := x.readBody(); err != nil {
 		return nil, err
 	}
@@ -136,7 +137,8 @@ func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *requestCont
 	if err := f.opts.Limits.CheckText(x.query.params.Get("query")); err != nil {
 		return nil, err
 	}
-	x.response = &responseWriter{x: x, limit: f.opts.Limits.ResponseBytesMax, flag: f.opts.Limits.Flags.Of("ResponseBytesMax"), initialHeader: w.Header().Clone()}
+	x.response = &responseWriter{x: x, limit: f.opts.Limits.ResponseBytesMax,
+		flag: f.opts.Limits.Flags.Of("ResponseBytesMax"), initialHeader: w.Header().Clone()}
 	f.metrics.inFlight(1)
 	return x, nil
 }
@@ -161,7 +163,8 @@ func (x *requestContext) readBody() (err error) {
 func badRequest(err error) error { return &statusError{http.StatusBadRequest, "bad_data", err} }
 
 // alwaysForwarded are the headers that every downstream request carries.
-var alwaysForwarded = []string{"Accept", "Content-Type", "User-Agent", "X-Scope-OrgID", limit.ThanosHeader, "Traceparent", "Tracestate"}
+var alwaysForwarded = []string{"Accept", "Content-Type", "User-Agent", "X-Scope-OrgID", limit.ThanosHeader,
+	"Traceparent", "Tracestate"}
 
 // forwarded returns the headers of the downstream request. The header of
 // Options.TenantHeader is renamed to limit.ThanosHeader, which Thanos' components read.
@@ -200,13 +203,16 @@ func (x *requestContext) end() {
 	took := f.opts.Now().Sub(x.began)
 	f.metrics.inFlight(-1)
 	f.metrics.request(x, took)
-	x.span.SetAttributes(attribute.String("query", x.query.params.Get("query")), attribute.String("tenant", x.query.tenant),
+	x.span.SetAttributes(attribute.String("query", x.query.params.Get("query")),
+		attribute.String("tenant", x.query.tenant),
 		attribute.String("cache", x.cache), attribute.Int("status", x.status), attribute.Int64("bytes", x.response.written))
 	x.span.End()
-	if f.opts.SlowerThan == 0 || took < f.opts.SlowerThan || x.kind == kindOther && !strings.HasSuffix(x.query.path, "/query") {
+	if f.opts.SlowerThan == 0 || took < f.opts.SlowerThan || x.kind == kindOther &&
+		!strings.HasSuffix(x.query.path, "/query") {
 		return
 	}
-	attrs := []any{"path", x.query.path, "tenant", x.query.tenant, "took", took.String(), "status", x.status, "bytes", x.response.written}
+	attrs := []any{"path", x.query.path, "tenant", x.query.tenant, "took", took.String(), "status", x.status, "bytes",
+		x.response.written}
 	for _, name := range []string{"query", "start", "end", "step", "time"} {
 		if v := x.query.params.Get(name); v != "" {
 			attrs = append(attrs, "param_"+name, v)
@@ -257,8 +263,10 @@ func classify(err error) *statusError {
 		return &statusError{http.StatusUnprocessableEntity, "execution", err}
 	case errors.Is(err, downstream.ErrRequest):
 		return &statusError{http.StatusBadRequest, "bad_data", err}
-	case errors.Is(err, downstream.ErrUnavailable), errors.Is(err, downstream.ErrChanged), errors.Is(err, downstream.ErrCorrupt),
-		errors.Is(err, promjson.ErrSyntax), errors.Is(err, promjson.ErrLimit), errors.Is(err, promjson.ErrOverlap), errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, new(*promjson.PartError)):
+	case errors.Is(err, downstream.ErrUnavailable), errors.Is(err, downstream.ErrChanged),
+		errors.Is(err, downstream.ErrCorrupt),
+		errors.Is(err, promjson.ErrSyntax), errors.Is(err, promjson.ErrLimit), errors.Is(err, promjson.ErrOverlap),
+		errors.Is(err, io.ErrUnexpectedEOF), errors.As(err, new(*promjson.PartError)):
 		return &statusError{http.StatusBadGateway, "internal", err}
 	default:
 		return &statusError{http.StatusInternalServerError, "internal", err}
@@ -274,7 +282,8 @@ func (f *Frontend) fail(x *requestContext, err error) {
 	if e.status < 500 {
 		level = f.opts.Logger.Info
 	}
-	level("request failed", "path", x.query.path, "tenant", x.query.tenant, "status", e.status, "begun", x.response.begun(), "err", err)
+	level("request failed", "path", x.query.path, "tenant", x.query.tenant, "status", e.status, "begun",
+		x.response.begun(), "err", err)
 	if x.response.begun() {
 		panic(http.ErrAbortHandler)
 	}
@@ -312,9 +321,10 @@ type responseWriter struct {
 
 	contentType   string
 	initialHeader http.Header // of the response, before anything was added
-	call          *call       // the call that buffers the response to share it; nil: the response is sent to this client only
-	finishCall    func()      // ends call, so that its waiters continue
-	tee           io.Writer   // also gets the bytes that are sent; nil: none
+	// the call that buffers the response to share it; nil: the response is sent to this client only
+	call       *call
+	finishCall func()    // ends call, so that its waiters continue
+	tee        io.Writer // also gets the bytes that are sent; nil: none
 }
 
 func (rw *responseWriter) begun() bool { return rw.body != nil && rw.body.HeaderSent() }
@@ -383,7 +393,9 @@ func (rw *responseWriter) sharedHeader() http.Header {
 		h.Del(name)
 	}
 	// open adds Accept-Encoding for each client again. Vary keeps the other names, such as Accept.
-	h["Vary"] = slices.Clip(slices.DeleteFunc(h["Vary"], func(name string) bool { return strings.EqualFold(name, "Accept-Encoding") }))
+	h["Vary"] = slices.Clip(slices.DeleteFunc(h["Vary"], func(name string) bool {
+		return strings.EqualFold(name, "Accept-Encoding")
+	}))
 	h.Set("Content-Type", rw.contentType)
 	return h
 }

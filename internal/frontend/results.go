@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
-// RangeCache stores responses by key and time range. Package bridge/resultscache implements it
+// RangeCache stores responses by key and time range. Package app/resultscache implements it
 // on a cache.Cache.
 type RangeCache interface {
 	// Lookup returns the cached extents of key that overlap [startMS, endMS], sorted and
@@ -159,7 +159,8 @@ func (l *lookups) find(ctx context.Context, intervals []split.Part, interval tim
 	longer := l.longer(intervals, found, interval)
 	inLonger := make([][]Extent, len(longer))
 	concurrently(len(longer), func(i int) bool {
-		inLonger[i] = l.f.opts.Cache.Lookup(ctx, cacheKey(key, longer[i].Part, longer[i].interval), longer[i].StartMS, longer[i].EndMS)
+		inLonger[i] = l.f.opts.Cache.Lookup(ctx, cacheKey(key, longer[i].Part, longer[i].interval), longer[i].StartMS,
+			longer[i].EndMS)
 		return true
 	})
 	for _, extents := range inLonger {
@@ -263,7 +264,9 @@ func (l *lookups) add(within split.Range, e Extent) {
 		}
 		return inside
 	})
-	at, _ := slices.BinarySearchFunc(l.pieces, within.StartMS, func(p cachedPiece, startMS int64) int { return cmp.Compare(p.StartMS, startMS) })
+	at, _ := slices.BinarySearchFunc(l.pieces, within.StartMS, func(p cachedPiece, startMS int64) int {
+		return cmp.Compare(p.StartMS, startMS)
+	})
 	l.pieces = slices.Insert(l.pieces, at, cachedPiece{within, e})
 }
 
@@ -318,5 +321,7 @@ func cacheState(hits, fetches int) string {
 // ("PromQL ...") do not mean a partial response. Every other warning may, "No StoreAPIs matched for
 // this query" included.
 func cacheable(annotations splice.Annotations) bool {
-	return !annotations.Partial && !slices.ContainsFunc(annotations.Warnings, func(w string) bool { return !strings.HasPrefix(w, "PromQL ") })
+	return !annotations.Partial && !slices.ContainsFunc(annotations.Warnings, func(w string) bool {
+		return !strings.HasPrefix(w, "PromQL ")
+	})
 }

@@ -42,11 +42,12 @@ func (e *FlagError) Error() string { return "--" + e.Flag + ": " + e.Err.Error()
 // Unwrap returns the reason.
 func (e *FlagError) Unwrap() error { return e.Err }
 
-// passwordInURL finds the user and password of a URL in an error. A URL that is quoted in the error may have quotes, too.
+// passwordInURL finds the user and password of a URL in an error. A URL that is quoted in the error may have quotes,
+// too.
 var passwordInURL = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s:/@"]*):(?:[^"\n]|\\")*@`)
 
-// WithoutPasswords returns err with xxxxx instead of the passwords of URLs: the error of a URL that cannot be parsed has the
-// URL, and many passwords need to be escaped in URLs.
+// WithoutPasswords returns err with xxxxx instead of the passwords of URLs: the error of a URL that cannot be parsed
+// has the URL, and many passwords need to be escaped in URLs.
 func WithoutPasswords(err error) error {
 	if err == nil {
 		return nil

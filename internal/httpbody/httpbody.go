@@ -56,15 +56,16 @@ const smallBytes = 512
 
 // New creates a body of the given content type in the encoding that r accepts.
 func New(w http.ResponseWriter, r *http.Request, contentType string) *Body {
-	return &Body{w: w, contentType: contentType, status: http.StatusOK, encoding: Accepted(r.Header.Values("Accept-Encoding")),
-		control: http.NewResponseController(w), stall: stallTimeout, http2: r.ProtoMajor == 2}
+	return &Body{w: w, contentType: contentType, status: http.StatusOK,
+		encoding: Accepted(r.Header.Values("Accept-Encoding")),
+		control:  http.NewResponseController(w), stall: stallTimeout, http2: r.ProtoMajor == 2}
 }
 
 // SetStatus sets the status; the default is 200.
 func (b *Body) SetStatus(status int) { b.status = status }
 
-// Tee also writes the bytes that are sent, after compression, to w. Call it before the first Write. An error of w is an error
-// of Write.
+// Tee also writes the bytes that are sent, after compression, to w. Call it before the first Write. An error of w is
+// an error of Write.
 func (b *Body) Tee(w io.Writer) { b.tee = w }
 
 // HeaderSent reports whether the header was sent.
@@ -87,7 +88,8 @@ func (b *Body) writeHeader() {
 		b.gz.Reset(b.plain())
 	case "zstd":
 		b.zs = getOrNew(&zstdWriters, func() *zstd.Encoder {
-			zs, _ := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(1<<20))
+			zs, _ := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1),
+				zstd.WithWindowSize(1<<20))
 			return zs
 		})
 		b.zs.Reset(b.plain())
@@ -122,8 +124,8 @@ func (b *Body) Write(p []byte) (int, error) {
 	return b.sink().Write(p)
 }
 
-// Encoded returns a writer of a whole response of n bytes that is already compressed in the encoding that r accepts. Nothing
-// else may be written.
+// Encoded returns a writer of a whole response of n bytes that is already compressed in the encoding that r accepts.
+// Nothing else may be written.
 func (b *Body) Encoded(n int64) io.Writer {
 	b.w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
 	return encoded{b}
@@ -232,8 +234,8 @@ func Accepted(headers []string) string {
 	return best
 }
 
-// Weight returns the weight q among the parameters of an element of Accept or Accept-Encoding, "q=0.5" for example; 1 if it is
-// missing or malformed.
+// Weight returns the weight q among the parameters of an element of Accept or Accept-Encoding, "q=0.5" for example;
+// 1 if it is missing or malformed.
 func Weight(params string) float64 {
 	for param := range strings.SplitSeq(params, ";") {
 		key, value, _ := strings.Cut(param, "=")

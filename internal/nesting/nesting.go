@@ -31,7 +31,8 @@ const (
 //
 // Check counts an upper bound of the levels from the tokens. An expression has one level for each of its operators,
 // in addition to the levels of its deepest pair of brackets. A pair of brackets has one level more than the expression
-// inside. For example, `b - c` has 1 level, so `(b - c)` has 2 and `a + (b - c)` has 3. The parser reports syntax errors.
+// inside. For example, `b - c` has 1 level, so `(b - c)` has 2 and `a + (b - c)` has 3. The parser reports syntax
+// errors.
 func Check(query string, levelsMax int) error {
 	if len(query) <= levelsMax {
 		return nil // a level takes at least one byte
@@ -57,7 +58,8 @@ func Check(query string, levelsMax int) error {
 				return fmt.Errorf("the query is nested deeper than %d levels", levelsMax)
 			}
 			if depth > workMax/tokens {
-				return fmt.Errorf("the query is nested deeper than %d levels, which is the limit for %d tokens", workMax/tokens, tokens)
+				return fmt.Errorf("the query is nested deeper than %d levels, which is the limit for %d tokens",
+					workMax/tokens, tokens)
 			}
 			return nil
 		case item.Typ == parser.LEFT_PAREN || item.Typ == parser.LEFT_BRACE:

@@ -53,7 +53,8 @@ type Server struct {
 	Drain func() error
 }
 
-// Process is a set of components and servers. Call Run. If the process could not be set up completely, call Close instead.
+// Process is a set of components and servers. Call Run. If the process could not be set up completely, call Close
+// instead.
 type Process struct {
 	Readiness
 	// Opened is called when all components are open, unless the process is stopping; may be

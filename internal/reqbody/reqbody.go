@@ -237,7 +237,8 @@ func (rd *Reader) Hold(n int64) (release func(), err error) {
 }
 
 func (rd *Reader) busy() error {
-	return fmt.Errorf("%w: request bodies fill %d bytes of memory%s", ErrBusy, rd.opts.BytesMax, rd.opts.Flags.Of("BytesMax"))
+	return fmt.Errorf("%w: request bodies fill %d bytes of memory%s", ErrBusy, rd.opts.BytesMax,
+		rd.opts.Flags.Of("BytesMax"))
 }
 
 // tooLarge returns the error for a body longer than bytesMax. It first discards up to four times

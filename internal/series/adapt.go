@@ -11,7 +11,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // ErrCorrupt is returned if a source's chunks or labels cannot be read.
@@ -67,7 +67,8 @@ func (f *fromChunks) Next() bool {
 			f.err = fmt.Errorf("%w: series %s has a chunk without data", ErrCorrupt, series.Labels())
 			return false
 		}
-		f.chunks = append(f.chunks, Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: meta.Chunk.Encoding(), Data: meta.Chunk.Bytes()})
+		f.chunks = append(f.chunks, Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: meta.Chunk.Encoding(),
+			Data: meta.Chunk.Bytes()})
 	}
 	if err := f.iter.Err(); err != nil {
 		f.err = fmt.Errorf("series %s: %w", series.Labels(), err)
@@ -95,8 +96,8 @@ func ToSeriesSet(set Set) storage.SeriesSet {
 	return &toSeries{storage.NewSeriesSetFromChunkSeriesSet(chunks), chunks}
 }
 
-// toSeries is the adapter of package storage, whose At returns nil for a series without chunks. Here At returns a series
-// without samples.
+// toSeries is the adapter of package storage, whose At returns nil for a series without chunks. Here At returns a
+// series without samples.
 type toSeries struct {
 	storage.SeriesSet
 	chunks *toChunks
@@ -107,7 +108,9 @@ func (t *toSeries) At() storage.Series {
 		return t.SeriesSet.At()
 	}
 	lset := t.chunks.current.Labels()
-	return &storage.SeriesEntry{Lset: lset, SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator { return chunkenc.NewNopIterator() }}
+	return &storage.SeriesEntry{Lset: lset, SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
+		return chunkenc.NewNopIterator()
+	}}
 }
 
 type toChunks struct {

@@ -11,9 +11,9 @@ import (
 const bucketsMax = 1 << 20
 
 // Decoder returns the chunk as one of Prometheus' chunks, after it has checked the header. Prometheus' iterators do not
-// check the header: they panic if it is absent, and they allocate as many buckets as its spans name before they read the
-// first bucket. So every caller that decodes a chunk of another process must use Decoder. Its errors are ErrCorrupt. The
-// iterator returns the errors of the bytes after the header.
+// check the header: they panic if it is absent, and they allocate as many buckets as its spans name before they read
+// the first bucket. So every caller that decodes a chunk of another process must use Decoder. Its errors are
+// ErrCorrupt. The iterator returns the errors of the bytes after the header.
 func (c Chunk) Decoder() (chunkenc.Chunk, error) {
 	least := 3 // bytes of the header: the number of samples, and flags
 	if c.Encoding == chunkenc.EncXOR {
@@ -36,8 +36,8 @@ func (c Chunk) Decoder() (chunkenc.Chunk, error) {
 	return chunk, nil
 }
 
-// bucketsOf returns how many buckets each histogram of a chunk has. It reads the layout of the histograms, which follows
-// the header:
+// bucketsOf returns how many buckets each histogram of a chunk has. It reads the layout of the histograms, which
+// follows the header:
 //
 //	layout  threshold, 1 byte or 255 and 8 bytes  schema  spans of positive buckets  spans of negative buckets
 //	spans   number (length offset)*

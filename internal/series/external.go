@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // externalInUseMax limits how many names of external labels may also be names of labels that series have
@@ -97,10 +97,10 @@ func selectPart(ctx context.Context, q Querier, external labels.Labels, own []st
 // label with one of these names.
 //
 // Added labels change the order of two series only if one label set is a prefix of the other: {a="1"} sorts before
-// {a="1", b="1"}, but {a="1", z="1"} sorts after {a="1", b="1", z="1"}. Only a series whose last label name is less than
-// the last added name can be such a prefix. extendedSet copies such a series and holds the copy until the next series of
-// the set is greater in the new order. It copies nothing if the set has a method Ahead, which returns the labels of the
-// next series, and the current label set is not a prefix of them.
+// {a="1", b="1"}, but {a="1", z="1"} sorts after {a="1", b="1", z="1"}. Only a series whose last label name is less
+// than the last added name can be such a prefix. extendedSet copies such a series and holds the copy until the next
+// series of the set is greater in the new order. It copies nothing if the set has a method Ahead, which returns the
+// labels of the next series, and the current label set is not a prefix of them.
 type extendedSet struct {
 	set      Set
 	add      []byte

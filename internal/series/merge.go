@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // Merge merges sets into one. A series that several sets have is returned once with the

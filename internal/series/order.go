@@ -25,6 +25,6 @@ func SelectUnsorted(ctx context.Context, q Querier, matchers ...*labels.Matcher)
 }
 
 // Merging is an optional interface of a Querier. The method returns true if the Querier may merge samples of several
-// stores. If two stores have different samples with the same timestamp, the Querier may then choose another of them than
-// the storage.Querier of the same storage.
+// stores. If two stores have different samples with the same timestamp, the Querier may then choose another of them
+// than the storage.Querier of the same storage.
 type Merging interface{ Merging() bool }

@@ -9,7 +9,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // ErrSortLimit is returned if series must be sorted again and need more bytes than the limit.
@@ -30,13 +30,14 @@ func MatchExternal(external labels.Labels, matchers []*labels.Matcher) (rest []*
 }
 
 // SelectReplacingLabels selects series, sets the external labels, which replace a series' own labels of the same names,
-// and removes the labels named in without. This is the rule of StoreAPI; SelectWithExternalLabels implements the rule of
-// remote read. The matchers do not apply to the external labels.
+// and removes the labels named in without. This is the rule of StoreAPI; SelectWithExternalLabels implements the
+// rule of remote read. The matchers do not apply to the external labels.
 //
 // If no series has a label that is set or removed, the external labels are added while streaming. Otherwise
 // the order of the series changes, so all series are read, copied and sorted, up to sortBytesMax bytes. Series
 // whose new labels are equal are merged into one series with the chunks of all.
-func SelectReplacingLabels(ctx context.Context, q Querier, external labels.Labels, without []string, sortBytesMax int, matchers ...*labels.Matcher) Set {
+func SelectReplacingLabels(ctx context.Context, q Querier, external labels.Labels, without []string, sortBytesMax int,
+	matchers ...*labels.Matcher) Set {
 	return SelectReplacingLabelsWithin(ctx, q, external, without, NewSortBudget(sortBytesMax), matchers...)
 }
 
@@ -48,7 +49,8 @@ type SortBudget struct{ used, max int }
 func NewSortBudget(bytesMax int) *SortBudget { return &SortBudget{max: bytesMax} }
 
 // SelectReplacingLabelsWithin is SelectReplacingLabels with a budget that other sets use too.
-func SelectReplacingLabelsWithin(ctx context.Context, q Querier, external labels.Labels, without []string, budget *SortBudget, matchers ...*labels.Matcher) Set {
+func SelectReplacingLabelsWithin(ctx context.Context, q Querier, external labels.Labels, without []string,
+	budget *SortBudget, matchers ...*labels.Matcher) Set {
 	if external.IsEmpty() && len(without) == 0 {
 		return q.Select(ctx, matchers...)
 	}
@@ -138,7 +140,8 @@ func (r *resorted) collect() error {
 			return err
 		}
 		held.keepChunks(r.set.Chunks())
-		if r.budget.used += heldSeriesBytes + len(held.labels) + len(held.data) + 64*len(held.chunks); r.budget.used > r.budget.max {
+		if r.budget.used += heldSeriesBytes + len(held.labels) + len(held.data) +
+			64*len(held.chunks); r.budget.used > r.budget.max {
 			return fmt.Errorf("%w: removing or replacing labels %q, which series have themselves, needs sorting of more than %d bytes", ErrSortLimit, r.gone, r.budget.max)
 		}
 		r.all = append(r.all, held)

@@ -63,8 +63,8 @@ type Uncutter interface {
 // if repeated selections return the same series.
 type Immutable interface{ Immutable() bool }
 
-// Concurrent is an optional interface of a Querier. The method returns true if several goroutines may select and read at
-// the same time, each its own sets.
+// Concurrent is an optional interface of a Querier. The method returns true if several goroutines may select and
+// read at the same time, each its own sets.
 type Concurrent interface{ Concurrent() bool }
 
 // Source is an optional interface of a storage.ChunkQueryable that can return encoded series

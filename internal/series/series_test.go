@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"go.uber.org/goleak"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -43,5 +43,6 @@ func (s Steps) NotBefore(ms int64) int64 {
 type StepsSelector interface {
 	// SelectAtSteps is Select for a caller that uses of each series only the last sample at or before each step. A
 	// series may lack other samples.
-	SelectAtSteps(ctx context.Context, steps Steps, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet
+	SelectAtSteps(ctx context.Context, steps Steps, hints *storage.SelectHints,
+		matchers ...*labels.Matcher) storage.SeriesSet
 }

@@ -3,7 +3,7 @@ package series
 import (
 	"bytes"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // SymbolRefs is an optional interface of a Set whose source numbers its labels, as a block's

@@ -3,7 +3,7 @@ package series
 import (
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // linearMax is the number of sets up to which Merge uses a linear search.
@@ -12,9 +12,9 @@ const linearMax = 3
 // winnerTree merges many sets with about log2(n) comparisons per series.
 //
 // A leaf is a set. An inner node (a match) stores which of its two children has the lesser labels, and whether both
-// children have the same series (a tie). The root has the least series. The sets that also have this series are found by
-// following the ties, without comparing labels again. The next call of Next advances all these sets, and compares again
-// each node above them, once even if it is above several of them:
+// children have the same series (a tie). The root has the least series. The sets that also have this series are
+// found by following the ties, without comparing labels again. The next call of Next advances all these sets, and
+// compares again each node above them, once even if it is above several of them:
 //
 //	labels of sets 0 to 3    a b a c
 //	matches                  0 wins over 1, 2 wins over 3, 0 and 2 tie at the root

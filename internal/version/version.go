@@ -57,7 +57,8 @@ func of(recorded *debug.BuildInfo) Info {
 			modified = setting.Value == "true"
 		}
 	}
-	if v, ok := strings.CutPrefix(recorded.Main.Version, "v"); ok && (info.Revision == "" || !strings.HasPrefix(v, "0.0.0-")) {
+	if v, ok := strings.CutPrefix(recorded.Main.Version, "v"); ok &&
+		(info.Revision == "" || !strings.HasPrefix(v, "0.0.0-")) {
 		info.Version = v
 		return info
 	}

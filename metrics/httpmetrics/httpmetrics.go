@@ -76,7 +76,8 @@ func newSide(set *metrics.Set, o Options, prefix, label string) side {
 	set.Describe(prefix+"requests_in_flight", "HTTP requests in flight.", "")
 	name, help := prefix+"request_duration_seconds", "Duration of HTTP requests."
 	if o.Native {
-		s.seconds = set.NewNativeHistogramVec(name, help, metrics.NativeHistogramOptions{UpperBounds: bounds}, label, "method")
+		s.seconds = set.NewNativeHistogramVec(name, help, metrics.NativeHistogramOptions{UpperBounds: bounds},
+			label, "method")
 	} else {
 		s.seconds = set.NewPrometheusHistogramVec(name, help, bounds, label, "method")
 	}

@@ -182,7 +182,8 @@ func kindsOf(set *metrics.Set) map[string]string {
 }
 
 var baseUnits = map[string]string{
-	"milliseconds": "seconds", "ms": "seconds", "microseconds": "seconds", "nanoseconds": "seconds", "minutes": "seconds", "hours": "seconds",
+	"milliseconds": "seconds", "ms": "seconds", "microseconds": "seconds", "nanoseconds": "seconds", "minutes": "seconds",
+	"hours":     "seconds",
 	"kilobytes": "bytes", "kb": "bytes", "megabytes": "bytes", "mb": "bytes", "gigabytes": "bytes", "bits": "bytes",
 	"percent": "ratio", "percentage": "ratio", "fahrenheit": "celsius",
 }

@@ -111,7 +111,8 @@ func add(sink *metrics.Sink, f *dto.MetricFamily, m *dto.Metric, d *metrics.Desc
 			return fmt.Errorf("family %s: %w", f.GetName(), err)
 		}
 	default:
-		return fmt.Errorf("family %s: the type %s is not supported, or a metric has no value of this type", f.GetName(), f.GetType())
+		return fmt.Errorf("family %s: the type %s is not supported, or a metric has no value of this type", f.GetName(),
+			f.GetType())
 	}
 	if m.TimestampMs != nil {
 		added.Timestamp(time.UnixMilli(m.GetTimestampMs()))
@@ -139,7 +140,8 @@ func addHistogram(added *metrics.ConstMetric, h *dto.Histogram) error {
 		return err
 	}
 	added.Native(metrics.NativeBuckets{
-		Schema: h.GetSchema(), ZeroThreshold: h.GetZeroThreshold(), ZeroCount: h.GetZeroCount(), Positive: positive, Negative: negative,
+		Schema: h.GetSchema(), ZeroThreshold: h.GetZeroThreshold(), ZeroCount: h.GetZeroCount(), Positive: positive,
+		Negative: negative,
 	})
 	if len(h.Bucket) == 0 { // otherwise the exemplars are those of the buckets
 		for _, x := range h.Exemplars {

@@ -15,7 +15,8 @@ const zstdWindowBytes = 1 << 20
 func Zstd() metrics.Compressor {
 	return metrics.Compressor{Coding: "zstd", New: func() metrics.CompressWriter {
 		// Without concurrency an encoder has no goroutines, so the pool may drop it without a Close.
-		w, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(zstdWindowBytes), zstd.WithLowerEncoderMem(true))
+		w, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1), zstd.WithWindowSize(zstdWindowBytes),
+			zstd.WithLowerEncoderMem(true))
 		if err != nil {
 			panic("BUG: " + err.Error()) // the options are valid
 		}

@@ -26,8 +26,10 @@ const (
 // The tables of RFC 1951: by symbol of a length (less 257) or of a distance, the number of extra bits and the smallest
 // length; and the order in which the code lengths of the code of code lengths are written.
 var (
-	lengthExtra    = [29]uint8{8: 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0}
-	lengthBase     = [29]uint8{0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 255} // length less 3
+	lengthExtra = [29]uint8{8: 1, 1, 1, 1, 2, 2, 2, 2, 3, 3, 3, 3, 4, 4, 4, 4, 5, 5, 5, 5, 0}
+	// length less 3
+	lengthBase = [29]uint8{0, 1, 2, 3, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28, 32, 40, 48, 56, 64, 80, 96, 112,
+		128, 160, 192, 224, 255}
 	distanceExtra  = [30]uint8{4: 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6, 7, 7, 8, 8, 9, 9, 10, 10, 11, 11, 12, 12, 13, 13}
 	lengthsOrdered = [19]uint8{16, 17, 18, 0, 8, 7, 9, 6, 10, 5, 11, 4, 12, 3, 13, 2, 14, 1, 15}
 )
@@ -203,7 +205,8 @@ func (c *coder) build() {
 	}
 }
 
-// assign computes the codes with these lengths. They are bit-reversed, because deflate writes a code from its highest bit.
+// assign computes the codes with these lengths. They are bit-reversed, because deflate writes a code from its
+// highest bit.
 func assign(codes []uint32, lengths []uint8) {
 	var count, next [codeBitsMax + 1]uint32
 	for _, l := range lengths {
@@ -237,7 +240,8 @@ func (c *coder) tokens(out, buf []byte, at, end int, tokens []token) []byte {
 		for len(literals) >= 8 { // as below, with eight characters at once
 			x := binary.LittleEndian.Uint64(literals) - pairFirst*0x0101010101010101
 			paired := x | x>>4
-			first, second, third, fourth := c.pairs[uint8(paired)], c.pairs[uint8(paired>>16)], c.pairs[uint8(paired>>32)], c.pairs[uint8(paired>>48)]
+			first, second, third, fourth := c.pairs[uint8(paired)], c.pairs[uint8(paired>>16)], c.pairs[uint8(paired>>32)],
+				c.pairs[uint8(paired>>48)]
 			if x&0xf0f0f0f0f0f0f0f0 != 0 || (first|second|third|fourth)&pairLong != 0 {
 				break
 			}

@@ -17,9 +17,9 @@ type repeats struct {
 	always bool                    // it is on
 }
 
-// sameValue looks for an earlier point with the same timestamp and value. While repeats is off, it is called for a sample of
-// the points only. If the match with that point is at least 3 bytes longer than the given match, sameValue returns the match with
-// that point, otherwise the given match.
+// sameValue looks for an earlier point with the same timestamp and value. While repeats is off, it is called for a
+// sample of the points only. If the match with that point is at least 3 bytes longer than the given match, sameValue
+// returns the match with that point, otherwise the given match.
 func (f *finder) sameValue(at, open, source, length int) (int, int) {
 	r := &f.repeats
 	time, value := f.load(open-10), binary.LittleEndian.Uint32(f.buf[open:])

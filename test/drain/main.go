@@ -22,8 +22,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
+	"github.com/ferula-io/ferula/internal/remoteread"
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/wire/remoteread"
 )
 
 func main() {

@@ -15,8 +15,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // azurite runs a server of Azure's blobs, and returns the object storage configuration of a container that does not exist
@@ -50,7 +50,7 @@ func TestPeerThanosStore_SameSeriesOfBlocksInAzure(t *testing.T) {
 	mint, maxt := writeSidecarBlocks(t, dir, 2)
 	prom := startPrometheusForSidecar(t, dir)
 	bucket := azurite(t)
-	s := startSidecar(t, prom.base, func(o *role.SidecarOptions) { o.TSDBDir, o.Ship.Bucket = dir, bucket })
+	s := startSidecar(t, prom.base, func(o *app.SidecarOptions) { o.TSDBDir, o.Ship.Bucket = dir, bucket })
 	eventually(t, 60*time.Second, "the blocks to be shipped", func() bool {
 		_, body := s.get("/-/ready")
 		return strings.Contains(body, "Shipping was done")

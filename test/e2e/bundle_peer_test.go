@@ -15,7 +15,7 @@ import (
 
 	"github.com/prometheus/prometheus/prompb"
 
-	"github.com/ferula-io/ferula/internal/role"
+	role "github.com/ferula-io/ferula/internal/app"
 )
 
 // bundleSamples are samples of the metrics that the bundle of rules reads: of a cluster

@@ -16,7 +16,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // openCase is a page in the OpenMetrics format. If samples is -1, the page must not be accepted: up is 0.
@@ -147,7 +147,7 @@ func scraped(t *testing.T, s *server, cases []openCase) map[string]string {
 func TestServe_OpenMetricsPagesAreAcceptedAndRefusedAsPrometheusDoes(t *testing.T) {
 	cases := openCases(time.Now())
 	config := startOpenPages(t, cases)
-	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = config })
+	s := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = config })
 	got := scraped(t, s, cases)
 	for _, c := range cases {
 		up, n := "1", fmt.Sprint(c.samples)
@@ -170,7 +170,7 @@ func TestPeerPrometheus_OpenMetricsPagesHaveTheSameSamplesAndErrors(t *testing.T
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	startPeer(t, "http://"+address+"/-/ready", path, "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+address,
 		"--enable-feature=exemplar-storage", "--log.level=error")
-	ours, peer := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = config }), &server{t: t, base: "http://" + address}
+	ours, peer := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = config }), &server{t: t, base: "http://" + address}
 	got, want := scraped(t, ours, cases), scraped(t, peer, cases)
 	for _, c := range cases {
 		if got[c.name] != want[c.name] {
@@ -199,7 +199,7 @@ var untimed = regexp.MustCompile(`("value":"0.05",)"timestamp":[0-9.]+`)
 
 // ferula's own page in the OpenMetrics format obeys the rules of the format that Prometheus' parser does not check.
 func TestServe_OwnMetricsAreStrictOpenMetrics(t *testing.T) {
-	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: one") })
+	s := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "cluster: one") })
 	sendTraced(t, s.base+"/api/v1/query?query=1")
 	page, contentType := metricsPage(t, s.base, "application/openmetrics-text;version=1.0.0")
 	if !strings.HasPrefix(contentType, "application/openmetrics-text") {

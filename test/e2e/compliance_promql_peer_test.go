@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/prompb"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // shape is a query of testdata/promql_shapes.txt.
@@ -190,7 +190,7 @@ func TestPeerPrometheus_QueriesOfThePromQLComplianceTesterAreTheSame(t *testing.
 	startPeer(t, "http://"+address+"/-/ready", path, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "prometheus"),
 		"--web.listen-address="+address, "--web.enable-remote-write-receiver", "--enable-feature=promql-experimental-functions", "--log.level=warn")
 	peer := &server{t: t, base: "http://" + address}
-	ours := startServe(t, func(o *role.ServeOptions) {
+	ours := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = config
 		o.Query.ExperimentalFunctions = true
 	})

@@ -23,7 +23,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // captor is a remote write receiver that keeps the received data.
@@ -198,7 +198,7 @@ func TestServe_RemoteWriteSendsTheShapesThatComplianceDemands(t *testing.T) {
 				t.Fatal(err)
 			}
 			file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), strings.Replace(string(text), "external_labels: {sender: one}", "", 1))
-			s := startServe(t, func(o *role.ServeOptions) {
+			s := startServe(t, func(o *app.ServeOptions) {
 				o.ConfigFile = file
 				o.Scrape.MetadataInWAL = true
 			})
@@ -315,7 +315,7 @@ func TestServe_RemoteWriteRetriesAsComplianceDemands(t *testing.T) {
 		text += fmt.Sprintf("- {url: '%s%s', metadata_config: {send: false}, queue_config: {max_shards: 1, batch_send_deadline: 50ms, min_backoff: 10ms, max_backoff: 50ms, retry_on_http_429: %t}}\n",
 			receiver.URL, path, strings.HasSuffix(path, "/retried"))
 	}
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), text)
 	})
 	eventually(t, 30*time.Second, "two requests of every section", func() bool {

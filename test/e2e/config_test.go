@@ -9,8 +9,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 func (s *server) post(path, contentType, body string) (int, string) {
@@ -31,7 +31,7 @@ func TestServe_ReloadAppliesTheNewConfigurationAndABadFileKeepsTheOldOne(t *test
 		writeFile(t, file, "scrape_configs:\n- job_name: "+job+"\n  static_configs: [{targets: ['127.0.0.1:1']}]\n"+more)
 	}
 	write("one", "")
-	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = file, true })
+	s := startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = file, true })
 	jobIs := func(job string) bool {
 		_, body := s.get("/api/v1/status/config")
 		return strings.Contains(body, "job_name: "+job)
@@ -87,7 +87,7 @@ func TestServe_LifecycleRequestsAreRefusedUnlessEnabled(t *testing.T) {
 }
 
 func TestServe_QuitStopsTheServer(t *testing.T) {
-	s := startServe(t, func(o *role.ServeOptions) { o.Web.EnableLifecycle = true })
+	s := startServe(t, func(o *app.ServeOptions) { o.Web.EnableLifecycle = true })
 	if status, body := s.post("/-/quit", "", ""); status != http.StatusOK {
 		t.Fatalf("%d %s", status, body)
 	}
@@ -98,15 +98,15 @@ func TestServe_QuitStopsTheServer(t *testing.T) {
 }
 
 // newServe returns the error of creating a server with the options.
-func newServe(t *testing.T, change func(*role.ServeOptions)) error {
+func newServe(t *testing.T, change func(*app.ServeOptions)) error {
 	t.Helper()
-	opts := role.ServeOptions{
-		Web:    role.WebOptions{ListenAddress: "127.0.0.1:0"},
+	opts := app.ServeOptions{
+		Web:    app.WebOptions{ListenAddress: "127.0.0.1:0"},
 		Store:  tsdb.Options{Dir: t.TempDir()},
 		Logger: slog.New(slog.DiscardHandler),
 	}
 	change(&opts)
-	_, err := role.NewServe(opts)
+	_, err := app.NewServe(opts)
 	return err
 }
 
@@ -122,19 +122,19 @@ func TestServe_InvalidConfigurationIsRefusedAtStart(t *testing.T) {
 	} {
 		file := writeFile(t, filepath.Join(dir, "prometheus.yml"), text)
 		writeFile(t, filepath.Join(dir, "more.yml"), "scrape_configs:\n- nonsense: 1\n")
-		err := newServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
+		err := newServe(t, func(o *app.ServeOptions) { o.ConfigFile = file })
 		if err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), file) {
 			t.Errorf("%q: got %v, want %q and the file's name", text, err, want)
 		}
 	}
-	for name, change := range map[string]func(*role.ServeOptions){
-		"no such file":                      func(o *role.ServeOptions) { o.ConfigFile = filepath.Join(dir, "none.yml") },
-		"listen on nonsense":                func(o *role.ServeOptions) { o.Web.ListenAddress = "nonsense" },
-		"--web.cors.origin: ":               func(o *role.ServeOptions) { o.Web.CORSOrigin = "(" },
-		"--web.external-url: ":              func(o *role.ServeOptions) { o.Web.ExternalURL = `"http://x/"` },
-		"--query.max-samples: ":             func(o *role.ServeOptions) { o.Query.MaxSamples = -1 },
-		"--storage.tsdb.wal-segment-size: ": func(o *role.ServeOptions) { o.Store.WALSegmentBytes = 1 },
-		"--storage.tsdb.retention.size: ":   func(o *role.ServeOptions) { o.Store.RetentionBytes = -1 },
+	for name, change := range map[string]func(*app.ServeOptions){
+		"no such file":                      func(o *app.ServeOptions) { o.ConfigFile = filepath.Join(dir, "none.yml") },
+		"listen on nonsense":                func(o *app.ServeOptions) { o.Web.ListenAddress = "nonsense" },
+		"--web.cors.origin: ":               func(o *app.ServeOptions) { o.Web.CORSOrigin = "(" },
+		"--web.external-url: ":              func(o *app.ServeOptions) { o.Web.ExternalURL = `"http://x/"` },
+		"--query.max-samples: ":             func(o *app.ServeOptions) { o.Query.MaxSamples = -1 },
+		"--storage.tsdb.wal-segment-size: ": func(o *app.ServeOptions) { o.Store.WALSegmentBytes = 1 },
+		"--storage.tsdb.retention.size: ":   func(o *app.ServeOptions) { o.Store.RetentionBytes = -1 },
 	} {
 		err := newServe(t, change)
 		if err == nil || (name != "no such file" && !strings.Contains(err.Error(), name)) {
@@ -145,7 +145,7 @@ func TestServe_InvalidConfigurationIsRefusedAtStart(t *testing.T) {
 
 func TestServe_StatusConfigHidesPasswords(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs:\n- job_name: a\n  basic_auth: {username: eve, password: apple}\n")
-	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
+	s := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = file })
 	if _, body := s.get("/api/v1/status/config"); strings.Contains(body, "apple") || !strings.Contains(body, `\u003csecret\u003e`) {
 		t.Fatal(body)
 	}
@@ -155,7 +155,7 @@ func TestServe_QueryLogIsWritten(t *testing.T) {
 	dir := t.TempDir()
 	log := filepath.Join(dir, "queries.log")
 	file := writeFile(t, filepath.Join(dir, "prometheus.yml"), "global: {query_log_file: "+log+"}\n")
-	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
+	s := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = file })
 	s.instant("vector(42)")
 	text, err := os.ReadFile(log)
 	if err != nil || !strings.Contains(string(text), "vector(42)") || !strings.Contains(string(text), "/api/v1/query") {
@@ -166,14 +166,14 @@ func TestServe_QueryLogIsWritten(t *testing.T) {
 func TestServe_BasicAuthGuardsEveryRoute(t *testing.T) {
 	const appleInBcrypt = "$2a$04$ZPhz8rfdmpae1mBwsJUU1ugnOw3VCQbDPPYb9UM60sEIvn6WarITe"
 	file := writeFile(t, filepath.Join(t.TempDir(), "web.yml"), "basic_auth_users:\n  eve: "+appleInBcrypt+"\n")
-	s := startServe(t, func(o *role.ServeOptions) { o.Web.ConfigFile = file }) // the test client logs in as eve
+	s := startServe(t, func(o *app.ServeOptions) { o.Web.ConfigFile = file }) // the test client logs in as eve
 	s.base = strings.Replace(s.base, "eve:apple@", "", 1)
 	for _, path := range []string{"/", "/metrics", "/-/healthy", "/api/v1/query?query=1", "/debug/pprof/"} {
 		if status, _ := s.get(path); status != http.StatusUnauthorized {
 			t.Errorf("GET %s without a password: %d", path, status)
 		}
 	}
-	if err := newServe(t, func(o *role.ServeOptions) { o.Web.ConfigFile = writeFile(t, file, "nonsense: 1\n") }); err == nil {
+	if err := newServe(t, func(o *app.ServeOptions) { o.Web.ConfigFile = writeFile(t, file, "nonsense: 1\n") }); err == nil {
 		t.Error("a web configuration with an unknown key was accepted")
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // queryWith returns the body of an instant query and the engine that evaluated it.
@@ -37,7 +37,7 @@ func TestServe_BothEnginesReturnTheSame(t *testing.T) {
 		`sum by (job) (rate(ferula_http_request_duration_seconds_count[1m])) / on () group_left () sum(rate(ferula_http_request_duration_seconds_count[1m]))`: "columns",
 		`up[1m]`: "prometheus; reason=type_matrix",
 	}
-	first := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })
+	first := startServe(t, func(o *app.ServeOptions) { o.Store.Dir = dir })
 	eventually(t, 60*time.Second, "two scrapes", func() bool { return first.value("count_over_time(up[1m])") > "1" })
 	at := first.instant("timestamp(up)")[0].Value[1].(string)
 	want := map[string]string{}
@@ -53,7 +53,7 @@ func TestServe_BothEnginesReturnTheSame(t *testing.T) {
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	second := startServe(t, func(o *role.ServeOptions) { o.Store.Dir, o.Engine.Name = dir, "prometheus" })
+	second := startServe(t, func(o *app.ServeOptions) { o.Store.Dir, o.Engine.Name = dir, "prometheus" })
 	for query := range queries {
 		body, engine := second.queryWith(query, at)
 		if body != want[query] || engine != "" {
@@ -63,7 +63,7 @@ func TestServe_BothEnginesReturnTheSame(t *testing.T) {
 }
 
 func TestServe_AnUnknownEngineIsAnError(t *testing.T) {
-	if err := newServe(t, func(o *role.ServeOptions) { o.Engine.Name = "rows" }); err == nil {
+	if err := newServe(t, func(o *app.ServeOptions) { o.Engine.Name = "rows" }); err == nil {
 		t.Fatal("no error")
 	}
 }

@@ -14,23 +14,23 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // The page has the role's own metrics and those of Prometheus' packages. Prometheus'
 // parser reads it, and each family occurs once.
 func TestMetrics_EveryRoleExposesOneValidPageInEveryFormat(t *testing.T) {
 	objects := "type: FILESYSTEM\nconfig: {directory: " + t.TempDir() + "}\n"
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = configFile(t, "cluster: one")
 		o.Ship.Bucket, o.Ship.IgnoreBlockSize = objects, true
 	})
-	sidecar := startSidecar(t, s.base, func(o *role.SidecarOptions) {
-		o.Ship = role.ShippingOptions{Bucket: objects, IgnoreBlockSize: true}
+	sidecar := startSidecar(t, s.base, func(o *app.SidecarOptions) {
+		o.Ship = app.ShippingOptions{Bucket: objects, IgnoreBlockSize: true}
 	})
 	sidecar.waitReady()
 	query := startQuery(t, []string{sidecar.grpc}, nil)
-	front := startFrontend(t, s.base, func(o *role.QueryFrontendOptions) {
+	front := startFrontend(t, s.base, func(o *app.QueryFrontendOptions) {
 		o.RangeCache, o.LabelCache = "type: IN-MEMORY\n", "type: IN-MEMORY\n"
 		o.Frontend.Labels.Interval = time.Hour
 	})

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // asTenant sends a GET with the tenant's header and returns status and body.
@@ -127,7 +127,7 @@ func TestFrontend_StaysReadyWhileAllConnectionsAreInUse(t *testing.T) {
 	}))
 	defer backend.Close()
 	two, every := 2, 300*time.Millisecond
-	front := startFrontend(t, backend.URL, func(o *role.QueryFrontendOptions) {
+	front := startFrontend(t, backend.URL, func(o *app.QueryFrontendOptions) {
 		o.Downstream.Transport.MaxConnsPerHost, o.ProbeEvery = &two, every
 	})
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
-	"github.com/ferula-io/ferula/internal/role"
 )
 
 // The load balancer of a frontend must see the downstream stop and recover.
@@ -36,7 +36,7 @@ func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 		}
 	}))
 	defer backend.Close()
-	front := runFrontend(t, role.QueryFrontendOptions{Downstream: downstream.Options{URL: backend.URL + "/prefix"}, ProbeEvery: 20 * time.Millisecond})
+	front := runFrontend(t, app.QueryFrontendOptions{Downstream: downstream.Options{URL: backend.URL + "/prefix"}, ProbeEvery: 20 * time.Millisecond})
 	ready := func() int {
 		status, _ := front.get("/-/ready")
 		return status
@@ -76,11 +76,11 @@ func TestFrontend_IsReadyWhileItsDownstreamIs(t *testing.T) {
 
 // runFrontend starts a query frontend that runs until the test ends. It does not wait
 // for readiness.
-func runFrontend(t *testing.T, opts role.QueryFrontendOptions) *server {
+func runFrontend(t *testing.T, opts app.QueryFrontendOptions) *server {
 	t.Helper()
-	opts.Web = role.WebOptions{ListenAddress: "127.0.0.1:0"}
+	opts.Web = app.WebOptions{ListenAddress: "127.0.0.1:0"}
 	opts.Logger = slog.New(slog.NewTextHandler(testLog{t}, nil))
-	q, err := role.NewQueryFrontend(opts)
+	q, err := app.NewQueryFrontend(opts)
 	if err != nil {
 		t.Fatal(err)
 	}

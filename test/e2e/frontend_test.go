@@ -19,18 +19,18 @@ import (
 	"testing"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/frontend"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/split"
-	"github.com/ferula-io/ferula/internal/role"
 )
 
 // startFrontend runs a query frontend in front of the downstream URL until the test
 // ends, and waits until it is ready.
-func startFrontend(t *testing.T, downstreamURL string, change func(*role.QueryFrontendOptions)) *server {
+func startFrontend(t *testing.T, downstreamURL string, change func(*app.QueryFrontendOptions)) *server {
 	t.Helper()
-	opts := role.QueryFrontendOptions{
-		Web:        role.WebOptions{ListenAddress: "127.0.0.1:0"},
+	opts := app.QueryFrontendOptions{
+		Web:        app.WebOptions{ListenAddress: "127.0.0.1:0"},
 		Downstream: downstream.Options{URL: downstreamURL},
 		Frontend:   frontend.Options{Split: split.Options{Interval: time.Hour}},
 		Logger:     slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
@@ -38,7 +38,7 @@ func startFrontend(t *testing.T, downstreamURL string, change func(*role.QueryFr
 	if change != nil {
 		change(&opts)
 	}
-	q, err := role.NewQueryFrontend(opts)
+	q, err := app.NewQueryFrontend(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -140,7 +140,7 @@ func TestFrontend_ResponseEqualsTheDownstreamsByteForByte(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
 	writeHours(t, end, 4, backend)
 	for _, cache := range []string{"", "{type: IN-MEMORY, config: {max_size: 64MB}}"} {
-		front := startFrontend(t, backend.base, func(o *role.QueryFrontendOptions) { o.RangeCache = cache })
+		front := startFrontend(t, backend.base, func(o *app.QueryFrontendOptions) { o.RangeCache = cache })
 		compareFrontend(t, front, backend, end, 60, bytesOf)
 	}
 }
@@ -174,7 +174,7 @@ func TestPeerFrontend_ResponseEqualsPrometheusWithEveryCache(t *testing.T) {
 		"down":      fmt.Sprintf("{type: REDIS, config: {addr: '127.0.0.1:%d'}}", freePort(t)),
 	} {
 		t.Run(name, func(t *testing.T) {
-			front := startFrontend(t, prometheus.base, func(o *role.QueryFrontendOptions) { o.RangeCache = cache })
+			front := startFrontend(t, prometheus.base, func(o *app.QueryFrontendOptions) { o.RangeCache = cache })
 			compareFrontend(t, front, prometheus, end, 40, bytesOf)
 		})
 	}
@@ -191,7 +191,7 @@ func TestPeerFrontend_ResponseEqualsThanosQuery(t *testing.T) {
 	startPeer(t, "http://"+local(queryHTTP)+"/-/ready", thanos, "query", "--endpoint="+local(sidecarGRPC), "--http-address="+local(queryHTTP), "--grpc-address="+local(queryGRPC))
 	query := &server{t: t, base: "http://" + local(queryHTTP)}
 	eventually(t, 60*time.Second, "the store to be found", func() bool { return query.value("count(requests_total)", "time", fmt.Sprint(end.Unix())) == "2" })
-	front := startFrontend(t, query.base, func(o *role.QueryFrontendOptions) { o.RangeCache = "{type: IN-MEMORY, config: {max_size: 64MB}}" })
+	front := startFrontend(t, query.base, func(o *app.QueryFrontendOptions) { o.RangeCache = "{type: IN-MEMORY, config: {max_size: 64MB}}" })
 	compareFrontend(t, front, query, end, 40, roundedValues)
 }
 
@@ -233,7 +233,7 @@ func TestFrontend_ExportsTracesByOTLP(t *testing.T) {
 	defer receiver.Close()
 	backend := startServe(t, idle(t))
 	t.Run("query", func(t *testing.T) { // the frontend stops with the subtest and exports the remaining spans
-		front := startFrontend(t, backend.base, func(o *role.QueryFrontendOptions) {
+		front := startFrontend(t, backend.base, func(o *app.QueryFrontendOptions) {
 			o.Tracing = "type: OTLP\nconfig: {client_type: http, insecure: true, endpoint: '" + strings.TrimPrefix(receiver.URL, "http://") + "'}"
 		})
 		if status, body := front.get("/api/v1/query_range?query=vector(1)&start=0&end=9000&step=60"); status != 200 {

@@ -18,8 +18,8 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/ferula-io/ferula/internal/codec/profilepb"
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
 // goldenClients are the SDKs whose pushes are kept, and the number of requests of each.
@@ -93,7 +93,7 @@ func TestPeerSDK_GoldenPushes(t *testing.T) {
 // ms, with all of them. The profiles are as old as the recording: the limits allow it.
 func goldenProfiles(t *testing.T) (s *server, start, end int64) {
 	t.Helper()
-	s = startServe(t, func(o *role.ServeOptions) {
+	s = startServe(t, func(o *app.ServeOptions) {
 		o.Profiles.Limits.Age, o.Profiles.Limits.Future, o.Profiles.Store.Retention = 60*365*24*time.Hour, 60*365*24*time.Hour, -1
 	})
 	for _, c := range goldenClients {

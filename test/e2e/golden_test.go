@@ -21,20 +21,20 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
-	codec "github.com/ferula-io/ferula/internal/codec/remoteread"
-	"github.com/ferula-io/ferula/internal/codec/storepb"
-	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/remoteread"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/remoteread"
+	"github.com/ferula-io/ferula/internal/remoteread/wire"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+	"github.com/ferula-io/ferula/internal/thanos/storepb"
+	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
 
 // goldenServe runs a server over goldenSeries with the external labels of the peers.
 func goldenServe(t *testing.T) *server {
 	t.Helper()
 	dir := goldenDir(t)
-	s, address := grpcServe(t, "global: {external_labels: {cluster: eu, replica: r1}}\nscrape_configs: []\n", func(o *role.ServeOptions) {
+	s, address := grpcServe(t, "global: {external_labels: {cluster: eu, replica: r1}}\nscrape_configs: []\n", func(o *app.ServeOptions) {
 		o.Store.Dir, o.Store.Retention = dir, -1
 	})
 	s.grpc = address
@@ -323,15 +323,15 @@ func unsnappy(t *testing.T, b []byte) []byte {
 func TestGolden_RemoteReadRequestsAreUnderstood(t *testing.T) {
 	for _, name := range goldenRemoteRead {
 		raw := unsnappy(t, readGolden(t, name).Request)
-		request, err := codec.DecodeRequest(raw)
+		request, err := wire.DecodeRequest(raw)
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := codec.Query{StartMS: goldenStart, EndMS: goldenStart + 5400_000, Matchers: []codec.Matcher{{Type: codec.MatchRegexp, Name: "__name__", Value: "golden_.+"}}}
+		want := wire.Query{StartMS: goldenStart, EndMS: goldenStart + 5400_000, Matchers: []wire.Matcher{{Type: wire.MatchRegexp, Name: "__name__", Value: "golden_.+"}}}
 		if len(request.Queries) != 1 || !reflect.DeepEqual(request.Queries[0], want) {
 			t.Errorf("%s: %+v", name, request)
 		}
-		if again := codec.AppendRequest(nil, request); !bytes.Equal(again, raw) {
+		if again := wire.AppendRequest(nil, request); !bytes.Equal(again, raw) {
 			t.Errorf("%s: encoded %x, Prometheus %x", name, again, raw)
 		}
 	}

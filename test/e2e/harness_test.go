@@ -23,8 +23,8 @@ import (
 
 	"go.uber.org/goleak"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 func TestMain(m *testing.M) {
@@ -60,10 +60,10 @@ type server struct {
 
 // startServe runs a server on a free port until the test ends, and waits until
 // it is ready.
-func startServe(t *testing.T, change func(*role.ServeOptions)) *server {
+func startServe(t *testing.T, change func(*app.ServeOptions)) *server {
 	t.Helper()
 	opts := serveOptions(t, change)
-	serve, err := role.NewServe(opts)
+	serve, err := app.NewServe(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -79,10 +79,10 @@ func startServe(t *testing.T, change func(*role.ServeOptions)) *server {
 }
 
 // serveOptions returns options for a server on a free port and an empty directory.
-func serveOptions(t *testing.T, change func(*role.ServeOptions)) role.ServeOptions {
+func serveOptions(t *testing.T, change func(*app.ServeOptions)) app.ServeOptions {
 	t.Helper()
-	opts := role.ServeOptions{
-		Web:    role.WebOptions{ListenAddress: "127.0.0.1:0"},
+	opts := app.ServeOptions{
+		Web:    app.WebOptions{ListenAddress: "127.0.0.1:0"},
 		Store:  tsdb.Options{Dir: t.TempDir()},
 		Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
 	}
@@ -93,7 +93,7 @@ func serveOptions(t *testing.T, change func(*role.ServeOptions)) role.ServeOptio
 }
 
 // runServe runs a server until the test ends. It does not wait for readiness.
-func runServe(t *testing.T, serve *role.Serve) *server {
+func runServe(t *testing.T, serve *app.Serve) *server {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)

@@ -9,13 +9,13 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // TestServe_LoopbackHasOnlyItsNames sends the requests of a browser for a page whose name
 // resolves to a loopback address.
 func TestServe_LoopbackHasOnlyItsNames(t *testing.T) {
-	s := startServe(t, func(o *role.ServeOptions) { o.Web.ExternalURL = "http://metrics.example/" })
+	s := startServe(t, func(o *app.ServeOptions) { o.Web.ExternalURL = "http://metrics.example/" })
 	port := s.base[strings.LastIndex(s.base, ":"):]
 	send := func(method, path, host string) int {
 		r, err := http.NewRequest(method, s.base+path, strings.NewReader("a;b 1\n"))
@@ -58,7 +58,7 @@ func TestServe_LoopbackHasOnlyItsNames(t *testing.T) {
 func TestServe_SlowHeadersDoNotFillTheConnections(t *testing.T) {
 	t.Parallel()
 	const connections = 8
-	s := startServe(t, func(o *role.ServeOptions) { o.Web.MaxConnections = connections })
+	s := startServe(t, func(o *app.ServeOptions) { o.Web.MaxConnections = connections })
 	http.DefaultClient.CloseIdleConnections()
 	address := strings.TrimPrefix(s.base, "http://")
 	for _, sent := range []string{"GET / HTTP/1.1\r\nHost: localhost\r\n", "", "GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n\r\n"} {

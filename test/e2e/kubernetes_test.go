@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	role "github.com/ferula-io/ferula/internal/app"
 )
 
 // kubernetes is an API server that lists and watches a few resources.

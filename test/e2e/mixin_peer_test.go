@@ -16,7 +16,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 var (
@@ -116,7 +116,7 @@ scrape_configs:
 	address = fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	// The peer is built without the discovery of Kubernetes.
 	file := config(t.TempDir(), "ours", address, "- {job_name: pods, kubernetes_sd_configs: [{role: pod, api_server: '"+k.URL+"'}]}\n")
-	ours := startServe(t, func(o *role.ServeOptions) {
+	ours := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile, o.Web.ListenAddress, o.Rules.ResendDelay = file, address, time.Second
 	})
 	for _, s := range []*server{theirs, ours} {

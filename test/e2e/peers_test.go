@@ -15,7 +15,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // freePort returns a loopback port on which no process listens.
@@ -88,7 +88,7 @@ func TestPeerNodeExporter_AllFamiliesAreScraped(t *testing.T) {
 global: {scrape_interval: 1s, scrape_timeout: 1s}
 scrape_configs: [{job_name: node, static_configs: [{targets: ['`+address+`']}]}]
 `)
-	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = config })
+	s := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = config })
 	eventually(t, 60*time.Second, "node_exporter to be up", func() bool { return s.value("up") == "1" })
 	exposed := fetch(t, "http://"+address+"/metrics")
 	checkFamilies(t, s, exposed)

@@ -10,11 +10,11 @@ import (
 	"path/filepath"
 	"testing"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
-	"github.com/ferula-io/ferula/internal/codec/pprof"
-	"github.com/ferula-io/ferula/internal/series/profiles"
+	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/pprof"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 
-	profilestore "github.com/ferula-io/ferula/internal/store/profile"
+	"github.com/ferula-io/ferula/internal/profiles/store"
 )
 
 const profileRows = `
@@ -34,7 +34,7 @@ func TestPeerLibraries_ReadProfileBlocks(t *testing.T) {
 		t.Skip("needs FERULA_TEST_PYTHON, a python with duckdb and pyarrow: run .ci/run")
 	}
 	ctx, dir := context.Background(), t.TempDir()
-	s, err := profilestore.New(profilestore.Options{Dir: dir, Retention: -1}, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
+	s, err := store.New(store.Options{Dir: dir, Retention: -1}, slog.New(slog.NewTextHandler(io.Discard, nil)), nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -9,15 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 func TestProfiles_BlocksOnlyInTheBucketAreQueried(t *testing.T) {
 	t.Parallel()
 	dir, bucket := t.TempDir(), t.TempDir()
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
-	over := func(dir string) func(*role.ServeOptions) {
-		return func(o *role.ServeOptions) {
+	over := func(dir string) func(*app.ServeOptions) {
+		return func(o *app.ServeOptions) {
 			shipping(file, bucket, "")(o)
 			o.Store.Dir = dir
 			o.Ship.Shipper.Interval = 100 * time.Millisecond

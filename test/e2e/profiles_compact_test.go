@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/bridge/profilecompact"
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/profiles/compact"
 )
 
 // compactedBucket is a bucket of a server, in a directory.
@@ -25,9 +25,9 @@ type compactedBucket struct {
 }
 
 // server starts a server over the bucket.
-func (b *compactedBucket) server(dir string, change func(*role.ServeOptions)) *server {
+func (b *compactedBucket) server(dir string, change func(*app.ServeOptions)) *server {
 	b.t.Helper()
-	return startServe(b.t, func(o *role.ServeOptions) {
+	return startServe(b.t, func(o *app.ServeOptions) {
 		shipping(b.profile, b.dir, "")(o)
 		o.Store.Dir = dir
 		o.Ship.Shipper.Interval = 50 * time.Millisecond
@@ -40,11 +40,11 @@ func (b *compactedBucket) server(dir string, change func(*role.ServeOptions)) *s
 }
 
 // compact runs the command that compacts the bucket, once.
-func (b *compactedBucket) compact(o profilecompact.Options) {
+func (b *compactedBucket) compact(o compact.Options) {
 	b.t.Helper()
-	opts := role.ProfilesCompactOptions{Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, Bucket: b.config, Compact: o, Logger: serveOptions(b.t, nil).Logger}
+	opts := app.ProfilesCompactOptions{Web: app.WebOptions{ListenAddress: "127.0.0.1:0"}, Bucket: b.config, Compact: o, Logger: serveOptions(b.t, nil).Logger}
 	opts.Compact.Dir = b.t.TempDir()
-	c, err := role.NewProfilesCompact(opts)
+	c, err := app.NewProfilesCompact(opts)
 	if err != nil {
 		b.t.Fatal(err)
 	}
@@ -141,7 +141,7 @@ func TestProfiles_BlocksCompactedInTheBucketAreReadOnce(t *testing.T) {
 			t.Fatalf("%s: %+v\nwant %+v", when, got, want)
 		}
 	}
-	b.compact(profilecompact.Options{})
+	b.compact(compact.Options{})
 	if blocks, reasons := b.count(b.dir, "index"), b.reasons(); blocks != 4 || reasons["compacted"] != 3 {
 		t.Fatalf("%d blocks, marks %v", blocks, reasons)
 	}
@@ -159,7 +159,7 @@ func TestProfiles_BlocksCompactedInTheBucketAreReadOnce(t *testing.T) {
 	stop()
 
 	// The server's own delay is short now, and its disk keeps little. The marks are older than the delay.
-	s = b.server(dir, func(o *role.ServeOptions) {
+	s = b.server(dir, func(o *app.ServeOptions) {
 		o.Profiles.Store.Retention, o.Profiles.Store.RemoteDeleteDelay = time.Second, time.Millisecond
 	})
 	eventually(t, 60*time.Second, "the compacted block alone", func() bool {
@@ -171,14 +171,14 @@ func TestProfiles_BlocksCompactedInTheBucketAreReadOnce(t *testing.T) {
 	stop()
 
 	// The server's retention of the bucket, of which the command does not know.
-	s = b.server(dir, func(o *role.ServeOptions) {
+	s = b.server(dir, func(o *app.ServeOptions) {
 		o.Profiles.Store.Retention, o.Profiles.Store.RemoteRetention = time.Hour, 48*time.Hour
 	})
 	eventually(t, 60*time.Second, "a mark of the server", func() bool { return b.reasons()["retention of ferula serve"] == 1 })
 	if got := query(); len(got.Flamegraph.Names) > 1 {
 		t.Errorf("beyond the retention: %+v", got)
 	}
-	b.compact(profilecompact.Options{})
+	b.compact(compact.Options{})
 	if blocks, reasons := b.count(b.dir, "index"), b.reasons(); blocks != 1 || reasons["retention of ferula serve"] != 1 {
 		t.Errorf("before the delay: %d blocks, marks %v", blocks, reasons)
 	}
@@ -187,11 +187,11 @@ func TestProfiles_BlocksCompactedInTheBucketAreReadOnce(t *testing.T) {
 	eventually(t, 60*time.Second, "the mark to be removed", func() bool { return len(b.reasons()) == 0 })
 	same("without the retention")
 	stop()
-	s = b.server(dir, func(o *role.ServeOptions) {
+	s = b.server(dir, func(o *app.ServeOptions) {
 		o.Profiles.Store.Retention, o.Profiles.Store.RemoteRetention = time.Hour, 48*time.Hour
 	})
 	eventually(t, 60*time.Second, "a mark again", func() bool { return b.reasons()["retention of ferula serve"] == 1 })
-	b.compact(profilecompact.Options{DeleteDelay: -1})
+	b.compact(compact.Options{DeleteDelay: -1})
 	if files, err := filepath.Glob(filepath.Join(b.dir, "profiles", "*", "*")); err != nil || len(files) > 0 {
 		t.Errorf("%s are left, %v", strings.Join(files, " "), err)
 	}

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 const onePart = "{rate: 64MB, profile_size: 1KB}"
@@ -43,7 +43,7 @@ func TestServe_AutoReloadAppliesAChangedFileOfProfiles(t *testing.T) {
 	for name, metrics := range map[string]string{"with a file of metrics": "scrape_configs: []\n", "alone": ""} {
 		t.Run(name, func(t *testing.T) {
 			file := writeFile(t, filepath.Join(t.TempDir(), "profiles.yml"), "scrape_configs: []\n")
-			s := startServe(t, func(o *role.ServeOptions) {
+			s := startServe(t, func(o *app.ServeOptions) {
 				o.Profiles.ConfigFile, o.Peer.AutoReload = file, 50*time.Millisecond
 				if metrics != "" {
 					o.ConfigFile = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), metrics)
@@ -74,7 +74,7 @@ func TestServe_AutoReloadAppliesAChangedFileOfProfiles(t *testing.T) {
 func TestServe_LimitsOfTenantsThatNoRequestHasAreLogged(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "profiles.yml"), "limits: {acme: "+onePart+", anonymous: "+onePart+"}\n")
 	log := &lockedBuffer{}
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		o.Profiles.ConfigFile, o.Profiles.SingleTenant, o.Web.EnableLifecycle = file, true, true
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	})

@@ -15,8 +15,8 @@ import (
 
 	"github.com/klauspost/compress/gzip"
 
-	"github.com/ferula-io/ferula/internal/codec/pprof"
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/profiles/pprof"
 )
 
 // ingestProfile posts a pprof to /ingest and returns status and body.
@@ -216,7 +216,7 @@ func TestProfiles_AThousandTenantsShareTheHeadMemoryLimit(t *testing.T) {
 
 func TestProfiles_TenantsThatAreNotServedAreLogged(t *testing.T) {
 	dir := t.TempDir()
-	first := startServe(t, func(o *role.ServeOptions) { o.Profiles.Store.Dir = dir })
+	first := startServe(t, func(o *app.ServeOptions) { o.Profiles.Store.Dir = dir })
 	e := pprof.NewEncoder()
 	e.SampleType("cpu", "nanoseconds")
 	e.Sample([]uint64{e.Location(e.Function("f", "", "", 0), 1)}, 1)
@@ -228,7 +228,7 @@ func TestProfiles_TenantsThatAreNotServedAreLogged(t *testing.T) {
 	}
 	for _, single := range []bool{true, false} {
 		var log lockedBuffer
-		s := startServe(t, func(o *role.ServeOptions) {
+		s := startServe(t, func(o *app.ServeOptions) {
 			o.Profiles.Store.Dir, o.Profiles.SingleTenant = dir, single
 			o.Logger = slog.New(slog.NewTextHandler(&log, nil))
 		})

@@ -17,16 +17,16 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
-	"github.com/ferula-io/ferula/internal/codec/profilepb"
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
 // The test corrupts a block on the disk between two runs of a server.
 func TestProfiles_PartialResponseNamesABrokenBlock(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
-	change := func(strict bool) func(*role.ServeOptions) {
-		return func(o *role.ServeOptions) {
+	change := func(strict bool) func(*app.ServeOptions) {
+		return func(o *app.ServeOptions) {
 			o.Store.Dir = dir
 			o.GRPC.ListenAddress = "127.0.0.1:0"
 			o.Profiles.Store.HeadAge = time.Second

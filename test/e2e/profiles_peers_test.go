@@ -13,7 +13,7 @@ import (
 
 	"connectrpc.com/connect"
 
-	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
 // client returns the command that runs a real SDK, from test/clients/build.sh, which

@@ -13,7 +13,7 @@ import (
 
 	"github.com/google/pprof/profile"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // trace1 is the trace of the spans 1 and 2.
@@ -47,7 +47,7 @@ func TestProfiles_ExemplarOfAnotherProgramSelectsProfilesByTime(t *testing.T) {
 	page := "# TYPE latency_seconds histogram\nlatency_seconds_bucket{le=\"+Inf\"} 1 # {trace_id=\"" + trace1 + "\",span_id=\"0000000000000002\"} 0.5\nlatency_seconds_count 1\nlatency_seconds_sum 0.5\n# EOF\n"
 	exporter := newPage(t, "application/openmetrics-text; version=1.0.0; charset=utf-8", page)
 	config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs: [{job_name: app, static_configs: [{targets: ['"+exporter+"']}]}]\n")
-	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = config })
+	s := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = config })
 	resp, err := http.Post(s.base+"/ingest?format=pprof&name=app", "application/octet-stream", bytes.NewReader(spans(t)))
 	if err != nil {
 		t.Fatal(err)

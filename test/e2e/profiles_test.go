@@ -20,10 +20,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ferula-io/ferula/internal/codec/profilepb"
-	"github.com/ferula-io/ferula/internal/codec/profilepb/googlev1"
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb/googlev1"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 const cpuType = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
@@ -107,8 +107,8 @@ func (f flameResponse) has(function string) bool {
 	return false
 }
 
-func profiling(every time.Duration) func(*role.ServeOptions) {
-	return func(o *role.ServeOptions) { o.Profiles.Self, o.Profiles.Every = true, every }
+func profiling(every time.Duration) func(*app.ServeOptions) {
+	return func(o *app.ServeOptions) { o.Profiles.Self, o.Profiles.Every = true, every }
 }
 
 func TestProfiles_SelfProfilesAreSelectedByExemplar(t *testing.T) {
@@ -221,7 +221,7 @@ func (s *server) folded(query, stacks string) (int, string) {
 
 func TestProfiles_PushedProfilesAreQueriedByEveryProtocolAndSurviveARestart(t *testing.T) {
 	dir := t.TempDir()
-	inDir := func(o *role.ServeOptions) { o.Store.Dir = dir }
+	inDir := func(o *app.ServeOptions) { o.Store.Dir = dir }
 	s := startServe(t, inDir)
 	from := time.Now().Add(-10 * time.Second).Unix()
 	if status, text := s.folded(fmt.Sprintf("name=shop%%7Bzone=a%%7D&from=%d&until=now", from), "main;work;sort 3\nmain;idle 1\n"); status != http.StatusOK {
@@ -300,7 +300,7 @@ func mergedProfile(t *testing.T, s *server, options ...connect.ClientOption) *pr
 }
 
 func TestProfiles_PushOverALimitIsRefusedWithTheLimitsName(t *testing.T) {
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		o.Profiles.Limits.Labels, o.Profiles.Limits.Series = 3, 1
 	})
 	if status, text := s.folded("name=a%7Bx=1,y=2%7D", "main 1"); status != http.StatusBadRequest || !strings.Contains(text, "4 labels, at most 3") {
@@ -334,7 +334,7 @@ scrape_configs:
 `
 	}
 	writeFile(t, path, job("one"))
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		o.Profiles.ConfigFile, o.Web.EnableLifecycle = path, true
 	})
 	goroutines := "goroutines:goroutine:count:goroutine:count"
@@ -366,7 +366,7 @@ scrape_configs:
 
 func TestProfiles_UnknownConfigurationKeyIsRefusedAtStart(t *testing.T) {
 	path := writeFile(t, t.TempDir()+"/profiles.yml", "scrape_configs:\n  - job_name: a\n    scrape_interv: 1s\n")
-	_, err := role.NewServe(role.ServeOptions{Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, Store: tsdb.Options{Dir: t.TempDir()}, Profiles: role.ProfilesOptions{ConfigFile: path}, Logger: slog.New(slog.DiscardHandler)})
+	_, err := app.NewServe(app.ServeOptions{Web: app.WebOptions{ListenAddress: "127.0.0.1:0"}, Store: tsdb.Options{Dir: t.TempDir()}, Profiles: app.ProfilesOptions{ConfigFile: path}, Logger: slog.New(slog.DiscardHandler)})
 	if err == nil || !strings.Contains(err.Error(), "line 3: field scrape_interv not found") {
 		t.Error(err)
 	}
@@ -376,7 +376,7 @@ func TestProfiles_UnknownConfigurationKeyIsRefusedAtStart(t *testing.T) {
 // match=handler only of its endpoint.
 func TestProfiles_ExemplarFlamegraphReturnsTheProfileOfTheSlowestRequest(t *testing.T) {
 	config := writeFile(t, t.TempDir()+"/prometheus.yml", "")
-	s := startServe(t, func(o *role.ServeOptions) { profiling(time.Second)(o); o.ConfigFile = config })
+	s := startServe(t, func(o *app.ServeOptions) { profiling(time.Second)(o); o.ConfigFile = config })
 	address := strings.TrimPrefix(s.base, "http://")
 	writeFile(t, config, "global: {scrape_interval: 1s, scrape_timeout: 1s}\nscrape_configs: [{job_name: own, static_configs: [{targets: ['"+address+"']}]}]\n")
 	if err := syscall.Kill(syscall.Getpid(), syscall.SIGHUP); err != nil {
@@ -452,7 +452,7 @@ func TestProfiles_ExemplarFlamegraphReturnsTheProfileOfTheSlowestRequest(t *test
 }
 
 func TestProfiles_GRPCPortAcceptsPushesAndQueries(t *testing.T) {
-	s := startServe(t, func(o *role.ServeOptions) { o.GRPC.ListenAddress = "127.0.0.1:0" })
+	s := startServe(t, func(o *app.ServeOptions) { o.GRPC.ListenAddress = "127.0.0.1:0" })
 	if status, text := s.folded("name=shop", "main;work 3\n"); status != http.StatusOK {
 		t.Fatal(status, text)
 	}

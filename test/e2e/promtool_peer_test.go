@@ -12,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 // tool runs a command in a directory and returns what it writes to standard output.
@@ -49,7 +49,7 @@ func TestPeerPromtool_CommandsWorkAsWithPrometheus(t *testing.T) {
 	theirs := &server{t: t, base: fmt.Sprintf("http://127.0.0.1:%d", freePort(t))}
 	startPeer(t, theirs.base+"/-/ready", prometheus, "--config.file="+config, "--storage.tsdb.path="+folders[0], "--web.listen-address="+strings.TrimPrefix(theirs.base, "http://"),
 		"--web.enable-remote-write-receiver", "--web.enable-admin-api", "--log.level=warn")
-	ours := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Store.Dir, o.Peer.Admin = config, folders[1], true })
+	ours := startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Store.Dir, o.Peer.Admin = config, folders[1], true })
 	servers := [2]*server{theirs, ours}
 	end := time.Now().Truncate(time.Minute)
 	pushed := writeFile(t, filepath.Join(dir, "pushed.prom"), "# HELP pushed What was pushed.\n# TYPE pushed gauge\npushed{a=\"b\"} 7\n# TYPE pushes_total counter\npushes_total 3\n")
@@ -136,7 +136,7 @@ func TestPeerPromtool_CommandsWorkAsWithPrometheus(t *testing.T) {
 	if out := tool(t, dir, promtool, "tsdb", "dump", "--match=temperature", folders[1]); strings.Count(out, "\n") != len(samples) {
 		t.Errorf("promtool dumps %d samples of the folder, want %d", strings.Count(out, "\n"), len(samples))
 	}
-	again := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Store = config, tsdb.Options{Dir: folders[1]} })
+	again := startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Store = config, tsdb.Options{Dir: folders[1]} })
 	if got := again.value(`sum(sum_over_time(imported{a="b"}[4h]))`, "time", at); got != "3" {
 		t.Errorf("the imported samples sum to %q", got)
 	}
@@ -164,7 +164,7 @@ func TestPeerAmtool_ShowsAndSilencesAlertsOfServe(t *testing.T) {
   rules:
   - {alert: Always, expr: vector(1), labels: {severity: page}, annotations: {summary: "{{ $value }} of {{ $externalLabels.cluster }}"}}
   - {alert: Other, expr: vector(2)}
-`, func(o *role.ServeOptions) { o.Rules.ResendDelay = 100 * time.Millisecond })
+`, func(o *app.ServeOptions) { o.Rules.ResendDelay = 100 * time.Millisecond })
 	query := func(more ...string) (names []string) {
 		t.Helper()
 		var alerts []struct {

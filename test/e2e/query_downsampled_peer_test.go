@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	prometheustsdb "github.com/prometheus/prometheus/tsdb"
 
-	"github.com/ferula-io/ferula/internal/role"
+	role "github.com/ferula-io/ferula/internal/app"
 )
 
 // downsampledBucket creates a bucket with a block of 48 h per replica, lets Thanos

@@ -14,10 +14,10 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
-	"github.com/ferula-io/ferula/internal/role"
+	role "github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // downsampledStore is a store with downsampled data of 40 series of one replica: an hour of raw

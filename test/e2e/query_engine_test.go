@@ -22,9 +22,9 @@ import (
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 	"github.com/prometheus/prometheus/util/teststorage"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
-	"github.com/ferula-io/ferula/internal/role"
+	role "github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // engineBegin is the first timestamp of the replicas' samples, in ms, and engineEnd the last.

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // queriedSidecar runs a Prometheus with external labels and a Thanos sidecar for it, and
@@ -30,7 +30,7 @@ func TestPeerThanosSidecar_ResultsEqualPrometheus(t *testing.T) {
 	prometheus, store := queriedSidecar(t)
 	end := time.Now().Truncate(time.Minute)
 	prometheus.writeAll(storeSamples(t, end))
-	q := startQuery(t, []string{store}, func(o *role.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
+	q := startQuery(t, []string{store}, func(o *app.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
 	eventually(t, 60*time.Second, "the sidecar to be known", func() bool {
 		_, body := q.get("/api/v1/stores")
 		return strings.Contains(body, `"sidecar":[{"name":"`+store) && strings.Contains(body, `"cluster":"eu"`)
@@ -61,7 +61,7 @@ func TestPeerThanosQuery_SameDeduplicationOfReplicas(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
 	stores := replicas(t, end)
 	theirs := thanosQuery(t, stores, "--query.replica-label=replica")
-	ours := startQuery(t, stores, func(o *role.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
+	ours := startQuery(t, stores, func(o *app.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
 	again := thanosQuery(t, []string{ours.grpc}, "--query.replica-label=replica")
 	compared := 0
 	for _, query := range []string{

@@ -21,11 +21,11 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ferula-io/ferula/internal/query/dedup"
-	"github.com/ferula-io/ferula/internal/query/fanout"
-	"github.com/ferula-io/ferula/internal/query/promql"
+	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/thanos/dedup"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // storeAPIStorage is a storage that is written directly and read through a querier, a

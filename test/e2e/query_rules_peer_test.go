@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // responseList returns the elements of a list in a response's data as JSON, in their
@@ -70,7 +70,7 @@ func TestPeerThanosSidecar_TargetsAndRulesEqualPrometheus(t *testing.T) {
 	})
 	volatile := []string{"evaluationTime", "lastEvaluation", "lastScrape", "lastScrapeDuration", "scrapeInterval", "scrapeTimeout", "cluster", "replica", "alertmanagers"}
 	for name, stores := range map[string][]string{"Thanos' sidecar": {theirs}, "ferula's sidecar": {ours.grpc}, "both": {theirs, ours.grpc}} {
-		q := startQuery(t, stores, func(o *role.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
+		q := startQuery(t, stores, func(o *app.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
 		eventually(t, 60*time.Second, name+" to be known", func() bool {
 			_, body := q.get("/api/v1/stores")
 			return strings.Count(body, `"replica":"r1"`) == len(stores)

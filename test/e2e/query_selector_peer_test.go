@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // listedStores returns the stores of /api/v1/stores with their label sets, sorted.
@@ -68,7 +68,7 @@ func TestPeerThanosQuery_SelectorsListAndReadTheSameStores(t *testing.T) {
 			args = append(args, "--endpoint="+store)
 		}
 		theirs := thanosQuery(t, nil, args...)
-		ours := startQuery(t, all, func(o *role.QueryOptions) { o.Relabel = rules })
+		ours := startQuery(t, all, func(o *app.QueryOptions) { o.Relabel = rules })
 		list := ""
 		eventually(t, 60*time.Second, "the same list of stores with "+rules, func() bool {
 			list = listedStores(t, theirs)

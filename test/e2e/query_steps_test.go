@@ -16,9 +16,9 @@ import (
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 	"github.com/prometheus/prometheus/util/teststorage"
 
-	"github.com/ferula-io/ferula/internal/query/columns"
-	"github.com/ferula-io/ferula/internal/query/fanout"
-	"github.com/ferula-io/ferula/internal/query/promql"
+	"github.com/ferula-io/ferula/internal/promql"
+	"github.com/ferula-io/ferula/internal/promql/columns"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 )
 
 // allSamples hides that a querier can leave out samples between steps.

@@ -12,9 +12,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/api"
-	"github.com/ferula-io/ferula/internal/query/fanout"
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 )
 
 // querier is a running `ferula query` in this process.
@@ -25,12 +25,12 @@ type querier struct {
 
 // startQuery runs a querier over stores until the test ends, and waits until it is
 // ready.
-func startQuery(t *testing.T, stores []string, change func(*role.QueryOptions)) *querier {
+func startQuery(t *testing.T, stores []string, change func(*app.QueryOptions)) *querier {
 	t.Helper()
-	opts := role.QueryOptions{
-		Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, GRPC: role.GRPCOptions{ListenAddress: "127.0.0.1:0"},
+	opts := app.QueryOptions{
+		Web: app.WebOptions{ListenAddress: "127.0.0.1:0"}, GRPC: app.GRPCOptions{ListenAddress: "127.0.0.1:0"},
 		Endpoints: fanout.EndpointsOptions{InfoInterval: 100 * time.Millisecond, InfoTimeout: time.Second},
-		Stores:    api.StoreDefaults{Partial: true, DynamicLookback: true},
+		Stores:    httpapi.StoreDefaults{Partial: true, DynamicLookback: true},
 		Logger:    slog.New(slog.NewTextHandler(testLog{t}, nil)),
 	}
 	for _, store := range stores {
@@ -39,7 +39,7 @@ func startQuery(t *testing.T, stores []string, change func(*role.QueryOptions)) 
 	if change != nil {
 		change(&opts)
 	}
-	one, err := role.NewQuery(opts)
+	one, err := app.NewQuery(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestQuery_ReplicasAreDeduplicatedUnlessDedupIsFalse(t *testing.T) {
 	// where the TSDB cuts chunks. It cuts none on the full hour.
 	end := time.Now().Truncate(time.Hour)
 	stores := replicas(t, end)
-	q := startQuery(t, stores, func(o *role.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
+	q := startQuery(t, stores, func(o *app.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
 	count := func(params ...string) string {
 		return q.value("count(level)", append([]string{"time", fmt.Sprint(end.Add(-30 * time.Minute).Unix())}, params...)...)
 	}
@@ -229,7 +229,7 @@ func TestQuery_ReadsStoresWithSnappyCompression(t *testing.T) {
 	s, store := grpcServe(t, "scrape_configs: []\n", nil)
 	end := time.Now().Truncate(time.Minute)
 	s.writeAll(storeSamples(t, end))
-	q := startQuery(t, []string{store}, func(o *role.QueryOptions) { o.Client.Client.Compression = "snappy" })
+	q := startQuery(t, []string{store}, func(o *app.QueryOptions) { o.Client.Client.Compression = "snappy" })
 	for _, request := range storageRequests(storeRequests(end)) {
 		_, want := s.get(request)
 		if _, got := q.get(request); got != want && normalizedResponse(t, got) != normalizedResponse(t, want) {
@@ -240,7 +240,7 @@ func TestQuery_ReadsStoresWithSnappyCompression(t *testing.T) {
 
 func TestQuery_CORSHeadersAreSentUnlessDisabled(t *testing.T) {
 	for _, disabled := range []bool{false, true} {
-		q := startQuery(t, nil, func(o *role.QueryOptions) { o.DisableCORS = disabled })
+		q := startQuery(t, nil, func(o *app.QueryOptions) { o.DisableCORS = disabled })
 		req, err := http.NewRequest(http.MethodGet, q.base+"/api/v1/query?query=1", nil)
 		if err != nil {
 			t.Fatal(err)

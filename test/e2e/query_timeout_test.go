@@ -10,8 +10,8 @@ import (
 
 	"google.golang.org/grpc"
 
-	pb "github.com/ferula-io/ferula/internal/codec/storepb/thanospb"
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
+	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
 
 // silentStore runs a server whose Info advertises every service and all times, and that
@@ -43,7 +43,7 @@ func silentStore(t *testing.T) (address string) {
 // releases its slot.
 func TestQuery_SilentStoreEndsByTheQueryTimeout(t *testing.T) {
 	store := silentStore(t)
-	q := startQuery(t, []string{store}, func(o *role.QueryOptions) { o.Query.Timeout = 300 * time.Millisecond })
+	q := startQuery(t, []string{store}, func(o *app.QueryOptions) { o.Query.Timeout = 300 * time.Millisecond })
 	eventually(t, 60*time.Second, "the store to be known", func() bool {
 		_, body := q.get("/api/v1/stores")
 		return strings.Contains(body, `"sidecar":[`)

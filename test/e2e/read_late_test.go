@@ -10,15 +10,15 @@ import (
 
 	"github.com/prometheus/prometheus/prompb"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 func TestRead_FolderIncludesOutOfOrderSamples(t *testing.T) {
 	t.Parallel()
 	path, dir := binary(t), t.TempDir()
 	config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "storage: {tsdb: {out_of_order_time_window: 24h}}\nscrape_configs: []\n")
-	configure := func(o *role.ServeOptions) { o.Store, o.ConfigFile = tsdb.Options{Dir: dir}, config }
+	configure := func(o *app.ServeOptions) { o.Store, o.ConfigFile = tsdb.Options{Dir: dir}, config }
 	s := startServe(t, configure)
 	start, end := writeReadable(t, 8, s)
 	// A compaction of the head would write the out-of-order samples into a block too. None is due for a head of three hours.

@@ -25,8 +25,8 @@ import (
 
 	"github.com/prometheus/prometheus/prompb"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 // writeReadable writes 12 series with one sample per minute for some hours to each
@@ -343,7 +343,7 @@ func contents(t *testing.T, dir string) []string {
 
 func TestRead_FolderOfARunningServerIsReadAndNotChanged(t *testing.T) {
 	path, dir := binary(t), t.TempDir()
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		idle(t)(o)
 		o.Store = tsdb.Options{Dir: dir}
 	})

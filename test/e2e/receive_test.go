@@ -15,8 +15,8 @@ import (
 
 	"github.com/klauspost/compress/snappy"
 
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/reqbody"
-	"github.com/ferula-io/ferula/internal/role"
 )
 
 // receivers returns the paths that accept pushed data, with a valid body for each and
@@ -102,7 +102,7 @@ func TestServe_StalledSendersDoNotBlockOthers(t *testing.T) {
 }
 
 func TestServe_SlowSendersAreCutOffWithAStatus(t *testing.T) {
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		idle(t)(o)
 		o.Receive.Bodies = reqbody.Options{Grace: 300 * time.Millisecond}
 	})
@@ -173,7 +173,7 @@ func (s *server) send(method, path, contentType string, body []byte, header ...s
 }
 
 func TestServe_WritesOfOtherOriginsAreRefused(t *testing.T) {
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		idle(t)(o)
 		o.Web.EnableLifecycle = true
 		o.Web.ExternalURL = "https://ferula.example.com/"
@@ -244,7 +244,7 @@ func TestServe_WritesOfOtherOriginsAreRefused(t *testing.T) {
 }
 
 func TestFrontend_WritesOfOtherOriginsAreNotForwarded(t *testing.T) {
-	backend := startServe(t, func(o *role.ServeOptions) {
+	backend := startServe(t, func(o *app.ServeOptions) {
 		idle(t)(o)
 		o.Web.EnableLifecycle = true
 	})

@@ -17,7 +17,7 @@ import (
 
 	"github.com/prometheus/common/promslog"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // requestCounts is a target that counts the requests of the old and the new
@@ -83,7 +83,7 @@ scrape_configs:
 	w.newMetrics, w.newProf = metrics("new", "1h", "20", "60"), profiles("new")
 	w.write(t, w.oldMetrics, w.oldProf)
 	writeFile(t, filepath.Join(w.dir, "jobs.yml"), "scrape_configs: []\n")
-	w.server = startServe(t, func(o *role.ServeOptions) {
+	w.server = startServe(t, func(o *app.ServeOptions) {
 		o.Store.Dir = w.data
 		o.ConfigFile, o.Profiles.ConfigFile, o.Web.EnableLifecycle = w.metrics, w.profiles, true
 		o.Scrape.DiscoveryReloadInterval = 100 * time.Millisecond
@@ -218,7 +218,7 @@ func TestServe_FailedReloadChangesNothing(t *testing.T) {
 func TestServe_ReloadWithoutExternalLabelsIsRefusedIfBlocksAreShipped(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "prometheus.yml")
 	writeFile(t, file, "global: {external_labels: {cluster: eu}}\n")
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		shipping(file, t.TempDir(), "")(o)
 		o.Web.EnableLifecycle = true
 	})
@@ -265,7 +265,7 @@ func TestServe_LogLevelOfTheFileOverridesTheFlag(t *testing.T) {
 		if err := level.Set(tt.flag); err != nil {
 			t.Fatal(err)
 		}
-		s := startServe(t, func(o *role.ServeOptions) {
+		s := startServe(t, func(o *app.ServeOptions) {
 			o.ConfigFile, o.Web.EnableLifecycle = file, true
 			o.LogLevel, o.Logger = level, slog.New(slog.DiscardHandler)
 		})

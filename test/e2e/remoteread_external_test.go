@@ -18,7 +18,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // externalLine formats one sample. A series without a label cluster gets the given one.
@@ -162,7 +162,7 @@ func TestRemoteRead_ExternalLabelsAreTheSameByEveryPath(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			at := time.Now().Truncate(time.Second)
 			file := writeFile(t, filepath.Join(t.TempDir(), "far.yml"), tt.far+"scrape_configs: []\n")
-			far := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
+			far := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = file })
 			near, _ := readsFrom(t, "global: {external_labels: {cluster: eu}}\nremote_read: [{url: '"+far.base+"/api/v1/read', read_recent: true"+tt.section+"}]\n")
 			writeExternalSeries(t, near, far, at)
 			checkExternal(t, near, at, tt.want)

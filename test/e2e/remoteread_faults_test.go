@@ -21,7 +21,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage/remote"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // openFiles returns the number of open files of this process.
@@ -97,7 +97,7 @@ func TestRemoteRead_StalledReadersDuringCompactionReleaseFilesAndMemory(t *testi
 	for i := range int64(3) {
 		blockIn(t, dir, 600, pathsStart+2*i*hourMS, pathsStart+2*(i+1)*hourMS, 20_000)
 	}
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		idle(t)(o)
 		o.Store.Dir, o.Store.Retention = dir, 15*24*time.Hour
 		o.Read.ConcurrentMax, o.Read.WriteTimeout = 16, 10*time.Second

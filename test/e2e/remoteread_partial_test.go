@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage/remote"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // postRead sends a remote read request of queries, all for the metric name.
@@ -54,7 +54,7 @@ func TestRemoteRead_AFailedEndpointIsNeverSilent(t *testing.T) {
 		"scrape_configs: []\nremote_read:\n- {name: archive, url: 'http://127.0.0.1:1/api/v1/read', read_recent: true}\n- {name: never, url: 'http://127.0.0.1:2/api/v1/read', read_recent: true, required_matchers: {tier: old}}\n")
 	at := time.Now().Truncate(time.Minute)
 	for _, partial := range []bool{false, true} {
-		s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Read.Partial = file, partial })
+		s := startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Read.Partial = file, partial })
 		s.writeAll([][]byte{encoded(t, v1(v1Series(at.UnixMilli(), 1, "__name__", "near")))})
 		for n, form := range forms {
 			for _, name := range []string{"near", "absent"} {

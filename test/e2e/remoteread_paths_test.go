@@ -26,8 +26,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/remoteread"
+	role "github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/remoteread"
 )
 
 const hourMS = int64(3600_000)

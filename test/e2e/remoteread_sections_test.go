@@ -12,14 +12,14 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // readsFrom starts a server with these sections in its configuration file.
 func readsFrom(t *testing.T, sections string) (s *server, file string) {
 	t.Helper()
 	file = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n"+sections)
-	return startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = file, true }), file
+	return startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = file, true }), file
 }
 
 // compareResponses sends the queries of sharedRequests to both servers.
@@ -98,7 +98,7 @@ func TestRemoteRead_SectionOptionsAreHonoured(t *testing.T) {
 	dir := t.TempDir()
 	web := writeFile(t, filepath.Join(dir, "web.yml"), "basic_auth_users:\n  eve: "+appleInBcrypt+"\n")
 	labelled := writeFile(t, filepath.Join(dir, "far.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
-	far := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Web.ConfigFile = labelled, web })
+	far := startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Web.ConfigFile = labelled, web })
 	now := time.Now()
 	far.writeAll([][]byte{encoded(t, v1(v1Series(now.UnixMilli(), 1.5, "__name__", "far", "a", "1"), v1Series(now.UnixMilli(), 2, "__name__", "far", "a", "1", "b", "2"), v1Series(now.UnixMilli(), 3, "__name__", "far", "z", "1")))})
 	address := strings.Replace(far.base, "eve:apple@", "", 1) + "/api/v1/read"

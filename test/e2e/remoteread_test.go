@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/prometheus/storage/remote"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // remoteRead reads series with Prometheus' own client, as SAMPLES or STREAMED_XOR_CHUNKS.
@@ -77,7 +77,7 @@ func samplesText(it chunkenc.Iterator) (text string) {
 
 func TestRemoteRead_ReturnsWrittenSamplesWithExternalLabels(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = file
 		o.Read.ConcurrentMax = 1
 	})

@@ -10,8 +10,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 // oldAndNew writes a block that is 40 days old and one that is one day old.
@@ -57,7 +57,7 @@ func TestServe_StartDeletesOnlyBlocksOutsideTheRetention(t *testing.T) {
 			dir := t.TempDir()
 			old, recent := oldAndNew(t, dir)
 			file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n"+tt.file+"\n")
-			change := func(o *role.ServeOptions) {
+			change := func(o *app.ServeOptions) {
 				o.ConfigFile, o.Web.EnableLifecycle = file, true
 				o.Store = tt.flags
 				o.Store.Dir = dir
@@ -134,7 +134,7 @@ func TestServe_MaxBlockDurationFollowsTheRetentionOfTheFile(t *testing.T) {
 	for retention, want := range map[string]string{"20h": "", "3d": "7h12m0s", "1y": "744h0m0s", "0s": "744h0m0s"} {
 		file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"),
 			"global: {external_labels: {cluster: eu}}\nstorage: {tsdb: {retention: {time: "+retention+"}}}\n")
-		options := func(o *role.ServeOptions) { o.ConfigFile, o.Ship.Bucket = file, bucket }
+		options := func(o *app.ServeOptions) { o.ConfigFile, o.Ship.Bucket = file, bucket }
 		if want == "" {
 			_ = startServe(t, options).stop()
 			continue
@@ -153,7 +153,7 @@ func TestServe_InvalidRetentionIsRefusedAtStart(t *testing.T) {
 		"{time: 300000y}":   "duration",
 	} {
 		file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "storage: {tsdb: {retention: "+text+"}}\n")
-		if err := newServe(t, func(o *role.ServeOptions) { o.ConfigFile = file }); err == nil || !strings.Contains(err.Error(), want) {
+		if err := newServe(t, func(o *app.ServeOptions) { o.ConfigFile = file }); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: got %v, want %q", text, err, want)
 		}
 	}

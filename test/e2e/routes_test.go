@@ -17,7 +17,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // refusedRoutes are the routes of Prometheus that ferula does not have, with the reason.
@@ -133,7 +133,7 @@ func TestServe_AdminAPIDeletesAndCopiesBehindItsFlag(t *testing.T) {
 		t.Errorf("without the flag: %d %s", status, body)
 	}
 	none := idle(t)
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		none(o)
 		o.Peer.Admin, o.Store.Dir = true, dir
 	})
@@ -156,7 +156,7 @@ func TestServe_AdminAPIDeletesAndCopiesBehindItsFlag(t *testing.T) {
 	if err != nil || len(copies) != 1 {
 		t.Fatalf("%v, %v", copies, err)
 	}
-	again := startServe(t, func(o *role.ServeOptions) {
+	again := startServe(t, func(o *app.ServeOptions) {
 		none(o)
 		o.Store.Dir = filepath.Join(dir, "snapshots", copies[0].Name())
 	})
@@ -167,7 +167,7 @@ func TestServe_AdminAPIDeletesAndCopiesBehindItsFlag(t *testing.T) {
 
 func TestServe_FederateHasTheLastSamplesWithExternalLabels(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {site: north, job: other}}\n")
-	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
+	s := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = file })
 	now := time.Now().UnixMilli()
 	s.must(v1Type, encoded(t, v1(
 		v1Series(now-2000, 1, "__name__", "pears", "job", "a"), v1Series(now-3000, 5, "Z", "1", "__name__", "apples", "job", "a", "instance", "i"))))
@@ -226,7 +226,7 @@ func TestServe_FederateWithoutSeriesHasAContentType(t *testing.T) {
 // as query editors, read them to find out what the server supports.
 func TestServe_FeaturesAreThoseOfPrometheus(t *testing.T) {
 	none := idle(t)
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		none(o)
 		o.Query.ExperimentalFunctions, o.Peer.Admin, o.Peer.OTLP = true, true, true
 	})
@@ -279,7 +279,7 @@ func TestServe_OTLPMetricsAreStoredBehindTheFlag(t *testing.T) {
 		t.Errorf("without the flag: %d %s", status, reply)
 	}
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "otlp: {translation_strategy: UnderscoreEscapingWithSuffixes}\n")
-	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Peer.OTLP = file, true })
+	s := startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Peer.OTLP = file, true })
 	if status, reply := send(s, text); status != http.StatusOK {
 		t.Fatalf("%d %s", status, reply)
 	}
@@ -293,7 +293,7 @@ func TestServe_OTLPMetricsAreStoredBehindTheFlag(t *testing.T) {
 
 func TestServe_ConfigurationIsReloadedByItself(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {v: one}}\n")
-	s := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Peer.AutoReload = file, 50*time.Millisecond })
+	s := startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Peer.AutoReload = file, 50*time.Millisecond })
 	writeFile(t, file, "global: {external_labels: {v: two}}\n")
 	eventually(t, 30*time.Second, "the new configuration", func() bool { _, body := s.get("/api/v1/status/config"); return strings.Contains(body, "v: two") })
 	writeFile(t, file, "nonsense: 1\n")

@@ -18,7 +18,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // recorder forwards to an Alertmanager and keeps the order in which alerts change.
@@ -143,7 +143,7 @@ scrape_configs: [{job_name: faults, honor_labels: true, static_configs: [{target
 	startPeer(t, reference+"/-/ready", prometheus, "--config.file="+filepath.Join(dir, "prometheus.yml"), "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+strings.TrimPrefix(reference, "http://"), "--rules.alert.resend-delay=1s")
 	dir, ours, ourAlertmanager := start()
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = filepath.Join(dir, "prometheus.yml")
 		o.Rules.ResendDelay = time.Second
 	})

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // rulesConfig is a configuration with rule files and without targets.
@@ -22,7 +22,7 @@ rule_files: [rules/*.yml]
 `
 
 // startRules runs a server with one rule file.
-func startRules(t *testing.T, config, rules string, change func(*role.ServeOptions)) (s *server, dir string) {
+func startRules(t *testing.T, config, rules string, change func(*app.ServeOptions)) (s *server, dir string) {
 	t.Helper()
 	dir = t.TempDir()
 	if err := os.Mkdir(filepath.Join(dir, "rules"), 0o700); err != nil {
@@ -30,7 +30,7 @@ func startRules(t *testing.T, config, rules string, change func(*role.ServeOptio
 	}
 	writeFile(t, filepath.Join(dir, "rules", "one.yml"), rules)
 	file := writeFile(t, filepath.Join(dir, "prometheus.yml"), config)
-	s = startServe(t, func(o *role.ServeOptions) {
+	s = startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile, o.Web.EnableLifecycle = file, true
 		o.Rules.DiscoveryInterval = 100 * time.Millisecond
 		if change != nil {
@@ -123,7 +123,7 @@ alerting:
     expr: last_over_time(fault[1h]) == 1
     labels: {severity: page, secret: hidden}
     annotations: {summary: '{{ $labels.instance }} of {{ $externalLabels.cluster }} has {{ $value }}', link: '{{ externalURL }}'}
-`, func(o *role.ServeOptions) { o.Web.ExternalURL = "https://metrics.example.com/" })
+`, func(o *app.ServeOptions) { o.Web.ExternalURL = "https://metrics.example.com/" })
 	eventually(t, 30*time.Second, "the Alertmanager to be found", func() bool {
 		_, body := s.get("/api/v1/alertmanagers")
 		return strings.Contains(body, `"activeAlertmanagers":[{"url":"http://`+address+`/am/api/v2/alerts"}],"droppedAlertmanagers":[{"url":"http://127.0.0.1:1/am/api/v2/alerts"}]`)
@@ -193,7 +193,7 @@ func TestRules_FaultyFileEndsTheStart(t *testing.T) {
 	dir := t.TempDir()
 	writeFile(t, filepath.Join(dir, "rules.yml"), "groups: [{name: a}, {name: a}]\n")
 	file := writeFile(t, filepath.Join(dir, "prometheus.yml"), "rule_files: [rules.yml]\n")
-	_, err := role.NewServe(serveOptions(t, func(o *role.ServeOptions) { o.ConfigFile = file }))
+	_, err := app.NewServe(serveOptions(t, func(o *app.ServeOptions) { o.ConfigFile = file }))
 	if err == nil || !strings.Contains(err.Error(), "rules.yml: ") || !strings.Contains(err.Error(), "repeated in the same file") {
 		t.Error(err)
 	}
@@ -243,7 +243,7 @@ func TestRules_AQuerierListsThem(t *testing.T) {
   rules:
   - {record: one, expr: vector(1), labels: {kind: recorded}}
   - {alert: Always, expr: vector(2) > 1, annotations: {summary: all}}
-`, func(o *role.ServeOptions) { o.GRPC.ListenAddress = "127.0.0.1:0" })
+`, func(o *app.ServeOptions) { o.GRPC.ListenAddress = "127.0.0.1:0" })
 	q := startQuery(t, []string{s.grpc}, nil)
 	eventually(t, 30*time.Second, "the rules of the store", func() bool {
 		_, body := q.get("/api/v1/rules")

@@ -18,8 +18,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // secretMark is part of every secret in the configuration of a test.
@@ -277,7 +277,7 @@ func TestFrontend_SpansHaveNoSecrets(t *testing.T) {
 }
 
 func TestSidecar_ShowsNoSecrets(t *testing.T) {
-	prometheus := startServe(t, func(o *role.ServeOptions) {
+	prometheus := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = configFile(t, "replica: a")
 		o.Flags = map[string]string{"storage.tsdb.min-block-duration": "2h", "storage.tsdb.max-block-duration": "2h"}
 	})

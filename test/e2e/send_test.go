@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/prometheus/model/histogram"
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 const v2Message = "io.prometheus.write.v2.Request"
@@ -59,7 +59,7 @@ func TestServe_RemoteWriteSendsSamplesHistogramsAndExemplars(t *testing.T) {
 		t.Run(message, func(t *testing.T) {
 			receiver := startServe(t, idle(t))
 			file := sendingTo(t, receiver.base, "protobuf_message: "+message)
-			sender := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
+			sender := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = file })
 			untilSent(t, sender, receiver)
 			sender.must(v2Type, encoded(t, everyKind(time.Now().UnixMilli())))
 			// In the format 2.0 Prometheus' queue sends an exemplar as a series without
@@ -153,7 +153,7 @@ func TestServe_RemoteWriteLosesNothingWhileTheReceiverIsDown(t *testing.T) {
 	args := []string{"serve", "--web.listen-address=" + address, "--storage.tsdb.path=" + dir, "--config.file=" + writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")}
 	receiver := startProcess(t, path, args...)
 	file := sendingTo(t, "http://"+address, "")
-	sender := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
+	sender := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = file })
 	untilSent(t, sender, receiver.server)
 	start := time.Now().UnixMilli()
 	sender.series(t, "kept", 0, 100, start)
@@ -171,7 +171,7 @@ func TestServe_RemoteWriteLosesNothingWhileTheReceiverIsDown(t *testing.T) {
 func TestServe_RemoteWriteIsFlushedAtShutdown(t *testing.T) {
 	receiver := startServe(t, idle(t))
 	file := sendingTo(t, receiver.base, "")
-	sender := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = file })
+	sender := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = file })
 	untilSent(t, sender, receiver)
 	sender.series(t, "last", 0, 300, time.Now().UnixMilli())
 	if err := sender.stop(); err != nil {
@@ -212,7 +212,7 @@ func TestServe_RemoteWriteGoesOnAfterAKill(t *testing.T) {
 func TestServe_RemoteWriteIsReloaded(t *testing.T) {
 	receiver := startServe(t, idle(t))
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
-	sender := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = file, true })
+	sender := startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = file, true })
 	reload := func(text string) (int, string) {
 		t.Helper()
 		writeFile(t, file, text)
@@ -279,7 +279,7 @@ func refusedReloadKeeps(t *testing.T, more string, spoil func(config, profiles s
 		t.Fatal(err)
 	}
 	profiles := writeFile(t, filepath.Join(t.TempDir(), "profiles.yml"), "scrape_configs: []\n")
-	sender := startServe(t, func(o *role.ServeOptions) {
+	sender := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile, o.Profiles.ConfigFile, o.Web.EnableLifecycle = file, profiles, true
 		o.Send.FlushDeadline = 10 * time.Millisecond
 	})
@@ -319,7 +319,7 @@ func TestPeerPrometheus_ReceivesRemoteWrite(t *testing.T) {
 			target := exposition(t, "# HELP pressure Pressure of the pipe.\n# TYPE pressure gauge\npressure 3\n# EOF\n")
 			file := sendingTo(t, peer.base, "protobuf_message: "+message+`
 scrape_configs: [{job_name: pipe, scrape_interval: 200ms, scrape_timeout: 200ms, static_configs: [{targets: ['`+target+`']}]}]`)
-			sender := startServe(t, func(o *role.ServeOptions) {
+			sender := startServe(t, func(o *app.ServeOptions) {
 				o.ConfigFile = file
 				o.Scrape.MetadataInWAL = true
 			})

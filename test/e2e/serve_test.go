@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/version"
 )
 
@@ -54,20 +54,20 @@ func TestServe_ScrapesItselfWithoutAConfiguration(t *testing.T) {
 
 func TestServe_DataSurvivesARestart(t *testing.T) {
 	dir := t.TempDir()
-	first := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })
+	first := startServe(t, func(o *app.ServeOptions) { o.Store.Dir = dir })
 	eventually(t, 60*time.Second, "a first scrape", func() bool { return first.value("up") == "1" })
 	at := first.instant("timestamp(up)")[0].Value[1].(string)
 	if err := first.stop(); err != nil {
 		t.Fatal(err)
 	}
-	second := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })
+	second := startServe(t, func(o *app.ServeOptions) { o.Store.Dir = dir })
 	if got := second.value(`up`, "time", at); got != "1" {
 		t.Fatalf("up at %s is %q after a restart", at, got)
 	}
 }
 
 func TestServe_ExternalURLPrefixesEveryRoute(t *testing.T) {
-	s := startServe(t, func(o *role.ServeOptions) { o.Web.ExternalURL = "http://metrics.example/ferula/" })
+	s := startServe(t, func(o *app.ServeOptions) { o.Web.ExternalURL = "http://metrics.example/ferula/" })
 	for path, want := range map[string]int{
 		"/ferula/": 200, "/ferula/-/healthy": 200, "/ferula/metrics": 200, "/ferula/api/v1/labels": 200,
 		"/ferula/debug/pprof/goroutine?debug=1": 200, "/api/v1/labels": 404, "/metrics": 404,
@@ -114,7 +114,7 @@ scrape_configs:
 - job_name: dns
   dns_sd_configs: [{names: [_metrics._tcp.invalid], refresh_interval: 1h}]
 `)
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = config
 		o.Scrape.DiscoveryReloadInterval = 200 * time.Millisecond
 	})

@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunks"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/test/chunksample"
 )
 
@@ -42,8 +42,8 @@ func writeBlock(t *testing.T, dir string, back int, series ...labels.Labels) str
 	return filepath.Base(path)
 }
 
-func shipping(file, bucket string, text string) func(*role.ServeOptions) {
-	return func(o *role.ServeOptions) {
+func shipping(file, bucket string, text string) func(*app.ServeOptions) {
+	return func(o *app.ServeOptions) {
 		o.ConfigFile = file
 		o.Store.MinBlockDuration, o.Store.MaxBlockDuration = twoHours, twoHours
 		o.Ship.Bucket = text
@@ -57,7 +57,7 @@ func TestServe_ShipsItsBlocks(t *testing.T) {
 	dir, bucket := t.TempDir(), t.TempDir()
 	id := writeBlock(t, dir, 1, labels.FromStrings("__name__", "shipped", "a", "1"))
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		shipping(file, bucket, "")(o)
 		o.Store.Dir = dir
 		o.Ship.Shipper.Interval = 200 * time.Millisecond
@@ -92,19 +92,19 @@ func TestServe_ShipsItsBlocks(t *testing.T) {
 func TestServe_UnsafeShippingOptionsAreRefused(t *testing.T) {
 	labelled := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
 	bare := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
-	for what, change := range map[string]func(*role.ServeOptions){
+	for what, change := range map[string]func(*app.ServeOptions){
 		"external":           shipping(bare, t.TempDir(), ""),
-		"min-block-duration": func(o *role.ServeOptions) { shipping(labelled, t.TempDir(), "")(o); o.Store.MaxBlockDuration = 0 },
-		"must both be 2h": func(o *role.ServeOptions) {
+		"min-block-duration": func(o *app.ServeOptions) { shipping(labelled, t.TempDir(), "")(o); o.Store.MaxBlockDuration = 0 },
+		"must both be 2h": func(o *app.ServeOptions) {
 			shipping(labelled, t.TempDir(), "")(o)
 			o.Store.MinBlockDuration = time.Hour
 		},
 		"not supported": shipping(labelled, "", "type: COS\nconfig: {}\n"),
 	} {
-		opts := role.ServeOptions{Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, Logger: slog.New(slog.DiscardHandler)}
+		opts := app.ServeOptions{Web: app.WebOptions{ListenAddress: "127.0.0.1:0"}, Logger: slog.New(slog.DiscardHandler)}
 		change(&opts)
 		opts.Store.Dir = t.TempDir()
-		if _, err := role.NewServe(opts); err == nil || !strings.Contains(err.Error(), what) {
+		if _, err := app.NewServe(opts); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
@@ -115,7 +115,7 @@ func TestServe_BucketOutageIsReportedAndShippingRecovers(t *testing.T) {
 	writeFile(t, nowhere, "a file where the bucket's folder should be")
 	writeBlock(t, dir, 1, labels.FromStrings("__name__", "waits"))
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		shipping(file, nowhere, "")(o)
 		o.Store.Dir = dir
 		o.Ship.Shipper.RetryMin = 50 * time.Millisecond
@@ -137,7 +137,7 @@ func TestServe_ShipsOutOfOrderSamples(t *testing.T) {
 	dir, bucket := t.TempDir(), t.TempDir()
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"),
 		"global: {external_labels: {cluster: eu}}\nscrape_configs: []\nstorage: {tsdb: {out_of_order_time_window: 1d}}\n")
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		shipping(file, bucket, "")(o)
 		o.Store.Dir = dir
 		o.Ship.Shipper.Interval = time.Second
@@ -178,7 +178,7 @@ func TestServe_UnshippedBlocksThatTheStartDeletesAreCountedAsLost(t *testing.T) 
 	dir, bucket := t.TempDir(), t.TempDir()
 	old, recent := oldAndNew(t, dir)
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: []\n")
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		shipping(file, bucket, "")(o)
 		o.Store.Dir = dir
 		o.Ship.Shipper.Interval = 200 * time.Millisecond

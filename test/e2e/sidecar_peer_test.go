@@ -15,8 +15,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // prometheusPeerServer is a real Prometheus with external labels, and the block
@@ -312,7 +312,7 @@ func TestPeerThanosTools_AcceptBlocksShippedToS3(t *testing.T) {
 	prom := startPrometheusForSidecar(t, dir)
 	bucket, folder := s3Gateway(t)
 	file := writeFile(t, filepath.Join(t.TempDir(), "objstore.yml"), bucket)
-	s := startSidecar(t, prom.base, func(o *role.SidecarOptions) {
+	s := startSidecar(t, prom.base, func(o *app.SidecarOptions) {
 		o.TSDBDir, o.Ship.Bucket, o.Ship.Shipper.Hashes = dir, bucket, true
 	})
 	eventually(t, 60*time.Second, "the blocks to be shipped", func() bool {

@@ -14,8 +14,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // slotLimitedPrometheus is a proxy for a Prometheus with few slots for remote reads. Its
@@ -100,7 +100,7 @@ func wideMetric(name string, clusters ...string) (all []labels.Labels) {
 }
 
 func TestSidecar_OpensNoMoreRemoteReadsThanPrometheusAllows(t *testing.T) {
-	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
+	prom := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
 	now := prom.writeNow(wideMetric("one", "", "us")...)
 	now = max(now, prom.writeNow(wideMetric("many", "", "eu", "us", "ap", "sa", "af")...))
 	now = max(now, prom.writeNow(labels.FromStrings("__name__", "none", "a", "1")))
@@ -116,7 +116,7 @@ func TestSidecar_OpensNoMoreRemoteReadsThanPrometheusAllows(t *testing.T) {
 			slots = tt.selectionsMax
 		}
 		g := newSlotLimitedPrometheus(t, prom.base, slots)
-		s := startSidecar(t, g.URL, func(o *role.SidecarOptions) { o.SelectionsMax = tt.selectionsMax })
+		s := startSidecar(t, g.URL, func(o *app.SidecarOptions) { o.SelectionsMax = tt.selectionsMax })
 		s.waitReady()
 		g.counts()
 		got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 60_000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", tt.metric)}})
@@ -136,10 +136,10 @@ func TestSidecar_OpensNoMoreRemoteReadsThanPrometheusAllows(t *testing.T) {
 }
 
 func TestSidecar_RequestAcquiresAllItsRemoteReadSlotsAtOnce(t *testing.T) {
-	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
+	prom := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
 	now := prom.writeNow(wideMetric("two", "", "us", "ap")...)
 	g := newSlotLimitedPrometheus(t, prom.base, 3)
-	s := startSidecar(t, g.URL, func(o *role.SidecarOptions) { o.ReadsMax = 3 })
+	s := startSidecar(t, g.URL, func(o *app.SidecarOptions) { o.ReadsMax = 3 })
 	s.waitReady()
 	var running sync.WaitGroup
 	for range 6 {
@@ -157,7 +157,7 @@ func TestSidecar_RequestAcquiresAllItsRemoteReadSlotsAtOnce(t *testing.T) {
 }
 
 func TestSidecar_ListsLabelsWithoutReadingSamples(t *testing.T) {
-	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu, replica: r1") })
+	prom := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu, replica: r1") })
 	now := prom.writeNow(
 		labels.FromStrings("__name__", "listed", "a", "2"), labels.FromStrings("__name__", "listed", "a", "1", "z", "\u00fc"),
 		labels.FromStrings("__name__", "listed", "a", "3", "cluster", "own"), labels.FromStrings("__name__", "other", "a", "3"),
@@ -181,7 +181,7 @@ func TestSidecar_ListsLabelsWithoutReadingSamples(t *testing.T) {
 	if got, err := storeSeries(s.client, request); err != nil || !slices.Equal(got, want) {
 		t.Errorf("unlimited time range: %q, %v", got, err)
 	}
-	small := startSidecar(t, g.URL, func(o *role.SidecarOptions) { o.Limits.SortBytesMax = 100 })
+	small := startSidecar(t, g.URL, func(o *app.SidecarOptions) { o.Limits.SortBytesMax = 100 })
 	small.waitReady()
 	if _, err := storeSeries(small.client, request); err == nil || !strings.Contains(err.Error(), "exceed 100 bytes") {
 		t.Errorf("over the limit of sort memory: %v", err)

@@ -20,10 +20,10 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	pb "github.com/ferula-io/ferula/internal/codec/apipb"
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+	pb "github.com/ferula-io/ferula/internal/thanos/storepb/apipb"
 )
 
 // sidecar is a running `ferula sidecar` in this process.
@@ -36,17 +36,17 @@ type sidecar struct {
 
 // startSidecar runs a sidecar for the Prometheus of this URL until the test ends. It does
 // not wait for readiness.
-func startSidecar(t *testing.T, prometheus string, change func(*role.SidecarOptions)) *sidecar {
+func startSidecar(t *testing.T, prometheus string, change func(*app.SidecarOptions)) *sidecar {
 	t.Helper()
-	opts := role.SidecarOptions{
-		Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, GRPC: role.GRPCOptions{ListenAddress: "127.0.0.1:0"},
+	opts := app.SidecarOptions{
+		Web: app.WebOptions{ListenAddress: "127.0.0.1:0"}, GRPC: app.GRPCOptions{ListenAddress: "127.0.0.1:0"},
 		PrometheusURL: prometheus, PollInterval: 50 * time.Millisecond, TSDBDir: t.TempDir(),
 		Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
 	}
 	if change != nil {
 		change(&opts)
 	}
-	one, err := role.NewSidecar(opts)
+	one, err := app.NewSidecar(opts)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -139,7 +139,7 @@ func (s *server) writeNow(series ...labels.Labels) int64 {
 }
 
 func TestSidecar_ServesItsPrometheus(t *testing.T) {
-	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu, replica: r1") })
+	prom := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu, replica: r1") })
 	now := prom.writeNow(labels.FromStrings("__name__", "local", "a", "1"), labels.FromStrings("__name__", "local", "a", "2", "cluster", "own"))
 	s := startSidecar(t, prom.base, nil)
 	s.waitReady()
@@ -190,11 +190,11 @@ func TestSidecar_ServesItsPrometheus(t *testing.T) {
 }
 
 func TestSidecar_SortMemoryIsLimited(t *testing.T) {
-	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
+	prom := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
 	now := prom.writeNow(labels.FromStrings("__name__", "sorted", "a", "1", "b", "2"), labels.FromStrings("__name__", "sorted", "a", "2", "b", "1"))
 	request := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", "sorted")}, WithoutReplicaLabels: []string{"a"}}
 	for _, bytesMax := range []int{0, 300} {
-		s := startSidecar(t, prom.base, func(o *role.SidecarOptions) { o.Limits.SortBytesMax = bytesMax })
+		s := startSidecar(t, prom.base, func(o *app.SidecarOptions) { o.Limits.SortBytesMax = bytesMax })
 		s.waitReady()
 		got, err := storeSeries(s.client, request)
 		if bytesMax > 0 && !errors.Is(err, storeapi.ErrLimit) {
@@ -207,7 +207,7 @@ func TestSidecar_SortMemoryIsLimited(t *testing.T) {
 }
 
 func TestSidecar_ForwardsTargetsAndMetadata(t *testing.T) {
-	prom := startServe(t, func(o *role.ServeOptions) {
+	prom := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: [{job_name: none, static_configs: [{targets: ['127.0.0.1:1']}]}]\n")
 	})
 	s := startSidecar(t, prom.base, nil)
@@ -268,7 +268,7 @@ func TestSidecar_WaitsForPrometheusAndFollowsRestartAndReload(t *testing.T) {
 	}
 	file := configFile(t, "cluster: eu")
 	start := func() *server {
-		return startServe(t, func(o *role.ServeOptions) {
+		return startServe(t, func(o *app.ServeOptions) {
 			o.Web.ListenAddress, o.ConfigFile, o.Store.Dir, o.Web.EnableLifecycle = address, file, dir, true
 		})
 	}
@@ -308,11 +308,11 @@ func TestSidecar_WaitsForPrometheusAndFollowsRestartAndReload(t *testing.T) {
 }
 
 // runSidecar runs a sidecar until it stops by itself, and returns its error.
-func runSidecar(t *testing.T, opts role.SidecarOptions) error {
+func runSidecar(t *testing.T, opts app.SidecarOptions) error {
 	t.Helper()
 	opts.Web.ListenAddress, opts.GRPC.ListenAddress = "127.0.0.1:0", "127.0.0.1:0"
 	opts.Logger, opts.PollInterval, opts.TSDBDir = slog.New(slog.DiscardHandler), 50*time.Millisecond, t.TempDir()
-	one, err := role.NewSidecar(opts)
+	one, err := app.NewSidecar(opts)
 	if err != nil {
 		return err
 	}
@@ -322,19 +322,19 @@ func runSidecar(t *testing.T, opts role.SidecarOptions) error {
 }
 
 func TestSidecar_UnsafeOptionsAreRefused(t *testing.T) {
-	bare := startServe(t, func(o *role.ServeOptions) { o.ConfigFile = configFile(t, "") })
-	compacting := startServe(t, func(o *role.ServeOptions) {
+	bare := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "") })
+	compacting := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = configFile(t, "cluster: eu")
 		o.Flags = map[string]string{"storage.tsdb.min-block-duration": "2h", "storage.tsdb.max-block-duration": "36h"}
 	})
-	bucket := role.ShippingOptions{Bucket: "type: FILESYSTEM\nconfig: {directory: " + t.TempDir() + "}\n"}
-	for what, opts := range map[string]role.SidecarOptions{
+	bucket := app.ShippingOptions{Bucket: "type: FILESYSTEM\nconfig: {directory: " + t.TempDir() + "}\n"}
+	for what, opts := range map[string]app.SidecarOptions{
 		"external labels":    {PrometheusURL: bare.base},
 		"must both be 2h":    {PrometheusURL: compacting.base, Ship: bucket},
 		"was not ready with": {PrometheusURL: "http://127.0.0.1:1", ReadyTimeout: 10 * time.Millisecond},
 		"prometheus.url":     {PrometheusURL: "localhost:9090"},
 		"http-client":        {PrometheusURL: bare.base, HTTPClient: "{basic: 1}"},
-		"envsubst":           {PrometheusURL: bare.base, Reload: role.ReloadOptions{OutputFile: "x"}},
+		"envsubst":           {PrometheusURL: bare.base, Reload: app.ReloadOptions{OutputFile: "x"}},
 	} {
 		if err := runSidecar(t, opts); err == nil || !strings.Contains(err.Error(), what) {
 			t.Errorf("%s: %v", what, err)
@@ -345,11 +345,11 @@ func TestSidecar_UnsafeOptionsAreRefused(t *testing.T) {
 func TestSidecar_ShipsTheBlocksOfItsPrometheus(t *testing.T) {
 	dir, to := t.TempDir(), t.TempDir()
 	id := writeBlock(t, dir, 1, labels.FromStrings("__name__", "shipped"))
-	prom := startServe(t, func(o *role.ServeOptions) {
+	prom := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile, o.Store.Dir = configFile(t, "cluster: eu"), dir
 		o.Flags = map[string]string{"storage.tsdb.min-block-duration": "2h", "storage.tsdb.max-block-duration": "2h"}
 	})
-	s := startSidecar(t, prom.base, func(o *role.SidecarOptions) {
+	s := startSidecar(t, prom.base, func(o *app.SidecarOptions) {
 		o.TSDBDir, o.Ship.Bucket = dir, "type: FILESYSTEM\nconfig: {directory: "+to+"}\n"
 	})
 	eventually(t, 60*time.Second, "the block to be shipped", func() bool {
@@ -370,9 +370,9 @@ func TestSidecar_ReloadsPrometheusWhenFilesChange(t *testing.T) {
 	}
 	writeFile(t, from, "global: {external_labels: {cluster: $(FERULA_E2E_CLUSTER)}}\nscrape_configs: []\n")
 	writeFile(t, to, "global: {external_labels: {cluster: first}}\nscrape_configs: []\n")
-	prom := startServe(t, func(o *role.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = to, true })
-	s := startSidecar(t, prom.base, func(o *role.SidecarOptions) {
-		o.Reload = role.ReloadOptions{ConfigFile: from, OutputFile: to, RuleDirs: []string{rules}, Every: 20 * time.Millisecond, Retry: 20 * time.Millisecond}
+	prom := startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = to, true })
+	s := startSidecar(t, prom.base, func(o *app.SidecarOptions) {
+		o.Reload = app.ReloadOptions{ConfigFile: from, OutputFile: to, RuleDirs: []string{rules}, Every: 20 * time.Millisecond, Retry: 20 * time.Millisecond}
 	})
 	cluster := func(want string) {
 		t.Helper()

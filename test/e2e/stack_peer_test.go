@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // Sidecar, querier and query frontend of ferula replace those of Thanos in several
@@ -19,7 +19,7 @@ func TestPeerThanos_EveryComponentIsInterchangeable(t *testing.T) {
 	mint, maxt := writeSidecarBlocks(t, dir, 4)
 	prom := startPrometheusForSidecar(t, dir)
 	objects := "type: FILESYSTEM\nconfig: {directory: " + bucket + "}\n"
-	side := startSidecar(t, prom.base, func(o *role.SidecarOptions) { o.TSDBDir, o.Ship.Bucket = dir, objects })
+	side := startSidecar(t, prom.base, func(o *app.SidecarOptions) { o.TSDBDir, o.Ship.Bucket = dir, objects })
 	side.waitReady()
 	eventually(t, 60*time.Second, "the blocks to be shipped", func() bool {
 		_, body := side.get("/-/ready")
@@ -39,12 +39,12 @@ func TestPeerThanos_EveryComponentIsInterchangeable(t *testing.T) {
 	theirQuery, theirStore := thanos("query", "--query.replica-label=replica", "--endpoint="+theirSide)
 	theirWhole, _ := thanos("query", "--query.replica-label=replica", "--endpoint="+side.grpc, "--endpoint="+gateway)
 	query := func(stores ...string) *querier {
-		return startQuery(t, stores, func(o *role.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
+		return startQuery(t, stores, func(o *app.QueryOptions) { o.Stores.ReplicaLabels = []string{"replica"} })
 	}
 	ourQuery := query(side.grpc)
 	theirFront, _ := thanos("query-frontend", "--query-frontend.downstream-url="+ourQuery.base, "--no-query-range.align-range-with-step", "--query-range.split-interval=2h")
 	front := func(of string) string {
-		return startFrontend(t, of, func(o *role.QueryFrontendOptions) { o.Frontend.Split.Interval = twoHours }).base
+		return startFrontend(t, of, func(o *app.QueryFrontendOptions) { o.Frontend.Split.Interval = twoHours }).base
 	}
 	compared := 0
 	for what, base := range map[string]string{

@@ -17,15 +17,15 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 func TestServe_MetricsAreServedIfTheProfileStoreDoesNotOpen(t *testing.T) {
 	dir, log := t.TempDir(), &lockedBuffer{}
 	blocked := writeFile(t, filepath.Join(dir, "profiles"), "not a folder")
 	config := writeFile(t, filepath.Join(t.TempDir(), "profiles.yml"), "scrape_configs: [{job_name: a, static_configs: [{targets: ['127.0.0.1:1']}]}]\n")
-	change := func(o *role.ServeOptions) {
+	change := func(o *app.ServeOptions) {
 		o.Store.Dir = dir
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 		o.GRPC.ListenAddress = "127.0.0.1:0"
@@ -86,7 +86,7 @@ func TestServe_MetricsAreServedIfTheProfileStoreDoesNotOpen(t *testing.T) {
 
 func TestServe_TSDBThatDoesNotOpenStopsTheServerAndKeepsTheProfiles(t *testing.T) {
 	dir := t.TempDir()
-	first := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })
+	first := startServe(t, func(o *app.ServeOptions) { o.Store.Dir = dir })
 	now := time.Now().UnixMilli()
 	if code, body := first.folded(fmt.Sprintf("name=stored&from=%d&until=now", now/1000-10), "main;work 17\n"); code != http.StatusOK {
 		t.Fatalf("%d %s", code, body)
@@ -99,7 +99,7 @@ func TestServe_TSDBThatDoesNotOpenStopsTheServerAndKeepsTheProfiles(t *testing.T
 		t.Fatal(err)
 	}
 	writeFile(t, wal, "not a folder")
-	serve, err := role.NewServe(role.ServeOptions{Web: role.WebOptions{ListenAddress: "127.0.0.1:0"}, Store: tsdb.Options{Dir: dir}, Logger: slog.New(slog.DiscardHandler)})
+	serve, err := app.NewServe(app.ServeOptions{Web: app.WebOptions{ListenAddress: "127.0.0.1:0"}, Store: tsdb.Options{Dir: dir}, Logger: slog.New(slog.DiscardHandler)})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -112,7 +112,7 @@ func TestServe_TSDBThatDoesNotOpenStopsTheServerAndKeepsTheProfiles(t *testing.T
 	if err := os.Rename(wal+".away", wal); err != nil {
 		t.Fatal(err)
 	}
-	again := startServe(t, func(o *role.ServeOptions) { o.Store.Dir = dir })
+	again := startServe(t, func(o *app.ServeOptions) { o.Store.Dir = dir })
 	if _, body := again.post("/querier.v1.QuerierService/LabelValues", "application/json", fmt.Sprintf(`{"name":"service_name","start":"%d","end":"%d"}`, now-60_000, now+60_000)); !strings.Contains(body, "stored") {
 		t.Error(body)
 	}
@@ -123,7 +123,7 @@ func TestServe_TSDBThatDoesNotOpenStopsTheServerAndKeepsTheProfiles(t *testing.T
 // content only the other one has in memory.
 func TestServe_ProfileFolderOfAnotherProcess(t *testing.T) {
 	dir := t.TempDir()
-	change := func(o *role.ServeOptions) { o.Profiles.Store.Dir = dir }
+	change := func(o *app.ServeOptions) { o.Profiles.Store.Dir = dir }
 	first := startServe(t, change)
 	second := startServe(t, change)
 	eventually(t, 60*time.Second, "its own up to be 1", func() bool { return second.value("up") == "1" })

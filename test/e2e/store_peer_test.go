@@ -19,9 +19,9 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/store/gateway"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	role "github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/thanos/gateway"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // startStore runs `ferula store` over a bucket's directory and returns its gRPC address.

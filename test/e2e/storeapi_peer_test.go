@@ -16,16 +16,16 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // grpcServe runs a server with a StoreAPI, and returns the StoreAPI's address.
-func grpcServe(t *testing.T, config string, change func(*role.ServeOptions)) (s *server, address string) {
+func grpcServe(t *testing.T, config string, change func(*app.ServeOptions)) (s *server, address string) {
 	t.Helper()
 	address = fmt.Sprintf("127.0.0.1:%d", freePort(t))
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), config)
-	s = startServe(t, func(o *role.ServeOptions) {
+	s = startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile, o.GRPC.ListenAddress = file, address
 		if change != nil {
 			change(o)

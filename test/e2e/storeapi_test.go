@@ -30,9 +30,9 @@ import (
 	reflectionpb "google.golang.org/grpc/reflection/grpc_reflection_v1"
 	"google.golang.org/grpc/status"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // dial opens a connection to a gRPC server that is closed when the test ends.
@@ -117,7 +117,7 @@ func TestStoreAPI_ReturnsWrittenSamples(t *testing.T) {
 }
 
 func TestStoreAPI_LimitsAreEnforced(t *testing.T) {
-	s, address := grpcServe(t, "scrape_configs: []\n", func(o *role.ServeOptions) { o.StoreAPI = storeapi.ServerOptions{SeriesMax: 2} })
+	s, address := grpcServe(t, "scrape_configs: []\n", func(o *app.ServeOptions) { o.StoreAPI = storeapi.ServerOptions{SeriesMax: 2} })
 	now := time.Now().UnixMilli()
 	s.writeAll([][]byte{encoded(t, v1(v1Series(now, 1, "__name__", "e2e", "a", "1"), v1Series(now, 1, "__name__", "e2e", "a", "2"), v1Series(now, 1, "__name__", "e2e", "a", "3")))})
 	conn := dial(t, address, insecure.NewCredentials())
@@ -236,7 +236,7 @@ func TestStoreAPI_ClientCertificatesAreRequired(t *testing.T) {
 	ca := newAuthority(t)
 	ca.issue("server")
 	client := ca.issue("client")
-	_, address := grpcServe(t, "scrape_configs: []\n", func(o *role.ServeOptions) {
+	_, address := grpcServe(t, "scrape_configs: []\n", func(o *app.ServeOptions) {
 		o.GRPC.TLSCert, o.GRPC.TLSKey, o.GRPC.TLSClientCA = ca.file("server.pem"), ca.file("server-key.pem"), ca.file("ca.pem")
 	})
 	roots := x509.NewCertPool()

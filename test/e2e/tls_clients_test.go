@@ -17,8 +17,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"github.com/ferula-io/ferula/internal/role"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // lineServer accepts clients with a certificate of the authority, and keeps the first line that each sends: that of a
@@ -197,7 +197,7 @@ func TestTLS_ProfilesCompactRequiresAndSendsCertificates(t *testing.T) {
 func TestTLS_SidecarSendsItsCertificateToTheBucket(t *testing.T) {
 	t.Parallel()
 	g := newGuarded(t)
-	prometheus := startServe(t, func(o *role.ServeOptions) {
+	prometheus := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = configFile(t, "replica: a")
 		o.Flags = map[string]string{"storage.tsdb.min-block-duration": "2h", "storage.tsdb.max-block-duration": "2h"}
 	})

@@ -16,7 +16,7 @@ import (
 	collector "go.opentelemetry.io/proto/otlp/collector/trace/v1"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // traceReceiver is an OTLP receiver over HTTP.
@@ -130,7 +130,7 @@ remote_write: [{url: '` + far.base + `/api/v1/write', queue_config: {batch_send_
 remote_read: [{url: '` + far.base + `/api/v1/read', read_recent: true}]
 `
 	file := writeFile(t, filepath.Join(dir, "prometheus.yml"), one.section()+rest)
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile, o.Web.EnableLifecycle = file, true
 		o.GRPC.ListenAddress = "127.0.0.1:0"
 	})

@@ -21,7 +21,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // eveInBcrypt is a web configuration with user eve, whose password is apple.
@@ -55,7 +55,7 @@ func certificate(t *testing.T) (certFile, keyFile string) {
 func TestServe_ScrapesItselfWithBasicAuth(t *testing.T) {
 	t.Parallel()
 	file := writeFile(t, filepath.Join(t.TempDir(), "web.yml"), eveInBcrypt)
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		o.Web.ConfigFile, o.Web.RoutePrefix = file, "/ferula"
 		o.Web.ExternalURL = "http://metrics.example/ferula"
 	})
@@ -76,7 +76,7 @@ func TestServe_ScrapesItselfWithClientCertificates(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "web.yml"),
 		"tls_server_config: {cert_file: "+cert+", key_file: "+key+", client_auth_type: RequireAndVerifyClientCert, client_ca_file: "+cert+"}\n")
 	log := &lockedBuffer{}
-	serve, err := role.NewServe(serveOptions(t, func(o *role.ServeOptions) {
+	serve, err := app.NewServe(serveOptions(t, func(o *app.ServeOptions) {
 		o.Web.ConfigFile = file
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	}))
@@ -116,21 +116,21 @@ func TestServe_AnonymousGRPCIsRefusedIfHTTPHasPasswords(t *testing.T) {
 	clients := writeFile(t, filepath.Join(dir, "clients.yml"), "tls_server_config: {cert_file: "+cert+", key_file: "+key+", client_auth_type: RequireAndVerifyClientCert, client_ca_file: "+cert+"}\n")
 	for name, tt := range map[string]struct {
 		web     string
-		grpc    role.GRPCOptions
+		grpc    app.GRPCOptions
 		refused bool
 	}{
-		"all addresses, a password":          {passwords, role.GRPCOptions{ListenAddress: ":0"}, true},
-		"all addresses, client certificates": {clients, role.GRPCOptions{ListenAddress: "0.0.0.0:0"}, true},
-		"TLS alone on both sides":            {plainTLS, role.GRPCOptions{ListenAddress: "0.0.0.0:0", TLSCert: cert, TLSKey: key}, false},
-		"TLS without a client CA":            {passwords, role.GRPCOptions{ListenAddress: "0.0.0.0:0", TLSCert: cert, TLSKey: key}, true},
-		"a client CA":                        {passwords, role.GRPCOptions{ListenAddress: "0.0.0.0:0", TLSCert: cert, TLSKey: key, TLSClientCA: cert}, false},
-		"loopback":                           {passwords, role.GRPCOptions{ListenAddress: "127.0.0.1:0"}, false},
-		"allowed":                            {passwords, role.GRPCOptions{ListenAddress: "0.0.0.0:0", AllowAnonymous: true}, false},
-		"none":                               {passwords, role.GRPCOptions{}, false},
-		"no password anywhere":               {"", role.GRPCOptions{ListenAddress: "0.0.0.0:0"}, false},
+		"all addresses, a password":          {passwords, app.GRPCOptions{ListenAddress: ":0"}, true},
+		"all addresses, client certificates": {clients, app.GRPCOptions{ListenAddress: "0.0.0.0:0"}, true},
+		"TLS alone on both sides":            {plainTLS, app.GRPCOptions{ListenAddress: "0.0.0.0:0", TLSCert: cert, TLSKey: key}, false},
+		"TLS without a client CA":            {passwords, app.GRPCOptions{ListenAddress: "0.0.0.0:0", TLSCert: cert, TLSKey: key}, true},
+		"a client CA":                        {passwords, app.GRPCOptions{ListenAddress: "0.0.0.0:0", TLSCert: cert, TLSKey: key, TLSClientCA: cert}, false},
+		"loopback":                           {passwords, app.GRPCOptions{ListenAddress: "127.0.0.1:0"}, false},
+		"allowed":                            {passwords, app.GRPCOptions{ListenAddress: "0.0.0.0:0", AllowAnonymous: true}, false},
+		"none":                               {passwords, app.GRPCOptions{}, false},
+		"no password anywhere":               {"", app.GRPCOptions{ListenAddress: "0.0.0.0:0"}, false},
 	} {
 		t.Run(name, func(t *testing.T) {
-			serve, err := role.NewServe(serveOptions(t, func(o *role.ServeOptions) { o.Web.ConfigFile, o.GRPC = tt.web, tt.grpc }))
+			serve, err := app.NewServe(serveOptions(t, func(o *app.ServeOptions) { o.Web.ConfigFile, o.GRPC = tt.web, tt.grpc }))
 			if (err != nil) != tt.refused || (tt.refused && !strings.Contains(err.Error(), "--grpc-server-allow-anonymous")) {
 				t.Errorf("%v", err)
 			}
@@ -182,7 +182,7 @@ func TestServe_ListensOnSeveralAddresses(t *testing.T) {
 }
 
 func TestServe_MaxConnectionsAppliesToAllAddresses(t *testing.T) {
-	serve, err := role.NewServe(serveOptions(t, func(o *role.ServeOptions) {
+	serve, err := app.NewServe(serveOptions(t, func(o *app.ServeOptions) {
 		o.ConfigFile = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
 		o.Web.MoreAddresses, o.Web.MaxConnections = []string{"127.0.0.1:0"}, 1
 	}))
@@ -228,7 +228,7 @@ func TestServe_MaxConnectionsAppliesToAllAddresses(t *testing.T) {
 }
 
 func TestServe_LifecycleByGETIsNotAllowed(t *testing.T) {
-	s := startServe(t, func(o *role.ServeOptions) { o.Web.EnableLifecycle = true })
+	s := startServe(t, func(o *app.ServeOptions) { o.Web.EnableLifecycle = true })
 	for _, path := range []string{"/-/reload", "/-/quit"} {
 		if code, _ := s.get(path); code != http.StatusMethodNotAllowed {
 			t.Errorf("GET %s: %d", path, code)

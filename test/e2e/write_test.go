@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/prometheus/prompb"
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
 
-	"github.com/ferula-io/ferula/internal/role"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 const (
@@ -27,9 +27,9 @@ const (
 
 // idle sets a configuration without scrape jobs, so that the storage has only samples
 // that the test writes.
-func idle(t *testing.T) func(*role.ServeOptions) {
+func idle(t *testing.T) func(*app.ServeOptions) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
-	return func(o *role.ServeOptions) { o.ConfigFile = file }
+	return func(o *app.ServeOptions) { o.ConfigFile = file }
 }
 
 func encoded(t *testing.T, m proto.Message) []byte {

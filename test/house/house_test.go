@@ -1,8 +1,6 @@
-// Package house tests the rules of the repository: imports between packages, the length of
-// files and functions, documentation of exported names, and words.
-//
-// The tests parse the source tree and fail with the file and the rule. The map exceptions
-// has every exception with its reason.
+// Package house tests the rules of the repository: imports between packages, the width of lines, documentation of
+// exported names, and that documents name what exists. The tests parse the source tree and fail with the file and the
+// rule.
 package house
 
 import (

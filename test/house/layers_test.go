@@ -7,48 +7,43 @@ import (
 	"testing"
 )
 
-// layers lists the layers from the bottom to the top. A package imports only packages of lower
-// layers, packages within its own directory and, if siblings is true, packages of its layer.
+// layers lists the layers from the bottom to the top. A package imports only packages of lower layers, packages of its
+// own slice (the directory that the layer lists) and, if siblings is true, other slices of its layer.
 var layers = []struct {
 	name     string
 	dirs     []string
 	siblings bool
 }{
-	{"leaves", []string{
-		"internal/invariant",
-		"internal/bufpool",
-		"internal/httpbody",
-		"internal/reqbody",
-		"internal/nesting",
-		"internal/envsubst", "internal/hint", "internal/inflate",
-		"internal/version",
-		"internal/vfs",
-		"internal/hostcheck",
-		"internal/connlimit",
-		"internal/codec/xor",
-		"internal/dnslookup",
-		"internal/pages",
+	{"shared and process", []string{
+		"internal/invariant", "internal/bufpool", "internal/version", "internal/files", "internal/hint",
+		"internal/httpbody", "internal/reqbody", "internal/nesting", "internal/protocount", "internal/envsubst",
+		"internal/hostcheck", "internal/connlimit", "internal/dnslookup", "internal/process",
 	}, true},
-	{"process", []string{"internal/process"}, true},
-	{"codec", []string{"internal/codec"}, false},
-	{"series", []string{"internal/series"}, false},
-	{"ingest, store, wire", []string{"internal/ingest", "internal/store", "internal/wire"}, false},
-	{"query, frontend, export", []string{"internal/query", "internal/frontend", "internal/export"}, false},
-	{"api, ui", []string{"internal/api", "internal/ui"}, false},
-	{"bridge", []string{"internal/bridge"}, false},
-	{"role", []string{"internal/role"}, false},
+	{"data", []string{"internal/series", "internal/tsdb", "internal/blocks", "internal/bucket"}, true},
+	{"slices", []string{
+		"internal/promql", "internal/thanos", "internal/remoteread", "internal/ingest", "internal/export",
+		"internal/profiles",
+	}, true},
+	{"HTTP", []string{"internal/httpapi", "internal/frontend"}, false},
+	{"app", []string{"internal/app"}, false},
 	{"cmd", []string{"cmd"}, false},
 }
 
 func layerOf(pkg string) int {
+	i, _ := sliceOf(pkg)
+	return i
+}
+
+// sliceOf returns the layer of a package, or -1, and the directory that the layer lists.
+func sliceOf(pkg string) (layer int, dir string) {
 	for i, layer := range layers {
 		for _, dir := range layer.dirs {
-			if pkg == dir || strings.HasPrefix(pkg, dir+"/") {
-				return i
+			if within(pkg, []string{dir}) {
+				return i, dir
 			}
 		}
 	}
-	return -1
+	return -1, ""
 }
 
 // ownPath returns the directory of an import path of this repository, or "".
@@ -60,21 +55,20 @@ func ownPath(path string) string {
 	return rest
 }
 
-func TestLayers_ImportsGoStrictlyDown(t *testing.T) {
+func TestLayers_ImportsGoDown(t *testing.T) {
 	checked := 0
 	for _, s := range sources(t) {
-		from := layerOf(s.pkg)
+		from, slice := sliceOf(s.pkg)
 		if from < 0 || s.test {
 			continue
 		}
 		for _, path := range s.imports() {
-			to := layerOf(ownPath(path))
+			to, other := sliceOf(ownPath(path))
 			if ownPath(path) == "" || to < 0 {
 				continue
 			}
 			checked++
-			inside := strings.HasPrefix(ownPath(path), s.pkg+"/") // a package may import packages in its directory
-			if to < from || (to == from && (layers[from].siblings || inside)) {
+			if to < from || (to == from && (layers[from].siblings || slice == other)) || slice == "internal/bucket" && other == "internal/profiles" {
 				continue
 			}
 			t.Errorf("%s (layer %q) imports %s (layer %q)", s.path, layers[from].name, ownPath(path), layers[to].name)
@@ -82,6 +76,30 @@ func TestLayers_ImportsGoStrictlyDown(t *testing.T) {
 	}
 	if checked < 10 {
 		t.Fatalf("only %d imports checked", checked)
+	}
+}
+
+// metrics are the slices of metrics. They and internal/profiles do not know each other.
+var metrics = []string{
+	"internal/promql", "internal/thanos", "internal/remoteread", "internal/ingest", "internal/export", "internal/tsdb",
+	"internal/blocks", "internal/bucket", "internal/frontend",
+}
+
+// shared are packages of metrics' slices that profiles may import: pages of objects in a bucket, and its clients.
+var shared = []string{"internal/blocks/pages", "internal/bucket"}
+
+func TestLayers_ProfilesAndMetricsDoNotKnowEachOther(t *testing.T) {
+	for _, s := range sources(t) {
+		for _, path := range s.imports() {
+			to := ownPath(path)
+			if s.test || to == "" {
+				continue
+			}
+			if within(s.pkg, []string{"internal/profiles"}) && within(to, metrics) && !within(to, shared) ||
+				within(s.pkg, metrics) && within(to, []string{"internal/profiles"}) && s.pkg != "internal/bucket" {
+				t.Errorf("%s imports %s", s.path, to)
+			}
+		}
 	}
 }
 
@@ -103,22 +121,27 @@ func TestLayers_EveryFolderExists(t *testing.T) {
 	}
 }
 
-// The frontend processes encoded requests and responses. It may import only its own packages,
-// promjson, and packages up to the layer of the codecs.
+// The frontend processes encoded requests and responses: it needs neither an engine nor a storage.
 func TestLayers_FrontendImportsNeitherEngineNorStorage(t *testing.T) {
 	for _, s := range sources(t) {
-		if !strings.HasPrefix(s.pkg, "internal/frontend") || s.test {
+		if !within(s.pkg, []string{"internal/frontend"}) || s.test {
 			continue
 		}
 		for _, path := range s.imports() {
-			switch {
-			case ownPath(path) != "" && ownPath(path) != "promjson" && !strings.HasPrefix(ownPath(path), "internal/frontend") && layerOf(ownPath(path)) > layerOf("internal/codec"):
-				t.Errorf("%s imports %s", s.path, path)
-			case path == "github.com/prometheus/prometheus/promql" || strings.HasPrefix(path, "github.com/prometheus/prometheus/tsdb"):
+			own := ownPath(path)
+			if own != "" && own != "promjson" && !within(own, []string{"internal/frontend"}) && layerOf(own) > 0 ||
+				path == "github.com/prometheus/prometheus/promql" ||
+				strings.HasPrefix(path, "github.com/prometheus/prometheus/tsdb") {
 				t.Errorf("%s imports %s", s.path, path)
 			}
 		}
 	}
+}
+
+// wires are the slices whose packages encode and decode protobuf messages.
+var wires = []string{
+	"internal/thanos", "internal/remoteread", "internal/ingest/remotewrite", "internal/profiles", "internal/protocount",
+	"internal/series/labelenc",
 }
 
 // forbidden lists external packages that only some directories may import.
@@ -127,12 +150,12 @@ var forbidden = []struct {
 	only   []string
 	reason string
 }{
-	{"encoding/json", []string{"internal/store/bucket", "internal/store/gateway/metas", "internal/store/tsdb", "internal/wire/promapi"}, "where samples pass, JSON is appended and scanned by promjson, not reflected"},
+	{"encoding/json", []string{"internal/bucket", "internal/thanos/gateway", "internal/tsdb", "internal/thanos/promapi"}, "where samples pass, JSON is appended and scanned by promjson, not reflected"},
 	{"github.com/json-iterator", nil, "JSON is appended, not reflected"},
-	{"google.golang.org/protobuf", []string{"internal/codec", "internal/wire"}, "protobuf types stop at codec and wire"},
-	{"github.com/gogo/protobuf", []string{"internal/codec", "internal/wire"}, "protobuf types stop at codec and wire"},
-	{"github.com/prometheus/prometheus/prompb", []string{"internal/codec", "internal/wire"}, "protobuf types stop at codec and wire"},
-	{"github.com/prometheus/prometheus/web", []string{"internal/bridge/promweb"}, "its endpoints decode and reflect; promweb has those that are rarely requested"},
+	{"google.golang.org/protobuf", wires, "protobuf types stop at the wires"},
+	{"github.com/gogo/protobuf", wires, "protobuf types stop at the wires"},
+	{"github.com/prometheus/prometheus/prompb", wires, "protobuf types stop at the wires"},
+	{"github.com/prometheus/prometheus/web", []string{"internal/httpapi/promweb"}, "its endpoints decode and reflect; promweb has those that are rarely requested"},
 	{"github.com/prometheus/client_golang/prometheus/promauto", nil, "constructors receive the registry"},
 	{"github.com/thanos-io/thanos", nil, "its label types panic without a build tag"},
 	{"github.com/grafana/pyroscope", nil, "AGPL"},

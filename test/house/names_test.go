@@ -57,7 +57,7 @@ func TestNames_OfTheGuidesExist(t *testing.T) {
 }
 
 // filesOf returns every path of the repository, and every suffix of a path that begins with
-// a directory or is a file's name: "internal/api/api.go", "api/api.go" and "api.go".
+// a directory or is a file's name: "internal/httpapi/api.go", "api/api.go" and "api.go".
 func filesOf(t *testing.T) map[string]bool {
 	t.Helper()
 	all := map[string]bool{}

@@ -45,7 +45,7 @@ func TestDocs_HTTPNamesEveryOwnEndpoint(t *testing.T) {
 		if s.test || !strings.HasPrefix(s.pkg, "internal/") {
 			continue
 		}
-		for _, route := range routesOf(s.file, s.pkg == "internal/wire/profileapi") {
+		for _, route := range routesOf(s.file, s.pkg == "internal/profiles/api") {
 			found[route] = true
 			if !peers[route] && !namesRoute(string(text), route) {
 				t.Errorf("%s: docs/http.md does not name the endpoint %s", s.path, route)

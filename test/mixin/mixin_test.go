@@ -1,6 +1,6 @@
 // Package mixin tests the rules and dashboards of the directory mixin: every expression
 // parses, and every metric and label in it is in docs/ops/metrics.md. A test of
-// internal/role compares that file with running processes.
+// internal/app compares that file with running processes.
 package mixin
 
 import (

@@ -10,7 +10,7 @@
 //
 //	go run ./test/mutants [flags] [PACKAGE...]
 //	go run ./test/mutants -list [flags] [PACKAGE...]
-//	go run ./test/mutants -only internal/api/query.go:70:5:negated
+//	go run ./test/mutants -only internal/httpapi/query.go:70:5:negated
 //
 // `make mutants` runs it; docs/perf/mutants.md has the last sample.
 package main
@@ -34,9 +34,10 @@ import (
 
 // defaults are the packages with the logic of ferula.
 var defaults = []string{
-	"./internal/frontend/...", "./internal/store/...", "./internal/query/...", "./internal/wire/...",
-	"./internal/ingest/...", "./internal/codec/...", "./internal/series/...", "./internal/export/...",
-	"./internal/api", "./internal/bridge/...", "./internal/role", "./metrics/...", "./promjson/...",
+	"./internal/app", "./internal/httpapi/...", "./internal/frontend/...", "./internal/promql/...",
+	"./internal/thanos/...", "./internal/remoteread/...", "./internal/ingest/...", "./internal/export/...",
+	"./internal/profiles/...", "./internal/series/...", "./internal/tsdb", "./internal/blocks/...",
+	"./internal/bucket", "./metrics/...", "./promjson/...",
 }
 
 // addressSpaceKiB bounds the memory of a mutant that allocates without end.

@@ -17,8 +17,7 @@ import (
 	"github.com/prometheus/prometheus/promql/promqltest"
 	"github.com/prometheus/prometheus/storage"
 
-	"github.com/ferula-io/ferula/internal/query/columns"
-	"github.com/ferula-io/ferula/internal/query/columns/ordered"
+	"github.com/ferula-io/ferula/internal/promql/columns"
 )
 
 // engineOptions are the options of Prometheus' scripts, except those with which the engine
@@ -43,7 +42,7 @@ func newColumns(t testing.TB, opts promql.EngineOpts) *columns.Engine {
 	return columns.New(columns.Options{
 		Engine: newOracle(t, opts), MaxSamples: opts.MaxSamples, SubqueryStep: opts.NoStepSubqueryIntervalFn,
 		DelayedNameRemoval: opts.EnableDelayedNameRemoval, UseStartTimestamps: opts.UseStartTimestamps,
-		Workers: ordered.NewWorkers(1), // operands are evaluated at the same time
+		Workers: columns.NewWorkers(1), // operands are evaluated at the same time
 		Bare: func(maxSamples int) *promql.Engine {
 			part := opts
 			part.MaxSamples = maxSamples

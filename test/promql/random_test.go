@@ -19,7 +19,7 @@ import (
 	promtsdb "github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
-	"github.com/ferula-io/ferula/internal/store/tsdb"
+	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/metrics"
 )
 

@@ -74,7 +74,7 @@ func checkDocument(t *testing.T, want string) {
 
 const documentHead = `# What the PromQL engine of columns leaves to Prometheus'
 
-` + "`ferula serve`" + ` and ` + "`ferula query`" + ` evaluate PromQL with an engine of their own (` + "`internal/query/columns`" + `), one series at a time. Prometheus'
+` + "`ferula serve`" + ` and ` + "`ferula query`" + ` evaluate PromQL with an engine of their own (` + "`internal/promql/columns`" + `), one series at a time. Prometheus'
 engine evaluates expressions that this engine does not support; the results are the same. The header ` + "`X-Ferula-Query-Engine`" + ` of a response and the metric
 ` + "`ferula_query_engine_queries_total`" + ` name the engine that evaluated a query, and the reason if it was Prometheus' engine.
 Prometheus' engine also evaluates functions that read start timestamps, with the feature use-start-timestamps, and

@@ -13,11 +13,11 @@ import (
 	promqlengine "github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"github.com/ferula-io/ferula/internal/query/dedup"
-	"github.com/ferula-io/ferula/internal/query/fanout"
-	"github.com/ferula-io/ferula/internal/query/promql"
+	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/thanos/dedup"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 const (

@@ -14,7 +14,7 @@ import (
 	"connectrpc.com/connect"
 	"github.com/google/pprof/profile"
 
-	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
 // stacks describes a CPU profile: the number of samples, the depth of their stacks, which

@@ -34,9 +34,9 @@ type set struct {
 func sets() []set {
 	const module = "module=github.com/ferula-io/ferula"
 	return []set{
-		{".", []string{"internal/codec/apipb/api.proto"}, module},
-		{".", []string{"internal/codec/storepb/thanospb/store.proto", "internal/codec/storepb/thanospb/info.proto"}, module},
-		{"internal/codec/profilepb/proto", []string{"types/v1/types.proto", "push/v1/push.proto", "querier/v1/querier.proto", "google/v1/profile.proto"}, module},
+		{".", []string{"internal/thanos/storepb/apipb/api.proto"}, module},
+		{".", []string{"internal/thanos/storepb/thanospb/store.proto", "internal/thanos/storepb/thanospb/info.proto"}, module},
+		{"internal/profiles/profilepb/proto", []string{"types/v1/types.proto", "push/v1/push.proto", "querier/v1/querier.proto", "google/v1/profile.proto"}, module},
 	}
 }
 

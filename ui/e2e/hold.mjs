@@ -10,7 +10,7 @@ import { respond, total } from "./profiles.mjs";
 
 const AXE = readFileSync(createRequire(import.meta.url).resolve("axe-core/axe.min.js"), "utf8");
 
-const DIST = new URL("../../internal/ui/dist/", import.meta.url);
+const DIST = new URL("../../internal/httpapi/ui/dist/", import.meta.url);
 
 const PAGES = [
   ["/query?expr=up&range=5m", ".legend tbody tr"], ["/query?expr=up&tab=table", "table.result"], ["/query?expr=sum(up)&tab=explain", ".tree"], ["/profiles?range=5m", ".flames canvas"],

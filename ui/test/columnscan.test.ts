@@ -78,7 +78,7 @@ test("ColumnScan: a chunk may begin anywhere in its buffer", async () => {
 });
 
 test("ColumnScan: the server's own bytes give what its JSON gives", async () => {
-  const dir = new URL("../../../internal/api/testdata/columns/", import.meta.url);
+  const dir = new URL("../../../internal/httpapi/testdata/columns/", import.meta.url);
   const names = readdirSync(dir).filter((n) => n.endsWith(".columns"));
   assert.ok(names.length >= 4, `${names}`);
   for (const name of names) {

@@ -1,6 +1,6 @@
 // Package page measures the web UI: goals page/*.
 //
-// The sizes are those of the built files in internal/ui/dist, compressed as browsers get them. ui/e2e/perf.mjs measures the
+// The sizes are those of the built files in internal/httpapi/ui/dist, compressed as browsers get them. ui/e2e/perf.mjs measures the
 // cost of the web UI of a ferula serve in Chromium, with Chromium's own trace. Without Chromium, node or the npm packages of
 // the web UI these goals are missing, and a note states the reason.
 package page

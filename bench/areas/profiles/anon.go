@@ -12,7 +12,7 @@ import (
 
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/proc"
-	series "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/profiles"
 )
 
 const (

@@ -12,11 +12,11 @@ import (
 
 	googlepprof "github.com/google/pprof/profile"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
-	"github.com/ferula-io/ferula/internal/codec/pprof"
-	series "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/pprof"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 
-	store "github.com/ferula-io/ferula/internal/store/profile"
+	"github.com/ferula-io/ferula/internal/profiles/store"
 	"github.com/ferula-io/ferula/metrics"
 )
 

@@ -10,12 +10,12 @@ import (
 	"math/rand/v2"
 
 	"github.com/ferula-io/ferula/bench/area"
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
-	"github.com/ferula-io/ferula/internal/codec/profilepb"
-	query "github.com/ferula-io/ferula/internal/query/profile"
-	series "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
+	"github.com/ferula-io/ferula/internal/profiles/query"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 
-	store "github.com/ferula-io/ferula/internal/store/profile"
+	"github.com/ferula-io/ferula/internal/profiles/store"
 )
 
 // fleet has the pushed rows: row i has label set i%len(sets) and ID idOf(i). Rows are in the order of time.

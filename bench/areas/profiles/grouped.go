@@ -8,8 +8,8 @@ import (
 	"path/filepath"
 
 	"github.com/ferula-io/ferula/bench/area"
-	query "github.com/ferula-io/ferula/internal/query/profile"
-	series "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/query"
 )
 
 // The size of the fleet whose groups are measured.

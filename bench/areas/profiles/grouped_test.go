@@ -6,7 +6,7 @@ import (
 	"testing"
 
 	"github.com/ferula-io/ferula/bench/area"
-	query "github.com/ferula-io/ferula/internal/query/profile"
+	"github.com/ferula-io/ferula/internal/profiles/query"
 )
 
 func TestCompareEngine_ComparesEveryPointAndExemplar(t *testing.T) {

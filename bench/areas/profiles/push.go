@@ -9,9 +9,9 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ferula-io/ferula/bench/area"
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
-	"github.com/ferula-io/ferula/internal/codec/profilepb"
-	series "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // The parts of a push.

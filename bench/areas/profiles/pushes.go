@@ -7,7 +7,7 @@ import (
 
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ferula-io/ferula/internal/codec/profilepb"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
 // PushPath is the path to which the requests of Pushes are posted, and MergePath that of MergeRequest.

@@ -13,8 +13,8 @@ import (
 	"github.com/parquet-go/parquet-go"
 
 	"github.com/ferula-io/ferula/bench/area"
-	query "github.com/ferula-io/ferula/internal/query/profile"
-	series "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/query"
 )
 
 // turns is the number of readings of each side in a round. The sides take turns.

@@ -15,8 +15,8 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/proc"
-	"github.com/ferula-io/ferula/internal/codec/profilepb"
-	series "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
 // server is a running ferula serve and a client of its profile API.

@@ -11,11 +11,11 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/bench/area"
-	query "github.com/ferula-io/ferula/internal/query/profile"
-	series "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/query"
 	"github.com/ferula-io/ferula/metrics"
 
-	store "github.com/ferula-io/ferula/internal/store/profile"
+	"github.com/ferula-io/ferula/internal/profiles/store"
 )
 
 const (

@@ -11,10 +11,10 @@ import (
 	googlepprof "github.com/google/pprof/profile"
 
 	"github.com/ferula-io/ferula/bench/area"
-	query "github.com/ferula-io/ferula/internal/query/profile"
-	series "github.com/ferula-io/ferula/internal/series/profiles"
+	series "github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/query"
 
-	store "github.com/ferula-io/ferula/internal/store/profile"
+	"github.com/ferula-io/ferula/internal/profiles/store"
 )
 
 const (

@@ -29,7 +29,7 @@ import (
 	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/proc"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // Area is the entry of this area in the list of cmd/bench.

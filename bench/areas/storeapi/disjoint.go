@@ -15,7 +15,7 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/internal/bufpool"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // The stores of disjoint series. They are small, so that the latency of the connection,

@@ -16,8 +16,8 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/push"
-	"github.com/ferula-io/ferula/internal/codec/storepb"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+	"github.com/ferula-io/ferula/internal/thanos/storepb"
 )
 
 // The samples of a store: two blocks, and the hour after them in the head. The series of both are the same.

@@ -15,9 +15,9 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/bench/area"
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // fewStore is a store of series that all have the same chunks.

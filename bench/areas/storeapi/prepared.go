@@ -14,9 +14,9 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/bench/blocks"
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // preparedSeries is an encoded series, as in package series.

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ferula-io/ferula/bench/blocks"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 func TestPrepare_StoresSendEverySampleOfTheSpec(t *testing.T) {

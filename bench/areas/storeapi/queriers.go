@@ -23,7 +23,7 @@ import (
 	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/peer"
 	"github.com/ferula-io/ferula/bench/proc"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // The data and queries for queriers. The blocks of 8 h and the steps are those of area api.

@@ -24,9 +24,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ferula-io/ferula/bench/streams"
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/wire/storeapi"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 func main() {

@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc/mem"
 
 	"github.com/ferula-io/ferula/bench/streams"
-	"github.com/ferula-io/ferula/internal/codec/storepb"
+	"github.com/ferula-io/ferula/internal/thanos/storepb"
 )
 
 // noopCodec copies bytes without decoding them.

@@ -12,9 +12,9 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/bench/streams"
-	"github.com/ferula-io/ferula/internal/bridge/storeclient"
-	"github.com/ferula-io/ferula/internal/query/dedup"
-	"github.com/ferula-io/ferula/internal/query/fanout"
+	"github.com/ferula-io/ferula/internal/thanos/dedup"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
+	"github.com/ferula-io/ferula/internal/thanos/storeclient"
 )
 
 // endMS is the end of every request.

@@ -56,7 +56,8 @@ func wordsOf(n *kong.Node) (words []word) {
 			if f.Name == "version" && n.Parent != nil {
 				continue
 			}
-			w := word{name: "--" + f.Name, help: firstSentence(f.Help), takes: !f.IsBool() && !f.IsCounter(), repeated: f.IsCumulative()}
+			w := word{name: "--" + f.Name, help: firstSentence(f.Help), takes: !f.IsBool() &&
+				!f.IsCounter(), repeated: f.IsCumulative()}
 			if w.takes {
 				w.values, w.path = valuesOf(f.Value), pathKind(f)
 			}
@@ -94,9 +95,11 @@ func arguments(n *kong.Node) (values []string, files bool) {
 // or "" if it is not a path.
 func pathKind(f *kong.Flag) string {
 	switch {
-	case f.PlaceHolder == "FILE", f.PlaceHolder == "PATTERN", strings.HasSuffix(f.Name, ".file"), strings.HasSuffix(f.Name, "-file"):
+	case f.PlaceHolder == "FILE", f.PlaceHolder == "PATTERN", strings.HasSuffix(f.Name, ".file"),
+		strings.HasSuffix(f.Name, "-file"):
 		return "file"
-	case f.PlaceHolder == "DIR", f.PlaceHolder == "FOLDER", strings.HasSuffix(f.Name, ".path"), strings.HasSuffix(f.Name, "-dir"):
+	case f.PlaceHolder == "DIR", f.PlaceHolder == "FOLDER", strings.HasSuffix(f.Name, ".path"),
+		strings.HasSuffix(f.Name, "-dir"):
 		return "directory"
 	}
 	return ""

@@ -32,7 +32,8 @@ func bash(app *kong.Application) string {
 	walk(app.Node, func(n *kong.Node) {
 		path := strings.Join(pathOf(n), " ")
 		if n.Parent != nil {
-			fmt.Fprintf(&commands, "\t\t%s) command=%s ;;\n", quoted(strings.Join(pathOf(n.Parent), " ")+" "+n.Name), quoted(path))
+			fmt.Fprintf(&commands, "\t\t%s) command=%s ;;\n", quoted(strings.Join(pathOf(n.Parent), " ")+" "+n.Name),
+				quoted(path))
 		}
 		var words []string
 		for _, child := range children(n) {
@@ -50,9 +51,11 @@ func bash(app *kong.Application) string {
 				fmt.Fprintf(&values, "\t\t%s) values=%s ;;\n", quoted(path+" "+w.name), quoted(strings.Join(w.values, " ")))
 			}
 		}
-		fmt.Fprintf(&offers, "\t%s)\n\t\twords=%s\n\t\tfiles=%t\n\t\t;;\n", quoted(path), quoted(strings.Join(words, " ")), files)
+		fmt.Fprintf(&offers, "\t%s)\n\t\twords=%s\n\t\tfiles=%t\n\t\t;;\n", quoted(path), quoted(strings.Join(words, " ")),
+			files)
 	})
-	return strings.NewReplacer("PROGRAM", app.Name, "COMMANDS\n", commands.String(), "OFFERS\n", offers.String(), "VALUES\n", values.String()).Replace(bashFrame)
+	return strings.NewReplacer("PROGRAM", app.Name, "COMMANDS\n", commands.String(), "OFFERS\n", offers.String(),
+		"VALUES\n", values.String()).Replace(bashFrame)
 }
 
 const bashFrame = `# Completion of PROGRAM in bash:
@@ -129,7 +132,8 @@ func zsh(app *kong.Application) string {
 		}
 		b.WriteString("\t\tesac\n\t\t;;\n\tesac\n}\n")
 	})
-	fmt.Fprintf(&b, "\nif [[ $funcstack[1] == _%s ]]; then\n\t_%s \"$@\"\nelse\n\tcompdef _%s %s\nfi\n", app.Name, app.Name, app.Name, app.Name)
+	fmt.Fprintf(&b, "\nif [[ $funcstack[1] == _%s ]]; then\n\t_%s \"$@\"\nelse\n\tcompdef _%s %s\nfi\n", app.Name,
+		app.Name, app.Name, app.Name)
 	return b.String()
 }
 
@@ -164,7 +168,8 @@ func zshText(text string) string {
 // fish returns a line for each command and flag.
 func fish(app *kong.Application) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "# Completion of %s in fish:\n#\n#\t%s completion fish | source\ncomplete -c %s -f\n", app.Name, app.Name, app.Name)
+	fmt.Fprintf(&b, "# Completion of %s in fish:\n#\n#\t%s completion fish | source\ncomplete -c %s -f\n", app.Name,
+		app.Name, app.Name)
 	walk(app.Node, func(n *kong.Node) {
 		condition := fishCondition(n)
 		line := func(format string, args ...any) {

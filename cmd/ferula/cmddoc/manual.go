@@ -23,8 +23,10 @@ type Entry struct{ Term, Text string }
 // no date, so that it changes with commands and flags only.
 func Manual(app *kong.Application, page Page) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, ".\\\" Made by `%s man`.\n.TH %s 1 \"\" %s \"User Commands\"\n", app.Name, strings.ToUpper(app.Name), app.Name)
-	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", app.Name, roff(strings.ToLower(app.Help[:1])+strings.TrimSuffix(app.Help[1:], ".")))
+	fmt.Fprintf(&b, ".\\\" Made by `%s man`.\n.TH %s 1 \"\" %s \"User Commands\"\n", app.Name,
+		strings.ToUpper(app.Name), app.Name)
+	fmt.Fprintf(&b, ".SH NAME\n%s \\- %s\n", app.Name,
+		roff(strings.ToLower(app.Help[:1])+strings.TrimSuffix(app.Help[1:], ".")))
 	fmt.Fprintf(&b, ".SH SYNOPSIS\n\\fB%s\\fR \\fICOMMAND\\fR [\\fIFLAGS\\fR]\n.SH DESCRIPTION\n", app.Name)
 	for i, paragraph := range page.Description {
 		if i > 0 {

@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/wlog"
 	"github.com/prometheus/prometheus/util/compression"
 
-	storetsdb "github.com/ferula-io/ferula/internal/store/tsdb"
+	storetsdb "github.com/ferula-io/ferula/internal/tsdb"
 )
 
 // head is the replayed logs of a database. The replay may write, so it works in a directory of its own:
@@ -28,8 +28,9 @@ import (
 //	chunk_snapshot.*   directory of links to the files of the last snapshot of the head, if there is one
 //	chunks_head        hard links to the mapped chunks, or copies of them if the database is on another file system
 //
-// A server that keeps a snapshot at its shutdown (memory-snapshot-on-shutdown) starts from it, and replays only the records behind
-// it. The log alone is then not enough: its checkpoints may lack series that were in the head at the shutdown.
+// A server that keeps a snapshot at its shutdown (memory-snapshot-on-shutdown) starts from it, and replays only the
+// records behind it. The log alone is then not enough: its checkpoints may lack series that were in the head at the
+// shutdown.
 type head struct {
 	dir     string
 	opts    *tsdb.HeadOptions
@@ -41,7 +42,8 @@ type head struct {
 // openHead replays the logs of the database in dir. All in-order samples before afterMS are in
 // blocks; math.MinInt64: no block is known to have them. late is true if the logs may have
 // out-of-order samples older than afterMS.
-func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool, logger *slog.Logger) (_ *head, err error) {
+func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool,
+	logger *slog.Logger) (_ *head, err error) {
 	h := &head{minMS: afterMS}
 	if h.dir, err = os.MkdirTemp(sandbox, "ferula_read_"); err != nil {
 		return nil, err
@@ -63,9 +65,9 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 	return h, err
 }
 
-// replay replays the logs. After a replay that fails because the last record of a log is incomplete, it replays the records
-// before it. After damage at another place, or if a file was missing, it tries once more, because the server may be writing or
-// deleting there.
+// replay replays the logs. After a replay that fails because the last record of a log is incomplete, it replays the
+// records before it. After damage at another place, or if a file was missing, it tries once more, because the server
+// may be writing or deleting there.
 func (h *head) replay(dir string, afterMS int64, logger *slog.Logger) (err error) {
 	const tries = 4 // each of the two logs may end with an incomplete record
 	linked, again := false, true
@@ -98,7 +100,8 @@ func (h *head) replay(dir string, afterMS int64, logger *slog.Logger) (err error
 	return err
 }
 
-// link fills h.dir with links to the files of the database in dir. Each kind of file is linked before those that repeat its data.
+// link fills h.dir with links to the files of the database in dir. Each kind of file is linked before those that
+// repeat its data.
 func (h *head) link(dir string) error {
 	old, err := os.ReadDir(h.dir)
 	if err != nil {
@@ -119,14 +122,16 @@ func (h *head) link(dir string) error {
 	const mapped = "chunks_head"
 	if sameFileSystem(dir, h.dir) {
 		err = chunks.HardLinkChunkFiles(filepath.Join(dir, mapped), filepath.Join(h.dir, mapped))
-	} else if err = copyDirectory(filepath.Join(dir, mapped), filepath.Join(h.dir, mapped)); errors.Is(err, fs.ErrNotExist) {
+	} else if err = copyDirectory(filepath.Join(dir, mapped), filepath.Join(h.dir, mapped)); errors.Is(err,
+		fs.ErrNotExist) {
 		err = nil // there are none
 	}
 	if err != nil {
 		return err
 	}
 	for _, log := range []string{"wal", wlog.WblDirName} {
-		if err := linkFiles(filepath.Join(dir, log), filepath.Join(h.dir, log)); err != nil && (log == "wal" || !errors.Is(err, fs.ErrNotExist)) {
+		if err := linkFiles(filepath.Join(dir, log), filepath.Join(h.dir, log)); err != nil &&
+			(log == "wal" || !errors.Is(err, fs.ErrNotExist)) {
 			return err
 		}
 	}
@@ -213,7 +218,8 @@ func copyDirectory(from, to string) error {
 		return err
 	}
 	for _, entry := range entries {
-		if err := copyFile(filepath.Join(from, entry.Name()), filepath.Join(to, entry.Name()), wholeFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
+		if err := copyFile(filepath.Join(from, entry.Name()), filepath.Join(to, entry.Name()), wholeFile); err != nil &&
+			!errors.Is(err, fs.ErrNotExist) {
 			return err
 		}
 	}
@@ -274,7 +280,8 @@ type headWindow struct {
 }
 
 // Select implements storage.ChunkQuerier.
-func (w headWindow) Select(ctx context.Context, sorted bool, _ *storage.SelectHints, matchers ...*labels.Matcher) storage.ChunkSeriesSet {
+func (w headWindow) Select(ctx context.Context, sorted bool, _ *storage.SelectHints,
+	matchers ...*labels.Matcher) storage.ChunkSeriesSet {
 	return w.ChunkQuerier.Select(ctx, sorted, &storage.SelectHints{Start: w.mint, End: w.maxt}, matchers...)
 }
 

@@ -7,7 +7,7 @@
 // these chunks. The replay needs memory for the series and the newest chunks of the
 // head. A DB replays the log once: for the first window beyond the last block, or for the
 // first window if there are out-of-order samples, which may have any timestamp. Databases are
-// opened for writing by package store/tsdb.
+// opened for writing by package tsdb.
 package localdb
 
 import (
@@ -62,7 +62,8 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	}
 	if _, err := os.Stat(filepath.Join(dir, "wal")); errors.Is(err, os.ErrNotExist) {
 		if d.headMS = math.MaxInt64; len(d.blocks) == 0 {
-			return nil, fmt.Errorf("%s has neither blocks nor a write-ahead log: %w", dir, errors.Join(os.ErrNotExist, d.db.Close()))
+			return nil, fmt.Errorf("%s has neither blocks nor a write-ahead log: %w", dir,
+				errors.Join(os.ErrNotExist, d.db.Close()))
 		}
 		d.late = false
 	} else if err != nil {
@@ -71,8 +72,8 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 	return d, nil
 }
 
-// openBlocks opens the blocks of the directory. The server may delete a block while it is opened, because it has compacted it or
-// because of its age, so a list with a missing file is made again.
+// openBlocks opens the blocks of the directory. The server may delete a block while it is opened, because it has
+// compacted it or because of its age, so a list with a missing file is made again.
 func (d *DB) openBlocks() (db *tsdb.DBReadOnly, blocks []tsdb.BlockReader, err error) {
 	const tries = 10
 	for try := 1; ; try++ {
@@ -186,7 +187,8 @@ func (d *DB) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, 
 	if d.head != nil && maxt >= d.head.minMS {
 		queriers = append(queriers, headWindow{d.head.querier, mint, maxt})
 	}
-	merged := storage.NewMergeChunkQuerier(queriers, nil, storage.NewCompactingChunkSeriesMerger(storage.ChainedSeriesMerge))
+	merged := storage.NewMergeChunkQuerier(queriers, nil,
+		storage.NewCompactingChunkSeriesMerger(storage.ChainedSeriesMerge))
 	return series.FromChunkQuerier(merged), nil
 }
 

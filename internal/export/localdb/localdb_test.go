@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"go.uber.org/goleak"
 
-	"github.com/ferula-io/ferula/internal/codec/labelenc"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 func TestMain(m *testing.M) {

@@ -16,15 +16,16 @@ import (
 	"github.com/prometheus/prometheus/tsdb/wlog"
 )
 
-// checkReferences returns an error if the write-ahead log in dir gives one reference to two series, and the mapped chunks have
-// out-of-order samples with this reference.
+// checkReferences returns an error if the write-ahead log in dir gives one reference to two series, and the mapped
+// chunks have out-of-order samples with this reference.
 //
-// Prometheus' feature memory-snapshot-on-shutdown can do this: after a start from a snapshot, a new series gets the reference of a
-// series that had left the head before the shutdown. Such a chunk may belong to either of the two series, so a replay
-// would return samples of one series for the other, and without an error. Only directories with a snapshot are checked, because
-// the check reads the whole log.
+// Prometheus' feature memory-snapshot-on-shutdown can do this: after a start from a snapshot, a new series gets the
+// reference of a series that had left the head before the shutdown. Such a chunk may belong to either of the two
+// series, so a replay would return samples of one series for the other, and without an error. Only directories with
+// a snapshot are checked, because the check reads the whole log.
 func checkReferences(dir string) error {
-	if snapshots, err := fs.Glob(os.DirFS(dir), "chunk_snapshot.*"); err != nil || len(snapshots) == 0 { // dir is not a pattern
+	// dir is not a pattern
+	if snapshots, err := fs.Glob(os.DirFS(dir), "chunk_snapshot.*"); err != nil || len(snapshots) == 0 {
 		return err
 	}
 	log := filepath.Join(dir, "wal")
@@ -36,14 +37,17 @@ func checkReferences(dir string) error {
 		}
 		first = index + 1
 	}
-	if err := seen.addSegments(wlog.SegmentRange{Dir: log, First: first, Last: math.MaxInt32}); err != nil || len(seen.twice) == 0 {
+	if err := seen.addSegments(wlog.SegmentRange{Dir: log, First: first, Last: math.MaxInt32}); err != nil ||
+		len(seen.twice) == 0 {
 		return err
 	}
-	mapped, err := chunks.NewChunkDiskMapper(nil, filepath.Join(dir, "chunks_head"), chunkenc.NewPool(), chunks.DefaultWriteBufferSize, 0)
+	mapped, err := chunks.NewChunkDiskMapper(nil, filepath.Join(dir, "chunks_head"), chunkenc.NewPool(),
+		chunks.DefaultWriteBufferSize, 0)
 	if err != nil {
 		return err
 	}
-	err = mapped.IterateAllChunks(func(ref chunks.HeadSeriesRef, _ chunks.ChunkDiskMapperRef, _, _ int64, _ uint16, _ chunkenc.Encoding, outOfOrder bool) error {
+	err = mapped.IterateAllChunks(func(ref chunks.HeadSeriesRef, _ chunks.ChunkDiskMapperRef, _, _ int64, _ uint16,
+		_ chunkenc.Encoding, outOfOrder bool) error {
 		if lset, ok := seen.twice[uint64(ref)]; ok && outOfOrder {
 			return fmt.Errorf("the write-ahead log has the reference %d for the series %s and for an earlier one, as after a start from a snapshot of the head (memory-snapshot-on-shutdown), and out-of-order samples of one would be read for the other. Read from the running server with --url instead, or a copy of the directory that has only the blocks", ref, lset)
 		}

@@ -11,12 +11,12 @@ import (
 	"github.com/prometheus/prometheus/tsdb/wlog"
 )
 
-// cutTornRecord makes a log readable whose last record is incomplete. A log has such a record while the server writes it, and
-// after a write that a crash or a full disk has interrupted. No sample of the record was acknowledged.
+// cutTornRecord makes a log readable whose last record is incomplete. A log has such a record while the server
+// writes it, and after a write that a crash or a full disk has interrupted. No sample of the record was acknowledged.
 //
-// damage is the error of a replay. cutTornRecord replaces the link to the last segment by a copy that ends before the record. It
-// returns false, and changes nothing, if the damage is at another place, or if bytes follow the record: acknowledged samples may
-// be behind it.
+// damage is the error of a replay. cutTornRecord replaces the link to the last segment by a copy that ends before
+// the record. It returns false, and changes nothing, if the damage is at another place, or if bytes follow the
+// record: acknowledged samples may be behind it.
 func (h *head) cutTornRecord(damage *wlog.CorruptionErr, logger *slog.Logger) (cut bool, err error) {
 	if filepath.Dir(damage.Dir) != h.dir {
 		return false, nil // a checkpoint, which is written before it gets its name
@@ -53,8 +53,8 @@ func lastSegment(log string) (last int, err error) {
 	return last, err
 }
 
-// endOfRecords returns the offset in bytes at which the last readable record of a segment ends. torn is true if another record
-// follows that cannot be read, and behind it nothing but zero bytes.
+// endOfRecords returns the offset in bytes at which the last readable record of a segment ends. torn is true if
+// another record follows that cannot be read, and behind it nothing but zero bytes.
 func endOfRecords(name string) (end int64, torn bool, err error) {
 	segment, err := wlog.OpenReadSegment(name)
 	if err != nil {
@@ -99,8 +99,8 @@ func onlyZeros(r io.Reader) (bool, error) {
 	}
 }
 
-// linkFiles creates the directory to with links to the files of the directory from. Directories in it, which are checkpoints,
-// become directories of links, too.
+// linkFiles creates the directory to with links to the files of the directory from. Directories in it, which are
+// checkpoints, become directories of links, too.
 func linkFiles(from, to string) error {
 	entries, err := os.ReadDir(from)
 	if err != nil {

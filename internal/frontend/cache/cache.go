@@ -74,8 +74,8 @@ type hasAllStore interface {
 }
 
 // MergeFunc writes to dst one response that covers the ranges of all sources. The sources are stored responses of
-// adjacent, disjoint ranges in order of time. MergeFunc must cut off the points of a source outside its range. It closes
-// nothing, retains nothing, and returns the first error of a source unchanged.
+// adjacent, disjoint ranges in order of time. MergeFunc must cut off the points of a source outside its range. It
+// closes nothing, retains nothing, and returns the first error of a source unchanged.
 type MergeFunc func(ctx context.Context, dst io.Writer, sources []Source) error
 
 // Source is a stored response. Only its points from StartMS to EndMS, both inclusive, are used.
@@ -121,8 +121,9 @@ type Options struct {
 	SetTimeout    time.Duration // of writing or deleting one value; 0: 1 s
 	WriterWait    time.Duration // total time a Writer may block its caller; 0: 50 ms
 	MergeTimeout  time.Duration // of one merge in the background; 0: 30 s
-	DeleteAfter   time.Duration // delay before the parts of a replaced extent are deleted: Readers may still need them; 0: 1 min
-	CloseTimeout  time.Duration // of pending writes in Close; 0: 2 s
+	// delay before the parts of a replaced extent are deleted: Readers may still need them; 0: 1 min
+	DeleteAfter  time.Duration
+	CloseTimeout time.Duration // of pending writes in Close; 0: 2 s
 
 	Workers  int // goroutines that write to the store; 0: 10
 	QueueMax int // writes that wait for a worker; 0: 10,000
@@ -187,15 +188,21 @@ func (o Options) validate() error {
 	}
 	fault(o.TTL < 0, "TTL %s is negative", o.TTL)
 	fault(o.Codec > CodecNone, "codec %d does not exist", o.Codec)
-	fault(o.PartBytes < partBytesMin || o.PartBytes > 64<<20, "part bytes %d: want %d to 64 MiB", o.PartBytes, partBytesMin)
-	fault(o.InlineBytes < 0 || o.KeyBytesMax < 0, "inline bytes %d and key bytes %d cannot be negative", o.InlineBytes, o.KeyBytesMax)
-	fault(o.ExtentsMax < 1 || o.ExtentsMax > manifestExtents/4, "extents per entry %d: want 1 to %d", o.ExtentsMax, manifestExtents/4)
+	fault(o.PartBytes < partBytesMin || o.PartBytes > 64<<20, "part bytes %d: want %d to 64 MiB", o.PartBytes,
+		partBytesMin)
+	fault(o.InlineBytes < 0 || o.KeyBytesMax < 0, "inline bytes %d and key bytes %d cannot be negative", o.InlineBytes,
+		o.KeyBytesMax)
+	fault(o.ExtentsMax < 1 || o.ExtentsMax > manifestExtents/4, "extents per entry %d: want 1 to %d", o.ExtentsMax,
+		manifestExtents/4)
 	fault(o.EntryBytesMax < int64(o.PartBytes), "entry bytes %d are fewer than one part's", o.EntryBytesMax)
 	fault(o.InFlightBytesMax < 2*int64(o.PartBytes), "in-flight bytes %d are fewer than two parts'", o.InFlightBytesMax)
-	fault(o.HeldBytesMax < 0 || o.SpilledBytesMax < 0 || o.PrefetchBytes < 0, "held bytes %d, spilled bytes %d and prefetch bytes %d cannot be negative", o.HeldBytesMax, o.SpilledBytesMax, o.PrefetchBytes)
+	fault(o.HeldBytesMax < 0 || o.SpilledBytesMax < 0 || o.PrefetchBytes < 0,
+		"held bytes %d, spilled bytes %d and prefetch bytes %d cannot be negative", o.HeldBytesMax, o.SpilledBytesMax,
+		o.PrefetchBytes)
 	fault(o.Workers < 1 || o.QueueMax < 1, "workers %d and queue length %d: want at least 1", o.Workers, o.QueueMax)
 	fault(o.BreakerFailures < 1, "breaker failures %d: want at least 1", o.BreakerFailures)
-	for _, d := range []time.Duration{o.LookupTimeout, o.GetTimeout, o.WholeTimeout, o.SetTimeout, o.WriterWait, o.MergeTimeout, o.DeleteAfter, o.CloseTimeout, o.BreakerBackoff} {
+	for _, d := range []time.Duration{o.LookupTimeout, o.GetTimeout, o.WholeTimeout, o.SetTimeout, o.WriterWait,
+		o.MergeTimeout, o.DeleteAfter, o.CloseTimeout, o.BreakerBackoff} {
 		fault(d < 0, "duration %s is negative", d)
 	}
 	return errors.Join(faults...)
@@ -255,15 +262,16 @@ func New(store Store, opts Options, logger *slog.Logger, set *instruments.Set) (
 	c.met = newMetrics(set, opts.Name, func() float64 { return float64(len(c.queue)) })
 	c.store = guard{
 		store: store, local: local, met: c.met, grace: opts.LookupTimeout / 2,
-		breaker: newBreaker(opts.BreakerFailures, opts.BreakerBackoff, opts.BreakerBackoffMax, opts.Now, func(open bool, err error) {
-			if open {
-				c.met.breaker.Set(1)
-				logger.Warn("Cache backend fails: circuit breaker opened", "err", err)
-			} else {
-				c.met.breaker.Set(0)
-				logger.Info("Cache backend recovered: circuit breaker closed")
-			}
-		}),
+		breaker: newBreaker(opts.BreakerFailures, opts.BreakerBackoff, opts.BreakerBackoffMax, opts.Now,
+			func(open bool, err error) {
+				if open {
+					c.met.breaker.Set(1)
+					logger.Warn("Cache backend fails: circuit breaker opened", "err", err)
+				} else {
+					c.met.breaker.Set(0)
+					logger.Info("Cache backend recovered: circuit breaker closed")
+				}
+			}),
 	}
 	if !local { // writes to a local store run in the caller's goroutine
 		for range opts.Workers {

@@ -65,7 +65,8 @@ func (c *Cache) insert(extents []extent, e extent) []extent {
 	next := make([]extent, 0, len(extents)+1)
 	size := e.storedBytes()
 	for _, old := range extents {
-		if old.stepMS == e.stepMS && old.startMS <= e.startMS && old.endMS >= e.endMS && (old.startMS < e.startMS || old.endMS > e.endMS) {
+		if old.stepMS == e.stepMS && old.startMS <= e.startMS && old.endMS >= e.endMS &&
+			(old.startMS < e.startMS || old.endMS > e.endMS) {
 			return nil
 		}
 		if old.stepMS != e.stepMS || (old.startMS >= e.startMS && old.endMS <= e.endMS) {
@@ -211,7 +212,8 @@ func (k *compactor) deleteLater(base string, id uint64, parts int) {
 	if k.ctx.Err() != nil || len(k.extentsToDelete) >= extentsToDeleteMax {
 		return
 	}
-	k.extentsToDelete = append(k.extentsToDelete, extentToDelete{k.cache.opts.Now().Add(k.cache.opts.DeleteAfter), base, id, parts})
+	k.extentsToDelete = append(k.extentsToDelete, extentToDelete{k.cache.opts.Now().Add(k.cache.opts.DeleteAfter), base,
+		id, parts})
 	k.nudge()
 }
 

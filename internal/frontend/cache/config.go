@@ -51,7 +51,8 @@ const (
 
 // FromConfig returns a cache configured by Thanos' YAML. Fields set in opts take
 // precedence. inert lists the configured keys that have no effect, with the reasons.
-func FromConfig(text []byte, opts Options, logger *slog.Logger, set *instruments.Set) (c *Cache, inert []string, err error) {
+func FromConfig(text []byte, opts Options, logger *slog.Logger,
+	set *instruments.Set) (c *Cache, inert []string, err error) {
 	config, inert, err := ParseConfig(text)
 	if err != nil {
 		return nil, nil, err
@@ -334,10 +335,12 @@ func (c *Config) readRedis(text []byte) error {
 		faults = append(faults, errors.New("no redis addr"))
 	}
 	faults = append(faults, negative(map[string]int64{
-		"db": int64(y.DB), "dial_timeout": int64(y.DialTimeout), "read_timeout": int64(y.ReadTimeout), "write_timeout": int64(y.WriteTimeout),
+		"db": int64(y.DB), "dial_timeout": int64(y.DialTimeout), "read_timeout": int64(y.ReadTimeout),
+		"write_timeout":         int64(y.WriteTimeout),
 		"max_async_concurrency": int64(y.MaxAsyncConcurrency), "max_async_buffer_size": int64(y.MaxAsyncBufferSize),
 		"max_get_multi_concurrency": int64(y.MaxGetMultiConcurrency), "expiration": int64(y.Expiration),
-		"pool_size": int64(y.PoolSize), "min_idle_conns": int64(y.MinIdleConns), "idle_timeout": int64(y.IdleTimeout), "max_conn_age": int64(y.MaxConnAge),
+		"pool_size": int64(y.PoolSize), "min_idle_conns": int64(y.MinIdleConns), "idle_timeout": int64(y.IdleTimeout),
+		"max_conn_age": int64(y.MaxConnAge),
 	}))
 	tls, err := tlsOf(y.TLSEnabled, y.TLSConfig)
 	if err := errors.Join(append(faults, err)...); err != nil {
@@ -346,10 +349,13 @@ func (c *Config) readRedis(text []byte) error {
 	c.TTL = time.Duration(y.Expiration)
 	orDefault(&c.TTL, expirationDefault)
 	c.Redis = RedisOptions{
-		Address: y.Addr, MasterName: y.MasterName, Prefix: y.Prefix, Username: y.Username, Password: y.Password, Database: y.DB,
-		DialTimeout: time.Duration(y.DialTimeout), ReadTimeout: time.Duration(y.ReadTimeout), WriteTimeout: time.Duration(y.WriteTimeout),
-		ConnectionsMax: y.PoolSize, IdleConnectionsMin: y.MinIdleConns, IdleTimeout: time.Duration(y.IdleTimeout), ConnectionAgeMax: time.Duration(y.MaxConnAge),
-		TLS: tls,
+		Address: y.Addr, MasterName: y.MasterName, Prefix: y.Prefix, Username: y.Username, Password: y.Password,
+		Database:    y.DB,
+		DialTimeout: time.Duration(y.DialTimeout), ReadTimeout: time.Duration(y.ReadTimeout),
+		WriteTimeout:   time.Duration(y.WriteTimeout),
+		ConnectionsMax: y.PoolSize, IdleConnectionsMin: y.MinIdleConns, IdleTimeout: time.Duration(y.IdleTimeout),
+		ConnectionAgeMax: time.Duration(y.MaxConnAge),
+		TLS:              tls,
 	}
 	orDefault(&c.Redis.ConnectionsMax, y.MaxGetMultiConcurrency)
 	c.Workers, c.QueueMax = y.MaxAsyncConcurrency, y.MaxAsyncBufferSize
@@ -442,7 +448,8 @@ func tlsOf(enabled bool, y tlsYAML) (*tls.Config, error) {
 		return nil, fmt.Errorf("tls_config: min_version %q: it must be 1.0, 1.1, 1.2 or 1.3", y.MinVersion)
 	}
 	config, err := promconfig.NewTLSConfig(&promconfig.TLSConfig{
-		CAFile: y.CAFile, CertFile: y.CertFile, KeyFile: y.KeyFile, ServerName: y.ServerName, InsecureSkipVerify: y.InsecureSkipVerify, MinVersion: version,
+		CAFile: y.CAFile, CertFile: y.CertFile, KeyFile: y.KeyFile, ServerName: y.ServerName,
+		InsecureSkipVerify: y.InsecureSkipVerify, MinVersion: version,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("tls_config: %w", err)

@@ -277,7 +277,8 @@ func (c *Cache) loadAll(ctx context.Context, base, key string, extents []extent)
 		}
 		loaded[i] = Extent{
 			StartMS: e.startMS, EndMS: e.endMS, StoredStartMS: e.startMS, StoredEndMS: e.endMS, StepMS: e.stepMS,
-			WrittenAt: time.UnixMilli(e.writtenMS), Bytes: e.rawBytes(), cache: c, base: base, key: key, ext: e, parts: parts, held: held,
+			WrittenAt: time.UnixMilli(e.writtenMS), Bytes: e.rawBytes(), cache: c, base: base, key: key, ext: e, parts: parts,
+			held: held,
 		}
 	}
 	if c.local || len(extents) == 1 {

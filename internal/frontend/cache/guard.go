@@ -146,7 +146,8 @@ type breaker struct {
 	probing   bool          // one operation probes the store
 }
 
-func newBreaker(failures int, first, backoffMax time.Duration, now func() time.Time, changed func(open bool, err error)) *breaker {
+func newBreaker(failures int, first, backoffMax time.Duration, now func() time.Time,
+	changed func(open bool, err error)) *breaker {
 	return &breaker{failuresMax: failures, first: first, max: backoffMax, now: now, changed: changed}
 }
 
@@ -237,14 +238,17 @@ func newMetrics(set *instruments.Set, cache string, queued func() float64) *metr
 	}
 	bytes := family("store_bytes_total", "Bytes read from and written to the store, compressed.", "direction")
 	m := &metrics{
-		cache:      cache,
-		lookups:    family("lookups_total", "Lookups by result: hit covers all of the requested range, partial a part of it.", "result"),
-		unused:     family("unused_total", "Entries and extents that were found but not used, by reason.", "reason"),
-		extents:    family("extents_total", "Responses written to the cache, by result.", "result"),
-		merges:     family("merges_total", "Background merges of adjacent extents, by result.", "result"),
-		operations: family("operations_total", "Operations on the store, including those rejected by the circuit breaker.", "operation"),
-		failures:   family("operation_failures_total", "Failed operations on the store, by reason.", "operation", "reason"),
-		duration: set.NewPrometheusHistogramVec(metricPrefix+"operation_duration_seconds", "Duration of operations on a remote store.",
+		cache: cache,
+		lookups: family("lookups_total", "Lookups by result: hit covers all of the requested range, partial a part of it.",
+			"result"),
+		unused:  family("unused_total", "Entries and extents that were found but not used, by reason.", "reason"),
+		extents: family("extents_total", "Responses written to the cache, by result.", "result"),
+		merges:  family("merges_total", "Background merges of adjacent extents, by result.", "result"),
+		operations: family("operations_total", "Operations on the store, including those rejected by the circuit breaker.",
+			"operation"),
+		failures: family("operation_failures_total", "Failed operations on the store, by reason.", "operation", "reason"),
+		duration: set.NewPrometheusHistogramVec(metricPrefix+"operation_duration_seconds",
+			"Duration of operations on a remote store.",
 			[]float64{.0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5}, "cache", "operation"),
 		bytesRead:    bytes.of("read"),
 		bytesWritten: bytes.of("written"),

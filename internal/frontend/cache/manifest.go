@@ -210,7 +210,8 @@ func (d *fields) extent() (e extent) {
 		e.inline = inline
 	}
 	count := d.uvarint()
-	if length > 1<<62 || e.endMS < e.startMS || e.stepMS < 0 || count == 0 || count > manifestPartsMax || count > uint64(len(d.src)) {
+	if length > 1<<62 || e.endMS < e.startMS || e.stepMS < 0 || count == 0 || count > manifestPartsMax ||
+		count > uint64(len(d.src)) {
 		d.fail()
 		return e
 	}

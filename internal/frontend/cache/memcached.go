@@ -64,9 +64,9 @@ func (o MemcachedOptions) withDefaults() MemcachedOptions {
 
 // Memcached is a Store on memcached servers.
 //
-// Every server has its own client and circuit breaker: a server that is down affects its own keys only. The client takes
-// no context, so an operation runs in a goroutine, and its caller returns when ctx ends. The goroutine ends with the
-// connection's deadline. At most OperationsMax such goroutines run.
+// Every server has its own client and circuit breaker: a server that is down affects its own keys only. The client
+// takes no context, so an operation runs in a goroutine, and its caller returns when ctx ends. The goroutine ends
+// with the connection's deadline. At most OperationsMax such goroutines run.
 type Memcached struct {
 	opts   MemcachedOptions
 	log    *slog.Logger
@@ -108,7 +108,8 @@ func NewMemcached(opts MemcachedOptions, logger *slog.Logger) (*Memcached, error
 	if len(opts.Addresses) == 0 {
 		return nil, errors.New("memcached: no addresses")
 	}
-	if opts.Timeout < 0 || opts.UpdateInterval < 0 || opts.IdleConnectionsMax < 0 || opts.OperationsMax < 0 || opts.ItemBytesMax < 0 {
+	if opts.Timeout < 0 || opts.UpdateInterval < 0 || opts.IdleConnectionsMax < 0 || opts.OperationsMax < 0 ||
+		opts.ItemBytesMax < 0 {
 		return nil, errors.New("memcached: times and limits cannot be negative")
 	}
 	m := &Memcached{opts: opts, log: logger, slots: make(chan struct{}, opts.OperationsMax)}
@@ -116,7 +117,8 @@ func NewMemcached(opts MemcachedOptions, logger *slog.Logger) (*Memcached, error
 	if opts.TLS != nil {
 		m.dialer = (&tls.Dialer{NetDialer: &net.Dialer{Timeout: opts.Timeout}, Config: opts.TLS}).DialContext
 	}
-	m.book = addressBook{addresses: opts.Addresses, discover: opts.AutoDiscovery, resolver: opts.Resolver, dial: m.dialer, last: map[string][]string{}}
+	m.book = addressBook{addresses: opts.Addresses, discover: opts.AutoDiscovery, resolver: opts.Resolver, dial: m.dialer,
+		last: map[string][]string{}}
 	ctx, cancel := context.WithCancel(context.Background())
 	m.cancel = cancel
 	m.update(ctx)
@@ -206,7 +208,8 @@ func (s oneServer) PickServer(string) (net.Addr, error) { return s, nil }
 func (s oneServer) Each(visit func(net.Addr) error) error { return visit(s) }
 
 // do runs one operation on the server of key.
-func (m *Memcached) do(ctx context.Context, key string, operation func(*memcache.Client) ([]byte, error)) ([]byte, error) {
+func (m *Memcached) do(ctx context.Context, key string,
+	operation func(*memcache.Client) ([]byte, error)) ([]byte, error) {
 	m.mu.RLock()
 	server := pick(m.servers, key)
 	m.mu.RUnlock()

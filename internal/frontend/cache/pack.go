@@ -94,8 +94,9 @@ func prepareTime(t int64) stepTime {
 	text = append(text, `,"`...)
 	mask := func(from int) uint64 { return lowBytes(min(max(len(text)-from, 0), 8)) }
 	return stepTime{
-		w0: binary.LittleEndian.Uint64(b[:8]), w1: binary.LittleEndian.Uint64(b[8:16]), w2: binary.LittleEndian.Uint64(b[16:]),
-		n: len(text), m0: mask(0), m1: mask(8), m2: mask(16),
+		w0: binary.LittleEndian.Uint64(b[:8]), w1: binary.LittleEndian.Uint64(b[8:16]),
+		w2: binary.LittleEndian.Uint64(b[16:]),
+		n:  len(text), m0: mask(0), m1: mask(8), m2: mask(16),
 	}
 }
 

@@ -42,7 +42,8 @@ type fetched struct {
 }
 
 func newReader(ctx context.Context, e *Extent) *Reader {
-	r := &Reader{cache: e.cache, base: e.base, key: e.key, ext: e.ext, parts: e.parts, held: e.held, number: -1, dec: decoders.Get().(*decoder)}
+	r := &Reader{cache: e.cache, base: e.base, key: e.key, ext: e.ext, parts: e.parts, held: e.held, number: -1,
+		dec: decoders.Get().(*decoder)}
 	r.ctx, r.cancel = context.WithCancel(ctx)
 	if r.held.spilled() {
 		return r

@@ -47,9 +47,9 @@ func (o RedisOptions) withDefaults() RedisOptions {
 
 // Redis is a Store on a Redis server, a cluster of them, or one found by sentinels.
 //
-// The server at a single address is used as a single server until it redirects a key. Only a node of a cluster redirects
-// keys. From then on the client finds the nodes of the cluster through that address. So there is no probe, which could
-// fail at the start or need a permission.
+// The server at a single address is used as a single server until it redirects a key. Only a node of a cluster
+// redirects keys. From then on the client finds the nodes of the cluster through that address. So there is no probe,
+// which could fail at the start or need a permission.
 type Redis struct {
 	opts   *redis.UniversalOptions
 	prefix string
@@ -123,8 +123,8 @@ func (r *Redis) do(operation func(redis.UniversalClient) error) error {
 	return err
 }
 
-// joinCluster replaces the client of a single server by a client of its cluster. It returns false if there was no single
-// server or the store is closed.
+// joinCluster replaces the client of a single server by a client of its cluster. It returns false if there was no
+// single server or the store is closed.
 func (r *Redis) joinCluster() bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -104,7 +104,8 @@ func (k *call) mayRepeat(wait time.Duration) bool {
 // repeat waits before the next try, until the wait or the context ends.
 func (k *call) repeat(reason string, wait time.Duration) error {
 	k.client.metrics.repeats.With(reason).Inc()
-	k.client.logger.Info("Retrying a downstream request", "path", k.message.url.Path, "reason", reason, "wait", wait, "retries_left", k.retries)
+	k.client.logger.Info("Retrying a downstream request", "path", k.message.url.Path, "reason", reason, "wait", wait,
+		"retries_left", k.retries)
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	select {

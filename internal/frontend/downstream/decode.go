@@ -58,7 +58,8 @@ func (d snappyReader) reset(src io.Reader) error { d.Reset(src); return nil }
 func makeGzip() *decoder { return &decoder{out: &gzipReader{}} }
 
 func makeSnappy() *decoder {
-	return &decoder{out: snappyReader{s2.NewReader(nil, s2.ReaderMaxBlockSize(snappyBlockMaxBytes), s2.ReaderAllocBlock(decoderReadBytes))}}
+	return &decoder{out: snappyReader{s2.NewReader(nil, s2.ReaderMaxBlockSize(snappyBlockMaxBytes),
+		s2.ReaderAllocBlock(decoderReadBytes))}}
 }
 
 // makeZstd makes a decoder without goroutines: the responses of one query are

@@ -139,7 +139,8 @@ func (o Options) Validate() error {
 	}
 	for _, encoding := range o.Encodings {
 		if !slices.Contains([]string{Identity, Gzip, Zstd, Snappy}, encoding) {
-			errs = append(errs, hint.Invalid("downstream.encoding", fmt.Errorf("unknown encoding %q: want identity, gzip, zstd or snappy", encoding)))
+			errs = append(errs, hint.Invalid("downstream.encoding",
+				fmt.Errorf("unknown encoding %q: want identity, gzip, zstd or snappy", encoding)))
 		}
 	}
 	if o.BackoffMin < 0 || o.BackoffMax < 0 || o.BackoffMax != 0 && o.BackoffMax < o.BackoffMin {

@@ -24,14 +24,20 @@ func newMetrics(set *instruments.Set) *metrics {
 	if set == nil {
 		set = instruments.NewSet()
 	}
-	bytes := set.NewCounterVec("ferula_frontend_downstream_bytes_total", "Bytes of response bodies: received on the wire, and after decoding.", "kind")
-	set.Describe("ferula_frontend_downstream_first_byte_seconds", "Time from sending a request to the first byte of its response.", "")
+	bytes := set.NewCounterVec("ferula_frontend_downstream_bytes_total",
+		"Bytes of response bodies: received on the wire, and after decoding.", "kind")
+	set.Describe("ferula_frontend_downstream_first_byte_seconds",
+		"Time from sending a request to the first byte of its response.", "")
 	set.Describe("ferula_frontend_downstream_in_flight", "Requests that wait for a response or read its body.", "")
 	return &metrics{
-		tries:   set.NewCounterVec("ferula_frontend_downstream_tries_total", "Requests sent to the downstream, including retries, by outcome.", "outcome"),
-		repeats: set.NewCounterVec("ferula_frontend_downstream_retries_total", "Retries sent to the downstream, by reason.", "reason"),
-		refused: set.NewCounterVec("ferula_frontend_downstream_retries_rejected_total", "Failed requests that were not retried, by reason.", "reason"),
-		resumes: set.NewCounterVec("ferula_frontend_downstream_resumes_total", "Responses that broke off after some bytes and were requested again, by outcome.", "outcome"),
+		tries: set.NewCounterVec("ferula_frontend_downstream_tries_total",
+			"Requests sent to the downstream, including retries, by outcome.", "outcome"),
+		repeats: set.NewCounterVec("ferula_frontend_downstream_retries_total", "Retries sent to the downstream, by reason.",
+			"reason"),
+		refused: set.NewCounterVec("ferula_frontend_downstream_retries_rejected_total",
+			"Failed requests that were not retried, by reason.", "reason"),
+		resumes: set.NewCounterVec("ferula_frontend_downstream_resumes_total",
+			"Responses that broke off after some bytes and were requested again, by outcome.", "outcome"),
 		firstByte: set.NewPrometheusHistogramExt("ferula_frontend_downstream_first_byte_seconds",
 			[]float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}),
 		inFlight: set.NewGauge("ferula_frontend_downstream_in_flight", nil),

@@ -40,7 +40,8 @@ type Request struct {
 
 // queryEndpoints take parameters in a form as well as in the URL. They change nothing, so requests
 // to them may be retried whatever their method.
-var queryEndpoints = []string{"/query", "/query_range", "/query_explain", "/query_range_explain", "/query_exemplars", "/series", "/labels", "/format_query", "/parse_query"}
+var queryEndpoints = []string{"/query", "/query_range", "/query_explain", "/query_range_explain", "/query_exemplars",
+	"/series", "/labels", "/format_query", "/parse_query"}
 
 func isQuery(path string) bool {
 	i := strings.LastIndex(path, "/api/v1/")
@@ -143,7 +144,8 @@ func (c *Client) target(escaped string) (*url.URL, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w: path %q: %w", ErrRequest, escaped, err)
 	}
-	if !strings.HasPrefix(escaped, "/") || strings.ContainsAny(escaped, "?#") || slices.Contains(strings.Split(path, "/"), "..") {
+	if !strings.HasPrefix(escaped, "/") || strings.ContainsAny(escaped, "?#") ||
+		slices.Contains(strings.Split(path, "/"), "..") {
 		return nil, fmt.Errorf("%w: path %q", ErrRequest, escaped)
 	}
 	u := *c.base

@@ -139,7 +139,8 @@ func orInt(n *int, otherwise int) int {
 // build loads the files. The client certificate is read again for every connection.
 func (t TLS) build() (*tls.Config, error) {
 	config, err := promconfig.NewTLSConfig(&promconfig.TLSConfig{
-		CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile, ServerName: t.ServerName, InsecureSkipVerify: t.InsecureSkipVerify, MinVersion: tls.VersionTLS12,
+		CAFile: t.CAFile, CertFile: t.CertFile, KeyFile: t.KeyFile, ServerName: t.ServerName,
+		InsecureSkipVerify: t.InsecureSkipVerify, MinVersion: tls.VersionTLS12,
 	})
 	if err != nil {
 		return nil, fmt.Errorf("downstream transport: tls_config: %w", err)

@@ -187,8 +187,8 @@ const (
 	discardGrace = 100 * time.Millisecond
 )
 
-// discard ends a response that is not used. If the rest is short and arrives within discardGrace, it is read, so that the
-// connection can be reused.
+// discard ends a response that is not used. If the rest is short and arrives within discardGrace, it is read, so
+// that the connection can be reused.
 func (t *try) discard() {
 	timer := time.AfterFunc(discardGrace, func() { t.cancel(errReleased) })
 	_, _ = io.CopyN(io.Discard, &t.source, discardBytes) // after an error the connection is not reused

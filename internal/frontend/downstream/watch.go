@@ -38,7 +38,8 @@ func (c *countedConn) Read(p []byte) (int, error) {
 }
 
 // counted wraps dial so that its connections count the bytes read.
-func counted(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(context.Context, string, string) (net.Conn, error) {
+func counted(dial func(ctx context.Context, network, address string) (net.Conn, error)) func(context.Context, string,
+	string) (net.Conn, error) {
 	return func(ctx context.Context, network, address string) (net.Conn, error) {
 		conn, err := dial(ctx, network, address)
 		if err != nil {

@@ -123,7 +123,8 @@ func New(opts Options, set *instruments.Set) (*Limiter, error) {
 	if err := opts.Validate(); err != nil {
 		return nil, err
 	}
-	return &Limiter{opts: opts.withDefaults(), metrics: newMetrics(set, opts.Downstream), tenants: map[string]*tenant{}}, nil
+	return &Limiter{opts: opts.withDefaults(), metrics: newMetrics(set, opts.Downstream), tenants: map[string]*tenant{}},
+		nil
 }
 
 // MaxPerRequest returns the maximum of slots that one AcquireN can get.
@@ -152,7 +153,8 @@ func (l *Limiter) Acquire(ctx context.Context, name string) (release func(), err
 // given number of these slots; all calls of free together release at most n. Errors are those of
 // Acquire.
 func (l *Limiter) AcquireN(ctx context.Context, name string, n int) (free func(n int), err error) {
-	invariant.Check(n > 0 && n <= l.MaxPerRequest(), "limit: %d slots requested, a tenant may have %d", n, l.MaxPerRequest())
+	invariant.Check(n > 0 && n <= l.MaxPerRequest(), "limit: %d slots requested, a tenant may have %d", n,
+		l.MaxPerRequest())
 	if ctx.Err() != nil {
 		return nil, l.canceledError(ctx)
 	}
@@ -178,7 +180,8 @@ func (l *Limiter) AcquireN(ctx context.Context, name string, n int) (free func(n
 		l.forget(name, t)
 		l.mu.Unlock()
 		l.metrics.queueFull.Inc()
-		return nil, &Error{Limit: fmt.Sprintf("waiting requests of tenant %q", name), Value: int64(waiting) + 1, Max: int64(max(0, l.opts.TenantQueueMax)), Flag: l.opts.Flags.Of("TenantQueueMax"), kind: ErrQueueFull}
+		return nil, &Error{Limit: fmt.Sprintf("waiting requests of tenant %q", name), Value: int64(waiting) + 1,
+			Max: int64(max(0, l.opts.TenantQueueMax)), Flag: l.opts.Flags.Of("TenantQueueMax"), kind: ErrQueueFull}
 	}
 	w := &waiter{admitted: make(chan struct{}), n: n}
 	w.element = t.queue.PushBack(w)
@@ -207,7 +210,8 @@ func (l *Limiter) await(ctx context.Context, name string, t *tenant, w *waiter) 
 	case <-timeout:
 		if l.leave(name, t, w) {
 			l.metrics.timedOut.Inc()
-			return nil, &Error{Limit: "time in the queue", Max: l.opts.WaitMax.Milliseconds(), Unit: "ms", Flag: l.opts.Flags.Of("WaitMax"), kind: ErrWait}
+			return nil, &Error{Limit: "time in the queue", Max: l.opts.WaitMax.Milliseconds(), Unit: "ms",
+				Flag: l.opts.Flags.Of("WaitMax"), kind: ErrWait}
 		}
 	}
 	l.metrics.wait.Update(time.Since(start).Seconds())

@@ -23,9 +23,11 @@ func newMetrics(set *instruments.Set, downstream bool) *metrics {
 	if set == nil {
 		set = instruments.NewSet()
 	}
-	n := names{"ferula_frontend_requests_running", "ferula_frontend_queue_length", "ferula_frontend_queue_wait_seconds", "ferula_frontend_rejected_total", "Requests"}
+	n := names{"ferula_frontend_requests_running", "ferula_frontend_queue_length", "ferula_frontend_queue_wait_seconds",
+		"ferula_frontend_rejected_total", "Requests"}
 	if downstream {
-		n = names{"ferula_frontend_downstream_slots_held", "ferula_frontend_downstream_queue_length", "ferula_frontend_downstream_queue_wait_seconds",
+		n = names{"ferula_frontend_downstream_slots_held", "ferula_frontend_downstream_queue_length",
+			"ferula_frontend_downstream_queue_wait_seconds",
 			"ferula_frontend_downstream_rejected_total", "Groups of downstream calls"}
 	}
 	if downstream {

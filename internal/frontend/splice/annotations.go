@@ -30,8 +30,9 @@ func (s *annotationSet) add(more []string) {
 	}
 }
 
-// uniteMembers merges the members of responses that Prometheus does not define. It returns a member if all lists with this
-// member have the same value for it. It also returns isPartial if the values differ, with the value of a partial list.
+// uniteMembers merges the members of responses that Prometheus does not define. It returns a member if all lists
+// with this member have the same value for it. It also returns isPartial if the values differ, with the value of a
+// partial list.
 func uniteMembers(lists []List) []promjson.Member {
 	var all []promjson.Member
 	var differ []string

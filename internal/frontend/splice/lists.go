@@ -45,7 +45,8 @@ func isPlain(raw []byte) bool {
 // ReadList parses a response whose data is a list. For an error response it returns a
 // promjson.APIError. The list aliases body.
 func ReadList(body []byte) (List, error) {
-	s := promjson.NewScanner(nil, promjson.Options{MaxUnknownBytes: len(body) + 1, MaxBufferBytes: len(body) + 1, MaxTextBytes: len(body) + 1})
+	s := promjson.NewScanner(nil, promjson.Options{MaxUnknownBytes: len(body) + 1, MaxBufferBytes: len(body) + 1,
+		MaxTextBytes: len(body) + 1})
 	s.ResetBytes(body)
 	for s.Next() {
 		return List{}, fmt.Errorf("%w: data is not a list", promjson.ErrSyntax)

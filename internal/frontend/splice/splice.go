@@ -95,7 +95,8 @@ func isPartial(m promjson.Member) bool {
 func (s *Splice) Write(w io.Writer, parts []Part) (annotations Annotations, err error) {
 	for len(s.scanners) < len(parts) {
 		s.scanners = append(s.scanners, promjson.NewScanner(nil, promjson.Options{
-			InitialBufferBytes: s.opts.FirstReadBytes, BufferBytes: s.opts.ReadBytes, MaxBufferBytes: s.opts.ObjectBytesMax, MaxUnknownBytes: unknownBytes,
+			InitialBufferBytes: s.opts.FirstReadBytes, BufferBytes: s.opts.ReadBytes, MaxBufferBytes: s.opts.ObjectBytesMax,
+			MaxUnknownBytes: unknownBytes,
 		}))
 	}
 	for i, p := range parts {
@@ -104,7 +105,8 @@ func (s *Splice) Write(w io.Writer, parts []Part) (annotations Annotations, err 
 			s.scanners[i].SetWindow(promjson.Window{StartMS: p.StartMS, EndMS: p.EndMS, StepMS: p.StepMS})
 		} else if p.StepMS > 0 {
 			// The window begins at a step in the distant past, so it drops no point.
-			s.scanners[i].SetWindow(promjson.Window{StartMS: p.StartMS - (p.StartMS-math.MinInt64/2)/p.StepMS*p.StepMS, EndMS: math.MaxInt64, StepMS: p.StepMS})
+			s.scanners[i].SetWindow(promjson.Window{StartMS: p.StartMS - (p.StartMS-math.MinInt64/2)/p.StepMS*p.StepMS,
+				EndMS: math.MaxInt64, StepMS: p.StepMS})
 		}
 	}
 	envelope, err := s.splicer.Splice(w, s.scanners[:len(parts)]...)

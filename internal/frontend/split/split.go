@@ -97,14 +97,17 @@ func (o Options) Validate() error {
 		errs = append(errs, errors.New("split intervals and shards must not be negative"))
 	}
 	if dynamic && o.Interval != 0 {
-		errs = append(errs, hint.Invalid(intervalFlag, errors.New("cannot be set together with --query-range.min-split-interval, --query-range.max-split-interval or --query-range.horizontal-shards")))
+		errs = append(errs, hint.Invalid(intervalFlag,
+			errors.New("cannot be set together with --query-range.min-split-interval, --query-range.max-split-interval or --query-range.horizontal-shards")))
 	}
 	if dynamic && o.Interval == 0 {
 		if o.HorizontalShards < 2 {
-			errs = append(errs, hint.Invalid(shardsFlag, errors.New("must be at least 2 if --query-range.min-split-interval or --query-range.max-split-interval is set")))
+			errs = append(errs, hint.Invalid(shardsFlag, errors.New(
+				"must be at least 2 if --query-range.min-split-interval or --query-range.max-split-interval is set")))
 		}
 		if o.MinInterval == 0 || o.MaxInterval == 0 {
-			errs = append(errs, hint.Invalid(maxFlag, errors.New("must be set together with --query-range.min-split-interval and --query-range.horizontal-shards")))
+			errs = append(errs, hint.Invalid(maxFlag, errors.New(
+				"must be set together with --query-range.min-split-interval and --query-range.horizontal-shards")))
 		} else if o.MaxInterval < o.MinInterval {
 			errs = append(errs, hint.Invalid(maxFlag, errors.New("must not be less than --query-range.min-split-interval")))
 		}

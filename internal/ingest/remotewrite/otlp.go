@@ -28,14 +28,16 @@ const otlpCost = 128 << 20
 // NewOTLPHandler creates the receiver of OTLP metrics over HTTP, as protobuf or JSON. It is
 // Prometheus' own receiver, behind the limits of remote write. current returns the
 // configuration, whose section otlp applies.
-func NewOTLPHandler(opts Options, otlp OTLPOptions, to storage.AppendableV2, current func() config.Config, logger *slog.Logger, reg prometheus.Registerer) http.Handler {
+func NewOTLPHandler(opts Options, otlp OTLPOptions, to storage.AppendableV2, current func() config.Config,
+	logger *slog.Logger, reg prometheus.Registerer) http.Handler {
 	opts = opts.withDefaults()
 	logger = slog.New(newLimited(logger.Handler(), linesMax, linesEvery, time.Now))
 	return &handler{
 		opts:   opts,
 		logger: logger,
 		receiver: remote.NewOTLPWriteHandler(logger, reg, openAppendable{to}, current, remote.OTLPOptions{
-			ConvertDelta: otlp.ConvertDelta, NativeDelta: otlp.NativeDelta, LookbackDelta: otlp.LookbackDelta, EnableTypeAndUnitLabels: opts.TypeAndUnitLabels,
+			ConvertDelta: otlp.ConvertDelta, NativeDelta: otlp.NativeDelta, LookbackDelta: otlp.LookbackDelta,
+			EnableTypeAndUnitLabels: opts.TypeAndUnitLabels,
 		}),
 		slots:    make(chan struct{}, opts.InFlightMax),
 		decoding: semaphore.NewWeighted(opts.DecodingMax),
@@ -49,8 +51,8 @@ type openAppender struct {
 	commitErr   error                       // of a commit that failed; Prometheus' receiver of OTLP ignores it
 }
 
-// rollback rolls the appender back, if there is one. An appender of the head that stays open blocks the compaction of the
-// head for ever.
+// rollback rolls the appender back, if there is one. An appender of the head that stays open blocks the compaction
+// of the head for ever.
 func (o *openAppender) rollback() error {
 	if o.transaction == nil {
 		return nil
@@ -66,8 +68,8 @@ func withOpenAppender(ctx context.Context) (context.Context, *openAppender) {
 	return context.WithValue(ctx, openAppenderKey{}, open), open
 }
 
-// openAppendable records the open appender of each request. Prometheus' receiver of OTLP does not roll its appender back
-// if it panics.
+// openAppendable records the open appender of each request. Prometheus' receiver of OTLP does not roll its appender
+// back if it panics.
 type openAppendable struct{ to storage.AppendableV2 }
 
 // AppenderV2 implements storage.AppendableV2.

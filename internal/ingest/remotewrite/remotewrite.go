@@ -25,7 +25,6 @@ import (
 	"github.com/prometheus/prometheus/storage/remote"
 	"golang.org/x/sync/semaphore"
 
-	codec "github.com/ferula-io/ferula/internal/codec/remotewrite"
 	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
@@ -89,7 +88,8 @@ func (o Options) Validate() error {
 	var errs []error
 	for _, name := range o.Messages {
 		if err := remoteapi.WriteMessageType(name).Validate(); err != nil {
-			errs = append(errs, fmt.Errorf("protobuf message %q: must be %s or %s", name, remoteapi.WriteV1MessageType, remoteapi.WriteV2MessageType))
+			errs = append(errs, fmt.Errorf("protobuf message %q: must be %s or %s", name, remoteapi.WriteV1MessageType,
+				remoteapi.WriteV2MessageType))
 		}
 	}
 	return errors.Join(errs...)
@@ -140,7 +140,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return // the client has disconnected, nothing was written
 	}
 	defer func() { <-h.slots }()
-	cost, err := codec.Cost{Bytes: h.fixed}, error(nil)
+	cost, err := Cost{Bytes: h.fixed}, error(nil)
 	if h.fixed == 0 {
 		cost, err = costOf(body.Bytes(), r.Header, h.opts.DecodedMax)
 	}
@@ -165,9 +165,9 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	out.end(h.logger)
 }
 
-// receive calls the receiver. If the receiver panics, receive rolls its appender back. Prometheus' label sets panic at a
-// name or value of 16 MiB. Package codec/remotewrite refuses such remote write requests before they are decoded. Nothing
-// checks OTLP requests before the receiver, so receive turns this panic into status 400.
+// receive calls the receiver. If the receiver panics, receive rolls its appender back. Prometheus' label sets panic
+// at a name or value of 16 MiB. Package ingest/remotewrite refuses such remote write requests before they are
+// decoded. Nothing checks OTLP requests before the receiver, so receive turns this panic into status 400.
 func (h *handler) receive(w *storageFailure, r *http.Request) {
 	ctx, open := withOpenAppender(r.Context())
 	w.open = open
@@ -204,9 +204,9 @@ func refuse(w http.ResponseWriter, reason string) {
 	http.Error(w, reason, http.StatusServiceUnavailable)
 }
 
-// storageFailure responds with status 503 where the receiver responds with status 500, or with a status 2xx after a failed
-// commit. The receiver responds with status 500 only to errors of the storage. The text of such an error names files of the
-// server, so it is logged and not sent.
+// storageFailure responds with status 503 where the receiver responds with status 500, or with a status 2xx after a
+// failed commit. The receiver responds with status 500 only to errors of the storage. The text of such an error
+// names files of the server, so it is logged and not sent.
 type storageFailure struct {
 	http.ResponseWriter
 	open   *openAppender
@@ -250,13 +250,13 @@ func (f *storageFailure) end(logger *slog.Logger) {
 
 // costOf estimates the decoded size of a body. It returns no cost for a body that the
 // receiver rejects before decoding, so that the response has the receiver's error.
-func costOf(body []byte, header http.Header, decodedMax int64) (codec.Cost, error) {
+func costOf(body []byte, header http.Header, decodedMax int64) (Cost, error) {
 	if encoding := header.Get("Content-Encoding"); encoding != "" && encoding != "snappy" {
-		return codec.Cost{}, nil
+		return Cost{}, nil
 	}
 	size, err := snappy.DecodedLen(body)
 	if err != nil || size > bodyMaxBytes {
-		return codec.Cost{}, nil
+		return Cost{}, nil
 	}
 	contentType := header.Get("Content-Type")
 	if contentType == "" {
@@ -264,14 +264,14 @@ func costOf(body []byte, header http.Header, decodedMax int64) (codec.Cost, erro
 	}
 	kind, err := remoteapi.ParseProtoMsg(contentType)
 	if err != nil {
-		return codec.Cost{}, nil
+		return Cost{}, nil
 	}
 	plain, err := snappy.Decode(nil, body)
 	if err != nil {
-		return codec.Cost{}, nil
+		return Cost{}, nil
 	}
 	if kind == remoteapi.WriteV2MessageType {
-		return codec.CostV2(plain, decodedMax)
+		return CostV2(plain, decodedMax)
 	}
-	return codec.CostV1(plain, decodedMax)
+	return CostV1(plain, decodedMax)
 }

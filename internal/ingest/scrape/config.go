@@ -173,7 +173,8 @@ func checkFailureLog(file string) error {
 
 // Default returns the configuration of a server without a configuration file. The server
 // scrapes itself, every 5 s so that graphs appear within seconds.
-func Default(scheme, listenAddress, metricsPath string, defaults Defaults, logger *slog.Logger) (*config.Config, error) {
+func Default(scheme, listenAddress, metricsPath string, defaults Defaults,
+	logger *slog.Logger) (*config.Config, error) {
 	content := fmt.Sprintf(`
 global:
   scrape_interval: 5s

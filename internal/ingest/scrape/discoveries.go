@@ -29,6 +29,7 @@ import (
 
 // cloudSections are the sections of the discoveries that need the build tag clouds.
 var cloudSections = []string{
-	"aws_sd_configs", "ec2_sd_configs", "ecs_sd_configs", "elasticache_sd_configs", "lightsail_sd_configs", "msk_sd_configs", "rds_sd_configs",
+	"aws_sd_configs", "ec2_sd_configs", "ecs_sd_configs", "elasticache_sd_configs", "lightsail_sd_configs",
+	"msk_sd_configs", "rds_sd_configs",
 	"azure_sd_configs", "gce_sd_configs", "ionos_sd_configs", "oci_sd_configs", "outscale_sd_configs",
 }

@@ -11,7 +11,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/ferula-io/ferula/internal/ingest/profile"
+	"github.com/ferula-io/ferula/internal/profiles/ingest"
 )
 
 // discoveryImports returns the packages of Prometheus' discoveries that files import.
@@ -77,7 +77,7 @@ func TestDiscoveries_AreThoseOfProfilesToo(t *testing.T) {
 		if err := os.WriteFile(path, []byte("scrape_configs: [{job_name: a, "+name+"_sd_configs: []}]"), 0o600); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := profile.LoadConfig(path); err != nil {
+		if _, err := ingest.LoadConfig(path); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

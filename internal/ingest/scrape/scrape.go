@@ -77,7 +77,8 @@ func New(opts Options, to storage.AppendableV2, logger *slog.Logger, reg prometh
 	if opts.TimestampTolerance != 0 && opts.TimestampTolerance != scrape.ScrapeTimestampTolerance {
 		scrape.ScrapeTimestampTolerance = opts.TimestampTolerance
 	}
-	manager, err := scrape.NewManager(opts.manager(), logger.With("component", "scrape"), logging.NewJSONFileLogger, nil, to, reg)
+	manager, err := scrape.NewManager(opts.manager(), logger.With("component", "scrape"), logging.NewJSONFileLogger,
+		nil, to, reg)
 	if err != nil {
 		return nil, fmt.Errorf("scrape manager: %w", err)
 	}

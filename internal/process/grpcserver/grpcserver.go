@@ -51,7 +51,8 @@ type Options struct {
 	ConnectTimeout   time.Duration // for TLS and the HTTP/2 preface of a new connection; 0: 10 s
 	RequestBytesMax  int           // of one received message; 0: 32 MiB
 	ReceiveTimeout   time.Duration // from the start of a call until its message is complete; 0: 30 s
-	ReceiveBytesMax  int64         // budget of messages that are received slowly, each counted as RequestBytesMax; 0: 256 MiB
+	// budget of messages that are received slowly, each counted as RequestBytesMax; 0: 256 MiB
+	ReceiveBytesMax int64
 
 	receiveSoon time.Duration // a message that takes longer is slow; 0: 3 s
 }
@@ -115,7 +116,8 @@ func (o Options) WarnAnonymous(web httpserver.Options, logger *slog.Logger) {
 
 // tls returns the TLS settings of the server.
 func (o Options) tls() tlsfiles.Server {
-	return tlsfiles.Server{Cert: o.TLSCert, Key: o.TLSKey, ClientCA: o.TLSClientCA, MinVersion: o.TLSMinVersion, Ciphers: o.TLSCiphers, Curves: o.TLSCurves}
+	return tlsfiles.Server{Cert: o.TLSCert, Key: o.TLSKey, ClientCA: o.TLSClientCA, MinVersion: o.TLSMinVersion,
+		Ciphers: o.TLSCiphers, Curves: o.TLSCurves}
 }
 
 // keepaliveTime is how long a connection may be idle before the server pings the client.
@@ -140,7 +142,8 @@ const windowBytes = 64 << 10
 
 // New listens and registers services, but accepts no connection until Serve is called.
 // extra are further options of grpc.NewServer. New returns nil if there is no listen address.
-func New(opts Options, extra []grpc.ServerOption, logger *slog.Logger, set *metrics.Set, register func(grpc.ServiceRegistrar)) (*Server, error) {
+func New(opts Options, extra []grpc.ServerOption, logger *slog.Logger, set *metrics.Set,
+	register func(grpc.ServiceRegistrar)) (*Server, error) {
 	if opts.ListenAddress == "" {
 		return nil, nil
 	}
@@ -153,7 +156,8 @@ func New(opts Options, extra []grpc.ServerOption, logger *slog.Logger, set *metr
 		grpc.InitialWindowSize(windowBytes), grpc.InitialConnWindowSize(windowBytes),
 		grpc.MaxRecvMsgSize(opts.RequestBytesMax), grpc.MaxSendMsgSize(1<<31-1), grpc.MaxConcurrentStreams(opts.StreamsMax),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}),
-		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: opts.MaxConnectionAge, Time: keepaliveTime, Timeout: keepaliveTime / 4}),
+		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: opts.MaxConnectionAge, Time: keepaliveTime,
+			Timeout: keepaliveTime / 4}),
 		grpc.UnaryInterceptor(calls.unary), grpc.StreamInterceptor(calls.stream),
 	)
 	config, err := opts.tls().Config()
@@ -161,7 +165,8 @@ func New(opts Options, extra []grpc.ServerOption, logger *slog.Logger, set *metr
 		return nil, hint.Invalid("grpc-server-tls-*", err)
 	}
 	if config != nil {
-		options = append(options, grpc.Creds(loggedTLS{credentials.NewTLS(config), &handshakeLog{logger: g.logger, now: time.Now}}))
+		options = append(options, grpc.Creds(loggedTLS{credentials.NewTLS(config),
+			&handshakeLog{logger: g.logger, now: time.Now}}))
 	}
 	l, err := net.Listen("tcp", opts.ListenAddress)
 	if err != nil {
@@ -253,9 +258,11 @@ func newCallMetrics(set *metrics.Set, logger *slog.Logger) *callMetrics {
 	return &callMetrics{
 		started: set.NewCounterVec("grpc_server_started_total", "Total number of RPCs started on the server.",
 			"grpc_method", "grpc_service", "grpc_type"),
-		handled: set.NewCounterVec("grpc_server_handled_total", "Total number of RPCs completed on the server, regardless of success or failure.",
+		handled: set.NewCounterVec("grpc_server_handled_total",
+			"Total number of RPCs completed on the server, regardless of success or failure.",
 			"grpc_code", "grpc_method", "grpc_service", "grpc_type"),
-		handling: set.NewPrometheusHistogramVec("grpc_server_handling_seconds", "Time from the start of an RPC to its end on the server.", handlingSeconds,
+		handling: set.NewPrometheusHistogramVec("grpc_server_handling_seconds",
+			"Time from the start of an RPC to its end on the server.", handlingSeconds,
 			"grpc_method", "grpc_service", "grpc_type"),
 		panics: set.NewCounter("grpc_req_panics_recovered_total"),
 		logger: logger,
@@ -282,11 +289,13 @@ func (m *callMetrics) instrument(kind, method string, call func() error) (err er
 	return call()
 }
 
-func (m *callMetrics) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (out any, err error) {
+func (m *callMetrics) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo,
+	handler grpc.UnaryHandler) (out any, err error) {
 	err = m.instrument("unary", info.FullMethod, func() (err error) { out, err = handler(ctx, in); return err })
 	return out, err
 }
 
-func (m *callMetrics) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+func (m *callMetrics) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+	handler grpc.StreamHandler) error {
 	return m.instrument("server_stream", info.FullMethod, func() error { return handler(srv, stream) })
 }

@@ -58,6 +58,7 @@ func (h *handshakeLog) failed(client net.Addr, err error) {
 		h.skipped++
 		return
 	}
-	h.logger.Warn("The TLS handshake of a client failed", "client", client.String(), "err", err, "since_last_line", h.skipped)
+	h.logger.Warn("The TLS handshake of a client failed", "client", client.String(), "err", err,
+		"since_last_line", h.skipped)
 	h.next, h.skipped = now.Add(handshakeLogInterval), 0
 }

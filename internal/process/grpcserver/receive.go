@@ -32,7 +32,8 @@ type receiver struct {
 func newReceiver(opts Options, set *metrics.Set) *receiver {
 	return &receiver{
 		soon: opts.receiveSoon, timeout: opts.ReceiveTimeout, slowMax: max(1, int(opts.ReceiveBytesMax)/opts.RequestBytesMax),
-		failed: set.NewCounterVec("ferula_grpc_receive_failed_total", "Messages of gRPC clients that were given up before they were received completely.", "reason"),
+		failed: set.NewCounterVec("ferula_grpc_receive_failed_total",
+			"Messages of gRPC clients that were given up before they were received completely.", "reason"),
 	}
 }
 
@@ -48,7 +49,8 @@ func (r registrar) RegisterService(desc *grpc.ServiceDesc, service any) {
 	own.Methods, own.Streams = slices.Clone(desc.Methods), slices.Clone(desc.Streams)
 	for i := range own.Methods {
 		handler := own.Methods[i].Handler
-		own.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error, interceptor grpc.UnaryServerInterceptor) (any, error) {
+		own.Methods[i].Handler = func(srv any, ctx context.Context, decode func(any) error,
+			interceptor grpc.UnaryServerInterceptor) (any, error) {
 			return handler(srv, ctx, func(m any) error { return r.receiver.receive(decode, m) }, interceptor)
 		}
 	}
@@ -99,7 +101,8 @@ func (r *receiver) receive(decode func(any) error, m any) error {
 		return err
 	case <-end:
 		r.failed.With("too many").Inc()
-		return status.Error(codes.ResourceExhausted, fmt.Sprintf("more than %d requests are being received slowly", r.slowMax))
+		return status.Error(codes.ResourceExhausted, fmt.Sprintf("more than %d requests are being received slowly",
+			r.slowMax))
 	case <-timer.C:
 		r.failed.With("timeout").Inc()
 		return status.Error(codes.DeadlineExceeded, fmt.Sprintf("the request was not received within %s", r.timeout))

@@ -27,19 +27,21 @@ import (
 
 // Options configure the HTTP server of a process.
 type Options struct {
-	ListenAddress   string        // host:port; port 0 picks a free port
-	MoreAddresses   []string      // further listen addresses; URLs and Addr use ListenAddress
-	ConfigFile      string        // TLS and basic authentication, in exporter-toolkit's format
-	ConfigFlag      string        // the flag of ConfigFile, for errors, without dashes; "": none
-	ExternalURL     string        // URL by which users reach the server; "": derived from the listen address
-	RoutePrefix     string        // path prefix of every route; "": that of ExternalURL
-	CORSOrigin      string        // anchored regular expression of allowed origins; "": all
-	AllowedHosts    []string      // accepted in the header Host; none: checked only if all addresses are loopback; hostcheck.Any: not checked
-	EnableLifecycle bool          // enable POST /-/reload and /-/quit
-	MaxConnections  int           // over all listen addresses; beyond it a connection replaces an idle one, or waits; 0: 512, negative: no limit
-	ReadTimeout     time.Duration // for headers and body of a request, and between two requests; 0: 5 minutes
-	DrainTimeout    time.Duration // for running requests at shutdown; 0: 30 s, negative: they are cut at once
-	CommandLine     []string      // as returned by /debug/pprof/cmdline; nil: the program's name only
+	ListenAddress string   // host:port; port 0 picks a free port
+	MoreAddresses []string // further listen addresses; URLs and Addr use ListenAddress
+	ConfigFile    string   // TLS and basic authentication, in exporter-toolkit's format
+	ConfigFlag    string   // the flag of ConfigFile, for errors, without dashes; "": none
+	ExternalURL   string   // URL by which users reach the server; "": derived from the listen address
+	RoutePrefix   string   // path prefix of every route; "": that of ExternalURL
+	CORSOrigin    string   // anchored regular expression of allowed origins; "": all
+	// accepted in the header Host; none: checked only if all addresses are loopback; hostcheck.Any: not checked
+	AllowedHosts    []string
+	EnableLifecycle bool // enable POST /-/reload and /-/quit
+	// over all listen addresses; beyond it a connection replaces an idle one, or waits; 0: 512, negative: no limit
+	MaxConnections int
+	ReadTimeout    time.Duration // for headers and body of a request, and between two requests; 0: 5 minutes
+	DrainTimeout   time.Duration // for running requests at shutdown; 0: 30 s, negative: they are cut at once
+	CommandLine    []string      // as returned by /debug/pprof/cmdline; nil: the program's name only
 }
 
 // headerTimeout is how long a client may take for a TLS handshake or the headers of a
@@ -138,7 +140,8 @@ func (o Options) Security() Security {
 		return Security{}
 	}
 	found := Security{TLS: file.TLS != nil, Clients: len(file.Users) > 0}
-	if file.TLS != nil && (file.TLS.ClientAuth == "RequireAndVerifyClientCert" || file.TLS.ClientAuth == "RequireAnyClientCert") {
+	if file.TLS != nil && (file.TLS.ClientAuth == "RequireAndVerifyClientCert" ||
+		file.TLS.ClientAuth == "RequireAnyClientCert") {
 		found.Clients = true
 	}
 	return found
@@ -153,8 +156,9 @@ func (o Options) Server(handler http.Handler, logger *slog.Logger) *http.Server 
 		protocols.SetUnencryptedHTTP2(true)
 	}
 	return &http.Server{
-		Protocols:         protocols,
-		Handler:           hostcheck.New(append([]string{o.ListenAddress}, o.MoreAddresses...), o.ExternalURL, o.AllowedHosts).Wrap(handler),
+		Protocols: protocols,
+		Handler: hostcheck.New(append([]string{o.ListenAddress}, o.MoreAddresses...), o.ExternalURL,
+			o.AllowedHosts).Wrap(handler),
 		ReadTimeout:       o.ReadTimeout,
 		ReadHeaderTimeout: min(o.ReadTimeout, headerTimeout),
 		IdleTimeout:       o.ReadTimeout,
@@ -209,7 +213,9 @@ func (o Options) Drain(server *http.Server) error {
 
 // RegisterDebugEndpoints adds the endpoints for health, readiness and pprof.
 func (o Options) RegisterDebugEndpoints(mux *http.ServeMux, prefix string, g *process.Readiness) {
-	mux.HandleFunc("GET "+prefix+"/-/healthy", func(w http.ResponseWriter, _ *http.Request) { WriteText(w, "ferula is healthy.\n") })
+	mux.HandleFunc("GET "+prefix+"/-/healthy", func(w http.ResponseWriter, _ *http.Request) {
+		WriteText(w, "ferula is healthy.\n")
+	})
 	mux.Handle("GET "+prefix+"/-/ready", g.Wrap(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		body := "ferula is ready.\n"
 		if g.Note != nil {

@@ -17,14 +17,16 @@ func OriginGuard(external *url.URL) func(http.Handler) http.Handler {
 		_ = protection.AddTrustedOrigin(external.Scheme + "://" + external.Host)
 	}
 	protection.SetDenyHandler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "a page of another origin may not send this request: "+protection.Check(r).Error(), http.StatusForbidden)
+		http.Error(w, "a page of another origin may not send this request: "+protection.Check(r).Error(),
+			http.StatusForbidden)
 	}))
 	return protection.Handler
 }
 
 // readingEndpoints are the endpoints of the Prometheus HTTP API whose POST is read-only.
 var readingEndpoints = map[string]bool{
-	"query": true, "query_range": true, "query_explain": true, "query_range_explain": true, "query_exemplars": true, "series": true, "labels": true, "format_query": true, "parse_query": true, "read": true,
+	"query": true, "query_range": true, "query_explain": true, "query_range_explain": true, "query_exemplars": true,
+	"series": true, "labels": true, "format_query": true, "parse_query": true, "read": true,
 }
 
 // GuardForwarded applies guard to all forwarded requests that are not known to be

@@ -64,7 +64,8 @@ func New(o Options, prom *url.URL, client *http.Client, logger *slog.Logger, set
 	r := &Reloader{
 		opts: o, url: prom.JoinPath("-/reload").String(), client: client, logger: logger,
 		reloads: counter(set, "thanos_sidecar_reloader_reloads_total", "Reloads of Prometheus that succeeded."),
-		failed:  counter(set, "thanos_sidecar_reloader_reloads_failed_total", "Reloads of Prometheus that failed, including failures to read a watched file."),
+		failed: counter(set, "thanos_sidecar_reloader_reloads_failed_total",
+			"Reloads of Prometheus that failed, including failures to read a watched file."),
 		success: set.NewGauge("thanos_sidecar_reloader_last_reload_successful", nil),
 	}
 	if o.ConfigFile == "" && len(o.RuleDirs) == 0 {

@@ -28,11 +28,14 @@ type prometheusHTTP struct {
 // the first request.
 func (reg *Registry) ExposePrometheusHTTP(routePrefix string) {
 	reg.prometheus = &prometheusHTTP{
-		prefix:   routePrefix,
-		requests: reg.Own.NewCounterVec("prometheus_http_requests_total", "HTTP requests served, by path pattern and status.", "handler", "code"),
-		duration: reg.Own.NewPrometheusHistogramVec("prometheus_http_request_duration_seconds", "Duration of HTTP requests, by path pattern.",
+		prefix: routePrefix,
+		requests: reg.Own.NewCounterVec("prometheus_http_requests_total",
+			"HTTP requests served, by path pattern and status.", "handler", "code"),
+		duration: reg.Own.NewPrometheusHistogramVec("prometheus_http_request_duration_seconds",
+			"Duration of HTTP requests, by path pattern.",
 			[]float64{.1, .2, .4, 1, 3, 8, 20, 60, 120}, "handler"),
-		size: reg.Own.NewPrometheusHistogramVec("prometheus_http_response_size_bytes", "Bytes of response bodies, by path pattern, after compression.",
+		size: reg.Own.NewPrometheusHistogramVec("prometheus_http_response_size_bytes",
+			"Bytes of response bodies, by path pattern, after compression.",
 			[]float64{1e2, 1e3, 1e4, 1e5, 1e6, 1e7, 1e8, 1e9}, "handler"),
 	}
 }
@@ -61,7 +64,9 @@ func (reg *Registry) Gather() ([]*dto.MetricFamily, error) {
 	for _, f := range others {
 		name := f.GetName()
 		wanted := strings.HasPrefix(name, "prometheus_") || strings.HasPrefix(name, "net_conntrack_")
-		if _, taken := slices.BinarySearchFunc(families[:known], name, func(f *dto.MetricFamily, name string) int { return strings.Compare(f.GetName(), name) }); wanted && !taken {
+		if _, taken := slices.BinarySearchFunc(families[:known], name, func(f *dto.MetricFamily, name string) int {
+			return strings.Compare(f.GetName(), name)
+		}); wanted && !taken {
 			families = append(families, f)
 		}
 	}

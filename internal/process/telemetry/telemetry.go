@@ -50,15 +50,21 @@ type Registry struct {
 
 // New creates the registry with the metrics of every role.
 func New() *Registry {
-	reg := &Registry{Registry: prometheus.NewRegistry(), Own: metrics.NewSet(), Exemplar: TraceLabels, described: map[string]Family{}}
+	reg := &Registry{Registry: prometheus.NewRegistry(), Own: metrics.NewSet(), Exemplar: TraceLabels,
+		described: map[string]Family{}}
 	build := version.Current()
-	reg.Own.NewGaugeVec("ferula_build_info", "Always 1; the labels identify the running version.", "version", "revision", "goversion").
+	reg.Own.NewGaugeVec("ferula_build_info", "Always 1; the labels identify the running version.", "version", "revision",
+		"goversion").
 		With(build.Version, build.Revision, runtime.Version()).Set(1)
 	reg.Own.RegisterMetricsWriter(metrics.WriteFDMetrics)
 	labels := []string{"handler", "method", "code"}
-	reg.requests = reg.Own.NewCounterVec("ferula_http_requests_total", "HTTP requests served, by path pattern, method and status; code \"aborted\" is a response that was cut off.", labels...)
-	reg.bytes = reg.Own.NewCounterVec("ferula_http_response_bytes_total", "Bytes of response bodies written, after compression.", labels[:1]...)
-	reg.duration = reg.Own.NewPrometheusHistogramVec("ferula_http_request_duration_seconds", "Duration of HTTP requests, by path pattern, method and status.",
+	reg.requests = reg.Own.NewCounterVec("ferula_http_requests_total",
+		"HTTP requests served, by path pattern, method and status; code \"aborted\" is a response that was cut off.",
+		labels...)
+	reg.bytes = reg.Own.NewCounterVec("ferula_http_response_bytes_total",
+		"Bytes of response bodies written, after compression.", labels[:1]...)
+	reg.duration = reg.Own.NewPrometheusHistogramVec("ferula_http_request_duration_seconds",
+		"Duration of HTTP requests, by path pattern, method and status.",
 		[]float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}, labels...)
 	return reg
 }
@@ -128,7 +134,9 @@ func (reg *Registry) ownFamilies() map[string]bool {
 // family: in OpenMetrics both families would have the same name.
 func asOpenMetrics(family *dto.MetricFamily, among []*dto.MetricFamily) {
 	base, ok := strings.CutSuffix(family.GetName(), "_total")
-	if !ok || family.GetType() != dto.MetricType_COUNTER || !slices.ContainsFunc(among, func(f *dto.MetricFamily) bool { return f.GetName() == base }) {
+	if !ok || family.GetType() != dto.MetricType_COUNTER || !slices.ContainsFunc(among, func(f *dto.MetricFamily) bool {
+		return f.GetName() == base
+	}) {
 		return
 	}
 	family.Type = dto.MetricType_UNTYPED.Enum()
@@ -196,7 +204,8 @@ func TraceLabels(r *http.Request) []string {
 	if span := trace.SpanContextFromContext(r.Context()); span.IsSampled() {
 		return []string{"trace_id", span.TraceID().String()}
 	}
-	id := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(), propagation.HeaderCarrier(r.Header))).TraceID()
+	id := trace.SpanContextFromContext(propagation.TraceContext{}.Extract(context.Background(),
+		propagation.HeaderCarrier(r.Header))).TraceID()
 	if !id.IsValid() {
 		return nil
 	}

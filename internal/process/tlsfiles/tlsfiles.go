@@ -33,10 +33,12 @@ type Client struct {
 	SkipVerify bool   // accept any certificate of the server
 }
 
-var versions = map[string]uint16{"1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12, "1.3": tls.VersionTLS13}
+var versions = map[string]uint16{"1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12,
+	"1.3": tls.VersionTLS13}
 
 var curves = []tls.CurveID{
-	tls.CurveP256, tls.CurveP384, tls.CurveP521, tls.X25519, tls.X25519MLKEM768, tls.SecP256r1MLKEM768, tls.SecP384r1MLKEM1024,
+	tls.CurveP256, tls.CurveP384, tls.CurveP521, tls.X25519, tls.X25519MLKEM768, tls.SecP256r1MLKEM768,
+	tls.SecP384r1MLKEM1024,
 }
 
 func minVersion(name string) (uint16, error) {

@@ -45,13 +45,15 @@ func (c carrier) Keys() []string {
 // outside of a trace, such as a poll, has no span.
 func (t *Tracing) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any, conn *grpc.ClientConn, invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any, conn *grpc.ClientConn,
+			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 			ctx, span := t.outgoing(ctx, method)
 			err := invoke(ctx, method, request, response, conn, opts...)
 			endCall(span, err)
 			return err
 		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn,
+			method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 			ctx, span := t.outgoing(ctx, method)
 			if !span.IsRecording() {
 				return open(ctx, desc, conn, method, opts...)
@@ -74,7 +76,8 @@ func (t *Tracing) outgoing(ctx context.Context, method string) (context.Context,
 	if !parent.SpanContext().IsValid() {
 		return ctx, parent
 	}
-	ctx, span := t.Provider.Tracer("ferula/grpc").Start(ctx, strings.TrimPrefix(method, "/"), trace.WithSpanKind(trace.SpanKindClient))
+	ctx, span := t.Provider.Tracer("ferula/grpc").Start(ctx, strings.TrimPrefix(method, "/"),
+		trace.WithSpanKind(trace.SpanKindClient))
 	sent, ok := metadata.FromOutgoingContext(ctx)
 	if !ok {
 		sent = metadata.MD{}
@@ -121,7 +124,8 @@ func (t *Tracing) ServerOptions() []grpc.ServerOption {
 		return nil
 	}
 	return []grpc.ServerOption{
-		grpc.ChainUnaryInterceptor(func(ctx context.Context, in any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, in any, info *grpc.UnaryServerInfo,
+			handler grpc.UnaryHandler) (any, error) {
 			if t.enabled != nil && !t.enabled() {
 				return handler(ctx, in)
 			}
@@ -130,7 +134,8 @@ func (t *Tracing) ServerOptions() []grpc.ServerOption {
 			endCall(span, err)
 			return out, err
 		}),
-		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
+			handler grpc.StreamHandler) error {
 			if t.enabled != nil && !t.enabled() {
 				return handler(srv, stream)
 			}
@@ -145,7 +150,8 @@ func (t *Tracing) ServerOptions() []grpc.ServerOption {
 func (t *Tracing) incoming(ctx context.Context, method string) (context.Context, trace.Span) {
 	received, _ := metadata.FromIncomingContext(ctx)
 	ctx = t.Propagator.Extract(ctx, carrier(received))
-	return t.Provider.Tracer("ferula/grpc").Start(ctx, strings.TrimPrefix(method, "/"), trace.WithSpanKind(trace.SpanKindServer))
+	return t.Provider.Tracer("ferula/grpc").Start(ctx, strings.TrimPrefix(method, "/"),
+		trace.WithSpanKind(trace.SpanKindServer))
 }
 
 // servedStream is a stream whose context has the span.

@@ -33,9 +33,10 @@ const attributeBytesMax = 4096
 // Live sends the traces of a server as the section tracing of its configuration demands. Without
 // a section, nothing is sent, and requests cost nothing. Create it with NewLive.
 type Live struct {
-	service   string
-	logger    *slog.Logger
-	flush     time.Duration             // how long pending spans may take to be sent when a section ends; then they are dropped
+	service string
+	logger  *slog.Logger
+	// how long pending spans may take to be sent when a section ends; then they are dropped
+	flush     time.Duration
 	installed atomic.Pointer[installed] // nil: nothing is sent
 
 	mu     sync.Mutex     // held by Commit and Close
@@ -80,7 +81,8 @@ func (l *Live) Stage(section config.TracingConfig) (*Staged, error) {
 	if section.Endpoint == "" {
 		return &Staged{live: l}, nil
 	}
-	if now := l.installed.Load(); now != nil && section.TLSConfig == (config_util.TLSConfig{}) && reflect.DeepEqual(now.section, section) {
+	if now := l.installed.Load(); now != nil && section.TLSConfig == (config_util.TLSConfig{}) &&
+		reflect.DeepEqual(now.section, section) {
 		return &Staged{live: l, keep: true}, nil
 	}
 	client, err := sectionClient(section)
@@ -92,7 +94,8 @@ func (l *Live) Stage(section config.TracingConfig) (*Staged, error) {
 		return nil, fmt.Errorf("OTLP exporter: %w", err)
 	}
 	named, err := resource.New(context.Background(),
-		resource.WithAttributes(attribute.String("service.name", l.service), attribute.String("service.version", version.Current().Version)),
+		resource.WithAttributes(attribute.String("service.name", l.service),
+			attribute.String("service.version", version.Current().Version)),
 		resource.WithTelemetrySDK(), resource.WithFromEnv())
 	if err != nil {
 		l.logger.Warn("Some attributes of the service are left out of traces", "err", err)
@@ -101,7 +104,8 @@ func (l *Live) Stage(section config.TracingConfig) (*Staged, error) {
 	if limits.AttributeValueLengthLimit < 0 {
 		limits.AttributeValueLengthLimit = attributeBytesMax
 	}
-	return &Staged{live: l, next: &installed{section, tracesdk.NewTracerProvider(tracesdk.WithBatcher(exporter), tracesdk.WithResource(named), tracesdk.WithRawSpanLimits(limits),
+	return &Staged{live: l, next: &installed{section, tracesdk.NewTracerProvider(tracesdk.WithBatcher(exporter),
+		tracesdk.WithResource(named), tracesdk.WithRawSpanLimits(limits),
 		tracesdk.WithSampler(tracesdk.ParentBased(tracesdk.TraceIDRatioBased(section.SamplingFraction))))}}, nil
 }
 
@@ -148,7 +152,8 @@ func (s *Staged) Commit() error {
 		otel.SetTextMapPropagator(propagation.TraceContext{})
 		otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { l.logger.Warn("Sending traces failed", "err", err) }))
 		otel.SetTracerProvider(s.next.provider)
-		l.logger.Info("Sending traces", "endpoint", s.next.section.Endpoint, "sampling_fraction", s.next.section.SamplingFraction)
+		l.logger.Info("Sending traces", "endpoint", s.next.section.Endpoint, "sampling_fraction",
+			s.next.section.SamplingFraction)
 	case former != nil:
 		otel.SetTracerProvider(noop.NewTracerProvider())
 		l.logger.Info("Traces are not sent any more")
@@ -188,7 +193,8 @@ func (i *installed) shutdown(within time.Duration) error {
 // Handler gives each request a span with the name "METHOD PATH", within the trace of the
 // client, while a section is in effect.
 func (l *Live) Handler(next http.Handler) http.Handler {
-	traced := otelhttp.NewHandler(next, "", otelhttp.WithPropagators(propagation.TraceContext{}), otelhttp.WithTracerProvider(&provider{live: l}),
+	traced := otelhttp.NewHandler(next, "", otelhttp.WithPropagators(propagation.TraceContext{}),
+		otelhttp.WithTracerProvider(&provider{live: l}),
 		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method + " " + r.URL.Path }))
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if l.Sends() {
@@ -201,7 +207,10 @@ func (l *Live) Handler(next http.Handler) http.Handler {
 
 // Tracing returns the tracing of gRPC calls, which follows the section.
 func (l *Live) Tracing() *Tracing {
-	return &Tracing{Provider: &provider{live: l}, Propagator: propagation.TraceContext{}, sends: true, enabled: l.Sends, shutdown: func(context.Context) error { return nil }}
+	return &Tracing{Provider: &provider{live: l}, Propagator: propagation.TraceContext{}, sends: true, enabled: l.Sends,
+		shutdown: func(context.Context) error {
+			return nil
+		}}
 }
 
 // RoundTripper gives each request of a sampled trace a span, and sends the span's context to the server.

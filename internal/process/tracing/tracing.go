@@ -79,7 +79,10 @@ type Tracing struct {
 
 // New creates the tracing of a service from Thanos' YAML configuration; "" sends no spans.
 func New(text, serviceName string) (*Tracing, error) {
-	t := &Tracing{Provider: noop.NewTracerProvider(), Propagator: propagation.TraceContext{}, shutdown: func(context.Context) error { return nil }}
+	t := &Tracing{Provider: noop.NewTracerProvider(), Propagator: propagation.TraceContext{},
+		shutdown: func(context.Context) error {
+			return nil
+		}}
 	if strings.TrimSpace(text) == "" {
 		return t, nil
 	}
@@ -115,7 +118,8 @@ func New(text, serviceName string) (*Tracing, error) {
 	if c.Config.ServiceName != "" {
 		serviceName = c.Config.ServiceName
 	}
-	attributes := []attribute.KeyValue{attribute.String("service.name", serviceName), attribute.String("service.version", version.Current().Version)}
+	attributes := []attribute.KeyValue{attribute.String("service.name", serviceName),
+		attribute.String("service.version", version.Current().Version)}
 	for name, value := range c.Config.ResourceAttributes {
 		attributes = append(attributes, attribute.String(name, value))
 	}
@@ -211,7 +215,8 @@ func httpTraces(c *configFile, tls otlptracehttp.Option) otlptrace.Client {
 		opts = append(opts, otlptracehttp.WithCompression(otlptracehttp.GzipCompression))
 	}
 	if r := o.RetryConfig; r.Enabled {
-		opts = append(opts, otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true, InitialInterval: r.InitialInterval, MaxInterval: r.MaxInterval, MaxElapsedTime: r.MaxElapsedTime}))
+		opts = append(opts, otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true,
+			InitialInterval: r.InitialInterval, MaxInterval: r.MaxInterval, MaxElapsedTime: r.MaxElapsedTime}))
 	}
 	return otlptracehttp.NewClient(opts...)
 }
@@ -234,14 +239,16 @@ func grpcTraces(c *configFile, tls otlptracegrpc.Option) otlptrace.Client {
 		opts = append(opts, otlptracegrpc.WithCompressor(o.Compression))
 	}
 	if r := o.RetryConfig; r.Enabled {
-		opts = append(opts, otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: true, InitialInterval: r.InitialInterval, MaxInterval: r.MaxInterval, MaxElapsedTime: r.MaxElapsedTime}))
+		opts = append(opts, otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: true,
+			InitialInterval: r.InitialInterval, MaxInterval: r.MaxInterval, MaxElapsedTime: r.MaxElapsedTime}))
 	}
 	return otlptracegrpc.NewClient(opts...)
 }
 
 // RoundTripper creates a span for every outgoing request and propagates its context.
 func (t *Tracing) RoundTripper(next http.RoundTripper) http.RoundTripper {
-	return transport{otelhttp.NewTransport(next, otelhttp.WithTracerProvider(t.Provider), otelhttp.WithPropagators(t.Propagator)), next}
+	return transport{otelhttp.NewTransport(next, otelhttp.WithTracerProvider(t.Provider),
+		otelhttp.WithPropagators(t.Propagator)), next}
 }
 
 // transport is a traced transport whose idle connections can be closed.

@@ -18,7 +18,8 @@ type Lines struct {
 
 // line is one sample.
 type line struct {
-	from, to                      int     // of a histogram or summary: Lines.base[from:to] are the labels without le or quantile
+	// of a histogram or summary: Lines.base[from:to] are the labels without le or quantile
+	from, to                      int
 	bound                         float64 // value of le or quantile
 	family, suffix, labels, value []byte
 	help                          []byte
@@ -37,7 +38,9 @@ func (l *Lines) Encode(e *Encoder, page []byte) {
 			to++
 		}
 		base, total := trimTotal(first.family)
-		taken := total && slices.ContainsFunc(l.lines[:from], func(other line) bool { return bytes.Equal(other.family, base) })
+		taken := total && slices.ContainsFunc(l.lines[:from], func(other line) bool {
+			return bytes.Equal(other.family, base)
+		})
 		l.help = AppendUnescaped(l.help[:0], first.help)
 		e.Begin(first.family, l.help, nil, first.kind, taken)
 		l.encodeFamily(e, l.lines[from:to], first.kind)

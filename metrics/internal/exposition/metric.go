@@ -96,7 +96,8 @@ func (m *Metric) CopyFrom(from *Metric) {
 	a, b := &m.Native, &from.Native
 	a.Is, a.Schema, a.ZeroThreshold, a.ZeroCount = b.Is, b.Schema, b.ZeroThreshold, b.ZeroCount
 	a.Indexes, a.Counts = append(a.Indexes, b.Indexes...), append(a.Counts, b.Counts...)
-	a.NegativeIndexes, a.NegativeCounts = append(a.NegativeIndexes, b.NegativeIndexes...), append(a.NegativeCounts, b.NegativeCounts...)
+	a.NegativeIndexes, a.NegativeCounts = append(a.NegativeIndexes, b.NegativeIndexes...),
+		append(a.NegativeCounts, b.NegativeCounts...)
 }
 
 // NewExemplar returns an exemplar of m. It copies labels, which are encoded as Metric.Labels.

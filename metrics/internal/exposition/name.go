@@ -103,7 +103,8 @@ func Validate(s string) error {
 	return ValidateLabels(labels[1 : len(labels)-1])
 }
 
-// ValidateQuoted is Validate that also accepts quoted UTF-8 metric and label names: {"http.requests",bar="baz","über"="x"}.
+// ValidateQuoted is Validate that also accepts quoted UTF-8 metric and label names:
+// {"http.requests",bar="baz","über"="x"}.
 func ValidateQuoted(s string) error {
 	if !strings.HasPrefix(s, `{"`) {
 		return Validate(s)

@@ -6,7 +6,8 @@ import (
 	"strconv"
 )
 
-var openMetricsTypes = [...]string{Counter: "counter", Gauge: "gauge", Summary: "summary", Unknown: "unknown", Histogram: "histogram"}
+var openMetricsTypes = [...]string{Counter: "counter", Gauge: "gauge", Summary: "summary", Unknown: "unknown",
+	Histogram: "histogram"}
 
 func (e *Encoder) beginText(help, unit []byte) {
 	if len(help) > 0 {

@@ -151,17 +151,20 @@ func InstrumentHandlerResponseSize(obs prometheus.ObserverVec, next http.Handler
 
 // InstrumentHandlerTimeToWriteHeader observes the seconds until the header of the response is
 // written.
-func InstrumentHandlerTimeToWriteHeader(obs prometheus.ObserverVec, next http.Handler, opts ...Option) http.HandlerFunc {
+func InstrumentHandlerTimeToWriteHeader(obs prometheus.ObserverVec, next http.Handler,
+	opts ...Option) http.HandlerFunc {
 	return promhttp.InstrumentHandlerTimeToWriteHeader(obs, next, opts...)
 }
 
 // InstrumentRoundTripperCounter counts the requests of next by the labels "code" and "method".
-func InstrumentRoundTripperCounter(counter *prometheus.CounterVec, next http.RoundTripper, opts ...Option) RoundTripperFunc {
+func InstrumentRoundTripperCounter(counter *prometheus.CounterVec, next http.RoundTripper,
+	opts ...Option) RoundTripperFunc {
 	return promhttp.InstrumentRoundTripperCounter(counter, next, opts...)
 }
 
 // InstrumentRoundTripperDuration observes the seconds that requests take.
-func InstrumentRoundTripperDuration(obs prometheus.ObserverVec, next http.RoundTripper, opts ...Option) RoundTripperFunc {
+func InstrumentRoundTripperDuration(obs prometheus.ObserverVec, next http.RoundTripper,
+	opts ...Option) RoundTripperFunc {
 	return promhttp.InstrumentRoundTripperDuration(obs, next, opts...)
 }
 

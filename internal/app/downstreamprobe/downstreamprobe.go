@@ -1,0 +1,119 @@
+// Package downstreamprobe watches whether the downstream of a query frontend is ready.
+package downstreamprobe
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"sync/atomic"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/frontend"
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
+)
+
+const (
+	defaultEvery = 10 * time.Second
+	probeTimeout = 5 * time.Second // or Options.Every if that is shorter
+)
+
+// Options of a Probe.
+type Options struct {
+	Every time.Duration // interval of the probes; 0: 10 s, negative: none, the downstream counts as ready
+	Busy  func() bool   // reports whether all slots for requests to the downstream are in use
+
+	IsReady func() bool     // reports whether Ready was called later than Waiting
+	Ready   func()          // called when the downstream becomes available
+	Waiting func(err error) // called with the reason when the downstream becomes unavailable
+}
+
+// Probe requests /-/ready of a downstream at an interval. It also sends the requests of the
+// frontend, and records when the downstream last responded to one of them: a downstream that
+// responds to queries is available, even if it is too busy to respond to /-/ready.
+type Probe struct {
+	*downstream.Client
+	opts Options
+	last atomic.Int64 // time of the last response with a status below 500, in ns since the epoch
+}
+
+var _ frontend.Downstream = (*Probe)(nil)
+
+// New returns the probe of the downstream of client.
+func New(client *downstream.Client, opts Options) *Probe {
+	if opts.Every == 0 {
+		opts.Every = defaultEvery
+	}
+	return &Probe{Client: client, opts: opts}
+}
+
+// Run probes the downstream until ctx is canceled. It calls Options.Ready or Options.Waiting
+// at each change, and Waiting once if the downstream is unavailable from the start.
+func (p *Probe) Run(ctx context.Context) error {
+	every := p.opts.Every
+	// begun is when the previous probe ended or, for the first probe, when Run was called. A response since then shows
+	// that the downstream is available.
+	begun, reported := time.Now(), false
+	for ctx.Err() == nil {
+		var err error
+		if every > 0 {
+			err = p.probe(ctx)
+		}
+		// A probe takes no slot. If all slots are in use, the probe may still time out although the downstream is available:
+		// queries may hold all connections that max_conns_per_host allows. A downstream that was ready then stays ready.
+		alive := err == nil || p.respondedSince(begun) || p.opts.IsReady() && p.opts.Busy()
+		begun = time.Now()
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case alive && !p.opts.IsReady():
+			reported = false
+			p.opts.Ready()
+		case !alive && (p.opts.IsReady() || !reported):
+			reported = true
+			p.opts.Waiting(err)
+		}
+		if every < 0 {
+			<-ctx.Done()
+			return nil
+		}
+		pause := every
+		if !alive {
+			pause = min(pause, 2*time.Second) // the downstream may be starting
+		}
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+		}
+	}
+	return nil
+}
+
+// probe requests /-/ready of the downstream. Every status below 500 means ready. This includes
+// 404, because a server may implement the query API without a readiness endpoint.
+func (p *Probe) probe(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, min(probeTimeout, p.opts.Every))
+	defer cancel()
+	resp, err := p.Client.Open(ctx, downstream.Request{Path: "/-/ready", Retries: -1})
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	if resp.Status >= http.StatusInternalServerError {
+		return fmt.Errorf("GET /-/ready returned status %d", resp.Status)
+	}
+	return nil
+}
+
+// Open implements frontend.Downstream.
+func (p *Probe) Open(ctx context.Context, r downstream.Request) (*downstream.Response, error) {
+	resp, err := p.Client.Open(ctx, r)
+	if err == nil && resp.Status < http.StatusInternalServerError {
+		p.last.Store(time.Now().UnixNano())
+	}
+	return resp, err
+}
+
+// respondedSince reports whether a request got a response after t.
+func (p *Probe) respondedSince(t time.Time) bool { return p.last.Load() > t.UnixNano() }

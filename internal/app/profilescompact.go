@@ -1,0 +1,116 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/internal/bucket"
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/profiles/compact"
+)
+
+// ProfilesCompactOptions are the options of `ferula profiles compact`.
+type ProfilesCompactOptions struct {
+	Web      WebOptions
+	Bucket   string // Thanos' object store configuration in YAML
+	Compact  compact.Options
+	Wait     bool          // continue after the first iteration
+	Interval time.Duration // pause between iterations with Wait; 0: 5 min
+	Logger   *slog.Logger
+}
+
+// ProfilesCompact compacts and deletes the profile blocks of a bucket. Call NewProfilesCompact, then
+// Run once.
+type ProfilesCompact struct {
+	opts      ProfilesCompactOptions
+	reg       *telemetry.Registry
+	bucket    objstore.Bucket
+	compactor *compact.Compactor
+	listener  net.Listener
+	process   *process.Process
+	err       error // of the only iteration
+}
+
+// NewProfilesCompact builds the process and opens its listener. It sends no request to the bucket.
+func NewProfilesCompact(opts ProfilesCompactOptions) (_ *ProfilesCompact, err error) {
+	opts.Web = opts.Web.WithDefaults()
+	if opts.Interval == 0 {
+		opts.Interval = 5 * time.Minute
+	}
+	c := &ProfilesCompact{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
+	defer func() {
+		if err != nil {
+			_ = c.process.Close()
+		}
+	}()
+	logger := opts.Logger.With("component", "compactor")
+	if c.bucket, err = bucket.Open([]byte(opts.Bucket), "compact", logger, c.reg); err != nil {
+		return nil, hint.Invalid("objstore.config", err)
+	}
+	c.process.Add(process.Component{Name: "bucket", Close: c.bucket.Close})
+	if c.compactor, err = compact.New(c.bucket, opts.Compact, logger, c.reg.Own); err != nil {
+		return nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	c.process.Add(process.Component{Name: "compactor", Run: c.work, Close: c.compactor.Close})
+	if c.listener, err = opts.Web.Listen(); err != nil {
+		return nil, err
+	}
+	c.process.Add(closingListener(c.listener))
+	mux := http.NewServeMux()
+	opts.Web.RegisterDebugEndpoints(mux, "", &c.process.Readiness)
+	mux.Handle("GET /metrics", c.reg.Handler(opts.Logger))
+	c.process.AddServer(webServer(opts.Web, c.listener, c.reg.Instrumented(mux), opts.Logger))
+	return c, nil
+}
+
+// Addr returns the HTTP listen address.
+func (c *ProfilesCompact) Addr() net.Addr { return c.listener.Addr() }
+
+// Run compacts until ctx is canceled or, without Wait, until one iteration has ended, whose error it
+// returns.
+func (c *ProfilesCompact) Run(ctx context.Context) error {
+	c.process.Opened = c.process.Ready
+	return errors.Join(c.process.Run(ctx), c.err)
+}
+
+// work runs the iterations.
+func (c *ProfilesCompact) work(ctx context.Context) error {
+	if !c.opts.Wait {
+		defer c.process.Quit()
+		if err := c.compactor.Iterate(ctx); ctx.Err() == nil {
+			c.err = err
+		} else {
+			c.opts.Logger.Info("Stopped; the next process continues")
+		}
+		return nil
+	}
+	pause := time.NewTimer(0)
+	defer pause.Stop()
+	failures := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-pause.C:
+		}
+		begun := time.Now()
+		err := c.compactor.Iterate(ctx)
+		if failures++; err == nil || ctx.Err() != nil {
+			failures = 0
+		}
+		wait := syncPause(c.opts.Interval, time.Since(begun), failures)
+		if failures > 0 {
+			c.opts.Logger.Error("Compacting the profile blocks failed", "retry_in", wait, "err", err)
+		}
+		pause.Reset(wait)
+	}
+}

@@ -1,0 +1,222 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"os"
+	"time"
+
+	prompromql "github.com/prometheus/prometheus/promql"
+	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"google.golang.org/grpc"
+
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/httpapi/storeset"
+	"github.com/ferula-io/ferula/internal/process"
+
+	"github.com/ferula-io/ferula/internal/httpapi/ui"
+	"github.com/ferula-io/ferula/internal/process/grpcserver"
+	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/promql"
+	"github.com/ferula-io/ferula/internal/thanos/dedup"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+)
+
+// QueryOptions are the options of `ferula query`.
+type QueryOptions struct {
+	Web         WebOptions
+	DisableCORS bool
+	GRPC        GRPCOptions
+	StoreAPI    storeapi.ServerOptions // limits of the StoreAPI server
+	Client      StoreClientOptions
+	Endpoints   fanout.EndpointsOptions // Dial, Logger, Metrics and Selector.Relabel are set by NewQuery
+	Relabel     string                  // Prometheus' relabel configuration in YAML that selects data of stores; "": all
+	Fanout      fanout.Options          // Dedup, DedupFloats, IsCounter and Counter are set by NewQuery
+	// deduplicate by merging all replicas; default: penalty, which picks one replica at a time
+	Chain  bool
+	Stores httpapi.StoreDefaults // Lookback is set by NewQuery
+	Query  promql.Options
+	Engine EngineOptions
+	// SubqueryInterval is the default step of subqueries; 0: 1 minute.
+	SubqueryInterval time.Duration
+	Tracing          string // Thanos' tracing configuration in YAML; "" sends no spans
+
+	Flags  map[string]string // as returned by status/flags
+	Logger *slog.Logger
+}
+
+// Query is a process that queries many stores. Call NewQuery, then Run once.
+type Query struct {
+	opts      QueryOptions
+	reg       *telemetry.Registry
+	engine    *promql.Engine
+	queries   prompromql.QueryEngine
+	endpoints *fanout.Endpoints
+	fanout    *fanout.Fanout
+	tracing   *tracing.Tracing
+	listener  net.Listener
+	grpc      *grpcserver.Server
+	process   *process.Process
+	started   time.Time
+}
+
+// NewQuery builds the process and opens its listeners. It sends no request to a store.
+func NewQuery(opts QueryOptions) (_ *Query, err error) {
+	opts.Web = opts.Web.WithDefaults()
+	q := &Query{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger), started: time.Now().UTC()}
+	defer func() {
+		if err != nil {
+			_ = q.process.Close()
+		}
+	}()
+	if q.tracing, err = tracing.New(opts.Tracing, "ferula-query"); err != nil {
+		return nil, hint.Invalid("tracing.config", err)
+	}
+	q.process.Add(process.Component{Name: "tracing", Close: q.tracing.Close})
+	slots := newSlotMetrics(q.reg.Own)
+	opts.Query.SlotWaited = slots.observe
+	if q.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), q.reg); err != nil {
+		return nil, err
+	}
+	slots.register(q.reg.Own, q.engine)
+	q.process.Add(process.Component{Name: "queries", Close: q.engine.Close})
+	if q.queries, err = newQueryEngine(opts.Engine, opts.Query, q.engine, q.reg.Own); err != nil {
+		return nil, err
+	}
+	if opts.SubqueryInterval > 0 {
+		q.engine.SetEvaluationInterval(opts.SubqueryInterval)
+	}
+	q.opts.Stores.Lookback = q.engine.LookbackDelta()
+	client := opts.Client
+	client.Dial = append(grpcserver.NewMetrics(q.reg.Own).DialOptions(), q.tracing.DialOptions()...)
+	dial, err := client.Dialer()
+	if err != nil {
+		return nil, hint.Invalid("grpc-client-tls-*", err)
+	}
+	endpoints := opts.Endpoints
+	endpoints.Dial, endpoints.Logger, endpoints.Metrics = dial, opts.Logger.With("component", "endpoints"), q.reg.Own
+	if endpoints.Selector.Relabel, err = selectorRelabel(opts.Relabel); err != nil {
+		return nil, hint.Invalid("selector.relabel-config", err)
+	}
+	q.endpoints = fanout.NewEndpoints(endpoints)
+	q.process.Add(process.Component{
+		Name: "stores", ForRequests: true,
+		Open:  func(ctx context.Context) error { q.endpoints.Update(ctx); return nil },
+		Run:   func(ctx context.Context) error { q.endpoints.Run(ctx); return nil },
+		Close: func() error { q.endpoints.Close(); return nil },
+	})
+	fan := opts.Fanout
+	fan.Dedup, fan.DedupFloats, fan.IsCounter, fan.Counter = dedup.Penalty, dedup.PenaltyFloats, dedup.IsCounter,
+		dedup.Counter
+	if opts.Chain {
+		fan.Dedup, fan.DedupFloats, fan.IsCounter = dedup.Chain, nil, func(string) bool { return false }
+	}
+	q.fanout = fanout.New(q.endpoints, fan)
+	if q.listener, err = opts.Web.Listen(); err != nil {
+		return nil, err
+	}
+	q.process.Add(closingListener(q.listener))
+	store := opts.StoreAPI
+	store.Metrics = q.reg.Own
+	opts.GRPC.WarnAnonymous(opts.Web, opts.Logger)
+	if q.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), q.tracing, opts.Logger, q.reg,
+		func(to grpc.ServiceRegistrar) {
+			storeapi.NewServer(q.fanout.Source(), store).Register(to)
+		}); err != nil {
+		return nil, err
+	}
+	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, q.listener.Addr())
+	if err != nil {
+		return nil, fmt.Errorf("external URL %q: %w", httpserver.RedactedURL(opts.Web.ExternalURL), err)
+	}
+	handler, err := q.newHandler(httpserver.RoutePrefix(opts.Web.RoutePrefix, external), external)
+	if err != nil {
+		return nil, err
+	}
+	q.process.AddServer(webServer(opts.Web, q.listener, q.reg.Instrumented(handler), opts.Logger), grpcServer(q.grpc))
+	return q, nil
+}
+
+// newHandler routes requests to the API, the web UI and the debug endpoints.
+func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, error) {
+	origin, err := httpserver.CORSOrigin(q.opts.Web.CORSOrigin)
+	if q.opts.DisableCORS {
+		origin, err = httpserver.CORSOrigin("[^\x00-\U0010FFFF]") // matches nothing
+	}
+	if err != nil {
+		return nil, err
+	}
+	endpoints := http.NewServeMux()
+	httpapi.New(httpapi.Options{
+		Engine:        q.queries,
+		Parser:        q.engine.Parser,
+		Stores:        storeset.New(q.fanout, q.endpoints),
+		StoreDefaults: q.opts.Stores,
+		StoreTimeout:  cmp.Or(q.opts.Query.Timeout, promql.TimeoutByDefault),
+		Gatherer:      q.reg,
+		Flags:         q.opts.Flags,
+		BuildInfo:     buildInfo(),
+		RuntimeInfo:   q.runtimeInfo,
+		Ready:         q.process.Wrap,
+		ExternalURL:   external,
+		ListenAddress: q.listener.Addr().String(),
+		CORSOrigin:    origin,
+		Logger:        q.opts.Logger.With("component", "api"),
+	}).Register(endpoints, prefix+"/api/v1")
+	mux := http.NewServeMux()
+	var apiHandler http.Handler = endpoints
+	if q.opts.Tracing != "" {
+		apiHandler = otelhttp.NewHandler(endpoints, "query", otelhttp.WithTracerProvider(q.tracing.Provider),
+			otelhttp.WithPropagators(q.tracing.Propagator))
+	}
+	mux.Handle(prefix+"/api/", apiHandler)
+	mux.Handle("GET "+prefix+"/metrics", q.reg.Handler(q.opts.Logger))
+	q.opts.Web.RegisterDebugEndpoints(mux, prefix, &q.process.Readiness)
+	mux.Handle(prefix+"/", ui.Handler(prefix))
+	if prefix != "" {
+		mux.Handle("GET /{$}", http.RedirectHandler(prefix+"/", http.StatusFound))
+		q.opts.Web.RegisterDebugEndpoints(mux, "", &q.process.Readiness) // Thanos serves these without the prefix too
+		mux.Handle("GET /metrics", q.reg.Handler(q.opts.Logger))
+	}
+	return mux, nil
+}
+
+func (q *Query) runtimeInfo() (httpapi.RuntimeInfo, error) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return httpapi.RuntimeInfo{}, err
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return httpapi.RuntimeInfo{}, err
+	}
+	return httpapi.RuntimeInfo{StartTime: q.started, CWD: cwd, Hostname: hostname, ReloadConfigSuccess: true,
+		LastConfigTime: q.started}, nil
+}
+
+// Addr returns the HTTP listen address.
+func (q *Query) Addr() net.Addr { return q.listener.Addr() }
+
+// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
+func (q *Query) GRPCAddr() net.Addr { return q.grpc.Addr() }
+
+// Run serves until ctx is canceled or a server fails, then drains running requests.
+// The process is ready once every store has returned its Info or timed out.
+func (q *Query) Run(ctx context.Context) error {
+	q.process.Opened = func() {
+		q.process.Ready()
+		q.grpc.Ready()
+		q.opts.Logger.Info("Ready", "url", q.opts.Web.Scheme()+"://"+q.listener.Addr().String()+"/", "stores",
+			len(q.endpoints.Statuses()))
+	}
+	return q.process.Run(ctx)
+}

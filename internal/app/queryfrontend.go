@@ -1,0 +1,196 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"log/slog"
+	"math"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/app/downstreamprobe"
+	"github.com/ferula-io/ferula/internal/app/resultscache"
+	"github.com/ferula-io/ferula/internal/frontend"
+	"github.com/ferula-io/ferula/internal/frontend/downstream"
+	"github.com/ferula-io/ferula/internal/frontend/limit"
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/process/tracing"
+	instruments "github.com/ferula-io/ferula/metrics"
+)
+
+// QueryFrontendOptions are the options of `ferula query-frontend`.
+type QueryFrontendOptions struct {
+	Web         WebOptions
+	DisableCORS bool
+	Downstream  downstream.Options
+	Frontend    frontend.Options // Downstream, caches, Admission, Logger and Metrics are set by NewQueryFrontend
+	// RangeCache and LabelCache are Thanos' response cache configurations in YAML; "":
+	// no cache.
+	RangeCache, LabelCache string
+	Limits                 limit.Options
+	// DownstreamMax limits the concurrent requests to the downstream; 0: 256. If
+	// MaxConnsPerHost of the transport is lower, it is the limit.
+	DownstreamMax int
+	Tracing       string // Thanos' tracing configuration in YAML; "" sends no spans
+	// ProbeEvery is the interval of the downstream's readiness probes, which decide the
+	// readiness of this process; 0: 10 s, negative: no probes, always ready.
+	ProbeEvery time.Duration
+
+	Logger *slog.Logger
+}
+
+// QueryFrontend is a query frontend process. Call NewQueryFrontend, then Run once.
+type QueryFrontend struct {
+	opts     QueryFrontendOptions
+	reg      *telemetry.Registry
+	client   *downstream.Client
+	probe    *downstreamprobe.Probe
+	tracing  *tracing.Tracing
+	slots    *limit.Limiter // of concurrent requests to the downstream
+	listener net.Listener
+	process  *process.Process
+}
+
+// NewQueryFrontend builds the process and opens its listener.
+func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
+	opts.Web = opts.Web.WithDefaults()
+	q := &QueryFrontend{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
+	defer func() {
+		if err != nil {
+			_ = q.process.Close()
+		}
+	}()
+	if q.tracing, err = tracing.New(opts.Tracing, "ferula-query-frontend"); err != nil {
+		return nil, hint.Invalid("tracing.config", err)
+	}
+	q.process.Add(process.Component{Name: "tracing", Close: q.tracing.Close})
+	if opts.Tracing != "" {
+		opts.Downstream.Wrap = q.tracing.RoundTripper
+	}
+	if q.client, err = downstream.New(opts.Downstream, opts.Logger.With("component", "downstream"),
+		q.reg.Own); err != nil {
+		return nil, err
+	}
+	q.probe = downstreamprobe.New(q.client, q.readiness())
+	q.process.Add(process.Component{Name: "downstream", Run: q.probe.Run, Close: func() error {
+		q.client.Close()
+		return nil
+	}})
+	o := opts.Frontend
+	o.Downstream, o.Logger, o.Metrics = q.probe, opts.Logger, q.reg.Own
+	o.Tracer, o.Propagator = q.tracing.Provider.Tracer("ferula/frontend"), q.tracing.Propagator
+	if o.Cache, err = q.newCache(opts.RangeCache, "query_range"); err != nil {
+		return nil, hint.Invalid("query-range.response-cache-config", err)
+	}
+	if o.LabelCache, err = q.newCache(opts.LabelCache, "labels"); err != nil {
+		return nil, hint.Invalid("labels.response-cache-config", err)
+	}
+	admission, err := limit.New(opts.Limits, q.reg.Own)
+	if err != nil {
+		return nil, err
+	}
+	o.Admission = admission
+	slots, err := newSlots(opts, q.reg.Own)
+	if err != nil {
+		return nil, err
+	}
+	q.slots, o.Slots = slots, slots
+	front, err := frontend.New(o)
+	if err != nil {
+		return nil, err
+	}
+	if q.listener, err = opts.Web.Listen(); err != nil {
+		return nil, err
+	}
+	q.process.Add(closingListener(q.listener))
+	q.process.AddServer(webServer(opts.Web, q.listener, q.reg.Instrumented(q.newHandler(front)), opts.Logger))
+	return q, nil
+}
+
+// newSlots returns the limiter of concurrent requests to the downstream. Its queue has
+// no limit: only admitted requests wait in it, and admission limits their number.
+func newSlots(opts QueryFrontendOptions, set *instruments.Set) (*limit.Limiter, error) {
+	calls := cmp.Or(opts.DownstreamMax, 256)
+	if perHost := opts.Downstream.Transport.MaxConnsPerHost; perHost != nil && *perHost > 0 {
+		calls = min(calls, *perHost)
+	}
+	return limit.New(limit.Options{ConcurrencyMax: calls, TenantQueueMax: math.MaxInt, WaitMax: opts.Limits.WaitMax,
+		Downstream: true}, set)
+}
+
+// newCache creates a results cache from its YAML configuration; nil if yaml is empty.
+func (q *QueryFrontend) newCache(yaml, name string) (frontend.RangeCache, error) {
+	if yaml == "" {
+		return nil, nil
+	}
+	c, inert, err := resultscache.New(yaml, name, q.opts.Logger, q.reg.Own)
+	if err != nil {
+		return nil, err
+	}
+	if len(inert) > 0 {
+		q.opts.Logger.Warn("Ignoring keys of the cache configuration that have no effect", "cache", name, "keys", inert)
+	}
+	q.process.Add(process.Component{Name: "cache " + name, Close: c.Close})
+	return c, nil
+}
+
+func (q *QueryFrontend) newHandler(front *frontend.Frontend) http.Handler {
+	mux := http.NewServeMux()
+	q.opts.Web.RegisterDebugEndpoints(mux, "", &q.process.Readiness)
+	mux.Handle("GET /metrics", q.reg.Handler(q.opts.Logger))
+	mux.Handle("/", q.withCORS(httpserver.GuardForwarded(httpserver.OriginGuard(nil), front)))
+	return mux
+}
+
+// withCORS allows requests from pages of any origin, as Thanos does, unless DisableCORS
+// is set.
+func (q *QueryFrontend) withCORS(next http.Handler) http.Handler {
+	if q.opts.DisableCORS {
+		return next
+	}
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		h.Set("Access-Control-Allow-Headers", "Accept, Accept-Encoding, Authorization, Content-Type, Origin")
+		h.Set("Access-Control-Allow-Methods", "GET, POST, OPTIONS")
+		h.Set("Access-Control-Allow-Origin", "*")
+		h.Set("Access-Control-Expose-Headers", "Date, Server-Timing, X-Ferula-Cache")
+		if r.Method == http.MethodOptions {
+			w.WriteHeader(http.StatusNoContent)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// Addr returns the listen address.
+func (q *QueryFrontend) Addr() net.Addr { return q.listener.Addr() }
+
+// Run serves until ctx is canceled or the server fails, then drains running requests.
+func (q *QueryFrontend) Run(ctx context.Context) error {
+	q.opts.Logger.Info("Listening", "address", q.listener.Addr().String())
+	return q.process.Run(ctx)
+}
+
+// readiness returns the options of the probes. This process is ready while its downstream
+// is. Requests are forwarded even if it is not ready: readiness is for load balancers
+// that choose among several frontends.
+func (q *QueryFrontend) readiness() downstreamprobe.Options {
+	to := httpserver.RedactedURL(q.opts.Downstream.URL)
+	return downstreamprobe.Options{
+		Every:   q.opts.ProbeEvery,
+		Busy:    func() bool { return q.slots.Full() },
+		IsReady: q.process.IsReady,
+		Ready: func() {
+			q.process.Ready()
+			q.opts.Logger.Info("Ready", "url", q.opts.Web.Scheme()+"://"+q.listener.Addr().String()+"/", "downstream", to)
+		},
+		Waiting: func(err error) {
+			q.process.Waiting()
+			q.opts.Logger.Warn("Not ready: the downstream is not available", "downstream", to, "err", err)
+		},
+	}
+}

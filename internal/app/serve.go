@@ -1,0 +1,260 @@
+package app
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"time"
+
+	"github.com/prometheus/common/promslog"
+	prompromql "github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/util/notifications"
+
+	"github.com/ferula-io/ferula/internal/app/shipping"
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/ingest/remotesend"
+	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
+	"github.com/ferula-io/ferula/internal/ingest/scrape"
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/grpcserver"
+	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/promql"
+	"github.com/ferula-io/ferula/internal/promql/rules"
+	"github.com/ferula-io/ferula/internal/remoteread"
+	"github.com/ferula-io/ferula/internal/reqbody"
+	"github.com/ferula-io/ferula/internal/tsdb"
+	"github.com/ferula-io/ferula/internal/version"
+
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+)
+
+// ServeOptions are the options of `ferula serve`.
+type ServeOptions struct {
+	ConfigFile string // prometheus.yml; "" scrapes the server itself
+	Web        WebOptions
+	Store      tsdb.Options
+	Query      promql.Options
+	Engine     EngineOptions
+	Scrape     scrape.Options
+	Rules      rules.Options
+	Write      remotewrite.Options
+	Send       remotesend.Options // Scraper and TypeAndUnitLabels are set by NewServe
+	Peer       PeerAPIOptions
+	Receive    ReceiveOptions
+	Read       remoteread.Options // ExternalLabels is set by NewServe
+	ReadSort   int                // bytes of memory to sort a response of a remote_read endpoint; 0: the client's default
+	Ship       ShippingOptions
+	GRPC       GRPCOptions
+	StoreAPI   storeapi.ServerOptions // Metrics is set by NewServe
+	Profiles   ProfilesOptions
+
+	Flags    map[string]string // as returned by status/flags
+	LogLevel *promslog.Level   // changed by runtime.log_level; may be nil
+	Logger   *slog.Logger
+}
+
+// Serve is a Prometheus server in one process. Call NewServe, then Run once.
+type Serve struct {
+	opts     ServeOptions
+	reg      *telemetry.Registry
+	store    *tsdb.Store
+	remotes  *remoteread.Storage // the local storage and the remote_read endpoints
+	sender   *remotesend.Sender  // the local storage and the remote_write endpoints
+	engine   *promql.Engine
+	queries  prompromql.QueryEngine
+	scraper  *scrape.Scraper
+	rules    *rules.Manager
+	config   *liveConfig
+	profiles *profileService
+	shipping *shipping.Shipper // nil: none
+	listener net.Listener
+	grpc     *grpcserver.Server // nil: none
+	notices  *notices
+	tracing  *tracing.Live
+	process  *process.Process
+	bodies   *reqbody.Reader // of all receivers
+	handler  http.Handler
+	// in-process listener for scrapes of this server's own metrics; nil: they use the HTTP address
+	own     *httpserver.Pipe
+	started time.Time
+}
+
+// NewServe reads and checks the configuration, builds the process and opens its
+// listeners. It opens no storage and serves no request.
+func NewServe(opts ServeOptions) (_ *Serve, err error) {
+	opts.Web = opts.Web.WithDefaults()
+	s := &Serve{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger), started: time.Now().UTC(),
+		bodies: reqbody.New(opts.Receive.Bodies)}
+	defer func() {
+		if err != nil {
+			_ = s.process.Close()
+		}
+	}()
+	if opts.Web.MaxConnections < 0 {
+		return nil, hint.Invalid("web.max-connections", fmt.Errorf("%d is less than 1", opts.Web.MaxConnections))
+	}
+	if s.listener, err = opts.Web.Listen(); err != nil {
+		return nil, err
+	}
+	s.process.Add(closingListener(s.listener))
+	s.tracing, s.notices = s.newTracing(), s.newNotices()
+	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, s.listener.Addr())
+	if err != nil {
+		return nil, hint.Invalid("web.external-url", fmt.Errorf("%q: %w", httpserver.RedactedURL(opts.Web.ExternalURL), err))
+	}
+	prefix := httpserver.RoutePrefix(opts.Web.RoutePrefix, external)
+	if s.config, err = newLiveConfig(s, prefix); err != nil {
+		return nil, err
+	}
+	opts.Logger.Info("Starting ferula", "version", version.Current().Version, "revision", buildInfo().Revision,
+		"goversion", buildInfo().GoVersion, "config", cmp.Or(opts.ConfigFile, "none, the server scrapes itself"))
+	if err = os.MkdirAll(opts.Store.Dir, 0o777); err != nil {
+		return nil, fmt.Errorf("--storage.tsdb.path: %w", err)
+	}
+	section := s.config.current().StorageConfig
+	opts.Store.Section, opts.Store.MetadataInWAL = &section, opts.Scrape.MetadataInWAL
+	// Otherwise the TSDB would compact out-of-order blocks with in-order blocks of the same
+	// time range before either is shipped. Compacted blocks are not shipped.
+	opts.Store.KeepOverlappingBlocks = opts.Store.KeepOverlappingBlocks ||
+		(opts.Ship.Bucket != "" && !opts.Ship.IgnoreBlockSize)
+	if s.store, err = tsdb.New(opts.Store, opts.Logger.With("component", "tsdb"), s.reg, s.reg.Own); err != nil {
+		return nil, err
+	}
+	if err = s.newShipping(); err != nil {
+		return nil, err
+	}
+	s.process.Add(
+		process.Component{Name: "shipping", Open: s.shipping.Expect, Run: s.shipping.Run, Close: s.shipping.Close},
+		process.Component{Name: "storage", Open: func(context.Context) error { return s.store.Open() }, Close: s.store.Close},
+	)
+	s.sender = s.newSender()
+	s.process.Add(process.Component{Name: "remote write", Close: s.sender.Close})
+	if err = s.newProfiles(); err != nil {
+		return nil, err
+	}
+	s.remotes = remoteread.New(s.store, opts.ReadSort)
+	opts.Query.TrackerDir = opts.Store.Dir
+	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
+		return nil, err
+	}
+	s.process.Add(
+		process.Component{Name: "profiles", Open: s.profiles.open, Run: s.profiles.run, Close: s.profiles.close},
+		process.Component{Name: "remote read", Close: s.remotes.Close},
+		process.Component{Name: "queries", Close: s.engine.Close},
+	)
+	if s.queries, err = newQueryEngine(opts.Engine, opts.Query, s.engine, s.reg.Own); err != nil {
+		return nil, err
+	}
+	if opts.ConfigFile == "" && opts.Web.ConfigFile != "" {
+		s.own = httpserver.NewPipe(s.listener.Addr())
+		opts.Scrape.Dial = s.own.Dial
+	}
+	if s.scraper, err = scrape.New(opts.Scrape, s.sender.Samples(), opts.Logger, s.reg); err != nil {
+		return nil, err
+	}
+	if err = s.newRules(external); err != nil {
+		return nil, err
+	}
+	if s.handler, err = s.newHandler(prefix, external); err != nil {
+		return nil, err
+	}
+	if err = s.newGRPC(); err != nil {
+		return nil, err
+	}
+	s.assemble()
+	return s, nil
+}
+
+// newTracing creates the tracing that follows the section tracing of the configuration. It sends
+// nothing until a configuration is applied.
+func (s *Serve) newTracing() *tracing.Live {
+	l := tracing.NewLive("ferula-serve", s.opts.Logger.With("component", "tracing"))
+	s.process.Add(process.Component{Name: "tracing", Close: l.Close})
+	return l
+}
+
+// Addr returns the first listen address.
+func (s *Serve) Addr() net.Addr { return s.listener.Addr() }
+
+// MoreAddrs returns the listen addresses after the first.
+func (s *Serve) MoreAddrs() []net.Addr { return httpserver.MoreAddrs(s.listener) }
+
+// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
+func (s *Serve) GRPCAddr() net.Addr { return s.grpc.Addr() }
+
+// assemble adds the components that apply configurations, and the servers.
+func (s *Serve) assemble() {
+	s.process.Add(
+		process.Component{Name: "configuration", Open: s.config.applyFirst, Run: s.config.watch},
+		process.Component{Name: "scraping", Run: s.scraper.Run, Close: func() error { s.scraper.Close(); return nil }},
+		process.Component{Name: "rules", Run: s.rules.Run, Close: s.rules.Close},
+	)
+	if s.own != nil {
+		s.process.AddServer(s.ownServer())
+	}
+	web := webServer(s.opts.Web, s.listener, s.tracing.Handler(s.reg.Instrumented(s.handler)), s.opts.Logger)
+	web.Stopping = s.notices.stopping
+	s.process.AddServer(web, grpcServer(s.grpc))
+}
+
+// Run serves until ctx is canceled or a component fails, then shuts down in this order:
+// readiness fails, scraping and rules stop and append their last samples, waiting alerts are
+// sent, running requests are drained, and the storage is closed.
+func (s *Serve) Run(ctx context.Context) error {
+	defer s.config.listen()()
+	begun := time.Now()
+	s.process.Opened = func() {
+		s.process.Ready()
+		s.notices.DeleteNotification(notifications.StartingUp)
+		s.grpc.Ready()
+		s.opts.Logger.Info("Ready", "url", s.opts.Web.Scheme()+"://"+s.listener.Addr().String()+"/", "after",
+			time.Since(begun).Round(time.Millisecond))
+	}
+	return s.process.Run(ctx)
+}
+
+func (s *Serve) runtimeInfo() (httpapi.RuntimeInfo, error) {
+	cwd, err := os.Getwd()
+	if err != nil {
+		return httpapi.RuntimeInfo{}, err
+	}
+	hostname, err := os.Hostname()
+	if err != nil {
+		return httpapi.RuntimeInfo{}, err
+	}
+	corruptions, err := s.counter("prometheus_tsdb_wal_corruptions_total")
+	if err != nil {
+		return httpapi.RuntimeInfo{}, err
+	}
+	ok, at := s.config.lastReload()
+	return httpapi.RuntimeInfo{
+		StartTime:           s.started,
+		CWD:                 cwd,
+		Hostname:            hostname,
+		ReloadConfigSuccess: ok,
+		LastConfigTime:      at,
+		CorruptionCount:     int64(corruptions),
+		StorageRetention:    s.config.retentionText(),
+	}, nil
+}
+
+// counter returns the value of a counter of this process; 0 if it does not exist.
+func (s *Serve) counter(name string) (float64, error) {
+	families, err := s.reg.Gather()
+	if err != nil {
+		return 0, fmt.Errorf("own metrics: %w", err)
+	}
+	for _, family := range families {
+		if family.GetName() == name && len(family.GetMetric()) > 0 {
+			return family.GetMetric()[0].GetCounter().GetValue(), nil
+		}
+	}
+	return 0, nil
+}

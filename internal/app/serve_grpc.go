@@ -1,0 +1,29 @@
+package app
+
+import (
+	"fmt"
+
+	"google.golang.org/grpc"
+
+	"github.com/ferula-io/ferula/internal/thanos/sources/localrules"
+	"github.com/ferula-io/ferula/internal/thanos/sources/localstore"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+)
+
+// newGRPC creates the gRPC server of the StoreAPI on the local storage, of rules and of
+// the profile API.
+func (s *Serve) newGRPC() (err error) {
+	if err := s.opts.GRPC.CheckAnonymous(s.opts.Web); err != nil && !s.opts.GRPC.AllowAnonymous {
+		return fmt.Errorf("%w, or allow it with --grpc-server-allow-anonymous", err)
+	}
+	opts := s.opts.StoreAPI
+	opts.Metrics = s.reg.Own
+	s.grpc, err = newGRPCServer(s.opts.GRPC, s.tracing.Tracing(), s.opts.Logger, s.reg, func(to grpc.ServiceRegistrar) {
+		storeapi.NewServer(localstore.New(s.store, s.engine.Parser, s.config.externalLabels, true), opts).Register(to)
+		localrules.New(s.rules.RuleGroups, s.engine.Parser, s.config.externalLabels).Register(to)
+		ready := func() bool { return s.process.IsReady() && s.profiles.serving() }
+		s.profiles.api.RegisterGRPC(to, ready)
+		s.profiles.otlp.RegisterGRPC(to, ready)
+	})
+	return err
+}

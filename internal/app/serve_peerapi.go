@@ -1,0 +1,106 @@
+package app
+
+import (
+	"context"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/grafana/regexp"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/util/notifications"
+
+	"github.com/ferula-io/ferula/internal/httpapi/promweb"
+	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
+	"github.com/ferula-io/ferula/internal/process"
+)
+
+// PeerAPIOptions configure the endpoints that Prometheus' own package serves, and automatic
+// reloads.
+type PeerAPIOptions struct {
+	Admin          bool // the endpoints that delete and copy data
+	Search         bool
+	SearchMax      int           // results of one search; 0: no limit
+	SubscribersMax int           // of live notifications; 0: 16
+	AutoReload     time.Duration // interval of checking the configuration files for changes; 0: never
+
+	OTLP        bool // receive OTLP metrics
+	OTLPOptions remotewrite.OTLPOptions
+}
+
+// notices holds the notifications of this server, and the context that ends their
+// subscriptions at shutdown.
+type notices struct {
+	*notifications.Notifications
+	ctx  context.Context
+	stop context.CancelFunc
+}
+
+func (s *Serve) newNotices() *notices {
+	subscribers := s.opts.Peer.SubscribersMax
+	if subscribers == 0 {
+		subscribers = 16
+	}
+	n := &notices{Notifications: notifications.NewNotifications(subscribers, s.reg)}
+	n.ctx, n.stop = context.WithCancel(context.Background())
+	n.AddNotification(notifications.StartingUp)
+	s.process.Add(process.Component{Name: "notifications", Close: func() error { n.stop(); return nil }})
+	return n
+}
+
+// stopping notifies subscribers of the shutdown and ends their requests, which would otherwise delay the shutdown.
+func (n *notices) stopping() {
+	n.AddNotification(notifications.ShuttingDown)
+	n.stop()
+}
+
+// reloaded takes the result of a reload. Subscribers have a notification as long as the last reload failed.
+func (n *notices) reloaded(err error) {
+	if err != nil {
+		n.AddNotification(notifications.ConfigurationUnsuccessful)
+		return
+	}
+	n.DeleteNotification(notifications.ConfigurationUnsuccessful)
+}
+
+// untilShutdown ends requests at the shutdown.
+func (n *notices) untilShutdown(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		ctx, cancel := context.WithCancel(r.Context())
+		defer cancel()
+		defer context.AfterFunc(n.ctx, cancel)()
+		next.ServeHTTP(w, r.WithContext(ctx))
+	})
+}
+
+// registerPeerAPI adds the endpoints of package promweb and the receiver of OTLP.
+func (s *Serve) registerPeerAPI(mux, endpoints *http.ServeMux, prefix string, external *url.URL, origin *regexp.Regexp,
+	guard func(http.Handler) http.Handler) {
+	lookback := s.opts.Query.LookbackDelta
+	if lookback == 0 {
+		lookback = 5 * time.Minute
+	}
+	promweb.Register(promweb.Options{
+		Store: s.store, Queryable: s.store, Engine: s.queries, Parser: s.engine.Parser, Targets: s.scraper.Manager,
+		Config: s.config.current, Gatherer: s.reg,
+		Build: buildInfo(),
+		Admin: s.opts.Peer.Admin, Search: s.opts.Peer.Search, SearchMax: s.opts.Peer.SearchMax, Features: s.features(),
+		LookbackDelta: lookback, SeriesMax: s.engine.MaxSamples(),
+		Notifications: s.notices.Notifications, UntilShutdown: s.notices.untilShutdown,
+		ExternalURL: external, ListenAddress: s.listener.Addr().String(), CORSOrigin: origin,
+		Ready: s.process.Wrap, Guard: guard, Logger: s.opts.Logger.With("component", "web"),
+	}, mux, endpoints, prefix)
+	endpoints.Handle("POST "+prefix+"/api/v1/otlp/v1/metrics", s.process.Wrap(s.otlp(guard, s.config.current)))
+}
+
+// otlp returns the receiver of OTLP metrics or, if it is disabled, a handler that responds
+// with status 404.
+func (s *Serve) otlp(guard func(http.Handler) http.Handler, current func() config.Config) http.Handler {
+	if !s.opts.Peer.OTLP {
+		return switchedOff("OTLP", "--web.enable-otlp-receiver")
+	}
+	opts := s.opts.Write
+	opts.Bodies, opts.Refusal = s.bodies, s.store.Refusal
+	return guard(remotewrite.NewOTLPHandler(opts, s.opts.Peer.OTLPOptions, s.sender.Samples(), current,
+		s.opts.Logger.With("component", "OTLP"), s.reg))
+}

@@ -1,0 +1,50 @@
+package app
+
+import (
+	"net/http"
+
+	promscrape "github.com/prometheus/prometheus/scrape"
+
+	"github.com/ferula-io/ferula/internal/ingest/remotesend"
+	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
+	"github.com/ferula-io/ferula/internal/reqbody"
+)
+
+// ReceiveOptions configure the receivers of `ferula serve`.
+type ReceiveOptions struct {
+	RemoteWriteOff bool            // disable the remote write receiver
+	ProfilesOff    bool            // disable the profile receivers
+	Bodies         reqbody.Options // shared by all receivers
+}
+
+// remoteWrite returns the remote write receiver or, if it is disabled, a handler that
+// responds with status 404.
+func (s *Serve) remoteWrite(guard func(http.Handler) http.Handler) http.Handler {
+	if s.opts.Receive.RemoteWriteOff {
+		return switchedOff("remote write", "--web.enable-remote-write-receiver")
+	}
+	opts := s.opts.Write
+	opts.Bodies, opts.Refusal = s.bodies, s.store.Refusal
+	return guard(remotewrite.NewHandler(opts, s.sender.Samples(), s.opts.Logger.With("component", "remote write"), s.reg))
+}
+
+// newSender returns the sender of the remote_write sections.
+func (s *Serve) newSender() *remotesend.Sender {
+	opts := s.opts.Send
+	opts.TypeAndUnitLabels = s.opts.Scrape.TypeAndUnitLabels
+	opts.Scraper = func() *promscrape.Manager {
+		if s.scraper == nil {
+			return nil
+		}
+		return s.scraper.Manager
+	}
+	return remotesend.New(opts, s.store, s.opts.Logger.With("component", "remote write sender"), s.reg)
+}
+
+// switchedOff returns the handler of a disabled receiver. It responds with status 404,
+// as Prometheus does.
+func switchedOff(what, flag string) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		http.Error(w, "the receiver of "+what+" is switched off; it needs "+flag, http.StatusNotFound)
+	})
+}

@@ -1,0 +1,110 @@
+package app
+
+import (
+	"errors"
+	"net/http"
+	"net/url"
+
+	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/httpapi/ui"
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/profiles/exemplar"
+	"github.com/ferula-io/ferula/internal/remoteread"
+)
+
+// newHandler routes requests to the API, the web UI and the debug endpoints.
+func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, error) {
+	origin, err := httpserver.CORSOrigin(s.opts.Web.CORSOrigin)
+	if err != nil {
+		return nil, err
+	}
+	exposeBuild(s.reg)
+	s.reg.ExposePrometheusHTTP(prefix)
+	s.reg.ExposePackageMetrics()
+	exposeReady(s.reg, &s.process.Readiness)
+	guard := httpserver.OriginGuard(external)
+	read := s.opts.Read
+	read.ExternalLabels = s.config.externalLabels
+	// The API has its own mux, so that an unknown endpoint or method gets status 404 or
+	// 405 instead of the web UI.
+	endpoints := http.NewServeMux()
+	httpapi.New(httpapi.Options{
+		Engine:        s.queries,
+		Parser:        s.engine.Parser,
+		Queryable:     s.remotes,
+		Exemplars:     s.store,
+		Flames:        flames{s.profiles, exemplar.New(s.store, s.profiles.engine)},
+		FlamesTenant:  s.opts.Profiles.tenantOf(),
+		Targets:       s.scraper.Manager,
+		Rules:         s.rules,
+		Status:        s.store,
+		Gatherer:      s.reg,
+		RemoteWrite:   s.remoteWrite(guard),
+		RemoteRead:    remoteread.NewServer(read, s.remotes, s.opts.Logger.With("component", "remote read"), s.reg.Own),
+		Export:        s.remotes,
+		Profiles:      true,
+		Notifications: true,
+		Config:        s.config.current,
+		Flags:         s.opts.Flags,
+		BuildInfo:     buildInfo(),
+		RuntimeInfo:   s.runtimeInfo,
+		Ready:         s.process.Wrap,
+		ExternalURL:   external,
+		ListenAddress: s.listener.Addr().String(),
+		CORSOrigin:    origin,
+		Logger:        s.opts.Logger.With("component", "api"),
+	}).Register(endpoints, prefix+"/api/v1")
+	mux := http.NewServeMux()
+	s.registerPeerAPI(mux, endpoints, prefix, external, origin, guard)
+	mux.Handle(prefix+"/api/", s.profiles.withPprofLabels(endpoints))
+	mux.Handle("GET "+prefix+"/metrics", s.reg.Handler(s.opts.Logger))
+	s.opts.Web.RegisterDebugEndpoints(mux, prefix, &s.process.Readiness)
+	s.profiles.register(mux, prefix, s.process.Wrap, guard)
+	s.lifecycle(mux, prefix, guard)
+	mux.Handle(prefix+"/", ui.Handler(prefix))
+	if prefix != "" {
+		mux.Handle("GET /{$}", http.RedirectHandler(prefix+"/", http.StatusFound))
+	}
+	return s.profiles.withPprofLabels(mux), nil
+}
+
+// ownServer serves the metrics on the in-process listener.
+func (s *Serve) ownServer() process.Server {
+	server := &http.Server{Handler: s.reg.Handler(s.opts.Logger), ReadHeaderTimeout: s.opts.Web.ReadTimeout}
+	return process.Server{
+		Name:  "server of own metrics",
+		Serve: func() error { _ = server.Serve(s.own); return nil }, // returns when server is closed
+		Drain: func() error { return errors.Join(server.Close(), s.own.Close()) },
+	}
+}
+
+// lifecycle adds /-/reload and /-/quit. They respond with status 403 unless
+// EnableLifecycle is set.
+func (s *Serve) lifecycle(mux *http.ServeMux, prefix string, guard func(http.Handler) http.Handler) {
+	allowed := func(act func() error) http.Handler {
+		return guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+			if !s.opts.Web.EnableLifecycle {
+				http.Error(w, "Lifecycle API is not enabled.", http.StatusForbidden)
+				return
+			}
+			if !s.process.IsReady() {
+				http.Error(w, "Service Unavailable", http.StatusServiceUnavailable)
+				return
+			}
+			if err := act(); err != nil {
+				http.Error(w, "failed to reload config: "+err.Error(), http.StatusInternalServerError)
+			}
+		}))
+	}
+	for _, method := range []string{"POST ", "PUT "} {
+		mux.Handle(method+prefix+"/-/reload", allowed(s.config.reload))
+		mux.Handle(method+prefix+"/-/quit", allowed(func() error { s.process.Quit(); return nil }))
+	}
+	for _, path := range []string{"/-/reload", "/-/quit"} {
+		mux.HandleFunc("GET "+prefix+path, func(w http.ResponseWriter, _ *http.Request) {
+			w.Header().Set("Allow", "POST, PUT")
+			http.Error(w, "Only POST or PUT requests allowed", http.StatusMethodNotAllowed)
+		})
+	}
+}

@@ -1,0 +1,217 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+
+	"github.com/ferula-io/ferula/internal/app/shipping"
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/grpcserver"
+	"github.com/ferula-io/ferula/internal/thanos/sources/prometheusstore"
+
+	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/process/reloader"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/thanos/promapi"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+)
+
+// SidecarOptions are the options of `ferula sidecar`. Zero durations take the defaults.
+type SidecarOptions struct {
+	Web           WebOptions
+	GRPC          GRPCOptions
+	PrometheusURL string
+	HTTPClient    string        // Thanos' HTTP client configuration in YAML; "": no authentication
+	ReadyTimeout  time.Duration // how long Prometheus may take to become ready; 0: 10 min
+	PollInterval  time.Duration // of reading the configuration and the time range; 0: 30 s
+	PollTimeout   time.Duration // 0: 30 s
+	MinTimeMS     func() int64  // samples before it are not served; nil: no limit
+	TSDBDir       string        // data directory of Prometheus, for shipping
+	Ship          ShippingOptions
+	Reload        ReloadOptions
+	Limits        storeapi.ServerOptions // Metrics is set by NewSidecar
+	SelectionsMax int                    // maximum of concurrent remote reads of one Series request; 0: 3
+	ReadsMax      int                    // maximum of concurrent remote reads, at least SelectionsMax; 0: 8
+	Tracing       string                 // Thanos' tracing configuration in YAML; "" sends no spans
+	Logger        *slog.Logger
+}
+
+func (o SidecarOptions) withDefaults() SidecarOptions {
+	o.Web = o.Web.WithDefaults()
+	if o.ReadyTimeout == 0 {
+		o.ReadyTimeout = 10 * time.Minute
+	}
+	if o.PollInterval == 0 {
+		o.PollInterval = 30 * time.Second
+	}
+	if o.PollTimeout == 0 {
+		o.PollTimeout = 30 * time.Second
+	}
+	if o.Limits.SortBytesMax == 0 {
+		o.Limits.SortBytesMax = 256 << 20
+	}
+	return o
+}
+
+// Sidecar serves one Prometheus as a StoreAPI and ships its blocks. Call NewSidecar,
+// then Run once.
+type Sidecar struct {
+	opts       SidecarOptions
+	reg        *telemetry.Registry
+	prometheus *prometheusstore.Store
+	http       *http.Client
+	tracing    *tracing.Tracing
+	shipping   *shipping.Shipper // nil: none
+	reload     *reloader.Reloader
+	listener   net.Listener
+	grpc       *grpcserver.Server
+	process    *process.Process
+}
+
+// NewSidecar builds the process and opens its listeners. It sends no request to
+// Prometheus.
+func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
+	opts = opts.withDefaults()
+	s := &Sidecar{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
+	defer func() {
+		if err != nil {
+			_ = s.process.Close()
+		}
+	}()
+	u, err := url.Parse(opts.PrometheusURL)
+	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+		return nil, hint.Invalid("prometheus.url", fmt.Errorf("%q is not an http or https URL",
+			httpserver.RedactedURL(opts.PrometheusURL)))
+	}
+	if s.http, err = httpserver.FromThanos(opts.HTTPClient); err != nil {
+		return nil, hint.Invalid("prometheus.http-client", err)
+	}
+	if s.tracing, err = tracing.New(opts.Tracing, "ferula-sidecar"); err != nil {
+		return nil, hint.Invalid("tracing.config", err)
+	}
+	s.process.Add(process.Component{Name: "tracing", Close: s.tracing.Close})
+	if opts.Tracing != "" {
+		s.http.Transport = s.tracing.RoundTripper(s.http.Transport)
+	}
+	s.prometheus = prometheusstore.New(prometheusstore.Options{
+		URL: u, HTTP: s.http, MinTimeMS: opts.MinTimeMS, SelectionsMax: opts.SelectionsMax, ReadsMax: opts.ReadsMax,
+		SortBytesMax: opts.Limits.SortBytesMax,
+	}, s.reg)
+	if s.shipping, err = shipping.New(opts.Ship, opts.TSDBDir, "sidecar", s.prometheus.ExternalLabels, opts.Logger,
+		s.reg); err != nil {
+		return nil, hint.Invalid("objstore.config", err)
+	}
+	s.process.Add(
+		process.Component{Name: "shipping", Close: s.shipping.Close},
+		process.Component{Name: "Prometheus", Run: s.work, Close: func() error { s.http.CloseIdleConnections(); return nil }},
+	)
+	s.process.Note = s.shipping.Note
+	if s.reload, err = reloader.New(opts.Reload, u, s.http, opts.Logger.With("component", "reloader"),
+		s.reg.Own); err != nil {
+		return nil, err
+	}
+	s.process.Add(process.Component{Name: "reloader", Run: func(ctx context.Context) error {
+		s.reload.Run(ctx)
+		return nil
+	}})
+	if s.listener, err = opts.Web.Listen(); err != nil {
+		return nil, err
+	}
+	s.process.Add(closingListener(s.listener))
+	limits := opts.Limits
+	limits.Metrics = s.reg.Own
+	opts.GRPC.WarnAnonymous(opts.Web, opts.Logger)
+	if s.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), s.tracing, opts.Logger, s.reg,
+		func(to grpc.ServiceRegistrar) {
+			storeapi.NewServer(s.prometheus, limits).Register(to)
+			promapi.NewServices(s.prometheus.API(), s.prometheus.ExternalLabels).Register(to)
+		}); err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	opts.Web.RegisterDebugEndpoints(mux, "", &s.process.Readiness)
+	mux.Handle("GET /metrics", s.reg.Handler(opts.Logger))
+	s.process.AddServer(grpcServer(s.grpc), webServer(opts.Web, s.listener, s.reg.Instrumented(mux), opts.Logger))
+	return s, nil
+}
+
+// Addr returns the HTTP listen address.
+func (s *Sidecar) Addr() net.Addr { return s.listener.Addr() }
+
+// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
+func (s *Sidecar) GRPCAddr() net.Addr { return s.grpc.Addr() }
+
+// Run serves until ctx is canceled or a component fails, then drains running requests.
+func (s *Sidecar) Run(ctx context.Context) error { return s.process.Run(ctx) }
+
+// work polls Prometheus. The sidecar is ready while the polls succeed. Shipping starts
+// after the first successful poll, which has checked Prometheus' flags, and continues
+// while later polls fail.
+func (s *Sidecar) work(ctx context.Context) error {
+	var uploads sync.WaitGroup
+	defer uploads.Wait()
+	started, polled := time.Now(), false
+	for {
+		err := s.refresh(ctx, !s.process.IsReady())
+		if errors.Is(err, prometheusstore.ErrUnsupported) {
+			return err
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case err == nil && !s.process.IsReady():
+			s.process.Ready()
+			s.grpc.Ready()
+			s.opts.Logger.Info("Ready", "prometheus", httpserver.RedactedURL(s.opts.PrometheusURL), "external_labels",
+				s.prometheus.ExternalLabels().String(), "grpc", s.GRPCAddr(), "http", s.Addr())
+			if !polled {
+				polled = true
+				uploads.Go(func() { _ = s.shipping.Run(ctx) })
+			}
+		case err != nil:
+			s.process.Waiting()
+			s.opts.Logger.Warn("Failed to read the state of Prometheus; not ready", "err", err)
+			if !polled && time.Since(started) > s.opts.ReadyTimeout {
+				return fmt.Errorf("Prometheus was not ready within %s: %w", s.opts.ReadyTimeout, err)
+			}
+		}
+		pause := s.opts.PollInterval
+		if err != nil {
+			pause = min(pause, 2*time.Second) // Prometheus may be starting
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(pause):
+		case <-s.prometheus.Changed():
+		}
+	}
+}
+
+// refresh reads external labels and time range of Prometheus. With checkFlags it also
+// checks Prometheus' flags, which can change when Prometheus restarts.
+func (s *Sidecar) refresh(ctx context.Context, checkFlags bool) error {
+	ctx, done := context.WithTimeout(ctx, s.opts.PollTimeout)
+	defer done()
+	if checkFlags && s.shipping != nil {
+		flags, err := s.prometheus.API().Flags(ctx)
+		if err != nil {
+			return err
+		}
+		if err := s.opts.Ship.CheckPrometheus(s.opts.TSDBDir, flags); err != nil {
+			return fmt.Errorf("%w: %w", prometheusstore.ErrUnsupported, err)
+		}
+	}
+	return s.prometheus.Refresh(ctx)
+}

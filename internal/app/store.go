@@ -1,0 +1,277 @@
+package app
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/url"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/prometheus/common/model"
+	"github.com/prometheus/prometheus/model/relabel"
+	"github.com/thanos-io/objstore"
+	"go.yaml.in/yaml/v3"
+	"google.golang.org/grpc"
+
+	"github.com/ferula-io/ferula/internal/bucket"
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/httpapi/ui"
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/process/grpcserver"
+	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/thanos/gateway"
+	"github.com/ferula-io/ferula/internal/thanos/gateway/metas"
+	"github.com/ferula-io/ferula/internal/thanos/sources/bucketstore"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+	"github.com/ferula-io/ferula/promjson"
+)
+
+// StoreOptions are the options of `ferula store`. Zero durations take the defaults.
+type StoreOptions struct {
+	Web          WebOptions
+	GRPC         GRPCOptions
+	Bucket       string                 // Thanos' object store configuration in YAML
+	Relabel      string                 // Prometheus' relabel configuration in YAML that selects blocks; "": all
+	Store        gateway.Options        // Logger, Metrics and Rules.Relabel are set by NewStore
+	Limits       storeapi.ServerOptions // Metrics is set by NewStore
+	SyncInterval time.Duration          // interval of listing the bucket; 0: 15 min
+	Tracing      string                 // Thanos' tracing configuration in YAML; "" sends no spans
+	Logger       *slog.Logger
+}
+
+// Store serves the blocks of a bucket as a StoreAPI. Call NewStore, then Run once.
+type Store struct {
+	opts     StoreOptions
+	reg      *telemetry.Registry
+	bucket   objstore.Bucket
+	store    *gateway.Store
+	tracing  *tracing.Tracing
+	listener net.Listener
+	grpc     *grpcserver.Server
+	process  *process.Process
+}
+
+// NewStore builds the process and opens its listeners. It sends no request to the bucket.
+func NewStore(opts StoreOptions) (_ *Store, err error) {
+	opts.Web = opts.Web.WithDefaults()
+	if opts.SyncInterval == 0 {
+		opts.SyncInterval = 15 * time.Minute
+	}
+	s := &Store{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
+	defer func() {
+		if err != nil {
+			_ = s.process.Close()
+		}
+	}()
+	if s.tracing, err = tracing.New(opts.Tracing, "ferula-store"); err != nil {
+		return nil, hint.Invalid("tracing.config", err)
+	}
+	s.process.Add(process.Component{Name: "tracing", Close: s.tracing.Close})
+	if s.opts.Store.Rules.Relabel, err = selectorRelabel(opts.Relabel); err != nil {
+		return nil, hint.Invalid("selector.relabel-config", err)
+	}
+	if s.bucket, err = bucket.Open([]byte(opts.Bucket), "store", opts.Logger.With("component", "bucket"),
+		s.reg); err != nil {
+		return nil, hint.Invalid("objstore.config", err)
+	}
+	s.process.Add(process.Component{Name: "bucket", Close: s.bucket.Close})
+	s.opts.Store.Logger, s.opts.Store.Metrics = opts.Logger.With("component", "blocks"), s.reg.Own
+	if s.store, err = gateway.Open(s.bucket, s.opts.Store); err != nil {
+		return nil, fmt.Errorf("--data-dir: %w", err)
+	}
+	s.process.Add(process.Component{Name: "blocks", Open: s.firstSync, Run: s.work, Close: s.store.Close})
+	if s.listener, err = opts.Web.Listen(); err != nil {
+		return nil, err
+	}
+	s.process.Add(closingListener(s.listener))
+	limits := opts.Limits
+	limits.Metrics = s.reg.Own
+	opts.GRPC.WarnAnonymous(opts.Web, opts.Logger)
+	if s.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), s.tracing, opts.Logger, s.reg,
+		func(to grpc.ServiceRegistrar) {
+			storeapi.NewServer(bucketstore.New(s.store, s.process.IsReady), limits).Register(to)
+		}); err != nil {
+		return nil, err
+	}
+	mux := http.NewServeMux()
+	prefix := httpserver.RoutePrefix(opts.Web.RoutePrefix, &url.URL{})
+	opts.Web.RegisterDebugEndpoints(mux, "", &s.process.Readiness)
+	mux.Handle("GET /metrics", s.reg.Handler(opts.Logger))
+	mux.HandleFunc("GET "+prefix+"/api/v1/blocks", s.blocks)
+	mux.Handle("GET "+prefix+"/api/v1/status/features", constantJSON([]byte(storeFeatures)))
+	mux.Handle("GET "+prefix+"/api/v1/status/buildinfo", constantJSON(storeBuildInfo()))
+	mux.Handle(prefix+"/", ui.Handler(prefix))
+	s.process.AddServer(grpcServer(s.grpc), webServer(opts.Web, s.listener, s.reg.Instrumented(mux), opts.Logger))
+	return s, nil
+}
+
+// selectorRelabel parses the configuration that selects blocks, or data of stores, by their
+// external labels. An unknown key is an error: a rule whose misspelled key is ignored could drop
+// all data.
+func selectorRelabel(text string) ([]*relabel.Config, error) {
+	var all []*relabel.Config
+	in := yaml.NewDecoder(strings.NewReader(text))
+	in.KnownFields(true)
+	if err := in.Decode(&all); err != nil && !errors.Is(err, io.EOF) { // io.EOF: the text is empty
+		return nil, err
+	}
+	for i, c := range all {
+		if c == nil {
+			return nil, fmt.Errorf("rule %d is empty", i)
+		}
+		switch c.Action {
+		case relabel.Keep, relabel.Drop, relabel.HashMod:
+		default:
+			return nil, fmt.Errorf("rule %d: action %q is not supported; keep, drop and hashmod are", i, c.Action)
+		}
+		if err := c.Validate(model.UTF8Validation); err != nil {
+			return nil, fmt.Errorf("rule %d: %w", i, err)
+		}
+	}
+	return all, nil
+}
+
+// Addr returns the HTTP listen address.
+func (s *Store) Addr() net.Addr { return s.listener.Addr() }
+
+// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
+func (s *Store) GRPCAddr() net.Addr { return s.grpc.Addr() }
+
+// Run serves until ctx is canceled or a component fails, then drains running requests. The
+// process is ready once the bucket was listed.
+func (s *Store) Run(ctx context.Context) error {
+	s.process.Opened = func() {
+		s.process.Ready()
+		s.grpc.Ready()
+		s.opts.Logger.Info("Ready", "blocks", len(s.store.Blocks()), "grpc", s.GRPCAddr(), "http", s.Addr())
+	}
+	return s.process.Run(ctx)
+}
+
+// firstSyncMax limits the time for which the first listing of the bucket is retried.
+const firstSyncMax = 30 * time.Minute
+
+// firstSync lists the bucket. It retries a failed listing until firstSyncMax has passed.
+func (s *Store) firstSync(ctx context.Context) error {
+	started, pause := time.Now(), time.Second
+	for {
+		err := s.store.Sync(ctx)
+		if err == nil || ctx.Err() != nil {
+			return nil
+		}
+		if time.Since(started) > firstSyncMax {
+			return fmt.Errorf("the blocks could not be listed within %s: %w", firstSyncMax, err)
+		}
+		s.opts.Logger.Warn("Listing the blocks failed; not ready", "err", err)
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		}
+		pause = min(2*pause, 10*time.Second)
+	}
+}
+
+// work syncs the bucket every SyncInterval, and unmaps idle files every minute, until ctx is
+// canceled.
+func (s *Store) work(ctx context.Context) error {
+	syncs, sweeps := time.NewTimer(s.opts.SyncInterval), time.NewTicker(time.Minute)
+	defer syncs.Stop()
+	defer sweeps.Stop()
+	failures := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case now := <-sweeps.C:
+			s.store.Sweep(now)
+		case <-syncs.C:
+			begun := time.Now()
+			err := s.store.Sync(ctx)
+			if failures++; err == nil || errors.Is(err, context.Canceled) {
+				failures = 0
+			}
+			pause := syncPause(s.opts.SyncInterval, time.Since(begun), failures)
+			if failures > 0 {
+				s.opts.Logger.Warn("Listing the blocks failed; those of the last list are served", "retry_in", pause, "err", err)
+			}
+			syncs.Reset(pause)
+		}
+	}
+}
+
+// syncPause returns the time until the next sync of the bucket. took is the duration of the last
+// sync, which counts towards the interval. failures is the number of consecutive failed syncs. After
+// the first failure the pause is 15 s. Each further failure doubles it, up to the interval.
+func syncPause(interval, took time.Duration, failures int) time.Duration {
+	if failures > 0 {
+		return min(interval, retryList<<min(failures-1, 10))
+	}
+	return max(0, interval-took)
+}
+
+// retryList is the pause after the first failed sync.
+const retryList = 15 * time.Second
+
+// storeFeatures are the features that the web UI reads: the store has only the page of blocks.
+const storeFeatures = `{"ferula":{"alertmanagers":false,"alerts":false,"blocks":true,"config":false,"flags":false,"flames":false,"notifications":false,` +
+	`"profiles":false,"query":false,"rules":false,"sd":false,"stores":false,"targets":false,"tsdb":false}}`
+
+// storeBuildInfo returns the members of status/buildinfo that the web UI shows.
+func storeBuildInfo() []byte {
+	b := buildInfo()
+	data := []byte(`{"version":`)
+	data = promjson.AppendString(data, b.Version)
+	data = append(data, `,"revision":`...)
+	data = promjson.AppendString(data, b.Revision)
+	data = append(data, `,"goVersion":`...)
+	data = promjson.AppendString(data, b.GoVersion)
+	data = append(data, `,"program":`...)
+	return append(promjson.AppendString(data, b.Program), '}')
+}
+
+// constantJSON returns a handler with constant data, in the envelope of Prometheus' API.
+func constantJSON(data []byte) http.Handler {
+	body := append(append([]byte(`{"status":"success","data":`), data...), "}\n"...)
+	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(body) // fails only if the client has disconnected
+	})
+}
+
+// blocks lists the served blocks in the format of Thanos' /api/v1/blocks. If the last listing of the bucket failed,
+// err is the text of its error, and the blocks are those of the last listing that succeeded. Thanos sends {} instead
+// of the text.
+func (s *Store) blocks(w http.ResponseWriter, _ *http.Request) {
+	all := s.store.Blocks()
+	slices.SortFunc(all, func(a, b *metas.Meta) int { return a.ID.Compare(b.ID) })
+	at, err := s.store.LastSync()
+	body := []byte(`{"status":"success","data":{"err":`)
+	if err != nil {
+		body = promjson.AppendString(body, err.Error())
+	} else {
+		body = append(body, "null"...)
+	}
+	body = at.UTC().AppendFormat(append(body, `,"label":"","refreshedAt":"`...), time.RFC3339Nano)
+	body = append(body, `","blocks":[`...)
+	for i, m := range all {
+		if i > 0 {
+			body = append(body, ',')
+		}
+		if body, err = m.AppendJSON(body); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+	}
+	w.Header().Set("Content-Type", "application/json")
+	if _, err := w.Write(append(body, "]}}\n"...)); err != nil {
+		s.opts.Logger.Debug("Sending the list of blocks failed", "err", err)
+	}
+}

@@ -1,0 +1,123 @@
+// Package blockindex decodes series entries of a block's index: the index of Prometheus'
+// TSDB, version 2. The input is one entry, whose checksum the caller has verified. The
+// output is its labels, as numbers of symbols, and the time range and reference of each chunk.
+// Decoders alias their input. The caller looks up the symbols.
+//
+//	entry   uvarint(len) | labels, chunks | crc32, 16-byte aligned
+//	labels  uvarint(count) (uvarint(name) uvarint(value))*   numbers of symbols
+//	chunks  uvarint(count) varint(min) uvarint(max-min) uvarint(ref)
+//	        (uvarint(min-last max) uvarint(max-min) varint(ref-last ref))*
+package blocks
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+)
+
+// ErrCorrupt is returned for an entry that is not valid.
+var ErrCorrupt = errors.New("corrupt series entry")
+
+// Varints reads varints from Src. Errors are sticky: after an error Bad stays true and Src
+// empty, so that a decoder checks once.
+type Varints struct {
+	Src []byte
+	Bad bool
+}
+
+// Uvarint reads an unsigned number; 0 after an error.
+func (r *Varints) Uvarint() uint64 {
+	if len(r.Src) > 0 && r.Src[0] < 0x80 {
+		v := uint64(r.Src[0])
+		r.Src = r.Src[1:]
+		return v
+	}
+	v, n := binary.Uvarint(r.Src)
+	if n <= 0 {
+		r.Bad, r.Src = true, nil
+		return 0
+	}
+	r.Src = r.Src[n:]
+	return v
+}
+
+// Varint reads a signed number; 0 after an error.
+func (r *Varints) Varint() int64 {
+	v := r.Uvarint()
+	return int64(v>>1) ^ -int64(v&1)
+}
+
+// Label reads the numbers of the next label's symbols. LabelCount returns how often it may be called.
+func (r *Varints) Label() (name, value uint64) { return r.Uvarint(), r.Uvarint() }
+
+// LabelCount reads the number of labels. A corrupt number is cut to the number of bytes that
+// follow, so that a loop over the labels ends.
+func (r *Varints) LabelCount() int { return int(min(r.Uvarint(), uint64(len(r.Src)))) }
+
+// SkipLabels reads the labels without using them.
+func (r *Varints) SkipLabels() {
+	for range r.LabelCount() {
+		r.Label()
+	}
+}
+
+// chunksMax is the limit of chunks in a series.
+const chunksMax = 1 << 24
+
+// Chunks iterates over the chunks of a series, in the order of the entry. NewChunks creates it.
+type Chunks struct {
+	r     Varints // a copy: with a pointer the caller's Varints would escape to the heap
+	count uint64
+	i     uint64
+	meta  Chunk
+	err   error
+}
+
+// Chunk is the location of a chunk, and the timestamps of its first and last sample in ms.
+type Chunk struct {
+	MinMS, MaxMS int64
+	Ref          uint64 // upper 32 bits: number of the segment, from 0; lower 32 bits: offset in the segment
+}
+
+// NewChunks reads the number of chunks. The caller has read the labels from r before. NewChunks
+// and the Chunks read a copy of r: r does not change.
+func NewChunks(r Varints) Chunks {
+	c := Chunks{r: r}
+	c.count = c.r.Uvarint()
+	switch {
+	case c.r.Bad:
+		c.err = fmt.Errorf("%w: no number of chunks", ErrCorrupt)
+	case c.count > chunksMax:
+		c.err = fmt.Errorf("%w: %d chunks in a series", ErrCorrupt, c.count)
+	}
+	return c
+}
+
+// Next reads the next chunk. It returns false at the end and after an error.
+func (c *Chunks) Next() bool {
+	if c.err != nil || c.i == c.count {
+		return false
+	}
+	m, r := &c.meta, &c.r
+	if c.i == 0 {
+		m.MinMS = r.Varint()
+		m.MaxMS = m.MinMS + int64(r.Uvarint())
+		m.Ref = r.Uvarint()
+	} else {
+		m.MinMS = m.MaxMS + int64(r.Uvarint())
+		m.MaxMS = m.MinMS + int64(r.Uvarint())
+		m.Ref += uint64(r.Varint())
+	}
+	if r.Bad {
+		c.err = fmt.Errorf("%w: chunk %d is cut short", ErrCorrupt, c.i)
+		return false
+	}
+	c.i++
+	return true
+}
+
+// At returns the current chunk.
+func (c *Chunks) At() Chunk { return c.meta }
+
+// Err returns the error after which Next returned false, an ErrCorrupt; nil at the end of the chunks.
+func (c *Chunks) Err() error { return c.err }

@@ -1,0 +1,363 @@
+package bucket
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"path"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/internal/blocks/pages"
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// ProfileObjects is a profile block in the bucket. Its objects are read by ranges.
+type ProfileObjects struct {
+	Tenant      string
+	ID          ulid.ULID
+	Index, Rows io.ReaderAt
+	Spans       io.ReaderAt // reads fail if the block has no such object
+	IndexBytes  int64       // size of Index
+	RowsBytes   int64       // size of Rows
+	Head        []byte      // beginning of Index, with the meta of a complete block; nil: not known
+	Marked      time.Time   // when the block was marked for deletion; zero: it was not
+	MarkReason  string      // details of the mark
+	MarkUnread  bool        // there is a mark that cannot be read: the block must not be deleted
+	Unread      error       // why the sizes cannot be read; Index, Rows and Spans are nil then
+	// Doubt makes the next list request the sizes of the objects. A reader of the block calls Doubt if an object does
+	// not have the size above, or if Index does not begin with Head. That happens if the index of the bucket, from
+	// which the sizes and Head can be, is out of date.
+	Doubt func()
+}
+
+const (
+	blocksMax = 100_000 // of all tenants, as in profiles/store
+
+	// rowsWindow is the size of the ranges that are requested of the object of rows. An object store needs about as
+	// long for a few KiB, one column, as for the whole window. The same query usually reads the neighbouring columns, too.
+	rowsWindow = 256 << 10
+)
+
+// ProfileReaderOptions configure a ProfileReader. Zero values take the defaults.
+type ProfileReaderOptions struct {
+	Dir        string        // directory of the file of pages; the first list creates both
+	PagesBytes int64         // size of that file, at least 1 MiB; 0: 128 MiB
+	Timeout    time.Duration // of one read; 0: 30 s
+	Logger     *slog.Logger  // may be nil
+	Metrics    *metrics.Set  // may be nil
+	Flags      hint.Flags    // the flag that sets PagesBytes, named in errors
+}
+
+// ProfileReader lists profile blocks in a bucket and reads them through a cache of pages. The file of the cache is the
+// budget of all reads of all tenants together.
+type ProfileReader struct {
+	from    objstore.BucketReader
+	opts    ProfileReaderOptions
+	cache   *pages.Cache
+	ctx     context.Context // of all reads, stored because an io.ReaderAt has no context; done after Close
+	cancel  context.CancelFunc
+	reading sync.RWMutex // held by reads and lists; Close waits for them
+
+	mu     sync.Mutex               // one list at a time
+	opened bool                     // the cache has its file
+	known  map[string]*knownProfile // by directory
+
+	doubting sync.Mutex
+	doubted  map[string]bool // directories of blocks for which Doubt was called since the last list
+	remarked map[string]bool // directories of blocks for which Remarked was called since the last list
+
+	now         func() time.Time // replaced by tests
+	indexErrors *metrics.Counter
+	unread      *metrics.Counter
+}
+
+type knownProfile struct {
+	index, rows *pages.Object
+	spans       *spansAt
+	confirmed   bool         // two lists in a row found the same sizes: the upload is complete
+	head        []byte       // Head in the bucket's index; nil after the first successful list
+	mark        DeletionMark // zero: the block is not marked, or its mark was not read yet
+	markUnread  bool         // the block is marked, and the mark cannot be read
+	markInvalid time.Time    // when an invalid mark was read; zero: the mark is valid, or was not read yet
+	unread      error        // why the sizes cannot be read; index, rows and spans are nil then
+}
+
+// NewProfileReader returns a reader. It creates no file and sends no request. The caller calls Close before it
+// closes the bucket.
+func NewProfileReader(from objstore.BucketReader, opts ProfileReaderOptions) *ProfileReader {
+	if opts.PagesBytes <= 0 {
+		opts.PagesBytes = 128 << 20
+	}
+	if opts.Timeout <= 0 {
+		opts.Timeout = 30 * time.Second
+	}
+	if opts.Logger == nil {
+		opts.Logger = slog.New(slog.DiscardHandler)
+	}
+	if opts.Metrics == nil {
+		opts.Metrics = metrics.NewSet()
+	}
+	const errorsName = "ferula_profiles_bucket_index_errors_total"
+	opts.Metrics.Describe(errorsName, "Number of failures to read the index of profile blocks in the bucket. Without it the size and the meta of each block are requested.", "")
+	const unreadName = "ferula_profiles_bucket_unread_objects_total"
+	opts.Metrics.Describe(unreadName, "Number of failures to read the sizes or the deletion mark of one profile block in the bucket. Without its sizes a block is not read, and queries get a warning; without its mark it is not deleted.", "")
+	r := &ProfileReader{
+		from: from, opts: opts, doubted: map[string]bool{}, remarked: map[string]bool{}, now: time.Now,
+		indexErrors: opts.Metrics.NewCounter(errorsName), unread: opts.Metrics.NewCounter(unreadName),
+	}
+	r.ctx, r.cancel = context.WithCancel(context.Background())
+	r.cache = pages.New(pages.Options{
+		BytesMax: opts.PagesBytes, Permanent: func(err error) bool { return isNotFound(from, err) }, Metrics: opts.Metrics,
+		Flags: hint.Flags{"BytesMax": opts.Flags["PagesBytes"]},
+	})
+	return r
+}
+
+// Close cancels the running reads, waits for them and removes the file of pages. Later reads fail.
+func (r *ProfileReader) Close() error {
+	r.cancel()
+	r.reading.Lock()
+	defer r.reading.Unlock()
+	return r.cache.Close()
+}
+
+// open creates the file of pages. After a failure the next list tries again. r.mu is held.
+func (r *ProfileReader) open() error {
+	if r.opened {
+		return nil
+	}
+	if err := os.MkdirAll(r.opts.Dir, 0o777); err != nil {
+		return fmt.Errorf("page cache: %w", err)
+	}
+	if err := r.cache.Open(r.opts.Dir); err != nil {
+		return fmt.Errorf("page cache: %w", err)
+	}
+	r.opened = true
+	return nil
+}
+
+// errBlocksMax is returned by lists of a bucket with more than blocksMax blocks.
+var errBlocksMax = fmt.Errorf("%w: there are more than %d directories of profile blocks; ferula profiles compact reduces their number", profiles.ErrLimit, blocksMax)
+
+// listed is a directory of the bucket whose name is that of a block.
+type listed struct {
+	tenant              string
+	id                  ulid.ULID
+	name                string
+	index, rows, marked bool // the directory has these objects; marked: a deletion mark
+	// the directory probably cannot be listed: lookups request its objects to find out whether they exist
+	denied bool
+}
+
+// Blocks lists the blocks of all tenants that have an index and rows.
+//
+// Sizes: Blocks requests the sizes of a block's index and rows until two calls in a row have found the same sizes.
+// Before that the upload of the block may still be running. Blocks does not request the sizes of blocks that are in
+// the index of the bucket. The first call reads this index. Further calls read it again only if all calls before
+// could neither read it nor list the directories.
+//
+// Deletion marks: Blocks reads a mark when it is listed for the first time. It reads a mark that is not valid once
+// an hour.
+//
+// Errors: Blocks succeeds if the sizes or marks of a few blocks cannot be read, or if access to them is denied:
+// Unread or MarkUnread is then set in the ProfileObjects of these blocks. A failed call keeps the sizes that it has
+// found. So repeated calls succeed in the end, even if one call has not enough time for all blocks of a large bucket.
+func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
+	r.reading.RLock()
+	defer r.reading.RUnlock()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.ctx.Err() != nil {
+		return nil, pages.ErrClosed
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.ctx, cancel)()
+	if err := r.open(); err != nil {
+		return nil, err
+	}
+	if r.known == nil {
+		r.known = r.fromIndex(ctx)
+	}
+	r.forget()
+	dirs, err := r.dirs(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("list %s: %w", profilesDir, err)
+	}
+	looked, err := r.lookAll(ctx, dirs)
+	if err != nil {
+		if r.known == nil {
+			r.known = map[string]*knownProfile{}
+		}
+		for i, k := range looked {
+			if k != nil {
+				r.known[dirs[i].name] = k
+			}
+		}
+		return nil, fmt.Errorf("list %s: %w", profilesDir, err)
+	}
+	found, known := make([]ProfileObjects, 0, len(dirs)), make(map[string]*knownProfile, len(dirs))
+	for i, k := range looked {
+		if k == nil {
+			continue
+		}
+		known[dirs[i].name] = k
+		o := ProfileObjects{Tenant: dirs[i].tenant, ID: dirs[i].id, Head: k.head, MarkUnread: k.markUnread, Unread: k.unread,
+			Doubt: func() {
+				r.doubt(dirs[i].name)
+			}}
+		if k.unread == nil {
+			o.IndexBytes, o.RowsBytes = k.index.Size(), k.rows.Size()
+			o.Index, o.Rows, o.Spans = objectAt{r, k.index, 0}, objectAt{r, k.rows, rowsWindow}, k.spans
+		}
+		if k.mark.DeletionTime > 0 {
+			o.Marked, o.MarkReason = time.Unix(k.mark.DeletionTime, 0), k.mark.Details
+		}
+		found = append(found, o)
+		k.head = nil
+	}
+	r.known = known
+	return found, nil
+}
+
+// doubt makes the next list request the sizes of a block's objects.
+func (r *ProfileReader) doubt(name string) {
+	r.doubting.Lock()
+	defer r.doubting.Unlock()
+	r.doubted[name] = true
+}
+
+// Remarked makes the next list read the deletion mark of a block even if an invalid mark was read less than an hour
+// ago. A caller calls it after it has written a valid mark. Otherwise lists would show no mark for up to an hour,
+// and the caller would write the mark again after every list.
+func (r *ProfileReader) Remarked(tenant string, id ulid.ULID) {
+	r.doubting.Lock()
+	defer r.doubting.Unlock()
+	r.remarked[ProfileBlock(tenant, id)] = true
+}
+
+// forget applies the calls of Doubt and Remarked since the last list: the sizes of doubted blocks are requested
+// again, and the marks of remarked blocks are read again. r.mu is held.
+func (r *ProfileReader) forget() {
+	r.doubting.Lock()
+	defer r.doubting.Unlock()
+	for name := range r.doubted {
+		if k := r.known[name]; k != nil {
+			k.confirmed = false
+		}
+	}
+	for name := range r.remarked {
+		if k := r.known[name]; k != nil {
+			k.markInvalid = time.Time{}
+		}
+	}
+	clear(r.doubted)
+	clear(r.remarked)
+}
+
+// dirs lists the directories whose names are those of blocks and that have an index and rows. It includes
+// directories of blocks that cannot be listed, for lack of permission. More than blocksMax directories are an error.
+func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
+	at := map[string]int{}
+	err = eachProfileObject(ctx, r.from, func() {}, func(dir, tenant string, id ulid.ULID, file string) error {
+		i, ok := at[dir]
+		if !ok {
+			if len(all) == blocksMax {
+				return errBlocksMax
+			}
+			i = len(all)
+			at[dir], all = i, append(all, listed{tenant: tenant, id: id, name: dir})
+		}
+		switch file {
+		case "":
+			all[i].denied = true
+		case indexFile:
+			all[i].index = true
+		case profileFiles[0]:
+			all[i].rows = true
+		case deletionMark:
+			all[i].marked = true
+		}
+		return nil
+	})
+	for i := range all {
+		if l := &all[i]; l.denied && !l.index && !l.rows && !l.marked {
+			l.index, l.rows, l.marked = true, true, true
+		} else {
+			l.denied = false
+		}
+	}
+	return slices.DeleteFunc(all, func(l listed) bool { return !l.index || !l.rows }), err
+}
+
+// newKnown returns a block of the given sizes. It creates new pages.Objects, so that the cached pages of an object
+// that was replaced are not used.
+func (r *ProfileReader) newKnown(name string, indexBytes, rowsBytes int64) *knownProfile {
+	return &knownProfile{
+		index: r.cache.Object(r.from, path.Join(name, indexFile), indexBytes),
+		rows:  r.cache.Object(r.from, path.Join(name, profileFiles[0]), rowsBytes),
+		spans: &spansAt{reader: r, name: path.Join(name, spansFile)},
+	}
+}
+
+// DeleteProfile deletes a block from the bucket. It deletes the index first: if it fails later,
+// the remaining files are not listed as a block. The deletion mark is last: a directory with a mark
+// and without an index is the rest of a deletion. A file that does not exist is no error.
+func DeleteProfile(ctx context.Context, from objstore.Bucket, tenant string, id ulid.ULID) error {
+	dir := ProfileBlock(profiles.TenantDir(tenant), id)
+	for _, file := range []string{indexFile, spansFile, profileFiles[0], deletionMark} {
+		if err := from.Delete(ctx, path.Join(dir, file)); err != nil && !from.IsObjNotFoundErr(err) {
+			return fmt.Errorf("delete %s of %s: %w", file, dir, err)
+		}
+	}
+	return nil
+}
+
+// objectAt reads an object through the cache, with a timeout for each read.
+type objectAt struct {
+	reader *ProfileReader
+	object *pages.Object
+	window int64 // as in pages.Object.ReadAt
+}
+
+// ReadAt implements io.ReaderAt.
+func (o objectAt) ReadAt(p []byte, off int64) (int, error) {
+	o.reader.reading.RLock()
+	defer o.reader.reading.RUnlock()
+	ctx, cancel := context.WithTimeout(o.reader.ctx, o.reader.opts.Timeout)
+	defer cancel()
+	if ctx.Err() != nil {
+		return 0, pages.ErrClosed
+	}
+	return o.object.ReadAt(ctx, p, off, o.window)
+}
+
+// spansAt reads the object of spans of a block. Lists do not request its size. Each reader of the spans takes the
+// size from the index of the block and reads the whole object, so the end of the first read is the size.
+type spansAt struct {
+	reader *ProfileReader
+	name   string
+
+	mu     sync.Mutex
+	object *pages.Object // nil: not read yet
+}
+
+// ReadAt implements io.ReaderAt.
+func (s *spansAt) ReadAt(p []byte, off int64) (int, error) {
+	s.mu.Lock()
+	if end := off + int64(len(p)); s.object == nil || s.object.Size() < end {
+		s.object = s.reader.cache.Object(s.reader.from, s.name, end)
+	}
+	object := s.object
+	s.mu.Unlock()
+	return objectAt{s.reader, object, 0}.ReadAt(p, off)
+}

@@ -1,0 +1,150 @@
+// Package vfs is an interface to the file system calls that make data durable.
+//
+// The content of a file is durable after Sync, and its name after SyncDir of its directory.
+// Stores create, rename and remove files through an FS, so that tests can drop unsynced data
+// or fail any call (package crashfs). Reading is not part of the interface: readers use
+// package os.
+package files
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"syscall"
+)
+
+// ErrLocked is the error of LockDir if the directory is locked already.
+var ErrLocked = errors.New("another process uses this directory")
+
+// File is a file open for writing.
+type File interface {
+	io.Writer
+	Truncate(size int64) error
+	Seek(offset int64, whence int) (int64, error)
+	Sync() error
+	Close() error
+}
+
+// FS contains the calls that change directories.
+type FS interface {
+	// Create creates a file, which must not exist.
+	Create(path string) (File, error)
+	Mkdir(path string) error
+	Rename(from, to string) error
+	Remove(path string) error
+	RemoveAll(path string) error
+	// SyncDir makes the names in a directory durable.
+	SyncDir(path string) error
+}
+
+// Disk is the real file system.
+type Disk struct{}
+
+var _ FS = Disk{}
+
+// Create implements FS.
+func (Disk) Create(path string) (File, error) {
+	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, err
+	}
+	return f, nil
+}
+
+// Mkdir implements FS.
+func (Disk) Mkdir(path string) error { return os.Mkdir(path, 0o755) }
+
+// Rename implements FS.
+func (Disk) Rename(from, to string) error { return os.Rename(from, to) }
+
+// Remove implements FS.
+func (Disk) Remove(path string) error { return os.Remove(path) }
+
+// RemoveAll implements FS.
+func (Disk) RemoveAll(path string) error { return os.RemoveAll(path) }
+
+// SyncDir implements FS.
+func (Disk) SyncDir(path string) error {
+	d, err := os.Open(path)
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// MakeDir creates a directory in an existing parent, unless it exists, and makes its name
+// durable in both cases: the process that created it may have crashed before SyncDir.
+func MakeDir(fs FS, path string) error {
+	if err := fs.Mkdir(path); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return fs.SyncDir(filepath.Dir(path))
+}
+
+// WriteFile writes a whole file and makes content and name durable. An existing file is
+// replaced atomically.
+func WriteFile(fs FS, path string, content []byte) error {
+	tmp := path + ".tmp"
+	if err := removeIfExists(fs, tmp); err != nil {
+		return err
+	}
+	f, err := fs.Create(tmp)
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(content)
+	if err == nil {
+		err = f.Sync()
+	}
+	if err = errors.Join(err, f.Close()); err == nil {
+		err = fs.Rename(tmp, path)
+	}
+	if err != nil {
+		return errors.Join(err, removeIfExists(fs, tmp))
+	}
+	return fs.SyncDir(filepath.Dir(path))
+}
+
+func removeIfExists(fs FS, path string) error {
+	if err := fs.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
+		return err
+	}
+	return nil
+}
+
+// LockDir locks a directory against other processes until the returned value is closed, or
+// this process ends. It creates no file. ErrLocked is returned if the directory is locked
+// already.
+func LockDir(path string) (io.Closer, error) {
+	d, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			err = ErrLocked
+		}
+		return nil, errors.Join(fmt.Errorf("lock %s: %w", path, err), d.Close())
+	}
+	return d, nil
+}
+
+// Discard removes a directory with its content. After a crash the directory is complete, has
+// the temporary name, or is gone. Discard also removes anything under the temporary name.
+func Discard(fs FS, path, temporary string) error {
+	if err := fs.RemoveAll(temporary); err != nil {
+		return err
+	}
+	if err := fs.Rename(path, temporary); err != nil {
+		if errors.Is(err, os.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	if err := fs.SyncDir(filepath.Dir(path)); err != nil {
+		return err // the content stays until the rename is durable
+	}
+	return fs.RemoveAll(temporary)
+}

@@ -1,0 +1,332 @@
+// Package api implements the Prometheus HTTP API under /api/v1, one file for each group
+// of endpoints.
+//
+// An endpoint parses and validates the form of a request as Prometheus does and calls
+// the engine, the storage or the scrape manager. The response is appended to one pooled
+// buffer that is written out whenever it is full: no reflection is used, and a large
+// response is never in memory as a whole. The bytes equal those of Prometheus, except that lists
+// which Prometheus returns in random order are sorted. A client that accepts columnsType gets the
+// result of a range query as columns of float64 instead of JSON (columns.go). The package contains
+// no storage, no PromQL evaluation, no server and no listener; package role calls Register.
+//
+// An error has one of the kinds in errors.go, whose table maps it to an HTTP status. After
+// bytes have been sent, an error aborts the connection, so that a client never takes a
+// truncated response for a complete one.
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/grafana/regexp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/scrape"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/util/httputil"
+)
+
+// Targets lists scrape targets. scrape.Manager implements it.
+type Targets interface {
+	ScrapePools() []string
+	TargetsActive() map[string][]*scrape.Target
+	TargetsDropped() map[string][]*scrape.Target
+	TargetsDroppedCounts() map[string]int
+	ScrapePoolConfig(pool string) (*config.ScrapeConfig, error)
+}
+
+// Status returns statistics of the TSDB.
+type Status interface {
+	HeadStats(byLabel string, limit int) (*tsdb.Stats, error)
+	WALReplayStatus() tsdb.WALReplayStatus
+}
+
+// BuildInfo is the data of status/buildinfo.
+type BuildInfo struct {
+	Version   string // Prometheus version whose API is implemented; Grafana reads it
+	Revision  string
+	Branch    string
+	BuildUser string
+	BuildDate string
+	GoVersion string
+	Program   string // "ferula" and its version
+}
+
+// RuntimeInfo is the data of status/runtimeinfo.
+type RuntimeInfo struct {
+	StartTime           time.Time
+	CWD                 string
+	Hostname            string
+	ReloadConfigSuccess bool
+	LastConfigTime      time.Time
+	CorruptionCount     int64
+	StorageRetention    string
+}
+
+// Options are the data sources and settings of an API. Engine and Parser are required,
+// and Queryable or Stores. If another source is nil, its endpoints are not registered and
+// respond with status 404.
+type Options struct {
+	Engine    promql.QueryEngine
+	Parser    parser.Parser
+	Queryable storage.Queryable
+	Exemplars storage.ExemplarQueryable // nil: query_exemplars returns an empty list
+	Flames    Flames
+	// FlamesTenant returns the tenant of a flame graph request; nil: profileapi.TenantOf.
+	FlamesTenant func(http.Header) (string, error)
+	// Stores replaces Queryable and Exemplars in a querier of many stores.
+	Stores        Stores
+	StoreDefaults StoreDefaults
+	StoreTimeout  time.Duration // timeout of requests to Stores without PromQL evaluation; 0: none
+	Targets       Targets
+	Rules         Rules
+	Status        Status
+	Gatherer      prometheus.Gatherer // source of the chunk count in status/tsdb
+
+	RemoteWrite http.Handler
+	RemoteRead  http.Handler
+	Export      storage.ChunkQueryable // source of /export
+
+	Profiles      bool // the server has the profile API; used only by /status/features
+	Notifications bool // the server has /notifications/live; used only by /status/features
+
+	Config      func() config.Config
+	Flags       map[string]string
+	BuildInfo   BuildInfo
+	RuntimeInfo func() (RuntimeInfo, error)
+	// Ready wraps endpoints that are unavailable until the storage can be read.
+	Ready func(http.Handler) http.Handler
+	// ExternalURL is the URL by which users reach this server; nil: target URLs are
+	// returned unchanged.
+	ExternalURL   *url.URL
+	ListenAddress string
+	CORSOrigin    *regexp.Regexp // nil: all origins
+	Logger        *slog.Logger
+	Now           func() time.Time // nil: time.Now
+
+	BodyMaxBytes int64 // of a request's form; 0: 10 MiB
+}
+
+func (o Options) withDefaults() Options {
+	if o.Now == nil {
+		o.Now = time.Now
+	}
+	if o.Logger == nil {
+		o.Logger = slog.New(slog.DiscardHandler)
+	}
+	if o.Ready == nil {
+		o.Ready = func(h http.Handler) http.Handler { return h }
+	}
+	if o.CORSOrigin == nil {
+		o.CORSOrigin = regexp.MustCompile("^(?:.*)$")
+	}
+	if o.BodyMaxBytes == 0 {
+		o.BodyMaxBytes = 10 << 20
+	}
+	return o
+}
+
+// API serves /api/v1. Create it with New.
+type API struct {
+	opts Options
+}
+
+// New creates an API. It owns no goroutine.
+func New(opts Options) *API {
+	return &API{opts: opts.withDefaults()}
+}
+
+// response is the successful result of an endpoint. write appends the value of `data` and may add
+// to annotations; if write is nil, the status is 204. release, which may be nil, is called after the
+// response was written or has failed.
+type response struct {
+	write       func(*stream)
+	annotations *responseAnnotations // may be nil
+	release     func()
+	engine      string // that evaluated the query, for the header engineHeader; "" for none
+
+	negotiated bool           // the media type depends on the header Accept
+	columns    *matrixColumns // series that precede what write appends, in columnsType; nil: the response is JSON
+}
+
+// endpoint serves a request whose form is parsed.
+type endpoint func(r *http.Request) (response, *apiError)
+
+// Register adds the endpoints to mux under prefix, e.g. "/api/v1".
+func (a *API) Register(mux *http.ServeMux, prefix string) {
+	preflight := a.serve(func(*http.Request) (response, *apiError) { return response{}, nil })
+	get := func(path string, f endpoint) {
+		mux.Handle("GET "+prefix+path, a.serve(f))
+		mux.Handle("OPTIONS "+prefix+path, preflight)
+	}
+	both := func(path string, f endpoint) {
+		get(path, f)
+		mux.Handle("POST "+prefix+path, a.serve(f))
+	}
+	both("/query", a.query)
+	both("/query_range", a.queryRange)
+	both("/query_explain", a.queryExplain)
+	both("/query_range_explain", a.queryRangeExplain)
+	both("/query_exemplars", a.withStoreTimeout(a.queryExemplars))
+	if a.opts.Flames != nil {
+		get("/exemplar/flamegraph", a.exemplarFlamegraph)
+	}
+	both("/format_query", a.formatQuery)
+	both("/parse_query", a.parseQuery)
+	both("/labels", a.withStoreTimeout(a.labelNames))
+	get("/label/{name}/values", a.withStoreTimeout(a.labelValues))
+	both("/series", a.withStoreTimeout(a.series))
+	if a.opts.Targets != nil {
+		get("/scrape_pools", a.scrapePools)
+		get("/targets", a.targets)
+		get("/targets/metadata", a.targetMetadata)
+		get("/metadata", a.metricMetadata)
+	}
+	if a.opts.Stores != nil {
+		get("/stores", a.stores)
+		if a.opts.Status == nil {
+			get("/status/tsdb", a.withStoreTimeout(a.storeStatusTSDB))
+		}
+		if a.opts.Targets == nil {
+			get("/targets", a.withStoreTimeout(a.storeTargets))
+			get("/metadata", a.withStoreTimeout(a.storeMetadata))
+		}
+	}
+	if a.opts.Stores != nil {
+		get("/rules", a.withStoreTimeout(a.storeRules))
+		get("/alerts", a.withStoreTimeout(a.storeAlerts))
+		get("/alertmanagers", constantResponse(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
+	}
+	if a.opts.Rules != nil {
+		get("/rules", a.localRules)
+		get("/alerts", a.localAlerts)
+		get("/alertmanagers", a.alertmanagers)
+	}
+	if a.opts.Config != nil {
+		get("/status/config", a.statusConfig)
+	}
+	get("/status/features", a.features)
+	get("/status/flags", a.statusFlags)
+	get("/status/buildinfo", a.statusBuildInfo)
+	if a.opts.RuntimeInfo != nil {
+		get("/status/runtimeinfo", a.statusRuntimeInfo)
+	}
+	if a.opts.Status != nil {
+		get("/status/tsdb", a.statusTSDB)
+		mux.Handle("GET "+prefix+"/status/walreplay", a.serveAlways(a.statusWALReplay))
+		mux.Handle("OPTIONS "+prefix+"/status/walreplay", preflight)
+	}
+	if a.opts.RemoteWrite != nil {
+		mux.Handle("POST "+prefix+"/write", a.opts.Ready(a.opts.RemoteWrite))
+		mux.Handle("OPTIONS "+prefix+"/write", preflight)
+	}
+	if a.opts.RemoteRead != nil {
+		mux.Handle("POST "+prefix+"/read", a.opts.Ready(a.opts.RemoteRead))
+		mux.Handle("OPTIONS "+prefix+"/read", preflight)
+	}
+	if a.opts.Export != nil {
+		mux.Handle("GET "+prefix+"/export", a.opts.Ready(newExporter(a)))
+		mux.Handle("OPTIONS "+prefix+"/export", preflight)
+	}
+}
+
+// constantResponse returns an endpoint with constant data.
+func constantResponse(data string) endpoint {
+	return func(*http.Request) (response, *apiError) {
+		return response{write: func(s *stream) { s.raw(data) }}, nil
+	}
+}
+
+// serve is serveAlways wrapped in Options.Ready.
+func (a *API) serve(f endpoint) http.Handler {
+	return a.opts.Ready(a.serveAlways(f))
+}
+
+func (a *API) serveAlways(f endpoint) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		httputil.SetCORS(w, a.opts.CORSOrigin, r)
+		w.Header().Add("Vary", "Accept-Encoding")
+		if err := parseForm(w, r, a.opts.BodyMaxBytes); err != nil {
+			a.respondError(w, err)
+			return
+		}
+		resp, apiErr := f(r)
+		if resp.release != nil {
+			defer resp.release()
+		}
+		switch {
+		case apiErr != nil:
+			a.respondError(w, apiErr)
+		case resp.write == nil:
+			w.WriteHeader(http.StatusNoContent)
+		default:
+			a.respond(w, r, resp)
+		}
+	})
+}
+
+// errStoreTimeout is the error of requests that exceed StoreTimeout.
+var errStoreTimeout = errors.New("the stores have not responded in time")
+
+// withStoreTimeout adds StoreTimeout to an endpoint that queries stores without the
+// engine, which has its own timeout.
+func (a *API) withStoreTimeout(f endpoint) endpoint {
+	if a.opts.Stores == nil || a.opts.StoreTimeout <= 0 {
+		return f
+	}
+	return func(r *http.Request) (response, *apiError) {
+		ctx, cancel := context.WithTimeoutCause(r.Context(), a.opts.StoreTimeout,
+			fmt.Errorf("%w: %w (%s)", context.DeadlineExceeded, errStoreTimeout, a.opts.StoreTimeout))
+		resp, apiErr := f(r.WithContext(ctx))
+		apiErr = a.asTimeout(apiErr)
+		if write := resp.write; write != nil {
+			resp.write = func(s *stream) {
+				write(s)
+				if late := (*midStreamError)(nil); errors.As(s.err, &late) && errors.Is(late.err, context.DeadlineExceeded) &&
+					!errors.Is(late.err, errStoreTimeout) {
+					late.err = fmt.Errorf("%w: %w", errStoreTimeout, late.err)
+				}
+			}
+		}
+		release := resp.release
+		resp.release = func() {
+			if release != nil {
+				release()
+			}
+			cancel()
+		}
+		return resp, apiErr
+	}
+}
+
+// asTimeout returns an exceeded deadline as kindTimeout. Stores receive the deadline too
+// and may return it before the engine does.
+func (a *API) asTimeout(err *apiError) *apiError {
+	if a.opts.Stores != nil && err != nil && err.kind == kindExecution && errors.Is(err.err, context.DeadlineExceeded) {
+		return &apiError{kindTimeout, err.err}
+	}
+	return err
+}
+
+// queryContext returns a context that ends with the request or after its `timeout`.
+func (a *API) queryContext(r *http.Request) (context.Context, context.CancelFunc, *apiError) {
+	ctx := httputil.ContextFromRequest(httputil.ContextWithPath(r.Context(), r.URL.Path), r)
+	text := r.FormValue("timeout")
+	if text == "" {
+		return ctx, func() {}, nil
+	}
+	timeout, err := parseDuration(text)
+	if err != nil {
+		return nil, nil, invalidParameter("timeout", err)
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	return ctx, cancel, nil
+}

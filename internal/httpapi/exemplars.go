@@ -1,0 +1,91 @@
+package httpapi
+
+import (
+	"errors"
+	"net/http"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/ferula-io/ferula/internal/nesting"
+)
+
+func (a *API) queryExemplars(r *http.Request) (response, *apiError) {
+	start, end, apiErr := optionalRange(r)
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	if end.Before(start) {
+		return response{}, badData(errors.New("end timestamp must not be before start timestamp"))
+	}
+	expr, err := a.parseExpr(r, nesting.LevelsMax)
+	if err != nil {
+		return response{}, badData(err)
+	}
+	selectors := parser.ExtractSelectors(expr)
+	if len(selectors) == 0 {
+		if a.opts.Stores != nil { // as in Thanos; Prometheus responds with no content
+			return response{write: func(s *stream) { s.raw("[]") }}, nil
+		}
+		return response{}, nil
+	}
+	if a.opts.Stores != nil {
+		return a.storeExemplars(r, milliseconds(start), milliseconds(end), selectors)
+	}
+	if a.opts.Exemplars == nil {
+		return response{write: func(s *stream) { s.raw("[]") }}, nil
+	}
+	q, err := a.opts.Exemplars.ExemplarQuerier(r.Context())
+	if err != nil {
+		return response{}, queryError(err)
+	}
+	found, err := q.Select(milliseconds(start), milliseconds(end), selectors...)
+	if err != nil {
+		return response{}, queryError(err)
+	}
+	return response{write: func(s *stream) { s.exemplarResults(found) }}, nil
+}
+
+func (a *API) storeExemplars(r *http.Request, start, end int64, selectors [][]*labels.Matcher) (response, *apiError) {
+	p, apiErr := a.storeParams(r, purpose{dedup: true})
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	found, warnings, err := a.opts.Stores.Exemplars(r.Context(), p, start, end, selectors)
+	if err != nil {
+		return response{}, queryError(err)
+	}
+	return response{write: func(s *stream) {
+		s.exemplarResults(found)
+	}, annotations: &responseAnnotations{list: warnings}}, nil
+}
+
+func (s *stream) exemplarResults(results []exemplar.QueryResult) {
+	s.raw("[")
+	for i := range results {
+		s.comma(i)
+		s.raw(`{"seriesLabels":`)
+		s.labels(results[i].SeriesLabels)
+		s.raw(`,"exemplars":[`)
+		for j := range results[i].Exemplars {
+			s.comma(j)
+			s.exemplar(&results[i].Exemplars[j])
+			if !s.flushIfFull() {
+				return
+			}
+		}
+		s.raw("]}")
+	}
+	s.raw("]")
+}
+
+func (s *stream) exemplar(e *exemplar.Exemplar) {
+	s.raw(`{"labels":`)
+	s.labels(e.Labels)
+	s.raw(`,"value":`)
+	s.quoted(e.Value)
+	s.raw(`,"timestamp":`)
+	s.timestamp(e.Ts)
+	s.raw("}")
+}

@@ -1,0 +1,64 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/ferula-io/ferula/internal/promql/columns"
+)
+
+// queryExplain and queryRangeExplain return the plan of a query and do not execute the query. The JSON is that of
+// Thanos: a tree of operators, each with its name.
+func (a *API) queryExplain(r *http.Request) (response, *apiError) {
+	p, apiErr := a.instantQuery(r)
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	return a.explain(r, p)
+}
+
+func (a *API) queryRangeExplain(r *http.Request) (response, *apiError) {
+	p, apiErr := a.rangeQuery(r)
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	return a.explain(r, p)
+}
+
+func (a *API) explain(r *http.Request, p preparedQuery) (response, *apiError) {
+	ctx, cancel, apiErr := a.queryContext(r)
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	defer cancel()
+	e, apiErr := a.evaluation(r, p, true)
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	e.ctx = ctx
+	qry, err := p.open(e)
+	if err != nil {
+		return response{}, openError(err)
+	}
+	defer qry.Close()
+	plan := columns.PlanOf(qry)
+	return response{write: func(s *stream) { s.plan(plan) }}, nil
+}
+
+// plan appends {"name":...,"children":[...]}, without children if there are none.
+func (s *stream) plan(p columns.Plan) {
+	s.field(`{"name":`, p.Operator)
+	for i, operand := range p.Operands {
+		if i == 0 {
+			s.raw(`,"children":[`)
+		}
+		s.comma(i)
+		s.plan(operand)
+		if !s.flushIfFull() {
+			return
+		}
+	}
+	if len(p.Operands) > 0 {
+		s.raw("]")
+	}
+	s.raw("}")
+}

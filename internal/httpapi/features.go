@@ -1,0 +1,52 @@
+package httpapi
+
+import "net/http"
+
+// features returns the parts of the API that this server has, in Prometheus' format: names by category. The web UI
+// reads the category "ferula", and hides pages without data.
+func (a *API) features(*http.Request) (response, *apiError) {
+	o := &a.opts
+	ferula := map[string]bool{
+		"alertmanagers": o.Rules != nil,
+		"alerts":        o.Stores != nil || o.Rules != nil,
+		"blocks":        o.Status != nil,
+		"config":        o.Config != nil,
+		"export":        o.Export != nil,
+		"flames":        o.Flames != nil,
+		"notifications": o.Notifications,
+		"profiles":      o.Profiles,
+		"rules":         o.Stores != nil || o.Rules != nil,
+		"sd":            o.Targets != nil,
+		"stores":        o.Stores != nil,
+		"targets":       o.Targets != nil || o.Stores != nil,
+		"tsdb":          o.Status != nil,
+	}
+	api := map[string]bool{
+		"remote_read":   o.RemoteRead != nil,
+		"remote_write":  o.RemoteWrite != nil,
+		"query_stats":   true,
+		"query_limit":   true,
+		"format_query":  true,
+		"parse_query":   true,
+		"query_timeout": true,
+	}
+	return response{write: func(s *stream) {
+		s.raw(`{"api":`)
+		s.features(api)
+		s.raw(`,"ferula":`)
+		s.features(ferula)
+		s.raw("}")
+	}}, nil
+}
+
+// features appends a category as an object, its names sorted.
+func (s *stream) features(category map[string]bool) {
+	s.raw("{")
+	for i, name := range sortedKeys(category) {
+		s.comma(i)
+		s.str(name)
+		s.raw(":")
+		s.boolean(category[name])
+	}
+	s.raw("}")
+}

@@ -1,0 +1,159 @@
+// Package promweb has the endpoints of Prometheus' server that package api does not
+// implement itself: Prometheus' own package web/api/v1 serves them, on ferula's storage,
+// scrape manager and configuration.
+//
+// These endpoints get few requests and have small responses: administration, blocks, the configuration of a scrape
+// pool, the steps of relabelling, features, notifications, search and the description of the API. Prometheus does
+// not export its handler of /federate, so federate.go implements /federate. Queries are in package api.
+package promweb
+
+import (
+	"context"
+	"log/slog"
+	"net/http"
+	"net/url"
+	"time"
+
+	"github.com/grafana/regexp"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/route"
+	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/scrape"
+	"github.com/prometheus/prometheus/storage"
+	promtsdb "github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/util/features"
+	"github.com/prometheus/prometheus/util/notifications"
+	v1 "github.com/prometheus/prometheus/web/api/v1"
+
+	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/tsdb"
+	"github.com/ferula-io/ferula/promjson"
+)
+
+// Options of the endpoints.
+type Options struct {
+	Store     *tsdb.Store
+	Queryable storage.SampleAndChunkQueryable // of the search endpoints
+	Engine    promql.QueryEngine
+	Parser    parser.Parser
+	Targets   *scrape.Manager
+	Config    func() config.Config
+	Gatherer  prometheus.Gatherer
+	Build     httpapi.BuildInfo
+
+	Admin     bool // the endpoints that delete and copy data
+	Search    bool
+	SearchMax int                // results of one search; 0: no limit
+	Features  features.Collector // of the whole server
+
+	LookbackDelta time.Duration // of /federate
+	SeriesMax     int           // series of one response of /federate; 0: no limit
+
+	Notifications *notifications.Notifications
+	ExternalURL   *url.URL
+	ListenAddress string
+	CORSOrigin    *regexp.Regexp
+
+	// Ready wraps endpoints that are unavailable until the storage can be read. Guard wraps endpoints that change
+	// something. UntilShutdown wraps endpoints whose responses have no end: it ends them at shutdown.
+	Ready, Guard, UntilShutdown func(http.Handler) http.Handler
+	Logger                      *slog.Logger
+}
+
+// Register adds /federate and /version to mux, and all other endpoints to endpoints, the mux of the paths below
+// prefix + "/api/v1".
+func Register(opts Options, mux, endpoints *http.ServeMux, prefix string) {
+	for _, name := range v1.FuzzAlgorithms() {
+		opts.Features.Enable(features.API, "search_fuzz_alg_"+name)
+	}
+	router := route.New().WithPrefix(prefix + "/api/v1")
+	prometheusAPI(opts).Register(router)
+	for _, path := range []string{
+		"/scrape_pools/config", "/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features",
+		"/notifications", "/openapi.yaml",
+	} {
+		endpoints.Handle("GET "+prefix+"/api/v1"+path, router)
+	}
+	endpoints.Handle("GET "+prefix+"/api/v1/notifications/live", opts.UntilShutdown(router))
+	for _, path := range []string{"/search/metric_names", "/search/label_names", "/search/label_values"} {
+		endpoints.Handle("GET "+prefix+"/api/v1"+path, router)
+		endpoints.Handle("POST "+prefix+"/api/v1"+path, router)
+	}
+	for _, path := range []string{"/admin/tsdb/delete_series", "/admin/tsdb/clean_tombstones", "/admin/tsdb/snapshot"} {
+		endpoints.Handle("POST "+prefix+"/api/v1"+path, opts.Guard(router))
+		endpoints.Handle("PUT "+prefix+"/api/v1"+path, opts.Guard(router))
+	}
+	for _, path := range []string{
+		"/scrape_pools/config", "/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features",
+		"/notifications", "/notifications/live",
+		"/openapi.yaml", "/search/metric_names", "/search/label_names", "/search/label_values", "/admin/tsdb/delete_series",
+		"/admin/tsdb/clean_tombstones",
+		"/admin/tsdb/snapshot", "/otlp/v1/metrics",
+	} {
+		endpoints.Handle("OPTIONS "+prefix+"/api/v1"+path, router) // preflight requests
+	}
+	mux.Handle("GET "+prefix+"/federate", opts.Ready(&federation{opts: opts, now: time.Now}))
+	mux.HandleFunc("GET "+prefix+"/version", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write(opts.version()) // fails only if the client has disconnected
+	})
+}
+
+// version returns the response of /version.
+func (o Options) version() (out []byte) {
+	for i, field := range [][2]string{
+		{"version", o.Build.Version}, {"revision", o.Build.Revision}, {"branch", o.Build.Branch},
+		{"buildUser", o.Build.BuildUser}, {"buildDate", o.Build.BuildDate}, {"goVersion", o.Build.GoVersion},
+	} {
+		out = append(out, "{,"[min(i, 1)])
+		out = promjson.AppendString(out, field[0])
+		out = append(out, ':')
+		out = promjson.AppendString(out, field[1])
+	}
+	return append(out, '}', '\n')
+}
+
+// prometheusAPI returns Prometheus' API. Register adds only those of its endpoints that have data here. It is no
+// method of Options: the compiler would generate the thousands of generic functions of v1.API again for each package
+// that uses Options.
+func prometheusAPI(o Options) *v1.API {
+	targets := func(context.Context) v1.TargetRetriever { return o.Targets }
+	pools := func(context.Context) v1.ScrapePoolsRetriever { return o.Targets }
+	return v1.NewAPI(
+		o.Engine, o.Queryable, nil, nil, o.Store, pools, targets, nil,
+		o.Config, nil, v1.GlobalURLOptions{ListenAddress: o.ListenAddress, Host: o.ExternalURL.Host,
+			Scheme: o.ExternalURL.Scheme},
+		func(next http.HandlerFunc) http.HandlerFunc { return o.Ready(next).ServeHTTP },
+		admin{o.Store}, o.Store.Options().Dir, o.Admin, o.Search, o.SearchMax, o.Logger, nil,
+		0, 0, 0, false, o.CORSOrigin, nil, &v1.PrometheusVersion{Version: o.Build.Version, Revision: o.Build.Revision,
+			Branch: o.Build.Branch, BuildUser: o.Build.BuildUser, BuildDate: o.Build.BuildDate, GoVersion: o.Build.GoVersion},
+		o.Notifications.Get, o.Notifications.Sub, o.Gatherer, nil, nil,
+		false, nil, false, false, false, false,
+		o.LookbackDelta, false, false, nil, o.Features,
+		v1.OpenAPIOptions{ExternalURL: o.ExternalURL.String(), Version: o.Build.Version, MaxSearchLimit: o.SearchMax},
+		o.Parser,
+	)
+}
+
+// admin is the storage as Prometheus' API uses it.
+type admin struct{ *tsdb.Store }
+
+var _ v1.TSDBAdminStats = admin{}
+
+// Stats implements v1.TSDBAdminStats.
+func (a admin) Stats(byLabel string, limit int) (*promtsdb.Stats, error) {
+	return a.HeadStats(byLabel, limit)
+}
+
+// WALReplayStatus implements v1.TSDBAdminStats.
+func (a admin) WALReplayStatus() (promtsdb.WALReplayStatus, error) {
+	return a.Store.WALReplayStatus(), nil
+}
+
+// Delete implements v1.TSDBAdminStats.
+func (a admin) Delete(ctx context.Context, mint, maxt int64, matchers ...*labels.Matcher) error {
+	return a.DeleteSeries(ctx, mint, maxt, matchers...)
+}

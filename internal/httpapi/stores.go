@@ -1,0 +1,335 @@
+package httpapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+)
+
+// Stores queries many stores as one, with parameters per request. An API with Stores
+// accepts the query parameters of Thanos' API.
+type Stores interface {
+	Queryable(StoreParams) storage.Queryable
+	Exemplars(ctx context.Context, p StoreParams, start, end int64,
+		selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error)
+	MetricMetadata(ctx context.Context, p StoreParams, metric string,
+		limit int) (map[string][]metadata.Metadata, annotations.Annotations, error)
+	// Targets returns targets by state: "active", "dropped" or "any".
+	Targets(ctx context.Context, p StoreParams, state string) (storeapi.Targets, annotations.Annotations, error)
+	// Rules returns rules by kind: "alert", "record" or "all". All sets of matchers must match
+	// the labels of a rule, replica labels included.
+	Rules(ctx context.Context, p StoreParams, kind string,
+		matchers [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error)
+	// TSDBStatistics returns the sum of the statistics of all TSDBs whose external labels match,
+	// at most limit entries in a list.
+	TSDBStatistics(ctx context.Context, p StoreParams, matchers []*labels.Matcher,
+		limit int) (storeapi.TSDBStatistics, annotations.Annotations, error)
+	Statuses() []StoreStatus // in display order
+}
+
+// StoreParams are the store parameters of a request.
+type StoreParams struct {
+	ReplicaLabels []string            // series that differ only in these are deduplicated; none: no deduplication
+	Partial       bool                // partial_response: an unreadable store is a warning, not an error
+	MaxResolution time.Duration       // max_source_resolution; 0: raw
+	Stores        [][]*labels.Matcher // matchers of __address__, one set must match; none: all stores
+	Shard         *storeapi.Shard     // of the series; nil: all
+	Tenant        string              // sent to the stores
+	Matchers      []*labels.Matcher   // of the tenant, which every selection must match; none: all data
+}
+
+// StoreDefaults are the defaults of parameters that a request omits.
+type StoreDefaults struct {
+	ReplicaLabels     []string
+	Partial           bool
+	AutoDownsampling  bool          // max_source_resolution is a fifth of the step
+	InstantResolution time.Duration // max_source_resolution of instant queries with AutoDownsampling
+	Lookback          time.Duration // of the engine
+	DynamicLookback   bool          // lookback is at least the resolution
+	Step              time.Duration // minimum of the default step, which is a 250th of the range; 0: `step` is required
+	MetadataRange     time.Duration // default range of label and series requests; 0: unlimited
+	Tenancy           Tenancy
+}
+
+// StoreStatus is one store in /api/v1/stores.
+type StoreStatus struct {
+	Name         string
+	Component    string
+	LastCheck    time.Time
+	LastError    error
+	LabelSets    []labels.Labels
+	MinMS, MaxMS int64
+}
+
+// purpose selects which store parameters apply to a request.
+type purpose struct {
+	dedup bool // the parameters dedup and replicaLabels[] apply
+	// value of max_source_resolution=auto; with AutoDownsampling also of requests without the parameter
+	resolution time.Duration
+	samples    bool // the parameters engine, shard_info and max_source_resolution apply
+	// engine=thanos is accepted, too: clients of Thanos send it, because Thanos explains queries of this engine only
+	plan bool
+}
+
+// storeParams parses the store parameters of a request.
+func (a *API) storeParams(r *http.Request, f purpose) (StoreParams, *apiError) {
+	d := a.opts.StoreDefaults
+	p := StoreParams{Partial: d.Partial}
+	var apiErr *apiError
+	if p.Tenant, p.Matchers, apiErr = d.Tenancy.of(r); apiErr != nil {
+		return p, apiErr
+	}
+	if p.Partial, apiErr = optionalBool(r, "partial_response", p.Partial); apiErr != nil {
+		return p, apiErr
+	}
+	for _, text := range r.Form["storeMatch[]"] {
+		matchers, err := a.opts.Parser.ParseMetricSelector(text)
+		if err != nil {
+			return p, invalidParameter("storeMatch[]", err)
+		}
+		p.Stores = append(p.Stores, matchers)
+	}
+	if f.dedup {
+		dedup, apiErr := optionalBool(r, "dedup", true)
+		if apiErr != nil {
+			return p, apiErr
+		}
+		if dedup {
+			if p.ReplicaLabels = d.ReplicaLabels; len(r.Form["replicaLabels[]"]) > 0 {
+				p.ReplicaLabels = r.Form["replicaLabels[]"]
+			}
+		}
+	}
+	if !f.samples {
+		return p, nil
+	}
+	switch engine := r.FormValue("engine"); engine {
+	case "", "prometheus":
+	case "thanos":
+		if f.plan {
+			break
+		}
+		return p, invalidParameter("engine", errors.New("the Thanos engine is not supported, use prometheus"))
+	default:
+		return p, invalidParameter("engine", fmt.Errorf("'%s' bad engine", engine))
+	}
+	var err error
+	if p.Shard, err = parseShard(r.FormValue("shard_info")); err != nil {
+		return p, invalidParameter("shard_info", err)
+	}
+	p.MaxResolution, apiErr = maxResolution(r, d.AutoDownsampling, f.resolution)
+	return p, apiErr
+}
+
+// shardMax is the longest shard_info, in bytes.
+const shardMax = 64 << 10
+
+// parseShard parses Thanos' JSON of a vertical shard with the YAML parser, which reads JSON as well.
+func parseShard(text string) (*storeapi.Shard, error) {
+	if text == "" {
+		return nil, nil
+	}
+	if len(text) > shardMax {
+		return nil, fmt.Errorf("more than %d bytes", shardMax)
+	}
+	var s struct {
+		Index  int64    `yaml:"shard_index"`
+		Total  int64    `yaml:"total_shards"`
+		By     bool     `yaml:"by"`
+		Labels []string `yaml:"labels"`
+	}
+	if err := yaml.Unmarshal([]byte(text), &s); err != nil {
+		return nil, err
+	}
+	switch {
+	case s.Total == 0: // as in Thanos, no shard
+		return nil, nil
+	case s.Index < 0 || s.Index >= s.Total:
+		return nil, fmt.Errorf("shard_index %d is not in 0..%d", s.Index, s.Total-1)
+	}
+	return &storeapi.Shard{Index: s.Index, Total: s.Total, By: s.By, Labels: s.Labels}, nil
+}
+
+// maxResolution parses `max_source_resolution`, the coarsest downsampling that a request
+// accepts.
+func maxResolution(r *http.Request, auto bool, byDefault time.Duration) (time.Duration, *apiError) {
+	text := r.FormValue("max_source_resolution")
+	if text == "" || text == "auto" {
+		if auto || text == "auto" {
+			return byDefault, nil
+		}
+		return 0, nil
+	}
+	d, err := parseDuration(text)
+	if err == nil && d < 0 {
+		err = errors.New("negative resolutions are not accepted. Try a positive integer")
+	}
+	if err != nil {
+		return 0, invalidParameter("max_source_resolution", err)
+	}
+	return d, nil
+}
+
+func optionalBool(r *http.Request, name string, byDefault bool) (bool, *apiError) {
+	text := r.FormValue(name)
+	if text == "" {
+		return byDefault, nil
+	}
+	b, err := strconv.ParseBool(text)
+	if err != nil {
+		return false, invalidParameter(name, err)
+	}
+	return b, nil
+}
+
+// queryable returns the storage of a request.
+func (a *API) queryable(r *http.Request, f purpose) (storage.Queryable, *apiError) {
+	if a.opts.Stores == nil {
+		return a.opts.Queryable, nil
+	}
+	p, apiErr := a.storeParams(r, f)
+	if apiErr != nil {
+		return nil, apiErr
+	}
+	return a.opts.Stores.Queryable(p), nil
+}
+
+// samplesQueryable returns the storage of a PromQL query and the options of its
+// evaluation. With downsampled data the lookback is raised to at least the resolution.
+func (a *API) samplesQueryable(r *http.Request, opts promql.QueryOpts, resolution time.Duration,
+	plan bool) (storage.Queryable, promql.QueryOpts, *apiError) {
+	if a.opts.Stores == nil {
+		return a.opts.Queryable, opts, nil
+	}
+	p, apiErr := a.storeParams(r, purpose{dedup: true, samples: true, plan: plan, resolution: resolution})
+	if apiErr != nil {
+		return nil, nil, apiErr
+	}
+	if d := a.opts.StoreDefaults; d.DynamicLookback && opts.LookbackDelta() == 0 {
+		if raised := lookbackFor(d.Lookback, p.MaxResolution); raised > d.Lookback {
+			opts = promql.NewPrometheusQueryOpts(opts.EnablePerStepStats(), raised)
+		}
+	}
+	return a.opts.Stores.Queryable(p), opts, nil
+}
+
+// lookbackFor returns the lookback delta for samples of a resolution. If the resolution is above
+// the lookback, the result is at least 5 min or 1 h, the two resolutions of downsampled blocks.
+func lookbackFor(lookback, resolution time.Duration) time.Duration {
+	switch {
+	case resolution > max(5*time.Minute, lookback):
+		return max(time.Hour, lookback)
+	case resolution > lookback:
+		return max(5*time.Minute, lookback)
+	}
+	return lookback
+}
+
+// metadataRange parses the time range of a label or series request.
+func (a *API) metadataRange(r *http.Request) (start, end time.Time, apiErr *apiError) {
+	if d := a.opts.StoreDefaults.MetadataRange; d > 0 {
+		now := a.opts.Now()
+		if start, apiErr = optionalTime(r, "start", now.Add(-d)); apiErr != nil {
+			return start, end, apiErr
+		}
+		if end, apiErr = optionalTime(r, "end", now); apiErr != nil {
+			return start, end, apiErr
+		}
+	} else if start, end, apiErr = optionalRange(r); apiErr != nil {
+		return start, end, apiErr
+	}
+	if a.opts.Stores != nil && end.Before(start) { // Prometheus responds with an empty list
+		return start, end, badData(errors.New("end timestamp must not be before start time"))
+	}
+	return start, end, nil
+}
+
+// storeMetadata returns the merged metric metadata of all stores.
+func (a *API) storeMetadata(r *http.Request) (response, *apiError) {
+	limit, apiErr := optionalInt(r, "limit")
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	perMetric, apiErr := optionalInt(r, "limit_per_metric")
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	p, apiErr := a.storeParams(r, purpose{})
+	if apiErr != nil {
+		return response{}, apiErr
+	}
+	found, warnings, err := a.opts.Stores.MetricMetadata(r.Context(), p, r.FormValue("metric"), limit)
+	if err != nil {
+		return response{}, queryError(err)
+	}
+	for name, list := range found {
+		if perMetric > 0 && len(list) > perMetric {
+			found[name] = list[:perMetric]
+		}
+	}
+	return response{write: func(s *stream) {
+		s.families(found, limit)
+	}, annotations: &responseAnnotations{list: warnings}}, nil
+}
+
+// stores returns the stores by component, as Thanos does.
+func (a *API) stores(*http.Request) (response, *apiError) {
+	byComponent := map[string][]StoreStatus{}
+	for _, s := range a.opts.Stores.Statuses() {
+		component := s.Component
+		if component == "" {
+			component = "unknown-store-api"
+		}
+		byComponent[component] = append(byComponent[component], s)
+	}
+	return response{write: func(s *stream) {
+		s.raw("{")
+		for i, component := range sortedKeys(byComponent) {
+			s.comma(i)
+			s.str(component)
+			s.raw(":[")
+			for j, status := range byComponent[component] {
+				s.comma(j)
+				s.storeStatus(status)
+				s.flushIfFull()
+			}
+			s.raw("]")
+		}
+		s.raw("}")
+	}}, nil
+}
+
+func (s *stream) storeStatus(status StoreStatus) {
+	s.field(`{"name":`, status.Name)
+	s.raw(`,"lastCheck":`)
+	s.rfc3339(status.LastCheck)
+	s.raw(`,"lastError":`)
+	if status.LastError == nil {
+		s.raw("null")
+	} else {
+		s.str(status.LastError.Error())
+	}
+	s.raw(`,"labelSets":[`)
+	for i, set := range status.LabelSets {
+		s.comma(i)
+		s.labels(set)
+	}
+	s.raw(`],"minTime":`)
+	s.integer(status.MinMS)
+	s.raw(`,"maxTime":`)
+	s.integer(status.MaxMS)
+	s.raw("}")
+}

@@ -1,0 +1,131 @@
+// Package grpcclient counts and times the gRPC calls that a process sends. The metrics have
+// the names of go-grpc-middleware, which dashboards of Thanos query.
+//
+// A call is counted when it begins and once when it ends: with the received status, or as
+// Canceled if its caller canceled it.
+package grpcserver
+
+import (
+	"context"
+	"errors"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/status"
+
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// Metrics are the metrics of all connections of a process.
+type Metrics struct {
+	started, handled, sent, received *metrics.CounterVec
+	handling                         *metrics.PrometheusHistogramVec
+}
+
+// seconds are Thanos' buckets of the durations of calls, in seconds.
+var seconds = []float64{0.001, 0.01, 0.1, 0.3, 0.6, 1, 3, 6, 9, 20, 30, 60, 90, 120, 240, 360, 720}
+
+// NewMetrics registers the metrics with set.
+func NewMetrics(set *metrics.Set) *Metrics {
+	return &Metrics{
+		started: set.NewCounterVec("grpc_client_started_total", "Total number of RPCs started on the client.",
+			"grpc_method", "grpc_service", "grpc_type"),
+		handled: set.NewCounterVec("grpc_client_handled_total",
+			"Total number of RPCs completed by the client, regardless of success or failure.", "grpc_code", "grpc_method",
+			"grpc_service", "grpc_type"),
+		sent: set.NewCounterVec("grpc_client_msg_sent_total", "Total number of messages sent by the client.",
+			"grpc_method", "grpc_service", "grpc_type"),
+		received: set.NewCounterVec("grpc_client_msg_received_total", "Total number of messages received by the client.",
+			"grpc_method", "grpc_service", "grpc_type"),
+		handling: set.NewPrometheusHistogramVec("grpc_client_handling_seconds", "Time from the start of an RPC to its end.",
+			seconds, "grpc_method", "grpc_service", "grpc_type"),
+	}
+}
+
+// DialOptions returns the options of connections whose calls are counted.
+func (m *Metrics) DialOptions() []grpc.DialOption {
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(m.unary), grpc.WithChainStreamInterceptor(m.stream)}
+}
+
+// call is one call that is counted.
+type call struct {
+	m                     *Metrics
+	kind, service, method string
+	begun                 time.Time
+	received              *metrics.Counter
+	end                   sync.Once
+}
+
+func (m *Metrics) begin(kind, full string) *call {
+	service, method, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
+	m.started.With(method, service, kind).Inc()
+	return &call{m: m, kind: kind, service: service, method: method, begun: time.Now(),
+		received: m.received.With(method, service, kind)}
+}
+
+func (c *call) ended(err error) {
+	c.end.Do(func() {
+		c.m.handled.With(status.Code(err).String(), c.method, c.service, c.kind).Inc()
+		c.m.handling.With(c.method, c.service, c.kind).UpdateDuration(c.begun)
+	})
+}
+
+func (m *Metrics) unary(ctx context.Context, method string, request, response any, conn *grpc.ClientConn,
+	invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
+	c := m.begin("unary", method)
+	m.sent.With(c.method, c.service, c.kind).Inc()
+	err := invoke(ctx, method, request, response, conn, opts...)
+	if err == nil {
+		c.received.Inc()
+	}
+	c.ended(err)
+	return err
+}
+
+func (m *Metrics) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+	open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
+	c := m.begin("server_stream", method)
+	stream, err := open(ctx, desc, conn, method, opts...)
+	if err != nil {
+		c.ended(err)
+		return nil, err
+	}
+	// A caller that stops reading before the end cancels its context.
+	stop := context.AfterFunc(ctx, func() { c.ended(status.FromContextError(ctx.Err()).Err()) })
+	return &countedStream{ClientStream: stream, call: c, stop: stop}, nil
+}
+
+// countedStream counts the messages and the end of a stream.
+type countedStream struct {
+	grpc.ClientStream
+	call *call
+	stop func() bool
+}
+
+// SendMsg implements grpc.ClientStream.
+func (s *countedStream) SendMsg(m any) error {
+	err := s.ClientStream.SendMsg(m)
+	if err == nil {
+		s.call.m.sent.With(s.call.method, s.call.service, s.call.kind).Inc()
+	}
+	return err
+}
+
+// RecvMsg implements grpc.ClientStream.
+func (s *countedStream) RecvMsg(m any) error {
+	err := s.ClientStream.RecvMsg(m)
+	switch {
+	case err == nil:
+		s.call.received.Inc()
+		return nil
+	case errors.Is(err, io.EOF):
+		s.call.ended(nil)
+	default:
+		s.call.ended(err)
+	}
+	s.stop()
+	return err
+}

@@ -1,0 +1,260 @@
+// Package profileapi serves the Pyroscope API: push.v1.PusherService,
+// querier.v1.QuerierService and settings.v1.SettingsService by Connect, gRPC and gRPC-Web
+// on the same paths, in protobuf and JSON, and the older API below /pyroscope for clients
+// that still use it.
+//
+// A request is one message of limited size. codec.go decodes the message, and select.go validates
+// it and converts it to a request of profiles. The response of the Querier is encoded
+// directly (profiles/profilepb), without a tree of messages. Its memory is released once the response
+// is written. Pushed profiles go to the Pusher as they were sent. A push succeeds only after the
+// Pusher has returned, that is, once the profiles are durable.
+// The header X-Scope-OrgID has the tenant. This package has no storage, no decoding of
+// profiles, no evaluation and no listener.
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net/http"
+	"slices"
+	"time"
+
+	"connectrpc.com/connect"
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
+	"github.com/ferula-io/ferula/internal/reqbody"
+)
+
+// Pusher ingests profiles. Push returns once they are durable, or an error.
+type Pusher interface {
+	Push(ctx context.Context, tenant string, profiles []profilepb.RawProfile) error
+}
+
+// Querier runs queries. Warnings name sources that could not be read: the response lacks their data.
+type Querier interface {
+	SelectSeries(ctx context.Context, r *profiles.SeriesRequest) (*profiles.SeriesResult, error)
+	MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error)
+	MergePprof(ctx context.Context, r *profiles.MergeRequest) (raw []byte, warnings []error, err error) // not compressed
+	ProfileTypes(ctx context.Context, r *profiles.LabelsRequest) ([]profiles.Type, []error, error)
+	LabelNames(ctx context.Context, r *profiles.LabelsRequest) ([]string, []error, error)
+	LabelValues(ctx context.Context, r *profiles.LabelsRequest) ([]string, []error, error)
+	Series(ctx context.Context, r *profiles.LabelsRequest) ([][]byte, []error, error) // encoded label sets
+	Heatmap(ctx context.Context, r *profiles.HeatmapRequest) (*profiles.Heatmap, error)
+	Analyze(ctx context.Context, r *profiles.LabelsRequest) (profiles.Analysis, []error, error)
+	Stats(tenant string) (profiles.Stats, error)
+}
+
+// Options of a Server. Zero values take the defaults.
+type Options struct {
+	BodyMaxBytes  int           // of a request, both as sent and decompressed; 0: 64 MiB
+	PushesMax     int           // decoded at once; others wait; 0: 16
+	NodesDefault  int           // of a flame graph if the request sets no limit; 0: 8,192
+	NodesMax      int           // limit that a request may set; 0: 1,048,576
+	PointsMax     int64         // points of a series; 0: 11,000
+	QueryTimeout  time.Duration // of one query; 0: 2 minutes
+	SelectorBytes int           // of one selector; 0: 64 KiB
+	Flags         hint.Flags    // the flags that raise the limits, named in errors
+	// Tenant reads the tenant of a request; nil: TenantOf.
+	Tenant func(http.Header) (string, error)
+	// Code returns the Connect code of an error that is not one of profiles. If Code is
+	// nil or returns CodeUnknown, the code is CodeInternal.
+	Code func(error) connect.Code
+
+	Bodies       *reqbody.Reader // shared with other receivers; nil: one for this server
+	PushDisabled bool            // reject pushes; queries still work
+}
+
+func (o Options) withDefaults() Options {
+	def := func(v *int, d int) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	if o.Tenant == nil {
+		o.Tenant = TenantOf
+	}
+	def(&o.BodyMaxBytes, 64<<20)
+	def(&o.PushesMax, 16)
+	def(&o.NodesDefault, 8192)
+	def(&o.NodesMax, 1<<20)
+	def(&o.SelectorBytes, 64<<10)
+	if o.PointsMax == 0 {
+		o.PointsMax = 11_000
+	}
+	if o.QueryTimeout == 0 {
+		o.QueryTimeout = 2 * time.Minute
+	}
+	if o.Bodies == nil {
+		o.Bodies = reqbody.New(reqbody.Options{})
+	}
+	if o.Code == nil {
+		o.Code = func(error) connect.Code { return connect.CodeUnknown }
+	}
+	return o
+}
+
+// Server is the HTTP and gRPC server of the profile API. Use New.
+type Server struct {
+	opts      Options
+	pusher    Pusher
+	querier   Querier
+	parser    parser.Parser
+	pushSlots chan struct{} // of pushes
+}
+
+// New returns a server. It starts nothing and owns no goroutine.
+func New(opts Options, push Pusher, query Querier) *Server {
+	opts = opts.withDefaults()
+	return &Server{opts: opts, pusher: push, querier: query, parser: parser.NewParser(parser.Options{}),
+		pushSlots: make(chan struct{}, opts.PushesMax)}
+}
+
+// queryMaxBytes is the limit of a query, both as sent and decompressed. 10,000 ids and
+// selectors of the greatest length fit. Queries are decoded before they wait for a slot, so
+// their limit is lower than the limit of pushes.
+const queryMaxBytes = 8 << 20
+
+const (
+	pusherPath  = "/push.v1.PusherService/"
+	querierPath = "/querier.v1.QuerierService/"
+
+	settingsPath = "/settings.v1.SettingsService/"
+)
+
+// Register registers every endpoint with mux below prefix. wrap may be nil; it is called
+// with each handler and the endpoint's path, and returns the handler to register.
+func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name string, h http.Handler) http.Handler) {
+	if wrap == nil {
+		wrap = func(_ string, h http.Handler) http.Handler { return h }
+	}
+	receive := func(path string, h http.Handler, slots chan struct{}, bytesMax int) {
+		if prefix != "" {
+			h = http.StripPrefix(prefix, h) // connect needs the procedure's path
+		}
+		mux.Handle("POST "+prefix+path, wrap(path, s.readBodyFirst(withCleanup(h), slots, bytesMax)))
+	}
+	queryBytesMax := min(s.opts.BodyMaxBytes, queryMaxBytes)
+	handle := func(path string, h http.Handler) { receive(path, h, nil, queryBytesMax) }
+	get := func(path string, f http.HandlerFunc) { mux.Handle("GET "+prefix+path, wrap(path, f)) }
+	options := []connect.HandlerOption{
+		connect.WithCodec(protoCodec{}), connect.WithCodec(jsonCodec{"json"}),
+		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
+		connect.WithCompressMinBytes(1 << 10),
+	}
+	pushOptions := append(slices.Clone(options), connect.WithReadMaxBytes(s.opts.BodyMaxBytes))
+	options = append(options, connect.WithReadMaxBytes(queryBytesMax))
+	receive(pusherPath+"Push", connect.NewUnaryHandler(pusherPath+"Push", call(s, s.push), pushOptions...), s.pushSlots,
+		s.opts.BodyMaxBytes)
+	q := querierPath
+	handle(q+"ProfileTypes", connect.NewUnaryHandler(q+"ProfileTypes", call(s, s.profileTypes), options...))
+	handle(q+"LabelNames", connect.NewUnaryHandler(q+"LabelNames", call(s, s.labelNames), options...))
+	handle(q+"LabelValues", connect.NewUnaryHandler(q+"LabelValues", call(s, s.labelValues), options...))
+	handle(q+"Series", connect.NewUnaryHandler(q+"Series", call(s, s.series), options...))
+	handle(q+"GetProfileStats", connect.NewUnaryHandler(q+"GetProfileStats", call(s, s.stats), options...))
+	handle(q+"SelectSeries", connect.NewUnaryHandler(q+"SelectSeries", call(s, s.selectSeries), options...))
+	handle(q+"SelectMergeStacktraces", connect.NewUnaryHandler(q+"SelectMergeStacktraces",
+		call(s, s.selectMergeStacktraces), options...))
+	handle(q+"SelectFunctions", connect.NewUnaryHandler(q+"SelectFunctions", call(s, s.selectFunctions), options...))
+	handle(q+"SelectMergeProfile", connect.NewUnaryHandler(q+"SelectMergeProfile", call(s, s.selectMergeProfile),
+		options...))
+	handle(q+"SelectMergeSpanProfile", connect.NewUnaryHandler(q+"SelectMergeSpanProfile",
+		call(s, s.selectMergeSpanProfile), options...))
+	handle(q+"SelectHeatmap", connect.NewUnaryHandler(q+"SelectHeatmap", call(s, s.selectHeatmap), options...))
+	handle(q+"AnalyzeQuery", connect.NewUnaryHandler(q+"AnalyzeQuery", call(s, s.analyzeQuery), options...))
+	handle(settingsPath+"Get", connect.NewUnaryHandler(settingsPath+"Get", call(s, s.getSettings), options...))
+	handle(settingsPath+"Set", connect.NewUnaryHandler(settingsPath+"Set", call(s, s.setSettings), options...))
+	handle(q+"Diff", connect.NewUnaryHandler(q+"Diff", call(s, s.diff), options...))
+	get("/pyroscope/render", s.render)
+	get("/pyroscope/render-diff", s.renderDiff)
+	get("/pyroscope/label-values", s.legacyLabelValues)
+	get("/pyroscope/label-names", s.legacyLabelNames)
+}
+
+// call returns a Connect function that calls f with the tenant and a timeout, and turns
+// errors into Connect's.
+func call[Req, Res any](s *Server, f func(ctx context.Context, tenant string, m *Req) (*Res, error)) func(
+	context.Context, *connect.Request[Req]) (*connect.Response[Res], error) {
+	return func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
+		tenant, err := s.opts.Tenant(r.Header())
+		if err != nil {
+			return nil, connect.NewError(connect.CodeInvalidArgument, err)
+		}
+		ctx, cancel := context.WithTimeout(ctx, s.opts.QueryTimeout)
+		defer cancel()
+		message, err := f(ctx, tenant, r.Msg)
+		if err != nil {
+			return nil, s.connectError(err)
+		}
+		response := connect.NewResponse(message)
+		for name, values := range requestContextOf(ctx).headers() {
+			response.Header()[name], response.Trailer()[name] = values, values
+		}
+		return response, nil
+	}
+}
+
+// badRequest is an error that the client caused.
+type badRequest struct{ error }
+
+func (e badRequest) Unwrap() error { return e.error }
+
+func (s *Server) connectError(err error) *connect.Error {
+	return connect.NewError(s.codeOf(err), err)
+}
+
+func (s *Server) codeOf(err error) connect.Code {
+	var bad badRequest
+	var coded *connect.Error
+	switch {
+	case errors.As(err, &bad):
+		return connect.CodeInvalidArgument
+	case errors.As(err, &coded):
+		return coded.Code()
+	case errors.Is(err, profiles.ErrBadRequest):
+		return connect.CodeInvalidArgument
+	case errors.Is(err, profiles.ErrLimit):
+		return connect.CodeResourceExhausted
+	case errors.Is(err, errPushDisabled):
+		return connect.CodeUnimplemented
+	case errors.Is(err, profiles.ErrUnavailable), errors.Is(err, reqbody.ErrBusy):
+		return connect.CodeUnavailable
+	case errors.Is(err, context.Canceled):
+		return connect.CodeCanceled
+	case errors.Is(err, context.DeadlineExceeded):
+		return connect.CodeDeadlineExceeded
+	}
+	if code := s.opts.Code(err); code != connect.CodeUnknown {
+		return code
+	}
+	return connect.CodeInternal
+}
+
+// AnonymousTenant is the tenant of a request without X-Scope-OrgID.
+const AnonymousTenant = "anonymous"
+
+// TenantOf returns the tenant of a request. It rejects a request that has the header several
+// times with different values. Otherwise a client could send its own value through a proxy that
+// adds the header, and the proxy's value would be ignored.
+func TenantOf(h http.Header) (string, error) {
+	values := h.Values("X-Scope-OrgID")
+	for _, value := range values {
+		if value != values[0] {
+			return "", badRequest{fmt.Errorf("X-Scope-OrgID has %d values that differ", len(values))}
+		}
+	}
+	tenant := h.Get("X-Scope-OrgID")
+	if tenant == "" {
+		return AnonymousTenant, nil
+	}
+	if err := profiles.CheckTenant(tenant); err != nil {
+		return "", badRequest{fmt.Errorf("X-Scope-OrgID: %w", err)}
+	}
+	return tenant, nil
+}
+
+// Anonymous is the TenantOf of a server with a single tenant: it ignores the header.
+func Anonymous(http.Header) (string, error) { return AnonymousTenant, nil }

@@ -1,0 +1,225 @@
+package api
+
+import (
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
+)
+
+// profileType parses a type's ID. Some SDKs append :delta, which has no meaning for
+// queries.
+func profileType(id string) (profiles.Type, error) {
+	return profiles.ParseType(strings.TrimSuffix(id, ":delta"))
+}
+
+// selector parses `{a="b",c=~"d"}`. An empty selector matches everything.
+func (s *Server) selector(text string) ([]*labels.Matcher, error) {
+	if len(text) > s.opts.SelectorBytes {
+		return nil, badRequest{fmt.Errorf("a selector of %d bytes exceeds the limit of %d", len(text), s.opts.SelectorBytes)}
+	}
+	if strings.TrimSpace(text) == "" {
+		return nil, nil
+	}
+	matchers, err := s.parser.ParseMetricSelector(text)
+	if err != nil {
+		return nil, badRequest{fmt.Errorf("selector %s: %w", text, err)}
+	}
+	return matchers, nil
+}
+
+// selectorsMax is the number of selectors, or of labels to group by, in one request.
+const selectorsMax = 100
+
+func (s *Server) selectors(texts []string) ([][]*labels.Matcher, error) {
+	if len(texts) > selectorsMax {
+		return nil, badRequest{fmt.Errorf("%d selectors exceed the limit of %d", len(texts), selectorsMax)}
+	}
+	var anyOf [][]*labels.Matcher
+	for _, text := range texts {
+		matchers, err := s.selector(text)
+		if err != nil {
+			return nil, err
+		}
+		if matchers == nil {
+			return nil, nil // an empty selector matches everything
+		}
+		anyOf = append(anyOf, matchers)
+	}
+	return anyOf, nil
+}
+
+// recentMS is the range, in ms, of a request for labels that has neither start nor end: the last hour.
+const recentMS = 60 * 60 * 1000
+
+// timeRange validates a range. If optional is set and both ends are 0, it returns the last hour.
+func timeRange(startMS, endMS int64, optional bool) (int64, int64, error) {
+	switch {
+	case startMS == 0 && endMS == 0 && optional:
+		now := time.Now().UnixMilli()
+		return now - recentMS, now, nil
+	case startMS > endMS:
+		return 0, 0, badRequest{fmt.Errorf("the end of the range (%d) is before its start (%d), in milliseconds",
+			endMS, startMS)}
+	case startMS == 0 && endMS == 0:
+		return 0, 0, badRequest{errors.New("start and end are missing (milliseconds)")}
+	}
+	return startMS, endMS, nil
+}
+
+// idsMax is the number of IDs (of profiles, traces and spans), or of functions of a call site, in one request.
+const idsMax = 10_000
+
+// selection has the fields that the query requests have in common: type, selector and range,
+// IDs of profiles, traces and spans, call site, and maximum of nodes.
+type selection struct {
+	tenant, profileType, selector string
+	startMS, endMS                int64
+	profiles, traces, spans       []string
+	stack                         *profilepb.StackTraceSelector
+	nodes                         *int64
+}
+
+// mergeRequest validates a selection and converts it to a request of profiles.
+func (s *Server) mergeRequest(sel selection) (profiles.MergeRequest, error) {
+	r := profiles.MergeRequest{Tenant: sel.tenant, MaxNodes: s.opts.NodesDefault}
+	var err error
+	if r.Type, err = profileType(sel.profileType); err != nil {
+		return r, err
+	}
+	if r.Matchers, err = s.selector(sel.selector); err != nil {
+		return r, err
+	}
+	if r.StartMS, r.EndMS, err = timeRange(sel.startMS, sel.endMS, false); err != nil {
+		return r, err
+	}
+	if n := len(sel.profiles) + len(sel.traces) + len(sel.spans); n > idsMax {
+		return r, badRequest{fmt.Errorf("%d ids exceed the limit of %d", n, idsMax)}
+	}
+	for _, text := range sel.spans {
+		id, err := profiles.ParseSpanID(text)
+		if err != nil {
+			return r, err
+		}
+		r.Spans = append(r.Spans, id)
+	}
+	for _, text := range sel.traces {
+		id, err := profiles.ParseTraceID(text)
+		if err != nil {
+			return r, err
+		}
+		r.Traces = append(r.Traces, id)
+	}
+	for _, text := range sel.profiles {
+		id, err := profiles.ParseID(text)
+		if err != nil {
+			return r, err
+		}
+		r.IDs = append(r.IDs, id)
+	}
+	if sel.nodes != nil && *sel.nodes == -1 {
+		r.MaxNodes = 0 // all nodes, up to NodesMax of the query engine
+	} else if sel.nodes != nil && *sel.nodes != 0 {
+		if *sel.nodes < 0 || *sel.nodes > int64(s.opts.NodesMax) {
+			return r, badRequest{fmt.Errorf("max_nodes %d is not between 1 and %d; -1 means all nodes", *sel.nodes,
+				s.opts.NodesMax)}
+		}
+		r.MaxNodes = int(*sel.nodes)
+	}
+	if pgo := sel.stack.GetGoPgo(); pgo != nil {
+		r.PGO = &profiles.PGO{KeepFrames: int(min(pgo.GetKeepLocations(), math.MaxInt32)),
+			AggregateCallees: pgo.GetAggregateCallees()}
+	}
+	r.CallSite, err = callSite(sel.stack)
+	return r, err
+}
+
+// callSite returns the function names of a call site, from the root of the stack.
+func callSite(stack *profilepb.StackTraceSelector) ([]string, error) {
+	if n := len(stack.GetCallSite()); n > idsMax {
+		return nil, badRequest{fmt.Errorf("a call site of %d functions exceeds the limit of %d", n, idsMax)}
+	}
+	var names []string
+	for _, site := range stack.GetCallSite() {
+		names = append(names, site.GetName())
+	}
+	return names, nil
+}
+
+func (s *Server) mergeQuery(tenant string, m *profilepb.SelectMergeStacktracesRequest) (profiles.MergeRequest, error) {
+	return s.mergeRequest(selection{
+		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(),
+		endMS:    m.GetEnd(),
+		profiles: m.GetProfileIdSelector(), traces: m.GetTraceIdSelector(), spans: m.GetSpanSelector(),
+		stack: m.GetStackTraceSelector(), nodes: m.MaxNodes,
+	})
+}
+
+func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (profiles.SeriesRequest, error) {
+	base, err := s.mergeRequest(selection{
+		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(),
+		endMS: m.GetEnd(), stack: m.GetStackTraceSelector(),
+	})
+	r := overTime(base)
+	if err != nil {
+		return r, err
+	}
+	step := m.GetStep()
+	if !(step >= 0.001) || step > 1e9 { // also rejects NaN
+		return r, badRequest{fmt.Errorf("step %v is not between 0.001 and 1e9 seconds", step)}
+	}
+	r.StepMS = int64(math.Round(step * 1000))
+	if r.EndMS-r.StartMS < 0 || // it overflows
+		(r.EndMS-r.StartMS)/r.StepMS >= s.opts.PointsMax {
+		return r, badRequest{fmt.Errorf("the range has more than %d points per series with a step of %v seconds: use a longer step", s.opts.PointsMax, step)}
+	}
+	limit := m.GetLimit()
+	if limit < 0 || limit > math.MaxInt32 {
+		return r, badRequest{fmt.Errorf("limit %d is not between 0 and %d", limit, math.MaxInt32)}
+	}
+	r.Limit = int(limit)
+	r.GroupBy = m.GetGroupBy()
+	if len(r.GroupBy) > selectorsMax {
+		return r, badRequest{fmt.Errorf("%d labels to group by exceed the limit of %d", len(r.GroupBy), selectorsMax)}
+	}
+	switch m.GetExemplarType() {
+	case profilepb.ExemplarType_EXEMPLAR_TYPE_UNSPECIFIED, profilepb.ExemplarType_EXEMPLAR_TYPE_NONE:
+	case profilepb.ExemplarType_EXEMPLAR_TYPE_INDIVIDUAL:
+		r.Exemplars = true
+	case profilepb.ExemplarType_EXEMPLAR_TYPE_SPAN:
+		return r, unimplemented("EXEMPLAR_TYPE_SPAN")
+	default:
+		return r, badRequest{fmt.Errorf("exemplar_type %d is unknown", m.GetExemplarType())}
+	}
+	switch m.GetAggregation() {
+	case profilepb.TimeSeriesAggregationType_TIME_SERIES_AGGREGATION_TYPE_SUM:
+	case profilepb.TimeSeriesAggregationType_TIME_SERIES_AGGREGATION_TYPE_AVERAGE:
+		r.Average = true
+	default:
+		return r, badRequest{fmt.Errorf("aggregation %d is unknown", m.GetAggregation())}
+	}
+	return r, nil
+}
+
+// overTime returns a request for values over time with the selection of r.
+func overTime(r profiles.MergeRequest) profiles.SeriesRequest {
+	return profiles.SeriesRequest{Tenant: r.Tenant, Type: r.Type, Matchers: r.Matchers, StartMS: r.StartMS,
+		EndMS: r.EndMS, CallSite: r.CallSite}
+}
+
+// labelsQuery validates a request about labels.
+func (s *Server) labelsQuery(tenant string, selectors []string, startMS, endMS int64) (profiles.LabelsRequest, error) {
+	r := profiles.LabelsRequest{Tenant: tenant}
+	var err error
+	if r.StartMS, r.EndMS, err = timeRange(startMS, endMS, true); err != nil {
+		return r, err
+	}
+	r.AnyOf, err = s.selectors(selectors)
+	return r, err
+}

@@ -1,0 +1,214 @@
+package ingest
+
+import (
+	"bytes"
+	"compress/gzip"
+	"errors"
+	"io"
+	"math"
+	"strings"
+
+	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/jfr"
+	"github.com/ferula-io/ferula/internal/profiles/pprof"
+	"github.com/ferula-io/ferula/internal/profiles/profilepb"
+)
+
+// recordingInflation is the limit of a decompressed flight recording, as a multiple of
+// the limit of a profile as sent.
+const recordingInflation = 4
+
+// measured describes a profile that is built from the events of a flight recording.
+type measured struct {
+	name, period, periodUnit string // of the profile type
+	types                    [][2]string
+}
+
+// Profiles built from flight recordings.
+var (
+	javaCPU    = &measured{"process_cpu", "cpu", "nanoseconds", [][2]string{{"cpu", "nanoseconds"}}}
+	javaWall   = &measured{"wall", "wall", "nanoseconds", [][2]string{{"wall", "nanoseconds"}}}
+	javaInTLAB = &measured{"memory", "space", "bytes", [][2]string{{"alloc_in_new_tlab_objects", "count"},
+		{"alloc_in_new_tlab_bytes", "bytes"}}}
+	javaOutside = &measured{"memory", "space", "bytes", [][2]string{{"alloc_outside_tlab_objects", "count"},
+		{"alloc_outside_tlab_bytes", "bytes"}}}
+	javaAllocation = &measured{"memory", "space", "bytes", [][2]string{{"alloc_sample_objects", "count"},
+		{"alloc_sample_bytes", "bytes"}}}
+	javaLive = &measured{"memory", "objects", "count", [][2]string{{"live", "count"}}}
+	javaLock = &measured{"mutex", "mutex", "count", [][2]string{{"contentions", "count"}, {"delay", "nanoseconds"}}}
+	javaPark = &measured{"block", "block", "count", [][2]string{{"contentions", "count"}, {"delay", "nanoseconds"}}}
+)
+
+// measuredBy is the profile of each kind of event except jfr.Execution, which recording.add handles.
+var measuredBy = map[jfr.Kind]*measured{
+	jfr.WallClock: javaWall, jfr.AllocationInTLAB: javaInTLAB, jfr.AllocationOutside: javaOutside,
+	jfr.AllocationSample: javaAllocation,
+	jfr.LiveObject:       javaLive, jfr.MonitorEnter: javaLock, jfr.ThreadPark: javaPark,
+}
+
+// recording builds profiles from the events of a flight recording.
+type recording struct {
+	upload   *upload
+	wall     bool                   // executions are samples of wall time, too
+	contexts map[uint64][][2]string // labels by Event.Context
+	building map[*measured]*builtProfile
+	order    []*measured
+}
+
+type builtProfile struct {
+	encoder   *pprof.Encoder
+	functions map[string]uint64
+	locations map[jfr.Frame]uint64
+	index     map[sampleOf]int
+	samples   []builtSample
+}
+
+// sampleOf identifies equal samples within a chunk.
+type sampleOf struct {
+	chunk          int
+	stack, context uint64
+}
+
+type builtSample struct {
+	stack  []uint64
+	labels [][2]string
+	values [2]int64
+}
+
+// recordingProfiles converts a flight recording to profiles, one for each kind of profile
+// that has events.
+func recordingProfiles(u *upload, lset []profilepb.RawLabel) ([]profilepb.RawProfile, error) {
+	limit := recordingInflation * u.limits.ProfileBytes
+	raw, err := decompressed(u.profile, limit)
+	if err != nil {
+		return nil, u.limits.hinted(err)
+	}
+	snapshot, err := decompressed(u.labels, limit)
+	if err != nil {
+		return nil, u.limits.hinted(err)
+	}
+	r := &recording{upload: u, building: map[*measured]*builtProfile{}}
+	if r.contexts, err = jfr.Contexts(snapshot); err != nil {
+		return nil, badRequest("%v", err)
+	}
+	settings, err := jfr.Decode(raw, func(*jfr.Event) error { return nil })
+	if err == nil {
+		r.wall = settings.Event == "wall"
+		_, err = jfr.Decode(raw, r.add)
+	}
+	if errors.Is(err, jfr.ErrCorrupt) {
+		return nil, badRequest("%v", err)
+	}
+	if err != nil {
+		return nil, err
+	}
+	var all []profilepb.RawProfile
+	for _, m := range r.order {
+		all = append(all, profilepb.RawProfile{
+			Labels: append(lset[:len(lset):len(lset)], profilepb.RawLabel{Name: profiles.LabelName, Value: m.name}),
+			Raw:    r.encode(m), TimeNS: u.from.UnixNano(),
+		})
+	}
+	return all, nil
+}
+
+// decompressed returns b, decompressed if it is gzip.
+func decompressed(b []byte, limit int) ([]byte, error) {
+	if !bytes.HasPrefix(b, []byte{0x1F, 0x8B}) {
+		return b, nil
+	}
+	r, err := gzip.NewReader(bytes.NewReader(b))
+	if err != nil {
+		return nil, badRequest("gzip: %v", err)
+	}
+	out, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
+	if err != nil {
+		return nil, badRequest("gzip: %v", err)
+	}
+	if len(out) > limit {
+		return nil, limitError("profile_size", "a recording of more than %d bytes when decompressed", limit)
+	}
+	return out, nil
+}
+
+// add adds an event to the profile of its kind. An execution is one sample of CPU time, unless its
+// thread slept, and of wall time if wall is set. A sample of time is worth one sampling period.
+func (r *recording) add(e *jfr.Event) error {
+	period := int64(1e9) / int64(r.upload.rate)
+	if e.Kind != jfr.Execution {
+		values := [2]int64{e.Count, e.Amount}
+		if e.Kind == jfr.WallClock {
+			if e.Count > math.MaxInt64/period {
+				return badRequest("the values of a stack overflow")
+			}
+			values = [2]int64{e.Count * period}
+		}
+		return r.sample(measuredBy[e.Kind], e, values)
+	}
+	if r.wall {
+		if err := r.sample(javaWall, e, [2]int64{period}); err != nil {
+			return err
+		}
+	}
+	if e.State == "STATE_SLEEPING" {
+		return nil
+	}
+	return r.sample(javaCPU, e, [2]int64{period})
+}
+
+func (r *recording) sample(m *measured, e *jfr.Event, values [2]int64) error {
+	b := r.building[m]
+	if b == nil {
+		b = &builtProfile{encoder: pprof.NewEncoder(), functions: map[string]uint64{}, locations: map[jfr.Frame]uint64{},
+			index: map[sampleOf]int{}}
+		r.building[m], r.order = b, append(r.order, m)
+	}
+	key := sampleOf{e.Chunk, e.StackID, e.Context}
+	n, ok := b.index[key]
+	if !ok {
+		if n = len(b.samples); n >= stacksMax {
+			return limitError("symbols", "more than %d stacks", stacksMax)
+		}
+		b.index[key] = n
+		b.samples = append(b.samples, builtSample{stack: b.stack(e.Stack), labels: r.contexts[e.Context]})
+	}
+	for i, v := range values {
+		if b.samples[n].values[i] += v; b.samples[n].values[i] < 0 {
+			return badRequest("the values of a stack overflow")
+		}
+	}
+	return nil
+}
+
+func (b *builtProfile) stack(frames []jfr.Frame) []uint64 {
+	stack := make([]uint64, 0, len(frames))
+	for _, f := range frames {
+		id, ok := b.locations[f]
+		if !ok {
+			function, known := b.functions[f.Method]
+			if !known {
+				name := strings.ToValidUTF8(f.Method, "\uFFFD")
+				function = b.encoder.Function(name, name, "", 0)
+				b.functions[f.Method] = function
+			}
+			id = b.encoder.Location(function, int64(f.Line))
+			b.locations[f] = id
+		}
+		stack = append(stack, id)
+	}
+	return stack
+}
+
+func (r *recording) encode(m *measured) []byte {
+	b := r.building[m]
+	for _, t := range m.types {
+		b.encoder.SampleType(t[0], t[1])
+	}
+	b.encoder.Period(m.period, m.periodUnit, 1)
+	b.encoder.Times(r.upload.from.UnixNano(), r.upload.until.Sub(r.upload.from).Nanoseconds())
+	for i := range b.samples {
+		s := &b.samples[i]
+		b.encoder.LabelledSample(s.stack, s.labels, s.values[:len(m.types)]...)
+	}
+	return b.encoder.Append(nil)
+}

@@ -1,0 +1,283 @@
+package profilepb
+
+import (
+	"encoding/binary"
+	"math"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// Tags of the fields of responses: number<<3 | wire type.
+const (
+	varint1, varint2, varint3, varint4, varint5, varint6 = 1 << 3, 2 << 3, 3 << 3, 4 << 3, 5 << 3, 6 << 3
+	fixed1                                               = 1<<3 | 1
+	bytes1, bytes2, bytes3, bytes4, bytes5, bytes6       = 1<<3 | 2, 2<<3 | 2, 3<<3 | 2, 4<<3 | 2, 5<<3 | 2, 6<<3 | 2
+)
+
+func sizeBytes(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return 1 + protowire.SizeVarint(uint64(n)) + n
+}
+
+func sizeInt(v int64) int {
+	if v == 0 {
+		return 0
+	}
+	return 1 + protowire.SizeVarint(uint64(v))
+}
+
+func appendInt(dst []byte, tag byte, v int64) []byte {
+	if v == 0 {
+		return dst
+	}
+	return binary.AppendUvarint(append(dst, tag), uint64(v))
+}
+
+func appendHead(dst []byte, tag byte, size int) []byte {
+	return binary.AppendUvarint(append(dst, tag), uint64(size))
+}
+
+func appendText(dst []byte, tag byte, text string) []byte {
+	if text == "" {
+		return dst
+	}
+	return append(appendHead(dst, tag, len(text)), text...)
+}
+
+// valid replaces invalid UTF-8, which a protobuf string must not have.
+func valid(text string) string {
+	if utf8.ValidString(text) {
+		return text
+	}
+	return strings.ToValidUTF8(text, "\uFFFD")
+}
+
+// retagged appends a valid label set with another field number, without the labels named in
+// without. Only the tag of each label differs.
+func retagged(dst, set []byte, tag byte, without []string) []byte {
+	for len(set) > 0 {
+		size, n := binary.Uvarint(set[1:])
+		end := 1 + n + int(size)
+		if len(without) > 0 {
+			if name, _, _ := cutLabel(set); slices.Contains(without, string(name)) {
+				set = set[end:]
+				continue
+			}
+		}
+		dst = append(append(dst, tag), set[1:end]...)
+		set = set[end:]
+	}
+	return dst
+}
+
+// cutLabel cuts the first label off a valid set.
+func cutLabel(set []byte) (name, value, rest []byte) {
+	size, n := binary.Uvarint(set[1:])
+	label := set[1+n : 1+n+int(size)]
+	rest = set[1+n+int(size):]
+	for len(label) > 0 {
+		size, n := binary.Uvarint(label[1:])
+		field := label[1+n : 1+n+int(size)]
+		if label[0] == bytes1 {
+			name = field
+		} else {
+			value = field
+		}
+		label = label[1+n+int(size):]
+	}
+	return name, value, rest
+}
+
+// append appends the fields of a point. set is the encoded label set of its exemplar.
+func (p *EncodedPoint) append(dst, set []byte) []byte {
+	size, exemplar := sizeInt(p.TimestampMS), 0
+	bits := math.Float64bits(p.Value)
+	if bits != 0 {
+		size += 9
+	}
+	if p.HasExemplar {
+		exemplar = sizeInt(p.Exemplar.TimestampMS) + 2 + uuidBytes + sizeInt(p.Exemplar.Value) + len(set)
+		size += 1 + protowire.SizeVarint(uint64(exemplar)) + exemplar
+	}
+	// dst grows once for the whole point, so that the capacity is not checked for each byte.
+	from := len(dst)
+	out := slices.Grow(dst, size+1+binary.MaxVarintLen64)
+	out = out[:cap(out)]
+	out[from] = bytes2
+	at := putVarint(out, from+1, uint64(size))
+	if bits != 0 {
+		out[at] = fixed1
+		binary.LittleEndian.PutUint64(out[at+1:], bits)
+		at += 9
+	}
+	at = putInt(out, at, varint2, p.TimestampMS)
+	if p.HasExemplar {
+		out[at] = bytes4
+		at = putVarint(out, at+1, uint64(exemplar))
+		at = putInt(out, at, varint1, p.Exemplar.TimestampMS)
+		out[at], out[at+1] = bytes2, uuidBytes
+		putUUID(out[at+2:], &p.Exemplar.ProfileID)
+		at = putInt(out, at+2+uuidBytes, varint4, p.Exemplar.Value)
+		at += copy(out[at:], set)
+	}
+	return out[:at]
+}
+
+// putInt writes a field at an offset and returns the offset after it.
+func putInt(out []byte, at int, tag byte, v int64) int {
+	if v == 0 {
+		return at
+	}
+	out[at] = tag
+	return putVarint(out, at+1, uint64(v))
+}
+
+// putVarint writes a varint at an offset and returns the offset after it.
+func putVarint(out []byte, at int, v uint64) int {
+	for ; v >= 0x80; at++ {
+		out[at] = byte(v) | 0x80
+		v >>= 7
+	}
+	out[at] = byte(v)
+	return at + 1
+}
+
+// protoBytes estimates the size of the message from the size of its first point. AppendProto
+// grows dst by this size, so that it is usually not copied again.
+func (a *SeriesEncoder) protoBytes() int {
+	const plain, withExemplar = 20, 80 // bytes of a point
+	size, point := 0, 0
+	for i := range a.Source.Len() {
+		n := a.Source.Points(i)
+		if n > 0 && point == 0 {
+			var p EncodedPoint
+			if a.Source.Point(i, 0, &p); p.HasExemplar {
+				point = withExemplar + len(a.Source.Set(p.Exemplar.Set))
+			} else {
+				point = plain
+			}
+		}
+		size += len(a.Source.Labels(i)) + 2*binary.MaxVarintLen32 + n*point
+	}
+	return size
+}
+
+// AppendProto implements Encoder.
+func (a *SeriesEncoder) AppendProto(dst []byte) []byte {
+	sets := newSetEncoder(a.Source, func(dst, set []byte, without []string) []byte {
+		return retagged(dst, set, bytes5, without)
+	})
+	defer sets.release()
+	var p EncodedPoint
+	dst = slices.Grow(dst, a.protoBytes())
+	for i := range a.Source.Len() {
+		dst = appendMessage(dst, bytes1, func(dst []byte) []byte {
+			dst = append(dst, a.Source.Labels(i)...)
+			for j := range a.Source.Points(i) {
+				a.Source.Point(i, j, &p)
+				var set []byte
+				if p.HasExemplar {
+					set = sets.get(p.Exemplar.Set)
+				}
+				dst = p.append(dst, set)
+			}
+			return dst
+		})
+	}
+	return dst
+}
+
+func packedSize(values []int64) int {
+	size := 0
+	for _, v := range values {
+		size += protowire.SizeVarint(uint64(v))
+	}
+	return size
+}
+
+func (f *Flame) append(dst []byte) []byte {
+	for _, name := range f.Names {
+		name = valid(name)
+		dst = append(appendHead(dst, bytes1, len(name)), name...)
+	}
+	for _, level := range f.Levels {
+		n := packedSize(level)
+		dst = appendHead(dst, bytes2, sizeBytes(n))
+		if n == 0 {
+			continue
+		}
+		dst = appendHead(dst, bytes1, n)
+		for _, v := range level {
+			dst = binary.AppendUvarint(dst, uint64(v))
+		}
+	}
+	dst = appendInt(dst, varint3, f.Total)
+	return appendInt(dst, varint4, f.MaxSelf)
+}
+
+// appendMessage appends the message that inner appends, with tag and length. It inserts
+// the length afterwards.
+func appendMessage(dst []byte, tag byte, inner func([]byte) []byte) []byte {
+	dst = append(dst, tag, 0)
+	start := len(dst)
+	dst = inner(dst)
+	n := len(dst) - start
+	if extra := protowire.SizeVarint(uint64(n)) - 1; extra > 0 {
+		dst = append(dst, make([]byte, extra)...)
+		copy(dst[start+extra:], dst[start:start+n])
+	}
+	binary.PutUvarint(dst[start-1:], uint64(n))
+	return dst
+}
+
+// AppendProto implements Encoder.
+func (a *MergeEncoder) AppendProto(dst []byte) []byte {
+	if a.Flame != nil {
+		dst = appendMessage(dst, bytes1, a.Flame.append)
+	}
+	if len(a.Tree) > 0 {
+		dst = append(appendHead(dst, bytes2, len(a.Tree)), a.Tree...)
+	}
+	dst = appendText(dst, bytes3, valid(a.Dot))
+	if a.Pprof != nil {
+		dst = appendHead(dst, bytes5, 1+protowire.SizeVarint(uint64(len(a.Pprof)))+len(a.Pprof))
+		dst = append(appendHead(dst, bytes1, len(a.Pprof)), a.Pprof...)
+	}
+	return dst
+}
+
+// AppendProto implements Encoder.
+func (a *ProfileEncoder) AppendProto(dst []byte) []byte { return append(dst, a.Profile...) }
+
+// AppendProto implements Encoder.
+func (a *DiffEncoder) AppendProto(dst []byte) []byte {
+	return appendMessage(dst, bytes1, func(dst []byte) []byte {
+		dst = a.Flame.append(dst)
+		dst = appendInt(dst, varint5, a.LeftTicks)
+		return appendInt(dst, varint6, a.RightTicks)
+	})
+}
+
+// AppendProto implements Encoder.
+func (a *FunctionsEncoder) AppendProto(dst []byte) []byte {
+	for i := range a.Functions {
+		f := &a.Functions[i]
+		dst = appendMessage(dst, bytes1, func(dst []byte) []byte {
+			return appendInt(appendInt(appendText(dst, bytes1, valid(f.Name)), varint2, f.Self), varint3, f.Total)
+		})
+	}
+	return appendInt(appendInt(dst, varint2, a.Total), varint3, a.Count)
+}
+
+// AppendProto implements Encoder.
+func (a *LabelSetsEncoder) AppendProto(dst []byte) []byte {
+	for _, set := range a.Sets {
+		dst = append(appendHead(dst, bytes2, len(set)), set...)
+	}
+	return dst
+}

@@ -1,0 +1,136 @@
+package query
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+
+	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/block"
+
+	"github.com/ferula-io/ferula/internal/profiles/store"
+)
+
+// traceSpans returns the spans of a source, nil if it has none. The spans of a block in a bucket are
+// read whole, and their memory is leased for the query.
+func traceSpans(view *store.View, src block.Source) (*block.TraceSpans, error) {
+	if b, ok := src.(interface{ SpansBytes() int64 }); ok && isRemote(src) {
+		if err := view.Lease.Take(b.SpansBytes()); err != nil {
+			return nil, err
+		}
+	}
+	return src.TraceSpans()
+}
+
+// spanSums adds the samples of the requested spans to sums, by stack. It counts only rows of the wanted series in
+// the range and, unless rows is nil, only the rows in rows. any reports whether there were such samples.
+func spanSums(ctx context.Context, src block.Source, spans *block.TraceSpans, req *profiles.MergeRequest,
+	wanted []int32, rows map[int]bool, minNS, maxNS int64, sums []int64) (any bool, err error) {
+	var stacks []uint32
+	var values []int64
+	n := 0
+	err = spans.Find(req.Spans, req.Traces, func(span block.TraceSpan) error {
+		if n++; n%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		row := int(span.Row)
+		c, err := src.Columns(row)
+		if err != nil {
+			return err
+		}
+		if t := c.TimeAt(row - c.First); t < minNS || t > maxNS || wanted[c.SeriesAt(row-c.First)] < 0 || rows != nil &&
+			!rows[row] {
+			return nil
+		}
+		if stacks, values, err = spans.Samples(span, stacks[:0], values[:0]); err != nil {
+			return err
+		}
+		for i, stack := range stacks {
+			if int(stack) >= len(sums) {
+				return fmt.Errorf("%w: span %016x has stack %d of %d", profiles.ErrCorrupt, span.ID, stack, len(sums))
+			}
+			sums[stack], any = addValues(sums[stack], values[i]), true
+		}
+		return nil
+	})
+	return any, err
+}
+
+// mergeSpans does the work of mergeSource for a request of spans or traces: it sums the samples of the spans instead
+// of those of whole rows.
+func mergeSpans(ctx context.Context, view *store.View, src block.Source, req *profiles.MergeRequest, wanted []int32,
+	minNS, maxNS int64, add func(s *block.Symbols, sums []int64) error) error {
+	spans, err := traceSpans(view, src)
+	if err != nil || spans == nil {
+		return err
+	}
+	var rows map[int]bool
+	if len(req.IDs) > 0 {
+		list, err := rowsOf(ctx, src, req, wanted, minNS, maxNS)
+		if err != nil {
+			return err
+		}
+		rows = make(map[int]bool, len(list))
+		for _, row := range list {
+			rows[row] = true
+		}
+	}
+	symbols, done, err := view.Symbols(src)
+	if err != nil {
+		return err
+	}
+	defer done()
+	sums := make([]int64, len(symbols.Parents))
+	any, err := spanSums(ctx, src, spans, req, wanted, rows, minNS, maxNS, sums)
+	if err != nil || !any {
+		return err
+	}
+	cutCallSite(symbols, req.CallSite, sums)
+	return add(symbols, sums)
+}
+
+// pointOf is one profile or span of a heat map.
+type pointOf struct {
+	group  int32  // in selection.groups
+	source uint32 // in heatmap.from
+	row    uint32 // in the source
+	trace  uint32 // index of the trace in the source's spans
+	timeNS int64
+	value  int64  // sum of the profile's or the span's samples
+	span   uint64 // 0: a profile
+}
+
+const pointBytes = 40
+
+// less orders the points of the same group, step and bucket: the greatest value first, and of equal values the
+// earliest. The first point is the exemplar of the bucket.
+func (p *pointOf) less(q *pointOf) bool {
+	return cmp.Or(cmp.Compare(q.value, p.value), cmp.Compare(p.timeNS, q.timeNS), cmp.Compare(p.span, q.span),
+		cmp.Compare(p.source, q.source), cmp.Compare(p.row, q.row)) < 0
+}
+
+// spanPoints calls f with a point for each span of a source whose row is in the range and belongs to a series with a
+// group.
+func spanPoints(ctx context.Context, src block.Source, spans *block.TraceSpans, groupOf []int32, minNS, maxNS int64,
+	f func(p pointOf) error) error {
+	for i := range spans.Len() {
+		if i%1024 == 0 && ctx.Err() != nil {
+			return ctx.Err()
+		}
+		span := spans.Span(i)
+		row := int(span.Row)
+		c, err := src.Columns(row)
+		if err != nil {
+			return err
+		}
+		group, t := groupOf[c.SeriesAt(row-c.First)], c.TimeAt(row-c.First)
+		if group < 0 || t < minNS || t > maxNS {
+			continue
+		}
+		if err := f(pointOf{group: group, row: span.Row, trace: span.Trace, timeNS: t, value: span.Total,
+			span: span.ID}); err != nil {
+			return err
+		}
+	}
+	return nil
+}

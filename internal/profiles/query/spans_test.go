@@ -1,0 +1,164 @@
+package query
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+
+	"github.com/ferula-io/ferula/internal/profiles"
+)
+
+// checkSpans compares a merge of spans and traces with a naive one.
+func checkSpans(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow, of *profiles.MergeRequest) {
+	t.Helper()
+	req, want := *of, map[string]int64{}
+	req.CallSite = nil
+	for range r.IntN(3) {
+		req.Spans = append(req.Spans, uint64(1+r.IntN(5)))
+	}
+	if len(req.Spans) == 0 || r.IntN(4) == 0 {
+		req.Traces = append(req.Traces, profiles.TraceID{15: byte(1 + r.IntN(3))})
+	}
+	for _, row := range rows {
+		if !row.matches(req.Type, req.Matchers) || row.timeNS < req.StartMS*1e6 || row.timeNS > req.EndMS*1e6+999_999 || len(req.IDs) > 0 && !slices.Contains(req.IDs, row.id) {
+			continue
+		}
+		for id, stacks := range row.spans {
+			if span, err := profiles.ParseSpanID(id); err != nil || !slices.Contains(req.Spans, span) {
+				continue
+			}
+			for stack, v := range stacks {
+				want[stack] += v
+			}
+		}
+		for id, stacks := range row.traces {
+			if trace, err := profiles.ParseTraceID(id); err != nil || !slices.Contains(req.Traces, trace) {
+				continue
+			}
+			for stack, v := range stacks {
+				want[stack] += v
+			}
+		}
+	}
+	if len(req.Traces) > 0 {
+		req.Spans = nil // the naive merge would count a sample of both a requested span and a requested trace twice
+		want = map[string]int64{}
+		for _, row := range rows {
+			if !row.matches(req.Type, req.Matchers) || row.timeNS < req.StartMS*1e6 || row.timeNS > req.EndMS*1e6+999_999 || len(req.IDs) > 0 && !slices.Contains(req.IDs, row.id) {
+				continue
+			}
+			for stack, v := range row.traces[fmt.Sprintf("%032x", req.Traces[0][15])] {
+				want[stack] += v
+			}
+		}
+	}
+	maps.DeleteFunc(want, func(_ string, v int64) bool { return v == 0 })
+	flame, err := e.MergeFlame(context.Background(), &req)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := stacksOf(t, flame); !maps.Equal(got, want) || len(flame.Warnings) > 0 {
+		t.Fatalf("%+v: flame of spans %v, want %v, %v", req, got, want, flame.Warnings)
+	}
+}
+
+// checkHeatmap compares heat maps of profiles and of spans with naive ones.
+func checkHeatmap(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow) {
+	t.Helper()
+	over := randomSelect(r)
+	req := &profiles.HeatmapRequest{
+		Tenant: "t", Type: over.Type, Matchers: over.Matchers, StartMS: over.StartMS, EndMS: over.EndMS, StepMS: over.StepMS, GroupBy: over.GroupBy, Exemplars: true, Spans: r.IntN(2) == 0,
+	}
+	type point struct {
+		group string
+		slot  int64
+		id    string
+	}
+	values := map[point]int64{}
+	for i, row := range rows {
+		ms := row.timeNS / 1e6
+		if !row.matches(req.Type, req.Matchers) || ms <= req.StartMS-req.StepMS || ms > req.StartMS+(req.EndMS-req.StartMS)/req.StepMS*req.StepMS {
+			continue
+		}
+		group := map[string]string{}
+		for _, name := range req.GroupBy {
+			if v := row.all()[name]; v != "" {
+				group[name] = v
+			}
+		}
+		slot := req.StartMS + (ms-req.StartMS+req.StepMS-1+req.StepMS*1000)/req.StepMS*req.StepMS - req.StepMS*1000
+		p := point{group: string(encodeMap(group)), slot: slot, id: fmt.Sprint(row.id, row.timeNS)}
+		if !req.Spans {
+			values[p] += row.total()
+			continue
+		}
+		for span, stacks := range row.spans {
+			byTrace := int64(0)
+			for _, v := range stacks {
+				byTrace += v
+			}
+			p.id = fmt.Sprint(i, span)
+			if byTrace > 0 {
+				values[p] += byTrace
+			}
+		}
+	}
+	got, err := e.Heatmap(context.Background(), req)
+	if err != nil || len(got.Warnings) > 0 {
+		t.Fatal(err, got)
+	}
+	if req.Spans { // one span with two traces is two points: compare the sums only
+		var sum, want int64
+		for _, v := range values {
+			want += v
+		}
+		for _, s := range got.Series {
+			for _, slot := range s.Slots {
+				for i, x := range slot.Exemplars {
+					if x.Span.ID == 0 || slot.Counts[i] < 1 {
+						t.Fatalf("%+v", slot)
+					}
+					if slot.Counts[i] == 1 {
+						sum += x.Value
+					}
+				}
+			}
+		}
+		if sum > want || (sum == 0) != (want == 0) && want == 0 {
+			t.Fatalf("%+v: spans of %d, want %d", req, sum, want)
+		}
+		return
+	}
+	var all []int64
+	for _, v := range values {
+		all = append(all, v)
+	}
+	want := map[string]int32{}
+	if len(all) > 0 {
+		low, high := slices.Min(all), slices.Max(all)
+		for p, v := range values {
+			bucket := 0
+			if high > low {
+				bucket = min(int(float64(v-low)/(float64(high-low)/20)), 19)
+			}
+			want[fmt.Sprintf("%q %d %.3f", p.group, p.slot, float64(low)+float64(bucket)*(float64(high-low)/20))]++
+		}
+	}
+	counts := map[string]int32{}
+	for _, s := range got.Series {
+		for _, slot := range s.Slots {
+			for i := range slot.Counts {
+				counts[fmt.Sprintf("%q %d %.3f", s.Labels, slot.TimeMS, slot.YMin[i])] += slot.Counts[i]
+			}
+			if len(slot.Exemplars) != len(slot.Counts) {
+				t.Fatalf("%+v", slot)
+			}
+		}
+	}
+	if !maps.Equal(counts, want) {
+		t.Fatalf("%+v:\n%v\nwant\n%v", req, counts, want)
+	}
+}

@@ -1,0 +1,83 @@
+package store
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/profiles"
+)
+
+// errForgotten is returned to a push whose tenant is being forgotten; Append retries it with
+// a new tenant.
+var errForgotten = fmt.Errorf("%w: the tenant is being forgotten", profiles.ErrUnavailable)
+
+// tenantIdle is how long after its last push a tenant without profiles is forgotten.
+const tenantIdle = time.Hour
+
+// forget closes tenants that have no profiles and receive no pushes, and removes their
+// directories.
+func (s *Store) forget() {
+	for _, t := range s.list() {
+		if !t.idle() {
+			continue
+		}
+		s.mu.Lock()
+		// A push may arrive before the tenant is closed; then the tenant stays.
+		if s.closed || !t.endIfIdle() {
+			s.mu.Unlock()
+			continue
+		}
+		delete(s.tenants, t.name)
+		err := errors.Join(t.close(errForgotten), s.removeTenant(t))
+		s.mu.Unlock()
+		if err != nil {
+			s.logger.Warn("Removing the directory of a tenant without profiles failed", "tenant", t.name, "err", err)
+		}
+	}
+}
+
+// idle reports whether a tenant is empty and has had no push for tenantIdle.
+func (t *tenant) idle() bool {
+	t.flushMu.Lock()
+	defer t.flushMu.Unlock()
+	t.mu.RLock()
+	head, empty := t.head, t.flushing == nil && len(t.blocks) == 0 && len(t.broken) == 0
+	t.mu.RUnlock()
+	empty = empty && head.count() == 0
+	t.queueMu.Lock()
+	defer t.queueMu.Unlock()
+	return empty && len(t.queue.waiting) == 0 && t.store.now().Sub(t.used) >= tenantIdle
+}
+
+// endIfIdle closes the queue of a tenant if it is still idle. It reports whether it did.
+func (t *tenant) endIfIdle() bool {
+	if !t.idle() {
+		return false
+	}
+	t.queueMu.Lock()
+	defer t.queueMu.Unlock()
+	if len(t.queue.waiting) > 0 || t.store.now().Sub(t.used) < tenantIdle {
+		return false
+	}
+	t.closing = errForgotten
+	return true
+}
+
+// removeTenant removes a tenant's directory unless it has records that were set aside.
+func (s *Store) removeTenant(t *tenant) error {
+	entries, err := os.ReadDir(t.logDir())
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		if e.IsDir() {
+			return nil // an operator has to inspect the records set aside
+		}
+	}
+	if err := s.fs.RemoveAll(t.logDir()); err != nil {
+		return err
+	}
+	return errors.Join(s.fs.Remove(t.dir), s.fs.SyncDir(s.root()))
+}

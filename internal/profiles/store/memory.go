@@ -1,0 +1,170 @@
+package store
+
+import (
+	"fmt"
+	"sync/atomic"
+
+	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/block"
+)
+
+// memory is the budget that heads, queries and decoded symbols share. Heads have a limit of
+// their own within it, so that queries do not stop pushes.
+type memory struct {
+	max     int64
+	leased  atomic.Int64 // by queries
+	symbols atomic.Int64 // decoded symbols of blocks, in use or cached
+}
+
+// Lease is the memory of one query. It is used by one goroutine.
+type Lease struct {
+	store *Store
+	bytes int64
+}
+
+// Take adds bytes to the lease. If they do not fit into the store's memory, it drops the
+// symbols that no query uses. If they still do not fit, it takes nothing and returns ErrLimit.
+// The lease of a nil store has no limit.
+func (l *Lease) Take(bytes int64) error {
+	if l.store == nil || bytes <= 0 {
+		return nil
+	}
+	if l.store.take(bytes) || l.store.dropSymbols() && l.store.take(bytes) {
+		l.bytes += bytes
+		return nil
+	}
+	s := l.store
+	return fmt.Errorf("%w: the query needs %d bytes in addition to its %d, and %d of %d are in use: select a shorter range or fewer series, or send it again later%s",
+		profiles.ErrLimit, bytes, l.bytes, s.budget.used.Load()+s.memory.leased.Load()+s.memory.symbols.Load(), s.memory.max,
+		s.opts.Flags.Of("MemoryBytes"))
+}
+
+// Grow adds to the lease the bytes by which a part of the query has grown. now is the present
+// size of the part, and known is the result of the last call. Grow returns the greater of both.
+func (l *Lease) Grow(known, now int64) (int64, error) {
+	if now <= known {
+		return known, nil
+	}
+	return now, l.Take(now - known)
+}
+
+// Release ends the lease.
+func (l *Lease) Release() {
+	if l.store != nil {
+		l.store.memory.leased.Add(-l.bytes)
+	}
+	l.bytes = 0
+}
+
+// take reserves memory for a query.
+func (s *Store) take(bytes int64) bool {
+	if s.memory.leased.Add(bytes)+s.memory.symbols.Load()+s.budget.used.Load() > s.memory.max {
+		s.memory.leased.Add(-bytes)
+		return false
+	}
+	return true
+}
+
+// dropSymbols drops the cached symbols of all blocks that no query uses. It reports whether
+// there were any.
+func (s *Store) dropSymbols() bool {
+	before := s.memory.symbols.Load()
+	for _, t := range s.list() {
+		t.mu.RLock()
+		for _, b := range t.blocks {
+			b.DropSymbols()
+		}
+		t.mu.RUnlock()
+	}
+	if s.remotes != nil {
+		s.remotes.mu.Lock()
+		for _, b := range s.remotes.open {
+			b.held.DropSymbols()
+		}
+		s.remotes.mu.Unlock()
+	}
+	return s.memory.symbols.Load() < before
+}
+
+// Symbols returns the symbols of all parts of a source of the view. Their bytes are part of the
+// store's memory. The caller calls done when it no longer uses the symbols. After that they stay
+// cached until they are idle, memory is short, or all decoded symbols exceed their share of the
+// memory (symbolsShare).
+func (v *View) Symbols(src block.Source) (symbols *block.Symbols, done func(), err error) {
+	return v.decoded(src, src.Symbols, func(b *heldBlock) (bool, int64) { return b.HasSymbols(), b.SymbolsBytes() })
+}
+
+// PartSymbols is Symbols for one part of a source.
+func (v *View) PartSymbols(src block.Source, part int) (symbols *block.Symbols, done func(), err error) {
+	decode := func() (*block.Symbols, error) { return src.PartSymbols(part) }
+	return v.decoded(src, decode, func(b *heldBlock) (bool, int64) { return b.HasPart(part), b.PartBytes(part) })
+}
+
+// DecodePart is PartSymbols for a query of many parts, which needs each part once. Symbols that are not cached yet
+// are decoded with d and not cached. They are valid until the next call with d. Their memory is part of the lease
+// until done is called.
+func (v *View) DecodePart(src block.Source, part int,
+	d *block.PartDecoder) (symbols *block.Symbols, done func(), err error) {
+	b, ok := src.(*heldBlock)
+	if !ok || v.Lease.store == nil || b.HasPart(part) {
+		return v.PartSymbols(src, part)
+	}
+	cost := b.PartBytes(part)
+	if err := v.Lease.Take(cost); err != nil {
+		return nil, nil, err
+	}
+	done = func() {
+		v.Lease.store.memory.leased.Add(-cost)
+		v.Lease.bytes -= cost
+	}
+	if symbols, err = d.Decode(b.Reader, part); err != nil {
+		done()
+		return nil, nil, err
+	}
+	return symbols, done, nil
+}
+
+// Many reports whether symbols of this size take more than an eighth of the memory for cached symbols. A query then
+// uses DecodePart, so that these symbols do not displace those of other blocks.
+func (v *View) Many(bytes int64) bool {
+	return v.Lease != nil && v.Lease.store != nil && bytes > v.Lease.store.memory.max/symbolsShare/8
+}
+
+// decoded calls decode and returns its result. known returns whether the symbols are decoded
+// already, and their size in bytes. If they are not, decoded takes their size from the lease while
+// decode runs.
+func (v *View) decoded(src block.Source, decode func() (*block.Symbols, error),
+	known func(*heldBlock) (bool, int64)) (symbols *block.Symbols, done func(), err error) {
+	b, ok := src.(*heldBlock)
+	if !ok || v.Lease.store == nil {
+		symbols, err = decode()
+		return symbols, func() {}, err
+	}
+	s := v.Lease.store
+	unpin := b.PinSymbols()
+	if has, cost := known(b); !has {
+		before := v.Lease.bytes
+		if err := v.Lease.Take(cost); err != nil {
+			unpin()
+			return nil, nil, err
+		}
+		defer func() { // once the symbols are decoded, the block's reader counts them
+			s.memory.leased.Add(before - v.Lease.bytes)
+			v.Lease.bytes = before
+		}()
+	}
+	if symbols, err = decode(); err != nil {
+		unpin()
+		return nil, nil, err
+	}
+	return symbols, func() {
+		unpin()
+		if s.memory.symbols.Load() > s.memory.max/symbolsShare {
+			b.DropSymbols()
+		}
+	}, nil
+}
+
+// symbolsShare limits cached symbols. While all decoded symbols take more than a sixteenth of the
+// memory, the symbols of a block are dropped as soon as no query uses them.
+const symbolsShare = 16

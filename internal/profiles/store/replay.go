@@ -1,0 +1,137 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"path/filepath"
+	"slices"
+
+	"github.com/oklog/ulid/v2"
+
+	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/block"
+	"github.com/ferula-io/ferula/internal/profiles/pprof"
+	"github.com/ferula-io/ferula/internal/profiles/wal"
+)
+
+// replayer applies the records of a log to a head that is not in use yet.
+type replayer struct {
+	tenant  *tenant
+	decoder pprof.Profile
+	limits  pprof.Limits
+	segment uint64
+}
+
+// replay opens the log and applies the records after segment through to the head. It does not
+// check limits: the records were within the limits when they were pushed, and the limits may
+// have been lowered since. Only stacks are truncated, as for pushes. Unusable records are set
+// aside.
+func (t *tenant) replay(through uint64) error {
+	r := &replayer{tenant: t, limits: pprof.Unlimited()}
+	r.limits.Depth = t.store.opts.Limits.Depth
+	log, damaged, err := wal.Open(t.store.fs, t.logDir(), through, r.record)
+	for i := range damaged {
+		t.store.report(t.name, &damaged[i])
+	}
+	t.log = log
+	return err
+}
+
+func (t *tenant) logDir() string { return filepath.Join(t.dir, "wal") }
+
+// report logs damage that replay found in the log.
+func (s *Store) report(tenant string, d *wal.Damage) {
+	args := []any{"tenant", tenant, "segment", d.Segment, "at", d.At, "bytes", d.Bytes, "aside", d.Aside, "err", d.Err}
+	switch d.Kind {
+	case wal.Torn:
+		s.metrics.torn.Inc()
+		s.logger.Warn("A segment of the profile WAL ends within a record: an unacknowledged write cut short by a crash, or damage", args...)
+	case wal.Gap:
+		s.metrics.gaps.Inc()
+		s.logger.Error("A part of the profile WAL is damaged: acknowledged pushes in it are lost, later ones are replayed",
+			args...)
+	case wal.Refused:
+		s.metrics.setAside.Inc()
+		s.logger.Error("A record of the profile WAL cannot be replayed and is set aside", args...)
+	case wal.Unreadable:
+		s.metrics.gaps.Inc()
+		s.logger.Error("A segment of the profile WAL cannot be read", args...)
+	}
+}
+
+// record replays a push. If some of its profiles are unusable the others are applied.
+func (r *replayer) record(segment uint64, record []byte) error {
+	r.segment = segment
+	t := r.tenant
+	var bad []error
+	n := 0
+	err := readRecord(record, func(p *profiles.RawProfile) error {
+		n++
+		err := r.decoder.Decode(p.Raw, r.limits)
+		if err == nil {
+			p.Profile = &r.decoder
+			err = r.freeMemory(costOf(*p))
+		}
+		var stop *wal.StopError
+		switch {
+		case errors.As(err, &stop):
+			return err
+		case err != nil:
+			bad = append(bad, fmt.Errorf("profile %d: %w", n, err))
+			return nil
+		}
+		t.apply(p)
+		t.store.budget.charge(t.head)
+		t.dropIfEmpty()
+		return nil
+	})
+	return errors.Join(append(bad, err)...)
+}
+
+// freeMemory writes heads as blocks until a profile fits into the budget. A profile that
+// exceeds the whole budget was accepted when the budget was larger: it is applied alone,
+// after all heads were written.
+func (r *replayer) freeMemory(need int64) error {
+	t, s := r.tenant, r.tenant.store
+	oversized := need > s.budget.max
+	fits := func() bool { return s.budget.used.Load()+need <= s.budget.max }
+	if t.head.rows() > 0 && (!fits() || s.budget.underPressure() || t.head.size() >= s.opts.HeadBytes) {
+		if err := r.flush(); err != nil {
+			return &wal.StopError{Err: err}
+		}
+	}
+	others := slices.Collect(maps.Values(s.tenants)) // Open holds s.mu
+	for ; !fits() && len(others) > 0; others = others[1:] {
+		if err := others[0].flush(context.Background(), false); err != nil {
+			s.logger.Error("Writing a profile head as a block failed", "tenant", others[0].name, "err", err)
+		}
+	}
+	if !fits() && !oversized {
+		return &wal.StopError{Err: s.memoryError(need)}
+	}
+	return nil
+}
+
+// flush writes the replayed records as a block. The block has rows of the segment that is
+// being read, but only the segments before it are complete. If that segment is replayed
+// again, its rows are found in the block and not added twice.
+func (r *replayer) flush() error {
+	t := r.tenant
+	t.head.seal()
+	meta := block.Meta{Through: r.segment - 1}
+	b, err := t.writeBlock(ulid.MustNewDefault(t.store.now()), meta, func(w *block.Writer) (*block.Content, error) {
+		return writeHead(context.Background(), w, t.head.view())
+	})
+	if err != nil {
+		return fmt.Errorf("write replayed records as a block: %w", err)
+	}
+	t.blocks = append(t.blocks, b)
+	slices.SortFunc(t.blocks, byAge)
+	t.writing = ulid.ULID{}
+	t.store.budget.discharge(t.head)
+	t.head = t.store.newHead()
+	t.store.metrics.flushes.Inc()
+	return wal.Remove(t.store.fs, t.logDir(), meta.Through)
+}

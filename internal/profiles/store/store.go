@@ -1,0 +1,521 @@
+// Package profile stores profiles on one disk, in a directory for each tenant.
+//
+//	<dir>/profiles/<tenant>/wal/00000001    pushes that are not in a block yet
+//	<dir>/profiles/<tenant>/<ulid>/         a block: index, profiles.parquet
+//
+// A push is a []profiles.RawProfile. Append decodes a push, joins concurrent pushes into one
+// write to the log, and returns once the push is synced and in the head. A big or old head is
+// written as a block, and then its segments of the log are removed. Blocks are compacted into
+// larger blocks, and old blocks are removed. Readers open a View, a snapshot of head and blocks. A
+// reader scans rows into Accumulators, or reads a source's samples. An Accumulator stores the
+// position of its exemplar, so that IDs and labels are looked up for exemplars only.
+//
+// A Remote has further blocks. A view opens the remote blocks of its time range that are
+// neither on disk nor replaced by another block.
+//
+// A profile is identified by ID and timestamp. Its rows are stored once for each series. If a
+// head or block has rows of a profile when further rows arrive, the profile is recorded as
+// shared, because a scan does not see all its rows next to each other. HTTP, selectors and
+// flame graphs are in other packages.
+package store
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/files"
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/block"
+	"github.com/ferula-io/ferula/internal/profiles/pprof"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+	instruments "github.com/ferula-io/ferula/metrics"
+)
+
+// Options of a Store. Zero values are replaced by defaults.
+type Options struct {
+	Dir            string        // data directory; profiles are in Dir/profiles
+	Retention      time.Duration // retention time; 0: 15 days; negative: no limit
+	RetentionBytes int64         // retention size of each tenant's blocks; 0: no limit
+	HeadBytes      int           // size at which a head is written as a block; 0: 64 MiB
+	HeadsBytes     int64         // memory limit of the heads of all tenants, beyond which pushes are refused; 0: 512 MiB
+	MemoryBytes    int64         // memory limit of heads, queries and decoded symbols together; 0: twice HeadsBytes
+	HeadAge        time.Duration // age at which a head is written as a block; 0: 15 minutes
+	BlockBytes     int64         // maximum size of compacted blocks; 0: 256 MiB
+	// maximum time range of compacted blocks; 0: a tenth of Retention, at least four times HeadAge, at most a day
+	BlockSpan  time.Duration
+	TenantsMax int  // limit of tenants; 0: 1,000
+	NoLock     bool // do not lock the directory, for file systems without locks
+	// pushes are refused while the disk has less free space; at most a tenth of the disk; 0: no check
+	FreeBytesMin int64
+	PendingBytes int          // limit of a tenant's queued pushes in bytes; 0: 64 MiB
+	Flags        hint.Flags   // flags that raise the limits, named in errors
+	DropLabels   []string     // names of labels of samples that are not stored
+	Limits       pprof.Limits // for pushed profiles that are not decoded yet; replay applies Depth only
+
+	Remote        Remote        // further blocks; nil: none
+	RemoteEvery   time.Duration // interval of listing the remote blocks; 0: 2 minutes
+	RemoteOpenMax int           // limit of open remote blocks, and of remote blocks in one view; 0: 4,096
+	// memory limit of cached indexes of remote blocks; one index is always cached; 0: 128 MiB
+	RemoteIndexBytes int64
+
+	// age beyond which remote blocks are expired: not queried, and deleted; not shorter than Retention; 0: no limit
+	RemoteRetention   time.Duration
+	RemoteDeleteDelay time.Duration // pause before replaced and expired remote blocks are deleted; 0: 2 hours
+}
+
+func (o Options) withDefaults() Options {
+	if o.Retention == 0 {
+		o.Retention = 15 * 24 * time.Hour
+	}
+	if o.HeadBytes == 0 {
+		o.HeadBytes = 64 << 20
+	}
+	if o.HeadsBytes == 0 {
+		o.HeadsBytes = 512 << 20
+	}
+	if o.MemoryBytes == 0 {
+		o.MemoryBytes = 2 * o.HeadsBytes
+	}
+	if o.HeadAge == 0 {
+		o.HeadAge = 15 * time.Minute
+	}
+	if o.BlockBytes == 0 {
+		o.BlockBytes = 256 << 20
+	}
+	if o.TenantsMax == 0 {
+		o.TenantsMax = 1000
+	}
+	if o.BlockSpan == 0 {
+		if o.BlockSpan = 24 * time.Hour; o.Retention > 0 {
+			o.BlockSpan = min(o.BlockSpan, max(o.Retention/10, fanout*o.HeadAge))
+		}
+	}
+	if o.RemoteDeleteDelay == 0 {
+		o.RemoteDeleteDelay = 2 * time.Hour
+	}
+	if o.PendingBytes == 0 {
+		o.PendingBytes = 64 << 20
+	}
+	if o.RemoteEvery == 0 {
+		o.RemoteEvery = 2 * time.Minute
+	}
+	if o.RemoteOpenMax == 0 {
+		o.RemoteOpenMax = 4096
+	}
+	if o.RemoteIndexBytes == 0 {
+		o.RemoteIndexBytes = 128 << 20
+	}
+	o.Limits = o.Limits.WithDefaults()
+	return o
+}
+
+// Validate returns all errors of the options.
+func (o Options) Validate() error {
+	var errs []error
+	if o.Dir == "" {
+		errs = append(errs, errors.New("no directory for profiles"))
+	}
+	for name, v := range map[string]int64{
+		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "heads size": o.HeadsBytes,
+		"memory": o.MemoryBytes, "head age": int64(o.HeadAge),
+		"block size": o.BlockBytes, "tenants limit": int64(o.TenantsMax), "pending pushes size": int64(o.PendingBytes),
+		"bucket list interval": int64(o.RemoteEvery), "open bucket blocks": int64(o.RemoteOpenMax),
+		"bucket index size": o.RemoteIndexBytes,
+		"block range":       int64(o.BlockSpan), "bucket retention time": int64(o.RemoteRetention),
+		"bucket deletion delay": int64(o.RemoteDeleteDelay),
+	} {
+		if v < 0 {
+			errs = append(errs, fmt.Errorf("%s %d is negative", name, v))
+		}
+	}
+	if disk := o.withDefaults().Retention; o.RemoteRetention > 0 && (disk < 0 || disk > o.RemoteRetention) {
+		errs = append(errs, hint.Invalid("profiles.bucket-retention",
+			fmt.Errorf("%s is less than the retention time of the disk", o.RemoteRetention)))
+	}
+	return errors.Join(errs...)
+}
+
+// Store has the profiles of all tenants. It is safe for concurrent use. Until Open has
+// returned, pushes and queries return ErrUnavailable.
+type Store struct {
+	opts   Options
+	logger *slog.Logger
+
+	diskFailed atomic.Int64 // time in ns of the last push that failed with an error of the disk
+
+	metrics *metrics
+	now     func() time.Time
+	budget  budget
+	memory  memory
+	frames  sync.Pool       // *[]byte: batch.frames
+	drop    map[string]bool // Options.DropLabels
+
+	// Replaced by tests.
+	fs        files.FS
+	openBlock func(path string) (*block.Reader, error)
+	every     time.Duration // interval of the maintenance of heads and blocks
+
+	mu       sync.RWMutex
+	tenants  map[string]*tenant
+	failed   map[string]*failedTenant // tenants that could not be opened
+	opened   bool
+	closed   bool
+	locked   io.Closer // nil: not locked
+	decoders sync.Pool // *pprof.Profile
+	remotes  *remotes  // nil: no Remote
+	stop     chan struct{}
+	running  sync.WaitGroup
+}
+
+// New returns a store; Open opens its files. Its metrics are registered in set, which may
+// be nil.
+func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error) {
+	if err := opts.Validate(); err != nil {
+		return nil, err
+	}
+	s := &Store{
+		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(set), now: time.Now, fs: files.Disk{},
+		openBlock: block.Open, every: maintainEvery,
+		tenants: map[string]*tenant{}, failed: map[string]*failedTenant{}, drop: map[string]bool{}, stop: make(chan struct{}),
+	}
+	for _, name := range opts.DropLabels {
+		s.drop[name] = true
+	}
+	s.memory.max = s.opts.MemoryBytes
+	s.metrics.memory(set, s)
+	s.budget.max, s.budget.wake = s.opts.HeadsBytes, make(chan struct{}, 1)
+	if opts.Remote != nil {
+		s.remotes = newRemotes(s)
+	}
+	return s, nil
+}
+
+func (s *Store) newHead() *head { return newHead(s.drop) }
+
+func (s *Store) root() string { return filepath.Join(s.opts.Dir, "profiles") }
+
+// Open opens the blocks and replays the logs of all tenants. A tenant that cannot be opened
+// is unavailable until a retry succeeds; the others are not affected.
+func (s *Store) Open() error {
+	for _, dir := range []string{s.opts.Dir, s.root()} {
+		if err := makeDirs(s.fs, dir); err != nil {
+			return fmt.Errorf("profiles: %w", err)
+		}
+	}
+	if err := s.fs.SyncDir(s.root()); err != nil {
+		return fmt.Errorf("profiles: %w", err)
+	}
+	if err := s.lock(); err != nil {
+		return fmt.Errorf("profiles: %w", err)
+	}
+	entries, err := os.ReadDir(s.root())
+	if err != nil {
+		return fmt.Errorf("profiles: %w", err)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, e := range entries {
+		name, ok := profiles.TenantOfDir(e.Name())
+		if !e.IsDir() || !ok {
+			continue
+		}
+		if err := s.renameDir(e.Name(), name); err != nil {
+			s.logger.Error("Skipping a directory", "dir", filepath.Join(s.root(), e.Name()), "err", err)
+			continue
+		}
+		if _, err := s.openTenant(name, true); err != nil {
+			s.metrics.tenantsFailed.Inc()
+			s.logger.Error("Opening the profiles of a tenant failed; retrying later", "tenant", name, "err", err)
+		}
+	}
+	s.opened = true
+	s.running.Go(s.maintain)
+	if s.remotes != nil {
+		s.running.Go(s.listRemotes)
+	}
+	return nil
+}
+
+// lock prevents other processes from opening the directory: they would delete log segments
+// whose profiles only this process has in memory.
+func (s *Store) lock() error {
+	if s.opts.NoLock {
+		return nil
+	}
+	lock, err := files.LockDir(s.root())
+	s.mu.Lock()
+	s.locked = lock
+	s.mu.Unlock()
+	return err
+}
+
+// makeDirs creates a directory and its missing parents.
+func makeDirs(fs files.FS, path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return nil
+	}
+	if parent := filepath.Dir(path); parent != path {
+		if err := makeDirs(fs, parent); err != nil {
+			return err
+		}
+	}
+	return files.MakeDir(fs, path)
+}
+
+// renameDir renames a tenant's directory of an older version, which did not escape names.
+func (s *Store) renameDir(dir, tenant string) error {
+	now := profiles.TenantDir(tenant)
+	if dir == now {
+		return nil
+	}
+	if _, err := os.Stat(filepath.Join(s.root(), dir, "wal")); err != nil {
+		return fmt.Errorf("not a tenant's directory: %w", err)
+	}
+	if _, err := os.Stat(filepath.Join(s.root(), now)); err == nil {
+		return fmt.Errorf("both directories %q and %q exist", dir, now)
+	}
+	if err := s.fs.Rename(filepath.Join(s.root(), dir), filepath.Join(s.root(), now)); err != nil {
+		return err
+	}
+	return s.fs.SyncDir(s.root())
+}
+
+// failedTenant is a tenant that could not be opened.
+type failedTenant struct {
+	err   error
+	retry retry
+}
+
+// openTenant opens a tenant. known means that its directory exists. s.mu is held.
+func (s *Store) openTenant(name string, known bool) (*tenant, error) {
+	t, err := s.readTenant(name, known)
+	if err == nil {
+		s.tenants[name] = t
+		delete(s.failed, name)
+		return t, nil
+	}
+	if known {
+		failed := s.failed[name]
+		if failed == nil {
+			failed = &failedTenant{retry: retry{min: 10 * time.Second, max: 5 * time.Minute}}
+			s.failed[name] = failed
+		}
+		failed.err = err
+		failed.retry.result(s.now(), err)
+	}
+	return nil, err
+}
+
+// reopen retries to open failed tenants.
+func (s *Store) reopen() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for name, failed := range s.failed {
+		if !failed.retry.due(s.now()) {
+			continue
+		}
+		if _, err := s.openTenant(name, true); err != nil {
+			s.metrics.tenantsFailed.Inc()
+			s.logger.Error("Opening the profiles of a tenant failed again; retrying later", "tenant", name, "err", err)
+		} else {
+			s.logger.Info("Opened the profiles of a tenant", "tenant", name)
+		}
+	}
+}
+
+// Tenants returns the names of the tenants, sorted. They include tenants that could not be
+// opened.
+func (s *Store) Tenants() []string {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	names := slices.AppendSeq(slices.Collect(maps.Keys(s.tenants)), maps.Keys(s.failed))
+	slices.Sort(names)
+	return names
+}
+
+// list returns the open tenants.
+func (s *Store) list() []*tenant {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return slices.Collect(maps.Values(s.tenants))
+}
+
+// tenant returns a tenant. If the tenant does not exist, it is created if make is set;
+// otherwise the result is nil.
+func (s *Store) tenant(name string, make bool) (*tenant, error) {
+	if err := profiles.CheckTenant(name); err != nil {
+		return nil, err
+	}
+	s.mu.RLock()
+	t, failed, opened, closed := s.tenants[name], s.failed[name], s.opened, s.closed
+	s.mu.RUnlock()
+	switch {
+	case !opened:
+		return nil, fmt.Errorf("%w: the write-ahead log is being replayed", profiles.ErrUnavailable)
+	case closed:
+		return nil, errClosed
+	case failed != nil:
+		return nil, fmt.Errorf("%w: tenant %s cannot be opened: %w", profiles.ErrUnavailable, name, reasonOf(failed.err))
+	case t != nil || !make:
+		return t, nil
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if t := s.tenants[name]; t != nil {
+		return t, nil
+	}
+	if s.closed {
+		return nil, errClosed
+	}
+	if len(s.tenants)+len(s.failed) >= s.opts.TenantsMax {
+		return nil, fmt.Errorf("%w: limit of %d tenants reached: there are %d%s", profiles.ErrLimit, s.opts.TenantsMax,
+			len(s.tenants)+len(s.failed), s.opts.Flags.Of("TenantsMax"))
+	}
+	t, err := s.openTenant(name, false)
+	if err != nil {
+		return nil, fmt.Errorf("profiles of tenant %s: %w", name, err)
+	}
+	return t, nil
+}
+
+var errClosed = fmt.Errorf("%w: the store is closed", profiles.ErrUnavailable)
+
+// Append stores a push and returns once the push is synced. It stores all profiles of the push;
+// after an error it has stored none. There is one exception: if the log cannot be written and then
+// cannot be truncated, the next replay may find the push. Append borrows pushed until it returns,
+// and fills in missing IDs and timestamps.
+func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.RawProfile) error {
+	if err := s.checkSpace(); err != nil {
+		return err
+	}
+	return s.withoutPaths(tenant, s.appendAll(ctx, tenant, pushed))
+}
+
+// withoutPaths converts an error of the disk, such as ENOSPC, to ErrUnavailable with the
+// reason, so that the client sends the push again. The path of the file appears only in the
+// log.
+func (s *Store) withoutPaths(tenant string, err error) error {
+	var reason syscall.Errno
+	if errors.Is(err, profiles.ErrUnavailable) || !errors.As(err, &reason) {
+		return err
+	}
+	if now := s.now().UnixNano(); now-s.diskFailed.Swap(now) > int64(time.Second) {
+		s.logger.Error("Storing profiles failed", "tenant", tenant, "err", err)
+	}
+	return fmt.Errorf("%w: a push cannot be written to the disk: %w", profiles.ErrUnavailable, reason)
+}
+
+// reasonOf returns the reason of an error of the disk without the path of its file.
+func reasonOf(err error) error {
+	if reason := syscall.Errno(0); errors.As(err, &reason) {
+		return reason
+	}
+	return err
+}
+
+func (s *Store) appendAll(ctx context.Context, tenant string, pushed []profiles.RawProfile) error {
+	if _, err := s.tenant(tenant, false); err != nil || len(pushed) == 0 {
+		return err
+	}
+	var lent []*pprof.Profile
+	defer func() {
+		for i := range lent {
+			s.decoders.Put(lent[i])
+		}
+	}()
+	for i := range pushed {
+		p := &pushed[i]
+		if err := labelenc.Validate(p.Labels); err != nil {
+			return fmt.Errorf("%w: profile %d: %w", profiles.ErrBadRequest, i, err)
+		}
+		if len(labelenc.Value(p.Labels, profiles.LabelName)) == 0 {
+			return fmt.Errorf("%w: profile %d has no label %s", profiles.ErrBadRequest, i, profiles.LabelName)
+		}
+		if p.Profile == nil {
+			decoder := s.decoder()
+			lent = append(lent, decoder)
+			if err := decoder.Decode(p.Raw, s.opts.Limits); err != nil {
+				return fmt.Errorf("profile %d: %w", i, err)
+			}
+			p.Profile = decoder
+			defer func() { p.Profile = nil }()
+		}
+		if err := complete(p, i, s.now()); err != nil {
+			return err
+		}
+	}
+	need := costOf(pushed...)
+	if !s.budget.take(need) {
+		s.metrics.overMemory.Inc()
+		return s.memoryError(need)
+	}
+	defer s.budget.add(-need)
+	for {
+		t, err := s.tenant(tenant, true)
+		if err != nil {
+			return err
+		}
+		if err := t.append(ctx, pushed); !errors.Is(err, errForgotten) {
+			return err
+		}
+	}
+}
+
+// timeMax is the year 2200: later timestamps have a wrong unit.
+const timeMax = 7_258_118_400_000_000_000
+
+func complete(p *profiles.RawProfile, i int, now time.Time) error {
+	if p.TimeNS == 0 {
+		p.TimeNS = p.Profile.TimeNS
+	}
+	if p.TimeNS == 0 {
+		p.TimeNS = now.UnixNano()
+	}
+	if p.TimeNS < 0 || p.TimeNS > timeMax {
+		return fmt.Errorf("%w: profile %d has the time %d ns", profiles.ErrBadRequest, i, p.TimeNS)
+	}
+	if p.ID == (profiles.ID{}) {
+		p.ID = profiles.NewID(p.TimeNS / 1e6)
+	}
+	return nil
+}
+
+func (s *Store) decoder() *pprof.Profile {
+	if p, ok := s.decoders.Get().(*pprof.Profile); ok {
+		return p
+	}
+	return &pprof.Profile{}
+}
+
+// Close waits for accepted pushes and closes the store. The head stays in the log.
+func (s *Store) Close() error {
+	s.mu.Lock()
+	if s.closed {
+		s.mu.Unlock()
+		return nil
+	}
+	s.closed = true
+	close(s.stop)
+	s.mu.Unlock()
+	s.running.Wait()
+	var errs []error
+	for _, t := range s.tenants {
+		errs = append(errs, t.close(errClosed))
+	}
+	if s.locked != nil {
+		errs = append(errs, s.locked.Close())
+	}
+	return errors.Join(errs...)
+}

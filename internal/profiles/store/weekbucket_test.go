@@ -1,0 +1,121 @@
+package store_test
+
+import (
+	"context"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/oklog/ulid/v2"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/internal/bucket"
+	"github.com/ferula-io/ferula/internal/profiles/compact"
+	"github.com/ferula-io/ferula/internal/profiles/store"
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// weekBucket implements profile.WeekBucket on a directory.
+type weekBucket struct {
+	dir, work string
+	bucket    objstore.Bucket
+	logger    *slog.Logger
+	reader    *bucket.ProfileReader
+	shipper   *bucket.ProfileShipper
+}
+
+var _ store.WeekBucket = (*weekBucket)(nil)
+
+func newWeekBucket(t *testing.T) *weekBucket {
+	t.Helper()
+	b := &weekBucket{dir: t.TempDir(), work: t.TempDir(), logger: slog.New(slog.DiscardHandler)}
+	var err error
+	if b.bucket, err = bucket.Open([]byte("type: FILESYSTEM\nconfig: {directory: "+b.dir+"}\n"), "week", b.logger, prometheus.NewRegistry()); err != nil {
+		t.Fatal(err)
+	}
+	b.reader = bucket.NewProfileReader(b.bucket, bucket.ProfileReaderOptions{Dir: t.TempDir(), PagesBytes: 1 << 20, Timeout: time.Minute})
+	t.Cleanup(func() {
+		if err := b.reader.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	return b
+}
+
+// Blocks implements profile.Remote.
+func (b *weekBucket) Blocks(ctx context.Context) ([]store.RemoteBlock, error) {
+	found, err := b.reader.Blocks(ctx)
+	blocks := make([]store.RemoteBlock, len(found))
+	for i, one := range found {
+		blocks[i] = store.RemoteBlock(one)
+	}
+	return blocks, err
+}
+
+// Mark implements profile.Remote.
+func (b *weekBucket) Mark(ctx context.Context, tenant string, id ulid.ULID, at time.Time, reason string) error {
+	_, err := bucket.MarkProfile(ctx, b.bucket, tenant, id, at, reason)
+	return err
+}
+
+// Unmark implements profile.Remote.
+func (b *weekBucket) Unmark(ctx context.Context, tenant string, id ulid.ULID) error {
+	return bucket.UnmarkProfile(ctx, b.bucket, tenant, id)
+}
+
+// Delete implements profile.Remote.
+func (b *weekBucket) Delete(ctx context.Context, tenant string, id ulid.ULID) error {
+	return bucket.DeleteProfile(ctx, b.bucket, tenant, id)
+}
+
+// Ship implements profile.WeekBucket.
+func (b *weekBucket) Ship(ctx context.Context, dir string, begin bool, replaced func(tenant string, id ulid.ULID) (bool, error)) error {
+	if begin {
+		b.shipper = bucket.NewProfileShipper(b.bucket, bucket.ProfileShipOptions{Dir: dir}, b.logger, metrics.NewSet())
+		b.shipper.SkipReplaced(replaced)
+	}
+	_, err := b.shipper.Sync(ctx)
+	return err
+}
+
+// Compact implements profile.WeekBucket. Every call is a process of its own.
+func (b *weekBucket) Compact(ctx context.Context, now time.Time) error {
+	c, err := compact.New(b.bucket, compact.Options{Dir: b.work, DeleteDelay: 4 * time.Hour, Now: func() time.Time { return now }}, b.logger, metrics.NewSet())
+	if err != nil {
+		return err
+	}
+	if err := c.Iterate(ctx); err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// Bytes implements profile.WeekBucket.
+func (b *weekBucket) Bytes() (size int64, err error) {
+	err = filepath.WalkDir(b.dir, func(_ string, entry fs.DirEntry, err error) error {
+		if err != nil || entry.IsDir() {
+			return err
+		}
+		info, err := entry.Info()
+		if os.IsNotExist(err) {
+			return nil
+		}
+		if err == nil {
+			size += info.Size()
+		}
+		return err
+	})
+	return size, err
+}
+
+// Each block is on the disk, in the bucket, or in both, and compacted in both. Every profile is read once.
+func TestStore_SimulatedWeekWithABucket(t *testing.T) {
+	if testing.Short() {
+		t.Skip("the bucket is in a steady state after four days only")
+	}
+	store.SimulateWeek(t, 7, newWeekBucket(t))
+}

@@ -1,0 +1,122 @@
+package wal
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"testing"
+
+	"github.com/ferula-io/ferula/internal/files/crashfs"
+)
+
+// Frames of a failed Append are not there after a power cut, even if the failed sync
+// completed, whichever call of Append fails.
+func TestAppend_FailedFramesAreGoneAfterAPowerCut(t *testing.T) {
+	for _, op := range []string{"write", "sync"} {
+		dir, failing := t.TempDir(), false
+		fs, err := crashfs.New(dir, func(c crashfs.Call) error {
+			if failing && c.Op == op {
+				failing = false
+				return errDisk
+			}
+			return nil
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		l, _, err := Open(fs, filepath.Join(dir, "wal"), 0, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := l.Append(frames("first")); err != nil {
+			t.Fatal(err)
+		}
+		failing = true
+		if err := l.Append(frames("refused")); !errors.Is(err, errDisk) {
+			t.Fatalf("%s: %v", op, err)
+		}
+		fs.Crash()
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+		after := t.TempDir()
+		lost := crashfs.Survival{Names: func() bool { return false }, Content: func() crashfs.Content { return crashfs.Lost }}
+		if err := fs.After(after, lost); err != nil {
+			t.Fatal(err)
+		}
+		if _, payloads, torn := reopen(t, filepath.Join(after, "wal"), 0); !slices.Equal(payloads, []string{"first"}) || len(torn) > 0 {
+			t.Errorf("%s: %v, %v", op, payloads, torn)
+		}
+	}
+}
+
+func TestAppend_SegmentWithUnsyncedNameIsNotUsed(t *testing.T) {
+	dir, failing := t.TempDir(), true
+	fs, err := crashfs.New(dir, func(c crashfs.Call) error {
+		if failing && c.Op == "syncdir" && filepath.Base(c.Path) == "wal" {
+			return errDisk
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, _, err := Open(fs, filepath.Join(dir, "wal"), 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		if err := l.Append(frames("refused")); !errors.Is(err, errDisk) {
+			t.Fatal(err)
+		}
+	}
+	failing = false
+	if err := l.Append(frames("accepted")); err != nil {
+		t.Fatal(err)
+	}
+	if err := l.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, payloads, _ := reopen(t, filepath.Join(dir, "wal"), 0); !slices.Equal(payloads, []string{"accepted"}) {
+		t.Error(payloads)
+	}
+}
+
+// A payload of frame-like bytes and zeros does not make the search for the next record slow
+// or find false records.
+func TestOpen_SearchForTheNextRecordIsBounded(t *testing.T) {
+	dir := t.TempDir()
+	b := slices.Concat(frames("first"), slices.Repeat([]byte{0, 0, 1, 0}, 4<<20), frames("last"))
+	if err := os.WriteFile(filepath.Join(dir, "00000001"), b, 0o644); err != nil {
+		t.Fatal(err)
+	}
+	_, payloads, torn := reopen(t, dir, 0)
+	if len(payloads) == 0 || payloads[0] != "first" || len(torn) != 1 {
+		t.Errorf("%d records, %v", len(payloads), torn)
+	}
+}
+
+func TestOpen_FailureToRemoveAFlushedSegmentIsReported(t *testing.T) {
+	dir, failing := t.TempDir(), false
+	fs, err := crashfs.New(dir, func(c crashfs.Call) error {
+		if failing && c.Op == "remove" {
+			return errDisk
+		}
+		return nil
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, _, err := Open(fs, filepath.Join(dir, "wal"), 0, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(l.Append(frames("flushed")), l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	failing = true
+	if _, _, err := Open(fs, filepath.Join(dir, "wal"), 1, nil); !errors.Is(err, errDisk) {
+		t.Error(err)
+	}
+}

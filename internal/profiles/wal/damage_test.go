@@ -1,0 +1,241 @@
+package wal
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/ferula-io/ferula/internal/files"
+)
+
+var errBad = errors.New("bad record")
+
+// write makes a directory with one segment.
+func write(t *testing.T, name string, b []byte) (dir string) {
+	t.Helper()
+	dir = t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, name), b, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// refuse opens a log whose record "bad" cannot be replayed.
+func refuse(t *testing.T, dir string, refused error) (payloads []string, damaged []Damage, err error) {
+	t.Helper()
+	l, damaged, err := Open(files.Disk{}, dir, 0, func(_ uint64, p []byte) error {
+		if string(p) == "bad" {
+			return refused
+		}
+		payloads = append(payloads, string(p))
+		return nil
+	})
+	if err == nil {
+		if err := l.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return payloads, damaged, err
+}
+
+func TestOpen_RefusedRecordIsCopiedAndNamed(t *testing.T) {
+	dir := write(t, "00000007", frames("first", "bad", "last"))
+	at, bad := int64(len(frames("first"))), frames("bad")
+	aside := filepath.Join(dir, "aside", fmt.Sprintf("00000007-%d.bytes", at))
+	for range 2 { // the second time the copy is there
+		payloads, damaged, err := refuse(t, dir, errBad)
+		if err != nil || !slices.Equal(payloads, []string{"first", "last"}) || len(damaged) != 1 {
+			t.Fatalf("%q, %+v, %v", payloads, damaged, err)
+		}
+		d := damaged[0]
+		if d.Kind != Refused || d.At != at || d.Bytes != int64(len(bad)) || d.Segment != filepath.Join(dir, "00000007") || d.Aside != aside || !errors.Is(d.Err, errBad) {
+			t.Errorf("%+v", d)
+		}
+		if got, err := os.ReadFile(aside); err != nil || !slices.Equal(got, bad) {
+			t.Errorf("%q, %v", got, err)
+		}
+		if got, err := os.ReadFile(strings.TrimSuffix(aside, ".bytes") + ".txt"); err != nil || string(got) != "bad record\n" {
+			t.Errorf("%q, %v", got, err)
+		}
+	}
+	// A copy of another length is replaced.
+	if err := os.WriteFile(aside, []byte("x"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, damaged, err := refuse(t, dir, errBad); err != nil || damaged[0].Aside != aside {
+		t.Errorf("%+v, %v", damaged, err)
+	}
+	if got, err := os.ReadFile(aside); err != nil || !slices.Equal(got, bad) {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+func TestOpen_StopErrorEndsTheReplay(t *testing.T) {
+	dir := write(t, "00000007", frames("first", "bad", "last"))
+	payloads, damaged, err := refuse(t, dir, &StopError{Err: errBad})
+	if !errors.Is(err, errBad) || !slices.Equal(payloads, []string{"first"}) || damaged != nil {
+		t.Errorf("%q, %+v, %v", payloads, damaged, err)
+	}
+	if want := fmt.Sprintf("record at byte %d: bad record", len(frames("first"))); err == nil || !strings.Contains(err.Error(), want) || !strings.Contains(err.Error(), "00000007") {
+		t.Errorf("%v, want %q", err, want)
+	}
+	if _, err := os.Stat(filepath.Join(dir, "aside")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("a record was set aside: %v", err)
+	}
+}
+
+func TestOpen_CopiesAreLimited(t *testing.T) {
+	for _, more := range []int64{0, 1} {
+		dir := write(t, "00000007", frames("bad"))
+		if err := os.Mkdir(filepath.Join(dir, "aside"), 0o700); err != nil {
+			t.Fatal(err)
+		}
+		full := filepath.Join(dir, "aside", "other.bytes")
+		if err := os.WriteFile(full, nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.Truncate(full, asideBytesMax-int64(len(frames("bad")))+more); err != nil { // no block is written
+			t.Fatal(err)
+		}
+		_, damaged, err := refuse(t, dir, errBad)
+		if err != nil || len(damaged) != 1 || (damaged[0].Aside != "") != (more == 0) || strings.Contains(damaged[0].Err.Error(), "set aside: ") != (more > 0) || !errors.Is(damaged[0].Err, errBad) {
+			t.Errorf("%d bytes more than fit: %+v, %v", more, damaged, err)
+		}
+	}
+}
+
+func TestOpen_UnreadableSegmentIsMovedAside(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Mkdir(filepath.Join(dir, "00000003"), 0o700); err != nil { // reading a directory fails
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "00000004"), frames("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, payloads, damaged := reopen(t, dir, 0)
+	if !slices.Equal(payloads, []string{"a"}) || len(damaged) != 1 || damaged[0].Kind != Unreadable || damaged[0].Aside != filepath.Join(dir, "aside", "3.segment") || damaged[0].Err == nil {
+		t.Fatalf("%q, %+v", payloads, damaged)
+	}
+	if _, err := os.Stat(damaged[0].Aside); err != nil {
+		t.Error(err)
+	}
+	if _, payloads, damaged = reopen(t, dir, 0); !slices.Equal(payloads, []string{"a"}) || len(damaged) != 0 {
+		t.Errorf("opened again: %q, %+v", payloads, damaged)
+	}
+}
+
+func TestOpen_RecordsOfNoBytesOrTooManyAreDamage(t *testing.T) {
+	header := func(size uint32) []byte { return binary.LittleEndian.AppendUint32(nil, size) }
+	for name, b := range map[string][]byte{
+		"no bytes":         append(header(0), make([]byte, 4)...),
+		"longer":           append(header(5), make([]byte, 8)...),
+		"beyond a limit":   append(header(recordMax+1), make([]byte, 8)...),
+		"half a header":    header(1),
+		"a wrong checksum": append(append(header(1), 1, 2, 3, 4), 'x'),
+	} {
+		_, payloads, damaged := reopen(t, write(t, "00000001", append(frames("a"), b...)), 0)
+		if !slices.Equal(payloads, []string{"a"}) || len(damaged) != 1 || damaged[0].Kind != Torn || damaged[0].At != int64(len(frames("a"))) || damaged[0].Bytes != int64(len(b)) || damaged[0].Aside != "" {
+			t.Errorf("%s: %q, %+v", name, payloads, damaged)
+		}
+		_, payloads, damaged = reopen(t, write(t, "00000001", slices.Concat(frames("a"), b, frames("b"))), 0)
+		if !slices.Equal(payloads, []string{"a", "b"}) || len(damaged) != 1 || damaged[0].Kind != Gap || damaged[0].Bytes != int64(len(b)) || damaged[0].Aside == "" {
+			t.Errorf("%s, before another: %q, %+v", name, payloads, damaged)
+		}
+	}
+}
+
+func TestAppend_SegmentIsFullAtItsSize(t *testing.T) {
+	dir := t.TempDir()
+	l, _, _ := reopen(t, dir, 0)
+	for _, tt := range []struct {
+		size int64
+		more uint64
+	}{{segmentBytes - 1, 0}, {segmentBytes, 1}} {
+		before := l.number
+		l.size = tt.size
+		if err := l.Append(frames("a")); err != nil || l.number != before+tt.more {
+			t.Errorf("%d bytes: segment %d after %d, %v", tt.size, l.number, before, err)
+		}
+	}
+	if l.size != int64(len(frames("a"))) {
+		t.Errorf("the new segment has %d bytes", l.size)
+	}
+}
+
+func TestAppend_NumberThatExistsIsSkipped(t *testing.T) {
+	dir := t.TempDir()
+	l, _, _ := reopen(t, dir, 0)
+	first := l.number
+	if err := os.WriteFile(l.path(first+1), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := l.Cut(); !errors.Is(err, os.ErrExist) || n != 0 {
+		t.Errorf("%d, %v", n, err)
+	}
+	if err := l.Append(frames("a")); err != nil || l.number != first+2 {
+		t.Errorf("segment %d after %d, %v", l.number, first, err)
+	}
+	if err := errors.Join(l.Close(), l.Close()); err != nil {
+		t.Error(err)
+	}
+	if _, payloads, _ := reopen(t, dir, 0); !slices.Equal(payloads, []string{"a"}) {
+		t.Errorf("%q", payloads)
+	}
+}
+
+func TestRemove_RemovesSegmentsThroughANumber(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"00000001", "00000002", "00000003", "2", "x0000001"} {
+		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := Remove(files.Disk{}, dir, 2); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil || len(entries) != 3 || entries[0].Name() != "00000003" {
+		t.Errorf("%v, %v", entries, err)
+	}
+	if err := Remove(files.Disk{}, filepath.Join(dir, "none"), 2); !errors.Is(err, os.ErrNotExist) {
+		t.Error(err)
+	}
+	if err := os.MkdirAll(filepath.Join(dir, "00000001", "full"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "00000002"), nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := Remove(files.Disk{}, dir, 2); err == nil {
+		t.Error("a segment that stays is no error")
+	}
+	if _, err := os.Stat(filepath.Join(dir, "00000002")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("one failure keeps the others: %v", err)
+	}
+}
+
+func TestOpen_FailsWithoutADirectory(t *testing.T) {
+	dir := write(t, "file", nil)
+	if _, _, err := Open(files.Disk{}, filepath.Join(dir, "file"), 0, nil); err == nil {
+		t.Error("a file is taken for a directory")
+	}
+}
+
+// The payload of a damaged record may have the bytes of a record, and these were never appended.
+func TestOpen_DamagedRecordIsSkippedAsAWhole(t *testing.T) {
+	damaged := frames("a log: " + string(frames("inner")) + ", its end")
+	damaged[headerBytes] ^= 1
+	dir := write(t, "00000007", slices.Concat(frames("first"), damaged, frames("last")))
+	payloads, found, err := refuse(t, dir, errBad)
+	if err != nil || !slices.Equal(payloads, []string{"first", "last"}) {
+		t.Errorf("%q, %v", payloads, err)
+	}
+	if len(found) != 1 || found[0].At != int64(len(frames("first"))) || found[0].Bytes != int64(len(damaged)) {
+		t.Errorf("%+v", found)
+	}
+}

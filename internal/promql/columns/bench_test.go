@@ -1,0 +1,194 @@
+package columns_test
+
+import (
+	"fmt"
+	"log/slog"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"runtime"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
+	promtsdb "github.com/prometheus/prometheus/tsdb"
+
+	"github.com/ferula-io/ferula/internal/promql/columns"
+
+	"github.com/ferula-io/ferula/internal/tsdb"
+)
+
+// benchStore returns a store of 10,000 series x 8 h at 15 s in blocks. The directory is kept in FERULA_BENCH_DIR, so that
+// it is written once.
+func benchStore(b *testing.B, series int) *tsdb.Store {
+	b.Helper()
+	parent := os.Getenv("FERULA_BENCH_DIR")
+	if parent == "" {
+		b.Skip("FERULA_BENCH_DIR is not set")
+	}
+	dir := filepath.Join(parent, fmt.Sprint(series))
+	if _, err := os.Stat(filepath.Join(dir, "done")); err != nil {
+		writeBench(b, dir, series)
+	}
+	return openStore(b, dir)
+}
+
+func writeBench(b *testing.B, dir string, series int) {
+	b.Helper()
+	opts := promtsdb.DefaultOptions()
+	opts.NoLockfile = true
+	db, err := promtsdb.Open(dir, slog.New(slog.DiscardHandler), nil, opts, nil)
+	if err != nil {
+		b.Fatal(err)
+	}
+	db.DisableCompactions()
+	rng := rand.New(rand.NewPCG(1, 2))
+	sums := make([]float64, series)
+	lsets := make([]labels.Labels, series)
+	for i := range lsets {
+		lsets[i] = labels.FromStrings(labels.MetricName, "x_total", "namespace", fmt.Sprintf("namespace-%d", i%50), "pod", fmt.Sprintf("pod-%d-%x", i, rng.Uint64()), "instance", fmt.Sprintf("10.0.%d.%d:9100", i/250, i%250), "job", "kubelet")
+	}
+	for block := range int64(4) {
+		for ts := beginMS + block*2*hourMS; ts < beginMS+(block+1)*2*hourMS; ts += 15_000 {
+			app := db.Appender(b.Context())
+			for i, lset := range lsets {
+				sums[i] += rng.Float64() * 100
+				if _, err := app.Append(0, lset, ts+int64(i%15_000), sums[i]); err != nil {
+					b.Fatal(err)
+				}
+			}
+			if err := app.Commit(); err != nil {
+				b.Fatal(err)
+			}
+		}
+		if block > 0 {
+			from := beginMS + (block-1)*2*hourMS
+			if err := db.CompactHead(promtsdb.NewRangeHead(db.Head(), from, from+2*hourMS-1)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	from := beginMS + 3*2*hourMS
+	if err := db.CompactHead(promtsdb.NewRangeHead(db.Head(), from, from+2*hourMS-1)); err != nil {
+		b.Fatal(err)
+	}
+	if err := db.Close(); err != nil {
+		b.Fatal(err)
+	}
+	if err := os.WriteFile(filepath.Join(dir, "done"), nil, 0o600); err != nil {
+		b.Fatal(err)
+	}
+}
+
+// cpuTime is the time that the process used a processor.
+func cpuTime(b *testing.B) time.Duration {
+	b.Helper()
+	var usage syscall.Rusage
+	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &usage); err != nil {
+		b.Fatal(err)
+	}
+	return time.Duration(usage.Utime.Nano() + usage.Stime.Nano())
+}
+
+// BenchmarkSmall compares the engines over 10 series x 1 h, as in a dashboard.
+func BenchmarkSmall(b *testing.B) {
+	store := benchStore(b, 10_000)
+	oracle, engine := newEngines(50_000_000)
+	for _, query := range []string{`x_total{instance=~"10.0.0.[0-9]:9100"}`, `sum by (namespace) (rate(x_total{instance=~"10.0.0.[0-9]:9100"}[5m]))`} {
+		for name, e := range map[string]promql.QueryEngine{"prometheus": oracle, "columns": engine} {
+			b.Run(query[:3]+"/"+name, func(b *testing.B) {
+				r := request{query: query, start: beginMS + 7*hourMS - 1, end: beginMS + 8*hourMS - 1, step: 15 * time.Second}
+				before := cpuTime(b)
+				for b.Loop() {
+					q, err := r.open(e, store)
+					if err != nil {
+						b.Fatal(err)
+					}
+					if res := q.Exec(b.Context()); res.Err != nil {
+						b.Fatal(res.Err)
+					}
+					q.Close()
+				}
+				b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+			})
+		}
+	}
+}
+
+// BenchmarkEngines compares the engines over blocks: FERULA_BENCH_DIR=/tmp/x go test -bench .
+func BenchmarkEngines(b *testing.B) {
+	store := benchStore(b, 10_000)
+	oracle, engine := newEngines(50_000_000)
+	options := optionsOf(engineOpts(50_000_000))
+	options.Workers = columns.NewWorkers(runtime.GOMAXPROCS(0) - 1)
+	parallel := columns.New(options)
+	for _, query := range []string{
+		`count(x_total)`, `sum by (namespace) (rate(x_total[5m]))`, `sum by (namespace) (avg_over_time(x_total[5m]))`, `x_total`, `rate(x_total[5m])`,
+		`topk(5, rate(x_total[5m]))`, `quantile by (namespace) (0.9, rate(x_total[5m]))`,
+	} {
+		for name, e := range map[string]promql.QueryEngine{"prometheus": oracle, "columns": engine, "parallel": parallel} {
+			b.Run(query+"/"+name, func(b *testing.B) {
+				r := request{query: query, start: beginMS + 5*60_000, end: beginMS + 8*hourMS - 1, step: 3 * time.Minute}
+				before := cpuTime(b)
+				for b.Loop() {
+					q, err := r.open(e, store)
+					if err != nil {
+						b.Fatal(err)
+					}
+					if res := q.Exec(b.Context()); res.Err != nil {
+						b.Fatal(res.Err)
+					}
+					q.Close()
+				}
+				b.ReportMetric(float64((cpuTime(b)-before).Milliseconds())/float64(b.N), "cpu-ms/op")
+			})
+		}
+	}
+}
+
+// BenchmarkRules compares the engines over instant queries of 100 series each, as rules make them. The head has more
+// samples than the window.
+func BenchmarkRules(b *testing.B) {
+	const rules, perRule = 1000, 100
+	store := openStore(b, b.TempDir())
+	lsets, refs := make([]labels.Labels, rules*perRule), make([]storage.SeriesRef, rules*perRule)
+	for i := range lsets {
+		lsets[i] = labels.FromStrings(labels.MetricName, "x_total", "namespace", fmt.Sprintf("namespace-%d", i%50), "rule", fmt.Sprint(i/perRule), "instance", fmt.Sprintf("10.0.%d.%d:9100", i/250, i%250), "job", "kubelet")
+	}
+	for step := range int64(50) {
+		app := store.Appender(b.Context())
+		for i, lset := range lsets {
+			ref, err := app.Append(refs[i], lset, beginMS+step*15_000, float64(int64(i)*step))
+			if err != nil {
+				b.Fatal(err)
+			}
+			refs[i] = ref
+		}
+		if err := app.Commit(); err != nil {
+			b.Fatal(err)
+		}
+	}
+	oracle, engine := newEngines(50_000_000)
+	for name, e := range map[string]promql.QueryEngine{"prometheus": oracle, "columns": engine} {
+		b.Run(name, func(b *testing.B) {
+			b.ReportAllocs()
+			before, n := cpuTime(b), 0
+			for b.Loop() {
+				r := request{query: fmt.Sprintf(`sum(rate(x_total{rule="%d"}[5m]))`, n%rules), start: beginMS + 30*15_000}
+				n++
+				q, err := r.open(e, store)
+				if err != nil {
+					b.Fatal(err)
+				}
+				if res := q.Exec(b.Context()); res.Err != nil {
+					b.Fatal(res.Err)
+				}
+				q.Close()
+			}
+			b.ReportMetric(float64((cpuTime(b)-before).Microseconds())/float64(b.N), "cpu-us/op")
+		})
+	}
+}

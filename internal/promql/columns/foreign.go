@@ -1,0 +1,155 @@
+package columns
+
+import (
+	"slices"
+	"time"
+
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+)
+
+// foreignNode is an expression that Prometheus' engine evaluates.
+type foreignNode struct {
+	expr   parser.Expr
+	reason string
+}
+
+// orderKept reports whether rows of a foreignNode are in an order in which Prometheus' operators could get the
+// series of the expression. In an instant query Prometheus' engine does not sort the series of a result. In a range
+// query it sorts them by labels, which most of its operators do not. Operators that Prometheus evaluates step by
+// step take their series from a Go map, in random order, so for them every order is possible.
+func (c *compiler) orderKept(e parser.Expr) bool {
+	if c.stmt.Interval == 0 && c.subqueries == 0 {
+		return true
+	}
+	switch e := e.(type) {
+	case *parser.ParenExpr:
+		return c.orderKept(e.Expr)
+	case *parser.BinaryExpr:
+		return true
+	case *parser.AggregateExpr:
+		return e.Op == parser.TOPK || e.Op == parser.BOTTOMK || e.Op == parser.LIMITK || e.Op == parser.LIMIT_RATIO ||
+			e.Op == parser.COUNT_VALUES
+	}
+	return false
+}
+
+// eval implements node.
+func (f *foreignNode) eval(ev *evaluation, sink func(*row) error) error {
+	samples, err := ev.samplesQuerier()
+	if err != nil {
+		return err
+	}
+	res, q, err := ev.engine.evaluate(ev, samples, f.expr, ev.steps == 1, ev.acct.limit-ev.acct.current)
+	if q != nil {
+		defer q.Close()
+	}
+	if err != nil {
+		return err
+	}
+	inner := q.Stats().Samples
+	for i, n := range inner.TotalSamplesPerStep {
+		ev.samples.IncrementSamplesAtStep(i, n)
+		ev.samples.IncrementSamplesReadAtStep(i, inner.SamplesReadPerStep[i])
+	}
+	if inner.TotalSamplesPerStep == nil {
+		ev.samples.TotalSamples += inner.TotalSamples
+		ev.samples.SamplesRead += inner.SamplesRead
+	}
+	ev.warnings.Merge(res.Warnings)
+	if err := ev.acct.touch(inner.PeakSamples); err != nil {
+		return err
+	}
+	return f.emit(ev, res.Value, sink)
+}
+
+// emit emits the series of a result of Prometheus' engine.
+func (f *foreignNode) emit(ev *evaluation, value parser.Value, sink func(*row) error) error {
+	r := newRow(ev.steps)
+	switch v := value.(type) {
+	case promql.Scalar:
+		r.values[0] = v.V
+		r.has.set(0)
+		ev.acct.current++
+		return sink(&r)
+	case promql.Vector:
+		ev.acct.current += v.TotalSamples()
+		for _, s := range v {
+			r.clear()
+			r.metric, r.values[0] = s.Metric, s.F
+			r.has.set(0)
+			if s.H != nil {
+				return errGiveUp(f.reason) // the size of histograms is counted differently
+			}
+			if err := sink(&r); err != nil {
+				return err
+			}
+		}
+		return nil
+	case promql.Matrix:
+		ev.acct.current += v.TotalSamples()
+		for _, s := range v {
+			r.metric = s.Metric
+			r.clear()
+			if len(s.Histograms) > 0 {
+				return errGiveUp(f.reason)
+			}
+			for _, p := range s.Floats {
+				i := int((p.T - ev.start) / ev.interval)
+				r.values[i] = p.F
+				r.has.set(i)
+			}
+			if err := sink(&r); err != nil {
+				return err
+			}
+		}
+		return nil
+	}
+	return errGiveUp("type")
+}
+
+// evaluate evaluates an expression with Prometheus' engine at the steps of an evaluation. It
+// creates a query for vector(0) and replaces this expression, so that expr is not parsed again.
+// The caller closes the query.
+func (e *Engine) evaluate(ev *evaluation, from storage.Queryable, expr parser.Expr, instant bool,
+	limit int) (*promql.Result, promql.Query, error) {
+	bare := e.opts.Bare(max(1, limit))
+	opts := promql.NewPrometheusQueryOpts(ev.perStep, ev.stmt.LookbackDelta)
+	var q promql.Query
+	var err error
+	if instant {
+		q, err = bare.NewInstantQuery(ev.ctx, from, opts, "vector(0)", time.UnixMilli(ev.start))
+	} else {
+		q, err = bare.NewRangeQuery(ev.ctx, from, opts, "vector(0)", time.UnixMilli(ev.start), time.UnixMilli(ev.end),
+			time.Duration(ev.interval)*time.Millisecond)
+	}
+	if err != nil {
+		return nil, q, err
+	}
+	defer keepExpr(expr)()
+	q.Statement().(*parser.EvalStmt).Expr = expr
+	res := q.Exec(ev.ctx)
+	return res, q, res.Err
+}
+
+// keepExpr prepares an expression for an evaluation by Prometheus' engine: it removes the series of an earlier
+// evaluation from the selectors, because their querier is closed. The returned function undoes the changes of the
+// evaluation: Prometheus' engine replaces subqueries in the arguments of calls by their results.
+func keepExpr(expr parser.Expr) func() {
+	args := map[*parser.Call]parser.Expressions{}
+	parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+		switch n := n.(type) {
+		case *parser.Call:
+			args[n] = slices.Clone(n.Args)
+		case *parser.VectorSelector:
+			n.Series, n.UnexpandedSeriesSet = nil, nil
+		}
+		return nil
+	})
+	return func() {
+		for call, before := range args {
+			copy(call.Args, before)
+		}
+	}
+}

@@ -1,0 +1,188 @@
+package columns
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/value"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/series"
+)
+
+// errGiveUp ends an evaluation: Prometheus' engine must evaluate the query. Its text is the
+// reported reason.
+type errGiveUp string
+
+func (e errGiveUp) Error() string { return "not evaluated by columns: " + string(e) }
+
+// errNeedSamples ends an evaluation from encoded chunks: the samples must be read through
+// Prometheus' iterators, which merge overlapping chunks.
+var errNeedSamples = errors.New("chunks that only Prometheus' iterators can read")
+
+// errReadTwice reports a bug of this package.
+var errReadTwice = errors.New("a selector is read that was not selected, or for the second time")
+
+// source reads the series of selectors from the storage. sel returns the series of one selector.
+type source interface {
+	sel(ctx context.Context, s *selector) pointsSet
+	close() error
+}
+
+// pointsSet is a stream of series, in the order in which Prometheus' engine gets them.
+type pointsSet interface {
+	next() bool
+	labels() (labels.Labels, error)
+	// points appends the samples of the current series from mint to maxt (ms, inclusive), stale markers included. It may
+	// append samples outside that range, too.
+	points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error)
+	// series returns the current series after points returned errHistograms.
+	series() storage.Series
+	err() error
+	warnings() annotations.Annotations
+}
+
+// pointsMax is the limit of points of a series that are decoded at once. A chunk of a constant value has four
+// samples per byte, so a small series may have very many points. A series with more than pointsMax points is read
+// through its iterator, window by window, like a series with histograms.
+const pointsMax = 4 << 20
+
+// samplesSource reads series through storage.Querier. It supports every storage and all samples.
+//
+// Like Prometheus' engine it calls Select for all selectors before it reads the first series, so that remote
+// endpoints are requested concurrently. Some of these endpoints allow no later selection.
+type samplesSource struct {
+	querier  storage.Querier
+	selected map[*parser.VectorSelector]storage.SeriesSet
+}
+
+func newSamplesSource(ctx context.Context, querier storage.Querier, all []selector) samplesSource {
+	s := samplesSource{querier, make(map[*parser.VectorSelector]storage.SeriesSet, len(all))}
+	atSteps, _ := querier.(series.StepsSelector)
+	for i := range all {
+		if of := &all[i]; of.steps != nil && atSteps != nil {
+			s.selected[of.vs] = atSteps.SelectAtSteps(ctx, *of.steps, of.hints, of.vs.LabelMatchers...)
+			continue
+		}
+		s.selected[all[i].vs] = querier.Select(ctx, false, all[i].hints, all[i].vs.LabelMatchers...)
+	}
+	return s
+}
+
+func (s samplesSource) close() error { return s.querier.Close() }
+
+// sel implements source. It returns the series of the selection that newSamplesSource has made.
+func (s samplesSource) sel(_ context.Context, of *selector) pointsSet {
+	set := s.selected[of.vs]
+	if set == nil {
+		set = storage.ErrSeriesSet(errReadTwice)
+	}
+	delete(s.selected, of.vs)
+	if floats, ok := set.(series.FloatsSet); ok {
+		return &floatsSet{FloatsSet: floats}
+	}
+	return &samplesSet{SeriesSet: set}
+}
+
+// floatsSet decodes all samples of a series in one call.
+type floatsSet struct {
+	series.FloatsSet
+	current series.Floats
+}
+
+func (s *floatsSet) next() bool {
+	if !s.Next() {
+		return false
+	}
+	s.current = s.AtFloats()
+	return true
+}
+
+func (s *floatsSet) labels() (labels.Labels, error) { return s.current.Labels(), nil }
+
+func (s *floatsSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
+	return appendFloats(to, s.current, mint, maxt)
+}
+
+// appendFloats appends the samples of a series, or returns errHistograms.
+func appendFloats(to []promql.FPoint, from series.Floats, mint, maxt int64) ([]promql.FPoint, error) {
+	to, ok, err := from.AppendFloats(to, mint, maxt)
+	if err == nil && !ok {
+		err = errHistograms
+	}
+	return to, err
+}
+
+func (s *floatsSet) series() storage.Series { return s.current }
+
+func (s *floatsSet) err() error { return expanding(s.Err()) }
+
+func (s *floatsSet) warnings() annotations.Annotations { return s.Warnings() }
+
+// samplesSet reads the samples of a series through the iterator of the series.
+type samplesSet struct {
+	storage.SeriesSet
+	current storage.Series
+	iter    chunkenc.Iterator
+}
+
+func (s *samplesSet) next() bool {
+	if !s.Next() {
+		return false
+	}
+	s.current = s.At()
+	return true
+}
+
+func (s *samplesSet) labels() (labels.Labels, error) { return s.current.Labels(), nil }
+
+func (s *samplesSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
+	s.iter = s.current.Iterator(s.iter)
+	for kind := s.iter.Seek(mint); kind != chunkenc.ValNone; kind = s.iter.Next() {
+		if kind != chunkenc.ValFloat || len(to) == pointsMax {
+			return to, errHistograms
+		}
+		t, f := s.iter.At()
+		if t > maxt {
+			break
+		}
+		to = append(to, promql.FPoint{T: t, F: f})
+	}
+	return to, s.iter.Err()
+}
+
+func (s *samplesSet) series() storage.Series { return s.current }
+
+func (s *samplesSet) err() error { return expanding(s.Err()) }
+
+// expanding returns Prometheus' error for a selection that failed.
+func expanding(err error) error {
+	if err != nil {
+		return fmt.Errorf("expanding series: %w", err)
+	}
+	return nil
+}
+
+func (s *samplesSet) warnings() annotations.Annotations { return s.Warnings() }
+
+// withoutStale removes stale markers, in place.
+func withoutStale(points []promql.FPoint) []promql.FPoint {
+	for i := range points {
+		if value.IsStaleNaN(points[i].F) {
+			kept := points[:i]
+			for _, p := range points[i+1:] {
+				if !value.IsStaleNaN(p.F) {
+					kept = append(kept, p)
+				}
+			}
+			return kept
+		}
+	}
+	return points
+}

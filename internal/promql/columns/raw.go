@@ -1,0 +1,126 @@
+package columns
+
+import (
+	"context"
+	"fmt"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/internal/series/xor"
+)
+
+// openRaw opens the raw interface of a storage. It returns nil if the storage has no raw interface, or
+// if the storage.Querier of the storage could return other samples, or series in another order.
+func openRaw(ctx context.Context, from storage.Queryable, mint, maxt int64) (source, error) {
+	s, ok := from.(series.Source)
+	if !ok {
+		return nil, nil
+	}
+	q, err := s.RawQuerier(ctx, mint, maxt)
+	if err != nil {
+		return nil, err
+	}
+	_, ordered := q.(series.Unsorted)
+	if m, ok := q.(series.Merging); !ordered || ok && m.Merging() {
+		return nil, q.Close()
+	}
+	if u, ok := q.(series.Uncutter); ok {
+		u.Uncut() // chunks need not be cut, because within removes the samples outside the range
+	}
+	c, ok := q.(series.Concurrent)
+	return rawSource{q, ok && c.Concurrent()}, nil
+}
+
+// rawSource reads encoded chunks.
+type rawSource struct {
+	querier    series.Querier
+	concurrent bool // several goroutines may select and read
+}
+
+func (s rawSource) close() error { return s.querier.Close() }
+
+func (s rawSource) sel(ctx context.Context, of *selector) pointsSet {
+	set, _ := series.SelectUnsorted(ctx, s.querier, of.vs.LabelMatchers...)
+	return &rawSet{set: set, builder: labels.NewScratchBuilder(16), lent: of.lent}
+}
+
+type rawSet struct {
+	set     series.Set
+	builder labels.ScratchBuilder
+	ended   bool
+	lent    bool // labels are valid until next
+}
+
+func (s *rawSet) next() bool {
+	s.ended = s.ended || !s.set.Next()
+	return !s.ended
+}
+
+func (s *rawSet) labels() (labels.Labels, error) {
+	return metricOf(s.set.Labels(), &s.builder, s.lent)
+}
+
+// metricOf decodes labels. Lent labels belong to the builder and are valid until it is used again.
+func metricOf(encoded []byte, builder *labels.ScratchBuilder, lent bool) (metric labels.Labels, err error) {
+	if lent {
+		err = labelenc.Overwrite(&metric, encoded, builder)
+		return metric, err
+	}
+	return labelenc.Labels(encoded, builder)
+}
+
+func (s *rawSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
+	return appendPoints(to, s.set.Chunks(), mint, maxt)
+}
+
+// within returns the points from mint to maxt, as Prometheus' queriers do. Points outside this range would change
+// results: if Prometheus' engine evaluates a selector with @ at each step, it looks at the later steps for samples
+// after the timestamp of @, and the querier returns none.
+func within(points []promql.FPoint, mint, maxt int64) []promql.FPoint {
+	for len(points) > 0 && points[0].T < mint {
+		points = points[1:]
+	}
+	for len(points) > 0 && points[len(points)-1].T > maxt {
+		points = points[:len(points)-1]
+	}
+	return points
+}
+
+// appendPoints appends the samples of the chunks that overlap mint to maxt.
+func appendPoints(to []promql.FPoint, chunks []series.Chunk, mint, maxt int64) ([]promql.FPoint, error) {
+	for _, c := range chunks {
+		if c.MaxMS < mint || c.MinMS > maxt {
+			continue
+		}
+		if len(to) > pointsMax {
+			return to, errNeedSamples
+		}
+		if c.Encoding != chunkenc.EncXOR {
+			return to, errNeedSamples
+		}
+		from := len(to)
+		if from > 0 && to[from-1].T >= c.MinMS {
+			return to, errNeedSamples
+		}
+		var err error
+		if to, err = xor.AppendPoints(to, c.Data, xor.Ascending); err != nil {
+			return to, fmt.Errorf("%w: chunk from %d to %d: %w", series.ErrCorrupt, c.MinMS, c.MaxMS, err)
+		}
+		if from > 0 && len(to) > from && to[from].T <= to[from-1].T {
+			return to, errNeedSamples
+		}
+	}
+	return to, nil
+}
+
+func (*rawSet) series() storage.Series { return nil } // points never returns errHistograms
+
+func (s *rawSet) err() error { return expanding(s.set.Err()) }
+
+func (s *rawSet) warnings() annotations.Annotations { return s.set.Warnings() }

@@ -1,0 +1,109 @@
+package wire
+
+import (
+	"encoding/binary"
+	"math"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// A response of samples, before compression:
+//
+//	response  (0x0A uvarint(len) result)*          one per query
+//	result    (0x0A uvarint(len) series)*
+//	series    label set  (0x12 uvarint(len) float | 0x22 uvarint(len) histogram)*
+//	float     0x09 value, 8 bytes little endian  0x10 uvarint(time)
+//
+// Values of 0 are encoded although proto3 would omit them. Prometheus does the same: an
+// omitted -0 would be read as 0, and the size of a series would depend on its values.
+
+// A float whose timestamp is from FloatFromMS to FloatToMS, inclusive, takes FloatBytes. The
+// range is from 1971 to 2109.
+const (
+	FloatFromMS = 1 << 35
+	FloatToMS   = 1<<42 - 1
+	FloatBytes  = 2 + 9 + 1 + 6
+)
+
+// FloatSize returns the number of bytes that AppendFloat appends for a timestamp.
+func FloatSize(timeMS int64) int { return 2 + 9 + 1 + protowire.SizeVarint(uint64(timeMS)) }
+
+// AppendFloat appends one float sample of a series, including its tag.
+func AppendFloat(dst []byte, timeMS int64, v float64) []byte {
+	dst = append(dst, 2<<3|wireBytes, byte(9+1+protowire.SizeVarint(uint64(timeMS))), 1<<3|wireFixed64)
+	dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(v))
+	return binary.AppendUvarint(append(dst, 2<<3|wireVarint), uint64(timeMS))
+}
+
+// AppendHistogramHead appends tag and length of a histogram of size bytes, which the
+// caller appends next.
+func AppendHistogramHead(dst []byte, size int) []byte {
+	return binary.AppendUvarint(append(dst, 4<<3|wireBytes), uint64(size))
+}
+
+// HistogramSize returns the size of a histogram field with a message of size bytes.
+func HistogramSize(size int) int { return 1 + protowire.SizeVarint(uint64(size)) + size }
+
+// AppendMessageHead appends tag and length of a result within a response, or of a series
+// within a result: both have field number 1.
+func AppendMessageHead(dst []byte, size uint64) []byte {
+	return binary.AppendUvarint(append(dst, 1<<3|wireBytes), size)
+}
+
+// MessageSize returns the size of a message field with a message of size bytes.
+func MessageSize(size uint64) uint64 { return 1 + uint64(protowire.SizeVarint(size)) + size }
+
+// DecodeFloat decodes the message of a float sample, without tag and length of its field.
+func DecodeFloat(src []byte) (timeMS int64, v float64, err error) {
+	// The usual case: the value, then the timestamp. Some servers omit values of 0; the loop below
+	// decodes their samples.
+	if len(src) > 10 && src[0] == 1<<3|wireFixed64 && src[9] == 2<<3|wireVarint {
+		if at, n := binary.Uvarint(src[10:]); n == len(src)-10 {
+			return int64(at), math.Float64frombits(binary.LittleEndian.Uint64(src[1:])), nil
+		}
+	}
+	for len(src) > 0 {
+		f, rest, err := nextField(src)
+		if err != nil {
+			return 0, 0, err
+		}
+		src = rest
+		switch f.number {
+		case 1:
+			if err := f.is(wireFixed64); err != nil {
+				return 0, 0, err
+			}
+			v = math.Float64frombits(f.value)
+		case 2:
+			if err := f.is(wireVarint); err != nil {
+				return 0, 0, err
+			}
+			timeMS = int64(f.value)
+		}
+	}
+	return timeMS, v, nil
+}
+
+// DecodeLabel decodes the message of a label, without tag and length of its field. Name
+// and value alias src.
+func DecodeLabel(src []byte) (name, value []byte, err error) {
+	for len(src) > 0 {
+		f, rest, err := nextField(src)
+		if err != nil {
+			return nil, nil, err
+		}
+		src = rest
+		if f.number != 1 && f.number != 2 {
+			continue
+		}
+		if err := f.is(wireBytes); err != nil {
+			return nil, nil, err
+		}
+		if f.number == 1 {
+			name = f.bytes
+		} else {
+			value = f.bytes
+		}
+	}
+	return name, value, nil
+}

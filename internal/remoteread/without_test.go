@@ -1,0 +1,349 @@
+package remoteread
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/tsdbutil"
+
+	"github.com/ferula-io/ferula/internal/remoteread/wire"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+)
+
+// framesOf returns a stream of series of one chunk each, in this order.
+func framesOf(sets ...labels.Labels) []byte {
+	var all []byte
+	for _, set := range sets {
+		start := len(all)
+		all = wire.AppendFrameHead(all, 0, labelenc.Append(nil, set), wire.ChunkSize(1, 2, 1, 10))
+		all = wire.SealFrame(wire.AppendChunk(all, 1, 2, 1, make([]byte, 10)), start, 0)
+	}
+	return all
+}
+
+// texts reads a set.
+func texts(t *testing.T, set series.Set) (all []string, err error) {
+	t.Helper()
+	var builder labels.ScratchBuilder
+	for set.Next() {
+		lset, err := labelenc.Labels(set.Labels(), &builder)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if all = append(all, lset.String()); len(set.Chunks()) != 1 {
+			t.Errorf("%s has %d chunks", lset, len(set.Chunks()))
+		}
+	}
+	return all, set.Err()
+}
+
+var (
+	euZ  = labels.FromStrings("m", "eu")
+	aEU  = labels.FromStrings("a", "1", "m", "eu")
+	abEU = labels.FromStrings("a", "1", "b", "2", "m", "eu")
+	cEU  = labels.FromStrings("c", "1", "m", "eu")
+)
+
+func TestSelectWithout_SortsUnlessTheServerDoes(t *testing.T) {
+	for name, tt := range map[string]struct {
+		sent    []labels.Labels
+		without labels.Labels
+		inOrder bool
+		want    string
+		err     error
+	}{
+		"nothing to remove":      {[]labels.Labels{abEU, aEU, cEU}, labels.EmptyLabels(), true, `[{a="1", b="2", m="eu"} {a="1", m="eu"} {c="1", m="eu"}]`, nil},
+		"in order":               {[]labels.Labels{aEU, abEU, cEU}, euZ, true, `[{a="1"} {a="1", b="2"} {c="1"}]`, nil},
+		"out of order":           {[]labels.Labels{cEU, labels.FromStrings("d", "1", "m", "eu"), aEU}, euZ, true, `[{c="1"}]`, ErrLimit},
+		"two out of order":       {[]labels.Labels{cEU, aEU}, euZ, true, `[{a="1"} {c="1"}]`, nil},
+		"sorted by the client":   {[]labels.Labels{cEU, abEU, aEU}, euZ, false, `[{a="1"} {a="1", b="2"} {c="1"}]`, nil},
+		"a label is missing":     {[]labels.Labels{aEU, labels.FromStrings("c", "1")}, euZ, true, `[{a="1"}]`, ErrLabelMissing},
+		"the first lacks it":     {[]labels.Labels{labels.FromStrings("c", "1")}, euZ, false, `[]`, ErrLabelMissing},
+		"nothing":                {nil, euZ, true, `[]`, nil},
+		"one of the same labels": {[]labels.Labels{aEU, aEU}, euZ, true, `[{a="1"}]`, nil},
+	} {
+		client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(framesOf(tt.sent...))), Tries: 1})
+		q, err := client.RawQuerier(context.Background(), 0, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if name == "one of the same labels" { // the client joins frames of one series
+			set := q.(WithoutQuerier).SelectWithout(context.Background(), tt.without, tt.inOrder, everything)
+			if !set.Next() || len(set.Chunks()) != 2 || set.Next() || set.Err() != nil {
+				t.Errorf("%s: %v", name, set.Err())
+			}
+		} else if got, err := texts(t, q.(WithoutQuerier).SelectWithout(context.Background(), tt.without, tt.inOrder, everything)); fmt.Sprint(got) != tt.want || !errors.Is(err, tt.err) || tt.err == nil && err != nil {
+			t.Errorf("%s: %v, %v, want %s, %v", name, got, err, tt.want, tt.err)
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestSelectUnordered_KeepsTheOrderOfTheServer(t *testing.T) {
+	client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(framesOf(cEU, aEU, abEU, aEU))), HoldBytesMax: 1})
+	for want, without := range map[string]labels.Labels{
+		`[{c="1"} {a="1"} {a="1", b="2"} {a="1"}]`: euZ, `[{c="1", m="eu"} {a="1", m="eu"} {a="1", b="2", m="eu"} {a="1", m="eu"}]`: labels.EmptyLabels(),
+	} {
+		q, err := client.RawQuerier(context.Background(), 0, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := texts(t, q.(WithoutQuerier).SelectUnordered(context.Background(), without, everything)); fmt.Sprint(got) != want || err != nil {
+			t.Errorf("%v, %v, want %s", got, err, want)
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+func TestSelectWithout_ServersThatFailAreUnavailable(t *testing.T) {
+	client := NewClient(ClientOptions{URL: "http://127.0.0.1:1/", Tries: 1})
+	for _, inOrder := range []bool{false, true} {
+		q, err := client.RawQuerier(context.Background(), 0, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if got, err := texts(t, q.(WithoutQuerier).SelectWithout(context.Background(), euZ, inOrder, everything)); got != nil || !errors.Is(err, ErrUnavailable) {
+			t.Errorf("%v, %v", got, err)
+		}
+		if names, err := q.LabelNames(context.Background()); names != nil || !errors.Is(err, ErrLabels) {
+			t.Errorf("%v, %v", names, err)
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	q, err := client.Querier(0, 2)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if names, _, err := q.LabelNames(context.Background(), nil); names != nil || !errors.Is(err, ErrLabels) {
+		t.Errorf("%v, %v", names, err)
+	}
+	if values, _, err := q.LabelValues(context.Background(), "a", nil); values != nil || !errors.Is(err, ErrLabels) {
+		t.Errorf("%v, %v", values, err)
+	}
+}
+
+// A merge of sets finds the next one by the labels ahead, if they are known.
+func TestOrderedSet_AheadIsTheNextSeries(t *testing.T) {
+	for name, tt := range map[string]struct {
+		sent  []labels.Labels
+		ahead []string
+	}{
+		"all have it":   {[]labels.Labels{aEU, abEU, cEU}, []string{`{a="1", b="2"}`, `{c="1"}`, ""}},
+		"the next does": {[]labels.Labels{aEU, labels.FromStrings("c", "1")}, []string{""}},
+	} {
+		client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(framesOf(tt.sent...)))})
+		q, err := client.RawQuerier(context.Background(), 0, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		set := q.(WithoutQuerier).SelectWithout(context.Background(), euZ, true, everything)
+		for _, want := range tt.ahead {
+			if !set.Next() {
+				t.Fatal(set.Err())
+			}
+			got := ""
+			if next := set.(interface{ Ahead() []byte }).Ahead(); next != nil {
+				got = labelsText(next)
+			}
+			if got != want {
+				t.Errorf("%s: %s, want %s", name, got, want)
+			}
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+		if set.Next() || set.(interface{ Ahead() []byte }).Ahead() != nil || set.Labels() != nil || set.Chunks() != nil || !errors.Is(set.Err(), errClosed) {
+			t.Errorf("%s: a closed set: %v", name, set.Err())
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	buffered := &orderedSet{current: &bufferedSeries{}}
+	if buffered.Ahead() != nil || (&orderedSet{pending: true}).Ahead() != nil || (&orderedSet{done: true}).Ahead() != nil || (&orderedSet{buffered: seriesHeap{nil}}).Ahead() != nil {
+		t.Error("labels that are not known")
+	}
+}
+
+func TestMatchersOrMissing_MatchWhatMayMatch(t *testing.T) {
+	values := []string{"", "eu", "us", "e.u"}
+	for _, kind := range []labels.MatchType{labels.MatchEqual, labels.MatchNotEqual, labels.MatchRegexp, labels.MatchNotRegexp} {
+		for _, pattern := range []string{"", "eu", "us", "e.u", "eu|us", ".+", ".*"} {
+			for _, external := range []string{"eu", "us"} {
+				m := labels.MustNewMatcher(kind, "m", pattern)
+				all := matchersOrMissing(m, external)
+				for _, v := range values {
+					set := v
+					if v == "" {
+						set = external
+					}
+					sent := !slices.ContainsFunc(all, func(m *labels.Matcher) bool { return !m.Matches(v) })
+					if m.Matches(set) && !sent {
+						t.Errorf("%s with %q: a series with %q is missed by %s", m, external, v, all)
+					}
+					if all != nil && !m.Matches(set) && sent {
+						t.Errorf("%s with %q: a series with %q is sent for %s", m, external, v, all)
+					}
+				}
+			}
+		}
+	}
+}
+
+func TestEndpointError_NamesTheEndpoint(t *testing.T) {
+	set := &bestEffort{Set: series.Failed(io.ErrUnexpectedEOF), name: "far"}
+	for range 2 {
+		if set.Next() || set.Err() != nil {
+			t.Error(set.Err())
+		}
+	}
+	warnings := set.Warnings().AsErrors()
+	if len(warnings) != 1 || !errors.Is(warnings[0], io.ErrUnexpectedEOF) || warnings[0].Error() != "the series of the remote_read endpoint far are missing: unexpected EOF" {
+		t.Errorf("%v", warnings)
+	}
+	if set := (&bestEffort{Set: series.Failed(nil)}); set.Next() || set.Err() != nil || len(set.Warnings()) != 0 {
+		t.Errorf("%v, %v", set.Err(), set.Warnings())
+	}
+}
+
+func TestAppendCut_CutsEveryKindOfChunk(t *testing.T) {
+	chunkOf := func(kind chunkenc.ValueType) series.Chunk {
+		c, err := kind.NewChunk(false, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		app, err := c.Appender()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for at := range int64(10) {
+			switch kind {
+			case chunkenc.ValFloat:
+				app.Append(0, at, float64(at))
+			case chunkenc.ValHistogram:
+				_, _, app, err = app.AppendHistogram(nil, 0, at, tsdbutil.GenerateTestHistogram(at), false)
+			default:
+				_, _, app, err = app.AppendFloatHistogram(nil, 0, at, tsdbutil.GenerateTestFloatHistogram(at), false)
+			}
+			if err != nil {
+				t.Fatal(err)
+			}
+		}
+		return series.Chunk{MinMS: 0, MaxMS: 9, Encoding: c.Encoding(), Data: c.Bytes()}
+	}
+	for _, kind := range []chunkenc.ValueType{chunkenc.ValFloat, chunkenc.ValHistogram, chunkenc.ValFloatHistogram} {
+		whole := chunkOf(kind)
+		got, err := appendCut([]series.Chunk{{MinMS: 77}}, whole, 3, 6)
+		if err != nil || len(got) != 2 || got[0].MinMS != 77 || got[1].MinMS != 3 || got[1].MaxMS != 6 || got[1].Encoding != whole.Encoding {
+			t.Errorf("%s: %+v, %v", kind, got, err)
+		}
+		if got, err := appendCut(nil, whole, 20, 30); err != nil || len(got) != 0 {
+			t.Errorf("%s: %+v, %v", kind, got, err)
+		}
+		if kind == chunkenc.ValHistogram {
+			continue // Prometheus' iterator reads beyond the end of most cuts
+		}
+		cut := whole
+		cut.Data = whole.Data[:len(whole.Data)/2]
+		if _, err := appendCut(nil, cut, 3, 9); !errors.Is(err, wire.ErrCorrupt) {
+			t.Errorf("%s that is cut: %v", kind, err)
+		}
+	}
+	if _, err := appendCut(nil, series.Chunk{Encoding: 99}, 0, 9); !errors.Is(err, wire.ErrCorrupt) {
+		t.Error(err)
+	}
+}
+
+// A sample that does not follow the last one of its list is corrupt.
+func TestChunkBuilder_TimesAscend(t *testing.T) {
+	var r chunkBuilder
+	r.reset()
+	if err := errors.Join(r.float(5, 1), r.float(6, 1)); err != nil {
+		t.Error(err)
+	}
+	for _, at := range []int64{6, 5, math.MinInt64} {
+		if err := r.float(at, 1); !errors.Is(err, wire.ErrCorrupt) || !strings.Contains(err.Error(), fmt.Sprintf("a sample at %d follows one at 6", at)) {
+			t.Errorf("%d: %v", at, err)
+		}
+	}
+	for n, want := range map[int]int{1: 1, chunkSamplesMax: 1, chunkSamplesMax + 1: 2, 2 * chunkSamplesMax: 2, 2*chunkSamplesMax + 1: 3} {
+		r.reset()
+		for at := range int64(n) {
+			if err := r.float(at, 1); err != nil {
+				t.Fatal(err)
+			}
+		}
+		chunks, err := r.finish(nil)
+		if err != nil || len(chunks) != want || chunks[0].MaxMS != int64(min(n, chunkSamplesMax)-1) {
+			t.Errorf("%d samples: %d chunks, %v", n, len(chunks), err)
+		}
+	}
+}
+
+func TestClient_RequestsHaveTheGivenHeadersAndThoseOfTheProtocol(t *testing.T) {
+	seen := make(chan http.Header, 1)
+	client := NewClient(ClientOptions{
+		URL: serveHandler(t, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			seen <- r.Header.Clone()
+			streamOf(nil).ServeHTTP(w, r)
+		})),
+		Headers: map[string]string{"X-Team": "a", "Content-Type": "text/plain", "X-Prometheus-Remote-Read-Version": "9"},
+	})
+	set, end := raw(t, client, 0, 1, everything)
+	if set.Next() || set.Err() != nil {
+		t.Error(set.Err())
+	}
+	end()
+	h := <-seen
+	for name, want := range map[string]string{"X-Team": "a", "Content-Type": "application/x-protobuf", "Content-Encoding": "snappy", "X-Prometheus-Remote-Read-Version": "0.1.0"} {
+		if got := h.Get(name); got != want {
+			t.Errorf("%s: %q", name, got)
+		}
+	}
+	if !strings.HasPrefix(h.Get("User-Agent"), "ferula") {
+		t.Errorf("%q", h.Get("User-Agent"))
+	}
+}
+
+// Elements of snappy: a literal, and copies with offsets of one, two and four bytes.
+func TestElement_ReadsEveryHeaderOrWaitsForIt(t *testing.T) {
+	for name, tt := range map[string]struct {
+		src                  []byte
+		size, length, offset int
+	}{
+		"literal":               {[]byte{0}, 1, 1, -1},
+		"literal of 60":         {[]byte{59 << 2}, 1, 60, -1},
+		"length of one byte":    {[]byte{60 << 2, 60}, 2, 61, -1},
+		"length of two bytes":   {[]byte{61 << 2, 1, 2}, 3, 514, -1},
+		"length of three bytes": {[]byte{62 << 2, 1, 2, 3}, 4, 197122, -1},
+		"length of four bytes":  {[]byte{63 << 2, 1, 2, 3, 0}, 5, 197122, -1},
+		"near copy":             {[]byte{1 | 3<<2 | 5<<5, 7}, 2, 7, 5<<8 | 7},
+		"copy":                  {[]byte{2 | 9<<2, 1, 2}, 3, 10, 513},
+		"far copy":              {[]byte{3 | 63<<2, 1, 2, 3, 4}, 5, 64, 67305985},
+	} {
+		if size, length, offset := element(append(tt.src, 9, 9)); size != tt.size || length != tt.length || offset != tt.offset {
+			t.Errorf("%s: %d %d %d", name, size, length, offset)
+		}
+		for n := 1; n < tt.size; n++ {
+			if size, _, _ := element(tt.src[:n]); size != 0 {
+				t.Errorf("%s: %d of %d bytes: %d", name, n, tt.size, size)
+			}
+		}
+	}
+}

@@ -1,0 +1,269 @@
+package fanout
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+)
+
+var someSteps = series.Steps{FirstMS: 1000, LastMS: 9000, StepMS: 4000}
+
+// selectAtSteps returns the names and chunks' samples of a selection at steps.
+func selectAtSteps(t *testing.T, f *Fanout, replicas ...string) (n int, err error) {
+	t.Helper()
+	q, err := f.Queryable(Request{ReplicaLabels: replicas}).Querier(0, 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	set := q.(series.StepsSelector).SelectAtSteps(context.Background(), someSteps, &storage.SelectHints{Start: 0, End: 10_000}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	for set.Next() {
+		n++
+	}
+	return n, set.Err()
+}
+
+func storeOf(t *testing.T, samples []sample, external ...string) *fakeStore {
+	t.Helper()
+	set := labels.FromStrings(external...)
+	all := labels.NewBuilder(set)
+	all.Set("__name__", "m")
+	times := storeapi.TimeRange{MinMS: 0, MaxMS: 10_000}
+	return &fakeStore{
+		strips: true,
+		info: storeapi.Info{LabelSets: []labels.Labels{set}, Store: &storeapi.StoreInfo{
+			TimeRange: times, WithoutReplicaLabels: true, TSDBs: []storeapi.TSDBInfo{{Labels: set, TimeRange: times}},
+		}},
+		series: []one{{labels: all.Labels(), chunks: []series.Chunk{encode(t, samples)}}},
+	}
+}
+
+// steps returns whether each request of a store had steps.
+func (f *fakeStore) steps() (had []bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.requests {
+		had = append(had, r.Steps != nil)
+	}
+	return had
+}
+
+func TestQuerier_SelectAtSteps(t *testing.T) {
+	early, late := []sample{{t: 1000}, {t: 2000}}, []sample{{t: 5000}, {t: 6000}}
+	for name, tt := range map[string]struct {
+		stores   func() []*fakeStore
+		replicas []string
+		want     []bool // requests of the first store; two selections
+	}{
+		"one store": {func() []*fakeStore { return []*fakeStore{storeOf(t, early, "replica", "a")} }, []string{"replica"}, []bool{true, true}},
+		"one replica in two stores": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, late, "replica", "a")}
+		}, []string{"replica"}, []bool{true, true}},
+		"equal chunks of one replica": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, early, "replica", "a")}
+		}, []string{"replica"}, []bool{true, true}},
+		"two replicas": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, early, "replica", "b")}
+		}, []string{"replica"}, []bool{false, false}},
+		"two replicas, no deduplication": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, early, "replica", "b")}
+		}, nil, []bool{true, true}},
+		"two clusters": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "cluster", "x", "replica", "a"), storeOf(t, early, "cluster", "y", "replica", "b")}
+		}, []string{"replica"}, []bool{true, true}},
+		"overlapping chunks that no Info announces": {func() []*fakeStore {
+			return []*fakeStore{storeOf(t, early, "replica", "a"), storeOf(t, []sample{{t: 1500}, {t: 2500}}, "replica", "a")}
+		}, []string{"replica"}, []bool{true, false, false}}, // repeated as a whole, and then at once
+	} {
+		t.Run(name, func(t *testing.T) {
+			stores := tt.stores()
+			f, _ := newTestFanout(t, Options{}, stores...)
+			for range 2 {
+				if n, err := selectAtSteps(t, f, tt.replicas...); err != nil || n == 0 {
+					t.Fatalf("%d series, %v", n, err)
+				}
+			}
+			if got := stores[0].steps(); !slices.Equal(got, tt.want) {
+				t.Errorf("requests with steps: %v, want %v", got, tt.want)
+			}
+			if held := f.budget.held(); held != 0 {
+				t.Errorf("%d bytes are held", held)
+			}
+		})
+	}
+}
+
+// A store without Info may have any replicas.
+func TestSeveralReplicas_OfUnknownStores(t *testing.T) {
+	sr := storeapi.SeriesRequest{MaxMS: 100, WithoutReplicaLabels: []string{"replica"}}
+	if !severalReplicas([]*storeapi.Info{nil}, sr) {
+		t.Error("no Info: no replicas")
+	}
+	set := func(replica string, minMS, maxMS int64) *storeapi.Info {
+		return &storeapi.Info{LabelSets: []labels.Labels{labels.FromStrings("replica", replica)}, Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: minMS, MaxMS: maxMS}}}
+	}
+	for name, tt := range map[string]struct {
+		infos []*storeapi.Info
+		want  bool
+	}{
+		"overlapping":              {[]*storeapi.Info{set("a", 0, 50), set("b", 50, 90)}, true},
+		"one after the other":      {[]*storeapi.Info{set("a", 0, 49), set("b", 50, 90)}, false},
+		"outside the request":      {[]*storeapi.Info{set("a", 0, 500), set("b", 101, 900)}, false},
+		"third overlaps the first": {[]*storeapi.Info{set("a", 0, 10), set("a", 20, 40), set("b", 30, 35)}, true},
+	} {
+		if got := severalReplicas(tt.infos, sr); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// Chunks are joined only if no two stores announce the same data.
+func TestSameDataTwice(t *testing.T) {
+	request := storeapi.SeriesRequest{MinMS: 0, MaxMS: 100, WithoutReplicaLabels: []string{"replica"}}
+	type block struct {
+		cluster      string
+		minMS, maxMS int64
+	}
+	store := func(blocks ...block) *storeapi.Info {
+		info := &storeapi.Info{Store: &storeapi.StoreInfo{}}
+		for _, b := range blocks {
+			info.Store.TSDBs = append(info.Store.TSDBs, storeapi.TSDBInfo{Labels: labels.FromStrings("cluster", b.cluster), TimeRange: storeapi.TimeRange{MinMS: b.minMS, MaxMS: b.maxMS}})
+		}
+		return info
+	}
+	replica := func(name string, times ...int64) *storeapi.Info {
+		info := &storeapi.Info{Store: &storeapi.StoreInfo{}}
+		for i := 0; i < len(times); i += 2 {
+			info.Store.TSDBs = append(info.Store.TSDBs, storeapi.TSDBInfo{Labels: labels.FromStrings("cluster", "x", "replica", name), TimeRange: storeapi.TimeRange{MinMS: times[i], MaxMS: times[i+1]}})
+		}
+		return info
+	}
+	unnamed := func(minMS, maxMS int64) *storeapi.Info {
+		return &storeapi.Info{Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: minMS, MaxMS: maxMS}}}
+	}
+	sets := store(block{"x", 0, 50})
+	sets.Store.TimeRange, sets.LabelSets, sets.Store.TSDBs = sets.Store.TSDBs[0].TimeRange, []labels.Labels{sets.Store.TSDBs[0].Labels}, nil
+	for name, tt := range map[string]struct {
+		infos []*storeapi.Info
+		want  bool
+	}{
+		"one store":                      {[]*storeapi.Info{store(block{"x", 0, 50}, block{"x", 20, 70})}, false},
+		"one store without Info":         {[]*storeapi.Info{nil}, false},
+		"two stores, one without Info":   {[]*storeapi.Info{store(block{"x", 0, 50}), nil}, true},
+		"one after the other":            {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"x", 50, 100})}, false},
+		"overlapping":                    {[]*storeapi.Info{store(block{"x", 0, 51}), store(block{"x", 50, 100})}, true},
+		"overlapping before the request": {[]*storeapi.Info{store(block{"x", -50, 20}), store(block{"x", -50, -10}, block{"x", 20, 40})}, false},
+		"two clusters":                   {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"y", 0, 50})}, false},
+		"a later block of several":       {[]*storeapi.Info{store(block{"x", 0, 50}), store(block{"y", 0, 50}, block{"x", 90, 100}), store(block{"x", 60, 95})}, true},
+		"label sets and blocks":          {[]*storeapi.Info{sets, store(block{"x", 40, 60})}, true},
+		"blocks that alternate":          {[]*storeapi.Info{store(block{"x", 0, 20}, block{"x", 40, 60}), store(block{"x", 20, 40})}, true},
+		"no external labels":             {[]*storeapi.Info{store(block{"x", 40, 60}), unnamed(0, 50)}, true},
+		"replicas one after the other":   {[]*storeapi.Info{replica("a", 0, 20), replica("b", 20, 40)}, false},
+		"a replica that went on":         {[]*storeapi.Info{replica("a", 0, 20, 40, 60), replica("b", 20, 40)}, true},
+	} {
+		if got := sameDataTwice(tt.infos, request); got != tt.want {
+			t.Errorf("%s: %v", name, got)
+		}
+	}
+}
+
+// An aggregate replaces the raw samples of its window. If a step follows within the window, its value is the last sample before
+// the window, which stores do not keep for a chunk that goes on.
+func TestQuerier_SelectAtStepsWithDownsampledData(t *testing.T) {
+	counts := encode(t, []sample{{t: 3_899_999, v: 4}, {t: 4_199_999, v: 2}})
+	for name, tt := range map[string]struct {
+		untilMS int64
+		want    []bool
+	}{
+		"raw samples end before the window": {3_599_000, []bool{true}},
+		"raw samples in the window":         {3_780_000, []bool{true, false}},
+	} {
+		store := storeOf(t, []sample{{t: 3_000_000}, {t: tt.untilMS}}, "replica", "a")
+		store.series[0].aggr = []storeapi.AggrChunk{{Chunk: counts, Aggr: storeapi.Count}, {Chunk: counts, Aggr: storeapi.Sum}}
+		f, _ := newTestFanout(t, Options{}, store)
+		q, err := f.Queryable(Request{MaxResolutionMS: 300_000}).Querier(0, 5_000_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		steps := series.Steps{FirstMS: 3_720_000, LastMS: 4_320_000, StepMS: 300_000}
+		set := q.(series.StepsSelector).SelectAtSteps(t.Context(), steps, &storage.SelectHints{Start: 0, End: 5_000_000}, everything)
+		if !set.Next() || set.Err() != nil {
+			t.Errorf("%s: no series, %v", name, set.Err())
+		}
+		if got := store.steps(); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: requests with steps: %v, want %v", name, got, tt.want)
+		}
+		if err := q.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+}
+
+// joins returns whether the requests of a store may join chunks.
+func (f *fakeStore) joins() (may []bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, r := range f.requests {
+		may = append(may, r.JoinChunks)
+	}
+	return may
+}
+
+func TestQuerier_JoinsChunksOfOneStoreOnly(t *testing.T) {
+	early, late := []sample{{t: 1000}, {t: 2000}}, []sample{{t: 5000}, {t: 6000}}
+	for want, stores := range map[bool][]*fakeStore{
+		true:  {storeOf(t, early, "cluster", "a"), storeOf(t, early, "cluster", "b")},
+		false: {storeOf(t, early, "cluster", "a"), storeOf(t, late, "cluster", "a")},
+	} {
+		f, _ := newTestFanout(t, Options{}, stores...)
+		if n, err := selectAtSteps(t, f); err != nil || n == 0 {
+			t.Fatalf("%d series, %v", n, err)
+		}
+		read(t, f.Queryable(Request{}), 0, 10_000, nil, everything) // not at steps
+		if got := stores[0].joins(); !slices.Equal(got, []bool{want, false}) {
+			t.Errorf("%v, want %t", got, want)
+		}
+	}
+}
+
+// The bytes and series of a selection that is repeated count once.
+func TestQuerier_ARepeatedSelectionCountsOnce(t *testing.T) {
+	stores := []*fakeStore{storeOf(t, []sample{{t: 1000}, {t: 2000}}), storeOf(t, []sample{{t: 1500}, {t: 2500}})}
+	f, _ := newTestFanout(t, Options{SeriesMax: 1}, stores...)
+	q := f.Queryable(Request{})
+	querier, err := q.Querier(0, 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer querier.Close()
+	set := querier.(series.StepsSelector).SelectAtSteps(context.Background(), someSteps, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	n := 0
+	for set.Next() {
+		n++
+	}
+	if err := set.Err(); err != nil || n != 1 || errors.Is(err, ErrLimit) {
+		t.Fatalf("%d series, %v", n, err)
+	}
+	if got := stores[0].steps(); !slices.Equal(got, []bool{true, false}) {
+		t.Fatalf("requests with steps: %v", got)
+	}
+	bytes := q.bytes.Load()
+	other := f.Queryable(Request{})
+	again, err := other.Querier(0, 10_000)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer again.Close()
+	for set := again.Select(context.Background(), true, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")); set.Next(); {
+	}
+	if want := other.bytes.Load(); bytes != want || q.series.Load() != 1 {
+		t.Errorf("%d bytes and %d series count, want %d and 1", bytes, q.series.Load(), want)
+	}
+}

@@ -1,0 +1,171 @@
+package fanout
+
+import (
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+)
+
+// store is one endpoint and its last Info.
+type store struct {
+	address    string
+	strict     bool // queried even while it is down
+	client     Client
+	configured Address
+	metrics    storeInstruments
+
+	mu        sync.Mutex
+	info      *storeapi.Info // last Info; nil: never received
+	selected  selection      // of info
+	lastCheck time.Time      // time of the last Info
+	lastErr   error          // of the last check; nil: it succeeded
+	downSince time.Time      // zero: up
+	users     int            // requests that use client
+	removed   bool           // no longer configured: client is closed with the last user
+}
+
+// Status is the state of a store for the stores page.
+type Status struct {
+	Name             string
+	LastCheck        time.Time // time of the last Info
+	LastError        error     // nil: healthy
+	Component        string    // "" if it never responded
+	LabelSets        []labels.Labels
+	MinMS, MaxMS     int64
+	HasStore, Strict bool
+}
+
+// setInfo records a response to Info and the selected part of it, or the error of the request. changed reports whether
+// the store went up or down, or was checked for the first time.
+func (s *store) setInfo(info *storeapi.Info, selected selection, err error, now time.Time) (changed bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	changed = (err == nil) != (s.lastErr == nil) || s.info == nil && s.lastErr == nil
+	s.lastErr = err
+	if err == nil {
+		s.info, s.selected, s.lastCheck, s.downSince = info, selected, now, time.Time{}
+	} else if s.downSince.IsZero() {
+		s.downSince = now
+	}
+	return changed
+}
+
+// known returns the last Info, nil if there is none, and the error of the last check.
+func (s *store) known() (*storeapi.Info, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.info, s.lastErr
+}
+
+// selection returns the selected part of the last Info, and the error of the last check.
+func (s *store) selection() (selection, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.selected, s.lastErr
+}
+
+// use keeps the connection open until release.
+func (s *store) use() {
+	s.mu.Lock()
+	s.users++
+	s.mu.Unlock()
+}
+
+// release ends a use of the connection. The last release after remove closes the connection.
+func (s *store) release() error {
+	s.mu.Lock()
+	s.users--
+	last := s.removed && s.users == 0
+	s.mu.Unlock()
+	if last {
+		return s.client.Close()
+	}
+	return nil
+}
+
+// remove closes the connection once it is unused.
+func (s *store) remove() error {
+	s.mu.Lock()
+	s.removed = true
+	last := s.users == 0
+	s.mu.Unlock()
+	if last {
+		return s.client.Close()
+	}
+	return nil
+}
+
+func (s *store) status() Status {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	st := Status{Name: s.address, LastCheck: s.lastCheck, LastError: s.lastErr, Strict: s.strict, MinMS: minTime,
+		MaxMS: maxTime}
+	if s.info != nil {
+		st.Component = s.info.Component
+		for _, set := range s.info.LabelSets {
+			if !set.IsEmpty() {
+				st.LabelSets = append(st.LabelSets, set)
+			}
+		}
+		if s.info.Store != nil {
+			st.MinMS, st.MaxMS, st.HasStore = s.info.Store.MinMS, s.info.Store.MaxMS, true
+		}
+	}
+	return st
+}
+
+// notQueried returns the error for a store that may have data and is not queried.
+func (s *store) notQueried(err error) error {
+	if err == nil {
+		err = errors.New("no Info received yet")
+	}
+	return fmt.Errorf("store %s is not queried: %w", s.address, err)
+}
+
+// mayHold reports whether a store may have matching series, by the time range and external
+// labels of its Info. Without Info it may have any.
+func mayHold(info *storeapi.Info, minMS, maxMS int64, matchers []*labels.Matcher) bool {
+	if info == nil {
+		return true
+	}
+	if info.Store == nil || minMS > info.Store.MaxMS || maxMS < info.Store.MinMS {
+		return false
+	}
+	return anyMatches(info.LabelSets, matchers)
+}
+
+// anyMatches reports whether one of the label sets may match, or there are no sets.
+func anyMatches(sets []labels.Labels, matchers []*labels.Matcher) bool {
+	for _, set := range sets {
+		if !contradicts(set, matchers) {
+			return true
+		}
+	}
+	return len(sets) == 0
+}
+
+// contradicts reports whether a matcher does not match the value of a label in set. Matchers on labels that set does
+// not have are ignored.
+func contradicts(set labels.Labels, matchers []*labels.Matcher) bool {
+	for _, m := range matchers {
+		if set.Has(m.Name) && !m.Matches(set.Get(m.Name)) {
+			return true
+		}
+	}
+	return false
+}
+
+// picked reports whether a request queries the store at an address. choice is Request.Stores.
+func picked(choice [][]*labels.Matcher, address string) bool {
+	for _, matchers := range choice {
+		if !contradicts(labels.FromStrings("__address__", address), matchers) {
+			return true
+		}
+	}
+	return len(choice) == 0
+}

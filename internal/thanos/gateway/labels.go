@@ -1,0 +1,31 @@
+package gateway
+
+import (
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+)
+
+// eachLabel calls f for the labels of an encoded set.
+func eachLabel(lset []byte, f func(name, value []byte)) {
+	for len(lset) > 0 {
+		name, value, rest, err := labelenc.Next(lset)
+		if err != nil {
+			return
+		}
+		f(name, value)
+		lset = rest
+	}
+}
+
+// add adds a text to a set, and copies it only if it is new. Bytes that are not UTF-8 are replaced,
+// because a protobuf string cannot have them: one such text would make the response for all blocks fail.
+func add(set map[string]bool, text []byte) {
+	if !set[string(text)] {
+		set[strings.ToValidUTF8(string(text), "\uFFFD")] = true
+	}
+}
+
+func sorted(set map[string]bool) []string { return slices.Sorted(maps.Keys(set)) }

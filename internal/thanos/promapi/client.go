@@ -1,0 +1,327 @@
+// Package promapi reads from the HTTP API of a Prometheus what remote read does not
+// return: configuration and flags, the oldest timestamp, labels, exemplars, rules,
+// targets, metadata and statistics of the TSDB.
+//
+// A Client sends requests to one server and returns plain values. It reads most responses as
+// a whole, within a limit, and decodes responses of series as they arrive. Services offers rules,
+// targets, metadata and statistics as the gRPC services of Thanos. It adds the external labels to
+// rules and targets. Samples are read through package remoteread. Nothing is cached here: callers
+// that need a cache have their own.
+package promapi
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"go.yaml.in/yaml/v3"
+
+	"github.com/ferula-io/ferula/internal/version"
+)
+
+// ErrUnavailable is returned when the server sent no response or a temporary error;
+// ErrRefused when it rejected the request; ErrBadResponse when its response is invalid
+// or too long.
+var (
+	ErrUnavailable = errors.New("Prometheus is unavailable")
+	ErrRefused     = errors.New("Prometheus refused the request")
+	ErrBadResponse = errors.New("invalid response of Prometheus")
+)
+
+// Options are the options of a client.
+type Options struct {
+	URL              *url.URL     // of the server, without /api
+	HTTP             *http.Client // client with the server's authentication and TLS; nil: http.DefaultClient
+	ResponseBytesMax int64        // of one response; 0: 256 MiB
+}
+
+// Client sends requests to one Prometheus. It is safe for concurrent use.
+type Client struct{ opts Options }
+
+// New returns a client. It sends nothing yet.
+func New(opts Options) *Client {
+	if opts.HTTP == nil {
+		opts.HTTP = http.DefaultClient
+	}
+	if opts.ResponseBytesMax == 0 {
+		opts.ResponseBytesMax = 256 << 20
+	}
+	return &Client{opts}
+}
+
+// get sends a GET request. The caller closes the response's body.
+func (c *Client) get(ctx context.Context, path string, query url.Values) (*http.Response, error) {
+	u := c.opts.URL.JoinPath(path)
+	u.RawQuery = query.Encode()
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+	}
+	request.Header.Set("User-Agent", version.UserAgent())
+	resp, err := c.opts.HTTP.Do(request)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+	}
+	return resp, nil
+}
+
+// response is the JSON envelope of every endpoint's response. Data points to the value into which
+// its field data is decoded.
+type response struct {
+	Status   string   `json:"status"`
+	Data     any      `json:"data"`
+	Warnings []string `json:"warnings"`
+	Error    string   `json:"error"`
+}
+
+// data sends a GET request, decodes the field data of the response into a value, and returns the warnings.
+func (c *Client) data(ctx context.Context, path string, query url.Values, into any) (warnings []string, err error) {
+	resp, err := c.get(ctx, path, query)
+	if err != nil {
+		return nil, err
+	}
+	defer resp.Body.Close()
+	return c.decodeResponse(resp, path, into)
+}
+
+// decodeResponse reads and decodes a response.
+func (c *Client) decodeResponse(resp *http.Response, path string, into any) (warnings []string, err error) {
+	text, err := io.ReadAll(io.LimitReader(resp.Body, c.opts.ResponseBytesMax+1))
+	if err != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, err)
+	}
+	if int64(len(text)) > c.opts.ResponseBytesMax {
+		return nil, fmt.Errorf("%w: %s: longer than %d bytes", ErrBadResponse, path, c.opts.ResponseBytesMax)
+	}
+	r := response{Data: into}
+	bad := json.Unmarshal(text, &r)
+	if resp.StatusCode/100 != 2 {
+		kind := ErrUnavailable
+		if resp.StatusCode/100 == 4 && resp.StatusCode != http.StatusTooManyRequests {
+			kind = ErrRefused
+		}
+		reason := r.Error
+		if reason == "" {
+			reason = strings.TrimSpace(string(text[:min(len(text), 1024)]))
+		}
+		return nil, fmt.Errorf("%w: %s: %s: %s", kind, path, resp.Status, reason)
+	}
+	if bad == nil && r.Status != "success" {
+		bad = fmt.Errorf("status is %q", r.Status)
+	}
+	if bad != nil {
+		return nil, fmt.Errorf("%w: %s: %w", ErrBadResponse, path, bad)
+	}
+	return r.Warnings, nil
+}
+
+// labelBytesMax bounds a label's name or value: a label set of Prometheus holds at most
+// 16 MiB.
+const labelBytesMax = 8 << 20
+
+func checkLabel(name, value string) error {
+	if n := max(len(name), len(value)); n > labelBytesMax {
+		return fmt.Errorf("a label of %d bytes exceeds the limit of %d", n, labelBytesMax)
+	}
+	return nil
+}
+
+// labelsOf returns a label set whose labels are not too long.
+func labelsOf(all map[string]string) (labels.Labels, error) {
+	for name, value := range all {
+		if err := checkLabel(name, value); err != nil {
+			return labels.EmptyLabels(), fmt.Errorf("%w: %w", ErrBadResponse, err)
+		}
+	}
+	return labels.FromMap(all), nil
+}
+
+// ExternalLabels returns the external labels of the server's configuration.
+func (c *Client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
+	var data struct {
+		YAML string `json:"yaml"`
+	}
+	_, err := c.data(ctx, "api/v1/status/config", nil, &data)
+	if err != nil {
+		return labels.EmptyLabels(), err
+	}
+	var file struct {
+		Global struct {
+			External map[string]string `yaml:"external_labels"`
+		} `yaml:"global"`
+	}
+	// config.Load is not used: it refuses settings of a newer server that this version does
+	// not know.
+	if err := yaml.Unmarshal([]byte(data.YAML), &file); err != nil {
+		return labels.EmptyLabels(), fmt.Errorf("%w: its configuration: %w", ErrBadResponse, err)
+	}
+	return labels.FromMap(file.Global.External), nil
+}
+
+// Flags returns the values of the server's command line flags.
+func (c *Client) Flags(ctx context.Context) (map[string]string, error) {
+	flags := map[string]string{}
+	_, err := c.data(ctx, "api/v1/status/flags", nil, &flags)
+	return flags, err
+}
+
+// lowestTimestamp is the metric whose value is the oldest timestamp. No endpoint of the API returns this timestamp.
+const lowestTimestamp = "prometheus_tsdb_lowest_timestamp_seconds "
+
+// LowestTimestampMS returns the timestamp of the oldest sample, math.MinInt64 if there
+// are no samples.
+func (c *Client) LowestTimestampMS(ctx context.Context) (int64, error) {
+	resp, err := c.get(ctx, "metrics", nil)
+	if err != nil {
+		return 0, err
+	}
+	defer resp.Body.Close()
+	if resp.StatusCode != http.StatusOK {
+		return 0, fmt.Errorf("%w: metrics: %s", ErrUnavailable, resp.Status)
+	}
+	lines := bufio.NewScanner(io.LimitReader(resp.Body, c.opts.ResponseBytesMax))
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		text, ok := strings.CutPrefix(lines.Text(), lowestTimestamp)
+		if !ok {
+			continue
+		}
+		seconds, err := strconv.ParseFloat(text, 64)
+		if err != nil {
+			return 0, fmt.Errorf("%w: metrics: %w", ErrBadResponse, err)
+		}
+		if seconds*1000 >= math.MaxInt64/2 { // the value of an empty head
+			return math.MinInt64, nil
+		}
+		return int64(seconds * 1000), nil
+	}
+	if err := lines.Err(); err != nil {
+		return 0, fmt.Errorf("%w: metrics: %w", ErrUnavailable, err)
+	}
+	return 0, fmt.Errorf("%w: metrics: no metric %s", ErrBadResponse, strings.TrimSpace(lowestTimestamp))
+}
+
+// window returns the parameters of a request about labels. Timestamps are inclusive.
+func window(matchers []*labels.Matcher, minMS, maxMS, limit int64) url.Values {
+	q := url.Values{"start": {seconds(minMS)}, "end": {seconds(maxMS)}}
+	if len(matchers) > 0 {
+		q.Set("match[]", selector(matchers))
+	}
+	if limit > 0 {
+		q.Set("limit", strconv.FormatInt(limit, 10))
+	}
+	return q
+}
+
+// seconds formats a timestamp as the API expects it. It is limited to the range that
+// Prometheus parses.
+func seconds(ms int64) string {
+	const end = 9_000_000_000_000_000 // the year 287,000
+	ms = min(max(ms, -end), end)
+	return strconv.FormatFloat(float64(ms)/1000, 'f', 3, 64)
+}
+
+// selector formats matchers as PromQL. The parser requires a matcher that does not match an
+// absent label. If there is none, selector adds a matcher of the name, which every series
+// has.
+func selector(matchers []*labels.Matcher) string {
+	parts := make([]string, len(matchers))
+	some := false
+	for i, m := range matchers {
+		parts[i] = m.String()
+		some = some || !m.Matches("")
+	}
+	if !some {
+		parts = append(parts, `__name__!=""`)
+	}
+	return "{" + strings.Join(parts, ",") + "}"
+}
+
+// LabelNames returns the label names of matching series, sorted.
+func (c *Client) LabelNames(ctx context.Context, matchers []*labels.Matcher, minMS, maxMS,
+	limit int64) (names, warnings []string, err error) {
+	warnings, err = c.data(ctx, "api/v1/labels", window(matchers, minMS, maxMS, limit), &names)
+	return names, warnings, err
+}
+
+// LabelValues returns the values of one label, sorted.
+func (c *Client) LabelValues(ctx context.Context, name string, matchers []*labels.Matcher, minMS, maxMS,
+	limit int64) (values, warnings []string, err error) {
+	warnings, err = c.data(ctx, "api/v1/label/"+url.PathEscape(escapedName(name))+"/values",
+		window(matchers, minMS, maxMS, limit), &values)
+	return values, warnings, err
+}
+
+// escapedName escapes a label name for the path, unless it is a legacy name: prefix U__,
+// every other character as _hex_, and _ doubled.
+func escapedName(name string) string {
+	plain := name != "" && !strings.HasPrefix(name, "U__")
+	for i, r := range name {
+		if !(r == '_' || r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || i > 0 && r >= '0' && r <= '9') {
+			plain = false
+		}
+	}
+	if plain {
+		return name
+	}
+	escaped := "U__"
+	for i, r := range name {
+		switch {
+		case r == '_':
+			escaped += "__"
+		case r >= 'a' && r <= 'z' || r >= 'A' && r <= 'Z' || i > 0 && r >= '0' && r <= '9':
+			escaped += string(r)
+		default:
+			escaped += "_" + strconv.FormatInt(int64(r), 16) + "_"
+		}
+	}
+	return escaped
+}
+
+// Exemplars returns the exemplars of the selectors in a PromQL expression.
+func (c *Client) Exemplars(ctx context.Context, query string, minMS,
+	maxMS int64) (results []exemplar.QueryResult, warnings []string, err error) {
+	var data []struct {
+		SeriesLabels map[string]string `json:"seriesLabels"`
+		Exemplars    []struct {
+			Labels    map[string]string `json:"labels"`
+			Value     string            `json:"value"` // NaN and Inf are not JSON
+			Timestamp float64           `json:"timestamp"`
+		} `json:"exemplars"`
+	}
+	warnings, err = c.data(ctx, "api/v1/query_exemplars", url.Values{"query": {query}, "start": {seconds(minMS)},
+		"end": {seconds(maxMS)}}, &data)
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, e := range data {
+		var result exemplar.QueryResult
+		if result.SeriesLabels, err = labelsOf(e.SeriesLabels); err != nil {
+			return nil, nil, err
+		}
+		for _, x := range e.Exemplars {
+			value, err := strconv.ParseFloat(x.Value, 64)
+			if err != nil {
+				return nil, nil, fmt.Errorf("%w: exemplar: %w", ErrBadResponse, err)
+			}
+			lset, err := labelsOf(x.Labels)
+			if err != nil {
+				return nil, nil, err
+			}
+			result.Exemplars = append(result.Exemplars, exemplar.Exemplar{Labels: lset, Value: value, HasTs: true,
+				Ts: int64(math.Round(x.Timestamp * 1000))})
+		}
+		results = append(results, result)
+	}
+	return results, warnings, nil
+}

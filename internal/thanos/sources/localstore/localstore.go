@@ -1,0 +1,147 @@
+// Package localstore serves the local TSDB as a StoreAPI.
+package localstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
+
+	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+	"github.com/ferula-io/ferula/internal/tsdb"
+)
+
+// Source implements storeapi.Source on a TSDB.
+type Source struct {
+	store    *tsdb.Store
+	parser   parser.Parser
+	external func() labels.Labels
+	rules    bool
+}
+
+var (
+	_ storeapi.Source         = (*Source)(nil)
+	_ storeapi.ExemplarSource = (*Source)(nil)
+	_ storeapi.StatusSource   = (*Source)(nil)
+)
+
+// New returns the source of a storage. parser reads the queries of exemplar requests;
+// external returns the current external labels; rules is true if the server also offers
+// Thanos' service Rules.
+func New(store *tsdb.Store, parser parser.Parser, external func() labels.Labels, rules bool) *Source {
+	return &Source{store, parser, external, rules}
+}
+
+// Info implements storeapi.Source. MaxMS is the largest timestamp, as in Thanos' stores
+// with a running TSDB: otherwise a querier with a cached Info would exclude this store
+// from queries for newer samples.
+func (s *Source) Info(context.Context) (storeapi.Info, error) {
+	from, err := s.store.StartTime()
+	if err != nil {
+		return storeapi.Info{}, err
+	}
+	whole := storeapi.TimeRange{MinMS: from, MaxMS: math.MaxInt64}
+	info := storeapi.Info{Component: "sidecar", Store: &storeapi.StoreInfo{TimeRange: whole}, Exemplars: &whole,
+		Rules: s.rules, Status: true}
+	if external := s.ExternalLabels(); !external.IsEmpty() {
+		info.LabelSets = []labels.Labels{external}
+		info.Store.TSDBs = []storeapi.TSDBInfo{{Labels: external, TimeRange: whole}}
+	}
+	return info, nil
+}
+
+// ExternalLabels implements storeapi.Source.
+func (s *Source) ExternalLabels() labels.Labels {
+	return s.external()
+}
+
+// RawQuerier implements storeapi.Source.
+func (s *Source) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+	return series.Open(ctx, s.store, mint, maxt)
+}
+
+// LabelNames implements storeapi.Source.
+func (s *Source) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
+	return s.list(r, func(q storage.Querier, hints *storage.LabelHints) ([]string, annotations.Annotations, error) {
+		return q.LabelNames(ctx, hints, r.Matchers...)
+	})
+}
+
+// LabelValues implements storeapi.Source.
+func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
+	return s.list(r, func(q storage.Querier, hints *storage.LabelHints) ([]string, annotations.Annotations, error) {
+		return q.LabelValues(ctx, r.Label, hints, r.Matchers...)
+	})
+}
+
+// listFunc lists label names or label values.
+type listFunc func(storage.Querier, *storage.LabelHints) ([]string, annotations.Annotations, error)
+
+func (s *Source) list(r storeapi.LabelsRequest, read listFunc) (list, warnings []string, err error) {
+	q, err := s.store.Querier(r.MinMS, r.MaxMS)
+	if err != nil {
+		return nil, nil, err
+	}
+	defer func() { err = errors.Join(err, q.Close()) }()
+	found, warns, err := read(q, &storage.LabelHints{Limit: int(r.Limit)})
+	if err != nil {
+		return nil, nil, err
+	}
+	for _, value := range found {
+		list = append(list, strings.Clone(value)) // strings of a block are valid until the querier is closed
+	}
+	for _, warning := range warns.AsErrors() {
+		warnings = append(warnings, warning.Error())
+	}
+	return list, warnings, nil
+}
+
+// Exemplars implements storeapi.ExemplarSource. A selector that does not match the
+// external labels of this server returns nothing.
+func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
+	if err := nesting.Check(r.Query, nesting.LevelsMax); err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
+	}
+	expr, err := s.parser.ParseExpr(r.Query)
+	if err != nil {
+		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
+	}
+	var selectors [][]*labels.Matcher
+	for _, selector := range parser.ExtractSelectors(expr) {
+		if rest, ok := series.MatchExternal(s.ExternalLabels(), selector); ok {
+			selectors = append(selectors, rest)
+		}
+	}
+	if len(selectors) == 0 {
+		return nil, nil, nil
+	}
+	q, err := s.store.ExemplarQuerier(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	found, err := q.Select(r.MinMS, r.MaxMS, selectors...)
+	return found, nil, err
+}
+
+// TSDBStatistics implements storeapi.StatusSource. It returns the statistics of the head without the number of
+// chunks, as Thanos' receivers do.
+func (s *Source) TSDBStatistics(_ context.Context,
+	r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
+	if !r.MatchesExternal(s.ExternalLabels()) {
+		return nil, nil, nil
+	}
+	stats, err := s.store.HeadStats(labels.MetricName, r.Limit)
+	if err != nil {
+		return nil, nil, err
+	}
+	return []storeapi.TSDBStatistics{storeapi.StatisticsOf(stats)}, nil, nil
+}

@@ -1,0 +1,249 @@
+package prometheusstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	"github.com/grafana/regexp"
+	"github.com/prometheus/prometheus/model/labels"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/ferula-io/ferula/internal/remoteread"
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/thanos/promapi"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+)
+
+// holdBytesMax limits the memory of one remote read for sorting series.
+const holdBytesMax = 64 << 20
+
+const (
+	// defaultSelectionsMax is the maximum of remote reads of one Series request. They are
+	// open concurrently; Prometheus' default limit is 10 for all clients.
+	defaultSelectionsMax = 3
+	// defaultReadsMax is the maximum of concurrent remote reads of the sidecar.
+	defaultReadsMax = 8
+)
+
+// RawQuerier implements series.Source. It ignores the error of the last Refresh, because
+// Prometheus may have recovered since then.
+func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+	mint = max(mint, s.minTime())
+	if maxt < mint {
+		return emptyQuerier{}, nil
+	}
+	q, err := s.read.RawQuerier(ctx, mint, maxt)
+	if err != nil {
+		return nil, err
+	}
+	return &querier{reads: s.reads, WithoutQuerier: q.(remoteread.WithoutQuerier), Store: s, external: s.ExternalLabels(),
+		mint: mint, maxt: maxt}, nil
+}
+
+// emptyQuerier is the querier of a time range that is not served. It returns no series.
+type emptyQuerier struct{}
+
+func (emptyQuerier) Select(context.Context, ...*labels.Matcher) series.Set { return series.Failed(nil) }
+func (emptyQuerier) LabelNames(context.Context) ([]string, error)          { return nil, nil }
+func (emptyQuerier) Close() error                                          { return nil }
+
+// querier selects series by remote read and removes the external labels that Prometheus adds.
+// The StoreAPI server then adds the external labels that the request does not exclude (a
+// querier excludes replica labels). Series without external labels stay sorted while labels are
+// added or left out; series with them would have to be sorted again.
+//
+// A series can have its own label with the name of an external label. Remote read returns the
+// value of the series' own label, and StoreAPI must replace it by the external label. The new
+// labels have another order. If the matching series have few values of their own label, querier
+// selects each value separately. Within one selection the label is constant, so it can be
+// removed, and the selections can be merged. Otherwise querier keeps the label, and the server
+// replaces it and sorts the series, up to its limit of bytes.
+//
+// A merge reads the first series of every selection before it returns a series, and each
+// selection holds one of Prometheus' slots for remote reads until the selection has ended. Two
+// requests that each held some of their slots could wait for each other. A request therefore
+// acquires the slots of all its selections at once.
+type querier struct {
+	remoteread.WithoutQuerier
+	*Store
+	external   labels.Labels
+	mint, maxt int64
+	listed     bool    // split and keptLabels are valid
+	split      []split // labels whose values are selected separately
+	// names of external labels that are not removed, because the series' own labels have too many values
+	keptLabels []string
+	reads      *semaphore.Weighted
+	taken      int64 // acquired slots of reads
+}
+
+// split is the name of an external label that series also have as their own label. values are the values of the series'
+// own label.
+type split struct {
+	name   string
+	values []string
+}
+
+// selections returns the number of selections of a split: one per value and one for the
+// series without the label.
+func (s split) selections() int { return 1 + len(s.values) }
+
+// LabelNames implements series.Querier. It returns the names of the labels in the series that Select returns.
+func (q *querier) LabelNames(ctx context.Context) ([]string, error) {
+	return q.LabelNamesMatching(ctx)
+}
+
+// LabelNamesMatching implements series.LabelNamesMatcher. Select must be called with the same matchers.
+func (q *querier) LabelNamesMatching(ctx context.Context, matchers ...*labels.Matcher) ([]string, error) {
+	// The label names of all series are one index lookup, and usually contain no external label.
+	// With matchers, Prometheus would read every matching series.
+	names, _, err := q.api.LabelNames(ctx, nil, q.mint, q.maxt, 0)
+	if err != nil {
+		return nil, toStore(err)
+	}
+	q.split, q.keptLabels = nil, nil
+	selections := 1
+	for _, name := range names {
+		if !q.external.Has(name) {
+			continue
+		}
+		values, _, err := q.api.LabelValues(ctx, name, matchers, q.mint, q.maxt, int64(q.selectionsMax))
+		if err != nil {
+			return nil, toStore(err)
+		}
+		if len(values) == 0 {
+			continue // no matching series has it
+		}
+		selections *= 1 + len(values)
+		q.split = append(q.split, split{name, values})
+		q.keptLabels = append(q.keptLabels, name)
+		if selections > q.selectionsMax {
+			selections = q.selectionsMax + 1 // the product of more labels must not overflow
+		}
+	}
+	if selections <= q.selectionsMax {
+		q.keptLabels = nil
+	} else {
+		q.split = nil // one remote read; the server replaces the labels in keptLabels and sorts the series
+	}
+	q.listed = true
+	return slices.DeleteFunc(names, func(name string) bool {
+		return q.external.Has(name) && !slices.Contains(q.keptLabels, name)
+	}), nil
+}
+
+// Select implements series.Querier.
+func (q *querier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+	if !q.listed {
+		if _, err := q.LabelNamesMatching(ctx, matchers...); err != nil {
+			return series.Failed(err)
+		}
+	}
+	n := int64(1)
+	for _, s := range q.split {
+		n *= int64(s.selections())
+	}
+	if err := q.reads.Acquire(ctx, n); err != nil {
+		return series.Failed(err)
+	}
+	q.taken += n
+	without := labels.NewBuilder(q.external)
+	without.Del(q.keptLabels...)
+	if len(q.keptLabels) > 0 {
+		return errorMapper{q.SelectUnordered(ctx, without.Labels(), matchers...), q.Store}
+	}
+	var sets []series.Set
+	q.selections(ctx, q.split, without, matchers, &sets)
+	return errorMapper{series.Merge(sets...), q.Store}
+}
+
+// Close implements series.Querier.
+func (q *querier) Close() error {
+	err := q.WithoutQuerier.Close()
+	q.reads.Release(q.taken)
+	q.taken = 0
+	return err
+}
+
+// selections appends to sets one selection for each combination of the values of the
+// labels in left.
+func (q *querier) selections(ctx context.Context, left []split, without *labels.Builder, matchers []*labels.Matcher,
+	sets *[]series.Set) {
+	if len(left) == 0 {
+		*sets = append(*sets, q.SelectWithout(ctx, without.Labels(), !q.unsorted.Load(), matchers...))
+		return
+	}
+	name, external := left[0].name, q.external.Get(left[0].name)
+	// with adds the selections of the series whose own label matches pattern. value is the value of the label in the
+	// response of Prometheus, from which it is removed.
+	with := func(kind labels.MatchType, pattern, value string) {
+		// Cloned, since appending to a shared slice would overwrite matchers of other calls.
+		more := append(slices.Clone(matchers), labels.MustNewMatcher(kind, name, pattern))
+		without.Set(name, value)
+		q.selections(ctx, left[1:], without, more, sets)
+	}
+	// First the series to which remote read adds the label. Prometheus matches them as
+	// series without the label.
+	if slices.Contains(left[0].values, external) {
+		with(labels.MatchEqual, "", external) // the loop below selects the series whose own label has the external value
+	} else {
+		with(labels.MatchRegexp, "|"+regexp.QuoteMeta(external), external)
+	}
+	for _, value := range left[0].values {
+		if value == external {
+			// Prometheus drops an equality matcher of an external label, but no regexp matcher.
+			with(labels.MatchRegexp, regexp.QuoteMeta(external), external)
+		} else {
+			with(labels.MatchEqual, value, value)
+		}
+	}
+	without.Set(name, external)
+}
+
+// errorMapper maps the errors of remote read to errors of package storeapi.
+type errorMapper struct {
+	series.Set
+	*Store
+}
+
+// Err implements series.Set. If a series lacks an external label, the configuration of Prometheus has changed since the
+// last Refresh. Err then sends a value to Store.Changed.
+func (r errorMapper) Err() error {
+	err := r.Set.Err()
+	if errors.Is(err, remoteread.ErrLimit) && r.unsorted.CompareAndSwap(false, true) {
+		return fmt.Errorf("%w: the server returns series out of order; the sidecar sorts them from the next request on: %w",
+			storeapi.ErrUnavailable, err)
+	}
+	if errors.Is(err, remoteread.ErrLabelMissing) {
+		select {
+		case r.changed <- struct{}{}:
+		default:
+		}
+		return fmt.Errorf("%w: the configuration of Prometheus has changed: %w", storeapi.ErrUnavailable, err)
+	}
+	return toStore(err)
+}
+
+// Ahead returns the result of the set's Ahead; nil if it has no such method.
+func (r errorMapper) Ahead() []byte {
+	if next, ok := r.Set.(interface{ Ahead() []byte }); ok {
+		return next.Ahead()
+	}
+	return nil
+}
+
+// toStore maps errors of remote read and of the HTTP API to errors of package storeapi.
+func toStore(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, remoteread.ErrUnavailable), errors.Is(err, promapi.ErrUnavailable):
+		return fmt.Errorf("%w: %w", storeapi.ErrUnavailable, err)
+	case errors.Is(err, remoteread.ErrLimit):
+		return fmt.Errorf("%w: %w", storeapi.ErrLimit, err)
+	case errors.Is(err, remoteread.ErrRefused), errors.Is(err, promapi.ErrRefused):
+		return fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
+	}
+	return err
+}

@@ -1,0 +1,185 @@
+// Package prometheusstore serves a Prometheus as a StoreAPI: it reads samples by remote
+// read, and labels, exemplars and the configuration by the HTTP API.
+package prometheusstore
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"net/http"
+	"net/url"
+	"sync"
+	"sync/atomic"
+
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/labels"
+	"golang.org/x/sync/semaphore"
+
+	"github.com/ferula-io/ferula/internal/bucket"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
+	"github.com/ferula-io/ferula/internal/remoteread"
+	"github.com/ferula-io/ferula/internal/thanos/promapi"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// ErrUnsupported is returned for a Prometheus without external labels or with other settings that a sidecar does not
+// support. The sidecar exits with this error, because only a change of the configuration helps.
+var ErrUnsupported = errors.New("unsupported Prometheus configuration")
+
+// Options of a Store.
+type Options struct {
+	URL           *url.URL // of Prometheus
+	HTTP          *http.Client
+	MinTimeMS     func() int64 // samples before it are not served; nil: no limit
+	SelectionsMax int          // maximum of concurrent remote reads of one Series request; 0: 3
+	ReadsMax      int          // maximum of concurrent remote reads of all requests, at least SelectionsMax; 0: 8
+	SortBytesMax  int          // memory to sort the series of one request
+}
+
+func (o Options) withDefaults() Options {
+	if o.SelectionsMax <= 0 {
+		o.SelectionsMax = defaultSelectionsMax
+	}
+	if o.ReadsMax <= 0 {
+		o.ReadsMax = defaultReadsMax
+	}
+	o.ReadsMax = max(o.ReadsMax, o.SelectionsMax)
+	if o.MinTimeMS == nil {
+		o.MinTimeMS = func() int64 { return math.MinInt64 }
+	}
+	return o
+}
+
+// Store implements storeapi.Source on the HTTP API and the remote read endpoint of a
+// Prometheus. Refresh must be called before it serves requests.
+type Store struct {
+	api     *promapi.Client
+	read    *remoteread.Client
+	minTime func() int64
+	up      *metrics.Gauge
+	changed chan struct{} // see Changed
+
+	selectionsMax int                 // maximum of concurrent remote reads of one Series request
+	reads         *semaphore.Weighted // slots for remote reads, of all requests
+	sortBytes     int                 // memory to sort the series of one request
+
+	// unsorted is set once the server has returned series that are not sorted by labels, as servers other than Prometheus
+	// may do. The client then sorts the series of later requests.
+	unsorted atomic.Bool
+
+	mu       sync.RWMutex
+	err      error // of the last refresh
+	external labels.Labels
+	mint     int64
+}
+
+var (
+	_ storeapi.Source         = (*Store)(nil)
+	_ storeapi.ExemplarSource = (*Store)(nil)
+)
+
+// New returns the store of a Prometheus. It sends no request.
+func New(o Options, reg *telemetry.Registry) *Store {
+	o = o.withDefaults()
+	return &Store{
+		api: promapi.New(promapi.Options{URL: o.URL, HTTP: o.HTTP}),
+		read: remoteread.NewClient(remoteread.ClientOptions{URL: o.URL.JoinPath("api/v1/read").String(), HTTP: o.HTTP,
+			HoldBytesMax: holdBytesMax, ReadAheadBytes: 512}),
+		minTime: o.MinTimeMS,
+		changed: make(chan struct{}, 1),
+
+		selectionsMax: o.SelectionsMax, reads: semaphore.NewWeighted(int64(o.ReadsMax)), sortBytes: o.SortBytesMax,
+
+		err: errors.New("Prometheus has not been polled yet"),
+		up:  reg.Gauge("thanos_sidecar_prometheus_up", "Whether the last poll of Prometheus succeeded."),
+	}
+}
+
+// API returns the client of Prometheus' HTTP API.
+func (s *Store) API() *promapi.Client { return s.api }
+
+// Changed receives a value when a response shows that the configuration of Prometheus
+// has changed since the last Refresh.
+func (s *Store) Changed() <-chan struct{} { return s.changed }
+
+// Refresh reads the external labels and the lowest timestamp of Prometheus. After an error Info fails until a later
+// Refresh succeeds. The error is ErrUnsupported if Prometheus has never had external labels.
+func (s *Store) Refresh(ctx context.Context) error {
+	external, err := s.api.ExternalLabels(ctx)
+	var mint int64
+	if err == nil {
+		mint, err = s.api.LowestTimestampMS(ctx)
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	first := s.external.IsEmpty()
+	switch {
+	case err != nil:
+	case external.IsEmpty() && first:
+		err = fmt.Errorf("%w: %w: set global.external_labels of Prometheus", ErrUnsupported, bucket.ErrNoLabels)
+	case external.IsEmpty():
+		err = errors.New("external labels were removed from the configuration of Prometheus")
+	default:
+		s.external, s.mint = external, mint
+	}
+	s.err = err
+	s.up.Set(0)
+	if err == nil {
+		s.up.Set(1)
+	}
+	return err
+}
+
+// servedFromMS returns the lowest timestamp that is served, in ms, or the error of the last Refresh.
+func (s *Store) servedFromMS() (int64, error) {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	if s.err != nil {
+		return 0, fmt.Errorf("%w: %w", storeapi.ErrUnavailable, s.err)
+	}
+	return max(s.mint, s.minTime()), nil
+}
+
+// ExternalLabels implements storeapi.Source.
+func (s *Store) ExternalLabels() labels.Labels {
+	s.mu.RLock()
+	defer s.mu.RUnlock()
+	return s.external
+}
+
+// Info implements storeapi.Source.
+func (s *Store) Info(context.Context) (storeapi.Info, error) {
+	mint, err := s.servedFromMS()
+	if err != nil {
+		return storeapi.Info{}, err
+	}
+	external, within := s.ExternalLabels(), storeapi.TimeRange{MinMS: mint, MaxMS: math.MaxInt64}
+	return storeapi.Info{
+		LabelSets: []labels.Labels{external},
+		Component: "sidecar",
+		Store:     &storeapi.StoreInfo{TimeRange: within, TSDBs: []storeapi.TSDBInfo{{Labels: external, TimeRange: within}}},
+		Exemplars: &storeapi.TimeRange{MinMS: math.MinInt64, MaxMS: math.MaxInt64},
+		Rules:     true, Targets: true, MetricMetadata: true, Status: true,
+	}, nil
+}
+
+// LabelNames implements storeapi.Source.
+func (s *Store) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
+	names, warnings, err = s.api.LabelNames(ctx, r.Matchers, max(r.MinMS, s.minTime()), r.MaxMS, r.Limit)
+	return names, warnings, toStore(err)
+}
+
+// LabelValues implements storeapi.Source.
+func (s *Store) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
+	values, warnings, err = s.api.LabelValues(ctx, r.Label, r.Matchers, max(r.MinMS, s.minTime()), r.MaxMS, r.Limit)
+	return values, warnings, toStore(err)
+}
+
+// Exemplars implements storeapi.ExemplarSource.
+func (s *Store) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (results []exemplar.QueryResult,
+	warnings []string, err error) {
+	results, warnings, err = s.api.Exemplars(ctx, r.Query, r.MinMS, r.MaxMS)
+	return results, warnings, toStore(err)
+}

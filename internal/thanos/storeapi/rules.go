@@ -1,0 +1,124 @@
+package storeapi
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/internal/thanos/storepb/apipb"
+)
+
+// RuleGroup is a rule group of a Prometheus or a ruler, with the result of its last evaluation, as the Rules API
+// returns it.
+type RuleGroup struct {
+	Name, File                         string
+	IntervalSeconds, EvaluationSeconds float64
+	Limit                              int64
+	LastEvaluation                     time.Time
+	Rules                              []Rule
+}
+
+// Rule is a recording or an alerting rule.
+type Rule struct {
+	Alerting          bool
+	Name, Query       string
+	Labels            labels.Labels
+	Health, LastError string
+	EvaluationSeconds float64
+	LastEvaluation    time.Time
+	// The rest is set for alerting rules only.
+	State                              string // inactive, pending, firing or unknown
+	DurationSeconds, KeepFiringSeconds float64
+	Annotations                        labels.Labels
+	Alerts                             []Alert
+}
+
+// Alert is a pending or firing alert.
+type Alert struct {
+	Labels, Annotations labels.Labels
+	State, Value        string
+	ActiveAt            time.Time
+}
+
+// RulesRequest selects rules.
+type RulesRequest struct {
+	Type string // alert, record or all
+	// Names of rules, groups and files, and selectors of rules' labels; none: all. A store
+	// may ignore them.
+	Names, Groups, Files, Matchers []string
+	AbortOnPartial                 bool
+}
+
+// Rules returns the rules of a store. The whole response is in memory; more than listMax rules, alerts and warnings
+// are ErrLimit.
+func (c *Client) Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup, warnings []string, err error) {
+	request := &apipb.RulesRequest{
+		Type:                    apipb.RulesRequest_Type(apipb.RulesRequest_Type_value[strings.ToUpper(r.Type)]),
+		PartialResponseStrategy: int32(strategy(r.AbortOnPartial)),
+		RuleName:                r.Names, RuleGroup: r.Groups, File: r.Files, MatcherString: r.Matchers,
+	}
+	n := 0
+	err = receive(ctx, c, "/thanos.Rules/Rules", request, func(msg *apipb.RulesResponse) error {
+		n++
+		if w := msg.GetWarning(); w != "" {
+			warnings = append(warnings, w)
+		}
+		if g := msg.GetGroup(); g != nil {
+			group := groupFrom(g)
+			for i := range group.Rules {
+				n += 1 + len(group.Rules[i].Alerts)
+			}
+			groups = append(groups, group)
+		}
+		return checkListLen(n, "rules and alerts")
+	})
+	return groups, warnings, err
+}
+
+func groupFrom(g *apipb.RuleGroup) RuleGroup {
+	group := RuleGroup{
+		Name: g.Name, File: g.File, IntervalSeconds: g.Interval, EvaluationSeconds: g.EvaluationDurationSeconds,
+		Limit: g.Limit, LastEvaluation: timeOf(g.LastEvaluation),
+	}
+	for _, r := range g.Rules {
+		if a := r.GetAlert(); a != nil {
+			group.Rules = append(group.Rules, alertingFrom(a))
+		} else if r := r.GetRecording(); r != nil {
+			group.Rules = append(group.Rules, Rule{
+				Name: r.Name, Query: r.Query, Labels: labelsIn(r.Labels), Health: r.Health, LastError: r.LastError,
+				EvaluationSeconds: r.EvaluationDurationSeconds, LastEvaluation: timeOf(r.LastEvaluation),
+			})
+		}
+	}
+	return group
+}
+
+func alertingFrom(a *apipb.Alert) Rule {
+	rule := Rule{
+		Alerting: true, Name: a.Name, Query: a.Query, Labels: labelsIn(a.Labels), Health: a.Health, LastError: a.LastError,
+		EvaluationSeconds: a.EvaluationDurationSeconds, LastEvaluation: timeOf(a.LastEvaluation),
+		State: stateOf(a.State), DurationSeconds: a.DurationSeconds, KeepFiringSeconds: a.KeepFiringForSeconds,
+		Annotations: labelsIn(a.Annotations),
+	}
+	for _, one := range a.Alerts {
+		rule.Alerts = append(rule.Alerts, Alert{
+			Labels: labelsIn(one.Labels), Annotations: labelsIn(one.Annotations), State: stateOf(one.State), Value: one.Value,
+			ActiveAt: timeOf(one.ActiveAt),
+		})
+	}
+	return rule
+}
+
+func stateOf(s apipb.AlertState) string {
+	switch s {
+	case apipb.AlertState_INACTIVE:
+		return "inactive"
+	case apipb.AlertState_PENDING:
+		return "pending"
+	case apipb.AlertState_FIRING:
+		return "firing"
+	}
+	return "unknown"
+}

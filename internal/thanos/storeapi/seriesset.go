@@ -1,0 +1,370 @@
+package storeapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unsafe"
+
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/internal/thanos/storepb"
+)
+
+// SeriesSet is the response to Series: a series.Set that receives messages as Next is
+// called. It is not safe for concurrent use.
+//
+// A SeriesSet joins the parts of a series that the server has split. To know whether another part
+// follows, it decodes one series ahead. Decoded series alias the frame of their message. A frame is
+// reused when neither the current series nor the series ahead lies in it. So a set has at most one
+// frame for each of these two series, and more only for a series longer than a message.
+type SeriesSet struct {
+	stream   grpc.ClientStream
+	cancel   context.CancelFunc
+	bytesMax int // limit of the bytes of frames: messages and decoded labels; 0: no limit
+
+	frames   []*inFrame           // frames of the current series and of the series ahead; the last frame is being decoded
+	spare    []*inFrame           // free frames, for reuse
+	retain   bool                 // RetainUntilClose was called
+	retained []*inFrame           // all released frames, after RetainUntilClose
+	batch    []byte               // the rest of the batch in the last frame
+	coded    bool                 // the batch has symbols
+	table    storepb.SymbolReader // symbols and kept deltas of the batches
+	one      []byte               // the next series in the last frame, not yet decoded; nil: none
+	used     bool                 // the current series or the series ahead lies in the last frame
+
+	labels   []byte
+	chunks   []series.Chunk
+	aggr     []AggrChunk
+	ahead    []byte          // labels of the series that is decoded ahead
+	decoded  []storepb.Chunk // chunks of the series that is decoded ahead
+	hasAhead bool
+	started  bool // there is a current series
+	warnings annotations.Annotations
+	warned   int  // bytes of warnings
+	ended    bool // the last message was received
+	err      error
+}
+
+var _ Stream = (*SeriesSet)(nil)
+
+// Next implements series.Set.
+func (s *SeriesSet) Next() bool {
+	if s.err == nil {
+		if err := s.next(); err != nil {
+			s.fail(err)
+		}
+	}
+	return s.err == nil
+}
+
+// next reads the next series. It returns io.EOF at the end.
+func (s *SeriesSet) next() error {
+	if !s.hasAhead {
+		order, err := s.decode()
+		if err != nil {
+			return err
+		}
+		if s.started && order <= 0 {
+			return s.orderError()
+		}
+	}
+	s.labels, s.hasAhead, s.started = s.ahead, false, true
+	s.chunks, s.aggr = s.chunks[:0], s.aggr[:0]
+	s.appendAhead()
+	s.release()
+	for {
+		order, err := s.decode()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil // the next call returns io.EOF
+		case err != nil:
+			return err
+		case order > 0:
+			s.hasAhead = true
+			return nil
+		case order < 0:
+			return s.orderError()
+		}
+		s.appendAhead()
+	}
+}
+
+func (s *SeriesSet) orderError() error {
+	return fmt.Errorf("%w: series are out of order: %s follows %s", ErrCorrupt, labelsText(s.ahead), labelsText(s.labels))
+}
+
+// appendAhead appends the chunks that are decoded ahead to the current series.
+func (s *SeriesSet) appendAhead() {
+	for i := range s.decoded {
+		c := &s.decoded[i]
+		chunk := series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}
+		if c.Aggr == Raw {
+			s.chunks = append(s.chunks, chunk)
+		} else {
+			s.aggr = append(s.aggr, AggrChunk{c.Aggr, chunk})
+		}
+	}
+}
+
+// RetainUntilClose makes labels and chunks valid until Close instead of until Next,
+// without a copy: all received messages stay in memory. It must be called before the first
+// Next. It is for callers that hold the whole response anyway.
+func (s *SeriesSet) RetainUntilClose() { s.retain = true }
+
+// release reuses all frames except the last.
+func (s *SeriesSet) release() {
+	if last := len(s.frames) - 1; last > 0 {
+		if s.retain {
+			s.retained = append(s.retained, s.frames[:last]...)
+		} else {
+			s.spare = append(s.spare, s.frames[:last]...)
+		}
+		s.frames[0] = s.frames[last]
+		s.frames = s.frames[:1]
+	}
+	if len(s.spare) > spareFrames {
+		clear(s.spare[spareFrames:])
+		s.spare = s.spare[:spareFrames]
+	}
+}
+
+// spareFrames is the number of free frames that are cached.
+const spareFrames = 2
+
+// decode decodes the next series into ahead, and receives messages as needed. order is positive
+// if that series sorts after the current one, and 0 if it has the same labels. decode returns
+// io.EOF at the end.
+func (s *SeriesSet) decode() (order int, err error) {
+	for s.one == nil {
+		if len(s.batch) == 0 {
+			if err := s.receive(); err != nil {
+				return 0, err
+			}
+			continue
+		}
+		if s.coded {
+			s.one, s.batch, err = s.table.Next(s.batch)
+		} else {
+			s.one, s.batch, err = storepb.NextSeries(s.batch)
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	body := s.one
+	s.one, s.used = nil, true
+	if err := s.room(body); err != nil {
+		return 0, err
+	}
+	if s.coded {
+		frame := s.frames[len(s.frames)-1]
+		s.ahead, frame.labels, s.decoded, err = s.table.DecodeSeries(body, frame.labels, s.decoded[:0])
+		if err == nil {
+			order, err = labelenc.Follows(s.labels, s.ahead)
+		}
+		return order, s.withSeries(err)
+	}
+	size, order, err := labelenc.CutAfter(s.labels, body)
+	if err != nil {
+		return 0, err
+	}
+	apart := false
+	s.ahead = body[:size:size]
+	s.decoded, apart, err = storepb.DecodeChunks(body[size:], s.decoded[:0])
+	if apart && err == nil {
+		if s.ahead, _, s.decoded, err = storepb.DecodeSeries(body, nil, s.decoded[:0]); err == nil {
+			order, err = labelenc.Follows(s.labels, s.ahead)
+		}
+	}
+	return order, s.withSeries(err)
+}
+
+const (
+	// chunkBytes is the memory of a chunk in decoded, and in chunks or aggr, without its data.
+	chunkBytes = int(unsafe.Sizeof(storepb.Chunk{}) + unsafe.Sizeof(AggrChunk{}))
+	// emptyBytes is the length of a chunk without data in a message: a span may have several.
+	emptyBytes = 2
+)
+
+// room returns ErrBytesMax if the decoded chunks of the series body, together with those of the current series, take
+// more than bytesMax bytes of memory. A chunk with little or no data takes far more memory than bytes of a message.
+// room counts the chunks of body only if the body is long enough to have that many.
+func (s *SeriesSet) room(body []byte) error {
+	current := len(s.chunks) + len(s.aggr)
+	if s.bytesMax <= 0 || current+len(body)/emptyBytes <= s.bytesMax/chunkBytes {
+		return nil
+	}
+	if n := current + storepb.CountChunks(body); n > s.bytesMax/chunkBytes {
+		return fmt.Errorf("%w: after series %s: %d chunks take more than %d bytes", ErrBytesMax, labelsText(s.labels), n,
+			s.bytesMax)
+	}
+	return nil
+}
+
+// withSeries adds the series and the chunk that could not be decoded to an error.
+func (s *SeriesSet) withSeries(err error) error {
+	if err == nil {
+		return nil
+	}
+	if s.ahead == nil { // its labels cannot be decoded
+		return fmt.Errorf("series after %s: %w", labelsText(s.labels), err)
+	}
+	return fmt.Errorf("series %s: chunk %d: %w", labelsText(s.ahead), len(s.decoded), err)
+}
+
+// receive reads the next message into a frame.
+func (s *SeriesSet) receive() error {
+	if s.ended {
+		return io.EOF
+	}
+	// A frame without a series is reused at once.
+	if last := len(s.frames) - 1; last >= 0 && !s.used && !s.retain {
+		s.spare = append(s.spare, s.frames[last])
+		s.frames = s.frames[:last]
+	}
+	held := 0
+	for _, frame := range s.frames {
+		held += len(frame.buf) + len(frame.labels)
+	}
+	if s.bytesMax > 0 && len(s.frames) > 1 && held > s.bytesMax {
+		return fmt.Errorf("%w: series %s has more than %d bytes", ErrBytesMax, labelsText(s.labels), s.bytesMax)
+	}
+	var frame *inFrame
+	if n := len(s.spare); n > 0 {
+		frame, s.spare = s.spare[n-1], s.spare[:n-1]
+	} else {
+		frame = inFrames.Get().(*inFrame)
+	}
+	received := false
+	defer func() {
+		if !received {
+			frame.free()
+		}
+	}()
+	for {
+		if err := s.stream.RecvMsg(frame); errors.Is(err, io.EOF) {
+			s.ended = true
+			return io.EOF
+		} else if err != nil {
+			// gRPC has no other sign of this error
+			if status.Code(err) == codes.ResourceExhausted && strings.Contains(err.Error(), "larger than max") {
+				return fmt.Errorf("%w: %w", ErrBytesMax, err)
+			}
+			return fromStatus(err)
+		}
+		kind, body, err := storepb.DecodeResponse(frame.buf)
+		if err != nil {
+			return err
+		}
+		switch kind {
+		case storepb.Warning:
+			s.warn(body)
+		case storepb.OneSeries:
+			s.one, s.coded, s.used, received = body, false, false, true
+			s.frames = append(s.frames, frame)
+			return nil
+		case storepb.Batch, storepb.SymbolBatch:
+			s.batch, s.coded, s.used, received = body, kind == storepb.SymbolBatch, false, true
+			s.table.Begin()
+			s.frames = append(s.frames, frame)
+			return nil
+		}
+	}
+}
+
+// Limits of the warnings that are returned.
+const (
+	warningsMax      = 1000
+	warningsBytesMax = 1 << 20
+)
+
+// warn adds a warning. Beyond the limits it adds errWarnings instead.
+func (s *SeriesSet) warn(text []byte) {
+	if len(s.warnings) >= warningsMax || s.warned+len(text) > warningsBytesMax {
+		s.warnings.Add(errWarnings)
+		return
+	}
+	s.warned += len(text)
+	s.warnings.Add(errors.New(string(text)))
+}
+
+var errWarnings = errors.New("further warnings were omitted")
+
+// fail ends the set. io.EOF is the regular end.
+func (s *SeriesSet) fail(err error) {
+	s.err = err
+	s.cancel()
+	s.batch, s.one, s.ahead, s.decoded = nil, nil, nil, nil
+	s.labels, s.chunks, s.aggr = nil, nil, nil
+	s.table = storepb.SymbolReader{} // up to 200 MiB, and the reader may close the set much later
+	if s.retain {
+		s.retained = append(s.retained, s.frames...)
+		s.frames = nil
+	}
+	for _, frame := range slices.Concat(s.frames, s.spare) {
+		frame.free()
+	}
+	s.frames, s.spare = nil, nil
+}
+
+// Labels implements series.Set.
+func (s *SeriesSet) Labels() []byte { return s.labels }
+
+// Chunks implements series.Set. It returns raw chunks only.
+func (s *SeriesSet) Chunks() []series.Chunk { return s.chunks }
+
+// AggrChunks returns the downsampled chunks of the series. They are valid until Next.
+func (s *SeriesSet) AggrChunks() []AggrChunk { return s.aggr }
+
+// BufferedBytes returns the memory of the messages that the set holds, of its lists of chunks, and of its tables of
+// symbols and kept deltas. It may be called after every Next.
+func (s *SeriesSet) BufferedBytes() int64 {
+	n := s.table.Bytes()
+	n += int64(cap(s.decoded))*int64(unsafe.Sizeof(storepb.Chunk{})) +
+		int64(cap(s.chunks))*int64(unsafe.Sizeof(series.Chunk{})) + int64(cap(s.aggr))*int64(unsafe.Sizeof(AggrChunk{}))
+	for _, frame := range s.frames {
+		n += int64(cap(frame.buf) + cap(frame.labels))
+	}
+	for _, frame := range s.spare {
+		n += int64(cap(frame.buf) + cap(frame.labels))
+	}
+	return n
+}
+
+// TableBytes returns the part of BufferedBytes that the symbols and kept deltas take.
+func (s *SeriesSet) TableBytes() int64 { return s.table.Bytes() }
+
+// Warnings implements series.Set.
+func (s *SeriesSet) Warnings() annotations.Annotations { return s.warnings }
+
+// Err implements series.Set.
+func (s *SeriesSet) Err() error {
+	if errors.Is(s.err, io.EOF) {
+		return nil
+	}
+	return s.err
+}
+
+// Close cancels the call if it has not ended.
+func (s *SeriesSet) Close() error {
+	if s.err == nil {
+		s.fail(errClosed)
+	}
+	for _, frame := range s.retained {
+		frame.free()
+	}
+	s.retained = nil
+	return nil
+}
+
+var errClosed = errors.New("series set is closed")

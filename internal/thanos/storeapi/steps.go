@@ -1,0 +1,151 @@
+package storeapi
+
+import (
+	"encoding/binary"
+
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/series"
+	floats "github.com/ferula-io/ferula/internal/series/xor"
+)
+
+// samplesPerStep is the number of samples that a chunk must have for each step within it to be encoded again. With
+// fewer samples the decoding and encoding here would cost more than the client saves.
+const samplesPerStep = 3
+
+// joinedSamples is the number of samples at which a joined chunk is complete: Prometheus' chunks have as many.
+const joinedSamples = 120
+
+// stepsFilter removes samples that the steps of a request do not need. Unless it joins chunks, what remains of a
+// chunk depends on the chunk and the steps alone: equal chunks of several stores stay equal, and the client can drop
+// all but one of them.
+type stepsFilter struct {
+	steps  series.Steps
+	join   bool
+	points []floats.Point // the needed samples of the chunks that become one
+	data   []byte
+	chunks []series.Chunk
+}
+
+// stepsFilter returns nil if the request needs all samples, or if the stores behind the source remove samples.
+func (s *Server) stepsFilter(r SeriesRequest) *stepsFilter {
+	if _, forwards := s.src.(StepsForwarder); forwards || r.Steps == nil || r.SkipChunks {
+		return nil
+	}
+	return &stepsFilter{steps: *r.Steps, join: r.JoinChunks}
+}
+
+// thin returns chunks with the needed samples. Their time ranges are those of the whole chunks, so that the client sees
+// which chunks overlap. They are valid until the next call of thin, and as long as the given chunks. rawOnly: the
+// series has no downsampled chunks, which may be between two raw ones.
+func (f *stepsFilter) thin(chunks []series.Chunk, rawOnly bool) []series.Chunk {
+	f.chunks, f.data = f.chunks[:0], f.data[:0]
+	from := 0 // points has what is needed of chunks[from:i]
+	for i, c := range chunks {
+		if i > from && !(rawOnly && f.joins(chunks[from:i], c)) {
+			f.encode(chunks[from:i])
+			from = i
+		}
+		if !f.add(c) {
+			f.encode(chunks[from:i])
+			f.chunks = append(f.chunks, c)
+			from = i + 1
+		}
+	}
+	f.encode(chunks[from:])
+	return f.chunks
+}
+
+// joins reports whether the needed samples of a chunk may be in one chunk with those of the chunks before.
+func (f *stepsFilter) joins(before []series.Chunk, c series.Chunk) bool {
+	first, last := before[0], before[len(before)-1]
+	return f.join && len(f.points) < joinedSamples && c.MinMS > last.MaxMS && c.MaxMS-first.MinMS > 0 // or it overflows
+}
+
+// add adds the needed samples of a chunk. It returns false if the whole chunk must be sent: because it has no
+// floats, because most of its samples are needed, or because it is corrupt, which the client shall report as it does
+// without steps.
+func (f *stepsFilter) add(c series.Chunk) bool {
+	if c.Encoding != chunkenc.EncXOR || len(c.Data) < 2 {
+		return false
+	}
+	samples := int(binary.BigEndian.Uint16(c.Data))
+	if within := f.steps.Within(c.MinMS, c.MaxMS, samples); (within+1)*samplesPerStep > samples {
+		return false
+	}
+	before := len(f.points)
+	points, err := floats.AppendPoints(f.points, c.Data, floats.Ascending)
+	f.points = points[:before]
+	last := len(points) - 1
+	if err != nil || last < before || points[before].T < c.MinMS || points[last].T > c.MaxMS {
+		return false
+	}
+	if points[last].T-points[before].T < 0 { // overflow: no chunk can have the interval between the two
+		return false
+	}
+	from := max(before-1, 0) // the last sample before this chunk is not needed if there is no step between the two
+	f.points = points[:from+len(lastAtSteps(points[from:], f.steps))]
+	return true
+}
+
+// encode appends a chunk with the needed samples of successive chunks, or these chunks as they are if they are not
+// longer. The latter may be several times shorter.
+func (f *stepsFilter) encode(whole []series.Chunk) {
+	if len(whole) == 0 {
+		return
+	}
+	from, bytes := len(f.data), 0
+	for _, c := range whole {
+		bytes += len(c.Data)
+	}
+	f.data, f.points = floats.AppendChunk(f.data, f.points), f.points[:0]
+	if len(f.data)-from >= bytes {
+		f.data = f.data[:from]
+		f.chunks = append(f.chunks, whole...)
+		return
+	}
+	f.chunks = append(f.chunks, series.Chunk{
+		MinMS: whole[0].MinMS, MaxMS: whole[len(whole)-1].MaxMS, Encoding: chunkenc.EncXOR,
+		Data: f.data[from:len(f.data):len(f.data)],
+	})
+}
+
+// lastAtSteps keeps, in place, the last point at or before each step, and the last point of all, which may be the
+// last one before steps after the chunk. There is at least one point.
+func lastAtSteps(points []floats.Point, steps series.Steps) []floats.Point {
+	last := len(points) - 1
+	kept, skipped := 0, 0
+	step := steps.NotBefore(points[0].T)
+	for i := 0; i < last && step <= steps.LastMS; {
+		// Points and steps usually have one interval each, so as many points as before are between two steps.
+		next := i + skipped
+		if next >= last || points[next].T > step || points[next+1].T <= step {
+			next = lastUntil(points, i, step)
+		}
+		if next == last {
+			break
+		}
+		points[kept] = points[next]
+		kept, skipped, i = kept+1, next-i, next+1
+		if step += steps.StepMS; step < points[i].T { // or it overflows
+			step = steps.NotBefore(points[i].T)
+		}
+	}
+	points[kept] = points[last]
+	return points[:kept+1]
+}
+
+// lastUntil returns the index of the last point that is not after a time. points[from] is not after it, and not the
+// last of all points.
+func lastUntil(points []floats.Point, from int, ms int64) int {
+	last := len(points) - 1
+	interval := uint64(points[from+1].T - points[from].T)
+	i := from + int(min(uint64(ms-points[from].T)/interval, uint64(last-from)))
+	if points[i].T > ms {
+		i = from
+	}
+	for i < last && points[i+1].T <= ms {
+		i++
+	}
+	return i
+}

@@ -1,0 +1,152 @@
+// Package storeclient connects to StoreAPIs over gRPC, for a fan-out over many stores or
+// as the source of an export.
+package storeclient
+
+import (
+	"cmp"
+	"context"
+	"crypto/tls"
+	"net"
+	"net/netip"
+	"strings"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/keepalive"
+
+	"github.com/ferula-io/ferula/internal/process/tlsfiles"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+)
+
+// Options configure the gRPC connections to stores.
+type Options struct {
+	TLS             bool
+	TLSSkipVerify   bool
+	TLSCert, TLSKey string // files; both or none
+	TLSCA           string // file; "": the system's certificate pool
+	TLSServerName   string
+	TLSMinVersion   string // 1.0 to 1.3; "": 1.3
+	Client          storeapi.ClientOptions
+	Dial            []grpc.DialOption // interceptors of calls
+	LookupInterval  time.Duration     // of resolving the names of endpoint groups; 0: 30 s
+}
+
+// Dialer returns the function that creates the client of an endpoint. A client connects with its
+// first call. The client of an endpoint group balances calls over all addresses of the group's
+// name. The configuration of an endpoint overrides the options.
+func (o Options) Dialer() (func(a fanout.Address) (fanout.Client, error), error) {
+	if _, err := o.credentials(); err != nil {
+		return nil, err
+	}
+	return func(a fanout.Address) (fanout.Client, error) {
+		own := o.with(a.Client)
+		creds, err := own.credentials()
+		if err != nil {
+			return nil, err
+		}
+		return own.dial(a, creds)
+	}, nil
+}
+
+// with returns o with the settings of an endpoint. A setting that the endpoint does not have stays as in o.
+func (o Options) with(c fanout.ClientConfig) Options {
+	for _, s := range []struct {
+		to  *bool
+		own string
+	}{{&o.TLS, c.TLS}, {&o.TLSSkipVerify, c.SkipVerify}} {
+		if s.own != "" {
+			*s.to = s.own == "true"
+		}
+	}
+	o.TLSCert, o.TLSKey, o.TLSCA = cmp.Or(c.Cert, o.TLSCert), cmp.Or(c.Key, o.TLSKey), cmp.Or(c.CA, o.TLSCA)
+	o.TLSServerName, o.TLSMinVersion = cmp.Or(c.ServerName, o.TLSServerName), cmp.Or(c.MinVersion, o.TLSMinVersion)
+	switch c.Compression {
+	case "none":
+		o.Client.Compression = ""
+	case "snappy":
+		o.Client.Compression = storeapi.Snappy
+	}
+	return o
+}
+
+func (o Options) credentials() (credentials.TransportCredentials, error) {
+	if !o.TLS {
+		return insecure.NewCredentials(), nil
+	}
+	config, err := o.tls()
+	if err != nil {
+		return nil, err
+	}
+	return credentials.NewTLS(config), nil
+}
+
+// roundRobin is the default service configuration of endpoint groups for gRPC.
+const roundRobin = `{"loadBalancingConfig":[{"round_robin":{}}]}`
+
+func (o Options) dial(a fanout.Address, creds credentials.TransportCredentials) (fanout.Client, error) {
+	if o.Client.Compression == storeapi.Snappy {
+		storeapi.RegisterSnappy()
+	}
+	wait := backoff.DefaultConfig
+	wait.MaxDelay = 5 * time.Second // gRPC's default of 2 minutes would delay the use of a restarted store
+	options := append(storeapi.GRPCDialOptions(),
+		grpc.WithTransportCredentials(creds),
+		grpc.WithConnectParams(grpc.ConnectParams{Backoff: wait, MinConnectTimeout: 5 * time.Second}),
+		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 30 * time.Second, Timeout: 10 * time.Second}),
+		grpc.WithDisableServiceConfig(),
+	)
+	options = append(options, o.Dial...)
+	target, service := "passthrough:///"+a.Name, a.Client.ServiceConfig
+	if a.Group {
+		target, service = "dns:///"+a.Name, cmp.Or(service, roundRobin)
+		if strings.Contains(a.Name, "+") {
+			target = lookupScheme + ":///" + a.Name
+			options = append(options, grpc.WithResolvers(lookupBuilder{net.DefaultResolver, o.lookupInterval()}))
+		}
+	}
+	if service != "" {
+		options = append(options, grpc.WithDefaultServiceConfig(service))
+	}
+	conn, err := grpc.NewClient(target, options...)
+	if err != nil {
+		return nil, err
+	}
+	if isLoopback(a.Name) {
+		o.Client.NoDeltas = true // differences of labels save bytes, which are cheap on loopback, and cost time
+	}
+	return client{storeapi.NewClient(conn, o.Client), conn}, nil
+}
+
+// isLoopback reports whether the host of host:port is localhost or a loopback IP address. It resolves no names.
+func isLoopback(address string) bool {
+	host, _, err := net.SplitHostPort(address)
+	if err != nil {
+		return false
+	}
+	ip, err := netip.ParseAddr(host)
+	return err == nil && ip.IsLoopback() || host == "localhost"
+}
+
+// tls returns the TLS configuration of the connections.
+func (o Options) tls() (*tls.Config, error) {
+	return tlsfiles.Client{Cert: o.TLSCert, Key: o.TLSKey, CA: o.TLSCA, ServerName: o.TLSServerName,
+		MinVersion: o.TLSMinVersion, SkipVerify: o.TLSSkipVerify}.Config()
+}
+
+// client is a StoreAPI client that owns its connection.
+type client struct {
+	*storeapi.Client
+	conn *grpc.ClientConn
+}
+
+// Series implements fanout.Client.
+func (c client) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	return c.Client.Series(ctx, r)
+}
+
+// Close implements fanout.Client.
+func (c client) Close() error { return c.conn.Close() }

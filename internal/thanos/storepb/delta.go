@@ -1,0 +1,309 @@
+package storepb
+
+import (
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"math/bits"
+
+	"google.golang.org/protobuf/encoding/protowire"
+)
+
+// The kinds of edits in a delta.
+const (
+	editReplace = iota // of a label's value
+	editInsert         // of a label
+	editDrop           // of a label
+	editPatch          // of bytes anywhere
+)
+
+// appendDelta appends the difference of an encoded label set to the valid set previous, which may be empty:
+//
+//	delta    (uvarint(labels of previous to copy << 3 | kind) edit)*   then the rest of previous is copied
+//	replace  uvarint(prefix) uvarint(suffix) uvarint(len) bytes        kind 0: bytes kept at both ends of the value, and new ones between
+//	insert   uvarint(len) name uvarint(len) value                      kind 1
+//	drop                                                               kind 2: a label of previous is left out
+//	patch    (uvarint(bytes to keep) uvarint(len) bytes)*              kind 3, up to the end of the delta: the rest of previous, overwritten
+//
+// In label order most series differ from the series before in a few values, anywhere in the set, and
+// often only in a few bytes of these values. Most often both sets have the same length. Then appendDelta
+// compares the sets as bytes, without looking for labels, which is cheaper (kind 3). For example, from
+// {a="1", b="2"} to {a="1", b="3"} the delta keeps all bytes but the last, and overwrites that byte.
+//
+// exact is false if the reader may get other bytes for the same labels: the reader gets every empty value
+// encoded, but set may omit empty values.
+func appendDelta(dst, previous, set []byte) (_ []byte, exact bool, err error) {
+	if len(previous) == len(set) && len(set) > 0 {
+		return appendPatch(dst, previous, set), true, nil
+	}
+	exact = true
+	for {
+		copied, at := 0, 0
+		for same := commonPrefix(previous, set); at < same; copied++ {
+			_, rest, ok := prefixed(set[at+1:])
+			end := len(set) - len(rest)
+			if !ok || end > same {
+				break
+			}
+			at = end
+		}
+		previous, set = previous[at:], set[at:]
+		if len(previous)+len(set) == 0 {
+			return dst, exact, nil
+		}
+		var oldName, oldValue, oldRest, name, value, rest []byte
+		if len(previous) > 0 {
+			if oldName, oldValue, oldRest, err = nextLabel(previous); err != nil {
+				return dst, false, err
+			}
+		}
+		if len(set) > 0 {
+			if name, value, rest, err = nextLabel(set); err != nil {
+				return dst, false, err
+			}
+		}
+		head := uint64(copied) << 3
+		switch order := bytes.Compare(oldName, name); {
+		case len(set) == 0 || len(previous) > 0 && order < 0:
+			dst = binary.AppendUvarint(dst, head+editDrop)
+			previous = oldRest
+		case len(previous) == 0 || order > 0:
+			dst = binary.AppendUvarint(dst, head+editInsert)
+			dst = append(binary.AppendUvarint(dst, uint64(len(name))), name...)
+			dst = append(binary.AppendUvarint(dst, uint64(len(value))), value...)
+			exact = exact && labelSize(name, value) == len(set)-len(rest)
+			set = rest
+		default:
+			exact = exact && labelSize(name, value) == len(set)-len(rest)
+			prefix := commonPrefix(oldValue, value)
+			suffix := commonSuffix(oldValue[prefix:], value[prefix:])
+			dst = binary.AppendUvarint(dst, head+editReplace)
+			dst = binary.AppendUvarint(dst, uint64(prefix))
+			dst = binary.AppendUvarint(dst, uint64(suffix))
+			value = value[prefix : len(value)-suffix]
+			dst = append(binary.AppendUvarint(dst, uint64(len(value))), value...)
+			previous, set = oldRest, rest
+		}
+	}
+}
+
+// patchGap is the number of equal bytes that end a run of different bytes. Fewer equal bytes are sent
+// as part of the run, because each further run costs two bytes.
+const patchGap = 4
+
+func appendPatch(dst, previous, set []byte) []byte {
+	dst = append(dst, editPatch)
+	for at, from := 0, 0; ; {
+		from += commonPrefix(previous[from:], set[from:])
+		if from == len(set) {
+			return dst
+		}
+		end, next := from+1, from+1
+		for ; next < len(set) && next < end+patchGap; next++ {
+			if previous[next] != set[next] {
+				end = next + 1
+			}
+		}
+		dst = binary.AppendUvarint(dst, uint64(from-at))
+		dst = append(binary.AppendUvarint(dst, uint64(end-from)), set[from:end]...)
+		at, from = end, next
+	}
+}
+
+// applyPatch overwrites bytes of set. delta is a patch without its head.
+func applyPatch(set, delta []byte) error {
+	for len(delta) > 0 {
+		keep, n := uvarint(delta)
+		if n == 0 {
+			return errEditShort()
+		}
+		var err error
+		if set, delta, err = applyRun(set, keep, delta[n:]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// applyRun keeps the first keep bytes of set, and overwrites the bytes after them with the text at the
+// start of delta. It returns the rest of set and the rest of delta.
+func applyRun(set []byte, keep uint64, delta []byte) (setRest, deltaRest []byte, err error) {
+	if keep > uint64(len(set)) {
+		return nil, nil, fmt.Errorf("%w: an edit keeps more bytes than there are", ErrCorrupt)
+	}
+	text, rest, ok := prefixed(delta)
+	if !ok {
+		return nil, nil, errEditShort()
+	}
+	if set = set[keep:]; len(text) > len(set) {
+		return nil, nil, fmt.Errorf("%w: an edit overwrites more bytes than there are", ErrCorrupt)
+	}
+	return set[copy(set, text):], rest, nil
+}
+
+func commonSuffix(a, b []byte) int {
+	n := 0
+	for most := min(len(a), len(b)); n < most && a[len(a)-1-n] == b[len(b)-1-n]; {
+		n++
+	}
+	return n
+}
+
+// applyDelta appends the set from which appendDelta made delta. The result is not longer than
+// previous and delta together, apart from a few bytes for each edit. It is not validated.
+func applyDelta(dst, previous, delta []byte) ([]byte, error) {
+	if len(delta) == 0 {
+		return append(dst, previous...), nil
+	}
+	head, rest, err := cutHead(delta)
+	if err != nil {
+		return dst, err
+	}
+	return applyEdits(dst, previous, head, rest)
+}
+
+// cutHead cuts the head of an edit off: the labels to copy << 3 | kind.
+func cutHead(delta []byte) (head uint64, rest []byte, err error) {
+	head, n := uvarint(delta)
+	if n == 0 || head&7 > editPatch {
+		return 0, nil, fmt.Errorf("%w: an edit of unknown kind", ErrCorrupt)
+	}
+	return head, delta[n:], nil
+}
+
+// applyEdits is applyDelta for a delta whose first head was cut off.
+func applyEdits(dst, previous []byte, head uint64, delta []byte) (_ []byte, err error) {
+	for {
+		rest := previous
+		for range head >> 3 {
+			var ok bool
+			if len(rest) > 0 {
+				_, rest, ok = prefixed(rest[1:])
+			}
+			if !ok {
+				return dst, fmt.Errorf("%w: an edit copies more labels than there are", ErrCorrupt)
+			}
+		}
+		dst = append(dst, previous[:len(previous)-len(rest)]...)
+		if head&7 == editPatch {
+			start := len(dst)
+			dst = append(dst, rest...)
+			return dst, applyPatch(dst[start:], delta)
+		}
+		if dst, previous, delta, err = applyEdit(dst, rest, delta, head&7); err != nil {
+			return dst, err
+		}
+		if len(delta) == 0 {
+			return append(dst, previous...), nil
+		}
+		if head, delta, err = cutHead(delta); err != nil {
+			return dst, err
+		}
+	}
+}
+
+// applyRepeat appends the set that a kept delta makes of previous. kind is the kind of the first edit of
+// the delta, and body what follows the skipped part in the delta. skip comes from the repeat: the number
+// of labels that the first edit copies, or of bytes that a patch keeps first.
+func applyRepeat(dst, previous []byte, kind byte, skip uint64, body []byte) ([]byte, error) {
+	if kind != editPatch {
+		if skip > uint64(len(previous)) { // more labels than bytes
+			return dst, fmt.Errorf("%w: an edit copies more labels than there are", ErrCorrupt)
+		}
+		return applyEdits(dst, previous, skip<<3|uint64(kind), body)
+	}
+	start := len(dst)
+	dst = append(dst, previous...)
+	rest, body, err := applyRun(dst[start:], skip, body)
+	if err != nil {
+		return dst, err
+	}
+	return dst, applyPatch(rest, body)
+}
+
+// applyEdit applies the edit at the start of delta to the first label of previous, and appends the
+// result to dst. It returns the rest of previous and the rest of delta.
+func applyEdit(dst, previous, delta []byte, kind uint64) (_, previousRest, deltaRest []byte, err error) {
+	if kind == editInsert {
+		name, delta, ok := prefixed(delta)
+		if !ok {
+			return dst, nil, nil, errEditShort()
+		}
+		value, delta, ok := prefixed(delta)
+		if !ok {
+			return dst, nil, nil, errEditShort()
+		}
+		return appendParts(dst, name, value, nil, nil), previous, delta, nil
+	}
+	name, value, previous, err := nextLabel(previous)
+	if err != nil {
+		return dst, nil, nil, fmt.Errorf("%w: an edit of a label that does not exist", ErrCorrupt)
+	}
+	if kind == editDrop {
+		return dst, previous, delta, nil
+	}
+	prefix, n := uvarint(delta)
+	suffix, m := uvarint(delta[n:])
+	if n == 0 || m == 0 {
+		return dst, nil, nil, errEditShort()
+	}
+	text, delta, ok := prefixed(delta[n+m:])
+	if !ok {
+		return dst, nil, nil, errEditShort()
+	}
+	if size := uint64(len(value)); prefix > size || suffix > size-prefix {
+		return dst, nil, nil, fmt.Errorf("%w: an edit keeps more bytes than the value has", ErrCorrupt)
+	}
+	return appendParts(dst, name, value[:prefix], text, value[uint64(len(value))-suffix:]), previous, delta, nil
+}
+
+func errEditShort() error { return fmt.Errorf("%w: an edit is cut short", ErrCorrupt) }
+
+// appendParts appends a label whose value is the three parts.
+func appendParts(dst, name, head, middle, tail []byte) []byte {
+	size := len(head) + len(middle) + len(tail)
+	dst = binary.AppendUvarint(append(dst, tagSeries),
+		uint64(2+protowire.SizeVarint(uint64(len(name)))+len(name)+protowire.SizeVarint(uint64(size))+size))
+	dst = append(binary.AppendUvarint(append(dst, 1<<3|wireBytes), uint64(len(name))), name...)
+	dst = binary.AppendUvarint(append(dst, 2<<3|wireBytes), uint64(size))
+	return append(append(append(dst, head...), middle...), tail...)
+}
+
+// nextLabel cuts the first label off an encoded set.
+func nextLabel(set []byte) (name, value, rest []byte, err error) {
+	ok := len(set) > 0 && set[0] == tagSeries // a label has the same tag
+	var label []byte
+	if ok {
+		label, rest, ok = prefixed(set[1:])
+	}
+	if ok && len(label) > 0 && label[0] == 1<<3|wireBytes {
+		name, label, ok = prefixed(label[1:])
+	}
+	if ok && len(label) > 0 && label[0] == 2<<3|wireBytes {
+		value, label, ok = prefixed(label[1:])
+	}
+	if !ok || len(label) > 0 {
+		return nil, nil, nil, fmt.Errorf("%w: invalid label set", ErrCorrupt)
+	}
+	return name, value, rest, nil
+}
+
+// labelSize returns the length of a label as appendParts encodes it.
+func labelSize(name, value []byte) int {
+	body := 2 + protowire.SizeVarint(uint64(len(name))) + len(name) + protowire.SizeVarint(uint64(len(value))) + len(value)
+	return 1 + protowire.SizeVarint(uint64(body)) + body
+}
+
+// commonPrefix returns the number of equal bytes at the start of a and b.
+func commonPrefix(a, b []byte) int {
+	n, i := min(len(a), len(b)), 0
+	for ; i+8 <= n; i += 8 {
+		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
+			return i + bits.TrailingZeros64(x)/8
+		}
+	}
+	for i < n && a[i] == b[i] {
+		i++
+	}
+	return i
+}

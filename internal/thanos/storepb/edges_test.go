@@ -1,0 +1,140 @@
+package storepb
+
+import (
+	"bytes"
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/prometheus/prometheus/model/labels"
+
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+)
+
+func TestSkip_ErrorsNameTheField(t *testing.T) {
+	for _, tt := range []struct {
+		src  []byte
+		want string
+	}{
+		{[]byte{15<<3 | 3, 15<<3 | 4}, "field 15 has wire type 3"}, // a whole group
+		{[]byte{15<<3 | 4}, "field 15 has wire type 4"},
+		{[]byte{15<<3 | 6, 0}, "field 15 has wire type 6"},
+		{[]byte{15<<3 | 7, 0}, "field 15 has wire type 7"},
+		{[]byte{14<<3 | 5, 1, 2, 3}, "field 14 is cut short"},
+		{[]byte{tagSeries, 5}, "field 1 is cut short"},
+		{[]byte{0, 0}, "bad field number"},
+	} {
+		if _, _, err := DecodeResponse(tt.src); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("% x: %v, want %q", tt.src, err, tt.want)
+		}
+	}
+}
+
+func TestDecodeSpan_AdjacentDuplicateIsCorrupt(t *testing.T) {
+	for _, aggr := range []byte{fieldRaw, fieldRaw + 1, fieldCounter} {
+		one := []byte{aggr<<3 | wireBytes, 0}
+		if _, err := decodeSpan(slices.Concat(one, one), nil); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("field %d twice: %v", aggr, err)
+		}
+	}
+}
+
+func TestSpanLen_ComparesWithTheFirstChunk(t *testing.T) {
+	span := []Chunk{{MinMS: 1, MaxMS: 2, Aggr: Count}, {MinMS: 1, MaxMS: 3, Aggr: Sum}}
+	if got := SpanLen(span); got != 1 {
+		t.Errorf("another end: %d", got)
+	}
+}
+
+func TestAppendDelta_AtTheEndsOfSets(t *testing.T) {
+	of := func(pairs ...string) []byte { return labelenc.Append(nil, labels.FromStrings(pairs...)) }
+	base := of("a", "1", "b", "2")
+	for name, tt := range map[string]struct {
+		previous, set []byte
+		want          string
+	}{
+		"nothing after nothing": {nil, nil, ""},
+		"a label more":          {base, of("a", "1", "b", "2", "c", "3"), "\x11\x01c\x013"},
+		"a label less":          {base, of("a", "1"), "\x0a"},
+	} {
+		if delta, exact, err := appendDelta(nil, tt.previous, tt.set); string(delta) != tt.want || !exact || err != nil {
+			t.Errorf("%s: %q, %v, %v, want %q", name, delta, exact, err, tt.want)
+		}
+	}
+}
+
+// A new run costs two bytes, so a few equal bytes are overwritten with the same.
+func TestAppendPatch_JoinsRunsUpToTheGap(t *testing.T) {
+	for set, want := range map[string]string{
+		"X123X56789": "\x03\x00\x05X123X",
+		"X1234X6789": "\x03\x00\x01X\x04\x01X",
+		"XX234X6789": "\x03\x00\x06XX234X",
+		"012345678X": "\x03\x09\x01X",
+	} {
+		if got := appendPatch(nil, []byte("0123456789"), []byte(set)); string(got) != want {
+			t.Errorf("%s: %q, want %q", set, got, want)
+		}
+	}
+}
+
+func TestApplyPatch_UpToTheEndOfTheSet(t *testing.T) {
+	for delta, want := range map[string]string{
+		"": "abc", "\x03\x00": "abc", "\x02\x01x": "abx", "\x00\x03xyz": "xyz", "\x01\x01x\x00\x01y": "axy",
+	} {
+		set := []byte("abc")
+		if err := applyPatch(set, []byte(delta)); string(set) != want || err != nil {
+			t.Errorf("%q: %q, %v", delta, set, err)
+		}
+	}
+	for _, delta := range []string{"\x04\x00", "\x03\x01x", "\x00\x04wxyz"} {
+		if err := applyPatch([]byte("abc"), []byte(delta)); !errors.Is(err, ErrCorrupt) {
+			t.Errorf("%q: %v", delta, err)
+		}
+	}
+}
+
+// Callers begin another message once a series might not fit.
+func TestSymbolWriter_SizesThatMayBeNeeded(t *testing.T) {
+	for _, tt := range []struct{ got, want int }{
+		{SymbolSeriesSizeMax(0, 0, 0), 32}, {SymbolSeriesSizeMax(100, 0, 0), 132}, {SymbolSeriesSizeMax(0, 2, 0), 96}, {SymbolSeriesSizeMax(0, 0, 7), 39},
+		{(&SymbolWriter{}).DeltaSeriesSizeMax(0, 0), 32}, {(&SymbolWriter{}).DeltaSeriesSizeMax(5, 7), 44}, {(&SymbolWriter{base: make([]byte, 9)}).DeltaSeriesSizeMax(5, 7), 53},
+	} {
+		if tt.got != tt.want {
+			t.Errorf("%d bytes, want %d", tt.got, tt.want)
+		}
+	}
+}
+
+func TestSymbolReader_BytesAreThoseOfItsSlices(t *testing.T) {
+	const word = 32 << (^uint(0) >> 63) / 8
+	for _, r := range []*SymbolReader{
+		{pairs: make([]byte, 0, 120)}, {ends: make([]int, 0, 120/word)}, {starts: make([]int, 0, 120/word)}, {spare: make([]int, 0, 120/word)},
+	} {
+		if n := r.Bytes(); n != 120 {
+			t.Errorf("%+v: %d bytes", r, n)
+		}
+	}
+}
+
+// A symbol may refer to another symbol by its number. A number of 0 means the same as no number: it refers to none.
+func TestSymbolReader_NameOfNoOtherSymbol(t *testing.T) {
+	r := &SymbolReader{}
+	r.Begin()
+	if err := r.addSymbol(slices.Concat(number(1, 0), within(2, []byte("a")), within(3, []byte("b")))); err != nil || !bytes.Contains(r.pairs, []byte("\x01a")) {
+		t.Errorf("%q, %v", r.pairs, err)
+	}
+}
+
+func TestSymbolReader_DeltaUpToTheLimitOfLabels(t *testing.T) {
+	const size = 8 // of the set {a="1"}
+	r := &SymbolReader{}
+	r.Begin()
+	arena := make([]byte, labelArenaMax-size, labelArenaMax+size)
+	if got, err := r.appendDeltaLabels(arena, deltaOfA); err != nil || len(got) != labelArenaMax {
+		t.Errorf("%d bytes, %v", len(got), err)
+	}
+	if _, err := r.appendDeltaLabels(arena[:len(arena)+1], deltaOfA); !errors.Is(err, ErrCorrupt) {
+		t.Errorf("a byte more: %v", err)
+	}
+}

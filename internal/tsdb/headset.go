@@ -1,0 +1,252 @@
+package tsdb
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"reflect"
+
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/tsdb/tombstones"
+
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
+)
+
+// headSet iterates over the series of a head.
+type headSet struct {
+	head       *rawHead
+	ctx        context.Context
+	matchers   []*labels.Matcher
+	order      *headOrder
+	labelsOnly bool
+
+	at        int // the next series in order
+	seen      int // series returned
+	labels    []byte
+	own       [2][]byte // labels of the previous and the current series, if the order has no labels
+	chunks    []series.Chunk
+	builder   labels.ScratchBuilder
+	metas     []chunks.Meta
+	intervals tombstones.Intervals // deleted, or out of range
+	some      tombstones.Intervals // the intervals that overlap the current chunk
+	sources   []chunkenc.Chunk     // by index in chunks: the head's chunk
+	cutter    cutter
+	arena     []byte // re-encoded chunks of the current series
+	iter      chunkenc.Iterator
+	err       error
+}
+
+// next moves to the next series. lost reports that the head may have lost data of this series
+// and of those that follow.
+func (s *headSet) next() (ok, lost bool) {
+	if s.err != nil {
+		return false, false
+	}
+	for s.at < len(s.order.refs) {
+		if s.at%1024 == 0 && s.ctx.Err() != nil {
+			s.err = s.ctx.Err()
+			return false, false
+		}
+		labels := s.labels
+		ok, err := s.read(s.at)
+		if s.head.disturbed(errors.Is(err, storage.ErrNotFound)) {
+			s.labels = labels
+			return false, true
+		}
+		s.at++
+		switch {
+		case errors.Is(err, errGone):
+		case err != nil:
+			s.err = fmt.Errorf("head: series %d: %w", s.order.refs[s.at-1], err)
+			return false, false
+		case ok:
+			s.seen++
+			return true, false
+		}
+	}
+	return false, false
+}
+
+// errGone is the error for a series that the head no longer has.
+var errGone = fmt.Errorf("gone: %w", storage.ErrNotFound)
+
+// read reads series i of the order. ok is false if the series has no chunks in the range.
+func (s *headSet) read(i int) (ok bool, err error) {
+	h, ref := s.head, s.order.refs[i]
+	h.reading.Lock()
+	defer h.reading.Unlock()
+	deleted, err := h.deleted.Get(ref) // before the series is read: the head removes a series before its tombstones
+	if err != nil {
+		return false, err
+	}
+	if err := h.index.Series(ref, &s.builder, &s.metas); err != nil {
+		if errors.Is(err, storage.ErrNotFound) {
+			return false, errGone
+		}
+		return false, err
+	}
+	if len(s.metas) == 0 || len(deleted) > 0 && !s.keepUndeleted(deleted) {
+		return false, nil
+	}
+	s.setLabels(i)
+	s.setIntervals(deleted)
+	s.chunks, s.arena = s.chunks[:0], s.arena[:0]
+	if s.labelsOnly {
+		return true, nil
+	}
+	return true, s.readChunks()
+}
+
+// setLabels takes the labels from the order, or encodes them.
+func (s *headSet) setLabels(i int) {
+	var ok bool
+	if s.labels, ok = s.order.at(i); !ok {
+		s.own[0], s.own[1] = s.own[1], labelenc.Append(s.own[0][:0], s.builder.Labels())
+		s.labels = s.own[1]
+	}
+}
+
+// ahead returns the labels of the next series of the order, nil if the order does not keep
+// them. That series may have no samples in the range, and is then not returned.
+func (s *headSet) ahead() []byte {
+	lset, _ := s.order.at(s.at)
+	return lset
+}
+
+// keepUndeleted drops the chunks that are deleted completely. It reports whether chunks
+// remain.
+func (s *headSet) keepUndeleted(deleted tombstones.Intervals) bool {
+	kept := s.metas[:0]
+	for _, meta := range s.metas {
+		if !(tombstones.Interval{Mint: meta.MinTime, Maxt: meta.MaxTime}).IsSubrange(deleted) {
+			kept = append(kept, meta)
+		}
+	}
+	s.metas = kept
+	return len(kept) > 0
+}
+
+// setIntervals sets the intervals whose samples must be cut: the deleted intervals, and the time before
+// mint and after maxt unless samples may be returned there. They are sorted by start.
+func (s *headSet) setIntervals(deleted tombstones.Intervals) {
+	h := s.head
+	s.intervals = s.intervals[:0]
+	if h.mint > math.MinInt64 && !h.uncutStart {
+		s.intervals = append(s.intervals, tombstones.Interval{Mint: math.MinInt64, Maxt: h.mint - 1})
+	}
+	for _, interval := range deleted {
+		if interval.Maxt >= h.mint && interval.Mint <= h.maxt {
+			s.intervals = append(s.intervals, interval)
+		}
+	}
+	if h.maxt < math.MaxInt64 && !h.uncutEnd {
+		s.intervals = append(s.intervals, tombstones.Interval{Mint: h.maxt + 1, Maxt: math.MaxInt64})
+	}
+}
+
+// readChunks reads the chunks of the current series.
+func (s *headSet) readChunks() error {
+	s.sources = s.sources[:0]
+	for _, meta := range s.metas {
+		chunk, iterable, maxt, err := s.head.chunks.ChunkOrIterableWithCopy(meta)
+		if err == nil && (chunk == nil || iterable != nil) {
+			err = errors.New("samples in order are not in one chunk")
+		}
+		if err != nil {
+			return fmt.Errorf("chunk %d: %w", meta.Ref, err)
+		}
+		s.chunks = append(s.chunks, series.Chunk{MinMS: meta.MinTime, MaxMS: maxt, Encoding: chunk.Encoding(),
+			Data: chunk.Bytes()})
+		s.sources = append(s.sources, chunk)
+	}
+	whole, partial := s.committed()
+	kept := s.chunks[:0]
+	for i, c := range s.chunks[:whole] {
+		if !s.overlapping(c, s.metas[i].MaxTime == math.MaxInt64) {
+			kept = append(kept, c)
+			continue
+		}
+		c, arena, ok, err := s.cutter.cut(c, s.some, s.arena)
+		if s.arena = arena; err != nil {
+			return fmt.Errorf("chunk %d: %w", s.metas[i].Ref, err)
+		}
+		if ok {
+			kept = append(kept, c)
+		}
+	}
+	if partial != nil {
+		c := s.chunks[whole]
+		s.overlapping(c, true)
+		c, arena, ok, err := s.cutter.cutIterator(partial, c, s.some, s.arena)
+		if s.arena = arena; err != nil {
+			return fmt.Errorf("chunk %d: %w", s.metas[whole].Ref, err)
+		}
+		if ok {
+			kept = append(kept, c)
+		}
+	}
+	s.chunks = kept
+	return nil
+}
+
+// overlapping collects the intervals that overlap a chunk, and reports whether there are any.
+// open means that the head still appends to the chunk. For Prometheus such a chunk has no
+// end, so Prometheus always re-encodes it. An XOR chunk has the same bytes afterwards. Chunks
+// of other encodings may differ in hints, so overlapping treats them as Prometheus does.
+func (s *headSet) overlapping(c series.Chunk, open bool) bool {
+	if open && c.Encoding != chunkenc.EncXOR {
+		c.MaxMS = math.MaxInt64
+	}
+	s.some = s.some[:0]
+	for _, interval := range s.intervals {
+		if interval.Mint <= c.MaxMS && interval.Maxt >= c.MinMS {
+			s.some = append(s.some, interval)
+		}
+	}
+	return len(s.some) > 0
+}
+
+// committed splits the chunks by the appends that the view contains; samples of other appends
+// are hidden. whole is the number of leading chunks without hidden samples. partial iterates
+// over the visible samples of the chunk after them; it is nil if all samples of that chunk
+// are hidden. In a series all visible samples precede the hidden samples, so the search begins
+// at the last chunk and ends at the first that has a visible sample.
+//
+// The type of a chunk's iterator shows which samples are visible: the head wraps the iterator
+// of a chunk with hidden samples.
+func (s *headSet) committed() (whole int, partial chunkenc.Iterator) {
+	types := &s.head.store.iterators
+	for i := len(s.sources) - 1; i >= 0; i-- {
+		it := s.sources[i].Iterator(s.iter)
+		switch reflect.TypeOf(it) {
+		case types.all[s.chunks[i].Encoding]:
+			s.iter = it
+			return i + 1, nil
+		case types.none:
+		default:
+			return i, it
+		}
+	}
+	return 0, nil
+}
+
+// iteratorTypes are the types of the iterators that the head returns for a chunk.
+type iteratorTypes struct {
+	all  map[chunkenc.Encoding]reflect.Type // if all samples are visible, by the chunk's encoding
+	none reflect.Type                       // if all samples are hidden
+}
+
+func newIteratorTypes() iteratorTypes {
+	types := iteratorTypes{map[chunkenc.Encoding]reflect.Type{}, reflect.TypeOf(chunkenc.NewNopIterator())}
+	for encoding := range chunkenc.Encoding(math.MaxUint8) {
+		if c, err := chunkenc.NewEmptyChunk(encoding); err == nil {
+			types.all[encoding] = reflect.TypeOf(c.Iterator(nil))
+		}
+	}
+	return types
+}

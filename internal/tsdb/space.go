@@ -1,0 +1,267 @@
+package tsdb
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/prometheus/model/exemplar"
+	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
+	"github.com/prometheus/prometheus/storage"
+)
+
+// The errors of a store that refuses samples. Their texts contain no path of the server.
+var (
+	// ErrNoSpace: the disk is nearly full. Samples are accepted again once it has space.
+	ErrNoSpace = errors.New("no space left on the disk of the TSDB")
+	// ErrLogFailed: a write to the write-ahead log failed, and the log may end in an
+	// incomplete record. The next start drops all records after that one, so samples are
+	// refused until then.
+	ErrLogFailed = errors.New("a write to the write-ahead log of the TSDB failed: samples are rejected until a restart, which repairs the log")
+)
+
+// reserveShare limits the reserved space: at most a twentieth of a disk is kept free.
+const reserveShare = 20
+
+// writeGuard refuses samples that the write-ahead log could not keep.
+//
+// After a failed write, for example to a full disk, Prometheus' log has an incomplete record,
+// or lacks the labels of series that the head has. Prometheus acknowledges later records, but
+// the replay at the next start drops them. So a writeGuard refuses samples before the disk is
+// full. If a write fails nevertheless, it refuses all samples until a restart.
+type writeGuard struct {
+	dir     string
+	reserve int64 // bytes that stay free; negative: none
+	free    func(dir string) (free, total int64, err error)
+	broken  atomic.Bool
+	plenty  atomic.Int64 // time in Unix ns until which the free space is not checked again
+
+	mu       sync.Mutex
+	failures []prometheus.Collector // counters of failed log writes
+}
+
+func newWriteGuard(dir string, reserve int64) *writeGuard {
+	return &writeGuard{dir: dir, reserve: reserve, free: diskSpace}
+}
+
+// A disk with plentyBytes of free space above the reserve is not checked again for plentyFor:
+// nothing writes that much in this time. Without this rule each scrape would cost a system call.
+const (
+	plentyBytes = 4 << 30
+	plentyFor   = time.Second
+)
+
+func diskSpace(dir string) (free, total int64, err error) {
+	var stat syscall.Statfs_t
+	if err := syscall.Statfs(dir, &stat); err != nil {
+		return 0, 0, err
+	}
+	return int64(stat.Bavail) * int64(stat.Bsize), int64(stat.Blocks) * int64(stat.Bsize), nil
+}
+
+// refusal returns the reason to refuse samples, nil if there is none.
+func (g *writeGuard) refusal() error {
+	if g.broken.Load() {
+		return ErrLogFailed
+	}
+	if g.reserve < 0 {
+		return nil
+	}
+	now := time.Now().UnixNano()
+	if until := g.plenty.Load(); now < until && now > until-int64(plentyFor) {
+		return nil
+	}
+	free, total, err := g.free(g.dir)
+	if err != nil {
+		return nil // the write itself returns the error of the directory
+	}
+	reserve := min(g.reserve, total/reserveShare)
+	if free-reserve >= plentyBytes {
+		g.plenty.Store(now + int64(plentyFor))
+	}
+	if free < reserve {
+		return fmt.Errorf("%w: %d bytes are free, %d are reserved for the write-ahead log and compactions (--storage.tsdb.min-free)", ErrNoSpace, free, reserve)
+	}
+	return nil
+}
+
+// checkLog is called after each write to the log, with its error err. It returns ErrLogFailed
+// joined with err, if this write or an earlier one failed, and err otherwise.
+func (g *writeGuard) checkLog(err error) error {
+	if !g.broken.Load() && g.failed() {
+		g.broken.Store(true)
+	}
+	if g.broken.Load() {
+		return errors.Join(ErrLogFailed, err)
+	}
+	return err
+}
+
+// failed reports whether a write to one of the logs has failed. The counters change before
+// any later write can succeed.
+func (g *writeGuard) failed() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return slices.ContainsFunc(g.failures, aboveZero)
+}
+
+// forget forgets the counters of a database that is closed.
+func (g *writeGuard) forget() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.failures = nil
+}
+
+// aboveZero reports whether a counter of a collector is above 0. A single counter, as the
+// logs have, is read without a goroutine: every commit reads it.
+func aboveZero(c prometheus.Collector) (above bool) {
+	if counter, ok := c.(prometheus.Counter); ok {
+		return metricAboveZero(counter)
+	}
+	metrics := make(chan prometheus.Metric, 4)
+	go func() {
+		c.Collect(metrics)
+		close(metrics)
+	}()
+	for m := range metrics {
+		above = above || metricAboveZero(m)
+	}
+	return above
+}
+
+func metricAboveZero(m prometheus.Metric) bool {
+	var value dto.Metric
+	return m.Write(&value) == nil && value.GetCounter().GetValue() > 0
+}
+
+// registerer returns a Registerer that passes registrations to next, which may be nil, and
+// keeps the counters of failed log writes.
+func (g *writeGuard) registerer(next prometheus.Registerer) *watchedRegisterer {
+	return &watchedRegisterer{Registerer: next, guard: g}
+}
+
+// watchedRegisterer is the Registerer of one database.
+type watchedRegisterer struct {
+	prometheus.Registerer
+	guard      *writeGuard
+	registered []prometheus.Collector // all collectors of the database
+}
+
+// failedWrites is the end of the names of two counters: failed writes to the write-ahead log,
+// and to the log of out-of-order samples.
+const failedWrites = `writes_failed_total"`
+
+// Register implements prometheus.Registerer.
+func (r *watchedRegisterer) Register(c prometheus.Collector) error {
+	r.guard.mu.Lock()
+	r.registered = append(r.registered, c)
+	if described(c, failedWrites) {
+		r.guard.failures = append(r.guard.failures, c)
+	}
+	r.guard.mu.Unlock()
+	if r.Registerer == nil {
+		return nil
+	}
+	return r.Registerer.Register(c)
+}
+
+// Unregister implements prometheus.Registerer.
+func (r *watchedRegisterer) Unregister(c prometheus.Collector) bool {
+	return r.Registerer != nil && r.Registerer.Unregister(c)
+}
+
+// MustRegister implements prometheus.Registerer.
+func (r *watchedRegisterer) MustRegister(all ...prometheus.Collector) {
+	for _, c := range all {
+		if err := r.Register(c); err != nil {
+			panic(err) // as every Registerer does
+		}
+	}
+}
+
+// guardedAppender is an appender whose Commit fails if the log failed.
+type guardedAppender struct {
+	storage.Appender
+	guard *writeGuard
+	gate  *lateGate
+}
+
+// Commit implements storage.Appender.
+func (a guardedAppender) Commit() error {
+	return a.guard.checkLog(a.gate.commit(a.Appender.Commit))
+}
+
+// Rollback implements storage.Appender. It writes the labels of new series to the log.
+func (a guardedAppender) Rollback() error { return a.guard.checkLog(a.Appender.Rollback()) }
+
+type guardedAppenderV2 struct {
+	storage.AppenderV2
+	guard *writeGuard
+	gate  *lateGate
+}
+
+// Commit implements storage.AppenderV2.
+func (a guardedAppenderV2) Commit() error {
+	return a.guard.checkLog(a.gate.commit(a.AppenderV2.Commit))
+}
+
+// Rollback implements storage.AppenderV2.
+func (a guardedAppenderV2) Rollback() error { return a.guard.checkLog(a.AppenderV2.Rollback()) }
+
+// notReady returns an error for every append, so that a writer retries until the log is
+// replayed, or the disk has space.
+type notReady struct{ err error }
+
+var _ storage.Appender = notReady{}
+
+func (notReady) SetOptions(*storage.AppendOptions) {}
+
+func (n notReady) Append(storage.SeriesRef, labels.Labels, int64, float64) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) AppendExemplar(storage.SeriesRef, labels.Labels, exemplar.Exemplar) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) AppendHistogram(storage.SeriesRef, labels.Labels, int64, *histogram.Histogram,
+	*histogram.FloatHistogram) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) AppendHistogramSTZeroSample(storage.SeriesRef, labels.Labels, int64, int64, *histogram.Histogram,
+	*histogram.FloatHistogram) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) UpdateMetadata(storage.SeriesRef, labels.Labels, metadata.Metadata) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) AppendSTZeroSample(storage.SeriesRef, labels.Labels, int64, int64) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReady) Commit() error { return n.err }
+func (notReady) Rollback() error { return nil }
+
+// notReadyV2 is notReady for the second appender interface.
+type notReadyV2 struct{ err error }
+
+var _ storage.AppenderV2 = notReadyV2{}
+
+func (n notReadyV2) Append(storage.SeriesRef, labels.Labels, int64, int64, float64, *histogram.Histogram,
+	*histogram.FloatHistogram, storage.AOptions) (storage.SeriesRef, error) {
+	return 0, n.err
+}
+
+func (n notReadyV2) Commit() error { return n.err }
+func (notReadyV2) Rollback() error { return nil }

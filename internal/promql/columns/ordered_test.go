@@ -6,11 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-
-	"go.uber.org/goleak"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 type number struct{ in, out int }
 

@@ -7,6 +7,8 @@
 MAKEFLAGS += --keep-going
 
 GO ?= go
+# .ci/run sets test/gotest here, which records the tests that are skipped.
+GOTEST ?= $(GO) test
 export GOTOOLCHAIN = local
 # Compiler and linker may use memory instead of collecting garbage, for a tenth less CPU. Programs and tests do not get
 # this GOGC, and what is built is the same.
@@ -18,10 +20,10 @@ FUZZMINIMIZE ?= 5s
 FUZZ_EXECS ?= 10000000
 TOOLS = $(CURDIR)/bin/tools
 
-.PHONY: api api-diff bench bench-test browser build check fuzz fuzz-long fuzz-short generate generated gofmt golden help house interop \
-	interop-clouds interop-metricsdiff interop-processes jsontext linked lint lint-packages load mutants pictures plots prove race race-processes \
-	race-promql race-tests race-units release run soak tags test tidied tidy tools-tests ui ui-check vet vet-invariants vet-modules vet-plain \
-	vet-systems vuln
+.PHONY: api api-diff bench bench-test browser build check clouds fuzz fuzz-long fuzz-short generate generated gofmt golden help house interop \
+	interop-clouds interop-metricsdiff interop-processes jsontext linked linked-clouds lint lint-packages load mutants pictures plain-packages \
+	plain-scripts plain-tests plots prove race race-processes race-promql race-tests race-units release run soak tags test tidied tidy \
+	tools-tests ui ui-check vet vet-modules vet-systems vet-untagged vuln
 
 help: ## list the targets
 	@sed -nE 's/^([a-z-]+):.*## (.*)/\1\t\2/p' $(MAKEFILE_LIST) | expand -t 14
@@ -43,29 +45,51 @@ release: ## archives, checksums, bills of materials and container image of all P
 # Tests of whole processes come first: they wait more than they compute, so one more package is tested at a time than there
 # are cores. `make check` vets every package; these targets do not.
 CORES := $(shell getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
-TEST = $(GO) test -vet=off -p $$(($(CORES) + 1)) -parallel $$((2 * $(CORES)))
-RACE = $(TEST) -race -tags invariants
-# test/house reads files, and the programs that test/outside builds have no race detector: `make test` runs these.
+TEST = $(GOTEST) -vet=off -p $$(($(CORES) + 1)) -parallel $$((2 * $(CORES)))
+RACED = $(TEST) -race -tags invariants
+# Of test/promql, `make race-promql` runs a part. test/house reads files, and the programs that test/outside builds have no race detector.
 PROCESSES = $$($(GO) list ./test/... | grep -vE '/test/(promql|house|outside)$$')
 UNITS = $$($(GO) list $(PACKAGES) | grep -v /test/)
+# having returns the packages with a file that has the pattern.
+having = $$(grep -rlE --include='*.go' '$(1)' cmd internal metrics promjson | xargs -n1 dirname | sort -u | sed 's|^|./|')
+# Of these, the code or the tests are others with the race detector or with invariants.
+DIFFERENT = $(call having,raceEnabled|invariant\.Enabled|"-race")
 
-test: ## every test that needs only Go
+# RACE=1 needs a C compiler.
+ifdef RACE
+test: race-tests plain-tests
+else
+test: ## every test that needs only Go; with RACE=1, these with the race detector and invariants, and without them only what they change
 	$(TEST) -timeout 25m ./test/... $(PACKAGES)
+endif
+
+# One test of test/e2e runs all of its scripts without the race detector only.
+plain-tests: plain-packages plain-scripts
+
+plain-packages:
+	$(TEST) -timeout 25m ./test/house ./test/outside ./test/promql $(DIFFERENT)
+
+plain-scripts:
+	$(TEST) -timeout 25m ./test/e2e -run 'TestQuery_PrometheusScriptsPassOverTheStoreAPI'
 
 race: race-tests race-promql ## every test of packages and processes, with the race detector and invariants
 
 # Whole processes are slower under the race detector, not different: test/e2e waits for events. Meanwhile units are tested.
 race-tests:
-	GORACE=halt_on_error=1 $(RACE) -timeout 40m $(PROCESSES) $(UNITS)
+	GORACE=halt_on_error=1 $(RACED) -timeout 40m $(PROCESSES) $(UNITS)
 
 race-units:
-	$(RACE) -timeout 25m $(UNITS)
+	$(RACED) -timeout 25m $(UNITS)
 
 race-processes:
-	GORACE=halt_on_error=1 $(RACE) -timeout 40m $(PROCESSES)
+	GORACE=halt_on_error=1 $(RACED) -timeout 40m $(PROCESSES)
 
 race-promql:
-	$(RACE) -short ./test/promql -promql.queries=100
+	$(RACED) -short ./test/promql -promql.queries=100
+
+# deploy/release.sh ships what is built with this tag.
+clouds: ## tests of the packages that -tags clouds changes, and of cmd/ferula, with the tag
+	$(TEST) -tags clouds -timeout 25m ./cmd/ferula $(call having,^//go:build .*clouds)
 
 soak: ## half an hour of test/sim, a million random queries of PromQL, a simulated week of profiles: docs/perf/soak.md
 	test/soak.sh docs/perf/soak.md
@@ -76,18 +100,16 @@ prove: ## the simulator finds each fault of test/sim/faults
 # Of what another operating system's packages are compiled to, vet reads only the types: the compiler need not optimize.
 TYPESONLY = '-gcflags=all=-N -l -dwarf=false'
 
-check: gofmt vet vet-systems vet-modules jsontext house linked ## gofmt, vet of every module, house rules, the example that needs an experiment, and the build of ferula
+check: gofmt vet vet-untagged vet-systems vet-modules jsontext house linked linked-clouds ## gofmt, vet of every module, house rules, the example that needs an experiment, and the build of ferula
 
 gofmt:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "not gofmt-ed: $$unformatted"; exit 1; }
 
-vet: vet-plain vet-invariants
+vet:
+	$(GO) vet -tags invariants,clouds $(PACKAGES)
 
-vet-plain:
-	$(GO) vet $(PACKAGES)
-
-vet-invariants:
-	$(GO) vet -tags invariants $(PACKAGES)
+vet-untagged:
+	$(GO) vet $(call having,^//go:build !(clouds|invariants))
 
 vet-systems:
 	status=0; for os in darwin windows freebsd; do \
@@ -100,13 +122,16 @@ vet-modules:
 	done; exit $$status
 
 jsontext:
-	GOEXPERIMENT=jsonv2 $(GO) test -run Example_jsontext ./promjson
+	GOEXPERIMENT=jsonv2 $(GOTEST) -vet=off -run Example_jsontext ./promjson
 
 house:
-	$(GO) test -vet=off ./test/house/
+	$(GOTEST) -vet=off ./test/house/
 
 linked:
 	$(GO) build -o /dev/null ./cmd/ferula
+
+linked-clouds:
+	$(GO) build -tags clouds -o /dev/null ./cmd/ferula
 
 lint: lint-packages tools-tests ## staticcheck, errcheck, errorlint and gosec
 
@@ -115,7 +140,7 @@ lint-packages:
 	GOGC=400 GOMEMLIMIT=16GiB $(TOOLS)/lint $(PACKAGES)
 
 tools-tests:
-	cd tools && GOWORK=off $(GO) test -vet=off ./apidiff ./image ./licenses ./lint ./sbom
+	cd tools && GOWORK=off $(GOTEST) -vet=off ./apidiff ./image ./licenses ./lint ./sbom
 
 # The database of vulnerabilities is fetched from the network.
 vuln: ## known vulnerabilities in linked packages
@@ -152,10 +177,10 @@ interop-processes:
 	FERULA_TEST_PEERS=1 $(TEST) -count=1 -timeout 40m -v -run Peer ./cmd/... ./test/... ./internal/frontend/... ./internal/thanos/gateway/...
 
 interop-clouds:
-	FERULA_TEST_PEERS=1 $(GO) test -tags clouds -count=1 -v -run 'Open|Peer' ./internal/bucket/
+	FERULA_TEST_PEERS=1 $(TEST) -tags clouds -count=1 -v -run 'Open|Peer' ./internal/bucket/
 
 interop-metricsdiff:
-	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(GO) test -count=1 -v -run Peer ./metricsdiff/
+	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(TEST) -count=1 -v -run Peer ./metricsdiff/
 
 golden: ## capture the golden bytes of test/e2e/testdata/golden again, from the peers and SDKs
 	FERULA_TEST_PEERS=1 $(GO) test -vet=off -count=1 -timeout 40m ./test/e2e -run 'Peer.*Golden' -golden

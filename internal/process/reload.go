@@ -16,8 +16,8 @@ type Change struct {
 }
 
 // Apply applies all changes in order, or none: if Apply of one change fails, the changes before it
-// are undone. Then it commits all changes in order. If Commit of one change fails, all changes stay
-// applied, and the changes after it are not committed.
+// are undone. Then it commits all changes in order. If Commit of one change fails, all changes stay applied, and the
+// others are committed: Commit also releases what Apply has locked.
 func Apply(changes ...Change) error {
 	for i, c := range changes {
 		if c.Apply == nil {
@@ -27,15 +27,13 @@ func Apply(changes ...Change) error {
 			return errors.Join(err, undo(changes[:i]))
 		}
 	}
+	var errs []error
 	for _, c := range changes {
-		if c.Commit == nil {
-			continue
-		}
-		if err := c.Commit(); err != nil {
-			return err
+		if c.Commit != nil {
+			errs = append(errs, c.Commit())
 		}
 	}
-	return nil
+	return errors.Join(errs...)
 }
 
 // undo reverts changes, the last first.

@@ -44,6 +44,7 @@ type Reloader struct {
 	client  *http.Client
 	logger  *slog.Logger
 	seen    [sha256.Size]byte // hash of the files at the last successful reload
+	again   bool              // the last round failed
 	reloads *metrics.Counter
 	failed  *metrics.Counter
 	success *metrics.Gauge
@@ -85,23 +86,29 @@ func (r *Reloader) Run(ctx context.Context) {
 		return
 	}
 	for {
-		pause := r.opts.Every
-		if err := r.reloadIfChanged(ctx); err != nil && ctx.Err() == nil {
-			r.failed.Inc()
-			r.success.Set(0)
-			r.logger.Error("Failed to reload Prometheus", "err", err)
-			pause = r.opts.Retry
-		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(pause):
+		case <-time.After(r.round(ctx)):
 		}
 	}
 }
 
-// reloadIfChanged reloads Prometheus if a file has changed since the last successful
-// reload.
+// round reloads Prometheus if necessary, and returns the pause before the next round.
+func (r *Reloader) round(ctx context.Context) (pause time.Duration) {
+	err := r.reloadIfChanged(ctx)
+	if err == nil || ctx.Err() != nil {
+		return r.opts.Every
+	}
+	r.again = true
+	r.failed.Inc()
+	r.success.Set(0)
+	r.logger.Error("Failed to reload Prometheus", "err", err)
+	return r.opts.Retry
+}
+
+// reloadIfChanged reloads Prometheus if a file has changed since the last successful reload, or if the last round
+// failed: Prometheus may have loaded some of the files then.
 func (r *Reloader) reloadIfChanged(ctx context.Context) error {
 	sum := sha256.New()
 	if r.opts.ConfigFile != "" {
@@ -115,13 +122,13 @@ func (r *Reloader) reloadIfChanged(ctx context.Context) error {
 		}
 	}
 	current := [sha256.Size]byte(sum.Sum(nil))
-	if current == r.seen {
+	if current == r.seen && !r.again {
 		return nil
 	}
 	if err := r.postReload(ctx); err != nil {
 		return err
 	}
-	r.seen = current
+	r.seen, r.again = current, false
 	r.reloads.Inc()
 	r.success.Set(1)
 	r.logger.Info("Reloaded Prometheus")

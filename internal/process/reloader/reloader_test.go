@@ -115,6 +115,44 @@ func TestReloader_AFailedReloadIsRepeated(t *testing.T) {
 	}
 }
 
+// A change that could not be loaded and was reverted, or a file that could not be read for a while, is over: Prometheus
+// may have applied the bad files in part, and the metric must not report a failure for ever.
+func TestReloader_ReloadsOnceTheFilesAreWhatTheyWereBeforeAFailure(t *testing.T) {
+	for name, fail := range map[string]func(t *testing.T, config string, prom *fakePrometheus){
+		"a refused change": func(t *testing.T, config string, prom *fakePrometheus) {
+			prom.status = http.StatusInternalServerError
+			write(t, config, "a: 2\n")
+		},
+		"a file that is missing": func(t *testing.T, config string, _ *fakePrometheus) {
+			if err := os.Remove(config); err != nil {
+				t.Fatal(err)
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			config := filepath.Join(t.TempDir(), "prometheus.yml")
+			write(t, config, "a: 1\n")
+			r, prom := newTestReloader(t, Options{ConfigFile: config})
+			r.round(t.Context())
+			if r.success.Get() != 1 {
+				t.Fatal("the first reload failed")
+			}
+			fail(t, config, prom)
+			r.round(t.Context())
+			if r.success.Get() != 0 || r.failed.Get() != 1 {
+				t.Errorf("success %v after a failure, %d failures", r.success.Get(), r.failed.Get())
+			}
+			prom.status, prom.reloads = http.StatusOK, 0
+			write(t, config, "a: 1\n")
+			r.round(t.Context())
+			r.round(t.Context())
+			if r.success.Get() != 1 || prom.reloads != 1 {
+				t.Errorf("success %v, %d reloads after the revert", r.success.Get(), prom.reloads)
+			}
+		})
+	}
+}
+
 func TestReloader_WritesTheExpandedConfiguration(t *testing.T) {
 	t.Setenv("RELOADER_TEST", "value")
 	dir := t.TempDir()

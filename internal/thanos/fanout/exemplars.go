@@ -44,15 +44,17 @@ func (q *Query) Exemplars(ctx context.Context, start, end int64,
 }
 
 // expression returns the PromQL expression for the exemplars of a store: the selectors that may match series of the
-// store, joined with "or". It returns "" if there are none. If the store is a querier, the selectors have all
-// matchers. For other stores the matchers on their external labels are left out, because a sidecar forwards the
-// expression to a Prometheus, whose series do not have the external labels. store are the matchers of the Selector
-// for this store.
+// store, joined with "or". It returns "" if there are none. Matchers on external labels are left out for a sidecar and
+// for a store with one label set, because it may forward the expression to a Prometheus, whose series do not have the
+// external labels. A querier and a store with several label sets, such as Thanos Receive, need them to choose among
+// these sets; Thanos' querier leaves them out for Receive, too, and gets exemplars of all its tenants. store are the
+// matchers of the Selector for this store.
 func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*labels.Matcher) string {
 	var sets []labels.Labels
 	if info != nil {
 		sets = info.LabelSets
 	}
+	forwards := info == nil || info.Component == "sidecar" || info.Component != "query" && len(sets) == 1
 	var b strings.Builder
 	for _, matchers := range selectors {
 		if !anyMatches(sets, matchers) {
@@ -64,7 +66,7 @@ func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*lab
 		selector := []string{`__name__=~".+"`} // an expression must not be empty
 		for _, m := range both(matchers, store) {
 			external := slices.ContainsFunc(sets, func(set labels.Labels) bool { return set.Has(m.Name) })
-			if !external || info.Component == "query" {
+			if !external || !forwards {
 				selector = append(selector, m.String())
 			}
 		}
@@ -106,7 +108,10 @@ func (f *Fanout) exemplars(ctx context.Context, r Request, er storeapi.Exemplars
 	if err != nil {
 		return nil, nil, err
 	}
-	return mergeExemplars(slices.Concat(found...), r.ReplicaLabels), warnings, nil
+	all := slices.DeleteFunc(slices.Concat(found...), func(one exemplar.QueryResult) bool {
+		return !r.allows(one.SeriesLabels)
+	})
+	return mergeExemplars(all, r.ReplicaLabels), warnings, nil
 }
 
 // mergeExemplars merges the results of equal series after removing the replica labels. Each exemplar

@@ -207,6 +207,11 @@ func (a *readAheadSet) read(ctx context.Context, named func(error) error) error 
 		case a.pages <- p:
 			return a.set.Err()
 		case <-ctx.Done():
+			a.free <- p
+			if err := a.set.Err(); err != nil {
+				return err
+			}
+			return named(context.Cause(ctx)) // the series of p are lost, although the store has sent them all
 		}
 	}
 	a.free <- p // the channel has capacity for all pages

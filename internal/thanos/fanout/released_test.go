@@ -288,15 +288,40 @@ func TestReadAhead_ErrorsAreNamedAndTheRestIsPassedOn(t *testing.T) {
 	a.close()
 }
 
+// The timer of a store may fire after its last series arrived. The caller must not take what it got then for everything.
+func TestReadAhead_ALostLastPageIsAnError(t *testing.T) {
+	for range 200 {
+		ctx, cancel := context.WithCancelCause(t.Context())
+		set := &labelSets{sets: [][]byte{[]byte("a"), []byte("b"), []byte("c")}, atEnd: func() { cancel(ErrStalled) }}
+		a := readAhead(ctx, set, &budget{}, func(err error) error { return fmt.Errorf("store x: %w", err) }, nil)
+		n := 0
+		for a.Next() {
+			n++
+		}
+		err := a.Err()
+		if n != 3 && (!errors.Is(err, ErrStalled) || !strings.Contains(err.Error(), "store x")) || n == 3 && err != nil {
+			t.Fatalf("%d of 3 series, %v", n, err)
+		}
+		a.close()
+		cancel(nil)
+	}
+}
+
 // labelSets is a set of series without chunks.
 type labelSets struct {
 	series.Set
-	sets [][]byte
-	at   int
-	err  error
+	sets  [][]byte
+	at    int
+	err   error
+	atEnd func()
 }
 
-func (s *labelSets) Next() bool             { s.at++; return s.at <= len(s.sets) }
+func (s *labelSets) Next() bool {
+	if s.at++; s.at > len(s.sets) && s.atEnd != nil {
+		s.atEnd()
+	}
+	return s.at <= len(s.sets)
+}
 func (s *labelSets) Labels() []byte         { return s.sets[s.at-1] }
 func (s *labelSets) Chunks() []series.Chunk { return nil }
 func (s *labelSets) Err() error             { return s.err }

@@ -37,11 +37,13 @@ func TestRequest_MatchersReplaceThoseOfTheSelection(t *testing.T) {
 }
 
 func TestQuery_ReadsItsTenantOnly(t *testing.T) {
-	s := &fakeStore{info: storeapi.Info{Rules: true, Targets: true}}
+	s := &fakeStore{info: storeapi.Info{Rules: true, Targets: true, Exemplars: &anyTime, Component: "receive"}}
 	for _, tenant := range []string{"a", "b"} {
 		one := holding(t, "m").series[0]
 		one.labels = labels.FromStrings("__name__", "m", "tenant_id", tenant)
 		s.series = append(s.series, one)
+		s.info.LabelSets = append(s.info.LabelSets, labels.FromStrings("tenant_id", tenant))
+		s.exemplars = append(s.exemplars, result(one.labels, 1))
 	}
 	var mu sync.Mutex
 	var named []string
@@ -75,6 +77,18 @@ func TestQuery_ReadsItsTenantOnly(t *testing.T) {
 	targets, _, err := f.Queryable(r).Targets(t.Context(), "any")
 	if err != nil || len(targets.Active) != 1 || len(targets.Dropped) != 0 {
 		t.Errorf("targets: %v %+v", err, targets)
+	}
+	// A store may ignore the tenant's matcher, so the result is filtered, too.
+	of := [][]*labels.Matcher{{labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")}}
+	found, _, err := f.Queryable(r).Exemplars(t.Context(), 0, 10, of)
+	if err != nil || len(found) != 1 || found[0].SeriesLabels.Get("tenant_id") != "a" {
+		t.Errorf("exemplars: %v %+v", err, found)
+	}
+	for component, want := range map[string]bool{"receive": true, "query": true, "sidecar": false} {
+		info := &storeapi.Info{Component: component, LabelSets: s.info.LabelSets}
+		if query := expression(info, [][]*labels.Matcher{r.enforced(of[0])}, nil); strings.Contains(query, `tenant_id="a"`) != want {
+			t.Errorf("%s gets %s", component, query)
+		}
 	}
 	// A querier that queries this one names the tenant in its call. The tenant is passed on to the stores.
 	named = nil

@@ -11,6 +11,7 @@ import (
 
 	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/redact"
 )
 
 // ignoredFlags are the given flags that have no effect here.
@@ -96,7 +97,7 @@ func report(err error, command string) int {
 	if err == nil {
 		return 0
 	}
-	fmt.Fprintf(os.Stderr, "ferula: error: %v\n", hint.WithoutPasswords(err))
+	fmt.Fprintf(os.Stderr, "ferula: error: %v\n", redact.Error(err))
 	code := exitFailure
 	var coder kong.ExitCoder
 	var invalid *hint.FlagError

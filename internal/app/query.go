@@ -26,6 +26,7 @@ import (
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/promql"
+	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
@@ -136,7 +137,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	}
 	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, q.listener.Addr())
 	if err != nil {
-		return nil, fmt.Errorf("external URL %q: %w", httpserver.RedactedURL(opts.Web.ExternalURL), err)
+		return nil, fmt.Errorf("external URL %q: %w", redact.URL(opts.Web.ExternalURL), err)
 	}
 	handler, err := q.newHandler(httpserver.RoutePrefix(opts.Web.RoutePrefix, external), external)
 	if err != nil {

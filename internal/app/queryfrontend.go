@@ -19,6 +19,7 @@ import (
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/redact"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
@@ -179,7 +180,7 @@ func (q *QueryFrontend) Run(ctx context.Context) error {
 // is. Requests are forwarded even if it is not ready: readiness is for load balancers
 // that choose among several frontends.
 func (q *QueryFrontend) readiness() downstreamprobe.Options {
-	to := httpserver.RedactedURL(q.opts.Downstream.URL)
+	to := redact.URL(q.opts.Downstream.URL)
 	return downstreamprobe.Options{
 		Every:   q.opts.ProbeEvery,
 		Busy:    func() bool { return q.slots.Full() },

@@ -17,7 +17,7 @@ import (
 	"github.com/ferula-io/ferula/internal/export"
 	"github.com/ferula-io/ferula/internal/export/localdb"
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/remoteread"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
@@ -93,7 +93,7 @@ func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 func (opts ReadOptions) client() (*remoteread.Client, error) {
 	u, err := url.Parse(opts.URL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
-		return nil, fmt.Errorf("--url: %q is not an http or https URL", httpserver.RedactedURL(opts.URL))
+		return nil, fmt.Errorf("--url: %q is not an http or https URL", redact.URL(opts.URL))
 	}
 	if u.Path = strings.TrimRight(u.Path, "/"); !strings.HasSuffix(u.Path, "/read") {
 		u.Path += readPath

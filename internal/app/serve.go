@@ -27,6 +27,7 @@ import (
 	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/promql/rules"
+	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/remoteread"
 	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/tsdb"
@@ -107,7 +108,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	s.tracing, s.notices = s.newTracing(), s.newNotices()
 	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, s.listener.Addr())
 	if err != nil {
-		return nil, hint.Invalid("web.external-url", fmt.Errorf("%q: %w", httpserver.RedactedURL(opts.Web.ExternalURL), err))
+		return nil, hint.Invalid("web.external-url", fmt.Errorf("%q: %w", redact.URL(opts.Web.ExternalURL), err))
 	}
 	prefix := httpserver.RoutePrefix(opts.Web.RoutePrefix, external)
 	if s.config, err = newLiveConfig(s, prefix); err != nil {

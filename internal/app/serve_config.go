@@ -25,6 +25,7 @@ import (
 	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/profiles/ingest"
 	"github.com/ferula-io/ferula/internal/promql/rules"
+	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -143,7 +144,7 @@ func (l *liveConfig) reload() error {
 	if err == nil {
 		err = l.apply(cfg, profiles, prepared)
 	}
-	err = hint.WithoutPasswords(err) // the client that requested the reload gets it, and the page shows it
+	err = redact.Error(err) // the client that requested the reload gets it, and the page shows it
 	l.done(err, cfg)
 	if err != nil {
 		logger.Error("Reload failed, the old configuration stays in effect", "err", err)

@@ -23,6 +23,7 @@ import (
 	"github.com/ferula-io/ferula/internal/process/reloader"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/thanos/promapi"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -92,7 +93,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	u, err := url.Parse(opts.PrometheusURL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, hint.Invalid("prometheus.url", fmt.Errorf("%q is not an http or https URL",
-			httpserver.RedactedURL(opts.PrometheusURL)))
+			redact.URL(opts.PrometheusURL)))
 	}
 	if s.http, err = httpserver.FromThanos(opts.HTTPClient); err != nil {
 		return nil, hint.Invalid("prometheus.http-client", err)
@@ -173,7 +174,7 @@ func (s *Sidecar) work(ctx context.Context) error {
 		case err == nil && !s.process.IsReady():
 			s.process.Ready()
 			s.grpc.Ready()
-			s.opts.Logger.Info("Ready", "prometheus", httpserver.RedactedURL(s.opts.PrometheusURL), "external_labels",
+			s.opts.Logger.Info("Ready", "prometheus", redact.URL(s.opts.PrometheusURL), "external_labels",
 				s.prometheus.ExternalLabels().String(), "grpc", s.GRPCAddr(), "http", s.Addr())
 			if !polled {
 				polled = true

@@ -30,6 +30,8 @@ import (
 	"github.com/thanos-io/objstore/providers/filesystem"
 	"github.com/thanos-io/objstore/providers/s3"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/ferula-io/ferula/internal/redact"
 )
 
 // ErrConfig is wrapped by errors of Open about the configuration.
@@ -88,7 +90,7 @@ func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Reg
 		client, err = openGCS(inner, component, kitLogger{logger})
 	case objstore.AZURE:
 		client, err = openAzure(inner, component, kitLogger{logger})
-		client, err = redacted{client}, redact(err)
+		client, err = redacted{client}, redact.Signature(err)
 	case "":
 		err = errors.New("type is missing; S3, FILESYSTEM, GCS and AZURE are supported")
 	default:

@@ -3,29 +3,11 @@ package bucket
 import (
 	"context"
 	"io"
-	"regexp"
 
 	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/internal/redact"
 )
-
-// signature matches the secret of a shared access signature of Azure. The secret is a parameter of the URL of each
-// request, and the texts of net/http's errors have the URL.
-var signature = regexp.MustCompile(`(?i)([?&]sig=)[^&\s"]+`)
-
-// redactedError is an error without signatures in its text.
-type redactedError struct{ err error }
-
-func (e *redactedError) Error() string {
-	return signature.ReplaceAllString(e.err.Error(), "${1}<secret>")
-}
-func (e *redactedError) Unwrap() error { return e.err }
-
-func redact(err error) error {
-	if err == nil || !signature.MatchString(err.Error()) {
-		return err
-	}
-	return &redactedError{err}
-}
 
 // redacted is a bucket whose errors have no signatures. The errors become parts of logs, and of warnings that
 // clients see.
@@ -33,13 +15,13 @@ type redacted struct{ objstore.Bucket }
 
 // Iter implements objstore.Bucket.
 func (r redacted) Iter(ctx context.Context, dir string, f func(string) error, options ...objstore.IterOption) error {
-	return redact(r.Bucket.Iter(ctx, dir, f, options...))
+	return redact.Signature(r.Bucket.Iter(ctx, dir, f, options...))
 }
 
 // IterWithAttributes implements objstore.Bucket.
 func (r redacted) IterWithAttributes(ctx context.Context, dir string, f func(objstore.IterObjectAttributes) error,
 	options ...objstore.IterOption) error {
-	return redact(r.Bucket.IterWithAttributes(ctx, dir, f, options...))
+	return redact.Signature(r.Bucket.IterWithAttributes(ctx, dir, f, options...))
 }
 
 // Get implements objstore.Bucket.
@@ -55,24 +37,24 @@ func (r redacted) GetRange(ctx context.Context, name string, off, length int64) 
 // Exists implements objstore.Bucket.
 func (r redacted) Exists(ctx context.Context, name string) (bool, error) {
 	ok, err := r.Bucket.Exists(ctx, name)
-	return ok, redact(err)
+	return ok, redact.Signature(err)
 }
 
 // Attributes implements objstore.Bucket.
 func (r redacted) Attributes(ctx context.Context, name string) (objstore.ObjectAttributes, error) {
 	a, err := r.Bucket.Attributes(ctx, name)
-	return a, redact(err)
+	return a, redact.Signature(err)
 }
 
 // Upload implements objstore.Bucket.
 func (r redacted) Upload(ctx context.Context, name string, body io.Reader,
 	options ...objstore.ObjectUploadOption) error {
-	return redact(r.Bucket.Upload(ctx, name, body, options...))
+	return redact.Signature(r.Bucket.Upload(ctx, name, body, options...))
 }
 
 // Delete implements objstore.Bucket.
 func (r redacted) Delete(ctx context.Context, name string) error {
-	return redact(r.Bucket.Delete(ctx, name))
+	return redact.Signature(r.Bucket.Delete(ctx, name))
 }
 
 // redactedBody is a body whose errors have no signatures. If a body is interrupted, Azure's client requests the
@@ -81,7 +63,7 @@ type redactedBody struct{ io.ReadCloser }
 
 func redactBody(body io.ReadCloser, err error) (io.ReadCloser, error) {
 	if err != nil {
-		return nil, redact(err)
+		return nil, redact.Signature(err)
 	}
 	return redactedBody{body}, nil
 }
@@ -92,7 +74,7 @@ func (b redactedBody) Read(p []byte) (int, error) {
 	if err == nil || err == io.EOF { //lint:ignore errorlint the end is never wrapped
 		return n, err
 	}
-	return n, redact(err)
+	return n, redact.Signature(err)
 }
 
 // ObjectSize implements objstore.ObjectSizer.

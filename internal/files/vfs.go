@@ -114,6 +114,16 @@ func removeIfExists(fs FS, path string) error {
 	return nil
 }
 
+// Space returns the free bytes and the size of the file system of path. The free bytes are those that an unprivileged
+// process can use. The size is 0 if the file system does not report it.
+func Space(path string) (free, size int64, err error) {
+	var stat syscall.Statfs_t
+	if err := syscall.Statfs(path, &stat); err != nil {
+		return 0, 0, fmt.Errorf("free space of %s: %w", path, err)
+	}
+	return int64(stat.Bavail) * int64(stat.Bsize), int64(stat.Blocks) * int64(stat.Bsize), nil
+}
+
 // LockDir locks a directory against other processes until the returned value is closed, or
 // this process ends. It creates no file. ErrLocked is returned if the directory is locked
 // already.

@@ -1,13 +1,11 @@
 // Package hint names command-line flags in errors: those that raise limits, and those with
-// values that cannot be used. It also removes passwords from errors.
+// values that cannot be used.
 //
 // A package with limits has a field Flags in its options and adds Flags.Of to the errors of
 // exceeded limits. Package main, which knows the flags, sets the field. The zero value adds
 // nothing. An error of Invalid is an error of the command line: package main exits with the code
 // of such errors.
 package hint
-
-import "regexp"
 
 // Flags are the names of flags, such as --query.max-series, by the name of the option that
 // they set, such as SeriesMax.
@@ -41,33 +39,3 @@ func (e *FlagError) Error() string { return "--" + e.Flag + ": " + e.Err.Error()
 
 // Unwrap returns the reason.
 func (e *FlagError) Unwrap() error { return e.Err }
-
-// passwordInURL finds the user and password of a URL in an error. A URL that is quoted in the error may have quotes,
-// too.
-var passwordInURL = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s:/@"]*):(?:[^"\n]|\\")*@`)
-
-// WithoutPasswords returns err with xxxxx instead of the passwords of URLs: the error of a URL that cannot be parsed
-// has the URL, and many passwords need to be escaped in URLs.
-func WithoutPasswords(err error) error {
-	if err == nil {
-		return nil
-	}
-	text := err.Error()
-	shown := passwordInURL.ReplaceAllString(text, "${1}:xxxxx@")
-	if shown == text {
-		return err
-	}
-	return &redacted{err, shown}
-}
-
-// redacted is an error with another text.
-type redacted struct {
-	err  error
-	text string
-}
-
-// Error implements error.
-func (r *redacted) Error() string { return r.text }
-
-// Unwrap returns the error with its own text.
-func (r *redacted) Unwrap() error { return r.err }

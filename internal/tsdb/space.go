@@ -6,7 +6,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -16,6 +15,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/metadata"
 	"github.com/prometheus/prometheus/storage"
+
+	"github.com/ferula-io/ferula/internal/files"
 )
 
 // The errors of a store that refuses samples. Their texts contain no path of the server.
@@ -49,7 +50,7 @@ type writeGuard struct {
 }
 
 func newWriteGuard(dir string, reserve int64) *writeGuard {
-	return &writeGuard{dir: dir, reserve: reserve, free: diskSpace}
+	return &writeGuard{dir: dir, reserve: reserve, free: files.Space}
 }
 
 // A disk with plentyBytes of free space above the reserve is not checked again for plentyFor:
@@ -58,14 +59,6 @@ const (
 	plentyBytes = 4 << 30
 	plentyFor   = time.Second
 )
-
-func diskSpace(dir string) (free, total int64, err error) {
-	var stat syscall.Statfs_t
-	if err := syscall.Statfs(dir, &stat); err != nil {
-		return 0, 0, err
-	}
-	return int64(stat.Bavail) * int64(stat.Bsize), int64(stat.Blocks) * int64(stat.Bsize), nil
-}
 
 // refusal returns the reason to refuse samples, nil if there is none.
 func (g *writeGuard) refusal() error {

@@ -28,6 +28,7 @@ import (
 
 	"github.com/prometheus/prometheus/tsdb/fileutil"
 
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/metrics"
@@ -196,12 +197,11 @@ func (c *Cache) Open(dir string) (err error) {
 // reserve allocates size bytes on the disk for an empty file. It first compares size with the free space, because a
 // file system may fill the whole disk before it returns that size is too large.
 func reserve(file *os.File, size int64) error {
-	var disk syscall.Statfs_t
-	if err := syscall.Statfs(file.Name(), &disk); err != nil {
+	free, total, err := files.Space(file.Name())
+	if err != nil {
 		return err
 	}
-	// 0 blocks: the file system does not report its size
-	if free := int64(disk.Bavail) * int64(disk.Bsize); disk.Blocks > 0 && size > free {
+	if total > 0 && size > free {
 		return fmt.Errorf("the disk has %d free bytes: %w", free, syscall.ENOSPC)
 	}
 	return fileutil.Preallocate(file, size, true)

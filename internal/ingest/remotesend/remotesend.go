@@ -24,6 +24,8 @@ import (
 	"github.com/prometheus/prometheus/storage/remote"
 	"go.yaml.in/yaml/v2"
 
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
@@ -92,7 +94,7 @@ func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg registry) *Se
 		opts.FlushDeadline = defaultFlushDeadline
 	}
 	opts.FlushDeadline = max(0, opts.FlushDeadline)
-	quiet := slog.New(newUnrepeated(redacting{logger.Handler()}, logEvery, time.Now))
+	quiet := slog.New(process.ThinLog(redact.Handler{Handler: logger.Handler()}, 1, logEvery, time.Now))
 	s := &Sender{opts: opts, logger: logger, store: store, reg: reg, stopped: make(chan struct{}),
 		written: make(chan struct{}, 1), stop: make(chan struct{})}
 	s.queues = remote.NewWriteStorage(quiet, reg, store.Options().Dir, opts.FlushDeadline, manager(opts.Scraper),

@@ -31,7 +31,7 @@ const otlpCost = 128 << 20
 func NewOTLPHandler(opts Options, otlp OTLPOptions, to storage.AppendableV2, current func() config.Config,
 	logger *slog.Logger, reg prometheus.Registerer) http.Handler {
 	opts = opts.withDefaults()
-	logger = slog.New(newLimited(logger.Handler(), linesMax, linesEvery, time.Now))
+	logger = thin(logger)
 	return &handler{
 		opts:   opts,
 		logger: logger,

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -176,59 +175,6 @@ func TestHandler_UnknownEncodingsAndTypesAreTheReceivers(t *testing.T) {
 	}
 	if w := send("snappy", v1Type, snappy.Encode(nil, nil)); w.Code/100 != 2 {
 		t.Errorf("nothing: %d %s", w.Code, w.Body)
-	}
-}
-
-// A handler must not append to the attributes of a record that its caller still has.
-func TestLimitedHandler_RecordOfTheCallerStaysAsItIs(t *testing.T) {
-	now := time.Unix(0, 0)
-	h := newLimited(slog.NewTextHandler(io.Discard, nil), 1, time.Minute, func() time.Time { return now })
-	r := slog.NewRecord(now, slog.LevelWarn, "bad series", 0)
-	for i := range 8 { // the last three are in a slice with room for a fourth
-		r.AddAttrs(slog.Int("n", i))
-	}
-	for range 2 {
-		if err := h.Handle(t.Context(), r); err != nil {
-			t.Fatal(err)
-		}
-	}
-	now = now.Add(time.Minute)
-	if err := h.Handle(t.Context(), r); err != nil {
-		t.Fatal(err)
-	}
-	r.AddAttrs(slog.Int("last", 1)) // notes an attribute that another owner of the slice has appended
-	var keys []string
-	r.Attrs(func(a slog.Attr) bool { keys = append(keys, a.Key); return true })
-	if len(keys) != 9 || keys[8] != "last" {
-		t.Errorf("%q", keys)
-	}
-}
-
-func TestLimitedHandler_OneSuppressedMessageIsCounted(t *testing.T) {
-	var out bytes.Buffer
-	now := time.Unix(0, 0)
-	logger := slog.New(newLimited(slog.NewTextHandler(&out, nil), 1, time.Minute, func() time.Time { return now }))
-	logger.Warn("bad series")
-	logger.Warn("bad series")
-	now = now.Add(time.Minute - 1)
-	logger.Warn("bad series")
-	if got := out.String(); strings.Count(got, "\n") != 1 {
-		t.Error(got)
-	}
-	out.Reset()
-	now = now.Add(1)
-	logger.WithGroup("g").With("a", 1).Warn("bad series", "b", 2)
-	if got := out.String(); !strings.Contains(got, "suppressed=2") || !strings.Contains(got, "g.a=1") || !strings.Contains(got, "g.b=2") {
-		t.Error(got)
-	}
-	out.Reset()
-	now = now.Add(time.Minute)
-	logger.Warn("bad series")
-	logger.Warn("bad series")
-	now = now.Add(time.Minute)
-	logger.Warn("bad series")
-	if got := out.String(); strings.Count(got, "suppressed=1") != 1 || strings.Count(got, "\n") != 2 {
-		t.Error(got)
 	}
 }
 

@@ -25,6 +25,7 @@ import (
 	"github.com/prometheus/prometheus/storage/remote"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
@@ -109,7 +110,7 @@ func (o Options) accepted() (types remoteapi.MessageTypes) {
 // NewHandler creates the receiver.
 func NewHandler(opts Options, to storage.Appendable, logger *slog.Logger, reg prometheus.Registerer) http.Handler {
 	opts = opts.withDefaults()
-	logger = slog.New(newLimited(logger.Handler(), linesMax, linesEvery, time.Now))
+	logger = thin(logger)
 	return &handler{
 		opts:     opts,
 		logger:   logger,
@@ -117,6 +118,12 @@ func NewHandler(opts Options, to storage.Appendable, logger *slog.Logger, reg pr
 		slots:    make(chan struct{}, opts.InFlightMax),
 		decoding: semaphore.NewWeighted(opts.DecodingMax),
 	}
+}
+
+// thin returns a logger for Prometheus' receivers, which log a line for each rejected series, of which a request may have
+// thousands.
+func thin(logger *slog.Logger) *slog.Logger {
+	return slog.New(process.ThinLog(logger.Handler(), 5, 10*time.Second, time.Now))
 }
 
 // ServeHTTP implements http.Handler.

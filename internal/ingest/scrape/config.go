@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/prometheus/util/logging"
 	"go.yaml.in/yaml/v2"
 
-	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/redact"
 )
 
 // Defaults are the values of flags for settings that a configuration omits.
@@ -64,13 +64,13 @@ func Load(path string, defaults Defaults, logger *slog.Logger) (*config.Config, 
 	}
 	cfg, err := parse(string(content), defaults, logger)
 	if err != nil {
-		return nil, fmt.Errorf("configuration %s: %w", path, hint.WithoutPasswords(err))
+		return nil, fmt.Errorf("configuration %s: %w", path, redact.Error(err))
 	}
 	cfg.SetDirectory(filepath.Dir(path))
 	// GetScrapeConfigs reads the files of scrape_config_files on every call. The first
 	// call is here, so that an error in them is found before anything is applied.
 	if _, err := cfg.GetScrapeConfigs(); err != nil {
-		return nil, fmt.Errorf("configuration %s: %w", path, hint.WithoutPasswords(err))
+		return nil, fmt.Errorf("configuration %s: %w", path, redact.Error(err))
 	}
 	return cfg, nil
 }

@@ -81,15 +81,3 @@ func ParseURL(raw string) (*url.URL, error) {
 	}
 	return u, err
 }
-
-// RedactedURL replaces the password of a URL for logs and errors.
-func RedactedURL(raw string) string {
-	u, err := url.Parse(raw)
-	switch {
-	case err == nil:
-		return u.Redacted()
-	case strings.Contains(raw, "@"):
-		return "<secret>"
-	}
-	return raw
-}

@@ -3,13 +3,12 @@ package tracing
 import (
 	"context"
 	"slices"
-	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
 	tracesdk "go.opentelemetry.io/otel/sdk/trace"
 
-	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/redact"
 )
 
 // withoutPasswords is an exporter of spans without the passwords of URLs. Prometheus' remote-write queues set the URL
@@ -56,13 +55,14 @@ func redactedAttributes(all []attribute.KeyValue) []attribute.KeyValue {
 			continue
 		}
 		text := a.Value.AsString()
-		if !strings.Contains(text, "://") || !strings.Contains(text, "@") || strings.ContainsAny(text, " \"") {
+		shown := redact.Value(text)
+		if shown == text {
 			continue
 		}
 		if !copied {
 			all, copied = slices.Clone(all), true
 		}
-		all[i] = attribute.String(string(a.Key), httpserver.RedactedURL(text))
+		all[i] = attribute.String(string(a.Key), shown)
 	}
 	return all
 }

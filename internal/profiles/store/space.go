@@ -2,9 +2,9 @@ package store
 
 import (
 	"fmt"
-	"path/filepath"
 	"syscall"
 
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/profiles"
 )
 
@@ -18,11 +18,10 @@ func (s *Store) checkSpace() error {
 	if s.opts.FreeBytesMin <= 0 {
 		return nil
 	}
-	var stat syscall.Statfs_t
-	if err := syscall.Statfs(filepath.Clean(s.opts.Dir), &stat); err != nil {
+	free, total, err := files.Space(s.opts.Dir)
+	if err != nil {
 		return nil // the write itself returns the error of the directory
 	}
-	free, total := int64(stat.Bavail)*int64(stat.Bsize), int64(stat.Blocks)*int64(stat.Bsize)
 	if reserve := min(s.opts.FreeBytesMin, total/reserveShare); free < reserve {
 		return fmt.Errorf("%w: a push cannot be written to the disk: %w: %d bytes are free, %d are reserved for samples%s",
 			profiles.ErrUnavailable, syscall.ENOSPC, free, reserve, s.opts.Flags.Of("FreeBytesMin"))

@@ -228,16 +228,6 @@ func TestExportWriter_DeadlineIsThatOfOneWrite(t *testing.T) {
 	}
 }
 
-func TestOptions_DefaultsAreThoseOfTheirComments(t *testing.T) {
-	o := Options{}.withDefaults()
-	if o.Now == nil || o.Logger == nil || o.Ready == nil || o.CORSOrigin == nil || !o.CORSOrigin.MatchString("https://any.example") || o.BodyMaxBytes != 10<<20 {
-		t.Errorf("%+v", o)
-	}
-	if o = (Options{BodyMaxBytes: 1}).withDefaults(); o.BodyMaxBytes != 1 {
-		t.Errorf("given: %d", o.BodyMaxBytes)
-	}
-}
-
 func TestHintLimit_IsOneMoreThanTheLimit(t *testing.T) {
 	for limit, want := range map[int]int{0: 0, 1: 2, 10: 11, math.MaxInt - 1: math.MaxInt, math.MaxInt: math.MaxInt} {
 		if got := hintLimit(limit); got != want {

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
@@ -43,28 +42,6 @@ func TestOptions_LongestBlockIsATenthOfTheRetention(t *testing.T) {
 		if o.Retention != tt.retention || o.MinBlockDuration != tt.minBlock || o.MaxBlockDuration != tt.maxBock ||
 			p.RetentionDuration != tt.retention.Milliseconds() || p.MinBlockDuration != tt.minBlock.Milliseconds() || p.MaxBlockDuration != tt.maxBock.Milliseconds() {
 			t.Errorf("%+v: %s, %s to %s", tt.given, o.Retention, o.MinBlockDuration, o.MaxBlockDuration)
-		}
-	}
-}
-
-func TestOptions_DefaultsAreThoseOfTheirComments(t *testing.T) {
-	o := Options{}.resolved()
-	if o.MaxExemplars != 100_000 || o.FreeBytesMin != 256<<20 || o.WALCompression != compression.Snappy || o.OutOfOrderWindow != 0 || o.FloatChunkEncodingIsXOR2 {
-		t.Errorf("%+v", o)
-	}
-	o = Options{MaxExemplars: 7, FreeBytesMin: -1, WALCompression: compression.Zstd, OutOfOrderWindow: time.Minute, FloatChunkEncodingIsXOR2: true}.resolved()
-	if o.MaxExemplars != 7 || o.FreeBytesMin != -1 || o.WALCompression != compression.Zstd || o.OutOfOrderWindow != time.Minute || !o.FloatChunkEncodingIsXOR2 {
-		t.Errorf("given: %+v", o)
-	}
-	if o = (Options{MaxExemplars: -1}).resolved(); o.MaxExemplars != 0 {
-		t.Errorf("%d exemplars", o.MaxExemplars)
-	}
-	for given, want := range map[Options]config.TSDBRetentionConfig{
-		{}: {Time: model.Duration(15 * 24 * time.Hour)}, {Retention: time.Hour}: {Time: model.Duration(time.Hour)}, {Retention: -1}: {},
-		{RetentionBytes: 5}: {Size: 5}, {Retention: time.Hour, RetentionBytes: 5}: {Time: model.Duration(time.Hour), Size: 5},
-	} {
-		if got := given.DefaultRetention(); got != want {
-			t.Errorf("%+v: %+v", given, got)
 		}
 	}
 }

@@ -132,9 +132,3 @@ func TestProbe_AReadyDownstreamWithFullSlotsStaysReady(t *testing.T) {
 	f.busy.Store(false)
 	f.expect(t, "waiting: ")
 }
-
-func TestNew_ProbesEveryTenSecondsByDefault(t *testing.T) {
-	if p := New(nil, Options{}); p.opts.Every != 10*time.Second {
-		t.Error(p.opts.Every)
-	}
-}

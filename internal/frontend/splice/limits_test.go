@@ -11,16 +11,6 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-func TestOptions_Defaults(t *testing.T) {
-	if got, want := (Options{}).withDefaults(), (Options{64 << 10, 1 << 20, 1088 << 10, 4 << 20}); got != want {
-		t.Errorf("%+v", got)
-	}
-	given := Options{1, 2, 3, 4}
-	if got := given.withDefaults(); got != given || New(given).splicer.WriteBytes != 3 {
-		t.Errorf("%+v", got)
-	}
-}
-
 var errFull = errors.New("full")
 
 // A union is written in pieces of 64 KiB; every write may fail.

@@ -13,18 +13,6 @@ import (
 	"github.com/ferula-io/ferula/internal/process"
 )
 
-func TestOptions_DefaultsAreThoseOfTheirComments(t *testing.T) {
-	if o := (Options{}).WithDefaults(); o.MaxConnections != 512 || o.ReadTimeout != 5*time.Minute || o.DrainTimeout != 30*time.Second {
-		t.Errorf("%+v", o)
-	}
-	if o := (Options{MaxConnections: 1, ReadTimeout: 2, DrainTimeout: 3}).WithDefaults(); o.MaxConnections != 1 || o.ReadTimeout != 2 || o.DrainTimeout != 3 {
-		t.Errorf("given: %+v", o)
-	}
-	if o := (Options{MaxConnections: -1, DrainTimeout: -1}).WithDefaults(); o.MaxConnections != -1 || o.DrainTimeout != -1 {
-		t.Errorf("negative: %+v", o)
-	}
-}
-
 func TestServer_ProtocolsAndTimeouts(t *testing.T) {
 	logger := slog.New(slog.DiscardHandler)
 	s := Options{ReadTimeout: time.Minute}.Server(http.NotFoundHandler(), logger)

@@ -247,15 +247,6 @@ func TestNew_WithoutWatchedFilesNoReloadHasFailed(t *testing.T) {
 	}
 }
 
-func TestOptions_PausesDefaultToFiveSeconds(t *testing.T) {
-	if r, _ := newTestReloader(t, Options{}); r.opts.Every != 5*time.Second || r.opts.Retry != 5*time.Second {
-		t.Errorf("%+v", r.opts)
-	}
-	if r, _ := newTestReloader(t, Options{Every: 1, Retry: 2}); r.opts.Every != 1 || r.opts.Retry != 2 {
-		t.Errorf("given: %+v", r.opts)
-	}
-}
-
 // countedBody counts how often it was closed.
 type countedBody struct {
 	io.Reader

@@ -13,23 +13,6 @@ import (
 	"github.com/klauspost/compress/gzip"
 )
 
-func TestLimits_DefaultsAreThoseOfTheirComment(t *testing.T) {
-	got := Limits{Depth: -1}.WithDefaults()
-	want := Limits{Bytes: 64 << 20, Strings: 1_000_000, Functions: 500_000, Locations: 500_000, Samples: 500_000, Depth: 1000, Nodes: 1_000_000, SampleTypes: 64}
-	if fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
-		t.Errorf("%+v", got)
-	}
-	given := Limits{Bytes: 1, Strings: 2, Functions: 3, Locations: 4, Samples: 5, Depth: 6, Nodes: 7, SampleTypes: 8}
-	if got := given.WithDefaults(); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", given) {
-		t.Errorf("%+v", got)
-	}
-	const most = math.MaxInt32
-	want = Limits{Bytes: most, Strings: most, Functions: most, Locations: most, Samples: most, Depth: most, Nodes: most, SampleTypes: most}
-	if got := Unlimited(); fmt.Sprintf("%+v", got) != fmt.Sprintf("%+v", want) {
-		t.Errorf("%+v", got)
-	}
-}
-
 func TestRepairs_EachNamesTheReasonsThatOccurred(t *testing.T) {
 	var got []string
 	note := func(reason string, n int) { got = append(got, fmt.Sprint(reason, " ", n)) }

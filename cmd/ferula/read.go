@@ -41,7 +41,7 @@ type readCommand struct {
 	SkipHist bool     `name:"skip-histograms" help:"Leave native histograms out of OpenMetrics, which cannot express them. Without it they are an error."`
 	Resume   bool     `name:"resume" help:"Continue an earlier run of the same command that did not finish."`
 	Timeout  duration `name:"timeout" default:"2m" help:"Maximum time without a byte from the server, before and within a response. After it the window is read again. 0 means no limit."`
-	SortMem  size     `name:"max-sort-bytes" default:"12MiB" help:"Memory to sort a response with samples, whose series may come in any order. A temporary file is used beyond it."`
+	SortMem  size     `name:"max-sort-bytes" default:"12MiB" help:"Memory to sort the series of a response. A response with samples, from a server without streamed chunks, may need 64 times as much when decoded; if it needs more, the export fails: use a shorter --window."`
 	Retries  int      `name:"retries" default:"4" help:"Maximum number of retries of a window, after 1s, 2s, 4s and so on, up to 1m. After the last one the run fails."`
 	Progress bool     `name:"progress" default:"true" negatable:"" help:"Show the progress on standard error."`
 

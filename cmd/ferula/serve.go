@@ -62,7 +62,7 @@ type serveCommand struct {
 	ReadMaxBytesInFrame int `name:"storage.remote.read-max-bytes-in-frame" default:"1048576" help:"Maximum number of bytes in a frame of streamed chunks. A larger series is split into several frames. 0 means no limit. Clients may have a limit of their own."`
 
 	ReadSlowTimeout duration `name:"storage.remote.read-timeout" default:"15m" help:"Maximum total time that a remote read response may wait for a slow reader. 0 means no limit."`
-	ReadSortMemory  size     `name:"storage.remote.read-max-sort-bytes" default:"12MiB" help:"Memory to sort a response of a remote_read endpoint, whose series may come in any order. A larger unsorted response fails."`
+	ReadSortMemory  size     `name:"storage.remote.read-max-sort-bytes" default:"12MiB" help:"Memory to sort a response of a remote_read endpoint, whose series may come in any order. A larger unsorted response fails. So does a response with samples that needs 64 times as much when decoded."`
 	ReadPartial     bool     `name:"storage.remote.read-partial" help:"Respond to remote read without the series of a remote_read endpoint that fails, as Prometheus does. Without it the request fails with 502, since the protocol has no warnings."`
 
 	LookbackDelta  duration `name:"query.lookback-delta" default:"5m" help:"The maximum lookback duration for retrieving metrics during expression evaluations."`

@@ -8,7 +8,6 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
-	"os"
 	"strings"
 	"time"
 
@@ -111,13 +110,9 @@ func (opts ReadOptions) client() (*remoteread.Client, error) {
 	if len(opts.Header) > 0 {
 		client.Transport = withHeader{client.Transport, opts.Header}
 	}
-	sortDir := os.TempDir()
-	if opts.Export.Output != export.Stdout {
-		sortDir = export.PartialDir(opts.Export.Output)
-	}
 	return remoteread.NewClient(remoteread.ClientOptions{
 		URL: u.String(), HTTP: client, StallTimeout: opts.StallTimeout, HoldBytesMax: opts.SortBytes,
-		Flags: hint.Flags{"HoldBytesMax": "--max-sort-bytes"}, SortDir: sortDir,
+		Flags: hint.Flags{"HoldBytesMax": "--max-sort-bytes"},
 		Tries: 1, // package export retries whole windows
 	}), nil
 }

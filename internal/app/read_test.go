@@ -103,8 +103,8 @@ func TestRead_FilesOfTheClientAreNamedInErrors(t *testing.T) {
 	}
 }
 
-// The folder of temporary files may be small, or memory. That of the output has room for the export.
-func TestRead_SeriesAreSortedNextToTheOutput(t *testing.T) {
+// A server that only has samples sends a response that is decoded as a whole.
+func TestRead_TooLongResponsesOfSamplesNameTheFlag(t *testing.T) {
 	result := &prompb.QueryResult{}
 	for i := range 5000 {
 		result.Timeseries = append(result.Timeseries, &prompb.TimeSeries{
@@ -122,15 +122,14 @@ func TestRead_SeriesAreSortedNextToTheOutput(t *testing.T) {
 		_, _ = w.Write(snappy.Encode(nil, plain))
 	}))
 	defer server.Close()
-	none := filepath.Join(t.TempDir(), "none")
-	t.Setenv("TMPDIR", none)
 	o := readOptions(t)
-	o.URL, o.SortBytes, o.Export.Window = server.URL, 64<<10, 48*time.Hour
+	o.URL, o.SortBytes, o.Export.Window = server.URL, 1<<20, 48*time.Hour
 	if sum, err := Read(t.Context(), o); err != nil || sum.Samples != 5000 {
 		t.Errorf("%+v, %v", sum, err)
 	}
-	o.Export.Output, o.Export.Format, o.Export.Stdout = export.Stdout, export.CSV, io.Discard
-	if _, err := Read(t.Context(), o); err == nil || !strings.Contains(err.Error(), none) {
-		t.Errorf("without an output file: %v", err)
+	o = readOptions(t)
+	o.URL, o.SortBytes, o.Export.Window = server.URL, 64<<10, 48*time.Hour
+	if _, err := Read(t.Context(), o); err == nil || !strings.Contains(err.Error(), "--max-sort-bytes") {
+		t.Errorf("%v", err)
 	}
 }

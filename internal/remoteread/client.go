@@ -46,6 +46,9 @@ func Permanent(err error) bool {
 		errors.Is(err, labelenc.ErrCorrupt)
 }
 
+// samplesHoldsMax limits the bytes of a response of samples, in multiples of HoldBytesMax.
+const samplesHoldsMax = 64
+
 // ClientOptions are the options of a Client. A limit of zero takes its default.
 type ClientOptions struct {
 	URL     string            // URL of the endpoint, including /api/v1/read
@@ -59,14 +62,9 @@ type ClientOptions struct {
 	SamplesOnly    bool // do not request chunks; every server has samples
 	FrameBytesMax  int  // in bytes; a longer frame is an error; 0: 50,000,000
 	SeriesBytesMax int  // of all chunks of one series; more are an error; 0: 64 MiB
-	// HoldBytesMax is the memory to sort the series of a response. Decompressing a response of
-	// samples takes up to as much again. Sorting a response of chunks usually takes an eighth of
-	// HoldBytesMax. 0: 12 MiB.
-	HoldBytesMax int
-	// SortDir is the directory of the file in which the series of a response of samples are sorted
-	// when they exceed HoldBytesMax. Empty: no file; then a long response that is not sorted by
-	// labels is ErrLimit.
-	SortDir        string
+	// HoldBytesMax is the memory to sort the series of a response of chunks, which usually takes an eighth of it. A
+	// response of samples is decoded as a whole, and may need samplesHoldsMax times as many bytes. 0: 12 MiB.
+	HoldBytesMax   int
 	ReadAheadBytes int // read buffer of a response; 0: 64 KiB; a few KiB suffice if the HTTP transport reads ahead
 
 	Flags hint.Flags // the flags that raise the limits, named in errors
@@ -101,8 +99,9 @@ func (o ClientOptions) withDefaults() ClientOptions {
 }
 
 // Client reads series from any remote read server. It requests streamed chunks. A server that has
-// only samples sends samples, and the client builds chunks from them as they arrive. The options
-// bound memory in both cases, however long the response is. A Client is safe for concurrent use.
+// only samples sends samples, and the client builds chunks from them once it has all. The options bound the memory of
+// both: however long a response of chunks is, it is read; a response of samples that is too long is ErrLimit. A Client
+// is safe for concurrent use.
 //
 // RawQuerier returns encoded series through the raw interface (package series).
 // Querier and ChunkQuerier implement package storage, and their callers own the
@@ -170,20 +169,9 @@ func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, mat
 		query.Hints = &wire.Hints{StepMS: hints.Step, Func: hints.Func, StartMS: hints.Start, EndMS: hints.End,
 			Grouping: hints.Grouping, By: hints.By, RangeMS: hints.Range}
 	}
-	set := &orderedSet{flag: q.client.opts.Flags.Of("HoldBytesMax"), holdBytesMax: q.client.opts.HoldBytesMax,
-		windowBytes: q.client.opts.HoldBytesMax}
-	set.open = func() (source, error) {
-		from, err := q.client.sendWithRetries(ctx, query)
-		switch from.(type) {
-		case *frameSource:
-			set.windowBytes /= 8
-		case *sampleSource:
-			if q.client.opts.SortDir != "" {
-				from, set.windowBytes = &fileSorter{source: from, dir: q.client.opts.SortDir, bytesMax: set.holdBytesMax}, 0
-			}
-		}
-		return from, err
-	}
+	o := &q.client.opts
+	set := &orderedSet{flag: o.Flags.Of("HoldBytesMax"), holdBytesMax: o.HoldBytesMax, windowBytes: o.HoldBytesMax / 8}
+	set.open = func() (source, error) { return q.client.sendWithRetries(ctx, query) }
 	q.open = append(q.open, set)
 	return set
 }
@@ -288,8 +276,8 @@ func (c *Client) newSource(q wire.Query, resp *http.Response, response *response
 			return &frameSource{body: response, from: response.from, mint: q.StartMS, maxt: q.EndMS,
 				frameBytesMax: c.opts.FrameBytesMax, seriesBytesMax: c.opts.SeriesBytesMax}, nil
 		case strings.HasPrefix(kind, "application/x-protobuf"):
-			return &sampleSource{body: response, from: response.from, seriesBytesMax: c.opts.SeriesBytesMax,
-				holdBytesMax: c.opts.HoldBytesMax}, nil
+			return &sampleSource{body: response, from: response.from, flag: c.opts.Flags.Of("HoldBytesMax"),
+				bytesMax: samplesHoldsMax * int64(c.opts.HoldBytesMax)}, nil
 		}
 	}
 	return nil, errors.Join(fmt.Errorf("%w: %s returned content type %q with encoding %q, neither streamed chunks nor samples in snappy", ErrRefused, c.name, kind, encoding), response.Close())

@@ -7,9 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/tombstones"
 
 	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
@@ -153,29 +157,21 @@ func appendCut(dst []series.Chunk, c series.Chunk, mint, maxt int64) ([]series.C
 	if err != nil {
 		return dst, fmt.Errorf("%w: %w", wire.ErrCorrupt, err)
 	}
-	var r chunkBuilder
-	r.reset()
-	it := chunk.Iterator(nil)
-	for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {
-		if t := it.AtT(); t < mint || t > maxt {
-			continue
-		}
-		switch kind {
-		case chunkenc.ValFloat:
-			err = r.float(it.At())
-		case chunkenc.ValHistogram:
-			err = r.intHistogram(it.AtHistogram(nil))
-		default:
-			err = r.floatHistogram(it.AtFloatHistogram(nil))
-		}
-		if err != nil {
-			return dst, err
-		}
+	cut := storage.NewSeriesToChunkEncoder(&storage.SeriesEntry{
+		SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
+			outside := tombstones.Intervals{{Mint: math.MinInt64, Maxt: mint - 1}, {Mint: maxt + 1, Maxt: math.MaxInt64}}
+			return &tsdb.DeletedIterator{Iter: chunk.Iterator(nil), Intervals: outside}
+		},
+	}).Iterator(nil)
+	for cut.Next() {
+		one := cut.At()
+		dst = append(dst, series.Chunk{MinMS: one.MinTime, MaxMS: one.MaxTime, Encoding: one.Chunk.Encoding(),
+			Data: one.Chunk.Bytes()})
 	}
-	if err := it.Err(); err != nil {
+	if err := cut.Err(); err != nil {
 		return dst, fmt.Errorf("%w: %w", wire.ErrCorrupt, err)
 	}
-	return r.finish(dst)
+	return dst, nil
 }
 
 func (f *frameSource) Labels() []byte         { return f.current.labels }

@@ -26,15 +26,14 @@ type source interface {
 
 // orderedSet returns the series of a source in label order.
 //
-// It buffers copies of up to windowBytes of series before it returns the smallest. A response
-// that fits into this buffer is sorted; a longer one must be nearly sorted. Samples come in any
-// order, so their windowBytes is all of holdBytesMax.
+// It buffers copies of up to windowBytes of series before it returns the smallest. A response that fits into this buffer
+// is sorted; a longer one must be nearly sorted.
 //
 // A server that streams chunks sorts series by their labels without its external labels. With an
 // external label z it sends {a, z} before {a, b, z}, although {a, b, z} is smaller. So a series
 // is buffered, even if the buffer is full, while the series after it is smaller. All other series
 // are returned without a copy. If series have labels with the names of external labels, the server
-// sends them in any order. Because of such series windowBytes is not zero for chunks either.
+// sends them in any order. Because of such series windowBytes is not zero.
 type orderedSet struct {
 	flag         string                 // names the flag that raises holdBytesMax, for errors
 	open         func() (source, error) // called by the first Next
@@ -54,6 +53,9 @@ type orderedSet struct {
 }
 
 var _ series.Set = (*orderedSet)(nil)
+
+// chunkHeadBytes estimates the memory of a chunk without its data.
+const chunkHeadBytes = 64
 
 // bufferedSeries is a copy of a series.
 type bufferedSeries struct {

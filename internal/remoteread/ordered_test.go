@@ -1,13 +1,11 @@
 package remoteread
 
 import (
-	"bufio"
 	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"testing"
@@ -164,85 +162,6 @@ func TestOrderedSet_WindowAndLimitAreExact(t *testing.T) {
 	}
 	if got := labelsText([]byte{200}); got != `"\xc8"` {
 		t.Errorf("labels that cannot be decoded: %s", got)
-	}
-}
-
-func TestFileSorter_WritesAFileBeyondItsMemoryAndClosesIt(t *testing.T) {
-	one := &listSource{values: []string{"e"}, at: 1}
-	var h bufferedSeries
-	h.copy(one.Labels(), one.Chunks())
-	for bytesMax, runs := range map[int]int{5 * h.bytes(): 0, 5*h.bytes() - 1: 2, 2 * h.bytes(): 2, h.bytes() - 1: 6} {
-		from := &listSource{values: reversed(), closeErr: errClosed}
-		s := &fileSorter{source: from, dir: t.TempDir(), bytesMax: bytesMax}
-		set := &orderedSet{open: func() (source, error) { return s, nil }}
-		if got := drain(t, set); got != "abcde" || !errors.Is(set.Err(), errClosed) || from.closes != 1 {
-			t.Errorf("%d bytes: %s, %v, closed %d times", bytesMax, got, set.Err(), from.closes)
-		}
-		if len(s.runs) != runs || (s.file != nil) != (runs > 0) {
-			t.Errorf("%d bytes: %d runs, want %d", bytesMax, len(s.runs), runs)
-		}
-		if s.file != nil && !errors.Is(s.file.Close(), os.ErrClosed) {
-			t.Errorf("%d bytes: the file is still open", bytesMax)
-		}
-		if s.ahead() != nil {
-			t.Error("a sorter knows what is ahead")
-		}
-	}
-	broken := errors.New("broken")
-	for _, bytesMax := range []int{1, 1 << 20} {
-		s := &fileSorter{source: &listSource{values: letters, fails: broken}, dir: t.TempDir(), bytesMax: bytesMax}
-		if err := s.next(); !errors.Is(err, broken) {
-			t.Errorf("%d bytes, a broken source: %v", bytesMax, err)
-		}
-		if err := s.close(); err != nil {
-			t.Error(err)
-		}
-	}
-	s := &fileSorter{source: &listSource{values: letters}, dir: "/nowhere", bytesMax: 1}
-	if err := s.next(); !errors.Is(err, os.ErrNotExist) || !strings.HasPrefix(err.Error(), "sort series in a file: ") {
-		t.Errorf("no directory: %v", err)
-	}
-}
-
-func TestRun_EveryCutIsNoticed(t *testing.T) {
-	s := &fileSorter{source: &listSource{}, dir: t.TempDir()}
-	ends := []int64{0}
-	for _, value := range []string{"b", "a"} {
-		from := &listSource{values: []string{value}, at: 1}
-		h := &bufferedSeries{}
-		h.copy(from.Labels(), slices.Concat(from.Chunks(), from.Chunks()))
-		s.held, s.bytes = append(s.held[:0], h), 1
-		if err := s.write(); err != nil || len(s.held) != 0 || s.bytes != 0 {
-			t.Fatalf("%v, %d series of %d bytes are held", err, len(s.held), s.bytes)
-		}
-		ends = append(ends, s.runs[len(s.runs)-1])
-	}
-	content := make([]byte, ends[2])
-	if _, err := s.file.ReadAt(content, 0); err != nil {
-		t.Fatal(err)
-	}
-	for cut := range len(content) + 1 {
-		r, n := &run{from: bufio.NewReader(bytes.NewReader(content[:cut]))}, 0
-		err := r.next()
-		for ; err == nil; err = r.next() {
-			want := []byte{"ba"[n]}
-			if n++; len(r.series.chunks) != 2 || !bytes.Equal(r.series.chunks[0].Data, want) || !bytes.Equal(r.series.chunks[1].Data, want) {
-				t.Errorf("cut at %d: %+v", cut, r.series)
-			}
-		}
-		whole := slices.Index(ends, int64(cut))
-		if whole >= 0 && (!errors.Is(err, io.EOF) || n != whole) || whole < 0 && (!errors.Is(err, io.ErrUnexpectedEOF) || !strings.HasPrefix(err.Error(), "read sorted series: ")) {
-			t.Errorf("cut at %d of %v: %d series, %v", cut, ends, n, err)
-		}
-	}
-	if err := s.file.Close(); err != nil {
-		t.Fatal(err)
-	}
-	if s.held = append(s.held, &bufferedSeries{}); !errors.Is(s.write(), os.ErrClosed) {
-		t.Error("a write to a closed file is no error")
-	}
-	if err := s.close(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("closed twice: %v", err)
 	}
 }
 

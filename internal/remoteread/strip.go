@@ -30,8 +30,7 @@ type WithoutQuerier interface {
 	// no effect on a response of samples.
 	SelectWithout(ctx context.Context, without labels.Labels, inOrder bool, matchers ...*labels.Matcher) series.Set
 	// SelectUnordered is SelectWithout for a caller that sorts the series itself. Series come in
-	// the order of the server, and a label set may occur twice. The client does not buffer series,
-	// with one exception: if it has a SortDir, it still sorts a response of samples.
+	// the order of the server, and a label set may occur twice. The client does not buffer series of chunks.
 	SelectUnordered(ctx context.Context, without labels.Labels, matchers ...*labels.Matcher) series.Set
 }
 
@@ -50,12 +49,10 @@ func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels
 		if err != nil {
 			return nil, err
 		}
-		if _, chunks := from.(*frameSource); chunks && inOrder {
+		if _, samples := from.(*sampleSource); samples {
+			set.windowBytes = set.holdBytesMax // they were sorted with the labels that are removed
+		} else if inOrder {
 			set.windowBytes = 0
-		} else if set.windowBytes == 0 {
-			// The source is a fileSorter. It sorted the series while they had the labels that are removed,
-			// so their order may change.
-			set.windowBytes = set.holdBytesMax
 		}
 		return &labelStripper{source: from, without: encoded}, nil
 	}

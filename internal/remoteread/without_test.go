@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"slices"
 	"strings"
@@ -270,32 +269,6 @@ func TestAppendCut_CutsEveryKindOfChunk(t *testing.T) {
 	}
 }
 
-// A sample that does not follow the last one of its list is corrupt.
-func TestChunkBuilder_TimesAscend(t *testing.T) {
-	var r chunkBuilder
-	r.reset()
-	if err := errors.Join(r.float(5, 1), r.float(6, 1)); err != nil {
-		t.Error(err)
-	}
-	for _, at := range []int64{6, 5, math.MinInt64} {
-		if err := r.float(at, 1); !errors.Is(err, wire.ErrCorrupt) || !strings.Contains(err.Error(), fmt.Sprintf("a sample at %d follows one at 6", at)) {
-			t.Errorf("%d: %v", at, err)
-		}
-	}
-	for n, want := range map[int]int{1: 1, chunkSamplesMax: 1, chunkSamplesMax + 1: 2, 2 * chunkSamplesMax: 2, 2*chunkSamplesMax + 1: 3} {
-		r.reset()
-		for at := range int64(n) {
-			if err := r.float(at, 1); err != nil {
-				t.Fatal(err)
-			}
-		}
-		chunks, err := r.finish(nil)
-		if err != nil || len(chunks) != want || chunks[0].MaxMS != int64(min(n, chunkSamplesMax)-1) {
-			t.Errorf("%d samples: %d chunks, %v", n, len(chunks), err)
-		}
-	}
-}
-
 func TestClient_RequestsHaveTheGivenHeadersAndThoseOfTheProtocol(t *testing.T) {
 	seen := make(chan http.Header, 1)
 	client := NewClient(ClientOptions{
@@ -318,32 +291,5 @@ func TestClient_RequestsHaveTheGivenHeadersAndThoseOfTheProtocol(t *testing.T) {
 	}
 	if !strings.HasPrefix(h.Get("User-Agent"), "ferula") {
 		t.Errorf("%q", h.Get("User-Agent"))
-	}
-}
-
-// Elements of snappy: a literal, and copies with offsets of one, two and four bytes.
-func TestElement_ReadsEveryHeaderOrWaitsForIt(t *testing.T) {
-	for name, tt := range map[string]struct {
-		src                  []byte
-		size, length, offset int
-	}{
-		"literal":               {[]byte{0}, 1, 1, -1},
-		"literal of 60":         {[]byte{59 << 2}, 1, 60, -1},
-		"length of one byte":    {[]byte{60 << 2, 60}, 2, 61, -1},
-		"length of two bytes":   {[]byte{61 << 2, 1, 2}, 3, 514, -1},
-		"length of three bytes": {[]byte{62 << 2, 1, 2, 3}, 4, 197122, -1},
-		"length of four bytes":  {[]byte{63 << 2, 1, 2, 3, 0}, 5, 197122, -1},
-		"near copy":             {[]byte{1 | 3<<2 | 5<<5, 7}, 2, 7, 5<<8 | 7},
-		"copy":                  {[]byte{2 | 9<<2, 1, 2}, 3, 10, 513},
-		"far copy":              {[]byte{3 | 63<<2, 1, 2, 3, 4}, 5, 64, 67305985},
-	} {
-		if size, length, offset := element(append(tt.src, 9, 9)); size != tt.size || length != tt.length || offset != tt.offset {
-			t.Errorf("%s: %d %d %d", name, size, length, offset)
-		}
-		for n := 1; n < tt.size; n++ {
-			if size, _, _ := element(tt.src[:n]); size != 0 {
-				t.Errorf("%s: %d of %d bytes: %d", name, n, tt.size, size)
-			}
-		}
 	}
 }

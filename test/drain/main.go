@@ -54,7 +54,7 @@ func drain(r *http.Request) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	client := remoteread.NewClient(remoteread.ClientOptions{URL: form.Get("url"), SamplesOnly: form.Get("form") == "samples", Tries: 1})
+	client := remoteread.NewClient(remoteread.ClientOptions{URL: form.Get("url"), SamplesOnly: form.Get("form") == "samples", Tries: 1, HoldBytesMax: 64 << 20})
 	q, err := client.RawQuerier(r.Context(), mint, maxt)
 	if err != nil {
 		return "", err

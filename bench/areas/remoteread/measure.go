@@ -194,7 +194,6 @@ func (b *bench) conclude() {
 		worst, from = max(worst, area.Over(max(noise, tape.Median(ferula, many)), max(noise, tape.Median(ferula, few)))), append(from, few, many)
 	}
 	out.Measure("remoteread/growth", worst, from...)
-	out.Measure("remoteread/client-samples-anon-mib", max(tape.Median(ferula, clientGrowth), tape.Median(prometheus, clientGrowth))/(1<<20), clientGrowth)
 	over("remoteread/head-chunks-cpu", "CPU: "+headChunks().what)
 	over("remoteread/head-samples-cpu", "CPU: "+headSamples().what)
 	own("remoteread/head-samples-anon-mib", "growth of RssAnon: "+headSamples().what, 1<<20)
@@ -205,7 +204,6 @@ func (b *bench) conclude() {
 		"The floor maps the same chunk files and writes them to the client in pieces of 64 KiB, with one copy and two checksums.",
 		"Growth is taken on a process that has just started: peak of RssAnon during its first request, less RssAnon after a collection before it. remoteread/growth is the worse of the two forms, 120 samples a series; less than 1 MiB counts as 1 MiB, since a process that has collected keeps about as much of free pages.",
 		fmt.Sprintf("The head has %d series of %d samples that both sides received by remote write, full chunks memory-mapped; growth is that of a server that has just replayed them.", recent.Series, recent.Samples),
-		"The client is a process that reads all of it as samples, sorts them within its window and drops them, from Prometheus and from ferula (by column); the worse of the two counts.",
 		fmt.Sprintf("%d readers request samples of a tenth of the series only: ten responses of all series at once would be 20 GB in Prometheus. User and system time are in ticks of 10 ms; real is the slowest reader's.", readers),
 	)
 }

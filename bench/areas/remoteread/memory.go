@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"sync"
 	"time"
 
@@ -145,42 +144,6 @@ func (b *bench) growth(ctx context.Context) error {
 		b.env.Logf("round %d of %d: memory by series", round, b.env.Rounds)
 	}
 	return nil
-}
-
-const clientGrowth = "growth of RssAnon of ferula's client: samples, 8 h"
-
-// client measures the memory of ferula's client.
-func (b *bench) client(ctx context.Context) error {
-	return b.both(ctx, floats, func() error {
-		for round := 1; round <= b.env.Rounds; round++ {
-			for _, s := range b.sides {
-				drain, err := b.start(ctx, b.drain)
-				if err != nil {
-					return err
-				}
-				cpu := time.Duration(0)
-				growth, err := drain.GrowthDuring(ctx, func() error {
-					before, err := drain.CPU()
-					if err != nil {
-						return err
-					}
-					report, err := drained(ctx, drain, s.server.URL(), samples8h())
-					if err == nil && !strings.HasPrefix(report, fmt.Sprintf("%d series, %d samples, ", floats.Series, floats.Series*floats.Samples)) {
-						err = fmt.Errorf("%w: %s", area.ErrUnequal, report)
-					}
-					after, e := drain.CPU()
-					cpu = after - before
-					return errors.Join(err, e)
-				})
-				if err := errors.Join(err, drain.Stop()); err != nil {
-					return err
-				}
-				b.out.Recorder.Add(round, s.name, clientGrowth, area.Bytes, float64(growth.Bytes()))
-				b.out.Recorder.Add(round, s.name, "CPU of ferula's client: samples, 8 h", area.Seconds, cpu.Seconds())
-			}
-		}
-		return nil
-	})
 }
 
 // line is the memory of a server over time, for the plot.

@@ -4,7 +4,7 @@
 // response types of the protocol. Streams of chunks must be equal byte by byte. Responses with samples may differ, since
 // Prometheus does not sort their series and omits zeros: ferula's own client must read the same labels, times and values
 // from both servers and both response types. The bench then measures CPU, write calls and allocations of a running server,
-// the memory of servers that have just started, times of both response types, and the memory of ferula's client.
+// the memory of servers that have just started, and times of both response types.
 package remoteread
 
 import (
@@ -26,7 +26,7 @@ import (
 
 // Area is the entry of this area in the list of cmd/bench.
 var Area = area.Area{
-	Name: "remoteread", About: "remote read of Prometheus and ferula serve, both response types, and ferula's client", Run: run,
+	Name: "remoteread", About: "remote read of Prometheus and ferula serve, both response types", Run: run,
 }
 
 const (
@@ -134,7 +134,7 @@ func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	if b.floor, err = b.build(ctx, "floor", filepath.Join(env.Programs.Root, "bench"), "./areas/remoteread/floor"); err != nil {
 		return nil, err
 	}
-	for _, step := range []func(context.Context) error{b.great, b.decimals, b.memory, b.many, b.growth, b.client, b.head} {
+	for _, step := range []func(context.Context) error{b.great, b.decimals, b.memory, b.many, b.growth, b.head} {
 		if err := step(ctx); err != nil {
 			return nil, err
 		}

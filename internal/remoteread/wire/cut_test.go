@@ -9,6 +9,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/prometheus/prometheus/prompb"
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
@@ -38,8 +39,7 @@ const varint, text = protowire.VarintType, protowire.BytesType
 func TestDecode_FieldsOfAnotherTypeAreCorrupt(t *testing.T) {
 	decodeRequest := func(b []byte) error { _, err := DecodeRequest(b); return err }
 	decodeFrame := func(b []byte) error { _, _, _, err := DecodeFrame(b, nil, nil); return err }
-	decodeFloat := func(b []byte) error { _, _, err := DecodeFloat(b); return err }
-	decodeLabel := func(b []byte) error { _, _, err := DecodeLabel(b); return err }
+	onlyResult := func(b []byte) error { _, err := OnlyResult(b); return err }
 	series := within(1)
 	for name, tt := range map[string]struct {
 		decode func([]byte) error
@@ -53,8 +53,7 @@ func TestDecode_FieldsOfAnotherTypeAreCorrupt(t *testing.T) {
 		"frame":   {decodeFrame, func(b []byte) []byte { return slices.Concat(series, b) }, []protowire.Type{-1, varint}},
 		"series":  {decodeFrame, func(b []byte) []byte { return within(1, b) }, []protowire.Type{text, text}},
 		"chunk":   {decodeFrame, func(b []byte) []byte { return within(1, within(2, b)) }, []protowire.Type{varint, varint, varint, text}},
-		"float":   {decodeFloat, func(b []byte) []byte { return b }, []protowire.Type{protowire.Fixed64Type, varint}},
-		"label":   {decodeLabel, func(b []byte) []byte { return b }, []protowire.Type{text, text}},
+		"result":  {onlyResult, func(b []byte) []byte { return b }, []protowire.Type{text}},
 	} {
 		for i, want := range tt.fields {
 			if want == -1 {
@@ -134,9 +133,6 @@ func TestDecodeFrame_JoinsLabelsAndKeepsTheIndex(t *testing.T) {
 	if err != nil || index != 5 || string(labels) != "x"+string(a)+string(b) || len(chunks) != 3 || chunks[2].MinMS != 1 || chunks[2].MaxMS != 9 || chunks[2].Encoding != EncodingMax || chunks[2].Data != nil {
 		t.Errorf("%d %q %+v %v", index, labels, chunks, err)
 	}
-	if name, value, err := DecodeLabel(a[2:]); err != nil || string(name) != "a" || string(value) != "1" {
-		t.Errorf("%q %q %v", name, value, err)
-	}
 }
 
 func TestSizes_AreThoseOfTheEncodings(t *testing.T) {
@@ -151,8 +147,9 @@ func TestSizes_AreThoseOfTheEncodings(t *testing.T) {
 		}
 		number, kind, n := protowire.ConsumeTag(b[1:])
 		body, m := protowire.ConsumeBytes(b[1+n:])
-		if at, v, err := DecodeFloat(body); number != 2 || kind != text || m != size-n || err != nil || at != timeMS || v != -0.5 {
-			t.Errorf("%d: %d %v %v", timeMS, at, v, err)
+		var sample prompb.Sample
+		if err := sample.Unmarshal(body); number != 2 || kind != text || m != size-n || err != nil || sample.Timestamp != timeMS || sample.Value != -0.5 {
+			t.Errorf("%d: %v %v", timeMS, sample, err)
 		}
 	}
 	for _, size := range []int{0, 1, 127, 128, 1 << 14, 1<<21 - 1} {

@@ -2,7 +2,6 @@ package wire
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"math"
 	"testing"
@@ -78,18 +77,6 @@ func TestAppendXORFloats_StopsAfterTheWantedSamples(t *testing.T) {
 		if want := min(n, len(times)); err != nil || count != want || len(got) != want*FloatBytes {
 			t.Errorf("%d samples: %d, %d bytes, %v", n, count, len(got), err)
 		}
-	}
-}
-
-func TestDecodeFloat_ATimestampWithoutBytesIsCorrupt(t *testing.T) {
-	value := binary.LittleEndian.AppendUint64([]byte{1<<3 | wireFixed64}, math.Float64bits(1.5))
-	for _, behind := range [][]byte{{2 << 3}, {2 << 3, 0x80}, {2 << 3, 9, 2 << 3}} {
-		if at, v, err := DecodeFloat(append(bytes.Clone(value), behind...)); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("% x: %d %v %v", behind, at, v, err)
-		}
-	}
-	if at, v, err := DecodeFloat(append(bytes.Clone(value), 2<<3, 0)); at != 0 || v != 1.5 || err != nil {
-		t.Errorf("a timestamp of 0: %d %v %v", at, v, err)
 	}
 }
 

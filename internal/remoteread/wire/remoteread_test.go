@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
-	"math"
 	"reflect"
 	"testing"
 
@@ -272,34 +271,6 @@ func TestDecodeFrame_UnknownFieldsOfAChunkAreSkipped(t *testing.T) {
 	_, _, chunks, err := DecodeFrame(payload, nil, nil)
 	if err != nil || len(chunks) != 1 || chunks[0].MinMS != 1 || chunks[0].MaxMS != 2 || string(chunks[0].Data) != "x" {
 		t.Errorf("%+v, %v", chunks, err)
-	}
-}
-
-// Encoders may omit a value of 0, change the order of the fields, or add others.
-func TestDecodeFloat_UnusualEncodings(t *testing.T) {
-	value := binary.LittleEndian.AppendUint64([]byte{1<<3 | wireFixed64}, 0x0510_0000_0000_0000) // its byte 6 looks like a timestamp's tag
-	at := []byte{2<<3 | wireVarint, 9}
-	for name, tt := range map[string]struct {
-		src    []byte
-		timeMS int64
-		bits   uint64
-	}{
-		"nothing":                   {nil, 0, 0},
-		"no value":                  {at, 9, 0},
-		"no timestamp":              {value, 0, 0x0510_0000_0000_0000},
-		"the timestamp first":       {bytes.Join([][]byte{at, value}, nil), 9, 0x0510_0000_0000_0000},
-		"the usual order":           {bytes.Join([][]byte{value, at}, nil), 9, 0x0510_0000_0000_0000},
-		"a field that is not known": {bytes.Join([][]byte{value, at, {3<<3 | wireVarint, 1}}, nil), 9, 0x0510_0000_0000_0000},
-	} {
-		timeMS, v, err := DecodeFloat(tt.src)
-		if err != nil || timeMS != tt.timeMS || math.Float64bits(v) != tt.bits {
-			t.Errorf("%s: %d %x %v, want %d %x", name, timeMS, math.Float64bits(v), err, tt.timeMS, tt.bits)
-		}
-	}
-	for name, src := range map[string][]byte{"cut": value[:5], "a value of another type": {1<<3 | wireVarint, 1}, "a timestamp of another type": {2<<3 | wireBytes, 0}} {
-		if _, _, err := DecodeFloat(src); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("%s: %v", name, err)
-		}
 	}
 }
 

@@ -2,6 +2,7 @@ package wire
 
 import (
 	"encoding/binary"
+	"fmt"
 	"math"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -53,57 +54,24 @@ func AppendMessageHead(dst []byte, size uint64) []byte {
 // MessageSize returns the size of a message field with a message of size bytes.
 func MessageSize(size uint64) uint64 { return 1 + uint64(protowire.SizeVarint(size)) + size }
 
-// DecodeFloat decodes the message of a float sample, without tag and length of its field.
-func DecodeFloat(src []byte) (timeMS int64, v float64, err error) {
-	// The usual case: the value, then the timestamp. Some servers omit values of 0; the loop below
-	// decodes their samples.
-	if len(src) > 10 && src[0] == 1<<3|wireFixed64 && src[9] == 2<<3|wireVarint {
-		if at, n := binary.Uvarint(src[10:]); n == len(src)-10 {
-			return int64(at), math.Float64frombits(binary.LittleEndian.Uint64(src[1:])), nil
-		}
-	}
-	for len(src) > 0 {
+// OnlyResult returns the encoded result of a response to one query, nil if the response is empty.
+func OnlyResult(src []byte) (result []byte, err error) {
+	for found := false; len(src) > 0; {
 		f, rest, err := nextField(src)
 		if err != nil {
-			return 0, 0, err
+			return nil, err
 		}
 		src = rest
-		switch f.number {
-		case 1:
-			if err := f.is(wireFixed64); err != nil {
-				return 0, 0, err
-			}
-			v = math.Float64frombits(f.value)
-		case 2:
-			if err := f.is(wireVarint); err != nil {
-				return 0, 0, err
-			}
-			timeMS = int64(f.value)
-		}
-	}
-	return timeMS, v, nil
-}
-
-// DecodeLabel decodes the message of a label, without tag and length of its field. Name
-// and value alias src.
-func DecodeLabel(src []byte) (name, value []byte, err error) {
-	for len(src) > 0 {
-		f, rest, err := nextField(src)
-		if err != nil {
-			return nil, nil, err
-		}
-		src = rest
-		if f.number != 1 && f.number != 2 {
+		if f.number != 1 {
 			continue
 		}
 		if err := f.is(wireBytes); err != nil {
-			return nil, nil, err
+			return nil, err
 		}
-		if f.number == 1 {
-			name = f.bytes
-		} else {
-			value = f.bytes
+		if found {
+			return nil, fmt.Errorf("%w: more than one result for one query", ErrCorrupt)
 		}
+		result, found = f.bytes, true
 	}
-	return name, value, nil
+	return result, nil
 }

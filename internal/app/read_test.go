@@ -128,7 +128,7 @@ func TestRead_TooLongResponsesOfSamplesNameTheFlag(t *testing.T) {
 		t.Errorf("%+v, %v", sum, err)
 	}
 	o = readOptions(t)
-	o.URL, o.SortBytes, o.Export.Window = server.URL, 64<<10, 48*time.Hour
+	o.URL, o.SortBytes, o.Export.Window = server.URL, 8<<10, 48*time.Hour
 	if _, err := Read(t.Context(), o); err == nil || !strings.Contains(err.Error(), "--max-sort-bytes") {
 		t.Errorf("%v", err)
 	}

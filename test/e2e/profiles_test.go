@@ -143,7 +143,7 @@ func TestProfiles_SelfProfilesAreSelectedByExemplar(t *testing.T) {
 		}
 		return true
 	})
-	if f := s.flame("goroutines:goroutine:count:goroutine:count", ""); !f.has("role.(*Serve).Run") {
+	if f := s.flame("goroutines:goroutine:count:goroutine:count", ""); !f.has("app.(*Serve).Run") {
 		t.Errorf("no goroutine of the server among %.300s", fmt.Sprint(f.Flamegraph.Names))
 	}
 	// Self-profiling must release the CPU profiler to /debug/pprof.
@@ -339,7 +339,7 @@ scrape_configs:
 	})
 	goroutines := "goroutines:goroutine:count:goroutine:count"
 	eventually(t, 60*time.Second, "goroutines of the target", func() bool {
-		return s.flame(goroutines, `{service_name="one",job="one",instance="`+address+`"}`).has("role.(*Serve).Run")
+		return s.flame(goroutines, `{service_name="one",job="one",instance="`+address+`"}`).has("app.(*Serve).Run")
 	})
 	reload := func() (int, string) {
 		resp, err := http.Post(s.base+"/-/reload", "", nil)
@@ -361,7 +361,7 @@ scrape_configs:
 	if status, text := reload(); status != http.StatusOK {
 		t.Errorf("%d %s", status, text)
 	}
-	eventually(t, 60*time.Second, "goroutines of the other job", func() bool { return s.flame(goroutines, `{service_name="two"}`).has("role.(*Serve).Run") })
+	eventually(t, 60*time.Second, "goroutines of the other job", func() bool { return s.flame(goroutines, `{service_name="two"}`).has("app.(*Serve).Run") })
 }
 
 func TestProfiles_UnknownConfigurationKeyIsRefusedAtStart(t *testing.T) {

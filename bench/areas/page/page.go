@@ -55,7 +55,7 @@ var figures = []struct {
 func run(ctx context.Context, env area.Env) (*area.Outcome, error) {
 	out := &area.Outcome{Sides: []string{side}}
 	root := env.Programs.Root
-	first, all, err := sizes(os.DirFS(filepath.Join(root, "internal", "ui", "dist")))
+	first, all, err := sizes(os.DirFS(filepath.Join(root, "internal", "httpapi", "ui", "dist")))
 	if err != nil {
 		return nil, err
 	}

@@ -56,7 +56,7 @@ func TestSizes_TheFirstGraphIsWhatTheIndexReaches(t *testing.T) {
 }
 
 func TestSizes_OfTheCommittedPageIncludeItsWorker(t *testing.T) {
-	dist := filepath.Join("..", "..", "..", "internal", "ui", "dist")
+	dist := filepath.Join("..", "..", "..", "internal", "httpapi", "ui", "dist")
 	first, all, err := sizes(os.DirFS(dist))
 	if err != nil {
 		t.Fatal(err)

@@ -230,6 +230,7 @@ alerting:
 	address := freeAddress(t)
 	p := startProgram(t, address, secretEnvironment, "serve", "--config.file="+file, "--storage.tsdb.path="+filepath.Join(dir, "data"),
 		"--web.listen-address="+address, "--grpc-address=127.0.0.1:0", "--web.external-url=http://eve:PLANTED-url@"+address+"/", "--log.level=debug", "--storage.remote.flush-deadline=1s",
+		"--rules.alert.resend-delay=1s",
 		"--storage.tsdb.min-block-duration=2h", "--storage.tsdb.max-block-duration=2h", "--objstore.config", s3Config)
 	eventually(t, 60*time.Second, "it to be ready", func() bool { status, _ := p.get("/-/ready"); return status == http.StatusOK })
 	eventually(t, 60*time.Second, "remote write and scrapes to fail", func() bool {

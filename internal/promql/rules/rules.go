@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/discovery"
+	"github.com/prometheus/prometheus/discovery/targetgroup"
 	"github.com/prometheus/prometheus/model/rulefmt"
 	"github.com/prometheus/prometheus/notifier"
 	"github.com/prometheus/prometheus/promql"
@@ -228,8 +229,17 @@ func (m *Manager) Run(ctx context.Context) error {
 			m.logger.Error("The discovery of Alertmanagers has ended", "err", err)
 		}
 	})
-	wg.Go(func() { m.notifier.Run(m.discovery.SyncCh()) })
-	wg.Go(m.groups.Run)
+	found, known := make(chan map[string][]*targetgroup.Group), make(chan struct{})
+	wg.Go(func() { m.forward(ctx, found, known) })
+	wg.Go(func() { m.notifier.Run(found) })
+	wg.Go(func() {
+		select {
+		case <-known:
+		case <-time.After(m.opts.DiscoveryInterval):
+		case <-ctx.Done():
+		}
+		m.groups.Run()
+	})
 	<-ctx.Done()
 	late := time.AfterFunc(m.opts.StopTimeout, m.stopEvals)
 	m.groups.Stop()
@@ -243,6 +253,33 @@ func (m *Manager) Run(ctx context.Context) error {
 	late.Stop()
 	m.sends.cancel()
 	return nil
+}
+
+// forward passes what the discovery finds to the notifier, and closes known as soon as the notifier has the first
+// Alertmanagers, or if none is configured. An alert sent earlier would be lost, and its rule would send it again only
+// after Options.ResendDelay: a restart would delay the notification of a firing alert by a minute.
+func (m *Manager) forward(ctx context.Context, found chan<- map[string][]*targetgroup.Group, known chan<- struct{}) {
+	defer close(found)
+	m.mu.Lock()
+	waits := m.inForce != nil && len(m.inForce.cfg.AlertingConfig.AlertmanagerConfigs) > 0
+	m.mu.Unlock()
+	if !waits {
+		close(known)
+	}
+	send := func(groups map[string][]*targetgroup.Group) {
+		select {
+		case found <- groups:
+		case <-ctx.Done():
+		}
+	}
+	for groups := range m.discovery.SyncCh() {
+		send(groups)
+		if waits {
+			send(groups) // the notifier takes this copy only after the first one is in effect
+			close(known)
+			waits = false
+		}
+	}
 }
 
 // Close releases a manager whose Run was never called.

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/discovery"
 	"github.com/prometheus/prometheus/promql"
@@ -145,6 +146,25 @@ func TestManager_RunWaitsForTheAlertsBeingSent(t *testing.T) {
 	close(release)
 	<-stopped
 	<-received
+}
+
+// Rules begin when the notifier knows the Alertmanagers: the first notification would be lost before, and the next one
+// follows after ResendDelay only.
+func TestManager_TheFirstAlertIsNotLost(t *testing.T) {
+	received := make(chan struct{})
+	var once sync.Once
+	am := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { once.Do(func() { close(received) }) }))
+	t.Cleanup(am.Close)
+	m, cfg := newManager(t, Options{ResendDelay: time.Hour}, alwaysFiring, am.URL)
+	cfg.GlobalConfig.EvaluationInterval = model.Duration(time.Millisecond)
+	m.mustApply(t, cfg)
+	stop := run(t, m)
+	select {
+	case <-received:
+	case <-time.After(30 * time.Second):
+		t.Error("no notification arrives")
+	}
+	stop()
 }
 
 func TestManager_CloseWithoutRun(t *testing.T) {

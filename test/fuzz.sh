@@ -68,12 +68,12 @@ while read -r path dir; do
 		if ! (cd "$dir" && "$work/fuzz.test" -test.run='^$' -test.fuzz="^$target\$" -test.fuzztime="$limit" \
 			-test.fuzzminimizetime="${FUZZMINIMIZE:-5s}" ${FUZZPARALLEL:+-test.parallel="$FUZZPARALLEL"} -test.fuzzcachedir="$cache/$path" -test.timeout=0 >"$work/log" 2>&1); then
 			ok=0
-			cat "$work/log"
 			# At its time limit the fuzzer sometimes reports the deadline of its own worker as a failure. A failing input is always written.
 			if grep -qx '    context deadline exceeded' "$work/log" && ! grep -qE 'Failing input written|_test\.go:|panic:' "$work/log"; then
 				echo "$target: no failing input, the time limit only"
 				ok=1
 			else
+				cat "$work/log"
 				failed=1
 			fi
 		fi

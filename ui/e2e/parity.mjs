@@ -188,8 +188,8 @@ export const checks = {
   async "the cost of a response is reported"(tab) {
     const { page } = tab;
     await page.goto(`${tab.base}/query?range=5m&expr=up`);
-    await page.getByRole("button", { name: "What this response cost" }).click();
-    await page.getByLabel("Let the engine count").check();
+    await page.getByRole("button", { name: "What this query cost" }).click();
+    await page.getByLabel("Include engine statistics").check();
     await until("counted samples", async () => (await page.locator(".cost-details").innerText()).includes("Samples read"));
     check((await page.locator(".cost-details").innerText()).includes("Engine"), "no engine");
     await screenshot(page, "cost");

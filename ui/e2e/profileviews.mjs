@@ -144,7 +144,7 @@ export const checks = {
     await until("the package in the address", () => nameOf(address(page).get("find")));
     await until("its share", async () => (await page.locator(".matched").innerText()).includes("40.0 %"));
     await page.getByLabel("Colour by self").check();
-    await page.getByLabel("Ends of names").check();
+    await page.getByLabel("Trim names on the left").check();
     await until("both in the address", () => address(page).get("color") === "self" && address(page).get("ends") === "1");
     check((await page.locator(".packages").count()) === 0, "packages have no colours now");
     await screenshot(page, "colour-by-self");

@@ -229,7 +229,7 @@ export const checks = {
   async "it refreshes by itself when set to"(tab) {
     await open(tab, "/query?expr=up&range=5m&refresh=1s");
     await until("three requests", () => tab.ranges.length >= 3);
-    await tab.page.getByLabel("Refresh by itself").selectOption("0");
+    await tab.page.getByLabel("Auto-refresh").selectOption("0");
     await tab.page.waitForTimeout(300);
     const n = tab.ranges.length;
     await tab.page.waitForTimeout(1500);

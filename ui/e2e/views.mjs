@@ -91,9 +91,9 @@ export const checks = {
     await page.locator(".exemplars", { hasText: "2 exemplars." }).waitFor();
     await until("dots with a scale of their own", () => page.evaluate(() => document.querySelector(".plot").plot.dotScale()?.max === 3.5));
     await page.getByRole("button", { name: "Links to traces" }).click();
-    await page.getByLabel("Address of a trace").fill("javascript:alert({trace_id})");
+    await page.getByLabel("Trace URL").fill("javascript:alert({trace_id})");
     check(await page.getByRole("button", { name: "Save" }).isDisabled(), "an address that is no web page is taken");
-    await page.getByLabel("Address of a trace").fill("https://traces.example/trace/{trace_id}");
+    await page.getByLabel("Trace URL").fill("https://traces.example/trace/{trace_id}");
     await page.getByRole("button", { name: "Save" }).click();
     await page.getByRole("button", { name: "List them" }).click();
     const rows = page.locator(".exemplar-list tbody tr");
@@ -159,8 +159,8 @@ export const checks = {
       return r.fulfill(success({ resultType: "matrix", result: [{ metric: { a: "1" }, values: [[Number(q.get("end")), "1"]] }], ...(q.get("analyze") === "true" ? { analysis } : {}) }));
     });
     await page.goto(`${tab.base}/query?range=5m&expr=up`);
-    await page.getByRole("button", { name: "What this response cost" }).click();
-    await page.getByLabel("Let the engine count").check();
+    await page.getByRole("button", { name: "What this query cost" }).click();
+    await page.getByLabel("Include engine statistics").check();
     const rows = page.locator(".store-costs tbody tr");
     await until("two stores", async () => (await rows.count()) === 2);
     check(/^10\.0\.0\.2:10901\s+1\.3 s\s+1\.0 KiB\s+12\s+34$/.test((await rows.first().innerText()).trim()), await rows.first().innerText());

@@ -77,7 +77,7 @@ function Guarded({ children }: { children: ComponentChildren }) {
   return (
     <div class="page">
       <Notice kind="error"><strong>This page has failed</strong><span>{String(fault)}</span></Notice>
-      <button type="button" class="button" onClick={() => location.reload()}>Load it again</button>
+      <button type="button" class="button" onClick={() => location.reload()}>Reload</button>
     </div>
   );
 }

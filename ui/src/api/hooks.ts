@@ -31,7 +31,7 @@ export interface Loaded<T, Q = Params> {
 }
 
 /** What a request that its user has cancelled ends with. */
-const CANCELLED = new APIError("You ended it before there was a response.", "canceled", 0);
+const CANCELLED = new APIError("You cancelled it before a response arrived.", "canceled", 0);
 
 /** A request that took longer than this before it failed is not sent again without the user's word: it may be what is wrong. */
 const REPEAT_MS_MAX = 5000;

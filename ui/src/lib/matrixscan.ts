@@ -181,7 +181,7 @@ export class MatrixScan {
     this.at = i;
     const text = ASCII.decode(bytes.subarray(from, i)).trim();
     const v = parseSample(text);
-    if (text === "" || (Number.isNaN(v) && text !== "NaN")) throw new ScanError(`The response has "${text.slice(0, 40)}" in place of a number`);
+    if (text === "" || (Number.isNaN(v) && text !== "NaN")) throw new ScanError(`The response has "${text.slice(0, 40)}" where a number should be`);
     return v;
   }
 

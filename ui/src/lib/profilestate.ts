@@ -36,7 +36,7 @@ export interface ProfileState {
   find: string;
   /** The function whose callers and callees are shown; "" shows the whole. */
   sandwich: string;
-  /** Roots below, as a flame; else icicles. */
+  /** Roots at the bottom, as a flame; else icicles. */
   upward: boolean;
   /** Functions that call themselves drawn once. */
   collapse: boolean;

@@ -16,8 +16,8 @@ export function lazy<P extends object>(load: () => Promise<ComponentType<P>>, me
     if (failed) {
       return (
         <Notice kind="error">
-          <strong>A part of this page did not load</strong><span>The server may have been upgraded. Load the page again.</span>
-          <button type="button" class="button retry" onClick={() => location.reload()}>Load it again</button>
+          <strong>Part of this page failed to load</strong><span>The server may have been upgraded. Load the page again.</span>
+          <button type="button" class="button retry" onClick={() => location.reload()}>Reload</button>
         </Notice>
       );
     }

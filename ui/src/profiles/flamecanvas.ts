@@ -17,7 +17,7 @@ export interface FlameView {
   focus: FlameNode | null;
   /** Whether a name is searched for; null when nothing is. */
   matches: ((name: number) => boolean) | null;
-  /** Roots below. */
+  /** Roots at the bottom. */
   upward: boolean;
   /** Names at their ends, where functions differ, instead of their beginnings. */
   alignRight: boolean;

@@ -36,7 +36,7 @@ export function FlameGraph({ flame: whole, whole: total, part, exact, unit, stat
   const found = useMemo(() => (test ? flame.names.map(test) : null), [flame, test]);
   const both = useMemo(() => (state.sandwich !== "" && !isDiff(flame) ? sandwich(flame, state.sandwich) : null), [flame, state.sandwich]);
   const focus = useMemo(() => { const n = focusOf(flame, state.focus); return n && n.level > 0 ? n : null; }, [flame, state.focus]);
-  if (flame.total <= 0) return <Empty title="No stacks here">Nothing was measured in this range, or the selector fits nothing.</Empty>;
+  if (flame.total <= 0) return <Empty title="No stacks here">No profile in this range matches the selector.</Empty>;
   const pick = (name: string) => onChange({ find: exactly(name), ...(state.view === "table" ? { view: "flame" as const } : {}) });
   const actions: Actions = { find: pick, sandwich: (name) => onChange({ sandwich: name }), metrics: onMetrics && { of: state.service, open: onMetrics } };
   const look = { upward: state.upward, ends: state.ends, bySelf: state.bySelf };
@@ -77,10 +77,10 @@ export function FlameGraph({ flame: whole, whole: total, part, exact, unit, stat
 function Look({ state, diff, onChange }: { state: FlameState; diff: boolean; onChange: Props["onChange"] }) {
   return (
     <>
-      <label class="check"><input type="checkbox" checked={state.upward} onChange={(e) => onChange({ upward: e.currentTarget.checked })} />Roots below</label>
-      <label class="check" title="Where a name is too long, its end is shown"><input type="checkbox" checked={state.ends} onChange={(e) => onChange({ ends: e.currentTarget.checked })} />Ends of names</label>
+      <label class="check"><input type="checkbox" checked={state.upward} onChange={(e) => onChange({ upward: e.currentTarget.checked })} />Roots at the bottom</label>
+      <label class="check" title="A name that does not fit shows its end instead of its start"><input type="checkbox" checked={state.ends} onChange={(e) => onChange({ ends: e.currentTarget.checked })} />Trim names on the left</label>
       {!diff && <label class="check" title="A function that calls itself is one box"><input type="checkbox" checked={state.collapse} onChange={(e) => onChange({ collapse: e.currentTarget.checked })} />Collapse recursion</label>}
-      {!diff && <label class="check" title="Colours by what functions take themselves, instead of by their packages"><input type="checkbox" checked={state.bySelf} onChange={(e) => onChange({ bySelf: e.currentTarget.checked })} />Colour by self</label>}
+      {!diff && <label class="check" title="Colours functions by their own share instead of by package"><input type="checkbox" checked={state.bySelf} onChange={(e) => onChange({ bySelf: e.currentTarget.checked })} />Colour by self</label>}
     </>
   );
 }
@@ -124,7 +124,7 @@ function Downloads({ flame, name }: { flame: Flame; name: string }) {
   return (
     <span class="downloads">
       <button type="button" class="link" onClick={() => saveBlob(new Blob([JSON.stringify(flame)], { type: "application/json" }), `${name}.json`)}>JSON</button>
-      <button type="button" class="link" title="One line a stack, for flamegraph.pl and speedscope" onClick={() => saveBlob(new Blob([toFolded(flame)], { type: "text/plain" }), `${name}.folded.txt`)}>Folded</button>
+      <button type="button" class="link" title="One line per stack, for flamegraph.pl and speedscope" onClick={() => saveBlob(new Blob([toFolded(flame)], { type: "text/plain" }), `${name}.folded.txt`)}>Folded</button>
       <button type="button" class="link" onClick={picture}>PNG</button>
     </span>
   );
@@ -240,7 +240,7 @@ function Menu({ name, at, width, actions, onFocus, onClose }: { name: string; at
       <div class="menu">
         <button type="button" ref={first} onClick={then(onFocus)}>Focus</button>
         <button type="button" onClick={then(() => actions.sandwich(name))}>Callers and callees</button>
-        <button type="button" onClick={then(() => actions.find(name))}>Highlight all its calls</button>
+        <button type="button" onClick={then(() => actions.find(name))}>Highlight all calls</button>
         <button type="button" onClick={then(() => void copyText(name))}>Copy name</button>
         {actions.metrics && <button type="button" onClick={then(actions.metrics.open)}>Metrics of {actions.metrics.of}</button>}
       </div>

@@ -57,7 +57,7 @@ export function FlamePanel({ state, type, now, span, selector, onChange, onShow 
         {profile && <OneProfile profile={profile} span={state.span} onBack={() => onChange({ profile: null, span: "" })} />}
         {comparing && <Compared base={base} span={span} onEnd={() => onChange({ base: null })} />}
         <span class="spacer" />
-        {!profile && !comparing && <button type="button" class="button quiet" id="compare" title="Against the same length of time before" onClick={() => onChange({ base: before(span), endMS: span.end, refreshMS: 0 })}>Compare with before</button>}
+        {!profile && !comparing && <button type="button" class="button quiet" id="compare" title="Compares with the range of the same length just before" onClick={() => onChange({ base: before(span), endMS: span.end, refreshMS: 0 })}>Compare with the range before</button>}
         {metrics && <button type="button" class="button quiet" onClick={metrics}>Metrics of {state.service}</button>}
         <CallGraph message={message} type={type} />
         {state.span === "" && <Download message={message} type={type} />}
@@ -98,7 +98,7 @@ function Compared({ base, span, onEnd }: { base: Span; span: Span; onEnd: () => 
   const text = (s: Span) => formatSpanSeconds(s.start, s.end, zone);
   return (
     <>
-      <p class="stats"><span>before: <b>{text(base)}</b></span><span>then: <b>{text(span)}</b></span></p>
+      <p class="stats"><span>before: <b>{text(base)}</b></span><span>after: <b>{text(span)}</b></span></p>
       <button type="button" class="button" id="end-compare" onClick={onEnd}><icons.Left />Whole range</button>
     </>
   );

@@ -62,11 +62,11 @@ function Name({ name, onPick, onSandwich }: { name: string; onPick: (n: string) 
 function Changes({ flame, exact, unit, test, onPick }: Props & { flame: FlameDiff }) {
   const all = useMemo(() => (exact?.length === 2 ? changedExactly(exact[0], exact[1]) : changedFunctions(flame)), [flame, exact]);
   const matching = useMemo(() => (test ? all.filter((c) => test(c.name)) : all), [all, test]);
-  const points = (v: number) => `${v > 0 ? "+" : v < 0 ? "−" : ""}${Math.abs(100 * v).toFixed(Math.abs(v) < 0.1 ? 2 : 1)} %`;
+  const points = (v: number) => `${v > 0 ? "+" : v < 0 ? "−" : ""}${Math.abs(100 * v).toFixed(Math.abs(v) < 0.1 ? 2 : 1)} pp`;
   return (
     <div class="table-scroll functions-scroll" tabIndex={0} role="region" aria-label="Functions by change">
       <table class="data functions" data-exact={exact ? "1" : undefined}>
-        <thead><tr><th scope="col">Function</th><th scope="col" class="num" title="Self, in the range before">Before</th><th scope="col" class="num" title="Self, in the range after it">Then</th><th scope="col" class="num" title="Change of the share of the total, in percentage points">Change</th></tr></thead>
+        <thead><tr><th scope="col">Function</th><th scope="col" class="num" title="Self, in the range before">Before</th><th scope="col" class="num" title="Self, in the range after it">After</th><th scope="col" class="num" title="Change of the share of the total, in percentage points">Share, pp</th></tr></thead>
         <tbody>
           {matching.slice(0, ROWS_MAX).map((c) => (
             <tr key={c.name}>

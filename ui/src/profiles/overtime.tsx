@@ -79,7 +79,7 @@ function SeriesPanel({ state, type, now, selector, onChange, onShow, bar }: Over
       {bar("one dot is one profile; click it for its flame graph")}
       {error && <Failure error={error} onRetry={reload} />}
       {!error && <Incomplete warnings={result?.warnings} />}
-      {!error && result && columns.labels.length === 0 && <Empty title="No data in this range">Nothing that the selector fits was profiled.</Empty>}
+      {!error && result && columns.labels.length === 0 && <Empty title="No data in this range">No profile matches the selector.</Empty>}
       {!error && result && columns.labels.length > 0 && (
         <div class="result-area">
           {columns.omitted > 0 && <p class="note">The {SERIES_MAX} largest lines.<button type="button" class="link" onClick={() => onShow({ lines: { ...state.lines, all: true } })}>Draw all</button></p>}

@@ -46,10 +46,10 @@ export function ProfilesPage() {
         <span class="spacer" />
         <TimeBar state={state} now={now} onChange={put} onRefresh={() => setNow(Date.now())} />
       </div>
-      {missing && <Empty title="This server keeps no profiles">They are kept by <code>ferula serve</code>.</Empty>}
+      {missing && <Empty title="This server keeps no profiles">Start <code>ferula serve</code> to keep profiles.</Empty>}
       {types.error && !missing && <Failure error={types.error} onRetry={types.reload} />}
       {!missing && !types.error && types.result && type === "" && (
-        <Empty title="No profiles in this range">A server that profiles itself has its first ones within a minute.</Empty>
+        <Empty title="No profiles in this range">A server that profiles itself shows its first profiles within a minute.</Empty>
       )}
       {type !== "" && !missing && <>
         <OverTime {...{ state, now, selector }} type={parseType(type)} services={services.error ? [] : names} onChange={put} onShow={show} />

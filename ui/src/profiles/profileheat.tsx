@@ -40,7 +40,7 @@ export function ProfileHeat({ state, type, now, selector, spans, onChange, bar }
       {!error && <Incomplete warnings={result?.warnings} />}
       {!error && result && !heat && (spans
         ? <Empty title="No spans in this range">Samples belong to spans where an SDK labels them with <code>span_id</code>, as those of OpenTelemetry's profiling bridges do.</Empty>
-        : <Empty title="No data in this range">Nothing that the selector fits was profiled.</Empty>)}
+        : <Empty title="No data in this range">No profile matches the selector.</Empty>)}
       {!error && heat && (
         <div class="result-area">
           <HeatCanvas heat={heat} grid={drawn} label={`Heat map of ${what}s by time and value.`} bound={(v) => formatUnit(v, unit)} count={(n) => plural(n, what)}
@@ -71,7 +71,7 @@ function CellList({ cell, message, tick, what, unit, current, onOpen, onClose }:
         <button type="button" class="link" onClick={onClose}>Close the list</button>
       </div>
       {error && <Failure error={error} onRetry={reload} />}
-      {!error && result && list.length === 0 && <Empty title={`No ${what} is left here`}>The cell is of another time, or its data has expired.</Empty>}
+      {!error && result && list.length === 0 && <Empty title={`No ${what} here any more`}>Its data has expired, or the cell belongs to another time range.</Empty>}
       {!error && list.length > 0 && (
         <div class="table-scroll cell-scroll" tabIndex={0} role="region" aria-label={`List of ${what}s`}>
           <table class="data">

@@ -35,7 +35,7 @@ export function Services({ state, type, now, selector, onChange, bar }: OverProp
       {bar(average ? "each service with the mean of its profiles" : "each service with what it spent in this range")}
       {error && <Failure error={error} onRetry={reload} />}
       {!error && <Incomplete warnings={result?.warnings} />}
-      {!error && result && all.length === 0 && <Empty title="No data in this range">Nothing that the selector fits was profiled.</Empty>}
+      {!error && result && all.length === 0 && <Empty title="No data in this range">No profile matches the selector.</Empty>}
       {!error && all.length > 0 && <List {...{ all, average }} unit={type.sampleUnit} find={state.services} onFind={(services) => onChange({ services })}
         onOpen={(service) => onChange({ service, services: "", over: "" })} />}
     </section>

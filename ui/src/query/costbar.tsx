@@ -19,9 +19,9 @@ export function CostBar({ result, step, counted, onCount }: Props) {
   return (
     <div class="stats cost">
       <span><b>{formatCount(seriesCount(result.data))}</b> series</span>
-      {step !== null && <span title="Distance between points">step <b>{formatDuration(step)}</b></span>}
+      {step !== null && <span title="Time between points">step <b>{formatDuration(step)}</b></span>}
       <span title="Size of the response, uncompressed"><b>{formatBytes(result.bytes)}</b></span>
-      <Popover label="What this response cost" buttonClass="link" align="right" button={<b>{formatElapsed(result.ms)}</b>}>
+      <Popover label="What this query cost" buttonClass="link" align="right" button={<b>{formatElapsed(result.ms)}</b>}>
         {() => <Details result={result} counted={counted} onCount={onCount} />}
       </Popover>
     </div>

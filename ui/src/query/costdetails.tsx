@@ -26,7 +26,7 @@ export function Details({ result, counted, onCount }: Props) {
     <div class="cost-details">
       <table>
         <tbody>
-          <Row text="From request to response" ms={result.ms} most={most} />
+          <Row text="Total" ms={result.ms} most={most} />
           {stages.map((s, i) => <Row key={`${i}${s.name}`} text={`${NAMES[s.name] ?? s.name}${s.text === "" ? "" : `, ${s.text}`}`} ms={s.ms} most={most} />)}
           {TIMINGS.map(([key, text]) => { const v = stats?.timings?.[key]; return v === undefined ? null : <Row key={key} text={text} ms={v * 1000} most={most} />; })}
         </tbody>
@@ -36,10 +36,10 @@ export function Details({ result, counted, onCount }: Props) {
         {cache !== "" && <div><dt>Cache of the frontend</dt><dd>{cache}</dd></div>}
         {name !== "" && <div><dt>Engine</dt><dd>{name}{reason && <span class="hint"> {reason}</span>}</dd></div>}
         {stats?.samples?.totalQueryableSamples !== undefined && <div><dt>Samples read</dt><dd>{formatCount(stats.samples.totalQueryableSamples)}</dd></div>}
-        {stats?.samples?.peakSamples !== undefined && <div><dt>Samples at once</dt><dd>{formatCount(stats.samples.peakSamples)}</dd></div>}
+        {stats?.samples?.peakSamples !== undefined && <div><dt>Peak samples</dt><dd>{formatCount(stats.samples.peakSamples)}</dd></div>}
       </dl>
       {(analysis?.fanout ?? []).length > 0 && <Stores of={analysis!.fanout!} />}
-      <label class="check"><input type="checkbox" checked={counted} onChange={(e) => onCount(e.currentTarget.checked)} />Let the engine count</label>
+      <label class="check"><input type="checkbox" checked={counted} onChange={(e) => onCount(e.currentTarget.checked)} />Include engine statistics</label>
     </div>
   );
 }

@@ -54,7 +54,7 @@ export function Exemplars({ expr, grid, columns, stacked, onMarks }: Props) {
   useEffect(() => () => onMarks(null), []);
   useEffect(() => setPicked(null), [dots]);
   if (error) return <p class="note">No exemplars: {error.message}</p>;
-  if (stacked) return <p class="note">Exemplars have no place on a stack; they show when it is off.</p>;
+  if (stacked) return <p class="note">Turn off Stacked to see exemplars.</p>;
   if (!result) return null;
   if (dots.length === 0) return <p class="note">The series of this query have no exemplars in this range.</p>;
   const traces = dots.some((d) => traceOf(d.labels) !== "");
@@ -123,9 +123,9 @@ function TemplateForm({ value, onSave }: { value: string; onSave: (v: string) =>
   const wrong = text.trim() !== "" && !isTraceTemplate(text.trim());
   return (
     <form class="trace-form" onSubmit={(e) => { e.preventDefault(); if (!wrong) onSave(text.trim()); }}>
-      <label class="field"><span>Address of a trace</span>
+      <label class="field"><span>Trace URL</span>
         <input type="text" value={text} placeholder="https://traces.example/trace/{trace_id}" aria-invalid={wrong} spellcheck={false} onInput={(e) => setText(e.currentTarget.value)} /></label>
-      <p class="hint">A name between braces becomes the value of that label of the exemplar. This browser keeps the address; empty switches the links off.</p>
+      <p class="hint">A label of the exemplar in braces becomes its value. The URL is kept in this browser; leave it empty for no links.</p>
       <button type="submit" class="button" disabled={wrong}>Save</button>
     </form>
   );

@@ -68,7 +68,7 @@ function Metric({ metric, window, onRun, onInsert, onLabels }: { metric: MetricR
         {metric.help !== "" && <span class="metric-help">{metric.help}</span>}
       </button>
       <button type="button" class="button quiet" title="The labels of this metric and their values" onClick={onLabels}>Labels</button>
-      <button type="button" class="button quiet" title="Put the name where the cursor is" onClick={() => onInsert(metric.name)}>Insert</button>
+      <button type="button" class="button quiet" title="Insert the name at the cursor" onClick={() => onInsert(metric.name)}>Insert</button>
     </li>
   );
 }

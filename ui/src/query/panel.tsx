@@ -97,7 +97,7 @@ function RunButton({ query, strong, onRun }: { query: PanelQuery; strong: boolea
     return <button type="button" class={`button run ${strong ? "primary" : ""}`} onClick={onRun} title="Run the query (Enter)"><icons.Play />Run</button>;
   }
   return (
-    <button type="button" class="button run" id="cancel" onClick={query.cancel} title="End the running query" aria-label={`Cancel, running for ${formatElapsed(elapsed)}`}>
+    <button type="button" class="button run" id="cancel" onClick={query.cancel} title="Cancel the running query" aria-label={`Cancel, running for ${formatElapsed(elapsed)}`}>
       <icons.Stop />{formatElapsed(Math.floor(elapsed / 100) * 100)}
     </button>
   );

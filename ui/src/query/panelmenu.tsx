@@ -68,8 +68,8 @@ export function PanelMenu({ panel, state, now, query, text, close, onFormat, onD
       <button type="button" disabled={panel.tab !== "graph" || !data} onClick={(e) => savePicture(e.currentTarget, name, setMessage)}>Download PNG</button>
       {exports && <>
         <hr />
-        <button type="button" title="What the selectors of the query find in this range, as it was scraped" onClick={() => raw("csv")}>Raw samples as CSV</button>
-        <button type="button" title="What the selectors of the query find in this range, as it was scraped" onClick={() => raw("parquet")}>Raw samples as Parquet</button>
+        <button type="button" title="Raw samples that the query's selectors match in this range" onClick={() => raw("csv")}>Raw samples as CSV</button>
+        <button type="button" title="Raw samples that the query's selectors match in this range" onClick={() => raw("parquet")}>Raw samples as Parquet</button>
       </>}
       <p class="hint" role="status">{message}</p>
     </div>

@@ -9,7 +9,7 @@ import { expandVariables } from "../lib/variables.ts";
 
 export interface PanelQuery {
   result: APIResult<QueryData> | null;
-  /** The same lines of an earlier time, and how much earlier. */
+  /** The same series at an earlier time, and how much earlier. */
   before: { data: QueryData; earlierMS: number } | null;
   error: Error | null;
   loading: boolean;

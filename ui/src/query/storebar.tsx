@@ -9,7 +9,7 @@ import { Popover } from "../parts/popover.tsx";
 
 interface Props { state: QueryState; onChange: (c: Partial<Pick<QueryState, "stores" | "tenant">>) => void }
 
-const RESOLUTIONS: readonly (readonly [string, string])[] = [["", "as the server decides"], ["0s", "raw"], ["5m", "5 minutes"], ["1h", "1 hour"], ["auto", "by the step"]];
+const RESOLUTIONS: readonly (readonly [string, string])[] = [["", "server default"], ["0s", "raw"], ["5m", "5 minutes"], ["1h", "1 hour"], ["auto", "from the step"]];
 
 export function StoreBar({ state, onChange }: Props) {
   const features = useFeatures();
@@ -31,11 +31,11 @@ function StoreForm({ state, stores, put, onChange }: FormProps) {
   const { partial, resolution, match } = state.stores;
   return (
     <div class="store-form">
-      <label class="field"><span>Without a store that fails</span>
+      <label class="field"><span>Partial response</span>
         <select class="button" value={partial} onChange={(e) => put({ partial: e.currentTarget.value as StoreChoice["partial"] })}>
-          <option value="">as the server decides</option><option value="1">a partial response</option><option value="0">the query fails</option>
+          <option value="">server default</option><option value="1">allow</option><option value="0">fail the query</option>
         </select></label>
-      <label class="field"><span>Coarsest resolution</span>
+      <label class="field"><span>Max source resolution</span>
         <select class="button" value={resolution} onChange={(e) => put({ resolution: e.currentTarget.value })}>
           {RESOLUTIONS.some(([v]) => v === resolution) ? null : <option value={resolution}>{resolution}</option>}
           {RESOLUTIONS.map(([v, text]) => <option key={v} value={v}>{text}</option>)}
@@ -68,7 +68,7 @@ function StoreList({ match, onChange }: { match: readonly string[]; onChange: (m
   const of = (name: string) => `{__address__="${name.replace(/[\\"]/g, "\\$&")}"}`;
   return (
     <fieldset class="store-list">
-      <legend>Read only</legend>
+      <legend>Only these stores</legend>
       {names.map((n) => (
         <label class="check" key={n}><input type="checkbox" checked={match.includes(of(n))} onChange={(e) => onChange(e.currentTarget.checked ? [...match, of(n)] : match.filter((m) => m !== of(n)))} />
           {n}{all.find((s) => s.name === n)?.lastError && <span class="badge down">down</span>}</label>

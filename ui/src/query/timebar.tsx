@@ -35,10 +35,10 @@ export function TimeBar({ state, now, onChange, onRefresh }: Props) {
   return (
     <div class="timebar" role="group" aria-label="Time">
       <div class="joined">
-        <button type="button" class="button icon-only" aria-label="Earlier" title="Half a range earlier" onClick={() => onChange(shiftTime(state, -1, now))}><icons.Left /></button>
+        <button type="button" class="button icon-only" aria-label="Earlier" title="Back by half a range" onClick={() => onChange(shiftTime(state, -1, now))}><icons.Left /></button>
         <RangeButton state={state} now={now} onChange={onChange} />
-        <button type="button" class="button icon-only" aria-label="Later" title="Half a range later" disabled={state.endMS === null} onClick={() => onChange(shiftTime(state, 1, now))}><icons.Right /></button>
-        <button type="button" class="button icon-only" aria-label="Zoom out" title="Twice the range" onClick={() => onChange(zoomOut(state, now))}><icons.ZoomOut /></button>
+        <button type="button" class="button icon-only" aria-label="Later" title="Forward by half a range" disabled={state.endMS === null} onClick={() => onChange(shiftTime(state, 1, now))}><icons.Right /></button>
+        <button type="button" class="button icon-only" aria-label="Zoom out" title="Zoom out" onClick={() => onChange(zoomOut(state, now))}><icons.ZoomOut /></button>
       </div>
       <StepField value={state.stepMS} onChange={(stepMS) => onChange({ stepMS })} />
       <div class="joined">
@@ -74,7 +74,7 @@ function StepField({ value, onChange }: { value: number | null; onChange: (ms: n
     if (!wrong && ms !== value) onChange(ms);
   };
   return (
-    <label class="step" title="Distance between two points of the graph, e.g. 15s. Empty: chosen by the width.">
+    <label class="step" title="Time between two points, e.g. 15s. Leave it empty to choose it from the width.">
       <span>Step</span>
       <input type="text" key={shown} defaultValue={shown} placeholder="auto" aria-label="Step" aria-invalid={bad} spellcheck={false}
         onChange={(e) => apply(e.currentTarget.value)}
@@ -86,7 +86,7 @@ function StepField({ value, onChange }: { value: number | null; onChange: (ms: n
 function RefreshSelect({ value, onChange }: { value: number; onChange: (ms: number) => void }) {
   const options = REFRESHES.includes(value) ? REFRESHES : [...REFRESHES, value];
   return (
-    <select class="button" aria-label="Refresh by itself" title="Refresh by itself" value={String(value)} onChange={(e) => onChange(Number(e.currentTarget.value))}>
+    <select class="button" aria-label="Auto-refresh" title="Auto-refresh" value={String(value)} onChange={(e) => onChange(Number(e.currentTarget.value))}>
       {options.map((ms) => <option key={ms} value={String(ms)}>{ms === 0 ? "Off" : formatDuration(ms)}</option>)}
     </select>
   );

@@ -61,7 +61,7 @@ function Pool({ name, list, dropped }: { name: string; list: readonly Found[]; d
       </h2>
       {open && (
         <div class="table-scroll"><table class="data discovery">
-          <thead><tr><th scope="col">Discovered labels</th><th scope="col">Labels of the target</th></tr></thead>
+          <thead><tr><th scope="col">Discovered labels</th><th scope="col">Target labels</th></tr></thead>
           <tbody>{list.slice(0, ROWS_MAX).map((f, i) => (
             <tr key={i}>
               <td><LabelList labels={f.discovered} /></td>

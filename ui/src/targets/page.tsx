@@ -40,7 +40,7 @@ export function TargetsPage() {
       <Progress on={loading && !result} />
       {error && <Failure error={error} onRetry={reload} />}
       {pools.map((p) => <PoolCard key={p.name} pool={p} few={all.length <= OPEN_MAX || text !== "" || health !== "any"} />)}
-      {result && all.length === 0 && pools.length === 0 && <Empty title="No targets">The configuration names nothing to scrape.</Empty>}
+      {result && all.length === 0 && pools.length === 0 && <Empty title="No targets">The configuration has no scrape targets.</Empty>}
       {result && all.length > 0 && pools.length === 0 && <Empty title="No target matches the filter" />}
     </div>
   );

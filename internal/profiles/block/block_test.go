@@ -57,7 +57,7 @@ func writeRows(t testing.TB, rows int) (dir string, written []Row) {
 		series = append(series, Series{Plain: plain, Labels: FullLabels(plain, testType)})
 	}
 	content := &Content{Types: []profiles.Type{testType}, Series: series, Symbols: []DatasetSymbols{{"a", &b.Symbols}}, Shared: []Key{{TimeNS: 5}}}
-	content.Meta = Meta{ULID: [16]byte{1, 2}, Level: 3, Through: 4, Parents: [][16]byte{{9}}}
+	content.Meta = Meta{ULID: [16]byte{1, 2}, Level: 3, Parents: [][16]byte{{9}}}
 	if err := w.Finish(content); err != nil {
 		t.Fatal(err)
 	}
@@ -71,7 +71,7 @@ func TestOpen_ReturnsWhatWasWritten(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m := r.Meta(); m.Rows != uint64(rows) || m.Level != 3 || m.Through != 4 || m.ULID != [16]byte{1, 2} || len(m.Parents) != 1 || m.MinNS != 1000 || m.MaxNS != int64(1000+(rows-1)/3) {
+		if m := r.Meta(); m.Rows != uint64(rows) || m.Level != 3 || m.ULID != [16]byte{1, 2} || len(m.Parents) != 1 || m.MinNS != 1000 || m.MaxNS != int64(1000+(rows-1)/3) {
 			t.Errorf("%d rows: meta %+v", rows, m)
 		}
 		all := make([]int, rows)

@@ -57,7 +57,7 @@ func TestDecodeMeta_Limits(t *testing.T) {
 		"parents and spans":  {func(m *Meta) { m.Parents, m.SpansBytes = [][16]byte{{1}}, 1 }, true},
 		"everything is zero": {func(m *Meta) { *m = Meta{} }, true},
 	} {
-		m := Meta{ULID: [16]byte{7}, MinNS: -5, MaxNS: 10, Rows: 3, Profiles: 2, Level: 4, Through: 9, RowsBytes: 1000, TailAt: 900, TailSum: 1 << 60}
+		m := Meta{ULID: [16]byte{7}, MinNS: -5, MaxNS: 10, Rows: 3, Profiles: 2, Level: 4, RowsBytes: 1000, TailAt: 900, TailSum: 1 << 60}
 		tt.change(&m)
 		got, err := decodeMeta(appendMeta(nil, &m))
 		expect(t, name, err, tt.ok)

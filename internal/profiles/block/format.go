@@ -53,7 +53,6 @@ type Meta struct {
 	Rows         uint64
 	Profiles     uint64
 	Level        uint64
-	Through      uint64     // last log segment whose records are all in blocks
 	Parents      [][16]byte // blocks from which the block was compacted, and which it replaces
 	RowsBytes    uint64     // size of RowsFile
 	TailAt       uint64     // offset in RowsFile of the end of the columns, where their metadata begins
@@ -84,7 +83,7 @@ func appendMeta(dst []byte, m *Meta) []byte {
 	dst = append(dst, m.ULID[:]...)
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(m.MinNS))
 	dst = binary.LittleEndian.AppendUint64(dst, uint64(m.MaxNS))
-	for _, v := range []uint64{m.Rows, m.Profiles, m.Level, m.Through, m.RowsBytes, m.TailAt} {
+	for _, v := range []uint64{m.Rows, m.Profiles, m.Level, 0, m.RowsBytes, m.TailAt} { // 0: not used
 		dst = binary.AppendUvarint(dst, v)
 	}
 	dst = binary.LittleEndian.AppendUint64(dst, m.TailSum)
@@ -172,7 +171,8 @@ func decodeMeta(b []byte) (m Meta, err error) {
 	d := decoder{b: b}
 	m.ULID = d.ulid()
 	m.MinNS, m.MaxNS = int64(d.u64()), int64(d.u64())
-	for _, v := range []*uint64{&m.Rows, &m.Profiles, &m.Level, &m.Through, &m.RowsBytes, &m.TailAt} {
+	var unused uint64
+	for _, v := range []*uint64{&m.Rows, &m.Profiles, &m.Level, &unused, &m.RowsBytes, &m.TailAt} {
 		*v = d.uvarint()
 	}
 	m.TailSum = d.u64()

@@ -38,7 +38,7 @@ func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 	b := NewBuilder()
 	b.Node(b.Node(0, b.Frame(b.Function(Function{Name: b.String([]byte("main")), StartLine: 5}), 9)), 0)
 	err = w.Finish(&Content{
-		Meta: Meta{ULID: [16]byte{1}, Level: 2, Through: 3, Parents: [][16]byte{{4}, {5}}}, Types: []profiles.Type{testType},
+		Meta: Meta{ULID: [16]byte{1}, Level: 2, Parents: [][16]byte{{4}, {5}}}, Types: []profiles.Type{testType},
 		Series: []Series{{Plain: set}, {Plain: set}, {Plain: set}}, Symbols: []DatasetSymbols{{"a", &b.Symbols}, {"b", &NewBuilder().Symbols}}, Shared: []Key{{second, 0x0102030406}},
 	})
 	if err != nil {
@@ -162,7 +162,7 @@ func checkChunks(t *testing.T, chunks, rows, meta []byte) {
 		t.Errorf("chunks end with %x, %v", d.b, d.err)
 	}
 	want := append(append([]byte{1}, make([]byte, 15)...), u64(0x0102030405, 0x0102030406)...)
-	for _, v := range []uint64{3, 2, 2, 3, uint64(len(rows)), end} {
+	for _, v := range []uint64{3, 2, 2, 0, uint64(len(rows)), end} {
 		want = binary.AppendUvarint(want, v)
 	}
 	want = append(want, u64(xxhash.Sum64(rows[end:]))...)

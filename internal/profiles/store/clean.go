@@ -26,7 +26,7 @@ const (
 // expired reports whether a block is beyond the retention of the bucket.
 func (r *remotes) expired(maxNS int64) bool {
 	keep := r.store.opts.RemoteRetention
-	return keep > 0 && maxNS < r.store.now().Add(-keep).UnixNano()
+	return keep > 0 && maxNS < r.store.aged().Add(-keep).UnixNano()
 }
 
 // leave sets why a block is to be deleted (b.reason), and since when (b.leaving). With an empty reason the block is
@@ -53,6 +53,17 @@ func (b *remoteBlock) leave(reason string, now time.Time) {
 // stay visible in case the replacing block cannot be opened.
 func (r *remotes) visible() map[string]*remoteList {
 	now, seen, overlaps := r.store.now(), make(map[string]*remoteList, len(r.all)), 0
+	var newest ulid.ULID
+	for _, blocks := range r.all {
+		for id := range blocks {
+			if id.Compare(newest) > 0 {
+				newest = id
+			}
+		}
+	}
+	if newest != (ulid.ULID{}) {
+		r.store.sawBlock(newest, false)
+	}
 	for tenant, blocks := range r.all {
 		metas := make([]*block.Meta, 0, len(blocks))
 		for _, b := range blocks {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"iter"
 	"slices"
+	"time"
 
 	"github.com/oklog/ulid/v2"
 
@@ -117,14 +118,14 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 	return nil
 }
 
-// compactedMeta returns the level, the parents and the last log segment of a block that is compacted
-// from the blocks of run. The parents of the new block are these blocks and the parents of these
-// blocks: the bucket may have parents of a block that is never uploaded itself.
+// compactedMeta returns the level and the parents of a block that is compacted from the blocks of run. The parents of
+// the new block are these blocks and the parents of these blocks: the bucket may have parents of a block that is never
+// uploaded itself.
 func compactedMeta(run []*block.Reader) (meta block.Meta) {
 	known := map[[16]byte]bool{}
 	for _, b := range run {
 		m := b.Meta()
-		meta.Level, meta.Through = max(meta.Level, m.Level+1), max(meta.Through, m.Through)
+		meta.Level = max(meta.Level, m.Level+1)
 		for _, parent := range append([][16]byte{m.ULID}, m.Parents...) {
 			if !known[parent] {
 				known[parent] = true
@@ -344,6 +345,29 @@ func mergeRows(w *block.Writer, cursors []*cursor) error {
 	}
 }
 
+// aged returns the time up to which blocks have aged: the time at which the newest block of Open was written, plus the
+// time for which the store has been open since, but no later than now. So a clock that is ahead, at Open or suddenly,
+// does not make all blocks older than the retention time.
+func (s *Store) aged() time.Time {
+	now := s.now()
+	s.agedMu.Lock()
+	defer s.agedMu.Unlock()
+	if aged := time.UnixMilli(s.agedFrom).Add(s.uptime()); s.agedFrom != 0 && aged.Before(now) {
+		return aged
+	}
+	return now
+}
+
+// sawBlock makes blocks age from the time of a block at the latest. old means that the block was written before Open;
+// another block counts only if it is the first.
+func (s *Store) sawBlock(id ulid.ULID, old bool) {
+	s.agedMu.Lock()
+	defer s.agedMu.Unlock()
+	if from := int64(id.Time()) - s.uptime().Milliseconds(); s.agedFrom == 0 || old && from > s.agedFrom {
+		s.agedFrom = from
+	}
+}
+
 // retain removes blocks beyond the retention time, and the oldest blocks while the total size
 // exceeds the limit. With a bucket, a block beyond the retention time is removed only once the
 // bucket has it, or once it is beyond the retention of the bucket. To get below the size limit,
@@ -363,7 +387,7 @@ func (t *tenant) retain() error {
 		return byAge(a, b)
 	})
 	o := t.store.opts
-	oldest := t.store.now().Add(-o.Retention).UnixNano()
+	oldest := t.store.aged().Add(-o.Retention).UnixNano()
 	there := func(b *heldBlock) bool {
 		return t.store.remotes == nil || t.store.remotes.expired(b.Meta().MaxNS) || t.store.remotes.has(t.name, b)
 	}

@@ -205,7 +205,7 @@ func TestCompact_LevelsRiseByOneAndAreNotMixed(t *testing.T) {
 		}
 		if n == 15 {
 			m := tenant.blocks[0].Meta()
-			if got := levels(); !slices.Equal(got, []uint64{2}) || len(m.Parents) != 20 || m.Rows != 16 || m.Through == 0 {
+			if got := levels(); !slices.Equal(got, []uint64{2}) || len(m.Parents) != 20 || m.Rows != 16 {
 				t.Errorf("levels %v, %+v", got, m)
 			}
 		}
@@ -288,7 +288,7 @@ func TestMerge_RowsThatSeveralBlocksHaveAreWrittenOnce(t *testing.T) {
 	}
 	defer func() { _ = merged.Close() }()
 	m := merged.Meta()
-	if m.ULID != id || m.Rows != 3 || m.Profiles != 3 || m.Level != 1 || !slices.Equal(m.Parents, [][16]byte{run[0].Meta().ULID, run[1].Meta().ULID}) || m.Through != max(run[0].Meta().Through, run[1].Meta().Through) {
+	if m.ULID != id || m.Rows != 3 || m.Profiles != 3 || m.Level != 1 || !slices.Equal(m.Parents, [][16]byte{run[0].Meta().ULID, run[1].Meta().ULID}) {
 		t.Errorf("%+v", m)
 	}
 	spans, err := merged.TraceSpans()
@@ -328,10 +328,10 @@ func TestCompactedMeta_ParentsAreNamedOnce(t *testing.T) {
 	}
 	blocks := s.tenants["t"].blocks
 	want := [][16]byte{run[0].Meta().ULID, blocks[0].Meta().ULID, blocks[1].Meta().ULID, run[1].Meta().ULID, blocks[2].Meta().ULID}
-	if m := compactedMeta(run); m.Level != 2 || !slices.Equal(m.Parents, want) || m.Through != blocks[2].Meta().Through {
+	if m := compactedMeta(run); m.Level != 2 || !slices.Equal(m.Parents, want) {
 		t.Errorf("%+v, want the parents %v", m, want)
 	}
-	if m := compactedMeta([]*block.Reader{blocks[2].Reader, blocks[0].Reader}); m.Level != 1 || m.Through != blocks[2].Meta().Through {
+	if m := compactedMeta([]*block.Reader{blocks[2].Reader, blocks[0].Reader}); m.Level != 1 {
 		t.Errorf("%+v", m)
 	}
 }

@@ -26,20 +26,19 @@ import (
 // temporary begins the name of a block's directory while its files are being written.
 const temporary = "tmp-"
 
-// openBlocks opens the tenant's blocks. through is the last log segment whose records are all
-// in blocks. openBlocks removes leftovers of a crash: temporary directories, and blocks that
+// openBlocks opens the tenant's blocks. It removes leftovers of a crash: temporary directories, and blocks that
 // another block has replaced. A corrupt block is skipped and stays on disk.
-func (t *tenant) openBlocks() (through uint64, err error) {
+func (t *tenant) openBlocks() error {
 	entries, err := os.ReadDir(t.dir)
 	if err != nil {
-		return 0, err
+		return err
 	}
 	replaced := map[[16]byte]bool{}
 	for _, e := range entries {
 		path := filepath.Join(t.dir, e.Name())
 		if strings.HasPrefix(e.Name(), temporary) {
 			if err := t.store.fs.RemoveAll(path); err != nil {
-				return 0, err
+				return err
 			}
 			continue
 		}
@@ -53,10 +52,10 @@ func (t *tenant) openBlocks() (through uint64, err error) {
 			t.broken = append(t.broken, err)
 			continue
 		}
-		through = max(through, r.Meta().Through)
 		for _, parent := range r.Meta().Parents {
 			replaced[parent] = true
 		}
+		t.store.sawBlock(r.Meta().ULID, true)
 		t.blocks = append(t.blocks, t.store.hold(r, path))
 	}
 	opened := t.blocks
@@ -68,11 +67,11 @@ func (t *tenant) openBlocks() (through uint64, err error) {
 		}
 		if err := errors.Join(b.release(), t.discard(b.Meta().ULID)); err != nil {
 			t.blocks = append(t.blocks, opened[i+1:]...)
-			return 0, err
+			return err
 		}
 	}
 	slices.SortFunc(t.blocks, byAge)
-	return through, nil
+	return nil
 }
 
 func (s *Store) hold(r *block.Reader, path string) *heldBlock {
@@ -131,8 +130,7 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 		}
 		t.failedFlush = &c
 	}
-	meta := block.Meta{Through: t.failedFlush.through}
-	b, err := t.writeBlock(t.failedFlush.id, meta, func(w *block.Writer) (*block.Content, error) {
+	b, err := t.writeBlock(t.failedFlush.id, block.Meta{}, func(w *block.Writer) (*block.Content, error) {
 		return writeHead(ctx, w, t.failedFlush.head.view())
 	})
 	if ctx.Err() == nil {
@@ -170,6 +168,7 @@ func (t *tenant) discard(id ulid.ULID) error {
 func (t *tenant) writeBlock(id ulid.ULID, meta block.Meta,
 	fill func(w *block.Writer) (*block.Content, error)) (_ *heldBlock, err error) {
 	meta.ULID = id
+	t.store.sawBlock(id, false)
 	t.setWriting(id)
 	fs, tmp, path := t.store.fs, filepath.Join(t.dir, temporary+id.String()), filepath.Join(t.dir, id.String())
 	if err := t.discard(id); err != nil {
@@ -486,7 +485,6 @@ func (s *Store) maintain() {
 			continue
 		case <-tick.C:
 		}
-		s.reopen()
 		if s.remotes != nil && s.now().Sub(swept) >= symbolsIdle {
 			swept = s.now()
 			s.remotes.sweep()

@@ -20,22 +20,30 @@ const tenantIdle = time.Hour
 // directories.
 func (s *Store) forget() {
 	for _, t := range s.list() {
-		if !t.idle() {
-			continue
-		}
-		s.mu.Lock()
-		// A push may arrive before the tenant is closed; then the tenant stays.
-		if s.closed || !t.endIfIdle() {
-			s.mu.Unlock()
-			continue
-		}
-		delete(s.tenants, t.name)
-		err := errors.Join(t.close(errForgotten), s.removeTenant(t))
-		s.mu.Unlock()
-		if err != nil {
-			s.logger.Warn("Removing the directory of a tenant without profiles failed", "tenant", t.name, "err", err)
+		if t.idle() {
+			_, _, _ = s.changing.Do(t.name, func() (any, error) { return nil, s.forgetTenant(t) })
 		}
 	}
+}
+
+// forgetTenant removes a tenant if it is still idle. It returns errForgotten to the pushes that have waited.
+func (s *Store) forgetTenant(t *tenant) error {
+	if !t.endIfIdle() { // a push has arrived: the tenant stays
+		return errForgotten
+	}
+	s.mu.Lock()
+	closed := s.closed
+	if !closed {
+		delete(s.tenants, t.name)
+	}
+	s.mu.Unlock()
+	if closed {
+		return errForgotten // Close closes it
+	}
+	if err := errors.Join(t.close(errForgotten), s.removeTenant(t)); err != nil {
+		s.logger.Warn("Removing the directory of a tenant without profiles failed", "tenant", t.name, "err", err)
+	}
+	return errForgotten
 }
 
 // idle reports whether a tenant is empty and has had no push for tenantIdle.

@@ -111,7 +111,7 @@ func eventually(t *testing.T, ok func() bool) {
 
 func TestRefresh_LimitOfBlocksAndNamesOfTenants(t *testing.T) {
 	far := &listed{blocks: make([]RemoteBlock, remoteMax)} // of a tenant without a name
-	s := &Store{opts: Options{Remote: far}, logger: quiet, now: time.Now, metrics: newMetrics(nil)}
+	s := &Store{opts: Options{Remote: far}, logger: quiet, uptime: func() time.Duration { return 0 }, now: time.Now, metrics: newMetrics(nil)}
 	r := newRemotes(s)
 	if _, _, err := r.list("t"); !errors.Is(err, profiles.ErrUnavailable) {
 		t.Errorf("before the first list: %v", err)
@@ -139,7 +139,7 @@ func TestRefresh_MetasAreReadOncePerVersion(t *testing.T) {
 		blocks[i].Index = files[i]
 	}
 	far := &listed{blocks: blocks}
-	s := &Store{opts: Options{Remote: far}, logger: quiet, now: time.Now, metrics: newMetrics(nil)}
+	s := &Store{opts: Options{Remote: far}, logger: quiet, uptime: func() time.Duration { return 0 }, now: time.Now, metrics: newMetrics(nil)}
 	r := newRemotes(s)
 	reads := func(what string, want ...int) {
 		t.Helper()
@@ -170,7 +170,7 @@ func TestRefresh_MetasAreReadOncePerVersion(t *testing.T) {
 
 func TestRefresh_CancelledOneKeepsTheListAndReadsAgain(t *testing.T) {
 	far := &listed{blocks: bucketOf(t)}
-	s := &Store{opts: Options{Remote: far}, logger: quiet, now: time.Now, metrics: newMetrics(nil)}
+	s := &Store{opts: Options{Remote: far}, logger: quiet, uptime: func() time.Duration { return 0 }, now: time.Now, metrics: newMetrics(nil)}
 	r := newRemotes(s)
 	ctx, cancel := context.WithCancel(t.Context())
 	far.onList = cancel
@@ -577,7 +577,7 @@ func TestDropSymbols_AlsoThoseOfRemoteBlocks(t *testing.T) {
 
 func TestClean_LimitErrorsAndCounters(t *testing.T) {
 	far, now := &listed{}, time.Unix(1_700_000_000, 0)
-	s := &Store{opts: Options{Remote: far, RemoteDeleteDelay: time.Hour}, logger: quiet, now: func() time.Time { return now }, metrics: newMetrics(nil)}
+	s := &Store{opts: Options{Remote: far, RemoteDeleteDelay: time.Hour}, logger: quiet, uptime: func() time.Duration { return 0 }, now: func() time.Time { return now }, metrics: newMetrics(nil)}
 	r := newRemotes(s)
 	reset := func(due, later int) {
 		r.all = map[string]map[ulid.ULID]*remoteBlock{"t": {}}
@@ -625,7 +625,7 @@ func TestVisible_BlockWhoseReplacementIsGoneStays(t *testing.T) {
 	far.put(t, from.merged(t, 0, 1, 2))
 	all := slices.Clone(far.blocks)
 	now := time.Now()
-	s := &Store{opts: Options{Remote: far, RemoteDeleteDelay: time.Hour}, logger: quiet, now: func() time.Time { return now }, metrics: newMetrics(nil)}
+	s := &Store{opts: Options{Remote: far, RemoteDeleteDelay: time.Hour}, logger: quiet, uptime: func() time.Duration { return 0 }, now: func() time.Time { return now }, metrics: newMetrics(nil)}
 	r := newRemotes(s)
 	leaving := func(what string, blocks []RemoteBlock, want int, since time.Time) {
 		t.Helper()
@@ -653,7 +653,7 @@ func TestVisible_BlockWhoseReplacementIsGoneStays(t *testing.T) {
 	now = now.Add(time.Minute)
 	leaving("replaced again", all, 3, now)
 	keep := time.Hour
-	s.opts.RemoteRetention = keep
+	s.opts.RemoteRetention, s.uptime = keep, func() time.Duration { return time.Hour }
 	if at := now.Add(-keep).UnixNano(); r.expired(at) || !r.expired(at-1) {
 		t.Error("a block as old as the retention expires, or an older one does not")
 	}

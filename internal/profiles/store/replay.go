@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"path/filepath"
 	"slices"
 
@@ -24,14 +23,15 @@ type replayer struct {
 	segment uint64
 }
 
-// replay opens the log and applies the records after segment through to the head. It does not
-// check limits: the records were within the limits when they were pushed, and the limits may
-// have been lowered since. Only stacks are truncated, as for pushes. Unusable records are set
-// aside.
-func (t *tenant) replay(through uint64) error {
+// replay opens the log and applies its records to the head. Rows that a block has already are found there and not
+// added again: a crash between the writing of a block and the removal of its segments leaves such records. So no block,
+// which may come from another server, decides which segments are read. replay does not check limits: the records were
+// within the limits when they were pushed, and the limits may have been lowered since. Only stacks are truncated, as
+// for pushes. Unusable records are set aside.
+func (t *tenant) replay() error {
 	r := &replayer{tenant: t, limits: pprof.Unlimited()}
 	r.limits.Depth = t.store.opts.Limits.Depth
-	log, damaged, err := wal.Open(t.store.fs, t.logDir(), through, r.record)
+	log, damaged, err := wal.Open(t.store.fs, t.logDir(), r.record)
 	for i := range damaged {
 		t.store.report(t.name, &damaged[i])
 	}
@@ -102,8 +102,7 @@ func (r *replayer) freeMemory(need int64) error {
 			return &wal.StopError{Err: err}
 		}
 	}
-	others := slices.Collect(maps.Values(s.tenants)) // Open holds s.mu
-	for ; !fits() && len(others) > 0; others = others[1:] {
+	for others := s.list(); !fits() && len(others) > 0; others = others[1:] {
 		if err := others[0].flush(context.Background(), false); err != nil {
 			s.logger.Error("Writing a profile head as a block failed", "tenant", others[0].name, "err", err)
 		}
@@ -120,8 +119,7 @@ func (r *replayer) freeMemory(need int64) error {
 func (r *replayer) flush() error {
 	t := r.tenant
 	t.head.seal()
-	meta := block.Meta{Through: r.segment - 1}
-	b, err := t.writeBlock(ulid.MustNewDefault(t.store.now()), meta, func(w *block.Writer) (*block.Content, error) {
+	b, err := t.writeBlock(ulid.MustNewDefault(t.store.now()), block.Meta{}, func(w *block.Writer) (*block.Content, error) {
 		return writeHead(context.Background(), w, t.head.view())
 	})
 	if err != nil {
@@ -133,5 +131,5 @@ func (r *replayer) flush() error {
 	t.store.budget.discharge(t.head)
 	t.head = t.store.newHead()
 	t.store.metrics.flushes.Inc()
-	return wal.Remove(t.store.fs, t.logDir(), meta.Through)
+	return wal.Remove(t.store.fs, t.logDir(), r.segment-1)
 }

@@ -3,12 +3,15 @@ package store
 import (
 	"context"
 	"encoding/binary"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/oklog/ulid/v2"
 
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
@@ -62,6 +65,61 @@ func TestReplay_UnusableRecordIsSetAside(t *testing.T) {
 	if err != nil || !strings.Contains(string(reason), "profile 1: corrupt pprof") {
 		t.Errorf("%q, %v", reason, err)
 	}
+}
+
+// A block of another server, restored from a bucket or copied, says nothing about the log of this server.
+func TestReplay_ForeignBlockDoesNotHideTheLog(t *testing.T) {
+	other := openFaulty(t, t.TempDir(), &faults{}, nil)
+	foreign := flushed(t, other, 100, 101, 102, 103).blocks
+	for name, path := range map[string]string{"written": foreign[3].path, "compacted": other.merged(t, 2, 3)} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			s := openFaulty(t, dir, &faults{}, nil)
+			err := s.Append(t.Context(), "t", []profiles.RawProfile{numbered(1)})
+			if err := errors.Join(err, s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			into := filepath.Join(dir, "profiles", "t", ulid.Make().String())
+			if err := os.CopyFS(into, os.DirFS(path)); err != nil {
+				t.Fatal(err)
+			}
+			s = openFaulty(t, dir, &faults{}, nil)
+			if counts := stored(t, s); counts[1] != 1 || counts[103] != 1 {
+				t.Errorf("%v", counts)
+			}
+		})
+	}
+}
+
+// A crash after a block was written leaves the segments of the log whose records the block has.
+func TestReplay_RecordsOfABlockAreNotDoubled(t *testing.T) {
+	dir, f := t.TempDir(), &faults{}
+	s := openFaulty(t, dir, f, nil)
+	f.fail(calls("remove", "wal"))
+	for n := range uint64(3) {
+		err := s.Append(t.Context(), "t", []profiles.RawProfile{numbered(2 * n), numbered(2*n + 1)})
+		if err := errors.Join(err, s.Flush(t.Context())); !errors.Is(err, errDisk) {
+			t.Fatal(err)
+		}
+	}
+	if err := s.Append(t.Context(), "t", []profiles.RawProfile{numbered(6)}); err != nil {
+		t.Fatal(err)
+	}
+	for start := range 3 {
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+		s = openFaulty(t, dir, f, nil)
+		once(t, stored(t, s), 7)
+		if n := s.tenants["t"].head.rows(); n != 1 {
+			t.Errorf("start %d: %d rows in the head", start, n)
+		}
+	}
+	f.fail(nil)
+	if err := s.Flush(t.Context()); err != nil || found(t, dir, "wal/0*") != 1 {
+		t.Errorf("%v, %d segments", err, found(t, dir, "wal/0*"))
+	}
+	once(t, stored(t, s), 7)
 }
 
 func TestOpen_FailedTenantDoesNotStopOthers(t *testing.T) {

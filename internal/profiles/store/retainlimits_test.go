@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -62,6 +63,47 @@ func TestRetain_LimitsAreExact(t *testing.T) {
 	retain("without limits", all[0])
 	s.opts.RetentionBytes = 1
 	retain("a byte")
+}
+
+// A clock that is ahead must not remove profiles, before or after a start: the blocks are there when it is right again.
+func TestRetain_ClockThatIsAheadRemovesNothing(t *testing.T) {
+	const month = 30 * 24 * time.Hour
+	var up atomic.Int64
+	clock, dir := stoppedAt(numbered(0).TimeNS), t.TempDir()
+	open := func() *Store {
+		up.Store(0)
+		return openFaulty(t, dir, &faults{}, func(s *Store) {
+			s.opts.Retention, s.now, s.uptime = month/2, clock.now, func() time.Duration { return time.Duration(up.Load()) }
+		})
+	}
+	retain := func(what string, s *Store, want int) {
+		t.Helper()
+		if err := s.tenants["t"].retain(); err != nil || s.tenants["t"].count() != want {
+			t.Errorf("%s: %v, %d blocks, want %d", what, err, s.tenants["t"].count(), want)
+		}
+	}
+	s := open()
+	flushed(t, s, 0)
+	clock.Add(int64(month))
+	retain("a clock that jumps", s, 1)
+	p := numbered(1) // by a client whose clock is ahead, too
+	p.TimeNS = clock.Load()
+	if err := errors.Join(s.Append(t.Context(), "t", []profiles.RawProfile{p}), s.Flush(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	retain("and a block that is written meanwhile", s, 2)
+	clock.Add(-int64(month))
+	retain("a clock that is right again", s, 2)
+	if err := errors.Join(os.RemoveAll(s.tenants["t"].blocks[1].path), s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	clock.Add(int64(month))
+	s = open()
+	retain("a start with a clock that is ahead", s, 1)
+	up.Store(int64(month/2) - 1)
+	retain("as old as the retention time", s, 1)
+	up.Add(2)
+	retain("after the retention time", s, 0)
 }
 
 // A head is written when it is old or full, and a block whose write has failed once its pause is over.

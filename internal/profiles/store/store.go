@@ -34,6 +34,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/singleflight"
+
 	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/profiles"
@@ -165,11 +167,18 @@ type Store struct {
 	// Replaced by tests.
 	fs        files.FS
 	openBlock func(path string) (*block.Reader, error)
-	every     time.Duration // interval of the maintenance of heads and blocks
+	every     time.Duration        // interval of the maintenance of heads and blocks
+	uptime    func() time.Duration // since Open; setting the clock does not change it
 
+	openedAt time.Time // when Open was called
+	agedMu   sync.Mutex
+	agedFrom int64 // see aged; in ms; 0: there was no block yet
+
+	// mu is not held while files are read or written: all tenants need it.
 	mu       sync.RWMutex
 	tenants  map[string]*tenant
 	failed   map[string]*failedTenant // tenants that could not be opened
+	creating int                      // tenants that are being created
 	opened   bool
 	closed   bool
 	locked   io.Closer // nil: not locked
@@ -177,6 +186,7 @@ type Store struct {
 	remotes  *remotes  // nil: no Remote
 	stop     chan struct{}
 	running  sync.WaitGroup
+	changing singleflight.Group // by tenant: its directory is being created or removed
 }
 
 // New returns a store; Open opens its files. Its metrics are registered in set, which may
@@ -190,6 +200,7 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 		openBlock: block.Open, every: maintainEvery,
 		tenants: map[string]*tenant{}, failed: map[string]*failedTenant{}, drop: map[string]bool{}, stop: make(chan struct{}),
 	}
+	s.uptime = func() time.Duration { return s.now().Sub(s.openedAt) }
 	for _, name := range opts.DropLabels {
 		s.drop[name] = true
 	}
@@ -209,6 +220,11 @@ func (s *Store) root() string { return filepath.Join(s.opts.Dir, "profiles") }
 // Open opens the blocks and replays the logs of all tenants. A tenant that cannot be opened
 // is unavailable until a retry succeeds; the others are not affected.
 func (s *Store) Open() error {
+	if !s.begin() {
+		return errClosed
+	}
+	defer s.running.Done()
+	s.openedAt = s.now()
 	for _, dir := range []string{s.opts.Dir, s.root()} {
 		if err := makeDirs(s.fs, dir); err != nil {
 			return fmt.Errorf("profiles: %w", err)
@@ -224,8 +240,6 @@ func (s *Store) Open() error {
 	if err != nil {
 		return fmt.Errorf("profiles: %w", err)
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
 	for _, e := range entries {
 		name, ok := profiles.TenantOfDir(e.Name())
 		if !e.IsDir() || !ok {
@@ -240,12 +254,25 @@ func (s *Store) Open() error {
 			s.logger.Error("Opening the profiles of a tenant failed; retrying later", "tenant", name, "err", err)
 		}
 	}
+	s.mu.Lock()
 	s.opened = true
+	s.mu.Unlock()
 	s.running.Go(s.maintain)
+	s.running.Go(s.retryFailed)
 	if s.remotes != nil {
 		s.running.Go(s.listRemotes)
 	}
 	return nil
+}
+
+// begin makes Close wait for running.Done. It reports false if the store is closed.
+func (s *Store) begin() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !s.closed {
+		s.running.Add(1)
+	}
+	return !s.closed
 }
 
 // lock prevents other processes from opening the directory: they would delete log segments
@@ -298,15 +325,22 @@ type failedTenant struct {
 	retry retry
 }
 
-// openTenant opens a tenant. known means that its directory exists. s.mu is held.
+// openTenant opens a tenant. known means that its directory exists.
 func (s *Store) openTenant(name string, known bool) (*tenant, error) {
 	t, err := s.readTenant(name, known)
-	if err == nil {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if !known {
+		s.creating--
+	}
+	switch {
+	case err == nil && s.closed:
+		return nil, errors.Join(errClosed, t.close(errClosed))
+	case err == nil:
 		s.tenants[name] = t
 		delete(s.failed, name)
 		return t, nil
-	}
-	if known {
+	case known:
 		failed := s.failed[name]
 		if failed == nil {
 			failed = &failedTenant{retry: retry{min: 10 * time.Second, max: 5 * time.Minute}}
@@ -318,14 +352,31 @@ func (s *Store) openTenant(name string, known bool) (*tenant, error) {
 	return nil, err
 }
 
-// reopen retries to open failed tenants.
-func (s *Store) reopen() {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for name, failed := range s.failed {
-		if !failed.retry.due(s.now()) {
-			continue
+// retryFailed retries to open failed tenants. A replay may take long, so maintain does not wait for it.
+func (s *Store) retryFailed() {
+	tick := time.NewTicker(s.every)
+	defer tick.Stop()
+	for {
+		select {
+		case <-s.stop:
+			return
+		case <-tick.C:
+			s.reopen()
 		}
+	}
+}
+
+// reopen retries to open the failed tenants that are due.
+func (s *Store) reopen() {
+	s.mu.RLock()
+	var due []string
+	for name, failed := range s.failed {
+		if failed.retry.due(s.now()) {
+			due = append(due, name)
+		}
+	}
+	s.mu.RUnlock()
+	for _, name := range due {
 		if _, err := s.openTenant(name, true); err != nil {
 			s.metrics.tenantsFailed.Inc()
 			s.logger.Error("Opening the profiles of a tenant failed again; retrying later", "tenant", name, "err", err)
@@ -358,31 +409,50 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 	if err := profiles.CheckTenant(name); err != nil {
 		return nil, err
 	}
+	var failure error
 	s.mu.RLock()
-	t, failed, opened, closed := s.tenants[name], s.failed[name], s.opened, s.closed
+	t, opened, closed := s.tenants[name], s.opened, s.closed
+	if failed := s.failed[name]; failed != nil {
+		failure = failed.err
+	}
 	s.mu.RUnlock()
 	switch {
 	case !opened:
 		return nil, fmt.Errorf("%w: the write-ahead log is being replayed", profiles.ErrUnavailable)
 	case closed:
 		return nil, errClosed
-	case failed != nil:
-		return nil, fmt.Errorf("%w: tenant %s cannot be opened: %w", profiles.ErrUnavailable, name, reasonOf(failed.err))
+	case failure != nil:
+		return nil, fmt.Errorf("%w: tenant %s cannot be opened: %w", profiles.ErrUnavailable, name, reasonOf(failure))
 	case t != nil || !make:
 		return t, nil
 	}
+	created, err, _ := s.changing.Do(name, func() (any, error) { return s.create(name) })
+	if err != nil {
+		return nil, err
+	}
+	return created.(*tenant), nil
+}
+
+// create creates a tenant, unless another call has created it.
+func (s *Store) create(name string) (*tenant, error) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if t := s.tenants[name]; t != nil {
+	t, n, closed := s.tenants[name], len(s.tenants)+len(s.failed)+s.creating, s.closed
+	create := t == nil && !closed && n < s.opts.TenantsMax
+	if create {
+		s.creating++
+		s.running.Add(1)
+	}
+	s.mu.Unlock()
+	switch {
+	case t != nil:
 		return t, nil
-	}
-	if s.closed {
+	case closed:
 		return nil, errClosed
-	}
-	if len(s.tenants)+len(s.failed) >= s.opts.TenantsMax {
+	case !create:
 		return nil, fmt.Errorf("%w: limit of %d tenants reached: there are %d%s", profiles.ErrLimit, s.opts.TenantsMax,
-			len(s.tenants)+len(s.failed), s.opts.Flags.Of("TenantsMax"))
+			n, s.opts.Flags.Of("TenantsMax"))
 	}
+	defer s.running.Done()
 	t, err := s.openTenant(name, false)
 	if err != nil {
 		return nil, fmt.Errorf("profiles of tenant %s: %w", name, err)
@@ -464,10 +534,10 @@ func (s *Store) appendAll(ctx context.Context, tenant string, pushed []profiles.
 	defer s.budget.add(-need)
 	for {
 		t, err := s.tenant(tenant, true)
-		if err != nil {
-			return err
+		if err == nil {
+			err = t.append(ctx, pushed)
 		}
-		if err := t.append(ctx, pushed); !errors.Is(err, errForgotten) {
+		if !errors.Is(err, errForgotten) {
 			return err
 		}
 	}

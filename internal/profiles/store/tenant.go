@@ -93,9 +93,9 @@ func (s *Store) readTenant(name string, known bool) (*tenant, error) {
 			return nil, err
 		}
 	}
-	through, err := t.openBlocks()
+	err := t.openBlocks()
 	if err == nil {
-		err = t.replay(through)
+		err = t.replay()
 	}
 	if err != nil {
 		s.budget.discharge(t.head)

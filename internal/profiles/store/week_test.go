@@ -60,6 +60,9 @@ type WeekBucket interface {
 }
 
 const (
+	// After a restart blocks age from the time at which the newest block was written: they are removed later by this time at most.
+	weekLateNS = int64(15 * time.Minute)
+
 	weekRetention   = 24 * time.Hour
 	bucketRetention = 60 * time.Hour // of a week's bucket
 )
@@ -147,7 +150,7 @@ func (w *week) ship(begin bool) {
 	limitNS, read := w.now.Load()-bucketRetention.Nanoseconds(), 0
 	if known, _, _ := w.store.remotes.list("t"); known != nil {
 		for _, b := range known.blocks {
-			if b.bad != nil || b.meta.MaxNS < limitNS {
+			if b.bad != nil || b.meta.MaxNS < limitNS-weekLateNS {
 				w.t.Fatalf("%s is read, %v, and ends %s before the retention time", b.name(), b.bad, time.Duration(limitNS-b.meta.MaxNS))
 			}
 			if !known.replaces(&b.meta) {
@@ -197,7 +200,7 @@ func (w *week) maintain() {
 	limitNS := w.now.Load() - weekRetention.Nanoseconds()
 	for i, b := range w.tenant.blocks {
 		minNS, maxNS := b.Bounds()
-		if maxNS < limitNS {
+		if maxNS < limitNS-weekLateNS {
 			w.t.Fatalf("%s ends %s before the retention time", b.Name(), time.Duration(limitNS-maxNS))
 		}
 		if i > 0 {

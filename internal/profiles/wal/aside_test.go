@@ -32,7 +32,7 @@ func openFailing(t *testing.T, op, suffix string) (payloads []string, damaged []
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, damaged, err := Open(fs, dir, 0, func(_ uint64, p []byte) error {
+	l, damaged, err := Open(fs, dir, func(_ uint64, p []byte) error {
 		if string(p) == "bad" {
 			return errBad
 		}
@@ -100,7 +100,7 @@ func TestOpen_UnreadableSegmentThatCannotBeMovedIsReported(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, damaged, err := Open(fs, dir, 0, nil)
+		l, damaged, err := Open(fs, dir, nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -120,7 +120,7 @@ func TestOpen_UnreadableSegmentThatCannotBeMovedIsReported(t *testing.T) {
 func TestOpen_ShortGapsEndAtTheNextRecord(t *testing.T) {
 	for n := 1; n <= 20; n++ {
 		gap := slices.Repeat([]byte{0xFF}, n)
-		_, payloads, damaged := reopen(t, write(t, "00000001", slices.Concat(frames("a"), gap, frames("b"))), 0)
+		_, payloads, damaged := reopen(t, write(t, "00000001", slices.Concat(frames("a"), gap, frames("b"))))
 		if !slices.Equal(payloads, []string{"a", "b"}) || len(damaged) != 1 || damaged[0].Kind != Gap || damaged[0].At != int64(len(frames("a"))) || damaged[0].Bytes != int64(n) {
 			t.Errorf("%d bytes: %q, %+v", n, payloads, damaged)
 		}
@@ -136,7 +136,7 @@ func (f halfFile) Truncate(size int64) error { return f.File.Truncate(size) }
 
 func TestAppend_ContinuesInTheSegmentThatWasCutBack(t *testing.T) {
 	dir, fail := t.TempDir(), false
-	l, _, _ := reopen(t, dir, 0)
+	l, _, _ := reopen(t, dir)
 	l.file = halfFile{stubborn{l.file, &fail}}
 	number := l.number
 	for i := range 6 {
@@ -150,14 +150,14 @@ func TestAppend_ContinuesInTheSegmentThatWasCutBack(t *testing.T) {
 	if l.number != number {
 		t.Errorf("segment %d, it was %d", l.number, number)
 	}
-	if _, payloads, damaged := reopen(t, dir, 0); !slices.Equal(payloads, []string{"record 0", "record 2", "record 4"}) || len(damaged) > 0 {
+	if _, payloads, damaged := reopen(t, dir); !slices.Equal(payloads, []string{"record 0", "record 2", "record 4"}) || len(damaged) > 0 {
 		t.Errorf("%q, %+v", payloads, damaged)
 	}
 }
 
 func TestAppend_ErrorOfASegmentThatCannotBeCutBackHasBothReasons(t *testing.T) {
 	dir, fail := t.TempDir(), true
-	l, _, _ := reopen(t, dir, 0)
+	l, _, _ := reopen(t, dir)
 	l.file = stubborn{l.file, &fail}
 	err := l.Append(frames("a"))
 	if !errors.Is(err, errDisk) || !strings.Contains(err.Error(), ": cut back: ") || l.file != nil {
@@ -168,7 +168,7 @@ func TestAppend_ErrorOfASegmentThatCannotBeCutBackHasBothReasons(t *testing.T) {
 // The number of the segment that Cut closes has all records appended before.
 func TestCut_ReturnsTheClosedSegment(t *testing.T) {
 	dir := t.TempDir()
-	l, _, _ := reopen(t, dir, 0)
+	l, _, _ := reopen(t, dir)
 	before := l.number
 	if err := l.Append(frames("a")); err != nil {
 		t.Fatal(err)

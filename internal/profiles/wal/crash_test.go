@@ -25,7 +25,7 @@ func TestAppend_FailedFramesAreGoneAfterAPowerCut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, _, err := Open(fs, filepath.Join(dir, "wal"), 0, nil)
+		l, _, err := Open(fs, filepath.Join(dir, "wal"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +45,7 @@ func TestAppend_FailedFramesAreGoneAfterAPowerCut(t *testing.T) {
 		if err := fs.After(after, lost); err != nil {
 			t.Fatal(err)
 		}
-		if _, payloads, torn := reopen(t, filepath.Join(after, "wal"), 0); !slices.Equal(payloads, []string{"first"}) || len(torn) > 0 {
+		if _, payloads, torn := reopen(t, filepath.Join(after, "wal")); !slices.Equal(payloads, []string{"first"}) || len(torn) > 0 {
 			t.Errorf("%s: %v, %v", op, payloads, torn)
 		}
 	}
@@ -62,7 +62,7 @@ func TestAppend_SegmentWithUnsyncedNameIsNotUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, _, err := Open(fs, filepath.Join(dir, "wal"), 0, nil)
+	l, _, err := Open(fs, filepath.Join(dir, "wal"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -78,7 +78,7 @@ func TestAppend_SegmentWithUnsyncedNameIsNotUsed(t *testing.T) {
 	if err := l.Close(); err != nil {
 		t.Fatal(err)
 	}
-	if _, payloads, _ := reopen(t, filepath.Join(dir, "wal"), 0); !slices.Equal(payloads, []string{"accepted"}) {
+	if _, payloads, _ := reopen(t, filepath.Join(dir, "wal")); !slices.Equal(payloads, []string{"accepted"}) {
 		t.Error(payloads)
 	}
 }
@@ -91,32 +91,8 @@ func TestOpen_SearchForTheNextRecordIsBounded(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "00000001"), b, 0o644); err != nil {
 		t.Fatal(err)
 	}
-	_, payloads, torn := reopen(t, dir, 0)
+	_, payloads, torn := reopen(t, dir)
 	if len(payloads) == 0 || payloads[0] != "first" || len(torn) != 1 {
 		t.Errorf("%d records, %v", len(payloads), torn)
-	}
-}
-
-func TestOpen_FailureToRemoveAFlushedSegmentIsReported(t *testing.T) {
-	dir, failing := t.TempDir(), false
-	fs, err := crashfs.New(dir, func(c crashfs.Call) error {
-		if failing && c.Op == "remove" {
-			return errDisk
-		}
-		return nil
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	l, _, err := Open(fs, filepath.Join(dir, "wal"), 0, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(l.Append(frames("flushed")), l.Close()); err != nil {
-		t.Fatal(err)
-	}
-	failing = true
-	if _, _, err := Open(fs, filepath.Join(dir, "wal"), 1, nil); !errors.Is(err, errDisk) {
-		t.Error(err)
 	}
 }

@@ -28,7 +28,7 @@ func write(t *testing.T, name string, b []byte) (dir string) {
 // refuse opens a log whose record "bad" cannot be replayed.
 func refuse(t *testing.T, dir string, refused error) (payloads []string, damaged []Damage, err error) {
 	t.Helper()
-	l, damaged, err := Open(files.Disk{}, dir, 0, func(_ uint64, p []byte) error {
+	l, damaged, err := Open(files.Disk{}, dir, func(_ uint64, p []byte) error {
 		if string(p) == "bad" {
 			return refused
 		}
@@ -117,14 +117,14 @@ func TestOpen_UnreadableSegmentIsMovedAside(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "00000004"), frames("a"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	_, payloads, damaged := reopen(t, dir, 0)
+	_, payloads, damaged := reopen(t, dir)
 	if !slices.Equal(payloads, []string{"a"}) || len(damaged) != 1 || damaged[0].Kind != Unreadable || damaged[0].Aside != filepath.Join(dir, "aside", "3.segment") || damaged[0].Err == nil {
 		t.Fatalf("%q, %+v", payloads, damaged)
 	}
 	if _, err := os.Stat(damaged[0].Aside); err != nil {
 		t.Error(err)
 	}
-	if _, payloads, damaged = reopen(t, dir, 0); !slices.Equal(payloads, []string{"a"}) || len(damaged) != 0 {
+	if _, payloads, damaged = reopen(t, dir); !slices.Equal(payloads, []string{"a"}) || len(damaged) != 0 {
 		t.Errorf("opened again: %q, %+v", payloads, damaged)
 	}
 }
@@ -138,11 +138,11 @@ func TestOpen_RecordsOfNoBytesOrTooManyAreDamage(t *testing.T) {
 		"half a header":    header(1),
 		"a wrong checksum": append(append(header(1), 1, 2, 3, 4), 'x'),
 	} {
-		_, payloads, damaged := reopen(t, write(t, "00000001", append(frames("a"), b...)), 0)
+		_, payloads, damaged := reopen(t, write(t, "00000001", append(frames("a"), b...)))
 		if !slices.Equal(payloads, []string{"a"}) || len(damaged) != 1 || damaged[0].Kind != Torn || damaged[0].At != int64(len(frames("a"))) || damaged[0].Bytes != int64(len(b)) || damaged[0].Aside != "" {
 			t.Errorf("%s: %q, %+v", name, payloads, damaged)
 		}
-		_, payloads, damaged = reopen(t, write(t, "00000001", slices.Concat(frames("a"), b, frames("b"))), 0)
+		_, payloads, damaged = reopen(t, write(t, "00000001", slices.Concat(frames("a"), b, frames("b"))))
 		if !slices.Equal(payloads, []string{"a", "b"}) || len(damaged) != 1 || damaged[0].Kind != Gap || damaged[0].Bytes != int64(len(b)) || damaged[0].Aside == "" {
 			t.Errorf("%s, before another: %q, %+v", name, payloads, damaged)
 		}
@@ -151,7 +151,7 @@ func TestOpen_RecordsOfNoBytesOrTooManyAreDamage(t *testing.T) {
 
 func TestAppend_SegmentIsFullAtItsSize(t *testing.T) {
 	dir := t.TempDir()
-	l, _, _ := reopen(t, dir, 0)
+	l, _, _ := reopen(t, dir)
 	for _, tt := range []struct {
 		size int64
 		more uint64
@@ -169,7 +169,7 @@ func TestAppend_SegmentIsFullAtItsSize(t *testing.T) {
 
 func TestAppend_NumberThatExistsIsSkipped(t *testing.T) {
 	dir := t.TempDir()
-	l, _, _ := reopen(t, dir, 0)
+	l, _, _ := reopen(t, dir)
 	first := l.number
 	if err := os.WriteFile(l.path(first+1), nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -183,7 +183,7 @@ func TestAppend_NumberThatExistsIsSkipped(t *testing.T) {
 	if err := errors.Join(l.Close(), l.Close()); err != nil {
 		t.Error(err)
 	}
-	if _, payloads, _ := reopen(t, dir, 0); !slices.Equal(payloads, []string{"a"}) {
+	if _, payloads, _ := reopen(t, dir); !slices.Equal(payloads, []string{"a"}) {
 		t.Errorf("%q", payloads)
 	}
 }
@@ -221,7 +221,7 @@ func TestRemove_RemovesSegmentsThroughANumber(t *testing.T) {
 
 func TestOpen_FailsWithoutADirectory(t *testing.T) {
 	dir := write(t, "file", nil)
-	if _, _, err := Open(files.Disk{}, filepath.Join(dir, "file"), 0, nil); err == nil {
+	if _, _, err := Open(files.Disk{}, filepath.Join(dir, "file"), nil); err == nil {
 		t.Error("a file is taken for a directory")
 	}
 }

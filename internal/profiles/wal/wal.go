@@ -45,11 +45,10 @@ type Log struct {
 	size   int64
 }
 
-// Open replays the segments after number through, in order, removes older segments and starts
-// a new one. The directory's parent must exist. replay borrows the payload. If replay returns a
-// StopError, Open ends with this error. After any other error the record is set aside.
-func Open(fs files.FS, dir string, through uint64,
-	replay func(segment uint64, payload []byte) error) (*Log, []Damage, error) {
+// Open replays the segments in order and starts a new one. The directory's parent must exist.
+// replay borrows the payload. If replay returns a StopError, Open ends with this error. After any
+// other error the record is set aside.
+func Open(fs files.FS, dir string, replay func(segment uint64, payload []byte) error) (*Log, []Damage, error) {
 	if err := files.MakeDir(fs, dir); err != nil {
 		return nil, nil, fmt.Errorf("log %s: %w", dir, err)
 	}
@@ -57,16 +56,10 @@ func Open(fs files.FS, dir string, through uint64,
 	if err != nil {
 		return nil, nil, err
 	}
-	l := &Log{fs: fs, dir: dir, number: through}
+	l := &Log{fs: fs, dir: dir}
 	var damaged []Damage
 	for _, n := range numbers {
-		l.number = max(l.number, n)
-		if n <= through {
-			if err := fs.Remove(l.path(n)); err != nil {
-				return nil, nil, fmt.Errorf("log %s: %w", dir, err)
-			}
-			continue
-		}
+		l.number = n
 		r := reader{log: l, number: n, replay: replay}
 		if err := r.read(); err != nil {
 			return nil, nil, err

@@ -1,0 +1,157 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/files"
+	"github.com/ferula-io/ferula/internal/profiles"
+)
+
+// heldDisk blocks the creation and removal of files of the tenant "slow".
+type heldDisk struct {
+	files.Disk
+	reached chan string   // the operations
+	blocked chan struct{} // closed to let them go on
+}
+
+func (d heldDisk) wait(op, path string) {
+	if strings.Contains(path, "/profiles/slow/") {
+		d.reached <- op
+		<-d.blocked
+	}
+}
+
+func (d heldDisk) Create(path string) (files.File, error) {
+	d.wait("create", path)
+	return d.Disk.Create(path)
+}
+
+func (d heldDisk) RemoveAll(path string) error {
+	d.wait("remove", path)
+	return d.Disk.RemoveAll(path)
+}
+
+// A tenant whose disk is slow to open, create or remove its directory does not hold up the others.
+func TestStore_SlowTenantDoesNotBlockOthers(t *testing.T) {
+	for name, tt := range map[string]struct {
+		op      string
+		prepare func(t *testing.T, dir string)
+		run     func(s *Store) error
+	}{
+		"opened again": {"create", func(t *testing.T, dir string) {
+			path := filepath.Dir(writeLog(t, dir, "slow"))
+			if err := errors.Join(os.RemoveAll(path), os.WriteFile(path, nil, 0o600)); err != nil { // a file in its place
+				t.Fatal(err)
+			}
+		}, func(s *Store) error {
+			err := os.Remove(filepath.Join(s.root(), "slow", "wal"))
+			s.failed["slow"].retry.wait = 0
+			s.reopen()
+			return err
+		}},
+		"created": {"create", nil, func(s *Store) error {
+			return s.Append(context.Background(), "slow", []profiles.RawProfile{numbered(0)})
+		}},
+		"forgotten": {"remove", func(t *testing.T, dir string) { writeLog(t, dir, "slow") }, func(s *Store) error {
+			s.forget()
+			return nil
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if tt.prepare != nil {
+				tt.prepare(t, dir)
+			}
+			disk := heldDisk{reached: make(chan string, 10), blocked: make(chan struct{})}
+			clock := stoppedAt(numbered(0).TimeNS)
+			s := openTest(t, dir, func(s *Store) { s.now, s.every = clock.now, time.Hour })
+			if err := s.Append(t.Context(), "fast", []profiles.RawProfile{numbered(0)}); err != nil {
+				t.Fatal(err)
+			}
+			clock.Add(int64(tenantIdle))
+			s.fs = disk
+			done := make(chan error, 2)
+			go func() { done <- tt.run(s) }()
+			if op := <-disk.reached; op != tt.op {
+				t.Errorf("%s blocks", op)
+			}
+			go func() {
+				err := s.Append(t.Context(), "fast", []profiles.RawProfile{numbered(1)})
+				err = errors.Join(err, s.Append(t.Context(), "new", []profiles.RawProfile{numbered(1)}))
+				v, viewErr := s.View(t.Context(), "fast", 0, timeMax)
+				if viewErr == nil {
+					v.Close()
+				}
+				done <- errors.Join(err, viewErr)
+			}()
+			select {
+			case err := <-done:
+				if err != nil {
+					t.Error(err)
+				}
+			case <-time.After(20 * time.Second):
+				t.Error("another tenant waits")
+			}
+			close(disk.blocked)
+			if err := <-done; err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// Pushes of one new tenant create it once, also while Close is called.
+func TestAppend_TenantIsCreatedOnce(t *testing.T) {
+	disk := heldDisk{reached: make(chan string, 10), blocked: make(chan struct{})}
+	s := openTest(t, t.TempDir(), func(s *Store) { s.fs, s.opts.TenantsMax = disk, 1 })
+	done := make(chan error, 4)
+	for n := range uint64(4) {
+		go func() { done <- s.Append(context.Background(), "slow", []profiles.RawProfile{numbered(n)}) }()
+	}
+	<-disk.reached
+	if err := s.Append(t.Context(), "other", []profiles.RawProfile{numbered(0)}); !errors.Is(err, profiles.ErrLimit) {
+		t.Errorf("another tenant, one of which is allowed: %v", err)
+	}
+	close(disk.blocked)
+	for range 4 {
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	}
+	v, err := s.View(t.Context(), "slow", 0, timeMax)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	if len(v.Sources) != 1 || v.Sources[0].Rows() != 4 {
+		t.Errorf("%d sources", len(v.Sources))
+	}
+}
+
+func TestClose_WaitsForATenantThatIsBeingCreated(t *testing.T) {
+	disk := heldDisk{reached: make(chan string, 10), blocked: make(chan struct{})}
+	s := openTest(t, t.TempDir(), func(s *Store) { s.fs = disk })
+	pushed, closed := make(chan error, 1), make(chan error, 1)
+	go func() { pushed <- s.Append(context.Background(), "slow", []profiles.RawProfile{numbered(0)}) }()
+	<-disk.reached
+	go func() { closed <- s.Close() }()
+	<-s.stop // Close has begun
+	select {
+	case err := <-closed:
+		t.Errorf("it was closed before: %v", err)
+	default:
+	}
+	close(disk.blocked)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if err := <-pushed; !errors.Is(err, profiles.ErrUnavailable) {
+		t.Errorf("the push: %v", err)
+	}
+}

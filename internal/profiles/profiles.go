@@ -40,6 +40,16 @@ var (
 	ErrCorrupt     = errors.New("corrupt profile data")
 )
 
+// ErrNewer is the error of stored data in a format that only a newer version of ferula knows. Such an error is
+// ErrCorrupt, too, because both kinds of data are left out and kept. Messages and metrics differ: newer data needs
+// another version, and not a repair.
+var ErrNewer error = newerError{}
+
+type newerError struct{}
+
+func (newerError) Error() string        { return "profile data of a newer version of ferula" }
+func (newerError) Is(target error) bool { return target == ErrCorrupt }
+
 // Names of labels with a special meaning.
 const (
 	LabelName       = labels.MetricName

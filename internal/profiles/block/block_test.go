@@ -14,6 +14,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/cespare/xxhash/v2"
 	"github.com/parquet-go/parquet-go"
 	"github.com/prometheus/prometheus/tsdb/fileutil"
 
@@ -332,6 +333,61 @@ func TestVerify_BlocksOfEarlierVersionsHaveNoChecksumBetweenColumns(t *testing.T
 	}
 	if rows < int(covered) {
 		t.Errorf("of %d changes in %d bytes %d were found, of which %d are in columns or behind them", size, size, rows, covered)
+	}
+}
+
+// A build must tell what a newer one wrote from damage: only then is it clear that the block must be kept.
+func TestOpen_NewerFormatsAreNotCorrupt(t *testing.T) {
+	var spans TraceSpansBuilder
+	spans.Add(5, profiles.TraceID{1}, 0, []uint32{1}, []int64{3})
+	section := func(kind, compression uint32) func(b []byte) []byte { // before the last one
+		return func(b []byte) []byte {
+			end := len(b) - sectionHeader
+			made := append(appendHeader(slices.Clone(b[:end]), kind, compression, 3, 5, xxhash.Sum64String("abc")), "abc"...)
+			return append(made, b[end:]...)
+		}
+	}
+	version := func(v byte) func(b []byte) []byte {
+		return func(b []byte) []byte { b[7] = v; return b }
+	}
+	for name, tt := range map[string]struct {
+		file   string
+		change func(b []byte) []byte
+		newer  bool
+		fine   bool
+	}{
+		"the next version":                      {IndexFile, version(2), true, false},
+		"no version":                            {IndexFile, version(0), false, false},
+		"another magic":                         {IndexFile, func(b []byte) []byte { b[0]++; return b }, false, false},
+		"the next section":                      {IndexFile, section(sectionRowsSum+1, plain), true, false},
+		"the last section that is not optional": {IndexFile, section(sectionOptional-1, plain), true, false},
+		"an optional section":                   {IndexFile, section(sectionOptional|1, 7), false, true},
+		"another compression of meta":           {IndexFile, func(b []byte) []byte { b[len(magic)+4] = 2; return b }, true, false},
+		"another compression of shared":         {IndexFile, section(sectionShared, 2), true, false},
+		"spans of the next version":             {SpansFile, version(2), true, false},
+		"the next section of spans":             {SpansFile, section(sectionEnd+1, plain), true, false},
+		"an optional section of spans":          {SpansFile, section(sectionOptional, plain), false, false}, // the size is in meta
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := writeDatasets(t, spans.Spans())
+			path := filepath.Join(dir, tt.file)
+			b, err := os.ReadFile(path)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, tt.change(b), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			_, err = Verify(t.Context(), dir)
+			if (err == nil) != tt.fine || err != nil && !errors.Is(err, ErrCorrupt) || errors.Is(err, profiles.ErrNewer) != tt.newer {
+				t.Errorf("%v", err)
+			}
+			if head, headErr := os.ReadFile(filepath.Join(dir, IndexFile)); headErr != nil {
+				t.Error(headErr)
+			} else if _, err := MetaOf(head); err != nil && errors.Is(err, profiles.ErrNewer) != tt.newer {
+				t.Errorf("its meta: %v", err)
+			}
+		})
 	}
 }
 

@@ -20,10 +20,14 @@ const (
 )
 
 const (
-	magic         = "ferulaP\x01"
+	magic         = "ferulaP\x01" // the last byte is the version
 	sectionHeader = 32
 	sectionMax    = 1 << 31
 )
+
+// sectionOptional is a bit in the kind of a section that readers ignore if they do not know the kind. A block with
+// another unknown section was written by a newer version.
+const sectionOptional = 1 << 31
 
 // Kinds of sections of an index.
 const (
@@ -73,6 +77,22 @@ type extent struct {
 
 func corruptf(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrCorrupt, fmt.Sprintf(format, args...))
+}
+
+func newerf(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", profiles.ErrNewer, fmt.Sprintf(format, args...))
+}
+
+// checkMagic checks the beginning of a file. want is the magic of this version of the format.
+func checkMagic(name string, b []byte, want string) error {
+	last := len(want) - 1
+	switch {
+	case len(b) < len(want) || string(b[:last]) != want[:last] || b[last] == 0:
+		return corruptf("%s: not a file of a profile block", name)
+	case b[last] > want[last]:
+		return newerf("%s: version %d of its format", name, b[last])
+	}
+	return nil
 }
 
 func appendText(dst []byte, s string) []byte {
@@ -450,13 +470,19 @@ type section struct {
 
 // firstSection returns the meta section of an index, which a writer puts first.
 func firstSection(b []byte) (section, error) {
-	if len(b) < len(magic)+sectionHeader || string(b[:len(magic)]) != magic {
-		return section{}, corruptf("index: no index of this version")
+	if err := checkMagic(IndexFile, b, magic); err != nil {
+		return section{}, err
+	}
+	if len(b) < len(magic)+sectionHeader {
+		return section{}, corruptf("index: cut short")
 	}
 	le, b := binary.LittleEndian, b[len(magic):]
 	s, size := section{compression: le.Uint32(b[4:]), plain: le.Uint64(b[16:]), sum: le.Uint64(b[24:])}, le.Uint64(b[8:])
-	if kind := le.Uint32(b); kind != sectionMeta || s.plain > sectionMax || s.compression > zstded {
+	if kind := le.Uint32(b); kind != sectionMeta || s.plain > sectionMax {
 		return section{}, corruptf("index: section %d is where meta should be", kind)
+	}
+	if s.compression > zstded {
+		return section{}, newerf("index: compression %d of section %d", s.compression, sectionMeta)
 	}
 	if b = b[sectionHeader:]; size > uint64(len(b)) {
 		return section{}, corruptf("index: section %d is longer than the file", sectionMeta)
@@ -467,18 +493,20 @@ func firstSection(b []byte) (section, error) {
 
 // sections returns the sections of an index without reading their bodies.
 func sections(b []byte) (map[uint32]section, error) {
-	if len(b) < len(magic) || string(b[:len(magic)]) != magic {
-		return nil, corruptf("index: no index of this version")
-	}
-	return sectionsAfter(b[len(magic):])
+	return sectionsOf(IndexFile, b, magic, sectionRowsSum)
 }
 
-// sectionsAfter returns the sections that follow a magic.
-func sectionsAfter(b []byte) (map[uint32]section, error) {
+// sectionsOf returns the sections of a file that begins with a magic. greatest is the last kind of section that this
+// version knows.
+func sectionsOf(name string, b []byte, magic string, greatest uint32) (map[uint32]section, error) {
+	if err := checkMagic(name, b, magic); err != nil {
+		return nil, err
+	}
 	le, found := binary.LittleEndian, map[uint32]section{}
+	b = b[len(magic):]
 	for {
 		if len(b) < sectionHeader {
-			return nil, corruptf("index: cut short")
+			return nil, corruptf("%s: cut short", name)
 		}
 		kind, s := le.Uint32(b), section{compression: le.Uint32(b[4:]), plain: le.Uint64(b[16:]), sum: le.Uint64(b[24:])}
 		size := le.Uint64(b[8:])
@@ -486,8 +514,14 @@ func sectionsAfter(b []byte) (map[uint32]section, error) {
 		if kind == sectionEnd {
 			return found, nil
 		}
-		if size > uint64(len(b)) || s.plain > sectionMax || s.compression > zstded {
-			return nil, corruptf("index: section %d is longer than the file", kind)
+		if size > uint64(len(b)) || s.plain > sectionMax {
+			return nil, corruptf("%s: section %d is longer than the file", name, kind)
+		}
+		if kind > greatest && kind&sectionOptional == 0 {
+			return nil, newerf("%s: section %d", name, kind)
+		}
+		if s.compression > zstded && kind <= greatest {
+			return nil, newerf("%s: compression %d of section %d", name, s.compression, kind)
 		}
 		s.stored, b = b[:size], b[size:]
 		found[kind] = s

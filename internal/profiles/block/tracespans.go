@@ -1,7 +1,6 @@
 package block
 
 import (
-	"bytes"
 	"cmp"
 	"encoding/binary"
 	"errors"
@@ -213,12 +212,9 @@ func (s *TraceSpans) encode() ([]byte, error) {
 
 // decodeTraceSpans decodes SpansFile, which the result aliases.
 func decodeTraceSpans(file []byte, rows uint64) (*TraceSpans, error) {
-	if !bytes.HasPrefix(file, []byte(spansMagic)) {
-		return nil, corruptf("%s: no spans of this version", SpansFile)
-	}
-	found, err := sectionsAfter(file[len(spansMagic):])
+	found, err := sectionsOf(SpansFile, file, spansMagic, sectionSpanSamples)
 	if err != nil {
-		return nil, fmt.Errorf("%s: %w", SpansFile, err)
+		return nil, err
 	}
 	s := &TraceSpans{sorted: true}
 	for kind, body := range map[uint32]*[]byte{sectionTraceSpans: &s.entries, sectionTraces: &s.traces,

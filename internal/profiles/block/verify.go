@@ -84,16 +84,18 @@ func checkSections(name string, file []byte, greatest uint32) error {
 			}
 			return nil
 		}
-		if kind == 0 || kind > greatest || seen[kind] {
+		if kind == 0 || kind > greatest && kind&sectionOptional == 0 || seen[kind] {
 			return corruptf("%s: section %d is unknown or a duplicate", name, kind)
 		}
 		seen[kind] = true
 		size := binary.LittleEndian.Uint64(b[8:])
-		if b = b[sectionHeader:]; size > uint64(len(b)) || s.plain > sectionMax || s.compression > zstded ||
+		if b = b[sectionHeader:]; size > uint64(len(b)) || s.plain > sectionMax ||
 			s.compression == plain && s.plain != size {
 			return corruptf("%s: section %d: a header with wrong sizes", name, kind)
 		}
-		s.stored, b = b[:size], b[size:]
+		if s.stored, b = b[:size], b[size:]; kind > greatest {
+			s.compression = plain // only the checksum is known
+		}
 		if _, err := s.open(int(kind)); err != nil {
 			return err
 		}

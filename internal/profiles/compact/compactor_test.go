@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -292,6 +293,32 @@ func TestIterate_BrokenBlocksAreSkippedAndNamed(t *testing.T) {
 		if !strings.Contains(strings.Join(names(t, in), " "), dir) {
 			t.Errorf("%s was deleted", dir)
 		}
+	}
+}
+
+// A compactor that is older than a server keeps the server's blocks and merges the others.
+func TestIterate_NewerBlocksAreKept(t *testing.T) {
+	in := objstore.NewInMemBucket()
+	ship(t, in, "a", profilesOf(0, 4, 0)...)
+	dirs := blocks(t, in)
+	for i, change := range []func([]byte) []byte{
+		func(b []byte) []byte { b[7]++; return b }, // the version
+		func(b []byte) []byte { // a further section before the last one
+			end := len(b) - block.TailBytes
+			return slices.Concat(b[:end], []byte{0xFF}, b[end+1:], b[end:])
+		},
+	} {
+		if err := in.Upload(context.Background(), dirs[i]+"/index", bytes.NewReader(change(object(t, in, dirs[i]+"/index")))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, after := range []time.Duration{0, 48 * time.Hour, 120 * time.Hour} {
+		if c := iterate(t, in, later.Add(after), nil); c.metrics.broken.Get() != 2 && after == 0 {
+			t.Errorf("%v broken", c.metrics.broken.Get())
+		}
+	}
+	if left := blocks(t, in); len(left) != 3 || !slices.Contains(left, dirs[0]) || !slices.Contains(left, dirs[1]) {
+		t.Errorf("%v are left of %v", left, dirs)
 	}
 }
 

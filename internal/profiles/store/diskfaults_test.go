@@ -237,6 +237,32 @@ func TestOpen_CorruptBlockIsSkippedWithAWarningAndStays(t *testing.T) {
 	}
 }
 
+// An older build keeps the blocks of a newer one, and does not report them as damage.
+func TestOpen_NewerBlockIsSkippedAndCountedApart(t *testing.T) {
+	dir := t.TempDir()
+	s := openFaulty(t, dir, &faults{}, nil)
+	path := flushed(t, s, 0, 1).blocks[0].path
+	index, err := os.ReadFile(filepath.Join(path, "index"))
+	if err := errors.Join(err, s.Close()); err != nil {
+		t.Fatal(err)
+	}
+	index[7]++
+	if err := os.WriteFile(filepath.Join(path, "index"), index, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s = openFaulty(t, dir, &faults{}, nil)
+	counts, warnings := s.rows(t)
+	if len(counts) != 1 || counts[1] != 1 || len(warnings) != 1 || !errors.Is(warnings[0], profiles.ErrNewer) {
+		t.Errorf("%v, warnings %v", counts, warnings)
+	}
+	if m := s.metrics; m.corrupt.Get() != 0 || m.newer.Get() != 1 {
+		t.Errorf("%d corrupt blocks, %d newer ones", m.corrupt.Get(), m.newer.Get())
+	}
+	if err := s.tenants["t"].maintain(t.Context()); err != nil || found(t, dir, "0*") != 2 {
+		t.Errorf("%v, %d blocks are on the disk", err, found(t, dir, "0*"))
+	}
+}
+
 func TestClose_NoFileIsLeftOpen(t *testing.T) {
 	dir := t.TempDir()
 	s := openFaulty(t, dir, &faults{}, nil)

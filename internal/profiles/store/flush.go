@@ -27,7 +27,8 @@ import (
 const temporary = "tmp-"
 
 // openBlocks opens the tenant's blocks. It removes leftovers of a crash: temporary directories, and blocks that
-// another block has replaced. A corrupt block is skipped and stays on disk.
+// another block has replaced. A block that is corrupt, or of a newer version, is
+// skipped and stays on disk.
 func (t *tenant) openBlocks() error {
 	entries, err := os.ReadDir(t.dir)
 	if err != nil {
@@ -47,7 +48,7 @@ func (t *tenant) openBlocks() error {
 		}
 		r, err := t.store.openBlock(path)
 		if err != nil {
-			t.store.metrics.corrupt.Inc()
+			t.store.metrics.skipped(err)
 			t.store.logger.Error("Skipping a profile block", "tenant", t.name, "err", err)
 			t.broken = append(t.broken, err)
 			continue

@@ -1,6 +1,11 @@
 package store
 
-import instruments "github.com/ferula-io/ferula/metrics"
+import (
+	"errors"
+
+	"github.com/ferula-io/ferula/internal/profiles"
+	instruments "github.com/ferula-io/ferula/metrics"
+)
 
 // metrics of a store.
 type metrics struct {
@@ -8,7 +13,8 @@ type metrics struct {
 	flushes, flushesFailed    *instruments.Counter
 	lost                      *instruments.Counter
 	compactions, compactFail  *instruments.Counter
-	corrupt, remoteOpened     *instruments.Counter
+	corrupt, newer            *instruments.Counter
+	remoteOpened              *instruments.Counter
 	overMemory, tenantsFailed *instruments.Counter
 	setAside, gaps, torn      *instruments.Counter
 	remoteDeleted             *instruments.Counter
@@ -36,9 +42,11 @@ func newMetrics(set *instruments.Set) *metrics {
 		flushes:        counter("flushes_total", "Number of heads written as blocks."),
 		flushesFailed: counter("flushes_failed_total",
 			"Number of failed attempts to write a head as a block. The head is kept and retried."),
-		compactions:  counter("compactions_total", "Number of compactions of profile blocks."),
-		compactFail:  counter("compactions_failed_total", "Number of failed compactions of profile blocks."),
-		corrupt:      counter("blocks_corrupt_total", "Number of corrupt blocks, which are skipped."),
+		compactions: counter("compactions_total", "Number of compactions of profile blocks."),
+		compactFail: counter("compactions_failed_total", "Number of failed compactions of profile blocks."),
+		corrupt:     counter("blocks_corrupt_total", "Number of corrupt blocks, which are skipped."),
+		newer: counter("blocks_newer_total",
+			"Number of blocks of a newer version of ferula, which are skipped and kept. A block in the bucket is counted at each listing."),
 		remoteOpened: counter("bucket_blocks_opened_total", "Number of profile block indexes read from the bucket."),
 		remoteDeleted: counter("bucket_blocks_deleted_total",
 			"Number of profile blocks deleted from the bucket: replaced by a compacted block, or older than the retention time of the bucket."),
@@ -54,6 +62,16 @@ func newMetrics(set *instruments.Set) *metrics {
 		torn: counter("wal_torn_ends_total", "Number of segments of the write-ahead log that ended within a record at replay."),
 		lost: counter("blocks_dropped_unshipped_total",
 			"Number of blocks removed by size retention before they were shipped to the bucket."),
+	}
+}
+
+// skipped counts a block that is left out because of an error.
+func (m *metrics) skipped(err error) {
+	switch {
+	case errors.Is(err, profiles.ErrNewer):
+		m.newer.Inc()
+	case errors.Is(err, profiles.ErrCorrupt):
+		m.corrupt.Inc()
 	}
 }
 

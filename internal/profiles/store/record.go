@@ -5,6 +5,7 @@ import (
 	"fmt"
 
 	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/wal"
 )
 
 // A record of the log is one push. After a crash the log has all of it or nothing.
@@ -27,8 +28,11 @@ func appendRecord(dst []byte, pushed []profiles.RawProfile) []byte {
 
 // readRecord calls f with each profile, which aliases the record.
 func readRecord(record []byte, f func(p *profiles.RawProfile) error) error {
-	if len(record) == 0 || record[0] != recordVersion {
-		return fmt.Errorf("%w: record of an unknown version", profiles.ErrCorrupt)
+	if len(record) == 0 || record[0] == 0 {
+		return fmt.Errorf("%w: record without a version", profiles.ErrCorrupt)
+	}
+	if record[0] > recordVersion {
+		return &wal.KeepError{Err: fmt.Errorf("%w: record of version %d", profiles.ErrNewer, record[0])}
 	}
 	for b := record[1:]; len(b) > 0; {
 		if len(b) < 24 {

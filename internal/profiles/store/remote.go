@@ -210,6 +210,9 @@ func (r *remotes) logBad(blocks []*remoteBlock) {
 		if b.bad == nil {
 			continue
 		}
+		if errors.Is(b.bad, profiles.ErrNewer) {
+			r.store.metrics.skipped(b.bad)
+		}
 		if bad++; bad <= badMax {
 			r.store.logger.Warn("Reading a profile block in the bucket failed", "tenant", b.Tenant, "err", b.bad)
 		}
@@ -630,10 +633,7 @@ func (r *remotes) hold(ctx context.Context, b *remoteBlock) (*heldBlock, error) 
 		return h, nil
 	}
 	reader, err := b.read()
-	if errors.Is(err, profiles.ErrCorrupt) {
-		r.store.metrics.corrupt.Inc()
-	}
-	if err != nil {
+	if r.store.metrics.skipped(err); err != nil {
 		if b.listed.Load() != nil {
 			b.doubt()
 		}

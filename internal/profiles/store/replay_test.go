@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -120,6 +121,38 @@ func TestReplay_RecordsOfABlockAreNotDoubled(t *testing.T) {
 		t.Errorf("%v, %d segments", err, found(t, dir, "wal/0*"))
 	}
 	once(t, stored(t, s), 7)
+}
+
+// A record of a newer version is kept in wal/aside. If that fails, the segment stays, and so does the tenant's fault.
+func TestReplay_NewerRecordIsNeverLost(t *testing.T) {
+	dir, f := t.TempDir(), &faults{}
+	newer := recordOf(numbered(1))
+	newer[0]++
+	writeLog(t, dir, "t", recordOf(numbered(0)), newer)
+	f.fail(calls("mkdir", "aside"))
+	s := openFaulty(t, dir, f, nil)
+	if failed := s.failed["t"]; failed == nil || !errors.Is(failed.err, errDisk) || !errors.Is(failed.err, profiles.ErrNewer) ||
+		!strings.Contains(failed.err.Error(), "record of version 2") {
+		t.Fatalf("%+v", failed)
+	}
+	if n := found(t, dir, "wal/00000001"); n != 1 {
+		t.Error("the segment is gone")
+	}
+	f.fail(nil)
+	s.failed["t"].retry.wait = 0
+	s.reopen()
+	once(t, stored(t, s), 1)
+	if err := s.Flush(t.Context()); err != nil || s.metrics.setAside.Get() != 1 || found(t, dir, "wal/00000001") != 0 {
+		t.Errorf("%v, %d records are set aside", err, s.metrics.setAside.Get())
+	}
+	names, err := filepath.Glob(filepath.Join(dir, "profiles", "t", "wal", "aside", "*.bytes"))
+	if err != nil || len(names) != 1 {
+		t.Fatalf("%v, %v", names, err)
+	}
+	kept, err := os.ReadFile(names[0])
+	if want := wal.AppendFrame(nil, func(b []byte) []byte { return append(b, newer...) }); err != nil || !bytes.Equal(kept, want) {
+		t.Errorf("%q is kept, %v", kept, err)
+	}
 }
 
 func TestOpen_FailedTenantDoesNotStopOthers(t *testing.T) {

@@ -46,6 +46,16 @@ func (e *StopError) Error() string { return e.Err.Error() }
 // Unwrap returns the reason.
 func (e *StopError) Unwrap() error { return e.Err }
 
+// KeepError is returned by replay for a record that another version may replay. If the record cannot be set aside, Open
+// ends with this error: otherwise the record would be gone with its segment.
+type KeepError struct{ Err error }
+
+// Error implements error.
+func (e *KeepError) Error() string { return e.Err.Error() }
+
+// Unwrap returns the reason.
+func (e *KeepError) Unwrap() error { return e.Err }
+
 const (
 	asideDir = "aside"
 	// asideBytesMax is the limit of bytes set aside for a log. Further bytes are dropped.
@@ -92,6 +102,10 @@ func (r *reader) read() error {
 			}
 			d := Damage{Segment: path, At: int64(at), Bytes: int64(end - at), Kind: Refused, Err: err}
 			r.setAside(&d, b[at:end])
+			var keep *KeepError
+			if d.Aside == "" && errors.As(err, &keep) {
+				return fmt.Errorf("log segment %s: record at byte %d: %w", path, at, d.Err)
+			}
 			r.damaged = append(r.damaged, d)
 		}
 		at = end

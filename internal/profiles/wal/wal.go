@@ -47,7 +47,7 @@ type Log struct {
 
 // Open replays the segments in order and starts a new one. The directory's parent must exist.
 // replay borrows the payload. If replay returns a StopError, Open ends with this error. After any
-// other error the record is set aside.
+// other error the record is set aside; Open fails if this fails for a KeepError.
 func Open(fs files.FS, dir string, replay func(segment uint64, payload []byte) error) (*Log, []Damage, error) {
 	if err := files.MakeDir(fs, dir); err != nil {
 		return nil, nil, fmt.Errorf("log %s: %w", dir, err)

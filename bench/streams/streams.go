@@ -115,7 +115,7 @@ type Task struct {
 	Series      int
 	Batch       int    // requested number of series in a message
 	Extension   bool   // request ferula's extension of StoreAPI, too
-	NoSymbols   bool   // with Extension: do not request symbols
+	NoDeltas    bool   // with Extension: do not request deltas
 	Compression string // of the connection
 	LabelsOnly  bool
 	Keep        bool // hold all series until the stream ends; otherwise each is read and released

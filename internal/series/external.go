@@ -112,15 +112,13 @@ type extendedSet struct {
 	held    []*heldSeries // descending: the least is the last
 	free    []*heldSeries
 	current *heldSeries // series that Labels and Chunks return; nil: the current series of set
-	numbers []uint64    // buffer of mergedNumbers
 	err     error
 }
 
 type heldSeries struct {
-	labels  []byte
-	numbers []uint64 // symbol references of the labels; empty: none
-	chunks  []Chunk
-	data    []byte
+	labels []byte
+	chunks []Chunk
+	data   []byte
 }
 
 func (w *extendedSet) Next() bool {
@@ -176,7 +174,6 @@ func (w *extendedSet) hold() {
 		h, w.free = w.free[n-1], w.free[:n-1]
 	}
 	h.labels = append(h.labels[:0], w.labels...)
-	h.numbers = append(h.numbers[:0], w.mergedNumbers()...)
 	h.keepChunks(w.set.Chunks())
 	w.held = append(w.held, h)
 }

@@ -51,14 +51,6 @@ func (w withoutChunks) Ahead() []byte {
 	return nil
 }
 
-// LabelRefs implements SymbolRefs. It returns nil if the set has no symbol references.
-func (w withoutChunks) LabelRefs() []uint64 {
-	if numbered, ok := w.Set.(SymbolRefs); ok {
-		return numbered.LabelRefs()
-	}
-	return nil
-}
-
 // LabelsOfChunkSeriesSet encodes the labels of a set that is sorted by labels. Its chunks
 // are not read.
 func LabelsOfChunkSeriesSet(set storage.ChunkSeriesSet) Set {

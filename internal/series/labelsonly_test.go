@@ -30,17 +30,6 @@ func TestLabelsOnly_DropsChunksWithoutALabelsReader(t *testing.T) {
 	}
 }
 
-func TestLabelsOnly_KeepsLabelRefs(t *testing.T) {
-	rows := &numberedRows{Set: Failed(nil), numbers: map[string]uint64{}, rows: []labels.Labels{labels.FromStrings("a", "1", "b", "2")}}
-	set := withoutChunks{rows}
-	if !set.Next() || !slices.Equal(set.LabelRefs(), []uint64{1, 2}) {
-		t.Errorf("numbers %v", set.LabelRefs())
-	}
-	if plain := (withoutChunks{Failed(nil)}); plain.LabelRefs() != nil {
-		t.Error("a set without numbers has some")
-	}
-}
-
 func TestSelectReplacingLabels_OnlyRemovesLabels(t *testing.T) {
 	q := fixedQuerier{[]one{{labels.FromStrings("a", "1", "b", "1"), []Chunk{chunk(1, 2, "x")}}, {labels.FromStrings("a", "1", "b", "2"), []Chunk{chunk(3, 4, "y")}}}, []string{"a", "b"}}
 	for _, tt := range []struct {

@@ -118,15 +118,14 @@ func (ix *blockIndex) entry(ref uint64) ([]byte, error) {
 
 // entryParts has the decoded parts of a series entry.
 type entryParts struct {
-	labels  []byte   // encoded
-	numbers []uint64 // one for each label: symbol number of the name in the upper 32 bits, of the value in the lower 32
-	metas   []chunks.Meta
+	labels []byte // encoded
+	metas  []chunks.Meta
 }
 
 // series decodes the labels of a series and the metas of its chunks that overlap mint to
 // maxt, without data. It overwrites into.
 func (ix *blockIndex) series(ref uint64, mint, maxt int64, into *entryParts) error {
-	into.labels, into.numbers, into.metas = into.labels[:0], into.numbers[:0], into.metas[:0]
+	into.labels, into.metas = into.labels[:0], into.metas[:0]
 	body, err := ix.entry(ref)
 	if err != nil {
 		return err
@@ -140,7 +139,6 @@ func (ix *blockIndex) series(ref uint64, mint, maxt int64, into *entryParts) err
 			return fmt.Errorf("%w: unknown symbol", ErrCorrupt)
 		}
 		into.labels = labelenc.AppendSymbols(into.labels, name, value)
-		into.numbers = append(into.numbers, nameNumber<<32|valueNumber)
 	}
 	into.metas, err = chunkMetas(&r, mint, maxt, into.metas)
 	return err

@@ -184,11 +184,6 @@ func (s *rawSet) chunk(meta chunks.Meta) error {
 	return nil
 }
 
-// LabelRefs implements series.SymbolRefs: an index has each symbol once.
-func (s *rawSet) LabelRefs() []uint64 { return s.numbers }
-
-var _ series.SymbolRefs = (*rawSet)(nil)
-
 func (s *rawSet) Labels() []byte                  { return s.labels }
 func (s *rawSet) Chunks() []series.Chunk          { return s.chunks }
 func (s *rawSet) Err() error                      { return s.err }

@@ -43,7 +43,7 @@ type shape struct {
 	own    string // address of ferula
 }
 
-// labelBytes measures the bytes of labels that a store and a querier send, with and without symbols and differences.
+// labelBytes measures the bytes of labels that a store and a querier send, with and without differences.
 func (b *bench) labelBytes(ctx context.Context) (err error) {
 	from, err := blocks.Ensure(ctx, b.env.Cache, labelSpec)
 	if err != nil {
@@ -80,24 +80,24 @@ func (b *bench) labelBytes(ctx context.Context) (err error) {
 		}
 	}
 	b.out.Measure("storeapi/symbols-label-bytes", worst, whats...)
-	b.out.Notes = append(b.out.Notes, fmt.Sprintf("Label bytes of a series: all bytes of the messages of a stream, less those of its chunks. A store is ferula serve with %d series of nine labels, one of them external, in two blocks and in the head; the querier is over two of them, whose series differ in the external label. \"With symbols and differences\" is what a ferula process on another machine requests, \"plain\" the same request without these. \"Labels only\" is a request without chunks, whose messages hold more series.", labelSpec.Series))
+	b.out.Notes = append(b.out.Notes, fmt.Sprintf("Label bytes of a series: all bytes of the messages of a stream, less those of its chunks. A store is ferula serve with %d series of nine labels, one of them external, in two blocks and in the head; the querier is over two of them, whose series differ in the external label. \"With differences\" is what a ferula process on another machine requests, \"plain\" the same request without these. \"Labels only\" is a request without chunks, whose messages hold more series.", labelSpec.Series))
 	return nil
 }
 
-// labelBytesOf measures one shape. what names the figure: bytes with symbols and differences over bytes without.
+// labelBytesOf measures one shape. what names the figure: bytes with differences over bytes without.
 func (b *bench) labelBytesOf(ctx context.Context, s shape, labelsOnly bool) (ratio float64, what string, err error) {
 	what = "label bytes of a series: " + s.what
 	if labelsOnly {
 		what += ", labels only"
 	}
-	plain, coded := what+", plain", what+", with symbols and differences"
+	plain, coded := what+", plain", what+", with differences"
 	var first *labelStream
 	for _, r := range []struct {
 		side, address, what string
 		opts                storeapi.ClientOptions
 	}{
 		{thanos, s.peer, plain, storeapi.ClientOptions{NoExtension: true, BatchSeries: thanosBatch}},
-		{ferula, s.own, plain, storeapi.ClientOptions{NoSymbols: true}},
+		{ferula, s.own, plain, storeapi.ClientOptions{NoDeltas: true}},
 		{ferula, s.own, coded, storeapi.ClientOptions{}},
 	} {
 		if r.address == "" {

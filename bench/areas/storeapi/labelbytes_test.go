@@ -79,7 +79,7 @@ func serveFew(t *testing.T, n int, of ...int64) string {
 
 func TestReceiveLabels_CountsNoChunks(t *testing.T) {
 	address := serveFew(t, 100, 0, 1, 2)
-	plain := storeapi.ClientOptions{NoSymbols: true}
+	plain := storeapi.ClientOptions{NoDeltas: true}
 	whole, err := receiveLabels(t.Context(), address, plain, false)
 	if err != nil {
 		t.Fatal(err)

@@ -128,7 +128,7 @@ func (b *bench) compare(ctx context.Context) error {
 
 func streamWhat(samples int) string { return fmt.Sprintf("CPU: %d samples", samples) }
 
-// plainWhat names the reading of ferula without symbols, which sends the same bytes as the floor.
+// plainWhat names the reading of ferula without deltas, which sends the same bytes as the floor.
 func plainWhat(samples int) string { return streamWhat(samples) + ", the same bytes" }
 func keptWhat(samples int) string  { return streamWhat(samples) + ", all kept" }
 func allocWhat(samples int) string { return fmt.Sprintf("allocations: %d samples, all kept", samples) }
@@ -158,7 +158,7 @@ func (b *bench) streams(ctx context.Context) error {
 					continue
 				case ferula:
 					plain := t
-					plain.NoSymbols = true
+					plain.NoDeltas = true
 					if f, err = s.worker.do(ctx, plain); err != nil {
 						return err
 					}
@@ -196,14 +196,14 @@ func (b *bench) wire(ctx context.Context) error {
 			what string
 			task streams.Task
 		}{
-			{"plain", streams.Task{NoSymbols: true}}, {"snappy", streams.Task{NoSymbols: true, Compression: "snappy"}},
-			{"labels only", streams.Task{NoSymbols: true, LabelsOnly: true}},
-			{"symbols", streams.Task{}}, {"symbols, snappy", streams.Task{Compression: "snappy"}}, {"symbols, labels only", streams.Task{LabelsOnly: true}},
+			{"plain", streams.Task{NoDeltas: true}}, {"snappy", streams.Task{NoDeltas: true, Compression: "snappy"}},
+			{"labels only", streams.Task{NoDeltas: true, LabelsOnly: true}},
+			{"deltas", streams.Task{}}, {"deltas, snappy", streams.Task{Compression: "snappy"}}, {"deltas, labels only", streams.Task{LabelsOnly: true}},
 		} {
 			for _, s := range b.sides {
 				t := kind.task
 				t.Batch, t.Extension = s.task.Batch, s.task.Extension
-				if s.task.Noop || s.name == thanos && !t.NoSymbols {
+				if s.task.Noop || s.name == thanos && !t.NoDeltas {
 					continue
 				}
 				t.File, t.Series, t.Check = b.files[n], seriesCount, true
@@ -232,9 +232,9 @@ func (b *bench) conclude() {
 	b.out.Measure("storeapi/growth", area.Over(rec.Median(ferula, growthWhat(manySeries)), rec.Median(ferula, growthWhat(fewSeries))), growthWhat(fewSeries), growthWhat(manySeries))
 	b.out.Notes = append(b.out.Notes,
 		fmt.Sprintf("%d series of 9 labels, gauges in XOR chunks of %d samples; server and client in one process, TCP between them, no store, no TLS, no interceptors. CPU is that of both.", seriesCount, chunkSamples),
-		"Each side gets its default request: Thanos batches of 64; ferula, from a ferula client, batches of 128 KiB with symbols. Each client converts labels to the engine's type and reads the chunks, then releases them; \"all kept\": it holds everything until the stream ends, ferula with the set's Keep. \"Held by the querier\": the client is that of ferula query, which copies labels and chunks of the whole response to its slabs, merges and sorts them, and holds them until the query ends; allocations are those of server and client.",
-		"ferula's source holds encoded label sets, a symbol reference for each label and consecutive chunks, as the mapped files of a block do; symbols are sent only for sources with references. Thanos' source holds encoded messages.",
-		"gRPC alone sends the encoded messages that ferula sends without symbols, through buffers of 128 KiB, and drops them. \"The same bytes\" is ferula without symbols.",
+		"Each side gets its default request: Thanos batches of 64; ferula, from a ferula client, batches of 128 KiB with deltas. Each client converts labels to the engine's type and reads the chunks, then releases them; \"all kept\": it holds everything until the stream ends, ferula with the set's Keep. \"Held by the querier\": the client is that of ferula query, which copies labels and chunks of the whole response to its slabs, merges and sorts them, and holds them until the query ends; allocations are those of server and client.",
+		"ferula's source holds encoded label sets and consecutive chunks, as the mapped files of a block do. Thanos' source holds encoded messages.",
+		"gRPC alone sends the encoded messages that ferula sends without deltas, through buffers of 128 KiB, and drops them. \"The same bytes\" is ferula without deltas.",
 		"In the matrix of samples, series and batches both sides get the request that Thanos sends, and ferula still ends a batch at 128 KiB. Its sizes are those of the benchmark in Thanos' change that introduced batches, and 64; time is wall time of the stream, without the garbage collection after it, which CPU includes; all figures are per series.",
 		"Growth is that of a server that generates its series while it sends them, so that only the memory of the server itself can grow.",
 	)

@@ -50,9 +50,8 @@ func main() {
 
 // one is an encoded series, as in package series.
 type one struct {
-	labels  []byte
-	numbers []uint64 // symbol references of the labels, as in the index of a block
-	chunks  []series.Chunk
+	labels []byte
+	chunks []series.Chunk
 }
 
 // source is a store of series in memory.
@@ -96,8 +95,6 @@ func (s *set) Next() bool {
 	return true
 }
 
-// LabelRefs implements series.SymbolRefs.
-func (s *set) LabelRefs() []uint64             { return s.at.numbers }
 func (s *set) Labels() []byte                  { return s.at.labels }
 func (s *set) Chunks() []series.Chunk          { return s.at.chunks }
 func (*set) Err() error                        { return nil }
@@ -119,21 +116,15 @@ func (w *worker) load(file string) error {
 		return err
 	}
 	// Everything is in one buffer, as in the mapped files of a block.
-	known := map[streams.Label]uint64{}
 	var data []byte
-	var numbers []uint64
 	var chunks []series.Chunk
-	type end struct{ labels, data, numbers, chunks int }
+	type end struct{ labels, data, chunks int }
 	var ends []end
 	for _, s := range list {
 		for _, l := range s.Labels {
-			if _, ok := known[l]; !ok {
-				known[l] = uint64(len(known))
-			}
-			numbers = append(numbers, known[l])
 			data = labelenc.AppendLabel(data, l.Name, l.Value)
 		}
-		e := end{labels: len(data), numbers: len(numbers)}
+		e := end{labels: len(data)}
 		for _, c := range s.Chunks {
 			data = append(data, c.Data...)
 			chunks = append(chunks, series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data})
@@ -148,7 +139,7 @@ func (w *worker) load(file string) error {
 			n := len(chunks[i].Data)
 			chunks[i].Data, at = data[at:at+n:at+n], at+n
 		}
-		w.series = append(w.series, one{data[from.data:e.labels:e.labels], numbers[from.numbers:e.numbers:e.numbers], chunks[from.chunks:e.chunks:e.chunks]})
+		w.series = append(w.series, one{data[from.data:e.labels:e.labels], chunks[from.chunks:e.chunks:e.chunks]})
 		from = e
 	}
 	w.file = file
@@ -171,7 +162,7 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	if t.Querier {
 		return keep(t, held, c.conn.Target())
 	}
-	client := storeapi.NewClient(c.conn, storeapi.ClientOptions{BatchSeries: t.Batch, NoExtension: !t.Extension, NoSymbols: t.NoSymbols, Compression: t.Compression})
+	client := storeapi.NewClient(c.conn, storeapi.ClientOptions{BatchSeries: t.Batch, NoExtension: !t.Extension, NoDeltas: t.NoDeltas, Compression: t.Compression})
 	if t.Check {
 		t.Keep = true
 		k, err := receive(client, t)

@@ -90,7 +90,5 @@ func (s *madeUpSet) instance() []byte {
 	return s.value
 }
 
-// LabelRefs implements series.SymbolRefs: there are no numbers.
-func (s *madeUpSet) LabelRefs() []uint64    { return nil }
 func (s *madeUpSet) Labels() []byte         { return s.labels }
 func (s *madeUpSet) Chunks() []series.Chunk { return s.chunks }

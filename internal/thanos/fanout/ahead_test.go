@@ -132,7 +132,7 @@ func TestSource_ForwardsMoreThanTheLimitOfAllQueries(t *testing.T) {
 	for i := range 4 {
 		s := big(t, i*each, each, 1)
 		s.info.Store = &storeapi.StoreInfo{TimeRange: anyTime}
-		eo.Static = append(eo.Static, Address{Name: listen(t, served{s, func(int) bool { return false }})})
+		eo.Static = append(eo.Static, Address{Name: listen(t, served{s})})
 	}
 	e := NewEndpoints(eo)
 	e.Update(t.Context())

@@ -43,7 +43,6 @@ func (s *encodedStream) Err() error                        { return nil }
 func (s *encodedStream) Warnings() annotations.Annotations { return nil }
 func (s *encodedStream) Close() error                      { return nil }
 func (s *encodedStream) BufferedBytes() int64              { return 0 }
-func (s *encodedStream) TableBytes() int64                 { return 0 }
 
 // BenchmarkSelect reads 10,000 series in all.
 func BenchmarkSelect(b *testing.B) {

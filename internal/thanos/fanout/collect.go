@@ -45,7 +45,7 @@ type collected struct {
 	unspent  int64          // bytes of granted that are not used yet
 	counted  int64          // bytes that count against BytesMax of the query
 	atSteps  bool           // the stores may have left out samples between steps
-	buffers  int64          // bytes of granted for unread messages and symbols of the stream, until the stream ends
+	buffers  int64          // bytes of granted for unread messages of the stream, until the stream ends
 	view     *view
 	warnings annotations.Annotations
 }
@@ -185,14 +185,8 @@ func collect(ctx context.Context, q *querier, all *fanoutStreams, v *view) (*col
 // drain reads the response of one store.
 func (k *collected) drain(q *querier, g *deadlineStream) (err error) {
 	defer recovered(&err, q.q.f.endpoints.opts.Logger, g.store.address)
-	tables := int64(0) // g.tableBytes, which count against the query's limit until the stream ends
-	defer func() { q.count(&q.q.bytes, &q.bytes, -tables) }()
 	for n := 0; g.Next(); n++ {
 		added, size := k.add(g.Labels(), g.Chunks())
-		if now := g.tableBytes(); now != tables {
-			q.count(&q.q.bytes, &q.bytes, now-tables)
-			tables = now
-		}
 		now := g.bufferedBytes()
 		k.unspent, k.buffers = k.unspent-(now-k.buffers), now
 		if err := q.spend(g, k, added, size); err != nil {

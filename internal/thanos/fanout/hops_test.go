@@ -22,48 +22,13 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// served is a store in memory as the source of a server. Only some of its series have symbol references.
-type served struct {
-	*fakeStore
-	numbered func(n int) bool
-}
+// served is a store in memory as the source of a server.
+type served struct{ *fakeStore }
 
 func (served) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
 
 func (served) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
 	return nil, errors.New("series are read by whole requests")
-}
-
-func (s served) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
-	return &servedStream{Stream: s.fakeStore.Series(ctx, r), numbered: s.numbered, known: map[string]uint64{}}
-}
-
-type servedStream struct {
-	storeapi.Stream
-	numbered func(n int) bool
-	n        int
-	known    map[string]uint64
-}
-
-func (s *servedStream) Next() bool { s.n++; return s.Stream.Next() }
-
-// LabelRefs implements series.SymbolRefs.
-func (s *servedStream) LabelRefs() (numbers []uint64) {
-	if !s.numbered(s.n) {
-		return nil
-	}
-	for lset := s.Labels(); len(lset) > 0; {
-		_, _, rest, err := labelenc.Next(lset)
-		if err != nil {
-			return nil
-		}
-		label := string(lset[:len(lset)-len(rest)])
-		if _, ok := s.known[label]; !ok {
-			s.known[label] = uint64(len(s.known)) * 7919
-		}
-		numbers, lset = append(numbers, s.known[label]), rest
-	}
-	return numbers
 }
 
 // remote is a store behind a gRPC connection.
@@ -117,9 +82,9 @@ func received(t *testing.T, address string, opts storeapi.ClientOptions, r store
 	return lines
 }
 
-// hopForms are the forms of labels that clients request, of all ages.
+// hopForms are the forms of labels that clients request.
 var hopForms = map[string]storeapi.ClientOptions{
-	"Thanos": {NoExtension: true}, "plain": {NoSymbols: true}, "symbols": {NoDeltas: true}, "deltas": {NoRepeats: true}, "everything": {},
+	"Thanos": {NoExtension: true}, "plain": {NoDeltas: true}, "deltas": {},
 }
 
 // queriers serves a querier over the stores for each form, and returns their addresses.
@@ -138,12 +103,12 @@ func queriers(t *testing.T, stores []string) map[string]string {
 	return addresses
 }
 
-// The labels of a response do not depend on the forms (strings, symbols or deltas) in which a chain of queriers has
+// The labels of a response do not depend on the forms (strings or deltas) in which a chain of queriers has
 // forwarded them.
 func TestHops_LabelsAreEqualInEveryForm(t *testing.T) {
 	random := rand.New(rand.NewPCG(3, 4))
 	for _, stores := range []int{1, 4} {
-		for _, numbered := range []func(n int) bool{func(int) bool { return false }, func(n int) bool { return n*7%11 < 5 }} {
+		for range 2 {
 			var addresses []string
 			var direct []string
 			for range stores {
@@ -156,7 +121,7 @@ func TestHops_LabelsAreEqualInEveryForm(t *testing.T) {
 				for _, lset := range list {
 					store.series = append(store.series, one{labels: lset, chunks: []series.Chunk{encode(t, []sample{{t: int64(1 + random.IntN(3)), v: 1}})}})
 				}
-				addresses = append(addresses, listen(t, served{store, numbered}))
+				addresses = append(addresses, listen(t, served{store}))
 			}
 			request := storeapi.SeriesRequest{MaxMS: 1 << 40, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "__name__", ".+")}}
 			for _, address := range addresses {
@@ -171,7 +136,7 @@ func TestHops_LabelsAreEqualInEveryForm(t *testing.T) {
 				}
 			}
 			first := queriers(t, addresses)
-			second := queriers(t, []string{first["everything"]})
+			second := queriers(t, []string{first["deltas"]})
 			for _, without := range [][]string{nil, {"replica"}} {
 				request.WithoutReplicaLabels = without
 				want := received(t, first["Thanos"], storeapi.ClientOptions{NoExtension: true}, request)
@@ -265,7 +230,7 @@ func TestHops_InvalidLabelsNameTheStore(t *testing.T) {
 	field := func(n protowire.Number, body ...byte) []byte {
 		return protowire.AppendBytes(protowire.AppendTag(nil, n, protowire.BytesType), body)
 	}
-	delta := func(delta string) []byte { return field(2, field(5, []byte(delta)...)...) }
+	delta := func(delta string) []byte { return field(1, field(1, []byte(delta)...)...) }
 	one := delta("\x01\x01b\x011") // {b="1"}
 	for name, batch := range map[string][]byte{
 		"a difference to nothing":      delta("\x00\x00\x00\x00"),
@@ -273,10 +238,9 @@ func TestHops_InvalidLabelsNameTheStore(t *testing.T) {
 		"more labels than there are":   slices.Concat(one, delta("\x18\x00\x00\x00")),
 		"an unknown kind":              slices.Concat(one, delta("\x07")),
 		"a label that was not sent":    slices.Concat(one, delta("\x05\x00")),
-		"a number that was not sent":   field(2, field(1, 7)...),
-		"a head after a difference":    slices.Concat(one, field(2, 3<<3, 1)),
+		"two differences":              field(1, slices.Concat(field(1, []byte("\x01\x01b\x011")...), field(2), field(1))...),
 		"series that are out of order": slices.Concat(one, delta("\x01\x01a\x011")),
-		"a truncated message":          {5<<3 | 2, 100},
+		"a truncated message":          {1<<3 | 2, 100},
 	} {
 		address := rawStore(t, field(90491, batch...))
 		e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: address}}, Dial: func(a Address) (Client, error) { return dialStore(a.Name, storeapi.ClientOptions{}) }})

@@ -52,7 +52,6 @@ type fakeStore struct {
 	warning string
 	stall   bool  // the stream stalls after its series
 	buffers int64 // reported by streams
-	tables  int64 // reported by streams
 	openErr error // of lists
 	// onOpen and onNext are called in Series and Next, if set. left is the number of series to come.
 	onOpen    func(ctx context.Context)
@@ -163,7 +162,6 @@ func (s *fakeStream) Next() bool {
 }
 
 func (s *fakeStream) BufferedBytes() int64             { return s.f.buffers }
-func (s *fakeStream) TableBytes() int64                { return s.f.tables }
 func (s *fakeStream) Labels() []byte                   { return s.labels }
 func (s *fakeStream) Chunks() []series.Chunk           { return s.chunks }
 func (s *fakeStream) AggrChunks() []storeapi.AggrChunk { return s.aggr }

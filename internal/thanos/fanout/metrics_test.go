@@ -132,30 +132,6 @@ func TestBudget_CountsBuffersOfStreams(t *testing.T) {
 	}
 }
 
-// The symbol tables of all stores count against the limit of bytes of a query while it reads their responses.
-func TestQuerier_TablesOfStreamsCountAgainstTheLimitOfTheQuery(t *testing.T) {
-	const stores = 5
-	var all []*fakeStore
-	for i := range stores {
-		all = append(all, holding(t, fmt.Sprint("x", i)))
-		all[i].tables = 1 << 20
-	}
-	f, _, _ := measured(t, Options{BytesMax: 900 << 10}, all...)
-	if _, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); !errors.Is(err, ErrLimit) || !strings.Contains(err.Error(), "store s") {
-		t.Errorf("a table beyond the limit: %v", err)
-	}
-	f.opts.BytesMax = (stores + 1) << 20
-	query := f.Queryable(Request{})
-	for range 3 { // tables of selections that have ended do not count
-		if _, _, _, err := read(t, query, 0, 10, nil); err != nil {
-			t.Error(err)
-		}
-	}
-	if n := query.bytes.Load(); n != 0 {
-		t.Errorf("%d bytes are counted at the end", n)
-	}
-}
-
 // The buffers of streams also count against the budget if series are forwarded, from one store and from several stores.
 func TestBudget_CountsBuffersOfForwardedStreams(t *testing.T) {
 	for stores := 1; stores <= 2; stores++ {

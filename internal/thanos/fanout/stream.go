@@ -265,17 +265,7 @@ type buffered interface {
 	BufferedBytes() int64
 }
 
-// tableBytes returns the part of bufferedBytes that holds labels: the symbol table, and the differences between
-// label sets to which the store may refer again. The store determines the size of this part, so it counts against
-// BytesMax of the query.
-func (g *deadlineStream) tableBytes() int64 {
-	if t, ok := g.stream.(interface{ TableBytes() int64 }); ok {
-		return t.TableBytes()
-	}
-	return 0
-}
-
-// bufferedBytes returns the memory of received messages and their tables of symbols. The stream holds this memory until
+// bufferedBytes returns the memory of received messages. The stream holds this memory until
 // the stream ends, in addition to the copies of the consumer.
 func (g *deadlineStream) bufferedBytes() int64 {
 	if b, ok := g.stream.(buffered); ok {

@@ -215,11 +215,6 @@ func (s *blockSet) Labels() []byte {
 	return s.current.labels[s.began.labels:s.current.entries[s.i].labels]
 }
 
-// LabelRefs implements series.SymbolRefs.
-func (s *blockSet) LabelRefs() []uint64 {
-	return s.current.numbers[s.began.numbers:s.current.entries[s.i].numbers]
-}
-
 // Ahead returns the labels of the next series; nil if the current batch does not have it.
 func (s *blockSet) Ahead() []byte {
 	if s.i+1 >= len(s.current.entries) {
@@ -243,8 +238,6 @@ func (s *blockSet) Warnings() annotations.Annotations {
 	w.Add(s.warning)
 	return w
 }
-
-var _ series.SymbolRefs = (*blockSet)(nil)
 
 // Select implements series.Querier. The matchers were applied before.
 func (s *blockSet) Select(context.Context, ...*labels.Matcher) series.Set { return s }

@@ -16,7 +16,7 @@ const (
 	// seriesBytes is the size at which a series is split into several with the same
 	// labels, as Thanos does.
 	seriesBytes = 1 << 20
-	// decodedBytes limits the bytes of the labels of a batch after the client has decoded them. A repeat has a few
+	// decodedBytes limits the bytes of the labels of a batch after the client has decoded them. A delta has a few
 	// bytes and is decoded to a label set of hundreds of bytes. Decoding takes a third less time if the result fits in
 	// the processor's cache.
 	decodedBytes = 512 << 10
@@ -26,62 +26,25 @@ const (
 // batch grows; SendMsg hands the buffer to gRPC.
 type batchWriter struct {
 	stream    grpc.ServerStream
-	seriesMax int // maximum of series in a message; 1: no batches
-	bytesMax  int // limit of one message
-	labelsMax int // limit of the label sets of a batch, decoded; 0: none
+	seriesMax int                  // maximum of series in a message; 1: no batches
+	bytesMax  int                  // limit of one message
+	deltas    *storepb.DeltaWriter // nil: labels are sent whole
 	frame     outFrame
 	count     int            // series in the buffer
 	labels    int            // bytes of their label sets
-	coded     bool           // the buffer holds a batch with symbols
 	supported []series.Chunk // memory of supportedChunks
-
-	numbered series.SymbolRefs     // the set, if it has symbol references; nil: no label is sent as a symbol
-	deltas   bool                  // labels without symbol references are sent as deltas, not as strings
-	symbols  *storepb.SymbolWriter // encodes labels as symbols and as deltas
 }
 
-// newBatchWriter returns a batchWriter for the set that serves a request.
-func newBatchWriter(stream grpc.ServerStream, in *pb.SeriesRequest, set series.Set) *batchWriter {
+// newBatchWriter returns a batchWriter for the response to a request.
+func newBatchWriter(stream grpc.ServerStream, in *pb.SeriesRequest) *batchWriter {
 	b := &batchWriter{stream: stream, seriesMax: 1, bytesMax: storepb.ResponseBytesMax}
-	if from, ok := set.(selection); ok {
-		set = from.Set
-	}
-	if numbered, ok := set.(series.SymbolRefs); ok && in.Extension.GetSymbols() {
-		b.numbered = numbered
-	}
-	if b.deltas = in.Extension.GetDeltas(); b.deltas || b.numbered != nil {
-		b.symbols = storepb.NewSymbolWriter()
-		if kept := in.Extension.GetKeptBytes(); kept > 0 {
-			b.symbols.KeepDeltas(kept)
-			b.labelsMax = decodedBytes
-		}
+	if in.Extension.GetDeltas() {
+		b.deltas = &storepb.DeltaWriter{}
 	}
 	if n := max(in.ResponseBatchSize, in.Extension.GetBatchSeries()); n > 1 {
 		b.seriesMax = int(min(n, 1<<20))
 	}
 	return b
-}
-
-// labelNumbers returns the symbol references of the current series' labels; nil if the labels are
-// sent as a delta or as strings. Once the symbol table is full, it returns nil for this and all later
-// series. If the reader has not requested deltas, it does so also once a series has no references:
-// strings need a message of another kind, so it flushes the batch with symbols.
-func (b *batchWriter) labelNumbers() ([]uint64, error) {
-	if b.numbered == nil {
-		return nil, nil
-	}
-	numbers := b.numbered.LabelRefs()
-	full := b.symbols.Full()
-	switch {
-	case numbers != nil && !full:
-		return numbers, nil
-	case !b.deltas:
-		b.numbered = nil
-		return nil, b.flush()
-	case full:
-		b.numbered = nil
-	}
-	return nil, nil
 }
 
 // add appends a series, split if it is long.
@@ -93,10 +56,6 @@ func (b *batchWriter) add(lset []byte, chunks []series.Chunk, spans []storepb.Ch
 			}
 			break
 		}
-	}
-	numbers, err := b.labelNumbers()
-	if err != nil {
-		return err
 	}
 	for {
 		size, n, m := 0, 0, 0
@@ -114,14 +73,14 @@ func (b *batchWriter) add(lset []byte, chunks []series.Chunk, spans []storepb.Ch
 				m += span
 			}
 		}
-		buf, err := b.begin(lset, numbers, size)
+		buf, err := b.begin(lset, size)
 		if err != nil {
 			return err
 		}
 		*b.frame.buf = appendChunks(buf, chunks[:n], spans[:m])
 		b.count++
 		b.labels += len(lset)
-		if b.count >= b.seriesMax || b.labelsMax > 0 && b.labels >= b.labelsMax {
+		if b.count >= b.seriesMax || b.deltas != nil && b.labels >= decodedBytes {
 			if err := b.flush(); err != nil {
 				return err
 			}
@@ -155,18 +114,12 @@ func appendChunks(buf []byte, chunks []series.Chunk, spans []storepb.Chunk) []by
 }
 
 // begin appends the head of a series whose chunks take chunksSize bytes.
-func (b *batchWriter) begin(lset []byte, numbers []uint64, chunksSize int) ([]byte, error) {
-	switch {
-	case numbers != nil:
-		if err := b.reserve(storepb.SymbolSeriesSizeMax(len(lset), len(numbers), chunksSize)); err != nil {
+func (b *batchWriter) begin(lset []byte, chunksSize int) ([]byte, error) {
+	if b.deltas != nil {
+		if err := b.reserve(b.deltas.SeriesSizeMax(len(lset), chunksSize)); err != nil {
 			return nil, err
 		}
-		return b.symbols.AppendSeries(*b.frame.buf, lset, numbers, chunksSize)
-	case b.deltas:
-		if err := b.reserve(b.symbols.DeltaSeriesSizeMax(len(lset), chunksSize)); err != nil {
-			return nil, err
-		}
-		return b.symbols.AppendDeltaSeries(*b.frame.buf, lset, chunksSize)
+		return b.deltas.AppendSeries(*b.frame.buf, lset, chunksSize)
 	}
 	if err := b.reserve(storepb.SeriesSize(len(lset), chunksSize)); err != nil {
 		return nil, err
@@ -184,12 +137,10 @@ func (b *batchWriter) reserve(size int) error {
 	}
 	if b.frame.buf == nil {
 		b.frame.buf = frames.Pool.Get()
-		b.coded = false
 		switch {
-		case b.numbered != nil || b.deltas:
-			b.symbols.Begin()
-			b.coded = true
-			*b.frame.buf = storepb.AppendSymbolHead(*b.frame.buf)
+		case b.deltas != nil:
+			b.deltas.Begin()
+			*b.frame.buf = storepb.AppendDeltaHead(*b.frame.buf)
 		case b.seriesMax > 1:
 			*b.frame.buf = storepb.AppendHead(*b.frame.buf)
 		}
@@ -206,8 +157,8 @@ func (b *batchWriter) flush() error {
 		return fmt.Errorf("%w: a series of %d bytes exceeds the size of a message", ErrLimit, len(*b.frame.buf))
 	}
 	switch {
-	case b.coded:
-		storepb.SealSymbolBatch(*b.frame.buf)
+	case b.deltas != nil:
+		storepb.SealDeltaBatch(*b.frame.buf)
 	case b.seriesMax > 1:
 		storepb.SealBatch(*b.frame.buf)
 	}

@@ -20,16 +20,13 @@ import (
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
-	"github.com/ferula-io/ferula/internal/thanos/storepb"
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
 
-// benchSeries are series of nine labels with symbols. Neighbours differ in a few labels.
+// benchSeries are series of nine labels. Neighbours differ in a few labels.
 type benchSeries struct {
-	sets    [][]byte
-	numbers [][]uint64
-	chunks  []series.Chunk
-	at      int
+	sets   [][]byte
+	chunks []series.Chunk
 }
 
 func newBenchSeries(b *testing.B, n int) *benchSeries {
@@ -80,28 +77,10 @@ func newBenchNames(b *testing.B, n int) *benchSeries {
 
 func newBenchSeriesOf(b *testing.B, n int, labelsOf func(i int) labels.Labels) *benchSeries {
 	s := &benchSeries{chunks: []series.Chunk{xor(b, 1000, 100)}}
-	known := map[string]uint64{}
 	for i := range n {
-		lset := labelsOf(i)
-		s.sets = append(s.sets, labelenc.Append(nil, lset))
-		var numbers []uint64
-		lset.Range(func(l labels.Label) {
-			if _, ok := known[l.Name+l.Value]; !ok {
-				known[l.Name+l.Value] = uint64(len(known))
-			}
-			numbers = append(numbers, known[l.Name+l.Value])
-		})
-		s.numbers = append(s.numbers, numbers)
+		s.sets = append(s.sets, labelenc.Append(nil, labelsOf(i)))
 	}
 	return s
-}
-
-func (s *benchSeries) LabelRefs() []uint64 { return s.numbers[s.at] }
-
-// benchSet is a set with symbols.
-type benchSet struct {
-	series.Set
-	*benchSeries
 }
 
 // discard frees the messages that are sent to it.
@@ -123,12 +102,12 @@ func (d *discard) SendMsg(m any) error {
 var benchForms = []struct {
 	name string
 	e    *pb.Extension
-}{{"plain", &pb.Extension{}}, {"symbols", &pb.Extension{Symbols: true}}, {"deltas", &pb.Extension{Deltas: true}}, {"repeats", &pb.Extension{Deltas: true, KeptBytes: storepb.KeptBytes}}}
+}{{"plain", &pb.Extension{}}, {"deltas", &pb.Extension{Deltas: true}}}
 
 func (s *benchSeries) encode(b *testing.B, to *discard, e *pb.Extension) {
-	out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 1 << 16, Extension: e}, benchSet{&rowSet{}, s})
-	for s.at = range s.sets {
-		if err := out.add(s.sets[s.at], s.chunks, nil); err != nil {
+	out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 1 << 16, Extension: e})
+	for _, lset := range s.sets {
+		if err := out.add(lset, s.chunks, nil); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -164,7 +143,6 @@ func BenchmarkDecode(b *testing.B) {
 			b.ReportAllocs()
 			for b.Loop() {
 				set := &SeriesSet{stream: reader{&memoryStream{pieces: pieces}, codec}, cancel: func() {}}
-				set.table.KeepDeltas(int(form.e.KeptBytes))
 				n := 0
 				for set.Next() {
 					n++
@@ -178,11 +156,10 @@ func BenchmarkDecode(b *testing.B) {
 	}
 }
 
-// benchSource is a Source whose labels have symbols, or none.
+// benchSource is a Source of benchSeries.
 type benchSource struct {
 	*memorySource
-	s        *benchSeries
-	numbered bool
+	s *benchSeries
 }
 
 func (b benchSource) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
@@ -197,11 +174,7 @@ type benchQuerier struct {
 func (benchQuerier) Close() error { return nil }
 
 func (q benchQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
-	set := &benchRows{s: q.b.s, at: -1}
-	if q.b.numbered {
-		return numberedRows{set}
-	}
-	return set
+	return &benchRows{s: q.b.s, at: -1}
 }
 
 type benchRows struct {
@@ -215,10 +188,6 @@ func (r *benchRows) Labels() []byte                  { return r.s.sets[r.at] }
 func (r *benchRows) Chunks() []series.Chunk          { return r.s.chunks }
 func (*benchRows) Err() error                        { return nil }
 func (*benchRows) Warnings() annotations.Annotations { return nil }
-
-type numberedRows struct{ *benchRows }
-
-func (r numberedRows) LabelRefs() []uint64 { return r.s.numbers[r.at] }
 
 // countedListener counts the bytes that its connections write.
 type countedListener struct {
@@ -249,12 +218,11 @@ func BenchmarkStream(b *testing.B) {
 		s := newSeries(b, 100_000)
 		labelsOnly := kind == "labels"
 		for _, form := range []struct {
-			name     string
-			numbered bool
-			opts     ClientOptions
-		}{{"plain", false, ClientOptions{NoSymbols: true}}, {"symbols", true, ClientOptions{}}, {"deltas", false, ClientOptions{NoRepeats: true}}, {"repeats", false, ClientOptions{}}} {
+			name string
+			opts ClientOptions
+		}{{"plain", ClientOptions{NoDeltas: true}}, {"deltas", ClientOptions{}}} {
 			b.Run(kind+"/"+form.name, func(b *testing.B) {
-				benchmarkStream(b, benchSource{&memorySource{}, s, form.numbered}, form.opts, labelsOnly)
+				benchmarkStream(b, benchSource{&memorySource{}, s}, form.opts, labelsOnly)
 			})
 		}
 	}

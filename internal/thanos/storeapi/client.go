@@ -21,10 +21,8 @@ import (
 // ClientOptions are the options of a Client. The zero value is usable.
 type ClientOptions struct {
 	BatchSeries     int    // series per batch to request from servers that support batches; 0: 64; 1: no batches
-	NoExtension     bool   // use none of ferula's extensions: symbols, deltas, large batches
-	NoSymbols       bool   // request labels neither as symbols nor as deltas
+	NoExtension     bool   // use none of ferula's extensions: deltas, large batches, steps
 	NoDeltas        bool   // do not request deltas: labels as differences to those of the series before
-	NoRepeats       bool   // keep no deltas, so that servers repeat none
 	MessageBytesMax int    // a longer message or series is an error; 0: 2 GiB less one byte
 	Compression     string // name of a registered compressor for requests; "": none
 }
@@ -141,7 +139,6 @@ func (c *Client) Series(ctx context.Context, r SeriesRequest) *SeriesSet {
 	ctx, cancel := context.WithCancel(ctx)
 	s := &SeriesSet{cancel: cancel, bytesMax: c.opts.MessageBytesMax}
 	request := seriesRequest(r, c.opts)
-	s.table.KeepDeltas(int(request.Extension.GetKeptBytes()))
 	var limit []grpc.CallOption
 	if r.BytesMax > 0 && r.BytesMax < int64(s.bytesMax) {
 		s.bytesMax = int(r.BytesMax)

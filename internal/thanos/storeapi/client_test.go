@@ -243,7 +243,7 @@ func TestClient_NoServerIsUnavailable(t *testing.T) {
 // gRPC passes a message in pieces that may end anywhere.
 func TestSeriesSet_MessageInPiecesIsJoined(t *testing.T) {
 	want := rows(t, 3)
-	b := newBatchWriter(nil, &pb.SeriesRequest{ResponseBatchSize: 10}, nil)
+	b := newBatchWriter(nil, &pb.SeriesRequest{ResponseBatchSize: 10})
 	for _, r := range want {
 		if err := b.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
 			t.Fatal(err)
@@ -344,7 +344,7 @@ func TestOutFrame_IsSentOnce(t *testing.T) {
 
 func TestSeriesSet_DoesNotAllocatePerSeries(t *testing.T) {
 	list := rows(t, 2000)
-	b := newBatchWriter(nil, &pb.SeriesRequest{ResponseBatchSize: 64}, nil)
+	b := newBatchWriter(nil, &pb.SeriesRequest{ResponseBatchSize: 64})
 	stream := &memoryStream{}
 	b.stream = stream
 	for _, r := range list {
@@ -416,83 +416,36 @@ func TestSeriesSet_KeepMakesSeriesValidUntilClose(t *testing.T) {
 	}
 }
 
-// numberedSource has numbers for labels, like the index of a block.
-type numberedSource struct {
-	*memorySource
-	from int // series from this one on have no numbers
-}
-
-func (n numberedSource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
-	q, err := n.memorySource.RawQuerier(ctx, mint, maxt)
-	return numberedQuerier{q, n}, err
-}
-
-type numberedQuerier struct {
-	series.Querier
-	n numberedSource
-}
-
-func (q numberedQuerier) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
-	return &numberedSet{rowSet: rowSet{rows: q.n.matching(matchers)}, from: q.n.from, known: map[string]uint64{}}
-}
-
-type numberedSet struct {
-	rowSet
-	from    int
-	known   map[string]uint64
-	numbers []uint64
-}
-
-func (s *numberedSet) LabelRefs() []uint64 {
-	if s.from--; s.from < 0 {
-		return nil
-	}
-	s.numbers = s.numbers[:0]
-	s.at.labels.Range(func(l labels.Label) {
-		text := l.Name + "=" + l.Value
-		if _, ok := s.known[text]; !ok {
-			s.known[text] = uint64(len(s.known)) * 7919
-		}
-		s.numbers = append(s.numbers, s.known[text])
-	})
-	return s.numbers
-}
-
-func TestServer_SendsSymbolsIfTheSourceHasThem(t *testing.T) {
+func TestServer_LabelsAreEqualInEveryForm(t *testing.T) {
 	want := rows(t, 5000)
 	want = append(want, row{labels: labels.FromStrings("__name__", "requests_total", "z", strings.Repeat("x", 200_000)), chunks: []series.Chunk{xor(t, 1, 1)}})
-	for name, from := range map[string]int{"all": 1 << 30, "none": 0, "the first thousand": 1000} {
-		t.Run(name, func(t *testing.T) {
-			src := numberedSource{&memorySource{rows: want}, from}
-			conn := dial(t, src, ServerOptions{})
-			for _, opts := range []ClientOptions{{}, {NoDeltas: true}, {NoSymbols: true}, {NoExtension: true}} {
-				got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
-				if err != nil {
-					t.Fatal(err)
-				}
-				check(t, got, want)
-				set := NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all(), SkipChunks: true})
-				set.RetainUntilClose()
-				var sets [][]byte
-				for set.Next() {
-					sets = append(sets, set.Labels())
-				}
-				if set.Err() != nil || len(sets) != len(want) {
-					t.Fatal(len(sets), set.Err())
-				}
-				for i, lset := range sets {
-					if !bytes.Equal(lset, labelenc.Append(nil, want[i].labels)) {
-						t.Fatalf("kept labels of series %d have changed", i)
-					}
-				}
-				_ = set.Close()
+	conn := dial(t, &memorySource{rows: want}, ServerOptions{})
+	for _, opts := range []ClientOptions{{}, {NoDeltas: true}, {NoExtension: true}} {
+		got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, got, want)
+		set := NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all(), SkipChunks: true})
+		set.RetainUntilClose()
+		var sets [][]byte
+		for set.Next() {
+			sets = append(sets, set.Labels())
+		}
+		if set.Err() != nil || len(sets) != len(want) {
+			t.Fatal(len(sets), set.Err())
+		}
+		for i, lset := range sets {
+			if !bytes.Equal(lset, labelenc.Append(nil, want[i].labels)) {
+				t.Fatalf("kept labels of series %d have changed", i)
 			}
-		})
+		}
+		_ = set.Close()
 	}
 }
 
-func TestServer_SymbolsWithExternalLabels(t *testing.T) {
-	src := numberedSource{&memorySource{rows: rows(t, 3000), external: labels.FromStrings("aa", "x", "cluster", "eu")}, 1 << 30}
+func TestServer_DeltasWithExternalLabels(t *testing.T) {
+	src := &memorySource{rows: rows(t, 3000), external: labels.FromStrings("aa", "x", "cluster", "eu")}
 	conn := dial(t, src, ServerOptions{})
 	series := func(opts ClientOptions) []row {
 		got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all(), WithoutReplicaLabels: []string{"aa"}}))
@@ -501,7 +454,7 @@ func TestServer_SymbolsWithExternalLabels(t *testing.T) {
 		}
 		return got
 	}
-	check(t, series(ClientOptions{}), series(ClientOptions{NoSymbols: true}))
+	check(t, series(ClientOptions{}), series(ClientOptions{NoDeltas: true}))
 	stream, err := conn.NewStream(t.Context(), &grpc.StreamDesc{ServerStreams: true}, "/thanos.Store/Series")
 	if err != nil {
 		t.Fatal(err)
@@ -510,7 +463,7 @@ func TestServer_SymbolsWithExternalLabels(t *testing.T) {
 		t.Fatal(err)
 	}
 	var first pb.SeriesResponse
-	if err := stream.RecvMsg(&first); err != nil || len(first.GetSymbolBatch().GetSeries()) < 64 {
-		t.Errorf("the first message holds %d series with numbers, %v", len(first.GetSymbolBatch().GetSeries()), err)
+	if err := stream.RecvMsg(&first); err != nil || len(first.GetDeltaBatch().GetSeries()) < 64 {
+		t.Errorf("the first message holds %d series with deltas, %v", len(first.GetDeltaBatch().GetSeries()), err)
 	}
 }

@@ -76,7 +76,7 @@ func (codec) Name() string { return "proto" }
 // Decoded series may alias it.
 type inFrame struct {
 	buf    []byte
-	labels []byte // decoded labels of its series, if these were sent as symbols
+	labels []byte // decoded labels of its series, if these were sent as deltas
 }
 
 // cachedBytesMax is the largest buffer that is pooled, or reused for a next message

@@ -7,7 +7,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/thanos/storepb"
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
 
@@ -74,11 +73,7 @@ func seriesRequest(r SeriesRequest, opts ClientOptions) *pb.SeriesRequest {
 		ResponseBatchSize: int64(opts.BatchSeries),
 	}
 	if !opts.NoExtension {
-		out.Extension = &pb.Extension{Symbols: !opts.NoSymbols, Deltas: !opts.NoSymbols &&
-			!opts.NoDeltas, BatchSeries: extendedBatch}
-		if out.Extension.Deltas && !opts.NoRepeats {
-			out.Extension.KeptBytes = storepb.KeptBytes
-		}
+		out.Extension = &pb.Extension{BatchSeries: extendedBatch, Deltas: !opts.NoDeltas}
 		if s := r.Steps; s != nil {
 			out.Extension.FirstTime, out.Extension.LastTime, out.Extension.Step = s.FirstMS, s.LastMS, s.StepMS
 			out.Extension.JoinChunks = r.JoinChunks

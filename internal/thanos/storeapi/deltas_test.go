@@ -2,14 +2,13 @@ package storeapi
 
 import (
 	"bytes"
-	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -42,62 +41,31 @@ func responses(t *testing.T, conn *grpc.ClientConn, request *pb.SeriesRequest) (
 	}
 }
 
-// repeatsOf returns the number of series that have a delta to be kept, and of those that repeat one.
-func repeatsOf(list []*pb.SeriesResponse) (kept, repeats int) {
-	for _, one := range list {
-		for _, s := range one.GetSymbolBatch().GetSeries() {
-			if len(s.Delta) > 0 && s.Delta[0]&4 != 0 {
-				kept++
-			}
-			if s.Repeat != nil {
-				repeats++
-			}
-		}
-	}
-	return kept, repeats
-}
-
 // forms are the forms of labels in responses.
-func forms(list []*pb.SeriesResponse) (plain, numbered, delta int) {
+func forms(list []*pb.SeriesResponse) (plain, delta int) {
 	for _, one := range list {
 		plain += len(one.GetBatch().GetSeries())
-		for _, s := range one.GetSymbolBatch().GetSeries() {
-			if s.Delta != nil {
-				delta++
-			} else {
-				numbered++
-			}
-		}
+		delta += len(one.GetDeltaBatch().GetSeries())
 	}
-	return plain, numbered, delta
+	return plain, delta
 }
 
-// A client gets only what its request has announced. So clients from before deltas, and those of Thanos,
-// can read every response.
+// A client gets only what its request has announced. So clients of Thanos can read every response.
 func TestServer_SendsTheFormsThatTheClientAnnounces(t *testing.T) {
 	const n = 2000
-	list := rows(t, n)
-	source := func(from int) Source { return numberedSource{&memorySource{rows: list}, from} }
+	conn := dial(t, &memorySource{rows: rows(t, n)}, ServerOptions{})
 	for name, tt := range map[string]struct {
-		source                 Source
-		extension              *pb.Extension
-		plain, numbered, delta int
+		extension    *pb.Extension
+		plain, delta int
 	}{
-		"Thanos":                             {source(n), nil, n, 0, 0},
-		"batches only":                       {source(n), &pb.Extension{BatchSeries: 9}, n, 0, 0},
-		"symbols, before deltas":             {source(n), &pb.Extension{Symbols: true}, 0, n, 0},
-		"symbols, before deltas, no numbers": {source(0), &pb.Extension{Symbols: true}, n, 0, 0},
-		"symbols, before deltas, some":       {source(700), &pb.Extension{Symbols: true}, n - 700, 700, 0},
-		"symbols and deltas":                 {source(n), &pb.Extension{Symbols: true, Deltas: true}, 0, n, 0},
-		"symbols and deltas, no numbers":     {source(0), &pb.Extension{Symbols: true, Deltas: true}, 0, 0, n},
-		"symbols and deltas, some":           {source(700), &pb.Extension{Symbols: true, Deltas: true}, 0, 700, n - 700},
-		"deltas only":                        {source(n), &pb.Extension{Deltas: true}, 0, 0, n},
+		"Thanos":       {nil, n, 0},
+		"batches only": {&pb.Extension{BatchSeries: 9}, n, 0},
+		"deltas":       {&pb.Extension{Deltas: true}, 0, n},
 	} {
 		t.Run(name, func(t *testing.T) {
-			conn := dial(t, tt.source, ServerOptions{})
 			got := responses(t, conn, &pb.SeriesRequest{MaxTime: 9, Matchers: matchersTo(all()), ResponseBatchSize: 64, Extension: tt.extension})
-			if plain, numbered, delta := forms(got); plain != tt.plain || numbered != tt.numbered || delta != tt.delta {
-				t.Errorf("%d plain, %d numbered, %d deltas", plain, numbered, delta)
+			if plain, delta := forms(got); plain != tt.plain || delta != tt.delta {
+				t.Errorf("%d plain, %d deltas", plain, delta)
 			}
 		})
 	}
@@ -106,7 +74,7 @@ func TestServer_SendsTheFormsThatTheClientAnnounces(t *testing.T) {
 // A client without the extension gets the same bytes as from Thanos.
 func TestServer_ResponsesWithoutExtensionAreThoseOfThanos(t *testing.T) {
 	list := rows(t, 100)
-	conn := dial(t, numberedSource{&memorySource{rows: list}, 1 << 30}, ServerOptions{})
+	conn := dial(t, &memorySource{rows: list}, ServerOptions{})
 	got := responses(t, conn, &pb.SeriesRequest{MaxTime: 9, Matchers: matchersTo(all())})
 	if len(got) != len(list) {
 		t.Fatalf("%d messages", len(got))
@@ -118,15 +86,14 @@ func TestServer_ResponsesWithoutExtensionAreThoseOfThanos(t *testing.T) {
 	}
 }
 
-// A client that announces everything reads servers of all ages.
-func TestClient_ReadsServersFromBeforeDeltas(t *testing.T) {
+// A client that requests deltas reads servers without them, too.
+func TestClient_ReadsServersWithAndWithoutDeltas(t *testing.T) {
 	list := rows(t, 10)
 	requests := make(chan *pb.SeriesRequest, 1)
 	for name, handle := range map[string]func(*pb.SeriesRequest) *pb.SeriesRequest{
 		"Thanos":  func(*pb.SeriesRequest) *pb.SeriesRequest { return &pb.SeriesRequest{} },
-		"symbols": func(r *pb.SeriesRequest) *pb.SeriesRequest { r.Extension.Deltas = false; return r },
-		"deltas":  func(r *pb.SeriesRequest) *pb.SeriesRequest { r.Extension.KeptBytes = 0; return r },
-		"repeats": func(r *pb.SeriesRequest) *pb.SeriesRequest { return r },
+		"batches": func(r *pb.SeriesRequest) *pb.SeriesRequest { r.Extension.Deltas = false; return r },
+		"deltas":  func(r *pb.SeriesRequest) *pb.SeriesRequest { return r },
 	} {
 		server := func(s *grpc.Server) {
 			s.RegisterService(&grpc.ServiceDesc{ServiceName: "thanos.Store", HandlerType: (*any)(nil), Streams: []grpc.StreamDesc{{
@@ -136,8 +103,8 @@ func TestClient_ReadsServersFromBeforeDeltas(t *testing.T) {
 						return err
 					}
 					requests <- proto.CloneOf(request)
-					set := &numberedSet{rowSet: rowSet{rows: list}, from: 5, known: map[string]uint64{}}
-					out := newBatchWriter(stream, handle(request), set)
+					set := &rowSet{rows: list}
+					out := newBatchWriter(stream, handle(request))
 					for set.Next() {
 						if err := out.add(set.Labels(), set.Chunks(), nil); err != nil {
 							return err
@@ -152,7 +119,7 @@ func TestClient_ReadsServersFromBeforeDeltas(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		check(t, got, list)
-		if e := (<-requests).Extension; !e.GetSymbols() || !e.GetDeltas() || e.GetKeptBytes() == 0 || e.GetBatchSeries() == 0 {
+		if e := (<-requests).Extension; !e.GetDeltas() || e.GetBatchSeries() == 0 {
 			t.Errorf("the client announces %v", e)
 		}
 	}
@@ -197,38 +164,6 @@ func productRows(t *testing.T, random *rand.Rand, containers int) (list []row) {
 	return list
 }
 
-// alternating is a source of which only some series have numbers.
-type alternating struct {
-	*memorySource
-	has func() bool
-}
-
-func (a alternating) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
-	q, err := a.memorySource.RawQuerier(ctx, mint, maxt)
-	return alternatingQuerier{q, a}, err
-}
-
-type alternatingQuerier struct {
-	series.Querier
-	a alternating
-}
-
-func (q alternatingQuerier) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
-	return &alternatingSet{numberedSet{rowSet: rowSet{rows: q.a.matching(matchers)}, from: 1 << 60, known: map[string]uint64{}}, q.a.has}
-}
-
-type alternatingSet struct {
-	numberedSet
-	has func() bool
-}
-
-func (s *alternatingSet) LabelRefs() []uint64 {
-	if !s.has() {
-		return nil
-	}
-	return s.numberedSet.LabelRefs()
-}
-
 func TestSeries_LabelsAreEqualInEveryForm(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	for _, n := range []int{1, 2, 30, 3000, -100} {
@@ -236,23 +171,17 @@ func TestSeries_LabelsAreEqualInEveryForm(t *testing.T) {
 		if n > 0 {
 			list = randomRows(t, random, n)
 		}
-		var calls atomic.Int64
-		for name, has := range map[string]func() bool{
-			"numbered": func() bool { return true }, "deltas": func() bool { return false }, "either": func() bool { return calls.Add(1)*7%11 < 4 },
-		} {
-			src := alternating{&memorySource{rows: list, external: labels.FromStrings("cluster", "eu", "zz", "1")}, has}
-			conn := dial(t, src, ServerOptions{})
-			var first []row
-			for i, opts := range []ClientOptions{{NoExtension: true}, {NoSymbols: true}, {NoDeltas: true}, {NoRepeats: true}, {}} {
-				got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
-				if err != nil || len(got) == 0 {
-					t.Fatal(name, n, len(got), err)
-				}
-				if i == 0 {
-					first = got
-				}
-				check(t, got, first)
+		conn := dial(t, &memorySource{rows: list, external: labels.FromStrings("cluster", "eu", "zz", "1")}, ServerOptions{})
+		var first []row
+		for i, opts := range []ClientOptions{{NoExtension: true}, {NoDeltas: true}, {}} {
+			got, err := read(t, NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()}))
+			if err != nil || len(got) == 0 {
+				t.Fatal(n, len(got), err)
 			}
+			if i == 0 {
+				first = got
+			}
+			check(t, got, first)
 		}
 	}
 }
@@ -260,7 +189,7 @@ func TestSeries_LabelsAreEqualInEveryForm(t *testing.T) {
 // labelBytes returns the bytes of a response without chunks.
 func labelBytes(t *testing.T, list []row, e *pb.Extension) (n int) {
 	to := &discard{keep: true}
-	out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 1 << 16, Extension: e}, &rowSet{})
+	out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 1 << 16, Extension: e})
 	for _, r := range list {
 		if err := out.add(labelenc.Append(nil, r.labels), nil, nil); err != nil {
 			t.Fatal(err)
@@ -283,10 +212,27 @@ func TestServer_DeltasLeaveAFractionOfTheBytes(t *testing.T) {
 	}
 }
 
+// The bytes for clients without deltas have not changed since the first version.
+func TestServer_BytesOfPlainLabelsStay(t *testing.T) {
+	to := &discard{keep: true}
+	out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 64})
+	for _, r := range slices.Concat(productRows(t, rand.New(rand.NewPCG(7, 8)), 50), randomRows(t, rand.New(rand.NewPCG(9, 8)), 300)) {
+		if err := out.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := out.flush(); err != nil {
+		t.Fatal(err)
+	}
+	if got := fmt.Sprintf("%x", sha256.Sum256(slices.Concat(to.messages...)))[:16]; got != "76d8e016dc178be7" {
+		t.Error(got)
+	}
+}
+
 // The error of a stream with an invalid delta is that of any corrupt response.
 func TestSeriesSet_InvalidDeltaIsCorrupt(t *testing.T) {
 	one := []byte("\x01\x01b\x011") // {b="1"}
-	for name, list := range map[string][]*pb.SymbolSeries{
+	for name, list := range map[string][]*pb.DeltaSeries{
 		"a delta of nothing":  {{Delta: []byte{0, 0, 0, 0}}},
 		"an unknown kind":     {{Delta: one}, {Delta: []byte{7}}},
 		"cut short":           {{Delta: one}, {Delta: []byte{0, 0}}},
@@ -295,7 +241,7 @@ func TestSeriesSet_InvalidDeltaIsCorrupt(t *testing.T) {
 		"out of order":        {{Delta: one}, {Delta: []byte("\x01\x01a\x011")}},
 		"no name":             {{Delta: []byte("\x01\x00\x011")}},
 	} {
-		raw, err := proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_SymbolBatch{SymbolBatch: &pb.SymbolBatch{Series: list}}})
+		raw, err := proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_DeltaBatch{DeltaBatch: &pb.DeltaBatch{Series: list}}})
 		if err != nil {
 			t.Fatal(err)
 		}

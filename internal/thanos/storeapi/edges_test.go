@@ -111,11 +111,11 @@ func TestSeriesRequest_RoundTrip(t *testing.T) {
 		if got, err := seriesRequestFrom(out); err != nil || !reflect.DeepEqual(got, r) {
 			t.Errorf("%+v, %v, want %+v", got, err, r)
 		}
-		if out.ResponseBatchSize != 7 || !out.Extension.GetSymbols() || !out.Extension.GetDeltas() || out.Extension.GetBatchSeries() != extendedBatch || (out.QueryHints.GetRange() != nil) != (r.Hints != nil && r.Hints.RangeMS > 0) {
+		if out.ResponseBatchSize != 7 || !out.Extension.GetDeltas() || out.Extension.GetBatchSeries() != extendedBatch || (out.QueryHints.GetRange() != nil) != (r.Hints != nil && r.Hints.RangeMS > 0) {
 			t.Errorf("%+v", out)
 		}
 	}
-	if out := seriesRequest(full, ClientOptions{NoSymbols: true}); out.Extension == nil || out.Extension.Symbols || out.Extension.Deltas || out.Step != 5 || out.Range != 6 {
+	if out := seriesRequest(full, ClientOptions{NoDeltas: true}); out.Extension == nil || out.Extension.Deltas || out.Step != 5 || out.Range != 6 {
 		t.Errorf("%+v", out)
 	}
 	if out := seriesRequest(full, ClientOptions{NoExtension: true}); out.Extension != nil {
@@ -281,8 +281,8 @@ func TestInFrame_ReusesBuffersOfTheSizeThatIsNeeded(t *testing.T) {
 
 func TestNewBatchWriter_SizeOfBatches(t *testing.T) {
 	for _, tt := range []struct{ plain, extended, want int64 }{{0, 0, 1}, {1, 0, 1}, {2, 0, 2}, {-5, 0, 1}, {2, 9, 9}, {9, 2, 9}, {1 << 20, 0, 1 << 20}, {1<<20 + 1, 0, 1 << 20}, {1 << 40, 0, 1 << 20}} {
-		b := newBatchWriter(nil, &pb.SeriesRequest{ResponseBatchSize: tt.plain, Extension: &pb.Extension{BatchSeries: tt.extended}}, nil)
-		if int64(b.seriesMax) != tt.want || b.numbered != nil {
+		b := newBatchWriter(nil, &pb.SeriesRequest{ResponseBatchSize: tt.plain, Extension: &pb.Extension{BatchSeries: tt.extended}})
+		if int64(b.seriesMax) != tt.want || b.deltas != nil {
 			t.Errorf("%+v: %d", tt, b.seriesMax)
 		}
 	}

@@ -81,15 +81,10 @@ func TestServer_RequestsWaitForASlotAndReleaseIt(t *testing.T) {
 // For any input: no panic, errors have a status or a sentinel, and series are sorted.
 func FuzzSeriesSet(f *testing.F) {
 	list := rows(f, 5)
-	for _, e := range []*pb.Extension{{}, {Symbols: true}, {Deltas: true}} {
-		symbols := e.Symbols
+	for _, e := range []*pb.Extension{{}, {Deltas: true}} {
 		to := &discard{keep: true}
-		out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 3, Extension: e}, &numberedSet{rowSet: rowSet{rows: list}, from: 1 << 30, known: map[string]uint64{}})
-		set := out.numbered
+		out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 3, Extension: e})
 		for i, r := range list {
-			if symbols {
-				set.(*numberedSet).at = r
-			}
 			if err := out.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
 				f.Fatal(i, err)
 			}
@@ -226,16 +221,16 @@ func TestSeriesSet_EmptyChunksCountWhatTheyTake(t *testing.T) {
 		message []byte
 		coded   bool
 	}{
-		"series":  {message: append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(one))), one...)},
-		"symbols": {coded: true},
+		"series": {message: append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(one))), one...)},
+		"deltas": {coded: true},
 	} {
 		if c.coded {
-			list := &pb.SymbolBatch{Series: []*pb.SymbolSeries{{Delta: []byte("\x01\x01a\x011")}}}
+			list := &pb.DeltaBatch{Series: []*pb.DeltaSeries{{Delta: []byte("\x01\x01a\x011")}}}
 			for range each {
 				list.Series[0].Chunks = append(list.Series[0].Chunks, &pb.AggrChunk{Raw: &pb.Chunk{}})
 			}
 			var err error
-			if c.message, err = proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_SymbolBatch{SymbolBatch: list}}); err != nil {
+			if c.message, err = proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_DeltaBatch{DeltaBatch: list}}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -275,11 +270,11 @@ func TestSeriesSet_EmptyAggregatesCountWhatTheyTake(t *testing.T) {
 func TestSeriesSet_LabelsOfAnEndlessSeriesAreCounted(t *testing.T) {
 	delta := append([]byte("\x01\x01a"), binary.AppendUvarint(nil, 10_000)...)
 	delta = append(delta, strings.Repeat("x", 10_000)...)
-	list := []*pb.SymbolSeries{{Delta: delta}}
+	list := []*pb.DeltaSeries{{Delta: delta}}
 	for range 100 {
-		list = append(list, &pb.SymbolSeries{Delta: []byte{}})
+		list = append(list, &pb.DeltaSeries{Delta: []byte{}})
 	}
-	message, err := proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_SymbolBatch{SymbolBatch: &pb.SymbolBatch{Series: list}}})
+	message, err := proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_DeltaBatch{DeltaBatch: &pb.DeltaBatch{Series: list}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,7 @@ func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 			s.opts.Logger.Error("Closing the querier of a Series request failed", "err", err)
 		}
 	}()
-	out := newBatchWriter(stream, in, set)
+	out := newBatchWriter(stream, in)
 	defer out.free()
 	err = s.send(ctx, r, set, out)
 	if errors.Is(err, series.ErrSortLimit) {

@@ -32,15 +32,15 @@ type SeriesSet struct {
 	cancel   context.CancelFunc
 	bytesMax int // limit of the bytes of frames: messages and decoded labels; 0: no limit
 
-	frames   []*inFrame           // frames of the current series and of the series ahead; the last frame is being decoded
-	spare    []*inFrame           // free frames, for reuse
-	retain   bool                 // RetainUntilClose was called
-	retained []*inFrame           // all released frames, after RetainUntilClose
-	batch    []byte               // the rest of the batch in the last frame
-	coded    bool                 // the batch has symbols
-	table    storepb.SymbolReader // symbols and kept deltas of the batches
-	one      []byte               // the next series in the last frame, not yet decoded; nil: none
-	used     bool                 // the current series or the series ahead lies in the last frame
+	frames   []*inFrame // frames of the current series and of the series ahead; the last frame is being decoded
+	spare    []*inFrame // free frames, for reuse
+	retain   bool       // RetainUntilClose was called
+	retained []*inFrame // all released frames, after RetainUntilClose
+	batch    []byte     // the rest of the batch in the last frame
+	coded    bool       // the batch has deltas
+	deltas   storepb.DeltaReader
+	one      []byte // the next series in the last frame, not yet decoded; nil: none
+	used     bool   // the current series or the series ahead lies in the last frame
 
 	labels   []byte
 	chunks   []series.Chunk
@@ -152,12 +152,7 @@ func (s *SeriesSet) decode() (order int, err error) {
 			}
 			continue
 		}
-		if s.coded {
-			s.one, s.batch, err = s.table.Next(s.batch)
-		} else {
-			s.one, s.batch, err = storepb.NextSeries(s.batch)
-		}
-		if err != nil {
+		if s.one, s.batch, err = storepb.NextSeries(s.batch); err != nil {
 			return 0, err
 		}
 	}
@@ -168,7 +163,7 @@ func (s *SeriesSet) decode() (order int, err error) {
 	}
 	if s.coded {
 		frame := s.frames[len(s.frames)-1]
-		s.ahead, frame.labels, s.decoded, err = s.table.DecodeSeries(body, frame.labels, s.decoded[:0])
+		s.ahead, frame.labels, s.decoded, err = s.deltas.DecodeSeries(body, frame.labels, s.decoded[:0])
 		if err == nil {
 			order, err = labelenc.Follows(s.labels, s.ahead)
 		}
@@ -273,9 +268,9 @@ func (s *SeriesSet) receive() error {
 			s.one, s.coded, s.used, received = body, false, false, true
 			s.frames = append(s.frames, frame)
 			return nil
-		case storepb.Batch, storepb.SymbolBatch:
-			s.batch, s.coded, s.used, received = body, kind == storepb.SymbolBatch, false, true
-			s.table.Begin()
+		case storepb.Batch, storepb.DeltaBatch:
+			s.batch, s.coded, s.used, received = body, kind == storepb.DeltaBatch, false, true
+			s.deltas.Begin()
 			s.frames = append(s.frames, frame)
 			return nil
 		}
@@ -306,7 +301,7 @@ func (s *SeriesSet) fail(err error) {
 	s.cancel()
 	s.batch, s.one, s.ahead, s.decoded = nil, nil, nil, nil
 	s.labels, s.chunks, s.aggr = nil, nil, nil
-	s.table = storepb.SymbolReader{} // up to 200 MiB, and the reader may close the set much later
+	s.deltas.Begin()
 	if s.retain {
 		s.retained = append(s.retained, s.frames...)
 		s.frames = nil
@@ -326,11 +321,10 @@ func (s *SeriesSet) Chunks() []series.Chunk { return s.chunks }
 // AggrChunks returns the downsampled chunks of the series. They are valid until Next.
 func (s *SeriesSet) AggrChunks() []AggrChunk { return s.aggr }
 
-// BufferedBytes returns the memory of the messages that the set holds, of its lists of chunks, and of its tables of
-// symbols and kept deltas. It may be called after every Next.
+// BufferedBytes returns the memory of the messages that the set holds, and of its lists of chunks. It may be called
+// after every Next.
 func (s *SeriesSet) BufferedBytes() int64 {
-	n := s.table.Bytes()
-	n += int64(cap(s.decoded))*int64(unsafe.Sizeof(storepb.Chunk{})) +
+	n := int64(cap(s.decoded))*int64(unsafe.Sizeof(storepb.Chunk{})) +
 		int64(cap(s.chunks))*int64(unsafe.Sizeof(series.Chunk{})) + int64(cap(s.aggr))*int64(unsafe.Sizeof(AggrChunk{}))
 	for _, frame := range s.frames {
 		n += int64(cap(frame.buf) + cap(frame.labels))
@@ -340,9 +334,6 @@ func (s *SeriesSet) BufferedBytes() int64 {
 	}
 	return n
 }
-
-// TableBytes returns the part of BufferedBytes that the symbols and kept deltas take.
-func (s *SeriesSet) TableBytes() int64 { return s.table.Bytes() }
 
 // Warnings implements series.Set.
 func (s *SeriesSet) Warnings() annotations.Annotations { return s.warnings }

@@ -372,7 +372,7 @@ func TestBatchWriter_TooLongMessageIsAnError(t *testing.T) {
 		lset := labelenc.AppendLabel(nil, "a", "1")
 		send := func(bytesMax int) (sizes []int, err error) {
 			stream := &sentSizes{}
-			b := newBatchWriter(stream, &pb.SeriesRequest{ResponseBatchSize: batch}, nil)
+			b := newBatchWriter(stream, &pb.SeriesRequest{ResponseBatchSize: batch})
 			if b.bytesMax != storepb.ResponseBytesMax {
 				t.Errorf("the limit is %d", b.bytesMax)
 			}

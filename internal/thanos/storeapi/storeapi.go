@@ -5,8 +5,8 @@
 // if the request names them, checks the limits, and encodes batches by hand into pooled buffers.
 // Client: it sends a SeriesRequest and returns a SeriesSet, a series.Set that receives batches as
 // its Next is called. The set copies labels and chunks from gRPC's buffers to its own buffers,
-// which it reuses for the next batch. Between two ferula processes labels may be sent as symbols:
-// numbers in a table of strings.
+// which it reuses for the next batch. Between two ferula processes labels may be sent as deltas:
+// differences from the labels of the series before.
 //
 //	conn, err := grpc.NewClient(target, append(storeapi.GRPCDialOptions(), …)...)
 //	client := storeapi.NewClient(conn, storeapi.ClientOptions{})

@@ -12,8 +12,6 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"google.golang.org/protobuf/encoding/protowire"
-
-	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // within is a message field.
@@ -31,15 +29,7 @@ func TestDecode_EveryMessageMayBeCutShort(t *testing.T) {
 	batch := func(b []byte) error { _, _, err := NextSeries(b); return err }
 	series := func(b []byte) error { _, _, _, err := DecodeSeries(b, nil, nil); return err }
 	chunks := func(b []byte) error { _, _, err := DecodeChunks(b, nil); return err }
-	symbols := func(b []byte) error {
-		r := &SymbolReader{}
-		r.Begin()
-		s, _, err := r.Next(b)
-		if err == nil && s != nil {
-			_, _, _, err = r.DecodeSeries(s, nil, nil)
-		}
-		return err
-	}
+	delta := func(b []byte) error { _, _, _, err := (&DeltaReader{}).DecodeSeries(b, nil, nil); return err }
 	alone := func(b []byte) []byte { return b }
 	endless := bytes.Repeat([]byte{0xFF}, 11)
 	for name, tt := range map[string]struct {
@@ -48,18 +38,16 @@ func TestDecode_EveryMessageMayBeCutShort(t *testing.T) {
 		texts   []protowire.Number // fields with a length
 		numbers []protowire.Number
 	}{
-		"response":                {response, alone, []protowire.Number{1, 2, 3, 4, 90491}, nil},
-		"batch":                   {batch, alone, []protowire.Number{1}, nil},
-		"series":                  {series, alone, []protowire.Number{1, 2}, nil},
-		"series, after a chunk":   {series, func(b []byte) []byte { return slices.Concat(within(2), b) }, []protowire.Number{1, 2}, nil},
-		"chunks":                  {chunks, alone, []protowire.Number{2}, nil},
-		"span":                    {series, func(b []byte) []byte { return within(2, b) }, []protowire.Number{3, 4, 5, 6, 7, 8}, []protowire.Number{1, 2}},
-		"span of chunks":          {chunks, func(b []byte) []byte { return within(2, b) }, []protowire.Number{3, 8}, []protowire.Number{1, 2}},
-		"data":                    {series, func(b []byte) []byte { return within(2, within(3, b)) }, []protowire.Number{2}, []protowire.Number{1, 3}},
-		"symbol batch":            {symbols, alone, []protowire.Number{1, 2}, nil},
-		"symbol":                  {symbols, func(b []byte) []byte { return slices.Concat(within(1, b), within(2)) }, []protowire.Number{2, 3}, []protowire.Number{1}},
-		"symbol series":           {symbols, func(b []byte) []byte { return within(2, b) }, []protowire.Number{1, 2, 5}, []protowire.Number{3, 4}},
-		"span of a symbol series": {symbols, func(b []byte) []byte { return within(2, within(2, b)) }, []protowire.Number{3}, []protowire.Number{1}},
+		"response":               {response, alone, []protowire.Number{1, 2, 3, 4, 90491}, nil},
+		"batch":                  {batch, alone, []protowire.Number{1}, nil},
+		"series":                 {series, alone, []protowire.Number{1, 2}, nil},
+		"series, after a chunk":  {series, func(b []byte) []byte { return slices.Concat(within(2), b) }, []protowire.Number{1, 2}, nil},
+		"chunks":                 {chunks, alone, []protowire.Number{2}, nil},
+		"span":                   {series, func(b []byte) []byte { return within(2, b) }, []protowire.Number{3, 4, 5, 6, 7, 8}, []protowire.Number{1, 2}},
+		"span of chunks":         {chunks, func(b []byte) []byte { return within(2, b) }, []protowire.Number{3, 8}, []protowire.Number{1, 2}},
+		"data":                   {series, func(b []byte) []byte { return within(2, within(3, b)) }, []protowire.Number{2}, []protowire.Number{1, 3}},
+		"series with a delta":    {delta, alone, []protowire.Number{1, 2}, nil},
+		"span of a delta series": {delta, func(b []byte) []byte { return within(2, b) }, []protowire.Number{3}, []protowire.Number{1}},
 	} {
 		bad := map[string][]byte{
 			"an endless tag": endless, "field 0": {0, 0}, "the start of a group": {15<<3 | 3}, "the end of a group": {15<<3 | 4},
@@ -204,9 +192,8 @@ func TestSizes_AreThoseOfTheEncodings(t *testing.T) {
 	}
 }
 
-// Sets of different lengths with equal labels at both ends, in messages of a few series, with more than
-// 128 and more than 2^14 symbols.
-func TestSymbols_SetsOfAnyLengthRoundTrip(t *testing.T) {
+// Sets of different lengths with equal labels at both ends, in messages of a few series.
+func TestDeltaBatch_SetsOfAnyLengthRoundTrip(t *testing.T) {
 	random := rand.New(rand.NewPCG(1, 2))
 	var list []one
 	for i := range 9000 {
@@ -227,8 +214,8 @@ func TestSymbols_SetsOfAnyLengthRoundTrip(t *testing.T) {
 		list = append(list, one{labels: b.Labels()})
 	}
 	for _, each := range []int{1, 4, 50} {
-		reader, at := &SymbolReader{}, 0
-		for _, message := range symbolMessages(t, list, each) {
+		reader, at := &DeltaReader{}, 0
+		for _, message := range deltaMessages(t, list, each) {
 			_, body, err := DecodeResponse(message)
 			if err != nil {
 				t.Fatal(err)
@@ -237,7 +224,7 @@ func TestSymbols_SetsOfAnyLengthRoundTrip(t *testing.T) {
 			var arena []byte
 			for len(body) > 0 {
 				var src, lset []byte
-				if src, body, err = reader.Next(body); err != nil {
+				if src, body, err = NextSeries(body); err != nil {
 					t.Fatal(err)
 				}
 				if lset, arena, _, err = reader.DecodeSeries(src, arena, nil); err != nil {
@@ -252,88 +239,6 @@ func TestSymbols_SetsOfAnyLengthRoundTrip(t *testing.T) {
 		if at != len(list) {
 			t.Errorf("%d series of %d", at, len(list))
 		}
-		if n := reader.Bytes(); n < int64(len(reader.pairs)+8*len(reader.ends)) {
-			t.Errorf("%d bytes of %d", n, len(reader.pairs))
-		}
-	}
-}
-
-func TestSymbolWriter_FewerLabelsThanNumbersAreCorrupt(t *testing.T) {
-	set := labelenc.Append(nil, labels.FromStrings("a", "1", "b", "2"))
-	for name, tt := range map[string]struct {
-		set     []byte
-		numbers []uint64
-	}{
-		"a number more": {set, []uint64{1, 2, 3}}, "cut short": {set[:len(set)-1], []uint64{1, 2}}, "nothing": {nil, []uint64{1}},
-		"a label that is cut": {[]byte{10, 2, 10, 1}, []uint64{1}},
-	} {
-		w := NewSymbolWriter()
-		w.Begin()
-		if _, err := w.AppendSeries(nil, tt.set, tt.numbers, 0); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
-func TestSymbolWriter_IsFullAtALimit(t *testing.T) {
-	w := NewSymbolWriter()
-	w.bytes = symbolBytesMax - 1
-	w.numbers.entries = make([]tableEntry, symbolsMax-1<<10-1)
-	if w.Full() {
-		t.Error("full below its limits")
-	}
-	w.bytes++
-	if !w.Full() {
-		t.Error("not full of bytes")
-	}
-	w.bytes, w.numbers.entries = 0, make([]tableEntry, symbolsMax-1<<10)
-	if !w.Full() {
-		t.Error("not full of symbols")
-	}
-	w = NewSymbolWriter()
-	if _, err := w.AppendSeries(nil, labelenc.Append(nil, labels.FromStrings("name", "value")), []uint64{1}, 0); err != nil || w.bytes != 9 {
-		t.Errorf("%d bytes, %v", w.bytes, err)
-	}
-}
-
-func TestSymbolReader_NumberOfSymbolsIsLimited(t *testing.T) {
-	r := &SymbolReader{ends: make([]int, 2*symbolsMax-1)}
-	if err := r.addSymbol(nil); err != nil {
-		t.Error(err)
-	}
-	if err := r.addSymbol(nil); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("a symbol more: %v", err)
-	}
-	r = &SymbolReader{pairs: make([]byte, 2*symbolBytesMax)}
-	if err := r.addSymbol(nil); err != nil {
-		t.Error(err)
-	}
-	if err := r.addSymbol(nil); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("a byte more: %v", err)
-	}
-}
-
-// Few numbers may take much memory: each may refer to the same long symbol.
-func TestSymbolReader_LabelsOfAMessageAreLimited(t *testing.T) {
-	r := &SymbolReader{}
-	r.Begin()
-	if err := r.addSymbol(slices.Concat(within(2, []byte("n")), within(3, make([]byte, 1<<20-11)))); err != nil {
-		t.Fatal(err)
-	}
-	if len(r.pairs) != 1<<20 {
-		t.Fatalf("the symbol has %d bytes", len(r.pairs))
-	}
-	arena := make([]byte, 0, labelArenaMax+1<<20)
-	if _, all, _, err := r.DecodeSeries(within(1, make([]byte, 64)), arena, nil); err != nil || len(all) != labelArenaMax {
-		t.Errorf("%d bytes, %v", len(all), err)
-	}
-	r.Begin()
-	if _, all, _, err := r.DecodeSeries(within(1, make([]byte, 10_000)), arena, nil); !errors.Is(err, ErrCorrupt) || len(all) != 0 {
-		t.Errorf("%d bytes, %v", len(all), err)
-	}
-	r.Begin()
-	if _, _, _, err := r.DecodeSeries(within(1, make([]byte, 1)), make([]byte, labelArenaMax), nil); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("behind other series: %v", err)
 	}
 }
 
@@ -346,28 +251,6 @@ func TestNextPacked_ReadsPastTheDataOnly(t *testing.T) {
 	for _, b := range [][]byte{packed[:2], packed[:3], packed[:4], append([]byte{1, 1}, binary.AppendUvarint(nil, 1<<63)...), bytes.Repeat([]byte{0xFF}, 20)} {
 		if c, rest, err := NextPacked(b); !errors.Is(err, ErrCorrupt) || rest != nil {
 			t.Errorf("% x: %+v %v", b, c, err)
-		}
-	}
-}
-
-// A series has only its difference to the one before: its numbers at both ends.
-func TestSymbolWriter_SendsOnlyTheDifference(t *testing.T) {
-	w := NewSymbolWriter()
-	w.Begin()
-	set := labelenc.Append(nil, labels.FromStrings("a", "1", "b", "2", "c", "3", "d", "4"))
-	if _, err := w.AppendSeries(nil, set, []uint64{1, 2, 3, 4}, 0); err != nil {
-		t.Fatal(err)
-	}
-	for _, tt := range []struct {
-		numbers []uint64
-		want    []byte
-	}{
-		{[]uint64{1, 2, 3, 4}, []byte{2<<3 | 2, 2, 3 << 3, 4}},
-		{[]uint64{1, 3, 4}, []byte{2<<3 | 2, 4, 3 << 3, 1, 4 << 3, 2}},
-		{[]uint64{1, 2, 3, 4}, []byte{2<<3 | 2, 7, 3 << 3, 1, 1<<3 | 2, 1, 1, 4 << 3, 2}},
-	} {
-		if got, err := w.AppendSeries(nil, set, tt.numbers, 0); err != nil || !bytes.Equal(got, tt.want) {
-			t.Errorf("%d: % x, %v, want % x", tt.numbers, got, err, tt.want)
 		}
 	}
 }

@@ -17,12 +17,12 @@ const (
 	None Kind = iota
 	OneSeries
 	Batch
-	SymbolBatch
+	DeltaBatch
 	Warning
 )
 
 // DecodeResponse returns the kind of a response and its body, which aliases src: the
-// series, the batch for NextSeries, the batch for SymbolReader.Next, or the text of the warning.
+// series, the batch for NextSeries, or the text of the warning.
 // The fields are a oneof: if a response has several, the last one counts. Hints are not decoded:
 // a response of hints is None.
 func DecodeResponse(src []byte) (kind Kind, body []byte, err error) {
@@ -37,8 +37,8 @@ func DecodeResponse(src []byte) (kind Kind, body []byte, err error) {
 			found = OneSeries
 		case tagBatch:
 			found = Batch
-		case tagSymbolBatch:
-			found = SymbolBatch
+		case tagDeltaBatch:
+			found = DeltaBatch
 		case tagWarning:
 			found = Warning
 		case tagHints:

@@ -114,31 +114,17 @@ func appendPatch(dst, previous, set []byte) []byte {
 func applyPatch(set, delta []byte) error {
 	for len(delta) > 0 {
 		keep, n := uvarint(delta)
-		if n == 0 {
+		text, rest, ok := prefixed(delta[n:])
+		if n == 0 || !ok {
 			return errEditShort()
 		}
-		var err error
-		if set, delta, err = applyRun(set, keep, delta[n:]); err != nil {
-			return err
+		if keep > uint64(len(set)) || uint64(len(text)) > uint64(len(set))-keep {
+			return fmt.Errorf("%w: an edit changes more bytes than there are", ErrCorrupt)
 		}
+		set = set[keep:]
+		set, delta = set[copy(set, text):], rest
 	}
 	return nil
-}
-
-// applyRun keeps the first keep bytes of set, and overwrites the bytes after them with the text at the
-// start of delta. It returns the rest of set and the rest of delta.
-func applyRun(set []byte, keep uint64, delta []byte) (setRest, deltaRest []byte, err error) {
-	if keep > uint64(len(set)) {
-		return nil, nil, fmt.Errorf("%w: an edit keeps more bytes than there are", ErrCorrupt)
-	}
-	text, rest, ok := prefixed(delta)
-	if !ok {
-		return nil, nil, errEditShort()
-	}
-	if set = set[keep:]; len(text) > len(set) {
-		return nil, nil, fmt.Errorf("%w: an edit overwrites more bytes than there are", ErrCorrupt)
-	}
-	return set[copy(set, text):], rest, nil
 }
 
 func commonSuffix(a, b []byte) int {
@@ -151,29 +137,12 @@ func commonSuffix(a, b []byte) int {
 
 // applyDelta appends the set from which appendDelta made delta. The result is not longer than
 // previous and delta together, apart from a few bytes for each edit. It is not validated.
-func applyDelta(dst, previous, delta []byte) ([]byte, error) {
-	if len(delta) == 0 {
-		return append(dst, previous...), nil
-	}
-	head, rest, err := cutHead(delta)
-	if err != nil {
-		return dst, err
-	}
-	return applyEdits(dst, previous, head, rest)
-}
-
-// cutHead cuts the head of an edit off: the labels to copy << 3 | kind.
-func cutHead(delta []byte) (head uint64, rest []byte, err error) {
-	head, n := uvarint(delta)
-	if n == 0 || head&7 > editPatch {
-		return 0, nil, fmt.Errorf("%w: an edit of unknown kind", ErrCorrupt)
-	}
-	return head, delta[n:], nil
-}
-
-// applyEdits is applyDelta for a delta whose first head was cut off.
-func applyEdits(dst, previous []byte, head uint64, delta []byte) (_ []byte, err error) {
-	for {
+func applyDelta(dst, previous, delta []byte) (_ []byte, err error) {
+	for len(delta) > 0 {
+		head, n := uvarint(delta)
+		if n == 0 || head&7 > editPatch {
+			return dst, fmt.Errorf("%w: an edit of unknown kind", ErrCorrupt)
+		}
 		rest := previous
 		for range head >> 3 {
 			var ok bool
@@ -188,37 +157,13 @@ func applyEdits(dst, previous []byte, head uint64, delta []byte) (_ []byte, err 
 		if head&7 == editPatch {
 			start := len(dst)
 			dst = append(dst, rest...)
-			return dst, applyPatch(dst[start:], delta)
+			return dst, applyPatch(dst[start:], delta[n:])
 		}
-		if dst, previous, delta, err = applyEdit(dst, rest, delta, head&7); err != nil {
-			return dst, err
-		}
-		if len(delta) == 0 {
-			return append(dst, previous...), nil
-		}
-		if head, delta, err = cutHead(delta); err != nil {
+		if dst, previous, delta, err = applyEdit(dst, rest, delta[n:], head&7); err != nil {
 			return dst, err
 		}
 	}
-}
-
-// applyRepeat appends the set that a kept delta makes of previous. kind is the kind of the first edit of
-// the delta, and body what follows the skipped part in the delta. skip comes from the repeat: the number
-// of labels that the first edit copies, or of bytes that a patch keeps first.
-func applyRepeat(dst, previous []byte, kind byte, skip uint64, body []byte) ([]byte, error) {
-	if kind != editPatch {
-		if skip > uint64(len(previous)) { // more labels than bytes
-			return dst, fmt.Errorf("%w: an edit copies more labels than there are", ErrCorrupt)
-		}
-		return applyEdits(dst, previous, skip<<3|uint64(kind), body)
-	}
-	start := len(dst)
-	dst = append(dst, previous...)
-	rest, body, err := applyRun(dst[start:], skip, body)
-	if err != nil {
-		return dst, err
-	}
-	return dst, applyPatch(rest, body)
+	return append(dst, previous...), nil
 }
 
 // applyEdit applies the edit at the start of delta to the first label of previous, and appends the

@@ -128,9 +128,9 @@ func TestApplyDelta_InvalidDeltaIsCorrupt(t *testing.T) {
 
 // A set with an empty value has two encodings, with the value and without. A delta changes bytes of the encoded set before
 // it, so the writer must know which encoding of that set the reader has.
-func TestSymbolWriter_DeltasOfSetsThatOmitEmptyValues(t *testing.T) {
+func TestDeltaWriter_SetsThatOmitEmptyValues(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		w, r := NewSymbolWriter(), &SymbolReader{}
+		w, r := &DeltaWriter{}, &DeltaReader{}
 		w.Begin()
 		r.Begin()
 		var arena []byte
@@ -145,7 +145,7 @@ func TestSymbolWriter_DeltasOfSetsThatOmitEmptyValues(t *testing.T) {
 					set = labelenc.AppendLabel(set, name, value)
 				}
 			}
-			message, err := w.AppendDeltaSeries(nil, set, 0)
+			message, err := w.AppendSeries(nil, set, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,7 +1,6 @@
 package storepb
 
 import (
-	"bytes"
 	"errors"
 	"slices"
 	"strings"
@@ -95,10 +94,9 @@ func TestApplyPatch_UpToTheEndOfTheSet(t *testing.T) {
 }
 
 // Callers begin another message once a series might not fit.
-func TestSymbolWriter_SizesThatMayBeNeeded(t *testing.T) {
+func TestDeltaWriter_SizesThatMayBeNeeded(t *testing.T) {
 	for _, tt := range []struct{ got, want int }{
-		{SymbolSeriesSizeMax(0, 0, 0), 32}, {SymbolSeriesSizeMax(100, 0, 0), 132}, {SymbolSeriesSizeMax(0, 2, 0), 96}, {SymbolSeriesSizeMax(0, 0, 7), 39},
-		{(&SymbolWriter{}).DeltaSeriesSizeMax(0, 0), 32}, {(&SymbolWriter{}).DeltaSeriesSizeMax(5, 7), 44}, {(&SymbolWriter{base: make([]byte, 9)}).DeltaSeriesSizeMax(5, 7), 53},
+		{(&DeltaWriter{}).SeriesSizeMax(0, 0), 32}, {(&DeltaWriter{}).SeriesSizeMax(5, 7), 44}, {(&DeltaWriter{previous: make([]byte, 9)}).SeriesSizeMax(5, 7), 53},
 	} {
 		if tt.got != tt.want {
 			t.Errorf("%d bytes, want %d", tt.got, tt.want)
@@ -106,35 +104,15 @@ func TestSymbolWriter_SizesThatMayBeNeeded(t *testing.T) {
 	}
 }
 
-func TestSymbolReader_BytesAreThoseOfItsSlices(t *testing.T) {
-	const word = 32 << (^uint(0) >> 63) / 8
-	for _, r := range []*SymbolReader{
-		{pairs: make([]byte, 0, 120)}, {ends: make([]int, 0, 120/word)}, {starts: make([]int, 0, 120/word)}, {spare: make([]int, 0, 120/word)},
-	} {
-		if n := r.Bytes(); n != 120 {
-			t.Errorf("%+v: %d bytes", r, n)
-		}
-	}
-}
-
-// A symbol may refer to another symbol by its number. A number of 0 means the same as no number: it refers to none.
-func TestSymbolReader_NameOfNoOtherSymbol(t *testing.T) {
-	r := &SymbolReader{}
-	r.Begin()
-	if err := r.addSymbol(slices.Concat(number(1, 0), within(2, []byte("a")), within(3, []byte("b")))); err != nil || !bytes.Contains(r.pairs, []byte("\x01a")) {
-		t.Errorf("%q, %v", r.pairs, err)
-	}
-}
-
-func TestSymbolReader_DeltaUpToTheLimitOfLabels(t *testing.T) {
+func TestDeltaReader_UpToTheLimitOfLabels(t *testing.T) {
 	const size = 8 // of the set {a="1"}
-	r := &SymbolReader{}
-	r.Begin()
+	var r DeltaReader
 	arena := make([]byte, labelArenaMax-size, labelArenaMax+size)
-	if got, err := r.appendDeltaLabels(arena, deltaOfA); err != nil || len(got) != labelArenaMax {
-		t.Errorf("%d bytes, %v", len(got), err)
+	if lset, all, _, err := r.DecodeSeries(within(1, deltaOfA), arena, nil); err != nil || len(lset) != size || len(all) != labelArenaMax {
+		t.Errorf("%d bytes, %v", len(all), err)
 	}
-	if _, err := r.appendDeltaLabels(arena[:len(arena)+1], deltaOfA); !errors.Is(err, ErrCorrupt) {
-		t.Errorf("a byte more: %v", err)
+	r.Begin()
+	if _, all, _, err := r.DecodeSeries(within(1, deltaOfA), arena[:len(arena)+1], nil); !errors.Is(err, ErrCorrupt) || len(all) != len(arena)+1 {
+		t.Errorf("a byte more: %d bytes, %v", len(all), err)
 	}
 }

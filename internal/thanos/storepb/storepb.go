@@ -1,6 +1,6 @@
 // Package storepb encodes and decodes the stream of series of StoreAPI.
 //
-//	response  0x0A len series | 0x12 len warning | 0x1A len hints | 0x22 len batch | symbol batch (symbols.go)
+//	response  0x0A len series | 0x12 len warning | 0x1A len hints | 0x22 len batch | delta batch (deltas.go)
 //	batch     (0x0A len series)*
 //	series    label set (as package labelenc encodes it)  (0x12 len chunk)*
 //	chunk     [0x08 min] [0x10 max] (number<<3|2 len data)*    3 raw, 4 count, 5 sum, 6 min, 7 max, 8 counter
@@ -67,7 +67,7 @@ const (
 	tagHints   = 3<<3 | wireBytes
 	tagBatch   = 4<<3 | wireBytes
 
-	tagSymbolBatch = 90491<<3 | wireBytes
+	tagDeltaBatch = 90491<<3 | wireBytes
 
 	fieldRaw     = 3
 	fieldCounter = 8

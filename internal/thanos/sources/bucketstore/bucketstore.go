@@ -66,11 +66,7 @@ func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.
 	if err != nil {
 		return failed{series.Failed(toStore(err))}
 	}
-	out := &stream{Selection: selection, wanted: wanted}
-	if numbered, ok := selection.Set.(series.SymbolRefs); ok {
-		return numberedStream{out, numbered}
-	}
-	return out
+	return &stream{Selection: selection, wanted: wanted}
 }
 
 // failed is a stream without series.
@@ -163,15 +159,6 @@ func (s *stream) Err() error {
 	}
 	return toStore(s.Selection.Err())
 }
-
-// numberedStream is a stream whose selection has symbol references, because it reads one block only.
-type numberedStream struct {
-	*stream
-	numbers series.SymbolRefs
-}
-
-// LabelRefs implements series.SymbolRefs.
-func (s numberedStream) LabelRefs() []uint64 { return s.numbers.LabelRefs() }
 
 // LabelNames implements storeapi.Source.
 func (s *Source) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {

@@ -990,24 +990,20 @@ func (x *ShardInfo) GetLabels() []string {
 // What one ferula may request from another in addition to StoreAPI.
 type Extension struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Labels may be numbers in a table that the response carries.
-	Symbols bool `protobuf:"varint,1,opt,name=symbols,proto3" json:"symbols,omitempty"`
 	// Number of series per batch, if it is greater than response_batch_size. Servers that
 	// know this message also limit batches by bytes.
-	BatchSeries int64 `protobuf:"varint,2,opt,name=batch_series,json=batchSeries,proto3" json:"batch_series,omitempty"`
+	BatchSeries int64 `protobuf:"varint,1,opt,name=batch_series,json=batchSeries,proto3" json:"batch_series,omitempty"`
 	// Labels may be the difference to the labels of the series before.
-	Deltas bool `protobuf:"varint,3,opt,name=deltas,proto3" json:"deltas,omitempty"`
-	// Bytes of deltas that the client keeps, so that later series may repeat them. 0: none.
-	KeptBytes int64 `protobuf:"varint,4,opt,name=kept_bytes,json=keptBytes,proto3" json:"kept_bytes,omitempty"`
+	Deltas bool `protobuf:"varint,2,opt,name=deltas,proto3" json:"deltas,omitempty"`
 	// The times, in ms, at which the client evaluates the series: first_time, first_time + step, … up to
 	// last_time. Of each chunk it needs the last sample at or before each of them and the last of all,
 	// and the chunk may lack the others. step 0: all samples.
-	FirstTime int64 `protobuf:"varint,5,opt,name=first_time,json=firstTime,proto3" json:"first_time,omitempty"`
-	LastTime  int64 `protobuf:"varint,6,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
-	Step      int64 `protobuf:"varint,7,opt,name=step,proto3" json:"step,omitempty"`
+	FirstTime int64 `protobuf:"varint,3,opt,name=first_time,json=firstTime,proto3" json:"first_time,omitempty"`
+	LastTime  int64 `protobuf:"varint,4,opt,name=last_time,json=lastTime,proto3" json:"last_time,omitempty"`
+	Step      int64 `protobuf:"varint,5,opt,name=step,proto3" json:"step,omitempty"`
 	// With steps: what remains of successive raw float chunks of a series may be one chunk, which
 	// needs the last sample of all only.
-	JoinChunks    bool `protobuf:"varint,8,opt,name=join_chunks,json=joinChunks,proto3" json:"join_chunks,omitempty"`
+	JoinChunks    bool `protobuf:"varint,6,opt,name=join_chunks,json=joinChunks,proto3" json:"join_chunks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1042,13 +1038,6 @@ func (*Extension) Descriptor() ([]byte, []int) {
 	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{13}
 }
 
-func (x *Extension) GetSymbols() bool {
-	if x != nil {
-		return x.Symbols
-	}
-	return false
-}
-
 func (x *Extension) GetBatchSeries() int64 {
 	if x != nil {
 		return x.BatchSeries
@@ -1061,13 +1050,6 @@ func (x *Extension) GetDeltas() bool {
 		return x.Deltas
 	}
 	return false
-}
-
-func (x *Extension) GetKeptBytes() int64 {
-	if x != nil {
-		return x.KeptBytes
-	}
-	return 0
 }
 
 func (x *Extension) GetFirstTime() int64 {
@@ -1270,32 +1252,29 @@ func (x *SeriesRequest) GetExtension() *Extension {
 	return nil
 }
 
-// A label that the stream sends for the first time. It gets the next number, starting at
-// 0. name_of is 1 plus the number of an earlier label with the same name, or 0 if name is
-// set.
-type Symbol struct {
+// A series. Its labels are those of the series before it in the same batch, changed by the delta.
+type DeltaSeries struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	NameOf        uint32                 `protobuf:"varint,1,opt,name=name_of,json=nameOf,proto3" json:"name_of,omitempty"`
-	Name          string                 `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
-	Value         string                 `protobuf:"bytes,3,opt,name=value,proto3" json:"value,omitempty"`
+	Delta         []byte                 `protobuf:"bytes,1,opt,name=delta,proto3" json:"delta,omitempty"`
+	Chunks        []*AggrChunk           `protobuf:"bytes,2,rep,name=chunks,proto3" json:"chunks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Symbol) Reset() {
-	*x = Symbol{}
+func (x *DeltaSeries) Reset() {
+	*x = DeltaSeries{}
 	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Symbol) String() string {
+func (x *DeltaSeries) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Symbol) ProtoMessage() {}
+func (*DeltaSeries) ProtoMessage() {}
 
-func (x *Symbol) ProtoReflect() protoreflect.Message {
+func (x *DeltaSeries) ProtoReflect() protoreflect.Message {
 	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -1307,145 +1286,47 @@ func (x *Symbol) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Symbol.ProtoReflect.Descriptor instead.
-func (*Symbol) Descriptor() ([]byte, []int) {
+// Deprecated: Use DeltaSeries.ProtoReflect.Descriptor instead.
+func (*DeltaSeries) Descriptor() ([]byte, []int) {
 	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{15}
 }
 
-func (x *Symbol) GetNameOf() uint32 {
-	if x != nil {
-		return x.NameOf
-	}
-	return 0
-}
-
-func (x *Symbol) GetName() string {
-	if x != nil {
-		return x.Name
-	}
-	return ""
-}
-
-func (x *Symbol) GetValue() string {
-	if x != nil {
-		return x.Value
-	}
-	return ""
-}
-
-// A series. Its labels are, in order: the first head labels of the series before it in
-// the same batch, the labels with these numbers, and the last tail labels of the series
-// before it. If it has a delta, it has no numbers: the delta is the difference to the labels
-// of the series before it, if that has a delta or repeat too. A repeat is the number of an earlier delta
-// that the client keeps.
-type SymbolSeries struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Labels        []uint32               `protobuf:"varint,1,rep,packed,name=labels,proto3" json:"labels,omitempty"`
-	Chunks        []*AggrChunk           `protobuf:"bytes,2,rep,name=chunks,proto3" json:"chunks,omitempty"`
-	Head          uint32                 `protobuf:"varint,3,opt,name=head,proto3" json:"head,omitempty"`
-	Tail          uint32                 `protobuf:"varint,4,opt,name=tail,proto3" json:"tail,omitempty"`
-	Delta         []byte                 `protobuf:"bytes,5,opt,name=delta,proto3,oneof" json:"delta,omitempty"`
-	Repeat        []byte                 `protobuf:"bytes,6,opt,name=repeat,proto3,oneof" json:"repeat,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SymbolSeries) Reset() {
-	*x = SymbolSeries{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[16]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SymbolSeries) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SymbolSeries) ProtoMessage() {}
-
-func (x *SymbolSeries) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[16]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SymbolSeries.ProtoReflect.Descriptor instead.
-func (*SymbolSeries) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{16}
-}
-
-func (x *SymbolSeries) GetLabels() []uint32 {
-	if x != nil {
-		return x.Labels
-	}
-	return nil
-}
-
-func (x *SymbolSeries) GetChunks() []*AggrChunk {
-	if x != nil {
-		return x.Chunks
-	}
-	return nil
-}
-
-func (x *SymbolSeries) GetHead() uint32 {
-	if x != nil {
-		return x.Head
-	}
-	return 0
-}
-
-func (x *SymbolSeries) GetTail() uint32 {
-	if x != nil {
-		return x.Tail
-	}
-	return 0
-}
-
-func (x *SymbolSeries) GetDelta() []byte {
+func (x *DeltaSeries) GetDelta() []byte {
 	if x != nil {
 		return x.Delta
 	}
 	return nil
 }
 
-func (x *SymbolSeries) GetRepeat() []byte {
+func (x *DeltaSeries) GetChunks() []*AggrChunk {
 	if x != nil {
-		return x.Repeat
+		return x.Chunks
 	}
 	return nil
 }
 
-// Symbols precede the series that use them.
-type SymbolBatch struct {
+type DeltaBatch struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
-	Symbols       []*Symbol              `protobuf:"bytes,1,rep,name=symbols,proto3" json:"symbols,omitempty"`
-	Series        []*SymbolSeries        `protobuf:"bytes,2,rep,name=series,proto3" json:"series,omitempty"`
+	Series        []*DeltaSeries         `protobuf:"bytes,1,rep,name=series,proto3" json:"series,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *SymbolBatch) Reset() {
-	*x = SymbolBatch{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[17]
+func (x *DeltaBatch) Reset() {
+	*x = DeltaBatch{}
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *SymbolBatch) String() string {
+func (x *DeltaBatch) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*SymbolBatch) ProtoMessage() {}
+func (*DeltaBatch) ProtoMessage() {}
 
-func (x *SymbolBatch) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[17]
+func (x *DeltaBatch) ProtoReflect() protoreflect.Message {
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1456,19 +1337,12 @@ func (x *SymbolBatch) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use SymbolBatch.ProtoReflect.Descriptor instead.
-func (*SymbolBatch) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{17}
+// Deprecated: Use DeltaBatch.ProtoReflect.Descriptor instead.
+func (*DeltaBatch) Descriptor() ([]byte, []int) {
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{16}
 }
 
-func (x *SymbolBatch) GetSymbols() []*Symbol {
-	if x != nil {
-		return x.Symbols
-	}
-	return nil
-}
-
-func (x *SymbolBatch) GetSeries() []*SymbolSeries {
+func (x *DeltaBatch) GetSeries() []*DeltaSeries {
 	if x != nil {
 		return x.Series
 	}
@@ -1483,7 +1357,7 @@ type SeriesResponse struct {
 	//	*SeriesResponse_Warning
 	//	*SeriesResponse_Hints
 	//	*SeriesResponse_Batch
-	//	*SeriesResponse_SymbolBatch
+	//	*SeriesResponse_DeltaBatch
 	Result        isSeriesResponse_Result `protobuf_oneof:"result"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -1491,7 +1365,7 @@ type SeriesResponse struct {
 
 func (x *SeriesResponse) Reset() {
 	*x = SeriesResponse{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[18]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1503,7 +1377,7 @@ func (x *SeriesResponse) String() string {
 func (*SeriesResponse) ProtoMessage() {}
 
 func (x *SeriesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[18]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1516,7 +1390,7 @@ func (x *SeriesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SeriesResponse.ProtoReflect.Descriptor instead.
 func (*SeriesResponse) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{18}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *SeriesResponse) GetResult() isSeriesResponse_Result {
@@ -1562,10 +1436,10 @@ func (x *SeriesResponse) GetBatch() *SeriesBatch {
 	return nil
 }
 
-func (x *SeriesResponse) GetSymbolBatch() *SymbolBatch {
+func (x *SeriesResponse) GetDeltaBatch() *DeltaBatch {
 	if x != nil {
-		if x, ok := x.Result.(*SeriesResponse_SymbolBatch); ok {
-			return x.SymbolBatch
+		if x, ok := x.Result.(*SeriesResponse_DeltaBatch); ok {
+			return x.DeltaBatch
 		}
 	}
 	return nil
@@ -1591,8 +1465,8 @@ type SeriesResponse_Batch struct {
 	Batch *SeriesBatch `protobuf:"bytes,4,opt,name=batch,proto3,oneof"`
 }
 
-type SeriesResponse_SymbolBatch struct {
-	SymbolBatch *SymbolBatch `protobuf:"bytes,90491,opt,name=symbol_batch,json=symbolBatch,proto3,oneof"`
+type SeriesResponse_DeltaBatch struct {
+	DeltaBatch *DeltaBatch `protobuf:"bytes,90491,opt,name=delta_batch,json=deltaBatch,proto3,oneof"`
 }
 
 func (*SeriesResponse_Series) isSeriesResponse_Result() {}
@@ -1603,7 +1477,7 @@ func (*SeriesResponse_Hints) isSeriesResponse_Result() {}
 
 func (*SeriesResponse_Batch) isSeriesResponse_Result() {}
 
-func (*SeriesResponse_SymbolBatch) isSeriesResponse_Result() {}
+func (*SeriesResponse_DeltaBatch) isSeriesResponse_Result() {}
 
 type LabelNamesRequest struct {
 	state                   protoimpl.MessageState  `protogen:"open.v1"`
@@ -1621,7 +1495,7 @@ type LabelNamesRequest struct {
 
 func (x *LabelNamesRequest) Reset() {
 	*x = LabelNamesRequest{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[19]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1633,7 +1507,7 @@ func (x *LabelNamesRequest) String() string {
 func (*LabelNamesRequest) ProtoMessage() {}
 
 func (x *LabelNamesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[19]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1646,7 +1520,7 @@ func (x *LabelNamesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelNamesRequest.ProtoReflect.Descriptor instead.
 func (*LabelNamesRequest) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{19}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *LabelNamesRequest) GetPartialResponseDisabled() bool {
@@ -1716,7 +1590,7 @@ type LabelNamesResponse struct {
 
 func (x *LabelNamesResponse) Reset() {
 	*x = LabelNamesResponse{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[20]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1728,7 +1602,7 @@ func (x *LabelNamesResponse) String() string {
 func (*LabelNamesResponse) ProtoMessage() {}
 
 func (x *LabelNamesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[20]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1741,7 +1615,7 @@ func (x *LabelNamesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelNamesResponse.ProtoReflect.Descriptor instead.
 func (*LabelNamesResponse) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{20}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *LabelNamesResponse) GetNames() []string {
@@ -1782,7 +1656,7 @@ type LabelValuesRequest struct {
 
 func (x *LabelValuesRequest) Reset() {
 	*x = LabelValuesRequest{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[21]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1794,7 +1668,7 @@ func (x *LabelValuesRequest) String() string {
 func (*LabelValuesRequest) ProtoMessage() {}
 
 func (x *LabelValuesRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[21]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1807,7 +1681,7 @@ func (x *LabelValuesRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelValuesRequest.ProtoReflect.Descriptor instead.
 func (*LabelValuesRequest) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{21}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *LabelValuesRequest) GetLabel() string {
@@ -1884,7 +1758,7 @@ type LabelValuesResponse struct {
 
 func (x *LabelValuesResponse) Reset() {
 	*x = LabelValuesResponse{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[22]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1896,7 +1770,7 @@ func (x *LabelValuesResponse) String() string {
 func (*LabelValuesResponse) ProtoMessage() {}
 
 func (x *LabelValuesResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[22]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1909,7 +1783,7 @@ func (x *LabelValuesResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LabelValuesResponse.ProtoReflect.Descriptor instead.
 func (*LabelValuesResponse) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{22}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *LabelValuesResponse) GetValues() []string {
@@ -1945,7 +1819,7 @@ type ExemplarsRequest struct {
 
 func (x *ExemplarsRequest) Reset() {
 	*x = ExemplarsRequest{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[23]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1957,7 +1831,7 @@ func (x *ExemplarsRequest) String() string {
 func (*ExemplarsRequest) ProtoMessage() {}
 
 func (x *ExemplarsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[23]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1970,7 +1844,7 @@ func (x *ExemplarsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExemplarsRequest.ProtoReflect.Descriptor instead.
 func (*ExemplarsRequest) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{23}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *ExemplarsRequest) GetQuery() string {
@@ -2014,7 +1888,7 @@ type ExemplarsResponse struct {
 
 func (x *ExemplarsResponse) Reset() {
 	*x = ExemplarsResponse{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[24]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2026,7 +1900,7 @@ func (x *ExemplarsResponse) String() string {
 func (*ExemplarsResponse) ProtoMessage() {}
 
 func (x *ExemplarsResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[24]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2039,7 +1913,7 @@ func (x *ExemplarsResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExemplarsResponse.ProtoReflect.Descriptor instead.
 func (*ExemplarsResponse) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{24}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *ExemplarsResponse) GetResult() isExemplarsResponse_Result {
@@ -2093,7 +1967,7 @@ type ExemplarData struct {
 
 func (x *ExemplarData) Reset() {
 	*x = ExemplarData{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[25]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2105,7 +1979,7 @@ func (x *ExemplarData) String() string {
 func (*ExemplarData) ProtoMessage() {}
 
 func (x *ExemplarData) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[25]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2118,7 +1992,7 @@ func (x *ExemplarData) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ExemplarData.ProtoReflect.Descriptor instead.
 func (*ExemplarData) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{25}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ExemplarData) GetSeriesLabels() *ZLabelSet {
@@ -2146,7 +2020,7 @@ type Exemplar struct {
 
 func (x *Exemplar) Reset() {
 	*x = Exemplar{}
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[26]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2032,7 @@ func (x *Exemplar) String() string {
 func (*Exemplar) ProtoMessage() {}
 
 func (x *Exemplar) ProtoReflect() protoreflect.Message {
-	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[26]
+	mi := &file_internal_thanos_storepb_thanospb_store_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2045,7 @@ func (x *Exemplar) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Exemplar.ProtoReflect.Descriptor instead.
 func (*Exemplar) Descriptor() ([]byte, []int) {
-	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{26}
+	return file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *Exemplar) GetLabels() *ZLabelSet {
@@ -2260,18 +2134,15 @@ const file_internal_thanos_storepb_thanospb_store_proto_rawDesc = "" +
 	"shardIndex\x12!\n" +
 	"\ftotal_shards\x18\x02 \x01(\x03R\vtotalShards\x12\x0e\n" +
 	"\x02by\x18\x03 \x01(\bR\x02by\x12\x16\n" +
-	"\x06labels\x18\x04 \x03(\tR\x06labels\"\xf0\x01\n" +
-	"\tExtension\x12\x18\n" +
-	"\asymbols\x18\x01 \x01(\bR\asymbols\x12!\n" +
-	"\fbatch_series\x18\x02 \x01(\x03R\vbatchSeries\x12\x16\n" +
-	"\x06deltas\x18\x03 \x01(\bR\x06deltas\x12\x1d\n" +
+	"\x06labels\x18\x04 \x03(\tR\x06labels\"\xb7\x01\n" +
+	"\tExtension\x12!\n" +
+	"\fbatch_series\x18\x01 \x01(\x03R\vbatchSeries\x12\x16\n" +
+	"\x06deltas\x18\x02 \x01(\bR\x06deltas\x12\x1d\n" +
 	"\n" +
-	"kept_bytes\x18\x04 \x01(\x03R\tkeptBytes\x12\x1d\n" +
-	"\n" +
-	"first_time\x18\x05 \x01(\x03R\tfirstTime\x12\x1b\n" +
-	"\tlast_time\x18\x06 \x01(\x03R\blastTime\x12\x12\n" +
-	"\x04step\x18\a \x01(\x03R\x04step\x12\x1f\n" +
-	"\vjoin_chunks\x18\b \x01(\bR\n" +
+	"first_time\x18\x03 \x01(\x03R\tfirstTime\x12\x1b\n" +
+	"\tlast_time\x18\x04 \x01(\x03R\blastTime\x12\x12\n" +
+	"\x04step\x18\x05 \x01(\x03R\x04step\x12\x1f\n" +
+	"\vjoin_chunks\x18\x06 \x01(\bR\n" +
 	"joinChunks\"\xff\x05\n" +
 	"\rSeriesRequest\x12\x19\n" +
 	"\bmin_time\x18\x01 \x01(\x03R\aminTime\x12\x19\n" +
@@ -2296,29 +2167,20 @@ const file_internal_thanos_storepb_thanospb_store_proto_rawDesc = "" +
 	"\x16without_replica_labels\x18\x0e \x03(\tR\x14withoutReplicaLabels\x12\x14\n" +
 	"\x05limit\x18\x0f \x01(\x03R\x05limit\x12.\n" +
 	"\x13response_batch_size\x18\x10 \x01(\x03R\x11responseBatchSize\x121\n" +
-	"\textension\x18\xfb\xc2\x05 \x01(\v2\x11.thanos.ExtensionR\textension\"K\n" +
-	"\x06Symbol\x12\x17\n" +
-	"\aname_of\x18\x01 \x01(\rR\x06nameOf\x12\x12\n" +
-	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
-	"\x05value\x18\x03 \x01(\tR\x05value\"\xc6\x01\n" +
-	"\fSymbolSeries\x12\x16\n" +
-	"\x06labels\x18\x01 \x03(\rR\x06labels\x12)\n" +
-	"\x06chunks\x18\x02 \x03(\v2\x11.thanos.AggrChunkR\x06chunks\x12\x12\n" +
-	"\x04head\x18\x03 \x01(\rR\x04head\x12\x12\n" +
-	"\x04tail\x18\x04 \x01(\rR\x04tail\x12\x19\n" +
-	"\x05delta\x18\x05 \x01(\fH\x00R\x05delta\x88\x01\x01\x12\x1b\n" +
-	"\x06repeat\x18\x06 \x01(\fH\x01R\x06repeat\x88\x01\x01B\b\n" +
-	"\x06_deltaB\t\n" +
-	"\a_repeat\"e\n" +
-	"\vSymbolBatch\x12(\n" +
-	"\asymbols\x18\x01 \x03(\v2\x0e.thanos.SymbolR\asymbols\x12,\n" +
-	"\x06series\x18\x02 \x03(\v2\x14.thanos.SymbolSeriesR\x06series\"\xf7\x01\n" +
+	"\textension\x18\xfb\xc2\x05 \x01(\v2\x11.thanos.ExtensionR\textension\"N\n" +
+	"\vDeltaSeries\x12\x14\n" +
+	"\x05delta\x18\x01 \x01(\fR\x05delta\x12)\n" +
+	"\x06chunks\x18\x02 \x03(\v2\x11.thanos.AggrChunkR\x06chunks\"9\n" +
+	"\n" +
+	"DeltaBatch\x12+\n" +
+	"\x06series\x18\x01 \x03(\v2\x13.thanos.DeltaSeriesR\x06series\"\xf4\x01\n" +
 	"\x0eSeriesResponse\x12(\n" +
 	"\x06series\x18\x01 \x01(\v2\x0e.thanos.SeriesH\x00R\x06series\x12\x1a\n" +
 	"\awarning\x18\x02 \x01(\tH\x00R\awarning\x12,\n" +
 	"\x05hints\x18\x03 \x01(\v2\x14.google.protobuf.AnyH\x00R\x05hints\x12+\n" +
-	"\x05batch\x18\x04 \x01(\v2\x13.thanos.SeriesBatchH\x00R\x05batch\x12:\n" +
-	"\fsymbol_batch\x18\xfb\xc2\x05 \x01(\v2\x13.thanos.SymbolBatchH\x00R\vsymbolBatchB\b\n" +
+	"\x05batch\x18\x04 \x01(\v2\x13.thanos.SeriesBatchH\x00R\x05batch\x127\n" +
+	"\vdelta_batch\x18\xfb\xc2\x05 \x01(\v2\x12.thanos.DeltaBatchH\x00R\n" +
+	"deltaBatchB\b\n" +
 	"\x06result\"\xfe\x02\n" +
 	"\x11LabelNamesRequest\x12:\n" +
 	"\x19partial_response_disabled\x18\x01 \x01(\bR\x17partialResponseDisabled\x12[\n" +
@@ -2394,7 +2256,7 @@ func file_internal_thanos_storepb_thanospb_store_proto_rawDescGZIP() []byte {
 }
 
 var file_internal_thanos_storepb_thanospb_store_proto_enumTypes = make([]protoimpl.EnumInfo, 4)
-var file_internal_thanos_storepb_thanospb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 27)
+var file_internal_thanos_storepb_thanospb_store_proto_msgTypes = make([]protoimpl.MessageInfo, 26)
 var file_internal_thanos_storepb_thanospb_store_proto_goTypes = []any{
 	(PartialResponseStrategy)(0), // 0: thanos.PartialResponseStrategy
 	(Aggr)(0),                    // 1: thanos.Aggr
@@ -2415,19 +2277,18 @@ var file_internal_thanos_storepb_thanospb_store_proto_goTypes = []any{
 	(*ShardInfo)(nil),            // 16: thanos.ShardInfo
 	(*Extension)(nil),            // 17: thanos.Extension
 	(*SeriesRequest)(nil),        // 18: thanos.SeriesRequest
-	(*Symbol)(nil),               // 19: thanos.Symbol
-	(*SymbolSeries)(nil),         // 20: thanos.SymbolSeries
-	(*SymbolBatch)(nil),          // 21: thanos.SymbolBatch
-	(*SeriesResponse)(nil),       // 22: thanos.SeriesResponse
-	(*LabelNamesRequest)(nil),    // 23: thanos.LabelNamesRequest
-	(*LabelNamesResponse)(nil),   // 24: thanos.LabelNamesResponse
-	(*LabelValuesRequest)(nil),   // 25: thanos.LabelValuesRequest
-	(*LabelValuesResponse)(nil),  // 26: thanos.LabelValuesResponse
-	(*ExemplarsRequest)(nil),     // 27: thanos.ExemplarsRequest
-	(*ExemplarsResponse)(nil),    // 28: thanos.ExemplarsResponse
-	(*ExemplarData)(nil),         // 29: thanos.ExemplarData
-	(*Exemplar)(nil),             // 30: thanos.Exemplar
-	(*anypb.Any)(nil),            // 31: google.protobuf.Any
+	(*DeltaSeries)(nil),          // 19: thanos.DeltaSeries
+	(*DeltaBatch)(nil),           // 20: thanos.DeltaBatch
+	(*SeriesResponse)(nil),       // 21: thanos.SeriesResponse
+	(*LabelNamesRequest)(nil),    // 22: thanos.LabelNamesRequest
+	(*LabelNamesResponse)(nil),   // 23: thanos.LabelNamesResponse
+	(*LabelValuesRequest)(nil),   // 24: thanos.LabelValuesRequest
+	(*LabelValuesResponse)(nil),  // 25: thanos.LabelValuesResponse
+	(*ExemplarsRequest)(nil),     // 26: thanos.ExemplarsRequest
+	(*ExemplarsResponse)(nil),    // 27: thanos.ExemplarsResponse
+	(*ExemplarData)(nil),         // 28: thanos.ExemplarData
+	(*Exemplar)(nil),             // 29: thanos.Exemplar
+	(*anypb.Any)(nil),            // 30: google.protobuf.Any
 }
 var file_internal_thanos_storepb_thanospb_store_proto_depIdxs = []int32{
 	4,  // 0: thanos.LabelSet.labels:type_name -> thanos.Label
@@ -2449,43 +2310,42 @@ var file_internal_thanos_storepb_thanospb_store_proto_depIdxs = []int32{
 	7,  // 16: thanos.SeriesRequest.matchers:type_name -> thanos.LabelMatcher
 	1,  // 17: thanos.SeriesRequest.aggregates:type_name -> thanos.Aggr
 	0,  // 18: thanos.SeriesRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
-	31, // 19: thanos.SeriesRequest.hints:type_name -> google.protobuf.Any
+	30, // 19: thanos.SeriesRequest.hints:type_name -> google.protobuf.Any
 	15, // 20: thanos.SeriesRequest.query_hints:type_name -> thanos.QueryHints
 	16, // 21: thanos.SeriesRequest.shard_info:type_name -> thanos.ShardInfo
 	17, // 22: thanos.SeriesRequest.extension:type_name -> thanos.Extension
-	9,  // 23: thanos.SymbolSeries.chunks:type_name -> thanos.AggrChunk
-	19, // 24: thanos.SymbolBatch.symbols:type_name -> thanos.Symbol
-	20, // 25: thanos.SymbolBatch.series:type_name -> thanos.SymbolSeries
-	10, // 26: thanos.SeriesResponse.series:type_name -> thanos.Series
-	31, // 27: thanos.SeriesResponse.hints:type_name -> google.protobuf.Any
-	11, // 28: thanos.SeriesResponse.batch:type_name -> thanos.SeriesBatch
-	21, // 29: thanos.SeriesResponse.symbol_batch:type_name -> thanos.SymbolBatch
-	0,  // 30: thanos.LabelNamesRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
-	31, // 31: thanos.LabelNamesRequest.hints:type_name -> google.protobuf.Any
-	7,  // 32: thanos.LabelNamesRequest.matchers:type_name -> thanos.LabelMatcher
-	31, // 33: thanos.LabelNamesResponse.hints:type_name -> google.protobuf.Any
-	0,  // 34: thanos.LabelValuesRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
-	31, // 35: thanos.LabelValuesRequest.hints:type_name -> google.protobuf.Any
-	7,  // 36: thanos.LabelValuesRequest.matchers:type_name -> thanos.LabelMatcher
-	31, // 37: thanos.LabelValuesResponse.hints:type_name -> google.protobuf.Any
-	0,  // 38: thanos.ExemplarsRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
-	29, // 39: thanos.ExemplarsResponse.data:type_name -> thanos.ExemplarData
-	6,  // 40: thanos.ExemplarData.seriesLabels:type_name -> thanos.ZLabelSet
-	30, // 41: thanos.ExemplarData.exemplars:type_name -> thanos.Exemplar
-	6,  // 42: thanos.Exemplar.labels:type_name -> thanos.ZLabelSet
-	18, // 43: thanos.Store.Series:input_type -> thanos.SeriesRequest
-	23, // 44: thanos.Store.LabelNames:input_type -> thanos.LabelNamesRequest
-	25, // 45: thanos.Store.LabelValues:input_type -> thanos.LabelValuesRequest
-	27, // 46: thanos.Exemplars.Exemplars:input_type -> thanos.ExemplarsRequest
-	22, // 47: thanos.Store.Series:output_type -> thanos.SeriesResponse
-	24, // 48: thanos.Store.LabelNames:output_type -> thanos.LabelNamesResponse
-	26, // 49: thanos.Store.LabelValues:output_type -> thanos.LabelValuesResponse
-	28, // 50: thanos.Exemplars.Exemplars:output_type -> thanos.ExemplarsResponse
-	47, // [47:51] is the sub-list for method output_type
-	43, // [43:47] is the sub-list for method input_type
-	43, // [43:43] is the sub-list for extension type_name
-	43, // [43:43] is the sub-list for extension extendee
-	0,  // [0:43] is the sub-list for field type_name
+	9,  // 23: thanos.DeltaSeries.chunks:type_name -> thanos.AggrChunk
+	19, // 24: thanos.DeltaBatch.series:type_name -> thanos.DeltaSeries
+	10, // 25: thanos.SeriesResponse.series:type_name -> thanos.Series
+	30, // 26: thanos.SeriesResponse.hints:type_name -> google.protobuf.Any
+	11, // 27: thanos.SeriesResponse.batch:type_name -> thanos.SeriesBatch
+	20, // 28: thanos.SeriesResponse.delta_batch:type_name -> thanos.DeltaBatch
+	0,  // 29: thanos.LabelNamesRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
+	30, // 30: thanos.LabelNamesRequest.hints:type_name -> google.protobuf.Any
+	7,  // 31: thanos.LabelNamesRequest.matchers:type_name -> thanos.LabelMatcher
+	30, // 32: thanos.LabelNamesResponse.hints:type_name -> google.protobuf.Any
+	0,  // 33: thanos.LabelValuesRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
+	30, // 34: thanos.LabelValuesRequest.hints:type_name -> google.protobuf.Any
+	7,  // 35: thanos.LabelValuesRequest.matchers:type_name -> thanos.LabelMatcher
+	30, // 36: thanos.LabelValuesResponse.hints:type_name -> google.protobuf.Any
+	0,  // 37: thanos.ExemplarsRequest.partial_response_strategy:type_name -> thanos.PartialResponseStrategy
+	28, // 38: thanos.ExemplarsResponse.data:type_name -> thanos.ExemplarData
+	6,  // 39: thanos.ExemplarData.seriesLabels:type_name -> thanos.ZLabelSet
+	29, // 40: thanos.ExemplarData.exemplars:type_name -> thanos.Exemplar
+	6,  // 41: thanos.Exemplar.labels:type_name -> thanos.ZLabelSet
+	18, // 42: thanos.Store.Series:input_type -> thanos.SeriesRequest
+	22, // 43: thanos.Store.LabelNames:input_type -> thanos.LabelNamesRequest
+	24, // 44: thanos.Store.LabelValues:input_type -> thanos.LabelValuesRequest
+	26, // 45: thanos.Exemplars.Exemplars:input_type -> thanos.ExemplarsRequest
+	21, // 46: thanos.Store.Series:output_type -> thanos.SeriesResponse
+	23, // 47: thanos.Store.LabelNames:output_type -> thanos.LabelNamesResponse
+	25, // 48: thanos.Store.LabelValues:output_type -> thanos.LabelValuesResponse
+	27, // 49: thanos.Exemplars.Exemplars:output_type -> thanos.ExemplarsResponse
+	46, // [46:50] is the sub-list for method output_type
+	42, // [42:46] is the sub-list for method input_type
+	42, // [42:42] is the sub-list for extension type_name
+	42, // [42:42] is the sub-list for extension extendee
+	0,  // [0:42] is the sub-list for field type_name
 }
 
 func init() { file_internal_thanos_storepb_thanospb_store_proto_init() }
@@ -2493,15 +2353,14 @@ func file_internal_thanos_storepb_thanospb_store_proto_init() {
 	if File_internal_thanos_storepb_thanospb_store_proto != nil {
 		return
 	}
-	file_internal_thanos_storepb_thanospb_store_proto_msgTypes[16].OneofWrappers = []any{}
-	file_internal_thanos_storepb_thanospb_store_proto_msgTypes[18].OneofWrappers = []any{
+	file_internal_thanos_storepb_thanospb_store_proto_msgTypes[17].OneofWrappers = []any{
 		(*SeriesResponse_Series)(nil),
 		(*SeriesResponse_Warning)(nil),
 		(*SeriesResponse_Hints)(nil),
 		(*SeriesResponse_Batch)(nil),
-		(*SeriesResponse_SymbolBatch)(nil),
+		(*SeriesResponse_DeltaBatch)(nil),
 	}
-	file_internal_thanos_storepb_thanospb_store_proto_msgTypes[24].OneofWrappers = []any{
+	file_internal_thanos_storepb_thanospb_store_proto_msgTypes[23].OneofWrappers = []any{
 		(*ExemplarsResponse_Data)(nil),
 		(*ExemplarsResponse_Warning)(nil),
 	}
@@ -2511,7 +2370,7 @@ func file_internal_thanos_storepb_thanospb_store_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_internal_thanos_storepb_thanospb_store_proto_rawDesc), len(file_internal_thanos_storepb_thanospb_store_proto_rawDesc)),
 			NumEnums:      4,
-			NumMessages:   27,
+			NumMessages:   26,
 			NumExtensions: 0,
 			NumServices:   2,
 		},

@@ -55,7 +55,8 @@ type serveCommand struct {
 	Tuning serveTuningFlags `embed:""`
 	Rules  ruleFlags        `embed:""`
 
-	FlushDeadline duration `name:"storage.remote.flush-deadline" default:"1m" help:"How long to wait for samples to be sent to the servers of remote_write, at shutdown or when a section is removed."`
+	FlushDeadline  duration `name:"storage.remote.flush-deadline" default:"1m" help:"How long to wait for samples to be sent to the servers of remote_write, at shutdown or when a section is removed."`
+	WriteSavepoint bool     `name:"storage.remote.write-savepoint" default:"true" negatable:"" help:"Save how far each queue of remote_write has sent, and continue there after a restart or a crash. Without it a queue sends only what is appended after the start, as in Prometheus."`
 
 	ReadConcurrentLimit int `name:"storage.remote.read-concurrent-limit" default:"10" help:"Maximum number of concurrent remote read calls. 0 means no limit."`
 	ReadSampleLimit     int `name:"storage.remote.read-sample-limit" default:"50000000" help:"Maximum number of samples of a remote read query with response type SAMPLES. 0 means no limit. It does not apply to streamed chunks."`
@@ -194,7 +195,7 @@ func (c *serveCommand) options() (app.ServeOptions, error) {
 			Flags:         hint.Flags{"SamplesMax": "--storage.remote.read-sample-limit"},
 		},
 		ReadSort: int(c.ReadSortMemory),
-		Send:     remotesend.Options{FlushDeadline: zeroIsNone(c.FlushDeadline)},
+		Send:     remotesend.Options{FlushDeadline: zeroIsNone(c.FlushDeadline), NoSavepoints: !c.WriteSavepoint},
 		Rules:    c.Rules.options(),
 	}
 	opts.Peer = c.peerAPI()

@@ -38,7 +38,7 @@ func (s *Serve) newSender() *remotesend.Sender {
 		}
 		return s.scraper.Manager
 	}
-	return remotesend.New(opts, s.store, s.opts.Logger.With("component", "remote write sender"), s.reg)
+	return remotesend.New(opts, s.store, s.opts.Logger.With("component", "remote write sender"), s.reg, s.reg.Own)
 }
 
 // switchedOff returns the handler of a disabled receiver. It responds with status 404,

@@ -1,19 +1,29 @@
 // Package remotesend sends samples to the servers of the remote_write sections of
 // prometheus.yml.
 //
-// Samples are appended to the local storage. For each section a queue of Prometheus'
-// storage/remote reads the samples from the write-ahead log and sends them. If a server is down,
-// its queue stops reading the log once the queue is full, and continues when the server is up
-// again. Scrapes do not wait for a queue. The protocol and the retries are those of the queues.
+// Samples are appended to the local storage. For each section a queue reads the samples from the
+// write-ahead log and passes them to a queue of Prometheus' storage/remote, which sends them. If a
+// server is down, its queue stops reading the log once Prometheus' queue is full, and continues
+// when the server is up again. Scrapes do not wait for a queue. The protocol, the retries and the
+// shards are those of Prometheus' queues.
+//
+// A queue saves up to which position in the log all samples were sent or refused. After a restart
+// or a crash it continues there.
 package remotesend
 
 import (
+	"cmp"
 	"context"
+	"crypto/sha256"
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
+	"os"
+	"path/filepath"
 	"reflect"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,11 +32,13 @@ import (
 	"github.com/prometheus/prometheus/scrape"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/storage/remote"
+	"github.com/prometheus/prometheus/tsdb/wlog"
 	"go.yaml.in/yaml/v2"
 
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/tsdb"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // Options of a Sender. Zero values take the defaults.
@@ -35,6 +47,8 @@ type Options struct {
 	// FlushDeadline for each queue that it stops. 0: 1 minute; negative: no wait.
 	FlushDeadline     time.Duration
 	TypeAndUnitLabels bool // the storage has __type__ and __unit__ labels
+	// NoSavepoints makes queues send only what is appended after the start, or after the reload that adds them.
+	NoSavepoints bool
 
 	// Scraper returns the scrape manager. Its metadata is sent with remote write 1.0.
 	Scraper func() *scrape.Manager
@@ -42,37 +56,37 @@ type Options struct {
 
 const (
 	defaultFlushDeadline = time.Minute
+	// flushMin is the shortest flush deadline of Prometheus' queues. They also have it to change their number of
+	// shards, and drop what they have not sent by then, so that it is sent again.
+	flushMin = time.Second
 	// logEvery is the minimum interval between two equal log lines of a queue.
 	logEvery = time.Minute
-	// readAllWait is how long Close waits for the queues to read the log to its end. It checks
-	// them every readAllEvery.
-	readAllWait  = 5 * time.Second
-	readAllEvery = 20 * time.Millisecond
+	// readAllWait is how long Close waits for the queues to read the log to its end.
+	readAllWait = 5 * time.Second
 	// closeWait is how long Close may take beyond the flush deadline and the longest batch_send_deadline.
 	closeWait = 5 * time.Second
-	// skippedMetric counts the notifications that a queue missed because it was still reading the
-	// log.
-	skippedMetric = "prometheus_wal_watcher_notifications_skipped_total"
 )
 
 // Sender sends samples that are appended through Samples. It is safe for concurrent use.
 type Sender struct {
 	opts    Options
 	logger  *slog.Logger
-	store   *tsdb.Store
-	reg     prometheus.Gatherer
-	queues  *remote.WriteStorage
+	quiet   *slog.Logger // of the queues
+	dir     string
+	wal     string
+	library *remote.WriteStorage // makes queues, and counts what is appended for them
 	samples storage.Storage
+	metrics *readMetrics
 
-	written  chan struct{} // holds a value if the queues are to be notified
-	stop     chan struct{}
-	notifier sync.WaitGroup
-	stopped  chan struct{} // closed once every queue has stopped; Close may return earlier
+	live atomic.Pointer[map[string]*queue] // the queues, for Notify
 
 	mu      sync.Mutex
+	points  *savepoints // nil before the first configuration, and without savepoints
+	queues  map[string]*queue
 	applied *applied // nil if the last configuration was applied in part or not at all
-	count   int      // of queues
+	started bool     // a configuration was applied
 	closed  bool
+	stopped chan struct{} // closed once every queue has stopped; Close may return earlier
 }
 
 // applied is the part of a configuration that the queues are made from.
@@ -81,49 +95,29 @@ type applied struct {
 	external labels.Labels
 }
 
-// registry registers the metrics of the queues and reads them.
-type registry interface {
-	prometheus.Registerer
-	prometheus.Gatherer
-}
-
 // New returns a sender without queues. Its queues read the write-ahead log of store, which must
 // not be open yet. The caller closes the sender with Close.
-func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg registry) *Sender {
+func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg prometheus.Registerer, own *metrics.Set) *Sender {
 	if opts.FlushDeadline == 0 {
 		opts.FlushDeadline = defaultFlushDeadline
 	}
 	opts.FlushDeadline = max(0, opts.FlushDeadline)
-	quiet := slog.New(process.ThinLog(redact.Handler{Handler: logger.Handler()}, 1, logEvery, time.Now))
-	s := &Sender{opts: opts, logger: logger, store: store, reg: reg, stopped: make(chan struct{}),
-		written: make(chan struct{}, 1), stop: make(chan struct{})}
-	s.queues = remote.NewWriteStorage(quiet, reg, store.Options().Dir, opts.FlushDeadline, manager(opts.Scraper),
-		opts.TypeAndUnitLabels)
-	s.samples = storage.NewFanout(logger, store, secondary{s.queues})
-	s.notifier.Go(s.notify)
+	dir := store.Options().Dir
+	s := &Sender{opts: opts, logger: logger, dir: filepath.Join(dir, sectionsDir), wal: filepath.Join(dir, "wal"),
+		quiet:   slog.New(process.ThinLog(redact.Handler{Handler: logger.Handler()}, 1, logEvery, time.Now)),
+		metrics: newReadMetrics(own, reg), queues: map[string]*queue{}, stopped: make(chan struct{})}
+	s.library = remote.NewWriteStorage(s.quiet, unwatched{reg}, filepath.Join(s.dir, idleDir),
+		max(flushMin, opts.FlushDeadline), manager(opts.Scraper), opts.TypeAndUnitLabels)
+	s.samples = storage.NewFanout(logger, store, secondary{s.library})
+	s.live.Store(&map[string]*queue{})
 	store.NotifyWrites(s)
 	return s
 }
 
-// Notify implements wlog.WriteNotified. It does not wait, because every commit calls it, and
-// queues cannot be notified while a reload stops some of them, which may take the flush deadline
-// for each.
+// Notify implements wlog.WriteNotified. It does not wait, because every commit calls it.
 func (s *Sender) Notify() {
-	select {
-	case s.written <- struct{}{}:
-	default: // one notification is enough: the queues then read everything that was written
-	}
-}
-
-// notify notifies the queues until Close.
-func (s *Sender) notify() {
-	for {
-		select {
-		case <-s.written:
-			s.queues.Notify()
-		case <-s.stop:
-			return
-		}
+	for _, q := range *s.live.Load() {
+		q.notify()
 	}
 }
 
@@ -190,8 +184,28 @@ func Check(cfg *config.Config) error {
 	return nil
 }
 
-// ApplyConfig starts the queues of new sections and stops the queues of removed sections. It waits up to the flush
-// deadline for each queue that it stops. A configuration that Check rejects changes nothing.
+// identities returns a name for each section that stays the same when its settings change: its name, or else its
+// URL. Sections without a name that have the same URL are told apart by all settings.
+func identities(sections []*config.RemoteWriteConfig) []string {
+	names, count := make([]string, len(sections)), map[string]int{}
+	for i, section := range sections {
+		if names[i] = "name " + section.Name; section.Name == "" {
+			names[i] = "url " + section.URL.Redacted()
+		}
+		count[names[i]]++
+	}
+	for i, section := range sections {
+		if count[names[i]] > 1 {
+			text, _ := yaml.Marshal(section) // Check has done the same
+			names[i] += fmt.Sprintf(" %x", sha256.Sum256(text))
+		}
+	}
+	return names
+}
+
+// ApplyConfig starts the queues of new sections and stops the queues of removed sections. A section that changed
+// gets a new queue, which continues where the old one ended. ApplyConfig waits up to the flush deadline for the
+// queues that it stops. A configuration that Check rejects changes nothing.
 func (s *Sender) ApplyConfig(cfg *config.Config) error {
 	if err := Check(cfg); err != nil {
 		return err
@@ -203,24 +217,138 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 	}
 	next := &applied{cfg.RemoteWriteConfigs, cfg.GlobalConfig.ExternalLabels}
 	if s.applied != nil && reflect.DeepEqual(s.applied, next) {
-		return nil // the queues' ApplyConfig would replace the clients of running queues without a lock
+		return nil
 	}
+	relabeled := s.applied == nil || !labels.Equal(s.applied.external, next.external)
 	s.applied = nil
-	if err := s.queues.ApplyConfig(cfg); err != nil {
+	end, err := s.open(len(next.sections) > 0)
+	if err != nil {
 		return fmt.Errorf("remote_write: %w", err)
 	}
-	s.applied, s.count = next, len(cfg.RemoteWriteConfigs)
+	names, wanted, changed := identities(next.sections), map[string]bool{}, map[string]*queue{}
+	kept := maps.Clone(s.queues)
+	for i, section := range next.sections {
+		wanted[names[i]] = true
+		if q := kept[names[i]]; q != nil && (relabeled || !reflect.DeepEqual(q.section, section)) {
+			changed[q.key] = q
+		}
+	}
+	maps.DeleteFunc(kept, func(key string, q *queue) bool { return !wanted[key] || changed[key] != nil })
+	ended := maps.Clone(s.queues)
+	maps.DeleteFunc(ended, func(key string, _ *queue) bool { return kept[key] != nil })
+	s.publish(kept)
+	stop(ended)
+	err = s.points.retain(wanted)
+	for i, section := range next.sections {
+		if kept[names[i]] != nil {
+			continue
+		}
+		q := &queue{key: names[i], section: section, metrics: s.metrics, wal: s.wal, points: s.points,
+			logger: s.quiet.With("queue", cmp.Or(section.Name, section.URL.Redacted()))}
+		one := *cfg
+		one.RemoteWriteConfigs = next.sections[i : i+1]
+		var err2 error
+		if q.to, err2 = take(s.library, &one); err2 != nil {
+			err = errors.Join(err, err2)
+			continue
+		}
+		q.start(s.begin(q, changed[q.key], end))
+		kept = maps.Clone(kept)
+		kept[q.key] = q
+		s.publish(kept)
+	}
+	if err != nil {
+		return fmt.Errorf("remote_write: %w", err)
+	}
+	s.applied, s.started = next, true
 	return nil
+}
+
+// open prepares the directory, and reads the savepoints when the first configuration is applied. It returns the end
+// of the log.
+func (s *Sender) open(sections bool) (end position, err error) {
+	_, last, err := wlog.Segments(s.wal)
+	if err != nil {
+		return end, err
+	}
+	end = position{max(last, 0), 0}
+	if s.started {
+		// A queue that a reload adds begins here. At the start, a queue without a savepoint begins with this
+		// segment, which was created when the storage was opened.
+		info, err := os.Stat(wlog.SegmentName(s.wal, end.segment))
+		if err != nil {
+			return end, err
+		}
+		end.offset = info.Size()
+	}
+	if s.points == nil && (s.opts.NoSavepoints || !sections) {
+		// Nobody may continue at an old savepoint later.
+		if err := os.RemoveAll(filepath.Join(s.dir, savepointFile)); err != nil || !sections {
+			return end, err
+		}
+	}
+	// The watchers of Prometheus' queues need a log, and get an empty one.
+	idle := filepath.Join(s.dir, idleDir, "wal")
+	if err := os.MkdirAll(idle, 0o777); err != nil {
+		return end, err
+	}
+	if err := os.WriteFile(wlog.SegmentName(idle, 0), nil, 0o666); err != nil {
+		return end, err
+	}
+	if s.points == nil && !s.opts.NoSavepoints {
+		if s.points, err = loadSavepoints(s.dir); err != nil {
+			s.logger.Error("The savepoints of remote_write cannot be used. "+
+				"Samples that were not sent before the start are in the local storage only", "err", err)
+		}
+	}
+	return end, nil
+}
+
+// begin returns the position from which a new queue sends, and up to which the samples may have been sent before.
+// old is the queue that it replaces, or nil; end is the end of the log.
+func (s *Sender) begin(q, old *queue, end position) (from, resendTo position) {
+	if s.opts.NoSavepoints {
+		return end, end
+	}
+	if old != nil {
+		return old.saved, old.at
+	}
+	saved, ok := s.points.get(q.key)
+	if ok && end.before(saved) {
+		q.logger.Error("The savepoint is behind the end of the write-ahead log, which was repaired or replaced. "+
+			"The queue sends what is appended after the start", "savepoint", saved.segment, "last", end.segment)
+		ok = false
+	}
+	if !ok {
+		return end, end
+	}
+	return saved, end
+}
+
+// publish makes Notify call these queues.
+func (s *Sender) publish(queues map[string]*queue) {
+	s.queues = queues
+	s.live.Store(&queues)
+}
+
+// stop stops queues and saves their positions.
+func stop(queues map[string]*queue) {
+	var stopping sync.WaitGroup
+	for _, q := range queues {
+		stopping.Go(func() {
+			q.stop()
+			q.settle()
+		})
+	}
+	stopping.Wait()
 }
 
 // Close waits until the queues have read the write-ahead log to its end, for a few seconds at
 // most. It stops them once they have sent everything, or at the flush deadline. The storage
 // must still be open, and nothing may append to it any more.
 //
-// Prometheus stops the queues one after the other. Each queue whose receiver does not respond
-// takes the whole flush deadline, while the other queues continue to send. After one flush
-// deadline every queue has had the time to send, so Close returns. Queues that still run then end
-// with the process. That is safe, because they only read the log.
+// A queue that does not stop in time ends with the process. That is safe: it only reads the log,
+// and its savepoint stays before what it has not sent.
 func (s *Sender) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -228,17 +356,23 @@ func (s *Sender) Close() error {
 		return nil
 	}
 	s.closed = true
-	if s.count > 0 {
-		ctx, cancel := context.WithTimeout(context.Background(), min(readAllWait, s.opts.FlushDeadline))
-		s.readAll(ctx)
-		cancel()
+	for _, q := range s.queues {
+		close(q.finish)
 	}
+	ctx, cancel := context.WithTimeout(context.Background(), min(readAllWait, s.opts.FlushDeadline))
+	for _, q := range s.queues {
+		select {
+		case <-q.done:
+		case <-ctx.Done():
+		}
+	}
+	cancel()
 	var err error
 	go func() {
 		defer close(s.stopped)
-		err = s.queues.Close()
+		stop(s.queues)
+		err = s.library.Close()
 	}()
-	close(s.stop)
 	select {
 	case <-s.stopped:
 	case <-time.After(s.closeDeadline()):
@@ -246,7 +380,6 @@ func (s *Sender) Close() error {
 			"deadline", s.opts.FlushDeadline)
 		return nil
 	}
-	s.notifier.Wait()
 	if err != nil {
 		return fmt.Errorf("remote_write: %w", err)
 	}
@@ -258,51 +391,8 @@ func (s *Sender) Close() error {
 func (s *Sender) closeDeadline() time.Duration {
 	deadline := s.opts.FlushDeadline + closeWait
 	var batch time.Duration
-	if s.applied != nil {
-		for _, section := range s.applied.sections {
-			batch = max(batch, time.Duration(section.QueueConfig.BatchSendDeadline))
-		}
+	for _, q := range s.queues {
+		batch = max(batch, time.Duration(q.section.QueueConfig.BatchSendDeadline))
 	}
 	return deadline + batch
-}
-
-// readAll returns once each queue has read the log to its end, or ctx has ended.
-//
-// A queue receives a notification only while it is not reading, and then reads the log to its end.
-// It receives the second notification only after this reading has ended. So a queue that has
-// received two notifications has read everything that was written before the first.
-//
-// The notifications of commits are not enough: a queue that is still reading misses them. It would
-// read the rest of the log only seconds later.
-func (s *Sender) readAll(ctx context.Context) {
-	received, before := 0, s.skipped() // received counts the notifications that no queue missed
-	for received < 2 && ctx.Err() == nil {
-		s.queues.Notify()
-		after := s.skipped()
-		if after == before {
-			received++
-			continue
-		}
-		before = after
-		select {
-		case <-time.After(readAllEvery):
-		case <-ctx.Done():
-		}
-	}
-}
-
-// skipped returns the number of notifications that all queues together have missed.
-func (s *Sender) skipped() (sum float64) {
-	families, err := s.reg.Gather()
-	if err != nil && len(families) == 0 {
-		return 0
-	}
-	for _, family := range families {
-		if family.GetName() == skippedMetric {
-			for _, m := range family.GetMetric() {
-				sum += m.GetCounter().GetValue()
-			}
-		}
-	}
-	return sum
 }

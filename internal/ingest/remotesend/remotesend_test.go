@@ -29,7 +29,7 @@ func newSender(t *testing.T, opts Options, handler slog.Handler) (*Sender, *tsdb
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(opts, store, slog.New(handler), reg)
+	s := New(opts, store, slog.New(handler), reg, metrics.NewSet())
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)

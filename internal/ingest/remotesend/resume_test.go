@@ -1,0 +1,358 @@
+package remotesend
+
+import (
+	"fmt"
+	"log/slog"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/storage/remote"
+
+	"github.com/ferula-io/ferula/internal/tsdb"
+	"github.com/ferula-io/ferula/metrics"
+)
+
+// A new version of Prometheus may have other fields.
+func TestLibrary_HasTheFieldsOfQueues(t *testing.T) {
+	s, _ := newSender(t, Options{}, slog.DiscardHandler)
+	if err := s.ApplyConfig(load(t, "remote_write: [{url: 'http://127.0.0.1:1/'}]\n")); err != nil {
+		t.Fatal(err)
+	}
+	for _, q := range s.queues {
+		if q.to.client.Endpoint() != "http://127.0.0.1:1/" || q.to.pending() != 0 {
+			t.Errorf("%+v", q.to)
+		}
+	}
+	if _, err := field[int](s.library, "queues"); err == nil {
+		t.Error("a field of another type is accepted")
+	}
+	if _, err := field[int](s.library, "nonsense"); err == nil {
+		t.Error("a missing field is accepted")
+	}
+}
+
+func TestSavepoints_AreReadAsWritten(t *testing.T) {
+	dir := t.TempDir()
+	want := map[string]position{"name a": {1, 2}, "url http://h/\n\"x\"": {1 << 30, 1 << 40}}
+	for key, p := range want {
+		s, err := loadSavepoints(dir)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.set(key, p); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s, err := loadSavepoints(dir)
+	if err != nil || fmt.Sprint(s.queues) != fmt.Sprint(want) {
+		t.Errorf("%v %v", s.queues, err)
+	}
+	if err := s.retain(map[string]bool{"name a": true}); err != nil {
+		t.Fatal(err)
+	}
+	if s, err = loadSavepoints(dir); err != nil || len(s.queues) != 1 {
+		t.Errorf("%v %v", s.queues, err)
+	}
+}
+
+func TestSavepoints_ADamagedFileIsRefused(t *testing.T) {
+	good := formatSavepoints(map[string]position{"name a": {1, 2}, "name b": {3, 4}})
+	if _, err := parseSavepoints(good); err != nil {
+		t.Fatal(err)
+	}
+	for i := range good {
+		if _, err := parseSavepoints(good[:i]); err == nil {
+			t.Errorf("cut at %d: accepted", i)
+		}
+		bad := append([]byte{}, good...)
+		bad[i] ^= 1
+		if _, err := parseSavepoints(bad); err == nil {
+			t.Errorf("changed at %d: accepted", i)
+		}
+	}
+	if _, err := parseSavepoints(append([]byte(strings.Replace(string(good), "points 1", "points 2", 1)), '\n')); err == nil {
+		t.Error("a newer version is accepted")
+	}
+}
+
+func FuzzParseSavepoints(f *testing.F) {
+	f.Add(formatSavepoints(map[string]position{"name a": {1, 2}}))
+	f.Add([]byte(savepointHeader))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		if queues, err := parseSavepoints(content); err == nil && string(formatSavepoints(queues)) != string(content) {
+			t.Errorf("%q is accepted", content)
+		}
+	})
+}
+
+// recorder is a receiver that counts how often it gets each sample.
+type recorder struct {
+	*httptest.Server
+	mu     sync.Mutex
+	got    map[string]int // by metric and timestamp
+	refuse func(*http.Request) int
+	seen   chan struct{} // holds a value after a request
+}
+
+func newRecorder(t *testing.T) *recorder {
+	r := &recorder{got: map[string]int{}, seen: make(chan struct{}, 1)}
+	r.Server = httptest.NewServer(http.HandlerFunc(r.serve))
+	t.Cleanup(r.Server.Close)
+	return r
+}
+
+func (r *recorder) serve(w http.ResponseWriter, req *http.Request) {
+	request, err := remote.DecodeWriteRequest(req.Body)
+	if err != nil {
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	defer func() {
+		select {
+		case r.seen <- struct{}{}:
+		default:
+		}
+	}()
+	if r.refuse != nil {
+		if status := r.refuse(req); status != 0 {
+			w.WriteHeader(status)
+			return
+		}
+	}
+	for _, series := range request.Timeseries {
+		name := ""
+		for _, l := range series.Labels {
+			if l.Name == "__name__" {
+				name = l.Value
+			}
+		}
+		for _, s := range series.Samples {
+			r.got[fmt.Sprint(name, " ", s.Timestamp)]++
+		}
+		for _, h := range series.Histograms {
+			r.got[fmt.Sprint(name, " ", h.Timestamp)]++
+		}
+	}
+}
+
+func (r *recorder) answer(refuse func(*http.Request) int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.refuse = refuse
+}
+
+// await waits until the receiver has all samples.
+func (r *recorder) await(t *testing.T, samples ...string) {
+	t.Helper()
+	deadline := time.After(time.Minute)
+	for {
+		var missing []string
+		r.mu.Lock()
+		for _, s := range samples {
+			if r.got[s] == 0 {
+				missing = append(missing, s)
+			}
+		}
+		r.mu.Unlock()
+		if len(missing) == 0 {
+			return
+		}
+		select {
+		case <-r.seen:
+		case <-deadline:
+			t.Fatalf("the receiver did not get %v", missing)
+		}
+	}
+}
+
+func (r *recorder) times(sample string) int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.got[sample]
+}
+
+func (r *recorder) section(settings string) string {
+	return "- {url: '" + r.URL + "', metadata_config: {send: false}, " +
+		"queue_config: {batch_send_deadline: 5ms, max_backoff: 20ms, min_backoff: 5ms}" + settings + "}\n"
+}
+
+// server is a storage with a sender in dir.
+type server struct {
+	*Sender
+	store *tsdb.Store
+	ended bool
+}
+
+func start(t *testing.T, dir string, opts Options, text string) *server {
+	t.Helper()
+	reg := prometheus.NewRegistry()
+	store, err := tsdb.New(tsdb.Options{Dir: dir}, slog.New(slog.DiscardHandler), reg, metrics.NewSet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	p := &server{New(opts, store, slog.New(slog.DiscardHandler), reg, metrics.NewSet()), store, false}
+	if err := store.Open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.end(t) })
+	if err := p.ApplyConfig(load(t, text)); err != nil {
+		t.Fatal(err)
+	}
+	return p
+}
+
+func (p *server) end(t *testing.T) {
+	t.Helper()
+	if p.ended {
+		return
+	}
+	p.ended = true
+	if err := p.Sender.Close(); err != nil {
+		t.Error(err)
+	}
+	if err := p.store.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
+func (p *server) append(t *testing.T, name string, at int64) string {
+	t.Helper()
+	if err := commit(p.Sender, name, at); err != nil {
+		t.Fatal(err)
+	}
+	return fmt.Sprint(name, " ", at)
+}
+
+// kill returns a directory as a kill would leave dir: with the files as they are.
+func kill(t *testing.T, dir string) string {
+	t.Helper()
+	left := t.TempDir()
+	if err := os.CopyFS(left, os.DirFS(dir)); err != nil {
+		t.Fatal(err)
+	}
+	return left
+}
+
+func unavailable(*http.Request) int { return http.StatusServiceUnavailable }
+
+func TestSender_SendsAfterAKillWhatWasNotSent(t *testing.T) {
+	r := newRecorder(t)
+	text := "remote_write:\n" + r.section("")
+	dir, now := t.TempDir(), time.Now().UnixMilli()
+	p := start(t, dir, Options{FlushDeadline: time.Millisecond}, text)
+	sent := p.append(t, "m", now)
+	r.await(t, sent)
+	r.answer(unavailable)
+	lost := []string{p.append(t, "m", now+1), p.append(t, "other", now-1000)}
+	left := kill(t, dir)
+	r.answer(nil)
+	p2 := start(t, left, Options{}, text)
+	r.await(t, append(lost, p2.append(t, "m", now+2))...)
+}
+
+func TestSender_SendsAfterAStopWhatWasNotSentByTheDeadlineAndNothingTwice(t *testing.T) {
+	r := newRecorder(t)
+	text := "remote_write:\n" + r.section("")
+	dir, now := t.TempDir(), time.Now().UnixMilli()
+	p := start(t, dir, Options{}, text)
+	first := p.append(t, "m", now)
+	p.end(t) // sends everything
+	if r.times(first) != 1 {
+		t.Fatalf("a clean stop sends the sample %d times", r.times(first))
+	}
+	p = start(t, dir, Options{FlushDeadline: 10 * time.Millisecond}, text)
+	r.answer(unavailable)
+	second := p.append(t, "m", now+1)
+	p.end(t)
+	r.answer(nil)
+	p = start(t, dir, Options{}, text)
+	r.await(t, second, p.append(t, "m", now+2))
+	if r.times(first) != 1 {
+		t.Errorf("what was sent before a clean stop is sent %d times", r.times(first))
+	}
+}
+
+func TestSender_WithoutSavepointsOnlyNewSamplesAreSent(t *testing.T) {
+	r := newRecorder(t)
+	text := "remote_write:\n" + r.section(", name: a")
+	dir, now := t.TempDir(), time.Now().UnixMilli()
+	p := start(t, dir, Options{FlushDeadline: 10 * time.Millisecond}, text)
+	r.answer(unavailable)
+	lost := p.append(t, "m", now)
+	p.end(t)
+	r = newRecorder(t) // the first may still read a request that the queue has given up
+	p = start(t, dir, Options{NoSavepoints: true}, "remote_write:\n"+r.section(", name: a"))
+	r.await(t, p.append(t, "m", now+1))
+	if r.times(lost) != 0 {
+		t.Error("the old sample is sent")
+	}
+	if _, err := os.Stat(filepath.Join(dir, sectionsDir, savepointFile)); !os.IsNotExist(err) {
+		t.Errorf("the savepoints are still there: %v", err)
+	}
+}
+
+// A queue that cannot trust its savepoint begins with what is appended after the start.
+func TestSender_BeginsNewWithoutAUsableSavepoint(t *testing.T) {
+	for name, content := range map[string]string{
+		"damaged":        "remote_write savepoints 1\n0 0 \"name a\"\ncrc 00000000\n",
+		"behind the log": string(formatSavepoints(map[string]position{"name a": {1000, 0}})),
+		"missing":        "",
+	} {
+		t.Run(name, func(t *testing.T) {
+			r := newRecorder(t)
+			text := "remote_write:\n" + r.section(", name: a")
+			dir, now := t.TempDir(), time.Now().UnixMilli()
+			p := start(t, dir, Options{FlushDeadline: 10 * time.Millisecond}, text)
+			r.answer(unavailable)
+			lost := p.append(t, "m", now)
+			p.end(t)
+			r = newRecorder(t) // the first may still read a request that the queue has given up
+			path := filepath.Join(dir, sectionsDir, savepointFile)
+			if err := os.Remove(path); err != nil {
+				t.Fatal(err)
+			}
+			if content != "" {
+				if err := os.WriteFile(path, []byte(content), 0o644); err != nil {
+					t.Fatal(err)
+				}
+			}
+			p = start(t, dir, Options{}, "remote_write:\n"+r.section(", name: a"))
+			r.await(t, p.append(t, "m", now+1))
+			if r.times(lost) != 0 {
+				t.Error("the old sample is sent")
+			}
+		})
+	}
+}
+
+// A reload that changes a section stops its queue while the receiver is down.
+func TestSender_AReloadLosesNothing(t *testing.T) {
+	r := newRecorder(t)
+	now := time.Now().UnixMilli()
+	p := start(t, t.TempDir(), Options{FlushDeadline: 10 * time.Millisecond}, "remote_write:\n"+r.section(", name: a"))
+	r.await(t, p.append(t, "m", now))
+	r.answer(unavailable)
+	lost := p.append(t, "m", now+1)
+	for _, change := range []string{", name: a, remote_timeout: 7s", ", name: a, headers: {x: y}"} {
+		if err := p.ApplyConfig(load(t, "remote_write:\n"+r.section(change))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r.answer(nil)
+	r.await(t, lost, p.append(t, "late", now-1000), p.append(t, "other", now+2))
+	if err := p.ApplyConfig(load(t, "remote_write:\n"+r.section(", name: b"))); err != nil {
+		t.Fatal(err)
+	}
+	if _, ok := p.points.get("name a"); ok {
+		t.Error("the savepoint of a removed section stays")
+	}
+}

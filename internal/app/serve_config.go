@@ -237,20 +237,11 @@ func (l *liveConfig) swap(next *parts) error {
 				return nil
 			},
 			Undo: func() error { return storage.Undo() },
-			Commit: func() error {
-				if err := storage.Commit(); err != nil {
-					return fmt.Errorf("storage configuration: %w", err)
-				}
-				return nil
-			},
 		},
 		process.Change{
-			Apply: func() error { return s.profiles.apply(next.profiles) },
-			Undo:  func() error { return old.profilesAgain(s) },
-			Commit: func() error {
-				s.profiles.configure(next.profiles)
-				return nil
-			},
+			Apply:  func() error { return s.profiles.apply(next.profiles) },
+			Undo:   func() error { return old.profilesAgain(s) },
+			Commit: func() { s.profiles.configure(next.profiles) },
 		},
 		// The sender is changed after the storage and the profiles, which can reject their
 		// part: a queue that is stopped drops its pending samples. It is changed before
@@ -278,7 +269,21 @@ func (l *liveConfig) swap(next *parts) error {
 			},
 			Undo: func() error { return old.scrapedAgain(s) },
 		},
-		process.Change{Apply: func() error { return s.rules.Apply(next.rules) }},
+		process.Change{
+			Apply: func() error { return s.rules.Apply(next.rules) },
+			Undo: func() error {
+				if old == nil {
+					return nil
+				}
+				return s.rules.Apply(old.rules)
+			},
+		},
+		process.Change{Apply: func() error {
+			if err := storage.Commit(); err != nil {
+				return fmt.Errorf("storage configuration: %w", err)
+			}
+			return nil
+		}},
 	)
 }
 
@@ -291,7 +296,7 @@ func (l *liveConfig) tracingChange(cfg *config.Config) process.Change {
 			return err
 		},
 		Undo:   func() error { return staged.Undo() },
-		Commit: func() error { return staged.Commit() },
+		Commit: func() { staged.Commit() },
 	}
 }
 

@@ -11,13 +11,13 @@ type Change struct {
 	Apply func() error
 	// Undo puts the old part into effect again.
 	Undo func() error
-	// Commit does what Undo could not revert, such as deleting data.
-	Commit func() error
+	// Commit does what is left to do when no change can be rejected any more. It cannot fail: a step that can fail
+	// and that Undo cannot revert, such as deleting data, is Apply of the last change.
+	Commit func()
 }
 
 // Apply applies all changes in order, or none: if Apply of one change fails, the changes before it
-// are undone. Then it commits all changes in order. If Commit of one change fails, all changes stay applied, and the
-// others are committed: Commit also releases what Apply has locked.
+// are undone. Then it commits all changes in order.
 func Apply(changes ...Change) error {
 	for i, c := range changes {
 		if c.Apply == nil {
@@ -27,13 +27,12 @@ func Apply(changes ...Change) error {
 			return errors.Join(err, undo(changes[:i]))
 		}
 	}
-	var errs []error
 	for _, c := range changes {
 		if c.Commit != nil {
-			errs = append(errs, c.Commit())
+			c.Commit()
 		}
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // undo reverts changes, the last first.

@@ -239,7 +239,7 @@ func TestStaged_OfAClosedStoreReleasesTheNext(t *testing.T) {
 		if err := s.Open(); err != nil {
 			t.Fatal(err)
 		}
-		for _, end := range []func(*Staged) error{(*Staged).Commit, (*Staged).Undo} {
+		for i, end := range []func(*Staged) error{(*Staged).Commit, (*Staged).Undo} {
 			staged, err := s.Stage(cfg)
 			if err != nil {
 				t.Fatal(err)
@@ -249,6 +249,11 @@ func TestStaged_OfAClosedStoreReleasesTheNext(t *testing.T) {
 				t.Errorf("closed: %v", err)
 			}
 			s.db.Store(db)
+			if i == 0 { // a failed Commit leaves the old section to Undo
+				if err := staged.Undo(); err != nil {
+					t.Error(err)
+				}
+			}
 			if staged, err = s.Stage(cfg); err != nil {
 				t.Fatal(err)
 			}

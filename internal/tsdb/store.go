@@ -363,11 +363,14 @@ func (s *Store) ApplyConfig(cfg *config.Config) error {
 	if err != nil {
 		return err
 	}
-	return staged.Commit()
+	if err := staged.Commit(); err != nil {
+		return errors.Join(err, staged.Undo())
+	}
+	return nil
 }
 
 // Staged is a `storage` section of which Stage has applied the settings that can fail, but
-// not the settings that delete data. The caller calls either Commit or Undo, once.
+// not the settings that delete data. The caller calls Commit, and Undo instead of it or after it has failed.
 type Staged struct {
 	store *Store
 	next  config.StorageConfig
@@ -392,17 +395,17 @@ func (s *Store) Stage(cfg *config.Config) (*Staged, error) {
 	return staged, nil
 }
 
-// Commit applies the rest of the section.
+// Commit applies the rest of the section. If it fails, Undo must be called.
 func (s *Staged) Commit() error {
-	defer s.store.applying.Unlock()
 	db := s.store.db.Load()
 	if db == nil {
 		return ErrNotReady
 	}
 	if err := db.ApplyConfig(&config.Config{StorageConfig: s.next}); err != nil {
-		return errors.Join(err, s.store.restore(db))
+		return err
 	}
 	s.store.setApplied(s.next)
+	s.store.applying.Unlock()
 	return nil
 }
 

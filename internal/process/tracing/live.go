@@ -139,9 +139,9 @@ func (s *Staged) Undo() error {
 
 // Commit puts the section into effect. Spans that wait for the former receiver are still
 // sent, without delaying the caller.
-func (s *Staged) Commit() error {
+func (s *Staged) Commit() {
 	if s.keep {
-		return nil
+		return
 	}
 	l := s.live
 	l.mu.Lock()
@@ -162,7 +162,6 @@ func (s *Staged) Commit() error {
 	if former != nil {
 		l.ending.Go(func() { l.end(former) })
 	}
-	return nil
 }
 
 // Close sends the pending spans, for a few seconds at most.

@@ -68,7 +68,7 @@ func NewProfilesCompact(opts ProfilesCompactOptions) (_ *ProfilesCompact, err er
 	mux := http.NewServeMux()
 	opts.Web.RegisterDebugEndpoints(mux, "", &c.process.Readiness)
 	mux.Handle("GET /metrics", c.reg.Handler(opts.Logger))
-	c.process.AddServer(webServer(opts.Web, c.listener, c.reg.Instrumented(mux), opts.Logger))
+	c.process.AddServer(webServer(opts.Web, c.listener, c.reg.Instrumented(mux), opts.Logger, c.reg))
 	return c, nil
 }
 

@@ -98,6 +98,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	}
 	q.opts.Stores.Lookback = q.engine.LookbackDelta()
 	client := opts.Client
+	client.TLSWatch = q.reg.TLS
 	client.Dial = append(grpcserver.NewMetrics(q.reg.Own).DialOptions(), q.tracing.DialOptions()...)
 	dial, err := client.Dialer()
 	if err != nil {
@@ -143,7 +144,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	if err != nil {
 		return nil, err
 	}
-	q.process.AddServer(webServer(opts.Web, q.listener, q.reg.Instrumented(handler), opts.Logger), grpcServer(q.grpc))
+	q.process.AddServer(webServer(opts.Web, q.listener, q.reg.Instrumented(handler), opts.Logger, q.reg), grpcServer(q.grpc))
 	return q, nil
 }
 

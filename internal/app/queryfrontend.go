@@ -108,7 +108,7 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 		return nil, err
 	}
 	q.process.Add(closingListener(q.listener))
-	q.process.AddServer(webServer(opts.Web, q.listener, q.reg.Instrumented(q.newHandler(front)), opts.Logger))
+	q.process.AddServer(webServer(opts.Web, q.listener, q.reg.Instrumented(q.newHandler(front)), opts.Logger, q.reg))
 	return q, nil
 }
 

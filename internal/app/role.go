@@ -100,6 +100,7 @@ type (
 func newGRPCServer(opts GRPCOptions, traced *tracing.Tracing, logger *slog.Logger, reg *telemetry.Registry,
 	register func(grpc.ServiceRegistrar)) (*grpcserver.Server, error) {
 	storeapi.RegisterSnappy()
+	opts.TLSWatch = reg.TLS
 	return grpcserver.New(opts, append(storeapi.GRPCServerOptions(), traced.ServerOptions()...), logger, reg.Own, register)
 }
 
@@ -112,7 +113,12 @@ func closingListener(listener net.Listener) process.Component {
 }
 
 // webServer returns the HTTP server of a process.
-func webServer(opts WebOptions, listener net.Listener, handler http.Handler, logger *slog.Logger) process.Server {
+func webServer(opts WebOptions, listener net.Listener, handler http.Handler, logger *slog.Logger,
+	reg *telemetry.Registry) process.Server {
+	reg.TLS.Log = logger
+	if certs := opts.Security(); certs.CertFile != "" {
+		_ = reg.TLS.Add(certs.CertFile, certs.KeyFile) // Listen has checked it; the metrics show an error
+	}
 	server := opts.Server(handler, logger)
 	return process.Server{
 		Name:  "web server",

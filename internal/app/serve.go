@@ -200,7 +200,7 @@ func (s *Serve) assemble() {
 	if s.own != nil {
 		s.process.AddServer(s.ownServer())
 	}
-	web := webServer(s.opts.Web, s.listener, s.tracing.Handler(s.reg.Instrumented(s.handler)), s.opts.Logger)
+	web := webServer(s.opts.Web, s.listener, s.tracing.Handler(s.reg.Instrumented(s.handler)), s.opts.Logger, s.reg)
 	web.Stopping = s.notices.stopping
 	s.process.AddServer(web, grpcServer(s.grpc))
 }

@@ -143,7 +143,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	mux := http.NewServeMux()
 	opts.Web.RegisterDebugEndpoints(mux, "", &s.process.Readiness)
 	mux.Handle("GET /metrics", s.reg.Handler(opts.Logger))
-	s.process.AddServer(grpcServer(s.grpc), webServer(opts.Web, s.listener, s.reg.Instrumented(mux), opts.Logger))
+	s.process.AddServer(grpcServer(s.grpc), webServer(opts.Web, s.listener, s.reg.Instrumented(mux), opts.Logger, s.reg))
 	return s, nil
 }
 

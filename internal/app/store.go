@@ -109,7 +109,7 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 	mux.Handle("GET "+prefix+"/api/v1/status/features", constantJSON([]byte(storeFeatures)))
 	mux.Handle("GET "+prefix+"/api/v1/status/buildinfo", constantJSON(storeBuildInfo()))
 	mux.Handle(prefix+"/", ui.Handler(prefix))
-	s.process.AddServer(grpcServer(s.grpc), webServer(opts.Web, s.listener, s.reg.Instrumented(mux), opts.Logger))
+	s.process.AddServer(grpcServer(s.grpc), webServer(opts.Web, s.listener, s.reg.Instrumented(mux), opts.Logger, s.reg))
 	return s, nil
 }
 

@@ -15,7 +15,8 @@ var layers = []struct {
 	siblings bool
 }{
 	{"shared and process", []string{
-		"internal/invariant", "internal/bufpool", "internal/version", "internal/files", "internal/hint", "internal/redact",
+		"internal/invariant", "internal/bufpool", "internal/version", "internal/files", "internal/hint",
+		"internal/panics", "internal/redact",
 		"internal/httpbody", "internal/reqbody", "internal/nesting", "internal/protocount", "internal/envsubst",
 		"internal/hostcheck", "internal/connlimit", "internal/dnslookup", "internal/process",
 	}, true},

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/hostcheck"
+	"github.com/ferula-io/ferula/internal/panics"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/process/tlsfiles"
 	"github.com/ferula-io/ferula/metrics"
@@ -39,6 +40,7 @@ type Options struct {
 	TLSMinVersion   string   // 1.0 to 1.3; "": 1.3
 	TLSCiphers      []string // names as in package crypto/tls; none: Go's defaults
 	TLSCurves       []string
+	TLSWatch        *tlsfiles.Watch // of the files above; may be nil
 
 	// AllowAnonymous accepts clients without a certificate on an address that is not
 	// loopback, although the HTTP server requires a password or a client certificate.
@@ -117,7 +119,7 @@ func (o Options) WarnAnonymous(web httpserver.Options, logger *slog.Logger) {
 // tls returns the TLS settings of the server.
 func (o Options) tls() tlsfiles.Server {
 	return tlsfiles.Server{Cert: o.TLSCert, Key: o.TLSKey, ClientCA: o.TLSClientCA, MinVersion: o.TLSMinVersion,
-		Ciphers: o.TLSCiphers, Curves: o.TLSCurves}
+		Ciphers: o.TLSCiphers, Curves: o.TLSCurves, Watch: o.TLSWatch}
 }
 
 // keepaliveTime is how long a connection may be idle before the server pings the client.
@@ -173,7 +175,7 @@ func New(opts Options, extra []grpc.ServerOption, logger *slog.Logger, set *metr
 		return nil, fmt.Errorf("listen on %s for gRPC: %w", opts.ListenAddress, err)
 	}
 	g.listener, g.server = netutil.LimitListener(l, opts.ConnectionsMax), grpc.NewServer(options...)
-	g.receiver = newReceiver(opts, set)
+	g.receiver = newReceiver(opts, set, calls)
 	services := registrar{g.server, g.receiver}
 	register(services)
 	healthpb.RegisterHealthServer(services, g.health)
@@ -246,7 +248,7 @@ func (g *Server) Drain() error {
 type callMetrics struct {
 	started, handled *metrics.CounterVec
 	handling         *metrics.PrometheusHistogramVec
-	panics           *metrics.Counter
+	panics           [2]*metrics.Counter // under Thanos' name and ferula's
 	logger           *slog.Logger
 }
 
@@ -264,7 +266,7 @@ func newCallMetrics(set *metrics.Set, logger *slog.Logger) *callMetrics {
 		handling: set.NewPrometheusHistogramVec("grpc_server_handling_seconds",
 			"Time from the start of an RPC to its end on the server.", handlingSeconds,
 			"grpc_method", "grpc_service", "grpc_type"),
-		panics: set.NewCounter("grpc_req_panics_recovered_total"),
+		panics: [2]*metrics.Counter{set.NewCounter("grpc_req_panics_recovered_total"), panics.Counter(set, "grpc")},
 		logger: logger,
 	}
 }
@@ -275,9 +277,7 @@ func (m *callMetrics) instrument(kind, method string, call func() error) (err er
 	begun := time.Now()
 	defer func() {
 		if p := recover(); p != nil {
-			m.panics.Inc()
-			m.logger.Error("A gRPC call panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
-			err = status.Errorf(codes.Internal, "panic: %v", p)
+			err = m.panicked(method, p)
 		}
 		code := status.Code(err)
 		if code == codes.Internal || code == codes.DataLoss || code == codes.Unknown {
@@ -287,6 +287,15 @@ func (m *callMetrics) instrument(kind, method string, call func() error) (err er
 		m.handling.With(name, service, kind).UpdateDuration(begun)
 	}()
 	return call()
+}
+
+// panicked counts and logs a panic, and returns the error of its call.
+func (m *callMetrics) panicked(method string, p any) error {
+	for _, counter := range m.panics {
+		counter.Inc()
+	}
+	m.logger.Error("A gRPC call panicked", "method", method, "panic", p, "stack", string(debug.Stack()))
+	return status.Errorf(codes.Internal, "panic: %v", p)
 }
 
 func (m *callMetrics) unary(ctx context.Context, in any, info *grpc.UnaryServerInfo,

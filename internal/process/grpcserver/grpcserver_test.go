@@ -113,6 +113,7 @@ func TestServer_CountsCallsAndRecoversPanics(t *testing.T) {
 		`grpc_server_handled_total{grpc_code="NotFound",grpc_method="Call",grpc_service="test.Service",grpc_type="unary"} 1`,
 		`grpc_server_handled_total{grpc_code="Internal",grpc_method="Call",grpc_service="test.Service",grpc_type="unary"} 1`,
 		`grpc_req_panics_recovered_total 1`,
+		`ferula_panics_recovered_total{place="grpc"} 1`,
 	} {
 		if !strings.Contains(page.String(), line+"\n") {
 			t.Errorf("no %s in\n%s", line, page.String())

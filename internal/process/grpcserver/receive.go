@@ -24,14 +24,15 @@ type receiver struct {
 	soon, timeout time.Duration
 	slowMax       int
 	failed        *metrics.CounterVec
+	calls         *callMetrics
 
 	mu   sync.Mutex
 	slow []chan struct{} // closed when the message is ended; the oldest is first
 }
 
-func newReceiver(opts Options, set *metrics.Set) *receiver {
+func newReceiver(opts Options, set *metrics.Set, calls *callMetrics) *receiver {
 	return &receiver{
-		soon: opts.receiveSoon, timeout: opts.ReceiveTimeout, slowMax: max(1, int(opts.ReceiveBytesMax)/opts.RequestBytesMax),
+		calls: calls, soon: opts.receiveSoon, timeout: opts.ReceiveTimeout, slowMax: max(1, int(opts.ReceiveBytesMax)/opts.RequestBytesMax),
 		failed: set.NewCounterVec("ferula_grpc_receive_failed_total",
 			"Messages of gRPC clients that were given up before they were received completely.", "reason"),
 	}
@@ -81,7 +82,7 @@ func (r *receiver) receive(decode func(any) error, m any) error {
 	go func() {
 		defer func() {
 			if p := recover(); p != nil {
-				done <- status.Errorf(codes.Internal, "panic: %v", p)
+				done <- r.calls.panicked("of which the request was decoded", p)
 			}
 		}()
 		done <- decode(m)

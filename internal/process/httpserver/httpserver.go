@@ -12,10 +12,12 @@ import (
 	"net/http"
 	"net/http/pprof"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"time"
 
+	commonconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/exporter-toolkit/web"
 	"go.yaml.in/yaml/v2"
 
@@ -120,8 +122,9 @@ func (o Options) Scheme() string {
 
 // Security describes the TLS and authentication settings of a web configuration.
 type Security struct {
-	TLS     bool
-	Clients bool // clients are authenticated by a password or a certificate
+	TLS               bool
+	Clients           bool   // clients are authenticated by a password or a certificate
+	CertFile, KeyFile string // "": none, or in the configuration itself
 }
 
 // Security reads the web configuration. It ignores errors, which Listen returns.
@@ -132,6 +135,8 @@ func (o Options) Security() Security {
 	var file struct {
 		TLS *struct {
 			ClientAuth string `yaml:"client_auth_type"`
+			CertFile   string `yaml:"cert_file"`
+			KeyFile    string `yaml:"key_file"`
 		} `yaml:"tls_server_config"`
 		Users map[string]string `yaml:"basic_auth_users"`
 	}
@@ -140,6 +145,11 @@ func (o Options) Security() Security {
 		return Security{}
 	}
 	found := Security{TLS: file.TLS != nil, Clients: len(file.Users) > 0}
+	if file.TLS != nil && file.TLS.CertFile != "" && file.TLS.KeyFile != "" {
+		dir := filepath.Dir(o.ConfigFile)
+		found.CertFile = commonconfig.JoinDir(dir, file.TLS.CertFile)
+		found.KeyFile = commonconfig.JoinDir(dir, file.TLS.KeyFile)
+	}
 	if file.TLS != nil && (file.TLS.ClientAuth == "RequireAndVerifyClientCert" ||
 		file.TLS.ClientAuth == "RequireAnyClientCert") {
 		found.Clients = true

@@ -23,6 +23,8 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
+	"github.com/ferula-io/ferula/internal/panics"
+	"github.com/ferula-io/ferula/internal/process/tlsfiles"
 	"github.com/ferula-io/ferula/internal/version"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -31,7 +33,8 @@ import (
 // Prometheus' packages in a prometheus.Registry. Both are exposed together.
 type Registry struct {
 	*prometheus.Registry
-	Own *metrics.Set // ferula's
+	Own *metrics.Set    // ferula's
+	TLS *tlsfiles.Watch // of the certificates of this process
 
 	// Exemplar returns the exemplar labels of a served request as alternating names and
 	// values; nil for no exemplar.
@@ -40,6 +43,7 @@ type Registry struct {
 	requests *metrics.CounterVec
 	bytes    *metrics.CounterVec
 	duration *metrics.PrometheusHistogramVec
+	panics   *metrics.Counter
 
 	prometheus *prometheusHTTP     // nil unless ExposePrometheusHTTP was called
 	packages   prometheus.Gatherer // nil unless ExposePackageMetrics was called
@@ -52,11 +56,13 @@ type Registry struct {
 func New() *Registry {
 	reg := &Registry{Registry: prometheus.NewRegistry(), Own: metrics.NewSet(), Exemplar: TraceLabels,
 		described: map[string]Family{}}
+	reg.TLS = tlsfiles.NewWatch(reg.Own)
 	build := version.Current()
 	reg.Own.NewGaugeVec("ferula_build_info", "Always 1; the labels identify the running version.", "version", "revision",
 		"goversion").
 		With(build.Version, build.Revision, runtime.Version()).Set(1)
 	reg.Own.RegisterMetricsWriter(metrics.WriteFDMetrics)
+	reg.panics = panics.Counter(reg.Own, "http")
 	labels := []string{"handler", "method", "code"}
 	reg.requests = reg.Own.NewCounterVec("ferula_http_requests_total",
 		"HTTP requests served, by path pattern, method and status; code \"aborted\" is a response that was cut off.",
@@ -154,6 +160,12 @@ func (reg *Registry) Instrumented(next http.Handler) http.Handler {
 		finished := false
 		defer func() {
 			reg.observe(r, o, time.Since(start), finished)
+			if p := recover(); p != nil {
+				if p != http.ErrAbortHandler {
+					reg.panics.Inc()
+				}
+				panic(p) // the server logs it and cuts the connection
+			}
 		}()
 		next.ServeHTTP(o, r)
 		finished = true

@@ -13,6 +13,8 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
+
+	"github.com/ferula-io/ferula/internal/panics"
 )
 
 func TestRegistry_AbortedResponsesHaveTheirOwnCode(t *testing.T) {
@@ -47,6 +49,9 @@ func TestRegistry_AbortedResponsesHaveTheirOwnCode(t *testing.T) {
 				t.Errorf("%s: %d requests of code %s, want %d", path, got, of, want)
 			}
 		}
+	}
+	if n := panics.Counter(reg.Own, "http").Get(); n != 1 {
+		t.Errorf("%d panics are counted, want that of /none", n)
 	}
 }
 

@@ -1,12 +1,13 @@
 // Package tlsfiles makes TLS configurations from files.
 //
 // A certificate and its key are read again when one of the two files has changed, so that
-// a renewed certificate is used without a restart. The CA is read once.
+// a renewed certificate is used without a restart. The CA is read once. Watch has the metrics of all these files.
 package tlsfiles
 
 import (
 	"crypto/tls"
 	"crypto/x509"
+	"encoding/pem"
 	"errors"
 	"fmt"
 	"os"
@@ -22,6 +23,7 @@ type Server struct {
 	MinVersion string   // 1.0 to 1.3
 	Ciphers    []string // names as in package crypto/tls; none: Go's defaults
 	Curves     []string
+	Watch      *Watch // nil: the files have no metrics
 }
 
 // Client are the TLS settings of a client.
@@ -31,6 +33,7 @@ type Client struct {
 	ServerName string // "": that of the address
 	MinVersion string // 1.0 to 1.3; "": 1.3
 	SkipVerify bool   // accept any certificate of the server
+	Watch      *Watch // nil: the files have no metrics
 }
 
 var versions = map[string]uint16{"1.0": tls.VersionTLS10, "1.1": tls.VersionTLS11, "1.2": tls.VersionTLS12,
@@ -78,13 +81,13 @@ func (s Server) Config() (config *tls.Config, err error) {
 		}
 		config.CurvePreferences = append(config.CurvePreferences, curves[i])
 	}
-	pair := &keyPair{certFile: s.Cert, keyFile: s.Key}
+	pair := s.Watch.pair(s.Cert, s.Key)
 	if _, err := pair.get(); err != nil {
 		return nil, err
 	}
 	config.GetCertificate = func(*tls.ClientHelloInfo) (*tls.Certificate, error) { return pair.get() }
 	if s.ClientCA != "" {
-		if config.ClientCAs, err = readCA(s.ClientCA); err != nil {
+		if config.ClientCAs, err = s.Watch.readCA(s.ClientCA); err != nil {
 			return nil, err
 		}
 		config.ClientAuth = tls.RequireAndVerifyClientCert
@@ -106,55 +109,56 @@ func (c Client) Config() (config *tls.Config, err error) {
 		return nil, errors.New("certificate and key must both be set")
 	}
 	if c.Cert != "" {
-		pair := &keyPair{certFile: c.Cert, keyFile: c.Key}
+		pair := c.Watch.pair(c.Cert, c.Key)
 		if _, err := pair.get(); err != nil {
 			return nil, err
 		}
 		config.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return pair.get() }
 	}
 	if c.CA != "" {
-		if config.RootCAs, err = readCA(c.CA); err != nil {
+		if config.RootCAs, err = c.Watch.readCA(c.CA); err != nil {
 			return nil, err
 		}
 	}
 	return config, nil
 }
 
-func readCA(file string) (*x509.CertPool, error) {
-	text, err := os.ReadFile(file)
-	if err != nil {
-		return nil, fmt.Errorf("CA: %w", err)
-	}
-	pool := x509.NewCertPool()
-	if !pool.AppendCertsFromPEM(text) {
-		return nil, fmt.Errorf("CA %s: contains no certificate", file)
-	}
-	return pool, nil
-}
-
-// keyPair is a certificate and its key. get reads the files again when the modification time of one
+// keyPair is a certificate and its key, or a CA. get reads the files again when the modification time of one
 // of them has changed. It returns the previous pair while a file is missing, or while the key is not
 // that of the certificate.
 type keyPair struct {
-	certFile, keyFile string
+	certFile, keyFile string // without a key: a CA
+	watch             *Watch
 
 	mu            sync.Mutex
 	certAt, keyAt time.Time
 	pair          *tls.Certificate
+	failure       string // of the last read; "": none
 }
 
 func (k *keyPair) get() (*tls.Certificate, error) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	pair, err := k.read()
-	if err != nil && k.pair != nil {
-		return k.pair, nil // one file is replaced before the other
+	if err == nil {
+		k.failure = ""
+		return pair, nil
 	}
-	return pair, err
+	if k.pair == nil {
+		return nil, err
+	}
+	if k.failure != err.Error() {
+		k.failure = err.Error()
+		k.watch.failed(k.certFile, err)
+	}
+	return k.pair, nil // one file is replaced before the other
 }
 
 // read returns the pair in the files.
 func (k *keyPair) read() (*tls.Certificate, error) {
+	if k.keyFile == "" {
+		return k.readCA()
+	}
 	cert, err := os.Stat(k.certFile)
 	if err != nil {
 		return nil, fmt.Errorf("certificate: %w", err)
@@ -171,5 +175,32 @@ func (k *keyPair) read() (*tls.Certificate, error) {
 		return nil, fmt.Errorf("certificate %s: %w", k.certFile, err)
 	}
 	k.pair, k.certAt, k.keyAt = &pair, cert.ModTime(), key.ModTime()
+	return k.pair, nil
+}
+
+// readCA checks the file and returns what was first read, a pair without key whose leaf is the certificate of the CA that expires last: a bundle has the old
+// CA beside the new one for a while.
+func (k *keyPair) readCA() (*tls.Certificate, error) {
+	text, err := os.ReadFile(k.certFile)
+	if err != nil {
+		return nil, fmt.Errorf("CA: %w", err)
+	}
+	ca := &tls.Certificate{}
+	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
+		cert, err := x509.ParseCertificate(block.Bytes)
+		if block.Type != "CERTIFICATE" || err != nil {
+			continue // as in AppendCertsFromPEM
+		}
+		ca.Certificate = append(ca.Certificate, block.Bytes)
+		if ca.Leaf == nil || cert.NotAfter.After(ca.Leaf.NotAfter) {
+			ca.Leaf = cert
+		}
+	}
+	if ca.Leaf == nil {
+		return nil, fmt.Errorf("CA %s: contains no certificate", k.certFile)
+	}
+	if k.pair == nil {
+		k.pair = ca
+	}
 	return k.pair, nil
 }

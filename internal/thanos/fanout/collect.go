@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"runtime/debug"
 	"slices"
 	"sync"
@@ -184,7 +183,7 @@ func collect(ctx context.Context, q *querier, all *fanoutStreams, v *view) (*col
 
 // drain reads the response of one store.
 func (k *collected) drain(q *querier, g *deadlineStream) (err error) {
-	defer recovered(&err, q.q.f.endpoints.opts.Logger, g.store.address)
+	defer q.q.f.endpoints.recovered(&err, g.store.address)
 	for n := 0; g.Next(); n++ {
 		added, size := k.add(g.Labels(), g.Chunks())
 		now := g.bufferedBytes()
@@ -218,12 +217,18 @@ func (k *collected) returnUnspent() {
 	k.unspent, k.buffers = 0, 0
 }
 
-// recovered converts a panic to an error that names the store, and logs the stack.
-func recovered(err *error, logger *slog.Logger, address string) {
+// recovered converts a panic to an error. It must be deferred.
+func (e *Endpoints) recovered(err *error, address string) {
 	if p := recover(); p != nil {
-		logger.Error("Panic while reading a store", "store", address, "panic", p, "stack", string(debug.Stack()))
-		*err = fmt.Errorf("store %s: %w: %v", address, errPanicked, p)
+		*err = e.panicked(address, p)
 	}
+}
+
+// panicked counts and logs a panic, and returns an error that names the store.
+func (e *Endpoints) panicked(address string, p any) error {
+	e.metrics.panics.Inc()
+	e.opts.Logger.Error("Panic while reading a store", "store", address, "panic", p, "stack", string(debug.Stack()))
+	return fmt.Errorf("store %s: %w: %v", address, errPanicked, p)
 }
 
 var errPanicked = errors.New("internal error: panic while reading it")

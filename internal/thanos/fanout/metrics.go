@@ -10,6 +10,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/panics"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -23,6 +24,7 @@ type instruments struct {
 	partial                *metrics.CounterVec
 	lookups, lookupsFailed *metrics.Counter
 	waits, refused         *metrics.Counter // of the budget of bytes
+	panics                 *metrics.Counter
 }
 
 // secondsOfStores are the buckets of the histograms by store. They are few, because there are as
@@ -56,6 +58,7 @@ func newInstruments(set *metrics.Set) *instruments {
 		lookupsFailed: set.NewCounter("thanos_query_endpoints_dns_failures_total"),
 		waits:         set.NewCounter("ferula_query_chunk_bytes_waits_total"),
 		refused:       set.NewCounter("ferula_query_chunk_bytes_rejected_total"),
+		panics:        panics.Counter(set, "store"),
 	}
 }
 

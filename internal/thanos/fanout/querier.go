@@ -121,7 +121,7 @@ func (q *querier) sel(ctx context.Context, steps *series.Steps, hints *storage.S
 		defer close(now.done)
 		defer stop()
 		defer cancel()
-		defer recovered(&now.err, q.q.f.endpoints.opts.Logger, "all")
+		defer q.q.f.endpoints.recovered(&now.err, "all")
 		now.kept, now.err = q.selection(ctx, sr, v)
 	})
 	return &asyncSeriesSet{selected: now}

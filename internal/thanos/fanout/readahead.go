@@ -2,9 +2,6 @@ package fanout
 
 import (
 	"context"
-	"fmt"
-	"log/slog"
-	"runtime/debug"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -69,10 +66,10 @@ type pageSeries struct {
 const pageSeriesBytes = int64(unsafe.Sizeof(pageSeries{}))
 
 // readAhead starts a goroutine that reads a set until the end of the set or of ctx. named adds the name of the store
-// to an error. The pages count against the budget until close. Until the goroutine ends, takeFree leaves neededBytes
+// to an error, panicked makes an error from a panic. The pages count against the budget until close. Until the goroutine ends, takeFree leaves neededBytes
 // of the budget free for this set.
 func readAhead(ctx context.Context, set series.Set, budget *budget, named func(error) error,
-	logger *slog.Logger) *readAheadSet {
+	panicked func(p any) error) *readAheadSet {
 	a := &readAheadSet{pages: make(chan *page, aheadPages), free: make(chan *page, aheadPages+2),
 		done: make(chan struct{}), returned: make(chan struct{}, 1), set: set, budget: budget}
 	budget.keepFree(neededBytes)
@@ -82,8 +79,7 @@ func readAhead(ctx context.Context, set series.Set, budget *budget, named func(e
 		defer close(a.pages)
 		defer func() {
 			if p := recover(); p != nil {
-				logger.Error("Panic while reading a store", "panic", p, "stack", string(debug.Stack()))
-				a.err = named(fmt.Errorf("%w: %v", errPanicked, p))
+				a.err = panicked(p)
 			}
 		}()
 		a.err = a.read(ctx, named)

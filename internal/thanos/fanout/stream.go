@@ -436,7 +436,7 @@ func (f *Fanout) merge(ctx context.Context, r Request, sr storeapi.SeriesRequest
 		if len(all.streams) > 1 {
 			a := readAhead(g.ctx, set, &f.budget, func(err error) error {
 				return fmt.Errorf("store %s: %w", g.store.address, err)
-			}, f.endpoints.opts.Logger)
+			}, func(p any) error { return f.endpoints.panicked(g.store.address, p) })
 			m.ahead, set = append(m.ahead, a), a
 		}
 		sets = append(sets, set)

@@ -209,6 +209,9 @@ func TestQuerier_PanicFailsItsQueryOnly(t *testing.T) {
 	if _, _, err := passOn(t, f, storeapi.SeriesRequest{}); !errors.Is(err, errPanicked) || !strings.Contains(err.Error(), "store s1") {
 		t.Errorf("for a querier: %v", err)
 	}
+	if n := f.endpoints.metrics.panics.Get(); n != 2 {
+		t.Errorf("%d panics are counted, want 2", n)
+	}
 	bad.onNext = nil
 	if got, _, _, err := read(t, f.Queryable(Request{}), 0, 10, nil); err != nil || len(got) != 2 {
 		t.Errorf("afterwards: %v %v", err, got)

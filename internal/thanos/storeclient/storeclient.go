@@ -29,7 +29,8 @@ type Options struct {
 	TLSCert, TLSKey string // files; both or none
 	TLSCA           string // file; "": the system's certificate pool
 	TLSServerName   string
-	TLSMinVersion   string // 1.0 to 1.3; "": 1.3
+	TLSMinVersion   string          // 1.0 to 1.3; "": 1.3
+	TLSWatch        *tlsfiles.Watch // of the files above, not of those in the configuration of an endpoint; may be nil
 	Client          storeapi.ClientOptions
 	Dial            []grpc.DialOption // interceptors of calls
 	LookupInterval  time.Duration     // of resolving the names of endpoint groups; 0: 30 s
@@ -61,6 +62,9 @@ func (o Options) with(c fanout.ClientConfig) Options {
 		if s.own != "" {
 			*s.to = s.own == "true"
 		}
+	}
+	if c.Cert+c.Key+c.CA != "" {
+		o.TLSWatch = nil // the endpoint may be removed, and its metrics would stay
 	}
 	o.TLSCert, o.TLSKey, o.TLSCA = cmp.Or(c.Cert, o.TLSCert), cmp.Or(c.Key, o.TLSKey), cmp.Or(c.CA, o.TLSCA)
 	o.TLSServerName, o.TLSMinVersion = cmp.Or(c.ServerName, o.TLSServerName), cmp.Or(c.MinVersion, o.TLSMinVersion)
@@ -134,7 +138,7 @@ func isLoopback(address string) bool {
 // tls returns the TLS configuration of the connections.
 func (o Options) tls() (*tls.Config, error) {
 	return tlsfiles.Client{Cert: o.TLSCert, Key: o.TLSKey, CA: o.TLSCA, ServerName: o.TLSServerName,
-		MinVersion: o.TLSMinVersion, SkipVerify: o.TLSSkipVerify}.Config()
+		MinVersion: o.TLSMinVersion, SkipVerify: o.TLSSkipVerify, Watch: o.TLSWatch}.Config()
 }
 
 // client is a StoreAPI client that owns its connection.

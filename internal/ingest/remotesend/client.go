@@ -81,35 +81,36 @@ func isClosed(c <-chan struct{}) bool {
 	}
 }
 
-// halves sends a refused request as two. Its error is the first refusal, unless a part has to be sent again.
+// halves sends a refused request as two. Its error is the refusal, unless a part may be sent later: then the queue sends
+// the whole request again.
 func (c *client) halves(ctx context.Context, series [][]byte, attempt int, refusal error) error {
 	if len(series) < 2 {
 		return refusal
 	}
 	for _, half := range [][][]byte{series[:len(series)/2], series[len(series)/2:]} {
-		var body []byte
-		for _, s := range half {
-			body = append(body, s...)
-		}
-		req, err := compression.Encode(compression.Snappy, body, compression.NewSyncEncodeBuffer())
+		req, err := compression.Encode(compression.Snappy, slices.Concat(half...), compression.NewSyncEncodeBuffer())
 		if err != nil {
 			return err
 		}
 		if _, err = c.WriteClient.Store(ctx, req, attempt); err != nil && refusedWhole(err) {
 			err = c.halves(ctx, half, attempt, err)
 		}
-		if err != nil && !refusedWhole(err) {
+		if err != nil && isRecoverable(err) {
 			return err
 		}
 	}
 	return refusal
 }
 
+func isRecoverable(err error) bool {
+	var again remote.RecoverableError
+	return errors.As(err, &again)
+}
+
 // refusedWhole reports whether err is the response of a receiver that refuses a request for one sample that is not
 // newer than another.
 func refusedWhole(err error) bool {
-	var again remote.RecoverableError
-	if errors.As(err, &again) {
+	if isRecoverable(err) {
 		return false
 	}
 	for _, reason := range []error{storage.ErrOutOfOrderSample, storage.ErrOutOfBounds, storage.ErrTooOldSample,

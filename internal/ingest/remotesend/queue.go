@@ -19,14 +19,14 @@ import (
 )
 
 const (
-	// saveEvery is the minimum interval at which a queue that has sent everything saves its position. A queue that
-	// always has some samples stops reading until they are sent, once in waitEvery.
-	saveEvery = 10 * time.Second
-	waitEvery = 3 * saveEvery
+	// defaultSaveEvery is the minimum interval at which a queue that has sent everything saves its position. A queue
+	// that always has some samples stops reading until they are sent, once in waitTimes as long.
+	defaultSaveEvery = 10 * time.Second
+	waitTimes        = 3
 	// pollEvery is how often a queue looks whether its samples are sent, while it waits for that.
 	pollEvery = 20 * time.Millisecond
-	// tickEvery is how often a queue looks for new segments and checkpoints of which it is not notified.
-	tickEvery = 5 * time.Second
+	// lookEvery is how often a queue looks for new checkpoints, and for segments behind a removed one.
+	lookEvery = 5 * time.Second
 	// retryAfter is the pause after an error of the log.
 	retryAfter = time.Second
 )
@@ -46,8 +46,10 @@ type queue struct {
 	metrics *readMetrics
 	wal     string // directory
 	points  *savepoints
-	to      *sending
-	client  *client
+
+	saveEvery time.Duration
+	to        *sending
+	client    *client
 
 	written chan struct{} // holds a value if the log has more
 	finish  chan struct{} // closed: stop at the end of the log
@@ -59,6 +61,8 @@ type queue struct {
 	resendTo position // what is before it, and behind saved at the start, may have been sent before
 	resends  bool
 	savedAt  time.Time
+	last     string // checkpoint
+	looked   time.Time
 }
 
 // start starts to read behind from. The samples before resendTo may have been sent already.
@@ -121,10 +125,9 @@ func (q *queue) run() {
 
 // follow reads the checkpoint and the whole log, in which the labels are, and then what is appended.
 func (q *queue) follow() error {
-	var checkpoint string
 	dir, index, err := wlog.LastCheckpoint(q.wal)
 	if err == nil {
-		checkpoint = dir
+		q.last = dir
 		err = q.checkpoint(dir, func(series []record.RefSeries) { q.to.StoreSeries(series, index) })
 	}
 	if err != nil && !errors.Is(err, record.ErrNotFound) {
@@ -143,14 +146,14 @@ func (q *queue) follow() error {
 		q.save()
 	}
 	for n := first; ; n++ {
-		if err := q.segment(n, n < last, &checkpoint); err != nil {
+		if err := q.segment(n, n < last); err != nil {
 			return err
 		}
 	}
 }
 
 // segment reads a segment to its end. If it is the last one, its end is where the next segment begins.
-func (q *queue) segment(n int, complete bool, checkpoint *string) error {
+func (q *queue) segment(n int, complete bool) error {
 	f, err := wlog.OpenReadSegment(wlog.SegmentName(q.wal, n))
 	if err != nil {
 		return err
@@ -179,7 +182,7 @@ func (q *queue) segment(n int, complete bool, checkpoint *string) error {
 			q.at = position{n + 1, 0} // the next start creates this segment
 			return errStopped
 		}
-		if finishing, err = q.wait(n, checkpoint); err != nil {
+		if finishing, err = q.wait(); err != nil {
 			return err
 		}
 	}
@@ -212,6 +215,11 @@ func (q *queue) next(n int) (int, error) {
 	if _, err := os.Stat(wlog.SegmentName(q.wal, n+1)); err == nil {
 		return n + 1, nil
 	}
+	if time.Since(q.looked) < lookEvery {
+		return n, nil
+	}
+	q.looked = time.Now()
+	q.collect(n)
 	first, last, err := wlog.Segments(q.wal)
 	if err != nil || last <= n {
 		return n, err
@@ -220,22 +228,22 @@ func (q *queue) next(n int) (int, error) {
 }
 
 // wait returns once the log may have more. finishing reports that nothing is appended any more.
-func (q *queue) wait(n int, checkpoint *string) (finishing bool, err error) {
+func (q *queue) wait() (finishing bool, err error) {
 	if since := time.Since(q.savedAt); q.at != q.saved &&
-		(since >= waitEvery || since >= saveEvery && q.to.pending() == 0) {
+		(since >= waitTimes*q.saveEvery || since >= q.saveEvery && q.to.pending() == 0) {
 		if err := q.drain(); err != nil {
 			return false, err
 		}
 		q.saved = q.at
 		q.save()
 	}
-	tick := time.NewTimer(tickEvery)
-	defer tick.Stop()
+	later := time.NewTimer(min(lookEvery, q.saveEvery))
+	defer later.Stop()
 	select {
 	case <-q.written:
 		return false, nil
-	case <-tick.C:
-		return false, q.collect(n, checkpoint)
+	case <-later.C:
+		return false, nil
 	case <-q.finish:
 		return true, nil
 	case <-q.quit:
@@ -298,21 +306,20 @@ func (q *queue) save() {
 }
 
 // collect removes the labels of series that are neither in a new checkpoint nor in the segments behind it.
-func (q *queue) collect(n int, checkpoint *string) error {
+func (q *queue) collect(n int) {
 	dir, index, err := wlog.LastCheckpoint(q.wal)
-	if errors.Is(err, record.ErrNotFound) || dir == *checkpoint || index >= n {
-		return nil
+	if errors.Is(err, record.ErrNotFound) || dir == q.last || index >= n {
+		return
 	}
 	if err == nil {
 		err = q.checkpoint(dir, func(series []record.RefSeries) { q.to.UpdateSeriesSegment(series, index) })
 	}
 	if err != nil {
 		q.logger.Warn("Labels of old series stay in memory: the checkpoint cannot be read", "err", err)
-		return nil
+		return
 	}
-	*checkpoint = dir
+	q.last = dir
 	q.to.SeriesReset(index)
-	return nil
 }
 
 // checkpoint passes all series of a checkpoint on, and the metadata to the library's queue.

@@ -49,6 +49,7 @@ type Options struct {
 	TypeAndUnitLabels bool // the storage has __type__ and __unit__ labels
 	// NoSavepoints makes queues send only what is appended after the start, or after the reload that adds them.
 	NoSavepoints bool
+	saveEvery    time.Duration // 0: defaultSaveEvery
 
 	// Scraper returns the scrape manager. Its metadata is sent with remote write 1.0.
 	Scraper func() *scrape.Manager
@@ -244,7 +245,8 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 			continue
 		}
 		q := &queue{key: names[i], section: section, metrics: s.metrics, wal: s.wal, points: s.points,
-			logger: s.quiet.With("queue", cmp.Or(section.Name, section.URL.Redacted()))}
+			saveEvery: cmp.Or(s.opts.saveEvery, defaultSaveEvery),
+			logger:    s.quiet.With("queue", cmp.Or(section.Name, section.URL.Redacted()))}
 		one := *cfg
 		one.RemoteWriteConfigs = next.sections[i : i+1]
 		var err2 error

@@ -1,6 +1,8 @@
 package remotesend
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net/http"
@@ -9,11 +11,18 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
+	remoteapi "github.com/prometheus/client_golang/exp/api/remote"
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage/remote"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
+	"github.com/prometheus/prometheus/tsdb/wlog"
+	"github.com/prometheus/prometheus/util/compression"
 
 	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/metrics"
@@ -354,5 +363,134 @@ func TestSender_AReloadLosesNothing(t *testing.T) {
 	}
 	if _, ok := p.points.get("name a"); ok {
 		t.Error("the savepoint of a removed section stays")
+	}
+}
+
+// A Prometheus refuses a whole request if one sample is older than the newest of its series.
+func TestSender_AReceiverThatRefusesOldSamplesGetsTheOthers(t *testing.T) {
+	for _, message := range []string{"prometheus.WriteRequest", "io.prometheus.write.v2.Request"} {
+		t.Run(message, func(t *testing.T) {
+			reg := prometheus.NewRegistry()
+			quiet := slog.New(slog.DiscardHandler)
+			store, err := tsdb.New(tsdb.Options{Dir: t.TempDir()}, quiet, reg, metrics.NewSet())
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := store.Open(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { _ = store.Close() })
+			accepted := remoteapi.MessageTypes{remoteapi.WriteV1MessageType, remoteapi.WriteV2MessageType}
+			handler := remote.NewWriteHandler(quiet, reg, store, accepted, false, false, false)
+			down := atomic.Bool{}
+			receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if down.Load() {
+					w.WriteHeader(http.StatusServiceUnavailable)
+					return
+				}
+				handler.ServeHTTP(w, r)
+			}))
+			t.Cleanup(receiver.Close)
+			text := "remote_write: [{url: '" + receiver.URL + "', protobuf_message: " + message + ", " +
+				"queue_config: {batch_send_deadline: 5ms, max_backoff: 20ms, min_backoff: 5ms}}]\n"
+			dir, now := t.TempDir(), time.Now().UnixMilli()
+			p := start(t, dir, Options{FlushDeadline: time.Millisecond}, text)
+			for i := range int64(20) {
+				p.append(t, fmt.Sprint("sent", i%3), now+i)
+			}
+			until(t, "the first samples", func() bool { return samplesOf(t, store) == 20 })
+			down.Store(true)
+			for i := range int64(20) {
+				p.append(t, fmt.Sprint("unsent", i), now)
+			}
+			left := kill(t, dir)
+			down.Store(false)
+			p2 := start(t, left, Options{}, text)
+			p2.append(t, "unsent", now+100)
+			until(t, "the samples that were not sent", func() bool { return samplesOf(t, store) == 41 })
+		})
+	}
+}
+
+func until(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !ok(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("%s: not within a minute", what)
+		}
+	}
+}
+
+// samplesOf returns the number of samples in a storage.
+func samplesOf(t *testing.T, store *tsdb.Store) (n int) {
+	t.Helper()
+	q, err := store.Querier(0, 1<<62)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	every := labels.MustNewMatcher(labels.MatchRegexp, "__name__", "(un)?sent.*")
+	for set := q.Select(context.Background(), false, nil, every); set.Next(); {
+		for it := set.At().Iterator(nil); it.Next() != chunkenc.ValNone; {
+			n++
+		}
+	}
+	return n
+}
+
+// The library's queue drops samples if it changes its number of shards while the receiver is down.
+func TestSender_WhatTheQueueDropsIsSentAgain(t *testing.T) {
+	r := newRecorder(t)
+	p := start(t, t.TempDir(), Options{saveEvery: 20 * time.Millisecond}, "remote_write:\n"+r.section(", name: a"))
+	q := p.queues["name a"]
+	first := p.append(t, "m", time.Now().UnixMilli())
+	r.await(t, first)
+	until(t, "a savepoint", func() bool { saved, _ := p.points.get("name a"); return saved.offset > 0 })
+	second := p.append(t, "m", time.Now().UnixMilli()+1)
+	r.await(t, second)
+	ending := make(chan struct{})
+	q.client.mu.Lock()
+	q.client.endings = append(q.client.endings, ending)
+	q.client.mu.Unlock()
+	close(ending)
+	third := p.append(t, "m", time.Now().UnixMilli()+2)
+	r.await(t, third)
+	until(t, "a sample that is sent again", func() bool { return r.times(third)+r.times(second) > 2 })
+	if r.times(first) != 1 {
+		t.Errorf("a sample before the savepoint is sent %d times", r.times(first))
+	}
+}
+
+// Segments are removed while the receiver is down, two hours after they were written.
+func TestSender_GoesOnBehindRemovedSegmentsAndCountsThem(t *testing.T) {
+	r := newRecorder(t)
+	text := "remote_write:\n" + r.section(", name: a")
+	dir, now := t.TempDir(), time.Now().UnixMilli()
+	r.answer(unavailable)
+	var samples []string
+	for i := range int64(3) { // each start begins a segment
+		p := start(t, dir, Options{FlushDeadline: 10 * time.Millisecond}, text)
+		samples = append(samples, p.append(t, fmt.Sprint("m", i), now))
+		p.end(t)
+	}
+	log, err := wlog.NewSize(slog.New(slog.DiscardHandler), nil, filepath.Join(dir, "wal"), 1<<20, compression.None)
+	if err != nil {
+		t.Fatal(err)
+	}
+	every := func(chunks.HeadSeriesRef) bool { return true }
+	if _, err := wlog.Checkpoint(slog.New(slog.DiscardHandler), log, 0, 1, every, now+1, false); err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(log.Truncate(2), log.Close()); err != nil {
+		t.Fatal(err)
+	}
+	r.answer(nil)
+	p := start(t, dir, Options{}, text)
+	r.await(t, samples[2], p.append(t, "m0", now+1)) // the labels of m0 are in the checkpoint only
+	if r.times(samples[0]) != 0 {
+		t.Error("a removed sample is sent")
+	}
+	if got := p.metrics.missed.With("a").Get(); got != 2 {
+		t.Errorf("%d segments are missing, not 2", got)
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -111,8 +112,8 @@ remote_write:
   metadata_config: {send: false}
 `, receiver.URL))
 			args := []string{"serve", "--web.listen-address=127.0.0.1:0", "--storage.tsdb.path=" + t.TempDir(),
-				"--config.file=" + config, "--storage.remote.flush-deadline=100ms"}
-			sender := startProcess(t, binary(t), args...)
+				"--config.file=" + config}
+			sender := startProcess(t, binary(t), append(slices.Clone(args), "--storage.remote.flush-deadline=100ms")...)
 			now := time.Now().UnixMilli()
 			var acknowledged []string
 			write := func(metric string, n int) {

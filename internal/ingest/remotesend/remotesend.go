@@ -226,15 +226,13 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 	if err != nil {
 		return fmt.Errorf("remote_write: %w", err)
 	}
-	names, wanted, changed := identities(next.sections), map[string]bool{}, map[string]*queue{}
-	kept := maps.Clone(s.queues)
+	names, wanted, kept := identities(next.sections), map[string]bool{}, map[string]*queue{}
 	for i, section := range next.sections {
 		wanted[names[i]] = true
-		if q := kept[names[i]]; q != nil && (relabeled || !reflect.DeepEqual(q.section, section)) {
-			changed[q.key] = q
+		if q := s.queues[names[i]]; q != nil && !relabeled && reflect.DeepEqual(q.section, section) {
+			kept[q.key] = q
 		}
 	}
-	maps.DeleteFunc(kept, func(key string, q *queue) bool { return !wanted[key] || changed[key] != nil })
 	ended := maps.Clone(s.queues)
 	maps.DeleteFunc(ended, func(key string, _ *queue) bool { return kept[key] != nil })
 	s.publish(kept)
@@ -254,7 +252,7 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 			err = errors.Join(err, err2)
 			continue
 		}
-		q.start(s.begin(q, changed[q.key], end))
+		q.start(s.begin(q, predecessor(q, ended), end))
 		kept = maps.Clone(kept)
 		kept[q.key] = q
 		s.publish(kept)
@@ -304,6 +302,23 @@ func (s *Sender) open(sections bool) (end position, err error) {
 		}
 	}
 	return end, nil
+}
+
+// predecessor returns the queue that a new queue replaces, or nil: the one of its section, or else of a section to
+// the same URL, whose name was changed.
+func predecessor(q *queue, ended map[string]*queue) (old *queue) {
+	if old = ended[q.key]; old != nil {
+		return old
+	}
+	for _, other := range ended {
+		if other.section.URL.String() != q.section.URL.String() {
+			continue
+		}
+		if old == nil || reflect.DeepEqual(other.section, q.section) {
+			old = other
+		}
+	}
+	return old
 }
 
 // begin returns the position from which a new queue sends, and up to which the samples may have been sent before.

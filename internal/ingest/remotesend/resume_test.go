@@ -352,8 +352,11 @@ func TestSender_AReloadLosesNothing(t *testing.T) {
 	r.await(t, p.append(t, "m", now))
 	r.answer(unavailable)
 	lost := p.append(t, "m", now+1)
-	for _, change := range []string{", name: a, remote_timeout: 7s", ", name: a, headers: {x: y}"} {
-		if err := p.ApplyConfig(load(t, "remote_write:\n"+r.section(change))); err != nil {
+	second := r.section(", write_relabel_configs: [{action: drop, regex: '.*', source_labels: [__name__]}]")
+	for _, sections := range []string{
+		r.section(", name: a, remote_timeout: 7s"), r.section(""), r.section("") + second, r.section(", name: a"),
+	} {
+		if err := p.ApplyConfig(load(t, "remote_write:\n"+sections)); err != nil {
 			t.Fatal(err)
 		}
 	}

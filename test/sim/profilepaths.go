@@ -2,19 +2,33 @@ package sim
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
+	"crypto/rand"
 	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
+	"log/slog"
 	"net/http"
+	"os"
+	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"connectrpc.com/connect"
 	"github.com/google/pprof/profile"
+	"github.com/oklog/ulid/v2"
 
+	"github.com/ferula-io/ferula/internal/profiles"
+	profileapi "github.com/ferula-io/ferula/internal/profiles/api"
+	"github.com/ferula-io/ferula/internal/profiles/block"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
+	"github.com/ferula-io/ferula/internal/profiles/store"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // stacks describes a CPU profile: the number of samples, the depth of their stacks, which
@@ -62,6 +76,52 @@ func (s stacks) encode(at time.Time) ([]byte, error) {
 	var out bytes.Buffer
 	err := p.Write(&out)
 	return out.Bytes(), err
+}
+
+// writeForeignBlock writes a block as a server writes it at a time: in the server's own directory, after some others,
+// and moved from there. It returns the total of the block.
+func writeForeignBlock(ctx context.Context, into, dir string, at time.Time, service string, s stacks) (total int64, err error) {
+	other, err := store.New(store.Options{Dir: dir, Retention: -1, BlockBytes: 1}, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, other.Close(), os.RemoveAll(dir)) }()
+	if err := other.Open(); err != nil {
+		return 0, err
+	}
+	set := labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "process_cpu"), "service_name", service)
+	for range 20 { // the segments of its log have other numbers than those of the server
+		raw, err := s.encode(at)
+		if err != nil {
+			return 0, err
+		}
+		plain, err := gzip.NewReader(bytes.NewReader(raw))
+		if err != nil {
+			return 0, err
+		}
+		if raw, err = io.ReadAll(plain); err != nil {
+			return 0, err
+		}
+		err = other.Append(ctx, profileapi.AnonymousTenant, []profiles.RawProfile{{Labels: set, Raw: raw}})
+		if err := errors.Join(err, other.Flush(ctx)); err != nil {
+			return 0, err
+		}
+	}
+	written, err := filepath.Glob(filepath.Join(dir, "profiles", profileapi.AnonymousTenant, "0*"))
+	if err != nil {
+		return 0, err
+	}
+	last, err := block.Open(slices.Max(written))
+	if err != nil {
+		return 0, err
+	}
+	defer func() { err = errors.Join(err, last.Close()) }()
+	id := ulid.MustNew(uint64(at.UnixMilli()), rand.Reader)
+	to := filepath.Join(into, id.String())
+	if err := os.MkdirAll(to, 0o755); err != nil {
+		return 0, err
+	}
+	return s.total(), store.Merge(ctx, to, id, []*block.Reader{last})
 }
 
 // pushProfile pushes by push.v1: JSON, or protobuf by Connect, gRPC or gRPC-Web.

@@ -8,6 +8,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	profileapi "github.com/ferula-io/ferula/internal/profiles/api"
 )
 
 // profilesScenario is a server that receives profiles of all sizes, with limits that
@@ -18,12 +20,14 @@ type profilesScenario struct {
 	srv   *server
 	model *profileModel
 	begin time.Time
+	old   time.Time // when the only block of the directory was written, before the first start; zero: there is none
 }
 
 const (
 	profileTenant  = "sim"
 	profileRSSMax  = 900 // MiB; heads and queries together use far less
 	profileService = "service"
+	oldService     = "old"
 )
 
 func newProfilesScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
@@ -33,7 +37,21 @@ func newProfilesScenario(e *environment, dir string, rng *rand.Rand) (scenario, 
 	}
 	w := &profilesScenario{env: e, rng: rng, srv: srv, model: newProfileModel(), begin: time.Now()}
 	w.setLimits(rng)
+	if rng.IntN(2) == 0 {
+		// As if the clock was ahead of the data: it is older than the retention time, and none is younger.
+		w.old = w.begin.Add(-20 * 24 * time.Hour)
+		return w, w.restore(rng, w.old, oldService)
+	}
 	return w, nil
+}
+
+// restore puts a block that another server has written into the directory of the server, which is not running.
+func (w *profilesScenario) restore(rng *rand.Rand, at time.Time, service string) error {
+	into := filepath.Join(w.srv.dir, "data", "profiles", profileapi.AnonymousTenant)
+	total, err := writeForeignBlock(w.env.ctx, into, filepath.Join(w.srv.dir, "foreign"), at, service,
+		stacks{1 + rng.IntN(200), 1 + rng.IntN(60), 1 + rng.Int64N(1000)})
+	w.model.acked[service] += total
+	return err
 }
 
 // setLimits raises limits or leaves them at their defaults.
@@ -51,15 +69,31 @@ func (w *profilesScenario) start() error {
 	return w.srv.run()
 }
 
+// again starts the server again with other limits.
+func (w *profilesScenario) again(rng *rand.Rand) error {
+	w.setLimits(rng)
+	blocks, err := filepath.Glob(filepath.Join(w.srv.dir, "data", "profiles", profileapi.AnonymousTenant, "0*"))
+	if len(blocks) > 1 {
+		w.old = time.Time{} // a head was written as a block: the retention applies to the old one
+	}
+	return errors.Join(err, w.srv.run())
+}
+
 func (w *profilesScenario) stop() error { return w.srv.stop() }
 
 func (w *profilesScenario) steps() []step {
 	first := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
 	// Within all limits: without it, the limits may refuse every push of a scenario, and nothing would be compared.
 	list := []step{{"push a small profile", func() error { return w.push(first, stacks{10, 5, 1}) }}}
+	if !w.old.IsZero() {
+		list = append(list, step{"wait for the retention", func() error {
+			time.Sleep(2500 * time.Millisecond) // the store maintains its blocks every 2 s
+			return nil
+		}})
+	}
 	for range 5 + w.rng.IntN(5) {
 		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
-		switch rng.IntN(7) {
+		switch rng.IntN(8) {
 		case 0:
 			list = append(list, step{"push small profiles", func() error { return w.push(rng, stacks{1 + rng.IntN(200), 1 + rng.IntN(60), 1 + rng.Int64N(1000)}) }})
 		case 1, 2:
@@ -71,16 +105,20 @@ func (w *profilesScenario) steps() []step {
 		case 4:
 			list = append(list, step{"kill, start with other limits", func() error {
 				w.srv.kill()
-				w.setLimits(rng)
-				return w.srv.run()
+				return w.again(rng)
+			}})
+		case 7:
+			list = append(list, step{"kill, restore a block of another server", func() error {
+				w.srv.kill()
+				w.old = time.Time{} // a later block was written: the retention applies to the old one
+				return errors.Join(w.restore(rng, time.Now(), fmt.Sprint(profileService, rng.IntN(3))), w.srv.run())
 			}})
 		case 5:
 			list = append(list, step{"stop, start with other limits", func() error {
 				if err := w.srv.stop(); err != nil {
 					return err
 				}
-				w.setLimits(rng)
-				return w.srv.run()
+				return w.again(rng)
 			}})
 		}
 	}
@@ -125,6 +163,13 @@ func (w *profilesScenario) push(rng *rand.Rand, s stacks) error {
 func (w *profilesScenario) check() error {
 	if err := w.srv.proc.unexpectedExit(); err != nil {
 		return err
+	}
+	if !w.old.IsZero() {
+		total, err := profileTotal(w.env.ctx, w.env.client, w.srv.base(), profileTenant, oldService,
+			w.old.Add(-time.Minute).UnixMilli(), w.old.Add(time.Minute).UnixMilli())
+		if err := errors.Join(err, w.model.check(oldService, total)); err != nil {
+			return err
+		}
 	}
 	from, to := w.begin.Add(-time.Minute).UnixMilli(), time.Now().Add(time.Minute).UnixMilli()
 	for i := range 3 {

@@ -181,7 +181,7 @@ func TestReadRecord_EveryCutIsNoticed(t *testing.T) {
 		want := "profile of a record"
 		switch {
 		case end == 0:
-			want = "record of an unknown version"
+			want = "record without a version"
 		case end < 25:
 			want = "record is cut short"
 		case end < labelsEnd:
@@ -191,7 +191,7 @@ func TestReadRecord_EveryCutIsNoticed(t *testing.T) {
 			t.Errorf("%d bytes: %d, %v", end, n, err)
 		}
 	}
-	if _, err := count([]byte{recordVersion + 1}); !errors.Is(err, profiles.ErrCorrupt) {
+	if _, err := count([]byte{recordVersion + 1}); !errors.Is(err, profiles.ErrNewer) {
 		t.Errorf("newer version: %v", err)
 	}
 	stop := errors.New("stop")

@@ -67,9 +67,6 @@ func (c *checker) profileBlocks(ctx context.Context, dir string) error {
 		at := func(ns int64) string { return time.Unix(0, ns).UTC().Format(time.RFC3339) }
 		summary := fmt.Sprintf("%d rows of %d profiles from %s to %s, level %d", found.Rows, found.Profiles, at(found.MinNS),
 			at(found.MaxNS), found.Level)
-		if !found.RowsSum {
-			summary += ", no checksum of " + block.RowsFile
-		}
 		c.report(path, summary, err)
 		return nil // there may be irregular files in it
 	})

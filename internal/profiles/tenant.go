@@ -37,10 +37,11 @@ func TenantDir(tenant string) string {
 	return tenant
 }
 
-// TenantOfDir returns the tenant of a directory, escaped or not. ok is false if the directory is not that of a tenant.
+// TenantOfDir returns the tenant of a directory. ok is false if the directory is not that of a tenant.
 func TenantOfDir(dir string) (tenant string, ok bool) {
+	tenant = dir
 	if rest, escaped := strings.CutPrefix(dir, "%2E"); escaped {
-		dir = "." + rest
+		tenant = "." + rest
 	}
-	return dir, CheckTenant(dir) == nil
+	return tenant, CheckTenant(tenant) == nil && TenantDir(tenant) == dir
 }

@@ -188,18 +188,15 @@ func FuzzIndex(f *testing.F) {
 		f.Add(kind, b)
 	}
 	f.Add(0, index)
-	f.Add(sectionSymbols, appendSymbols(nil, &NewBuilder().Symbols)) // of an earlier version
 	f.Fuzz(func(t *testing.T, kind int, b []byte) {
 		if kind != 0 {
 			var made []byte
 			made = append(made, magic...)
-			for _, k := range append(kinds, sectionSymbols, sectionEnd) { // sectionSymbols: only if it is fuzzed
+			for _, k := range append(kinds, sectionRowsSum, sectionEnd) {
 				body, err := []byte(nil), error(nil)
 				switch {
 				case k == kind:
 					body = b
-				case k == sectionSymbols || kind == sectionSymbols && (k == sectionParts || k == sectionPartSymbols):
-					continue
 				case k != sectionEnd:
 					if body, err = found[uint32(k)].open(k); err != nil {
 						t.Fatal(err)
@@ -261,7 +258,7 @@ func flips(t *testing.T, dir, name string, f func(what string)) {
 func TestVerify_FindsAnyChangedByte(t *testing.T) {
 	ctx := context.Background()
 	dir, _ := writeRows(t, groupRows+100)
-	if found, err := Verify(ctx, dir); err != nil || found.Rows != groupRows+100 || !found.RowsSum {
+	if found, err := Verify(ctx, dir); err != nil || found.Rows != groupRows+100 {
 		t.Fatalf("%+v, %v", found, err)
 	}
 	canceled, cancel := context.WithCancel(ctx)
@@ -272,7 +269,7 @@ func TestVerify_FindsAnyChangedByte(t *testing.T) {
 	var spans TraceSpansBuilder
 	spans.Add(5, profiles.TraceID{1}, 0, []uint32{1}, []int64{3})
 	dir = writeDatasets(t, spans.Spans())
-	if found, err := Verify(ctx, dir); err != nil || !found.RowsSum {
+	if found, err := Verify(ctx, dir); err != nil {
 		t.Fatalf("%+v, %v", found, err)
 	}
 	for _, name := range []string{IndexFile, RowsFile, SpansFile} {
@@ -284,55 +281,6 @@ func TestVerify_FindsAnyChangedByte(t *testing.T) {
 	}
 	if _, err := Verify(ctx, dir); err != nil {
 		t.Errorf("after the bytes were put back: %v", err)
-	}
-}
-
-// withoutRowsSum changes a block to what earlier versions wrote.
-func withoutRowsSum(t *testing.T, dir string) {
-	t.Helper()
-	path := filepath.Join(dir, IndexFile)
-	index, err := os.ReadFile(path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	end := len(index) - sectionHeader
-	if err := os.WriteFile(path, append(index[:end-8-sectionHeader:end-8-sectionHeader], index[end:]...), 0o600); err != nil {
-		t.Fatal(err)
-	}
-}
-
-func TestVerify_BlocksOfEarlierVersionsHaveNoChecksumBetweenColumns(t *testing.T) {
-	ctx := context.Background()
-	dir, _ := writeRows(t, 3)
-	withoutRowsSum(t, dir)
-	if found, err := Verify(ctx, dir); err != nil || found.RowsSum || found.Rows != 3 {
-		t.Fatalf("%+v, %v", found, err)
-	}
-	r, err := Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
-	covered := r.meta.RowsBytes - r.meta.TailAt
-	for _, p := range r.chunks[0].places {
-		covered += p.size
-	}
-	rows, size := 0, int(r.meta.RowsBytes)
-	if err := r.Close(); err != nil {
-		t.Fatal(err)
-	}
-	for _, name := range []string{IndexFile, RowsFile} {
-		flips(t, dir, name, func(what string) {
-			_, err := Verify(ctx, dir)
-			switch {
-			case errors.Is(err, ErrCorrupt) && name == RowsFile:
-				rows++
-			case !errors.Is(err, ErrCorrupt) && name == IndexFile:
-				t.Errorf("%s: %v", what, err)
-			}
-		})
-	}
-	if rows < int(covered) {
-		t.Errorf("of %d changes in %d bytes %d were found, of which %d are in columns or behind them", size, size, rows, covered)
 	}
 }
 

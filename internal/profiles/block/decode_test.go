@@ -161,10 +161,10 @@ func TestDecodeSymbols_Limits(t *testing.T) {
 		}
 		return appendSymbols(nil, s)
 	}
-	decode := func(b []byte) error { _, err := decodeSymbols(b); return err }
+	decode := func(b []byte) error { return new(Symbols).decode(b) }
 	cuts(t, "symbols", some(nil), decode)
-	s, err := decodeSymbols(some(nil))
-	if err != nil || !bytes.Equal(appendSymbols(nil, s), some(nil)) || s.Parents[3] != 1 || s.NodeFrame[2] != 1 || s.FrameName(1) != "a" {
+	s := &Symbols{}
+	if err := s.decode(some(nil)); err != nil || !bytes.Equal(appendSymbols(nil, s), some(nil)) || s.Parents[3] != 1 || s.NodeFrame[2] != 1 || s.FrameName(1) != "a" {
 		t.Errorf("%+v, %v", s, err)
 	}
 	for name, tt := range map[string]struct {

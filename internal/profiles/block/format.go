@@ -36,12 +36,12 @@ const (
 	sectionSpans
 	sectionChunks
 	sectionIDs
-	sectionSymbols
+	_ // not used
 	sectionShared
 	sectionEnd
-	sectionParts       // list of the parts in sectionPartSymbols; blocks of earlier versions have sectionSymbols instead
+	sectionParts       // list of the parts in sectionPartSymbols
 	sectionPartSymbols // symbols of the datasets one after another, each compressed on its own
-	sectionRowsSum     // xxhash64 of RowsFile as a whole, for Verify; blocks of earlier versions have none
+	sectionRowsSum     // xxhash64 of RowsFile as a whole, for Verify
 )
 
 // Compressions of a section.
@@ -362,14 +362,6 @@ func appendSymbols(dst []byte, s *Symbols) []byte {
 		dst = binary.AppendUvarint(binary.AppendUvarint(dst, uint64(uint32(i)-s.Parents[i])), uint64(s.NodeFrame[i]))
 	}
 	return dst
-}
-
-func decodeSymbols(b []byte) (*Symbols, error) {
-	s := &Symbols{}
-	if err := s.decode(b); err != nil {
-		return nil, err
-	}
-	return s, nil
 }
 
 // decode replaces s, whose slices it reuses.

@@ -148,24 +148,10 @@ func decodeParts(directory, bodies []byte) ([]*filePart, error) {
 	return parts, d.err
 }
 
-// readParts finds the parts of a block, and the part of every span. A block without sectionParts
-// has one part.
-func (r *Reader) readParts() error {
-	directory, ok := r.sections[sectionParts]
-	if !ok {
-		whole, ok := r.sections[sectionSymbols]
-		if !ok {
-			return corruptf("there are no symbols")
-		}
-		r.parts = []*filePart{{Part: WholePart(), body: whole}}
-	} else {
-		body, err := directory.open(sectionParts)
-		if err == nil {
-			r.parts, err = decodeParts(body, r.sections[sectionPartSymbols].stored)
-		}
-		if err != nil {
-			return fmt.Errorf("parts: %w", err)
-		}
+// readParts finds the parts of a block, and the part of every span.
+func (r *Reader) readParts(directory []byte) (err error) {
+	if r.parts, err = decodeParts(directory, r.sections[sectionPartSymbols].stored); err != nil {
+		return fmt.Errorf("parts: %w", err)
 	}
 	r.partOf = make([]int, len(r.spans))
 	for i := range r.spans {
@@ -252,11 +238,11 @@ func (d *PartDecoder) Decode(r *Reader, i int) (*Symbols, error) {
 }
 
 // PartNodes returns the number of stacks of a part, without the root, before the symbols are decoded. ok is false if
-// the number is not known, as in a block without sectionParts, or if it is too large for the size of the symbols.
+// the number is too large for the size of the symbols.
 func (r *Reader) PartNodes(i int) (nodes int, ok bool) {
 	p := r.parts[i]
 	// a stack has at least two bytes
-	if p.Nodes == math.MaxUint32 || p.body.plain > usualBytes(len(p.body.stored)) || 2*uint64(p.Nodes) > p.body.plain {
+	if p.body.plain > usualBytes(len(p.body.stored)) || 2*uint64(p.Nodes) > p.body.plain {
 		return 0, false
 	}
 	return int(p.Nodes), true
@@ -289,7 +275,7 @@ func (p *filePart) decodeIn(s *Symbols, plain *[]byte) error {
 		*plain = b
 	}
 	err = s.decode(b)
-	if err == nil && p.Nodes != math.MaxUint32 && len(s.Parents) != int(p.Nodes)+1 {
+	if err == nil && len(s.Parents) != int(p.Nodes)+1 {
 		err = corruptf("%d stacks, not %d", len(s.Parents)-1, p.Nodes)
 	}
 	if err != nil {

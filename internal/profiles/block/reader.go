@@ -117,8 +117,8 @@ func (r *Reader) read(index []byte, rowsBytes uint64) (err error) {
 		err = errors.Join(err, openErr)
 		return b
 	}
-	meta, series, spans, chunks, shared := body(sectionMeta), body(sectionSeries), body(sectionSpans),
-		body(sectionChunks), body(sectionShared)
+	meta, series, spans, chunks, shared, parts := body(sectionMeta), body(sectionSeries), body(sectionSpans),
+		body(sectionChunks), body(sectionShared), body(sectionParts)
 	if err != nil {
 		return err
 	}
@@ -144,7 +144,7 @@ func (r *Reader) read(index []byte, rowsBytes uint64) (err error) {
 	if r.order = ids.stored; !ok || ids.compression != plain || uint64(len(r.order)) != 4*r.meta.Rows {
 		return corruptf("%d bytes of ids for %d rows", len(r.order), r.meta.Rows)
 	}
-	if err := r.readParts(); err != nil {
+	if err := r.readParts(parts); err != nil {
 		return err
 	}
 	r.checked = make([]atomic.Uint32, len(r.chunks))

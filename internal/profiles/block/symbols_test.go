@@ -175,7 +175,7 @@ func TestPartitioner_PartsKeepTheirStacks(t *testing.T) {
 				}
 				names[text] = true
 			}
-			if _, err := decodeSymbols(appendSymbols(nil, part)); err != nil {
+			if err := new(Symbols).decode(appendSymbols(nil, part)); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -10,24 +10,15 @@ import (
 	"github.com/cespare/xxhash/v2"
 )
 
-// Verified describes a block that Verify has read.
-type Verified struct {
-	Meta
-	// RowsSum reports whether the block has a checksum of RowsFile as a whole. Without it, Verify does not notice changed
-	// bytes between the columns: the headers of Parquet pages, which only other readers of Parquet use.
-	RowsSum bool
-}
-
 // Verify reads the whole block in a directory. It compares the bytes with the block's checksums, the sums of rows with
 // their samples, and timestamps with the range of the block. It checks the order of rows and of IDs. The error has
 // every fault that was found. Verify writes nothing and takes no lock.
-func Verify(ctx context.Context, dir string) (Verified, error) {
+func Verify(ctx context.Context, dir string) (Meta, error) {
 	r, err := Open(dir)
 	if err != nil {
-		return Verified{}, err
+		return Meta{}, err
 	}
-	_, sum := r.sections[sectionRowsSum]
-	return Verified{r.meta, sum}, errors.Join(r.verify(ctx), r.Close())
+	return r.meta, errors.Join(r.verify(ctx), r.Close())
 }
 
 func (r *Reader) verify(ctx context.Context) error {
@@ -57,10 +48,9 @@ func (r *Reader) verifyFiles() error {
 			}
 		}
 	}
-	if s, ok := r.sections[sectionRowsSum]; ok {
-		if len(s.stored) != 8 || binary.LittleEndian.Uint64(s.stored) != xxhash.Sum64(r.rows.Bytes()) {
-			errs = append(errs, corruptf("%s: wrong checksum of the whole file", RowsFile))
-		}
+	sum := binary.LittleEndian.AppendUint64(nil, xxhash.Sum64(r.rows.Bytes()))
+	if !bytes.Equal(r.sections[sectionRowsSum].stored, sum) {
+		errs = append(errs, corruptf("%s: wrong checksum of the whole file", RowsFile))
 	}
 	return errors.Join(errs...)
 }

@@ -122,10 +122,10 @@ func TestMergeFlame_OneServiceOfTenDecodesItsOwnSymbols(t *testing.T) {
 	}
 }
 
-// The block in testdata has the old format, in which all services share their symbols. It has the services one and two with
-// 3 functions each, and spans.
+// The block in testdata was written by the first version of the format. It has the services one and two with 3 functions
+// each, and a span of one sample. Later versions must read it.
 func TestMergeFlame_BlocksOfTheFirstVersionAreReadAndMerged(t *testing.T) {
-	const name = "01M82PQ5K8NZNQ08QMGBCJEZNK"
+	const name = "01M8G8ZBEQZPKQVMFT43BH883Q"
 	dir, ctx := t.TempDir(), context.Background()
 	to := filepath.Join(dir, "profiles", "anonymous", name)
 	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {

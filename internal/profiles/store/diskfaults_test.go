@@ -323,23 +323,6 @@ func TestAppend_TenantWhoseDirectoryCannotBeMade(t *testing.T) {
 	}
 }
 
-func TestRenameDir_ErrorsAreReturned(t *testing.T) {
-	for name, choose := range map[string]func(crashfs.Call) bool{
-		"rename": calls("rename", ".a"), "names": func(c crashfs.Call) bool { return c.Op == "syncdir" && c.Path == "profiles" },
-	} {
-		dir := t.TempDir()
-		writeLog(t, dir, ".a", recordOf(numbered(1)))
-		fs, err := crashfs.New(dir, (&faults{choose: choose}).of)
-		if err != nil {
-			t.Fatal(err)
-		}
-		s := &Store{opts: Options{Dir: dir}, fs: fs}
-		if err := s.renameDir(".a", ".a"); !errors.Is(err, errDisk) {
-			t.Errorf("%s: %v", name, err)
-		}
-	}
-}
-
 func TestCommit_EveryPushIsCounted(t *testing.T) {
 	f, ctx := &faults{}, context.Background()
 	s := openFaulty(t, t.TempDir(), f, nil)

@@ -77,11 +77,7 @@ func TestStore_TenantsOfAllNamesAreReopened(t *testing.T) {
 	if err := s.Close(); err != nil {
 		t.Fatal(err)
 	}
-	// The name that an older version wrote.
 	root := filepath.Join(dir, "profiles")
-	if err := os.Rename(filepath.Join(root, "%2Eops"), filepath.Join(root, ".ops")); err != nil {
-		t.Fatal(err)
-	}
 	if err := os.Mkdir(filepath.Join(root, ".snapshot"), 0o755); err != nil { // not a tenant's directory
 		t.Fatal(err)
 	}

@@ -80,8 +80,8 @@ func divide(ctx context.Context, v *headView, rows []headRow) (*headParts, error
 
 // mergeSymbols merges the symbols of blocks, separately for each dataset. It merges one dataset after the other, so
 // that the tables of only one dataset are in memory at a time. nodes has for each block the new numbers of its
-// stacks. The symbols of blocks of an earlier version are not divided by dataset. If one of the blocks is such a
-// block, the merged symbols are not divided either.
+// stacks. If the symbols of one of the blocks are not divided by dataset, the merged symbols are not
+// divided either.
 func mergeSymbols(ctx context.Context, run []*block.Reader) (parts *block.PartsEncoder, nodes [][]uint32, err error) {
 	parts, nodes = &block.PartsEncoder{}, make([][]uint32, len(run))
 	whole := slices.ContainsFunc(run, func(b *block.Reader) bool { return b.Parts()[0].Dataset == "" })

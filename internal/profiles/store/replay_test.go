@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -300,22 +299,6 @@ func TestReplay_ProfilesThatExceedALoweredBudgetAreReplayed(t *testing.T) {
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-	}
-}
-
-func TestOpen_DirectoryThatCannotBeRenamedIsReported(t *testing.T) {
-	dir := t.TempDir()
-	writeLog(t, dir, "%2Ea", recordOf(numbered(1)))
-	writeLog(t, dir, ".a", recordOf(numbered(2)))
-	var log strings.Builder
-	s := openTest(t, dir, func(s *Store) { s.logger = slog.New(slog.NewTextHandler(&log, nil)) })
-	v, err := s.View(t.Context(), ".a", 0, timeMax)
-	if err != nil || len(v.Sources) != 1 {
-		t.Fatalf("%v, %v", v, err)
-	}
-	v.Close()
-	if !strings.Contains(log.String(), `both directories`) {
-		t.Errorf("the log does not name the second directory: %s", log.String())
 	}
 }
 

@@ -245,10 +245,6 @@ func (s *Store) Open() error {
 		if !e.IsDir() || !ok {
 			continue
 		}
-		if err := s.renameDir(e.Name(), name); err != nil {
-			s.logger.Error("Skipping a directory", "dir", filepath.Join(s.root(), e.Name()), "err", err)
-			continue
-		}
 		if _, err := s.openTenant(name, true); err != nil {
 			s.metrics.tenantsFailed.Inc()
 			s.logger.Error("Opening the profiles of a tenant failed; retrying later", "tenant", name, "err", err)
@@ -299,24 +295,6 @@ func makeDirs(fs files.FS, path string) error {
 		}
 	}
 	return files.MakeDir(fs, path)
-}
-
-// renameDir renames a tenant's directory of an older version, which did not escape names.
-func (s *Store) renameDir(dir, tenant string) error {
-	now := profiles.TenantDir(tenant)
-	if dir == now {
-		return nil
-	}
-	if _, err := os.Stat(filepath.Join(s.root(), dir, "wal")); err != nil {
-		return fmt.Errorf("not a tenant's directory: %w", err)
-	}
-	if _, err := os.Stat(filepath.Join(s.root(), now)); err == nil {
-		return fmt.Errorf("both directories %q and %q exist", dir, now)
-	}
-	if err := s.fs.Rename(filepath.Join(s.root(), dir), filepath.Join(s.root(), now)); err != nil {
-		return err
-	}
-	return s.fs.SyncDir(s.root())
 }
 
 // failedTenant is a tenant that could not be opened.

@@ -58,6 +58,8 @@ type serveCommand struct {
 	FlushDeadline  duration `name:"storage.remote.flush-deadline" default:"1m" help:"How long to wait for samples to be sent to the servers of remote_write, at shutdown or when a section is removed."`
 	WriteSavepoint bool     `name:"storage.remote.write-savepoint" default:"true" negatable:"" help:"Save how far each queue of remote_write has sent, and continue there after a restart or a crash. Without it a queue sends only what is appended after the start, as in Prometheus."`
 
+	ShutdownUpload duration `name:"shutdown.upload-timeout" default:"20s" help:"Longest time to write the samples in memory to blocks and upload them at the shutdown, with --objstore.config. 0 disables it: the next start reads them from the write-ahead log."`
+
 	ReadConcurrentLimit int `name:"storage.remote.read-concurrent-limit" default:"10" help:"Maximum number of concurrent remote read calls. 0 means no limit."`
 	ReadSampleLimit     int `name:"storage.remote.read-sample-limit" default:"50000000" help:"Maximum number of samples of a remote read query with response type SAMPLES. 0 means no limit. It does not apply to streamed chunks."`
 	ReadMaxBytesInFrame int `name:"storage.remote.read-max-bytes-in-frame" default:"1048576" help:"Maximum number of bytes in a frame of streamed chunks. A larger series is split into several frames. 0 means no limit. Clients may have a limit of their own."`
@@ -213,6 +215,7 @@ func (c *serveCommand) options() (app.ServeOptions, error) {
 	if err := opts.Write.Validate(); err != nil {
 		return opts, fmt.Errorf("--web.remote-write-receiver.accepted-protobuf-messages: %w", err)
 	}
+	opts.ShutdownUpload = time.Duration(c.ShutdownUpload)
 	opts.Receive = c.Receive.options(time.Duration(c.ReadTimeout))
 	opts.Profiles = c.Profiles.options()
 	opts.Profiles.Store.NoLock = c.NoLockfile

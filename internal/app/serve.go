@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"sync/atomic"
 	"time"
 
 	"github.com/prometheus/common/promslog"
@@ -52,9 +53,11 @@ type ServeOptions struct {
 	Read       remoteread.Options // ExternalLabels is set by NewServe
 	ReadSort   int                // bytes of memory to sort a response of a remote_read endpoint; 0: the client's default
 	Ship       ShippingOptions
-	GRPC       GRPCOptions
-	StoreAPI   storeapi.ServerOptions // Metrics is set by NewServe
-	Profiles   ProfilesOptions
+	// longest time to write the head to blocks and upload them at the shutdown; 0: do neither
+	ShutdownUpload time.Duration
+	GRPC           GRPCOptions
+	StoreAPI       storeapi.ServerOptions // Metrics is set by NewServe
+	Profiles       ProfilesOptions
 
 	Flags    map[string]string // as returned by status/flags
 	LogLevel *promslog.Level   // changed by runtime.log_level; may be nil
@@ -75,6 +78,7 @@ type Serve struct {
 	config   *liveConfig
 	profiles *profileService
 	shipping *shipping.Shipper // nil: none
+	pushed   atomic.Bool       // a sender has pushed samples
 	listener net.Listener
 	grpc     *grpcserver.Server // nil: none
 	notices  *notices
@@ -133,7 +137,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	}
 	s.process.Add(
 		process.Component{Name: "shipping", Open: s.shipping.Expect, Run: s.shipping.Run, Close: s.shipping.Close},
-		process.Component{Name: "storage", Open: func(context.Context) error { return s.store.Open() }, Close: s.store.Close},
+		process.Component{Name: "storage", Open: func(context.Context) error { return s.store.Open() }, Close: s.closeStorage},
 	)
 	s.sender = s.newSender()
 	s.process.Add(process.Component{Name: "remote write", Close: s.sender.Close})
@@ -207,7 +211,7 @@ func (s *Serve) assemble() {
 
 // Run serves until ctx is canceled or a component fails, then shuts down in this order:
 // readiness fails, scraping and rules stop and append their last samples, waiting alerts are
-// sent, running requests are drained, and the storage is closed.
+// sent, running requests are drained, the storage is closed, and its last blocks are uploaded.
 func (s *Serve) Run(ctx context.Context) error {
 	defer s.config.listen()()
 	begun := time.Now()

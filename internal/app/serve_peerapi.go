@@ -100,7 +100,7 @@ func (s *Serve) otlp(guard func(http.Handler) http.Handler, current func() confi
 		return switchedOff("OTLP", "--web.enable-otlp-receiver")
 	}
 	opts := s.opts.Write
-	opts.Bodies, opts.Refusal = s.bodies, s.store.Refusal
+	opts.Bodies, opts.Refusal = s.bodies, s.refusal
 	return guard(remotewrite.NewOTLPHandler(opts, s.opts.Peer.OTLPOptions, s.sender.Samples(), current,
 		s.opts.Logger.With("component", "OTLP"), s.reg))
 }

@@ -24,7 +24,7 @@ func (s *Serve) remoteWrite(guard func(http.Handler) http.Handler) http.Handler 
 		return switchedOff("remote write", "--web.enable-remote-write-receiver")
 	}
 	opts := s.opts.Write
-	opts.Bodies, opts.Refusal = s.bodies, s.store.Refusal
+	opts.Bodies, opts.Refusal = s.bodies, s.refusal
 	return guard(remotewrite.NewHandler(opts, s.sender.Samples(), s.opts.Logger.With("component", "remote write"), s.reg))
 }
 

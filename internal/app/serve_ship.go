@@ -1,10 +1,16 @@
 package app
 
 import (
+	"context"
+	"errors"
 	"path/filepath"
+	"slices"
+
+	"github.com/prometheus/prometheus/rules"
 
 	"github.com/ferula-io/ferula/internal/app/shipping"
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 // newShipping sets up shipping. The configuration must be loaded and the store created.
@@ -20,6 +26,49 @@ func (s *Serve) newShipping() error {
 	s.process.Note = func() string { return s.shipping.Note() + s.profiles.note() }
 	s.shipping.AddProfiles(filepath.Join(s.profilesDir(), "profiles"), opts, s.opts.Logger, s.reg)
 	return nil
+}
+
+// closeStorage closes the storage. If blocks are uploaded, it first writes the samples of the head to blocks, and
+// uploads them after the storage is closed: a kill during the upload costs nothing, and the next start uploads the rest.
+func (s *Serve) closeStorage() error {
+	if s.shipping == nil || s.opts.ShutdownUpload <= 0 || errors.Is(s.store.Refusal(), tsdb.ErrNotReady) {
+		return s.store.Close()
+	}
+	logger := s.opts.Logger.With("component", "shipper")
+	if reason := s.lateSamples(); reason != "" {
+		logger.Info("The head stays on the disk; with out_of_order_time_window it would be uploaded", "reason", reason)
+		return s.store.Close()
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), s.opts.ShutdownUpload)
+	defer cancel()
+	written, err := s.store.CloseToBlocks(ctx)
+	if written {
+		if err := s.shipping.Sync(ctx); err != nil {
+			logger.Warn("The last blocks were not uploaded; the next start uploads them", "err", err)
+		}
+	}
+	return err
+}
+
+// lateSamples returns why samples may arrive after a restart that are older than those before it; "" if none would be
+// refused. After CloseToBlocks the storage accepts such samples only with an out-of-order window.
+func (s *Serve) lateSamples() string {
+	if c := s.config.current().StorageConfig.TSDBConfig; c != nil && c.OutOfOrderTimeWindow > 0 {
+		return ""
+	}
+	if s.pushed.Load() {
+		return "samples were pushed, and senders repeat pushes that were not accepted"
+	}
+	if slices.ContainsFunc(s.rules.RuleGroups(), func(g *rules.Group) bool { return g.QueryOffset() > 0 }) {
+		return "rules have a query_offset"
+	}
+	return ""
+}
+
+// refusal is called for every push of samples.
+func (s *Serve) refusal() error {
+	s.pushed.Store(true)
+	return s.store.Refusal()
 }
 
 // profilesDir returns the parent of the directory "profiles".

@@ -345,10 +345,13 @@ func (s *Store) registerBounds(db *tsdb.DB) {
 
 // Close flushes and closes the database if it was opened.
 func (s *Store) Close() error {
-	db := s.db.Swap(nil)
-	if db == nil {
-		return nil
+	if db := s.db.Swap(nil); db != nil {
+		return s.close(db)
 	}
+	return nil
+}
+
+func (s *Store) close(db *tsdb.DB) error {
 	if err := errors.Join(db.Close(), s.mappings.close()); err != nil {
 		return fmt.Errorf("close database in %s: %w", s.opts.Dir, err)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -16,10 +17,12 @@ import (
 )
 
 // shippingScenario is a server that uploads its blocks to a bucket, which is a directory
-// that vanishes and returns. In the end the bucket has every block of the server.
+// that vanishes and returns. In the end the bucket has every block of the server. With an
+// out-of-order window it has all samples after each shutdown.
 type shippingScenario struct {
 	*storageScenario
 	bucket string
+	killed bool // after a kill, late samples may be in two blocks, as in Prometheus
 }
 
 const shipTimeout = 90 * time.Second // a failed upload is retried after 2, 4, 8 and 16 s
@@ -27,13 +30,14 @@ const shipTimeout = 90 * time.Second // a failed upload is retried after 2, 4, 8
 func newShippingScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
 	bucket := filepath.Join(dir, "bucket")
 	srv, err := newServer(e, filepath.Join(dir, "serve"), serveConfig{
-		retentionFile: "1y", external: map[string]string{"cluster": "eu"},
+		retentionFile: "1y", window: pick(rng, 0, 3*time.Hour), external: map[string]string{"cluster": "eu"},
 		flags: []string{"--storage.tsdb.min-block-duration=2h", "--storage.tsdb.max-block-duration=2h", "--objstore.config={type: FILESYSTEM, config: {directory: " + bucket + "}}"},
 	})
 	if err != nil {
 		return nil, err
 	}
-	return &shippingScenario{&storageScenario{env: e, rng: rng, srv: srv, dir: dir}, bucket}, os.MkdirAll(bucket, 0o755)
+	w := &shippingScenario{storageScenario: &storageScenario{env: e, rng: rng, srv: srv, dir: dir}, bucket: bucket}
+	return w, os.MkdirAll(bucket, 0o755)
 }
 
 func (w *shippingScenario) steps() []step {
@@ -43,7 +47,7 @@ func (w *shippingScenario) steps() []step {
 		list = append(list, step{name, func() error { return run(rng) }})
 	}
 	for range 5 + w.rng.IntN(6) {
-		switch w.rng.IntN(6) {
+		switch w.rng.IntN(9) {
 		case 0, 1:
 			add("write in order", w.writeInOrder)
 		case 2:
@@ -53,20 +57,71 @@ func (w *shippingScenario) steps() []step {
 		case 4:
 			add("the bucket returns", func(*rand.Rand) error { return w.giveBack() })
 		case 5:
-			add("kill and start", func(*rand.Rand) error { w.srv.kill(); return w.srv.run() })
+			add("kill and start", func(*rand.Rand) error { return w.killAndStart() })
+		case 6:
+			add("write late", w.writeLate)
+		case 7, 8:
+			add("stop and start", w.stopAndStart)
 		}
 	}
-	add("the bucket returns, kill and start, wait for uploads", func(*rand.Rand) error {
+	add("the bucket returns, restart, wait for uploads", func(rng *rand.Rand) error {
 		if err := w.giveBack(); err != nil {
 			return err
 		}
-		w.srv.kill()
-		if err := w.srv.run(); err != nil {
+		if w.srv.cfg.window > 0 {
+			return w.stopAndStart(rng)
+		}
+		if err := w.killAndStart(); err != nil {
 			return err
 		}
 		return w.waitForUploads()
 	})
 	return list
+}
+
+func (w *shippingScenario) killAndStart() error {
+	w.killed = true
+	w.srv.kill()
+	return w.srv.run()
+}
+
+// stopAndStart stops the server, which uploads all samples if it has an out-of-order window.
+func (w *shippingScenario) stopAndStart(rng *rand.Rand) error {
+	if err := w.srv.stop(); err != nil {
+		return err
+	}
+	if err := w.srv.compareAll([]string{pick(rng, formats...)}, true); err != nil {
+		return fmt.Errorf("while stopped: %w", err)
+	}
+	if _, err := os.Stat(w.bucket + ".away"); w.srv.cfg.window > 0 && errors.Is(err, os.ErrNotExist) {
+		if err := errors.Join(w.compareBucket(math.MaxInt64), w.noDoubles()); err != nil {
+			return fmt.Errorf("after the shutdown: %w", err)
+		}
+	}
+	return w.srv.run()
+}
+
+// noDoubles returns an error if two blocks of the bucket have the same sample.
+func (w *shippingScenario) noDoubles() error {
+	metas, err := filepath.Glob(filepath.Join(w.bucket, "*", "meta.json"))
+	if err != nil || w.killed {
+		return err
+	}
+	all, count := samples{}, 0
+	for _, meta := range metas {
+		one := samples{}
+		_, err := one.addBlock(filepath.Dir(meta), nil)
+		if err == nil {
+			_, err = all.addBlock(filepath.Dir(meta), nil)
+		}
+		if err != nil {
+			return err
+		}
+		if count += one.count(); all.count() < count {
+			return fmt.Errorf("%s has %d samples of other blocks", filepath.Dir(meta), count-all.count())
+		}
+	}
+	return nil
 }
 
 // vanish moves the bucket away. A file in its place makes uploads fail.
@@ -94,7 +149,10 @@ func (w *shippingScenario) giveBack() error {
 func (w *shippingScenario) waitForUploads() error {
 	deadline := time.Now().Add(shipTimeout)
 	for {
-		err := w.compareBucket()
+		_, lastMS, err := blockSamples(filepath.Join(w.srv.dir, "data"), nil)
+		if err == nil {
+			err = w.compareBucket(lastMS)
+		}
 		if err == nil || time.Now().After(deadline) {
 			return err
 		}
@@ -106,12 +164,8 @@ func (w *shippingScenario) waitForUploads() error {
 	}
 }
 
-// compareBucket compares the bucket with the model, up to the end of the last block.
-func (w *shippingScenario) compareBucket() error {
-	_, lastMS, err := blockSamples(filepath.Join(w.srv.dir, "data"), nil)
-	if err != nil {
-		return err
-	}
+// compareBucket compares the bucket with the model, up to lastMS.
+func (w *shippingScenario) compareBucket(lastMS int64) error {
 	got, _, err := blockSamples(w.bucket, nil)
 	if err != nil {
 		return err

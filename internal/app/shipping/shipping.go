@@ -89,6 +89,12 @@ func (s *Shipper) Run(ctx context.Context) error {
 	return nil
 }
 
+// Sync uploads the blocks of samples on disk that were not uploaded yet, once.
+func (s *Shipper) Sync(ctx context.Context) error {
+	_, err := s.samples.Sync(ctx)
+	return err
+}
+
 // Note returns the lines about shipping in the readiness response. An unavailable bucket
 // does not make a server unready: its blocks wait on disk and it can be queried.
 func (s *Shipper) Note() string {

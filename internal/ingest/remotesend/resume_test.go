@@ -48,6 +48,31 @@ func TestLibrary_HasTheFieldsOfQueues(t *testing.T) {
 	}
 }
 
+// The context of a call ends if, and only if, the library's queue drops what it has.
+func TestLibrary_EndsTheContextOfACallWhenItDropsSamples(t *testing.T) {
+	for _, drops := range []bool{false, true} {
+		r, opts := newRecorder(t), Options{}
+		if drops {
+			r.answer(unavailable)
+			opts.FlushDeadline = 10 * time.Millisecond
+		}
+		p := start(t, t.TempDir(), opts, "remote_write:\n"+r.section(", name: a"))
+		q := p.queues["name a"]
+		p.append(t, "m", time.Now().UnixMilli())
+		<-r.seen
+		if q.client.hasDropped() {
+			t.Error("samples are dropped before the stop")
+		}
+		p.end(t)
+		if q.client.hasDropped() != drops {
+			t.Errorf("samples are dropped: %t, expected: %t", !drops, drops)
+		}
+		if saved, _ := p.points.get("name a"); (saved == position{}) != drops {
+			t.Errorf("samples are dropped: %t, and the savepoint is %v", drops, saved)
+		}
+	}
+}
+
 func TestSavepoints_AreReadAsWritten(t *testing.T) {
 	dir := t.TempDir()
 	want := map[string]position{"name a": {1, 2}, "url http://h/\n\"x\"": {1 << 30, 1 << 40}}

@@ -304,17 +304,17 @@ func (s *Sender) open(sections bool) (end position, err error) {
 	return end, nil
 }
 
-// predecessor returns the queue that a new queue replaces, or nil: the one of its section, or else of a section to
-// the same URL, whose name was changed.
+// predecessor returns the queue that a new queue replaces, or nil: the one of its section, or else of a section to the
+// same URL, whose name was changed. Of several, it is one with the same settings, or else the one that has sent least.
 func predecessor(q *queue, ended map[string]*queue) (old *queue) {
 	if old = ended[q.key]; old != nil {
 		return old
 	}
 	for _, other := range ended {
-		if other.section.URL.String() != q.section.URL.String() {
-			continue
+		if reflect.DeepEqual(other.section, q.section) {
+			return other
 		}
-		if old == nil || reflect.DeepEqual(other.section, q.section) {
+		if other.section.URL.String() == q.section.URL.String() && (old == nil || other.saved.before(old.saved)) {
 			old = other
 		}
 	}

@@ -169,7 +169,8 @@ browser: ## the page in Chromium, against a server of its own
 	test/browser.sh
 
 pictures: ## make the pictures of README.md again, in Chromium; nothing else writes them
-	SCREENSHOTS=$(CURDIR)/docs/img ONLY="pictures of the README" test/browser.sh
+	rm -rf bin/pictures
+	SCREENSHOTS=$(CURDIR)/bin/pictures ONLY="pictures of the README" test/browser.sh && $(GO) run ./test/pictures bin/pictures docs/img
 
 interop: interop-processes interop-clouds interop-metricsdiff ## tests against real peers: Prometheus, Thanos, Alertmanager, versitygw, Azurite, fake-gcs-server, node_exporter, Redis, memcached
 

@@ -2,9 +2,9 @@ package plot
 
 import "fmt"
 
-// charts returns the plots of docs/perf. README.md shows those whose names end in -cpu, and frontend-memory.
+// charts returns the plots of docs/perf. README.md shows the first.
 func charts() []chart {
-	return []chart{storeapi(), remoteReadCPU(), remoteReadMemory(), remoteReadLatency(), promqlCPU(), promqlMemory(),
+	return []chart{dashboard(), storeapi(), remoteReadCPU(), remoteReadMemory(), remoteReadLatency(), promqlCPU(), promqlMemory(),
 		frontendMemory(), frontendCPU(), exposition(), summaries(), profiles(), streams()}
 }
 
@@ -215,6 +215,20 @@ func streams() chart {
 			{"querier: sum by (namespace)", "storeapi", []string{"CPU of the querier: sum by (namespace), 8 h"}, both},
 			{"querier: 200,000 series of two stores, merged and forwarded", "storeapi",
 				[]string{"CPU of the querier: 200,000 series of 120 samples of two stores, merged and forwarded"}, both},
+		},
+	}
+}
+
+// dashboard is the plot of README.md: one query through every process of Thanos' read path, and through ferula's.
+func dashboard() chart {
+	both := []bar{{"Thanos", peer}, {"ferula", own}}
+	return bars{
+		file: "dashboard-query", title: "One dashboard query through the whole read path",
+		note: "Shorter is better. 10,000 series x 161 points; latency: 500 series, 16 clients at once",
+		kinds: []kind{
+			{"CPU of all processes for the query", "stack", []string{"with a store: CPU: 10,000 series x 161 points: all"}, both},
+			{"Peak memory of all processes", "stack", []string{"with a store: peak RssAnon: all"}, both},
+			{"Latency", "stack", []string{"with a store: latency: 500 series x 161 points, 16 clients"}, both},
 		},
 	}
 }

@@ -3,6 +3,7 @@ package report
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -25,12 +26,31 @@ type Section struct {
 	rows    map[string][]string // the cells after the first, by the first
 }
 
-// ShortMachine returns CPU and cores only if the line of the machine is long, for a place that is short.
+// ShortMachine returns only the CPU's name and the cores if the line of the machine is long, for a place that is short.
 func (s Section) ShortMachine() string {
 	if !strings.Contains(s.Machine, detailsOfCPU) {
 		return s.Machine
 	}
-	return processorOf(s.Machine)
+	return nameOnly(processorOf(s.Machine))
+}
+
+// nameOnly removes family, model and L2 from the line of a machine.
+func nameOnly(machine string) string {
+	name, details, _ := strings.Cut(machine, detailsOfCPU)
+	_, cores, _ := strings.Cut(details, ")")
+	return name + cores
+}
+
+// sectionsOf returns the names of an area's sections, a machine each; the area's own is the first.
+func (r Results) sectionsOf(areaName string) []string {
+	names := []string{areaName}
+	for name := range r {
+		if strings.HasPrefix(name, areaName+onMachine) {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return names
 }
 
 // Figure is a cell of a table. Times are in seconds and sizes in bytes, whatever multiple of them the cell has.

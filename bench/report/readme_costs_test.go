@@ -15,13 +15,13 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 )
 
-var updateReadme = flag.Bool("update", false, "write the table of costs at the beginning of README.md")
+var updateReadme = flag.Bool("update", false, "write the table of docs/perf/costs.md")
 
-// cost is a row of the table at the beginning of README.md. Of all rows of RESULTS.md that match it, README.md has the one in
-// which ferula's share of the peer's cost is the greatest.
+// cost is a row of the table "Where ferula loses" in docs/perf/costs.md. Of all rows of RESULTS.md that match it, on every CPU, the
+// table has the one in which ferula's share of the peer's cost is the greatest.
 type cost struct {
-	have, instead string // cells of README.md; empty if they are those of the row above
-	workload      string // cell of README.md, in which %s is what of the row's name is in parentheses in the pattern
+	have, instead string // cells of the table; empty if they are those of the row above
+	workload      string // cell of the table, in which %s is what of the row's name is in parentheses in the pattern
 	rows          []pattern
 	memory        []pattern // a further figure: memory of the same peer
 }
@@ -54,40 +54,40 @@ func costs() []cost {
 	}
 	sidecar := []pattern{rowsOf("sidecar", "Thanos", "CPU: (.+)"), inStacks("CPU: (.+): sidecar", "ferula sidecar")}
 	return []cost{
-		{have: "Prometheus", instead: "[`ferula serve`](docs/ops/serve.md); [move, and back](docs/migrate/prometheus.md)",
+		{have: "Prometheus", instead: "[`ferula serve`](../ops/serve.md); [move, and back](../migrate/prometheus.md)",
 			workload: "scrapes of 1,000 targets of 1,000 series every 15 s, for 5 min",
 			rows:     one("serve", "Prometheus", "CPU: scrapes"), memory: one("serve", "Prometheus", "RssAnon at the end of the scrapes")},
 		{workload: "1,000 recording rules over 100 series each every 15 s, for 2 min", rows: one("serve", "Prometheus", "CPU: rules")},
 		{workload: "one query: %s", rows: []pattern{rowsOf("engine", "Prometheus", "CPU: (.+?)(?:, a thousand)?"), rowsOf("api", "Prometheus", "CPU: (.+)")}},
 		{workload: "remote read of 10,000 series: %s", rows: one("remoteread", "Prometheus", "CPU: (.+)")},
-		{workload: "no work: memory", rows: one("api", "Prometheus", "RssAnon, idle")},
-		{have: "`thanos sidecar`", instead: "[`ferula sidecar`](docs/ops/sidecar.md); [move, and back](docs/migrate/thanos.md#sidecar)",
+		{workload: "idle memory", rows: one("api", "Prometheus", "RssAnon, idle")},
+		{have: "`thanos sidecar`", instead: "[`ferula sidecar`](../ops/sidecar.md); [move, and back](../migrate/thanos.md#sidecar)",
 			workload: "%s", rows: sidecar,
 			memory: []pattern{rowsOf("sidecar", "Thanos", "growth of RssAnon: Series .+"), inStacks("peak RssAnon: sidecar", "ferula sidecar")}},
 		{have: "the Prometheus behind it", instead: "the same Prometheus", workload: "range query: %s", rows: []pattern{inStacks("CPU: (.+): Prometheus", "ferula sidecar")}},
-		{have: "`thanos query`", instead: "[`ferula query`](docs/ops/query.md); [move, and back](docs/migrate/thanos.md#query)",
+		{have: "`thanos query`", instead: "[`ferula query`](../ops/query.md); [move, and back](../migrate/thanos.md#query)",
 			workload: "range query: %s", rows: []pattern{rowsOf("storeapi", "Thanos", "CPU of the querier: (.+)"), inStacks("CPU: (.+): query", "ferula query")},
 			memory: []pattern{inStacks("peak RssAnon: query", "ferula query")}},
-		{have: "`thanos query-frontend`", instead: "[`ferula query-frontend`](docs/ops/query-frontend.md); [move, and back](docs/migrate/thanos.md#query-frontend)",
+		{have: "`thanos query-frontend`", instead: "[`ferula query-frontend`](../ops/query-frontend.md); [move, and back](../migrate/thanos.md#query-frontend)",
 			workload: "range query: %s", rows: []pattern{inStacks("CPU: (.+): query-frontend", "ferula frontend"), rowsOf("frontend", "Thanos", "CPU: (.+)"),
 				rowsOf("frontend", "Thanos", "((?:real|behind) .+): CPU of the frontend")},
 			memory: []pattern{inStacks("peak RssAnon: query-frontend", "ferula frontend"), rowsOf("frontend", "Thanos", "growth of RssAnon: .+")}},
-		{have: "`thanos store`", instead: "[`ferula store`](docs/ops/store.md); [move, and back](docs/migrate/thanos.md#store)",
+		{have: "`thanos store`", instead: "[`ferula store`](../ops/store.md); [move, and back](../migrate/thanos.md#store)",
 			workload: "%s", rows: []pattern{rowsOf("store", "Thanos", "CPU, (.+)"), inStacks("CPU: (.+): store", "")},
 			memory: []pattern{rowsOf("store", "Thanos", "peak of RssAnon over ten requests"), inStacks("peak RssAnon: store", "")}},
-		{have: "these parts of Thanos together", instead: "those of ferula, [in ten minutes](docs/ops/stack.md); [mixed](docs/ops/scale.md)",
+		{have: "these Thanos components together", instead: "the same of ferula, [in ten minutes](../ops/stack.md); [mixed](../ops/scale.md)",
 			workload: "range query: %s", rows: one("stack", "Thanos", inStack+"CPU: (.+): all(?: three)?"), memory: one("stack", "Thanos", inStack+"peak RssAnon: all(?: three)?")},
-		{have: "Pyroscope, one process", instead: "`ferula serve`: [profiles](docs/ops/profiles.md); [move, and back](docs/migrate/pyroscope.md)",
-			workload: "a profile of 200 samples, pushed and stored durably. Pyroscope is not measured: the cost there is only that of google/pprof, which parses it",
+		{have: "google/pprof, a library", instead: "`ferula serve`: [profiles](../ops/profiles.md); [move, and back](../migrate/pyroscope.md)",
+			workload: "a profile of 200 samples: pushed over HTTP and stored durably here, only parsed there",
 			rows:     one("profiles", "naive", "CPU: a push", "CPU: a push over HTTP", "CPU: a profile's part of a flush", "CPU: compaction of a profile")},
-		{have: "VictoriaMetrics/metrics", instead: "the module [metrics](metrics/README.md); [move, and back](docs/migrate/victoriametrics-metrics.md)",
+		{have: "VictoriaMetrics/metrics", instead: "the module [metrics](../../metrics/README.md); [move, and back](../migrate/victoriametrics-metrics.md)",
 			workload: "a scrape: %s", rows: one("exposition", "VictoriaMetrics/metrics", "scrape: (10000 lines [^:]+)")},
 		{workload: "a scrape of one metric: %s", rows: one("exposition", "VictoriaMetrics/metrics", "scrape: ((?:[A-Z][A-Za-z]+)[^:]*)")},
 		{workload: "one update, %s", rows: one("exposition", "VictoriaMetrics/metrics", "update(?:: |, )(.+)")},
-		{have: "client_golang", instead: "the module [metrics](metrics/README.md); [move, and back](docs/migrate/client_golang.md)",
+		{have: "client_golang", instead: "the module [metrics](../../metrics/README.md); [move, and back](../migrate/client_golang.md)",
 			workload: "a scrape: %s", rows: []pattern{rowsOf("exposition", "client_golang", "scrape: (10000 lines [^:]+)"), rowsOf("exposition", "client_golang", "handler: (10000 lines[^:]+)")}},
 		{workload: "one update, %s", rows: one("exposition", "client_golang", "update(?:: |, )(.+)")},
-		{have: "a JSON codec of query responses", instead: "the module [promjson](promjson/README.md)", workload: "%s",
+		{have: "a JSON codec of query responses", instead: "the module [promjson](../../promjson/README.md)", workload: "%s",
 			rows: []pattern{rowsOf("json", "JSONCodec", "CPU: (.+)"), rowsOf("json", "jsoniter", "CPU, (decoding: .+)"),
 				rowsOf("json", "sonic", "CPU, (decoding: .+)"), rowsOf("json", "client_golang", "CPU, (decoding: .+)")}},
 	}
@@ -97,6 +97,7 @@ func costs() []cost {
 type pair struct {
 	words       string // of the row's name
 	area        string
+	cpu         string
 	there, here Figure
 }
 
@@ -104,25 +105,42 @@ func (p pair) share() float64 { return p.here.Value / p.there.Value }
 
 // pairsOf returns the rows of RESULTS.md that a pattern selects and that both sides have.
 func pairsOf(r Results, p pattern) (pairs []pair) {
-	for name := range r[p.area].rows {
-		found := p.row.FindStringSubmatch(name)
-		if found == nil {
-			continue
-		}
-		mine := []string{name}
-		if len(p.more) > 0 {
-			mine = p.more
-		}
-		there, err := r.Figure(p.area, p.peer, name)
-		words := strings.ReplaceAll(strings.Join(found[1:], ""), "10000 ", "10,000 ") // as the other rows have it
-		for _, column := range []string{"ferula", p.alone} {
-			here, err2 := r.Figure(p.area, column, mine...)
-			if column != "" && err == nil && err2 == nil {
-				pairs = append(pairs, pair{words, p.area, there, here})
-			}
+	for _, section := range r.sectionsOf(p.area) {
+		for name := range r[section].rows {
+			pairs = append(pairs, pairsOfRow(r, p, section, name)...)
 		}
 	}
 	return pairs
+}
+
+func pairsOfRow(r Results, p pattern, section, name string) (pairs []pair) {
+	found := p.row.FindStringSubmatch(name)
+	if found == nil {
+		return nil
+	}
+	mine := []string{name}
+	if len(p.more) > 0 {
+		mine = p.more
+	}
+	there, err := r.Figure(section, p.peer, name)
+	words := strings.ReplaceAll(strings.Join(found[1:], ""), "10000 ", "10,000 ") // as the other rows have it
+	for _, column := range []string{"ferula", p.alone} {
+		here, err2 := r.Figure(section, column, mine...)
+		if column != "" && err == nil && err2 == nil {
+			pairs = append(pairs, pair{words, p.area, cpuOf(r[section].Machine), there, here})
+		}
+	}
+	return pairs
+}
+
+var shortCPU = regexp.MustCompile(`EPYC|Xeon`)
+
+// cpuOf is a name of a machine's CPU that fits into a cell.
+func cpuOf(machine string) string {
+	if short := shortCPU.FindString(machine); short != "" {
+		return short
+	}
+	return processorOf(machine)
 }
 
 // greatest returns the row in which ferula's share is the greatest.
@@ -138,11 +156,11 @@ func greatest(r Results, patterns []pattern) (worst pair, ok bool) {
 		if a.share() != b.share() {
 			return int(math.Copysign(1, a.share()-b.share()))
 		}
-		return strings.Compare(b.area+b.words, a.area+a.words)
+		return strings.Compare(b.area+b.words+b.cpu, a.area+a.words+a.cpu)
 	}), true
 }
 
-// readmeAmount is an amount with three digits, as README.md has them.
+// readmeAmount is an amount with three digits.
 func readmeAmount(f Figure) string {
 	v, unit := f.Value, f.Unit
 	switch {
@@ -193,7 +211,7 @@ const (
 // costTable writes the table; errors name the rows that RESULTS.md does not have.
 func costTable(r Results, costs []cost) (table string, errs []error) {
 	var b strings.Builder
-	b.WriteString("| you run | workload | cost there | run instead | cost here | share | see it |\n|---|---|---|---|---|---|---|\n")
+	b.WriteString("| you run | workload | cost there | run instead | cost here | ratio | CPU | measure it |\n|---|---|---|---|---|---|---|---|\n")
 	for _, c := range costs {
 		worst, ok := greatest(r, c.rows)
 		if !ok {
@@ -204,7 +222,7 @@ func costTable(r Results, costs []cost) (table string, errs []error) {
 		if strings.Contains(workload, "%s") {
 			workload = fmt.Sprintf(workload, strings.TrimSpace(worst.words))
 		}
-		there, here, share := readmeAmount(worst.there), readmeAmount(worst.here), readmeShare(worst)
+		there, here, share, cpus := readmeAmount(worst.there), readmeAmount(worst.here), readmeShare(worst), worst.cpu
 		rows := c.rows
 		if c.memory != nil {
 			memory, ok := greatest(r, c.memory)
@@ -213,20 +231,23 @@ func costTable(r Results, costs []cost) (table string, errs []error) {
 				continue
 			}
 			there, here, share = there+", "+readmeAmount(memory.there), here+", "+readmeAmount(memory.here), share+", "+readmeShare(memory)
+			if memory.cpu != worst.cpu {
+				cpus += ", " + memory.cpu
+			}
 			rows = append(slices.Clone(rows), c.memory...)
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s |\n", c.have, workload, there, c.instead, here, share, seeIt(worst, rows))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s | %s | %s | %s |\n", c.have, workload, there, c.instead, here, share, cpus, seeIt(worst, rows))
 	}
 	return b.String(), errs
 }
 
-// The table at the beginning of README.md has, for each part, the workload of RESULTS.md in which ferula does worst. -update writes it.
+// The table of docs/perf/costs.md has, for each part, the workload of RESULTS.md in which ferula does worst. -update writes it.
 func TestReadme_CostsAreTheWorstOfTheResults(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "RESULTS.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	name := filepath.Join("..", "..", "README.md")
+	name := filepath.Join("..", "..", "docs", "perf", "costs.md")
 	readme, err := os.ReadFile(name)
 	if err != nil {
 		t.Fatal(err)
@@ -234,19 +255,12 @@ func TestReadme_CostsAreTheWorstOfTheResults(t *testing.T) {
 	before, rest, ok := strings.Cut(string(readme), beginCosts)
 	got, after, ok2 := strings.Cut(rest, endCosts)
 	if !ok || !ok2 {
-		t.Fatalf("README.md does not have the lines %q and %q", beginCosts, endCosts)
+		t.Fatalf("docs/perf/costs.md does not have the lines %q and %q", beginCosts, endCosts)
 	}
 	r := Parse(string(text))
 	want, errs := costTable(r, costs())
 	for _, err := range errs {
 		t.Error(err)
-	}
-	for _, c := range costs() {
-		for _, p := range c.rows {
-			if !(Machine{CPU: "AMD EPYC", Cores: 2}).is(nameOnly(r[p.area].Machine)) {
-				t.Errorf("README.md claims two cores of an EPYC, area %s has %q", p.area, r[p.area].Machine)
-			}
-		}
 	}
 	if t.Failed() || got == want {
 		return
@@ -257,14 +271,14 @@ func TestReadme_CostsAreTheWorstOfTheResults(t *testing.T) {
 		}
 		return
 	}
-	t.Errorf("README.md does not follow RESULTS.md: cd bench && GOWORK=off go test ./report -run TestReadme_Costs -update\n%s", firstDifference(got, want))
+	t.Errorf("docs/perf/costs.md does not follow RESULTS.md: cd bench && GOWORK=off go test ./report -run TestReadme_Costs -update\n%s", firstDifference(got, want))
 }
 
 func firstDifference(got, want string) string {
 	wants := strings.Split(want, "\n")
 	for i, line := range strings.Split(got, "\n") {
 		if i >= len(wants) || line != wants[i] {
-			return "README.md: " + line + "\nwant:      " + strings.Join(wants[min(i, len(wants)):min(i+1, len(wants))], "")
+			return "costs.md: " + line + "\nwant:      " + strings.Join(wants[min(i, len(wants)):min(i+1, len(wants))], "")
 		}
 	}
 	return "rows are missing"
@@ -284,7 +298,7 @@ func TestCostTable_HasTheRowWithTheGreatestShare(t *testing.T) {
 <!-- end a -->
 `)
 	got, errs := costTable(r, []cost{{have: "peer", instead: "ferula", workload: "query: %s", rows: []pattern{rowsOf("a", "peer", inStack+"CPU: (.+)")}, memory: []pattern{rowsOf("a", "peer", "memory")}}})
-	want := "| peer | query: with a store: dear | 2.00 s, 10.0 MiB | ferula | 3.00 s, 0.50 MiB | **150 %**, 5.0 % | `make bench AREA=a` |\n"
+	want := "| peer | query: with a store: dear | 2.00 s, 10.0 MiB | ferula | 3.00 s, 0.50 MiB | **150 %**, 5.0 % | machine | `make bench AREA=a` |\n"
 	if !strings.HasSuffix(got, "\n"+want) || len(errs) > 0 {
 		t.Errorf("got %s%v, want %s", got, errs, want)
 	}

@@ -11,18 +11,18 @@ import (
 	"testing"
 )
 
-// claim is a row of README.md's table of costs: a text that only its first cell has, and the source of each number in its last
-// cell, in their order.
+// claim is a row of a table with figures, in README.md or docs/perf/costs.md: a text that only its first cell has, and the source of
+// each number in its last cell, in their order.
 type claim struct {
 	row     string
 	area    string
 	numbers []number
 }
 
-// number compares a number of README.md with RESULTS.md.
+// number compares a number of a document with RESULTS.md.
 type number struct {
-	of    func(t *testing.T, r Results) float64 // in the unit of README.md; nil for a number that is no figure
-	below bool                                  // README.md states a bound
+	of    func(t *testing.T, r Results) float64 // in the unit of the document; nil for a number that is no figure
+	below bool                                  // the document states a bound
 }
 
 // constant is a number that is no figure of RESULTS.md, such as a size.
@@ -108,6 +108,34 @@ const (
 	mibyte = 1 << 20
 )
 
+// onWorstCPU is a function of the goal on the CPU on which it is greatest.
+func onWorstCPU(goalName string, text func(ratio float64) float64) number {
+	return number{of: func(t *testing.T, r Results) float64 {
+		t.Helper()
+		worst := math.Inf(-1)
+		areaName, _, _ := strings.Cut(goalName, "/")
+		for _, section := range r.sectionsOf(areaName) {
+			v, err := r.Goal(section, goalName)
+			if err != nil {
+				t.Error(err)
+			}
+			worst = max(worst, v)
+		}
+		return text(worst)
+	}}
+}
+
+// headlines are the claims of README.md.
+func headlines() []claim {
+	timesLess := func(ratio float64) float64 { return 1 / ratio }
+	percentMore := func(ratio float64) float64 { return 100 * (ratio - 1) }
+	return []claim{
+		{"dashboard query", "stack", []number{onWorstCPU("stack/every-point", timesLess), onWorstCPU("stack/anon", timesLess), onWorstCPU("stack/latency-16", timesLess)}},
+		{"`sum by (rate)`", "engine", []number{onWorstCPU("engine/sum-rate-8h", timesLess), onWorstCPU("engine/wall-sum-rate-8h", timesLess)}},
+		{"scraping", "serve", []number{onWorstCPU("serve/scrape-cpu", percentMore), onWorstCPU("serve/scrape-anon", percentMore)}},
+	}
+}
+
 func claims() []claim {
 	engine := func(names ...string) (numbers []number) {
 		for _, name := range names {
@@ -151,43 +179,57 @@ func claims() []claim {
 
 var numberInText = regexp.MustCompile(`\d+(?:\.\d+)?`)
 
-// Every number of README.md's table of costs is that of RESULTS.md, to the digits that README.md has.
+// The three figures of README.md are those of the CPU on which ferula does worse, to the digits that README.md has.
+func TestReadme_FiguresAreThoseOfTheWorseCPU(t *testing.T) {
+	checkClaims(t, headlines(), "\n| workload |", "README.md")
+}
+
+// Every number of the second table of docs/perf/costs.md is that of RESULTS.md, to the digits of the document.
 func TestReadme_FiguresAreThoseOfTheResults(t *testing.T) {
+	checkClaims(t, claims(), "\n## Other workloads\n", "docs", "perf", "costs.md")
+}
+
+// checkClaims compares the first table after a text with RESULTS.md.
+func checkClaims(t *testing.T, all []claim, after string, document ...string) {
+	t.Helper()
 	text, err := os.ReadFile(filepath.Join("..", "RESULTS.md"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	readme, err := os.ReadFile(filepath.Join("..", "..", "README.md"))
+	readme, err := os.ReadFile(filepath.Join(append([]string{"..", ".."}, document...)...))
 	if err != nil {
 		t.Fatal(err)
 	}
 	r := Parse(string(text))
-	_, costs, _ := strings.Cut(string(readme), "\n## What else it costs\n")
+	_, costs, _ := strings.Cut(string(readme), after)
 	rows := 0
 	for line := range strings.Lines(costs) {
 		cells := cellsOf(strings.TrimSpace(line))
 		if strings.HasPrefix(line, "## ") {
 			break
 		}
+		if rows > 0 && len(cells) != 3 {
+			break
+		}
 		if len(cells) != 3 || strings.HasPrefix(line, "|---") || cells[0] == "what" {
 			continue
 		}
 		rows++
-		checkClaim(t, r, cells)
+		checkClaim(t, r, all, cells)
 	}
-	if rows != len(claims()) {
-		t.Errorf("README.md has %d rows, want %d", rows, len(claims()))
+	if rows != len(all) {
+		t.Errorf("%s has %d rows, want %d", document, rows, len(all))
 	}
 }
 
-func checkClaim(t *testing.T, r Results, cells []string) {
+func checkClaim(t *testing.T, r Results, all []claim, cells []string) {
 	t.Helper()
-	for _, c := range claims() {
+	for _, c := range all {
 		if !strings.Contains(cells[0], c.row) {
 			continue
 		}
 		if !(Machine{CPU: "AMD EPYC", Cores: 2}).is(nameOnly(r[c.area].Machine)) {
-			t.Errorf("%s: README.md claims two cores of an EPYC, RESULTS.md has %q", c.row, r[c.area].Machine)
+			t.Errorf("%s: the first section is claimed to be of two cores of an EPYC, RESULTS.md has %q", c.row, r[c.area].Machine)
 		}
 		texts := numberInText.FindAllString(cells[2], -1)
 		if len(texts) != len(c.numbers) {
@@ -208,14 +250,7 @@ func checkClaim(t *testing.T, r Results, cells []string) {
 	t.Errorf("no figures of RESULTS.md are known for the row %q", cells[0])
 }
 
-// nameOnly removes family, model and L2 from the line of a machine.
-func nameOnly(machine string) string {
-	name, details, _ := strings.Cut(machine, detailsOfCPU)
-	_, cores, _ := strings.Cut(details, ")")
-	return name + cores
-}
-
-// compareNumber returns how a number of README.md differs from a figure; "" if it is the figure, rounded.
+// compareNumber returns how a number of a document differs from a figure; "" if it is the figure, rounded.
 func compareNumber(text string, want float64, below bool) string {
 	got, err := strconv.ParseFloat(text, 64)
 	_, decimals, _ := strings.Cut(text, ".")
@@ -224,9 +259,9 @@ func compareNumber(text string, want float64, below bool) string {
 	case err != nil:
 		return err.Error()
 	case below && want >= got:
-		return "README.md states less than " + text + ", RESULTS.md " + strconv.FormatFloat(want, 'g', 4, 64)
+		return "the document states less than " + text + ", RESULTS.md " + strconv.FormatFloat(want, 'g', 4, 64)
 	case !below && math.Abs(got-want) > half*1.000001:
-		return "README.md has " + text + ", RESULTS.md " + strconv.FormatFloat(want, 'g', 4, 64)
+		return "the document has " + text + ", RESULTS.md " + strconv.FormatFloat(want, 'g', 4, 64)
 	}
 	return ""
 }

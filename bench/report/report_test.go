@@ -155,7 +155,7 @@ func TestWriteResults_ReplacesASectionThatHasOnlyTheNameOfTheCPU(t *testing.T) {
 	if want := []bool{true, true, false}; !slices.Equal(first, want) || strings.Contains(text, "a1") || !strings.Contains(text, "## x on "+newer+", 2 cores\n") {
 		t.Errorf("first sections: %v, want %v: %s", first, want, text)
 	}
-	if got := Parse(text)["x"].ShortMachine(); got != now+", 2 cores" {
+	if got := Parse(text)["x"].ShortMachine(); got != older+", 2 cores" {
 		t.Errorf("the short machine: %q", got)
 	}
 	other := runOf("x", now, "a4")

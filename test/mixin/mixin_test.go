@@ -228,7 +228,10 @@ func checkGrouping(t *testing.T, e expression, a *parser.AggregateExpr, known ma
 	}
 }
 
-// Every alert has a severity, texts, and a row in the README with what to do.
+// runbooks is the address below which the repository's files are.
+const runbooks = "https://github.com/ferula-io/ferula/blob/main/"
+
+// Every alert has a severity, texts, and a runbook: a heading of the README with what to do.
 func TestMixin_EveryAlertSaysWhatAndHowBad(t *testing.T) {
 	text, err := os.ReadFile(folder + "/README.md")
 	if err != nil {
@@ -244,18 +247,47 @@ func TestMixin_EveryAlertSaysWhatAndHowBad(t *testing.T) {
 			if r.Annotations["summary"] == "" || r.Annotations["description"] == "" {
 				t.Errorf("%s has no summary or description", r.Alert)
 			}
-			if !strings.Contains(string(text), "`"+r.Alert+"`") {
-				t.Errorf("mixin/README.md does not say what to do about %s", r.Alert)
+			if fault := brokenRunbook(r.Annotations["runbook_url"], r.Alert); fault != "" {
+				t.Errorf("%s: runbook_url %q: %s", r.Alert, r.Annotations["runbook_url"], fault)
 			}
 		}
 	}
-	for _, m := range regexp.MustCompile("`(Ferula[A-Za-z]+)`").FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile("(?m)^### (Ferula[A-Za-z]+)$").FindAllStringSubmatch(string(text), -1) {
 		if !strings.Contains(readFile(t, "alerts.yml"), "alert: "+m[1]+"\n") {
 			t.Errorf("mixin/README.md names %s, which does not exist", m[1])
 		}
 	}
 	if alerts < 30 {
 		t.Errorf("only %d alerts", alerts)
+	}
+}
+
+// brokenRunbook returns what is wrong with the runbook of an alert: the file, or a heading that is the alert's name and has a text.
+func brokenRunbook(address, alert string) string {
+	path, anchor, _ := strings.Cut(strings.TrimPrefix(address, runbooks), "#")
+	text, err := os.ReadFile(filepath.Join(folder, "..", path))
+	switch {
+	case !strings.HasPrefix(address, runbooks) || err != nil:
+		return "no file of this repository"
+	case anchor != strings.ToLower(alert):
+		return "the anchor is that of another alert"
+	case !regexp.MustCompile(`(?m)^### ` + alert + `\n\n[A-Z\x60]`).Match(text):
+		return "no heading with a text"
+	}
+	return ""
+}
+
+func TestMixin_BrokenRunbooksAreFound(t *testing.T) {
+	for address, broken := range map[string]bool{
+		runbooks + "mixin/README.md#feruladown":          false,
+		runbooks + "mixin/README.md#ferulapanics":        true,
+		runbooks + "mixin/absent.md#feruladown":          true,
+		runbooks + "docs/README.md#feruladown":           true,
+		"https://example.org/mixin/README.md#feruladown": true,
+	} {
+		if fault := brokenRunbook(address, "FerulaDown"); (fault != "") != broken {
+			t.Errorf("%s: %q", address, fault)
+		}
 	}
 }
 

@@ -1,5 +1,6 @@
 // The pictures of README.md. Time and responses are made here, so that the same page gives the same bytes; only
-// `make pictures` writes them where the README has them.
+// `make pictures` writes them where the README has them. Pictures named why-SCHEME-NUMBER-HUNDREDTHS are the frames of the
+// moving picture, which test/pictures joins; the last number is how long a frame is shown.
 import { screenshot, until } from "./browser.mjs";
 
 const NOW = Date.UTC(2026, 0, 31, 14, 0, 0);
@@ -83,9 +84,13 @@ async function prepare(page, features = {}) {
 
 const store = (name) => ({ name, lastError: null, labelSets: [{ replica: name.slice(-7, -6) }], minTime: NOW - 86_400_000, maxTime: NOW, lastCheck: new Date(NOW - 3000).toISOString() });
 
+/** The last hour is slow here: the latency of a query and the CPU of the profiles rise together. */
+const SLOW = [NOW - 0.38 * 3_600_000, NOW - 0.2 * 3_600_000];
+
 function points(start, end, step) {
   return Array.from({ length: Math.floor((end - start) / step) + 1 }, (_, i) => {
-    const value = 4e8 + 1.4e8 * Math.sin(i / 9) + 5e7 * Math.sin(i / 2.3);
+    const slow = start + i * step > SLOW[0] && start + i * step < SLOW[1] ? 2.6 : 1;
+    const value = slow * (4e8 + 5e7 * Math.sin(i / 9) + 3e7 * Math.sin(i / 2.3));
     const timestamp = String(start + i * step);
     return { timestamp, value, exemplars: i % 8 === 3 ? [{ timestamp, profileId: `profile-${i}`, value: String(Math.round(value)) }] : [] };
   });
@@ -110,18 +115,30 @@ async function spike(page, base, scheme) {
   await page.locator(".brush-hint").waitFor();
   const over = await page.locator(".u-over").boundingBox();
   const y = over.y + over.height / 2;
+  let frames = 0;
+  const frame = (hundredths) => screenshot(page, `why-${scheme}-${frames++}-${hundredths}`);
+  await settled(page);
+  await frame(150);
   await page.keyboard.down("Shift");
   await page.mouse.move(over.x + over.width * 0.63, y);
   await page.mouse.down();
-  await page.mouse.move(over.x + over.width * 0.79, y, { steps: 5 });
+  for (const to of [0.67, 0.71, 0.75, 0.79]) {
+    await page.mouse.move(over.x + over.width * to, y);
+    await frame(12);
+  }
   await page.mouse.up();
   await page.keyboard.up("Shift");
+  await frame(150);
   await shot(page, "spike", scheme);
   await page.locator(".plot").focus();
   await page.keyboard.press("d");
   await page.locator(".diff-legend").waitFor();
   await page.locator(".flames canvas").waitFor();
   await page.locator(".diff-legend").evaluate((e) => e.closest("section, .card").scrollIntoView());
+  await settled(page);
+  await frame(250);
+  const box = await page.locator(".flames canvas").boundingBox();
+  await page.mouse.move(box.x + box.width * 0.5, box.y + 8);
   await shot(page, "reason", scheme);
 }
 

@@ -127,6 +127,20 @@ func FuzzParseSavepoints(f *testing.F) {
 	})
 }
 
+func FuzzSplit(f *testing.F) {
+	f.Add([]byte("\n\x02\x12\x00\n\x00\x1a\x01\x08"))
+	f.Add([]byte("\n\xff\xff\xff\xff\xff\xff\xff\xff\x7f"))
+	f.Fuzz(func(t *testing.T, body []byte) {
+		req, err := compression.Encode(compression.Snappy, body, compression.NewSyncEncodeBuffer())
+		if err != nil {
+			t.Skip(err)
+		}
+		if fields, ok := split(req); ok && string(slices.Concat(fields...)) != string(body) {
+			t.Errorf("%q is split into %q", body, fields)
+		}
+	})
+}
+
 // recorder is a receiver that counts how often it gets each sample.
 type recorder struct {
 	*httptest.Server

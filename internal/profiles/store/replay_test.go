@@ -67,6 +67,19 @@ func TestReplay_UnusableRecordIsSetAside(t *testing.T) {
 	}
 }
 
+// The segment in testdata was written by the first version. Later versions must replay it.
+func TestReplay_SegmentOfTheFirstVersion(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.CopyFS(filepath.Join(dir, "profiles", "t", "wal"), os.DirFS("testdata/wal")); err != nil {
+		t.Fatal(err)
+	}
+	s := openFaulty(t, dir, &faults{}, nil)
+	once(t, stored(t, s), 3)
+	if m := s.metrics; m.setAside.Get()+m.gaps.Get()+m.torn.Get() != 0 {
+		t.Error("a part of the segment is not replayed")
+	}
+}
+
 // A block of another server, restored from a bucket or copied, says nothing about the log of this server.
 func TestReplay_ForeignBlockDoesNotHideTheLog(t *testing.T) {
 	other := openFaulty(t, t.TempDir(), &faults{}, nil)

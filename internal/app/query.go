@@ -17,6 +17,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/httpapi/storeset"
 	"github.com/ferula-io/ferula/internal/process"
 
@@ -144,7 +145,8 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	if err != nil {
 		return nil, err
 	}
-	q.process.AddServer(webServer(opts.Web, q.listener, q.reg.Instrumented(handler), opts.Logger, q.reg), grpcServer(q.grpc))
+	q.process.AddServer(webServer(opts.Web, q.listener, q.reg.Instrumented(handler), opts.Logger, q.reg),
+		grpcServer(q.grpc))
 	return q, nil
 }
 
@@ -164,15 +166,14 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Stores:        storeset.New(q.fanout, q.endpoints),
 		StoreDefaults: q.opts.Stores,
 		StoreTimeout:  cmp.Or(q.opts.Query.Timeout, promql.TimeoutByDefault),
-		Gatherer:      q.reg,
-		Flags:         q.opts.Flags,
-		BuildInfo:     buildInfo(),
-		RuntimeInfo:   q.runtimeInfo,
-		Ready:         q.process.Wrap,
-		ExternalURL:   external,
-		ListenAddress: q.listener.Addr().String(),
-		CORSOrigin:    origin,
-		Logger:        q.opts.Logger.With("component", "api"),
+		Peer: promweb.New(promweb.Options{
+			Prefix: prefix, Flags: q.opts.Flags, RuntimeInfo: q.runtimeInfo, Parser: q.engine.Parser, ExternalURL: external,
+			CORSOrigin: origin, Ready: q.process.Wrap, Logger: q.opts.Logger.With("component", "web"),
+		}),
+		BuildInfo:  buildInfo(),
+		Ready:      q.process.Wrap,
+		CORSOrigin: origin,
+		Logger:     q.opts.Logger.With("component", "api"),
 	}).Register(endpoints, prefix+"/api/v1")
 	mux := http.NewServeMux()
 	var apiHandler http.Handler = endpoints
@@ -192,16 +193,16 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	return mux, nil
 }
 
-func (q *Query) runtimeInfo() (httpapi.RuntimeInfo, error) {
+func (q *Query) runtimeInfo() (promweb.RuntimeInfo, error) {
 	cwd, err := os.Getwd()
 	if err != nil {
-		return httpapi.RuntimeInfo{}, err
+		return promweb.RuntimeInfo{}, err
 	}
 	hostname, err := os.Hostname()
 	if err != nil {
-		return httpapi.RuntimeInfo{}, err
+		return promweb.RuntimeInfo{}, err
 	}
-	return httpapi.RuntimeInfo{StartTime: q.started, CWD: cwd, Hostname: hostname, ReloadConfigSuccess: true,
+	return promweb.RuntimeInfo{StartTime: q.started, CWD: cwd, Hostname: hostname, ReloadConfigSuccess: true,
 		LastConfigTime: q.started}, nil
 }
 

@@ -17,7 +17,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/app/shipping"
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
@@ -225,21 +225,21 @@ func (s *Serve) Run(ctx context.Context) error {
 	return s.process.Run(ctx)
 }
 
-func (s *Serve) runtimeInfo() (httpapi.RuntimeInfo, error) {
+func (s *Serve) runtimeInfo() (promweb.RuntimeInfo, error) {
 	cwd, err := os.Getwd()
 	if err != nil {
-		return httpapi.RuntimeInfo{}, err
+		return promweb.RuntimeInfo{}, err
 	}
 	hostname, err := os.Hostname()
 	if err != nil {
-		return httpapi.RuntimeInfo{}, err
+		return promweb.RuntimeInfo{}, err
 	}
 	corruptions, err := s.counter("prometheus_tsdb_wal_corruptions_total")
 	if err != nil {
-		return httpapi.RuntimeInfo{}, err
+		return promweb.RuntimeInfo{}, err
 	}
 	ok, at := s.config.lastReload()
-	return httpapi.RuntimeInfo{
+	return promweb.RuntimeInfo{
 		StartTime:           s.started,
 		CWD:                 cwd,
 		Hostname:            hostname,

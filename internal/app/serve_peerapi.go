@@ -73,14 +73,15 @@ func (n *notices) untilShutdown(next http.Handler) http.Handler {
 	})
 }
 
-// registerPeerAPI adds the endpoints of package promweb and the receiver of OTLP.
-func (s *Serve) registerPeerAPI(mux, endpoints *http.ServeMux, prefix string, external *url.URL, origin *regexp.Regexp,
-	guard func(http.Handler) http.Handler) {
+// peerOptions returns the options of package promweb.
+func (s *Serve) peerOptions(prefix string, external *url.URL, origin *regexp.Regexp,
+	guard func(http.Handler) http.Handler) promweb.Options {
 	lookback := s.opts.Query.LookbackDelta
 	if lookback == 0 {
 		lookback = 5 * time.Minute
 	}
-	promweb.Register(promweb.Options{
+	return promweb.Options{
+		Prefix: prefix, Flags: s.opts.Flags, RuntimeInfo: s.runtimeInfo, Rules: s.rules,
 		Store: s.store, Queryable: s.store, Engine: s.queries, Parser: s.engine.Parser, Targets: s.scraper.Manager,
 		Config: s.config.current, Gatherer: s.reg,
 		Build: buildInfo(),
@@ -89,8 +90,7 @@ func (s *Serve) registerPeerAPI(mux, endpoints *http.ServeMux, prefix string, ex
 		Notifications: s.notices.Notifications, UntilShutdown: s.notices.untilShutdown,
 		ExternalURL: external, ListenAddress: s.listener.Addr().String(), CORSOrigin: origin,
 		Ready: s.process.Wrap, Guard: guard, Logger: s.opts.Logger.With("component", "web"),
-	}, mux, endpoints, prefix)
-	endpoints.Handle("POST "+prefix+"/api/v1/otlp/v1/metrics", s.process.Wrap(s.otlp(guard, s.config.current)))
+	}
 }
 
 // otlp returns the receiver of OTLP metrics or, if it is disabled, a handler that responds

@@ -6,6 +6,7 @@ import (
 	"net/url"
 
 	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
@@ -29,6 +30,8 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	// The API has its own mux, so that an unknown endpoint or method gets status 404 or
 	// 405 instead of the web UI.
 	endpoints := http.NewServeMux()
+	peer := s.peerOptions(prefix, external, origin, guard)
+	router := promweb.New(peer)
 	httpapi.New(httpapi.Options{
 		Engine:        s.queries,
 		Parser:        s.engine.Parser,
@@ -37,26 +40,23 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Flames:        flames{s.profiles, exemplar.New(s.store, s.profiles.engine)},
 		FlamesTenant:  s.opts.Profiles.tenantOf(),
 		Targets:       s.scraper.Manager,
-		Rules:         s.rules,
-		Status:        s.store,
-		Gatherer:      s.reg,
+		Peer:          router,
+		Rules:         true,
+		TSDB:          true,
 		RemoteWrite:   s.remoteWrite(guard),
 		RemoteRead:    remoteread.NewServer(read, s.remotes, s.opts.Logger.With("component", "remote read"), s.reg.Own),
 		Export:        s.remotes,
 		Profiles:      true,
 		Notifications: true,
 		Config:        s.config.current,
-		Flags:         s.opts.Flags,
 		BuildInfo:     buildInfo(),
-		RuntimeInfo:   s.runtimeInfo,
 		Ready:         s.process.Wrap,
-		ExternalURL:   external,
-		ListenAddress: s.listener.Addr().String(),
 		CORSOrigin:    origin,
 		Logger:        s.opts.Logger.With("component", "api"),
 	}).Register(endpoints, prefix+"/api/v1")
 	mux := http.NewServeMux()
-	s.registerPeerAPI(mux, endpoints, prefix, external, origin, guard)
+	promweb.Register(peer, router, mux, endpoints)
+	endpoints.Handle("POST "+prefix+"/api/v1/otlp/v1/metrics", s.process.Wrap(s.otlp(guard, s.config.current)))
 	mux.Handle(prefix+"/api/", s.profiles.withPprofLabels(endpoints))
 	mux.Handle("GET "+prefix+"/metrics", s.reg.Handler(s.opts.Logger))
 	s.opts.Web.RegisterDebugEndpoints(mux, prefix, &s.process.Readiness)

@@ -20,33 +20,20 @@ import (
 	"fmt"
 	"log/slog"
 	"net/http"
-	"net/url"
 	"time"
 
 	"github.com/grafana/regexp"
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/scrape"
 	"github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/util/httputil"
 )
 
 // Targets lists scrape targets. scrape.Manager implements it.
 type Targets interface {
-	ScrapePools() []string
 	TargetsActive() map[string][]*scrape.Target
-	TargetsDropped() map[string][]*scrape.Target
-	TargetsDroppedCounts() map[string]int
-	ScrapePoolConfig(pool string) (*config.ScrapeConfig, error)
-}
-
-// Status returns statistics of the TSDB.
-type Status interface {
-	HeadStats(byLabel string, limit int) (*tsdb.Stats, error)
-	WALReplayStatus() tsdb.WALReplayStatus
 }
 
 // BuildInfo is the data of status/buildinfo.
@@ -58,17 +45,6 @@ type BuildInfo struct {
 	BuildDate string
 	GoVersion string
 	Program   string // "ferula" and its version
-}
-
-// RuntimeInfo is the data of status/runtimeinfo.
-type RuntimeInfo struct {
-	StartTime           time.Time
-	CWD                 string
-	Hostname            string
-	ReloadConfigSuccess bool
-	LastConfigTime      time.Time
-	CorruptionCount     int64
-	StorageRetention    string
 }
 
 // Options are the data sources and settings of an API. Engine and Parser are required,
@@ -87,9 +63,11 @@ type Options struct {
 	StoreDefaults StoreDefaults
 	StoreTimeout  time.Duration // timeout of requests to Stores without PromQL evaluation; 0: none
 	Targets       Targets
-	Rules         Rules
-	Status        Status
-	Gatherer      prometheus.Gatherer // source of the chunk count in status/tsdb
+
+	// Peer is Prometheus' own API below the same prefix (package promweb). It serves endpoints that are rarely requested.
+	// If it is nil, they have status 404.
+	Peer        http.Handler
+	Rules, TSDB bool // the peer has rules and alerts, and statistics of a TSDB
 
 	RemoteWrite http.Handler
 	RemoteRead  http.Handler
@@ -98,19 +76,13 @@ type Options struct {
 	Profiles      bool // the server has the profile API; used only by /status/features
 	Notifications bool // the server has /notifications/live; used only by /status/features
 
-	Config      func() config.Config
-	Flags       map[string]string
-	BuildInfo   BuildInfo
-	RuntimeInfo func() (RuntimeInfo, error)
+	Config    func() config.Config
+	BuildInfo BuildInfo
 	// Ready wraps endpoints that are unavailable until the storage can be read.
-	Ready func(http.Handler) http.Handler
-	// ExternalURL is the URL by which users reach this server; nil: target URLs are
-	// returned unchanged.
-	ExternalURL   *url.URL
-	ListenAddress string
-	CORSOrigin    *regexp.Regexp // nil: all origins
-	Logger        *slog.Logger
-	Now           func() time.Time // nil: time.Now
+	Ready      func(http.Handler) http.Handler
+	CORSOrigin *regexp.Regexp // nil: all origins
+	Logger     *slog.Logger
+	Now        func() time.Time // nil: time.Now
 
 	BodyMaxBytes int64 // of a request's form; 0: 10 MiB
 }
@@ -179,20 +151,15 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	if a.opts.Flames != nil {
 		get("/exemplar/flamegraph", a.exemplarFlamegraph)
 	}
-	both("/format_query", a.formatQuery)
-	both("/parse_query", a.parseQuery)
 	both("/labels", a.withStoreTimeout(a.labelNames))
 	get("/label/{name}/values", a.withStoreTimeout(a.labelValues))
 	both("/series", a.withStoreTimeout(a.series))
 	if a.opts.Targets != nil {
-		get("/scrape_pools", a.scrapePools)
-		get("/targets", a.targets)
-		get("/targets/metadata", a.targetMetadata)
 		get("/metadata", a.metricMetadata)
 	}
 	if a.opts.Stores != nil {
 		get("/stores", a.stores)
-		if a.opts.Status == nil {
+		if !a.opts.TSDB {
 			get("/status/tsdb", a.withStoreTimeout(a.storeStatusTSDB))
 		}
 		if a.opts.Targets == nil {
@@ -205,24 +172,13 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 		get("/alerts", a.withStoreTimeout(a.storeAlerts))
 		get("/alertmanagers", constantResponse(`{"activeAlertmanagers":[],"droppedAlertmanagers":[]}`))
 	}
-	if a.opts.Rules != nil {
-		get("/rules", a.localRules)
-		get("/alerts", a.localAlerts)
-		get("/alertmanagers", a.alertmanagers)
-	}
 	if a.opts.Config != nil {
 		get("/status/config", a.statusConfig)
 	}
 	get("/status/features", a.features)
-	get("/status/flags", a.statusFlags)
 	get("/status/buildinfo", a.statusBuildInfo)
-	if a.opts.RuntimeInfo != nil {
-		get("/status/runtimeinfo", a.statusRuntimeInfo)
-	}
-	if a.opts.Status != nil {
-		get("/status/tsdb", a.statusTSDB)
-		mux.Handle("GET "+prefix+"/status/walreplay", a.serveAlways(a.statusWALReplay))
-		mux.Handle("OPTIONS "+prefix+"/status/walreplay", preflight)
+	if a.opts.Peer != nil {
+		a.registerPeer(mux, prefix, preflight)
 	}
 	if a.opts.RemoteWrite != nil {
 		mux.Handle("POST "+prefix+"/write", a.opts.Ready(a.opts.RemoteWrite))
@@ -235,6 +191,32 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	if a.opts.Export != nil {
 		mux.Handle("GET "+prefix+"/export", a.opts.Ready(newExporter(a)))
 		mux.Handle("OPTIONS "+prefix+"/export", preflight)
+	}
+}
+
+// registerPeer adds the endpoints of Options.Peer. It has data for those that depend on other options.
+func (a *API) registerPeer(mux *http.ServeMux, prefix string, preflight http.Handler) {
+	get := func(path string, h http.Handler) {
+		mux.Handle("GET "+prefix+path, h)
+		mux.Handle("OPTIONS "+prefix+path, preflight)
+	}
+	for path, check := range map[string]func(*http.Request) error{"/format_query": formattable, "/parse_query": parseable} {
+		get(path, a.opts.Ready(a.peer(check)))
+		mux.Handle("POST "+prefix+path, a.opts.Ready(a.peer(check)))
+	}
+	paths := []string{"/status/flags", "/status/runtimeinfo"}
+	if a.opts.Targets != nil {
+		paths = append(paths, "/scrape_pools", "/targets", "/targets/metadata")
+	}
+	if a.opts.Rules {
+		paths = append(paths, "/rules", "/alerts", "/alertmanagers")
+	}
+	if a.opts.TSDB {
+		paths = append(paths, "/status/tsdb")
+		get("/status/walreplay", a.peer(nil)) // also while the log is replayed
+	}
+	for _, path := range paths {
+		get(path, a.opts.Ready(a.peer(nil)))
 	}
 }
 

@@ -15,8 +15,8 @@ import (
 const nestingMax, prettyNestingMax = 5_000, 200
 
 // differences are the intentional differences from Prometheus. The responses of both
-// programs are tested, so that the table is current for both. In addition /metadata and
-// /targets/metadata are sorted, where Prometheus' order is that of a map.
+// programs are tested, so that the table is current for both. In addition /metadata
+// is sorted, where Prometheus' order is that of a map.
 var differences = []struct {
 	name, why                string
 	request                  request
@@ -80,10 +80,6 @@ var differences = []struct {
 	{
 		"a slash in a label name", "Go's router splits the path before it decodes it, so that such labels can be requested",
 		request{path: "/label/a%2Fb/values"}, nil, 200, 404, `"data":[]`, ``,
-	},
-	{
-		"a fill value that JSON cannot encode", "an error is a JSON response",
-		request{pair: "features", path: "/parse_query", form: form("query", "a + fill(NaN) b")}, nil, 422, 500, `fill value NaN cannot be encoded as a JSON number`, `unsupported value: NaN`,
 	},
 	{
 		"timeout in the query queue", "a client may retry a timeout, but not a bad query",

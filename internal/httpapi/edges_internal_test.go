@@ -12,8 +12,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
@@ -95,47 +93,6 @@ func (s fixedStatus) HeadStats(string, int) (*tsdb.Stats, error) {
 	return &tsdb.Stats{NumSeries: 3}, s.err
 }
 func (fixedStatus) WALReplayStatus() tsdb.WALReplayStatus { return tsdb.WALReplayStatus{} }
-
-func TestStatusTSDB_ChunksAreThoseOfTheGauge(t *testing.T) {
-	gauge := func(name string, v float64) *dto.MetricFamily {
-		return &dto.MetricFamily{Name: &name, Metric: []*dto.Metric{{Gauge: &dto.Gauge{Value: &v}}}}
-	}
-	const name = "prometheus_tsdb_head_chunks"
-	named, failed := name, errors.New("not gathered")
-	for text, c := range map[string]struct {
-		families []*dto.MetricFamily
-		err      error
-		status   fixedStatus
-		want     string
-	}{
-		"a gauge":            {[]*dto.MetricFamily{gauge("other", 5), gauge(name, 2.6)}, nil, fixedStatus{}, `"chunkCount":3,`},
-		"no gauge":           {[]*dto.MetricFamily{gauge("other", 5)}, nil, fixedStatus{}, `"chunkCount":0,`},
-		"no metric":          {[]*dto.MetricFamily{{Name: &named}}, nil, fixedStatus{}, `"chunkCount":0,`},
-		"no gauge's value":   {[]*dto.MetricFamily{{Name: &named, Metric: []*dto.Metric{{}}}}, nil, fixedStatus{}, `"chunkCount":0,`},
-		"a failed gathering": {nil, failed, fixedStatus{}, `"errorType":"internal","error":"error gathering runtime status: not gathered"}`},
-		"a failed head":      {nil, nil, fixedStatus{errors.New("no head")}, `"errorType":"internal","error":"no head"}`},
-	} {
-		w := httptest.NewRecorder()
-		a := New(Options{Status: c.status, Gatherer: prometheus.GathererFunc(func() ([]*dto.MetricFamily, error) { return c.families, c.err })})
-		a.serve(a.statusTSDB).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-		if !strings.Contains(w.Body.String(), c.want) || (w.Code == http.StatusOK) != strings.HasPrefix(c.want, `"chunk`) {
-			t.Errorf("%s: %d %s", text, w.Code, w.Body)
-		}
-	}
-	w, a := httptest.NewRecorder(), New(Options{Status: fixedStatus{}})
-	a.serve(a.statusTSDB).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-	if w.Code != http.StatusOK || !strings.Contains(w.Body.String(), `"numSeries":3,`) {
-		t.Errorf("without a gatherer: %d %s", w.Code, w.Body)
-	}
-}
-
-func TestStatusRuntimeInfo_ErrorIsInternal(t *testing.T) {
-	w, a := httptest.NewRecorder(), New(Options{RuntimeInfo: func() (RuntimeInfo, error) { return RuntimeInfo{}, errors.New("no host name") }})
-	a.serve(a.statusRuntimeInfo).ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/", nil))
-	if w.Code != http.StatusInternalServerError || !strings.Contains(w.Body.String(), `"errorType":"internal","error":"no host name"`) {
-		t.Errorf("%d %s", w.Code, w.Body)
-	}
-}
 
 // fewSeries is a storage with n series of two samples. Its selections end with err, with warnings.
 type fewSeries struct {

@@ -7,19 +7,19 @@ import "net/http"
 func (a *API) features(*http.Request) (response, *apiError) {
 	o := &a.opts
 	ferula := map[string]bool{
-		"alertmanagers": o.Rules != nil,
-		"alerts":        o.Stores != nil || o.Rules != nil,
-		"blocks":        o.Status != nil,
+		"alertmanagers": o.Rules,
+		"alerts":        o.Stores != nil || o.Rules,
+		"blocks":        o.TSDB,
 		"config":        o.Config != nil,
 		"export":        o.Export != nil,
 		"flames":        o.Flames != nil,
 		"notifications": o.Notifications,
 		"profiles":      o.Profiles,
-		"rules":         o.Stores != nil || o.Rules != nil,
+		"rules":         o.Stores != nil || o.Rules,
 		"sd":            o.Targets != nil,
 		"stores":        o.Stores != nil,
 		"targets":       o.Targets != nil || o.Stores != nil,
-		"tsdb":          o.Status != nil,
+		"tsdb":          o.TSDB,
 	}
 	api := map[string]bool{
 		"remote_read":   o.RemoteRead != nil,

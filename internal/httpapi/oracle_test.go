@@ -42,7 +42,7 @@ type parts struct {
 	parser    parser.Parser
 	queryable storage.SampleAndChunkQueryable
 	exemplars storage.ExemplarQueryable
-	targets   httpapi.Targets
+	targets   stubTargets
 	rules     ruleSource
 	env       *testEnv
 	origin    *regexp.Regexp
@@ -95,13 +95,10 @@ func (p parts) ferula() http.Handler {
 	mux := http.NewServeMux()
 	httpapi.New(httpapi.Options{
 		Engine: p.engine, Parser: p.parser, Queryable: p.queryable, Exemplars: p.exemplars,
-		Targets: p.targets, Rules: p.rules, Status: headStatus{p.env.db}, Gatherer: p.env.reg,
-		Config: theConfig, Flags: theFlags,
+		Targets: p.targets, Peer: p.prometheus(), Rules: true, TSDB: true,
+		Config:    theConfig,
 		BuildInfo: httpapi.BuildInfo{Version: "3.15.0", Revision: "abc", Branch: "HEAD", BuildUser: "me@<here>", BuildDate: "20260101", GoVersion: "go1.26", Program: "ferula 0.1"},
-		RuntimeInfo: func() (httpapi.RuntimeInfo, error) {
-			return httpapi.RuntimeInfo{StartTime: theStart, CWD: "/data", Hostname: "h", ReloadConfigSuccess: true, LastConfigTime: theStart, CorruptionCount: 3, StorageRetention: "15d"}, nil
-		},
-		Ready: p.ready, ExternalURL: external, ListenAddress: listenAddress, CORSOrigin: p.origin,
+		Ready:     p.ready, CORSOrigin: p.origin,
 	}).Register(mux, prefix)
 	return mux
 }

@@ -90,34 +90,6 @@ func fakeTargets() stubTargets {
 	}
 }
 
-func TestAPI_TargetsEqualPrometheus(t *testing.T) {
-	w := shared(t)
-	for _, f := range []url.Values{
-		nil, form("state", "active"), form("state", "ACTIVE"), form("state", "dropped"), form("state", "any"), form("state", "nonsense"),
-		form("scrapePool", "zeta"), form("scrapePool", "alpha", "state", "dropped"), form("scrapePool", "none"), form("scrapePool", "<empty>"),
-	} {
-		w.compare(t, request{path: "/targets", form: f}, nil)
-	}
-	w.compare(t, request{path: "/scrape_pools"}, nil)
-}
-
-func TestAPI_NoTargetsEqualsPrometheus(t *testing.T) {
-	w := shared(t)
-	p := w.parts(t)
-	for _, none := range []stubTargets{{}, {pools: []string{}, active: map[string][]*scrape.Target{}, dropped: map[string][]*scrape.Target{}, counts: map[string]int{}}} {
-		p.targets = none
-		both := p.pair()
-		for _, path := range []string{"/targets", "/targets?state=active", "/targets?state=dropped", "/targets/metadata", "/metadata"} {
-			both.compare(t, request{path: path}, nil)
-		}
-	}
-	// A nil list is encoded as [], where Prometheus returns null.
-	p.targets = stubTargets{}
-	if got := send(p.ferula(), request{path: "/scrape_pools"}.request(t)); got.body != `{"status":"success","data":{"scrapePools":[]}}` {
-		t.Errorf("got %s", got)
-	}
-}
-
 func TestAPI_MetadataEqualsPrometheusExceptOrder(t *testing.T) {
 	w := shared(t)
 	for _, f := range []url.Values{
@@ -127,14 +99,6 @@ func TestAPI_MetadataEqualsPrometheusExceptOrder(t *testing.T) {
 		form("metric", "demo_gauge", "limit", "1"), form("metric", "demo_gauge", "limit_per_metric", "1"), form("limit", "x", "limit_per_metric", "y"),
 	} {
 		w.compare(t, request{path: "/metadata", form: f}, unordered)
-	}
-	for _, f := range []url.Values{
-		nil, form("metric", "demo_requests"), form("metric", "none"), form("limit", "0"), form("limit", "100"), form("limit", "-1"), form("limit", "x"),
-		form("match_target", `{job="zeta"}`), form("match_target", `{job!~"z.*"}`), form("match_target", `{job="none"}`), form("match_target", `{job=~""}`),
-		form("match_target", `{job=`), form("match_target", `up{job="zeta"}`), form("match_target", `{job="zeta",instance=~"10.*"}`, "metric", "demo_requests"),
-		form("match_target", `{job="zeta",instance=~"10.*"}`, "limit", "1"), form("limit", "y", "match_target", "{"),
-	} {
-		w.compare(t, request{path: "/targets/metadata", form: f}, unordered)
 	}
 }
 

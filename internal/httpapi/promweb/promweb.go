@@ -2,9 +2,10 @@
 // implement itself: Prometheus' own package web/api/v1 serves them, on ferula's storage,
 // scrape manager and configuration.
 //
-// These endpoints get few requests and have small responses: administration, blocks, the configuration of a scrape
-// pool, the steps of relabelling, features, notifications, search and the description of the API. Prometheus does
-// not export its handler of /federate, so federate.go implements /federate. Queries are in package api.
+// These endpoints get few requests: parsed queries, targets, rules, alerts, statistics, administration, blocks, the
+// steps of relabelling, features, notifications, search and the description of the API. Prometheus does not export its
+// handler of /federate, so federate.go implements /federate. Queries are in package httpapi, which also has the routes
+// of the endpoints that a querier of stores has, too.
 package promweb
 
 import (
@@ -12,6 +13,9 @@ import (
 	"log/slog"
 	"net/http"
 	"net/url"
+	"os"
+	"runtime"
+	"runtime/debug"
 	"time"
 
 	"github.com/grafana/regexp"
@@ -33,9 +37,23 @@ import (
 	"github.com/ferula-io/ferula/promjson"
 )
 
-// Options of the endpoints.
+// RuntimeInfo is the data of status/runtimeinfo. New adds what Go knows about the process.
+type RuntimeInfo = v1.RuntimeInfo
+
+// Rules are the rules that this server evaluates, and the Alertmanagers that receive its alerts.
+type Rules interface {
+	v1.RulesRetriever
+	v1.AlertmanagerRetriever
+}
+
+// Options of the endpoints. Those above Store are all that a server without a TSDB needs.
 type Options struct {
+	Prefix      string // of all paths
+	Flags       map[string]string
+	RuntimeInfo func() (RuntimeInfo, error)
+
 	Store     *tsdb.Store
+	Rules     Rules
 	Queryable storage.SampleAndChunkQueryable // of the search endpoints
 	Engine    promql.QueryEngine
 	Parser    parser.Parser
@@ -63,14 +81,20 @@ type Options struct {
 	Logger                      *slog.Logger
 }
 
-// Register adds /federate and /version to mux, and all other endpoints to endpoints, the mux of the paths below
-// prefix + "/api/v1".
-func Register(opts Options, mux, endpoints *http.ServeMux, prefix string) {
+// New returns the handler of Prometheus' API below Prefix + "/api/v1".
+func New(opts Options) http.Handler {
+	router := route.New().WithPrefix(opts.Prefix + "/api/v1")
+	prometheusAPI(opts).Register(router)
+	return router
+}
+
+// Register adds /federate and /version to mux, and the endpoints of router that package httpapi does not have to
+// endpoints, the mux of the paths below Prefix + "/api/v1". router is the result of New with the same options.
+func Register(opts Options, router http.Handler, mux, endpoints *http.ServeMux) {
+	prefix := opts.Prefix
 	for _, name := range v1.FuzzAlgorithms() {
 		opts.Features.Enable(features.API, "search_fuzz_alg_"+name)
 	}
-	router := route.New().WithPrefix(prefix + "/api/v1")
-	prometheusAPI(opts).Register(router)
 	for _, path := range []string{
 		"/scrape_pools/config", "/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features",
 		"/notifications", "/openapi.yaml",
@@ -116,19 +140,34 @@ func (o Options) version() (out []byte) {
 	return append(out, '}', '\n')
 }
 
-// prometheusAPI returns Prometheus' API. Register adds only those of its endpoints that have data here. It is no
+// runtimeInfo is RuntimeInfo with what Go knows about the process.
+func (o Options) runtimeInfo() (RuntimeInfo, error) {
+	info, err := o.RuntimeInfo()
+	info.ServerTime, info.GoroutineCount, info.GOMAXPROCS = time.Now().UTC(), runtime.NumGoroutine(), runtime.GOMAXPROCS(0)
+	info.GOMEMLIMIT, info.GOGC, info.GODEBUG = debug.SetMemoryLimit(-1), os.Getenv("GOGC"), os.Getenv("GODEBUG")
+	return info, err
+}
+
+// prometheusAPI returns Prometheus' API. Only those of its endpoints that have data here are routed to. It is no
 // method of Options: the compiler would generate the thousands of generic functions of v1.API again for each package
 // that uses Options.
 func prometheusAPI(o Options) *v1.API {
+	var store v1.TSDBAdminStats
+	var dir string
+	if o.Store != nil {
+		store, dir = admin{o.Store}, o.Store.Options().Dir
+	}
 	targets := func(context.Context) v1.TargetRetriever { return o.Targets }
 	pools := func(context.Context) v1.ScrapePoolsRetriever { return o.Targets }
 	return v1.NewAPI(
-		o.Engine, o.Queryable, nil, nil, o.Store, pools, targets, nil,
-		o.Config, nil, v1.GlobalURLOptions{ListenAddress: o.ListenAddress, Host: o.ExternalURL.Host,
+		o.Engine, o.Queryable, nil, nil, nil, pools, targets,
+		func(context.Context) v1.AlertmanagerRetriever { return o.Rules },
+		o.Config, o.Flags, v1.GlobalURLOptions{ListenAddress: o.ListenAddress, Host: o.ExternalURL.Host,
 			Scheme: o.ExternalURL.Scheme},
 		func(next http.HandlerFunc) http.HandlerFunc { return o.Ready(next).ServeHTTP },
-		admin{o.Store}, o.Store.Options().Dir, o.Admin, o.Search, o.SearchMax, o.Logger, nil,
-		0, 0, 0, false, o.CORSOrigin, nil, &v1.PrometheusVersion{Version: o.Build.Version, Revision: o.Build.Revision,
+		store, dir, o.Admin, o.Search, o.SearchMax, o.Logger,
+		func(context.Context) v1.RulesRetriever { return o.Rules },
+		0, 0, 0, false, o.CORSOrigin, o.runtimeInfo, &v1.PrometheusVersion{Version: o.Build.Version, Revision: o.Build.Revision,
 			Branch: o.Build.Branch, BuildUser: o.Build.BuildUser, BuildDate: o.Build.BuildDate, GoVersion: o.Build.GoVersion},
 		o.Notifications.Get, o.Notifications.Sub, o.Gatherer, nil, nil,
 		false, nil, false, false, false, false,

@@ -1,0 +1,37 @@
+package httpapi
+
+import (
+	"net/http"
+
+	"github.com/prometheus/prometheus/util/httputil"
+
+	"github.com/ferula-io/ferula/internal/nesting"
+)
+
+// peer returns the handler of an endpoint that Options.Peer serves. Before it the form is parsed, and check, which may
+// be nil, can refuse the request.
+func (a *API) peer(check func(*http.Request) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		apiErr := parseForm(w, r, a.opts.BodyMaxBytes)
+		if apiErr == nil && check != nil {
+			if err := check(r); err != nil {
+				apiErr = invalidParameter("query", err)
+			}
+		}
+		if apiErr != nil {
+			httputil.SetCORS(w, a.opts.CORSOrigin, r)
+			a.respondError(w, apiErr)
+			return
+		}
+		a.opts.Peer.ServeHTTP(w, r)
+	})
+}
+
+// formattable checks the nesting of a query for /format_query.
+func formattable(r *http.Request) error {
+	query := r.FormValue("query")
+	return nesting.Check(query, prettyLevels(len(query)))
+}
+
+// parseable checks the nesting of a query for /parse_query.
+func parseable(r *http.Request) error { return nesting.Check(r.FormValue("query"), nesting.LevelsMax) }

@@ -1,0 +1,53 @@
+package httpapi_test
+
+import (
+	"net/http"
+	"net/http/httptest"
+	"testing"
+
+	"github.com/ferula-io/ferula/internal/httpapi"
+)
+
+func TestOptions_PeerGetsItsEndpointsWithEveryEncodingOfTheForm(t *testing.T) {
+	w := shared(t)
+	for _, path := range []string{"/parse_query", "/format_query"} {
+		for i := range 3 {
+			a := request{path: path, form: form("query", `sum by (a) (rate(x{b="c"}[5m]))`)}
+			if i > 0 {
+				a.method, a.encoding = http.MethodPost, formEncoding(i)
+			}
+			w.compare(t, a, nil)
+		}
+		w.compare(t, request{path: path}, nil)
+	}
+	w.compare(t, request{path: "/targets", form: form("state", "dropped", "scrapePool", "zeta")}, nil)
+	w.compare(t, request{path: "/scrape_pools"}, nil)
+}
+
+// Without a peer, and without what it has data of, an endpoint is missing.
+func TestOptions_PeerHasEndpointsOfItsDataOnly(t *testing.T) {
+	peer := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(http.StatusTeapot) })
+	for path, with := range map[string]httpapi.Options{
+		"/parse_query": {}, "/format_query": {}, "/status/flags": {}, "/status/runtimeinfo": {},
+		"/targets": {Targets: stubTargets{}}, "/targets/metadata": {Targets: stubTargets{}}, "/scrape_pools": {Targets: stubTargets{}},
+		"/rules": {Rules: true}, "/alerts": {Rules: true}, "/alertmanagers": {Rules: true},
+		"/status/tsdb": {TSDB: true}, "/status/walreplay": {TSDB: true},
+	} {
+		status := func(o httpapi.Options) int {
+			mux, w := http.NewServeMux(), httptest.NewRecorder()
+			httpapi.New(o).Register(mux, prefix)
+			mux.ServeHTTP(w, httptest.NewRequest(http.MethodGet, prefix+path, nil))
+			return w.Code
+		}
+		if got := status(with); got != http.StatusNotFound {
+			t.Errorf("%s without a peer: %d", path, got)
+		}
+		bare := httpapi.Options{Peer: peer}
+		if needs := with.Targets != nil || with.Rules || with.TSDB; needs && status(bare) != http.StatusNotFound {
+			t.Errorf("%s without its data: %d", path, status(bare))
+		}
+		if with.Peer = peer; status(with) != http.StatusTeapot {
+			t.Errorf("%s: %d", path, status(with))
+		}
+	}
+}

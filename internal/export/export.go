@@ -343,7 +343,7 @@ func (r *run) read(ctx context.Context, win window, add func(*samples) error) (n
 	}()
 	var sets []series.Set
 	for _, matchers := range r.opts.Matchers {
-		sets = append(sets, q.Select(ctx, matchers...))
+		sets = append(sets, q.Select(ctx, series.SelectOptions{}, matchers...))
 	}
 	set := series.Merge(sets...)
 	for set.Next() {

@@ -387,7 +387,7 @@ type rawQuerier struct {
 	chunks []series.Chunk
 }
 
-func (q rawQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
+func (q rawQuerier) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
 	return &rawSet{fixtureSet{labels: labelenc.Append(nil, labels.FromStrings("__name__", "x")), chunks: q.chunks}}
 }
 

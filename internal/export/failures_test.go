@@ -293,8 +293,8 @@ type failingQuerier struct {
 	from failingSource
 }
 
-func (q failingQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
-	return warningSet{q.Querier.Select(ctx, matchers...), q.from.warnings}
+func (q failingQuerier) Select(ctx context.Context, _ series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+	return warningSet{q.Querier.Select(ctx, series.SelectOptions{}, matchers...), q.from.warnings}
 }
 func (q failingQuerier) Close() error { return errors.Join(q.from.close, q.Querier.Close()) }
 

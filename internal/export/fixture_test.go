@@ -81,10 +81,13 @@ type fixtureQuerier struct {
 	mint, maxt int64
 }
 
-func (q *fixtureQuerier) LabelNames(context.Context) ([]string, error) { return nil, nil }
-func (q *fixtureQuerier) Close() error                                 { return nil }
+func (*fixtureQuerier) Capabilities() series.Capabilities { return series.Capabilities{} }
+func (q *fixtureQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, nil
+}
+func (q *fixtureQuerier) Close() error { return nil }
 
-func (q *fixtureQuerier) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
+func (q *fixtureQuerier) Select(_ context.Context, _ series.SelectOptions, matchers ...*labels.Matcher) series.Set {
 	set := &fixtureSet{q: q}
 	for _, s := range q.series {
 		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(s.labels.Get(m.Name)) }) {

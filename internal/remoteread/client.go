@@ -152,7 +152,7 @@ type clientQuerier struct {
 }
 
 // Select implements series.Querier. The first Next of the set sends the request.
-func (q *clientQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+func (q *clientQuerier) Select(ctx context.Context, _ series.SelectOptions, matchers ...*labels.Matcher) series.Set {
 	return q.sel(ctx, nil, matchers)
 }
 
@@ -177,7 +177,12 @@ func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, mat
 }
 
 // LabelNames implements series.Querier.
-func (*clientQuerier) LabelNames(context.Context) ([]string, error) { return nil, ErrLabels }
+func (*clientQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, ErrLabels
+}
+
+// Capabilities implements series.Querier.
+func (*clientQuerier) Capabilities() series.Capabilities { return series.Capabilities{} }
 
 // Close implements series.Querier. It cancels responses that were not read to the end.
 func (q *clientQuerier) Close() error {

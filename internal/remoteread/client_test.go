@@ -33,7 +33,7 @@ func raw(t testing.TB, from series.Source, mint, maxt int64, matchers ...*labels
 	if err != nil {
 		t.Fatal(err)
 	}
-	return q.Select(context.Background(), matchers...), func() {
+	return q.Select(context.Background(), series.SelectOptions{}, matchers...), func() {
 		if err := q.Close(); err != nil {
 			t.Error(err)
 		}

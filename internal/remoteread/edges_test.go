@@ -167,7 +167,7 @@ func TestClient_ListsNoLabels(t *testing.T) {
 	if err := errors.Join(err1, err2, err3); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := raw.LabelNames(t.Context()); !errors.Is(err, ErrLabels) {
+	if _, err := raw.LabelNames(t.Context(), series.SelectOptions{}); !errors.Is(err, ErrLabels) {
 		t.Error(err)
 	}
 	for _, q := range []storage.LabelQuerier{samples, chunks} {
@@ -239,12 +239,16 @@ func (l *listed) RawQuerier(context.Context, int64, int64) (series.Querier, erro
 
 type listedQuerier struct{ of *listed }
 
-func (q listedQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
+func (q listedQuerier) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
 	return &listedSet{of: q.of, at: -1}
 }
-func (listedQuerier) LabelNames(context.Context) ([]string, error) { return nil, errBroken }
-func (q listedQuerier) Close() error                               { q.of.open--; return q.of.closed }
-func (listedQuerier) Immutable() bool                              { return true }
+func (listedQuerier) Capabilities() series.Capabilities {
+	return series.Capabilities{Immutable: true}
+}
+func (listedQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, errBroken
+}
+func (q listedQuerier) Close() error { q.of.open--; return q.of.closed }
 
 type listedSet struct {
 	of *listed
@@ -548,10 +552,10 @@ func TestFanoutQuerier_ClosesAllParts(t *testing.T) {
 	client := NewClient(ClientOptions{URL: "http://a", HTTP: &http.Client{Transport: from}})
 	local := &listed{closed: errBroken, open: 1}
 	q := &fanoutQuerier{local: listedQuerier{local}, remote: []endpointQuerier{{storageQuerier{clientQuerier{client: client, maxt: 9}}, Endpoint{Client: client}}}}
-	if set := q.Select(t.Context(), everything); !set.Next() || from.open != 1 {
+	if set := q.Select(t.Context(), series.SelectOptions{}, everything); !set.Next() || from.open != 1 {
 		t.Fatalf("%v, %d responses", set.Err(), from.open)
 	}
-	if _, err := q.LabelNames(t.Context()); !errors.Is(err, errBroken) {
+	if _, err := q.LabelNames(t.Context(), series.SelectOptions{}); !errors.Is(err, errBroken) {
 		t.Errorf("the local names: %v", err)
 	}
 	if err := q.Close(); !errors.Is(err, errBroken) || local.open != 0 || from.open != 0 {

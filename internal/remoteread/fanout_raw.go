@@ -34,20 +34,16 @@ type fanoutQuerier struct {
 	remote []endpointQuerier
 }
 
-var _ series.ExternalSelector = (*fanoutQuerier)(nil)
+// Capabilities implements series.Querier.
+func (*fanoutQuerier) Capabilities() series.Capabilities { return series.Capabilities{External: true} }
 
-// Select implements series.Querier.
-func (q *fanoutQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
-	return q.SelectWithExternal(ctx, labels.EmptyLabels(), matchers...)
-}
-
-// SelectWithExternal implements series.ExternalSelector. The local storage stores series without
+// Select implements series.Querier. The local storage stores series without
 // the external labels. The series of an endpoint may have them, and whether the endpoint gets
 // a matcher for them depends on the request. So the local storage and each endpoint
 // get the matchers of the request and add the labels to their own series. The results
 // are merged after that.
-func (q *fanoutQuerier) SelectWithExternal(ctx context.Context, external labels.Labels,
-	matchers ...*labels.Matcher) series.Set {
+func (q *fanoutQuerier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+	external := opts.External
 	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(series.SelectWithExternalLabels(ctx, q.local, external,
 		matchers...))}
 	for i := range q.remote {
@@ -60,8 +56,9 @@ func (q *fanoutQuerier) SelectWithExternal(ctx context.Context, external labels.
 }
 
 // LabelNames implements series.Querier: the local names, as remote read cannot list them.
-func (q *fanoutQuerier) LabelNames(ctx context.Context) ([]string, error) {
-	return q.local.LabelNames(ctx)
+func (q *fanoutQuerier) LabelNames(ctx context.Context, opts series.SelectOptions,
+	matchers ...*labels.Matcher) ([]string, error) {
+	return q.local.LabelNames(ctx, opts, matchers...)
 }
 
 // Close implements series.Querier.

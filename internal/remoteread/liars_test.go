@@ -28,12 +28,16 @@ func (o oneChunk) RawQuerier(context.Context, int64, int64) (series.Querier, err
 
 type oneChunkQuerier struct{ chunk series.Chunk }
 
-func (q oneChunkQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
+func (q oneChunkQuerier) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
 	return &oneChunkSet{chunk: q.chunk}
 }
-func (oneChunkQuerier) LabelNames(context.Context) ([]string, error) { return nil, nil }
-func (oneChunkQuerier) Close() error                                 { return nil }
-func (oneChunkQuerier) Immutable() bool                              { return true }
+func (oneChunkQuerier) Capabilities() series.Capabilities {
+	return series.Capabilities{Immutable: true}
+}
+func (oneChunkQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, nil
+}
+func (oneChunkQuerier) Close() error { return nil }
 
 type oneChunkSet struct {
 	chunk series.Chunk

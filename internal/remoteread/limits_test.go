@@ -59,12 +59,16 @@ func (h *heavy) RawQuerier(context.Context, int64, int64) (series.Querier, error
 
 type heavyQuerier struct{ from *heavy }
 
-func (q heavyQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
+func (q heavyQuerier) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
 	return &heavySet{left: q.from.series}
 }
-func (heavyQuerier) LabelNames(context.Context) ([]string, error) { return nil, nil }
-func (heavyQuerier) Close() error                                 { return nil }
-func (heavyQuerier) Immutable() bool                              { return true }
+func (heavyQuerier) Capabilities() series.Capabilities {
+	return series.Capabilities{Immutable: true}
+}
+func (heavyQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, nil
+}
+func (heavyQuerier) Close() error { return nil }
 
 type heavySet struct{ left int }
 

@@ -93,9 +93,7 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, mea
 		return err
 	}
 	set := series.SelectWithExternalLabels(ctx, q.querier, s.opts.ExternalLabels(), q.matchers...)
-	if immutable, ok := q.querier.(series.Immutable); ok {
-		q.fixed = immutable.Immutable()
-	}
+	q.fixed = q.querier.Capabilities().Immutable
 	var r chunkReader
 	all := 0
 	for n := 0; set.Next(); n++ {

@@ -16,7 +16,7 @@ import (
 // remove, or has another value of it.
 var ErrLabelMissing = errors.New("series of remote read lacks a label that is to be removed")
 
-// WithoutQuerier extends the querier of RawQuerier.
+// WithoutQuerier is the querier of RawQuerier, with selections that remove labels.
 type WithoutQuerier interface {
 	series.Querier
 	// SelectWithout removes the labels in without from every series. The matchers must select
@@ -34,7 +34,10 @@ type WithoutQuerier interface {
 	SelectUnordered(ctx context.Context, without labels.Labels, matchers ...*labels.Matcher) series.Set
 }
 
-var _ WithoutQuerier = (*clientQuerier)(nil)
+// WithoutQuerier returns the querier of RawQuerier; mint and maxt are inclusive, in ms.
+func (c *Client) WithoutQuerier(mint, maxt int64) WithoutQuerier {
+	return &clientQuerier{client: c, mint: mint, maxt: maxt}
+}
 
 // SelectWithout implements WithoutQuerier.
 func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels, inOrder bool,

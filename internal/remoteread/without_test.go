@@ -118,7 +118,7 @@ func TestSelectWithout_ServersThatFailAreUnavailable(t *testing.T) {
 		if got, err := texts(t, q.(WithoutQuerier).SelectWithout(context.Background(), euZ, inOrder, everything)); got != nil || !errors.Is(err, ErrUnavailable) {
 			t.Errorf("%v, %v", got, err)
 		}
-		if names, err := q.LabelNames(context.Background()); names != nil || !errors.Is(err, ErrLabels) {
+		if names, err := q.LabelNames(context.Background(), series.SelectOptions{}); names != nil || !errors.Is(err, ErrLabels) {
 			t.Errorf("%v, %v", names, err)
 		}
 		if err := q.Close(); err != nil {

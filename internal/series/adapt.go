@@ -23,19 +23,27 @@ func FromChunkQuerier(q storage.ChunkQuerier) Querier { return chunkQuerier{q} }
 
 type chunkQuerier struct{ q storage.ChunkQuerier }
 
-func (c chunkQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) Set {
-	return FromChunkSeriesSet(c.q.Select(ctx, true, nil, matchers...))
+func (c chunkQuerier) Select(ctx context.Context, opts SelectOptions, matchers ...*labels.Matcher) Set {
+	return &fromChunks{set: c.q.Select(ctx, true, nil, matchers...), labelsOnly: opts.LabelsOnly}
 }
 
-func (c chunkQuerier) LabelNames(ctx context.Context) ([]string, error) {
+func (c chunkQuerier) LabelNames(ctx context.Context, _ SelectOptions, _ ...*labels.Matcher) ([]string, error) {
 	names, _, err := c.q.LabelNames(ctx, nil)
 	return names, err
 }
+
+func (chunkQuerier) Capabilities() Capabilities { return Capabilities{} }
 
 func (c chunkQuerier) Close() error { return c.q.Close() }
 
 // FromChunkSeriesSet encodes the series of a set that is sorted by labels.
 func FromChunkSeriesSet(set storage.ChunkSeriesSet) Set { return &fromChunks{set: set} }
+
+// LabelsOfChunkSeriesSet encodes the labels of a set that is sorted by labels. Its chunks
+// are not read.
+func LabelsOfChunkSeriesSet(set storage.ChunkSeriesSet) Set {
+	return &fromChunks{set: set, labelsOnly: true}
+}
 
 type fromChunks struct {
 	set        storage.ChunkSeriesSet

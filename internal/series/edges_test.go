@@ -1,7 +1,6 @@
 package series
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -72,20 +71,20 @@ func TestOpen_EncodesTheSeriesOfAChunkQuerier(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := q.Select(context.Background())
+	set := q.Select(context.Background(), SelectOptions{})
 	if got := texts(t, set); !slices.Equal(got, []string{"{a=\"1\"} 1-2:\x00\x00", `{a="2"}`}) || set.Err() != nil || !source.sorted || warningsOf(set) != "w" {
 		t.Errorf("%q %v %v", got, set.Err(), source.sorted)
 	}
 	source.sorted = false
-	only := LabelsOnly(q).Select(context.Background())
+	only := q.Select(context.Background(), SelectOptions{LabelsOnly: true})
 	if got := texts(t, only); !slices.Equal(got, []string{`{a="1"}`, `{a="2"}`}) || only.Err() != nil || !source.sorted {
 		t.Errorf("labels only: %q %v", got, only.Err())
 	}
-	if names, err := q.LabelNames(context.Background()); !slices.Equal(names, []string{"a"}) || err != nil {
+	if names, err := q.LabelNames(context.Background(), SelectOptions{}); !slices.Equal(names, []string{"a"}) || err != nil {
 		t.Errorf("%q %v", names, err)
 	}
 	source.namesErr = errBroken
-	if _, err := q.LabelNames(context.Background()); !errors.Is(err, errBroken) {
+	if _, err := q.LabelNames(context.Background(), SelectOptions{}); !errors.Is(err, errBroken) {
 		t.Error(err)
 	}
 	if err := q.Close(); !errors.Is(err, errBroken) || source.closed != 1 {
@@ -242,40 +241,28 @@ func TestTidy_OrdersByStartEndEncodingAndData(t *testing.T) {
 	}
 }
 
-func TestSelectUnsorted_IsTheOrderOfTheStorageIfItHasOne(t *testing.T) {
-	q := fixedQuerier{series: []one{{labels.FromStrings("a", "1"), nil}}}
-	set, sorted := SelectUnsorted(context.Background(), q)
-	if got := texts(t, set); !sorted || len(got) != 1 {
-		t.Errorf("%q %v", got, sorted)
-	}
-	if set, sorted = SelectUnsorted(context.Background(), unsorted{q}); sorted || !errors.Is(set.Err(), errBroken) {
-		t.Errorf("%v %v", set.Err(), sorted)
-	}
-}
-
-type unsorted struct{ fixedQuerier }
-
-func (unsorted) SelectUnsorted(context.Context, ...*labels.Matcher) (Set, bool) {
-	return Failed(errBroken), false
-}
-
 // external adds labels itself; names of labels cannot be listed.
 type external struct{ fixedQuerier }
 
-func (external) SelectWithExternal(_ context.Context, l labels.Labels, _ ...*labels.Matcher) Set {
-	return &list{series: []one{{l, nil}}}
+func (external) Capabilities() Capabilities { return Capabilities{External: true} }
+
+func (external) Select(_ context.Context, opts SelectOptions, _ ...*labels.Matcher) Set {
+	return &list{series: []one{{opts.External, nil}}}
 }
 
 type nameless struct{ fixedQuerier }
 
-func (nameless) LabelNames(context.Context) ([]string, error) { return nil, errBroken }
+func (nameless) Capabilities() Capabilities { return Capabilities{} }
+func (nameless) LabelNames(context.Context, SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, errBroken
+}
 
 type namesMatching struct {
 	nameless
 	matchers int
 }
 
-func (n *namesMatching) LabelNamesMatching(_ context.Context, matchers ...*labels.Matcher) ([]string, error) {
+func (n *namesMatching) LabelNames(_ context.Context, _ SelectOptions, matchers ...*labels.Matcher) ([]string, error) {
 	n.matchers = len(matchers)
 	return []string{"a", "z"}, nil
 }
@@ -291,14 +278,14 @@ func TestSelect_FailsIfLabelNamesCannotBeListed(t *testing.T) {
 	z := labels.FromStrings("z", "1")
 	for name, set := range map[string]Set{
 		"with external labels": SelectWithExternalLabels(context.Background(), nameless{}, z),
-		"replacing labels":     SelectReplacingLabels(context.Background(), nameless{}, z, nil, 1<<20),
+		"replacing labels":     SelectReplacingLabels(context.Background(), nameless{}, SelectOptions{}, z, nil, 1<<20),
 	} {
 		if set.Next() || !errors.Is(set.Err(), errBroken) {
 			t.Errorf("%s: %v", name, set.Err())
 		}
 	}
 	q := &namesMatching{nameless: nameless{fixedQuerier{series: []one{{labels.FromStrings("a", "1", "z", "0"), nil}, {labels.FromStrings("a", "2"), nil}}}}}
-	set := SelectReplacingLabels(context.Background(), q, z, nil, 1<<20, labels.MustNewMatcher(labels.MatchNotEqual, "a", ""))
+	set := SelectReplacingLabels(context.Background(), q, SelectOptions{}, z, nil, 1<<20, labels.MustNewMatcher(labels.MatchNotEqual, "a", ""))
 	if got := texts(t, set); !slices.Equal(got, []string{`{a="1", z="1"}`, `{a="2", z="1"}`}) || q.matchers != 1 {
 		t.Errorf("%q, %d matchers", got, q.matchers)
 	}
@@ -357,16 +344,6 @@ func TestExtendedSet_HoldsPrefixesOnly(t *testing.T) {
 	}
 }
 
-func TestWithoutChunks_KnowsTheNextSeriesIfTheSetDoes(t *testing.T) {
-	row := labelenc.Append(nil, labels.FromStrings("a", "1"))
-	if got := (withoutChunks{&rawRows{rows: [][]byte{row}}}).Ahead(); !bytes.Equal(got, row) {
-		t.Errorf("%q", got)
-	}
-	if got := (withoutChunks{&list{}}).Ahead(); got != nil {
-		t.Errorf("%q", got)
-	}
-}
-
 func TestSelectReplacingLabels_SortsUpToItsLimit(t *testing.T) {
 	q := fixedQuerier{
 		series: []one{{labels.FromStrings("a", "1", "z", "3"), []Chunk{chunk(5, 6, "later")}}, {labels.FromStrings("a", "2", "z", "1"), []Chunk{chunk(1, 2, "x")}}, {labels.FromStrings("a", "3", "z", "3"), []Chunk{chunk(1, 2, "early"), chunk(5, 6, "later")}}},
@@ -381,7 +358,7 @@ func TestSelectReplacingLabels_SortsUpToItsLimit(t *testing.T) {
 		}
 	}
 	for _, set := range []Set{
-		SelectReplacingLabels(context.Background(), q, labels.EmptyLabels(), without, size),
+		SelectReplacingLabels(context.Background(), q, SelectOptions{}, labels.EmptyLabels(), without, size),
 		WithoutLabels(warned{&list{series: q.series}, "w"}, without, size),
 	} {
 		if got := texts(t, set); !slices.Equal(got, text) || set.Err() != nil || set.Next() {
@@ -402,7 +379,7 @@ func TestSelectReplacingLabels_SortsUpToItsLimit(t *testing.T) {
 			t.Errorf("%s: %v", name, set.Err())
 		}
 	}
-	set = SelectReplacingLabels(context.Background(), q, labels.FromStrings("z", "0"), []string{"z"}, 1<<20)
+	set = SelectReplacingLabels(context.Background(), q, SelectOptions{}, labels.FromStrings("z", "0"), []string{"z"}, 1<<20)
 	if got := texts(t, set); len(got) != 3 || got[0] != `{a="1"} 5-6:later` {
 		t.Errorf("removal is stronger than an external label: %q", got)
 	}

@@ -16,14 +16,6 @@ import (
 // themselves. Each such name doubles the number of selections.
 const externalInUseMax = 4
 
-// ExternalSelector is a Querier over several storages. Some of the storages return series with the external labels. The
-// ExternalSelector adds the external labels to the series of the other storages.
-type ExternalSelector interface {
-	Querier
-	// SelectWithExternal implements SelectWithExternalLabels for this Querier.
-	SelectWithExternal(ctx context.Context, external labels.Labels, matchers ...*labels.Matcher) Set
-}
-
 // SelectWithExternalLabels selects as if every series had the external labels of this
 // server: matchers of every type apply to them, a series' own label wins over an external
 // label of the same name, and the set is sorted by the resulting labels.
@@ -32,13 +24,10 @@ type ExternalSelector interface {
 // value of its own label. A series without such a label moves when the external label is added.
 // The function therefore selects both kinds of series separately, and merges the selections.
 func SelectWithExternalLabels(ctx context.Context, q Querier, external labels.Labels, matchers ...*labels.Matcher) Set {
-	if own, ok := q.(ExternalSelector); ok {
-		return own.SelectWithExternal(ctx, external, matchers...)
+	if external.IsEmpty() || q.Capabilities().External {
+		return q.Select(ctx, SelectOptions{External: external}, matchers...)
 	}
-	if external.IsEmpty() {
-		return q.Select(ctx, matchers...)
-	}
-	names, err := q.LabelNames(ctx)
+	names, err := q.LabelNames(ctx, SelectOptions{})
 	if err != nil {
 		return Failed(err)
 	}
@@ -86,7 +75,7 @@ func selectPart(ctx context.Context, q Querier, external labels.Labels, own []st
 		}
 		part = append(part, labels.MustNewMatcher(kind, l.Name, ""))
 	})
-	set := q.Select(ctx, part...)
+	set := q.Select(ctx, SelectOptions{}, part...)
 	if len(add) == 0 {
 		return set
 	}
@@ -99,8 +88,8 @@ func selectPart(ctx context.Context, q Querier, external labels.Labels, own []st
 // Added labels change the order of two series only if one label set is a prefix of the other: {a="1"} sorts before
 // {a="1", b="1"}, but {a="1", z="1"} sorts after {a="1", b="1", z="1"}. Only a series whose last label name is less
 // than the last added name can be such a prefix. extendedSet copies such a series and holds the copy until the next
-// series of the set is greater in the new order. It copies nothing if the set has a method Ahead, which returns the
-// labels of the next series, and the current label set is not a prefix of them.
+// series of the set is greater in the new order. It copies nothing if the set is an Ahead, and the current label set is
+// not a prefix of the labels ahead.
 type extendedSet struct {
 	set      Set
 	add      []byte
@@ -146,7 +135,7 @@ func (w *extendedSet) Next() bool {
 		}
 		// The label sets that begin with the current one follow it immediately. If the next label set does not begin
 		// with the current one, no later one does.
-		if next, ok := w.set.(interface{ Ahead() []byte }); ok && len(w.held) == 0 {
+		if next, ok := w.set.(Ahead); ok && len(w.held) == 0 {
 			if ahead := next.Ahead(); ahead != nil && !bytes.HasPrefix(ahead, w.set.Labels()) {
 				return true
 			}

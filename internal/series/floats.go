@@ -1,6 +1,9 @@
 package series
 
 import (
+	"context"
+
+	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 )
@@ -13,10 +16,17 @@ type Floats interface {
 	AppendFloats(to []promql.FPoint, mint, maxt int64) (points []promql.FPoint, ok bool, err error)
 }
 
-// FloatsSet is an optional interface of a storage.SeriesSet. Its series stay valid until the
-// querier is closed, and several goroutines may decode them at the same time.
+// FloatsSet is a storage.SeriesSet whose series stay valid until the
+// querier is closed. Several goroutines may decode them at the same time.
 type FloatsSet interface {
 	storage.SeriesSet
 	// AtFloats returns the same series as At.
 	AtFloats() Floats
+}
+
+// FloatsSelector is an optional interface of a storage.Querier.
+type FloatsSelector interface {
+	// SelectFloats is Select. With steps the caller uses of each series only the last sample at or before each step, and
+	// a series may lack other samples.
+	SelectFloats(ctx context.Context, steps *Steps, hints *storage.SelectHints, matchers ...*labels.Matcher) FloatsSet
 }

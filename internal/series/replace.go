@@ -36,9 +36,9 @@ func MatchExternal(external labels.Labels, matchers []*labels.Matcher) (rest []*
 // If no series has a label that is set or removed, the external labels are added while streaming. Otherwise
 // the order of the series changes, so all series are read, copied and sorted, up to sortBytesMax bytes. Series
 // whose new labels are equal are merged into one series with the chunks of all.
-func SelectReplacingLabels(ctx context.Context, q Querier, external labels.Labels, without []string, sortBytesMax int,
-	matchers ...*labels.Matcher) Set {
-	return SelectReplacingLabelsWithin(ctx, q, external, without, NewSortBudget(sortBytesMax), matchers...)
+func SelectReplacingLabels(ctx context.Context, q Querier, opts SelectOptions, external labels.Labels, without []string,
+	sortBytesMax int, matchers ...*labels.Matcher) Set {
+	return SelectReplacingLabelsWithin(ctx, q, opts, external, without, NewSortBudget(sortBytesMax), matchers...)
 }
 
 // SortBudget bounds the bytes of series that several sets of one request hold to sort them.
@@ -49,12 +49,12 @@ type SortBudget struct{ used, max int }
 func NewSortBudget(bytesMax int) *SortBudget { return &SortBudget{max: bytesMax} }
 
 // SelectReplacingLabelsWithin is SelectReplacingLabels with a budget that other sets use too.
-func SelectReplacingLabelsWithin(ctx context.Context, q Querier, external labels.Labels, without []string,
-	budget *SortBudget, matchers ...*labels.Matcher) Set {
+func SelectReplacingLabelsWithin(ctx context.Context, q Querier, opts SelectOptions, external labels.Labels,
+	without []string, budget *SortBudget, matchers ...*labels.Matcher) Set {
 	if external.IsEmpty() && len(without) == 0 {
-		return q.Select(ctx, matchers...)
+		return q.Select(ctx, opts, matchers...)
 	}
-	names, err := namesOf(ctx, q, matchers)
+	names, err := q.LabelNames(ctx, opts, matchers...)
 	if err != nil {
 		return Failed(err)
 	}
@@ -73,10 +73,10 @@ func SelectReplacingLabelsWithin(ctx context.Context, q Querier, external labels
 			}
 		}
 	})
-	set := q.Select(ctx, matchers...)
+	set := q.Select(ctx, opts, matchers...)
 	switch {
 	case len(gone) > 0:
-		return &resorted{set: set, gone: gone, add: add, budget: budget}
+		return &resorted{set: set, gone: gone, add: add, budget: budget, labelsOnly: opts.LabelsOnly}
 	case len(add) == 0:
 		return set
 	}
@@ -86,10 +86,11 @@ func SelectReplacingLabelsWithin(ctx context.Context, q Querier, external labels
 // resorted removes labels from the series of a set, adds others, and sorts the series by the new labels. The first Next
 // reads the whole set.
 type resorted struct {
-	set    Set
-	gone   []string // names of labels to remove
-	add    []byte   // labels to add, encoded
-	budget *SortBudget
+	set        Set
+	gone       []string // names of labels to remove
+	add        []byte   // labels to add, encoded
+	budget     *SortBudget
+	labelsOnly bool // the chunks of set are not needed
 
 	all     []heldSeries
 	read    bool // all was filled
@@ -139,7 +140,9 @@ func (r *resorted) collect() error {
 		if held.labels, err = labelenc.AppendMerged(nil, r.add, remaining); err != nil {
 			return err
 		}
-		held.keepChunks(r.set.Chunks())
+		if !r.labelsOnly {
+			held.keepChunks(r.set.Chunks())
+		}
 		if r.budget.used += heldSeriesBytes + len(held.labels) + len(held.data) +
 			64*len(held.chunks); r.budget.used > r.budget.max {
 			return fmt.Errorf("%w: removing or replacing labels %q, which series have themselves, needs sorting of more than %d bytes", ErrSortLimit, r.gone, r.budget.max)

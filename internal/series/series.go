@@ -2,7 +2,8 @@
 //
 // A Source opens a Querier over a time range. Select returns a Set, a stream of label sets
 // (package labelenc) with their chunks as stored, sorted by labels. Labels and chunks are
-// borrowed until the next call of Next. Merge merges sorted sets.
+// borrowed until the next call of Next. SelectOptions state what a selection does not need, Capabilities what a
+// querier can do. Merge merges sorted sets.
 // SelectWithExternalLabels adds a server's external labels and keeps the set sorted.
 // FromChunkQuerier, ToChunkSeriesSet and ToSeriesSet convert from and to Prometheus' storage
 // interfaces. No function of this package decodes samples; only the iterators of ToSeriesSet do.
@@ -41,31 +42,57 @@ type Set interface {
 	Warnings() annotations.Annotations
 }
 
+// Ahead is an optional interface of a Set that has decoded its next series already.
+type Ahead interface {
+	// Ahead returns the labels of the next series; nil if they are not known yet.
+	Ahead() []byte
+}
+
 // Querier selects series within the range that it was opened for. One goroutine may have
 // several sets open. Sets are invalid after Close.
 type Querier interface {
-	// Select returns the series that match all matchers, with chunks cut to the range of
-	// the querier.
-	Select(ctx context.Context, matchers ...*labels.Matcher) Set
-	// LabelNames lists the label names in use, sorted.
-	LabelNames(ctx context.Context) ([]string, error)
+	// Select returns the series that match all matchers, sorted by labels, with chunks cut to the range of
+	// the querier. Of what the options leave open it returns what is cheapest.
+	Select(ctx context.Context, opts SelectOptions, matchers ...*labels.Matcher) Set
+	// LabelNames lists label names, sorted: at least those of the series that Select returns for the same options
+	// and matchers, at most those of all series.
+	LabelNames(ctx context.Context, opts SelectOptions, matchers ...*labels.Matcher) ([]string, error)
+	// Capabilities returns what the querier can do. They do not change.
+	Capabilities() Capabilities
 	Close() error
 }
 
-// Uncutter is an optional interface of a Querier that need not cut chunks.
-type Uncutter interface {
-	// Uncut makes later selections return chunks as they are stored, if that is cheaper. Such chunks may have samples
-	// outside the querier's range, and deleted samples.
-	Uncut()
+// SelectOptions state what a selection does not need. A querier that cannot save anything ignores them, except External.
+type SelectOptions struct {
+	// LabelsOnly: chunks are not needed. A series is then selected if one of its chunks overlaps the range, whatever
+	// samples the chunk has.
+	LabelsOnly bool
+	// Uncut: chunks may have samples outside the querier's range, and deleted samples.
+	Uncut bool
+	// OwnOrder: the series may come in the order of the storage, in which a storage.Querier returns them if sortSeries is
+	// false. Prometheus' engine selects in that order, and a sum of floats depends on the order of its series. Such a
+	// set must not be merged with other sets.
+	OwnOrder bool
+	// External are labels that Select adds as SelectWithExternalLabels does. They are set only if the querier
+	// has the capability External.
+	External labels.Labels
 }
 
-// Immutable is an optional interface of a Querier that knows whether its data can still change. The method returns true
-// if repeated selections return the same series.
-type Immutable interface{ Immutable() bool }
-
-// Concurrent is an optional interface of a Querier. The method returns true if several goroutines may select and
-// read at the same time, each its own sets.
-type Concurrent interface{ Concurrent() bool }
+// Capabilities state what a Querier can do.
+type Capabilities struct {
+	// OwnOrder: with SelectOptions.OwnOrder, series come in the order of the storage's storage.Querier.
+	OwnOrder bool
+	// Concurrent: several goroutines may select and read at the same time, each its own sets.
+	Concurrent bool
+	// Immutable: repeated selections return the same series.
+	Immutable bool
+	// Merging: samples of several stores may be merged. If two stores have different samples with the same timestamp,
+	// another of them may be chosen than by the storage.Querier of the same storage.
+	Merging bool
+	// External: some of the storages behind the querier return series with the external labels. Select adds
+	// SelectOptions.External to the series of the other storages.
+	External bool
+}
 
 // Source is an optional interface of a storage.ChunkQueryable that can return encoded series
 // without a conversion. mint and maxt are inclusive, in milliseconds.

@@ -190,7 +190,7 @@ func inOrder(t *testing.T, lines []string) bool {
 // memory is a querier over given series.
 type memory struct{ series []one }
 
-func (m memory) Select(_ context.Context, matchers ...*labels.Matcher) Set {
+func (m memory) Select(_ context.Context, _ SelectOptions, matchers ...*labels.Matcher) Set {
 	var l list
 	for _, s := range m.series {
 		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool { return !m.Matches(s.labels.Get(m.Name)) }) {
@@ -200,7 +200,8 @@ func (m memory) Select(_ context.Context, matchers ...*labels.Matcher) Set {
 	return &l
 }
 
-func (m memory) LabelNames(context.Context) ([]string, error) {
+func (memory) Capabilities() Capabilities { return Capabilities{} }
+func (m memory) LabelNames(context.Context, SelectOptions, ...*labels.Matcher) ([]string, error) {
 	var names []string
 	for _, s := range m.series {
 		s.labels.Range(func(l labels.Label) { names = append(names, l.Name) })

@@ -1,12 +1,6 @@
 package series
 
-import (
-	"context"
-	"math"
-
-	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/storage"
-)
+import "math"
 
 // Steps are the times FirstMS, FirstMS + StepMS, … up to LastMS. StepMS is positive, and FirstMS not after LastMS.
 type Steps struct{ FirstMS, LastMS, StepMS int64 }
@@ -37,12 +31,4 @@ func (s Steps) NotBefore(ms int64) int64 {
 		return next
 	}
 	return ms
-}
-
-// StepsSelector is an optional interface of a storage.Querier that can leave out samples.
-type StepsSelector interface {
-	// SelectAtSteps is Select for a caller that uses of each series only the last sample at or before each step. A
-	// series may lack other samples.
-	SelectAtSteps(ctx context.Context, steps Steps, hints *storage.SelectHints,
-		matchers ...*labels.Matcher) storage.SeriesSet
 }

@@ -38,8 +38,7 @@ type rawHead struct {
 	limit      int64         // no data of the view is lost while the head's minimum time is at most this
 	served     []*tsdb.Block // the store's blocks when the view was opened
 	lastMS     int64         // upper bound of the view's timestamps
-	uncutStart bool          // chunks may have samples before mint
-	uncutEnd   bool          // chunks may have samples after maxt
+	alone      bool          // no blocks are read: uncut chunks may have samples before mint
 
 	reading sync.Mutex // held while a selection reads: the readers of series and chunks have buffers
 	anchor  tsdb.ChunkReader
@@ -126,12 +125,12 @@ func (h *rawHead) disturbed(missing bool) bool {
 }
 
 // selectSeries selects series in label order.
-func (h *rawHead) selectSeries(ctx context.Context, labelsOnly bool, matchers []*labels.Matcher) series.Set {
+func (h *rawHead) selectSeries(ctx context.Context, opts series.SelectOptions, matchers []*labels.Matcher) series.Set {
 	order, missing, err := h.order(ctx, true, matchers)
 	if err != nil {
 		return series.Failed(fmt.Errorf("head: %w", err))
 	}
-	set := &headSet{head: h, ctx: ctx, matchers: matchers, order: order, labelsOnly: labelsOnly}
+	set := &headSet{head: h, ctx: ctx, matchers: matchers, order: order, opts: opts}
 	if h.disturbed(missing) {
 		return &headRest{headSet: set, rest: h.resume(set)}
 	}
@@ -141,21 +140,21 @@ func (h *rawHead) selectSeries(ctx context.Context, labelsOnly bool, matchers []
 // selectUnsorted selects series in the order of their references. Truncation of the head
 // waits until h is closed: if the head lost data, the remaining series would have to be
 // merged with those of blocks, which requires label order.
-func (h *rawHead) selectUnsorted(ctx context.Context, matchers []*labels.Matcher) (_ series.Set, sorted bool) {
+func (h *rawHead) selectUnsorted(ctx context.Context, opts series.SelectOptions, matchers []*labels.Matcher) series.Set {
 	hold, err := tsdb.NewRangeHead(h.db.Head(), h.mint, h.maxt).Chunks()
 	if err != nil {
-		return series.Failed(fmt.Errorf("head: %w", err)), true
+		return series.Failed(fmt.Errorf("head: %w", err))
 	}
 	h.closeLater(hold)
 	order, missing, err := h.order(ctx, false, matchers)
 	if err != nil {
-		return series.Failed(fmt.Errorf("head: %w", err)), true
+		return series.Failed(fmt.Errorf("head: %w", err))
 	}
 	late, _, _ := h.db.Head().IsQuerierCollidingWithTruncation(h.mint, h.maxt)
 	if late || h.disturbed(missing) {
-		return h.selectSeries(ctx, false, matchers), true
+		return h.selectSeries(ctx, opts, matchers)
 	}
-	return &headRest{headSet: &headSet{head: h, ctx: ctx, matchers: matchers, order: order}}, false
+	return &headRest{headSet: &headSet{head: h, ctx: ctx, matchers: matchers, order: order, opts: opts}}
 }
 
 // resume selects the series that follow the current series of set. It reads them from a new
@@ -166,10 +165,7 @@ func (h *rawHead) resume(set *headSet) series.Set {
 		return series.Failed(fmt.Errorf("head: read again: %w", err))
 	}
 	h.closeLater(q)
-	if set.labelsOnly {
-		q = series.LabelsOnly(q)
-	}
-	rest := q.Select(set.ctx, set.matchers...)
+	rest := q.Select(set.ctx, series.SelectOptions{LabelsOnly: set.opts.LabelsOnly}, set.matchers...)
 	if set.seen == 0 {
 		return rest
 	}
@@ -186,7 +182,7 @@ func (h *rawHead) labelNames(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	more, err := q.LabelNames(ctx)
+	more, err := q.LabelNames(ctx, series.SelectOptions{})
 	return append(names, more...), errors.Join(err, q.Close())
 }
 

@@ -78,7 +78,7 @@ func TestHead_SelectionThatIsCanceledFails(t *testing.T) {
 	}
 	defer q.Close()
 	ctx, cancel := context.WithCancel(t.Context())
-	set := q.Select(ctx, labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".+"))
+	set := q.Select(ctx, series.SelectOptions{}, labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".+"))
 	cancel()
 	for set.Next() { // the head looks at the context once for many series
 	}
@@ -305,7 +305,7 @@ func TestRawHead_SeesWholeAppends(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			set, n, first := raw.Select(context.Background(), everything), 0, 0
+			set, n, first := raw.Select(context.Background(), series.SelectOptions{}, everything), 0, 0
 			for ; set.Next(); n++ {
 				samples := 0
 				for _, c := range set.Chunks() {
@@ -340,7 +340,7 @@ func slowReader(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Ma
 		if err != nil {
 			t.Fatal(err)
 		}
-		return raw, raw.Select(context.Background(), matchers...)
+		return raw, raw.Select(context.Background(), series.SelectOptions{}, matchers...)
 	}
 	whole, all := open()
 	want = rest(t, all)
@@ -390,7 +390,7 @@ func TestRawHead_TruncationDoesNotWaitForAReader(t *testing.T) {
 		s.db.Load().ForceHeadMMap()
 		raw, set, want := slowReader(t, s, startMS+1000, startMS+8*hourMS, everything)
 		if labelsOnly {
-			set = series.LabelsOnly(raw).Select(context.Background(), everything)
+			set = raw.Select(context.Background(), series.SelectOptions{LabelsOnly: true}, everything)
 			for range 3 {
 				set.Next()
 			}
@@ -411,11 +411,11 @@ func TestRawHead_TruncationDoesNotWaitForAReader(t *testing.T) {
 			t.Errorf("%d samples, want %d", len(samplesOf(t, got)), len(samplesOf(t, want)))
 		}
 		// A selection after the truncation, with the querier from before it.
-		again := rest(t, raw.Select(context.Background(), everything))
+		again := rest(t, raw.Select(context.Background(), series.SelectOptions{}, everything))
 		if texts := samplesOf(t, again[3:]); !slices.Equal(texts, samplesOf(t, want)) {
 			t.Errorf("selected again: %d samples, want %d", len(texts), len(samplesOf(t, want)))
 		}
-		if names, err := raw.LabelNames(context.Background()); err != nil || len(names) < 4 {
+		if names, err := raw.LabelNames(context.Background(), series.SelectOptions{}); err != nil || len(names) < 4 {
 			t.Error(names, err)
 		}
 		if err := raw.Close(); err != nil {
@@ -470,18 +470,18 @@ type oneSeries struct {
 func (o *oneSeries) Next() bool { o.done = !o.done; return o.done }
 func (o *oneSeries) Err() error { return nil }
 
-// TestSelectUnsorted_TruncationWaits holds an unsorted selection open: its order cannot be
+// TestSelect_TruncationWaitsForTheHeadsOrder holds an unsorted selection open: its order cannot be
 // kept if a block has to be read.
-func TestSelectUnsorted_TruncationWaits(t *testing.T) {
+func TestSelect_TruncationWaitsForTheHeadsOrder(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	fill(t, s, 40, startMS, startMS+8*hourMS, 60_000)
 	raw, err := s.RawQuerier(context.Background(), startMS, startMS+8*hourMS)
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, sorted := series.SelectUnsorted(context.Background(), raw, everything)
-	if sorted || !set.Next() {
-		t.Fatal(sorted, set.Err())
+	set := raw.Select(context.Background(), series.SelectOptions{OwnOrder: true}, everything)
+	if !set.Next() {
+		t.Fatal(set.Err())
 	}
 	truncated := make(chan struct{})
 	go func() {
@@ -544,7 +544,7 @@ func TestHeadOrders_KeepsWithinTheLimit(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer raw.Close()
-		return len(rest(t, raw.Select(context.Background(), matchers...)))
+		return len(rest(t, raw.Select(context.Background(), series.SelectOptions{}, matchers...)))
 	}
 	if n := read(everything) + read(everything); n != 1000 || len(s.orders.kept) != 1 {
 		t.Fatalf("%d series, %d orders", n, len(s.orders.kept))
@@ -625,7 +625,7 @@ func TestRawHead_ConcurrentWithEverything(t *testing.T) {
 					t.Error(err)
 					return
 				}
-				set, n, first := raw.Select(context.Background(), everything), 0, 0
+				set, n, first := raw.Select(context.Background(), series.SelectOptions{}, everything), 0, 0
 				for ; set.Next(); n++ {
 					samples := 0
 					for _, c := range set.Chunks() {

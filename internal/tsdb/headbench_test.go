@@ -50,7 +50,7 @@ func BenchmarkRawHead(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			drain(b, raw.Select(context.Background(), everything))
+			drain(b, raw.Select(context.Background(), series.SelectOptions{}, everything))
 			raw.Close()
 		}
 		b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/n, "ns/series")

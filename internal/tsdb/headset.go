@@ -19,11 +19,11 @@ import (
 
 // headSet iterates over the series of a head.
 type headSet struct {
-	head       *rawHead
-	ctx        context.Context
-	matchers   []*labels.Matcher
-	order      *headOrder
-	labelsOnly bool
+	head     *rawHead
+	ctx      context.Context
+	opts     series.SelectOptions
+	matchers []*labels.Matcher
+	order    *headOrder
 
 	at        int // the next series in order
 	seen      int // series returned
@@ -96,7 +96,7 @@ func (s *headSet) read(i int) (ok bool, err error) {
 	s.setLabels(i)
 	s.setIntervals(deleted)
 	s.chunks, s.arena = s.chunks[:0], s.arena[:0]
-	if s.labelsOnly {
+	if s.opts.LabelsOnly {
 		return true, nil
 	}
 	return true, s.readChunks()
@@ -136,7 +136,7 @@ func (s *headSet) keepUndeleted(deleted tombstones.Intervals) bool {
 func (s *headSet) setIntervals(deleted tombstones.Intervals) {
 	h := s.head
 	s.intervals = s.intervals[:0]
-	if h.mint > math.MinInt64 && !h.uncutStart {
+	if h.mint > math.MinInt64 && !(s.opts.Uncut && h.alone) {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: math.MinInt64, Maxt: h.mint - 1})
 	}
 	for _, interval := range deleted {
@@ -144,7 +144,7 @@ func (s *headSet) setIntervals(deleted tombstones.Intervals) {
 			s.intervals = append(s.intervals, interval)
 		}
 	}
-	if h.maxt < math.MaxInt64 && !h.uncutEnd {
+	if h.maxt < math.MaxInt64 && !s.opts.Uncut {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: h.maxt + 1, Maxt: math.MaxInt64})
 	}
 }

@@ -51,7 +51,7 @@ func (c *committedSamples) copied() map[string]map[int64]bool {
 
 // readTimes selects everything and returns the timestamps of each series.
 func readTimes(q series.Querier) (map[string]map[int64]bool, error) {
-	set := q.Select(context.Background(), everything)
+	set := q.Select(context.Background(), series.SelectOptions{}, everything)
 	all, builder := map[string]map[int64]bool{}, labels.NewScratchBuilder(4)
 	for set.Next() {
 		lset, err := labelenc.Labels(set.Labels(), &builder)

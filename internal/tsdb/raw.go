@@ -59,35 +59,11 @@ type rawQuerier struct {
 	unsorted   bool // no block is read: the series of the head need not be sorted by labels
 }
 
-var (
-	_ series.Immutable = (*rawQuerier)(nil)
-	_ series.Unsorted  = (*rawQuerier)(nil)
-	_ series.Merging   = (*rawQuerier)(nil)
-	_ series.Uncutter  = (*rawQuerier)(nil)
-
-	_ series.Concurrent = (*rawQuerier)(nil)
-)
-
-// Immutable implements series.Immutable.
-func (q *rawQuerier) Immutable() bool { return !q.live }
-
-// Concurrent implements series.Concurrent. It is false if Prometheus' queriers are used, because
+// Capabilities implements series.Querier. If Prometheus' queriers are used, only one goroutine may read, because
 // the sets of such a querier share its buffers.
-func (q *rawQuerier) Concurrent() bool { return len(q.queriers) == 0 }
-
-// Uncut implements series.Uncutter. If blocks are read, chunks of the head are still cut at the end
-// of these blocks, because a chunk of the head may have samples that a block has as well.
-func (q *rawQuerier) Uncut() {
-	for _, b := range q.blocks {
-		b.uncut = true
-	}
-	if q.head != nil {
-		q.head.uncutEnd, q.head.uncutStart = true, len(q.blocks)+len(q.queriers) == 0
-	}
+func (q *rawQuerier) Capabilities() series.Capabilities {
+	return series.Capabilities{OwnOrder: true, Concurrent: len(q.queriers) == 0, Immutable: !q.live, Merging: q.merging}
 }
-
-// Merging implements series.Merging.
-func (q *rawQuerier) Merging() bool { return q.merging }
 
 func (q *rawQuerier) open(db *tsdb.DB) error {
 	// Read the head's times before the list of blocks: samples that the head loses to a block
@@ -123,8 +99,10 @@ func (q *rawQuerier) open(db *tsdb.DB) error {
 	if end <= q.maxt && headMin <= q.maxt {
 		q.live = true
 		var err error
-		q.head, err = q.store.openRawHead(db, end, q.maxt, headMin, served)
-		return err
+		if q.head, err = q.store.openRawHead(db, end, q.maxt, headMin, served); err != nil {
+			return err
+		}
+		q.head.alone = len(q.blocks)+len(q.queriers) == 0
 	}
 	return nil
 }
@@ -182,49 +160,28 @@ func (q *rawQuerier) addQuerier(stock storage.ChunkQuerier, err error) error {
 	return err
 }
 
-// Select implements series.Querier.
-func (q *rawQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
-	return q.selectSeries(ctx, false, matchers)
-}
-
-// SelectUnsorted implements series.Unsorted. If only the head is read, series come in the
-// order of their postings. Otherwise they are sorted by labels.
-func (q *rawQuerier) SelectUnsorted(ctx context.Context, matchers ...*labels.Matcher) (_ series.Set, sorted bool) {
-	switch {
-	case !q.unsorted:
-		return q.Select(ctx, matchers...), true
-	case q.head != nil:
-		return q.head.selectUnsorted(ctx, matchers)
-	case len(q.queriers) != 1:
-		return q.Select(ctx, matchers...), true
+// Select implements series.Querier. If only the head is read, its own order is the order of its postings.
+// If blocks are read, uncut chunks of the head are still cut at the end of these blocks, because a chunk of the head
+// may have samples that a block has as well.
+func (q *rawQuerier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+	from := series.FromChunkSeriesSet
+	if opts.LabelsOnly {
+		from = series.LabelsOfChunkSeriesSet
 	}
-	return series.FromChunkSeriesSet(q.queriers[0].Select(ctx, false, nil, matchers...)), false
-}
-
-// LabelsOnly implements series.LabelsReader: only the index of blocks is read.
-func (q *rawQuerier) LabelsOnly() series.Querier { return rawLabels{q} }
-
-var _ series.LabelsReader = (*rawQuerier)(nil)
-
-// rawLabels selects series without their chunks.
-type rawLabels struct{ *rawQuerier }
-
-// Select implements series.Querier.
-func (q rawLabels) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
-	return q.selectSeries(ctx, true, matchers)
-}
-
-func (q *rawQuerier) selectSeries(ctx context.Context, labelsOnly bool, matchers []*labels.Matcher) series.Set {
+	if opts.OwnOrder && q.unsorted {
+		switch {
+		case q.head != nil:
+			return q.head.selectUnsorted(ctx, opts, matchers)
+		case len(q.queriers) == 1:
+			return from(q.queriers[0].Select(ctx, false, nil, matchers...))
+		}
+	}
 	sets := make([]series.Set, 0, len(q.blocks)+len(q.queriers)+1)
 	for _, b := range q.blocks {
-		sets = append(sets, b.selectSeries(ctx, labelsOnly, matchers))
+		sets = append(sets, b.selectSeries(ctx, opts, matchers))
 	}
 	if q.head != nil {
-		sets = append(sets, q.head.selectSeries(ctx, labelsOnly, matchers))
-	}
-	from := series.FromChunkSeriesSet
-	if labelsOnly {
-		from = series.LabelsOfChunkSeriesSet
+		sets = append(sets, q.head.selectSeries(ctx, opts, matchers))
 	}
 	for _, stock := range q.queriers {
 		sets = append(sets, from(stock.Select(ctx, true, nil, matchers...)))
@@ -233,7 +190,7 @@ func (q *rawQuerier) selectSeries(ctx context.Context, labelsOnly bool, matchers
 }
 
 // LabelNames implements series.Querier.
-func (q *rawQuerier) LabelNames(ctx context.Context) ([]string, error) {
+func (q *rawQuerier) LabelNames(ctx context.Context, _ series.SelectOptions, _ ...*labels.Matcher) ([]string, error) {
 	var all []string
 	for _, b := range q.blocks {
 		names, err := b.files.postings.LabelNames(ctx)

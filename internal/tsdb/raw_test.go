@@ -108,7 +108,7 @@ func checkRaw(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Matc
 		t.Fatal(err)
 	}
 	defer stock.Close()
-	got := raw.Select(context.Background(), matchers...)
+	got := raw.Select(context.Background(), series.SelectOptions{}, matchers...)
 	want := series.FromChunkSeriesSet(stock.Select(context.Background(), true, nil, matchers...))
 	builder := labels.NewScratchBuilder(4)
 	for {
@@ -219,7 +219,7 @@ func checkSamples(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.
 		t.Fatal(err)
 	}
 	defer stock.Close()
-	got := sampleTexts(t, series.ToSeriesSet(raw.Select(context.Background(), matchers...)), mint, maxt)
+	got := sampleTexts(t, series.ToSeriesSet(raw.Select(context.Background(), series.SelectOptions{}, matchers...)), mint, maxt)
 	want := sampleTexts(t, stock.Select(context.Background(), true, nil, matchers...), mint, maxt)
 	if !slices.Equal(got, want) {
 		t.Fatalf("%d-%d: %d samples, want %d", mint, maxt, len(got), len(want))
@@ -309,7 +309,7 @@ func TestRawQuerier_MergesOverlappingBlocksInTheConfiguredEncoding(t *testing.T)
 		if err != nil {
 			t.Fatal(err)
 		}
-		set := raw.Select(context.Background(), everything)
+		set := raw.Select(context.Background(), series.SelectOptions{}, everything)
 		if !set.Next() {
 			t.Fatalf("%q: no series: %v", floats, set.Err())
 		}
@@ -357,7 +357,7 @@ func TestRawQuerier_ReadsBlocksDeletedMeanwhile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return raw, raw.Select(context.Background(), everything)
+		return raw, raw.Select(context.Background(), series.SelectOptions{}, everything)
 	}
 	whole, set := open()
 	want := rest(t, set)
@@ -394,10 +394,10 @@ func TestRawQuerier_ReadsBlocksDeletedMeanwhile(t *testing.T) {
 	if got := rest(t, set); !reflect.DeepEqual(got, want[3:]) {
 		t.Errorf("%d series differ from those before the deletion", len(got))
 	}
-	if got := rest(t, raw.Select(context.Background(), everything)); !reflect.DeepEqual(got, want) {
+	if got := rest(t, raw.Select(context.Background(), series.SelectOptions{}, everything)); !reflect.DeepEqual(got, want) {
 		t.Errorf("a second selection: %d series differ", len(got))
 	}
-	if names, err := raw.LabelNames(context.Background()); err != nil || len(names) < 4 {
+	if names, err := raw.LabelNames(context.Background(), series.SelectOptions{}); err != nil || len(names) < 4 {
 		t.Error(names, err)
 	}
 	if err := raw.Close(); err != nil {
@@ -427,11 +427,9 @@ func TestRawQuerier_Uncut(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer raw.Close()
-			if uncut {
-				raw.(series.Uncutter).Uncut()
-			}
+			opts := series.SelectOptions{Uncut: uncut}
 			var held, copies []series.Chunk
-			for set := raw.Select(context.Background(), everything); set.Next(); {
+			for set := raw.Select(context.Background(), opts, everything); set.Next(); {
 				for _, c := range set.Chunks() {
 					if c.Mapped {
 						held = append(held, c)
@@ -440,7 +438,7 @@ func TestRawQuerier_Uncut(t *testing.T) {
 					}
 				}
 			}
-			texts = sampleTexts(t, series.ToSeriesSet(raw.Select(context.Background(), everything)), span[0], span[1])
+			texts = sampleTexts(t, series.ToSeriesSet(raw.Select(context.Background(), opts, everything)), span[0], span[1])
 			if !reflect.DeepEqual(held, copies) {
 				t.Errorf("%d-%d: mapped chunks have changed", span[0], span[1])
 			}
@@ -467,10 +465,7 @@ func checkUncut(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels.Ma
 		if err != nil {
 			t.Fatal(err)
 		}
-		if i == 1 {
-			raw.(series.Uncutter).Uncut()
-		}
-		texts[i] = sampleTexts(t, series.ToSeriesSet(raw.Select(context.Background(), matchers...)), mint, maxt)
+		texts[i] = sampleTexts(t, series.ToSeriesSet(raw.Select(context.Background(), series.SelectOptions{Uncut: i == 1}, matchers...)), mint, maxt)
 		if err := raw.Close(); err != nil {
 			t.Fatal(err)
 		}
@@ -576,7 +571,7 @@ func TestRawQuerier_ErrorNamesTheCorruptChunk(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	set := raw.Select(context.Background(), everything)
+	set := raw.Select(context.Background(), series.SelectOptions{}, everything)
 	for set.Next() {
 	}
 	err = set.Err()
@@ -595,7 +590,7 @@ func TestRawQuerier_AllocatesNothingPerSeries(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			set, seen := raw.Select(context.Background(), everything), 0
+			set, seen := raw.Select(context.Background(), series.SelectOptions{}, everything), 0
 			for set.Next() {
 				seen++
 			}
@@ -660,7 +655,7 @@ func BenchmarkRawSelect(b *testing.B) {
 				if err != nil {
 					b.Fatal(err)
 				}
-				drain(b, raw.Select(context.Background(), everything))
+				drain(b, raw.Select(context.Background(), series.SelectOptions{}, everything))
 				raw.Close()
 			}
 			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/2002, "ns/series")
@@ -698,8 +693,8 @@ func TestLabelsOnly_DoesNotReadChunks(t *testing.T) {
 	if len(s.db.Load().Blocks()) < 2 {
 		t.Fatal("there are too few blocks")
 	}
-	all := func(q series.Querier) (lsets []string, chunks int, err error) {
-		set := q.Select(context.Background(), everything)
+	all := func(q series.Querier, opts series.SelectOptions) (lsets []string, chunks int, err error) {
+		set := q.Select(context.Background(), opts, everything)
 		for set.Next() {
 			lsets, chunks = append(lsets, string(set.Labels())), chunks+len(set.Chunks())
 		}
@@ -712,7 +707,7 @@ func TestLabelsOnly_DoesNotReadChunks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		lsets, chunks, err := all(q)
+		lsets, chunks, err := all(q, series.SelectOptions{})
 		if err != nil || (chunks == 0) != (name == "nothing") {
 			t.Errorf("%s: %d series, %d chunks, %v", name, len(lsets), chunks, err)
 		}
@@ -746,10 +741,10 @@ func TestLabelsOnly_DoesNotReadChunks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if lsets, chunks, err := all(series.LabelsOnly(q)); err != nil || chunks != 0 || !slices.Equal(lsets, want[name]) {
+		if lsets, chunks, err := all(q, series.SelectOptions{LabelsOnly: true}); err != nil || chunks != 0 || !slices.Equal(lsets, want[name]) {
 			t.Errorf("%s: %d series, want %d; %d chunks, %v", name, len(lsets), len(want[name]), chunks, err)
 		}
-		if _, _, err := all(q); name == "one block" && err == nil {
+		if _, _, err := all(q, series.SelectOptions{}); name == "one block" && err == nil {
 			t.Errorf("%s: the chunks are still whole", name)
 		}
 		if err := q.Close(); err != nil {

@@ -27,7 +27,6 @@ type rawBlock struct {
 	files      *mapped
 	deletions  map[storage.SeriesRef]tombstones.Intervals // at the time of opening
 	mint, maxt int64
-	uncut      bool // chunks may have samples out of the range
 }
 
 func (s *Store) openRawBlock(b *tsdb.Block, mint, maxt int64) (_ *rawBlock, err error) {
@@ -63,20 +62,20 @@ func (r *rawBlock) close() error {
 	return r.store.mappings.release(r.block.Dir(), r.files, gone)
 }
 
-func (r *rawBlock) selectSeries(ctx context.Context, labelsOnly bool, matchers []*labels.Matcher) series.Set {
+func (r *rawBlock) selectSeries(ctx context.Context, opts series.SelectOptions, matchers []*labels.Matcher) series.Set {
 	p, err := tsdb.PostingsForMatchers(ctx, r.files.postings, matchers...)
 	if err != nil {
 		return series.Failed(fmt.Errorf("block %s: %w", r.block, err))
 	}
-	return &rawSet{block: r, postings: r.files.postings.SortedPostings(p), labelsOnly: labelsOnly}
+	return &rawSet{block: r, postings: r.files.postings.SortedPostings(p), opts: opts}
 }
 
 // rawSet iterates over the series of a block. Entries are decoded from the mapped index;
 // chunks are slices of the mapped segments.
 type rawSet struct {
-	block      *rawBlock
-	postings   index.Postings
-	labelsOnly bool // chunks are not read
+	block    *rawBlock
+	postings index.Postings
+	opts     series.SelectOptions
 
 	entryParts
 	chunks    []series.Chunk
@@ -114,17 +113,17 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	// The intervals are sorted by start. Intervals.Add would keep them sorted, but it panics
 	// if the range ends after the first of several deletions.
 	s.intervals = s.intervals[:0]
-	if s.metas[0].MinTime < b.mint && !b.uncut {
+	if s.metas[0].MinTime < b.mint && !s.opts.Uncut {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: math.MinInt64, Maxt: b.mint - 1})
 	}
 	if deleted := s.block.deletions[storage.SeriesRef(ref)]; len(deleted) > 0 && !s.delete(deleted) {
 		return false, nil
 	}
-	if s.metas[len(s.metas)-1].MaxTime > b.maxt && !b.uncut {
+	if s.metas[len(s.metas)-1].MaxTime > b.maxt && !s.opts.Uncut {
 		s.intervals = append(s.intervals, tombstones.Interval{Mint: b.maxt + 1, Maxt: math.MaxInt64})
 	}
 	s.chunks, s.arena = s.chunks[:0], s.arena[:0]
-	if s.labelsOnly {
+	if s.opts.LabelsOnly {
 		return true, nil
 	}
 	for _, meta := range s.metas {

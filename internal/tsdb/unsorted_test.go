@@ -43,7 +43,9 @@ func checkUnsorted(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels
 		}
 	}
 	builder := labels.NewScratchBuilder(4)
-	set, sorted := series.SelectUnsorted(context.Background(), raw, matchers...)
+	sorted := true
+	var before labels.Labels
+	set := raw.Select(context.Background(), series.SelectOptions{OwnOrder: true}, matchers...)
 	for set.Next() {
 		lset, err := labelenc.Labels(set.Labels(), &builder)
 		if err != nil {
@@ -52,6 +54,7 @@ func checkUnsorted(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels
 		if len(set.Chunks()) > 0 {
 			got = append(got, lset.String())
 		}
+		sorted, before = sorted && labels.Compare(before, lset) < 0, lset
 	}
 	if set.Err() != nil || !slices.Equal(got, want) {
 		t.Fatalf("%d-%d: %v\n got %s\nwant %s", mint, maxt, set.Err(), got, want)
@@ -59,7 +62,7 @@ func checkUnsorted(t *testing.T, s *Store, mint, maxt int64, matchers ...*labels
 	return sorted
 }
 
-func TestSelectUnsorted_OrderOfThePrometheusQuerier(t *testing.T) {
+func TestSelectInOwnOrder_OrderOfThePrometheusQuerier(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	app := s.Appender(context.Background())
 	for i := range 200 { // labels in another order than references
@@ -90,7 +93,7 @@ func TestSelectUnsorted_OrderOfThePrometheusQuerier(t *testing.T) {
 	checkUnsorted(t, s, startMS-hourMS, startMS, everything)
 }
 
-func TestSelectUnsorted_LateSamples(t *testing.T) {
+func TestSelectInOwnOrder_LateSamples(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 24*3600e9)
 	fill(t, s, 40, startMS+2*hourMS, startMS+4*hourMS, 60_000)
 	fill(t, s, 20, startMS+2*hourMS+17, startMS+3*hourMS, 90_000)
@@ -110,25 +113,24 @@ func TestRawQuerier_SetsAreReadAtTheSameTime(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer raw.Close()
-			if c, ok := raw.(series.Concurrent); !ok || !c.Concurrent() {
+			if !raw.Capabilities().Concurrent {
 				t.Fatal("sets of blocks and of the head may not be read at the same time")
 			}
-			want := rest(t, raw.Select(t.Context(), everything))
+			want := rest(t, raw.Select(t.Context(), series.SelectOptions{}, everything))
 			if len(want) < 40 {
 				t.Fatalf("%d series", len(want))
 			}
-			unsorted, _ := series.SelectUnsorted(t.Context(), raw, everything)
-			wantUnsorted := rest(t, unsorted)
+			unsorted := series.SelectOptions{OwnOrder: true}
+			wantUnsorted := rest(t, raw.Select(t.Context(), unsorted, everything))
 			var all sync.WaitGroup
 			for range 2 {
 				all.Go(func() {
-					if got := rest(t, raw.Select(t.Context(), everything)); !reflect.DeepEqual(got, want) {
+					if got := rest(t, raw.Select(t.Context(), series.SelectOptions{}, everything)); !reflect.DeepEqual(got, want) {
 						t.Errorf("%d series differ from %d that were read alone", len(got), len(want))
 					}
 				})
 				all.Go(func() {
-					set, _ := series.SelectUnsorted(t.Context(), raw, everything)
-					if got := rest(t, set); !reflect.DeepEqual(got, wantUnsorted) {
+					if got := rest(t, raw.Select(t.Context(), unsorted, everything)); !reflect.DeepEqual(got, wantUnsorted) {
 						t.Errorf("%d unsorted series differ from %d that were read alone", len(got), len(wantUnsorted))
 					}
 				})
@@ -148,7 +150,7 @@ func TestRawQuerier_SetsOfPrometheusQueriersAreReadOneByOne(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer raw.Close()
-	if c, ok := raw.(series.Concurrent); ok && c.Concurrent() {
+	if raw.Capabilities().Concurrent {
 		t.Error("sets of late samples may be read at the same time")
 	}
 }

@@ -60,7 +60,7 @@ func drain(r *http.Request) (string, error) {
 		return "", err
 	}
 	defer q.Close()
-	return hash(r.Context(), q.Select(r.Context(), labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, form.Get("metric"))))
+	return hash(r.Context(), q.Select(r.Context(), series.SelectOptions{}, labels.MustNewMatcher(labels.MatchEqual, labels.MetricName, form.Get("metric"))))
 }
 
 func hash(ctx context.Context, set series.Set) (string, error) {

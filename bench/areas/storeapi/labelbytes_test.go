@@ -37,11 +37,14 @@ type fewQuerier struct {
 	s *fewStore
 }
 
-func (q *fewQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
+func (q *fewQuerier) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
 	return &fewSet{s: q.s, at: -1}
 }
-func (*fewQuerier) LabelNames(context.Context) ([]string, error) { return nil, nil }
-func (*fewQuerier) Close() error                                 { return nil }
+func (*fewQuerier) Capabilities() series.Capabilities { return series.Capabilities{} }
+func (*fewQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, nil
+}
+func (*fewQuerier) Close() error { return nil }
 
 type fewSet struct {
 	s  *fewStore

@@ -84,11 +84,14 @@ func (p *preparedSource) RawQuerier(context.Context, int64, int64) (series.Queri
 
 type preparedQuerier struct{ series []preparedSeries }
 
-func (q preparedQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
+func (q preparedQuerier) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
 	return &preparedSet{rest: q.series}
 }
-func (preparedQuerier) LabelNames(context.Context) ([]string, error) { return nil, nil }
-func (preparedQuerier) Close() error                                 { return nil }
+func (preparedQuerier) Capabilities() series.Capabilities { return series.Capabilities{} }
+func (preparedQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, nil
+}
+func (preparedQuerier) Close() error { return nil }
 
 type preparedSet struct {
 	rest []preparedSeries

@@ -78,9 +78,14 @@ func (s *source) RawQuerier(context.Context, int64, int64) (series.Querier, erro
 
 type querier struct{ series []one }
 
-func (q querier) Select(context.Context, ...*labels.Matcher) series.Set { return &set{rest: q.series} }
-func (querier) LabelNames(context.Context) ([]string, error)            { return nil, nil }
-func (querier) Close() error                                            { return nil }
+func (q querier) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
+	return &set{rest: q.series}
+}
+func (querier) Capabilities() series.Capabilities { return series.Capabilities{} }
+func (querier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, nil
+}
+func (querier) Close() error { return nil }
 
 type set struct {
 	rest []one

@@ -49,7 +49,7 @@ func (m *madeUp) RawQuerier(context.Context, int64, int64) (series.Querier, erro
 
 type madeUpQuerier struct{ querier }
 
-func (madeUpQuerier) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
+func (madeUpQuerier) Select(_ context.Context, _ series.SelectOptions, matchers ...*labels.Matcher) series.Set {
 	n, err := strconv.Atoi(matchers[0].Value)
 	if err != nil {
 		return series.Failed(err)

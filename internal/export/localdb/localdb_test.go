@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"go.uber.org/goleak"
 
+	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
@@ -71,7 +72,7 @@ func times(t *testing.T, d *DB, mint, maxt int64) map[string]map[int64]bool {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	set := q.Select(context.Background(), labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	set := q.Select(context.Background(), series.SelectOptions{}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
 	all, builder := map[string]map[int64]bool{}, labels.NewScratchBuilder(4)
 	for set.Next() {
 		lset, err := labelenc.Labels(set.Labels(), &builder)

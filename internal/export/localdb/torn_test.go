@@ -13,6 +13,8 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/tsdb/wlog"
 	"github.com/prometheus/prometheus/util/compression"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // tornDatabase returns the directory of a database with two commits in its log of in-order samples, and in that of
@@ -120,7 +122,7 @@ func TestOpen_DamageBeforeTheLastRecordOfALogIsAnError(t *testing.T) {
 			var corrupt *wlog.CorruptionErr
 			if q, err := d.RawQuerier(context.Background(), startMS, math.MaxInt64); !errors.As(err, &corrupt) {
 				if err == nil {
-					set := q.Select(context.Background(), labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+					set := q.Select(context.Background(), series.SelectOptions{}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
 					for set.Next() {
 					}
 					err = errors.Join(set.Err(), q.Close())

@@ -180,10 +180,10 @@ func (c *countingRaw) RawQuerier(context.Context, int64, int64) (series.Querier,
 	return c, nil
 }
 
-func (c *countingRaw) SelectUnsorted(ctx context.Context, matchers ...*labels.Matcher) (series.Set, bool) {
+func (c *countingRaw) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
 	c.selected++
 	c.read.Store(0)
-	return c.endlessRaw.SelectUnsorted(ctx, matchers...)
+	return c.endlessRaw.Select(ctx, opts, matchers...)
 }
 
 func TestEngine_FindsSeriesThatDifferInTheirTypeOnly(t *testing.T) {

@@ -100,13 +100,17 @@ func newEndlessRaw(t *testing.T) *endlessRaw {
 
 func (e *endlessRaw) RawQuerier(context.Context, int64, int64) (series.Querier, error) { return e, nil }
 
-func (e *endlessRaw) Select(context.Context, ...*labels.Matcher) series.Set { return e }
-
-func (e *endlessRaw) SelectUnsorted(context.Context, ...*labels.Matcher) (series.Set, bool) {
-	return e, true
+func (e *endlessRaw) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
+	return e
 }
-func (*endlessRaw) LabelNames(context.Context) ([]string, error) { return nil, nil }
-func (*endlessRaw) Close() error                                 { return nil }
+
+func (*endlessRaw) Capabilities() series.Capabilities {
+	return series.Capabilities{OwnOrder: true}
+}
+func (*endlessRaw) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, nil
+}
+func (*endlessRaw) Close() error { return nil }
 
 func (e *endlessRaw) Next() bool {
 	if e.end > 0 && e.read.Load() >= e.end {
@@ -206,16 +210,17 @@ type selections struct {
 
 func (s selections) RawQuerier(context.Context, int64, int64) (series.Querier, error) { return s, nil }
 
-func (s selections) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
+func (s selections) Select(_ context.Context, _ series.SelectOptions, matchers ...*labels.Matcher) series.Set {
 	return s.open(matchers[len(matchers)-1].Value)
 }
 
-func (s selections) SelectUnsorted(ctx context.Context, matchers ...*labels.Matcher) (series.Set, bool) {
-	return s.Select(ctx, matchers...), true
+func (selections) Capabilities() series.Capabilities {
+	return series.Capabilities{OwnOrder: true, Concurrent: true}
 }
-func (selections) LabelNames(context.Context) ([]string, error) { return nil, nil }
-func (selections) Close() error                                 { return nil }
-func (selections) Concurrent() bool                             { return true }
+func (selections) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, nil
+}
+func (selections) Close() error { return nil }
 
 // hookedSet calls a function before each series.
 type hookedSet struct {

@@ -59,18 +59,19 @@ const pointsMax = 4 << 20
 // endpoints are requested concurrently. Some of these endpoints allow no later selection.
 type samplesSource struct {
 	querier  storage.Querier
-	selected map[*parser.VectorSelector]storage.SeriesSet
+	selected map[*parser.VectorSelector]pointsSet
 }
 
 func newSamplesSource(ctx context.Context, querier storage.Querier, all []selector) samplesSource {
-	s := samplesSource{querier, make(map[*parser.VectorSelector]storage.SeriesSet, len(all))}
-	atSteps, _ := querier.(series.StepsSelector)
+	s := samplesSource{querier, make(map[*parser.VectorSelector]pointsSet, len(all))}
+	floats, _ := querier.(series.FloatsSelector)
 	for i := range all {
-		if of := &all[i]; of.steps != nil && atSteps != nil {
-			s.selected[of.vs] = atSteps.SelectAtSteps(ctx, *of.steps, of.hints, of.vs.LabelMatchers...)
+		of := &all[i]
+		if floats != nil {
+			s.selected[of.vs] = &floatsSet{FloatsSet: floats.SelectFloats(ctx, of.steps, of.hints, of.vs.LabelMatchers...)}
 			continue
 		}
-		s.selected[all[i].vs] = querier.Select(ctx, false, all[i].hints, all[i].vs.LabelMatchers...)
+		s.selected[of.vs] = &samplesSet{SeriesSet: querier.Select(ctx, false, of.hints, of.vs.LabelMatchers...)}
 	}
 	return s
 }
@@ -81,13 +82,10 @@ func (s samplesSource) close() error { return s.querier.Close() }
 func (s samplesSource) sel(_ context.Context, of *selector) pointsSet {
 	set := s.selected[of.vs]
 	if set == nil {
-		set = storage.ErrSeriesSet(errReadTwice)
+		return &samplesSet{SeriesSet: storage.ErrSeriesSet(errReadTwice)}
 	}
 	delete(s.selected, of.vs)
-	if floats, ok := set.(series.FloatsSet); ok {
-		return &floatsSet{FloatsSet: floats}
-	}
-	return &samplesSet{SeriesSet: set}
+	return set
 }
 
 // floatsSet decodes all samples of a series in one call.

@@ -26,15 +26,11 @@ func openRaw(ctx context.Context, from storage.Queryable, mint, maxt int64) (sou
 	if err != nil {
 		return nil, err
 	}
-	_, ordered := q.(series.Unsorted)
-	if m, ok := q.(series.Merging); !ordered || ok && m.Merging() {
+	can := q.Capabilities()
+	if !can.OwnOrder || can.Merging {
 		return nil, q.Close()
 	}
-	if u, ok := q.(series.Uncutter); ok {
-		u.Uncut() // chunks need not be cut, because within removes the samples outside the range
-	}
-	c, ok := q.(series.Concurrent)
-	return rawSource{q, ok && c.Concurrent()}, nil
+	return rawSource{q, can.Concurrent}, nil
 }
 
 // rawSource reads encoded chunks.
@@ -46,7 +42,8 @@ type rawSource struct {
 func (s rawSource) close() error { return s.querier.Close() }
 
 func (s rawSource) sel(ctx context.Context, of *selector) pointsSet {
-	set, _ := series.SelectUnsorted(ctx, s.querier, of.vs.LabelMatchers...)
+	// Chunks need not be cut, because within removes the samples outside the range.
+	set := s.querier.Select(ctx, series.SelectOptions{OwnOrder: true, Uncut: true}, of.vs.LabelMatchers...)
 	return &rawSet{set: set, builder: labels.NewScratchBuilder(16), lent: of.lent}
 }
 

@@ -7,6 +7,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
@@ -31,12 +32,37 @@ type stepsQuerier struct {
 	selections *int
 }
 
-var _ series.StepsSelector = stepsQuerier{}
+var _ series.FloatsSelector = stepsQuerier{}
 
-// SelectAtSteps implements series.StepsSelector.
-func (q stepsQuerier) SelectAtSteps(ctx context.Context, steps series.Steps, hints *storage.SelectHints, matchers ...*labels.Matcher) storage.SeriesSet {
+// SelectFloats implements series.FloatsSelector.
+func (q stepsQuerier) SelectFloats(ctx context.Context, steps *series.Steps, hints *storage.SelectHints, matchers ...*labels.Matcher) series.FloatsSet {
+	set := q.Select(ctx, false, hints, matchers...)
+	if steps == nil {
+		return iteratedSet{set}
+	}
 	*q.selections++
-	return &stepsSet{q.Select(ctx, false, hints, matchers...), steps}
+	return iteratedSet{&stepsSet{set, *steps}}
+}
+
+// iteratedSet is a series.FloatsSet whose floats are read through iterators.
+type iteratedSet struct{ storage.SeriesSet }
+
+// AtFloats implements series.FloatsSet.
+func (s iteratedSet) AtFloats() series.Floats { return iterated{s.At()} }
+
+type iterated struct{ storage.Series }
+
+// AppendFloats implements series.Floats.
+func (s iterated) AppendFloats(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, bool, error) {
+	it := s.Iterator(nil)
+	for kind := it.Seek(mint); kind != chunkenc.ValNone && it.AtT() <= maxt; kind = it.Next() {
+		if kind != chunkenc.ValFloat {
+			return to, false, nil
+		}
+		t, f := it.At()
+		to = append(to, promql.FPoint{T: t, F: f})
+	}
+	return to, true, it.Err()
 }
 
 type stepsSet struct {

@@ -46,8 +46,8 @@ type selected struct {
 }
 
 var (
-	_ storage.Querier      = (*querier)(nil)
-	_ series.StepsSelector = (*querier)(nil)
+	_ storage.Querier       = (*querier)(nil)
+	_ series.FloatsSelector = (*querier)(nil)
 )
 
 // count adds n to all, the count of the query, and to own, the share of this querier. It returns the new
@@ -64,19 +64,13 @@ const forSeries = "series"
 // selection with equal arguments had the same context, Select returns the series of that selection.
 func (q *querier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
 	matchers ...*labels.Matcher) storage.SeriesSet {
-	return q.sel(ctx, nil, hints, matchers)
+	return q.SelectFloats(ctx, nil, hints, matchers...)
 }
 
-// SelectAtSteps implements series.StepsSelector. Stores of ferula then leave out samples. If the samples of several
-// replicas must be merged, no sample is left out.
-func (q *querier) SelectAtSteps(ctx context.Context, steps series.Steps, hints *storage.SelectHints,
-	matchers ...*labels.Matcher) storage.SeriesSet {
-	return q.sel(ctx, &steps, hints, matchers)
-}
-
-// sel is Select, or SelectAtSteps if there are steps.
-func (q *querier) sel(ctx context.Context, steps *series.Steps, hints *storage.SelectHints,
-	matchers []*labels.Matcher) storage.SeriesSet {
+// SelectFloats implements series.FloatsSelector. With steps, stores of ferula leave out samples, unless the samples of
+// several replicas must be merged.
+func (q *querier) SelectFloats(ctx context.Context, steps *series.Steps, hints *storage.SelectHints,
+	matchers ...*labels.Matcher) series.FloatsSet {
 	start, end, function, limit, rangeMS := q.minMS, q.maxMS, "", 0, int64(0)
 	if hints != nil {
 		start, end, function, limit, rangeMS = hints.Start, hints.End, hints.Func, hints.Limit, hints.Range

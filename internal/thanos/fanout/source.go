@@ -278,13 +278,16 @@ type rawQuerier struct {
 	open         []storeapi.Stream
 }
 
-func (q *rawQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
-	set := q.s.Series(ctx, storeapi.SeriesRequest{MinMS: q.minMS, MaxMS: q.maxMS, Matchers: matchers})
+func (q *rawQuerier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+	set := q.s.Series(ctx, storeapi.SeriesRequest{MinMS: q.minMS, MaxMS: q.maxMS, Matchers: matchers,
+		SkipChunks: opts.LabelsOnly})
 	q.open = append(q.open, set)
 	return set
 }
 
-func (q *rawQuerier) LabelNames(ctx context.Context) ([]string, error) {
+func (*rawQuerier) Capabilities() series.Capabilities { return series.Capabilities{} }
+
+func (q *rawQuerier) LabelNames(ctx context.Context, _ series.SelectOptions, _ ...*labels.Matcher) ([]string, error) {
 	names, _, err := q.s.LabelNames(ctx, storeapi.LabelsRequest{MinMS: q.minMS, MaxMS: q.maxMS})
 	return names, err
 }

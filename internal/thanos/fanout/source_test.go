@@ -232,10 +232,10 @@ func TestSource_ListsAndSeriesOfAllStores(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if names, err := q.LabelNames(ctx); err != nil || len(names) != 3 {
+	if names, err := q.LabelNames(ctx, series.SelectOptions{}); err != nil || len(names) != 3 {
 		t.Errorf("%q, %v", names, err)
 	}
-	selected := q.Select(ctx, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	selected := q.Select(ctx, series.SelectOptions{}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
 	var got []string
 	for selected.Next() {
 		got = append(got, string(labelenc.Value(selected.Labels(), "v")))

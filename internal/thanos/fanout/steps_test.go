@@ -23,7 +23,7 @@ func selectAtSteps(t *testing.T, f *Fanout, replicas ...string) (n int, err erro
 		t.Fatal(err)
 	}
 	defer q.Close()
-	set := q.(series.StepsSelector).SelectAtSteps(context.Background(), someSteps, &storage.SelectHints{Start: 0, End: 10_000}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	set := q.(series.FloatsSelector).SelectFloats(context.Background(), &someSteps, &storage.SelectHints{Start: 0, End: 10_000}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
 	for set.Next() {
 		n++
 	}
@@ -55,7 +55,7 @@ func (f *fakeStore) steps() (had []bool) {
 	return had
 }
 
-func TestQuerier_SelectAtSteps(t *testing.T) {
+func TestQuerier_SelectFloatsAtSteps(t *testing.T) {
 	early, late := []sample{{t: 1000}, {t: 2000}}, []sample{{t: 5000}, {t: 6000}}
 	for name, tt := range map[string]struct {
 		stores   func() []*fakeStore
@@ -176,7 +176,7 @@ func TestSameDataTwice(t *testing.T) {
 
 // An aggregate replaces the raw samples of its window. If a step follows within the window, its value is the last sample before
 // the window, which stores do not keep for a chunk that goes on.
-func TestQuerier_SelectAtStepsWithDownsampledData(t *testing.T) {
+func TestQuerier_SelectFloatsAtStepsWithDownsampledData(t *testing.T) {
 	counts := encode(t, []sample{{t: 3_899_999, v: 4}, {t: 4_199_999, v: 2}})
 	for name, tt := range map[string]struct {
 		untilMS int64
@@ -193,7 +193,7 @@ func TestQuerier_SelectAtStepsWithDownsampledData(t *testing.T) {
 			t.Fatal(err)
 		}
 		steps := series.Steps{FirstMS: 3_720_000, LastMS: 4_320_000, StepMS: 300_000}
-		set := q.(series.StepsSelector).SelectAtSteps(t.Context(), steps, &storage.SelectHints{Start: 0, End: 5_000_000}, everything)
+		set := q.(series.FloatsSelector).SelectFloats(t.Context(), &steps, &storage.SelectHints{Start: 0, End: 5_000_000}, everything)
 		if !set.Next() || set.Err() != nil {
 			t.Errorf("%s: no series, %v", name, set.Err())
 		}
@@ -243,7 +243,7 @@ func TestQuerier_ARepeatedSelectionCountsOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer querier.Close()
-	set := querier.(series.StepsSelector).SelectAtSteps(context.Background(), someSteps, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	set := querier.(series.FloatsSelector).SelectFloats(context.Background(), &someSteps, nil, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
 	n := 0
 	for set.Next() {
 		n++

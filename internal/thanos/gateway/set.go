@@ -240,12 +240,17 @@ func (s *blockSet) Warnings() annotations.Annotations {
 }
 
 // Select implements series.Querier. The matchers were applied before.
-func (s *blockSet) Select(context.Context, ...*labels.Matcher) series.Set { return s }
+func (s *blockSet) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
+	return s
+}
 
 // LabelNames implements series.Querier.
-func (s *blockSet) LabelNames(context.Context) ([]string, error) {
+func (s *blockSet) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
 	return s.producer.header.labelNames, nil
 }
+
+// Capabilities implements series.Querier.
+func (*blockSet) Capabilities() series.Capabilities { return series.Capabilities{} }
 
 // Close implements series.Querier.
 func (s *blockSet) Close() error { s.close(); return nil }

@@ -173,7 +173,7 @@ type benchQuerier struct {
 
 func (benchQuerier) Close() error { return nil }
 
-func (q benchQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
+func (q benchQuerier) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
 	return &benchRows{s: q.b.s, at: -1}
 }
 

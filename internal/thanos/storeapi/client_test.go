@@ -36,7 +36,7 @@ type endlessQuerier struct {
 	e *endlessSource
 }
 
-func (q endlessQuerier) Select(context.Context, ...*labels.Matcher) series.Set {
+func (q endlessQuerier) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
 	return &endlessSet{e: q.e, chunks: []series.Chunk{{Encoding: 1, Data: make([]byte, 1000)}}}
 }
 

@@ -153,11 +153,12 @@ func (m *memorySource) Exemplars(_ context.Context, r ExemplarsRequest) ([]exemp
 
 type memoryQuerier struct{ m *memorySource }
 
-func (q *memoryQuerier) Select(_ context.Context, matchers ...*labels.Matcher) series.Set {
+func (q *memoryQuerier) Select(_ context.Context, _ series.SelectOptions, matchers ...*labels.Matcher) series.Set {
 	return &rowSet{rows: q.m.matching(matchers), warnings: q.m.warnings, err: q.m.err}
 }
 
-func (q *memoryQuerier) LabelNames(ctx context.Context) ([]string, error) {
+func (*memoryQuerier) Capabilities() series.Capabilities { return series.Capabilities{} }
+func (q *memoryQuerier) LabelNames(ctx context.Context, _ series.SelectOptions, _ ...*labels.Matcher) ([]string, error) {
 	names, _, err := q.m.LabelNames(ctx, LabelsRequest{})
 	return names, err
 }

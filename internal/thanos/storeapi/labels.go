@@ -90,7 +90,7 @@ func (s *Server) anySeries(ctx context.Context, r LabelsRequest) (any bool, warn
 		return false, nil, err
 	}
 	defer func() { err = errors.Join(err, q.Close()) }()
-	set := q.Select(ctx, r.Matchers...)
+	set := q.Select(ctx, series.SelectOptions{}, r.Matchers...)
 	any = set.Next()
 	for _, w := range set.Warnings() {
 		warnings = append(warnings, w.Error())

@@ -75,10 +75,8 @@ func (s *Server) open(ctx context.Context, r SeriesRequest) (Stream, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.SkipChunks {
-		q = series.LabelsOnly(q)
-	}
-	set := series.SelectReplacingLabels(ctx, q, external, r.WithoutReplicaLabels, s.opts.SortBytesMax, matchers...)
+	set := series.SelectReplacingLabels(ctx, q, series.SelectOptions{LabelsOnly: r.SkipChunks}, external,
+		r.WithoutReplicaLabels, s.opts.SortBytesMax, matchers...)
 	return selection{set, q}, nil
 }
 

@@ -422,22 +422,21 @@ type chunkSource struct {
 
 func (c *chunkSource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	q, err := c.memorySource.RawQuerier(ctx, mint, maxt)
-	return chunkQuerier{q, c, &c.selected}, err
+	return chunkQuerier{q, c}, err
 }
 
 type chunkQuerier struct {
 	series.Querier
-	src   *chunkSource
-	count *int
+	src *chunkSource
 }
 
-func (q chunkQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
-	*q.count++
-	return q.Querier.Select(ctx, matchers...)
-}
-
-func (q chunkQuerier) LabelsOnly() series.Querier {
-	return chunkQuerier{q.Querier, q.src, &q.src.labelsOnly}
+func (q chunkQuerier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+	if opts.LabelsOnly {
+		q.src.labelsOnly++
+	} else {
+		q.src.selected++
+	}
+	return q.Querier.Select(ctx, opts, matchers...)
 }
 
 func TestServer_SkipChunksReadsNoChunksOfTheSource(t *testing.T) {

@@ -325,7 +325,7 @@ type wholeRequests struct{ *memorySource }
 
 func (w wholeRequests) Series(ctx context.Context, r SeriesRequest) Stream {
 	q, _ := w.RawQuerier(ctx, r.MinMS, r.MaxMS)
-	return selection{q.Select(ctx, r.Matchers...), q}
+	return selection{q.Select(ctx, series.SelectOptions{}, r.Matchers...), q}
 }
 
 // forwarding is a source whose stores leave out samples.

@@ -47,12 +47,12 @@ type querier struct {
 }
 
 // Select implements series.Querier.
-func (q *querier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+func (q *querier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
 	ctx, cancel := context.WithCancelCause(ctx)
 	stream := &deadlineStream{ctx: ctx, cancel: cancel, after: q.source.stallTimeout}
 	defer stream.startTimer()() // the call of Series may connect to the store
 	stream.Stream = q.source.client.Series(ctx, storeapi.SeriesRequest{MinMS: q.mint, MaxMS: q.maxt, Matchers: matchers,
-		AbortOnPartial: true})
+		SkipChunks: opts.LabelsOnly, AbortOnPartial: true})
 	q.open = append(q.open, stream)
 	return stream
 }
@@ -108,7 +108,7 @@ func (s *deadlineStream) Close() error {
 }
 
 // LabelNames implements series.Querier.
-func (q *querier) LabelNames(ctx context.Context) ([]string, error) {
+func (q *querier) LabelNames(ctx context.Context, _ series.SelectOptions, _ ...*labels.Matcher) ([]string, error) {
 	if after := q.source.stallTimeout; after > 0 { // the response is one message
 		// This is no deadline of the context, because gRPC would send the deadline to the store, and the store's
 		// DeadlineExceeded could arrive before errStalled.
@@ -124,6 +124,9 @@ func (q *querier) LabelNames(ctx context.Context) ([]string, error) {
 	}
 	return names, err
 }
+
+// Capabilities implements series.Querier.
+func (*querier) Capabilities() series.Capabilities { return series.Capabilities{} }
 
 // Close implements series.Querier.
 func (q *querier) Close() error {

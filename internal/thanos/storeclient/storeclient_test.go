@@ -74,7 +74,7 @@ func read(t *testing.T, source series.Source) (n int, err error) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set := q.Select(context.Background(), ofM)
+	set := q.Select(context.Background(), series.SelectOptions{}, ofM)
 	for set.Next() {
 		n++
 	}
@@ -145,7 +145,7 @@ func TestSource_ReadsOneStore(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if names, err := q.LabelNames(context.Background()); err != nil || !slices.Equal(names, []string{"__name__", "cluster", "job"}) {
+	if names, err := q.LabelNames(context.Background(), series.SelectOptions{}); err != nil || !slices.Equal(names, []string{"__name__", "cluster", "job"}) {
 		t.Error(names, err)
 	}
 	if err := errors.Join(q.Close(), s.Close()); err != nil {
@@ -167,13 +167,16 @@ func (s stalledStore) RawQuerier(context.Context, int64, int64) (series.Querier,
 
 type stalledQuerier struct{ canceled chan struct{} }
 
-func (q stalledQuerier) Select(ctx context.Context, _ ...*labels.Matcher) series.Set {
+func (q stalledQuerier) Select(ctx context.Context, _ series.SelectOptions, _ ...*labels.Matcher) series.Set {
 	<-ctx.Done()
 	close(q.canceled)
 	return series.Failed(ctx.Err())
 }
 
-func (stalledQuerier) LabelNames(context.Context) ([]string, error) { return nil, nil }
+func (stalledQuerier) Capabilities() series.Capabilities { return series.Capabilities{} }
+func (stalledQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, nil
+}
 
 func (s stalledStore) LabelNames(ctx context.Context, _ storeapi.LabelsRequest) (_, _ []string, _ error) {
 	<-ctx.Done()
@@ -209,7 +212,7 @@ func TestSource_AStoreThatStallsForLabelNamesIsCutOff(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	if names, err := q.LabelNames(t.Context()); len(names) > 0 || !errors.Is(err, errStalled) {
+	if names, err := q.LabelNames(t.Context(), series.SelectOptions{}); len(names) > 0 || !errors.Is(err, errStalled) {
 		t.Error(names, err)
 	}
 	<-canceled // the request of the store ends too

@@ -15,6 +15,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/metrics"
@@ -116,7 +117,7 @@ func TestSource_RawQuerierSelectsWithoutExternalLabels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, n := q.Select(ctx, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")), 0
+	set, n := q.Select(ctx, series.SelectOptions{}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")), 0
 	for set.Next() {
 		n++
 	}

@@ -63,10 +63,10 @@ func TestStore_FailedListsAreUnavailable(t *testing.T) {
 		t.Error(err)
 	}
 	q := open(t, s, startMS, startMS)
-	if names, err := q.LabelNames(ctx); !errors.Is(err, storeapi.ErrUnavailable) {
+	if names, err := q.LabelNames(ctx, series.SelectOptions{}); !errors.Is(err, storeapi.ErrUnavailable) {
 		t.Error(names, err)
 	}
-	if names, err := q.(series.LabelsReader).LabelsOnly().LabelNames(ctx); !errors.Is(err, storeapi.ErrUnavailable) {
+	if names, err := (labelsOnly{q}).LabelNames(ctx, series.SelectOptions{}); !errors.Is(err, storeapi.ErrUnavailable) {
 		t.Error(names, err)
 	}
 	from.set(euA, 0)
@@ -74,7 +74,7 @@ func TestStore_FailedListsAreUnavailable(t *testing.T) {
 		o.HTTP = without(from, func(path string) bool { return strings.HasSuffix(path, "/values") })
 	})
 	q = open(t, s, startMS, startMS)
-	if names, err := q.LabelNames(ctx); !errors.Is(err, storeapi.ErrUnavailable) {
+	if names, err := q.LabelNames(ctx, series.SelectOptions{}); !errors.Is(err, storeapi.ErrUnavailable) {
 		t.Error(names, err)
 	}
 	if got, err := list(t, q, ofM); got != nil || !errors.Is(err, storeapi.ErrUnavailable) {
@@ -104,7 +104,7 @@ func TestStore_LabelsListedTwiceAreSelectedOnce(t *testing.T) {
 	s := newStore(t, from, nil)
 	q := open(t, s, startMS, startMS)
 	for range 2 {
-		if names, err := q.(series.LabelNamesMatcher).LabelNamesMatching(context.Background(), ofM); err != nil || !slices.Equal(names, []string{"__name__", "job"}) {
+		if names, err := q.LabelNames(context.Background(), series.SelectOptions{}, ofM); err != nil || !slices.Equal(names, []string{"__name__", "job"}) {
 			t.Error(names, err)
 		}
 	}
@@ -129,7 +129,7 @@ func TestStore_EachSeriesIsOfOneSelection(t *testing.T) {
 		from.add(t, tt.all...)
 		s := newStore(t, from, func(o *Options) { o.ReadsMax = 3 })
 		q := open(t, s, startMS, startMS)
-		set, n := q.Select(context.Background(), ofM), 0
+		set, n := q.Select(context.Background(), series.SelectOptions{}, ofM), 0
 		if s.reads.TryAcquire(int64(4 - tt.reads)) {
 			t.Errorf("%v: fewer slots are taken than reads", tt.all)
 		}
@@ -173,7 +173,7 @@ func TestStore_ExternalLabelsOfOtherSeriesAreRemoved(t *testing.T) {
 	from.add(t, metric("cluster", "us", "job", "b"), metric("cluster", "uk", "job", "b"), metric("cluster", "fr", "job", "b"), labels.FromStrings("__name__", "n", "replica", "z"))
 	s := newStore(t, from, nil)
 	q := open(t, s, startMS, startMS)
-	names, err := q.(series.LabelNamesMatcher).LabelNamesMatching(context.Background(), ofM)
+	names, err := q.LabelNames(context.Background(), series.SelectOptions{}, ofM)
 	if err != nil || !slices.Equal(names, []string{"__name__", "cluster", "job"}) {
 		t.Error(names, err)
 	}
@@ -196,7 +196,7 @@ func TestStore_ManyExternalLabelsAreKept(t *testing.T) {
 		from.add(t, builder.Labels())
 	}
 	q := open(t, newStore(t, from, nil), startMS, startMS).(*querier)
-	if names, err := q.LabelNamesMatching(context.Background(), ofM); err != nil || len(names) != 35 || len(q.keptLabels) != 33 || len(q.split) != 0 {
+	if names, err := q.LabelNames(context.Background(), series.SelectOptions{}, ofM); err != nil || len(names) != 35 || len(q.keptLabels) != 33 || len(q.split) != 0 {
 		t.Errorf("%d names, %d labels are kept and %d are selected, %v", len(names), len(q.keptLabels), len(q.split), err)
 	}
 }

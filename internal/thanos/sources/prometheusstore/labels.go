@@ -1,7 +1,6 @@
 package prometheusstore
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -12,35 +11,6 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
-
-// LabelsOnly implements series.LabelsReader with Prometheus' series endpoint. No chunk is
-// read.
-func (q *querier) LabelsOnly() series.Querier { return labelsQuerier{q} }
-
-var _ series.LabelsReader = (*querier)(nil)
-
-// labelsQuerier selects series from Prometheus' series endpoint. This endpoint returns the
-// series without external labels.
-type labelsQuerier struct{ *querier }
-
-// LabelNamesMatching implements series.LabelNamesMatcher. It returns the label names of all
-// series: it ignores the matchers.
-func (q labelsQuerier) LabelNamesMatching(ctx context.Context, _ ...*labels.Matcher) ([]string, error) {
-	names, _, err := q.api.LabelNames(ctx, nil, q.mint, q.maxt, 0)
-	return names, toStore(err)
-}
-
-// LabelNames implements series.Querier.
-func (q labelsQuerier) LabelNames(ctx context.Context) ([]string, error) {
-	return q.LabelNamesMatching(ctx)
-}
-
-// Select implements series.Querier.
-func (q labelsQuerier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
-	return &listedSet{list: func(f func(labels.Labels) error) ([]string, error) {
-		return q.api.Series(ctx, matchers, q.mint, q.maxt, f)
-	}, bytesMax: q.sortBytes}
-}
 
 // listedSet is a series.Set of label sets that are listed in any order. The first call of
 // Next reads and sorts all of them.

@@ -29,25 +29,33 @@ const (
 
 // RawQuerier implements series.Source. It ignores the error of the last Refresh, because
 // Prometheus may have recovered since then.
-func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+func (s *Store) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
 	mint = max(mint, s.minTime())
 	if maxt < mint {
 		return emptyQuerier{}, nil
 	}
-	q, err := s.read.RawQuerier(ctx, mint, maxt)
-	if err != nil {
-		return nil, err
-	}
-	return &querier{reads: s.reads, WithoutQuerier: q.(remoteread.WithoutQuerier), Store: s, external: s.ExternalLabels(),
-		mint: mint, maxt: maxt}, nil
+	return &querier{reads: s.reads, WithoutQuerier: s.read.WithoutQuerier(mint, maxt), Store: s,
+		external: s.ExternalLabels(), mint: mint, maxt: maxt}, nil
 }
 
 // emptyQuerier is the querier of a time range that is not served. It returns no series.
 type emptyQuerier struct{}
 
-func (emptyQuerier) Select(context.Context, ...*labels.Matcher) series.Set { return series.Failed(nil) }
-func (emptyQuerier) LabelNames(context.Context) ([]string, error)          { return nil, nil }
-func (emptyQuerier) Close() error                                          { return nil }
+// Select implements series.Querier.
+func (emptyQuerier) Select(context.Context, series.SelectOptions, ...*labels.Matcher) series.Set {
+	return series.Failed(nil)
+}
+
+// LabelNames implements series.Querier.
+func (emptyQuerier) LabelNames(context.Context, series.SelectOptions, ...*labels.Matcher) ([]string, error) {
+	return nil, nil
+}
+
+// Capabilities implements series.Querier.
+func (emptyQuerier) Capabilities() series.Capabilities { return series.Capabilities{} }
+
+// Close implements series.Querier.
+func (emptyQuerier) Close() error { return nil }
 
 // querier selects series by remote read and removes the external labels that Prometheus adds.
 // The StoreAPI server then adds the external labels that the request does not exclude (a
@@ -89,18 +97,14 @@ type split struct {
 // series without the label.
 func (s split) selections() int { return 1 + len(s.values) }
 
-// LabelNames implements series.Querier. It returns the names of the labels in the series that Select returns.
-func (q *querier) LabelNames(ctx context.Context) ([]string, error) {
-	return q.LabelNamesMatching(ctx)
-}
-
-// LabelNamesMatching implements series.LabelNamesMatcher. Select must be called with the same matchers.
-func (q *querier) LabelNamesMatching(ctx context.Context, matchers ...*labels.Matcher) ([]string, error) {
+// LabelNames implements series.Querier. Unless only labels are selected, Select must be called with the same matchers.
+func (q *querier) LabelNames(ctx context.Context, opts series.SelectOptions,
+	matchers ...*labels.Matcher) ([]string, error) {
 	// The label names of all series are one index lookup, and usually contain no external label.
 	// With matchers, Prometheus would read every matching series.
 	names, _, err := q.api.LabelNames(ctx, nil, q.mint, q.maxt, 0)
-	if err != nil {
-		return nil, toStore(err)
+	if err != nil || opts.LabelsOnly {
+		return names, toStore(err)
 	}
 	q.split, q.keptLabels = nil, nil
 	selections := 1
@@ -133,10 +137,16 @@ func (q *querier) LabelNamesMatching(ctx context.Context, matchers ...*labels.Ma
 	}), nil
 }
 
-// Select implements series.Querier.
-func (q *querier) Select(ctx context.Context, matchers ...*labels.Matcher) series.Set {
+// Select implements series.Querier. Labels only are read from Prometheus' series endpoint, which
+// returns them without external labels.
+func (q *querier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+	if opts.LabelsOnly {
+		return &listedSet{list: func(f func(labels.Labels) error) ([]string, error) {
+			return q.api.Series(ctx, matchers, q.mint, q.maxt, f)
+		}, bytesMax: q.sortBytes}
+	}
 	if !q.listed {
-		if _, err := q.LabelNamesMatching(ctx, matchers...); err != nil {
+		if _, err := q.LabelNames(ctx, opts, matchers...); err != nil {
 			return series.Failed(err)
 		}
 	}
@@ -225,9 +235,9 @@ func (r errorMapper) Err() error {
 	return toStore(err)
 }
 
-// Ahead returns the result of the set's Ahead; nil if it has no such method.
+// Ahead implements series.Ahead. It returns nil if the set does not implement it.
 func (r errorMapper) Ahead() []byte {
-	if next, ok := r.Set.(interface{ Ahead() []byte }); ok {
+	if next, ok := r.Set.(series.Ahead); ok {
 		return next.Ahead()
 	}
 	return nil

@@ -158,7 +158,7 @@ var (
 // list returns the label sets of a selection.
 func list(t *testing.T, q series.Querier, matchers ...*labels.Matcher) (all []string, err error) {
 	t.Helper()
-	set := q.Select(context.Background(), matchers...)
+	set := q.Select(context.Background(), series.SelectOptions{}, matchers...)
 	var builder labels.ScratchBuilder
 	for set.Next() {
 		lset, err := labelenc.Labels(set.Labels(), &builder)
@@ -270,18 +270,29 @@ func TestStore_SeriesHaveNoExternalLabels(t *testing.T) {
 		t.Error(got, err)
 	}
 	q := open(t, s, startMS, startMS)
-	names, err := q.LabelNames(context.Background())
+	names, err := q.LabelNames(context.Background(), series.SelectOptions{})
 	if err != nil || !slices.Equal(names, []string{"__name__", "job"}) {
 		t.Error(names, err)
 	}
 	from.takeReads()
-	labelsOnly := q.(series.LabelsReader).LabelsOnly()
-	if names, err := labelsOnly.LabelNames(context.Background()); err != nil || !slices.Equal(names, []string{"__name__", "job"}) {
+	alone := labelsOnly{q}
+	if names, err := alone.LabelNames(context.Background(), series.SelectOptions{}); err != nil || !slices.Equal(names, []string{"__name__", "job"}) {
 		t.Error(names, err)
 	}
-	if got, err := list(t, labelsOnly, ofM); err != nil || !slices.Equal(got, want) || from.takeReads() != 0 {
+	if got, err := list(t, alone, ofM); err != nil || !slices.Equal(got, want) || from.takeReads() != 0 {
 		t.Error(got, err)
 	}
+}
+
+// labelsOnly selects no chunks.
+type labelsOnly struct{ series.Querier }
+
+func (l labelsOnly) Select(ctx context.Context, _ series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+	return l.Querier.Select(ctx, series.SelectOptions{LabelsOnly: true}, matchers...)
+}
+
+func (l labelsOnly) LabelNames(ctx context.Context, _ series.SelectOptions, matchers ...*labels.Matcher) ([]string, error) {
+	return l.Querier.LabelNames(ctx, series.SelectOptions{LabelsOnly: true}, matchers...)
 }
 
 // An external label replaces a series' own label of the same name. Within a selection it is constant, so that the merged
@@ -309,7 +320,7 @@ func TestStore_ManyValuesOfAnExternalLabelAreOneSelection(t *testing.T) {
 	from.add(t, metric("cluster", "us", "job", "b"), metric("job", "a"))
 	s := newStore(t, from, func(o *Options) { o.SelectionsMax = 1 })
 	q := open(t, s, startMS, startMS)
-	names, err := q.(series.LabelNamesMatcher).LabelNamesMatching(context.Background(), ofM)
+	names, err := q.LabelNames(context.Background(), series.SelectOptions{}, ofM)
 	if err != nil || !slices.Equal(names, []string{"__name__", "cluster", "job"}) {
 		t.Error(names, err)
 	}
@@ -328,11 +339,11 @@ func TestStore_SelectionsWaitForSlots(t *testing.T) {
 	from.add(t, metric("job", "a"))
 	s := newStore(t, from, func(o *Options) { o.SelectionsMax, o.ReadsMax = 1, 1 })
 	first := open(t, s, startMS, startMS)
-	first.Select(context.Background(), ofM)
+	first.Select(context.Background(), series.SelectOptions{}, ofM)
 	ctx, cancel := context.WithCancel(context.Background())
 	second := open(t, s, startMS, startMS)
 	failed := make(chan error, 1)
-	go func() { failed <- second.Select(ctx, ofM).Err() }()
+	go func() { failed <- second.Select(ctx, series.SelectOptions{}, ofM).Err() }()
 	cancel()
 	if err := <-failed; !errors.Is(err, context.Canceled) {
 		t.Error(err)
@@ -350,7 +361,7 @@ func TestStore_NothingBeforeTheMinimumTime(t *testing.T) {
 	from.add(t, metric("job", "a"))
 	s := newStore(t, from, func(o *Options) { o.MinTimeMS = func() int64 { return startMS + 1 } })
 	q := open(t, s, startMS, startMS)
-	if names, err := q.LabelNames(context.Background()); names != nil || err != nil {
+	if names, err := q.LabelNames(context.Background(), series.SelectOptions{}); names != nil || err != nil {
 		t.Error(names, err)
 	}
 	if got, err := list(t, q, ofM); got != nil || err != nil || from.takeReads() != 0 {
@@ -383,7 +394,7 @@ func TestStore_FailuresOfPrometheusHaveErrorsOfTheStoreAPI(t *testing.T) {
 		from.set(euA, status)
 		_, _, namesErr := s.LabelNames(ctx, storeapi.LabelsRequest{})
 		_, selectErr := list(t, open(t, s, startMS, startMS), ofM)
-		q := open(t, s, startMS, startMS).(series.LabelsReader).LabelsOnly()
+		q := labelsOnly{open(t, s, startMS, startMS)}
 		_, listErr := list(t, q, ofM)
 		for _, err := range []error{namesErr, selectErr, listErr} {
 			if !errors.Is(err, want) {

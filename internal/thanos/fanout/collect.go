@@ -182,25 +182,25 @@ func collect(ctx context.Context, q *querier, all *fanoutStreams, v *view) (*col
 }
 
 // drain reads the response of one store.
-func (k *collected) drain(q *querier, g *deadlineStream) (err error) {
-	defer q.q.f.endpoints.recovered(&err, g.store.address)
-	for n := 0; g.Next(); n++ {
-		added, size := k.add(g.Labels(), g.Chunks())
-		now := g.bufferedBytes()
+func (k *collected) drain(q *querier, from *storeStream) (err error) {
+	defer q.q.f.endpoints.recovered(&err, from.store.address)
+	for n := 0; from.Next(); n++ {
+		added, size := k.add(from.Labels(), from.Chunks())
+		now := from.bufferedBytes()
 		k.unspent, k.buffers = k.unspent-(now-k.buffers), now
-		if err := q.spend(g, k, added, size); err != nil {
-			return fmt.Errorf("store %s: %w", g.store.address, err)
+		if err := q.spend(from, k, added, size); err != nil {
+			return from.named(err)
 		}
-		if n%contextEvery == 0 && g.ctx.Err() != nil {
-			return context.Cause(g.ctx)
+		if n%contextEvery == 0 && from.call.ctx.Err() != nil {
+			return context.Cause(from.call.ctx)
 		}
 	}
-	if err := g.Err(); err != nil {
+	if err := from.Err(); err != nil {
 		return err
 	}
 	k.returnUnspent()
-	if g.unsorted {
-		if err := k.sort(g.ctx); err != nil {
+	if from.replica.unsorted {
+		if err := k.sort(from.call.ctx); err != nil {
 			return err
 		}
 	}

@@ -183,20 +183,20 @@ func (q *Query) Querier(mint, maxt int64) (storage.Querier, error) {
 // bytes, or if the earlier selections and this store alone have more than SeriesMax series. If this querier removes
 // replica labels itself, the second case is checked by unite only, because series of the store may become equal.
 // spend may wait for memory that other queries hold. The response timeout does not run while it waits.
-func (q *querier) spend(g *deadlineStream, k *collected, series, bytes int64) error {
+func (q *querier) spend(from *storeStream, k *collected, series, bytes int64) error {
 	opts := &q.q.f.opts
 	k.counted += bytes
 	if n := q.count(&q.q.bytes, &q.bytes, bytes); n > opts.BytesMax {
 		return fmt.Errorf("%w: more than %d bytes of chunks and labels%s", ErrLimit, opts.BytesMax, opts.Flags.Of("BytesMax"))
 	}
-	if most := opts.SeriesMax; most > 0 && series > 0 && len(g.strip) == 0 && q.q.series.Load()+int64(len(k.read)) > most {
+	if most := opts.SeriesMax; most > 0 && series > 0 && len(from.replica.names) == 0 && q.q.series.Load()+int64(len(k.read)) > most {
 		return q.q.tooManySeries()
 	}
 	if k.unspent -= bytes; k.unspent >= 0 {
 		return nil
 	}
 	step := max(budgetStep, -k.unspent)
-	if err := k.budget.take(g.ctx, step); err != nil {
+	if err := k.budget.take(from.call.ctx, step); err != nil {
 		return err
 	}
 	k.granted, k.unspent = k.granted+step, k.unspent+step

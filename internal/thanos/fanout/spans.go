@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"cmp"
 	"context"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -27,17 +28,13 @@ func endSpan(span trace.Span, err error) {
 
 // endSpan ends the span of a store. Its attributes are the numbers of received series, chunks,
 // samples and bytes.
-func (g *deadlineStream) endSpan() {
-	if g.span == nil {
+func (s *storeStream) endSpan() {
+	if s.span == nil {
 		return
 	}
-	t := g.traffic
-	g.span.SetAttributes(attribute.Int("series", t.series), attribute.Int("chunks", t.chunks),
+	t := s.traffic
+	s.span.SetAttributes(attribute.Int("series", t.series), attribute.Int("chunks", t.chunks),
 		attribute.Int("samples", t.samples), attribute.Int("bytes", t.bytes),
 		attribute.Float64("first_series_seconds", t.first.Seconds()))
-	err := g.err
-	if err == nil {
-		err = g.warning
-	}
-	endSpan(g.span, err)
+	endSpan(s.span, cmp.Or(s.err, s.warning))
 }

@@ -6,114 +6,122 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
+// stepsFor returns the steps between which stores may leave out samples, nil if all samples are needed, and whether
+// stores may join what remains of successive chunks.
+//
 // An instant selector uses the last sample at or before each step, and stores of ferula can leave out the others
 // (SeriesRequest.Steps). Chunks of replicas that overlap need all samples: deduplication chooses a replica by the
-// gaps between samples. So no samples are left out if the Info of the stores announces several replicas for the time
-// range. If chunks overlap nevertheless, they are selected again as a whole.
+// gaps between samples. So all samples are requested if the Info of the stores announces several replicas for the
+// time range. If chunks overlap nevertheless, they are selected again as a whole.
+//
+// Chunks are not joined (SeriesRequest.JoinChunks) if the Info of the stores announces the same data twice: joined chunks
+// of two stores differ if one of the stores has fewer chunks, and different chunks overlap.
+func (f *Fanout) stepsFor(sr storeapi.SeriesRequest, infos []*storeapi.Info) (steps *series.Steps, join bool) {
+	if sr.Steps == nil || f.overlappedLately() || severalReplicas(infos, sr) {
+		return nil, false
+	}
+	return sr.Steps, sr.JoinChunks && !sameDataTwice(infos, sr)
+}
 
-// What remains of successive chunks may also be joined (SeriesRequest.JoinChunks), unless the Info of the stores
-// announces the same data twice: joined chunks of two stores differ if one of the stores has fewer chunks, and
-// different chunks overlap.
-
-// overlapPause is the time in which no samples are left out after chunks have overlapped, so that not every query
+// overlapPause is the time in which all samples are requested after chunks have overlapped, so that not every query
 // reads the stores twice.
 const overlapPause = 5 * time.Minute
 
 // noteOverlap notes that chunks overlapped that lack samples.
 func (f *Fanout) noteOverlap() { f.wholeUntil.Store(time.Now().Add(overlapPause).UnixNano()) }
 
-// needsWhole reports whether the stores must leave out no samples.
-func (f *Fanout) needsWhole(infos []*storeapi.Info, sr storeapi.SeriesRequest) bool {
-	return time.Now().UnixNano() < f.wholeUntil.Load() || severalReplicas(infos, sr)
-}
+func (f *Fanout) overlappedLately() bool { return time.Now().UnixNano() < f.wholeUntil.Load() }
 
-// severalReplicas reports whether, by their Info, the stores have several replicas of a series in the time range of
+// severalReplicas reports whether, by their Info, the stores may have several replicas of a series in the time range of
 // a request.
 func severalReplicas(infos []*storeapi.Info, sr storeapi.SeriesRequest) bool {
 	if len(sr.WithoutReplicaLabels) == 0 {
 		return false
 	}
-	names := slices.Sorted(slices.Values(sr.WithoutReplicaLabels))
-	type replica struct {
-		hash  uint64 // of all labels
-		times storeapi.TimeRange
-	}
-	seen := map[uint64]replica{} // by the hash of the labels without replica labels
-	var buf []byte
-	another := func(set labels.Labels, times storeapi.TimeRange) bool {
-		if times.MinMS > sr.MaxMS || times.MaxMS < sr.MinMS {
-			return false
-		}
-		var key uint64
-		key, buf = set.HashWithoutLabels(buf[:0], names...)
-		one, known := seen[key]
-		if !known {
-			seen[key] = replica{set.Hash(), times}
-			return false
-		}
-		overlap := times.MinMS <= one.times.MaxMS && times.MaxMS >= one.times.MinMS
-		if set.Hash() != one.hash && overlap {
-			return true
-		}
-		one.times.MinMS, one.times.MaxMS = min(one.times.MinMS, times.MinMS), max(one.times.MaxMS, times.MaxMS)
-		seen[key] = one
-		return false
-	}
-	return slices.ContainsFunc(infos, func(info *storeapi.Info) bool { return anySet(info, another) })
-}
-
-// anySet reports whether f is true for a set of external labels that a store announces with its time range. It is
-// true for a store without Info.
-func anySet(info *storeapi.Info, f func(set labels.Labels, times storeapi.TimeRange) bool) bool {
-	switch {
-	case info == nil || info.Store == nil:
-		return true
-	case len(info.Store.TSDBs) > 0:
-		return slices.ContainsFunc(info.Store.TSDBs, func(db storeapi.TSDBInfo) bool { return f(db.Labels, db.TimeRange) })
-	}
-	return slices.ContainsFunc(info.LabelSets, func(set labels.Labels) bool { return f(set, info.Store.TimeRange) })
+	replica := func(_ int, set labels.Labels) uint64 { return set.Hash() }
+	all, complete := holdings(infos, sr, replica)
+	return !complete || all.anyTwo(func(a, b storeapi.TimeRange) bool {
+		return a.MinMS <= b.MaxMS && b.MinMS <= a.MaxMS
+	})
 }
 
 // sameDataTwice reports whether, by their Info, two stores may have series with the same external labels, replica
-// labels aside, in the same time, within the time range of a request. A store that announces no external labels may
-// have any. Between two blocks of one store may be a block of another, so the time of a store is that from its first
-// to its last block. The end of a block is exclusive, and announced as if it were the time of a sample.
+// labels aside, in the same time, within the time range of a request. The end of a block is exclusive, and announced as
+// if it were the time of a sample.
 func sameDataTwice(infos []*storeapi.Info, sr storeapi.SeriesRequest) bool {
 	if len(infos) < 2 {
 		return false
 	}
+	store := func(i int, _ labels.Labels) uint64 { return uint64(i) }
+	all, complete := holdings(infos, sr, store)
+	return !complete || slices.ContainsFunc(infos, unnamed) || all.anyTwo(func(a, b storeapi.TimeRange) bool {
+		return max(a.MinMS, b.MinMS, sr.MinMS) < min(a.MaxMS, b.MaxMS, sr.MaxMS)
+	})
+}
+
+// unnamed reports whether a store announces no external labels: it may have any.
+func unnamed(info *storeapi.Info) bool { return len(info.Store.TSDBs) == 0 && len(info.LabelSets) == 0 }
+
+// ownership has the times of data with the same external labels, replica labels aside: the key is a hash of
+// these labels, then what tells the holders apart. Hashes that are equal by chance cost samples that are not needed, or a
+// second selection.
+type ownership map[uint64]map[uint64]storeapi.TimeRange
+
+// holdings returns what the stores announce for the time range of a request. holder returns what tells two holders of
+// the same data apart, by the index of the store or its external labels. Between two blocks of a holder may be a block of
+// another, so the time of a holder is from its first to its last block. complete is false if a store has no Info.
+func holdings(infos []*storeapi.Info, sr storeapi.SeriesRequest,
+	holder func(store int, set labels.Labels) uint64) (all ownership, complete bool) {
 	names := slices.Sorted(slices.Values(sr.WithoutReplicaLabels))
-	// by the hash of the labels without replica labels, a range for each store before
-	seen := map[uint64][]storeapi.TimeRange{}
+	all = ownership{}
 	var buf []byte
-	for _, info := range infos {
-		own := map[uint64]storeapi.TimeRange{}
-		unknown := anySet(info, func(set labels.Labels, times storeapi.TimeRange) bool {
-			times.MinMS, times.MaxMS = max(times.MinMS, sr.MinMS), min(times.MaxMS, sr.MaxMS)
-			if times.MinMS > times.MaxMS {
-				return false
+	for i, info := range infos {
+		if info == nil || info.Store == nil {
+			return nil, false
+		}
+		for _, db := range announced(info) {
+			if db.MinMS > sr.MaxMS || db.MaxMS < sr.MinMS {
+				continue
 			}
-			var key uint64
-			key, buf = set.HashWithoutLabels(buf[:0], names...)
-			if one, ok := own[key]; ok {
+			var data uint64
+			data, buf = db.Labels.HashWithoutLabels(buf[:0], names...)
+			if all[data] == nil {
+				all[data] = map[uint64]storeapi.TimeRange{}
+			}
+			times, who := db.TimeRange, holder(i, db.Labels)
+			if one, ok := all[data][who]; ok {
 				times.MinMS, times.MaxMS = min(times.MinMS, one.MinMS), max(times.MaxMS, one.MaxMS)
 			}
-			own[key] = times
-			return false
-		})
-		if unknown || len(info.Store.TSDBs) == 0 && len(info.LabelSets) == 0 {
-			return true
+			all[data][who] = times
 		}
-		for key, times := range own {
-			if slices.ContainsFunc(seen[key], func(s storeapi.TimeRange) bool {
-				return max(s.MinMS, times.MinMS) < min(s.MaxMS, times.MaxMS)
-			}) {
-				return true
+	}
+	return all, true
+}
+
+// announced returns the TSDBs of a store, or each set of its external labels with the time range of the store.
+func announced(info *storeapi.Info) (all []storeapi.TSDBInfo) {
+	if len(info.Store.TSDBs) > 0 {
+		return info.Store.TSDBs
+	}
+	for _, set := range info.LabelSets {
+		all = append(all, storeapi.TSDBInfo{Labels: set, TimeRange: info.Store.TimeRange})
+	}
+	return all
+}
+
+// anyTwo reports whether f is true for the times of two holders of the same data.
+func (o ownership) anyTwo(f func(a, b storeapi.TimeRange) bool) bool {
+	for _, times := range o {
+		for one, a := range times {
+			for other, b := range times {
+				if one != other && f(a, b) {
+					return true
+				}
 			}
-			seen[key] = append(seen[key], times)
 		}
 	}
 	return false

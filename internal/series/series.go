@@ -62,7 +62,8 @@ type Querier interface {
 	Close() error
 }
 
-// SelectOptions state what a selection does not need. A querier that cannot save anything ignores them, except External.
+// SelectOptions state what a selection does not need. A querier that cannot save anything ignores them, except
+// External.
 type SelectOptions struct {
 	// LabelsOnly: chunks are not needed. A series is then selected if one of its chunks overlaps the range, whatever
 	// samples the chunk has.

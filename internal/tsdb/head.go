@@ -140,7 +140,8 @@ func (h *rawHead) selectSeries(ctx context.Context, opts series.SelectOptions, m
 // selectUnsorted selects series in the order of their references. Truncation of the head
 // waits until h is closed: if the head lost data, the remaining series would have to be
 // merged with those of blocks, which requires label order.
-func (h *rawHead) selectUnsorted(ctx context.Context, opts series.SelectOptions, matchers []*labels.Matcher) series.Set {
+func (h *rawHead) selectUnsorted(ctx context.Context, opts series.SelectOptions,
+	matchers []*labels.Matcher) series.Set {
 	hold, err := tsdb.NewRangeHead(h.db.Head(), h.mint, h.maxt).Chunks()
 	if err != nil {
 		return series.Failed(fmt.Errorf("head: %w", err))

@@ -189,7 +189,8 @@ func (q *querier) spend(from *storeStream, k *collected, series, bytes int64) er
 	if n := q.count(&q.q.bytes, &q.bytes, bytes); n > opts.BytesMax {
 		return fmt.Errorf("%w: more than %d bytes of chunks and labels%s", ErrLimit, opts.BytesMax, opts.Flags.Of("BytesMax"))
 	}
-	if most := opts.SeriesMax; most > 0 && series > 0 && len(from.replica.names) == 0 && q.q.series.Load()+int64(len(k.read)) > most {
+	most, counted := opts.SeriesMax, series > 0 && len(from.replica.names) == 0
+	if most > 0 && counted && q.q.series.Load()+int64(len(k.read)) > most {
 		return q.q.tooManySeries()
 	}
 	if k.unspent -= bytes; k.unspent >= 0 {

@@ -18,8 +18,8 @@ import (
 // gaps between samples. So all samples are requested if the Info of the stores announces several replicas for the
 // time range. If chunks overlap nevertheless, they are selected again as a whole.
 //
-// Chunks are not joined (SeriesRequest.JoinChunks) if the Info of the stores announces the same data twice: joined chunks
-// of two stores differ if one of the stores has fewer chunks, and different chunks overlap.
+// Chunks are not joined (SeriesRequest.JoinChunks) if the Info of the stores announces the same data twice: joined
+// chunks of two stores differ if one of the stores has fewer chunks, and different chunks overlap.
 func (f *Fanout) stepsFor(sr storeapi.SeriesRequest, infos []*storeapi.Info) (steps *series.Steps, join bool) {
 	if sr.Steps == nil || f.overlappedLately() || severalReplicas(infos, sr) {
 		return nil, false
@@ -67,13 +67,13 @@ func sameDataTwice(infos []*storeapi.Info, sr storeapi.SeriesRequest) bool {
 func unnamed(info *storeapi.Info) bool { return len(info.Store.TSDBs) == 0 && len(info.LabelSets) == 0 }
 
 // ownership has the times of data with the same external labels, replica labels aside: the key is a hash of
-// these labels, then what tells the holders apart. Hashes that are equal by chance cost samples that are not needed, or a
-// second selection.
+// these labels, then what tells the holders apart. Hashes that are equal by chance cost samples that are not needed,
+// or a second selection.
 type ownership map[uint64]map[uint64]storeapi.TimeRange
 
 // holdings returns what the stores announce for the time range of a request. holder returns what tells two holders of
-// the same data apart, by the index of the store or its external labels. Between two blocks of a holder may be a block of
-// another, so the time of a holder is from its first to its last block. complete is false if a store has no Info.
+// the same data apart, by the index of the store or its external labels. Between two blocks of a holder may be a block
+// of another, so the time of a holder is from its first to its last block. complete is false if a store has no Info.
 func holdings(infos []*storeapi.Info, sr storeapi.SeriesRequest,
 	holder func(store int, set labels.Labels) uint64) (all ownership, complete bool) {
 	names := slices.Sorted(slices.Values(sr.WithoutReplicaLabels))

@@ -149,7 +149,7 @@ func (s *storeStream) fail(err error) {
 	s.fanout.endpoints.metrics.failure(s.store.address, err)
 	err = s.named(err)
 	switch {
-	case s.request.BytesMax > 0 && errors.Is(err, storeapi.ErrBytesMax): // a limit of the query, not a failure of the store
+	case s.request.BytesMax > 0 && errors.Is(err, storeapi.ErrBytesMax): // a limit of the query, no failure of the store
 		s.err = fmt.Errorf("%w: the chunks and labels exceed the remaining bytes%s: %w", ErrLimit,
 			s.fanout.opts.Flags.Of("BytesMax"), err)
 	case s.request.AbortOnPartial, s.call.over():

@@ -108,8 +108,8 @@ func (s *Store) open(ctx context.Context, r Request, all []opening) (_ *Selectio
 	budget := series.NewSortBudget(s.opts.SortBytesMax)
 	for _, set := range selection.sets {
 		set.start()
-		merged = append(merged, series.SelectReplacingLabelsWithin(ctx, set, series.SelectOptions{}, set.producer.block.external(),
-			r.Without, budget))
+		merged = append(merged, series.SelectReplacingLabelsWithin(ctx, set, series.SelectOptions{},
+			set.producer.block.external(), r.Without, budget))
 	}
 	selection.Set = series.Merge(merged...)
 	return selection, nil

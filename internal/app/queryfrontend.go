@@ -10,8 +10,8 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/app/downstreamprobe"
-	"github.com/ferula-io/ferula/internal/app/resultscache"
 	"github.com/ferula-io/ferula/internal/frontend"
+	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/hint"
@@ -124,11 +124,11 @@ func newSlots(opts QueryFrontendOptions, set *instruments.Set) (*limit.Limiter, 
 }
 
 // newCache creates a results cache from its YAML configuration; nil if yaml is empty.
-func (q *QueryFrontend) newCache(yaml, name string) (frontend.RangeCache, error) {
+func (q *QueryFrontend) newCache(yaml, name string) (*cache.Cache, error) {
 	if yaml == "" {
 		return nil, nil
 	}
-	c, inert, err := resultscache.New(yaml, name, q.opts.Logger, q.reg.Own)
+	c, inert, err := frontend.NewCache(yaml, name, q.opts.Logger, q.reg.Own)
 	if err != nil {
 		return nil, err
 	}

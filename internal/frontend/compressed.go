@@ -9,6 +9,7 @@ import (
 	"io"
 	"sync"
 
+	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/httpbody"
 )
 
@@ -111,7 +112,7 @@ func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err err
 		return true, err
 	}
 	first, last := p.parts[0], p.parts[len(p.parts)-1]
-	writer := f.opts.Cache.NewWriter(id.cacheKey(), first.StartMS, last.EndMS, 0)
+	writer := f.opts.Cache.Writer(id.cacheKey(), first.StartMS, last.EndMS, 0)
 	defer writer.Abort()
 	x.response.tee = writer
 	err = f.fetchAndSplice(x, p)
@@ -124,17 +125,14 @@ func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err err
 }
 
 // openCompressed returns the compressed response of a plan with its length, or nil if the cache has lost it.
-func (f *Frontend) openCompressed(ctx context.Context, p plan, id responseID) (body io.ReadCloser, length int64) {
+func (f *Frontend) openCompressed(ctx context.Context, p plan, id responseID) (body *cache.Reader, length int64) {
 	first, last := p.parts[0], p.parts[len(p.parts)-1]
-	extents := f.opts.Cache.Lookup(ctx, id.cacheKey(), first.StartMS, last.EndMS)
-	if len(extents) != 1 {
-		for _, e := range extents {
-			e.Release()
-		}
+	extent := f.opts.Cache.Lookup(ctx, id.cacheKey(), first.StartMS, last.EndMS)
+	if extent == nil {
 		return nil, 0
 	}
-	length = extents[0].Length()
-	body, err := extents[0].Open(ctx)
+	length = extent.Length()
+	body, err := extent.Open(ctx)
 	if err != nil {
 		f.opts.Logger.Warn("Failed to open a compressed response: compressing it again", "err", err)
 		return nil, 0

@@ -10,11 +10,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/klauspost/compress/zstd"
+
+	"github.com/ferula-io/ferula/internal/frontend/cache"
 )
 
 // newLargeEnv is a downstream whose responses have so many series of so many points. A value depends on the time.
@@ -46,14 +47,14 @@ func newLargeEnv(t *testing.T, series int) *testEnv {
 // compressedEnv is a frontend with a cache in front of newLargeEnv, and a path whose response has two parts.
 type compressedEnv struct {
 	*testEnv
-	cache   *memoryCache
+	cache   *testCache
 	address string
 }
 
 func newCompressedEnv(t *testing.T, series int, change func(*Options)) compressedEnv {
-	w, c := newLargeEnv(t, series), newMemoryCache()
+	w, c := newLargeEnv(t, series), newTestCache()
 	front := w.front(func(o *Options) {
-		o.Cache = c
+		o.Cache = c.Cache
 		o.Now = func() time.Time { return time.Unix(50_000, 0) }
 		if change != nil {
 			change(o)
@@ -88,28 +89,6 @@ func (e compressedEnv) fetch(t *testing.T, encoding string) (body string, h http
 	return string(text), resp.Header
 }
 
-// compressed returns the extents of compressed responses.
-func (c *memoryCache) compressed() (found []*memoryExtent) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key, extents := range c.entries {
-		if strings.HasPrefix(key, "compressed|") {
-			found = append(found, extents...)
-		}
-	}
-	return found
-}
-
-func (c *memoryCache) remove(compressed bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	for key := range c.entries {
-		if strings.HasPrefix(key, "compressed|") == compressed {
-			delete(c.entries, key)
-		}
-	}
-}
-
 const manySeries = 4000 // 1.5 MB
 
 func TestRespondFromCache_RepeatedHitsAreCopiedCompressed(t *testing.T) {
@@ -128,7 +107,7 @@ func TestRespondFromCache_RepeatedHitsAreCopiedCompressed(t *testing.T) {
 			copied := i >= 2
 			check(t, (h.Get("Content-Length") != "") == copied, "%s, hit %d: length %q", encoding, i+1, h.Get("Content-Length"))
 			if copied {
-				check(t, h.Get("Content-Length") == strconv.Itoa(extents[0].b.Len()), "%s: length %s of %d", encoding, h.Get("Content-Length"), extents[0].b.Len())
+				check(t, h.Get("Content-Length") == strconv.Itoa(e.cache.length(t, extents[0])), "%s: length %s", encoding, h.Get("Content-Length"))
 			}
 		}
 		got, _ := e.fetch(t, "identity")
@@ -193,33 +172,18 @@ func TestRespondFromCache_CompressedResponseOfAnotherProcessMayHaveAnotherLength
 		e.fetch(t, "gzip")
 	}
 	for _, level := range []int{gzip.BestSpeed, gzip.NoCompression} {
-		extent := e.cache.compressed()[0]
+		key := e.cache.compressed()[0]
 		var other bytes.Buffer
 		gz, err := gzip.NewWriterLevel(&other, level)
 		check(t, err == nil, "%v", err)
 		_, err = io.WriteString(gz, want)
-		check(t, err == nil && gz.Close() == nil && other.Len() != extent.b.Len(), "%v: %d bytes", err, other.Len())
-		extent.b = other
+		check(t, err == nil && gz.Close() == nil && other.Len() != e.cache.length(t, key), "%v: %d bytes", err, other.Len())
+		w := e.cache.Writer(key, 3000_000, 4200_000, 0)
+		_, _ = w.Write(other.Bytes())
+		w.Commit()
 		got, h := e.fetch(t, "gzip")
-		check(t, got == want && h.Get("Content-Length") == strconv.Itoa(extent.b.Len()), "level %d: %d bytes, want %d: %v", level, len(got), len(want), h)
+		check(t, got == want && h.Get("Content-Length") == strconv.Itoa(other.Len()), "level %d: %d bytes, want %d: %v", level, len(got), len(want), h)
 	}
-}
-
-func TestRespondFromCache_PartsAreReleasedBeforeACopyIsSent(t *testing.T) {
-	e := newCompressedEnv(t, manySeries, nil)
-	for range 3 {
-		e.fetch(t, "gzip")
-	}
-	e.cache.released.Store(0)
-	var released atomic.Int64
-	released.Store(-1)
-	e.cache.onRead = func(key string) {
-		if strings.HasPrefix(key, "compressed|") {
-			released.CompareAndSwap(-1, e.cache.released.Load())
-		}
-	}
-	e.fetch(t, "gzip")
-	check(t, released.Load() == 2, "%d parts were released before the first byte of the copy, want 2", released.Load())
 }
 
 // deadlineRecorder records the deadlines of writes.
@@ -235,10 +199,10 @@ func (r *deadlineRecorder) SetWriteDeadline(t time.Time) error {
 
 // A client that reads slowly, but never stalls, must not hold the slot of a hit for longer than the limit.
 func TestLimits_TimeOfAResponseIsTheDeadlineOfItsWrites(t *testing.T) {
-	w, c := newLargeEnv(t, manySeries), newMemoryCache()
+	w, c := newLargeEnv(t, manySeries), newTestCache()
 	const most = 20 * time.Second // shorter than the timeout of a stalled write
 	front := w.front(func(o *Options) {
-		o.Cache, o.Limits.TimeMax = c, most
+		o.Cache, o.Limits.TimeMax = c.Cache, most
 		o.Now = func() time.Time { return time.Unix(50_000, 0) }
 	})
 	for i, encoding := range []string{"identity", "identity", "gzip", "gzip", "gzip"} { // miss, hit, hits that compress, copy
@@ -261,7 +225,8 @@ func TestRespondFromCache_ShortResponsesGetNoWriter(t *testing.T) {
 	for range 4 {
 		e.fetch(t, "gzip")
 	}
-	check(t, e.cache.writers.Load() == 2, "%d writers for a response of two parts", e.cache.writers.Load())
+	_, writes := e.cache.reset()
+	check(t, writes == 2, "%d writes of a response of two parts", writes)
 }
 
 func TestRespondFromCache_BrokenCacheIsAMiss(t *testing.T) {
@@ -270,7 +235,7 @@ func TestRespondFromCache_BrokenCacheIsAMiss(t *testing.T) {
 	for range 3 {
 		e.fetch(t, "gzip")
 	}
-	e.cache.broken = true
+	e.cache.lose("")
 	got, h := e.fetch(t, "gzip")
 	check(t, got == want && h.Get("X-Ferula-Cache") == "miss", "%d bytes, %v", len(got), h)
 }
@@ -324,7 +289,18 @@ func TestRepeats_AreLimited(t *testing.T) {
 }
 
 func TestResponseID_DependsOnEveryPartAndTheEncoding(t *testing.T) {
-	extent := func(id uint64) Extent { return &memoryExtent{id: id} }
+	c := newTestCache()
+	defer c.Close()
+	extent := func(id int) *cache.Extent {
+		key := strconv.Itoa(id)
+		if e := c.Lookup(t.Context(), key, 0, 1); e != nil {
+			return e
+		}
+		w := c.Writer(key, 0, 1, 1)
+		_, _ = w.Write([]byte("x"))
+		w.Commit()
+		return c.Lookup(t.Context(), key, 0, 1)
+	}
 	planned := func(change func(p *plan)) plan {
 		p := plan{query: query{path: "/api/v1/query_range", tenant: "a"}, parts: []planPart{{cached: extent(1)}, {cached: extent(2)}}}
 		if change != nil {

@@ -85,14 +85,14 @@ func TestFrontend_ResponseWithAPartialPartIsNotCached(t *testing.T) {
 
 func TestFrontend_PointsOffTheStepsAreNotCached(t *testing.T) {
 	w := newTestEnv(t)
-	cached := newMemoryCache()
+	cached := newTestCache()
 	w.break_ = func(rw http.ResponseWriter, _ *http.Request) bool {
 		_, _ = io.WriteString(rw, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"a":"1"},"values":[[60,"1"],[90,"2"]]}]}}`)
 		return true
 	}
-	front := w.front(func(o *Options) { o.Cache = cached })
+	front := w.front(func(o *Options) { o.Cache = cached.Cache })
 	_, _, _ = get(t, front.URL+rangePath("requests_total", 7, 3000, 30))
-	check(t, len(cached.entries) == 0, "points off the query's steps are cached")
+	check(t, cached.values() == 0, "points off the query's steps are cached")
 }
 
 func TestFrontend_DisconnectedClientCancelsDownstreamCalls(t *testing.T) {

@@ -2,7 +2,7 @@
 // Prometheus or a Thanos querier.
 //
 // A request of the Prometheus HTTP API comes in. A range query is split along time
-// (package split). Cached parts are read from a RangeCache; the other parts are
+// (package split). Cached parts are read from a cache (package cache); the other parts are
 // requested from the downstream, all at once (package downstream). The responses are
 // spliced as they arrive (package splice): bytes are copied, no sample is decoded, and
 // a response of any size needs a few buffers only. Requests for label names, label values
@@ -28,6 +28,7 @@ import (
 	"go.opentelemetry.io/otel/trace/noop"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/frontend/split"
@@ -59,10 +60,10 @@ type Slots interface {
 // Options configure a Frontend. Zero values take the defaults.
 type Options struct {
 	Downstream Downstream
-	Cache      RangeCache // nil: no result cache
-	LabelCache RangeCache // nil: no cache of labels and series
-	Admission  Admission  // nil: no limit of concurrent requests
-	Slots      Slots      // nil: no limit of concurrent calls of the downstream
+	Cache      *cache.Cache // nil: no result cache
+	LabelCache *cache.Cache // nil: no cache of labels and series
+	Admission  Admission    // nil: no limit of concurrent requests
+	Slots      Slots        // nil: no limit of concurrent calls of the downstream
 	Tenants    limit.Tenants
 	Limits     limit.Query
 

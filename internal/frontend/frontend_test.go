@@ -1,9 +1,7 @@
 package frontend
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -11,7 +9,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/url"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -25,6 +22,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"go.uber.org/goleak"
 
+	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/split"
 	"github.com/ferula-io/ferula/internal/httpapi"
@@ -113,7 +111,24 @@ func (w *testEnv) front(change func(*Options)) *httptest.Server {
 	}
 	f, err := New(o)
 	check(w.t, err == nil, "%v", err)
-	s := httptest.NewServer(f)
+	var handler http.Handler = f
+	if o.Cache != nil || o.LabelCache != nil {
+		// A response ends after its writes to the cache, so that the next request finds them.
+		handler = http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
+			f.ServeHTTP(rw, r)
+			for _, c := range []*cache.Cache{o.Cache, o.LabelCache} {
+				if c != nil {
+					_ = c.Flush(context.Background())
+				}
+			}
+		})
+	}
+	s := httptest.NewServer(handler)
+	for _, c := range []*cache.Cache{o.Cache, o.LabelCache} {
+		if c != nil {
+			w.t.Cleanup(func() { _ = c.Close() })
+		}
+	}
 	w.t.Cleanup(s.Close)
 	return s
 }
@@ -140,78 +155,6 @@ func rangePath(query string, start, end, step float64) string {
 	return "/api/v1/query_range?" + url.Values{"query": {query}, "start": {n(start)}, "end": {n(end)}, "step": {n(step)}}.Encode()
 }
 
-// memoryCache stores every response, uncompressed.
-type memoryCache struct {
-	mu      sync.Mutex
-	entries map[string][]*memoryExtent
-	broken  bool
-
-	released atomic.Int64
-	onRead   func(key string) // nil: none
-	writers  atomic.Int64     // number of all
-}
-
-type memoryExtent struct {
-	cache      *memoryCache
-	key        string
-	start, end int64
-	id         uint64
-	b          bytes.Buffer
-}
-
-func newMemoryCache() *memoryCache { return &memoryCache{entries: map[string][]*memoryExtent{}} }
-
-func (c *memoryCache) Lookup(_ context.Context, key string, startMS, endMS int64) []Extent {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	var found []Extent
-	next := startMS
-	list := slices.SortedFunc(slices.Values(c.entries[key]), func(a, b *memoryExtent) int { return int(a.start - b.start) })
-	for _, e := range list {
-		if e.end >= next && e.start <= endMS && (len(found) == 0 || e.start > found[len(found)-1].(*memoryExtent).end) {
-			found = append(found, e)
-			next = e.end + 1
-		}
-	}
-	return found
-}
-
-func (c *memoryCache) NewWriter(key string, startMS, endMS, _ int64) CacheWriter {
-	c.writers.Add(1)
-	return &memoryExtent{cache: c, key: key, start: startMS, end: endMS, id: rand.Uint64()}
-}
-
-func (e *memoryExtent) Bounds() (int64, int64)      { return e.start, e.end }
-func (e *memoryExtent) ID() uint64                  { return e.id }
-func (e *memoryExtent) Length() int64               { return int64(e.b.Len()) }
-func (e *memoryExtent) Write(p []byte) (int, error) { return e.b.Write(p) }
-func (e *memoryExtent) Abort()                      {}
-func (e *memoryExtent) Release()                    { e.cache.released.Add(1) }
-func (e *memoryExtent) Commit() {
-	e.cache.mu.Lock()
-	defer e.cache.mu.Unlock()
-	e.cache.entries[e.key] = append(e.cache.entries[e.key], e)
-}
-
-func (e *memoryExtent) Open(context.Context) (io.ReadCloser, error) {
-	if e.cache.broken {
-		return nil, errors.New("extent is lost")
-	}
-	return io.NopCloser(memoryReader{bytes.NewReader(e.b.Bytes()), e}), nil
-}
-
-type memoryReader struct {
-	io.Reader
-	of *memoryExtent
-}
-
-func (r memoryReader) Read(p []byte) (int, error) {
-	if f := r.of.cache.onRead; f != nil {
-		f(r.of.key)
-	}
-	return r.Reader.Read(p)
-}
-
 var rangeQueries = []string{
 	`requests_total`, `rate(requests_total[5m])`, `sum by (job) (rate(requests_total[2m]))`, `temperature`, `onlyonce`, `nh`, `rate(nh[5m])`,
 	`histogram_quantile(0.9, nh)`, `1`, `time()`, `vector(0)`, `absent(nothing)`, `absent_over_time(onlyonce[5m])`, `nothing or vector(0)`, `requests_total or vector(0)`,
@@ -229,9 +172,9 @@ func TestFrontend_SplitAndCachedResponsesEqualTheUnsplitByteForByte(t *testing.T
 		rounds = 8
 	}
 	for _, interval := range []time.Duration{time.Hour, 17 * time.Minute, 4 * time.Minute} {
-		cached := newMemoryCache()
+		cached := newTestCache()
 		plain := w.front(func(o *Options) { o.Split.Interval = interval })
-		caching := w.front(func(o *Options) { o.Split.Interval, o.Cache = interval, cached })
+		caching := w.front(func(o *Options) { o.Split.Interval, o.Cache = interval, cached.Cache })
 		narrow := w.front(func(o *Options) { o.Split.Interval, o.Parallelism, o.Cache = interval, 2, newMemoryCache() })
 		for range rounds {
 			query := rangeQueries[r.IntN(len(rangeQueries))]
@@ -248,7 +191,7 @@ func TestFrontend_SplitAndCachedResponsesEqualTheUnsplitByteForByte(t *testing.T
 				check(t, status == wantStatus && got == want, "%s, interval %s: %s\nstatus %d, want %d\ngot  %.2000s\nwant %.2000s", name, interval, path, status, wantStatus, got, want)
 			}
 		}
-		check(t, len(cached.entries) > 0, "nothing was cached")
+		check(t, cached.values() > 0, "nothing was cached")
 	}
 }
 
@@ -307,10 +250,10 @@ func TestFrontend_UncacheableResponsesAreNotCached(t *testing.T) {
 		}},
 	} {
 		w := newTestEnv(t)
-		cached := newMemoryCache()
+		cached := newTestCache()
 		w.break_ = tt.break_
 		front := w.front(func(o *Options) {
-			o.Cache = cached
+			o.Cache = cached.Cache
 			if tt.change != nil {
 				tt.change(o)
 			}
@@ -323,7 +266,7 @@ func TestFrontend_UncacheableResponsesAreNotCached(t *testing.T) {
 		check(t, err == nil, "%s: %v", name, err)
 		_, _ = io.Copy(io.Discard, resp.Body)
 		resp.Body.Close()
-		check(t, len(cached.entries) == 0, "%s is cached", name)
+		check(t, cached.values() == 0, "%s is cached", name)
 	}
 }
 
@@ -526,11 +469,11 @@ func TestFrontend_OtherRequestsPassThrough(t *testing.T) {
 
 func TestFrontend_LostExtentIsFetched(t *testing.T) {
 	w := newTestEnv(t)
-	cached := newMemoryCache()
-	front := w.front(func(o *Options) { o.Cache = cached })
+	cached := newTestCache()
+	front := w.front(func(o *Options) { o.Cache = cached.Cache })
 	path := rangePath("requests_total", 0, 7199, 30)
 	_, want, _ := get(t, front.URL+path)
-	cached.broken = true
+	cached.lose("")
 	status, got, _ := get(t, front.URL+path)
 	check(t, status == 200 && got == want, "%d %s", status, got)
 }

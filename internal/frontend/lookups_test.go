@@ -1,9 +1,8 @@
 package frontend
 
 import (
-	"context"
 	"fmt"
-	"io"
+	"log/slog"
 	"math/rand/v2"
 	"net/http"
 	"strings"
@@ -11,49 +10,10 @@ import (
 	"sync/atomic"
 	"testing"
 	"time"
+
+	"github.com/ferula-io/ferula/internal/frontend/cache"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
-
-// countingCache counts lookups, writers and concurrent lookups.
-type countingCache struct {
-	*memoryCache
-	mu                  sync.Mutex
-	lookups, writers    int
-	running, runningMax int
-	before              func() // called before each lookup
-}
-
-func (c *countingCache) Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent {
-	c.mu.Lock()
-	c.lookups++
-	c.running++
-	c.runningMax = max(c.runningMax, c.running)
-	before := c.before
-	c.mu.Unlock()
-	if before != nil {
-		before()
-	}
-	defer func() {
-		c.mu.Lock()
-		c.running--
-		c.mu.Unlock()
-	}()
-	return c.memoryCache.Lookup(ctx, key, startMS, endMS)
-}
-
-func (c *countingCache) NewWriter(key string, startMS, endMS, stepMS int64) CacheWriter {
-	c.mu.Lock()
-	c.writers++
-	c.mu.Unlock()
-	return c.memoryCache.NewWriter(key, startMS, endMS, stepMS)
-}
-
-func (c *countingCache) reset() (lookups, writers int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	lookups, writers = c.lookups, c.writers
-	c.lookups, c.writers = 0, 0
-	return lookups, writers
-}
 
 // newEmptyEnv is a downstream that responds to range queries without series.
 func newEmptyEnv(t *testing.T) *testEnv {
@@ -64,10 +24,10 @@ func newEmptyEnv(t *testing.T) *testEnv {
 
 const day = 24 * 3600
 
-func countingFront(t *testing.T) (w *testEnv, c *countingCache, base string) {
-	w, c = newEmptyEnv(t), &countingCache{memoryCache: newMemoryCache()}
+func countingFront(t *testing.T) (w *testEnv, c *testCache, base string) {
+	w, c = newEmptyEnv(t), newTestCache()
 	front := w.front(func(o *Options) {
-		o.Split.Interval, o.Cache = 24*time.Hour, c
+		o.Split.Interval, o.Cache = 24*time.Hour, c.Cache
 		o.Now = func() time.Time { return time.Unix(20_000*day, 0) }
 	})
 	return w, c, front.URL
@@ -111,49 +71,46 @@ func TestLookUp_ConcurrencyIsBounded(t *testing.T) {
 	_, c, base := countingFront(t)
 	_, _, _ = get(t, base+rangePath("up", 0, 14*day-1, 3600))
 	c.reset()
-	var arrived atomic.Int64
-	all := make(chan struct{})
-	c.before = func() { // no lookup ends before all have begun
-		if arrived.Add(1) == 14 {
-			close(all)
-		}
-		select {
-		case <-all:
-		case <-time.After(10 * time.Second):
+	var running, runningMax atomic.Int64
+	hold := func(n int64, timeout time.Duration) {
+		reached := make(chan struct{})
+		var once sync.Once
+		runningMax.Store(0)
+		c.before = func() func() { // no lookup ends before n have begun
+			now := running.Add(1)
+			for most := runningMax.Load(); now > most && !runningMax.CompareAndSwap(most, now); most = runningMax.Load() {
+			}
+			if now == n {
+				once.Do(func() { close(reached) })
+			}
+			select {
+			case <-reached:
+			case <-time.After(timeout):
+			}
+			return func() { running.Add(-1) }
 		}
 	}
+	hold(14, 10*time.Second)
 	_, _, h := get(t, base+rangePath("up", 0, 14*day-1, 3600))
-	check(t, h.Get("X-Ferula-Cache") == "hit" && c.runningMax == 14, "cache %s, %d lookups at once", h.Get("X-Ferula-Cache"), c.runningMax)
-	c.runningMax = 0
-	tooMany := make(chan struct{})
-	var running atomic.Int64
-	c.before = func() { // long enough for all allowed lookups to run at once
-		defer running.Add(-1)
-		if running.Add(1) == lookupConcurrency+1 {
-			close(tooMany)
-		}
-		select {
-		case <-tooMany:
-		case <-time.After(50 * time.Millisecond):
-		}
-	}
+	check(t, h.Get("X-Ferula-Cache") == "hit" && runningMax.Load() == 14, "cache %s, %d lookups at once", h.Get("X-Ferula-Cache"), runningMax.Load())
+	hold(lookupConcurrency+1, 50*time.Millisecond) // long enough for all allowed lookups to run at once
 	_, _, _ = get(t, base+rangePath("up", 0, 90*day-1, 3600))
-	check(t, c.runningMax <= lookupConcurrency, "%d lookups at once", c.runningMax)
+	check(t, runningMax.Load() <= lookupConcurrency, "%d lookups at once", runningMax.Load())
 }
 
-func TestPlan_ManyGapsAreFetchedAsWholeIntervals(t *testing.T) {
+func TestPlan_GapsAroundACachedPieceAreFetchedAndJoined(t *testing.T) {
 	w, c, base := countingFront(t)
-	// Each day has twelve cached pieces with gaps in between.
+	// The last of twelve pieces of each day is cached. The others have gaps in between.
 	for i := range 24 {
 		_, _, _ = get(t, base+rangePath("up", float64(i*2*3600), float64(i*2*3600+1800), 1800))
 	}
 	c.reset()
-	for i, want := range []string{"miss", "hit"} {
+	for i, want := range []string{"partial", "hit"} {
 		before := w.requests.Load()
 		status, body, h := get(t, base+rangePath("up", 0, 2*day-1, 1800))
 		calls := w.requests.Load() - before
 		check(t, status == 200 && strings.Contains(body, "success") && h.Get("X-Ferula-Cache") == want, "%d: %d %s, cache %s", i, status, body, h.Get("X-Ferula-Cache"))
-		check(t, calls == []int64{2, 0}[i], "%d: %d calls", i, calls)
+		check(t, calls == []int64{4, 0}[i], "%d: %d calls", i, calls)
 	}
 }
 
@@ -183,63 +140,35 @@ func TestPlan_EntriesOfAllLengthsServeAllQueries(t *testing.T) {
 	}
 }
 
-// trackingCache counts the extents that were neither opened nor released, and the extents that were opened or released
-// twice.
-type trackingCache struct {
-	*memoryCache
-	open, twice atomic.Int64
-}
-
-func (c *trackingCache) Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent {
-	found := c.memoryCache.Lookup(ctx, key, startMS, endMS)
-	for i, e := range found {
-		c.open.Add(1)
-		found[i] = &trackedExtent{Extent: e, cache: c}
-	}
-	return found
-}
-
-type trackedExtent struct {
-	Extent
-	cache *trackingCache
-	ended atomic.Bool
-}
-
-func (e *trackedExtent) end() {
-	e.cache.open.Add(-1)
-	if e.ended.Swap(true) {
-		e.cache.twice.Add(1)
-	}
-}
-
-func (e *trackedExtent) Open(ctx context.Context) (io.ReadCloser, error) {
-	e.end()
-	return e.Extent.Open(ctx)
-}
-
-func (e *trackedExtent) Release() { e.end() }
-
-func TestPlan_EveryExtentIsOpenedOrReleasedOnce(t *testing.T) {
+// An extent that is neither opened nor released keeps its share of HeldBytesMax. Then later lookups find no space.
+func TestPlan_EveryExtentIsOpenedOrReleased(t *testing.T) {
 	w := newEmptyEnv(t)
 	r := rand.New(rand.NewPCG(5, 6))
 	for _, parallelism := range []int{1, 2, 5, 14} {
-		c := &trackingCache{memoryCache: newMemoryCache()}
+		set := instruments.NewSet()
+		store := &losingStore{values: map[string][]byte{}}
+		c, err := cache.New(store, cache.Options{Name: "x", Merge: joinResponses, HeldBytesMax: 64 << 10, LookupTimeout: time.Minute},
+			slog.New(slog.DiscardHandler), set)
+		check(t, err == nil, "%v", err)
 		front := w.front(func(o *Options) {
 			o.Split.Interval, o.Cache, o.Parallelism = time.Hour, c, parallelism
 			o.Now = func() time.Time { return time.Unix(20_000*day, 0) }
 		})
 		cached := 0
-		for range 150 {
+		for range 400 {
 			start := r.IntN(100 * 3600)
 			start -= start % 600
 			before := w.requests.Load()
 			status, body, h := get(t, front.URL+rangePath("up", float64(start), float64(start+r.IntN(1<<(10+r.IntN(9)))), 600))
-			check(t, status == 200 && c.open.Load() == 0 && c.twice.Load() == 0, "%d %s: %d extents are left, %d ended twice", status, body, c.open.Load(), c.twice.Load())
+			check(t, status == 200, "%d %s", status, body)
 			check(t, w.requests.Load()-before <= int64(parallelism), "%d calls", w.requests.Load()-before)
 			if h.Get("X-Ferula-Cache") != "miss" {
 				cached++
 			}
 		}
-		check(t, cached > 30, "parallelism %d: %d of the responses were cached", parallelism, cached)
+		check(t, cached > 80, "parallelism %d: %d of the responses were cached", parallelism, cached)
+		var text strings.Builder
+		set.WritePrometheus(&text)
+		check(t, !strings.Contains(text.String(), "no-space"), "parallelism %d: extents are left", parallelism)
 	}
 }

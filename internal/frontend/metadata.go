@@ -175,7 +175,7 @@ func (f *Frontend) fetchList(ctx context.Context, q query, part listPart,
 		return splice.List{}, false, err
 	}
 	if part.cached && cacheable(list.Annotations) && !resp.NoStore() {
-		writer := f.opts.LabelCache.NewWriter(listKey(q, part.Range), part.StartMS, part.EndMS, 1)
+		writer := f.opts.LabelCache.Writer(listKey(q, part.Range), part.StartMS, part.EndMS, 1)
 		if _, err := writer.Write(body); err != nil {
 			writer.Abort()
 		} else {
@@ -193,29 +193,22 @@ func listKey(q query, part split.Range) string {
 // lookupList reads a part's list from the cache entry with these bounds.
 func (f *Frontend) lookupList(ctx context.Context, q query, bounds split.Range,
 	budget *byteBudget) (list splice.List, found bool) {
-	for _, e := range f.opts.LabelCache.Lookup(ctx, listKey(q, bounds), bounds.StartMS, bounds.EndMS) {
-		if from, to := e.Bounds(); from != bounds.StartMS || to != bounds.EndMS || found {
-			e.Release()
-			continue
-		}
-		if read, err := f.cachedList(ctx, e, budget); err == nil {
-			list, found = read, true
-		}
+	e := f.opts.LabelCache.Lookup(ctx, listKey(q, bounds), bounds.StartMS, bounds.EndMS)
+	if e == nil {
+		return list, false
 	}
-	return list, found
-}
-
-func (f *Frontend) cachedList(ctx context.Context, e Extent, budget *byteBudget) (splice.List, error) {
 	r, err := e.Open(ctx)
 	if err != nil {
-		return splice.List{}, err
+		return list, false
 	}
+	//lint:ignore errcheck the list was read
 	defer r.Close()
 	body, err := budget.readAll(r)
 	if err != nil {
-		return splice.List{}, err
+		return list, false
 	}
-	return splice.ReadList(body)
+	list, err = splice.ReadList(body)
+	return list, err == nil
 }
 
 // byteBudget limits the bytes that all parts of one request hold in memory.

@@ -52,10 +52,10 @@ func TestMetadata_ResponseIsThatOfTheRangeExactly(t *testing.T) {
 func TestMetadata_EntriesWithTheTimeOfTheRequestAreNotStored(t *testing.T) {
 	w := newTestEnv(t)
 	for _, whole := range []bool{false, true} {
-		cached := newMemoryCache()
+		cached := newTestCache()
 		var now time.Time
 		front := w.front(func(o *Options) {
-			o.Labels.Interval, o.LabelCache, o.Labels.WholeIntervals = time.Hour, cached, whole
+			o.Labels.Interval, o.LabelCache, o.Labels.WholeIntervals = time.Hour, cached.Cache, whole
 			o.Now = func() time.Time { return now }
 		})
 		// "The last two hours", again and again.
@@ -70,7 +70,7 @@ func TestMetadata_EntriesWithTheTimeOfTheRequestAreNotStored(t *testing.T) {
 		if whole {
 			want = 2
 		}
-		check(t, len(cached.entries) == want, "whole intervals %v: %d entries, want %d", whole, len(cached.entries), want)
+		check(t, cached.values() == want, "whole intervals %v: %d entries, want %d", whole, cached.values(), want)
 	}
 }
 

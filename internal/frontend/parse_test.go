@@ -374,6 +374,7 @@ func TestConcurrently_CallsEachOnceUntilOneReturnsFalse(t *testing.T) {
 
 func TestOptions_ValidateNamesEachFault(t *testing.T) {
 	d, c := &downstream.Client{}, newMemoryCache()
+	defer c.Close()
 	for _, tt := range []struct {
 		name string
 		opts Options

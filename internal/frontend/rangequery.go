@@ -10,6 +10,7 @@ import (
 	"strconv"
 	"sync"
 
+	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/splice"
 	"github.com/ferula-io/ferula/internal/frontend/split"
@@ -115,8 +116,8 @@ type plan struct {
 // nil, written to the cache.
 type planPart struct {
 	split.Range
-	cached Extent
-	writer CacheWriter
+	cached *cache.Extent
+	writer *cache.Writer
 }
 
 // release aborts the cache writer and releases the extent, if the part still has them.

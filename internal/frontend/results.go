@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"log/slog"
 	"math"
 	"slices"
 	"strings"
@@ -12,40 +13,28 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/splice"
 	"github.com/ferula-io/ferula/internal/frontend/split"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// RangeCache stores responses by key and time range. Package app/resultscache implements it
-// on a cache.Cache.
-type RangeCache interface {
-	// Lookup returns the cached extents of key that overlap [startMS, endMS], sorted and
-	// without overlaps. A failure is a miss.
-	Lookup(ctx context.Context, key string, startMS, endMS int64) []Extent
-	// NewWriter returns a writer for the bytes of a response that covers at least
-	// [startMS, endMS]. Every timestamp in it is startMS plus a multiple of stepMS.
-	NewWriter(key string, startMS, endMS, stepMS int64) CacheWriter
+// NewCache creates the cache called name from its YAML configuration. inert are the keys of the configuration that
+// have no effect.
+func NewCache(yaml, name string, logger *slog.Logger,
+	set *instruments.Set) (c *cache.Cache, inert []string, err error) {
+	return cache.FromConfig([]byte(yaml), cache.Options{Name: name, Merge: joinResponses},
+		logger.With("component", "cache", "cache", name), set)
 }
 
-// Extent is a cached response of a time range. Every Extent must be opened or released.
-type Extent interface {
-	Bounds() (startMS, endMS int64) // inclusive
-	// ID is another one for every response that was written to the cache, merged ones included.
-	ID() uint64
-	Length() int64 // of the stream that Open returns
-	// Open waits until all bytes of the response are held by the frontend, so a later eviction does
-	// not break the stream. It returns an error if the cache has lost the extent or times out.
-	Open(ctx context.Context) (io.ReadCloser, error)
-	// Release frees an extent that is not opened.
-	Release()
-}
-
-// CacheWriter takes the bytes of a response while they are streamed. Commit adds them to
-// the cache, Abort drops them. Exactly one of the two must be called.
-type CacheWriter interface {
-	io.Writer
-	Commit()
-	Abort()
+// joinResponses writes the union of two responses of adjacent ranges.
+func joinResponses(_ context.Context, dst io.Writer, sources []cache.Source) error {
+	parts := make([]splice.Part, len(sources))
+	for i, source := range sources {
+		parts[i] = splice.Part{Body: source, Cut: true, StartMS: source.StartMS, EndMS: source.EndMS}
+	}
+	_, err := splice.New(splice.Options{}).Write(dst, parts)
+	return err
 }
 
 const (
@@ -119,7 +108,7 @@ type lookups struct {
 // cachedPiece is the part of a query that an extent serves.
 type cachedPiece struct {
 	split.Range
-	extent Extent
+	extent *cache.Extent
 }
 
 // release releases all pieces.
@@ -142,31 +131,27 @@ func cacheKey(key string, part split.Part, interval time.Duration) string {
 func (l *lookups) find(ctx context.Context, intervals []split.Part, interval time.Duration) bool {
 	tooMany := int64(l.f.opts.Parallelism)
 	key := l.query.key()
-	found := make([][]Extent, len(intervals))
+	found := make([]*cache.Extent, len(intervals))
 	var gaps atomic.Int64
 	concurrently(len(intervals), func(i int) bool {
 		found[i] = l.f.opts.Cache.Lookup(ctx, cacheKey(key, intervals[i], interval), intervals[i].StartMS, intervals[i].EndMS)
 		return gaps.Add(int64(missing(intervals[i], found[i]))) <= tooMany
 	})
-	for i, extents := range found {
-		for _, e := range extents {
-			l.add(intervals[i].Range, e)
-		}
+	for i, e := range found {
+		l.add(intervals[i].Range, e)
 	}
 	if gaps.Load() > tooMany {
 		return false
 	}
 	longer := l.longer(intervals, found, interval)
-	inLonger := make([][]Extent, len(longer))
+	inLonger := make([]*cache.Extent, len(longer))
 	concurrently(len(longer), func(i int) bool {
 		inLonger[i] = l.f.opts.Cache.Lookup(ctx, cacheKey(key, longer[i].Part, longer[i].interval), longer[i].StartMS,
 			longer[i].EndMS)
 		return true
 	})
-	for _, extents := range inLonger {
-		for _, e := range extents {
-			l.add(l.whole, e)
-		}
+	for _, e := range inLonger {
+		l.add(l.whole, e)
 	}
 	left := 0
 	for _, part := range intervals {
@@ -197,15 +182,16 @@ func concurrently(n int, do func(i int) bool) {
 	workers.Wait()
 }
 
-// missing returns the number of gaps that extents leave in an interval.
-func missing(part split.Part, extents []Extent) int {
-	var pieces []split.Range
-	for _, e := range extents {
-		if piece, ok := part.Clip(e.Bounds()); ok {
-			pieces = append(pieces, piece)
-		}
+// missing returns the number of gaps that an extent leaves in an interval.
+func missing(part split.Part, e *cache.Extent) int {
+	if e == nil {
+		return 1
 	}
-	return len(part.Without(pieces))
+	piece, ok := part.Clip(e.StartMS, e.EndMS)
+	if !ok {
+		return 1
+	}
+	return len(part.Without([]split.Range{piece}))
 }
 
 // longerPart is an interval longer than those of the query. Its Range is the part of it that the query needs and no
@@ -219,14 +205,14 @@ type longerPart struct {
 // intervals later than cacheableMS, which are never cached. Without a fixed interval
 // (Split.Interval) the result is empty, because the intervals then depend on the range of the
 // query.
-func (l *lookups) longer(intervals []split.Part, found [][]Extent, interval time.Duration) (longer []longerPart) {
+func (l *lookups) longer(intervals []split.Part, found []*cache.Extent, interval time.Duration) (longer []longerPart) {
 	if l.f.opts.Split.Interval == 0 || interval == 0 {
 		return nil
 	}
 	for factor := time.Duration(2); factor <= longerMax && interval <= math.MaxInt64/factor; factor *= 2 {
 		from := len(longer)
 		for i, part := range intervals {
-			if len(found[i]) > 0 || part.StartMS > l.cacheableMS {
+			if found[i] != nil || part.StartMS > l.cacheableMS {
 				continue
 			}
 			part = split.Plan(part.Range, factor*interval)[0]
@@ -246,8 +232,11 @@ func (l *lookups) longer(intervals []split.Part, found [][]Extent, interval time
 // For example, with a step of 1 m, the pieces have 10:00–11:00 and 12:00–13:00, and the extent has
 // 10:00–14:00. The first missing step is 11:01 and the last is 14:00. So the new piece is
 // 11:01–14:00, and the piece 12:00–13:00 is released.
-func (l *lookups) add(within split.Range, e Extent) {
-	within, ok := within.Clip(e.Bounds())
+func (l *lookups) add(within split.Range, e *cache.Extent) {
+	if e == nil {
+		return
+	}
+	within, ok := within.Clip(e.StartMS, e.EndMS)
 	var gaps []split.Range
 	if ok {
 		gaps = l.gaps(within)
@@ -296,7 +285,7 @@ func (l *lookups) assemble(intervals []split.Part, interval time.Duration) (p pl
 		for _, gap := range l.gaps(part.Range) {
 			fetched := planPart{Range: gap}
 			if old, ok := gap.Clip(math.MinInt64, l.cacheableMS); ok {
-				fetched.writer = l.f.opts.Cache.NewWriter(cacheKey(key, part, interval), old.StartMS, old.EndMS, gap.StepMS)
+				fetched.writer = l.f.opts.Cache.Writer(cacheKey(key, part, interval), old.StartMS, old.EndMS, gap.StepMS)
 			}
 			p.parts = append(p.parts, fetched)
 		}

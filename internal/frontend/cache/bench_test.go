@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"os"
 	"syscall"
 	"testing"
 )
@@ -25,60 +26,12 @@ const benchSeries, benchPoints = 3000, 161
 
 func kinds() []string { return []string{"rate", "counter", "gauge", "mix"} }
 
-func BenchmarkEncode(b *testing.B) {
-	for _, kind := range kinds() {
-		text := response(kind, benchSeries, benchPoints)
-		for codec, name := range []string{"packed", "s2", "none"} {
-			b.Run(kind+"/"+name, func(b *testing.B) {
-				e := new(encoder)
-				var out []byte
-				b.SetBytes(int64(len(text)))
-				b.ReportAllocs()
-				begin := cpuNS()
-				for range b.N {
-					out = out[:0]
-					for rest := text; len(rest) > 0; {
-						n := min(len(rest), blockBytes)
-						out = e.appendBlock(out, rest[:n], Codec(codec))
-						rest = rest[n:]
-					}
-				}
-				perSample(b, begin, benchSeries*benchPoints)
-				b.ReportMetric(float64(len(text))/float64(len(out)), "ratio")
-			})
-		}
+// benchStore is a store in memory, or one whose values are compressed if FERULA_BENCH_REMOTE is set.
+func benchStore(b *testing.B) Store {
+	if os.Getenv("FERULA_BENCH_REMOTE") != "" {
+		return newFakeStore()
 	}
-}
-
-func BenchmarkDecode(b *testing.B) {
-	for _, kind := range kinds() {
-		text := response(kind, benchSeries, benchPoints)
-		for codec, name := range []string{"packed", "s2", "none"} {
-			var part []byte
-			for rest := text; len(rest) > 0; {
-				n := min(len(rest), blockBytes)
-				part = new(encoder).appendBlock(part, rest[:n], Codec(codec))
-				rest = rest[n:]
-			}
-			b.Run(kind+"/"+name, func(b *testing.B) {
-				d := new(decoder)
-				out := make([]byte, blockBytes)
-				b.SetBytes(int64(len(text)))
-				b.ReportAllocs()
-				begin := cpuNS()
-				for range b.N {
-					for rest := part; len(rest) > 0; {
-						var bl block
-						bl, rest, _ = cutBlock(rest)
-						if err := d.decode(out[:bl.rawBytes], bl); err != nil {
-							b.Fatal(err)
-						}
-					}
-				}
-				perSample(b, begin, benchSeries*benchPoints)
-			})
-		}
-	}
+	return newMemory(b, MemoryOptions{})
 }
 
 // BenchmarkHit is a whole hit in memory: lookup, checks, and reading the stream in pieces
@@ -88,14 +41,14 @@ func BenchmarkHit(b *testing.B) {
 		for _, series := range []int{1, 50, benchSeries} {
 			b.Run(fmt.Sprintf("%s/%d", kind, series), func(b *testing.B) {
 				text := response(kind, series, benchPoints)
-				c := newCache(b, newMemory(b, MemoryOptions{}), Options{})
+				c := newCache(b, benchStore(b), Options{})
 				put(b, c, "k", 0, 100, 10, text)
 				buf := make([]byte, 256<<10)
 				b.SetBytes(int64(len(text)))
 				b.ReportAllocs()
 				begin := cpuNS()
 				for b.Loop() {
-					r, _ := c.Lookup(context.Background(), "k", 0, 100)[0].Open(context.Background())
+					r, _ := c.Lookup(context.Background(), "k", 0, 100).Open(context.Background())
 					n := 0
 					for {
 						k, err := r.Read(buf)
@@ -120,7 +73,7 @@ func BenchmarkFill(b *testing.B) {
 		for _, series := range []int{1, 50, benchSeries} {
 			b.Run(fmt.Sprintf("%s/%d", kind, series), func(b *testing.B) {
 				text := response(kind, series, benchPoints)
-				c := newCache(b, newMemory(b, MemoryOptions{}), Options{DeleteAfter: 1})
+				c := newCache(b, benchStore(b), Options{})
 				b.SetBytes(int64(len(text)))
 				b.ReportAllocs()
 				begin := cpuNS()
@@ -132,6 +85,7 @@ func BenchmarkFill(b *testing.B) {
 						rest = rest[n:]
 					}
 					w.Commit()
+					flush(b, c)
 				}
 				perSample(b, begin, series*benchPoints)
 			})
@@ -143,7 +97,7 @@ func BenchmarkMiss(b *testing.B) {
 	c := newCache(b, newMemory(b, MemoryOptions{}), Options{})
 	b.ReportAllocs()
 	for b.Loop() {
-		if len(c.Lookup(context.Background(), "tenant|/api/v1/query_range|query=up|0|86400000|19675", 0, 100)) != 0 {
+		if c.Lookup(context.Background(), "tenant|/api/v1/query_range|query=up|0|86400000|19675", 0, 100) != nil {
 			b.Fatal("found")
 		}
 	}
@@ -153,7 +107,7 @@ func BenchmarkMemoryGet(b *testing.B) {
 	m := newMemory(b, MemoryOptions{})
 	keys := make([]string, 1000)
 	for i := range keys {
-		keys[i] = partKey(storeKey("k"), uint64(i), 0)
+		keys[i] = partKey(storeKey("k"), i)
 		_ = m.Set(context.Background(), keys[i], make([]byte, 1000), 0)
 	}
 	b.ReportAllocs()

@@ -278,7 +278,7 @@ func (c *Config) readMemcached(text []byte) error {
 	c.Memcached = MemcachedOptions{
 		Addresses: y.Addresses, AutoDiscovery: y.AutoDiscovery, UpdateInterval: time.Duration(y.DNSProviderUpdateInterval),
 		Timeout: time.Duration(y.Timeout), IdleConnectionsMax: y.MaxIdleConnections, OperationsMax: y.MaxGetMultiConcurrency,
-		TTL: c.TTL, TLS: tls,
+		TLS: tls,
 	}
 	if y.MaxItemSize != nil {
 		c.Memcached.ItemBytesMax = int64(*y.MaxItemSize)

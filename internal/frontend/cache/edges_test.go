@@ -9,7 +9,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -20,55 +19,18 @@ import (
 	"github.com/redis/go-redis/v9"
 )
 
-// lookFor requests at most 256 keys of the store. From an extent with more parts it takes them at equal distances, from
-// the first part to the end.
-func TestLookFor_ChecksASampleOfVeryManyParts(t *testing.T) {
-	for _, test := range []struct{ parts, from, want int }{{1, 1, 0}, {2, 1, 1}, {256, 0, 256}, {257, 1, 256}, {1024, 0, 256}} {
-		store := newFakeStore()
-		c := newCache(t, store, Options{})
-		var got []string
-		finding := &findingStore{fakeStore: store, found: func(keys []string) bool { got = slices.Clone(keys); return true }}
-		c.store.store = finding
-		e := &extent{id: 7, parts: make([]partRef, test.parts)}
-		check(t, c.lookFor(context.Background(), "base", e, test.from) == nil && len(got) == test.want, "%+v: %d keys", test, len(got))
-		if test.want == 0 {
-			continue
-		}
-		step := (test.parts - test.from) / test.want
-		check(t, got[0] == partKey("base", 7, test.from) && got[len(got)-1] == partKey("base", 7, test.parts-step), "%+v: from %s to %s", test, got[0], got[len(got)-1])
-		finding.found = func([]string) bool { return false }
-		err := c.lookFor(context.Background(), "base", e, test.from)
-		check(t, errors.Is(err, errMissing), "%+v: %v", test, err)
-	}
-}
-
-// findingStore responds to HasAll by a function.
-type findingStore struct {
-	*fakeStore
-	found func(keys []string) bool
-}
-
-func (s *findingStore) HasAll(_ context.Context, keys []string) (bool, error) {
-	return s.found(keys), nil
-}
-
-func TestGuard_HasAllOfNoKeysIsNoOperation(t *testing.T) {
-	store := newFakeStore()
-	c := newCache(t, store, Options{})
-	has, err := c.store.hasAll(context.Background(), nil)
-	check(t, has && err == nil && store.count(opHas) == 0, "%v, %v", has, err)
-}
-
 func TestPending_WaitEndsWithItsContext(t *testing.T) {
 	var p pending
 	check(t, p.wait(context.Background()) == nil, "waited for nothing")
-	p.add(2)
+	p.add()
+	p.add()
 	ctx, cancel := context.WithCancel(context.Background())
 	cancel()
 	check(t, errors.Is(p.wait(ctx), context.Canceled), "no error")
 	synctest.Test(t, func(t *testing.T) {
 		var p pending
-		p.add(2)
+		p.add()
+		p.add()
 		var ended atomic.Int32
 		for range 2 {
 			go func() {
@@ -88,7 +50,7 @@ func TestPending_WaitEndsWithItsContext(t *testing.T) {
 }
 
 func TestExtent_ValidWithinItsTTLInBothDirections(t *testing.T) {
-	e := extent{writtenMS: 1_000_000}
+	e := head{writtenMS: 1_000_000}
 	for _, test := range []struct {
 		now  int64
 		ttl  time.Duration
@@ -98,13 +60,6 @@ func TestExtent_ValidWithinItsTTLInBothDirections(t *testing.T) {
 		{999_001, time.Second, true}, {999_000, time.Second, false}, {9_000_000, 0, true}, {9_000_000, -1, true},
 	} {
 		check(t, e.valid(time.UnixMilli(test.now), test.ttl) == test.want, "%+v", test)
-	}
-	for _, test := range []struct {
-		start, end int64
-		want       bool
-	}{{0, 9, false}, {0, 10, true}, {20, 30, true}, {21, 30, false}, {12, 13, true}} {
-		e := extent{startMS: 10, endMS: 20}
-		check(t, e.overlaps(test.start, test.end) == test.want, "%+v", test)
 	}
 }
 
@@ -125,19 +80,12 @@ func TestNew_LogsTheStatesOfTheBreaker(t *testing.T) {
 	})
 }
 
-func TestNew_InlineBytesLeaveSpaceForAllExtents(t *testing.T) {
-	c := newCache(t, newFakeStore(), Options{PartBytes: 32 << 10, ExtentsMax: 2, InlineBytes: 1 << 20})
-	check(t, c.opts.InlineBytes == 4<<10 && c.blockBytes == 32<<10-partHeaderBytes-blockHeaderBytes, "%d inline, blocks of %d", c.opts.InlineBytes, c.blockBytes)
-	c = newCache(t, newFakeStore(), Options{})
-	check(t, c.opts.InlineBytes == 16<<10 && c.blockBytes == blockBytes, "%d inline, blocks of %d", c.opts.InlineBytes, c.blockBytes)
-}
-
 func TestMemory_NegativeTTLNeverExpires(t *testing.T) {
 	m := newMemory(t, MemoryOptions{})
 	check(t, m.Set(context.Background(), "k", []byte("x"), -1) == nil, "set")
 	_, ok, _ := m.Get(context.Background(), "k")
 	check(t, ok, "expired")
-	check(t, m.Delete(context.Background(), "none") == nil && m.Close() == nil, "close")
+	check(t, m.Close() == nil, "close")
 	_, ok, _ = m.Get(context.Background(), "k")
 	check(t, !ok, "found after Close")
 	check(t, m.Set(context.Background(), "k", []byte("x"), 0) == nil, "set after Close")
@@ -269,8 +217,6 @@ func TestMemcached_ServerThatFailsIsNamedAndLogged(t *testing.T) {
 			case strings.HasPrefix(line, "set "):
 				_, _ = r.ReadString('\n')
 				_, _ = io.WriteString(conn, "SERVER_ERROR object too large for cache\r\n")
-			case strings.HasPrefix(line, "delete "), strings.HasPrefix(line, "touch "):
-				_, _ = io.WriteString(conn, "NOT_FOUND\r\n")
 			default:
 				_, _ = io.WriteString(conn, "END\r\n")
 			}
@@ -289,9 +235,6 @@ func TestMemcached_ServerThatFailsIsNamedAndLogged(t *testing.T) {
 	_, ok, err := m.Get(ctx, "k")
 	check(t, !ok && err == nil, "probe: %v, %v", ok, err)
 	check(t, strings.Contains(log.String(), `level=INFO msg="Memcached server recovered: circuit breaker closed" server=`+address), "log: %s", log.String())
-	check(t, m.Delete(ctx, "none") == nil, "a missing key is an error")
-	has, err := m.HasAll(ctx, []string{"none"})
-	check(t, !has && err == nil, "has: %v, %v", has, err)
 	err = m.Set(ctx, "k", []byte("x"), 0)
 	check(t, errors.Is(err, ErrTooLarge), "set: %v", err)
 	_, _, err = m.Get(ctx, "k")
@@ -321,11 +264,8 @@ func TestRedis_ErrorsOfAllOperationsAreNamed(t *testing.T) {
 	ctx := context.Background()
 	_, ok, err := r.Get(ctx, "k")
 	check(t, !ok && err != nil && strings.HasPrefix(err.Error(), "redis: "), "get: %v", err)
-	for name, err := range map[string]error{"set": r.Set(ctx, "k", nil, 0), "delete": r.Delete(ctx, "k")} {
-		check(t, err != nil && strings.HasPrefix(err.Error(), "redis: "), "%s: %v", name, err)
-	}
-	has, err := r.HasAll(ctx, []string{"k"})
-	check(t, !has && err != nil && strings.HasPrefix(err.Error(), "redis: "), "has: %v, %v", has, err)
+	err = r.Set(ctx, "k", nil, 0)
+	check(t, err != nil && strings.HasPrefix(err.Error(), "redis: "), "set: %v", err)
 	check(t, r.Close() == nil && r.Close() == nil, "close")
 	check(t, !r.joinCluster(), "joined after Close")
 	s, err := NewRedis(RedisOptions{Address: address, MasterName: "main"}, quiet)

@@ -2,169 +2,122 @@ package cache
 
 import (
 	"bytes"
-	"encoding/binary"
-	"encoding/hex"
 	"errors"
-	"math"
-	"reflect"
+	"os"
 	"strings"
 	"testing"
 
+	"encoding/binary"
 	"github.com/cespare/xxhash/v2"
 )
 
-func someExtents() []extent {
-	return []extent{
-		{id: 1, startMS: 0, endMS: 100, stepMS: 10, writtenMS: 1_700_000_000_000, parts: []partRef{{30, 100}}, inline: bytes.Repeat([]byte("p"), 30)},
-		{id: math.MaxUint64, startMS: -500, endMS: 1 << 60, writtenMS: -1, parts: []partRef{{1 << 20, 1 << 22}, {20, 1}}},
+func sealed(h head, key string, data ...[]byte) [][]byte {
+	parts := [][]byte{append(make([]byte, headBytes+len(key)), data[0]...)}
+	for _, d := range data[1:] {
+		parts = append(parts, append(make([]byte, headerBytes), d...))
 	}
+	h.seal(parts, key)
+	return parts
 }
 
-func TestDecodeManifest_RoundTrip(t *testing.T) {
-	for _, extents := range [][]extent{{}, someExtents()[:1], someExtents()} {
-		for _, key := range []string{"", "k", strings.Repeat("key ", 10_000)} {
-			got, err := decodeManifest(appendManifest(nil, key, extents), key)
-			check(t, err == nil && reflect.DeepEqual(got, extents), "got %+v, %v", got, err)
-		}
+func TestOpenHead_RoundTrip(t *testing.T) {
+	want := head{id: 1 << 63, startMS: -5, endMS: 1 << 60, stepMS: 15, writtenMS: 1_700_000_000_000, rawBytes: 1 << 40, codec: codecS2}
+	parts := sealed(want, "the key", []byte("ab"), []byte("cde"))
+	for i, p := range parts {
+		check(t, checkPart(p, i) == nil && partID(p) == want.id, "part %d", i)
+		check(t, errors.Is(checkPart(p, i+1), errCorrupt), "part %d has two numbers", i)
 	}
-}
-
-// The bytes are those of docs/formats/frontend-cache.md. A change of them needs a new
-// formatVersion.
-func TestFormat_MatchesTheDocumentation(t *testing.T) {
-	extents := []extent{{id: 0x0102030405060708, startMS: 1000, endMS: 61000, stepMS: 15000, writtenMS: 1_700_000_000_000, parts: []partRef{{300, 1000}}}}
-	check(t, hex.EncodeToString(appendManifest(nil, "key", extents)) == ""+
-		"465143"+"01"+"e037b76ed14dd37a"+ // magic, version, checksum
-		"03"+"6b6579"+"01"+ // key, one extent
-		"0807060504030201"+"d00f"+"e0d403"+"9875"+"80a0abfef962"+ // id, start, length, step, written
-		"00"+"01"+"ac02"+"e807", // not inline, one part: stored bytes, response bytes
-		"manifest %x", appendManifest(nil, "key", extents))
-	part := beginPart(nil)
-	part = new(encoder).appendBlock(part, []byte("abc"), CodecPacked)
-	sealPart(part, 0x0102030405060708, 7)
-	check(t, hex.EncodeToString(part) == "d9d4cde922e6cdf9"+"0807060504030201"+"07000000"+"03"+"00"+"03"+"616263", "part %x", part)
-	text := "a" + samples(1000, 1000, "12.5", "12.5", "NaN") + strings.Repeat(" ", 90)
-	packed := hex.EncodeToString(new(packer).appendPacked(nil, []byte(text)))
-	check(t, strings.HasPrefix(packed, "06"+"08"+ // bytes of headers and of values
-		"01"+"03"+"d00f"+"e807"+ // one literal byte, three samples from 1000 on, each 1000 later
-		"04"+"47b8"+"00"+"83"+"4e614e"), // 12.5, the same, and NaN as it is; then the literals by s2
-		"packed %s", packed)
-	check(t, storeKey("key") == "fqc1:2c70e12b7a0646f92279f427c7b38e73" && partKey(storeKey("key"), 0xABC, 12) == "fqc1:2c70e12b7a0646f92279f427c7b38e73:abc:12",
-		"%s %s", storeKey("key"), partKey(storeKey("key"), 0xABC, 12))
-}
-
-func TestDecodeManifest_RejectsForeignManifests(t *testing.T) {
-	m := appendManifest(nil, "key", someExtents())
-	_, err := decodeManifest(m, "another")
+	got, data, err := openHead(parts[0], "the key")
+	want.parts, want.storedBytes = 2, int64(len(parts[0])+len(parts[1]))
+	check(t, err == nil && got == want && string(data) == "ab" && string(parts[1][headerBytes:]) == "cde", "%+v, %q, %v", got, data, err)
+	_, _, err = openHead(parts[0], "the ke")
 	check(t, errors.Is(err, errCollision), "another key: %v", err)
-	other := bytes.Clone(m)
-	other[3]++
-	_, err = decodeManifest(other, "key")
-	check(t, errors.Is(err, errVersion), "another version: %v", err)
-	for i := range m {
-		_, err = decodeManifest(m[:i], "key")
-		check(t, errors.Is(err, errCorrupt), "cut at %d: %v", i, err)
+}
+
+// The document has the numbers of the code.
+func TestFormat_MatchesTheDocumentation(t *testing.T) {
+	text, err := os.ReadFile("../../../docs/formats/frontend-cache.md")
+	check(t, err == nil, "%v", err)
+	for _, want := range []string{"version 2", "fqc2:<first 16 bytes of SHA-256", "512 KiB", "0 uncompressed", "1 an S2 stream"} {
+		check(t, strings.Contains(string(text), want), "no %q", want)
+	}
+	check(t, strings.HasPrefix(storeKey("k"), "fqc2:") && len(storeKey("k")) == 5+32 && partKey(storeKey("k"), 3) == storeKey("k")+":3", "%s", storeKey("k"))
+	check(t, codecNone == 0 && codecS2 == 1, "other codecs")
+	part := sealed(head{id: 0x0807060504030201, startMS: 1, endMS: 2, stepMS: 3, writtenMS: 4, rawBytes: 5, codec: codecS2}, "key", []byte("data"))[0]
+	want := []byte{1, 2, 3, 4, 5, 6, 7, 8, 0, 0, 0, 0}
+	for _, v := range []byte{1, 2, 3, 4, 5, byte(len(part))} {
+		want = append(want, v, 0, 0, 0, 0, 0, 0, 0)
+	}
+	want = append(want, 1, 0, 0, 0, 1, 0, 0, 0, 3, 0, 0, 0)
+	want = append(want, "keydata"...)
+	check(t, bytes.Equal(part[8:], want), "%x\n%x", part[8:], want)
+	check(t, binary.LittleEndian.Uint64(part) == xxhash.Sum64(want), "checksum")
+}
+
+func TestOpenHead_ChecksFields(t *testing.T) {
+	for name, change := range map[string]func(h *head){
+		"turned round": func(h *head) { h.startMS = 11 }, "a negative step": func(h *head) { h.stepMS = -1 },
+		"a negative length": func(h *head) { h.rawBytes = -1 }, "another codec": func(h *head) { h.codec = 2 },
+	} {
+		h := head{endMS: 10, rawBytes: 1}
+		change(&h)
+		_, _, err := openHead(sealed(h, "k", []byte("x"))[0], "k")
+		check(t, errors.Is(err, errCorrupt), "%s: %v", name, err)
+	}
+	for name, at := range map[string]int{"no parts": headBytes - 12, "fewer bytes than the part": headBytes - 20} {
+		part := sealed(head{}, "k", []byte("x"))[0]
+		clear(part[at : at+4])
+		_, _, err := openHead(part, "k")
+		check(t, errors.Is(err, errCorrupt), "%s: %v", name, err)
+	}
+	for n := range headBytes {
+		_, _, err := openHead(make([]byte, n), "")
+		check(t, errors.Is(err, errCorrupt), "%d bytes: %v", n, err)
 	}
 }
 
-// reseal gives a damaged manifest a valid checksum, so that its fields are decoded.
-func reseal(m []byte) []byte {
-	d := appendManifest(nil, "", nil)
-	if len(m) < 12 {
-		return m
+// No value makes a reader panic, or return more or fewer bytes than the head says.
+func FuzzReader(f *testing.F) {
+	for _, kind := range []codec{codecNone, codecS2} {
+		f.Add(sealed(head{endMS: 10, rawBytes: 4, codec: kind}, "k", []byte("text"))[0])
 	}
-	m = append(bytes.Clone(d[:4]), m[4:]...)
-	binary.LittleEndian.PutUint64(m[4:], xxhash.Sum64(m[12:]))
-	return m
-}
-
-func TestDecodeManifest_ChecksFields(t *testing.T) {
-	m := appendManifest(nil, "key", someExtents())
-	refused := 0
-	for i := 12; i < len(m); i++ {
-		for _, x := range []byte{1, 0x7F, 0x80, 0xFF} {
-			bad := bytes.Clone(m)
-			bad[i] ^= x
-			if extents, err := decodeManifest(reseal(bad), "key"); err != nil {
-				refused++
-			} else {
-				check(t, len(extents) == 2 && extents[0].startMS <= extents[0].endMS, "%+v", extents)
-			}
+	f.Add([]byte{})
+	store := newFakeStore()
+	c := newCache(f, store, Options{})
+	f.Fuzz(func(t *testing.T, part []byte) {
+		if len(part) >= headerBytes { // as if the sender of garbage knew the checksum
+			part = bytes.Clone(part)
+			binary.LittleEndian.PutUint64(part, xxhash.Sum64(part[8:]))
 		}
-		_, err := decodeManifest(reseal(m[:i]), "key")
-		check(t, err != nil, "cut at %d", i)
-	}
-	check(t, refused > 50, "only %d were refused", refused)
-}
-
-func FuzzDecodeManifest(f *testing.F) {
-	f.Add(appendManifest(nil, "key", someExtents()), true)
-	f.Add(appendManifest(nil, "", nil), false)
-	f.Fuzz(func(t *testing.T, m []byte, sealed bool) {
-		if sealed {
-			m = reseal(m)
-		}
-		extents, err := decodeManifest(m, "key")
-		if err != nil {
-			check(t, errors.Is(err, errCorrupt) || errors.Is(err, errVersion) || errors.Is(err, errCollision), "%v", err)
+		store.mu.Lock()
+		store.values[storeKey("k")] = part
+		store.mu.Unlock()
+		e := c.Lookup(t.Context(), "k", -1<<62, 1<<62)
+		if e == nil {
 			return
 		}
-		for _, e := range extents {
-			check(t, e.startMS <= e.endMS && e.stepMS >= 0 && len(e.parts) > 0, "%+v", e)
-		}
-		again, err := decodeManifest(appendManifest(nil, "key", extents), "key")
-		check(t, err == nil && reflect.DeepEqual(again, extents), "%+v became %+v, %v", extents, again, err)
-	})
-}
-
-func TestDecode_AnotherLengthIsCorrupt(t *testing.T) {
-	text := response("mix", 3, 10)
-	for _, codec := range []Codec{CodecPacked, CodecS2, CodecNone} {
-		b, _, err := cutBlock(new(encoder).appendBlock(nil, text, codec))
-		check(t, err == nil, "%v", err)
-		for _, length := range []int{len(text) - 1, len(text) + 1} {
-			err := new(decoder).decode(make([]byte, length), b)
-			check(t, errors.Is(err, errCorrupt), "codec %d, %d bytes of %d: %v", codec, length, len(text), err)
-		}
-	}
-}
-
-func FuzzDecodeBlocks(f *testing.F) {
-	e := new(encoder)
-	for _, codec := range []Codec{CodecPacked, CodecS2, CodecNone} {
-		f.Add(e.appendBlock(nil, response("mix", 3, 10), codec))
-	}
-	f.Fuzz(func(t *testing.T, src []byte) {
-		d := new(decoder)
-		for len(src) > 0 {
-			b, rest, err := cutBlock(src)
-			if err != nil {
-				check(t, errors.Is(err, errCorrupt), "%v", err)
-				return
-			}
-			check(t, b.rawBytes > 0 && b.rawBytes <= blockBytesMax && len(rest) < len(src), "%+v", b)
-			if err := d.decode(make([]byte, b.rawBytes), b); err != nil {
-				check(t, errors.Is(err, errCorrupt), "%v", err)
-			}
-			src = rest
-		}
+		want := e.Length()
+		got, err := readAll(e)
+		check(t, err == nil && int64(len(got)) == want || errors.Is(err, ErrGone), "%d bytes, want %d, %v", len(got), want, err)
 	})
 }
 
 func FuzzCacheRoundTrip(f *testing.F) {
-	f.Add(response("mix", 3, 10), byte(0))
-	f.Add(noise(100), byte(1))
-	f.Fuzz(func(t *testing.T, text []byte, codec byte) {
-		if len(text) == 0 || len(text) > blockBytes {
-			return
+	f.Add([]byte(`{"status":"success"}`), byte(3))
+	f.Add(noise(20_000), byte(200))
+	f.Fuzz(func(t *testing.T, text []byte, size byte) {
+		for _, store := range stores(t) {
+			c := newCache(t, store(), Options{PartBytes: partBytesMin})
+			w := c.Writer("k", 0, 10, 10)
+			for rest := text; len(rest) > 0; {
+				n := min(len(rest), int(size)*int(size)+1)
+				_, _ = w.Write(rest[:n])
+				rest = rest[n:]
+			}
+			w.Commit()
+			flush(t, c)
+			got := get(t, c, "k", 0, 10)
+			check(t, got == "0-10:"+string(text) || len(text) == 0 && got == "", "%d bytes of %d", len(got), len(text))
 		}
-		part := new(encoder).appendBlock(beginPart(nil), text, Codec(codec%3))
-		sealPart(part, 5, 6)
-		blocks, err := openPart(part, 5, 6, len(part))
-		check(t, err == nil, "open: %v", err)
-		b, rest, err := cutBlock(blocks)
-		check(t, err == nil && len(rest) == 0 && b.rawBytes == len(text), "%d, %v", len(rest), err)
-		got := make([]byte, b.rawBytes)
-		check(t, new(decoder).decode(got, b) == nil && bytes.Equal(got, text), "other bytes")
 	})
 }

@@ -24,10 +24,8 @@ type guard struct {
 }
 
 const (
-	opGet    = "get"
-	opSet    = "set"
-	opDelete = "delete"
-	opHas    = "has"
+	opGet = "get"
+	opSet = "set"
 )
 
 // get returns the value, which is shared and immutable; nil if there is none.
@@ -51,23 +49,6 @@ func (g *guard) set(ctx context.Context, key string, value []byte, ttl time.Dura
 		}
 		return err
 	})
-}
-
-func (g *guard) delete(ctx context.Context, key string) error {
-	return g.do(ctx, opDelete, func() error { return g.store.Delete(ctx, key) })
-}
-
-// hasAll reports whether all keys exist; also true if the store cannot check it.
-func (g *guard) hasAll(ctx context.Context, keys []string) (has bool, err error) {
-	finding, ok := g.store.(hasAllStore)
-	if !ok || len(keys) == 0 {
-		return true, nil
-	}
-	err = g.do(ctx, opHas, func() (err error) {
-		has, err = finding.HasAll(ctx, keys)
-		return err
-	})
-	return has, err
 }
 
 // do runs one operation. The deadline of the operation is the deadline of ctx.
@@ -112,14 +93,14 @@ func reason(err error) string {
 		return "unavailable"
 	case errors.Is(err, ErrTooLarge):
 		return "too-large"
-	case errors.Is(err, errVersion):
-		return "version"
 	case errors.Is(err, errCollision):
 		return "collision"
 	case errors.Is(err, errCorrupt):
 		return "corrupt"
 	case errors.Is(err, errMissing):
 		return "missing"
+	case errors.Is(err, errNoSpace):
+		return "no-space"
 	case errors.Is(err, context.Canceled):
 		return "canceled"
 	case errors.Is(err, context.DeadlineExceeded), errors.As(err, &network) && network.Timeout():
@@ -241,9 +222,9 @@ func newMetrics(set *instruments.Set, cache string, queued func() float64) *metr
 		cache: cache,
 		lookups: family("lookups_total", "Lookups by result: hit covers all of the requested range, partial a part of it.",
 			"result"),
-		unused:  family("unused_total", "Entries and extents that were found but not used, by reason.", "reason"),
+		unused:  family("unused_total", "Responses that were found but not used, by reason.", "reason"),
 		extents: family("extents_total", "Responses written to the cache, by result.", "result"),
-		merges:  family("merges_total", "Background merges of adjacent extents, by result.", "result"),
+		merges:  family("merges_total", "Writes that extend the stored response, by result.", "result"),
 		operations: family("operations_total", "Operations on the store, including those rejected by the circuit breaker.",
 			"operation"),
 		failures: family("operation_failures_total", "Failed operations on the store, by reason.", "operation", "reason"),

@@ -77,29 +77,7 @@ func (s *fakeStore) Set(ctx context.Context, key string, value []byte, _ time.Du
 	return nil
 }
 
-func (s *fakeStore) Delete(ctx context.Context, key string) error {
-	if err := s.begin(ctx, opDelete, key); err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	delete(s.values, key)
-	return nil
-}
-
-func (s *fakeStore) HasAll(ctx context.Context, keys []string) (bool, error) {
-	if err := s.begin(ctx, opHas, keys[0]); err != nil {
-		return false, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, key := range keys {
-		if _, ok := s.values[key]; !ok {
-			return false, nil
-		}
-	}
-	return true, nil
-}
+func (s *fakeStore) Local() bool { return false }
 
 func (s *fakeStore) Close() error {
 	s.mu.Lock()
@@ -108,11 +86,14 @@ func (s *fakeStore) Close() error {
 	return nil
 }
 
+// keys returns the keys of values that are not removed.
 func (s *fakeStore) keys() (keys []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for key := range s.values {
-		keys = append(keys, key)
+	for key, value := range s.values {
+		if len(value) > 0 {
+			keys = append(keys, key)
+		}
 	}
 	return keys
 }
@@ -165,7 +146,7 @@ func put(t testing.TB, c *Cache, key string, startMS, endMS, stepMS int64, body 
 	flush(t, c)
 }
 
-func readAll(e Extent) ([]byte, error) {
+func readAll(e *Extent) ([]byte, error) {
 	r, err := e.Open(context.Background())
 	if err != nil {
 		return nil, err
@@ -174,21 +155,33 @@ func readAll(e Extent) ([]byte, error) {
 	return io.ReadAll(r)
 }
 
-// get returns the ranges and bytes of all extents that Lookup finds.
-func get(t testing.TB, c *Cache, key string, startMS, endMS int64) (texts []string) {
+// get returns the range and the bytes of the response that Lookup finds; "": none.
+func get(t testing.TB, c *Cache, key string, startMS, endMS int64) string {
 	t.Helper()
-	for _, e := range c.Lookup(context.Background(), key, startMS, endMS) {
-		b, err := readAll(e)
-		if err != nil {
-			check(t, errors.Is(err, ErrGone), "read: %v", err)
-			texts = append(texts, "gone")
-			continue
-		}
-		check(t, int64(len(b)) == e.Bytes, "%d bytes instead of %d", len(b), e.Bytes)
-		texts = append(texts, fmt.Sprintf("%d-%d:%s", e.StartMS, e.EndMS, b))
+	e := c.Lookup(context.Background(), key, startMS, endMS)
+	if e == nil {
+		return ""
 	}
-	return texts
+	b, err := readAll(e)
+	if err != nil {
+		check(t, errors.Is(err, ErrGone), "read: %v", err)
+		return "gone"
+	}
+	check(t, int64(len(b)) == e.Length(), "%d bytes instead of %d", len(b), e.Length())
+	return fmt.Sprintf("%d-%d:%s", e.StartMS, e.EndMS, b)
 }
+
+// found reports whether get finds a response that can be read.
+func found(t testing.TB, c *Cache, key string, startMS, endMS int64) bool {
+	t.Helper()
+	text := get(t, c, key, startMS, endMS)
+	return text != "" && text != "gone"
+}
+
+// localFake is a fakeStore in this process.
+type localFake struct{ *fakeStore }
+
+func (localFake) Local() bool { return true }
 
 func random() *rand.Rand { return rand.New(rand.NewPCG(1, 2)) }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/bradfitz/gomemcache/memcache"
 	"github.com/cespare/xxhash/v2"
-	"golang.org/x/sync/errgroup"
 
 	"github.com/ferula-io/ferula/internal/dnslookup"
 )
@@ -32,9 +31,7 @@ type MemcachedOptions struct {
 	IdleConnectionsMax int           // to one server; 0: 100
 	OperationsMax      int           // concurrent operations; 0: 100
 	ItemBytesMax       int64         // larger values are refused; 0: 1 MiB
-	// TTL is the new expiry of a value that HasAll touches; 0: none.
-	TTL time.Duration
-	TLS *tls.Config // nil: none
+	TLS                *tls.Config   // nil: none
 
 	ServerFailures   int           // consecutive failures that open a server's breaker; 0: 5
 	ServerBackoff    time.Duration // how long the breaker first stays open; 0: 1 s
@@ -82,10 +79,7 @@ type Memcached struct {
 	running sync.WaitGroup
 }
 
-var (
-	_ Store       = (*Memcached)(nil)
-	_ hasAllStore = (*Memcached)(nil)
-)
+var _ Store = (*Memcached)(nil)
 
 type memcachedServer struct {
 	address string
@@ -296,36 +290,6 @@ func (m *Memcached) Set(ctx context.Context, key string, value []byte, ttl time.
 	return err
 }
 
-// Delete removes key.
-func (m *Memcached) Delete(ctx context.Context, key string) error {
-	_, err := m.do(ctx, key, func(c *memcache.Client) ([]byte, error) { return nil, c.Delete(key) })
-	if errors.Is(err, memcache.ErrCacheMiss) {
-		return nil
-	}
-	return err
-}
-
-// touchesMax limits the keys touched concurrently.
-const touchesMax = 16
-
-// HasAll touches every key, which transfers no values.
-func (m *Memcached) HasAll(ctx context.Context, keys []string) (bool, error) {
-	group, ctx := errgroup.WithContext(ctx)
-	group.SetLimit(touchesMax)
-	expiration := m.expiration(m.opts.TTL)
-	for _, key := range keys {
-		group.Go(func() error {
-			_, err := m.do(ctx, key, func(c *memcache.Client) ([]byte, error) { return nil, c.Touch(key, expiration) })
-			return err
-		})
-	}
-	err := group.Wait()
-	if errors.Is(err, memcache.ErrCacheMiss) {
-		return false, nil
-	}
-	return err == nil, err
-}
-
 // expiration returns a TTL in memcached's encoding: seconds, or a Unix time for a TTL above
 // 30 days.
 func (m *Memcached) expiration(ttl time.Duration) int32 {
@@ -338,6 +302,9 @@ func (m *Memcached) expiration(ttl time.Duration) int32 {
 	}
 	return int32(min(m.opts.Now().Add(ttl).Unix(), 1<<31-1))
 }
+
+// Local returns false.
+func (m *Memcached) Local() bool { return false }
 
 // Close stops resolving, waits for running operations and closes the connections.
 func (m *Memcached) Close() error {

@@ -25,19 +25,15 @@ type MemoryOptions struct {
 // A hit costs a map look-up under a read lock and copies nothing. Eviction is SIEVE: values are
 // queued in the order in which they were written, a hit only marks them, and a hand moves from the
 // oldest to the newest, clearing marks and evicting the first value without one. A response that is
-// never requested again is evicted sooner than with LRU, and the parts of one extent, which are
-// written and read together, are evicted together. A list of evicted keys, as in S3-FIFO, would be
-// useless: after an eviction a part is never written again under the same key.
+// never requested again is evicted sooner than with LRU, and the parts of one response, which are
+// written and read together, are evicted together.
 type Memory struct {
 	now    func() time.Time
 	seed   maphash.Seed
 	shards []memoryShard // 2^n
 }
 
-var (
-	_ Store      = (*Memory)(nil)
-	_ localStore = (*Memory)(nil)
-)
+var _ Store = (*Memory)(nil)
 
 const (
 	memoryBytesMax  = 256 << 20
@@ -132,7 +128,7 @@ func (m *Memory) Bytes() int64 {
 	return m.sum(func(s *memoryShard) int64 { return s.bytes })
 }
 
-// Local returns true: no operation leaves the process.
+// Local returns true.
 func (m *Memory) Local() bool { return true }
 
 func (m *Memory) shard(key string) *memoryShard {
@@ -160,16 +156,6 @@ func (m *Memory) Get(_ context.Context, key string) ([]byte, bool, error) {
 	return value, true, nil
 }
 
-// HasAll reports whether all keys exist. It marks them as used.
-func (m *Memory) HasAll(ctx context.Context, keys []string) (bool, error) {
-	for _, key := range keys {
-		if _, ok, _ := m.Get(ctx, key); !ok {
-			return false, nil
-		}
-	}
-	return true, nil
-}
-
 // Set stores value itself, not a copy, and evicts others until it fits.
 func (m *Memory) Set(_ context.Context, key string, value []byte, ttl time.Duration) error {
 	s := m.shard(key)
@@ -191,17 +177,6 @@ func (m *Memory) Set(_ context.Context, key string, value []byte, ttl time.Durat
 		s.evict()
 	}
 	s.insert(item)
-	return nil
-}
-
-// Delete removes key.
-func (m *Memory) Delete(_ context.Context, key string) error {
-	s := m.shard(key)
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if item := s.items[key]; item != nil {
-		s.remove(item)
-	}
 	return nil
 }
 

@@ -61,10 +61,7 @@ type Redis struct {
 	closed bool
 }
 
-var (
-	_ Store       = (*Redis)(nil)
-	_ hasAllStore = (*Redis)(nil)
-)
+var _ Store = (*Redis)(nil)
 
 // NewRedis returns a store on the server. A server that does not respond is not an error.
 func NewRedis(opts RedisOptions, logger *slog.Logger) (*Redis, error) {
@@ -174,37 +171,8 @@ func (r *Redis) Set(ctx context.Context, key string, value []byte, ttl time.Dura
 	return nil
 }
 
-// Delete removes key; the server frees its memory later.
-func (r *Redis) Delete(ctx context.Context, key string) error {
-	err := r.do(func(client redis.UniversalClient) error { return client.Unlink(ctx, r.prefix+key).Err() })
-	if err != nil {
-		return fmt.Errorf("redis: %w", err)
-	}
-	return nil
-}
-
-// HasAll checks all keys in one pipeline.
-func (r *Redis) HasAll(ctx context.Context, keys []string) (bool, error) {
-	counts := make([]*redis.IntCmd, len(keys))
-	err := r.do(func(client redis.UniversalClient) error {
-		_, err := client.Pipelined(ctx, func(p redis.Pipeliner) error {
-			for i, key := range keys { // one key per command: the keys are on different nodes of a cluster
-				counts[i] = p.Exists(ctx, r.prefix+key)
-			}
-			return nil
-		})
-		return err
-	})
-	if err != nil {
-		return false, fmt.Errorf("redis: %w", err)
-	}
-	for _, c := range counts {
-		if c.Val() == 0 {
-			return false, nil
-		}
-	}
-	return true, nil
-}
+// Local returns false.
+func (r *Redis) Local() bool { return false }
 
 // Close closes the connections.
 func (r *Redis) Close() error {

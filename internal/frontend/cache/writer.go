@@ -4,276 +4,296 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"slices"
-	"sync/atomic"
-	"time"
+	"math/rand/v2"
+
+	"github.com/klauspost/compress/s2"
 )
 
-// Writer takes the bytes of one response and stores them as an extent. It never fails
-// and blocks its caller for Options.WriterWait at most: if the store is slower than the
-// response, the extent is aborted and the remaining bytes are dropped. Use Cache.Writer.
-// One goroutine writes, and ends with either Commit or Abort.
+// Writer takes the bytes of one response, compresses them and holds them until Commit. It never fails and never
+// waits. Use Cache.Writer. One goroutine writes, and ends with either Commit or Abort.
 type Writer struct {
 	cache *Cache
 	key   string
 	base  string
-	ext   extent
-	// replaces are the ids of the extents that this one merges. If one of them was
-	// removed meanwhile, the merged extent is dropped.
-	replaces []uint64
+	head  head
 
-	raw     []byte        // response bytes that do not fill a block yet
-	part    []byte        // the current part: space for its header, then its blocks
-	partRaw int           // bytes of the response in part
-	stored  int64         // compressed bytes of the parts cut so far
-	charged int64         // of InFlightBytesMax, for raw and part
-	wait    time.Duration // how long Write may still block, in total
+	s2      *s2.Writer // compresses into part; nil: the response is stored as it is
+	parts   [][]byte   // full parts, each with space for its header
+	part    []byte     // the current part
+	charged int64      // of InFlightBytesMax
+	lost    string     // why the response is not stored; "": it will be
 	ended   bool
-
-	jobs        atomic.Int32           // pending part writes, plus one until Commit or Abort; finish runs at 0
-	abortReason atomic.Pointer[string] // why the extent was aborted
-	sentTo      atomic.Int32           // the store may hold the parts with numbers below this
 }
 
 // Results of a Writer, for the metric.
 const (
 	resultStored    = "stored"
 	resultAborted   = "aborted"    // by the caller, or nothing was written
-	resultSlow      = "slow"       // InFlightBytesMax was reached for longer than WriterWait
+	resultSlow      = "slow"       // InFlightBytesMax is reached: the store is slower than responses arrive
 	resultQueueFull = "queue-full" // no space in the queue of the workers
 	resultTooLarge  = "too-large"  // for the cache or its store; also an invalid key or range
 	resultStore     = "store"      // the store failed
-	resultOutdated  = "outdated"   // a longer extent covers it, or an extent that it merges was removed
+	resultOutdated  = "outdated"   // a stored response has all its steps and more
 )
 
-// Writer returns a Writer that adds an extent to the entry under key. startMS and endMS are
-// inclusive. The timestamps of the extent are startMS, startMS+stepMS, …; stepMS 0 means no fixed
-// step. The age of the extent counts from this call.
+// Writer returns a Writer of a response for the value under key. startMS and endMS are inclusive. The timestamps of
+// the response are startMS, startMS+stepMS, …; stepMS 0 means no fixed step. Its age counts from this call.
 func (c *Cache) Writer(key string, startMS, endMS, stepMS int64) *Writer {
-	w := &Writer{
-		cache: c, key: key, base: storeKey(key), wait: c.opts.WriterWait,
-		ext: extent{id: c.opts.NewID(), startMS: startMS, endMS: endMS, stepMS: stepMS, writtenMS: c.opts.Now().UnixMilli()},
+	w := &Writer{cache: c, key: key, base: storeKey(key), head: head{
+		id: rand.Uint64(), startMS: startMS, endMS: endMS, stepMS: stepMS, writtenMS: c.opts.Now().UnixMilli(),
+	}}
+	if len(key) > c.keyBytesMax || startMS > endMS || stepMS < 0 {
+		w.lose(resultTooLarge)
+		return w
 	}
-	w.jobs.Store(1)
-	if len(key) > c.opts.KeyBytesMax || startMS > endMS || stepMS < 0 {
-		w.markAborted(resultTooLarge)
+	if !c.local {
+		w.head.codec = codecS2
+		w.s2 = s2Writers.Get().(*s2.Writer)
+		w.s2.Reset(partsWriter{w})
 	}
 	return w
 }
 
+// lose drops the response; the first result counts.
+func (w *Writer) lose(result string) {
+	if w.lost == "" {
+		w.lost = result
+	}
+	w.parts, w.part = nil, nil
+	w.cache.inFlight.Release(w.charged)
+	w.charged = 0
+	if w.s2 != nil {
+		w.s2.Reset(nil)
+		s2Writers.Put(w.s2)
+		w.s2 = nil
+	}
+}
+
 // Write takes all of p, always. It does not retain p.
 func (w *Writer) Write(p []byte) (int, error) {
-	size := w.cache.blockBytes
-	for rest := p; len(rest) > 0 && !w.aborted(); {
-		if len(w.raw) == 0 && len(rest) >= size {
-			w.block(rest[:size])
-			rest = rest[size:]
-			continue
-		}
-		n := min(len(rest), size-len(w.raw))
-		w.raw = append(w.raw, rest[:n]...)
-		rest = rest[n:]
-		if len(w.raw) == size {
-			w.block(w.raw)
-			w.raw = w.raw[:0]
-		}
-		w.charge()
+	if w.lost != "" || w.ended {
+		return len(p), nil
 	}
+	w.head.rawBytes += int64(len(p))
+	var err error
+	if w.s2 != nil {
+		_, err = w.s2.Write(p)
+	} else {
+		_, err = partsWriter{w}.Write(p)
+	}
+	w.failed(err)
 	return len(p), nil
 }
 
-// Commit stores the extent. It becomes visible at once with a local store, and after
-// the background writes otherwise.
+// lostError is the result with which a partsWriter fails.
+type lostError string
+
+func (e lostError) Error() string { return string(e) }
+
+func (w *Writer) failed(err error) {
+	if lost := lostError(resultStore); err != nil {
+		errors.As(err, &lost)
+		w.lose(string(lost))
+	}
+}
+
+// partsWriter appends the compressed response to the parts of a Writer.
+type partsWriter struct{ w *Writer }
+
+func (p partsWriter) Write(data []byte) (int, error) {
+	w, size := p.w, len(data)
+	for len(data) > 0 {
+		if len(w.part) == w.cache.opts.PartBytes {
+			w.parts, w.part = append(w.parts, w.part), nil
+		}
+		if w.part == nil {
+			begin := headerBytes
+			if len(w.parts) == 0 {
+				begin = headBytes + len(w.key)
+			}
+			if err := w.grow(begin + len(data)); err != nil {
+				return 0, err
+			}
+			w.part = w.part[:begin]
+		}
+		if err := w.grow(len(w.part) + len(data)); err != nil {
+			return 0, err
+		}
+		n := min(len(data), cap(w.part)-len(w.part))
+		w.part, data = append(w.part, data[:n]...), data[n:]
+	}
+	return size, nil
+}
+
+// grow makes the current part larger, so that it has space for size bytes, or PartBytes if that is less.
+func (w *Writer) grow(size int) error {
+	limit := w.cache.opts.PartBytes
+	if size = min(size, limit); size <= cap(w.part) {
+		return nil
+	}
+	if size = min(max(size, 2*cap(w.part)), limit); len(w.parts) > 0 {
+		size = limit
+	}
+	more := int64(size - cap(w.part))
+	switch {
+	case int64(len(w.parts)*limit+size) > w.cache.opts.EntryBytesMax || len(w.parts) == partsMax:
+		return lostError(resultTooLarge)
+	case !w.cache.inFlight.TryAcquire(more):
+		return lostError(resultSlow)
+	}
+	w.charged += more
+	w.part = append(make([]byte, 0, size), w.part...)
+	return nil
+}
+
+// Commit stores the response. It is visible at once in a store in this process, unless it extends the stored one, and
+// after the background writes otherwise.
 func (w *Writer) Commit() {
 	if w.ended {
 		return
 	}
-	if len(w.raw) > 0 && !w.aborted() {
-		w.block(w.raw)
-	}
-	switch {
-	case w.aborted():
-	case w.partRaw == 0 && len(w.ext.parts) == 0:
-		w.markAborted(resultAborted) // nothing was written
-	case len(w.ext.parts) == 0 && len(w.part) <= w.cache.opts.InlineBytes:
-		sealPart(w.part, w.ext.id, 0)
-		w.ext.inline = w.part // the manifest copies it
-		w.ext.parts = []partRef{{storedBytes: len(w.part), rawBytes: w.partRaw}}
-	default:
-		w.cut(w.part, w.partRaw)
-	}
-	w.end()
-}
-
-// Abort drops the extent. After Commit it does nothing.
-func (w *Writer) Abort() {
-	if w.ended {
-		return
-	}
-	w.markAborted(resultAborted)
-	w.end()
-}
-
-func (w *Writer) end() {
+	w.seal()
 	w.ended = true
-	w.cache.inFlight.Release(w.charged)
-	w.charged, w.raw, w.part = 0, nil, nil
-	if w.jobs.Add(-1) == 0 && !w.cache.enqueue(w.finish) {
-		w.markAborted(resultQueueFull)
-		w.count()
+	c := w.cache
+	switch {
+	case w.lost != "":
+		c.met.extents.of(w.lost).Inc()
+	case c.local && !w.extendsStored():
+		w.store(c.background)
+	case !c.enqueue(w.store):
+		w.lose(resultQueueFull)
+		c.met.extents.of(w.lost).Inc()
 	}
 }
 
-func (w *Writer) aborted() bool { return w.abortReason.Load() != nil }
-
-// markAborted marks the extent as aborted, so that no manifest is written; the first reason counts.
-func (w *Writer) markAborted(why string) { w.abortReason.CompareAndSwap(nil, &why) }
-
-// block compresses raw and appends it to the part as a block. If it does not fit, the part without
-// it is sent to the store, and the block begins the next part.
-func (w *Writer) block(raw []byte) {
-	e := encoders.Get().(*encoder)
-	defer encoders.Put(e)
-	if w.part == nil {
-		w.part = beginPart(nil)
-	}
-	before := len(w.part)
-	w.part = e.appendBlock(w.part, raw, w.cache.opts.Codec)
-	if len(w.part) > w.cache.opts.PartBytes && before > partHeaderBytes {
-		w.cut(w.part[:before], w.partRaw)
-		w.part = append(w.part[:partHeaderBytes], w.part[before:]...)
-		w.partRaw = 0
-	}
-	w.partRaw += len(raw)
-	w.charge()
-}
-
-// charge counts the writer's own buffers against InFlightBytesMax.
-func (w *Writer) charge() {
-	if more := int64(cap(w.raw)+cap(w.part)) - w.charged; more > 0 && w.acquire(more) {
-		w.charged += more
+// Abort drops the response. After Commit it does nothing.
+func (w *Writer) Abort() {
+	if !w.ended {
+		w.ended = true
+		w.lose(resultAborted)
+		w.cache.met.extents.of(w.lost).Inc()
 	}
 }
 
-// acquire takes n bytes of InFlightBytesMax. It waits for w.wait at most, and subtracts the time
-// from w.wait. If it fails, it aborts the extent.
-func (w *Writer) acquire(n int64) bool {
-	if w.cache.inFlight.TryAcquire(n) {
-		return true
+// seal ends the last part and writes the headers of all.
+func (w *Writer) seal() {
+	if w.s2 != nil {
+		w.failed(w.s2.Close())
 	}
-	if w.wait > 0 && n <= w.cache.opts.InFlightBytesMax {
-		begin := time.Now() // time.Now and not Options.Now, because the timer below uses the system's clock
-		ctx, cancel := context.WithTimeout(w.cache.background, w.wait)
-		err := w.cache.inFlight.Acquire(ctx, n)
-		cancel()
-		w.wait -= time.Since(begin)
-		if err == nil {
-			return true
-		}
+	if w.head.rawBytes == 0 {
+		w.lose(resultAborted)
 	}
-	w.markAborted(resultSlow)
-	return false
-}
-
-// cut seals a part and sends a copy of it to the store.
-func (w *Writer) cut(part []byte, rawBytes int) {
-	number := len(w.ext.parts)
-	w.stored += int64(len(part))
-	if w.stored > w.cache.opts.EntryBytesMax || number == manifestPartsMax {
-		w.markAborted(resultTooLarge)
+	if w.lost != "" {
 		return
 	}
-	sealPart(part, w.ext.id, number)
-	w.ext.parts = append(w.ext.parts, partRef{storedBytes: len(part), rawBytes: rawBytes})
-	value := bytes.Clone(part)
-	size := int64(len(value))
-	if !w.acquire(size) {
+	if w.s2 != nil {
+		w.s2.Reset(nil)
+		s2Writers.Put(w.s2)
+		w.s2 = nil
+	}
+	w.parts, w.part = append(w.parts, bytes.Clone(w.part)), nil // without the space behind it
+	w.head.seal(w.parts, w.key)
+}
+
+// extends reports whether the response is to be joined with the stored one.
+func (w *Writer) extends(old *Extent) bool {
+	return old != nil && w.cache.opts.Merge != nil && old.head.touches(&w.head) &&
+		!w.head.covers(&old.head) && !old.head.covers(&w.head)
+}
+
+func (w *Writer) extendsStored() bool {
+	old := w.cache.load(w.cache.background, w.base, w.key)
+	defer old.Release()
+	return w.extends(old)
+}
+
+// store writes the response, or the union of it and the stored response. It runs in a worker, and in the goroutine
+// of Commit if there is nothing to wait for.
+func (w *Writer) store(ctx context.Context) {
+	c := w.cache
+	defer func() {
+		result := w.lost
+		w.lose(resultStored)
+		if result == "" {
+			result = resultStored
+		}
+		c.met.extents.of(result).Inc()
+	}()
+	lock := c.lock(w.base)
+	lock.Lock()
+	defer lock.Unlock()
+	stored, old := w, c.load(ctx, w.base, w.key)
+	defer old.Release()
+	switch {
+	case w.extends(old):
+		if union := w.join(ctx, old); union != nil {
+			defer union.lose(resultStored)
+			stored = union
+		}
+	case old != nil && old.head.covers(&w.head) && !w.head.covers(&old.head) && old.complete(ctx) == nil:
+		w.lost = resultOutdated
 		return
 	}
-	w.jobs.Add(1)
-	sent := w.cache.enqueue(func(ctx context.Context) {
-		w.send(ctx, number, value)
-		w.cache.inFlight.Release(size)
-		if w.jobs.Add(-1) == 0 {
-			w.finish(ctx)
-		}
-	})
-	if !sent {
-		w.cache.inFlight.Release(size)
-		w.jobs.Add(-1)
-		w.markAborted(resultQueueFull)
-	}
-}
-
-// send stores one part.
-func (w *Writer) send(ctx context.Context, number int, value []byte) {
-	if w.aborted() {
-		return
-	}
-	for { // remember the highest part, to delete all parts on abort
-		highest := w.sentTo.Load()
-		if int(highest) > number || w.sentTo.CompareAndSwap(highest, int32(number+1)) {
-			break
-		}
-	}
-	ctx, cancel := context.WithTimeout(ctx, w.cache.opts.SetTimeout)
-	defer cancel()
-	if err := w.cache.store.set(ctx, partKey(w.base, w.ext.id, number), value, w.cache.opts.TTL); err != nil {
-		w.markAborted(resultOf(err))
-	}
-}
-
-func resultOf(err error) string {
-	if errors.Is(err, ErrTooLarge) {
-		return resultTooLarge
-	}
-	return resultStore
-}
-
-func (w *Writer) count() {
-	result := resultStored
-	if lost := w.abortReason.Load(); lost != nil {
-		result = *lost
-	}
-	w.cache.met.extents.of(result).Inc()
-}
-
-// finish runs after the last write of a part. It writes the manifest, or deletes the parts if the
-// extent is aborted.
-func (w *Writer) finish(ctx context.Context) {
-	defer w.count()
-	if !w.aborted() {
-		err := w.cache.update(ctx, w.base, w.key, func(extents []extent) ([]extent, bool) {
-			for _, id := range w.replaces {
-				at := slices.IndexFunc(extents, func(e extent) bool { return e.id == id })
-				if at < 0 {
-					w.markAborted(resultOutdated)
-					return nil, false
-				}
-				extents = slices.Delete(extents, at, at+1)
+	// The first part is written last: it has the number of the others.
+	for i := len(stored.parts) - 1; i >= 0; i-- {
+		if err := c.set(ctx, partKey(w.base, i), stored.parts[i]); err != nil {
+			w.lost = resultStore
+			if errors.Is(err, ErrTooLarge) {
+				w.lost = resultTooLarge
 			}
-			next := w.cache.insert(extents, w.ext)
-			if next == nil {
-				w.markAborted(resultOutdated)
-			}
-			return next, next != nil
-		})
-		if err != nil {
-			w.markAborted(resultOf(err))
+			return
 		}
-	}
-	if w.aborted() && w.sentTo.Load() > 0 {
-		w.cache.deleteParts(ctx, w.base, w.ext.id, int(w.sentTo.Load()))
 	}
 }
 
-// deleteParts deletes the first n parts of an extent, best effort.
-func (c *Cache) deleteParts(ctx context.Context, base string, id uint64, n int) {
-	ctx, cancel := context.WithTimeout(ctx, c.opts.SetTimeout)
+// join returns a sealed writer of the union of the response and the stored one, which it releases. The response wins
+// where both have steps. It returns nil if they cannot be joined.
+func (w *Writer) join(ctx context.Context, old *Extent) *Writer {
+	c, step := w.cache, w.head.step()
+	ctx, cancel := context.WithTimeout(ctx, c.opts.MergeTimeout)
 	defer cancel()
-	for i := range n {
-		if err := c.store.delete(ctx, partKey(base, id, i)); err != nil {
-			return // the rest expires or is evicted
-		}
+	result := "merged"
+	defer func() { c.met.merges.of(result).Inc() }()
+	before, err := old.Open(ctx)
+	if err != nil {
+		result = reason(err)
+		return nil
 	}
+	//lint:ignore errcheck everything that is wanted was read
+	defer before.Close()
+	written := &Extent{cache: c, base: w.base, head: w.head, data: w.data()}
+	now := newReader(written)
+	//lint:ignore errcheck everything that is wanted was read
+	defer now.Close()
+	union := c.Writer(w.key, min(old.head.startMS, w.head.startMS), max(old.head.endMS, w.head.endMS), w.head.stepMS)
+	union.head.writtenMS = min(old.head.writtenMS, w.head.writtenMS) // it expires with its oldest steps
+	var sources []Source
+	if old.head.startMS < w.head.startMS {
+		sources = append(sources, Source{before, old.head.startMS, w.head.startMS - step})
+	}
+	sources = append(sources, Source{now, w.head.startMS, w.head.endMS})
+	if len(sources) == 1 {
+		sources = append(sources, Source{before, w.head.endMS + step, old.head.endMS})
+	}
+	if err = c.opts.Merge(ctx, union, sources); err == nil {
+		union.seal()
+	}
+	if err != nil || union.lost != "" {
+		if result = union.lost; err != nil {
+			result = reason(err)
+			c.log.Debug("Failed to join a response with the stored one", "err", err)
+		}
+		union.lose(resultAborted)
+		return nil
+	}
+	return union
+}
+
+// data returns the parts without their headers.
+func (w *Writer) data() [][]byte {
+	data := [][]byte{w.parts[0][headBytes+len(w.key):]}
+	for _, p := range w.parts[1:] {
+		data = append(data, p[headerBytes:])
+	}
+	return data
 }

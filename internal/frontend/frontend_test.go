@@ -175,6 +175,10 @@ func TestFrontend_SplitAndCachedResponsesEqualTheUnsplitByteForByte(t *testing.T
 		cached := newTestCache()
 		plain := w.front(func(o *Options) { o.Split.Interval = interval })
 		caching := w.front(func(o *Options) { o.Split.Interval, o.Cache = interval, cached.Cache })
+		remote, err := cache.New(&losingStore{values: map[string][]byte{}}, cache.Options{Merge: joinResponses, PartBytes: 4096, LookupTimeout: time.Minute, WholeTimeout: time.Minute},
+			slog.New(slog.DiscardHandler), nil)
+		check(t, err == nil, "%v", err)
+		compressing := w.front(func(o *Options) { o.Split.Interval, o.Cache = interval, remote })
 		narrow := w.front(func(o *Options) { o.Split.Interval, o.Parallelism, o.Cache = interval, 2, newMemoryCache() })
 		for range rounds {
 			query := rangeQueries[r.IntN(len(rangeQueries))]
@@ -186,7 +190,7 @@ func TestFrontend_SplitAndCachedResponsesEqualTheUnsplitByteForByte(t *testing.T
 			}
 			path := rangePath(query, start, end, step)
 			wantStatus, want, _ := get(t, w.server.URL+path)
-			for name, front := range map[string]*httptest.Server{"plain": plain, "caching": caching, "narrow": narrow} {
+			for name, front := range map[string]*httptest.Server{"plain": plain, "caching": caching, "compressing": compressing, "narrow": narrow} {
 				status, got, _ := get(t, front.URL+path)
 				check(t, status == wantStatus && got == want, "%s, interval %s: %s\nstatus %d, want %d\ngot  %.2000s\nwant %.2000s", name, interval, path, status, wantStatus, got, want)
 			}
@@ -206,6 +210,32 @@ func TestFrontend_QueryIsSplitAndThenServedFromCache(t *testing.T) {
 	_, _, h = get(t, front.URL+rangePath("requests_total", 1800, 3*3600+1800-1, 30))
 	check(t, w.requests.Load() == 4 && h.Get("X-Ferula-Cache") == "partial", "%d requests, cache %q", w.requests.Load(), h.Get("X-Ferula-Cache"))
 	check(t, h.Get("Server-Timing") != "", "no Server-Timing")
+}
+
+// "From midnight until now": each request fetches the steps since the last one only, and the cached response grows.
+func TestFrontend_GrowingRangeFetchesItsNewStepsOnly(t *testing.T) {
+	w := newTestEnv(t)
+	cached := newTestCache()
+	front := w.front(func(o *Options) { o.Cache = cached.Cache })
+	for i := range 20 {
+		end := float64(600 + 120*i)
+		w.mu.Lock()
+		w.queries = nil
+		w.mu.Unlock()
+		path := rangePath("requests_total", 0, end, 30)
+		_, got, h := get(t, front.URL+path)
+		w.mu.Lock()
+		queries := w.queries
+		w.mu.Unlock()
+		state := []string{"miss", "partial"}[min(i, 1)]
+		check(t, h.Get("X-Ferula-Cache") == state && len(queries) == 1, "request %d: %s, %d calls", i, h.Get("X-Ferula-Cache"), len(queries))
+		if i > 0 {
+			check(t, queries[0].Get("start") == strconv.Itoa(int(end)-90) && queries[0].Get("end") == strconv.Itoa(int(end)), "request %d: %v", i, queries[0])
+		}
+		_, want, _ := get(t, w.server.URL+path)
+		check(t, got == want, "request %d\ngot  %.1000s\nwant %.1000s", i, got, want)
+	}
+	check(t, cached.values() == 1, "%d values", cached.values())
 }
 
 func TestPlan_PartsAreAtMostParallelism(t *testing.T) {

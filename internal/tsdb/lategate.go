@@ -30,8 +30,12 @@ type lateGate struct {
 	timeout *time.Timer // opens the gate; nil: the gate is open
 }
 
-// gateTimeout is the longest time that commits wait. The visit of a million series takes about a second.
+// gateTimeout is the longest time that commits wait. The visit of a million series takes about a second. If it takes
+// longer than gateTimeout, late samples that arrive in the rest of it can be lost.
 const gateTimeout = 5 * time.Second
+
+// gateDecision is the time that commits wait at most if the database goes on with another range of the head.
+const gateDecision = 100 * time.Millisecond
 
 // Messages of the database, in the order of a compaction.
 const (
@@ -51,19 +55,39 @@ func (g *lateGate) observe(message, caller string) {
 	}
 }
 
-// close waits for running commits, and makes later ones wait. It does nothing if the database goes on with another
-// range of the head, for which it waits for appenders, and if it has no out-of-order samples.
+// goesOn reports whether the database goes on with another range of the head, for which it waits for appenders.
+func (g *lateGate) goesOn() bool {
+	h := g.head()
+	return h != nil && h.MaxTime()-h.MinTime() > g.rangeMS/2*3
+}
+
+// close waits for running commits, and makes later ones wait. It does nothing if the database has no out-of-order
+// samples.
+//
+// The database logs messageTruncated before it raises the head's minimum time to the first sample that is left. So
+// goesOn is true there although a gap follows and no other range. So it is asked after gateDecision.
 func (g *lateGate) close() {
-	if h := g.head(); h != nil && h.MaxTime()-h.MinTime() > g.rangeMS/2*3 {
-		return
-	}
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if !g.enabled || g.timeout != nil {
 		return
 	}
 	g.commits.Lock()
-	g.timeout = time.AfterFunc(gateTimeout, g.open)
+	g.timeout = time.AfterFunc(gateDecision, g.decide)
+}
+
+// decide opens the gate if the database goes on with another range of the head.
+func (g *lateGate) decide() {
+	if g.goesOn() {
+		g.open()
+		return
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.timeout != nil {
+		g.timeout.Stop()
+		g.timeout = time.AfterFunc(gateTimeout-gateDecision, g.open)
+	}
 }
 
 func (g *lateGate) open() {

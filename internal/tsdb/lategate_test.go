@@ -5,13 +5,20 @@ import (
 	"errors"
 	"log/slog"
 	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // Prometheus' database deletes out-of-order chunks that a series gets while the chunks of others are collected for a compaction.
@@ -93,16 +100,103 @@ func TestStore_LateSamplesAreKeptWhileOthersMoveToBlocks(t *testing.T) {
 	}
 }
 
+// gateProbe is the handler behind the gate's. It notes whether commits wait after the head was truncated.
+type gateProbe struct {
+	slog.Handler
+	gate   **lateGate
+	closed *[]bool
+}
+
+func (p gateProbe) Enabled(context.Context, slog.Level) bool { return true }
+func (p gateProbe) WithAttrs([]slog.Attr) slog.Handler       { return p }
+func (p gateProbe) Handle(_ context.Context, r slog.Record) error {
+	if r.Message == messageTruncated {
+		*p.closed = append(*p.closed, waits(*p.gate))
+	}
+	return nil
+}
+
+// waits reports whether commits wait.
+func waits(g *lateGate) bool {
+	if !g.commits.TryRLock() {
+		return true
+	}
+	g.commits.RUnlock()
+	return false
+}
+
+// The senders were away for longer than a range. The database raises the head's minimum time after the message.
+func TestLateGate_ClosesBeforeAGapOfTheHead(t *testing.T) {
+	var gate *lateGate
+	var closed []bool
+	probe := gateProbe{slog.DiscardHandler, &gate, &closed}
+	s, err := New(Options{Dir: t.TempDir(), Retention: -1, OutOfOrderWindow: time.Hour}, slog.New(probe), prometheus.NewRegistry(), metrics.NewSet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	gate = s.gate
+	if err := s.Open(); err != nil {
+		t.Fatal(err)
+	}
+	db := s.db.Load()
+	db.DisableCompactions()
+	for _, at := range []int64{startMS, startMS + 10*hourMS} {
+		if err := appendSeries(s, 1, 3, at); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := db.Compact(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if len(closed) != 1 || !closed[0] {
+		t.Errorf("closed after the truncation: %v", closed)
+	}
+	gate.close()
+	gate.decide()
+	if !waits(gate) {
+		t.Error("the gate opened, but the database does not go on with another range")
+	}
+	gate.open()
+	if err := appendSeries(s, 1, 3, startMS+13*hourMS+1); err != nil { // another range can be cut
+		t.Fatal(err)
+	}
+	gate.close()
+	gate.decide()
+	if waits(gate) {
+		t.Error("the gate stays closed, but the database waits for appenders of another range")
+	}
+}
+
+// The library's source has the messages that the gate follows.
+func TestLateGate_MessagesStandInTheDatabase(t *testing.T) {
+	dir, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/prometheus/prometheus").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	source := func(file string) string {
+		text, err := os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "tsdb", file))
+		if err != nil {
+			t.Fatal(err)
+		}
+		return string(text)
+	}
+	for _, tt := range []struct{ file, text string }{
+		{"head.go", `Info("` + messageTruncated + `", "caller", caller`},
+		{"head.go", `return h.truncateSeriesAndChunkDiskMapper("truncateMemory")`},
+		{"head.go", `Info("` + messageCheckpointDone + `"`},
+		{filepath.Join("wlog", "checkpoint.go"), `Info("` + messageCheckpoint + `"`},
+		{"db.go", `Info("` + messageCollected + `"`},
+	} {
+		if n := strings.Count(source(tt.file), tt.text); n != 1 {
+			t.Errorf("%s has %s %d times, want 1", tt.file, tt.text, n)
+		}
+	}
+}
+
 func TestLateGate_ClosesOnlyBetweenItsMessages(t *testing.T) {
 	s := newStore(t, Options{OutOfOrderWindow: time.Hour})
 	logger := slog.New(gateHandler{slog.DiscardHandler, s.gate}).With("component", "tsdb")
-	waits := func() bool {
-		if !s.gate.commits.TryRLock() {
-			return true
-		}
-		s.gate.commits.RUnlock()
-		return false
-	}
 	for _, step := range []struct {
 		message, caller string
 		closed          bool
@@ -116,7 +210,7 @@ func TestLateGate_ClosesOnlyBetweenItsMessages(t *testing.T) {
 		{messageCollected, "", false},
 	} {
 		logger.Info(step.message, "caller", step.caller)
-		if waits() != step.closed {
+		if waits(s.gate) != step.closed {
 			t.Errorf("after %q: closed %v", step.message, !step.closed)
 		}
 	}

@@ -44,7 +44,7 @@ type serveCommand struct {
 	Path             string   `name:"storage.tsdb.path" default:"data" help:"Base path for metrics storage."`
 	RetentionTime    duration `name:"storage.tsdb.retention.time" default:"0s" help:"How long to retain samples. Defaults to 15d if no retention size is set either."`
 	RetentionSize    size     `name:"storage.tsdb.retention.size" default:"0" help:"Maximum number of bytes of blocks to retain, e.g. 512MB."`
-	MinFree          size     `name:"storage.tsdb.min-free" default:"256MiB" help:"Refuse samples with 503 while the disk has less free space than this. The limit is at most 5 % of the disk. Pushed profiles are refused below twice the limit. 0 disables the check."`
+	MinFree          minFree  `name:"storage.tsdb.min-free" default:"auto" help:"Refuse samples with 503 while the disk has less free space than this. auto: what the next block needs, at least 256MiB. The limit is at most 5 % of the disk. Pushed profiles are refused below twice the limit, with auto below 512MiB. 0 disables the check."`
 	NoLockfile       bool     `name:"storage.tsdb.no-lockfile" negatable:"" help:"Do not create a lockfile in the data directory, and do not lock the directory of profiles."`
 	MinBlockDuration duration `name:"storage.tsdb.min-block-duration" default:"2h" hidden:"" help:"Minimum duration of a data block before being persisted."`
 	MaxBlockDuration duration `name:"storage.tsdb.max-block-duration" default:"0s" hidden:"" help:"Maximum duration compacted blocks may span. Defaults to a tenth of the retention time."`
@@ -171,7 +171,7 @@ func (c *serveCommand) options() (app.ServeOptions, error) {
 			MaxBlockDuration: time.Duration(c.MaxBlockDuration),
 			WALSegmentBytes:  int(c.WALSegmentSize),
 			WALCompression:   compression.Type(c.WALCompression),
-			FreeBytesMin:     minFree(c.MinFree),
+			FreeBytesMin:     int64(c.MinFree),
 			NoLockfile:       c.NoLockfile,
 		},
 		Query: promql.Options{
@@ -219,7 +219,9 @@ func (c *serveCommand) options() (app.ServeOptions, error) {
 	opts.Receive = c.Receive.options(time.Duration(c.ReadTimeout))
 	opts.Profiles = c.Profiles.options()
 	opts.Profiles.Store.NoLock = c.NoLockfile
-	opts.Profiles.Store.FreeBytesMin = 2 * int64(c.MinFree)
+	if opts.Profiles.Store.FreeBytesMin = 2 * int64(c.MinFree); c.MinFree == 0 {
+		opts.Profiles.Store.FreeBytesMin = 512 << 20
+	}
 	opts.GRPC, opts.StoreAPI = c.GRPC.options(c.GRPCAddress)
 	opts.GRPC.AllowAnonymous = c.AllowAnonymous
 	return opts, enableFeatures(c.Features, &opts)
@@ -260,11 +262,26 @@ func flagValues(k *kong.Context) map[string]string {
 	return values
 }
 
-// minFree converts --storage.tsdb.min-free to an option. The check is disabled by 0 in the flag and by a negative
-// value in the option.
-func minFree(s size) int64 {
-	if s == 0 {
-		return -1
+// minFree is the value of --storage.tsdb.min-free, as in the option of the TSDB: 0 for auto, negative for 0, which
+// disables the check.
+type minFree size
+
+// UnmarshalText implements encoding.TextUnmarshaler.
+func (f *minFree) UnmarshalText(text []byte) error {
+	if *f = 0; string(text) == "auto" {
+		return nil
 	}
-	return int64(s)
+	if err := (*size)(f).UnmarshalText(text); err != nil || *f != 0 {
+		return err
+	}
+	*f = -1
+	return nil
+}
+
+// String implements fmt.Stringer, for /api/v1/status/flags.
+func (f minFree) String() string {
+	if f == 0 {
+		return "auto"
+	}
+	return size(max(0, f)).String()
 }

@@ -22,7 +22,6 @@ var sizeRefused = map[string]string{
 	"serve --receive.max-bytes-in-flight":                 "0 1B",
 	"serve --storage.profiles.retention.size":             "",
 	"serve --storage.tsdb.retention.size":                 "",
-	"serve --storage.tsdb.min-free":                       "",
 	"serve --storage.tsdb.wal-segment-size":               "", // its role refuses values that are not 0
 	"serve --storage.tsdb.max-block-chunk-segment-size":   "", // its role refuses values that are not 0
 	"serve --storage.remote.read-max-sort-bytes":          "",

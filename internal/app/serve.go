@@ -137,7 +137,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	}
 	s.process.Add(
 		process.Component{Name: "shipping", Open: s.shipping.Expect, Run: s.shipping.Run, Close: s.shipping.Close},
-		process.Component{Name: "storage", Open: func(context.Context) error { return s.store.Open() }, Close: s.closeStorage},
+		process.Component{Name: "storage", Open: s.openStorage, Close: s.closeStorage},
 	)
 	s.sender = s.newSender()
 	s.process.Add(process.Component{Name: "remote write", Close: s.sender.Close})

@@ -28,6 +28,14 @@ func (s *Serve) newShipping() error {
 	return nil
 }
 
+// openStorage opens the storage once the disk has space for it.
+func (s *Serve) openStorage(ctx context.Context) error {
+	if err := s.store.AwaitSpace(ctx); err != nil {
+		return err
+	}
+	return s.store.Open()
+}
+
 // closeStorage closes the storage. If blocks are uploaded, it first writes the samples of the head to blocks, and
 // uploads them after the storage is closed: a kill during the upload costs nothing, and the next start uploads the rest.
 func (s *Serve) closeStorage() error {

@@ -194,7 +194,7 @@ func TestSegmentBytes_AreThoseOfSegmentsWithRecords(t *testing.T) {
 }
 
 func TestWatchedRegisterer_PassesOnAndForgets(t *testing.T) {
-	g := newWriteGuard("", -1)
+	g := newWriteGuard("", -1, nil)
 	next := prometheus.NewRegistry()
 	r := g.registerer(next)
 	failed := prometheus.NewCounter(prometheus.CounterOpts{Name: "a_writes_failed_total"})

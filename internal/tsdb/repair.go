@@ -49,7 +49,7 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 			s.reportRemoved(before)
 		}
 		if try == tries || !reg.counted(logRepairs) {
-			reg.add(logRepairs, try-1) // the counts of the closed databases
+			reg.add(logRepairs, try-1+s.gaps) // the counts of the closed databases, and what is set aside before they open
 			return db, nil
 		}
 		s.logger.Warn("The write-ahead log was repaired and is replayed again", "dir", s.opts.Dir)
@@ -149,7 +149,11 @@ func (s *Store) resumeRepairs() error {
 		if err := checkCheckpoint(dir); err != nil {
 			return err
 		}
-		if err := closeGap(dir, s.logger); err != nil {
+		found, err := closeGap(dir, s.logger)
+		if found {
+			s.gaps++
+		}
+		if err != nil {
 			return fmt.Errorf("resume the repair of %s: %w", dir, err)
 		}
 		if err := resumeRepair(dir, s.logger); err != nil {
@@ -200,10 +204,10 @@ func segmentsOf(dir string) (segments []int, err error) {
 
 // closeGap renames the segments behind a gap: it appends asideSuffix. They cannot be replayed
 // without the missing segments, and the interrupted repair would have removed them too.
-func closeGap(dir string, logger *slog.Logger) error {
+func closeGap(dir string, logger *slog.Logger) (found bool, err error) {
 	segments, err := segmentsOf(dir)
 	if err != nil {
-		return err
+		return false, err
 	}
 	gap := 0
 	for i := 1; i < len(segments) && gap == 0; i++ {
@@ -212,16 +216,32 @@ func closeGap(dir string, logger *slog.Logger) error {
 		}
 	}
 	if gap == 0 {
-		return nil
+		return false, nil
 	}
 	logger.Error("Segments of the write-ahead log are missing, as after an interrupted repair. Those behind the gap are set aside. Their samples are lost unless they are in a block", "dir", dir, "gap_after", segments[gap-1], "aside", len(segments)-gap, "suffix", asideSuffix)
 	for _, index := range slices.Backward(segments[gap:]) { // last first: if this is interrupted, the gap is found again
 		name := wlog.SegmentName(dir, index)
 		if err := os.Rename(name, name+asideSuffix); err != nil {
-			return err
+			return true, err
 		}
 	}
-	return nil
+	return true, nil
+}
+
+// asideBytes returns the size of the segments that are kept, but not read.
+func (s *Store) asideBytes() (bytes int64) {
+	for _, dir := range s.logDirs() {
+		entries, _ := os.ReadDir(dir) // the log of out-of-order samples may be missing
+		for _, entry := range entries {
+			if suffix := filepath.Ext(entry.Name()); suffix != asideSuffix && suffix != repairSuffix {
+				continue
+			}
+			if info, err := entry.Info(); err == nil {
+				bytes += info.Size()
+			}
+		}
+	}
+	return bytes
 }
 
 // resumeRepair reverts interrupted repairs of segments in one log: it replaces the incomplete copy

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
 	"time"
@@ -46,8 +47,25 @@ func TestStore_OpensAfterARepairThatEndedBetweenSegments(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			for range 2 {
-				s := openGuarded(t, dir, metrics.NewSet())
+			// Only the start that finds the gap counts it; the size is shown while the segments are there.
+			for start, corruptions := range []float64{1, 0} {
+				reg, set := prometheus.NewRegistry(), metrics.NewSet()
+				s, err := New(Options{Dir: dir}, slog.New(slog.DiscardHandler), reg, set)
+				if err := errors.Join(err, s.Open()); err != nil {
+					t.Fatal(err)
+				}
+				if damaged && start == 0 {
+					corruptions++ // the damaged segment
+				}
+				if n := gathered(t, reg, "prometheus_tsdb_wal_corruptions_total"); n != corruptions {
+					t.Errorf("start %d counts %g corruptions, want %g", start, n, corruptions)
+				}
+				var page strings.Builder
+				set.WritePrometheus(&page)
+				size := regexp.MustCompile(`(?m)^ferula_tsdb_wal_aside_bytes (\d+)$`).FindStringSubmatch(page.String())
+				if size == nil || size[1] == "0" {
+					t.Errorf("start %d: no size of what is set aside: %q", start, size)
+				}
 				for generation, want := range []int{300, 300, 0, 0, 0, 0} {
 					if n := countSeries(t, s, generation, at); n != want {
 						t.Errorf("generation %d has %d series, want %d", generation, n, want)
@@ -152,7 +170,7 @@ func TestStore_SegmentThatPrometheusWroteIsNotReplacedByTheDamagedOne(t *testing
 	if err != nil {
 		t.Fatal(err)
 	}
-	peer := &Store{guard: newWriteGuard(dir, -1), gate: &lateGate{}}
+	peer := &Store{guard: newWriteGuard(dir, -1, nil), gate: &lateGate{}}
 	peer.db.Store(db)
 	if err := errors.Join(appendSeries(peer, 1, 300, at), db.Close()); err != nil {
 		t.Fatal(err)
@@ -190,4 +208,20 @@ func TestStore_RepairReportsTheSegmentsThatItRemoves(t *testing.T) {
 			t.Errorf("damage in segment %d of 4: reported %v in %s", tt.segment, reported, lines.String())
 		}
 	}
+}
+
+// gathered returns the value of a counter.
+func gathered(t *testing.T, reg prometheus.Gatherer, name string) float64 {
+	t.Helper()
+	families, err := reg.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, family := range families {
+		if family.GetName() == name {
+			return family.GetMetric()[0].GetCounter().GetValue()
+		}
+	}
+	t.Fatalf("no metric %s", name)
+	return 0
 }

@@ -1,8 +1,10 @@
 package tsdb
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -15,6 +17,8 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/metadata"
 	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/fileutil"
 
 	"github.com/ferula-io/ferula/internal/files"
 )
@@ -29,8 +33,17 @@ var (
 	ErrLogFailed = errors.New("a write to the write-ahead log of the TSDB failed: samples are rejected until a restart, which repairs the log")
 )
 
-// reserveShare limits the reserved space: at most a twentieth of a disk is kept free.
-const reserveShare = 20
+const (
+	// reserveShare limits the reserved space: at most a twentieth of a disk is kept free.
+	reserveShare = 20
+	// seriesBytes is the space that the next block and the next checkpoint of the log need for a series, besides the
+	// chunks that the head has on the disk: its chunk in memory, its labels and its postings.
+	seriesBytes = 512
+	// neededFor is how long an estimate of the space for the next block is kept.
+	neededFor = 10 * time.Second
+	// startShare is the part of the reserve without which the database is not opened: see AwaitSpace.
+	startShare = 4
+)
 
 // writeGuard refuses samples that the write-ahead log could not keep.
 //
@@ -40,17 +53,51 @@ const reserveShare = 20
 // full. If a write fails nevertheless, it refuses all samples until a restart.
 type writeGuard struct {
 	dir     string
-	reserve int64 // bytes that stay free; negative: none
+	reserve int64 // bytes that stay free; 0: what the next block needs, at least 256 MiB; negative: none
+	head    func() *tsdb.Head
 	free    func(dir string) (free, total int64, err error)
 	broken  atomic.Bool
 	plenty  atomic.Int64 // time in Unix ns until which the free space is not checked again
+	needs   atomic.Pointer[estimate]
 
 	mu       sync.Mutex
 	failures []prometheus.Collector // counters of failed log writes
 }
 
-func newWriteGuard(dir string, reserve int64) *writeGuard {
-	return &writeGuard{dir: dir, reserve: reserve, free: files.Space}
+func newWriteGuard(dir string, reserve int64, head func() *tsdb.Head) *writeGuard {
+	return &writeGuard{dir: dir, reserve: reserve, head: head, free: files.Space}
+}
+
+// estimate is the space that the next block of the head needs.
+type estimate struct {
+	bytes int64
+	made  time.Time
+}
+
+// reserved returns the space that stays free on a disk of total bytes. Without space for the next block, the head is
+// never truncated, and its log grows until somebody deletes files.
+func (g *writeGuard) reserved(total int64) int64 {
+	reserve := g.reserve
+	if reserve == 0 {
+		reserve = max(defaultFreeBytesMin, g.needed())
+	}
+	return min(reserve, total/reserveShare)
+}
+
+// needed returns the space that the next block of the head needs. Most of its chunks are on the disk already.
+func (g *writeGuard) needed() int64 {
+	if known := g.needs.Load(); known != nil && time.Since(known.made) < neededFor {
+		return known.bytes
+	}
+	bytes, err := fileutil.DirSize(filepath.Join(g.dir, "chunks_head"))
+	if err != nil {
+		bytes = 0 // there is no head yet, or a file was deleted meanwhile
+	}
+	if h := g.head(); h != nil {
+		bytes += int64(h.NumSeries()) * seriesBytes
+	}
+	g.needs.Store(&estimate{bytes, time.Now()})
+	return bytes
 }
 
 // A disk with plentyBytes of free space above the reserve is not checked again for plentyFor:
@@ -76,7 +123,7 @@ func (g *writeGuard) refusal() error {
 	if err != nil {
 		return nil // the write itself returns the error of the directory
 	}
-	reserve := min(g.reserve, total/reserveShare)
+	reserve := g.reserved(total)
 	if free-reserve >= plentyBytes {
 		g.plenty.Store(now + int64(plentyFor))
 	}
@@ -84,6 +131,33 @@ func (g *writeGuard) refusal() error {
 		return fmt.Errorf("%w: %d bytes are free, %d are reserved for the write-ahead log and compactions (--storage.tsdb.min-free)", ErrNoSpace, free, reserve)
 	}
 	return nil
+}
+
+// AwaitSpace waits until the disk has space for a replay of the write-ahead log, which may write chunks of the head. If it
+// cannot, Prometheus' database ends the process with a panic, and would again at each start. A quarter of the space that
+// is kept free suffices. So a store that refuses samples because the disk is nearly full can be opened. Without a check
+// of the free space AwaitSpace returns at once.
+func (s *Store) AwaitSpace(ctx context.Context) error {
+	const every, logged = time.Second, 60 // the wait is logged once a minute
+	for i := 0; ; i++ {
+		free, total, err := s.guard.free(s.opts.Dir)
+		if err != nil || s.guard.reserve < 0 {
+			return nil // Open returns the error of the directory
+		}
+		need := s.guard.reserved(total) / startShare
+		if free >= need {
+			return nil
+		}
+		if i%logged == 0 {
+			s.logger.Error("The start waits for free space on the disk: the replay of the write-ahead log needs it. "+
+				"Nothing is lost, and the start goes on once there is space", "dir", s.opts.Dir, "free", free, "needed", need)
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-time.After(every):
+		}
+	}
 }
 
 // checkLog is called after each write to the log, with its error err. It returns ErrLogFailed

@@ -124,8 +124,55 @@ func TestStore_NearlyFullDiskRefusesSamples(t *testing.T) {
 	}
 }
 
+// The default keeps space for the next block, which a large head needs more of. A limit that is set is kept.
+func TestStore_KeepsSpaceForTheNextBlock(t *testing.T) {
+	const mapped = 1 << 30
+	for _, tt := range []struct{ limit, free, refused int64 }{
+		{0, mapped, 1}, {0, mapped + 3*seriesBytes, 0}, {defaultFreeBytesMin, defaultFreeBytesMin, 0},
+	} {
+		s := newStore(t, Options{FreeBytesMin: tt.limit})
+		if err := s.Open(); err != nil {
+			t.Fatal(err)
+		}
+		at := time.Now().UnixMilli()
+		if err := appendSeries(s, 1, 3, at); err != nil {
+			t.Fatal(err)
+		}
+		chunks, err := os.Create(filepath.Join(s.opts.Dir, "chunks_head", "filler"))
+		if err := errors.Join(err, chunks.Truncate(mapped), chunks.Close()); err != nil {
+			t.Fatal(err)
+		}
+		s.guard.free = func(string) (int64, int64, error) { return tt.free, 1 << 40, nil }
+		s.guard.plenty.Store(0)
+		s.guard.needs.Store(nil)
+		if err := appendSeries(s, 1, 3, at+1); errors.Is(err, ErrNoSpace) != (tt.refused == 1) {
+			t.Errorf("limit %d, %d bytes free: %v", tt.limit, tt.free, err)
+		}
+	}
+}
+
+// A server whose disk is too full for samples can start. One that cannot even replay its log waits.
+func TestStore_AwaitSpaceWaitsForAQuarterOfTheReserve(t *testing.T) {
+	s := newStore(t, Options{})
+	free := int64(defaultFreeBytesMin / startShare)
+	s.guard.free = func(string) (int64, int64, error) { return free, 1 << 40, nil }
+	if err := s.AwaitSpace(context.Background()); err != nil {
+		t.Error(err)
+	}
+	free--
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if err := s.AwaitSpace(ctx); !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+	s.guard.reserve = -1
+	if err := s.AwaitSpace(ctx); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestWriteGuard_ReadsTheFreeSpaceOnceASecondWhileThereIsPlenty(t *testing.T) {
-	g := newWriteGuard("", defaultFreeBytesMin)
+	g := newWriteGuard("", defaultFreeBytesMin, nil)
 	free, reads := int64(0), 0
 	g.free = func(string) (int64, int64, error) {
 		reads++

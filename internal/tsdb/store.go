@@ -51,8 +51,8 @@ type Options struct {
 	MaxExemplars       int64         // capacity for exemplars in memory; 0: 100,000; negative: none
 	OutOfOrderWindow   time.Duration // out_of_order_time_window: how far back a sample may arrive out of order
 	SnapshotOnShutdown bool          // feature memory-snapshot-on-shutdown
-	// samples are refused while the disk has less free space; at most a twentieth of the disk; 0: 256 MiB; negative: no
-	// check
+	// samples are refused while the disk has less free space; at most a twentieth of the disk; 0: what the next block of
+	// the head needs, at least 256 MiB; negative: no check
 	FreeBytesMin int64
 	// --no-storage.tsdb.allow-overlapping-compaction: do not compact blocks only because they overlap
 	KeepOverlappingBlocks    bool
@@ -129,9 +129,6 @@ func (o Options) resolved() Options {
 	o.MaxExemplars = section.ExemplarsConfig.MaxExemplars
 	if floats := section.TSDBConfig.ChunkEncoding.Floats; floats != "" {
 		o.FloatChunkEncodingIsXOR2 = floats == config.FloatChunkEncodingXOR2
-	}
-	if o.FreeBytesMin == 0 {
-		o.FreeBytesMin = defaultFreeBytesMin
 	}
 	if o.MinBlockDuration == 0 {
 		o.MinBlockDuration = time.Duration(tsdb.DefaultBlockDuration) * time.Millisecond
@@ -242,6 +239,7 @@ type Store struct {
 	stats  *tsdb.DBStats
 	db     atomic.Pointer[tsdb.DB]
 
+	gaps      int  // number of logs in which the start found a gap
 	snapshots bool // the database starts from a snapshot of the head, and writes one when it closes
 
 	applying sync.Mutex           // held from Stage to Commit or Undo
@@ -270,13 +268,15 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer, set *metr
 		return nil, err
 	}
 	s := &Store{given: opts, opts: opts.resolved(), logger: logger, reg: reg, own: set, stats: tsdb.NewDBStats(),
-		iterators: newIteratorTypes(), guard: newWriteGuard(opts.Dir, opts.resolved().FreeBytesMin)}
-	s.gate = &lateGate{rangeMS: s.opts.MinBlockDuration.Milliseconds(), head: func() *tsdb.Head {
+		iterators: newIteratorTypes()}
+	head := func() *tsdb.Head {
 		if db := s.db.Load(); db != nil {
 			return db.Head()
 		}
 		return nil
-	}}
+	}
+	s.guard = newWriteGuard(opts.Dir, opts.FreeBytesMin, head)
+	s.gate = &lateGate{rangeMS: s.opts.MinBlockDuration.Milliseconds(), head: head}
 	if s.opts.percentage() > 0 && s.opts.RetentionBytes > 0 {
 		logger.Warn("Ignoring storage.tsdb.retention.size, because storage.tsdb.retention.percentage is specified")
 	}
@@ -329,6 +329,10 @@ func (s *Store) registerBounds(db *tsdb.DB) {
 		}
 		return 1
 	})
+	const aside = "ferula_tsdb_wal_aside_bytes"
+	s.own.Describe(aside, "Size of the segments of the write-ahead log that are kept but not read (*.aside, *.repair): "+
+		"segments before them are missing or damaged. Delete them if no samples are missing.", "")
+	s.own.NewGauge(aside, func() float64 { return float64(s.asideBytes()) })
 	gauge := func(name, help string, valueMS func() int64) {
 		s.own.Describe(name, help, "")
 		s.own.NewGauge(name, func() float64 { return float64(valueMS() / 1000) })

@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"syscall"
 	"testing"
@@ -153,6 +154,44 @@ func TestServe_FullDiskRefusesAndRecovers(t *testing.T) {
 		if missing > 0 {
 			t.Errorf("%d of %d series lack acknowledged samples", missing, len(acknowledged))
 		}
+	}
+}
+
+// TestServe_StartsOnAFullDiskOnceItHasSpace starts on a disk without any space: the process waits, not ready, instead of
+// ending again and again.
+func TestServe_StartsOnAFullDiskOnceItHasSpace(t *testing.T) {
+	disk := smallDisk(t, 64<<20)
+	args := []string{"serve", "--storage.tsdb.path=" + filepath.Join(disk, "data"), "--web.listen-address=127.0.0.1:0"}
+	p := startProcess(t, binary(t), args...)
+	at := time.Now().Add(-30 * time.Minute).UnixMilli()
+	for i := range int64(500) { // some chunks of the series are full: the replay writes them
+		if status, body, _ := p.write(v1Type, "snappy", encoded(t, v1(v1Series(at+i*1000, float64(i), "__name__", "full")))); status != http.StatusNoContent {
+			t.Fatalf("sample %d: %d %s", i, status, body)
+		}
+	}
+	if err := p.signal(syscall.SIGKILL); err == nil {
+		t.Error("the process was not killed")
+	}
+	if err := os.RemoveAll(filepath.Join(disk, "data", "chunks_head")); err != nil {
+		t.Fatal(err)
+	}
+	filler := fill(t, disk, 0)
+	waiting := launch(t, binary(t), append(args, "--grpc-address=127.0.0.1:0")...)
+	waiting.logged(t, regexp.MustCompile("The start waits for free space on the disk"))
+	select {
+	case err := <-waiting.done:
+		t.Fatalf("the process ended: %v\n%s", err, waiting.log.String())
+	default:
+	}
+	if err := os.Remove(filler); err != nil {
+		t.Fatal(err)
+	}
+	waiting.server = &server{t: t, base: waiting.logged(t, readyURL)}
+	if got := waiting.instant(`count_over_time(full[1h])`); len(got) != 1 || fmt.Sprint(got[0].Value[1]) != "500" {
+		t.Errorf("after the start: %v", got)
+	}
+	if err := waiting.signal(syscall.SIGTERM); err != nil {
+		t.Error(err)
 	}
 }
 

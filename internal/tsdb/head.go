@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 	"sync"
 
@@ -19,13 +18,7 @@ import (
 
 // rawHead reads the samples of the head that arrived in order.
 //
-// Prometheus' truncation of the head waits for open readers whose range it overlaps. It does
-// not wait for a rawHead, because a rawHead closes its chunk reader immediately after opening it.
-// Truncation waits only for readers on a list. Close takes the chunk reader off this list, but the
-// closed reader can still be read, and it still hides the appends that were not committed when it
-// was opened. A second reader, the anchor, stays open over a range that is never truncated. While
-// the anchor is open, the head keeps the append IDs by which samples are hidden.
-//
+// Truncation of the head does not wait for a rawHead: see openUnlisted.
 // So the head may lose data while a rawHead reads it. A rawHead can detect this, because the head
 // loses data in three steps. First the database serves a block with the data. Then the minimum
 // time of the head grows; or, if series are evicted for another reason, the index of the head no
@@ -56,31 +49,16 @@ type rawHead struct {
 func (s *Store) openRawHead(db *tsdb.DB, mint, maxt, headMin int64, served []*tsdb.Block) (_ *rawHead, err error) {
 	head := db.Head()
 	h := &rawHead{store: s, db: db, mint: mint, maxt: maxt, limit: max(mint, headMin), served: served}
-	if h.anchor, err = tsdb.NewRangeHead(head, math.MaxInt64, math.MaxInt64).Chunks(); err != nil {
+	if h.anchor, h.chunks, err = openUnlisted(head, mint, maxt); err != nil {
 		return nil, err
 	}
+	h.lastMS = head.MaxTime()
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, h.anchor.Close())
 		}
 	}()
 	view := tsdb.NewRangeHead(head, mint, maxt)
-	reader, err := view.Chunks()
-	if err != nil {
-		return nil, err
-	}
-	if err := reader.Close(); err != nil {
-		return nil, err
-	}
-	h.lastMS = head.MaxTime()
-	withCopy, ok := reader.(tsdb.ChunkReaderWithCopy)
-	if !ok {
-		return nil, fmt.Errorf("the head's reader %T does not copy chunks", reader)
-	}
-	// The reader's cache of head chunks stays disabled: the cache is for one goroutine, and several goroutines may read
-	// the sets. Without the cache each read of a chunk walks the series' list of chunks that are not m-mapped yet. This
-	// list is short.
-	h.chunks = withCopy
 	if h.index, err = view.Index(); err != nil {
 		return nil, err
 	}

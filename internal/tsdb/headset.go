@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	"reflect"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
@@ -209,44 +208,4 @@ func (s *headSet) overlapping(c series.Chunk, open bool) bool {
 		}
 	}
 	return len(s.some) > 0
-}
-
-// committed splits the chunks by the appends that the view contains; samples of other appends
-// are hidden. whole is the number of leading chunks without hidden samples. partial iterates
-// over the visible samples of the chunk after them; it is nil if all samples of that chunk
-// are hidden. In a series all visible samples precede the hidden samples, so the search begins
-// at the last chunk and ends at the first that has a visible sample.
-//
-// The type of a chunk's iterator shows which samples are visible: the head wraps the iterator
-// of a chunk with hidden samples.
-func (s *headSet) committed() (whole int, partial chunkenc.Iterator) {
-	types := &s.head.store.iterators
-	for i := len(s.sources) - 1; i >= 0; i-- {
-		it := s.sources[i].Iterator(s.iter)
-		switch reflect.TypeOf(it) {
-		case types.all[s.chunks[i].Encoding]:
-			s.iter = it
-			return i + 1, nil
-		case types.none:
-		default:
-			return i, it
-		}
-	}
-	return 0, nil
-}
-
-// iteratorTypes are the types of the iterators that the head returns for a chunk.
-type iteratorTypes struct {
-	all  map[chunkenc.Encoding]reflect.Type // if all samples are visible, by the chunk's encoding
-	none reflect.Type                       // if all samples are hidden
-}
-
-func newIteratorTypes() iteratorTypes {
-	types := iteratorTypes{map[chunkenc.Encoding]reflect.Type{}, reflect.TypeOf(chunkenc.NewNopIterator())}
-	for encoding := range chunkenc.Encoding(math.MaxUint8) {
-		if c, err := chunkenc.NewEmptyChunk(encoding); err == nil {
-			types.all[encoding] = reflect.TypeOf(c.Iterator(nil))
-		}
-	}
-	return types
 }

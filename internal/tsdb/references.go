@@ -49,6 +49,9 @@ const lastReferenceMax = 1 << 39
 // is read here, up to the damage.
 //
 // Without the feature nothing maintains the file, so it is removed: a later start must not use an old one.
+//
+// This can go once a snapshot has the last reference, or Prometheus reads the highest one from the whole log.
+// TestStore_SeriesStateIsReadByPrometheus fails if the file changes.
 func (s *Store) keepReferences() error {
 	logs := filepath.Join(s.opts.Dir, "wal")
 	path := filepath.Join(logs, seriesStateFile)

@@ -12,7 +12,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/fileutil"
 	"github.com/prometheus/prometheus/tsdb/record"
@@ -24,9 +23,6 @@ const (
 	repairSuffix = ".repair"
 	// asideSuffix is the end of the name of a segment that is kept, but not read.
 	asideSuffix = ".aside"
-	// logRepairs is part of the description of a counter: the logs that were found damaged
-	// while the database opened.
-	logRepairs = `"prometheus_tsdb_wal_corruptions_total"`
 )
 
 // openDatabase opens the database. If a damaged log was repaired, it closes the database and
@@ -334,45 +330,4 @@ func differs(segment, of string) (bool, error) {
 		}
 	}
 	return false, nil
-}
-
-// counted reports whether the counter whose description contains text is above 0.
-func (r *watchedRegisterer) counted(text string) bool {
-	for _, c := range r.registered {
-		if described(c, text) && aboveZero(c) {
-			return true
-		}
-	}
-	return false
-}
-
-// add adds n to the counter whose description contains text.
-func (r *watchedRegisterer) add(text string, n int) {
-	for _, c := range r.registered {
-		if counter, ok := c.(prometheus.Counter); ok && n > 0 && described(c, text) {
-			counter.Add(float64(n))
-		}
-	}
-}
-
-// unregisterAll unregisters everything that was registered through r.
-func (r *watchedRegisterer) unregisterAll() {
-	for _, c := range r.registered {
-		r.Unregister(c)
-	}
-	r.registered = nil
-	r.guard.forget()
-}
-
-// described reports whether a description of c contains text.
-func described(c prometheus.Collector, text string) (found bool) {
-	descs := make(chan *prometheus.Desc, 64)
-	go func() {
-		c.Describe(descs)
-		close(descs)
-	}()
-	for desc := range descs {
-		found = found || strings.Contains(desc.String(), text)
-	}
-	return found
 }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/histogram"
 	"github.com/prometheus/prometheus/model/labels"
@@ -185,73 +184,6 @@ func (g *writeGuard) forget() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.failures = nil
-}
-
-// aboveZero reports whether a counter of a collector is above 0. A single counter, as the
-// logs have, is read without a goroutine: every commit reads it.
-func aboveZero(c prometheus.Collector) (above bool) {
-	if counter, ok := c.(prometheus.Counter); ok {
-		return metricAboveZero(counter)
-	}
-	metrics := make(chan prometheus.Metric, 4)
-	go func() {
-		c.Collect(metrics)
-		close(metrics)
-	}()
-	for m := range metrics {
-		above = above || metricAboveZero(m)
-	}
-	return above
-}
-
-func metricAboveZero(m prometheus.Metric) bool {
-	var value dto.Metric
-	return m.Write(&value) == nil && value.GetCounter().GetValue() > 0
-}
-
-// registerer returns a Registerer that passes registrations to next, which may be nil, and
-// keeps the counters of failed log writes.
-func (g *writeGuard) registerer(next prometheus.Registerer) *watchedRegisterer {
-	return &watchedRegisterer{Registerer: next, guard: g}
-}
-
-// watchedRegisterer is the Registerer of one database.
-type watchedRegisterer struct {
-	prometheus.Registerer
-	guard      *writeGuard
-	registered []prometheus.Collector // all collectors of the database
-}
-
-// failedWrites is the end of the names of two counters: failed writes to the write-ahead log,
-// and to the log of out-of-order samples.
-const failedWrites = `writes_failed_total"`
-
-// Register implements prometheus.Registerer.
-func (r *watchedRegisterer) Register(c prometheus.Collector) error {
-	r.guard.mu.Lock()
-	r.registered = append(r.registered, c)
-	if described(c, failedWrites) {
-		r.guard.failures = append(r.guard.failures, c)
-	}
-	r.guard.mu.Unlock()
-	if r.Registerer == nil {
-		return nil
-	}
-	return r.Registerer.Register(c)
-}
-
-// Unregister implements prometheus.Registerer.
-func (r *watchedRegisterer) Unregister(c prometheus.Collector) bool {
-	return r.Registerer != nil && r.Registerer.Unregister(c)
-}
-
-// MustRegister implements prometheus.Registerer.
-func (r *watchedRegisterer) MustRegister(all ...prometheus.Collector) {
-	for _, c := range all {
-		if err := r.Register(c); err != nil {
-			panic(err) // as every Registerer does
-		}
-	}
 }
 
 // guardedAppender is an appender whose Commit fails if the log failed.

@@ -9,6 +9,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/tombstones"
 
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/xor"
 )
 
 // cutter re-encodes chunks without the samples of some intervals. The bytes are those that
@@ -29,7 +30,7 @@ func (u *cutter) cut(c series.Chunk, without tombstones.Intervals,
 		if mint, maxt, ok := remaining(without); ok {
 			start := len(arena)
 			var first, last int64
-			if arena, first, last, ok = trimXOR(arena, c.Data, mint, maxt); ok {
+			if arena, first, last, ok = xor.Trim(arena, c.Data, mint, maxt); ok {
 				c.MinMS, c.MaxMS, c.Data = first, last, arena[start:]
 				return c, arena, true, nil
 			}

@@ -1,6 +1,6 @@
 // Package xor decodes the float chunks of Prometheus' TSDB, encoding XOR, as a whole: into
 // points, or in batches. Prometheus' iterator costs a call for every sample and reads bit by
-// bit.
+// bit. Trim cuts a chunk to a time range, and AppendChunk encodes one.
 //
 //	chunk     number of samples, 2 bytes big endian  first  second  rest*
 //	first     varint(time)  value, 64 bits

@@ -1,4 +1,4 @@
-package tsdb
+package xor
 
 import (
 	"bytes"
@@ -80,7 +80,7 @@ func trimmedByPrometheus(t testing.TB, chunk []byte, mint, maxt int64) (out []by
 	return c.Bytes(), first, last
 }
 
-func TestTrimXOR_EqualsPrometheus(t *testing.T) {
+func TestTrim_EqualsPrometheus(t *testing.T) {
 	rng := rand.New(rand.NewPCG(1, 2))
 	for range 20_000 {
 		chunk, times := randomXOR(t, rng, 1+rng.IntN(130))
@@ -92,7 +92,7 @@ func TestTrimXOR_EqualsPrometheus(t *testing.T) {
 			maxt = times[rng.IntN(len(times))] + rng.Int64N(3) - 1
 		}
 		want, wantFirst, wantLast := trimmedByPrometheus(t, chunk, mint, maxt)
-		got, first, last, ok := trimXOR([]byte("before"), chunk, mint, maxt)
+		got, first, last, ok := Trim([]byte("before"), chunk, mint, maxt)
 		if ok != (want != nil) {
 			t.Fatalf("%x from %d to %d: ok %v, want %d bytes", chunk, mint, maxt, ok, len(want))
 		}
@@ -102,11 +102,11 @@ func TestTrimXOR_EqualsPrometheus(t *testing.T) {
 	}
 }
 
-func TestTrimXOR_AllocatesNothing(t *testing.T) {
+func TestTrim_AllocatesNothing(t *testing.T) {
 	chunk, times := randomXOR(t, rand.New(rand.NewPCG(3, 4)), 120)
 	buf := make([]byte, 0, 4096)
 	if n := testing.AllocsPerRun(100, func() {
-		if _, _, _, ok := trimXOR(buf, chunk, times[50], times[100]); !ok {
+		if _, _, _, ok := Trim(buf, chunk, times[50], times[100]); !ok {
 			t.Fatal("not trimmed")
 		}
 	}); n > 0 {
@@ -114,14 +114,14 @@ func TestTrimXOR_AllocatesNothing(t *testing.T) {
 	}
 }
 
-func FuzzTrimXOR(f *testing.F) {
+func FuzzTrim(f *testing.F) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	for range 20 {
 		chunk, times := randomXOR(f, rng, 1+rng.IntN(130))
 		f.Add(chunk, times[len(times)/3], times[len(times)/2])
 	}
 	f.Fuzz(func(t *testing.T, chunk []byte, mint, maxt int64) {
-		out, first, last, ok := trimXOR(nil, chunk, mint, maxt)
+		out, first, last, ok := Trim(nil, chunk, mint, maxt)
 		if !ok {
 			return
 		}
@@ -142,4 +142,25 @@ func FuzzTrimXOR(f *testing.F) {
 			t.Fatal(n, c.NumSamples(), it.AtT(), last, it.Err())
 		}
 	})
+}
+
+func BenchmarkTrim(b *testing.B) {
+	rng := rand.New(rand.NewPCG(3, 4))
+	type trim struct {
+		chunk      []byte
+		mint, maxt int64
+	}
+	var all []trim
+	for range 64 {
+		chunk, times := randomXOR(b, rng, 120)
+		all = append(all, trim{chunk, times[20], times[100]})
+	}
+	buf := make([]byte, 0, 4096)
+	for i := 0; b.Loop(); i++ {
+		if one := all[i%len(all)]; one.maxt > 0 {
+			if _, _, _, ok := Trim(buf, one.chunk, one.mint, one.maxt); !ok {
+				b.Fatal("not trimmed")
+			}
+		}
+	}
 }

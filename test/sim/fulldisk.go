@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"time"
@@ -26,10 +27,13 @@ type fullDiskScenario struct {
 // errCannot means that the machine does not allow a scenario. Its text is the reason.
 var errCannot = errors.New("the scenario is skipped")
 
-const diskMiB = 24
+const (
+	diskMiB   = 24
+	unchecked = "--storage.tsdb.min-free=0"
+)
 
 func newFullDiskScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
-	srv, err := newServer(e, filepath.Join(dir, "serve"), serveConfig{retentionFile: "1y", window: pick(rng, 0, 3*time.Hour), flags: []string{"--storage.tsdb.min-free=" + pick(rng, "0", "0", "256MiB")}})
+	srv, err := newServer(e, filepath.Join(dir, "serve"), serveConfig{retentionFile: "1y", window: pick(rng, 0, 3*time.Hour), flags: []string{pick(rng, unchecked, unchecked, "--storage.tsdb.min-free=256MiB")}})
 	if err != nil {
 		return nil, err
 	}
@@ -147,10 +151,15 @@ func (w *fullDiskScenario) empty() error {
 	return nil
 }
 
-// restart kills the server and starts it. On a full disk it may exit with an error instead;
-// once there is free space it must start.
+// restart kills the server and starts it. On a full disk it waits, or may exit with an error if it does not check the
+// free space. Once there is free space it must start.
 func (w *fullDiskScenario) restart() error {
 	w.srv.kill()
+	if w.full && !slices.Contains(w.srv.cfg.flags, unchecked) {
+		emptied := make(chan error, 1)
+		time.AfterFunc(time.Second, func() { emptied <- w.empty() })
+		return errors.Join(w.srv.run(), <-emptied)
+	}
 	err := w.srv.run()
 	if err == nil || !w.full {
 		return err

@@ -66,10 +66,10 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 }
 
 // replay replays the logs. After a replay that fails because the last record of a log is incomplete, it replays the
-// records before it. After damage at another place, or if a file was missing, it tries once more, because the server
-// may be writing or deleting there.
+// records before it. After damage at another place it tries once more, because the server may be writing there. If a
+// file is missing, the server has deleted it since it was linked: another try links what is there then.
 func (h *head) replay(dir string, afterMS int64, logger *slog.Logger) (err error) {
-	const tries = 4 // each of the two logs may end with an incomplete record
+	const tries = 10
 	linked, again := false, true
 	for range tries {
 		if err = nil; !linked {
@@ -83,19 +83,19 @@ func (h *head) replay(dir string, afterMS int64, logger *slog.Logger) (err error
 			return err
 		}
 		var damage *wlog.CorruptionErr
-		cut := false
+		cut, missing := false, errors.Is(err, fs.ErrNotExist)
 		if errors.As(err, &damage) {
 			var cutErr error
 			if cut, cutErr = h.cutTornRecord(damage, logger); cutErr != nil {
 				return errors.Join(err, cutErr)
 			}
-		} else if !errors.Is(err, fs.ErrNotExist) {
+		} else if !missing {
 			return err
 		}
-		if !cut && !again {
+		if !cut && !missing && !again {
 			return err
 		}
-		linked, again = cut, again && cut
+		linked, again = cut, again && (cut || missing)
 	}
 	return err
 }

@@ -255,9 +255,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// forward passes what the discovery finds to the notifier, and closes known as soon as the notifier has the first
-// Alertmanagers, or if none is configured. An alert sent earlier would be lost, and its rule would send it again only
-// after Options.ResendDelay: a restart would delay the notification of a firing alert by a minute.
+// forward passes what the discovery finds to the notifier, and closes known as soon as the notifier has Alertmanagers of
+// every section, or if none is configured. An alert sent earlier would be lost, and its rule would send it again only
+// after Options.ResendDelay: a restart would delay the notification of a firing alert by a minute. The discovery passes
+// on all sections at once, also those of which it has no result yet.
 func (m *Manager) forward(ctx context.Context, found chan<- map[string][]*targetgroup.Group, known chan<- struct{}) {
 	defer close(found)
 	m.mu.Lock()
@@ -274,12 +275,22 @@ func (m *Manager) forward(ctx context.Context, found chan<- map[string][]*target
 	}
 	for groups := range m.discovery.SyncCh() {
 		send(groups)
-		if waits {
+		if waits && complete(groups) {
 			send(groups) // the notifier takes this copy only after the first one is in effect
 			close(known)
 			waits = false
 		}
 	}
+}
+
+// complete reports whether each section has targets.
+func complete(sections map[string][]*targetgroup.Group) bool {
+	for _, groups := range sections {
+		if len(groups) == 0 {
+			return false
+		}
+	}
+	return true
 }
 
 // Close releases a manager whose Run was never called.

@@ -18,6 +18,7 @@ import (
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
 	"github.com/prometheus/prometheus/discovery"
+	"github.com/prometheus/prometheus/discovery/targetgroup"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/teststorage"
@@ -25,6 +26,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
+	discovery.RegisterConfig(&lateDiscovery{}) // a configuration is applied only if it can be written as YAML
 	goleak.VerifyTestMain(m,
 		goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"),
 		goleak.IgnoreTopFunction("k8s.io/klog/v2.(*flushDaemon).run.func1"),
@@ -165,6 +167,70 @@ func TestManager_TheFirstAlertIsNotLost(t *testing.T) {
 		t.Error("no notification arrives")
 	}
 	stop()
+}
+
+// The first groups that the discovery passes on have no targets of a section whose discovery takes longer.
+func TestManager_TheFirstAlertReachesASectionThatIsDiscoveredLater(t *testing.T) {
+	received := make(chan struct{})
+	var once sync.Once
+	am := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) { once.Do(func() { close(received) }) }))
+	t.Cleanup(am.Close)
+	m, cfg := newManager(t, Options{ResendDelay: time.Hour, DiscoveryInterval: time.Minute}, alwaysFiring, "127.0.0.1:1")
+	cfg.GlobalConfig.EvaluationInterval = model.Duration(time.Millisecond)
+	late := *cfg.AlertingConfig.AlertmanagerConfigs[0]
+	late.ServiceDiscoveryConfigs = discovery.Configs{&lateDiscovery{
+		after: m.deps.Registerer.(prometheus.Gatherer), address: strings.TrimPrefix(am.URL, "http://"),
+	}}
+	cfg.AlertingConfig.AlertmanagerConfigs = append(cfg.AlertingConfig.AlertmanagerConfigs, &late)
+	m.mustApply(t, cfg)
+	stop := run(t, m)
+	select {
+	case <-received:
+	case <-time.After(30 * time.Second):
+		t.Error("no notification arrives")
+	}
+	stop()
+}
+
+// lateDiscovery finds its address after groups were passed on without it.
+type lateDiscovery struct {
+	after   prometheus.Gatherer
+	address string
+}
+
+func (*lateDiscovery) Name() string { return "late" }
+
+func (*lateDiscovery) NewDiscovererMetrics(prometheus.Registerer,
+	discovery.RefreshMetricsInstantiator) discovery.DiscovererMetrics {
+	return &discovery.NoopDiscovererMetrics{}
+}
+
+func (d *lateDiscovery) NewDiscoverer(discovery.DiscovererOptions) (discovery.Discoverer, error) {
+	return d, nil
+}
+
+func (d *lateDiscovery) Run(ctx context.Context, up chan<- []*targetgroup.Group) {
+	for !d.passedOn() {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(time.Millisecond):
+		}
+	}
+	select {
+	case <-ctx.Done():
+	case up <- []*targetgroup.Group{{Targets: []model.LabelSet{{model.AddressLabel: model.LabelValue(d.address)}}}}:
+	}
+}
+
+func (d *lateDiscovery) passedOn() bool {
+	families, err := d.after.Gather()
+	for _, f := range families {
+		if f.GetName() == "prometheus_sd_updates_total" {
+			return f.GetMetric()[0].GetCounter().GetValue() > 0
+		}
+	}
+	return err != nil
 }
 
 func TestManager_CloseWithoutRun(t *testing.T) {

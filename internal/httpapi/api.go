@@ -34,6 +34,7 @@ import (
 // Targets lists scrape targets. scrape.Manager implements it.
 type Targets interface {
 	TargetsActive() map[string][]*scrape.Target
+	ScrapePoolConfig(pool string) (*config.ScrapeConfig, error)
 }
 
 // BuildInfo is the data of status/buildinfo.
@@ -156,6 +157,7 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	both("/series", a.withStoreTimeout(a.series))
 	if a.opts.Targets != nil {
 		get("/metadata", a.metricMetadata)
+		get("/scrape_pools/config", a.scrapePoolConfig)
 	}
 	if a.opts.Stores != nil {
 		get("/stores", a.stores)
@@ -200,9 +202,9 @@ func (a *API) registerPeer(mux *http.ServeMux, prefix string, preflight http.Han
 		mux.Handle("GET "+prefix+path, h)
 		mux.Handle("OPTIONS "+prefix+path, preflight)
 	}
-	for path, check := range map[string]func(*http.Request) error{"/format_query": formattable, "/parse_query": parseable} {
-		get(path, a.opts.Ready(a.peer(check)))
-		mux.Handle("POST "+prefix+path, a.opts.Ready(a.peer(check)))
+	for _, path := range []string{"/format_query", "/parse_query"} {
+		get(path, a.opts.Ready(a.peer(formattable)))
+		mux.Handle("POST "+prefix+path, a.opts.Ready(a.peer(formattable)))
 	}
 	paths := []string{"/status/flags", "/status/runtimeinfo"}
 	if a.opts.Targets != nil {

@@ -128,7 +128,7 @@ func TestAPI_QueryNestedBeyondTheLimitIsBadData(t *testing.T) {
 	formatted := deep(90)
 	for name, query := range deep(150) {
 		for _, path := range paths {
-			if path == "/format_query" {
+			if path == "/format_query" || path == "/parse_query" {
 				query = formatted[name]
 			}
 			got := send(h, request{method: http.MethodPost, encoding: formInBody, path: path, form: form("query", query, "time", "5", "start", "0", "end", "9", "step", "3")}.request(t))

@@ -49,6 +49,10 @@ var differences = []struct {
 		request{path: "/format_query", form: form("query", strings.Repeat("-", prettyNestingMax+1)+"1")}, nil, 400, 200, `the query is nested deeper than 200 levels`, `"data":"-1"`,
 	},
 	{
+		"parsing a query of too many levels", "each level has a copy of those below in memory",
+		request{path: "/parse_query", form: form("query", strings.Repeat("-", prettyNestingMax+1)+"1")}, nil, 400, 200, `the query is nested deeper than 200 levels`, `"val":"-1"`,
+	},
+	{
 		"a step of less than 1ms", "Prometheus' engine panics and recovers",
 		request{path: "/query_range", form: form("query", "demo_gauge", "start", "600", "end", "600", "step", "0.0009")}, nil, 400, 422,
 		`invalid parameter \"step\": query resolution step width 900µs is less than 1ms`, `integer divide by zero`,
@@ -101,7 +105,7 @@ var differences = []struct {
 	{"part of the API that is not in this package, but in httpapi/promweb: features", "no clients but Prometheus' page", request{path: "/features"}, nil, 404, 500, ``, ``},
 	{"part of the API that is not in this package, but in httpapi/promweb: blocks", "the page shows what there is", request{path: "/status/tsdb/blocks"}, nil, 404, 200, ``, `"blocks":`},
 	{"part of the API that is not in this package, but in httpapi/promweb: own metrics", "they are at /metrics", request{path: "/status/self_metrics"}, nil, 404, 200, ``, ``},
-	{"part of the API that is not in this package, but in httpapi/promweb: pool configuration", "status/config has it", request{path: "/scrape_pools/config"}, nil, 404, 400, ``, ``},
+	{"a password in the URL of a discovery", "status/config has none either", request{path: "/scrape_pools/config", form: form("scrapePool", "zeta")}, nil, 200, 200, `http://eve:xxxxx@b/`, `http://eve:SECRET@b/`},
 	{"part of the API that is not in this package, but in httpapi/promweb: administration", "nothing is deleted by HTTP", request{path: "/admin/tsdb/snapshot", method: http.MethodPost}, nil, 404, 500, ``, `admin APIs disabled`},
 }
 

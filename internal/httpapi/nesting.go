@@ -13,7 +13,8 @@ import (
 // into a line. Every conversion copies the strings of all levels below. So the time of
 // formatting grows with the length of the query and with the square of its levels.
 // prettyNestingMax is the maximum number of levels of a query of up to prettyBytes; a
-// longer query may have fewer levels.
+// longer query may have fewer levels. The same limits apply to the syntax tree of a query:
+// Prometheus' JSON encoder has a copy of everything below each level in memory.
 const (
 	prettyNestingMax = 200
 	prettyBytes      = 8 << 10

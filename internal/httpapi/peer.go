@@ -27,11 +27,8 @@ func (a *API) peer(check func(*http.Request) error) http.Handler {
 	})
 }
 
-// formattable checks the nesting of a query for /format_query.
+// formattable checks the nesting of a query for /format_query and /parse_query.
 func formattable(r *http.Request) error {
 	query := r.FormValue("query")
 	return nesting.Check(query, prettyLevels(len(query)))
 }
-
-// parseable checks the nesting of a query for /parse_query.
-func parseable(r *http.Request) error { return nesting.Check(r.FormValue("query"), nesting.LevelsMax) }

@@ -22,6 +22,9 @@ func TestOptions_PeerGetsItsEndpointsWithEveryEncodingOfTheForm(t *testing.T) {
 	}
 	w.compare(t, request{path: "/targets", form: form("state", "dropped", "scrapePool", "zeta")}, nil)
 	w.compare(t, request{path: "/scrape_pools"}, nil)
+	for _, pool := range []string{"alpha", "none", ""} {
+		w.compare(t, request{path: "/scrape_pools/config", form: form("scrapePool", pool)}, nil)
+	}
 }
 
 // Without a peer, and without what it has data of, an endpoint is missing.

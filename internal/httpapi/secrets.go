@@ -31,8 +31,11 @@ func withoutSecrets(cfg config.Config) string {
 		cfg.RemoteReadConfigs[i] = &masked
 	}
 	cfg.TracingConfig.Headers = maskedHeaders(cfg.TracingConfig.Headers)
-	return passwordInURL.ReplaceAllString(cfg.String(), "${1}:xxxxx@")
+	return withoutPasswords(cfg.String())
 }
+
+// withoutPasswords returns text, which is YAML, without the passwords in URLs.
+func withoutPasswords(text string) string { return passwordInURL.ReplaceAllString(text, "${1}:xxxxx@") }
 
 func maskedHeaders(headers map[string]string) map[string]string {
 	if headers == nil {

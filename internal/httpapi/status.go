@@ -6,6 +6,7 @@ import (
 	"net/http"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"go.yaml.in/yaml/v2"
 
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -14,6 +15,26 @@ func (a *API) statusConfig(*http.Request) (response, *apiError) {
 	cfg := a.opts.Config()
 	return response{write: func(s *stream) {
 		s.field(`{"yaml":`, withoutSecrets(cfg))
+		s.raw("}")
+	}}, nil
+}
+
+// scrapePoolConfig is like Prometheus', but shows no password in the URL of a discovery.
+func (a *API) scrapePoolConfig(r *http.Request) (response, *apiError) {
+	pool := r.FormValue("scrapePool")
+	if pool == "" {
+		return response{}, badData(errors.New("no scrapePool parameter provided"))
+	}
+	cfg, err := a.opts.Targets.ScrapePoolConfig(pool)
+	if err != nil {
+		return response{}, badData(fmt.Errorf("error retrieving scrape config: %w", err))
+	}
+	text, err := yaml.Marshal(cfg)
+	if err != nil {
+		return response{}, &apiError{kindInternal, fmt.Errorf("error marshaling scrape config: %w", err)}
+	}
+	return response{write: func(s *stream) {
+		s.field(`{"yaml":`, withoutPasswords(string(text)))
 		s.raw("}")
 	}}, nil
 }

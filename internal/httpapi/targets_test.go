@@ -8,6 +8,8 @@ import (
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/prometheus/config"
+	"github.com/prometheus/prometheus/discovery"
+	promhttp "github.com/prometheus/prometheus/discovery/http"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/scrape"
 )
@@ -25,7 +27,15 @@ func (s stubTargets) TargetsDropped() map[string][]*scrape.Target {
 	return s.dropped
 }
 func (s stubTargets) TargetsDroppedCounts() map[string]int { return s.counts }
-func (s stubTargets) ScrapePoolConfig(string) (*config.ScrapeConfig, error) {
+func (s stubTargets) ScrapePoolConfig(pool string) (*config.ScrapeConfig, error) {
+	switch pool {
+	case "zeta":
+		sd := promhttp.DefaultSDConfig
+		sd.URL = "http://eve:SECRET@b/"
+		return &config.ScrapeConfig{JobName: pool, ServiceDiscoveryConfigs: discovery.Configs{&sd}}, nil
+	case "alpha":
+		return &config.ScrapeConfig{JobName: pool, MetricsPath: "/<&>"}, nil
+	}
 	return nil, errors.New("no such pool")
 }
 

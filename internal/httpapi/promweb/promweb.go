@@ -96,7 +96,7 @@ func Register(opts Options, router http.Handler, mux, endpoints *http.ServeMux) 
 		opts.Features.Enable(features.API, "search_fuzz_alg_"+name)
 	}
 	for _, path := range []string{
-		"/scrape_pools/config", "/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features",
+		"/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features",
 		"/notifications", "/openapi.yaml",
 	} {
 		endpoints.Handle("GET "+prefix+"/api/v1"+path, router)
@@ -111,7 +111,7 @@ func Register(opts Options, router http.Handler, mux, endpoints *http.ServeMux) 
 		endpoints.Handle("PUT "+prefix+"/api/v1"+path, opts.Guard(router))
 	}
 	for _, path := range []string{
-		"/scrape_pools/config", "/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features",
+		"/targets/relabel_steps", "/status/tsdb/blocks", "/status/self_metrics", "/features",
 		"/notifications", "/notifications/live",
 		"/openapi.yaml", "/search/metric_names", "/search/label_names", "/search/label_values", "/admin/tsdb/delete_series",
 		"/admin/tsdb/clean_tombstones",

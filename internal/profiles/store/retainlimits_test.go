@@ -94,6 +94,7 @@ func TestRetain_ClockThatIsAheadRemovesNothing(t *testing.T) {
 	retain("and a block that is written meanwhile", s, 2)
 	clock.Add(-int64(month))
 	retain("a clock that is right again", s, 2)
+	// With the block that was written while the clock was ahead, a start with such a clock takes the time from it.
 	if err := errors.Join(os.RemoveAll(s.tenants["t"].blocks[1].path), s.Close()); err != nil {
 		t.Fatal(err)
 	}

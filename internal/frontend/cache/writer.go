@@ -40,6 +40,7 @@ const (
 // the response are startMS, startMS+stepMS, …; stepMS 0 means no fixed step. Its age counts from this call.
 func (c *Cache) Writer(key string, startMS, endMS, stepMS int64) *Writer {
 	w := &Writer{cache: c, key: key, base: storeKey(key), head: head{
+		//lint:ignore gosec the number only tells writers apart
 		id: rand.Uint64(), startMS: startMS, endMS: endMS, stepMS: stepMS, writtenMS: c.opts.Now().UnixMilli(),
 	}}
 	if len(key) > c.keyBytesMax || startMS > endMS || stepMS < 0 {

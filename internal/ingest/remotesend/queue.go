@@ -158,6 +158,7 @@ func (q *queue) segment(n int, complete bool) error {
 	if err != nil {
 		return err
 	}
+	//lint:ignore errcheck the segment is only read
 	defer f.Close()
 	q.metrics.segment.With(q.client.Name()).Set(float64(n))
 	r := &reader{LiveReader: wlog.NewLiveReader(q.logger, q.metrics.live, f), queue: q, number: n,

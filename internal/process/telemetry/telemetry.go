@@ -6,6 +6,7 @@ package telemetry
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"log/slog"
@@ -161,7 +162,7 @@ func (reg *Registry) Instrumented(next http.Handler) http.Handler {
 		defer func() {
 			reg.observe(r, o, time.Since(start), finished)
 			if p := recover(); p != nil {
-				if p != http.ErrAbortHandler {
+				if err, _ := p.(error); !errors.Is(err, http.ErrAbortHandler) {
 					reg.panics.Inc()
 				}
 				panic(p) // the server logs it and cuts the connection

@@ -46,7 +46,7 @@ part() {
 	done <"$work/lines" | tee -a "$work/section"
 }
 
-part "simulator" ' scenarios from seed | data compared$' ./test/sim -run '^TestSim_EveryPath' -sim.open -sim.seconds="$seconds" -timeout $((seconds + 600))s
+part "simulator" ' scenarios from seed | data compared$' ./test/sim -run '^TestSim_EveryPath' -sim.seconds="$seconds" -timeout $((seconds + 600))s
 part "random queries" ' queries by columns' ./test/promql -run Random -promql.seed=0 -promql.queries="$queries" -timeout 3h
 # shellcheck disable=SC2086 # several flags
 part "simulated week" ' profiles in ' ./internal/profiles/store -run SimulatedWeek $week -timeout 2h

@@ -10,9 +10,10 @@ import (
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
-	"github.com/prometheus/prometheus/tsdb/fileutil"
 	"github.com/prometheus/prometheus/tsdb/record"
 	"github.com/prometheus/prometheus/tsdb/wlog"
+
+	"github.com/ferula-io/ferula/internal/files"
 )
 
 // seriesState is the content of series_state.json in the directory of the write-ahead log, as Prometheus writes it
@@ -112,10 +113,7 @@ func writeSeriesState(path string, state seriesState) error {
 	if err != nil {
 		return err
 	}
-	if err := os.WriteFile(path+".tmp", content, 0o666); err != nil {
-		return err
-	}
-	return fileutil.Replace(path+".tmp", path)
+	return files.WriteFile(files.Disk{}, path, content)
 }
 
 // lastReferenceOfLog returns the highest reference of a series record in a log and its last checkpoint; 0 if there

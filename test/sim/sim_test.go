@@ -18,22 +18,19 @@ var (
 	worldsFlag  = flag.Int("sim.worlds", 0, "number of scenarios to run; 0 runs until -sim.seconds")
 	kindFlag    = flag.String("sim.kind", "", "run only scenarios of this kind")
 	binaryFlag  = flag.String("sim.binary", "", "path of the ferula binary; empty builds it")
-	openFlag    = flag.Bool("sim.open", false, "also run the seeds of faults that are not fixed yet")
 	keepFlag    = flag.Bool("sim.keep", false, "do not delete the folders of scenarios")
 	shrinkFlag  = flag.Duration("sim.shrink", time.Minute, "maximum time to search for fewer steps after a failure")
 )
 
 // seeds are those of scenarios that failed once, each with its kind. go test runs them again, before new seeds, because
-// these seldom find the same fault twice: a fix adds the seed that found the fault. A seed whose fault is not fixed yet
-// is open: docs/perf/sim.md describes the fault, and only -sim.open and make soak run it.
+// these seldom find the same fault twice: a fix adds the seed that found the fault.
 var seeds = []struct {
 	seed uint64
 	kind string
-	open bool
 }{
-	{1795457059020, "storage", true}, // remote read lacks out-of-order samples while they move to a block
-	{1795460512500, "storage", false},
-	{139, "sending", false}, // never failed: each run has some kills of a sender
+	{1795457059020, "storage"},
+	{1795460512500, "storage"},
+	{139, "sending"}, // never failed: each run has some kills of a sender
 }
 
 func newEnvironment(t *testing.T) *environment {
@@ -92,10 +89,6 @@ func runSeeds(t *testing.T, e *environment) {
 	for _, s := range seeds {
 		if kind := kinds[kindOf(s.seed)].name; kind != s.kind {
 			t.Errorf("seed %d is of kind %s, not %s: since a change of the list of kinds it does not repeat its scenario", s.seed, kind, s.kind)
-			continue
-		}
-		if s.open && !*openFlag {
-			t.Logf("seed %d is not run: its fault is open", s.seed)
 			continue
 		}
 		runOne(t, e, s.seed)

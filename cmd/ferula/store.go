@@ -50,7 +50,6 @@ type storeCommand struct {
 	GRPC           grpcFlags    `embed:""`
 	ExternalPrefix string       `name:"web.external-prefix" help:"Path prefix of /blocks and /api/v1/blocks."`
 	Process        processFlags `embed:""`
-	Peer           kong.Plugins `embed:""`
 }
 
 // Validate is called by kong.

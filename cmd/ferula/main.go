@@ -69,7 +69,7 @@ func parseArgs(parser *kong.Kong, args []string) (*kong.Context, ignoredFlags, e
 		return k, nil, usageError{errors.New(strings.TrimPrefix(text, commandOf(k)+": "))}
 	}
 	ignored, err := checkPeerFlags(k)
-	if err != nil {
+	if err = errors.Join(err, checkBounds(k.Flags())); err != nil {
 		return k, nil, usageError{err}
 	}
 	return k, ignored, nil

@@ -197,7 +197,8 @@ func (in *Ingester) parse(query, contentType string) (*upload, error) {
 	case "", "groups", "folded", "lines", "pprof", "jfr":
 		return u, nil
 	case "trie", "tree", "speedscope":
-		return nil, fmt.Errorf("%w: format %s: send pprof, jfr, or folded stacks as groups or lines", errUnsupported, u.format)
+		return nil, fmt.Errorf("%w: format %s: send pprof, jfr, or folded stacks as groups or lines", errUnsupported,
+			u.format)
 	}
 	return nil, badRequest("format %.100q is unknown", u.format)
 }

@@ -227,7 +227,8 @@ func (s *OTLPServer) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 		return interceptor(ctx, request, &grpc.UnaryServerInfo{Server: s, FullMethod: "/" + otlpService + "/Export"}, serve)
 	}
 	to.RegisterService(&grpc.ServiceDesc{
-		ServiceName: otlpService, HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{MethodName: "Export", Handler: handler}},
+		ServiceName: otlpService, HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "Export", Handler: handler}},
 	}, s)
 }
 

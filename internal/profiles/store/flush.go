@@ -34,7 +34,6 @@ func (t *tenant) openBlocks() error {
 	if err != nil {
 		return err
 	}
-	replaced := map[[16]byte]bool{}
 	for _, e := range entries {
 		path := filepath.Join(t.dir, e.Name())
 		if strings.HasPrefix(e.Name(), temporary) {
@@ -47,22 +46,22 @@ func (t *tenant) openBlocks() error {
 			continue
 		}
 		r, err := t.store.openBlock(path)
+		if err == nil && ulid.ULID(r.Meta().ULID).String() != e.Name() { // a copy, whose rows would count twice
+			err = errors.Join(fmt.Errorf("%w: %s: the block has the ULID %s", block.ErrCorrupt, path,
+				ulid.ULID(r.Meta().ULID)), r.Close())
+		}
 		if err != nil {
-			t.store.metrics.skipped(err)
-			t.store.logger.Error("Skipping a profile block", "tenant", t.name, "err", err)
-			t.broken = append(t.broken, err)
+			t.skip(err)
 			continue
 		}
-		for _, parent := range r.Meta().Parents {
-			replaced[parent] = true
-		}
-		t.store.sawBlock(r.Meta().ULID, true)
 		t.blocks = append(t.blocks, t.store.hold(r, path))
 	}
-	opened := t.blocks
+	opened := t.verifyReplacing(t.blocks)
+	replaced := lineageOf(opened).Replaced
 	t.blocks = nil // after an error the caller releases the blocks in t.blocks
 	for i, b := range opened {
 		if !replaced[b.Meta().ULID] {
+			t.store.sawBlock(b.Meta().ULID, true)
 			t.blocks = append(t.blocks, b)
 			continue
 		}
@@ -73,6 +72,44 @@ func (t *tenant) openBlocks() error {
 	}
 	slices.SortFunc(t.blocks, byAge)
 	return nil
+}
+
+// skip leaves a block out of all queries, which get the error as a warning.
+func (t *tenant) skip(err error) {
+	t.store.metrics.skipped(err)
+	t.store.logger.Error("Skipping a profile block", "tenant", t.name, "err", err)
+	t.broken = append(t.broken, err)
+}
+
+func lineageOf(blocks []*heldBlock) block.Lineage {
+	metas := make([]*block.Meta, len(blocks))
+	for i, b := range blocks {
+		meta := b.Meta()
+		metas[i] = &meta
+	}
+	return block.LineageOf(metas)
+}
+
+// verifyReplacing reads each block as a whole because of which another one is to be removed, and skips it if it is
+// damaged: it may be a copy that was interrupted.
+func (t *tenant) verifyReplacing(opened []*heldBlock) []*heldBlock {
+	onDisk := map[[16]byte]bool{}
+	for _, b := range opened {
+		onDisk[b.Meta().ULID] = true
+	}
+	duplicates := lineageOf(opened).Duplicates
+	return slices.DeleteFunc(opened, func(b *heldBlock) bool {
+		meta := b.Meta()
+		isOnDisk := func(id [16]byte) bool { return onDisk[id] }
+		if !slices.ContainsFunc(meta.Parents, isOnDisk) && !slices.ContainsFunc(duplicates[meta.ULID], isOnDisk) {
+			return false
+		}
+		_, err := block.Verify(context.Background(), b.path)
+		if err != nil {
+			t.skip(errors.Join(err, b.release()))
+		}
+		return err != nil
+	})
 }
 
 func (s *Store) hold(r *block.Reader, path string) *heldBlock {

@@ -11,8 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/oklog/ulid/v2"
-
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
@@ -92,10 +90,7 @@ func TestReplay_ForeignBlockDoesNotHideTheLog(t *testing.T) {
 			if err := errors.Join(err, s.Close()); err != nil {
 				t.Fatal(err)
 			}
-			into := filepath.Join(dir, "profiles", "t", ulid.Make().String())
-			if err := os.CopyFS(into, os.DirFS(path)); err != nil {
-				t.Fatal(err)
-			}
+			restore(t, dir, path)
 			s = openFaulty(t, dir, &faults{}, nil)
 			if counts := stored(t, s); counts[1] != 1 || counts[103] != 1 {
 				t.Errorf("%v", counts)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net/http"
 	"path/filepath"
+	"strings"
 
 	"github.com/prometheus/prometheus/model/labels"
 )
@@ -37,6 +38,9 @@ func (t Tenancy) of(r *http.Request) (string, []*labels.Matcher, *apiError) {
 	}
 	if tenant != "" && (tenant != filepath.Base(tenant) || tenant == "." || tenant == "..") {
 		return "", nil, badData(fmt.Errorf("tenant %q must be a single path element", tenant))
+	}
+	if strings.ContainsFunc(tenant, func(r rune) bool { return r < ' ' || r > '~' }) { // the header of a call to a store
+		return "", nil, badData(fmt.Errorf("tenant %q has characters other than printable ASCII", tenant))
 	}
 	if !t.Enforce {
 		return tenant, nil, nil

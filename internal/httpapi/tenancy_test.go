@@ -23,6 +23,8 @@ func TestTenancy_OfARequest(t *testing.T) {
 		"no header":                       {byDefault, "X-Other", "a", nil, "default-tenant"},
 		"a path":                          {byDefault, "X-Tenant", "../a", nil, ""},
 		"a parent":                        {byDefault, "X-Tenant", "..", nil, ""},
+		"not ASCII":                       {byDefault, "X-Tenant", "ü", nil, ""},
+		"a control character":             {byDefault, "X-Tenant", "a\tb", nil, ""},
 		"none where one is enforced":      {Tenancy{Enforce: true, Label: "tenant_id"}, "X", "a", nil, ""},
 		"an organization":                 {Tenancy{CertificateField: "organization", Default: "d"}, "THANOS-TENANT", "a", &subject, "o"},
 		"a common name":                   {Tenancy{CertificateField: "commonName"}, "X", "a", &subject, "cn"},

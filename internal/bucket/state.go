@@ -18,7 +18,7 @@ import (
 
 // readState returns the IDs in a state file; none if the file does not exist.
 func readState(path string) ([]ulid.ULID, error) {
-	text, err := os.ReadFile(path)
+	text, err := files.ReadFile(path)
 	if errors.Is(err, os.ErrNotExist) {
 		return nil, nil
 	}

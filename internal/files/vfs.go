@@ -107,6 +107,21 @@ func WriteFile(fs FS, path string, content []byte) error {
 	return fs.SyncDir(filepath.Dir(path))
 }
 
+// ErrIrregular is the error of ReadFile for a directory, a FIFO, a socket or a device.
+var ErrIrregular = errors.New("not a regular file")
+
+// ReadFile reads a regular file. Opening a FIFO would block until another process writes to the FIFO.
+func ReadFile(path string) ([]byte, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return nil, err
+	}
+	if !info.Mode().IsRegular() {
+		return nil, fmt.Errorf("%s: %w", path, ErrIrregular)
+	}
+	return os.ReadFile(path)
+}
+
 func removeIfExists(fs FS, path string) error {
 	if err := fs.Remove(path); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err

@@ -4,11 +4,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"log/slog"
-	"os"
 	"sync"
 	"time"
 
 	"github.com/prometheus/prometheus/tsdb"
+
+	"github.com/ferula-io/ferula/internal/files"
 )
 
 // uploadedReadEvery is the interval at which the list of uploaded blocks is read again.
@@ -47,7 +48,7 @@ func (u *uploadedBlocks) excluded(meta *tsdb.BlockMeta) bool {
 }
 
 func readUploaded(path string) (map[string]bool, error) {
-	content, err := os.ReadFile(path)
+	content, err := files.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}

@@ -305,7 +305,8 @@ func (q *queue) save() {
 	q.savedAt = time.Now()
 	q.metrics.savepoint.With(q.client.Name()).Set(float64(q.saved.segment))
 	if err := q.points.set(q.key, q.saved); err != nil {
-		q.logger.Error("After a crash more samples than necessary are sent again", "err", err)
+		q.logger.Error("The savepoint cannot be written. A restart sends samples again, or, without an older savepoint, "+
+			"only what is appended after it", "err", err)
 	}
 }
 

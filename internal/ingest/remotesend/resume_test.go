@@ -15,6 +15,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
@@ -27,6 +28,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/wlog"
 	"github.com/prometheus/prometheus/util/compression"
 
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -96,6 +98,23 @@ func TestSavepoints_AreReadAsWritten(t *testing.T) {
 	}
 	if s, err = loadSavepoints(dir); err != nil || len(s.queues) != 1 {
 		t.Errorf("%v %v", s.queues, err)
+	}
+}
+
+// Opening a FIFO would block.
+func TestSavepoints_WhatIsNotAFileIsRefused(t *testing.T) {
+	for name, create := range map[string]func(path string) error{
+		"directory": func(path string) error { return os.Mkdir(path, 0o755) },
+		"FIFO":      func(path string) error { return syscall.Mkfifo(path, 0o600) },
+		"device":    func(path string) error { return os.Symlink("/dev/zero", path) },
+	} {
+		dir := t.TempDir()
+		if err := create(filepath.Join(dir, savepointFile)); err != nil {
+			t.Fatal(err)
+		}
+		if s, err := loadSavepoints(dir); !errors.Is(err, files.ErrIrregular) || len(s.queues) > 0 {
+			t.Errorf("%s: %v, %v", name, s.queues, err)
+		}
 	}
 }
 

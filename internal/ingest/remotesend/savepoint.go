@@ -66,7 +66,7 @@ func loadSavepoints(dir string) (*savepoints, error) {
 	}
 	var content []byte
 	if err == nil {
-		content, err = os.ReadFile(s.path)
+		content, err = files.ReadFile(s.path)
 	}
 	if err == nil {
 		var queues map[string]position

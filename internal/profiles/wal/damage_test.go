@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
 	"github.com/ferula-io/ferula/internal/files"
@@ -110,8 +111,16 @@ func TestOpen_CopiesAreLimited(t *testing.T) {
 }
 
 func TestOpen_UnreadableSegmentIsMovedAside(t *testing.T) {
+	t.Run("directory", func(t *testing.T) { movesAside(t, os.Mkdir) })
+	// Opening it would block.
+	t.Run("FIFO", func(t *testing.T) {
+		movesAside(t, func(path string, mode os.FileMode) error { return syscall.Mkfifo(path, uint32(mode)) })
+	})
+}
+
+func movesAside(t *testing.T, create func(path string, mode os.FileMode) error) {
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "00000003"), 0o700); err != nil { // reading a directory fails
+	if err := create(filepath.Join(dir, "00000003"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	if err := os.WriteFile(filepath.Join(dir, "00000004"), frames("a"), 0o600); err != nil {
@@ -126,6 +135,23 @@ func TestOpen_UnreadableSegmentIsMovedAside(t *testing.T) {
 	}
 	if _, payloads, damaged = reopen(t, dir); !slices.Equal(payloads, []string{"a"}) || len(damaged) != 0 {
 		t.Errorf("opened again: %q, %+v", payloads, damaged)
+	}
+}
+
+// The reason may pass, such as a disk that is not mounted, or permissions. Then the segment is replayed.
+func TestOpen_FailsWhileASegmentCannotBeOpened(t *testing.T) {
+	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "segment")
+	if err := os.Symlink(elsewhere, filepath.Join(dir, "00000003")); err != nil {
+		t.Fatal(err)
+	}
+	if _, damaged, err := Open(files.Disk{}, dir, nil); !errors.Is(err, os.ErrNotExist) || len(damaged) > 0 {
+		t.Fatalf("%v, %+v", err, damaged)
+	}
+	if err := os.WriteFile(elsewhere, frames("a"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if _, payloads, damaged := reopen(t, dir); !slices.Equal(payloads, []string{"a"}) || len(damaged) > 0 {
+		t.Errorf("%q, %+v", payloads, damaged)
 	}
 }
 

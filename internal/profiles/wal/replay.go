@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strconv"
+	"syscall"
 
 	"github.com/ferula-io/ferula/internal/files"
 )
@@ -75,10 +76,12 @@ type reader struct {
 
 func (r *reader) read() error {
 	path := r.log.path(r.number)
-	b, err := os.ReadFile(path)
-	if err != nil {
-		r.unreadable(path, err)
-		return nil
+	b, err := files.ReadFile(path)
+	if errors.Is(err, files.ErrIrregular) || errors.Is(err, syscall.EIO) {
+		return r.unreadable(path, err)
+	}
+	if err != nil { // it may pass: the permissions, or too many open files
+		return fmt.Errorf("log segment %s: %w", path, err)
 	}
 	for at := 0; at < len(b); {
 		payload, ok := frame(b[at:])
@@ -182,8 +185,8 @@ func (r *reader) setAside(d *Damage, b []byte) {
 	}
 }
 
-// unreadable renames a segment so that Remove does not delete it.
-func (r *reader) unreadable(path string, err error) {
+// unreadable renames a segment so that Remove does not delete it. If that fails, Open ends with the error.
+func (r *reader) unreadable(path string, err error) error {
 	d := Damage{Segment: path, Kind: Unreadable, Err: err}
 	dir := filepath.Join(r.log.dir, asideDir)
 	aside := filepath.Join(dir, strconv.FormatUint(r.number, 10)+".segment")
@@ -191,11 +194,12 @@ func (r *reader) unreadable(path string, err error) {
 	if move == nil {
 		move = r.log.fs.Rename(path, aside)
 	}
-	if move == nil {
-		d.Aside = aside
+	if move != nil {
+		return fmt.Errorf("log segment %s: %w", path, errors.Join(err, move))
 	}
-	d.Err = errors.Join(d.Err, move)
+	d.Aside = aside
 	r.damaged = append(r.damaged, d)
+	return nil
 }
 
 func dirBytes(dir string) (int64, error) {

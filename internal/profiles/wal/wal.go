@@ -6,10 +6,11 @@
 // function, in order. Then it starts a new segment, because the last segment may end in an
 // incomplete record after a crash. The package does not interpret records. A log has one writer.
 //
-// Unreadable data does not fail Open. Bytes that are not a record are skipped up to the next
+// Damaged data does not fail Open. Bytes that are not a record are skipped up to the next
 // record. A record that the function rejects is skipped. Both are copied to the directory
 // aside, with the reason. Bytes at the end of a segment that are not a record are skipped, too,
-// but not copied. A segment that cannot be read is moved to aside. Open returns a Damage for each.
+// but not copied. A segment that the disk cannot read, or that is not a file, is moved to aside. Open returns a
+// Damage for each. Another error of reading a segment, which may pass, fails Open.
 //
 //	segment   8 digits: records       record   u32 length | u32 CRC-32C of payload | payload
 //	aside/<segment>-<offset>.bytes    skipped bytes        .txt   reason        aside/<segment>.segment   a segment

@@ -35,6 +35,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/wlog"
 	"go.yaml.in/yaml/v2"
 
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/tsdb"
@@ -237,7 +238,11 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 	maps.DeleteFunc(ended, func(key string, _ *queue) bool { return kept[key] != nil })
 	s.publish(kept)
 	stop(ended)
-	err = s.points.retain(wanted)
+	others, err := s.points.retain(wanted)
+	if len(others) > 0 && !s.started {
+		s.logger.Warn("No section of remote_write has the name, or without a name the URL, of these queues any more. "+
+			"What they had not sent before the last stop is in the local storage only", "queues", others)
+	}
 	for i, section := range next.sections {
 		if kept[names[i]] != nil {
 			continue
@@ -292,7 +297,7 @@ func (s *Sender) open(sections bool) (end position, err error) {
 	if err := os.MkdirAll(idle, 0o777); err != nil {
 		return end, err
 	}
-	if err := os.WriteFile(wlog.SegmentName(idle, 0), nil, 0o666); err != nil {
+	if err := files.WriteFile(files.Disk{}, wlog.SegmentName(idle, 0), nil); err != nil {
 		return end, err
 	}
 	if s.points == nil && !s.opts.NoSavepoints {

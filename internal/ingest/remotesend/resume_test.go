@@ -93,8 +93,9 @@ func TestSavepoints_AreReadAsWritten(t *testing.T) {
 	if err != nil || fmt.Sprint(s.queues) != fmt.Sprint(want) {
 		t.Errorf("%v %v", s.queues, err)
 	}
-	if err := s.retain(map[string]bool{"name a": true}); err != nil {
-		t.Fatal(err)
+	others, err := s.retain(map[string]bool{"name a": true})
+	if err != nil || len(others) != 1 || others[0] != "url http://h/\n\"x\"" {
+		t.Fatal(others, err)
 	}
 	if s, err = loadSavepoints(dir); err != nil || len(s.queues) != 1 {
 		t.Errorf("%v %v", s.queues, err)

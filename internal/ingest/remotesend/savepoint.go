@@ -134,19 +134,23 @@ func (s *savepoints) set(key string, p position) error {
 	return s.write()
 }
 
-// retain removes the savepoints of all other queues.
-func (s *savepoints) retain(keys map[string]bool) error {
+// retain removes the savepoints of all other queues, and returns their keys.
+func (s *savepoints) retain(keys map[string]bool) (others []string, err error) {
 	if s == nil {
-		return nil
+		return nil, nil
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	before := len(s.queues)
-	maps.DeleteFunc(s.queues, func(key string, _ position) bool { return !keys[key] })
-	if len(s.queues) == before {
-		return nil
+	for key := range s.queues {
+		if !keys[key] {
+			others = append(others, key)
+			delete(s.queues, key)
+		}
 	}
-	return s.write()
+	if len(others) == 0 {
+		return nil, nil
+	}
+	return others, s.write()
 }
 
 func (s *savepoints) write() error {

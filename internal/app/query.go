@@ -19,6 +19,7 @@ import (
 	"github.com/ferula-io/ferula/internal/httpapi"
 	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/httpapi/storeset"
+	"github.com/ferula-io/ferula/internal/panics"
 	"github.com/ferula-io/ferula/internal/process"
 
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
@@ -86,6 +87,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	q.process.Add(process.Component{Name: "tracing", Close: q.tracing.Close})
 	slots := newSlotMetrics(q.reg.Own)
 	opts.Query.SlotWaited = slots.observe
+	opts.Query.Panicked = panics.Counter(q.reg.Own, "promql").Inc
 	if q.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), q.reg); err != nil {
 		return nil, err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
+	"github.com/ferula-io/ferula/internal/panics"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/grpcserver"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
@@ -146,6 +147,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	}
 	s.remotes = remoteread.New(s.store, opts.ReadSort)
 	opts.Query.TrackerDir = opts.Store.Dir
+	opts.Query.Panicked = panics.Counter(s.reg.Own, "promql").Inc
 	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
 		return nil, err
 	}

@@ -63,6 +63,9 @@ func (e *Engine) bounded(q promql.Query, err error) (promql.Query, error) {
 			return nil, err
 		}
 	}
+	if e.panicked != nil {
+		q = watched{q, e.panicked}
+	}
 	return q, nil
 }
 

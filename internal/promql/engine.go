@@ -10,7 +10,9 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"runtime"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -44,6 +46,8 @@ type Options struct {
 	// SlotWaited is called with the time that a query waited for a slot. A query waits twice: before it is parsed and
 	// before it is evaluated. May be nil.
 	SlotWaited func(time.Duration)
+	// Panicked is called when a panic has ended a query, whose error then is a runtime.Error. May be nil.
+	Panicked func()
 }
 
 func (o Options) withDefaults() Options {
@@ -90,6 +94,7 @@ type Engine struct {
 	flags                hint.Flags
 	opts                 promql.EngineOpts
 	slots                *slots
+	panicked             func() // may be nil
 }
 
 var _ promql.QueryEngine = (*Engine)(nil)
@@ -114,6 +119,7 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 		Parser:               NewParser(opts),
 		defaultLookbackDelta: opts.LookbackDelta,
 		flags:                opts.Flags,
+		panicked:             opts.Panicked,
 	}
 	e.noStepSubqueryMS.Store(time.Minute.Milliseconds())
 	engineOpts := promql.EngineOpts{
@@ -133,14 +139,17 @@ func New(opts Options, logger *slog.Logger, reg prometheus.Registerer) (*Engine,
 	}
 	e.opts = engineOpts
 	e.opts.Reg = nil
+	engineOpts.ActiveQueryTracker = make(gate, opts.MaxConcurrency)
 	if opts.TrackerDir != "" {
 		tracker, err := promql.NewActiveQueryTracker(opts.TrackerDir, opts.MaxConcurrency, logger)
-		if err != nil {
+		switch {
+		case errors.Is(err, syscall.ENOSPC):
+			logger.Error("Queries that run are not logged until a restart: the disk is full", "dir", opts.TrackerDir)
+		case err != nil:
 			return nil, fmt.Errorf("active query log in %s: %w", opts.TrackerDir, err)
+		default:
+			engineOpts.ActiveQueryTracker = tracker
 		}
-		engineOpts.ActiveQueryTracker = tracker
-	} else {
-		engineOpts.ActiveQueryTracker = make(gate, opts.MaxConcurrency)
 	}
 	e.slots = &slots{QueryTracker: engineOpts.ActiveQueryTracker, waited: opts.SlotWaited}
 	engineOpts.ActiveQueryTracker = e.slots
@@ -198,6 +207,21 @@ func (s *slots) Insert(ctx context.Context, query string) (int, error) {
 func (s *slots) Delete(index int) {
 	s.used.Add(-1)
 	s.QueryTracker.Delete(index)
+}
+
+// watched tells the engine of a panic.
+type watched struct {
+	promql.Query
+	panicked func()
+}
+
+// Exec implements promql.Query.
+func (w watched) Exec(ctx context.Context) *promql.Result {
+	res := w.Query.Exec(ctx)
+	if bug := runtime.Error(nil); errors.As(res.Err, &bug) {
+		w.panicked()
+	}
+	return res
 }
 
 // gate limits concurrency if there is no directory for an active query log. Insert waits until a slot is free or the

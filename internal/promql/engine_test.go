@@ -4,10 +4,14 @@ import (
 	"context"
 	"errors"
 	"log/slog"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/promqltest"
 	"github.com/prometheus/prometheus/storage"
 	"go.uber.org/goleak"
@@ -97,6 +101,62 @@ func TestEngine_QueriesBeyondTheConcurrencyLimitWait(t *testing.T) {
 	close(release)
 	if err := <-done; err != nil {
 		t.Fatal(err)
+	}
+}
+
+// querier selects series.
+type querier struct {
+	storage.Querier
+	series storage.SeriesSet
+}
+
+func (q querier) Select(context.Context, bool, *storage.SelectHints, ...*labels.Matcher) storage.SeriesSet {
+	return q.series
+}
+
+func (querier) Close() error { return nil }
+
+// wrong are series with a bug.
+type wrong struct{ storage.SeriesSet }
+
+func (wrong) Next() bool { return []bool{}[len("x")] }
+
+// The engine's evaluator recovers a panic, and logs it only.
+func TestEngine_CountsQueriesThatPanic(t *testing.T) {
+	panicked := 0
+	e := newEngine(t, ferulapromql.Options{Panicked: func() { panicked++ }})
+	for _, series := range []storage.SeriesSet{wrong{}, storage.ErrSeriesSet(errors.New("the disk is gone"))} {
+		from := storage.QueryableFunc(func(_, _ int64) (storage.Querier, error) { return querier{series: series}, nil })
+		for _, eval := range []func() (promql.Query, error){
+			func() (promql.Query, error) { return e.NewInstantQuery(t.Context(), from, nil, `up`, time.Unix(0, 0)) },
+			func() (promql.Query, error) {
+				return e.NewRangeQuery(t.Context(), from, nil, `up`, time.Unix(0, 0), time.Unix(9, 0), time.Second)
+			},
+		} {
+			q, err := eval()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if res := q.Exec(t.Context()); res.Err == nil {
+				t.Error("no error")
+			}
+			q.Close()
+		}
+		if panicked != 2 {
+			t.Errorf("%d panics are counted, want 2", panicked)
+		}
+	}
+}
+
+// The log of running queries is not worth a start that fails again and again.
+func TestNew_AFullDiskIsNoError(t *testing.T) {
+	dir := t.TempDir()
+	if err := os.Symlink("/dev/full", filepath.Join(dir, "queries.active")); err != nil {
+		t.Fatal(err)
+	}
+	e := newEngine(t, ferulapromql.Options{TrackerDir: dir, MaxConcurrency: 3})
+	if _, all := e.SlotsInUse(); all != 3 {
+		t.Errorf("%d slots", all)
 	}
 }
 

@@ -297,8 +297,11 @@ func (s *Sender) open(sections bool) (end position, err error) {
 	if err := os.MkdirAll(idle, 0o777); err != nil {
 		return end, err
 	}
-	if err := files.WriteFile(files.Disk{}, wlog.SegmentName(idle, 0), nil); err != nil {
-		return end, err
+	empty := wlog.SegmentName(idle, 0)
+	if content, err := files.ReadFile(empty); err != nil || len(content) > 0 {
+		if err := files.WriteFile(files.Disk{}, empty, nil); err != nil {
+			return end, err
+		}
 	}
 	if s.points == nil && !s.opts.NoSavepoints {
 		if s.points, err = loadSavepoints(s.dir); err != nil {

@@ -379,15 +379,16 @@ func each(ctx context.Context, f *Fanout, r Request, c *chosen,
 
 // callOne calls one store, with the response timeout.
 func callOne(ctx context.Context, f *Fanout, address string, i int,
-	call func(ctx context.Context, i int) ([]string, error)) ([]string, error) {
+	call func(ctx context.Context, i int) ([]string, error)) (warnings []string, err error) {
 	if f.opts.ResponseTimeout > 0 {
 		var done context.CancelFunc
 		ctx, done = context.WithTimeoutCause(ctx, f.opts.ResponseTimeout, ErrStalled)
 		defer done()
 	}
 	ctx, span := startSpan(ctx, "store", attribute.String("store", address))
-	warnings, err := call(ctx, i)
 	defer func() { endSpan(span, err) }()
+	defer f.endpoints.recovered(&err, address)
+	warnings, err = call(ctx, i)
 	if err != nil && errors.Is(context.Cause(ctx), ErrStalled) {
 		err = fmt.Errorf("%w: %s", ErrStalled, f.opts.ResponseTimeout)
 	}

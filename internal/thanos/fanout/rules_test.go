@@ -2,7 +2,10 @@ package fanout
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -49,6 +52,26 @@ func rulingWorld(t *testing.T, stores ...ruling) *Fanout {
 }
 
 func offering() *fakeStore { return &fakeStore{info: storeapi.Info{Rules: true, Targets: true}} }
+
+type panicking struct{ ruling }
+
+func (panicking) Rules(context.Context, storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
+	panic("index out of range")
+}
+
+func TestRules_PanicFailsItsStoreOnly(t *testing.T) {
+	s := panicking{ruling{fakeStore: offering()}}
+	e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "s"}}, Dial: func(Address) (Client, error) { return s, nil }})
+	e.Update(t.Context())
+	t.Cleanup(func() { e.replace(nil) })
+	_, warnings, err := New(e, Options{}).Queryable(Request{}).Rules(t.Context(), "all", nil)
+	if err != nil || len(warnings) != 1 || !errors.Is(slices.Collect(maps.Values(warnings))[0], errPanicked) {
+		t.Errorf("%v, %v", warnings, err)
+	}
+	if n := e.metrics.panics.Get(); n != 1 {
+		t.Errorf("%d panics are counted, want 1", n)
+	}
+}
 
 func TestTargets_MergesReplicasByHealthAndLastScrape(t *testing.T) {
 	at := time.Unix(1000, 0)

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -200,10 +201,7 @@ func duplicateRules(groups *rulefmt.RuleGroups) (names []string) {
 	seen := map[string]bool{}
 	for _, g := range groups.Groups {
 		for _, rule := range g.Rules {
-			name := rule.Record
-			if name == "" {
-				name = rule.Alert
-			}
+			name := cmp.Or(rule.Record, rule.Alert)
 			key := name + labels.FromMap(rule.Labels).String()
 			if seen[key] {
 				names = append(names, key)

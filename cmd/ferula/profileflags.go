@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"time"
@@ -93,10 +94,7 @@ func (f profileFlags) Validate() error {
 }
 
 func (f profileFlags) options() app.ProfilesOptions {
-	retention := time.Duration(f.RetentionTime)
-	if retention == 0 {
-		retention = -1 // for ever
-	}
+	retention := cmp.Or(time.Duration(f.RetentionTime), -1) // for ever
 	return app.ProfilesOptions{
 		SingleTenant: !f.Multitenancy,
 		ConfigFile:   f.ConfigFile,

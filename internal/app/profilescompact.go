@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -43,9 +44,7 @@ type ProfilesCompact struct {
 // NewProfilesCompact builds the process and opens its listener. It sends no request to the bucket.
 func NewProfilesCompact(opts ProfilesCompactOptions) (_ *ProfilesCompact, err error) {
 	opts.Web = opts.Web.WithDefaults()
-	if opts.Interval == 0 {
-		opts.Interval = 5 * time.Minute
-	}
+	opts.Interval = cmp.Or(opts.Interval, 5*time.Minute)
 	c := &ProfilesCompact{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
 	defer func() {
 		if err != nil {

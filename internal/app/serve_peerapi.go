@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"net/http"
 	"net/url"
@@ -37,10 +38,7 @@ type notices struct {
 }
 
 func (s *Serve) newNotices() *notices {
-	subscribers := s.opts.Peer.SubscribersMax
-	if subscribers == 0 {
-		subscribers = 16
-	}
+	subscribers := cmp.Or(s.opts.Peer.SubscribersMax, 16)
 	n := &notices{Notifications: notifications.NewNotifications(subscribers, s.reg)}
 	n.ctx, n.stop = context.WithCancel(context.Background())
 	n.AddNotification(notifications.StartingUp)
@@ -76,10 +74,7 @@ func (n *notices) untilShutdown(next http.Handler) http.Handler {
 // peerOptions returns the options of package promweb.
 func (s *Serve) peerOptions(prefix string, external *url.URL, origin *regexp.Regexp,
 	guard func(http.Handler) http.Handler) promweb.Options {
-	lookback := s.opts.Query.LookbackDelta
-	if lookback == 0 {
-		lookback = 5 * time.Minute
-	}
+	lookback := cmp.Or(s.opts.Query.LookbackDelta, 5*time.Minute)
 	return promweb.Options{
 		Prefix: prefix, Flags: s.opts.Flags, RuntimeInfo: s.runtimeInfo, Rules: s.rules,
 		Store: s.store, Queryable: s.store, Engine: s.queries, Parser: s.engine.Parser, Targets: s.scraper.Manager,

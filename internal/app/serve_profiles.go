@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,9 +80,7 @@ type profileService struct {
 // newProfiles builds the profile service. It opens no file of the store.
 func (s *Serve) newProfiles() (err error) {
 	opts, logger := s.opts.Profiles, s.opts.Logger.With("component", "profiles")
-	if opts.Store.Dir == "" {
-		opts.Store.Dir = s.opts.Store.Dir
-	}
+	opts.Store.Dir = cmp.Or(opts.Store.Dir, s.opts.Store.Dir)
 	s.shipping.ReadProfiles(&opts.Store, opts.BucketCache, s.reg.Own)
 	l := &profileService{logger: logger, singleTenant: opts.SingleTenant,
 		available: s.reg.Gauge("ferula_profiles_available",

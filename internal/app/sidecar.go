@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,18 +51,10 @@ type SidecarOptions struct {
 
 func (o SidecarOptions) withDefaults() SidecarOptions {
 	o.Web = o.Web.WithDefaults()
-	if o.ReadyTimeout == 0 {
-		o.ReadyTimeout = 10 * time.Minute
-	}
-	if o.PollInterval == 0 {
-		o.PollInterval = 30 * time.Second
-	}
-	if o.PollTimeout == 0 {
-		o.PollTimeout = 30 * time.Second
-	}
-	if o.Limits.SortBytesMax == 0 {
-		o.Limits.SortBytesMax = 256 << 20
-	}
+	o.ReadyTimeout = cmp.Or(o.ReadyTimeout, 10*time.Minute)
+	o.PollInterval = cmp.Or(o.PollInterval, 30*time.Second)
+	o.PollTimeout = cmp.Or(o.PollTimeout, 30*time.Second)
+	o.Limits.SortBytesMax = cmp.Or(o.Limits.SortBytesMax, 256<<20)
 	return o
 }
 

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -62,9 +63,7 @@ type Store struct {
 // NewStore builds the process and opens its listeners. It sends no request to the bucket.
 func NewStore(opts StoreOptions) (_ *Store, err error) {
 	opts.Web = opts.Web.WithDefaults()
-	if opts.SyncInterval == 0 {
-		opts.SyncInterval = 15 * time.Minute
-	}
+	opts.SyncInterval = cmp.Or(opts.SyncInterval, 15*time.Minute)
 	s := &Store{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
 	defer func() {
 		if err != nil {

@@ -63,15 +63,9 @@ func (o ShipOptions) withDefaults() ShipOptions {
 	or(&o.RetryMin, 2*time.Second)
 	or(&o.RetryMax, 2*time.Minute)
 	or(&o.Stall, 5*time.Minute)
-	if o.StateFile == "" {
-		o.StateFile = "thanos.shipper.json"
-	}
-	if o.Source == "" {
-		o.Source = "sidecar"
-	}
-	if o.Concurrency == 0 {
-		o.Concurrency = 1
-	}
+	o.StateFile = cmp.Or(o.StateFile, "thanos.shipper.json")
+	o.Source = cmp.Or(o.Source, "sidecar")
+	o.Concurrency = cmp.Or(o.Concurrency, 1)
 	if o.Now == nil {
 		o.Now = time.Now
 	}

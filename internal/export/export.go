@@ -20,6 +20,7 @@ package export
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -92,15 +93,9 @@ func (o Options) withDefaults() Options {
 	if o.Format == "" {
 		o.Format = FormatOf(o.Output)
 	}
-	if o.Window == 0 {
-		o.Window = blockLength
-	}
-	if o.Tries == 0 {
-		o.Tries = 5
-	}
-	if o.RetryAfter == 0 {
-		o.RetryAfter = time.Second
-	}
+	o.Window = cmp.Or(o.Window, blockLength)
+	o.Tries = cmp.Or(o.Tries, 5)
+	o.RetryAfter = cmp.Or(o.RetryAfter, time.Second)
 	if o.Permanent == nil {
 		o.Permanent = func(error) bool { return false }
 	}

@@ -8,6 +8,7 @@ package reqbody
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,21 +34,11 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.BytesMax == 0 {
-		o.BytesMax = 256 << 20
-	}
-	if o.Wait == 0 {
-		o.Wait = 10 * time.Second
-	}
-	if o.Grace == 0 {
-		o.Grace = 15 * time.Second
-	}
-	if o.RateMin == 0 {
-		o.RateMin = 4096
-	}
-	if o.Total == 0 {
-		o.Total = 5 * time.Minute
-	}
+	o.BytesMax = cmp.Or(o.BytesMax, 256<<20)
+	o.Wait = cmp.Or(o.Wait, 10*time.Second)
+	o.Grace = cmp.Or(o.Grace, 15*time.Second)
+	o.RateMin = cmp.Or(o.RateMin, 4096)
+	o.Total = cmp.Or(o.Total, 5*time.Minute)
 	return o
 }
 

@@ -131,9 +131,7 @@ func (o Options) resolved() Options {
 	if floats := section.TSDBConfig.ChunkEncoding.Floats; floats != "" {
 		o.FloatChunkEncodingIsXOR2 = floats == config.FloatChunkEncodingXOR2
 	}
-	if o.MinBlockDuration == 0 {
-		o.MinBlockDuration = time.Duration(tsdb.DefaultBlockDuration) * time.Millisecond
-	}
+	o.MinBlockDuration = cmp.Or(o.MinBlockDuration, time.Duration(tsdb.DefaultBlockDuration)*time.Millisecond)
 	if o.MaxBlockDuration == 0 {
 		o.MaxBlockDuration = longestBlock
 		if o.Retention != 0 && o.Retention/10 < longestBlock {
@@ -143,9 +141,7 @@ func (o Options) resolved() Options {
 	if o.MaxBlockDuration < o.MinBlockDuration {
 		o.MaxBlockDuration = o.MinBlockDuration
 	}
-	if o.WALCompression == "" {
-		o.WALCompression = compression.Snappy
-	}
+	o.WALCompression = cmp.Or(o.WALCompression, compression.Snappy)
 	return o
 }
 

@@ -2,6 +2,7 @@
 package downstreamprobe
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/http"
@@ -40,9 +41,7 @@ var _ frontend.Downstream = (*Probe)(nil)
 
 // New returns the probe of the downstream of client.
 func New(client *downstream.Client, opts Options) *Probe {
-	if opts.Every == 0 {
-		opts.Every = defaultEvery
-	}
+	opts.Every = cmp.Or(opts.Every, defaultEvery)
 	return &Probe{Client: client, opts: opts}
 }
 

@@ -3,6 +3,7 @@
 package shipping
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -198,10 +199,7 @@ func (o Options) CheckLocal(store tsdb.Options, external labels.Labels) error {
 // delete a block before it is shipped. There is no error if --storage.tsdb.delay-compact-file.path names the
 // shipper's list of shipped blocks: such a Prometheus compacts only blocks in this list.
 func (o Options) CheckPrometheus(dir string, flags map[string]string) error {
-	state := o.Shipper.StateFile
-	if state == "" {
-		state = "thanos.shipper.json"
-	}
+	state := cmp.Or(o.Shipper.StateFile, "thanos.shipper.json")
 	state = filepath.Join(dir, state)
 	if delayFile := flags["storage.tsdb.delay-compact-file.path"]; delayFile != "" {
 		if filepath.Clean(delayFile) != filepath.Clean(state) {

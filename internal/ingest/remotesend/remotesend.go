@@ -100,10 +100,7 @@ type applied struct {
 // New returns a sender without queues. Its queues read the write-ahead log of store, which must
 // not be open yet. The caller closes the sender with Close.
 func New(opts Options, store *tsdb.Store, logger *slog.Logger, reg prometheus.Registerer, own *metrics.Set) *Sender {
-	if opts.FlushDeadline == 0 {
-		opts.FlushDeadline = defaultFlushDeadline
-	}
-	opts.FlushDeadline = max(0, opts.FlushDeadline)
+	opts.FlushDeadline = max(0, cmp.Or(opts.FlushDeadline, defaultFlushDeadline))
 	dir := store.Options().Dir
 	s := &Sender{opts: opts, logger: logger, dir: filepath.Join(dir, sectionsDir), wal: filepath.Join(dir, "wal"),
 		quiet:   slog.New(process.ThinLog(redact.Handler{Handler: logger.Handler()}, 1, logEvery, time.Now)),

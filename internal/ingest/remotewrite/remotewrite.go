@@ -10,6 +10,7 @@ package remotewrite
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -56,15 +57,9 @@ type Options struct {
 const bodyMaxBytes = 32 << 20
 
 func (o Options) withDefaults() Options {
-	if o.InFlightMax == 0 {
-		o.InFlightMax = 16
-	}
-	if o.DecodedMax == 0 {
-		o.DecodedMax = 256 << 20
-	}
-	if o.DecodingMax == 0 {
-		o.DecodingMax = 512 << 20
-	}
+	o.InFlightMax = cmp.Or(o.InFlightMax, 16)
+	o.DecodedMax = cmp.Or(o.DecodedMax, 256<<20)
+	o.DecodingMax = cmp.Or(o.DecodingMax, 512<<20)
 	o.DecodingMax = max(o.DecodingMax, o.DecodedMax)
 	if o.BodyMaxBytes == 0 || o.BodyMaxBytes > bodyMaxBytes {
 		o.BodyMaxBytes = bodyMaxBytes
@@ -265,10 +260,7 @@ func costOf(body []byte, header http.Header, decodedMax int64) (Cost, error) {
 	if err != nil || size > bodyMaxBytes {
 		return Cost{}, nil
 	}
-	contentType := header.Get("Content-Type")
-	if contentType == "" {
-		contentType = "application/x-protobuf" // the default of the receiver
-	}
+	contentType := cmp.Or(header.Get("Content-Type"), "application/x-protobuf") // the default of the receiver
 	kind, err := remoteapi.ParseProtoMsg(contentType)
 	if err != nil {
 		return Cost{}, nil

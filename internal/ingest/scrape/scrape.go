@@ -7,6 +7,7 @@
 package scrape
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,9 +50,7 @@ type Scraper struct {
 
 // manager returns the options of the scrape manager.
 func (o Options) manager() *scrape.Options {
-	if o.DiscoveryReloadInterval == 0 {
-		o.DiscoveryReloadInterval = 5 * time.Second
-	}
+	o.DiscoveryReloadInterval = cmp.Or(o.DiscoveryReloadInterval, 5*time.Second)
 	var client []commonconfig.HTTPClientOption
 	if o.Dial != nil {
 		client = append(client, commonconfig.WithDialContextFunc(o.Dial))

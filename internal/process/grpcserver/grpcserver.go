@@ -3,6 +3,7 @@
 package grpcserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -59,30 +60,14 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.TLSMinVersion == "" {
-		o.TLSMinVersion = "1.3"
-	}
-	if o.GracePeriod == 0 {
-		o.GracePeriod = 30 * time.Second
-	}
-	if o.ConnectionsMax == 0 {
-		o.ConnectionsMax = 512
-	}
-	if o.ConnectTimeout == 0 {
-		o.ConnectTimeout = 10 * time.Second
-	}
-	if o.StreamsMax == 0 {
-		o.StreamsMax = 1000
-	}
-	if o.RequestBytesMax == 0 {
-		o.RequestBytesMax = 32 << 20
-	}
-	if o.ReceiveTimeout == 0 {
-		o.ReceiveTimeout = 30 * time.Second
-	}
-	if o.ReceiveBytesMax == 0 {
-		o.ReceiveBytesMax = 256 << 20
-	}
+	o.TLSMinVersion = cmp.Or(o.TLSMinVersion, "1.3")
+	o.GracePeriod = cmp.Or(o.GracePeriod, 30*time.Second)
+	o.ConnectionsMax = cmp.Or(o.ConnectionsMax, 512)
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 10*time.Second)
+	o.StreamsMax = cmp.Or(o.StreamsMax, 1000)
+	o.RequestBytesMax = cmp.Or(o.RequestBytesMax, 32<<20)
+	o.ReceiveTimeout = cmp.Or(o.ReceiveTimeout, 30*time.Second)
+	o.ReceiveBytesMax = cmp.Or(o.ReceiveBytesMax, 256<<20)
 	if o.receiveSoon == 0 {
 		o.receiveSoon = min(3*time.Second, o.ReceiveTimeout)
 	}
@@ -92,9 +77,7 @@ func (o Options) withDefaults() Options {
 // WithoutPushes returns options with a smaller default of RequestBytesMax, for a server
 // that receives no pushes: messages of queries are small.
 func (o Options) WithoutPushes() Options {
-	if o.RequestBytesMax == 0 {
-		o.RequestBytesMax = 4 << 20
-	}
+	o.RequestBytesMax = cmp.Or(o.RequestBytesMax, 4<<20)
 	return o
 }
 

@@ -3,6 +3,7 @@
 package httpserver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -52,15 +53,9 @@ const headerTimeout = 10 * time.Second
 
 // WithDefaults returns the options with defaults for zero values.
 func (o Options) WithDefaults() Options {
-	if o.MaxConnections == 0 {
-		o.MaxConnections = 512
-	}
-	if o.ReadTimeout == 0 {
-		o.ReadTimeout = 5 * time.Minute
-	}
-	if o.DrainTimeout == 0 {
-		o.DrainTimeout = 30 * time.Second
-	}
+	o.MaxConnections = cmp.Or(o.MaxConnections, 512)
+	o.ReadTimeout = cmp.Or(o.ReadTimeout, 5*time.Minute)
+	o.DrainTimeout = cmp.Or(o.DrainTimeout, 30*time.Second)
 	return o
 }
 

@@ -1,6 +1,7 @@
 package httpserver
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net"
@@ -49,9 +50,7 @@ func ExternalURL(given string, addr net.Addr) (*url.URL, error) {
 
 // RoutePrefix returns "" or "/path" without a trailing slash.
 func RoutePrefix(given string, external *url.URL) string {
-	if given == "" {
-		given = external.Path
-	}
+	given = cmp.Or(given, external.Path)
 	given = strings.Trim(given, "/")
 	if given == "" {
 		return ""
@@ -61,9 +60,7 @@ func RoutePrefix(given string, external *url.URL) string {
 
 // CORSOrigin compiles the pattern of allowed origins; "" allows all.
 func CORSOrigin(pattern string) (*regexp.Regexp, error) {
-	if pattern == "" {
-		pattern = ".*"
-	}
+	pattern = cmp.Or(pattern, ".*")
 	re, err := regexp.Compile("^(?:" + pattern + ")$")
 	if err != nil {
 		return nil, hint.Invalid("web.cors.origin", fmt.Errorf("%q: %w", pattern, err))

@@ -3,6 +3,7 @@ package reloader
 
 import (
 	"bytes"
+	"cmp"
 	"compress/gzip"
 	"context"
 	"crypto/sha256"
@@ -55,12 +56,8 @@ func New(o Options, prom *url.URL, client *http.Client, logger *slog.Logger, set
 	if o.OutputFile != "" && o.ConfigFile == "" {
 		return nil, hint.Invalid("reloader.config-envsubst-file", errors.New("requires --reloader.config-file"))
 	}
-	if o.Every == 0 {
-		o.Every = 5 * time.Second
-	}
-	if o.Retry == 0 {
-		o.Retry = 5 * time.Second
-	}
+	o.Every = cmp.Or(o.Every, 5*time.Second)
+	o.Retry = cmp.Or(o.Retry, 5*time.Second)
 	set.Describe("thanos_sidecar_reloader_last_reload_successful", "Whether the last reload of Prometheus succeeded.", "")
 	r := &Reloader{
 		opts: o, url: prom.JoinPath("-/reload").String(), client: client, logger: logger,

@@ -5,6 +5,7 @@
 package telemetry
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -167,9 +168,7 @@ func (reg *Registry) observe(r *http.Request, o *instrumentedWriter, took time.D
 	if r.Pattern != "" {
 		handler = r.Pattern[strings.IndexByte(r.Pattern, ' ')+1:]
 	}
-	if status == 0 {
-		status = http.StatusOK
-	}
+	status = cmp.Or(status, http.StatusOK)
 	method, code := knownMethod(r.Method), strconv.Itoa(status)
 	if !finished {
 		code = Aborted

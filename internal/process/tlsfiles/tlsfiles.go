@@ -5,6 +5,7 @@
 package tlsfiles
 
 import (
+	"cmp"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
@@ -98,10 +99,7 @@ func (s Server) Config() (config *tls.Config, err error) {
 // Config returns the TLS configuration of a client.
 func (c Client) Config() (config *tls.Config, err error) {
 	config = &tls.Config{InsecureSkipVerify: c.SkipVerify, ServerName: c.ServerName} // set by the operator
-	version := c.MinVersion
-	if version == "" {
-		version = "1.3"
-	}
+	version := cmp.Or(c.MinVersion, "1.3")
 	if config.MinVersion, err = minVersion(version); err != nil {
 		return nil, err
 	}

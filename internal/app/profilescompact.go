@@ -6,8 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
-	"net/http"
 	"time"
 
 	"github.com/thanos-io/objstore"
@@ -15,7 +13,6 @@ import (
 	"github.com/ferula-io/ferula/internal/bucket"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/profiles/compact"
 )
 
@@ -32,25 +29,18 @@ type ProfilesCompactOptions struct {
 // ProfilesCompact compacts and deletes the profile blocks of a bucket. Call NewProfilesCompact, then
 // Run once.
 type ProfilesCompact struct {
+	base
 	opts      ProfilesCompactOptions
-	reg       *telemetry.Registry
 	bucket    objstore.Bucket
 	compactor *compact.Compactor
-	listener  net.Listener
-	process   *process.Process
 	err       error // of the only iteration
 }
 
 // NewProfilesCompact builds the process and opens its listener. It sends no request to the bucket.
 func NewProfilesCompact(opts ProfilesCompactOptions) (_ *ProfilesCompact, err error) {
-	opts.Web = opts.Web.WithDefaults()
 	opts.Interval = cmp.Or(opts.Interval, 5*time.Minute)
-	c := &ProfilesCompact{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
-	defer func() {
-		if err != nil {
-			_ = c.process.Close()
-		}
-	}()
+	c := &ProfilesCompact{opts: opts, base: newBase(opts.Web, opts.Logger)}
+	defer c.release(&err)
 	logger := opts.Logger.With("component", "compactor")
 	if c.bucket, err = bucket.Open([]byte(opts.Bucket), "compact", logger, c.reg); err != nil {
 		return nil, hint.Invalid("objstore.config", err)
@@ -60,19 +50,13 @@ func NewProfilesCompact(opts ProfilesCompactOptions) (_ *ProfilesCompact, err er
 		return nil, fmt.Errorf("--data-dir: %w", err)
 	}
 	c.process.Add(process.Component{Name: "compactor", Run: c.work, Close: c.compactor.Close})
-	if c.listener, err = opts.Web.Listen(); err != nil {
+	if err = c.listen(); err != nil {
 		return nil, err
 	}
-	c.process.Add(closingListener(c.listener))
-	mux := http.NewServeMux()
-	opts.Web.RegisterDebugEndpoints(mux, "", &c.process.Readiness)
-	mux.Handle("GET /metrics", c.reg.Handler(opts.Logger))
-	c.process.AddServer(webServer(opts.Web, c.listener, c.reg.Instrumented(mux), opts.Logger, c.reg))
+	mux := c.newMux()
+	c.process.AddServer(c.webServer(c.reg.Instrumented(mux)))
 	return c, nil
 }
-
-// Addr returns the HTTP listen address.
-func (c *ProfilesCompact) Addr() net.Addr { return c.listener.Addr() }
 
 // Run compacts until ctx is canceled or, without Wait, until one iteration has ended, whose error it
 // returns.

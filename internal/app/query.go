@@ -5,10 +5,8 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
-	"os"
 	"time"
 
 	prompromql "github.com/prometheus/prometheus/promql"
@@ -25,7 +23,6 @@ import (
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
 	"github.com/ferula-io/ferula/internal/process/grpcserver"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
-	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/redact"
@@ -59,32 +56,22 @@ type QueryOptions struct {
 
 // Query is a process that queries many stores. Call NewQuery, then Run once.
 type Query struct {
+	base
 	opts      QueryOptions
-	reg       *telemetry.Registry
 	engine    *promql.Engine
 	queries   prompromql.QueryEngine
 	endpoints *fanout.Endpoints
 	fanout    *fanout.Fanout
 	tracing   *tracing.Tracing
-	listener  net.Listener
-	grpc      *grpcserver.Server
-	process   *process.Process
-	started   time.Time
 }
 
 // NewQuery builds the process and opens its listeners. It sends no request to a store.
 func NewQuery(opts QueryOptions) (_ *Query, err error) {
-	opts.Web = opts.Web.WithDefaults()
-	q := &Query{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger), started: time.Now().UTC()}
-	defer func() {
-		if err != nil {
-			_ = q.process.Close()
-		}
-	}()
-	if q.tracing, err = tracing.New(opts.Tracing, "ferula-query"); err != nil {
-		return nil, hint.Invalid("tracing.config", err)
+	q := &Query{opts: opts, base: newBase(opts.Web, opts.Logger)}
+	defer q.release(&err)
+	if q.tracing, err = q.trace(opts.Tracing, "ferula-query"); err != nil {
+		return nil, err
 	}
-	q.process.Add(process.Component{Name: "tracing", Close: q.tracing.Close})
 	slots := newSlotMetrics(q.reg.Own)
 	opts.Query.SlotWaited = slots.observe
 	opts.Query.Panicked = panics.Counter(q.reg.Own, "promql").Inc
@@ -126,17 +113,15 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 		fan.Dedup, fan.DedupFloats, fan.IsCounter = dedup.Chain, nil, func(string) bool { return false }
 	}
 	q.fanout = fanout.New(q.endpoints, fan)
-	if q.listener, err = opts.Web.Listen(); err != nil {
+	if err = q.listen(); err != nil {
 		return nil, err
 	}
-	q.process.Add(closingListener(q.listener))
 	store := opts.StoreAPI
 	store.Metrics = q.reg.Own
-	opts.GRPC.WarnAnonymous(opts.Web, opts.Logger)
-	if q.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), q.tracing, opts.Logger, q.reg,
-		func(to grpc.ServiceRegistrar) {
-			storeapi.NewServer(q.fanout.Source(), store).Register(to)
-		}); err != nil {
+	err = q.listenStoreAPI(opts.GRPC, q.tracing, func(to grpc.ServiceRegistrar) {
+		storeapi.NewServer(q.fanout.Source(), store).Register(to)
+	})
+	if err != nil {
 		return nil, err
 	}
 	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, q.listener.Addr())
@@ -147,14 +132,14 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	if err != nil {
 		return nil, err
 	}
-	q.process.AddServer(webServer(opts.Web, q.listener, q.reg.Instrumented(handler), opts.Logger, q.reg),
-		grpcServer(q.grpc))
+	q.process.AddServer(q.webServer(q.reg.Instrumented(handler)),
+		q.grpcServer())
 	return q, nil
 }
 
 // newHandler routes requests to the API, the web UI and the debug endpoints.
 func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, error) {
-	origin, err := httpserver.CORSOrigin(q.opts.Web.CORSOrigin)
+	origin, err := httpserver.CORSOrigin(q.web.CORSOrigin)
 	if q.opts.DisableCORS {
 		origin, err = httpserver.CORSOrigin("[^\x00-\U0010FFFF]") // matches nothing
 	}
@@ -185,34 +170,15 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	}
 	mux.Handle(prefix+"/api/", apiHandler)
 	mux.Handle("GET "+prefix+"/metrics", q.reg.Handler(q.opts.Logger))
-	q.opts.Web.RegisterDebugEndpoints(mux, prefix, &q.process.Readiness)
+	q.web.RegisterDebugEndpoints(mux, prefix, &q.process.Readiness)
 	mux.Handle(prefix+"/", ui.Handler(prefix))
 	if prefix != "" {
 		mux.Handle("GET /{$}", http.RedirectHandler(prefix+"/", http.StatusFound))
-		q.opts.Web.RegisterDebugEndpoints(mux, "", &q.process.Readiness) // Thanos serves these without the prefix too
+		q.web.RegisterDebugEndpoints(mux, "", &q.process.Readiness) // Thanos serves these without the prefix too
 		mux.Handle("GET /metrics", q.reg.Handler(q.opts.Logger))
 	}
 	return mux, nil
 }
-
-func (q *Query) runtimeInfo() (promweb.RuntimeInfo, error) {
-	cwd, err := os.Getwd()
-	if err != nil {
-		return promweb.RuntimeInfo{}, err
-	}
-	hostname, err := os.Hostname()
-	if err != nil {
-		return promweb.RuntimeInfo{}, err
-	}
-	return promweb.RuntimeInfo{StartTime: q.started, CWD: cwd, Hostname: hostname, ReloadConfigSuccess: true,
-		LastConfigTime: q.started}, nil
-}
-
-// Addr returns the HTTP listen address.
-func (q *Query) Addr() net.Addr { return q.listener.Addr() }
-
-// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
-func (q *Query) GRPCAddr() net.Addr { return q.grpc.Addr() }
 
 // Run serves until ctx is canceled or a server fails, then drains running requests.
 // The process is ready once every store has returned its Info or timed out.
@@ -220,7 +186,7 @@ func (q *Query) Run(ctx context.Context) error {
 	q.process.Opened = func() {
 		q.process.Ready()
 		q.grpc.Ready()
-		q.opts.Logger.Info("Ready", "url", q.opts.Web.Scheme()+"://"+q.listener.Addr().String()+"/", "stores",
+		q.opts.Logger.Info("Ready", "url", q.url(), "stores",
 			len(q.endpoints.Statuses()))
 	}
 	return q.process.Run(ctx)

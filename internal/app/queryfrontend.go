@@ -5,7 +5,6 @@ import (
 	"context"
 	"log/slog"
 	"math"
-	"net"
 	"net/http"
 	"time"
 
@@ -17,7 +16,6 @@ import (
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
-	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/redact"
 	instruments "github.com/ferula-io/ferula/metrics"
@@ -46,29 +44,21 @@ type QueryFrontendOptions struct {
 
 // QueryFrontend is a query frontend process. Call NewQueryFrontend, then Run once.
 type QueryFrontend struct {
-	opts     QueryFrontendOptions
-	reg      *telemetry.Registry
-	client   *downstream.Client
-	probe    *downstreamprobe.Probe
-	tracing  *tracing.Tracing
-	slots    *limit.Limiter // of concurrent requests to the downstream
-	listener net.Listener
-	process  *process.Process
+	base
+	opts    QueryFrontendOptions
+	client  *downstream.Client
+	probe   *downstreamprobe.Probe
+	tracing *tracing.Tracing
+	slots   *limit.Limiter // of concurrent requests to the downstream
 }
 
 // NewQueryFrontend builds the process and opens its listener.
 func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
-	opts.Web = opts.Web.WithDefaults()
-	q := &QueryFrontend{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
-	defer func() {
-		if err != nil {
-			_ = q.process.Close()
-		}
-	}()
-	if q.tracing, err = tracing.New(opts.Tracing, "ferula-query-frontend"); err != nil {
-		return nil, hint.Invalid("tracing.config", err)
+	q := &QueryFrontend{opts: opts, base: newBase(opts.Web, opts.Logger)}
+	defer q.release(&err)
+	if q.tracing, err = q.trace(opts.Tracing, "ferula-query-frontend"); err != nil {
+		return nil, err
 	}
-	q.process.Add(process.Component{Name: "tracing", Close: q.tracing.Close})
 	if opts.Tracing != "" {
 		opts.Downstream.Wrap = q.tracing.RoundTripper
 	}
@@ -104,11 +94,10 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if q.listener, err = opts.Web.Listen(); err != nil {
+	if err = q.listen(); err != nil {
 		return nil, err
 	}
-	q.process.Add(closingListener(q.listener))
-	q.process.AddServer(webServer(opts.Web, q.listener, q.reg.Instrumented(q.newHandler(front)), opts.Logger, q.reg))
+	q.process.AddServer(q.webServer(q.reg.Instrumented(q.newHandler(front))))
 	return q, nil
 }
 
@@ -140,9 +129,7 @@ func (q *QueryFrontend) newCache(yaml, name string) (*cache.Cache, error) {
 }
 
 func (q *QueryFrontend) newHandler(front *frontend.Frontend) http.Handler {
-	mux := http.NewServeMux()
-	q.opts.Web.RegisterDebugEndpoints(mux, "", &q.process.Readiness)
-	mux.Handle("GET /metrics", q.reg.Handler(q.opts.Logger))
+	mux := q.newMux()
 	mux.Handle("/", q.withCORS(httpserver.GuardForwarded(httpserver.OriginGuard(nil), front)))
 	return mux
 }
@@ -167,9 +154,6 @@ func (q *QueryFrontend) withCORS(next http.Handler) http.Handler {
 	})
 }
 
-// Addr returns the listen address.
-func (q *QueryFrontend) Addr() net.Addr { return q.listener.Addr() }
-
 // Run serves until ctx is canceled or the server fails, then drains running requests.
 func (q *QueryFrontend) Run(ctx context.Context) error {
 	q.opts.Logger.Info("Listening", "address", q.listener.Addr().String())
@@ -187,7 +171,7 @@ func (q *QueryFrontend) readiness() downstreamprobe.Options {
 		IsReady: q.process.IsReady,
 		Ready: func() {
 			q.process.Ready()
-			q.opts.Logger.Info("Ready", "url", q.opts.Web.Scheme()+"://"+q.listener.Addr().String()+"/", "downstream", to)
+			q.opts.Logger.Info("Ready", "url", q.url(), "downstream", to)
 		},
 		Waiting: func(err error) {
 			q.process.Waiting()

@@ -1,10 +1,8 @@
-// Package role assembles processes: it turns the options of a subcommand into a running
-// process.
+// Package app assembles processes: it turns the options of a subcommand into a running process.
 //
-// Package main in cmd/ferula parses flags into options. A role builds the child loggers, registries,
-// storages, engines and servers that it needs and runs them until its context is
-// canceled. It then stops them in the order of their dependencies: servers before
-// engines, engines before storages. The package contains no flag parsing, no HTTP
+// Package main in cmd/ferula parses flags into options. A process builds the child loggers, registries, storages,
+// engines and servers that it needs and runs them until its context is canceled. It then stops them in the order of
+// their dependencies: servers before engines, engines before storages. The package contains no flag parsing, no HTTP
 // endpoint of an API and no encoding.
 package app
 
@@ -17,11 +15,14 @@ import (
 	"runtime"
 	"runtime/debug"
 	"strconv"
+	"time"
 
 	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/app/shipping"
+	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/grpcserver"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
@@ -53,7 +54,8 @@ func buildInfo() httpapi.BuildInfo {
 // with an empty value would be missing, so an unknown value is "unknown".
 func exposeBuild(reg *telemetry.Registry) {
 	build := buildInfo()
-	reg.Own.NewGaugeVec("prometheus_build_info", "Always 1; the labels identify the Prometheus version whose API is implemented, and this build.",
+	reg.Own.NewGaugeVec("prometheus_build_info",
+		"Always 1; the labels identify the Prometheus version whose API is implemented, and this build.",
 		"branch", "goarch", "goos", "goversion", "revision", "tags", "version").
 		With(build.Branch, runtime.GOARCH, runtime.GOOS, build.GoVersion, cmp.Or(build.Revision, "unknown"),
 			cmp.Or(version.Current().Tags, "unknown"), build.Version).Set(1)
@@ -95,40 +97,107 @@ type (
 	StoreClientOptions = storeclient.Options
 )
 
-// newGRPCServer creates the gRPC server of a role, with the codecs of the StoreAPI; nil
-// without a listen address. traced may be nil.
-func newGRPCServer(opts GRPCOptions, traced *tracing.Tracing, logger *slog.Logger, reg *telemetry.Registry,
-	register func(grpc.ServiceRegistrar)) (*grpcserver.Server, error) {
-	storeapi.RegisterSnappy()
-	opts.TLSWatch = reg.TLS
-	return grpcserver.New(opts, append(storeapi.GRPCServerOptions(), traced.ServerOptions()...), logger, reg.Own, register)
+// base has what the processes of all commands have.
+type base struct {
+	web      WebOptions
+	logger   *slog.Logger
+	reg      *telemetry.Registry
+	process  *process.Process
+	listener net.Listener
+	grpc     *grpcserver.Server // nil: none
+	started  time.Time
 }
 
-// closingListener returns a component that closes the listener, for a process that did not run.
-func closingListener(listener net.Listener) process.Component {
-	return process.Component{Name: "listener", Close: func() error {
-		_ = listener.Close() // already closed if the server ran
-		return nil
-	}}
+func newBase(web WebOptions, logger *slog.Logger) base {
+	return base{web: web.WithDefaults(), logger: logger, reg: telemetry.New(), process: process.New(logger),
+		started: time.Now().UTC()}
 }
 
-// webServer returns the HTTP server of a process.
-func webServer(opts WebOptions, listener net.Listener, handler http.Handler, logger *slog.Logger,
-	reg *telemetry.Registry) process.Server {
-	reg.TLS.Log = logger
-	if certs := opts.Security(); certs.CertFile != "" {
-		_ = reg.TLS.Add(certs.CertFile, certs.KeyFile) // Listen has checked it; the metrics show an error
+// release closes what a process has opened that could not be built.
+func (b *base) release(err *error) {
+	if *err != nil {
+		_ = b.process.Close()
 	}
-	server := opts.Server(handler, logger)
+}
+
+// Addr returns the (first) HTTP listen address.
+func (b *base) Addr() net.Addr { return b.listener.Addr() }
+
+// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
+func (b *base) GRPCAddr() net.Addr { return b.grpc.Addr() }
+
+// url returns the URL of the HTTP server.
+func (b *base) url() string { return b.web.Scheme() + "://" + b.listener.Addr().String() + "/" }
+
+// trace creates the tracing of a service from Thanos' configuration.
+func (b *base) trace(config, service string) (*tracing.Tracing, error) {
+	traced, err := tracing.New(config, service)
+	if err != nil {
+		return nil, hint.Invalid("tracing.config", err)
+	}
+	b.process.Add(process.Component{Name: "tracing", Close: traced.Close})
+	return traced, nil
+}
+
+// listen opens the HTTP listener.
+func (b *base) listen() (err error) {
+	if b.listener, err = b.web.Listen(); err != nil {
+		return err
+	}
+	b.process.Add(process.Component{Name: "listener", Close: func() error {
+		_ = b.listener.Close() // already closed if the server ran
+		return nil
+	}})
+	return nil
+}
+
+// listenGRPC creates the gRPC server, with the codecs of the StoreAPI, if there is a listen address. traced may be nil.
+func (b *base) listenGRPC(opts GRPCOptions, traced *tracing.Tracing, register func(grpc.ServiceRegistrar)) (err error) {
+	storeapi.RegisterSnappy()
+	opts.TLSWatch = b.reg.TLS
+	options := append(storeapi.GRPCServerOptions(), traced.ServerOptions()...)
+	b.grpc, err = grpcserver.New(opts, options, b.logger, b.reg.Own, register)
+	return err
+}
+
+// listenStoreAPI is listenGRPC for a command of Thanos.
+func (b *base) listenStoreAPI(opts GRPCOptions, traced *tracing.Tracing, register func(grpc.ServiceRegistrar)) error {
+	opts.WarnAnonymous(b.web, b.logger)
+	return b.listenGRPC(opts.WithoutPushes(), traced, register)
+}
+
+// runtimeInfo returns what status/runtimeinfo says of a process whose configuration does not change.
+func (b *base) runtimeInfo() (info promweb.RuntimeInfo, err error) {
+	info = promweb.RuntimeInfo{StartTime: b.started, ReloadConfigSuccess: true, LastConfigTime: b.started}
+	if info.CWD, err = os.Getwd(); err == nil {
+		info.Hostname, err = os.Hostname()
+	}
+	return info, err
+}
+
+// newMux returns a mux with the debug endpoints and /metrics.
+func (b *base) newMux() *http.ServeMux {
+	mux := http.NewServeMux()
+	b.web.RegisterDebugEndpoints(mux, "", &b.process.Readiness)
+	mux.Handle("GET /metrics", b.reg.Handler(b.logger))
+	return mux
+}
+
+// webServer returns the HTTP server.
+func (b *base) webServer(handler http.Handler) process.Server {
+	b.reg.TLS.Log = b.logger
+	if certs := b.web.Security(); certs.CertFile != "" {
+		_ = b.reg.TLS.Add(certs.CertFile, certs.KeyFile) // Listen has checked it; the metrics show an error
+	}
+	server := b.web.Server(handler, b.logger)
 	return process.Server{
 		Name:  "web server",
-		Serve: func() error { return opts.Serve(listener, server, logger) },
-		Drain: func() error { return opts.Drain(server) },
+		Serve: func() error { return b.web.Serve(b.listener, server, b.logger) },
+		Drain: func() error { return b.web.Drain(server) },
 	}
 }
 
-// grpcServer returns the gRPC server of a process. If server is nil, its functions do
-// nothing.
-func grpcServer(server *grpcserver.Server) process.Server {
-	return process.Server{Name: "gRPC server", Serve: server.Serve, Stopping: server.Stopping, Drain: server.Drain}
+// grpcServer returns the gRPC server. Without one, its functions do nothing.
+func (b *base) grpcServer() process.Server {
+	return process.Server{Name: "gRPC server", Serve: b.grpc.Serve, Stopping: b.grpc.Stopping, Drain: b.grpc.Drain}
 }

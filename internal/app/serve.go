@@ -23,9 +23,7 @@ import (
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/panics"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/process/grpcserver"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
-	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/promql/rules"
@@ -67,8 +65,8 @@ type ServeOptions struct {
 
 // Serve is a Prometheus server in one process. Call NewServe, then Run once.
 type Serve struct {
+	base
 	opts     ServeOptions
-	reg      *telemetry.Registry
 	store    *tsdb.Store
 	remotes  *remoteread.Storage // the local storage and the remote_read endpoints
 	sender   *remotesend.Sender  // the local storage and the remote_write endpoints
@@ -80,36 +78,26 @@ type Serve struct {
 	profiles *profileService
 	shipping *shipping.Shipper // nil: none
 	pushed   atomic.Bool       // a sender has pushed samples
-	listener net.Listener
-	grpc     *grpcserver.Server // nil: none
 	notices  *notices
 	tracing  *tracing.Live
-	process  *process.Process
 	bodies   *reqbody.Reader // of all receivers
 	handler  http.Handler
 	// in-process listener for scrapes of this server's own metrics; nil: they use the HTTP address
-	own     *httpserver.Pipe
-	started time.Time
+	own *httpserver.Pipe
 }
 
 // NewServe reads and checks the configuration, builds the process and opens its
 // listeners. It opens no storage and serves no request.
 func NewServe(opts ServeOptions) (_ *Serve, err error) {
-	opts.Web = opts.Web.WithDefaults()
-	s := &Serve{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger), started: time.Now().UTC(),
+	s := &Serve{opts: opts, base: newBase(opts.Web, opts.Logger),
 		bodies: reqbody.New(opts.Receive.Bodies)}
-	defer func() {
-		if err != nil {
-			_ = s.process.Close()
-		}
-	}()
+	defer s.release(&err)
 	if opts.Web.MaxConnections < 0 {
 		return nil, hint.Invalid("web.max-connections", fmt.Errorf("%d is less than 1", opts.Web.MaxConnections))
 	}
-	if s.listener, err = opts.Web.Listen(); err != nil {
+	if err = s.listen(); err != nil {
 		return nil, err
 	}
-	s.process.Add(closingListener(s.listener))
 	s.tracing, s.notices = s.newTracing(), s.newNotices()
 	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, s.listener.Addr())
 	if err != nil {
@@ -187,14 +175,8 @@ func (s *Serve) newTracing() *tracing.Live {
 	return l
 }
 
-// Addr returns the first listen address.
-func (s *Serve) Addr() net.Addr { return s.listener.Addr() }
-
 // MoreAddrs returns the listen addresses after the first.
 func (s *Serve) MoreAddrs() []net.Addr { return httpserver.MoreAddrs(s.listener) }
-
-// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
-func (s *Serve) GRPCAddr() net.Addr { return s.grpc.Addr() }
 
 // assemble adds the components that apply configurations, and the servers.
 func (s *Serve) assemble() {
@@ -206,9 +188,9 @@ func (s *Serve) assemble() {
 	if s.own != nil {
 		s.process.AddServer(s.ownServer())
 	}
-	web := webServer(s.opts.Web, s.listener, s.tracing.Handler(s.reg.Instrumented(s.handler)), s.opts.Logger, s.reg)
+	web := s.webServer(s.tracing.Handler(s.reg.Instrumented(s.handler)))
 	web.Stopping = s.notices.stopping
-	s.process.AddServer(web, grpcServer(s.grpc))
+	s.process.AddServer(web, s.grpcServer())
 }
 
 // Run serves until ctx is canceled or a component fails, then shuts down in this order:
@@ -221,35 +203,21 @@ func (s *Serve) Run(ctx context.Context) error {
 		s.process.Ready()
 		s.notices.DeleteNotification(notifications.StartingUp)
 		s.grpc.Ready()
-		s.opts.Logger.Info("Ready", "url", s.opts.Web.Scheme()+"://"+s.listener.Addr().String()+"/", "after",
+		s.opts.Logger.Info("Ready", "url", s.url(), "after",
 			time.Since(begun).Round(time.Millisecond))
 	}
 	return s.process.Run(ctx)
 }
 
 func (s *Serve) runtimeInfo() (promweb.RuntimeInfo, error) {
-	cwd, err := os.Getwd()
+	info, err := s.base.runtimeInfo()
 	if err != nil {
-		return promweb.RuntimeInfo{}, err
-	}
-	hostname, err := os.Hostname()
-	if err != nil {
-		return promweb.RuntimeInfo{}, err
+		return info, err
 	}
 	corruptions, err := s.counter("prometheus_tsdb_wal_corruptions_total")
-	if err != nil {
-		return promweb.RuntimeInfo{}, err
-	}
-	ok, at := s.config.lastReload()
-	return promweb.RuntimeInfo{
-		StartTime:           s.started,
-		CWD:                 cwd,
-		Hostname:            hostname,
-		ReloadConfigSuccess: ok,
-		LastConfigTime:      at,
-		CorruptionCount:     int64(corruptions),
-		StorageRetention:    s.config.retentionText(),
-	}, nil
+	info.CorruptionCount, info.StorageRetention = int64(corruptions), s.config.retentionText()
+	info.ReloadConfigSuccess, info.LastConfigTime = s.config.lastReload()
+	return info, err
 }
 
 // counter returns the value of a counter of this process; 0 if it does not exist.

@@ -12,18 +12,17 @@ import (
 
 // newGRPC creates the gRPC server of the StoreAPI on the local storage, of rules and of
 // the profile API.
-func (s *Serve) newGRPC() (err error) {
-	if err := s.opts.GRPC.CheckAnonymous(s.opts.Web); err != nil && !s.opts.GRPC.AllowAnonymous {
+func (s *Serve) newGRPC() error {
+	if err := s.opts.GRPC.CheckAnonymous(s.web); err != nil && !s.opts.GRPC.AllowAnonymous {
 		return fmt.Errorf("%w, or allow it with --grpc-server-allow-anonymous", err)
 	}
 	opts := s.opts.StoreAPI
 	opts.Metrics = s.reg.Own
-	s.grpc, err = newGRPCServer(s.opts.GRPC, s.tracing.Tracing(), s.opts.Logger, s.reg, func(to grpc.ServiceRegistrar) {
+	return s.listenGRPC(s.opts.GRPC, s.tracing.Tracing(), func(to grpc.ServiceRegistrar) {
 		storeapi.NewServer(localstore.New(s.store, s.engine.Parser, s.config.externalLabels, true), opts).Register(to)
 		localrules.New(s.rules.RuleGroups, s.engine.Parser, s.config.externalLabels).Register(to)
 		ready := func() bool { return s.process.IsReady() && s.profiles.serving() }
 		s.profiles.api.RegisterGRPC(to, ready)
 		s.profiles.otlp.RegisterGRPC(to, ready)
 	})
-	return err
 }

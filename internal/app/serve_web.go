@@ -16,7 +16,7 @@ import (
 
 // newHandler routes requests to the API, the web UI and the debug endpoints.
 func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, error) {
-	origin, err := httpserver.CORSOrigin(s.opts.Web.CORSOrigin)
+	origin, err := httpserver.CORSOrigin(s.web.CORSOrigin)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	endpoints.Handle("POST "+prefix+"/api/v1/otlp/v1/metrics", s.process.Wrap(s.otlp(guard, s.config.current)))
 	mux.Handle(prefix+"/api/", s.profiles.withPprofLabels(endpoints))
 	mux.Handle("GET "+prefix+"/metrics", s.reg.Handler(s.opts.Logger))
-	s.opts.Web.RegisterDebugEndpoints(mux, prefix, &s.process.Readiness)
+	s.web.RegisterDebugEndpoints(mux, prefix, &s.process.Readiness)
 	s.profiles.register(mux, prefix, s.process.Wrap, guard)
 	s.lifecycle(mux, prefix, guard)
 	mux.Handle(prefix+"/", ui.Handler(prefix))
@@ -71,7 +71,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 
 // ownServer serves the metrics on the in-process listener.
 func (s *Serve) ownServer() process.Server {
-	server := &http.Server{Handler: s.reg.Handler(s.opts.Logger), ReadHeaderTimeout: s.opts.Web.ReadTimeout}
+	server := &http.Server{Handler: s.reg.Handler(s.opts.Logger), ReadHeaderTimeout: s.web.ReadTimeout}
 	return process.Server{
 		Name:  "server of own metrics",
 		Serve: func() error { _ = server.Serve(s.own); return nil }, // returns when server is closed
@@ -84,7 +84,7 @@ func (s *Serve) ownServer() process.Server {
 func (s *Serve) lifecycle(mux *http.ServeMux, prefix string, guard func(http.Handler) http.Handler) {
 	allowed := func(act func() error) http.Handler {
 		return guard(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			if !s.opts.Web.EnableLifecycle {
+			if !s.web.EnableLifecycle {
 				http.Error(w, "Lifecycle API is not enabled.", http.StatusForbidden)
 				return
 			}

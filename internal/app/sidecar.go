@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"sync"
@@ -17,12 +16,10 @@ import (
 	"github.com/ferula-io/ferula/internal/app/shipping"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/process/grpcserver"
 	"github.com/ferula-io/ferula/internal/thanos/sources/prometheusstore"
 
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/process/reloader"
-	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/thanos/promapi"
@@ -61,28 +58,21 @@ func (o SidecarOptions) withDefaults() SidecarOptions {
 // Sidecar serves one Prometheus as a StoreAPI and ships its blocks. Call NewSidecar,
 // then Run once.
 type Sidecar struct {
+	base
 	opts       SidecarOptions
-	reg        *telemetry.Registry
 	prometheus *prometheusstore.Store
 	http       *http.Client
 	tracing    *tracing.Tracing
 	shipping   *shipping.Shipper // nil: none
 	reload     *reloader.Reloader
-	listener   net.Listener
-	grpc       *grpcserver.Server
-	process    *process.Process
 }
 
 // NewSidecar builds the process and opens its listeners. It sends no request to
 // Prometheus.
 func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	opts = opts.withDefaults()
-	s := &Sidecar{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
-	defer func() {
-		if err != nil {
-			_ = s.process.Close()
-		}
-	}()
+	s := &Sidecar{opts: opts, base: newBase(opts.Web, opts.Logger)}
+	defer s.release(&err)
 	u, err := url.Parse(opts.PrometheusURL)
 	if err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
 		return nil, hint.Invalid("prometheus.url", fmt.Errorf("%q is not an http or https URL",
@@ -91,10 +81,9 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	if s.http, err = httpserver.FromThanos(opts.HTTPClient); err != nil {
 		return nil, hint.Invalid("prometheus.http-client", err)
 	}
-	if s.tracing, err = tracing.New(opts.Tracing, "ferula-sidecar"); err != nil {
-		return nil, hint.Invalid("tracing.config", err)
+	if s.tracing, err = s.trace(opts.Tracing, "ferula-sidecar"); err != nil {
+		return nil, err
 	}
-	s.process.Add(process.Component{Name: "tracing", Close: s.tracing.Close})
 	if opts.Tracing != "" {
 		s.http.Transport = s.tracing.RoundTripper(s.http.Transport)
 	}
@@ -119,32 +108,22 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 		s.reload.Run(ctx)
 		return nil
 	}})
-	if s.listener, err = opts.Web.Listen(); err != nil {
+	if err = s.listen(); err != nil {
 		return nil, err
 	}
-	s.process.Add(closingListener(s.listener))
 	limits := opts.Limits
 	limits.Metrics = s.reg.Own
-	opts.GRPC.WarnAnonymous(opts.Web, opts.Logger)
-	if s.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), s.tracing, opts.Logger, s.reg,
-		func(to grpc.ServiceRegistrar) {
-			storeapi.NewServer(s.prometheus, limits).Register(to)
-			promapi.NewServices(s.prometheus.API(), s.prometheus.ExternalLabels).Register(to)
-		}); err != nil {
+	err = s.listenStoreAPI(opts.GRPC, s.tracing, func(to grpc.ServiceRegistrar) {
+		storeapi.NewServer(s.prometheus, limits).Register(to)
+		promapi.NewServices(s.prometheus.API(), s.prometheus.ExternalLabels).Register(to)
+	})
+	if err != nil {
 		return nil, err
 	}
-	mux := http.NewServeMux()
-	opts.Web.RegisterDebugEndpoints(mux, "", &s.process.Readiness)
-	mux.Handle("GET /metrics", s.reg.Handler(opts.Logger))
-	s.process.AddServer(grpcServer(s.grpc), webServer(opts.Web, s.listener, s.reg.Instrumented(mux), opts.Logger, s.reg))
+	mux := s.newMux()
+	s.process.AddServer(s.grpcServer(), s.webServer(s.reg.Instrumented(mux)))
 	return s, nil
 }
-
-// Addr returns the HTTP listen address.
-func (s *Sidecar) Addr() net.Addr { return s.listener.Addr() }
-
-// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
-func (s *Sidecar) GRPCAddr() net.Addr { return s.grpc.Addr() }
 
 // Run serves until ctx is canceled or a component fails, then drains running requests.
 func (s *Sidecar) Run(ctx context.Context) error { return s.process.Run(ctx) }

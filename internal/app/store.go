@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"net"
 	"net/http"
 	"net/url"
 	"slices"
@@ -24,9 +23,7 @@ import (
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/process/grpcserver"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
-	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/thanos/gateway"
 	"github.com/ferula-io/ferula/internal/thanos/gateway/metas"
@@ -50,30 +47,21 @@ type StoreOptions struct {
 
 // Store serves the blocks of a bucket as a StoreAPI. Call NewStore, then Run once.
 type Store struct {
-	opts     StoreOptions
-	reg      *telemetry.Registry
-	bucket   objstore.Bucket
-	store    *gateway.Store
-	tracing  *tracing.Tracing
-	listener net.Listener
-	grpc     *grpcserver.Server
-	process  *process.Process
+	base
+	opts    StoreOptions
+	bucket  objstore.Bucket
+	store   *gateway.Store
+	tracing *tracing.Tracing
 }
 
 // NewStore builds the process and opens its listeners. It sends no request to the bucket.
 func NewStore(opts StoreOptions) (_ *Store, err error) {
-	opts.Web = opts.Web.WithDefaults()
 	opts.SyncInterval = cmp.Or(opts.SyncInterval, 15*time.Minute)
-	s := &Store{opts: opts, reg: telemetry.New(), process: process.New(opts.Logger)}
-	defer func() {
-		if err != nil {
-			_ = s.process.Close()
-		}
-	}()
-	if s.tracing, err = tracing.New(opts.Tracing, "ferula-store"); err != nil {
-		return nil, hint.Invalid("tracing.config", err)
+	s := &Store{opts: opts, base: newBase(opts.Web, opts.Logger)}
+	defer s.release(&err)
+	if s.tracing, err = s.trace(opts.Tracing, "ferula-store"); err != nil {
+		return nil, err
 	}
-	s.process.Add(process.Component{Name: "tracing", Close: s.tracing.Close})
 	if s.opts.Store.Rules.Relabel, err = selectorRelabel(opts.Relabel); err != nil {
 		return nil, hint.Invalid("selector.relabel-config", err)
 	}
@@ -87,28 +75,23 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 		return nil, fmt.Errorf("--data-dir: %w", err)
 	}
 	s.process.Add(process.Component{Name: "blocks", Open: s.firstSync, Run: s.work, Close: s.store.Close})
-	if s.listener, err = opts.Web.Listen(); err != nil {
+	if err = s.listen(); err != nil {
 		return nil, err
 	}
-	s.process.Add(closingListener(s.listener))
 	limits := opts.Limits
 	limits.Metrics = s.reg.Own
-	opts.GRPC.WarnAnonymous(opts.Web, opts.Logger)
-	if s.grpc, err = newGRPCServer(opts.GRPC.WithoutPushes(), s.tracing, opts.Logger, s.reg,
-		func(to grpc.ServiceRegistrar) {
-			storeapi.NewServer(bucketstore.New(s.store, s.process.IsReady), limits).Register(to)
-		}); err != nil {
+	err = s.listenStoreAPI(opts.GRPC, s.tracing, func(to grpc.ServiceRegistrar) {
+		storeapi.NewServer(bucketstore.New(s.store, s.process.IsReady), limits).Register(to)
+	})
+	if err != nil {
 		return nil, err
 	}
-	mux := http.NewServeMux()
-	prefix := httpserver.RoutePrefix(opts.Web.RoutePrefix, &url.URL{})
-	opts.Web.RegisterDebugEndpoints(mux, "", &s.process.Readiness)
-	mux.Handle("GET /metrics", s.reg.Handler(opts.Logger))
+	mux, prefix := s.newMux(), httpserver.RoutePrefix(opts.Web.RoutePrefix, &url.URL{})
 	mux.HandleFunc("GET "+prefix+"/api/v1/blocks", s.blocks)
 	mux.Handle("GET "+prefix+"/api/v1/status/features", constantJSON([]byte(storeFeatures)))
 	mux.Handle("GET "+prefix+"/api/v1/status/buildinfo", constantJSON(storeBuildInfo()))
 	mux.Handle(prefix+"/", ui.Handler(prefix))
-	s.process.AddServer(grpcServer(s.grpc), webServer(opts.Web, s.listener, s.reg.Instrumented(mux), opts.Logger, s.reg))
+	s.process.AddServer(s.grpcServer(), s.webServer(s.reg.Instrumented(mux)))
 	return s, nil
 }
 
@@ -137,12 +120,6 @@ func selectorRelabel(text string) ([]*relabel.Config, error) {
 	}
 	return all, nil
 }
-
-// Addr returns the HTTP listen address.
-func (s *Store) Addr() net.Addr { return s.listener.Addr() }
-
-// GRPCAddr returns the gRPC listen address; nil without a gRPC server.
-func (s *Store) GRPCAddr() net.Addr { return s.grpc.Addr() }
 
 // Run serves until ctx is canceled or a component fails, then drains running requests. The
 // process is ready once the bucket was listed.

@@ -8,7 +8,6 @@ import (
 	"net/http"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/app/downstreamprobe"
 	"github.com/ferula-io/ferula/internal/frontend"
 	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
@@ -47,7 +46,7 @@ type QueryFrontend struct {
 	base
 	opts    QueryFrontendOptions
 	client  *downstream.Client
-	probe   *downstreamprobe.Probe
+	probe   *downstream.Probe
 	tracing *tracing.Tracing
 	slots   *limit.Limiter // of concurrent requests to the downstream
 }
@@ -66,7 +65,7 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 		q.reg.Own); err != nil {
 		return nil, err
 	}
-	q.probe = downstreamprobe.New(q.client, q.readiness())
+	q.probe = downstream.NewProbe(q.client, q.readiness())
 	q.process.Add(process.Component{Name: "downstream", Run: q.probe.Run, Close: func() error {
 		q.client.Close()
 		return nil
@@ -163,9 +162,9 @@ func (q *QueryFrontend) Run(ctx context.Context) error {
 // readiness returns the options of the probes. This process is ready while its downstream
 // is. Requests are forwarded even if it is not ready: readiness is for load balancers
 // that choose among several frontends.
-func (q *QueryFrontend) readiness() downstreamprobe.Options {
+func (q *QueryFrontend) readiness() downstream.ProbeOptions {
 	to := redact.URL(q.opts.Downstream.URL)
-	return downstreamprobe.Options{
+	return downstream.ProbeOptions{
 		Every:   q.opts.ProbeEvery,
 		Busy:    func() bool { return q.slots.Full() },
 		IsReady: q.process.IsReady,

@@ -1,4 +1,4 @@
-package downstreamprobe
+package downstream
 
 import (
 	"context"
@@ -10,8 +10,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/frontend/downstream"
-	"github.com/ferula-io/ferula/metrics"
+	instruments "github.com/ferula-io/ferula/metrics"
 )
 
 // fixture is a probe of a server, and the readiness that it reports.
@@ -35,12 +34,12 @@ func newFixture(t *testing.T, every time.Duration) *fixture {
 		}
 	}))
 	t.Cleanup(srv.Close)
-	client, err := downstream.New(downstream.Options{URL: srv.URL}, slog.New(slog.DiscardHandler), metrics.NewSet())
+	client, err := New(Options{URL: srv.URL}, slog.New(slog.DiscardHandler), instruments.NewSet())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(client.Close)
-	f.Probe = New(client, Options{
+	f.Probe = NewProbe(client, ProbeOptions{
 		Every: every, Busy: f.busy.Load, IsReady: f.ready.Load,
 		Ready: func() { f.ready.Store(true); f.changes <- "ready" },
 		Waiting: func(err error) {
@@ -100,7 +99,7 @@ func TestProbe_ResponsesToQueriesAndFullSlotsMeanAvailable(t *testing.T) {
 	before := time.Now().Add(-time.Nanosecond)
 	open := func(path string) {
 		t.Helper()
-		resp, err := f.Open(context.Background(), downstream.Request{Path: path, Retries: -1})
+		resp, err := f.Open(context.Background(), Request{Path: path, Retries: -1})
 		if err != nil {
 			t.Fatal(err)
 		}

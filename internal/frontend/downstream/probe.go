@@ -1,5 +1,4 @@
-// Package downstreamprobe watches whether the downstream of a query frontend is ready.
-package downstreamprobe
+package downstream
 
 import (
 	"cmp"
@@ -8,18 +7,12 @@ import (
 	"net/http"
 	"sync/atomic"
 	"time"
-
-	"github.com/ferula-io/ferula/internal/frontend"
-	"github.com/ferula-io/ferula/internal/frontend/downstream"
 )
 
-const (
-	defaultEvery = 10 * time.Second
-	probeTimeout = 5 * time.Second // or Options.Every if that is shorter
-)
+const probeTimeout = 5 * time.Second // or ProbeOptions.Every if that is shorter
 
-// Options of a Probe.
-type Options struct {
+// ProbeOptions are the options of a Probe.
+type ProbeOptions struct {
 	Every time.Duration // interval of the probes; 0: 10 s, negative: none, the downstream counts as ready
 	Busy  func() bool   // reports whether all slots for requests to the downstream are in use
 
@@ -32,20 +25,18 @@ type Options struct {
 // frontend, and records when the downstream last responded to one of them: a downstream that
 // responds to queries is available, even if it is too busy to respond to /-/ready.
 type Probe struct {
-	*downstream.Client
-	opts Options
+	*Client
+	opts ProbeOptions
 	last atomic.Int64 // time of the last response with a status below 500, in ns since the epoch
 }
 
-var _ frontend.Downstream = (*Probe)(nil)
-
-// New returns the probe of the downstream of client.
-func New(client *downstream.Client, opts Options) *Probe {
-	opts.Every = cmp.Or(opts.Every, defaultEvery)
+// NewProbe returns the probe of the downstream of client.
+func NewProbe(client *Client, opts ProbeOptions) *Probe {
+	opts.Every = cmp.Or(opts.Every, 10*time.Second)
 	return &Probe{Client: client, opts: opts}
 }
 
-// Run probes the downstream until ctx is canceled. It calls Options.Ready or Options.Waiting
+// Run probes the downstream until ctx is canceled. It calls ProbeOptions.Ready or ProbeOptions.Waiting
 // at each change, and Waiting once if the downstream is unavailable from the start.
 func (p *Probe) Run(ctx context.Context) error {
 	every := p.opts.Every
@@ -94,7 +85,7 @@ func (p *Probe) Run(ctx context.Context) error {
 func (p *Probe) probe(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, min(probeTimeout, p.opts.Every))
 	defer cancel()
-	resp, err := p.Client.Open(ctx, downstream.Request{Path: "/-/ready", Retries: -1})
+	resp, err := p.Client.Open(ctx, Request{Path: "/-/ready", Retries: -1})
 	if err != nil {
 		return err
 	}
@@ -105,8 +96,8 @@ func (p *Probe) probe(ctx context.Context) error {
 	return nil
 }
 
-// Open implements frontend.Downstream.
-func (p *Probe) Open(ctx context.Context, r downstream.Request) (*downstream.Response, error) {
+// Open is Client.Open, and records when the downstream has responded.
+func (p *Probe) Open(ctx context.Context, r Request) (*Response, error) {
 	resp, err := p.Client.Open(ctx, r)
 	if err == nil && resp.Status < http.StatusInternalServerError {
 		p.last.Store(time.Now().UnixNano())

@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -89,15 +90,15 @@ func (f *directory) entries(ctx context.Context, dir string) ([]os.DirEntry, err
 	}
 	abs := filepath.Join(f.dir, dir)
 	info, err := os.Stat(abs)
-	if errors.Is(err, fs.ErrNotExist) || err == nil && !info.IsDir() {
+	if err == nil && !info.IsDir() {
 		return nil, nil
 	}
-	if err != nil {
-		return nil, err
+	var entries []os.DirEntry
+	if err == nil {
+		entries, err = os.ReadDir(abs)
 	}
-	entries, err := os.ReadDir(abs)
-	if errors.Is(err, fs.ErrNotExist) { // it was deleted meanwhile
-		return nil, nil
+	if errors.Is(err, fs.ErrNotExist) { // it may have been deleted meanwhile, or all of the bucket is gone
+		return nil, f.check()
 	}
 	return entries, err
 }
@@ -193,6 +194,9 @@ func (f *directory) regular(name string) error {
 	info, err := os.Stat(filepath.Join(f.dir, name))
 	if err == nil && !info.Mode().IsRegular() && !info.IsDir() {
 		return fmt.Errorf("%w: %s is not a regular file", ErrCorrupt, name)
+	}
+	if errors.Is(err, fs.ErrNotExist) { // a list that began before the directory was lost must not miss its objects
+		return cmp.Or(f.check(), err)
 	}
 	return err
 }

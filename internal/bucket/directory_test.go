@@ -297,3 +297,26 @@ func TestDirectory_MissingObjectIsNotFound(t *testing.T) {
 		}
 	}
 }
+
+// A list that began before the directory was lost would otherwise find that the blocks have no meta.json, and a store
+// would no longer serve them.
+func TestDirectory_LostDuringAListIsAnErrorOfItsReads(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "bucket")
+	if err := os.MkdirAll(filepath.Join(dir, "block", "chunks"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	b, err := newDirectory(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx := context.Background()
+	if _, err := b.Get(ctx, "block/meta.json"); !b.IsObjNotFoundErr(err) {
+		t.Errorf("an object that does not exist: %v", err)
+	}
+	if err := b.Iter(ctx, "", func(string) error { return os.Rename(dir, dir+".away") }); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := b.Get(ctx, "block/meta.json"); !errors.Is(err, ErrDirectoryLost) || b.IsObjNotFoundErr(err) {
+		t.Errorf("an object: %v", err)
+	}
+}

@@ -1,13 +1,13 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
 
-	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
 	"github.com/ferula-io/ferula/internal/app"
 )
 
@@ -62,9 +62,8 @@ func splitFeatures(lists []string) (names []string) {
 func enableFeatures(lists []string, o *app.ServeOptions) error {
 	var errs []error
 	for _, name := range splitFeatures(lists) {
-		row, _ := peerflags.Serve().FindFeature(name)
-		if row.Status == peerflags.Refused {
-			errs = append(errs, fmt.Errorf("--enable-feature=%s is not supported: %s", name, row.Note))
+		if p := findPeerFlag("features", name); p.refused {
+			errs = append(errs, fmt.Errorf("--enable-feature=%s is not supported: %s", name, p.why))
 		}
 		if enable := features[name]; enable != nil {
 			enable(o)
@@ -80,14 +79,11 @@ func enableFeatures(lists []string, o *app.ServeOptions) error {
 // ones, which Prometheus ignores too.
 func ignoredFeatures(lists []string) (ignored ignoredFlags) {
 	for _, name := range splitFeatures(lists) {
-		row, ok := peerflags.Serve().FindFeature(name)
-		switch {
-		case !ok:
-			row.Note = "unknown feature"
-		case row.Status != peerflags.Inert:
+		p := findPeerFlag("features", name)
+		if p.refused || features[name] != nil {
 			continue
 		}
-		ignored = append(ignored, peerflags.Row{Name: "enable-feature=" + name, Note: row.Note})
+		ignored = append(ignored, peerFlag{name: "enable-feature=" + name, why: cmp.Or(p.why, "unknown feature")})
 	}
 	return ignored
 }
@@ -108,7 +104,7 @@ func ignoredQueryFeatures(lists []string) (ignored ignoredFlags) {
 		case "query-pushdown":
 			note = "removed from Thanos"
 		}
-		ignored = append(ignored, peerflags.Row{Name: "enable-feature=" + name, Note: note})
+		ignored = append(ignored, peerFlag{name: "enable-feature=" + name, why: note})
 	}
 	return ignored
 }

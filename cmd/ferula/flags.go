@@ -101,6 +101,35 @@ func decodeNumber(ctx *kong.DecodeContext, target reflect.Value) error {
 	return nil
 }
 
+// checkBounds returns an error for each flag whose value is below its tag min or above its tag max.
+func checkBounds(flags []*kong.Flag) (err error) {
+	for _, f := range flags {
+		low, high := f.Tag.Get("min"), f.Tag.Get("max")
+		if (low == "" || f.Target.Int() >= bound(f, low)) && (high == "" || f.Target.Int() <= bound(f, high)) {
+			continue
+		}
+		limits := "at least " + low
+		switch {
+		case low == "":
+			limits = "at most " + high
+		case high != "":
+			limits = "between " + low + " and " + high
+		}
+		err = errors.Join(err, fmt.Errorf("--%s=%v must be %s", f.Name, f.Target, limits))
+	}
+	return err
+}
+
+// bound returns the number of a tag, which is written as a value of the flag.
+func bound(f *kong.Flag, text string) int64 {
+	value := reflect.New(f.Target.Type())
+	if err := f.Mapper.Decode(&kong.DecodeContext{Value: f.Value, Scan: kong.ScanAsType(kong.FlagValueToken, text)},
+		value.Elem()); err != nil {
+		panic(fmt.Sprintf("tag of --%s: %v", f.Name, err))
+	}
+	return value.Elem().Int()
+}
+
 // logLevel is the severity of a log message, in lower case.
 type logLevel string
 

@@ -1,8 +1,7 @@
 // Command ferula collects, stores and queries metrics and profiles.
 //
-// Each sub-command has a file here. It maps flags to the options of a role of package role and
-// runs that role. A flag that Prometheus or Thanos has keeps its name. Package peerflags lists
-// all of their flags, with the status that each has here.
+// Each sub-command has a file here. It maps flags to the options of a process of package app and runs that process. A
+// flag that Prometheus or Thanos has keeps its name. peerrows.go lists those of their flags that have no effect here.
 package main
 
 import (
@@ -20,7 +19,6 @@ import (
 	"github.com/prometheus/prometheus/storage/remote"
 
 	"github.com/ferula-io/ferula/cmd/ferula/cmddoc"
-	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
 	"github.com/ferula-io/ferula/internal/version"
 )
 
@@ -43,19 +41,20 @@ type commands struct {
 
 // newParser returns a parser that sets the fields of cli.
 func newParser(cli *commands, options ...kong.Option) (*kong.Kong, error) {
-	cli.Serve.Peer = kong.Plugins{peerflags.Serve().Flags()}
-	cli.Query.Peer = kong.Plugins{peerflags.Query().Flags()}
-	cli.QueryFrontend.Peer = kong.Plugins{peerflags.QueryFrontend().Flags()}
-	cli.Sidecar.Peer = kong.Plugins{peerflags.Sidecar().Flags()}
-	cli.Store.Peer = kong.Plugins{peerflags.Store().Flags()}
-	return kong.New(cli, append([]kong.Option{
+	parser, err := kong.New(cli, append([]kong.Option{
 		kong.Name("ferula"),
 		kong.Description("Drop-in replacements for parts of Prometheus, Thanos and Pyroscope."),
-		kong.Vars{"features": featureNames(), "shells": cmddoc.Shells, "version": "ferula " + version.Current().Version},
+		kong.Vars{
+			"features": featureNames(), "shells": cmddoc.Shells, "version": "ferula " + version.Current().Version,
+		},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.KindMapper(reflect.Int, kong.MapperFunc(decodeNumber)),
 		kong.KindMapper(reflect.Int64, kong.MapperFunc(decodeNumber)),
 	}, options...)...)
+	if err == nil {
+		addPeerFlags(parser)
+	}
+	return parser, err
 }
 
 // parseArgs parses and checks a command line. The error names the flag and its value.
@@ -70,7 +69,7 @@ func parseArgs(parser *kong.Kong, args []string) (*kong.Context, ignoredFlags, e
 		return k, nil, usageError{errors.New(strings.TrimPrefix(text, commandOf(k)+": "))}
 	}
 	ignored, err := checkPeerFlags(k)
-	if err != nil {
+	if err = errors.Join(err, checkBounds(k.Flags())); err != nil {
 		return k, nil, usageError{err}
 	}
 	return k, ignored, nil

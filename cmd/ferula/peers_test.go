@@ -7,6 +7,7 @@ import (
 	"go/ast"
 	"go/parser"
 	"go/token"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,9 +18,16 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
-
-	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
 )
+
+// peers are the programs that the commands replace, with their versions.
+var peers = map[string][2]string{
+	"serve": {"prometheus", "3.15.0"}, "query": {"thanos query", "0.42.4"}, "query-frontend": {"thanos query-frontend", "0.42.4"},
+	"sidecar": {"thanos sidecar", "0.42.4"}, "store": {"thanos store", "0.42.4"},
+}
+
+// formerFlags are flags that only earlier versions of a peer accept.
+var formerFlags = []string{"query.series-response-batch-size"}
 
 // update makes TestFlagsDoc_IsCurrent write the documentation: `make generate`.
 var update = flag.Bool("update", false, "write docs/ops/flags.md")
@@ -49,7 +57,7 @@ func ignoredNames(t *testing.T, args ...string) (names []string) {
 		t.Fatal(err)
 	}
 	for _, row := range append(append(ignored, ignoredFeatures(cli.Serve.Features)...), ignoredQueryFeatures(cli.Query.Features)...) {
-		names = append(names, row.Name)
+		names = append(names, row.name)
 	}
 	return names
 }
@@ -71,15 +79,60 @@ func flagsOf(t *testing.T, command string) map[string]*kong.Flag {
 	return flags
 }
 
-// captured returns the flags of a peer's --help, which are committed as one name per line,
+// captured returns the flags of the --help of a command's peer, which are committed as one name per line,
 // with the prefix [no-] for switches.
-func captured(t *testing.T, table peerflags.Table) map[string]bool {
+func captured(t *testing.T, command string) map[string]bool {
 	t.Helper()
-	text, err := os.ReadFile("testdata/" + strings.ReplaceAll(table.Peer, " ", "-") + "-flags.txt")
+	text, err := os.ReadFile("testdata/" + strings.ReplaceAll(peers[command][0], " ", "-") + "-flags.txt")
 	if err != nil {
 		t.Fatal(err)
 	}
 	return namesOf(strings.Fields(string(text)))
+}
+
+var docRow = regexp.MustCompile("(?m)^\\| `(?:--)?([a-z0-9._-]+)`(°?) \\|.* \\| (.*) \\|$")
+
+// documented returns the notes of a part of docs/ops/flags.md, by flag or feature. hidden are those that the peer's
+// --help does not list.
+func documented(t *testing.T, part string) (notes map[string]string, hidden []string) {
+	t.Helper()
+	doc, err := os.ReadFile(docPath)
+	if err != nil {
+		t.Fatal(err)
+	}
+	notes = map[string]string{}
+	for _, m := range docPart.FindAllStringSubmatch(string(doc), -1) {
+		if m[2] != part {
+			continue
+		}
+		for _, row := range docRow.FindAllStringSubmatch(m[0], -1) {
+			notes[row[1]] = strings.TrimSpace(row[3])
+			if row[2] != "" {
+				hidden = append(hidden, row[1])
+			}
+		}
+	}
+	return notes, hidden
+}
+
+// peerNames returns the flags of a command that its peer has, sorted. listed reports whether the peer's --help lists it.
+func peerNames(t *testing.T, command string) (names []string, listed map[string]bool) {
+	t.Helper()
+	listed = map[string]bool{}
+	for name := range captured(t, command) {
+		names, listed[name] = append(names, name), true
+	}
+	_, hidden := documented(t, command)
+	for _, p := range peerFlagsOf(command) {
+		hidden = append(hidden, p.name)
+	}
+	for _, name := range hidden {
+		if !listed[name] {
+			names = append(names, name)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names), listed
 }
 
 // namesOf returns whether a flag is a switch, by name.
@@ -92,54 +145,49 @@ func namesOf(lines []string) map[string]bool {
 	return isSwitch
 }
 
-func TestTables_HaveExactlyTheFlagsOfThePeersHelp(t *testing.T) {
-	for _, table := range peerflags.Tables() {
-		listed := captured(t, table)
+// Kinds are those of the peer, so that the peer's command lines are parsed in the same way.
+func TestPeerFlags_EveryFlagOfThePeerIsAFlagOfTheSameKind(t *testing.T) {
+	for command, peer := range peers {
+		flags, listed := flagsOf(t, command), captured(t, command)
 		if len(listed) < 40 {
-			t.Errorf("only %d flags of %s", len(listed), table.Peer)
+			t.Errorf("only %d flags of %s", len(listed), peer[0])
 		}
-		for name := range listed {
-			if _, ok := table.Find(name); !ok {
-				t.Errorf("%s has no row for --%s", table.Command, name)
+		for name, isSwitch := range listed {
+			f := flags[name]
+			if f == nil {
+				t.Errorf("%s has no flag --%s", command, name)
+				continue
+			}
+			if f.IsBool() != isSwitch {
+				t.Errorf("%s --%s is a switch: %v, of %s: %v", command, name, f.IsBool(), peer[0], isSwitch)
+			}
+			if isSwitch && f.Tag.Negatable == "" {
+				t.Errorf("%s has no --no-%s", command, name)
 			}
 		}
-		seen := map[string]bool{}
-		for _, row := range table.Rows {
-			if _, ok := listed[row.Name]; ok == row.Hidden {
-				t.Errorf("%s --%s: listed by %s: %v, hidden: %v", table.Command, row.Name, table.Peer, ok, row.Hidden)
+		names, _ := peerNames(t, command)
+		for _, name := range names {
+			if flags[name] == nil {
+				t.Errorf("%s has no flag --%s", command, name)
 			}
-			if row.Status != peerflags.Honoured && row.Note == "" {
-				t.Errorf("%s --%s is %s without a reason", table.Command, row.Name, row.Status)
-			}
-			if seen[row.Name] {
-				t.Errorf("%s has two rows for --%s", table.Command, row.Name)
-			}
-			seen[row.Name] = true
 		}
 	}
 }
 
-// Kinds are those of the peer, so that the peer's command lines are parsed in the same
-// way.
-func TestTables_EveryRowIsAFlagOfTheSameKind(t *testing.T) {
-	for _, table := range peerflags.Tables() {
-		flags := flagsOf(t, table.Command)
-		for name, isSwitch := range captured(t, table) {
-			f := flags[name]
-			if f == nil {
-				t.Errorf("%s has no flag --%s", table.Command, name)
-				continue
-			}
-			if f.IsBool() != isSwitch {
-				t.Errorf("%s --%s is a switch: %v, of %s: %v", table.Command, name, f.IsBool(), table.Peer, isSwitch)
-			}
-			if isSwitch && f.Tag.Negatable == "" {
-				t.Errorf("%s has no --no-%s", table.Command, name)
+func TestPeerFlags_EachIsOneFlagWithAReason(t *testing.T) {
+	kinds := []string{"", "switch", "number", "duration", "size", "yaml", "url"}
+	for command := range peers {
+		count := map[string]int{}
+		for _, node := range parserOf(t, &commands{}).Model.Children {
+			if node.Name == command {
+				for _, f := range node.Flags {
+					count[f.Name]++
+				}
 			}
 		}
-		for _, row := range table.Rows {
-			if flags[row.Name] == nil {
-				t.Errorf("%s has no flag --%s", table.Command, row.Name)
+		for _, p := range peerFlagsOf(command) {
+			if count[p.name] != 1 || p.why == "" || !slices.Contains(kinds, p.kind) {
+				t.Errorf("%s: %d flags of %+v", command, count[p.name], p)
 			}
 		}
 	}
@@ -195,37 +243,41 @@ func TestServeTable_HasEveryFlagAndFeatureOfPrometheusSource(t *testing.T) {
 		return true
 	})
 	flags = slices.DeleteFunc(flags, func(name string) bool { return name == "" }) // serverOnlyFlag's own parameter
-	compareNames(t, "flags", flags, peerflags.Serve().Rows)
-	compareNames(t, "features", features, peerflags.Serve().Features)
+	names, _ := peerNames(t, "serve")
+	compareNames(t, "flags", flags, names)
+	compareNames(t, "features", features, featureList())
 }
 
-func compareNames(t *testing.T, what string, source []string, rows []peerflags.Row) {
+func compareNames(t *testing.T, what string, source, known []string) {
 	t.Helper()
 	if len(source) < 30 {
 		t.Errorf("only %d %s in the source", len(source), what)
 	}
 	for _, name := range source {
-		if !slices.ContainsFunc(rows, func(r peerflags.Row) bool { return r.Name == name }) {
-			t.Errorf("%s: no row for %s", what, name)
+		if !slices.Contains(known, name) {
+			t.Errorf("%s: there is no %s", what, name)
 		}
 	}
-	for _, row := range rows {
-		if !slices.Contains(source, row.Name) {
-			t.Errorf("%s: Prometheus has no %s", what, row.Name)
+	for _, name := range known {
+		if !slices.Contains(source, name) {
+			t.Errorf("%s: Prometheus has no %s", what, name)
 		}
 	}
 }
 
-func TestServeFeatures_HonouredOnesAreThoseOfTheTable(t *testing.T) {
-	for _, row := range peerflags.Serve().Features {
-		if _, ok := features[row.Name]; ok != (row.Status == peerflags.Honoured) {
-			t.Errorf("%s is %s, and has a function: %v", row.Name, row.Status, ok)
-		}
+// featureList returns all features of serve, sorted.
+func featureList() []string {
+	all := slices.Collect(maps.Keys(features))
+	for _, p := range peerFlagsOf("features") {
+		all = append(all, p.name)
 	}
-	for name := range features {
-		if _, ok := peerflags.Serve().FindFeature(name); !ok {
-			t.Errorf("no row for the feature %s", name)
-		}
+	slices.Sort(all)
+	return all
+}
+
+func TestServeFeatures_EachIsHonouredInertOrRefused(t *testing.T) {
+	if all := featureList(); len(slices.Compact(slices.Clone(all))) != len(all) {
+		t.Errorf("twice: %q", all)
 	}
 }
 
@@ -245,43 +297,42 @@ func TestServeFeatures_RefusedAreErrorsAndUnknownAreIgnoredAsInPrometheus(t *tes
 	}
 }
 
-// sample returns a value that the kind of a row accepts.
-func sample(row peerflags.Row) string {
-	switch row.Kind {
-	case peerflags.Number:
+// sample returns a value that the kind of a flag accepts.
+func sample(p peerFlag) string {
+	switch p.kind {
+	case "number":
 		return "5e3"
-	case peerflags.Duration:
+	case "duration":
 		return "1h30m"
-	case peerflags.Size:
+	case "size":
 		return "64MB"
 	}
 	return "x"
 }
 
 func TestCheckPeerFlags_InertAreNamedAndRefusedAreErrors(t *testing.T) {
-	for _, table := range peerflags.Tables() {
-		for _, row := range table.Rows {
-			arg := "--" + row.Name
-			if row.Kind != peerflags.Switch {
-				arg += "=" + sample(row)
+	for command := range peers {
+		for _, p := range peerFlagsOf(command) {
+			arg := "--" + p.name
+			if p.kind != "switch" {
+				arg += "=" + sample(p)
 			}
-			switch row.Status {
-			case peerflags.Inert:
-				if names := ignoredNames(t, table.Command, arg, arg); !slices.Equal(names, []string{row.Name}) {
-					t.Errorf("%s %s: %q", table.Command, arg, names)
+			if !p.refused {
+				if names := ignoredNames(t, command, arg, arg); !slices.Equal(names, []string{p.name}) {
+					t.Errorf("%s %s: %q", command, arg, names)
 				}
-			case peerflags.Refused:
-				_, err := parse(t, table.Command, arg)
-				_, negated := parse(t, table.Command, "--no-"+row.Name)
-				if row.Kind == peerflags.Switch && err == nil {
-					err, negated = negated, err // refused if it is turned off
-				}
-				if err == nil || !strings.Contains(err.Error(), "--"+row.Name) || !strings.Contains(err.Error(), row.Note) {
-					t.Errorf("%s %s: %v", table.Command, arg, err)
-				}
-				if row.Kind == peerflags.Switch && negated != nil {
-					t.Errorf("%s %s: the default is an error: %v", table.Command, row.Name, negated)
-				}
+				continue
+			}
+			_, err := parse(t, command, arg)
+			_, negated := parse(t, command, "--no-"+p.name)
+			if p.kind == "switch" && err == nil {
+				err, negated = negated, err // refused if it is turned off
+			}
+			if err == nil || !strings.Contains(err.Error(), "--"+p.name) || !strings.Contains(err.Error(), p.why) {
+				t.Errorf("%s %s: %v", command, arg, err)
+			}
+			if p.kind == "switch" && negated != nil {
+				t.Errorf("%s %s: the default is an error: %v", command, p.name, negated)
 			}
 		}
 	}
@@ -302,7 +353,8 @@ const docPath = "../../docs/ops/flags.md"
 
 var docPart = regexp.MustCompile(`(?s)(<!-- generated: (\S+) -->\n).*?(<!-- end -->)`)
 
-// The parts of the documentation between comments are made from the tables.
+// The parts of the documentation between comments are made from the flags. What a row says of a flag or feature that is
+// honoured is written there by hand, and stays.
 func TestFlagsDoc_IsCurrent(t *testing.T) {
 	doc, err := os.ReadFile(docPath)
 	if err != nil {
@@ -314,9 +366,9 @@ func TestFlagsDoc_IsCurrent(t *testing.T) {
 		parts[m[2]] = true
 		return m[1] + "\n" + document(t, m[2]) + "\n" + m[3]
 	})
-	for _, table := range peerflags.Tables() {
-		if !parts[table.Command] || !parts[table.Command+":own"] {
-			t.Errorf("%s has no parts for %s and %s:own", docPath, table.Command, table.Command)
+	for command := range peers {
+		if !parts[command] || !parts[command+":own"] {
+			t.Errorf("%s has no parts for %s and %s:own", docPath, command, command)
 		}
 	}
 	switch {
@@ -335,33 +387,43 @@ func TestFlagsDoc_IsCurrent(t *testing.T) {
 func document(t *testing.T, part string) string {
 	t.Helper()
 	command, what, _ := strings.Cut(part, ":")
-	table := tableOf(command)
 	flags := flagsOf(t, command)
+	names, listed := peerNames(t, command)
+	notes, _ := documented(t, part)
+	// status returns the status of a flag or feature, and what is said of it
+	status := func(of, name string) (string, string) {
+		if p := findPeerFlag(of, name); p.name != "" {
+			return p.status(), p.why
+		}
+		return "honoured", notes[name]
+	}
 	var b strings.Builder
 	switch what {
 	case "features":
 		b.WriteString("| feature | | |\n|---|---|---|\n")
-		for _, row := range table.Features {
-			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", row.Name, row.Status, row.Note)
+		for _, name := range featureList() {
+			state, note := status("features", name)
+			fmt.Fprintf(&b, "| `%s` | %s | %s |\n", name, state, note)
 		}
 	case "own":
 		b.WriteString("| flag | default | |\n|---|---|---|\n")
 		for _, name := range sortedNames(flags) {
-			if _, ok := table.Find(name); !ok && name != "help" && name != "version" && !flags[name].Hidden {
+			if !slices.Contains(names, name) && name != "help" && name != "version" && !flags[name].Hidden {
 				fmt.Fprintf(&b, "| `--%s` | %s | %s |\n", name, defaultOf(flags[name]), strings.ReplaceAll(flags[name].Help, "|", `\|`))
 			}
 		}
 	default:
-		fmt.Fprintf(&b, "Flags of `%s` %s. ° marks those that its `--help` does not list.\n\n| flag | | default | |\n|---|---|---|---|\n", table.Peer, table.Version)
-		for _, row := range table.Rows {
-			hidden, value := "", ""
-			if row.Hidden {
-				hidden = "°"
+		fmt.Fprintf(&b, "Flags of `%s` %s. ° marks those that its `--help` does not list.\n\n| flag | | default | |\n|---|---|---|---|\n", peers[command][0], peers[command][1])
+		for _, name := range names {
+			hidden, value := "°", ""
+			if listed[name] {
+				hidden = ""
 			}
-			if row.Status == peerflags.Honoured {
-				value = defaultOf(flags[row.Name])
+			state, note := status(command, name)
+			if state == "honoured" && flags[name] != nil {
+				value = defaultOf(flags[name])
 			}
-			fmt.Fprintf(&b, "| `--%s`%s | %s | %s | %s |\n", row.Name, hidden, row.Status, value, row.Note)
+			fmt.Fprintf(&b, "| `--%s`%s | %s | %s | %s |\n", name, hidden, state, value, note)
 		}
 	}
 	return b.String()
@@ -411,8 +473,8 @@ var helpFlag = regexp.MustCompile(`(?m)^ {6}--(\[no-\])?([a-z][a-z0-9._-]*)`)
 
 // The captured flags are those of the real programs, which accept the hidden ones too, except those of earlier versions.
 func TestPeerHelp_CapturedFlagsAreCurrent(t *testing.T) {
-	for _, table := range peerflags.Tables() {
-		program, command, _ := strings.Cut(table.Peer, " ")
+	for ours, replaced := range peers {
+		program, command, _ := strings.Cut(replaced[0], " ")
 		path := peer(t, program)
 		args := []string{}
 		if command != "" {
@@ -420,7 +482,7 @@ func TestPeerHelp_CapturedFlagsAreCurrent(t *testing.T) {
 		}
 		help, err := exec.Command(path, append(args, "--help")...).CombinedOutput()
 		if err != nil {
-			t.Fatalf("%s: %v\n%s", table.Peer, err, help)
+			t.Fatalf("%s: %v\n%s", replaced[0], err, help)
 		}
 		var lines []string
 		for _, m := range helpFlag.FindAllStringSubmatch(string(help), -1) {
@@ -430,29 +492,30 @@ func TestPeerHelp_CapturedFlagsAreCurrent(t *testing.T) {
 		}
 		slices.Sort(lines)
 		if *update {
-			file := "testdata/" + strings.ReplaceAll(table.Peer, " ", "-") + "-flags.txt"
+			file := "testdata/" + strings.ReplaceAll(replaced[0], " ", "-") + "-flags.txt"
 			if err := os.WriteFile(file, []byte(strings.Join(lines, "\n")+"\n"), 0o644); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if got, want := fmt.Sprint(namesOf(lines)), fmt.Sprint(captured(t, table)); got != want {
-			t.Errorf("%s has\n%s, captured are\n%s", table.Peer, got, want)
+		if got, want := fmt.Sprint(namesOf(lines)), fmt.Sprint(captured(t, ours)); got != want {
+			t.Errorf("%s has\n%s, captured are\n%s", replaced[0], got, want)
 		}
-		for _, row := range table.Rows {
-			if !row.Hidden || row.Name == "write-documentation" {
+		names, listed := peerNames(t, ours)
+		for _, name := range names {
+			if listed[name] || name == "write-documentation" {
 				continue
 			}
-			arg := "--" + row.Name
-			f := flagsOf(t, table.Command)[row.Name]
+			arg := "--" + name
+			f := flagsOf(t, ours)[name]
 			if !f.IsBool() {
 				arg += "=x"
 			}
 			out, _ := exec.Command(path, append(args, arg, "--help")...).CombinedOutput()
-			unknown := strings.Contains(string(out), "unknown long flag")
-			if row.Former && !unknown {
-				t.Errorf("%s accepts %s, and the table states that only earlier versions do: %s", table.Peer, arg, out)
-			} else if !row.Former && (unknown || f.IsBool() && strings.Contains(string(out), "expected argument")) {
-				t.Errorf("%s does not accept %s: %s", table.Peer, arg, out)
+			unknown, former := strings.Contains(string(out), "unknown long flag"), slices.Contains(formerFlags, name)
+			if former && !unknown {
+				t.Errorf("%s accepts %s, and formerFlags states that only earlier versions do: %s", replaced[0], arg, out)
+			} else if !former && (unknown || f.IsBool() && strings.Contains(string(out), "expected argument")) {
+				t.Errorf("%s does not accept %s: %s", replaced[0], arg, out)
 			}
 		}
 	}

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strings"
 	"time"
 
@@ -27,32 +26,23 @@ type profilesCompactCommand struct {
 	DataDir    string `name:"data-dir" default:"./data" help:"Local directory for the blocks that are being compacted. It needs space for twice --compact.block-max-size."`
 
 	Wait         bool     `name:"wait" short:"w" help:"Do not exit after the first iteration, but start another one after --wait-interval."`
-	WaitInterval duration `name:"wait-interval" default:"5m" help:"Interval of the iterations with --wait."`
+	WaitInterval duration `name:"wait-interval" min:"1s" default:"5m" help:"Interval of the iterations with --wait."`
 
 	Retention   duration `name:"retention" default:"0d" help:"How long to retain profile blocks, by their newest profile. 0d means for ever."`
 	DeleteDelay duration `name:"delete-delay" default:"48h" help:"Time between marking a block for deletion and deleting it. 0s deletes blocks without delay, which fails queries that are reading them."`
-	Consistency duration `name:"consistency-delay" default:"30h" help:"Time from the end of a day (UTC) to the compaction of its blocks, at least 25h. ferula serve may compact blocks of the last 24 hours on its disk."`
-	BlockSize   size     `name:"compact.block-max-size" default:"512MB" help:"Maximum total bytes of the blocks that are compacted into one. A block never has more than a day."`
+	Consistency duration `name:"consistency-delay" min:"25h" default:"30h" help:"Time from the end of a day (UTC) to the compaction of its blocks, at least 25h. ferula serve may compact blocks of the last 24 hours on its disk."`
+	BlockSize   size     `name:"compact.block-max-size" min:"1MB" default:"512MB" help:"Maximum total bytes of the blocks that are compacted into one. A block never has more than a day."`
 
 	Process processFlags `embed:""`
 }
 
 // Validate is called by kong.
 func (c *profilesCompactCommand) Validate() error {
-	var errs []error
-	if time.Duration(c.WaitInterval) < time.Second {
-		errs = append(errs, fmt.Errorf("--wait-interval=%s must be at least 1s", c.WaitInterval))
-	}
-	if time.Duration(c.Consistency) < 25*time.Hour {
-		errs = append(errs, fmt.Errorf("--consistency-delay=%s must be at least 25h: ferula serve compacts blocks of up to a day", c.Consistency))
-	}
-	if c.BlockSize < 1<<20 {
-		errs = append(errs, fmt.Errorf("--compact.block-max-size=%s must be at least 1MB", c.BlockSize))
-	}
 	if c.Process.TracingConfig != "" || c.Process.TracingConfigFile != "" {
-		errs = append(errs, errors.New("--tracing.config and --tracing.config-file are not supported: ferula profiles compact sends no spans"))
+		return errors.New("--tracing.config and --tracing.config-file are not supported: " +
+			"ferula profiles compact sends no spans")
 	}
-	return errors.Join(errs...)
+	return nil
 }
 
 // Run is called by kong.

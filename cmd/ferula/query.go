@@ -81,7 +81,6 @@ type queryCommand struct {
 
 	Hosts   hostFlags    `embed:""`
 	Process processFlags `embed:""`
-	Peer    kong.Plugins `embed:""`
 }
 
 // queryGRPCClientFlags configure the connections to stores.

@@ -77,7 +77,6 @@ type queryFrontendCommand struct {
 
 	Hosts   hostFlags    `embed:""`
 	Process processFlags `embed:""`
-	Peer    kong.Plugins `embed:""`
 }
 
 // Run is called by kong.

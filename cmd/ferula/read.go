@@ -162,9 +162,6 @@ func (c *readCommand) options(now time.Time) (app.ReadOptions, error) {
 	if o.Export.Format == "" {
 		o.Export.Format = export.FormatOf(c.Output)
 	}
-	if c.SortMem < 0 {
-		fail("max-sort-bytes", errors.New("must not be negative"))
-	}
 	o.Export.Tries = c.Retries + 1
 	// The request is stored in a file: no headers, which may be secret, and no password.
 	from := c.TSDBPath + c.Store

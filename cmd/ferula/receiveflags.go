@@ -1,7 +1,6 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"time"
 
@@ -15,12 +14,9 @@ type receiveFlags struct {
 	RemoteWrite bool     `name:"web.enable-remote-write-receiver" default:"true" negatable:"" help:"Accept remote write requests at /api/v1/write. Enabled by default, unlike in Prometheus."`
 	Messages    []string `name:"web.remote-write-receiver.accepted-protobuf-messages" sep:"none" placeholder:"NAME" help:"Protobuf message of remote write to accept: prometheus.WriteRequest or io.prometheus.write.v2.Request (repeatable). Both by default."`
 	Profiles    bool     `name:"profiles.enable-receiver" default:"true" negatable:"" help:"Accept profiles by push.v1, by OTLP and at /ingest."`
-	BodiesSize  size     `name:"receive.max-bytes-in-flight" default:"256MB" help:"Maximum bytes of the compressed bodies of push requests in memory. Further requests wait, and get 503 after 10s."`
-	BodyTimeout duration `name:"receive.body-timeout" default:"15s" help:"Time after which a request whose sender is too slow gets 503. A sender is too slow if it sends nothing, less than 4KiB per second, or too little to finish the body within --web.read-timeout."`
+	BodiesSize  size     `name:"receive.max-bytes-in-flight" min:"64MB" default:"256MB" help:"Maximum bytes of the compressed bodies of push requests in memory. Further requests wait, and get 503 after 10s."`
+	BodyTimeout duration `name:"receive.body-timeout" min:"1s" default:"15s" help:"Time after which a request whose sender is too slow gets 503. A sender is too slow if it sends nothing, less than 4KiB per second, or too little to finish the body within --web.read-timeout."`
 }
-
-// bodiesSizeMin is twice the limit of a remote write body.
-const bodiesSizeMin = 64 << 20
 
 // check returns an error if --receive.max-bytes-in-flight is less than the largest body
 // that other flags allow. Such a body would never get enough memory: its request would always get
@@ -37,18 +33,6 @@ func (f receiveFlags) check(profiles profileFlags) error {
 		}
 	}
 	return nil
-}
-
-// Validate is called by kong.
-func (f receiveFlags) Validate() error {
-	var errs []error
-	if f.BodiesSize < bodiesSizeMin {
-		errs = append(errs, fmt.Errorf("--receive.max-bytes-in-flight=%s must be at least 64MB", f.BodiesSize))
-	}
-	if time.Duration(f.BodyTimeout) < time.Second {
-		errs = append(errs, fmt.Errorf("--receive.body-timeout=%s must be at least 1s", f.BodyTimeout))
-	}
-	return errors.Join(errs...)
 }
 
 func (f receiveFlags) options(readTimeout time.Duration) app.ReceiveOptions {

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"errors"
-	"fmt"
 	"time"
 
 	"github.com/ferula-io/ferula/internal/promql/rules"
@@ -14,27 +12,9 @@ type ruleFlags struct {
 	Grace       duration `name:"rules.alert.for-grace-period" default:"10m" help:"Minimum duration between alert and restored \"for\" state. This is maintained only for alerts with configured \"for\" time greater than grace period."`
 	ResendDelay duration `name:"rules.alert.resend-delay" default:"1m" help:"Minimum amount of time to wait before resending an alert to Alertmanager."`
 	Concurrent  int      `name:"rules.max-concurrent-evals" default:"4" help:"Maximum number of independent rules, of all groups together, that are evaluated in addition to one rule of each group. It needs the feature concurrent-rule-eval."`
-	Queue       int      `name:"alertmanager.notification-queue-capacity" default:"10000" help:"The capacity of the queue for pending notifications of one Alertmanager. The oldest are dropped."`
-	Batch       int      `name:"alertmanager.notification-batch-size" default:"256" help:"The maximum number of notifications per batch to send to the Alertmanager."`
+	Queue       int      `name:"alertmanager.notification-queue-capacity" min:"1" default:"10000" help:"The capacity of the queue for pending notifications of one Alertmanager. The oldest are dropped."`
+	Batch       int      `name:"alertmanager.notification-batch-size" min:"1" default:"256" help:"The maximum number of notifications per batch to send to the Alertmanager."`
 	Drain       bool     `name:"alertmanager.drain-notification-queue-on-shutdown" default:"true" negatable:"" help:"Send any outstanding Alertmanager notifications when shutting down, for at most 30s. If false, they are dropped."`
-}
-
-// Validate is called by kong.
-func (f ruleFlags) Validate() error {
-	var errs []error
-	for _, n := range []struct {
-		name       string
-		value, min int
-	}{
-		{"rules.max-concurrent-evals", f.Concurrent, 0},
-		{"alertmanager.notification-queue-capacity", f.Queue, 1},
-		{"alertmanager.notification-batch-size", f.Batch, 1},
-	} {
-		if n.value < n.min {
-			errs = append(errs, fmt.Errorf("--%s=%d is less than %d", n.name, n.value, n.min))
-		}
-	}
-	return errors.Join(errs...)
 }
 
 func (f ruleFlags) options() rules.Options {

@@ -93,8 +93,6 @@ type serveCommand struct {
 	Memory        memoryFlags `embed:""`
 	MemoryRefresh duration    `name:"auto-gomemlimit.refresh-interval" default:"0s" help:"Interval at which GOMEMLIMIT is set again from the memory limit of the container. 0 means once, at the start."`
 	AutoMaxProcs  bool        `name:"auto-gomaxprocs" default:"true" negatable:"" help:"Set GOMAXPROCS from the CPU quota of the container."`
-
-	Peer kong.Plugins `embed:""`
 }
 
 // serveTuningFlags are flags of Prometheus about its TSDB that few servers need.

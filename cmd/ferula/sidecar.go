@@ -42,7 +42,6 @@ type sidecarCommand struct {
 
 	Objstore objstoreFlags `embed:""`
 	Process  processFlags  `embed:""`
-	Peer     kong.Plugins  `embed:""`
 }
 
 // minTime is an absolute time, or a duration relative to now.

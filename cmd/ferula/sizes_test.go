@@ -92,3 +92,27 @@ func sizeOf(value string) (s size) {
 	_ = s.UnmarshalText([]byte(value)) // values that are not valid are printed as they were given
 	return s
 }
+
+// The tags of a flag are the bounds of its values. Each default is within them.
+func TestCheckBounds_ErrorsNameTheBounds(t *testing.T) {
+	for args, want := range map[string]string{
+		"serve --receive.max-bytes-in-flight=63MB":              "--receive.max-bytes-in-flight=63MiB must be at least 64MB",
+		"serve --profiles.max-nodes=0":                          "--profiles.max-nodes=0 must be between 1 and 1048576",
+		"serve --profiles.max-nodes=1048577":                    "--profiles.max-nodes=1048577 must be between 1 and 1048576",
+		"serve --profiles.query.timeout=999ms":                  "--profiles.query.timeout=999ms must be at least 1s",
+		"serve --alertmanager.notification-batch-size=0":        "--alertmanager.notification-batch-size=0 must be at least 1",
+		"store --index-cache-size=2TB":                          "--index-cache-size=2TiB must be at most 1TB",
+		"store --block-meta-fetch-concurrency=0":                "--block-meta-fetch-concurrency=0 must be at least 1",
+		"profiles compact --consistency-delay=24h":              "--consistency-delay=1d must be at least 25h",
+		"serve --profiles.max-nodes=0 --profiles.head-size=1MB": "--profiles.head-size=1MiB must be at least 16MB",
+	} {
+		if _, err := parse(t, strings.Fields(args)...); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: %v", args, err)
+		}
+	}
+	for _, command := range []string{"serve", "query", "query-frontend", "sidecar", "store", "profiles compact"} {
+		if _, err := parse(t, strings.Fields(command)...); err != nil {
+			t.Error(err)
+		}
+	}
+}

@@ -25,13 +25,13 @@ type storeCommand struct {
 	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File with the configuration of the object storage, in Thanos' YAML format."`
 	DataDir    string `name:"data-dir" default:"./data" help:"Local directory for cached pages, symbols and postings tables of blocks, and the list of blocks. It may be deleted while the store is stopped."`
 
-	CacheBytes      size   `name:"index-cache-size" default:"250MB" help:"Size of the file in the data directory that caches pages of indexes and chunks. It bounds what all requests hold together. At most 1TB; the disk must have this space."`
+	CacheBytes      size   `name:"index-cache-size" max:"1TB" default:"250MB" help:"Size of the file in the data directory that caches pages of indexes and chunks. It bounds what all requests hold together. At most 1TB; the disk must have this space."`
 	CacheConfig     secret `name:"index-cache.config" placeholder:"YAML" xor:"indexcache" help:"Configuration of the cache, in Thanos' YAML format, type IN-MEMORY. Its max_size replaces --index-cache-size."`
 	CacheConfigFile string `name:"index-cache.config-file" placeholder:"FILE" xor:"indexcache" help:"File with the configuration of the cache, in Thanos' YAML format."`
 
 	SyncInterval     duration `name:"sync-block-duration" default:"15m" help:"Interval at which the blocks of the bucket are listed."`
 	Discovery        string   `name:"block-discovery-strategy" enum:"concurrent,recursive" default:"concurrent" help:"concurrent looks for the files of each block; recursive lists all objects of the bucket."`
-	MetaConcurrency  int      `name:"block-meta-fetch-concurrency" default:"32" help:"Maximum number of concurrent requests for the metadata of blocks."`
+	MetaConcurrency  int      `name:"block-meta-fetch-concurrency" min:"1" default:"32" help:"Maximum number of concurrent requests for the metadata of blocks."`
 	MinTime          minTime  `name:"min-time" default:"0000-01-01T00:00:00Z" help:"Minimum time of samples to serve: RFC 3339, or a duration relative to now such as -1d."`
 	MaxTime          minTime  `name:"max-time" default:"9999-12-31T23:59:59Z" help:"Maximum time of samples to serve: RFC 3339, or a duration relative to now such as -1d."`
 	ConsistencyDelay duration `name:"consistency-delay" default:"0s" help:"Minimum age of blocks that are served, except those of a compactor."`
@@ -50,16 +50,10 @@ type storeCommand struct {
 	GRPC           grpcFlags    `embed:""`
 	ExternalPrefix string       `name:"web.external-prefix" help:"Path prefix of /blocks and /api/v1/blocks."`
 	Process        processFlags `embed:""`
-	Peer           kong.Plugins `embed:""`
 }
 
 // Validate is called by kong.
-func (c *storeCommand) Validate() error {
-	if c.CacheBytes > pages.CacheBytesMax {
-		return fmt.Errorf("--index-cache-size=%s must be at most 1TB", c.CacheBytes)
-	}
-	return checkStoreAPI(c.GRPCAddress)
-}
+func (c *storeCommand) Validate() error { return checkStoreAPI(c.GRPCAddress) }
 
 // Run is called by kong.
 func (c *storeCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
@@ -81,9 +75,6 @@ func (c *storeCommand) options() (app.StoreOptions, error) {
 	}
 	if c.MinTime.ms() > c.MaxTime.ms() {
 		content.add(errors.New("--min-time is after --max-time"))
-	}
-	if c.MetaConcurrency < 1 {
-		content.add(errors.New("--block-meta-fetch-concurrency must be at least 1"))
 	}
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
 	limits.SeriesMax, limits.SamplesMax = either(limits.SeriesMax, c.TouchedSeries),

@@ -9,7 +9,6 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ferula-io/ferula/cmd/ferula/peerflags"
 	"github.com/ferula-io/ferula/internal/envsubst"
 )
 
@@ -78,12 +77,12 @@ func masks(k *kong.Context) map[string]func(string) string {
 		}
 	}
 	if selected := k.Selected(); selected != nil {
-		for _, row := range tableOf(selected.Name).Rows {
-			switch row.Kind {
-			case peerflags.YAML:
-				found[row.Name] = yaml
-			case peerflags.URL:
-				found[row.Name] = address
+		for _, p := range peerFlagsOf(selected.Name) {
+			switch p.kind {
+			case "yaml":
+				found[p.name] = yaml
+			case "url":
+				found[p.name] = address
 			}
 		}
 	}

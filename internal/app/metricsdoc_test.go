@@ -14,10 +14,12 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/textparse"
 
@@ -43,16 +45,61 @@ type runningRole struct {
 	base string // of its URLs
 }
 
-// families returns the families that the role has registered or exposes.
-func (r runningRole) families(t *testing.T) map[string]telemetry.Family {
-	t.Helper()
-	all := map[string]telemetry.Family{}
-	for _, f := range r.reg.Families() {
+// family is the metadata of a metric family. The type is empty if it is one of a linked package without series.
+type family struct {
+	Name, Type, Help string
+	Labels           []string // sorted
+}
+
+// descText matches the text of a prometheus.Desc, which has no accessors.
+var (
+	descText   = regexp.MustCompile(`^Desc\{fqName: "([^"]*)", help: ("(?:[^"\\]|\\.)*"), .*constLabels: \{(.*)\}, variableLabels: \{(.*)\}\}$`)
+	constLabel = regexp.MustCompile(`([a-zA-Z_][a-zA-Z0-9_]*)="`)
+)
+
+// registered returns the families that are registered, also those without series.
+func (r runningRole) registered() map[string]family {
+	descs, all := make(chan *prometheus.Desc), map[string]family{}
+	go func() { r.reg.Registry.Describe(descs); close(descs) }()
+	for desc := range descs {
+		m := descText.FindStringSubmatch(desc.String())
+		if m == nil {
+			continue
+		}
+		f := all[m[1]]
+		f.Name = m[1]
+		f.Help, _ = strconv.Unquote(m[2])
+		for _, l := range constLabel.FindAllStringSubmatch(m[3], -1) {
+			f.Labels = append(f.Labels, l[1])
+		}
+		for l := range strings.SplitSeq(m[4], ",") {
+			if l != "" {
+				f.Labels = append(f.Labels, strings.TrimSuffix(strings.TrimPrefix(l, "c("), ")"))
+			}
+		}
 		all[f.Name] = f
 	}
+	for _, f := range r.reg.Own.Families() {
+		all[f.Name] = family{Name: f.Name, Type: f.Type, Help: f.Help}
+	}
+	for _, f := range r.reg.Own.Vectors() {
+		all[f.Name] = family{f.Name, f.Type, f.Help, slices.Clone(f.Labels)}
+	}
+	for name, f := range all {
+		slices.Sort(f.Labels)
+		f.Labels = slices.Compact(f.Labels)
+		all[name] = f
+	}
+	return all
+}
+
+// families returns the families that the role has registered or exposes.
+func (r runningRole) families(t *testing.T) map[string]family {
+	t.Helper()
+	all := r.registered()
 	_, page := httpGet(t, r.base+"/metrics")
 	p := textparse.NewPromParser([]byte(page), labels.NewSymbolTable(), false)
-	of := telemetry.Family{}
+	of := family{}
 	for {
 		entry, err := p.Next()
 		if errors.Is(err, io.EOF) {
@@ -75,7 +122,7 @@ func (r runningRole) families(t *testing.T) map[string]telemetry.Family {
 			var l labels.Labels
 			p.Labels(&l)
 			if series := l.Get(labels.MetricName); !strings.HasPrefix(series, of.Name) || of.Name == "" {
-				of = telemetry.Family{Name: series, Type: "untyped"} // a writer's line without metadata
+				of = family{Name: series, Type: "untyped"} // a writer's line without metadata
 			}
 			l.Range(func(l labels.Label) {
 				bucket := l.Name == "le" && of.Type == "histogram" || l.Name == "quantile" && of.Type == "summary"
@@ -184,7 +231,7 @@ scrape_configs: [{job_name: none, static_configs: [{targets: ["HOST"]}]}]
 // metricsTables returns the generated part of the reference: own families, then the others.
 func metricsTables(t *testing.T, roles []runningRole) string {
 	t.Helper()
-	all, own, by := map[string]telemetry.Family{}, map[string]bool{}, map[string][]string{}
+	all, own, by := map[string]family{}, map[string]bool{}, map[string][]string{}
 	for _, r := range roles {
 		ours := map[string]bool{}
 		for _, f := range r.reg.Own.Families() {

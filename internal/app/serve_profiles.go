@@ -23,7 +23,6 @@ import (
 	profileapi "github.com/ferula-io/ferula/internal/profiles/api"
 	"github.com/ferula-io/ferula/internal/profiles/exemplar"
 	"github.com/ferula-io/ferula/internal/profiles/ingest"
-	"github.com/ferula-io/ferula/internal/profiles/otlpapi"
 	codec "github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/profiles/query"
@@ -63,8 +62,8 @@ type profileService struct {
 	engine   *query.Engine
 	api      *profileapi.Server
 	uploads  http.Handler // POST /ingest
-	otlp     *otlpapi.Server
-	exports  http.Handler // POST otlpprofiles.Path
+	otlp     *ingest.OTLPServer
+	exports  http.Handler // POST ingest.OTLPPath
 	self     *ingest.Self // nil: this process records no profiles of itself
 
 	file    string          // path of the scrape configuration
@@ -101,11 +100,10 @@ func (s *Serve) newProfiles() (err error) {
 	opts.API.Code, opts.API.Bodies, opts.API.PushDisabled = profileCode, s.bodies, s.opts.Receive.ProfilesOff
 	opts.API.Tenant = opts.tenantOf()
 	l.api = profileapi.New(opts.API, l.ingester, l.engine)
-	l.otlp = otlpapi.New(otlpapi.Options{
-		Tenant: opts.tenantOf(), Status: ingest.StatusOf, Bodies: s.bodies, BytesMax: opts.API.BodyMaxBytes,
-		BytesFlag: opts.API.Flags.Of("BodyMaxBytes"),
-		Disabled:  s.opts.Receive.ProfilesOff,
-	}, l.ingester)
+	l.otlp = l.ingester.NewOTLPServer(ingest.OTLPOptions{
+		Tenant: opts.tenantOf(), Bodies: s.bodies, BytesMax: opts.API.BodyMaxBytes,
+		BytesFlag: opts.API.Flags.Of("BodyMaxBytes"), Disabled: s.opts.Receive.ProfilesOff,
+	})
 	l.exports = l.otlp
 	if l.uploads = l.ingester.Handler(opts.tenantOf(), s.bodies); s.opts.Receive.ProfilesOff {
 		l.uploads = switchedOff("profiles", "--profiles.enable-receiver")
@@ -299,7 +297,7 @@ func (l *profileService) register(mux *http.ServeMux, prefix string, ready, fore
 	}
 	l.api.Register(mux, prefix, wrap)
 	mux.Handle("POST "+prefix+"/ingest", ready(foreign(l.guard(l.uploads))))
-	mux.Handle("POST "+prefix+otlpapi.Path, ready(foreign(l.guard(l.exports))))
+	mux.Handle("POST "+prefix+ingest.OTLPPath, ready(foreign(l.guard(l.exports))))
 	if l.self != nil {
 		// This pattern with a method takes precedence over that of RegisterDebugEndpoints.
 		mux.HandleFunc("GET "+prefix+"/debug/pprof/profile", l.self.ServeCPU)

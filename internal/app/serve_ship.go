@@ -3,12 +3,14 @@ package app
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"slices"
 
 	"github.com/prometheus/prometheus/rules"
 
 	"github.com/ferula-io/ferula/internal/app/shipping"
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/tsdb"
 )
@@ -64,7 +66,9 @@ func (s *Serve) lateSamples() string {
 	if c := s.config.current().StorageConfig.TSDBConfig; c != nil && c.OutOfOrderTimeWindow > 0 {
 		return ""
 	}
-	if s.pushed.Load() {
+	// Before the first push of this process, senders may still wait with samples from before the start.
+	_, err := os.Stat(s.pushedFile())
+	if s.pushed.Load() || err == nil && s.store.HeadMinTime() < s.started.UnixMilli() {
 		return "samples were pushed, and senders repeat pushes that were not accepted"
 	}
 	if slices.ContainsFunc(s.rules.RuleGroups(), func(g *rules.Group) bool { return g.QueryOffset() > 0 }) {
@@ -75,9 +79,16 @@ func (s *Serve) lateSamples() string {
 
 // refusal is called for every push of samples.
 func (s *Serve) refusal() error {
-	s.pushed.Store(true)
+	if !s.pushed.Swap(true) && s.shipping != nil {
+		if err := files.WriteFile(files.Disk{}, s.pushedFile(), nil); err != nil {
+			s.opts.Logger.Warn("Samples that senders repeat after two restarts in a row may be refused", "err", err)
+		}
+	}
 	return s.store.Refusal()
 }
+
+// pushedFile is the path of a file that exists once samples were pushed to this server or an earlier one here.
+func (s *Serve) pushedFile() string { return filepath.Join(s.opts.Store.Dir, "pushed") }
 
 // profilesDir returns the parent of the directory "profiles".
 func (s *Serve) profilesDir() string {

@@ -12,6 +12,8 @@ import (
 	"github.com/thanos-io/objstore"
 	"github.com/thanos-io/objstore/providers/azure"
 	"go.yaml.in/yaml/v3"
+
+	"github.com/ferula-io/ferula/internal/redact"
 )
 
 // openAzure returns a client of Azure's blobs. It sends no request. With storage_create_container, the provider's
@@ -27,15 +29,14 @@ func openAzure(text []byte, component string, logger kitLogger) (objstore.Bucket
 	if err != nil {
 		return nil, err
 	}
-	if !create {
-		return b, nil
-	}
-	return &azureBucket{Bucket: b, create: func(ctx context.Context) error {
+	within := &azureBucket{Bucket: b, create: func(ctx context.Context) error {
 		_, err := azure.NewBucket(logger, text, component, func(next http.RoundTripper) http.RoundTripper {
 			return cancelable{ctx, next}
 		})
 		return err
-	}}, nil
+	}}
+	within.found.Store(!create)
+	return within, nil
 }
 
 // cancelable cancels requests when ctx is done. The provider's constructor has no context.
@@ -79,33 +80,33 @@ func withoutLookup(text []byte) (changed []byte, create bool, err error) {
 	return changed, create, err
 }
 
-// azureBucket creates its container if the first request finds none.
+// azureBucket creates its container if the first request finds none. Its errors become parts of logs, and of warnings
+// that clients see, so they have no signatures.
 type azureBucket struct {
 	*azure.Bucket
 	create func(context.Context) error // creates the container, unless it exists
 
 	creating sync.Mutex  // locked during a call of create
-	found    atomic.Bool // a request has succeeded; from then on a missing container is an error
+	found    atomic.Bool // a missing container is an error: a request has succeeded, or none is to be created
 }
 
 // within runs op. If the container is missing and no request has succeeded yet, it creates the container and runs op
 // again.
 func (b *azureBucket) within(ctx context.Context, op func() error) error {
 	err := op()
-	switch {
-	case err == nil:
+	if err == nil {
 		b.found.Store(true)
-		return nil
-	case b.found.Load() || !bloberror.HasCode(err, bloberror.ContainerNotFound):
-		return err
+	} else if !b.found.Load() && bloberror.HasCode(err, bloberror.ContainerNotFound) {
+		b.creating.Lock()
+		err = b.create(ctx)
+		b.creating.Unlock()
+		if err != nil {
+			err = fmt.Errorf("create the container: %w", err)
+		} else {
+			err = op()
+		}
 	}
-	b.creating.Lock()
-	err = b.create(ctx)
-	b.creating.Unlock()
-	if err != nil {
-		return fmt.Errorf("create the container: %w", err)
-	}
-	return op()
+	return redact.Signature(err)
 }
 
 // Iter implements objstore.BucketReader.
@@ -120,15 +121,20 @@ func (b *azureBucket) IterWithAttributes(ctx context.Context, dir string, f func
 }
 
 // Get implements objstore.BucketReader.
-func (b *azureBucket) Get(ctx context.Context, name string) (r io.ReadCloser, err error) {
-	err = b.within(ctx, func() error { r, err = b.Bucket.Get(ctx, name); return err })
-	return r, err
+func (b *azureBucket) Get(ctx context.Context, name string) (io.ReadCloser, error) {
+	return b.body(ctx, func() (io.ReadCloser, error) { return b.Bucket.Get(ctx, name) })
 }
 
 // GetRange implements objstore.BucketReader.
-func (b *azureBucket) GetRange(ctx context.Context, name string, offset, length int64) (r io.ReadCloser, err error) {
-	err = b.within(ctx, func() error { r, err = b.Bucket.GetRange(ctx, name, offset, length); return err })
-	return r, err
+func (b *azureBucket) GetRange(ctx context.Context, name string, offset, length int64) (io.ReadCloser, error) {
+	return b.body(ctx, func() (io.ReadCloser, error) { return b.Bucket.GetRange(ctx, name, offset, length) })
+}
+
+func (b *azureBucket) body(ctx context.Context, open func() (io.ReadCloser, error)) (body io.ReadCloser, err error) {
+	if err = b.within(ctx, func() error { body, err = open(); return err }); err != nil {
+		return nil, err
+	}
+	return redactedBody{body}, nil
 }
 
 // Exists implements objstore.BucketReader.
@@ -151,10 +157,26 @@ func (b *azureBucket) Upload(ctx context.Context, name string, r io.Reader, opts
 			return err
 		}
 	}
-	return b.Bucket.Upload(ctx, name, r, opts...)
+	return redact.Signature(b.Bucket.Upload(ctx, name, r, opts...))
 }
 
 // Delete implements objstore.Bucket.
 func (b *azureBucket) Delete(ctx context.Context, name string) error {
 	return b.within(ctx, func() error { return b.Bucket.Delete(ctx, name) })
 }
+
+// redactedBody is a body whose errors have no signatures. If a body is interrupted, Azure's client requests the
+// rest, so an error of Read may have a URL.
+type redactedBody struct{ io.ReadCloser }
+
+// Read implements io.Reader.
+func (b redactedBody) Read(p []byte) (int, error) {
+	n, err := b.ReadCloser.Read(p)
+	if err == nil || err == io.EOF { //lint:ignore errorlint the end is never wrapped
+		return n, err
+	}
+	return n, redact.Signature(err)
+}
+
+// ObjectSize implements objstore.ObjectSizer.
+func (b redactedBody) ObjectSize() (int64, error) { return objstore.TryToGetSize(b.ReadCloser) }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -64,28 +65,24 @@ func TestParseMeta_ChecksItsFields(t *testing.T) {
 	if !slices.Equal(m.files, []blockFile{{"index", 9, "ab"}, {"meta.json", 0, ""}}) {
 		t.Errorf("%+v", m.files)
 	}
-	var names []string
-	for _, member := range m.members {
-		names = append(names, member.name)
-	}
-	if got := strings.Join(names, " "); got != "ulid version minTime maxTime stats compaction more" || string(m.members[6].value) != `{"x":[1]}` {
+	if got := strings.Join(slices.Sorted(maps.Keys(m.members)), " "); got != "compaction maxTime minTime more stats ulid version" || string(m.members["more"]) != `{"x":[1]}` {
 		t.Errorf("%s", got)
 	}
 }
 
-func TestAppendMeta_IsTheFormatOfThanos(t *testing.T) {
+func TestEncodeMeta_IsTheFormatOfThanos(t *testing.T) {
 	m, err := parseMeta([]byte(`{"ulid":"` + someULID + `", "version":1, "minTime":3, "maxTime":5, "x":{"y":1}}`))
 	if err != nil {
 		t.Fatal(err)
 	}
 	m.resolution = 300_000
-	got := string(appendMeta([]byte("> "), m, labels.FromStrings("a", "b", "c", `"d"`), "ferula", []blockFile{{"index", 9, "ab"}, {"chunks/000001", 5, ""}, {"chunks/000002", 6, ""}}, time.Unix(1_700_000_000, 0)))
-	want := `> {
-	"ulid": "` + someULID + `",
-	"version": 1,
-	"minTime": 3,
+	text, err := m.encode(labels.FromStrings("a", "b", "c", `"d"`), "ferula", []blockFile{{"index", 9, "ab"}, {"chunks/000001", 5, ""}, {"chunks/000002", 6, ""}}, time.Unix(1_700_000_000, 0))
+	if err != nil {
+		t.Fatal(err)
+	}
+	got, want := string(text), `{
 	"maxTime": 5,
-	"x": {"y":1},
+	"minTime": 3,
 	"thanos": {
 		"version": 1,
 		"labels": {
@@ -123,21 +120,17 @@ func TestAppendMeta_IsTheFormatOfThanos(t *testing.T) {
 		],
 		"index_stats": {},
 		"upload_time": "2023-11-14T22:13:20Z"
+	},
+	"ulid": "`+someULID+`",
+	"version": 1,
+	"x": {
+		"y": 1
 	}
 }
 `
-	if strip(got) != strip(want) {
+	if got != want {
 		t.Errorf("got\n%s\nwant\n%s", got, want)
 	}
-}
-
-// strip drops the indentation of lines.
-func strip(text string) string {
-	lines := strings.Split(text, "\n")
-	for i := range lines {
-		lines[i] = strings.TrimLeft(lines[i], "\t")
-	}
-	return strings.Join(lines, "\n")
 }
 
 func TestState_IsTheFormatOfThanos(t *testing.T) {

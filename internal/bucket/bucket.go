@@ -90,7 +90,7 @@ func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Reg
 		client, err = openGCS(inner, component, kitLogger{logger})
 	case objstore.AZURE:
 		client, err = openAzure(inner, component, kitLogger{logger})
-		client, err = redacted{client}, redact.Signature(err)
+		err = redact.Signature(err)
 	case "":
 		err = errors.New("type is missing; S3, FILESYSTEM, GCS and AZURE are supported")
 	default:

@@ -77,7 +77,11 @@ func FuzzMeta(f *testing.F) {
 			}
 			return
 		}
-		again, err := parseMeta(appendMeta(nil, m, external, "sidecar", []blockFile{{"index", 1, ""}}, m.id.Timestamp()))
+		text, err = m.encode(external, "sidecar", []blockFile{{"index", 1, ""}}, m.id.Timestamp())
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, err := parseMeta(text)
 		if err != nil || again.id != m.id || again.mint != m.mint || again.maxt != m.maxt || len(again.files) != 2 {
 			t.Fatalf("%v: %+v, was %+v", err, again, m)
 		}

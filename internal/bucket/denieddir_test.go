@@ -15,6 +15,8 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/internal/profiles"
 )
 
 // deny makes directories of a FILESYSTEM bucket unreadable until the test ends.
@@ -75,7 +77,7 @@ func TestProfileReader_DirectoryThatMustNotBeReadConcernsItsBlockOnly(t *testing
 		upload(t, in, "a", id, func(string) []byte { return []byte("0123456789") })
 	}
 	at := time.Unix(1_700_000_000, 0)
-	if _, err := MarkProfile(t.Context(), in, "a", bad, at, "by hand"); err != nil {
+	if _, err := NewProfileStore(in).Mark(t.Context(), "a", bad, at, "by hand"); err != nil {
 		t.Fatal(err)
 	}
 	var log strings.Builder
@@ -84,11 +86,11 @@ func TestProfileReader_DirectoryThatMustNotBeReadConcernsItsBlockOnly(t *testing
 	if err := errors.Join(r.open(), old.open()); err != nil {
 		t.Fatal(err)
 	}
-	list := func(r *ProfileReader) (all map[ulid.ULID]ProfileObjects) {
+	list := func(r *ProfileReader) (all map[ulid.ULID]profiles.BucketBlock) {
 		t.Helper()
 		withoutRoot(t, func() {
 			found, err := r.Blocks(t.Context())
-			all = map[ulid.ULID]ProfileObjects{}
+			all = map[ulid.ULID]profiles.BucketBlock{}
 			for _, o := range found {
 				all[o.ID] = o
 			}
@@ -186,7 +188,7 @@ func TestProfileLists_ObjectsWithTheNameOfADirectoryAreIgnored(t *testing.T) {
 			t.Errorf("%+v", s)
 		}
 	}
-	if err := DeleteProfile(t.Context(), in, "a", id); err != nil {
+	if err := NewProfileStore(in).Delete(t.Context(), "a", id); err != nil {
 		t.Fatal(err)
 	}
 	if found, err := r.Blocks(t.Context()); err != nil || len(found) > 0 {

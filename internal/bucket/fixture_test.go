@@ -32,7 +32,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 var quiet = slog.New(slog.DiscardHandler)
 
 // newReader returns a reader with the smallest cache, closed when the test ends.
-func newReader(t testing.TB, from objstore.BucketReader) *ProfileReader {
+func newReader(t testing.TB, from objstore.Bucket) *ProfileReader {
 	t.Helper()
 	r := NewProfileReader(from, ProfileReaderOptions{Dir: filepath.Join(t.TempDir(), "cache"), PagesBytes: 1 << 20, Timeout: time.Minute})
 	t.Cleanup(func() {

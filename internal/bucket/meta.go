@@ -1,19 +1,15 @@
 package bucket
 
 import (
-	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
-
-	"github.com/ferula-io/ferula/promjson"
 )
 
 // ErrCorrupt is wrapped by errors about invalid files of a block.
@@ -33,7 +29,7 @@ type blockMeta struct {
 	labels     labels.Labels
 	sources    []ulid.ULID // level 1 blocks from which the block was compacted
 	files      []blockFile
-	members    []member // fields of the JSON object without the section thanos, as encoded
+	members    map[string]json.RawMessage // fields of the JSON object without the section thanos, as encoded
 }
 
 // blockFile is one file of a block; its name is relative to the block's directory.
@@ -41,12 +37,6 @@ type blockFile struct {
 	name string
 	size int64  // 0: unknown, as for meta.json itself
 	hash string // SHA-256 in hexadecimal digits; "": none
-}
-
-// member is a field of a JSON object. Its value is as encoded.
-type member struct {
-	name  string
-	value json.RawMessage
 }
 
 // metaJSON has the fields of a meta.json that are read.
@@ -63,27 +53,47 @@ type metaJSON struct {
 		Level   int64    `json:"level"`
 		Sources []string `json:"sources"`
 	} `json:"compaction"`
-	Thanos struct {
-		Labels     map[string]string `json:"labels"`
-		Downsample struct {
-			Resolution int64 `json:"resolution"`
-		} `json:"downsample"`
-		Files []struct {
-			RelPath   string `json:"rel_path"`
-			SizeBytes int64  `json:"size_bytes"`
-			Hash      struct {
-				Value string `json:"value"`
-			} `json:"hash"`
-		} `json:"files"`
-	} `json:"thanos"`
+	Thanos thanosJSON `json:"thanos"`
+}
+
+// thanosJSON is the section that Thanos adds to a meta.json.
+type thanosJSON struct {
+	Version    int               `json:"version"`
+	Labels     map[string]string `json:"labels"`
+	Downsample struct {
+		Resolution int64 `json:"resolution"`
+	} `json:"downsample"`
+	Source       string     `json:"source"`
+	SegmentFiles []string   `json:"segment_files"`
+	Files        []fileJSON `json:"files"`
+	IndexStats   struct{}   `json:"index_stats"`
+	UploadTime   string     `json:"upload_time"`
+}
+
+type fileJSON struct {
+	RelPath   string    `json:"rel_path"`
+	SizeBytes int64     `json:"size_bytes,omitempty"`
+	Hash      *hashJSON `json:"hash,omitempty"`
+}
+
+type hashJSON struct {
+	Func  string `json:"hashFunc"`
+	Value string `json:"value"`
 }
 
 // parseMeta parses a meta.json, with or without the section thanos.
 func parseMeta(text []byte) (blockMeta, error) {
 	var v metaJSON
-	if err := json.Unmarshal(text, &v); err != nil {
+	var members map[string]json.RawMessage
+	err := json.Unmarshal(text, &members)
+	if err == nil {
+		text, _ = json.Marshal(members) // in the order of encode: of names that differ in case, the last counts
+		err = json.Unmarshal(text, &v)
+	}
+	if err != nil {
 		return blockMeta{}, fmt.Errorf("%w: %s: %w", ErrCorrupt, metaFile, err)
 	}
+	delete(members, "thanos")
 	id, err := ulid.ParseStrict(v.ULID)
 	switch {
 	case err != nil:
@@ -97,6 +107,7 @@ func parseMeta(text []byte) (blockMeta, error) {
 	m := blockMeta{
 		id: id, mint: *v.MinTime, maxt: *v.MaxTime, samples: v.Stats.NumSamples, level: v.Compaction.Level,
 		deleted: v.Stats.NumTombstones, resolution: v.Thanos.Downsample.Resolution, labels: labels.FromMap(v.Thanos.Labels),
+		members: members,
 	}
 	for _, source := range v.Compaction.Sources {
 		if id, err := ulid.ParseStrict(source); err == nil {
@@ -104,98 +115,39 @@ func parseMeta(text []byte) (blockMeta, error) {
 		}
 	}
 	for _, f := range v.Thanos.Files {
-		m.files = append(m.files, blockFile{f.RelPath, f.SizeBytes, f.Hash.Value})
+		file := blockFile{name: f.RelPath, size: f.SizeBytes}
+		if f.Hash != nil {
+			file.hash = f.Hash.Value
+		}
+		m.files = append(m.files, file)
 	}
-	if m.members, err = membersOf(text); err != nil {
-		return m, fmt.Errorf("%w: %s: %w", ErrCorrupt, metaFile, err)
-	}
-	m.members = slices.DeleteFunc(m.members, func(m member) bool { return m.name == "thanos" })
 	return m, nil
 }
 
-// membersOf returns the fields of a JSON object in their order.
-func membersOf(text []byte) ([]member, error) {
-	d := json.NewDecoder(bytes.NewReader(text))
-	if _, err := d.Token(); err != nil {
-		return nil, err
+// encode returns the meta.json of a shipped block: Prometheus' fields as encoded, and the section thanos.
+func (m blockMeta) encode(external labels.Labels, source string, files []blockFile, uploaded time.Time) ([]byte, error) {
+	section := thanosJSON{
+		Version: 1, Labels: external.Map(), Source: source, SegmentFiles: []string{},
+		UploadTime: uploaded.UTC().Format(time.RFC3339Nano),
 	}
-	var all []member
-	for d.More() {
-		name, err := d.Token()
-		if err != nil {
-			return nil, err
-		}
-		m := member{name: fmt.Sprint(name)}
-		if err := d.Decode(&m.value); err != nil {
-			return nil, err
-		}
-		all = append(all, m)
-	}
-	return all, nil
-}
-
-// appendMeta appends the meta.json of a shipped block: Prometheus' fields as encoded, and
-// the section thanos.
-func appendMeta(dst []byte, m blockMeta, external labels.Labels, source string, files []blockFile,
-	uploaded time.Time) []byte {
-	dst = append(dst, '{')
-	for _, member := range m.members {
-		dst = append(dst, "\n\t"...)
-		dst = promjson.AppendString(dst, member.name)
-		dst = append(dst, ": "...)
-		dst = append(dst, member.value...)
-		dst = append(dst, ',')
-	}
-	dst = append(dst, "\n\t\"thanos\": {\n\t\t\"version\": 1,\n\t\t\"labels\": {"...)
-	separator := "\n\t\t\t"
-	external.Range(func(l labels.Label) {
-		dst = append(dst, separator...)
-		dst = promjson.AppendString(dst, l.Name)
-		dst = append(dst, ": "...)
-		dst = promjson.AppendString(dst, l.Value)
-		separator = ",\n\t\t\t"
-	})
-	dst = append(dst, "\n\t\t},\n\t\t\"downsample\": {\n\t\t\t\"resolution\": "...)
-	dst = strconv.AppendInt(dst, m.resolution, 10)
-	dst = append(dst, "\n\t\t},\n\t\t\"source\": "...)
-	dst = promjson.AppendString(dst, source)
-	dst = append(dst, ",\n\t\t\"segment_files\": ["...)
-	separator = "\n\t\t\t"
+	section.Downsample.Resolution = m.resolution
+	// The size of meta.json itself is unknown before it is written.
+	files = append(slices.Clone(files), blockFile{name: metaFile})
+	slices.SortFunc(files, func(a, b blockFile) int { return strings.Compare(a.name, b.name) })
 	for _, f := range files {
-		if segment, ok := strings.CutPrefix(f.name, chunksDir+"/"); ok {
-			dst = append(dst, separator...)
-			dst = promjson.AppendString(dst, segment)
-			separator = ",\n\t\t\t"
-		}
-	}
-	dst = append(dst, "\n\t\t],\n\t\t\"files\": ["...)
-	dst = appendFiles(dst, files)
-	dst = append(dst, "\n\t\t],\n\t\t\"index_stats\": {},\n\t\t\"upload_time\": \""...)
-	dst = uploaded.UTC().AppendFormat(dst, time.RFC3339Nano)
-	return append(dst, "\"\n\t}\n}\n"...)
-}
-
-// appendFiles appends the files sorted by name, including meta.json, whose size is unknown
-// before it is written.
-func appendFiles(dst []byte, files []blockFile) []byte {
-	sorted := append(slices.Clone(files), blockFile{name: metaFile})
-	slices.SortFunc(sorted, func(a, b blockFile) int { return strings.Compare(a.name, b.name) })
-	separator := "\n\t\t\t{"
-	for _, f := range sorted {
-		dst = append(dst, separator...)
-		dst = append(dst, "\n\t\t\t\t\"rel_path\": "...)
-		dst = promjson.AppendString(dst, f.name)
-		if f.size > 0 {
-			dst = append(dst, ",\n\t\t\t\t\"size_bytes\": "...)
-			dst = strconv.AppendInt(dst, f.size, 10)
-		}
+		file := fileJSON{RelPath: f.name, SizeBytes: f.size}
 		if f.hash != "" {
-			dst = append(dst, ",\n\t\t\t\t\"hash\": {\n\t\t\t\t\t\"hashFunc\": \"SHA256\",\n\t\t\t\t\t\"value\": "...)
-			dst = promjson.AppendString(dst, f.hash)
-			dst = append(dst, "\n\t\t\t\t}"...)
+			file.Hash = &hashJSON{"SHA256", f.hash}
 		}
-		dst = append(dst, "\n\t\t\t}"...)
-		separator = ",\n\t\t\t{"
+		section.Files = append(section.Files, file)
+		if segment, ok := strings.CutPrefix(f.name, chunksDir+"/"); ok {
+			section.SegmentFiles = append(section.SegmentFiles, segment)
+		}
 	}
-	return dst
+	all := map[string]any{"thanos": section}
+	for name, value := range m.members {
+		all[name] = value
+	}
+	text, err := json.MarshalIndent(all, "", "\t")
+	return append(text, '\n'), err
 }

@@ -145,7 +145,7 @@ func (u undeletable) Delete(ctx context.Context, name string) error {
 func TestDeleteProfile_FailureIsReturned(t *testing.T) {
 	for _, file := range []string{indexFile, spansFile, profileFiles[0]} {
 		id := ulid.Make()
-		err := DeleteProfile(context.Background(), undeletable{objstore.NewInMemBucket(), file}, "a", id)
+		err := NewProfileStore(undeletable{objstore.NewInMemBucket(), file}).Delete(context.Background(), "a", id)
 		if !errors.Is(err, errFault) || !strings.Contains(err.Error(), "delete "+file+" of profiles/a/"+id.String()) {
 			t.Errorf("%s: %v", file, err)
 		}
@@ -249,11 +249,11 @@ func TestProfileShipper_CountsAndForgets(t *testing.T) {
 		t.Errorf("%d, %v, %d uploads", n, err, s.uploads.Get())
 	}
 	// What is known is not looked up again.
-	s.bucket = &faulty{Bucket: to, at: 1}
+	s.store.bucket = &faulty{Bucket: to, at: 1}
 	if n, err := s.Sync(ctx); n != 0 || err != nil {
 		t.Errorf("%d, %v", n, err)
 	}
-	s.bucket = to
+	s.store.bucket = to
 	removeAll(t, filepath.Join(dir, one))
 	if n, err := s.Sync(ctx); n != 0 || err != nil || len(s.known) != 1 || !s.known["profiles/"+two] {
 		t.Errorf("%d, %v, %v", n, err, s.known)

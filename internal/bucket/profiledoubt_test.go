@@ -28,13 +28,13 @@ func TestProfileReader_DoubtedSizesAreRequestedAgain(t *testing.T) {
 		upload(t, in, "a", id, func(string) []byte { return []byte("0123456789") })
 	}
 	r := newReader(t, in)
-	list := func() map[ulid.ULID]ProfileObjects {
+	list := func() map[ulid.ULID]profiles.BucketBlock {
 		t.Helper()
 		found, err := r.Blocks(t.Context())
 		if err != nil || len(found) != 2 {
 			t.Fatal(found, err)
 		}
-		return map[ulid.ULID]ProfileObjects{found[0].ID: found[0], found[1].ID: found[1]}
+		return map[ulid.ULID]profiles.BucketBlock{found[0].ID: found[0], found[1].ID: found[1]}
 	}
 	first := list()
 	if first[wrong].IndexBytes != 11 || in.attributes.Load() != 0 {
@@ -137,7 +137,7 @@ func TestProfileLists_HaveALimitOfBlocks(t *testing.T) {
 	for n, want := range map[int]error{blocksMax: nil, blocksMax + 1: profiles.ErrLimit} {
 		in := crowded{objstore.NewInMemBucket(), n, 0}
 		r := newReader(t, in)
-		dirs, err := r.dirs(t.Context())
+		dirs, err := r.store.List(t.Context())
 		if !errors.Is(err, want) || want == nil && len(dirs) != n || err != nil && !strings.Contains(err.Error(), "more than 100000 ") {
 			t.Errorf("%d blocks: %d directories, %v", n, len(dirs), err)
 		}

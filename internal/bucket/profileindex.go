@@ -44,7 +44,7 @@ func (p *ProfileStore) WriteIndex(ctx context.Context, entries []ProfileEntry) e
 	if err := errors.Join(encodeProfileIndex(w, entries, profileIndexMax), w.Close()); err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, profileReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	name := path.Join(profilesDir, profileIndexFile)
 	if err := p.bucket.Upload(ctx, name, bytes.NewReader(b.Bytes())); err != nil {

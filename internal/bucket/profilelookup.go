@@ -3,7 +3,6 @@ package bucket
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"slices"
 	"sync/atomic"
@@ -36,20 +35,21 @@ type lookups struct {
 // lookAll looks up the files and the new deletion marks of all blocks, at most lookupsMax concurrently. The results
 // are in the order of dirs; nil: the block does not exist. If lookAll fails, it returns the results so far with the
 // error.
-func (r *ProfileReader) lookAll(ctx context.Context, dirs []listed) ([]*knownProfile, error) {
+func (r *ProfileReader) lookAll(ctx context.Context, dirs []*StoredProfile) ([]*knownProfile, error) {
 	looked, all := make([]*knownProfile, len(dirs)), &lookups{ProfileReader: r}
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(lookupsMax)
 	for i := range dirs {
-		old := r.known[dirs[i].name]
-		if old != nil && !dirs[i].marked {
+		dir := dirs[i]
+		old := r.known[dir.Name()]
+		if old != nil && !dir.marked() {
 			old.mark, old.markUnread, old.markInvalid = DeletionMark{}, false, time.Time{}
 		}
-		confirmed := old != nil && old.confirmed && !dirs[i].denied
+		confirmed := old != nil && old.confirmed && dir.Unread == nil
 		if confirmed {
 			looked[i] = old
 		}
-		if confirmed && !r.newMark(&dirs[i], old) {
+		if confirmed && !r.newMark(dir, old) {
 			continue
 		}
 		group.Go(func() (err error) {
@@ -57,12 +57,12 @@ func (r *ProfileReader) lookAll(ctx context.Context, dirs []listed) ([]*knownPro
 				return err
 			}
 			if !confirmed {
-				if looked[i], err = all.look(ctx, dirs[i].name); err != nil {
+				if looked[i], err = all.look(ctx, dir.Name()); err != nil {
 					return err
 				}
 			}
-			if looked[i] != nil && looked[i].unread == nil && r.newMark(&dirs[i], looked[i]) {
-				return all.readMark(ctx, &dirs[i], looked[i])
+			if looked[i] != nil && looked[i].unread == nil && r.newMark(dir, looked[i]) {
+				return all.readMark(ctx, dir, looked[i])
 			}
 			return nil
 		})
@@ -74,10 +74,13 @@ func (r *ProfileReader) lookAll(ctx context.Context, dirs []listed) ([]*knownPro
 	return looked, err
 }
 
+// marked reports whether a block has, or may have, a deletion mark.
+func (s *StoredProfile) marked() bool { return s.Marked() || s.Unread != nil }
+
 // newMark reports whether the deletion mark of a block must be read: it is listed, and either was not read yet or
 // was not valid markInvalidFor ago.
-func (r *ProfileReader) newMark(l *listed, k *knownProfile) bool {
-	return l.marked && k.mark.DeletionTime <= 0 && r.now().Sub(k.markInvalid) >= markInvalidFor
+func (r *ProfileReader) newMark(s *StoredProfile, k *knownProfile) bool {
+	return s.marked() && k.mark.DeletionTime <= 0 && r.now().Sub(k.markInvalid) >= markInvalidFor
 }
 
 // ofOne reports whether an error concerns only this block, so that the list goes on without the block's sizes or
@@ -96,10 +99,8 @@ func (l *lookups) ofOne(ctx context.Context, block string, err error) bool {
 
 // readMark reads the deletion mark of a block into k. If the mark is not valid, or was deleted since the list, the
 // block counts as not marked.
-func (l *lookups) readMark(ctx context.Context, dir *listed, k *knownProfile) error {
-	timed, cancel := context.WithTimeout(ctx, l.opts.Timeout)
-	defer cancel()
-	mark, err := readMark(timed, l.from, dir.name, dir.id)
+func (l *lookups) readMark(ctx context.Context, dir *StoredProfile, k *knownProfile) error {
+	mark, err := l.store.ReadMark(ctx, dir)
 	k.markUnread = false
 	switch {
 	case err == nil:
@@ -107,8 +108,8 @@ func (l *lookups) readMark(ctx context.Context, dir *listed, k *knownProfile) er
 	case isNotFound(l.from, err):
 	case errors.Is(err, ErrCorrupt):
 		k.markInvalid = l.now()
-		l.opts.Logger.Warn("A deletion mark is not valid and is ignored", "block", dir.name, "err", err)
-	case l.ofOne(ctx, dir.name, err):
+		l.opts.Logger.Warn("A deletion mark is not valid and is ignored", "block", dir.Name(), "err", err)
+	case l.ofOne(ctx, dir.Name(), err):
 		k.markUnread = true
 	default:
 		return err
@@ -126,12 +127,11 @@ func (l *lookups) look(ctx context.Context, name string) (*knownProfile, error) 
 	}
 	for i, file := range []string{indexFile, profileFiles[0]} {
 		object := path.Join(name, file)
-		attributes, err := l.attributes(ctx, object)
+		attributes, err := l.store.attributes(ctx, object)
 		if isNotFound(l.from, err) {
 			return nil, nil
 		}
 		if err != nil {
-			err = fmt.Errorf("object %s: %w", object, err)
 			if !l.ofOne(ctx, name, err) {
 				return nil, err
 			}
@@ -148,13 +148,6 @@ func (l *lookups) look(ctx context.Context, name string) (*knownProfile, error) 
 		return &same, nil
 	}
 	return l.newKnown(name, sizes[0], sizes[1]), nil
-}
-
-// attributes requests the attributes of an object.
-func (l *lookups) attributes(ctx context.Context, object string) (objstore.ObjectAttributes, error) {
-	ctx, cancel := context.WithTimeout(ctx, l.opts.Timeout)
-	defer cancel()
-	return l.from.Attributes(ctx, object)
 }
 
 // isNotFound reports whether an error, or an error that it wraps, means that an object does not exist.

@@ -13,6 +13,8 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/internal/profiles"
 )
 
 var errDenied = errors.New("403 Forbidden")
@@ -68,15 +70,15 @@ func TestProfileReader_UnreadableObjectConcernsItsBlockOnly(t *testing.T) {
 		upload(t, in, tenant, id, func(string) []byte { return []byte("0123456789") })
 	}
 	at := time.Unix(1_700_000_000, 0)
-	if _, err := MarkProfile(t.Context(), in, "b", markOf, at, "by hand"); err != nil {
+	if _, err := NewProfileStore(in).Mark(t.Context(), "b", markOf, at, "by hand"); err != nil {
 		t.Fatal(err)
 	}
 	var log strings.Builder
 	r := newReader(t, in)
 	r.opts.Logger = slog.New(slog.NewTextHandler(&log, nil))
-	list := func() map[ulid.ULID]ProfileObjects {
+	list := func() map[ulid.ULID]profiles.BucketBlock {
 		t.Helper()
-		all := map[ulid.ULID]ProfileObjects{}
+		all := map[ulid.ULID]profiles.BucketBlock{}
 		found, err := r.Blocks(t.Context())
 		for _, o := range found {
 			all[o.ID] = o

@@ -19,6 +19,7 @@ import (
 	"github.com/thanos-io/objstore"
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
+	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -78,7 +79,7 @@ func upload(t *testing.T, to objstore.Bucket, tenant string, id ulid.ULID, conte
 }
 
 // only returns the only block that a list finds.
-func only(t *testing.T, r *ProfileReader) ProfileObjects {
+func only(t *testing.T, r *ProfileReader) profiles.BucketBlock {
 	t.Helper()
 	found, err := r.Blocks(t.Context())
 	if err != nil || len(found) != 1 {
@@ -159,7 +160,7 @@ func TestProfileReader_DeletedBlockIsNotRequestedRepeatedly(t *testing.T) {
 	if _, err := readAll(b.Rows, 10); err != nil {
 		t.Fatal(err)
 	}
-	if err := DeleteProfile(t.Context(), in, "a", b.ID); err != nil {
+	if err := NewProfileStore(in).Delete(t.Context(), "a", b.ID); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := readAll(b.Rows, rowsWindow); err != nil || !bytes.Equal(got, text[:rowsWindow]) {

@@ -2,8 +2,8 @@ package bucket
 
 import (
 	"context"
+	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"os"
 	"path"
@@ -19,25 +19,6 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/metrics"
 )
-
-// ProfileObjects is a profile block in the bucket. Its objects are read by ranges.
-type ProfileObjects struct {
-	Tenant      string
-	ID          ulid.ULID
-	Index, Rows io.ReaderAt
-	Spans       io.ReaderAt // reads fail if the block has no such object
-	IndexBytes  int64       // size of Index
-	RowsBytes   int64       // size of Rows
-	Head        []byte      // beginning of Index, with the meta of a complete block; nil: not known
-	Marked      time.Time   // when the block was marked for deletion; zero: it was not
-	MarkReason  string      // details of the mark
-	MarkUnread  bool        // there is a mark that cannot be read: the block must not be deleted
-	Unread      error       // why the sizes cannot be read; Index, Rows and Spans are nil then
-	// Doubt makes the next list request the sizes of the objects. A reader of the block calls Doubt if an object does
-	// not have the size above, or if Index does not begin with Head. That happens if the index of the bucket, from
-	// which the sizes and Head can be, is out of date.
-	Doubt func()
-}
 
 const (
 	blocksMax = 100_000 // of all tenants, as in profiles/store
@@ -60,7 +41,8 @@ type ProfileReaderOptions struct {
 // ProfileReader lists profile blocks in a bucket and reads them through a cache of pages. The file of the cache is the
 // budget of all reads of all tenants together.
 type ProfileReader struct {
-	from    objstore.BucketReader
+	store   *ProfileStore
+	from    objstore.BucketReader // the bucket of store
 	opts    ProfileReaderOptions
 	cache   *pages.Cache
 	ctx     context.Context // of all reads, stored because an io.ReaderAt has no context; done after Close
@@ -73,7 +55,7 @@ type ProfileReader struct {
 
 	doubting sync.Mutex
 	doubted  map[string]bool // directories of blocks for which Doubt was called since the last list
-	remarked map[string]bool // directories of blocks for which Remarked was called since the last list
+	remarked map[string]bool // directories of blocks that Mark has marked since the last list
 
 	now         func() time.Time // replaced by tests
 	indexErrors *metrics.Counter
@@ -93,7 +75,7 @@ type knownProfile struct {
 
 // NewProfileReader returns a reader. It creates no file and sends no request. The caller calls Close before it
 // closes the bucket.
-func NewProfileReader(from objstore.BucketReader, opts ProfileReaderOptions) *ProfileReader {
+func NewProfileReader(from objstore.Bucket, opts ProfileReaderOptions) *ProfileReader {
 	if opts.PagesBytes <= 0 {
 		opts.PagesBytes = 128 << 20
 	}
@@ -110,8 +92,9 @@ func NewProfileReader(from objstore.BucketReader, opts ProfileReaderOptions) *Pr
 	opts.Metrics.Describe(errorsName, "Number of failures to read the index of profile blocks in the bucket. Without it the size and the meta of each block are requested.", "")
 	const unreadName = "ferula_profiles_bucket_unread_objects_total"
 	opts.Metrics.Describe(unreadName, "Number of failures to read the sizes or the deletion mark of one profile block in the bucket. Without its sizes a block is not read, and queries get a warning; without its mark it is not deleted.", "")
+	store := &ProfileStore{bucket: from, timeout: opts.Timeout, stall: profileReadTimeout, blocksMax: blocksMax}
 	r := &ProfileReader{
-		from: from, opts: opts, doubted: map[string]bool{}, remarked: map[string]bool{}, now: time.Now,
+		store: store, from: from, opts: opts, doubted: map[string]bool{}, remarked: map[string]bool{}, now: time.Now,
 		indexErrors: opts.Metrics.NewCounter(errorsName), unread: opts.Metrics.NewCounter(unreadName),
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
@@ -145,19 +128,6 @@ func (r *ProfileReader) open() error {
 	return nil
 }
 
-// errBlocksMax is returned by lists of a bucket with more than blocksMax blocks.
-var errBlocksMax = fmt.Errorf("%w: there are more than %d directories of profile blocks; ferula profiles compact reduces their number", profiles.ErrLimit, blocksMax)
-
-// listed is a directory of the bucket whose name is that of a block.
-type listed struct {
-	tenant              string
-	id                  ulid.ULID
-	name                string
-	index, rows, marked bool // the directory has these objects; marked: a deletion mark
-	// the directory probably cannot be listed: lookups request its objects to find out whether they exist
-	denied bool
-}
-
 // Blocks lists the blocks of all tenants that have an index and rows.
 //
 // Sizes: Blocks requests the sizes of a block's index and rows until two calls in a row have found the same sizes.
@@ -169,9 +139,9 @@ type listed struct {
 // an hour.
 //
 // Errors: Blocks succeeds if the sizes or marks of a few blocks cannot be read, or if access to them is denied:
-// Unread or MarkUnread is then set in the ProfileObjects of these blocks. A failed call keeps the sizes that it has
+// Unread or MarkUnread is then set in the profiles.BucketBlock of these blocks. A failed call keeps the sizes that it has
 // found. So repeated calls succeed in the end, even if one call has not enough time for all blocks of a large bucket.
-func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
+func (r *ProfileReader) Blocks(ctx context.Context) ([]profiles.BucketBlock, error) {
 	r.reading.RLock()
 	defer r.reading.RUnlock()
 	r.mu.Lock()
@@ -189,10 +159,14 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 		r.known = r.fromIndex(ctx)
 	}
 	r.forget()
-	dirs, err := r.dirs(ctx)
-	if err != nil {
-		return nil, fmt.Errorf("list %s: %w", profilesDir, err)
+	dirs, err := r.store.List(ctx)
+	if errors.Is(err, profiles.ErrLimit) {
+		err = fmt.Errorf("%w; ferula profiles compact reduces their number", err)
 	}
+	if err != nil {
+		return nil, err
+	}
+	dirs = slices.DeleteFunc(dirs, func(s *StoredProfile) bool { return !s.Complete() && s.Unread == nil })
 	looked, err := r.lookAll(ctx, dirs)
 	if err != nil {
 		if r.known == nil {
@@ -200,20 +174,21 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]ProfileObjects, error) {
 		}
 		for i, k := range looked {
 			if k != nil {
-				r.known[dirs[i].name] = k
+				r.known[dirs[i].Name()] = k
 			}
 		}
 		return nil, fmt.Errorf("list %s: %w", profilesDir, err)
 	}
-	found, known := make([]ProfileObjects, 0, len(dirs)), make(map[string]*knownProfile, len(dirs))
+	found, known := make([]profiles.BucketBlock, 0, len(dirs)), make(map[string]*knownProfile, len(dirs))
 	for i, k := range looked {
 		if k == nil {
 			continue
 		}
-		known[dirs[i].name] = k
-		o := ProfileObjects{Tenant: dirs[i].tenant, ID: dirs[i].id, Head: k.head, MarkUnread: k.markUnread, Unread: k.unread,
+		name := dirs[i].Name()
+		known[name] = k
+		o := profiles.BucketBlock{Tenant: dirs[i].Tenant, ID: dirs[i].ID, Head: k.head, MarkUnread: k.markUnread, Unread: k.unread,
 			Doubt: func() {
-				r.doubt(dirs[i].name)
+				r.doubt(name)
 			}}
 		if k.unread == nil {
 			o.IndexBytes, o.RowsBytes = k.index.Size(), k.rows.Size()
@@ -236,16 +211,29 @@ func (r *ProfileReader) doubt(name string) {
 	r.doubted[name] = true
 }
 
-// Remarked makes the next list read the deletion mark of a block even if an invalid mark was read less than an hour
-// ago. A caller calls it after it has written a valid mark. Otherwise lists would show no mark for up to an hour,
-// and the caller would write the mark again after every list.
-func (r *ProfileReader) Remarked(tenant string, id ulid.ULID) {
-	r.doubting.Lock()
-	defer r.doubting.Unlock()
-	r.remarked[ProfileBlock(tenant, id)] = true
+// Mark marks a block for deletion. The next list reads the mark even if an invalid mark was read less than an hour
+// ago. Otherwise lists would show no mark for up to an hour, and the caller would write the mark after every list.
+func (r *ProfileReader) Mark(ctx context.Context, tenant string, id ulid.ULID, at time.Time, details string) error {
+	_, err := r.store.Mark(ctx, tenant, id, at, details)
+	if err == nil {
+		r.doubting.Lock()
+		defer r.doubting.Unlock()
+		r.remarked[ProfileBlock(profiles.TenantDir(tenant), id)] = true
+	}
+	return err
 }
 
-// forget applies the calls of Doubt and Remarked since the last list: the sizes of doubted blocks are requested
+// Unmark removes the deletion mark of a block. It is no error if there is none.
+func (r *ProfileReader) Unmark(ctx context.Context, tenant string, id ulid.ULID) error {
+	return r.store.Unmark(ctx, tenant, id)
+}
+
+// Delete deletes a block. See ProfileStore.Delete.
+func (r *ProfileReader) Delete(ctx context.Context, tenant string, id ulid.ULID) error {
+	return r.store.Delete(ctx, tenant, id)
+}
+
+// forget applies the calls of Doubt and Mark since the last list: the sizes of doubted blocks are requested
 // again, and the marks of remarked blocks are read again. r.mu is held.
 func (r *ProfileReader) forget() {
 	r.doubting.Lock()
@@ -264,41 +252,6 @@ func (r *ProfileReader) forget() {
 	clear(r.remarked)
 }
 
-// dirs lists the directories whose names are those of blocks and that have an index and rows. It includes
-// directories of blocks that cannot be listed, for lack of permission. More than blocksMax directories are an error.
-func (r *ProfileReader) dirs(ctx context.Context) (all []listed, err error) {
-	at := map[string]int{}
-	err = eachProfileObject(ctx, r.from, func() {}, func(dir, tenant string, id ulid.ULID, file string) error {
-		i, ok := at[dir]
-		if !ok {
-			if len(all) == blocksMax {
-				return errBlocksMax
-			}
-			i = len(all)
-			at[dir], all = i, append(all, listed{tenant: tenant, id: id, name: dir})
-		}
-		switch file {
-		case "":
-			all[i].denied = true
-		case indexFile:
-			all[i].index = true
-		case profileFiles[0]:
-			all[i].rows = true
-		case deletionMark:
-			all[i].marked = true
-		}
-		return nil
-	})
-	for i := range all {
-		if l := &all[i]; l.denied && !l.index && !l.rows && !l.marked {
-			l.index, l.rows, l.marked = true, true, true
-		} else {
-			l.denied = false
-		}
-	}
-	return slices.DeleteFunc(all, func(l listed) bool { return !l.index || !l.rows }), err
-}
-
 // newKnown returns a block of the given sizes. It creates new pages.Objects, so that the cached pages of an object
 // that was replaced are not used.
 func (r *ProfileReader) newKnown(name string, indexBytes, rowsBytes int64) *knownProfile {
@@ -307,19 +260,6 @@ func (r *ProfileReader) newKnown(name string, indexBytes, rowsBytes int64) *know
 		rows:  r.cache.Object(r.from, path.Join(name, profileFiles[0]), rowsBytes),
 		spans: &spansAt{reader: r, name: path.Join(name, spansFile)},
 	}
-}
-
-// DeleteProfile deletes a block from the bucket. It deletes the index first: if it fails later,
-// the remaining files are not listed as a block. The deletion mark is last: a directory with a mark
-// and without an index is the rest of a deletion. A file that does not exist is no error.
-func DeleteProfile(ctx context.Context, from objstore.Bucket, tenant string, id ulid.ULID) error {
-	dir := ProfileBlock(profiles.TenantDir(tenant), id)
-	for _, file := range []string{indexFile, spansFile, profileFiles[0], deletionMark} {
-		if err := from.Delete(ctx, path.Join(dir, file)); err != nil && !from.IsObjNotFoundErr(err) {
-			return fmt.Errorf("delete %s of %s: %w", file, dir, err)
-		}
-	}
-	return nil
 }
 
 // objectAt reads an object through the cache, with a timeout for each read.

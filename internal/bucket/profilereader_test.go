@@ -16,6 +16,7 @@ import (
 	"github.com/thanos-io/objstore"
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
+	"github.com/ferula-io/ferula/internal/profiles"
 )
 
 // countedBucket counts requests to a bucket.
@@ -68,7 +69,7 @@ func TestProfileReader_ListsCompleteBlocksAndCachesRanges(t *testing.T) {
 		}
 	}
 	r := newReader(t, in)
-	list := func() []ProfileObjects {
+	list := func() []profiles.BucketBlock {
 		t.Helper()
 		found, err := r.Blocks(ctx)
 		if err != nil {
@@ -171,7 +172,7 @@ func TestDeleteProfile_DeletesTheIndexFirst(t *testing.T) {
 	var order []string
 	watched := &deletions{Bucket: in, deleted: &order}
 	for range 2 { // the second finds nothing to delete
-		if err := DeleteProfile(ctx, watched, ".a", id); err != nil {
+		if err := NewProfileStore(watched).Delete(ctx, ".a", id); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -237,7 +238,7 @@ func TestProfileReader_ListsDeletionMarks(t *testing.T) {
 		}
 	}
 	list(time.Time{}, "")
-	if _, err := MarkProfile(ctx, in, "a", id, at, "by hand"); err != nil {
+	if _, err := NewProfileStore(in).Mark(ctx, "a", id, at, "by hand"); err != nil {
 		t.Fatal(err)
 	}
 	in.names, in.fails = nil, true
@@ -252,7 +253,7 @@ func TestProfileReader_ListsDeletionMarks(t *testing.T) {
 		t.Errorf("%v were read", in.names)
 	}
 	for range 2 { // the second finds no mark
-		if err := UnmarkProfile(ctx, in, "a", id); err != nil {
+		if err := NewProfileStore(in).Unmark(ctx, "a", id); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"log/slog"
 	"os"
@@ -40,7 +39,7 @@ type ProfileShipOptions struct {
 type ProfileShipper struct {
 	opts    ShipOptions
 	skip    func(tenant string, id ulid.ULID) (bool, error) // nil: no block is skipped
-	bucket  objstore.Bucket
+	store   *ProfileStore
 	logger  *slog.Logger
 	known   map[string]bool // blocks in the bucket, by directory
 	uploads *metrics.Counter
@@ -51,10 +50,11 @@ type ProfileShipper struct {
 // NewProfileShipper returns a shipper. The caller closes the bucket.
 func NewProfileShipper(to objstore.Bucket, o ProfileShipOptions, logger *slog.Logger,
 	set *metrics.Set) *ProfileShipper {
-	s := &ProfileShipper{
-		opts: ShipOptions{Dir: o.Dir, Interval: o.Interval, RetryMin: o.RetryMin, RetryMax: o.RetryMax,
-			Stall: o.Stall}.withDefaults(),
-		bucket:  to,
+	opts := ShipOptions{Dir: o.Dir, Interval: o.Interval, RetryMin: o.RetryMin, RetryMax: o.RetryMax,
+		Stall: o.Stall}.withDefaults()
+	return &ProfileShipper{
+		opts:    opts,
+		store:   &ProfileStore{bucket: to, timeout: profileReadTimeout, stall: opts.Stall},
 		logger:  logger,
 		known:   map[string]bool{},
 		uploads: counterOf(set, "ferula_profiles_shipper_uploads_total", "Number of profile blocks uploaded."),
@@ -62,7 +62,6 @@ func NewProfileShipper(to objstore.Bucket, o ProfileShipOptions, logger *slog.Lo
 			"Number of failed syncs of the directory of profile blocks."),
 		waiting: gaugeOf(set, "ferula_profiles_shipper_blocks_waiting", "Number of profile blocks waiting for upload."),
 	}
-	return s
 }
 
 // SkipReplaced sets the function that reports whether another block in the bucket has the rows of a
@@ -175,50 +174,22 @@ func (s *ProfileShipper) blocks() ([]profileBlock, error) {
 func (s *ProfileShipper) ship(ctx context.Context, b profileBlock) (sent bool, err error) {
 	v := &view{}
 	defer v.close()
-	for _, name := range []string{profileFiles[0], spansFile, indexFile} {
-		if err := v.open(b.dir, name); err != nil {
-			if name == spansFile && errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if _, gone := os.Stat(b.dir); errors.Is(gone, fs.ErrNotExist) {
-				return false, errVanished
-			}
-			return false, err
+	if err := v.openProfile(b.dir); err != nil {
+		if _, gone := os.Stat(b.dir); errors.Is(gone, fs.ErrNotExist) {
+			return false, errVanished
 		}
+		return false, err
 	}
-	whole := true
+	to, whole := &StoredProfile{Tenant: b.tenant, ID: b.id}, true
 	for _, f := range v.files {
-		there, err := s.there(ctx, b, f.blockFile)
-		if err != nil {
+		attributes, err := s.store.attributes(ctx, path.Join(b.name, f.name))
+		if err != nil && !s.store.IsNotFound(err) {
 			return false, err
 		}
-		whole = whole && there
+		whole = whole && err == nil && attributes.Size == f.size
 	}
 	if whole {
 		return false, nil
 	}
-	for _, f := range v.files {
-		name := path.Join(b.name, f.name)
-		if err := send(ctx, f.file, f.size, s.opts.Stall, func(ctx context.Context, body io.Reader) error {
-			return s.bucket.Upload(ctx, name, body)
-		}); err != nil {
-			return false, fmt.Errorf("upload %s: %w", f.name, err)
-		}
-		if there, err := s.there(ctx, b, f.blockFile); err != nil || !there {
-			return false, errors.Join(fmt.Errorf("%w: %s is incomplete in the bucket", ErrCorrupt, f.name), err)
-		}
-	}
-	return true, nil
-}
-
-// there reports whether the bucket has file f of block b with the same size.
-func (s *ProfileShipper) there(ctx context.Context, b profileBlock, f blockFile) (bool, error) {
-	attributes, err := s.bucket.Attributes(ctx, path.Join(b.name, f.name))
-	if err != nil {
-		if s.bucket.IsObjNotFoundErr(err) {
-			return false, nil
-		}
-		return false, err
-	}
-	return attributes.Size == f.size, nil
+	return true, s.store.send(ctx, to, v)
 }

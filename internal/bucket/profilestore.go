@@ -40,18 +40,32 @@ var profileObjects = []string{indexFile, profileFiles[0], spansFile, deletionMar
 type StoredProfile struct {
 	Tenant string
 	ID     ulid.ULID
-	Unread error           // why the directory cannot be listed: its objects are not known
-	files  map[string]bool // names of its objects
+	Unread error    // why the directory cannot be listed: its objects are not known
+	files  []string // names of its objects
+}
+
+func (s *StoredProfile) has(file string) bool { return slices.Contains(s.files, file) }
+
+// add adds the name of an object, up to namesMax names of objects that a block may not have.
+func (s *StoredProfile) add(file string) {
+	i := slices.Index(profileObjects, file)
+	switch {
+	case s.has(file) || i < 0 && len(s.files) >= namesMax:
+	case i < 0:
+		s.files = append(s.files, strings.Clone(file)) // file is a part of a longer text
+	default:
+		s.files = append(s.files, profileObjects[i])
+	}
 }
 
 // Complete reports whether there are an index and rows. Their upload may still be in progress.
-func (s *StoredProfile) Complete() bool { return s.files[indexFile] && s.files[profileFiles[0]] }
+func (s *StoredProfile) Complete() bool { return s.has(indexFile) && s.has(profileFiles[0]) }
 
 // HasIndex reports whether there is an index.
-func (s *StoredProfile) HasIndex() bool { return s.files[indexFile] }
+func (s *StoredProfile) HasIndex() bool { return s.has(indexFile) }
 
 // Marked reports whether there is a deletion mark.
-func (s *StoredProfile) Marked() bool { return s.files[deletionMark] }
+func (s *StoredProfile) Marked() bool { return s.has(deletionMark) }
 
 // Name returns the directory.
 func (s *StoredProfile) Name() string { return ProfileBlock(profiles.TenantDir(s.Tenant), s.ID) }
@@ -70,15 +84,16 @@ type DeletionMark struct {
 // ProfileStore lists, reads and changes the profile blocks of a bucket, for their compaction. Every
 // request has a timeout. A block is never changed: a ProfileStore uploads and deletes whole blocks.
 type ProfileStore struct {
-	bucket objstore.Bucket
-	stall  time.Duration // a list or an upload without progress for this long fails
+	bucket  objstore.Bucket
+	timeout time.Duration // of one request
+	stall   time.Duration // a list or an upload without progress for this long fails
 
 	blocksMax int
 }
 
 // NewProfileStore returns a store of the profile blocks in a bucket.
 func NewProfileStore(in objstore.Bucket) *ProfileStore {
-	return &ProfileStore{bucket: in, stall: profileReadTimeout, blocksMax: storedMax}
+	return &ProfileStore{bucket: in, timeout: profileReadTimeout, stall: profileReadTimeout, blocksMax: storedMax}
 }
 
 // IsNotFound reports whether an error means that an object does not exist.
@@ -101,23 +116,21 @@ func (p *ProfileStore) List(ctx context.Context) ([]*StoredProfile, error) {
 			if len(all) == p.blocksMax {
 				return fmt.Errorf("%w: there are more than %d directories of profile blocks", profiles.ErrLimit, p.blocksMax)
 			}
-			s = &StoredProfile{Tenant: tenant, ID: id, files: map[string]bool{}}
+			s = &StoredProfile{Tenant: tenant, ID: id}
 			known[dir], all = s, append(all, s)
 		}
 		if file == "" { // not added to files: Modified requests the attributes of all of these, and a directory is no object
 			denied = append(denied, s)
 			return nil
 		}
-		if len(s.files) < namesMax || slices.Contains(profileObjects, file) {
-			s.files[file] = true
-		}
+		s.add(file)
 		return nil
 	})
 	for i := 0; i < len(denied) && err == nil; i++ {
 		stalled.Reset(p.stall)
 		if s := denied[i]; len(s.files) == 0 {
-			if err = listable(ctx, p.bucket, s.Name()); isAccessDenied(p.bucket, err) {
-				s.Unread, err = err, nil
+			if s.Unread = listable(ctx, p.bucket, s.Name()); ctx.Err() != nil {
+				err = ctx.Err()
 			}
 		}
 	}
@@ -172,32 +185,31 @@ func listable(ctx context.Context, from objstore.BucketReader, dir string) error
 	return err
 }
 
-// attributes requests the attributes of an object of a block.
-func (p *ProfileStore) attributes(ctx context.Context, s *StoredProfile,
-	file string) (objstore.ObjectAttributes, error) {
-	ctx, cancel := context.WithTimeout(ctx, profileReadTimeout)
+// attributes requests the attributes of an object.
+func (p *ProfileStore) attributes(ctx context.Context, object string) (objstore.ObjectAttributes, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	a, err := p.bucket.Attributes(ctx, path.Join(s.Name(), file))
+	a, err := p.bucket.Attributes(ctx, object)
 	if err != nil {
-		err = fmt.Errorf("%s of %s: %w", file, s.Name(), err)
+		err = fmt.Errorf("object %s: %w", object, err)
 	}
 	return a, err
 }
 
 // Sizes requests the sizes of the index and the rows.
 func (p *ProfileStore) Sizes(ctx context.Context, s *StoredProfile) (indexBytes, rowsBytes int64, err error) {
-	index, err := p.attributes(ctx, s, indexFile)
+	index, err := p.attributes(ctx, path.Join(s.Name(), indexFile))
 	if err != nil {
 		return 0, 0, err
 	}
-	rows, err := p.attributes(ctx, s, profileFiles[0])
+	rows, err := p.attributes(ctx, path.Join(s.Name(), profileFiles[0]))
 	return index.Size, rows.Size, err
 }
 
 // Modified returns when an object of the block was last modified; the zero time if there is none.
 func (p *ProfileStore) Modified(ctx context.Context, s *StoredProfile) (last time.Time, err error) {
-	for file := range s.files {
-		a, err := p.attributes(ctx, s, file)
+	for _, file := range s.files {
+		a, err := p.attributes(ctx, path.Join(s.Name(), file))
 		if err != nil && !p.IsNotFound(err) {
 			return last, err
 		}
@@ -219,7 +231,7 @@ func (p *ProfileStore) ReadIndex(ctx context.Context, s *StoredProfile, off, n i
 
 // read reads a range of an object.
 func (p *ProfileStore) read(ctx context.Context, name string, off int64, b []byte) error {
-	ctx, cancel := context.WithTimeout(ctx, profileReadTimeout)
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
 	body, err := p.bucket.GetRange(ctx, name, off, int64(len(b)))
 	if err != nil {
@@ -238,7 +250,7 @@ func (p *ProfileStore) Download(ctx context.Context, s *StoredProfile, dir strin
 		return err
 	}
 	for _, file := range []string{profileFiles[0], spansFile, indexFile} {
-		if s.files[file] {
+		if s.has(file) {
 			if err := p.download(ctx, s, file, filepath.Join(dir, file)); err != nil {
 				return err
 			}
@@ -248,7 +260,7 @@ func (p *ProfileStore) Download(ctx context.Context, s *StoredProfile, dir strin
 }
 
 func (p *ProfileStore) download(ctx context.Context, s *StoredProfile, file, to string) (err error) {
-	a, err := p.attributes(ctx, s, file)
+	a, err := p.attributes(ctx, path.Join(s.Name(), file))
 	if err != nil {
 		return err
 	}
@@ -273,79 +285,83 @@ func (p *ProfileStore) download(ctx context.Context, s *StoredProfile, file, to 
 // Upload uploads a block from dir, the index last, and checks the sizes of the objects. The bucket must not have
 // a block of this ULID.
 func (p *ProfileStore) Upload(ctx context.Context, tenant string, id ulid.ULID, dir string) (*StoredProfile, error) {
-	s, v := &StoredProfile{Tenant: tenant, ID: id, files: map[string]bool{}}, &view{}
+	s, v := &StoredProfile{Tenant: tenant, ID: id}, &view{}
 	defer v.close()
+	if err := v.openProfile(dir); err != nil {
+		return nil, err
+	}
+	if err := p.send(ctx, s, v); err != nil {
+		return nil, err
+	}
+	return s, nil
+}
+
+// openProfile opens the files of a profile block in the order of their upload: the index is last, because a block
+// without its index is not listed.
+func (v *view) openProfile(dir string) error {
 	for _, file := range []string{profileFiles[0], spansFile, indexFile} {
 		if err := v.open(dir, file); err != nil && (file != spansFile || !errors.Is(err, os.ErrNotExist)) {
-			return nil, err
+			return err
 		}
 	}
+	return nil
+}
+
+// send uploads the files of a block and checks the sizes of the objects.
+func (p *ProfileStore) send(ctx context.Context, s *StoredProfile, v *view) error {
 	for _, f := range v.files {
 		name := path.Join(s.Name(), f.name)
 		if err := send(ctx, f.file, f.size, p.stall, func(ctx context.Context, body io.Reader) error {
 			return p.bucket.Upload(ctx, name, body)
 		}); err != nil {
-			return nil, fmt.Errorf("upload %s: %w", name, err)
+			return fmt.Errorf("upload %s: %w", name, err)
 		}
-		a, err := p.attributes(ctx, s, f.name)
+		a, err := p.attributes(ctx, name)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		if a.Size != f.size {
-			return nil, fmt.Errorf("%w: %s has %d bytes in the bucket, want %d", ErrCorrupt, name, a.Size, f.size)
+			return fmt.Errorf("%w: %s has %d bytes in the bucket, want %d", ErrCorrupt, name, a.Size, f.size)
 		}
-		s.files[f.name] = true
+		s.add(f.name)
 	}
-	return s, nil
+	return nil
 }
 
 // Mark marks a block for deletion.
-func (p *ProfileStore) Mark(ctx context.Context, s *StoredProfile, at time.Time, details string) (DeletionMark, error) {
-	ctx, cancel := context.WithTimeout(ctx, profileReadTimeout)
-	defer cancel()
-	mark, err := MarkProfile(ctx, p.bucket, s.Tenant, s.ID, at, details)
-	if err == nil {
-		s.files[deletionMark] = true
-	}
-	return mark, err
-}
-
-// MarkProfile marks a block for deletion.
-func MarkProfile(ctx context.Context, in objstore.Bucket, tenant string, id ulid.ULID, at time.Time,
+func (p *ProfileStore) Mark(ctx context.Context, tenant string, id ulid.ULID, at time.Time,
 	details string) (DeletionMark, error) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
 	dir, mark := ProfileBlock(profiles.TenantDir(tenant), id), DeletionMark{ID: id, Version: 1, Details: details,
 		DeletionTime: at.Unix()}
 	text, err := json.Marshal(mark)
 	if err != nil {
 		return mark, err
 	}
-	if err := in.Upload(ctx, path.Join(dir, deletionMark), strings.NewReader(string(text))); err != nil {
+	if err := p.bucket.Upload(ctx, path.Join(dir, deletionMark), strings.NewReader(string(text))); err != nil {
 		return mark, fmt.Errorf("mark %s for deletion: %w", dir, err)
 	}
 	return mark, nil
 }
 
-// UnmarkProfile removes the deletion mark of a block. It is no error if there is none.
-func UnmarkProfile(ctx context.Context, in objstore.Bucket, tenant string, id ulid.ULID) error {
+// Unmark removes the deletion mark of a block. It is no error if there is none.
+func (p *ProfileStore) Unmark(ctx context.Context, tenant string, id ulid.ULID) error {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
+	defer cancel()
 	dir := ProfileBlock(profiles.TenantDir(tenant), id)
-	if err := in.Delete(ctx, path.Join(dir, deletionMark)); err != nil && !isNotFound(in, err) {
+	if err := p.bucket.Delete(ctx, path.Join(dir, deletionMark)); err != nil && !p.IsNotFound(err) {
 		return fmt.Errorf("remove the deletion mark of %s: %w", dir, err)
 	}
 	return nil
 }
 
 // ReadMark reads the deletion mark of a block. An invalid mark is ErrCorrupt.
-func (p *ProfileStore) ReadMark(ctx context.Context, s *StoredProfile) (DeletionMark, error) {
-	ctx, cancel := context.WithTimeout(ctx, profileReadTimeout)
+func (p *ProfileStore) ReadMark(ctx context.Context, s *StoredProfile) (mark DeletionMark, err error) {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	return readMark(ctx, p.bucket, s.Name(), s.ID)
-}
-
-// readMark reads the deletion mark in the directory of a block. An invalid mark is ErrCorrupt.
-func readMark(ctx context.Context, from objstore.BucketReader, dir string,
-	id ulid.ULID) (mark DeletionMark, err error) {
-	name := path.Join(dir, deletionMark)
-	body, err := from.Get(ctx, name)
+	name := path.Join(s.Name(), deletionMark)
+	body, err := p.bucket.Get(ctx, name)
 	if err != nil {
 		return mark, fmt.Errorf("%s: %w", name, err)
 	}
@@ -359,7 +375,7 @@ func readMark(ctx context.Context, from objstore.BucketReader, dir string,
 	switch {
 	case mark.Version != 0 && mark.Version != 1: // Thanos writes 1; marks that were written by hand may have none
 		return mark, fmt.Errorf("%w: %s: version %d is not known", ErrCorrupt, name, mark.Version)
-	case mark.ID != id:
+	case mark.ID != s.ID:
 		return mark, fmt.Errorf("%w: %s is of the block %s", ErrCorrupt, name, mark.ID)
 	case mark.DeletionTime <= 0 || mark.DeletionTime > markTimeMax:
 		return mark, fmt.Errorf("%w: %s: deletion_time %d is not a time in Unix seconds", ErrCorrupt, name, mark.DeletionTime)
@@ -367,20 +383,17 @@ func readMark(ctx context.Context, from objstore.BucketReader, dir string,
 	return mark, nil
 }
 
-// Unmark removes the deletion mark of a block.
-func (p *ProfileStore) Unmark(ctx context.Context, s *StoredProfile) error {
-	ctx, cancel := context.WithTimeout(ctx, profileReadTimeout)
+// Delete deletes a block. It deletes the index first: if it fails later, the remaining files are not listed as a block.
+// The deletion mark is last: a directory with a mark and without an index is the rest of a deletion. A file that does
+// not exist is no error.
+func (p *ProfileStore) Delete(ctx context.Context, tenant string, id ulid.ULID) error {
+	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
-	if err := UnmarkProfile(ctx, p.bucket, s.Tenant, s.ID); err != nil {
-		return err
+	dir := ProfileBlock(profiles.TenantDir(tenant), id)
+	for _, file := range []string{indexFile, spansFile, profileFiles[0], deletionMark} {
+		if err := p.bucket.Delete(ctx, path.Join(dir, file)); err != nil && !p.IsNotFound(err) {
+			return fmt.Errorf("delete %s of %s: %w", file, dir, err)
+		}
 	}
-	delete(s.files, deletionMark)
 	return nil
-}
-
-// Delete deletes a block. See DeleteProfile.
-func (p *ProfileStore) Delete(ctx context.Context, s *StoredProfile) error {
-	ctx, cancel := context.WithTimeout(ctx, profileReadTimeout)
-	defer cancel()
-	return DeleteProfile(ctx, p.bucket, s.Tenant, s.ID)
 }

@@ -9,6 +9,7 @@ import (
 	"os"
 	"path"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -108,12 +109,12 @@ func TestProfileStore_EveryRequestHasATimeoutThatItReleases(t *testing.T) {
 		{"Iter profiles", func() error { _, err := p.List(t.Context()); return err }, false},
 		{"Attributes index", func() error { _, _, err := p.Sizes(t.Context(), s); return err }, true},
 		{"GetRange index", func() error { _, err := p.ReadIndex(t.Context(), s, 0, 5); return err }, true},
-		{"Upload deletion-mark.json", func() error { _, err := p.Mark(t.Context(), s, time.Unix(1, 0), ""); return err }, true},
+		{"Upload deletion-mark.json", func() error { _, err := p.Mark(t.Context(), s.Tenant, s.ID, time.Unix(1, 0), ""); return err }, true},
 		{"Get deletion-mark.json", func() error { _, err := p.ReadMark(t.Context(), s); return err }, true},
-		{"Delete deletion-mark.json", func() error { return p.Unmark(t.Context(), s) }, true},
+		{"Delete deletion-mark.json", func() error { return p.Unmark(t.Context(), s.Tenant, s.ID) }, true},
 		{"Upload index", func() error { _, err := p.Upload(t.Context(), "a", id, filepath.Join(dir, id.String())); return err }, false},
 		{"Upload bucket-index.json.gz", func() error { return p.WriteIndex(t.Context(), nil) }, true},
-		{"Delete index", func() error { return p.Delete(t.Context(), s) }, true},
+		{"Delete index", func() error { return p.Delete(t.Context(), s.Tenant, s.ID) }, true},
 	} {
 		delete(in.contexts, one.request)
 		if err := one.call(); err != nil {
@@ -140,11 +141,11 @@ func TestProfileStore_ErrorsNameTheObject(t *testing.T) {
 		"Attributes index":            func() error { _, _, err := p.Sizes(t.Context(), s); return err },
 		"Attributes profiles.parquet": func() error { _, _, err := p.Sizes(t.Context(), s); return err },
 		"GetRange index":              func() error { _, err := p.ReadIndex(t.Context(), s, 0, 5); return err },
-		"Upload deletion-mark.json":   func() error { _, err := p.Mark(t.Context(), s, time.Unix(1, 0), ""); return err },
+		"Upload deletion-mark.json":   func() error { _, err := p.Mark(t.Context(), s.Tenant, s.ID, time.Unix(1, 0), ""); return err },
 		"Get deletion-mark.json":      func() error { _, err := p.ReadMark(t.Context(), s); return err },
-		"Delete deletion-mark.json":   func() error { return p.Unmark(t.Context(), s) },
+		"Delete deletion-mark.json":   func() error { return p.Unmark(t.Context(), s.Tenant, s.ID) },
 		"Upload bucket-index.json.gz": func() error { return p.WriteIndex(t.Context(), nil) },
-		"Delete index":                func() error { return p.Delete(t.Context(), s) },
+		"Delete index":                func() error { return p.Delete(t.Context(), s.Tenant, s.ID) },
 	} {
 		in.fail = map[string]error{request: errFault}
 		_, file, _ := strings.Cut(request, " ")
@@ -226,7 +227,7 @@ func TestProfileStore_ListKeepsFewNamesOfADirectory(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := p.Mark(t.Context(), s, time.Unix(1, 0), ""); err != nil {
+	if _, err := p.Mark(t.Context(), s.Tenant, s.ID, time.Unix(1, 0), ""); err != nil {
 		t.Fatal(err)
 	}
 	all, err := p.List(t.Context())
@@ -257,7 +258,7 @@ func TestProfileStore_DownloadWritesTheFiles(t *testing.T) {
 	if len(in.ranges) != 4 || in.ranges[0] != spanOf(0, profilePartBytes) || in.ranges[1] != spanOf(profilePartBytes, 5) || in.open != 0 {
 		t.Errorf("requests %q, %d bodies are open", in.ranges, in.open)
 	}
-	delete(all[0].files, spansFile)
+	all[0].files = slices.DeleteFunc(all[0].files, func(file string) bool { return file == spansFile })
 	without := t.TempDir()
 	if err := p.Download(t.Context(), all[0], without); err != nil {
 		t.Fatal(err)
@@ -309,12 +310,12 @@ func TestProfileStore_UploadChecksTheObjects(t *testing.T) {
 	block := filepath.Join(dir, "block")
 	in := observe(objstore.NewInMemBucket())
 	s, err := NewProfileStore(in).Upload(t.Context(), "a", id, block)
-	if err != nil || !s.Complete() || s.files[spansFile] || s.Tenant != "a" || s.ID != id || len(objects(t, in.Bucket)) != 2 {
+	if err != nil || !s.Complete() || s.has(spansFile) || s.Tenant != "a" || s.ID != id || len(objects(t, in.Bucket)) != 2 {
 		t.Errorf("%+v, %v, %s", s, err, names(objects(t, in.Bucket)))
 	}
 	writeFile(t, filepath.Join(block, spansFile), "spans")
 	order := &uploadOrder{Bucket: objstore.NewInMemBucket()}
-	if s, err := NewProfileStore(order).Upload(t.Context(), "a", id, block); err != nil || !s.files[spansFile] || strings.Join(order.names, " ") != "profiles.parquet spans index" {
+	if s, err := NewProfileStore(order).Upload(t.Context(), "a", id, block); err != nil || !s.has(spansFile) || strings.Join(order.names, " ") != "profiles.parquet spans index" {
 		t.Errorf("%+v, %v, %q", s, err, order.names)
 	}
 	for _, request := range []string{"Upload index", "Attributes index", "Upload spans", "Attributes profiles.parquet"} {
@@ -348,9 +349,9 @@ func TestProfileStore_UploadChecksTheObjects(t *testing.T) {
 
 func TestProfileStore_MarksAreReadAndRemoved(t *testing.T) {
 	in, p, s := storedBlock(t)
-	mark, err := p.Mark(t.Context(), s, time.Unix(1_700_000_000, 5e8), "retention")
+	mark, err := p.Mark(t.Context(), s.Tenant, s.ID, time.Unix(1_700_000_000, 5e8), "retention")
 	want := DeletionMark{ID: s.ID, Version: 1, Details: "retention", DeletionTime: 1_700_000_000}
-	if err != nil || mark != want || !s.Marked() {
+	if err != nil || mark != want {
 		t.Errorf("%+v, %v", mark, err)
 	}
 	text := string(objects(t, in.Bucket)[path.Join(s.Name(), MarkFile)])
@@ -361,13 +362,13 @@ func TestProfileStore_MarksAreReadAndRemoved(t *testing.T) {
 		t.Errorf("%+v, %v", got, err)
 	}
 	in.fail["Delete deletion-mark.json"] = errFault
-	if err := p.Unmark(t.Context(), s); !errors.Is(err, errFault) || !s.Marked() {
-		t.Errorf("%v, marked: %v", err, s.Marked())
+	if err := p.Unmark(t.Context(), s.Tenant, s.ID); !errors.Is(err, errFault) {
+		t.Error(err)
 	}
 	in.fail = nil
 	for range 2 { // the second time there is none
-		if err := p.Unmark(t.Context(), s); err != nil || s.Marked() {
-			t.Errorf("%v, marked: %v", err, s.Marked())
+		if err := p.Unmark(t.Context(), s.Tenant, s.ID); err != nil {
+			t.Error(err)
 		}
 	}
 	if _, err := p.ReadMark(t.Context(), s); !p.IsNotFound(err) {
@@ -415,7 +416,7 @@ func (b brokenBody) Close() error { return errors.Join(b.close, b.ReadCloser.Clo
 
 func TestProfileStore_BodiesThatFailAreErrors(t *testing.T) {
 	in, p, s := storedBlock(t)
-	if _, err := p.Mark(t.Context(), s, time.Unix(1, 0), ""); err != nil {
+	if _, err := p.Mark(t.Context(), s.Tenant, s.ID, time.Unix(1, 0), ""); err != nil {
 		t.Fatal(err)
 	}
 	if err := p.WriteIndex(t.Context(), nil); err != nil {
@@ -484,7 +485,7 @@ func TestEncodeProfileIndex_FailedWriteIsReturned(t *testing.T) {
 
 func TestProfileReader_RequestsEndWithTheirCalls(t *testing.T) {
 	in, p, s := storedBlock(t)
-	if _, err := p.Mark(t.Context(), s, time.Unix(1, 0), ""); err != nil {
+	if _, err := p.Mark(t.Context(), s.Tenant, s.ID, time.Unix(1, 0), ""); err != nil {
 		t.Fatal(err)
 	}
 	r := newReader(t, in)
@@ -537,7 +538,7 @@ func TestProfileReader_InvalidEntriesOfTheIndexAreLookedUp(t *testing.T) {
 
 func TestProfileReader_BlockWithAFailedMarkIsListedAsOneWithoutItsMark(t *testing.T) {
 	in, p, s := storedBlock(t)
-	if _, err := p.Mark(t.Context(), s, time.Unix(1, 0), ""); err != nil {
+	if _, err := p.Mark(t.Context(), s.Tenant, s.ID, time.Unix(1, 0), ""); err != nil {
 		t.Fatal(err)
 	}
 	r := newReader(t, in)

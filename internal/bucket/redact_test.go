@@ -62,13 +62,13 @@ config:
 	}
 }
 
-func TestRedacted_BodiesKeepTheirEndsAndCauses(t *testing.T) {
-	body, _ := redactBody(io.NopCloser(strings.NewReader("text")), nil)
+func TestRedactedBody_KeepsItsEndAndCauses(t *testing.T) {
+	body := redactedBody{io.NopCloser(strings.NewReader("text"))}
 	if text, err := io.ReadAll(body); string(text) != "text" || err != nil {
 		t.Error(string(text), err)
 	}
 	cause := &url.Error{Op: "Get", URL: "http://a/b?sv=1&sig=geheim&x=1", Err: io.ErrUnexpectedEOF}
-	body, _ = redactBody(io.NopCloser(iotest.ErrReader(cause)), nil)
+	body = redactedBody{io.NopCloser(iotest.ErrReader(cause))}
 	_, err := io.ReadAll(body)
 	if err == nil || err.Error() != `Get "http://a/b?sv=1&sig=<secret>&x=1": unexpected EOF` || !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Error(err)

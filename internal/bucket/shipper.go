@@ -552,7 +552,10 @@ func (r *syncRun) upload(ctx context.Context, id ulid.ULID) (bytesSent int64, er
 	if err := group.Wait(); err != nil {
 		return 0, err
 	}
-	text := appendMeta(nil, v.meta, r.labels, r.opts.Source, v.list(), r.opts.Now())
+	text, err := v.meta.encode(r.labels, r.opts.Source, v.list(), r.opts.Now())
+	if err != nil {
+		return 0, err
+	}
 	return bytesSent, r.put(ctx, path.Join(id.String(), metaFile), bytes.NewReader(text), int64(len(text)))
 }
 

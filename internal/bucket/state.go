@@ -48,18 +48,12 @@ func readState(path string) ([]ulid.ULID, error) {
 
 // writeState replaces the file atomically.
 func writeState(fs files.FS, path string, ids []ulid.ULID) error {
-	text := []byte("{\n\t\"version\": 1,\n\t\"uploaded\": [")
-	for i, id := range ids {
-		if i > 0 {
-			text = append(text, ',')
-		}
-		text = append(text, "\n\t\t\""...)
-		text = append(text, id.String()...)
-		text = append(text, '"')
+	text, err := json.MarshalIndent(struct {
+		Version  int         `json:"version"`
+		Uploaded []ulid.ULID `json:"uploaded"`
+	}{1, append([]ulid.ULID{}, ids...)}, "", "\t")
+	if err != nil {
+		return err
 	}
-	if len(ids) > 0 {
-		text = append(text, "\n\t"...)
-	}
-	text = append(text, "]\n}\n"...)
-	return files.WriteFile(fs, path, text)
+	return files.WriteFile(fs, path, append(text, '\n'))
 }

@@ -23,7 +23,8 @@ import (
 // loses data in three steps. First the database serves a block with the data. Then the minimum
 // time of the head grows; or, if series are evicted for another reason, the index of the head no
 // longer has these series. Last the head removes the data. After each read, disturbed looks for the
-// first two steps. If it finds one, the rest of a selection is read from a new view of the store.
+// first two steps. If it finds one, the rest of a selection is read from a new view of the store, in which the head has
+// the same appends.
 type rawHead struct {
 	store      *Store
 	db         *tsdb.DB
@@ -33,8 +34,8 @@ type rawHead struct {
 	lastMS     int64         // upper bound of the view's timestamps
 	alone      bool          // no blocks are read: uncut chunks may have samples before mint
 
-	reading sync.Mutex // held while a selection reads: the readers of series and chunks have buffers
-	anchor  tsdb.ChunkReader
+	reading sync.Mutex       // held while a selection reads: the readers of series and chunks have buffers
+	anchor  tsdb.ChunkReader // nil: of the view that this view goes on from
 	index   tsdb.IndexReader
 	chunks  tsdb.ChunkReaderWithCopy
 	deleted tombstones.Reader
@@ -45,16 +46,22 @@ type rawHead struct {
 
 // openRawHead opens a view of the head from mint to maxt, in ms, inclusive. headMin is the
 // head's minimum time and served are the store's blocks. The caller must read headMin first,
-// then served, then call openRawHead.
-func (s *Store) openRawHead(db *tsdb.DB, mint, maxt, headMin int64, served []*tsdb.Block) (_ *rawHead, err error) {
+// then served, then call openRawHead. The view has the appends of the view from, which stays open; if from is nil, it
+// has those that are committed now.
+func (s *Store) openRawHead(db *tsdb.DB, mint, maxt, headMin int64, served []*tsdb.Block,
+	from *rawHead) (_ *rawHead, err error) {
 	head := db.Head()
 	h := &rawHead{store: s, db: db, mint: mint, maxt: maxt, limit: max(mint, headMin), served: served}
-	if h.anchor, h.chunks, err = openUnlisted(head, mint, maxt); err != nil {
-		return nil, err
+	if from != nil {
+		h.chunks, h.lastMS = from.chunks, from.lastMS
+	} else {
+		if h.anchor, h.chunks, err = openUnlisted(head, mint, maxt); err != nil {
+			return nil, err
+		}
+		h.lastMS = head.MaxTime()
 	}
-	h.lastMS = head.MaxTime()
 	defer func() {
-		if err != nil {
+		if err != nil && h.anchor != nil {
 			err = errors.Join(err, h.anchor.Close())
 		}
 	}()
@@ -71,9 +78,12 @@ func (h *rawHead) close() error {
 	opened := h.opened
 	h.opened = nil
 	h.mu.Unlock()
-	errs := []error{h.anchor.Close(), h.index.Close()}
+	errs := []error{h.index.Close()}
 	for _, o := range opened {
 		errs = append(errs, o.Close())
+	}
+	if h.anchor != nil {
+		errs = append(errs, h.anchor.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -139,7 +149,7 @@ func (h *rawHead) selectUnsorted(ctx context.Context, opts series.SelectOptions,
 // resume selects the series that follow the current series of set. It reads them from a new
 // view of the store, which has the data that the head lost.
 func (h *rawHead) resume(set *headSet) series.Set {
-	q, err := h.store.RawQuerier(set.ctx, h.mint, min(h.maxt, h.lastMS))
+	q, err := h.store.rawQuerier(set.ctx, h.mint, min(h.maxt, h.lastMS), h)
 	if err != nil {
 		return series.Failed(fmt.Errorf("head: read again: %w", err))
 	}

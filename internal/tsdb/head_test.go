@@ -533,6 +533,38 @@ func TestRawHead_FindsSeriesEvictedMeanwhile(t *testing.T) {
 	}
 }
 
+// TestRawHead_GoesOnWithTheSameAppends truncates the head under a selection after a commit that the view does not have,
+// though its samples are older than others of the view.
+func TestRawHead_GoesOnWithTheSameAppends(t *testing.T) {
+	s := openWorld(t, t.TempDir(), 0)
+	lsets := numbered(20)
+	for at := int64(startMS); at < startMS+8*hourMS; at += 60_000 {
+		appendAll(t, s, lsets, at, 1)
+	}
+	open := s.Appender(context.Background())
+	for _, lset := range lsets {
+		if _, err := open.Append(0, lset, startMS+8*hourMS, 2); err != nil {
+			t.Fatal(err)
+		}
+	}
+	appendAll(t, s, []labels.Labels{labels.FromStrings(labels.MetricName, "newer")}, startMS+9*hourMS, 3)
+	raw, set, want := slowReader(t, s, startMS, startMS+10*hourMS, everything)
+	if err := open.Commit(); err != nil {
+		t.Fatal(err)
+	}
+	before := s.db.Load().Head().MinTime()
+	compact(t, s)
+	if s.db.Load().Head().MinTime() == before {
+		t.Fatal("the head was not truncated")
+	}
+	if got := samplesOf(t, rest(t, set)); !slices.Equal(got, samplesOf(t, want)) {
+		t.Errorf("%d samples, want %d", len(got), len(samplesOf(t, want)))
+	}
+	if err := raw.Close(); err != nil {
+		t.Error(err)
+	}
+}
+
 func TestHeadOrders_KeepsWithinTheLimit(t *testing.T) {
 	s := openWorld(t, t.TempDir(), 0)
 	lsets := numbered(500)

@@ -9,12 +9,14 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb"
+	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 	"github.com/prometheus/prometheus/tsdb/wlog"
 )
 
 // lateDatabase is a database with an out-of-order window.
 type lateDatabase struct {
 	t    *testing.T
+	kind string
 	s    *Store
 	opts Options
 }
@@ -35,7 +37,16 @@ func (d *lateDatabase) write(atMS int64, n int) {
 	d.t.Helper()
 	app := d.s.Appender(context.Background())
 	for i := range int64(n) {
-		if _, err := app.Append(0, labels.FromStrings("__name__", "m"), atMS+i*1000, 1); err != nil {
+		var err error
+		switch name := labels.FromStrings("__name__", "m"); d.kind {
+		case "histograms":
+			_, err = app.AppendHistogram(0, name, atMS+i*1000, tsdbutil.GenerateTestHistogram(1), nil)
+		case "histograms with custom buckets":
+			_, err = app.AppendHistogram(0, name, atMS+i*1000, nil, tsdbutil.GenerateTestCustomBucketsFloatHistogram(1))
+		default:
+			_, err = app.Append(0, name, atMS+i*1000, 1)
+		}
+		if err != nil {
 			d.t.Fatal(err)
 		}
 	}
@@ -47,9 +58,10 @@ func (d *lateDatabase) write(atMS int64, n int) {
 // Late samples that arrive after the first compaction of late samples since a start can be read at once, whether or not
 // they are mapped from disk, and no later truncation of the head drops them.
 func TestStore_LateSamplesAfterACompactionSinceTheStartAreRead(t *testing.T) {
-	for name, files := range map[string]int{"first file of chunks": 1, "later file of chunks": 3} {
+	for name, files := range map[string]int{"first file of chunks": 1, "later file of chunks": 3, "histograms": 1,
+		"histograms with custom buckets": 1} {
 		t.Run(name, func(t *testing.T) {
-			d := lateDatabase{t: t, opts: Options{Dir: t.TempDir(), Retention: -1, OutOfOrderWindow: 24 * time.Hour}}
+			d := lateDatabase{t: t, kind: name, opts: Options{Dir: t.TempDir(), Retention: -1, OutOfOrderWindow: 24 * time.Hour}}
 			db := d.open()
 			from := startMS - startMS%(2*hourMS)
 			d.write(from+hourMS, 1)

@@ -30,13 +30,18 @@ const openTries = 10
 // deletion of blocks and the head's garbage collection until Close. The bytes of the result are
 // the same in all cases.
 func (s *Store) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+	return s.rawQuerier(ctx, mint, maxt, nil)
+}
+
+// rawQuerier opens a view. If from is not nil and the head is read directly, it has the appends of from.
+func (s *Store) rawQuerier(ctx context.Context, mint, maxt int64, from *rawHead) (series.Querier, error) {
 	db := s.db.Load()
 	if db == nil {
 		return nil, ErrNotReady
 	}
 	for try := 1; ; try++ {
 		q := &rawQuerier{store: s, mint: mint, maxt: maxt}
-		err := q.open(db)
+		err := q.open(db, from)
 		if err == nil {
 			return q, nil
 		}
@@ -65,7 +70,7 @@ func (q *rawQuerier) Capabilities() series.Capabilities {
 	return series.Capabilities{OwnOrder: true, Concurrent: len(q.queriers) == 0, Immutable: !q.live, Merging: q.merging}
 }
 
-func (q *rawQuerier) open(db *tsdb.DB) error {
+func (q *rawQuerier) open(db *tsdb.DB, from *rawHead) error {
 	// Read the head's times before the list of blocks: samples that the head loses to a block
 	// afterwards are in a block of the list.
 	head := db.Head()
@@ -99,7 +104,7 @@ func (q *rawQuerier) open(db *tsdb.DB) error {
 	if end <= q.maxt && headMin <= q.maxt {
 		q.live = true
 		var err error
-		if q.head, err = q.store.openRawHead(db, end, q.maxt, headMin, served); err != nil {
+		if q.head, err = q.store.openRawHead(db, end, q.maxt, headMin, served, from); err != nil {
 			return err
 		}
 		q.head.alone = len(q.blocks)+len(q.queriers) == 0

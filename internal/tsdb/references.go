@@ -150,12 +150,8 @@ func lastReferenceOfSegments(of wlog.SegmentRange) (last uint64) {
 // lastReferenceOfChunks returns the highest series reference of the mapped chunks of the head; 0 if there are none.
 // It reads damaged files up to the damage: Prometheus removes the rest when it opens the database.
 func (s *Store) lastReferenceOfChunks() (last uint64) {
-	dir := filepath.Join(s.opts.Dir, "chunks_head")
-	if _, err := os.Stat(dir); err != nil {
-		return 0
-	}
-	mapped, err := chunks.NewChunkDiskMapper(nil, dir, chunkenc.NewPool(), chunks.DefaultWriteBufferSize, 0)
-	if err != nil {
+	mapped, err := s.mappedChunks()
+	if mapped == nil || err != nil {
 		return 0
 	}
 	_ = mapped.IterateAllChunks(func(ref chunks.HeadSeriesRef, _ chunks.ChunkDiskMapperRef, _, _ int64, _ uint16,
@@ -165,4 +161,13 @@ func (s *Store) lastReferenceOfChunks() (last uint64) {
 	})
 	_ = mapped.Close() // nothing was written
 	return last
+}
+
+// mappedChunks opens the mapped chunks of the head; nil if there are none.
+func (s *Store) mappedChunks() (*chunks.ChunkDiskMapper, error) {
+	dir := filepath.Join(s.opts.Dir, "chunks_head")
+	if _, err := os.Stat(dir); err != nil {
+		return nil, nil
+	}
+	return chunks.NewChunkDiskMapper(nil, dir, chunkenc.NewPool(), chunks.DefaultWriteBufferSize, 0)
 }

@@ -126,7 +126,7 @@ func (s *Store) prepareLogs() error {
 	if err := s.keepReferences(); err != nil {
 		return fmt.Errorf("last series reference of %s: %w", s.opts.Dir, err)
 	}
-	if err := s.keepChunkNumbers(); err != nil {
+	if err := s.keepLateChunks(); err != nil {
 		return fmt.Errorf("mapped chunks of %s: %w", s.opts.Dir, err)
 	}
 	return s.dropIncompleteSnapshot()

@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"math"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -524,6 +525,14 @@ func (s *Store) StartTime() (int64, error) {
 		return db.StartTime()
 	}
 	return 0, ErrNotReady
+}
+
+// HeadMinTime returns the time of the oldest sample of the head in ms; the greatest int64 if it is empty or not open.
+func (s *Store) HeadMinTime() int64 {
+	if db := s.db.Load(); db != nil {
+		return db.Head().MinTime()
+	}
+	return math.MaxInt64
 }
 
 // WALReplayStatus returns the current segment of the replay and the number of segments.

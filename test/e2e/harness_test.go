@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
 	"strings"
 	"sync"
 	"testing"
@@ -113,7 +114,8 @@ func runServe(t *testing.T, serve *app.Serve) *server {
 		case err := <-done:
 			return err
 		case <-time.After(30 * time.Second):
-			t.Fatal("the server did not stop")
+			stacks := make([]byte, 1<<20)
+			t.Fatalf("the server did not stop; goroutines:\n%s", stacks[:runtime.Stack(stacks, true)])
 			return nil
 		}
 	}

@@ -180,6 +180,9 @@ func TestServe_PushedSamplesStayInTheHeadWithoutAnOutOfOrderWindow(t *testing.T)
 	if err := s.stop(); err != nil {
 		t.Fatal(err)
 	}
+	if err := start().stop(); err != nil { // before the sender has tried again
+		t.Fatal(err)
+	}
 	if blocks, _ := shippedBlocks(t, bucket); len(blocks) > 0 {
 		t.Error(blocks)
 	}

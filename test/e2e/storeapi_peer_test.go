@@ -38,7 +38,10 @@ func grpcServe(t *testing.T, config string, change func(*app.ServeOptions)) (s *
 func thanosQuery(t *testing.T, stores []string, args ...string) *server {
 	t.Helper()
 	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	args = append([]string{"query", "--http-address=" + address, fmt.Sprintf("--grpc-address=127.0.0.1:%d", freePort(t)), "--log.level=warn"}, args...)
+	args = append([]string{
+		"query", "--http-address=" + address, fmt.Sprintf("--grpc-address=127.0.0.1:%d", freePort(t)), "--log.level=warn",
+		"--endpoint.info-timeout=1m", // Thanos forgets a store that does not respond in time
+	}, args...)
 	for _, store := range stores {
 		args = append(args, "--endpoint="+store)
 	}

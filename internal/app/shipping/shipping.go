@@ -172,7 +172,7 @@ func (s *Shipper) ReadProfiles(o *profilestore.Options, cache ProfileCache, set 
 	r := bucket.NewProfileReader(s.bucket, bucket.ProfileReaderOptions{Dir: filepath.Join(o.Dir, pagesDir),
 		PagesBytes: cache.PagesBytes, Timeout: objectTimeout, Logger: s.logger, Metrics: set, Flags: cache.Flags})
 	s.readers = append(s.readers, r)
-	o.Remote, o.RemoteIndexBytes = shippedProfiles{r, s.bucket}, cache.IndexBytes
+	o.Remote, o.RemoteIndexBytes = r, cache.IndexBytes
 }
 
 // CheckLocal returns an error if there are no external labels, or if the TSDB of this process could compact and
@@ -228,49 +228,3 @@ func (o Options) CheckPrometheus(dir string, flags map[string]string) error {
 
 // objectTimeout is the timeout of one read of a profile block in the bucket.
 const objectTimeout = 30 * time.Second
-
-// shippedProfiles implements profile.Remote on the profile blocks in the bucket.
-type shippedProfiles struct {
-	reader *bucket.ProfileReader
-	bucket objstore.Bucket
-}
-
-var _ profilestore.Remote = shippedProfiles{}
-
-// Blocks implements profile.Remote.
-func (p shippedProfiles) Blocks(ctx context.Context) ([]profilestore.RemoteBlock, error) {
-	found, err := p.reader.Blocks(ctx)
-	if err != nil {
-		return nil, err
-	}
-	blocks := make([]profilestore.RemoteBlock, len(found))
-	for i, b := range found {
-		blocks[i] = profilestore.RemoteBlock(b)
-	}
-	return blocks, nil
-}
-
-// Mark implements profile.Remote.
-func (p shippedProfiles) Mark(ctx context.Context, tenant string, id ulid.ULID, at time.Time, reason string) error {
-	ctx, cancel := context.WithTimeout(ctx, objectTimeout)
-	defer cancel()
-	_, err := bucket.MarkProfile(ctx, p.bucket, tenant, id, at, reason)
-	if err == nil {
-		p.reader.Remarked(tenant, id)
-	}
-	return err
-}
-
-// Unmark implements profile.Remote.
-func (p shippedProfiles) Unmark(ctx context.Context, tenant string, id ulid.ULID) error {
-	ctx, cancel := context.WithTimeout(ctx, objectTimeout)
-	defer cancel()
-	return bucket.UnmarkProfile(ctx, p.bucket, tenant, id)
-}
-
-// Delete implements profile.Remote.
-func (p shippedProfiles) Delete(ctx context.Context, tenant string, id ulid.ULID) error {
-	ctx, cancel := context.WithTimeout(ctx, objectTimeout)
-	defer cancel()
-	return bucket.DeleteProfile(ctx, p.bucket, tenant, id)
-}

@@ -230,8 +230,8 @@ func (q *queue) next(n int) (int, error) {
 
 // wait returns once the log may have more. finishing reports that nothing is appended any more.
 func (q *queue) wait() (finishing bool, err error) {
-	if since := time.Since(q.savedAt); q.at != q.saved &&
-		(since >= waitTimes*q.saveEvery || since >= q.saveEvery && q.to.pending() == 0) {
+	if since := time.Since(q.savedAt); q.at != q.saved && (since >= waitTimes*q.saveEvery ||
+		since >= q.saveEvery && q.to.pending() == 0 || q.client.hasDropped()) {
 		if err := q.drain(); err != nil {
 			return false, err
 		}
@@ -257,7 +257,7 @@ func (q *queue) wait() (finishing bool, err error) {
 func (q *queue) drain() error {
 	for {
 		sent := q.to.pending() == 0 // before hasDropped: what is dropped is not pending either
-		if q.client.hasDropped() {
+		if sent && q.client.hasDropped() {
 			q.logger.Warn("The queue dropped samples that were not sent within the flush deadline. They are read again",
 				"segment", q.saved.segment)
 			q.resend(q.at)
@@ -286,8 +286,11 @@ func (q *queue) resend(to position) {
 }
 
 // reach is called before samples that end at the position are passed on. New samples share no request with those
-// that are sent again: a receiver may refuse the whole request.
+// that are sent again: a receiver may refuse the whole request. And they do not follow samples that were dropped.
 func (q *queue) reach(end position) error {
+	if q.client.hasDropped() {
+		return q.drain()
+	}
 	if q.resends && q.resendTo.before(end) {
 		if err := q.drain(); err != nil {
 			return err

@@ -1,9 +1,11 @@
 package remotesend
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net/http"
 	"net/http/httptest"
@@ -409,22 +411,27 @@ func TestSender_AReloadLosesNothing(t *testing.T) {
 	}
 }
 
+// prometheusReceiver is a Prometheus without an out-of-order window.
+func prometheusReceiver(t *testing.T) (*tsdb.Store, http.Handler) {
+	t.Helper()
+	reg, quiet := prometheus.NewRegistry(), slog.New(slog.DiscardHandler)
+	store, err := tsdb.New(tsdb.Options{Dir: t.TempDir()}, quiet, reg, metrics.NewSet())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Open(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = store.Close() })
+	accepted := remoteapi.MessageTypes{remoteapi.WriteV1MessageType, remoteapi.WriteV2MessageType}
+	return store, remote.NewWriteHandler(quiet, reg, store, accepted, false, false, false)
+}
+
 // A Prometheus refuses a whole request if one sample is older than the newest of its series.
 func TestSender_AReceiverThatRefusesOldSamplesGetsTheOthers(t *testing.T) {
 	for _, message := range []string{"prometheus.WriteRequest", "io.prometheus.write.v2.Request"} {
 		t.Run(message, func(t *testing.T) {
-			reg := prometheus.NewRegistry()
-			quiet := slog.New(slog.DiscardHandler)
-			store, err := tsdb.New(tsdb.Options{Dir: t.TempDir()}, quiet, reg, metrics.NewSet())
-			if err != nil {
-				t.Fatal(err)
-			}
-			if err := store.Open(); err != nil {
-				t.Fatal(err)
-			}
-			t.Cleanup(func() { _ = store.Close() })
-			accepted := remoteapi.MessageTypes{remoteapi.WriteV1MessageType, remoteapi.WriteV2MessageType}
-			handler := remote.NewWriteHandler(quiet, reg, store, accepted, false, false, false)
+			store, handler := prometheusReceiver(t)
 			down := atomic.Bool{}
 			receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 				if down.Load() {
@@ -453,6 +460,94 @@ func TestSender_AReceiverThatRefusesOldSamplesGetsTheOthers(t *testing.T) {
 			until(t, "the samples that were not sent", func() bool { return samplesOf(t, store) == 41 })
 		})
 	}
+}
+
+// The halves of a refused request are many requests: some fail.
+func TestSender_ARefusedRequestGoesOnWhereAHalfFailed(t *testing.T) {
+	store, handler := prometheusReceiver(t)
+	fails, requests := atomic.Bool{}, atomic.Int64{}
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if fails.Load() && requests.Add(1)%20 == 0 {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			return
+		}
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(receiver.Close)
+	text := "remote_write: [{url: '" + receiver.URL + "', metadata_config: {send: false}, " +
+		"queue_config: {batch_send_deadline: 5ms, max_backoff: 20ms, min_backoff: 5ms}}]\n"
+	dir, now := t.TempDir(), time.Now().UnixMilli()
+	p := start(t, dir, Options{FlushDeadline: time.Millisecond}, text)
+	for i := range int64(100) {
+		p.append(t, "sent", now+i)
+	}
+	until(t, "the first samples", func() bool { return samplesOf(t, store) == 100 })
+	fails.Store(true)
+	p2 := start(t, kill(t, dir), Options{FlushDeadline: time.Millisecond}, text)
+	p2.append(t, "unsent", now)
+	until(t, "the sample behind those that are refused", func() bool { return samplesOf(t, store) == 101 })
+}
+
+// Thanos Receive accepts all samples of a request that it does not name as refused.
+func TestSender_ARequestThatIsRefusedInPartIsSentOnce(t *testing.T) {
+	r := newRecorder(t)
+	dir, now := t.TempDir(), time.Now().UnixMilli()
+	p := start(t, dir, Options{FlushDeadline: time.Millisecond}, "remote_write:\n"+r.section(", name: a"))
+	var sent []string
+	for i := range int64(20) {
+		sent = append(sent, p.append(t, "m", now+i))
+	}
+	r.await(t, sent...)
+	after := newRecorder(t)
+	thanos := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		after.serve(httptest.NewRecorder(), req)
+		http.Error(w, "add 20 samples: out of order sample", http.StatusConflict)
+	}))
+	t.Cleanup(thanos.Close)
+	text := strings.Replace(r.section(", name: a"), r.URL, thanos.URL, 1)
+	p2 := start(t, kill(t, dir), Options{FlushDeadline: time.Millisecond}, "remote_write:\n"+text)
+	after.await(t, append(sent, p2.append(t, "new", now))...)
+	for _, sample := range sent {
+		if n := after.times(sample); n != 1 {
+			t.Fatalf("%s is sent %d times", sample, n)
+		}
+	}
+}
+
+// A queue that changes its number of shards drops what it cannot send by the flush deadline. A receiver that then
+// gets newer samples refuses the dropped ones.
+func TestSender_NewSamplesDoNotOvertakeDroppedOnes(t *testing.T) {
+	store, handler := prometheusReceiver(t)
+	stalls, stalled := atomic.Bool{}, make(chan struct{}, 1)
+	receiver := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		body, _ := io.ReadAll(r.Body)
+		if stalls.Load() {
+			select {
+			case stalled <- struct{}{}:
+			default:
+			}
+			<-r.Context().Done()
+			return
+		}
+		r.Body = io.NopCloser(bytes.NewReader(body))
+		handler.ServeHTTP(w, r)
+	}))
+	t.Cleanup(receiver.Close)
+	text := "remote_write: [{url: '" + receiver.URL + "', name: a, metadata_config: {send: false}, " +
+		"queue_config: {batch_send_deadline: 5ms, max_backoff: 20ms, min_backoff: 5ms}}]\n"
+	p := start(t, t.TempDir(), Options{FlushDeadline: time.Millisecond}, text)
+	now := time.Now().UnixMilli()
+	stalls.Store(true)
+	p.append(t, "sent", now)
+	<-stalled
+	stalls.Store(false)
+	reshard, err := field[chan int](p.queues["name a"].to.QueueManager, "reshardChan")
+	if err != nil {
+		t.Fatal(err)
+	}
+	*reshard <- 2
+	p.append(t, "sent", now+1)
+	until(t, "both samples", func() bool { return samplesOf(t, store) == 2 })
 }
 
 func until(t *testing.T, what string, ok func() bool) {

@@ -1,8 +1,3 @@
-// Package grpcclient counts and times the gRPC calls that a process sends. The metrics have
-// the names of go-grpc-middleware, which dashboards of Thanos query.
-//
-// A call is counted when it begins and once when it ends: with the received status, or as
-// Canceled if its caller canceled it.
 package grpcserver
 
 import (
@@ -19,29 +14,66 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// Metrics are the metrics of all connections of a process.
-type Metrics struct {
-	started, handled, sent, received *metrics.CounterVec
-	handling                         *metrics.PrometheusHistogramVec
+// callFamilies are the metrics of the calls that a client or a server handles.
+type callFamilies struct {
+	started, handled *metrics.CounterVec
+	handling         *metrics.PrometheusHistogramVec
 }
 
-// seconds are Thanos' buckets of the durations of calls, in seconds.
+func newCallFamilies(set *metrics.Set, side string, upperBounds []float64) callFamilies {
+	prefix := "grpc_" + side
+	return callFamilies{
+		started: set.NewCounterVec(prefix+"_started_total", "Total number of RPCs started on the "+side+".",
+			"grpc_method", "grpc_service", "grpc_type"),
+		handled: set.NewCounterVec(prefix+"_handled_total",
+			"Total number of RPCs completed on the "+side+", regardless of success or failure.",
+			"grpc_code", "grpc_method", "grpc_service", "grpc_type"),
+		handling: set.NewPrometheusHistogramVec(prefix+"_handling_seconds",
+			"Time from the start of an RPC to its end on the "+side+".", upperBounds,
+			"grpc_method", "grpc_service", "grpc_type"),
+	}
+}
+
+// call is one call that is counted.
+type call struct {
+	families              *callFamilies
+	kind, service, method string
+	begun                 time.Time
+	end                   sync.Once
+}
+
+func (f *callFamilies) begin(kind, full string) *call {
+	service, method, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
+	f.started.With(method, service, kind).Inc()
+	return &call{families: f, kind: kind, service: service, method: method, begun: time.Now()}
+}
+
+func (c *call) ended(err error) {
+	c.end.Do(func() {
+		c.families.handled.With(status.Code(err).String(), c.method, c.service, c.kind).Inc()
+		c.families.handling.With(c.method, c.service, c.kind).UpdateDuration(c.begun)
+	})
+}
+
+// Metrics are the metrics of all connections of a process. They have the names of go-grpc-middleware, which dashboards
+// of Thanos query. A call is counted when it begins and once when it ends: with the received status, or as Canceled if
+// its caller canceled it.
+type Metrics struct {
+	callFamilies
+	sent, received *metrics.CounterVec
+}
+
+// seconds are Thanos' buckets of the durations of calls, in seconds. Those of a server end at 120.
 var seconds = []float64{0.001, 0.01, 0.1, 0.3, 0.6, 1, 3, 6, 9, 20, 30, 60, 90, 120, 240, 360, 720}
 
 // NewMetrics registers the metrics with set.
 func NewMetrics(set *metrics.Set) *Metrics {
 	return &Metrics{
-		started: set.NewCounterVec("grpc_client_started_total", "Total number of RPCs started on the client.",
-			"grpc_method", "grpc_service", "grpc_type"),
-		handled: set.NewCounterVec("grpc_client_handled_total",
-			"Total number of RPCs completed by the client, regardless of success or failure.", "grpc_code", "grpc_method",
-			"grpc_service", "grpc_type"),
+		callFamilies: newCallFamilies(set, "client", seconds),
 		sent: set.NewCounterVec("grpc_client_msg_sent_total", "Total number of messages sent by the client.",
 			"grpc_method", "grpc_service", "grpc_type"),
 		received: set.NewCounterVec("grpc_client_msg_received_total", "Total number of messages received by the client.",
 			"grpc_method", "grpc_service", "grpc_type"),
-		handling: set.NewPrometheusHistogramVec("grpc_client_handling_seconds", "Time from the start of an RPC to its end.",
-			seconds, "grpc_method", "grpc_service", "grpc_type"),
 	}
 }
 
@@ -50,36 +82,14 @@ func (m *Metrics) DialOptions() []grpc.DialOption {
 	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(m.unary), grpc.WithChainStreamInterceptor(m.stream)}
 }
 
-// call is one call that is counted.
-type call struct {
-	m                     *Metrics
-	kind, service, method string
-	begun                 time.Time
-	received              *metrics.Counter
-	end                   sync.Once
-}
-
-func (m *Metrics) begin(kind, full string) *call {
-	service, method, _ := strings.Cut(strings.TrimPrefix(full, "/"), "/")
-	m.started.With(method, service, kind).Inc()
-	return &call{m: m, kind: kind, service: service, method: method, begun: time.Now(),
-		received: m.received.With(method, service, kind)}
-}
-
-func (c *call) ended(err error) {
-	c.end.Do(func() {
-		c.m.handled.With(status.Code(err).String(), c.method, c.service, c.kind).Inc()
-		c.m.handling.With(c.method, c.service, c.kind).UpdateDuration(c.begun)
-	})
-}
-
 func (m *Metrics) unary(ctx context.Context, method string, request, response any, conn *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	c := m.begin("unary", method)
 	m.sent.With(c.method, c.service, c.kind).Inc()
+	received := m.received.With(c.method, c.service, c.kind)
 	err := invoke(ctx, method, request, response, conn, opts...)
 	if err == nil {
-		c.received.Inc()
+		received.Inc()
 	}
 	c.ended(err)
 	return err
@@ -95,21 +105,23 @@ func (m *Metrics) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.
 	}
 	// A caller that stops reading before the end cancels its context.
 	stop := context.AfterFunc(ctx, func() { c.ended(status.FromContextError(ctx.Err()).Err()) })
-	return &countedStream{ClientStream: stream, call: c, stop: stop}, nil
+	return &countedStream{ClientStream: stream, call: c, stop: stop,
+		sent: m.sent.With(c.method, c.service, c.kind), received: m.received.With(c.method, c.service, c.kind)}, nil
 }
 
 // countedStream counts the messages and the end of a stream.
 type countedStream struct {
 	grpc.ClientStream
-	call *call
-	stop func() bool
+	call           *call
+	stop           func() bool
+	sent, received *metrics.Counter
 }
 
 // SendMsg implements grpc.ClientStream.
 func (s *countedStream) SendMsg(m any) error {
 	err := s.ClientStream.SendMsg(m)
 	if err == nil {
-		s.call.m.sent.With(s.call.method, s.call.service, s.call.kind).Inc()
+		s.sent.Inc()
 	}
 	return err
 }
@@ -119,7 +131,7 @@ func (s *countedStream) RecvMsg(m any) error {
 	err := s.ClientStream.RecvMsg(m)
 	switch {
 	case err == nil:
-		s.call.received.Inc()
+		s.received.Inc()
 		return nil
 	case errors.Is(err, io.EOF):
 		s.call.ended(nil)

@@ -10,7 +10,6 @@ import (
 	"net"
 	"runtime/debug"
 	"slices"
-	"strings"
 	"time"
 
 	"golang.org/x/net/netutil"
@@ -167,8 +166,7 @@ func New(opts Options, extra []grpc.ServerOption, logger *slog.Logger, set *metr
 		return nil, hint.Invalid("grpc-server-tls-*", err)
 	}
 	if config != nil {
-		options = append(options, grpc.Creds(loggedTLS{credentials.NewTLS(config),
-			&handshakeLog{logger: g.logger, now: time.Now}}))
+		options = append(options, grpc.Creds(newLoggedTLS(credentials.NewTLS(config), g.logger)))
 	}
 	l, err := net.Listen("tcp", opts.ListenAddress)
 	if err != nil {
@@ -246,45 +244,30 @@ func (g *Server) Drain() error {
 // callMetrics counts calls under the metric names of go-grpc-middleware. It recovers
 // panics and returns them as the error of the call.
 type callMetrics struct {
-	started, handled *metrics.CounterVec
-	handling         *metrics.PrometheusHistogramVec
-	panics           [2]*metrics.Counter // under Thanos' name and ferula's
-	logger           *slog.Logger
+	callFamilies
+	panics [2]*metrics.Counter // under Thanos' name and ferula's
+	logger *slog.Logger
 }
-
-// handlingSeconds are Thanos' buckets of the durations of calls, in seconds.
-var handlingSeconds = []float64{0.001, 0.01, 0.1, 0.3, 0.6, 1, 3, 6, 9, 20, 30, 60, 90, 120}
 
 func newCallMetrics(set *metrics.Set, logger *slog.Logger) *callMetrics {
 	set.Describe("grpc_req_panics_recovered_total", "Total number of gRPC requests recovered from internal panic.", "")
 	return &callMetrics{
-		started: set.NewCounterVec("grpc_server_started_total", "Total number of RPCs started on the server.",
-			"grpc_method", "grpc_service", "grpc_type"),
-		handled: set.NewCounterVec("grpc_server_handled_total",
-			"Total number of RPCs completed on the server, regardless of success or failure.",
-			"grpc_code", "grpc_method", "grpc_service", "grpc_type"),
-		handling: set.NewPrometheusHistogramVec("grpc_server_handling_seconds",
-			"Time from the start of an RPC to its end on the server.", handlingSeconds,
-			"grpc_method", "grpc_service", "grpc_type"),
-		panics: [2]*metrics.Counter{set.NewCounter("grpc_req_panics_recovered_total"), panics.Counter(set, "grpc")},
-		logger: logger,
+		callFamilies: newCallFamilies(set, "server", seconds[:14]),
+		panics:       [2]*metrics.Counter{set.NewCounter("grpc_req_panics_recovered_total"), panics.Counter(set, "grpc")},
+		logger:       logger,
 	}
 }
 
 func (m *callMetrics) instrument(kind, method string, call func() error) (err error) {
-	service, name, _ := strings.Cut(strings.TrimPrefix(method, "/"), "/")
-	m.started.With(name, service, kind).Inc()
-	begun := time.Now()
+	c := m.begin(kind, method)
 	defer func() {
 		if p := recover(); p != nil {
 			err = m.panicked(method, p)
 		}
-		code := status.Code(err)
-		if code == codes.Internal || code == codes.DataLoss || code == codes.Unknown {
+		if code := status.Code(err); code == codes.Internal || code == codes.DataLoss || code == codes.Unknown {
 			m.logger.Error("A gRPC call failed", "method", method, "err", err)
 		}
-		m.handled.With(code.String(), name, service, kind).Inc()
-		m.handling.With(name, service, kind).UpdateDuration(begun)
+		c.ended(err)
 	}()
 	return call()
 }

@@ -8,22 +8,32 @@ import (
 	"net"
 	"strings"
 	"testing"
-	"time"
+
+	"google.golang.org/grpc/credentials"
 )
 
-func TestHandshakeLog_HasOneLinePerInterval(t *testing.T) {
+// failing are credentials whose handshakes fail.
+type failing struct {
+	credentials.TransportCredentials
+	err error
+}
+
+func (f failing) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, f.err
+}
+
+func TestLoggedTLS_AFailedHandshakeIsALineAndAProbeIsNot(t *testing.T) {
 	var out bytes.Buffer
-	now := time.Unix(0, 0)
-	l := &handshakeLog{logger: slog.New(slog.NewTextHandler(&out, nil)), now: func() time.Time { return now }}
-	client := &net.TCPAddr{IP: net.IPv4(10, 0, 0, 1), Port: 7}
-	l.failed(client, io.EOF) // logged for debugging only
-	for range 3 {
-		l.failed(client, errors.New("bad certificate"))
+	logger := slog.New(slog.NewTextHandler(&out, nil))
+	ours, theirs := net.Pipe()
+	defer func() { _, _ = ours.Close(), theirs.Close() }()
+	for _, err := range []error{io.EOF, errors.New("bad certificate")} {
+		if _, _, got := newLoggedTLS(failing{err: err}, logger).ServerHandshake(ours); !errors.Is(got, err) {
+			t.Errorf("%v, want %v", got, err)
+		}
 	}
-	now = now.Add(handshakeLogInterval)
-	l.failed(client, errors.New("no certificate"))
 	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
-	if len(lines) != 2 || !strings.Contains(lines[0], `client=10.0.0.1:7 err="bad certificate" since_last_line=0`) || !strings.Contains(lines[1], `err="no certificate" since_last_line=2`) {
+	if len(lines) != 1 || !strings.Contains(lines[0], `client=pipe err="bad certificate"`) {
 		t.Errorf("%q", lines)
 	}
 }

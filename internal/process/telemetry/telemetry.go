@@ -15,7 +15,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -48,15 +47,11 @@ type Registry struct {
 
 	prometheus *prometheusHTTP     // nil unless ExposePrometheusHTTP was called
 	packages   prometheus.Gatherer // nil unless ExposePackageMetrics was called
-
-	mu        sync.Mutex
-	described map[string]Family // of Registry's collectors
 }
 
 // New creates the registry with the metrics of every role.
 func New() *Registry {
-	reg := &Registry{Registry: prometheus.NewRegistry(), Own: metrics.NewSet(), Exemplar: TraceLabels,
-		described: map[string]Family{}}
+	reg := &Registry{Registry: prometheus.NewRegistry(), Own: metrics.NewSet(), Exemplar: TraceLabels}
 	reg.TLS = tlsfiles.NewWatch(reg.Own)
 	build := version.Current()
 	reg.Own.NewGaugeVec("ferula_build_info", "Always 1; the labels identify the running version.", "version", "revision",
@@ -110,11 +105,10 @@ func (reg *Registry) writeForeign(w io.Writer, format expfmt.Format, logger *slo
 		// writes the lines of version 1.0.0, too.
 		format = expfmt.NewFormat(expfmt.TypeTextPlain).WithEscapingScheme(format.ToEscapingScheme())
 	}
-	taken := reg.ownFamilies()
 	openMetrics := format.FormatType() == expfmt.TypeOpenMetrics
 	encoder := expfmt.NewEncoder(w, format)
 	for _, family := range families {
-		if taken[family.GetName()] {
+		if reg.Own.HasFamily(family.GetName()) {
 			logger.Error("Duplicate metric family, dropping one", "name", family.GetName())
 			continue
 		}
@@ -126,15 +120,6 @@ func (reg *Registry) writeForeign(w io.Writer, format expfmt.Format, logger *slo
 		}
 	}
 	return nil // the handler writes "# EOF"
-}
-
-func (reg *Registry) ownFamilies() map[string]bool {
-	names := map[string]bool{}
-	for _, name := range reg.Own.ListMetricNames() {
-		family, _, _ := strings.Cut(name, "{")
-		names[family] = true
-	}
-	return names
 }
 
 // asOpenMetrics makes a counter untyped if its name without _total is the name of another

@@ -1,7 +1,6 @@
 package telemetry
 
 import (
-	"errors"
 	"io"
 	"log"
 	"log/slog"
@@ -215,35 +214,6 @@ func TestRegistry_PrometheusNamesCountTheSameRequests(t *testing.T) {
 	}
 	if strings.Contains(page(t, New(), ""), "prometheus_http_") {
 		t.Error("exposed without ExposePrometheusHTTP")
-	}
-}
-
-func TestRegistry_FamiliesAreThereBeforeTheirFirstSeries(t *testing.T) {
-	reg := New()
-	reg.Own.NewGaugeVec("own_depth", "Ours.", "queue", "cache")
-	reg.Counter("own_total", "Ours, too.")
-	prometheus.WrapRegistererWith(prometheus.Labels{"component": "x"}, reg).
-		MustRegister(prometheus.NewCounterVec(prometheus.CounterOpts{Name: "wrapped_total", Help: `Their "own".`}, []string{"b", "a"}))
-	reg.MustRegister(prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "foreign_seconds", Help: "Theirs."}, []string{"code"}))
-	reg.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "foreign_gauge", Help: "One."}))
-	got := map[string]Family{}
-	for _, f := range reg.Families() {
-		got[f.Name] = f
-	}
-	for _, want := range []Family{
-		{"own_depth", "gauge", "Ours.", []string{"cache", "queue"}},
-		{"own_total", "counter", "Ours, too.", nil},
-		{"wrapped_total", "", `Their "own".`, []string{"a", "b", "component"}},
-		{"foreign_seconds", "histogram", "Theirs.", []string{"code"}},
-		{"foreign_gauge", "gauge", "One.", nil},
-	} {
-		if f := got[want.Name]; f.Name != want.Name || f.Type != want.Type || f.Help != want.Help || !slices.Equal(f.Labels, want.Labels) {
-			t.Errorf("%+v, want %+v", f, want)
-		}
-	}
-	var twice prometheus.AlreadyRegisteredError
-	if err := reg.Register(prometheus.NewGauge(prometheus.GaugeOpts{Name: "foreign_gauge", Help: "One."})); !errors.As(err, &twice) {
-		t.Errorf("%v", err)
 	}
 }
 

@@ -439,14 +439,14 @@ func (t *tenant) markBlock(ctx context.Context, s *stored) (deleted bool, err er
 	case mark.DeletionTime == 0 && reason == "":
 		return false, nil
 	case mark.DeletionTime == 0:
-		if mark, err = t.store.Mark(ctx, s.StoredProfile, t.opts.Now(), reason); err != nil {
+		if mark, err = t.store.Mark(ctx, s.Tenant, s.ID, t.opts.Now(), reason); err != nil {
 			return false, err
 		}
 		t.metrics.marked.With(bucket.MarkFile, reason).Inc()
 		t.logger.Info("Marked a profile block for deletion", "block", s.Name(), "reason", reason)
 	case reason == "" && own:
 		t.logger.Warn("Removing a deletion mark: its reason is gone", "block", s.Name(), "reason", mark.Details)
-		return false, t.store.Unmark(ctx, s.StoredProfile)
+		return false, t.store.Unmark(ctx, s.Tenant, s.ID)
 	}
 	if t.opts.Now().Sub(time.Unix(mark.DeletionTime, 0)) < t.opts.DeleteDelay {
 		return false, nil
@@ -455,7 +455,7 @@ func (t *tenant) markBlock(ctx context.Context, s *stored) (deleted bool, err er
 }
 
 func (t *tenant) delete(ctx context.Context, s *bucket.StoredProfile, reason string) (bool, error) {
-	if err := t.store.Delete(ctx, s); err != nil {
+	if err := t.store.Delete(ctx, s.Tenant, s.ID); err != nil {
 		t.metrics.cleanFailures.Inc()
 		return false, err
 	}

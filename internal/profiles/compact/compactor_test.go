@@ -399,7 +399,7 @@ func TestIterate_MarksOfOthersAreObeyed(t *testing.T) {
 	if err != nil || len(listed) != 3 {
 		t.Fatal(err, len(listed))
 	}
-	if _, err := s.Mark(context.Background(), listed[2], later, "by hand"); err != nil {
+	if _, err := s.Mark(context.Background(), "a", listed[2].ID, later, "by hand"); err != nil {
 		t.Fatal(err)
 	}
 	iterate(t, in, later, nil)

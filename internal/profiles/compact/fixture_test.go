@@ -17,7 +17,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/oklog/ulid/v2"
 	"github.com/thanos-io/objstore"
 	"go.uber.org/goleak"
 
@@ -81,38 +80,6 @@ func ship(t *testing.T, to objstore.Bucket, tenant string, all ...profiles.RawPr
 	}
 }
 
-// remote implements profile.Remote on a bucket.
-type remote struct {
-	*bucket.ProfileReader
-	from objstore.Bucket
-}
-
-// Blocks implements profile.Remote.
-func (r remote) Blocks(ctx context.Context) ([]store.RemoteBlock, error) {
-	found, err := r.ProfileReader.Blocks(ctx)
-	blocks := make([]store.RemoteBlock, len(found))
-	for i, b := range found {
-		blocks[i] = store.RemoteBlock(b)
-	}
-	return blocks, err
-}
-
-// Mark implements profile.Remote.
-func (r remote) Mark(ctx context.Context, tenant string, id ulid.ULID, at time.Time, reason string) error {
-	_, err := bucket.MarkProfile(ctx, r.from, tenant, id, at, reason)
-	return err
-}
-
-// Unmark implements profile.Remote.
-func (r remote) Unmark(ctx context.Context, tenant string, id ulid.ULID) error {
-	return bucket.UnmarkProfile(ctx, r.from, tenant, id)
-}
-
-// Delete implements profile.Remote.
-func (r remote) Delete(ctx context.Context, tenant string, id ulid.ULID) error {
-	return bucket.DeleteProfile(ctx, r.from, tenant, id)
-}
-
 // read returns the sum of the samples of each profile of a tenant, as a server reads them from the bucket, and the
 // warnings.
 func read(t *testing.T, from objstore.Bucket, tenant string) (map[int]int64, []error) {
@@ -121,7 +88,7 @@ func read(t *testing.T, from objstore.Bucket, tenant string) (map[int]int64, []e
 	reader := bucket.NewProfileReader(from, bucket.ProfileReaderOptions{Dir: t.TempDir(), PagesBytes: 1 << 20, Timeout: time.Minute})
 	defer reader.Close()
 	s, err := store.New(store.Options{
-		Dir: t.TempDir(), Retention: -1, Remote: remote{reader, from},
+		Dir: t.TempDir(), Retention: -1, Remote: reader,
 		RemoteDeleteDelay: math.MaxInt64, // its clock is not that of the test
 	}, quiet, nil)
 	if err == nil {

@@ -21,7 +21,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/profiles"
-	"github.com/ferula-io/ferula/internal/profiles/otlp"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/reqbody"
@@ -35,9 +34,9 @@ func TestErrors_HaveTheirStatusAndReason(t *testing.T) {
 		reason string
 	}{
 		{limitError("rate", "x"), 429, "rate"}, {limitError("series", "x"), 429, "series"}, {limitError("tenants", "x"), 429, "tenants"}, {limitError("labels", "x"), 400, "labels"},
-		{pprof.ErrLimit, 400, "profile_size"}, {otlp.ErrLimit, 400, "profile_size"}, {pprof.ErrCorrupt, 400, "invalid"}, {profiles.ErrBadRequest, 400, "invalid"},
-		{otlp.ErrCorrupt, 400, "invalid"}, {otlp.ErrUnsupported, 415, "invalid"}, {reqbody.ErrTooLarge, 413, "profile_size"}, {reqbody.ErrBusy, 503, "busy"},
-		{profiles.ErrLimit, 429, "store"}, {profiles.ErrUnavailable, 503, "store"}, {errUnsupported, 415, "store"}, {context.Canceled, 500, "canceled"}, {context.DeadlineExceeded, 500, "canceled"},
+		{pprof.ErrLimit, 400, "profile_size"}, {pprof.ErrCorrupt, 400, "invalid"}, {profiles.ErrBadRequest, 400, "invalid"},
+		{errUnsupported, 415, "invalid"}, {reqbody.ErrTooLarge, 413, "profile_size"}, {reqbody.ErrBusy, 503, "busy"},
+		{profiles.ErrLimit, 429, "store"}, {profiles.ErrUnavailable, 503, "store"}, {context.Canceled, 500, "canceled"}, {context.DeadlineExceeded, 500, "canceled"},
 		{io.EOF, 500, "store"},
 	} {
 		err := fmt.Errorf("wrapped: %w", tt.err)
@@ -230,8 +229,7 @@ func TestPush_CountsWhatItStores(t *testing.T) {
 	if err := in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: named(), Raw: raw, ID: "x"}}); !errors.Is(err, profiles.ErrBadRequest) {
 		t.Errorf("an invalid ID: %v", err)
 	}
-	in.Refused(otlp.ErrCorrupt)
-	if in.discarded.With("invalid").Get() != 2 {
+	if in.discarded.With("invalid").Get() != 1 {
 		t.Errorf("%d are counted as invalid", in.discarded.With("invalid").Get())
 	}
 	for _, f := range set.Families() {
@@ -280,11 +278,11 @@ func TestValidName_Characters(t *testing.T) {
 			t.Errorf("%q: %q, want %q", key, got, want)
 		}
 	}
-	for want, v := range map[string]otlp.Value{
-		"a\uFFFDb": {Kind: otlp.Text, Text: []byte("a\xFFb")}, "true": {Kind: otlp.Bool, Bits: 1}, "false": {Kind: otlp.Bool}, "-5": {Kind: otlp.Int, Bits: math.MaxUint64 - 4},
-		"0.5": {Kind: otlp.Double, Bits: math.Float64bits(0.5)}, "": {},
+	for want, v := range map[string]otlpValue{
+		"a\uFFFDb": {kind: otlpText, text: []byte("a\xFFb")}, "true": {kind: otlpBool, bits: 1}, "false": {kind: otlpBool}, "-5": {kind: otlpInt, bits: math.MaxUint64 - 4},
+		"0.5": {kind: otlpDouble, double: otlpFixed(math.Float64bits(0.5))}, "": {},
 	} {
-		if got := otlpLabelValue(v); got != want {
+		if got := otlpLabelValue(&v); got != want {
 			t.Errorf("%+v: %q, want %q", v, got, want)
 		}
 	}

@@ -26,7 +26,6 @@ import (
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/jfr"
-	"github.com/ferula-io/ferula/internal/profiles/otlp"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/reqbody"
@@ -379,9 +378,9 @@ func firstOf(p pprofile.Profiles) pprofile.Profile {
 	return p.ResourceProfiles().At(0).ScopeProfiles().At(0).Profiles().At(0)
 }
 
-func decodedOTLP(t *testing.T, p pprofile.Profiles) *otlp.Request {
+func decodedOTLP(t *testing.T, p pprofile.Profiles) *otlpExport {
 	t.Helper()
-	request, err := otlp.Decode(otlpProto(t, p), otlp.Limits{})
+	request, err := decodeOTLP(otlpProto(t, p), otlpMax)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -392,13 +391,20 @@ func TestOTLPConverter_CostsOfTextsAndPprofs(t *testing.T) {
 	limits := Limits{}.withDefaults()
 	request := decodedOTLP(t, otlpRequest(nil))
 	c := &otlpConverter{request: request, limits: &limits, left: limits.BurstBytes, reads: 1_000_000}
-	all, err := c.convert(&request.Profiles[0])
+	all, err := c.convert(&request.profiles[0])
 	if err != nil || len(all) != 2 {
 		t.Fatal(len(all), err)
 	}
 	attribute := func(texts ...string) int { return attributeBytes + len(strings.Join(texts, "")) }
 	reads := len("samplescountcpunanoseconds") + attribute("host.name", "a1") + attribute("k8s.pod.label.app/part", "web") + attribute("process.command_args") +
 		attribute("service.name", "shop") + attribute("thread.id") + attribute("process.executable.name", "nginx") + len("mainmain.go") + len("workmain.go") + len("/lib/libc.so")
+	p := &request.profiles[0]
+	reads += len(*p.resource) + len(*p.scope) // and the elements of the dictionary that its samples use
+	for table, used := range map[otlpTable][]int{otlpMappings: {1}, otlpLocations: {1, 2}, otlpFunctions: {1, 2}, otlpLinks: {1}, otlpAttributes: {1, 2, 3}, otlpStacks: {1, 2}} {
+		for _, i := range used {
+			reads += len(request.tables[table][i])
+		}
+	}
 	if got := 1_000_000 - c.reads; got != reads {
 		t.Errorf("%d bytes are read, want %d", got, reads)
 	}
@@ -409,11 +415,11 @@ func TestOTLPConverter_CostsOfTextsAndPprofs(t *testing.T) {
 	}
 	for more, ok := range map[int]bool{0: true, -1: false} {
 		c := &otlpConverter{request: request, limits: &limits, left: left + more, reads: reads}
-		if _, err := c.convert(&request.Profiles[0]); (err == nil) != ok || err != nil && (!errors.Is(err, pprof.ErrLimit) || !strings.Contains(err.Error(), "the profiles of the request")) {
+		if _, err := c.convert(&request.profiles[0]); (err == nil) != ok || err != nil && (!errors.Is(err, pprof.ErrLimit) || !strings.Contains(err.Error(), "the profiles of the request")) {
 			t.Errorf("%d bytes more: %v", more, err)
 		}
 		c = &otlpConverter{request: request, limits: &limits, left: left, reads: reads + more}
-		if _, err := c.convert(&request.Profiles[0]); (err == nil) != ok || err != nil && (!errors.Is(err, pprof.ErrLimit) || !strings.Contains(err.Error(), "the texts of the request")) {
+		if _, err := c.convert(&request.profiles[0]); (err == nil) != ok || err != nil && (!errors.Is(err, pprof.ErrLimit) || !strings.Contains(err.Error(), "the texts of the request")) {
 			t.Errorf("%d bytes of texts more: %v", more, err)
 		}
 		g := &otlpGroup{encoder: pprof.NewEncoder()}
@@ -424,7 +430,7 @@ func TestOTLPConverter_CostsOfTextsAndPprofs(t *testing.T) {
 		}
 	}
 	c.left = -1
-	if _, err := c.convert(&request.Profiles[0]); !errors.Is(err, pprof.ErrLimit) {
+	if _, err := c.convert(&request.profiles[0]); !errors.Is(err, pprof.ErrLimit) {
 		t.Error(err)
 	}
 }
@@ -443,16 +449,15 @@ func TestOTLPConverter_ReadsUpToTheLimits(t *testing.T) {
 	}
 	for bytes, ok := range map[int]bool{2 * (attributeBytes + 3): true, 2*(attributeBytes+3) - 1: false} {
 		c := &otlpConverter{limits: &Limits{DecompressedBytes: bytes}, reads: 1000}
-		n := 0
-		read, failed := c.attributes(func([]byte, otlp.Value) { n++ })
+		n, total := 0, 0
+		var err error
 		for range 3 {
-			read([]byte("a"), otlp.Value{Text: []byte("bc")})
-			if n == 1 && *failed != nil || n == 2 && !ok {
+			if err = c.attribute(&total, []byte("a"), &otlpValue{kind: otlpText, text: []byte("bc")}, func(string, string) { n++ }); err != nil {
 				break
 			}
 		}
-		if want := map[bool]int{true: 2, false: 1}[ok]; n != want || !errors.Is(*failed, pprof.ErrLimit) {
-			t.Errorf("%d bytes: %d attributes are read, %v", bytes, n, *failed)
+		if want := map[bool]int{true: 2, false: 1}[ok]; n != want || !errors.Is(err, pprof.ErrLimit) {
+			t.Errorf("%d bytes: %d attributes are read, %v", bytes, n, err)
 		}
 	}
 }
@@ -483,13 +488,13 @@ func TestPushOTLP_TypesThatAreConverted(t *testing.T) {
 
 func TestPushOTLP_BrokenProfilesAreNamed(t *testing.T) {
 	for want, change := range map[string]func(p pprofile.Profiles){
-		"sample_type or period_type: ":         func(p pprofile.Profiles) { firstOf(p).PeriodType().SetUnitStrindex(99) },
-		"it has no sample type":                func(p pprofile.Profiles) { firstOf(p).SampleType().SetTypeStrindex(0) },
-		"duration 9223372036854775808 is":      func(p pprofile.Profiles) { firstOf(p).SetDurationNano(1 << 63) },
-		"its time 9223372036854775808 or":      func(p pprofile.Profiles) { firstOf(p).SetTime(1 << 63) },
-		"samples[0]: invalid OTLP profiles: a": func(p pprofile.Profiles) { firstOf(p).Samples().At(0).AttributeIndices().FromRaw([]int32{99}) },
-		"samples[0]: invalid OTLP profiles: l": func(p pprofile.Profiles) { firstOf(p).Samples().At(0).SetLinkIndex(99) },
-		"in the future":                        func(p pprofile.Profiles) { firstOf(p).SetTime(math.MaxInt64) },
+		"sample_type or period_type: ":                      func(p pprofile.Profiles) { firstOf(p).PeriodType().SetUnitStrindex(99) },
+		"it has no sample type":                             func(p pprofile.Profiles) { firstOf(p).SampleType().SetTypeStrindex(0) },
+		"duration 9223372036854775808 is":                   func(p pprofile.Profiles) { firstOf(p).SetDurationNano(1 << 63) },
+		"its time 9223372036854775808 or":                   func(p pprofile.Profiles) { firstOf(p).SetTime(1 << 63) },
+		"samples[0]: bad request: invalid OTLP profiles: a": func(p pprofile.Profiles) { firstOf(p).Samples().At(0).AttributeIndices().FromRaw([]int32{99}) },
+		"samples[0]: bad request: invalid OTLP profiles: l": func(p pprofile.Profiles) { firstOf(p).Samples().At(0).SetLinkIndex(99) },
+		"in the future":                                     func(p pprofile.Profiles) { firstOf(p).SetTime(math.MaxInt64) },
 	} {
 		in, store := newIngester(t, Limits{})
 		if _, _, err := pushOTLP(t, in, otlpRequest(change)); err == nil || !strings.Contains(err.Error(), want) || StatusOf(err) != http.StatusBadRequest || len(store.list()) != 0 {
@@ -502,7 +507,7 @@ func TestPushOTLP_BrokenProfilesAreNamed(t *testing.T) {
 	}
 	canceled, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, _, err := in.PushOTLP(canceled, "a", decodedOTLP(t, otlpRequest(nil))); !errors.Is(err, context.Canceled) || len(store.list()) != 2 {
+	if _, _, err := in.pushOTLP(canceled, "a", decodedOTLP(t, otlpRequest(nil))); !errors.Is(err, context.Canceled) || len(store.list()) != 2 {
 		t.Errorf("%v, %d stored", err, len(store.list()))
 	}
 }

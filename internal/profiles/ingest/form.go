@@ -16,7 +16,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/inflate"
-	"github.com/ferula-io/ferula/internal/profiles/otlp"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/reqbody"
@@ -101,20 +100,19 @@ func StatusOf(err error) int {
 	case errors.As(err, &limit) && limit.Later():
 		return http.StatusTooManyRequests
 	case errors.As(err, &limit), errors.Is(err, profiles.ErrBadRequest), errors.Is(err, pprof.ErrCorrupt),
-		errors.Is(err, pprof.ErrLimit),
-		errors.Is(err, otlp.ErrCorrupt), errors.Is(err, otlp.ErrLimit):
+		errors.Is(err, pprof.ErrLimit):
 		return http.StatusBadRequest
 	case errors.Is(err, profiles.ErrLimit):
 		return http.StatusTooManyRequests
 	case errors.Is(err, profiles.ErrUnavailable):
 		return http.StatusServiceUnavailable
-	case errors.Is(err, errUnsupported), errors.Is(err, otlp.ErrUnsupported):
+	case errors.Is(err, errUnsupported):
 		return http.StatusUnsupportedMediaType
 	}
 	return http.StatusInternalServerError
 }
 
-var errUnsupported = errors.New("is not supported: send pprof, jfr, or folded stacks as groups or lines")
+var errUnsupported = errors.New("encoding not supported")
 
 // push converts an upload to a profile and pushes it.
 func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
@@ -199,7 +197,8 @@ func (in *Ingester) parse(query, contentType string) (*upload, error) {
 	case "", "groups", "folded", "lines", "pprof", "jfr":
 		return u, nil
 	case "trie", "tree", "speedscope":
-		return nil, unsupported{u.format}
+		return nil, fmt.Errorf("%w: format %s: send pprof, jfr, or folded stacks as groups or lines", errUnsupported,
+			u.format)
 	}
 	return nil, badRequest("format %.100q is unknown", u.format)
 }
@@ -207,12 +206,6 @@ func (in *Ingester) parse(query, contentType string) (*upload, error) {
 // formatOf maps the Content-Type of requests without the parameter format to a format.
 var formatOf = map[string]string{"multipart/form-data": "pprof", "binary/octet-stream+trie": "trie",
 	"binary/octet-stream+tree": "tree"}
-
-// unsupported is the error of a format that is known but not supported.
-type unsupported struct{ format string }
-
-func (e unsupported) Error() string { return "format " + e.format + " " + errUnsupported.Error() }
-func (e unsupported) Unwrap() error { return errUnsupported }
 
 // read parses the body. The upload references it and is valid until the body's Release.
 func (u *upload) read(body *reqbody.Body, contentType string) error {

@@ -3,11 +3,11 @@
 //
 //	push.v1 (profiles/api) ---------------------+
 //	/ingest (form.go: pprof, jfr, folded stacks) --+
-//	OTLP (profiles/otlpapi; otlp.go: to pprof) ---+--> Ingester --> Store
+//	OTLP (otlpserver.go; otlp.go: to pprof) -------+--> Ingester --> Store
 //	/debug/pprof of targets (scraper.go) ----------+
 //	this process (self.go) ------------------------+
 //
-// Every profile goes through Ingester.Push or, from OTLP, PushOTLP: its labels are normalized, and
+// Every profile goes through Ingester.Push or, from OTLP, pushOTLP: its labels are normalized, and
 // it is decoded once within limits and appended to the Store, which returns when the profile is
 // durable. A push is accepted or rejected as a whole. An OTLP request may be accepted in part: its
 // response has the number of rejected profiles. Rejected profiles are counted by reason. The package
@@ -30,7 +30,6 @@ import (
 	"github.com/prometheus/prometheus/model/relabel"
 
 	"github.com/ferula-io/ferula/internal/profiles"
-	"github.com/ferula-io/ferula/internal/profiles/otlp"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/reqbody"
@@ -173,10 +172,9 @@ func reasonOf(err error) string {
 	switch {
 	case errors.As(err, &limit):
 		return limit.Reason
-	case errors.Is(err, pprof.ErrLimit), errors.Is(err, otlp.ErrLimit):
+	case errors.Is(err, pprof.ErrLimit):
 		return "profile_size"
-	case errors.Is(err, pprof.ErrCorrupt), errors.Is(err, profiles.ErrBadRequest), errors.Is(err, otlp.ErrCorrupt),
-		errors.Is(err, otlp.ErrUnsupported):
+	case errors.Is(err, pprof.ErrCorrupt), errors.Is(err, profiles.ErrBadRequest), errors.Is(err, errUnsupported):
 		return "invalid"
 	case errors.Is(err, reqbody.ErrTooLarge):
 		return "profile_size"

@@ -13,7 +13,6 @@ import (
 	"go.opentelemetry.io/collector/pdata/pprofile"
 	"go.opentelemetry.io/collector/pdata/pprofile/pprofileotlp"
 
-	"github.com/ferula-io/ferula/internal/profiles/otlp"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 )
 
@@ -112,11 +111,11 @@ func otlpProto(t testing.TB, p pprofile.Profiles) []byte {
 // pushOTLP pushes a request as the receiver does.
 func pushOTLP(t *testing.T, in *Ingester, p pprofile.Profiles) (rejected int, first, err error) {
 	t.Helper()
-	request, err := otlp.Decode(otlpProto(t, p), otlp.Limits{})
+	request, err := decodeOTLP(otlpProto(t, p), otlpMax)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return in.PushOTLP(context.Background(), "acme", request)
+	return in.pushOTLP(context.Background(), "acme", request)
 }
 
 func TestPushOTLP_ProfileIsStoredByService(t *testing.T) {
@@ -176,7 +175,7 @@ func TestPushOTLP_InvalidProfilesAreRejectedAloneAndNamed(t *testing.T) {
 		p.ResourceProfiles().At(0).ScopeProfiles().At(0).Profiles().At(0).Samples().At(1).SetStackIndex(77)
 	})
 	_, _, err = pushOTLP(t, in, broken)
-	want := "resource_profiles[0].scope_profiles[0].profiles[0]: samples[1]: invalid OTLP profiles: stack 77, but stack_table has 3 elements"
+	want := "resource_profiles[0].scope_profiles[0].profiles[0]: samples[1]: bad request: invalid OTLP profiles: stack 77, but stack_table has 3 elements"
 	if err == nil || err.Error() != want || StatusOf(err) != http.StatusBadRequest {
 		t.Errorf("got %v want %s", err, want)
 	}

@@ -11,6 +11,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -317,6 +318,33 @@ func (s *lateStore) Append(ctx context.Context, tenant string, batch []profiles.
 		return errors.New("the push has no deadline")
 	}
 	return s.memory.Append(ctx, tenant, batch)
+}
+
+// canceling cancels at the first push, and counts the pushes.
+type canceling struct {
+	memory
+	cancel context.CancelFunc
+	pushes atomic.Int64
+}
+
+func (c *canceling) Append(ctx context.Context, tenant string, batch []profiles.RawProfile) error {
+	c.pushes.Add(1)
+	c.cancel()
+	return c.memory.Append(ctx, tenant, batch)
+}
+
+func TestSelf_NoStateIsRecordedAfterACancel(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	store := &canceling{cancel: cancel}
+	in, err := New(Options{}, store, slog.New(slog.DiscardHandler), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The next tick is due while a profile is recorded.
+	NewSelf(SelfOptions{Every: time.Nanosecond, Tenant: "own"}, in, slog.New(slog.DiscardHandler)).runStates(ctx)
+	if n := store.pushes.Load(); n != 1 {
+		t.Errorf("%d profiles were pushed, 1 before the cancel", n)
+	}
 }
 
 func TestSelf_StatesArePushedAfterACancelAndErrorsReturned(t *testing.T) {

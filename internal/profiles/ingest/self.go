@@ -157,6 +157,9 @@ func (s *Self) runStates(ctx context.Context) {
 			return
 		case now := <-tick.C:
 			for _, state := range states {
+				if ctx.Err() != nil {
+					return // though the next tick is due, and further profiles could each wait for pushTimeout
+				}
 				if err := s.state(ctx, state.lookup, state.name, since); err != nil && ctx.Err() == nil {
 					s.logger.Warn("Failed to record own profile", "profile", state.name, "err", err)
 				}

@@ -10,7 +10,8 @@
 //	           start ns, duration ns, start ticks, ticks per second i64 | features u32
 //	           events: varint size | varint class | fields
 //	metadata   varint* | strings | element: name, attributes, children
-//	pool       varint* | varint distance to the pool before (negative; 0: none) | flags u8 | pools: class, n * (key, fields)
+//	pool       varint* | varint distance to the pool before (negative; 0: none) | flags u8
+//	           pools: class, n * (key, fields)
 //
 // Invalid input returns ErrCorrupt. It never panics; memory and time are proportional to the
 // input. The package has no compression and no I/O, and does not encode profiles.

@@ -21,9 +21,9 @@ import (
 type fakeRemote map[ulid.ULID][3][]byte
 
 // Blocks implements store.Remote.
-func (s fakeRemote) Blocks(context.Context) (list []store.RemoteBlock, err error) {
+func (s fakeRemote) Blocks(context.Context) (list []profiles.BucketBlock, err error) {
 	for id, files := range s {
-		list = append(list, store.RemoteBlock{
+		list = append(list, profiles.BucketBlock{
 			Tenant: "t", ID: id, Index: bytes.NewReader(files[0]), Rows: bytes.NewReader(files[1]), Spans: bytes.NewReader(files[2]),
 			IndexBytes: int64(len(files[0])), RowsBytes: int64(len(files[1])),
 		})

@@ -60,13 +60,13 @@ func TestRemotes_ReplacedBlocksAreDeletedAfterADelay(t *testing.T) {
 	start := time.Now()
 	cut := merged // an incomplete upload replaces nothing
 	cut.RowsBytes--
-	far.blocks = append([]RemoteBlock{cut}, parents...)
+	far.blocks = append([]profiles.BucketBlock{cut}, parents...)
 	for i := range 3 {
 		if n := s.remotes.at(t, far, start.Add(time.Duration(i)*24*time.Hour)); n != 5 {
 			t.Fatalf("%d blocks are left", n)
 		}
 	}
-	far.blocks = append([]RemoteBlock{merged}, parents...)
+	far.blocks = append([]profiles.BucketBlock{merged}, parents...)
 	from := start.Add(100 * time.Hour)
 	for _, step := range []struct {
 		after time.Duration
@@ -371,7 +371,7 @@ func TestClean_ReplacingBlocksOfTheIndexOfTheBucketAreRead(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			b, far := merged, &fakeRemote{}
 			b.Index, b.Doubt = c.index, func() { far.read(merged.ID) } // as the reader of a bucket
-			far.blocks = append([]RemoteBlock{b}, parents...)
+			far.blocks = append([]profiles.BucketBlock{b}, parents...)
 			s := openTest(t, t.TempDir(), func(s *Store) {
 				s.opts.Remote, s.opts.RemoteEvery, s.now = far, time.Hour, far.now
 				s.remotes = newRemotes(s)

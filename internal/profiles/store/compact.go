@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"iter"
 	"slices"
-	"time"
 
 	"github.com/oklog/ulid/v2"
 
@@ -342,29 +341,6 @@ func mergeRows(w *block.Writer, cursors []*cursor) error {
 		if err := least.advance(); err != nil {
 			return err
 		}
-	}
-}
-
-// aged returns the time up to which blocks have aged: the time at which the newest block of Open was written, plus the
-// time for which the store has been open since, but no later than now. So a clock that is ahead, at Open or suddenly,
-// does not make all blocks older than the retention time.
-func (s *Store) aged() time.Time {
-	now := s.now()
-	s.agedMu.Lock()
-	defer s.agedMu.Unlock()
-	if aged := time.UnixMilli(s.agedFrom).Add(s.uptime()); s.agedFrom != 0 && aged.Before(now) {
-		return aged
-	}
-	return now
-}
-
-// sawBlock makes blocks age from the time of a block at the latest. old means that the block was written before Open;
-// another block counts only if it is the first.
-func (s *Store) sawBlock(id ulid.ULID, old bool) {
-	s.agedMu.Lock()
-	defer s.agedMu.Unlock()
-	if from := int64(id.Time()) - s.uptime().Milliseconds(); s.agedFrom == 0 || old && from > s.agedFrom {
-		s.agedFrom = from
 	}
 }
 

@@ -475,6 +475,7 @@ func (s *Store) maintain() {
 	ctx, cancel := s.untilClosed()
 	defer cancel()
 	var swept time.Time
+	kept := false
 	tick := time.NewTicker(s.every)
 	defer tick.Stop()
 	for {
@@ -486,6 +487,7 @@ func (s *Store) maintain() {
 			continue
 		case <-tick.C:
 		}
+		kept = kept || s.keepAged()
 		if s.remotes != nil && s.now().Sub(swept) >= symbolsIdle {
 			swept = s.now()
 			s.remotes.sweep()

@@ -20,7 +20,7 @@ import (
 )
 
 // put adds the block of a directory.
-func (s *fakeRemote) put(t *testing.T, dir string) *RemoteBlock {
+func (s *fakeRemote) put(t *testing.T, dir string) *profiles.BucketBlock {
 	t.Helper()
 	index, err := os.ReadFile(filepath.Join(dir, block.IndexFile))
 	rows, err2 := os.ReadFile(filepath.Join(dir, block.RowsFile))
@@ -30,7 +30,7 @@ func (s *fakeRemote) put(t *testing.T, dir string) *RemoteBlock {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.blocks = append(s.blocks, RemoteBlock{
+	s.blocks = append(s.blocks, profiles.BucketBlock{
 		Tenant: "t", ID: meta.ULID, Index: bytes.NewReader(index), Rows: bytes.NewReader(rows), IndexBytes: int64(len(index)), RowsBytes: int64(len(rows)),
 	})
 	return &s.blocks[len(s.blocks)-1]

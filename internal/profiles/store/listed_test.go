@@ -35,20 +35,20 @@ func TestView_WrongSizesInTheIndexOfTheBucketAreAWarningUntilTheNextList(t *test
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, lie := range map[string]func(b *RemoteBlock){
-		"an index that is longer by a byte":    func(b *RemoteBlock) { b.IndexBytes++ },
-		"an index that is shorter by a byte":   func(b *RemoteBlock) { b.IndexBytes-- },
-		"an index of a byte":                   func(b *RemoteBlock) { b.IndexBytes = 1 },
-		"an index of 200 MiB":                  func(b *RemoteBlock) { b.IndexBytes = 200 << 20 },
-		"the largest index":                    func(b *RemoteBlock) { b.IndexBytes = block.IndexMax },
-		"more than the largest index":          func(b *RemoteBlock) { b.IndexBytes = block.IndexMax + 1 },
-		"an index whose size overflows":        func(b *RemoteBlock) { b.IndexBytes = math.MaxInt64 },
-		"rows that are longer":                 func(b *RemoteBlock) { b.RowsBytes++ },
-		"rows whose size overflows":            func(b *RemoteBlock) { b.RowsBytes = math.MaxInt64 },
-		"the head of another block":            func(b *RemoteBlock) { b.Head = bytes.Clone(other) },
-		"a head that is cut":                   func(b *RemoteBlock) { b.Head = b.Head[:len(b.Head)-1] },
-		"a head of a byte":                     func(b *RemoteBlock) { b.Head = b.Head[:1] },
-		"a head that is not that of the index": func(b *RemoteBlock) { b.Head = append(bytes.Clone(b.Head), 0xff) },
+	for name, lie := range map[string]func(b *profiles.BucketBlock){
+		"an index that is longer by a byte":    func(b *profiles.BucketBlock) { b.IndexBytes++ },
+		"an index that is shorter by a byte":   func(b *profiles.BucketBlock) { b.IndexBytes-- },
+		"an index of a byte":                   func(b *profiles.BucketBlock) { b.IndexBytes = 1 },
+		"an index of 200 MiB":                  func(b *profiles.BucketBlock) { b.IndexBytes = 200 << 20 },
+		"the largest index":                    func(b *profiles.BucketBlock) { b.IndexBytes = block.IndexMax },
+		"more than the largest index":          func(b *profiles.BucketBlock) { b.IndexBytes = block.IndexMax + 1 },
+		"an index whose size overflows":        func(b *profiles.BucketBlock) { b.IndexBytes = math.MaxInt64 },
+		"rows that are longer":                 func(b *profiles.BucketBlock) { b.RowsBytes++ },
+		"rows whose size overflows":            func(b *profiles.BucketBlock) { b.RowsBytes = math.MaxInt64 },
+		"the head of another block":            func(b *profiles.BucketBlock) { b.Head = bytes.Clone(other) },
+		"a head that is cut":                   func(b *profiles.BucketBlock) { b.Head = b.Head[:len(b.Head)-1] },
+		"a head of a byte":                     func(b *profiles.BucketBlock) { b.Head = b.Head[:1] },
+		"a head that is not that of the index": func(b *profiles.BucketBlock) { b.Head = append(bytes.Clone(b.Head), 0xff) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			doubts, lying := make(chan int, 100), &fakeRemote{}

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"maps"
 	"slices"
 	"sync"
@@ -22,32 +21,13 @@ import (
 // Remote stores blocks in addition to the disk. It is safe for concurrent use.
 type Remote interface {
 	// Blocks lists the complete blocks of all tenants.
-	Blocks(ctx context.Context) ([]RemoteBlock, error)
+	Blocks(ctx context.Context) ([]profiles.BucketBlock, error)
 	// Mark marks a block for deletion. Other processes read the mark.
 	Mark(ctx context.Context, tenant string, id ulid.ULID, at time.Time, reason string) error
 	// Unmark removes the mark of a block. It is no error if there is none.
 	Unmark(ctx context.Context, tenant string, id ulid.ULID) error
 	// Delete deletes a block. It is no error if the block does not exist.
 	Delete(ctx context.Context, tenant string, id ulid.ULID) error
-}
-
-// RemoteBlock is a block in a Remote: its files, read by ranges. Reads have timeouts
-// of their own.
-type RemoteBlock struct {
-	Tenant      string
-	ID          ulid.ULID
-	Index, Rows io.ReaderAt
-	Spans       io.ReaderAt // block.SpansFile, if the block has one
-	IndexBytes  int64
-	RowsBytes   int64
-	Head        []byte    // beginning of Index, with the meta of a complete block; nil: not known
-	Marked      time.Time // when the block was marked for deletion; zero: it was not
-	MarkReason  string    // MarkReplaced, MarkExpired or a reason of another process
-	MarkUnread  bool      // there is a mark that cannot be read: the block must not be deleted
-	Unread      error     // why the sizes cannot be read; Index, Rows and Spans are nil then
-	// Doubt makes the next list request the sizes again. It is called if the files differ from the sizes above or from
-	// Head.
-	Doubt func()
 }
 
 const (
@@ -82,7 +62,7 @@ type remoteList struct {
 }
 
 type remoteBlock struct {
-	RemoteBlock
+	profiles.BucketBlock
 	meta block.Meta
 	bad  error // why meta could not be read
 
@@ -104,7 +84,7 @@ type remoteBlock struct {
 // list reads the meta.
 var errUnread = errors.New("its meta was not read in time")
 
-// listedHead is the length and the checksum of a RemoteBlock.Head that comes from the index of the bucket. When the
+// listedHead is the length and the checksum of a BucketBlock.Head that comes from the index of the bucket. When the
 // whole index of the block is read, its beginning is compared with them.
 type listedHead struct {
 	bytes int
@@ -170,7 +150,7 @@ func (r *remotes) refresh(ctx context.Context) error {
 		known := old[b.Tenant][b.ID]
 		if known == nil || known.bad != nil || known.doubtful.Load() || known.IndexBytes != b.IndexBytes ||
 			known.RowsBytes != b.RowsBytes {
-			known = &remoteBlock{RemoteBlock: b, bad: errUnread} // until its meta is read
+			known = &remoteBlock{BucketBlock: b, bad: errUnread} // until its meta is read
 			fresh = append(fresh, known)
 		}
 		known.Marked, known.MarkReason, known.MarkUnread = b.Marked, b.MarkReason, b.MarkUnread

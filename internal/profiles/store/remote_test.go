@@ -22,7 +22,7 @@ import (
 type fakeRemote struct {
 	mu     sync.Mutex
 	err    error
-	blocks []RemoteBlock
+	blocks []profiles.BucketBlock
 	marks  int          // calls of Mark and Unmark
 	fixed  bool         // these calls fail
 	clock  atomic.Int64 // time of the store in ns; 0: the real one
@@ -37,7 +37,7 @@ func (s *fakeRemote) now() time.Time {
 }
 
 // Blocks implements Remote.
-func (s *fakeRemote) Blocks(context.Context) ([]RemoteBlock, error) {
+func (s *fakeRemote) Blocks(context.Context) ([]profiles.BucketBlock, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.blocks, s.err
@@ -92,7 +92,7 @@ func (s *fakeRemote) written() int {
 func (s *fakeRemote) Delete(_ context.Context, _ string, id ulid.ULID) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.blocks = slices.DeleteFunc(slices.Clone(s.blocks), func(b RemoteBlock) bool { return b.ID == id })
+	s.blocks = slices.DeleteFunc(slices.Clone(s.blocks), func(b profiles.BucketBlock) bool { return b.ID == id })
 	return s.err
 }
 
@@ -112,7 +112,7 @@ func (s *fakeRemote) take(t *testing.T, dir string) {
 		if err := errors.Join(err, err2); err != nil {
 			t.Fatal(err)
 		}
-		s.blocks = append(s.blocks, RemoteBlock{
+		s.blocks = append(s.blocks, profiles.BucketBlock{
 			Tenant: "t", ID: ulid.MustParseStrict(filepath.Base(filepath.Dir(path))), Index: bytes.NewReader(index), Rows: bytes.NewReader(rows),
 			IndexBytes: int64(len(index)), RowsBytes: int64(len(rows)),
 		})
@@ -179,7 +179,7 @@ func TestRetain_ExpiredBlockIsRemovedOnceShipped(t *testing.T) {
 	whole := far.blocks
 	cut := whole[0] // an incomplete upload
 	cut.RowsBytes--
-	far.blocks = []RemoteBlock{cut, whole[1]}
+	far.blocks = []profiles.BucketBlock{cut, whole[1]}
 	retain(2)
 	far.blocks = whole
 	retain(0)

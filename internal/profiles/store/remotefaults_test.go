@@ -24,7 +24,7 @@ import (
 // listed is a Remote of a list of blocks, which records deletions. Marks have no effect.
 type listed struct {
 	mu      sync.Mutex
-	blocks  []RemoteBlock
+	blocks  []profiles.BucketBlock
 	onList  func()
 	fails   error // of Delete
 	deleted []ulid.ULID
@@ -32,7 +32,7 @@ type listed struct {
 }
 
 // Blocks implements Remote.
-func (l *listed) Blocks(context.Context) ([]RemoteBlock, error) {
+func (l *listed) Blocks(context.Context) ([]profiles.BucketBlock, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.onList != nil {
@@ -80,7 +80,7 @@ func (c *counted) count() int {
 }
 
 // bucketOf returns the blocks of a bucket with three profiles, hours apart.
-func bucketOf(t *testing.T) []RemoteBlock {
+func bucketOf(t *testing.T) []profiles.BucketBlock {
 	t.Helper()
 	from, far := three(t, nil)
 	far.take(t, from.opts.Dir)
@@ -110,7 +110,7 @@ func eventually(t *testing.T, ok func() bool) {
 }
 
 func TestRefresh_LimitOfBlocksAndNamesOfTenants(t *testing.T) {
-	far := &listed{blocks: make([]RemoteBlock, remoteMax)} // of a tenant without a name
+	far := &listed{blocks: make([]profiles.BucketBlock, remoteMax)} // of a tenant without a name
 	s := &Store{opts: Options{Remote: far}, logger: quiet, uptime: func() time.Duration { return 0 }, now: time.Now, metrics: newMetrics(nil)}
 	r := newRemotes(s)
 	if _, _, err := r.list("t"); !errors.Is(err, profiles.ErrUnavailable) {
@@ -119,7 +119,7 @@ func TestRefresh_LimitOfBlocksAndNamesOfTenants(t *testing.T) {
 	if err := r.refresh(t.Context()); err != nil || len(r.all) != 0 || r.lists != 1 {
 		t.Errorf("as many as the limit: %v, %d tenants, %d lists", err, len(r.all), r.lists)
 	}
-	far.blocks = append(far.blocks, RemoteBlock{})
+	far.blocks = append(far.blocks, profiles.BucketBlock{})
 	if err := r.refresh(t.Context()); !errors.Is(err, profiles.ErrLimit) || !strings.Contains(err.Error(), "there are 100001 blocks") || r.lists != 1 {
 		t.Errorf("one past the limit: %v", err)
 	}
@@ -198,23 +198,23 @@ func TestReadMeta_FaultsOfABlock(t *testing.T) {
 		t.Fatal(err)
 	}
 	for name, c := range map[string]struct {
-		block  RemoteBlock
-		change func(b *RemoteBlock)
+		block  profiles.BucketBlock
+		change func(b *profiles.BucketBlock)
 		want   error
 		text   string
 	}{
-		"whole":               {plain, func(*RemoteBlock) {}, nil, ""},
-		"merged":              {merged, func(*RemoteBlock) {}, nil, ""},
-		"head is known":       {merged, func(b *RemoteBlock) { b.Head, b.Index = index, nil }, nil, ""},
-		"other ID":            {plain, func(b *RemoteBlock) { b.ID[0]++ }, profiles.ErrCorrupt, "its meta has ULID"},
-		"fewer rows":          {plain, func(b *RemoteBlock) { b.RowsBytes-- }, profiles.ErrCorrupt, "bytes of rows, want"},
-		"shorter than listed": {plain, func(b *RemoteBlock) { b.IndexBytes++ }, profiles.ErrUnavailable, "EOF"},
-		"no index":            {plain, func(b *RemoteBlock) { b.IndexBytes = 4 }, profiles.ErrCorrupt, ""},
-		"merged, cut":         {merged, func(b *RemoteBlock) { b.IndexBytes-- }, profiles.ErrCorrupt, "its index is cut short"},
-		"plain, cut":          {plain, func(b *RemoteBlock) { b.IndexBytes-- }, nil, ""}, // it replaces nothing, so its end is not read
+		"whole":               {plain, func(*profiles.BucketBlock) {}, nil, ""},
+		"merged":              {merged, func(*profiles.BucketBlock) {}, nil, ""},
+		"head is known":       {merged, func(b *profiles.BucketBlock) { b.Head, b.Index = index, nil }, nil, ""},
+		"other ID":            {plain, func(b *profiles.BucketBlock) { b.ID[0]++ }, profiles.ErrCorrupt, "its meta has ULID"},
+		"fewer rows":          {plain, func(b *profiles.BucketBlock) { b.RowsBytes-- }, profiles.ErrCorrupt, "bytes of rows, want"},
+		"shorter than listed": {plain, func(b *profiles.BucketBlock) { b.IndexBytes++ }, profiles.ErrUnavailable, "EOF"},
+		"no index":            {plain, func(b *profiles.BucketBlock) { b.IndexBytes = 4 }, profiles.ErrCorrupt, ""},
+		"merged, cut":         {merged, func(b *profiles.BucketBlock) { b.IndexBytes-- }, profiles.ErrCorrupt, "its index is cut short"},
+		"plain, cut":          {plain, func(b *profiles.BucketBlock) { b.IndexBytes-- }, nil, ""}, // it replaces nothing, so its end is not read
 	} {
-		b := &remoteBlock{RemoteBlock: c.block}
-		c.change(&b.RemoteBlock)
+		b := &remoteBlock{BucketBlock: c.block}
+		c.change(&b.BucketBlock)
 		b.readMeta()
 		if (b.bad == nil) != (c.want == nil) || c.want != nil && (!errors.Is(b.bad, c.want) || !strings.Contains(b.bad.Error(), c.text) || !strings.HasPrefix(b.bad.Error(), "block bucket/"+b.ID.String())) {
 			t.Errorf("%s: %v", name, b.bad)
@@ -226,7 +226,7 @@ func TestReadMeta_FaultsOfABlock(t *testing.T) {
 	// A long index is not read whole: its end is read on its own.
 	long := make([]byte, block.HeadBytes+100)
 	copy(long[len(long)-block.TailBytes:], index[len(index)-block.TailBytes:])
-	b := &remoteBlock{RemoteBlock: RemoteBlock{Index: bytes.NewReader(long), IndexBytes: int64(len(long))}}
+	b := &remoteBlock{BucketBlock: profiles.BucketBlock{Index: bytes.NewReader(long), IndexBytes: int64(len(long))}}
 	if err := b.readTail(long[:block.HeadBytes]); err != nil {
 		t.Errorf("long index: %v", err)
 	}
@@ -297,7 +297,7 @@ func TestLocal_HasBlocksAndAllTheirParents(t *testing.T) {
 		}
 	}
 	bad := func(n byte) *remoteBlock {
-		return &remoteBlock{RemoteBlock: RemoteBlock{ID: id(n)}, meta: block.Meta{ULID: id(n)}, bad: errDisk}
+		return &remoteBlock{BucketBlock: profiles.BucketBlock{ID: id(n)}, meta: block.Meta{ULID: id(n)}, bad: errDisk}
 	}
 	list := &remoteList{blocks: map[ulid.ULID]*remoteBlock{id(1): bad(1), id(3): bad(3), id(4): bad(4), id(8): bad(8)}}
 	if blocks, warnings := list.readable(disk), list.unreadable(disk, disk.parents); len(blocks) != 0 || len(warnings) != 1 {
@@ -315,7 +315,7 @@ func TestLocal_HasBlocksAndAllTheirParents(t *testing.T) {
 func TestReplacedBy_ParentsAndDuplicatesOfReadableBlocks(t *testing.T) {
 	id := func(n byte) [16]byte { return [16]byte{n} }
 	of := func(n byte, level uint64, minNS, maxNS int64, parents ...[16]byte) *remoteBlock {
-		return &remoteBlock{RemoteBlock: RemoteBlock{ID: id(n)}, meta: block.Meta{ULID: id(n), Level: level, MinNS: minNS, MaxNS: maxNS, Parents: parents}}
+		return &remoteBlock{BucketBlock: profiles.BucketBlock{ID: id(n)}, meta: block.Meta{ULID: id(n), Level: level, MinNS: minNS, MaxNS: maxNS, Parents: parents}}
 	}
 	unread := of(7, 0, 0, 0)
 	unread.bad = errDisk
@@ -339,7 +339,7 @@ func TestHas_AllFilesOfABlockAreInTheBucket(t *testing.T) {
 	s, far := three(t, nil)
 	far.take(t, s.opts.Dir)
 	whole, tenant := far.blocks[0], s.tenants["t"]
-	has := func(what string, want bool, blocks ...RemoteBlock) {
+	has := func(what string, want bool, blocks ...profiles.BucketBlock) {
 		t.Helper()
 		far.mu.Lock()
 		far.blocks = blocks
@@ -380,7 +380,7 @@ func TestHold_LeastRecentlyUsedBlocksAreClosedAtTheLimits(t *testing.T) {
 		var size int64
 		for _, b := range s.remotes.open {
 			size += b.IndexBytes
-			got = append(got, slices.IndexFunc(far.blocks, func(o RemoteBlock) bool { return o.ID == b.ID }))
+			got = append(got, slices.IndexFunc(far.blocks, func(o profiles.BucketBlock) bool { return o.ID == b.ID }))
 			if n := b.held.refs.Load(); n != 1 {
 				t.Errorf("%s: %d references to an open block", what, n)
 			}
@@ -436,20 +436,20 @@ func TestHold_FaultsAreNamedAndCounted(t *testing.T) {
 	s := idleRemotes(t, &listed{blocks: blocks}, nil)
 	s.awaitList()
 	for name, c := range map[string]struct {
-		change       func(b *RemoteBlock)
+		change       func(b *profiles.BucketBlock)
 		want         error
 		text         string
 		corrupt, all uint64
 	}{
-		"whole":       {func(*RemoteBlock) {}, nil, "", 0, 1},
-		"large index": {func(b *RemoteBlock) { b.IndexBytes = block.IndexMax + 1 }, profiles.ErrLimit, "its index has 268435457 bytes, more than 268435456", 0, 0},
-		"short":       {func(b *RemoteBlock) { b.IndexBytes++ }, profiles.ErrUnavailable, "index: EOF", 0, 0},
-		"cut": {func(b *RemoteBlock) {
+		"whole":       {func(*profiles.BucketBlock) {}, nil, "", 0, 1},
+		"large index": {func(b *profiles.BucketBlock) { b.IndexBytes = block.IndexMax + 1 }, profiles.ErrLimit, "its index has 268435457 bytes, more than 268435456", 0, 0},
+		"short":       {func(b *profiles.BucketBlock) { b.IndexBytes++ }, profiles.ErrUnavailable, "index: EOF", 0, 0},
+		"cut": {func(b *profiles.BucketBlock) {
 			b.Index = bytes.NewReader(append(slices.Clone(index[:len(index)-60]), make([]byte, 60)...))
 		}, profiles.ErrCorrupt, "", 1, 0},
 	} {
-		b := &remoteBlock{RemoteBlock: blocks[0]}
-		c.change(&b.RemoteBlock)
+		b := &remoteBlock{BucketBlock: blocks[0]}
+		c.change(&b.BucketBlock)
 		corrupt, opened := s.metrics.corrupt.Get(), s.metrics.remoteOpened.Get()
 		h, err := s.remotes.hold(t.Context(), b)
 		if (err == nil) != (c.want == nil) || c.want != nil && (!errors.Is(err, c.want) || !strings.Contains(err.Error(), c.text) || !strings.Contains(err.Error(), b.name())) {
@@ -470,7 +470,7 @@ func TestHold_FaultsAreNamedAndCounted(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := s.remotes.hold(ctx, &remoteBlock{RemoteBlock: blocks[1]}); !errors.Is(err, profiles.ErrUnavailable) || !errors.Is(err, context.Canceled) {
+	if _, err := s.remotes.hold(ctx, &remoteBlock{BucketBlock: blocks[1]}); !errors.Is(err, profiles.ErrUnavailable) || !errors.Is(err, context.Canceled) {
 		t.Errorf("cancelled: %v", err)
 	}
 }
@@ -583,7 +583,7 @@ func TestClean_LimitErrorsAndCounters(t *testing.T) {
 		r.all = map[string]map[ulid.ULID]*remoteBlock{"t": {}}
 		for n := range due + later {
 			id := ulid.ULID{1, byte(n >> 8), byte(n)}
-			r.all["t"][id] = &remoteBlock{RemoteBlock: RemoteBlock{ID: id, Tenant: "t", Marked: now, MarkReason: MarkReplaced}, reason: MarkReplaced}
+			r.all["t"][id] = &remoteBlock{BucketBlock: profiles.BucketBlock{ID: id, Tenant: "t", Marked: now, MarkReason: MarkReplaced}, reason: MarkReplaced}
 			if r.all["t"][id].leaving = now.Add(-time.Hour); n >= due {
 				r.all["t"][id].leaving = now.Add(1 - time.Hour)
 			}
@@ -627,7 +627,7 @@ func TestVisible_BlockWhoseReplacementIsGoneStays(t *testing.T) {
 	now := time.Now()
 	s := &Store{opts: Options{Remote: far, RemoteDeleteDelay: time.Hour}, logger: quiet, uptime: func() time.Duration { return 0 }, now: func() time.Time { return now }, metrics: newMetrics(nil)}
 	r := newRemotes(s)
-	leaving := func(what string, blocks []RemoteBlock, want int, since time.Time) {
+	leaving := func(what string, blocks []profiles.BucketBlock, want int, since time.Time) {
 		t.Helper()
 		far.blocks = blocks
 		if err := r.refresh(t.Context()); err != nil {

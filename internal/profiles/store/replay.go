@@ -119,7 +119,8 @@ func (r *replayer) freeMemory(need int64) error {
 func (r *replayer) flush() error {
 	t := r.tenant
 	t.head.seal()
-	b, err := t.writeBlock(ulid.MustNewDefault(t.store.now()), block.Meta{}, func(w *block.Writer) (*block.Content, error) {
+	id := ulid.MustNewDefault(t.store.now())
+	b, err := t.writeBlock(id, block.Meta{}, func(w *block.Writer) (*block.Content, error) {
 		return writeHead(context.Background(), w, t.head.view())
 	})
 	if err != nil {

@@ -2,9 +2,12 @@ package store
 
 import (
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -105,6 +108,99 @@ func TestRetain_ClockThatIsAheadRemovesNothing(t *testing.T) {
 	retain("as old as the retention time", s, 1)
 	up.Add(2)
 	retain("after the retention time", s, 0)
+}
+
+// A block that was written while the clock was ahead does not make blocks older at a restart, unless the machine has
+// restarted, too, or the file is damaged.
+func TestRetain_AgeGoesOnAfterARestart(t *testing.T) {
+	const month = 30 * 24 * time.Hour
+	for name, c := range map[string]struct {
+		boot string
+		file string // "": unchanged
+		want int
+	}{
+		"restart":                     {"a", "", 2},
+		"restart of the machine":      {"b", "", 1},
+		"no boots":                    {"", "", 1},
+		"cut file":                    {"a", "a 5 ", 1},
+		"cut line":                    {"a", "a 5 7", 1},
+		"other file":                  {"a", "hello\n", 1},
+		"less time since the boot":    {"a", fmt.Sprintf("a %d 7\n", 10*month.Milliseconds()), 1},
+		"another time since the boot": {"a", fmt.Sprintf("a 0 %d\n", numbered(0).TimeNS/1e6), 2},
+	} {
+		t.Run(name, func(t *testing.T) {
+			var up atomic.Int64
+			clock, dir, boot := stoppedAt(numbered(0).TimeNS), t.TempDir(), "a"
+			open := func() *Store {
+				begun := up.Load()
+				return openFaulty(t, dir, &faults{}, func(s *Store) {
+					s.opts.Retention, s.now = month/2, clock.now
+					s.uptime = func() time.Duration { return time.Duration(up.Load() - begun) }
+					s.booted = func() (string, int64) { return boot, up.Load() / 1e6 }
+				})
+			}
+			s := open()
+			if s.keepAged() {
+				t.Error("the age is kept before there is a block")
+			}
+			flushed(t, s, 0)
+			if !s.keepAged() {
+				t.Error("the age is not kept")
+			}
+			clock.Add(int64(month))
+			up.Add(int64(time.Hour))
+			p := numbered(1) // by a client whose clock is ahead, too
+			p.TimeNS = clock.Load()
+			if err := errors.Join(s.Append(t.Context(), "t", []profiles.RawProfile{p}), s.Flush(t.Context()), s.Close()); err != nil {
+				t.Fatal(err)
+			}
+			if c.file != "" {
+				if err := os.WriteFile(filepath.Join(dir, "profiles", agedName), []byte(c.file), 0o600); err != nil {
+					t.Fatal(err)
+				}
+			}
+			boot = c.boot
+			s = open()
+			check := func(what string, want int) {
+				t.Helper()
+				if err := s.tenants["t"].retain(); err != nil || s.tenants["t"].count() != want {
+					t.Errorf("%s: %v, %d blocks, want %d", what, err, s.tenants["t"].count(), want)
+				}
+			}
+			check("after the restart", c.want)
+			up.Add(int64(month/2) - int64(time.Hour) - 1e6)
+			if name == "restart" {
+				check("as old as the retention time", 2)
+			}
+			up.Add(2e6)
+			check("after the retention time", 1)
+		})
+	}
+}
+
+func TestMaintain_WritesTheAgeOnceThereIsABlock(t *testing.T) {
+	dir := t.TempDir()
+	s := openTest(t, dir, func(s *Store) {
+		s.every, s.booted = time.Millisecond, func() (string, int64) { return "boot", 5 }
+	})
+	flushed(t, s, 0)
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		line, err := os.ReadFile(filepath.Join(dir, "profiles", agedName))
+		if err == nil && strings.HasPrefix(string(line), "boot 5 1") {
+			return
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("%q, %v", line, err)
+		}
+	}
+}
+
+func TestBootClock_GoesOn(t *testing.T) {
+	boot, since := bootClock()
+	again, later := bootClock()
+	if runtime.GOOS == "linux" && (boot == "" || since <= 0) || boot != again || later < since {
+		t.Errorf("%q %d, then %q %d", boot, since, again, later)
+	}
 }
 
 // A head is written when it is old or full, and a block whose write has failed once its pause is over.

@@ -2,6 +2,7 @@
 //
 //	<dir>/profiles/<tenant>/wal/00000001    pushes that are not in a block yet
 //	<dir>/profiles/<tenant>/<ulid>/         a block: index, profiles.parquet
+//	<dir>/profiles/.aged                    see agedName
 //
 // A push is a []profiles.RawProfile. Append decodes a push, joins concurrent pushes into one
 // write to the log, and returns once the push is synced and in the head. A big or old head is
@@ -169,10 +170,12 @@ type Store struct {
 	openBlock func(path string) (*block.Reader, error)
 	every     time.Duration        // interval of the maintenance of heads and blocks
 	uptime    func() time.Duration // since Open; setting the clock does not change it
+	booted    func() (boot string, sinceMS int64)
 
-	openedAt time.Time // when Open was called
-	agedMu   sync.Mutex
-	agedFrom int64 // see aged; in ms; 0: there was no block yet
+	openedAt    time.Time // when Open was called
+	agedMu      sync.Mutex
+	agedFrom    int64 // see aged; in ms; 0: there was no block yet
+	agedResumed bool  // agedFrom continues the time of an earlier process
 
 	// mu is not held while files are read or written: all tenants need it.
 	mu       sync.RWMutex
@@ -197,7 +200,7 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 	}
 	s := &Store{
 		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(set), now: time.Now, fs: files.Disk{},
-		openBlock: block.Open, every: maintainEvery,
+		openBlock: block.Open, every: maintainEvery, booted: bootClock,
 		tenants: map[string]*tenant{}, failed: map[string]*failedTenant{}, drop: map[string]bool{}, stop: make(chan struct{}),
 	}
 	s.uptime = func() time.Duration { return s.now().Sub(s.openedAt) }
@@ -236,6 +239,7 @@ func (s *Store) Open() error {
 	if err := s.lock(); err != nil {
 		return fmt.Errorf("profiles: %w", err)
 	}
+	s.resumeAged()
 	entries, err := os.ReadDir(s.root())
 	if err != nil {
 		return fmt.Errorf("profiles: %w", err)

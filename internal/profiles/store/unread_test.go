@@ -17,7 +17,7 @@ import (
 func TestView_BlockWithoutSizesIsAWarningOfItsTenant(t *testing.T) {
 	denied := errors.New("403 Forbidden")
 	blocks, id := bucketOf(t), ulid.Make()
-	s := idleRemotes(t, &listed{blocks: append(blocks, RemoteBlock{Tenant: "u", ID: id, Unread: denied})}, nil)
+	s := idleRemotes(t, &listed{blocks: append(blocks, profiles.BucketBlock{Tenant: "u", ID: id, Unread: denied})}, nil)
 	s.awaitList()
 	for tenant, want := range map[string]int{"t": 0, "u": 1} {
 		v, err := s.View(t.Context(), tenant, 0, timeMax)
@@ -77,19 +77,19 @@ func TestView_ReplacedBlockThatCannotBeReadIsNoWarning(t *testing.T) {
 	far.take(t, from.opts.Dir)
 	parents := slices.Clone(far.blocks)
 	merged := *far.put(t, from.merged(t, 0, 1, 2))
-	unread := RemoteBlock{Tenant: "t", ID: parents[1].ID, Unread: errors.New("403 Forbidden")}
+	unread := profiles.BucketBlock{Tenant: "t", ID: parents[1].ID, Unread: errors.New("403 Forbidden")}
 	cut := parents[1]
 	cut.Index = strings.NewReader(strings.Repeat("x", int(cut.IndexBytes)))
 	damaged := merged
 	damaged.Index = strings.NewReader("")
 	for name, test := range map[string]struct {
-		blocks         []RemoteBlock
+		blocks         []profiles.BucketBlock
 		rows, warnings int
 	}{
-		"merged":                          {[]RemoteBlock{parents[0], unread, parents[2], merged}, 3, 0},
-		"corrupt and merged":              {[]RemoteBlock{parents[0], cut, parents[2], merged}, 3, 0},
-		"not merged":                      {[]RemoteBlock{parents[0], unread, parents[2]}, 2, 1},
-		"merged into an unreadable block": {[]RemoteBlock{parents[0], unread, parents[2], damaged}, 2, 2},
+		"merged":                          {[]profiles.BucketBlock{parents[0], unread, parents[2], merged}, 3, 0},
+		"corrupt and merged":              {[]profiles.BucketBlock{parents[0], cut, parents[2], merged}, 3, 0},
+		"not merged":                      {[]profiles.BucketBlock{parents[0], unread, parents[2]}, 2, 1},
+		"merged into an unreadable block": {[]profiles.BucketBlock{parents[0], unread, parents[2], damaged}, 2, 2},
 	} {
 		s := idleRemotes(t, &listed{blocks: test.blocks}, nil)
 		s.awaitList()

@@ -24,8 +24,8 @@ type weekBucket struct {
 	dir, work string
 	bucket    objstore.Bucket
 	logger    *slog.Logger
-	reader    *bucket.ProfileReader
-	shipper   *bucket.ProfileShipper
+	*bucket.ProfileReader
+	shipper *bucket.ProfileShipper
 }
 
 var _ store.WeekBucket = (*weekBucket)(nil)
@@ -37,39 +37,13 @@ func newWeekBucket(t *testing.T) *weekBucket {
 	if b.bucket, err = bucket.Open([]byte("type: FILESYSTEM\nconfig: {directory: "+b.dir+"}\n"), "week", b.logger, prometheus.NewRegistry()); err != nil {
 		t.Fatal(err)
 	}
-	b.reader = bucket.NewProfileReader(b.bucket, bucket.ProfileReaderOptions{Dir: t.TempDir(), PagesBytes: 1 << 20, Timeout: time.Minute})
+	b.ProfileReader = bucket.NewProfileReader(b.bucket, bucket.ProfileReaderOptions{Dir: t.TempDir(), PagesBytes: 1 << 20, Timeout: time.Minute})
 	t.Cleanup(func() {
-		if err := b.reader.Close(); err != nil {
+		if err := b.ProfileReader.Close(); err != nil {
 			t.Error(err)
 		}
 	})
 	return b
-}
-
-// Blocks implements profile.Remote.
-func (b *weekBucket) Blocks(ctx context.Context) ([]store.RemoteBlock, error) {
-	found, err := b.reader.Blocks(ctx)
-	blocks := make([]store.RemoteBlock, len(found))
-	for i, one := range found {
-		blocks[i] = store.RemoteBlock(one)
-	}
-	return blocks, err
-}
-
-// Mark implements profile.Remote.
-func (b *weekBucket) Mark(ctx context.Context, tenant string, id ulid.ULID, at time.Time, reason string) error {
-	_, err := bucket.MarkProfile(ctx, b.bucket, tenant, id, at, reason)
-	return err
-}
-
-// Unmark implements profile.Remote.
-func (b *weekBucket) Unmark(ctx context.Context, tenant string, id ulid.ULID) error {
-	return bucket.UnmarkProfile(ctx, b.bucket, tenant, id)
-}
-
-// Delete implements profile.Remote.
-func (b *weekBucket) Delete(ctx context.Context, tenant string, id ulid.ULID) error {
-	return bucket.DeleteProfile(ctx, b.bucket, tenant, id)
 }
 
 // Ship implements profile.WeekBucket.

@@ -1,13 +1,4 @@
-// Package otlpprofiles receives profiles by OTLP: over HTTP, as protobuf or JSON, and over gRPC.
-//
-// A Server reads the body of a request and then waits for a slot. With the slot it decompresses
-// the body, decodes it within limits (profiles/otlp) and passes it to the Pusher, which returns
-// once the profiles are durable. If some profiles of a request are invalid, the request succeeds
-// partially: the response has the number of invalid profiles and the first error. Other errors are
-// responses with a google.rpc.Status in the encoding of the request; if the Content-Type is not
-// supported, the response is text. This package has no conversion of profiles, no storage and no
-// listener.
-package otlpapi
+package ingest
 
 import (
 	"context"
@@ -19,79 +10,79 @@ import (
 	"strings"
 	"time"
 
+	"go.opentelemetry.io/collector/pdata/pprofile/pprofileotlp"
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protojson"
+	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/inflate"
-	"github.com/ferula-io/ferula/internal/profiles/otlp"
 	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
-// Path is the path of the HTTP endpoint.
-const Path = "/v1development/profiles"
+// OTLPPath is the path of the HTTP endpoint of OTLP.
+const OTLPPath = "/v1development/profiles"
 
-// service is the name of the gRPC service.
-const service = "opentelemetry.proto.collector.profiles.v1development.ProfilesService"
+// otlpService is the name of the gRPC service.
+const otlpService = "opentelemetry.proto.collector.profiles.v1development.ProfilesService"
 
-// slotsMax is the maximum number of requests that are decoded concurrently. Further requests wait.
-const slotsMax = 4
+// otlpSlotsMax is the maximum number of requests that are decoded concurrently. Further requests wait.
+const otlpSlotsMax = 4
 
 // retryAfter is the time after which a client may repeat a request that failed with status
 // 429.
 const retryAfter = 5 * time.Second
 
-// Pusher ingests the profiles of requests.
-type Pusher interface {
-	// PushOTLP ingests the valid profiles of a request. It returns the number of invalid
-	// profiles and the first of their errors. If err is not nil, no profile was ingested.
-	PushOTLP(ctx context.Context, tenant string, r *otlp.Request) (rejected int, first, err error)
-	// Refused counts a request that could not be decoded.
-	Refused(err error)
-}
-
-// Options of a Server.
-type Options struct {
-	Tenant    func(http.Header) (string, error)
-	Status    func(error) int // returns the HTTP status of an error of the Pusher or of this package
+// OTLPOptions configure an OTLPServer.
+type OTLPOptions struct {
+	Tenant    Tenant
 	Bodies    *reqbody.Reader // shared with other receivers; nil: one for this server
 	BytesMax  int             // of a request, both as sent and decompressed; 0: 64 MiB
 	BytesFlag string          // the end of an error's text, which names the flag that raises BytesMax
 	Disabled  bool            // refuse calls by gRPC
 }
 
-// Server is the receiver. Use New.
-type Server struct {
-	opts   Options
-	pusher Pusher
-	slots  chan struct{}
+// OTLPServer receives profiles by OTLP: over HTTP, as protobuf or JSON, and over gRPC. It reads the body of a request
+// and then waits for a slot, in which it decompresses, decodes and pushes the body. If some profiles of a request are
+// invalid, the request succeeds partially: the response has the number of invalid profiles and the first error. Other
+// errors are responses with a google.rpc.Status in the encoding of the request; if the Content-Type is not supported,
+// the response is text.
+type OTLPServer struct {
+	opts  OTLPOptions
+	in    *Ingester
+	slots chan struct{}
 }
 
-// New returns a server. It owns no goroutine.
-func New(opts Options, pusher Pusher) *Server {
+// NewOTLPServer returns a server. It owns no goroutine.
+func (in *Ingester) NewOTLPServer(opts OTLPOptions) *OTLPServer {
 	if opts.Bodies == nil {
 		opts.Bodies = reqbody.New(reqbody.Options{})
 	}
 	if opts.BytesMax == 0 {
 		opts.BytesMax = 64 << 20
 	}
-	return &Server{opts: opts, pusher: pusher, slots: make(chan struct{}, slotsMax)}
+	return &OTLPServer{opts: opts, in: in, slots: make(chan struct{}, otlpSlotsMax)}
 }
 
+// refused counts a request that was not decoded.
+func (s *OTLPServer) refused(err error) { s.in.discarded.With(reasonOf(err)).Inc() }
+
 // ServeHTTP implements http.Handler.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+func (s *OTLPServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
 	asJSON := media == "application/json"
 	if err != nil || media != "application/x-protobuf" && !asJSON {
 		err := fmt.Errorf("%w: Content-Type %.100q is neither application/x-protobuf nor application/json",
-			otlp.ErrUnsupported, r.Header.Get("Content-Type"))
-		s.pusher.Refused(err)
-		http.Error(w, err.Error(), s.opts.Status(err))
+			errUnsupported, r.Header.Get("Content-Type"))
+		s.refused(err)
+		http.Error(w, err.Error(), StatusOf(err))
 		return
 	}
 	rejected, first, err := s.receive(w, r, asJSON)
@@ -99,20 +90,20 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if err != nil {
 		reqbody.Prepare(w, r, err)
-		code := s.opts.Status(err)
+		code := StatusOf(err)
 		if code == http.StatusTooManyRequests {
 			w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
 		}
 		w.WriteHeader(code)
-		_, _ = w.Write(otlp.Status(int32(s.codeOf(err)), err.Error(), asJSON)) // fails if the client disconnected
+		_, _ = w.Write(otlpStatus(int32(s.codeOf(err)), err.Error(), asJSON)) // fails if the client disconnected
 		return
 	}
 	//lint:ignore gosec the media type is that of protobuf or JSON, and browsers must not guess another one
-	_, _ = w.Write(otlp.Response(rejected, first, asJSON)) // fails if the client disconnected
+	_, _ = w.Write(otlpResponse(rejected, first, asJSON)) // fails if the client disconnected
 }
 
 // receive reads the body of a request, takes a slot and pushes the profiles.
-func (s *Server) receive(w http.ResponseWriter, r *http.Request, asJSON bool) (rejected int, first, err error) {
+func (s *OTLPServer) receive(w http.ResponseWriter, r *http.Request, asJSON bool) (rejected int, first, err error) {
 	tenant, err := s.opts.Tenant(r.Header)
 	if err != nil {
 		return 0, nil, fmt.Errorf("%w: %w", profiles.ErrBadRequest, err)
@@ -126,28 +117,28 @@ func (s *Server) receive(w http.ResponseWriter, r *http.Request, asJSON bool) (r
 		err = s.opts.Bodies.TakeSlot(r.Context(), s.slots)
 	}
 	if err != nil {
-		s.pusher.Refused(err)
+		s.refused(err)
 		return 0, nil, err
 	}
 	defer func() { <-s.slots }()
 	raw, err := s.decompressed(body.Bytes(), r.Header.Get("Content-Encoding"))
 	if err == nil && asJSON {
-		raw, err = otlp.FromJSON(raw, otlp.Limits{})
+		raw, err = otlpFromJSON(raw, otlpJSONMax)
 	}
 	if err != nil {
-		s.pusher.Refused(err)
+		s.refused(err)
 		return 0, nil, err
 	}
 	return s.push(r.Context(), tenant, raw)
 }
 
-func (s *Server) decompressed(raw []byte, encoding string) ([]byte, error) {
+func (s *OTLPServer) decompressed(raw []byte, encoding string) ([]byte, error) {
 	switch strings.ToLower(strings.TrimSpace(encoding)) {
 	case "", "identity":
 		return raw, nil
 	case "gzip":
 	default:
-		return nil, fmt.Errorf("%w: Content-Encoding %.100q is neither gzip nor identity", otlp.ErrUnsupported, encoding)
+		return nil, fmt.Errorf("%w: Content-Encoding %.100q is neither gzip nor identity", errUnsupported, encoding)
 	}
 	out, err := new(inflate.Inflater).Gzip(nil, raw, s.opts.BytesMax)
 	switch {
@@ -155,26 +146,26 @@ func (s *Server) decompressed(raw []byte, encoding string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: it is larger than %d bytes when decompressed%s", reqbody.ErrTooLarge, s.opts.BytesMax,
 			s.opts.BytesFlag)
 	case err != nil:
-		return nil, fmt.Errorf("%w: gzip: %w", otlp.ErrCorrupt, err)
+		return nil, invalidOTLP("gzip: %v", err)
 	}
 	return out, nil
 }
 
-func (s *Server) push(ctx context.Context, tenant string, raw []byte) (rejected int, first, err error) {
-	request, err := otlp.Decode(raw, otlp.Limits{})
+func (s *OTLPServer) push(ctx context.Context, tenant string, raw []byte) (rejected int, first, err error) {
+	request, err := decodeOTLP(raw, otlpMax)
 	if err != nil {
-		s.pusher.Refused(err)
+		s.refused(err)
 		return 0, nil, err
 	}
-	return s.pusher.PushOTLP(ctx, tenant, request)
+	return s.in.pushOTLP(ctx, tenant, request)
 }
 
 // pushHeld pushes a gRPC message once a slot is free. Until the push ends, the size of the message counts against
 // the budget of bodies, like the body of an HTTP request.
-func (s *Server) pushHeld(ctx context.Context, tenant string, raw []byte) (rejected int, first, err error) {
+func (s *OTLPServer) pushHeld(ctx context.Context, tenant string, raw []byte) (rejected int, first, err error) {
 	if len(raw) > s.opts.BytesMax {
 		err = fmt.Errorf("%w: it is larger than %d bytes%s", reqbody.ErrTooLarge, s.opts.BytesMax, s.opts.BytesFlag)
-		s.pusher.Refused(err)
+		s.refused(err)
 		return 0, nil, err
 	}
 	release, err := s.opts.Bodies.Hold(int64(len(raw)))
@@ -183,7 +174,7 @@ func (s *Server) pushHeld(ctx context.Context, tenant string, raw []byte) (rejec
 		err = s.opts.Bodies.TakeSlot(ctx, s.slots)
 	}
 	if err != nil {
-		s.pusher.Refused(err)
+		s.refused(err)
 		return 0, nil, err
 	}
 	defer func() { <-s.slots }()
@@ -191,14 +182,14 @@ func (s *Server) pushHeld(ctx context.Context, tenant string, raw []byte) (rejec
 }
 
 // codeOf returns the gRPC code of an error.
-func (s *Server) codeOf(err error) codes.Code {
+func (s *OTLPServer) codeOf(err error) codes.Code {
 	if errors.Is(err, context.Canceled) {
 		return codes.Canceled
 	}
 	if errors.Is(err, context.DeadlineExceeded) {
 		return codes.DeadlineExceeded
 	}
-	switch s.opts.Status(err) {
+	switch StatusOf(err) {
 	case http.StatusBadRequest, http.StatusUnsupportedMediaType:
 		return codes.InvalidArgument
 	case http.StatusTooManyRequests, http.StatusRequestEntityTooLarge:
@@ -211,7 +202,7 @@ func (s *Server) codeOf(err error) codes.Code {
 
 // RegisterGRPC registers the service with a gRPC server. Calls return Unavailable until ready
 // returns true.
-func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
+func (s *OTLPServer) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 	serve := func(ctx context.Context, request any) (any, error) {
 		if s.opts.Disabled {
 			return nil, status.Error(codes.Unimplemented,
@@ -222,7 +213,7 @@ func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 		}
 		return s.export(ctx, request.(*emptypb.Empty))
 	}
-	// profiles/otlp decodes the request, within its limits. gRPC decodes it into an empty
+	// decodeOTLP decodes the request, within its limits. gRPC decodes it into an empty
 	// message: all fields are then unknown fields, whose bytes protobuf keeps as they are.
 	handler := func(_ any, ctx context.Context, decode func(any) error,
 		interceptor grpc.UnaryServerInterceptor) (any, error) {
@@ -233,14 +224,15 @@ func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 		if interceptor == nil {
 			return serve(ctx, request)
 		}
-		return interceptor(ctx, request, &grpc.UnaryServerInfo{Server: s, FullMethod: "/" + service + "/Export"}, serve)
+		return interceptor(ctx, request, &grpc.UnaryServerInfo{Server: s, FullMethod: "/" + otlpService + "/Export"}, serve)
 	}
 	to.RegisterService(&grpc.ServiceDesc{
-		ServiceName: service, HandlerType: (*any)(nil), Methods: []grpc.MethodDesc{{MethodName: "Export", Handler: handler}},
+		ServiceName: otlpService, HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{{MethodName: "Export", Handler: handler}},
 	}, s)
 }
 
-func (s *Server) export(ctx context.Context, request *emptypb.Empty) (*emptypb.Empty, error) {
+func (s *OTLPServer) export(ctx context.Context, request *emptypb.Empty) (*emptypb.Empty, error) {
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	tenant, err := s.opts.Tenant(http.Header{"X-Scope-Orgid": incoming.Get("x-scope-orgid")})
 	if err != nil {
@@ -251,19 +243,55 @@ func (s *Server) export(ctx context.Context, request *emptypb.Empty) (*emptypb.E
 		return nil, s.grpcError(err)
 	}
 	response := &emptypb.Empty{}
-	response.ProtoReflect().SetUnknown(otlp.Response(rejected, first, false))
+	response.ProtoReflect().SetUnknown(otlpResponse(rejected, first, false))
 	return response, nil
 }
 
 // grpcError returns a gRPC error. Clients repeat a request that exceeded a limit only if the
 // error has a RetryInfo.
-func (s *Server) grpcError(err error) error {
+func (s *OTLPServer) grpcError(err error) error {
 	result := status.New(s.codeOf(err), err.Error())
-	if s.opts.Status(err) == http.StatusTooManyRequests {
+	if StatusOf(err) == http.StatusTooManyRequests {
 		if detailed, failed := result.WithDetails(&errdetails.RetryInfo{RetryDelay: durationpb.New(
 			retryAfter)}); failed == nil {
 			result = detailed
 		}
 	}
 	return result.Err()
+}
+
+// otlpResponse encodes the response to a request. rejected is the number of profiles of the request
+// that were rejected. first is the error of one rejected profile; it is not used if rejected is 0.
+func otlpResponse(rejected int, first error, asJSON bool) []byte {
+	if rejected == 0 { // partial_success must not be set, and the library always sets it
+		if asJSON {
+			return []byte("{}")
+		}
+		return nil
+	}
+	response := pprofileotlp.NewExportResponse()
+	response.PartialSuccess().SetRejectedProfiles(int64(rejected))
+	response.PartialSuccess().SetErrorMessage(first.Error())
+	if asJSON {
+		return encoded(response.MarshalJSON())
+	}
+	return encoded(response.MarshalProto())
+}
+
+// otlpStatus encodes the response to a refused request: a google.rpc.Status. code is a gRPC status code.
+func otlpStatus(code int32, text string, asJSON bool) []byte {
+	status := &statuspb.Status{Code: code, Message: strings.ToValidUTF8(text, "\uFFFD")}
+	if asJSON {
+		return encoded(protojson.Marshal(status))
+	}
+	return encoded(proto.Marshal(status))
+}
+
+// encoded returns b, or nil if err is set. The messages of this file have only numbers and valid
+// texts, so their encoding does not fail.
+func encoded(b []byte, err error) []byte {
+	if err != nil {
+		return nil
+	}
+	return b
 }

@@ -72,16 +72,11 @@ func checkDocument(t *testing.T, want string) {
 	}
 }
 
-const documentHead = `# What the PromQL engine of columns leaves to Prometheus'
+const documentHead = `# What ferula's PromQL engine leaves to Prometheus' engine
 
-` + "`ferula serve`" + ` and ` + "`ferula query`" + ` evaluate PromQL with an engine of their own (` + "`internal/promql/columns`" + `), one series at a time. Prometheus'
-engine evaluates expressions that this engine does not support; the results are the same. The header ` + "`X-Ferula-Query-Engine`" + ` of a response and the metric
-` + "`ferula_query_engine_queries_total`" + ` name the engine that evaluated a query, and the reason if it was Prometheus' engine.
-Prometheus' engine also evaluates functions that read start timestamps, with the feature use-start-timestamps, and
-functions of histograms that name a metric in an annotation, with promql-delayed-name-removal.
-
-Prometheus tests its engine with scripts (` + "`promql/promqltest/testdata`" + `). ` + "`go test ./test/promql`" + ` runs all of them over the database, its
-samples, StoreAPI and remote read, and compares both engines bit by bit. With ` + "`-update`" + ` it writes this file.
+` + "`go test ./test/promql -update`" + ` writes this list.
+It runs Prometheus' own scripts (` + "`promql/promqltest/testdata`" + `) over the database, its samples, StoreAPI and remote read, and compares both engines bit by bit.
+[The reasons](ops/query-engine.md#what-prometheus-engine-evaluates).
 
 `
 
@@ -100,7 +95,7 @@ func (j *judge) document() string {
 	var b strings.Builder
 	b.WriteString(documentHead)
 	// Whole percents: the share differs between runs by a few hundredths of a percent.
-	fmt.Fprintf(&b, "The engine of columns does more than %.0f %% of the scripts' evaluations. Prometheus' engine does the others:\n", math.Floor(j.share()))
+	fmt.Fprintf(&b, "ferula's engine does more than %.0f %% of the scripts' evaluations, Prometheus' engine the others:\n", math.Floor(j.share()))
 	for _, reason := range slices.Sorted(maps.Keys(j.reasons)) {
 		if reason == byOrder {
 			continue

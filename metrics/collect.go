@@ -152,7 +152,7 @@ func (s *Sink) run(c *collector) {
 	s.Error(c.collect(s))
 }
 
-// order updates s.sorted, which stays as it is if the series are those of the last scrape.
+// order updates s.sorted, which stays as it is if the series are the same as in the last scrape.
 func (s *Sink) order() {
 	s.mu.Lock()
 	defer s.mu.Unlock()

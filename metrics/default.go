@@ -71,7 +71,7 @@ const familiesMax = 1 << 16 // a larger map is not pooled
 
 // WritePrometheus writes the metrics of the default set and of all registered sets
 // to w, in the order of their registration, and then, if exposeProcessMetrics is
-// true, those of WriteProcessMetrics, without families that a set has. Call it in a handler of
+// true, the metrics of WriteProcessMetrics, without families that a set has. Call it in a handler of
 // /metrics, or use Handler.
 func WritePrometheus(w io.Writer, exposeProcessMetrics bool) {
 	sets := registeredSets.load()

@@ -17,7 +17,7 @@ import (
 // HandlerOptions configure a handler. The zero value exposes the default set and the
 // registered sets.
 type HandlerOptions struct {
-	Sets           []*Set // nil: the default set and those of RegisterSet
+	Sets           []*Set // nil: the default set and the sets of RegisterSet
 	ProcessMetrics bool   // expose the metrics of WriteProcessMetrics as well, except families that a set has
 	// expose the metrics of WriteFDMetrics as well, except families that a set has; each scrape then lists the open files
 	OpenFiles bool
@@ -66,7 +66,7 @@ func (s *Set) Handler() http.Handler { return NewHandler(HandlerOptions{Sets: []
 //
 // Concurrent scrapes of the same format and content coding share one response body. A body
 // of up to 4 MiB (compressed, if it is) is complete before its first byte is sent, so any
-// failure, including that of a collector, gets status 500, and the response has a
+// failure, including one in a collector, gets status 500, and the response has a
 // Content-Length. A larger body is sent in pieces, unless another scrape shares it; a failure
 // after the first piece aborts the connection. A client that does not read for a minute is
 // disconnected, unless the server has a WriteTimeout.

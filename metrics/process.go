@@ -260,7 +260,7 @@ func (p *page) omitFamilies(names []string) {
 		if at := slices.IndexFunc(names, func(name string) bool { return isLineOf(line, name) }); at < 0 {
 			kept = append(kept, line...)
 		} else if replaced.first(names[at]) {
-			log.Printf("WARN: metrics: a set has the family %q of the process metrics, which is exposed in its place", names[at])
+			log.Printf("WARN: metrics: the process metric %q is left out, because a set has a family of this name", names[at])
 		}
 	}
 	p.b = kept

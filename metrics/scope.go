@@ -21,7 +21,7 @@ type SetOptions struct {
 // NewSetWithOptions returns an empty set whose metrics have the prefix and the labels of the
 // options: NewCounter("jobs_total") registers app_jobs_total{env="prod"}. GetOrCreate methods
 // and Describe take names without the prefix and the labels. ListMetricNames returns full
-// names, and Families names with the prefix. The labels of the set come before those of a
+// names, and Families names with the prefix. The labels of the set come before the labels of a
 // metric. They add no cost to a scrape, and one allocation to a GetOrCreate lookup.
 //
 // Registered writers must write the prefix and the labels themselves. metrics_vec_overflow_total has the

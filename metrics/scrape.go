@@ -234,7 +234,7 @@ func (s *Set) writeEntries(w io.Writer, p *page, entries []entry, withMetadata b
 
 // enter begins a scrape: it returns the sorted entries and a buffer. A scrape usually gets
 // mainScrape, which costs two atomic operations. The buffer of mainScrape is a field of the
-// set, so that the garbage collector does not free it, as it may free those of the pool.
+// set, so that the garbage collector does not free it, as it may free buffers of the pool.
 func (s *Set) enter() (entries []entry, p *page) {
 	if s.expiring.Load() != nil {
 		s.sweep()

@@ -53,7 +53,7 @@ func NewDesc(name, help string, labels ...string) *Desc {
 //
 //   - it has a wrong number of label values
 //   - the set, or an earlier call, has a metric with the same name and label values
-//   - its type or help differs from that of its family
+//   - its type or help differs from its family
 //   - its name is the name of a histogram or summary with a suffix, such as _sum
 //   - its buckets or quantiles are not in order
 //
@@ -71,7 +71,7 @@ type Sink struct {
 	byName   map[string]*ConstMetric // by full name, which is name{label="value"}; of this scrape and the previous one
 	seen     int                     // number of metrics of this scrape
 	seenOf   int                     // number of descriptions of this scrape
-	// metrics of the previous scrape, until the method order replaces them with those of this one
+	// metrics of the previous scrape, until the method order replaces them with the metrics of this one
 	sorted  []entry
 	added   []entry   // in this scrape and not in the previous one
 	valid   []entry   // entries of sorted that the method finish has not rejected; current only if hadBad
@@ -177,7 +177,7 @@ func (s *Sink) Summary(d *Desc, count uint64, sum float64, quantiles []Quantile,
 	return m
 }
 
-// Error adds an error to those of the scrape, as if the collector returned it. It ignores nil.
+// Error adds an error to the errors of the scrape, as if the collector returned it. It ignores nil.
 func (s *Sink) Error(err error) {
 	if err == nil {
 		return

@@ -49,7 +49,7 @@ func (c *Counter) AddWithExemplar(n int, labels ...string) {
 // Get returns the value.
 func (c *Counter) Get() uint64 { return c.n.Load() }
 
-// Set sets the counter to n. Its created timestamp stays that of its registration.
+// Set sets the counter to n. Its created timestamp stays the time of its registration.
 func (c *Counter) Set(n uint64) { c.n.Store(n) }
 
 func (c *Counter) typeName() string { return "counter" }

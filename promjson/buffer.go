@@ -119,7 +119,7 @@ func (b *buffer) have(n int) bool {
 }
 
 // find returns the offset from mark of the first c at mark+from or later. It reads more
-// input if necessary; its error is that of fill.
+// input if necessary; it returns the error of fill.
 func (b *buffer) find(c byte, from int) (int, error) {
 	for {
 		if i := bytes.IndexByte(b.buf[b.mark+from:b.end], c); i >= 0 {

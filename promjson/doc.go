@@ -28,7 +28,7 @@
 // [LastTime] return the timestamps of the first and the last point of a piece. Callers that
 // need samples can iterate over them ([Scanner.Points]), decode single pieces ([DecodePoints],
 // [DecodeColumns], [DecodeHistograms], [DecodeLabels]), or decode a response into their own
-// types ([Types]) or those of this package ([Decode]). The caller owns decoded values.
+// types ([Types]) or types of this package ([Decode]). The caller owns decoded values.
 // [Validate] checks a response and retains nothing of it.
 //
 // The responses of other endpoints have lists instead of series. They are decoded element
@@ -37,7 +37,7 @@
 // as a slice. [Types.LabelSets] and [Types.Exemplars] return labels and values in the
 // caller's types.
 //
-// [Options] bound the memory, except that of the results of Decode and Collect. No input causes
+// [Options] bound the memory, except for the results of Decode and Collect. No input causes
 // a panic. Bad input is an [Error] with the byte offset and the reason, which wraps [ErrSyntax],
 // [ErrLimit] or the error of the reader.
 //

@@ -18,7 +18,7 @@ func (s *Scanner) topMember(name []byte) error {
 		return s.strings(&e.Infos)
 	case "data":
 		if s.seen.data {
-			return s.syntax("data again")
+			return s.syntax("duplicate data")
 		}
 		s.seen.data = true
 		c, err := s.space()
@@ -39,7 +39,7 @@ func (s *Scanner) dataMember(name []byte) error {
 		return s.string(&s.envelope.ResultType)
 	case "result":
 		if s.seen.result {
-			return s.syntax("result again")
+			return s.syntax("duplicate result")
 		}
 		s.seen.result = true
 		return s.beginResult()

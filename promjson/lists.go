@@ -169,7 +169,7 @@ func (s *Scanner) exemplarSeries(yield func(Exemplar, error) bool, series func(*
 		switch string(name) {
 		case "seriesLabels":
 			if seen.labels {
-				return s.syntax("a member again")
+				return s.syntax("duplicate member")
 			}
 			seen.labels = true
 			if labels, err = s.labels(nil); err == nil {
@@ -178,7 +178,7 @@ func (s *Scanner) exemplarSeries(yield func(Exemplar, error) bool, series func(*
 			return err
 		case "exemplars":
 			if seen.exemplars {
-				return s.syntax("a member again")
+				return s.syntax("duplicate member")
 			}
 			seen.exemplars = true
 			if seen.labels {
@@ -318,7 +318,7 @@ func (s *Scanner) listResponse(data func() error) error {
 			return s.topMember(name)
 		}
 		if s.seen.data {
-			return s.syntax("data again")
+			return s.syntax("duplicate data")
 		}
 		s.seen.data = true
 		if c, err := s.space(); err != nil {

@@ -85,7 +85,7 @@ type Member struct {
 // The caller may skip any piece. The Scanner owns all bytes it returns; they are valid
 // until the next call of Next, NextValues or NextHistograms.
 //
-// The Scanner accepts any JSON encoding; that of Prometheus is the fastest. It checks the
+// The Scanner accepts any JSON encoding; Prometheus' encoding is the fastest. It checks the
 // envelope, members, metric objects, and the start and end of arrays. It does not check the
 // points inside an array unless Options.Validate is set; the Decode functions do. If the JSON
 // inside an array is invalid, the Scanner may find the wrong end of the array. The result

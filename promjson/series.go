@@ -220,7 +220,7 @@ func (s *Scanner) captureOnce(p span, open byte) (span, error) {
 		return p, err
 	}
 	if p.ok {
-		return p, s.syntax("a member again")
+		return p, s.syntax("duplicate member")
 	}
 	if c != open {
 		return p, s.syntax("expected " + string(rune(open)))
@@ -237,7 +237,7 @@ func (s *Scanner) captureOnce(p span, open byte) (span, error) {
 // metric and the member order of seriesState.
 func (s *Scanner) array(p *span, k kind, haveMetric bool) error {
 	if p.ok {
-		return s.syntax("a member again")
+		return s.syntax("duplicate member")
 	}
 	p.ok = true
 	found, err := s.openArray()
@@ -419,7 +419,7 @@ func (s *Scanner) nextArray() error {
 		switch string(name) {
 		case "histograms":
 			if s.series.lastKind == kindHistograms {
-				return s.syntax("a member again")
+				return s.syntax("duplicate member")
 			}
 			found, err := s.openArray()
 			if err != nil {
@@ -434,7 +434,7 @@ func (s *Scanner) nextArray() error {
 			if string(name) == "values" && s.series.lastKind == kindHistograms {
 				return s.fail(s.pos, "values after more histograms than MaxBufferBytes", ErrLimit)
 			}
-			return s.syntax("a member again")
+			return s.syntax("duplicate member")
 		default:
 			if err := s.skip(new(skipper)); err != nil {
 				return err

@@ -11,8 +11,8 @@ import (
 
 // Splicer merges the responses to one range query over consecutive time ranges into
 // the response to the query over the whole range. The output equals, byte for byte,
-// the response that Prometheus would write. Values are not decoded, and of the timestamps only
-// those of the first and the last points. The zero Splicer is ready for use. It keeps its memory
+// the response that Prometheus would write. Values are not decoded, and timestamps only
+// in the first and the last points. The zero Splicer is ready for use. It keeps its memory
 // for the next call of Splice.
 type Splicer struct {
 	// WriteBytes is the approximate size of writes; 0: 64 KiB. Larger writes to a

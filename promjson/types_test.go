@@ -240,7 +240,7 @@ func TestValidate_ErrorsHaveTheirOffset(t *testing.T) {
 		`{"status":"success","data":{"resultType":"scalar","result":[1,2]}}`:               "the result is not a scalar",
 		`{"status":"success","data":{"resultType":"string","result":[1,"x"]}}`:             "",
 		`{"status":"success","data":{"resultType":"string","result":[1]}}`:                 "the result is not a string",
-		`{"status":"success","data":{"resultType":"tensor","result":[1,"2"]}}`:             "the result is not that of a query",
+		`{"status":"success","data":{"resultType":"tensor","result":[1,"2"]}}`:             "this is not the response to a query",
 		series(`"x":` + strings.Repeat("[", maxDepth-1) + strings.Repeat("]", maxDepth-1)): "",
 		series(`"x":` + strings.Repeat("[", 1000) + strings.Repeat("]", 1000)):             "nested too deep",
 	} {

@@ -81,7 +81,7 @@ func (s *Scanner) checkResult() error {
 		return nil
 	}
 	if kind := a.ResultType; kind != "scalar" && kind != "string" {
-		return s.syntax("the result is not that of a query")
+		return s.syntax("this is not the response to a query")
 	}
 	if a.decodeResult(s.result) != nil {
 		return s.syntax("the result is not a " + a.ResultType)

@@ -143,7 +143,7 @@ func addHistogram(added *metrics.ConstMetric, h *dto.Histogram) error {
 		Schema: h.GetSchema(), ZeroThreshold: h.GetZeroThreshold(), ZeroCount: h.GetZeroCount(), Positive: positive,
 		Negative: negative,
 	})
-	if len(h.Bucket) == 0 { // otherwise the exemplars are those of the buckets
+	if len(h.Bucket) == 0 { // otherwise the exemplars are in the buckets
 		for _, x := range h.Exemplars {
 			addExemplar(added, x)
 		}

@@ -12,7 +12,7 @@
 //	http.Handle("/metrics", promcompat.Handler(prometheus.DefaultGatherer, metrics.HandlerOptions{}))
 //
 // instead of promhttp.Handler(). All metrics of client_golang are exposed as before, and new
-// metrics may be those of package metrics. Only this module depends on client_golang.
+// metrics may come from package metrics. Only this module depends on client_golang.
 package promcompat
 
 import (
@@ -78,7 +78,7 @@ func writeExtra(g prometheus.Gatherer, opts metrics.HandlerOptions) func(w io.Wr
 			name := f.GetName()
 			switch {
 			case process[name]:
-				return fmt.Errorf("family %s is of ProcessMetrics or OpenFiles and in the gatherer", name)
+				return fmt.Errorf("family %s is in the gatherer and in ProcessMetrics or OpenFiles", name)
 			case slices.ContainsFunc(sets, func(s *metrics.Set) bool { return s.HasFamily(name) }):
 				return fmt.Errorf("family %s is in a set and in the gatherer", name)
 			}

@@ -55,7 +55,7 @@ type finder struct {
 
 	textBefore uint32 // position of the text before the last points
 
-	// The position of a point is that of the closing quote of the value before it.
+	// The position of a point is the closing quote of the previous value.
 	inPoints bool
 	current  []uint32 // positions of the points of this series
 	previous []uint32 // positions of the points of the previous series

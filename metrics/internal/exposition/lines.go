@@ -7,7 +7,7 @@ import (
 	"strconv"
 )
 
-// Lines parses output in text format, such as that of registered writers, and encodes it in
+// Lines parses output in text format, such as from registered writers, and encodes it in
 // formats that need whole families.
 type Lines struct {
 	lines []line

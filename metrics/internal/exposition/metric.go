@@ -29,7 +29,7 @@ type Metric struct {
 	Buckets     []Bucket // cumulative, with increasing bounds; the bucket +Inf is optional
 	Quantiles   []Quantile
 	Exemplar    Exemplar   // of a counter
-	Exemplars   []Exemplar // of a native histogram, in addition to those of Buckets
+	Exemplars   []Exemplar // of a native histogram, in addition to the exemplars of Buckets
 	CreatedMS   int64      // 0: unknown
 	TimestampMS int64      // 0: none
 	Native      Native

@@ -15,7 +15,7 @@ import (
 	"sort"
 )
 
-// The supported schemas and the defaults, which are those of client_golang.
+// The supported schemas and the defaults, which are the same as in client_golang.
 const (
 	SchemaMin            = -4
 	SchemaMax            = 8

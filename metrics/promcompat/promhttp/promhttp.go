@@ -10,7 +10,7 @@
 // exporters create registries for single requests. To expose the metrics of package metrics with
 // your own registry, register promcompat.NewCollector in it.
 //
-// All types and constants are those of client_golang. client_golang writes the responses, so all
+// All types and constants come from client_golang. client_golang writes the responses, so all
 // options have the same effect. promcompat.Handler has fewer options and costs less, because it
 // does not convert the metrics of package metrics to client_golang's types.
 package promhttp

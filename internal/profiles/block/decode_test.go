@@ -552,6 +552,15 @@ func TestReader_TraceSpansOfABlockOnDisk(t *testing.T) {
 		_, err := r.TraceSpans()
 		expect(t, "without the file", err, false)
 	}
+	// Retention by size would remove other blocks for the bytes that this block claims to have.
+	without, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer without.Close()
+	if got, want := without.Bytes(), without.IndexBytes()+int64(without.Meta().RowsBytes); got != want {
+		t.Errorf("%d bytes without the file, want %d", got, want)
+	}
 	if err := syscall.Mkfifo(filepath.Join(dir, SpansFile), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -30,6 +30,7 @@ type Reader struct {
 	index, rows *fileutil.MmapFile
 	remote      *remote // replaces index and rows if the block is not on disk
 	indexBytes  int64
+	spansBytes  int64 // size of SpansFile; on disk that of the file, because retention by size sums it up
 	sections    map[uint32]section
 	types       []profiles.Type
 	series      []Series
@@ -80,6 +81,9 @@ func Open(dir string) (_ *Reader, err error) {
 	r.indexBytes = int64(len(r.index.Bytes()))
 	if err := r.read(r.index.Bytes(), uint64(len(r.rows.Bytes()))); err != nil {
 		return nil, err
+	}
+	if info, err := os.Stat(filepath.Join(dir, SpansFile)); err == nil {
+		r.spansBytes = info.Size()
 	}
 	return r, nil
 }
@@ -175,7 +179,7 @@ func (r *Reader) Name() string { return r.name }
 func (r *Reader) Meta() Meta { return r.meta }
 
 // Bytes returns the size of the block's files.
-func (r *Reader) Bytes() int64 { return r.indexBytes + int64(r.meta.RowsBytes+r.meta.SpansBytes) }
+func (r *Reader) Bytes() int64 { return r.indexBytes + int64(r.meta.RowsBytes) + r.spansBytes }
 
 // IndexBytes returns the size of the block's index.
 func (r *Reader) IndexBytes() int64 { return r.indexBytes }

@@ -62,6 +62,7 @@ func OpenAt(name string, index []byte, rows io.ReaderAt, size int64) (*Reader, e
 	if err := r.read(index, uint64(size)); err != nil {
 		return nil, fmt.Errorf("%s: %w", r.name, err)
 	}
+	r.spansBytes = int64(r.meta.SpansBytes)
 	return r, nil
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/prometheus/common/promslog"
 	prompromql "github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/notifications"
+	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ferula-io/ferula/internal/app/shipping"
 	"github.com/ferula-io/ferula/internal/hint"
@@ -82,8 +83,9 @@ type Serve struct {
 	tracing  *tracing.Live
 	bodies   *reqbody.Reader // of all receivers
 	handler  http.Handler
-	// in-process listener for scrapes of this server's own metrics; nil: they use the HTTP address
-	own *httpserver.Pipe
+	// in-process listener for scrapes of this server's own metrics: a server that authenticates its clients scrapes
+	// itself without credentials, and no port without authentication is open to others; nil: scrapes use the HTTP address
+	own *bufconn.Listener
 }
 
 // NewServe reads and checks the configuration, builds the process and opens its
@@ -148,8 +150,8 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 		return nil, err
 	}
 	if opts.ConfigFile == "" && opts.Web.ConfigFile != "" {
-		s.own = httpserver.NewPipe(s.listener.Addr())
-		opts.Scrape.Dial = s.own.Dial
+		s.own = bufconn.Listen(64 << 10)
+		opts.Scrape.Dial = func(ctx context.Context, _, _ string) (net.Conn, error) { return s.own.DialContext(ctx) }
 	}
 	if s.scraper, err = scrape.New(opts.Scrape, s.sender.Samples(), opts.Logger, s.reg); err != nil {
 		return nil, err

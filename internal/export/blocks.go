@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,17 +14,18 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/tsdb/fileutil"
 	"github.com/prometheus/prometheus/tsdb/index"
 	"github.com/prometheus/prometheus/tsdb/tombstones"
 
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
@@ -205,7 +207,7 @@ func (b *blockWriter) finish(ctx context.Context) (bytes int64, err error) {
 	if err := b.meta(); err != nil {
 		return 0, err
 	}
-	if err := syncDir(b.tmp); err != nil {
+	if err := (files.Disk{}).SyncDir(b.tmp); err != nil {
 		return 0, err
 	}
 	if err := fileutil.Replace(b.tmp, b.dir); err != nil {
@@ -221,7 +223,7 @@ func (b *blockWriter) finish(ctx context.Context) (bytes int64, err error) {
 		}
 		return err
 	})
-	return bytes, errors.Join(err, syncDir(filepath.Dir(b.dir)))
+	return bytes, errors.Join(err, files.Disk{}.SyncDir(filepath.Dir(b.dir)))
 }
 
 // index writes the index from the spill file.
@@ -292,27 +294,14 @@ func (b *blockWriter) spilled(from *bufio.Reader, builder *labels.ScratchBuilder
 // the block length: a Prometheus to which the blocks are added refuses samples before the end of its newest
 // block.
 func (b *blockWriter) meta() error {
-	var text []byte
-	number := func(name string, v int64) {
-		text = append(text, name...)
-		text = append(strconv.AppendInt(text, v, 10), ',', '\n')
+	meta := tsdb.BlockMeta{ULID: b.id, MinTime: b.win.mint, MaxTime: b.win.maxt + 1, Version: 1,
+		Stats: tsdb.BlockStats{NumSamples: b.stats.samples, NumFloatSamples: b.stats.floats,
+			NumHistogramSamples: b.stats.histograms, NumSeries: b.series, NumChunks: b.stats.chunks},
+		Compaction: tsdb.BlockMetaCompaction{Level: 1, Sources: []ulid.ULID{b.id}}}
+	text, err := json.MarshalIndent(meta, "", "\t")
+	if err != nil {
+		return err
 	}
-	text = append(text, "{\n\t\"ulid\": \""+b.id.String()+"\",\n"...)
-	number("\t\"minTime\": ", b.win.mint)
-	number("\t\"maxTime\": ", b.win.maxt+1)
-	text = append(text, "\t\"stats\": {\n"...)
-	number("\t\t\"numSamples\": ", int64(b.stats.samples))
-	if b.stats.floats > 0 {
-		number("\t\t\"numFloatSamples\": ", int64(b.stats.floats))
-	}
-	if b.stats.histograms > 0 {
-		number("\t\t\"numHistogramSamples\": ", int64(b.stats.histograms))
-	}
-	number("\t\t\"numSeries\": ", int64(b.series))
-	number("\t\t\"numChunks\": ", int64(b.stats.chunks))
-	text = append(text[:len(text)-2], "\n\t},\n"...)
-	text = append(text, "\t\"compaction\": {\n\t\t\"level\": 1,\n\t\t\"sources\": [\n\t\t\t\""+b.id.String()+
-		"\"\n\t\t]\n\t},\n\t\"version\": 1\n}\n"...)
 	f, err := os.Create(filepath.Join(b.tmp, "meta.json"))
 	if err != nil {
 		return err

@@ -310,13 +310,7 @@ const retryMax = time.Minute
 
 // retryWait returns the wait after n failures: it doubles.
 func retryWait(first time.Duration, n int) time.Duration {
-	wait := first
-	for range n - 1 {
-		if wait *= 2; wait >= retryMax {
-			return max(first, retryMax)
-		}
-	}
-	return wait
+	return max(first, min(first<<min(n-1, 16), retryMax))
 }
 
 // sourceError is an error of the source. It may be temporary.
@@ -523,7 +517,7 @@ func (r *run) filePart(ctx context.Context, dir string, index int, win window) (
 	if err := os.Rename(tmp, filepath.Join(dir, d.name)); err != nil {
 		return d, err
 	}
-	return d, syncDir(dir)
+	return d, files.Disk{}.SyncDir(dir)
 }
 
 func (r *run) blockPart(ctx context.Context, dir string, index int, win window) (d done, err error) {
@@ -561,13 +555,4 @@ func (c *counter) Write(p []byte) (int, error) {
 	n, err := c.w.Write(p)
 	c.n += int64(n)
 	return n, err
-}
-
-// syncDir makes the names in a directory durable.
-func syncDir(dir string) error {
-	d, err := os.Open(dir)
-	if err != nil {
-		return err
-	}
-	return errors.Join(d.Sync(), d.Close())
 }

@@ -21,7 +21,7 @@ func (r *run) join(ctx context.Context, st *state) error {
 		if err := os.Remove(output); err != nil && !errors.Is(err, fs.ErrNotExist) { // an empty directory: see checkOutput
 			return err
 		}
-		if err := errors.Join(syncDir(st.dir), os.Rename(st.dir, output), syncDir(filepath.Dir(output))); err != nil {
+		if err := errors.Join(st.fs.SyncDir(st.dir), os.Rename(st.dir, output), st.fs.SyncDir(filepath.Dir(output))); err != nil {
 			return err
 		}
 		return endBlocks(st, output)
@@ -34,13 +34,13 @@ func (r *run) join(ctx context.Context, st *state) error {
 			return err
 		}
 	}
-	return errors.Join(syncDir(filepath.Dir(output)), st.remove())
+	return errors.Join(st.fs.SyncDir(filepath.Dir(output)), st.remove())
 }
 
 // endBlocks removes the state from a completed directory of blocks.
 func endBlocks(st *state, output string) error {
 	st.close()
-	return errors.Join(os.Remove(filepath.Join(output, stateName)), syncDir(output))
+	return errors.Join(os.Remove(filepath.Join(output, stateName)), st.fs.SyncDir(output))
 }
 
 // renamed reports whether an earlier run was stopped after it had renamed the directory of the

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -87,15 +88,7 @@ func (s *samples) rewind() {
 	s.rest, s.iter, s.pending = s.chunks, nil, chunkenc.ValNone
 }
 
-func byStart(a, b series.Chunk) int {
-	switch {
-	case a.MinMS < b.MinMS:
-		return -1
-	case a.MinMS > b.MinMS:
-		return 1
-	}
-	return 0
-}
+func byStart(a, b series.Chunk) int { return cmp.Compare(a.MinMS, b.MinMS) }
 
 // headerBytes is the minimum length of a chunk that can be decoded.
 func headerBytes(e chunkenc.Encoding) int {

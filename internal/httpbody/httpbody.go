@@ -173,9 +173,6 @@ func (b *Body) clearDeadline() {
 // SetDeadline sets the time after which every write fails, however much the client reads; zero: none.
 func (b *Body) SetDeadline(t time.Time) { b.deadline = t }
 
-// SetStallTimeout changes the timeout of one write to the client.
-func (b *Body) SetStallTimeout(d time.Duration) { b.stall = d }
-
 func (b *Body) sink() io.Writer {
 	switch {
 	case b.gz != nil:

@@ -121,7 +121,7 @@ func TestBody_StalledClientIsCutOff(t *testing.T) {
 	failed := make(chan error, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b := New(w, r, "text/test")
-		b.SetStallTimeout(50 * time.Millisecond)
+		b.stall = 50 * time.Millisecond
 		piece := make([]byte, 1<<20)
 		for range 1000 {
 			if _, err := b.Write(piece); err != nil {
@@ -188,7 +188,7 @@ func TestBody_PausingProducerIsNotCutOff(t *testing.T) {
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b := New(w, r, "text/plain")
 		defer b.Release()
-		b.SetStallTimeout(stall)
+		b.stall = stall
 		for range 2 {
 			if _, err := b.Write(bytes.Repeat([]byte("a"), 1<<16)); err != nil {
 				t.Error(err)

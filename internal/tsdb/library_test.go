@@ -89,7 +89,7 @@ func TestSnapshot_RecordsOfSeriesHaveTheirReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []uint64
-	whole := eachRecord(wlog.SegmentRange{Dir: snapshot, First: -1, Last: -1}, func(_ *record.Decoder, r []byte) {
+	whole := EachRecord(wlog.SegmentRange{Dir: snapshot, First: -1, Last: -1}, func(_ *record.Decoder, r []byte) {
 		if r[0] == snapshotSeries {
 			got = append(got, binary.BigEndian.Uint64(r[1:]))
 		}

@@ -135,7 +135,7 @@ func lastReferenceOfLog(dir string, segments []int) (last uint64) {
 
 func lastReferenceOfSegments(of wlog.SegmentRange) (last uint64) {
 	var series []record.RefSeries
-	eachRecord(of, func(d *record.Decoder, r []byte) {
+	EachRecord(of, func(d *record.Decoder, r []byte) {
 		if d.Type(r) != record.Series {
 			return
 		}

@@ -62,7 +62,7 @@ func (s *Store) needsSnapshot() bool {
 		whole = whole && ok
 	}
 	for _, r := range ranges {
-		eachRecord(r, func(d *record.Decoder, r []byte) {
+		EachRecord(r, func(d *record.Decoder, r []byte) {
 			if d.Type(r) == record.Series {
 				series, _ := d.Series(r, nil) // the replay reports the error
 				for _, one := range series {
@@ -101,12 +101,12 @@ func SnapshotLacks(dir string) (references int, err error) {
 	if len(unknown) == 0 {
 		return 0, nil
 	}
-	eachRecord(wlog.SegmentRange{Dir: snapshot, First: -1, Last: math.MaxInt32}, func(_ *record.Decoder, r []byte) {
+	EachRecord(wlog.SegmentRange{Dir: snapshot, First: -1, Last: math.MaxInt32}, func(_ *record.Decoder, r []byte) {
 		if len(r) >= 9 && r[0] == snapshotSeries {
 			delete(unknown, chunks.HeadSeriesRef(binary.BigEndian.Uint64(r[1:])))
 		}
 	})
-	eachRecord(wlog.SegmentRange{Dir: filepath.Join(dir, "wal"), First: segment, Last: math.MaxInt32},
+	EachRecord(wlog.SegmentRange{Dir: filepath.Join(dir, "wal"), First: segment, Last: math.MaxInt32},
 		func(d *record.Decoder, r []byte) {
 			if d.Type(r) == record.Series {
 				series, _ := d.Series(r, nil) // the replay reports the error
@@ -126,7 +126,7 @@ func referencesOf(of wlog.SegmentRange) (_ map[chunks.HeadSeriesRef]struct{}, wh
 	var markers []record.RefMmapMarker
 	var histograms []record.RefHistogramSample
 	var floats []record.RefFloatHistogramSample
-	whole = eachRecord(of, func(d *record.Decoder, r []byte) {
+	whole = EachRecord(of, func(d *record.Decoder, r []byte) {
 		// A record that cannot be decoded has no references here. The replay reports it.
 		switch d.Type(r) {
 		case record.Samples, record.SamplesV2:
@@ -154,9 +154,9 @@ func referencesOf(of wlog.SegmentRange) (_ map[chunks.HeadSeriesRef]struct{}, wh
 	return all, whole
 }
 
-// eachRecord calls f for the records of a log, up to the first damage, which the replay reports. whole is true if
+// EachRecord calls f for the records of a log, up to the first damage, which the replay reports. whole is true if
 // there is none.
-func eachRecord(of wlog.SegmentRange, f func(*record.Decoder, []byte)) (whole bool) {
+func EachRecord(of wlog.SegmentRange, f func(*record.Decoder, []byte)) (whole bool) {
 	files, err := wlog.NewSegmentsRangeReader(of)
 	if err != nil {
 		return false

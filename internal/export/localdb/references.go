@@ -4,16 +4,16 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"log/slog"
 	"math"
 	"os"
 	"path/filepath"
 
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/tsdb/record"
 	"github.com/prometheus/prometheus/tsdb/wlog"
+
+	storetsdb "github.com/ferula-io/ferula/internal/tsdb"
 )
 
 // checkReferences returns an error if the write-ahead log in dir gives one reference to two series, and the mapped
@@ -32,14 +32,12 @@ func checkReferences(dir string) error {
 	seen := references{hashes: map[uint64]uint64{}, twice: map[uint64]string{}}
 	first := -1
 	if checkpoint, index, err := wlog.LastCheckpoint(log); err == nil {
-		if err := seen.addSegments(wlog.SegmentRange{Dir: checkpoint, First: -1, Last: math.MaxInt32}); err != nil {
-			return err
-		}
+		seen.addSegments(wlog.SegmentRange{Dir: checkpoint, First: -1, Last: math.MaxInt32})
 		first = index + 1
 	}
-	if err := seen.addSegments(wlog.SegmentRange{Dir: log, First: first, Last: math.MaxInt32}); err != nil ||
-		len(seen.twice) == 0 {
-		return err
+	seen.addSegments(wlog.SegmentRange{Dir: log, First: first, Last: math.MaxInt32})
+	if len(seen.twice) == 0 {
+		return nil
 	}
 	mapped, err := chunks.NewChunkDiskMapper(nil, filepath.Join(dir, "chunks_head"), chunkenc.NewPool(),
 		chunks.DefaultWriteBufferSize, 0)
@@ -49,7 +47,10 @@ func checkReferences(dir string) error {
 	err = mapped.IterateAllChunks(func(ref chunks.HeadSeriesRef, _ chunks.ChunkDiskMapperRef, _, _ int64, _ uint16,
 		_ chunkenc.Encoding, outOfOrder bool) error {
 		if lset, ok := seen.twice[uint64(ref)]; ok && outOfOrder {
-			return fmt.Errorf("the write-ahead log has the reference %d for the series %s and for an earlier one, as after a start from a snapshot of the head (memory-snapshot-on-shutdown), and out-of-order samples of one would be read for the other. Read from the running server with --url instead, or a copy of the directory that has only the blocks", ref, lset)
+			return fmt.Errorf("the write-ahead log has the reference %d for the series %s and for an earlier one, as after a "+
+				"start from a snapshot of the head (memory-snapshot-on-shutdown), and out-of-order samples of one would be "+
+				"read for the other. Read from the running server with --url instead, or a copy of the directory that has "+
+				"only the blocks", ref, lset)
 		}
 		return nil
 	})
@@ -62,22 +63,14 @@ type references struct {
 	twice  map[uint64]string // labels of the last series, by reference, of those that two series have
 }
 
-// addSegments adds the series of some segments. It reads damaged segments up to the damage, which the replay reports.
-func (r *references) addSegments(of wlog.SegmentRange) error {
-	files, err := wlog.NewSegmentsRangeReader(of)
-	if err != nil {
-		return err
-	}
-	defer func() { _ = files.Close() }() // only read
-	decoder := record.NewDecoder(labels.NewSymbolTable(), slog.New(slog.DiscardHandler))
+// addSegments adds the series of some segments. The replay reports what cannot be read.
+func (r *references) addSegments(of wlog.SegmentRange) {
 	var series []record.RefSeries
-	for reader := wlog.NewReader(files); reader.Next(); {
-		if decoder.Type(reader.Record()) != record.Series {
-			continue
+	storetsdb.EachRecord(of, func(decoder *record.Decoder, rec []byte) {
+		if decoder.Type(rec) != record.Series {
+			return
 		}
-		if series, err = decoder.Series(reader.Record(), series[:0]); err != nil {
-			return err
-		}
+		series, _ = decoder.Series(rec, series[:0])
 		for i := range series {
 			ref, hash := uint64(series[i].Ref), series[i].Labels.Hash()
 			if earlier, ok := r.hashes[ref]; ok && earlier != hash {
@@ -85,6 +78,5 @@ func (r *references) addSegments(of wlog.SegmentRange) error {
 			}
 			r.hashes[ref] = hash
 		}
-	}
-	return nil
+	})
 }

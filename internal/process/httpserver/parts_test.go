@@ -1,7 +1,6 @@
 package httpserver
 
 import (
-	"context"
 	"errors"
 	"io"
 	"log/slog"
@@ -98,37 +97,6 @@ func TestOriginGuard_RejectsOtherOrigins(t *testing.T) {
 		if w.Code != tt.status {
 			t.Errorf("%+v: %d %s", tt, w.Code, w.Body)
 		}
-	}
-}
-
-func TestPipe_ServesWithoutAPort(t *testing.T) {
-	pipe := NewPipe(&net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 1})
-	server := &http.Server{Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { WriteText(w, "inside") })}
-	served := make(chan error, 1)
-	go func() { served <- server.Serve(pipe) }()
-	client := &http.Client{Transport: &http.Transport{DialContext: pipe.Dial}}
-	resp, err := client.Get("http://" + pipe.Addr().String())
-	if err != nil {
-		t.Fatal(err)
-	}
-	body, err := io.ReadAll(resp.Body)
-	_ = resp.Body.Close()
-	if string(body) != "inside" || err != nil {
-		t.Errorf("%q, %v", body, err)
-	}
-	if err := server.Close(); err != nil {
-		t.Error(err)
-	}
-	if err := <-served; !errors.Is(err, http.ErrServerClosed) {
-		t.Error(err)
-	}
-	if _, err := pipe.Dial(t.Context(), "", ""); !errors.Is(err, net.ErrClosed) {
-		t.Errorf("after Close: %v", err)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	if _, err := NewPipe(nil).Dial(ctx, "", ""); !errors.Is(err, context.Canceled) {
-		t.Errorf("canceled: %v", err)
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/exporter-toolkit/web"
@@ -146,21 +147,12 @@ func checkConfig(file string, syntaxOnly bool) (ruleFiles []string, scheme model
 		if err != nil {
 			errs = append(errs, fmt.Errorf("rule_files %q: %w", pattern, err))
 		}
-		if len(names) == 0 && pattern == filepath.Clean(pattern) && !hasWildcard(pattern) {
+		if len(names) == 0 && pattern == filepath.Clean(pattern) && !strings.ContainsAny(pattern, "*?[") {
 			errs = append(errs, fmt.Errorf("rule_files: %q does not exist", pattern))
 		}
 		ruleFiles = append(ruleFiles, names...)
 	}
 	return ruleFiles, cfg.GlobalConfig.MetricNameValidationScheme, errors.Join(errs...)
-}
-
-func hasWildcard(pattern string) bool {
-	for _, r := range pattern {
-		if r == '*' || r == '?' || r == '[' {
-			return true
-		}
-	}
-	return false
 }
 
 // Run is called by kong.

@@ -225,7 +225,15 @@ func (l *liveConfig) apply(cfg *config.Config, profiles *ingest.Config, prepared
 // before it get their old parts back. The storage deletes no block before every
 // component has accepted its part.
 func (l *liveConfig) swap(next *parts) error {
-	s, old := l.serve, l.inForce // old is nil at the start
+	s, old := l.serve, l.inForce
+	// again returns what applies a part of the old configuration, of which there is none at the start
+	again := func(apply func() error) func() error {
+		if old == nil {
+			return func() error { return nil }
+		}
+		return apply
+	}
+	scrapedAgain := again(func() error { return s.scraper.ApplyConfig(old.cfg) })
 	var storage *tsdb.Staged
 	return process.Apply(
 		l.tracingChange(next.cfg),
@@ -240,7 +248,7 @@ func (l *liveConfig) swap(next *parts) error {
 		},
 		process.Change{
 			Apply:  func() error { return s.profiles.apply(next.profiles) },
-			Undo:   func() error { return old.profilesAgain(s) },
+			Undo:   again(func() error { return s.profiles.apply(old.profiles) }),
 			Commit: func() { s.profiles.configure(next.profiles) },
 		},
 		// The sender is changed after the storage and the profiles, which can reject their
@@ -249,12 +257,7 @@ func (l *liveConfig) swap(next *parts) error {
 		// write_relabel_configs.
 		process.Change{
 			Apply: func() error { return s.sender.ApplyConfig(next.cfg) },
-			Undo: func() error {
-				if old == nil {
-					return nil
-				}
-				return s.sender.ApplyConfig(old.cfg)
-			},
+			Undo:  again(func() error { return s.sender.ApplyConfig(old.cfg) }),
 		},
 		process.Change{
 			Apply: func() error {
@@ -262,21 +265,16 @@ func (l *liveConfig) swap(next *parts) error {
 				if err == nil {
 					return nil
 				}
-				if back := old.scrapedAgain(s); back != nil {
+				if back := scrapedAgain(); back != nil {
 					err = errors.Join(err, fmt.Errorf("the old configuration could not be restored: %w", back))
 				}
 				return err
 			},
-			Undo: func() error { return old.scrapedAgain(s) },
+			Undo: scrapedAgain,
 		},
 		process.Change{
 			Apply: func() error { return s.rules.Apply(next.rules) },
-			Undo: func() error {
-				if old == nil {
-					return nil
-				}
-				return s.rules.Apply(old.rules)
-			},
+			Undo:  again(func() error { return s.rules.Apply(old.rules) }),
 		},
 		process.Change{Apply: func() error {
 			if err := storage.Commit(); err != nil {
@@ -298,23 +296,6 @@ func (l *liveConfig) tracingChange(cfg *config.Config) process.Change {
 		Undo:   func() error { return staged.Undo() },
 		Commit: func() { staged.Commit() },
 	}
-}
-
-// scrapedAgain applies the jobs of the old configuration; p is nil if there is none.
-func (p *parts) scrapedAgain(s *Serve) error {
-	if p == nil {
-		return nil
-	}
-	return s.scraper.ApplyConfig(p.cfg)
-}
-
-// profilesAgain applies the profile targets of the old configuration; p is nil if there is
-// none.
-func (p *parts) profilesAgain(s *Serve) error {
-	if p == nil {
-		return nil
-	}
-	return s.profiles.apply(p.profiles)
 }
 
 // openQueryLog opens the query log; nil if no file is configured.

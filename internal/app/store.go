@@ -3,6 +3,7 @@ package app
 import (
 	"cmp"
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -29,7 +30,6 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/gateway/metas"
 	"github.com/ferula-io/ferula/internal/thanos/sources/bucketstore"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
-	"github.com/ferula-io/ferula/promjson"
 )
 
 // StoreOptions are the options of `ferula store`. Zero durations take the defaults.
@@ -88,8 +88,8 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 	}
 	mux, prefix := s.newMux(), httpserver.RoutePrefix(opts.Web.RoutePrefix, &url.URL{})
 	mux.HandleFunc("GET "+prefix+"/api/v1/blocks", s.blocks)
-	mux.Handle("GET "+prefix+"/api/v1/status/features", constantJSON([]byte(storeFeatures)))
-	mux.Handle("GET "+prefix+"/api/v1/status/buildinfo", constantJSON(storeBuildInfo()))
+	mux.HandleFunc("GET "+prefix+"/api/v1/status/features", s.constant(storeFeatures))
+	mux.HandleFunc("GET "+prefix+"/api/v1/status/buildinfo", s.constant(storeBuildInfo()))
 	mux.Handle(prefix+"/", ui.Handler(prefix))
 	s.process.AddServer(s.grpcServer(), s.webServer(s.reg.Instrumented(mux)))
 	return s, nil
@@ -197,29 +197,31 @@ func syncPause(interval, took time.Duration, failures int) time.Duration {
 const retryList = 15 * time.Second
 
 // storeFeatures are the features that the web UI reads: the store has only the page of blocks.
-const storeFeatures = `{"ferula":{"alertmanagers":false,"alerts":false,"blocks":true,"config":false,"flags":false,"flames":false,"notifications":false,` +
-	`"profiles":false,"query":false,"rules":false,"sd":false,"stores":false,"targets":false,"tsdb":false}}`
+var storeFeatures = map[string]map[string]bool{"ferula": {
+	"alertmanagers": false, "alerts": false, "blocks": true, "config": false, "flags": false, "flames": false,
+	"notifications": false, "profiles": false, "query": false, "rules": false, "sd": false, "stores": false,
+	"targets": false, "tsdb": false,
+}}
 
 // storeBuildInfo returns the members of status/buildinfo that the web UI shows.
-func storeBuildInfo() []byte {
+func storeBuildInfo() map[string]string {
 	b := buildInfo()
-	data := []byte(`{"version":`)
-	data = promjson.AppendString(data, b.Version)
-	data = append(data, `,"revision":`...)
-	data = promjson.AppendString(data, b.Revision)
-	data = append(data, `,"goVersion":`...)
-	data = promjson.AppendString(data, b.GoVersion)
-	data = append(data, `,"program":`...)
-	return append(promjson.AppendString(data, b.Program), '}')
+	return map[string]string{"version": b.Version, "revision": b.Revision, "goVersion": b.GoVersion, "program": b.Program}
 }
 
-// constantJSON returns a handler with constant data, in the envelope of Prometheus' API.
-func constantJSON(data []byte) http.Handler {
-	body := append(append([]byte(`{"status":"success","data":`), data...), "}\n"...)
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "application/json")
-		_, _ = w.Write(body) // fails only if the client has disconnected
-	})
+// respondJSON sends data in the envelope of Prometheus' API.
+func (s *Store) respondJSON(w http.ResponseWriter, data any) {
+	w.Header().Set("Content-Type", "application/json")
+	if err := json.NewEncoder(w).Encode(struct {
+		Status string `json:"status"`
+		Data   any    `json:"data"`
+	}{"success", data}); err != nil {
+		s.logger.Debug("Sending a response failed", "err", err)
+	}
+}
+
+func (s *Store) constant(data any) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) { s.respondJSON(w, data) }
 }
 
 // blocks lists the served blocks in the format of Thanos' /api/v1/blocks. If the last listing of the bucket failed,
@@ -228,26 +230,24 @@ func constantJSON(data []byte) http.Handler {
 func (s *Store) blocks(w http.ResponseWriter, _ *http.Request) {
 	all := s.store.Blocks()
 	slices.SortFunc(all, func(a, b *metas.Meta) int { return a.ID.Compare(b.ID) })
-	at, err := s.store.LastSync()
-	body := []byte(`{"status":"success","data":{"err":`)
-	if err != nil {
-		body = promjson.AppendString(body, err.Error())
-	} else {
-		body = append(body, "null"...)
+	at, failure := s.store.LastSync()
+	list := struct {
+		Err         *string           `json:"err"`
+		Label       string            `json:"label"`
+		RefreshedAt time.Time         `json:"refreshedAt"`
+		Blocks      []json.RawMessage `json:"blocks"`
+	}{RefreshedAt: at.UTC(), Blocks: []json.RawMessage{}}
+	if failure != nil {
+		text := failure.Error()
+		list.Err = &text
 	}
-	body = at.UTC().AppendFormat(append(body, `,"label":"","refreshedAt":"`...), time.RFC3339Nano)
-	body = append(body, `","blocks":[`...)
-	for i, m := range all {
-		if i > 0 {
-			body = append(body, ',')
-		}
-		if body, err = m.AppendJSON(body); err != nil {
+	for _, m := range all {
+		block, err := m.AppendJSON(nil)
+		if err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
+		list.Blocks = append(list.Blocks, block)
 	}
-	w.Header().Set("Content-Type", "application/json")
-	if _, err := w.Write(append(body, "]}}\n"...)); err != nil {
-		s.opts.Logger.Debug("Sending the list of blocks failed", "err", err)
-	}
+	s.respondJSON(w, list)
 }

@@ -39,21 +39,21 @@ const exitLint = 3
 
 // lintFlags are the flags about rules that are valid but questionable.
 type lintFlags struct {
-	Lint  string `name:"lint" enum:"all,duplicate-rules,none" default:"duplicate-rules" help:"What to report besides errors (${enum})."`
-	Fatal bool   `name:"lint-fatal" help:"Exit with 3 if there is something to report."`
+	Lint  string `name:"lint" enum:"all,duplicate-rules,none" default:"duplicate-rules"`
+	Fatal bool   `name:"lint-fatal"`
 }
 
 type checkConfigCommand struct {
 	Files      []string  `arg:"" name:"file" help:"Configuration files."`
-	SyntaxOnly bool      `name:"syntax-only" help:"Check the files themselves only, not those that they name."`
+	SyntaxOnly bool      `name:"syntax-only"`
 	Lint       lintFlags `embed:""`
-	Features   []string  `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma-separated feature names, as of ferula serve: those of PromQL add to its syntax."`
+	Features   []string  `name:"enable-feature" sep:"none" placeholder:"NAME,..."`
 }
 
 type checkRulesCommand struct {
 	Files    []string  `arg:"" name:"file" help:"Rule files."`
 	Lint     lintFlags `embed:""`
-	Features []string  `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma-separated feature names, as of ferula serve: those of PromQL add to its syntax."`
+	Features []string  `name:"enable-feature" sep:"none" placeholder:"NAME,..."`
 }
 
 type checkWebConfigCommand struct {

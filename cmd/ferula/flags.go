@@ -144,14 +144,14 @@ func (l *logLevel) UnmarshalText(text []byte) error {
 
 // logFlags are the flags of every command about its log.
 type logFlags struct {
-	Level  logLevel `name:"log.level" default:"info" help:"Only log messages with the given severity or above (debug,info,warn,error)."`
-	Format string   `name:"log.format" enum:"logfmt,json" default:"logfmt" help:"Output format of log messages (${enum})."`
+	Level  logLevel `name:"log.level" default:"info"`
+	Format string   `name:"log.format" enum:"logfmt,json" default:"logfmt"`
 }
 
 // memoryFlags set GOMEMLIMIT, so that the process stays within its container's memory.
 type memoryFlags struct {
-	Auto  bool    `name:"auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the memory limit of the container or of the system."`
-	Ratio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Ratio of GOMEMLIMIT to that memory limit."`
+	Auto  bool    `name:"auto-gomemlimit" default:"true" negatable:""`
+	Ratio float64 `name:"auto-gomemlimit.ratio" default:"0.9"`
 }
 
 // apply sets GOMEMLIMIT. With an interval it is set again when the limit of the container
@@ -188,15 +188,15 @@ func setGOMAXPROCS(auto bool) {
 
 // processFlags are the flags of every command that replaces a command of Thanos.
 type processFlags struct {
-	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902" help:"Listen host:port for HTTP endpoints."`
-	HTTPGracePeriod duration `name:"http-grace-period" default:"2m" help:"Time to wait for requests in progress at shutdown."`
-	HTTPConfig      string   `name:"http.config" placeholder:"FILE" help:"File that enables TLS or authentication for all HTTP endpoints."`
+	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902"`
+	HTTPGracePeriod duration `name:"http-grace-period" default:"2m"`
+	HTTPConfig      string   `name:"http.config" placeholder:"FILE"`
 
-	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing" help:"Tracing configuration as YAML, type OTLP."`
-	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing" help:"File with the tracing configuration, type OTLP."`
+	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing"`
+	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing"`
 
-	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:"" help:"Set GOMEMLIMIT from the memory limit of the container or of the system."`
-	MemoryRatio float64 `name:"auto-gomemlimit.ratio" default:"0.9" help:"Ratio of GOMEMLIMIT to that memory limit."`
+	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:""`
+	MemoryRatio float64 `name:"auto-gomemlimit.ratio" default:"0.9"`
 
 	Log logFlags `embed:""`
 }

@@ -44,14 +44,13 @@ func newParser(cli *commands, options ...kong.Option) (*kong.Kong, error) {
 	parser, err := kong.New(cli, append([]kong.Option{
 		kong.Name("ferula"),
 		kong.Description("Drop-in replacements for parts of Prometheus, Thanos and Pyroscope."),
-		kong.Vars{
-			"features": featureNames(), "shells": cmddoc.Shells, "version": "ferula " + version.Current().Version,
-		},
+		kong.Vars{"shells": cmddoc.Shells, "version": "ferula " + version.Current().Version},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.KindMapper(reflect.Int, kong.MapperFunc(decodeNumber)),
 		kong.KindMapper(reflect.Int64, kong.MapperFunc(decodeNumber)),
 	}, options...)...)
 	if err == nil {
+		setHelp(parser)
 		addPeerFlags(parser)
 	}
 	return parser, err

@@ -21,17 +21,17 @@ type profilesCommand struct {
 // profilesCompactCommand has the flags of `ferula profiles compact`. Most of them have the names of similar flags of
 // `thanos compact`.
 type profilesCompactCommand struct {
-	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Configuration of the object storage with the blocks, in Thanos' YAML format, type S3, FILESYSTEM, GCS or AZURE."`
-	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File with the configuration of the object storage, in Thanos' YAML format."`
-	DataDir    string `name:"data-dir" default:"./data" help:"Local directory for the blocks that are being compacted. It needs space for twice --compact.block-max-size."`
+	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore"`
+	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore"`
+	DataDir    string `name:"data-dir" default:"./data"`
 
-	Wait         bool     `name:"wait" short:"w" help:"Do not exit after the first iteration, but start another one after --wait-interval."`
-	WaitInterval duration `name:"wait-interval" min:"1s" default:"5m" help:"Interval of the iterations with --wait."`
+	Wait         bool     `name:"wait" short:"w"`
+	WaitInterval duration `name:"wait-interval" min:"1s" default:"5m"`
 
-	Retention   duration `name:"retention" default:"0d" help:"How long to retain profile blocks, by their newest profile. 0d means for ever."`
-	DeleteDelay duration `name:"delete-delay" default:"48h" help:"Time between marking a block for deletion and deleting it. 0s deletes blocks without delay, which fails queries that are reading them."`
-	Consistency duration `name:"consistency-delay" min:"25h" default:"30h" help:"Time from the end of a day (UTC) to the compaction of its blocks, at least 25h. ferula serve may compact blocks of the last 24 hours on its disk."`
-	BlockSize   size     `name:"compact.block-max-size" min:"1MB" default:"512MB" help:"Maximum total bytes of the blocks that are compacted into one. A block never has more than a day."`
+	Retention   duration `name:"retention" default:"0d"`
+	DeleteDelay duration `name:"delete-delay" default:"48h"`
+	Consistency duration `name:"consistency-delay" min:"25h" default:"30h"`
+	BlockSize   size     `name:"compact.block-max-size" min:"1MB" default:"512MB"`
 
 	Process processFlags `embed:""`
 }

@@ -23,61 +23,61 @@ import (
 // queryCommand has the flags of `thanos query`, and a few more under names that Thanos
 // does not use. docs/ops/flags.md lists which of them are honoured, inert or refused.
 type queryCommand struct {
-	DisableCORS    bool   `name:"web.disable-cors" negatable:"" help:"Do not set CORS headers."`
-	RoutePrefix    string `name:"web.route-prefix" placeholder:"PATH" help:"Prefix for the API and the UI. Defaults to --web.external-prefix if that is a path."`
-	ExternalPrefix string `name:"web.external-prefix" placeholder:"PATH" help:"Prefix under which a reverse proxy serves the UI. The links of the UI are relative and do not need it."`
+	DisableCORS    bool   `name:"web.disable-cors" negatable:""`
+	RoutePrefix    string `name:"web.route-prefix" placeholder:"PATH"`
+	ExternalPrefix string `name:"web.external-prefix" placeholder:"PATH"`
 
-	GRPCAddress string               `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for gRPC. It serves all stores as one StoreAPI."`
+	GRPCAddress string               `name:"grpc-address" default:"127.0.0.1:10901"`
 	GRPC        grpcFlags            `embed:""`
 	GRPCClient  queryGRPCClientFlags `embed:""`
 
-	Endpoints      []string `name:"endpoint" sep:"none" placeholder:"ADDRESS" help:"Address of a StoreAPI: host:port, or a name to resolve with the prefix dns+, dnssrv+ or dnssrvnoa+ (repeatable)."`
-	EndpointStrict []string `name:"endpoint-strict" sep:"none" placeholder:"ADDRESS" help:"Address of a StoreAPI that is queried even while it is unhealthy (repeatable)."`
-	EndpointGroup  []string `name:"endpoint-group" sep:"none" placeholder:"ADDRESS" help:"Name of a group of StoreAPIs with the same data, of which one at a time is queried (repeatable)."`
-	GroupStrict    []string `name:"endpoint-group-strict" sep:"none" placeholder:"ADDRESS" help:"Name of a group of StoreAPIs that is queried even while it is unhealthy (repeatable)."`
-	SDConfig       secret   `name:"endpoint.sd-config" placeholder:"YAML" xor:"sdconfig" help:"Endpoints as YAML."`
-	SDConfigFile   string   `name:"endpoint.sd-config-file" placeholder:"FILE" xor:"sdconfig" help:"File with endpoints as YAML."`
-	SDReload       duration `name:"endpoint.sd-config-reload-interval" default:"5m" help:"Interval at which --endpoint.sd-config-file and --store.sd-files are reloaded. If --store.sd-interval is shorter, it applies to both."`
-	SDFiles        []string `name:"store.sd-files" sep:"none" placeholder:"PATTERN" help:"Pattern of files with targets, in the format of Prometheus' file discovery (repeatable)."`
-	SDInterval     duration `name:"store.sd-interval" default:"5m" help:"Interval at which --store.sd-files and --endpoint.sd-config-file are reloaded. If --endpoint.sd-config-reload-interval is shorter, it applies to both."`
-	DNSInterval    duration `name:"store.sd-dns-interval" default:"30s" help:"Interval of DNS resolutions."`
-	InfoTimeout    duration `name:"endpoint.info-timeout" default:"5s" hidden:"" help:"Timeout of an Info call to a store."`
-	HideAfter      duration `name:"store.unhealthy-timeout" default:"5m" help:"Time after which an unhealthy store is no longer listed. Responses still report it as missing."`
-	StoreTimeout   duration `name:"store.response-timeout" default:"0ms" help:"Time without a response after which a store is left out of a query. 0 means that the query timeout applies."`
+	Endpoints      []string `name:"endpoint" sep:"none" placeholder:"ADDRESS"`
+	EndpointStrict []string `name:"endpoint-strict" sep:"none" placeholder:"ADDRESS"`
+	EndpointGroup  []string `name:"endpoint-group" sep:"none" placeholder:"ADDRESS"`
+	GroupStrict    []string `name:"endpoint-group-strict" sep:"none" placeholder:"ADDRESS"`
+	SDConfig       secret   `name:"endpoint.sd-config" placeholder:"YAML" xor:"sdconfig"`
+	SDConfigFile   string   `name:"endpoint.sd-config-file" placeholder:"FILE" xor:"sdconfig"`
+	SDReload       duration `name:"endpoint.sd-config-reload-interval" default:"5m"`
+	SDFiles        []string `name:"store.sd-files" sep:"none" placeholder:"PATTERN"`
+	SDInterval     duration `name:"store.sd-interval" default:"5m"`
+	DNSInterval    duration `name:"store.sd-dns-interval" default:"30s"`
+	InfoTimeout    duration `name:"endpoint.info-timeout" default:"5s" hidden:""`
+	HideAfter      duration `name:"store.unhealthy-timeout" default:"5m"`
+	StoreTimeout   duration `name:"store.response-timeout" default:"0ms"`
 
-	Timeout            duration `name:"query.timeout" default:"2m" help:"Maximum time to process a query."`
-	MaxConcurrent      int      `name:"query.max-concurrent" default:"20" help:"Maximum number of concurrent queries. Further queries wait."`
-	MaxSelects         int      `name:"query.max-concurrent-select" default:"4" help:"Maximum number of concurrent selects of one query."`
-	LookbackDelta      duration `name:"query.lookback-delta" default:"5m" help:"Maximum lookback duration for the samples of an instant vector selector."`
-	DynamicLookback    bool     `name:"query.dynamic-lookback-delta" default:"true" negatable:"" hidden:"" help:"Extend the lookback delta to the resolution of downsampled data."`
-	MaxSamples         int      `name:"query.max-samples" default:"50000000" help:"Maximum number of samples that one query can load into memory."`
-	MaxSeries          int64    `name:"query.max-series" default:"0" help:"Maximum number of series that one query can read. 0 means no limit."`
-	MaxChunkBytes      size     `name:"query.max-chunk-bytes" default:"4GB" help:"Maximum bytes of chunks and labels that one query can read."`
-	MaxTotalBytes      size     `name:"query.max-total-chunk-bytes" default:"0" help:"Maximum bytes of chunks and labels that all queries can hold. A query waits up to 10s for other queries to end. 0 means no limit."`
-	MaxSortBytes       size     `name:"query.max-sort-bytes" default:"256MB" help:"Maximum bytes of series of one store that are sorted in the querier, if the store cannot remove replica labels."`
-	ConnectionLabels   []string `name:"query.conn-metric.label" enum:"external_labels,store_type" default:"external_labels,store_type" sep:"," placeholder:"NAME" help:"Label of the metric thanos_store_nodes_grpc_connections: external_labels or store_type (repeatable)."`
-	ReplicaLabels      []string `name:"query.replica-label" sep:"," placeholder:"NAME" help:"Label that identifies a replica. Series that differ by replica labels only are deduplicated (repeatable)."`
-	DedupFunc          string   `name:"deduplication.func" enum:"penalty,chain" default:"penalty" help:"Deduplication: penalty selects one replica at a time, chain merges the samples of all replicas."`
-	AutoDownsampling   bool     `name:"query.auto-downsampling" negatable:"" help:"Set max_source_resolution to a fifth of the step if the query does not set it."`
-	InstantResolution  duration `name:"query.instant.default.max_source_resolution" default:"0s" hidden:"" help:"Default of max_source_resolution for instant queries with --query.auto-downsampling."`
-	PartialResponse    bool     `name:"query.partial-response" default:"true" negatable:"" help:"Return a partial response with a warning when a store fails, if the query does not set partial_response."`
-	EvaluationInterval duration `name:"query.default-evaluation-interval" default:"1m" help:"Default resolution of subqueries."`
-	DefaultStep        duration `name:"query.default-step" default:"1s" help:"Minimum step of range queries without a step."`
-	MetadataRange      duration `name:"query.metadata.default-time-range" default:"0s" help:"Default range of requests for labels and series. 0 means all times."`
-	ActiveQueryPath    string   `name:"query.active-query-path" placeholder:"FOLDER" help:"Directory of the log of active queries."`
-	TenantHeader       string   `name:"query.tenant-header" default:"THANOS-TENANT" placeholder:"NAME" help:"HTTP header that names the tenant."`
-	DefaultTenant      string   `name:"query.default-tenant-id" default:"default-tenant" placeholder:"NAME" help:"Tenant of requests that name none."`
-	TenantCertificate  string   `name:"query.tenant-certificate-field" enum:",organization,organizationalUnit,commonName" default:"" placeholder:"FIELD" help:"Field of the client's certificate that names the tenant instead of a header: organization, organizationalUnit or commonName."`
-	EnforceTenancy     bool     `name:"query.enforce-tenancy" negatable:"" help:"Return only data whose label --query.tenant-label-name is the tenant of the request."`
-	TenantLabel        string   `name:"query.tenant-label-name" default:"tenant_id" placeholder:"NAME" help:"Label that is compared with the tenant by --query.enforce-tenancy."`
-	Engine             string   `name:"query.promql-engine" default:"prometheus" help:"Thanos' choice of the engine; the only supported value is prometheus. See --query.engine."`
-	QueryEngine        string   `name:"query.engine" enum:"columns,prometheus" default:"columns" help:"Engine that evaluates queries (${enum}), with the same results. Expressions that columns does not support are evaluated by Prometheus' engine."`
-	Parallelism        int      `name:"query.parallelism" default:"0" help:"Maximum number of goroutines that evaluate one query. One belongs to the query, the others come from a pool that all queries share. 0 means the number of CPUs (GOMAXPROCS)."`
-	SelectorLabels     []string `name:"selector-label" sep:"none" placeholder:"LABEL" help:"Label that identifies the data of this querier, as name=\"value\" (repeatable). A query with a matcher that contradicts the label selects nothing. Queriers that use this querier as a store get the label with the labels of its stores."`
-	Relabel            secret   `name:"selector.relabel-config" placeholder:"YAML" xor:"relabel" help:"Relabel configuration as YAML that selects the data of stores by their external labels."`
-	RelabelFile        string   `name:"selector.relabel-config-file" placeholder:"FILE" xor:"relabel" help:"File with the relabel configuration that selects the data of stores by their external labels."`
-	Mode               string   `name:"query.mode" default:"local" help:"PromQL query mode. The only supported value is local."`
-	Features           []string `name:"enable-feature" sep:"," placeholder:"NAME" help:"Comma-separated feature names: promql-experimental-functions."`
+	Timeout            duration `name:"query.timeout" default:"2m"`
+	MaxConcurrent      int      `name:"query.max-concurrent" default:"20"`
+	MaxSelects         int      `name:"query.max-concurrent-select" default:"4"`
+	LookbackDelta      duration `name:"query.lookback-delta" default:"5m"`
+	DynamicLookback    bool     `name:"query.dynamic-lookback-delta" default:"true" negatable:"" hidden:""`
+	MaxSamples         int      `name:"query.max-samples" default:"50000000"`
+	MaxSeries          int64    `name:"query.max-series" default:"0"`
+	MaxChunkBytes      size     `name:"query.max-chunk-bytes" default:"4GB"`
+	MaxTotalBytes      size     `name:"query.max-total-chunk-bytes" default:"0"`
+	MaxSortBytes       size     `name:"query.max-sort-bytes" default:"256MB"`
+	ConnectionLabels   []string `name:"query.conn-metric.label" enum:"external_labels,store_type" default:"external_labels,store_type" sep:"," placeholder:"NAME"`
+	ReplicaLabels      []string `name:"query.replica-label" sep:"," placeholder:"NAME"`
+	DedupFunc          string   `name:"deduplication.func" enum:"penalty,chain" default:"penalty"`
+	AutoDownsampling   bool     `name:"query.auto-downsampling" negatable:""`
+	InstantResolution  duration `name:"query.instant.default.max_source_resolution" default:"0s" hidden:""`
+	PartialResponse    bool     `name:"query.partial-response" default:"true" negatable:""`
+	EvaluationInterval duration `name:"query.default-evaluation-interval" default:"1m"`
+	DefaultStep        duration `name:"query.default-step" default:"1s"`
+	MetadataRange      duration `name:"query.metadata.default-time-range" default:"0s"`
+	ActiveQueryPath    string   `name:"query.active-query-path" placeholder:"FOLDER"`
+	TenantHeader       string   `name:"query.tenant-header" default:"THANOS-TENANT" placeholder:"NAME"`
+	DefaultTenant      string   `name:"query.default-tenant-id" default:"default-tenant" placeholder:"NAME"`
+	TenantCertificate  string   `name:"query.tenant-certificate-field" enum:",organization,organizationalUnit,commonName" default:"" placeholder:"FIELD"`
+	EnforceTenancy     bool     `name:"query.enforce-tenancy" negatable:""`
+	TenantLabel        string   `name:"query.tenant-label-name" default:"tenant_id" placeholder:"NAME"`
+	Engine             string   `name:"query.promql-engine" default:"prometheus"`
+	QueryEngine        string   `name:"query.engine" enum:"columns,prometheus" default:"columns"`
+	Parallelism        int      `name:"query.parallelism" default:"0"`
+	SelectorLabels     []string `name:"selector-label" sep:"none" placeholder:"LABEL"`
+	Relabel            secret   `name:"selector.relabel-config" placeholder:"YAML" xor:"relabel"`
+	RelabelFile        string   `name:"selector.relabel-config-file" placeholder:"FILE" xor:"relabel"`
+	Mode               string   `name:"query.mode" default:"local"`
+	Features           []string `name:"enable-feature" sep:"," placeholder:"NAME"`
 
 	Hosts   hostFlags    `embed:""`
 	Process processFlags `embed:""`
@@ -85,14 +85,14 @@ type queryCommand struct {
 
 // queryGRPCClientFlags configure the connections to stores.
 type queryGRPCClientFlags struct {
-	TLS         bool   `name:"grpc-client-tls-secure" negatable:"" help:"Use TLS for the connections to stores."`
-	SkipVerify  bool   `name:"grpc-client-tls-skip-verify" negatable:"" help:"Do not verify the certificates of stores."`
-	Cert        string `name:"grpc-client-tls-cert" placeholder:"FILE" help:"TLS client certificate for the connections to stores."`
-	Key         string `name:"grpc-client-tls-key" placeholder:"FILE" help:"TLS client key for the connections to stores."`
-	CA          string `name:"grpc-client-tls-ca" placeholder:"FILE" help:"TLS CA to verify the certificates of stores."`
-	ServerName  string `name:"grpc-client-server-name" placeholder:"NAME" help:"Server name to verify the certificates of stores against."`
-	MinVersion  string `name:"grpc-client-tls-min-version" enum:"1.0,1.1,1.2,1.3" default:"1.3" help:"Minimum TLS version of the connections to stores (${enum})."`
-	Compression string `name:"grpc-compression" enum:"none,snappy" default:"none" help:"Compression of gRPC messages: none or snappy."`
+	TLS         bool   `name:"grpc-client-tls-secure" negatable:""`
+	SkipVerify  bool   `name:"grpc-client-tls-skip-verify" negatable:""`
+	Cert        string `name:"grpc-client-tls-cert" placeholder:"FILE"`
+	Key         string `name:"grpc-client-tls-key" placeholder:"FILE"`
+	CA          string `name:"grpc-client-tls-ca" placeholder:"FILE"`
+	ServerName  string `name:"grpc-client-server-name" placeholder:"NAME"`
+	MinVersion  string `name:"grpc-client-tls-min-version" enum:"1.0,1.1,1.2,1.3" default:"1.3"`
+	Compression string `name:"grpc-compression" enum:"none,snappy" default:"none"`
 }
 
 func (f queryGRPCClientFlags) options() app.StoreClientOptions {

@@ -23,57 +23,57 @@ import (
 // names that Thanos does not use. docs/ops/flags.md lists which of them are honoured,
 // inert or refused.
 type queryFrontendCommand struct {
-	DownstreamURL      secretURL `name:"query-frontend.downstream-url" default:"http://localhost:9090" help:"URL of the downstream Prometheus HTTP API."`
-	TripperConfig      secret    `name:"query-frontend.downstream-tripper-config" placeholder:"YAML" xor:"tripper" help:"Configuration of the connections to the downstream as YAML."`
-	TripperConfigFile  string    `name:"query-frontend.downstream-tripper-config-file" placeholder:"FILE" xor:"tripper" help:"File with the configuration of the connections to the downstream."`
-	DownstreamEncoding []string  `name:"downstream.encoding" sep:"," default:"identity" help:"Encodings to accept from the downstream, in order of preference: identity, zstd, snappy, gzip. Identity is cheapest on a fast network."`
+	DownstreamURL      secretURL `name:"query-frontend.downstream-url" default:"http://localhost:9090"`
+	TripperConfig      secret    `name:"query-frontend.downstream-tripper-config" placeholder:"YAML" xor:"tripper"`
+	TripperConfigFile  string    `name:"query-frontend.downstream-tripper-config-file" placeholder:"FILE" xor:"tripper"`
+	DownstreamEncoding []string  `name:"downstream.encoding" sep:"," default:"identity"`
 
-	DisableCORS bool `name:"web.disable-cors" negatable:"" help:"Do not set CORS headers."`
+	DisableCORS bool `name:"web.disable-cors" negatable:""`
 
-	SplitInterval    duration `name:"query-range.split-interval" default:"24h" help:"Split range queries at the multiples of this interval. 0 disables it, or enables dynamic splitting by --query-range.horizontal-shards."`
-	MinSplitInterval duration `name:"query-range.min-split-interval" default:"0s" help:"Split range queries longer than this into --query-range.horizontal-shards parts. Not together with --query-range.split-interval."`
-	MaxSplitInterval duration `name:"query-range.max-split-interval" default:"0s" help:"Split range queries at least twice as long as this into parts of this length."`
-	HorizontalShards int      `name:"query-range.horizontal-shards" default:"0" help:"Number of parts of range queries shorter than twice --query-range.max-split-interval."`
-	Align            bool     `name:"query-range.align-range-with-step" negatable:"" help:"Move start and end to multiples of the step. Disabled by default, unlike in Thanos, because it changes results."`
-	RangeRetries     int      `name:"query-range.max-retries-per-request" default:"5" help:"Maximum number of retries of one part of a range query."`
-	InstantRetries   int      `name:"query.max-retries-per-request" default:"5" help:"Maximum number of retries of any other query."`
-	MaxLength        duration `name:"query-range.max-query-length" default:"0s" help:"Maximum range of a query (end - start). 0 means no limit."`
-	Parallelism      int      `name:"query-range.max-query-parallelism" default:"14" help:"Maximum number of parts of one range query requested concurrently. Longer queries get longer parts."`
-	Freshness        duration `name:"query-range.response-cache-max-freshness" default:"1m" help:"Minimum age of results to cache. More recent results may still change."`
-	Downsampled      bool     `name:"query-range.request-downsampled" default:"true" negatable:"" help:"Request pieces of a range query without any point again with downsampled data, if the query has max_source_resolution=auto."`
-	PartialResponse  bool     `name:"query-range.partial-response" default:"true" negatable:"" help:"Value of partial_response for range queries that do not set it."`
-	RangeCache       secret   `name:"query-range.response-cache-config" placeholder:"YAML" xor:"rangecache" help:"Configuration of the response cache of range queries as YAML, type IN-MEMORY, MEMCACHED or REDIS."`
-	RangeCacheFile   string   `name:"query-range.response-cache-config-file" placeholder:"FILE" xor:"rangecache" help:"File with the configuration of the response cache of range queries."`
+	SplitInterval    duration `name:"query-range.split-interval" default:"24h"`
+	MinSplitInterval duration `name:"query-range.min-split-interval" default:"0s"`
+	MaxSplitInterval duration `name:"query-range.max-split-interval" default:"0s"`
+	HorizontalShards int      `name:"query-range.horizontal-shards" default:"0"`
+	Align            bool     `name:"query-range.align-range-with-step" negatable:""`
+	RangeRetries     int      `name:"query-range.max-retries-per-request" default:"5"`
+	InstantRetries   int      `name:"query.max-retries-per-request" default:"5"`
+	MaxLength        duration `name:"query-range.max-query-length" default:"0s"`
+	Parallelism      int      `name:"query-range.max-query-parallelism" default:"14"`
+	Freshness        duration `name:"query-range.response-cache-max-freshness" default:"1m"`
+	Downsampled      bool     `name:"query-range.request-downsampled" default:"true" negatable:""`
+	PartialResponse  bool     `name:"query-range.partial-response" default:"true" negatable:""`
+	RangeCache       secret   `name:"query-range.response-cache-config" placeholder:"YAML" xor:"rangecache"`
+	RangeCacheFile   string   `name:"query-range.response-cache-config-file" placeholder:"FILE" xor:"rangecache"`
 
-	LabelsInterval    duration `name:"labels.split-interval" default:"24h" help:"Split requests for labels and series at the multiples of this interval. 0 disables it."`
-	LabelsRetries     int      `name:"labels.max-retries-per-request" default:"5" help:"Maximum number of retries of one part of a request for labels or series."`
-	LabelsParallelism int      `name:"labels.max-query-parallelism" default:"14" help:"Maximum number of parts of one request for labels or series requested concurrently."`
-	LabelsFreshness   duration `name:"labels.response-cache-max-freshness" default:"1m" help:"Minimum age of the end of a part to cache. More recent results may still change."`
-	LabelsPartial     bool     `name:"labels.partial-response" default:"true" negatable:"" help:"Value of partial_response for requests for labels and series that do not set it."`
-	LabelsRange       duration `name:"labels.default-time-range" default:"24h" help:"Default range of requests for labels and series."`
-	LabelsWhole       bool     `name:"labels.response-cache-whole-intervals" negatable:"" help:"Request and cache labels and series by whole --labels.split-interval, as Thanos does: a request for a part of an interval gets the labels and series of the whole interval. Without the flag the response is for the requested range only; the cache then has whole intervals, and parts that begin and end at whole minutes."`
-	LabelCache        secret   `name:"labels.response-cache-config" placeholder:"YAML" xor:"labelcache" help:"Configuration of the response cache of labels and series as YAML, type IN-MEMORY, MEMCACHED or REDIS."`
-	LabelCacheFile    string   `name:"labels.response-cache-config-file" placeholder:"FILE" xor:"labelcache" help:"File with the configuration of the response cache of labels and series."`
+	LabelsInterval    duration `name:"labels.split-interval" default:"24h"`
+	LabelsRetries     int      `name:"labels.max-retries-per-request" default:"5"`
+	LabelsParallelism int      `name:"labels.max-query-parallelism" default:"14"`
+	LabelsFreshness   duration `name:"labels.response-cache-max-freshness" default:"1m"`
+	LabelsPartial     bool     `name:"labels.partial-response" default:"true" negatable:""`
+	LabelsRange       duration `name:"labels.default-time-range" default:"24h"`
+	LabelsWhole       bool     `name:"labels.response-cache-whole-intervals" negatable:""`
+	LabelCache        secret   `name:"labels.response-cache-config" placeholder:"YAML" xor:"labelcache"`
+	LabelCacheFile    string   `name:"labels.response-cache-config-file" placeholder:"FILE" xor:"labelcache"`
 
-	Compress       bool     `name:"query-frontend.compress-responses" default:"true" negatable:"" help:"Compress responses with zstd or gzip, if the client accepts it."`
-	LogLonger      string   `name:"query-frontend.log-queries-longer-than" default:"0" help:"Log queries that take longer than this duration. 0 disables the log, a negative value logs all queries."`
-	OrgHeaders     []string `name:"query-frontend.org-id-header" sep:"none" placeholder:"HEADER" help:"Header that contains the tenant, in addition to THANOS-TENANT (repeatable). A request whose headers name different tenants is rejected."`
-	TenantHeader   string   `name:"query-frontend.tenant-header" placeholder:"HEADER" help:"Header that contains the tenant, forwarded to the downstream as THANOS-TENANT. Not together with --query-frontend.org-id-header."`
-	DefaultTenant  string   `name:"query-frontend.default-tenant-id" placeholder:"TENANT" help:"Tenant of requests without a tenant header, in queues, caches and logs."`
-	ForwardHeaders []string `name:"query-frontend.forward-header" sep:"none" placeholder:"HEADER" help:"Header to forward to the downstream (repeatable)."`
-	UserHeader     string   `name:"query-frontend.slow-query-logs-user-header" placeholder:"HEADER" help:"Header to log as remote_user in the slow query log."`
+	Compress       bool     `name:"query-frontend.compress-responses" default:"true" negatable:""`
+	LogLonger      string   `name:"query-frontend.log-queries-longer-than" default:"0"`
+	OrgHeaders     []string `name:"query-frontend.org-id-header" sep:"none" placeholder:"HEADER"`
+	TenantHeader   string   `name:"query-frontend.tenant-header" placeholder:"HEADER"`
+	DefaultTenant  string   `name:"query-frontend.default-tenant-id" placeholder:"TENANT"`
+	ForwardHeaders []string `name:"query-frontend.forward-header" sep:"none" placeholder:"HEADER"`
+	UserHeader     string   `name:"query-frontend.slow-query-logs-user-header" placeholder:"HEADER"`
 
-	MaxConcurrent       int      `name:"limits.max-concurrent" default:"256" help:"Maximum number of concurrent requests. Further requests wait."`
-	MaxTenantConcurrent int      `name:"limits.max-tenant-concurrent" default:"0" help:"Maximum number of concurrent requests of one tenant. 0 means three quarters of --limits.max-concurrent."`
-	MaxTenantQueue      int      `name:"limits.max-tenant-queue" default:"512" help:"Maximum number of waiting requests of one tenant. Further requests get 429."`
-	MaxQueueTime        duration `name:"limits.max-queue-time" default:"1m" help:"Maximum time that a request waits for admission, and then for slots of downstream calls. After it the request gets 503. 0 means no limit."`
-	MaxDownstream       int      `name:"limits.max-downstream-concurrent" default:"256" help:"Maximum number of concurrent calls of the downstream. A query waits until all slots that it needs are free. A tenant gets at most three quarters of the slots. max_conns_per_host of the tripper configuration may be lower."`
-	MaxPoints           int      `name:"limits.max-points" default:"0" help:"Maximum steps of a range query. 0 means the downstream's limit."`
-	MaxQueryBytes       size     `name:"limits.max-query-bytes" default:"0" help:"Maximum length of a query in bytes. 0 means no limit but that of the request body."`
-	MaxResponseBytes    size     `name:"limits.max-response-bytes" default:"0" help:"Maximum bytes of a response, before compression. 0 means no limit but that of one downstream response, 16GiB."`
-	MaxRequestBytes     size     `name:"limits.max-request-bytes-in-flight" default:"256MiB" help:"Memory for the bodies of all requests together. Further ones wait up to 10s, then get 503. At least 11MB; 0 means the default."`
-	MaxTime             duration `name:"limits.max-response-time" default:"1h" help:"Maximum time from the admission of a request to the end of its response. After it the request gets 504, or its connection is cut if the response has begun. 0 means no limit."`
-	MaxLabelBytes       size     `name:"limits.max-labels-bytes" default:"128MiB" help:"Maximum bytes of all parts of a request for labels or series. Merging them takes two to four times as much memory. Beyond it the request gets 422. 0 means the default."`
+	MaxConcurrent       int      `name:"limits.max-concurrent" default:"256"`
+	MaxTenantConcurrent int      `name:"limits.max-tenant-concurrent" default:"0"`
+	MaxTenantQueue      int      `name:"limits.max-tenant-queue" default:"512"`
+	MaxQueueTime        duration `name:"limits.max-queue-time" default:"1m"`
+	MaxDownstream       int      `name:"limits.max-downstream-concurrent" default:"256"`
+	MaxPoints           int      `name:"limits.max-points" default:"0"`
+	MaxQueryBytes       size     `name:"limits.max-query-bytes" default:"0"`
+	MaxResponseBytes    size     `name:"limits.max-response-bytes" default:"0"`
+	MaxRequestBytes     size     `name:"limits.max-request-bytes-in-flight" default:"256MiB"`
+	MaxTime             duration `name:"limits.max-response-time" default:"1h"`
+	MaxLabelBytes       size     `name:"limits.max-labels-bytes" default:"128MiB"`
 
 	Hosts   hostFlags    `embed:""`
 	Process processFlags `embed:""`

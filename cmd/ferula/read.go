@@ -24,26 +24,26 @@ import (
 
 // readCommand exports raw series. docs/ops/read.md describes its use.
 type readCommand struct {
-	URL        string   `name:"url" placeholder:"URL" xor:"source" help:"URL of a Prometheus or ferula serve to read from, by remote read."`
-	HTTPConfig string   `name:"http.config-file" placeholder:"FILE" help:"File with Prometheus' HTTP client configuration: TLS, authentication, proxy."`
-	Headers    []string `name:"header" sep:"none" placeholder:"NAME: VALUE" help:"Header to send with requests (repeatable)."`
-	Store      string   `name:"store" placeholder:"HOST:PORT" xor:"source" help:"Address of a StoreAPI to read from, such as a Thanos querier, store gateway or sidecar."`
-	TSDBPath   string   `name:"tsdb.path" placeholder:"DIR" xor:"source" help:"Data directory of a Prometheus to read from. It is not changed."`
-	Sandbox    string   `name:"sandbox-dir" placeholder:"DIR" help:"Directory for hard links while the write-ahead log is read, or for copies if it is on another file system than --tsdb.path."`
+	URL        string   `name:"url" placeholder:"URL" xor:"source"`
+	HTTPConfig string   `name:"http.config-file" placeholder:"FILE"`
+	Headers    []string `name:"header" sep:"none" placeholder:"NAME: VALUE"`
+	Store      string   `name:"store" placeholder:"HOST:PORT" xor:"source"`
+	TSDBPath   string   `name:"tsdb.path" placeholder:"DIR" xor:"source"`
+	Sandbox    string   `name:"sandbox-dir" placeholder:"DIR"`
 
-	Match  []string `name:"match" sep:"none" required:"" placeholder:"SELECTOR" help:"Series selector, such as '{job=\"node\"}'. Series that match any selector are read (repeatable)."`
-	Start  timeFlag `name:"start" default:"-1h" help:"Start time: RFC 3339, Unix seconds, or relative to now, such as -8h."`
-	End    timeFlag `name:"end" default:"now" help:"End time: RFC 3339, Unix seconds, or relative to now, such as -8h."`
-	Window duration `name:"window" default:"2h" help:"Length of the time windows that are read one by one. A failed window is read again as a whole. Windows are aligned to its multiples."`
+	Match  []string `name:"match" sep:"none" required:"" placeholder:"SELECTOR"`
+	Start  timeFlag `name:"start" default:"-1h"`
+	End    timeFlag `name:"end" default:"now"`
+	Window duration `name:"window" default:"2h"`
 
-	Output   string   `name:"output" short:"o" required:"" placeholder:"FILE" help:"Output file, for blocks a directory, or - for standard output."`
-	Format   string   `name:"format" enum:"parquet,csv,jsonl,openmetrics,blocks," default:"" help:"Output format: parquet, csv, jsonl, openmetrics or blocks. Defaults to the extension of the output."`
-	SkipHist bool     `name:"skip-histograms" help:"Leave native histograms out of OpenMetrics, which cannot express them. Without it they are an error."`
-	Resume   bool     `name:"resume" help:"Continue an earlier run of the same command that did not finish."`
-	Timeout  duration `name:"timeout" default:"2m" help:"Maximum time without a byte from the server, before and within a response. After it the window is read again. 0 means no limit."`
-	SortMem  size     `name:"max-sort-bytes" default:"12MiB" help:"Memory to sort the series of a response. A response with samples, from a server without streamed chunks, may need 64 times as much when decoded; if it needs more, the export fails: use a shorter --window."`
-	Retries  int      `name:"retries" default:"4" help:"Maximum number of retries of a window, after 1s, 2s, 4s and so on, up to 1m. After the last one the run fails."`
-	Progress bool     `name:"progress" default:"true" negatable:"" help:"Show the progress on standard error."`
+	Output   string   `name:"output" short:"o" required:"" placeholder:"FILE"`
+	Format   string   `name:"format" enum:"parquet,csv,jsonl,openmetrics,blocks," default:""`
+	SkipHist bool     `name:"skip-histograms"`
+	Resume   bool     `name:"resume"`
+	Timeout  duration `name:"timeout" default:"2m"`
+	SortMem  size     `name:"max-sort-bytes" default:"12MiB"`
+	Retries  int      `name:"retries" default:"4"`
+	Progress bool     `name:"progress" default:"true" negatable:""`
 
 	GRPCClient queryGRPCClientFlags `embed:""`
 	Log        logFlags             `embed:""`

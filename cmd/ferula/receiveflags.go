@@ -11,11 +11,11 @@ import (
 
 // receiveFlags are the flags of serve about pushed samples and profiles.
 type receiveFlags struct {
-	RemoteWrite bool     `name:"web.enable-remote-write-receiver" default:"true" negatable:"" help:"Accept remote write requests at /api/v1/write. Enabled by default, unlike in Prometheus."`
-	Messages    []string `name:"web.remote-write-receiver.accepted-protobuf-messages" sep:"none" placeholder:"NAME" help:"Protobuf message of remote write to accept: prometheus.WriteRequest or io.prometheus.write.v2.Request (repeatable). Both by default."`
-	Profiles    bool     `name:"profiles.enable-receiver" default:"true" negatable:"" help:"Accept profiles by push.v1, by OTLP and at /ingest."`
-	BodiesSize  size     `name:"receive.max-bytes-in-flight" min:"64MB" default:"256MB" help:"Maximum bytes of the compressed bodies of push requests in memory. Further requests wait, and get 503 after 10s."`
-	BodyTimeout duration `name:"receive.body-timeout" min:"1s" default:"15s" help:"Time after which a request whose sender is too slow gets 503. A sender is too slow if it sends nothing, less than 4KiB per second, or too little to finish the body within --web.read-timeout."`
+	RemoteWrite bool     `name:"web.enable-remote-write-receiver" default:"true" negatable:""`
+	Messages    []string `name:"web.remote-write-receiver.accepted-protobuf-messages" sep:"none" placeholder:"NAME"`
+	Profiles    bool     `name:"profiles.enable-receiver" default:"true" negatable:""`
+	BodiesSize  size     `name:"receive.max-bytes-in-flight" min:"64MB" default:"256MB"`
+	BodyTimeout duration `name:"receive.body-timeout" min:"1s" default:"15s"`
 }
 
 // check returns an error if --receive.max-bytes-in-flight is less than the largest body

@@ -23,87 +23,87 @@ import (
 )
 
 type serveCommand struct {
-	ConfigFile string `name:"config.file" placeholder:"FILE" help:"Prometheus configuration file. Without one the server scrapes itself."`
+	ConfigFile string `name:"config.file" placeholder:"FILE"`
 
-	AutoReload         bool     `name:"config.auto-reload" negatable:"" help:"Reload the configuration when its file, a file that it names, or that of --profiles.config-file has changed."`
-	AutoReloadInterval duration `name:"config.auto-reload-interval" default:"30s" help:"Interval at which --config.auto-reload looks for changes."`
+	AutoReload         bool     `name:"config.auto-reload" negatable:""`
+	AutoReloadInterval duration `name:"config.auto-reload-interval" default:"30s"`
 
-	ListenAddress   []string  `name:"web.listen-address" default:"127.0.0.1:9490" sep:"none" placeholder:"ADDRESS" help:"Address to listen on for UI, API and telemetry. Can be repeated. ${default} by default."`
-	WebConfigFile   string    `name:"web.config.file" placeholder:"FILE" help:"File that enables TLS or basic authentication."`
-	ReadTimeout     duration  `name:"web.read-timeout" default:"5m" help:"Maximum duration before timing out read of the request, and closing idle connections."`
-	MaxConnections  int       `name:"web.max-connections" default:"512" help:"Maximum number of simultaneous connections across all listeners."`
-	ExternalURL     secretURL `name:"web.external-url" placeholder:"URL" help:"The URL under which the server is externally reachable. Its path is the prefix of all routes, unless --web.route-prefix sets another one."`
-	RoutePrefix     string    `name:"web.route-prefix" placeholder:"PATH" help:"Prefix for the internal routes of web endpoints."`
-	AdminAPI        bool      `name:"web.enable-admin-api" negatable:"" help:"Enable API endpoints for admin control actions: snapshots and deletion of series."`
-	Subscribers     int       `name:"web.max-notifications-subscribers" default:"16" help:"Maximum number of subscribers of live notifications."`
-	SearchMax       int       `name:"web.search.max-limit" default:"10000" help:"Maximum of the parameter limit of the search API. 0 means no limit."`
-	OTLP            bool      `name:"web.enable-otlp-receiver" negatable:"" help:"Accept OTLP metrics at /api/v1/otlp/v1/metrics."`
-	EnableLifecycle bool      `name:"web.enable-lifecycle" negatable:"" help:"Enable shutdown and reload via HTTP request."`
-	CORSOrigin      string    `name:"web.cors.origin" default:".*" placeholder:"REGEX" help:"Regular expression for the CORS origin. It is fully anchored. ${default} by default."`
+	ListenAddress   []string  `name:"web.listen-address" default:"127.0.0.1:9490" sep:"none" placeholder:"ADDRESS"`
+	WebConfigFile   string    `name:"web.config.file" placeholder:"FILE"`
+	ReadTimeout     duration  `name:"web.read-timeout" default:"5m"`
+	MaxConnections  int       `name:"web.max-connections" default:"512"`
+	ExternalURL     secretURL `name:"web.external-url" placeholder:"URL"`
+	RoutePrefix     string    `name:"web.route-prefix" placeholder:"PATH"`
+	AdminAPI        bool      `name:"web.enable-admin-api" negatable:""`
+	Subscribers     int       `name:"web.max-notifications-subscribers" default:"16"`
+	SearchMax       int       `name:"web.search.max-limit" default:"10000"`
+	OTLP            bool      `name:"web.enable-otlp-receiver" negatable:""`
+	EnableLifecycle bool      `name:"web.enable-lifecycle" negatable:""`
+	CORSOrigin      string    `name:"web.cors.origin" default:".*" placeholder:"REGEX"`
 
-	Path             string   `name:"storage.tsdb.path" default:"data" help:"Base path for metrics storage."`
-	RetentionTime    duration `name:"storage.tsdb.retention.time" default:"0s" help:"How long to retain samples. Defaults to 15d if no retention size is set either."`
-	RetentionSize    size     `name:"storage.tsdb.retention.size" default:"0" help:"Maximum number of bytes of blocks to retain, e.g. 512MB."`
-	MinFree          minFree  `name:"storage.tsdb.min-free" default:"auto" help:"Refuse samples with 503 while the disk has less free space than this. auto: what the next block needs, at least 256MiB. The limit is at most 5 % of the disk. Pushed profiles are refused below twice the limit, with auto below 512MiB. 0 disables the check."`
-	NoLockfile       bool     `name:"storage.tsdb.no-lockfile" negatable:"" help:"Do not create a lockfile in the data directory, and do not lock the directory of profiles."`
-	MinBlockDuration duration `name:"storage.tsdb.min-block-duration" default:"2h" hidden:"" help:"Minimum duration of a data block before being persisted."`
-	MaxBlockDuration duration `name:"storage.tsdb.max-block-duration" default:"0s" hidden:"" help:"Maximum duration compacted blocks may span. Defaults to a tenth of the retention time."`
-	WALSegmentSize   size     `name:"storage.tsdb.wal-segment-size" default:"0" hidden:"" help:"Size at which to split the segment files of the write-ahead log, 10MB to 256MB."`
-	WALCompress      bool     `name:"storage.tsdb.wal-compression" default:"true" negatable:"" hidden:"" help:"Compress the write-ahead log."`
-	WALCompression   string   `name:"storage.tsdb.wal-compression-type" enum:"snappy,zstd,none" default:"snappy" hidden:"" help:"Compression of the write-ahead log (${enum})."`
+	Path             string   `name:"storage.tsdb.path" default:"data"`
+	RetentionTime    duration `name:"storage.tsdb.retention.time" default:"0s"`
+	RetentionSize    size     `name:"storage.tsdb.retention.size" default:"0"`
+	MinFree          minFree  `name:"storage.tsdb.min-free" default:"auto"`
+	NoLockfile       bool     `name:"storage.tsdb.no-lockfile" negatable:""`
+	MinBlockDuration duration `name:"storage.tsdb.min-block-duration" default:"2h" hidden:""`
+	MaxBlockDuration duration `name:"storage.tsdb.max-block-duration" default:"0s" hidden:""`
+	WALSegmentSize   size     `name:"storage.tsdb.wal-segment-size" default:"0" hidden:""`
+	WALCompress      bool     `name:"storage.tsdb.wal-compression" default:"true" negatable:"" hidden:""`
+	WALCompression   string   `name:"storage.tsdb.wal-compression-type" enum:"snappy,zstd,none" default:"snappy" hidden:""`
 
 	Tuning serveTuningFlags `embed:""`
 	Rules  ruleFlags        `embed:""`
 
-	FlushDeadline  duration `name:"storage.remote.flush-deadline" default:"1m" help:"How long to wait for samples to be sent to the servers of remote_write, at shutdown or when a section is removed."`
-	WriteSavepoint bool     `name:"storage.remote.write-savepoint" default:"true" negatable:"" help:"Save how far each queue of remote_write has sent, and continue there after a restart or a crash. Without it a queue sends only what is appended after the start, as in Prometheus."`
+	FlushDeadline  duration `name:"storage.remote.flush-deadline" default:"1m"`
+	WriteSavepoint bool     `name:"storage.remote.write-savepoint" default:"true" negatable:""`
 
-	ShutdownUpload duration `name:"shutdown.upload-timeout" default:"20s" help:"Longest time to write the samples in memory to blocks and upload them at the shutdown, with --objstore.config. 0 disables it: the next start reads them from the write-ahead log."`
+	ShutdownUpload duration `name:"shutdown.upload-timeout" default:"20s"`
 
-	ReadConcurrentLimit int `name:"storage.remote.read-concurrent-limit" default:"10" help:"Maximum number of concurrent remote read calls. 0 means no limit."`
-	ReadSampleLimit     int `name:"storage.remote.read-sample-limit" default:"50000000" help:"Maximum number of samples of a remote read query with response type SAMPLES. 0 means no limit. It does not apply to streamed chunks."`
-	ReadMaxBytesInFrame int `name:"storage.remote.read-max-bytes-in-frame" default:"1048576" help:"Maximum number of bytes in a frame of streamed chunks. A larger series is split into several frames. 0 means no limit. Clients may have a limit of their own."`
+	ReadConcurrentLimit int `name:"storage.remote.read-concurrent-limit" default:"10"`
+	ReadSampleLimit     int `name:"storage.remote.read-sample-limit" default:"50000000"`
+	ReadMaxBytesInFrame int `name:"storage.remote.read-max-bytes-in-frame" default:"1048576"`
 
-	ReadSlowTimeout duration `name:"storage.remote.read-timeout" default:"15m" help:"Maximum total time that a remote read response may wait for a slow reader. 0 means no limit."`
-	ReadSortMemory  size     `name:"storage.remote.read-max-sort-bytes" default:"12MiB" help:"Memory to sort a response of a remote_read endpoint, whose series may come in any order. A larger unsorted response fails. So does a response with samples that needs 64 times as much when decoded."`
-	ReadPartial     bool     `name:"storage.remote.read-partial" help:"Respond to remote read without the series of a remote_read endpoint that fails, as Prometheus does. Without it the request fails with 502, since the protocol has no warnings."`
+	ReadSlowTimeout duration `name:"storage.remote.read-timeout" default:"15m"`
+	ReadSortMemory  size     `name:"storage.remote.read-max-sort-bytes" default:"12MiB"`
+	ReadPartial     bool     `name:"storage.remote.read-partial"`
 
-	LookbackDelta  duration `name:"query.lookback-delta" default:"5m" help:"The maximum lookback duration for retrieving metrics during expression evaluations."`
-	QueryTimeout   duration `name:"query.timeout" default:"2m" help:"Maximum time a query may take before being aborted."`
-	MaxConcurrency int      `name:"query.max-concurrency" default:"20" help:"Maximum number of queries executed concurrently."`
-	QueryEngine    string   `name:"query.engine" enum:"columns,prometheus" default:"columns" help:"Engine that evaluates queries (${enum}), with the same results. Expressions that columns does not support are evaluated by Prometheus' engine."`
-	Parallelism    int      `name:"query.parallelism" default:"0" help:"Maximum number of goroutines that evaluate one query. One belongs to the query, the others come from a pool that all queries share. 0 means the number of CPUs (GOMAXPROCS)."`
-	MaxSamples     int      `name:"query.max-samples" default:"50000000" help:"Maximum number of samples a single query can load into memory."`
+	LookbackDelta  duration `name:"query.lookback-delta" default:"5m"`
+	QueryTimeout   duration `name:"query.timeout" default:"2m"`
+	MaxConcurrency int      `name:"query.max-concurrency" default:"20"`
+	QueryEngine    string   `name:"query.engine" enum:"columns,prometheus" default:"columns"`
+	Parallelism    int      `name:"query.parallelism" default:"0"`
+	MaxSamples     int      `name:"query.max-samples" default:"50000000"`
 
-	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:"" help:"Interval at which changed targets are applied."`
-	AdjustTimestamps        bool     `name:"scrape.adjust-timestamps" default:"true" negatable:"" hidden:"" help:"Adjust the timestamps of scrapes to their schedule."`
-	TimestampTolerance      duration `name:"scrape.timestamp-tolerance" default:"2ms" hidden:"" help:"Maximum difference that the timestamp of a scrape is adjusted by."`
-	Features                []string `name:"enable-feature" sep:"none" placeholder:"NAME,..." help:"Comma-separated feature names: ${features}."`
+	DiscoveryReloadInterval duration `name:"scrape.discovery-reload-interval" default:"5s" hidden:""`
+	AdjustTimestamps        bool     `name:"scrape.adjust-timestamps" default:"true" negatable:"" hidden:""`
+	TimestampTolerance      duration `name:"scrape.timestamp-tolerance" default:"2ms" hidden:""`
+	Features                []string `name:"enable-feature" sep:"none" placeholder:"NAME,..."`
 
 	Hosts       hostFlags     `embed:""`
 	Receive     receiveFlags  `embed:""`
 	Profiles    profileFlags  `embed:""`
 	Objstore    objstoreFlags `embed:""`
-	GRPCAddress string        `name:"grpc-address" default:"127.0.0.1:9491" help:"Address to listen on for gRPC (StoreAPI). Empty disables it."`
+	GRPCAddress string        `name:"grpc-address" default:"127.0.0.1:9491"`
 	GRPC        grpcFlags     `embed:""`
 
-	AllowAnonymous bool `name:"grpc-server-allow-anonymous" help:"Allow gRPC clients without certificates at an address that is not loopback, although --web.config.file requires passwords or client certificates."`
+	AllowAnonymous bool `name:"grpc-server-allow-anonymous"`
 
 	Log           logFlags    `embed:""`
 	Memory        memoryFlags `embed:""`
-	MemoryRefresh duration    `name:"auto-gomemlimit.refresh-interval" default:"0s" help:"Interval at which GOMEMLIMIT is set again from the memory limit of the container. 0 means once, at the start."`
-	AutoMaxProcs  bool        `name:"auto-gomaxprocs" default:"true" negatable:"" help:"Set GOMAXPROCS from the CPU quota of the container."`
+	MemoryRefresh duration    `name:"auto-gomemlimit.refresh-interval" default:"0s"`
+	AutoMaxProcs  bool        `name:"auto-gomaxprocs" default:"true" negatable:""`
 }
 
 // serveTuningFlags are flags of Prometheus about its TSDB that few servers need.
 type serveTuningFlags struct {
-	ChunkSegmentSize    size     `name:"storage.tsdb.max-block-chunk-segment-size" default:"0" hidden:"" help:"Maximum size of one segment of chunks in a block."`
-	CompactOverlapping  bool     `name:"storage.tsdb.allow-overlapping-compaction" default:"true" negatable:"" hidden:"" help:"Compact blocks that overlap."`
-	WriteQueueSize      int      `name:"storage.tsdb.head-chunks-write-queue-size" default:"0" help:"Size of the queue of head chunks to write to disk. 0 disables the queue."`
-	SamplesPerChunk     int      `name:"storage.tsdb.samples-per-chunk" default:"120" hidden:"" help:"Target number of samples per chunk."`
-	CompactionDelayMax  int      `name:"storage.tsdb.delayed-compaction.max-percent" default:"10" hidden:"" help:"Maximum random delay of a compaction with the feature delayed-compaction, in percent of the range of the head."`
-	UploadedBlocksFile  string   `name:"storage.tsdb.delay-compact-file.path" placeholder:"FILE" help:"File in which an uploader, such as the sidecar, lists the uploaded blocks. Blocks of level 1 are compacted only once they are listed."`
-	BlockReloadInterval duration `name:"storage.tsdb.block-reload-interval" default:"1m" hidden:"" help:"Interval at which new and removed blocks are looked for."`
+	ChunkSegmentSize    size     `name:"storage.tsdb.max-block-chunk-segment-size" default:"0" hidden:""`
+	CompactOverlapping  bool     `name:"storage.tsdb.allow-overlapping-compaction" default:"true" negatable:"" hidden:""`
+	WriteQueueSize      int      `name:"storage.tsdb.head-chunks-write-queue-size" default:"0"`
+	SamplesPerChunk     int      `name:"storage.tsdb.samples-per-chunk" default:"120" hidden:""`
+	CompactionDelayMax  int      `name:"storage.tsdb.delayed-compaction.max-percent" default:"10" hidden:""`
+	UploadedBlocksFile  string   `name:"storage.tsdb.delay-compact-file.path" placeholder:"FILE"`
+	BlockReloadInterval duration `name:"storage.tsdb.block-reload-interval" default:"1m" hidden:""`
 }
 
 // apply sets the options of the store.

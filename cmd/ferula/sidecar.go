@@ -17,28 +17,28 @@ import (
 // Thanos does not use. docs/ops/flags.md lists which of them are honoured, inert or
 // refused.
 type sidecarCommand struct {
-	PrometheusURL  secretURL `name:"prometheus.url" default:"http://127.0.0.1:9090" help:"URL of the Prometheus API."`
-	ReadyTimeout   duration  `name:"prometheus.ready_timeout" default:"10m" help:"Maximum time to wait for Prometheus to start up."`
-	PollInterval   duration  `name:"prometheus.get_config_interval" default:"30s" help:"Interval at which the configuration and the time range of Prometheus are fetched."`
-	PollTimeout    duration  `name:"prometheus.get_config_timeout" default:"30s" help:"Timeout for fetching the configuration and the time range of Prometheus."`
-	HTTPClient     secret    `name:"prometheus.http-client" placeholder:"YAML" xor:"httpclient" help:"Configuration of authentication and TLS for requests to Prometheus as YAML."`
-	HTTPClientFile string    `name:"prometheus.http-client-file" placeholder:"FILE" xor:"httpclient" help:"File with the configuration of authentication and TLS for requests to Prometheus."`
-	Path           string    `name:"tsdb.path" default:"./data" help:"Data directory of Prometheus, whose blocks are uploaded."`
-	MinTime        minTime   `name:"min-time" default:"0000-01-01T00:00:00Z" help:"Minimum time of samples to serve: RFC 3339, or a duration relative to now such as -1d."`
+	PrometheusURL  secretURL `name:"prometheus.url" default:"http://127.0.0.1:9090"`
+	ReadyTimeout   duration  `name:"prometheus.ready_timeout" default:"10m"`
+	PollInterval   duration  `name:"prometheus.get_config_interval" default:"30s"`
+	PollTimeout    duration  `name:"prometheus.get_config_timeout" default:"30s"`
+	HTTPClient     secret    `name:"prometheus.http-client" placeholder:"YAML" xor:"httpclient"`
+	HTTPClientFile string    `name:"prometheus.http-client-file" placeholder:"FILE" xor:"httpclient"`
+	Path           string    `name:"tsdb.path" default:"./data"`
+	MinTime        minTime   `name:"min-time" default:"0000-01-01T00:00:00Z"`
 
-	GRPCAddress string    `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for the StoreAPI."`
+	GRPCAddress string    `name:"grpc-address" default:"127.0.0.1:10901"`
 	GRPC        grpcFlags `embed:""`
-	SortBytes   size      `name:"store.max-sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series whose labels changed because a label was removed, or replaced by an external label. A request that exceeds it fails."`
+	SortBytes   size      `name:"store.max-sort-bytes" default:"256MB"`
 
-	SelectionsMax int `name:"prometheus.max-selections" default:"3" help:"Maximum number of concurrent remote reads for one Series request. If series have a label with the name of an external label, each value of this label takes a remote read. If there are more values than this, one remote read gets all series, which are then sorted."`
-	ReadsMax      int `name:"prometheus.max-remote-reads" default:"8" help:"Maximum number of concurrent remote reads. Further requests wait. Prometheus' --storage.remote.read-concurrent-limit is 10 by default."`
+	SelectionsMax int `name:"prometheus.max-selections" default:"3"`
+	ReadsMax      int `name:"prometheus.max-remote-reads" default:"8"`
 
-	ReloadConfig string   `name:"reloader.config-file" placeholder:"FILE" help:"Configuration file of Prometheus to watch. Prometheus reloads it when it changes."`
-	ReloadOutput string   `name:"reloader.config-envsubst-file" placeholder:"FILE" help:"Output file for the configuration with $(NAME) replaced by environment variables."`
-	ReloadDirs   []string `name:"reloader.rule-dir" sep:"none" placeholder:"DIR" help:"Directory of rules to watch (repeatable)."`
-	ReloadWatch  duration `name:"reloader.watch-interval" default:"3m" help:"Maximum interval at which the watched files are read again. Values above 5s mean 5s."`
-	ReloadRetry  duration `name:"reloader.retry-interval" default:"5s" help:"Time to wait after a failed reload."`
-	ReloadMethod string   `name:"reloader.method" enum:"http,signal" default:"http" help:"Method to reload Prometheus. Only http is supported; signal is refused."`
+	ReloadConfig string   `name:"reloader.config-file" placeholder:"FILE"`
+	ReloadOutput string   `name:"reloader.config-envsubst-file" placeholder:"FILE"`
+	ReloadDirs   []string `name:"reloader.rule-dir" sep:"none" placeholder:"DIR"`
+	ReloadWatch  duration `name:"reloader.watch-interval" default:"3m"`
+	ReloadRetry  duration `name:"reloader.retry-interval" default:"5s"`
+	ReloadMethod string   `name:"reloader.method" enum:"http,signal" default:"http"`
 
 	Objstore objstoreFlags `embed:""`
 	Process  processFlags  `embed:""`

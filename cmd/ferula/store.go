@@ -21,34 +21,34 @@ import (
 // storeCommand has the flags of `thanos store`, and a few more under names that Thanos does
 // not use. docs/ops/flags.md lists which of them are honoured, inert or refused.
 type storeCommand struct {
-	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore" help:"Configuration of the object storage with the blocks, in Thanos' YAML format, type S3, FILESYSTEM, GCS or AZURE."`
-	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore" help:"File with the configuration of the object storage, in Thanos' YAML format."`
-	DataDir    string `name:"data-dir" default:"./data" help:"Local directory for cached pages, symbols and postings tables of blocks, and the list of blocks. It may be deleted while the store is stopped."`
+	Config     secret `name:"objstore.config" placeholder:"YAML" xor:"objstore"`
+	ConfigFile string `name:"objstore.config-file" placeholder:"FILE" xor:"objstore"`
+	DataDir    string `name:"data-dir" default:"./data"`
 
-	CacheBytes      size   `name:"index-cache-size" max:"1TB" default:"250MB" help:"Size of the file in the data directory that caches pages of indexes and chunks. It bounds what all requests hold together. At most 1TB; the disk must have this space."`
-	CacheConfig     secret `name:"index-cache.config" placeholder:"YAML" xor:"indexcache" help:"Configuration of the cache, in Thanos' YAML format, type IN-MEMORY. Its max_size replaces --index-cache-size."`
-	CacheConfigFile string `name:"index-cache.config-file" placeholder:"FILE" xor:"indexcache" help:"File with the configuration of the cache, in Thanos' YAML format."`
+	CacheBytes      size   `name:"index-cache-size" max:"1TB" default:"250MB"`
+	CacheConfig     secret `name:"index-cache.config" placeholder:"YAML" xor:"indexcache"`
+	CacheConfigFile string `name:"index-cache.config-file" placeholder:"FILE" xor:"indexcache"`
 
-	SyncInterval     duration `name:"sync-block-duration" default:"15m" help:"Interval at which the blocks of the bucket are listed."`
-	Discovery        string   `name:"block-discovery-strategy" enum:"concurrent,recursive" default:"concurrent" help:"concurrent looks for the files of each block; recursive lists all objects of the bucket."`
-	MetaConcurrency  int      `name:"block-meta-fetch-concurrency" min:"1" default:"32" help:"Maximum number of concurrent requests for the metadata of blocks."`
-	MinTime          minTime  `name:"min-time" default:"0000-01-01T00:00:00Z" help:"Minimum time of samples to serve: RFC 3339, or a duration relative to now such as -1d."`
-	MaxTime          minTime  `name:"max-time" default:"9999-12-31T23:59:59Z" help:"Maximum time of samples to serve: RFC 3339, or a duration relative to now such as -1d."`
-	ConsistencyDelay duration `name:"consistency-delay" default:"0s" help:"Minimum age of blocks that are served, except those of a compactor."`
-	IgnoreDeleted    duration `name:"ignore-deletion-marks-delay" default:"24h" help:"Time after which a block that is marked for deletion is no longer served."`
-	Relabel          secret   `name:"selector.relabel-config" placeholder:"YAML" xor:"relabel" help:"Relabel configuration as YAML that selects blocks by their external labels."`
-	RelabelFile      string   `name:"selector.relabel-config-file" placeholder:"FILE" xor:"relabel" help:"File with the relabel configuration that selects blocks by their external labels."`
+	SyncInterval     duration `name:"sync-block-duration" default:"15m"`
+	Discovery        string   `name:"block-discovery-strategy" enum:"concurrent,recursive" default:"concurrent"`
+	MetaConcurrency  int      `name:"block-meta-fetch-concurrency" min:"1" default:"32"`
+	MinTime          minTime  `name:"min-time" default:"0000-01-01T00:00:00Z"`
+	MaxTime          minTime  `name:"max-time" default:"9999-12-31T23:59:59Z"`
+	ConsistencyDelay duration `name:"consistency-delay" default:"0s"`
+	IgnoreDeleted    duration `name:"ignore-deletion-marks-delay" default:"24h"`
+	Relabel          secret   `name:"selector.relabel-config" placeholder:"YAML" xor:"relabel"`
+	RelabelFile      string   `name:"selector.relabel-config-file" placeholder:"FILE" xor:"relabel"`
 
-	ReadsMax        int      `name:"store.grpc.series-max-concurrency" default:"20" help:"Maximum number of blocks that are read at once, for all requests. A request whose client is slow does not count. 0 means no limit."`
-	DownloadedBytes size     `name:"store.grpc.downloaded-bytes-limit" default:"0" help:"Maximum bytes of labels and chunks of one Series request. A request that exceeds it fails. 0 means no limit."`
-	TouchedSeries   int64    `name:"store.grpc.touched-series-limit" default:"0" hidden:"" help:"Older name of --store.limits.request-series."`
-	SampleLimit     int64    `name:"store.grpc.series-sample-limit" default:"0" hidden:"" help:"Older name of --store.limits.request-samples."`
-	IdleTimeout     duration `name:"store.index-header-lazy-reader-idle-timeout" default:"5m" hidden:"" help:"Time after which the symbols and the postings table of an unused block are unmapped."`
-	SortBytes       size     `name:"store.max-sort-bytes" default:"256MB" help:"Maximum memory of one request to sort series of a block whose labels changed because a label was replaced or removed. A request that exceeds it fails."`
+	ReadsMax        int      `name:"store.grpc.series-max-concurrency" default:"20"`
+	DownloadedBytes size     `name:"store.grpc.downloaded-bytes-limit" default:"0"`
+	TouchedSeries   int64    `name:"store.grpc.touched-series-limit" default:"0" hidden:""`
+	SampleLimit     int64    `name:"store.grpc.series-sample-limit" default:"0" hidden:""`
+	IdleTimeout     duration `name:"store.index-header-lazy-reader-idle-timeout" default:"5m" hidden:""`
+	SortBytes       size     `name:"store.max-sort-bytes" default:"256MB"`
 
-	GRPCAddress    string       `name:"grpc-address" default:"127.0.0.1:10901" help:"Listen host:port for the StoreAPI."`
+	GRPCAddress    string       `name:"grpc-address" default:"127.0.0.1:10901"`
 	GRPC           grpcFlags    `embed:""`
-	ExternalPrefix string       `name:"web.external-prefix" help:"Path prefix of /blocks and /api/v1/blocks."`
+	ExternalPrefix string       `name:"web.external-prefix"`
 	Process        processFlags `embed:""`
 }
 

@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -28,6 +27,7 @@ import (
 	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
+	storetsdb "github.com/ferula-io/ferula/internal/tsdb"
 )
 
 // blockWriter writes the series of one window as a TSDB block.
@@ -298,16 +298,7 @@ func (b *blockWriter) meta() error {
 		Stats: tsdb.BlockStats{NumSamples: b.stats.samples, NumFloatSamples: b.stats.floats,
 			NumHistogramSamples: b.stats.histograms, NumSeries: b.series, NumChunks: b.stats.chunks},
 		Compaction: tsdb.BlockMetaCompaction{Level: 1, Sources: []ulid.ULID{b.id}}}
-	text, err := json.MarshalIndent(meta, "", "\t")
-	if err != nil {
-		return err
-	}
-	f, err := os.Create(filepath.Join(b.tmp, "meta.json"))
-	if err != nil {
-		return err
-	}
-	_, err = f.Write(text)
-	return errors.Join(err, f.Sync(), f.Close())
+	return storetsdb.WriteMeta(b.tmp, meta)
 }
 
 // discard removes the block's files.

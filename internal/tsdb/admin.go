@@ -2,9 +2,14 @@ package tsdb
 
 import (
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb"
 )
 
 // DeleteSeries marks the samples of the selected series from mint to maxt, both in ms and
@@ -44,4 +49,18 @@ func (s *Store) Snapshot(dir string, withHead bool) error {
 		return fmt.Errorf("snapshot to %s: %w", dir, err)
 	}
 	return nil
+}
+
+// WriteMeta writes the meta.json of a block to its directory, and syncs the file.
+func WriteMeta(dir string, meta tsdb.BlockMeta) error {
+	text, err := json.MarshalIndent(meta, "", "\t")
+	if err != nil {
+		return err
+	}
+	f, err := os.Create(filepath.Join(dir, "meta.json"))
+	if err != nil {
+		return err
+	}
+	_, err = f.Write(append(text, '\n'))
+	return errors.Join(err, f.Sync(), f.Close())
 }

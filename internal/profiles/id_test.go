@@ -2,6 +2,8 @@ package profiles
 
 import (
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"testing"
 )
 
@@ -19,6 +21,21 @@ func TestParseID(t *testing.T) {
 	} {
 		if id, err := ParseID(text); !errors.Is(err, ErrBadRequest) {
 			t.Errorf("%q: %v, %v", text, id, err)
+		}
+	}
+}
+
+func TestID_TextHasTheDigitsOfEveryByte(t *testing.T) {
+	r := rand.New(rand.NewPCG(7, 8))
+	for i := range 1000 {
+		var id ID
+		for j := range id {
+			id[j] = byte(r.Uint32())
+		}
+		id[i%16] = byte(i)
+		want := fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
+		if got := string(id.Append([]byte("kept"))); got != "kept"+want || id.String() != want {
+			t.Fatalf("got %s, want kept%s", got, want)
 		}
 	}
 }

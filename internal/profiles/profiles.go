@@ -19,6 +19,7 @@ package profiles
 
 import (
 	"crypto/rand"
+	"encoding/binary"
 	"encoding/hex"
 	"errors"
 	"fmt"
@@ -101,21 +102,47 @@ func (id ID) TimeMS() (ms int64, ok bool) {
 	return ms, true
 }
 
-// Append appends the 36 characters of the UUID.
-func (id ID) Append(dst []byte) []byte {
-	for i, b := range id {
-		if i == 4 || i == 6 || i == 8 || i == 10 {
-			dst = append(dst, '-')
-		}
-		dst = append(dst, hexDigits[b>>4], hexDigits[b&15])
-	}
+// IDBytes is the length of a UUID in text.
+const IDBytes = 36
+
+// Append appends the UUID in text, with dashes.
+func (id *ID) Append(dst []byte) []byte {
+	n := len(dst)
+	dst = slices.Grow(dst, IDBytes)[:n+IDBytes]
+	id.Put(dst[n:])
 	return dst
 }
 
-const hexDigits = "0123456789abcdef"
+// Put writes the UUID in text to dst, which has IDBytes bytes.
+func (id *ID) Put(dst []byte) {
+	_ = dst[IDBytes-1]
+	le := binary.LittleEndian
+	le.PutUint64(dst, hexDigits(le.Uint32(id[:])))
+	dst[8] = '-'
+	v := hexDigits(le.Uint32(id[4:]))
+	le.PutUint32(dst[9:], uint32(v))
+	dst[13] = '-'
+	le.PutUint32(dst[14:], uint32(v>>32))
+	dst[18] = '-'
+	v = hexDigits(le.Uint32(id[8:]))
+	le.PutUint32(dst[19:], uint32(v))
+	dst[23] = '-'
+	le.PutUint32(dst[24:], uint32(v>>32))
+	le.PutUint64(dst[28:], hexDigits(le.Uint32(id[12:])))
+}
+
+// hexDigits returns the eight hexadecimal digits of four bytes, in the order of memory.
+func hexDigits(v uint32) uint64 {
+	x := uint64(v)
+	x = (x | x<<16) & 0x0000FFFF0000FFFF
+	x = (x | x<<8) & 0x00FF00FF00FF00FF
+	digits := x>>4&0x000F000F000F000F | x&0x000F000F000F000F<<8
+	letters := (digits + 0x0606060606060606) >> 4 & 0x0101010101010101 // 1 for digits above 9
+	return digits + 0x3030303030303030 + letters*('a'-'0'-10)
+}
 
 // String returns the UUID with dashes.
-func (id ID) String() string { return string(id.Append(make([]byte, 0, 36))) }
+func (id ID) String() string { return string(id.Append(make([]byte, 0, IDBytes))) }
 
 // TraceID identifies a trace.
 type TraceID [16]byte
@@ -189,18 +216,13 @@ type SeriesResult struct {
 	Series   []Series // sorted by labels
 	Warnings []error  // sources that could not be read; the result lacks their data
 
-	// Sets holds the label sets to which Exemplar.Set refers; nil without exemplars. A set may contain labels that
-	// GroupBy names. The labels of an exemplar do not contain them: an encoder omits them, as AppendLabels does.
-	Sets    LabelSets
+	// Sets holds the encoded label sets to which Exemplar.Set refers; nil without exemplars. Not all of them belong to an
+	// exemplar. A set may contain labels that GroupBy names. The labels of an exemplar do not contain them: an encoder
+	// omits them, as AppendLabels does.
+	Sets    [][]byte
 	GroupBy []string // sorted
 
 	release func()
-}
-
-// LabelSets are encoded label sets by number. Not all of them belong to an exemplar.
-type LabelSets interface {
-	Len() int
-	Set(number uint32) []byte
 }
 
 // NewSeriesResult returns a result whose Close calls release.
@@ -217,7 +239,7 @@ func (a *SeriesResult) Close() {
 
 // AppendLabels appends the labels of an exemplar, encoded: the labels common to all its rows, without GroupBy.
 func (a *SeriesResult) AppendLabels(dst []byte, x *Exemplar) []byte {
-	return AppendWithout(dst, a.Sets.Set(x.Set), a.GroupBy)
+	return AppendWithout(dst, a.Sets[x.Set], a.GroupBy)
 }
 
 // AppendWithout appends the labels of a valid set whose names are not in without.

@@ -56,7 +56,7 @@ func (f *flameNode) child(name string) *flameNode {
 
 // overlay adds a flame graph to a tree, as its left or right side. The nodes of a level
 // are in the order of their parents, so one pass over both levels finds each parent.
-func overlay(root *flameNode, flame *profilepb.Flame, side int) {
+func overlay(root *flameNode, flame *profiles.FlameGraph, side int) {
 	type span struct {
 		from, to int64
 		frame    *flameNode
@@ -135,7 +135,7 @@ func (f *flameNode) cutBelow(most int64) {
 // Tree encodes a flame graph as PROFILE_FORMAT_TREE: the nodes depth first, each with the
 // length of its name, the name, its self value and the number of its children. The first
 // node has no name and is the parent of all stacks.
-func Tree(flame *profilepb.Flame) []byte {
+func Tree(flame *profiles.FlameGraph) []byte {
 	var top flameNode
 	overlay(&top, flame, 0)
 	if len(top.children) == 0 || flame.Total == 0 {
@@ -158,10 +158,10 @@ func Tree(flame *profilepb.Flame) []byte {
 
 // Diff merges two flame graphs, either of which may be nil. It keeps the nodesMax greatest
 // nodes; 0: all.
-func Diff(left, right *profilepb.Flame, nodesMax int) *profilepb.DiffEncoder {
+func Diff(left, right *profiles.FlameGraph, nodesMax int) *profilepb.DiffEncoder {
 	var top flameNode
 	diff := &profilepb.DiffEncoder{}
-	for side, flame := range []*profilepb.Flame{left, right} {
+	for side, flame := range []*profiles.FlameGraph{left, right} {
 		if flame != nil {
 			overlay(&top, flame, side)
 		}
@@ -217,7 +217,7 @@ func Diff(left, right *profilepb.Flame, nodesMax int) *profilepb.DiffEncoder {
 const dotShare = 0.005
 
 // Dot returns the call graph of a flame graph in the DOT language of Graphviz.
-func Dot(flame *profilepb.Flame, t profiles.Type) string {
+func Dot(flame *profiles.FlameGraph, t profiles.Type) string {
 	type edge struct{ from, to string }
 	type weight struct{ flat, cum int64 }
 	nodes, edges := map[string]*weight{}, map[edge]int64{}

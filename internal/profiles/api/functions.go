@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
@@ -39,7 +40,7 @@ func (s *Server) selectFunctions(ctx context.Context, tenant string,
 
 // Functions returns the cost of each function of a flame graph, the greatest totals first.
 // The root is not a function.
-func Functions(flame *profilepb.Flame) []profilepb.FunctionCost {
+func Functions(flame *profiles.FlameGraph) []profilepb.FunctionCost {
 	costs := make([]profilepb.FunctionCost, len(flame.Names))
 	for i, name := range flame.Names {
 		costs[i].Name = name

@@ -12,7 +12,7 @@ import (
 
 func TestFunctions_RecursionCountsOnceInTotals(t *testing.T) {
 	// total 10: main 8 (self 2) calls work 4 and, behind a gap, main 2, which calls work 2; idle 2.
-	costs := Functions(&profilepb.Flame{
+	costs := Functions(&profiles.FlameGraph{
 		Names:  []string{"total", "main", "work", "idle"},
 		Levels: [][]int64{{0, 10, 0, 0}, {0, 8, 2, 1, 0, 2, 2, 3}, {0, 4, 4, 2, 1, 2, 0, 1}, {5, 2, 2, 2}},
 		Total:  10,
@@ -21,7 +21,7 @@ func TestFunctions_RecursionCountsOnceInTotals(t *testing.T) {
 	if !slices.Equal(costs, want) {
 		t.Errorf("got %+v, want %+v", costs, want)
 	}
-	for _, f := range []*profilepb.Flame{{}, {Names: []string{"total"}, Levels: [][]int64{{0, 5, 0, 7}}}, {Names: []string{"total"}, Levels: [][]int64{{0, 5, 0, 0}, {0, 3}, {0, 2, 2, 0}}}} {
+	for _, f := range []*profiles.FlameGraph{{}, {Names: []string{"total"}, Levels: [][]int64{{0, 5, 0, 7}}}, {Names: []string{"total"}, Levels: [][]int64{{0, 5, 0, 0}, {0, 3}, {0, 2, 2, 0}}}} {
 		if costs := Functions(f); len(costs) != 0 {
 			t.Errorf("%+v: got %+v, want none", f, costs)
 		}

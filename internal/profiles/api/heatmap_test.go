@@ -8,7 +8,6 @@ import (
 	"testing"
 
 	"github.com/ferula-io/ferula/internal/profiles"
-	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
 // Requests as Grafana's data source and its application for profiles send them.
@@ -91,7 +90,7 @@ func treeOf(t *testing.T, b []byte) map[string]int64 {
 }
 
 func TestTree_HasTheSelfValuesOfTheFlameGraph(t *testing.T) {
-	f := &profilepb.Flame{
+	f := &profiles.FlameGraph{
 		Names: []string{"total", "main", "a", "b", "other"}, Total: 10,
 		Levels: [][]int64{{0, 10, 0, 0}, {0, 7, 1, 1, 0, 3, 3, 4}, {0, 4, 4, 2, 0, 2, 2, 3}},
 	}
@@ -99,7 +98,7 @@ func TestTree_HasTheSelfValuesOfTheFlameGraph(t *testing.T) {
 	if len(got) != 4 || got["main"] != 1 || got["main;a"] != 4 || got["main;b"] != 2 || got["other"] != 3 {
 		t.Errorf("%v", got)
 	}
-	if b := Tree(&profilepb.Flame{Names: []string{"total"}, Levels: [][]int64{{0, 0, 0, 0}}}); len(b) != 0 {
+	if b := Tree(&profiles.FlameGraph{Names: []string{"total"}, Levels: [][]int64{{0, 0, 0, 0}}}); len(b) != 0 {
 		t.Errorf("%x", b)
 	}
 }
@@ -107,8 +106,8 @@ func TestTree_HasTheSelfValuesOfTheFlameGraph(t *testing.T) {
 // A function may be just below the limit of nodes on one side and just above it on the other.
 // The diff must not show it as if one side did not have it.
 func TestDiff_CutsBothSidesAlike(t *testing.T) {
-	side := func(a, b int64) *profilepb.Flame {
-		return &profilepb.Flame{
+	side := func(a, b int64) *profiles.FlameGraph {
+		return &profiles.FlameGraph{
 			Names: []string{"total", "a", "b", "c"}, Total: a + b + 1, Levels: [][]int64{{0, a + b + 1, 0, 0}, {0, a, a, 1, 0, b, b, 2, 0, 1, 1, 3}},
 		}
 	}

@@ -77,12 +77,6 @@ func (s *stub) Stats(string) (profiles.Stats, error) {
 	return profiles.Stats{OldestMS: 1, NewestMS: 2}, s.err
 }
 
-// setList are the label sets of exemplars.
-type setList [][]byte
-
-func (s setList) Len() int                 { return len(s) }
-func (s setList) Set(number uint32) []byte { return s[number] }
-
 func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*profiles.SeriesResult, error) {
 	s.tenant, s.request = r.Tenant, *r
 	if s.err != nil {
@@ -95,7 +89,7 @@ func (s *stub) SelectSeries(_ context.Context, r *profiles.SeriesRequest) (*prof
 	}}}
 	if r.Exemplars {
 		set := labelenc.AppendLabel(labelenc.AppendLabel(nil, "pod", "x"), "service_name", "a")
-		a.Sets, a.GroupBy = setList{labelenc.AppendLabel(nil, "pod", "w"), set}, []string{"service_name"}
+		a.Sets, a.GroupBy = [][]byte{labelenc.AppendLabel(nil, "pod", "w"), set}, []string{"service_name"}
 		a.Series[0].Exemplars = []profiles.Exemplar{{ID: profiles.ID{15: 2}, TimeNS: 14_999_000_000, Value: 1}, {ID: profiles.ID{15: 1}, TimeNS: 29_999_000_001, Value: 5, Set: 1}}
 	}
 	return a, nil
@@ -121,8 +115,8 @@ func (s *stub) Analyze(_ context.Context, r *profiles.LabelsRequest) (profiles.A
 }
 
 // flame returns main -> (work -> main, idle), where idle is nearly nothing.
-func flame() *profilepb.Flame {
-	return &profilepb.Flame{
+func flame() *profiles.FlameGraph {
+	return &profiles.FlameGraph{
 		Names:   []string{"total", "main", "idle", "work"},
 		Levels:  [][]int64{{0, 1000, 0, 0}, {0, 1000, 100, 1}, {0, 1, 1, 2, 0, 899, 400, 3}, {1, 499, 499, 1}},
 		Total:   1000,
@@ -504,7 +498,7 @@ func TestSeriesEncoder_DoesNotAllocatePerPoint(t *testing.T) {
 			s.Points = append(s.Points, profiles.Point{TimeMS: int64(i), Value: 1.5})
 			s.Exemplars = append(s.Exemplars, profiles.Exemplar{ID: profiles.ID{1}, TimeNS: 1e18, Value: 7})
 		}
-		encoder := &profilepb.SeriesEncoder{Source: seriesSource{&profiles.SeriesResult{Series: []profiles.Series{s}, Sets: setList{set}}}}
+		encoder := &profilepb.SeriesEncoder{Result: &profiles.SeriesResult{Series: []profiles.Series{s}, Sets: [][]byte{set}}}
 		buf := encode(encoder, nil)
 		return testing.AllocsPerRun(10, func() { buf = encode(encoder, buf[:0]) })
 	}

@@ -124,31 +124,6 @@ func (s *Server) stats(_ context.Context, tenant string,
 		NewestProfileTime: stats.NewestMS}, nil
 }
 
-// seriesSource encodes a query's result without converting it.
-type seriesSource struct{ *profiles.SeriesResult }
-
-func (s seriesSource) Len() int                 { return len(s.Series) }
-func (s seriesSource) Labels(i int) []byte      { return s.Series[i].Labels }
-func (s seriesSource) Points(i int) int         { return len(s.Series[i].Points) }
-func (s seriesSource) Set(number uint32) []byte { return s.SeriesResult.Sets.Set(number) }
-
-func (s seriesSource) Sets() (n int, without []string) {
-	if s.SeriesResult.Sets == nil {
-		return 0, nil
-	}
-	return s.SeriesResult.Sets.Len(), s.GroupBy
-}
-
-func (s seriesSource) Point(i, j int, into *profilepb.EncodedPoint) {
-	series := &s.Series[i]
-	p := &series.Points[j]
-	into.TimestampMS, into.Value = p.TimeMS, p.Value
-	if into.HasExemplar = len(series.Exemplars) > 0; into.HasExemplar {
-		x := &series.Exemplars[j]
-		into.Exemplar = profilepb.EncodedExemplar{TimestampMS: x.TimeNS / 1e6, ProfileID: x.ID, Value: x.Value, Set: x.Set}
-	}
-}
-
 func (s *Server) selectSeries(ctx context.Context, tenant string,
 	m *profilepb.SelectSeriesRequest) (*profilepb.SeriesEncoder, error) {
 	r, err := s.seriesQuery(tenant, m)
@@ -161,16 +136,16 @@ func (s *Server) selectSeries(ctx context.Context, tenant string,
 	}
 	onWritten(ctx, result.Close)
 	warn(ctx, result.Warnings)
-	return &profilepb.SeriesEncoder{Source: seriesSource{result}}, nil
+	return &profilepb.SeriesEncoder{Result: result}, nil
 }
 
-func (s *Server) flame(ctx context.Context, r profiles.MergeRequest) (*profilepb.Flame, error) {
+func (s *Server) flame(ctx context.Context, r profiles.MergeRequest) (*profiles.FlameGraph, error) {
 	f, err := s.querier.MergeFlame(ctx, &r)
 	if err != nil {
 		return nil, err
 	}
 	warn(ctx, f.Warnings)
-	return &profilepb.Flame{Names: f.Names, Levels: f.Levels, Total: f.Total, MaxSelf: f.MaxSelf}, nil
+	return f, nil
 }
 
 func (s *Server) pprof(ctx context.Context, r *profiles.MergeRequest) ([]byte, error) {
@@ -258,7 +233,7 @@ func (s *Server) selectMergeSpanProfile(ctx context.Context, tenant string,
 }
 
 func (s *Server) diff(ctx context.Context, tenant string, m *profilepb.DiffRequest) (*profilepb.DiffEncoder, error) {
-	var flames [2]*profilepb.Flame
+	var flames [2]*profiles.FlameGraph
 	nodes := 0
 	for i, side := range []*profilepb.SelectMergeStacktracesRequest{m.GetLeft(), m.GetRight()} {
 		if side == nil {

@@ -290,7 +290,7 @@ func appendTimeline(b []byte, q profiles.SeriesRequest, points []profiles.Point)
 
 func (s *Server) renderDiff(w http.ResponseWriter, r *http.Request) {
 	s.legacy(w, r, "application/json", func(ctx context.Context, tenant string, form url.Values) ([]byte, error) {
-		var flames [2]*profilepb.Flame
+		var flames [2]*profiles.FlameGraph
 		var q profiles.MergeRequest
 		nodes := 0
 		for i, side := range []string{"left", "right"} {

@@ -57,7 +57,7 @@ func writeRows(t testing.TB, rows int) (dir string, written []Row) {
 		plain := labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "process_cpu"), "pod", string(rune('a'+i)))
 		series = append(series, Series{Plain: plain, Labels: FullLabels(plain, testType)})
 	}
-	content := &Content{Types: []profiles.Type{testType}, Series: series, Symbols: []DatasetSymbols{{"a", &b.Symbols}}, Shared: []Key{{TimeNS: 5}}}
+	content := &Content{Types: []profiles.Type{testType}, Series: series, Parts: mustEncode([]datasetSymbols{{"a", &b.Symbols}}), Shared: []Key{{TimeNS: 5}}}
 	content.Meta = Meta{ULID: [16]byte{1, 2}, Level: 3, Parents: [][16]byte{{9}}}
 	if err := w.Finish(content); err != nil {
 		t.Fatal(err)
@@ -141,7 +141,7 @@ func TestArrange_KeepsStacks(t *testing.T) {
 			}
 			return names
 		}
-		arranged, numbers := b.Arrange()
+		arranged, numbers := new(Arranger).Arrange(&b.Symbols)
 		if len(arranged.Parents) != len(b.Parents) {
 			t.Fatalf("%d stacks of %d", len(arranged.Parents), len(b.Parents))
 		}

@@ -274,14 +274,14 @@ func TestPart_NumbersOfStacks(t *testing.T) {
 }
 
 // datasets are symbols of two datasets, of 2 and 1 stacks.
-func datasets() []DatasetSymbols {
+func datasets() []datasetSymbols {
 	a, b := NewBuilder(), NewBuilder()
 	frame := func(b *Builder, name string) uint32 {
 		return b.Frame(b.Function(Function{Name: b.String([]byte(name)), File: b.String([]byte("file of " + name)), StartLine: 3}), 9)
 	}
 	a.Node(a.Node(0, frame(a, "main")), frame(a, "work"))
 	b.Node(0, frame(b, "other"))
-	return []DatasetSymbols{{"a", &a.Symbols}, {"b", &b.Symbols}}
+	return []datasetSymbols{{"a", &a.Symbols}, {"b", &b.Symbols}}
 }
 
 func TestDecodeParts_Limits(t *testing.T) {
@@ -306,10 +306,10 @@ func TestDecodeParts_Limits(t *testing.T) {
 		_, err = p.decode()
 		expect(t, "another number of stacks", err, false)
 	}
-	if _, err := encodeParts([]DatasetSymbols{datasets()[1], datasets()[0]}); err == nil {
+	if _, err := encodeParts([]datasetSymbols{datasets()[1], datasets()[0]}); err == nil {
 		t.Error("parts that are not sorted are written")
 	}
-	if _, err := encodeParts([]DatasetSymbols{datasets()[0], datasets()[0]}); err == nil {
+	if _, err := encodeParts([]datasetSymbols{datasets()[0], datasets()[0]}); err == nil {
 		t.Error("a part is written twice")
 	}
 	_, err = decodeParts(directory, bodies[:len(bodies)-1])
@@ -355,7 +355,7 @@ func writeDatasets(t *testing.T, spans *TraceSpans) (dir string) {
 			t.Fatal(err)
 		}
 	}
-	if err := w.Finish(&Content{Types: []profiles.Type{testType}, Series: []Series{{Plain: labelenc.AppendLabel(nil, "a", "b")}}, Symbols: datasets(), Spans: spans}); err != nil {
+	if err := w.Finish(&Content{Types: []profiles.Type{testType}, Series: []Series{{Plain: labelenc.AppendLabel(nil, "a", "b")}}, Parts: mustEncode(datasets()), Spans: spans}); err != nil {
 		t.Fatal(err)
 	}
 	return dir
@@ -379,7 +379,7 @@ func TestReader_SymbolsOfPartsAreCachedAndCounted(t *testing.T) {
 	if r.HasSymbols() || r.HasPart(0) || len(r.Parts()) != 2 || r.PartBytes(0) <= 0 || r.SymbolsBytes() != r.PartBytes(0)+r.PartBytes(1) || r.PartBytes(0) != 4*int64(r.parts[0].body.plain) {
 		t.Errorf("%d and %d bytes", r.PartBytes(0), r.PartBytes(1))
 	}
-	if s, err := r.DecodePart(1); err != nil || path(s, 1) != ";other" || r.HasPart(1) || counted != 0 {
+	if s, err := new(PartDecoder).Decode(r, 1); err != nil || path(s, 1) != ";other" || r.HasPart(1) || counted != 0 {
 		t.Errorf("decoded: %v, %d counted", err, counted)
 	}
 	first, err := r.PartSymbols(0)
@@ -389,7 +389,7 @@ func TestReader_SymbolsOfPartsAreCachedAndCounted(t *testing.T) {
 	if again, err := r.PartSymbols(0); again != first || err != nil || counted != r.PartBytes(0) {
 		t.Errorf("again: %v, %d counted", err, counted)
 	}
-	if again, err := r.DecodePart(0); again != first || err != nil {
+	if again, err := new(PartDecoder).Decode(r, 0); again != first || err != nil {
 		t.Errorf("the cached symbols are decoded again: %v", err)
 	}
 	whole, err := r.Symbols()
@@ -706,7 +706,7 @@ func TestWriter_FailureOfAnyCallIsReturned(t *testing.T) {
 		if err == nil {
 			err = w.Add(&Row{Dataset: "a", Stacks: []uint32{1}, Values: []int64{1}})
 			if err == nil {
-				err = w.Finish(&Content{Types: []profiles.Type{testType}, Series: []Series{{Plain: labelenc.AppendLabel(nil, "a", "b")}}, Symbols: datasets()[:1], Spans: spans.Spans()})
+				err = w.Finish(&Content{Types: []profiles.Type{testType}, Series: []Series{{Plain: labelenc.AppendLabel(nil, "a", "b")}}, Parts: mustEncode(datasets()[:1]), Spans: spans.Spans()})
 			}
 			w.Abort()
 		}

@@ -465,22 +465,31 @@ func firstSection(b []byte) (section, error) {
 	if err := checkMagic(IndexFile, b, magic); err != nil {
 		return section{}, err
 	}
-	if len(b) < len(magic)+sectionHeader {
-		return section{}, corruptf("index: cut short")
-	}
-	le, b := binary.LittleEndian, b[len(magic):]
-	s, size := section{compression: le.Uint32(b[4:]), plain: le.Uint64(b[16:]), sum: le.Uint64(b[24:])}, le.Uint64(b[8:])
-	if kind := le.Uint32(b); kind != sectionMeta || s.plain > sectionMax {
+	kind, s, _, err := cutSection(IndexFile, b[len(magic):])
+	switch {
+	case err != nil:
+		return section{}, err
+	case kind != sectionMeta:
 		return section{}, corruptf("index: section %d is where meta should be", kind)
+	case s.compression > zstded:
+		return section{}, newerf("index: compression %d of section %d", s.compression, kind)
 	}
-	if s.compression > zstded {
-		return section{}, newerf("index: compression %d of section %d", s.compression, sectionMeta)
+	return s, nil
+}
+
+// cutSection cuts the first section off the bytes of a file.
+func cutSection(name string, b []byte) (kind uint32, s section, rest []byte, err error) {
+	if len(b) < sectionHeader {
+		return 0, s, nil, corruptf("%s: cut short", name)
 	}
-	if b = b[sectionHeader:]; size > uint64(len(b)) {
-		return section{}, corruptf("index: section %d is longer than the file", sectionMeta)
+	le := binary.LittleEndian
+	kind, s = le.Uint32(b), section{compression: le.Uint32(b[4:]), plain: le.Uint64(b[16:]), sum: le.Uint64(b[24:])}
+	size := le.Uint64(b[8:])
+	if b = b[sectionHeader:]; size > uint64(len(b)) || s.plain > sectionMax {
+		return 0, s, nil, corruptf("%s: section %d is longer than the file", name, kind)
 	}
 	s.stored = b[:size]
-	return s, nil
+	return kind, s, b[size:], nil
 }
 
 // sections returns the sections of an index without reading their bodies.
@@ -494,29 +503,20 @@ func sectionsOf(name string, b []byte, magic string, greatest uint32) (map[uint3
 	if err := checkMagic(name, b, magic); err != nil {
 		return nil, err
 	}
-	le, found := binary.LittleEndian, map[uint32]section{}
-	b = b[len(magic):]
-	for {
-		if len(b) < sectionHeader {
-			return nil, corruptf("%s: cut short", name)
-		}
-		kind, s := le.Uint32(b), section{compression: le.Uint32(b[4:]), plain: le.Uint64(b[16:]), sum: le.Uint64(b[24:])}
-		size := le.Uint64(b[8:])
-		b = b[sectionHeader:]
-		if kind == sectionEnd {
+	found := map[uint32]section{}
+	for b = b[len(magic):]; ; {
+		kind, s, rest, err := cutSection(name, b)
+		switch {
+		case err != nil:
+			return nil, err
+		case kind == sectionEnd:
 			return found, nil
-		}
-		if size > uint64(len(b)) || s.plain > sectionMax {
-			return nil, corruptf("%s: section %d is longer than the file", name, kind)
-		}
-		if kind > greatest && kind&sectionOptional == 0 {
+		case kind > greatest && kind&sectionOptional == 0:
 			return nil, newerf("%s: section %d", name, kind)
-		}
-		if s.compression > zstded && kind <= greatest {
+		case s.compression > zstded && kind <= greatest:
 			return nil, newerf("%s: compression %d of section %d", name, s.compression, kind)
 		}
-		s.stored, b = b[:size], b[size:]
-		found[kind] = s
+		found[kind], b = s, rest
 	}
 }
 

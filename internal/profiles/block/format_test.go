@@ -39,7 +39,7 @@ func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 	b.Node(b.Node(0, b.Frame(b.Function(Function{Name: b.String([]byte("main")), StartLine: 5}), 9)), 0)
 	err = w.Finish(&Content{
 		Meta: Meta{ULID: [16]byte{1}, Level: 2, Parents: [][16]byte{{4}, {5}}}, Types: []profiles.Type{testType},
-		Series: []Series{{Plain: set}, {Plain: set}, {Plain: set}}, Symbols: []DatasetSymbols{{"a", &b.Symbols}, {"b", &NewBuilder().Symbols}}, Shared: []Key{{second, 0x0102030406}},
+		Series: []Series{{Plain: set}, {Plain: set}, {Plain: set}}, Parts: mustEncode([]datasetSymbols{{"a", &b.Symbols}, {"b", &NewBuilder().Symbols}}), Shared: []Key{{second, 0x0102030406}},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -65,7 +65,7 @@ func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 			t.Fatalf("section %d begins %x", kind, head)
 		}
 		if le.Uint32(head[4:]) == 1 {
-			if stored, err = decompress(stored, 1<<20); err != nil {
+			if stored, err = decompressIn(nil, stored, 1<<20); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -103,7 +103,7 @@ func TestWriter_WritesTheDocumentedFormat(t *testing.T) {
 		if size == 0 {
 			size = len(stored)
 		}
-		got, err := decompress(stored[:size], 1<<20)
+		got, err := decompressIn(nil, stored[:size], 1<<20)
 		if err != nil || !bytes.Equal(got, p.body) {
 			t.Errorf("symbols of %s are\n%x\nwant\n%x, %v", p.dataset, got, p.body, err)
 		}

@@ -38,12 +38,6 @@ func (p Part) Local(stack uint32) (n uint32, ok bool) {
 	return stack - p.First + 1, true
 }
 
-// DatasetSymbols are the symbols of one part.
-type DatasetSymbols struct {
-	Dataset string
-	Symbols *Symbols
-}
-
 // filePart is a part of a Reader.
 type filePart struct {
 	Part
@@ -107,17 +101,6 @@ func appendPieces(pieces [][]byte, b []byte) [][]byte {
 // sections returns the body of sectionParts, and that of sectionPartSymbols in pieces.
 func (e *PartsEncoder) sections() (directory []byte, bodies [][]byte) {
 	return append(binary.AppendUvarint(nil, uint64(e.parts)), e.directory...), e.bodies
-}
-
-// encodeParts encodes all parts.
-func encodeParts(parts []DatasetSymbols) (*PartsEncoder, error) {
-	e := &PartsEncoder{}
-	for _, p := range parts {
-		if err := e.Add(p.Dataset, p.Symbols); err != nil {
-			return nil, err
-		}
-	}
-	return e, nil
 }
 
 // decodeParts decodes the body of sectionParts. The parts alias bodies.
@@ -211,22 +194,14 @@ func (r *Reader) PartSymbols(i int) (*Symbols, error) {
 	return s, nil
 }
 
-// DecodePart returns the symbols of a part as PartSymbols does, but does not cache them: a
-// compaction needs the symbols of each part only once.
-func (r *Reader) DecodePart(i int) (*Symbols, error) {
-	if s := r.parts[i].symbols.Load(); s != nil {
-		return s, nil
-	}
-	return r.parts[i].decode()
-}
-
 // PartDecoder decodes the symbols of one part after the other, in the same memory.
 type PartDecoder struct {
 	symbols Symbols
 	plain   []byte
 }
 
-// Decode is Reader.DecodePart. The result is valid until the next call; the strings in it stay valid.
+// Decode returns the symbols of a part as PartSymbols does, but does not cache them: a compaction needs the symbols of
+// each part only once. The result is valid until the next call; the strings in it stay valid.
 func (d *PartDecoder) Decode(r *Reader, i int) (*Symbols, error) {
 	if s := r.parts[i].symbols.Load(); s != nil {
 		return s, nil

@@ -17,16 +17,12 @@ package block
 import (
 	"context"
 	"encoding/binary"
-	"errors"
 
 	"github.com/ferula-io/ferula/internal/profiles"
 )
 
 // ErrCorrupt is returned for files that were not written by a Writer.
 var ErrCorrupt = profiles.ErrCorrupt
-
-// errStop ends an iteration early.
-var errStop = errors.New("stop")
 
 // Series is the type and labels that rows share.
 type Series struct {

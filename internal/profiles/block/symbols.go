@@ -36,10 +36,8 @@ type Builder struct {
 	Symbols
 	lastString, lastFunction, lastFrame uint32
 	strings                             map[string]uint32
-	functions                           functionTable
-	frames                              table
-	nodes                               nodeTable
-	stacks                              stackTable
+	functions, frames, nodes, stacks    table
+	factor                              uint64 // odd; of the hashes
 	bytes                               int
 }
 
@@ -50,16 +48,14 @@ func NewBuilder() *Builder {
 	var random [8]byte
 	_, _ = rand.Read(random[:]) // never fails
 	factor := binary.NativeEndian.Uint64(random[:]) | 1
-	b := &Builder{strings: map[string]uint32{}, functions: functionTable{factor: factor}, frames: table{factor: factor},
-		nodes: nodeTable{factor: factor}, stacks: stackTable{factor: factor}}
+	b := &Builder{strings: map[string]uint32{}, factor: factor}
 	b.begin()
 	return b
 }
 
 // Bytes estimates the memory of the symbols and the tables.
 func (b *Builder) Bytes() int {
-	tables := 16*len(b.frames.slots) + 8*len(b.nodes.slots) + 4*len(b.functions.slots) + 48*len(b.strings) +
-		8*len(b.stacks.slots)
+	tables := 8*(len(b.functions.slots)+len(b.frames.slots)+len(b.nodes.slots)+len(b.stacks.slots)) + 48*len(b.strings)
 	return b.bytes + tables + 16*cap(b.Strings) + 24*cap(b.Functions) + 8*cap(b.Frames) +
 		4*(cap(b.Parents)+cap(b.NodeFrame))
 }
@@ -67,18 +63,18 @@ func (b *Builder) Bytes() int {
 // Seal frees the tables, which take more memory than the symbols. Nothing may be added to a sealed builder.
 func (b *Builder) Seal() {
 	b.strings = nil
-	b.functions, b.frames, b.nodes, b.stacks = functionTable{}, table{}, nodeTable{}, stackTable{}
+	b.functions, b.frames, b.nodes, b.stacks = table{}, table{}, table{}, table{}
 }
 
 // Reset empties the builder and keeps its memory. Symbols that it has returned must not be used any more.
 func (b *Builder) Reset() {
 	clear(b.strings)
 	clear(b.Strings) // so that unused ones are freed
-	clear(b.functions.slots)
-	clear(b.frames.slots)
-	clear(b.nodes.slots)
-	clear(b.stacks.slots)
-	b.frames.n, b.nodes.n, b.stacks.n, b.bytes = 0, 0, 0, 0
+	for _, t := range []*table{&b.functions, &b.frames, &b.nodes, &b.stacks} {
+		clear(t.slots)
+		t.n = 0
+	}
+	b.bytes = 0
 	b.lastString, b.lastFunction, b.lastFrame = 0, 0, 0
 	b.Strings, b.Functions, b.Frames = b.Strings[:0], b.Functions[:0], b.Frames[:0]
 	b.Parents, b.NodeFrame = b.Parents[:0], b.NodeFrame[:0]
@@ -120,55 +116,15 @@ func (b *Builder) Function(f Function) uint32 {
 		b.lastFunction = next
 		return next
 	}
-	n, added := b.functions.get(f, b.Functions)
+	hash := (uint64(f.Name)<<32 | uint64(f.File)) * b.factor  // multiplied after each field that a client can choose:
+	hash = (hash ^ hash>>32 ^ uint64(f.StartLine)) * b.factor // otherwise many functions could have equal hashes
+	hash = (hash ^ hash>>32 ^ uint64(f.System)) * b.factor
+	n, added := b.functions.get(hash, len(b.Functions), func(n uint32) bool { return b.Functions[n] == f })
 	if added {
 		b.Functions = append(b.Functions, f)
 	}
 	b.lastFunction = n
 	return n
-}
-
-// functionTable maps functions to numbers: open addressing, at most half full.
-type functionTable struct {
-	slots  []uint32 // number + 1
-	shift  uint
-	factor uint64 // odd
-}
-
-// start returns the first slot to look at. It multiplies after each field that a client can choose: with a single
-// multiplication a client could choose fields of many functions so that their hashes are equal.
-func (t *functionTable) start(f Function) uint64 {
-	hash := (uint64(f.Name)<<32 | uint64(f.File)) * t.factor
-	hash = (hash ^ hash>>32 ^ uint64(f.StartLine)) * t.factor
-	return (hash ^ hash>>32 ^ uint64(f.System)) * t.factor >> t.shift
-}
-
-func (t *functionTable) get(f Function, known []Function) (n uint32, added bool) {
-	if 2*len(known) >= len(t.slots) {
-		t.slots, t.shift = make([]uint32, max(1<<10, 2*len(t.slots))), 64
-		for n := len(t.slots); n > 1; n >>= 1 {
-			t.shift--
-		}
-		for i := range known {
-			t.slots[t.find(known[i], known)] = uint32(i) + 1
-		}
-	}
-	at := t.find(f, known)
-	if t.slots[at] != 0 {
-		return t.slots[at] - 1, false
-	}
-	t.slots[at] = uint32(len(known)) + 1
-	return uint32(len(known)), true
-}
-
-// find returns the slot of a function, or the free slot for it.
-func (t *functionTable) find(f Function, known []Function) uint64 {
-	mask := uint64(len(t.slots) - 1)
-	for i := t.start(f); ; i = (i + 1) & mask {
-		if n := t.slots[i]; n == 0 || known[n-1] == f {
-			return i
-		}
-	}
 }
 
 // Frame returns the number of a line of a function.
@@ -177,9 +133,11 @@ func (b *Builder) Frame(function, line uint32) uint32 {
 		b.lastFrame = next
 		return next
 	}
-	n, added := b.frames.get(uint64(function)<<32|uint64(line), uint32(len(b.Frames)))
+	f := Frame{function, line}
+	n, added := b.frames.get((uint64(function)<<32|uint64(line))*b.factor, len(b.Frames),
+		func(n uint32) bool { return b.Frames[n] == f })
 	if added {
-		b.Frames = append(b.Frames, Frame{function, line})
+		b.Frames = append(b.Frames, f)
 	}
 	b.lastFrame = n
 	return n
@@ -192,17 +150,30 @@ func (b *Builder) Stack(frames []uint32) uint32 {
 	if len(frames) == 0 {
 		return 0
 	}
-	slot, hash, known := b.stacks.find(b, frames)
+	hash := b.hash(frames)
+	slot, n, known := b.stacks.find(hash, func(n uint32) bool { return b.is(n, frames) })
 	if known {
-		return uint32(*slot)
+		return n
 	}
-	var n uint32
 	for _, f := range frames {
 		n = b.Node(n, f)
 	}
-	*slot = uint64(hash)<<32 | uint64(n)
-	b.stacks.n++
+	b.stacks.put(slot, hash, n)
 	return n
+}
+
+// hash returns a hash of the frames of a stack. It takes two frames with each multiplication.
+func (b *Builder) hash(frames []uint32) uint64 {
+	hash := uint64(len(frames))
+	for ; len(frames) > 1; frames = frames[2:] {
+		hash = (hash ^ uint64(frames[0]) ^ uint64(frames[1])<<32) * b.factor
+		hash ^= hash >> 32
+	}
+	if len(frames) == 1 {
+		hash = (hash ^ uint64(frames[0])) * b.factor
+		hash ^= hash >> 32
+	}
+	return hash * b.factor
 }
 
 // is reports whether the stack of a node has these frames, root first.
@@ -223,66 +194,6 @@ func (b *Builder) is(node uint32, frames []uint32) bool {
 	return node == 0
 }
 
-// stackTable maps stacks to their nodes: open addressing, linear probing, at most two thirds full. The frames of a
-// stack are not in the table but in Symbols.
-type stackTable struct {
-	// low half: number of a node; high half: hash of the stack; 0: the slot is free, because the root is in no slot
-	slots []uint64
-	n     int  // number of stacks in the table
-	shift uint // 32 less the bits of the index of a slot
-
-	factor uint64 // odd
-}
-
-// hash returns a hash of the frames. It takes two frames with each multiplication.
-func (t *stackTable) hash(frames []uint32) uint32 {
-	hash := uint64(len(frames))
-	for ; len(frames) > 1; frames = frames[2:] {
-		hash = (hash ^ uint64(frames[0]) ^ uint64(frames[1])<<32) * t.factor
-		hash ^= hash >> 32
-	}
-	if len(frames) == 1 {
-		hash = (hash ^ uint64(frames[0])) * t.factor
-		hash ^= hash >> 32
-	}
-	return uint32(hash * t.factor >> 32)
-}
-
-// find returns the slot of a stack of b, or the free slot for the stack, which the caller fills.
-func (t *stackTable) find(b *Builder, frames []uint32) (slot *uint64, hash uint32, known bool) {
-	if 3*(t.n+1) >= 2*len(t.slots) {
-		t.grow()
-	}
-	hash = t.hash(frames)
-	mask := uint32(len(t.slots) - 1)
-	for i := hash >> t.shift; ; i = (i + 1) & mask {
-		slot = &t.slots[i]
-		if *slot == 0 {
-			return slot, hash, false
-		}
-		if uint32(*slot>>32) == hash && b.is(uint32(*slot), frames) {
-			return slot, hash, true
-		}
-	}
-}
-
-func (t *stackTable) grow() {
-	old := t.slots
-	size := max(1<<10, 2*len(old))
-	t.slots, t.shift = make([]uint64, size), uint(32-bits.TrailingZeros(uint(size)))
-	mask := uint32(size - 1)
-	for _, s := range old {
-		if s == 0 {
-			continue
-		}
-		i := uint32(s>>32) >> t.shift
-		for t.slots[i] != 0 {
-			i = (i + 1) & mask
-		}
-		t.slots[i] = s
-	}
-}
-
 // Node returns the child of node parent that has this frame. A stack adds its nodes one after the other, so most
 // nodes have the number after that of their parent. For example, main;a;b adds nodes 1, 2 and 3, and main;a;c adds
 // node 4, whose parent is 2. Nodes 1 to 3 follow their parents: Node finds them without the table, and they are not
@@ -296,73 +207,17 @@ func (b *Builder) Node(parent, frame uint32) uint32 {
 	if b.Parents[next] == parent && b.NodeFrame[next] == frame {
 		return next
 	}
-	n, added := b.nodes.get(parent, frame, &b.Symbols)
+	n, added := b.nodes.get((uint64(parent)<<32|uint64(frame))*b.factor, len(b.Parents), func(n uint32) bool {
+		return b.Parents[n] == parent && b.NodeFrame[n] == frame
+	})
 	if added {
 		b.Parents, b.NodeFrame = append(b.Parents, parent), append(b.NodeFrame, frame)
 	}
 	return n
 }
 
-// nodeTable maps a parent and a frame to the number of their node, unless the node follows its parent: open
-// addressing, linear probing, at most two thirds full. The parents and frames of nodes are not in the table but in
-// Symbols, because a head has millions of nodes.
-type nodeTable struct {
-	slots []uint64 // low half: number of a node, 0 if the slot is free; high half: tag of its hash
-	n     int      // number of nodes in the table
-	shift uint
-
-	factor uint64 // odd
-}
-
-// get returns the number of a node. A new node gets the next number; the caller adds it to s.
-func (t *nodeTable) get(parent, frame uint32, s *Symbols) (n uint32, added bool) {
-	if 3*(t.n+1) >= 2*len(t.slots) {
-		t.grow(s)
-	}
-	i, tag := t.start(parent, frame)
-	for mask := uint64(len(t.slots) - 1); ; i = (i + 1) & mask {
-		slot := t.slots[i]
-		if slot == 0 {
-			t.slots[i] = tag | uint64(len(s.Parents))
-			t.n++
-			return uint32(len(s.Parents)), true
-		}
-		if n := uint32(slot); slot&^math.MaxUint32 == tag && s.Parents[n] == parent && s.NodeFrame[n] == frame {
-			return n, false
-		}
-	}
-}
-
-// start returns the first slot to look at, and the tag: the bits of the hash below those of the slot.
-func (t *nodeTable) start(parent, frame uint32) (slot, tag uint64) {
-	hash := (uint64(parent)<<32 | uint64(frame)) * t.factor
-	return hash >> t.shift, hash << (64 - t.shift) &^ math.MaxUint32
-}
-
-// grow doubles the table and adds the nodes of s that do not follow their parent.
-func (t *nodeTable) grow(s *Symbols) {
-	size := max(1<<10, 2*len(t.slots))
-	t.slots = nil // so that it can be freed before the new table is filled
-	t.slots, t.shift = make([]uint64, size), uint(64-bits.TrailingZeros(uint(size)))
-	mask := uint64(size - 1)
-	for n := 1; n < len(s.Parents); n++ {
-		if int(s.Parents[n]) == n-1 {
-			continue
-		}
-		i, tag := t.start(s.Parents[n], s.NodeFrame[n])
-		for t.slots[i] != 0 {
-			i = (i + 1) & mask
-		}
-		t.slots[i] = tag | uint64(n)
-	}
-}
-
-// Add adds the symbols of another source. It returns, for each node of s, its number in b.
-func (b *Builder) Add(s *Symbols) []uint32 {
-	return b.AppendAdded(make([]uint32, 1, len(s.Parents)), s)
-}
-
-// AppendAdded is Add. It appends the numbers to dst, without that of the root, which is 0.
+// AppendAdded adds the symbols of another source. It appends the number in b of each node of s to dst, without the
+// number of the root, which is 0.
 func (b *Builder) AppendAdded(dst []uint32, s *Symbols) []uint32 {
 	texts := make([]uint32, len(s.Strings))
 	for i, t := range s.Strings {
@@ -409,53 +264,58 @@ func (b *Builder) newString(s string) uint32 {
 	return n
 }
 
-// table maps keys of 64 bits to numbers: open addressing, linear probing, at most half full.
+// table maps elements to their numbers by a hash: open addressing, linear probing, at most two thirds full. The elements
+// are not in the table but in Symbols, because a head has millions of nodes. A slot has the number of an element plus
+// one in its low half and the hash in its high half; 0: the slot is free.
 type table struct {
-	slots  []slot
-	n      int
-	shift  uint
-	factor uint64 // odd
+	slots []uint64
+	n     int  // number of elements
+	shift uint // 64 less the bits of the index of a slot
 }
 
-type slot struct {
-	key   uint64
-	value uint32
-	used  bool
+// get returns the number of an element. If the table does not have it, get adds it with the number next. is reports
+// whether an element with the same hash is this one.
+func (t *table) get(hash uint64, next int, is func(n uint32) bool) (n uint32, added bool) {
+	slot, n, known := t.find(hash, is)
+	if !known {
+		n = uint32(next)
+		t.put(slot, hash, n)
+	}
+	return n, !known
 }
 
-// get returns the number of key. A new key gets the number next.
-func (t *table) get(key uint64, next uint32) (value uint32, added bool) {
-	if 2*t.n >= len(t.slots) {
+// find returns the number of an element, or the free slot for it.
+func (t *table) find(hash uint64, is func(n uint32) bool) (slot *uint64, n uint32, known bool) {
+	if 3*(t.n+1) >= 2*len(t.slots) {
 		t.grow()
 	}
 	mask := uint64(len(t.slots) - 1)
-	for i := key * t.factor >> t.shift; ; i = (i + 1) & mask {
-		s := &t.slots[i]
-		if !s.used {
-			*s = slot{key, next, true}
-			t.n++
-			return next, true
+	for i := hash >> t.shift; ; i = (i + 1) & mask {
+		slot = &t.slots[i]
+		if *slot == 0 {
+			return slot, 0, false
 		}
-		if s.key == key {
-			return s.value, false
+		if n = uint32(*slot) - 1; (*slot^hash)>>32 == 0 && is(n) {
+			return slot, n, true
 		}
 	}
 }
 
+func (t *table) put(slot *uint64, hash uint64, n uint32) {
+	*slot = hash&^math.MaxUint32 | uint64(n+1)
+	t.n++
+}
+
 func (t *table) grow() {
-	old := t.slots
-	size := max(1<<10, 2*len(old))
-	t.slots, t.shift = make([]slot, size), 64
-	for n := size; n > 1; n >>= 1 {
-		t.shift--
-	}
+	old, size := t.slots, max(1<<10, 2*len(t.slots))
+	t.slots, t.shift = make([]uint64, size), uint(64-bits.TrailingZeros(uint(size)))
 	mask := uint64(size - 1)
 	for _, s := range old {
-		if !s.used {
+		if s == 0 {
 			continue
 		}
-		i := s.key * t.factor >> t.shift
-		for t.slots[i].used {
+		i := s >> t.shift
+		for t.slots[i] != 0 {
 			i = (i + 1) & mask
 		}
 		t.slots[i] = s
@@ -483,7 +343,7 @@ func (s *Symbols) UsedIn(used []bool, sums []int64) []bool {
 	return used
 }
 
-// AddUsed is Add for the nodes that Used reports. In the result other nodes have number 0.
+// AddUsed adds the nodes of s that Used reports. It returns the number in b of each node of s; 0 for other nodes.
 func (b *Builder) AddUsed(s *Symbols, sums []int64) []uint32 {
 	used, nodes, frames := s.Used(sums), make([]uint32, len(s.Parents)), make([]uint32, len(s.Frames))
 	for i := 1; i < len(s.Parents); i++ {
@@ -505,18 +365,15 @@ func (b *Builder) addFrame(s *Symbols, frame Frame) uint32 {
 	return b.Frame(b.Function(Function{text(f.Name), text(f.System), text(f.File), f.StartLine}), frame.Line)
 }
 
-// Arrange renumbers the stacks depth first, so that the stacks of one profile have close
-// numbers. The result shares strings, functions and frames with s. Arrange also returns the new
-// number of each stack, by its number in s.
-func (s *Symbols) Arrange() (*Symbols, []uint32) { return new(Arranger).Arrange(s) }
-
-// Arranger arranges several Symbols, one after the other, in the same memory.
+// Arranger renumbers the stacks of several Symbols depth first, so that the stacks of one profile have close numbers. It
+// arranges one after the other, in the same memory.
 type Arranger struct {
 	first, next, numbers []uint32
 	arranged             Symbols
 }
 
-// Arrange is Symbols.Arrange. The result is valid until the next call.
+// Arrange returns arranged symbols, which share strings, functions and frames with s, and the new number of each stack,
+// by its number in s. Both are valid until the next call.
 func (a *Arranger) Arrange(s *Symbols) (*Symbols, []uint32) {
 	n := len(s.Parents)
 	a.first, a.next, a.numbers = zeros(a.first, n), zeros(a.next, n), zeros(a.numbers, n)

@@ -61,31 +61,23 @@ func (r *Reader) verifyFiles() error {
 func checkSections(name string, file []byte, greatest uint32) error {
 	b, seen := file[len(magic):], map[uint32]bool{}
 	for {
-		if len(b) < sectionHeader {
-			return corruptf("%s: cut short", name)
-		}
-		kind, s := binary.LittleEndian.Uint32(b), section{
-			compression: binary.LittleEndian.Uint32(b[4:]), plain: binary.LittleEndian.Uint64(b[16:]),
-			sum: binary.LittleEndian.Uint64(b[24:]),
-		}
-		if kind == sectionEnd {
+		kind, s, rest, err := cutSection(name, b)
+		switch {
+		case err != nil:
+			return err
+		case kind == sectionEnd:
 			if !IsWhole(b) {
 				return corruptf("%s: the last section is not as expected, or %d bytes follow it", name, len(b)-sectionHeader)
 			}
 			return nil
-		}
-		if kind == 0 || kind > greatest && kind&sectionOptional == 0 || seen[kind] {
+		case kind == 0 || kind > greatest && kind&sectionOptional == 0 || seen[kind]:
 			return corruptf("%s: section %d is unknown or a duplicate", name, kind)
-		}
-		seen[kind] = true
-		size := binary.LittleEndian.Uint64(b[8:])
-		if b = b[sectionHeader:]; size > uint64(len(b)) || s.plain > sectionMax ||
-			s.compression == plain && s.plain != size {
+		case s.compression == plain && s.plain != uint64(len(s.stored)):
 			return corruptf("%s: section %d: a header with wrong sizes", name, kind)
-		}
-		if s.stored, b = b[:size], b[size:]; kind > greatest {
+		case kind > greatest:
 			s.compression = plain // only the checksum is known
 		}
+		seen[kind], b = true, rest
 		if _, err := s.open(int(kind)); err != nil {
 			return err
 		}

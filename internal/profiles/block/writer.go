@@ -181,13 +181,12 @@ func (w *Writer) flush() error {
 // Content is the part of a block other than its rows. Finish sets the fields of Meta that
 // follow from the rows.
 type Content struct {
-	Meta    Meta
-	Types   []profiles.Type  // sorted by name
-	Series  []Series         // sorted by type and labels
-	Symbols []DatasetSymbols // of every dataset of the rows, sorted; or one element without a dataset, for all rows
-	Parts   *PartsEncoder    // the symbols, if they are encoded already; nil: Finish encodes Symbols
-	Shared  []Key            // as in Source.Shared
-	Spans   *TraceSpans      // nil: none
+	Meta   Meta
+	Types  []profiles.Type // sorted by name
+	Series []Series        // sorted by type and labels
+	Parts  *PartsEncoder   // symbols of every dataset of the rows; or of one part without a dataset, for all rows
+	Shared []Key           // as in Source.Shared
+	Spans  *TraceSpans     // nil: none
 }
 
 // Finish writes the remaining rows, the spans and the index, syncs the files and the
@@ -226,13 +225,7 @@ func (w *Writer) Finish(c *Content) (err error) {
 	if meta.SpansBytes, err = w.writeSpans(c.Spans); err != nil {
 		return err
 	}
-	encoded := c.Parts
-	if encoded == nil {
-		if encoded, err = encodeParts(c.Symbols); err != nil {
-			return err
-		}
-	}
-	parts, symbols := encoded.sections()
+	parts, symbols := c.Parts.sections()
 	index, err := appendSections([]byte(magic), []indexSection{
 		{sectionMeta, plain, appendMeta(nil, &meta)},
 		{sectionSeries, zstded, appendSeries(nil, c.Types, c.Series)},
@@ -254,7 +247,10 @@ func (w *Writer) Finish(c *Content) (err error) {
 	}
 	// not copied: symbols are most of the index
 	pieces := append([][]byte{appendPlainHeader(index, sectionPartSymbols, symbols)}, symbols...)
-	return w.writeIndex(append(pieces, end)...)
+	if err := w.writeFile(IndexFile, append(pieces, end)...); err != nil {
+		return err
+	}
+	return w.fs.SyncDir(w.dir)
 }
 
 type indexSection struct {
@@ -269,13 +265,6 @@ func appendSections(dst []byte, sections []indexSection) (_ []byte, err error) {
 		}
 	}
 	return dst, nil
-}
-
-func (w *Writer) writeIndex(pieces ...[]byte) error {
-	if err := w.writeFile(IndexFile, pieces...); err != nil {
-		return err
-	}
-	return w.fs.SyncDir(w.dir)
 }
 
 // writeSpans writes SpansFile if there are spans, and returns its size.

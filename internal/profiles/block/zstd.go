@@ -49,11 +49,8 @@ func encodeAll(pool *sync.Pool, create func() (*zstd.Encoder, error), dst, b []b
 	return w.EncodeAll(b, dst), nil
 }
 
-// decompress returns the content of b. If the content has more than bytesMax bytes, it returns
-// zstd.ErrDecoderSizeExceeded and allocates no more than bytesMax bytes.
-func decompress(b []byte, bytesMax int) ([]byte, error) { return decompressIn(nil, b, bytesMax) }
-
-// decompressIn is decompress into dst, if its capacity suffices.
+// decompressIn returns the content of b in the memory of dst, if its capacity suffices. If the content has more than
+// bytesMax bytes, it returns zstd.ErrDecoderSizeExceeded and allocates no more than bytesMax bytes.
 func decompressIn(dst, b []byte, bytesMax int) ([]byte, error) {
 	if dst == nil || cap(dst) < bytesMax {
 		dst = make([]byte, 0, bytesMax)

@@ -9,7 +9,9 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb/googlev1"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -98,53 +100,42 @@ func appendDouble(dst []byte, v float64) []byte {
 }
 
 func appendLabelsJSON(dst, set []byte) []byte {
-	dst = append(dst, '[')
-	first := true
-	for len(set) > 0 {
-		var name, value []byte
-		name, value, set = cutLabel(set)
-		dst, first = appendLabelJSON(dst, name, value, first), false
+	if len(set) == 0 {
+		return append(dst, "[]"...)
 	}
-	return append(dst, ']')
-}
-
-// appendLabelJSON appends an element of a list of labels.
-func appendLabelJSON(dst, name, value []byte, first bool) []byte {
-	if !first {
-		dst = append(dst, ',')
-	}
-	o := open(dst)
-	o.text("name", string(name))
-	o.text("value", string(value))
-	return o.close()
+	return appendSetJSON(dst, set, nil)
 }
 
 // appendSetJSON appends the labels that are not named in without, and nothing if there are none.
 func appendSetJSON(dst, set []byte, without []string) []byte {
-	first := true
+	from := len(dst)
 	for len(set) > 0 {
-		var name, value []byte
-		if name, value, set = cutLabel(set); slices.Contains(without, string(name)) {
+		name, value, rest, err := labelenc.Next(set)
+		if err != nil {
+			break // stored sets are valid
+		}
+		if set = rest; slices.Contains(without, string(name)) {
 			continue
 		}
-		if first {
-			dst = append(dst, '[')
-		}
-		dst, first = appendLabelJSON(dst, name, value, first), false
+		o := open(append(dst, ','))
+		o.text("name", string(name))
+		o.text("value", string(value))
+		dst = o.close()
 	}
-	if first {
+	if len(dst) == from {
 		return dst
 	}
+	dst[from] = '['
 	return append(dst, ']')
 }
 
-// appendJSON appends an exemplar. set is its encoded label set.
-func (e *EncodedExemplar) appendJSON(dst, set []byte) []byte {
+// appendExemplarJSON appends an exemplar. set is its encoded label set.
+func appendExemplarJSON(dst []byte, x *profiles.Exemplar, set []byte) []byte {
 	o := open(dst)
-	o.int64("timestamp", e.TimestampMS)
+	o.int64("timestamp", x.TimeNS/1e6)
 	o.key("profileId")
-	o.b = append(appendUUID(append(o.b, '"'), &e.ProfileID), '"')
-	o.int64("value", e.Value)
+	o.b = append(x.ID.Append(append(o.b, '"')), '"')
+	o.int64("value", x.Value)
 	if len(set) > 0 {
 		o.key("labels")
 		o.b = append(o.b, set...)
@@ -152,36 +143,33 @@ func (e *EncodedExemplar) appendJSON(dst, set []byte) []byte {
 	return o.close()
 }
 
-func (p *EncodedPoint) appendJSON(dst []byte, sets *setEncoder) []byte {
-	o := open(dst)
-	o.double("value", p.Value)
-	o.int64("timestamp", p.TimestampMS)
-	if p.HasExemplar {
-		o.key("exemplars")
-		o.b = append(p.Exemplar.appendJSON(append(o.b, '['), sets.get(p.Exemplar.Set)), ']')
-	}
-	return o.close()
-}
-
 // AppendJSON implements Encoder.
 func (a *SeriesEncoder) AppendJSON(dst []byte) []byte {
-	sets := newSetEncoder(a.Source, appendSetJSON)
+	sets := newSetEncoder(a.Result, appendSetJSON)
 	defer sets.release()
-	var p EncodedPoint
 	o := open(dst)
-	o.list("series", a.Source.Len(), func(dst []byte, i int) []byte {
+	o.list("series", len(a.Result.Series), func(dst []byte, i int) []byte {
+		s := &a.Result.Series[i]
 		o := open(dst)
-		o.labels("labels", a.Source.Labels(i))
-		o.list("points", a.Source.Points(i), func(dst []byte, j int) []byte {
-			a.Source.Point(i, j, &p)
-			return p.appendJSON(dst, sets)
+		o.labels("labels", s.Labels)
+		o.list("points", len(s.Points), func(dst []byte, j int) []byte {
+			o := open(dst)
+			o.double("value", s.Points[j].Value)
+			o.int64("timestamp", s.Points[j].TimeMS)
+			if len(s.Exemplars) > 0 {
+				x := &s.Exemplars[j]
+				o.key("exemplars")
+				o.b = append(appendExemplarJSON(append(o.b, '['), x, sets.get(x.Set)), ']')
+			}
+			return o.close()
 		})
 		return o.close()
 	})
 	return o.close()
 }
 
-func (f *Flame) fields(o *object) {
+// flame appends the fields of a flame graph.
+func (o *object) flame(f *profiles.FlameGraph) {
 	o.list("names", len(f.Names), func(dst []byte, i int) []byte { return promjson.AppendString(dst, valid(f.Names[i])) })
 	o.list("levels", len(f.Levels), func(dst []byte, i int) []byte {
 		level := f.Levels[i]
@@ -193,18 +181,14 @@ func (f *Flame) fields(o *object) {
 	o.int64("maxSelf", f.MaxSelf)
 }
 
-func (f *Flame) appendJSON(dst []byte) []byte {
-	o := open(dst)
-	f.fields(&o)
-	return o.close()
-}
-
 // AppendJSON implements Encoder.
 func (a *MergeEncoder) AppendJSON(dst []byte) []byte {
 	o := open(dst)
 	if a.Flame != nil {
 		o.key("flamegraph")
-		o.b = a.Flame.appendJSON(o.b)
+		inner := open(o.b)
+		inner.flame(a.Flame)
+		o.b = inner.close()
 	}
 	if len(a.Tree) > 0 {
 		o.key("tree")
@@ -240,7 +224,7 @@ func (a *DiffEncoder) AppendJSON(dst []byte) []byte {
 	o := open(dst)
 	o.key("flamegraph")
 	inner := open(o.b)
-	a.Flame.fields(&inner)
+	inner.flame(&a.FlameGraph)
 	inner.int64("leftTicks", a.LeftTicks)
 	inner.int64("rightTicks", a.RightTicks)
 	o.b = inner.close()

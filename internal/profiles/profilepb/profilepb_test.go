@@ -10,6 +10,7 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb/googlev1"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
@@ -67,21 +68,21 @@ func (r source) labels() ([]byte, []*LabelPair) {
 	return set, pairs
 }
 
-// exemplar sets a point's exemplar, whose label set it adds to s.
-func (r source) exemplar(s *sliceSource, p *EncodedPoint) *Exemplar {
+// exemplar returns an exemplar, whose label set it adds to s, and the generated message.
+func (r source) exemplar(s *profiles.SeriesResult, all *[][]*LabelPair) (profiles.Exemplar, *Exemplar) {
 	set, pairs := r.labels()
-	p.HasExemplar, p.Exemplar = true, EncodedExemplar{TimestampMS: r.int(), ProfileID: [16]byte{0: 0xab, 5: 0x10, 15: 1}, Value: r.int(), Set: uint32(len(s.sets))}
-	s.sets, s.pairs = append(s.sets, set), append(s.pairs, pairs)
+	x := profiles.Exemplar{TimeNS: r.int() / 1e6 * 1e6, ID: profiles.ID{0: 0xab, 5: 0x10, 15: 1}, Value: r.int(), Set: uint32(len(s.Sets))}
+	s.Sets, *all = append(s.Sets, set), append(*all, pairs)
 	if r.IntN(3) == 0 { // several exemplars have one set
-		p.Exemplar.Set = uint32(r.IntN(len(s.sets)))
-		pairs = s.pairs[p.Exemplar.Set]
+		x.Set = uint32(r.IntN(len(s.Sets)))
+		pairs = (*all)[x.Set]
 	}
-	pairs = slices.DeleteFunc(slices.Clone(pairs), func(p *LabelPair) bool { return slices.Contains(s.without, p.Name) })
-	return &Exemplar{Timestamp: p.Exemplar.TimestampMS, ProfileId: "ab000000-0010-0000-0000-000000000001", Value: p.Exemplar.Value, Labels: pairs}
+	pairs = slices.DeleteFunc(slices.Clone(pairs), func(p *LabelPair) bool { return slices.Contains(s.GroupBy, p.Name) })
+	return x, &Exemplar{Timestamp: x.TimeNS / 1e6, ProfileId: "ab000000-0010-0000-0000-000000000001", Value: x.Value, Labels: pairs}
 }
 
-func (r source) flame() (*Flame, *FlameGraph) {
-	f := &Flame{Total: r.int(), MaxSelf: r.int()}
+func (r source) flame() (*profiles.FlameGraph, *FlameGraph) {
+	f := &profiles.FlameGraph{Total: r.int(), MaxSelf: r.int()}
 	want := &FlameGraph{Total: f.Total, MaxSelf: f.MaxSelf}
 	for range r.IntN(5) {
 		f.Names = append(f.Names, r.text())
@@ -96,62 +97,29 @@ func (r source) flame() (*Flame, *FlameGraph) {
 	return f, want
 }
 
-// sliceSource is a SeriesSource over slices.
-type sliceSource struct {
-	series  []pointSeries
-	sets    [][]byte
-	pairs   [][]*LabelPair
-	without []string
-}
-
-type pointSeries struct {
-	labels []byte
-	points []EncodedPoint
-}
-
-func (s *sliceSource) Len() int                           { return len(s.series) }
-func (s *sliceSource) Labels(i int) []byte                { return s.series[i].labels }
-func (s *sliceSource) Points(i int) int                   { return len(s.series[i].points) }
-func (s *sliceSource) Point(i, j int, into *EncodedPoint) { *into = s.series[i].points[j] }
-func (s *sliceSource) Sets() (n int, without []string)    { return len(s.sets), s.without }
-func (s *sliceSource) Set(number uint32) []byte           { return s.sets[number] }
-
 func TestSeriesEncoder_EqualsGeneratedCode(t *testing.T) {
 	r := source{rand.New(rand.NewPCG(1, 2))}
 	for range 300 {
-		got, want := &sliceSource{without: [][]string{nil, {"n0"}, {"n1", "n2"}, {"n0", "n1", "n2", "n3"}}[r.IntN(4)]}, &SelectSeriesResponse{}
+		got, want := &profiles.SeriesResult{GroupBy: [][]string{nil, {"n0"}, {"n1", "n2"}, {"n0", "n1", "n2", "n3"}}[r.IntN(4)]}, &SelectSeriesResponse{}
+		var all [][]*LabelPair
 		sets, wantSets := &LabelSetsEncoder{}, &SeriesResponse{}
 		for range r.IntN(4) {
 			set, pairs := r.labels()
-			s, w := pointSeries{labels: set}, &Series{Labels: pairs}
+			s, w, exemplars := profiles.Series{Labels: set}, &Series{Labels: pairs}, r.IntN(3) > 0
 			for range r.IntN(5) {
-				p := EncodedPoint{TimestampMS: r.int(), Value: r.double()}
-				wp := &Point{Timestamp: p.TimestampMS, Value: p.Value}
-				if r.IntN(3) > 0 {
-					wp.Exemplars = []*Exemplar{r.exemplar(got, &p)}
+				p := profiles.Point{TimeMS: r.int(), Value: r.double()}
+				wp := &Point{Timestamp: p.TimeMS, Value: p.Value}
+				if exemplars {
+					x, wx := r.exemplar(got, &all)
+					s.Exemplars, wp.Exemplars = append(s.Exemplars, x), []*Exemplar{wx}
 				}
-				s.points, w.Points = append(s.points, p), append(w.Points, wp)
+				s.Points, w.Points = append(s.Points, p), append(w.Points, wp)
 			}
-			got.series, want.Series = append(got.series, s), append(want.Series, w)
+			got.Series, want.Series = append(got.Series, s), append(want.Series, w)
 			sets.Sets, wantSets.LabelsSet = append(sets.Sets, set), append(wantSets.LabelsSet, &Labels{Labels: pairs})
 		}
 		check(t, "series", &SeriesEncoder{got}, want, &SelectSeriesResponse{})
 		check(t, "label sets", sets, wantSets, &SeriesResponse{})
-	}
-}
-
-func TestAppendUUID_HasTheDigitsOfEveryByte(t *testing.T) {
-	r := rand.New(rand.NewPCG(7, 8))
-	for i := range 1000 {
-		var id [16]byte
-		for j := range id {
-			id[j] = byte(r.Uint32())
-		}
-		id[i%16] = byte(i)
-		want := fmt.Sprintf("%x-%x-%x-%x-%x", id[:4], id[4:6], id[6:8], id[8:10], id[10:])
-		if got := string(appendUUID([]byte("kept"), &id)); got != "kept"+want {
-			t.Fatalf("got %s, want kept%s", got, want)
-		}
 	}
 }
 
@@ -161,7 +129,7 @@ func TestMergeEncoder_EqualsGeneratedCode(t *testing.T) {
 		f, w := r.flame()
 		check(t, "merge", &MergeEncoder{Flame: f}, &SelectMergeStacktracesResponse{Flamegraph: w}, &SelectMergeStacktracesResponse{})
 		diff := &FlameGraphDiff{Names: w.Names, Levels: w.Levels, Total: w.Total, MaxSelf: w.MaxSelf, LeftTicks: r.int(), RightTicks: r.int()}
-		check(t, "diff", &DiffEncoder{Flame: *f, LeftTicks: diff.LeftTicks, RightTicks: diff.RightTicks}, &DiffResponse{Flamegraph: diff}, &DiffResponse{})
+		check(t, "diff", &DiffEncoder{FlameGraph: *f, LeftTicks: diff.LeftTicks, RightTicks: diff.RightTicks}, &DiffResponse{Flamegraph: diff}, &DiffResponse{})
 	}
 	p := &googlev1.Profile{
 		SampleType: []*googlev1.ValueType{{Type: 1, Unit: 2}}, Sample: []*googlev1.Sample{{LocationId: []uint64{1, 2}, Value: []int64{-5}}},
@@ -177,7 +145,7 @@ func TestMergeEncoder_EqualsGeneratedCode(t *testing.T) {
 }
 
 func TestMergeEncoder_InvalidUTF8IsReplaced(t *testing.T) {
-	a := &MergeEncoder{Flame: &Flame{Names: []string{"a\xffb"}}}
+	a := &MergeEncoder{Flame: &profiles.FlameGraph{Names: []string{"a\xffb"}}}
 	var got SelectMergeStacktracesResponse
 	if err := proto.Unmarshal(a.AppendProto(nil), &got); err != nil || got.Flamegraph.Names[0] != "a\uFFFDb" {
 		t.Errorf("%v, %v", got.Flamegraph, err)
@@ -188,16 +156,17 @@ func TestMergeEncoder_InvalidUTF8IsReplaced(t *testing.T) {
 }
 
 func BenchmarkSeriesEncoder(b *testing.B) {
-	var result sliceSource
+	var result profiles.SeriesResult
 	labels := labelenc.AppendLabel(nil, "service_name", "ferula")
 	for range 100 {
-		s := pointSeries{labels: labels}
+		s := profiles.Series{Labels: labels}
 		for i := range 60 {
-			s.points = append(s.points, EncodedPoint{TimestampMS: int64(1e12) + int64(i), Value: float64(i) / 3, HasExemplar: true, Exemplar: EncodedExemplar{TimestampMS: 1e12, ProfileID: [16]byte{1}, Value: 7}})
+			s.Points = append(s.Points, profiles.Point{TimeMS: int64(1e12) + int64(i), Value: float64(i) / 3})
+			s.Exemplars = append(s.Exemplars, profiles.Exemplar{TimeNS: 1e18, ID: profiles.ID{1}, Value: 7})
 		}
-		result.series = append(result.series, s)
+		result.Series = append(result.Series, s)
 	}
-	result.sets = [][]byte{labels}
+	result.Sets = [][]byte{labels}
 	a := &SeriesEncoder{&result}
 	var buf []byte
 	b.Run("proto", func(b *testing.B) {
@@ -215,13 +184,14 @@ func BenchmarkSeriesEncoder(b *testing.B) {
 }
 
 func TestSeriesEncoder_DoesNotAllocatePerLabelSet(t *testing.T) {
-	var result sliceSource
-	s := pointSeries{labels: labelenc.AppendLabel(nil, "service_name", "ferula")}
+	var result profiles.SeriesResult
+	s := profiles.Series{Labels: labelenc.AppendLabel(nil, "service_name", "ferula")}
 	for i := range 1000 {
-		result.sets = append(result.sets, labelenc.AppendLabel(nil, "pod", fmt.Sprintf("pod-%d", i)))
-		s.points = append(s.points, EncodedPoint{TimestampMS: int64(i), Value: 1, HasExemplar: true, Exemplar: EncodedExemplar{TimestampMS: 1, Value: 7, Set: uint32(i)}})
+		result.Sets = append(result.Sets, labelenc.AppendLabel(nil, "pod", fmt.Sprintf("pod-%d", i)))
+		s.Points = append(s.Points, profiles.Point{TimeMS: int64(i), Value: 1})
+		s.Exemplars = append(s.Exemplars, profiles.Exemplar{TimeNS: 1e6, Value: 7, Set: uint32(i)})
 	}
-	result.series = []pointSeries{s}
+	result.Series = []profiles.Series{s}
 	a := &SeriesEncoder{&result}
 	buf := a.AppendProto(nil)
 	least := 1e9

@@ -8,6 +8,9 @@ import (
 	"unicode/utf8"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // Tags of the fields of responses: number<<3 | wire type.
@@ -61,47 +64,28 @@ func valid(text string) string {
 // without. Only the tag of each label differs.
 func retagged(dst, set []byte, tag byte, without []string) []byte {
 	for len(set) > 0 {
-		size, n := binary.Uvarint(set[1:])
-		end := 1 + n + int(size)
-		if len(without) > 0 {
-			if name, _, _ := cutLabel(set); slices.Contains(without, string(name)) {
-				set = set[end:]
-				continue
-			}
+		name, _, rest, err := labelenc.Next(set)
+		if err != nil {
+			break // stored sets are valid
 		}
-		dst = append(append(dst, tag), set[1:end]...)
-		set = set[end:]
+		if !slices.Contains(without, string(name)) {
+			dst = append(append(dst, tag), set[1:len(set)-len(rest)]...)
+		}
+		set = rest
 	}
 	return dst
 }
 
-// cutLabel cuts the first label off a valid set.
-func cutLabel(set []byte) (name, value, rest []byte) {
-	size, n := binary.Uvarint(set[1:])
-	label := set[1+n : 1+n+int(size)]
-	rest = set[1+n+int(size):]
-	for len(label) > 0 {
-		size, n := binary.Uvarint(label[1:])
-		field := label[1+n : 1+n+int(size)]
-		if label[0] == bytes1 {
-			name = field
-		} else {
-			value = field
-		}
-		label = label[1+n+int(size):]
-	}
-	return name, value, rest
-}
-
-// append appends the fields of a point. set is the encoded label set of its exemplar.
-func (p *EncodedPoint) append(dst, set []byte) []byte {
-	size, exemplar := sizeInt(p.TimestampMS), 0
+// appendPoint appends a point. x may be nil; set is its encoded label set.
+func appendPoint(dst []byte, p *profiles.Point, x *profiles.Exemplar, set []byte) []byte {
+	size, exemplar, timeMS := sizeInt(p.TimeMS), 0, int64(0)
 	bits := math.Float64bits(p.Value)
 	if bits != 0 {
 		size += 9
 	}
-	if p.HasExemplar {
-		exemplar = sizeInt(p.Exemplar.TimestampMS) + 2 + uuidBytes + sizeInt(p.Exemplar.Value) + len(set)
+	if x != nil {
+		timeMS = x.TimeNS / 1e6
+		exemplar = sizeInt(timeMS) + 2 + profiles.IDBytes + sizeInt(x.Value) + len(set)
 		size += 1 + protowire.SizeVarint(uint64(exemplar)) + exemplar
 	}
 	// dst grows once for the whole point, so that the capacity is not checked for each byte.
@@ -115,14 +99,14 @@ func (p *EncodedPoint) append(dst, set []byte) []byte {
 		binary.LittleEndian.PutUint64(out[at+1:], bits)
 		at += 9
 	}
-	at = putInt(out, at, varint2, p.TimestampMS)
-	if p.HasExemplar {
+	at = putInt(out, at, varint2, p.TimeMS)
+	if x != nil {
 		out[at] = bytes4
 		at = putVarint(out, at+1, uint64(exemplar))
-		at = putInt(out, at, varint1, p.Exemplar.TimestampMS)
-		out[at], out[at+1] = bytes2, uuidBytes
-		putUUID(out[at+2:], &p.Exemplar.ProfileID)
-		at = putInt(out, at+2+uuidBytes, varint4, p.Exemplar.Value)
+		at = putInt(out, at, varint1, timeMS)
+		out[at], out[at+1] = bytes2, profiles.IDBytes
+		x.ID.Put(out[at+2:])
+		at = putInt(out, at+2+profiles.IDBytes, varint4, x.Value)
 		at += copy(out[at:], set)
 	}
 	return out[:at]
@@ -152,39 +136,35 @@ func putVarint(out []byte, at int, v uint64) int {
 func (a *SeriesEncoder) protoBytes() int {
 	const plain, withExemplar = 20, 80 // bytes of a point
 	size, point := 0, 0
-	for i := range a.Source.Len() {
-		n := a.Source.Points(i)
-		if n > 0 && point == 0 {
-			var p EncodedPoint
-			if a.Source.Point(i, 0, &p); p.HasExemplar {
-				point = withExemplar + len(a.Source.Set(p.Exemplar.Set))
-			} else {
-				point = plain
-			}
+	for i := range a.Result.Series {
+		s := &a.Result.Series[i]
+		if point == 0 && len(s.Exemplars) > 0 {
+			point = withExemplar + len(a.Result.Sets[s.Exemplars[0].Set])
+		} else if point == 0 {
+			point = plain
 		}
-		size += len(a.Source.Labels(i)) + 2*binary.MaxVarintLen32 + n*point
+		size += len(s.Labels) + 2*binary.MaxVarintLen32 + len(s.Points)*point
 	}
 	return size
 }
 
 // AppendProto implements Encoder.
 func (a *SeriesEncoder) AppendProto(dst []byte) []byte {
-	sets := newSetEncoder(a.Source, func(dst, set []byte, without []string) []byte {
+	sets := newSetEncoder(a.Result, func(dst, set []byte, without []string) []byte {
 		return retagged(dst, set, bytes5, without)
 	})
 	defer sets.release()
-	var p EncodedPoint
 	dst = slices.Grow(dst, a.protoBytes())
-	for i := range a.Source.Len() {
+	for i := range a.Result.Series {
+		s := &a.Result.Series[i]
 		dst = appendMessage(dst, bytes1, func(dst []byte) []byte {
-			dst = append(dst, a.Source.Labels(i)...)
-			for j := range a.Source.Points(i) {
-				a.Source.Point(i, j, &p)
-				var set []byte
-				if p.HasExemplar {
-					set = sets.get(p.Exemplar.Set)
+			dst = append(dst, s.Labels...)
+			for j := range s.Points {
+				if len(s.Exemplars) == 0 {
+					dst = appendPoint(dst, &s.Points[j], nil, nil)
+				} else {
+					dst = appendPoint(dst, &s.Points[j], &s.Exemplars[j], sets.get(s.Exemplars[j].Set))
 				}
-				dst = p.append(dst, set)
 			}
 			return dst
 		})
@@ -200,7 +180,7 @@ func packedSize(values []int64) int {
 	return size
 }
 
-func (f *Flame) append(dst []byte) []byte {
+func appendFlame(dst []byte, f *profiles.FlameGraph) []byte {
 	for _, name := range f.Names {
 		name = valid(name)
 		dst = append(appendHead(dst, bytes1, len(name)), name...)
@@ -238,7 +218,7 @@ func appendMessage(dst []byte, tag byte, inner func([]byte) []byte) []byte {
 // AppendProto implements Encoder.
 func (a *MergeEncoder) AppendProto(dst []byte) []byte {
 	if a.Flame != nil {
-		dst = appendMessage(dst, bytes1, a.Flame.append)
+		dst = appendMessage(dst, bytes1, func(dst []byte) []byte { return appendFlame(dst, a.Flame) })
 	}
 	if len(a.Tree) > 0 {
 		dst = append(appendHead(dst, bytes2, len(a.Tree)), a.Tree...)
@@ -257,7 +237,7 @@ func (a *ProfileEncoder) AppendProto(dst []byte) []byte { return append(dst, a.P
 // AppendProto implements Encoder.
 func (a *DiffEncoder) AppendProto(dst []byte) []byte {
 	return appendMessage(dst, bytes1, func(dst []byte) []byte {
-		dst = a.Flame.append(dst)
+		dst = appendFlame(dst, &a.FlameGraph)
 		dst = appendInt(dst, varint5, a.LeftTicks)
 		return appendInt(dst, varint6, a.RightTicks)
 	})

@@ -22,13 +22,15 @@ func TestPartsOf_SumsOfAServiceAreHeldOnce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	content := &block.Content{Types: []profiles.Type{cpuType}}
+	content := &block.Content{Types: []profiles.Type{cpuType}, Parts: &block.PartsEncoder{}}
 	for _, service := range []string{"a", "b"} {
 		b := block.NewBuilder()
 		for n := range stacks {
 			b.Node(0, b.Frame(b.Function(block.Function{Name: b.String(fmt.Appendf(nil, "f%d", n))}), 0))
 		}
-		content.Symbols = append(content.Symbols, block.DatasetSymbols{Dataset: service, Symbols: &b.Symbols})
+		if err := content.Parts.Add(service, &b.Symbols); err != nil {
+			t.Fatal(err)
+		}
 		plain := cpuLabels(service)
 		content.Series = append(content.Series, block.Series{Type: 0, Plain: plain, Labels: block.FullLabels(plain, cpuType)})
 	}

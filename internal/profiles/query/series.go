@@ -37,7 +37,7 @@ type selection struct {
 	results   []profiles.Series
 	points    []profiles.Point
 	exemplars []profiles.Exemplar
-	sets      [][]byte // label sets made by commonSet; their numbers follow the numbers of the label sets in series
+	sets      [][]byte // label sets of exemplars: those of series, and those made by commonSet
 }
 
 type group struct {
@@ -156,7 +156,7 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	result := profiles.NewSeriesResult(s.release)
 	result.Series, result.Warnings, result.GroupBy = s.results, warnings, s.groupBy
 	if req.Exemplars {
-		result.Sets = (*labelSets)(s)
+		result.Sets = s.sets
 	}
 	return result, nil
 }
@@ -380,37 +380,21 @@ func (s *selection) commonSet(best store.Locator, g int) (number uint32, err err
 		rows++
 	})
 	if err == nil && !equal {
-		number = s.bases[len(s.series)] + uint32(len(s.sets))
+		number = uint32(len(s.sets))
 		s.sets = append(s.sets, set)
 	}
 	return number, err
 }
 
-// numberSets sets s.bases. The label set of series i of source n has the number s.bases[n]+i. The numbers of s.sets
-// follow the last of these.
+// numberSets sets s.sets and s.bases. The label set of series i of source n has the number s.bases[n]+i.
 func (s *selection) numberSets() {
-	s.bases = append(s.bases[:0], 0)
-	for i, series := range s.series {
-		s.bases = append(s.bases, s.bases[i]+uint32(len(series)))
-	}
-}
-
-// labelSets are the label sets of a selection by number.
-type labelSets selection
-
-var _ profiles.LabelSets = (*labelSets)(nil)
-
-// Len implements profiles.LabelSets.
-func (s *labelSets) Len() int { return int(s.bases[len(s.series)]) + len(s.sets) }
-
-// Set implements profiles.LabelSets.
-func (s *labelSets) Set(number uint32) []byte {
-	for i, series := range s.series {
-		if number < s.bases[i+1] {
-			return series[number-s.bases[i]].Plain
+	s.bases = s.bases[:0]
+	for _, series := range s.series {
+		s.bases = append(s.bases, uint32(len(s.sets)))
+		for i := range series {
+			s.sets = append(s.sets, series[i].Plain)
 		}
 	}
-	return s.sets[number-s.bases[len(s.series)]]
 }
 
 // appendCommon appends the labels common to two sets.

@@ -231,6 +231,11 @@ func (s *Sender) ApplyConfig(cfg *config.Config) error {
 			kept[q.key] = q
 		}
 	}
+	for i, section := range next.sections {
+		if section.Name == "" {
+			s.points.adopt(names[i], "url "+section.URL.Redacted(), wanted)
+		}
+	}
 	ended := maps.Clone(s.queues)
 	maps.DeleteFunc(ended, func(key string, _ *queue) bool { return kept[key] != nil })
 	s.publish(kept)

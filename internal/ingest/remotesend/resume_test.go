@@ -405,6 +405,24 @@ func TestSender_BeginsNewWithoutAUsableSavepoint(t *testing.T) {
 	}
 }
 
+// Several tenants have the URL in common. The process is stopped meanwhile.
+func TestSender_ChangedSectionsToOneURLGoOn(t *testing.T) {
+	r := newRecorder(t)
+	tenant := func(name, more string) string { return r.section(", headers: {X-Scope-OrgID: " + name + "}" + more) }
+	dir, now := t.TempDir(), time.Now().UnixMilli()
+	r.answer(unavailable)
+	var lost []string
+	for i, sections := range []string{tenant("a", ""), tenant("a", "") + tenant("b", ""),
+		tenant("a", ", remote_timeout: 7s") + tenant("b", ""), tenant("b", "")} {
+		p := start(t, dir, Options{FlushDeadline: 10 * time.Millisecond}, "remote_write:\n"+sections)
+		lost = append(lost, p.append(t, "m", now+int64(i)))
+		p.end(t)
+	}
+	r.answer(nil)
+	start(t, dir, Options{}, "remote_write:\n"+tenant("b", ", remote_timeout: 8s"))
+	r.await(t, lost...)
+}
+
 // A reload that changes a section stops its queue while the receiver is down.
 func TestSender_AReloadLosesNothing(t *testing.T) {
 	r := newRecorder(t)

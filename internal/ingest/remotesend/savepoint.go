@@ -123,6 +123,27 @@ func (s *savepoints) get(key string) (position, bool) {
 	return p, ok
 }
 
+// adopt gives a queue without a savepoint the first one of the queues to its URL that are no longer wanted. The key of
+// one of several sections with the same URL changes with its settings.
+func (s *savepoints) adopt(key, url string, wanted map[string]bool) {
+	if s == nil {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if _, ok := s.queues[key]; ok {
+		return
+	}
+	for other, p := range s.queues {
+		if wanted[other] || other != url && !strings.HasPrefix(other, url+" ") {
+			continue
+		}
+		if first, ok := s.queues[key]; !ok || p.before(first) {
+			s.queues[key] = p
+		}
+	}
+}
+
 // set makes the position of a queue durable.
 func (s *savepoints) set(key string, p position) error {
 	if s == nil {

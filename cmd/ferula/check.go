@@ -28,7 +28,7 @@ import (
 // checkCommand checks files without a server. Its exit codes are promtool's: 1 for a file
 // with an error, 3 for findings of --lint-fatal.
 type checkCommand struct {
-	Config    checkConfigCommand    `cmd:"" help:"Check configuration files of ferula serve, and the files that they name."`
+	Config    checkConfigCommand    `cmd:"" help:"Check configuration files of ferula serve, and the files they refer to."`
 	Rules     checkRulesCommand     `cmd:"" help:"Check rule files."`
 	WebConfig checkWebConfigCommand `cmd:"" name:"web-config" help:"Check files of --web.config.file."`
 	Profiles  checkProfilesCommand  `cmd:"" help:"Check blocks of profiles: checksums, and whether their parts agree."`

@@ -34,8 +34,8 @@ func (*manCommand) Run(k *kong.Context) error {
 
 var manualPage = cmddoc.Page{
 	Description: []string{
-		"ferula carries Prometheus-style metrics and Pyroscope-style profiles. Each command replaces a program and speaks its protocols: serve replaces Prometheus and a small Pyroscope; query, query-frontend, sidecar and store replace the commands of Thanos with these names.",
-		"A flag that Prometheus or Thanos has keeps its name and its meaning. If a flag of Prometheus or Thanos has no effect here, it is accepted with a warning in the log. If ignoring the flag would change results, it is refused with the reason. Such flags are not listed here: docs/ops/flags.md lists them all.",
+		"ferula collects, stores and queries Prometheus-style metrics and Pyroscope-style profiles. Each command replaces a program and speaks its protocols: serve replaces Prometheus and a small Pyroscope; query, query-frontend, sidecar and store replace the commands of Thanos with these names.",
+		"Flags of Prometheus and Thanos keep their names and meanings. A flag that ferula does not need is accepted, with a warning in the log. A flag that cannot be ignored without changing results is refused, with the reason. This page does not list such flags: see docs/ops/flags.md.",
 		"Every server listens on loopback unless a flag sets another address, and has no authentication unless a file configures it.",
 	},
 	ExitStatus: []cmddoc.Entry{

@@ -217,7 +217,7 @@ func ignoreHangups(logger *slog.Logger) (stop func()) {
 	signal.Notify(hangups, syscall.SIGHUP)
 	go func() {
 		for range hangups {
-			logger.Info("SIGHUP has no effect: files that may change are read again by themselves")
+			logger.Info("Ignoring SIGHUP: changed files are reloaded without it")
 		}
 	}()
 	return func() {

@@ -3,8 +3,8 @@ package main
 // The statuses of peerRows.
 const inert, refused = "inert", "refused"
 
-// peerRows are the flags of Prometheus and Thanos that have no effect here, by reason. peerFlag describes them. "features"
-// are those of --enable-feature of serve.
+// peerRows are the flags of Prometheus and Thanos that have no effect in ferula, by reason. peerFlag describes them.
+// "features" are the values of --enable-feature of serve.
 //
 // To honour a flag, remove it here and add a field with its name to the structure of the command, with negatable:"" if
 // it is a switch. `make generate` writes docs/ops/flags.md, where a row may say how the flag differs from the peer's.
@@ -26,20 +26,20 @@ var peerRows = []struct {
 		"there is no Agent mode: ferula serve always stores samples in a TSDB"},
 	{"serve", refused, "write-documentation:switch", "it prints Prometheus' own documentation"},
 	{"features", inert, "fast-startup", "scraping begins once the write-ahead log is replayed"},
-	{"features", inert, "old-ui", "there is one page only"},
+	{"features", inert, "old-ui", "there is only one page"},
 	{"features", inert, "use-uncached-io", "blocks are written through the page cache"},
 	{"features", refused,
 		"created-timestamp-zero-ingestion histograms-st-encoding st-storage st-synthesis use-start-timestamps",
 		"start timestamps are not stored"},
 	{"features", refused, "extra-scrape-metrics", "set extra_scrape_metrics in the configuration file"},
-	{"query", inert, "alert.query-url:url", "no alerts are generated here"},
+	{"query", inert, "alert.query-url:url", "ferula query sends no alerts"},
 	{"query", inert,
 		"grpc.proxy-strategy query.lazy-retrieval-max-buffered-responses:number",
 		"responses of stores are merged as they arrive"},
 	{"query", inert,
 		"query.series-response-batch-size:number",
-		"a flag of builds before 0.42 with the change that introduced batches: a batch has 64 series, as in " +
-			"Thanos 0.42, and more between two ferulas"},
+		"only some builds before 0.42 have this flag: a batch has 64 series, as in Thanos 0.42, and more between " +
+			"two ferula processes"},
 	{"query", inert,
 		"query.telemetry.request-duration-seconds-quantiles:number " +
 			"query.telemetry.request-samples-quantiles:number " +
@@ -68,7 +68,7 @@ var peerRows = []struct {
 	{"query-frontend", inert,
 		"query-frontend.enable-x-functions:switch",
 		"a query with unknown functions is forwarded unsplit"},
-	{"query-frontend", inert, "query-frontend.force-query-stats:switch", "statistics are those of the downstream"},
+	{"query-frontend", inert, "query-frontend.force-query-stats:switch", "a response has the downstream's statistics"},
 	{"query-frontend", inert, "query-frontend.vertical-shards:number", "queries are split along time only"},
 	{"query-frontend", inert,
 		"request.logging-config:yaml request.logging-config-file",
@@ -82,19 +82,18 @@ var peerRows = []struct {
 			"to a local file, which is mapped into memory"},
 	{"store", inert,
 		"bucket-web-label web.disable:switch web.disable-cors:switch web.prefix-header",
-		"the page of blocks has no such setting"},
+		"the page /blocks has no such setting"},
 	{"store", inert, "chunk-pool-size:size", "reads are cached in pages of fixed size, see --index-cache-size"},
 	{"store", inert,
 		"debug.estimated-max-chunk-size:number debug.estimated-max-series-size:number " +
 			"debug.series-batch-size:number",
 		"nothing to set: the number of series in a batch adapts to the size of the batch before it"},
-	{"store", inert, "disable-admin-operations:switch", "there are no such operations"},
+	{"store", inert, "disable-admin-operations:switch", "there are no admin operations"},
 	{"store", inert, "matcher-cache-size:number", "matchers are not cached"},
 	{"store", inert,
 		"store.enable-lazy-expanded-postings:switch store.posting-group-max-key-series-ratio:number",
-		"always on: the postings of a matcher are not read if they are larger than the estimated index " +
-			"entries of the series that the most selective matcher selects; the matcher is then applied to the " +
-			"labels of these series"},
+		"always on: postings of a matcher are not read if they are larger than the index entries (estimated) of " +
+			"the series that the most selective matcher selects; the matcher then filters the labels of these series"},
 	{"store", refused, "objstore-parquet.config:yaml objstore-parquet.config-file", "blocks in Parquet are not read"},
 	{"store", refused,
 		"store.caching-bucket.config:yaml store.caching-bucket.config-file",

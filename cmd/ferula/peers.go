@@ -111,7 +111,7 @@ type ignoredFlags []peerFlag
 // warn logs each ignored flag once.
 func (i ignoredFlags) warn(logger *slog.Logger) {
 	for _, flag := range i {
-		logger.Warn("Ignoring a flag without effect", "flag", "--"+flag.name, "reason", flag.why)
+		logger.Warn("Ignoring a flag that ferula does not need", "flag", "--"+flag.name, "reason", flag.why)
 	}
 }
 

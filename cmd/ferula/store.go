@@ -125,7 +125,7 @@ func cacheBytes(text string, byFlag int64) (int64, error) {
 	if kind := strings.ToUpper(c.Type); kind == "" && c.Config.MaxSize == "" {
 		return byFlag, nil
 	} else if kind != "IN-MEMORY" {
-		return 0, fmt.Errorf("type %q is not supported; IN-MEMORY is: pages are cached in a file of the data directory",
+		return 0, fmt.Errorf("type %q is not supported: use IN-MEMORY, which caches pages in a file of the data directory",
 			c.Type)
 	}
 	if c.Config.MaxSize == "" {

@@ -168,7 +168,6 @@ func (cmd *checkRulesCommand) Run() error {
 	return c.result(cmd.Lint.Fatal)
 }
 
-// rules checks a rule file.
 func (c *checker) rules(file string, scheme model.ValidationScheme, expressions parser.Parser, lint lintFlags) {
 	groups, errs := rulefmt.ParseFile(file, false, scheme, expressions, slog.New(slog.DiscardHandler))
 	n := 0

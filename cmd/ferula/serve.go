@@ -106,7 +106,6 @@ type serveTuningFlags struct {
 	BlockReloadInterval duration `name:"storage.tsdb.block-reload-interval" default:"1m" hidden:""`
 }
 
-// apply sets the options of the store.
 func (f serveTuningFlags) apply(o *tsdb.Options) {
 	o.ChunkSegmentBytes, o.HeadQueueSize, o.SamplesPerChunk = int64(f.ChunkSegmentSize), f.WriteQueueSize,
 		f.SamplesPerChunk

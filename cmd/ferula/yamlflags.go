@@ -131,5 +131,4 @@ func (c *contents) add(err error) {
 	}
 }
 
-// err returns all errors; nil without one.
 func (c *contents) err() error { return errors.Join(c.errs...) }

@@ -39,7 +39,7 @@ func newQueryEngine(chosen EngineOptions, opts promql.Options, engine *promql.En
 			columns.Prometheus))
 	}
 	queries := set.NewCounterVec("ferula_query_engine_queries_total",
-		"Number of queries, by the engine that evaluated them, and why the engine of columns did not.", "engine", "reason")
+		"Number of queries, by the engine that evaluated them, and the reason why columns did not.", "engine", "reason")
 	return columns.New(columns.Options{
 		Engine: engine, Bare: engine.Bare, MaxSamples: engine.MaxSamples(), Flags: opts.Flags,
 		SubqueryStep:       engine.SubqueryStep,

@@ -200,7 +200,7 @@ func TestNewStore_EveryFaultOfTheOptionsIsAnError(t *testing.T) {
 func TestSelectorRelabel_NamesTheRule(t *testing.T) {
 	for text, want := range map[string]string{
 		"[{action: keep, source_labels: [a], regex: b}, null]":               "rule 1 is empty",
-		"[{action: labeldrop, regex: a}]":                                    `rule 0: action "labeldrop" is not supported; keep, drop and hashmod are`,
+		"[{action: labeldrop, regex: a}]":                                    `rule 0: action "labeldrop" is not supported: use keep, drop or hashmod`,
 		"[{action: hashmod, source_labels: [cluster], target_label: shard}]": "rule 0: relabel configuration for hashmod",
 		"x": "cannot unmarshal",
 	} {

@@ -72,7 +72,7 @@ func (c *ProfilesCompact) work(ctx context.Context) error {
 		if err := c.compactor.Iterate(ctx); ctx.Err() == nil {
 			c.err = err
 		} else {
-			c.opts.Logger.Info("Stopped; the next process continues")
+			c.opts.Logger.Info("Stopped before the end of the iteration; the next run continues it")
 		}
 		return nil
 	}

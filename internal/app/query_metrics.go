@@ -24,8 +24,8 @@ func (m slotMetrics) observe(d time.Duration) { m.waited.Update(d.Seconds()) }
 
 func (m slotMetrics) register(set *metrics.Set, engine *promql.Engine) {
 	const used, all = "thanos_query_concurrent_gate_queries_in_flight", "thanos_query_concurrent_gate_queries_max"
-	set.Describe(used, "Number of slots of queries in use.", "")
-	set.Describe(all, "Number of slots of queries.", "")
+	set.Describe(used, "Number of query slots in use.", "")
+	set.Describe(all, "Number of query slots.", "")
 	set.NewGauge(used, func() float64 { n, _ := engine.SlotsInUse(); return float64(n) })
 	set.NewGauge(all, func() float64 { _, n := engine.SlotsInUse(); return float64(n) })
 }

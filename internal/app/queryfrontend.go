@@ -121,7 +121,7 @@ func (q *QueryFrontend) newCache(yaml, name string) (*cache.Cache, error) {
 		return nil, err
 	}
 	if len(inert) > 0 {
-		q.opts.Logger.Warn("Ignoring keys of the cache configuration that have no effect", "cache", name, "keys", inert)
+		q.opts.Logger.Warn("Ignoring keys of the cache configuration that ferula does not need", "cache", name, "keys", inert)
 	}
 	q.process.Add(process.Component{Name: "cache " + name, Close: c.Close})
 	return c, nil

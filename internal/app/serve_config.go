@@ -91,7 +91,6 @@ func (l *liveConfig) load(prefix string) (*config.Config, error) {
 	return scrape.Default("http", l.serve.listener.Addr().String(), prefix+"/metrics", l.defaults, logger)
 }
 
-// current returns the current configuration.
 func (l *liveConfig) current() config.Config {
 	l.mu.RLock()
 	defer l.mu.RUnlock()
@@ -361,12 +360,12 @@ func (l *liveConfig) sum() (sum string, err error) {
 	return sum, nil
 }
 
-// reloadChanged reloads if a configuration file, or a file that it names, has changed
+// reloadChanged reloads if a configuration file, or a file it refers to, has changed
 // since it was last read. If a file cannot be read, the next interval tries again.
 func (l *liveConfig) reloadChanged() {
 	sum, err := l.sum()
 	if err != nil {
-		l.serve.opts.Logger.Error("Looking for changes of the configuration failed", "err", err)
+		l.serve.opts.Logger.Error("Checking the configuration files for changes failed", "err", err)
 		return
 	}
 	if sum != l.checksum {

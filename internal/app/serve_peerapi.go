@@ -71,7 +71,6 @@ func (n *notices) untilShutdown(next http.Handler) http.Handler {
 	})
 }
 
-// peerOptions returns the options of package promweb.
 func (s *Serve) peerOptions(prefix string, external *url.URL, origin *regexp.Regexp,
 	guard func(http.Handler) http.Handler) promweb.Options {
 	lookback := cmp.Or(s.opts.Query.LookbackDelta, 5*time.Minute)

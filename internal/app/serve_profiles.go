@@ -105,7 +105,7 @@ func (s *Serve) newProfiles() (err error) {
 	})
 	l.exports = l.otlp
 	if l.uploads = l.ingester.Handler(opts.tenantOf(), s.bodies); s.opts.Receive.ProfilesOff {
-		l.uploads = switchedOff("profiles", "--profiles.enable-receiver")
+		l.uploads = switchedOff("profile", "--profiles.enable-receiver")
 		l.exports = l.uploads
 	}
 	if opts.Self {
@@ -158,7 +158,7 @@ func (l *profileService) warnOfUnusedLimits(cfg *ingest.Config) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Limits)) {
 		if name != profileapi.AnonymousTenant {
-			l.logger.Warn("The limits of a tenant have no effect without --profiles.multitenancy: every request belongs to the tenant anonymous", "tenant", name)
+			l.logger.Warn("Limits of a tenant are ignored without --profiles.multitenancy: every request belongs to the tenant anonymous", "tenant", name)
 		}
 	}
 }
@@ -207,7 +207,8 @@ func (l *profileService) warnOfHidden() {
 	}
 	hidden := slices.DeleteFunc(l.store.Tenants(), func(name string) bool { return name == profileapi.AnonymousTenant })
 	if n := len(hidden); n > 0 {
-		l.logger.Warn("Profiles of other tenants than anonymous are stored, but no request returns them without --profiles.multitenancy", "tenants", n, "first", hidden[0])
+		l.logger.Warn("Stored profiles of tenants other than anonymous are returned only with --profiles.multitenancy",
+			"tenants", n, "first", hidden[0])
 	}
 }
 
@@ -298,7 +299,7 @@ func (l *profileService) register(mux *http.ServeMux, prefix string, ready, fore
 	mux.Handle("POST "+prefix+"/ingest", ready(foreign(l.guard(l.uploads))))
 	mux.Handle("POST "+prefix+ingest.OTLPPath, ready(foreign(l.guard(l.exports))))
 	if l.self != nil {
-		// This pattern with a method takes precedence over that of RegisterDebugEndpoints.
+		// This pattern with a method takes precedence over the pattern of RegisterDebugEndpoints.
 		mux.HandleFunc("GET "+prefix+"/debug/pprof/profile", l.self.ServeCPU)
 	}
 }

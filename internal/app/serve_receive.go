@@ -45,6 +45,6 @@ func (s *Serve) newSender() *remotesend.Sender {
 // as Prometheus does.
 func switchedOff(what, flag string) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		http.Error(w, "the receiver of "+what+" is switched off; it needs "+flag, http.StatusNotFound)
+		http.Error(w, "the "+what+" receiver is off: enable it with "+flag, http.StatusNotFound)
 	})
 }

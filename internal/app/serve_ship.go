@@ -39,14 +39,16 @@ func (s *Serve) openStorage(ctx context.Context) error {
 }
 
 // closeStorage closes the storage. If blocks are uploaded, it first writes the samples of the head to blocks, and
-// uploads them after the storage is closed: a kill during the upload costs nothing, and the next start uploads the rest.
+// uploads them after the storage is closed: a kill during the upload costs nothing, and the next start uploads the
+// rest.
 func (s *Serve) closeStorage() error {
 	if s.shipping == nil || s.opts.ShutdownUpload <= 0 || errors.Is(s.store.Refusal(), tsdb.ErrNotReady) {
 		return s.store.Close()
 	}
 	logger := s.opts.Logger.With("component", "shipper")
 	if reason := s.lateSamples(); reason != "" {
-		logger.Info("The head stays on the disk; with out_of_order_time_window it would be uploaded", "reason", reason)
+		logger.Info("The samples in memory are not uploaded at this shutdown; out_of_order_time_window allows the upload",
+			"reason", reason)
 		return s.store.Close()
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), s.opts.ShutdownUpload)
@@ -69,7 +71,7 @@ func (s *Serve) lateSamples() string {
 	// Before the first push of this process, senders may still wait with samples from before the start.
 	_, err := os.Stat(s.pushedFile())
 	if s.pushed.Load() || err == nil && s.store.HeadMinTime() < s.started.UnixMilli() {
-		return "samples were pushed, and senders repeat pushes that were not accepted"
+		return "samples were pushed, and senders repeat refused pushes after the restart"
 	}
 	if slices.ContainsFunc(s.rules.RuleGroups(), func(g *rules.Group) bool { return g.QueryOffset() > 0 }) {
 		return "rules have a query_offset"

@@ -154,7 +154,7 @@ func (s *Sidecar) work(ctx context.Context) error {
 			}
 		case err != nil:
 			s.process.Waiting()
-			s.opts.Logger.Warn("Failed to read the state of Prometheus; not ready", "err", err)
+			s.opts.Logger.Warn("Not ready: polling Prometheus failed", "err", err)
 			if !polled && time.Since(started) > s.opts.ReadyTimeout {
 				return fmt.Errorf("Prometheus was not ready within %s: %w", s.opts.ReadyTimeout, err)
 			}

@@ -112,7 +112,7 @@ func selectorRelabel(text string) ([]*relabel.Config, error) {
 		switch c.Action {
 		case relabel.Keep, relabel.Drop, relabel.HashMod:
 		default:
-			return nil, fmt.Errorf("rule %d: action %q is not supported; keep, drop and hashmod are", i, c.Action)
+			return nil, fmt.Errorf("rule %d: action %q is not supported: use keep, drop or hashmod", i, c.Action)
 		}
 		if err := c.Validate(model.UTF8Validation); err != nil {
 			return nil, fmt.Errorf("rule %d: %w", i, err)
@@ -146,7 +146,7 @@ func (s *Store) firstSync(ctx context.Context) error {
 		if time.Since(started) > firstSyncMax {
 			return fmt.Errorf("the blocks could not be listed within %s: %w", firstSyncMax, err)
 		}
-		s.opts.Logger.Warn("Listing the blocks failed; not ready", "err", err)
+		s.opts.Logger.Warn("Not ready: listing the blocks failed", "err", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(pause):
@@ -176,7 +176,8 @@ func (s *Store) work(ctx context.Context) error {
 			}
 			pause := syncPause(s.opts.SyncInterval, time.Since(begun), failures)
 			if failures > 0 {
-				s.opts.Logger.Warn("Listing the blocks failed; those of the last list are served", "retry_in", pause, "err", err)
+				s.opts.Logger.Warn("Serving the blocks of the last list: listing the blocks failed",
+					"retry_in", pause, "err", err)
 			}
 			syncs.Reset(pause)
 		}
@@ -225,7 +226,7 @@ func (s *Store) constant(data any) http.HandlerFunc {
 }
 
 // blocks lists the served blocks in the format of Thanos' /api/v1/blocks. If the last listing of the bucket failed,
-// err is the text of its error, and the blocks are those of the last listing that succeeded. Thanos sends {} instead
+// err is the text of its error, and the blocks are of the last listing that succeeded. Thanos sends {} instead
 // of the text.
 func (s *Store) blocks(w http.ResponseWriter, _ *http.Request) {
 	all := s.store.Blocks()

@@ -92,9 +92,9 @@ func Open(text []byte, component string, logger *slog.Logger, reg prometheus.Reg
 		client, err = openAzure(inner, component, kitLogger{logger})
 		err = redact.Signature(err)
 	case "":
-		err = errors.New("type is missing; S3, FILESYSTEM, GCS and AZURE are supported")
+		err = errors.New("type is missing: use S3, FILESYSTEM, GCS or AZURE")
 	default:
-		err = fmt.Errorf("type %q is not supported; S3, FILESYSTEM, GCS and AZURE are", c.Type)
+		err = fmt.Errorf("type %q is not supported: use S3, FILESYSTEM, GCS or AZURE", c.Type)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrConfig, err)
@@ -130,7 +130,7 @@ func openDirectory(text []byte) (objstore.Bucket, error) {
 }
 
 // kitLogger adapts a slog.Logger to the providers' interface. Most messages of the providers are
-// errors of background work: all but those of levels debug and info are logged as warnings.
+// errors of background work: all above the levels debug and info are logged as warnings.
 type kitLogger struct{ logger *slog.Logger }
 
 // Log implements go-kit's Logger.

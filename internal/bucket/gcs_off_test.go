@@ -12,7 +12,7 @@ import (
 
 func TestOpen_GCSNeedsTheBuildTag(t *testing.T) {
 	for _, text := range []string{"type: GCS\nconfig: {bucket: b}\n", "type: gcs\n"} {
-		if _, err := Open([]byte(text), "test", quiet, prometheus.NewRegistry()); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "type GCS needs a program that is built with -tags clouds") {
+		if _, err := Open([]byte(text), "test", quiet, prometheus.NewRegistry()); !errors.Is(err, ErrConfig) || !strings.Contains(err.Error(), "type GCS is not in this build") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}

@@ -66,7 +66,7 @@ func TestProfileReader_UnusedIndexIsLoggedAndCounted(t *testing.T) {
 		"none":              {"", "", false},
 		"good":              {`{"version":1,"blocks":[` + entry(id, 10, 10, "aGVhZA==") + `]}`, "", true},
 		"cut":               {`{"version":1,"blocks":[`, "The index of the profile blocks in the bucket is not used", false},
-		"other version":     {`{"version":2,"blocks":[]}`, "it has the version 2", false},
+		"other version":     {`{"version":2,"blocks":[]}`, "version 2 is not known", false},
 		"an index of 0":     {`{"version":1,"blocks":[` + entry(id, 0, 10, "aGVhZA==") + `]}`, ProfileBlock("a", id), false},
 		"rows of less":      {`{"version":1,"blocks":[` + entry(id, 10, -1, "aGVhZA==") + `]}`, ProfileBlock("a", id), false},
 		"without a head":    {`{"version":1,"blocks":[` + entry(id, 10, 10, "") + `]}`, ProfileBlock("a", id), false},

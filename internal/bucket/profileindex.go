@@ -83,7 +83,6 @@ func encodeProfileIndex(to io.Writer, entries []ProfileEntry, bytesMax int) erro
 	return err
 }
 
-// readProfileIndex reads the index of the bucket.
 func readProfileIndex(ctx context.Context, from objstore.BucketReader) (_ []ProfileEntry, err error) {
 	name := path.Join(profilesDir, profileIndexFile)
 	if counted, ok := from.(objstore.InstrumentedBucketReader); ok { // a bucket without an index is no failure
@@ -154,7 +153,7 @@ func decodeProfileIndex(from io.Reader) (entries []ProfileEntry, err error) {
 		return nil, err
 	}
 	if version != 1 {
-		return nil, fmt.Errorf("it has the version %d", version)
+		return nil, fmt.Errorf("version %d is not known", version)
 	}
 	return entries, nil
 }
@@ -186,7 +185,7 @@ func (r *ProfileReader) fromIndex(ctx context.Context) map[string]*knownProfile 
 		if e.IndexBytes <= 0 || e.RowsBytes <= 0 || len(e.Head) == 0 {
 			if refused++; refused == 1 {
 				r.indexErrors.Inc()
-				r.opts.Logger.Warn("The index of the profile blocks in the bucket has an entry that is not valid; the size and the meta of its block are requested", "block", name, "index_bytes", e.IndexBytes, "rows_bytes", e.RowsBytes)
+				r.opts.Logger.Warn("An invalid entry in the index of the profile blocks in the bucket is not used; the size and the meta of its block are requested", "block", name, "index_bytes", e.IndexBytes, "rows_bytes", e.RowsBytes)
 			}
 			continue
 		}

@@ -69,7 +69,7 @@ func (r *ProfileReader) lookAll(ctx context.Context, dirs []*StoredProfile) ([]*
 	}
 	err := group.Wait()
 	if more := all.unread.Load() - unreadLogged; more > 0 {
-		r.opts.Logger.Warn("Objects of more profile blocks in the bucket cannot be read", "blocks", more)
+		r.opts.Logger.Warn("Objects of further profile blocks in the bucket cannot be read", "blocks", more)
 	}
 	return looked, err
 }
@@ -108,7 +108,7 @@ func (l *lookups) readMark(ctx context.Context, dir *StoredProfile, k *knownProf
 	case isNotFound(l.from, err):
 	case errors.Is(err, ErrCorrupt):
 		k.markInvalid = l.now()
-		l.opts.Logger.Warn("A deletion mark is not valid and is ignored", "block", dir.Name(), "err", err)
+		l.opts.Logger.Warn("Ignoring an invalid deletion mark", "block", dir.Name(), "err", err)
 	case l.ofOne(ctx, dir.Name(), err):
 		k.markUnread = true
 	default:

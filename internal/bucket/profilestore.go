@@ -146,7 +146,7 @@ func (p *ProfileStore) List(ctx context.Context) ([]*StoredProfile, error) {
 // eachProfileObject lists the bucket and calls f with each object of a profile block and the directory of the block. It
 // calls progress for every name. It returns the first error of f.
 //
-// file is "" if the listed name is that of the directory itself. There are two reasons: the directory of a
+// file is "" if the listed name is the directory itself. There are two reasons: the directory of a
 // FILESYSTEM bucket cannot be listed, for lack of permission, or an object store has an object of this name. If the
 // directory of a tenant cannot be listed, eachProfileObject fails, because the blocks of the tenant are not known.
 func eachProfileObject(ctx context.Context, from objstore.BucketReader, progress func(),
@@ -185,7 +185,6 @@ func listable(ctx context.Context, from objstore.BucketReader, dir string) error
 	return err
 }
 
-// attributes requests the attributes of an object.
 func (p *ProfileStore) attributes(ctx context.Context, object string) (objstore.ObjectAttributes, error) {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -229,7 +228,6 @@ func (p *ProfileStore) ReadIndex(ctx context.Context, s *StoredProfile, off, n i
 	return b, p.read(ctx, path.Join(s.Name(), indexFile), off, b)
 }
 
-// read reads a range of an object.
 func (p *ProfileStore) read(ctx context.Context, name string, off int64, b []byte) error {
 	ctx, cancel := context.WithTimeout(ctx, p.timeout)
 	defer cancel()
@@ -376,7 +374,7 @@ func (p *ProfileStore) ReadMark(ctx context.Context, s *StoredProfile) (mark Del
 	case mark.Version != 0 && mark.Version != 1: // Thanos writes 1; marks that were written by hand may have none
 		return mark, fmt.Errorf("%w: %s: version %d is not known", ErrCorrupt, name, mark.Version)
 	case mark.ID != s.ID:
-		return mark, fmt.Errorf("%w: %s is of the block %s", ErrCorrupt, name, mark.ID)
+		return mark, fmt.Errorf("%w: %s names block %s", ErrCorrupt, name, mark.ID)
 	case mark.DeletionTime <= 0 || mark.DeletionTime > markTimeMax:
 		return mark, fmt.Errorf("%w: %s: deletion_time %d is not a time in Unix seconds", ErrCorrupt, name, mark.DeletionTime)
 	}

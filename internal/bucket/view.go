@@ -83,7 +83,6 @@ func (v *view) open(dir, name string) error {
 	return nil
 }
 
-// addHashes computes the hash of every file.
 func (v *view) addHashes(ctx context.Context) error {
 	for i := range v.files {
 		if ctx.Err() != nil {

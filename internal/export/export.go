@@ -118,12 +118,12 @@ func (o Options) Validate() error {
 	case o.Output == "":
 		fault(true, "no output")
 	case o.Format == "":
-		fault(true, "the name %q does not imply a format: set one of %s", o.Output, strings.Join(known, ", "))
+		fault(true, "the name %q does not imply a format: set --format to one of %s", o.Output, strings.Join(known, ", "))
 	default:
-		fault(!slices.Contains(known, o.Format), "unknown format %q; it is one of %s", o.Format, strings.Join(known, ", "))
+		fault(!slices.Contains(known, o.Format), "unknown format %q: use one of %s", o.Format, strings.Join(known, ", "))
 	}
 	fault(len(o.Matchers) == 0, "no matchers")
-	fault(len(o.Matchers) > matchersMax, "%d lists of matchers, at most %d are read at once", len(o.Matchers), matchersMax)
+	fault(len(o.Matchers) > matchersMax, "%d selectors, at most %d are allowed", len(o.Matchers), matchersMax)
 	fault(o.EndMS < o.StartMS, "the range ends %s before it starts", time.Duration(o.StartMS-o.EndMS)*time.Millisecond)
 	fault(o.Window < time.Second, "a window of %s is shorter than a second", o.Window)
 	if n := (o.EndMS - o.StartMS) / max(1, o.Window.Milliseconds()); o.EndMS > o.StartMS {
@@ -132,9 +132,9 @@ func (o Options) Validate() error {
 	}
 	if o.Format == Blocks {
 		fault(o.Output == Stdout, "blocks cannot be written to the standard output")
-		fault(o.Window != blockLength, "the windows of blocks are 2h long, not %s", o.Window)
+		fault(o.Window != blockLength, "a window of %s: blocks need windows of 2h", o.Window)
 	}
-	fault(o.SkipHistograms && o.Format != OpenMetrics, "native histograms are skipped for OpenMetrics only, not for %s",
+	fault(o.SkipHistograms && o.Format != OpenMetrics, "--skip-histograms is for OpenMetrics only, not for %s",
 		o.Format)
 	fault(o.Output == Stdout && o.Resume, "an export to the standard output cannot be resumed")
 	if len(errs) > 0 {
@@ -413,7 +413,8 @@ func (r *run) toFiles(ctx context.Context) error {
 	if renamed && len(st.done) == len(all) {
 		return endBlocks(st, dir)
 	} else if renamed {
-		return fmt.Errorf("%w: the directory %s has %d of %d windows", ErrOptions, dir, len(st.done), len(all))
+		return fmt.Errorf("%w: the output directory %s exists, with %d of %d windows", ErrOptions, dir, len(st.done),
+			len(all))
 	}
 	for i := len(st.done); i < len(all); i++ {
 		done, err := r.part(ctx, dir, i, all[i])

@@ -344,7 +344,7 @@ func TestOptions_ValidateChecksEachLimit(t *testing.T) {
 		"no format":          {func(o *Options) { o.Format = "" }, "does not imply a format"},
 		"unknown format":     {func(o *Options) { o.Format = "xml" }, `unknown format "xml"`},
 		"most matchers":      {func(o *Options) { o.Matchers = lists(matchersMax) }, ""},
-		"more matchers":      {func(o *Options) { o.Matchers = lists(matchersMax + 1) }, "9 lists of matchers"},
+		"more matchers":      {func(o *Options) { o.Matchers = lists(matchersMax + 1) }, "9 selectors"},
 		"one millisecond":    {func(o *Options) { o.EndMS = o.StartMS }, ""},
 		"negative range":     {func(o *Options) { o.EndMS = o.StartMS - 1 }, "ends 1ms before"},
 		"a second":           {func(o *Options) { o.Window = time.Second }, ""},
@@ -353,13 +353,13 @@ func TestOptions_ValidateChecksEachLimit(t *testing.T) {
 		"more windows":       {func(o *Options) { o.Window, o.EndMS = time.Second, o.StartMS+(windowsMax+1)*1000 }, "the range is longer than 1 days: it has more than 100000 windows of 1s"},
 		"all of time":        {func(o *Options) { o.StartMS, o.EndMS = -1<<62-1<<61, 1<<62+1<<61 }, "more than 100000 windows"},
 		"blocks":             {func(o *Options) { o.Format = Blocks }, ""},
-		"blocks of an hour":  {func(o *Options) { o.Format, o.Window = Blocks, time.Hour }, "the windows of blocks are 2h long"},
+		"blocks of an hour":  {func(o *Options) { o.Format, o.Window = Blocks, time.Hour }, "blocks need windows of 2h"},
 		"blocks to stdout":   {func(o *Options) { o.Format, o.Output = Blocks, Stdout }, "blocks cannot be written"},
 		"stdout":             {func(o *Options) { o.Output = Stdout }, ""},
 		"stdout, resumed":    {func(o *Options) { o.Output, o.Resume = Stdout, true }, "cannot be resumed"},
 		"resumed":            {func(o *Options) { o.Resume = true }, ""},
 		"skipped":            {func(o *Options) { o.SkipHistograms, o.Format = true, OpenMetrics }, ""},
-		"skipped in another": {func(o *Options) { o.SkipHistograms = true }, "skipped for OpenMetrics only"},
+		"skipped in another": {func(o *Options) { o.SkipHistograms = true }, "--skip-histograms is for OpenMetrics only"},
 	} {
 		o := Options{Output: "a.csv", Format: CSV, Matchers: lists(1), StartMS: 5000, EndMS: 6000, Window: blockLength}
 		tt.change(&o)

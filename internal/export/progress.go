@@ -93,7 +93,6 @@ func (p *progress) fraction() float64 {
 	return (float64(p.done) + part) / float64(max(1, p.windows))
 }
 
-// text formats the line.
 func (p *progress) text() string {
 	elapsed := p.now().Sub(p.began)
 	rate, left := 0.0, "?"

@@ -114,7 +114,6 @@ func (s *state) lock() (err error) {
 	return err
 }
 
-// create creates the directory and the state.
 func (s *state) create(opts Options) error {
 	parent := filepath.Dir(s.dir)
 	if err := os.MkdirAll(parent, 0o777); err != nil {
@@ -132,7 +131,7 @@ func (s *state) create(opts Options) error {
 	}
 	for _, entry := range entries {
 		if entry.Name() != stateName+".tmp" {
-			return fmt.Errorf("%w: %s has %s and is not an unfinished export", ErrOptions, s.dir, entry.Name())
+			return fmt.Errorf("%w: %s contains %s and is not an unfinished export", ErrOptions, s.dir, entry.Name())
 		}
 	}
 	return s.begin(fmt.Appendf(nil, "%s\nrequest %q\nrange %d %d\n", stateHead, opts.Request, s.startMS, s.endMS))
@@ -182,7 +181,7 @@ func (s *state) parse(text, request string) (whole int, err error) {
 				return 0, corrupt(line)
 			}
 			if was != request {
-				return 0, fmt.Errorf("%w: the unfinished export is of another request: %s, not %s", ErrOptions, was, request)
+				return 0, fmt.Errorf("%w: the unfinished export belongs to another request: %s, not %s", ErrOptions, was, request)
 			}
 		case 2:
 			if _, err := fmt.Sscanf(line, "range %d %d\n", &s.startMS, &s.endMS); err != nil {
@@ -266,7 +265,6 @@ func (s *state) close() {
 	}
 }
 
-// remove removes the directory.
 func (s *state) remove() error {
 	s.close()
 	return s.fs.RemoveAll(s.dir)

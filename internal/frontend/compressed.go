@@ -27,7 +27,7 @@ type repeats struct {
 	sent map[responseID]sentResponse
 }
 
-// sentResponse is what is known of a remembered response. The compressed length is that of the extent: another
+// sentResponse is what is known of a remembered response. The compressed length belongs to the extent: another
 // process, or a concurrent request, may replace it by one of another length.
 type sentResponse struct {
 	plain  int64 // uncompressed length if the compressed form was written to the cache, otherwise 0
@@ -140,7 +140,6 @@ func (f *Frontend) openCompressed(ctx context.Context, p plan, id responseID) (b
 	return body, length
 }
 
-// release releases all parts of a plan.
 func (p plan) release() {
 	for i := range p.parts {
 		p.parts[i].release()
@@ -148,7 +147,7 @@ func (p plan) release() {
 }
 
 // sendEncoded sends a whole response that is already compressed in the encoding that the client accepts, and closes
-// body. length is that of body, plain that of the response.
+// body. length is the length of body, plain of the response.
 func (rw *responseWriter) sendEncoded(body io.ReadCloser, length, plain int64) (err error) {
 	defer body.Close()
 	if rw.call != nil { // other clients of the call may accept other encodings

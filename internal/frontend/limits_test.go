@@ -24,9 +24,9 @@ func TestLimits_ErrorHasStatusAndNameOfTheLimit(t *testing.T) {
 		header     http.Header
 		status     int
 	}{
-		"range":  {path: rangePath("up", 0, 3700, 30), status: 422, text: "range from start to end"},
+		"range":  {path: rangePath("up", 0, 3700, 30), status: 422, text: "query range"},
 		"points": {path: rangePath("up", 0, 3000, 1), status: 422, text: "points"},
-		"text":   {path: rangePath(strings.Repeat("a", 51), 0, 300, 30), status: 422, text: "length of the query's text"},
+		"text":   {path: rangePath(strings.Repeat("a", 51), 0, 300, 30), status: 422, text: "query length"},
 		"bytes":  {path: rangePath("requests_total", 0, 3000, 5), status: 422, text: "1000"},
 		"tenant": {path: rangePath("up", 0, 300, 30), header: http.Header{"X-Scope-Orgid": {"a/b"}}, status: 400, text: "tenant"},
 		"fine":   {path: rangePath("up", 0, 300, 30), header: http.Header{"X-Scope-Orgid": {"a"}}, status: 200, text: "success"},

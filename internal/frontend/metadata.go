@@ -232,7 +232,7 @@ func (b *byteBudget) readAll(r io.Reader) ([]byte, error) {
 		exceeded := b.left < 0
 		b.mu.Unlock()
 		if exceeded {
-			return nil, &limit.Error{Limit: "parts of a response of labels or series, together", Max: b.max, Unit: "bytes",
+			return nil, &limit.Error{Limit: "all parts of one request for labels or series", Max: b.max, Unit: "bytes",
 				Flag: b.flag}
 		}
 		if errors.Is(err, io.EOF) {

@@ -93,7 +93,7 @@ func (b *readAheadBody) end(err error) {
 	}
 }
 
-// Read returns the bytes that fill has read, then those of src.
+// Read returns the bytes that fill has read, then the bytes of src.
 func (b *readAheadBody) Read(p []byte) (int, error) {
 	<-b.filled
 	if len(b.data) > 0 {

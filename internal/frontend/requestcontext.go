@@ -308,7 +308,7 @@ func writeError(w http.ResponseWriter, e *statusError) {
 	_, _ = w.Write(b) // an error means that the client has disconnected
 }
 
-var errResponseTooLarge = errors.New("response exceeds the limit of bytes")
+var errResponseTooLarge = errors.New("response exceeds the maximum size")
 
 // responseWriter takes the bytes of a response. Its first Write sends the header, unless
 // a call buffers the response.
@@ -430,7 +430,6 @@ func (rw *responseWriter) open(contentType string) {
 	}
 }
 
-// close ends a complete response.
 func (rw *responseWriter) close() error {
 	if rw.body == nil || rw.call != nil {
 		return nil

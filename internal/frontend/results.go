@@ -111,7 +111,6 @@ type cachedPiece struct {
 	extent *cache.Extent
 }
 
-// release releases all pieces.
 func (l *lookups) release() {
 	for _, p := range l.pieces {
 		p.extent.Release()
@@ -194,7 +193,7 @@ func missing(part split.Part, e *cache.Extent) int {
 	return len(part.Without([]split.Range{piece}))
 }
 
-// longerPart is an interval longer than those of the query. Its Range is the part of it that the query needs and no
+// longerPart is an interval longer than the query's. Its Range is the part of it that the query needs and no
 // extent serves.
 type longerPart struct {
 	split.Part

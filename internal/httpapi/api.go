@@ -4,7 +4,7 @@
 // An endpoint parses and validates the form of a request as Prometheus does and calls
 // the engine, the storage or the scrape manager. The response is appended to one pooled
 // buffer that is written out whenever it is full: no reflection is used, and a large
-// response is never in memory as a whole. The bytes equal those of Prometheus, except that lists
+// response is never in memory as a whole. The bytes equal Prometheus', except that lists
 // which Prometheus returns in random order are sorted. A client that accepts columnsType gets the
 // result of a range query as columns of float64 instead of JSON (columns.go). The package contains
 // no storage, no PromQL evaluation, no server and no listener; package role calls Register.

@@ -39,7 +39,7 @@ type matrixColumns struct {
 	grid   stepGrid
 }
 
-// stepGrid is the timestamps of a range query: start, start+step and so on, in ms. The zero stepGrid is that of an
+// stepGrid is the timestamps of a range query: start, start+step and so on, in ms. The zero stepGrid means an
 // instant query.
 type stepGrid struct {
 	start, step int64

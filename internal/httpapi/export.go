@@ -116,7 +116,7 @@ func (e *exporter) options(r *http.Request) (export.Options, *apiError) {
 			known = append(known, format)
 		}
 		slices.Sort(known)
-		return opts, invalidParameter("format", fmt.Errorf("unknown format %q; it is one of %s", opts.Format,
+		return opts, invalidParameter("format", fmt.Errorf("unknown format %q: use one of %s", opts.Format,
 			strings.Join(known, ", ")))
 	}
 	if len(r.Form["match[]"]) == 0 {

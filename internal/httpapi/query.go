@@ -46,7 +46,7 @@ func (a *API) queryRange(r *http.Request) (response, *apiError) {
 type preparedQuery struct {
 	open       func(evaluation) (promql.Query, error)
 	grid       *promjson.Steps // nil: an instant query
-	steps      stepGrid        // those of grid
+	steps      stepGrid        // of grid
 	resolution time.Duration   // value of max_source_resolution=auto
 }
 

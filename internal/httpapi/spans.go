@@ -16,7 +16,7 @@ type querySpan struct {
 }
 
 // startQuerySpan starts a span as a child of the request's span. name must be the name of the same
-// span in Prometheus. The attributes are those of the span in Prometheus, too.
+// span in Prometheus. The attributes are the same as in Prometheus, too.
 func startQuerySpan(ctx context.Context, r *http.Request, name string) (context.Context, querySpan) {
 	parent := trace.SpanFromContext(ctx)
 	if !parent.IsRecording() {

@@ -195,7 +195,6 @@ func optionalBool(r *http.Request, name string, byDefault bool) (bool, *apiError
 	return b, nil
 }
 
-// queryable returns the storage of a request.
 func (a *API) queryable(r *http.Request, f purpose) (storage.Queryable, *apiError) {
 	if a.opts.Stores == nil {
 		return a.opts.Queryable, nil

@@ -95,7 +95,6 @@ func (s *stream) comma(i int) {
 	}
 }
 
-// strings appends an array of strings.
 func (s *stream) strings(list []string) {
 	s.raw("[")
 	for i, text := range list {

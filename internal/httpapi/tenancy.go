@@ -46,7 +46,7 @@ func (t Tenancy) of(r *http.Request) (string, []*labels.Matcher, *apiError) {
 		return tenant, nil, nil
 	}
 	if tenant == "" {
-		return "", nil, badData(errors.New("the request names no tenant"))
+		return "", nil, badData(errors.New("the request has no tenant"))
 	}
 	return tenant, []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, t.Label, tenant)}, nil
 }

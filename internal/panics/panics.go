@@ -8,6 +8,6 @@ const family = "ferula_panics_recovered_total"
 
 // Counter returns the counter of a place, such as "grpc". Call it at the start: an alert sees only an increase from 0.
 func Counter(set *metrics.Set, place string) *metrics.Counter {
-	set.Describe(family, "Panics that a request or a reader of a store was ended by, and the process was not.", "")
+	set.Describe(family, "Panics that ended a request or a reader of a store, but not the process.", "")
 	return set.GetOrCreateCounter(family + `{place="` + place + `"}`)
 }

@@ -193,7 +193,7 @@ func (p *Process) wait(group *sync.WaitGroup) {
 		case <-done:
 			return
 		case <-ticker.C:
-			p.logger.Warn("The shutdown waits for parts that are still running", "parts", p.stillRunning())
+			p.logger.Warn("The shutdown waits for components that are still running", "parts", p.stillRunning())
 		}
 	}
 }

@@ -208,7 +208,7 @@ func TestProcess_NamesAPartThatDoesNotStop(t *testing.T) {
 		p.Quit()
 		time.Sleep(31 * time.Second)
 		synctest.Wait()
-		if got := logged.String(); !strings.Contains(got, `level=WARN msg="The shutdown waits for parts that are still running" parts=stuck`) {
+		if got := logged.String(); !strings.Contains(got, `level=WARN msg="The shutdown waits for components that are still running" parts=stuck`) {
 			t.Errorf("%s", got)
 		}
 		if got := j.all(); slices.Contains(got, "close storage") {

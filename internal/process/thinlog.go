@@ -10,9 +10,9 @@ import (
 // messagesMax limits the number of different messages that a thinned log counts. Further messages are all logged.
 const messagesMax = 1024
 
-// ThinLog returns a log handler that logs at most lines lines with the same message, of a logger with the same attributes,
-// within a period: a library may log a line for each rejected series, or for each attempt to send. If lines were omitted,
-// the next line has their number in the attribute suppressed.
+// ThinLog returns a log handler that logs at most lines lines with the same message, of a logger with the same
+// attributes, within a period: a library may log a line for each rejected series, or for each attempt to send. If lines
+// were omitted, the next line has their number in the attribute suppressed.
 func ThinLog(next slog.Handler, lines int, period time.Duration, now func() time.Time) slog.Handler {
 	return thinned{next, "", &messages{lines: lines, period: period, now: now, seen: map[string]*message{}}}
 }
@@ -74,7 +74,7 @@ func (m *messages) take(key string) (omitted int, ok bool) {
 	return omitted, true
 }
 
-// forget makes room for another message: it forgets those of earlier periods.
+// forget makes room for another message: it forgets messages of earlier periods.
 func (m *messages) forget(now time.Time) {
 	if len(m.seen) < messagesMax {
 		return

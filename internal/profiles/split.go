@@ -34,7 +34,7 @@ type Span struct {
 type Splitter struct {
 	Drop map[string]bool // names of further labels to drop; may be shared
 
-	Sets     [][]byte // encoded: labels of the profile with those of samples; valid until the next Split
+	Sets     [][]byte // encoded: labels of the profile and of the samples; valid until the next Split
 	Of       []int    // by sample: index in Sets; empty if the samples have no labels
 	Spans    []Span   // by sample: the span that it belongs to; empty if no sample belongs to a span
 	Overflow int      // samples with labels that were dropped because of SplitsMax or SampleLabelMax

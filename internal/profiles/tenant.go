@@ -38,7 +38,7 @@ func TenantDir(tenant string) string {
 	return tenant
 }
 
-// TenantOfDir returns the tenant of a directory. ok is false if the directory is not that of a tenant.
+// TenantOfDir returns the tenant of a directory. ok is false if the directory belongs to no tenant.
 func TenantOfDir(dir string) (tenant string, ok bool) {
 	tenant = dir
 	if rest, escaped := strings.CutPrefix(dir, "%2E"); escaped {

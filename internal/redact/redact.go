@@ -1,6 +1,6 @@
-// Package redact removes secrets from what ferula shows: the passwords of URLs and the signatures of Azure in errors, log
-// lines, spans and pages. Nothing else decides here what is a secret: flags with secrets are in cmd/ferula, sections of
-// prometheus.yml in internal/httpapi.
+// Package redact removes secrets from what ferula shows: the passwords of URLs and the signatures of Azure in errors,
+// log lines, spans and pages. Nothing else decides here what is a secret: flags with secrets are in cmd/ferula,
+// sections of prometheus.yml in internal/httpapi.
 package redact
 
 import (
@@ -13,7 +13,7 @@ import (
 
 var (
 	// passwordInURL finds the user and password of a URL in an error. A URL that is quoted in the error may have quotes,
-	// too. It also finds those of a URL that cannot be parsed: many passwords need to be escaped in URLs.
+	// too. It also finds them in a URL that cannot be parsed: many passwords need to be escaped in URLs.
 	passwordInURL = regexp.MustCompile(`([a-zA-Z][a-zA-Z0-9+.-]*://[^\s:/@"]*):(?:[^"\n]|\\")*@`)
 
 	// signature matches the secret of a shared access signature of Azure. The secret is a parameter of the URL of each

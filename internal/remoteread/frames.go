@@ -177,7 +177,6 @@ func appendCut(dst []series.Chunk, c series.Chunk, mint, maxt int64) ([]series.C
 func (f *frameSource) Labels() []byte         { return f.current.labels }
 func (f *frameSource) Chunks() []series.Chunk { return f.current.chunks }
 
-// ahead implements source.
 func (f *frameSource) ahead() []byte {
 	if !f.have {
 		return nil

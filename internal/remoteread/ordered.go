@@ -26,8 +26,8 @@ type source interface {
 
 // orderedSet returns the series of a source in label order.
 //
-// It buffers copies of up to windowBytes of series before it returns the smallest. A response that fits into this buffer
-// is sorted; a longer one must be nearly sorted.
+// It buffers copies of up to windowBytes of series before it returns the smallest. A response that fits into this
+// buffer is sorted; a longer one must be nearly sorted.
 //
 // A server that streams chunks sorts series by their labels without its external labels. With an
 // external label z it sends {a, z} before {a, b, z}, although {a, b, z} is smaller. So a series

@@ -41,7 +41,6 @@ func newResponseWriter(w http.ResponseWriter, timeout, waitMax time.Duration) *r
 	return s
 }
 
-// free returns the buffer to its pool.
 func (s *responseWriter) free() {
 	*s.pooled = s.buf
 	s.buf = nil

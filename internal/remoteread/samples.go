@@ -106,11 +106,11 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, mea
 		}
 		q.bytes += wire.MessageSize(uint64(m.bytes))
 		if total+wire.MessageSize(q.bytes) > math.MaxUint32 {
-			return badRequest{errors.New("the response exceeds 4 GiB, the limit of SAMPLES: request less, or STREAMED_XOR_CHUNKS")}
+			return badRequest{errors.New("the response exceeds 4 GiB, the limit of SAMPLES: select fewer series, or request STREAMED_XOR_CHUNKS")}
 		}
 		if !q.measuredTwice(set) {
 			if q.series = append(q.series, m); measured+len(q.series) > s.opts.HeldSeriesMax {
-				return badRequest{fmt.Errorf("the queries match more than %d series of the head or with histograms, the limit of SAMPLES: request less, or STREAMED_XOR_CHUNKS", s.opts.HeldSeriesMax)}
+				return badRequest{fmt.Errorf("the queries match more than %d series of the head or with histograms, the limit of SAMPLES: select fewer series, or request STREAMED_XOR_CHUNKS", s.opts.HeldSeriesMax)}
 			}
 		}
 		if n%128 == 0 && ctx.Err() != nil {
@@ -276,7 +276,7 @@ func protoHistogram(it chunkenc.Iterator, kind chunkenc.ValueType) (prompb.Histo
 
 // fragmentBytes is the input of one compression step. Snappy's encoder copies within
 // 64 KiB only. So pack can compress fragments one by one and join the results, each without its
-// length: the bytes are the same as those of one call for the whole response.
+// length: the bytes are the same as from one call for the whole response.
 const fragmentBytes = 64 << 10
 
 // headBytesMax is the longest length prefix of a fragment.

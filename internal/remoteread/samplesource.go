@@ -14,8 +14,8 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// sampleSource is a response of samples, from a server that cannot stream chunks. The first next decodes it as a whole, by
-// Prometheus' client, which sorts the series. Each series is encoded as chunks when it is read.
+// sampleSource is a response of samples, from a server that cannot stream chunks. The first next decodes it as a whole,
+// by Prometheus' client, which sorts the series. Each series is encoded as chunks when it is read.
 type sampleSource struct {
 	body     io.Closer
 	from     io.Reader
@@ -88,8 +88,8 @@ func decodeSamples(from io.Reader, bytesMax int64, flag string) (*prompb.QueryRe
 	return result, nil
 }
 
-// checkSamples returns an error unless labels are sorted by name, samples by time, and histograms are valid: Prometheus'
-// client and its encoder of chunks take them as they are.
+// checkSamples returns an error unless labels are sorted by name, samples by time, and histograms are valid:
+// Prometheus' client and its encoder of chunks take them as they are.
 func checkSamples(result *prompb.QueryResult) error {
 	for _, one := range result.Timeseries {
 		for i := 1; i < len(one.Labels); i++ {

@@ -93,7 +93,7 @@ func NewServer(opts Options, from storage.ChunkQueryable, logger *slog.Logger, s
 	set.Describe(queries, "The current number of remote read queries that are either in execution or queued on the handler.", "")
 	s := &Server{opts: opts.withDefaults(), from: from, logger: logger, queries: set.NewGauge(queries, nil)}
 	const partial = "ferula_remote_read_partial_total"
-	set.Describe(partial, "Queries of remote read requests that lacked the series of a remote_read endpoint. They failed, unless partial responses are allowed.", "")
+	set.Describe(partial, "Remote read queries that lacked the series of a remote_read endpoint. They failed, unless partial responses are allowed.", "")
 	s.partial = set.NewCounter(partial)
 	if opts.ConcurrentMax > 0 {
 		s.slots = make(chan struct{}, opts.ConcurrentMax)

@@ -167,7 +167,6 @@ func (w *extendedSet) hold() {
 	w.held = append(w.held, h)
 }
 
-// keepChunks copies chunks.
 func (h *heldSeries) keepChunks(chunks []Chunk) {
 	h.chunks = append(h.chunks[:0], chunks...)
 	size := 0

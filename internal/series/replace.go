@@ -145,7 +145,7 @@ func (r *resorted) collect() error {
 		}
 		if r.budget.used += heldSeriesBytes + len(held.labels) + len(held.data) +
 			64*len(held.chunks); r.budget.used > r.budget.max {
-			return fmt.Errorf("%w: removing or replacing labels %q, which series have themselves, needs sorting of more than %d bytes", ErrSortLimit, r.gone, r.budget.max)
+			return fmt.Errorf("%w: removing or replacing labels %q, which series have themselves, needs more than %d bytes to sort", ErrSortLimit, r.gone, r.budget.max)
 		}
 		r.all = append(r.all, held)
 	}

@@ -54,8 +54,8 @@ type Querier interface {
 	// Select returns the series that match all matchers, sorted by labels, with chunks cut to the range of
 	// the querier. Of what the options leave open it returns what is cheapest.
 	Select(ctx context.Context, opts SelectOptions, matchers ...*labels.Matcher) Set
-	// LabelNames lists label names, sorted: at least those of the series that Select returns for the same options
-	// and matchers, at most those of all series.
+	// LabelNames lists label names, sorted: at least the names in the series that Select returns for the same options
+	// and matchers, at most the names in all series.
 	LabelNames(ctx context.Context, opts SelectOptions, matchers ...*labels.Matcher) ([]string, error)
 	// Capabilities returns what the querier can do. They do not change.
 	Capabilities() Capabilities

@@ -127,7 +127,7 @@ func (h *rawHead) selectSeries(ctx context.Context, opts series.SelectOptions, m
 
 // selectUnsorted selects series in the order of their references. Truncation of the head
 // waits until h is closed: if the head lost data, the remaining series would have to be
-// merged with those of blocks, which requires label order.
+// merged with the series of blocks, which requires label order.
 func (h *rawHead) selectUnsorted(ctx context.Context, opts series.SelectOptions,
 	matchers []*labels.Matcher) series.Set {
 	hold, err := tsdb.NewRangeHead(h.db.Head(), h.mint, h.maxt).Chunks()
@@ -219,7 +219,7 @@ func (r *headRest) Labels() []byte {
 	return r.headSet.labels
 }
 
-// Ahead returns labels that are not greater than those of the next series, nil if unknown.
+// Ahead returns labels that are not greater than the labels of the next series, nil if unknown.
 func (r *headRest) Ahead() []byte {
 	if r.rest != nil {
 		return nil

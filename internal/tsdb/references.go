@@ -40,7 +40,7 @@ const lastReferenceMax = 1 << 39
 // start, and a replay without the snapshot would find each of the two by the labels of the other. The head therefore
 // continues behind the reference in series_state.json, which Prometheus maintains with EnableFastStartup.
 //
-// Prometheus would also lower the last reference to the one in the file. So the file must be that of the last
+// Prometheus would also lower the last reference to the one in the file. So the file must be from the last
 // program that opened the directory, which may have been a Prometheus without that feature: each start begins a
 // segment of the log, so the last segment is then not the one in the file. In this case, and if there is no file,
 // the directory is read once for the reference.
@@ -81,7 +81,7 @@ func (s *Store) keepReferences() error {
 	last := state.LastSeriesID
 	switch {
 	case state.LastWALSegment != lastSegment:
-		s.logger.Info("Reading the write-ahead log and the mapped chunks once for the last series reference", "dir",
+		s.logger.Info("Reading the write-ahead log and the mapped chunks once, to find the last series reference", "dir",
 			s.opts.Dir)
 		last = max(last, lastReferenceOfLog(logs, segments), s.lastReferenceOfChunks())
 	case state.CleanShutdown:

@@ -31,7 +31,8 @@ func (s *Store) dropIncompleteSnapshot() error {
 	if err != nil || lacks == 0 {
 		return err
 	}
-	s.logger.Info("The snapshot of the head lacks references of out-of-order samples: the whole write-ahead log is replayed", "references", lacks)
+	s.logger.Info("Replaying the whole write-ahead log: the snapshot of the head lacks references of out-of-order samples",
+		"references", lacks)
 	if err := tsdb.DeleteChunkSnapshots(s.opts.Dir, math.MaxInt, math.MaxInt); err != nil {
 		return fmt.Errorf("delete the snapshots of the head in %s: %w", s.opts.Dir, err)
 	}
@@ -72,12 +73,12 @@ func (s *Store) needsSnapshot() bool {
 		})
 	}
 	if len(samples) > 0 {
-		s.logger.Warn("The write-ahead log lacks series that only the snapshot of the head has. The snapshot is used, and written, as with --enable-feature=memory-snapshot-on-shutdown", "references", len(samples))
+		s.logger.Warn("Using and writing the snapshot of the head, as with --enable-feature=memory-snapshot-on-shutdown: the write-ahead log lacks series that only the snapshot has", "references", len(samples))
 		return true
 	}
 	if whole {
 		if err := tsdb.DeleteChunkSnapshots(s.opts.Dir, math.MaxInt, math.MaxInt); err != nil {
-			s.logger.Warn("Cannot delete the snapshots of the head, which are not used", "err", err)
+			s.logger.Warn("Cannot delete the unused snapshots of the head", "err", err)
 		}
 	}
 	return false

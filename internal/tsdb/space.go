@@ -132,10 +132,10 @@ func (g *writeGuard) refusal() error {
 	return nil
 }
 
-// AwaitSpace waits until the disk has space for a replay of the write-ahead log, which may write chunks of the head. If it
-// cannot, Prometheus' database ends the process with a panic, and would again at each start. A quarter of the space that
-// is kept free suffices. So a store that refuses samples because the disk is nearly full can be opened. Without a check
-// of the free space AwaitSpace returns at once.
+// AwaitSpace waits until the disk has space for a replay of the write-ahead log, which may write chunks of the head. If
+// it cannot, Prometheus' database ends the process with a panic, and would again at each start. A quarter of the space
+// that is kept free suffices. So a store that refuses samples because the disk is nearly full can be opened. Without a
+// check of the free space AwaitSpace returns at once.
 func (s *Store) AwaitSpace(ctx context.Context) error {
 	const every, logged = time.Second, 60 // the wait is logged once a minute
 	for i := 0; ; i++ {

@@ -92,7 +92,7 @@ func (o Options) DefaultRetention() config.TSDBRetentionConfig {
 }
 
 // section returns a copy of given, in which the options replace a missing retention and missing
-// settings for exemplars. If given is nil, the out-of-order window is that of the options, too.
+// settings for exemplars. If given is nil, the out-of-order window is taken from the options, too.
 func (o Options) section(given *config.StorageConfig) config.StorageConfig {
 	var complete config.StorageConfig
 	if given != nil {
@@ -193,7 +193,6 @@ func (o Options) percentage() float64 {
 	return o.Section.TSDBConfig.Retention.Percentage
 }
 
-// prometheus converts resolved options to Prometheus' type.
 func (o Options) prometheus() *tsdb.Options {
 	p := tsdb.DefaultOptions()
 	p.RetentionDuration = o.Retention.Milliseconds()

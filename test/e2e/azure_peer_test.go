@@ -53,7 +53,7 @@ func TestPeerThanosStore_SameSeriesOfBlocksInAzure(t *testing.T) {
 	s := startSidecar(t, prom.base, func(o *app.SidecarOptions) { o.TSDBDir, o.Ship.Bucket = dir, bucket })
 	eventually(t, 60*time.Second, "the blocks to be shipped", func() bool {
 		_, body := s.get("/-/ready")
-		return strings.Contains(body, "Shipping was done")
+		return strings.Contains(body, "Shipping last succeeded")
 	})
 	request := storeapi.SeriesRequest{MinMS: mint, MaxMS: maxt, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, "__name__", "blocks|own")}}
 	want, err := storeSeries(s.client, request)

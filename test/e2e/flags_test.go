@@ -121,8 +121,8 @@ func TestLimits_ErrorsNameTheFlagThatRaisesThem(t *testing.T) {
 	defer backend.Close()
 	front := startProcess(t, binary(t), "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+backend.URL, "--limits.max-query-bytes=5B", "--query-range.max-query-length=1h")
 	for path, want := range map[string]string{
-		"/api/v1/query?query=123456":                           "length of the query's text: 6 bytes, at most 5 bytes (--limits.max-query-bytes)",
-		"/api/v1/query_range?query=1&start=0&end=7200&step=60": "range from start to end: 2h0m0s, at most 1h0m0s (--query-range.max-query-length)",
+		"/api/v1/query?query=123456":                           "query length: 6 bytes, at most 5 bytes (--limits.max-query-bytes)",
+		"/api/v1/query_range?query=1&start=0&end=7200&step=60": "query range: 2h0m0s, at most 1h0m0s (--query-range.max-query-length)",
 	} {
 		if status, body := front.get(path); status != 422 || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", path, status, body)

@@ -78,7 +78,7 @@ func TestServe_LimitsOfTenantsThatNoRequestHasAreLogged(t *testing.T) {
 		o.Profiles.ConfigFile, o.Profiles.SingleTenant, o.Web.EnableLifecycle = file, true, true
 		o.Logger = slog.New(slog.NewTextHandler(log, nil))
 	})
-	const line = "The limits of a tenant have no effect without --profiles.multitenancy"
+	const line = "Limits of a tenant are ignored without --profiles.multitenancy"
 	if text := log.String(); strings.Count(text, line) != 1 || !strings.Contains(text, "tenant=acme") {
 		t.Errorf("at the start: %s", text)
 	}

@@ -305,7 +305,7 @@ func TestStore_ShowsNoSecrets(t *testing.T) {
 	address, listening, spans := freeAddress(t), freeAddress(t), collect(t)
 	p := startProgram(t, address, secretEnvironment, "store", "--http-address="+address, "--grpc-address="+listening, "--log.level=debug", spans.otlp(),
 		"--objstore.config="+s3Config, "--data-dir="+t.TempDir(), "--index-cache.config={type: IN-MEMORY} # PLANTED", "--selector.relabel-config=[] # PLANTED")
-	eventually(t, 60*time.Second, "a listing to fail", func() bool { return strings.Contains(p.output.String(), "Listing the blocks failed") })
+	eventually(t, 60*time.Second, "a listing to fail", func() bool { return strings.Contains(p.output.String(), "listing the blocks failed") })
 	if _, err := readStore(t, dial(t, listening, insecure.NewCredentials()), storeapi.ClientOptions{}, everything()); err != nil && strings.Contains(err.Error(), secretMark) {
 		t.Errorf("%v", err)
 	}

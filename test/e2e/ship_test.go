@@ -65,7 +65,7 @@ func TestServe_ShipsItsBlocks(t *testing.T) {
 	})
 	eventually(t, 60*time.Second, "the block to be shipped", func() bool {
 		_, body := s.get("/-/ready")
-		return strings.Contains(body, "Shipping was done")
+		return strings.Contains(body, "Shipping last succeeded")
 	})
 	text, err := os.ReadFile(filepath.Join(bucket, id, "meta.json"))
 	if err != nil || !strings.Contains(string(text), `"cluster": "eu"`) || !strings.Contains(string(text), `"source": "ferula"`) {
@@ -122,14 +122,14 @@ func TestServe_BucketOutageIsReportedAndShippingRecovers(t *testing.T) {
 	})
 	eventually(t, 60*time.Second, "the failure in /-/ready", func() bool {
 		status, body := s.get("/-/ready")
-		return status == 200 && strings.Contains(body, "Shipping fails since") && strings.Contains(body, "waiting: 1")
+		return status == 200 && strings.Contains(body, "Shipping has failed since") && strings.Contains(body, "waiting: 1")
 	})
 	if err := os.Remove(nowhere); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, 60*time.Second, "the block to be shipped after all", func() bool {
 		_, body := s.get("/-/ready")
-		return strings.Contains(body, "Shipping was done")
+		return strings.Contains(body, "Shipping last succeeded")
 	})
 }
 

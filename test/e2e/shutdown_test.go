@@ -235,7 +235,7 @@ func TestServe_ShutdownUploadEndsAtItsTimeoutAndTheNextStartUploads(t *testing.T
 	})
 	eventually(t, 60*time.Second, "the blocks of the shutdown to be shipped", func() bool {
 		_, body := s.get("/-/ready")
-		return strings.Contains(body, "Shipping was done")
+		return strings.Contains(body, "Shipping last succeeded")
 	})
 	if _, samples := shippedBlocks(t, bucket); samples != 2*111+1 {
 		t.Errorf("the bucket has %d samples", samples)

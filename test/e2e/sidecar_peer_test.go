@@ -329,7 +329,7 @@ func TestPeerThanosTools_AcceptBlocksShippedToS3(t *testing.T) {
 	})
 	eventually(t, 60*time.Second, "the blocks to be shipped", func() bool {
 		_, body := s.get("/-/ready")
-		return strings.Contains(body, "Shipping was done")
+		return strings.Contains(body, "Shipping last succeeded")
 	})
 	if out := thanosTool(t, "tools", "bucket", "verify", "--objstore.config-file="+file, "--issues=overlapped_blocks", "--issues=duplicated_compaction", "--issues=index_known_issues", "--log.level=info"); strings.Contains(out, "level=error") || strings.Contains(out, "level=warn") {
 		t.Errorf("verify: %s", out)
@@ -372,7 +372,7 @@ func TestPeerThanosTools_AcceptBlocksShippedToS3(t *testing.T) {
 	served()
 	// Compacted blocks are not shipped again.
 	before, _ := os.ReadDir(folder)
-	eventually(t, 60*time.Second, "another look", func() bool { _, body := s.get("/-/ready"); return strings.Contains(body, "Shipping was done") })
+	eventually(t, 60*time.Second, "another look", func() bool { _, body := s.get("/-/ready"); return strings.Contains(body, "Shipping last succeeded") })
 	if after, _ := os.ReadDir(folder); len(after) != len(before) {
 		t.Errorf("%d folders in the bucket, %d after another look", len(before), len(after))
 	}

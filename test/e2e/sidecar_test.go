@@ -354,7 +354,7 @@ func TestSidecar_ShipsTheBlocksOfItsPrometheus(t *testing.T) {
 	})
 	eventually(t, 60*time.Second, "the block to be shipped", func() bool {
 		_, body := s.get("/-/ready")
-		return strings.Contains(body, "Shipping was done")
+		return strings.Contains(body, "Shipping last succeeded")
 	})
 	if text, err := os.ReadFile(filepath.Join(to, id, "meta.json")); err != nil || !strings.Contains(string(text), `"source": "sidecar"`) {
 		t.Errorf("%s, %v", text, err)

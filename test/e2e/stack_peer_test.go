@@ -23,7 +23,7 @@ func TestPeerThanos_EveryComponentIsInterchangeable(t *testing.T) {
 	side.waitReady()
 	eventually(t, 60*time.Second, "the blocks to be shipped", func() bool {
 		_, body := side.get("/-/ready")
-		return strings.Contains(body, "Shipping was done")
+		return strings.Contains(body, "Shipping last succeeded")
 	})
 	thanos := func(args ...string) (http, grpc string) {
 		http, grpc = fmt.Sprintf("127.0.0.1:%d", freePort(t)), fmt.Sprintf("127.0.0.1:%d", freePort(t))

@@ -325,10 +325,10 @@ func TestTLS_ClientsThatCannotConnectLogTheReason(t *testing.T) {
 	}{
 		"query":               {append(append(ports, "--endpoint="+serve.grpc), other.grpcClient("client")...), `msg="Store is down"` + unknown},
 		"query-frontend":      {[]string{ports[0], "--query-frontend.downstream-url=https://" + serve.http, "--query-frontend.downstream-tripper-config={" + other.tlsConfig("client") + "}"}, "Not ready: the downstream is not available" + unknown},
-		"sidecar":             {append(ports, "--prometheus.url=https://"+serve.http, "--prometheus.http-client={"+other.tlsConfig("client")+"}", "--tsdb.path="+t.TempDir()), "Failed to read the state of Prometheus; not ready" + unknown},
-		"store":               {append(ports, o.bucket(other.tlsConfig("client")), "--data-dir="+t.TempDir()), "Listing the blocks failed; not ready" + unknown},
+		"sidecar":             {append(ports, "--prometheus.url=https://"+serve.http, "--prometheus.http-client={"+other.tlsConfig("client")+"}", "--tsdb.path="+t.TempDir()), "Not ready: polling Prometheus failed" + unknown},
+		"store":               {append(ports, o.bucket(other.tlsConfig("client")), "--data-dir="+t.TempDir()), "Not ready: listing the blocks failed" + unknown},
 		"query anonymous":     {append(append(ports, "--endpoint="+serve.grpc), g.grpcClient("")...), `msg="Store is down"`},
-		"sidecar anonymous":   {append(ports, "--prometheus.url=https://"+serve.http, "--prometheus.http-client={"+g.tlsConfig("")+"}", "--tsdb.path="+t.TempDir()), "Failed to read the state of Prometheus; not ready"},
+		"sidecar anonymous":   {append(ports, "--prometheus.url=https://"+serve.http, "--prometheus.http-client={"+g.tlsConfig("")+"}", "--tsdb.path="+t.TempDir()), "Not ready: polling Prometheus failed"},
 		"query in plain text": {append(ports, "--endpoint="+serve.grpc), `msg="Store is down"`},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -103,11 +103,11 @@ func messageParts(cell string) (parts []string) {
 
 func TestMessageParts_AreWhatTheCodeMustHave(t *testing.T) {
 	for cell, want := range map[string][]string{
-		"`Store is down`, with `store` and `err`":                 {"Store is down"},
-		"`type \"COS\" is not supported` and `--a.flag 3`":        {"is not supported"},
-		"`limit exceeded: too many requests`, 429":                {"limit exceeded", "too many requests"},
-		"`the push may need … bytes of memory, and heads have …`": {"the push may need", "bytes of memory, and heads have"},
-		"`/-/ready` stays 503":                                    nil,
+		"`Store is down`, with `store` and `err`":                {"Store is down"},
+		"`type \"COS\" is not supported` and `--a.flag 3`":       {"is not supported"},
+		"`limit exceeded: too many requests`, 429":               {"limit exceeded", "too many requests"},
+		"`the push may need … bytes of memory, and heads use …`": {"the push may need", "bytes of memory, and heads use"},
+		"`/-/ready` stays 503":                                   nil,
 	} {
 		if got := messageParts(cell); !slices.Equal(got, want) {
 			t.Errorf("%s: got %q, want %q", cell, got, want)

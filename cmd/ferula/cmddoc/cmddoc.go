@@ -48,7 +48,7 @@ func pathOf(n *kong.Node) []string {
 	return append(pathOf(n.Parent), n.Name)
 }
 
-// wordsOf returns the flags that a command accepts: its own and those of its parents. A
+// wordsOf returns the flags that a command accepts: its own and the flags of its parents. A
 // switch that can be negated gives two words. Only the program itself offers --version.
 func wordsOf(n *kong.Node) (words []word) {
 	for _, group := range n.AllFlags(true) {

@@ -105,12 +105,12 @@ func (s *Shipper) Note() string {
 	status := s.samples.Status()
 	switch {
 	case !status.FailingFrom.IsZero():
-		return fmt.Sprintf("Shipping fails since %s, blocks waiting: %d. %v\n",
+		return fmt.Sprintf("Shipping has failed since %s; blocks waiting: %d. %v\n",
 			status.FailingFrom.UTC().Format(time.RFC3339), status.Waiting, status.Err)
 	case status.LastSuccess.IsZero():
 		return "Shipping has not begun.\n"
 	}
-	return fmt.Sprintf("Shipping was done at %s.\n", status.LastSuccess.UTC().Format(time.RFC3339))
+	return fmt.Sprintf("Shipping last succeeded at %s.\n", status.LastSuccess.UTC().Format(time.RFC3339))
 }
 
 // Close closes the readers of profile blocks, which ends running reads, and the bucket.
@@ -125,7 +125,7 @@ func (s *Shipper) Close() error {
 	return errors.Join(append(errs, s.bucket.Close())...)
 }
 
-// AddProfiles adds a shipper of the profile blocks in dir. Its intervals are those of o.Shipper, the shipper of sample
+// AddProfiles adds a shipper of the profile blocks in dir. It has the intervals of o.Shipper, the shipper of sample
 // blocks. AddProfiles must be called before Run.
 func (s *Shipper) AddProfiles(dir string, o Options, logger *slog.Logger, reg *telemetry.Registry) {
 	if s == nil {

@@ -88,7 +88,7 @@ func TestShipper_ShipsBlocksOfBothSignals(t *testing.T) {
 	meta := filepath.Join(to, block.String(), "meta.json")
 	index := filepath.Join(to, "profiles", "team-a", id.String(), "index")
 	waitFor(t, func() bool {
-		return exists(meta) && exists(index) && strings.HasPrefix(s.Note(), "Shipping was done at ")
+		return exists(meta) && exists(index) && strings.HasPrefix(s.Note(), "Shipping last succeeded at ")
 	})
 	cancel()
 	if err := <-ended; err != nil {
@@ -112,7 +112,7 @@ func TestShipper_NoteHasTheFailure(t *testing.T) {
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(ctx) }()
-	waitFor(t, func() bool { return strings.HasPrefix(s.Note(), "Shipping fails since ") })
+	waitFor(t, func() bool { return strings.HasPrefix(s.Note(), "Shipping has failed since ") })
 	cancel()
 	if err := <-ended; err != nil {
 		t.Error(err)

@@ -47,17 +47,17 @@ func checkReferences(dir string) error {
 	err = mapped.IterateAllChunks(func(ref chunks.HeadSeriesRef, _ chunks.ChunkDiskMapperRef, _, _ int64, _ uint16,
 		_ chunkenc.Encoding, outOfOrder bool) error {
 		if lset, ok := seen.twice[uint64(ref)]; ok && outOfOrder {
-			return fmt.Errorf("the write-ahead log has the reference %d for the series %s and for an earlier one, as after a "+
-				"start from a snapshot of the head (memory-snapshot-on-shutdown), and out-of-order samples of one would be "+
-				"read for the other. Read from the running server with --url instead, or a copy of the directory that has "+
-				"only the blocks", ref, lset)
+			return fmt.Errorf("out-of-order samples of two series would be mixed up: the write-ahead log has the "+
+				"reference %d for the series %s and for an earlier series, as after a start from a snapshot of the head "+
+				"(memory-snapshot-on-shutdown). Read from the running server with --url, or from a copy of the "+
+				"directory with only the blocks", ref, lset)
 		}
 		return nil
 	})
 	return errors.Join(err, mapped.Close())
 }
 
-// references are those of the series of a log.
+// references has the references of the series in a log.
 type references struct {
 	hashes map[uint64]uint64 // hash of the labels by reference
 	twice  map[uint64]string // labels of the last series, by reference, of those that two series have

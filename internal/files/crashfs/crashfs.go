@@ -123,7 +123,6 @@ func (f *FS) enter(op, path string) error {
 	return nil
 }
 
-// find returns the node of a path.
 func (f *FS) find(path string) (*node, error) {
 	rel, err := filepath.Rel(f.dir, path)
 	if err != nil {

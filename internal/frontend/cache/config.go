@@ -413,10 +413,11 @@ func (c *Config) inert(node *yaml.Node) []string {
 	}
 	walk(node)
 	if c.memoryUnlimited {
-		found = append(found, fmt.Sprintf("max_size: no cache is unlimited, the limit is %d MiB", c.Memory.BytesMax>>20))
+		found = append(found, fmt.Sprintf("max_size: a cache cannot be unlimited, the limit is %d MiB",
+			c.Memory.BytesMax>>20))
 	}
 	if c.memcachedAnySize {
-		found = append(found, "max_item_size: 0 is no limit, but parts are never larger than 512 KiB")
+		found = append(found, "max_item_size: 0 means no limit, but a part has at most 512 KiB")
 	}
 	return found
 }

@@ -313,7 +313,7 @@ func TestFromConfig_ReturnsTheErrorsOfEveryStage(t *testing.T) {
 	check(t, c == nil && inert == nil && err != nil && strings.Contains(err.Error(), "TTL -1ns is negative"), "%v", err)
 	set := instruments.NewSet()
 	c, inert, err = FromConfig([]byte("type: IN-MEMORY\nconfig: {max_size: 0}\n"), Options{Name: "n"}, quiet, set)
-	check(t, err == nil && len(inert) == 1 && inert[0] == "max_size: no cache is unlimited, the limit is 256 MiB", "%v, %v", inert, err)
+	check(t, err == nil && len(inert) == 1 && inert[0] == "max_size: a cache cannot be unlimited, the limit is 256 MiB", "%v, %v", inert, err)
 	var page strings.Builder
 	set.WritePrometheus(&page)
 	check(t, strings.Contains(page.String(), `ferula_frontend_cache_memory_items{cache="n"} 0`), "%s", page.String())
@@ -328,7 +328,7 @@ func TestParseConfig_NamesTheReasonsOfKeysWithoutEffect(t *testing.T) {
 		"line 6: open_duration: unless enabled is true the circuit breaker uses its own value\n"+
 		"line 7: consecutive_failures: unless enabled is true the circuit breaker uses its own value", "disabled: %v, %v", inert, err)
 	_, inert, err = ParseConfig([]byte("type: MEMCACHED\nconfig: {addresses: [a:1], max_item_size: 0}\n"))
-	check(t, err == nil && len(inert) == 1 && inert[0] == "max_item_size: 0 is no limit, but parts are never larger than 512 KiB", "%v, %v", inert, err)
+	check(t, err == nil && len(inert) == 1 && inert[0] == "max_item_size: 0 means no limit, but a part has at most 512 KiB", "%v, %v", inert, err)
 }
 
 func TestParseConfig_RedisLimitsOfConnections(t *testing.T) {

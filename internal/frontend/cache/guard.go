@@ -242,7 +242,6 @@ func newMetrics(set *instruments.Set, cache string, queued func() float64) *metr
 	return m
 }
 
-// failed counts a failed operation.
 func (m *metrics) failed(op string, err error) { m.failures.With(m.cache, op, reason(err)).Inc() }
 
 // gaugeOf registers one cache's gauge. If f is not nil, it returns the value.

@@ -108,7 +108,7 @@ func NewMemory(opts MemoryOptions, set *instruments.Set) (*Memory, error) {
 	gauge("memory_bytes", "Bytes of the memory store, including keys and overhead.", func(s *memoryShard) int64 {
 		return s.bytes
 	})
-	gauge("memory_max_bytes", "Limit of memory_bytes.", func(s *memoryShard) int64 { return s.bytesMax })
+	gauge("memory_max_bytes", "Maximum bytes of the memory store.", func(s *memoryShard) int64 { return s.bytesMax })
 	gauge("memory_items", "Values in the memory store.", func(s *memoryShard) int64 { return int64(len(s.items)) })
 	return m, nil
 }

@@ -49,7 +49,7 @@ func newReader(e *Extent) *Reader {
 	return r
 }
 
-// Read reads at least one byte, or returns ErrGone if the stored bytes are not those of a response.
+// Read reads at least one byte, or returns ErrGone if the stored bytes are no response.
 func (r *Reader) Read(p []byte) (int, error) {
 	if r.err != nil || len(p) == 0 {
 		return 0, r.err

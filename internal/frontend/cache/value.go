@@ -48,7 +48,6 @@ func (h *head) valid(now time.Time, ttl time.Duration) bool {
 	return ttl <= 0 || (age < ttl.Milliseconds() && -age < ttl.Milliseconds())
 }
 
-// step is the distance of two timestamps.
 func (h *head) step() int64 { return max(h.stepMS, 1) }
 
 // covers reports whether h has all steps of the other response.

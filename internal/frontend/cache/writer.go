@@ -290,7 +290,6 @@ func (w *Writer) join(ctx context.Context, old *Extent) *Writer {
 	return union
 }
 
-// data returns the parts without their headers.
 func (w *Writer) data() [][]byte {
 	data := [][]byte{w.parts[0][headBytes+len(w.key):]}
 	for _, p := range w.parts[1:] {

@@ -224,7 +224,7 @@ type Response struct {
 	Body      *Body
 }
 
-// NoStore reports whether the response must not be cached: its Cache-Control, or that of a response
+// NoStore reports whether the response must not be cached: its Cache-Control, or the one of a response
 // that continued its body after a break, has no-store. The result is final once the body was read
 // to its end.
 func (r *Response) NoStore() bool {

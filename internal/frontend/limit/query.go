@@ -19,7 +19,7 @@ type Query struct {
 // CheckText returns an Error if an expression is too long.
 func (q Query) CheckText(expr string) error {
 	if n := int64(len(expr)); q.QueryBytesMax > 0 && n > q.QueryBytesMax {
-		return &Error{Limit: "length of the query's text", Value: n, Max: q.QueryBytesMax, Unit: "bytes",
+		return &Error{Limit: "query length", Value: n, Max: q.QueryBytesMax, Unit: "bytes",
 			Flag: q.Flags.Of("QueryBytesMax")}
 	}
 	return nil
@@ -34,14 +34,14 @@ func (q Query) CheckRange(startMS, endMS, stepMS int64) error {
 	}
 	lengthMS := uint64(endMS) - uint64(startMS) // correct even if the difference overflows int64
 	if q.LengthMax > 0 && lengthMS > uint64(q.LengthMax.Milliseconds()) {
-		return &Error{Limit: "range from start to end", Value: clamp(lengthMS), Max: q.LengthMax.Milliseconds(), Unit: "ms",
+		return &Error{Limit: "query range", Value: clamp(lengthMS), Max: q.LengthMax.Milliseconds(), Unit: "ms",
 			Flag: q.Flags.Of("LengthMax")}
 	}
 	if stepMS <= 0 {
 		return nil
 	}
 	if points := lengthMS/uint64(stepMS) + 1; q.PointsMax > 0 && points > uint64(q.PointsMax) {
-		return &Error{Limit: "points of each series, which are the range over the step", Value: clamp(points),
+		return &Error{Limit: "points per series (range divided by step)", Value: clamp(points),
 			Max: q.PointsMax, Flag: q.Flags.Of("PointsMax")}
 	}
 	return nil

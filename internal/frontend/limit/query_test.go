@@ -19,14 +19,14 @@ func TestQuery_CheckRange(t *testing.T) {
 	}{
 		{"no limits", Query{}, math.MinInt64, math.MaxInt64, 1, ""},
 		{"exactly as long as allowed", Query{LengthMax: 24 * time.Hour}, 0, day, 1000, ""},
-		{"a millisecond longer", Query{LengthMax: 24 * time.Hour}, 0, day + 1, 1000, "limit exceeded: range from start to end: 24h0m0.001s, at most 24h0m0s"},
-		{"as long as can be", Query{LengthMax: time.Hour}, math.MinInt64, math.MaxInt64, 1, "limit exceeded: range from start to end: 2562047h47m16.854s, at most 1h0m0s"},
+		{"a millisecond longer", Query{LengthMax: 24 * time.Hour}, 0, day + 1, 1000, "limit exceeded: query range: 24h0m0.001s, at most 24h0m0s"},
+		{"as long as can be", Query{LengthMax: time.Hour}, math.MinInt64, math.MaxInt64, 1, "limit exceeded: query range: 2562047h47m16.854s, at most 1h0m0s"},
 		{"backwards", Query{LengthMax: 1, PointsMax: 1}, 10, 0, 1, ""},
 		{"without a step", Query{PointsMax: 1}, 0, 10, 0, ""},
 		{"exactly as many points as allowed", Query{PointsMax: 11}, 0, 100, 10, ""},
 		{"the rest of a step is no point", Query{PointsMax: 11}, 0, 109, 10, ""},
-		{"one more", Query{PointsMax: 11}, 0, 110, 10, "limit exceeded: points of each series, which are the range over the step: 12, at most 11"},
-		{"as many as can be", Query{PointsMax: 11}, math.MinInt64, math.MaxInt64, 2, "limit exceeded: points of each series, which are the range over the step: 9223372036854775807, at most 11"},
+		{"one more", Query{PointsMax: 11}, 0, 110, 10, "limit exceeded: points per series (range divided by step): 12, at most 11"},
+		{"as many as can be", Query{PointsMax: 11}, math.MinInt64, math.MaxInt64, 2, "limit exceeded: points per series (range divided by step): 9223372036854775807, at most 11"},
 	} {
 		err := c.limits.CheckRange(c.start, c.end, c.step)
 		if c.want == "" {
@@ -48,7 +48,7 @@ func TestQuery_CheckText(t *testing.T) {
 	err := Query{QueryBytesMax: 3}.CheckText("abcd")
 	var limitErr *Error
 	check(t, "kind", errors.As(err, &limitErr) && errors.Is(err, ErrLimit), true)
-	check(t, "text", err.Error(), "limit exceeded: length of the query's text: 4 bytes, at most 3 bytes")
+	check(t, "text", err.Error(), "limit exceeded: query length: 4 bytes, at most 3 bytes")
 }
 
 func TestTenants_OfHeaders(t *testing.T) {

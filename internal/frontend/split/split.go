@@ -74,7 +74,7 @@ type Part struct {
 	Index int64
 }
 
-// Options set the length of the parts. The names are those of Thanos.
+// Options set the length of the parts. The names are from Thanos.
 type Options struct {
 	Interval         time.Duration // length of a part; 0: by the three options below, or no split if they are 0
 	MinInterval      time.Duration // queries up to this length are split only at its multiples

@@ -148,7 +148,7 @@ func (o Options) runtimeInfo() (RuntimeInfo, error) {
 	return info, err
 }
 
-// prometheusAPI returns Prometheus' API. Only those of its endpoints that have data here are routed to. It is no
+// prometheusAPI returns Prometheus' API. Only the endpoints for which ferula has data are routed to. It is no
 // method of Options: the compiler would generate the thousands of generic functions of v1.API again for each package
 // that uses Options.
 func prometheusAPI(o Options) *v1.API {

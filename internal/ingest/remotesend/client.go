@@ -17,7 +17,7 @@ import (
 // that the receiver loses nothing by it.
 type client struct {
 	remote.WriteClient
-	halve bool // the requests are those of remote write 1.0
+	halve bool // the requests are in remote write 1.0
 
 	mu        sync.Mutex
 	endings   []<-chan struct{} // one is closed when the queue drops what it has, instead of sending it

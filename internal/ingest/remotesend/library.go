@@ -78,7 +78,7 @@ func (q *sending) pending() (sum int64) {
 	return sum
 }
 
-// unwatched registers metrics of the library except those of its watchers, which read nothing here.
+// unwatched registers the metrics of the library except of its watchers, which read nothing here.
 type unwatched struct{ prometheus.Registerer }
 
 // MustRegister implements prometheus.Registerer.

@@ -113,7 +113,7 @@ func (q *queue) run() {
 		if errors.Is(err, errAgain) {
 			continue
 		}
-		q.logger.Error("The write-ahead log cannot be read, so samples are sent later. Trying again",
+		q.logger.Error("Sending is delayed: the write-ahead log cannot be read. Trying again",
 			"segment", q.at.segment, "err", err)
 		select {
 		case <-time.After(retryAfter):
@@ -138,8 +138,8 @@ func (q *queue) follow() error {
 		return err
 	}
 	if q.at.segment < first {
-		q.logger.Error("Segments of the write-ahead log were removed before their samples were sent. "+
-			"The samples are in the local storage only", "first", q.at.segment, "last", first-1)
+		q.logger.Error("Samples are in the local storage only: segments of the write-ahead log were removed "+
+			"before their samples were sent", "first", q.at.segment, "last", first-1)
 		q.metrics.missed.With(q.client.Name()).Add(first - q.at.segment)
 		q.at = position{first, 0}
 		q.saved = q.at
@@ -193,7 +193,7 @@ func (q *queue) segment(n int, complete bool) error {
 func (q *queue) ended(r *reader, next int, err error) error {
 	info, statErr := os.Stat(wlog.SegmentName(q.wal, r.number))
 	if statErr == nil && (err != nil || info.Size() != r.Offset()) {
-		q.logger.Warn("A segment of the write-ahead log was not read to its end. Samples may be missing at the receiver",
+		q.logger.Warn("Samples may be missing at the receiver: a segment of the write-ahead log was not read to its end",
 			"segment", r.number, "read", r.Offset(), "size", info.Size(), "err", err)
 	}
 	if r.number < q.at.segment {
@@ -258,7 +258,7 @@ func (q *queue) drain() error {
 	for {
 		sent := q.to.pending() == 0 // before hasDropped: what is dropped is not pending either
 		if sent && q.client.hasDropped() {
-			q.logger.Warn("The queue dropped samples that were not sent within the flush deadline. They are read again",
+			q.logger.Warn("Reading samples from the write-ahead log again that were not sent within the flush deadline",
 				"segment", q.saved.segment)
 			q.resend(q.at)
 			q.at = q.saved
@@ -305,8 +305,8 @@ func (q *queue) save() {
 	q.savedAt = time.Now()
 	q.metrics.savepoint.With(q.client.Name()).Set(float64(q.saved.segment))
 	if err := q.points.set(q.key, q.saved); err != nil {
-		q.logger.Error("The savepoint cannot be written. A restart sends samples again, or, without an older savepoint, "+
-			"only what is appended after it", "err", err)
+		q.logger.Error("A restart sends samples again or, without an older savepoint, skips unsent ones: "+
+			"the savepoint cannot be written", "err", err)
 	}
 }
 

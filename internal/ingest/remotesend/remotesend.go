@@ -4,8 +4,8 @@
 // Samples are appended to the local storage. For each section a queue reads the samples from the
 // write-ahead log and passes them to a queue of Prometheus' storage/remote, which sends them. If a
 // server is down, its queue stops reading the log once Prometheus' queue is full, and continues
-// when the server is up again. Scrapes do not wait for a queue. The protocol, the retries and the
-// shards are those of Prometheus' queues.
+// when the server is up again. Scrapes do not wait for a queue. Protocol, retries and shards are
+// left to Prometheus' queues.
 //
 // A queue saves up to which position in the log all samples were sent or refused. After a restart
 // or a crash it continues there.
@@ -163,7 +163,7 @@ func Check(cfg *config.Config) error {
 			return fmt.Errorf("remote_write: section for %s: %w", section.URL.Redacted(), err)
 		}
 		if known[string(text)] {
-			return fmt.Errorf("remote_write: duplicate section for %s: sections that differ in secrets only need a name each",
+			return fmt.Errorf("remote_write: duplicate section for %s: give each section a name if they differ only in secrets",
 				section.URL.Redacted())
 		}
 		known[string(text)] = true
@@ -307,8 +307,8 @@ func (s *Sender) open(sections bool) (end position, err error) {
 	}
 	if s.points == nil && !s.opts.NoSavepoints {
 		if s.points, err = loadSavepoints(s.dir); err != nil {
-			s.logger.Error("The savepoints of remote_write cannot be used. "+
-				"Samples that were not sent before the start are in the local storage only", "err", err)
+			s.logger.Error("Samples that were not sent before the start are in the local storage only: "+
+				"the savepoints of remote_write cannot be used", "err", err)
 		}
 	}
 	return end, nil
@@ -342,8 +342,8 @@ func (s *Sender) begin(q, old *queue, end position) (from, resendTo position) {
 	}
 	saved, ok := s.points.get(q.key)
 	if ok && end.before(saved) {
-		q.logger.Error("The savepoint is behind the end of the write-ahead log, which was repaired or replaced. "+
-			"The queue sends what is appended after the start", "savepoint", saved.segment, "last", end.segment)
+		q.logger.Error("Sending only samples that are appended after the start: the savepoint is beyond the end of the "+
+			"write-ahead log, which was repaired or replaced", "savepoint", saved.segment, "last", end.segment)
 		ok = false
 	}
 	if !ok {
@@ -403,7 +403,7 @@ func (s *Sender) Close() error {
 	select {
 	case <-s.stopped:
 	case <-time.After(s.closeDeadline()):
-		s.logger.Error("Several servers of remote_write do not respond. The shutdown does not wait for them any longer",
+		s.logger.Error("The shutdown no longer waits for remote_write: several servers do not respond",
 			"deadline", s.opts.FlushDeadline)
 		return nil
 	}

@@ -24,7 +24,7 @@ type Cost struct {
 }
 
 // Estimated sizes of the structs that a decoder allocates for messages and elements. The
-// tests check that they are not less than those of the decoder in use.
+// tests check that they are not less than the sizes in the decoder in use.
 const (
 	textBytes   = 16
 	number64    = 8
@@ -107,7 +107,6 @@ type costWalker struct {
 	series          int
 }
 
-// symbols collects the lengths of the symbols.
 func (w *costWalker) symbols(src []byte) error {
 	for len(src) > 0 {
 		number, kind, n := protowire.ConsumeTag(src)

@@ -13,7 +13,7 @@ import (
 	"golang.org/x/sync/semaphore"
 )
 
-// OTLPOptions of a receiver of OTLP metrics, besides those of Options.
+// OTLPOptions of a receiver of OTLP metrics, in addition to Options.
 type OTLPOptions struct {
 	ConvertDelta  bool          // sum samples of delta temporality to cumulative ones
 	NativeDelta   bool          // store samples of delta temporality as they are

@@ -2,7 +2,7 @@
 //
 // A POST with a snappy-compressed WriteRequest or v2 Request is appended to a
 // storage.Appendable. The response is a success only after Commit, when the samples are in
-// the WAL. Decoding and statuses are those of Prometheus' receiver. This package adds
+// the WAL. Prometheus' receiver decodes and chooses the status. This package adds
 // limits: a body is read before its request takes a slot, its size is limited before and
 // after decompression (32 MiB), and its decoded size is estimated before decoding. otlp.go
 // receives OTLP metrics behind the same limits. There is no storage and no routing here.
@@ -115,8 +115,8 @@ func NewHandler(opts Options, to storage.Appendable, logger *slog.Logger, reg pr
 	}
 }
 
-// thin returns a logger for Prometheus' receivers, which log a line for each rejected series, of which a request may have
-// thousands.
+// thin returns a logger for Prometheus' receivers, which log a line for each rejected series, of which a request may
+// have thousands.
 func thin(logger *slog.Logger) *slog.Logger {
 	return slog.New(process.ThinLog(logger.Handler(), 5, 10*time.Second, time.Now))
 }

@@ -81,7 +81,7 @@ func parse(content string, defaults Defaults, logger *slog.Logger) (*config.Conf
 		return cfg, nil
 	}
 	if m := unknownDiscovery.FindStringSubmatch(err.Error()); m != nil && slices.Contains(cloudSections, m[1]) {
-		return nil, fmt.Errorf("%w (%s needs a program that is built with -tags clouds, as the released one is)", err, m[1])
+		return nil, fmt.Errorf("%w (%s is not in this build: use a release, or build with -tags clouds)", err, m[1])
 	}
 	return nil, err
 }

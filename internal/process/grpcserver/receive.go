@@ -34,7 +34,7 @@ func newReceiver(opts Options, set *metrics.Set, calls *callMetrics) *receiver {
 	return &receiver{
 		calls: calls, soon: opts.receiveSoon, timeout: opts.ReceiveTimeout, slowMax: max(1, int(opts.ReceiveBytesMax)/opts.RequestBytesMax),
 		failed: set.NewCounterVec("ferula_grpc_receive_failed_total",
-			"Messages of gRPC clients that were given up before they were received completely.", "reason"),
+			"Messages from gRPC clients that were dropped because receiving them took too long.", "reason"),
 	}
 }
 

@@ -35,7 +35,7 @@ type Options struct {
 	ConfigFile    string   // TLS and basic authentication, in exporter-toolkit's format
 	ConfigFlag    string   // the flag of ConfigFile, for errors, without dashes; "": none
 	ExternalURL   string   // URL by which users reach the server; "": derived from the listen address
-	RoutePrefix   string   // path prefix of every route; "": that of ExternalURL
+	RoutePrefix   string   // path prefix of every route; "": the path of ExternalURL
 	CORSOrigin    string   // anchored regular expression of allowed origins; "": all
 	// accepted in the header Host; none: checked only if all addresses are loopback; hostcheck.Any: not checked
 	AllowedHosts    []string
@@ -59,7 +59,7 @@ func (o Options) WithDefaults() Options {
 	return o
 }
 
-// listenerSet holds the listeners of one HTTP server. Accept and Addr are those of the
+// listenerSet holds the listeners of one HTTP server. Accept and Addr belong to the
 // first listener.
 type listenerSet struct {
 	net.Listener

@@ -213,7 +213,6 @@ func hashTree(sum io.Writer, dir string, depth int) error {
 	return nil
 }
 
-// postReload sends POST /-/reload.
 func (r *Reloader) postReload(ctx context.Context) error {
 	ctx, done := context.WithTimeout(ctx, time.Minute)
 	defer done()

@@ -13,7 +13,7 @@ import (
 )
 
 // prometheusHTTP counts requests under the names and labels of a Prometheus, which its
-// mixin and other dashboards query. The names are those of Prometheus' web package.
+// mixin and other dashboards query. Prometheus' web package has the same names.
 type prometheusHTTP struct {
 	prefix   string
 	requests *metrics.CounterVec

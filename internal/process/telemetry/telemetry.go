@@ -1,6 +1,6 @@
 // Package telemetry exposes the metrics of a process and counts its HTTP requests.
 //
-// ferula's metrics are in a metrics.Set, those of Prometheus' packages in a prometheus.Registry.
+// ferula's metrics are in a metrics.Set, the metrics of Prometheus' packages in a prometheus.Registry.
 // One scrape returns the metrics of both.
 package telemetry
 

@@ -31,7 +31,7 @@ type Server struct {
 type Client struct {
 	Cert, Key  string // files; both or none
 	CA         string // file; "": the system's certificate pool
-	ServerName string // "": that of the address
+	ServerName string // "": the host of the address
 	MinVersion string // 1.0 to 1.3; "": 1.3
 	SkipVerify bool   // accept any certificate of the server
 	Watch      *Watch // nil: the files have no metrics
@@ -122,8 +122,8 @@ func (c Client) Config() (config *tls.Config, err error) {
 }
 
 // keyPair is a certificate and its key, or a CA. get reads the files again when the modification time of one
-// of them has changed. It returns the previous pair while a file is missing, or while the key is not
-// that of the certificate.
+// of them has changed. It returns the previous pair while a file is missing, or while the key does
+// not belong to the certificate.
 type keyPair struct {
 	certFile, keyFile string // without a key: a CA
 	watch             *Watch

@@ -27,11 +27,11 @@ func NewWatch(set *metrics.Set) *Watch {
 	return &Watch{
 		files: map[[2]string]*keyPair{},
 		notAfter: set.NewGaugeFuncVec("ferula_tls_not_after_timestamp_seconds",
-			"Time at which the certificate in use expires, by file; of a CA: its last certificate.", "file"),
+			"Time at which the certificate in use expires, by file. For a CA file, the certificate that expires last.", "file"),
 		unreadable: set.NewGaugeFuncVec("ferula_tls_unreadable",
 			"1 if the changed file cannot be used, so that the previous certificate is still in use.", "file"),
 		failures: set.NewCounterVec("ferula_tls_read_failures_total",
-			"Number of changes after which the file, or its key, could not be used.", "file"),
+			"Number of changes to the file, or its key, that could not be used.", "file"),
 	}
 }
 
@@ -71,7 +71,6 @@ func (w *Watch) pair(cert, key string) *keyPair {
 	return k
 }
 
-// readCA returns the certificates of a file.
 func (w *Watch) readCA(file string) (*x509.CertPool, error) {
 	ca, err := w.pair(file, "").get()
 	if err != nil {

@@ -109,7 +109,6 @@ func (l *Live) Stage(section config.TracingConfig) (*Staged, error) {
 		tracesdk.WithSampler(tracesdk.ParentBased(tracesdk.TraceIDRatioBased(section.SamplingFraction))))}}, nil
 }
 
-// sectionClient returns the client of a section.
 func sectionClient(section config.TracingConfig) (otlptrace.Client, error) {
 	var c configFile
 	o := &c.Config
@@ -156,7 +155,7 @@ func (s *Staged) Commit() {
 			s.next.section.SamplingFraction)
 	case former != nil:
 		otel.SetTracerProvider(noop.NewTracerProvider())
-		l.logger.Info("Traces are not sent any more")
+		l.logger.Info("Traces are no longer sent")
 	}
 	l.installed.Store(s.next)
 	if former != nil {

@@ -15,7 +15,6 @@ import (
 // of their remote_write section, with its password, as an attribute.
 type withoutPasswords struct{ tracesdk.SpanExporter }
 
-// newExporter returns the exporter of a client.
 func newExporter(client otlptrace.Client) (tracesdk.SpanExporter, error) {
 	exporter, err := otlptrace.New(context.Background(), client)
 	return withoutPasswords{exporter}, err

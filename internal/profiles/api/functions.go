@@ -13,7 +13,7 @@ import (
 
 // selectFunctions returns the cost of each function over all stacks. The nodes of the flame
 // graph are not limited: a flame graph that is cut lacks a part of the cost of small
-// functions. The request is that of SelectMergeStacktraces; its max_nodes limits the number of
+// functions. It takes the request of SelectMergeStacktraces; its max_nodes limits the number of
 // functions.
 func (s *Server) selectFunctions(ctx context.Context, tenant string,
 	m *profilepb.SelectMergeStacktracesRequest) (*profilepb.FunctionsEncoder, error) {

@@ -16,7 +16,7 @@ func (m *Meta) Replaces(o *Meta) bool {
 }
 
 // CanReplace reports whether the range and the level of the block allow it to have all rows of o.
-// The level of a block is above those of all its parents.
+// The level of a block is above the levels of all its parents.
 func (m *Meta) CanReplace(o *Meta) bool {
 	return m.ULID != o.ULID && m.Level >= o.Level && m.MinNS <= o.MinNS && m.MaxNS >= o.MaxNS
 }

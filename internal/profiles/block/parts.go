@@ -58,7 +58,7 @@ type PartsEncoder struct {
 // Add adds the symbols of a part. Parts are sorted by dataset.
 func (e *PartsEncoder) Add(dataset string, s *Symbols) error {
 	if e.parts > 0 && dataset <= e.last {
-		return fmt.Errorf("symbols of dataset %q come after those of %q", dataset, e.last)
+		return fmt.Errorf("symbols are not sorted by dataset: %q follows %q", dataset, e.last)
 	}
 	e.body = appendSymbols(e.body[:0], s)
 	var err error
@@ -76,7 +76,7 @@ func (e *PartsEncoder) Add(dataset string, s *Symbols) error {
 }
 
 const (
-	pieceMin = 16 << 10 // capacity of the first piece; that of each further piece doubles
+	pieceMin = 16 << 10 // capacity of the first piece; each further piece has twice the capacity
 	pieceMax = 1 << 20  // maximum capacity of a piece
 )
 
@@ -98,7 +98,7 @@ func appendPieces(pieces [][]byte, b []byte) [][]byte {
 	return pieces
 }
 
-// sections returns the body of sectionParts, and that of sectionPartSymbols in pieces.
+// sections returns the body of sectionParts, and the body of sectionPartSymbols in pieces.
 func (e *PartsEncoder) sections() (directory []byte, bodies [][]byte) {
 	return append(binary.AppendUvarint(nil, uint64(e.parts)), e.directory...), e.bodies
 }
@@ -120,7 +120,7 @@ func decodeParts(directory, bodies []byte) ([]*filePart, error) {
 			return nil, corruptf("symbols of dataset %q: %d stacks in %d bytes", p.Dataset, nodes, size)
 		}
 		if n := len(parts); n > 0 && p.Dataset <= parts[n-1].Dataset {
-			return nil, corruptf("symbols of dataset %q come after those of %q", p.Dataset, parts[n-1].Dataset)
+			return nil, corruptf("symbols are not sorted by dataset: %q follows %q", p.Dataset, parts[n-1].Dataset)
 		}
 		p.Nodes, p.body.stored, bodies = uint32(nodes), bodies[:size], bodies[size:]
 		parts = append(parts, p)

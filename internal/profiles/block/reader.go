@@ -383,7 +383,7 @@ func (r *Reader) count(bytes int64) {
 // cached symbols. It must be called before the first use of the reader.
 func (r *Reader) OnSymbols(f func(bytes int64)) { r.onSymbols = f }
 
-// decodedShare is the estimated size of decoded symbols divided by that of encoded symbols: a
+// decodedShare is the estimated size of decoded symbols divided by the size of encoded symbols: a
 // number takes one to three bytes encoded, and four bytes decoded.
 const decodedShare = 4
 

@@ -99,7 +99,7 @@ func (b *Builder) String(text []byte) uint32 {
 	return n
 }
 
-// Next returns the number of a string if the string has the number after that of the last string. It does not look
+// Next returns the number of a string if it is the next number after the last string. It does not look
 // into the table.
 func (b *Builder) Next(text []byte) (n uint32, ok bool) {
 	next := b.lastString + 1
@@ -195,7 +195,7 @@ func (b *Builder) is(node uint32, frames []uint32) bool {
 }
 
 // Node returns the child of node parent that has this frame. A stack adds its nodes one after the other, so most
-// nodes have the number after that of their parent. For example, main;a;b adds nodes 1, 2 and 3, and main;a;c adds
+// nodes have the next number after their parent. For example, main;a;b adds nodes 1, 2 and 3, and main;a;c adds
 // node 4, whose parent is 2. Nodes 1 to 3 follow their parents: Node finds them without the table, and they are not
 // in the table. Node 4 is in the table.
 func (b *Builder) Node(parent, frame uint32) uint32 {

@@ -184,7 +184,6 @@ func (b *TraceSpansBuilder) Spans() *TraceSpans {
 	return &s
 }
 
-// encode returns the content of SpansFile.
 func (s *TraceSpans) encode() ([]byte, error) {
 	order := make([]int, s.Len())
 	for i := range order {

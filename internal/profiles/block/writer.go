@@ -279,7 +279,6 @@ func (w *Writer) writeSpans(spans *TraceSpans) (uint64, error) {
 	return uint64(len(b)), w.writeFile(SpansFile, b)
 }
 
-// writeFile creates and syncs a file.
 func (w *Writer) writeFile(name string, pieces ...[]byte) error {
 	file, err := w.fs.Create(filepath.Join(w.dir, name))
 	if err != nil {
@@ -293,7 +292,6 @@ func (w *Writer) writeFile(name string, pieces ...[]byte) error {
 	return closeFile(file)
 }
 
-// closeFile syncs and closes a file.
 func closeFile(f files.File) error { return errors.Join(f.Sync(), f.Close()) }
 
 // idOrder returns the row numbers sorted by ID.

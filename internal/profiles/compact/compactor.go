@@ -91,7 +91,6 @@ type stored struct {
 	head  []byte // beginning of the index, with the meta
 }
 
-// indexBytes returns the size of the index.
 func (s *stored) indexBytes() int64 { return s.bytes - int64(s.meta.RowsBytes) }
 
 // New creates the directory of o, locks it and removes the files of an earlier process from it. The
@@ -425,7 +424,7 @@ func (t *tenant) markBlock(ctx context.Context, s *stored) (deleted bool, err er
 		case t.store.IsNotFound(err), errors.Is(err, bucket.ErrCorrupt) && reason != "":
 			mark = bucket.DeletionMark{} // the mark is written again
 		case errors.Is(err, bucket.ErrCorrupt):
-			t.logger.Warn("A deletion mark is not valid and is ignored", "block", s.Name(), "err", err)
+			t.logger.Warn("Ignoring an invalid deletion mark", "block", s.Name(), "err", err)
 			return false, nil
 		case err != nil:
 			return false, err

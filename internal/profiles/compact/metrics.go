@@ -46,7 +46,7 @@ func newCompactMetrics(set *metrics.Set) compactMetrics {
 		marked: set.NewCounterVec("thanos_compact_blocks_marked_total", "Number of blocks marked for deletion.",
 			"marker", "reason"),
 		todo: gauge("thanos_compact_todo_compactions",
-			"Number of groups of blocks that are to be compacted, of the tenant that was planned last."),
+			"Number of groups of blocks to compact, for the tenant that was planned last."),
 		broken: gauge("ferula_profiles_compact_broken_blocks",
 			"Number of profile blocks in the bucket that are not compacted because they are corrupt, cut short or too large."),
 		lastSuccess: gauge("ferula_profiles_compact_last_success_timestamp_seconds",

@@ -31,7 +31,7 @@ var ErrNone = errors.New("no exemplar in this range")
 
 // Reasons of ErrNone.
 const (
-	reasonEmpty = "none of the selected series has one: the series do not exist, their target exposes none, or no new one was scraped yet"
+	reasonEmpty = "none of the selected series has an exemplar: the series do not exist, their target exposes no exemplars, or no new one was scraped yet"
 	reasonNoID  = "has a profile ID, and profiles are found by the timestamp of an exemplar only if the request has labels to match or a selector of profiles"
 )
 

@@ -1,6 +1,6 @@
 // Package inflate decompresses gzip from one slice into another.
 //
-// Profiles are received and decoded whole. A reader of streams, such as that of compress/gzip, has a
+// Profiles are received and decoded whole. A reader of streams, such as in compress/gzip, has a
 // window from which it copies every byte once more, and checks for the end of its input at every
 // symbol. Here the output itself is the window. Far from the ends of both slices a symbol needs no
 // check. 56 bits are loaded at once, which are enough for three literals or one length. One
@@ -375,7 +375,7 @@ func build(table []uint32, lengths []uint8, first uint, base func(symbol int) ui
 			end += 1 << second
 		}
 		// The bits that index the first table are taken before the lookup in the second table. So
-		// the length in an entry of the second table is that of the remaining bits of the code.
+		// the length in an entry of the second table counts the remaining bits of the code.
 		e -= uint32(first)<<8 + uint32(first)
 		own := table[int(table[low]>>16):]
 		for i := reversed >> first; i < 1<<second; i += 1 << (n - first) {

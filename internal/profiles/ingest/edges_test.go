@@ -419,7 +419,7 @@ func TestOTLPConverter_CostsOfTextsAndPprofs(t *testing.T) {
 			t.Errorf("%d bytes more: %v", more, err)
 		}
 		c = &otlpConverter{request: request, limits: &limits, left: left, reads: reads + more}
-		if _, err := c.convert(&request.profiles[0]); (err == nil) != ok || err != nil && (!errors.Is(err, pprof.ErrLimit) || !strings.Contains(err.Error(), "the texts of the request")) {
+		if _, err := c.convert(&request.profiles[0]); (err == nil) != ok || err != nil && (!errors.Is(err, pprof.ErrLimit) || !strings.Contains(err.Error(), "the strings of the request")) {
 			t.Errorf("%d bytes of texts more: %v", more, err)
 		}
 		g := &otlpGroup{encoder: pprof.NewEncoder()}

@@ -163,7 +163,6 @@ func (in *Ingester) pushRecording(ctx context.Context, tenant string, u *upload,
 	return in.Push(ctx, tenant, all)
 }
 
-// parse parses the query string.
 func (in *Ingester) parse(query, contentType string) (*upload, error) {
 	form, err := url.ParseQuery(query)
 	if err != nil {

@@ -1,5 +1,5 @@
-// Package profile ingests profiles: pushed ones, uploads of older SDKs, scraped ones and
-// those of this process.
+// Package ingest takes in profiles: pushed ones, uploads of older SDKs, scraped ones and
+// profiles of this process.
 //
 //	push.v1 (profiles/api) ---------------------+
 //	/ingest (form.go: pprof, jfr, folded stacks) --+
@@ -11,7 +11,7 @@
 // it is decoded once within limits and appended to the Store, which returns when the profile is
 // durable. A push is accepted or rejected as a whole. An OTLP request may be accepted in part: its
 // response has the number of rejected profiles. Rejected profiles are counted by reason. The package
-// contains no storage, no wire format except that of /ingest, and no state of a tenant except its
+// contains no storage, no wire format except for /ingest, and no state of a tenant except its
 // limits.
 package ingest
 

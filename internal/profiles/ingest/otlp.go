@@ -78,7 +78,7 @@ func (c *otlpConverter) read(bytes int) error {
 // charge counts bytes of strings and messages, which profiles and samples may read again and again.
 func (c *otlpConverter) charge(bytes int) error {
 	if c.reads -= bytes; c.reads < 0 {
-		return fmt.Errorf("%w: the texts of the request, with repetitions, have more than %d bytes%s", pprof.ErrLimit,
+		return fmt.Errorf("%w: the strings of the request, with repetitions, have more than %d bytes%s", pprof.ErrLimit,
 			readsMax(c.limits), c.limits.Flags.Of("BurstBytes"))
 	}
 	return nil
@@ -368,7 +368,6 @@ func (c *otlpConverter) readStack(stack int32) error {
 	})
 }
 
-// group returns the profile of a service.
 func (c *otlpConverter) group(service string) *otlpGroup {
 	g := c.groups[service]
 	if g == nil {

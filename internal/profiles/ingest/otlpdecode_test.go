@@ -128,7 +128,7 @@ func TestPushOTLP_LargeElementsThatManySamplesShareAreCounted(t *testing.T) {
 		t.Fatal(err)
 	}
 	in, _ := newIngester(t, smallLimits())
-	if rejected, first, err := in.pushOTLP(t.Context(), "acme", request); rejected != 1 || first == nil || !strings.Contains(first.Error(), "the texts of the request") || err != nil {
+	if rejected, first, err := in.pushOTLP(t.Context(), "acme", request); rejected != 1 || first == nil || !strings.Contains(first.Error(), "the strings of the request") || err != nil {
 		t.Error(rejected, first, err)
 	}
 }

@@ -206,7 +206,7 @@ func (s *OTLPServer) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
 	serve := func(ctx context.Context, request any) (any, error) {
 		if s.opts.Disabled {
 			return nil, status.Error(codes.Unimplemented,
-				"the receiver of profiles is switched off; it needs --profiles.enable-receiver")
+				"the profile receiver is off: enable it with --profiles.enable-receiver")
 		}
 		if !ready() {
 			return nil, status.Error(codes.Unavailable, "Service Unavailable")

@@ -50,7 +50,7 @@ type Scraper struct {
 const fetchesMax = 16
 
 // NewScraper creates a scraper, which is idle until Run. reg gets the metrics of discovery,
-// set those of the scraper; both may be nil.
+// set the metrics of the scraper; both may be nil.
 func NewScraper(in *Ingester, tenant string, logger *slog.Logger, reg prometheus.Registerer,
 	set *metrics.Set) (*Scraper, error) {
 	if reg == nil {

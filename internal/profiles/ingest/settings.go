@@ -17,8 +17,8 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
-// TenantLimits are the limits of a tenant that differ from those of the flags. Zero values take
-// those of the flags.
+// TenantLimits are the limits of a tenant that differ from the flags. Zero values take the
+// limits of the flags.
 type TenantLimits struct {
 	Rate             units.Base2Bytes `yaml:"rate"`  // decompressed bytes per second
 	Burst            units.Base2Bytes `yaml:"burst"` // decompressed bytes at once
@@ -78,7 +78,6 @@ func (in *Ingester) Configure(cfg *Config) {
 	in.settings.Store(s)
 }
 
-// limitsOf returns the limits of a tenant.
 func (in *Ingester) limitsOf(tenant string) *Limits {
 	if own := in.settings.Load().limits[tenant]; own != nil {
 		return own
@@ -86,7 +85,6 @@ func (in *Ingester) limitsOf(tenant string) *Limits {
 	return &in.limits
 }
 
-// checkSettings checks the sections relabel_configs and limits.
 func (c *Config) checkSettings() error {
 	errs := []error{checkRules(c.Relabel, model.LegacyValidation)}
 	for _, name := range slices.Sorted(maps.Keys(c.Limits)) {
@@ -105,7 +103,6 @@ func (c *Config) checkSettings() error {
 	return errors.Join(errs...)
 }
 
-// checkRules checks the rules of relabel_configs.
 func checkRules(rules []*relabel.Config, scheme model.ValidationScheme) error {
 	for i, rule := range rules {
 		if rule == nil {

@@ -187,7 +187,6 @@ func openChunk(b []byte) (*chunk, error) {
 	return c, nil
 }
 
-// events reads the events of the chunk.
 func (c *chunk) events(r *Recording, f func(*Event) error) error {
 	for at := headerBytes; at < len(c.b); {
 		c.at, c.err = at, nil

@@ -336,7 +336,7 @@ func TestDecode_BrokenPoolsAreNamed(t *testing.T) {
 	}{
 		"unknown class":       {pool{999, [][]byte{varints(1)}}, "pool of an unknown class"},
 		"frames without end":  {pool{124, [][]byte{varints(1, 0, 1<<40)}}, "too many items"},
-		"text of no kind":     {pool{120, [][]byte{varints(1, 6)}}, "text of an unknown kind"},
+		"text of no kind":     {pool{120, [][]byte{varints(1, 6)}}, "string of an unknown kind"},
 		"text that is longer": {pool{120, [][]byte{varints(1, 3, 1<<40)}}, "cut short"},
 	} {
 		_, err := Decode(assemble(1, 1, nil, metadata, []pool{tt.p}, nil), nil)

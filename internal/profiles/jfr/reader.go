@@ -92,7 +92,7 @@ func (r *reader) string() string {
 		}
 		return string(text)
 	default:
-		r.fail("text of an unknown kind")
+		r.fail("string of an unknown kind")
 		return ""
 	}
 }
@@ -108,7 +108,7 @@ func (r *reader) element(texts []string) (e element) {
 	text := func() string {
 		i := r.varint()
 		if i >= uint64(len(texts)) {
-			r.fail("unknown text")
+			r.fail("unknown string")
 			return ""
 		}
 		return texts[i]
@@ -314,7 +314,6 @@ func (c *chunk) text(fl *field) string {
 	return c.string()
 }
 
-// skip skips a field.
 func (c *chunk) skip(fl *field, depth int) {
 	if !c.step() {
 		return

@@ -223,7 +223,7 @@ func TestProfile_DecodeErrorNamesTheOffset(t *testing.T) {
 		"a function twice":        {join(texts, kind, fn, fn), ErrCorrupt, "function 1 has id 1"},
 		"a location twice":        {join(texts, kind, fn, loc, loc), ErrCorrupt, "location 1 has id 1"},
 		"a location without id":   {join(texts, kind, message(4, number(3, 5))), ErrCorrupt, "location 0 has id 0"},
-		"a name not there":        {join(texts, kind, message(5, number(1, 1), number(2, 77))), ErrCorrupt, "function 0 has no text"},
+		"a name not there":        {join(texts, kind, message(5, number(1, 1), number(2, 77))), ErrCorrupt, "function 0 has no string"},
 		"cut short":               {join(texts, kind)[:len(texts)+2], ErrCorrupt, "field 1"},
 		"a number cut at the end": {join(texts, message(1, []byte{1 << 3, 0x80})), ErrCorrupt, "byte"},
 		"an endless number":       {join(texts, bytes.Repeat([]byte{0xFF}, 20)), ErrCorrupt, "byte 5"},

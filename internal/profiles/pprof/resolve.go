@@ -291,25 +291,25 @@ func (p *Profile) checkTexts() error {
 	n := uint32(len(p.strings))
 	for i, t := range p.SampleTypes {
 		if t.Type >= n || t.Unit >= n {
-			return corrupt("sample type %d has no text", i)
+			return corrupt("sample type %d has no string", i)
 		}
 	}
 	if p.PeriodType.Type >= n || p.PeriodType.Unit >= n {
-		return corrupt("the period type has no text")
+		return corrupt("the period type has no string")
 	}
 	for i := range p.Functions {
 		if f := &p.Functions[i]; f.Name >= n || f.System >= n || f.File >= n {
-			return corrupt("function %d has no text", i)
+			return corrupt("function %d has no string", i)
 		}
 	}
 	for i, m := range p.Mappings {
 		if m.File >= n || m.BuildID >= n {
-			return corrupt("mapping %d has no text", i)
+			return corrupt("mapping %d has no string", i)
 		}
 	}
 	for i, l := range p.labels {
 		if l.Key >= n || l.Text >= n {
-			return corrupt("label %d has no text", i)
+			return corrupt("label %d has no string", i)
 		}
 	}
 	return nil

@@ -56,8 +56,8 @@ func spanSums(ctx context.Context, src block.Source, spans *block.TraceSpans, re
 	return any, err
 }
 
-// mergeSpans does the work of mergeSource for a request of spans or traces: it sums the samples of the spans instead
-// of those of whole rows.
+// mergeSpans does the work of mergeSource for a request of spans or traces: it sums the samples of the spans, not
+// of whole rows.
 func mergeSpans(ctx context.Context, view *store.View, src block.Source, req *profiles.MergeRequest, wanted []int32,
 	minNS, maxNS int64, add func(s *block.Symbols, sums []int64) error) error {
 	spans, err := traceSpans(view, src)

@@ -313,7 +313,7 @@ func (h *head) gather(p *pprof.Profile, t int) (total int64) {
 // kept.
 const spansMax = 4096
 
-// addSpans adds the trace spans of the last row. The samples of the spans are those of label set
+// addSpans adds the trace spans of the last row. The samples of the spans belong to label set
 // h.split.Sets[part], with the values of sample type t.
 func (h *head) addSpans(p *pprof.Profile, part, t int) {
 	spans := h.split.Spans

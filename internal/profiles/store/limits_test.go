@@ -433,7 +433,7 @@ func TestBudget_LimitPressureAndErrors(t *testing.T) {
 	s := &Store{opts: Options{Flags: hint.Flags{"HeadsBytes": "--heads"}}}
 	s.budget.max = 100
 	s.budget.add(60)
-	if err := s.memoryError(100); !errors.Is(err, profiles.ErrUnavailable) || !strings.HasSuffix(err.Error(), "heads have 60 of 100: they are being written as blocks (--heads)") {
+	if err := s.memoryError(100); !errors.Is(err, profiles.ErrUnavailable) || !strings.HasSuffix(err.Error(), "heads use 60 of 100: they are being written as blocks (--heads)") {
 		t.Errorf("fits later: %v", err)
 	}
 	if err := s.memoryError(101); !errors.Is(err, pprof.ErrLimit) || !strings.HasSuffix(err.Error(), "more than all heads may have: 100 (--heads)") {

@@ -125,7 +125,7 @@ func (v *View) DecodePart(src block.Source, part int,
 }
 
 // Many reports whether symbols of this size take more than an eighth of the memory for cached symbols. A query then
-// uses DecodePart, so that these symbols do not displace those of other blocks.
+// uses DecodePart, so that these symbols do not displace the symbols of other blocks.
 func (v *View) Many(bytes int64) bool {
 	return v.Lease != nil && v.Lease.store != nil && bytes > v.Lease.store.memory.max/symbolsShare/8
 }

@@ -33,7 +33,7 @@ func newMetrics(set *instruments.Set) *metrics {
 		return set.NewCounter("ferula_profiles_" + name)
 	}
 	const overlaps = "ferula_profiles_bucket_blocks_overlapping"
-	set.Describe(overlaps, "Number of profile blocks in the bucket that have profiles in common with another block, where neither replaces the other. Queries count these profiles twice.", "")
+	set.Describe(overlaps, "Number of profile blocks in the bucket whose profiles are partly in another block, too, where neither replaces the other. Queries count these profiles twice.", "")
 	return &metrics{
 		remoteOverlaps: set.NewGauge(overlaps, nil),
 		pushes:         counter("pushes_total", "Number of pushes stored."),

@@ -104,8 +104,8 @@ func mergeSymbols(ctx context.Context, run []*block.Reader) (parts *block.PartsE
 	var arranger block.Arranger
 	builder := block.NewBuilder()
 	next := uint32(1)
-	// Parts are sorted by dataset, and the stacks of a part follow those of the part before. So each part of a block
-	// appends the numbers of its stacks to those of the parts before.
+	// Parts are sorted by dataset, and the stacks of a part follow the previous part. So each part of a block
+	// appends the numbers of its stacks to the numbers of the previous parts.
 	for _, dataset := range slices.Sorted(maps.Keys(found)) {
 		if err := ctx.Err(); err != nil {
 			return nil, nil, err

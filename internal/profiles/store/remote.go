@@ -536,7 +536,7 @@ func (v *View) drop(ids map[ulid.ULID]bool) {
 
 // errOverlap is the warning about two compacted blocks that have some parents in common, where neither replaces the
 // other.
-var errOverlap = errors.New("it has profiles that another block has, too: they are counted twice until ferula profiles compact has merged the blocks")
+var errOverlap = errors.New("some of its profiles are counted twice, because another block has them, too; ferula profiles compact merges the blocks")
 
 // holdAll opens blocks and returns them in order. faults has an error for each block that
 // could not be opened, or was not open when ctx was done.

@@ -573,7 +573,7 @@ func (s *Scan) ID(at Locator) (profiles.ID, error) {
 }
 
 // LookupExemplar looks up the exemplar of an accumulator. id is the ID of the exemplar's profile. If
-// only is set, the profile has a single row of the type, and source and series are those of the row.
+// only is set, the profile has a single row of the type, and source and series belong to the row.
 // Otherwise source and series are invalid, and Rows finds the rows of the profile.
 func (s *Scan) LookupExemplar(acc *Accumulator) (id profiles.ID, source int, series uint32, only bool, err error) {
 	at := acc.Exemplar

@@ -378,7 +378,6 @@ func (s *Store) Tenants() []string {
 	return names
 }
 
-// list returns the open tenants.
 func (s *Store) list() []*tenant {
 	s.mu.RLock()
 	defer s.mu.RUnlock()

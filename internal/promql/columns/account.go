@@ -27,7 +27,6 @@ func (a *account) touch(n int) error {
 	return nil
 }
 
-// add adds n samples.
 func (a *account) add(n int) error {
 	err := a.touch(n)
 	a.current += n

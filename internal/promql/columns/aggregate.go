@@ -76,7 +76,6 @@ var folds = map[parser.ItemType]fold{
 	parser.MIN: minFold{}, parser.MAX: maxFold{}, parser.STDVAR: varFold{}, parser.STDDEV: varFold{root: true},
 }
 
-// eval implements node.
 func (a *aggregateNode) eval(ev *evaluation, sink func(*row) error) error {
 	run, before := aggregateRun{aggregateNode: a, groups: newGrouping(a.expr)}, ev.acct.current
 	if err := a.child.eval(ev, func(r *row) error { return run.add(ev, r) }); err != nil {
@@ -476,7 +475,7 @@ func appendPlain(all []parser.Expr, e parser.Expr) []parser.Expr {
 
 // sharedNode is an expression that occurs several times in a query. It is evaluated once for the same steps, and each
 // occurrence emits copies of the resulting rows. An occurrence counts all samples of the expression before it emits the
-// first row. The peak is nevertheless that of Prometheus: an aggregation also counts its samples before it emits a
+// first row. The peak is nevertheless the same as in Prometheus: an aggregation also counts its samples before it emits a
 // row, and an operator between vectors reads its operands completely before it counts samples of its own.
 //
 // If the first evaluation has annotations, the expression is evaluated each time, because annotations contain the
@@ -512,7 +511,7 @@ type sharedResult struct {
 	warnings           annotations.Annotations // of the fused aggregations; unused by sharedNode
 }
 
-// result returns the rows of the expression, and adds its counts to those of ev. The first call evaluates the
+// result returns the rows of the expression, and adds its counts to ev. The first call evaluates the
 // expression. A later call returns nil if the result has annotations: the caller must evaluate s.node.
 func (s *sharedNode) result(ev *evaluation) (*sharedResult, error) {
 	key := sharedKey{s.text, ev.start, ev.end, ev.interval, ev.steps, ev.perStep}
@@ -538,7 +537,6 @@ func (s *sharedNode) result(ev *evaluation) (*sharedResult, error) {
 	return result, nil
 }
 
-// eval implements node.
 func (s *sharedNode) eval(ev *evaluation, sink func(*row) error) error {
 	result, err := s.result(ev)
 	if err != nil {
@@ -664,7 +662,6 @@ type fusedKey struct {
 	steps  sharedKey
 }
 
-// eval implements node.
 func (f *fusedNode) eval(ev *evaluation, sink func(*row) error) error {
 	key := fusedKey{f.fusion, sharedKey{f.fusion.text, ev.start, ev.end, ev.interval, ev.steps, ev.perStep}}
 	all, ok := ev.shared.fused[key]
@@ -749,7 +746,7 @@ func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, 
 	return all, nil
 }
 
-// addSamples adds statistics to those of another evaluation of the same steps.
+// addSamples adds the statistics from to the statistics to, of another evaluation of the same steps.
 func addSamples(to, from *stats.QuerySamples) {
 	to.TotalSamples += from.TotalSamples
 	to.SamplesRead += from.SamplesRead

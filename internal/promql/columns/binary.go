@@ -43,7 +43,6 @@ func arithmetic(op parser.ItemType, to, a, b []float64) {
 	}
 }
 
-// compare returns a op b.
 func compare(op parser.ItemType, a, b float64) bool {
 	switch op {
 	case parser.EQLC:
@@ -81,7 +80,6 @@ type scalarsNode struct {
 	a, b node
 }
 
-// eval implements node.
 func (s *scalarsNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts := ev.newStepCounts()
 	a, err := ev.scalar(s.a)
@@ -120,7 +118,6 @@ type vectorScalarNode struct {
 	pos            posrange.PositionRange
 }
 
-// eval implements node.
 func (v *vectorScalarNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts := ev.newStepCounts()
 	scalar, after, err := v.operand(ev)
@@ -175,7 +172,6 @@ func (v *vectorScalarNode) operand(ev *evaluation) (values []float64, after *asi
 	return values, after, err
 }
 
-// apply applies the operator to a row.
 func (v *vectorScalarNode) apply(ev *evaluation, r *row, scalar []float64) {
 	if isArithmetic(v.op) {
 		if v.swap {
@@ -212,7 +208,6 @@ func (v *vectorScalarNode) apply(ev *evaluation, r *row, scalar []float64) {
 // numberNode is a number.
 type numberNode float64
 
-// eval implements node.
 func (n numberNode) eval(ev *evaluation, sink func(*row) error) error {
 	return ev.emitScalar(func(int, int64) float64 { return float64(n) }, sink)
 }
@@ -220,7 +215,6 @@ func (n numberNode) eval(ev *evaluation, sink func(*row) error) error {
 // timeNode is time().
 type timeNode struct{}
 
-// eval implements node.
 func (timeNode) eval(ev *evaluation, sink func(*row) error) error {
 	return ev.emitScalar(func(_ int, ts int64) float64 { return float64(ts) / 1000 }, sink)
 }
@@ -245,7 +239,6 @@ func (ev *evaluation) emitScalar(value func(step int, ts int64) float64, sink fu
 // negateNode is the unary minus.
 type negateNode struct{ child node }
 
-// eval implements node.
 func (n negateNode) eval(ev *evaluation, sink func(*row) error) error {
 	sets, mixed := ev.newLabelsets(), false
 	err := n.child.eval(ev, func(r *row) error {
@@ -281,7 +274,6 @@ func (n negateNode) eval(ev *evaluation, sink func(*row) error) error {
 // onceNode is an expression that has the same value at every step.
 type onceNode struct{ child node }
 
-// eval implements node.
 func (o onceNode) eval(ev *evaluation, sink func(*row) error) error {
 	once := *ev
 	once.steps, once.end, once.perStep = 1, ev.start, false

@@ -22,7 +22,6 @@ type node interface {
 // textNode is a string, which has no series.
 type textNode struct{}
 
-// eval implements node.
 func (textNode) eval(*evaluation, func(*row) error) error { return nil }
 
 // compiler compiles an expression that was preprocessed by Prometheus' engine.

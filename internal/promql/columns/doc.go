@@ -15,7 +15,7 @@
 //
 // At the end the rows of the root become a matrix or a vector (result.go).
 //
-// Results equal those of Prometheus' engine bit for bit: floats are added in the same order, and series arrive in the
+// Results equal the results of Prometheus' engine bit for bit: floats are added in the same order, and series arrive in the
 // order in which Prometheus' engine gets them. Annotations, statistics and limits are the same, too: account.go counts
 // the samples that Prometheus would hold in memory. Two limits exist only here: label_replace and label_join fail if a
 // label value, or the labels of all series, would become too long (changedLabelMax, bytesOfSample).
@@ -24,7 +24,7 @@
 // then decode and compute them concurrently. Operators, aggregations and the counting of samples follow in the order
 // of the series, on the goroutine of the query. While the query evaluates the left operand of an operator between
 // vectors, a worker may evaluate the right operand (type branch). A branch has counts and annotations of its own,
-// which are added after those of the left operand.
+// which are added after the left operand's.
 //
 // An aggregation that occurs several times in a query is evaluated once (sharedNode). So are repeated selectors and
 // repeated functions of range selectors, if they are operands of operators between vectors. If different

@@ -39,7 +39,7 @@ type Options struct {
 	Count func(engine, reason string)
 }
 
-// Engine is a promql.QueryEngine whose results are those of Prometheus' engine.
+// Engine is a promql.QueryEngine that returns the same results as Prometheus' engine.
 type Engine struct {
 	opts Options
 	// A selection uses workers after it has read alone series and computed stepsAlone steps on the goroutine of the

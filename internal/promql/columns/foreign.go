@@ -35,7 +35,6 @@ func (c *compiler) orderKept(e parser.Expr) bool {
 	return false
 }
 
-// eval implements node.
 func (f *foreignNode) eval(ev *evaluation, sink func(*row) error) error {
 	samples, err := ev.samplesQuerier()
 	if err != nil {

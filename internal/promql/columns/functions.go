@@ -94,7 +94,6 @@ type pointwiseNode struct {
 	scalars []node
 }
 
-// eval implements node.
 func (p *pointwiseNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts, sets := ev.newStepCounts(), ev.newLabelsets()
 	scalars, after, err := ev.scalarsAfter(p.scalars)
@@ -143,7 +142,7 @@ func (ev *evaluation) scalarsAfter(nodes []node) ([][]float64, *aside, error) {
 }
 
 // aside has the counts and annotations of scalar operands that are evaluated before a vector here, but after the
-// vector in Prometheus. The operator adds them after those of the vector.
+// vector in Prometheus. The operator adds them after the vector's.
 type aside struct {
 	account
 	ev              *evaluation
@@ -162,8 +161,8 @@ func (ev *evaluation) aside(evaluate func() error) (*aside, error) {
 	return after, err
 }
 
-// vector evaluates the vector n, and merges annotations in Prometheus' order: first those of the vector, then those of
-// the operands in a, then those of the sink. The order matters: if an annotation occurs twice, Prometheus keeps the
+// vector evaluates the vector n, and merges annotations in Prometheus' order: first the vector's, then those in a, then
+// the sink's. The order matters: if an annotation occurs twice, Prometheus keeps the
 // later position.
 func (a *aside) vector(n node, sink func(*row) error) error {
 	ev := a.ev
@@ -203,7 +202,6 @@ func (ev *evaluation) errorOf(vector node, scalar error) error {
 // piNode is pi().
 type piNode struct{}
 
-// eval implements node.
 func (piNode) eval(ev *evaluation, sink func(*row) error) error {
 	return ev.emitScalar(func(int, int64) float64 { return math.Pi }, sink)
 }
@@ -211,7 +209,6 @@ func (piNode) eval(ev *evaluation, sink func(*row) error) error {
 // scalarNode is scalar(vector).
 type scalarNode struct{ child node }
 
-// eval implements node.
 func (s scalarNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts, out := ev.newStepCounts(), newRow(ev.steps)
 	found := make([]int32, ev.steps)
@@ -244,7 +241,6 @@ func (s scalarNode) eval(ev *evaluation, sink func(*row) error) error {
 // vectorNode is vector(scalar).
 type vectorNode struct{ child node }
 
-// eval implements node.
 func (v vectorNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts := ev.newStepCounts()
 	counts.fullIn++
@@ -288,7 +284,6 @@ type relabelNode struct {
 	child node
 }
 
-// eval implements node.
 func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 	change, err := n.change()
 	if err != nil {
@@ -328,7 +323,6 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 	return nil
 }
 
-// text returns the string of an argument.
 func (n *relabelNode) text(i int) string {
 	e := n.call.Args[i]
 	for {
@@ -417,7 +411,6 @@ type stepsNode struct {
 	args []node // nil for strings
 }
 
-// eval implements node.
 func (n *stepsNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts := ev.newStepCounts()
 	inputs := make([][]row, len(n.args))
@@ -527,7 +520,6 @@ type countValuesNode struct {
 	child node
 }
 
-// eval implements node.
 func (n *countValuesNode) eval(ev *evaluation, sink func(*row) error) error {
 	label := n.expr.Param.(*parser.StringLiteral)
 	if !model.UTF8Validation.IsValidLabelName(label.Val) {
@@ -588,7 +580,6 @@ func (n *countValuesNode) eval(ev *evaluation, sink func(*row) error) error {
 // timestampNode is timestamp() of a selector.
 type timestampNode struct{ *selector }
 
-// eval implements node.
 func (n timestampNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts, sets := ev.newStepCounts(), ev.newLabelsets()
 	err := n.instant(ev, true, func(r *row, _ int) error {
@@ -610,7 +601,6 @@ func (n timestampNode) eval(ev *evaluation, sink func(*row) error) error {
 // absentNode is absent_over_time().
 type absentNode struct{ *windowNode }
 
-// eval implements node.
 func (n absentNode) eval(ev *evaluation, sink func(*row) error) error {
 	out := newRow(ev.steps)
 	out.has.fill(ev.steps)

@@ -71,7 +71,6 @@ func (a *aggregateNode) foldHistograms(ev *evaluation, g *group, r *row) {
 	}
 }
 
-// foldHistogram adds one histogram.
 func (a *aggregateNode) foldHistogram(ev *evaluation, g *histogramGroup, r *row, h *histogram.FloatHistogram) {
 	pos := a.expr.Expr.PositionRange()
 	g.count++
@@ -150,7 +149,6 @@ func (a *aggregateNode) finishHistograms(ev *evaluation, g *group) {
 	}
 }
 
-// finish returns the sum or the average.
 func (g *histogramGroup) finish(average bool) *histogram.FloatHistogram {
 	switch {
 	case !average && g.c != nil:

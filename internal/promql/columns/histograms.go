@@ -25,7 +25,6 @@ func pointSize(h *histogram.FloatHistogram) int { return (h.Size() + 8) / 16 }
 // vectorSize returns how many samples Prometheus counts for a histogram of a vector.
 func vectorSize(h *histogram.FloatHistogram) int { return 1 + h.Size()/16 }
 
-// setHistogram sets the value of a step.
 func (r *row) setHistogram(step int, h *histogram.FloatHistogram) {
 	if r.hists == nil {
 		r.hists = make([]*histogram.FloatHistogram, len(r.values))
@@ -42,7 +41,6 @@ func (r *row) histogram(step int) *histogram.FloatHistogram {
 	return r.hists[step]
 }
 
-// clear removes all values.
 func (r *row) clear() {
 	r.has.clear()
 	r.hists, r.dropName = nil, false
@@ -406,5 +404,4 @@ func (m *matchRun) annotate() {
 	}
 }
 
-// metricName returns the name of a series.
 func metricName(metric labels.Labels) string { return metric.Get(labels.MetricName) }

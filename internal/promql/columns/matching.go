@@ -85,7 +85,6 @@ type setNode struct {
 	a, b node
 }
 
-// eval implements node.
 func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts, sets := ev.newStepCounts(), ev.newLabelsets()
 	left, right, err := ev.operands(n.a, n.b, counts, ev.collect)
@@ -159,7 +158,6 @@ type matchNode struct {
 	a, b node
 }
 
-// eval implements node.
 func (n *matchNode) eval(ev *evaluation, sink func(*row) error) error {
 	counts := ev.newStepCounts()
 	left, right, err := ev.operands(n.a, n.b, counts, ev.borrow)
@@ -343,7 +341,6 @@ func (m *matchRun) rows(pairs []int, metrics []labels.Labels, sink func(*row) er
 	return nil
 }
 
-// apply applies the operator to all steps.
 func (m *matchRun) apply(out *row, left, right []float64) {
 	if isArithmetic(m.expr.Op) {
 		arithmetic(m.expr.Op, out.values, left, right)

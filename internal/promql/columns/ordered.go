@@ -225,7 +225,6 @@ func (r *run[B]) release(number int) {
 	r.consumed++
 }
 
-// stop waits for the workers.
 func (r *run[B]) stop() {
 	r.mu.Lock()
 	r.ended = true

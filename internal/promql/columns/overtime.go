@@ -19,7 +19,7 @@ func plus(sum, c, v float64) (float64, float64) {
 	return t, c + ((v - t) + sum)
 }
 
-// sumFinite adds the points to sum. Its results are those of plus, called for each point. ok is false if the sum
+// sumFinite adds the points to sum. It returns what plus, called for each point, returns. ok is false if the sum
 // overflows or a value is not finite. Both functions compute the exact rounding error of each addition. plus
 // compares the summands to choose a formula for the error, which is a branch that the CPU predicts badly. The
 // formula of sumFinite needs no comparison.

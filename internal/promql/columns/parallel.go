@@ -239,7 +239,7 @@ func (ev *evaluation) fork(n node) *branch {
 	return b
 }
 
-// join waits for a branch, and adds its counts and annotations to those of ev. It returns the error of the branch.
+// join waits for a branch, and adds its counts and annotations to ev. It returns the error of the branch.
 func (ev *evaluation) join(b *branch) error {
 	if p := b.fork.Wait(); p != nil {
 		panic(p)

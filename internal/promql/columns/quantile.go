@@ -25,7 +25,6 @@ type quantileGroup struct {
 	drop   bitmap // steps at which a series of the group has row.dropName; nil: none
 }
 
-// eval implements node.
 func (n *quantileNode) eval(ev *evaluation, sink func(*row) error) error {
 	before := ev.acct.current
 	p, err := ev.param(n.param, n.expr.Param)

@@ -18,7 +18,7 @@ import (
 
 // query is a query of Prometheus' engine whose evaluation is replaced. While it runs, an empty selector replaces the
 // real expression. Prometheus' engine selects the series of that selector from the hook, which evaluates the real
-// expression. So the queue, the timeout, the log, the timers and the metrics are those of Prometheus' engine. The
+// expression. So Prometheus' engine still queues, times out, logs and counts the query. The
 // evaluation fills in the statistics.
 type query struct {
 	promql.Query
@@ -288,7 +288,6 @@ func (q *query) evaluateFrom(ctx context.Context, stmt *parser.EvalStmt, from so
 	return value, ev.warnings, err
 }
 
-// newEvaluation returns an evaluation with empty statistics.
 func (q *query) newEvaluation(ctx context.Context, stmt *parser.EvalStmt) *evaluation {
 	ev := &evaluation{
 		ctx: ctx, engine: q.engine, stmt: stmt, from: q.hook.from,

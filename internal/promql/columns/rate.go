@@ -26,7 +26,7 @@ func rateWindows(w *windows, r *row, points []promql.FPoint) error {
 	return nil
 }
 
-// resets are the counter resets of a series: points whose value is lower than that of the previous point. They are
+// resets are the counter resets of a series: points with a lower value than the previous point. They are
 // found once for all windows.
 type resets struct {
 	before []float64 // the values of the points before the resets

@@ -145,7 +145,6 @@ func (q *query) instant(ev *evaluation) (parser.Value, error) {
 	return vector, nil
 }
 
-// text returns the value of a string.
 func text(e parser.Expr) string {
 	switch e := e.(type) {
 	case *parser.ParenExpr:
@@ -183,7 +182,6 @@ func (p *pointsPool) get(n int) []promql.FPoint {
 	return points
 }
 
-// release returns the slabs to their pool.
 func (p *pointsPool) release() {
 	if p == nil {
 		return

@@ -21,7 +21,6 @@ func (b bitmap) clear()          { clear(b) }
 // word returns word i of a bitmap whose first n bits are set.
 func (b bitmap) word(i, n int) uint64 { return ^uint64(0) >> (64 - min(64, n-i*64)) }
 
-// fill sets the first n bits.
 func (b bitmap) fill(n int) {
 	for i := range b {
 		b[i] = b.word(i, n)
@@ -71,13 +70,11 @@ func (r *row) full() bool {
 	return true
 }
 
-// clone copies a row.
 func (r *row) clone() row {
 	return row{metric: r.metric, values: slices.Clone(r.values), has: slices.Clone(r.has), dropName: r.dropName,
 		hists: slices.Clone(r.hists)}
 }
 
-// deepClone copies a row with its histograms.
 func (r *row) deepClone() row {
 	c := r.clone()
 	for i, h := range c.hists {

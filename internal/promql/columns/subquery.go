@@ -147,7 +147,6 @@ func (ev *evaluation) seriesOf(r *row) promql.Series {
 	return s
 }
 
-// subquery compiles a subquery.
 func (c *compiler) subquery(e *parser.SubqueryExpr) (*subquery, bool) {
 	c.subqueries++
 	child, ok := c.compile(e.Expr)
@@ -165,7 +164,6 @@ func (c *compiler) subquery(e *parser.SubqueryExpr) (*subquery, bool) {
 	return &subquery{expr: e, child: child, step: c.subqueryStep(e).Milliseconds(), nodes: nodes}, true
 }
 
-// subqueryStep returns the step of a subquery.
 func (c *compiler) subqueryStep(e *parser.SubqueryExpr) time.Duration {
 	if e.Step != 0 {
 		return e.Step

@@ -20,7 +20,6 @@ type topNode struct {
 	child, param node
 }
 
-// eval implements node.
 func (n *topNode) eval(ev *evaluation, sink func(*row) error) error {
 	before := ev.acct.current
 	p, err := ev.param(n.param, n.expr.Param)
@@ -300,7 +299,7 @@ func (t *topRun) emit(ev *evaluation, sink func(*row) error) error {
 }
 
 // severalNew reports whether a step of topk or bottomk chooses several series that no earlier step chose. emit must
-// sort these series, because their order is that of the result.
+// sort these series, because the result keeps their order.
 func (t *topRun) severalNew(h []chosen, rows []*row) bool {
 	if t.op != parser.TOPK && t.op != parser.BOTTOMK {
 		return false

@@ -60,7 +60,6 @@ type windowNode struct {
 	keepName           bool    // the function keeps the metric name
 }
 
-// eval implements node.
 func (w *windowNode) eval(ev *evaluation, sink func(*row) error) error {
 	return w.run(ev, true, sink)
 }
@@ -307,7 +306,7 @@ func (w *windows) check(step int, s span) error {
 	return contextError(w.ev.ctx)
 }
 
-// warnNonCounter adds an annotation if the name of a metric is not that of a counter. With Options.TypeAndUnitLabels
+// warnNonCounter adds an annotation if a metric has no name of a counter. With Options.TypeAndUnitLabels
 // the type label decides, not the name.
 func (w *windowRun) warnNonCounter(metric labels.Labels) {
 	name := metric.Get(labels.MetricName)

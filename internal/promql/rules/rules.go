@@ -255,10 +255,10 @@ func (m *Manager) Run(ctx context.Context) error {
 	return nil
 }
 
-// forward passes what the discovery finds to the notifier, and closes known as soon as the notifier has Alertmanagers of
-// every section, or if none is configured. An alert sent earlier would be lost, and its rule would send it again only
-// after Options.ResendDelay: a restart would delay the notification of a firing alert by a minute. The discovery passes
-// on all sections at once, also those of which it has no result yet.
+// forward passes what the discovery finds to the notifier, and closes known as soon as the notifier has Alertmanagers
+// of every section, or if none is configured. An alert sent earlier would be lost, and its rule would send it again
+// only after Options.ResendDelay: a restart would delay the notification of a firing alert by a minute. The discovery
+// passes on all sections at once, also sections without a result yet.
 func (m *Manager) forward(ctx context.Context, found chan<- map[string][]*targetgroup.Group, known chan<- struct{}) {
 	defer close(found)
 	m.mu.Lock()

@@ -39,7 +39,6 @@ type field struct {
 	bytes  []byte // value of length-delimited fields; aliases the message
 }
 
-// nextField cuts the first field off src.
 func nextField(src []byte) (f field, rest []byte, err error) {
 	number, wire, n := protowire.ConsumeTag(src)
 	if n < 0 {

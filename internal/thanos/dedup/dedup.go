@@ -11,7 +11,7 @@
 //
 //	candidate of a   first sample of a at or after T + 1 + penalty of a
 //	candidate of b   first sample of b at or after T + 1 + penalty of b
-//	returned         the earlier candidate; that of a if both have the same timestamp
+//	returned         the earlier candidate; of a if both have the same timestamp
 //	penalties        0 for the replica of the returned sample; for the other replica twice the
 //	                 time from T to the returned sample
 //

@@ -208,7 +208,7 @@ func (k *collected) drain(q *querier, from *storeStream) (err error) {
 	return nil
 }
 
-// returnUnspent returns the bytes that were granted and are not used, including those of the stream's buffers.
+// returnUnspent returns the bytes that were granted and are not used, including the stream's buffers.
 func (k *collected) returnUnspent() {
 	if k.unspent += k.buffers; k.unspent > 0 {
 		k.budget.release(k.unspent)

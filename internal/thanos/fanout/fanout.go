@@ -113,8 +113,8 @@ func New(endpoints *Endpoints, opts Options) *Fanout {
 		refused: endpoints.metrics.refused,
 	}}
 	if set := endpoints.opts.Metrics; set != nil {
-		set.Describe("ferula_query_chunk_bytes", "Bytes that all queries hold of responses of stores.", "")
-		set.Describe("ferula_query_chunk_bytes_max", "Limit of ferula_query_chunk_bytes; 0: none.", "")
+		set.Describe("ferula_query_chunk_bytes", "Bytes of store responses that all queries hold.", "")
+		set.Describe("ferula_query_chunk_bytes_max", "Limit of ferula_query_chunk_bytes. 0 means no limit.", "")
 		set.NewGauge("ferula_query_chunk_bytes", func() float64 { return float64(f.budget.held()) })
 		set.NewGauge("ferula_query_chunk_bytes_max", func() float64 { return float64(opts.TotalBytesMax) })
 	}
@@ -278,7 +278,6 @@ func (b *budget) keepFree(n int64) {
 	b.keep += n
 }
 
-// held returns the bytes in use.
 func (b *budget) held() int64 {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -19,7 +19,7 @@ type milliseconds = int64
 
 func isPacked(c series.Chunk) bool { return c.Encoding == packedEncoding }
 
-// track returns an iterator over sorted chunks. The iterator skips samples that are not later than those of previous
+// track returns an iterator over sorted chunks. The iterator skips samples that are not later than samples of previous
 // chunks. pieces means that it also skips samples outside a chunk's time range. replica means that the chunks are of
 // one replica, and that the caller will deduplicate the iterator.
 func (v *view) track(chunks []series.Chunk, pieces, replica bool, reuse chunkenc.Iterator) chunkenc.Iterator {

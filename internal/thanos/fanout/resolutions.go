@@ -126,7 +126,7 @@ const (
 	piecesMax = 1 << 20
 )
 
-// from returns those of the sorted spans that end at or after ms.
+// from returns the sorted spans that end at or after ms.
 func from(spans []span, ms int64) []span {
 	i, _ := slices.BinarySearchFunc(spans, ms, func(s span, ms int64) int { return cmp.Compare(s.maxMS, ms) })
 	return spans[i:]

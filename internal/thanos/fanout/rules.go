@@ -69,7 +69,6 @@ func matchesAll(set labels.Labels, matchers [][]*labels.Matcher) bool {
 	return true
 }
 
-// rules returns the groups of each store.
 func (q *Query) rules(ctx context.Context, r storeapi.RulesRequest) ([][]storeapi.RuleGroup,
 	annotations.Annotations, error) {
 	return callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Rules },

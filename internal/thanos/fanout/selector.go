@@ -134,7 +134,7 @@ func (s Selector) announced(sets []labels.Labels) []labels.Labels {
 	return sets
 }
 
-// both returns the matchers of a request and those of a store. The slice is newly allocated if there are
+// both returns the matchers of a request and of a store. The slice is newly allocated if there are
 // matchers of the store.
 func both(request, store []*labels.Matcher) []*labels.Matcher {
 	if len(store) == 0 {

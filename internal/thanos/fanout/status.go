@@ -36,7 +36,6 @@ func (q *Query) TSDBStatistics(ctx context.Context, matchers []*labels.Matcher,
 	return mergeStatistics(all, limit), warnings, nil
 }
 
-// tsdbStatistics returns the statistics of each store.
 func (q *Query) tsdbStatistics(ctx context.Context,
 	r storeapi.StatusRequest) ([][]storeapi.TSDBStatistics, annotations.Annotations, error) {
 	return callOffering(ctx, q, func(info *storeapi.Info) bool {

@@ -95,7 +95,7 @@ func (s *storeStream) send() {
 }
 
 // take reads the current series of the store's stream, removes replica labels, and packs aggregates. A
-// storeapi.Stream guarantees that the labels are valid and sort after those of the previous series.
+// storeapi.Stream guarantees that the labels are valid and sort after the labels of the previous series.
 func (s *storeStream) take() error {
 	s.traffic.series++
 	if s.traffic.series == 1 {
@@ -159,7 +159,6 @@ func (s *storeStream) fail(err error) {
 	}
 }
 
-// named adds the store to an error.
 func (s *storeStream) named(err error) error { return fmt.Errorf("store %s: %w", s.store.address, err) }
 
 // awaitDeadline waits until the context has ended if a store's error means that its deadline has passed. Stores have

@@ -47,7 +47,6 @@ func (all *allTargets) add(of storeapi.Targets, state string) {
 	}
 }
 
-// targets returns the targets of each store.
 func (q *Query) targets(ctx context.Context, r storeapi.TargetsRequest) ([]storeapi.Targets,
 	annotations.Annotations, error) {
 	return callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Targets },

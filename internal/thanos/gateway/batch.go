@@ -146,7 +146,7 @@ func (p *producer) checkOrder(b *batch) error {
 		last = b.seriesNumbers(n - 2)
 	}
 	if last != nil && slices.Compare(last, b.seriesNumbers(n-1)) >= 0 {
-		return fmt.Errorf("%w: its labels do not follow those of the series before", ErrCorrupt)
+		return fmt.Errorf("%w: its labels do not follow the labels of the previous series", ErrCorrupt)
 	}
 	return nil
 }

@@ -68,7 +68,6 @@ func (s *Store) chosen(r Request) (all []opening) {
 	return all
 }
 
-// open opens blocks and merges their series.
 func (s *Store) open(ctx context.Context, r Request, all []opening) (_ *Selection, err error) {
 	if err := s.begin(); err != nil {
 		return nil, err

@@ -48,7 +48,6 @@ func (s *blockSet) start() {
 	s.readAhead(&batch{})
 }
 
-// readAhead reads the next batch into b.
 func (s *blockSet) readAhead(b *batch) {
 	s.reading = true
 	go func() {

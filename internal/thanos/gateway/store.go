@@ -111,7 +111,7 @@ func Open(from objstore.BucketReader, opts Options) (*Store, error) {
 		counts: storeCounts{
 			syncs: counter("thanos_blocks_meta_syncs_total", "Listings of the bucket, failed ones included."),
 			syncFailures: counter("thanos_blocks_meta_sync_failures_total",
-				"Listings of the bucket that failed. The blocks of the last one are served."),
+				"Listings of the bucket that failed. The blocks of the last successful listing are served."),
 			drops:       counter("thanos_bucket_store_block_drops_total", "Blocks that are no longer served."),
 			blockErrors: counter("ferula_store_block_errors_total", "Blocks that could not be read for a request."),
 			states: opts.Metrics.NewGaugeVec("thanos_blocks_meta_synced", "Number of blocks of the last sync, by state.",

@@ -94,7 +94,6 @@ func (c *Client) data(ctx context.Context, path string, query url.Values, into a
 	return c.decodeResponse(resp, path, into)
 }
 
-// decodeResponse reads and decodes a response.
 func (c *Client) decodeResponse(resp *http.Response, path string, into any) (warnings []string, err error) {
 	text, err := io.ReadAll(io.LimitReader(resp.Body, c.opts.ResponseBytesMax+1))
 	if err != nil {

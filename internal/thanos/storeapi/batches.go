@@ -148,7 +148,6 @@ func (b *batchWriter) reserve(size int) error {
 	return nil
 }
 
-// flush sends the batch.
 func (b *batchWriter) flush() error {
 	if b.count == 0 {
 		return nil

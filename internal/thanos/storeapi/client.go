@@ -22,7 +22,7 @@ import (
 type ClientOptions struct {
 	BatchSeries     int    // series per batch to request from servers that support batches; 0: 64; 1: no batches
 	NoExtension     bool   // use none of ferula's extensions: deltas, large batches, steps
-	NoDeltas        bool   // do not request deltas: labels as differences to those of the series before
+	NoDeltas        bool   // do not request deltas: labels as differences to the previous series
 	MessageBytesMax int    // a longer message or series is an error; 0: 2 GiB less one byte
 	Compression     string // name of a registered compressor for requests; "": none
 }

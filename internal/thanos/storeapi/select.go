@@ -15,7 +15,6 @@ import (
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
 
-// series serves one Series request.
 func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 	r, err := seriesRequestFrom(in)
 	if err != nil {
@@ -69,7 +68,7 @@ func (s *Server) open(ctx context.Context, r SeriesRequest) (Stream, error) {
 		return nil, nil
 	}
 	if len(matchers) == 0 {
-		return nil, fmt.Errorf("%w: no matcher other than those for external labels", ErrBadRequest)
+		return nil, fmt.Errorf("%w: no matchers except on external labels", ErrBadRequest)
 	}
 	q, err := s.src.RawQuerier(ctx, r.MinMS, r.MaxMS)
 	if err != nil {

@@ -191,7 +191,7 @@ const (
 	emptyBytes = 2
 )
 
-// room returns ErrBytesMax if the decoded chunks of the series body, together with those of the current series, take
+// room returns ErrBytesMax if the decoded chunks of the series body and of the current series together take
 // more than bytesMax bytes of memory. A chunk with little or no data takes far more memory than bytes of a message.
 // room counts the chunks of body only if the body is long enough to have that many.
 func (s *SeriesSet) room(body []byte) error {

@@ -35,7 +35,7 @@ func (s *Server) stepsFilter(r SeriesRequest) *stepsFilter {
 	return &stepsFilter{steps: *r.Steps, join: r.JoinChunks}
 }
 
-// thin returns chunks with the needed samples. Their time ranges are those of the whole chunks, so that the client sees
+// thin returns chunks with the needed samples. They keep the time ranges of the whole chunks, so that the client sees
 // which chunks overlap. They are valid until the next call of thin, and as long as the given chunks. rawOnly: the
 // series has no downsampled chunks, which may be between two raw ones.
 func (f *stepsFilter) thin(chunks []series.Chunk, rawOnly bool) []series.Chunk {
@@ -56,7 +56,7 @@ func (f *stepsFilter) thin(chunks []series.Chunk, rawOnly bool) []series.Chunk {
 	return f.chunks
 }
 
-// joins reports whether the needed samples of a chunk may be in one chunk with those of the chunks before.
+// joins reports whether the needed samples of a chunk may be in one chunk with the samples of the chunks before.
 func (f *stepsFilter) joins(before []series.Chunk, c series.Chunk) bool {
 	first, last := before[0], before[len(before)-1]
 	return f.join && len(f.points) < joinedSamples && c.MinMS > last.MaxMS && c.MaxMS-first.MinMS > 0 // or it overflows

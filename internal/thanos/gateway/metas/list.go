@@ -304,7 +304,7 @@ func (l *Lister) mark(ctx context.Context, id ulid.ULID, name string) (at time.T
 		DeletionTime int64 `json:"deletion_time"`
 	}
 	if err := json.Unmarshal(text, &mark); err != nil || mark.DeletionTime <= 0 || mark.DeletionTime > markTimeMax {
-		l.opts.Logger.Warn("A deletion mark is not valid and is ignored", "block", id, "err", err)
+		l.opts.Logger.Warn("Ignoring an invalid deletion mark", "block", id, "err", err)
 		return at, nil
 	}
 	return time.Unix(mark.DeletionTime, 0), nil

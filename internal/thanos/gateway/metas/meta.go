@@ -172,7 +172,7 @@ func (m *Meta) SortSegments() {
 	slices.SortFunc(m.Segments, func(a, b Segment) int { return strings.Compare(a.Name, b.Name) })
 }
 
-// segmentName reports whether name is that of a chunk file: a decimal number.
+// segmentName reports whether a chunk file can have the name: a decimal number.
 func segmentName(name string) bool {
 	_, err := strconv.ParseUint(name, 10, 32)
 	return err == nil && path.Base(name) == name

@@ -153,7 +153,7 @@ func appendString[S string | []byte](dst []byte, s S) []byte {
 func decodeSnapshot(text []byte) ([]*Meta, error) {
 	end := len(text) - crc32.Size
 	if !bytes.HasPrefix(text, []byte(snapshotMagic)) || end < len(snapshotMagic) {
-		return nil, fmt.Errorf("%w: it is not one of this version", errSnapshot)
+		return nil, fmt.Errorf("%w: written by another version", errSnapshot)
 	}
 	if crc32.Checksum(text[:end], castagnoli) != binary.BigEndian.Uint32(text[end:]) {
 		return nil, fmt.Errorf("%w: checksum", errSnapshot)

@@ -1,4 +1,4 @@
-// Package bucketstore serves the blocks of a bucket as a StoreAPI. It translates requests to those of package
+// Package bucketstore serves the blocks of a bucket as a StoreAPI. It translates requests for package
 // thanos/gateway, and splits downsampled chunks into their aggregates.
 package bucketstore
 
@@ -78,7 +78,7 @@ func (failed) Close() error { return nil }
 // kinds has the aggregates of StoreAPI in the order of a downsampled chunk.
 var kinds = [...]storeapi.Aggr{storeapi.Count, storeapi.Sum, storeapi.Min, storeapi.Max, storeapi.Counter}
 
-// aggregatesOf converts the aggregates of a request to those of package thanos/gateway: bit i stands for kinds[i].
+// aggregatesOf converts the aggregates of a request for package thanos/gateway: bit i stands for kinds[i].
 func aggregatesOf(list []storeapi.Aggr) (all gateway.Aggregates) {
 	for _, a := range list {
 		for i, kind := range kinds {

@@ -327,7 +327,7 @@ func (s *Store) registerBounds(db *tsdb.DB) {
 	})
 	const aside = "ferula_tsdb_wal_aside_bytes"
 	s.own.Describe(aside, "Size of the segments of the write-ahead log that are kept but not read (*.aside, *.repair): "+
-		"segments before them are missing or damaged. Delete them if no samples are missing.", "")
+		"segments before them are missing or damaged. Delete these files if no samples are missing.", "")
 	s.own.NewGauge(aside, func() float64 { return float64(s.asideBytes()) })
 	gauge := func(name, help string, valueMS func() int64) {
 		s.own.Describe(name, help, "")

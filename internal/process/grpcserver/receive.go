@@ -82,7 +82,7 @@ func (r *receiver) receive(decode func(any) error, m any) error {
 	go func() {
 		defer func() {
 			if p := recover(); p != nil {
-				done <- r.calls.panicked("of which the request was decoded", p)
+				done <- r.calls.panicked("unknown, while decoding a request", p)
 			}
 		}()
 		done <- decode(m)

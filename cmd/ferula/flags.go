@@ -230,7 +230,3 @@ func (f processFlags) web() app.WebOptions {
 	return app.WebOptions{ListenAddress: f.HTTPAddress, ConfigFile: f.HTTPConfig, ConfigFlag: "http.config",
 		DrainTimeout: zeroIsNone(f.HTTPGracePeriod)}
 }
-
-func (f processFlags) tracing() (string, error) {
-	return pathOrContent("tracing.config", f.TracingConfig, f.TracingConfigFile)
-}

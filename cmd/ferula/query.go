@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -120,12 +119,12 @@ func (c *queryCommand) Run(ctx context.Context, k *kong.Context, ignored ignored
 }
 
 func (c *queryCommand) options() (app.QueryOptions, error) {
-	var errs []error
+	var content contents
 	if c.Engine != "prometheus" {
-		errs = append(errs, fmt.Errorf("--query.promql-engine=%s is not supported: the only engine is prometheus", c.Engine))
+		content.add(fmt.Errorf("--query.promql-engine=%s is not supported: the only engine is prometheus", c.Engine))
 	}
 	if c.Mode != "local" {
-		errs = append(errs, fmt.Errorf("--query.mode=%s is not supported: the only mode is local", c.Mode))
+		content.add(fmt.Errorf("--query.mode=%s is not supported: the only mode is local", c.Mode))
 	}
 	client := c.GRPCClient.options()
 	client.LookupInterval = time.Duration(c.DNSInterval)
@@ -165,19 +164,13 @@ func (c *queryCommand) options() (app.QueryOptions, error) {
 	var err error
 	o.Fanout.ResponseTimeout = time.Duration(c.StoreTimeout)
 	o.Query.ExperimentalFunctions = slices.Contains(splitFeatures(c.Features), experimentalFunctions)
-	if o.Endpoints, err = c.endpoints(); err != nil {
-		errs = append(errs, err)
-	}
-	if o.Endpoints.Selector.Labels, err = selectorLabels(c.SelectorLabels); err != nil {
-		errs = append(errs, err)
-	}
-	if o.Relabel, err = pathOrContent("selector.relabel-config", c.Relabel, c.RelabelFile); err != nil {
-		errs = append(errs, err)
-	}
-	if o.Tracing, err = c.Process.tracing(); err != nil {
-		errs = append(errs, err)
-	}
-	return o, errors.Join(errs...)
+	o.Endpoints, err = c.endpoints()
+	content.add(err)
+	o.Endpoints.Selector.Labels, err = selectorLabels(c.SelectorLabels)
+	content.add(err)
+	o.Relabel = content.of("selector.relabel-config", c.Relabel, c.RelabelFile)
+	o.Tracing = content.of("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile)
+	return o, content.err()
 }
 
 // selectorLabels parses labels in the form name="value".

@@ -114,14 +114,10 @@ func sectionClient(section config.TracingConfig) (otlptrace.Client, error) {
 	o := &c.Config
 	o.ClientType, o.Endpoint, o.Insecure = string(section.ClientType), section.Endpoint, section.Insecure
 	o.Headers, o.Compression, o.Timeout = section.Headers, section.Compression, time.Duration(section.Timeout)
-	if section.Insecure {
-		section.TLSConfig = config_util.TLSConfig{}
+	if !section.Insecure {
+		o.TLSConfig = section.TLSConfig
 	}
-	tls, err := config_util.NewTLSConfig(&section.TLSConfig)
-	if err != nil {
-		return nil, fmt.Errorf("tracing: tls_config: %w", err)
-	}
-	client, err := c.client(tls)
+	client, err := c.client()
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)
 	}

@@ -10,7 +10,6 @@ package tracing
 import (
 	"bytes"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -58,13 +57,7 @@ type configFile struct {
 			MaxInterval     time.Duration `yaml:"retry_max_interval"`
 			MaxElapsedTime  time.Duration `yaml:"retry_max_elapsed_time"`
 		} `yaml:"retry_config"`
-		TLSConfig struct {
-			CAFile             string `yaml:"ca_file"`
-			CertFile           string `yaml:"cert_file"`
-			KeyFile            string `yaml:"key_file"`
-			ServerName         string `yaml:"server_name"`
-			InsecureSkipVerify bool   `yaml:"insecure_skip_verify"`
-		} `yaml:"tls_config"`
+		TLSConfig config_util.TLSConfig `yaml:"tls_config"`
 	} `yaml:"config"`
 }
 
@@ -99,15 +92,7 @@ func New(text, serviceName string) (*Tracing, error) {
 	if err != nil {
 		return nil, err
 	}
-	o := c.Config
-	tls, err := config_util.NewTLSConfig(&config_util.TLSConfig{
-		CAFile: o.TLSConfig.CAFile, CertFile: o.TLSConfig.CertFile, KeyFile: o.TLSConfig.KeyFile,
-		ServerName: o.TLSConfig.ServerName, InsecureSkipVerify: o.TLSConfig.InsecureSkipVerify,
-	})
-	if err != nil {
-		return nil, fmt.Errorf("tls_config: %w", err)
-	}
-	client, err := c.client(tls)
+	client, err := c.client()
 	if err != nil {
 		return nil, err
 	}
@@ -182,8 +167,12 @@ func samplerOf(name, param string) (tracesdk.Sampler, error) {
 	}
 }
 
-func (c *configFile) client(tls *tls.Config) (otlptrace.Client, error) {
+func (c *configFile) client() (otlptrace.Client, error) {
 	o := c.Config
+	tls, err := config_util.NewTLSConfig(&o.TLSConfig)
+	if err != nil {
+		return nil, fmt.Errorf("tls_config: %w", err)
+	}
 	if o.Compression != "" && o.Compression != "gzip" {
 		return nil, fmt.Errorf("unsupported compression %q, want gzip", o.Compression)
 	}

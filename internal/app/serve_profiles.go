@@ -22,7 +22,6 @@ import (
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/profiles"
 	profileapi "github.com/ferula-io/ferula/internal/profiles/api"
-	"github.com/ferula-io/ferula/internal/profiles/exemplar"
 	"github.com/ferula-io/ferula/internal/profiles/ingest"
 	codec "github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
@@ -226,11 +225,11 @@ func (l *profileService) note() string {
 // flames implements api.Flames. It returns ErrUnavailable if the store is not open.
 type flames struct {
 	profiles *profileService
-	finder   *exemplar.Finder
+	finder   *query.ExemplarFinder
 }
 
 // Find implements api.Flames.
-func (f flames) Find(ctx context.Context, r exemplar.Request) (*exemplar.Result, error) {
+func (f flames) Find(ctx context.Context, r profiles.ExemplarRequest) (*profiles.ExemplarResult, error) {
 	if fault := f.profiles.fault.Load(); fault != nil {
 		return nil, fmt.Errorf("%w: %w", profiles.ErrUnavailable, *fault)
 	}

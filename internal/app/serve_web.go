@@ -10,7 +10,7 @@ import (
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/httpserver"
-	"github.com/ferula-io/ferula/internal/profiles/exemplar"
+	"github.com/ferula-io/ferula/internal/profiles/query"
 	"github.com/ferula-io/ferula/internal/remoteread"
 )
 
@@ -37,7 +37,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Parser:        s.engine.Parser,
 		Queryable:     s.remotes,
 		Exemplars:     s.store,
-		Flames:        flames{s.profiles, exemplar.New(s.store, s.profiles.engine)},
+		Flames:        flames{s.profiles, query.NewExemplarFinder(s.store, s.profiles.engine.MergeFlame)},
 		FlamesTenant:  s.opts.Profiles.tenantOf(),
 		Targets:       s.scraper.Manager,
 		Peer:          router,

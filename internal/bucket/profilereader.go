@@ -1,6 +1,7 @@
 package bucket
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -76,12 +77,8 @@ type knownProfile struct {
 // NewProfileReader returns a reader. It creates no file and sends no request. The caller calls Close before it
 // closes the bucket.
 func NewProfileReader(from objstore.Bucket, opts ProfileReaderOptions) *ProfileReader {
-	if opts.PagesBytes <= 0 {
-		opts.PagesBytes = 128 << 20
-	}
-	if opts.Timeout <= 0 {
-		opts.Timeout = 30 * time.Second
-	}
+	opts.PagesBytes = cmp.Or(opts.PagesBytes, 128<<20)
+	opts.Timeout = cmp.Or(opts.Timeout, 30*time.Second)
 	if opts.Logger == nil {
 		opts.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -139,8 +136,7 @@ func (r *ProfileReader) open() error {
 // an hour.
 //
 // Errors: Blocks succeeds if the sizes or marks of a few blocks cannot be read, or if access to them is denied:
-// Unread or MarkUnread is then set in the profiles.BucketBlock of these blocks. A failed call keeps the sizes that it has
-// found. So repeated calls succeed in the end, even if one call has not enough time for all blocks of a large bucket.
+// Unread or MarkUnread is then set in these blocks. A failed call keeps the sizes that it has found. So repeated calls succeed in the end, even if one call has not enough time for all blocks of a large bucket.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]profiles.BucketBlock, error) {
 	r.reading.RLock()
 	defer r.reading.RUnlock()
@@ -186,10 +182,8 @@ func (r *ProfileReader) Blocks(ctx context.Context) ([]profiles.BucketBlock, err
 		}
 		name := dirs[i].Name()
 		known[name] = k
-		o := profiles.BucketBlock{Tenant: dirs[i].Tenant, ID: dirs[i].ID, Head: k.head, MarkUnread: k.markUnread, Unread: k.unread,
-			Doubt: func() {
-				r.doubt(name)
-			}}
+		o := profiles.BucketBlock{Tenant: dirs[i].Tenant, ID: dirs[i].ID, Head: k.head,
+			MarkUnread: k.markUnread, Unread: k.unread, Doubt: func() { r.doubt(name) }}
 		if k.unread == nil {
 			o.IndexBytes, o.RowsBytes = k.index.Size(), k.rows.Size()
 			o.Index, o.Rows, o.Spans = objectAt{r, k.index, 0}, objectAt{r, k.rows, rowsWindow}, k.spans

@@ -12,12 +12,11 @@ import (
 	"github.com/ferula-io/ferula/internal/nesting"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/api"
-	"github.com/ferula-io/ferula/internal/profiles/exemplar"
 )
 
 // Flames finds the flame graph of an exemplar.
 type Flames interface {
-	Find(ctx context.Context, r exemplar.Request) (*exemplar.Result, error)
+	Find(ctx context.Context, r profiles.ExemplarRequest) (*profiles.ExemplarResult, error)
 }
 
 // errNoSamples is the warning of an empty flame graph. A profile is ingested after its end,
@@ -39,7 +38,7 @@ func (a *API) exemplarFlamegraph(r *http.Request) (response, *apiError) {
 	}
 	found, err := a.opts.Flames.Find(r.Context(), req)
 	switch {
-	case errors.Is(err, exemplar.ErrNone), errors.Is(err, profiles.ErrBadRequest):
+	case errors.Is(err, profiles.ErrNoExemplar), errors.Is(err, profiles.ErrBadRequest):
 		return response{}, badData(err)
 	case errors.Is(err, profiles.ErrUnavailable):
 		return response{}, &apiError{kindUnavailable, err}
@@ -56,8 +55,8 @@ func (a *API) exemplarFlamegraph(r *http.Request) (response, *apiError) {
 	return response{write: func(s *stream) { s.exemplarFlame(found) }, annotations: notes}, nil
 }
 
-func (a *API) exemplarRequest(r *http.Request) (exemplar.Request, *apiError) {
-	req := exemplar.Request{ProfileID: r.FormValue("profile_id"), Match: r.Form["match"], NodesMax: nodesDefault}
+func (a *API) exemplarRequest(r *http.Request) (profiles.ExemplarRequest, *apiError) {
+	req := profiles.ExemplarRequest{ProfileID: r.FormValue("profile_id"), Match: r.Form["match"], NodesMax: nodesDefault}
 	var err error
 	tenantOf := a.opts.FlamesTenant
 	if tenantOf == nil {
@@ -136,7 +135,7 @@ func (s *stream) count(n int64) {
 	s.integer(n)
 }
 
-func (s *stream) exemplarFlame(a *exemplar.Result) {
+func (s *stream) exemplarFlame(a *profiles.ExemplarResult) {
 	s.raw(`{"exemplar":`)
 	if a.Found {
 		s.raw(`{"seriesLabels":`)

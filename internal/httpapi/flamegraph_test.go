@@ -16,30 +16,29 @@ import (
 
 	"github.com/ferula-io/ferula/internal/httpapi"
 	"github.com/ferula-io/ferula/internal/profiles"
-	"github.com/ferula-io/ferula/internal/profiles/exemplar"
 )
 
 // recordingFlames implements api.Flames. It records the latest request.
 type recordingFlames struct {
-	got    exemplar.Request
-	result *exemplar.Result
+	got    profiles.ExemplarRequest
+	result *profiles.ExemplarResult
 	err    error
 }
 
-func (f *recordingFlames) Find(_ context.Context, r exemplar.Request) (*exemplar.Result, error) {
+func (f *recordingFlames) Find(_ context.Context, r profiles.ExemplarRequest) (*profiles.ExemplarResult, error) {
 	f.got = r
 	return f.result, f.err
 }
 
 func flameOptions() (*recordingFlames, httpapi.Options) {
-	flames := &recordingFlames{result: &exemplar.Result{Flame: &profiles.FlameGraph{Total: 1}}}
+	flames := &recordingFlames{result: &profiles.ExemplarResult{Flame: &profiles.FlameGraph{Total: 1}}}
 	return flames, httpapi.Options{Flames: flames, Parser: parser.NewParser(parser.Options{})}
 }
 
 func TestExemplarFlamegraph_RequestHasTheParameters(t *testing.T) {
 	flames, o := flameOptions()
 	up := [][]*labels.Matcher{{labels.MustNewMatcher(labels.MatchEqual, "__name__", "up")}}
-	for query, want := range map[string]exemplar.Request{
+	for query, want := range map[string]profiles.ExemplarRequest{
 		"profile_id=p":                           {ProfileID: "p", NodesMax: 8192},
 		"profile_id=p&start=1&end=2":             {ProfileID: "p", NodesMax: 8192, StartMS: 1000, EndMS: 2000},
 		"profile_id=p&end=0":                     {ProfileID: "p", NodesMax: 8192, StartMS: -9223309901257974000, EndMS: 0},
@@ -103,7 +102,7 @@ func TestExemplarFlamegraph_ErrorsHaveTheirKind(t *testing.T) {
 		status int
 		kind   string
 	}{
-		{exemplar.ErrNone, 400, "bad_data"}, {fmt.Errorf("%w: odd", profiles.ErrBadRequest), 400, "bad_data"}, {profiles.ErrUnavailable, 500, "unavailable"},
+		{profiles.ErrNoExemplar, 400, "bad_data"}, {fmt.Errorf("%w: odd", profiles.ErrBadRequest), 400, "bad_data"}, {profiles.ErrUnavailable, 500, "unavailable"},
 		{errors.New("broken"), 422, "execution"}, {context.Canceled, 499, "canceled"},
 	} {
 		flames.err = c.err
@@ -116,7 +115,7 @@ func TestExemplarFlamegraph_ErrorsHaveTheirKind(t *testing.T) {
 func TestExemplarFlamegraph_Response(t *testing.T) {
 	flames, o := flameOptions()
 	kind := profiles.Type{Name: "a", SampleType: "b", SampleUnit: "c", PeriodType: "d", PeriodUnit: "e"}
-	flames.result = &exemplar.Result{
+	flames.result = &profiles.ExemplarResult{
 		Found: true, Series: labels.FromStrings("s", "1"), Exemplar: modelexemplar.Exemplar{Labels: labels.FromStrings("profile_id", "x"), Value: 2, Ts: 3000},
 		By: "time", ID: "x", Type: kind,
 		Flame: &profiles.FlameGraph{

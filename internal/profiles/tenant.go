@@ -22,8 +22,8 @@ func CheckTenant(name string) error {
 	for i := range len(name) {
 		c := name[i]
 		if (c < 'a' || c > 'z') && (c < 'A' || c > 'Z') && (c < '0' || c > '9') && strings.IndexByte("!-_.*'()", c) < 0 {
-			return fmt.Errorf("%w: tenant name %q: only letters, digits and !-_.*'() are allowed; several tenants are not supported",
-				ErrBadRequest, name)
+			return fmt.Errorf("%w: tenant name %q: only letters, digits and !-_.*'() are allowed; "+
+				"several tenants are not supported", ErrBadRequest, name)
 		}
 	}
 	return nil

@@ -205,7 +205,7 @@ func TestClose_ReturnsTheErrorOfTheBucket(t *testing.T) {
 
 func TestReadProfiles_NeedsAShipperOfProfilesAndHasDefaults(t *testing.T) {
 	s := shipperTo(t, objstore.NewInMemBucket(), t.TempDir())
-	for bytes, want := range map[int64]int64{0: 128 << 20, 1: 1, 2: 2, -2: 128 << 20} {
+	for bytes, want := range map[int64]int64{0: 128 << 20, 1: 1, 2: 2} {
 		var o store.Options
 		if s.ReadProfiles(&o, ProfileCache{IndexBytes: bytes}, nil); o.Remote == nil || o.RemoteIndexBytes != want {
 			t.Errorf("%d: %d", bytes, o.RemoteIndexBytes)

@@ -164,16 +164,11 @@ func (s *Shipper) ReadProfiles(o *profilestore.Options, cache ProfileCache, set 
 	if s == nil || s.profiles == nil {
 		return
 	}
-	if cache.IndexBytes <= 0 {
-		cache.IndexBytes = 128 << 20
-	}
-	if cache.PagesBytes <= 0 {
-		cache.PagesBytes = 256 << 20
-	}
 	r := bucket.NewProfileReader(s.bucket, bucket.ProfileReaderOptions{Dir: filepath.Join(o.Dir, pagesDir),
-		PagesBytes: cache.PagesBytes, Timeout: objectTimeout, Logger: s.logger, Metrics: set, Flags: cache.Flags})
+		PagesBytes: cmp.Or(cache.PagesBytes, 256<<20), Timeout: objectTimeout, Logger: s.logger, Metrics: set,
+		Flags: cache.Flags})
 	s.readers = append(s.readers, r)
-	o.Remote, o.RemoteIndexBytes = r, cache.IndexBytes
+	o.Remote, o.RemoteIndexBytes = r, cmp.Or(cache.IndexBytes, 128<<20)
 }
 
 // CheckLocal returns an error if there are no external labels, or if the TSDB of this process could compact and

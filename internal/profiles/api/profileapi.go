@@ -13,6 +13,7 @@
 package api
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -69,25 +70,16 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	def := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
 	if o.Tenant == nil {
 		o.Tenant = TenantOf
 	}
-	def(&o.BodyMaxBytes, 64<<20)
-	def(&o.PushesMax, 16)
-	def(&o.NodesDefault, 8192)
-	def(&o.NodesMax, 1<<20)
-	def(&o.SelectorBytes, 64<<10)
-	if o.PointsMax == 0 {
-		o.PointsMax = 11_000
-	}
-	if o.QueryTimeout == 0 {
-		o.QueryTimeout = 2 * time.Minute
-	}
+	o.BodyMaxBytes = cmp.Or(o.BodyMaxBytes, 64<<20)
+	o.PushesMax = cmp.Or(o.PushesMax, 16)
+	o.NodesDefault = cmp.Or(o.NodesDefault, 8192)
+	o.NodesMax = cmp.Or(o.NodesMax, 1<<20)
+	o.SelectorBytes = cmp.Or(o.SelectorBytes, 64<<10)
+	o.PointsMax = cmp.Or(o.PointsMax, 11_000)
+	o.QueryTimeout = cmp.Or(o.QueryTimeout, 2*time.Minute)
 	if o.Bodies == nil {
 		o.Bodies = reqbody.New(reqbody.Options{})
 	}

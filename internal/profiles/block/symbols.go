@@ -264,9 +264,9 @@ func (b *Builder) newString(s string) uint32 {
 	return n
 }
 
-// table maps elements to their numbers by a hash: open addressing, linear probing, at most two thirds full. The elements
-// are not in the table but in Symbols, because a head has millions of nodes. A slot has the number of an element plus
-// one in its low half and the hash in its high half; 0: the slot is free.
+// table maps elements to their numbers by a hash: open addressing, linear probing, at most two thirds full. The
+// elements are not in the table but in Symbols, because a head has millions of nodes. A slot has the number of an
+// element plus one in its low half and the hash in its high half; 0: the slot is free.
 type table struct {
 	slots []uint64
 	n     int  // number of elements
@@ -365,8 +365,8 @@ func (b *Builder) addFrame(s *Symbols, frame Frame) uint32 {
 	return b.Frame(b.Function(Function{text(f.Name), text(f.System), text(f.File), f.StartLine}), frame.Line)
 }
 
-// Arranger renumbers the stacks of several Symbols depth first, so that the stacks of one profile have close numbers. It
-// arranges one after the other, in the same memory.
+// Arranger renumbers the stacks of several Symbols depth first, so that the stacks of one profile have close numbers.
+// It arranges one after the other, in the same memory.
 type Arranger struct {
 	first, next, numbers []uint32
 	arranged             Symbols

@@ -280,7 +280,7 @@ func TestValidName_Characters(t *testing.T) {
 	}
 	for want, v := range map[string]otlpValue{
 		"a\uFFFDb": {kind: otlpText, text: []byte("a\xFFb")}, "true": {kind: otlpBool, bits: 1}, "false": {kind: otlpBool}, "-5": {kind: otlpInt, bits: math.MaxUint64 - 4},
-		"0.5": {kind: otlpDouble, double: otlpFixed(math.Float64bits(0.5))}, "": {},
+		"0.5": {kind: otlpDouble, double: protoFixed(math.Float64bits(0.5))}, "": {},
 	} {
 		if got := otlpLabelValue(&v); got != want {
 			t.Errorf("%+v: %q, want %q", v, got, want)

@@ -129,30 +129,23 @@ func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
 	if u.format == "jfr" {
 		return in.pushRecording(ctx, tenant, u, app, lset)
 	}
-	hasName, hasService := false, false
-	for _, l := range lset {
-		hasName = hasName || (l.Name == profiles.LabelName && l.Value != "")
-		hasService = hasService || (l.Name == profiles.LabelService && l.Value != "")
-	}
-	if !hasName {
-		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelName, Value: name})
-	}
-	if !hasService {
-		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelService, Value: service})
-	}
+	lset = withDefault(withDefault(lset, profiles.LabelName, name), profiles.LabelService, service)
 	return in.Push(ctx, tenant, []profilepb.RawProfile{{Labels: lset, Raw: raw, TimeNS: u.from.UnixNano()}})
+}
+
+// withDefault adds a label unless the labels have it with a value.
+func withDefault(lset []profilepb.RawLabel, name, value string) []profilepb.RawLabel {
+	if slices.ContainsFunc(lset, func(l profilepb.RawLabel) bool { return l.Name == name && l.Value != "" }) {
+		return lset
+	}
+	return append(lset, profilepb.RawLabel{Name: name, Value: value})
 }
 
 // pushRecording pushes the profiles of a flight recording: all of them, or none.
 func (in *Ingester) pushRecording(ctx context.Context, tenant string, u *upload, app string,
 	lset []profilepb.RawLabel) error {
 	lset = slices.DeleteFunc(lset, func(l profilepb.RawLabel) bool { return l.Name == profiles.LabelName })
-	if !slices.ContainsFunc(lset, func(l profilepb.RawLabel) bool {
-		return l.Name == profiles.LabelService && l.Value != ""
-	}) {
-		lset = append(lset, profilepb.RawLabel{Name: profiles.LabelService, Value: app})
-	}
-	all, err := recordingProfiles(u, lset)
+	all, err := recordingProfiles(u, withDefault(lset, profiles.LabelService, app))
 	if err != nil {
 		in.discarded.With(reasonOf(err)).Inc()
 		return err
@@ -315,16 +308,26 @@ func (u *upload) inflateText() error {
 	if u.format == "" || !bytes.HasPrefix(u.profile, []byte(gzipMagic)) {
 		return nil
 	}
-	text, err := new(inflate.Inflater).Gzip(nil, u.profile, u.limits.DecompressedBytes)
-	switch {
-	case errors.Is(err, inflate.ErrLimit):
+	text, err := gunzip(u.profile, u.limits.DecompressedBytes, func() error {
 		return limitError("profile_size", "more than %d bytes when decompressed%s", u.limits.DecompressedBytes,
 			u.limits.Flags.Of("DecompressedBytes"))
-	case err != nil:
-		return badRequest("gzip: %v", err)
+	})
+	if err == nil {
+		u.profile = text
 	}
-	u.profile = text
-	return nil
+	return err
+}
+
+// gunzip decompresses gzip of at most limit bytes. tooLarge returns the error of more bytes.
+func gunzip(b []byte, limit int, tooLarge func() error) ([]byte, error) {
+	out, err := new(inflate.Inflater).Gzip(nil, b, limit)
+	switch {
+	case errors.Is(err, inflate.ErrLimit):
+		return nil, tooLarge()
+	case err != nil:
+		return nil, badRequest("gzip: %v", err)
+	}
+	return out, nil
 }
 
 const gzipMagic = "\x1F\x8B"

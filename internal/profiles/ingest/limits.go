@@ -1,6 +1,7 @@
 package ingest
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -37,31 +38,21 @@ type Limits struct {
 }
 
 func (l Limits) withDefaults() Limits {
-	def := func(v *int, d int) {
-		if *v == 0 {
-			*v = d
-		}
-	}
-	def(&l.RateBytes, 32<<20)
-	def(&l.DecompressedBytes, 4<<20)
-	def(&l.BurstBytes, 2*l.RateBytes)
-	l.BurstBytes = max(l.BurstBytes, l.DecompressedBytes)
-	def(&l.Series, 20_000)
-	def(&l.ProfileBytes, 16<<20)
-	def(&l.Symbols, 500_000)
-	def(&l.Samples, 16_000)
-	def(&l.Depth, 1000)
-	def(&l.Nodes, 500_000)
-	def(&l.Labels, 30)
-	def(&l.LabelNameBytes, 1024)
-	def(&l.LabelValueBytes, 2048)
-	def(&l.Tenants, 1000)
-	if l.Age == 0 {
-		l.Age = time.Hour
-	}
-	if l.Future == 0 {
-		l.Future = 10 * time.Minute
-	}
+	l.RateBytes = cmp.Or(l.RateBytes, 32<<20)
+	l.DecompressedBytes = cmp.Or(l.DecompressedBytes, 4<<20)
+	l.BurstBytes = max(cmp.Or(l.BurstBytes, 2*l.RateBytes), l.DecompressedBytes)
+	l.Series = cmp.Or(l.Series, 20_000)
+	l.ProfileBytes = cmp.Or(l.ProfileBytes, 16<<20)
+	l.Symbols = cmp.Or(l.Symbols, 500_000)
+	l.Samples = cmp.Or(l.Samples, 16_000)
+	l.Depth = cmp.Or(l.Depth, 1000)
+	l.Nodes = cmp.Or(l.Nodes, 500_000)
+	l.Labels = cmp.Or(l.Labels, 30)
+	l.LabelNameBytes = cmp.Or(l.LabelNameBytes, 1024)
+	l.LabelValueBytes = cmp.Or(l.LabelValueBytes, 2048)
+	l.Tenants = cmp.Or(l.Tenants, 1000)
+	l.Age = cmp.Or(l.Age, time.Hour)
+	l.Future = cmp.Or(l.Future, 10*time.Minute)
 	return l
 }
 
@@ -230,7 +221,8 @@ func (t *tenant) admit(hashes map[uint64]struct{}, seriesMax int, now time.Time)
 		}
 	}
 	if fresh > 0 && len(t.series)+fresh > seriesMax {
-		return limitError("series", "%d new label sets of profiles and their samples in addition to %d exceed the limit of %d", fresh, len(t.series), seriesMax)
+		return limitError("series", "%d new label sets of profiles and their samples in addition to %d exceed the limit of %d",
+			fresh, len(t.series), seriesMax)
 	}
 	return nil
 }

@@ -27,7 +27,7 @@ type otlpConverter struct {
 	reads   int // bytes of strings that may still be copied: all profiles and samples may refer to the same long strings
 
 	// Fields of the current profile:
-	timeNS                             otlpFixed
+	timeNS                             protoFixed
 	durationNS                         uint64
 	period                             int64
 	name, unit, periodType, periodUnit string
@@ -85,7 +85,7 @@ func (c *otlpConverter) charge(bytes int) error {
 }
 
 // element passes the fields of an element of the dictionary to f.
-func (c *otlpConverter) element(table otlpTable, i int32, f func(otlpField) error) error {
+func (c *otlpConverter) element(table otlpTable, i int32, f func(protoField) error) error {
 	message, err := c.request.element(table, i)
 	if err == nil {
 		err = c.charge(len(message))
@@ -93,7 +93,7 @@ func (c *otlpConverter) element(table otlpTable, i int32, f func(otlpField) erro
 	if err != nil {
 		return err
 	}
-	return atOTLP(otlpTableNames[table]+"_table", int(i), eachOTLP(message, f))
+	return atOTLP(otlpTableNames[table]+"_table", int(i), eachField(message, f))
 }
 
 // tooLarge returns the error of a profile that is too large as pprof.
@@ -130,7 +130,7 @@ func (c *otlpConverter) inline(src []byte, number protowire.Number, add func(key
 		return err
 	}
 	n := 0
-	return eachOTLP(src, func(f otlpField) error {
+	return eachField(src, func(f protoField) error {
 		if f.number != number {
 			return nil
 		}
@@ -140,7 +140,7 @@ func (c *otlpConverter) inline(src []byte, number protowire.Number, add func(key
 		if f.kind != protowire.BytesType {
 			return f.wrongType()
 		}
-		err := eachOTLP(f.b, func(f otlpField) error {
+		err := eachField(f.b, func(f protoField) error {
 			return f.set(&key, func(b []byte) error { return v.decode(c.request, b) }, &reference)
 		})
 		if err == nil && reference != 0 {
@@ -155,11 +155,11 @@ func (c *otlpConverter) inline(src []byte, number protowire.Number, add func(key
 }
 
 // listed passes attributes of the dictionary to add. f is the field with their indexes.
-func (c *otlpConverter) listed(f otlpField, add func(key []byte, v *otlpValue) error) error {
+func (c *otlpConverter) listed(f protoField, add func(key []byte, v *otlpValue) error) error {
 	return f.numbers(protowire.VarintType, func(n uint64) error {
 		var v otlpValue
 		var key int32
-		err := c.element(otlpAttributes, otlpIndex(n), func(f otlpField) error {
+		err := c.element(otlpAttributes, protoIndex(n), func(f protoField) error {
 			return f.set(&key, func(b []byte) error { return v.decode(c.request, b) })
 		})
 		if err != nil {
@@ -198,7 +198,7 @@ func (c *otlpConverter) convert(p *otlpProfile) ([]profilepb.RawProfile, error) 
 		c.common += labelBytes + len(name) + len(text)
 	}
 	samples := 0
-	if err := eachOTLP(p.message, func(f otlpField) error {
+	if err := eachField(p.message, func(f protoField) error {
 		return f.set(nil, func(b []byte) error {
 			samples++
 			return atOTLP("samples", samples-1, c.sample(b, own[profiles.LabelService]))
@@ -227,14 +227,14 @@ func (c *otlpConverter) header(message []byte, add func(key []byte, v *otlpValue
 	c.factor, c.timeNS, c.durationNS, c.period = 1, 0, 0, 0
 	c.name, c.unit, c.periodType, c.periodUnit = "", "", "", ""
 	var types [4]int32
-	if err := eachOTLP(message, func(f otlpField) error {
+	if err := eachField(message, func(f protoField) error {
 		if f.number == 11 {
 			return c.listed(f, add)
 		}
 		return f.set(func(b []byte) error {
-			return eachOTLP(b, func(f otlpField) error { return f.set(&types[0], &types[1]) })
+			return eachField(b, func(f protoField) error { return f.set(&types[0], &types[1]) })
 		}, nil, &c.timeNS, &c.durationNS, func(b []byte) error {
-			return eachOTLP(b, func(f otlpField) error { return f.set(&types[2], &types[3]) })
+			return eachField(b, func(f protoField) error { return f.set(&types[2], &types[3]) })
 		}, &c.period, id[:])
 	}); err != nil {
 		return id, err
@@ -285,7 +285,7 @@ func (c *otlpConverter) sample(message []byte, service string) error {
 		}
 		return c.attribute(&total, key, v, func(string, string) {}) // each number, such as a thread ID, would create a series
 	}
-	if err := eachOTLP(message, func(f otlpField) error {
+	if err := eachField(message, func(f protoField) error {
 		switch f.number {
 		case 2:
 			return c.listed(f, add)
@@ -337,7 +337,7 @@ func (c *otlpConverter) span(link int32) error {
 	}
 	var trace [16]byte
 	var span [8]byte
-	if err := c.element(otlpLinks, link, func(f otlpField) error { return f.set(trace[:], span[:]) }); err != nil {
+	if err := c.element(otlpLinks, link, func(f protoField) error { return f.set(trace[:], span[:]) }); err != nil {
 		return err
 	}
 	if span == [8]byte{} {
@@ -354,7 +354,7 @@ func (c *otlpConverter) span(link int32) error {
 // more than the limit of frames, at the root, so that the decoder counts the cut.
 func (c *otlpConverter) readStack(stack int32) error {
 	c.locations = c.locations[:0]
-	return c.element(otlpStacks, stack, func(f otlpField) error {
+	return c.element(otlpStacks, stack, func(f protoField) error {
 		if f.number != 1 {
 			return nil
 		}
@@ -362,7 +362,7 @@ func (c *otlpConverter) readStack(stack int32) error {
 			if keep := c.limits.Depth + 1; len(c.locations) >= 2*keep {
 				c.locations = append(c.locations[:0], c.locations[len(c.locations)-keep:]...)
 			}
-			c.locations = append(c.locations, otlpIndex(n))
+			c.locations = append(c.locations, protoIndex(n))
 			return nil
 		})
 	})
@@ -418,11 +418,11 @@ func (c *otlpConverter) location(g *otlpGroup, number int32) (frames []uint64, e
 	var mapping int32
 	var address uint64
 	var lines [][2]int64 // function and line
-	if err := c.element(otlpLocations, number, func(f otlpField) error {
+	if err := c.element(otlpLocations, number, func(f protoField) error {
 		return f.set(&mapping, &address, func(b []byte) error {
 			var function int32
 			var line int64
-			err := eachOTLP(b, func(f otlpField) error { return f.set(&function, &line) })
+			err := eachField(b, func(f protoField) error { return f.set(&function, &line) })
 			if len(lines) > 2*c.limits.Depth { // more than any stack may have
 				lines = append(lines[:0], lines[c.limits.Depth:]...)
 			}
@@ -474,7 +474,7 @@ func (c *otlpConverter) function(g *otlpGroup, number int32) (uint64, error) {
 	}
 	var numbers [3]int32 // name, system name, file
 	var start int64
-	if err := c.element(otlpFunctions, number, func(f otlpField) error {
+	if err := c.element(otlpFunctions, number, func(f protoField) error {
 		return f.set(&numbers[0], &numbers[1], &numbers[2], &start)
 	}); err != nil {
 		return 0, err
@@ -497,7 +497,7 @@ func (c *otlpConverter) function(g *otlpGroup, number int32) (uint64, error) {
 // address encodes the location of an address without a function.
 func (c *otlpConverter) address(g *otlpGroup, mapping int32, address uint64) (uint64, error) {
 	var number int32
-	if err := c.element(otlpMappings, mapping, func(f otlpField) error {
+	if err := c.element(otlpMappings, mapping, func(f protoField) error {
 		return f.set(nil, nil, nil, &number)
 	}); err != nil {
 		return 0, err

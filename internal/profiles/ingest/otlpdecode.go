@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"fmt"
-	"math"
 
 	"go.opentelemetry.io/collector/pdata/pprofile/pprofileotlp"
 	"google.golang.org/protobuf/encoding/protowire"
@@ -63,7 +62,7 @@ type otlpProfile struct {
 // decodeOTLP decodes a request in the encoding of protobuf.
 func decodeOTLP(src []byte, limits otlpLimits) (*otlpExport, error) {
 	r, resources := &otlpExport{left: limits}, 0
-	err := eachOTLP(src, func(f otlpField) error {
+	err := eachField(src, func(f protoField) error {
 		return f.set(func(b []byte) error {
 			resources++
 			return atOTLP("resource_profiles", resources-1, r.resource(b, resources-1))
@@ -85,7 +84,7 @@ func (r *otlpExport) resource(src []byte, number int) error {
 		return err
 	}
 	own, scopes := &[]byte{}, 0
-	return eachOTLP(src, func(f otlpField) error {
+	return eachField(src, func(f protoField) error {
 		return f.set(own, func(b []byte) error {
 			scopes++
 			return atOTLP("scope_profiles", scopes-1, r.scope(b, otlpProfile{place: [3]int{number, scopes - 1}, resource: own}))
@@ -98,7 +97,7 @@ func (r *otlpExport) scope(src []byte, p otlpProfile) error {
 		return err
 	}
 	p.scope = &[]byte{}
-	return eachOTLP(src, func(f otlpField) error {
+	return eachField(src, func(f protoField) error {
 		return f.set(p.scope, func(b []byte) error {
 			if r.left.profiles--; r.left.profiles < 0 {
 				return limitError("profile_size", "the request has too many profiles")
@@ -112,7 +111,7 @@ func (r *otlpExport) scope(src []byte, p otlpProfile) error {
 }
 
 func (r *otlpExport) dictionary(src []byte) error {
-	return eachOTLP(src, func(f otlpField) error {
+	return eachField(src, func(f protoField) error {
 		if f.number >= protowire.Number(otlpTables) {
 			return nil
 		}
@@ -142,7 +141,7 @@ type otlpValue struct {
 	kind   otlpKind
 	text   []byte
 	bits   uint64 // of a bool, an int or a double
-	double otlpFixed
+	double protoFixed
 	number int32 // for kind otlpReference: of a string of the dictionary
 }
 
@@ -161,7 +160,7 @@ const (
 
 // decode decodes a value. It does not read lists and maps. A text that is a reference is looked up.
 func (v *otlpValue) decode(r *otlpExport, src []byte) error {
-	err := eachOTLP(src, func(f otlpField) error {
+	err := eachField(src, func(f protoField) error {
 		if f.number <= otlpReference {
 			v.kind = min(otlpKind(f.number), otlpOther)
 		}
@@ -185,125 +184,8 @@ func atOTLP(list string, i int, err error) error {
 	return fmt.Errorf("%s[%d]: %w", list, i, err)
 }
 
-// otlpField is a field of a message: a number, or bytes.
-type otlpField struct {
-	number protowire.Number
-	kind   protowire.Type
-	n      uint64
-	b      []byte
-}
-
-// otlpFixed is a number of 64 bits that is encoded in 8 bytes.
-type otlpFixed uint64
-
-// eachOTLP calls f with every field of a message.
-func eachOTLP(src []byte, f func(otlpField) error) error {
-	for len(src) > 0 {
-		var got otlpField
-		var n int
-		if got.number, got.kind, n = protowire.ConsumeTag(src); n < 0 {
-			return invalidOTLP("%v", protowire.ParseError(n))
-		}
-		src = src[n:]
-		switch got.kind {
-		case protowire.VarintType:
-			got.n, n = protowire.ConsumeVarint(src)
-		case protowire.Fixed64Type:
-			got.n, n = protowire.ConsumeFixed64(src)
-		case protowire.BytesType:
-			got.b, n = protowire.ConsumeBytes(src)
-		default:
-			n = protowire.ConsumeFieldValue(got.number, got.kind, src)
-		}
-		if n < 0 {
-			return invalidOTLP("field %d: %v", got.number, protowire.ParseError(n))
-		}
-		src = src[n:]
-		if err := f(got); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (f otlpField) wrongType() error {
-	return invalidOTLP("field %d has wire type %d", f.number, f.kind)
-}
-
-// set stores a field at the target with its number, counted from 1. Fields without a target are skipped.
-func (f otlpField) set(targets ...any) error {
-	if int(f.number) > len(targets) {
-		return nil
-	}
-	want := protowire.VarintType
-	switch targets[f.number-1].(type) {
-	case nil:
-		return nil
-	case func([]byte) error, *[]byte, []byte:
-		want = protowire.BytesType
-	case *otlpFixed:
-		want = protowire.Fixed64Type
-	}
-	if f.kind != want {
-		return f.wrongType()
-	}
-	switch to := targets[f.number-1].(type) {
-	case func([]byte) error: // a message
-		return to(f.b)
-	case *[]byte:
-		*to = f.b
-	case []byte: // an ID
-		if len(f.b) != 0 && len(f.b) != len(to) {
-			return invalidOTLP("an id has %d bytes, not %d", len(f.b), len(to))
-		}
-		clear(to)
-		copy(to, f.b)
-	case *int32:
-		*to = otlpIndex(f.n)
-	case *int64:
-		*to = int64(f.n)
-	case *uint64:
-		*to = f.n
-	case *otlpFixed:
-		*to = otlpFixed(f.n)
-	}
-	return nil
-}
-
 func invalidOTLP(format string, args ...any) error {
 	return badRequest("invalid OTLP profiles: %s", fmt.Sprintf(format, args...))
-}
-
-// otlpIndex converts a number to an index. A number that does not fit in 31 bits becomes -1, which no table has.
-func otlpIndex(n uint64) int32 {
-	if n > math.MaxInt32 {
-		return -1
-	}
-	return int32(n)
-}
-
-// numbers calls f with every element of a repeated number of type kind, packed or not.
-func (f otlpField) numbers(kind protowire.Type, each func(uint64) error) error {
-	if f.kind == kind {
-		return each(f.n)
-	}
-	if f.kind != protowire.BytesType {
-		return f.wrongType()
-	}
-	for b := f.b; len(b) > 0; {
-		v, n := protowire.ConsumeVarint(b)
-		if kind == protowire.Fixed64Type {
-			v, n = protowire.ConsumeFixed64(b)
-		}
-		if n < 0 {
-			return invalidOTLP("field %d: %v", f.number, protowire.ParseError(n))
-		}
-		if err := each(v); err != nil {
-			return err
-		}
-		b = b[n:]
-	}
-	return nil
 }
 
 const (

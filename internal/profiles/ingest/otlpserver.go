@@ -23,7 +23,6 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ferula-io/ferula/internal/profiles"
-	"github.com/ferula-io/ferula/internal/profiles/inflate"
 	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
@@ -140,15 +139,10 @@ func (s *OTLPServer) decompressed(raw []byte, encoding string) ([]byte, error) {
 	default:
 		return nil, fmt.Errorf("%w: Content-Encoding %.100q is neither gzip nor identity", errUnsupported, encoding)
 	}
-	out, err := new(inflate.Inflater).Gzip(nil, raw, s.opts.BytesMax)
-	switch {
-	case errors.Is(err, inflate.ErrLimit):
-		return nil, fmt.Errorf("%w: it is larger than %d bytes when decompressed%s", reqbody.ErrTooLarge, s.opts.BytesMax,
+	return gunzip(raw, s.opts.BytesMax, func() error {
+		return fmt.Errorf("%w: it is larger than %d bytes when decompressed%s", reqbody.ErrTooLarge, s.opts.BytesMax,
 			s.opts.BytesFlag)
-	case err != nil:
-		return nil, invalidOTLP("gzip: %v", err)
-	}
-	return out, nil
+	})
 }
 
 func (s *OTLPServer) push(ctx context.Context, tenant string, raw []byte) (rejected int, first, err error) {

@@ -137,7 +137,7 @@ func TestOTLPServer_RefusedRequestsHaveAStatusInTheirEncoding(t *testing.T) {
 		refused                             uint64
 	}{
 		{"encoding", "", protobuf, "zstd", raw, Limits{}, http.StatusUnsupportedMediaType, "zstd", codes.InvalidArgument, 1},
-		{"garbage", "", protobuf, "", []byte{0x0A, 0xFF}, Limits{}, http.StatusBadRequest, "invalid OTLP profiles", codes.InvalidArgument, 1},
+		{"garbage", "", protobuf, "", []byte{0x0A, 0xFF}, Limits{}, http.StatusBadRequest, "invalid protobuf", codes.InvalidArgument, 1},
 		{"gzip", "", protobuf, "gzip", []byte("no gzip"), Limits{}, http.StatusBadRequest, "gzip", codes.InvalidArgument, 1},
 		{"JSON", "", "application/json", "", []byte("{"), Limits{}, http.StatusBadRequest, "invalid OTLP profiles", codes.InvalidArgument, 1},
 		{"bomb", "", protobuf, "gzip", zippedBytes(t, make([]byte, 1<<20+1)), Limits{}, http.StatusRequestEntityTooLarge, "1048576 bytes when decompressed (--max)", codes.ResourceExhausted, 1},

@@ -2,9 +2,8 @@ package ingest
 
 import (
 	"bytes"
-	"compress/gzip"
 	"errors"
-	"io"
+	"fmt"
 	"math"
 	"strings"
 
@@ -88,8 +87,8 @@ func recordingProfiles(u *upload, lset []profilepb.RawLabel) ([]profilepb.RawPro
 		return nil, u.limits.hinted(err)
 	}
 	r := &recording{upload: u, building: map[*measured]*builtProfile{}}
-	if r.contexts, err = jfr.Contexts(snapshot); err != nil {
-		return nil, badRequest("%v", err)
+	if r.contexts, err = recordingLabels(snapshot); err != nil {
+		return nil, err
 	}
 	settings, err := jfr.Decode(raw, func(*jfr.Event) error { return nil })
 	if err == nil {
@@ -114,21 +113,61 @@ func recordingProfiles(u *upload, lset []profilepb.RawLabel) ([]profilepb.RawPro
 
 // decompressed returns b, decompressed if it is gzip.
 func decompressed(b []byte, limit int) ([]byte, error) {
-	if !bytes.HasPrefix(b, []byte{0x1F, 0x8B}) {
+	if !bytes.HasPrefix(b, []byte(gzipMagic)) {
 		return b, nil
 	}
-	r, err := gzip.NewReader(bytes.NewReader(b))
+	return gunzip(b, limit, func() error {
+		return limitError("profile_size", "a recording of more than %d bytes when decompressed", limit)
+	})
+}
+
+// contextsMax is the maximum number of label sets of a recording.
+const contextsMax = 100_000
+
+// recordingLabels decodes the labels that Pyroscope's Java agent sends with a recording, a message LabelsSnapshot. The
+// keys of the result are the ids of contexts, to which Event.Context refers.
+//
+//	LabelsSnapshot  1 {1 id  2 {1 label*}}*   contexts     label  1 id of its name  2 id of its value
+//	                2 {1 id  2 text}*         texts
+func recordingLabels(b []byte) (map[uint64][][2]string, error) {
+	texts, raw := map[uint64]string{}, map[uint64][][2]uint64{}
+	err := eachField(b, func(f protoField) error {
+		var id uint64
+		var value []byte
+		entry := func(b []byte) error { return eachField(b, func(f protoField) error { return f.set(&id, &value) }) }
+		if err := f.set(entry, entry); err != nil || f.number > 2 {
+			return err
+		}
+		if f.number == 2 {
+			texts[id] = string(value)
+			return nil
+		}
+		var labels [][2]uint64
+		if err := eachField(value, func(f protoField) error {
+			return f.set(func(b []byte) error {
+				var label [2]uint64
+				err := eachField(b, func(f protoField) error { return f.set(&label[0], &label[1]) })
+				labels = append(labels, label)
+				return err
+			})
+		}); err != nil {
+			return err
+		}
+		if raw[id] = labels; len(raw) > contextsMax {
+			return badRequest("more than %d sets", contextsMax)
+		}
+		return nil
+	})
 	if err != nil {
-		return nil, badRequest("gzip: %v", err)
+		return nil, fmt.Errorf("labels: %w", err)
 	}
-	out, err := io.ReadAll(io.LimitReader(r, int64(limit)+1))
-	if err != nil {
-		return nil, badRequest("gzip: %v", err)
+	contexts := make(map[uint64][][2]string, len(raw))
+	for id, labels := range raw {
+		for _, l := range labels {
+			contexts[id] = append(contexts[id], [2]string{texts[l[0]], texts[l[1]]})
+		}
 	}
-	if len(out) > limit {
-		return nil, limitError("profile_size", "a recording of more than %d bytes when decompressed", limit)
-	}
-	return out, nil
+	return contexts, nil
 }
 
 // add adds an event to the profile of its kind. An execution is one sample of CPU time, unless its

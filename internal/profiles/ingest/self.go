@@ -2,6 +2,7 @@ package ingest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,15 +31,9 @@ type SelfOptions struct {
 }
 
 func (o SelfOptions) withDefaults() SelfOptions {
-	if o.Every == 0 {
-		o.Every = 15 * time.Second
-	}
-	if o.MutexFraction == 0 {
-		o.MutexFraction = 100
-	}
-	if o.BlockRateNS == 0 {
-		o.BlockRateNS = int(time.Millisecond)
-	}
+	o.Every = cmp.Or(o.Every, 15*time.Second)
+	o.MutexFraction = cmp.Or(o.MutexFraction, 100)
+	o.BlockRateNS = cmp.Or(o.BlockRateNS, int(time.Millisecond))
 	return o
 }
 

@@ -57,7 +57,7 @@ type Event struct {
 	Chunk   int     // number of the chunk in the recording, from 0
 	Count   int64   // samples that the event stands for
 	Amount  int64   // as explained for each Kind
-	Context uint64  // key of the agent's labels in the result of Contexts; 0: none
+	Context uint64  // key of the labels that the agent sends with a recording; 0: none
 }
 
 // Recording has the properties of a whole recording.

@@ -9,8 +9,6 @@ import (
 	"os"
 	"slices"
 	"testing"
-
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // recorded returns a recording of OpenJDK 17: a program that spins, allocates, waits for a
@@ -114,26 +112,6 @@ func TestDecode_BrokenInputIsAnError(t *testing.T) {
 	stopped := errors.New("stop")
 	if _, err := Decode(b, func(*Event) error { return stopped }); !errors.Is(err, stopped) {
 		t.Error(err)
-	}
-}
-
-func TestContexts_DecodesTheLabelsOfTheAgent(t *testing.T) {
-	message := func(number protowire.Number, fields ...[]byte) []byte {
-		return protowire.AppendBytes(protowire.AppendTag(nil, number, protowire.BytesType), bytes.Join(fields, nil))
-	}
-	id := func(number protowire.Number, v uint64) []byte {
-		return protowire.AppendVarint(protowire.AppendTag(nil, number, protowire.VarintType), v)
-	}
-	b := bytes.Join([][]byte{
-		message(1, id(1, 7), message(2, message(1, id(1, 1), id(2, 2)))),
-		message(2, id(1, 1), message(2, []byte("vehicle"))), message(2, id(1, 2), message(2, []byte("car"))),
-	}, nil)
-	got, err := Contexts(b)
-	if err != nil || len(got) != 1 || len(got[7]) != 1 || got[7][0] != [2]string{"vehicle", "car"} {
-		t.Errorf("%v, %v", got, err)
-	}
-	if _, err := Contexts(b[:len(b)-2]); !errors.Is(err, ErrCorrupt) {
-		t.Error("labels that are cut short are accepted")
 	}
 }
 

@@ -8,8 +8,6 @@ import (
 	"math"
 	"strings"
 	"testing"
-
-	"google.golang.org/protobuf/encoding/protowire"
 )
 
 // node is an element of the metadata. Attributes are names and values in turn.
@@ -343,44 +341,6 @@ func TestDecode_BrokenPoolsAreNamed(t *testing.T) {
 		if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "constant pool: ") || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
-	}
-}
-
-func TestContexts_NumberOfSetsIsLimited(t *testing.T) {
-	entries := func(n int) (b []byte) {
-		for i := range n {
-			entry := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), uint64(i))
-			b = protowire.AppendBytes(protowire.AppendTag(b, 1, protowire.BytesType), entry)
-		}
-		return b
-	}
-	if got, err := Contexts(entries(contextsMax)); err != nil || len(got) != 0 {
-		t.Errorf("%d sets, %v", len(got), err)
-	}
-	if _, err := Contexts(entries(contextsMax + 1)); !errors.Is(err, ErrCorrupt) {
-		t.Error(err)
-	}
-}
-
-func TestContexts_BrokenLabelsAreCorrupt(t *testing.T) {
-	for name, b := range map[string][]byte{
-		"a tag of no field":          {0x00},
-		"an entry that is cut":       {0x0A, 1, 0x08},
-		"a set that is cut":          {0x0A, 4, 0x12, 2, 0x0A, 5},
-		"a label that is cut":        {0x0A, 5, 0x12, 3, 0x0A, 1, 0x08},
-		"a number of 4 bytes, cut":   {0x0D, 1, 2},
-		"a group that does not end":  {0x0B},
-		"a length that is too great": {0x0A, 0x7F},
-	} {
-		if got, err := Contexts(b); !errors.Is(err, ErrCorrupt) {
-			t.Errorf("%s: %v, %v", name, got, err)
-		}
-	}
-	// Unknown fields of any type are skipped.
-	b := []byte{0x0A, 17, 0x08, 7, 0x1D, 1, 2, 3, 4, 0x12, 8, 0x0A, 6, 0x08, 1, 0x10, 2, 0x18, 3, 0x12, 5, 0x08, 1, 0x12, 1, 'k', 0x12, 5, 0x08, 2, 0x12, 1, 'v'}
-	b = append(b, 0x1A, 12, 0x08, 9, 0x12, 8, 0x0A, 6, 0x08, 1, 0x10, 2, 0x18, 3) // field 3 has the form of a context, but is none
-	if got, err := Contexts(b); err != nil || len(got) != 1 || len(got[7]) != 1 || got[7][0] != [2]string{"k", "v"} {
-		t.Errorf("%v, %v", got, err)
 	}
 }
 

@@ -17,6 +17,7 @@
 package query
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -60,21 +61,11 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.PointsMax <= 0 {
-		o.PointsMax = 2_000_000
-	}
-	if o.NodesMax <= 0 {
-		o.NodesMax = 4_000_000
-	}
-	if o.IDsMax <= 0 {
-		o.IDsMax = 10_000
-	}
-	if o.ConcurrencyMax <= 0 {
-		o.ConcurrencyMax = 20
-	}
-	if o.Timeout <= 0 {
-		o.Timeout = 2 * time.Minute
-	}
+	o.PointsMax = cmp.Or(o.PointsMax, 2_000_000)
+	o.NodesMax = cmp.Or(o.NodesMax, 4_000_000)
+	o.IDsMax = cmp.Or(o.IDsMax, 10_000)
+	o.ConcurrencyMax = cmp.Or(o.ConcurrencyMax, 20)
+	o.Timeout = cmp.Or(o.Timeout, 2*time.Minute)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -175,12 +166,4 @@ func typeOf(src block.Source, t profiles.Type) int {
 		}
 	}
 	return -1
-}
-
-// addValues adds values; the result saturates at the maximum.
-func addValues(a, b int64) int64 {
-	if sum := a + b; sum >= 0 {
-		return sum
-	}
-	return math.MaxInt64
 }

@@ -130,7 +130,7 @@ func (t *tree) add(s *block.Symbols, sums []int64) {
 	t.nodeOf = resized(t.nodeOf, len(s.Parents))
 	used, names, at := t.used, t.nameOf, t.nodeOf
 	root := t.at(0)
-	root.self = addValues(root.self, sums[0])
+	root.self = block.AddValues(root.self, sums[0])
 	for i := 1; i < len(s.Parents); i++ {
 		if !used[i] {
 			continue
@@ -141,7 +141,7 @@ func (t *tree) add(s *block.Symbols, sums []int64) {
 		}
 		at[i] = t.child(at[s.Parents[i]], names[frame]-1)
 		n := t.at(at[i])
-		n.self = addValues(n.self, sums[i])
+		n.self = block.AddValues(n.self, sums[i])
 	}
 }
 
@@ -186,7 +186,7 @@ func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
 			begin, rest := len(below), int64(0)
 			for c, n := range t.children(p.node) {
 				if !kept.has(c) {
-					rest = addValues(rest, n.total)
+					rest = block.AddValues(rest, n.total)
 					continue
 				}
 				below = append(below, placed{node: c, total: n.total, self: n.self})
@@ -194,7 +194,7 @@ func (t *tree) flame(maxNodes int) *profiles.FlameGraph {
 			slices.SortFunc(below[begin:], func(a, b placed) int { return t.compareNames(a.node, b.node) })
 			x := p.x
 			for i := begin; i < len(below); i++ {
-				below[i].x, x = x, addValues(x, below[i].total)
+				below[i].x, x = x, block.AddValues(x, below[i].total)
 			}
 			if rest > 0 {
 				below = append(below, placed{other: true, x: x, total: rest, self: rest})
@@ -214,10 +214,10 @@ func (t *tree) compareNames(a, b uint32) int {
 func (t *tree) addUp() {
 	for i := t.n - 1; i >= 0; i-- { // children have greater numbers
 		n := t.at(uint32(i))
-		n.total = addValues(n.total, n.self)
+		n.total = block.AddValues(n.total, n.self)
 		if i > 0 {
 			parent := t.at(n.parent)
-			parent.total = addValues(parent.total, n.total)
+			parent.total = block.AddValues(parent.total, n.total)
 		}
 	}
 }

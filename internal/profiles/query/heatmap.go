@@ -8,7 +8,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
-	"github.com/ferula-io/ferula/internal/series/labelenc"
 
 	"github.com/ferula-io/ferula/internal/profiles/store"
 )
@@ -49,11 +48,8 @@ func (e *Engine) Heatmap(ctx context.Context, req *profiles.HeatmapRequest) (*pr
 		return nil, err
 	}
 	defer view.Close()
-	h := &heatmap{req: req, steps: steps, view: view, sel: e.selection()}
+	h := &heatmap{req: req, steps: steps, view: view, sel: e.selection(req.GroupBy)}
 	defer h.sel.release()
-	h.sel.groupBy = append(h.sel.groupBy[:0], req.GroupBy...)
-	slices.Sort(h.sel.groupBy)
-	h.sel.groupBy = slices.Compact(h.sel.groupBy)
 	var result *profiles.Heatmap
 	warnings, err := e.without(ctx, req.Tenant, view, func(p *pass) error {
 		h.sel.reset()
@@ -142,7 +138,7 @@ func (h *heatmap) rows(src block.Source, number uint32, groupOf []int32, rows []
 			}
 		}
 		if known.point < len(h.points) {
-			h.points[known.point].value = addValues(h.points[known.point].value, p.value)
+			h.points[known.point].value = block.AddValues(h.points[known.point].value, p.value)
 		} else if err := h.add(p); err != nil {
 			return err
 		}
@@ -199,9 +195,15 @@ func (h *heatmap) result(ctx context.Context, startMS int64) (*profiles.Heatmap,
 	for i := range h.points {
 		p := &h.points[i]
 		low, high = min(low, p.value), max(high, p.value)
-		totals[p.group] = addValues(totals[p.group], p.value)
+		totals[p.group] = block.AddValues(totals[p.group], p.value)
 	}
-	kept := h.greatest(totals)
+	groups, kept := make([]int32, len(totals)), make([]int32, len(totals)) // kept: by group, its place by labels; -1: none
+	for i := range groups {
+		groups[i], kept[i] = int32(i), -1
+	}
+	for i, g := range h.sel.greatest(groups, h.req.Limit, func(g int32) int64 { return totals[g] }) {
+		kept[g] = int32(i)
+	}
 	width := float64(high-low) / heatmapBuckets
 	bucketOf := func(v int64) int {
 		if width == 0 {
@@ -258,36 +260,6 @@ func (h *heatmap) result(ctx context.Context, startMS int64) (*profiles.Heatmap,
 		slot.Counts[len(slot.Counts)-1]++
 	}
 	return result, nil
-}
-
-// greatest returns the position of each group in the order of labels. It is -1 for groups that the limit excludes.
-func (h *heatmap) greatest(totals []int64) []int32 {
-	order := make([]int32, len(totals))
-	for i := range order {
-		order[i] = int32(i)
-	}
-	byLabels := func(a, b int32) int { return labelenc.Compare(h.sel.labels(a), h.sel.labels(b)) }
-	if h.req.Limit > 0 && len(order) > h.req.Limit {
-		slices.SortFunc(order, func(a, b int32) int {
-			if totals[a] != totals[b] {
-				if totals[a] > totals[b] {
-					return -1
-				}
-				return 1
-			}
-			return byLabels(a, b)
-		})
-		order = order[:h.req.Limit]
-	}
-	slices.SortFunc(order, byLabels)
-	at := make([]int32, len(totals))
-	for i := range at {
-		at[i] = -1
-	}
-	for i, g := range order {
-		at[g] = int32(i)
-	}
-	return at
 }
 
 // exemplar returns the exemplar of a point, with profile ID, labels and span.

@@ -283,7 +283,7 @@ func (p *partSums) add(row int, stacks []uint32, values []int64) error {
 		if !ok || int(n) >= len(p.sums) {
 			return fmt.Errorf("%w: row %d has stack %d, which is not of dataset %q", profiles.ErrCorrupt, row, stack, p.Dataset)
 		}
-		p.sums[n] = addValues(p.sums[n], values[i])
+		p.sums[n] = block.AddValues(p.sums[n], values[i])
 	}
 	return nil
 }
@@ -369,7 +369,7 @@ func (e *Engine) MergePprof(ctx context.Context, req *profiles.MergeRequest) (ra
 		sums = append(sums, make([]int64, len(symbols.Parents)-len(sums))...)
 		for i, v := range from {
 			if v != 0 {
-				sums[nodes[i]] = addValues(sums[nodes[i]], v)
+				sums[nodes[i]] = block.AddValues(sums[nodes[i]], v)
 			}
 		}
 		return int64(symbols.Bytes()) + 8*int64(cap(sums)), nil
@@ -448,7 +448,7 @@ func encodeCut(e *pprof.Encoder, s *block.Symbols, sums []int64, locations, func
 			byStack[string(key)] = n
 			samples = append(samples, sample{stack: slices.Clone(stack)})
 		}
-		samples[n].value = addValues(samples[n].value, v)
+		samples[n].value = block.AddValues(samples[n].value, v)
 	}
 	for i := range samples {
 		e.Sample(samples[i].stack, samples[i].value)

@@ -49,11 +49,15 @@ type group struct {
 // pooledBytes is the limit of the estimated memory of a selection in the pool.
 const pooledBytes = 64 << 20
 
-func (e *Engine) selection() *selection {
-	if s, ok := e.pool.Get().(*selection); ok {
-		return s
+func (e *Engine) selection(groupBy []string) *selection {
+	s, ok := e.pool.Get().(*selection)
+	if !ok {
+		s = &selection{engine: e, byKey: map[string]int32{}}
 	}
-	return &selection{engine: e, byKey: map[string]int32{}}
+	s.groupBy = append(s.groupBy[:0], groupBy...)
+	slices.Sort(s.groupBy)
+	s.groupBy = slices.Compact(s.groupBy)
+	return s
 }
 
 // release returns the selection to the engine's pool, unless it has more than pooledBytes.
@@ -126,10 +130,7 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 		return nil, err
 	}
 	defer view.Close()
-	s := e.selection()
-	s.groupBy = append(s.groupBy[:0], req.GroupBy...)
-	slices.Sort(s.groupBy)
-	s.groupBy = slices.Compact(s.groupBy)
+	s := e.selection(req.GroupBy)
 	var held int64
 	warnings, err := e.without(ctx, req.Tenant, view, func(p *pass) error {
 		s.reset()
@@ -261,24 +262,14 @@ func (s *selection) result(ctx context.Context, p *pass, startMS int64, req *pro
 		for i := range s.scan.Group(g) {
 			if c := &s.scan.Group(g)[i]; c.Rows > 0 {
 				s.groups[g].points++
-				s.groups[g].total = addValues(s.groups[g].total, c.Sum)
+				s.groups[g].total = block.AddValues(s.groups[g].total, c.Sum)
 			}
 		}
 		if s.groups[g].points > 0 {
 			s.order = append(s.order, int32(g))
 		}
 	}
-	byLabels := func(a, b int32) int { return labelenc.Compare(s.labels(a), s.labels(b)) }
-	if req.Limit > 0 && len(s.order) > req.Limit {
-		slices.SortFunc(s.order, func(a, b int32) int {
-			if c := cmp.Compare(s.groups[b].total, s.groups[a].total); c != 0 {
-				return c
-			}
-			return byLabels(a, b)
-		})
-		s.order = s.order[:req.Limit]
-	}
-	slices.SortFunc(s.order, byLabels)
+	s.order = s.greatest(s.order, req.Limit, func(g int32) int64 { return s.groups[g].total })
 	for _, g := range s.order {
 		points += s.groups[g].points
 	}
@@ -301,6 +292,22 @@ func (s *selection) result(ctx context.Context, p *pass, startMS int64, req *pro
 		})
 	}
 	return nil
+}
+
+// greatest sorts groups by labels. If there is a limit, it keeps the groups with the greatest totals.
+func (s *selection) greatest(groups []int32, limit int, total func(g int32) int64) []int32 {
+	byLabels := func(a, b int32) int { return labelenc.Compare(s.labels(a), s.labels(b)) }
+	if limit > 0 && len(groups) > limit {
+		slices.SortFunc(groups, func(a, b int32) int {
+			if c := cmp.Compare(total(b), total(a)); c != 0 {
+				return c
+			}
+			return byLabels(a, b)
+		})
+		groups = groups[:limit]
+	}
+	slices.SortFunc(groups, byLabels)
+	return groups
 }
 
 // pointsOf appends the points of a group.

@@ -49,7 +49,7 @@ func spanSums(ctx context.Context, src block.Source, spans *block.TraceSpans, re
 			if int(stack) >= len(sums) {
 				return fmt.Errorf("%w: span %016x has stack %d of %d", profiles.ErrCorrupt, span.ID, stack, len(sums))
 			}
-			sums[stack], any = addValues(sums[stack], values[i]), true
+			sums[stack], any = block.AddValues(sums[stack], values[i]), true
 		}
 		return nil
 	})

@@ -97,7 +97,8 @@ func (s *Store) memoryError(need int64) error {
 		return fmt.Errorf("%w: the push may need %d bytes of memory, more than all heads may have: %d%s", pprof.ErrLimit,
 			need, s.budget.max, s.opts.Flags.Of("HeadsBytes"))
 	}
-	return fmt.Errorf("%w: the push may need %d bytes of memory, and heads use %d of %d: they are being written as blocks%s", profiles.ErrUnavailable, need, s.budget.used.Load(), s.budget.max, s.opts.Flags.Of("HeadsBytes"))
+	return fmt.Errorf("%w: the push may need %d bytes of memory, and heads use %d of %d: they are being written "+
+		"as blocks%s", profiles.ErrUnavailable, need, s.budget.used.Load(), s.budget.max, s.opts.Flags.Of("HeadsBytes"))
 }
 
 // flushBiggest writes the biggest heads as blocks until the budget is not under pressure.

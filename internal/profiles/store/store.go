@@ -21,6 +21,7 @@
 package store
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -79,47 +80,23 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Retention == 0 {
-		o.Retention = 15 * 24 * time.Hour
-	}
-	if o.HeadBytes == 0 {
-		o.HeadBytes = 64 << 20
-	}
-	if o.HeadsBytes == 0 {
-		o.HeadsBytes = 512 << 20
-	}
-	if o.MemoryBytes == 0 {
-		o.MemoryBytes = 2 * o.HeadsBytes
-	}
-	if o.HeadAge == 0 {
-		o.HeadAge = 15 * time.Minute
-	}
-	if o.BlockBytes == 0 {
-		o.BlockBytes = 256 << 20
-	}
-	if o.TenantsMax == 0 {
-		o.TenantsMax = 1000
-	}
+	o.Retention = cmp.Or(o.Retention, 15*24*time.Hour)
+	o.HeadBytes = cmp.Or(o.HeadBytes, 64<<20)
+	o.HeadsBytes = cmp.Or(o.HeadsBytes, 512<<20)
+	o.MemoryBytes = cmp.Or(o.MemoryBytes, 2*o.HeadsBytes)
+	o.HeadAge = cmp.Or(o.HeadAge, 15*time.Minute)
+	o.BlockBytes = cmp.Or(o.BlockBytes, 256<<20)
+	o.TenantsMax = cmp.Or(o.TenantsMax, 1000)
 	if o.BlockSpan == 0 {
 		if o.BlockSpan = 24 * time.Hour; o.Retention > 0 {
 			o.BlockSpan = min(o.BlockSpan, max(o.Retention/10, fanout*o.HeadAge))
 		}
 	}
-	if o.RemoteDeleteDelay == 0 {
-		o.RemoteDeleteDelay = 2 * time.Hour
-	}
-	if o.PendingBytes == 0 {
-		o.PendingBytes = 64 << 20
-	}
-	if o.RemoteEvery == 0 {
-		o.RemoteEvery = 2 * time.Minute
-	}
-	if o.RemoteOpenMax == 0 {
-		o.RemoteOpenMax = 4096
-	}
-	if o.RemoteIndexBytes == 0 {
-		o.RemoteIndexBytes = 128 << 20
-	}
+	o.RemoteDeleteDelay = cmp.Or(o.RemoteDeleteDelay, 2*time.Hour)
+	o.PendingBytes = cmp.Or(o.PendingBytes, 64<<20)
+	o.RemoteEvery = cmp.Or(o.RemoteEvery, 2*time.Minute)
+	o.RemoteOpenMax = cmp.Or(o.RemoteOpenMax, 4096)
+	o.RemoteIndexBytes = cmp.Or(o.RemoteIndexBytes, 128<<20)
 	o.Limits = o.Limits.WithDefaults()
 	return o
 }

@@ -1,21 +1,8 @@
-// Package exemplar links metrics and profiles: from an exemplar of a metric or of a profile
-// series to the flame graph of its profile.
-//
-// A Request names a profile, or selects metrics. For metrics a Finder reads the exemplars in the range and chooses the
-// exemplar with the greatest value, or the exemplar nearest to a timestamp. The label profile_id of the exemplar
-// names the profile. Exemplars of some programs have no profile ID. If no exemplar in the range has a profile ID,
-// and the request selects profiles by labels, the Finder merges the profiles that began shortly before the chosen
-// exemplar.
-//
-// A Request may name labels that both the metric's series and the samples of profiles have. The flame graph then
-// contains only samples with the same values, for example the CPU of one endpoint. Span and trace IDs of samples are
-// not used here.
-package exemplar
+package query
 
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -26,82 +13,47 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles"
 )
 
-// ErrNone is returned if no exemplar in the range leads to a profile. The error states whether the range has exemplars.
-var ErrNone = errors.New("no exemplar in this range")
-
-// Reasons of ErrNone.
+// Reasons of profiles.ErrNoExemplar.
 const (
 	reasonEmpty = "none of the selected series has an exemplar: the series do not exist, their target exposes no exemplars, or no new one was scraped yet"
 	reasonNoID  = "has a profile ID, and profiles are found by the timestamp of an exemplar only if the request has labels to match or a selector of profiles"
 )
 
-// Merger builds flame graphs; profiles/query's Engine implements it.
-type Merger interface {
-	MergeFlame(ctx context.Context, r *profiles.MergeRequest) (*profiles.FlameGraph, error)
-}
-
-// DefaultType is the profile type of requests that have none.
-var DefaultType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu",
+// exemplarType is the profile type of requests that have none.
+var exemplarType = profiles.Type{Name: "process_cpu", SampleType: "cpu", SampleUnit: "nanoseconds", PeriodType: "cpu",
 	PeriodUnit: "nanoseconds"}
 
-// Request has a ProfileID, or Selectors and a range. The profile of a ProfileID is searched for in the first of these
-// ranges that the request has:
-//
-//	StartMS to EndMS, if one of them is not 0
-//	one hour before to one hour after NearMS, if it is not 0
-//	one hour before to one hour after the timestamp in the ID, if it is a UUID of version 7
-//	the last day
-type Request struct {
-	Tenant    string
-	ProfileID string
-	Selectors [][]*labels.Matcher // of metrics; a series must match one of them
-	StartMS   int64               // inclusive; with ProfileID StartMS and EndMS may both be 0
-	EndMS     int64               // inclusive
-	NearMS    int64               // timestamp; the nearest exemplar is chosen; 0: the exemplar with the greatest value
-	// names of labels whose values must be equal in the profiles' samples and in the metric's series
-	Match    []string
-	WindowMS int64 // if profiles are found by time: how long before the exemplar they may begin; 0: 15 s
+// mergeFlame is Engine.MergeFlame.
+type mergeFlame = func(context.Context, *profiles.MergeRequest) (*profiles.FlameGraph, error)
 
-	Type     profiles.Type // the zero value is DefaultType
-	Matchers []*labels.Matcher
-	NodesMax int // of the flame graph
+// ExemplarFinder finds the flame graph of an exemplar's profile, by an exemplar of a metric or of a profile series. For
+// metrics it reads the exemplars in the range and chooses the exemplar with the greatest value, or the exemplar
+// nearest to a timestamp. The label profile_id of the exemplar names the profile. If no exemplar in the range has it,
+// and the request selects profiles by labels, the finder merges the profiles that began shortly before the chosen
+// exemplar. Span and trace IDs of samples are not used here.
+type ExemplarFinder struct {
+	metrics storage.ExemplarQueryable
+	merge   mergeFlame
+	now     func() time.Time
 }
 
-// Result is a flame graph and the exemplar that led to it. The caller owns it.
-type Result struct {
-	Found    bool          // an exemplar was found; false: the request had a profile ID
-	Series   labels.Labels // series of the exemplar
-	Exemplar exemplar.Exemplar
-	By       string // profile_id or time
-	ID       string // of the profile; "" if profiles were found by time
-	Type     profiles.Type
-	Flame    *profiles.FlameGraph
-}
-
-// Finder finds the profiles of exemplars.
-type Finder struct {
-	metrics  storage.ExemplarQueryable
-	profiles Merger
-	now      func() time.Time
-}
-
-// New returns a Finder. Without metrics, which may be nil, requests must name profiles.
-func New(metrics storage.ExemplarQueryable, merger Merger) *Finder {
-	return &Finder{metrics: metrics, profiles: merger, now: time.Now}
+// NewExemplarFinder returns a ExemplarFinder. Without metrics, which may be nil, requests must name profiles.
+func NewExemplarFinder(metrics storage.ExemplarQueryable, merge mergeFlame) *ExemplarFinder {
+	return &ExemplarFinder{metrics: metrics, merge: merge, now: time.Now}
 }
 
 // marginMS is how long before and after an exemplar's timestamp its profile is searched for. The ID identifies the
 // profile; the margin only limits how much data the search reads.
 const marginMS = 60 * 60 * 1000
 
-// windowMS is the default of Request.WindowMS: agents commonly push profiles of 15 s.
+// windowMS is the default of profiles.ExemplarRequest.WindowMS: agents commonly push profiles of 15 s.
 const windowMS = 15_000
 
 // Find returns the flame graph of a request.
-func (f *Finder) Find(ctx context.Context, r Request) (*Result, error) {
-	a := &Result{Type: r.Type}
+func (f *ExemplarFinder) Find(ctx context.Context, r profiles.ExemplarRequest) (*profiles.ExemplarResult, error) {
+	a := &profiles.ExemplarResult{Type: r.Type}
 	if a.Type == (profiles.Type{}) {
-		a.Type = DefaultType
+		a.Type = exemplarType
 	}
 	merge := profiles.MergeRequest{Tenant: r.Tenant, Type: a.Type, Matchers: r.Matchers, MaxNodes: r.NodesMax}
 	if r.ProfileID != "" {
@@ -130,7 +82,7 @@ func (f *Finder) Find(ctx context.Context, r Request) (*Result, error) {
 		}
 		merge.IDs = []profiles.ID{id}
 	}
-	flame, err := f.profiles.MergeFlame(ctx, &merge)
+	flame, err := f.merge(ctx, &merge)
 	if err != nil {
 		return nil, fmt.Errorf("flame graph by %s %s: %w", a.By, a.ID, err)
 	}
@@ -142,7 +94,7 @@ func (f *Finder) Find(ctx context.Context, r Request) (*Result, error) {
 const dayMS = 24 * 60 * 60 * 1000
 
 // around returns the range in which a profile named by ID may have begun.
-func (f *Finder) around(r Request) (startMS, endMS int64) {
+func (f *ExemplarFinder) around(r profiles.ExemplarRequest) (startMS, endMS int64) {
 	if r.StartMS != 0 || r.EndMS != 0 {
 		return r.StartMS, r.EndMS
 	}
@@ -160,7 +112,7 @@ func (f *Finder) around(r Request) (startMS, endMS int64) {
 
 // find chooses an exemplar and sets the fields of a that describe it. An exemplar with a profile ID is preferred. An
 // exemplar without one is chosen only if the request selects profiles by labels.
-func (f *Finder) find(ctx context.Context, r Request, a *Result) error {
+func (f *ExemplarFinder) find(ctx context.Context, r profiles.ExemplarRequest, a *profiles.ExemplarResult) error {
 	if f.metrics == nil || len(r.Selectors) == 0 {
 		return fmt.Errorf("%w: neither a profile nor metrics in the request", profiles.ErrBadRequest)
 	}
@@ -191,9 +143,9 @@ func (f *Finder) find(ctx context.Context, r Request, a *Result) error {
 	}
 	switch {
 	case empty:
-		return fmt.Errorf("%w: %s", ErrNone, reasonEmpty)
+		return fmt.Errorf("%w: %s", profiles.ErrNoExemplar, reasonEmpty)
 	case !a.Found:
-		return fmt.Errorf("%w %s", ErrNone, reasonNoID)
+		return fmt.Errorf("%w %s", profiles.ErrNoExemplar, reasonNoID)
 	}
 	return nil
 }

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/envsubst"
+	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -158,12 +159,7 @@ func (r *Reloader) config(sum io.Writer) error {
 		}
 		content = []byte(expanded)
 		if old, err := os.ReadFile(r.opts.OutputFile); err != nil || !bytes.Equal(old, content) {
-			tmp := r.opts.OutputFile + ".tmp"
-			//lint:ignore gosec the path is from a flag; Prometheus, of another user, reads the file
-			if err := os.WriteFile(tmp, content, 0o644); err != nil {
-				return err
-			}
-			if err := os.Rename(tmp, r.opts.OutputFile); err != nil {
+			if err := files.WriteFile(files.Disk{}, r.opts.OutputFile, content); err != nil {
 				return err
 			}
 		}

@@ -89,7 +89,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	q.opts.Stores.Lookback = q.engine.LookbackDelta()
 	client := opts.Client
 	client.TLSWatch = q.reg.TLS
-	client.Dial = append(grpcserver.NewMetrics(q.reg.Own).DialOptions(), q.tracing.DialOptions()...)
+	client.Dial = grpcserver.NewMetrics(q.reg.Own).DialOptions(q.tracing.Call)
 	dial, err := client.Dialer()
 	if err != nil {
 		return nil, hint.Invalid("grpc-client-tls-*", err)

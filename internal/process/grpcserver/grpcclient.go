@@ -40,6 +40,7 @@ type call struct {
 	kind, service, method string
 	begun                 time.Time
 	end                   sync.Once
+	endSpan               func(error) // nil: the call has no span
 }
 
 func (f *callFamilies) begin(kind, full string) *call {
@@ -52,6 +53,9 @@ func (c *call) ended(err error) {
 	c.end.Do(func() {
 		c.families.handled.With(status.Code(err).String(), c.method, c.service, c.kind).Inc()
 		c.families.handling.With(c.method, c.service, c.kind).UpdateDuration(c.begun)
+		if c.endSpan != nil {
+			c.endSpan(err)
+		}
 	})
 }
 
@@ -77,14 +81,28 @@ func NewMetrics(set *metrics.Set) *Metrics {
 	}
 }
 
-// DialOptions returns the options of connections whose calls are counted.
-func (m *Metrics) DialOptions() []grpc.DialOption {
-	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(m.unary), grpc.WithChainStreamInterceptor(m.stream)}
+// Span begins the span of a call of a method, if the call has one. It returns the context of the call, and what ends the
+// span, or nil.
+type Span func(ctx context.Context, method string) (context.Context, func(error))
+
+// DialOptions returns the options of connections whose calls are counted, and traced unless span is nil.
+func (m *Metrics) DialOptions(span Span) []grpc.DialOption {
+	if span == nil {
+		span = func(ctx context.Context, _ string) (context.Context, func(error)) { return ctx, nil }
+	}
+	calls := clientCalls{m, span}
+	return []grpc.DialOption{grpc.WithChainUnaryInterceptor(calls.unary), grpc.WithChainStreamInterceptor(calls.stream)}
 }
 
-func (m *Metrics) unary(ctx context.Context, method string, request, response any, conn *grpc.ClientConn,
+type clientCalls struct {
+	*Metrics
+	span Span
+}
+
+func (m clientCalls) unary(ctx context.Context, method string, request, response any, conn *grpc.ClientConn,
 	invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
 	c := m.begin("unary", method)
+	ctx, c.endSpan = m.span(ctx, method)
 	m.sent.With(c.method, c.service, c.kind).Inc()
 	received := m.received.With(c.method, c.service, c.kind)
 	err := invoke(ctx, method, request, response, conn, opts...)
@@ -95,9 +113,10 @@ func (m *Metrics) unary(ctx context.Context, method string, request, response an
 	return err
 }
 
-func (m *Metrics) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
+func (m clientCalls) stream(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn, method string,
 	open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
 	c := m.begin("server_stream", method)
+	ctx, c.endSpan = m.span(ctx, method)
 	stream, err := open(ctx, desc, conn, method, opts...)
 	if err != nil {
 		c.ended(err)

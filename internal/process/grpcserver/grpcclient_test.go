@@ -41,7 +41,7 @@ func TestMetrics_CountCallsOnceByStatus(t *testing.T) {
 	ended := make(chan struct{})
 	go func() { _ = server.Serve(l); close(ended) }()
 	set := metrics.NewSet()
-	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), append(NewMetrics(set).DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), append(NewMetrics(set).DialOptions(nil), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}

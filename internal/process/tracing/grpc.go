@@ -2,8 +2,6 @@ package tracing
 
 import (
 	"context"
-	"errors"
-	"io"
 	"strings"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -40,41 +38,11 @@ func (c carrier) Keys() []string {
 	return all
 }
 
-// DialOptions returns the options of traced connections. Each call has a span in the trace
-// of the request that it belongs to, and sends the trace context to the server. A call
-// outside of a trace, such as a poll, has no span.
-func (t *Tracing) DialOptions() []grpc.DialOption {
-	return []grpc.DialOption{
-		grpc.WithChainUnaryInterceptor(func(ctx context.Context, method string, request, response any, conn *grpc.ClientConn,
-			invoke grpc.UnaryInvoker, opts ...grpc.CallOption) error {
-			ctx, span := t.outgoing(ctx, method)
-			err := invoke(ctx, method, request, response, conn, opts...)
-			endCall(span, err)
-			return err
-		}),
-		grpc.WithChainStreamInterceptor(func(ctx context.Context, desc *grpc.StreamDesc, conn *grpc.ClientConn,
-			method string, open grpc.Streamer, opts ...grpc.CallOption) (grpc.ClientStream, error) {
-			ctx, span := t.outgoing(ctx, method)
-			if !span.IsRecording() {
-				return open(ctx, desc, conn, method, opts...)
-			}
-			stream, err := open(ctx, desc, conn, method, opts...)
-			if err != nil {
-				endCall(span, err)
-				return nil, err
-			}
-			// A caller that does not read to the end ends its context. Ending a span twice is allowed.
-			stop := context.AfterFunc(ctx, func() { endCall(span, status.FromContextError(ctx.Err()).Err()) })
-			return &tracedStream{stream, span, stop}, nil
-		}),
-	}
-}
-
-// outgoing starts the span of a call and adds its context to the metadata.
-func (t *Tracing) outgoing(ctx context.Context, method string) (context.Context, trace.Span) {
-	parent := trace.SpanFromContext(ctx)
-	if !parent.SpanContext().IsValid() {
-		return ctx, parent
+// Call begins the span of a gRPC call, in the trace of the request that the call belongs to, and adds the trace context
+// to what is sent to the server. A call outside of a trace, such as a poll, has no span: end is nil.
+func (t *Tracing) Call(ctx context.Context, method string) (_ context.Context, end func(error)) {
+	if !trace.SpanContextFromContext(ctx).IsValid() {
+		return ctx, nil
 	}
 	ctx, span := t.Provider.Tracer("ferula/grpc").Start(ctx, strings.TrimPrefix(method, "/"),
 		trace.WithSpanKind(trace.SpanKindClient))
@@ -83,7 +51,7 @@ func (t *Tracing) outgoing(ctx context.Context, method string) (context.Context,
 		sent = metadata.MD{}
 	}
 	t.Propagator.Inject(ctx, carrier(sent)) // FromOutgoingContext has copied it
-	return metadata.NewOutgoingContext(ctx, sent), span
+	return metadata.NewOutgoingContext(ctx, sent), func(err error) { endCall(span, err) }
 }
 
 func endCall(span trace.Span, err error) {
@@ -93,28 +61,6 @@ func endCall(span trace.Span, err error) {
 		span.SetStatus(codes.Error, err.Error())
 	}
 	span.End()
-}
-
-// tracedStream ends its span with the stream.
-type tracedStream struct {
-	grpc.ClientStream
-	span trace.Span
-	stop func() bool
-}
-
-// RecvMsg implements grpc.ClientStream.
-func (s *tracedStream) RecvMsg(m any) error {
-	err := s.ClientStream.RecvMsg(m)
-	switch {
-	case err == nil:
-		return nil
-	case errors.Is(err, io.EOF):
-		endCall(s.span, nil)
-	default:
-		endCall(s.span, err)
-	}
-	s.stop()
-	return err
 }
 
 // ServerOptions returns the options of a server whose calls have a span within the

@@ -15,6 +15,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"github.com/ferula-io/ferula/internal/process/grpcserver"
+	"github.com/ferula-io/ferula/metrics"
 )
 
 // recorded returns a tracing whose spans are recorded.
@@ -36,7 +39,7 @@ func connect(t *testing.T, client, server *Tracing) healthpb.HealthClient {
 	healthpb.RegisterHealthServer(s, health.NewServer())
 	ended := make(chan struct{})
 	go func() { _ = s.Serve(l); close(ended) }()
-	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), append(client.DialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
+	conn, err := grpc.NewClient("passthrough:///"+l.Addr().String(), append(grpcserver.NewMetrics(metrics.NewSet()).DialOptions(client.Call), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
 	if err != nil {
 		t.Fatal(err)
 	}

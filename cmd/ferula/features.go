@@ -70,7 +70,8 @@ func enableFeatures(lists []string, o *app.ServeOptions) error {
 		}
 	}
 	if o.Peer.OTLPOptions.ConvertDelta && o.Peer.OTLPOptions.NativeDelta {
-		errs = append(errs, errors.New("--enable-feature=otlp-deltatocumulative and otlp-native-delta-ingestion exclude each other"))
+		errs = append(errs, errors.New("--enable-feature=otlp-deltatocumulative and otlp-native-delta-ingestion exclude "+
+			"each other"))
 	}
 	return errors.Join(errs...)
 }

@@ -91,14 +91,16 @@ func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, ignored ignor
 func (c *sidecarCommand) options() (app.SidecarOptions, error) {
 	var content contents
 	if c.ReloadMethod != "http" {
-		content.add(errors.New("--reloader.method=signal is not supported: Prometheus is reloaded over HTTP, which requires its --web.enable-lifecycle"))
+		content.add(errors.New("--reloader.method=signal is not supported: Prometheus is reloaded over HTTP, which " +
+			"requires its --web.enable-lifecycle"))
 	}
 	ship, err := c.Objstore.options()
 	content.add(err)
 	grpc, limits := c.GRPC.options(c.GRPCAddress)
 	limits.SortBytesMax, limits.Flags["SortBytesMax"] = int(c.SortBytes), "--store.max-sort-bytes"
 	if c.SelectionsMax < 1 || c.ReadsMax < c.SelectionsMax {
-		content.add(fmt.Errorf("--prometheus.max-selections=%d must be at least 1, and --prometheus.max-remote-reads=%d not less", c.SelectionsMax, c.ReadsMax))
+		content.add(fmt.Errorf("--prometheus.max-selections=%d must be at least 1, and --prometheus.max-remote-reads=%d "+
+			"not less", c.SelectionsMax, c.ReadsMax))
 	}
 	web := c.Process.web()
 	web.AllowedHosts = []string{hostcheck.Any}

@@ -157,7 +157,8 @@ func (l *profileService) warnOfUnusedLimits(cfg *ingest.Config) {
 	}
 	for _, name := range slices.Sorted(maps.Keys(cfg.Limits)) {
 		if name != profileapi.AnonymousTenant {
-			l.logger.Warn("Limits of a tenant are ignored without --profiles.multitenancy: every request belongs to the tenant anonymous", "tenant", name)
+			l.logger.Warn("Limits of a tenant are ignored without --profiles.multitenancy: every request belongs to the "+
+				"tenant anonymous", "tenant", name)
 		}
 	}
 }

@@ -173,7 +173,8 @@ func (r *ProfileReader) fromIndex(ctx context.Context) map[string]*knownProfile 
 	}
 	if err != nil {
 		r.indexErrors.Inc()
-		r.opts.Logger.Warn("The index of the profile blocks in the bucket is not used; the size and the meta of each block are requested", "err", err)
+		r.opts.Logger.Warn("The index of the profile blocks in the bucket is not used; the size and the meta of each "+
+			"block are requested", "err", err)
 		if errors.Is(err, ErrCorrupt) {
 			return known
 		}
@@ -185,7 +186,8 @@ func (r *ProfileReader) fromIndex(ctx context.Context) map[string]*knownProfile 
 		if e.IndexBytes <= 0 || e.RowsBytes <= 0 || len(e.Head) == 0 {
 			if refused++; refused == 1 {
 				r.indexErrors.Inc()
-				r.opts.Logger.Warn("An invalid entry in the index of the profile blocks in the bucket is not used; the size and the meta of its block are requested", "block", name, "index_bytes", e.IndexBytes, "rows_bytes", e.RowsBytes)
+				r.opts.Logger.Warn("An invalid entry in the index of the profile blocks in the bucket is not used; the size and "+
+					"the meta of its block are requested", "block", name, "index_bytes", e.IndexBytes, "rows_bytes", e.RowsBytes)
 			}
 			continue
 		}

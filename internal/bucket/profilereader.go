@@ -86,9 +86,12 @@ func NewProfileReader(from objstore.Bucket, opts ProfileReaderOptions) *ProfileR
 		opts.Metrics = metrics.NewSet()
 	}
 	const errorsName = "ferula_profiles_bucket_index_errors_total"
-	opts.Metrics.Describe(errorsName, "Number of failures to read the index of profile blocks in the bucket. Without it the size and the meta of each block are requested.", "")
+	opts.Metrics.Describe(errorsName, "Number of failures to read the index of profile blocks in the bucket. Without "+
+		"it the size and the meta of each block are requested.", "")
 	const unreadName = "ferula_profiles_bucket_unread_objects_total"
-	opts.Metrics.Describe(unreadName, "Number of failures to read the sizes or the deletion mark of one profile block in the bucket. Without its sizes a block is not read, and queries get a warning; without its mark it is not deleted.", "")
+	opts.Metrics.Describe(unreadName, "Number of failures to read the sizes or the deletion mark of one profile block "+
+		"in the bucket. Without its sizes a block is not read, and queries get a warning; without its mark it is not "+
+		"deleted.", "")
 	store := &ProfileStore{bucket: from, timeout: opts.Timeout, stall: profileReadTimeout, blocksMax: blocksMax}
 	r := &ProfileReader{
 		store: store, from: from, opts: opts, doubted: map[string]bool{}, remarked: map[string]bool{}, now: time.Now,
@@ -136,7 +139,8 @@ func (r *ProfileReader) open() error {
 // an hour.
 //
 // Errors: Blocks succeeds if the sizes or marks of a few blocks cannot be read, or if access to them is denied:
-// Unread or MarkUnread is then set in these blocks. A failed call keeps the sizes that it has found. So repeated calls succeed in the end, even if one call has not enough time for all blocks of a large bucket.
+// Unread or MarkUnread is then set in these blocks. A failed call keeps the sizes that it has found. So repeated calls
+// succeed in the end, even if one call has not enough time for all blocks of a large bucket.
 func (r *ProfileReader) Blocks(ctx context.Context) ([]profiles.BucketBlock, error) {
 	r.reading.RLock()
 	defer r.reading.RUnlock()

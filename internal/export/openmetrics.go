@@ -60,7 +60,8 @@ func (e *openMetricsEncoder) add(s *samples) (err error) {
 	}
 	if e.any && bytes.Compare(name, e.last) < 0 {
 		if e.unsorted = true; !e.part {
-			return fmt.Errorf("%w: a label name sorts before __name__, such as one with a capital letter, so samples of a family are not adjacent: write to a file", ErrInexpressible)
+			return fmt.Errorf("%w: a label name sorts before __name__, such as one with a capital letter, so samples of a "+
+				"family are not adjacent: write to a file", ErrInexpressible)
 		}
 	}
 	e.any, e.last = true, append(e.last[:0], name...)

@@ -89,7 +89,9 @@ func (s *Store) reportRemoved(before map[string]int64) {
 	}
 	if len(names) > 0 {
 		slices.Sort(names)
-		s.logger.Error("Samples are lost unless they are in a block: the write-ahead log was damaged before its end, and the segments after the damage, which cannot be read, were removed", "segments", len(names), "first", names[0], "bytes", bytes)
+		s.logger.Error("Samples are lost unless they are in a block: the write-ahead log was damaged before its end, and "+
+			"the segments after the damage, which cannot be read, were removed",
+			"segments", len(names), "first", names[0], "bytes", bytes)
 	}
 }
 
@@ -182,7 +184,8 @@ func checkCheckpoint(dir string) (err error) {
 	for r.Next() { // only for its error
 	}
 	if err := r.Err(); err != nil {
-		return fmt.Errorf("checkpoint %s is damaged, and nothing was changed: restore %s from a backup, or move it away, which loses the samples that are in no block yet: %w", checkpoint, dir, err)
+		return fmt.Errorf("checkpoint %s is damaged, and nothing was changed: restore %s from a backup, or move it away, "+
+			"which loses the samples that are in no block yet: %w", checkpoint, dir, err)
 	}
 	return nil
 }
@@ -217,7 +220,9 @@ func closeGap(dir string, logger *slog.Logger) (found bool, err error) {
 	if gap == 0 {
 		return false, nil
 	}
-	logger.Error("Samples are lost unless they are in a block: segments of the write-ahead log are missing, as after an interrupted repair, and the segments after the gap are set aside", "dir", dir, "gap_after", segments[gap-1], "aside", len(segments)-gap, "suffix", asideSuffix)
+	logger.Error("Samples are lost unless they are in a block: segments of the write-ahead log are missing, as after "+
+		"an interrupted repair, and the segments after the gap are set aside",
+		"dir", dir, "gap_after", segments[gap-1], "aside", len(segments)-gap, "suffix", asideSuffix)
 	for _, index := range slices.Backward(segments[gap:]) { // last first: if this is interrupted, the gap is found again
 		name := wlog.SegmentName(dir, index)
 		if err := os.Rename(name, name+asideSuffix); err != nil {
@@ -275,7 +280,8 @@ func resumeRepair(dir string, logger *slog.Logger) error {
 			return err
 		}
 		if continued || index <= checkpoint {
-			logger.Error("Samples are lost unless they are in a block: a repair of the write-ahead log was not completed, and later segments were written without this segment", "segment", aside)
+			logger.Error("Samples are lost unless they are in a block: a repair of the write-ahead log was not completed, "+
+				"and later segments were written without this segment", "segment", aside)
 			continue
 		}
 		logger.Warn("Restarting an interrupted repair of the write-ahead log", "segment", aside)

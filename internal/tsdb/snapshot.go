@@ -73,7 +73,8 @@ func (s *Store) needsSnapshot() bool {
 		})
 	}
 	if len(samples) > 0 {
-		s.logger.Warn("Using and writing the snapshot of the head, as with --enable-feature=memory-snapshot-on-shutdown: the write-ahead log lacks series that only the snapshot has", "references", len(samples))
+		s.logger.Warn("Using and writing the snapshot of the head, as with --enable-feature=memory-snapshot-on-shutdown: "+
+			"the write-ahead log lacks series that only the snapshot has", "references", len(samples))
 		return true
 	}
 	if whole {

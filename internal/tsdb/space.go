@@ -29,7 +29,8 @@ var (
 	// ErrLogFailed: a write to the write-ahead log failed, and the log may end in an
 	// incomplete record. The next start drops all records after that one, so samples are
 	// refused until then.
-	ErrLogFailed = errors.New("a write to the write-ahead log of the TSDB failed: samples are rejected until a restart, which repairs the log")
+	ErrLogFailed = errors.New(
+		"a write to the write-ahead log of the TSDB failed: samples are rejected until a restart, which repairs the log")
 )
 
 const (
@@ -127,7 +128,8 @@ func (g *writeGuard) refusal() error {
 		g.plenty.Store(now + int64(plentyFor))
 	}
 	if free < reserve {
-		return fmt.Errorf("%w: %d bytes are free, %d are reserved for the write-ahead log and compactions (--storage.tsdb.min-free)", ErrNoSpace, free, reserve)
+		return fmt.Errorf("%w: %d bytes are free, %d are reserved for the write-ahead log and compactions "+
+			"(--storage.tsdb.min-free)", ErrNoSpace, free, reserve)
 	}
 	return nil
 }

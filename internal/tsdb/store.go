@@ -180,7 +180,8 @@ func (o Options) Validate() error {
 			fmt.Errorf("%s is less than --storage.tsdb.min-block-duration=%s", o.MaxBlockDuration, o.MinBlockDuration)))
 	}
 	if percentage := o.percentage(); percentage > 0 && o.Dir != "" && runtime.FsSize(o.Dir) == 0 {
-		errs = append(errs, fmt.Errorf("storage.tsdb.retention.percentage=%g: cannot determine the size of the file system of %s", percentage, o.Dir))
+		errs = append(errs, fmt.Errorf("storage.tsdb.retention.percentage=%g: cannot determine the size of the file "+
+			"system of %s", percentage, o.Dir))
 	}
 	return errors.Join(errs...)
 }
@@ -296,7 +297,8 @@ func (s *Store) Open() error {
 		}
 	}
 	if err := s.guard.refusal(); err != nil {
-		s.logger.Warn("The disk is nearly full. If the replay of the write-ahead log cannot write chunks of the head, the process ends with a panic; nothing is lost, and the next start repeats the replay", "dir", s.opts.Dir, "err", err)
+		s.logger.Warn("The disk is nearly full. If the replay of the write-ahead log cannot write chunks of the head, the "+
+			"process ends with a panic; nothing is lost, and the next start repeats the replay", "dir", s.opts.Dir, "err", err)
 	}
 	db, err := s.openDatabase(opts)
 	if err != nil {
@@ -318,7 +320,8 @@ func (s *Store) NotifyWrites(writes wlog.WriteNotified) { s.writes = writes }
 // dashboards use, and a gauge that shows whether samples are accepted.
 func (s *Store) registerBounds(db *tsdb.DB) {
 	const accepts = "ferula_tsdb_accepts_samples"
-	s.own.Describe(accepts, "Whether samples are accepted. At 0 they are refused with status 503: the disk is nearly full, or a write to the write-ahead log has failed.", "")
+	s.own.Describe(accepts, "Whether samples are accepted. At 0 they are refused with status 503: the disk is nearly "+
+		"full, or a write to the write-ahead log has failed.", "")
 	s.own.NewGauge(accepts, func() float64 {
 		if s.Refusal() != nil {
 			return 0

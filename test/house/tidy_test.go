@@ -14,9 +14,9 @@ import (
 const (
 	importChainMax = 9
 
-	// Wider lines are hard to review side by side. Strings and the tags of flags cannot be broken.
+	// Wider lines are hard to review side by side.
 	columnsMax = 120
-	wideMax    = 420
+	wideMax    = 70
 )
 
 // Code of the program and of the public modules is at most columnsMax wide, except for wideMax lines.

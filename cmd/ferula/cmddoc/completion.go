@@ -98,7 +98,8 @@ complete -o default -F _PROGRAM PROGRAM
 // zsh returns one function for each command.
 func zsh(app *kong.Application) string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "#compdef %s\n# Completion of %s in zsh:\n#\n#\tsource <(%s completion zsh)\n#\n# or as a file _%s in a directory of $fpath.\n", app.Name, app.Name, app.Name, app.Name)
+	fmt.Fprintf(&b, "#compdef %s\n# Completion of %s in zsh:\n#\n#\tsource <(%s completion zsh)\n#\n# or as a file _%s "+
+		"in a directory of $fpath.\n", app.Name, app.Name, app.Name, app.Name)
 	walk(app.Node, func(n *kong.Node) {
 		function := "_" + strings.Join(append([]string{app.Name}, pathOf(n)...), "_")
 		fmt.Fprintf(&b, "\n%s() {\n", function)
@@ -122,7 +123,8 @@ func zsh(app *kong.Application) string {
 			b.WriteString("\n}\n")
 			return
 		}
-		b.WriteString(" \\\n\t\t'1: :->command' \\\n\t\t'*:: :->rest' && return\n\tcase $state in\n\tcommand)\n\t\tcommands=(\n")
+		b.WriteString(" \\\n\t\t'1: :->command' \\\n\t\t'*:: :->rest' && return\n" +
+			"\tcase $state in\n\tcommand)\n\t\tcommands=(\n")
 		for _, child := range below {
 			fmt.Fprintf(&b, "\t\t\t%s\n", quoted(child.Name+":"+zshText(firstSentence(child.Help))))
 		}

@@ -182,7 +182,9 @@ func (o Options) CheckLocal(store tsdb.Options, external labels.Labels) error {
 		errs = append(errs, fmt.Errorf("%w: set global.external_labels", bucket.ErrNoLabels))
 	}
 	if !o.IgnoreBlockSize && (store.MinBlockDuration != BlockDuration || store.MaxBlockDuration != BlockDuration) {
-		errs = append(errs, fmt.Errorf("a block could be compacted and deleted before it is shipped: --storage.tsdb.min-block-duration=%s and --storage.tsdb.max-block-duration=%s must both be %s", store.MinBlockDuration, store.MaxBlockDuration, BlockDuration))
+		errs = append(errs, fmt.Errorf("a block could be compacted and deleted before it is shipped: "+
+			"--storage.tsdb.min-block-duration=%s and --storage.tsdb.max-block-duration=%s must both be %s",
+			store.MinBlockDuration, store.MaxBlockDuration, BlockDuration))
 	}
 	if err := errors.Join(errs...); err != nil {
 		return hint.Invalid("objstore.config", err)
@@ -213,7 +215,8 @@ func (o Options) CheckPrometheus(dir string, flags map[string]string) error {
 			return fmt.Errorf("its --%s is %q", name, flags[name])
 		}
 		if time.Duration(d) != BlockDuration {
-			return fmt.Errorf("a block could be compacted and deleted before it is shipped: --%s=%s and --%s=%s must both be %s", minFlag, flags[minFlag], maxFlag, flags[maxFlag], BlockDuration)
+			return fmt.Errorf("a block could be compacted and deleted before it is shipped: --%s=%s and --%s=%s must both be "+
+				"%s", minFlag, flags[minFlag], maxFlag, flags[maxFlag], BlockDuration)
 		}
 	}
 	return nil

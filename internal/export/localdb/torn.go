@@ -32,7 +32,8 @@ func (h *head) cutTornRecord(damage *wlog.CorruptionErr, logger *slog.Logger) (c
 	if err != nil || !torn {
 		return false, err
 	}
-	logger.Warn("Skipping the last record of the write-ahead log: it is incomplete, because a write is in progress or was interrupted", "segment", segment, "offset", end)
+	logger.Warn("Skipping the last record of the write-ahead log: it is incomplete, because a write is in progress or "+
+		"was interrupted", "segment", segment, "offset", end)
 	link := wlog.SegmentName(damage.Dir, damage.Segment)
 	if err := copyFile(segment, link+".cut", end); err != nil {
 		return false, err

@@ -31,8 +31,8 @@ type part struct {
 	refusal error // of the whole request
 }
 
-// errDropped is returned for samples behind those that the queue has dropped. The reader passes both on again. Otherwise
-// a receiver would have the newer ones first, and refuse the others.
+// errDropped is returned for samples behind those that the queue has dropped. The reader passes both on again.
+// Otherwise a receiver would have the newer ones first, and refuse the others.
 var errDropped = errors.New("not sent now: the queue dropped samples before these, and sends both again in their order")
 
 // Store implements remote.WriteClient. A Prometheus without out_of_order_time_window that gets a sample twice, and

@@ -153,7 +153,8 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if cost.Bytes > h.opts.DecodedMax {
 		noneWritten(w, r.Header)
-		http.Error(w, fmt.Sprintf("the request decodes to more than %d bytes, %d series into it; send fewer series in a request",
+		http.Error(w, fmt.Sprintf("the request decodes to more than %d bytes, %d series into it; send fewer series in a "+
+			"request",
 			h.opts.DecodedMax, cost.Series), http.StatusRequestEntityTooLarge)
 		return
 	}

@@ -81,8 +81,8 @@ func NewMetrics(set *metrics.Set) *Metrics {
 	}
 }
 
-// Span begins the span of a call of a method, if the call has one. It returns the context of the call, and what ends the
-// span, or nil.
+// Span begins the span of a call of a method, if the call has one. It returns the context of the call, and what ends
+// the span, or nil.
 type Span func(ctx context.Context, method string) (context.Context, func(error))
 
 // DialOptions returns the options of connections whose calls are counted, and traced unless span is nil.

@@ -87,7 +87,9 @@ func (o Options) CheckAnonymous(web httpserver.Options) error {
 	if o.ListenAddress == "" || o.TLSClientCA != "" || hostcheck.IsLoopback(o.ListenAddress) || !web.Security().Clients {
 		return nil
 	}
-	return fmt.Errorf("the gRPC server on %s would accept every client, while %s requires a password or a client certificate: set --grpc-server-tls-client-ca, listen on a loopback address, or disable gRPC with --grpc-address=", o.ListenAddress, web.ConfigFile)
+	return fmt.Errorf("the gRPC server on %s would accept every client, while %s requires a password or a client "+
+		"certificate: set --grpc-server-tls-client-ca, listen on a loopback address, or disable gRPC with --grpc-address=",
+		o.ListenAddress, web.ConfigFile)
 }
 
 // WarnAnonymous logs the error of CheckAnonymous as a warning. Thanos deployments

@@ -176,8 +176,8 @@ func (k *keyPair) read() (*tls.Certificate, error) {
 	return k.pair, nil
 }
 
-// readCA checks the file and returns what was first read, a pair without key whose leaf is the certificate of the CA that expires last: a bundle has the old
-// CA beside the new one for a while.
+// readCA checks the file and returns what was first read, a pair without key whose leaf is the certificate of the CA
+// that expires last: a bundle has the old CA beside the new one for a while.
 func (k *keyPair) readCA() (*tls.Certificate, error) {
 	text, err := os.ReadFile(k.certFile)
 	if err != nil {

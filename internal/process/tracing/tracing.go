@@ -116,11 +116,15 @@ func New(text, serviceName string) (*Tracing, error) {
 
 // others are Thanos' other types, and how to send spans there over OTLP.
 var others = map[string]string{
-	"JAEGER":       "Jaeger receives OTLP since 1.35: use type OTLP with client_type grpc and the collector's port 4317, or http and 4318; service_name stays, sampler_type const becomes alwayssample (neversample if its sampler_param is 0) and probabilistic becomes traceidratiobased, tags become resource_attributes",
+	"JAEGER": "Jaeger receives OTLP since 1.35: use type OTLP with client_type grpc and the collector's port " +
+		"4317, or http and 4318; service_name stays, sampler_type const becomes alwayssample (neversample if its " +
+		"sampler_param is 0) and probabilistic becomes traceidratiobased, tags become resource_attributes",
 	"GOOGLE_CLOUD": "use type OTLP with the endpoint of an OpenTelemetry collector that exports to Google Cloud",
 	"STACKDRIVER":  "use type OTLP with the endpoint of an OpenTelemetry collector that exports to Google Cloud",
-	"ELASTIC_APM":  "the APM server receives OTLP: use type OTLP with its address, and the secret token in headers as Authorization",
-	"LIGHTSTEP":    "Lightstep receives OTLP: use type OTLP with its address, and the access token in headers as lightstep-access-token",
+	"ELASTIC_APM": "the APM server receives OTLP: use type OTLP with its address, and the secret token in headers as " +
+		"Authorization",
+	"LIGHTSTEP": "Lightstep receives OTLP: use type OTLP with its address, and the access token in headers as " +
+		"lightstep-access-token",
 }
 
 // checkType refuses types other than OTLP before their fields are refused as unknown.
@@ -163,7 +167,8 @@ func samplerOf(name, param string) (tracesdk.Sampler, error) {
 	case "parentbasedtraceidratio", "parentbasedtraceidratiobased":
 		return tracesdk.ParentBased(tracesdk.TraceIDRatioBased(ratio)), nil
 	default:
-		return nil, fmt.Errorf("unknown sampler_type %q, want alwayssample, neversample, traceidratiobased, parentbasedalwayssample, parentbasedneversample or parentbasedtraceidratio", name)
+		return nil, fmt.Errorf("unknown sampler_type %q, want alwayssample, neversample, traceidratiobased, "+
+			"parentbasedalwayssample, parentbasedneversample or parentbasedtraceidratio", name)
 	}
 }
 

@@ -88,7 +88,7 @@ func (c *storeCommand) options() (app.StoreOptions, error) {
 		Relabel: content.of("selector.relabel-config", c.Relabel, c.RelabelFile),
 		Store: gateway.Options{
 			Dir: c.DataDir, CacheBytes: cacheBytes, Concurrency: c.MetaConcurrency, Recursive: c.Discovery == "recursive",
-			ReadsMax: c.ReadsMax, Idle: time.Duration(c.IdleTimeout), SortBytesMax: int(c.SortBytes),
+			ReadsMax: c.ReadsMax, Idle: time.Duration(c.IdleTimeout),
 			Flags: hint.Flags{"CacheBytes": "--index-cache-size"},
 			Rules: gateway.Rules{
 				MinMS: c.MinTime.ms, MaxMS: c.MaxTime.ms,

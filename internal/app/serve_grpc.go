@@ -5,7 +5,6 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/ferula-io/ferula/internal/thanos/sources/localrules"
 	"github.com/ferula-io/ferula/internal/thanos/sources/localstore"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -19,8 +18,8 @@ func (s *Serve) newGRPC() error {
 	opts := s.opts.StoreAPI
 	opts.Metrics = s.reg.Own
 	return s.listenGRPC(s.opts.GRPC, s.tracing.Tracing(), func(to grpc.ServiceRegistrar) {
-		storeapi.NewServer(localstore.New(s.store, s.engine.Parser, s.config.externalLabels, true), opts).Register(to)
-		localrules.New(s.rules.RuleGroups, s.engine.Parser, s.config.externalLabels).Register(to)
+		source := localstore.New(s.store, s.engine.Parser, s.config.externalLabels, s.rules.RuleGroups)
+		storeapi.NewServer(source, opts).Register(to)
 		ready := func() bool { return s.process.IsReady() && s.profiles.serving() }
 		s.profiles.api.RegisterGRPC(to, ready)
 		s.profiles.otlp.RegisterGRPC(to, ready)

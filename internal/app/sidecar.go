@@ -22,7 +22,6 @@ import (
 	"github.com/ferula-io/ferula/internal/process/reloader"
 	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/redact"
-	"github.com/ferula-io/ferula/internal/thanos/promapi"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -115,7 +114,6 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	limits.Metrics = s.reg.Own
 	err = s.listenStoreAPI(opts.GRPC, s.tracing, func(to grpc.ServiceRegistrar) {
 		storeapi.NewServer(s.prometheus, limits).Register(to)
-		promapi.NewServices(s.prometheus.API(), s.prometheus.ExternalLabels).Register(to)
 	})
 	if err != nil {
 		return nil, err

@@ -28,7 +28,6 @@ import (
 	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/thanos/gateway"
 	"github.com/ferula-io/ferula/internal/thanos/gateway/metas"
-	"github.com/ferula-io/ferula/internal/thanos/sources/bucketstore"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -81,7 +80,7 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 	limits := opts.Limits
 	limits.Metrics = s.reg.Own
 	err = s.listenStoreAPI(opts.GRPC, s.tracing, func(to grpc.ServiceRegistrar) {
-		storeapi.NewServer(bucketstore.New(s.store, s.process.IsReady), limits).Register(to)
+		storeapi.NewServer(s.store.Source(s.process.IsReady), limits).Register(to)
 	})
 	if err != nil {
 		return nil, err

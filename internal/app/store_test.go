@@ -137,8 +137,8 @@ func TestStore_ServesTheBlocksOfABucket(t *testing.T) {
 				t.Errorf("no external label: %q", set.Labels())
 			}
 			rooms = append(rooms, string(set.Labels()[len(set.Labels())-1]))
-			if len(set.Chunks()) != 3 || len(set.AggrChunks()) != 0 {
-				t.Errorf("%d raw and %d downsampled chunks", len(set.Chunks()), len(set.AggrChunks()))
+			if len(set.Chunks()) != 3 {
+				t.Errorf("%d chunks", len(set.Chunks()))
 			}
 		}
 		if err := set.Err(); err != nil || len(set.Warnings()) > 0 {

@@ -15,7 +15,9 @@ import (
 
 	"github.com/golang/snappy"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/storage/remote"
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/hint"
@@ -157,21 +159,15 @@ func (q *clientQuerier) Select(ctx context.Context, _ series.SelectOptions, matc
 }
 
 func (q *clientQuerier) sel(ctx context.Context, hints *storage.SelectHints, matchers []*labels.Matcher) *orderedSet {
-	query := wire.Query{StartMS: q.mint, EndMS: q.maxt}
-	kinds := map[labels.MatchType]wire.MatchType{
-		labels.MatchEqual: wire.MatchEqual, labels.MatchNotEqual: wire.MatchNotEqual,
-		labels.MatchRegexp: wire.MatchRegexp, labels.MatchNotRegexp: wire.MatchNotRegexp,
-	}
-	for _, m := range matchers {
-		query.Matchers = append(query.Matchers, wire.Matcher{Type: kinds[m.Type], Name: m.Name, Value: m.Value})
-	}
-	if hints != nil {
-		query.Hints = &wire.Hints{StepMS: hints.Step, Func: hints.Func, StartMS: hints.Start, EndMS: hints.End,
-			Grouping: hints.Grouping, By: hints.By, RangeMS: hints.Range}
-	}
+	query, err := remote.ToQuery(q.mint, q.maxt, matchers, hints)
 	o := &q.client.opts
 	set := &orderedSet{flag: o.Flags.Of("HoldBytesMax"), holdBytesMax: o.HoldBytesMax, windowBytes: o.HoldBytesMax / 8}
-	set.open = func() (source, error) { return q.client.sendWithRetries(ctx, query) }
+	set.open = func() (source, error) {
+		if err != nil {
+			return nil, err
+		}
+		return q.client.sendWithRetries(ctx, query)
+	}
 	q.open = append(q.open, set)
 	return set
 }
@@ -196,12 +192,16 @@ func (q *clientQuerier) Close() error {
 
 // sendWithRetries posts a query until a response begins or the server refuses the request, at most
 // Tries times.
-func (c *Client) sendWithRetries(ctx context.Context, q wire.Query) (source, error) {
-	forms := []wire.ResponseType{wire.StreamedXORChunks, wire.Samples}
+func (c *Client) sendWithRetries(ctx context.Context, q *prompb.Query) (source, error) {
+	forms := []prompb.ReadRequest_ResponseType{prompb.ReadRequest_STREAMED_XOR_CHUNKS, prompb.ReadRequest_SAMPLES}
 	if c.opts.SamplesOnly {
 		forms = forms[1:]
 	}
-	body := snappy.Encode(nil, wire.AppendRequest(nil, wire.Request{Queries: []wire.Query{q}, Accepted: forms}))
+	plain, err := (&prompb.ReadRequest{Queries: []*prompb.Query{q}, AcceptedResponseTypes: forms}).Marshal()
+	if err != nil {
+		return nil, err
+	}
+	body := snappy.Encode(nil, plain)
 	var errs []error
 	for try := range c.opts.Tries {
 		if try > 0 {
@@ -227,7 +227,7 @@ const refusalBytesMax = 4 << 10
 
 // send posts a query once. A response that breaks off before its first byte is an
 // error, so that the request can be sent again.
-func (c *Client) send(ctx context.Context, q wire.Query, encoded []byte) (_ source, err error) {
+func (c *Client) send(ctx context.Context, q *prompb.Query, encoded []byte) (_ source, err error) {
 	cancel := context.CancelFunc(func() {})
 	if c.opts.Timeout > 0 {
 		ctx, cancel = context.WithTimeout(ctx, c.opts.Timeout)
@@ -273,19 +273,21 @@ func (c *Client) send(ctx context.Context, q wire.Query, encoded []byte) (_ sour
 }
 
 // newSource returns the source for the content type of a response.
-func (c *Client) newSource(q wire.Query, resp *http.Response, response *responseBody) (source, error) {
+func (c *Client) newSource(q *prompb.Query, resp *http.Response, response *responseBody) (source, error) {
 	kind, encoding := resp.Header.Get("Content-Type"), resp.Header.Get("Content-Encoding")
 	if encoding == "" || encoding == "snappy" { // some servers omit the encoding of samples
 		switch {
 		case strings.HasPrefix(kind, "application/x-streamed-protobuf") && encoding == "":
-			return &frameSource{body: response, from: response.from, mint: q.StartMS, maxt: q.EndMS,
+			return &frameSource{body: response, from: response.from, mint: q.StartTimestampMs, maxt: q.EndTimestampMs,
 				frameBytesMax: c.opts.FrameBytesMax, seriesBytesMax: c.opts.SeriesBytesMax}, nil
 		case strings.HasPrefix(kind, "application/x-protobuf"):
 			return &sampleSource{body: response, from: response.from, flag: c.opts.Flags.Of("HoldBytesMax"),
 				bytesMax: samplesHoldsMax * int64(c.opts.HoldBytesMax)}, nil
 		}
 	}
-	return nil, errors.Join(fmt.Errorf("%w: %s returned content type %q with encoding %q, neither streamed chunks nor samples in snappy", ErrRefused, c.name, kind, encoding), response.Close())
+	err := fmt.Errorf("%w: %s returned content type %q with encoding %q, neither streamed chunks nor samples in snappy",
+		ErrRefused, c.name, kind, encoding)
+	return nil, errors.Join(err, response.Close())
 }
 
 // responseBody is a response that is being read.

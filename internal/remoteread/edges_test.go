@@ -110,7 +110,7 @@ func TestClient_TriesAndTheirPauses(t *testing.T) {
 			return responding(http.StatusBadGateway, "text/plain", strings.NewReader("  the reason \n"))()
 		}}
 		client := NewClient(ClientOptions{URL: "http://eve:apple@a/read", HTTP: &http.Client{Transport: from}, Tries: 4, RetryAfter: time.Second})
-		_, err := client.sendWithRetries(t.Context(), wire.Query{})
+		_, err := client.sendWithRetries(t.Context(), &prompb.Query{})
 		if fmt.Sprint(at) != "[0s 1s 3s 7s]" {
 			t.Errorf("requests at %v", at)
 		}
@@ -121,7 +121,7 @@ func TestClient_TriesAndTheirPauses(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 1500*time.Millisecond)
 		defer cancel()
 		at = nil
-		if _, err := client.sendWithRetries(ctx, wire.Query{}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "502") || len(at) != 2 {
+		if _, err := client.sendWithRetries(ctx, &prompb.Query{}); !errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "502") || len(at) != 2 {
 			t.Errorf("%d requests, %v", len(at), err)
 		}
 	})
@@ -131,7 +131,7 @@ func TestClient_BeginningOfARefusalIsInTheError(t *testing.T) {
 	for status, want := range map[int]error{400: ErrRefused, 404: ErrRefused, 301: ErrRefused, 204: ErrRefused, 429: nil, 500: nil, 599: nil, 600: ErrRefused} {
 		from := &transport{respond: responding(status, "text/plain", strings.NewReader(strings.Repeat("x", refusalBytesMax)+"y"))}
 		client := NewClient(ClientOptions{URL: "http://a", HTTP: &http.Client{Transport: from}})
-		_, err := client.send(t.Context(), wire.Query{}, nil)
+		_, err := client.send(t.Context(), &prompb.Query{}, nil)
 		if errors.Is(err, ErrRefused) != (want != nil) || err == nil || strings.Count(err.Error(), "x") != refusalBytesMax || strings.HasSuffix(err.Error(), "y") {
 			t.Errorf("%d: %.100v", status, err)
 		}
@@ -147,7 +147,7 @@ func TestClient_TypesOfResponses(t *testing.T) {
 		{streamed, "snappy", ""}, {"application/x-protobuf", "gzip", ""}, {"text/html", "", ""}, {"", "", ""},
 	} {
 		closed := &transport{open: 1}
-		from, err := NewClient(ClientOptions{}).newSource(wire.Query{}, &http.Response{Header: http.Header{"Content-Type": {tt.kind}, "Content-Encoding": {tt.encoding}}},
+		from, err := NewClient(ClientOptions{}).newSource(&prompb.Query{}, &http.Response{Header: http.Header{"Content-Type": {tt.kind}, "Content-Encoding": {tt.encoding}}},
 			&responseBody{body: &countedBody{io.NopCloser(nil), closed}, cancel: func() {}})
 		if tt.want == "" {
 			if from != nil || !errors.Is(err, ErrRefused) || closed.open != 0 {
@@ -203,15 +203,15 @@ func TestClient_HintsReachTheServer(t *testing.T) {
 			t.Error(err)
 		}
 		request, err := decode(body)
-		if err != nil || len(request.Queries) != 1 || len(request.Accepted) != map[bool]int{false: 2, true: 1}[only] || request.Accepted[len(request.Accepted)-1] != wire.Samples {
+		if err != nil || len(request.Queries) != 1 || len(request.AcceptedResponseTypes) != map[bool]int{false: 2, true: 1}[only] || request.AcceptedResponseTypes[len(request.AcceptedResponseTypes)-1] != prompb.ReadRequest_SAMPLES {
 			t.Fatalf("%+v, %v", request, err)
 		}
 		got := request.Queries[0]
-		if got.StartMS != 1 || got.EndMS != 9 || got.Hints == nil || fmt.Sprintf("%+v", *got.Hints) != "{StepMS:2 Func:rate StartMS:3 EndMS:4 Grouping:[a] By:true RangeMS:5}" {
+		if got.StartTimestampMs != 1 || got.EndTimestampMs != 9 || got.Hints.String() != `step_ms:2 func:"rate" start_ms:3 end_ms:4 grouping:"a" by:true range_ms:5 ` {
 			t.Errorf("%+v", got.Hints)
 		}
 		for _, m := range got.Matchers {
-			kind := map[string]wire.MatchType{"v=": wire.MatchEqual, "v!=": wire.MatchNotEqual, "v=~": wire.MatchRegexp, "v!~": wire.MatchNotRegexp}[m.Value]
+			kind := map[string]prompb.LabelMatcher_Type{"v=": prompb.LabelMatcher_EQ, "v!=": prompb.LabelMatcher_NEQ, "v=~": prompb.LabelMatcher_RE, "v!~": prompb.LabelMatcher_NRE}[m.Value]
 			if m.Type != kind || len(got.Matchers) != 4 {
 				t.Errorf("%+v", m)
 			}

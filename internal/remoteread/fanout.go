@@ -86,18 +86,9 @@ func (s *nameStripper) next() error {
 	if err := s.source.next(); err != nil {
 		return err
 	}
-	s.labels = s.labels[:0]
-	for left := s.source.Labels(); len(left) > 0; {
-		name, _, rest, err := labelenc.Next(left)
-		if err != nil {
-			return err
-		}
-		if !slices.Contains(s.names, string(name)) {
-			s.labels = append(s.labels, left[:len(left)-len(rest)]...)
-		}
-		left = rest
-	}
-	return nil
+	var err error
+	s.labels, err = labelenc.AppendWithout(s.labels[:0], s.source.Labels(), s.names)
+	return err
 }
 
 func (s *nameStripper) Labels() []byte { return s.labels }

@@ -76,7 +76,7 @@ func (f *frameSource) next() error {
 			return nil
 		}
 		if bytesOf += len(f.following.buf); bytesOf > f.seriesBytesMax {
-			return fmt.Errorf("%w: series %s: more than %d bytes of chunks", ErrLimit, labelsText(f.current.labels),
+			return fmt.Errorf("%w: series %s: more than %d bytes of chunks", ErrLimit, labelenc.Text(f.current.labels),
 				f.seriesBytesMax)
 		}
 		f.current.chunks = append(f.current.chunks, f.following.chunks...)
@@ -143,7 +143,7 @@ func (f *frameSource) decode(to *frame) error {
 			to.chunks = append(to.chunks, chunk)
 		case c.MinMS <= f.maxt && c.MaxMS >= f.mint:
 			if to.chunks, err = appendCut(to.chunks, chunk, f.mint, f.maxt); err != nil {
-				return fmt.Errorf("series %s: %w", labelsText(to.labels), err)
+				return fmt.Errorf("series %s: %w", labelenc.Text(to.labels), err)
 			}
 		}
 	}

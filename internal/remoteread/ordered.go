@@ -7,7 +7,6 @@ import (
 	"io"
 	"slices"
 
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/remoteread/wire"
@@ -200,9 +199,9 @@ func (o *orderedSet) checkOrder(lset []byte) error {
 	if o.last == nil {
 		o.last = make([]byte, 0, 256)
 	} else if c := labelenc.Compare(o.last, lset); c == 0 {
-		return fmt.Errorf("%w: duplicate series %s", wire.ErrCorrupt, labelsText(lset))
+		return fmt.Errorf("%w: duplicate series %s", wire.ErrCorrupt, labelenc.Text(lset))
 	} else if c > 0 {
-		return fmt.Errorf("%w: %s follows %s", o.limitError(), labelsText(lset), labelsText(o.last))
+		return fmt.Errorf("%w: %s follows %s", o.limitError(), labelenc.Text(lset), labelenc.Text(o.last))
 	}
 	o.last = append(o.last[:0], lset...)
 	return nil
@@ -211,16 +210,6 @@ func (o *orderedSet) checkOrder(lset []byte) error {
 func (o *orderedSet) limitError() error {
 	return fmt.Errorf("%w: the server's series are out of order and need more than %d bytes to sort, the limit is %d%s",
 		ErrLimit, o.windowBytes, o.holdBytesMax, o.flag)
-}
-
-// labelsText formats an encoded label set for errors.
-func labelsText(lset []byte) string {
-	builder := labels.NewScratchBuilder(8)
-	text, err := labelenc.Labels(lset, &builder)
-	if err != nil {
-		return fmt.Sprintf("%q", lset)
-	}
-	return text.String()
 }
 
 // close closes the response. If the response was not read to its end, the connection is cut.

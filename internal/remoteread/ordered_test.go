@@ -160,7 +160,7 @@ func TestOrderedSet_WindowAndLimitAreExact(t *testing.T) {
 	if set.unordered = true; drain(t, set) != "caba" || set.Err() != nil {
 		t.Errorf("unordered: %v", set.Err())
 	}
-	if got := labelsText([]byte{200}); got != `"\xc8"` {
+	if got := labelenc.Text([]byte{200}); got != `"\xc8"` {
 		t.Errorf("labels that cannot be decoded: %s", got)
 	}
 }

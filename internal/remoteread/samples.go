@@ -106,11 +106,13 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, mea
 		}
 		q.bytes += wire.MessageSize(uint64(m.bytes))
 		if total+wire.MessageSize(q.bytes) > math.MaxUint32 {
-			return badRequest{errors.New("the response exceeds 4 GiB, the limit of SAMPLES: select fewer series, or request STREAMED_XOR_CHUNKS")}
+			return badRequest{errors.New("the response exceeds 4 GiB, the limit of SAMPLES: " +
+				"select fewer series, or request STREAMED_XOR_CHUNKS")}
 		}
 		if !q.measuredTwice(set) {
 			if q.series = append(q.series, m); measured+len(q.series) > s.opts.HeldSeriesMax {
-				return badRequest{fmt.Errorf("the queries match more than %d series of the head or with histograms, the limit of SAMPLES: select fewer series, or request STREAMED_XOR_CHUNKS", s.opts.HeldSeriesMax)}
+				return badRequest{fmt.Errorf("the queries match more than %d series of the head or with histograms, "+
+					"the limit of SAMPLES: select fewer series, or request STREAMED_XOR_CHUNKS", s.opts.HeldSeriesMax)}
 			}
 		}
 		if n%128 == 0 && ctx.Err() != nil {

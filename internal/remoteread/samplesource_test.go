@@ -244,7 +244,7 @@ func FuzzSamples(f *testing.F) {
 			if labelenc.Validate(set.Labels()) != nil {
 				t.Fatal("bad labels")
 			}
-			names = append(names, labelsText(set.Labels()))
+			names = append(names, labelenc.Text(set.Labels()))
 		}
 		if err := set.Err(); err != nil {
 			if !errors.Is(err, wire.ErrCorrupt) && !errors.Is(err, ErrLimit) && !errors.Is(err, labelenc.ErrCorrupt) {

@@ -28,7 +28,9 @@ import (
 
 	"github.com/golang/snappy"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/storage/remote"
 	"github.com/prometheus/prometheus/tsdb"
 
 	"github.com/ferula-io/ferula/internal/hint"
@@ -90,10 +92,12 @@ func NewServer(opts Options, from storage.ChunkQueryable, logger *slog.Logger, s
 		set = metrics.NewSet()
 	}
 	const queries = "prometheus_remote_read_handler_queries"
-	set.Describe(queries, "The current number of remote read queries that are either in execution or queued on the handler.", "")
+	set.Describe(queries,
+		"The current number of remote read queries that are either in execution or queued on the handler.", "")
 	s := &Server{opts: opts.withDefaults(), from: from, logger: logger, queries: set.NewGauge(queries, nil)}
 	const partial = "ferula_remote_read_partial_total"
-	set.Describe(partial, "Remote read queries that lacked the series of a remote_read endpoint. They failed, unless partial responses are allowed.", "")
+	set.Describe(partial, "Remote read queries that lacked the series of a remote_read endpoint. "+
+		"They failed, unless partial responses are allowed.", "")
 	s.partial = set.NewCounter(partial)
 	if opts.ConcurrentMax > 0 {
 		s.slots = make(chan struct{}, opts.ConcurrentMax)
@@ -172,9 +176,9 @@ func (s *Server) respond(ctx context.Context, body []byte, out *responseWriter) 
 	if err != nil {
 		return badRequest{err}
 	}
-	form, ok := request.ResponseType()
-	if !ok {
-		return badRequest{fmt.Errorf("none of the accepted response types %v is supported; supported are SAMPLES (0) and STREAMED_XOR_CHUNKS (1)", request.Accepted)}
+	form, err := remote.NegotiateResponseType(request.AcceptedResponseTypes)
+	if err != nil {
+		return badRequest{err}
 	}
 	queries := make([]query, len(request.Queries))
 	for i, q := range request.Queries {
@@ -182,7 +186,7 @@ func (s *Server) respond(ctx context.Context, body []byte, out *responseWriter) 
 			return badRequest{fmt.Errorf("query %d: %w", i, err)}
 		}
 	}
-	if form == wire.Samples {
+	if form == prompb.ReadRequest_SAMPLES {
 		return s.samples(ctx, queries, out)
 	}
 	return s.chunks(ctx, queries, out)
@@ -210,19 +214,19 @@ func (s *Server) readBody(w http.ResponseWriter, r *http.Request) ([]byte, error
 	return body, nil
 }
 
-func decode(body []byte) (wire.Request, error) {
+func decode(body []byte) (*prompb.ReadRequest, error) {
 	size, err := snappy.DecodedLen(body)
 	if err != nil {
-		return wire.Request{}, fmt.Errorf("decompress the request: %w", err)
+		return nil, fmt.Errorf("decompress the request: %w", err)
 	}
 	// Snappy expands 3 bytes to at most 64.
 	if size > requestBytesMax || size > 32*len(body) {
-		return wire.Request{}, fmt.Errorf("the request has a decompressed length of %d bytes, more than the limit of %d",
+		return nil, fmt.Errorf("the request has a decompressed length of %d bytes, more than the limit of %d",
 			size, min(requestBytesMax, 32*len(body)))
 	}
 	plain, err := snappy.Decode(nil, body)
 	if err != nil {
-		return wire.Request{}, fmt.Errorf("decompress the request: %w", err)
+		return nil, fmt.Errorf("decompress the request: %w", err)
 	}
 	return wire.DecodeRequest(plain)
 }
@@ -234,21 +238,17 @@ type query struct {
 	labelsOnly bool // in a response of samples, return series without their samples
 }
 
-func newQuery(q wire.Query) (query, error) {
-	out := query{labelsOnly: q.Hints != nil && q.Hints.Func == "series"}
-	if out.mint, out.maxt = q.Range(); out.mint > out.maxt {
+func newQuery(q *prompb.Query) (query, error) {
+	out := query{labelsOnly: q.Hints.GetFunc() == "series"}
+	if out.mint, out.maxt = wire.Range(q); out.mint > out.maxt {
 		return out, fmt.Errorf("the end of the range (%d) is before its start (%d)", out.maxt, out.mint)
 	}
 	if len(q.Matchers) == 0 {
 		return out, errors.New("no matcher in the query")
 	}
-	kinds := [...]labels.MatchType{labels.MatchEqual, labels.MatchNotEqual, labels.MatchRegexp, labels.MatchNotRegexp}
-	for i, m := range q.Matchers {
-		matcher, err := labels.NewMatcher(kinds[m.Type], m.Name, m.Value)
-		if err != nil {
-			return out, fmt.Errorf("matcher %d: %w", i, err)
-		}
-		out.matchers = append(out.matchers, matcher)
+	var err error
+	if out.matchers, err = remote.FromLabelMatchers(q.Matchers); err != nil {
+		return out, fmt.Errorf("matchers %v: %w", q.Matchers, err)
 	}
 	return out, nil
 }

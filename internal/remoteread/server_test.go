@@ -176,7 +176,7 @@ func TestServer_BadRequestIs400WithTheReason(t *testing.T) {
 		{"a bomb", bomb, "decompressed"},
 		{"no protobuf", snappy.Encode(nil, []byte("\xff\xff\xff")), "corrupt"},
 		{"bad regex", encode(t, 0, matcher(prompb.LabelMatcher_RE, "a(")), "missing closing"},
-		{"unknown matcher", encode(t, 0, matcher(9, "a")), "unknown matcher type 9"},
+		{"unknown matcher", encode(t, 0, matcher(9, "a")), "invalid matcher type"},
 		{"unknown form", encode(t, 7, matcher(0, "a")), "supported"},
 		{"upside down", encode(t, 1, peerQuery(2, 1, everything)), "the end of the range (1) is before its start (2)"},
 		{"no matcher", encode(t, 1, peerQuery(1, 2)), "no matcher"},

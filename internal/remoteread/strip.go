@@ -103,7 +103,7 @@ func (s *labelStripper) strip(dst, set []byte) ([]byte, error) {
 		rest = after
 	}
 	if len(without) > 0 {
-		return dst, fmt.Errorf("%w: %s does not have all of %s", ErrLabelMissing, labelsText(set), labelsText(s.without))
+		return dst, fmt.Errorf("%w: %s does not have all of %s", ErrLabelMissing, labelenc.Text(set), labelenc.Text(s.without))
 	}
 	return dst, nil
 }

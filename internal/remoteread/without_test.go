@@ -158,7 +158,7 @@ func TestOrderedSet_AheadIsTheNextSeries(t *testing.T) {
 			}
 			got := ""
 			if next := set.(interface{ Ahead() []byte }).Ahead(); next != nil {
-				got = labelsText(next)
+				got = labelenc.Text(next)
 			}
 			if got != want {
 				t.Errorf("%s: %s, want %s", name, got, want)

@@ -226,7 +226,7 @@ func TestTidy_OrdersByStartEndEncodingAndData(t *testing.T) {
 		return Chunk{MinMS: mint, MaxMS: maxt, Encoding: encoding, Data: []byte(data)}
 	}
 	sorted := []Chunk{
-		chunk(1, 1, 1, "a"), chunk(1, 2, 1, "a"), chunk(1, 2, 1, "b"), chunk(1, 2, 2, "a"), chunk(1, 3, 1, "a"), chunk(2, 2, 1, "a"),
+		chunk(1, 1, 1, "a"), chunk(1, 2, 1, "b"), chunk(1, 2, 1, "a"), chunk(1, 2, 2, "a"), chunk(1, 3, 1, "a"), chunk(2, 2, 1, "a"),
 	}
 	for i := range sorted {
 		for j := range sorted {
@@ -234,7 +234,7 @@ func TestTidy_OrdersByStartEndEncodingAndData(t *testing.T) {
 			if i == j {
 				want = want[:1]
 			}
-			if got := tidy([]Chunk{sorted[i], sorted[j]}); fmt.Sprint(got) != fmt.Sprint(want) {
+			if got := Tidy([]Chunk{sorted[i], sorted[j]}); fmt.Sprint(got) != fmt.Sprint(want) {
 				t.Errorf("%v and %v: %v", sorted[i], sorted[j], got)
 			}
 		}
@@ -278,14 +278,14 @@ func TestSelect_FailsIfLabelNamesCannotBeListed(t *testing.T) {
 	z := labels.FromStrings("z", "1")
 	for name, set := range map[string]Set{
 		"with external labels": SelectWithExternalLabels(context.Background(), nameless{}, z),
-		"replacing labels":     SelectReplacingLabels(context.Background(), nameless{}, SelectOptions{}, z, nil, 1<<20),
+		"replacing labels":     SelectReplacingLabels(context.Background(), nameless{}, SelectOptions{}, z, nil, NewSortBudget(1<<20)),
 	} {
 		if set.Next() || !errors.Is(set.Err(), errBroken) {
 			t.Errorf("%s: %v", name, set.Err())
 		}
 	}
 	q := &namesMatching{nameless: nameless{fixedQuerier{series: []one{{labels.FromStrings("a", "1", "z", "0"), nil}, {labels.FromStrings("a", "2"), nil}}}}}
-	set := SelectReplacingLabels(context.Background(), q, SelectOptions{}, z, nil, 1<<20, labels.MustNewMatcher(labels.MatchNotEqual, "a", ""))
+	set := SelectReplacingLabels(context.Background(), q, SelectOptions{}, z, nil, NewSortBudget(1<<20), labels.MustNewMatcher(labels.MatchNotEqual, "a", ""))
 	if got := texts(t, set); !slices.Equal(got, []string{`{a="1", z="1"}`, `{a="2", z="1"}`}) || q.matchers != 1 {
 		t.Errorf("%q, %d matchers", got, q.matchers)
 	}
@@ -358,7 +358,7 @@ func TestSelectReplacingLabels_SortsUpToItsLimit(t *testing.T) {
 		}
 	}
 	for _, set := range []Set{
-		SelectReplacingLabels(context.Background(), q, SelectOptions{}, labels.EmptyLabels(), without, size),
+		SelectReplacingLabels(context.Background(), q, SelectOptions{}, labels.EmptyLabels(), without, NewSortBudget(size)),
 		WithoutLabels(warned{&list{series: q.series}, "w"}, without, size),
 	} {
 		if got := texts(t, set); !slices.Equal(got, text) || set.Err() != nil || set.Next() {
@@ -379,7 +379,7 @@ func TestSelectReplacingLabels_SortsUpToItsLimit(t *testing.T) {
 			t.Errorf("%s: %v", name, set.Err())
 		}
 	}
-	set = SelectReplacingLabels(context.Background(), q, SelectOptions{}, labels.FromStrings("z", "0"), []string{"z"}, 1<<20)
+	set = SelectReplacingLabels(context.Background(), q, SelectOptions{}, labels.FromStrings("z", "0"), []string{"z"}, NewSortBudget(1<<20))
 	if got := texts(t, set); len(got) != 3 || got[0] != `{a="1"} 5-6:later` {
 		t.Errorf("removal is stronger than an external label: %q", got)
 	}

@@ -38,7 +38,8 @@ func SelectWithExternalLabels(ctx context.Context, q Querier, external labels.La
 		}
 	})
 	if len(inUse) > externalInUseMax {
-		return Failed(fmt.Errorf("series already have labels with the names of %d external labels (%q), at most %d are supported", len(inUse), inUse, externalInUseMax))
+		return Failed(fmt.Errorf("series already have labels with the names of %d external labels (%q), "+
+			"at most %d are supported", len(inUse), inUse, externalInUseMax))
 	}
 	var sets []Set
 	for subset := range 1 << len(inUse) {

@@ -26,11 +26,11 @@ func (fixedQuerier) Close() error { return nil }
 // A querier may return chunks although only labels are selected. Series that are sorted are held without them.
 func TestSelectReplacingLabels_HoldsNoChunksOfLabels(t *testing.T) {
 	q := fixedQuerier{[]one{{labels.FromStrings("a", "1"), []Chunk{chunk(1, 2, "x")}}, {labels.FromStrings("a", "2"), nil}}, []string{"a"}}
-	set := SelectReplacingLabels(context.Background(), q, SelectOptions{LabelsOnly: true}, labels.FromStrings("z", "9"), nil, 1<<20)
+	set := SelectReplacingLabels(context.Background(), q, SelectOptions{LabelsOnly: true}, labels.FromStrings("z", "9"), nil, NewSortBudget(1<<20))
 	if got := texts(t, set); !slices.Equal(got, []string{`{a="1", z="9"} 1-2:x`, `{a="2", z="9"}`}) || set.Err() != nil {
 		t.Errorf("%q %v", got, set.Err())
 	}
-	set = SelectReplacingLabels(context.Background(), q, SelectOptions{LabelsOnly: true}, labels.FromStrings("a", "9"), nil, 1<<20)
+	set = SelectReplacingLabels(context.Background(), q, SelectOptions{LabelsOnly: true}, labels.FromStrings("a", "9"), nil, NewSortBudget(1<<20))
 	if got := texts(t, set); !slices.Equal(got, []string{`{a="9"}`}) || set.Err() != nil {
 		t.Errorf("with a label replaced: %q %v", got, set.Err())
 	}
@@ -45,7 +45,7 @@ func TestSelectReplacingLabels_OnlyRemovesLabels(t *testing.T) {
 		{[]string{"b"}, []string{`{a="1"}`}},
 		{[]string{"c"}, []string{`{a="1", b="1"} 1-2:x`, `{a="1", b="2"} 3-4:y`}},
 	} {
-		set := SelectReplacingLabels(context.Background(), q, SelectOptions{LabelsOnly: true}, labels.EmptyLabels(), tt.without, 1<<20)
+		set := SelectReplacingLabels(context.Background(), q, SelectOptions{LabelsOnly: true}, labels.EmptyLabels(), tt.without, NewSortBudget(1<<20))
 		if got := texts(t, set); !slices.Equal(got, tt.want) || set.Err() != nil {
 			t.Errorf("without %q: %q %v", tt.without, got, set.Err())
 		}

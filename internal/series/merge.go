@@ -1,7 +1,6 @@
 package series
 
 import (
-	"bytes"
 	"slices"
 
 	"github.com/prometheus/prometheus/util/annotations"
@@ -95,40 +94,18 @@ func (m *merge) join() {
 	for _, set := range m.least {
 		m.chunks = append(m.chunks, set.Chunks()...)
 	}
-	m.chunks = tidy(m.chunks)
+	m.chunks = Tidy(m.chunks)
 }
 
-// tidy sorts chunks and removes duplicates, in place.
-func tidy(chunks []Chunk) []Chunk {
+// Tidy sorts chunks and removes duplicates, in place.
+func Tidy(chunks []Chunk) []Chunk {
 	for i := 1; i < len(chunks); i++ {
-		if compareChunks(chunks[i-1], chunks[i]) >= 0 {
-			slices.SortStableFunc(chunks, compareChunks)
-			return slices.CompactFunc(chunks, func(a, b Chunk) bool {
-				return a.MinMS == b.MinMS && a.MaxMS == b.MaxMS && a.Encoding == b.Encoding && bytes.Equal(a.Data, b.Data)
-			})
+		if CompareChunks(chunks[i-1], chunks[i]) >= 0 {
+			slices.SortStableFunc(chunks, CompareChunks)
+			return slices.CompactFunc(chunks, func(a, b Chunk) bool { return CompareChunks(a, b) == 0 })
 		}
 	}
 	return chunks
-}
-
-// compareChunks orders chunks so that equal ones are adjacent.
-func compareChunks(a, b Chunk) int {
-	switch {
-	case a.MinMS != b.MinMS:
-		return order(a.MinMS < b.MinMS)
-	case a.MaxMS != b.MaxMS:
-		return order(a.MaxMS < b.MaxMS)
-	case a.Encoding != b.Encoding:
-		return order(a.Encoding < b.Encoding)
-	}
-	return bytes.Compare(a.Data, b.Data)
-}
-
-func order(less bool) int {
-	if less {
-		return -1
-	}
-	return 1
 }
 
 func (m *merge) Labels() []byte  { return m.least[0].Labels() }

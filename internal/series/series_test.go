@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -335,6 +336,25 @@ func TestMatchExternal_LeavesTheMatchersOfOtherLabels(t *testing.T) {
 	} {
 		if rest, ok := MatchExternal(external, tt.matchers); ok != tt.ok || !slices.Equal(rest, tt.rest) {
 			t.Errorf("%v: %v %v, want %v %v", tt.matchers, rest, ok, tt.rest, tt.ok)
+		}
+	}
+}
+
+func TestSorted_TheLimitIsInclusiveAndAFailureReleasesTheSeries(t *testing.T) {
+	one := labelenc.Append(nil, labels.FromStrings("job", "a"))
+	each := len(one) + heldSeriesBytes
+	for bytesMax, want := range map[int]error{2 * each: nil, 2*each - 1: ErrSortLimit} {
+		set := Sorted(NewSortBudget(bytesMax), "it needs", func(keep func([]byte, []Chunk) error) (annotations.Annotations, error) {
+			return nil, errors.Join(keep(labelenc.Append(nil, labels.FromStrings("job", "b")), nil), keep(one, nil))
+		})
+		n := 0
+		for ; set.Next(); n++ {
+		}
+		if !errors.Is(set.Err(), want) || want == nil && (n != 2 || set.Err() != nil) || want != nil && (n != 0 || set.(*sorted).all != nil || !strings.Contains(set.Err().Error(), "it needs more than")) {
+			t.Errorf("%d bytes: %d series, %v", bytesMax, n, set.Err())
+		}
+		if set.Next() {
+			t.Error("a series after the end")
 		}
 	}
 }

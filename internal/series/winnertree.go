@@ -169,7 +169,7 @@ func (w *winnerTree) join() {
 	for _, i := range w.least {
 		w.chunks = append(w.chunks, w.sets[i].Chunks()...)
 	}
-	w.chunks = tidy(w.chunks)
+	w.chunks = Tidy(w.chunks)
 }
 
 func (w *winnerTree) Labels() []byte  { return w.labels[w.least[0]] }

@@ -327,12 +327,12 @@ func TestGolden_RemoteReadRequestsAreUnderstood(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		want := wire.Query{StartMS: goldenStart, EndMS: goldenStart + 5400_000, Matchers: []wire.Matcher{{Type: wire.MatchRegexp, Name: "__name__", Value: "golden_.+"}}}
+		want := &prompb.Query{StartTimestampMs: goldenStart, EndTimestampMs: goldenStart + 5400_000, Matchers: []*prompb.LabelMatcher{{Type: prompb.LabelMatcher_RE, Name: "__name__", Value: "golden_.+"}}}
 		if len(request.Queries) != 1 || !reflect.DeepEqual(request.Queries[0], want) {
 			t.Errorf("%s: %+v", name, request)
 		}
-		if again := wire.AppendRequest(nil, request); !bytes.Equal(again, raw) {
-			t.Errorf("%s: encoded %x, Prometheus %x", name, again, raw)
+		if again, err := request.Marshal(); err != nil || !bytes.Equal(again, raw) {
+			t.Errorf("%s: encoded %x, Prometheus %x, %v", name, again, raw, err)
 		}
 	}
 }

@@ -30,9 +30,9 @@ type downsampledStore struct {
 
 const windowMS = int64(300_000)
 
-// Series implements storeapi.SeriesSource.
+// Series implements storeapi.API.
 func (d downsampledStore) Series(_ context.Context, r storeapi.SeriesRequest) storeapi.Stream {
-	s := &downsampledStream{store: d, coarse: r.MaxResolutionMS >= windowMS}
+	s := &downsampledStream{store: d, coarse: r.MaxResolutionMS >= windowMS, wanted: series.AggrsOf(r.Aggregates)}
 	s.next = func(_ context.Context, i int) ([]byte, []series.Chunk, error) {
 		if i == 40 {
 			return nil, nil, errEnd
@@ -47,16 +47,12 @@ type downsampledStream struct {
 	misbehavingStream
 	store  downsampledStore
 	coarse bool
-	aggr   []storeapi.AggrChunk
+	wanted series.Aggrs
 }
 
-// AggrChunks returns the aggregates of the current series.
-func (s *downsampledStream) AggrChunks() []storeapi.AggrChunk { return s.aggr }
-
-// chunksOf returns the raw chunks of a series, and sets its aggregates.
-func (s *downsampledStream) chunksOf(i int) (raw []series.Chunk) {
+// chunksOf returns the chunks of a series.
+func (s *downsampledStream) chunksOf(i int) (all []series.Chunk) {
 	rng := rand.New(rand.NewPCG(5, uint64(i)))
-	s.aggr = nil
 	for begin := engineBegin; begin < engineBegin+3*3600_000; begin += 3600_000 {
 		var points [5][][2]float64 // by aggregate
 		for at := begin + windowMS - 1; at < begin+3600_000; at += windowMS {
@@ -70,15 +66,19 @@ func (s *downsampledStream) chunksOf(i int) (raw []series.Chunk) {
 		}
 		last := points[4][len(points[4])-1]
 		if !s.coarse || begin > engineBegin+2*3600_000-1 {
-			raw = append(raw, floatChunk(s.store.t, points[4]))
+			all = append(all, floatChunk(s.store.t, points[4]))
 			continue
 		}
 		points[4] = append(points[4], [2]float64{last[0], last[1] / 2}) // the true last value of the counter
+		var parts []series.Part
 		for aggr, of := range points {
-			s.aggr = append(s.aggr, storeapi.AggrChunk{Aggr: storeapi.Count + storeapi.Aggr(aggr), Chunk: floatChunk(s.store.t, of)})
+			parts = append(parts, series.Part{Aggr: series.Count + series.Aggr(aggr), Encoding: chunkenc.EncXOR, Data: floatChunk(s.store.t, of).Data})
 		}
+		c := floatChunk(s.store.t, points[0])
+		c.Encoding, c.Data = series.Aggregated, series.AppendAggregated(nil, s.wanted.Of(parts))
+		all = append(all, c)
 	}
-	return raw
+	return all
 }
 
 // floatChunk encodes pairs of a timestamp and a value.
@@ -136,7 +136,7 @@ func TestQuery_LimitsAreTheSameWithBothEngines(t *testing.T) {
 		<-ctx.Done()
 		return nil, nil, ctx.Err()
 	}})
-	store := serveSource(t, rawStore{writeReplica(t, 0)})
+	store := serveSource(t, rawStore{ChunkQueryable: writeReplica(t, 0)})
 	for name, c := range map[string]struct {
 		change  func(*role.QueryOptions)
 		want    string // in the response

@@ -184,7 +184,7 @@ func TestQuery_BothEnginesReturnTheSame(t *testing.T) {
 		return nil, nil, errors.New("disk failure")
 	}
 	failing, _ := serveMisbehaving(t, misbehavingStore{next: fail})
-	stores := []string{serveSource(t, rawStore{writeReplica(t, 0)}), serveSource(t, rawStore{writeReplica(t, 1)})}
+	stores := []string{serveSource(t, rawStore{ChunkQueryable: writeReplica(t, 0)}), serveSource(t, rawStore{ChunkQueryable: writeReplica(t, 1)})}
 	for name, stores := range map[string][]string{"all stores": stores, "one store fails": append(slices.Clone(stores), failing)} {
 		t.Run(name, func(t *testing.T) {
 			start := func(engine string, parallelism int) *querier {
@@ -244,7 +244,7 @@ func TestQuery_BothEnginesReturnTheSame(t *testing.T) {
 // engine. Such a query is read twice, or from two queriers. Its limits are those of one query, and so
 // is the choice among replicas, which depends on the start of a selection.
 func TestQuery_PartsByPrometheusEngineReadTheSame(t *testing.T) {
-	stores := []string{serveSource(t, rawStore{writeReplica(t, 0)}), serveSource(t, rawStore{writeReplica(t, 1)})}
+	stores := []string{serveSource(t, rawStore{ChunkQueryable: writeReplica(t, 0)}), serveSource(t, rawStore{ChunkQueryable: writeReplica(t, 1)})}
 	start := func(engine string) *querier {
 		return startQuery(t, stores, func(o *role.QueryOptions) {
 			o.Stores.ReplicaLabels, o.Engine.Name = []string{"replica"}, engine

@@ -54,6 +54,7 @@ func (o *misbehavingStream) Next() bool {
 func (o *misbehavingStream) Labels() []byte                  { return o.lset }
 func (o *misbehavingStream) Chunks() []series.Chunk          { return o.chunks }
 func (*misbehavingStream) Warnings() annotations.Annotations { return nil }
+func (*misbehavingStream) BufferedBytes() int64              { return 0 }
 func (*misbehavingStream) Close() error                      { return nil }
 func (o *misbehavingStream) Err() error {
 	if errors.Is(o.err, errEnd) {

@@ -40,12 +40,20 @@ func (b *storeAPIStorage) Querier(mint, maxt int64) (storage.Querier, error) {
 }
 
 // rawStore serves a storage as the source of a StoreAPI.
-type rawStore struct{ storage.ChunkQueryable }
+type rawStore struct {
+	storeapi.NoServices
+	storage.ChunkQueryable
+}
 
 func (rawStore) Info(context.Context) (storeapi.Info, error) {
-	return storeapi.Info{Component: "store", Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: math.MinInt64, MaxMS: math.MaxInt64}}}, nil
+	return storeapi.Info{Component: "store", Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: math.MinInt64, MaxMS: math.MaxInt64}, Sharding: true, WithoutReplicaLabels: true}}, nil
 }
-func (rawStore) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
+func (rawStore) ExternalLabels() labels.Labels       { return labels.EmptyLabels() }
+func (rawStore) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
+func (s rawStore) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	return storeapi.LocalSeries(ctx, s, labels.EmptyLabels(), r)
+}
+
 func (s rawStore) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	return series.Open(ctx, s.ChunkQueryable, mint, maxt)
 }
@@ -167,7 +175,7 @@ func TestQuery_PrometheusScriptsPassOverTheStoreAPI(t *testing.T) {
 			}
 			promqltest.RunTestWithStorage(t, withoutEvaluations(t, string(text), unsupportedEvaluations[name]), engine, func(t testing.TB) storage.Storage {
 				s := teststorage.New(t)
-				f := overStoreAPI(t, fanout.Options{}, rawStore{s})
+				f := overStoreAPI(t, fanout.Options{}, rawStore{ChunkQueryable: s})
 				return &storeAPIStorage{s, f.Queryable(fanout.Request{ReplicaLabels: []string{"no_such_replica"}})}
 			})
 		})

@@ -69,7 +69,7 @@ func TestQuery_SamplesBetweenStepsChangeNoResult(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer engine.Close()
-	f := overStoreAPI(t, fanout.Options{}, rawStore{stepsWorld(t, rng)})
+	f := overStoreAPI(t, fanout.Options{}, rawStore{ChunkQueryable: stepsWorld(t, rng)})
 	evaluator := columns.New(columns.Options{Engine: engine, MaxSamples: engine.MaxSamples(), SubqueryStep: engine.SubqueryStep, Bare: engine.Bare})
 	queries := []string{
 		`{__name__=~"m|h"}`, `sum(m) by (i)`, `m offset 7m`, `m offset -7s`, `m @ end() or m`, `timestamp(m)`, `absent(m{i="3"})`, `m - rate(m[1m])`,

@@ -183,7 +183,7 @@ func TestSidecar_ListsLabelsWithoutReadingSamples(t *testing.T) {
 	}
 	small := startSidecar(t, g.URL, func(o *app.SidecarOptions) { o.Limits.SortBytesMax = 100 })
 	small.waitReady()
-	if _, err := storeSeries(small.client, request); err == nil || !strings.Contains(err.Error(), "exceed 100 bytes") {
+	if _, err := storeSeries(small.client, request); err == nil || !strings.Contains(err.Error(), "more than 100 bytes") {
 		t.Errorf("over the limit of sort memory: %v", err)
 	}
 }

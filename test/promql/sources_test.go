@@ -88,7 +88,7 @@ func overStoreAPI(t testing.TB, s storage.Storage) storage.Queryable {
 		t.Fatal(err)
 	}
 	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
-	storeapi.NewServer(local{source}, storeapi.ServerOptions{}).Register(server)
+	storeapi.NewServer(local{Store: source}, storeapi.ServerOptions{}).Register(server)
 	done := make(chan struct{})
 	go func() { defer close(done); _ = server.Serve(listener) }()
 	endpoints := fanout.NewEndpoints(fanout.EndpointsOptions{
@@ -131,11 +131,22 @@ func (c client) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.S
 func (c client) Close() error { return c.conn.Close() }
 
 // local is a store as a source of StoreAPI.
-type local struct{ *tsdb.Store }
+type local struct {
+	storeapi.NoServices
+	*tsdb.Store
+}
 
 // Info implements storeapi.Source.
 func (local) Info(context.Context) (storeapi.Info, error) {
 	return storeapi.Info{Component: "sidecar", Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: math.MinInt64, MaxMS: math.MaxInt64}}}, nil
+}
+
+// Capabilities implements storeapi.Source.
+func (local) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
+
+// Series implements storeapi.API.
+func (l local) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	return storeapi.LocalSeries(ctx, l.Store, labels.EmptyLabels(), r)
 }
 
 // ExternalLabels implements storeapi.Source.

@@ -17,7 +17,6 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
-	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 const (
@@ -164,11 +163,11 @@ func (w *downsampledScenario) stores(r *replicaData, apart bool) (bucket, sideca
 	}
 	for from := 0; from < r.aggrTo; {
 		to := min(r.aggrTo, from+1+w.rng.IntN(6))
-		span, err := r.downsample(from, to)
+		c, err := r.downsample(from, to)
 		if err != nil {
 			return nil, nil, err
 		}
-		one.aggr = append(one.aggr, span...)
+		one.aggr = append(one.aggr, c)
 		from = to
 	}
 	bucket = &fakeStore{mintMS: math.MinInt64, maxtMS: math.MaxInt64, series: []fakeSeries{one}}
@@ -182,32 +181,32 @@ func (w *downsampledScenario) stores(r *replicaData, apart bool) (bucket, sideca
 
 // downsample returns the aggregates of the windows [from, to) as chunks of one span. The
 // timestamp of each is stampMS.
-func (r *replicaData) downsample(from, to int) ([]storeapi.AggrChunk, error) {
+func (r *replicaData) downsample(from, to int) (series.Chunk, error) {
 	var times []int64
-	columns := map[storeapi.Aggr][]float64{}
+	columns := map[series.Aggr][]float64{}
 	for at := from; at < to; at++ {
 		v := r.values[at]
 		times = append(times, r.stampMS(at))
-		columns[storeapi.Count] = append(columns[storeapi.Count], float64(len(v)))
-		columns[storeapi.Sum] = append(columns[storeapi.Sum], sum(v))
-		columns[storeapi.Min] = append(columns[storeapi.Min], slices.Min(v))
-		columns[storeapi.Max] = append(columns[storeapi.Max], slices.Max(v))
-		columns[storeapi.Counter] = append(columns[storeapi.Counter], v[len(v)-1])
+		columns[series.Count] = append(columns[series.Count], float64(len(v)))
+		columns[series.Sum] = append(columns[series.Sum], sum(v))
+		columns[series.Min] = append(columns[series.Min], slices.Min(v))
+		columns[series.Max] = append(columns[series.Max], slices.Max(v))
+		columns[series.Counter] = append(columns[series.Counter], v[len(v)-1])
 	}
-	var span []storeapi.AggrChunk
+	var parts []series.Part
 	for _, aggr := range sortedKeys(columns) {
 		at, values := slices.Clone(times), columns[aggr]
-		if aggr == storeapi.Counter { // chunks of counters repeat the last value at their end
+		if aggr == series.Counter { // chunks of counters repeat the last value at their end
 			at, values = append(at, at[len(at)-1]), append(values, values[len(values)-1])
 		}
 		c, err := floatChunk(at, values)
 		if err != nil {
-			return nil, err
+			return series.Chunk{}, err
 		}
-		c.MinMS, c.MaxMS = times[0], times[len(times)-1]
-		span = append(span, storeapi.AggrChunk{Aggr: aggr, Chunk: c})
+		parts = append(parts, series.Part{Aggr: aggr, Encoding: c.Encoding, Data: c.Data})
 	}
-	return span, nil
+	return series.Chunk{MinMS: times[0], MaxMS: times[len(times)-1], Encoding: series.Aggregated,
+		Data: series.AppendAggregated(nil, parts)}, nil
 }
 
 func sum(values []float64) float64 {

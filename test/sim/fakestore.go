@@ -1,10 +1,10 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"slices"
 
-	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/util/annotations"
 
@@ -18,12 +18,13 @@ import (
 type fakeSeries struct {
 	labels labels.Labels
 	raw    []series.Chunk
-	aggr   []storeapi.AggrChunk
+	aggr   []series.Chunk // downsampled
 }
 
 // fakeStore is a StoreAPI in memory. As in a real one, each Next overwrites the bytes
 // that the stream has returned.
 type fakeStore struct {
+	storeapi.NoServices
 	mintMS, maxtMS int64
 	series         []fakeSeries // sorted by labels
 }
@@ -56,11 +57,6 @@ func (f *fakeStore) LabelValues(context.Context, storeapi.LabelsRequest) (values
 	return nil, nil, nil
 }
 
-// Exemplars implements fanout.Client.
-func (f *fakeStore) Exemplars(context.Context, storeapi.ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
-	return nil, nil, nil
-}
-
 // Close implements fanout.Client.
 func (f *fakeStore) Close() error { return nil }
 
@@ -72,7 +68,6 @@ type fakeStream struct {
 
 	labels []byte
 	chunks []series.Chunk
-	aggr   []storeapi.AggrChunk
 }
 
 // Next implements series.Set.
@@ -81,16 +76,13 @@ func (s *fakeStream) Next() bool {
 	for _, c := range s.chunks {
 		clear(c.Data)
 	}
-	for _, c := range s.aggr {
-		clear(c.Data)
-	}
 	if s.ctx.Err() != nil || len(s.rest) == 0 {
 		return false
 	}
 	one := s.rest[0]
 	s.rest = s.rest[1:]
 	s.labels = labelenc.Append(s.labels[:0], one.labels)
-	s.chunks, s.aggr = nil, nil
+	s.chunks = nil
 	inRange := func(c series.Chunk) bool { return c.MinMS <= s.request.MaxMS && c.MaxMS >= s.request.MinMS }
 	for _, c := range one.raw {
 		if inRange(c) {
@@ -99,11 +91,13 @@ func (s *fakeStream) Next() bool {
 		}
 	}
 	for _, c := range one.aggr {
-		if inRange(c.Chunk) && s.request.MaxResolutionMS >= windowMS && slices.Contains(s.request.Aggregates, c.Aggr) {
-			c.Data = slices.Clone(c.Data)
-			s.aggr = append(s.aggr, c)
+		if inRange(c) && s.request.MaxResolutionMS >= windowMS {
+			parts, _ := c.AppendParts(nil)
+			c.Data = series.AppendAggregated(nil, series.AggrsOf(s.request.Aggregates).Of(parts))
+			s.chunks = append(s.chunks, c)
 		}
 	}
+	slices.SortStableFunc(s.chunks, func(a, b series.Chunk) int { return cmp.Compare(a.MinMS, b.MinMS) })
 	return true
 }
 
@@ -113,14 +107,14 @@ func (s *fakeStream) Labels() []byte { return s.labels }
 // Chunks implements series.Set.
 func (s *fakeStream) Chunks() []series.Chunk { return s.chunks }
 
-// AggrChunks returns the downsampled chunks.
-func (s *fakeStream) AggrChunks() []storeapi.AggrChunk { return s.aggr }
-
 // Err implements series.Set.
 func (s *fakeStream) Err() error { return s.ctx.Err() }
 
 // Warnings implements series.Set.
 func (s *fakeStream) Warnings() annotations.Annotations { return nil }
+
+// BufferedBytes implements storeapi.Stream.
+func (s *fakeStream) BufferedBytes() int64 { return 0 }
 
 // Close implements storeapi.Stream.
 func (s *fakeStream) Close() error { return nil }

@@ -3,7 +3,6 @@ package sim
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
@@ -53,6 +52,7 @@ var lies = []lie{honest, unsorted, repeated, halved, wrongTimes, truncated, empt
 // liar is a StoreAPI on loopback with a fault that the scenario chooses. Apart from the
 // fault its responses are correct.
 type liar struct {
+	storeapi.NoServices
 	address string
 	list    []fakeSeries // sorted
 
@@ -62,10 +62,7 @@ type liar struct {
 	serving sync.WaitGroup
 }
 
-var (
-	_ storeapi.Source       = (*liar)(nil)
-	_ storeapi.SeriesSource = (*liar)(nil)
-)
+var _ storeapi.Source = (*liar)(nil)
 
 func newLiar(list []fakeSeries) (*liar, error) {
 	address, err := freeAddress()
@@ -126,10 +123,8 @@ func (l *liar) Info(context.Context) (storeapi.Info, error) {
 // ExternalLabels implements storeapi.Source.
 func (l *liar) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
 
-// RawQuerier implements storeapi.Source. The server uses Series.
-func (l *liar) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
-	return nil, errors.New("not a querier")
-}
+// Capabilities implements storeapi.Source.
+func (l *liar) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
 
 // LabelNames implements storeapi.Source.
 func (l *liar) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings []string, err error) {
@@ -147,7 +142,7 @@ type sentSeries struct {
 	chunks []series.Chunk
 }
 
-// Series implements storeapi.SeriesSource.
+// Series implements storeapi.API.
 func (l *liar) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
 	s := &lyingStream{ctx: ctx, liar: l, at: -1, lie: l.current()}
 	for _, one := range l.list {
@@ -251,6 +246,9 @@ func (s *lyingStream) Err() error { return s.err }
 
 // Warnings implements series.Set.
 func (s *lyingStream) Warnings() annotations.Annotations { return nil }
+
+// BufferedBytes implements storeapi.Stream.
+func (s *lyingStream) BufferedBytes() int64 { return 0 }
 
 // Close implements storeapi.Stream.
 func (s *lyingStream) Close() error { return nil }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/stats"
@@ -16,6 +17,7 @@ import (
 	"github.com/ferula-io/ferula/bench/area"
 	"github.com/ferula-io/ferula/bench/blocks"
 	"github.com/ferula-io/ferula/bench/push"
+	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/thanos/storepb"
 )
@@ -168,7 +170,7 @@ func receiveLabels(ctx context.Context, address string, opts storeapi.ClientOpti
 		for _, c := range set.Chunks() {
 			fmt.Fprint(hash, c.MinMS, c.MaxMS, c.Encoding)
 			hash.Write(c.Data)
-			chunkBytes += int64(storepb.ChunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data)))
+			chunkBytes += int64(storepb.ChunkSize(c.MinMS, c.MaxMS, []series.Part{{Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}}))
 			if part := (c.MinMS - labelSpec.StartMS) / partMS; part >= 0 && part < parts {
 				of[part] = true
 			}

@@ -29,6 +29,12 @@ type fewStore struct {
 
 func (*fewStore) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
 
+func (*fewStore) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
+
+func (s *fewStore) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	return storeapi.LocalSeries(ctx, s, labels.EmptyLabels(), r)
+}
+
 func (s *fewStore) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
 	return &fewQuerier{s: s}, nil
 }

@@ -51,6 +51,7 @@ func prepare(spec blocks.Spec) (all []preparedSeries, err error) {
 // preparedSource is a store of prepared series. It returns all of them to every request that its external labels match, and
 // does no work but sending, because it shares the cores of the querier.
 type preparedSource struct {
+	storeapi.NoServices
 	series   []preparedSeries
 	external labels.Labels
 	times    storeapi.TimeRange
@@ -60,7 +61,7 @@ type preparedSource struct {
 func (p *preparedSource) Info(context.Context) (storeapi.Info, error) {
 	return storeapi.Info{
 		Component: "sidecar", LabelSets: []labels.Labels{p.external},
-		Store: &storeapi.StoreInfo{TimeRange: p.times, TSDBs: []storeapi.TSDBInfo{{Labels: p.external, TimeRange: p.times}}},
+		Store: &storeapi.StoreInfo{TimeRange: p.times, TSDBs: []storeapi.TSDBInfo{{Labels: p.external, TimeRange: p.times}}, Sharding: true, WithoutReplicaLabels: true},
 	}, nil
 }
 
@@ -75,6 +76,14 @@ func (*preparedSource) LabelNames(context.Context, storeapi.LabelsRequest) (name
 // LabelValues implements storeapi.Source.
 func (*preparedSource) LabelValues(context.Context, storeapi.LabelsRequest) (values, warnings []string, err error) {
 	return nil, nil, nil
+}
+
+// Capabilities implements storeapi.Source.
+func (*preparedSource) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
+
+// Series implements storeapi.API.
+func (p *preparedSource) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	return storeapi.LocalSeries(ctx, p, p.external, r)
 }
 
 // RawQuerier implements series.Source.

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -55,11 +56,14 @@ type one struct {
 }
 
 // source is a store of series in memory.
-type source struct{ series []one }
+type source struct {
+	storeapi.NoServices
+	series []one
+}
 
 // Info implements storeapi.Source: any series may be here.
 func (s *source) Info(context.Context) (storeapi.Info, error) {
-	return storeapi.Info{Component: "store", Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MaxMS: endMS}}}, nil
+	return storeapi.Info{Component: "store", Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MaxMS: endMS}, Sharding: true, WithoutReplicaLabels: true}}, nil
 }
 
 func (s *source) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
@@ -70,6 +74,12 @@ func (s *source) LabelNames(context.Context, storeapi.LabelsRequest) (names, war
 
 func (s *source) LabelValues(context.Context, storeapi.LabelsRequest) (values, warnings []string, err error) {
 	return nil, nil, nil
+}
+
+func (*source) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
+
+func (s *source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	return storeapi.LocalSeries(ctx, s, labels.EmptyLabels(), r)
 }
 
 func (s *source) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
@@ -159,7 +169,7 @@ func (w *worker) do(t streams.Task) (f streams.Figures, err error) {
 	if t.Noop {
 		return noop(t, held)
 	}
-	c, err := connect(t.Check, func(s *grpc.Server) { storeapi.NewServer(&source{held}, storeapi.ServerOptions{}).Register(s) }, storeapi.GRPCServerOptions())
+	c, err := connect(t.Check, func(s *grpc.Server) { storeapi.NewServer(&source{series: held}, storeapi.ServerOptions{}).Register(s) }, storeapi.GRPCServerOptions())
 	if err != nil {
 		return f, err
 	}
@@ -219,7 +229,7 @@ func (c *connection) close() {
 	<-c.done
 }
 
-// kept holds what a client retains of a stream: labels, and chunks whose data is valid until the set is closed.
+// kept holds what a client retains of a stream: labels and chunks, copied.
 type kept struct {
 	set    *storeapi.SeriesSet
 	n      int
@@ -236,7 +246,10 @@ func (k *kept) add(lset labels.Labels, chunks []series.Chunk) {
 		k.slots = make([]series.Chunk, 0, max(arenaSlots, len(chunks)))
 	}
 	first := len(k.slots)
-	k.slots = append(k.slots, chunks...)
+	for _, c := range chunks {
+		c.Data = bytes.Clone(c.Data)
+		k.slots = append(k.slots, c)
+	}
 	k.labels = append(k.labels, lset)
 	k.chunks = append(k.chunks, k.slots[first:len(k.slots):len(k.slots)])
 }
@@ -245,9 +258,6 @@ func receive(client *storeapi.Client, t streams.Task) (*kept, error) {
 	set := client.Series(context.Background(), storeapi.SeriesRequest{
 		MaxMS: endMS, SkipChunks: t.LabelsOnly, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchNotEqual, "__name__", "")},
 	})
-	if t.Keep {
-		set.RetainUntilClose()
-	}
 	k := &kept{set: set}
 	builder := labels.NewScratchBuilder(16)
 	for set.Next() {

@@ -6,10 +6,12 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 
 	"github.com/ferula-io/ferula/bench/streams"
+	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storepb"
 )
 
@@ -48,14 +50,14 @@ func noop(t streams.Task, held []one) (streams.Figures, error) {
 	for _, s := range held {
 		size := 0
 		for _, c := range s.chunks {
-			size += storepb.ChunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data))
+			size += storepb.ChunkSize(c.MinMS, c.MaxMS, []series.Part{{Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}})
 		}
 		if len(buf)+storepb.SeriesSize(len(s.labels), size) > messageBytes {
 			flush()
 		}
 		buf = storepb.AppendSeriesHead(buf, s.labels, size)
 		for _, c := range s.chunks {
-			buf = storepb.AppendChunk(buf, c.MinMS, c.MaxMS, uint8(c.Encoding), c.Data)
+			buf = storepb.AppendChunk(buf, c.MinMS, c.MaxMS, []series.Part{{Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}})
 		}
 	}
 	flush()

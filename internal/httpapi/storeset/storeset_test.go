@@ -53,7 +53,7 @@ func (s *store) Exemplars(context.Context, storeapi.ExemplarsRequest) ([]exempla
 	return []exemplar.QueryResult{{SeriesLabels: s.labels, Exemplars: []exemplar.Exemplar{{Ts: 1}}}}, nil, s.err
 }
 
-func (s *store) MetricMetadata(context.Context, string, int) (map[string][]metadata.Metadata, []string, error) {
+func (s *store) MetricMetadata(context.Context, storeapi.MetadataRequest) (map[string][]metadata.Metadata, []string, error) {
 	return map[string][]metadata.Metadata{"up": {{Help: "Whether a target is up."}}}, nil, s.err
 }
 
@@ -85,6 +85,7 @@ func (s *stream) Labels() []byte                  { return s.labels }
 func (*stream) Chunks() []series.Chunk            { return nil }
 func (s *stream) Err() error                      { return s.err }
 func (*stream) Warnings() annotations.Annotations { return nil }
+func (*stream) BufferedBytes() int64              { return 0 }
 func (*stream) Close() error                      { return nil }
 
 func newSet(t *testing.T, stores map[string]*store) Set {

@@ -2,10 +2,8 @@ package wire
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"math"
-	"reflect"
 	"slices"
 	"testing"
 
@@ -82,28 +80,6 @@ func TestDecode_FieldsOfAnotherTypeAreCorrupt(t *testing.T) {
 	}
 }
 
-func TestRequest_EveryFieldRoundTrips(t *testing.T) {
-	full := Request{
-		Queries: []Query{
-			{StartMS: 1, EndMS: 2, Matchers: []Matcher{{MatchEqual, "a", "1"}, {MatchNotEqual, "b", ""}, {MatchRegexp, "c", "3"}, {MatchNotRegexp, "d", "4"}},
-				Hints: &Hints{StepMS: 3, Func: "rate", StartMS: 4, EndMS: 5, Grouping: []string{"x", "", "y"}, By: true, RangeMS: 6}},
-			{StartMS: math.MinInt64, EndMS: math.MaxInt64, Hints: &Hints{}},
-			{},
-		},
-		Accepted: []ResponseType{StreamedXORChunks, Samples},
-	}
-	encoded := AppendRequest([]byte("before"), full)[len("before"):]
-	got, err := DecodeRequest(encoded)
-	if err != nil || !reflect.DeepEqual(got, full) {
-		t.Errorf("%+v, %v, want %+v", got, err, full)
-	}
-	// Hints may come in two parts.
-	parts := within(1, within(4, []byte{1 << 3, 7}), within(4, within(2, []byte("f"))))
-	if got, err := DecodeRequest(parts); err != nil || !reflect.DeepEqual(got.Queries[0].Hints, &Hints{StepMS: 7, Func: "f"}) {
-		t.Errorf("%+v, %v", got, err)
-	}
-}
-
 func TestDecodeRequest_Limits(t *testing.T) {
 	groups := func(n int) []byte { return within(1, within(4, bytes.Repeat(within(5), n))) }
 	types := func(n int) []byte { return within(2, make([]byte, n)) }
@@ -111,14 +87,12 @@ func TestDecodeRequest_Limits(t *testing.T) {
 		src []byte
 		ok  bool
 	}{
-		"all queries":         {bytes.Repeat(within(1), queriesMax), true},
-		"a query more":        {bytes.Repeat(within(1), queriesMax+1), false},
-		"all groups":          {groups(matchersMax), true},
-		"a group more":        {groups(matchersMax + 1), false},
-		"all types":           {types(acceptedMax), true},
-		"a type more":         {types(acceptedMax + 1), false},
-		"the last match type": {within(1, within(3, []byte{1 << 3, 3})), true},
-		"a negative one":      {within(1, within(3, append([]byte{1 << 3}, binary.AppendUvarint(nil, math.MaxUint64)...))), false},
+		"all queries":  {bytes.Repeat(within(1), queriesMax), true},
+		"a query more": {bytes.Repeat(within(1), queriesMax+1), false},
+		"all groups":   {groups(fieldsMax - 2), true},
+		"a group more": {groups(fieldsMax - 1), false},
+		"all types":    {types(acceptedMax), true},
+		"a type more":  {types(acceptedMax + 1), false},
 	} {
 		if _, err := DecodeRequest(tt.src); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)

@@ -12,9 +12,6 @@ var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const checksumBytes = 4
 
-func uvarint(src []byte) (uint64, int)          { return binary.Uvarint(src) }
-func appendUvarint(dst []byte, v uint64) []byte { return binary.AppendUvarint(dst, v) }
-
 // EncodingMax is the greatest chunk encoding that the protocol defines.
 const EncodingMax = 6
 

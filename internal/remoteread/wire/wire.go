@@ -7,8 +7,7 @@
 //	series   label set (as package labelenc encodes it)  (0x12 uvarint(len) chunk)*
 //	chunk    [0x08 min] [0x10 max] [0x18 encoding] [0x22 uvarint(len) data]
 //
-// Requests are decoded into structs that own their memory, since matchers outlive the
-// body. Frames are encoded straight from the caller's bytes, and decoded into slices
+// Requests are Prometheus' messages, decoded after their elements were counted. Frames are encoded straight from the caller's bytes, and decoded into slices
 // that alias them. This package has no HTTP, no snappy and no storage.
 package wire
 
@@ -79,21 +78,4 @@ func appendVarint(dst []byte, number int, v uint64) []byte {
 		return dst
 	}
 	return binary.AppendUvarint(append(dst, byte(number<<3|wireVarint)), v)
-}
-
-func appendText(dst []byte, number int, s string) []byte {
-	if s == "" {
-		return dst
-	}
-	dst = binary.AppendUvarint(append(dst, byte(number<<3|wireBytes)), uint64(len(s)))
-	return append(dst, s...)
-}
-
-// appendMessage appends an embedded message. encode appends the message to an empty buffer, which
-// is copied to dst after its length: requests are small.
-func appendMessage(dst []byte, number int, encode func([]byte) []byte) []byte {
-	dst = append(dst, byte(number<<3|wireBytes))
-	body := encode(nil)
-	dst = binary.AppendUvarint(dst, uint64(len(body)))
-	return append(dst, body...)
 }

@@ -75,14 +75,14 @@ func TestCommonPrefix_CountsEqualBytes(t *testing.T) {
 		for at := range size {
 			b := bytes.Clone(a)
 			b[at] ^= 0x81
-			if got := commonPrefix(a, b); got != at {
+			if got := CommonPrefix(a, b); got != at {
 				t.Errorf("%d bytes that differ at %d: %d", size, at, got)
 			}
-			if got := commonPrefix(a[:at], a); got != at {
+			if got := CommonPrefix(a[:at], a); got != at {
 				t.Errorf("%d of %d bytes: %d", at, size, got)
 			}
 		}
-		if got := commonPrefix(a, bytes.Clone(a)); got != size {
+		if got := CommonPrefix(a, bytes.Clone(a)); got != size {
 			t.Errorf("%d equal bytes: %d", size, got)
 		}
 	}

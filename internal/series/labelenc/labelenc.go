@@ -64,9 +64,9 @@ func Append(dst []byte, lset labels.Labels) []byte {
 	return dst
 }
 
-// prefixed cuts a field off src: a length, and as many bytes. ok is false if the length is not
+// Prefixed cuts a field off src: a length, and as many bytes. ok is false if the length is not
 // encoded in as few bytes as possible, or if src is too short.
-func prefixed(src []byte) (field, rest []byte, ok bool) {
+func Prefixed(src []byte) (field, rest []byte, ok bool) {
 	if len(src) > 0 && src[0] < 0x80 { // the usual case
 		end := 1 + int(src[0])
 		if end > len(src) {
@@ -99,7 +99,7 @@ func nextSlow(src []byte) (name, value, rest []byte, err error) {
 	if len(src) == 0 || src[0] != tagLabel {
 		return nil, nil, nil, ErrCorrupt
 	}
-	label, rest, ok := prefixed(src[1:])
+	label, rest, ok := Prefixed(src[1:])
 	if !ok {
 		return nil, nil, nil, ErrCorrupt
 	}
@@ -112,12 +112,12 @@ func nextSlow(src []byte) (name, value, rest []byte, err error) {
 
 func pair(label []byte) (name, value []byte, ok bool) {
 	if len(label) > 0 && label[0] == tagName {
-		if name, label, ok = prefixed(label[1:]); !ok {
+		if name, label, ok = Prefixed(label[1:]); !ok {
 			return nil, nil, false
 		}
 	}
 	if len(label) > 0 && label[0] == tagValue {
-		if value, label, ok = prefixed(label[1:]); !ok {
+		if value, label, ok = Prefixed(label[1:]); !ok {
 			return nil, nil, false
 		}
 	}
@@ -130,7 +130,7 @@ func pair(label []byte) (name, value []byte, ok bool) {
 // is arbitrary, but Compare does not panic.
 func Compare(a, b []byte) int {
 	for {
-		same := commonPrefix(a, b)
+		same := CommonPrefix(a, b)
 		if same == len(a) && same == len(b) {
 			return 0
 		}
@@ -165,10 +165,11 @@ func cut(set []byte) (label, rest []byte, ok bool) {
 	if len(set) == 0 {
 		return nil, nil, false
 	}
-	return prefixed(set[1:])
+	return Prefixed(set[1:])
 }
 
-func commonPrefix(a, b []byte) int {
+// CommonPrefix returns the number of equal bytes at the start of a and b.
+func CommonPrefix(a, b []byte) int {
 	n, i := min(len(a), len(b)), 0
 	for ; i+8 <= n; i += 8 {
 		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
@@ -314,6 +315,21 @@ func build(set []byte, builder *labels.ScratchBuilder) error {
 		set = rest
 	}
 	return nil
+}
+
+// textMax limits the bytes of a label set in an error. Errors are sent to clients and logged, and the labels may come
+// from another process.
+const textMax = 1 << 10
+
+// Text formats an encoded label set for errors.
+func Text(set []byte) string {
+	builder := labels.NewScratchBuilder(16)
+	if len(set) <= textMax {
+		if l, err := Labels(set, &builder); err == nil {
+			return l.String()
+		}
+	}
+	return fmt.Sprintf("%.*q", textMax, set)
 }
 
 //lint:ignore gosec the callers document what the bytes may be used for

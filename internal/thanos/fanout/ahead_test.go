@@ -72,7 +72,7 @@ func TestSource_ReadAheadLeavesMemoryForTheStoreThatTheMergeWaitsFor(t *testing.
 				set := f.Source().Series(t.Context(), storeapi.SeriesRequest{MaxMS: 1 << 40, Matchers: []*labels.Matcher{everything}})
 				synctest.Wait()
 				ahead := 0
-				for _, a := range set.(*forwardedStream).m.ahead {
+				for _, a := range set.(forwardedStream).ahead {
 					ahead += len(a.pages)
 				}
 				if ahead < tt.least {

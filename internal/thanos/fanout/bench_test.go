@@ -38,7 +38,6 @@ type encodedStream struct {
 func (s *encodedStream) Next() bool                        { s.at++; return s.at < len(s.s.labels) }
 func (s *encodedStream) Labels() []byte                    { return s.s.labels[s.at] }
 func (s *encodedStream) Chunks() []series.Chunk            { return s.s.chunks }
-func (s *encodedStream) AggrChunks() []storeapi.AggrChunk  { return nil }
 func (s *encodedStream) Err() error                        { return nil }
 func (s *encodedStream) Warnings() annotations.Annotations { return nil }
 func (s *encodedStream) Close() error                      { return nil }
@@ -111,7 +110,7 @@ func BenchmarkAppendFloats(b *testing.B) {
 			chunks = append(chunks, encode(b, samples))
 		}
 	}
-	slices.SortFunc(chunks, compareChunks)
+	slices.SortFunc(chunks, series.CompareChunks)
 	for _, function := range []string{"avg_over_time", "rate"} {
 		for name, arrays := range map[string]func(to, x, y []promql.FPoint, function string, mint, maxt int64) []promql.FPoint{"arrays": dedup.PenaltyFloats, "iterators": nil} {
 			b.Run(function+"/"+name, func(b *testing.B) {

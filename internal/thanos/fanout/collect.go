@@ -186,7 +186,7 @@ func (k *collected) drain(q *querier, from *storeStream) (err error) {
 	defer q.q.f.endpoints.recovered(&err, from.store.address)
 	for n := 0; from.Next(); n++ {
 		added, size := k.add(from.Labels(), from.Chunks())
-		now := from.bufferedBytes()
+		now := from.stream.BufferedBytes()
 		k.unspent, k.buffers = k.unspent-(now-k.buffers), now
 		if err := q.spend(from, k, added, size); err != nil {
 			return from.named(err)
@@ -245,7 +245,7 @@ func (k *collected) unite(ctx context.Context, q *querier, parts []*collected) e
 		if n > 0 && labelenc.Compare(last, s.labels) == 0 {
 			k.join(&k.series[len(k.series)-1], s.chunks)
 		} else {
-			lset, err := ownedLabels(s.labels, &builder)
+			lset, err := labelenc.Labels(s.labels, &builder)
 			if err != nil {
 				return err
 			}
@@ -258,7 +258,7 @@ func (k *collected) unite(ctx context.Context, q *querier, parts []*collected) e
 		}
 	}
 	for i := range k.series {
-		k.series[i].chunks = tidy(k.series[i].chunks)
+		k.series[i].chunks = series.Tidy(k.series[i].chunks)
 	}
 	for _, part := range parts {
 		part.read = nil
@@ -356,33 +356,6 @@ func (k *collected) sort(ctx context.Context) error {
 	return nil
 }
 
-// tidy sorts chunks and removes duplicates, in place.
-func tidy(chunks []series.Chunk) []series.Chunk {
-	for i := 1; i < len(chunks); i++ {
-		if compareChunks(chunks[i-1], chunks[i]) >= 0 {
-			slices.SortStableFunc(chunks, compareChunks)
-			return slices.CompactFunc(chunks, func(a, b series.Chunk) bool { return compareChunks(a, b) == 0 })
-		}
-	}
-	return chunks
-}
-
-// ownedLabels decodes a label set. set must never be written again, because the strings that the builder gets alias it.
-// Thereby each label is copied once, by the builder.
-func ownedLabels(set []byte, builder *labels.ScratchBuilder) (labels.Labels, error) {
-	builder.Reset()
-	for len(set) > 0 {
-		name, value, rest, err := labelenc.Next(set)
-		if err != nil {
-			return labels.EmptyLabels(), err
-		}
-		//lint:ignore gosec the bytes are never written again
-		builder.Add(unsafe.String(unsafe.SliceData(name), len(name)), unsafe.String(unsafe.SliceData(value), len(value)))
-		set = rest
-	}
-	return builder.Labels(), nil
-}
-
 // Labels implements storage.Series.
 func (s *storedSeries) Labels() labels.Labels { return s.labels }
 
@@ -399,7 +372,7 @@ func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	if err != nil {
 		return failedIterator{chunkenc.NewNopIterator(), err}
 	}
-	if !overlap(chunks) || s.view.dedup == nil && slices.ContainsFunc(chunks, isPacked) {
+	if !overlap(chunks) || s.view.dedup == nil && slices.ContainsFunc(chunks, isAggregated) {
 		return s.view.track(chunks, cut, false, reuse)
 	}
 	tracks, err := split(chunks)
@@ -420,7 +393,7 @@ func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 // replaces their samples, but not the last one before, which stores leave out if no step is between the two.
 func (k *collected) overlapping() bool {
 	return slices.ContainsFunc(k.series, func(s storedSeries) bool {
-		return overlap(s.chunks) || slices.ContainsFunc(s.chunks, isPacked) && k.view.mayMix(s.chunks)
+		return overlap(s.chunks) || slices.ContainsFunc(s.chunks, isAggregated) && k.view.mayMix(s.chunks)
 	})
 }
 

@@ -16,15 +16,15 @@ import (
 )
 
 // aggregates returns the chunks of one downsampled span.
-func aggregates(t *testing.T, of map[storeapi.Aggr][]sample) []storeapi.AggrChunk {
+func aggregates(t *testing.T, of map[series.Aggr][]sample) []aggrChunk {
 	t.Helper()
-	var all []storeapi.AggrChunk
+	var all []aggrChunk
 	minMS, maxMS := int64(math.MaxInt64), int64(math.MinInt64)
-	for aggr := storeapi.Count; aggr <= storeapi.Counter; aggr++ {
+	for aggr := series.Count; aggr <= series.Counter; aggr++ {
 		if samples := of[aggr]; samples != nil {
 			c := encode(t, samples)
 			minMS, maxMS = min(minMS, c.MinMS), max(maxMS, c.MaxMS)
-			all = append(all, storeapi.AggrChunk{Aggr: aggr, Chunk: c})
+			all = append(all, aggrChunk{Aggr: aggr, Chunk: c})
 		}
 	}
 	for i := range all {
@@ -55,13 +55,13 @@ func downsampledStore(t *testing.T) *fakeStore {
 	lset := named("m")
 	f := &fakeStore{series: []one{{labels: lset, chunks: []series.Chunk{encode(t, floats(10, 1, 20, 2))}}}}
 	f.series[0].aggr = slices.Concat(
-		aggregates(t, map[storeapi.Aggr][]sample{
-			storeapi.Count: later(floats(300, 4, 600, 2)), storeapi.Sum: later(floats(300, 10, 600, 5)), storeapi.Min: later(floats(300, 1, 600, 2)), storeapi.Max: later(floats(300, 9, 600, 8)),
-			storeapi.Counter: later(floats(250, 3, 300, 5, 600, 12, 600, 4)),
+		aggregates(t, map[series.Aggr][]sample{
+			series.Count: later(floats(300, 4, 600, 2)), series.Sum: later(floats(300, 10, 600, 5)), series.Min: later(floats(300, 1, 600, 2)), series.Max: later(floats(300, 9, 600, 8)),
+			series.Counter: later(floats(250, 3, 300, 5, 600, 12, 600, 4)),
 		}),
-		aggregates(t, map[storeapi.Aggr][]sample{
-			storeapi.Count: later(floats(900, 5)), storeapi.Sum: later(floats(900, 20)), storeapi.Min: later(floats(900, 0)), storeapi.Max: later(floats(900, 7)),
-			storeapi.Counter: later(floats(650, 1, 900, 6, 900, 6)),
+		aggregates(t, map[series.Aggr][]sample{
+			series.Count: later(floats(900, 5)), series.Sum: later(floats(900, 20)), series.Min: later(floats(900, 0)), series.Max: later(floats(900, 7)),
+			series.Counter: later(floats(650, 1, 900, 6, 900, 6)),
 		}))
 	return f
 }
@@ -100,13 +100,13 @@ func replicasOfASpan(t *testing.T, countB float64) (a, b *fakeStore) {
 	t.Helper()
 	of := func(replica string, count, sum float64) *fakeStore {
 		return &fakeStore{series: []one{{labels: labels.FromStrings("__name__", "m", "r", replica), aggr: slices.Concat(
-			aggregates(t, map[storeapi.Aggr][]sample{
-				storeapi.Count: floats(300, 5, 600, count), storeapi.Sum: floats(300, 50, 600, sum), storeapi.Min: floats(300, sum, 600, sum), storeapi.Max: floats(300, sum, 600, sum),
-				storeapi.Counter: floats(300, sum, 600, 10*sum, 600, 10*sum),
+			aggregates(t, map[series.Aggr][]sample{
+				series.Count: floats(300, 5, 600, count), series.Sum: floats(300, 50, 600, sum), series.Min: floats(300, sum, 600, sum), series.Max: floats(300, sum, 600, sum),
+				series.Counter: floats(300, sum, 600, 10*sum, 600, 10*sum),
 			}),
-			aggregates(t, map[storeapi.Aggr][]sample{
-				storeapi.Count: floats(900, count), storeapi.Sum: floats(900, 2*sum), storeapi.Min: floats(900, sum), storeapi.Max: floats(900, sum),
-				storeapi.Counter: floats(900, 20*sum, 900, 20*sum),
+			aggregates(t, map[series.Aggr][]sample{
+				series.Count: floats(900, count), series.Sum: floats(900, 2*sum), series.Min: floats(900, sum), series.Max: floats(900, sum),
+				series.Counter: floats(900, 20*sum, 900, 20*sum),
 			}))}}}
 	}
 	return of("1", 5, 50), of("2", countB, 60)
@@ -144,21 +144,23 @@ func TestSource_DownsampledSpansAreComplete(t *testing.T) {
 		a, b := replicasOfASpan(t, countB)
 		f, _ := newTestFanout(t, Options{}, a, b)
 		set := f.Source().Series(t.Context(), storeapi.SeriesRequest{
-			MaxMS: 2000, MaxResolutionMS: 300_000, Aggregates: []storeapi.Aggr{storeapi.Sum, storeapi.Count}, WithoutReplicaLabels: []string{"r"},
+			MaxMS: 2000, MaxResolutionMS: 300_000, Aggregates: []series.Aggr{series.Sum, series.Count}, WithoutReplicaLabels: []string{"r"},
 			Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")},
 		})
 		if !set.Next() {
 			t.Fatal(set.Err())
 		}
 		spans, sums := 0, map[string]bool{}
-		for rest := set.(aggregated).AggrChunks(); len(rest) > 0; spans++ {
-			n := storeapi.SpanLen(rest)
-			if n != 2 || rest[0].Aggr != storeapi.Count || rest[1].Aggr != storeapi.Sum {
-				t.Fatalf("counts 5 and %g: a chunk has %v", countB, rest[:n])
+		for _, c := range set.Chunks() {
+			parts, err := c.AppendParts(nil)
+			if err != nil || len(parts) != 2 || parts[0].Aggr != series.Count || parts[1].Aggr != series.Sum {
+				t.Fatalf("counts 5 and %g: a chunk has %v, %v", countB, parts, err)
 			}
-			pair := fmt.Sprint(decode(t, []series.Chunk{rest[0].Chunk}, 0, 2000), decode(t, []series.Chunk{rest[1].Chunk}, 0, 2000))
-			sums[pair] = true
-			rest = rest[n:]
+			part := func(i int) []series.Chunk {
+				return []series.Chunk{{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: parts[i].Encoding, Data: parts[i].Data}}
+			}
+			sums[fmt.Sprint(decode(t, part(0), 0, 2000), decode(t, part(1), 0, 2000))] = true
+			spans++
 		}
 		for _, f := range []*fakeStore{a, b} {
 			for i := 0; i < len(f.series[0].aggr); i += 5 {
@@ -203,7 +205,7 @@ func TestQuerier_RawAndDownsampledDataAreNotAdded(t *testing.T) {
 		}
 	}
 	counter = append(counter, sample{2990, last, false})
-	coarse := &fakeStore{series: []one{{labels: named("m"), aggr: aggregates(t, map[storeapi.Aggr][]sample{storeapi.Count: counts, storeapi.Sum: sums, storeapi.Counter: counter})}}}
+	coarse := &fakeStore{series: []one{{labels: named("m"), aggr: aggregates(t, map[series.Aggr][]sample{series.Count: counts, series.Sum: sums, series.Counter: counter})}}}
 	fine := &fakeStore{series: []one{{labels: named("m")}}}
 	for i := 0; i < len(samples); i += 50 {
 		fine.series[0].chunks = append(fine.series[0].chunks, encode(t, samples[i:i+50]))
@@ -264,9 +266,9 @@ func TestQuerier_DownsampledCountersNeverFall(t *testing.T) {
 }
 
 func TestQuerier_CountWithoutSumIsCorrupt(t *testing.T) {
-	for _, of := range []map[storeapi.Aggr][]sample{
-		{storeapi.Count: floats(300, 4)}, {storeapi.Sum: floats(300, 4)},
-		{storeapi.Count: floats(300, 4), storeapi.Sum: floats(301, 4)}, {storeapi.Count: floats(300, 4, 600, 1), storeapi.Sum: floats(300, 4)},
+	for _, of := range []map[series.Aggr][]sample{
+		{series.Count: floats(300, 4)}, {series.Sum: floats(300, 4)},
+		{series.Count: floats(300, 4), series.Sum: floats(301, 4)}, {series.Count: floats(300, 4, 600, 1), series.Sum: floats(300, 4)},
 	} {
 		s := downsampledStore(t)
 		s.series[0].aggr = aggregates(t, of)

@@ -44,12 +44,7 @@ var (
 
 // Client sends requests to one store. It is safe for concurrent use.
 type Client interface {
-	Info(ctx context.Context) (storeapi.Info, error)
-	// Series never returns nil; errors are in the stream.
-	Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream
-	LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error)
-	LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error)
-	storeapi.ExemplarSource
+	storeapi.API
 	Close() error
 }
 

@@ -24,9 +24,13 @@ const pointsMax = 4 << 20
 
 // samplesOf returns the number of samples in the headers of chunks.
 func samplesOf(chunks []series.Chunk) (n int) {
-	for _, c := range chunks {
-		if len(c.Data) >= 2 {
-			n += int(binary.BigEndian.Uint16(c.Data))
+	var room [series.PartsMax]series.Part
+	for i := range chunks {
+		parts, _ := chunks[i].AppendParts(room[:0]) // the reader of a corrupt chunk returns the error
+		for _, p := range parts {
+			if len(p.Data) >= 2 {
+				n += int(binary.BigEndian.Uint16(p.Data))
+			}
 		}
 	}
 	return n

@@ -27,9 +27,7 @@ type served struct{ *fakeStore }
 
 func (served) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
 
-func (served) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
-	return nil, errors.New("series are read by whole requests")
-}
+func (served) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
 
 // remote is a store behind a gRPC connection.
 type remote struct {

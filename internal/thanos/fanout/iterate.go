@@ -10,20 +10,19 @@ import (
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/xor"
-	"github.com/ferula-io/ferula/internal/thanos/storepb"
 )
 
 // milliseconds is a timestamp. Without this alias vet would report that Seek has another signature than that of
 // io.Seeker.
 type milliseconds = int64
 
-func isPacked(c series.Chunk) bool { return c.Encoding == packedEncoding }
+func isAggregated(c series.Chunk) bool { return c.Encoding == series.Aggregated }
 
 // track returns an iterator over sorted chunks. The iterator skips samples that are not later than samples of previous
 // chunks. pieces means that it also skips samples outside a chunk's time range. replica means that the chunks are of
 // one replica, and that the caller will deduplicate the iterator.
 func (v *view) track(chunks []series.Chunk, pieces, replica bool, reuse chunkenc.Iterator) chunkenc.Iterator {
-	if replica && v.isCounter || v.counters && slices.ContainsFunc(chunks, isPacked) {
+	if replica && v.isCounter || v.counters && slices.ContainsFunc(chunks, isAggregated) {
 		// Samples outside the range are skipped after the counter adjustment, because a reset before the first sample in
 		// range counts, too.
 		return &bounded{Iterator: v.counter(&chunkIterator{chunks: chunks, pieces: pieces, minMS: minTime, maxMS: maxTime,
@@ -144,26 +143,26 @@ func (it *chunkIterator) open() bool {
 	return true
 }
 
-// use makes c the current chunk. Of a packed chunk it reads the only aggregate, or the sums divided by the counts.
+// use makes c the current chunk. Of a downsampled chunk it reads the only aggregate, or the sums divided by the counts.
 func (it *chunkIterator) use(c series.Chunk) error {
-	if c.Encoding != packedEncoding {
+	if c.Encoding != series.Aggregated {
 		return it.useOne(c, false)
 	}
-	var count, other storepb.Chunk // other is the sum, or the only aggregate
-	for rest := c.Data; len(rest) > 0; {
-		one, next, err := storepb.NextPacked(rest)
-		if err != nil {
-			return err
-		}
-		if rest = next; it.average && one.Aggr == storepb.Count {
-			count = one
+	var room [series.PartsMax]series.Part
+	parts, err := c.AppendParts(room[:0])
+	if err != nil {
+		return err
+	}
+	var count, other series.Part // other is the sum, or the only aggregate
+	for _, p := range parts {
+		if it.average && p.Aggr == series.Count {
+			count = p
 		} else {
-			other = one
+			other = p
 		}
 	}
 	if !it.average {
-		return it.useOne(series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(other.Encoding),
-			Data: other.Data}, true)
+		return it.useOne(series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: other.Encoding, Data: other.Data}, true)
 	}
 	if count.Encoding == 0 || other.Encoding == 0 {
 		return errNotPaired
@@ -221,12 +220,12 @@ func (it *chunkIterator) useOne(c series.Chunk, aggregate bool) error {
 }
 
 // decoder returns one aggregate of a downsampled chunk as a chunk with iterators.
-func decoder(of storepb.Chunk) (chunkenc.Chunk, error) {
-	return series.Chunk{Encoding: chunkenc.Encoding(of.Encoding), Data: of.Data}.Decoder()
+func decoder(of series.Part) (chunkenc.Chunk, error) {
+	return series.Chunk{Encoding: of.Encoding, Data: of.Data}.Decoder()
 }
 
 // beginMean opens the counts and sums of a downsampled chunk.
-func (it *chunkIterator) beginMean(count, sum storepb.Chunk) error {
+func (it *chunkIterator) beginMean(count, sum series.Part) error {
 	counts, err := decoder(count)
 	if err != nil {
 		return err

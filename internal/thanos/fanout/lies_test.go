@@ -12,8 +12,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/thanos/storeapi"
-	"github.com/ferula-io/ferula/internal/thanos/storepb"
 )
 
 // bucketBomb is the data of a chunk of histograms that announce four billion buckets.
@@ -34,26 +32,26 @@ func TestQuerier_LiesOfAStoreAreErrors(t *testing.T) {
 	for i := range overlapping {
 		overlapping[i] = series.Chunk{MinMS: int64(i), MaxMS: 1 << 40, Encoding: point.Encoding, Data: point.Data}
 	}
-	aggregate := func(kind storeapi.Aggr, minMS, maxMS int64, enc chunkenc.Encoding, data []byte) storeapi.AggrChunk {
-		return storeapi.AggrChunk{Aggr: kind, Chunk: series.Chunk{MinMS: minMS, MaxMS: maxMS, Encoding: enc, Data: data}}
+	aggregate := func(kind series.Aggr, minMS, maxMS int64, enc chunkenc.Encoding, data []byte) aggrChunk {
+		return aggrChunk{Aggr: kind, Chunk: series.Chunk{MinMS: minMS, MaxMS: maxMS, Encoding: enc, Data: data}}
 	}
-	var gaps []storeapi.AggrChunk // aggregates with a gap after each
+	var gaps []aggrChunk // aggregates with a gap after each
 	for i := range int64(2000) {
 		at := 2 * i * fineMS
-		gaps = append(gaps, aggregate(storepb.Count, at, at, chunkenc.EncXOR, encode(t, []sample{{at, 1, false}}).Data), aggregate(storepb.Sum, at, at, chunkenc.EncXOR, encode(t, []sample{{at, 1, false}}).Data))
+		gaps = append(gaps, aggregate(series.Count, at, at, chunkenc.EncXOR, encode(t, []sample{{at, 1, false}}).Data), aggregate(series.Sum, at, at, chunkenc.EncXOR, encode(t, []sample{{at, 1, false}}).Data))
 	}
 	long := make([]series.Chunk, 2000) // each overlaps all others
 	for i := range long {
 		long[i] = series.Chunk{MinMS: int64(i), MaxMS: 1 << 40, Encoding: point.Encoding, Data: point.Data}
 	}
-	histograms := aggregate(storepb.Count, 0, 10, chunkenc.EncHistogram, bucketBomb())
+	histograms := aggregate(series.Count, 0, 10, chunkenc.EncHistogram, bucketBomb())
 	for what, c := range map[string]struct {
 		one
 		want string
 	}{
 		"chunks that all overlap":       {one{chunks: overlapping}, "more than 1000 chunks overlap"},
 		"histograms without a chunk":    {one{chunks: []series.Chunk{{MaxMS: 10, Encoding: chunkenc.EncFloatHistogram, Data: bucketBomb()}}}, "4294967295 buckets"},
-		"aggregates without a chunk":    {one{aggr: []storeapi.AggrChunk{histograms, aggregate(storepb.Sum, 0, 10, chunkenc.EncHistogram, bucketBomb())}}, "4294967295 buckets"},
+		"aggregates without a chunk":    {one{aggr: []aggrChunk{histograms, aggregate(series.Sum, 0, 10, chunkenc.EncHistogram, bucketBomb())}}, "4294967295 buckets"},
 		"chunks between all aggregates": {one{aggr: gaps, chunks: long}, "more than 1048576 pieces"},
 	} {
 		c.labels = named("m")

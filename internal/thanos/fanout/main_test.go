@@ -1,6 +1,7 @@
 package fanout
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,11 +39,32 @@ type sample struct {
 type one struct {
 	labels labels.Labels
 	chunks []series.Chunk
-	aggr   []storeapi.AggrChunk
+	aggr   []aggrChunk
+}
+
+// aggrChunk is the samples of one aggregate. Those of one time range are adjacent.
+type aggrChunk struct {
+	Aggr series.Aggr
+	series.Chunk
+}
+
+// pack returns the downsampled chunks of aggregates.
+func pack(aggr []aggrChunk, wanted series.Aggrs) (all []series.Chunk) {
+	for len(aggr) > 0 {
+		var parts []series.Part
+		c := aggr[0].Chunk
+		for n := 0; n == 0 || len(aggr) > 0 && aggr[0].MinMS == c.MinMS && aggr[0].MaxMS == c.MaxMS && aggr[0].Aggr > parts[n-1].Aggr; n++ {
+			parts, aggr = append(parts, series.Part{Aggr: aggr[0].Aggr, Encoding: aggr[0].Encoding, Data: aggr[0].Data}), aggr[1:]
+		}
+		c.Encoding, c.Data = series.Aggregated, series.AppendAggregated(nil, wanted.Of(parts))
+		all = append(all, c)
+	}
+	return all
 }
 
 // fakeStore is a store in memory. Next overwrites the labels and chunks of the series before.
 type fakeStore struct {
+	storeapi.NoServices
 	info   storeapi.Info
 	series []one // sorted by labels
 	strips bool  // honours WithoutReplicaLabels
@@ -123,7 +145,6 @@ type fakeStream struct {
 	series []one
 	labels []byte
 	chunks []series.Chunk
-	aggr   []storeapi.AggrChunk
 	err    error
 	closed bool
 }
@@ -153,19 +174,19 @@ func (s *fakeStream) Next() bool {
 	at := s.series[0]
 	s.series = s.series[1:]
 	s.labels = labelenc.Append(s.labels[:0], at.labels)
-	s.chunks, s.aggr = s.chunks[:0], at.aggr
-	for _, c := range at.chunks {
+	s.chunks = s.chunks[:0]
+	for _, c := range append(pack(at.aggr, series.AggrsOf(s.r.Aggregates)), at.chunks...) {
 		c.Data = slices.Clone(c.Data)
 		s.chunks = append(s.chunks, c)
 	}
+	slices.SortStableFunc(s.chunks, func(a, b series.Chunk) int { return cmp.Compare(a.MinMS, b.MinMS) })
 	return true
 }
 
-func (s *fakeStream) BufferedBytes() int64             { return s.f.buffers }
-func (s *fakeStream) Labels() []byte                   { return s.labels }
-func (s *fakeStream) Chunks() []series.Chunk           { return s.chunks }
-func (s *fakeStream) AggrChunks() []storeapi.AggrChunk { return s.aggr }
-func (s *fakeStream) Err() error                       { return s.err }
+func (s *fakeStream) BufferedBytes() int64   { return s.f.buffers }
+func (s *fakeStream) Labels() []byte         { return s.labels }
+func (s *fakeStream) Chunks() []series.Chunk { return s.chunks }
+func (s *fakeStream) Err() error             { return s.err }
 func (s *fakeStream) Warnings() annotations.Annotations {
 	var all annotations.Annotations
 	if s.f.warning != "" {

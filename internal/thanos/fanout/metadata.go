@@ -11,29 +11,16 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// metadataClient is a Client of stores that have metric metadata.
-type metadataClient interface {
-	MetricMetadata(ctx context.Context, metric string,
-		limit int) (found map[string][]metadata.Metadata, warnings []string, err error)
-}
-
 // MetricMetadata returns the metadata of a metric, or of all metrics if metric is "", from all
 // stores that have metadata. Each store returns at most limit metrics; -1: no limit. Equal entries
 // of a metric are returned once.
 func (q *Query) MetricMetadata(ctx context.Context, metric string,
 	limit int) (map[string][]metadata.Metadata, annotations.Annotations, error) {
-	c, err := q.f.endpoints.choose(q.r, func(info *storeapi.Info) bool { return info == nil || info.MetricMetadata })
-	if err != nil {
-		return nil, nil, err
-	}
-	defer c.release()
-	found := make([]map[string][]metadata.Metadata, len(c.stores))
-	warned, err := each(ctx, q.f, q.r, c, func(ctx context.Context, i int) (warnings []string, err error) {
-		if client, ok := c.stores[i].client.(metadataClient); ok {
-			found[i], warnings, err = client.MetricMetadata(ctx, metric, limit)
-		}
-		return warnings, err
-	})
+	r := storeapi.MetadataRequest{Metric: metric, Limit: limit, AbortOnPartial: q.r.AbortOnPartial}
+	found, warnings, err := callOffering(ctx, q, func(info *storeapi.Info) bool { return info.MetricMetadata },
+		func(ctx context.Context, client Client) (map[string][]metadata.Metadata, []string, error) {
+			return client.MetricMetadata(ctx, r)
+		})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -51,10 +38,6 @@ func (q *Query) MetricMetadata(ctx context.Context, metric string,
 		slices.SortFunc(list, func(a, b metadata.Metadata) int {
 			return cmp.Or(cmp.Compare(a.Type, b.Type), cmp.Compare(a.Help, b.Help), cmp.Compare(a.Unit, b.Unit))
 		})
-	}
-	var warnings annotations.Annotations
-	for _, w := range warned {
-		warnings.Add(w)
 	}
 	return all, warnings, nil
 }

@@ -142,7 +142,7 @@ func TestQuerier_DeduplicatesAsTheNaiveAlgorithm(t *testing.T) {
 			t.Fatalf("seed %d: %q, want %d series", seed, order, len(all))
 		}
 		for name, chunks := range all {
-			slices.SortStableFunc(chunks, compareChunks)
+			slices.SortStableFunc(chunks, series.CompareChunks)
 			var replicas [][]sample
 			for _, track := range naiveTracks(chunks) {
 				replicas = append(replicas, decode(t, track, minMS, maxMS))

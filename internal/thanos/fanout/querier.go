@@ -99,7 +99,7 @@ func (q *querier) SelectFloats(ctx context.Context, steps *series.Steps, hints *
 	}
 	opts := q.q.f.opts
 	v := &view{minMS: q.minMS, maxMS: q.maxMS, coarse: sr.MaxResolutionMS >= coarseMS, average: len(sr.Aggregates) == 2,
-		counters: sr.Aggregates[0] == storeapi.Counter, function: function, isCounter: opts.IsCounter(function),
+		counters: sr.Aggregates[0] == series.Counter, function: function, isCounter: opts.IsCounter(function),
 		counter: opts.Counter}
 	if len(sr.WithoutReplicaLabels) > 0 {
 		v.dedup, v.dedupFloats = opts.Dedup, opts.DedupFloats
@@ -223,21 +223,21 @@ func (q *querier) Close() error {
 }
 
 // aggregatesFor returns the aggregates of downsampled data that a function needs.
-func aggregatesFor(function string) []storeapi.Aggr {
+func aggregatesFor(function string) []series.Aggr {
 	is := func(name string) bool { return function == name || strings.HasPrefix(function, name+"_") }
 	switch {
 	case is("min"):
-		return []storeapi.Aggr{storeapi.Min}
+		return []series.Aggr{series.Min}
 	case is("max"):
-		return []storeapi.Aggr{storeapi.Max}
+		return []series.Aggr{series.Max}
 	case is("count"):
-		return []storeapi.Aggr{storeapi.Count}
+		return []series.Aggr{series.Count}
 	case strings.HasPrefix(function, "sum_"): // not sum, which adds up the averages of several series at a step
-		return []storeapi.Aggr{storeapi.Sum}
+		return []series.Aggr{series.Sum}
 	case function == "rate" || function == "irate" || function == "increase":
-		return []storeapi.Aggr{storeapi.Counter}
+		return []series.Aggr{series.Counter}
 	}
-	return []storeapi.Aggr{storeapi.Count, storeapi.Sum}
+	return []series.Aggr{series.Count, series.Sum}
 }
 
 // needTwoSamples are functions that need two samples in their range.

@@ -60,7 +60,7 @@ func (o *observed) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (
 	return o.fakeStore.Exemplars(ctx, r)
 }
 
-func (o *observed) MetricMetadata(ctx context.Context, _ string, _ int) (map[string][]metadata.Metadata, []string, error) {
+func (o *observed) MetricMetadata(ctx context.Context, _ storeapi.MetadataRequest) (map[string][]metadata.Metadata, []string, error) {
 	o.keep(ctx, "metadata")
 	return nil, nil, o.openErr
 }
@@ -403,7 +403,7 @@ func TestQuery_ResolutionSuitsTheFunction(t *testing.T) {
 		"": "[COUNT SUM]", "min": "[MIN]", "min_over_time": "[MIN]", "minute": "[COUNT SUM]", "max": "[MAX]", "max_over_time": "[MAX]", "count": "[COUNT]", "count_over_time": "[COUNT]", "sum": "[COUNT SUM]", "sum_over_time": "[SUM]",
 		"rate": "[COUNTER]", "irate": "[COUNTER]", "increase": "[COUNTER]", "delta": "[COUNT SUM]", "avg_over_time": "[COUNT SUM]",
 	} {
-		names := map[storeapi.Aggr]string{storeapi.Count: "COUNT", storeapi.Sum: "SUM", storeapi.Min: "MIN", storeapi.Max: "MAX", storeapi.Counter: "COUNTER"}
+		names := map[series.Aggr]string{series.Count: "COUNT", series.Sum: "SUM", series.Min: "MIN", series.Max: "MAX", series.Counter: "COUNTER"}
 		var got []string
 		for _, a := range aggregatesFor(function) {
 			got = append(got, names[a])

@@ -9,7 +9,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/xor"
-	"github.com/ferula-io/ferula/internal/thanos/storepb"
 )
 
 // The resolutions of downsampled blocks, 5m and 1h. A chunk in a response does not name its
@@ -44,7 +43,7 @@ func (v *view) mayMix(chunks []series.Chunk) bool {
 	last := chunks[0].MinMS - 1 // greatest MaxMS of the previous chunks
 	for _, c := range chunks {
 		begin := c.MinMS // of a downsampled chunk: start of the window of its first aggregate
-		if isPacked(c) {
+		if isAggregated(c) {
 			begin, packed = window(begin, resolution).minMS, true
 		} else {
 			raw = true
@@ -72,7 +71,7 @@ type stamped struct {
 // cut is false if the chunks are returned unchanged. A chunk that cannot be decoded is returned, too: its iterator
 // returns the error.
 func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool, err error) {
-	if len(chunks) < 2 || !slices.ContainsFunc(chunks, isPacked) || !v.mayMix(chunks) {
+	if len(chunks) < 2 || !slices.ContainsFunc(chunks, isAggregated) || !v.mayMix(chunks) {
 		return chunks, false, nil
 	}
 	stamps := 0
@@ -84,7 +83,7 @@ func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool,
 				return nil, false, fmt.Errorf("%w: a series has more than %d aggregates", series.ErrCorrupt, stampsMax)
 			}
 			downsampled = append(downsampled, stamped{c, points, v.resolutionOf(points, c)})
-		} else if isPacked(c) {
+		} else if isAggregated(c) {
 			pieces = append(pieces, c)
 		}
 	}
@@ -109,14 +108,14 @@ func (v *view) distinct(chunks []series.Chunk) (pieces []series.Chunk, cut bool,
 		}
 	}
 	for _, c := range chunks {
-		if !isPacked(c) {
+		if !isAggregated(c) {
 			if pieces = appendOutside(pieces, c, windows); len(pieces) > piecesMax {
 				return nil, false, fmt.Errorf("%w: the chunks of a series overlap in more than %d pieces",
 					series.ErrCorrupt, piecesMax)
 			}
 		}
 	}
-	slices.SortStableFunc(pieces, compareChunks)
+	slices.SortStableFunc(pieces, series.CompareChunks)
 	return pieces, true, nil
 }
 
@@ -246,14 +245,16 @@ func disjoint(spans []span) []span {
 
 // appendStamps appends the timestamps of a downsampled chunk's first aggregate.
 func appendStamps(dst []xor.Point, c series.Chunk) []xor.Point {
-	if !isPacked(c) {
+	if !isAggregated(c) {
 		return dst
 	}
-	one, _, err := storepb.NextPacked(c.Data)
-	if err != nil {
+	var room [series.PartsMax]series.Part
+	parts, err := c.AppendParts(room[:0])
+	if err != nil || len(parts) == 0 {
 		return dst
 	}
-	if chunkenc.Encoding(one.Encoding) == chunkenc.EncXOR {
+	one := parts[0]
+	if one.Encoding == chunkenc.EncXOR {
 		points, err := xor.AppendPoints(dst, one.Data, xor.NotDescending)
 		if err != nil {
 			return dst

@@ -13,21 +13,20 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // downsampled returns the chunks that a compactor makes of raw samples. The timestamp of an aggregate is the end of its
 // window. The last aggregate of a chunk has the timestamp of the last sample, if that is earlier. A chunk of a counter begins
 // with the first raw sample, and ends with the value of the last raw sample.
-func downsampled(t *testing.T, samples []sample, resolution int64, windows int) []storeapi.AggrChunk {
+func downsampled(t *testing.T, samples []sample, resolution int64, windows int) []aggrChunk {
 	t.Helper()
-	var all []storeapi.AggrChunk
+	var all []aggrChunk
 	for len(samples) > 0 {
 		end := (samples[0].t/resolution + int64(windows)) * resolution
 		n, _ := slices.BinarySearchFunc(samples, end, func(s sample, end int64) int { return int(s.t - end) })
 		batch := samples[:n]
 		samples = samples[n:]
-		of := map[storeapi.Aggr][]sample{storeapi.Counter: {batch[0]}}
+		of := map[series.Aggr][]sample{series.Counter: {batch[0]}}
 		total, before := 0.0, 0.0
 		for len(batch) > 0 {
 			end := batch[0].t/resolution*resolution + resolution - 1
@@ -42,16 +41,16 @@ func downsampled(t *testing.T, samples []sample, resolution int64, windows int) 
 					end = s.t
 				}
 			}
-			of[storeapi.Count] = append(of[storeapi.Count], sample{end, count, false})
-			of[storeapi.Sum] = append(of[storeapi.Sum], sample{end, sum, false})
-			of[storeapi.Counter] = append(of[storeapi.Counter], sample{end, total, false})
+			of[series.Count] = append(of[series.Count], sample{end, count, false})
+			of[series.Sum] = append(of[series.Sum], sample{end, sum, false})
+			of[series.Counter] = append(of[series.Counter], sample{end, total, false})
 			if len(batch) == 0 {
-				of[storeapi.Counter] = append(of[storeapi.Counter], sample{end, last, false})
+				of[series.Counter] = append(of[series.Counter], sample{end, last, false})
 			}
 		}
 		chunks := aggregates(t, of)
 		for i := range chunks { // the first value of a counter is not in the declared range
-			chunks[i].MinMS = of[storeapi.Count][0].t
+			chunks[i].MinMS = of[series.Count][0].t
 		}
 		all = append(all, chunks...)
 	}
@@ -104,7 +103,7 @@ func holders(t *testing.T, rng *rand.Rand, lset labels.Labels, samples []sample,
 			}
 		} else if len(part) > 0 {
 			// The resolution of a chunk with one timestamp cannot be determined.
-			single := func(c storeapi.AggrChunk) bool { return c.MinMS == c.MaxMS }
+			single := func(c aggrChunk) bool { return c.MinMS == c.MaxMS }
 			for n := 5 + rng.IntN(150); part[len(part)-1].t-part[0].t > 2*coarseMS; n++ {
 				if o.aggr = downsampled(t, part, resolution, n); !slices.ContainsFunc(o.aggr, single) {
 					break
@@ -265,7 +264,7 @@ func TestDistinct_PiecesUpToTheLimit(t *testing.T) {
 	for packed, want := range map[int]error{piecesMax - 1: nil, piecesMax: series.ErrCorrupt} {
 		chunks := make([]series.Chunk, packed+1)
 		for i := range packed {
-			chunks[i] = series.Chunk{MaxMS: 10, Encoding: packedEncoding}
+			chunks[i] = series.Chunk{MaxMS: 10, Encoding: series.Aggregated}
 		}
 		chunks[packed] = series.Chunk{MinMS: 5, MaxMS: 10, Encoding: chunkenc.EncXOR}
 		pieces, cut, err := (&view{}).distinct(chunks)

@@ -12,11 +12,6 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// rulesClient is a Client of stores that have rules.
-type rulesClient interface {
-	Rules(ctx context.Context, r storeapi.RulesRequest) (groups []storeapi.RuleGroup, warnings []string, err error)
-}
-
 // Rules queries all stores that have rules. kind is alert, record or all. Groups with equal file and name are
 // merged. Of rules that differ only in replica labels it returns the rule whose alert is nearest to firing, and
 // among rules of the same state the last evaluated. As in Thanos, all sets of matchers must match the labels of a
@@ -72,11 +67,8 @@ func matchesAll(set labels.Labels, matchers [][]*labels.Matcher) bool {
 func (q *Query) rules(ctx context.Context, r storeapi.RulesRequest) ([][]storeapi.RuleGroup,
 	annotations.Annotations, error) {
 	return callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Rules },
-		func(ctx context.Context, client Client) (found []storeapi.RuleGroup, warnings []string, err error) {
-			if client, ok := client.(rulesClient); ok {
-				return client.Rules(ctx, r)
-			}
-			return nil, nil, nil
+		func(ctx context.Context, client Client) ([]storeapi.RuleGroup, []string, error) {
+			return client.Rules(ctx, r)
 		})
 }
 

@@ -181,7 +181,7 @@ func TestSource_ForwardsRulesAndTargetsUnmerged(t *testing.T) {
 	if _, _, err := source.Rules(t.Context(), storeapi.RulesRequest{AbortOnPartial: true}); err == nil {
 		t.Error("rules: a failed store is no error")
 	}
-	if _, _, err := source.MetricMetadata(t.Context(), "", -1, true); err != nil {
+	if _, _, err := source.MetricMetadata(t.Context(), storeapi.MetadataRequest{Limit: -1, AbortOnPartial: true}); err != nil {
 		t.Errorf("metadata of stores without any: %v", err)
 	}
 }

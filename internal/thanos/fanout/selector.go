@@ -127,9 +127,7 @@ func (s Selector) announced(sets []labels.Labels) []labels.Labels {
 		return []labels.Labels{s.Labels}
 	}
 	for i, set := range sets {
-		b := labels.NewBuilder(set)
-		s.Labels.Range(func(l labels.Label) { b.Set(l.Name, l.Value) })
-		sets[i] = b.Labels()
+		sets[i] = storeapi.WithExternal(set, s.Labels)
 	}
 	return sets
 }

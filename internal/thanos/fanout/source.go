@@ -11,26 +11,17 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/metadata"
 	"github.com/prometheus/prometheus/promql/parser"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/nesting"
-	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
-	"github.com/ferula-io/ferula/internal/thanos/storepb"
 )
 
 // Source is the StoreAPI over all stores, for other queriers. Series are merged by labels
 // while streaming, without decoding chunks.
 type Source struct{ f *Fanout }
 
-var (
-	_ storeapi.Source         = (*Source)(nil)
-	_ storeapi.StepsForwarder = (*Source)(nil)
-	_ storeapi.ExemplarSource = (*Source)(nil)
-	_ storeapi.ListSource     = (*Source)(nil)
-	_ storeapi.StatusSource   = (*Source)(nil)
-)
+var _ storeapi.Source = (*Source)(nil)
 
 // Source returns the StoreAPI over all stores.
 func (f *Fanout) Source() *Source { return &Source{f} }
@@ -86,26 +77,29 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 // labels.
 func (*Source) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
 
-// RawQuerier implements series.Source.
-func (s *Source) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
-	return &rawQuerier{s: s, minMS: mint, maxMS: maxt}, nil
+// Capabilities implements storeapi.Source. If the stores announce several replicas, the request to them has no steps,
+// and the server must leave out no sample afterwards.
+func (*Source) Capabilities() storeapi.Capabilities {
+	return storeapi.Capabilities{Exemplars: true, Rules: true, Targets: true, MetricMetadata: true, Status: true,
+		ForwardsSteps: true}
 }
 
-// Series implements storeapi.SeriesSource.
+// request returns the request that a request of another querier becomes.
+func request(ctx context.Context, abortOnPartial bool) Request {
+	return Request{AbortOnPartial: abortOnPartial, Tenant: storeapi.TenantOf(ctx)}
+}
+
+// Series implements storeapi.API.
 func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
 	if len(r.Matchers) == 0 {
-		return &forwardedStream{err: fmt.Errorf("%w: no matchers", storeapi.ErrBadRequest)}
+		return storeapi.Failed(fmt.Errorf("%w: no matchers", storeapi.ErrBadRequest))
 	}
-	m, err := s.f.merge(ctx, Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}, r)
+	m, err := s.f.merge(ctx, request(ctx, r.AbortOnPartial), r)
 	if err != nil {
-		return &forwardedStream{err: err}
+		return storeapi.Failed(err)
 	}
-	return &forwardedStream{m: m}
+	return forwardedStream{m}
 }
-
-// ForwardsSteps implements storeapi.StepsForwarder. If the stores announce several replicas, the request to them has
-// no steps, and the server must leave out no sample afterwards.
-func (*Source) ForwardsSteps() {}
 
 // timedOut adds context.DeadlineExceeded to the error of a store that has stalled. The gRPC status is then
 // DeadlineExceeded. Without it the status would be Internal, which means that this querier has a fault.
@@ -116,24 +110,24 @@ func timedOut(err error) error {
 	return err
 }
 
-// LabelNames implements storeapi.Source.
+// LabelNames implements storeapi.API.
 func (s *Source) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
-	names, warned, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}, r,
+	names, warned, err := s.f.list(ctx, request(ctx, r.AbortOnPartial), r,
 		Client.LabelNames)
 	return names, errorStrings(warned), timedOut(err)
 }
 
-// LabelValues implements storeapi.Source.
+// LabelValues implements storeapi.API.
 func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
 	if slices.Contains(r.WithoutReplicaLabels, r.Label) {
 		return nil, nil, nil
 	}
-	values, warned, err := s.f.list(ctx, Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)}, r,
+	values, warned, err := s.f.list(ctx, request(ctx, r.AbortOnPartial), r,
 		Client.LabelValues)
 	return values, errorStrings(warned), timedOut(err)
 }
 
-// Exemplars implements storeapi.ExemplarSource.
+// Exemplars implements storeapi.Services.
 func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (results []exemplar.QueryResult,
 	warnings []string, err error) {
 	if err := nesting.Check(r.Query, nesting.LevelsMax); err != nil {
@@ -143,43 +137,39 @@ func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (re
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
 	}
-	results, warned, err := s.f.exemplars(ctx, Request{AbortOnPartial: r.AbortOnPartial, Tenant: storeapi.TenantOf(ctx)},
+	results, warned, err := s.f.exemplars(ctx, request(ctx, r.AbortOnPartial),
 		r, parser.ExtractSelectors(expr))
 	return results, errorStrings(warned), timedOut(err)
 }
 
-// Rules implements storeapi.ListSource: the groups of all stores, unmerged. Only the querier that sends the request
+// Rules implements storeapi.Services: the groups of all stores, unmerged. Only the querier that sends the request
 // knows the replica labels.
 func (s *Source) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
-	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial,
-		Tenant: storeapi.TenantOf(ctx)}).rules(ctx, r)
+	found, warnings, err := s.f.Queryable(request(ctx, r.AbortOnPartial)).rules(ctx, r)
 	return slices.Concat(found...), annotationStrings(warnings), timedOut(err)
 }
 
-// Targets implements storeapi.ListSource: the targets of all stores, unmerged.
+// Targets implements storeapi.Services: the targets of all stores, unmerged.
 func (s *Source) Targets(ctx context.Context, r storeapi.TargetsRequest) (storeapi.Targets, []string, error) {
 	var all allTargets
-	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial,
-		Tenant: storeapi.TenantOf(ctx)}).targets(ctx, r)
+	found, warnings, err := s.f.Queryable(request(ctx, r.AbortOnPartial)).targets(ctx, r)
 	for _, of := range found {
 		all.add(of, r.State)
 	}
 	return all.Targets, annotationStrings(warnings), timedOut(err)
 }
 
-// MetricMetadata implements storeapi.ListSource.
-func (s *Source) MetricMetadata(ctx context.Context, metric string, limit int,
-	abortOnPartial bool) (map[string][]metadata.Metadata, []string, error) {
-	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: abortOnPartial,
-		Tenant: storeapi.TenantOf(ctx)}).MetricMetadata(ctx, metric, limit)
+// MetricMetadata implements storeapi.Services.
+func (s *Source) MetricMetadata(ctx context.Context,
+	r storeapi.MetadataRequest) (map[string][]metadata.Metadata, []string, error) {
+	found, warnings, err := s.f.Queryable(request(ctx, r.AbortOnPartial)).MetricMetadata(ctx, r.Metric, r.Limit)
 	return found, annotationStrings(warnings), timedOut(err)
 }
 
-// TSDBStatistics implements storeapi.StatusSource: the statistics of all stores, unmerged.
+// TSDBStatistics implements storeapi.Services: the statistics of all stores, unmerged.
 func (s *Source) TSDBStatistics(ctx context.Context,
 	r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
-	found, warnings, err := s.f.Queryable(Request{AbortOnPartial: r.AbortOnPartial,
-		Tenant: storeapi.TenantOf(ctx)}).tsdbStatistics(ctx, r)
+	found, warnings, err := s.f.Queryable(request(ctx, r.AbortOnPartial)).tsdbStatistics(ctx, r)
 	return slices.Concat(found...), annotationStrings(warnings), timedOut(err)
 }
 
@@ -201,101 +191,13 @@ func errorStrings(errs []error) []string {
 }
 
 // forwardedStream is a merged stream that is forwarded to another querier.
-type forwardedStream struct {
-	m      *merged
-	chunks []series.Chunk       // of the current series: what Chunks returns
-	raw    []series.Chunk       // buffer of chunks for a series that has downsampled chunks, too
-	aggr   []storeapi.AggrChunk // of the current series: the downsampled chunks
-	err    error
-}
-
-// Next implements series.Set.
-func (p *forwardedStream) Next() bool {
-	if p.err != nil || !p.m.Next() {
-		return false
-	}
-	all := p.m.Chunks()
-	p.chunks, p.aggr = all, p.aggr[:0]
-	if !slices.ContainsFunc(all, isPacked) {
-		return true
-	}
-	p.raw = p.raw[:0]
-	for _, c := range all {
-		if c.Encoding != packedEncoding {
-			p.raw = append(p.raw, c)
-			continue
-		}
-		for rest := c.Data; len(rest) > 0; {
-			var one storepb.Chunk
-			if one, rest, p.err = storepb.NextPacked(rest); p.err != nil {
-				return false
-			}
-			p.aggr = append(p.aggr, storeapi.AggrChunk{Aggr: one.Aggr, Chunk: series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS,
-				Encoding: chunkenc.Encoding(one.Encoding), Data: one.Data}})
-		}
-	}
-	p.chunks = p.raw
-	return true
-}
-
-// Labels implements series.Set.
-func (p *forwardedStream) Labels() []byte { return p.m.Labels() }
-
-// Chunks implements series.Set: the raw chunks.
-func (p *forwardedStream) Chunks() []series.Chunk { return p.chunks }
-
-// AggrChunks returns the downsampled chunks.
-func (p *forwardedStream) AggrChunks() []storeapi.AggrChunk { return p.aggr }
+type forwardedStream struct{ *merged }
 
 // Err implements series.Set.
-func (p *forwardedStream) Err() error {
-	if p.err != nil || p.m == nil {
-		return p.err
-	}
-	return timedOut(p.m.Err())
-}
+func (p forwardedStream) Err() error { return timedOut(p.Set.Err()) }
 
-// Warnings implements series.Set.
-func (p *forwardedStream) Warnings() annotations.Annotations {
-	if p.m == nil {
-		return nil
-	}
-	return p.m.Warnings()
-}
+// BufferedBytes implements storeapi.Stream: the budget of all queries has counted them.
+func (forwardedStream) BufferedBytes() int64 { return 0 }
 
 // Close implements storeapi.Stream.
-func (p *forwardedStream) Close() error {
-	if p.m != nil {
-		p.m.close()
-	}
-	return nil
-}
-
-// rawQuerier implements series.Querier over a Source.
-type rawQuerier struct {
-	s            *Source
-	minMS, maxMS int64
-	open         []storeapi.Stream
-}
-
-func (q *rawQuerier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
-	set := q.s.Series(ctx, storeapi.SeriesRequest{MinMS: q.minMS, MaxMS: q.maxMS, Matchers: matchers,
-		SkipChunks: opts.LabelsOnly})
-	q.open = append(q.open, set)
-	return set
-}
-
-func (*rawQuerier) Capabilities() series.Capabilities { return series.Capabilities{} }
-
-func (q *rawQuerier) LabelNames(ctx context.Context, _ series.SelectOptions, _ ...*labels.Matcher) ([]string, error) {
-	names, _, err := q.s.LabelNames(ctx, storeapi.LabelsRequest{MinMS: q.minMS, MaxMS: q.maxMS})
-	return names, err
-}
-
-func (q *rawQuerier) Close() error {
-	var errs []error
-	for _, set := range q.open {
-		errs = append(errs, set.Close())
-	}
-	return errors.Join(errs...)
-}
+func (p forwardedStream) Close() error { p.close(); return nil }

@@ -34,9 +34,9 @@ type metadataCalls struct {
 	list []string
 }
 
-func (d describing) MetricMetadata(_ context.Context, metric string, limit int) (map[string][]metadata.Metadata, []string, error) {
+func (d describing) MetricMetadata(_ context.Context, r storeapi.MetadataRequest) (map[string][]metadata.Metadata, []string, error) {
 	d.calls.mu.Lock()
-	d.calls.list = append(d.calls.list, fmt.Sprint(metric, " ", limit))
+	d.calls.list = append(d.calls.list, fmt.Sprint(r.Metric, " ", r.Limit))
 	d.calls.mu.Unlock()
 	return d.found, []string{"w"}, d.err
 }
@@ -76,7 +76,7 @@ func TestMetricMetadata_UnitesStoresAndSorts(t *testing.T) {
 	if texts := annotationStrings(warnings); len(texts) == 0 || !strings.Contains(texts[0], "w") || !slices.Equal(calls.list, []string{"m 7", "m 7"}) {
 		t.Errorf("%q, %q", texts, calls.list)
 	}
-	again, texts, err := f.Source().MetricMetadata(t.Context(), "m", 7, false)
+	again, texts, err := f.Source().MetricMetadata(t.Context(), storeapi.MetadataRequest{Metric: "m", Limit: 7})
 	if err != nil || len(again["m"]) != 4 || len(texts) == 0 {
 		t.Errorf("%+v, %q, %v", again, texts, err)
 	}
@@ -228,14 +228,7 @@ func TestSource_ListsAndSeriesOfAllStores(t *testing.T) {
 	if got, _, err := s.LabelValues(ctx, storeapi.LabelsRequest{Label: "v", WithoutReplicaLabels: []string{"v"}}); got != nil || err != nil {
 		t.Errorf("values of a replica label: %q, %v", got, err)
 	}
-	q, err := s.RawQuerier(ctx, 0, 9)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if names, err := q.LabelNames(ctx, series.SelectOptions{}); err != nil || len(names) != 3 {
-		t.Errorf("%q, %v", names, err)
-	}
-	selected := q.Select(ctx, series.SelectOptions{}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m"))
+	selected := s.Series(ctx, storeapi.SeriesRequest{MaxMS: 9, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")}})
 	var got []string
 	for selected.Next() {
 		got = append(got, string(labelenc.Value(selected.Labels(), "v")))
@@ -246,7 +239,7 @@ func TestSource_ListsAndSeriesOfAllStores(t *testing.T) {
 	if selected.Err() != nil || !slices.Equal(got, []string{"1", "2", "3"}) || len(selected.Warnings()) != 1 {
 		t.Errorf("%q, %v, %v", got, selected.Warnings(), selected.Err())
 	}
-	if err := q.Close(); err != nil {
+	if err := selected.Close(); err != nil {
 		t.Error(err)
 	}
 	none := s.Series(ctx, storeapi.SeriesRequest{})

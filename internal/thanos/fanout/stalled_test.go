@@ -40,7 +40,7 @@ func (silent) Exemplars(ctx context.Context, _ storeapi.ExemplarsRequest) ([]exe
 	return nil, nil, ctx.Err()
 }
 
-func (silent) MetricMetadata(ctx context.Context, _ string, _ int) (map[string][]metadata.Metadata, []string, error) {
+func (silent) MetricMetadata(ctx context.Context, _ storeapi.MetadataRequest) (map[string][]metadata.Metadata, []string, error) {
 	<-ctx.Done()
 	return nil, nil, ctx.Err()
 }
@@ -91,7 +91,7 @@ func TestSource_StalledStoreIsDeadlineExceeded(t *testing.T) {
 			return err
 		},
 		"metadata": func(ctx context.Context) error {
-			_, _, err := client.MetricMetadata(ctx, "", -1)
+			_, _, err := client.MetricMetadata(ctx, storeapi.MetadataRequest{Limit: -1})
 			return err
 		},
 		"targets": func(ctx context.Context) error {

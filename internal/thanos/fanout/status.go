@@ -12,12 +12,6 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// statusClient is a Client of stores that have statistics of TSDBs.
-type statusClient interface {
-	TSDBStatistics(ctx context.Context, r storeapi.StatusRequest) (all []storeapi.TSDBStatistics,
-		warnings []string, err error)
-}
-
 // TSDBStatistics returns the sum of the statistics of all TSDBs whose external labels match, with at most limit entries
 // in a list. As in Thanos the number of values of a label is the maximum of all TSDBs, because they have most values in
 // common. Series of two replicas count twice. If all heads are empty, the latest time is 0. If Request.Matchers
@@ -41,11 +35,8 @@ func (q *Query) tsdbStatistics(ctx context.Context,
 	return callOffering(ctx, q, func(info *storeapi.Info) bool {
 		return info.Status && anyMatches(info.LabelSets, r.Matchers)
 	},
-		func(ctx context.Context, client Client) (found []storeapi.TSDBStatistics, warnings []string, err error) {
-			if client, ok := client.(statusClient); ok {
-				return client.TSDBStatistics(ctx, r)
-			}
-			return nil, nil, nil
+		func(ctx context.Context, client Client) ([]storeapi.TSDBStatistics, []string, error) {
+			return client.TSDBStatistics(ctx, r)
 		})
 }
 

@@ -186,7 +186,7 @@ func TestQuerier_SelectFloatsAtStepsWithDownsampledData(t *testing.T) {
 		"raw samples in the window":         {3_780_000, []bool{true, false}},
 	} {
 		store := storeOf(t, []sample{{t: 3_000_000}, {t: tt.untilMS}}, "replica", "a")
-		store.series[0].aggr = []storeapi.AggrChunk{{Chunk: counts, Aggr: storeapi.Count}, {Chunk: counts, Aggr: storeapi.Sum}}
+		store.series[0].aggr = []aggrChunk{{Chunk: counts, Aggr: series.Count}, {Chunk: counts, Aggr: series.Sum}}
 		f, _ := newTestFanout(t, Options{}, store)
 		q, err := f.Queryable(Request{MaxResolutionMS: 300_000}).Querier(0, 5_000_000)
 		if err != nil {

@@ -28,11 +28,9 @@ type storeStream struct {
 	request storeapi.SeriesRequest
 	call    call
 	stream  storeapi.Stream // nil until the first Next sends the request
-	aggr    aggregated      // stream, if it may have downsampled data; else nil
 
 	replica labelRemover          // removes replica labels that the store cannot remove
 	shard   *storeapi.ShardFilter // selects the shard that the store cannot select; nil: none
-	packer  packer
 	memory  streamMemory
 	traffic traffic
 	span    trace.Span // ended by close
@@ -68,7 +66,7 @@ func (s *storeStream) next() bool {
 	if s.memory.budget == nil {
 		return true
 	}
-	if err := s.memory.set(s.call.ctx, s.bufferedBytes()); err != nil {
+	if err := s.memory.set(s.call.ctx, s.stream.BufferedBytes()); err != nil {
 		s.err = s.named(err)
 		return false
 	}
@@ -91,10 +89,9 @@ func (s *storeStream) send() {
 	s.traffic.begun = time.Now()
 	ctx, s.span = startSpan(s.call.ctx, "store", attribute.String("store", s.store.address))
 	s.stream = s.store.client.Series(ctx, s.request)
-	s.aggr, _ = s.stream.(aggregated)
 }
 
-// take reads the current series of the store's stream, removes replica labels, and packs aggregates. A
+// take reads the current series of the store's stream, and removes replica labels. A
 // storeapi.Stream guarantees that the labels are valid and sort after the labels of the previous series.
 func (s *storeStream) take() error {
 	s.traffic.series++
@@ -106,13 +103,6 @@ func (s *storeStream) take() error {
 	s.labels = s.replica.remove(received)
 	s.chunks = s.stream.Chunks()
 	s.traffic.samples += samplesOf(s.chunks)
-	if s.aggr != nil {
-		if aggregates := s.aggr.AggrChunks(); len(aggregates) > 0 {
-			var samples int
-			s.chunks, samples = s.packer.pack(s.chunks, aggregates, s.request.Aggregates)
-			s.traffic.samples += samples
-		}
-	}
 	for _, c := range s.chunks {
 		if c.MinMS > c.MaxMS {
 			return fmt.Errorf("%w: a chunk ends before it begins", storeapi.ErrCorrupt)
@@ -168,20 +158,6 @@ func awaitDeadline(ctx context.Context, err error) {
 	if deadline, ok := ctx.Deadline(); ok && errors.Is(err, context.DeadlineExceeded) && !time.Now().Before(deadline) {
 		<-ctx.Done()
 	}
-}
-
-// buffered is a stream that reports the memory of its buffers.
-type buffered interface {
-	BufferedBytes() int64
-}
-
-// bufferedBytes returns the memory of received messages. The stream holds this memory until
-// the stream ends, in addition to the copies of the consumer.
-func (s *storeStream) bufferedBytes() int64 {
-	if b, ok := s.stream.(buffered); ok {
-		return b.BufferedBytes()
-	}
-	return 0
 }
 
 func (s *storeStream) Labels() []byte         { return s.labels }

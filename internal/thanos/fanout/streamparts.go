@@ -3,7 +3,6 @@ package fanout
 import (
 	"context"
 	"errors"
-	"slices"
 	"time"
 
 	"github.com/ferula-io/ferula/internal/series/labelenc"
@@ -63,26 +62,13 @@ func (r *labelRemover) remove(set []byte) []byte {
 	if len(r.names) == 0 {
 		return set
 	}
-	r.previous, r.labels = r.labels, appendWithout(r.previous[:0], set, r.names)
+	before := r.labels
+	r.labels, _ = labelenc.AppendWithout(r.previous[:0], set, r.names) // it is valid
+	r.previous = before
 	if labelenc.Compare(r.previous, r.labels) > 0 {
 		r.unsorted = true
 	}
 	return r.labels
-}
-
-// appendWithout appends a valid label set without the given names.
-func appendWithout(dst, set []byte, names []string) []byte {
-	for len(set) > 0 {
-		name, _, rest, err := labelenc.Next(set)
-		if err != nil {
-			return dst
-		}
-		if !slices.Contains(names, string(name)) {
-			dst = append(dst, set[:len(set)-len(rest)]...)
-		}
-		set = rest
-	}
-	return dst
 }
 
 // streamMemory counts the buffers of a stream against the budget of all queries.

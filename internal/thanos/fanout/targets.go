@@ -11,11 +11,6 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// targetsClient is a Client of stores that have targets.
-type targetsClient interface {
-	Targets(ctx context.Context, r storeapi.TargetsRequest) (found storeapi.Targets, warnings []string, err error)
-}
-
 // Targets queries all stores that have targets. Of targets that differ only in replica labels it returns the target
 // with the worst health, and among targets of the same health the last scraped.
 func (q *Query) Targets(ctx context.Context, state string) (storeapi.Targets, annotations.Annotations, error) {
@@ -50,11 +45,8 @@ func (all *allTargets) add(of storeapi.Targets, state string) {
 func (q *Query) targets(ctx context.Context, r storeapi.TargetsRequest) ([]storeapi.Targets,
 	annotations.Annotations, error) {
 	return callOffering(ctx, q, func(info *storeapi.Info) bool { return info.Targets },
-		func(ctx context.Context, client Client) (found storeapi.Targets, warnings []string, err error) {
-			if client, ok := client.(targetsClient); ok {
-				return client.Targets(ctx, r)
-			}
-			return found, nil, nil
+		func(ctx context.Context, client Client) (storeapi.Targets, []string, error) {
+			return client.Targets(ctx, r)
 		})
 }
 

@@ -293,7 +293,7 @@ func TestSource_ReadAheadIsBounded(t *testing.T) {
 		t.Fatal(set.Err())
 	}
 	perPage := int64(aheadPageBytes/540 + 2)
-	for end := time.Now().Add(30 * time.Second); len(set.(*forwardedStream).m.ahead[0].pages) < aheadPages; time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(30 * time.Second); len(set.(forwardedStream).ahead[0].pages) < aheadPages; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("only %d series are read ahead", taken.Load())
 		}

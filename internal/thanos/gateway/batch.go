@@ -263,26 +263,11 @@ func (p *producer) places(r *blocks.Varints, into []place) ([]place, error) {
 
 func (p *producer) matches(lset []byte) bool {
 	for _, m := range p.onLabels {
-		if !m.Matches(valueOf(lset, m.Name)) {
+		if !m.Matches(string(labelenc.Value(lset, m.Name))) {
 			return false
 		}
 	}
 	return true
-}
-
-// valueOf returns the value of a label; "" if the set does not have it.
-func valueOf(lset []byte, name string) string {
-	for len(lset) > 0 {
-		n, value, rest, err := labelenc.Next(lset)
-		if err != nil {
-			return ""
-		}
-		if string(n) == name {
-			return string(value)
-		}
-		lset = rest
-	}
-	return ""
 }
 
 func (b *block) segment(number uint64) (*pages.Object, error) {

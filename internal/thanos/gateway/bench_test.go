@@ -2,6 +2,8 @@ package gateway
 
 import (
 	"testing"
+
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // BenchmarkSelect reads all series of a metric in four blocks, cold (a new page cache) and
@@ -11,7 +13,7 @@ func BenchmarkSelect(b *testing.B) {
 	for i := range int64(4) {
 		writeBlock(b, dir, 2*i*hourMS, 2*(i+1)*hourMS, 500, map[string]string{"cluster": "eu", "replica": "a"})
 	}
-	r := Request{MaxMS: 8 * hourMS, Matchers: match(b, "__name__=requests_total")}
+	r := storeapi.SeriesRequest{MaxMS: 8 * hourMS, Matchers: match(b, "__name__=requests_total")}
 	read := func(s *Store) {
 		selection, err := s.Select(b.Context(), r)
 		if err != nil {

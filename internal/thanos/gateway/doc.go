@@ -18,7 +18,7 @@
 // If a block cannot be read, a request that forbids partial responses fails. Another request
 // gets a warning that names the block, the series of the other blocks, and those series of this block
 // that were read before the error. A request that exceeds a limit fails in any case. The package does
-// not merge replicas, decode samples or implement a protocol.
+// not merge replicas, decode samples or speak gRPC.
 package gateway
 
 import (

@@ -22,6 +22,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 const hourMS = int64(time.Hour / time.Millisecond)
@@ -146,7 +147,7 @@ func collect(t testing.TB, set series.Set) selected {
 	return got
 }
 
-func (s *Store) all(t testing.TB, r Request) (selected, []string) {
+func (s *Store) all(t testing.TB, r storeapi.SeriesRequest) (selected, []string) {
 	t.Helper()
 	selection, err := s.Select(t.Context(), r)
 	if err != nil {
@@ -163,7 +164,7 @@ func (s *Store) all(t testing.TB, r Request) (selected, []string) {
 
 // expected reads the same series with Prometheus' readers: whole chunks that overlap the
 // range, with external labels.
-func expected(t testing.TB, dir string, ids []string, external map[string]string, r Request) selected {
+func expected(t testing.TB, dir string, ids []string, external map[string]string, r storeapi.SeriesRequest) selected {
 	t.Helper()
 	want := selected{}
 	for _, id := range ids {
@@ -207,11 +208,11 @@ func expected(t testing.TB, dir string, ids []string, external map[string]string
 			for name, value := range external {
 				lset.Set(name, value)
 			}
-			for _, name := range r.Without {
+			for _, name := range r.WithoutReplicaLabels {
 				lset.Del(name)
 			}
 			key := lset.Labels().String()
-			if r.LabelsOnly {
+			if r.SkipChunks {
 				list = nil
 			}
 			for _, c := range list {

@@ -15,6 +15,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
 	"github.com/ferula-io/ferula/internal/thanos/gateway/metas"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // objects is a bucket in memory.
@@ -85,7 +86,7 @@ func FuzzBlock_ArbitraryIndexAndChunks(f *testing.F) {
 			t.Skip()
 		}
 		for range 2 {
-			set, err := s.openBlock(t.Context(), Request{MaxMS: hourMS, Aggregates: Sum}, opening{b, []*labels.Matcher{matcher}})
+			set, err := s.openBlock(t.Context(), storeapi.SeriesRequest{MaxMS: hourMS}, opening{b, []*labels.Matcher{matcher}})
 			if err != nil {
 				return
 			}

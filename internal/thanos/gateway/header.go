@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/index"
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // header is the part of a block's index that is needed to find postings and to encode labels.
@@ -243,7 +244,7 @@ func (w *headerWriter) symbolOffsets(src []byte) error {
 	var last []byte
 	for i := range count {
 		w.u32(uint32(at))
-		symbol, rest, ok := prefixed(symbols[at:])
+		symbol, rest, ok := labelenc.Prefixed(symbols[at:])
 		if !ok {
 			return fmt.Errorf("%w: symbol %d is cut short", ErrCorrupt, i)
 		}
@@ -392,10 +393,10 @@ func tableEntry(src []byte) (e entry, rest []byte, ok bool) {
 		return e, nil, false
 	}
 	src = src[1:]
-	if e.name, src, ok = prefixed(src); !ok {
+	if e.name, src, ok = labelenc.Prefixed(src); !ok {
 		return e, nil, false
 	}
-	if e.value, src, ok = prefixed(src); !ok {
+	if e.value, src, ok = labelenc.Prefixed(src); !ok {
 		return e, nil, false
 	}
 	off, n := binary.Uvarint(src)
@@ -404,16 +405,6 @@ func tableEntry(src []byte) (e entry, rest []byte, ok bool) {
 	}
 	e.off = off
 	return e, src[n:], true
-}
-
-// prefixed cuts a length and as many bytes off src. The length must be encoded in as few
-// bytes as possible, since symbols are sent with their length unchanged.
-func prefixed(src []byte) (field, rest []byte, ok bool) {
-	size, n := binary.Uvarint(src)
-	if n <= 0 || n > 1 && src[n-1] == 0 || size > uint64(len(src)-n) {
-		return nil, nil, false
-	}
-	return src[n : n+int(size)], src[n+int(size):], true
 }
 
 func (h *header) nameCount() int      { return len(h.names)/8 - 1 }

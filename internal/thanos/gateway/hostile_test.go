@@ -12,6 +12,8 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/index"
+
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // hostile is a block whose bytes are written by hand, with valid checksums.
@@ -188,7 +190,7 @@ func TestStore_AHostileBlockIsAWarning(t *testing.T) {
 			if c.lists != nil {
 				selector = "v!="
 			}
-			r := Request{MaxMS: hourMS, Matchers: match(t, selector)}
+			r := storeapi.SeriesRequest{MaxMS: hourMS, Matchers: match(t, selector)}
 			got, warnings := s.all(t, r)
 			if len(warnings) != 1 || !strings.Contains(warnings[0], bad) || !strings.Contains(warnings[0], c.reason) {
 				t.Errorf("warnings: %.300q", warnings)

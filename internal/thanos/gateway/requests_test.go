@@ -17,6 +17,7 @@ import (
 	"github.com/thanos-io/objstore"
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // counting is a bucket that counts requests by kind and object, and the bytes read.
@@ -123,7 +124,7 @@ func TestSelect_SendsFewRequests(t *testing.T) {
 	if kinds, n, _ := c.take(); n != 3 { // the list, meta.json, deletion-mark.json
 		t.Errorf("%d requests list one block:%s", n, text(kinds))
 	}
-	r := Request{MaxMS: 4 * hourMS, Matchers: match(t, "cluster=a", "job=~.+")}
+	r := storeapi.SeriesRequest{MaxMS: 4 * hourMS, Matchers: match(t, "cluster=a", "job=~.+")}
 	s.all(t, r)
 	kinds, _, bytes := c.take()
 	// Of the index: table of contents, symbols, postings table, postings, series. Some of
@@ -150,7 +151,7 @@ func TestSelect_AWindowIsOneRequest(t *testing.T) {
 	}
 	c := newCounting(b)
 	s := openStore(t, c, Options{CacheBytes: 4 << 20})
-	r := Request{MaxMS: 8 * hourMS, Matchers: match(t, "job=~.+")}
+	r := storeapi.SeriesRequest{MaxMS: 8 * hourMS, Matchers: match(t, "job=~.+")}
 	block := s.blocks[ulid.MustParse(id)]
 	o, err := s.openBlock(t.Context(), r, opening{block, r.Matchers})
 	if err != nil {
@@ -185,7 +186,7 @@ func TestSelect_ReadsNoChunksOfSeriesThatDoNotMatch(t *testing.T) {
 	defer s.blocks[ulid.MustParse(id)].release()
 	all, _ := h.find("", "")
 	c.take()
-	o, err := s.openBlock(t.Context(), Request{MaxMS: 8 * hourMS}, opening{s.blocks[ulid.MustParse(id)], match(t, "job=~.+")})
+	o, err := s.openBlock(t.Context(), storeapi.SeriesRequest{MaxMS: 8 * hourMS}, opening{s.blocks[ulid.MustParse(id)], match(t, "job=~.+")})
 	if err != nil {
 		t.Fatal(err)
 	}

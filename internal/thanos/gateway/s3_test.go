@@ -23,6 +23,8 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"github.com/thanos-io/objstore/providers/s3"
+
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // faults is a proxy before a real S3 server. inject is called for each GET of a part of an
@@ -191,12 +193,12 @@ func slowDown(w http.ResponseWriter) {
 }
 
 // twoBlocks writes two blocks with the external labels block="0" and "1".
-func twoBlocks(t *testing.T, dir string) (ids []string, want func(r Request, id string) selected) {
+func twoBlocks(t *testing.T, dir string) (ids []string, want func(r storeapi.SeriesRequest, id string) selected) {
 	t.Helper()
 	for i := range 2 {
 		ids = append(ids, writeBlock(t, dir, 0, 2*hourMS, 150, map[string]string{"block": fmt.Sprint(i)}))
 	}
-	return ids, func(r Request, id string) selected {
+	return ids, func(r storeapi.SeriesRequest, id string) selected {
 		return expected(t, dir, []string{id}, map[string]string{"block": fmt.Sprint(slices.Index(ids, id))}, r)
 	}
 }
@@ -232,7 +234,7 @@ func checkResponse(t *testing.T, got selected, warnings []string, want map[strin
 func TestPeerS3_FaultsGiveAnEqualResponseOrAWarning(t *testing.T) {
 	bucket, dir, f := startS3(t)
 	ids, want := twoBlocks(t, dir)
-	r := Request{MaxMS: 2 * hourMS, Matchers: match(t, "job=~.+")}
+	r := storeapi.SeriesRequest{MaxMS: 2 * hourMS, Matchers: match(t, "job=~.+")}
 	all := map[string]selected{}
 	for _, id := range ids {
 		all[id] = want(r, id)
@@ -320,7 +322,7 @@ func TestPeerS3_ABlockThatIsDeletedInMidQueryIsNamed(t *testing.T) {
 	bucket, dir, f := startS3(t)
 	ids, want := twoBlocks(t, dir)
 	s := openStore(t, bucket, Options{})
-	r := Request{MaxMS: 2 * hourMS, Matchers: match(t, "job=~.+")}
+	r := storeapi.SeriesRequest{MaxMS: 2 * hourMS, Matchers: match(t, "job=~.+")}
 	good := map[string]selected{ids[0]: want(r, ids[0])}
 	both := map[string]selected{ids[0]: good[ids[0]], ids[1]: want(r, ids[1])}
 	var once sync.Once

@@ -12,22 +12,11 @@ import (
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// Request selects series. Timestamps are inclusive.
-type Request struct {
-	MinMS, MaxMS int64
-	Matchers     []*labels.Matcher
-	Without      []string   // StoreAPI's without_replica_labels: labels to remove from every series
-	LabelsOnly   bool       // StoreAPI's skip_chunks
-	ResolutionMS int64      // StoreAPI's max_resolution_window: coarsest acceptable resolution; 0: raw
-	Aggregates   Aggregates // of downsampled chunks
-	Strict       bool       // partial response ABORT: an unreadable block fails the request; otherwise it is a warning
-}
-
 // Selection is the series of a request: a series.Set whose chunks are as stored, not cut to
-// the time range. Chunks of downsampled blocks have the encoding Aggregated. The caller must
-// call Close.
+// the time range. The caller must call Close.
 type Selection struct {
 	series.Set
 	store    *Store
@@ -45,7 +34,7 @@ type opening struct {
 }
 
 // Select selects series of all blocks.
-func (s *Store) Select(ctx context.Context, r Request) (*Selection, error) {
+func (s *Store) Select(ctx context.Context, r storeapi.SeriesRequest) (*Selection, error) {
 	lowest, highest := s.opts.Rules.Range()
 	r.MinMS, r.MaxMS = max(r.MinMS, lowest), min(r.MaxMS, highest)
 	return s.open(ctx, r, s.chosen(r))
@@ -53,7 +42,7 @@ func (s *Store) Select(ctx context.Context, r Request) (*Selection, error) {
 
 // chosen returns the blocks of a request. As in Thanos, a request whose matchers are all on
 // external labels of a block selects no series of the block.
-func (s *Store) chosen(r Request) (all []opening) {
+func (s *Store) chosen(r storeapi.SeriesRequest) (all []opening) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, g := range s.groups {
@@ -61,14 +50,14 @@ func (s *Store) chosen(r Request) (all []opening) {
 		if !ok || len(matchers) == 0 {
 			continue
 		}
-		for _, b := range g.choose(r.MinMS, r.MaxMS, r.ResolutionMS) {
+		for _, b := range g.choose(r.MinMS, r.MaxMS, r.MaxResolutionMS) {
 			all = append(all, opening{b, matchers})
 		}
 	}
 	return all
 }
 
-func (s *Store) open(ctx context.Context, r Request, all []opening) (_ *Selection, err error) {
+func (s *Store) open(ctx context.Context, r storeapi.SeriesRequest, all []opening) (_ *Selection, err error) {
 	if err := s.begin(); err != nil {
 		return nil, err
 	}
@@ -97,18 +86,18 @@ func (s *Store) open(ctx context.Context, r Request, all []opening) (_ *Selectio
 			return nil, context.Cause(ctx)
 		case errors.Is(err, ErrLimit), errors.Is(err, pages.ErrBudget):
 			return nil, err
-		case r.Strict:
+		case r.AbortOnPartial:
 			return nil, fmt.Errorf("%w: %w", ErrBlock, err)
 		default:
 			selection.warnings.Add(err)
 		}
 	}
 	var merged []series.Set
-	budget := series.NewSortBudget(s.opts.SortBytesMax)
+	budget := series.NewSortBudget(r.SortBytesMax)
 	for _, set := range selection.sets {
 		set.start()
-		merged = append(merged, series.SelectReplacingLabelsWithin(ctx, set, series.SelectOptions{},
-			set.producer.block.external(), r.Without, budget))
+		merged = append(merged, series.SelectReplacingLabels(ctx, set, series.SelectOptions{},
+			set.producer.block.external(), r.WithoutReplicaLabels, budget))
 	}
 	selection.Set = series.Merge(merged...)
 	return selection, nil
@@ -140,7 +129,7 @@ func each(n, atOnce int, f func(i int)) {
 }
 
 // openBlock finds the series of a block; nil if there are none.
-func (s *Store) openBlock(ctx context.Context, r Request, o opening) (*blockSet, error) {
+func (s *Store) openBlock(ctx context.Context, r storeapi.SeriesRequest, o opening) (*blockSet, error) {
 	h, err := o.block.acquire(ctx)
 	if err != nil {
 		return nil, err
@@ -153,12 +142,12 @@ func (s *Store) openBlock(ctx context.Context, r Request, o opening) (*blockSet,
 	ctx, cancel := context.WithCancel(ctx)
 	s.reading.Add(1)
 	return &blockSet{
-		ctx: ctx, cancel: cancel, aggregates: r.Aggregates, strict: r.Strict, reader: s.cache.Reader(), closing: func() {
+		ctx: ctx, cancel: cancel, strict: r.AbortOnPartial, reader: s.cache.Reader(), closing: func() {
 			s.reading.Add(-1)
 		},
 		producer: producer{
 			block: o.block, header: h, postings: postings, onLabels: onLabels, minMS: r.MinMS, maxMS: r.MaxMS,
-			labelsOnly: r.LabelsOnly, slot: slot{gate: s.gate}, ahead: window{bytes: s.windowBytes}, reader: s.cache.Reader(),
+			labelsOnly: r.SkipChunks, slot: slot{gate: s.gate}, ahead: window{bytes: s.windowBytes}, reader: s.cache.Reader(),
 			series: seriesMin,
 		},
 	}, nil
@@ -208,10 +197,11 @@ func (s *Selection) Close() error {
 
 // LabelNames returns the names of the labels of all matching series, sorted, with the
 // external labels.
-func (s *Store) LabelNames(ctx context.Context, r Request) (names []string, warnings annotations.Annotations,
-	err error) {
+func (s *Store) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names []string,
+	warnings annotations.Annotations, err error) {
 	found := map[string]bool{}
-	whole, parts := s.labelBlocks(r, "")
+	r.Label = ""
+	whole, parts := s.labelBlocks(r)
 	warnings, err = s.eachHeader(ctx, r, whole, func(b *block, h *header) {
 		for _, name := range h.labelNames {
 			add(found, []byte(name))
@@ -227,20 +217,21 @@ func (s *Store) LabelNames(ctx context.Context, r Request) (names []string, warn
 	if err != nil {
 		return nil, nil, err
 	}
-	for _, name := range r.Without {
+	for _, name := range r.WithoutReplicaLabels {
 		delete(found, name)
 	}
 	return sorted(found), warnings.Merge(more), nil
 }
 
 // LabelValues returns the values of a label of all matching series, sorted.
-func (s *Store) LabelValues(ctx context.Context, r Request,
-	label string) (values []string, warnings annotations.Annotations, err error) {
-	if slices.Contains(r.Without, label) {
+func (s *Store) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values []string,
+	warnings annotations.Annotations, err error) {
+	label := r.Label
+	if slices.Contains(r.WithoutReplicaLabels, label) {
 		return nil, nil, nil
 	}
 	found := map[string]bool{}
-	whole, parts := s.labelBlocks(r, label)
+	whole, parts := s.labelBlocks(r)
 	warnings, err = s.eachHeader(ctx, r, whole, func(b *block, h *header) {
 		if own := b.external().Get(label); own != "" {
 			found[own] = true
@@ -268,8 +259,8 @@ func (s *Store) LabelValues(ctx context.Context, r Request,
 // labelBlocks returns the blocks in the time range of a request, as two lists. whole has the blocks whose
 // external labels satisfy all matchers: the label names and values are read from their headers. A header
 // also has the labels of series without samples in the time range; these are returned, too. parts has the
-// blocks whose series must be matched. label is the label whose values are wanted; "": names are wanted.
-func (s *Store) labelBlocks(r Request, label string) (whole []*block, parts []opening) {
+// blocks whose series must be matched. r.Label is the label whose values are wanted; "": names are wanted.
+func (s *Store) labelBlocks(r storeapi.LabelsRequest) (whole []*block, parts []opening) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, g := range s.groups {
@@ -277,8 +268,8 @@ func (s *Store) labelBlocks(r Request, label string) (whole []*block, parts []op
 		if !ok {
 			continue
 		}
-		if label != "" && len(matchers) > 0 && !g.labels.Has(label) {
-			matchers = append(slices.Clone(matchers), labels.MustNewMatcher(labels.MatchNotEqual, label, ""))
+		if r.Label != "" && len(matchers) > 0 && !g.labels.Has(r.Label) {
+			matchers = append(slices.Clone(matchers), labels.MustNewMatcher(labels.MatchNotEqual, r.Label, ""))
 		}
 		for _, list := range g.blocks {
 			for _, b := range list {
@@ -297,7 +288,7 @@ func (s *Store) labelBlocks(r Request, label string) (whole []*block, parts []op
 
 // eachHeader loads the headers of blocks concurrently. It calls f with each block and its header, one
 // call at a time.
-func (s *Store) eachHeader(ctx context.Context, r Request, all []*block,
+func (s *Store) eachHeader(ctx context.Context, r storeapi.LabelsRequest, all []*block,
 	f func(b *block, h *header)) (warnings annotations.Annotations, err error) {
 	if err := s.begin(); err != nil {
 		return nil, err
@@ -314,7 +305,7 @@ func (s *Store) eachHeader(ctx context.Context, r Request, all []*block,
 			return
 		}
 		s.failed(all[i], failed)
-		if failed = all[i].wrap(failed); r.Strict || ctx.Err() != nil {
+		if failed = all[i].wrap(failed); r.AbortOnPartial || ctx.Err() != nil {
 			err = fmt.Errorf("%w: %w", ErrBlock, failed)
 		} else {
 			warnings.Add(failed)
@@ -327,13 +318,13 @@ func (s *Store) eachHeader(ctx context.Context, r Request, all []*block,
 }
 
 // eachSeries calls f with the labels of all series of a selection.
-func (s *Store) eachSeries(ctx context.Context, r Request, parts []opening,
+func (s *Store) eachSeries(ctx context.Context, r storeapi.LabelsRequest, parts []opening,
 	f func(lset []byte)) (annotations.Annotations, error) {
 	if len(parts) == 0 {
 		return nil, nil
 	}
-	r.LabelsOnly = true
-	selection, err := s.open(ctx, r, parts)
+	selection, err := s.open(ctx, storeapi.SeriesRequest{MinMS: r.MinMS, MaxMS: r.MaxMS, SkipChunks: true,
+		WithoutReplicaLabels: r.WithoutReplicaLabels, AbortOnPartial: r.AbortOnPartial}, parts)
 	if err != nil {
 		return nil, err
 	}

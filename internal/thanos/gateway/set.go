@@ -17,13 +17,12 @@ import (
 
 // blockSet is the selected series of one block. A goroutine reads the next batch while the
 // caller uses the current one. A blockSet is also a series.Querier, which
-// series.SelectReplacingLabelsWithin requires.
+// series.SelectReplacingLabels requires.
 type blockSet struct {
-	producer   producer
-	ctx        context.Context // stored because a blockSet belongs to one request
-	cancel     context.CancelFunc
-	aggregates Aggregates
-	strict     bool // an error of the block fails the set; otherwise it is a warning
+	producer producer
+	ctx      context.Context // stored because a blockSet belongs to one request
+	cancel   context.CancelFunc
+	strict   bool // an error of the block fails the set; otherwise it is a warning
 
 	ahead   chan *batch // receives the next batch once it is read
 	reading bool        // a goroutine will send to ahead
@@ -34,7 +33,8 @@ type blockSet struct {
 
 	reader  *pages.Reader
 	chunks  []series.Chunk
-	copied  int // bytes of the current series' chunks that were copied; see copiedMax
+	parts   []series.Part // of a downsampled chunk, to check it
+	copied  int           // bytes of the current series' chunks that were copied; see copiedMax
 	err     error
 	warning error
 	closed  bool
@@ -198,9 +198,9 @@ func (s *blockSet) chunk(at place) error {
 		return fmt.Errorf("%w: checksum of the chunk", ErrCorrupt)
 	}
 	c := series.Chunk{MinMS: at.minMS, MaxMS: at.maxMS, Encoding: chunkenc.Encoding(src[n]), Data: src[n+1 : end : end]}
-	if c.Encoding == Aggregated {
-		if err := s.aggregates.check(c.Data); err != nil || s.aggregates == 0 {
-			return err
+	if c.Encoding == series.Aggregated {
+		if s.parts, err = c.AppendParts(s.parts[:0]); err != nil {
+			return fmt.Errorf("%w: %w", ErrCorrupt, err)
 		}
 	} else if !chunkenc.IsValidEncoding(c.Encoding) || c.Encoding == chunkenc.EncNone {
 		return fmt.Errorf("%w: unknown encoding %d", ErrCorrupt, c.Encoding)

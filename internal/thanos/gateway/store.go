@@ -20,6 +20,7 @@ import (
 	"github.com/ferula-io/ferula/internal/blocks/pages"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/thanos/gateway/metas"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -34,7 +35,6 @@ type Options struct {
 	ReadsMax      int           // limit of blocks that all requests together read at once; 0: no limit
 	PostingsBytes int64         // limit of the postings of one matcher that selects several values; 0: 256 MiB
 	Idle          time.Duration // after which the header of an unused block is unmapped; 0: 5 min
-	SortBytesMax  int           // limit of the series of one request that must be sorted again; 0: 256 MiB
 	Logger        *slog.Logger  // may be nil
 	Metrics       *metrics.Set  // may be nil
 	Flags         hint.Flags    // the flag that sets CacheBytes, named in errors
@@ -43,7 +43,6 @@ type Options struct {
 func (o Options) withDefaults() Options {
 	o.PostingsBytes = cmp.Or(o.PostingsBytes, 256<<20)
 	o.Idle = cmp.Or(o.Idle, 5*time.Minute)
-	o.SortBytesMax = cmp.Or(o.SortBytesMax, 256<<20)
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -240,15 +239,9 @@ func (s *Store) Blocks() []*metas.Meta {
 	return all
 }
 
-// Span is a time range that blocks with the same external labels cover without a gap.
-type Span struct {
-	Labels       labels.Labels
-	MinMS, MaxMS int64 // MaxMS is exclusive
-}
-
-// Spans returns the external label sets of the blocks, and for each set the time ranges that
-// its blocks cover. Both are sorted by labels.
-func (s *Store) Spans() (sets []labels.Labels, spans []Span) {
+// Spans returns the external label sets of the blocks, and for each set the time ranges that its blocks cover without
+// a gap; their ends are exclusive. Both are sorted by labels.
+func (s *Store) Spans() (sets []labels.Labels, spans []storeapi.TSDBInfo) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	for _, g := range s.groups {
@@ -257,7 +250,8 @@ func (s *Store) Spans() (sets []labels.Labels, spans []Span) {
 		slices.SortFunc(all, func(a, b *block) int { return cmp.Compare(a.meta.MinMS, b.meta.MinMS) })
 		for i, b := range all {
 			if last := len(spans) - 1; i == 0 || b.meta.MinMS > spans[last].MaxMS {
-				spans = append(spans, Span{g.labels, b.meta.MinMS, b.meta.MaxMS})
+				covered := storeapi.TimeRange{MinMS: b.meta.MinMS, MaxMS: b.meta.MaxMS}
+				spans = append(spans, storeapi.TSDBInfo{Labels: g.labels, TimeRange: covered})
 			} else {
 				spans[last].MaxMS = max(spans[last].MaxMS, b.meta.MaxMS)
 			}

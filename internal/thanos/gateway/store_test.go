@@ -14,6 +14,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -38,7 +39,7 @@ func TestStore_SelectsWhatPrometheusReadersSelect(t *testing.T) {
 		for _, selector := range selectors {
 			for _, span := range [][2]int64{{0, 5 * hourMS}, {hourMS, hourMS + 1}, {2 * hourMS, 2 * hourMS}, {2*hourMS + 5_000_000, 4 * hourMS}, {6 * hourMS, 7 * hourMS}} {
 				for _, labelsOnly := range []bool{false, true} {
-					r := Request{MinMS: span[0], MaxMS: span[1], Matchers: match(t, selector...), LabelsOnly: labelsOnly}
+					r := storeapi.SeriesRequest{MinMS: span[0], MaxMS: span[1], Matchers: match(t, selector...), SkipChunks: labelsOnly}
 					got, warnings := s.all(t, r)
 					if len(warnings) > 0 {
 						t.Fatal(warnings)
@@ -58,13 +59,13 @@ func TestStore_ReplicaLabelsAreRemovedAndExternalLabelsReplaceOwn(t *testing.T) 
 	a := writeBlock(t, dir, 0, hourMS, 20, map[string]string{"replica": "a", "job": "outer"})
 	b := writeBlock(t, dir, 0, hourMS, 20, map[string]string{"replica": "b", "job": "outer"})
 	s := openStore(t, bucket, Options{})
-	r := Request{MaxMS: hourMS, Matchers: match(t, "__name__=up"), Without: []string{"replica"}}
+	r := storeapi.SeriesRequest{MaxMS: hourMS, Matchers: match(t, "__name__=up"), WithoutReplicaLabels: []string{"replica"}}
 	got, _ := s.all(t, r)
 	same(t, "without replica", got, expected(t, dir, []string{a, b}, map[string]string{"job": "outer"}, r))
 	r.Matchers = match(t, "__name__=up", "replica=b", "job=outer")
-	r.Without = nil
+	r.WithoutReplicaLabels = nil
 	got, _ = s.all(t, r)
-	want := Request{MaxMS: hourMS, Matchers: match(t, "__name__=up")}
+	want := storeapi.SeriesRequest{MaxMS: hourMS, Matchers: match(t, "__name__=up")}
 	same(t, "one replica", got, expected(t, dir, []string{b}, map[string]string{"job": "outer", "replica": "b"}, want))
 	r.Matchers = match(t, "__name__=up", "replica=c")
 	if got, _ = s.all(t, r); len(got) != 0 {
@@ -84,8 +85,8 @@ func TestStore_SortingIsLimitedPerRequest(t *testing.T) {
 		maxMS    int64
 		want     error
 	}{{40_000, hourMS - 1, nil}, {40_000, 3*hourMS - 1, series.ErrSortLimit}, {300_000, 3*hourMS - 1, nil}} {
-		s := openStore(t, bucket, Options{SortBytesMax: tt.bytesMax})
-		selection, err := s.Select(t.Context(), Request{MaxMS: tt.maxMS, Matchers: match(t, "__name__=~.+")})
+		s := openStore(t, bucket, Options{})
+		selection, err := s.Select(t.Context(), storeapi.SeriesRequest{MaxMS: tt.maxMS, SortBytesMax: tt.bytesMax, Matchers: match(t, "__name__=~.+")})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -109,27 +110,28 @@ func TestStore_LabelNamesAndValues(t *testing.T) {
 	s := openStore(t, bucket, Options{})
 	for _, c := range []struct {
 		what     string
-		r        Request
+		r        storeapi.LabelsRequest
 		label    string // "": names
 		expected string
 	}{
-		{"names", Request{MaxMS: hourMS}, "", "__name__ cluster instance job long"},
-		{"names of a metric", Request{MaxMS: hourMS, Matchers: match(t, "__name__=up")}, "", "__name__ cluster instance job"},
-		{"names without", Request{MaxMS: hourMS, Without: []string{"cluster"}}, "", "__name__ instance job long"},
-		{"values of external labels", Request{MaxMS: 20 * hourMS}, "cluster", "eu us"},
-		{"values in a range", Request{MaxMS: 2 * hourMS}, "cluster", "eu"},
-		{"values", Request{MaxMS: hourMS}, "instance", "host-0000 host-0001 host-0002 host-0003 host-0004"},
-		{"values of some series", Request{MaxMS: 20 * hourMS, Matchers: match(t, "job=job-1")}, "instance", "host-0001 host-0004 host-0007"},
-		{"values of one cluster", Request{MaxMS: 20 * hourMS, Matchers: match(t, "cluster=us", "job=job-2")}, "instance", "host-0002 host-0005 host-0008"},
-		{"external values of some series", Request{MaxMS: 20 * hourMS, Matchers: match(t, "instance=host-0008")}, "cluster", "us"},
-		{"values of a removed label", Request{MaxMS: 20 * hourMS, Without: []string{"cluster"}}, "cluster", ""},
+		{"names", storeapi.LabelsRequest{MaxMS: hourMS}, "", "__name__ cluster instance job long"},
+		{"names of a metric", storeapi.LabelsRequest{MaxMS: hourMS, Matchers: match(t, "__name__=up")}, "", "__name__ cluster instance job"},
+		{"names without", storeapi.LabelsRequest{MaxMS: hourMS, WithoutReplicaLabels: []string{"cluster"}}, "", "__name__ instance job long"},
+		{"values of external labels", storeapi.LabelsRequest{MaxMS: 20 * hourMS}, "cluster", "eu us"},
+		{"values in a range", storeapi.LabelsRequest{MaxMS: 2 * hourMS}, "cluster", "eu"},
+		{"values", storeapi.LabelsRequest{MaxMS: hourMS}, "instance", "host-0000 host-0001 host-0002 host-0003 host-0004"},
+		{"values of some series", storeapi.LabelsRequest{MaxMS: 20 * hourMS, Matchers: match(t, "job=job-1")}, "instance", "host-0001 host-0004 host-0007"},
+		{"values of one cluster", storeapi.LabelsRequest{MaxMS: 20 * hourMS, Matchers: match(t, "cluster=us", "job=job-2")}, "instance", "host-0002 host-0005 host-0008"},
+		{"external values of some series", storeapi.LabelsRequest{MaxMS: 20 * hourMS, Matchers: match(t, "instance=host-0008")}, "cluster", "us"},
+		{"values of a removed label", storeapi.LabelsRequest{MaxMS: 20 * hourMS, WithoutReplicaLabels: []string{"cluster"}}, "cluster", ""},
 	} {
 		read := func() ([]string, error) {
 			if c.label == "" {
 				list, _, err := s.LabelNames(t.Context(), c.r)
 				return list, err
 			}
-			list, _, err := s.LabelValues(t.Context(), c.r, c.label)
+			c.r.Label = c.label
+			list, _, err := s.LabelValues(t.Context(), c.r)
 			return list, err
 		}
 		if got, err := read(); err != nil || strings.Join(got, " ") != c.expected {
@@ -192,7 +194,7 @@ func TestStore_ABlockThatCannotBeReadIsAWarningThatNamesIt(t *testing.T) {
 			bad := writeBlock(t, dir, 0, hourMS, 50, map[string]string{"block": "bad"})
 			s := openStore(t, bucket, Options{})
 			breakIt(t, dir, bad)
-			r := Request{MaxMS: hourMS, Matchers: match(t, "instance!=")} // reads the postings of each value
+			r := storeapi.SeriesRequest{MaxMS: hourMS, Matchers: match(t, "instance!=")} // reads the postings of each value
 			got, warnings := s.all(t, r)
 			if len(warnings) != 1 || !strings.Contains(warnings[0], bad) {
 				t.Errorf("warnings: %q", warnings)
@@ -205,7 +207,7 @@ func TestStore_ABlockThatCannotBeReadIsAWarningThatNamesIt(t *testing.T) {
 				delete(got, key) // of before the fault
 			}
 			same(t, "of the good block", got, want)
-			r.Strict = true
+			r.AbortOnPartial = true
 			selection, err := s.Select(t.Context(), r)
 			if err == nil {
 				for selection.Next() {

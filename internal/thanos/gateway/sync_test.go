@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -47,7 +48,7 @@ func TestSync_CorrectedMetaIsUsedWithoutARestart(t *testing.T) {
 	}
 	size(info.Size() + 100)
 	s := openStore(t, bucket, Options{})
-	r := Request{MaxMS: hourMS, Matchers: match(t, "__name__=up")}
+	r := storeapi.SeriesRequest{MaxMS: hourMS, Matchers: match(t, "__name__=up")}
 	if got, warnings := s.all(t, r); len(got) != 0 || len(warnings) != 1 {
 		t.Fatalf("%d series, warnings %q", len(got), warnings)
 	}
@@ -67,7 +68,7 @@ func TestSync_BlockThatIsHalfDeletedIsDroppedAfterTheFirstWarning(t *testing.T) 
 	bucket, dir := newBucket(t)
 	id := writeBlock(t, dir, 0, hourMS, 3, map[string]string{"block": "a"})
 	before, local := t.TempDir(), t.TempDir()
-	r := Request{MaxMS: hourMS, Matchers: match(t, "__name__=up")}
+	r := storeapi.SeriesRequest{MaxMS: hourMS, Matchers: match(t, "__name__=up")}
 	if got, warnings := openStore(t, bucket, Options{Dir: before}).all(t, r); len(got) != 3 || len(warnings) != 0 {
 		t.Fatal(got, warnings)
 	}

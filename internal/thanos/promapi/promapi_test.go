@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -15,12 +13,8 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"go.uber.org/goleak"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
-	"google.golang.org/grpc/status"
 
-	pb "github.com/ferula-io/ferula/internal/thanos/storepb/apipb"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -41,8 +35,6 @@ var responses = map[string]string{
 	"/p/api/v1/status/tsdb": `{"status":"success","data":{"headStats":{"numSeries":5,"numLabelPairs":6,"chunkCount":7,"minTime":-8,"maxTime":9},"seriesCountByMetricName":[{"name":"up","value":1}],"labelValueCountByLabelName":[{"name":"job","value":2}],"memoryInBytesByLabelName":[{"name":"job","value":3}],"seriesCountByLabelValuePair":[{"name":"job=a","value":4}]}}`,
 	"/p/api/v1/metadata":    `{"status":"success","data":{"up":[{"type":"gauge","help":"h","unit":""}]}}`,
 }
-
-var external = labels.FromStrings("cluster", "eu")
 
 // fake is a Prometheus that records the query parameters.
 type fake struct {
@@ -144,98 +136,53 @@ func TestClient_InvalidResponsesAreErrors(t *testing.T) {
 	}
 }
 
-// call sends a request to a service and receives the first message.
-func call(t *testing.T, conn *grpc.ClientConn, method string, in, out any) error {
-	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	defer cancel()
-	stream, err := conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := errors.Join(stream.SendMsg(in), stream.CloseSend()); err != nil {
-		t.Fatal(err)
-	}
-	return stream.RecvMsg(out)
-}
-
-func TestServices_AddExternalLabels(t *testing.T) {
+func TestClient_ReadsRulesTargetsMetadataAndStatistics(t *testing.T) {
 	f, c := newFake(t)
-	server := grpc.NewServer()
-	NewServices(c, func() labels.Labels { return external }).Register(server)
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
+	ctx := t.Context()
+	groups, _, err := c.Rules(ctx, storeapi.RulesRequest{Type: "alert", Names: []string{"A"}})
+	if err != nil || f.query.Get("type") != "alert" || f.query.Get("rule_name[]") != "A" || len(groups) != 1 {
+		t.Fatalf("query %v: %v, %v", f.query, groups, err)
 	}
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(l) }()
-	defer func() { server.Stop(); <-done }()
-	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
+	g := groups[0]
+	if g.Name != "g" || g.File != "f.yml" || g.Limit != 3 || g.IntervalSeconds != 15 || g.EvaluationSeconds != 0.5 || g.LastEvaluation.Nanosecond() != 600_000_000 || len(g.Rules) != 2 {
+		t.Fatalf("%+v", g)
 	}
-	defer conn.Close()
-	var rules pb.RulesResponse
-	if err := call(t, conn, "/thanos.Rules/Rules", &pb.RulesRequest{Type: pb.RulesRequest_ALERT, RuleName: []string{"A"}}, &rules); err != nil {
-		t.Fatal(err)
+	recording, alert := g.Rules[0], g.Rules[1]
+	if recording.Alerting || recording.Name != "r" || recording.Query != "q" || recording.Labels.Get("cluster") != "own" || recording.Health != "ok" || recording.EvaluationSeconds != 0.1 || recording.LastEvaluation.IsZero() {
+		t.Errorf("%+v", recording)
 	}
-	g := rules.GetGroup()
-	if f.query.Get("type") != "alert" || f.query.Get("rule_name[]") != "A" || g.GetName() != "g" || g.GetLimit() != 3 || g.GetLastEvaluation().GetNanos() != 600_000_000 || g.GetPartialResponseStrategy() != abort || len(g.GetRules()) != 2 {
-		t.Fatalf("query %v: %v", f.query, g)
+	if !alert.Alerting || alert.State != "firing" || alert.DurationSeconds != 60 || alert.KeepFiringSeconds != 30 || alert.LastError != "e" || alert.Annotations.Get("t") != "x" || len(alert.Alerts) != 1 {
+		t.Fatalf("%+v", alert)
 	}
-	recording, alert := g.Rules[0].GetRecording(), g.Rules[1].GetAlert()
-	if fmt.Sprint(recording.GetLabels().GetLabels()) == "" || recording.Labels.Labels[1].Value != "eu" || recording.Labels.Labels[0].Name != "a" {
-		t.Errorf("%v", recording)
+	if a := alert.Alerts[0]; a.State != "firing" || a.Value != "0e+00" || a.ActiveAt.IsZero() || a.Labels.Len() != 1 {
+		t.Errorf("%+v", a)
 	}
-	if alert.GetState() != pb.AlertState_FIRING || alert.DurationSeconds != 60 || alert.KeepFiringForSeconds != 30 || alert.LastError != "e" || len(alert.Alerts) != 1 || alert.Alerts[0].ActiveAt.GetSeconds() == 0 || len(alert.Alerts[0].Labels.Labels) != 1 {
-		t.Errorf("%v", alert)
+	if _, _, err := c.Rules(ctx, storeapi.RulesRequest{Type: "all"}); err != nil || f.query.Has("type") {
+		t.Errorf("query %v: %v", f.query, err)
 	}
-	var targets pb.TargetsResponse
-	if err := call(t, conn, "/thanos.Targets/Targets", &pb.TargetsRequest{State: pb.TargetsRequest_ACTIVE}, &targets); err != nil {
-		t.Fatal(err)
+	targets, _, err := c.Targets(ctx, storeapi.TargetsRequest{State: "active"})
+	if err != nil || f.query.Get("state") != "active" || len(targets.Active) != 1 || len(targets.Dropped) != 1 || targets.Dropped[0].Get("__address__") != "z:1" {
+		t.Fatalf("query %v: %+v, %v", f.query, targets, err)
 	}
-	found := targets.GetTargets()
-	if f.query.Get("state") != "active" || len(found.GetActiveTargets()) != 1 || found.ActiveTargets[0].Health != pb.TargetHealth_UP || len(found.ActiveTargets[0].Labels.Labels) != 2 || len(found.DroppedTargets) != 1 || found.ActiveTargets[0].LastScrapeDuration != 0.25 {
-		t.Errorf("query %v: %v", f.query, found)
+	if a := targets.Active[0]; a.Health != "up" || a.Labels.Get("job") != "j" || a.Discovered.Len() != 1 || a.ScrapePool != "p" || a.ScrapeURL != "http://x:1/metrics" || a.GlobalURL != "http://y:1/metrics" || a.LastScrapeSeconds != 0.25 || a.LastScrape.IsZero() {
+		t.Errorf("%+v", a)
 	}
-	var metadata pb.MetricMetadataResponse
-	if err := call(t, conn, "/thanos.Metadata/MetricMetadata", &pb.MetricMetadataRequest{Metric: "up", Limit: -1}, &metadata); err != nil {
-		t.Fatal(err)
+	if _, _, err := c.Targets(ctx, storeapi.TargetsRequest{State: "any"}); err != nil || f.query.Has("state") {
+		t.Errorf("query %v: %v", f.query, err)
 	}
-	if f.query.Get("metric") != "up" || f.query.Has("limit") || metadata.GetMetadata().GetMetadata()["up"].GetMetas()[0].Help != "h" {
-		t.Errorf("query %v: %v", f.query, &metadata)
+	found, _, err := c.MetricMetadata(ctx, storeapi.MetadataRequest{Metric: "up", Limit: -1})
+	if err != nil || f.query.Get("metric") != "up" || f.query.Has("limit") || len(found["up"]) != 1 || found["up"][0].Help != "h" || found["up"][0].Type != "gauge" {
+		t.Errorf("query %v: %v, %v", f.query, found, err)
 	}
-	matching := []*pb.LabelMatcher{{Name: "cluster", Value: "eu"}, {Type: 3, Name: "cluster", Value: "u."}}
-	var statistics pb.TSDBStatisticsResponse
-	if err := call(t, conn, "/thanos.Status/TSDBStatistics", &pb.TSDBStatisticsRequest{Limit: 3, Matchers: matching}, &statistics); err != nil {
-		t.Fatal(err)
+	s, _, err := c.TSDBStatistics(ctx, 3)
+	if err != nil || f.query.Get("limit") != "3" || fmt.Sprint(s.Series, s.LabelPairs, s.Chunks, s.MinMS, s.MaxMS) != "5 6 7 -8 9" {
+		t.Errorf("query %v: %+v, %v", f.query, s, err)
 	}
-	of := statistics.GetStatistics().GetStatistics()[""]
-	if h := of.GetHeadStatistics(); f.query.Get("limit") != "3" || fmt.Sprint(h.GetNumSeries(), h.GetNumLabelPairs(), h.GetChunkCount(), h.GetMinTime(), h.GetMaxTime()) != "5 6 7 -8 9" {
-		t.Errorf("query %v: %v", f.query, &statistics)
+	if fmt.Sprint(s.SeriesByMetric, s.ValuesByLabel, s.BytesByLabel, s.SeriesByPair) != "[{up 1}] [{job 2}] [{job 3}] [{job=a 4}]" {
+		t.Errorf("%+v", s)
 	}
-	if err := call(t, conn, "/thanos.Status/TSDBStatistics", &pb.TSDBStatisticsRequest{Limit: 20_000}, &statistics); err != nil || f.query.Get("limit") != "10000" {
-		t.Errorf("more than a Prometheus accepts: query %v, %v", f.query, err)
-	}
-	if fmt.Sprintf("%d %d %d %s", of.GetSeriesCountByMetricName()[0].GetValue(), of.GetLabelValueCountByLabelName()[0].GetValue(), of.GetMemoryInBytesByLabelName()[0].GetValue(), of.GetSeriesCountByLabelValuePair()[0].GetName()) != "1 2 3 job=a" {
-		t.Errorf("%v", of)
-	}
-	for _, in := range []*pb.TSDBStatisticsRequest{{Matchers: []*pb.LabelMatcher{{Type: 1, Name: "cluster", Value: "eu"}}}, {Tenant: "a"}} {
-		if err := call(t, conn, "/thanos.Status/TSDBStatistics", in, &statistics); !errors.Is(err, io.EOF) {
-			t.Errorf("%v: %v", in, err)
-		}
-	}
-	for _, m := range []*pb.LabelMatcher{{Type: 4}, {Type: -1}, {Type: 2, Name: "a", Value: "("}} {
-		if err := call(t, conn, "/thanos.Status/TSDBStatistics", &pb.TSDBStatisticsRequest{Matchers: []*pb.LabelMatcher{m}}, &statistics); status.Code(err) != codes.InvalidArgument {
-			t.Errorf("%v: %v", m, err)
-		}
-	}
-	f.status = 503
-	if err := call(t, conn, "/thanos.Rules/Rules", &pb.RulesRequest{}, &rules); status.Code(err) != codes.Unavailable {
-		t.Error(err)
-	}
-	f.status, f.text = 0, `{"status":"success","data":{"groups":[{"rules":[{"type":"new"}]}]}}`
-	if err := call(t, conn, "/thanos.Rules/Rules", &pb.RulesRequest{}, &rules); status.Code(err) != codes.Internal {
+	f.text = `{"status":"success","data":{"groups":[{"rules":[{"type":"new"}]}]}}`
+	if _, _, err := c.Rules(ctx, storeapi.RulesRequest{}); !errors.Is(err, ErrBadResponse) {
 		t.Error(err)
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/storepb"
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
@@ -33,11 +34,16 @@ type batchWriter struct {
 	count     int            // series in the buffer
 	labels    int            // bytes of their label sets
 	supported []series.Chunk // memory of supportedChunks
+	wanted    series.Aggrs   // aggregates that are sent
+	parts     []series.Part  // memory of partsOf
 }
 
 // newBatchWriter returns a batchWriter for the response to a request.
 func newBatchWriter(stream grpc.ServerStream, in *pb.SeriesRequest) *batchWriter {
 	b := &batchWriter{stream: stream, seriesMax: 1, bytesMax: storepb.ResponseBytesMax}
+	for _, a := range in.Aggregates {
+		b.wanted = b.wanted.With(Aggr(a))
+	}
 	if in.Extension.GetDeltas() {
 		b.deltas = &storepb.DeltaWriter{}
 	}
@@ -47,37 +53,46 @@ func newBatchWriter(stream grpc.ServerStream, in *pb.SeriesRequest) *batchWriter
 	return b
 }
 
+// partsOf returns what is sent of a chunk. It returns nothing for a downsampled chunk without wanted aggregates.
+func (b *batchWriter) partsOf(c *series.Chunk) ([]series.Part, error) {
+	parts, err := c.AppendParts(b.parts[:0])
+	if b.parts = parts; c.Encoding == series.Aggregated {
+		parts = b.wanted.Of(parts)
+	}
+	return parts, err
+}
+
 // add appends a series, split if it is long.
-func (b *batchWriter) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk) (err error) {
+func (b *batchWriter) add(lset []byte, chunks []series.Chunk) (err error) {
 	for i := range chunks {
-		if chunks[i].Encoding > storepb.EncodingMax || chunks[i].Encoding == 0 {
+		if !supported(chunks[i].Encoding) {
 			if chunks, err = b.supportedChunks(chunks); err != nil {
-				return fmt.Errorf("series %s: %w", labelsText(lset), err)
+				return fmt.Errorf("series %s: %w", labelenc.Text(lset), err)
 			}
 			break
 		}
 	}
 	for {
-		size, n, m := 0, 0, 0
-		for n < len(chunks) || m < len(spans) {
-			if n+m > 0 && size >= seriesBytes {
-				break
+		size, n := 0, 0
+		for ; n < len(chunks) && (n == 0 || size < seriesBytes); n++ {
+			parts, err := b.partsOf(&chunks[n])
+			if err != nil {
+				return fmt.Errorf("series %s: %w", labelenc.Text(lset), err)
 			}
-			if rawIsNext(chunks[n:], spans[m:]) {
-				c := &chunks[n]
-				size += storepb.ChunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data))
-				n++
-			} else {
-				span := storepb.SpanLen(spans[m:])
-				size += storepb.SpanSize(spans[m : m+span])
-				m += span
+			if len(parts) > 0 {
+				size += storepb.ChunkSize(chunks[n].MinMS, chunks[n].MaxMS, parts)
 			}
 		}
 		buf, err := b.begin(lset, size)
 		if err != nil {
 			return err
 		}
-		*b.frame.buf = appendChunks(buf, chunks[:n], spans[:m])
+		for i := range chunks[:n] {
+			if parts, _ := b.partsOf(&chunks[i]); len(parts) > 0 {
+				buf = storepb.AppendChunk(buf, chunks[i].MinMS, chunks[i].MaxMS, parts)
+			}
+		}
+		*b.frame.buf = buf
 		b.count++
 		b.labels += len(lset)
 		if b.count >= b.seriesMax || b.deltas != nil && b.labels >= decodedBytes {
@@ -85,32 +100,10 @@ func (b *batchWriter) add(lset []byte, chunks []series.Chunk, spans []storepb.Ch
 				return err
 			}
 		}
-		if chunks, spans = chunks[n:], spans[m:]; len(chunks)+len(spans) == 0 {
+		if chunks = chunks[n:]; len(chunks) == 0 {
 			return nil
 		}
 	}
-}
-
-// rawIsNext reports whether the next chunk by time is the first raw chunk, not the first
-// span. Both lists are sorted by time. Readers drop a chunk that does not start after the end
-// of the chunk before it, so all chunks of a series must be sorted together.
-func rawIsNext(chunks []series.Chunk, spans []storepb.Chunk) bool {
-	return len(spans) == 0 || len(chunks) > 0 && chunks[0].MinMS <= spans[0].MinMS
-}
-
-func appendChunks(buf []byte, chunks []series.Chunk, spans []storepb.Chunk) []byte {
-	for len(chunks)+len(spans) > 0 {
-		if rawIsNext(chunks, spans) {
-			c := &chunks[0]
-			buf = storepb.AppendChunk(buf, c.MinMS, c.MaxMS, uint8(c.Encoding), c.Data)
-			chunks = chunks[1:]
-			continue
-		}
-		span := storepb.SpanLen(spans)
-		buf = storepb.AppendSpan(buf, spans[:span])
-		spans = spans[span:]
-	}
-	return buf
 }
 
 // begin appends the head of a series whose chunks take chunksSize bytes.

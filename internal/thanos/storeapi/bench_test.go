@@ -107,7 +107,7 @@ var benchForms = []struct {
 func (s *benchSeries) encode(b *testing.B, to *discard, e *pb.Extension) {
 	out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 1 << 16, Extension: e})
 	for _, lset := range s.sets {
-		if err := out.add(lset, s.chunks, nil); err != nil {
+		if err := out.add(lset, s.chunks); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -160,6 +160,10 @@ func BenchmarkDecode(b *testing.B) {
 type benchSource struct {
 	*memorySource
 	s *benchSeries
+}
+
+func (b benchSource) Series(ctx context.Context, r SeriesRequest) Stream {
+	return LocalSeries(ctx, b, b.external, r)
 }
 
 func (b benchSource) RawQuerier(context.Context, int64, int64) (series.Querier, error) {

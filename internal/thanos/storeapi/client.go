@@ -15,6 +15,8 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/status"
 
+	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/thanos/storepb"
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
 
@@ -137,7 +139,8 @@ func (c *Client) stream(ctx context.Context, method string, request any,
 // caller must close the set.
 func (c *Client) Series(ctx context.Context, r SeriesRequest) *SeriesSet {
 	ctx, cancel := context.WithCancel(ctx)
-	s := &SeriesSet{cancel: cancel, bytesMax: c.opts.MessageBytesMax}
+	s := &SeriesSet{cancel: cancel, bytesMax: c.opts.MessageBytesMax,
+		decoder: storepb.Decoder{Wanted: series.AggrsOf(r.Aggregates)}}
 	request := seriesRequest(r, c.opts)
 	var limit []grpc.CallOption
 	if r.BytesMax > 0 && r.BytesMax < int64(s.bytesMax) {

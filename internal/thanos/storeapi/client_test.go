@@ -26,6 +26,10 @@ type endlessSource struct {
 	series atomic.Int64
 }
 
+func (e *endlessSource) Series(ctx context.Context, r SeriesRequest) Stream {
+	return LocalSeries(ctx, e, e.external, r)
+}
+
 func (e *endlessSource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	q, err := e.memorySource.RawQuerier(ctx, mint, maxt)
 	return endlessQuerier{q, e}, err
@@ -82,16 +86,17 @@ func (o *plainServer) register(s *grpc.Server) {
 func oneResponse(r row) *pb.SeriesResponse {
 	one := &pb.Series{}
 	r.labels.Range(func(l labels.Label) { one.Labels = append(one.Labels, &pb.Label{Name: l.Name, Value: l.Value}) })
-	for _, c := range r.chunks {
-		one.Chunks = append(one.Chunks, &pb.AggrChunk{MinTime: c.MinMS, MaxTime: c.MaxMS, Raw: &pb.Chunk{Type: pb.Chunk_Encoding(c.Encoding - 1), Data: c.Data}})
-	}
-	for _, c := range r.aggr {
-		data := &pb.Chunk{Type: pb.Chunk_Encoding(c.Encoding - 1), Data: c.Data}
-		if n := len(one.Chunks); n == 0 || one.Chunks[n-1].Raw != nil || one.Chunks[n-1].MinTime != c.MinMS {
-			one.Chunks = append(one.Chunks, &pb.AggrChunk{MinTime: c.MinMS, MaxTime: c.MaxMS})
+	for i := range r.chunks {
+		c := &pb.AggrChunk{MinTime: r.chunks[i].MinMS, MaxTime: r.chunks[i].MaxMS}
+		parts, err := r.chunks[i].AppendParts(nil)
+		if err != nil {
+			panic(err)
 		}
-		last := one.Chunks[len(one.Chunks)-1]
-		*[]**pb.Chunk{nil, &last.Count, &last.Sum, &last.Min, &last.Max, &last.Counter}[c.Aggr] = data
+		for _, p := range parts {
+			data := &pb.Chunk{Type: pb.Chunk_Encoding(p.Encoding - 1), Data: p.Data}
+			*[]**pb.Chunk{&c.Raw, &c.Count, &c.Sum, &c.Min, &c.Max, &c.Counter}[p.Aggr] = data
+		}
+		one.Chunks = append(one.Chunks, c)
 	}
 	return &pb.SeriesResponse{Result: &pb.SeriesResponse_Series{Series: one}}
 }
@@ -99,7 +104,7 @@ func oneResponse(r row) *pb.SeriesResponse {
 func readPlain(t *testing.T, responses ...*pb.SeriesResponse) ([]row, error) {
 	t.Helper()
 	conn := connect(t, (&plainServer{responses: responses}).register)
-	return read(t, NewClient(conn, ClientOptions{}).Series(t.Context(), SeriesRequest{Matchers: all()}))
+	return read(t, NewClient(conn, ClientOptions{}).Series(t.Context(), SeriesRequest{Matchers: all(), Aggregates: []Aggr{series.Count, series.Sum, series.Min, series.Max, series.Counter}}))
 }
 
 func TestClient_ReadsAServerWithoutBatches(t *testing.T) {
@@ -166,11 +171,11 @@ func TestServer_LongSeriesIsSplit(t *testing.T) {
 	check(t, got, []row{long})
 }
 
-func TestSeriesSet_DownsampledChunksAreNotReturnedAsRaw(t *testing.T) {
-	aggr := func(a Aggr, fromMS int64) AggrChunk { return AggrChunk{a, xor(t, fromMS, 3)} }
+func TestSeriesSet_DownsampledChunksAreOneByTimeRange(t *testing.T) {
+	aggregates := []Aggr{series.Count, series.Sum, series.Min, series.Max, series.Counter}
 	want := []row{
-		{labels: labels.FromStrings("__name__", "requests_total", "a", "1"), aggr: []AggrChunk{aggr(Count, 5), aggr(Sum, 5), aggr(Min, 5), aggr(Max, 5), aggr(Counter, 5), aggr(Count, 9000), aggr(Max, 9000)}},
-		{labels: labels.FromStrings("__name__", "requests_total", "a", "2"), chunks: []series.Chunk{xor(t, 7, 7)}, aggr: []AggrChunk{aggr(Counter, 5)}},
+		{labels: labels.FromStrings("__name__", "requests_total", "a", "1"), chunks: []series.Chunk{downsampled(xor(t, 5, 3), aggregates...), downsampled(xor(t, 9000, 3), series.Count, series.Max)}},
+		{labels: labels.FromStrings("__name__", "requests_total", "a", "2"), chunks: []series.Chunk{downsampled(xor(t, 5, 3), series.Counter), xor(t, 7, 7)}},
 	}
 	got, err := readPlain(t, oneResponse(want[0]), oneResponse(want[1]))
 	if err != nil {
@@ -178,11 +183,32 @@ func TestSeriesSet_DownsampledChunksAreNotReturnedAsRaw(t *testing.T) {
 	}
 	check(t, got, want)
 	// The same from a server that has downsampled chunks.
-	got, err = request(t, seriesSource{&memorySource{rows: want}}, ServerOptions{}, SeriesRequest{})
-	if err != nil {
-		t.Fatal(err)
+	for _, of := range [][]Aggr{aggregates, {series.Counter}, {series.Min}} {
+		var filtered []row
+		for _, r := range want {
+			one := row{labels: r.labels}
+			for _, c := range r.chunks {
+				parts, err := c.AppendParts(nil)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if c.Encoding == series.Aggregated {
+					c.Data = series.AppendAggregated(nil, series.AggrsOf(of).Of(parts))
+				}
+				if len(c.Data) > 0 {
+					one.chunks = append(one.chunks, c)
+				}
+			}
+			if len(one.chunks) > 0 {
+				filtered = append(filtered, one)
+			}
+		}
+		got, err = request(t, seriesSource{&memorySource{rows: want}}, ServerOptions{}, SeriesRequest{Aggregates: of})
+		if err != nil {
+			t.Fatal(err)
+		}
+		check(t, got, filtered)
 	}
-	check(t, got, want)
 }
 
 // seriesSource serves whole requests itself.
@@ -245,7 +271,7 @@ func TestSeriesSet_MessageInPiecesIsJoined(t *testing.T) {
 	want := rows(t, 3)
 	b := newBatchWriter(nil, &pb.SeriesRequest{ResponseBatchSize: 10})
 	for _, r := range want {
-		if err := b.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
+		if err := b.add(labelenc.Append(nil, r.labels), r.chunks); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -348,7 +374,7 @@ func TestSeriesSet_DoesNotAllocatePerSeries(t *testing.T) {
 	stream := &memoryStream{}
 	b.stream = stream
 	for _, r := range list {
-		if err := b.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
+		if err := b.add(labelenc.Append(nil, r.labels), r.chunks); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -386,36 +412,6 @@ func TestRegisterSnappy_ClientChoosesCompression(t *testing.T) {
 	}
 }
 
-func TestSeriesSet_KeepMakesSeriesValidUntilClose(t *testing.T) {
-	want := rows(t, 3000)
-	set := NewClient(dial(t, &memorySource{rows: want}, ServerOptions{}), ClientOptions{}).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all()})
-	set.RetainUntilClose()
-	type kept struct {
-		labels []byte
-		chunks []series.Chunk
-	}
-	var all []kept
-	for set.Next() {
-		all = append(all, kept{set.Labels(), slices.Clone(set.Chunks())})
-	}
-	if set.Err() != nil {
-		t.Fatal(set.Err())
-	}
-	var got []row
-	builder := labels.NewScratchBuilder(8)
-	for _, k := range all {
-		lset, err := labelenc.Labels(k.labels, &builder)
-		if err != nil {
-			t.Fatal(err)
-		}
-		got = append(got, row{labels: lset, chunks: k.chunks})
-	}
-	check(t, got, want)
-	if err := set.Close(); err != nil {
-		t.Fatal(err)
-	}
-}
-
 func TestServer_LabelsAreEqualInEveryForm(t *testing.T) {
 	want := rows(t, 5000)
 	want = append(want, row{labels: labels.FromStrings("__name__", "requests_total", "z", strings.Repeat("x", 200_000)), chunks: []series.Chunk{xor(t, 1, 1)}})
@@ -427,17 +423,16 @@ func TestServer_LabelsAreEqualInEveryForm(t *testing.T) {
 		}
 		check(t, got, want)
 		set := NewClient(conn, opts).Series(t.Context(), SeriesRequest{MaxMS: 9, Matchers: all(), SkipChunks: true})
-		set.RetainUntilClose()
 		var sets [][]byte
 		for set.Next() {
-			sets = append(sets, set.Labels())
+			sets = append(sets, bytes.Clone(set.Labels()))
 		}
 		if set.Err() != nil || len(sets) != len(want) {
 			t.Fatal(len(sets), set.Err())
 		}
 		for i, lset := range sets {
 			if !bytes.Equal(lset, labelenc.Append(nil, want[i].labels)) {
-				t.Fatalf("kept labels of series %d have changed", i)
+				t.Fatalf("labels of series %d", i)
 			}
 		}
 		_ = set.Close()

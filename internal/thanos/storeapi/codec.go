@@ -75,8 +75,8 @@ func (codec) Name() string { return "proto" }
 // end anywhere, and frees the pieces when Unmarshal returns. buf is a copy that joins the pieces.
 // Decoded series may alias it.
 type inFrame struct {
-	buf    []byte
-	labels []byte // decoded labels of its series, if these were sent as deltas
+	buf   []byte
+	arena []byte // of the Decoder: what does not alias buf
 }
 
 // cachedBytesMax is the largest buffer that is pooled, or reused for a next message
@@ -88,7 +88,7 @@ var inFrames = sync.Pool{New: func() any { return &inFrame{} }}
 
 func (f *inFrame) free() {
 	f.poison()
-	if cap(f.buf) <= cachedBytesMax && cap(f.labels) <= cachedBytesMax {
+	if cap(f.buf) <= cachedBytesMax && cap(f.arena) <= cachedBytesMax {
 		inFrames.Put(f)
 	}
 }
@@ -99,8 +99,8 @@ func (f *inFrame) poison() {
 		for i := range f.buf {
 			f.buf[i] = 0xDB
 		}
-		for i := range f.labels {
-			f.labels[i] = 0xDB
+		for i := range f.arena {
+			f.arena[i] = 0xDB
 		}
 	}
 }
@@ -111,7 +111,7 @@ func (f *inFrame) copyFrom(data mem.BufferSlice) {
 	if cap(f.buf) < size || (cap(f.buf) > cachedBytesMax && size < cap(f.buf)/8) {
 		f.buf = make([]byte, 0, size+size/8)
 	}
-	f.buf, f.labels = f.buf[:0], f.labels[:0]
+	f.buf, f.arena = f.buf[:0], f.arena[:0]
 	for _, piece := range data {
 		f.buf = append(f.buf, piece.ReadOnlyData()...)
 	}

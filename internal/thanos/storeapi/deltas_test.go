@@ -106,7 +106,7 @@ func TestClient_ReadsServersWithAndWithoutDeltas(t *testing.T) {
 					set := &rowSet{rows: list}
 					out := newBatchWriter(stream, handle(request))
 					for set.Next() {
-						if err := out.add(set.Labels(), set.Chunks(), nil); err != nil {
+						if err := out.add(set.Labels(), set.Chunks()); err != nil {
 							return err
 						}
 					}
@@ -191,7 +191,7 @@ func labelBytes(t *testing.T, list []row, e *pb.Extension) (n int) {
 	to := &discard{keep: true}
 	out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 1 << 16, Extension: e})
 	for _, r := range list {
-		if err := out.add(labelenc.Append(nil, r.labels), nil, nil); err != nil {
+		if err := out.add(labelenc.Append(nil, r.labels), nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -217,7 +217,7 @@ func TestServer_BytesOfPlainLabelsStay(t *testing.T) {
 	to := &discard{keep: true}
 	out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 64})
 	for _, r := range slices.Concat(productRows(t, rand.New(rand.NewPCG(7, 8)), 50), randomRows(t, rand.New(rand.NewPCG(9, 8)), 300)) {
-		if err := out.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
+		if err := out.add(labelenc.Append(nil, r.labels), r.chunks); err != nil {
 			t.Fatal(err)
 		}
 	}

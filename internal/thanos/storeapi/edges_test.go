@@ -22,7 +22,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/thanos/storepb"
 	"github.com/ferula-io/ferula/internal/thanos/storepb/apipb"
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
@@ -102,7 +101,7 @@ func TestMatchersFrom_InvalidOnesAreBadRequests(t *testing.T) {
 func TestSeriesRequest_RoundTrip(t *testing.T) {
 	full := SeriesRequest{
 		MinMS: 1, MaxMS: 2, Matchers: []*labels.Matcher{}, SkipChunks: true, Limit: 3, WithoutReplicaLabels: []string{"r"}, Shard: &Shard{Index: 2, Total: 3, By: true, Labels: []string{"l"}},
-		MaxResolutionMS: 4, Aggregates: []Aggr{Raw, Counter}, AbortOnPartial: true, Hints: &Hints{StepMS: 5, RangeMS: 6, Func: "rate", By: true, Grouping: []string{"g"}},
+		MaxResolutionMS: 4, Aggregates: []Aggr{series.Raw, series.Counter}, AbortOnPartial: true, Hints: &Hints{StepMS: 5, RangeMS: 6, Func: "rate", By: true, Grouping: []string{"g"}},
 		Steps: &series.Steps{FirstMS: -7, LastMS: 8, StepMS: 9},
 	}
 	plain := SeriesRequest{Matchers: []*labels.Matcher{}, Hints: &Hints{}}
@@ -230,9 +229,10 @@ func TestLimitCounter_LimitsAreInclusive(t *testing.T) {
 		"chunks": {ServerOptions{SamplesMax: 4 * chunkSamples}, 3}, "a sample": {ServerOptions{SamplesMax: 1}, 1}, "less chunks": {ServerOptions{SamplesMax: 4*chunkSamples - 1}, 2},
 		"bytes": {ServerOptions{BytesMax: 100}, 3}, "less bytes": {ServerOptions{BytesMax: 99}, 2}, "a byte": {ServerOptions{BytesMax: 1}, 1},
 	} {
-		c := limitCounter{limits: tt.limits}
+		c, out := limitCounter{limits: tt.limits}, &batchWriter{wanted: series.AggrsOf([]Aggr{series.Sum})}
+		both := []series.Chunk{{Encoding: chunkenc.EncXOR, Data: data}, downsampled(series.Chunk{Encoding: chunkenc.EncXOR, Data: data}, series.Count, series.Sum)}
 		for n := 1; n <= 4; n++ {
-			reason, err := c.add(lset, []series.Chunk{{Data: data}}, []storepb.Chunk{{Data: data}})
+			_, reason, err := c.add(lset, both, out)
 			if (err != nil) != (n == tt.fails) || err != nil && (!errors.Is(err, ErrLimit) || !strings.Contains(name, reason) && !strings.HasPrefix(name, "a ")) {
 				t.Errorf("%s: series %d: %s, %v", name, n, reason, err)
 			}
@@ -265,10 +265,10 @@ func TestInFrame_ReusesBuffersOfTheSizeThatIsNeeded(t *testing.T) {
 		{100, 100, true}, {100, 101, false}, {100, 1, true}, {cachedBytesMax, 1, true}, {cachedBytesMax + 1, 1, false},
 		{8 << 20, 1 << 20, true}, {8 << 20, 1<<20 - 1, false},
 	} {
-		f := &inFrame{buf: make([]byte, 0, tt.have), labels: make([]byte, 5)}
+		f := &inFrame{buf: make([]byte, 0, tt.have), arena: make([]byte, 5)}
 		before := &f.buf[:1][0]
 		f.copyFrom(of(tt.size))
-		if reused := &f.buf[:1][0] == before; reused != tt.reused || len(f.buf) != tt.size || f.buf[tt.size-1] != 7 || len(f.labels) != 0 {
+		if reused := &f.buf[:1][0] == before; reused != tt.reused || len(f.buf) != tt.size || f.buf[tt.size-1] != 7 || len(f.arena) != 0 {
 			t.Errorf("%+v: reused %v, %d bytes", tt, reused, len(f.buf))
 		}
 	}
@@ -361,7 +361,7 @@ func TestListEnums_HaveTheirTexts(t *testing.T) {
 }
 
 func TestSeriesSet_CountsTheMemoryOfItsFrames(t *testing.T) {
-	s := &SeriesSet{cancel: func() {}, frames: []*inFrame{{buf: make([]byte, 0, 10), labels: make([]byte, 0, 3)}}, spare: []*inFrame{{buf: make([]byte, 0, 100), labels: make([]byte, 0, 30)}}}
+	s := &SeriesSet{cancel: func() {}, frames: []*inFrame{{buf: make([]byte, 0, 10), arena: make([]byte, 0, 3)}}, spare: []*inFrame{{buf: make([]byte, 0, 100), arena: make([]byte, 0, 30)}}}
 	if n := s.BufferedBytes(); n != 143 {
 		t.Errorf("%d bytes", n)
 	}
@@ -374,12 +374,10 @@ func TestSeriesSet_CountsTheMemoryOfItsFrames(t *testing.T) {
 			t.Errorf("%d spare frames: %d", n, len(s.spare))
 		}
 	}
-	for _, retain := range []bool{false, true} {
-		last := &inFrame{}
-		s := &SeriesSet{retain: retain, frames: []*inFrame{{}, {}, last}}
-		if s.release(); len(s.frames) != 1 || s.frames[0] != last || (len(s.retained) == 2) != retain || (len(s.spare) == 2) == retain {
-			t.Errorf("retain %v: %d, %d, %d", retain, len(s.frames), len(s.retained), len(s.spare))
-		}
+	last := &inFrame{}
+	s = &SeriesSet{frames: []*inFrame{{}, {}, last}}
+	if s.release(); len(s.frames) != 1 || s.frames[0] != last || len(s.spare) != 2 {
+		t.Errorf("%d, %d", len(s.frames), len(s.spare))
 	}
 }
 
@@ -400,7 +398,7 @@ func (f *failingSends) SendMsg(any) error {
 
 func TestServer_FailedSendsEndLists(t *testing.T) {
 	s := NewServer(&memorySource{warnings: []string{"w"}}, ServerOptions{})
-	_, warnings, err := s.src.(ExemplarSource).Exemplars(t.Context(), ExemplarsRequest{Query: "q"})
+	_, warnings, err := s.src.Exemplars(t.Context(), ExemplarsRequest{Query: "q"})
 	if err != nil {
 		t.Fatal(err)
 	}

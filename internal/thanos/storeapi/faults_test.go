@@ -85,7 +85,7 @@ func FuzzSeriesSet(f *testing.F) {
 		to := &discard{keep: true}
 		out := newBatchWriter(to, &pb.SeriesRequest{ResponseBatchSize: 3, Extension: e})
 		for i, r := range list {
-			if err := out.add(labelenc.Append(nil, r.labels), r.chunks, nil); err != nil {
+			if err := out.add(labelenc.Append(nil, r.labels), r.chunks); err != nil {
 				f.Fatal(i, err)
 			}
 		}
@@ -136,9 +136,9 @@ func (h *hostileStream) RecvMsg(m any) error {
 // A store must not exceed the client's limit within one series.
 func TestSeriesSet_EndlessSeriesIsCutOff(t *testing.T) {
 	lset := labelenc.AppendLabel(nil, "a", "1")
-	chunk := series.Chunk{Encoding: chunkenc.EncXOR, Data: make([]byte, 1000)}
-	message := storepb.AppendSeriesHead(nil, lset, storepb.ChunkSize(0, 0, 1, 1000))
-	message = storepb.AppendChunk(message, 0, 0, uint8(chunk.Encoding), chunk.Data)
+	chunk := []series.Part{{Encoding: chunkenc.EncXOR, Data: make([]byte, 1000)}}
+	message := storepb.AppendSeriesHead(nil, lset, storepb.ChunkSize(0, 0, chunk))
+	message = storepb.AppendChunk(message, 0, 0, chunk)
 	const bytesMax = 100_000
 	in := &hostileStream{message: func(n int) []byte {
 		if n > 1000 {
@@ -250,19 +250,6 @@ func TestSeriesSet_EmptyChunksCountWhatTheyTake(t *testing.T) {
 		if !set.Next() || len(set.Chunks()) != fits*each || set.BufferedBytes() < int64(len(set.Chunks()))*48 {
 			t.Errorf("%s: %d chunks, %d bytes, %v", name, len(set.Chunks()), set.BufferedBytes(), set.Err())
 		}
-	}
-}
-
-// A span without data is 2 bytes for each of its aggregates. The aggregates of one span are decoded before duplicates among them are found.
-func TestSeriesSet_EmptyAggregatesCountWhatTheyTake(t *testing.T) {
-	const each = 1000
-	one := append(labelenc.AppendLabel(nil, "a", "1"), 2<<3|2)
-	one = append(binary.AppendUvarint(one, 2*each), bytes.Repeat([]byte{4<<3 | 2, 0}, each)...)
-	message := append(binary.AppendUvarint([]byte{1<<3 | 2}, uint64(len(one))), one...)
-	in := &hostileStream{message: func(int) []byte { return message }}
-	set := &SeriesSet{stream: in, cancel: func() {}, bytesMax: (each - 1) * chunkBytes}
-	if set.Next() || !errors.Is(set.Err(), ErrBytesMax) {
-		t.Error(set.Err())
 	}
 }
 

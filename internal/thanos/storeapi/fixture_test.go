@@ -35,7 +35,16 @@ func TestMain(m *testing.M) {
 type row struct {
 	labels labels.Labels
 	chunks []series.Chunk
-	aggr   []AggrChunk
+}
+
+// downsampled returns a chunk that has the samples of c in each of the aggregates.
+func downsampled(c series.Chunk, aggrs ...Aggr) series.Chunk {
+	var parts []series.Part
+	for _, a := range aggrs {
+		parts = append(parts, series.Part{Aggr: a, Encoding: c.Encoding, Data: c.Data})
+	}
+	c.Encoding, c.Data = series.Aggregated, series.AppendAggregated(nil, parts)
+	return c
 }
 
 func xor(t testing.TB, fromMS int64, n int) series.Chunk {
@@ -69,6 +78,7 @@ func rows(t testing.TB, n int) []row {
 
 // memorySource is a Source over rows.
 type memorySource struct {
+	NoServices
 	rows     []row
 	external labels.Labels
 	warnings []string
@@ -82,12 +92,18 @@ type memorySource struct {
 func (m *memorySource) Info(context.Context) (Info, error) {
 	return Info{
 		LabelSets: []labels.Labels{m.external}, Component: "sidecar",
-		Store:     &StoreInfo{TimeRange: TimeRange{5, 1 << 50}, TSDBs: []TSDBInfo{{m.external, TimeRange{5, 1 << 50}}}},
+		Store:     &StoreInfo{TimeRange: TimeRange{5, 1 << 50}, TSDBs: []TSDBInfo{{m.external, TimeRange{5, 1 << 50}}}, Sharding: true, WithoutReplicaLabels: true},
 		Exemplars: &TimeRange{6, 7}, Rules: true,
 	}, m.err
 }
 
 func (m *memorySource) ExternalLabels() labels.Labels { return m.external }
+
+func (*memorySource) Capabilities() Capabilities { return Capabilities{Exemplars: true} }
+
+func (m *memorySource) Series(ctx context.Context, r SeriesRequest) Stream {
+	return LocalSeries(ctx, m, m.external, r)
+}
 
 func (m *memorySource) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
 	if m.querier != nil {
@@ -188,11 +204,11 @@ func (s *rowSet) Next() bool {
 	return true
 }
 
-func (s *rowSet) Labels() []byte          { return s.lset }
-func (s *rowSet) Chunks() []series.Chunk  { return s.at.chunks }
-func (s *rowSet) AggrChunks() []AggrChunk { return s.at.aggr }
-func (s *rowSet) Err() error              { return s.err }
-func (*rowSet) Close() error              { return nil }
+func (s *rowSet) Labels() []byte         { return s.lset }
+func (s *rowSet) Chunks() []series.Chunk { return s.at.chunks }
+func (s *rowSet) Err() error             { return s.err }
+func (*rowSet) BufferedBytes() int64     { return 0 }
+func (*rowSet) Close() error             { return nil }
 func (s *rowSet) Warnings() annotations.Annotations {
 	var all annotations.Annotations
 	for _, w := range s.warnings {
@@ -251,12 +267,6 @@ func read(t testing.TB, set Stream) ([]row, error) {
 			c.Data = slices.Clone(c.Data)
 			r.chunks = append(r.chunks, c)
 		}
-		if downsampled, ok := set.(interface{ AggrChunks() []AggrChunk }); ok {
-			for _, c := range downsampled.AggrChunks() {
-				c.Data = slices.Clone(c.Data)
-				r.aggr = append(r.aggr, c)
-			}
-		}
 		out = append(out, r)
 	}
 	return out, set.Err()
@@ -272,7 +282,7 @@ func check(t testing.TB, got, want []row) {
 		if !labels.Equal(got[i].labels, want[i].labels) {
 			t.Fatalf("series %d is %s, want %s", i, got[i].labels, want[i].labels)
 		}
-		if g, w := fmt.Sprint(got[i].chunks, got[i].aggr), fmt.Sprint(want[i].chunks, want[i].aggr); g != w {
+		if g, w := fmt.Sprint(got[i].chunks), fmt.Sprint(want[i].chunks); g != w {
 			t.Fatalf("series %s has chunks\n%s, want\n%s", want[i].labels, g, w)
 		}
 	}

@@ -47,7 +47,7 @@ func TestClient_EndlessListsAreCutOff(t *testing.T) {
 	if found, _, err := client.Exemplars(t.Context(), ExemplarsRequest{Query: "x"}); !errors.Is(err, ErrLimit) || found != nil {
 		t.Errorf("exemplars: %v", err)
 	}
-	if found, _, err := client.MetricMetadata(t.Context(), "", -1); !errors.Is(err, ErrLimit) || found != nil {
+	if found, _, err := client.MetricMetadata(t.Context(), MetadataRequest{Limit: -1}); !errors.Is(err, ErrLimit) || found != nil {
 		t.Errorf("metadata of one metric: %v", err)
 	}
 	if _, _, err := client.Rules(t.Context(), RulesRequest{Type: "all"}); !errors.Is(err, ErrLimit) {
@@ -79,13 +79,13 @@ func TestClient_RefusesVeryManyEmptyNames(t *testing.T) {
 
 func TestLabelsText_IsShort(t *testing.T) {
 	long := labelenc.AppendLabel(nil, "a", strings.Repeat("\x00", 1<<20))
-	if n := len(labelsText(long)); n > 8<<10 {
+	if n := len(labelenc.Text(long)); n > 8<<10 {
 		t.Errorf("%d bytes", n)
 	}
-	if text := labelsText(labelenc.AppendLabel(nil, "a", "b")); text != `{a="b"}` {
+	if text := labelenc.Text(labelenc.AppendLabel(nil, "a", "b")); text != `{a="b"}` {
 		t.Errorf("%s", text)
 	}
-	if text := labelsText(binary.AppendUvarint(nil, 300)); text == "" {
+	if text := labelenc.Text(binary.AppendUvarint(nil, 300)); text == "" {
 		t.Error("nothing of what is no label set")
 	}
 }
@@ -111,7 +111,7 @@ func TestClient_MetadataUpToTheLimitIsRead(t *testing.T) {
 				return nil
 			}}}}, liar{})
 		}, GRPCServerOptions()...), ClientOptions{})
-		found, _, err := client.MetricMetadata(t.Context(), "", -1)
+		found, _, err := client.MetricMetadata(t.Context(), MetadataRequest{Limit: -1})
 		if over == 0 && (err != nil || len(found["m"]) < listMax-100) || over == 1 && !errors.Is(err, ErrLimit) {
 			t.Errorf("%d over the limit: %d, %v", over, len(found["m"]), err)
 		}

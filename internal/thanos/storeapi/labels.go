@@ -85,12 +85,9 @@ func checkRange(minMS, maxMS int64) error {
 
 // anySeries reports whether any series matches. It stops at the first series. warnings say which data was not read.
 func (s *Server) anySeries(ctx context.Context, r LabelsRequest) (any bool, warnings []string, err error) {
-	q, err := s.src.RawQuerier(ctx, r.MinMS, r.MaxMS)
-	if err != nil {
-		return false, nil, err
-	}
-	defer func() { err = errors.Join(err, q.Close()) }()
-	set := q.Select(ctx, series.SelectOptions{}, r.Matchers...)
+	set := s.src.Series(ctx, SeriesRequest{MinMS: r.MinMS, MaxMS: r.MaxMS, Matchers: r.Matchers,
+		SortBytesMax: s.opts.SortBytesMax})
+	defer func() { err = errors.Join(err, set.Close()) }()
 	any = set.Next()
 	for _, w := range set.Warnings() {
 		warnings = append(warnings, w.Error())
@@ -109,17 +106,14 @@ func (s *Server) exemplars(in *pb.ExemplarsRequest, out grpc.ServerStream) error
 	if err := checkRange(in.Start, in.End); err != nil {
 		return err
 	}
-	results, warnings, err := s.src.(ExemplarSource).Exemplars(out.Context(), ExemplarsRequest{
+	results, warnings, err := s.src.Exemplars(out.Context(), ExemplarsRequest{
 		Query: in.Query, MinMS: in.Start, MaxMS: in.End, AbortOnPartial: aborts(false, in.PartialResponseStrategy),
 	})
 	if err != nil {
 		return err
 	}
-	builder := labels.NewBuilder(labels.EmptyLabels())
 	for _, r := range results {
-		builder.Reset(r.SeriesLabels)
-		s.src.ExternalLabels().Range(func(l labels.Label) { builder.Set(l.Name, l.Value) })
-		r.SeriesLabels = builder.Labels()
+		r.SeriesLabels = WithExternal(r.SeriesLabels, s.src.ExternalLabels())
 		if err := out.SendMsg(&pb.ExemplarsResponse{Result: &pb.ExemplarsResponse_Data{Data: exemplarsTo(r)}}); err != nil {
 			return err
 		}
@@ -130,4 +124,11 @@ func (s *Server) exemplars(in *pb.ExemplarsRequest, out grpc.ServerStream) error
 		}
 	}
 	return nil
+}
+
+// WithExternal returns own with the external labels, which replace labels of the same names.
+func WithExternal(own, external labels.Labels) labels.Labels {
+	b := labels.NewBuilder(own)
+	external.Range(func(l labels.Label) { b.Set(l.Name, l.Value) })
+	return b.Labels()
 }

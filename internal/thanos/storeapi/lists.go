@@ -1,7 +1,6 @@
 package storeapi
 
 import (
-	"context"
 	"fmt"
 	"maps"
 	"slices"
@@ -9,34 +8,18 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/model/metadata"
 	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/thanos/storepb/apipb"
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
 
-// ListSource is a Source that returns the rules, targets and metadata of metrics of the
-// stores behind it. The server sends these results unchanged, with the stores' labels.
-type ListSource interface {
-	Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup, warnings []string, err error)
-	Targets(ctx context.Context, r TargetsRequest) (found Targets, warnings []string, err error)
-	// MetricMetadata returns the metadata of one metric, or of all if metric is empty; limit
-	// is the maximum number of metrics of each store; -1: all.
-	MetricMetadata(ctx context.Context, metric string, limit int,
-		abortOnPartial bool) (found map[string][]metadata.Metadata, warnings []string, err error)
-}
-
 const listFile = "internal/thanos/storepb/apipb/api.proto"
 
-// listDescs are the services of a ListSource.
-var listDescs = []grpc.ServiceDesc{
-	{ServiceName: "thanos.Rules", HandlerType: (*any)(nil),
-		Streams: []grpc.StreamDesc{streamed("Rules", (*Server).rules)}, Metadata: listFile},
-	{ServiceName: "thanos.Targets", HandlerType: (*any)(nil),
-		Streams: []grpc.StreamDesc{streamed("Targets", (*Server).targets)}, Metadata: listFile},
-	{ServiceName: "thanos.Metadata", HandlerType: (*any)(nil),
-		Streams: []grpc.StreamDesc{streamed("MetricMetadata", (*Server).metadata)}, Metadata: listFile},
+// listDesc describes a service of one method.
+func listDesc[In any](service, method string, serve func(*Server, *In, grpc.ServerStream) error) *grpc.ServiceDesc {
+	return &grpc.ServiceDesc{ServiceName: "thanos." + service, HandlerType: (*any)(nil), Metadata: listFile,
+		Streams: []grpc.StreamDesc{streamed(method, serve)}}
 }
 
 // messageItems is the number of targets or metrics of one message, which bounds its size.
@@ -63,7 +46,7 @@ func (s *Server) rules(in *apipb.RulesRequest, out grpc.ServerStream) error {
 	if _, known := apipb.RulesRequest_Type_name[int32(in.Type)]; !known {
 		return fmt.Errorf("%w: unknown type of rules %d", ErrBadRequest, in.Type)
 	}
-	groups, warnings, err := s.src.(ListSource).Rules(out.Context(), RulesRequest{
+	groups, warnings, err := s.src.Rules(out.Context(), RulesRequest{
 		Type: strings.ToLower(in.Type.String()), Names: in.RuleName, Groups: in.RuleGroup, Files: in.File,
 		Matchers: in.MatcherString, AbortOnPartial: aborting(in.PartialResponseStrategy),
 	})
@@ -83,7 +66,7 @@ func (s *Server) targets(in *apipb.TargetsRequest, out grpc.ServerStream) error 
 	if _, known := apipb.TargetsRequest_State_name[int32(in.State)]; !known {
 		return fmt.Errorf("%w: unknown state of targets %d", ErrBadRequest, in.State)
 	}
-	found, warnings, err := s.src.(ListSource).Targets(out.Context(),
+	found, warnings, err := s.src.Targets(out.Context(),
 		TargetsRequest{State: strings.ToLower(in.State.String()), AbortOnPartial: aborting(in.PartialResponseStrategy)})
 	if err != nil {
 		return err
@@ -106,19 +89,22 @@ func (s *Server) targets(in *apipb.TargetsRequest, out grpc.ServerStream) error 
 		}
 		add(some)
 	}
+	if len(messages) == 0 { // as a sidecar of Thanos
+		add(&apipb.TargetDiscovery{})
+	}
 	return sendAll(out, messages, warnings, func(w string) any {
 		return &apipb.TargetsResponse{Result: &apipb.TargetsResponse_Warning{Warning: w}}
 	})
 }
 
 func (s *Server) metadata(in *apipb.MetricMetadataRequest, out grpc.ServerStream) error {
-	found, warnings, err := s.src.(ListSource).MetricMetadata(out.Context(), in.Metric, int(in.Limit),
-		aborting(in.PartialResponseStrategy))
+	found, warnings, err := s.src.MetricMetadata(out.Context(), MetadataRequest{Metric: in.Metric, Limit: int(in.Limit),
+		AbortOnPartial: aborting(in.PartialResponseStrategy)})
 	if err != nil {
 		return err
 	}
 	var messages []any
-	for names := range slices.Chunk(slices.Sorted(maps.Keys(found)), messageItems) {
+	add := func(names []string) {
 		some := &apipb.MetricMetadata{Metadata: map[string]*apipb.MetricMetadataEntry{}}
 		for _, name := range names {
 			entry := &apipb.MetricMetadataEntry{}
@@ -127,8 +113,14 @@ func (s *Server) metadata(in *apipb.MetricMetadataRequest, out grpc.ServerStream
 			}
 			some.Metadata[name] = entry
 		}
-		messages = append(messages, &apipb.MetricMetadataResponse{Result: &apipb.MetricMetadataResponse_Metadata{
-			Metadata: some}})
+		messages = append(messages, &apipb.MetricMetadataResponse{
+			Result: &apipb.MetricMetadataResponse_Metadata{Metadata: some}})
+	}
+	if len(found) == 0 { // as a sidecar of Thanos
+		add(nil)
+	}
+	for names := range slices.Chunk(slices.Sorted(maps.Keys(found)), messageItems) {
+		add(names)
 	}
 	return sendAll(out, messages, warnings, func(w string) any {
 		return &apipb.MetricMetadataResponse{Result: &apipb.MetricMetadataResponse_Warning{Warning: w}}

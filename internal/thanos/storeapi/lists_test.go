@@ -28,6 +28,11 @@ type listing struct {
 	of    string
 }
 
+// Capabilities implements Source.
+func (*listing) Capabilities() Capabilities {
+	return Capabilities{Rules: true, Targets: true, MetricMetadata: true}
+}
+
 func (l *listing) Rules(_ context.Context, r RulesRequest) ([]RuleGroup, []string, error) {
 	l.rules = r
 	return l.groups, []string{"w"}, l.err
@@ -38,8 +43,8 @@ func (l *listing) Targets(_ context.Context, r TargetsRequest) (Targets, []strin
 	return l.targets, []string{"w"}, l.err
 }
 
-func (l *listing) MetricMetadata(_ context.Context, metric string, limit int, abortOnPartial bool) (map[string][]metadata.Metadata, []string, error) {
-	l.of = fmt.Sprint(metric, " ", limit, " ", abortOnPartial)
+func (l *listing) MetricMetadata(_ context.Context, r MetadataRequest) (map[string][]metadata.Metadata, []string, error) {
+	l.of = fmt.Sprint(r.Metric, " ", r.Limit, " ", r.AbortOnPartial)
 	return l.metadata, []string{"w"}, l.err
 }
 
@@ -78,7 +83,7 @@ func TestServer_ListsArriveAsTheyAre(t *testing.T) {
 	if err != nil || !reflect.DeepEqual(targets, l.targets) || len(warnings) != 1 || l.state != (TargetsRequest{State: "dropped"}) {
 		t.Errorf("targets: %v %q, %d and %d", err, warnings, len(targets.Active), len(targets.Dropped))
 	}
-	found, warnings, err := client.MetricMetadata(t.Context(), "m", 7)
+	found, warnings, err := client.MetricMetadata(t.Context(), MetadataRequest{Metric: "m", Limit: 7})
 	if err != nil || !reflect.DeepEqual(found, l.metadata) || len(warnings) != 1 || l.of != "m 7 false" {
 		t.Errorf("metadata: %v %q %d; request %s", err, warnings, len(found), l.of)
 	}
@@ -89,7 +94,7 @@ func TestServer_ListsArriveAsTheyAre(t *testing.T) {
 	if _, _, err := client.Targets(t.Context(), TargetsRequest{State: "any"}); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("targets: %v", err)
 	}
-	if _, _, err := client.MetricMetadata(t.Context(), "", -1); !errors.Is(err, ErrUnavailable) {
+	if _, _, err := client.MetricMetadata(t.Context(), MetadataRequest{Limit: -1}); !errors.Is(err, ErrUnavailable) {
 		t.Errorf("metadata: %v", err)
 	}
 }

@@ -9,11 +9,11 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storepb/apipb"
 )
 
-// MetricMetadata returns metadata by the name of the metric: of one metric, or of all if metric is
-// empty. limit is the maximum number of metrics; -1 means no limit.
-func (c *Client) MetricMetadata(ctx context.Context, metric string,
-	limit int) (found map[string][]metadata.Metadata, warnings []string, err error) {
-	request := &apipb.MetricMetadataRequest{Metric: metric, Limit: int32(min(limit, 1<<31-1))}
+// MetricMetadata returns metadata by the name of the metric.
+func (c *Client) MetricMetadata(ctx context.Context,
+	r MetadataRequest) (found map[string][]metadata.Metadata, warnings []string, err error) {
+	request := &apipb.MetricMetadataRequest{Metric: r.Metric, Limit: int32(min(r.Limit, 1<<31-1)),
+		PartialResponseStrategy: int32(strategy(r.AbortOnPartial))}
 	found = map[string][]metadata.Metadata{}
 	n := 0
 	err = receive(ctx, c, "/thanos.Metadata/MetricMetadata", request, func(msg *apipb.MetricMetadataResponse) error {

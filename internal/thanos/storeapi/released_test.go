@@ -25,6 +25,10 @@ type closing struct {
 	closed error
 }
 
+func (c *closing) Series(ctx context.Context, r SeriesRequest) Stream {
+	return LocalSeries(ctx, c, c.external, r)
+}
+
 func (c *closing) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	q, err := c.memorySource.RawQuerier(ctx, mint, maxt)
 	return closingQuerier{q, c.closed}, err

@@ -1,7 +1,6 @@
 package storeapi
 
 import (
-	"github.com/ferula-io/ferula/internal/series"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -37,25 +36,4 @@ func TestServer_ExternalLabelsReplaceLabelsOfTheSeries(t *testing.T) {
 		want = append(want, row{labels: b.Labels(), chunks: r.chunks})
 	}
 	check(t, got, want)
-}
-
-func TestSpanLen(t *testing.T) {
-	c := func(a Aggr, minMS, maxMS int64) AggrChunk {
-		return AggrChunk{Aggr: a, Chunk: series.Chunk{MinMS: minMS, MaxMS: maxMS}}
-	}
-	for _, tt := range []struct {
-		chunks []AggrChunk
-		want   int
-	}{
-		{[]AggrChunk{c(Raw, 1, 2)}, 1},
-		{[]AggrChunk{c(Count, 1, 2), c(Sum, 1, 2), c(Counter, 1, 2)}, 3},
-		{[]AggrChunk{c(Count, 1, 2), c(Sum, 1, 3)}, 1},
-		{[]AggrChunk{c(Count, 1, 2), c(Sum, 0, 2)}, 1},
-		{[]AggrChunk{c(Sum, 1, 2), c(Sum, 1, 2)}, 1},
-		{[]AggrChunk{c(Sum, 1, 2), c(Count, 1, 2)}, 1},
-	} {
-		if got := SpanLen(tt.chunks); got != tt.want {
-			t.Errorf("%v: %d, want %d", tt.chunks, got, tt.want)
-		}
-	}
 }

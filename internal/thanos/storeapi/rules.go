@@ -11,35 +11,42 @@ import (
 )
 
 // RuleGroup is a rule group of a Prometheus or a ruler, with the result of its last evaluation, as the Rules API
-// returns it.
+// returns it. The names in JSON are those of Prometheus' API.
 type RuleGroup struct {
-	Name, File                         string
-	IntervalSeconds, EvaluationSeconds float64
-	Limit                              int64
-	LastEvaluation                     time.Time
-	Rules                              []Rule
+	Name              string    `json:"name"`
+	File              string    `json:"file"`
+	IntervalSeconds   float64   `json:"interval"`
+	EvaluationSeconds float64   `json:"evaluationTime"`
+	Limit             int64     `json:"limit"`
+	LastEvaluation    time.Time `json:"lastEvaluation"`
+	Rules             []Rule    `json:"rules"`
 }
 
 // Rule is a recording or an alerting rule.
 type Rule struct {
-	Alerting          bool
-	Name, Query       string
-	Labels            labels.Labels
-	Health, LastError string
-	EvaluationSeconds float64
-	LastEvaluation    time.Time
+	Alerting          bool          `json:"-"`
+	Name              string        `json:"name"`
+	Query             string        `json:"query"`
+	Labels            labels.Labels `json:"labels"`
+	Health            string        `json:"health"`
+	LastError         string        `json:"lastError"`
+	EvaluationSeconds float64       `json:"evaluationTime"`
+	LastEvaluation    time.Time     `json:"lastEvaluation"`
 	// The rest is set for alerting rules only.
-	State                              string // inactive, pending, firing or unknown
-	DurationSeconds, KeepFiringSeconds float64
-	Annotations                        labels.Labels
-	Alerts                             []Alert
+	State             string        `json:"state"` // inactive, pending, firing or unknown
+	DurationSeconds   float64       `json:"duration"`
+	KeepFiringSeconds float64       `json:"keepFiringFor"`
+	Annotations       labels.Labels `json:"annotations"`
+	Alerts            []Alert       `json:"alerts"`
 }
 
 // Alert is a pending or firing alert.
 type Alert struct {
-	Labels, Annotations labels.Labels
-	State, Value        string
-	ActiveAt            time.Time
+	Labels      labels.Labels `json:"labels"`
+	Annotations labels.Labels `json:"annotations"`
+	State       string        `json:"state"`
+	Value       string        `json:"value"`
+	ActiveAt    time.Time     `json:"activeAt"`
 }
 
 // RulesRequest selects rules.

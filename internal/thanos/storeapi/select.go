@@ -11,7 +11,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
-	"github.com/ferula-io/ferula/internal/thanos/storepb"
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
 
@@ -29,10 +28,11 @@ func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 			return context.Cause(ctx)
 		}
 	}
-	set, err := s.open(ctx, r)
-	if err != nil || set == nil {
+	if err := checkRange(r.MinMS, r.MaxMS); err != nil {
 		return err
 	}
+	r.SortBytesMax = s.opts.SortBytesMax
+	set := s.src.Series(ctx, r)
 	defer func() {
 		if err := set.Close(); err != nil {
 			s.opts.Logger.Error("Closing the querier of a Series request failed", "err", err)
@@ -47,47 +47,13 @@ func (s *Server) series(in *pb.SeriesRequest, stream grpc.ServerStream) error {
 	return err
 }
 
-// selection is a set with its querier.
-type selection struct {
-	series.Set
-	series.Querier
-}
-
-// open selects the requested series. It returns nil if the matchers exclude the
-// external labels.
-func (s *Server) open(ctx context.Context, r SeriesRequest) (Stream, error) {
-	if err := checkRange(r.MinMS, r.MaxMS); err != nil {
-		return nil, err
-	}
-	if whole, ok := s.src.(SeriesSource); ok {
-		return whole.Series(ctx, r), nil
-	}
-	external := s.src.ExternalLabels()
-	matchers, found := series.MatchExternal(external, r.Matchers)
-	if !found {
-		return nil, nil
-	}
-	if len(matchers) == 0 {
-		return nil, fmt.Errorf("%w: no matchers except on external labels", ErrBadRequest)
-	}
-	q, err := s.src.RawQuerier(ctx, r.MinMS, r.MaxMS)
-	if err != nil {
-		return nil, err
-	}
-	set := series.SelectReplacingLabels(ctx, q, series.SelectOptions{LabelsOnly: r.SkipChunks}, external,
-		r.WithoutReplicaLabels, s.opts.SortBytesMax, matchers...)
-	return selection{set, q}, nil
-}
-
 // ctxEvery is the number of series between two checks whether the call was cancelled.
 const ctxEvery = 256
 
 // send writes the series of a set, within the limits, and then its warnings.
 func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *batchWriter) error {
-	downsampled, _ := set.(interface{ AggrChunks() []AggrChunk })
 	sharded := NewShardFilter(r.Shard)
 	tally := limitCounter{limits: s.opts}
-	var spans []storepb.Chunk
 	steps := s.stepsFilter(r)
 	for n := 0; set.Next(); n++ {
 		if n%ctxEvery == 0 && ctx.Err() != nil {
@@ -97,25 +63,23 @@ func (s *Server) send(ctx context.Context, r SeriesRequest, set Stream, out *bat
 		if sharded != nil && !sharded.Matches(lset) {
 			continue
 		}
-		if spans = spans[:0]; downsampled != nil {
-			for _, c := range downsampled.AggrChunks() {
-				spans = append(spans, storepb.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Aggr: c.Aggr, Encoding: uint8(c.Encoding),
-					Data: c.Data})
-			}
-		}
 		if r.SkipChunks {
-			chunks, spans = nil, spans[:0]
-		} else if len(chunks)+len(spans) == 0 {
+			chunks = nil
+		} else if len(chunks) == 0 {
 			continue
 		}
-		if reason, err := tally.add(lset, chunks, spans); err != nil {
+		sent, reason, err := tally.add(lset, chunks, out)
+		if sent == 0 && len(chunks) > 0 {
+			continue
+		}
+		if err != nil {
 			s.dropped.With(reason).Inc()
 			return err
 		}
 		if steps != nil {
-			chunks = steps.thin(chunks, len(spans) == 0)
+			chunks = steps.thin(chunks)
 		}
-		if err := out.add(lset, chunks, spans); err != nil {
+		if err := out.add(lset, chunks); err != nil {
 			return err
 		}
 		if r.Limit > 0 && tally.series >= r.Limit {
@@ -145,26 +109,35 @@ type limitCounter struct {
 // chunkSamples is the number of samples that each chunk counts for.
 const chunkSamples = 120
 
-func (t *limitCounter) add(lset []byte, chunks []series.Chunk, spans []storepb.Chunk) (reason string, err error) {
-	t.series++
-	t.samples += chunkSamples * int64(len(chunks)+len(spans))
-	t.bytes += int64(len(lset))
+// add counts a series, unless nothing of its chunks is sent. sent is the number of raw chunks and aggregates.
+func (t *limitCounter) add(lset []byte, chunks []series.Chunk, out *batchWriter) (sent int64, reason string, err error) {
+	bytes := int64(len(lset))
 	for i := range chunks {
-		t.bytes += int64(len(chunks[i].Data))
+		parts, err := out.partsOf(&chunks[i])
+		if err != nil {
+			return 1, "chunks", fmt.Errorf("series %s: %w", labelenc.Text(lset), err)
+		}
+		sent += int64(len(parts))
+		for _, p := range parts {
+			bytes += int64(len(p.Data))
+		}
 	}
-	for i := range spans {
-		t.bytes += int64(len(spans[i].Data))
+	if sent == 0 && len(chunks) > 0 {
+		return 0, "", nil
 	}
+	t.series++
+	t.samples += chunkSamples * sent
+	t.bytes += bytes
 	switch {
 	case t.limits.SeriesMax > 0 && t.series > t.limits.SeriesMax:
-		return "series", fmt.Errorf("%w: more than %d series%s", ErrLimit, t.limits.SeriesMax, t.limits.Flags.Of("SeriesMax"))
+		return sent, "series", fmt.Errorf("%w: more than %d series%s", ErrLimit, t.limits.SeriesMax, t.limits.Flags.Of("SeriesMax"))
 	case t.limits.SamplesMax > 0 && t.samples > t.limits.SamplesMax:
-		return "chunks", fmt.Errorf("%w: more than %d samples, each chunk counted for %d%s", ErrLimit, t.limits.SamplesMax,
+		return sent, "chunks", fmt.Errorf("%w: more than %d samples, each chunk counted for %d%s", ErrLimit, t.limits.SamplesMax,
 			chunkSamples, t.limits.Flags.Of("SamplesMax"))
 	case t.limits.BytesMax > 0 && t.bytes > t.limits.BytesMax:
-		return "bytes", fmt.Errorf("%w: more than %d bytes of labels and chunks", ErrLimit, t.limits.BytesMax)
+		return sent, "bytes", fmt.Errorf("%w: more than %d bytes of labels and chunks", ErrLimit, t.limits.BytesMax)
 	}
-	return "", nil
+	return sent, "", nil
 }
 
 // ShardFilter matches the series of a shard by their hash. All implementations of StoreAPI

@@ -9,7 +9,6 @@ import (
 	"strings"
 	"unsafe"
 
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -32,21 +31,18 @@ type SeriesSet struct {
 	cancel   context.CancelFunc
 	bytesMax int // limit of the bytes of frames: messages and decoded labels; 0: no limit
 
-	frames   []*inFrame // frames of the current series and of the series ahead; the last frame is being decoded
-	spare    []*inFrame // free frames, for reuse
-	retain   bool       // RetainUntilClose was called
-	retained []*inFrame // all released frames, after RetainUntilClose
-	batch    []byte     // the rest of the batch in the last frame
-	coded    bool       // the batch has deltas
-	deltas   storepb.DeltaReader
-	one      []byte // the next series in the last frame, not yet decoded; nil: none
-	used     bool   // the current series or the series ahead lies in the last frame
+	frames  []*inFrame      // frames of the current series and of the series ahead; the last frame is being decoded
+	spare   []*inFrame      // free frames, for reuse
+	batch   []byte          // the rest of the batch in the last frame
+	coded   bool            // the batch has deltas
+	decoder storepb.Decoder // its arena belongs to the last frame
+	one     []byte          // the next series in the last frame, not yet decoded; nil: none
+	used    bool            // the current series or the series ahead lies in the last frame
 
 	labels   []byte
 	chunks   []series.Chunk
-	aggr     []AggrChunk
-	ahead    []byte          // labels of the series that is decoded ahead
-	decoded  []storepb.Chunk // chunks of the series that is decoded ahead
+	ahead    []byte         // labels of the series that is decoded ahead
+	decoded  []series.Chunk // chunks of the series that is decoded ahead
 	hasAhead bool
 	started  bool // there is a current series
 	warnings annotations.Annotations
@@ -79,8 +75,7 @@ func (s *SeriesSet) next() error {
 		}
 	}
 	s.labels, s.hasAhead, s.started = s.ahead, false, true
-	s.chunks, s.aggr = s.chunks[:0], s.aggr[:0]
-	s.appendAhead()
+	s.chunks = append(s.chunks[:0], s.decoded...)
 	s.release()
 	for {
 		order, err := s.decode()
@@ -95,40 +90,18 @@ func (s *SeriesSet) next() error {
 		case order < 0:
 			return s.orderError()
 		}
-		s.appendAhead()
+		s.chunks = append(s.chunks, s.decoded...)
 	}
 }
 
 func (s *SeriesSet) orderError() error {
-	return fmt.Errorf("%w: series are out of order: %s follows %s", ErrCorrupt, labelsText(s.ahead), labelsText(s.labels))
+	return fmt.Errorf("%w: series are out of order: %s follows %s", ErrCorrupt, labelenc.Text(s.ahead), labelenc.Text(s.labels))
 }
-
-// appendAhead appends the chunks that are decoded ahead to the current series.
-func (s *SeriesSet) appendAhead() {
-	for i := range s.decoded {
-		c := &s.decoded[i]
-		chunk := series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}
-		if c.Aggr == Raw {
-			s.chunks = append(s.chunks, chunk)
-		} else {
-			s.aggr = append(s.aggr, AggrChunk{c.Aggr, chunk})
-		}
-	}
-}
-
-// RetainUntilClose makes labels and chunks valid until Close instead of until Next,
-// without a copy: all received messages stay in memory. It must be called before the first
-// Next. It is for callers that hold the whole response anyway.
-func (s *SeriesSet) RetainUntilClose() { s.retain = true }
 
 // release reuses all frames except the last.
 func (s *SeriesSet) release() {
 	if last := len(s.frames) - 1; last > 0 {
-		if s.retain {
-			s.retained = append(s.retained, s.frames[:last]...)
-		} else {
-			s.spare = append(s.spare, s.frames[:last]...)
-		}
+		s.spare = append(s.spare, s.frames[:last]...)
 		s.frames[0] = s.frames[last]
 		s.frames = s.frames[:1]
 	}
@@ -161,33 +134,42 @@ func (s *SeriesSet) decode() (order int, err error) {
 	if err := s.room(body); err != nil {
 		return 0, err
 	}
-	if s.coded {
-		frame := s.frames[len(s.frames)-1]
-		s.ahead, frame.labels, s.decoded, err = s.deltas.DecodeSeries(body, frame.labels, s.decoded[:0])
-		if err == nil {
-			order, err = labelenc.Follows(s.labels, s.ahead)
-		}
-		return order, s.withSeries(err)
-	}
-	size, order, err := labelenc.CutAfter(s.labels, body)
-	if err != nil {
-		return 0, err
-	}
-	apart := false
-	s.ahead = body[:size:size]
-	s.decoded, apart, err = storepb.DecodeChunks(body[size:], s.decoded[:0])
-	if apart && err == nil {
-		if s.ahead, _, s.decoded, err = storepb.DecodeSeries(body, nil, s.decoded[:0]); err == nil {
-			order, err = labelenc.Follows(s.labels, s.ahead)
-		}
-	}
+	frame := s.frames[len(s.frames)-1]
+	s.decoder.Arena = frame.arena
+	order, err = s.decodeSeries(body)
+	frame.arena = s.decoder.Arena
 	return order, s.withSeries(err)
 }
 
+// decodeSeries decodes a series into ahead. Its results are those of decode.
+func (s *SeriesSet) decodeSeries(body []byte) (order int, err error) {
+	if s.coded {
+		s.ahead, s.decoded, err = s.decoder.DeltaSeries(body, s.decoded[:0])
+		if err == nil {
+			order, err = labelenc.Follows(s.labels, s.ahead)
+		}
+		return order, err
+	}
+	size, order, err := labelenc.CutAfter(s.labels, body)
+	if err != nil {
+		s.ahead = nil
+		return 0, err
+	}
+	var apart []byte // a label after the chunks
+	s.ahead = body[:size:size]
+	s.decoded, apart, err = s.decoder.Chunks(body[size:], s.decoded[:0])
+	if len(apart) > 0 && err == nil {
+		if s.ahead, s.decoded, err = s.decoder.Series(body, s.decoded[:0]); err == nil {
+			order, err = labelenc.Follows(s.labels, s.ahead)
+		}
+	}
+	return order, err
+}
+
 const (
-	// chunkBytes is the memory of a chunk in decoded, and in chunks or aggr, without its data.
-	chunkBytes = int(unsafe.Sizeof(storepb.Chunk{}) + unsafe.Sizeof(AggrChunk{}))
-	// emptyBytes is the length of a chunk without data in a message: a span may have several.
+	// chunkBytes is the memory of a chunk in decoded and in chunks, without its data.
+	chunkBytes = 2 * int(unsafe.Sizeof(series.Chunk{}))
+	// emptyBytes is the length of a chunk without data in a message.
 	emptyBytes = 2
 )
 
@@ -195,12 +177,12 @@ const (
 // more than bytesMax bytes of memory. A chunk with little or no data takes far more memory than bytes of a message.
 // room counts the chunks of body only if the body is long enough to have that many.
 func (s *SeriesSet) room(body []byte) error {
-	current := len(s.chunks) + len(s.aggr)
+	current := len(s.chunks)
 	if s.bytesMax <= 0 || current+len(body)/emptyBytes <= s.bytesMax/chunkBytes {
 		return nil
 	}
 	if n := current + storepb.CountChunks(body); n > s.bytesMax/chunkBytes {
-		return fmt.Errorf("%w: after series %s: %d chunks take more than %d bytes", ErrBytesMax, labelsText(s.labels), n,
+		return fmt.Errorf("%w: after series %s: %d chunks take more than %d bytes", ErrBytesMax, labelenc.Text(s.labels), n,
 			s.bytesMax)
 	}
 	return nil
@@ -212,9 +194,9 @@ func (s *SeriesSet) withSeries(err error) error {
 		return nil
 	}
 	if s.ahead == nil { // its labels cannot be decoded
-		return fmt.Errorf("series after %s: %w", labelsText(s.labels), err)
+		return fmt.Errorf("series after %s: %w", labelenc.Text(s.labels), err)
 	}
-	return fmt.Errorf("series %s: chunk %d: %w", labelsText(s.ahead), len(s.decoded), err)
+	return fmt.Errorf("series %s: chunk %d: %w", labelenc.Text(s.ahead), len(s.decoded), err)
 }
 
 // receive reads the next message into a frame.
@@ -223,16 +205,16 @@ func (s *SeriesSet) receive() error {
 		return io.EOF
 	}
 	// A frame without a series is reused at once.
-	if last := len(s.frames) - 1; last >= 0 && !s.used && !s.retain {
+	if last := len(s.frames) - 1; last >= 0 && !s.used {
 		s.spare = append(s.spare, s.frames[last])
 		s.frames = s.frames[:last]
 	}
 	held := 0
 	for _, frame := range s.frames {
-		held += len(frame.buf) + len(frame.labels)
+		held += len(frame.buf) + len(frame.arena)
 	}
 	if s.bytesMax > 0 && len(s.frames) > 1 && held > s.bytesMax {
-		return fmt.Errorf("%w: series %s has more than %d bytes", ErrBytesMax, labelsText(s.labels), s.bytesMax)
+		return fmt.Errorf("%w: series %s has more than %d bytes", ErrBytesMax, labelenc.Text(s.labels), s.bytesMax)
 	}
 	var frame *inFrame
 	if n := len(s.spare); n > 0 {
@@ -270,7 +252,7 @@ func (s *SeriesSet) receive() error {
 			return nil
 		case storepb.Batch, storepb.DeltaBatch:
 			s.batch, s.coded, s.used, received = body, kind == storepb.DeltaBatch, false, true
-			s.deltas.Begin()
+			s.decoder.Begin()
 			s.frames = append(s.frames, frame)
 			return nil
 		}
@@ -300,12 +282,8 @@ func (s *SeriesSet) fail(err error) {
 	s.err = err
 	s.cancel()
 	s.batch, s.one, s.ahead, s.decoded = nil, nil, nil, nil
-	s.labels, s.chunks, s.aggr = nil, nil, nil
-	s.deltas.Begin()
-	if s.retain {
-		s.retained = append(s.retained, s.frames...)
-		s.frames = nil
-	}
+	s.labels, s.chunks = nil, nil
+	s.decoder = storepb.Decoder{}
 	for _, frame := range slices.Concat(s.frames, s.spare) {
 		frame.free()
 	}
@@ -315,22 +293,17 @@ func (s *SeriesSet) fail(err error) {
 // Labels implements series.Set.
 func (s *SeriesSet) Labels() []byte { return s.labels }
 
-// Chunks implements series.Set. It returns raw chunks only.
+// Chunks implements series.Set.
 func (s *SeriesSet) Chunks() []series.Chunk { return s.chunks }
-
-// AggrChunks returns the downsampled chunks of the series. They are valid until Next.
-func (s *SeriesSet) AggrChunks() []AggrChunk { return s.aggr }
 
 // BufferedBytes returns the memory of the messages that the set holds, and of its lists of chunks. It may be called
 // after every Next.
 func (s *SeriesSet) BufferedBytes() int64 {
-	n := int64(cap(s.decoded))*int64(unsafe.Sizeof(storepb.Chunk{})) +
-		int64(cap(s.chunks))*int64(unsafe.Sizeof(series.Chunk{})) + int64(cap(s.aggr))*int64(unsafe.Sizeof(AggrChunk{}))
-	for _, frame := range s.frames {
-		n += int64(cap(frame.buf) + cap(frame.labels))
-	}
-	for _, frame := range s.spare {
-		n += int64(cap(frame.buf) + cap(frame.labels))
+	n := int64(cap(s.decoded)+cap(s.chunks)) * int64(unsafe.Sizeof(series.Chunk{}))
+	for _, list := range [...][]*inFrame{s.frames, s.spare} {
+		for _, frame := range list {
+			n += int64(cap(frame.buf) + cap(frame.arena))
+		}
 	}
 	return n
 }
@@ -351,10 +324,6 @@ func (s *SeriesSet) Close() error {
 	if s.err == nil {
 		s.fail(errClosed)
 	}
-	for _, frame := range s.retained {
-		frame.free()
-	}
-	s.retained = nil
 	return nil
 }
 

@@ -30,9 +30,6 @@ type ServerOptions struct {
 }
 
 func (o ServerOptions) withDefaults() ServerOptions {
-	if o.SortBytesMax == 0 {
-		o.SortBytesMax = 256 << 20
-	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)
 	}
@@ -65,16 +62,20 @@ func NewServer(src Source, opts ServerOptions) *Server {
 func (s *Server) Register(to grpc.ServiceRegistrar) {
 	to.RegisterService(&storeDesc, s)
 	to.RegisterService(&infoDesc, s)
-	if _, ok := s.src.(ExemplarSource); ok {
-		to.RegisterService(&exemplarsDesc, s)
-	}
-	if _, ok := s.src.(ListSource); ok {
-		for i := range listDescs {
-			to.RegisterService(&listDescs[i], s)
+	can := s.src.Capabilities()
+	for _, service := range []struct {
+		has  bool
+		desc *grpc.ServiceDesc
+	}{
+		{can.Exemplars, &exemplarsDesc},
+		{can.Rules, listDesc("Rules", "Rules", (*Server).rules)},
+		{can.Targets, listDesc("Targets", "Targets", (*Server).targets)},
+		{can.MetricMetadata, listDesc("Metadata", "MetricMetadata", (*Server).metadata)},
+		{can.Status, listDesc("Status", "TSDBStatistics", (*Server).tsdbStatistics)},
+	} {
+		if service.has {
+			to.RegisterService(service.desc, s)
 		}
-	}
-	if _, ok := s.src.(StatusSource); ok {
-		to.RegisterService(&statusDesc, s)
 	}
 }
 
@@ -109,13 +110,6 @@ func (s *Server) info(ctx context.Context, _ *pb.InfoRequest) (*pb.InfoResponse,
 	info, err := s.src.Info(ctx)
 	if err != nil {
 		return nil, err
-	}
-	if info.Store != nil {
-		store := *info.Store
-		if _, whole := s.src.(SeriesSource); !whole {
-			store.Sharding, store.WithoutReplicaLabels = true, true
-		}
-		info.Store = &store
 	}
 	return infoTo(info), nil
 }

@@ -328,29 +328,6 @@ func TestServer_StalledClientStopsReadingTheSource(t *testing.T) {
 	}
 }
 
-// Readers of StoreAPI drop chunks that are not after the chunk before, so raw and
-// downsampled chunks are sorted together.
-func TestServer_RawAndDownsampledChunksAreSortedByTime(t *testing.T) {
-	raw := func(minMS int64) series.Chunk {
-		return series.Chunk{MinMS: minMS, MaxMS: minMS + 5, Encoding: chunkenc.EncXOR, Data: []byte{1}}
-	}
-	span := func(minMS int64) (all []storepb.Chunk) {
-		for _, aggr := range []Aggr{Count, Sum} {
-			all = append(all, storepb.Chunk{MinMS: minMS, MaxMS: minMS + 5, Aggr: aggr, Encoding: 1, Data: []byte{2}})
-		}
-		return all
-	}
-	wire := appendChunks(nil, []series.Chunk{raw(20), raw(60), raw(70)}, slices.Concat(span(10), span(30), span(80)))
-	_, _, got, err := storepb.DecodeSeries(wire, nil, nil)
-	var times []int64
-	for _, c := range got {
-		times = append(times, c.MinMS)
-	}
-	if err != nil || !slices.Equal(times, []int64{10, 10, 20, 30, 30, 60, 70, 80, 80}) {
-		t.Errorf("%v %v", err, times)
-	}
-}
-
 // sentSizes is a stream that records the lengths of messages.
 type sentSizes struct {
 	grpc.ServerStream
@@ -378,7 +355,7 @@ func TestBatchWriter_TooLongMessageIsAnError(t *testing.T) {
 			}
 			b.bytesMax = bytesMax
 			defer b.free()
-			if err = b.add(lset, []series.Chunk{{Encoding: chunkenc.EncXOR, Data: make([]byte, 1000)}}, nil); err == nil {
+			if err = b.add(lset, []series.Chunk{{Encoding: chunkenc.EncXOR, Data: make([]byte, 1000)}}); err == nil {
 				err = b.flush()
 			}
 			return stream.sizes, err
@@ -418,6 +395,10 @@ func TestServer_FailedListsAreErrors(t *testing.T) {
 type chunkSource struct {
 	memorySource
 	selected, labelsOnly int // selections with and without chunks
+}
+
+func (c *chunkSource) Series(ctx context.Context, r SeriesRequest) Stream {
+	return LocalSeries(ctx, c, c.external, r)
 }
 
 func (c *chunkSource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {

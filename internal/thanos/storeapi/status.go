@@ -14,21 +14,25 @@ import (
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
 
-// TSDBStatistics describe the head of a TSDB. The lists have the largest values first.
+// TSDBStatistics describe the head of a TSDB. The lists have the largest values first. The names in JSON are those of
+// Prometheus' API.
 type TSDBStatistics struct {
-	Tenant             string // "": of a store without tenants
-	Series             uint64
-	LabelPairs, Chunks int64
-	MinMS, MaxMS       int64
-	// In status/tsdb: seriesCountByMetricName, labelValueCountByLabelName, memoryInBytesByLabelName and
-	// seriesCountByLabelValuePair.
-	SeriesByMetric, ValuesByLabel, BytesByLabel, SeriesByPair []Statistic
+	Tenant         string      `json:"-"` // "": of a store without tenants
+	Series         uint64      `json:"-"`
+	LabelPairs     int64       `json:"-"`
+	Chunks         int64       `json:"-"`
+	MinMS          int64       `json:"-"`
+	MaxMS          int64       `json:"-"`
+	SeriesByMetric []Statistic `json:"seriesCountByMetricName"`
+	ValuesByLabel  []Statistic `json:"labelValueCountByLabelName"`
+	BytesByLabel   []Statistic `json:"memoryInBytesByLabelName"`
+	SeriesByPair   []Statistic `json:"seriesCountByLabelValuePair"`
 }
 
 // Statistic is a value of a metric name, a label name, or a pair name=value.
 type Statistic struct {
-	Name  string
-	Value uint64
+	Name  string `json:"name"`
+	Value uint64 `json:"value"`
 }
 
 // StatusRequest selects the statistics of the TSDBs whose external labels match.
@@ -43,18 +47,6 @@ const (
 	statisticsDefault = 10
 	statisticsMax     = 10_000
 )
-
-// StatusSource is a Source with statistics of TSDBs.
-type StatusSource interface {
-	// TSDBStatistics returns the statistics of each tenant and TSDB. r.Limit is greater than
-	// 0.
-	TSDBStatistics(ctx context.Context, r StatusRequest) (all []TSDBStatistics, warnings []string, err error)
-}
-
-var statusDesc = grpc.ServiceDesc{
-	ServiceName: "thanos.Status", HandlerType: (*any)(nil),
-	Streams: []grpc.StreamDesc{streamed("TSDBStatistics", (*Server).tsdbStatistics)}, Metadata: listFile,
-}
 
 // StatisticsOf converts the statistics of a head. The number of chunks is not known and stays
 // 0.
@@ -120,7 +112,7 @@ func (s *Server) tsdbStatistics(in *apipb.TSDBStatisticsRequest, out grpc.Server
 	if r.Matchers, err = matchersFrom(matchers); err != nil {
 		return err
 	}
-	all, warnings, err := s.src.(StatusSource).TSDBStatistics(out.Context(), r)
+	all, warnings, err := s.src.TSDBStatistics(out.Context(), r)
 	if err != nil {
 		return err
 	}

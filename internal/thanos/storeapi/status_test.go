@@ -20,6 +20,9 @@ type counted struct {
 	got StatusRequest
 }
 
+// Capabilities implements Source.
+func (*counted) Capabilities() Capabilities { return Capabilities{Status: true} }
+
 func (c *counted) TSDBStatistics(_ context.Context, r StatusRequest) ([]TSDBStatistics, []string, error) {
 	c.got = r
 	return c.all, []string{"w"}, c.err

@@ -29,20 +29,19 @@ type stepsFilter struct {
 
 // stepsFilter returns nil if the request needs all samples, or if the stores behind the source remove samples.
 func (s *Server) stepsFilter(r SeriesRequest) *stepsFilter {
-	if _, forwards := s.src.(StepsForwarder); forwards || r.Steps == nil || r.SkipChunks {
+	if s.src.Capabilities().ForwardsSteps || r.Steps == nil || r.SkipChunks {
 		return nil
 	}
 	return &stepsFilter{steps: *r.Steps, join: r.JoinChunks}
 }
 
 // thin returns chunks with the needed samples. They keep the time ranges of the whole chunks, so that the client sees
-// which chunks overlap. They are valid until the next call of thin, and as long as the given chunks. rawOnly: the
-// series has no downsampled chunks, which may be between two raw ones.
-func (f *stepsFilter) thin(chunks []series.Chunk, rawOnly bool) []series.Chunk {
+// which chunks overlap. They are valid until the next call of thin, and as long as the given chunks.
+func (f *stepsFilter) thin(chunks []series.Chunk) []series.Chunk {
 	f.chunks, f.data = f.chunks[:0], f.data[:0]
 	from := 0 // points has what is needed of chunks[from:i]
 	for i, c := range chunks {
-		if i > from && !(rawOnly && f.joins(chunks[from:i], c)) {
+		if i > from && !f.joins(chunks[from:i], c) {
 			f.encode(chunks[from:i])
 			from = i
 		}

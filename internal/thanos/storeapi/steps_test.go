@@ -221,8 +221,8 @@ func TestStepsFilter_DependsOnTheChunkAlone(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	a, b := gaugeChunk(rng, 0, 150), gaugeChunk(rng, 5e6, 150)
 	steps := series.Steps{FirstMS: 7, LastMS: 1e9, StepMS: 200_000}
-	alone := slices.Clone((&stepsFilter{steps: steps}).thin([]series.Chunk{b}, true)[0].Data)
-	second := (&stepsFilter{steps: steps}).thin([]series.Chunk{a, b}, true)[1].Data
+	alone := slices.Clone((&stepsFilter{steps: steps}).thin([]series.Chunk{b})[0].Data)
+	second := (&stepsFilter{steps: steps}).thin([]series.Chunk{a, b})[1].Data
 	if !bytes.Equal(alone, second) || len(alone) >= len(b.Data) {
 		t.Errorf("%x alone, %x after another chunk", alone, second)
 	}
@@ -233,8 +233,9 @@ func TestStepsFilter_JoinsNoChunksOfASeriesWithDownsampledOnes(t *testing.T) {
 	rng := rand.New(rand.NewPCG(5, 6))
 	chunks := []series.Chunk{gaugeChunk(rng, 0, 150), gaugeChunk(rng, 5e6, 150)}
 	f := &stepsFilter{steps: series.Steps{FirstMS: 7, LastMS: 1e9, StepMS: 200_000}, join: true}
-	if joined, apart := len(f.thin(chunks, true)), len(f.thin(chunks, false)); joined != 1 || apart != 2 {
-		t.Errorf("%d and %d chunks, want 1 and 2", joined, apart)
+	between := downsampled(series.Chunk{MinMS: 4e6, MaxMS: 4e6, Encoding: chunkenc.EncXOR, Data: []byte("x")}, series.Sum)
+	if joined, apart := len(f.thin(chunks)), len(f.thin([]series.Chunk{chunks[0], between, chunks[1]})); joined != 1 || apart != 3 {
+		t.Errorf("%d and %d chunks, want 1 and 3", joined, apart)
 	}
 }
 
@@ -250,7 +251,7 @@ func TestStepsFilter_KeepsNoChunksThatWouldBeLonger(t *testing.T) {
 	if len(thinned) < 2*len(c.Data) {
 		t.Fatalf("%d bytes instead of %d", len(thinned), len(c.Data))
 	}
-	if got := f.thin([]series.Chunk{c, c, c}, true); !bytes.Equal(got[2].Data, c.Data) || len(f.data) != 0 {
+	if got := f.thin([]series.Chunk{c, c, c}); !bytes.Equal(got[2].Data, c.Data) || len(f.data) != 0 {
 		t.Errorf("%d bytes instead of %d; %d are kept", len(got[2].Data), len(c.Data), len(f.data))
 	}
 }
@@ -263,7 +264,7 @@ func TestStepsFilter_SendsChunksOfMoreThanHalfOfAllTimesWhole(t *testing.T) {
 	}
 	c := series.Chunk{MinMS: points[0].T, MaxMS: points[8].T, Encoding: chunkenc.EncXOR, Data: floats.AppendChunk(nil, points)}
 	f := &stepsFilter{steps: series.Steps{FirstMS: points[0].T, LastMS: points[0].T, StepMS: 1}}
-	if got := f.thin([]series.Chunk{c}, true)[0].Data; !bytes.Equal(got, c.Data) {
+	if got := f.thin([]series.Chunk{c})[0].Data; !bytes.Equal(got, c.Data) {
 		t.Errorf("%d bytes instead of %d", len(got), len(c.Data))
 	}
 }
@@ -291,7 +292,7 @@ func FuzzStepsFilter(f *testing.F) {
 		}
 		c, points := fuzzChunk(slices.Clone(data))
 		filter := &stepsFilter{steps: steps}
-		got := filter.thin([]series.Chunk{c}, true)[0].Data
+		got := filter.thin([]series.Chunk{c})[0].Data
 		if !bytes.Equal(c.Data, data) {
 			t.Fatal("the chunk was changed")
 		}
@@ -320,7 +321,7 @@ func FuzzStepsFilter(f *testing.F) {
 	})
 }
 
-// wholeRequests serves the chunks of a memorySource as a SeriesSource, as the store of a bucket does.
+// wholeRequests serves the chunks of a memorySource itself, as the store of a bucket does.
 type wholeRequests struct{ *memorySource }
 
 func (w wholeRequests) Series(ctx context.Context, r SeriesRequest) Stream {
@@ -331,9 +332,9 @@ func (w wholeRequests) Series(ctx context.Context, r SeriesRequest) Stream {
 // forwarding is a source whose stores leave out samples.
 type forwarding struct{ wholeRequests }
 
-func (forwarding) ForwardsSteps() {}
+func (forwarding) Capabilities() Capabilities { return Capabilities{ForwardsSteps: true} }
 
-// Samples of a SeriesSource are left out, too, unless it forwards the steps.
+// Samples of whole requests are left out, too, unless it forwards the steps.
 func TestServer_LeavesOutSamplesOfSourcesOfWholeRequests(t *testing.T) {
 	whole := gaugeChunk(rand.New(rand.NewPCG(5, 6)), 1000, 120)
 	memory := &memorySource{rows: []row{{labels: labels.FromStrings("__name__", "requests_total"), chunks: []series.Chunk{whole}}}}

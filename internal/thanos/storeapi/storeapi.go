@@ -12,7 +12,7 @@
 //	client := storeapi.NewClient(conn, storeapi.ClientOptions{})
 //	set := client.Series(ctx, storeapi.SeriesRequest{MinMS: mint, MaxMS: maxt, Matchers: matchers})
 //	defer set.Close()
-//	for set.Next() { set.Labels(); set.Chunks(); set.AggrChunks() }
+//	for set.Next() { set.Labels(); set.Chunks() }
 //	err, warnings := set.Err(), set.Warnings()
 //
 //	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
@@ -29,6 +29,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storepb"
@@ -48,35 +49,7 @@ var (
 var ErrBytesMax = fmt.Errorf("%w: the response exceeds the byte limit of the request", ErrLimit)
 
 // Aggr is the aggregate that the samples of a chunk hold.
-type Aggr = storepb.Aggr
-
-// The aggregates: raw samples, and the aggregates that downsampling computes from them.
-const (
-	Raw     = storepb.Raw
-	Count   = storepb.Count
-	Sum     = storepb.Sum
-	Min     = storepb.Min
-	Max     = storepb.Max
-	Counter = storepb.Counter
-)
-
-// AggrChunk is a chunk of one aggregate. The chunks of one downsampled span are
-// adjacent and have the same time range.
-type AggrChunk struct {
-	Aggr Aggr
-	series.Chunk
-}
-
-// SpanLen returns how many of the chunks, from the first on, belong to one downsampled
-// span: different aggregates of the same time range.
-func SpanLen(chunks []AggrChunk) int {
-	n := 1
-	for n < len(chunks) && chunks[n].Aggr > chunks[n-1].Aggr && chunks[n].MinMS == chunks[0].MinMS &&
-		chunks[n].MaxMS == chunks[0].MaxMS {
-		n++
-	}
-	return n
-}
+type Aggr = series.Aggr
 
 // Shard is Thanos' ShardInfo: it selects the series whose labels, without replica labels, hash to Index of Total.
 type Shard struct {
@@ -103,7 +76,7 @@ type SeriesRequest struct {
 	WithoutReplicaLabels []string // labels to remove from every series; the result is sorted without them
 	Shard                *Shard   // nil: all series
 	MaxResolutionMS      int64    // Thanos' MaxResolutionWindow: coarsest resolution that is acceptable; 0: raw
-	Aggregates           []Aggr   // requested from downsampled data
+	Aggregates           []Aggr   // requested from downsampled data; others are left out
 	AbortOnPartial       bool     // partial response strategy ABORT: an unreadable store is an error; false: a warning
 	Hints                *Hints   // may be nil
 	// Steps are the times at which the series are evaluated, if only the last sample at or before each of them counts.
@@ -114,6 +87,8 @@ type SeriesRequest struct {
 	// are the last of all and the last at or before each step.
 	JoinChunks bool
 	BytesMax   int64 // of a message and of a series, checked by the client; 0: the client's own limit
+	// SortBytesMax is the limit of the series that a source sorts again; 0: 256 MiB. It is not sent.
+	SortBytesMax int
 }
 
 // LabelsRequest selects label names, or the values of one label.
@@ -124,6 +99,13 @@ type LabelsRequest struct {
 	WithoutReplicaLabels []string
 	Limit                int64 // of names or values; 0: none
 	AbortOnPartial       bool
+}
+
+// MetadataRequest selects the metadata of one metric, or of all if Metric is "".
+type MetadataRequest struct {
+	Metric         string
+	Limit          int // of the metrics of each store; -1: none
+	AbortOnPartial bool
 }
 
 // ExemplarsRequest selects the exemplars of the selectors in a PromQL expression.
@@ -160,46 +142,115 @@ type TSDBInfo struct {
 	TimeRange
 }
 
-// Source is the data that a server serves. All methods are safe for concurrent use.
-// Names and values are sorted. Warnings are texts for users.
-type Source interface {
-	// Info is called every few seconds by every querier. The server sets Sharding and
-	// WithoutReplicaLabels of the StoreInfo, unless the source is a SeriesSource.
+// API is a store. All methods are safe for concurrent use. Names and values are sorted. Warnings are texts for users.
+type API interface {
 	Info(ctx context.Context) (Info, error)
-	// ExternalLabels returns the labels that the server adds to every series. A label of the
-	// series with the same name is replaced. Empty if the source adds them itself.
-	ExternalLabels() labels.Labels
-	// RawQuerier opens a querier for one request.
-	series.Source
-	// LabelNames and LabelValues are called without matchers of external labels: the server
-	// evaluates these itself. The server adds the names of the external labels to the names. It
-	// does not call LabelValues for an external label.
+	// Series never returns nil; errors are in the stream.
+	Series(ctx context.Context, r SeriesRequest) Stream
 	LabelNames(ctx context.Context, r LabelsRequest) (names, warnings []string, err error)
 	LabelValues(ctx context.Context, r LabelsRequest) (values, warnings []string, err error)
+	Services
 }
 
-// Stream is a set that its reader closes. If it has a method AggrChunks() []AggrChunk,
-// the server sends these chunks too.
+// Services are the APIs that not every store has. NoServices has none of them.
+type Services interface {
+	Exemplars(ctx context.Context, r ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error)
+	Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup, warnings []string, err error)
+	Targets(ctx context.Context, r TargetsRequest) (found Targets, warnings []string, err error)
+	MetricMetadata(ctx context.Context, r MetadataRequest) (found map[string][]metadata.Metadata, warnings []string, err error)
+	// TSDBStatistics returns the statistics of each tenant and TSDB.
+	TSDBStatistics(ctx context.Context, r StatusRequest) (all []TSDBStatistics, warnings []string, err error)
+}
+
+// Source is the data that a server serves. Its Series applies external labels, replica labels and shards, as
+// LocalSeries does for a source of series without external labels. The server applies shards and Limit to what is left,
+// and its own limits.
+type Source interface {
+	API
+	Capabilities() Capabilities
+	// ExternalLabels returns the labels that the server adds to names, values and exemplars. Empty if the source adds
+	// them itself. LabelNames and LabelValues are called without matchers of external labels, which the server evaluates,
+	// and LabelValues is not called for an external label.
+	ExternalLabels() labels.Labels
+}
+
+// Capabilities state what a Source has. They do not change.
+type Capabilities struct {
+	// The services that the server registers.
+	Exemplars, Rules, Targets, MetricMetadata, Status bool
+	// ForwardsSteps: the source sends the steps of a request to other stores, which leave out samples themselves. Of the
+	// chunks of other sources the server leaves out samples.
+	ForwardsSteps bool
+}
+
+// NoServices is embedded in stores that lack some or all of the services.
+type NoServices struct{}
+
+// Exemplars implements Services.
+func (NoServices) Exemplars(context.Context, ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
+	return nil, nil, nil
+}
+
+// Rules implements Services.
+func (NoServices) Rules(context.Context, RulesRequest) ([]RuleGroup, []string, error) {
+	return nil, nil, nil
+}
+
+// Targets implements Services.
+func (NoServices) Targets(context.Context, TargetsRequest) (found Targets, warnings []string, err error) {
+	return found, nil, nil
+}
+
+// MetricMetadata implements Services.
+func (NoServices) MetricMetadata(context.Context, MetadataRequest) (map[string][]metadata.Metadata, []string, error) {
+	return nil, nil, nil
+}
+
+// TSDBStatistics implements Services.
+func (NoServices) TSDBStatistics(context.Context, StatusRequest) ([]TSDBStatistics, []string, error) {
+	return nil, nil, nil
+}
+
+// Stream is a set that its reader closes.
 type Stream interface {
 	series.Set
+	// BufferedBytes returns the memory of received messages. The stream holds it until its end, in addition to the copies
+	// of the reader.
+	BufferedBytes() int64
 	Close() error
 }
 
-// SeriesSource is a Source that serves a whole request itself, such as a proxy for other stores:
-// it applies external labels, replica labels and shards. The server still applies Limit and its
-// own limits.
-type SeriesSource interface {
-	Series(ctx context.Context, r SeriesRequest) Stream
+// Failed returns a stream without series whose Err returns err. err may be nil.
+func Failed(err error) Stream { return selection{Set: series.Failed(err)} }
+
+// selection is a set with its querier.
+type selection struct {
+	series.Set
+	from series.Querier // nil: none
 }
 
-// StepsForwarder is a SeriesSource that sends the steps of a request to other stores, which leave out samples
-// themselves. Of the chunks of other sources the server leaves out samples.
-type StepsForwarder interface {
-	SeriesSource
-	ForwardsSteps()
+func (selection) BufferedBytes() int64 { return 0 }
+
+func (s selection) Close() error {
+	if s.from == nil {
+		return nil
+	}
+	return s.from.Close()
 }
 
-// ExemplarSource is a Source with exemplars.
-type ExemplarSource interface {
-	Exemplars(ctx context.Context, r ExemplarsRequest) (results []exemplar.QueryResult, warnings []string, err error)
+// LocalSeries serves a request from series without external labels.
+func LocalSeries(ctx context.Context, from series.Source, external labels.Labels, r SeriesRequest) Stream {
+	matchers, found := series.MatchExternal(external, r.Matchers)
+	switch {
+	case !found:
+		return Failed(nil)
+	case len(matchers) == 0:
+		return Failed(fmt.Errorf("%w: no matchers except on external labels", ErrBadRequest))
+	}
+	q, err := from.RawQuerier(ctx, r.MinMS, r.MaxMS)
+	if err != nil {
+		return Failed(err)
+	}
+	return selection{series.SelectReplacingLabels(ctx, q, series.SelectOptions{LabelsOnly: r.SkipChunks}, external,
+		r.WithoutReplicaLabels, series.NewSortBudget(r.SortBytesMax), matchers...), q}
 }

@@ -20,13 +20,17 @@ type Targets struct {
 	Dropped []labels.Labels // labels as discovered
 }
 
-// ActiveTarget is a scraped target.
+// ActiveTarget is a scraped target. The names in JSON are those of Prometheus' API.
 type ActiveTarget struct {
-	Discovered, Labels                       labels.Labels
-	ScrapePool, ScrapeURL, GlobalURL, Health string // Health is up, down or unknown
-	LastError                                string
-	LastScrape                               time.Time
-	LastScrapeSeconds                        float64
+	Discovered        labels.Labels `json:"discoveredLabels"`
+	Labels            labels.Labels `json:"labels"`
+	ScrapePool        string        `json:"scrapePool"`
+	ScrapeURL         string        `json:"scrapeUrl"`
+	GlobalURL         string        `json:"globalUrl"`
+	Health            string        `json:"health"` // up, down or unknown
+	LastError         string        `json:"lastError"`
+	LastScrape        time.Time     `json:"lastScrape"`
+	LastScrapeSeconds float64       `json:"lastScrapeDuration"`
 }
 
 // TargetsRequest selects targets.

@@ -3,20 +3,23 @@ package storeapi
 import (
 	"fmt"
 
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/storepb"
 )
+
+// supported reports whether StoreAPI has the encoding.
+func supported(e chunkenc.Encoding) bool {
+	return e != chunkenc.EncNone && e <= storepb.EncodingMax || e == series.Aggregated
+}
 
 // supportedChunks re-encodes chunks whose encoding has no number in StoreAPI. The new chunks lack
 // the start timestamps of the samples, which StoreAPI does not have.
 func (b *batchWriter) supportedChunks(chunks []series.Chunk) ([]series.Chunk, error) {
 	b.supported = b.supported[:0]
 	for i, c := range chunks {
-		if c.Encoding != chunkenc.EncNone && c.Encoding <= storepb.EncodingMax {
+		if supported(c.Encoding) {
 			b.supported = append(b.supported, c)
 			continue
 		}
@@ -85,19 +88,4 @@ func appendSupported(dst []series.Chunk, c series.Chunk) ([]series.Chunk, error)
 	}
 	end()
 	return dst, nil
-}
-
-// labelsTextMax limits the bytes of labels in an error. Errors are sent to clients and logged, and
-// the labels may come from another store.
-const labelsTextMax = 1 << 10
-
-// labelsText formats an encoded label set for errors.
-func labelsText(lset []byte) string {
-	builder := labels.NewScratchBuilder(16)
-	if len(lset) <= labelsTextMax {
-		if l, err := labelenc.Labels(lset, &builder); err == nil {
-			return l.String()
-		}
-	}
-	return fmt.Sprintf("%.*q", labelsTextMax, lset)
 }

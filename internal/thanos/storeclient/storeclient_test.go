@@ -47,7 +47,7 @@ func serve(t *testing.T) string {
 		t.Fatal(err)
 	}
 	external := func() labels.Labels { return labels.FromStrings("cluster", "eu") }
-	return listen(t, localstore.New(store, parser.NewParser(parser.Options{}), external, true))
+	return listen(t, localstore.New(store, parser.NewParser(parser.Options{}), external, nil))
 }
 
 func listen(t *testing.T, source storeapi.Source) string {
@@ -160,6 +160,12 @@ type stalledStore struct {
 }
 
 func (s stalledStore) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
+
+func (stalledStore) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
+
+func (s stalledStore) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	return storeapi.LocalSeries(ctx, s, labels.EmptyLabels(), r)
+}
 
 func (s stalledStore) RawQuerier(context.Context, int64, int64) (series.Querier, error) {
 	return stalledQuerier{s.canceled}, nil

@@ -2,16 +2,17 @@ package storepb
 
 import (
 	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // within is a message field.
@@ -27,9 +28,9 @@ func number(field protowire.Number, v uint64) []byte {
 func TestDecode_EveryMessageMayBeCutShort(t *testing.T) {
 	response := func(b []byte) error { _, _, err := DecodeResponse(b); return err }
 	batch := func(b []byte) error { _, _, err := NextSeries(b); return err }
-	series := func(b []byte) error { _, _, _, err := DecodeSeries(b, nil, nil); return err }
-	chunks := func(b []byte) error { _, _, err := DecodeChunks(b, nil); return err }
-	delta := func(b []byte) error { _, _, _, err := (&DeltaReader{}).DecodeSeries(b, nil, nil); return err }
+	whole := func(b []byte) error { _, _, err := (&Decoder{}).Series(b, nil); return err }
+	chunks := func(b []byte) error { _, _, err := (&Decoder{}).Chunks(b, nil); return err }
+	delta := func(b []byte) error { _, _, err := (&Decoder{}).DeltaSeries(b, nil); return err }
 	alone := func(b []byte) []byte { return b }
 	endless := bytes.Repeat([]byte{0xFF}, 11)
 	for name, tt := range map[string]struct {
@@ -40,12 +41,12 @@ func TestDecode_EveryMessageMayBeCutShort(t *testing.T) {
 	}{
 		"response":               {response, alone, []protowire.Number{1, 2, 3, 4, 90491}, nil},
 		"batch":                  {batch, alone, []protowire.Number{1}, nil},
-		"series":                 {series, alone, []protowire.Number{1, 2}, nil},
-		"series, after a chunk":  {series, func(b []byte) []byte { return slices.Concat(within(2), b) }, []protowire.Number{1, 2}, nil},
+		"series":                 {whole, alone, []protowire.Number{1, 2}, nil},
+		"series, after a chunk":  {whole, func(b []byte) []byte { return slices.Concat(within(2), b) }, []protowire.Number{1, 2}, nil},
 		"chunks":                 {chunks, alone, []protowire.Number{2}, nil},
-		"span":                   {series, func(b []byte) []byte { return within(2, b) }, []protowire.Number{3, 4, 5, 6, 7, 8}, []protowire.Number{1, 2}},
+		"span":                   {whole, func(b []byte) []byte { return within(2, b) }, []protowire.Number{3, 4, 5, 6, 7, 8}, []protowire.Number{1, 2}},
 		"span of chunks":         {chunks, func(b []byte) []byte { return within(2, b) }, []protowire.Number{3, 8}, []protowire.Number{1, 2}},
-		"data":                   {series, func(b []byte) []byte { return within(2, within(3, b)) }, []protowire.Number{2}, []protowire.Number{1, 3}},
+		"data":                   {whole, func(b []byte) []byte { return within(2, within(3, b)) }, []protowire.Number{2}, []protowire.Number{1, 3}},
 		"series with a delta":    {delta, alone, []protowire.Number{1, 2}, nil},
 		"span of a delta series": {delta, func(b []byte) []byte { return within(2, b) }, []protowire.Number{3}, []protowire.Number{1}},
 	} {
@@ -79,32 +80,33 @@ func TestDecode_EveryMessageMayBeCutShort(t *testing.T) {
 	}
 }
 
-func TestDecodeChunks_EqualsDecodeSeries(t *testing.T) {
+func TestDecoder_ChunksEqualThoseOfSeries(t *testing.T) {
 	body := slices.Concat(within(2, number(1, 5), number(2, 9), within(3, number(1, 2), within(2, []byte("data")))), number(15, 1), within(2, number(1, 10), within(8, within(2, []byte("x"))), within(4), number(2, 11)))
-	_, _, want, err := DecodeSeries(body, nil, nil)
+	d := Decoder{Wanted: all}
+	_, want, err := d.Series(body, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	got, apart, err := DecodeChunks(body, make([]Chunk, 1))
-	if err != nil || apart || fmt.Sprint(got[1:]) != fmt.Sprint(want) {
-		t.Errorf("%v %v %v, want %v", got, apart, err, want)
+	got, rest, err := d.Chunks(body, make([]series.Chunk, 1))
+	if err != nil || len(rest) > 0 || fmt.Sprint(got[1:]) != fmt.Sprint(want) {
+		t.Errorf("%v %v %v, want %v", got, rest, err, want)
 	}
-	wanted := []Chunk{{5, 9, Raw, 3, []byte("data")}, {10, 11, Count, 1, nil}, {10, 11, Counter, 1, []byte("x")}}
+	wanted := []series.Chunk{raw(5, 9, 3, "data"), downsampled(10, 11, series.Part{Aggr: series.Counter, Encoding: 1, Data: []byte("x")})}
 	if fmt.Sprint(want) != fmt.Sprint(wanted) {
 		t.Errorf("%v, want %v", want, wanted)
 	}
-	if _, apart, err := DecodeChunks(append(body, within(1)...), nil); err != nil || !apart {
-		t.Errorf("labels behind chunks: %v %v", apart, err)
+	if _, rest, err := d.Chunks(append(body, within(1)...), nil); err != nil || len(rest) != 2 {
+		t.Errorf("labels behind chunks: %v %v", rest, err)
 	}
-	if got, apart, err := DecodeChunks(nil, nil); err != nil || apart || got != nil {
-		t.Errorf("nothing: %v %v %v", got, apart, err)
+	if got, rest, err := d.Chunks(nil, nil); err != nil || rest != nil || got != nil {
+		t.Errorf("nothing: %v %v %v", got, rest, err)
 	}
 }
 
-func TestDecodeSpan_OnlyAFieldsOwnNumbersAreAggregates(t *testing.T) {
+func TestDecoder_OnlyAFieldsOwnNumbersAreAggregates(t *testing.T) {
 	for n := protowire.Number(1); n < 12; n++ {
-		_, _, chunks, err := DecodeSeries(within(2, within(n)), nil, nil)
-		if want := n >= fieldRaw && n <= fieldCounter; err != nil || (len(chunks) == 1) != want || want && chunks[0].Aggr != Aggr(n-fieldRaw) {
+		_, chunks, err := (&Decoder{Wanted: all}).Series(within(2, within(n, within(2, []byte("x")))), nil)
+		if want := n >= fieldRaw && n <= fieldCounter; err != nil || (len(chunks) == 1) != want || want && parts(chunks[0])[0].Aggr != series.Aggr(n-fieldRaw) {
 			t.Errorf("field %d: %v, %v", n, chunks, err)
 		}
 	}
@@ -124,54 +126,21 @@ func TestNextSeries_EmptySeriesIsNotTheEnd(t *testing.T) {
 	}
 }
 
-func TestAggr_HasAName(t *testing.T) {
-	var names []string
-	for a := Raw; a <= Counter+1; a++ {
-		names = append(names, a.String())
-	}
-	if got := strings.Join(names, ", "); got != "raw, count, sum, min, max, counter, aggregate 6" {
-		t.Error(got)
-	}
-}
-
-func TestSpanLen_JoinsAscendingAggregatesOfOneRange(t *testing.T) {
-	c := func(aggr Aggr, minMS, maxMS int64) Chunk {
-		return Chunk{MinMS: minMS, MaxMS: maxMS, Aggr: aggr, Encoding: 1}
-	}
-	for name, tt := range map[string]struct {
-		chunks []Chunk
-		want   int
-	}{
-		"one": {[]Chunk{c(Sum, 1, 2)}, 1}, "ascending": {[]Chunk{c(Count, 1, 2), c(Sum, 1, 2), c(Counter, 1, 2)}, 3},
-		"equal": {[]Chunk{c(Count, 1, 2), c(Count, 1, 2)}, 1}, "descending": {[]Chunk{c(Sum, 1, 2), c(Count, 1, 2)}, 1},
-		"raw": {[]Chunk{c(Raw, 1, 2), c(Count, 1, 2)}, 1}, "another start": {[]Chunk{c(Count, 1, 2), c(Sum, 0, 2)}, 1},
-		"another end": {[]Chunk{c(Count, 1, 2), c(Sum, 1, 2), c(Max, 1, 3)}, 2},
-	} {
-		if got := SpanLen(tt.chunks); got != tt.want {
-			t.Errorf("%s: %d, want %d", name, got, tt.want)
-		}
-	}
-}
-
 func TestSizes_AreThoseOfTheEncodings(t *testing.T) {
 	for _, n := range []int{0, 1, 100, 127, 128, 20_000} {
 		for _, times := range [][2]int64{{0, 0}, {0, 5}, {-1, 0}, {1 << 40, 1<<40 + 1}} {
-			for encoding := uint8(1); encoding <= EncodingMax; encoding++ {
+			for encoding := chunkenc.Encoding(1); encoding <= EncodingMax; encoding++ {
 				data := bytes.Repeat([]byte{7}, n)
-				b := AppendChunk([]byte("x"), times[0], times[1], encoding, data)
-				if len(b)-1 != ChunkSize(times[0], times[1], encoding, n) {
-					t.Errorf("chunk of %d bytes at %d: %d, not %d", n, times, len(b)-1, ChunkSize(times[0], times[1], encoding, n))
+				chunks := []series.Chunk{raw(times[0], times[1], encoding, string(data)), downsampled(times[0], times[1], series.Part{Aggr: series.Max, Encoding: 1, Data: []byte("m")})}
+				if n > 0 {
+					chunks[1] = downsampled(times[0], times[1], series.Part{Aggr: series.Count, Encoding: encoding, Data: data}, series.Part{Aggr: series.Max, Encoding: 1, Data: []byte("m")})
 				}
-				got, _, err := DecodeChunks(b[1:], nil)
-				want := Chunk{times[0], times[1], Raw, encoding, data}
-				if err != nil || len(got) != 1 || fmt.Sprint(got[0]) != fmt.Sprint(want) {
-					t.Errorf("%v, %v, want %v", got, err, want)
+				b := appendChunks([]byte("x"), chunks)
+				if len(b)-1 != sizeOf(chunks) {
+					t.Errorf("chunks of %d bytes at %d: %d, not %d", n, times, len(b)-1, sizeOf(chunks))
 				}
-				span := []Chunk{{times[0], times[1], Count, encoding, data}, {times[0], times[1], Max, 1, nil}}
-				if b := AppendSpan([]byte("x"), span); len(b)-1 != SpanSize(span) {
-					t.Errorf("span of %d bytes: %d, not %d", n, len(b)-1, SpanSize(span))
-				} else if got, _, err := DecodeChunks(b[1:], nil); err != nil || fmt.Sprint(got) != fmt.Sprint(span) {
-					t.Errorf("%v, %v, want %v", got, err, span)
+				if got, _, err := (&Decoder{Wanted: all}).Chunks(b[1:], nil); err != nil || fmt.Sprint(got) != fmt.Sprint(chunks) {
+					t.Errorf("%v, %v, want %v", got, err, chunks)
 				}
 				head := AppendSeriesHead([]byte("x"), data, len(b))
 				if len(head)-1+len(b) != SeriesSize(n, len(b)) {
@@ -214,20 +183,19 @@ func TestDeltaBatch_SetsOfAnyLengthRoundTrip(t *testing.T) {
 		list = append(list, one{labels: b.Labels()})
 	}
 	for _, each := range []int{1, 4, 50} {
-		reader, at := &DeltaReader{}, 0
+		reader, at := &Decoder{}, 0
 		for _, message := range deltaMessages(t, list, each) {
 			_, body, err := DecodeResponse(message)
 			if err != nil {
 				t.Fatal(err)
 			}
 			reader.Begin()
-			var arena []byte
 			for len(body) > 0 {
 				var src, lset []byte
 				if src, body, err = NextSeries(body); err != nil {
 					t.Fatal(err)
 				}
-				if lset, arena, _, err = reader.DecodeSeries(src, arena, nil); err != nil {
+				if lset, _, err = reader.DeltaSeries(src, nil); err != nil {
 					t.Fatal(err)
 				}
 				if want := list[at].encoded(); !bytes.Equal(lset, want) {
@@ -238,19 +206,6 @@ func TestDeltaBatch_SetsOfAnyLengthRoundTrip(t *testing.T) {
 		}
 		if at != len(list) {
 			t.Errorf("%d series of %d", at, len(list))
-		}
-	}
-}
-
-func TestNextPacked_ReadsPastTheDataOnly(t *testing.T) {
-	packed := AppendPacked(nil, []Chunk{{Aggr: Sum, Encoding: 2, Data: []byte("ab")}, {Aggr: Max, Encoding: 1}})
-	c, rest, err := NextPacked(packed)
-	if err != nil || c.Aggr != Sum || c.Encoding != 2 || string(c.Data) != "ab" || cap(c.Data) < len("ab")+3 || len(rest) != 3 {
-		t.Errorf("%+v %d %v", c, len(rest), err)
-	}
-	for _, b := range [][]byte{packed[:2], packed[:3], packed[:4], append([]byte{1, 1}, binary.AppendUvarint(nil, 1<<63)...), bytes.Repeat([]byte{0xFF}, 20)} {
-		if c, rest, err := NextPacked(b); !errors.Is(err, ErrCorrupt) || rest != nil {
-			t.Errorf("% x: %+v %v", b, c, err)
 		}
 	}
 }

@@ -1,11 +1,15 @@
 package storepb
 
 import (
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"slices"
 
 	"github.com/cespare/xxhash/v2"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // Kind is the content of a response.
@@ -27,9 +31,9 @@ const (
 // a response of hints is None.
 func DecodeResponse(src []byte) (kind Kind, body []byte, err error) {
 	for len(src) > 0 {
-		tag, n := uvarint(src)
-		if n == 0 {
-			return None, nil, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
+		tag, rest, err := nextTag(src)
+		if err != nil {
+			return None, nil, err
 		}
 		found := None
 		switch tag {
@@ -45,262 +49,211 @@ func DecodeResponse(src []byte) (kind Kind, body []byte, err error) {
 			kind = None
 		}
 		if found == None {
-			if src, err = skip(tag, src[n:]); err != nil {
-				return None, nil, err
-			}
-			continue
+			src, err = skip(tag, rest)
+		} else {
+			kind = found
+			body, src, err = nextBody(tag, rest)
 		}
-		var ok bool
-		if body, src, ok = prefixed(src[n:]); !ok {
-			return None, nil, cutShort(tag)
+		if err != nil {
+			return None, nil, err
 		}
-		kind = found
 	}
 	return kind, body, nil
 }
 
 // NextSeries cuts the first series off a batch. series is nil at the end.
 func NextSeries(batch []byte) (series, rest []byte, err error) {
-	return nextMessage(tagSeries, batch)
-}
-
-// nextMessage cuts src after the first field with tag want, and returns that field.
-func nextMessage(want uint64, src []byte) (body, rest []byte, err error) {
-	for len(src) > 0 {
-		tag, n := uvarint(src)
-		if n == 0 {
-			return nil, nil, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
+	for len(batch) > 0 {
+		tag, rest, err := nextTag(batch)
+		if err != nil {
+			return nil, nil, err
 		}
-		if tag == want {
-			body, rest, ok := prefixed(src[n:])
-			if !ok {
-				return nil, nil, cutShort(tag)
-			}
-			return body, rest, nil
+		if tag == tagSeries {
+			return nextBody(tag, rest)
 		}
-		if src, err = skip(tag, src[n:]); err != nil {
+		if batch, err = skip(tag, rest); err != nil {
 			return nil, nil, err
 		}
 	}
 	return nil, nil, nil
 }
 
-// DecodeSeries decodes a series. Its labels alias src if they are adjacent, as in series
-// of all known peers; otherwise they are appended to scratch. Its chunks, whose data
-// aliases src, are appended to chunks. Labels are not validated: see labelenc.Follows.
-func DecodeSeries(src, scratch []byte, chunks []Chunk) (labels, scratchOut []byte, _ []Chunk, err error) {
-	whole, at := src, 0
-	for at < len(whole) && whole[at] == tagSeries { // a label has the same tag
-		_, rest, ok := prefixed(whole[at+1:])
-		if !ok {
-			return nil, scratch, chunks, cutShort(tagSeries)
-		}
-		at = len(whole) - len(rest)
-	}
-	labels, src = whole[:at:at], whole[at:]
-	for len(src) > 0 {
-		tag, n := uvarint(src)
-		if n == 0 {
-			return nil, scratch, chunks, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
-		}
-		switch tag {
-		case 2<<3 | wireBytes:
-			body, rest, ok := prefixed(src[n:])
-			if !ok {
-				return nil, scratch, chunks, cutShort(tag)
-			}
-			if chunks, err = decodeSpan(body, chunks); err != nil {
-				return labels, scratch, chunks, err
-			}
-			src = rest
-		case tagSeries:
-			_, rest, ok := prefixed(src[n:])
-			if !ok {
-				return nil, scratch, chunks, cutShort(tag)
-			}
-			start := len(scratch)
-			scratch = append(append(scratch, labels...), src[:len(src)-len(rest)]...)
-			labels, src = scratch[start:], rest
-		default:
-			if src, err = skip(tag, src[n:]); err != nil {
-				return labels, scratch, chunks, err
-			}
-		}
-	}
-	return labels, scratch, chunks, nil
+// Decoder decodes series. The zero value decodes raw chunks only.
+type Decoder struct {
+	Wanted series.Aggrs // aggregates of downsampled chunks; others are left out
+	// Arena gets what does not alias a message: downsampled chunks, and the labels of deltas. The caller may empty it
+	// when none of them is used any more.
+	Arena    []byte
+	previous []byte        // labels of the series before in the same message, if these are deltas
+	parts    []series.Part // memory of span
 }
 
-// DecodeChunks decodes the part of a series after its labels. If that part has labels too,
-// apart is true, and the caller must decode the whole series by DecodeSeries.
-func DecodeChunks(src []byte, chunks []Chunk) (_ []Chunk, apart bool, err error) {
+// Series decodes a series. Its labels alias src if they are adjacent, as in series of all known peers; otherwise they
+// are appended to the arena. Its chunks, whose data aliases src or the arena, are appended to chunks. Labels are not
+// validated: see labelenc.Follows.
+func (d *Decoder) Series(src []byte, chunks []series.Chunk) (labels []byte, _ []series.Chunk, err error) {
+	at := 0
+	for at < len(src) && src[at] == tagSeries { // a label has the same tag
+		_, rest, err := nextBody(tagSeries, src[at+1:])
+		if err != nil {
+			return nil, chunks, err
+		}
+		at = len(src) - len(rest)
+	}
+	labels, src = src[:at:at], src[at:]
+	for {
+		if chunks, src, err = d.Chunks(src, chunks); err != nil || len(src) == 0 {
+			return labels, chunks, err
+		}
+		_, rest, err := nextBody(tagSeries, src[1:])
+		if err != nil {
+			return nil, chunks, err
+		}
+		start := len(d.Arena)
+		d.Arena = append(append(d.Arena, labels...), src[:len(src)-len(rest)]...)
+		labels, src = d.Arena[start:len(d.Arena):len(d.Arena)], rest
+	}
+}
+
+// Chunks decodes the part of a series after its labels. It stops at a further label, where rest begins: the caller must
+// then decode the whole series by Series.
+func (d *Decoder) Chunks(src []byte, chunks []series.Chunk) (_ []series.Chunk, rest []byte, err error) {
 	for len(src) > 0 {
-		tag, n := uvarint(src)
+		tag, rest, err := nextTag(src)
 		switch {
-		case n == 0:
-			return chunks, false, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
-		case tag == 2<<3|wireBytes:
-			body, rest, ok := prefixed(src[n:])
-			if !ok {
-				return chunks, false, cutShort(tag)
-			}
-			if chunks, err = decodeSpan(body, chunks); err != nil {
-				return chunks, false, err
-			}
-			src = rest
+		case err != nil:
+			return chunks, nil, err
 		case tag == tagSeries:
-			return chunks, true, nil
-		default:
-			if src, err = skip(tag, src[n:]); err != nil {
-				return chunks, false, err
+			return chunks, src, nil
+		case tag == tagChunk:
+			var body []byte
+			if body, src, err = nextBody(tag, rest); err == nil {
+				chunks, err = d.span(body, chunks)
 			}
+		default:
+			src, err = skip(tag, rest)
+		}
+		if err != nil {
+			return chunks, nil, err
 		}
 	}
-	return chunks, false, nil
+	return chunks, nil, nil
 }
 
-// CountChunks returns how many chunks a series, with or without labels, decodes to. It allocates nothing. For a
-// series that does not decode it returns the number before the fault.
+// CountChunks returns how many chunks a series, with or without labels, has. It allocates nothing. For a series that
+// does not decode it returns the number before the fault.
 func CountChunks(src []byte) (chunks int) {
 	for len(src) > 0 {
-		tag, n := uvarint(src)
-		if n == 0 {
+		tag, rest, err := nextTag(src)
+		if err != nil {
 			return chunks
 		}
-		if tag == 2<<3|wireBytes {
-			body, rest, ok := prefixed(src[n:])
-			if !ok {
-				return chunks
-			}
-			chunks, src = chunks+countSpan(body), rest
-			continue
-		}
-		var err error
-		if src, err = skip(tag, src[n:]); err != nil {
+		if src, err = skip(tag, rest); err != nil {
 			return chunks
 		}
-	}
-	return chunks
-}
-
-// countSpan returns the number of chunks that decodeSpan appends.
-func countSpan(src []byte) (chunks int) {
-	for len(src) > 0 {
-		tag, n := uvarint(src)
-		if n == 0 {
-			return chunks
-		}
-		if number := tag >> 3; tag&7 == wireBytes && number >= fieldRaw && number <= fieldCounter {
+		if tag == tagChunk {
 			chunks++
 		}
-		var err error
-		if src, err = skip(tag, src[n:]); err != nil {
-			return chunks
-		}
 	}
 	return chunks
 }
 
-// decodeSpan appends the chunks of one AggrChunk message: a raw chunk, or the aggregates of a
-// downsampled chunk.
-func decodeSpan(src []byte, chunks []Chunk) ([]Chunk, error) {
-	first := len(chunks)
-	var minMS, maxMS int64
+// span decodes one AggrChunk message: a raw chunk, or the aggregates of a downsampled chunk. Nearly all peers send the
+// aggregates in ascending order.
+func (d *Decoder) span(src []byte, chunks []series.Chunk) ([]series.Chunk, error) {
+	var times [2]int64
+	var raw series.Part
+	var found series.Aggrs
+	d.parts = d.parts[:0]
 	for len(src) > 0 {
-		tag, n := uvarint(src)
-		if n == 0 {
-			return chunks, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
+		tag, rest, err := nextTag(src)
+		if err != nil {
+			return chunks, err
 		}
-		number := tag >> 3
-		switch {
+		switch number := tag >> 3; {
 		case tag == 1<<3 || tag == 2<<3:
-			v, m := uvarint(src[n:])
-			if m == 0 {
+			v, n := uvarint(rest)
+			if n == 0 {
 				return chunks, cutShort(tag)
 			}
-			if number == 1 {
-				minMS = int64(v)
-			} else {
-				maxMS = int64(v)
-			}
-			src = src[n+m:]
+			times[number-1], src = int64(v), rest[n:]
 		case tag&7 == wireBytes && number >= fieldRaw && number <= fieldCounter:
-			body, rest, ok := prefixed(src[n:])
-			if !ok {
-				return chunks, cutShort(tag)
+			var body []byte
+			if body, src, err = nextBody(tag, rest); err != nil {
+				return chunks, err
 			}
-			c := Chunk{Aggr: Aggr(number - fieldRaw), Encoding: 1}
-			if err := decodeData(body, &c); err != nil {
-				return chunks, fmt.Errorf("%s: %w", c.Aggr, err)
+			aggr := series.Aggr(number - fieldRaw)
+			if found.Has(aggr) {
+				return chunks, fmt.Errorf("%w: a chunk has a duplicate %s", ErrCorrupt, aggr)
 			}
-			chunks, src = append(chunks, c), rest
+			found = found.With(aggr)
+			p, err := decodePart(aggr, body)
+			if err != nil {
+				return chunks, fmt.Errorf("%s: %w", aggr, err)
+			}
+			if aggr == series.Raw {
+				raw = p
+			} else {
+				d.parts = append(d.parts, p)
+			}
 		default:
-			var err error
-			if src, err = skip(tag, src[n:]); err != nil {
+			if src, err = skip(tag, rest); err != nil {
 				return chunks, err
 			}
 		}
 	}
-	span := chunks[first:]
-	for i := range span {
-		span[i].MinMS, span[i].MaxMS = minMS, maxMS
+	c := series.Chunk{MinMS: times[0], MaxMS: times[1], Encoding: raw.Encoding, Data: raw.Data}
+	if found.Has(series.Raw) {
+		chunks = append(chunks, c)
 	}
-	return chunks, orderSpan(span)
+	if len(d.parts) == 0 {
+		return chunks, nil
+	}
+	slices.SortFunc(d.parts, func(a, b series.Part) int { return cmp.Compare(a.Aggr, b.Aggr) })
+	start := len(d.Arena)
+	d.Arena = series.AppendAggregated(d.Arena, d.Wanted.Of(d.parts))
+	c.Encoding, c.Data = series.Aggregated, d.Arena[start:len(d.Arena):len(d.Arena)]
+	if len(c.Data) > 0 {
+		chunks = append(chunks, c)
+	}
+	return chunks, nil
 }
 
-// orderSpan sorts the aggregates of one message by number. Nearly all peers send them
-// sorted. A duplicate is an error.
-func orderSpan(span []Chunk) error {
-	for i := 1; i < len(span); i++ {
-		if span[i].Aggr <= span[i-1].Aggr {
-			slices.SortStableFunc(span, func(a, b Chunk) int { return int(a.Aggr) - int(b.Aggr) })
-			for j := 1; j < len(span); j++ {
-				if span[j].Aggr == span[j-1].Aggr {
-					return fmt.Errorf("%w: a chunk has a duplicate %s", ErrCorrupt, span[j].Aggr)
-				}
-			}
-			return nil
-		}
-	}
-	return nil
-}
-
-func decodeData(src []byte, c *Chunk) error {
+func decodePart(aggr series.Aggr, src []byte) (p series.Part, err error) {
+	p.Aggr, p.Encoding = aggr, chunkenc.EncXOR
 	var hash uint64
 	for len(src) > 0 {
-		tag, n := uvarint(src)
-		if n == 0 {
-			return fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
+		tag, rest, err := nextTag(src)
+		if err != nil {
+			return p, err
 		}
 		switch tag {
 		case 1 << 3, 3 << 3:
-			v, m := binary.Uvarint(src[n:])
-			if m <= 0 {
-				return cutShort(tag)
+			v, n := binary.Uvarint(rest)
+			if n <= 0 {
+				return p, cutShort(tag)
 			}
 			if tag == 3<<3 {
 				hash = v
 			} else if v >= EncodingMax {
-				return fmt.Errorf("%w: unknown chunk encoding %d", ErrCorrupt, v)
+				return p, fmt.Errorf("%w: unknown chunk encoding %d", ErrCorrupt, v)
 			} else {
-				c.Encoding = uint8(v) + 1
+				p.Encoding = chunkenc.Encoding(v) + 1
 			}
-			src = src[n+m:]
+			src = rest[n:]
 		case 2<<3 | wireBytes:
-			var ok bool
-			if c.Data, src, ok = prefixed(src[n:]); !ok {
-				return cutShort(tag)
-			}
+			p.Data, src, err = nextBody(tag, rest)
 		default:
-			var err error
-			if src, err = skip(tag, src[n:]); err != nil {
-				return err
-			}
+			src, err = skip(tag, rest)
+		}
+		if err != nil {
+			return p, err
 		}
 	}
 	if hash != 0 {
-		if got := xxhash.Sum64(c.Data); got != hash {
-			return fmt.Errorf("%w: hash of the chunk is %016x, not %016x", ErrCorrupt, got, hash)
+		if got := xxhash.Sum64(p.Data); got != hash {
+			return p, fmt.Errorf("%w: hash of the chunk is %016x, not %016x", ErrCorrupt, got, hash)
 		}
 	}
-	return nil
+	return p, nil
 }

@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
-	"math/bits"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // The kinds of edits in a delta.
@@ -39,7 +40,7 @@ func appendDelta(dst, previous, set []byte) (_ []byte, exact bool, err error) {
 	exact = true
 	for {
 		copied, at := 0, 0
-		for same := commonPrefix(previous, set); at < same; copied++ {
+		for same := labelenc.CommonPrefix(previous, set); at < same; copied++ {
 			_, rest, ok := prefixed(set[at+1:])
 			end := len(set) - len(rest)
 			if !ok || end > same {
@@ -53,13 +54,13 @@ func appendDelta(dst, previous, set []byte) (_ []byte, exact bool, err error) {
 		}
 		var oldName, oldValue, oldRest, name, value, rest []byte
 		if len(previous) > 0 {
-			if oldName, oldValue, oldRest, err = nextLabel(previous); err != nil {
-				return dst, false, err
+			if oldName, oldValue, oldRest, err = labelenc.Next(previous); err != nil {
+				return dst, false, fmt.Errorf("%w: %w", ErrCorrupt, err)
 			}
 		}
 		if len(set) > 0 {
-			if name, value, rest, err = nextLabel(set); err != nil {
-				return dst, false, err
+			if name, value, rest, err = labelenc.Next(set); err != nil {
+				return dst, false, fmt.Errorf("%w: %w", ErrCorrupt, err)
 			}
 		}
 		head := uint64(copied) << 3
@@ -75,7 +76,7 @@ func appendDelta(dst, previous, set []byte) (_ []byte, exact bool, err error) {
 			set = rest
 		default:
 			exact = exact && labelSize(name, value) == len(set)-len(rest)
-			prefix := commonPrefix(oldValue, value)
+			prefix := labelenc.CommonPrefix(oldValue, value)
 			suffix := commonSuffix(oldValue[prefix:], value[prefix:])
 			dst = binary.AppendUvarint(dst, head+editReplace)
 			dst = binary.AppendUvarint(dst, uint64(prefix))
@@ -94,7 +95,7 @@ const patchGap = 4
 func appendPatch(dst, previous, set []byte) []byte {
 	dst = append(dst, editPatch)
 	for at, from := 0, 0; ; {
-		from += commonPrefix(previous[from:], set[from:])
+		from += labelenc.CommonPrefix(previous[from:], set[from:])
 		if from == len(set) {
 			return dst
 		}
@@ -180,7 +181,7 @@ func applyEdit(dst, previous, delta []byte, kind uint64) (_, previousRest, delta
 		}
 		return appendParts(dst, name, value, nil, nil), previous, delta, nil
 	}
-	name, value, previous, err := nextLabel(previous)
+	name, value, previous, err := labelenc.Next(previous)
 	if err != nil {
 		return dst, nil, nil, fmt.Errorf("%w: an edit of a label that does not exist", ErrCorrupt)
 	}
@@ -214,41 +215,8 @@ func appendParts(dst, name, head, middle, tail []byte) []byte {
 	return append(append(append(dst, head...), middle...), tail...)
 }
 
-// nextLabel cuts the first label off an encoded set.
-func nextLabel(set []byte) (name, value, rest []byte, err error) {
-	ok := len(set) > 0 && set[0] == tagSeries // a label has the same tag
-	var label []byte
-	if ok {
-		label, rest, ok = prefixed(set[1:])
-	}
-	if ok && len(label) > 0 && label[0] == 1<<3|wireBytes {
-		name, label, ok = prefixed(label[1:])
-	}
-	if ok && len(label) > 0 && label[0] == 2<<3|wireBytes {
-		value, label, ok = prefixed(label[1:])
-	}
-	if !ok || len(label) > 0 {
-		return nil, nil, nil, fmt.Errorf("%w: invalid label set", ErrCorrupt)
-	}
-	return name, value, rest, nil
-}
-
 // labelSize returns the length of a label as appendParts encodes it.
 func labelSize(name, value []byte) int {
 	body := 2 + protowire.SizeVarint(uint64(len(name))) + len(name) + protowire.SizeVarint(uint64(len(value))) + len(value)
 	return 1 + protowire.SizeVarint(uint64(body)) + body
-}
-
-// commonPrefix returns the number of equal bytes at the start of a and b.
-func commonPrefix(a, b []byte) int {
-	n, i := min(len(a), len(b)), 0
-	for ; i+8 <= n; i += 8 {
-		if x := binary.LittleEndian.Uint64(a[i:]) ^ binary.LittleEndian.Uint64(b[i:]); x != 0 {
-			return i + bits.TrailingZeros64(x)/8
-		}
-	}
-	for i < n && a[i] == b[i] {
-		i++
-	}
-	return i
 }

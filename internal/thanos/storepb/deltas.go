@@ -5,6 +5,8 @@ import (
 	"fmt"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // Labels as deltas, between two ferula processes:
@@ -60,41 +62,34 @@ func SealDeltaBatch(buf []byte) {
 	putPadded(buf[deltaTagBytes:], len(buf)-deltaTagBytes-paddedBytes)
 }
 
-// DeltaReader decodes the series of delta batches. The zero value is ready to use.
-type DeltaReader struct {
-	previous []byte // labels of the series before in the same message
-}
-
 // Begin begins a message.
-func (r *DeltaReader) Begin() { r.previous = nil }
+func (d *Decoder) Begin() { d.previous = nil }
 
 // labelArenaMax limits the bytes of the decoded labels of one message. A delta of a byte repeats the labels before it,
 // however many these are.
 const labelArenaMax = 64 << 20
 
-// DecodeSeries decodes a series. It appends the labels of the series to arena. The caller must not
-// overwrite arena before the next series of the message is decoded, because the labels of that series are a
-// difference from these. It appends the chunks of the series, whose data aliases src, to chunks.
-func (r *DeltaReader) DecodeSeries(src, arena []byte, chunks []Chunk) (labels, arenaOut []byte, _ []Chunk, err error) {
+// DeltaSeries decodes a series of a delta batch, whose labels it appends to the arena. The caller must not empty the
+// arena before the next series of the message is decoded, because the labels of that series are a difference from these.
+func (d *Decoder) DeltaSeries(src []byte, chunks []series.Chunk) (labels []byte, _ []series.Chunk, err error) {
 	var delta []byte
 	if len(src) > 0 && src[0] == tagSeries { // a delta has the same tag
-		var ok bool
-		if delta, src, ok = prefixed(src[1:]); !ok {
-			return nil, arena, chunks, cutShort(tagSeries)
+		if delta, src, err = nextBody(tagSeries, src[1:]); err != nil {
+			return nil, chunks, err
 		}
 	}
-	start := len(arena)
-	if arena, err = applyDelta(arena, r.previous, delta); err != nil {
-		return nil, arena[:start], chunks, err
+	start := len(d.Arena)
+	if d.Arena, err = applyDelta(d.Arena, d.previous, delta); err == nil && len(d.Arena) > labelArenaMax {
+		err = fmt.Errorf("%w: labels of a message have more than %d bytes", ErrCorrupt, labelArenaMax)
 	}
-	if len(arena) > labelArenaMax {
-		return nil, arena[:start], chunks, fmt.Errorf("%w: labels of a message have more than %d bytes", ErrCorrupt,
-			labelArenaMax)
+	if err != nil {
+		d.Arena = d.Arena[:start]
+		return nil, chunks, err
 	}
-	r.previous = arena[start:len(arena):len(arena)]
-	chunks, again, err := DecodeChunks(src, chunks)
-	if again && err == nil {
+	d.previous = d.Arena[start:len(d.Arena):len(d.Arena)]
+	chunks, rest, err := d.Chunks(src, chunks)
+	if len(rest) > 0 {
 		err = fmt.Errorf("%w: a delta after the chunks of its series", ErrCorrupt)
 	}
-	return r.previous, arena, chunks, err
+	return d.previous, chunks, err
 }

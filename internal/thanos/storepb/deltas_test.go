@@ -12,6 +12,7 @@ import (
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
@@ -24,12 +25,7 @@ func deltaMessages(t interface{ Fatal(...any) }, list []one, each int) (messages
 		w.Begin()
 		buf := AppendDeltaHead(nil)
 		for _, o := range list[:n] {
-			size := 0
-			for i := 0; i < len(o.chunks); {
-				n := SpanLen(o.chunks[i:])
-				size += SpanSize(o.chunks[i : i+n])
-				i += n
-			}
+			size := sizeOf(o.chunks)
 			before, lset := len(buf), o.encoded()
 			var err error
 			most := w.SeriesSizeMax(len(lset), size)
@@ -39,11 +35,7 @@ func deltaMessages(t interface{ Fatal(...any) }, list []one, each int) (messages
 			if got := len(buf) - before + size; got > most {
 				t.Fatal("more than was made room for", got)
 			}
-			for i := 0; i < len(o.chunks); {
-				n := SpanLen(o.chunks[i:])
-				buf = AppendSpan(buf, o.chunks[i:i+n])
-				i += n
-			}
+			buf = appendChunks(buf, o.chunks)
 		}
 		SealDeltaBatch(buf)
 		messages, list = append(messages, buf), list[n:]
@@ -54,7 +46,7 @@ func deltaMessages(t interface{ Fatal(...any) }, list []one, each int) (messages
 func TestDeltaBatch_RoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		list := rapid.SliceOfN(rapid.Custom(anyOne), 1, 20).Draw(t, "series")
-		var reader DeltaReader
+		reader := Decoder{Wanted: all}
 		at := 0
 		for _, message := range deltaMessages(t, list, rapid.IntRange(1, 7).Draw(t, "each")) {
 			var oracle pb.SeriesResponse
@@ -66,14 +58,13 @@ func TestDeltaBatch_RoundTrip(t *testing.T) {
 				t.Fatal(kind, err)
 			}
 			reader.Begin()
-			var arena []byte
 			for range oracle.GetDeltaBatch().Series {
 				var src, lset []byte
-				var chunks []Chunk
+				var chunks []series.Chunk
 				if src, body, err = NextSeries(body); err != nil || src == nil {
 					t.Fatal(src, err)
 				}
-				if lset, arena, chunks, err = reader.DecodeSeries(src, arena, nil); err != nil {
+				if lset, chunks, err = reader.DeltaSeries(src, nil); err != nil {
 					t.Fatal(err)
 				}
 				if !bytes.Equal(lset, list[at].encoded()) {
@@ -105,7 +96,7 @@ func TestDeltaWriter_DeltasHaveOnlyTheDifferenceWithinAMessage(t *testing.T) {
 	for _, each := range []int{1, 2} {
 		for _, message := range deltaMessages(t, list, each) {
 			sizes = append(sizes, len(message)-deltaTagBytes-paddedBytes)
-			if err := readDeltas(message, &DeltaReader{}); err != nil {
+			if err := readDeltas(message, &Decoder{}); err != nil {
 				t.Error(err)
 			}
 		}
@@ -116,16 +107,17 @@ func TestDeltaWriter_DeltasHaveOnlyTheDifferenceWithinAMessage(t *testing.T) {
 }
 
 // A delta of a byte repeats the labels of the series before it, however many these are.
-func TestDeltaReader_LabelsOfAMessageAreLimited(t *testing.T) {
-	r := &DeltaReader{}
+func TestDecoder_LabelsOfAMessageAreLimited(t *testing.T) {
+	r := &Decoder{}
 	r.Begin()
 	first := within(1, binary.AppendUvarint([]byte{1, 1, 'a'}, 1<<20), make([]byte, 1<<20))
-	lset, arena, _, err := r.DecodeSeries(first, make([]byte, 0, labelArenaMax+1<<21), nil)
+	r.Arena = make([]byte, 0, labelArenaMax+1<<21)
+	lset, _, err := r.DeltaSeries(first, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for n := 2; err == nil; n++ {
-		if _, arena, _, err = r.DecodeSeries(within(1), arena, nil); err == nil && n*len(lset) > labelArenaMax {
+		if _, _, err = r.DeltaSeries(within(1), nil); err == nil && n*len(lset) > labelArenaMax {
 			t.Fatalf("%d series of %d bytes", n, len(lset))
 		}
 	}
@@ -134,49 +126,48 @@ func TestDeltaReader_LabelsOfAMessageAreLimited(t *testing.T) {
 	}
 }
 
-func TestDeltaReader_InvalidDeltaIsCorrupt(t *testing.T) {
+func TestDecoder_InvalidDeltaIsCorrupt(t *testing.T) {
 	for name, batch := range map[string][]*pb.DeltaSeries{
 		"after nothing":      {{Delta: []byte{0, 0, 0, 0}}},
 		"of an unknown kind": {{Delta: []byte{7}}},
 		"cut short":          {{Delta: []byte{1, 1}}},
 		"drop of no label":   {{Delta: deltaOfA}, {Delta: []byte{2, 2}}},
 	} {
-		raw, err := proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_DeltaBatch{DeltaBatch: &pb.DeltaBatch{Series: batch}}})
+		message, err := proto.Marshal(&pb.SeriesResponse{Result: &pb.SeriesResponse_DeltaBatch{DeltaBatch: &pb.DeltaBatch{Series: batch}}})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := readDeltas(raw, &DeltaReader{}); !errors.Is(err, ErrCorrupt) {
+		if err := readDeltas(message, &Decoder{}); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	var r DeltaReader
-	series := slices.Concat(within(1, deltaOfA), within(2), within(1, deltaOfA))
-	if _, _, _, err := r.DecodeSeries(series, nil, nil); !errors.Is(err, ErrCorrupt) {
+	var r Decoder
+	twice := slices.Concat(within(1, deltaOfA), within(2), within(1, deltaOfA))
+	if _, _, err := r.DeltaSeries(twice, nil); !errors.Is(err, ErrCorrupt) {
 		t.Errorf("two deltas: %v", err)
 	}
 }
 
 // A field of protobuf that is empty may be absent. So a series without a delta has the labels of the series before.
-func TestDeltaReader_AnAbsentDeltaIsEmpty(t *testing.T) {
-	var r DeltaReader
-	first, arena, _, err := r.DecodeSeries(within(1, deltaOfA), nil, nil)
+func TestDecoder_AnAbsentDeltaIsEmpty(t *testing.T) {
+	var r Decoder
+	first, _, err := r.DeltaSeries(within(1, deltaOfA), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	second, _, chunks, err := r.DecodeSeries(within(2, within(3)), arena, nil)
+	second, chunks, err := r.DeltaSeries(within(2, within(3)), nil)
 	if err != nil || !bytes.Equal(first, second) || len(chunks) != 1 {
 		t.Errorf("%q after %q, %d chunks, %v", second, first, len(chunks), err)
 	}
 }
 
 // readDeltas decodes all series of a message.
-func readDeltas(message []byte, reader *DeltaReader) error {
+func readDeltas(message []byte, reader *Decoder) error {
 	kind, body, err := DecodeResponse(message)
 	if err != nil || kind != DeltaBatch {
 		return err
 	}
 	reader.Begin()
-	var arena []byte
 	for len(body) > 0 {
 		var src []byte
 		if src, body, err = NextSeries(body); err != nil {
@@ -185,7 +176,7 @@ func readDeltas(message []byte, reader *DeltaReader) error {
 		if src == nil {
 			return nil
 		}
-		if _, arena, _, err = reader.DecodeSeries(src, arena, nil); err != nil {
+		if _, _, err = reader.DeltaSeries(src, nil); err != nil {
 			return err
 		}
 	}
@@ -193,11 +184,11 @@ func readDeltas(message []byte, reader *DeltaReader) error {
 }
 
 func FuzzDeltaBatch(f *testing.F) {
-	list := []one{{labels.FromStrings("a", "1", "b", "2"), []Chunk{{1, 2, Raw, 1, []byte("x")}}}, {labels.FromStrings("a", "1", "b", "3", "c", "4"), nil}, {labels.FromStrings("a", "2", "c", "4"), nil}}
+	list := []one{{labels.FromStrings("a", "1", "b", "2"), []series.Chunk{raw(1, 2, 1, "x")}}, {labels.FromStrings("a", "1", "b", "3", "c", "4"), nil}, {labels.FromStrings("a", "2", "c", "4"), nil}}
 	messages := deltaMessages(f, list, 2)
 	f.Add(messages[0], messages[1])
 	f.Fuzz(func(t *testing.T, first, second []byte) {
-		var reader DeltaReader
+		var reader Decoder
 		for _, message := range [][]byte{first, second} {
 			if err := readDeltas(message, &reader); err != nil {
 				checkSentinel(t, err)

@@ -33,16 +33,9 @@ func TestSkip_ErrorsNameTheField(t *testing.T) {
 func TestDecodeSpan_AdjacentDuplicateIsCorrupt(t *testing.T) {
 	for _, aggr := range []byte{fieldRaw, fieldRaw + 1, fieldCounter} {
 		one := []byte{aggr<<3 | wireBytes, 0}
-		if _, err := decodeSpan(slices.Concat(one, one), nil); !errors.Is(err, ErrCorrupt) {
+		if _, err := (&Decoder{}).span(slices.Concat(one, one), nil); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("field %d twice: %v", aggr, err)
 		}
-	}
-}
-
-func TestSpanLen_ComparesWithTheFirstChunk(t *testing.T) {
-	span := []Chunk{{MinMS: 1, MaxMS: 2, Aggr: Count}, {MinMS: 1, MaxMS: 3, Aggr: Sum}}
-	if got := SpanLen(span); got != 1 {
-		t.Errorf("another end: %d", got)
 	}
 }
 
@@ -104,15 +97,15 @@ func TestDeltaWriter_SizesThatMayBeNeeded(t *testing.T) {
 	}
 }
 
-func TestDeltaReader_UpToTheLimitOfLabels(t *testing.T) {
+func TestDecoder_UpToTheLimitOfLabels(t *testing.T) {
 	const size = 8 // of the set {a="1"}
-	var r DeltaReader
-	arena := make([]byte, labelArenaMax-size, labelArenaMax+size)
-	if lset, all, _, err := r.DecodeSeries(within(1, deltaOfA), arena, nil); err != nil || len(lset) != size || len(all) != labelArenaMax {
-		t.Errorf("%d bytes, %v", len(all), err)
+	d := Decoder{Arena: make([]byte, labelArenaMax-size, labelArenaMax+size)}
+	if lset, _, err := d.DeltaSeries(within(1, deltaOfA), nil); err != nil || len(lset) != size || len(d.Arena) != labelArenaMax {
+		t.Errorf("%d bytes, %v", len(d.Arena), err)
 	}
-	r.Begin()
-	if _, all, _, err := r.DecodeSeries(within(1, deltaOfA), arena[:len(arena)+1], nil); !errors.Is(err, ErrCorrupt) || len(all) != len(arena)+1 {
-		t.Errorf("a byte more: %d bytes, %v", len(all), err)
+	d.Begin()
+	d.Arena = d.Arena[:labelArenaMax-size+1]
+	if _, _, err := d.DeltaSeries(within(1, deltaOfA), nil); !errors.Is(err, ErrCorrupt) || len(d.Arena) != labelArenaMax-size+1 {
+		t.Errorf("a byte more: %d bytes, %v", len(d.Arena), err)
 	}
 }

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // HeadBytes is the length of a response's header: a tag, and a length as a varint padded
@@ -47,89 +49,45 @@ func SeriesSize(labelsLen, chunksSize int) int {
 	return 1 + protowire.SizeVarint(uint64(labelsLen+chunksSize)) + labelsLen + chunksSize
 }
 
-// dataBody returns the length of a chunk's field without tag and length.
-func dataBody(encoding uint8, dataLen int) int {
-	size := varintFieldSize(uint64(encoding - 1))
-	if dataLen > 0 {
-		size += 1 + protowire.SizeVarint(uint64(dataLen)) + dataLen
+// partSize returns the length of a part's message.
+func partSize(p *series.Part) int {
+	size := varintFieldSize(uint64(p.Encoding - 1))
+	if len(p.Data) > 0 {
+		size += 1 + protowire.SizeBytes(len(p.Data))
 	}
 	return size
 }
 
-func dataSize(encoding uint8, dataLen int) int {
-	body := dataBody(encoding, dataLen)
-	return 1 + protowire.SizeVarint(uint64(body)) + body
-}
-
-// SpanLen returns how many of the chunks, from the first on, go into one message:
-// different aggregates of the same time range, or one raw chunk.
-func SpanLen(chunks []Chunk) int {
-	n := 1
-	for n < len(chunks) && chunks[n].Aggr > chunks[n-1].Aggr && chunks[n-1].Aggr != Raw &&
-		chunks[n].MinMS == chunks[0].MinMS && chunks[n].MaxMS == chunks[0].MaxMS {
-		n++
-	}
-	return n
-}
-
-func spanBody(span []Chunk) int {
-	size := varintFieldSize(uint64(span[0].MinMS)) + varintFieldSize(uint64(span[0].MaxMS))
-	for i := range span {
-		size += dataSize(span[i].Encoding, len(span[i].Data))
+func spanSize(minMS, maxMS int64, parts []series.Part) int {
+	size := varintFieldSize(uint64(minMS)) + varintFieldSize(uint64(maxMS))
+	for i := range parts {
+		size += 1 + protowire.SizeBytes(partSize(&parts[i]))
 	}
 	return size
 }
 
-// SpanSize returns the number of bytes that AppendSpan appends.
-func SpanSize(span []Chunk) int {
-	body := spanBody(span)
-	return 1 + protowire.SizeVarint(uint64(body)) + body
+// ChunkSize returns the number of bytes that AppendChunk appends.
+func ChunkSize(minMS, maxMS int64, parts []series.Part) int {
+	return 1 + protowire.SizeBytes(spanSize(minMS, maxMS, parts))
 }
 
-// AppendSpan appends the chunks of one span, as found by SpanLen.
-func AppendSpan(dst []byte, span []Chunk) []byte {
-	dst = append(dst, 2<<3|wireBytes)
-	dst = binary.AppendUvarint(dst, uint64(spanBody(span)))
-	dst = appendVarint(dst, 1<<3, uint64(span[0].MinMS))
-	dst = appendVarint(dst, 2<<3, uint64(span[0].MaxMS))
-	for i := range span {
-		c := &span[i]
-		dst = append(dst, byte(c.Aggr+fieldRaw)<<3|wireBytes)
-		dst = binary.AppendUvarint(dst, uint64(dataBody(c.Encoding, len(c.Data))))
-		dst = appendVarint(dst, 1<<3, uint64(c.Encoding-1))
-		if len(c.Data) > 0 {
-			dst = append(dst, 2<<3|wireBytes)
-			dst = binary.AppendUvarint(dst, uint64(len(c.Data)))
-			dst = append(dst, c.Data...)
+// AppendChunk appends one chunk of the series that AppendSeriesHead began: raw samples, or the aggregates of a time
+// range in ascending order.
+func AppendChunk(dst []byte, minMS, maxMS int64, parts []series.Part) []byte {
+	dst = binary.AppendUvarint(append(dst, tagChunk), uint64(spanSize(minMS, maxMS, parts)))
+	dst = appendVarint(dst, 1<<3, uint64(minMS))
+	dst = appendVarint(dst, 2<<3, uint64(maxMS))
+	for i := range parts {
+		p := &parts[i]
+		dst = append(dst, byte(p.Aggr+fieldRaw)<<3|wireBytes)
+		dst = binary.AppendUvarint(dst, uint64(partSize(p)))
+		dst = appendVarint(dst, 1<<3, uint64(p.Encoding-1))
+		if len(p.Data) > 0 {
+			dst = binary.AppendUvarint(append(dst, 2<<3|wireBytes), uint64(len(p.Data)))
+			dst = append(dst, p.Data...)
 		}
 	}
 	return dst
-}
-
-// ChunkSize returns the number of bytes that AppendChunk appends for a raw chunk of dataLen bytes.
-func ChunkSize(minMS, maxMS int64, encoding uint8, dataLen int) int {
-	body := varintFieldSize(uint64(minMS)) + varintFieldSize(uint64(maxMS)) + dataSize(encoding, dataLen)
-	return 1 + protowire.SizeVarint(uint64(body)) + body
-}
-
-// AppendChunk appends one raw chunk of the series that AppendSeriesHead began.
-func AppendChunk(dst []byte, minMS, maxMS int64, encoding uint8, data []byte) []byte {
-	inner := dataBody(encoding, len(data))
-	body := varintFieldSize(uint64(minMS)) + varintFieldSize(uint64(maxMS)) + 1 + protowire.SizeVarint(uint64(inner)) +
-		inner
-	dst = append(dst, 2<<3|wireBytes)
-	dst = binary.AppendUvarint(dst, uint64(body))
-	dst = appendVarint(dst, 1<<3, uint64(minMS))
-	dst = appendVarint(dst, 2<<3, uint64(maxMS))
-	dst = append(dst, fieldRaw<<3|wireBytes)
-	dst = binary.AppendUvarint(dst, uint64(inner))
-	dst = appendVarint(dst, 1<<3, uint64(encoding-1))
-	if len(data) == 0 {
-		return dst
-	}
-	dst = append(dst, 2<<3|wireBytes)
-	dst = binary.AppendUvarint(dst, uint64(len(data)))
-	return append(dst, data...)
 }
 
 // AppendWarning appends a response with a warning.

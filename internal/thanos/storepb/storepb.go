@@ -23,39 +23,9 @@ import (
 // ErrCorrupt is returned for invalid bytes.
 var ErrCorrupt = errors.New("corrupt StoreAPI message")
 
-// Aggr is the aggregate that the samples of a chunk hold.
-type Aggr uint8
-
-// The aggregates, with their numbers in requests. The fields of a chunk have these
-// numbers plus 3.
-const (
-	Raw Aggr = iota
-	Count
-	Sum
-	Min
-	Max
-	Counter
-)
-
-// String returns the name of the aggregate.
-func (a Aggr) String() string {
-	if names := [...]string{"raw", "count", "sum", "min", "max", "counter"}; int(a) < len(names) {
-		return names[a]
-	}
-	return fmt.Sprintf("aggregate %d", uint8(a))
-}
-
 // EncodingMax is the greatest chunk encoding (of package chunkenc) that the protocol
 // defines.
 const EncodingMax = 3
-
-// Chunk is one encoded chunk of one aggregate.
-type Chunk struct {
-	MinMS, MaxMS int64 // inclusive
-	Aggr         Aggr
-	Encoding     uint8 // of package chunkenc: the number on the wire plus one
-	Data         []byte
-}
 
 // Wire types and the tags of a response.
 const (
@@ -63,6 +33,7 @@ const (
 	wireBytes  = 2
 
 	tagSeries  = 1<<3 | wireBytes
+	tagChunk   = 2<<3 | wireBytes // of a series
 	tagWarning = 2<<3 | wireBytes
 	tagHints   = 3<<3 | wireBytes
 	tagBatch   = 4<<3 | wireBytes
@@ -90,6 +61,24 @@ func prefixed(src []byte) (field, rest []byte, ok bool) {
 	}
 	end := n + int(size)
 	return src[n:end:end], src[end:], true
+}
+
+// nextTag cuts the tag of a field off src.
+func nextTag(src []byte) (tag uint64, rest []byte, err error) {
+	tag, n := uvarint(src)
+	if n == 0 {
+		return 0, nil, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
+	}
+	return tag, src[n:], nil
+}
+
+// nextBody cuts the value of a field of bytes off src.
+func nextBody(tag uint64, src []byte) (body, rest []byte, err error) {
+	body, rest, ok := prefixed(src)
+	if !ok {
+		return nil, nil, cutShort(tag)
+	}
+	return body, rest, nil
 }
 
 // skip cuts the value of an unknown field off src.

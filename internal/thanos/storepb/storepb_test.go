@@ -9,10 +9,12 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/protobuf/encoding/protowire"
 	"google.golang.org/protobuf/proto"
 	"pgregory.net/rapid"
 
+	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
@@ -20,34 +22,51 @@ import (
 // one is a series for the encoder.
 type one struct {
 	labels labels.Labels
-	chunks []Chunk
+	chunks []series.Chunk
 }
 
 func (o one) encoded() []byte { return labelenc.Append(nil, o.labels) }
 
+// raw is a chunk of raw samples.
+func raw(minMS, maxMS int64, encoding chunkenc.Encoding, data string) series.Chunk {
+	return series.Chunk{MinMS: minMS, MaxMS: maxMS, Encoding: encoding, Data: []byte(data)}
+}
+
+// downsampled is a chunk of aggregates.
+func downsampled(minMS, maxMS int64, parts ...series.Part) series.Chunk {
+	return series.Chunk{MinMS: minMS, MaxMS: maxMS, Encoding: series.Aggregated, Data: series.AppendAggregated(nil, parts)}
+}
+
+// all are all aggregates.
+const all = series.Aggrs(0xff)
+
+// parts returns the samples of a chunk.
+func parts(c series.Chunk) []series.Part {
+	list, err := c.AppendParts(nil)
+	if err != nil {
+		panic(err)
+	}
+	return list
+}
+
+func sizeOf(chunks []series.Chunk) (size int) {
+	for _, c := range chunks {
+		size += ChunkSize(c.MinMS, c.MaxMS, parts(c))
+	}
+	return size
+}
+
+func appendChunks(dst []byte, chunks []series.Chunk) []byte {
+	for _, c := range chunks {
+		dst = AppendChunk(dst, c.MinMS, c.MaxMS, parts(c))
+	}
+	return dst
+}
+
 // appendOne appends a series with the encoder of this package.
 func appendOne(dst []byte, o one) []byte {
-	size := 0
-	for i := 0; i < len(o.chunks); {
-		n := SpanLen(o.chunks[i:])
-		size += SpanSize(o.chunks[i : i+n])
-		i += n
-	}
-	start := len(dst)
-	lset := o.encoded()
-	dst = AppendSeriesHead(dst, lset, size)
-	for i := 0; i < len(o.chunks); {
-		n := SpanLen(o.chunks[i:])
-		if c := o.chunks[i]; n == 1 && c.Aggr == Raw {
-			if ChunkSize(c.MinMS, c.MaxMS, c.Encoding, len(c.Data)) != SpanSize(o.chunks[i:i+1]) {
-				panic("two sizes of a raw chunk")
-			}
-			dst = AppendChunk(dst, c.MinMS, c.MaxMS, c.Encoding, c.Data)
-		} else {
-			dst = AppendSpan(dst, o.chunks[i:i+n])
-		}
-		i += n
-	}
+	size, start, lset := sizeOf(o.chunks), len(dst), o.encoded()
+	dst = appendChunks(AppendSeriesHead(dst, lset, size), o.chunks)
 	if len(dst)-start != SeriesSize(len(lset), size) {
 		panic("size of a series")
 	}
@@ -58,15 +77,13 @@ func appendOne(dst []byte, o one) []byte {
 func (o one) message() *pb.Series {
 	out := &pb.Series{}
 	o.labels.Range(func(l labels.Label) { out.Labels = append(out.Labels, &pb.Label{Name: l.Name, Value: l.Value}) })
-	for i := 0; i < len(o.chunks); {
-		n := SpanLen(o.chunks[i:])
-		c := &pb.AggrChunk{MinTime: o.chunks[i].MinMS, MaxTime: o.chunks[i].MaxMS}
-		for _, part := range o.chunks[i : i+n] {
+	for _, one := range o.chunks {
+		c := &pb.AggrChunk{MinTime: one.MinMS, MaxTime: one.MaxMS}
+		for _, part := range parts(one) {
 			data := &pb.Chunk{Type: pb.Chunk_Encoding(part.Encoding - 1), Data: part.Data}
 			*[]**pb.Chunk{&c.Raw, &c.Count, &c.Sum, &c.Min, &c.Max, &c.Counter}[part.Aggr] = data
 		}
 		out.Chunks = append(out.Chunks, c)
-		i += n
 	}
 	return out
 }
@@ -77,18 +94,20 @@ func anyOne(t *rapid.T) one {
 		b.Set(rapid.SampledFrom([]string{"a", "b", "job", "instance", "__name__"}).Draw(t, "name"), rapid.StringN(0, 200, 300).Draw(t, "value"))
 	}
 	o := one{labels: b.Labels()}
-	for range rapid.IntRange(0, 3).Draw(t, "spans") {
-		c := Chunk{MinMS: rapid.Int64().Draw(t, "min"), MaxMS: rapid.Int64().Draw(t, "max")}
-		for aggr := Raw; aggr <= Counter; aggr++ {
-			if aggr > Raw && !rapid.Bool().Draw(t, "has") {
-				continue
+	for range rapid.IntRange(0, 3).Draw(t, "chunks") {
+		minMS, maxMS := rapid.Int64().Draw(t, "min"), rapid.Int64().Draw(t, "max")
+		var list []series.Part
+		for aggr := series.Raw; aggr <= series.Counter; aggr++ {
+			if rapid.Bool().Draw(t, "has") {
+				list = append(list, series.Part{Aggr: aggr, Encoding: chunkenc.Encoding(rapid.IntRange(1, 3).Draw(t, "encoding")), Data: rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "data")})
 			}
-			c.Aggr, c.Encoding = aggr, uint8(rapid.IntRange(1, 3).Draw(t, "encoding"))
-			c.Data = rapid.SliceOfN(rapid.Byte(), 1, 300).Draw(t, "data")
-			o.chunks = append(o.chunks, c)
-			if aggr == Raw && rapid.Bool().Draw(t, "raw only") {
-				break
-			}
+		}
+		switch {
+		case len(list) == 0:
+		case list[0].Aggr == series.Raw:
+			o.chunks = append(o.chunks, raw(minMS, maxMS, list[0].Encoding, string(list[0].Data)))
+		default:
+			o.chunks = append(o.chunks, downsampled(minMS, maxMS, list...))
 		}
 	}
 	return o
@@ -134,7 +153,7 @@ func TestDecode_ReadsProtobuf(t *testing.T) {
 			if src, body, err = NextSeries(body); err != nil || src == nil {
 				t.Fatal(src, err)
 			}
-			lset, _, chunks, err := DecodeSeries(src, nil, nil)
+			lset, chunks, err := (&Decoder{Wanted: all}).Series(src, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -183,9 +202,9 @@ func TestDecodeResponse_LastFieldWins(t *testing.T) {
 
 func TestDecodeSeries_JoinsSeparateLabels(t *testing.T) {
 	a, b := labelenc.AppendLabel(nil, "a", "1"), labelenc.AppendLabel(nil, "b", "2")
-	chunk := AppendChunk(nil, 1, 2, 1, []byte("data"))
+	chunk := appendChunks(nil, []series.Chunk{raw(1, 2, 1, "data")})
 	src := bytes.Join([][]byte{a, chunk, b}, nil)
-	lset, _, chunks, err := DecodeSeries(src, nil, nil)
+	lset, chunks, err := (&Decoder{}).Series(src, nil)
 	if err != nil || !bytes.Equal(lset, append(a, b...)) || len(chunks) != 1 {
 		t.Fatalf("%q %v %v", lset, chunks, err)
 	}
@@ -198,7 +217,7 @@ func TestDecodeChunks_ChecksTheHash(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, _, err := DecodeSeries(raw, nil, nil); (err == nil) != ok || err != nil && !errors.Is(err, ErrCorrupt) {
+		if _, _, err := (&Decoder{}).Series(raw, nil); (err == nil) != ok || err != nil && !errors.Is(err, ErrCorrupt) {
 			t.Errorf("hash %d: %v", hash, err)
 		}
 	}
@@ -210,20 +229,20 @@ func TestDecodeChunks_UnknownEncodingIsAnError(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if _, _, _, err := DecodeSeries(raw, nil, nil); !errors.Is(err, ErrCorrupt) {
+		if _, _, err := (&Decoder{}).Series(raw, nil); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("encoding %d: %v", n, err)
 		}
 	}
 }
 
 func TestDecodeSeries_CutSeriesIsCorrupt(t *testing.T) {
-	buf := appendOne(AppendHead(nil), one{labels.FromStrings("a", "1", "b", "22"), []Chunk{{1, 2, Raw, 1, []byte("data")}, {3, 4, Count, 1, []byte("x")}, {3, 4, Sum, 1, []byte("y")}}})
+	buf := appendOne(AppendHead(nil), one{labels.FromStrings("a", "1", "b", "22"), []series.Chunk{raw(1, 2, 1, "data"), downsampled(3, 4, series.Part{Aggr: series.Count, Encoding: 1, Data: []byte("x")}, series.Part{Aggr: series.Sum, Encoding: 1, Data: []byte("y")})}})
 	SealBatch(buf)
 	_, body, err := DecodeResponse(buf)
 	if err != nil {
 		t.Fatal(err)
 	}
-	series, _, err := NextSeries(body)
+	src, _, err := NextSeries(body)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -238,8 +257,8 @@ func TestDecodeSeries_CutSeriesIsCorrupt(t *testing.T) {
 		}
 	}
 	whole := 0
-	for n := range series {
-		if _, _, _, err := DecodeSeries(series[:n], nil, nil); err == nil {
+	for n := range src {
+		if _, _, err := (&Decoder{}).Series(src[:n], nil); err == nil {
 			whole++ // a prefix that ends after a field
 		} else if !errors.Is(err, ErrCorrupt) {
 			t.Errorf("series of %d bytes: %v", n, err)
@@ -251,7 +270,7 @@ func TestDecodeSeries_CutSeriesIsCorrupt(t *testing.T) {
 }
 
 func FuzzDecode(f *testing.F) {
-	buf := appendOne(AppendHead(nil), one{labels.FromStrings("a", "1", "b", "22"), []Chunk{{1, 2, Raw, 1, []byte("data")}, {3, 4, Count, 1, []byte("x")}}})
+	buf := appendOne(AppendHead(nil), one{labels.FromStrings("a", "1", "b", "22"), []series.Chunk{raw(1, 2, 1, "data"), downsampled(3, 4, series.Part{Aggr: series.Count, Encoding: 1, Data: []byte("x")})}})
 	SealBatch(buf)
 	f.Add(buf, []byte{})
 	f.Add(AppendWarning(nil, "w"), buf[HeadBytes+2:])
@@ -265,12 +284,12 @@ func FuzzDecode(f *testing.F) {
 			return
 		}
 		for kind == Batch && len(body) > 0 {
-			var series []byte
-			if series, body, err = NextSeries(body); err != nil {
+			var src []byte
+			if src, body, err = NextSeries(body); err != nil {
 				checkSentinel(t, err)
 				return
 			}
-			lset, _, chunks, err := DecodeSeries(series, nil, nil)
+			lset, chunks, err := (&Decoder{Wanted: all}).Series(src, nil)
 			if err != nil {
 				checkSentinel(t, err)
 				continue
@@ -286,8 +305,8 @@ func FuzzDecode(f *testing.F) {
 				t.Fatalf("%q after %q: %d, want %d", lset, previous, order, want)
 			}
 			previous = lset
-			if len(chunks) > 0 {
-				SpanLen(chunks)
+			if n := CountChunks(src); n > len(src) || len(chunks) > 2*n {
+				t.Fatalf("%d chunks in %d messages", len(chunks), n)
 			}
 		}
 	})

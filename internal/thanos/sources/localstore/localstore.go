@@ -11,6 +11,7 @@ import (
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/rules"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
@@ -22,26 +23,24 @@ import (
 
 // Source implements storeapi.Source on a TSDB.
 type Source struct {
+	storeapi.NoServices
 	store    *tsdb.Store
 	parser   parser.Parser
 	external func() labels.Labels
-	rules    bool
+	groups   func() []*rules.Group // nil: no service Rules
 }
 
-var (
-	_ storeapi.Source         = (*Source)(nil)
-	_ storeapi.ExemplarSource = (*Source)(nil)
-	_ storeapi.StatusSource   = (*Source)(nil)
-)
+var _ storeapi.Source = (*Source)(nil)
 
 // New returns the source of a storage. parser reads the queries of exemplar requests;
-// external returns the current external labels; rules is true if the server also offers
-// Thanos' service Rules.
-func New(store *tsdb.Store, parser parser.Parser, external func() labels.Labels, rules bool) *Source {
-	return &Source{store, parser, external, rules}
+// external returns the current external labels; groups returns the rules that the process evaluates, nil if it
+// evaluates none.
+func New(store *tsdb.Store, parser parser.Parser, external func() labels.Labels,
+	groups func() []*rules.Group) *Source {
+	return &Source{store: store, parser: parser, external: external, groups: groups}
 }
 
-// Info implements storeapi.Source. MaxMS is the largest timestamp, as in Thanos' stores
+// Info implements storeapi.API. MaxMS is the largest timestamp, as in Thanos' stores
 // with a running TSDB: otherwise a querier with a cached Info would exclude this store
 // from queries for newer samples.
 func (s *Source) Info(context.Context) (storeapi.Info, error) {
@@ -50,8 +49,8 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 		return storeapi.Info{}, err
 	}
 	whole := storeapi.TimeRange{MinMS: from, MaxMS: math.MaxInt64}
-	info := storeapi.Info{Component: "sidecar", Store: &storeapi.StoreInfo{TimeRange: whole}, Exemplars: &whole,
-		Rules: s.rules, Status: true}
+	info := storeapi.Info{Component: "sidecar", Exemplars: &whole, Rules: s.groups != nil, Status: true,
+		Store: &storeapi.StoreInfo{TimeRange: whole, Sharding: true, WithoutReplicaLabels: true}}
 	if external := s.ExternalLabels(); !external.IsEmpty() {
 		info.LabelSets = []labels.Labels{external}
 		info.Store.TSDBs = []storeapi.TSDBInfo{{Labels: external, TimeRange: whole}}
@@ -64,19 +63,24 @@ func (s *Source) ExternalLabels() labels.Labels {
 	return s.external()
 }
 
-// RawQuerier implements storeapi.Source.
-func (s *Source) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
-	return series.Open(ctx, s.store, mint, maxt)
+// Capabilities implements storeapi.Source.
+func (s *Source) Capabilities() storeapi.Capabilities {
+	return storeapi.Capabilities{Exemplars: true, Status: true, Rules: s.groups != nil}
 }
 
-// LabelNames implements storeapi.Source.
+// Series implements storeapi.API.
+func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	return storeapi.LocalSeries(ctx, s.store, s.ExternalLabels(), r)
+}
+
+// LabelNames implements storeapi.API.
 func (s *Source) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
 	return s.list(r, func(q storage.Querier, hints *storage.LabelHints) ([]string, annotations.Annotations, error) {
 		return q.LabelNames(ctx, hints, r.Matchers...)
 	})
 }
 
-// LabelValues implements storeapi.Source.
+// LabelValues implements storeapi.API.
 func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
 	return s.list(r, func(q storage.Querier, hints *storage.LabelHints) ([]string, annotations.Annotations, error) {
 		return q.LabelValues(ctx, r.Label, hints, r.Matchers...)
@@ -105,7 +109,7 @@ func (s *Source) list(r storeapi.LabelsRequest, read listFunc) (list, warnings [
 	return list, warnings, nil
 }
 
-// Exemplars implements storeapi.ExemplarSource. A selector that does not match the
+// Exemplars implements storeapi.Services. A selector that does not match the
 // external labels of this server returns nothing.
 func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
 	if err := nesting.Check(r.Query, nesting.LevelsMax); err != nil {
@@ -132,7 +136,7 @@ func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) ([]
 	return found, nil, err
 }
 
-// TSDBStatistics implements storeapi.StatusSource. It returns the statistics of the head without the number of
+// TSDBStatistics implements storeapi.Services. It returns the statistics of the head without the number of
 // chunks, as Thanos' receivers do.
 func (s *Source) TSDBStatistics(_ context.Context,
 	r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {

@@ -1,6 +1,7 @@
 package localstore
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"log/slog"
@@ -13,9 +14,9 @@ import (
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
+	"github.com/prometheus/prometheus/rules"
 
 	"github.com/ferula-io/ferula/internal/nesting"
-	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/metrics"
@@ -57,7 +58,7 @@ func closedSource(t *testing.T) *Source {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return New(store, parser.NewParser(parser.Options{}), func() labels.Labels { return external }, true)
+	return New(store, parser.NewParser(parser.Options{}), func() labels.Labels { return external }, func() []*rules.Group { return nil })
 }
 
 func TestSource_InfoHasNoUpperBoundAndTheExternalLabels(t *testing.T) {
@@ -79,9 +80,10 @@ func TestSource_BeforeTheReplayEveryCallFails(t *testing.T) {
 	s, ctx := closedSource(t), context.Background()
 	_, infoErr := s.Info(ctx)
 	_, _, namesErr := s.LabelNames(ctx, storeapi.LabelsRequest{MaxMS: math.MaxInt64})
-	_, querierErr := s.RawQuerier(ctx, 0, math.MaxInt64)
+	matchers := []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")}
+	seriesErr := s.Series(ctx, storeapi.SeriesRequest{MaxMS: math.MaxInt64, Matchers: matchers}).Err()
 	_, _, exemplarsErr := s.Exemplars(ctx, storeapi.ExemplarsRequest{Query: "m"})
-	for _, err := range []error{infoErr, namesErr, querierErr, exemplarsErr} {
+	for _, err := range []error{infoErr, namesErr, seriesErr, exemplarsErr} {
 		if !errors.Is(err, tsdb.ErrNotReady) {
 			t.Error(err)
 		}
@@ -111,17 +113,15 @@ func TestSource_ListsLabels(t *testing.T) {
 	}
 }
 
-func TestSource_RawQuerierSelectsWithoutExternalLabels(t *testing.T) {
+func TestSource_SeriesHaveTheExternalLabels(t *testing.T) {
 	s, ctx := newSource(t), context.Background()
-	q, err := s.RawQuerier(ctx, startMS, startMS)
-	if err != nil {
-		t.Fatal(err)
-	}
-	set, n := q.Select(ctx, series.SelectOptions{}, labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")), 0
+	set, n := s.Series(ctx, storeapi.SeriesRequest{MinMS: startMS, MaxMS: startMS, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")}}), 0
 	for set.Next() {
-		n++
+		if n++; !bytes.Contains(set.Labels(), []byte("cluster")) {
+			t.Errorf("%q", set.Labels())
+		}
 	}
-	if err := errors.Join(set.Err(), q.Close()); err != nil || n != 2 {
+	if err := errors.Join(set.Err(), set.Close()); err != nil || n != 2 {
 		t.Error(n, err)
 	}
 }

@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -198,23 +197,5 @@ func TestStore_ManyExternalLabelsAreKept(t *testing.T) {
 	q := open(t, newStore(t, from, nil), startMS, startMS).(*querier)
 	if names, err := q.LabelNames(context.Background(), series.SelectOptions{}, ofM); err != nil || len(names) != 35 || len(q.keptLabels) != 33 || len(q.split) != 0 {
 		t.Errorf("%d names, %d labels are kept and %d are selected, %v", len(names), len(q.keptLabels), len(q.split), err)
-	}
-}
-
-func TestListedSet_TheLimitIsInclusiveAndAFailureReleasesTheLabels(t *testing.T) {
-	one := len(labelenc.Append(nil, metric("job", "a")))
-	for bytesMax, want := range map[int]error{2 * (one + spanBytes): nil, 2*(one+spanBytes) - 1: series.ErrSortLimit} {
-		set := &listedSet{bytesMax: bytesMax, list: func(f func(labels.Labels) error) ([]string, error) {
-			return nil, errors.Join(f(metric("job", "b")), f(metric("job", "a")))
-		}}
-		n := 0
-		for ; set.Next(); n++ {
-		}
-		if !errors.Is(set.Err(), want) || want == nil && (n != 2 || set.Err() != nil) || want != nil && (n != 0 || set.buf != nil || set.sets != nil) {
-			t.Errorf("%d bytes: %d series, %v", bytesMax, n, set.Err())
-		}
-		if set.Next() {
-			t.Error("a series after the end")
-		}
 	}
 }

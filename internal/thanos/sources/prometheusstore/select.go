@@ -8,10 +8,12 @@ import (
 
 	"github.com/grafana/regexp"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/util/annotations"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/ferula-io/ferula/internal/remoteread"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/promapi"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -141,9 +143,9 @@ func (q *querier) LabelNames(ctx context.Context, opts series.SelectOptions,
 // returns them without external labels.
 func (q *querier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
 	if opts.LabelsOnly {
-		return &listedSet{list: func(f func(labels.Labels) error) ([]string, error) {
+		return sortedLabels(q.sortBytes, func(f func(labels.Labels) error) ([]string, error) {
 			return q.api.Series(ctx, matchers, q.mint, q.maxt, f)
-		}, bytesMax: q.sortBytes}
+		})
 	}
 	if !q.listed {
 		if _, err := q.LabelNames(ctx, opts, matchers...); err != nil {
@@ -166,6 +168,25 @@ func (q *querier) Select(ctx context.Context, opts series.SelectOptions, matcher
 	var sets []series.Set
 	q.selections(ctx, q.split, without, matchers, &sets)
 	return errorMapper{series.Merge(sets...), q.Store}
+}
+
+// Capabilities implements series.Querier.
+func (*querier) Capabilities() series.Capabilities { return series.Capabilities{} }
+
+// sortedLabels returns the label sets that list passes to its argument, in any order.
+func sortedLabels(bytesMax int, list func(func(labels.Labels) error) (warnings []string, err error)) series.Set {
+	return series.Sorted(series.NewSortBudget(bytesMax), "the labels of the matching series need",
+		func(keep func([]byte, []series.Chunk) error) (all annotations.Annotations, err error) {
+			var lset []byte
+			warnings, err := list(func(one labels.Labels) error {
+				lset = labelenc.Append(lset[:0], one)
+				return keep(lset, nil)
+			})
+			for _, warning := range warnings {
+				all.Add(errors.New(warning))
+			}
+			return all, toStore(err)
+		})
 }
 
 // Close implements series.Querier.

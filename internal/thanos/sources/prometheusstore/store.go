@@ -14,6 +14,7 @@ import (
 
 	"github.com/prometheus/prometheus/model/exemplar"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/model/metadata"
 	"golang.org/x/sync/semaphore"
 
 	"github.com/ferula-io/ferula/internal/bucket"
@@ -75,10 +76,7 @@ type Store struct {
 	mint     int64
 }
 
-var (
-	_ storeapi.Source         = (*Store)(nil)
-	_ storeapi.ExemplarSource = (*Store)(nil)
-)
+var _ storeapi.Source = (*Store)(nil)
 
 // New returns the store of a Prometheus. It sends no request.
 func New(o Options, reg *telemetry.Registry) *Store {
@@ -149,7 +147,7 @@ func (s *Store) ExternalLabels() labels.Labels {
 	return s.external
 }
 
-// Info implements storeapi.Source.
+// Info implements storeapi.API.
 func (s *Store) Info(context.Context) (storeapi.Info, error) {
 	mint, err := s.servedFromMS()
 	if err != nil {
@@ -159,27 +157,84 @@ func (s *Store) Info(context.Context) (storeapi.Info, error) {
 	return storeapi.Info{
 		LabelSets: []labels.Labels{external},
 		Component: "sidecar",
-		Store:     &storeapi.StoreInfo{TimeRange: within, TSDBs: []storeapi.TSDBInfo{{Labels: external, TimeRange: within}}},
+		Store: &storeapi.StoreInfo{TimeRange: within, TSDBs: []storeapi.TSDBInfo{{Labels: external, TimeRange: within}},
+			Sharding: true, WithoutReplicaLabels: true},
 		Exemplars: &storeapi.TimeRange{MinMS: math.MinInt64, MaxMS: math.MaxInt64},
 		Rules:     true, Targets: true, MetricMetadata: true, Status: true,
 	}, nil
 }
 
-// LabelNames implements storeapi.Source.
+// Capabilities implements storeapi.Source.
+func (*Store) Capabilities() storeapi.Capabilities {
+	return storeapi.Capabilities{Exemplars: true, Rules: true, Targets: true, MetricMetadata: true, Status: true}
+}
+
+// Series implements storeapi.API.
+func (s *Store) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	return storeapi.LocalSeries(ctx, s, s.ExternalLabels(), r)
+}
+
+// LabelNames implements storeapi.API.
 func (s *Store) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
 	names, warnings, err = s.api.LabelNames(ctx, r.Matchers, max(r.MinMS, s.minTime()), r.MaxMS, r.Limit)
 	return names, warnings, toStore(err)
 }
 
-// LabelValues implements storeapi.Source.
+// LabelValues implements storeapi.API.
 func (s *Store) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
 	values, warnings, err = s.api.LabelValues(ctx, r.Label, r.Matchers, max(r.MinMS, s.minTime()), r.MaxMS, r.Limit)
 	return values, warnings, toStore(err)
 }
 
-// Exemplars implements storeapi.ExemplarSource.
+// Exemplars implements storeapi.Services.
 func (s *Store) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (results []exemplar.QueryResult,
 	warnings []string, err error) {
 	results, warnings, err = s.api.Exemplars(ctx, r.Query, r.MinMS, r.MaxMS)
 	return results, warnings, toStore(err)
+}
+
+// Rules implements storeapi.Services. As in Thanos the alerts of a rule get no external labels.
+func (s *Store) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
+	groups, warnings, err := s.api.Rules(ctx, r)
+	external := s.ExternalLabels()
+	for _, g := range groups {
+		for i := range g.Rules {
+			g.Rules[i].Labels = storeapi.WithExternal(g.Rules[i].Labels, external)
+		}
+	}
+	return groups, warnings, toStore(err)
+}
+
+// Targets implements storeapi.Services.
+func (s *Store) Targets(ctx context.Context, r storeapi.TargetsRequest) (storeapi.Targets, []string, error) {
+	found, warnings, err := s.api.Targets(ctx, r)
+	external := s.ExternalLabels()
+	for i := range found.Active {
+		t := &found.Active[i]
+		t.Discovered, t.Labels = storeapi.WithExternal(t.Discovered, external), storeapi.WithExternal(t.Labels, external)
+	}
+	for i := range found.Dropped {
+		found.Dropped[i] = storeapi.WithExternal(found.Dropped[i], external)
+	}
+	return found, warnings, toStore(err)
+}
+
+// MetricMetadata implements storeapi.Services.
+func (s *Store) MetricMetadata(ctx context.Context,
+	r storeapi.MetadataRequest) (found map[string][]metadata.Metadata, warnings []string, err error) {
+	found, warnings, err = s.api.MetricMetadata(ctx, r)
+	return found, warnings, toStore(err)
+}
+
+// TSDBStatistics implements storeapi.Services.
+func (s *Store) TSDBStatistics(ctx context.Context,
+	r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
+	if !r.MatchesExternal(s.ExternalLabels()) {
+		return nil, nil, nil
+	}
+	found, warnings, err := s.api.TSDBStatistics(ctx, r.Limit)
+	if err != nil {
+		return nil, nil, toStore(err)
+	}
+	return []storeapi.TSDBStatistics{found}, warnings, nil
 }

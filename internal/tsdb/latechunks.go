@@ -36,7 +36,7 @@ func (s *Store) keepLateChunks() error {
 	if mapped == nil || err != nil {
 		return nil // there are no chunks, or tsdb.Open returns the error
 	}
-	defer mapped.Close() // nothing is written
+	defer func() { _ = mapped.Close() }() // nothing is written
 	last := map[chunks.HeadSeriesRef]chunks.ChunkDiskMapperRef{}
 	_ = mapped.IterateAllChunks(func(series chunks.HeadSeriesRef, chunk chunks.ChunkDiskMapperRef, _, _ int64, _ uint16,
 		_ chunkenc.Encoding, late bool) error {

@@ -63,8 +63,15 @@ func prefixed(src []byte) (field, rest []byte, ok bool) {
 	return src[n:end:end], src[end:], true
 }
 
-// nextTag cuts the tag of a field off src.
+// nextTag cuts the tag of a field off src. It is small, to be inlined.
 func nextTag(src []byte) (tag uint64, rest []byte, err error) {
+	if len(src) > 0 && src[0] < 0x80 { // the usual case
+		return uint64(src[0]), src[1:], nil
+	}
+	return longTag(src)
+}
+
+func longTag(src []byte) (tag uint64, rest []byte, err error) {
 	tag, n := uvarint(src)
 	if n == 0 {
 		return 0, nil, fmt.Errorf("%w: truncated or invalid field tag", ErrCorrupt)
@@ -74,11 +81,12 @@ func nextTag(src []byte) (tag uint64, rest []byte, err error) {
 
 // nextBody cuts the value of a field of bytes off src.
 func nextBody(tag uint64, src []byte) (body, rest []byte, err error) {
-	body, rest, ok := prefixed(src)
-	if !ok {
+	size, n := uvarint(src)
+	if n == 0 || size > uint64(len(src)-n) {
 		return nil, nil, cutShort(tag)
 	}
-	return body, rest, nil
+	end := n + int(size)
+	return src[n:end:end], src[end:], nil
 }
 
 // skip cuts the value of an unknown field off src.

@@ -155,17 +155,9 @@ func claims() []claim {
 			worstOver("frontend", "ferula", "Thanos", "CPU: client gzip", "(?:real query|behind Thanos query), client gzip: CPU of the frontend"),
 			worstOver("frontend", "ferula", "Thanos", "CPU: (?:second )?cache hit.*"),
 			below(mib("frontend/anon-590mb-mib")), constant, constant}}, // sizes of the responses
-		{"range query of 10 series split in 2", "frontend", []number{worstOver("frontend", "ferula", "Thanos", "CPU: small query.*"), constant, // p99
-			cell("frontend", "ferula", "latency p99: small query, 100 a second, client gzip", ms), cell("frontend", "Thanos", "latency p99: small query, 100 a second, client gzip", ms),
-			cell("frontend", "ferula", "latency p99: small query, 100 a second, client identity", ms), cell("frontend", "Thanos", "latency p99: small query, 100 a second, client identity", ms)}},
 		{"range query with every point", "api", []number{percentOf("api/query-range-cpu"), percentOver("api", "ferula", "Prometheus", "CPU: 8 h, every point, gzip"),
 			percentOver("api", "ferula", "Prometheus", "bytes on the wire: 8 h, every point, gzip"), percentOf("api/query-range-anon")}},
 		{"PromQL, 10,000 series of 8 h", "engine", engine("count-8h", "sum-rate-8h", "sum-over-time-8h", "topk-8h", "quantile-8h", "histogram-quantile", "head-1h")},
-		{"its JSON", "json", []number{worstOver("json", "ferula", "JSONCodec", "CPU: integers.*"), worstOver("json", "ferula", "JSONCodec", "CPU: decimals2.*"),
-			worstOver("json", "ferula", "JSONCodec", "CPU: floats15.*"), constant}}, // digits
-		{"StoreAPI, series of 100", "storeapi", []number{percentOf("storeapi/series-100"), percentOf("storeapi/series-240"),
-			worstOver("storeapi", "ferula", "Thanos", "CPU: .+ samples, all kept"), worstOver("storeapi", "ferula", "Thanos", "CPU: .+ samples x .+"),
-			cell("storeapi", "Thanos", "allocations: 100 samples, all kept", 1), cell("storeapi", "Thanos", "allocations: 240 samples, all kept", 1)}},
 		{"`sum by` over StoreAPI", "storeapi", []number{percentOf("storeapi/query"),
 			worstOver("storeapi", "ferula", "Thanos", "CPU of the querier: max by .+"), percentOf("stack/sum-by")}},
 		{"from a bucket, warm", "store", []number{percentOf("store/warm-cpu"), percentOf("store/requests")}},

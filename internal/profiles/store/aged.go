@@ -55,8 +55,8 @@ func (s *Store) keepAged() bool {
 	if resumed || boot == "" {
 		return true
 	}
-	if from == 0 {
-		return false // there is no block yet
+	if from == 0 || !isClosed(s.replayed) {
+		return false // there is no block yet, or a newer one may be opened
 	}
 	line := fmt.Sprintf("%s %d %d\n", boot, sinceMS, from+s.uptime().Milliseconds())
 	if err := files.WriteFile(s.fs, filepath.Join(s.root(), agedName), []byte(line)); err != nil {
@@ -80,12 +80,13 @@ func (s *Store) aged() time.Time {
 }
 
 // sawBlock makes blocks age from the time of a block at the latest, unless resumeAged knows better. old means that the
-// block was written before Open; another block counts only if it is the first.
+// block was written before Open; another block counts only if it is the first, and until a tenant with an old one has
+// been opened.
 func (s *Store) sawBlock(id ulid.ULID, old bool) {
 	s.agedMu.Lock()
 	defer s.agedMu.Unlock()
 	from := int64(id.Time()) - s.uptime().Milliseconds()
-	if s.agedFrom == 0 || old && !s.agedResumed && from > s.agedFrom {
-		s.agedFrom = from
+	if s.agedFrom == 0 || s.agedNew && old || old && !s.agedResumed && from > s.agedFrom {
+		s.agedFrom, s.agedNew = from, !old
 	}
 }

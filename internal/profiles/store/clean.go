@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
@@ -206,6 +207,9 @@ func (s *Store) Replaced(tenant string, id ulid.ULID) (bool, error) {
 		return false, err
 	}
 	t, err := s.tenant(tenant, false)
+	if errors.Is(err, errReplaying) {
+		return false, err // it is asked again
+	}
 	if err != nil || t == nil || known == nil {
 		return false, nil // the blocks of a tenant that cannot be opened are uploaded
 	}

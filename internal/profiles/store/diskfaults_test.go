@@ -155,16 +155,16 @@ func TestOpen_LeftoverThatCannotBeRemovedFailsTheTenant(t *testing.T) {
 			if _, err := s.View(t.Context(), "t", 0, timeMax); !errors.Is(err, profiles.ErrUnavailable) || !errors.Is(err, errDisk) {
 				t.Errorf("a query: %v", err)
 			}
-			if s.reopen(); s.metrics.tenantsFailed.Get() != 1 {
+			if s.reopen(false); s.metrics.tenantsFailed.Get() != 1 {
 				t.Error("it is retried at once")
 			}
 			clock.Add(int64(10 * time.Second))
-			if s.reopen(); s.metrics.tenantsFailed.Get() != 2 {
+			if s.reopen(false); s.metrics.tenantsFailed.Get() != 2 {
 				t.Errorf("after the pause: %d failures are counted", s.metrics.tenantsFailed.Get())
 			}
 			f.fail(nil)
 			clock.Add(int64(20 * time.Second))
-			s.reopen()
+			s.reopen(false)
 			counts := stored(t, s)
 			if once(t, counts, 5); len(s.failed) != 0 {
 				t.Errorf("%d failed tenants", len(s.failed))

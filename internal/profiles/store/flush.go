@@ -45,6 +45,9 @@ func (t *tenant) openBlocks() error {
 		if _, err := ulid.ParseStrict(e.Name()); err != nil || !e.IsDir() {
 			continue
 		}
+		if isClosed(t.store.stop) {
+			return errClosed
+		}
 		r, err := t.store.openBlock(path)
 		if err == nil && ulid.ULID(r.Meta().ULID).String() != e.Name() { // a copy, whose rows would count twice
 			err = errors.Join(fmt.Errorf("%w: %s: the block has the ULID %s", block.ErrCorrupt, path,

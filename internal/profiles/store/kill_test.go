@@ -46,6 +46,7 @@ func openTest(t testing.TB, dir string, change func(*Store)) *Store {
 	if err != nil {
 		t.Fatal(err)
 	}
+	s.openWait = time.Hour // nothing depends on how fast tenants are opened
 	if change != nil {
 		change(s)
 	}

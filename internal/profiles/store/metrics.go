@@ -97,4 +97,12 @@ func (m *metrics) memory(set *instruments.Set, s *Store) {
 	set.Describe("ferula_profiles_memory_limit_bytes", "Limit of ferula_profiles_memory_bytes, all kinds together.",
 		"bytes")
 	set.NewGauge("ferula_profiles_memory_limit_bytes", func() float64 { return float64(s.memory.max) })
+	const unavailable = "ferula_profiles_tenants_unavailable"
+	set.Describe(unavailable, "Number of tenants whose requests get status 503, because their write-ahead log is being "+
+		"replayed or they cannot be opened.", "")
+	set.NewGauge(unavailable, func() float64 {
+		s.mu.RLock()
+		defer s.mu.RUnlock()
+		return float64(len(s.failed))
+	})
 }

@@ -65,14 +65,19 @@ func (s *Store) report(tenant string, d *wal.Damage) {
 func (r *replayer) record(segment uint64, record []byte) error {
 	r.segment = segment
 	t := r.tenant
+	if isClosed(t.store.stop) {
+		return &wal.StopError{Err: errClosed}
+	}
 	var bad []error
 	n := 0
 	err := readRecord(record, func(p *profiles.RawProfile) error {
 		n++
 		err := r.decoder.Decode(p.Raw, r.limits)
+		need := int64(0)
 		if err == nil {
 			p.Profile = &r.decoder
-			err = r.freeMemory(costOf(*p))
+			need = costOf(*p)
+			err = r.reserve(need)
 		}
 		var stop *wal.StopError
 		switch {
@@ -84,31 +89,36 @@ func (r *replayer) record(segment uint64, record []byte) error {
 		}
 		t.apply(p)
 		t.store.budget.charge(t.head)
+		t.store.budget.add(-need)
 		t.dropIfEmpty()
 		return nil
 	})
 	return errors.Join(append(bad, err)...)
 }
 
-// freeMemory writes heads as blocks until a profile fits into the budget. A profile that
-// exceeds the whole budget was accepted when the budget was larger: it is applied alone,
-// after all heads were written.
-func (r *replayer) freeMemory(need int64) error {
+// reserve takes the memory of a profile from the budget, and writes heads as blocks until it fits. A profile that exceeds
+// the whole budget was accepted when the budget was larger: it is applied after all heads were written.
+func (r *replayer) reserve(need int64) error {
 	t, s := r.tenant, r.tenant.store
-	oversized := need > s.budget.max
-	fits := func() bool { return s.budget.used.Load()+need <= s.budget.max }
-	if t.head.rows() > 0 && (!fits() || s.budget.underPressure() || t.head.size() >= s.opts.HeadBytes) {
+	full := s.budget.underPressure() || t.head.size() >= s.opts.HeadBytes
+	reserved := !full && s.budget.take(need)
+	if !reserved && t.head.rows() > 0 {
 		if err := r.flush(); err != nil {
 			return &wal.StopError{Err: err}
 		}
 	}
-	for others := s.list(); !fits() && len(others) > 0; others = others[1:] {
+	reserved = reserved || s.budget.take(need)
+	for others := s.list(); !reserved && len(others) > 0; others = others[1:] {
 		if err := others[0].flush(context.Background(), false); err != nil {
 			s.logger.Error("Writing a profile head as a block failed", "tenant", others[0].name, "err", err)
 		}
+		reserved = s.budget.take(need)
 	}
-	if !fits() && !oversized {
+	switch {
+	case !reserved && need <= s.budget.max:
 		return &wal.StopError{Err: s.memoryError(need)}
+	case !reserved:
+		s.budget.add(need)
 	}
 	return nil
 }

@@ -147,7 +147,7 @@ func TestReplay_NewerRecordIsNeverLost(t *testing.T) {
 	}
 	f.fail(nil)
 	s.failed["t"].retry.wait = 0
-	s.reopen()
+	s.reopen(false)
 	once(t, stored(t, s), 1)
 	if err := s.Flush(t.Context()); err != nil || s.metrics.setAside.Get() != 1 || found(t, dir, "wal/00000001") != 0 {
 		t.Errorf("%v, %d records are set aside", err, s.metrics.setAside.Get())
@@ -191,7 +191,7 @@ func TestOpen_FailedTenantDoesNotStopOthers(t *testing.T) {
 	s.mu.Lock()
 	s.failed["bad"].retry.wait = 0
 	s.mu.Unlock()
-	s.reopen()
+	s.reopen(false)
 	if err := s.Append(ctx, "bad", []profiles.RawProfile{numbered(2)}); err != nil {
 		t.Error(err)
 	}

@@ -36,6 +36,7 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	"golang.org/x/sync/singleflight"
 
 	"github.com/ferula-io/ferula/internal/files"
@@ -146,6 +147,7 @@ type Store struct {
 	fs        files.FS
 	openBlock func(path string) (*block.Reader, error)
 	every     time.Duration        // interval of the maintenance of heads and blocks
+	openWait  time.Duration        // limit of how long Open waits for several tenants
 	uptime    func() time.Duration // since Open; setting the clock does not change it
 	booted    func() (boot string, sinceMS int64)
 
@@ -153,11 +155,13 @@ type Store struct {
 	agedMu      sync.Mutex
 	agedFrom    int64 // see aged; in ms; 0: there was no block yet
 	agedResumed bool  // agedFrom continues the time of an earlier process
+	agedNew     bool  // agedFrom is the time of a block that is not older than Open
 
 	// mu is not held while files are read or written: all tenants need it.
 	mu       sync.RWMutex
 	tenants  map[string]*tenant
-	failed   map[string]*failedTenant // tenants that could not be opened
+	failed   map[string]*failedTenant // tenants that could not be opened, or are not opened yet
+	replayed chan struct{}            // closed when every tenant has been opened or has failed
 	creating int                      // tenants that are being created
 	opened   bool
 	closed   bool
@@ -177,8 +181,9 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 	}
 	s := &Store{
 		opts: opts.withDefaults(), logger: logger, metrics: newMetrics(set), now: time.Now, fs: files.Disk{},
-		openBlock: block.Open, every: maintainEvery, booted: bootClock,
-		tenants: map[string]*tenant{}, failed: map[string]*failedTenant{}, drop: map[string]bool{}, stop: make(chan struct{}),
+		openBlock: block.Open, every: maintainEvery, openWait: 10 * time.Second, booted: bootClock,
+		tenants: map[string]*tenant{}, failed: map[string]*failedTenant{}, drop: map[string]bool{},
+		replayed: make(chan struct{}), stop: make(chan struct{}),
 	}
 	s.uptime = func() time.Duration { return s.now().Sub(s.openedAt) }
 	for _, name := range opts.DropLabels {
@@ -197,8 +202,9 @@ func (s *Store) newHead() *head { return newHead(s.drop) }
 
 func (s *Store) root() string { return filepath.Join(s.opts.Dir, "profiles") }
 
-// Open opens the blocks and replays the logs of all tenants. A tenant that cannot be opened
-// is unavailable until a retry succeeds; the others are not affected.
+// Open opens the blocks and replays the logs of all tenants. A tenant that cannot be opened is unavailable until a retry
+// succeeds; the others are not affected. Nor are they by a tenant that takes long: after openWait, Open returns and the
+// tenants that are still being replayed are unavailable. If there is only one, nobody else waits, and Open does.
 func (s *Store) Open() error {
 	if !s.begin() {
 		return errClosed
@@ -221,21 +227,39 @@ func (s *Store) Open() error {
 	if err != nil {
 		return fmt.Errorf("profiles: %w", err)
 	}
+	var names []string
 	for _, e := range entries {
 		name, ok := profiles.TenantOfDir(e.Name())
 		if !e.IsDir() || !ok {
 			continue
 		}
-		if _, err := s.openTenant(name, true); err != nil {
-			s.metrics.tenantsFailed.Inc()
-			s.logger.Error("Opening the profiles of a tenant failed; retrying later", "tenant", name, "err", err)
-		}
+		names = append(names, name)
+	}
+	s.mu.Lock()
+	for _, name := range names {
+		s.failed[name] = newFailedTenant(errReplaying)
+	}
+	s.mu.Unlock()
+	s.running.Go(func() {
+		s.reopen(true)
+		close(s.replayed)
+	})
+	s.running.Go(s.retryFailed)
+	var late <-chan time.Time
+	if len(names) > 1 {
+		late = time.After(s.openWait)
+	}
+	select {
+	case <-s.replayed:
+	case <-late:
+		s.logger.Warn("Some tenants are still being replayed; requests for their profiles fail until then")
+	case <-s.stop:
+		return errClosed
 	}
 	s.mu.Lock()
 	s.opened = true
 	s.mu.Unlock()
 	s.running.Go(s.maintain)
-	s.running.Go(s.retryFailed)
 	if s.remotes != nil {
 		s.running.Go(s.listRemotes)
 	}
@@ -250,6 +274,15 @@ func (s *Store) begin() bool {
 		s.running.Add(1)
 	}
 	return !s.closed
+}
+
+func isClosed(c <-chan struct{}) bool {
+	select {
+	case <-c:
+		return true
+	default:
+		return false
+	}
 }
 
 // lock prevents other processes from opening the directory: they would delete log segments
@@ -278,10 +311,16 @@ func makeDirs(fs files.FS, path string) error {
 	return files.MakeDir(fs, path)
 }
 
-// failedTenant is a tenant that could not be opened.
+// failedTenant is a tenant that could not be opened, or is not opened yet.
 type failedTenant struct {
 	err   error
 	retry retry
+}
+
+var errReplaying = errors.New("its write-ahead log is being replayed")
+
+func newFailedTenant(err error) *failedTenant {
+	return &failedTenant{err: err, retry: retry{min: 10 * time.Second, max: 5 * time.Minute}}
 }
 
 // openTenant opens a tenant. known means that its directory exists.
@@ -302,7 +341,7 @@ func (s *Store) openTenant(name string, known bool) (*tenant, error) {
 	case known:
 		failed := s.failed[name]
 		if failed == nil {
-			failed = &failedTenant{retry: retry{min: 10 * time.Second, max: 5 * time.Minute}}
+			failed = newFailedTenant(err)
 			s.failed[name] = failed
 		}
 		failed.err = err
@@ -320,33 +359,44 @@ func (s *Store) retryFailed() {
 		case <-s.stop:
 			return
 		case <-tick.C:
-			s.reopen()
+			s.reopen(false)
 		}
 	}
 }
 
-// reopen retries to open the failed tenants that are due.
-func (s *Store) reopen() {
+// replaysMax limits how many tenants are opened at the same time: one that takes long holds up no other.
+const replaysMax = 4
+
+// reopen opens the tenants that no call has opened yet, or the failed tenants that are due.
+func (s *Store) reopen(first bool) {
 	s.mu.RLock()
 	var due []string
 	for name, failed := range s.failed {
-		if failed.retry.due(s.now()) {
+		if errors.Is(failed.err, errReplaying) == first && failed.retry.due(s.now()) {
 			due = append(due, name)
 		}
 	}
 	s.mu.RUnlock()
+	var opening errgroup.Group
+	opening.SetLimit(replaysMax)
 	for _, name := range due {
-		if _, err := s.openTenant(name, true); err != nil {
-			s.metrics.tenantsFailed.Inc()
-			s.logger.Error("Opening the profiles of a tenant failed again; retrying later", "tenant", name, "err", err)
-		} else {
-			s.logger.Info("Opened the profiles of a tenant", "tenant", name)
-		}
+		opening.Go(func() error {
+			switch _, err := s.openTenant(name, true); {
+			case errors.Is(err, errClosed):
+			case err != nil:
+				s.metrics.tenantsFailed.Inc()
+				s.logger.Error("Opening the profiles of a tenant failed; retrying later", "tenant", name, "err", err)
+			case !first:
+				s.logger.Info("Opened the profiles of a tenant", "tenant", name)
+			}
+			return nil
+		})
 	}
+	_ = opening.Wait() // no function returns an error
 }
 
 // Tenants returns the names of the tenants, sorted. They include tenants that could not be
-// opened.
+// opened, or are not opened yet.
 func (s *Store) Tenants() []string {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
@@ -379,6 +429,8 @@ func (s *Store) tenant(name string, make bool) (*tenant, error) {
 		return nil, fmt.Errorf("%w: the write-ahead log is being replayed", profiles.ErrUnavailable)
 	case closed:
 		return nil, errClosed
+	case errors.Is(failure, errReplaying):
+		return nil, fmt.Errorf("%w: tenant %s: %w", profiles.ErrUnavailable, name, failure)
 	case failure != nil:
 		return nil, fmt.Errorf("%w: tenant %s cannot be opened: %w", profiles.ErrUnavailable, name, reasonOf(failure))
 	case t != nil || !make:

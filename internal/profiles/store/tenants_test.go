@@ -5,6 +5,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -52,7 +53,7 @@ func TestStore_SlowTenantDoesNotBlockOthers(t *testing.T) {
 		}, func(s *Store) error {
 			err := os.Remove(filepath.Join(s.root(), "slow", "wal"))
 			s.failed["slow"].retry.wait = 0
-			s.reopen()
+			s.reopen(false)
 			return err
 		}},
 		"created": {"create", nil, func(s *Store) error {
@@ -103,6 +104,69 @@ func TestStore_SlowTenantDoesNotBlockOthers(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// openHeld opens a store with the tenants "t" and "slow", and returns while "slow" is being opened.
+func openHeld(t *testing.T, disk heldDisk) *Store {
+	t.Helper()
+	dir := t.TempDir()
+	writeLog(t, dir, "t", recordOf(numbered(0)))
+	writeLog(t, dir, "slow", recordOf(numbered(0)))
+	if err := os.Mkdir(filepath.Join(dir, "profiles", "slow", temporary+"block"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	s := openTest(t, dir, func(s *Store) { s.fs, s.openWait = disk, 0 })
+	<-disk.reached
+	eventually(t, func() bool { return len(s.list()) == 1 })
+	return s
+}
+
+// A tenant whose disk is slow at the start holds up neither Open nor the other tenants.
+func TestOpen_SlowTenantDoesNotBlockOthers(t *testing.T) {
+	disk := heldDisk{reached: make(chan string, 10), blocked: make(chan struct{})}
+	s := openHeld(t, disk)
+	once(t, stored(t, s), 1)
+	if err := s.Append(t.Context(), "t", []profiles.RawProfile{numbered(1)}); err != nil {
+		t.Error(err)
+	}
+	_, viewErr := s.View(t.Context(), "slow", 0, timeMax)
+	for _, err := range []error{viewErr, s.Append(t.Context(), "slow", []profiles.RawProfile{numbered(1)})} {
+		if !errors.Is(err, profiles.ErrUnavailable) || !strings.Contains(err.Error(), "is being replayed") {
+			t.Errorf("the slow tenant: %v", err)
+		}
+	}
+	if got := s.Tenants(); !slices.Equal(got, []string{"slow", "t"}) {
+		t.Errorf("the tenants are %v", got)
+	}
+	close(disk.blocked)
+	<-s.replayed
+	v, err := s.View(t.Context(), "slow", 0, timeMax)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.Close()
+	if len(v.Sources) != 1 || v.Sources[0].Rows() != 1 {
+		t.Errorf("%d sources of the slow tenant", len(v.Sources))
+	}
+	if n := s.metrics.tenantsFailed.Get(); n != 0 {
+		t.Errorf("%d failures are counted", n)
+	}
+}
+
+// A replay ends when the store is closed.
+func TestClose_EndsReplays(t *testing.T) {
+	disk := heldDisk{reached: make(chan string, 10), blocked: make(chan struct{})}
+	s := openHeld(t, disk)
+	closed := make(chan error, 1)
+	go func() { closed <- s.Close() }()
+	<-s.stop
+	close(disk.blocked)
+	if err := <-closed; err != nil {
+		t.Error(err)
+	}
+	if err := s.failed["slow"].err; !errors.Is(err, errClosed) {
+		t.Errorf("the replay: %v", err)
 	}
 }
 

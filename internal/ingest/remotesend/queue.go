@@ -19,10 +19,11 @@ import (
 )
 
 const (
-	// defaultSaveEvery is the minimum interval at which a queue that has sent everything saves its position. A queue
-	// that always has some samples stops reading until they are sent, once in waitTimes as long.
+	// defaultSaveEvery is the interval at which a queue at the end of the log saves its position. A queue that always has
+	// some samples stops reading until they are sent, for batch_send_deadline (5 s) at most unless the receiver is slow.
+	// A queue that catches up does so once in backlogTimes as long, because then the pause costs throughput.
 	defaultSaveEvery = 10 * time.Second
-	waitTimes        = 3
+	backlogTimes     = 6
 	// pollEvery is how often a queue looks whether its samples are sent, while it waits for that.
 	pollEvery = 20 * time.Millisecond
 	// lookEvery is how often a queue looks for new checkpoints, and for segments behind a removed one.
@@ -34,6 +35,7 @@ const (
 var (
 	errStopped = errors.New("stopped")
 	errAgain   = errors.New("the log is read again from the position")
+	errFinish  = errors.New("nothing is appended any more")
 )
 
 // queue reads the write-ahead log for one section and passes the samples behind its position to the library's
@@ -199,7 +201,7 @@ func (q *queue) ended(r *reader, next int, err error) error {
 	if r.number < q.at.segment {
 		return nil
 	}
-	if err := q.drain(); err != nil {
+	if err := q.drain(nil); err != nil {
 		return err
 	}
 	q.at = position{r.number + 1, 0}
@@ -230,13 +232,8 @@ func (q *queue) next(n int) (int, error) {
 
 // wait returns once the log may have more. finishing reports that nothing is appended any more.
 func (q *queue) wait() (finishing bool, err error) {
-	if since := time.Since(q.savedAt); q.at != q.saved && (since >= waitTimes*q.saveEvery ||
-		since >= q.saveEvery && q.to.pending() == 0 || q.client.hasDropped()) {
-		if err := q.drain(); err != nil {
-			return false, err
-		}
-		q.saved = q.at
-		q.save()
+	if err := q.advance(q.saveEvery); err != nil {
+		return false, err
 	}
 	later := time.NewTimer(min(lookEvery, q.saveEvery))
 	defer later.Stop()
@@ -252,9 +249,30 @@ func (q *queue) wait() (finishing bool, err error) {
 	}
 }
 
-// drain returns once all samples before the position were sent or refused. If some were dropped, it moves the
-// position back.
-func (q *queue) drain() error {
+// advance saves the position after an interval, once all samples before it were sent or refused, unless the process
+// stops before: then what is left of the log is read first.
+func (q *queue) advance(every time.Duration) error {
+	finish := q.finish
+	switch {
+	case q.client.hasDropped():
+		finish = nil
+	case q.at == q.saved || time.Since(q.savedAt) < every:
+		return nil
+	}
+	err := q.drain(finish)
+	if errors.Is(err, errFinish) {
+		return nil
+	}
+	if err == nil {
+		q.saved = q.at
+		q.save()
+	}
+	return err
+}
+
+// drain returns once all samples before the position were sent or refused, or with errFinish once finish is closed. If
+// some were dropped, it moves the position back.
+func (q *queue) drain(finish <-chan struct{}) error {
 	for {
 		sent := q.to.pending() == 0 // before hasDropped: what is dropped is not pending either
 		if sent && q.client.hasDropped() {
@@ -271,6 +289,8 @@ func (q *queue) drain() error {
 		}
 		select {
 		case <-time.After(pollEvery):
+		case <-finish:
+			return errFinish
 		case <-q.quit:
 			return errStopped
 		}
@@ -288,11 +308,11 @@ func (q *queue) resend(to position) {
 // reach is called before samples that end at the position are passed on. New samples share no request with those
 // that are sent again: a receiver may refuse the whole request. And they do not follow samples that were dropped.
 func (q *queue) reach(end position) error {
-	if q.client.hasDropped() {
-		return q.drain()
+	if err := q.advance(backlogTimes * q.saveEvery); err != nil {
+		return err
 	}
 	if q.resends && q.resendTo.before(end) {
-		if err := q.drain(); err != nil {
+		if err := q.drain(nil); err != nil {
 			return err
 		}
 		q.resends = false

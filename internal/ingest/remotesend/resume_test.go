@@ -638,6 +638,35 @@ func TestSender_WhatTheQueueDropsIsSentAgain(t *testing.T) {
 	}
 }
 
+// A queue that catches up, or always has samples, saves how far it is before it has sent everything.
+func TestSender_SavesItsPositionBeforeItReachesTheEnd(t *testing.T) {
+	r := newRecorder(t)
+	text := "remote_write:\n" + strings.Replace(r.section(", name: a"), "queue_config: {",
+		"queue_config: {max_shards: 1, capacity: 1, max_samples_per_send: 1, ", 1)
+	dir, now := t.TempDir(), time.Now().UnixMilli()
+	r.answer(unavailable)
+	p := start(t, dir, Options{FlushDeadline: time.Millisecond}, text)
+	began, _ := p.points.get("name a")
+	var samples []string
+	for i := range int64(20) {
+		samples = append(samples, p.append(t, "m", now+i))
+	}
+	left := kill(t, dir)
+	p.end(t)
+	requests := 0
+	r.answer(func(*http.Request) int {
+		if requests++; requests > 10 {
+			return http.StatusServiceUnavailable
+		}
+		return 0
+	})
+	p2 := start(t, left, Options{FlushDeadline: time.Millisecond, saveEvery: 1}, text)
+	r.await(t, samples[:10]...)
+	if saved, _ := p2.points.get("name a"); !began.before(saved) || saved.segment > began.segment {
+		t.Errorf("after half of the samples the savepoint is %v, and was %v", saved, began)
+	}
+}
+
 // Segments are removed while the receiver is down, two hours after they were written.
 func TestSender_GoesOnBehindRemovedSegmentsAndCountsThem(t *testing.T) {
 	r := newRecorder(t)

@@ -6,6 +6,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"time"
 
 	"github.com/prometheus/prometheus/rules"
 
@@ -47,7 +48,7 @@ func (s *Serve) closeStorage() error {
 	}
 	logger := s.opts.Logger.With("component", "shipper")
 	if reason := s.lateSamples(); reason != "" {
-		logger.Info("The samples in memory are not uploaded at this shutdown; out_of_order_time_window allows the upload",
+		logger.Info("The samples in memory are not uploaded at this shutdown; an out_of_order_time_window of 10m allows it",
 			"reason", reason)
 		return s.store.Close()
 	}
@@ -62,16 +63,24 @@ func (s *Serve) closeStorage() error {
 	return err
 }
 
+// lateWindow is the out-of-order window from which on pushed samples leave with the process.
+const lateWindow = 10 * time.Minute
+
 // lateSamples returns why samples may arrive after a restart that are older than those before it; "" if none would be
-// refused. After CloseToBlocks the storage accepts such samples only with an out-of-order window.
+// refused. After CloseToBlocks the storage accepts such samples only with an out-of-order window. A window that is not
+// longer than a restart refuses some of them, and writes the others to blocks that overlap.
 func (s *Serve) lateSamples() string {
-	if c := s.config.current().StorageConfig.TSDBConfig; c != nil && c.OutOfOrderTimeWindow > 0 {
+	c := s.config.current().StorageConfig.TSDBConfig
+	if c != nil && c.OutOfOrderTimeWindow >= lateWindow.Milliseconds() {
 		return ""
 	}
 	// Before the first push of this process, senders may still wait with samples from before the start.
 	_, err := os.Stat(s.pushedFile())
 	if s.pushed.Load() || err == nil && s.store.HeadMinTime() < s.started.UnixMilli() {
 		return "samples were pushed, and senders repeat refused pushes after the restart"
+	}
+	if c != nil && c.OutOfOrderTimeWindow > 0 {
+		return ""
 	}
 	if slices.ContainsFunc(s.rules.RuleGroups(), func(g *rules.Group) bool { return g.QueryOffset() > 0 }) {
 		return "rules have a query_offset"

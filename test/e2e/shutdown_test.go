@@ -165,9 +165,16 @@ func TestServe_ScrapedSamplesLeaveWithTheProcessUnlessRulesAreLate(t *testing.T)
 	}
 }
 
-// After the head was written to a block, samples from before its end would be refused. A sender repeats them.
-func TestServe_PushedSamplesStayInTheHeadWithoutAnOutOfOrderWindow(t *testing.T) {
-	dir, bucket, file := t.TempDir(), t.TempDir(), shutdownConfig(t, "0s")
+// After the head was written to a block, samples from before its end would be refused or, within the window, be in blocks
+// that overlap. A sender repeats them.
+func TestServe_PushedSamplesStayInTheHeadWithoutALongOutOfOrderWindow(t *testing.T) {
+	for _, window := range []string{"0s", "5m"} {
+		t.Run(window, func(t *testing.T) { pushedSamplesStay(t, window) })
+	}
+}
+
+func pushedSamplesStay(t *testing.T, window string) {
+	dir, bucket, file := t.TempDir(), t.TempDir(), shutdownConfig(t, window)
 	start := func() *server {
 		return startServe(t, func(o *app.ServeOptions) {
 			shipping(file, bucket, "")(o)

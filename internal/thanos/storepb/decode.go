@@ -161,7 +161,7 @@ func CountChunks(src []byte) (chunks int) {
 // span decodes one AggrChunk message: a raw chunk, or the aggregates of a downsampled chunk. Nearly all peers send the
 // aggregates in ascending order.
 func (d *Decoder) span(src []byte, chunks []series.Chunk) ([]series.Chunk, error) {
-	var times [2]int64
+	var minMS, maxMS int64
 	var raw series.Part
 	var found series.Aggrs
 	d.parts = d.parts[:0]
@@ -176,7 +176,11 @@ func (d *Decoder) span(src []byte, chunks []series.Chunk) ([]series.Chunk, error
 			if n == 0 {
 				return chunks, cutShort(tag)
 			}
-			times[number-1], src = int64(v), rest[n:]
+			if src = rest[n:]; number == 1 {
+				minMS = int64(v)
+			} else {
+				maxMS = int64(v)
+			}
 		case tag&7 == wireBytes && number >= fieldRaw && number <= fieldCounter:
 			var body []byte
 			if body, src, err = nextBody(tag, rest); err != nil {
@@ -202,7 +206,7 @@ func (d *Decoder) span(src []byte, chunks []series.Chunk) ([]series.Chunk, error
 			}
 		}
 	}
-	c := series.Chunk{MinMS: times[0], MaxMS: times[1], Encoding: raw.Encoding, Data: raw.Data}
+	c := series.Chunk{MinMS: minMS, MaxMS: maxMS, Encoding: raw.Encoding, Data: raw.Data}
 	if found.Has(series.Raw) {
 		chunks = append(chunks, c)
 	}

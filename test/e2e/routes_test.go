@@ -101,7 +101,7 @@ func TestServe_RoutesAreThoseOfPrometheus(t *testing.T) {
 		cancel()
 		// A receiver that is disabled responds with status 404 in both programs, and names its
 		// flag. GET of a path that changes something gets 405 in both.
-		off := strings.Contains(text, "needs --web.enable-") || strings.Contains(text, "Only POST or PUT")
+		off := strings.Contains(text, "--web.enable-") || strings.Contains(text, "Only POST or PUT")
 		if (resp.StatusCode == http.StatusNotFound || resp.StatusCode == http.StatusMethodNotAllowed) && !off {
 			t.Errorf("%s: status %d %s", route, resp.StatusCode, text)
 		}

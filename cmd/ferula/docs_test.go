@@ -13,6 +13,8 @@ import (
 // foreignFlags are flags in the documentation that belong to other programs.
 var foreignFlags = map[string]string{
 	"data-urlencode": "curl", "data-binary": "curl", "include": "grep", "wait": "thanos compact", "compact.enable-vertical-compaction": "thanos compact",
+	"id": "thanos tools", "rewrite.to-delete-config": "thanos tools", "no-dry-run": "thanos tools", "delete-blocks": "thanos tools",
+	"marker": "thanos tools", "details": "thanos tools",
 	"system": "useradd", "no-create-home": "useradd", "now": "systemctl", "from-file": "kubectl",
 	"tags": "git", "match": "git", "always": "git", "dirty": "git", "verify": "git", "stdin": "git", "cacheinfo": "git",
 	"sort": "tar", "owner": "tar", "group": "tar", "numeric-owner": "tar", "mtime": "tar", "mode": "tar",

@@ -148,7 +148,7 @@ func TestHandler_EveryFamilyOfBothFails(t *testing.T) {
 		"family theirs is":                          {Sets: []*metrics.Set{collected}},
 		"family theirs.dotted is":                   {Sets: []*metrics.Set{utf8}},
 		"theirs is in a set":                        {},
-		"family go_goroutines is of ProcessMetrics": {Sets: []*metrics.Set{metrics.NewSet()}, ProcessMetrics: true},
+		"family go_goroutines is in the gatherer and in ProcessMetrics": {Sets: []*metrics.Set{metrics.NewSet()}, ProcessMetrics: true},
 	} {
 		r := prometheus.NewRegistry()
 		r.MustRegister(prometheus.NewGauge(prometheus.GaugeOpts{Name: "theirs.dotted"}))

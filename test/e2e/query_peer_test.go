@@ -117,8 +117,7 @@ func TestPeerThanosSidecar_MetricMetadataIsForwarded(t *testing.T) {
 			return strings.Count(body, `"replica":"a"`) == len(stores)
 		})
 		for _, path := range []string{"/api/v1/metadata", "/api/v1/metadata?metric=go_info", "/api/v1/metadata?metric=nothing"} {
-			_, want := prometheus.get(path)
-			_, got := q.get(path)
+			want, got := unchanged(t, prometheus, q.server, path, path)
 			if normalizedResponse(t, got) != normalizedResponse(t, want) {
 				t.Errorf("%s, %s\nferula     %.400s\nPrometheus %.400s", name, path, got, want)
 			}

@@ -145,9 +145,9 @@ func TestHandler_EveryFamilyOfBothFails(t *testing.T) {
 	metrics.RegisterSet(registered)
 	defer metrics.UnregisterSet(registered, true)
 	for want, opts := range map[string]metrics.HandlerOptions{
-		"family theirs is":                          {Sets: []*metrics.Set{collected}},
-		"family theirs.dotted is":                   {Sets: []*metrics.Set{utf8}},
-		"theirs is in a set":                        {},
+		"family theirs is":        {Sets: []*metrics.Set{collected}},
+		"family theirs.dotted is": {Sets: []*metrics.Set{utf8}},
+		"theirs is in a set":      {},
 		"family go_goroutines is in the gatherer and in ProcessMetrics": {Sets: []*metrics.Set{metrics.NewSet()}, ProcessMetrics: true},
 	} {
 		r := prometheus.NewRegistry()

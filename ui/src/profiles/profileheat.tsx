@@ -39,7 +39,7 @@ export function ProfileHeat({ state, type, now, selector, spans, onChange, bar }
       {error && <Failure error={error} onRetry={reload} />}
       {!error && <Incomplete warnings={result?.warnings} />}
       {!error && result && !heat && (spans
-        ? <Empty title="No spans in this range">Samples belong to spans where an SDK labels them with <code>span_id</code>, as those of OpenTelemetry's profiling bridges do.</Empty>
+        ? <Empty title="No spans in this range">An SDK has to label samples with <code>span_id</code>, as OpenTelemetry's profiling bridges do.</Empty>
         : <Empty title="No data in this range">No profile matches the selector.</Empty>)}
       {!error && heat && (
         <div class="result-area">

@@ -36,14 +36,14 @@ export function Blocks() {
       {result?.data.err && <Warnings list={[outOfDate(result.data.err, result.data.refreshedAt, zone)]} />}
       {groups.slice(0, GROUPS_MAX).map((g) => <Group key={g.name} group={g} />)}
       {groups.length > GROUPS_MAX && <p class="hint">The first {GROUPS_MAX} of {formatCount(groups.length)} label sets; a filter finds the others.</p>}
-      {result && all === 0 && <Empty title="No blocks yet">{own ? "The head becomes the first block after two to three hours." : "The store serves no block of its bucket. Its metric thanos_blocks_meta_synced counts those that are left out, by reason."}</Empty>}
+      {result && all === 0 && <Empty title="No blocks yet">{own ? "The head becomes the first block after two to three hours." : "The store serves no block of its bucket. Its metric thanos_blocks_meta_synced counts the blocks that it leaves out, by reason."}</Empty>}
       {all > 0 && groups.length === 0 && <Empty title="No block matches the filter" />}
     </>
   );
 }
 
 const outOfDate = (err: string, at: string | undefined, zone: Zone): string =>
-  `The bucket could not be listed${at ? ` at ${formatTime(second(Date.parse(at)), zone)}` : ""}. These blocks are those of the list before: ${err}`;
+  `The bucket could not be listed${at ? ` at ${formatTime(second(Date.parse(at)), zone)}` : ""}. The page shows the blocks of the last list: ${err}`;
 
 const second = (ms: number): number => Math.floor(ms / 1000) * 1000;
 

@@ -170,7 +170,8 @@ func receiveLabels(ctx context.Context, address string, opts storeapi.ClientOpti
 		for _, c := range set.Chunks() {
 			fmt.Fprint(hash, c.MinMS, c.MaxMS, c.Encoding)
 			hash.Write(c.Data)
-			chunkBytes += int64(storepb.ChunkSize(c.MinMS, c.MaxMS, []series.Part{{Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}}))
+			sent := []series.Part{{Encoding: c.Encoding, Data: c.Data}}
+			chunkBytes += int64(storepb.FieldSize(storepb.ChunkSize(c.MinMS, c.MaxMS, sent)))
 			if part := (c.MinMS - labelSpec.StartMS) / partMS; part >= 0 && part < parts {
 				of[part] = true
 			}

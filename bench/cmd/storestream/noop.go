@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"io"
 
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 
@@ -36,6 +35,10 @@ type counted struct{ bytes int }
 // messageBytes is the length of a message, as in ferula's StoreAPI.
 const messageBytes = 127 << 10
 
+func partsOf(c series.Chunk) []series.Part {
+	return []series.Part{{Encoding: c.Encoding, Data: c.Data}}
+}
+
 // noop moves the series in encoded messages of 128 KiB, with buffers of that size on both sides.
 func noop(t streams.Task, held []one) (streams.Figures, error) {
 	var messages []*message
@@ -50,14 +53,15 @@ func noop(t streams.Task, held []one) (streams.Figures, error) {
 	for _, s := range held {
 		size := 0
 		for _, c := range s.chunks {
-			size += storepb.ChunkSize(c.MinMS, c.MaxMS, []series.Part{{Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}})
+			size += storepb.FieldSize(storepb.ChunkSize(c.MinMS, c.MaxMS, partsOf(c)))
 		}
 		if len(buf)+storepb.SeriesSize(len(s.labels), size) > messageBytes {
 			flush()
 		}
 		buf = storepb.AppendSeriesHead(buf, s.labels, size)
 		for _, c := range s.chunks {
-			buf = storepb.AppendChunk(buf, c.MinMS, c.MaxMS, []series.Part{{Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}})
+			parts := partsOf(c)
+			buf = storepb.AppendChunk(buf, storepb.ChunkSize(c.MinMS, c.MaxMS, parts), c.MinMS, c.MaxMS, parts)
 		}
 	}
 	flush()

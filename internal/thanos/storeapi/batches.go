@@ -36,6 +36,14 @@ type batchWriter struct {
 	supported []series.Chunk // memory of supportedChunks
 	wanted    series.Aggrs   // aggregates that are sent
 	parts     []series.Part  // memory of partsOf
+	chunks    []outChunk     // memory of add
+}
+
+// outChunk is what is sent of a chunk: parts, and the bytes of its message.
+type outChunk struct {
+	minMS, maxMS int64
+	parts        []series.Part
+	size         int
 }
 
 // newBatchWriter returns a batchWriter for the response to a request.
@@ -53,10 +61,13 @@ func newBatchWriter(stream grpc.ServerStream, in *pb.SeriesRequest) *batchWriter
 	return b
 }
 
-// partsOf returns what is sent of a chunk. It returns nothing for a downsampled chunk without wanted aggregates.
-func (b *batchWriter) partsOf(c *series.Chunk) ([]series.Part, error) {
-	parts, err := c.AppendParts(b.parts[:0])
-	if b.parts = parts; c.Encoding == series.Aggregated {
+// partsOf returns what is sent of a chunk, which it appends to b.parts. It returns nothing for a downsampled chunk
+// without wanted aggregates.
+func (b *batchWriter) partsOf(c *series.Chunk) (parts []series.Part, err error) {
+	start := len(b.parts)
+	b.parts, err = c.AppendParts(b.parts)
+	parts = b.parts[start:]
+	if c.Encoding == series.Aggregated {
 		parts = b.wanted.Of(parts)
 	}
 	return parts, err
@@ -74,23 +85,26 @@ func (b *batchWriter) add(lset []byte, chunks []series.Chunk) (err error) {
 	}
 	for {
 		size, n := 0, 0
+		b.parts, b.chunks = b.parts[:0], b.chunks[:0]
 		for ; n < len(chunks) && (n == 0 || size < seriesBytes); n++ {
-			parts, err := b.partsOf(&chunks[n])
+			c := &chunks[n]
+			parts, err := b.partsOf(c)
 			if err != nil {
 				return fmt.Errorf("series %s: %w", labelenc.Text(lset), err)
 			}
 			if len(parts) > 0 {
-				size += storepb.ChunkSize(chunks[n].MinMS, chunks[n].MaxMS, parts)
+				body := storepb.ChunkSize(c.MinMS, c.MaxMS, parts)
+				b.chunks = append(b.chunks, outChunk{c.MinMS, c.MaxMS, parts, body})
+				size += storepb.FieldSize(body)
 			}
 		}
 		buf, err := b.begin(lset, size)
 		if err != nil {
 			return err
 		}
-		for i := range chunks[:n] {
-			if parts, _ := b.partsOf(&chunks[i]); len(parts) > 0 {
-				buf = storepb.AppendChunk(buf, chunks[i].MinMS, chunks[i].MaxMS, parts)
-			}
+		for i := range b.chunks {
+			c := &b.chunks[i]
+			buf = storepb.AppendChunk(buf, c.size, c.minMS, c.maxMS, c.parts)
 		}
 		*b.frame.buf = buf
 		b.count++

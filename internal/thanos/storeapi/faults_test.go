@@ -137,8 +137,9 @@ func (h *hostileStream) RecvMsg(m any) error {
 func TestSeriesSet_EndlessSeriesIsCutOff(t *testing.T) {
 	lset := labelenc.AppendLabel(nil, "a", "1")
 	chunk := []series.Part{{Encoding: chunkenc.EncXOR, Data: make([]byte, 1000)}}
-	message := storepb.AppendSeriesHead(nil, lset, storepb.ChunkSize(0, 0, chunk))
-	message = storepb.AppendChunk(message, 0, 0, chunk)
+	size := storepb.ChunkSize(0, 0, chunk)
+	message := storepb.AppendSeriesHead(nil, lset, storepb.FieldSize(size))
+	message = storepb.AppendChunk(message, size, 0, 0, chunk)
 	const bytesMax = 100_000
 	in := &hostileStream{message: func(n int) []byte {
 		if n > 1000 {

@@ -113,6 +113,7 @@ const chunkSamples = 120
 func (t *limitCounter) add(lset []byte, chunks []series.Chunk, out *batchWriter) (sent int64, reason string, err error) {
 	bytes := int64(len(lset))
 	for i := range chunks {
+		out.parts = out.parts[:0]
 		parts, err := out.partsOf(&chunks[i])
 		if err != nil {
 			return 1, "chunks", fmt.Errorf("series %s: %w", labelenc.Text(lset), err)

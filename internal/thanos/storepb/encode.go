@@ -35,7 +35,7 @@ func putPadded(dst []byte, v int) {
 }
 
 // AppendSeriesHead begins a series. labels is its encoded label set (package labelenc),
-// chunksSize the sum of ChunkSize over the chunks that the caller appends next. The
+// chunksSize the sum of FieldSize over the chunks that the caller appends next. The
 // series is an element of a batch and also a whole response: its field number is 1 in
 // both.
 func AppendSeriesHead(dst, labels []byte, chunksSize int) []byte {
@@ -53,28 +53,27 @@ func SeriesSize(labelsLen, chunksSize int) int {
 func partSize(p *series.Part) int {
 	size := varintFieldSize(uint64(p.Encoding - 1))
 	if len(p.Data) > 0 {
-		size += 1 + protowire.SizeBytes(len(p.Data))
+		size += FieldSize(len(p.Data))
 	}
 	return size
 }
 
-func spanSize(minMS, maxMS int64, parts []series.Part) int {
+// ChunkSize returns the length of a chunk's message.
+func ChunkSize(minMS, maxMS int64, parts []series.Part) int {
 	size := varintFieldSize(uint64(minMS)) + varintFieldSize(uint64(maxMS))
 	for i := range parts {
-		size += 1 + protowire.SizeBytes(partSize(&parts[i]))
+		size += FieldSize(partSize(&parts[i]))
 	}
 	return size
 }
 
-// ChunkSize returns the number of bytes that AppendChunk appends.
-func ChunkSize(minMS, maxMS int64, parts []series.Part) int {
-	return 1 + protowire.SizeBytes(spanSize(minMS, maxMS, parts))
-}
+// FieldSize returns the number of bytes that a message of size bytes takes with its tag, if the tag is one byte.
+func FieldSize(size int) int { return 1 + protowire.SizeBytes(size) }
 
 // AppendChunk appends one chunk of the series that AppendSeriesHead began: raw samples, or the aggregates of a time
-// range in ascending order.
-func AppendChunk(dst []byte, minMS, maxMS int64, parts []series.Part) []byte {
-	dst = binary.AppendUvarint(append(dst, tagChunk), uint64(spanSize(minMS, maxMS, parts)))
+// range in ascending order. size is its ChunkSize. It appends FieldSize(size) bytes.
+func AppendChunk(dst []byte, size int, minMS, maxMS int64, parts []series.Part) []byte {
+	dst = binary.AppendUvarint(append(dst, tagChunk), uint64(size))
 	dst = appendVarint(dst, 1<<3, uint64(minMS))
 	dst = appendVarint(dst, 2<<3, uint64(maxMS))
 	for i := range parts {

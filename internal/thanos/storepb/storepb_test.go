@@ -51,14 +51,14 @@ func parts(c series.Chunk) []series.Part {
 
 func sizeOf(chunks []series.Chunk) (size int) {
 	for _, c := range chunks {
-		size += ChunkSize(c.MinMS, c.MaxMS, parts(c))
+		size += FieldSize(ChunkSize(c.MinMS, c.MaxMS, parts(c)))
 	}
 	return size
 }
 
 func appendChunks(dst []byte, chunks []series.Chunk) []byte {
 	for _, c := range chunks {
-		dst = AppendChunk(dst, c.MinMS, c.MaxMS, parts(c))
+		dst = AppendChunk(dst, ChunkSize(c.MinMS, c.MaxMS, parts(c)), c.MinMS, c.MaxMS, parts(c))
 	}
 	return dst
 }

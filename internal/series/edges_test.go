@@ -198,7 +198,7 @@ func TestMerge_HasTheWarningsOfAllSets(t *testing.T) {
 // A set may fail before its first series, in the middle, or at its end.
 func TestMerge_FailsWhereverASetFails(t *testing.T) {
 	row := func(v string) []byte { return labelenc.Append(nil, labels.FromStrings("a", v)) }
-	for n := 2; n < 7; n++ {
+	for n := 2; n < 10; n++ {
 		for failing := range n {
 			for rows := range 3 {
 				var sets []Set

@@ -119,40 +119,6 @@ func TestMerge_NextAfterTheEnd(t *testing.T) {
 	}
 }
 
-func TestMerge_FailureOfOneSetEndsIt(t *testing.T) {
-	broken := errors.New("broken")
-	a, b := labels.FromStrings("a", "1"), labels.FromStrings("b", "1")
-	for _, failing := range []*list{{err: broken}, {series: []one{{a, nil}}, err: broken}} {
-		set := Merge(&list{series: []one{{a, nil}, {b, nil}}}, failing)
-		got := texts(t, set)
-		if !errors.Is(set.Err(), broken) || len(got) > 1 || set.Next() {
-			t.Errorf("%q, %v", got, set.Err())
-		}
-	}
-}
-
-func TestMerge_RandomSetsEqualASort(t *testing.T) {
-	rng := rand.New(rand.NewPCG(1, 2))
-	for range 200 {
-		var sets []Set
-		var want []string
-		for range 1 + rng.IntN(6) {
-			var l list
-			for _, lset := range randomLabels(rng, rng.IntN(8)) {
-				l.series = append(l.series, one{labels: lset})
-				if !slices.Contains(want, lset.String()) {
-					want = append(want, lset.String())
-				}
-			}
-			sets = append(sets, &l)
-		}
-		got := texts(t, Merge(sets...))
-		if len(got) != len(want) || !inOrder(t, got) {
-			t.Fatalf("got %q, want those of %q in order", got, want)
-		}
-	}
-}
-
 // randomLabels returns sorted and distinct sets of labels a to e. Many are prefixes of others.
 func randomLabels(rng *rand.Rand, n int) []labels.Labels {
 	var all []labels.Labels
@@ -167,25 +133,6 @@ func randomLabels(rng *rand.Rand, n int) []labels.Labels {
 	}
 	slices.SortFunc(all, labels.Compare)
 	return slices.CompactFunc(all, labels.Equal)
-}
-
-func inOrder(t *testing.T, lines []string) bool {
-	t.Helper()
-	parse := func(line string) labels.Labels {
-		var pairs []string
-		for i := 0; i+5 <= len(line); i++ {
-			if line[i+1:i+3] == `="` {
-				pairs = append(pairs, line[i:i+1], line[i+3:i+4])
-			}
-		}
-		return labels.FromStrings(pairs...)
-	}
-	for i := 1; i < len(lines); i++ {
-		if labels.Compare(parse(lines[i-1]), parse(lines[i])) >= 0 {
-			return false
-		}
-	}
-	return true
 }
 
 // memory is a querier over given series.
@@ -297,23 +244,6 @@ func TestFromChunkSeriesSet_RoundTripsThroughToChunkSeriesSet(t *testing.T) {
 	}
 	if ts, v := it.At(); ts != 5 || v != 1.5 {
 		t.Errorf("%d, %g", ts, v)
-	}
-}
-
-func TestMerge_AllocatesNothingPerSeries(t *testing.T) {
-	allocations := func(n int) float64 {
-		var all []one
-		for i := range n {
-			all = append(all, one{labels.FromStrings("a", fmt.Sprintf("%06d", i)), nil})
-		}
-		return testing.AllocsPerRun(5, func() {
-			set := Merge(&list{series: all}, &list{series: all}, &list{series: all[n/2:]})
-			for set.Next() {
-			}
-		})
-	}
-	if few, many := allocations(10), allocations(1000); many > few+5 {
-		t.Errorf("%v allocations for 10 series, %v for 1,000", few, many)
 	}
 }
 

@@ -38,8 +38,9 @@ func AppendChunk[P Sample](dst []byte, samples []P) []byte {
 	return w.end()
 }
 
-// noWindow is more leading zeros than a chunk can encode.
-const noWindow = 0xFF
+// noWindow is more leading zeros than a chunk can encode: no xor has encoded its window yet. A decoder then uses all 64
+// bits. To get these without a branch, decode needs a multiple of 64.
+const noWindow = 192
 
 // writer appends bits.
 type writer struct {

@@ -111,7 +111,8 @@ type state struct {
 
 // Reset begins a chunk, which must not change until its last sample is read.
 func (r *Reader) Reset(chunk []byte, order Order) error {
-	r.state, r.src, r.order, r.read, r.samples, r.err = state{at: headerBytes * 8, width: 64}, chunk, order, 0, 0, nil
+	r.state = state{at: headerBytes * 8, leading: noWindow, width: 64}
+	r.src, r.order, r.read, r.samples, r.err = chunk, order, 0, 0, nil
 	if len(chunk) < headerBytes {
 		r.err = fmt.Errorf("chunk of %d bytes: %w", len(chunk), errNoHeader)
 		return r.err

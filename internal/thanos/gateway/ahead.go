@@ -32,15 +32,14 @@ type window struct {
 func (p *producer) fetchEntries(ctx context.Context) error {
 	p.refs, p.at, p.ahead.end = p.refs[:0], 0, 0
 	for len(p.refs) < refsMax && !p.ended {
-		ref, ok := p.postings.next()
-		if !ok {
-			if err := p.postings.err(); err != nil {
+		if !p.postings.Next() {
+			if err := p.postings.Err(); err != nil {
 				return err
 			}
 			p.ended = true
 			break
 		}
-		p.refs = append(p.refs, ref)
+		p.refs = append(p.refs, uint32(p.postings.At()))
 	}
 	p.postings.release()
 	p.spans = p.spans[:0]

@@ -11,6 +11,8 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/index"
 	"github.com/thanos-io/objstore"
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
@@ -113,25 +115,27 @@ func FuzzPostings_EqualThoseInMemory(f *testing.F) {
 	f.Cleanup(func() { _ = cache.Close() })
 	f.Fuzz(func(t *testing.T, text []byte, step uint32) {
 		file, all := postingsOf(text)
-		index := cache.Object(objects{"index": file}, "index", int64(len(file)))
-		inPages, err := openRefs(t.Context(), index, list{3, uint64(len(file))})
+		object := cache.Object(objects{"index": file}, "index", int64(len(file)))
+		inPages, err := openRefs(t.Context(), object, list{3, uint64(len(file))})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer inPages.release()
-		inMemory := &memoryRefs{all}
+		var memory []storage.SeriesRef
+		for _, ref := range all {
+			memory = append(memory, storage.SeriesRef(ref))
+		}
+		inMemory := index.NewListPostings(memory)
 		for i := uint32(0); ; i++ {
-			var got, want uint32
 			var ok, more bool
 			if i%3 == 2 && step > 0 {
-				got, ok = inPages.seek(step * i)
-				want, more = inMemory.seek(step * i)
+				to := storage.SeriesRef(step * i)
+				ok, more = inPages.Seek(to), inMemory.Seek(to)
 			} else {
-				got, ok = inPages.next()
-				want, more = inMemory.next()
+				ok, more = inPages.Next(), inMemory.Next()
 			}
-			if ok != more || ok && got != want {
-				t.Fatalf("step %d: %d %v, want %d %v", i, got, ok, want, more)
+			if ok != more || ok && inPages.At() != inMemory.At() {
+				t.Fatalf("step %d: %d %v, want %d %v", i, inPages.At(), ok, inMemory.At(), more)
 			}
 			if i%5 == 4 {
 				inPages.release()

@@ -1,6 +1,7 @@
 package gateway
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"fmt"
@@ -8,46 +9,53 @@ import (
 	"slices"
 
 	"github.com/prometheus/prometheus/model/labels"
+	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/tsdb/index"
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
 )
 
-// refs is an ascending list of references to series. After an error ok is always false.
-type refs interface {
-	// next returns the next reference.
-	next() (ref uint32, ok bool)
-	// seek returns the first reference that is at least ref and was not returned yet.
-	seek(ref uint32) (found uint32, ok bool)
-	// release releases the pages that the list holds. The list may be used afterwards.
-	release()
-	err() error
+// refs are the selected series, ascending.
+type refs struct {
+	index.Postings
+	lists []*pageRefs // all lists of which it reads pages
 }
 
-// pageRefs reads a list of postings directly from pages. All numbers are big-endian:
+// release releases the pages that the lists hold. They may be used afterwards.
+func (r refs) release() {
+	for _, l := range r.lists {
+		l.release()
+	}
+}
+
+// pageRefs reads a list of postings directly from pages, or, without a reader, from memory. All numbers are big-endian:
 //
 //	len u32 | count u32 | ref u32* | crc32
 type pageRefs struct {
 	ctx    context.Context // stored because a pageRefs belongs to one request
 	reader *pages.Reader
-	index  *pages.Object
+	object *pages.Object
 	base   int64  // offset of the first reference
 	n, i   int    // number of references; index of the next reference
 	window []byte // the references that are read in one page
 	from   int    // index of the reference at the start of window
 	fail   error
+
+	current uint32 // the last reference that was found, valid unless i is 0 or ended is set
+	ended   bool   // there are no more
 }
 
 // openRefs verifies the checksum of a list and opens it.
-func openRefs(ctx context.Context, index *pages.Object, l list) (*pageRefs, error) {
-	r := &pageRefs{ctx: ctx, reader: index.Reader(), index: index, base: int64(l.off) + 8}
+func openRefs(ctx context.Context, from *pages.Object, l list) (*pageRefs, error) {
+	r := &pageRefs{ctx: ctx, reader: from.Reader(), object: from, base: int64(l.off) + 8}
 	defer r.release()
-	if l.off > l.end || l.end > uint64(index.Size()) {
+	if l.off > l.end || l.end > uint64(from.Size()) {
 		return nil, fmt.Errorf("%w: postings at %d", ErrCorrupt, l.off)
 	}
-	if err := index.Fetch(ctx, []pages.Span{{Off: int64(l.off), Len: int64(l.end - l.off)}}); err != nil {
+	if err := from.Fetch(ctx, []pages.Span{{Off: int64(l.off), Len: int64(l.end - l.off)}}); err != nil {
 		return nil, err
 	}
-	head, err := r.reader.Bytes(ctx, index, int64(l.off), 8)
+	head, err := r.reader.Bytes(ctx, from, int64(l.off), 8)
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +67,7 @@ func openRefs(ctx context.Context, index *pages.Object, l list) (*pageRefs, erro
 	}
 	sum, off := crc32.Checksum(head[4:], castagnoli), int64(l.off)+8
 	for left := 4 * int(count); left > 0; {
-		part, err := r.reader.At(ctx, index, off)
+		part, err := r.reader.At(ctx, from, off)
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +76,7 @@ func openRefs(ctx context.Context, index *pages.Object, l list) (*pageRefs, erro
 		left, off = left-len(part), off+int64(len(part))
 		r.reader.Release()
 	}
-	want, err := r.reader.Bytes(ctx, index, off, 4)
+	want, err := r.reader.Bytes(ctx, from, off, 4)
 	if err != nil {
 		return nil, err
 	}
@@ -81,17 +89,17 @@ func openRefs(ctx context.Context, index *pages.Object, l list) (*pageRefs, erro
 
 // fill sets window to the references from the next one to the end of its page.
 func (r *pageRefs) fill() bool {
-	if r.fail != nil || r.i >= r.n {
+	if r.ended = r.fail != nil || r.i >= r.n; r.ended {
 		return false
 	}
 	r.reader.Release()
 	r.window = nil
-	part, err := r.reader.At(r.ctx, r.index, r.base+4*int64(r.i))
+	part, err := r.reader.At(r.ctx, r.object, r.base+4*int64(r.i))
 	if err == nil && len(part) < 4 { // a reference lies in two pages
-		part, err = r.reader.Bytes(r.ctx, r.index, r.base+4*int64(r.i), 4)
+		part, err = r.reader.Bytes(r.ctx, r.object, r.base+4*int64(r.i), 4)
 	}
 	if err != nil {
-		r.fail = err
+		r.fail, r.ended = err, true
 		return false
 	}
 	n := min(len(part)/4, r.n-r.i)
@@ -99,26 +107,31 @@ func (r *pageRefs) fill() bool {
 	return true
 }
 
-func (r *pageRefs) next() (uint32, bool) {
+// Next implements index.Postings.
+func (r *pageRefs) Next() bool {
 	at := 4 * (r.i - r.from)
 	if at >= len(r.window) {
 		if !r.fill() {
-			return 0, false
+			return false
 		}
 		at = 0
 	}
-	r.i++
-	return binary.BigEndian.Uint32(r.window[at:]), true
+	r.i, r.current = r.i+1, binary.BigEndian.Uint32(r.window[at:])
+	return true
 }
 
-// seek gallops: it doubles its step until it has passed ref. Then it does a binary search
+// Seek implements index.Postings. It gallops: it doubles its step until it has passed ref. Then it does a binary search
 // within the last step.
-func (r *pageRefs) seek(ref uint32) (uint32, bool) {
+func (r *pageRefs) Seek(to storage.SeriesRef) bool {
+	if r.i > 0 && !r.ended && r.At() >= to {
+		return true
+	}
+	ref := uint32(to) // all references have 32 bits
 	for {
 		at := r.i - r.from
 		if 4*at >= len(r.window) {
 			if !r.fill() {
-				return 0, false
+				return false
 			}
 			at = 0
 		}
@@ -140,142 +153,23 @@ func (r *pageRefs) seek(ref uint32) (uint32, bool) {
 				high = mid
 			}
 		}
-		r.i = r.from + low + 1
-		return u32At(r.window, low), true
+		r.i, r.current = r.from+low+1, u32At(r.window, low)
+		return true
 	}
 }
+
+// At implements index.Postings.
+func (r *pageRefs) At() storage.SeriesRef { return storage.SeriesRef(r.current) }
+
+// Err implements index.Postings.
+func (r *pageRefs) Err() error { return r.fail }
 
 func (r *pageRefs) release() {
+	if r.reader == nil {
+		return
+	}
 	r.reader.Release()
 	r.window, r.from = nil, r.i
-}
-
-func (r *pageRefs) err() error { return r.fail }
-
-// memoryRefs is a list in memory: the union of many short lists.
-type memoryRefs struct{ list []uint32 }
-
-func (m *memoryRefs) next() (uint32, bool) {
-	if len(m.list) == 0 {
-		return 0, false
-	}
-	ref := m.list[0]
-	m.list = m.list[1:]
-	return ref, true
-}
-
-func (m *memoryRefs) seek(ref uint32) (uint32, bool) {
-	i, _ := slices.BinarySearch(m.list, ref)
-	m.list = m.list[i:]
-	return m.next()
-}
-
-func (*memoryRefs) release()   {}
-func (*memoryRefs) err() error { return nil }
-
-// both is the intersection of lists. The first list is the shortest: each of its references is
-// looked up in the other lists.
-type both struct{ all []refs }
-
-func (b both) next() (uint32, bool)           { return b.from(b.all[0].next()) }
-func (b both) seek(ref uint32) (uint32, bool) { return b.from(b.all[0].seek(ref)) }
-
-// from returns the first reference from ref on that all lists have.
-func (b both) from(ref uint32, ok bool) (uint32, bool) {
-	for ok {
-		agreed := true
-		for _, other := range b.all[1:] {
-			found, some := other.seek(ref)
-			if !some {
-				return 0, false
-			}
-			if found > ref {
-				ref, ok = b.all[0].seek(found)
-				agreed = false
-				break
-			}
-		}
-		if agreed {
-			return ref, true
-		}
-	}
-	return 0, false
-}
-
-func (b both) release() {
-	for _, l := range b.all {
-		l.release()
-	}
-}
-
-func (b both) err() error { return firstError(b.all) }
-
-func firstError(all []refs) error {
-	for _, l := range all {
-		if err := l.err(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// peeked is a list that keeps the reference that seek found last. A seek for this reference, or
-// for a lower one, returns the same reference again.
-type peeked struct {
-	refs
-	at    uint32
-	valid bool // at is the reference that seek found last; false before the first seek
-	ended bool
-}
-
-func (p *peeked) seek(ref uint32) (uint32, bool) {
-	if p.ended || p.valid && p.at >= ref {
-		return p.at, !p.ended
-	}
-	at, ok := p.refs.seek(ref)
-	p.at, p.valid, p.ended = at, ok, !ok
-	return at, ok
-}
-
-// without is a list without the references that are in any of the lists gone.
-type without struct {
-	refs
-	gone []*peeked
-}
-
-func (w without) next() (uint32, bool)           { return w.from(w.refs.next()) }
-func (w without) seek(ref uint32) (uint32, bool) { return w.from(w.refs.seek(ref)) }
-
-func (w without) from(ref uint32, ok bool) (uint32, bool) {
-	for ; ok; ref, ok = w.refs.next() {
-		gone := false
-		for _, g := range w.gone {
-			if at, some := g.seek(ref); some && at == ref {
-				gone = true
-				break
-			}
-		}
-		if !gone {
-			return ref, true
-		}
-	}
-	return 0, false
-}
-
-func (w without) release() {
-	w.refs.release()
-	for _, g := range w.gone {
-		g.release()
-	}
-}
-
-func (w without) err() error {
-	for _, g := range w.gone {
-		if err := g.err(); err != nil {
-			return err
-		}
-	}
-	return w.refs.err()
 }
 
 // choice is the selection of one matcher: the series in the lists or, if negated is set, the
@@ -333,81 +227,58 @@ const (
 // expand returns the series that match by the postings that it has read. onLabels are the matchers
 // whose postings it has not read: the caller must apply them to the labels of each series. If the
 // postings of one matcher that selects several values exceed bytesMax, expand returns ErrLimit.
-func (h *header) expand(ctx context.Context, index *pages.Object, matchers []*labels.Matcher,
-	bytesMax uint64) (_ refs, onLabels []*labels.Matcher, err error) {
+func (h *header) expand(ctx context.Context, from *pages.Object, matchers []*labels.Matcher,
+	bytesMax uint64) (found refs, onLabels []*labels.Matcher, err error) {
 	var positive, negative []choice
 	for _, m := range matchers {
 		c := h.choose(m)
 		switch {
 		case !c.negated && len(c.lists) == 0:
-			return &memoryRefs{}, nil, nil
+			return refs{Postings: index.EmptyPostings()}, nil, nil
 		case !c.negated:
 			positive = append(positive, c)
 		case len(c.lists) > 0:
 			negative = append(negative, c)
 		}
 	}
-	slices.SortStableFunc(positive, func(a, b choice) int { return compareUint(a.bytes, b.bytes) })
+	slices.SortStableFunc(positive, func(a, b choice) int { return cmp.Compare(a.bytes, b.bytes) })
 	if len(positive) == 0 {
 		all, ok := h.find("", "")
 		if !ok {
-			return &memoryRefs{}, nil, nil
+			return refs{Postings: index.EmptyPostings()}, nil, nil
 		}
 		positive = []choice{{lists: []list{all}, bytes: all.end - all.off}}
 	}
 	affordable := max(smallLists, positive[0].bytes/4*entryBytes)
-	var wanted []refs
-	for i, c := range positive {
+	var wanted, gone []index.Postings
+	for i, c := range slices.Concat(positive, negative) {
 		if i > 0 && c.bytes > affordable {
 			onLabels = append(onLabels, c.matcher)
 			continue
 		}
-		l, err := union(ctx, index, c, bytesMax)
+		l, err := union(ctx, from, c, bytesMax)
 		if err != nil {
-			return nil, nil, err
+			return refs{}, nil, err
 		}
-		wanted = append(wanted, l)
-	}
-	result := wanted[0]
-	if len(wanted) > 1 {
-		for i := range wanted[1:] {
-			wanted[i+1] = &peeked{refs: wanted[i+1]}
+		found.lists = append(found.lists, l)
+		if c.negated {
+			gone = append(gone, l)
+		} else {
+			wanted = append(wanted, l)
 		}
-		result = both{wanted}
 	}
-	var gone []*peeked
-	for _, c := range negative {
-		if c.bytes > affordable {
-			onLabels = append(onLabels, c.matcher)
-			continue
-		}
-		l, err := union(ctx, index, c, bytesMax)
-		if err != nil {
-			return nil, nil, err
-		}
-		gone = append(gone, &peeked{refs: l})
+	found.Postings = index.Intersect(wanted...)
+	for _, l := range gone {
+		found.Postings = index.Without(found.Postings, l)
 	}
-	if len(gone) > 0 {
-		result = without{result, gone}
-	}
-	return result, onLabels, nil
-}
-
-func compareUint(a, b uint64) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
+	return found, onLabels, nil
 }
 
 // union returns the references in any of the lists of one label name. Unless the block is corrupt,
 // these lists have no reference in common.
-func union(ctx context.Context, index *pages.Object, c choice, bytesMax uint64) (refs, error) {
+func union(ctx context.Context, from *pages.Object, c choice, bytesMax uint64) (*pageRefs, error) {
 	if len(c.lists) == 1 {
-		return openRefs(ctx, index, c.lists[0])
+		return openRefs(ctx, from, c.lists[0])
 	}
 	if c.bytes > bytesMax {
 		return nil, fmt.Errorf("%w: matcher %s selects postings of %d bytes, more than %d", ErrLimit, c.matcher,
@@ -417,17 +288,17 @@ func union(ctx context.Context, index *pages.Object, c choice, bytesMax uint64) 
 	for i, l := range c.lists {
 		spans[i] = pages.Span{Off: int64(l.off), Len: int64(l.end - min(l.off, l.end))}
 	}
-	if err := index.Fetch(ctx, spans); err != nil {
+	if err := from.Fetch(ctx, spans); err != nil {
 		return nil, err
 	}
 	all := make([]uint32, 0, c.bytes/4)
 	for _, l := range c.lists {
-		one, err := openRefs(ctx, index, l)
+		one, err := openRefs(ctx, from, l)
 		if err != nil {
 			return nil, err
 		}
-		for ref, ok := one.next(); ok; ref, ok = one.next() {
-			all = append(all, ref)
+		for one.Next() {
+			all = append(all, one.current)
 		}
 		one.release()
 		if one.fail != nil {
@@ -435,5 +306,10 @@ func union(ctx context.Context, index *pages.Object, c choice, bytesMax uint64) 
 		}
 	}
 	slices.Sort(all)
-	return &memoryRefs{slices.Compact(all)}, nil
+	r := &pageRefs{}
+	for _, ref := range slices.Compact(all) {
+		r.window = binary.BigEndian.AppendUint32(r.window, ref)
+	}
+	r.n = len(r.window) / 4
+	return r, nil
 }

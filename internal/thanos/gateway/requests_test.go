@@ -192,9 +192,11 @@ func TestSelect_ReadsNoChunksOfSeriesThatDoNotMatch(t *testing.T) {
 	}
 	o.producer.onLabels = match(t, "instance=host-0399", "__name__=up")
 	o.producer.postings.release()
-	if o.producer.postings, err = openRefs(t.Context(), o.producer.block.index, all); err != nil {
+	postings, err := openRefs(t.Context(), o.producer.block.index, all)
+	if err != nil {
 		t.Fatal(err)
 	}
+	o.producer.postings = refs{postings, []*pageRefs{postings}}
 	o.start()
 	n := 0
 	for o.Next() {

@@ -12,6 +12,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"path"
 	"slices"
 	"strconv"
@@ -107,8 +108,8 @@ func parse(text []byte) (*Meta, error) {
 		return nil, fmt.Errorf("%w: ulid: %w", ErrCorrupt, err)
 	case v.Version != 1:
 		return nil, fmt.Errorf("%w: version %d is not known", ErrCorrupt, v.Version)
-	case v.MinTime == nil || v.MaxTime == nil || *v.MaxTime < *v.MinTime:
-		return nil, fmt.Errorf("%w: minTime or maxTime is missing, or maxTime is before minTime", ErrCorrupt)
+	case v.MinTime == nil || v.MaxTime == nil:
+		return nil, fmt.Errorf("%w: minTime or maxTime is missing", ErrCorrupt)
 	}
 	m := &Meta{
 		ID: id, MinMS: *v.MinTime, MaxMS: *v.MaxTime, ResolutionMS: v.Thanos.Downsample.Resolution,
@@ -119,18 +120,34 @@ func parse(text []byte) (*Meta, error) {
 	if _, nameless := v.Thanos.Labels[""]; nameless {
 		return nil, fmt.Errorf("%w: an external label has no name", ErrCorrupt)
 	}
-	if m.ResolutionMS != Raw && m.ResolutionMS != Fine && m.ResolutionMS != Hour {
-		return nil, fmt.Errorf("%w: resolution %d ms is not 0, 5m or 1h", ErrCorrupt, m.ResolutionMS)
-	}
 	for _, source := range v.Compaction.Sources {
 		if id, err := ulid.ParseStrict(source); err == nil {
 			m.Sources = append(m.Sources, id)
 		}
 	}
-	if err := m.files(&v); err != nil {
-		return nil, err
+	m.files(&v)
+	if err := m.check(); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return m, nil
+}
+
+// check returns an error for values that a block cannot have.
+func (m *Meta) check() error {
+	switch {
+	case m.MaxMS < m.MinMS:
+		return errors.New("maxTime is before minTime")
+	case m.ResolutionMS != Raw && m.ResolutionMS != Fine && m.ResolutionMS != Hour:
+		return fmt.Errorf("resolution %d ms is not 0, 5m or 1h", m.ResolutionMS)
+	case m.Index < 0 || m.Index > fileMax:
+		return fmt.Errorf("size of %q", "index")
+	}
+	for _, s := range m.Segments {
+		if !segmentName(s.Name) || s.Bytes < 0 || s.Bytes > fileMax {
+			return fmt.Errorf("segment %q of %d bytes", s.Name, s.Bytes)
+		}
+	}
+	return nil
 }
 
 // fileMax is the limit of the size of a file in bytes. No object store takes larger files, and the
@@ -138,12 +155,9 @@ func parse(text []byte) (*Meta, error) {
 const fileMax = 1 << 46
 
 // files sets the sizes of the index and of the segments that meta.json lists.
-func (m *Meta) files(v *metaJSON) error {
+func (m *Meta) files(v *metaJSON) {
 	sizes := map[string]int64{}
 	for _, f := range v.Thanos.Files {
-		if f.SizeBytes < 0 || f.SizeBytes > fileMax {
-			return fmt.Errorf("%w: size of %q", ErrCorrupt, f.RelPath)
-		}
 		if f.RelPath == "index" {
 			m.Index = f.SizeBytes
 		}
@@ -153,22 +167,12 @@ func (m *Meta) files(v *metaJSON) error {
 	}
 	names := v.Thanos.SegmentFiles
 	if len(names) == 0 {
-		for name := range sizes {
-			names = append(names, name)
-		}
+		names = slices.Collect(maps.Keys(sizes))
 	}
 	for _, name := range names {
-		if !segmentName(name) {
-			return fmt.Errorf("%w: segment %q", ErrCorrupt, name)
-		}
 		m.Segments = append(m.Segments, Segment{name, sizes[name]})
 	}
-	m.SortSegments()
-	return nil
-}
-
-// SortSegments sorts the segments by number, which is the order of their references.
-func (m *Meta) SortSegments() {
+	// Numbers of segments, in the order of references, have equally many digits.
 	slices.SortFunc(m.Segments, func(a, b Segment) int { return strings.Compare(a.Name, b.Name) })
 }
 

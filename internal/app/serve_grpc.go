@@ -5,7 +5,7 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/ferula-io/ferula/internal/thanos/sources/localstore"
+	"github.com/ferula-io/ferula/internal/thanos/sources"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -18,7 +18,7 @@ func (s *Serve) newGRPC() error {
 	opts := s.opts.StoreAPI
 	opts.Metrics = s.reg.Own
 	return s.listenGRPC(s.opts.GRPC, s.tracing.Tracing(), func(to grpc.ServiceRegistrar) {
-		source := localstore.New(s.store, s.engine.Parser, s.config.externalLabels, s.rules.RuleGroups)
+		source := sources.NewLocal(s.store, s.engine.Parser, s.config.externalLabels, s.rules.RuleGroups)
 		storeapi.NewServer(source, opts).Register(to)
 		ready := func() bool { return s.process.IsReady() && s.profiles.serving() }
 		s.profiles.api.RegisterGRPC(to, ready)

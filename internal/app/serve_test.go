@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/profiles/store"
-	"github.com/ferula-io/ferula/internal/thanos/sources/prometheusstore"
+	"github.com/ferula-io/ferula/internal/thanos/sources"
 	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
@@ -345,7 +345,7 @@ func TestSidecar_PrometheusThatWouldLoseBlocksIsUnsupported(t *testing.T) {
 			}
 			continue
 		}
-		if err := endOf(t, ended); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), prometheusstore.ErrUnsupported.Error()) {
+		if err := endOf(t, ended); err == nil || !strings.Contains(err.Error(), c.want) || !strings.Contains(err.Error(), sources.ErrUnsupported.Error()) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -16,7 +16,7 @@ import (
 	"github.com/ferula-io/ferula/internal/app/shipping"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/thanos/sources/prometheusstore"
+	"github.com/ferula-io/ferula/internal/thanos/sources"
 
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/process/reloader"
@@ -59,7 +59,7 @@ func (o SidecarOptions) withDefaults() SidecarOptions {
 type Sidecar struct {
 	base
 	opts       SidecarOptions
-	prometheus *prometheusstore.Store
+	prometheus *sources.Prometheus
 	http       *http.Client
 	tracing    *tracing.Tracing
 	shipping   *shipping.Shipper // nil: none
@@ -86,7 +86,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	if opts.Tracing != "" {
 		s.http.Transport = s.tracing.RoundTripper(s.http.Transport)
 	}
-	s.prometheus = prometheusstore.New(prometheusstore.Options{
+	s.prometheus = sources.NewPrometheus(sources.PrometheusOptions{
 		URL: u, HTTP: s.http, MinTimeMS: opts.MinTimeMS, SelectionsMax: opts.SelectionsMax, ReadsMax: opts.ReadsMax,
 		SortBytesMax: opts.Limits.SortBytesMax,
 	}, s.reg)
@@ -135,7 +135,7 @@ func (s *Sidecar) work(ctx context.Context) error {
 	started, polled := time.Now(), false
 	for {
 		err := s.refresh(ctx, !s.process.IsReady())
-		if errors.Is(err, prometheusstore.ErrUnsupported) {
+		if errors.Is(err, sources.ErrUnsupported) {
 			return err
 		}
 		switch {
@@ -176,12 +176,12 @@ func (s *Sidecar) refresh(ctx context.Context, checkFlags bool) error {
 	ctx, done := context.WithTimeout(ctx, s.opts.PollTimeout)
 	defer done()
 	if checkFlags && s.shipping != nil {
-		flags, err := s.prometheus.API().Flags(ctx)
+		flags, err := s.prometheus.Flags(ctx)
 		if err != nil {
 			return err
 		}
 		if err := s.opts.Ship.CheckPrometheus(s.opts.TSDBDir, flags); err != nil {
-			return fmt.Errorf("%w: %w", prometheusstore.ErrUnsupported, err)
+			return fmt.Errorf("%w: %w", sources.ErrUnsupported, err)
 		}
 	}
 	return s.prometheus.Refresh(ctx)

@@ -151,7 +151,7 @@ var forbidden = []struct {
 	only   []string
 	reason string
 }{
-	{"encoding/json", []string{"internal/app", "internal/bucket", "internal/thanos/gateway", "internal/tsdb", "internal/thanos/promapi"}, "where samples pass, JSON is appended and scanned by promjson, not reflected"},
+	{"encoding/json", []string{"internal/app", "internal/bucket", "internal/thanos/gateway", "internal/tsdb", "internal/thanos/sources"}, "where samples pass, JSON is appended and scanned by promjson, not reflected"},
 	{"github.com/json-iterator", nil, "JSON is appended, not reflected"},
 	{"google.golang.org/protobuf", wires, "protobuf types stop at the wires"},
 	{"github.com/gogo/protobuf", wires, "protobuf types stop at the wires"},

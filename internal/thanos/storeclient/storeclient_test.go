@@ -18,7 +18,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
-	"github.com/ferula-io/ferula/internal/thanos/sources/localstore"
+	"github.com/ferula-io/ferula/internal/thanos/sources"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/metrics"
@@ -47,7 +47,7 @@ func serve(t *testing.T) string {
 		t.Fatal(err)
 	}
 	external := func() labels.Labels { return labels.FromStrings("cluster", "eu") }
-	return listen(t, localstore.New(store, parser.NewParser(parser.Options{}), external, nil))
+	return listen(t, sources.NewLocal(store, parser.NewParser(parser.Options{}), external, nil))
 }
 
 func listen(t *testing.T, source storeapi.Source) string {

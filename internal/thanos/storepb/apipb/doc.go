@@ -2,6 +2,6 @@
 // statistics of TSDBs. `make generate` generates them from api.proto, which has the field
 // numbers of Thanos.
 //
-// Package promapi fills the messages from responses of Prometheus. The grpc.ServiceDesc of each
+// Package sources fills the messages from responses of Prometheus. The grpc.ServiceDesc of each
 // service is not generated: it is in the package that serves it.
 package apipb

@@ -1,13 +1,4 @@
-// Package promapi reads from the HTTP API of a Prometheus what remote read does not
-// return: configuration and flags, the oldest timestamp, labels, exemplars, rules,
-// targets, metadata and statistics of the TSDB.
-//
-// A Client sends requests to one server and returns plain values. It reads most responses as
-// a whole, within a limit, and decodes responses of series as they arrive. Services offers rules,
-// targets, metadata and statistics as the gRPC services of Thanos. It adds the external labels to
-// rules and targets. Samples are read through package remoteread. Nothing is cached here: callers
-// that need a cache have their own.
-package promapi
+package sources
 
 import (
 	"bufio"
@@ -29,48 +20,41 @@ import (
 	"github.com/ferula-io/ferula/internal/version"
 )
 
-// ErrUnavailable is returned when the server sent no response or a temporary error;
-// ErrRefused when it rejected the request; ErrBadResponse when its response is invalid
+// errUnavailable is returned when the server sent no response or a temporary error;
+// errRefused when it rejected the request; errBadResponse when its response is invalid
 // or too long.
 var (
-	ErrUnavailable = errors.New("Prometheus is unavailable")
-	ErrRefused     = errors.New("Prometheus refused the request")
-	ErrBadResponse = errors.New("invalid response of Prometheus")
+	errUnavailable = errors.New("Prometheus is unavailable")
+	errRefused     = errors.New("Prometheus refused the request")
+	errBadResponse = errors.New("invalid response of Prometheus")
 )
 
-// Options are the options of a client.
-type Options struct {
-	URL              *url.URL     // of the server, without /api
-	HTTP             *http.Client // client with the server's authentication and TLS; nil: http.DefaultClient
-	ResponseBytesMax int64        // of one response; 0: 256 MiB
+// client sends requests to one Prometheus, for what remote read does not return: configuration and flags, the oldest
+// timestamp, labels, exemplars, rules, targets, metadata and statistics of the TSDB. It reads most responses as a
+// whole, within a limit, and decodes responses of series as they arrive. It is safe for concurrent use.
+type client struct {
+	url      *url.URL // of the server, without /api
+	http     *http.Client
+	bytesMax int64 // of one response
 }
 
-// Client sends requests to one Prometheus. It is safe for concurrent use.
-type Client struct{ opts Options }
-
-// New returns a client. It sends nothing yet.
-func New(opts Options) *Client {
-	if opts.HTTP == nil {
-		opts.HTTP = http.DefaultClient
-	}
-	if opts.ResponseBytesMax == 0 {
-		opts.ResponseBytesMax = 256 << 20
-	}
-	return &Client{opts}
+// newClient returns a client that uses the authentication and TLS of an HTTP client. It sends nothing yet.
+func newClient(to *url.URL, by *http.Client) *client {
+	return &client{to, by, 256 << 20}
 }
 
 // get sends a GET request. The caller closes the response's body.
-func (c *Client) get(ctx context.Context, path string, query url.Values) (*http.Response, error) {
-	u := c.opts.URL.JoinPath(path)
+func (c *client) get(ctx context.Context, path string, query url.Values) (*http.Response, error) {
+	u := c.url.JoinPath(path)
 	u.RawQuery = query.Encode()
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, u.String(), nil)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrRefused, err)
+		return nil, fmt.Errorf("%w: %w", errRefused, err)
 	}
 	request.Header.Set("User-Agent", version.UserAgent())
-	resp, err := c.opts.HTTP.Do(request)
+	resp, err := c.http.Do(request)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", ErrUnavailable, err)
+		return nil, fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	return resp, nil
 }
@@ -85,7 +69,7 @@ type response struct {
 }
 
 // data sends a GET request, decodes the field data of the response into a value, and returns the warnings.
-func (c *Client) data(ctx context.Context, path string, query url.Values, into any) (warnings []string, err error) {
+func (c *client) data(ctx context.Context, path string, query url.Values, into any) (warnings []string, err error) {
 	resp, err := c.get(ctx, path, query)
 	if err != nil {
 		return nil, err
@@ -94,20 +78,20 @@ func (c *Client) data(ctx context.Context, path string, query url.Values, into a
 	return c.decodeResponse(resp, path, into)
 }
 
-func (c *Client) decodeResponse(resp *http.Response, path string, into any) (warnings []string, err error) {
-	text, err := io.ReadAll(io.LimitReader(resp.Body, c.opts.ResponseBytesMax+1))
+func (c *client) decodeResponse(resp *http.Response, path string, into any) (warnings []string, err error) {
+	text, err := io.ReadAll(io.LimitReader(resp.Body, c.bytesMax+1))
 	if err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, err)
+		return nil, fmt.Errorf("%w: %s: %w", errUnavailable, path, err)
 	}
-	if int64(len(text)) > c.opts.ResponseBytesMax {
-		return nil, fmt.Errorf("%w: %s: longer than %d bytes", ErrBadResponse, path, c.opts.ResponseBytesMax)
+	if int64(len(text)) > c.bytesMax {
+		return nil, fmt.Errorf("%w: %s: longer than %d bytes", errBadResponse, path, c.bytesMax)
 	}
 	r := response{Data: into}
 	bad := json.Unmarshal(text, &r)
 	if resp.StatusCode/100 != 2 {
-		kind := ErrUnavailable
+		kind := errUnavailable
 		if resp.StatusCode/100 == 4 && resp.StatusCode != http.StatusTooManyRequests {
-			kind = ErrRefused
+			kind = errRefused
 		}
 		reason := r.Error
 		if reason == "" {
@@ -119,7 +103,7 @@ func (c *Client) decodeResponse(resp *http.Response, path string, into any) (war
 		bad = fmt.Errorf("status is %q", r.Status)
 	}
 	if bad != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrBadResponse, path, bad)
+		return nil, fmt.Errorf("%w: %s: %w", errBadResponse, path, bad)
 	}
 	return r.Warnings, nil
 }
@@ -139,14 +123,14 @@ func checkLabel(name, value string) error {
 func labelsOf(all map[string]string) (labels.Labels, error) {
 	for name, value := range all {
 		if err := checkLabel(name, value); err != nil {
-			return labels.EmptyLabels(), fmt.Errorf("%w: %w", ErrBadResponse, err)
+			return labels.EmptyLabels(), fmt.Errorf("%w: %w", errBadResponse, err)
 		}
 	}
 	return labels.FromMap(all), nil
 }
 
 // ExternalLabels returns the external labels of the server's configuration.
-func (c *Client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
+func (c *client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
 	var data struct {
 		YAML string `json:"yaml"`
 	}
@@ -162,13 +146,13 @@ func (c *Client) ExternalLabels(ctx context.Context) (labels.Labels, error) {
 	// config.Load is not used: it refuses settings of a newer server that this version does
 	// not know.
 	if err := yaml.Unmarshal([]byte(data.YAML), &file); err != nil {
-		return labels.EmptyLabels(), fmt.Errorf("%w: its configuration: %w", ErrBadResponse, err)
+		return labels.EmptyLabels(), fmt.Errorf("%w: its configuration: %w", errBadResponse, err)
 	}
 	return labels.FromMap(file.Global.External), nil
 }
 
 // Flags returns the values of the server's command line flags.
-func (c *Client) Flags(ctx context.Context) (map[string]string, error) {
+func (c *client) Flags(ctx context.Context) (map[string]string, error) {
 	flags := map[string]string{}
 	_, err := c.data(ctx, "api/v1/status/flags", nil, &flags)
 	return flags, err
@@ -179,16 +163,16 @@ const lowestTimestamp = "prometheus_tsdb_lowest_timestamp_seconds "
 
 // LowestTimestampMS returns the timestamp of the oldest sample, math.MinInt64 if there
 // are no samples.
-func (c *Client) LowestTimestampMS(ctx context.Context) (int64, error) {
+func (c *client) LowestTimestampMS(ctx context.Context) (int64, error) {
 	resp, err := c.get(ctx, "metrics", nil)
 	if err != nil {
 		return 0, err
 	}
 	defer resp.Body.Close()
 	if resp.StatusCode != http.StatusOK {
-		return 0, fmt.Errorf("%w: metrics: %s", ErrUnavailable, resp.Status)
+		return 0, fmt.Errorf("%w: metrics: %s", errUnavailable, resp.Status)
 	}
-	lines := bufio.NewScanner(io.LimitReader(resp.Body, c.opts.ResponseBytesMax))
+	lines := bufio.NewScanner(io.LimitReader(resp.Body, c.bytesMax))
 	lines.Buffer(nil, 1<<20)
 	for lines.Scan() {
 		text, ok := strings.CutPrefix(lines.Text(), lowestTimestamp)
@@ -197,7 +181,7 @@ func (c *Client) LowestTimestampMS(ctx context.Context) (int64, error) {
 		}
 		seconds, err := strconv.ParseFloat(text, 64)
 		if err != nil {
-			return 0, fmt.Errorf("%w: metrics: %w", ErrBadResponse, err)
+			return 0, fmt.Errorf("%w: metrics: %w", errBadResponse, err)
 		}
 		if seconds*1000 >= math.MaxInt64/2 { // the value of an empty head
 			return math.MinInt64, nil
@@ -205,9 +189,9 @@ func (c *Client) LowestTimestampMS(ctx context.Context) (int64, error) {
 		return int64(seconds * 1000), nil
 	}
 	if err := lines.Err(); err != nil {
-		return 0, fmt.Errorf("%w: metrics: %w", ErrUnavailable, err)
+		return 0, fmt.Errorf("%w: metrics: %w", errUnavailable, err)
 	}
-	return 0, fmt.Errorf("%w: metrics: no metric %s", ErrBadResponse, strings.TrimSpace(lowestTimestamp))
+	return 0, fmt.Errorf("%w: metrics: no metric %s", errBadResponse, strings.TrimSpace(lowestTimestamp))
 }
 
 // window returns the parameters of a request about labels. Timestamps are inclusive.
@@ -247,14 +231,14 @@ func selector(matchers []*labels.Matcher) string {
 }
 
 // LabelNames returns the label names of matching series, sorted.
-func (c *Client) LabelNames(ctx context.Context, matchers []*labels.Matcher, minMS, maxMS,
+func (c *client) LabelNames(ctx context.Context, matchers []*labels.Matcher, minMS, maxMS,
 	limit int64) (names, warnings []string, err error) {
 	warnings, err = c.data(ctx, "api/v1/labels", window(matchers, minMS, maxMS, limit), &names)
 	return names, warnings, err
 }
 
 // LabelValues returns the values of one label, sorted.
-func (c *Client) LabelValues(ctx context.Context, name string, matchers []*labels.Matcher, minMS, maxMS,
+func (c *client) LabelValues(ctx context.Context, name string, matchers []*labels.Matcher, minMS, maxMS,
 	limit int64) (values, warnings []string, err error) {
 	warnings, err = c.data(ctx, "api/v1/label/"+url.PathEscape(escapedName(name))+"/values",
 		window(matchers, minMS, maxMS, limit), &values)
@@ -288,7 +272,7 @@ func escapedName(name string) string {
 }
 
 // Exemplars returns the exemplars of the selectors in a PromQL expression.
-func (c *Client) Exemplars(ctx context.Context, query string, minMS,
+func (c *client) Exemplars(ctx context.Context, query string, minMS,
 	maxMS int64) (results []exemplar.QueryResult, warnings []string, err error) {
 	var data []struct {
 		SeriesLabels map[string]string `json:"seriesLabels"`
@@ -311,7 +295,7 @@ func (c *Client) Exemplars(ctx context.Context, query string, minMS,
 		for _, x := range e.Exemplars {
 			value, err := strconv.ParseFloat(x.Value, 64)
 			if err != nil {
-				return nil, nil, fmt.Errorf("%w: exemplar: %w", ErrBadResponse, err)
+				return nil, nil, fmt.Errorf("%w: exemplar: %w", errBadResponse, err)
 			}
 			lset, err := labelsOf(x.Labels)
 			if err != nil {

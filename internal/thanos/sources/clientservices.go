@@ -1,4 +1,4 @@
-package promapi
+package sources
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 )
 
 // Rules returns the rule groups.
-func (c *Client) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
+func (c *client) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
 	query := url.Values{"rule_name[]": r.Names, "rule_group[]": r.Groups, "file[]": r.Files}
 	if r.Type != "all" {
 		query.Set("type", r.Type)
@@ -57,7 +57,7 @@ func (r *rule) UnmarshalJSON(text []byte) error {
 }
 
 // Targets returns the targets.
-func (c *Client) Targets(ctx context.Context,
+func (c *client) Targets(ctx context.Context,
 	r storeapi.TargetsRequest) (found storeapi.Targets, warnings []string, err error) {
 	query := url.Values{}
 	if r.State != "any" {
@@ -80,7 +80,7 @@ func (c *Client) Targets(ctx context.Context,
 }
 
 // MetricMetadata returns the metadata of metrics by their names.
-func (c *Client) MetricMetadata(ctx context.Context,
+func (c *client) MetricMetadata(ctx context.Context,
 	r storeapi.MetadataRequest) (found map[string][]metadata.Metadata, warnings []string, err error) {
 	query := url.Values{}
 	if r.Metric != "" {
@@ -94,7 +94,7 @@ func (c *Client) MetricMetadata(ctx context.Context,
 }
 
 // TSDBStatistics returns the statistics of the head.
-func (c *Client) TSDBStatistics(ctx context.Context,
+func (c *client) TSDBStatistics(ctx context.Context,
 	limit int) (found storeapi.TSDBStatistics, warnings []string, err error) {
 	type head struct {
 		Series     *uint64 `json:"numSeries"`

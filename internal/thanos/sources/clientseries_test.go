@@ -1,4 +1,4 @@
-package promapi
+package sources
 
 import (
 	"context"
@@ -35,19 +35,19 @@ func TestClient_SeriesAreDecodedAsTheyArrive(t *testing.T) {
 		text   string
 		want   error
 	}{
-		{400, `{"status":"error","error":"bad matcher"}`, ErrRefused}, {503, "starting", ErrUnavailable}, {429, "", ErrUnavailable},
-		{0, `{"status":"success","data":[{"a":"1"}`, ErrBadResponse}, {0, "<html>", ErrBadResponse}, {0, `{"status":"error","data":[]}`, ErrBadResponse}, {0, `{"data":[]}`, ErrBadResponse},
-		{0, `{"status":"success","data":[{"a":1}]}`, ErrBadResponse}, {0, `{"status":"success","data":{}}`, ErrBadResponse}, {0, `[]`, ErrBadResponse},
-		{0, `{"status":"success","data":[{"a":"` + strings.Repeat("x", elementBytesMax+1<<20) + `"}]}`, ErrBadResponse},
+		{400, `{"status":"error","error":"bad matcher"}`, errRefused}, {503, "starting", errUnavailable}, {429, "", errUnavailable},
+		{0, `{"status":"success","data":[{"a":"1"}`, errBadResponse}, {0, "<html>", errBadResponse}, {0, `{"status":"error","data":[]}`, errBadResponse}, {0, `{"data":[]}`, errBadResponse},
+		{0, `{"status":"success","data":[{"a":1}]}`, errBadResponse}, {0, `{"status":"success","data":{}}`, errBadResponse}, {0, `[]`, errBadResponse},
+		{0, `{"status":"success","data":[{"a":"` + strings.Repeat("x", elementBytesMax+1<<20) + `"}]}`, errBadResponse},
 	} {
 		f.status, f.text = wrong.status, wrong.text
 		if _, _, err := read(); !errors.Is(err, wrong.want) {
 			t.Errorf("%d %.60s: %v, want %v", wrong.status, wrong.text, err, wrong.want)
 		}
 	}
-	wide := New(Options{URL: c.opts.URL, HTTP: f.Client()})
+	wide := newClient(c.url, f.Client())
 	f.status, f.text = 0, `{"status":"success","data":[{"seriesLabels":{"a":"`+strings.Repeat("x", 17<<20)+`"},"exemplars":[]}]}`
-	if _, _, err := wide.Exemplars(ctx, "x", 0, 1); !errors.Is(err, ErrBadResponse) {
+	if _, _, err := wide.Exemplars(ctx, "x", 0, 1); !errors.Is(err, errBadResponse) {
 		t.Errorf("an exemplar's label beyond what a label set holds: %v", err)
 	}
 	stop := errors.New("enough")

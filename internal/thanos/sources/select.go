@@ -1,4 +1,4 @@
-package prometheusstore
+package sources
 
 import (
 	"context"
@@ -14,7 +14,6 @@ import (
 	"github.com/ferula-io/ferula/internal/remoteread"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
-	"github.com/ferula-io/ferula/internal/thanos/promapi"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -31,12 +30,12 @@ const (
 
 // RawQuerier implements series.Source. It ignores the error of the last Refresh, because
 // Prometheus may have recovered since then.
-func (s *Store) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
+func (s *Prometheus) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier, error) {
 	mint = max(mint, s.minTime())
 	if maxt < mint {
 		return emptyQuerier{}, nil
 	}
-	return &querier{reads: s.reads, WithoutQuerier: s.read.WithoutQuerier(mint, maxt), Store: s,
+	return &querier{reads: s.reads, WithoutQuerier: s.read.WithoutQuerier(mint, maxt), Prometheus: s,
 		external: s.ExternalLabels(), mint: mint, maxt: maxt}, nil
 }
 
@@ -77,7 +76,7 @@ func (emptyQuerier) Close() error { return nil }
 // acquires the slots of all its selections at once.
 type querier struct {
 	remoteread.WithoutQuerier
-	*Store
+	*Prometheus
 	external   labels.Labels
 	mint, maxt int64
 	listed     bool    // split and keptLabels are valid
@@ -163,11 +162,11 @@ func (q *querier) Select(ctx context.Context, opts series.SelectOptions, matcher
 	without := labels.NewBuilder(q.external)
 	without.Del(q.keptLabels...)
 	if len(q.keptLabels) > 0 {
-		return errorMapper{q.SelectUnordered(ctx, without.Labels(), matchers...), q.Store}
+		return errorMapper{q.SelectUnordered(ctx, without.Labels(), matchers...), q.Prometheus}
 	}
 	var sets []series.Set
 	q.selections(ctx, q.split, without, matchers, &sets)
-	return errorMapper{series.Merge(sets...), q.Store}
+	return errorMapper{series.Merge(sets...), q.Prometheus}
 }
 
 // Capabilities implements series.Querier.
@@ -235,11 +234,11 @@ func (q *querier) selections(ctx context.Context, left []split, without *labels.
 // errorMapper maps the errors of remote read to errors of package storeapi.
 type errorMapper struct {
 	series.Set
-	*Store
+	*Prometheus
 }
 
 // Err implements series.Set. If a series lacks an external label, the configuration of Prometheus has changed since the
-// last Refresh. Err then sends a value to Store.Changed.
+// last Refresh. Err then sends a value to Prometheus.Changed.
 func (r errorMapper) Err() error {
 	err := r.Set.Err()
 	if errors.Is(err, remoteread.ErrLimit) && r.unsorted.CompareAndSwap(false, true) {
@@ -269,11 +268,11 @@ func toStore(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, remoteread.ErrUnavailable), errors.Is(err, promapi.ErrUnavailable):
+	case errors.Is(err, remoteread.ErrUnavailable), errors.Is(err, errUnavailable):
 		return fmt.Errorf("%w: %w", storeapi.ErrUnavailable, err)
 	case errors.Is(err, remoteread.ErrLimit):
 		return fmt.Errorf("%w: %w", storeapi.ErrLimit, err)
-	case errors.Is(err, remoteread.ErrRefused), errors.Is(err, promapi.ErrRefused):
+	case errors.Is(err, remoteread.ErrRefused), errors.Is(err, errRefused):
 		return fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
 	}
 	return err

@@ -1,6 +1,8 @@
-// Package prometheusstore serves a Prometheus as a StoreAPI: it reads samples by remote
-// read, and labels, exemplars and the configuration by the HTTP API.
-package prometheusstore
+// Package sources has the StoreAPIs of a server's own data.
+//
+// Local reads the TSDB and the rules of this process. Prometheus reads samples of a Prometheus by remote read, and
+// labels, exemplars, rules, targets and the configuration by its HTTP API. Nothing is cached here.
+package sources
 
 import (
 	"context"
@@ -20,7 +22,6 @@ import (
 	"github.com/ferula-io/ferula/internal/bucket"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/remoteread"
-	"github.com/ferula-io/ferula/internal/thanos/promapi"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -29,8 +30,8 @@ import (
 // support. The sidecar exits with this error, because only a change of the configuration helps.
 var ErrUnsupported = errors.New("unsupported Prometheus configuration")
 
-// Options of a Store.
-type Options struct {
+// PrometheusOptions of a Prometheus.
+type PrometheusOptions struct {
 	URL           *url.URL // of Prometheus
 	HTTP          *http.Client
 	MinTimeMS     func() int64 // samples before it are not served; nil: no limit
@@ -39,7 +40,7 @@ type Options struct {
 	SortBytesMax  int          // memory to sort the series of one request
 }
 
-func (o Options) withDefaults() Options {
+func (o PrometheusOptions) withDefaults() PrometheusOptions {
 	if o.SelectionsMax <= 0 {
 		o.SelectionsMax = defaultSelectionsMax
 	}
@@ -53,10 +54,10 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store implements storeapi.Source on the HTTP API and the remote read endpoint of a
+// Prometheus implements storeapi.Source on the HTTP API and the remote read endpoint of a
 // Prometheus. Refresh must be called before it serves requests.
-type Store struct {
-	api     *promapi.Client
+type Prometheus struct {
+	api     *client
 	read    *remoteread.Client
 	minTime func() int64
 	up      *metrics.Gauge
@@ -76,13 +77,13 @@ type Store struct {
 	mint     int64
 }
 
-var _ storeapi.Source = (*Store)(nil)
+var _ storeapi.Source = (*Prometheus)(nil)
 
-// New returns the store of a Prometheus. It sends no request.
-func New(o Options, reg *telemetry.Registry) *Store {
+// NewPrometheus returns the store of a Prometheus. It sends no request.
+func NewPrometheus(o PrometheusOptions, reg *telemetry.Registry) *Prometheus {
 	o = o.withDefaults()
-	return &Store{
-		api: promapi.New(promapi.Options{URL: o.URL, HTTP: o.HTTP}),
+	return &Prometheus{
+		api: newClient(o.URL, o.HTTP),
 		read: remoteread.NewClient(remoteread.ClientOptions{URL: o.URL.JoinPath("api/v1/read").String(), HTTP: o.HTTP,
 			HoldBytesMax: holdBytesMax, ReadAheadBytes: 512}),
 		minTime: o.MinTimeMS,
@@ -95,16 +96,16 @@ func New(o Options, reg *telemetry.Registry) *Store {
 	}
 }
 
-// API returns the client of Prometheus' HTTP API.
-func (s *Store) API() *promapi.Client { return s.api }
+// Flags returns the values of Prometheus' command line flags.
+func (s *Prometheus) Flags(ctx context.Context) (map[string]string, error) { return s.api.Flags(ctx) }
 
 // Changed receives a value when a response shows that the configuration of Prometheus
 // has changed since the last Refresh.
-func (s *Store) Changed() <-chan struct{} { return s.changed }
+func (s *Prometheus) Changed() <-chan struct{} { return s.changed }
 
 // Refresh reads the external labels and the lowest timestamp of Prometheus. After an error Info fails until a later
 // Refresh succeeds. The error is ErrUnsupported if Prometheus has never had external labels.
-func (s *Store) Refresh(ctx context.Context) error {
+func (s *Prometheus) Refresh(ctx context.Context) error {
 	external, err := s.api.ExternalLabels(ctx)
 	var mint int64
 	if err == nil {
@@ -131,7 +132,7 @@ func (s *Store) Refresh(ctx context.Context) error {
 }
 
 // servedFromMS returns the lowest timestamp that is served, in ms, or the error of the last Refresh.
-func (s *Store) servedFromMS() (int64, error) {
+func (s *Prometheus) servedFromMS() (int64, error) {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	if s.err != nil {
@@ -141,14 +142,14 @@ func (s *Store) servedFromMS() (int64, error) {
 }
 
 // ExternalLabels implements storeapi.Source.
-func (s *Store) ExternalLabels() labels.Labels {
+func (s *Prometheus) ExternalLabels() labels.Labels {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
 	return s.external
 }
 
 // Info implements storeapi.API.
-func (s *Store) Info(context.Context) (storeapi.Info, error) {
+func (s *Prometheus) Info(context.Context) (storeapi.Info, error) {
 	mint, err := s.servedFromMS()
 	if err != nil {
 		return storeapi.Info{}, err
@@ -165,36 +166,36 @@ func (s *Store) Info(context.Context) (storeapi.Info, error) {
 }
 
 // Capabilities implements storeapi.Source.
-func (*Store) Capabilities() storeapi.Capabilities {
+func (*Prometheus) Capabilities() storeapi.Capabilities {
 	return storeapi.Capabilities{Exemplars: true, Rules: true, Targets: true, MetricMetadata: true, Status: true}
 }
 
 // Series implements storeapi.API.
-func (s *Store) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+func (s *Prometheus) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
 	return storeapi.LocalSeries(ctx, s, s.ExternalLabels(), r)
 }
 
 // LabelNames implements storeapi.API.
-func (s *Store) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
+func (s *Prometheus) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
 	names, warnings, err = s.api.LabelNames(ctx, r.Matchers, max(r.MinMS, s.minTime()), r.MaxMS, r.Limit)
 	return names, warnings, toStore(err)
 }
 
 // LabelValues implements storeapi.API.
-func (s *Store) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
+func (s *Prometheus) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
 	values, warnings, err = s.api.LabelValues(ctx, r.Label, r.Matchers, max(r.MinMS, s.minTime()), r.MaxMS, r.Limit)
 	return values, warnings, toStore(err)
 }
 
 // Exemplars implements storeapi.Services.
-func (s *Store) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (results []exemplar.QueryResult,
+func (s *Prometheus) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (results []exemplar.QueryResult,
 	warnings []string, err error) {
 	results, warnings, err = s.api.Exemplars(ctx, r.Query, r.MinMS, r.MaxMS)
 	return results, warnings, toStore(err)
 }
 
 // Rules implements storeapi.Services. As in Thanos the alerts of a rule get no external labels.
-func (s *Store) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
+func (s *Prometheus) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
 	groups, warnings, err := s.api.Rules(ctx, r)
 	external := s.ExternalLabels()
 	for _, g := range groups {
@@ -206,7 +207,7 @@ func (s *Store) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.
 }
 
 // Targets implements storeapi.Services.
-func (s *Store) Targets(ctx context.Context, r storeapi.TargetsRequest) (storeapi.Targets, []string, error) {
+func (s *Prometheus) Targets(ctx context.Context, r storeapi.TargetsRequest) (storeapi.Targets, []string, error) {
 	found, warnings, err := s.api.Targets(ctx, r)
 	external := s.ExternalLabels()
 	for i := range found.Active {
@@ -220,14 +221,14 @@ func (s *Store) Targets(ctx context.Context, r storeapi.TargetsRequest) (storeap
 }
 
 // MetricMetadata implements storeapi.Services.
-func (s *Store) MetricMetadata(ctx context.Context,
+func (s *Prometheus) MetricMetadata(ctx context.Context,
 	r storeapi.MetadataRequest) (found map[string][]metadata.Metadata, warnings []string, err error) {
 	found, warnings, err = s.api.MetricMetadata(ctx, r)
 	return found, warnings, toStore(err)
 }
 
 // TSDBStatistics implements storeapi.Services.
-func (s *Store) TSDBStatistics(ctx context.Context,
+func (s *Prometheus) TSDBStatistics(ctx context.Context,
 	r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
 	if !r.MatchesExternal(s.ExternalLabels()) {
 		return nil, nil, nil

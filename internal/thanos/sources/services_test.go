@@ -1,4 +1,4 @@
-package prometheusstore
+package sources
 
 import (
 	"errors"
@@ -15,7 +15,7 @@ import (
 )
 
 // Thanos adds the external labels to rules and targets, and not to the alerts of a rule.
-func TestStore_RulesAndTargetsGetExternalLabels(t *testing.T) {
+func TestPrometheus_RulesAndTargetsGetExternalLabels(t *testing.T) {
 	status := http.StatusOK
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(status)
@@ -35,7 +35,7 @@ func TestStore_RulesAndTargetsGetExternalLabels(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := New(Options{URL: u, HTTP: server.Client()}, telemetry.New())
+	s := NewPrometheus(PrometheusOptions{URL: u, HTTP: server.Client()}, telemetry.New())
 	s.external = labels.FromStrings("cluster", "eu")
 	groups, warnings, err := s.Rules(t.Context(), storeapi.RulesRequest{Type: "all"})
 	if err != nil || len(warnings) != 1 || groups[0].Rules[0].Labels.String() != `{a="1", cluster="eu"}` || groups[0].Rules[0].Alerts[0].Labels.Len() != 1 {

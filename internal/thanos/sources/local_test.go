@@ -1,4 +1,4 @@
-package localstore
+package sources
 
 import (
 	"bytes"
@@ -22,13 +22,11 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-const startMS = 1_700_000_000_000
-
-var external = labels.FromStrings("cluster", "eu")
+var localExternal = labels.FromStrings("cluster", "eu")
 
 // newSource returns a source whose storage is open and has two series of m, one with an
 // exemplar.
-func newSource(t *testing.T) *Source {
+func newSource(t *testing.T) *Local {
 	t.Helper()
 	s := closedSource(t)
 	if err := s.store.Open(); err != nil {
@@ -51,32 +49,32 @@ func newSource(t *testing.T) *Source {
 	return s
 }
 
-func closedSource(t *testing.T) *Source {
+func closedSource(t *testing.T) *Local {
 	t.Helper()
 	store, err := tsdb.New(tsdb.Options{Dir: t.TempDir()}, slog.New(slog.DiscardHandler), prometheus.NewRegistry(), metrics.NewSet())
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = store.Close() })
-	return New(store, parser.NewParser(parser.Options{}), func() labels.Labels { return external }, func() []*rules.Group { return nil })
+	return NewLocal(store, parser.NewParser(parser.Options{}), func() labels.Labels { return localExternal }, func() []*rules.Group { return nil })
 }
 
-func TestSource_InfoHasNoUpperBoundAndTheExternalLabels(t *testing.T) {
+func TestLocal_InfoHasNoUpperBoundAndTheExternalLabels(t *testing.T) {
 	s := newSource(t)
 	info, err := s.Info(context.Background())
 	if err != nil {
 		t.Fatal(err)
 	}
-	if info.Store == nil || info.Store.TimeRange != (storeapi.TimeRange{MinMS: startMS, MaxMS: math.MaxInt64}) || len(info.LabelSets) != 1 || !labels.Equal(info.LabelSets[0], external) || len(info.Store.TSDBs) != 1 {
+	if info.Store == nil || info.Store.TimeRange != (storeapi.TimeRange{MinMS: startMS, MaxMS: math.MaxInt64}) || len(info.LabelSets) != 1 || !labels.Equal(info.LabelSets[0], localExternal) || len(info.Store.TSDBs) != 1 {
 		t.Errorf("%+v", info)
 	}
 	s.external = labels.EmptyLabels
 	if info, err = s.Info(context.Background()); err != nil || info.LabelSets != nil || info.Store.TSDBs != nil {
-		t.Errorf("without external labels: %+v, %v", info, err)
+		t.Errorf("without localExternal labels: %+v, %v", info, err)
 	}
 }
 
-func TestSource_BeforeTheReplayEveryCallFails(t *testing.T) {
+func TestLocal_BeforeTheReplayEveryCallFails(t *testing.T) {
 	s, ctx := closedSource(t), context.Background()
 	_, infoErr := s.Info(ctx)
 	_, _, namesErr := s.LabelNames(ctx, storeapi.LabelsRequest{MaxMS: math.MaxInt64})
@@ -90,7 +88,7 @@ func TestSource_BeforeTheReplayEveryCallFails(t *testing.T) {
 	}
 }
 
-func TestSource_ListsLabels(t *testing.T) {
+func TestLocal_ListsLabels(t *testing.T) {
 	s, ctx := newSource(t), context.Background()
 	all := storeapi.LabelsRequest{MinMS: startMS, MaxMS: startMS}
 	names, _, err := s.LabelNames(ctx, all)
@@ -113,7 +111,7 @@ func TestSource_ListsLabels(t *testing.T) {
 	}
 }
 
-func TestSource_SeriesHaveTheExternalLabels(t *testing.T) {
+func TestLocal_SeriesHaveTheExternalLabels(t *testing.T) {
 	s, ctx := newSource(t), context.Background()
 	set, n := s.Series(ctx, storeapi.SeriesRequest{MinMS: startMS, MaxMS: startMS, Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")}}), 0
 	for set.Next() {
@@ -126,7 +124,7 @@ func TestSource_SeriesHaveTheExternalLabels(t *testing.T) {
 	}
 }
 
-func TestSource_ExemplarsOfSelectorsThatMatchTheExternalLabels(t *testing.T) {
+func TestLocal_ExemplarsOfSelectorsThatMatchTheExternalLabels(t *testing.T) {
 	s, ctx := newSource(t), context.Background()
 	for query, want := range map[string]int{
 		`m`:                              1,
@@ -148,7 +146,7 @@ func TestSource_ExemplarsOfSelectorsThatMatchTheExternalLabels(t *testing.T) {
 	}
 }
 
-func TestSource_StatisticsOfTheHead(t *testing.T) {
+func TestLocal_StatisticsOfTheHead(t *testing.T) {
 	s := newSource(t)
 	info, err := s.Info(t.Context())
 	if err != nil || !info.Status {

@@ -1,4 +1,4 @@
-package promapi
+package sources
 
 import (
 	"context"
@@ -15,7 +15,7 @@ const elementBytesMax = 16 << 20
 
 // Series calls f with the labels of every matching series, in the order of the server,
 // which need not be sorted. It decodes them as they arrive and stops at an error of f.
-func (c *Client) Series(ctx context.Context, matchers []*labels.Matcher, minMS, maxMS int64,
+func (c *client) Series(ctx context.Context, matchers []*labels.Matcher, minMS, maxMS int64,
 	f func(labels.Labels) error) (warnings []string, err error) {
 	const path = "api/v1/series"
 	resp, err := c.get(ctx, path, window(matchers, minMS, maxMS, 0))
@@ -33,11 +33,11 @@ func (c *Client) Series(ctx context.Context, matchers []*labels.Matcher, minMS, 
 	case list.stop != nil:
 		return nil, list.stop
 	case body.err != nil:
-		return nil, fmt.Errorf("%w: %s: %w", ErrUnavailable, path, body.err)
+		return nil, fmt.Errorf("%w: %s: %w", errUnavailable, path, body.err)
 	case err != nil:
-		return nil, fmt.Errorf("%w: %s: %w", ErrBadResponse, path, err)
+		return nil, fmt.Errorf("%w: %s: %w", errBadResponse, path, err)
 	case list.status != "success":
-		return nil, fmt.Errorf("%w: %s: status is %q", ErrBadResponse, path, list.status)
+		return nil, fmt.Errorf("%w: %s: status is %q", errBadResponse, path, list.status)
 	}
 	return list.warnings, nil
 }

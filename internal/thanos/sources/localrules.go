@@ -1,4 +1,4 @@
-package localstore
+package sources
 
 import (
 	"context"
@@ -14,7 +14,7 @@ import (
 
 // Rules implements storeapi.Services: the rules that this process evaluates. The external labels replace labels of a
 // rule that have the same names.
-func (s *Source) Rules(_ context.Context, r storeapi.RulesRequest) (all []storeapi.RuleGroup, _ []string, err error) {
+func (s *Local) Rules(_ context.Context, r storeapi.RulesRequest) (all []storeapi.RuleGroup, _ []string, err error) {
 	matchers, err := s.parser.ParseMetricSelectors(r.Matchers)
 	if err != nil {
 		return nil, nil, fmt.Errorf("%w: matcher_string: %w", storeapi.ErrBadRequest, err)

@@ -1,4 +1,4 @@
-package prometheusstore
+package sources
 
 import (
 	"context"
@@ -36,15 +36,15 @@ func (f failingTransport) RoundTrip(r *http.Request) (*http.Response, error) {
 }
 
 func TestOptions_OneReadIsNotReplaced(t *testing.T) {
-	if o := (Options{SelectionsMax: 1, ReadsMax: 1}).withDefaults(); o.SelectionsMax != 1 || o.ReadsMax != 1 {
+	if o := (PrometheusOptions{SelectionsMax: 1, ReadsMax: 1}).withDefaults(); o.SelectionsMax != 1 || o.ReadsMax != 1 {
 		t.Errorf("%+v", o)
 	}
 }
 
-func TestStore_RefreshFailsWithoutTheTimeRange(t *testing.T) {
+func TestPrometheus_RefreshFailsWithoutTheTimeRange(t *testing.T) {
 	from := newServer(t, euA)
 	failing := false
-	s := newStore(t, from, func(o *Options) {
+	s := newStore(t, from, func(o *PrometheusOptions) {
 		o.HTTP = without(from, func(path string) bool { return failing && path == "/metrics" })
 	})
 	failing = true
@@ -53,7 +53,7 @@ func TestStore_RefreshFailsWithoutTheTimeRange(t *testing.T) {
 	}
 }
 
-func TestStore_FailedListsAreUnavailable(t *testing.T) {
+func TestPrometheus_FailedListsAreUnavailable(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("cluster", "us", "job", "b"), metric("job", "a"))
 	s, ctx := newStore(t, from, nil), context.Background()
@@ -69,7 +69,7 @@ func TestStore_FailedListsAreUnavailable(t *testing.T) {
 		t.Error(names, err)
 	}
 	from.set(euA, 0)
-	s = newStore(t, from, func(o *Options) {
+	s = newStore(t, from, func(o *PrometheusOptions) {
 		o.HTTP = without(from, func(path string) bool { return strings.HasSuffix(path, "/values") })
 	})
 	q = open(t, s, startMS, startMS)
@@ -81,7 +81,7 @@ func TestStore_FailedListsAreUnavailable(t *testing.T) {
 	}
 }
 
-func TestStore_ARefreshIsTriggeredOnce(t *testing.T) {
+func TestPrometheus_ARefreshIsTriggeredOnce(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("job", "a"))
 	s := newStore(t, from, nil)
@@ -97,7 +97,7 @@ func TestStore_ARefreshIsTriggeredOnce(t *testing.T) {
 }
 
 // Names are listed before series are selected, and may be listed again.
-func TestStore_LabelsListedTwiceAreSelectedOnce(t *testing.T) {
+func TestPrometheus_LabelsListedTwiceAreSelectedOnce(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("cluster", "us", "job", "b"), metric("job", "a"))
 	s := newStore(t, from, nil)
@@ -115,7 +115,7 @@ func TestStore_LabelsListedTwiceAreSelectedOnce(t *testing.T) {
 }
 
 // A series must not come from two selections: its samples would be sent twice.
-func TestStore_EachSeriesIsOfOneSelection(t *testing.T) {
+func TestPrometheus_EachSeriesIsOfOneSelection(t *testing.T) {
 	for _, tt := range []struct {
 		all   []labels.Labels
 		reads int
@@ -126,7 +126,7 @@ func TestStore_EachSeriesIsOfOneSelection(t *testing.T) {
 	} {
 		from := newServer(t, euA)
 		from.add(t, tt.all...)
-		s := newStore(t, from, func(o *Options) { o.ReadsMax = 3 })
+		s := newStore(t, from, func(o *PrometheusOptions) { o.ReadsMax = 3 })
 		q := open(t, s, startMS, startMS)
 		set, n := q.Select(context.Background(), series.SelectOptions{}, ofM), 0
 		if s.reads.TryAcquire(int64(4 - tt.reads)) {
@@ -154,11 +154,11 @@ func TestStore_EachSeriesIsOfOneSelection(t *testing.T) {
 	}
 }
 
-func TestStore_ValuesOfSeveralExternalLabelsMultiply(t *testing.T) {
+func TestPrometheus_ValuesOfSeveralExternalLabelsMultiply(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("cluster", "us", "replica", "b"), metric("cluster", "za", "replica", "c"), metric("job", "a"))
 	for most, want := range map[int]int{3: 1, 8: 1, 9: 9} {
-		s := newStore(t, from, func(o *Options) { o.SelectionsMax, o.ReadsMax = most, most })
+		s := newStore(t, from, func(o *PrometheusOptions) { o.SelectionsMax, o.ReadsMax = most, most })
 		got, err := list(t, open(t, s, startMS, startMS), ofM)
 		if n := from.takeReads(); err != nil || len(got) != 3 && want == 1 || n != want {
 			t.Errorf("at most %d selections: %v of %d reads, %v", most, got, n, err)
@@ -167,7 +167,7 @@ func TestStore_ValuesOfSeveralExternalLabelsMultiply(t *testing.T) {
 }
 
 // A label of other series needs no selection, and the selected series have no such label.
-func TestStore_ExternalLabelsOfOtherSeriesAreRemoved(t *testing.T) {
+func TestPrometheus_ExternalLabelsOfOtherSeriesAreRemoved(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("cluster", "us", "job", "b"), metric("cluster", "uk", "job", "b"), metric("cluster", "fr", "job", "b"), labels.FromStrings("__name__", "n", "replica", "z"))
 	s := newStore(t, from, nil)
@@ -182,7 +182,7 @@ func TestStore_ExternalLabelsOfOtherSeriesAreRemoved(t *testing.T) {
 }
 
 // The product of the numbers of values would overflow.
-func TestStore_ManyExternalLabelsAreKept(t *testing.T) {
+func TestPrometheus_ManyExternalLabelsAreKept(t *testing.T) {
 	builder := labels.NewBuilder(labels.EmptyLabels())
 	for i := range 33 {
 		builder.Set(fmt.Sprintf("external_%02d", i), "x")

@@ -1,4 +1,4 @@
-package promapi
+package sources
 
 import (
 	"context"
@@ -12,12 +12,9 @@ import (
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"go.uber.org/goleak"
 
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
-
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // responses of Prometheus 3.15, by path; any other path is 404.
 var responses = map[string]string{
@@ -44,7 +41,7 @@ type fake struct {
 	text   string // "": responses
 }
 
-func newFake(t *testing.T) (*fake, *Client) {
+func newFake(t *testing.T) (*fake, *client) {
 	t.Helper()
 	f := &fake{}
 	f.Server = httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -67,7 +64,7 @@ func newFake(t *testing.T) (*fake, *Client) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return f, New(Options{URL: u, HTTP: f.Client(), ResponseBytesMax: 1 << 16})
+	return f, &client{u, f.Client(), 1 << 16}
 }
 
 func TestClient_ReadsResponsesOfPrometheus(t *testing.T) {
@@ -108,15 +105,15 @@ func TestClient_InvalidResponsesAreErrors(t *testing.T) {
 		text   string
 		want   error
 	}{
-		{400, `{"status":"error","error":"bad matcher"}`, ErrRefused}, {422, "no", ErrRefused}, {503, "starting", ErrUnavailable}, {429, "", ErrUnavailable}, {500, "{", ErrUnavailable},
-		{0, `{"status":"success","data":`, ErrBadResponse}, {0, "<html>", ErrBadResponse}, {0, `{"status":"error"}`, ErrBadResponse}, {0, `"` + strings.Repeat("x", 1<<17) + `"`, ErrBadResponse},
+		{400, `{"status":"error","error":"bad matcher"}`, errRefused}, {422, "no", errRefused}, {503, "starting", errUnavailable}, {429, "", errUnavailable}, {500, "{", errUnavailable},
+		{0, `{"status":"success","data":`, errBadResponse}, {0, "<html>", errBadResponse}, {0, `{"status":"error"}`, errBadResponse}, {0, `"` + strings.Repeat("x", 1<<17) + `"`, errBadResponse},
 	} {
 		f.status, f.text = wrong.status, wrong.text
 		if _, _, err := c.LabelNames(ctx, nil, 0, 1, 0); !errors.Is(err, wrong.want) {
 			t.Errorf("%d %.40s: %v, want %v", wrong.status, wrong.text, err, wrong.want)
 		}
 	}
-	for text, want := range map[string]error{"x 1\n": ErrBadResponse, "prometheus_tsdb_lowest_timestamp_seconds soon\n": ErrBadResponse} {
+	for text, want := range map[string]error{"x 1\n": errBadResponse, "prometheus_tsdb_lowest_timestamp_seconds soon\n": errBadResponse} {
 		f.status, f.text = 0, text
 		if _, err := c.LowestTimestampMS(ctx); !errors.Is(err, want) {
 			t.Errorf("%s: %v", text, err)
@@ -127,11 +124,11 @@ func TestClient_InvalidResponsesAreErrors(t *testing.T) {
 		t.Errorf("an empty head: %d, %v", got, err)
 	}
 	f.text = `{"status":"success","data":{"yaml":"global: [\n"}}`
-	if _, err := c.ExternalLabels(ctx); !errors.Is(err, ErrBadResponse) {
+	if _, err := c.ExternalLabels(ctx); !errors.Is(err, errBadResponse) {
 		t.Error(err)
 	}
 	f.Close()
-	if _, err := c.Flags(ctx); !errors.Is(err, ErrUnavailable) {
+	if _, err := c.Flags(ctx); !errors.Is(err, errUnavailable) {
 		t.Error(err)
 	}
 }
@@ -182,19 +179,7 @@ func TestClient_ReadsRulesTargetsMetadataAndStatistics(t *testing.T) {
 		t.Errorf("%+v", s)
 	}
 	f.text = `{"status":"success","data":{"groups":[{"rules":[{"type":"new"}]}]}}`
-	if _, _, err := c.Rules(ctx, storeapi.RulesRequest{}); !errors.Is(err, ErrBadResponse) {
+	if _, _, err := c.Rules(ctx, storeapi.RulesRequest{}); !errors.Is(err, errBadResponse) {
 		t.Error(err)
-	}
-}
-
-func TestNew_WithoutAnHTTPClient(t *testing.T) {
-	f, _ := newFake(t)
-	u, err := url.Parse(f.URL + "/p/")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer http.DefaultClient.CloseIdleConnections()
-	if got, err := New(Options{URL: u}).ExternalLabels(context.Background()); err != nil || got.Len() != 2 {
-		t.Error(got, err)
 	}
 }

@@ -1,5 +1,4 @@
-// Package localstore serves the local TSDB as a StoreAPI.
-package localstore
+package sources
 
 import (
 	"context"
@@ -21,8 +20,8 @@ import (
 	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
-// Source implements storeapi.Source on a TSDB.
-type Source struct {
+// Local implements storeapi.Source on a TSDB.
+type Local struct {
 	storeapi.NoServices
 	store    *tsdb.Store
 	parser   parser.Parser
@@ -30,20 +29,20 @@ type Source struct {
 	groups   func() []*rules.Group // nil: no service Rules
 }
 
-var _ storeapi.Source = (*Source)(nil)
+var _ storeapi.Source = (*Local)(nil)
 
-// New returns the source of a storage. parser reads the queries of exemplar requests;
+// NewLocal returns the source of a storage. parser reads the queries of exemplar requests;
 // external returns the current external labels; groups returns the rules that the process evaluates, nil if it
 // evaluates none.
-func New(store *tsdb.Store, parser parser.Parser, external func() labels.Labels,
-	groups func() []*rules.Group) *Source {
-	return &Source{store: store, parser: parser, external: external, groups: groups}
+func NewLocal(store *tsdb.Store, parser parser.Parser, external func() labels.Labels,
+	groups func() []*rules.Group) *Local {
+	return &Local{store: store, parser: parser, external: external, groups: groups}
 }
 
 // Info implements storeapi.API. MaxMS is the largest timestamp, as in Thanos' stores
 // with a running TSDB: otherwise a querier with a cached Info would exclude this store
 // from queries for newer samples.
-func (s *Source) Info(context.Context) (storeapi.Info, error) {
+func (s *Local) Info(context.Context) (storeapi.Info, error) {
 	from, err := s.store.StartTime()
 	if err != nil {
 		return storeapi.Info{}, err
@@ -59,29 +58,29 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 }
 
 // ExternalLabels implements storeapi.Source.
-func (s *Source) ExternalLabels() labels.Labels {
+func (s *Local) ExternalLabels() labels.Labels {
 	return s.external()
 }
 
 // Capabilities implements storeapi.Source.
-func (s *Source) Capabilities() storeapi.Capabilities {
+func (s *Local) Capabilities() storeapi.Capabilities {
 	return storeapi.Capabilities{Exemplars: true, Status: true, Rules: s.groups != nil}
 }
 
 // Series implements storeapi.API.
-func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+func (s *Local) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
 	return storeapi.LocalSeries(ctx, s.store, s.ExternalLabels(), r)
 }
 
 // LabelNames implements storeapi.API.
-func (s *Source) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
+func (s *Local) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
 	return s.list(r, func(q storage.Querier, hints *storage.LabelHints) ([]string, annotations.Annotations, error) {
 		return q.LabelNames(ctx, hints, r.Matchers...)
 	})
 }
 
 // LabelValues implements storeapi.API.
-func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
+func (s *Local) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
 	return s.list(r, func(q storage.Querier, hints *storage.LabelHints) ([]string, annotations.Annotations, error) {
 		return q.LabelValues(ctx, r.Label, hints, r.Matchers...)
 	})
@@ -90,7 +89,7 @@ func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (val
 // listFunc lists label names or label values.
 type listFunc func(storage.Querier, *storage.LabelHints) ([]string, annotations.Annotations, error)
 
-func (s *Source) list(r storeapi.LabelsRequest, read listFunc) (list, warnings []string, err error) {
+func (s *Local) list(r storeapi.LabelsRequest, read listFunc) (list, warnings []string, err error) {
 	q, err := s.store.Querier(r.MinMS, r.MaxMS)
 	if err != nil {
 		return nil, nil, err
@@ -111,7 +110,7 @@ func (s *Source) list(r storeapi.LabelsRequest, read listFunc) (list, warnings [
 
 // Exemplars implements storeapi.Services. A selector that does not match the
 // external labels of this server returns nothing.
-func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
+func (s *Local) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
 	if err := nesting.Check(r.Query, nesting.LevelsMax); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
 	}
@@ -138,7 +137,7 @@ func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) ([]
 
 // TSDBStatistics implements storeapi.Services. It returns the statistics of the head without the number of
 // chunks, as Thanos' receivers do.
-func (s *Source) TSDBStatistics(_ context.Context,
+func (s *Local) TSDBStatistics(_ context.Context,
 	r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
 	if !r.MatchesExternal(s.ExternalLabels()) {
 		return nil, nil, nil

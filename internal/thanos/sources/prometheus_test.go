@@ -1,4 +1,4 @@
-package prometheusstore
+package sources
 
 import (
 	"context"
@@ -27,7 +27,6 @@ import (
 	"github.com/ferula-io/ferula/internal/remoteread"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
-	"github.com/ferula-io/ferula/internal/thanos/promapi"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/metrics"
@@ -129,17 +128,17 @@ func (s *server) add(t *testing.T, all ...labels.Labels) {
 }
 
 // newStore returns the store of the server after its first refresh.
-func newStore(t *testing.T, from *server, change func(*Options)) *Store {
+func newStore(t *testing.T, from *server, change func(*PrometheusOptions)) *Prometheus {
 	t.Helper()
 	u, err := url.Parse(from.URL)
 	if err != nil {
 		t.Fatal(err)
 	}
-	o := Options{URL: u, HTTP: from.Client(), SortBytesMax: 1 << 20}
+	o := PrometheusOptions{URL: u, HTTP: from.Client(), SortBytesMax: 1 << 20}
 	if change != nil {
 		change(&o)
 	}
-	s := New(o, telemetry.New())
+	s := NewPrometheus(o, telemetry.New())
 	if err := s.Refresh(context.Background()); err != nil {
 		t.Fatal(err)
 	}
@@ -170,7 +169,7 @@ func list(t *testing.T, q series.Querier, matchers ...*labels.Matcher) (all []st
 	return all, errors.Join(set.Err(), q.Close())
 }
 
-func open(t *testing.T, s *Store, mint, maxt int64) series.Querier {
+func open(t *testing.T, s *Prometheus, mint, maxt int64) series.Querier {
 	t.Helper()
 	q, err := s.RawQuerier(context.Background(), mint, maxt)
 	if err != nil {
@@ -179,10 +178,10 @@ func open(t *testing.T, s *Store, mint, maxt int64) series.Querier {
 	return q
 }
 
-func TestStore_RefreshReadsLabelsAndTimeRange(t *testing.T) {
+func TestPrometheus_RefreshReadsLabelsAndTimeRange(t *testing.T) {
 	from := newServer(t, euA)
 	minTime := int64(math.MinInt64)
-	s := newStore(t, from, func(o *Options) { o.MinTimeMS = func() int64 { return minTime } })
+	s := newStore(t, from, func(o *PrometheusOptions) { o.MinTimeMS = func() int64 { return minTime } })
 	info, err := s.Info(context.Background())
 	if err != nil || len(info.LabelSets) != 1 || !labels.Equal(info.LabelSets[0], euA) || info.Store.TimeRange != (storeapi.TimeRange{MinMS: startMS, MaxMS: math.MaxInt64}) {
 		t.Errorf("%+v, %v", info, err)
@@ -196,7 +195,7 @@ func TestStore_RefreshReadsLabelsAndTimeRange(t *testing.T) {
 	}
 }
 
-func TestStore_AfterAFailedRefreshInfoFailsAndTheLabelsStay(t *testing.T) {
+func TestPrometheus_AfterAFailedRefreshInfoFailsAndTheLabelsStay(t *testing.T) {
 	from := newServer(t, euA)
 	s, ctx := newStore(t, from, nil), context.Background()
 	for _, c := range []struct {
@@ -226,10 +225,10 @@ func TestStore_AfterAFailedRefreshInfoFailsAndTheLabelsStay(t *testing.T) {
 	}
 }
 
-func TestStore_PrometheusWithoutExternalLabelsIsUnsupported(t *testing.T) {
+func TestPrometheus_PrometheusWithoutExternalLabelsIsUnsupported(t *testing.T) {
 	from := newServer(t, labels.EmptyLabels())
 	u, _ := url.Parse(from.URL)
-	s := New(Options{URL: u, HTTP: from.Client()}, telemetry.New())
+	s := NewPrometheus(PrometheusOptions{URL: u, HTTP: from.Client()}, telemetry.New())
 	if _, err := s.Info(context.Background()); !errors.Is(err, storeapi.ErrUnavailable) {
 		t.Error(err)
 	}
@@ -238,7 +237,7 @@ func TestStore_PrometheusWithoutExternalLabelsIsUnsupported(t *testing.T) {
 	}
 }
 
-func TestStore_ListsLabelsAndExemplars(t *testing.T) {
+func TestPrometheus_ListsLabelsAndExemplars(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("job", "a"), metric("job", "b"))
 	s, ctx := newStore(t, from, nil), context.Background()
@@ -256,12 +255,12 @@ func TestStore_ListsLabelsAndExemplars(t *testing.T) {
 	if _, _, err := s.Exemplars(ctx, storeapi.ExemplarsRequest{Query: `m{`, MinMS: startMS, MaxMS: startMS}); !errors.Is(err, storeapi.ErrBadRequest) {
 		t.Error(err)
 	}
-	if s.API() == nil {
+	if s.api == nil {
 		t.Error("no client")
 	}
 }
 
-func TestStore_SeriesHaveNoExternalLabels(t *testing.T) {
+func TestPrometheus_SeriesHaveNoExternalLabels(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("job", "a"), metric("job", "b"), labels.FromStrings("__name__", "n"))
 	s := newStore(t, from, nil)
@@ -297,7 +296,7 @@ func (l labelsOnly) LabelNames(ctx context.Context, _ series.SelectOptions, matc
 
 // An external label replaces a series' own label of the same name. Within a selection it is constant, so that the merged
 // series are in order.
-func TestStore_ValuesOfAnExternalLabelAreSelectedSeparately(t *testing.T) {
+func TestPrometheus_ValuesOfAnExternalLabelAreSelectedSeparately(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("cluster", "eu", "job", "c"), metric("cluster", "us", "job", "b"), metric("job", "a"), metric("job", "d"))
 	s := newStore(t, from, nil)
@@ -315,10 +314,10 @@ func TestStore_ValuesOfAnExternalLabelAreSelectedSeparately(t *testing.T) {
 }
 
 // If there are more values than selections, the label is kept. The StoreAPI server replaces it and sorts.
-func TestStore_ManyValuesOfAnExternalLabelAreOneSelection(t *testing.T) {
+func TestPrometheus_ManyValuesOfAnExternalLabelAreOneSelection(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("cluster", "us", "job", "b"), metric("job", "a"))
-	s := newStore(t, from, func(o *Options) { o.SelectionsMax = 1 })
+	s := newStore(t, from, func(o *PrometheusOptions) { o.SelectionsMax = 1 })
 	q := open(t, s, startMS, startMS)
 	names, err := q.LabelNames(context.Background(), series.SelectOptions{}, ofM)
 	if err != nil || !slices.Equal(names, []string{"__name__", "cluster", "job"}) {
@@ -334,10 +333,10 @@ func TestStore_ManyValuesOfAnExternalLabelAreOneSelection(t *testing.T) {
 	}
 }
 
-func TestStore_SelectionsWaitForSlots(t *testing.T) {
+func TestPrometheus_SelectionsWaitForSlots(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("job", "a"))
-	s := newStore(t, from, func(o *Options) { o.SelectionsMax, o.ReadsMax = 1, 1 })
+	s := newStore(t, from, func(o *PrometheusOptions) { o.SelectionsMax, o.ReadsMax = 1, 1 })
 	first := open(t, s, startMS, startMS)
 	first.Select(context.Background(), series.SelectOptions{}, ofM)
 	ctx, cancel := context.WithCancel(context.Background())
@@ -356,10 +355,10 @@ func TestStore_SelectionsWaitForSlots(t *testing.T) {
 	}
 }
 
-func TestStore_NothingBeforeTheMinimumTime(t *testing.T) {
+func TestPrometheus_NothingBeforeTheMinimumTime(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("job", "a"))
-	s := newStore(t, from, func(o *Options) { o.MinTimeMS = func() int64 { return startMS + 1 } })
+	s := newStore(t, from, func(o *PrometheusOptions) { o.MinTimeMS = func() int64 { return startMS + 1 } })
 	q := open(t, s, startMS, startMS)
 	if names, err := q.LabelNames(context.Background(), series.SelectOptions{}); names != nil || err != nil {
 		t.Error(names, err)
@@ -370,7 +369,7 @@ func TestStore_NothingBeforeTheMinimumTime(t *testing.T) {
 }
 
 // A response without an external label shows that the configuration has changed.
-func TestStore_AMissingExternalLabelTriggersARefresh(t *testing.T) {
+func TestPrometheus_AMissingExternalLabelTriggersARefresh(t *testing.T) {
 	from := newServer(t, euA)
 	from.add(t, metric("job", "a"))
 	s := newStore(t, from, nil)
@@ -387,7 +386,7 @@ func TestStore_AMissingExternalLabelTriggersARefresh(t *testing.T) {
 	}
 }
 
-func TestStore_FailuresOfPrometheusHaveErrorsOfTheStoreAPI(t *testing.T) {
+func TestPrometheus_FailuresOfPrometheusHaveErrorsOfTheStoreAPI(t *testing.T) {
 	from := newServer(t, euA)
 	s, ctx := newStore(t, from, nil), context.Background()
 	for status, want := range map[int]error{http.StatusServiceUnavailable: storeapi.ErrUnavailable, http.StatusUnprocessableEntity: storeapi.ErrBadRequest} {
@@ -408,10 +407,10 @@ func TestToStore_MapsErrors(t *testing.T) {
 	other := errors.New("other")
 	for err, want := range map[error]error{
 		remoteread.ErrUnavailable: storeapi.ErrUnavailable,
-		promapi.ErrUnavailable:    storeapi.ErrUnavailable,
+		errUnavailable:            storeapi.ErrUnavailable,
 		remoteread.ErrLimit:       storeapi.ErrLimit,
 		remoteread.ErrRefused:     storeapi.ErrBadRequest,
-		promapi.ErrRefused:        storeapi.ErrBadRequest,
+		errRefused:                storeapi.ErrBadRequest,
 		other:                     other,
 	} {
 		if got := toStore(err); !errors.Is(got, want) || !errors.Is(got, err) {
@@ -424,7 +423,7 @@ func TestToStore_MapsErrors(t *testing.T) {
 }
 
 func TestErrorMapper_SeriesOutOfOrderAreSortedFromThenOn(t *testing.T) {
-	s := &Store{}
+	s := &Prometheus{}
 	m := errorMapper{series.Failed(remoteread.ErrLimit), s}
 	if err := m.Err(); !errors.Is(err, storeapi.ErrUnavailable) || !s.unsorted.Load() {
 		t.Error(err)

@@ -132,7 +132,7 @@ type Endpoints struct {
 	mu       sync.Mutex               // guards the fields below: one update at a time
 	dynamic  []Address                // last result of Options.Dynamic
 	resolved map[string][]string      // by name: addresses of the last lookup
-	gone     map[string]gone          // by address: stores whose name no longer resolves to the address
+	gone     map[string]absent        // by address: stores whose name no longer resolves to the address
 	empty    map[string]absent        // by name: names without addresses
 	invalid  []absent                 // endpoints whose connections cannot be configured
 	absent   atomic.Pointer[[]absent] // what queries report as missing; from invalid, empty and gone
@@ -143,7 +143,7 @@ type Endpoints struct {
 // NewEndpoints returns an empty set.
 func NewEndpoints(opts EndpointsOptions) *Endpoints {
 	e := &Endpoints{opts: opts.withDefaults(), metrics: newInstruments(opts.Metrics), resolved: map[string][]string{},
-		gone: map[string]gone{}, empty: map[string]absent{}}
+		gone: map[string]absent{}, empty: map[string]absent{}}
 	e.absent.Store(&[]absent{})
 	e.current.Store(&[]*store{})
 	if opts.Metrics != nil {
@@ -204,20 +204,12 @@ func (e *Endpoints) Update(ctx context.Context) {
 
 // absent is an endpoint that queries report as missing and for which there is no store in Endpoints.current.
 type absent struct {
-	address  string         // or the name without addresses
-	info     *storeapi.Info // last Info; nil: never received
-	selected selection      // what the Selector selects of info
-	err      error
-	since    time.Time
-	fails    bool // the lookup fails: reported as missing without a time limit
-}
-
-// gone is a store that was removed because its name no longer resolves to its address.
-type gone struct {
-	info     *storeapi.Info
-	selected selection
-	name     string
-	since    time.Time
+	known
+	address string // or the name without addresses
+	name    string // of a store that is gone: the name that no longer resolves to its address
+	err     error
+	since   time.Time
+	fails   bool // the lookup fails: reported as missing without a time limit
 }
 
 // updateAbsent sets e.absent. It forgets stores and names that have been missing for longer than UnhealthyTimeout.
@@ -236,8 +228,7 @@ func (e *Endpoints) updateAbsent(now time.Time) {
 			delete(e.gone, address)
 			continue
 		}
-		all = append(all, absent{address: address, info: g.info, selected: g.selected,
-			err: fmt.Errorf("%s no longer resolves to its address", g.name)})
+		all = append(all, g)
 	}
 	slices.SortFunc(all, func(a, b absent) int { return strings.Compare(a.address, b.address) })
 	e.absent.Store(&all)
@@ -247,8 +238,8 @@ func (e *Endpoints) updateAbsent(now time.Time) {
 // at a new address, or a replica of it.
 func (e *Endpoints) replaced(old *storeapi.Info) bool {
 	for _, s := range *e.current.Load() {
-		if info, err := s.known(); err == nil && info != nil && info.Component == old.Component &&
-			slices.EqualFunc(info.LabelSets, old.LabelSets, labels.Equal) {
+		if k, err := s.known(); err == nil && k.info != nil && k.info.Component == old.Component &&
+			slices.EqualFunc(k.info.LabelSets, old.LabelSets, labels.Equal) {
 			return true
 		}
 	}
@@ -270,9 +261,9 @@ func (e *Endpoints) forget(name string, found []string, failed error) {
 	}
 	for _, s := range *e.current.Load() {
 		if slices.Contains(old, s.address) && !slices.Contains(found, s.address) {
-			if info, _ := s.known(); info != nil { // without Info no data are known to be missing
-				selected, _ := s.selection()
-				e.gone[s.address] = gone{info: info, selected: selected, name: name, since: e.opts.Now()}
+			if k, _ := s.known(); k.info != nil { // without Info no data are known to be missing
+				err := fmt.Errorf("%s no longer resolves to its address", name)
+				e.gone[s.address] = absent{known: k, address: s.address, name: name, err: err, since: e.opts.Now()}
 			}
 		}
 	}
@@ -417,13 +408,13 @@ func (e *Endpoints) Statuses() []Status {
 		s.mu.Lock()
 		hidden := !s.strict && !s.downSince.IsZero() && now.Sub(s.downSince) > e.opts.UnhealthyTimeout
 		s.mu.Unlock()
-		selected, _ := s.selection()
-		if hidden || selected.none {
+		k, _ := s.known()
+		if hidden || k.selected.none {
 			continue
 		}
 		st := s.status()
-		if selected.info != nil {
-			st.LabelSets = slices.DeleteFunc(slices.Clone(selected.info.LabelSets), labels.Labels.IsEmpty)
+		if k.selected.info != nil {
+			st.LabelSets = slices.DeleteFunc(slices.Clone(k.selected.info.LabelSets), labels.Labels.IsEmpty)
 		}
 		all = append(all, st)
 	}
@@ -449,21 +440,17 @@ func (c *chosen) release() {
 // choose selects the stores for which wanted returns true. The argument of wanted is nil for a
 // store that has never sent Info.
 func (e *Endpoints) choose(r Request, wanted func(*storeapi.Info) bool) (*chosen, error) {
-	return e.chooseOf(r, func(s *store) (selection, error) {
-		info, err := s.known()
-		return selection{info: info}, err
-	}, func(a *absent) selection { return selection{info: a.info} }, wanted)
+	return e.chooseOf(r, func(k known) selection { return selection{info: k.info} }, wanted)
 }
 
 // chooseData is choose for series, labels and exemplars, which the Selector restricts. wanted gets Infos with the
 // selected label sets only. A store whose label sets are all dropped by the Selector is not chosen.
 func (e *Endpoints) chooseData(r Request, wanted func(*storeapi.Info) bool) (*chosen, error) {
-	return e.chooseOf(r, (*store).selection, func(a *absent) selection { return a.selected }, wanted)
+	return e.chooseOf(r, func(k known) selection { return k.selected }, wanted)
 }
 
-// chooseOf implements choose and chooseData. of and ofAbsent return the part of a store that may be queried.
-func (e *Endpoints) chooseOf(r Request, of func(*store) (selection, error), ofAbsent func(*absent) selection,
-	wanted func(*storeapi.Info) bool) (*chosen, error) {
+// chooseOf implements choose and chooseData. of returns the part of a store that may be queried.
+func (e *Endpoints) chooseOf(r Request, of func(known) selection, wanted func(*storeapi.Info) bool) (*chosen, error) {
 	all := *e.current.Load()
 	absent := *e.absent.Load()
 	if len(all)+len(absent) == 0 && r.AbortOnPartial {
@@ -472,17 +459,18 @@ func (e *Endpoints) chooseOf(r Request, of func(*store) (selection, error), ofAb
 	c := &chosen{}
 	for i := range absent {
 		a := &absent[i]
-		if part := ofAbsent(a); picked(r.Stores, a.address) && !part.none && wanted(part.info) {
-			c.missing = append(c.missing, fmt.Errorf("store %s is not queried: %w", a.address, a.err))
+		if part := of(a.known); picked(r.Stores, a.address) && !part.none && wanted(part.info) {
+			c.missing = append(c.missing, notQueried(a.address, a.err))
 		}
 	}
 	for _, s := range all {
-		part, err := of(s)
+		k, err := s.known()
+		part := of(k)
 		if !picked(r.Stores, s.address) || part.none || !wanted(part.info) {
 			continue
 		}
 		if (err != nil || part.info == nil) && !s.strict {
-			c.missing = append(c.missing, s.notQueried(err))
+			c.missing = append(c.missing, notQueried(s.address, err))
 			continue
 		}
 		s.use()

@@ -38,11 +38,11 @@ func (s *Source) Info(context.Context) (storeapi.Info, error) {
 	}}
 	unbounded := false // a store without labels may have any series
 	for _, one := range *s.f.endpoints.current.Load() {
-		info, err := one.known()
+		k, err := one.known()
+		info, part := k.info, k.selected
 		if info == nil || err != nil && !one.strict {
 			continue
 		}
-		part, _ := one.selection()
 		if st := part.store(); st != nil {
 			all.Store.MinMS, all.Store.MaxMS = min(all.Store.MinMS, st.MinMS), max(all.Store.MaxMS, st.MaxMS)
 			all.Store.Sharding = all.Store.Sharding && st.Sharding

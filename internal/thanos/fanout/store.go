@@ -20,13 +20,18 @@ type store struct {
 	metrics    storeInstruments
 
 	mu        sync.Mutex
-	info      *storeapi.Info // last Info; nil: never received
-	selected  selection      // of info
-	lastCheck time.Time      // time of the last Info
-	lastErr   error          // of the last check; nil: it succeeded
-	downSince time.Time      // zero: up
-	users     int            // requests that use client
-	removed   bool           // no longer configured: client is closed with the last user
+	last      known
+	lastCheck time.Time // time of the last Info
+	lastErr   error     // of the last check; nil: it succeeded
+	downSince time.Time // zero: up
+	users     int       // requests that use client
+	removed   bool      // no longer configured: client is closed with the last user
+}
+
+// known is what is known of a store.
+type known struct {
+	info     *storeapi.Info // last Info; nil: never received
+	selected selection      // what the Selector selects of info
 }
 
 // Status is the state of a store for the stores page.
@@ -45,28 +50,21 @@ type Status struct {
 func (s *store) setInfo(info *storeapi.Info, selected selection, err error, now time.Time) (changed bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	changed = (err == nil) != (s.lastErr == nil) || s.info == nil && s.lastErr == nil
+	changed = (err == nil) != (s.lastErr == nil) || s.last.info == nil && s.lastErr == nil
 	s.lastErr = err
 	if err == nil {
-		s.info, s.selected, s.lastCheck, s.downSince = info, selected, now, time.Time{}
+		s.last, s.lastCheck, s.downSince = known{info, selected}, now, time.Time{}
 	} else if s.downSince.IsZero() {
 		s.downSince = now
 	}
 	return changed
 }
 
-// known returns the last Info, nil if there is none, and the error of the last check.
-func (s *store) known() (*storeapi.Info, error) {
+// known returns what is known of the store, and the error of the last check.
+func (s *store) known() (known, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.info, s.lastErr
-}
-
-// selection returns the selected part of the last Info, and the error of the last check.
-func (s *store) selection() (selection, error) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.selected, s.lastErr
+	return s.last, s.lastErr
 }
 
 // use keeps the connection open until release.
@@ -78,26 +76,23 @@ func (s *store) use() {
 
 // release ends a use of the connection. The last release after remove closes the connection.
 func (s *store) release() error {
-	s.mu.Lock()
-	s.users--
-	last := s.removed && s.users == 0
-	s.mu.Unlock()
-	if last {
-		return s.client.Close()
-	}
-	return nil
+	return s.closeUnless(func() bool { s.users--; return s.users > 0 || !s.removed })
 }
 
 // remove closes the connection once it is unused.
 func (s *store) remove() error {
+	return s.closeUnless(func() bool { s.removed = true; return s.users > 0 })
+}
+
+// closeUnless closes the connection unless needed, which it calls with the lock held, returns true.
+func (s *store) closeUnless(needed func() bool) error {
 	s.mu.Lock()
-	s.removed = true
-	last := s.users == 0
+	stays := needed()
 	s.mu.Unlock()
-	if last {
-		return s.client.Close()
+	if stays {
+		return nil
 	}
-	return nil
+	return s.client.Close()
 }
 
 func (s *store) status() Status {
@@ -105,26 +100,26 @@ func (s *store) status() Status {
 	defer s.mu.Unlock()
 	st := Status{Name: s.address, LastCheck: s.lastCheck, LastError: s.lastErr, Strict: s.strict, MinMS: minTime,
 		MaxMS: maxTime}
-	if s.info != nil {
-		st.Component = s.info.Component
-		for _, set := range s.info.LabelSets {
+	if info := s.last.info; info != nil {
+		st.Component = info.Component
+		for _, set := range info.LabelSets {
 			if !set.IsEmpty() {
 				st.LabelSets = append(st.LabelSets, set)
 			}
 		}
-		if s.info.Store != nil {
-			st.MinMS, st.MaxMS, st.HasStore = s.info.Store.MinMS, s.info.Store.MaxMS, true
+		if info.Store != nil {
+			st.MinMS, st.MaxMS, st.HasStore = info.Store.MinMS, info.Store.MaxMS, true
 		}
 	}
 	return st
 }
 
 // notQueried returns the error for a store that may have data and is not queried.
-func (s *store) notQueried(err error) error {
+func notQueried(address string, err error) error {
 	if err == nil {
 		err = errors.New("no Info received yet")
 	}
-	return fmt.Errorf("store %s is not queried: %w", s.address, err)
+	return fmt.Errorf("store %s is not queried: %w", address, err)
 }
 
 // mayHold reports whether a store may have matching series, by the time range and external

@@ -103,17 +103,13 @@ func (c *Client) Exemplars(ctx context.Context, r ExemplarsRequest) (results []e
 	err error) {
 	request := &pb.ExemplarsRequest{Query: r.Query, Start: r.MinMS, End: r.MaxMS,
 		PartialResponseStrategy: strategy(r.AbortOnPartial)}
-	n := 0
-	err = receive(ctx, c, "/thanos.Exemplars/Exemplars", request, func(msg *pb.ExemplarsResponse) error {
-		n++
-		if msg.GetWarning() != "" {
-			warnings = append(warnings, msg.GetWarning())
-		}
-		if data := msg.GetData(); data != nil {
-			n += len(data.Exemplars)
+	const method = "/thanos.Exemplars/Exemplars"
+	warnings, err = receive(ctx, c, method, request, "exemplars", func(msg *pb.ExemplarsResponse) int {
+		data := msg.GetData()
+		if data != nil {
 			results = append(results, exemplarsFrom(data))
 		}
-		return checkListLen(n, "exemplars")
+		return len(data.GetExemplars())
 	})
 	if err != nil {
 		return nil, nil, err

@@ -112,18 +112,14 @@ func (s *Server) exemplars(in *pb.ExemplarsRequest, out grpc.ServerStream) error
 	if err != nil {
 		return err
 	}
+	var messages []any
 	for _, r := range results {
 		r.SeriesLabels = WithExternal(r.SeriesLabels, s.src.ExternalLabels())
-		if err := out.SendMsg(&pb.ExemplarsResponse{Result: &pb.ExemplarsResponse_Data{Data: exemplarsTo(r)}}); err != nil {
-			return err
-		}
+		messages = append(messages, &pb.ExemplarsResponse{Result: &pb.ExemplarsResponse_Data{Data: exemplarsTo(r)}})
 	}
-	for _, w := range warnings {
-		if err := out.SendMsg(&pb.ExemplarsResponse{Result: &pb.ExemplarsResponse_Warning{Warning: w}}); err != nil {
-			return err
-		}
-	}
-	return nil
+	return sendAll(out, messages, warnings, func(w string) any {
+		return &pb.ExemplarsResponse{Result: &pb.ExemplarsResponse_Warning{Warning: w}}
+	})
 }
 
 // WithExternal returns own with the external labels, which replace labels of the same names.

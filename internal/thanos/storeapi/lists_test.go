@@ -104,11 +104,11 @@ func (s *Server) registerAll(to *grpc.Server) { s.Register(to) }
 
 func TestServer_RefusesUnknownKindsOfLists(t *testing.T) {
 	client := NewClient(connect(t, NewServer(&listing{}, ServerOptions{}).registerAll, GRPCServerOptions()...), ClientOptions{})
-	err := receive(t.Context(), client, "/thanos.Rules/Rules", &apipb.RulesRequest{Type: 9}, func(*apipb.RulesResponse) error { return nil })
+	_, err := receive(t.Context(), client, "/thanos.Rules/Rules", &apipb.RulesRequest{Type: 9}, "", func(*apipb.RulesResponse) int { return 0 })
 	if !errors.Is(err, ErrBadRequest) {
 		t.Errorf("rules: %v", err)
 	}
-	err = receive(t.Context(), client, "/thanos.Targets/Targets", &apipb.TargetsRequest{State: 9}, func(*apipb.TargetsResponse) error { return nil })
+	_, err = receive(t.Context(), client, "/thanos.Targets/Targets", &apipb.TargetsRequest{State: 9}, "", func(*apipb.TargetsResponse) int { return 0 })
 	if !errors.Is(err, ErrBadRequest) {
 		t.Errorf("targets: %v", err)
 	}

@@ -15,19 +15,15 @@ func (c *Client) MetricMetadata(ctx context.Context,
 	request := &apipb.MetricMetadataRequest{Metric: r.Metric, Limit: int32(min(r.Limit, 1<<31-1)),
 		PartialResponseStrategy: int32(strategy(r.AbortOnPartial))}
 	found = map[string][]metadata.Metadata{}
-	n := 0
-	err = receive(ctx, c, "/thanos.Metadata/MetricMetadata", request, func(msg *apipb.MetricMetadataResponse) error {
-		n++
-		if w := msg.GetWarning(); w != "" {
-			warnings = append(warnings, w)
-		}
+	const method = "/thanos.Metadata/MetricMetadata"
+	warnings, err = receive(ctx, c, method, request, "metrics", func(msg *apipb.MetricMetadataResponse) (n int) {
 		for name, entry := range msg.GetMetadata().GetMetadata() {
 			for _, m := range entry.GetMetas() {
 				n++
 				found[name] = append(found[name], metadata.Metadata{Type: model.MetricType(m.Type), Help: m.Help, Unit: m.Unit})
 			}
 		}
-		return checkListLen(n, "metrics")
+		return n
 	})
 	if err != nil {
 		return nil, nil, err

@@ -66,12 +66,7 @@ func (c *Client) Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup,
 		PartialResponseStrategy: int32(strategy(r.AbortOnPartial)),
 		RuleName:                r.Names, RuleGroup: r.Groups, File: r.Files, MatcherString: r.Matchers,
 	}
-	n := 0
-	err = receive(ctx, c, "/thanos.Rules/Rules", request, func(msg *apipb.RulesResponse) error {
-		n++
-		if w := msg.GetWarning(); w != "" {
-			warnings = append(warnings, w)
-		}
+	warnings, err = receive(ctx, c, "/thanos.Rules/Rules", request, "rules and alerts", func(msg *apipb.RulesResponse) (n int) {
 		if g := msg.GetGroup(); g != nil {
 			group := groupFrom(g)
 			for i := range group.Rules {
@@ -79,7 +74,7 @@ func (c *Client) Rules(ctx context.Context, r RulesRequest) (groups []RuleGroup,
 			}
 			groups = append(groups, group)
 		}
-		return checkListLen(n, "rules and alerts")
+		return n
 	})
 	return groups, warnings, err
 }

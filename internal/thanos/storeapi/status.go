@@ -81,12 +81,8 @@ func (c *Client) TSDBStatistics(ctx context.Context,
 	for _, m := range matchersTo(r.Matchers) {
 		request.Matchers = append(request.Matchers, &apipb.LabelMatcher{Type: int32(m.Type), Name: m.Name, Value: m.Value})
 	}
-	n := 0
-	err = receive(ctx, c, "/thanos.Status/TSDBStatistics", request, func(msg *apipb.TSDBStatisticsResponse) error {
-		n++
-		if w := msg.GetWarning(); w != "" {
-			warnings = append(warnings, w)
-		}
+	const method = "/thanos.Status/TSDBStatistics"
+	warnings, err = receive(ctx, c, method, request, "statistics", func(msg *apipb.TSDBStatisticsResponse) (n int) {
 		of := msg.GetStatistics().GetStatistics()
 		for _, tenant := range slices.Sorted(maps.Keys(of)) {
 			s := statisticsFrom(of[tenant])
@@ -94,7 +90,7 @@ func (c *Client) TSDBStatistics(ctx context.Context,
 			n += 1 + len(s.SeriesByMetric) + len(s.ValuesByLabel) + len(s.BytesByLabel) + len(s.SeriesByPair)
 			all = append(all, s)
 		}
-		return checkListLen(n, "statistics")
+		return n
 	})
 	return all, warnings, err
 }

@@ -55,14 +55,14 @@ func TestServer_StatisticsArriveAsTheyAre(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	bad := &apipb.TSDBStatisticsRequest{Matchers: []*apipb.LabelMatcher{{Type: 9, Name: "a"}}}
-	if err := receive(t.Context(), client, "/thanos.Status/TSDBStatistics", bad, func(*apipb.TSDBStatisticsResponse) error { return nil }); !errors.Is(err, ErrBadRequest) {
+	if _, err := receive(t.Context(), client, "/thanos.Status/TSDBStatistics", bad, "", func(*apipb.TSDBStatisticsResponse) int { return 0 }); !errors.Is(err, ErrBadRequest) {
 		t.Errorf("%v", err)
 	}
 	c.err = nil
 	tenants := 0
-	err = receive(t.Context(), client, "/thanos.Status/TSDBStatistics", &apipb.TSDBStatisticsRequest{Tenant: "a"}, func(m *apipb.TSDBStatisticsResponse) error {
+	_, err = receive(t.Context(), client, "/thanos.Status/TSDBStatistics", &apipb.TSDBStatisticsRequest{Tenant: "a"}, "", func(m *apipb.TSDBStatisticsResponse) int {
 		tenants += len(m.GetStatistics().GetStatistics())
-		return nil
+		return 0
 	})
 	if err != nil || tenants != 1 {
 		t.Errorf("of one tenant: %d, %v", tenants, err)

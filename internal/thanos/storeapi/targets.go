@@ -49,11 +49,9 @@ func (c *Client) Targets(ctx context.Context, r TargetsRequest) (found Targets, 
 		State:                   apipb.TargetsRequest_State(apipb.TargetsRequest_State_value[strings.ToUpper(r.State)]),
 		PartialResponseStrategy: int32(strategy(r.AbortOnPartial)),
 	}
-	err = receive(ctx, c, "/thanos.Targets/Targets", request, func(msg *apipb.TargetsResponse) error {
-		if w := msg.GetWarning(); w != "" {
-			warnings = append(warnings, w)
-		}
-		for _, t := range msg.GetTargets().GetActiveTargets() {
+	warnings, err = receive(ctx, c, "/thanos.Targets/Targets", request, "targets", func(msg *apipb.TargetsResponse) int {
+		active, dropped := msg.GetTargets().GetActiveTargets(), msg.GetTargets().GetDroppedTargets()
+		for _, t := range active {
 			found.Active = append(found.Active, ActiveTarget{
 				Discovered: labelsIn(t.DiscoveredLabels), Labels: labelsIn(t.Labels), ScrapePool: t.ScrapePool,
 				ScrapeURL: t.ScrapeUrl, GlobalURL: t.GlobalUrl,
@@ -61,47 +59,49 @@ func (c *Client) Targets(ctx context.Context, r TargetsRequest) (found Targets, 
 				LastScrapeSeconds: t.LastScrapeDuration,
 			})
 		}
-		for _, t := range msg.GetTargets().GetDroppedTargets() {
+		for _, t := range dropped {
 			found.Dropped = append(found.Dropped, labelsIn(t.DiscoveredLabels))
 		}
-		return checkListLen(len(found.Active)+len(found.Dropped)+len(warnings), "targets")
+		return len(active) + len(dropped)
 	})
 	return found, warnings, err
 }
 
-// receive sends the only message of a call and passes every response to take, until
-// the stream ends or take returns an error.
-func receive[M any](ctx context.Context, c *Client, method string, request any, take func(*M) error) error {
+// response is a message that has a warning, or part of a list.
+type response[M any] interface {
+	*M
+	proto.Message
+	GetWarning() string
+}
+
+// receive sends the only message of a call and passes every response to take, which returns the number of elements in
+// it, until the stream ends. It returns the warnings. More than listMax messages and elements are ErrLimit; what names
+// the elements.
+func receive[M any, R response[M]](ctx context.Context, c *Client, method string, request any, what string,
+	take func(R) (elements int)) (warnings []string, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	stream, err := c.stream(ctx, method, request, c.list...)
 	if err != nil {
-		return fromStatus(err)
+		return nil, fromStatus(err)
 	}
-	for bytes := 0; ; {
-		msg := new(M)
+	for bytes, n := 0, 0; ; {
+		msg := R(new(M))
 		if err := stream.RecvMsg(msg); errors.Is(err, io.EOF) {
-			return nil
+			return warnings, nil
 		} else if err != nil {
-			return fromStatus(err)
+			return warnings, fromStatus(err)
 		}
-		if m, ok := any(msg).(proto.Message); ok {
-			bytes += proto.Size(m)
+		if bytes += proto.Size(msg); bytes > listBytesMax {
+			return warnings, fmt.Errorf("%w: more than %d bytes", ErrLimit, listBytesMax)
 		}
-		if bytes > listBytesMax {
-			return fmt.Errorf("%w: more than %d bytes", ErrLimit, listBytesMax)
+		if w := msg.GetWarning(); w != "" {
+			warnings = append(warnings, w)
 		}
-		if err := take(msg); err != nil {
-			return err
+		if n += 1 + take(msg); n > listMax {
+			return warnings, fmt.Errorf("%w: more than %d %s", ErrLimit, listMax, what)
 		}
 	}
-}
-
-func checkListLen(n int, what string) error {
-	if n > listMax {
-		return fmt.Errorf("%w: more than %d %s", ErrLimit, listMax, what)
-	}
-	return nil
 }
 
 func healthOf(h apipb.TargetHealth) string {

@@ -27,7 +27,6 @@ import (
 	"github.com/ferula-io/ferula/internal/process/httpserver"
 	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/thanos/gateway"
-	"github.com/ferula-io/ferula/internal/thanos/gateway/metas"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -229,7 +228,7 @@ func (s *Store) constant(data any) http.HandlerFunc {
 // of the text.
 func (s *Store) blocks(w http.ResponseWriter, _ *http.Request) {
 	all := s.store.Blocks()
-	slices.SortFunc(all, func(a, b *metas.Meta) int { return a.ID.Compare(b.ID) })
+	slices.SortFunc(all, func(a, b *bucket.Meta) int { return a.ID.Compare(b.ID) })
 	at, failure := s.store.LastSync()
 	list := struct {
 		Err         *string           `json:"err"`

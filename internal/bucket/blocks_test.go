@@ -59,7 +59,7 @@ func TestParseMeta_ChecksItsFields(t *testing.T) {
 	}
 	m, err := parseMeta([]byte(`{"ulid":"` + someULID + `","version":1,"minTime":3,"maxTime":5,"stats":{"numSamples":7,"numTombstones":8},"compaction":{"level":2,"sources":["` + someULID + `","x"]},
 		"thanos":{"labels":{"a":"b"},"downsample":{"resolution":300000},"files":[{"rel_path":"index","size_bytes":9,"hash":{"value":"ab"}},{"rel_path":"meta.json"}]},"more":{"x":[1]}}`))
-	if err != nil || m.id.String() != someULID || m.mint != 3 || m.maxt != 5 || m.samples != 7 || m.deleted != 8 || m.level != 2 || len(m.sources) != 1 || m.resolution != 300_000 || m.labels.Get("a") != "b" {
+	if err != nil || m.ID.String() != someULID || m.MinMS != 3 || m.MaxMS != 5 || m.Samples != 7 || m.Tombstones != 8 || m.Level != 2 || len(m.Sources) != 1 || m.ResolutionMS != 300_000 || m.Labels.Get("a") != "b" {
 		t.Errorf("%+v, %v", m, err)
 	}
 	if !slices.Equal(m.files, []blockFile{{"index", 9, "ab"}, {"meta.json", 0, ""}}) {
@@ -75,7 +75,7 @@ func TestEncodeMeta_IsTheFormatOfThanos(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m.resolution = 300_000
+	m.ResolutionMS = 300_000
 	text, err := m.encode(labels.FromStrings("a", "b", "c", `"d"`), "ferula", []blockFile{{"index", 9, "ab"}, {"chunks/000001", 5, ""}, {"chunks/000002", 6, ""}}, time.Unix(1_700_000_000, 0))
 	if err != nil {
 		t.Fatal(err)

@@ -77,12 +77,12 @@ func FuzzMeta(f *testing.F) {
 			}
 			return
 		}
-		text, err = m.encode(external, "sidecar", []blockFile{{"index", 1, ""}}, m.id.Timestamp())
+		text, err = m.encode(external, "sidecar", []blockFile{{"index", 1, ""}}, m.ID.Timestamp())
 		if err != nil {
 			t.Fatal(err)
 		}
 		again, err := parseMeta(text)
-		if err != nil || again.id != m.id || again.mint != m.mint || again.maxt != m.maxt || len(again.files) != 2 {
+		if err != nil || again.ID != m.ID || again.MinMS != m.MinMS || again.MaxMS != m.MaxMS || len(again.files) != 2 {
 			t.Fatalf("%v: %+v, was %+v", err, again, m)
 		}
 	})

@@ -92,8 +92,8 @@ func trusted(t *testing.T, from objstore.Bucket, dir string) []ulid.ULID {
 		if err != nil {
 			continue // a reader does not serve it
 		}
-		if m.id != id || !labels.Equal(m.labels, external) {
-			t.Errorf("%s is of %s with labels %s", name, m.id, m.labels)
+		if m.ID != id || !labels.Equal(m.Labels, external) {
+			t.Errorf("%s is of %s with labels %s", name, m.ID, m.Labels)
 		}
 		ids = append(ids, id)
 		for _, f := range m.files {

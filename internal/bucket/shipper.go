@@ -243,12 +243,12 @@ func (r *syncRun) run(ctx context.Context) error {
 		}
 		err := r.ship(ctx, m)
 		if errors.Is(err, errVanished) {
-			r.undecided = append(r.undecided, m.id) // the next sync determines whether it is lost
+			r.undecided = append(r.undecided, m.ID) // the next sync determines whether it is lost
 			continue
 		}
 		if err != nil {
 			r.waiting++
-			errs = append(errs, fmt.Errorf("block %s: %w", m.id, err))
+			errs = append(errs, fmt.Errorf("block %s: %w", m.ID, err))
 			if ctx.Err() != nil || !r.opts.AllowOutOfOrder {
 				// A later block would let the compactor compact across the gap.
 				r.waiting += r.count(blocks[i+1:])
@@ -256,8 +256,8 @@ func (r *syncRun) run(ctx context.Context) error {
 			}
 			continue
 		}
-		r.shipped = append(r.shipped, m.id)
-		if !slices.Contains(r.known, m.id) {
+		r.shipped = append(r.shipped, m.ID)
+		if !slices.Contains(r.known, m.ID) {
 			// After each block, so that a restart does not check the uploaded blocks in the bucket again.
 			r.remember(statePath)
 		}
@@ -276,7 +276,7 @@ func (r *syncRun) missed(ctx context.Context, blocks []blockMeta) error {
 		if _, err := os.Stat(filepath.Join(r.opts.Dir, id.String())); !errors.Is(err, fs.ErrNotExist) {
 			continue
 		}
-		if slices.ContainsFunc(blocks, func(m blockMeta) bool { return r.wanted(m) && slices.Contains(m.sources, id) }) {
+		if slices.ContainsFunc(blocks, func(m blockMeta) bool { return r.wanted(m) && slices.Contains(m.Sources, id) }) {
 			continue
 		}
 		whole, err := r.whole(ctx, id)
@@ -296,9 +296,9 @@ func (r *syncRun) missed(ctx context.Context, blocks []blockMeta) error {
 func (r *syncRun) remain(blocks []blockMeta) {
 	r.pending = slices.Clone(r.undecided)
 	for _, m := range blocks {
-		if r.wanted(m) && !slices.Contains(r.known, m.id) && !slices.Contains(r.shipped, m.id) &&
-			!slices.Contains(r.pending, m.id) {
-			r.pending = append(r.pending, m.id)
+		if r.wanted(m) && !slices.Contains(r.known, m.ID) && !slices.Contains(r.shipped, m.ID) &&
+			!slices.Contains(r.pending, m.ID) {
+			r.pending = append(r.pending, m.ID)
 		}
 	}
 }
@@ -320,12 +320,12 @@ func (r *syncRun) remember(path string) {
 
 // wanted reports whether a block is to be shipped, or was shipped.
 func (r *syncRun) wanted(m blockMeta) bool {
-	return slices.Contains(r.known, m.id) || m.samples > 0 && (m.level <= 1 || r.opts.UploadCompacted)
+	return slices.Contains(r.known, m.ID) || m.Samples > 0 && (m.Level <= 1 || r.opts.UploadCompacted)
 }
 
 func (r *syncRun) count(blocks []blockMeta) (n int) {
 	for _, m := range blocks {
-		if r.wanted(m) && !slices.Contains(r.known, m.id) {
+		if r.wanted(m) && !slices.Contains(r.known, m.ID) {
 			n++
 		}
 	}
@@ -369,30 +369,30 @@ func listBlocks(dir string, unreadable func(name string, err error)) (blocks []b
 		blocks = append(blocks, m)
 	}
 	slices.SortFunc(blocks, func(a, b blockMeta) int {
-		return cmp.Or(cmp.Compare(a.mint, b.mint), a.id.Compare(b.id))
+		return cmp.Or(cmp.Compare(a.MinMS, b.MinMS), a.ID.Compare(b.ID))
 	})
 	return blocks, nil
 }
 
 // ship uploads a block unless it is in the bucket.
 func (r *syncRun) ship(ctx context.Context, m blockMeta) error {
-	if slices.Contains(r.known, m.id) {
+	if slices.Contains(r.known, m.ID) {
 		return nil // if it is no longer in the bucket, the compactor has replaced it
 	}
-	if whole, err := r.whole(ctx, m.id); err != nil || whole {
+	if whole, err := r.whole(ctx, m.ID); err != nil || whole {
 		return err
 	}
-	if m.level > 1 && !r.opts.AllowOutOfOrder {
+	if m.Level > 1 && !r.opts.AllowOutOfOrder {
 		if err := r.checkOverlap(ctx, m); err != nil {
 			return err
 		}
 	}
-	if m.deleted > 0 {
-		r.logger.Warn("Tombstones of a block are ignored: its deleted samples are shipped", "block", m.id)
+	if m.Tombstones > 0 {
+		r.logger.Warn("Tombstones of a block are ignored: its deleted samples are shipped", "block", m.ID)
 	}
 	begun := r.opts.Now()
-	n, err := r.upload(ctx, m.id)
-	if _, gone := os.Stat(filepath.Join(r.opts.Dir, m.id.String())); err != nil && errors.Is(err, fs.ErrNotExist) &&
+	n, err := r.upload(ctx, m.ID)
+	if _, gone := os.Stat(filepath.Join(r.opts.Dir, m.ID.String())); err != nil && errors.Is(err, fs.ErrNotExist) &&
 		errors.Is(gone, fs.ErrNotExist) {
 		return errVanished
 	}
@@ -402,7 +402,7 @@ func (r *syncRun) ship(ctx context.Context, m blockMeta) error {
 	}
 	r.uploaded++
 	r.metrics.uploads.Inc()
-	r.logger.Info("Shipped a block", "block", m.id, "bytes", n, "took", r.opts.Now().Sub(begun))
+	r.logger.Info("Shipped a block", "block", m.ID, "bytes", n, "took", r.opts.Now().Sub(begun))
 	return nil
 }
 
@@ -472,13 +472,13 @@ func (r *syncRun) remoteMeta(ctx context.Context, id ulid.ULID) (*blockMeta, err
 		return nil, err
 	}
 	defer body.Close()
-	text, err := io.ReadAll(io.LimitReader(body, metaBytesMax))
+	text, err := io.ReadAll(io.LimitReader(body, MetaBytesMax))
 	if err != nil {
 		return nil, err
 	}
 	m, err := parseMeta(text)
-	if err == nil && m.id != id {
-		err = fmt.Errorf("%w: names block %s", ErrCorrupt, m.id)
+	if err == nil && m.ID != id {
+		err = fmt.Errorf("%w: names block %s", ErrCorrupt, m.ID)
 	}
 	if err != nil {
 		return nil, err
@@ -500,7 +500,7 @@ func (r *syncRun) checkOverlap(ctx context.Context, m blockMeta) error {
 			if err != nil && !errors.Is(err, ErrCorrupt) {
 				return err
 			}
-			if other != nil && labels.Equal(other.labels, r.labels) {
+			if other != nil && labels.Equal(other.Labels, r.labels) {
 				r.others = append(r.others, *other)
 			}
 			return nil
@@ -512,8 +512,8 @@ func (r *syncRun) checkOverlap(ctx context.Context, m blockMeta) error {
 		r.listed = true
 	}
 	for _, other := range r.others {
-		if other.id != m.id && other.mint < m.maxt && m.mint < other.maxt {
-			return fmt.Errorf("%w: block %s", ErrOverlap, other.id)
+		if other.ID != m.ID && other.MinMS < m.MaxMS && m.MinMS < other.MaxMS {
+			return fmt.Errorf("%w: block %s", ErrOverlap, other.ID)
 		}
 	}
 	return nil

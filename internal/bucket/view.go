@@ -60,8 +60,8 @@ func readMeta(dir string) (blockMeta, error) {
 		return blockMeta{}, err
 	}
 	m, err := parseMeta(text)
-	if err == nil && m.id.String() != filepath.Base(dir) {
-		err = fmt.Errorf("%w: %s names block %s", ErrCorrupt, metaFile, m.id)
+	if err == nil && m.ID.String() != filepath.Base(dir) {
+		err = fmt.Errorf("%w: %s names block %s", ErrCorrupt, metaFile, m.ID)
 	}
 	return m, err
 }

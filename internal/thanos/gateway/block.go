@@ -15,13 +15,13 @@ import (
 	"github.com/thanos-io/objstore"
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
-	"github.com/ferula-io/ferula/internal/thanos/gateway/metas"
+	"github.com/ferula-io/ferula/internal/bucket"
 )
 
 // block is one block of the bucket. The requests that use it share one mapped header, which stays
 // mapped until the block has been idle for Options.Idle.
 type block struct {
-	meta  *metas.Meta
+	meta  *bucket.Meta
 	from  objstore.BucketReader
 	cache *pages.Cache
 	dir   string
@@ -40,7 +40,7 @@ type block struct {
 	removed bool      // the store no longer has the block: the last user drops the header
 }
 
-func newBlock(m *metas.Meta, from objstore.BucketReader, cache *pages.Cache, dir string) *block {
+func newBlock(m *bucket.Meta, from objstore.BucketReader, cache *pages.Cache, dir string) *block {
 	return &block{meta: m, from: from, cache: cache, dir: dir, loading: make(chan struct{}, 1)}
 }
 
@@ -162,7 +162,7 @@ func (b *block) find(ctx context.Context) error {
 	segments := slices.Clone(b.meta.Segments)
 	if len(segments) == 0 {
 		if err := b.from.Iter(ctx, b.meta.ID.String()+"/chunks/", func(name string) error {
-			segments = append(segments, metas.Segment{Name: path.Base(name)})
+			segments = append(segments, bucket.Segment{Name: path.Base(name)})
 			return nil
 		}); err != nil {
 			return fmt.Errorf("list the chunks: %w", err)

@@ -16,6 +16,7 @@ import (
 	"github.com/thanos-io/objstore"
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
+	"github.com/ferula-io/ferula/internal/bucket"
 	"github.com/ferula-io/ferula/internal/thanos/gateway/metas"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -78,7 +79,7 @@ func FuzzBlock_ArbitraryIndexAndChunks(f *testing.F) {
 	}
 	f.Cleanup(func() { _ = cache.Close() })
 	f.Fuzz(func(t *testing.T, index, chunks []byte, name string) {
-		m := &metas.Meta{ID: ulid.ULID{}, MaxMS: hourMS, Labels: labels.EmptyLabels(), Segments: []metas.Segment{{Name: "000001", Bytes: int64(len(chunks))}}, Index: int64(len(index))}
+		m := &bucket.Meta{ID: ulid.ULID{}, MaxMS: hourMS, Labels: labels.EmptyLabels(), Segments: []bucket.Segment{{Name: "000001", Bytes: int64(len(chunks))}}, Index: int64(len(index))}
 		from := objects{m.ID.String() + "/index": index, m.ID.String() + "/chunks/000001": chunks}
 		s := &Store{opts: Options{PostingsBytes: 1 << 20}, cache: cache}
 		b := newBlock(m, from, cache, t.TempDir())

@@ -18,6 +18,7 @@ import (
 	"github.com/thanos-io/objstore"
 
 	"github.com/ferula-io/ferula/internal/blocks/pages"
+	"github.com/ferula-io/ferula/internal/bucket"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/thanos/gateway/metas"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
@@ -80,7 +81,7 @@ type group struct {
 }
 
 // resolutions are the resolutions of blocks in ms, the coarsest first.
-var resolutions = [...]int64{metas.Hour, metas.Fine, metas.Raw}
+var resolutions = [...]int64{bucket.Hour, bucket.Fine, bucket.Raw}
 
 type storeCounts struct {
 	syncs, syncFailures, drops, blockErrors *metrics.Counter
@@ -153,7 +154,7 @@ func (s *Store) Sync(ctx context.Context) error {
 }
 
 // replace serves exactly the found blocks. It reports whether no block was served before.
-func (s *Store) replace(found map[ulid.ULID]*metas.Meta) (first bool) {
+func (s *Store) replace(found map[ulid.ULID]*bucket.Meta) (first bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	first = len(s.blocks) == 0
@@ -198,7 +199,7 @@ func (s *Store) replace(found map[ulid.ULID]*metas.Meta) (first bool) {
 }
 
 // tidyHeaders removes the headers of blocks that are no longer in the bucket.
-func (s *Store) tidyHeaders(found map[ulid.ULID]*metas.Meta) {
+func (s *Store) tidyHeaders(found map[ulid.ULID]*bucket.Meta) {
 	dir := filepath.Join(s.opts.Dir, "headers")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -229,10 +230,10 @@ func (s *Store) LastSync() (at time.Time, err error) {
 }
 
 // Blocks returns the metas of the blocks that are served, in no particular order.
-func (s *Store) Blocks() []*metas.Meta {
+func (s *Store) Blocks() []*bucket.Meta {
 	s.mu.RLock()
 	defer s.mu.RUnlock()
-	all := make([]*metas.Meta, 0, len(s.blocks))
+	all := make([]*bucket.Meta, 0, len(s.blocks))
 	for _, b := range s.blocks {
 		all = append(all, b.meta)
 	}

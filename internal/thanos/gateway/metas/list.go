@@ -1,3 +1,11 @@
+// Package metas lists the blocks of a bucket in Thanos' layout.
+//
+// List reads the directories of a bucket, the meta.json of each new block and the deletion
+// mark of every block, and returns the blocks that a store should serve. Thanos' rules select
+// them: time range, sharding by relabelling, consistency delay and deletion marks. A block that
+// a compacted block covers is left out. The content of a meta.json does not change. So a valid
+// meta.json is read once, and again only if a file of the block was missing or corrupt (Forget). A
+// snapshot in a local file keeps the content for the next start. Index and chunks are not read.
 package metas
 
 import (
@@ -13,10 +21,9 @@ import (
 
 	"github.com/oklog/ulid/v2"
 	"github.com/thanos-io/objstore"
-)
 
-// metaBytesMax is the size limit of a meta.json or a mark.
-const metaBytesMax = 16 << 20
+	"github.com/ferula-io/ferula/internal/bucket"
+)
 
 // Options of a Lister. Zero values take the defaults.
 type Options struct {
@@ -26,6 +33,21 @@ type Options struct {
 	Dir         string // directory of the snapshot; "": none
 	Logger      *slog.Logger
 	Stall       time.Duration // List fails if nothing arrives for this time; 0: 2 min
+}
+
+// ErrCorrupt is returned for a meta.json that is not valid.
+var ErrCorrupt = errors.New("corrupt meta.json")
+
+// Parse parses the meta.json of the block id.
+func Parse(id ulid.ULID, text []byte) (*bucket.Meta, error) {
+	m, err := bucket.ParseMeta(text)
+	if err == nil && m.ID != id {
+		err = fmt.Errorf("it names block %s", m.ID)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
+	}
+	return m, nil
 }
 
 // ErrStalled is returned by List if nothing has arrived from the bucket for Options.Stall.
@@ -39,7 +61,7 @@ type Lister struct {
 	mu      sync.Mutex // one list at a time
 	ready   bool       // the snapshot was read
 	unsaved bool       // the snapshot could not be written
-	known   map[ulid.ULID]*Meta
+	known   map[ulid.ULID]*bucket.Meta
 	arrived *time.Timer // cancels the running list; reset whenever data arrives
 
 	forgetting sync.Mutex
@@ -48,9 +70,9 @@ type Lister struct {
 
 // Result is the result of one List.
 type Result struct {
-	Blocks  map[ulid.ULID]*Meta // to be served
-	States  map[string]int      // number of blocks by Thanos' name of their state
-	Corrupt map[ulid.ULID]error // blocks with an invalid meta.json
+	Blocks  map[ulid.ULID]*bucket.Meta // to be served
+	States  map[string]int             // number of blocks by Thanos' name of their state
+	Corrupt map[ulid.ULID]error        // blocks with an invalid meta.json
 }
 
 // The states of blocks in Result.States, by Thanos' names.
@@ -83,12 +105,12 @@ func NewLister(from objstore.BucketReader, opts Options) *Lister {
 	if counted, ok := from.(objstore.InstrumentedBucketReader); ok { // a missing mark is no failure
 		from = counted.ReaderWithExpectedErrs(from.IsObjNotFoundErr)
 	}
-	return &Lister{from: from, opts: opts, known: map[ulid.ULID]*Meta{}}
+	return &Lister{from: from, opts: opts, known: map[ulid.ULID]*bucket.Meta{}}
 }
 
 // looked is the result of the lookup of one block.
 type looked struct {
-	meta    *Meta // nil: the block has no meta.json yet
+	meta    *bucket.Meta // nil: the block has no meta.json yet
 	err     error
 	deleted time.Time // deletion_time of the deletion mark; zero: the block has no mark
 }
@@ -115,11 +137,11 @@ func (l *Lister) List(ctx context.Context, now time.Time) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	r := Result{Blocks: map[ulid.ULID]*Meta{}, States: make(map[string]int, len(states)), Corrupt: map[ulid.ULID]error{}}
+	r := Result{Blocks: map[ulid.ULID]*bucket.Meta{}, States: map[string]int{}, Corrupt: map[ulid.ULID]error{}}
 	for _, state := range states {
 		r.States[state] = 0
 	}
-	known := make(map[ulid.ULID]*Meta, len(found))
+	known := make(map[ulid.ULID]*bucket.Meta, len(found))
 	deleted := map[ulid.ULID]time.Time{}
 	for i, b := range found {
 		id := ids[i]
@@ -339,8 +361,8 @@ func (l *Lister) readOnce(ctx context.Context, name string) ([]byte, error) {
 		return nil, err
 	}
 	defer body.Close()
-	text, err := io.ReadAll(io.LimitReader(arriving{body, l}, metaBytesMax+1))
-	if err == nil && len(text) > metaBytesMax {
+	text, err := io.ReadAll(io.LimitReader(arriving{body, l}, bucket.MetaBytesMax+1))
+	if err == nil && len(text) > bucket.MetaBytesMax {
 		text = text[:0] // invalid
 	}
 	if text == nil {

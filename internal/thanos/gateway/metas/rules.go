@@ -8,6 +8,8 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/model/relabel"
+
+	"github.com/ferula-io/ferula/internal/bucket"
 )
 
 // Rules decide which of the blocks of a bucket a store serves.
@@ -58,7 +60,7 @@ func (r Rules) apply(result *Result, deleted map[ulid.ULID]time.Time, now time.T
 	}
 }
 
-func (r Rules) keeps(m *Meta) bool {
+func (r Rules) keeps(m *bucket.Meta) bool {
 	if len(r.Relabel) == 0 {
 		return true
 	}
@@ -69,7 +71,7 @@ func (r Rules) keeps(m *Meta) bool {
 
 // fresh reports whether the upload of a block may still be running. Blocks of a compactor are
 // always complete.
-func (r Rules) fresh(m *Meta, now time.Time) bool {
+func (r Rules) fresh(m *bucket.Meta, now time.Time) bool {
 	switch m.Source {
 	case "compactor", "compactor.repair", "bucket.repair":
 		return false
@@ -86,18 +88,18 @@ func (r Rules) fresh(m *Meta, now time.Time) bool {
 // made it from these sources. If two blocks have the same sources, the older one covers the other. A
 // block without sources is covered by any block with sources; of several blocks without sources the
 // oldest stays.
-func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
+func covered(blocks map[ulid.ULID]*bucket.Meta) (ids []ulid.ULID) {
 	type key struct {
 		labels     uint64
 		resolution int64
 	}
-	groups := map[key][]*Meta{}
+	groups := map[key][]*bucket.Meta{}
 	for _, m := range blocks {
 		k := key{m.Labels.Hash(), m.ResolutionMS}
 		groups[k] = append(groups[k], m)
 	}
 	for _, group := range groups {
-		slices.SortFunc(group, func(a, b *Meta) int {
+		slices.SortFunc(group, func(a, b *bucket.Meta) int {
 			if len(a.Sources) != len(b.Sources) {
 				return len(b.Sources) - len(a.Sources)
 			}
@@ -105,8 +107,8 @@ func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
 		})
 		// A block that covers m has the first source of m. So only the blocks with this source are compared with m. If m
 		// has no other source, each of these blocks covers m.
-		bySource := make(map[ulid.ULID][]*Meta, len(group))
-		sets := map[*Meta]map[ulid.ULID]bool{} // filled by setOf
+		bySource := make(map[ulid.ULID][]*bucket.Meta, len(group))
+		sets := map[*bucket.Meta]map[ulid.ULID]bool{} // filled by setOf
 		for i, m := range group {
 			if len(m.Sources) == 0 {
 				if i > 0 {
@@ -115,7 +117,7 @@ func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
 				continue
 			}
 			parents := bySource[m.Sources[0]]
-			if len(m.Sources) == 1 && len(parents) > 0 || slices.ContainsFunc(parents, func(parent *Meta) bool {
+			if len(m.Sources) == 1 && len(parents) > 0 || slices.ContainsFunc(parents, func(parent *bucket.Meta) bool {
 				return hasAll(setOf(sets, parent), m.Sources)
 			}) {
 				ids = append(ids, m.ID)
@@ -130,7 +132,7 @@ func covered(blocks map[ulid.ULID]*Meta) (ids []ulid.ULID) {
 }
 
 // setOf returns the sources of a block as a set. It computes each set once and keeps it in sets.
-func setOf(sets map[*Meta]map[ulid.ULID]bool, m *Meta) map[ulid.ULID]bool {
+func setOf(sets map[*bucket.Meta]map[ulid.ULID]bool, m *bucket.Meta) map[ulid.ULID]bool {
 	set := sets[m]
 	if set == nil {
 		set = make(map[ulid.ULID]bool, len(m.Sources))

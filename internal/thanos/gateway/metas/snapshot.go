@@ -20,6 +20,7 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 
+	"github.com/ferula-io/ferula/internal/bucket"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
@@ -45,7 +46,7 @@ func (l *Lister) load() {
 		l.removeTemporary()
 		if err := l.readSnapshot(); err != nil && !errors.Is(err, os.ErrNotExist) {
 			l.opts.Logger.Warn("The snapshot of the blocks is not used; it is written again", "err", err)
-			l.known = map[ulid.ULID]*Meta{}
+			l.known = map[ulid.ULID]*bucket.Meta{}
 		}
 	}
 	l.forget()
@@ -85,7 +86,7 @@ func (l *Lister) readSnapshot() error {
 	if err != nil {
 		return err
 	}
-	l.known = make(map[ulid.ULID]*Meta, len(all))
+	l.known = make(map[ulid.ULID]*bucket.Meta, len(all))
 	for _, m := range all {
 		l.known[m.ID] = m
 	}
@@ -118,20 +119,20 @@ func (l *Lister) writeSnapshot() (err error) {
 
 // savedMeta is a Meta in the snapshot.
 type savedMeta struct {
-	ID, Sources                       []byte // ULIDs of 16 bytes each
-	MinMS, MaxMS, ResolutionMS, Index int64
-	Series, Samples, Chunks, Level    int64
-	UploadedSeconds, UploadedNanos    int64
-	Source, Labels                    string // Labels in the encoding of package labelenc
-	Segments                          []Segment
+	ID, Sources                                []byte // ULIDs of 16 bytes each
+	MinMS, MaxMS, ResolutionMS, Index          int64
+	Series, Samples, Chunks, Tombstones, Level int64
+	UploadedSeconds, UploadedNanos             int64
+	Source, Labels                             string // Labels in the encoding of package labelenc
+	Segments                                   []bucket.Segment
 }
 
-func encodeSnapshot(all iter.Seq[*Meta]) ([]byte, error) {
+func encodeSnapshot(all iter.Seq[*bucket.Meta]) ([]byte, error) {
 	b := bytes.NewBufferString(snapshotMagic)
 	out := gob.NewEncoder(b)
 	for m := range all {
 		s := savedMeta{ID: m.ID[:], MinMS: m.MinMS, MaxMS: m.MaxMS, ResolutionMS: m.ResolutionMS, Index: m.Index,
-			Series: m.Series, Samples: m.Samples, Chunks: m.Chunks, Level: int64(m.Level),
+			Series: m.Series, Samples: m.Samples, Chunks: m.Chunks, Tombstones: m.Tombstones, Level: int64(m.Level),
 			UploadedSeconds: m.Uploaded.Unix(), UploadedNanos: int64(m.Uploaded.Nanosecond()),
 			Source: m.Source, Labels: string(labelenc.Append(nil, m.Labels)), Segments: m.Segments}
 		for i := range m.Sources {
@@ -149,7 +150,7 @@ func appendChecksum(text []byte) []byte {
 }
 
 // decodeSnapshot returns the metas of a snapshot. Equal labels share one copy.
-func decodeSnapshot(text []byte) ([]*Meta, error) {
+func decodeSnapshot(text []byte) ([]*bucket.Meta, error) {
 	end := len(text) - crc32.Size
 	if !bytes.HasPrefix(text, []byte(snapshotMagic)) || end < len(snapshotMagic) {
 		return nil, fmt.Errorf("%w: written by another version", errSnapshot)
@@ -160,7 +161,7 @@ func decodeSnapshot(text []byte) ([]*Meta, error) {
 	return decodeBlocks(text[len(snapshotMagic):end])
 }
 
-func decodeBlocks(text []byte) (all []*Meta, err error) {
+func decodeBlocks(text []byte) (all []*bucket.Meta, err error) {
 	sets, builder := map[string]labels.Labels{}, labels.NewScratchBuilder(16)
 	for in := gob.NewDecoder(bytes.NewReader(text)); ; {
 		var s savedMeta
@@ -169,8 +170,8 @@ func decodeBlocks(text []byte) (all []*Meta, err error) {
 		} else if err != nil {
 			return nil, fmt.Errorf("%w: block %d: %w", errSnapshot, len(all), err)
 		}
-		m := &Meta{MinMS: s.MinMS, MaxMS: s.MaxMS, ResolutionMS: s.ResolutionMS, Index: s.Index, Series: s.Series,
-			Samples: s.Samples, Chunks: s.Chunks, Level: int(s.Level), Source: s.Source, Segments: s.Segments,
+		m := &bucket.Meta{MinMS: s.MinMS, MaxMS: s.MaxMS, ResolutionMS: s.ResolutionMS, Index: s.Index, Series: s.Series,
+			Samples: s.Samples, Chunks: s.Chunks, Tombstones: s.Tombstones, Level: int(s.Level), Source: s.Source, Segments: s.Segments,
 			Uploaded: time.Unix(s.UploadedSeconds, s.UploadedNanos).UTC()}
 		set, known := sets[s.Labels]
 		if !known {
@@ -183,7 +184,7 @@ func decodeBlocks(text []byte) (all []*Meta, err error) {
 		if err == nil && (copy(m.ID[:], s.ID) < len(m.ID) || len(s.Sources)%len(m.ID) != 0) {
 			err = errors.New("length of an ID")
 		}
-		if err = cmp.Or(err, m.check()); err != nil {
+		if err = cmp.Or(err, m.Check()); err != nil {
 			return nil, fmt.Errorf("%w: block %s: %w", errSnapshot, m.ID, err)
 		}
 		for id := range slices.Chunk(s.Sources, len(m.ID)) {

@@ -20,6 +20,8 @@ import (
 	"github.com/oklog/ulid/v2"
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/thanos-io/objstore"
+
+	"github.com/ferula-io/ferula/internal/bucket"
 )
 
 // counting counts the requests for meta.json files.
@@ -36,18 +38,18 @@ func (c *counting) Get(ctx context.Context, name string) (io.ReadCloser, error) 
 }
 
 // manyMetas returns metas that differ in each field, and two that are equal but for their ids.
-func manyMetas() []*Meta {
+func manyMetas() []*bucket.Meta {
 	uploaded := time.Date(2026, 2, 3, 4, 5, 6, 7, time.UTC)
-	return []*Meta{
+	return []*bucket.Meta{
 		{ID: ulid.Make()},
-		{ID: ulid.Make(), MinMS: -5, MaxMS: 1 << 50, ResolutionMS: Fine, Labels: labels.FromStrings("a", "b", "replica", "é\n"), Sources: []ulid.ULID{ulid.Make(), ulid.Make()}, Level: 3,
-			Source: "compactor", Uploaded: uploaded, Index: 7, Segments: []Segment{{"000001", 9}, {"000002", 0}}, Series: 1, Samples: 1 << 40, Chunks: 2},
-		{ID: ulid.Make(), ResolutionMS: Hour, Labels: labels.FromStrings("a", "b"), Source: "sidecar"},
-		{ID: ulid.Make(), ResolutionMS: Hour, Labels: labels.FromStrings("a", "b"), Source: "sidecar"},
+		{ID: ulid.Make(), MinMS: -5, MaxMS: 1 << 50, ResolutionMS: bucket.Fine, Labels: labels.FromStrings("a", "b", "replica", "é\n"), Sources: []ulid.ULID{ulid.Make(), ulid.Make()}, Level: 3,
+			Source: "compactor", Uploaded: uploaded, Index: 7, Segments: []bucket.Segment{{Name: "000001", Bytes: 9}, {Name: "000002", Bytes: 0}}, Series: 1, Samples: 1 << 40, Chunks: 2, Tombstones: 3},
+		{ID: ulid.Make(), ResolutionMS: bucket.Hour, Labels: labels.FromStrings("a", "b"), Source: "sidecar"},
+		{ID: ulid.Make(), ResolutionMS: bucket.Hour, Labels: labels.FromStrings("a", "b"), Source: "sidecar"},
 	}
 }
 
-func snapshotOf(all []*Meta) []byte {
+func snapshotOf(all []*bucket.Meta) []byte {
 	text, err := encodeSnapshot(slices.Values(all))
 	if err != nil {
 		panic(err)
@@ -90,16 +92,16 @@ func TestSnapshot_ChangedByteIsCorrupt(t *testing.T) {
 
 // The values index other data: a resolution that does not exist would panic.
 func TestSnapshot_RefusesWhatParseRefuses(t *testing.T) {
-	for name, m := range map[string]*Meta{
+	for name, m := range map[string]*bucket.Meta{
 		"resolution":      {ResolutionMS: 1},
 		"times":           {MinMS: 1},
-		"index":           {Index: fileMax + 1},
+		"index":           {Index: 1<<46 + 1},
 		"negative index":  {Index: -1},
-		"segment":         {Segments: []Segment{{"../a", 1}}},
-		"size of segment": {Segments: []Segment{{"000001", -1}}},
+		"segment":         {Segments: []bucket.Segment{{Name: "../a", Bytes: 1}}},
+		"size of segment": {Segments: []bucket.Segment{{Name: "000001", Bytes: -1}}},
 		"label":           {Labels: labels.FromStrings("", "x")},
 	} {
-		if _, err := decodeSnapshot(snapshotOf([]*Meta{m})); !errors.Is(err, errSnapshot) {
+		if _, err := decodeSnapshot(snapshotOf([]*bucket.Meta{m})); !errors.Is(err, errSnapshot) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -107,7 +109,7 @@ func TestSnapshot_RefusesWhatParseRefuses(t *testing.T) {
 
 // The error of a corrupt snapshot, a local file, must not name a meta.json: an operator would look for it in the bucket.
 func TestSnapshot_ErrorsDoNotNameAMetaJSON(t *testing.T) {
-	for _, text := range [][]byte{nil, []byte("{}\n"), append(snapshotOf(manyMetas()), 0), appendChecksum([]byte(snapshotMagic + "x")), snapshotOf([]*Meta{{MinMS: 1}})} {
+	for _, text := range [][]byte{nil, []byte("{}\n"), append(snapshotOf(manyMetas()), 0), appendChecksum([]byte(snapshotMagic + "x")), snapshotOf([]*bucket.Meta{{MinMS: 1}})} {
 		_, err := decodeSnapshot(text)
 		if err == nil || errors.Is(err, ErrCorrupt) || strings.Contains(err.Error(), metaFile) || !strings.Contains(err.Error(), "corrupt snapshot") {
 			t.Errorf("%q: %v", text, err)
@@ -160,7 +162,7 @@ func TestLister_SnapshotSavesTheMetas(t *testing.T) {
 // Bytes with a valid checksum are an error or metas that are written as they were read.
 func FuzzSnapshot(f *testing.F) {
 	for _, m := range manyMetas() {
-		text := snapshotOf([]*Meta{m})
+		text := snapshotOf([]*bucket.Meta{m})
 		f.Add(text[len(snapshotMagic) : len(text)-crc32.Size])
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
@@ -179,11 +181,11 @@ func FuzzSnapshot(f *testing.F) {
 }
 
 func BenchmarkDecodeSnapshot(b *testing.B) {
-	var all []*Meta
+	var all []*bucket.Meta
 	for i := range 10_000 {
 		id := ulid.Make()
-		all = append(all, &Meta{ID: id, MaxMS: 1000, Labels: labels.FromStrings("number", fmt.Sprint(i%100), "prometheus", "bench", "replica", "a"), Sources: []ulid.ULID{id},
-			Source: "sidecar", Index: 1 << 20, Segments: []Segment{{"000001", 1 << 20}}})
+		all = append(all, &bucket.Meta{ID: id, MaxMS: 1000, Labels: labels.FromStrings("number", fmt.Sprint(i%100), "prometheus", "bench", "replica", "a"), Sources: []ulid.ULID{id},
+			Source: "sidecar", Index: 1 << 20, Segments: []bucket.Segment{{Name: "000001", Bytes: 1 << 20}}})
 	}
 	text := snapshotOf(all)
 	b.ReportAllocs()

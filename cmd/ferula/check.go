@@ -19,7 +19,7 @@ import (
 	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
-	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/promql/rules"
 	"github.com/ferula-io/ferula/internal/remoteread"
@@ -141,7 +141,7 @@ func checkConfig(file string, syntaxOnly bool) (ruleFiles []string, scheme model
 		err = scrape.Check(resolved)
 	}
 	errs = append(errs, err, remotesend.Check(cfg), remoteread.Check(cfg), rules.CheckAlertmanagers(cfg),
-		tracing.Check(cfg.TracingConfig))
+		telemetry.CheckTracing(cfg.TracingConfig))
 	for _, pattern := range cfg.RuleFiles {
 		names, err := filepath.Glob(pattern)
 		if err != nil {

@@ -4,8 +4,6 @@ import (
 	"io"
 
 	"github.com/alecthomas/kong"
-
-	"github.com/ferula-io/ferula/cmd/ferula/cmddoc"
 )
 
 // completionCommand prints a script for a shell.
@@ -15,7 +13,7 @@ type completionCommand struct {
 
 // Run is called by kong.
 func (c *completionCommand) Run(k *kong.Context) error {
-	script, err := cmddoc.Completion(c.Shell, k.Model)
+	script, err := completionScript(c.Shell, k.Model)
 	if err != nil {
 		return usageError{err}
 	}
@@ -28,11 +26,11 @@ type manCommand struct{}
 
 // Run is called by kong.
 func (*manCommand) Run(k *kong.Context) error {
-	_, err := io.WriteString(k.Stdout, cmddoc.Manual(k.Model, manualPage))
+	_, err := io.WriteString(k.Stdout, manual(k.Model, manualPage))
 	return err
 }
 
-var manualPage = cmddoc.Page{
+var manualPage = manualText{
 	Description: []string{
 		"ferula collects, stores and queries Prometheus-style metrics and Pyroscope-style profiles. Each command replaces " +
 			"a program and speaks its protocols: serve replaces Prometheus and a small Pyroscope; query, query-frontend, " +
@@ -43,19 +41,19 @@ var manualPage = cmddoc.Page{
 		"Every server listens on loopback unless a flag sets another address, and has no authentication unless a file " +
 			"configures it.",
 	},
-	ExitStatus: []cmddoc.Entry{
+	ExitStatus: []manualEntry{
 		{Term: "0", Text: "The command succeeded, or the server was stopped by SIGTERM or SIGINT."},
 		{Term: "1", Text: "The command failed."},
 		{Term: "2", Text: "The command line or a file that it names is wrong."},
 		{Term: "3", Text: "check: there are findings, and --lint-fatal is set."},
 	},
-	Environment: []cmddoc.Entry{
+	Environment: []manualEntry{
 		{Term: "GOMAXPROCS", Text: "Number of CPUs to use. By default the CPU limit of the container, or the CPUs of the " +
 			"machine."},
 		{Term: "GOMEMLIMIT", Text: "Memory above which garbage is collected more often. By default it follows from the " +
 			"memory limit of the container or of the machine."},
 	},
-	Examples: []cmddoc.Entry{
+	Examples: []manualEntry{
 		{Term: "ferula serve --config.file=prometheus.yml --storage.tsdb.path=data",
 			Text: "Scrape, store and query metrics; the page is at http://127.0.0.1:9490/."},
 		{Term: "ferula sidecar --prometheus.url=http://127.0.0.1:9090 --tsdb.path=/var/lib/prometheus " +

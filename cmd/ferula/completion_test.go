@@ -13,8 +13,6 @@ import (
 	"testing"
 
 	"github.com/alecthomas/kong"
-
-	"github.com/ferula-io/ferula/cmd/ferula/cmddoc"
 )
 
 // printed runs a command line that prints a document, and returns what it printed.
@@ -256,7 +254,7 @@ func TestCompletion_QuotesSpecialCharacters(t *testing.T) {
 		"zsh":  {`'--a.b=[It'\''s \[a\] "b"\: c\\d $(e) x,y]:value:(x y)'`, `'run:Don'\''t\: \[run\]'`},
 		"fish": {`-l a.b -x -a 'x y' -d 'It\'s [a] "b": c\\d $(e) x,y'`},
 	} {
-		text, err := cmddoc.Completion(shell, parser.Model)
+		text, err := completionScript(shell, parser.Model)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -266,7 +264,7 @@ func TestCompletion_QuotesSpecialCharacters(t *testing.T) {
 			}
 		}
 	}
-	if page := cmddoc.Manual(parser.Model, cmddoc.Page{}); !strings.Contains(page, "It\\(aqs [a] \\(dqb\\(dq: c\\ed $(e) x,y. Second sentence.\n") {
+	if page := manual(parser.Model, manualText{}); !strings.Contains(page, "It\\(aqs [a] \\(dqb\\(dq: c\\ed $(e) x,y. Second sentence.\n") {
 		t.Error(page)
 	}
 }

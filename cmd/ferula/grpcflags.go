@@ -5,6 +5,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -27,13 +28,9 @@ type grpcFlags struct {
 // options returns the options of a gRPC server that listens on address.
 func (f grpcFlags) options(address string) (app.GRPCOptions, storeapi.ServerOptions) {
 	return app.GRPCOptions{
-			ListenAddress:    address,
-			TLSCert:          f.TLSCert,
-			TLSKey:           f.TLSKey,
-			TLSClientCA:      f.TLSClientCA,
-			TLSMinVersion:    f.TLSMinVersion,
-			TLSCiphers:       f.TLSCiphers,
-			TLSCurves:        f.TLSCurves,
+			ListenAddress: address,
+			TLS: server.ServerTLS{Cert: f.TLSCert, Key: f.TLSKey, ClientCA: f.TLSClientCA, MinVersion: f.TLSMinVersion,
+				Ciphers: f.TLSCiphers, Curves: f.TLSCurves},
 			MaxConnectionAge: time.Duration(f.MaxConnectionAge),
 			GracePeriod:      zeroIsNone(f.GracePeriod),
 		}, storeapi.ServerOptions{SeriesMax: f.SeriesMax, SamplesMax: f.SamplesMax, Flags: hint.Flags{

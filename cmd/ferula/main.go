@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/prometheus/scrape"
 	"github.com/prometheus/prometheus/storage/remote"
 
-	"github.com/ferula-io/ferula/cmd/ferula/cmddoc"
 	"github.com/ferula-io/ferula/internal/version"
 )
 
@@ -44,7 +43,7 @@ func newParser(cli *commands, options ...kong.Option) (*kong.Kong, error) {
 	parser, err := kong.New(cli, append([]kong.Option{
 		kong.Name("ferula"),
 		kong.Description("Drop-in replacements for parts of Prometheus, Thanos and Pyroscope."),
-		kong.Vars{"shells": cmddoc.Shells, "version": "ferula " + version.Current().Version},
+		kong.Vars{"shells": shells, "version": "ferula " + version.Current().Version},
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true}),
 		kong.KindMapper(reflect.Int, kong.MapperFunc(decodeNumber)),
 		kong.KindMapper(reflect.Int64, kong.MapperFunc(decodeNumber)),

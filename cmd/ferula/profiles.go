@@ -9,7 +9,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ferula-io/ferula/internal/app"
-	"github.com/ferula-io/ferula/internal/hostcheck"
+	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/profiles/compact"
 )
 
@@ -61,7 +61,7 @@ func (c *profilesCompactCommand) options() (app.ProfilesCompactOptions, error) {
 	var content contents
 	bucket := content.of("objstore.config", c.Config, c.ConfigFile)
 	web := c.Process.web()
-	web.AllowedHosts = []string{hostcheck.Any}
+	web.AllowedHosts = []string{server.AnyHost}
 	return app.ProfilesCompactOptions{
 		Web: web, Bucket: bucket, Wait: c.Wait, Interval: time.Duration(c.WaitInterval),
 		Compact: compact.Options{

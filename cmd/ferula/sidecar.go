@@ -10,7 +10,7 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ferula-io/ferula/internal/app"
-	"github.com/ferula-io/ferula/internal/hostcheck"
+	"github.com/ferula-io/ferula/internal/process/server"
 )
 
 // sidecarCommand has the flags of `thanos sidecar`, and a few more under names that
@@ -103,7 +103,7 @@ func (c *sidecarCommand) options() (app.SidecarOptions, error) {
 			"not less", c.SelectionsMax, c.ReadsMax))
 	}
 	web := c.Process.web()
-	web.AllowedHosts = []string{hostcheck.Any}
+	web.AllowedHosts = []string{server.AnyHost}
 	return app.SidecarOptions{
 		Web:           web,
 		GRPC:          grpc,

@@ -43,7 +43,7 @@ func TestSidecarCommand_AcceptsPrometheusOperatorArguments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if o.PrometheusURL != "https://localhost:9090/" || o.Web.ListenAddress != ":10902" || o.GRPC.ListenAddress != ":10901" || o.TSDBDir != "/prometheus" || o.Ship.Bucket != bucket || o.GRPC.TLSClientCA != "/etc/tls/grpc/ca.crt" {
+	if o.PrometheusURL != "https://localhost:9090/" || o.Web.ListenAddress != ":10902" || o.GRPC.ListenAddress != ":10901" || o.TSDBDir != "/prometheus" || o.Ship.Bucket != bucket || o.GRPC.TLS.ClientCA != "/etc/tls/grpc/ca.crt" {
 		t.Errorf("%+v", o)
 	}
 	if !strings.Contains(o.HTTPClient, "insecure_skip_verify") || o.ReadyTimeout != 20*time.Minute || o.PollInterval != 90*time.Second {

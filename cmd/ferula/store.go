@@ -14,7 +14,7 @@ import (
 	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/blocks/pages"
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/hostcheck"
+	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/thanos/gateway"
 )
 
@@ -82,7 +82,7 @@ func (c *storeCommand) options() (app.StoreOptions, error) {
 	limits.BytesMax, limits.SortBytesMax = int64(c.DownloadedBytes), int(c.SortBytes)
 	limits.Flags["SortBytesMax"] = "--store.max-sort-bytes"
 	web := c.Process.web()
-	web.AllowedHosts, web.RoutePrefix = []string{hostcheck.Any}, c.ExternalPrefix
+	web.AllowedHosts, web.RoutePrefix = []string{server.AnyHost}, c.ExternalPrefix
 	return app.StoreOptions{
 		Web: web, GRPC: grpc, Bucket: bucket, Limits: limits, SyncInterval: time.Duration(c.SyncInterval),
 		Relabel: content.of("selector.relabel-config", c.Relabel, c.RelabelFile),

@@ -9,7 +9,7 @@ import (
 
 	"github.com/alecthomas/kong"
 
-	"github.com/ferula-io/ferula/internal/envsubst"
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 // masked replaces the value of a secret in output.
@@ -55,7 +55,7 @@ func pathOrContent(flag string, inline secret, file string) (string, error) {
 		}
 		content = string(read)
 	}
-	content, err := envsubst.Expand(content)
+	content, err := hint.Expand(content)
 	if err != nil {
 		return "", fmt.Errorf("--%s: %w", flag, err)
 	}

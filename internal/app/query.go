@@ -17,13 +17,12 @@ import (
 	"github.com/ferula-io/ferula/internal/httpapi"
 	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/httpapi/storeset"
-	"github.com/ferula-io/ferula/internal/panics"
+	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/internal/process"
 
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
-	"github.com/ferula-io/ferula/internal/process/grpcserver"
-	"github.com/ferula-io/ferula/internal/process/httpserver"
-	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/process/server"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/thanos/dedup"
@@ -62,7 +61,7 @@ type Query struct {
 	queries   prompromql.QueryEngine
 	endpoints *fanout.Endpoints
 	fanout    *fanout.Fanout
-	tracing   *tracing.Tracing
+	tracing   *telemetry.Tracing
 }
 
 // NewQuery builds the process and opens its listeners. It sends no request to a store.
@@ -74,7 +73,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	}
 	slots := newSlotMetrics(q.reg.Own)
 	opts.Query.SlotWaited = slots.observe
-	opts.Query.Panicked = panics.Counter(q.reg.Own, "promql").Inc
+	opts.Query.Panicked = invariant.Panics(q.reg.Own, "promql").Inc
 	if q.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), q.reg); err != nil {
 		return nil, err
 	}
@@ -88,8 +87,8 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	}
 	q.opts.Stores.Lookback = q.engine.LookbackDelta()
 	client := opts.Client
-	client.TLSWatch = q.reg.TLS
-	client.Dial = grpcserver.NewMetrics(q.reg.Own).DialOptions(q.tracing.Call)
+	client.TLSWatch = q.tls
+	client.Dial = server.NewClientMetrics(q.reg.Own).DialOptions(q.tracing.Call)
 	dial, err := client.Dialer()
 	if err != nil {
 		return nil, hint.Invalid("grpc-client-tls-*", err)
@@ -124,11 +123,11 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	if err != nil {
 		return nil, err
 	}
-	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, q.listener.Addr())
+	external, err := server.ExternalURL(opts.Web.ExternalURL, q.listener.Addr())
 	if err != nil {
 		return nil, fmt.Errorf("external URL %q: %w", redact.URL(opts.Web.ExternalURL), err)
 	}
-	handler, err := q.newHandler(httpserver.RoutePrefix(opts.Web.RoutePrefix, external), external)
+	handler, err := q.newHandler(server.RoutePrefix(opts.Web.RoutePrefix, external), external)
 	if err != nil {
 		return nil, err
 	}
@@ -139,9 +138,9 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 
 // newHandler routes requests to the API, the web UI and the debug endpoints.
 func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, error) {
-	origin, err := httpserver.CORSOrigin(q.web.CORSOrigin)
+	origin, err := server.CORSOrigin(q.web.CORSOrigin)
 	if q.opts.DisableCORS {
-		origin, err = httpserver.CORSOrigin("[^\x00-\U0010FFFF]") // matches nothing
+		origin, err = server.CORSOrigin("[^\x00-\U0010FFFF]") // matches nothing
 	}
 	if err != nil {
 		return nil, err

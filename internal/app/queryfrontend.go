@@ -14,8 +14,8 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/process/httpserver"
-	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/process/server"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/redact"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
@@ -47,7 +47,7 @@ type QueryFrontend struct {
 	opts    QueryFrontendOptions
 	client  *downstream.Client
 	probe   *downstream.Probe
-	tracing *tracing.Tracing
+	tracing *telemetry.Tracing
 	slots   *limit.Limiter // of concurrent requests to the downstream
 }
 
@@ -129,7 +129,7 @@ func (q *QueryFrontend) newCache(yaml, name string) (*cache.Cache, error) {
 
 func (q *QueryFrontend) newHandler(front *frontend.Frontend) http.Handler {
 	mux := q.newMux()
-	mux.Handle("/", q.withCORS(httpserver.GuardForwarded(httpserver.OriginGuard(nil), front)))
+	mux.Handle("/", q.withCORS(server.GuardForwarded(server.OriginGuard(nil), front)))
 	return mux
 }
 

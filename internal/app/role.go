@@ -19,16 +19,12 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/ferula-io/ferula/internal/app/shipping"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi"
 	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/process/grpcserver"
-	"github.com/ferula-io/ferula/internal/process/httpserver"
-	"github.com/ferula-io/ferula/internal/process/reloader"
+	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
-	"github.com/ferula-io/ferula/internal/process/tracing"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/thanos/storeclient"
 	"github.com/ferula-io/ferula/internal/version"
@@ -86,13 +82,8 @@ func setGCPercent(percent int) {
 
 // Options of the servers and clients that several roles have.
 type (
-	WebOptions    = httpserver.Options
-	GRPCOptions   = grpcserver.Options
-	ReloadOptions = reloader.Options
-	// ShippingOptions configure the upload of blocks to an object store.
-	ShippingOptions = shipping.Options
-	// ProfileCacheOptions configure the caches for profile blocks in the bucket.
-	ProfileCacheOptions = shipping.ProfileCache
+	WebOptions  = server.WebOptions
+	GRPCOptions = server.GRPCOptions
 	// StoreClientOptions configure the gRPC connections to stores.
 	StoreClientOptions = storeclient.Options
 )
@@ -102,15 +93,17 @@ type base struct {
 	web      WebOptions
 	logger   *slog.Logger
 	reg      *telemetry.Registry
+	tls      *server.TLSWatch // of the certificates of this process
 	process  *process.Process
 	listener net.Listener
-	grpc     *grpcserver.Server // nil: none
+	grpc     *server.GRPC // nil: none
 	started  time.Time
 }
 
 func newBase(web WebOptions, logger *slog.Logger) base {
-	return base{web: web.WithDefaults(), logger: logger, reg: telemetry.New(), process: process.New(logger),
-		started: time.Now().UTC()}
+	reg := telemetry.New()
+	return base{web: web.WithDefaults(), logger: logger, reg: reg, tls: server.NewTLSWatch(reg.Own),
+		process: process.New(logger), started: time.Now().UTC()}
 }
 
 // release closes what a process has opened that could not be built.
@@ -130,8 +123,8 @@ func (b *base) GRPCAddr() net.Addr { return b.grpc.Addr() }
 func (b *base) url() string { return b.web.Scheme() + "://" + b.listener.Addr().String() + "/" }
 
 // trace creates the tracing of a service from Thanos' configuration.
-func (b *base) trace(config, service string) (*tracing.Tracing, error) {
-	traced, err := tracing.New(config, service)
+func (b *base) trace(config, service string) (*telemetry.Tracing, error) {
+	traced, err := telemetry.NewTracing(config, service)
 	if err != nil {
 		return nil, hint.Invalid("tracing.config", err)
 	}
@@ -152,16 +145,16 @@ func (b *base) listen() (err error) {
 }
 
 // listenGRPC creates the gRPC server, with the codecs of the StoreAPI, if there is a listen address. traced may be nil.
-func (b *base) listenGRPC(opts GRPCOptions, traced *tracing.Tracing, register func(grpc.ServiceRegistrar)) (err error) {
+func (b *base) listenGRPC(opts GRPCOptions, traced *telemetry.Tracing, register func(grpc.ServiceRegistrar)) (err error) {
 	storeapi.RegisterSnappy()
-	opts.TLSWatch = b.reg.TLS
+	opts.TLS.Watch = b.tls
 	options := append(storeapi.GRPCServerOptions(), traced.ServerOptions()...)
-	b.grpc, err = grpcserver.New(opts, options, b.logger, b.reg.Own, register)
+	b.grpc, err = server.NewGRPC(opts, options, b.logger, b.reg.Own, register)
 	return err
 }
 
 // listenStoreAPI is listenGRPC for a command of Thanos.
-func (b *base) listenStoreAPI(opts GRPCOptions, traced *tracing.Tracing, register func(grpc.ServiceRegistrar)) error {
+func (b *base) listenStoreAPI(opts GRPCOptions, traced *telemetry.Tracing, register func(grpc.ServiceRegistrar)) error {
 	opts.WarnAnonymous(b.web, b.logger)
 	return b.listenGRPC(opts.WithoutPushes(), traced, register)
 }
@@ -185,9 +178,9 @@ func (b *base) newMux() *http.ServeMux {
 
 // webServer returns the HTTP server.
 func (b *base) webServer(handler http.Handler) process.Server {
-	b.reg.TLS.Log = b.logger
+	b.tls.Log = b.logger
 	if certs := b.web.Security(); certs.CertFile != "" {
-		_ = b.reg.TLS.Add(certs.CertFile, certs.KeyFile) // Listen has checked it; the metrics show an error
+		_ = b.tls.Add(certs.CertFile, certs.KeyFile) // Listen has checked it; the metrics show an error
 	}
 	server := b.web.Server(handler, b.logger)
 	return process.Server{

@@ -16,16 +16,15 @@ import (
 	"github.com/prometheus/prometheus/util/notifications"
 	"google.golang.org/grpc/test/bufconn"
 
-	"github.com/ferula-io/ferula/internal/app/shipping"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
-	"github.com/ferula-io/ferula/internal/panics"
+	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/process/httpserver"
-	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/process/server"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/promql/rules"
 	"github.com/ferula-io/ferula/internal/redact"
@@ -77,10 +76,10 @@ type Serve struct {
 	rules    *rules.Manager
 	config   *liveConfig
 	profiles *profileService
-	shipping *shipping.Shipper // nil: none
-	pushed   atomic.Bool       // a sender has pushed samples
+	shipping *shipper    // nil: none
+	pushed   atomic.Bool // a sender has pushed samples
 	notices  *notices
-	tracing  *tracing.Live
+	tracing  *telemetry.LiveTracing
 	bodies   *reqbody.Reader // of all receivers
 	handler  http.Handler
 	// in-process listener for scrapes of this server's own metrics: a server that authenticates its clients scrapes
@@ -101,11 +100,11 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 		return nil, err
 	}
 	s.tracing, s.notices = s.newTracing(), s.newNotices()
-	external, err := httpserver.ExternalURL(opts.Web.ExternalURL, s.listener.Addr())
+	external, err := server.ExternalURL(opts.Web.ExternalURL, s.listener.Addr())
 	if err != nil {
 		return nil, hint.Invalid("web.external-url", fmt.Errorf("%q: %w", redact.URL(opts.Web.ExternalURL), err))
 	}
-	prefix := httpserver.RoutePrefix(opts.Web.RoutePrefix, external)
+	prefix := server.RoutePrefix(opts.Web.RoutePrefix, external)
 	if s.config, err = newLiveConfig(s, prefix); err != nil {
 		return nil, err
 	}
@@ -137,7 +136,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	}
 	s.remotes = remoteread.New(s.store, opts.ReadSort)
 	opts.Query.TrackerDir = opts.Store.Dir
-	opts.Query.Panicked = panics.Counter(s.reg.Own, "promql").Inc
+	opts.Query.Panicked = invariant.Panics(s.reg.Own, "promql").Inc
 	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
 		return nil, err
 	}
@@ -171,14 +170,14 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 
 // newTracing creates the tracing that follows the section tracing of the configuration. It sends
 // nothing until a configuration is applied.
-func (s *Serve) newTracing() *tracing.Live {
-	l := tracing.NewLive("ferula-serve", s.opts.Logger.With("component", "tracing"))
+func (s *Serve) newTracing() *telemetry.LiveTracing {
+	l := telemetry.NewLiveTracing("ferula-serve", s.opts.Logger.With("component", "tracing"))
 	s.process.Add(process.Component{Name: "tracing", Close: l.Close})
 	return l
 }
 
 // MoreAddrs returns the listen addresses after the first.
-func (s *Serve) MoreAddrs() []net.Addr { return httpserver.MoreAddrs(s.listener) }
+func (s *Serve) MoreAddrs() []net.Addr { return server.MoreAddrs(s.listener) }
 
 // assemble adds the components that apply configurations, and the servers.
 func (s *Serve) assemble() {

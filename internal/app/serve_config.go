@@ -22,7 +22,7 @@ import (
 	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/profiles/ingest"
 	"github.com/ferula-io/ferula/internal/promql/rules"
 	"github.com/ferula-io/ferula/internal/redact"
@@ -286,7 +286,7 @@ func (l *liveConfig) swap(next *parts) error {
 
 // tracingChange is the change of the section tracing.
 func (l *liveConfig) tracingChange(cfg *config.Config) process.Change {
-	var staged *tracing.Staged
+	var staged *telemetry.Staged
 	return process.Change{
 		Apply: func() (err error) {
 			staged, err = l.serve.tracing.Stage(cfg.TracingConfig)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/prometheus/prometheus/rules"
 
-	"github.com/ferula-io/ferula/internal/app/shipping"
 	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/tsdb"
@@ -23,7 +22,7 @@ func (s *Serve) newShipping() error {
 		return err
 	}
 	var err error
-	if s.shipping, err = shipping.New(opts, s.opts.Store.Dir, "ferula", external, s.opts.Logger, s.reg); err != nil {
+	if s.shipping, err = newShipper(opts, s.opts.Store.Dir, "ferula", external, s.opts.Logger, s.reg); err != nil {
 		return hint.Invalid("objstore.config", err)
 	}
 	s.process.Note = func() string { return s.shipping.Note() + s.profiles.note() }

@@ -9,14 +9,14 @@ import (
 	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/process/httpserver"
+	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/profiles/query"
 	"github.com/ferula-io/ferula/internal/remoteread"
 )
 
 // newHandler routes requests to the API, the web UI and the debug endpoints.
 func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, error) {
-	origin, err := httpserver.CORSOrigin(s.web.CORSOrigin)
+	origin, err := server.CORSOrigin(s.web.CORSOrigin)
 	if err != nil {
 		return nil, err
 	}
@@ -24,7 +24,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	s.reg.ExposePrometheusHTTP(prefix)
 	s.reg.ExposePackageMetrics()
 	exposeReady(s.reg, &s.process.Readiness)
-	guard := httpserver.OriginGuard(external)
+	guard := server.OriginGuard(external)
 	read := s.opts.Read
 	read.ExternalLabels = s.config.externalLabels
 	// The API has its own mux, so that an unknown endpoint or method gets status 404 or

@@ -13,14 +13,12 @@ import (
 
 	"google.golang.org/grpc"
 
-	"github.com/ferula-io/ferula/internal/app/shipping"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/thanos/sources"
 
-	"github.com/ferula-io/ferula/internal/process/httpserver"
-	"github.com/ferula-io/ferula/internal/process/reloader"
-	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/process/server"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -61,9 +59,9 @@ type Sidecar struct {
 	opts       SidecarOptions
 	prometheus *sources.Prometheus
 	http       *http.Client
-	tracing    *tracing.Tracing
-	shipping   *shipping.Shipper // nil: none
-	reload     *reloader.Reloader
+	tracing    *telemetry.Tracing
+	shipping   *shipper // nil: none
+	reload     *reloader
 }
 
 // NewSidecar builds the process and opens its listeners. It sends no request to
@@ -77,7 +75,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 		return nil, hint.Invalid("prometheus.url", fmt.Errorf("%q is not an http or https URL",
 			redact.URL(opts.PrometheusURL)))
 	}
-	if s.http, err = httpserver.FromThanos(opts.HTTPClient); err != nil {
+	if s.http, err = server.FromThanos(opts.HTTPClient); err != nil {
 		return nil, hint.Invalid("prometheus.http-client", err)
 	}
 	if s.tracing, err = s.trace(opts.Tracing, "ferula-sidecar"); err != nil {
@@ -90,7 +88,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 		URL: u, HTTP: s.http, MinTimeMS: opts.MinTimeMS, SelectionsMax: opts.SelectionsMax, ReadsMax: opts.ReadsMax,
 		SortBytesMax: opts.Limits.SortBytesMax,
 	}, s.reg)
-	if s.shipping, err = shipping.New(opts.Ship, opts.TSDBDir, "sidecar", s.prometheus.ExternalLabels, opts.Logger,
+	if s.shipping, err = newShipper(opts.Ship, opts.TSDBDir, "sidecar", s.prometheus.ExternalLabels, opts.Logger,
 		s.reg); err != nil {
 		return nil, hint.Invalid("objstore.config", err)
 	}
@@ -99,8 +97,8 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 		process.Component{Name: "Prometheus", Run: s.work, Close: func() error { s.http.CloseIdleConnections(); return nil }},
 	)
 	s.process.Note = s.shipping.Note
-	if s.reload, err = reloader.New(opts.Reload, u, s.http, opts.Logger.With("component", "reloader"),
-		s.reg.Own); err != nil {
+	if s.reload, err = newReloader(opts.Reload, u, s.http, opts.Logger.With("component", "reloader"),
+		s.reg); err != nil {
 		return nil, err
 	}
 	s.process.Add(process.Component{Name: "reloader", Run: func(ctx context.Context) error {

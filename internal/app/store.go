@@ -24,8 +24,8 @@ import (
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/process/httpserver"
-	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/process/server"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/thanos/gateway"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -49,7 +49,7 @@ type Store struct {
 	opts    StoreOptions
 	bucket  objstore.Bucket
 	store   *gateway.Store
-	tracing *tracing.Tracing
+	tracing *telemetry.Tracing
 }
 
 // NewStore builds the process and opens its listeners. It sends no request to the bucket.
@@ -84,7 +84,7 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 	if err != nil {
 		return nil, err
 	}
-	mux, prefix := s.newMux(), httpserver.RoutePrefix(opts.Web.RoutePrefix, &url.URL{})
+	mux, prefix := s.newMux(), server.RoutePrefix(opts.Web.RoutePrefix, &url.URL{})
 	mux.HandleFunc("GET "+prefix+"/api/v1/blocks", s.blocks)
 	mux.HandleFunc("GET "+prefix+"/api/v1/status/features", s.constant(storeFeatures))
 	mux.HandleFunc("GET "+prefix+"/api/v1/status/buildinfo", s.constant(storeBuildInfo()))

@@ -1,5 +1,5 @@
 // Package hint names command-line flags in errors: those that raise limits, and those with
-// values that cannot be used.
+// values that cannot be used. It also replaces $(NAME) in the texts of flags.
 //
 // A package with limits has a field Flags in its options and adds Flags.Of to the errors of
 // exceeded limits. Package main, which knows the flags, sets the field. The zero value adds

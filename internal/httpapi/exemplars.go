@@ -8,7 +8,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/precheck"
 )
 
 func (a *API) queryExemplars(r *http.Request) (response, *apiError) {
@@ -19,7 +19,7 @@ func (a *API) queryExemplars(r *http.Request) (response, *apiError) {
 	if end.Before(start) {
 		return response{}, badData(errors.New("end timestamp must not be before start timestamp"))
 	}
-	expr, err := a.parseExpr(r, nesting.LevelsMax)
+	expr, err := a.parseExpr(r, precheck.LevelsMax)
 	if err != nil {
 		return response{}, badData(err)
 	}

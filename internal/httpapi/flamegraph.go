@@ -9,7 +9,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/precheck"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/api"
 )
@@ -69,7 +69,7 @@ func (a *API) exemplarRequest(r *http.Request) (profiles.ExemplarRequest, *apiEr
 		if r.FormValue("query") == "" {
 			return req, badData(errors.New(`either "profile_id" or "query" must be given`))
 		}
-		expr, err := a.parseExpr(r, nesting.LevelsMax)
+		expr, err := a.parseExpr(r, precheck.LevelsMax)
 		if err != nil {
 			return req, badData(err)
 		}

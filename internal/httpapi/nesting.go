@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/precheck"
 )
 
 // Formatting converts the expression of each level to a string, to check whether it fits
@@ -32,7 +32,7 @@ func prettyLevels(n int) int {
 // parseExpr parses `query`. Nesting deeper than levelsMax is an error.
 func (a *API) parseExpr(r *http.Request, levelsMax int) (parser.Expr, error) {
 	query := r.FormValue("query")
-	if err := nesting.Check(query, levelsMax); err != nil {
+	if err := precheck.Query(query, levelsMax); err != nil {
 		return nil, err
 	}
 	return a.opts.Parser.ParseExpr(query)

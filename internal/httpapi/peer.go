@@ -5,7 +5,7 @@ import (
 
 	"github.com/prometheus/prometheus/util/httputil"
 
-	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/precheck"
 )
 
 // peer returns the handler of an endpoint that Options.Peer serves. Before it the form is parsed, and check, which may
@@ -30,5 +30,5 @@ func (a *API) peer(check func(*http.Request) error) http.Handler {
 // formattable checks the nesting of a query for /format_query and /parse_query.
 func formattable(r *http.Request) error {
 	query := r.FormValue("query")
-	return nesting.Check(query, prettyLevels(len(query)))
+	return precheck.Query(query, prettyLevels(len(query)))
 }

@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/stats"
 
-	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/precheck"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -172,7 +172,7 @@ func (a *API) evaluation(r *http.Request, p preparedQuery, plan bool) (e evaluat
 	if e.from, e.opts, apiErr = a.samplesQueryable(r, e.opts, p.resolution, plan); apiErr != nil {
 		return e, apiErr
 	}
-	if err := nesting.Check(r.FormValue("query"), nesting.LevelsMax); err != nil {
+	if err := precheck.Query(r.FormValue("query"), precheck.LevelsMax); err != nil {
 		return e, invalidParameter("query", err)
 	}
 	return e, nil

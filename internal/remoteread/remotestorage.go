@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/process/tracing"
+	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
@@ -25,7 +25,7 @@ func newHTTPClient(cfg commonconfig.HTTPClientConfig, name string) (*http.Client
 	if err != nil {
 		return nil, fmt.Errorf("HTTP client of %s: %w", name, err)
 	}
-	client.Transport = tracing.RoundTripper("Remote Read", client.Transport)
+	client.Transport = telemetry.RoundTripper("Remote Read", client.Transport)
 	return client, nil
 }
 

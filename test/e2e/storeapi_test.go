@@ -237,7 +237,7 @@ func TestStoreAPI_ClientCertificatesAreRequired(t *testing.T) {
 	ca.issue("server")
 	client := ca.issue("client")
 	_, address := grpcServe(t, "scrape_configs: []\n", func(o *app.ServeOptions) {
-		o.GRPC.TLSCert, o.GRPC.TLSKey, o.GRPC.TLSClientCA = ca.file("server.pem"), ca.file("server-key.pem"), ca.file("ca.pem")
+		o.GRPC.TLS.Cert, o.GRPC.TLS.Key, o.GRPC.TLS.ClientCA = ca.file("server.pem"), ca.file("server-key.pem"), ca.file("ca.pem")
 	})
 	roots := x509.NewCertPool()
 	roots.AddCert(ca.cert)

@@ -114,6 +114,11 @@ func TestServe_AnonymousGRPCIsRefusedIfHTTPHasPasswords(t *testing.T) {
 	passwords := writeFile(t, filepath.Join(dir, "passwords.yml"), eveInBcrypt)
 	plainTLS := writeFile(t, filepath.Join(dir, "tls.yml"), "tls_server_config: {cert_file: "+cert+", key_file: "+key+"}\n")
 	clients := writeFile(t, filepath.Join(dir, "clients.yml"), "tls_server_config: {cert_file: "+cert+", key_file: "+key+", client_auth_type: RequireAndVerifyClientCert, client_ca_file: "+cert+"}\n")
+	secured := func(clientCA string) app.GRPCOptions {
+		o := app.GRPCOptions{ListenAddress: "0.0.0.0:0"}
+		o.TLS.Cert, o.TLS.Key, o.TLS.ClientCA = cert, key, clientCA
+		return o
+	}
 	for name, tt := range map[string]struct {
 		web     string
 		grpc    app.GRPCOptions
@@ -121,9 +126,9 @@ func TestServe_AnonymousGRPCIsRefusedIfHTTPHasPasswords(t *testing.T) {
 	}{
 		"all addresses, a password":          {passwords, app.GRPCOptions{ListenAddress: ":0"}, true},
 		"all addresses, client certificates": {clients, app.GRPCOptions{ListenAddress: "0.0.0.0:0"}, true},
-		"TLS alone on both sides":            {plainTLS, app.GRPCOptions{ListenAddress: "0.0.0.0:0", TLSCert: cert, TLSKey: key}, false},
-		"TLS without a client CA":            {passwords, app.GRPCOptions{ListenAddress: "0.0.0.0:0", TLSCert: cert, TLSKey: key}, true},
-		"a client CA":                        {passwords, app.GRPCOptions{ListenAddress: "0.0.0.0:0", TLSCert: cert, TLSKey: key, TLSClientCA: cert}, false},
+		"TLS alone on both sides":            {plainTLS, secured(""), false},
+		"TLS without a client CA":            {passwords, secured(""), true},
+		"a client CA":                        {passwords, secured(cert), false},
 		"loopback":                           {passwords, app.GRPCOptions{ListenAddress: "127.0.0.1:0"}, false},
 		"allowed":                            {passwords, app.GRPCOptions{ListenAddress: "0.0.0.0:0", AllowAnonymous: true}, false},
 		"none":                               {passwords, app.GRPCOptions{}, false},

@@ -16,9 +16,8 @@ var layers = []struct {
 }{
 	{"shared and process", []string{
 		"internal/invariant", "internal/bufpool", "internal/version", "internal/files", "internal/hint",
-		"internal/panics", "internal/redact",
-		"internal/httpbody", "internal/reqbody", "internal/nesting", "internal/protocount", "internal/envsubst",
-		"internal/hostcheck", "internal/connlimit", "internal/dnslookup", "internal/process",
+		"internal/redact", "internal/httpbody", "internal/reqbody", "internal/precheck", "internal/dnslookup",
+		"internal/process",
 	}, true},
 	{"data", []string{"internal/series", "internal/tsdb", "internal/blocks", "internal/bucket"}, true},
 	{"slices", []string{
@@ -141,7 +140,7 @@ func TestLayers_FrontendImportsNeitherEngineNorStorage(t *testing.T) {
 
 // wires are the slices whose packages encode and decode protobuf messages.
 var wires = []string{
-	"internal/thanos", "internal/remoteread", "internal/ingest/remotewrite", "internal/profiles", "internal/protocount",
+	"internal/thanos", "internal/remoteread", "internal/ingest/remotewrite", "internal/profiles", "internal/precheck",
 	"internal/series/labelenc",
 }
 

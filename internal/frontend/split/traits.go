@@ -6,7 +6,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 
-	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/precheck"
 )
 
 // Traits are the properties of an expression that limit how its results may be split and
@@ -56,7 +56,7 @@ func (s Traits) LastImmutableStep(immutableMS int64, lookback time.Duration) int
 // TraitsOf returns the traits of an expression. ok is false if it cannot be parsed; the
 // query must then be passed through, and the downstream returns the error.
 func TraitsOf(p parser.Parser, query string) (traits Traits, ok bool) {
-	if nesting.Check(query, nesting.LevelsMax) != nil {
+	if precheck.Query(query, precheck.LevelsMax) != nil {
 		return Traits{}, false
 	}
 	expr, err := p.ParseExpr(query)

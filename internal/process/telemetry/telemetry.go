@@ -24,8 +24,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/ferula-io/ferula/internal/panics"
-	"github.com/ferula-io/ferula/internal/process/tlsfiles"
+	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/internal/version"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -34,8 +33,7 @@ import (
 // Prometheus' packages in a prometheus.Registry. Both are exposed together.
 type Registry struct {
 	*prometheus.Registry
-	Own *metrics.Set    // ferula's
-	TLS *tlsfiles.Watch // of the certificates of this process
+	Own *metrics.Set // ferula's
 
 	// Exemplar returns the exemplar labels of a served request as alternating names and
 	// values; nil for no exemplar.
@@ -53,13 +51,12 @@ type Registry struct {
 // New creates the registry with the metrics of every role.
 func New() *Registry {
 	reg := &Registry{Registry: prometheus.NewRegistry(), Own: metrics.NewSet(), Exemplar: TraceLabels}
-	reg.TLS = tlsfiles.NewWatch(reg.Own)
 	build := version.Current()
 	reg.Own.NewGaugeVec("ferula_build_info", "Always 1; the labels identify the running version.", "version", "revision",
 		"goversion").
 		With(build.Version, build.Revision, runtime.Version()).Set(1)
 	reg.Own.RegisterMetricsWriter(metrics.WriteFDMetrics)
-	reg.panics = panics.Counter(reg.Own, "http")
+	reg.panics = invariant.Panics(reg.Own, "http")
 	labels := []string{"handler", "method", "code"}
 	reg.requests = reg.Own.NewCounterVec("ferula_http_requests_total",
 		"HTTP requests served, by path pattern, method and status; code \"aborted\" is a response that was cut off.",

@@ -6,8 +6,8 @@ import (
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ferula-io/ferula/internal/precheck"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
-	"github.com/ferula-io/ferula/internal/protocount"
 )
 
 // elementsMax is the limit of messages and elements of repeated fields in a request. It is
@@ -38,7 +38,7 @@ func (protoCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
 
 func (protoCodec) Unmarshal(b []byte, m any) error {
 	if m, ok := m.(proto.Message); ok {
-		if err := protocount.Check(b, m.ProtoReflect().Descriptor(), elementsMax); err != nil {
+		if err := precheck.Message(b, m.ProtoReflect().Descriptor(), elementsMax); err != nil {
 			return err
 		}
 		return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, m)
@@ -73,7 +73,7 @@ func (jsonCodec) Unmarshal(b []byte, m any) error {
 	if len(b) == 0 {
 		b = []byte("{}") // `curl -d ''` for a request without fields
 	}
-	if err := protocount.CheckJSON(b, jsonElementsMax); err != nil {
+	if err := precheck.JSON(b, jsonElementsMax); err != nil {
 		return err
 	}
 	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, message)

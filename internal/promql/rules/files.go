@@ -17,7 +17,7 @@ import (
 	"github.com/prometheus/sigv4"
 	"go.yaml.in/yaml/v3"
 
-	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/precheck"
 )
 
 // Prepare reads and checks the rule files and the Alertmanagers of a configuration. It changes nothing. The error has
@@ -112,7 +112,7 @@ type bounded struct{ parser.Parser }
 
 // ParseExpr implements parser.Parser.
 func (b bounded) ParseExpr(expr string) (parser.Expr, error) {
-	if err := nesting.Check(expr, nesting.LevelsMax); err != nil {
+	if err := precheck.Query(expr, precheck.LevelsMax); err != nil {
 		return nil, err
 	}
 	return b.Parser.ParseExpr(expr)

@@ -14,7 +14,7 @@ import (
 
 	"go.yaml.in/yaml/v3"
 
-	"github.com/ferula-io/ferula/internal/envsubst"
+	"github.com/ferula-io/ferula/internal/hint"
 )
 
 // Files are the sources of endpoints, read periodically.
@@ -36,7 +36,7 @@ func (f Files) Read() ([]Address, error) {
 		if err != nil {
 			return nil, err
 		}
-		expanded, err := envsubst.Expand(string(read))
+		expanded, err := hint.Expand(string(read))
 		if err != nil {
 			return nil, fmt.Errorf("endpoint configuration %s: %w", f.ConfigFile, err)
 		}

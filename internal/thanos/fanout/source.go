@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/precheck"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -130,7 +130,7 @@ func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (val
 // Exemplars implements storeapi.Services.
 func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (results []exemplar.QueryResult,
 	warnings []string, err error) {
-	if err := nesting.Check(r.Query, nesting.LevelsMax); err != nil {
+	if err := precheck.Query(r.Query, precheck.LevelsMax); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
 	}
 	expr, err := parser.NewParser(parser.Options{EnableExperimentalFunctions: true}).ParseExpr(r.Query)

@@ -14,7 +14,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/precheck"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/tsdb"
@@ -111,7 +111,7 @@ func (s *Local) list(r storeapi.LabelsRequest, read listFunc) (list, warnings []
 // Exemplars implements storeapi.Services. A selector that does not match the
 // external labels of this server returns nothing.
 func (s *Local) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) ([]exemplar.QueryResult, []string, error) {
-	if err := nesting.Check(r.Query, nesting.LevelsMax); err != nil {
+	if err := precheck.Query(r.Query, precheck.LevelsMax); err != nil {
 		return nil, nil, fmt.Errorf("%w: %w", storeapi.ErrBadRequest, err)
 	}
 	expr, err := s.parser.ParseExpr(r.Query)

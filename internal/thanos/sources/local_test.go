@@ -16,7 +16,7 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/rules"
 
-	"github.com/ferula-io/ferula/internal/nesting"
+	"github.com/ferula-io/ferula/internal/precheck"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/metrics"
@@ -138,7 +138,7 @@ func TestLocal_ExemplarsOfSelectorsThatMatchTheExternalLabels(t *testing.T) {
 			t.Errorf("%s: %v, %v", query, found, err)
 		}
 	}
-	deep := strings.Repeat("(", nesting.LevelsMax+1) + "m" + strings.Repeat(")", nesting.LevelsMax+1)
+	deep := strings.Repeat("(", precheck.LevelsMax+1) + "m" + strings.Repeat(")", precheck.LevelsMax+1)
 	for _, query := range []string{"m{", deep} {
 		if _, _, err := s.Exemplars(ctx, storeapi.ExemplarsRequest{Query: query, MaxMS: startMS}); !errors.Is(err, storeapi.ErrBadRequest) {
 			t.Errorf("%.20s: %v", query, err)

@@ -12,7 +12,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/bufpool"
 	"github.com/ferula-io/ferula/internal/invariant"
-	"github.com/ferula-io/ferula/internal/protocount"
+	"github.com/ferula-io/ferula/internal/precheck"
 )
 
 // connBufferBytes is the size of one read or write on a connection: a batch.
@@ -61,7 +61,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if m, ok := v.(proto.Message); ok && c.elementsMax > 0 && data.Len() > c.elementsMax {
 		whole := data.MaterializeToBuffer(mem.DefaultBufferPool())
 		defer whole.Free()
-		if err := protocount.Check(whole.ReadOnlyData(), m.ProtoReflect().Descriptor(), c.elementsMax); err != nil {
+		if err := precheck.Message(whole.ReadOnlyData(), m.ProtoReflect().Descriptor(), c.elementsMax); err != nil {
 			return err
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/mem"
 
-	"github.com/ferula-io/ferula/internal/protocount"
+	"github.com/ferula-io/ferula/internal/precheck"
 	"github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
 )
 
@@ -16,7 +16,7 @@ import (
 func TestCodec_ServerRejectsRequestsOfManyElements(t *testing.T) {
 	server := codec{encoding.GetCodecV2("proto"), requestElementsMax}
 	matcher := []byte{0x32, 0} // LabelNamesRequest.matchers
-	for elements, want := range map[int]error{requestElementsMax: nil, requestElementsMax + 1: protocount.ErrLimit} {
+	for elements, want := range map[int]error{requestElementsMax: nil, requestElementsMax + 1: precheck.ErrLimit} {
 		raw := bytes.Repeat(matcher, elements)
 		pieces := mem.BufferSlice{mem.SliceBuffer(raw[:elements]), mem.SliceBuffer(raw[elements:])}
 		var m thanospb.LabelNamesRequest

@@ -17,7 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 
-	"github.com/ferula-io/ferula/internal/process/tlsfiles"
+	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -29,8 +29,8 @@ type Options struct {
 	TLSCert, TLSKey string // files; both or none
 	TLSCA           string // file; "": the system's certificate pool
 	TLSServerName   string
-	TLSMinVersion   string          // 1.0 to 1.3; "": 1.3
-	TLSWatch        *tlsfiles.Watch // of the files above, not of those in the configuration of an endpoint; may be nil
+	TLSMinVersion   string           // 1.0 to 1.3; "": 1.3
+	TLSWatch        *server.TLSWatch // of the files above, not of those in the configuration of an endpoint; may be nil
 	Client          storeapi.ClientOptions
 	Dial            []grpc.DialOption // interceptors of calls
 	LookupInterval  time.Duration     // of resolving the names of endpoint groups; 0: 30 s
@@ -137,7 +137,7 @@ func isLoopback(address string) bool {
 
 // tls returns the TLS configuration of the connections.
 func (o Options) tls() (*tls.Config, error) {
-	return tlsfiles.Client{Cert: o.TLSCert, Key: o.TLSKey, CA: o.TLSCA, ServerName: o.TLSServerName,
+	return server.ClientTLS{Cert: o.TLSCert, Key: o.TLSKey, CA: o.TLSCA, ServerName: o.TLSServerName,
 		MinVersion: o.TLSMinVersion, SkipVerify: o.TLSSkipVerify, Watch: o.TLSWatch}.Config()
 }
 

@@ -1,66 +1,229 @@
 package main
 
 import (
+	"fmt"
 	"io"
+	"strings"
 
 	"github.com/alecthomas/kong"
 )
 
-// completionCommand prints a script for a shell.
+// completionCommand prints a script for a shell. The script runs this program with offerWords to complete a line.
 type completionCommand struct {
 	Shell string `arg:"" enum:"${shells}" help:"Shell: ${enum}."`
 }
 
+// shells are the shells that have a script.
+const shells = "bash,zsh,fish"
+
 // Run is called by kong.
 func (c *completionCommand) Run(k *kong.Context) error {
-	script, err := completionScript(c.Shell, k.Model)
-	if err != nil {
-		return usageError{err}
+	_, err := io.WriteString(k.Stdout, map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Shell])
+	return err
+}
+
+// Where nothing is offered, bash completes names of files. It splits --flag=value at the =.
+const bashScript = `# Completion of ferula in bash:
+#
+#	source <(ferula completion bash)
+_ferula() {
+	local line
+	COMPREPLY=()
+	while IFS= read -r line; do
+		[[ $line == :* ]] || COMPREPLY+=("${line%%$'\t'*}")
+	done < <("${COMP_WORDS[0]}" ` + offerWords + ` "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null)
+	if [[ ${#COMPREPLY[@]} == 1 && ${COMPREPLY[0]} == *= ]]; then
+		compopt -o nospace 2>/dev/null
+	fi
+}
+complete -o default -F _ferula ferula
+`
+
+const zshScript = `#compdef ferula
+# Completion of ferula in zsh:
+#
+#	source <(ferula completion zsh)
+#
+# or as a file _ferula in a directory of $fpath.
+_ferula() {
+	local -a offered flags others
+	offered=("${(@f)$("${words[1]}" ` + offerWords + ` "${(@Q)words[2,CURRENT]}" 2>/dev/null)}")
+	case $offered[1] in
+	:files) compset -P '--*='; _files ;;
+	:directories) compset -P '--*='; _files -/ ;;
+	?*)
+		offered=("${(@)offered//:/\\:}")
+		offered=("${(@)offered/$'\t'/:}")
+		flags=("${(@M)offered:#--*=:*}") others=("${(@)offered:#--*=:*}")
+		_describe -t flags flag flags -S ''
+		_describe -t words word others
+		;;
+	esac
+}
+
+if [[ $funcstack[1] == _ferula ]]; then
+	_ferula "$@"
+else
+	compdef _ferula ferula
+fi
+`
+
+const fishScript = `# Completion of ferula in fish:
+#
+#	ferula completion fish | source
+function __ferula_offers
+	set -l words (commandline -opc) (commandline -ct)
+	set -l offered ($words[1] ` + offerWords + ` $words[2..-1] 2>/dev/null)
+	switch "$offered[1]"
+		case :files
+			__fish_complete_path (commandline -ct)
+		case :directories
+			__fish_complete_directories (commandline -ct)
+		case '*'
+			string join \n -- $offered
+	end
+end
+complete -c ferula -f -a '(__ferula_offers)'
+`
+
+// offerWords is the first argument of a run that offers what may be the last of the arguments after it.
+const offerWords = "__offer"
+
+// offer writes a line for each word that may take the place of the last one: the word, a tab and its meaning. The only
+// line :files or :directories stands for names of files. An argument = belongs to the flag before it.
+func offer(to io.Writer, app *kong.Application, words []string) error {
+	var text strings.Builder
+	n, flag, current, prefix := app.Node, (*kong.Flag)(nil), "", ""
+	for i, word := range words {
+		last := i == len(words)-1
+		name, value, assigned := strings.Cut(word, "=")
+		switch {
+		case word == "=":
+		case last && flag != nil:
+			current = word
+		case flag != nil:
+			flag = nil
+		case assigned && last:
+			flag, current, prefix = takingFlag(n, name), value, name+"="
+		case last:
+			current = word
+		case strings.HasPrefix(word, "-") && !assigned:
+			flag = takingFlag(n, name)
+		default:
+			n = child(n, word)
+		}
 	}
-	_, err = io.WriteString(k.Stdout, script)
+	add := func(word, help string) {
+		if strings.HasPrefix(word, current) {
+			fmt.Fprintf(&text, "%s%s\t%s\n", prefix, word, firstSentence(help))
+		}
+	}
+	if flag != nil {
+		for _, value := range choicesOf(flag.Value) {
+			add(value, "")
+		}
+		if text.Len() == 0 {
+			text.WriteString(pathKind(flag))
+		}
+	} else {
+		offerArguments(n, current, add, &text)
+	}
+	_, err := io.WriteString(to, text.String())
 	return err
 }
 
-// manCommand prints the manual page.
-type manCommand struct{}
-
-// Run is called by kong.
-func (*manCommand) Run(k *kong.Context) error {
-	_, err := io.WriteString(k.Stdout, manual(k.Model, manualPage))
-	return err
+// offerArguments offers the commands and arguments of a command, and its flags after a dash or if there is nothing else.
+func offerArguments(n *kong.Node, current string, add func(word, help string), text *strings.Builder) {
+	if !strings.HasPrefix(current, "-") {
+		for _, c := range children(n) {
+			add(c.Name, c.Help)
+		}
+		for _, arg := range n.Positional {
+			for _, value := range choicesOf(arg) {
+				add(value, "")
+			}
+			if arg.Enum == "" {
+				text.WriteString(":files\n")
+			}
+		}
+		if text.Len() > 0 {
+			return
+		}
+	}
+	for _, f := range acceptedFlags(n) {
+		if takesValue(f) {
+			add("--"+f.Name+"=", f.Help)
+			continue
+		}
+		add("--"+f.Name, f.Help)
+		if f.Tag != nil && f.Tag.Negatable != "" {
+			add("--no-"+f.Name, "Not: "+f.Help)
+		}
+	}
 }
 
-var manualPage = manualText{
-	Description: []string{
-		"ferula collects, stores and queries Prometheus-style metrics and Pyroscope-style profiles. Each command replaces " +
-			"a program and speaks its protocols: serve replaces Prometheus and a small Pyroscope; query, query-frontend, " +
-			"sidecar and store replace the commands of Thanos with these names.",
-		"Flags of Prometheus and Thanos keep their names and meanings. A flag that ferula does not need is accepted, with " +
-			"a warning in the log. A flag that cannot be ignored without changing results is refused, with the reason. This " +
-			"page does not list such flags: see docs/ops/flags.md.",
-		"Every server listens on loopback unless a flag sets another address, and has no authentication unless a file " +
-			"configures it.",
-	},
-	ExitStatus: []manualEntry{
-		{Term: "0", Text: "The command succeeded, or the server was stopped by SIGTERM or SIGINT."},
-		{Term: "1", Text: "The command failed."},
-		{Term: "2", Text: "The command line or a file that it names is wrong."},
-		{Term: "3", Text: "check: there are findings, and --lint-fatal is set."},
-	},
-	Environment: []manualEntry{
-		{Term: "GOMAXPROCS", Text: "Number of CPUs to use. By default the CPU limit of the container, or the CPUs of the " +
-			"machine."},
-		{Term: "GOMEMLIMIT", Text: "Memory above which garbage is collected more often. By default it follows from the " +
-			"memory limit of the container or of the machine."},
-	},
-	Examples: []manualEntry{
-		{Term: "ferula serve --config.file=prometheus.yml --storage.tsdb.path=data",
-			Text: "Scrape, store and query metrics; the page is at http://127.0.0.1:9490/."},
-		{Term: "ferula sidecar --prometheus.url=http://127.0.0.1:9090 --tsdb.path=/var/lib/prometheus " +
-			"--objstore.config-file=bucket.yml", Text: "Serve a Prometheus as a StoreAPI and upload its blocks."},
-		{Term: "ferula query --endpoint=127.0.0.1:10901 --grpc-address=127.0.0.1:10911 --http-address=127.0.0.1:10912 " +
-			"--query.replica-label=replica", Text: "Query stores and deduplicate replicas."},
-		{Term: "source <(ferula completion bash)", Text: "Complete commands, flags and values in this shell."},
-	},
-	SeeAlso: "prometheus(1), promtool(1). Documents: https://github.com/ferula-io/ferula/tree/main/docs",
+// child returns the command with a name below n; n if there is none.
+func child(n *kong.Node, name string) *kong.Node {
+	for _, c := range children(n) {
+		if c.Name == name {
+			return c
+		}
+	}
+	return n
+}
+
+// acceptedFlags returns the flags that a command accepts: its own and the flags of its parents. Only the program itself has
+// --version.
+func acceptedFlags(n *kong.Node) (flags []*kong.Flag) {
+	for _, group := range n.AllFlags(true) {
+		for _, f := range group {
+			if f.Name != "version" || n.Parent == nil {
+				flags = append(flags, f)
+			}
+		}
+	}
+	return flags
+}
+
+func takesValue(f *kong.Flag) bool { return !f.IsBool() && !f.IsCounter() }
+
+// takingFlag returns the flag of a command that a word names, if it takes a value; else nil.
+func takingFlag(n *kong.Node, word string) *kong.Flag {
+	for _, f := range acceptedFlags(n) {
+		if takesValue(f) && (word == "--"+f.Name || f.Short != 0 && word == "-"+string(f.Short)) {
+			return f
+		}
+	}
+	return nil
+}
+
+// choicesOf returns the allowed values of a flag or an argument; none if any value is
+// allowed.
+func choicesOf(v *kong.Value) (values []string) {
+	for value := range strings.SplitSeq(v.Enum, ",") {
+		if value = strings.TrimSpace(value); value != "" {
+			values = append(values, value)
+		}
+	}
+	return values
+}
+
+// pathKind returns the line that offer writes for a flag whose value is a file or a directory,
+// or "" if it is not a path.
+func pathKind(f *kong.Flag) string {
+	switch {
+	case f.PlaceHolder == "FILE", f.PlaceHolder == "PATTERN", strings.HasSuffix(f.Name, ".file"),
+		strings.HasSuffix(f.Name, "-file"):
+		return ":files\n"
+	case f.PlaceHolder == "DIR", f.PlaceHolder == "FOLDER", strings.HasSuffix(f.Name, ".path"),
+		strings.HasSuffix(f.Name, "-dir"):
+		return ":directories\n"
+	}
+	return ""
+}
+
+// firstSentence returns a help text up to its first full stop, without it.
+func firstSentence(help string) string {
+	first, _, _ := strings.Cut(strings.Join(strings.Fields(help), " "), ". ")
+	return strings.TrimSuffix(first, ".")
 }

@@ -31,9 +31,23 @@ func printed(t *testing.T, args ...string) (string, error) {
 	return out.String(), err
 }
 
-// script writes the completion script of a shell to a file.
+// TestMain makes the test a ferula for the completion scripts, which run the program.
+func TestMain(m *testing.M) {
+	if os.Getenv("FERULA_COMPLETES") != "" {
+		os.Exit(run(os.Args[1:]))
+	}
+	os.Exit(m.Run())
+}
+
+// script writes the completion script of a shell to a file, and puts the program that it runs on the path.
 func script(t *testing.T, shell string) (file string) {
 	t.Helper()
+	program := "#!/bin/sh\nFERULA_COMPLETES=1 exec " + os.Args[0] + " \"$@\"\n"
+	bin := t.TempDir()
+	if err := os.WriteFile(filepath.Join(bin, "ferula"), []byte(program), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PATH", bin+":"+os.Getenv("PATH"))
 	text, err := printed(t, "completion", shell)
 	if err != nil {
 		t.Fatal(err)
@@ -92,14 +106,14 @@ func TestCompletion_BashOffersWhatTheProgramAccepts(t *testing.T) {
 		if err != nil {
 			t.Fatalf("%v: %s", err, out)
 		}
-		checkOffers(t, c.words, strings.ReplaceAll(string(out), "=\n", "\n"), c.offers, c.never)
+		checkOffers(t, c.words, string(out), c.offers, c.never)
 	}
 }
 
 // checkOffers compares the lines that a shell offers.
 func checkOffers(t *testing.T, words []string, out string, offers, never []string) {
 	t.Helper()
-	got := strings.Split(strings.TrimSpace(out), "\n")
+	got := strings.Split(strings.TrimSpace(strings.ReplaceAll(out, "=\n", "\n")), "\n")
 	for _, want := range offers {
 		if !slices.Contains(got, want) {
 			t.Errorf("%q: %q is not offered: %q", words, want, got)
@@ -184,7 +198,7 @@ func TestPeerZsh_CompletionOffersWhatTheProgramAccepts(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		checkOffers(t, c.words, strings.ReplaceAll(string(text), "=\n", "\n"), c.offers, c.never)
+		checkOffers(t, c.words, string(text), c.offers, c.never)
 	}
 }
 
@@ -239,29 +253,31 @@ func TestManual_GroffReadsItWithoutWarnings(t *testing.T) {
 }
 
 // Texts with characters that shells and roff treat specially are shown as they are.
-func TestCompletion_QuotesSpecialCharacters(t *testing.T) {
+func TestCompletion_SpecialCharactersStay(t *testing.T) {
 	var cli struct {
 		Run struct {
 			A string `name:"a.b" enum:"x,y" default:"x" help:"It's [a] \"b\": c\\d $(e) ${enum}. Second sentence."`
+			D string `name:"d" placeholder:"DIR"`
+			F string `name:"f" placeholder:"FILE" short:"o"`
 		} `cmd:"" help:"Don't: [run]."`
 	}
 	parser, err := kong.New(&cli, kong.Name("it"), kong.Description("A program."))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for shell, want := range map[string][]string{
-		"bash": {`'run --a.b') values='x y' ;;`},
-		"zsh":  {`'--a.b=[It'\''s \[a\] "b"\: c\\d $(e) x,y]:value:(x y)'`, `'run:Don'\''t\: \[run\]'`},
-		"fish": {`-l a.b -x -a 'x y' -d 'It\'s [a] "b": c\\d $(e) x,y'`},
+	for words, want := range map[string]string{
+		"r":                "run\tDon't: [run]\n",
+		"run --a":          "--a.b=\tIt's [a] \"b\": c\\d $(e) x,y\n",
+		"run --a.b=y":      "--a.b=y\t\n",
+		"run --a.b ":       "x\t\ny\t\n",
+		"run --d ":         ":directories\n",
+		"run --f=/x":       ":files\n",
+		"run -o ":          ":files\n",
+		"run --other x --": "--help\tShow context-sensitive help\n--a.b=\tIt's [a] \"b\": c\\d $(e) x,y\n--d=\t\n--f=\t\n",
 	} {
-		text, err := completionScript(shell, parser.Model)
-		if err != nil {
-			t.Fatal(err)
-		}
-		for _, part := range want {
-			if !strings.Contains(text, part) {
-				t.Errorf("%s: no %s in\n%s", shell, part, text)
-			}
+		var out strings.Builder
+		if err := offer(&out, parser.Model, strings.Split(words, " ")); err != nil || out.String() != want {
+			t.Errorf("%s: %q, %v", words, out.String(), err)
 		}
 	}
 	if page := manual(parser.Model, manualText{}); !strings.Contains(page, "It\\(aqs [a] \\(dqb\\(dq: c\\ed $(e) x,y. Second sentence.\n") {

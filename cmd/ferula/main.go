@@ -98,6 +98,9 @@ func run(args []string) int {
 	if err != nil {
 		return report(err, "")
 	}
+	if len(args) > 0 && args[0] == offerWords {
+		return report(offer(os.Stdout, parser.Model, args[1:]), "")
+	}
 	k, ignored, err := parseArgs(parser, args)
 	if err != nil {
 		return report(err, commandOf(k))

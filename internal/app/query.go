@@ -11,6 +11,7 @@ import (
 
 	prompromql "github.com/prometheus/prometheus/promql"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel/propagation"
 	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/hint"
@@ -163,9 +164,9 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	}).Register(endpoints, prefix+"/api/v1")
 	mux := http.NewServeMux()
 	var apiHandler http.Handler = endpoints
-	if q.opts.Tracing != "" {
-		apiHandler = otelhttp.NewHandler(endpoints, "query", otelhttp.WithTracerProvider(q.tracing.Provider),
-			otelhttp.WithPropagators(q.tracing.Propagator))
+	if q.tracing.Sends() {
+		apiHandler = otelhttp.NewHandler(endpoints, "query", otelhttp.WithTracerProvider(q.tracing.Provider()),
+			otelhttp.WithPropagators(propagation.TraceContext{}))
 	}
 	mux.Handle(prefix+"/api/", apiHandler)
 	mux.Handle("GET "+prefix+"/metrics", q.reg.Handler(q.opts.Logger))

@@ -8,6 +8,8 @@ import (
 	"net/http"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
+
 	"github.com/ferula-io/ferula/internal/frontend"
 	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
@@ -58,9 +60,7 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 	if q.tracing, err = q.trace(opts.Tracing, "ferula-query-frontend"); err != nil {
 		return nil, err
 	}
-	if opts.Tracing != "" {
-		opts.Downstream.Wrap = q.tracing.RoundTripper
-	}
+	opts.Downstream.Wrap = q.tracing.RoundTripper
 	if q.client, err = downstream.New(opts.Downstream, opts.Logger.With("component", "downstream"),
 		q.reg.Own); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func NewQueryFrontend(opts QueryFrontendOptions) (_ *QueryFrontend, err error) {
 	}})
 	o := opts.Frontend
 	o.Downstream, o.Logger, o.Metrics = q.probe, opts.Logger, q.reg.Own
-	o.Tracer, o.Propagator = q.tracing.Provider.Tracer("ferula/frontend"), q.tracing.Propagator
+	o.Tracer, o.Propagator = q.tracing.Provider().Tracer("ferula/frontend"), propagation.TraceContext{}
 	if o.Cache, err = q.newCache(opts.RangeCache, "query_range"); err != nil {
 		return nil, hint.Invalid("query-range.response-cache-config", err)
 	}

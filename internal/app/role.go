@@ -124,7 +124,7 @@ func (b *base) url() string { return b.web.Scheme() + "://" + b.listener.Addr().
 
 // trace creates the tracing of a service from Thanos' configuration.
 func (b *base) trace(config, service string) (*telemetry.Tracing, error) {
-	traced, err := telemetry.NewTracing(config, service)
+	traced, err := telemetry.NewTracing(config, service, b.logger.With("component", "tracing"))
 	if err != nil {
 		return nil, hint.Invalid("tracing.config", err)
 	}
@@ -144,7 +144,7 @@ func (b *base) listen() (err error) {
 	return nil
 }
 
-// listenGRPC creates the gRPC server, with the codecs of the StoreAPI, if there is a listen address. traced may be nil.
+// listenGRPC creates the gRPC server, with the codecs of the StoreAPI, if there is a listen address.
 func (b *base) listenGRPC(opts GRPCOptions, traced *telemetry.Tracing, register func(grpc.ServiceRegistrar)) (err error) {
 	storeapi.RegisterSnappy()
 	opts.TLS.Watch = b.tls

@@ -79,7 +79,7 @@ type Serve struct {
 	shipping *shipper    // nil: none
 	pushed   atomic.Bool // a sender has pushed samples
 	notices  *notices
-	tracing  *telemetry.LiveTracing
+	tracing  *telemetry.Tracing
 	bodies   *reqbody.Reader // of all receivers
 	handler  http.Handler
 	// in-process listener for scrapes of this server's own metrics: a server that authenticates its clients scrapes
@@ -170,7 +170,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 
 // newTracing creates the tracing that follows the section tracing of the configuration. It sends
 // nothing until a configuration is applied.
-func (s *Serve) newTracing() *telemetry.LiveTracing {
+func (s *Serve) newTracing() *telemetry.Tracing {
 	l := telemetry.NewLiveTracing("ferula-serve", s.opts.Logger.With("component", "tracing"))
 	s.process.Add(process.Component{Name: "tracing", Close: l.Close})
 	return l

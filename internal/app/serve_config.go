@@ -22,7 +22,6 @@ import (
 	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/profiles/ingest"
 	"github.com/ferula-io/ferula/internal/promql/rules"
 	"github.com/ferula-io/ferula/internal/redact"
@@ -235,7 +234,7 @@ func (l *liveConfig) swap(next *parts) error {
 	scrapedAgain := again(func() error { return s.scraper.ApplyConfig(old.cfg) })
 	var storage *tsdb.Staged
 	return process.Apply(
-		l.tracingChange(next.cfg),
+		s.tracing.Change(next.cfg.TracingConfig),
 		process.Change{
 			Apply: func() (err error) {
 				if storage, err = s.store.Stage(next.cfg); err != nil {
@@ -282,19 +281,6 @@ func (l *liveConfig) swap(next *parts) error {
 			return nil
 		}},
 	)
-}
-
-// tracingChange is the change of the section tracing.
-func (l *liveConfig) tracingChange(cfg *config.Config) process.Change {
-	var staged *telemetry.Staged
-	return process.Change{
-		Apply: func() (err error) {
-			staged, err = l.serve.tracing.Stage(cfg.TracingConfig)
-			return err
-		},
-		Undo:   func() error { return staged.Undo() },
-		Commit: func() { staged.Commit() },
-	}
 }
 
 // openQueryLog opens the query log; nil if no file is configured.

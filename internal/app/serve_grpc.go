@@ -17,7 +17,7 @@ func (s *Serve) newGRPC() error {
 	}
 	opts := s.opts.StoreAPI
 	opts.Metrics = s.reg.Own
-	return s.listenGRPC(s.opts.GRPC, s.tracing.Tracing(), func(to grpc.ServiceRegistrar) {
+	return s.listenGRPC(s.opts.GRPC, s.tracing, func(to grpc.ServiceRegistrar) {
 		source := sources.NewLocal(s.store, s.engine.Parser, s.config.externalLabels, s.rules.RuleGroups)
 		storeapi.NewServer(source, opts).Register(to)
 		ready := func() bool { return s.process.IsReady() && s.profiles.serving() }

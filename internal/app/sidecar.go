@@ -81,9 +81,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	if s.tracing, err = s.trace(opts.Tracing, "ferula-sidecar"); err != nil {
 		return nil, err
 	}
-	if opts.Tracing != "" {
-		s.http.Transport = s.tracing.RoundTripper(s.http.Transport)
-	}
+	s.http.Transport = s.tracing.RoundTripper(s.http.Transport)
 	s.prometheus = sources.NewPrometheus(sources.PrometheusOptions{
 		URL: u, HTTP: s.http, MinTimeMS: opts.MinTimeMS, SelectionsMax: opts.SelectionsMax, ReadsMax: opts.ReadsMax,
 		SortBytesMax: opts.Limits.SortBytesMax,

@@ -3,6 +3,7 @@ package telemetry
 import (
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
 	"log/slog"
 	"net"
@@ -24,6 +25,8 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/protobuf/proto"
+
+	"github.com/ferula-io/ferula/internal/process"
 )
 
 // receiver is an OTLP receiver that keeps the names of spans, prefixed by their service.
@@ -124,21 +127,19 @@ func receive(t *testing.T, clientType config.TracingClientType) *receiver {
 }
 
 // live returns a tracing that is closed at the end of the test.
-func live(t *testing.T) *LiveTracing {
+func live(t *testing.T) *Tracing {
 	t.Helper()
 	l := NewLiveTracing("test", slog.New(slog.DiscardHandler))
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
 
-// apply stages a section and commits it.
-func (l *LiveTracing) apply(t *testing.T, section config.TracingConfig) {
-	t.Helper()
-	staged, err := l.Stage(section)
-	if err != nil {
-		t.Fatal(err)
+// apply changes the section.
+func (t *Tracing) apply(of *testing.T, section config.TracingConfig) {
+	of.Helper()
+	if err := process.Apply(t.Change(section)); err != nil {
+		of.Fatal(err)
 	}
-	staged.Commit()
 }
 
 // globalSpan starts and ends a span as Prometheus' packages do.
@@ -158,11 +159,8 @@ func TestLive_SpansGoToTheReceiverInEffect(t *testing.T) {
 			}
 			l.apply(t, one.section)
 			globalSpan("first", attribute.String("query", strings.Repeat("x", 10_000)))
-			staged, err := l.Stage(two.section)
-			if err == nil {
-				err = staged.Undo()
-			}
-			if err != nil {
+			refused := errors.New("refused")
+			if err := process.Apply(l.Change(two.section), process.Change{Apply: func() error { return refused }}); !errors.Is(err, refused) {
 				t.Fatal(err)
 			}
 			globalSpan("after a section that was discarded")
@@ -201,7 +199,7 @@ func TestLive_CertificatesAreReadAgain(t *testing.T) {
 	section.Insecure = false
 	for _, clientType := range []config.TracingClientType{config.TracingClientHTTP, config.TracingClientGRPC} {
 		section.ClientType = clientType
-		if _, err := l.Stage(section); err == nil || !strings.Contains(err.Error(), "tracing: tls_config: ") || !strings.Contains(err.Error(), "missing.pem") {
+		if err := l.Change(section).Apply(); err == nil || !strings.Contains(err.Error(), "tracing: tls_config: ") || !strings.Contains(err.Error(), "missing.pem") {
 			t.Error(err)
 		}
 		if err := CheckTracing(section); err == nil {
@@ -274,7 +272,7 @@ func TestLive_HandlerContinuesTheTraceOfTheClient(t *testing.T) {
 func TestLive_CallsOfGRPCFollowTheSection(t *testing.T) {
 	l, r := live(t), receive(t, config.TracingClientGRPC)
 	client, _ := recorded()
-	api := connect(t, client, l.Tracing())
+	api := connect(t, client, l)
 	check := func() {
 		t.Helper()
 		if _, err := api.Check(t.Context(), nil); err != nil {
@@ -351,7 +349,7 @@ func TestRoundTripper_PropagatesTheTraceOfARequest(t *testing.T) {
 		_ = resp.Body.Close()
 	}
 	get(t.Context())
-	ctx, root := tr.Provider.Tracer("test").Start(t.Context(), "root")
+	ctx, root := tr.Provider().Tracer("test").Start(t.Context(), "root")
 	get(ctx)
 	root.End()
 	if id := root.SpanContext().TraceID().String(); len(parents) != 2 || parents[0] != "" || !strings.Contains(parents[1], id) {

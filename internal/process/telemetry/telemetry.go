@@ -1,11 +1,10 @@
-// Package telemetry exposes the metrics of a process and counts its HTTP requests.
+// Package telemetry exposes the metrics of a process, counts its HTTP requests, and sends its spans.
 //
 // ferula's metrics are in a metrics.Set, the metrics of Prometheus' packages in a prometheus.Registry.
 // One scrape returns the metrics of both.
 package telemetry
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,8 +15,8 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
+	"github.com/felixge/httpsnoop"
 	"github.com/prometheus/client_golang/prometheus"
 	dto "github.com/prometheus/client_model/go"
 	"github.com/prometheus/common/expfmt"
@@ -139,11 +138,9 @@ func asOpenMetrics(family *dto.MetricFamily, among []*dto.MetricFamily) {
 // the pattern of the innermost mux, which bounds its number of values.
 func (reg *Registry) Instrumented(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		start := time.Now()
-		o := &instrumentedWriter{ResponseWriter: w}
-		finished := false
+		served, finished := httpsnoop.Metrics{Code: http.StatusOK}, false
 		defer func() {
-			reg.observe(r, o, time.Since(start), finished)
+			reg.observe(r, served, finished)
 			if p := recover(); p != nil {
 				if err, _ := p.(error); !errors.Is(err, http.ErrAbortHandler) {
 					reg.panics.Inc()
@@ -151,7 +148,7 @@ func (reg *Registry) Instrumented(next http.Handler) http.Handler {
 				panic(p) // the server logs it and cuts the connection
 			}
 		}()
-		next.ServeHTTP(o, r)
+		served.CaptureMetrics(w, func(w http.ResponseWriter) { next.ServeHTTP(w, r) })
 		finished = true
 	})
 }
@@ -160,18 +157,17 @@ func (reg *Registry) Instrumented(next http.Handler) http.Handler {
 // that a partial body does not look complete, or because a handler panicked.
 const Aborted = "aborted"
 
-func (reg *Registry) observe(r *http.Request, o *instrumentedWriter, took time.Duration, finished bool) {
-	handler, status := "none", o.status
+func (reg *Registry) observe(r *http.Request, served httpsnoop.Metrics, finished bool) {
+	handler, took := "none", served.Duration
 	if r.Pattern != "" {
 		handler = r.Pattern[strings.IndexByte(r.Pattern, ' ')+1:]
 	}
-	status = cmp.Or(status, http.StatusOK)
-	method, code := knownMethod(r.Method), strconv.Itoa(status)
+	method, code := knownMethod(r.Method), strconv.Itoa(served.Code)
 	if !finished {
 		code = Aborted
 	}
 	reg.requests.With(handler, method, code).Inc()
-	reg.bytes.With(handler).AddInt64(o.written)
+	reg.bytes.With(handler).AddInt64(served.Written)
 	h := reg.duration.With(handler, method, code)
 	if labels := reg.Exemplar(r); len(labels) > 0 {
 		h.UpdateWithExemplar(took.Seconds(), labels...)
@@ -179,7 +175,7 @@ func (reg *Registry) observe(r *http.Request, o *instrumentedWriter, took time.D
 		h.Update(took.Seconds())
 	}
 	if reg.prometheus != nil && finished {
-		reg.prometheus.observe(handler, code, took, o.written)
+		reg.prometheus.observe(handler, code, took, served.Written)
 	}
 }
 
@@ -205,37 +201,3 @@ func TraceLabels(r *http.Request) []string {
 	}
 	return []string{"trace_id", id.String()}
 }
-
-// instrumentedWriter records the status and the body bytes of a response.
-type instrumentedWriter struct {
-	http.ResponseWriter
-	status  int
-	written int64
-}
-
-// WriteHeader implements http.ResponseWriter. An informational status is followed by the
-// final one.
-func (o *instrumentedWriter) WriteHeader(status int) {
-	if o.status < http.StatusOK {
-		o.status = status
-	}
-	o.ResponseWriter.WriteHeader(status)
-}
-
-// Write implements http.ResponseWriter.
-func (o *instrumentedWriter) Write(p []byte) (int, error) {
-	if o.status < http.StatusOK {
-		o.status = http.StatusOK
-	}
-	n, err := o.ResponseWriter.Write(p)
-	o.written += int64(n)
-	return n, err
-}
-
-// Flush implements http.Flusher, which streaming handlers require.
-func (o *instrumentedWriter) Flush() {
-	_ = http.NewResponseController(o.ResponseWriter).Flush() // Flush has no error result
-}
-
-// Unwrap gives http.ResponseController access to deadlines.
-func (o *instrumentedWriter) Unwrap() http.ResponseWriter { return o.ResponseWriter }

@@ -13,45 +13,23 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// carrier reads and writes a trace context in the metadata of a call.
-type carrier metadata.MD
-
-var _ propagation.TextMapCarrier = carrier{}
-
-// Get implements propagation.TextMapCarrier.
-func (c carrier) Get(key string) string {
-	if values := metadata.MD(c).Get(key); len(values) > 0 {
-		return values[0]
-	}
-	return ""
-}
-
-// Set implements propagation.TextMapCarrier.
-func (c carrier) Set(key, value string) { metadata.MD(c).Set(key, value) }
-
-// Keys implements propagation.TextMapCarrier.
-func (c carrier) Keys() []string {
-	var all []string
-	for key := range c {
-		all = append(all, key)
-	}
-	return all
-}
-
 // Call begins the span of a gRPC call, in the trace of the request that the call belongs to, and adds the trace context
 // to what is sent to the server. A call outside of a trace, such as a poll, has no span: end is nil.
 func (t *Tracing) Call(ctx context.Context, method string) (_ context.Context, end func(error)) {
 	if !trace.SpanContextFromContext(ctx).IsValid() {
 		return ctx, nil
 	}
-	ctx, span := t.Provider.Tracer("ferula/grpc").Start(ctx, strings.TrimPrefix(method, "/"),
-		trace.WithSpanKind(trace.SpanKindClient))
-	sent, ok := metadata.FromOutgoingContext(ctx)
-	if !ok {
-		sent = metadata.MD{}
+	ctx, span := t.start(ctx, method, trace.SpanKindClient)
+	sent := propagation.MapCarrier{}
+	propagation.TraceContext{}.Inject(ctx, sent)
+	for name, value := range sent {
+		ctx = metadata.AppendToOutgoingContext(ctx, name, value)
 	}
-	t.Propagator.Inject(ctx, carrier(sent)) // FromOutgoingContext has copied it
-	return metadata.NewOutgoingContext(ctx, sent), func(err error) { endCall(span, err) }
+	return ctx, func(err error) { endCall(span, err) }
+}
+
+func (t *Tracing) start(ctx context.Context, method string, kind trace.SpanKind) (context.Context, trace.Span) {
+	return t.Provider().Tracer("ferula/grpc").Start(ctx, strings.TrimPrefix(method, "/"), trace.WithSpanKind(kind))
 }
 
 func endCall(span trace.Span, err error) {
@@ -64,40 +42,43 @@ func endCall(span trace.Span, err error) {
 }
 
 // ServerOptions returns the options of a server whose calls have a span within the
-// client's trace; none if spans are not sent.
+// client's trace; none if spans are never sent.
 func (t *Tracing) ServerOptions() []grpc.ServerOption {
-	if t == nil || !t.sends {
+	if !t.live && !t.Sends() {
 		return nil
 	}
 	return []grpc.ServerOption{
 		grpc.ChainUnaryInterceptor(func(ctx context.Context, in any, info *grpc.UnaryServerInfo,
-			handler grpc.UnaryHandler) (any, error) {
-			if t.enabled != nil && !t.enabled() {
-				return handler(ctx, in)
-			}
-			ctx, span := t.incoming(ctx, info.FullMethod)
-			out, err := handler(ctx, in)
-			endCall(span, err)
+			handler grpc.UnaryHandler) (out any, err error) {
+			err = t.incoming(ctx, info.FullMethod, func(ctx context.Context) (err error) {
+				out, err = handler(ctx, in)
+				return err
+			})
 			return out, err
 		}),
 		grpc.ChainStreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 			handler grpc.StreamHandler) error {
-			if t.enabled != nil && !t.enabled() {
-				return handler(srv, stream)
-			}
-			ctx, span := t.incoming(stream.Context(), info.FullMethod)
-			err := handler(srv, servedStream{stream, ctx})
-			endCall(span, err)
-			return err
+			return t.incoming(stream.Context(), info.FullMethod, func(ctx context.Context) error {
+				return handler(srv, servedStream{stream, ctx})
+			})
 		}),
 	}
 }
 
-func (t *Tracing) incoming(ctx context.Context, method string) (context.Context, trace.Span) {
+// incoming handles a call with a span, if spans are sent.
+func (t *Tracing) incoming(ctx context.Context, method string, handle func(context.Context) error) error {
+	if !t.Sends() {
+		return handle(ctx)
+	}
 	received, _ := metadata.FromIncomingContext(ctx)
-	ctx = t.Propagator.Extract(ctx, carrier(received))
-	return t.Provider.Tracer("ferula/grpc").Start(ctx, strings.TrimPrefix(method, "/"),
-		trace.WithSpanKind(trace.SpanKindServer))
+	carrier := propagation.MapCarrier{}
+	for name, values := range received {
+		carrier[name] = values[0]
+	}
+	ctx, span := t.start(propagation.TraceContext{}.Extract(ctx, carrier), method, trace.SpanKindServer)
+	err := handle(ctx)
+	endCall(span, err)
+	return err
 }
 
 // servedStream is a stream whose context has the span.

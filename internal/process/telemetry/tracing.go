@@ -1,92 +1,71 @@
-// Package tracing sends the spans of a process to an OTLP receiver.
-//
-// NewTracing creates the tracing of a process from Thanos' configuration, which does not change.
-// Live follows the section tracing of prometheus.yml, which a reload may change: a Staged
-// section is built and checked first, then committed or discarded. Spans of Live go
-// through OpenTelemetry's global provider, because Prometheus' packages start their spans
-// with it.
 package telemetry
 
 import (
-	"bytes"
 	"context"
-	"errors"
 	"fmt"
-	"io"
+	"log/slog"
 	"net/http"
-	"strconv"
-	"strings"
+	"reflect"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
 	config_util "github.com/prometheus/common/config"
+	"github.com/prometheus/prometheus/config"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
+	"go.opentelemetry.io/otel"
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/exporters/otlp/otlptrace"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracegrpc"
-	"go.opentelemetry.io/otel/exporters/otlp/otlptrace/otlptracehttp"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/sdk/resource"
 	tracesdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/trace"
 	"go.opentelemetry.io/otel/trace/noop"
-	"go.yaml.in/yaml/v3"
-	"google.golang.org/grpc/credentials"
 
+	"github.com/ferula-io/ferula/internal/process"
+	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/version"
 )
 
-// configFile is Thanos' tracing configuration of type OTLP.
-type configFile struct {
-	Type   string `yaml:"type"`
-	Config struct {
-		ClientType         string            `yaml:"client_type"` // grpc or http
-		ServiceName        string            `yaml:"service_name"`
-		ResourceAttributes map[string]string `yaml:"resource_attributes"`
-		ReconnectionPeriod time.Duration     `yaml:"reconnection_period"`
-		Compression        string            `yaml:"compression"`
-		Insecure           bool              `yaml:"insecure"`
-		Endpoint           string            `yaml:"endpoint"`
-		URLPath            string            `yaml:"url_path"`
-		Timeout            time.Duration     `yaml:"timeout"`
-		Headers            map[string]string `yaml:"headers"`
-		SamplerType        string            `yaml:"sampler_type"`
-		SamplerParam       string            `yaml:"sampler_param"`
-		RetryConfig        struct {
-			Enabled         bool          `yaml:"retry_enabled"`
-			InitialInterval time.Duration `yaml:"retry_initial_interval"`
-			MaxInterval     time.Duration `yaml:"retry_max_interval"`
-			MaxElapsedTime  time.Duration `yaml:"retry_max_elapsed_time"`
-		} `yaml:"retry_config"`
-		TLSConfig config_util.TLSConfig `yaml:"tls_config"`
-	} `yaml:"config"`
+// attributeBytesMax is the length at which attributes, such as the text of a query, are
+// cut: up to 2048 spans wait in memory for the receiver, and 512 must fit into one gRPC message.
+const attributeBytesMax = 4096
+
+// Tracing sends the spans of a process to an OTLP receiver, as a configuration demands that may change. Without one,
+// nothing is sent, and requests cost nothing.
+type Tracing struct {
+	service string
+	logger  *slog.Logger
+	// how long pending spans may take to be sent when a configuration ends; then they are dropped
+	flush     time.Duration
+	live      bool                      // follows the section of prometheus.yml
+	installed atomic.Pointer[installed] // nil: nothing is sent
+
+	mu     sync.Mutex     // held by commit and Close
+	ending sync.WaitGroup // former providers that send their pending spans
 }
 
-// Tracing is a tracer provider and its exporter. Without configuration it sends no spans.
-type Tracing struct {
-	Provider   trace.TracerProvider
-	Propagator propagation.TextMapPropagator
-	shutdown   func(context.Context) error
-	sends      bool        // there is an exporter
-	enabled    func() bool // whether calls have spans now; nil: they always have
+// installed is a configuration in effect.
+type installed struct {
+	section  config.TracingConfig // zero for Thanos' configuration
+	provider *tracesdk.TracerProvider
+}
+
+// NewLiveTracing creates a tracing that sends nothing until a Change is committed. service is the service's name, unless
+// the environment has OTEL_SERVICE_NAME. Its spans go through OpenTelemetry's global provider, because Prometheus'
+// packages start their spans with it, so only one of a process can send at a time.
+func NewLiveTracing(service string, logger *slog.Logger) *Tracing {
+	return &Tracing{service: service, logger: logger, flush: 5 * time.Second, live: true}
 }
 
 // NewTracing creates the tracing of a service from Thanos' YAML configuration; "" sends no spans.
-func NewTracing(text, serviceName string) (*Tracing, error) {
-	t := &Tracing{Provider: noop.NewTracerProvider(), Propagator: propagation.TraceContext{},
-		shutdown: func(context.Context) error {
-			return nil
-		}}
-	if strings.TrimSpace(text) == "" {
-		return t, nil
-	}
-	if err := checkType(text); err != nil {
-		return nil, err
-	}
+func NewTracing(text, service string, logger *slog.Logger) (*Tracing, error) {
+	t := NewLiveTracing(service, logger)
+	t.live = false
 	var c configFile
-	d := yaml.NewDecoder(bytes.NewReader([]byte(text)))
-	d.KnownFields(true)
-	if err := d.Decode(&c); err != nil && !errors.Is(err, io.EOF) {
-		return nil, err
+	if err := c.parse(text); err != nil || c.Type == "" {
+		return t, err
 	}
 	sampler, err := samplerOf(c.Config.SamplerType, c.Config.SamplerParam)
 	if err != nil {
@@ -96,154 +75,204 @@ func NewTracing(text, serviceName string) (*Tracing, error) {
 	if err != nil {
 		return nil, err
 	}
-	exporter, err := newExporter(client)
-	if err != nil {
-		return nil, fmt.Errorf("OTLP exporter: %w", err)
-	}
 	if c.Config.ServiceName != "" {
-		serviceName = c.Config.ServiceName
+		t.service = c.Config.ServiceName
 	}
-	attributes := []attribute.KeyValue{attribute.String("service.name", serviceName),
-		attribute.String("service.version", version.Current().Version)}
+	attributes := t.attributes()
 	for name, value := range c.Config.ResourceAttributes {
 		attributes = append(attributes, attribute.String(name, value))
 	}
-	provider := tracesdk.NewTracerProvider(tracesdk.WithBatcher(exporter), tracesdk.WithSampler(sampler),
-		tracesdk.WithResource(resource.NewSchemaless(attributes...)))
-	t.Provider, t.shutdown, t.sends = provider, provider.Shutdown, true
-	return t, nil
+	provider, err := newProvider(client, sampler, tracesdk.WithResource(resource.NewSchemaless(attributes...)))
+	t.installed.Store(&installed{provider: provider})
+	return t, err
 }
 
-// others are Thanos' other types, and how to send spans there over OTLP.
-var others = map[string]string{
-	"JAEGER": "Jaeger receives OTLP since 1.35: use type OTLP with client_type grpc and the collector's port " +
-		"4317, or http and 4318; service_name stays, sampler_type const becomes alwayssample (neversample if its " +
-		"sampler_param is 0) and probabilistic becomes traceidratiobased, tags become resource_attributes",
-	"GOOGLE_CLOUD": "use type OTLP with the endpoint of an OpenTelemetry collector that exports to Google Cloud",
-	"STACKDRIVER":  "use type OTLP with the endpoint of an OpenTelemetry collector that exports to Google Cloud",
-	"ELASTIC_APM": "the APM server receives OTLP: use type OTLP with its address, and the secret token in headers as " +
-		"Authorization",
-	"LIGHTSTEP": "Lightstep receives OTLP: use type OTLP with its address, and the access token in headers as " +
-		"lightstep-access-token",
+func (t *Tracing) attributes() []attribute.KeyValue {
+	return []attribute.KeyValue{attribute.String("service.name", t.service),
+		attribute.String("service.version", version.Current().Version)}
 }
 
-// checkType refuses types other than OTLP before their fields are refused as unknown.
-func checkType(text string) error {
-	var only struct {
-		Type string `yaml:"type"`
+func newProvider(client otlptrace.Client, sampler tracesdk.Sampler,
+	options ...tracesdk.TracerProviderOption) (*tracesdk.TracerProvider, error) {
+	exporter, err := otlptrace.New(context.Background(), client)
+	if err != nil {
+		return nil, fmt.Errorf("OTLP exporter: %w", err)
 	}
-	if err := yaml.Unmarshal([]byte(text), &only); err != nil {
-		return err
+	return tracesdk.NewTracerProvider(append(options, tracesdk.WithSampler(sampler),
+		tracesdk.WithBatcher(withoutPasswords{exporter}))...), nil
+}
+
+// Provider returns the provider that is in effect.
+func (t *Tracing) Provider() trace.TracerProvider {
+	if now := t.installed.Load(); now != nil {
+		return now.provider
 	}
-	if strings.EqualFold(only.Type, "OTLP") {
+	return noop.NewTracerProvider()
+}
+
+// Sends reports whether there is a configuration in effect.
+func (t *Tracing) Sends() bool { return t.installed.Load() != nil }
+
+// CheckTracing returns the error that applying the Change to a section would return.
+func CheckTracing(section config.TracingConfig) error {
+	if section.Endpoint == "" {
 		return nil
 	}
-	if instead, known := others[strings.ToUpper(only.Type)]; known {
-		return fmt.Errorf("type %s is not supported: %s", only.Type, instead)
-	}
-	return fmt.Errorf("unsupported type %q, want OTLP", only.Type)
+	_, err := sectionClient(section)
+	return err
 }
 
-// samplerOf returns the sampler for one of Thanos' sampler types.
-func samplerOf(name, param string) (tracesdk.Sampler, error) {
-	ratio := 1.0
-	if param != "" {
-		var err error
-		if ratio, err = strconv.ParseFloat(param, 64); err != nil {
-			return nil, fmt.Errorf("sampler_param %q is not a number", param)
-		}
-	}
-	switch strings.ToLower(name) {
-	case "", "parentbasedalwayssample":
-		return tracesdk.ParentBased(tracesdk.AlwaysSample()), nil
-	case "alwayssample":
-		return tracesdk.AlwaysSample(), nil
-	case "neversample":
-		return tracesdk.NeverSample(), nil
-	case "parentbasedneversample":
-		return tracesdk.ParentBased(tracesdk.NeverSample()), nil
-	case "traceidratiobased":
-		return tracesdk.TraceIDRatioBased(ratio), nil
-	case "parentbasedtraceidratio", "parentbasedtraceidratiobased":
-		return tracesdk.ParentBased(tracesdk.TraceIDRatioBased(ratio)), nil
-	default:
-		return nil, fmt.Errorf("unknown sampler_type %q, want alwayssample, neversample, traceidratiobased, "+
-			"parentbasedalwayssample, parentbasedneversample or parentbasedtraceidratio", name)
+// Change is the change to a section of prometheus.yml. An unchanged section without TLS stays in effect; with TLS the
+// files may have changed. Spans that wait for the former receiver are still sent, without delaying the caller.
+func (t *Tracing) Change(section config.TracingConfig) process.Change {
+	var next *installed
+	keep := false
+	return process.Change{
+		Apply: func() (err error) {
+			now := t.installed.Load()
+			keep = now != nil && section.TLSConfig == (config_util.TLSConfig{}) && reflect.DeepEqual(now.section, section)
+			if !keep && section.Endpoint != "" {
+				next, err = t.prepare(section)
+			}
+			return err
+		},
+		Undo: func() error {
+			if next == nil {
+				return nil
+			}
+			return next.shutdown(t.flush) // it has no pending spans
+		},
+		Commit: func() {
+			if !keep {
+				t.commit(next)
+			}
+		},
 	}
 }
 
-func (c *configFile) client() (otlptrace.Client, error) {
-	o := c.Config
-	tls, err := config_util.NewTLSConfig(&o.TLSConfig)
+// prepare reads the certificates of a section and creates its exporter.
+func (t *Tracing) prepare(section config.TracingConfig) (*installed, error) {
+	client, err := sectionClient(section)
 	if err != nil {
-		return nil, fmt.Errorf("tls_config: %w", err)
+		return nil, err
 	}
-	if o.Compression != "" && o.Compression != "gzip" {
-		return nil, fmt.Errorf("unsupported compression %q, want gzip", o.Compression)
+	named, err := resource.New(context.Background(), resource.WithAttributes(t.attributes()...),
+		resource.WithTelemetrySDK(), resource.WithFromEnv())
+	if err != nil {
+		t.logger.Warn("Some attributes of the service are left out of traces", "err", err)
 	}
-	switch strings.ToLower(o.ClientType) {
-	case "http":
-		return httpTraces(c, otlptracehttp.WithTLSClientConfig(tls)), nil
-	case "grpc":
-		return grpcTraces(c, otlptracegrpc.WithTLSCredentials(credentials.NewTLS(tls))), nil
-	default:
-		return nil, fmt.Errorf("unsupported client_type %q, want grpc or http", o.ClientType)
+	limits := tracesdk.NewSpanLimits()
+	if limits.AttributeValueLengthLimit < 0 {
+		limits.AttributeValueLengthLimit = attributeBytesMax
+	}
+	provider, err := newProvider(client, tracesdk.ParentBased(tracesdk.TraceIDRatioBased(section.SamplingFraction)),
+		tracesdk.WithResource(named), tracesdk.WithRawSpanLimits(limits))
+	return &installed{section, provider}, err
+}
+
+func sectionClient(section config.TracingConfig) (otlptrace.Client, error) {
+	var c configFile
+	o := &c.Config
+	o.ClientType, o.Endpoint, o.Insecure = string(section.ClientType), section.Endpoint, section.Insecure
+	o.Headers, o.Compression, o.Timeout = section.Headers, section.Compression, time.Duration(section.Timeout)
+	if !section.Insecure {
+		o.TLSConfig = section.TLSConfig
+	}
+	client, err := c.client()
+	if err != nil {
+		return nil, fmt.Errorf("tracing: %w", err)
+	}
+	return client, nil
+}
+
+// commit puts a section into effect; nil: none.
+func (t *Tracing) commit(next *installed) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	former := t.installed.Load()
+	switch {
+	case next != nil:
+		otel.SetTextMapPropagator(propagation.TraceContext{})
+		otel.SetErrorHandler(otel.ErrorHandlerFunc(func(err error) { t.logger.Warn("Sending traces failed", "err", err) }))
+		otel.SetTracerProvider(next.provider)
+		t.logger.Info("Sending traces", "endpoint", next.section.Endpoint, "sampling_fraction",
+			next.section.SamplingFraction)
+	case former != nil:
+		otel.SetTracerProvider(noop.NewTracerProvider())
+		t.logger.Info("Traces are no longer sent")
+	}
+	t.installed.Store(next)
+	if former != nil {
+		t.ending.Go(func() { t.end(former) })
 	}
 }
 
-func httpTraces(c *configFile, tls otlptracehttp.Option) otlptrace.Client {
-	o := c.Config
-	opts := []otlptracehttp.Option{otlptracehttp.WithEndpoint(o.Endpoint), otlptracehttp.WithHeaders(o.Headers)}
-	if o.Insecure {
-		opts = append(opts, otlptracehttp.WithInsecure())
-	} else {
-		opts = append(opts, tls)
+// Close sends the pending spans, for a few seconds at most.
+func (t *Tracing) Close() error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if now := t.installed.Swap(nil); now != nil {
+		if t.live {
+			otel.SetTracerProvider(noop.NewTracerProvider())
+		}
+		t.end(now)
 	}
-	if o.URLPath != "" {
-		opts = append(opts, otlptracehttp.WithURLPath(o.URLPath))
-	}
-	if o.Timeout != 0 {
-		opts = append(opts, otlptracehttp.WithTimeout(o.Timeout))
-	}
-	if o.Compression == "gzip" {
-		opts = append(opts, otlptracehttp.WithCompression(otlptracehttp.GzipCompression))
-	}
-	if r := o.RetryConfig; r.Enabled {
-		opts = append(opts, otlptracehttp.WithRetry(otlptracehttp.RetryConfig{Enabled: true,
-			InitialInterval: r.InitialInterval, MaxInterval: r.MaxInterval, MaxElapsedTime: r.MaxElapsedTime}))
-	}
-	return otlptracehttp.NewClient(opts...)
+	t.ending.Wait()
+	return nil
 }
 
-func grpcTraces(c *configFile, tls otlptracegrpc.Option) otlptrace.Client {
-	o := c.Config
-	opts := []otlptracegrpc.Option{otlptracegrpc.WithEndpoint(o.Endpoint), otlptracegrpc.WithHeaders(o.Headers)}
-	if o.Insecure {
-		opts = append(opts, otlptracegrpc.WithInsecure())
-	} else {
-		opts = append(opts, tls)
+func (t *Tracing) end(former *installed) {
+	if err := former.shutdown(t.flush); err != nil {
+		t.logger.Warn("Some traces were not sent", "endpoint", former.section.Endpoint, "err", err)
 	}
-	if o.Timeout != 0 {
-		opts = append(opts, otlptracegrpc.WithTimeout(o.Timeout))
-	}
-	if o.ReconnectionPeriod != 0 {
-		opts = append(opts, otlptracegrpc.WithReconnectionPeriod(o.ReconnectionPeriod))
-	}
-	if o.Compression != "" {
-		opts = append(opts, otlptracegrpc.WithCompressor(o.Compression))
-	}
-	if r := o.RetryConfig; r.Enabled {
-		opts = append(opts, otlptracegrpc.WithRetry(otlptracegrpc.RetryConfig{Enabled: true,
-			InitialInterval: r.InitialInterval, MaxInterval: r.MaxInterval, MaxElapsedTime: r.MaxElapsedTime}))
-	}
-	return otlptracegrpc.NewClient(opts...)
 }
 
-// RoundTripper creates a span for every outgoing request and propagates its context.
+// shutdown sends the pending spans.
+func (i *installed) shutdown(within time.Duration) error {
+	ctx, done := context.WithTimeout(context.Background(), within)
+	defer done()
+	return i.provider.Shutdown(ctx)
+}
+
+// Handler gives each request a span with the name "METHOD PATH", within the trace of the
+// client, while a section is in effect.
+func (t *Tracing) Handler(next http.Handler) http.Handler {
+	traced := otelhttp.NewHandler(next, "", otelhttp.WithPropagators(propagation.TraceContext{}),
+		otelhttp.WithSpanNameFormatter(func(_ string, r *http.Request) string { return r.Method + " " + r.URL.Path }))
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if t.Sends() {
+			traced.ServeHTTP(w, r)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
+
+// RoundTripper creates a span for every outgoing request and propagates its context. Without a configuration it is next.
 func (t *Tracing) RoundTripper(next http.RoundTripper) http.RoundTripper {
-	return transport{otelhttp.NewTransport(next, otelhttp.WithTracerProvider(t.Provider),
-		otelhttp.WithPropagators(t.Propagator)), next}
+	if !t.Sends() {
+		return next
+	}
+	return transport{otelhttp.NewTransport(next, otelhttp.WithTracerProvider(t.Provider()),
+		otelhttp.WithPropagators(propagation.TraceContext{})), next}
 }
+
+// RoundTripper gives each request of a sampled trace a span, and sends the span's context to the server.
+func RoundTripper(name string, next http.RoundTripper) http.RoundTripper {
+	traced := otelhttp.NewTransport(next, otelhttp.WithPropagators(propagation.TraceContext{}),
+		otelhttp.WithSpanNameFormatter(func(string, *http.Request) string { return name }))
+	return transport{roundTripper(func(r *http.Request) (*http.Response, error) {
+		if trace.SpanContextFromContext(r.Context()).IsSampled() {
+			return traced.RoundTrip(r)
+		}
+		return next.RoundTrip(r)
+	}), next}
+}
+
+type roundTripper func(*http.Request) (*http.Response, error)
+
+// RoundTrip implements http.RoundTripper.
+func (f roundTripper) RoundTrip(r *http.Request) (*http.Response, error) { return f(r) }
 
 // transport is a traced transport whose idle connections can be closed.
 type transport struct {
@@ -258,12 +287,52 @@ func (t transport) CloseIdleConnections() {
 	}
 }
 
-// Close sends the remaining spans, for five seconds at most. t may be nil.
-func (t *Tracing) Close() error {
-	if t == nil {
-		return nil
+// withoutPasswords is an exporter of spans without the passwords of URLs. Prometheus' remote-write queues set the URL
+// of their remote_write section, with its password, as an attribute.
+type withoutPasswords struct{ tracesdk.SpanExporter }
+
+// ExportSpans implements tracesdk.SpanExporter.
+func (e withoutPasswords) ExportSpans(ctx context.Context, spans []tracesdk.ReadOnlySpan) error {
+	redacted := make([]tracesdk.ReadOnlySpan, len(spans))
+	for i, s := range spans {
+		redacted[i] = redactedSpan{s}
 	}
-	ctx, done := context.WithTimeout(context.Background(), 5*time.Second)
-	defer done()
-	return t.shutdown(ctx)
+	return e.SpanExporter.ExportSpans(ctx, redacted)
+}
+
+// redactedSpan is a span without the passwords of URLs in its attributes.
+type redactedSpan struct{ tracesdk.ReadOnlySpan }
+
+// Attributes implements tracesdk.ReadOnlySpan.
+func (s redactedSpan) Attributes() []attribute.KeyValue {
+	return redactedAttributes(s.ReadOnlySpan.Attributes())
+}
+
+// Events implements tracesdk.ReadOnlySpan.
+func (s redactedSpan) Events() []tracesdk.Event {
+	events := slices.Clone(s.ReadOnlySpan.Events())
+	for i := range events {
+		events[i].Attributes = redactedAttributes(events[i].Attributes)
+	}
+	return events
+}
+
+// redactedAttributes returns the same attributes, copied if one has a password.
+func redactedAttributes(all []attribute.KeyValue) []attribute.KeyValue {
+	copied := false
+	for i, a := range all {
+		if a.Value.Type() != attribute.STRING {
+			continue
+		}
+		text := a.Value.AsString()
+		shown := redact.Value(text)
+		if shown == text {
+			continue
+		}
+		if !copied {
+			all, copied = slices.Clone(all), true
+		}
+		all[i] = attribute.String(string(a.Key), shown)
+	}
+	return all
 }

@@ -1,6 +1,7 @@
 package telemetry
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 )
@@ -15,7 +16,7 @@ func TestNew_NamesTheWayToOtherReceivers(t *testing.T) {
 		"type: ZIPKIN":                                   "want OTLP",
 		"config: {}":                                     "want OTLP",
 	} {
-		if _, err := NewTracing(text, "test"); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "tok3n") {
+		if _, err := NewTracing(text, "test", slog.Default()); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "tok3n") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -23,7 +24,7 @@ func TestNew_NamesTheWayToOtherReceivers(t *testing.T) {
 
 // The samplers that the error for type JAEGER names exist: Jaeger's own names are no samplers of OTLP.
 func TestNew_SamplersOfJaegerHaveOtherNames(t *testing.T) {
-	_, err := NewTracing("type: JAEGER", "test")
+	_, err := NewTracing("type: JAEGER", "test", slog.Default())
 	if err == nil {
 		t.Fatal("type JAEGER is accepted")
 	}
@@ -34,13 +35,13 @@ func TestNew_SamplersOfJaegerHaveOtherNames(t *testing.T) {
 			t.Fatalf("the error does not name what %s becomes: %v", theirs, err)
 		}
 		config := "type: OTLP\nconfig: {client_type: grpc, endpoint: '127.0.0.1:4317', insecure: true, sampler_param: 1, sampler_type: "
-		tr, err := NewTracing(config+ours+"}", "test")
+		tr, err := NewTracing(config+ours+"}", "test", slog.Default())
 		if err != nil {
 			t.Errorf("%s: %v", ours, err)
 		} else if err := tr.Close(); err != nil {
 			t.Error(err)
 		}
-		if _, err := NewTracing(config+theirs+"}", "test"); err == nil || !strings.Contains(err.Error(), ours) {
+		if _, err := NewTracing(config+theirs+"}", "test", slog.Default()); err == nil || !strings.Contains(err.Error(), ours) {
 			t.Errorf("%s: %v", theirs, err)
 		}
 	}
@@ -57,7 +58,7 @@ func TestNew_AcceptsOnlyOTLP(t *testing.T) {
 		"type: OTLP\nconfig: {client_type: http, nonsense: 1}":                false,
 		"type: OTLP\nconfig: {client_type: http, tls_config: {ca_file: /no}}": false,
 	} {
-		tr, err := NewTracing(text, "test")
+		tr, err := NewTracing(text, "test", slog.Default())
 		if (err == nil) != ok {
 			t.Errorf("%q: %v", text, err)
 		}

@@ -34,9 +34,6 @@ type checkCommand struct {
 	Profiles  checkProfilesCommand  `cmd:"" help:"Check blocks of profiles: checksums, and whether their parts agree."`
 }
 
-// exitLint is the exit code for findings that --lint-fatal makes fatal.
-const exitLint = 3
-
 // lintFlags are the flags about rules that are valid but questionable.
 type lintFlags struct {
 	Lint  string `name:"lint" enum:"all,duplicate-rules,none" default:"duplicate-rules"`
@@ -60,18 +57,6 @@ type checkWebConfigCommand struct {
 	Files []string `arg:"" name:"file" help:"Files of --web.config.file."`
 }
 
-// checked is the error of a command that found errors in files. The command has already
-// written them to standard error.
-type checked struct {
-	code int
-	what string
-}
-
-func (c checked) Error() string { return c.what }
-
-// ExitCode implements kong.ExitCoder.
-func (c checked) ExitCode() int { return c.code }
-
 // checker writes the results of checks and counts failed files and findings.
 type checker struct {
 	out, errs io.Writer
@@ -82,24 +67,24 @@ type checker struct {
 func newChecker() *checker { return &checker{out: os.Stdout, errs: os.Stderr} }
 
 func (c *checker) report(file, summary string, errs ...error) {
-	//lint:ignore errcheck it goes to the terminal
-	fmt.Fprintln(c.out, "Checking", file)
+	printf(c.out, "Checking %s\n", file)
 	if err := errors.Join(errs...); err != nil {
 		c.failed++
-		//lint:ignore errcheck it goes to the terminal
-		fmt.Fprintf(c.errs, "  FAILED: %v\n\n", err)
+		printf(c.errs, "  FAILED: %v\n\n", err)
 		return
 	}
-	//lint:ignore errcheck it goes to the terminal
-	fmt.Fprintf(c.out, "  SUCCESS: %s\n\n", summary)
+	printf(c.out, "  SUCCESS: %s\n\n", summary)
 }
+
+// printf writes to the terminal, whose errors do not matter.
+func printf(to io.Writer, format string, args ...any) { _, _ = fmt.Fprintf(to, format, args...) }
 
 func (c *checker) result(fatal bool) error {
 	switch {
 	case c.failed > 0:
-		return checked{exitFailure, fmt.Sprintf("%d files have errors", c.failed)}
+		return fmt.Errorf("%d files have errors", c.failed)
 	case c.findings > 0 && fatal:
-		return checked{exitLint, fmt.Sprintf("%d duplicate rules", c.findings)}
+		return exitError{fmt.Errorf("%d duplicate rules", c.findings), exitLint}
 	}
 	return nil
 }
@@ -109,7 +94,7 @@ func (cmd *checkConfigCommand) Run() error {
 	c := newChecker()
 	expressions, err := ruleParser(cmd.Features)
 	if err != nil {
-		return usageError{err}
+		return usageError(err)
 	}
 	for _, file := range cmd.Files {
 		names, scheme, err := checkConfig(file, cmd.SyntaxOnly)
@@ -160,7 +145,7 @@ func (cmd *checkRulesCommand) Run() error {
 	c := newChecker()
 	expressions, err := ruleParser(cmd.Features)
 	if err != nil {
-		return usageError{err}
+		return usageError(err)
 	}
 	for _, file := range cmd.Files {
 		c.rules(file, model.UTF8Validation, expressions, cmd.Lint)
@@ -182,8 +167,7 @@ func (c *checker) rules(file string, scheme model.ValidationScheme, expressions 
 	}
 	for _, name := range duplicateRules(groups) {
 		c.findings++
-		//lint:ignore errcheck it goes to the terminal
-		fmt.Fprintf(c.out, "  duplicate rule: %s\n", name)
+		printf(c.out, "  duplicate rule: %s\n", name)
 	}
 }
 

@@ -18,7 +18,8 @@ const shells = "bash,zsh,fish"
 
 // Run is called by kong.
 func (c *completionCommand) Run(k *kong.Context) error {
-	_, err := io.WriteString(k.Stdout, map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}[c.Shell])
+	scripts := map[string]string{"bash": bashScript, "zsh": zshScript, "fish": fishScript}
+	_, err := io.WriteString(k.Stdout, scripts[c.Shell])
 	return err
 }
 
@@ -132,7 +133,8 @@ func offer(to io.Writer, app *kong.Application, words []string) error {
 	return err
 }
 
-// offerArguments offers the commands and arguments of a command, and its flags after a dash or if there is nothing else.
+// offerArguments offers the commands and arguments of a command, and its flags after a dash or if there is nothing
+// else.
 func offerArguments(n *kong.Node, current string, add func(word, help string), text *strings.Builder) {
 	if !strings.HasPrefix(current, "-") {
 		for _, c := range children(n) {
@@ -172,8 +174,8 @@ func child(n *kong.Node, name string) *kong.Node {
 	return n
 }
 
-// acceptedFlags returns the flags that a command accepts: its own and the flags of its parents. Only the program itself has
-// --version.
+// acceptedFlags returns the flags that a command accepts: its own and the flags of its parents. Only the program itself
+// has --version.
 func acceptedFlags(n *kong.Node) (flags []*kong.Flag) {
 	for _, group := range n.AllFlags(true) {
 		for _, f := range group {

@@ -7,12 +7,10 @@ import (
 	"log/slog"
 	"math"
 	"os"
-	"os/signal"
 	"reflect"
 	"runtime"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/KimMachineGun/automemlimit/memlimit"
@@ -20,8 +18,6 @@ import (
 	"github.com/alecthomas/units"
 	"github.com/prometheus/common/model"
 	"github.com/prometheus/common/promslog"
-
-	"github.com/ferula-io/ferula/internal/app"
 )
 
 // duration is a flag value in Prometheus' duration format: 15d, 1h30m. Go's format, such
@@ -184,49 +180,4 @@ func setGOMAXPROCS(auto bool) {
 	if !auto && os.Getenv("GOMAXPROCS") == "" {
 		runtime.GOMAXPROCS(runtime.NumCPU())
 	}
-}
-
-// processFlags are the flags of every command that replaces a command of Thanos.
-type processFlags struct {
-	HTTPAddress     string   `name:"http-address" default:"127.0.0.1:10902"`
-	HTTPGracePeriod duration `name:"http-grace-period" default:"2m"`
-	HTTPConfig      string   `name:"http.config" placeholder:"FILE"`
-
-	TracingConfig     secret `name:"tracing.config" placeholder:"YAML" xor:"tracing"`
-	TracingConfigFile string `name:"tracing.config-file" placeholder:"FILE" xor:"tracing"`
-
-	AutoMemory  bool    `name:"enable-auto-gomemlimit" default:"true" negatable:""`
-	MemoryRatio float64 `name:"auto-gomemlimit.ratio" default:"0.9"`
-
-	Log logFlags `embed:""`
-}
-
-func (f processFlags) memory() memoryFlags {
-	return memoryFlags{Auto: f.AutoMemory, Ratio: f.MemoryRatio}
-}
-
-// Validate is called by kong.
-func (f processFlags) Validate() error {
-	return errors.Join(checkListen("http-address", f.HTTPAddress), f.memory().Validate())
-}
-
-// ignoreHangups logs each SIGHUP until stop is called. Otherwise SIGHUP would end the
-// process. The peers do not end at a SIGHUP either.
-func ignoreHangups(logger *slog.Logger) (stop func()) {
-	hangups := make(chan os.Signal, 1)
-	signal.Notify(hangups, syscall.SIGHUP)
-	go func() {
-		for range hangups {
-			logger.Info("Ignoring SIGHUP: changed files are reloaded without it")
-		}
-	}()
-	return func() {
-		signal.Stop(hangups)
-		close(hangups)
-	}
-}
-
-func (f processFlags) web() app.WebOptions {
-	return app.WebOptions{ListenAddress: f.HTTPAddress, ConfigFile: f.HTTPConfig, ConfigFlag: "http.config",
-		DrainTimeout: zeroIsNone(f.HTTPGracePeriod)}
 }

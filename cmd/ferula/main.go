@@ -7,6 +7,7 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/signal"
 	"reflect"
@@ -18,6 +19,8 @@ import (
 	"github.com/prometheus/prometheus/scrape"
 	"github.com/prometheus/prometheus/storage/remote"
 
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/version"
 )
 
@@ -64,11 +67,11 @@ func parseArgs(parser *kong.Kong, args []string) (*kong.Context, ignoredFlags, e
 			k = parse.Context
 		}
 		text := withoutValue.ReplaceAllString(err.Error(), "a value is missing")
-		return k, nil, usageError{errors.New(strings.TrimPrefix(text, commandOf(k)+": "))}
+		return k, nil, usageError(errors.New(strings.TrimPrefix(text, commandOf(k)+": ")))
 	}
 	ignored, err := checkPeerFlags(k)
 	if err = errors.Join(err, checkBounds(k.Flags())); err != nil {
-		return k, nil, usageError{err}
+		return k, nil, usageError(err)
 	}
 	return k, ignored, nil
 }
@@ -110,4 +113,42 @@ func run(args []string) int {
 	context.AfterFunc(ctx, stop) // a second signal terminates the process
 	k.BindTo(ctx, (*context.Context)(nil))
 	return report(k.Run(ignored), commandOf(k))
+}
+
+// exitError is an error with the exit code of the process.
+type exitError struct {
+	error
+	code int
+}
+
+// Unwrap returns the error without the code.
+func (e exitError) Unwrap() error { return e.error }
+
+// usageError is an error of the command line. The process exits with 2, as Prometheus and Thanos do.
+func usageError(err error) error { return exitError{err, exitUsage} }
+
+// Exit codes.
+const (
+	exitFailure = 1
+	exitUsage   = 2
+	exitLint    = 3 // findings that --lint-fatal makes fatal
+	// a run that --resume can continue (EX_TEMPFAIL of sysexits.h); other failures exit with 1
+	exitUnfinished = 75
+)
+
+// report writes an error to standard error and returns the exit code. After a usageError it also
+// writes how to list the flags of command, which is "" if none is selected.
+func report(err error, command string) int {
+	if err == nil {
+		return 0
+	}
+	fmt.Fprintf(os.Stderr, "ferula: error: %v\n", redact.Error(err))
+	exit, invalid := exitError{code: exitFailure}, (*hint.FlagError)(nil)
+	if !errors.As(err, &exit) && errors.As(err, &invalid) {
+		return exitUsage
+	}
+	if exit.code == exitUsage {
+		fmt.Fprintf(os.Stderr, "Run \"%s --help\" for the flags.\n", strings.TrimSpace("ferula "+command))
+	}
+	return exit.code
 }

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"os"
 	"reflect"
 	"slices"
 	"strconv"
@@ -13,9 +12,6 @@ import (
 	"github.com/alecthomas/kong"
 	"github.com/alecthomas/units"
 	"github.com/prometheus/common/model"
-
-	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/redact"
 )
 
 // peerFlag is a flag of the program that a command replaces, and has no effect here. Those that have one are fields of
@@ -150,41 +146,4 @@ func valuesOf(flag *kong.Flag) []string {
 		return values
 	}
 	return []string{fmt.Sprint(flag.Target.Interface())}
-}
-
-// usageError is an error of the command line. The process exits with 2, as Prometheus and
-// Thanos do.
-type usageError struct{ error }
-
-func (e usageError) Unwrap() error { return e.error }
-
-// ExitCode implements kong.ExitCoder.
-func (usageError) ExitCode() int { return exitUsage }
-
-// Exit codes.
-const (
-	exitFailure = 1
-	exitUsage   = 2
-)
-
-// report writes an error to standard error and returns the exit code. After a usageError it also
-// writes how to list the flags of command, which is "" if none is selected.
-func report(err error, command string) int {
-	if err == nil {
-		return 0
-	}
-	fmt.Fprintf(os.Stderr, "ferula: error: %v\n", redact.Error(err))
-	code := exitFailure
-	var coder kong.ExitCoder
-	var invalid *hint.FlagError
-	switch {
-	case errors.As(err, &coder):
-		code = coder.ExitCode()
-	case errors.As(err, &invalid):
-		code = exitUsage
-	}
-	if errors.As(err, new(usageError)) {
-		fmt.Fprintf(os.Stderr, "Run \"%s --help\" for the flags.\n", strings.TrimSpace("ferula "+command))
-	}
-	return code
 }

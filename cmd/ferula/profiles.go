@@ -3,13 +3,11 @@ package main
 import (
 	"context"
 	"errors"
-	"strings"
 	"time"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/ferula-io/ferula/internal/app"
-	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/profiles/compact"
 )
 
@@ -47,23 +45,14 @@ func (c *profilesCompactCommand) Validate() error {
 
 // Run is called by kong.
 func (c *profilesCompactCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, c.Process, ignored, c.options,
-		func(opts app.ProfilesCompactOptions, common started) (*app.ProfilesCompact, error) {
-			if strings.TrimSpace(opts.Bucket) == "" {
-				return nil, usageError{errors.New("--objstore.config or --objstore.config-file is required, and must not be empty")}
-			}
-			opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
-			return app.NewProfilesCompact(opts)
-		})
+	return runRole(ctx, k, &c.Process, ignored, c.options, app.NewProfilesCompact)
 }
 
 func (c *profilesCompactCommand) options() (app.ProfilesCompactOptions, error) {
 	var content contents
-	bucket := content.of("objstore.config", c.Config, c.ConfigFile)
-	web := c.Process.web()
-	web.AllowedHosts = []string{server.AnyHost}
 	return app.ProfilesCompactOptions{
-		Web: web, Bucket: bucket, Wait: c.Wait, Interval: time.Duration(c.WaitInterval),
+		Web: c.Process.web(), Bucket: content.bucket(c.Config, c.ConfigFile), Wait: c.Wait,
+		Interval: time.Duration(c.WaitInterval), Logger: c.Process.logger,
 		Compact: compact.Options{
 			Dir: c.DataDir, Consistency: time.Duration(c.Consistency), DeleteDelay: zeroIsNone(c.DeleteDelay),
 			Retention: time.Duration(c.Retention), BlockBytes: int64(c.BlockSize),

@@ -82,40 +82,12 @@ type queryCommand struct {
 	Process processFlags `embed:""`
 }
 
-// queryGRPCClientFlags configure the connections to stores.
-type queryGRPCClientFlags struct {
-	TLS         bool   `name:"grpc-client-tls-secure" negatable:""`
-	SkipVerify  bool   `name:"grpc-client-tls-skip-verify" negatable:""`
-	Cert        string `name:"grpc-client-tls-cert" placeholder:"FILE"`
-	Key         string `name:"grpc-client-tls-key" placeholder:"FILE"`
-	CA          string `name:"grpc-client-tls-ca" placeholder:"FILE"`
-	ServerName  string `name:"grpc-client-server-name" placeholder:"NAME"`
-	MinVersion  string `name:"grpc-client-tls-min-version" enum:"1.0,1.1,1.2,1.3" default:"1.3"`
-	Compression string `name:"grpc-compression" enum:"none,snappy" default:"none"`
-}
-
-func (f queryGRPCClientFlags) options() app.StoreClientOptions {
-	o := app.StoreClientOptions{
-		TLS: f.TLS, TLSSkipVerify: f.SkipVerify, TLSCert: f.Cert, TLSKey: f.Key, TLSCA: f.CA, TLSServerName: f.ServerName,
-		TLSMinVersion: f.MinVersion,
-	}
-	if f.Compression != "none" {
-		o.Client.Compression = f.Compression
-	}
-	return o
-}
-
 // Validate is called by kong.
 func (c *queryCommand) Validate() error { return checkListen("grpc-address", c.GRPCAddress) }
 
 // Run is called by kong.
 func (c *queryCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, c.Process, append(ignored, ignoredQueryFeatures(c.Features)...), c.options,
-		func(opts app.QueryOptions, common started) (*app.Query, error) {
-			opts.Flags = flagValues(k)
-			opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
-			return app.NewQuery(opts)
-		})
+	return runRole(ctx, k, &c.Process, append(ignored, ignoredQueryFeatures(c.Features)...), c.options, app.NewQuery)
 }
 
 func (c *queryCommand) options() (app.QueryOptions, error) {
@@ -156,6 +128,8 @@ func (c *queryCommand) options() (app.QueryOptions, error) {
 		},
 		Engine:           app.EngineOptions{Name: c.QueryEngine, Parallelism: c.Parallelism},
 		SubqueryInterval: time.Duration(c.EvaluationInterval),
+		Flags:            c.Process.values,
+		Logger:           c.Process.logger,
 	}
 	o.Web.RoutePrefix, o.Web.AllowedHosts = c.RoutePrefix, c.Hosts.Allowed
 	if c.RoutePrefix == "" && strings.HasPrefix(c.ExternalPrefix, "/") {

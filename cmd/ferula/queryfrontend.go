@@ -81,11 +81,7 @@ type queryFrontendCommand struct {
 
 // Run is called by kong.
 func (c *queryFrontendCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, c.Process, ignored, c.options,
-		func(opts app.QueryFrontendOptions, common started) (*app.QueryFrontend, error) {
-			opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
-			return app.NewQueryFrontend(opts)
-		})
+	return runRole(ctx, k, &c.Process, ignored, c.options, app.NewQueryFrontend)
 }
 
 // requestBytesMin is the size of the largest body and its last chunk. With a smaller limit, the largest body would
@@ -105,7 +101,7 @@ func (c *queryFrontendCommand) options() (app.QueryFrontendOptions, error) {
 	var o app.QueryFrontendOptions
 	// The number of connections is not limited: such a limit would apply before the tenants'
 	// queues, and also to probes. Running and waiting requests are limited per tenant instead.
-	o.Web = c.Process.web()
+	o.Web, o.Logger = c.Process.web(), c.Process.logger
 	o.Web.MaxConnections, o.Web.AllowedHosts = -1, c.Hosts.Allowed
 	o.DisableCORS = c.DisableCORS
 	var content contents

@@ -88,18 +88,6 @@ func (f timeFlag) at(now time.Time) (int64, error) {
 	return 0, fmt.Errorf("invalid time %q: must be like 2026-01-02T15:04:05Z, Unix seconds, now, or -8h", string(f))
 }
 
-// exitUnfinished is the exit code of a run that --resume can continue (EX_TEMPFAIL of
-// sysexits.h). Other failures exit with 1.
-const exitUnfinished = 75
-
-// unfinishedError carries the exit code.
-type unfinishedError struct{ error }
-
-// ExitCode implements kong.ExitCoder.
-func (unfinishedError) ExitCode() int { return exitUnfinished }
-
-func (e unfinishedError) Unwrap() error { return e.error }
-
 // Run is called by kong.
 func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
 	logger, level, err := c.Log.logger()
@@ -119,7 +107,7 @@ func (c *readCommand) Run(ctx context.Context, _ *kong.Context) error {
 	opts.Logger = logger
 	sum, err := app.Read(ctx, opts)
 	if errors.Is(err, export.ErrUnfinished) {
-		return unfinishedError{err}
+		return exitError{err, exitUnfinished}
 	}
 	if err == nil && c.Progress {
 		fmt.Fprintf(os.Stderr, "%s: %s\n", c.Output, sum)

@@ -18,7 +18,9 @@ import (
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/promql"
+	"github.com/ferula-io/ferula/internal/promql/rules"
 	"github.com/ferula-io/ferula/internal/remoteread"
+	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
@@ -131,7 +133,7 @@ func (c *serveCommand) Run(ctx context.Context, k *kong.Context, ignored ignored
 	}
 	opts, err := c.options()
 	if err != nil {
-		return usageError{err}
+		return usageError(err)
 	}
 	opts.Logger, opts.LogLevel, opts.Flags, opts.Web.CommandLine = logger, level, flagValues(k), commandLine(k, os.Args)
 	append(ignored, ignoredFeatures(c.Features)...).warn(logger)
@@ -257,6 +259,62 @@ func flagValues(k *kong.Context) map[string]string {
 		}
 	}
 	return values
+}
+
+// receiveFlags are the flags of serve about pushed samples and profiles.
+type receiveFlags struct {
+	RemoteWrite bool     `name:"web.enable-remote-write-receiver" default:"true" negatable:""`
+	Messages    []string `name:"web.remote-write-receiver.accepted-protobuf-messages" sep:"none" placeholder:"NAME"`
+	Profiles    bool     `name:"profiles.enable-receiver" default:"true" negatable:""`
+	BodiesSize  size     `name:"receive.max-bytes-in-flight" min:"64MB" default:"256MB"`
+	BodyTimeout duration `name:"receive.body-timeout" min:"1s" default:"15s"`
+}
+
+// check returns an error if --receive.max-bytes-in-flight is less than the largest body
+// that other flags allow. Such a body would never get enough memory: its request would always get
+// 503 after a wait.
+func (f receiveFlags) check(profiles profileFlags) error {
+	const overhead = 2 << 20 // an upload's bytes around its profiles, and the last chunk
+	for _, c := range []struct {
+		name  string
+		bytes size
+	}{{"profiles.max-request-size", profiles.BodySize}, {"profiles.limit.profile-size", 2 * profiles.Profile}} {
+		if f.Profiles && f.BodiesSize < c.bytes+overhead {
+			return fmt.Errorf("--receive.max-bytes-in-flight=%s is too small for one body of --%s: must be at least %s",
+				f.BodiesSize, c.name, c.bytes+overhead)
+		}
+	}
+	return nil
+}
+
+func (f receiveFlags) options(readTimeout time.Duration) app.ReceiveOptions {
+	return app.ReceiveOptions{
+		RemoteWriteOff: !f.RemoteWrite, ProfilesOff: !f.Profiles,
+		Bodies: reqbody.Options{BytesMax: int64(f.BodiesSize), Grace: time.Duration(f.BodyTimeout), Total: readTimeout,
+			Flags: hint.Flags{
+				"BytesMax": "--receive.max-bytes-in-flight", "Grace": "--receive.body-timeout",
+			}},
+	}
+}
+
+// ruleFlags are the flags of serve about rules and alerts.
+type ruleFlags struct {
+	Tolerance   duration `name:"rules.alert.for-outage-tolerance" default:"1h"`
+	Grace       duration `name:"rules.alert.for-grace-period" default:"10m"`
+	ResendDelay duration `name:"rules.alert.resend-delay" default:"1m"`
+	Concurrent  int      `name:"rules.max-concurrent-evals" default:"4"`
+	Queue       int      `name:"alertmanager.notification-queue-capacity" min:"1" default:"10000"`
+	Batch       int      `name:"alertmanager.notification-batch-size" min:"1" default:"256"`
+	Drain       bool     `name:"alertmanager.drain-notification-queue-on-shutdown" default:"true" negatable:""`
+}
+
+func (f ruleFlags) options() rules.Options {
+	return rules.Options{
+		OutageTolerance: time.Duration(f.Tolerance), ForGracePeriod: time.Duration(f.Grace),
+		ResendDelay:        time.Duration(f.ResendDelay),
+		MaxConcurrentEvals: f.Concurrent,
+		QueueCapacity:      f.Queue, BatchSize: f.Batch, DropOnShutdown: !f.Drain,
+	}
 }
 
 // minFree is the value of --storage.tsdb.min-free, as in the option of the TSDB: 0 for auto, negative for 0, which

@@ -10,7 +10,6 @@ import (
 	"github.com/alecthomas/kong"
 
 	"github.com/ferula-io/ferula/internal/app"
-	"github.com/ferula-io/ferula/internal/process/server"
 )
 
 // sidecarCommand has the flags of `thanos sidecar`, and a few more under names that
@@ -81,11 +80,7 @@ func (c *sidecarCommand) Validate() error { return checkStoreAPI(c.GRPCAddress) 
 
 // Run is called by kong.
 func (c *sidecarCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, c.Process, ignored, c.options,
-		func(opts app.SidecarOptions, common started) (*app.Sidecar, error) {
-			opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
-			return app.NewSidecar(opts)
-		})
+	return runRole(ctx, k, &c.Process, ignored, c.options, app.NewSidecar)
 }
 
 func (c *sidecarCommand) options() (app.SidecarOptions, error) {
@@ -102,10 +97,8 @@ func (c *sidecarCommand) options() (app.SidecarOptions, error) {
 		content.add(fmt.Errorf("--prometheus.max-selections=%d must be at least 1, and --prometheus.max-remote-reads=%d "+
 			"not less", c.SelectionsMax, c.ReadsMax))
 	}
-	web := c.Process.web()
-	web.AllowedHosts = []string{server.AnyHost}
 	return app.SidecarOptions{
-		Web:           web,
+		Web:           c.Process.web(),
 		GRPC:          grpc,
 		PrometheusURL: string(c.PrometheusURL),
 		HTTPClient:    content.of("prometheus.http-client", c.HTTPClient, c.HTTPClientFile),
@@ -123,5 +116,6 @@ func (c *sidecarCommand) options() (app.SidecarOptions, error) {
 		},
 		Limits:  limits,
 		Tracing: content.of("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile),
+		Logger:  c.Process.logger,
 	}, content.err()
 }

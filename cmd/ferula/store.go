@@ -14,7 +14,6 @@ import (
 	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/blocks/pages"
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/thanos/gateway"
 )
 
@@ -57,18 +56,11 @@ func (c *storeCommand) Validate() error { return checkStoreAPI(c.GRPCAddress) }
 
 // Run is called by kong.
 func (c *storeCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, c.Process, ignored, c.options, func(opts app.StoreOptions, common started) (*app.Store, error) {
-		if strings.TrimSpace(opts.Bucket) == "" {
-			return nil, usageError{errors.New("--objstore.config or --objstore.config-file is required, and must not be empty")}
-		}
-		opts.Logger, opts.Web.CommandLine = common.logger, common.commandLine
-		return app.NewStore(opts)
-	})
+	return runRole(ctx, k, &c.Process, ignored, c.options, app.NewStore)
 }
 
 func (c *storeCommand) options() (app.StoreOptions, error) {
 	var content contents
-	bucket := content.of("objstore.config", c.Config, c.ConfigFile)
 	cacheBytes, err := cacheBytes(content.of("index-cache.config", c.CacheConfig, c.CacheConfigFile), int64(c.CacheBytes))
 	if err != nil {
 		content.add(fmt.Errorf("--index-cache.config: %w", err))
@@ -82,10 +74,11 @@ func (c *storeCommand) options() (app.StoreOptions, error) {
 	limits.BytesMax, limits.SortBytesMax = int64(c.DownloadedBytes), int(c.SortBytes)
 	limits.Flags["SortBytesMax"] = "--store.max-sort-bytes"
 	web := c.Process.web()
-	web.AllowedHosts, web.RoutePrefix = []string{server.AnyHost}, c.ExternalPrefix
+	web.RoutePrefix = c.ExternalPrefix
 	return app.StoreOptions{
-		Web: web, GRPC: grpc, Bucket: bucket, Limits: limits, SyncInterval: time.Duration(c.SyncInterval),
-		Relabel: content.of("selector.relabel-config", c.Relabel, c.RelabelFile),
+		Web: web, GRPC: grpc, Bucket: content.bucket(c.Config, c.ConfigFile), Limits: limits,
+		SyncInterval: time.Duration(c.SyncInterval),
+		Relabel:      content.of("selector.relabel-config", c.Relabel, c.RelabelFile),
 		Store: gateway.Options{
 			Dir: c.DataDir, CacheBytes: cacheBytes, Concurrency: c.MetaConcurrency, Recursive: c.Discovery == "recursive",
 			ReadsMax: c.ReadsMax, Idle: time.Duration(c.IdleTimeout),
@@ -96,6 +89,7 @@ func (c *storeCommand) options() (app.StoreOptions, error) {
 			},
 		},
 		Tracing: content.of("tracing.config", c.Process.TracingConfig, c.Process.TracingConfigFile),
+		Logger:  c.Process.logger,
 	}, content.err()
 }
 

@@ -124,6 +124,16 @@ func (c *contents) of(flag string, inline secret, file string) string {
 	return got
 }
 
+// bucket returns the configuration of a command that is nothing without its bucket.
+func (c *contents) bucket(inline secret, file string) string {
+	text, err := pathOrContent("objstore.config", inline, file)
+	if err == nil && strings.TrimSpace(text) == "" {
+		err = errors.New("--objstore.config or --objstore.config-file is required, and must not be empty")
+	}
+	c.add(err)
+	return text
+}
+
 // add adds an error unless it is nil.
 func (c *contents) add(err error) {
 	if err != nil {

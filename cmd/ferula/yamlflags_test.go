@@ -13,6 +13,9 @@ import (
 // optionsOf parses a command line and builds its options, which reads YAML.
 func optionsOf(t *testing.T, args ...string) error {
 	t.Helper()
+	if args[0] == "store" && !strings.HasPrefix(args[1], "--objstore.config") {
+		args = append(args, "--objstore.config=type: FILESYSTEM")
+	}
 	cli, err := parse(t, args...)
 	if err != nil {
 		return err

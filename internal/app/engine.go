@@ -3,6 +3,7 @@ package app
 import (
 	"fmt"
 	"runtime"
+	"time"
 
 	prompromql "github.com/prometheus/prometheus/promql"
 
@@ -48,4 +49,22 @@ func newQueryEngine(chosen EngineOptions, opts promql.Options, engine *promql.En
 		Workers:           columns.NewWorkers(chosen.Parallelism - 1),
 		Count:             func(engine, reason string) { queries.With(engine, reason).Inc() },
 	}), nil
+}
+
+// newSlotMetric returns a function that observes how long a query waited for a slot, under Thanos' name.
+func newSlotMetric(set *metrics.Set) func(time.Duration) {
+	const waited = "thanos_query_concurrent_gate_duration_seconds"
+	set.Describe(waited, "How long a query waited for a slot.", "")
+	histogram := set.NewPrometheusHistogramExt(waited,
+		[]float64{0.01, 0.1, 0.3, 0.6, 1, 3, 6, 9, 20, 30, 60, 90, 120, 240, 360, 720})
+	return func(d time.Duration) { histogram.Update(d.Seconds()) }
+}
+
+// exposeSlots exposes the query slots under Thanos' names.
+func exposeSlots(set *metrics.Set, engine *promql.Engine) {
+	const used, all = "thanos_query_concurrent_gate_queries_in_flight", "thanos_query_concurrent_gate_queries_max"
+	set.Describe(used, "Number of query slots in use.", "")
+	set.Describe(all, "Number of query slots.", "")
+	set.NewGauge(used, func() float64 { n, _ := engine.SlotsInUse(); return float64(n) })
+	set.NewGauge(all, func() float64 { _, n := engine.SlotsInUse(); return float64(n) })
 }

@@ -76,24 +76,7 @@ func (c *ProfilesCompact) work(ctx context.Context) error {
 		}
 		return nil
 	}
-	pause := time.NewTimer(0)
-	defer pause.Stop()
-	failures := 0
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-pause.C:
-		}
-		begun := time.Now()
-		err := c.compactor.Iterate(ctx)
-		if failures++; err == nil || ctx.Err() != nil {
-			failures = 0
-		}
-		wait := syncPause(c.opts.Interval, time.Since(begun), failures)
-		if failures > 0 {
-			c.opts.Logger.Error("Compacting the profile blocks failed", "retry_in", wait, "err", err)
-		}
-		pause.Reset(wait)
-	}
+	return repeat(ctx, 0, c.opts.Interval, c.compactor.Iterate, func(retryIn time.Duration, err error) {
+		c.opts.Logger.Error("Compacting the profile blocks failed", "retry_in", retryIn, "err", err)
+	})
 }

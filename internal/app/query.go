@@ -12,7 +12,6 @@ import (
 	prompromql "github.com/prometheus/prometheus/promql"
 	"go.opentelemetry.io/contrib/instrumentation/net/http/otelhttp"
 	"go.opentelemetry.io/otel/propagation"
-	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi"
@@ -72,13 +71,12 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	if q.tracing, err = q.trace(opts.Tracing, "ferula-query"); err != nil {
 		return nil, err
 	}
-	slots := newSlotMetrics(q.reg.Own)
-	opts.Query.SlotWaited = slots.observe
+	opts.Query.SlotWaited = newSlotMetric(q.reg.Own)
 	opts.Query.Panicked = invariant.Panics(q.reg.Own, "promql").Inc
 	if q.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), q.reg); err != nil {
 		return nil, err
 	}
-	slots.register(q.reg.Own, q.engine)
+	exposeSlots(q.reg.Own, q.engine)
 	q.process.Add(process.Component{Name: "queries", Close: q.engine.Close})
 	if q.queries, err = newQueryEngine(opts.Engine, opts.Query, q.engine, q.reg.Own); err != nil {
 		return nil, err
@@ -116,15 +114,10 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 	if err = q.listen(); err != nil {
 		return nil, err
 	}
-	store := opts.StoreAPI
-	store.Metrics = q.reg.Own
-	err = q.listenStoreAPI(opts.GRPC, q.tracing, func(to grpc.ServiceRegistrar) {
-		storeapi.NewServer(q.fanout.Source(), store).Register(to)
-	})
-	if err != nil {
+	if err = q.listenStoreAPI(opts.GRPC, q.tracing, q.fanout.Source(), opts.StoreAPI); err != nil {
 		return nil, err
 	}
-	external, err := server.ExternalURL(opts.Web.ExternalURL, q.listener.Addr())
+	external, err := server.ExternalURL(opts.Web.ExternalURL, q.Addr())
 	if err != nil {
 		return nil, fmt.Errorf("external URL %q: %w", redact.URL(opts.Web.ExternalURL), err)
 	}

@@ -155,7 +155,7 @@ func (q *QueryFrontend) withCORS(next http.Handler) http.Handler {
 
 // Run serves until ctx is canceled or the server fails, then drains running requests.
 func (q *QueryFrontend) Run(ctx context.Context) error {
-	q.opts.Logger.Info("Listening", "address", q.listener.Addr().String())
+	q.opts.Logger.Info("Listening", "address", q.Addr().String())
 	return q.process.Run(ctx)
 }
 

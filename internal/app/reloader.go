@@ -8,6 +8,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"hash"
 	"io"
 	"io/fs"
 	"log/slog"
@@ -130,7 +131,7 @@ func (r *reloader) reloadIfChanged(ctx context.Context) error {
 
 // config hashes the configuration file and writes OutputFile, with environment variables
 // expanded.
-func (r *reloader) config(sum io.Writer) error {
+func (r *reloader) config(sum hash.Hash) error {
 	content, err := os.ReadFile(r.opts.ConfigFile)
 	if err != nil {
 		return err
@@ -159,15 +160,15 @@ func (r *reloader) config(sum io.Writer) error {
 			}
 		}
 	}
-	_, err = fmt.Fprintf(sum, "%d %s", len(content), content)
-	return err
+	fmt.Fprintf(sum, "%d %s", len(content), content)
+	return nil
 }
 
 // depthMax limits the depth of nested directories. Symbolic links can form a cycle.
 const depthMax = 16
 
 // hashTree hashes names and contents of all files. It follows symbolic links.
-func hashTree(sum io.Writer, dir string, depth int) error {
+func hashTree(sum hash.Hash, dir string, depth int) error {
 	if depth > depthMax {
 		return fmt.Errorf("more than %d directories deep", depthMax)
 	}
@@ -197,9 +198,7 @@ func hashTree(sum io.Writer, dir string, depth int) error {
 		if err != nil {
 			return err
 		}
-		if _, err := fmt.Fprintf(sum, "%q %d %s", path, len(content), content); err != nil {
-			return err
-		}
+		fmt.Fprintf(sum, "%q %d %s", path, len(content), content)
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ package app
 
 import (
 	"cmp"
+	"context"
 	"log/slog"
 	"net"
 	"net/http"
@@ -90,14 +91,14 @@ type (
 
 // base has what the processes of all commands have.
 type base struct {
-	web      WebOptions
-	logger   *slog.Logger
-	reg      *telemetry.Registry
-	tls      *server.TLSWatch // of the certificates of this process
-	process  *process.Process
-	listener net.Listener
-	grpc     *server.GRPC // nil: none
-	started  time.Time
+	web       WebOptions
+	logger    *slog.Logger
+	reg       *telemetry.Registry
+	tls       *server.TLSWatch // of the certificates of this process
+	process   *process.Process
+	listeners server.Listeners
+	grpc      *server.GRPC // nil: none
+	started   time.Time
 }
 
 func newBase(web WebOptions, logger *slog.Logger) base {
@@ -114,13 +115,13 @@ func (b *base) release(err *error) {
 }
 
 // Addr returns the (first) HTTP listen address.
-func (b *base) Addr() net.Addr { return b.listener.Addr() }
+func (b *base) Addr() net.Addr { return b.listeners[0].Addr() }
 
 // GRPCAddr returns the gRPC listen address; nil without a gRPC server.
 func (b *base) GRPCAddr() net.Addr { return b.grpc.Addr() }
 
 // url returns the URL of the HTTP server.
-func (b *base) url() string { return b.web.Scheme() + "://" + b.listener.Addr().String() + "/" }
+func (b *base) url() string { return b.web.Scheme() + "://" + b.Addr().String() + "/" }
 
 // trace creates the tracing of a service from Thanos' configuration.
 func (b *base) trace(config, service string) (*telemetry.Tracing, error) {
@@ -132,20 +133,21 @@ func (b *base) trace(config, service string) (*telemetry.Tracing, error) {
 	return traced, nil
 }
 
-// listen opens the HTTP listener.
+// listen opens the HTTP listeners.
 func (b *base) listen() (err error) {
-	if b.listener, err = b.web.Listen(); err != nil {
+	if b.listeners, err = b.web.Listen(); err != nil {
 		return err
 	}
 	b.process.Add(process.Component{Name: "listener", Close: func() error {
-		_ = b.listener.Close() // already closed if the server ran
+		_ = b.listeners.Close() // already closed if the server ran
 		return nil
 	}})
 	return nil
 }
 
 // listenGRPC creates the gRPC server, with the codecs of the StoreAPI, if there is a listen address.
-func (b *base) listenGRPC(opts GRPCOptions, traced *telemetry.Tracing, register func(grpc.ServiceRegistrar)) (err error) {
+func (b *base) listenGRPC(opts GRPCOptions, traced *telemetry.Tracing,
+	register func(grpc.ServiceRegistrar)) (err error) {
 	storeapi.RegisterSnappy()
 	opts.TLS.Watch = b.tls
 	options := append(storeapi.GRPCServerOptions(), traced.ServerOptions()...)
@@ -153,10 +155,15 @@ func (b *base) listenGRPC(opts GRPCOptions, traced *telemetry.Tracing, register 
 	return err
 }
 
-// listenStoreAPI is listenGRPC for a command of Thanos.
-func (b *base) listenStoreAPI(opts GRPCOptions, traced *telemetry.Tracing, register func(grpc.ServiceRegistrar)) error {
-	opts.WarnAnonymous(b.web, b.logger)
-	return b.listenGRPC(opts.WithoutPushes(), traced, register)
+// listenStoreAPI is listenGRPC for a command of Thanos, which serves a source.
+func (b *base) listenStoreAPI(opts GRPCOptions, traced *telemetry.Tracing, source storeapi.Source,
+	limits storeapi.ServerOptions) error {
+	if err := opts.CheckAnonymous(b.web); err != nil { // no error: Thanos' clients commonly have no certificates
+		b.logger.Warn("The gRPC server accepts clients that the HTTP server rejects", "reason", err)
+	}
+	opts.RequestBytesMax = cmp.Or(opts.RequestBytesMax, 4<<20) // there are no pushes: messages of queries are small
+	limits.Metrics = b.reg.Own
+	return b.listenGRPC(opts, traced, func(to grpc.ServiceRegistrar) { storeapi.NewServer(source, limits).Register(to) })
 }
 
 // runtimeInfo returns what status/runtimeinfo says of a process whose configuration does not change.
@@ -185,7 +192,7 @@ func (b *base) webServer(handler http.Handler) process.Server {
 	server := b.web.Server(handler, b.logger)
 	return process.Server{
 		Name:  "web server",
-		Serve: func() error { return b.web.Serve(b.listener, server, b.logger) },
+		Serve: func() error { return b.web.Serve(b.listeners, server, b.logger) },
 		Drain: func() error { return b.web.Drain(server) },
 	}
 }
@@ -193,4 +200,39 @@ func (b *base) webServer(handler http.Handler) process.Server {
 // grpcServer returns the gRPC server. Without one, its functions do nothing.
 func (b *base) grpcServer() process.Server {
 	return process.Server{Name: "gRPC server", Serve: b.grpc.Serve, Stopping: b.grpc.Stopping, Drain: b.grpc.Drain}
+}
+
+// repeat calls work after a first pause, and then every interval until ctx is canceled. It passes an error to failed.
+func repeat(ctx context.Context, first, interval time.Duration, work func(context.Context) error,
+	failed func(retryIn time.Duration, err error)) error {
+	timer := time.NewTimer(first)
+	defer timer.Stop()
+	failures := 0
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		begun := time.Now()
+		err := work(ctx)
+		if failures++; err == nil || ctx.Err() != nil {
+			failures = 0
+		}
+		pause := pauseAfter(interval, time.Since(begun), failures)
+		if failures > 0 {
+			failed(pause, err)
+		}
+		timer.Reset(pause)
+	}
+}
+
+// pauseAfter returns the time until the next repetition. took is the duration of the last one, which counts towards the
+// interval. failures is the number of consecutive failed ones. After the first failure the pause is 15 s. Each further
+// failure doubles it, up to the interval.
+func pauseAfter(interval, took time.Duration, failures int) time.Duration {
+	if failures > 0 {
+		return min(interval, 15*time.Second<<min(failures-1, 10))
+	}
+	return max(0, interval-took)
 }

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/url"
 	"os"
 	"sync/atomic"
 	"time"
@@ -14,6 +15,7 @@ import (
 	"github.com/prometheus/common/promslog"
 	prompromql "github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/util/notifications"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ferula-io/ferula/internal/hint"
@@ -30,10 +32,10 @@ import (
 	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/remoteread"
 	"github.com/ferula-io/ferula/internal/reqbody"
+	"github.com/ferula-io/ferula/internal/thanos/sources"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/internal/version"
-
-	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // ServeOptions are the options of `ferula serve`.
@@ -99,8 +101,10 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	if err = s.listen(); err != nil {
 		return nil, err
 	}
-	s.tracing, s.notices = s.newTracing(), s.newNotices()
-	external, err := server.ExternalURL(opts.Web.ExternalURL, s.listener.Addr())
+	s.tracing = telemetry.NewLiveTracing("ferula-serve", opts.Logger.With("component", "tracing"))
+	s.process.Add(process.Component{Name: "tracing", Close: s.tracing.Close})
+	s.notices = s.newNotices()
+	external, err := server.ExternalURL(opts.Web.ExternalURL, s.Addr())
 	if err != nil {
 		return nil, hint.Invalid("web.external-url", fmt.Errorf("%q: %w", redact.URL(opts.Web.ExternalURL), err))
 	}
@@ -168,16 +172,52 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	return s, nil
 }
 
-// newTracing creates the tracing that follows the section tracing of the configuration. It sends
-// nothing until a configuration is applied.
-func (s *Serve) newTracing() *telemetry.Tracing {
-	l := telemetry.NewLiveTracing("ferula-serve", s.opts.Logger.With("component", "tracing"))
-	s.process.Add(process.Component{Name: "tracing", Close: l.Close})
-	return l
+// newGRPC creates the gRPC server of the StoreAPI on the local storage, of rules and of
+// the profile API.
+func (s *Serve) newGRPC() error {
+	if err := s.opts.GRPC.CheckAnonymous(s.web); err != nil && !s.opts.GRPC.AllowAnonymous {
+		return fmt.Errorf("%w, or allow it with --grpc-server-allow-anonymous", err)
+	}
+	opts := s.opts.StoreAPI
+	opts.Metrics = s.reg.Own
+	return s.listenGRPC(s.opts.GRPC, s.tracing, func(to grpc.ServiceRegistrar) {
+		source := sources.NewLocal(s.store, s.engine.Parser, s.config.externalLabels, s.rules.RuleGroups)
+		storeapi.NewServer(source, opts).Register(to)
+		ready := func() bool { return s.process.IsReady() && s.profiles.serving() }
+		s.profiles.api.RegisterGRPC(to, ready)
+		s.profiles.otlp.RegisterGRPC(to, ready)
+	})
+}
+
+// newRules creates the manager of rules and reads the rule files of the configuration, so
+// that a fault in one of them ends the process before the storage is opened.
+func (s *Serve) newRules(external *url.URL) (err error) {
+	s.rules, err = rules.New(s.opts.Rules, rules.Deps{
+		Engine:      s.queries,
+		Parser:      s.engine.Parser,
+		Queryable:   s.remotes,
+		Local:       s.store,
+		Appendable:  s.sender.Samples(),
+		ExternalURL: external,
+		SDMetrics:   s.scraper.SDMetrics,
+		Logger:      s.opts.Logger,
+		Registerer:  s.reg,
+	})
+	if err != nil {
+		return err
+	}
+	cfg := s.config.current()
+	s.config.rules, err = s.rules.Prepare(&cfg)
+	return err
 }
 
 // MoreAddrs returns the listen addresses after the first.
-func (s *Serve) MoreAddrs() []net.Addr { return server.MoreAddrs(s.listener) }
+func (s *Serve) MoreAddrs() (addrs []net.Addr) {
+	for _, l := range s.listeners[1:] {
+		addrs = append(addrs, l.Addr())
+	}
+	return addrs
+}
 
 // assemble adds the components that apply configurations, and the servers.
 func (s *Serve) assemble() {

@@ -87,7 +87,7 @@ func (l *liveConfig) load(prefix string) (*config.Config, error) {
 		return scrape.Load(file, l.defaults, logger)
 	}
 	// The scheme is http even with a web configuration file: then the scrape uses an in-process connection without TLS.
-	return scrape.Default("http", l.serve.listener.Addr().String(), prefix+"/metrics", l.defaults, logger)
+	return scrape.Default("http", l.serve.Addr().String(), prefix+"/metrics", l.defaults, logger)
 }
 
 func (l *liveConfig) current() config.Config {

@@ -159,10 +159,9 @@ func TestQuery_ServesUnderAPrefixAndThePagesOfThanosWithoutIt(t *testing.T) {
 	}
 }
 
-func TestSlotMetrics_ObserveSeconds(t *testing.T) {
+func TestNewSlotMetric_ObservesSeconds(t *testing.T) {
 	set := metrics.NewSet()
-	m := newSlotMetrics(set)
-	m.observe(2 * time.Second)
+	newSlotMetric(set)(2 * time.Second)
 	text := textOf(set)
 	for _, want := range []string{"_bucket{le=\"1\"} 0\n", "_bucket{le=\"3\"} 1\n", "_sum 2\n", "# HELP thanos_query_concurrent_gate_duration_seconds How long"} {
 		if !strings.Contains(text, want) {

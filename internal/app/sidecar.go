@@ -11,8 +11,6 @@ import (
 	"sync"
 	"time"
 
-	"google.golang.org/grpc"
-
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/thanos/sources"
@@ -106,12 +104,7 @@ func NewSidecar(opts SidecarOptions) (_ *Sidecar, err error) {
 	if err = s.listen(); err != nil {
 		return nil, err
 	}
-	limits := opts.Limits
-	limits.Metrics = s.reg.Own
-	err = s.listenStoreAPI(opts.GRPC, s.tracing, func(to grpc.ServiceRegistrar) {
-		storeapi.NewServer(s.prometheus, limits).Register(to)
-	})
-	if err != nil {
+	if err = s.listenStoreAPI(opts.GRPC, s.tracing, s.prometheus, opts.Limits); err != nil {
 		return nil, err
 	}
 	mux := s.newMux()

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"bytes"
 	"io"
 	"log/slog"
 	"net"
@@ -107,5 +108,25 @@ func TestServe_WithoutAConfigurationServesItself(t *testing.T) {
 	defer response.Body.Close()
 	if body, _ := io.ReadAll(response.Body); response.StatusCode != http.StatusForbidden || !strings.Contains(string(body), "Lifecycle API is not enabled") {
 		t.Errorf("%d %s", response.StatusCode, body)
+	}
+}
+
+// Thanos' clients commonly have no certificates: a warning instead of an error.
+func TestQuery_WarnsIfGRPCAcceptsClientsThatHTTPRejects(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "web.yml")
+	put(t, file, "basic_auth_users: {eve: $2a$04$ZPhz8rfdmpae1mBwsJUU1ugnOw3VCQbDPPYb9UM60sEIvn6WarITe}\n")
+	for address, want := range map[string]bool{"0.0.0.0:0": true, "127.0.0.1:0": false} {
+		var logged bytes.Buffer
+		q, err := NewQuery(QueryOptions{Web: WebOptions{ListenAddress: "127.0.0.1:0", ConfigFile: file}, GRPC: GRPCOptions{ListenAddress: address},
+			Logger: slog.New(slog.NewTextHandler(&logged, nil))})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := q.process.Close(); err != nil {
+			t.Error(err)
+		}
+		if strings.Contains(logged.String(), "The gRPC server accepts clients that the HTTP server rejects") != want {
+			t.Errorf("%s: %s", address, logged.String())
+		}
 	}
 }

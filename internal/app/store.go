@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/prometheus/model/relabel"
 	"github.com/thanos-io/objstore"
 	"go.yaml.in/yaml/v3"
-	"google.golang.org/grpc"
 
 	"github.com/ferula-io/ferula/internal/bucket"
 	"github.com/ferula-io/ferula/internal/hint"
@@ -72,16 +71,12 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 	if s.store, err = gateway.Open(s.bucket, s.opts.Store); err != nil {
 		return nil, fmt.Errorf("--data-dir: %w", err)
 	}
-	s.process.Add(process.Component{Name: "blocks", Open: s.firstSync, Run: s.work, Close: s.store.Close})
+	s.process.Add(process.Component{Name: "blocks", Open: s.firstSync, Run: s.work, Close: s.store.Close},
+		process.Component{Name: "idle files", Run: s.sweep})
 	if err = s.listen(); err != nil {
 		return nil, err
 	}
-	limits := opts.Limits
-	limits.Metrics = s.reg.Own
-	err = s.listenStoreAPI(opts.GRPC, s.tracing, func(to grpc.ServiceRegistrar) {
-		storeapi.NewServer(s.store.Source(s.process.IsReady), limits).Register(to)
-	})
-	if err != nil {
+	if err = s.listenStoreAPI(opts.GRPC, s.tracing, s.store.Source(s.process.IsReady), opts.Limits); err != nil {
 		return nil, err
 	}
 	mux, prefix := s.newMux(), server.RoutePrefix(opts.Web.RoutePrefix, &url.URL{})
@@ -153,47 +148,20 @@ func (s *Store) firstSync(ctx context.Context) error {
 	}
 }
 
-// work syncs the bucket every SyncInterval, and unmaps idle files every minute, until ctx is
-// canceled.
+// work syncs the bucket every SyncInterval until ctx is canceled.
 func (s *Store) work(ctx context.Context) error {
-	syncs, sweeps := time.NewTimer(s.opts.SyncInterval), time.NewTicker(time.Minute)
-	defer syncs.Stop()
-	defer sweeps.Stop()
-	failures := 0
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case now := <-sweeps.C:
-			s.store.Sweep(now)
-		case <-syncs.C:
-			begun := time.Now()
-			err := s.store.Sync(ctx)
-			if failures++; err == nil || errors.Is(err, context.Canceled) {
-				failures = 0
-			}
-			pause := syncPause(s.opts.SyncInterval, time.Since(begun), failures)
-			if failures > 0 {
-				s.opts.Logger.Warn("Serving the blocks of the last list: listing the blocks failed",
-					"retry_in", pause, "err", err)
-			}
-			syncs.Reset(pause)
-		}
-	}
+	return repeat(ctx, s.opts.SyncInterval, s.opts.SyncInterval, s.store.Sync, func(retryIn time.Duration, err error) {
+		s.opts.Logger.Warn("Serving the blocks of the last list: listing the blocks failed", "retry_in", retryIn, "err", err)
+	})
 }
 
-// syncPause returns the time until the next sync of the bucket. took is the duration of the last
-// sync, which counts towards the interval. failures is the number of consecutive failed syncs. After
-// the first failure the pause is 15 s. Each further failure doubles it, up to the interval.
-func syncPause(interval, took time.Duration, failures int) time.Duration {
-	if failures > 0 {
-		return min(interval, retryList<<min(failures-1, 10))
-	}
-	return max(0, interval-took)
+// sweep unmaps idle files every minute until ctx is canceled.
+func (s *Store) sweep(ctx context.Context) error {
+	return repeat(ctx, time.Minute, time.Minute, func(context.Context) error {
+		s.store.Sweep(time.Now())
+		return nil
+	}, nil)
 }
-
-// retryList is the pause after the first failed sync.
-const retryList = 15 * time.Second
 
 // storeFeatures are the features that the web UI reads: the store has only the page of blocks.
 var storeFeatures = map[string]map[string]bool{"ferula": {

@@ -199,7 +199,7 @@ func TestStore_RelabellingSelectsBlocks(t *testing.T) {
 	}
 }
 
-func TestSyncPause_RepeatsAFailedListSooner(t *testing.T) {
+func TestPauseAfter_RepeatsAFailedListSooner(t *testing.T) {
 	for _, tt := range []struct {
 		interval, took time.Duration
 		failures       int
@@ -213,7 +213,7 @@ func TestSyncPause_RepeatsAFailedListSooner(t *testing.T) {
 		{15 * time.Minute, 0, 100, 15 * time.Minute},
 		{5 * time.Second, 0, 1, 5 * time.Second},
 	} {
-		if got := syncPause(tt.interval, tt.took, tt.failures); got != tt.want {
+		if got := pauseAfter(tt.interval, tt.took, tt.failures); got != tt.want {
 			t.Errorf("%+v: %s", tt, got)
 		}
 	}

@@ -1,5 +1,5 @@
-// Package precheck refuses what would cost too much to parse or decode, before it is: queries that are nested too deeply
-// or too long, and messages with too many elements.
+// Package precheck refuses what would cost too much to parse or decode, before it is: queries that are nested too
+// deeply or too long, and messages with too many elements.
 package precheck
 
 import (
@@ -23,14 +23,14 @@ const (
 // Query returns an error if the syntax tree of query would have more than levelsMax levels, or so many
 // nodes that parsing takes seconds or much memory. The length of strings does not matter.
 //
-// The parser recurses and its time grows with the square of the levels: ten thousand levels take seconds that no timeout
-// interrupts, and half a megabyte of `abs(abs(...` overflows the stack, which ends the process and not only the query.
-// Code that parses queries of clients must call Query first.
+// The parser recurses and its time grows with the square of the levels: ten thousand levels take seconds that no
+// timeout interrupts, and half a megabyte of `abs(abs(...` overflows the stack, which ends the process and not only the
+// query. Code that parses queries of clients must call Query first.
 //
-// Query builds no tree. It counts an upper bound of the levels from the tokens. An expression has one level for each of its operators,
-// in addition to the levels of its deepest pair of brackets. A pair of brackets has one level more than the expression
-// inside. For example, `b - c` has 1 level, so `(b - c)` has 2 and `a + (b - c)` has 3. The parser reports syntax
-// errors.
+// Query builds no tree. It counts an upper bound of the levels from the tokens. An expression has one level for each of
+// its operators, in addition to the levels of its deepest pair of brackets. A pair of brackets has one level more than
+// the expression inside. For example, `b - c` has 1 level, so `(b - c)` has 2 and `a + (b - c)` has 3. The parser
+// reports syntax errors.
 func Query(query string, levelsMax int) error {
 	if len(query) <= levelsMax {
 		return nil // a level takes at least one byte

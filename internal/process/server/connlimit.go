@@ -18,8 +18,8 @@ const idleMin = time.Second
 const retryEvery = 100 * time.Millisecond
 
 // connLimit limits the connections of an HTTP server over all its listeners. At the limit, a connection that is idle
-// between two requests is closed for a new one. Otherwise clients that open as many connections as the limit allows, and
-// send nothing, would lock out all other clients until the idle timeout.
+// between two requests is closed for a new one. Otherwise clients that open as many connections as the limit allows,
+// and send nothing, would lock out all other clients until the idle timeout.
 type connLimit struct {
 	slots chan struct{}
 	now   func() time.Time

@@ -44,17 +44,14 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-func TestListenerSet_CloseClosesAllAndReturnsTheErrors(t *testing.T) {
+func TestListeners_CloseClosesAllAndReturnsTheErrors(t *testing.T) {
 	one, two := listen(t), listen(t)
-	l := &listenerSet{Listener: one, all: []net.Listener{failingListener{one}, two}}
+	l := Listeners{failingListener{one}, two}
 	if err := l.Close(); !errors.Is(err, errListener) {
 		t.Error(err)
 	}
 	if _, err := two.Accept(); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
-	}
-	if MoreAddrs(one) != nil {
-		t.Error("more addresses of a single listener")
 	}
 }
 
@@ -63,7 +60,7 @@ func TestServe_ReturnsTheErrorOfAListener(t *testing.T) {
 	_ = l.Close()
 	o := WebOptions{}.WithDefaults()
 	logger := slog.New(slog.DiscardHandler)
-	if err := o.Serve(l, o.Server(http.NotFoundHandler(), logger), logger); !errors.Is(err, net.ErrClosed) {
+	if err := o.Serve(Listeners{l}, o.Server(http.NotFoundHandler(), logger), logger); !errors.Is(err, net.ErrClosed) {
 		t.Error(err)
 	}
 }
@@ -78,7 +75,7 @@ func startRequest(t *testing.T, o WebOptions, l net.Listener) (*http.Server, fun
 		<-release
 	}), logger)
 	served, requested := make(chan error, 1), make(chan struct{})
-	go func() { served <- o.Serve(l, server, logger) }()
+	go func() { served <- o.Serve(Listeners{l}, server, logger) }()
 	go func() {
 		defer close(requested)
 		if resp, err := http.Get("http://" + l.Addr().String()); err == nil {

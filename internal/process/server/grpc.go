@@ -63,13 +63,6 @@ func (o GRPCOptions) withDefaults() GRPCOptions {
 	return o
 }
 
-// WithoutPushes returns options with a smaller default of RequestBytesMax, for a server
-// that receives no pushes: messages of queries are small.
-func (o GRPCOptions) WithoutPushes() GRPCOptions {
-	o.RequestBytesMax = cmp.Or(o.RequestBytesMax, 4<<20)
-	return o
-}
-
 // CheckAnonymous returns an error if the gRPC server would accept every client while
 // the HTTP server authenticates its clients.
 func (o GRPCOptions) CheckAnonymous(web WebOptions) error {
@@ -79,14 +72,6 @@ func (o GRPCOptions) CheckAnonymous(web WebOptions) error {
 	return fmt.Errorf("the gRPC server on %s would accept every client, while %s requires a password or a client "+
 		"certificate: set --grpc-server-tls-client-ca, listen on a loopback address, or disable gRPC with --grpc-address=",
 		o.ListenAddress, web.ConfigFile)
-}
-
-// WarnAnonymous logs the error of CheckAnonymous as a warning. Thanos deployments
-// commonly run gRPC without client certificates, so that an error would break them.
-func (o GRPCOptions) WarnAnonymous(web WebOptions, logger *slog.Logger) {
-	if err := o.CheckAnonymous(web); err != nil {
-		logger.Warn("The gRPC server accepts clients that the HTTP server rejects", "reason", err)
-	}
 }
 
 // keepaliveTime is how long a connection may be idle before the server pings the client.

@@ -59,9 +59,9 @@ func (c *call) ended(err error) {
 	})
 }
 
-// ClientMetrics are the metrics of all connections of a process. They have the names of go-grpc-middleware, which dashboards
-// of Thanos query. A call is counted when it begins and once when it ends: with the received status, or as Canceled if
-// its caller canceled it.
+// ClientMetrics are the metrics of all connections of a process. They have the names of go-grpc-middleware, which
+// dashboards of Thanos query. A call is counted when it begins and once when it ends: with the received status, or as
+// Canceled if its caller canceled it.
 type ClientMetrics struct {
 	callFamilies
 	sent, received *metrics.CounterVec

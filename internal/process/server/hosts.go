@@ -13,10 +13,10 @@ import (
 const AnyHost = "*"
 
 // hostNames are the host names of a server besides IP addresses and localhost. Requests that name another host are
-// refused. A browser sends the host of a page's origin as Host. With DNS rebinding the name of a foreign page resolves to
-// a loopback address. The browser then treats the page and this server as the same origin, and so does every check of
-// Origin and Sec-Fetch-Site. Only the name in Host shows the difference: it is neither an IP address nor a name that a
-// user of this machine would type.
+// refused. A browser sends the host of a page's origin as Host. With DNS rebinding the name of a foreign page resolves
+// to a loopback address. The browser then treats the page and this server as the same origin, and so does every check
+// of Origin and Sec-Fetch-Site. Only the name in Host shows the difference: it is neither an IP address nor a name that
+// a user of this machine would type.
 type hostNames struct {
 	allowed  map[string]bool
 	disabled bool

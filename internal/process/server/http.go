@@ -1,6 +1,6 @@
-// Package server has the HTTP server and the gRPC server of a process: listeners, limits, TLS and authentication, drain,
-// debug endpoints, health, the metrics of calls, and the checks of where a request comes from. It also has the TLS
-// settings and the metrics of clients.
+// Package server has the HTTP server and the gRPC server of a process: listeners, limits, TLS and authentication,
+// drain, debug endpoints, health, the metrics of calls, and the checks of where a request comes from. It also has the
+// TLS settings and the metrics of clients.
 package server
 
 import (
@@ -58,52 +58,36 @@ func (o WebOptions) WithDefaults() WebOptions {
 	return o
 }
 
-// listenerSet holds the listeners of one HTTP server. Accept and Addr belong to the
-// first listener.
-type listenerSet struct {
-	net.Listener
-	all []net.Listener
-}
+// Listeners are the listeners of one HTTP server.
+type Listeners []net.Listener
 
-// Close implements net.Listener.
-func (l *listenerSet) Close() error {
+// Close closes all of them.
+func (l Listeners) Close() error {
 	var errs []error
-	for _, one := range l.all {
+	for _, one := range l {
 		errs = append(errs, one.Close())
 	}
 	return errors.Join(errs...)
 }
 
-// MoreAddrs returns the addresses after the first of a listener that Listen returned.
-func MoreAddrs(listener net.Listener) (addrs []net.Addr) {
-	if l, ok := listener.(*listenerSet); ok {
-		for _, one := range l.all[1:] {
-			addrs = append(addrs, one.Addr())
-		}
-	}
-	return addrs
-}
-
 // Listen validates the web configuration and listens on all addresses.
-func (o WebOptions) Listen() (net.Listener, error) {
-	if err := web.Validate(o.ConfigFile); err != nil {
+func (o WebOptions) Listen() (all Listeners, err error) {
+	if err = web.Validate(o.ConfigFile); err != nil {
 		err = fmt.Errorf("web configuration %s: %w", o.ConfigFile, err)
 		if o.ConfigFlag != "" {
 			err = hint.Invalid(o.ConfigFlag, err)
 		}
 		return nil, err
 	}
-	l := &listenerSet{}
 	for _, address := range append([]string{o.ListenAddress}, o.MoreAddresses...) {
 		one, err := net.Listen("tcp", address)
 		if err != nil {
-			_ = l.Close()
+			_ = all.Close()
 			return nil, fmt.Errorf("listen on %s: %w", address, err)
 		}
-		l.all = append(l.all, one)
+		all = append(all, one)
 	}
-	l.Listener = l.all[0]
-	return l, nil
+	return all, nil
 }
 
 // Scheme returns the scheme of the server's URLs.
@@ -173,11 +157,8 @@ func (o WebOptions) Server(handler http.Handler, logger *slog.Logger) *http.Serv
 }
 
 // Serve serves requests until the server is shut down.
-func (o WebOptions) Serve(listener net.Listener, server *http.Server, logger *slog.Logger) error {
-	all := []net.Listener{listener}
-	if l, ok := listener.(*listenerSet); ok {
-		all = slices.Clone(l.all)
-	}
+func (o WebOptions) Serve(listeners Listeners, server *http.Server, logger *slog.Logger) error {
+	all := slices.Clone(listeners)
 	addresses, systemd := make([]string, len(all)), false
 	var limit *connLimit
 	if o.MaxConnections > 0 {

@@ -30,7 +30,7 @@ func serveWeb(t *testing.T, o WebOptions, handler http.HandlerFunc) (address str
 			t.Error(err)
 		}
 	})
-	return listener.Addr().String()
+	return listener[0].Addr().String()
 }
 
 // exchangeRaw sends a raw request and reads the response.

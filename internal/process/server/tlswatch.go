@@ -8,9 +8,9 @@ import (
 	"github.com/ferula-io/ferula/metrics"
 )
 
-// TLSWatch has the metrics of the certificates and CAs of a process, by file. At every scrape it looks for changed files:
-// a renewed pair that cannot be read shows before the old one expires, even if no peer connects. A nil TLSWatch does
-// nothing.
+// TLSWatch has the metrics of the certificates and CAs of a process, by file. At every scrape it looks for changed
+// files: a renewed pair that cannot be read shows before the old one expires, even if no peer connects. A nil TLSWatch
+// does nothing.
 type TLSWatch struct {
 	// Log gets a line for each change of a file that cannot be used; nil: none. Set it before the first scrape.
 	Log *slog.Logger

@@ -52,9 +52,9 @@ type installed struct {
 	provider *tracesdk.TracerProvider
 }
 
-// NewLiveTracing creates a tracing that sends nothing until a Change is committed. service is the service's name, unless
-// the environment has OTEL_SERVICE_NAME. Its spans go through OpenTelemetry's global provider, because Prometheus'
-// packages start their spans with it, so only one of a process can send at a time.
+// NewLiveTracing creates a tracing that sends nothing until a Change is committed. service is the service's name,
+// unless the environment has OTEL_SERVICE_NAME. Its spans go through OpenTelemetry's global provider, because
+// Prometheus' packages start their spans with it, so only one of a process can send at a time.
 func NewLiveTracing(service string, logger *slog.Logger) *Tracing {
 	return &Tracing{service: service, logger: logger, flush: 5 * time.Second, live: true}
 }
@@ -248,7 +248,8 @@ func (t *Tracing) Handler(next http.Handler) http.Handler {
 	})
 }
 
-// RoundTripper creates a span for every outgoing request and propagates its context. Without a configuration it is next.
+// RoundTripper creates a span for every outgoing request and propagates its context. Without a configuration it is
+// next.
 func (t *Tracing) RoundTripper(next http.RoundTripper) http.RoundTripper {
 	if !t.Sends() {
 		return next

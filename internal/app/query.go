@@ -17,7 +17,6 @@ import (
 	"github.com/ferula-io/ferula/internal/httpapi"
 	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/httpapi/storeset"
-	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/internal/process"
 
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
@@ -72,7 +71,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 		return nil, err
 	}
 	opts.Query.SlotWaited = newSlotMetric(q.reg.Own)
-	opts.Query.Panicked = invariant.Panics(q.reg.Own, "promql").Inc
+	opts.Query.Panicked = process.Panics(q.reg.Own, "promql").Inc
 	if q.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), q.reg); err != nil {
 		return nil, err
 	}

@@ -23,7 +23,6 @@ import (
 	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
-	"github.com/ferula-io/ferula/internal/invariant"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
@@ -140,7 +139,7 @@ func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	}
 	s.remotes = remoteread.New(s.store, opts.ReadSort)
 	opts.Query.TrackerDir = opts.Store.Dir
-	opts.Query.Panicked = invariant.Panics(s.reg.Own, "promql").Inc
+	opts.Query.Panicked = process.Panics(s.reg.Own, "promql").Inc
 	if s.engine, err = promql.New(opts.Query, opts.Logger.With("component", "promql"), s.reg); err != nil {
 		return nil, err
 	}

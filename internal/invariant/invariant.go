@@ -1,4 +1,4 @@
-// Package invariant detects bugs of ferula: it has assertions, and the metric of recovered panics.
+// Package invariant contains assertions that detect bugs of ferula.
 //
 // Check panics if its condition is false. Only a programming error may make it false: invalid
 // bytes from disk, network or users must return errors instead. Expensive checks are guarded

@@ -22,7 +22,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/invariant"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -206,7 +206,7 @@ func newCallMetrics(set *metrics.Set, logger *slog.Logger) *callMetrics {
 	set.Describe("grpc_req_panics_recovered_total", "Total number of gRPC requests recovered from internal panic.", "")
 	return &callMetrics{
 		callFamilies: newCallFamilies(set, "server", seconds[:14]),
-		panics:       [2]*metrics.Counter{set.NewCounter("grpc_req_panics_recovered_total"), invariant.Panics(set, "grpc")},
+		panics:       [2]*metrics.Counter{set.NewCounter("grpc_req_panics_recovered_total"), process.Panics(set, "grpc")},
 		logger:       logger,
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
-	"github.com/ferula-io/ferula/internal/invariant"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -18,7 +18,7 @@ func TestReceiver_CountsAPanicOfTheDecoder(t *testing.T) {
 	if status.Code(err) != codes.Internal {
 		t.Error(err)
 	}
-	if n := invariant.Panics(set, "grpc").Get(); n != 1 {
+	if n := process.Panics(set, "grpc").Get(); n != 1 {
 		t.Errorf("%d panics are counted, want 1", n)
 	}
 }

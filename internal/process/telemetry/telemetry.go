@@ -23,7 +23,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/ferula-io/ferula/internal/invariant"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/version"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -55,7 +55,7 @@ func New() *Registry {
 		"goversion").
 		With(build.Version, build.Revision, runtime.Version()).Set(1)
 	reg.Own.RegisterMetricsWriter(metrics.WriteFDMetrics)
-	reg.panics = invariant.Panics(reg.Own, "http")
+	reg.panics = process.Panics(reg.Own, "http")
 	labels := []string{"handler", "method", "code"}
 	reg.requests = reg.Own.NewCounterVec("ferula_http_requests_total",
 		"HTTP requests served, by path pattern, method and status; code \"aborted\" is a response that was cut off.",

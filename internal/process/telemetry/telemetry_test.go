@@ -13,7 +13,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"go.opentelemetry.io/otel/trace"
 
-	"github.com/ferula-io/ferula/internal/invariant"
+	"github.com/ferula-io/ferula/internal/process"
 )
 
 func TestRegistry_AbortedResponsesHaveTheirOwnCode(t *testing.T) {
@@ -49,7 +49,7 @@ func TestRegistry_AbortedResponsesHaveTheirOwnCode(t *testing.T) {
 			}
 		}
 	}
-	if n := invariant.Panics(reg.Own, "http").Get(); n != 1 {
+	if n := process.Panics(reg.Own, "http").Get(); n != 1 {
 		t.Errorf("%d panics are counted, want that of /none", n)
 	}
 }

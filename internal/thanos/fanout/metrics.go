@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/ferula-io/ferula/internal/invariant"
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -58,7 +58,7 @@ func newInstruments(set *metrics.Set) *instruments {
 		lookupsFailed: set.NewCounter("thanos_query_endpoints_dns_failures_total"),
 		waits:         set.NewCounter("ferula_query_chunk_bytes_waits_total"),
 		refused:       set.NewCounter("ferula_query_chunk_bytes_rejected_total"),
-		panics:        invariant.Panics(set, "store"),
+		panics:        process.Panics(set, "store"),
 	}
 }
 

@@ -1,4 +1,4 @@
-package invariant
+package process
 
 import "github.com/ferula-io/ferula/metrics"
 

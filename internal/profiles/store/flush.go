@@ -19,7 +19,6 @@ import (
 	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
-	"github.com/ferula-io/ferula/internal/profiles/wal"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
@@ -190,7 +189,7 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 	t.store.budget.discharge(t.failedFlush.head)
 	t.failedFlush = nil
 	t.store.metrics.flushes.Inc()
-	if err := wal.Remove(t.store.fs, t.logDir(), through); err != nil {
+	if err := removeSegments(t.store.fs, t.logDir(), through); err != nil {
 		return fmt.Errorf("profiles of tenant %s: write-ahead log: %w", t.name, err)
 	}
 	return nil

@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/ferula-io/ferula/internal/profiles"
-	"github.com/ferula-io/ferula/internal/profiles/wal"
 )
 
 // A record of the log is one push. After a crash the log has all of it or nothing.
@@ -32,7 +31,7 @@ func readRecord(record []byte, f func(p *profiles.RawProfile) error) error {
 		return fmt.Errorf("%w: record without a version", profiles.ErrCorrupt)
 	}
 	if record[0] > recordVersion {
-		return &wal.KeepError{Err: fmt.Errorf("%w: record of version %d", profiles.ErrNewer, record[0])}
+		return fmt.Errorf("%w: record of version %d", profiles.ErrNewer, record[0])
 	}
 	for b := record[1:]; len(b) > 0; {
 		if len(b) < 24 {

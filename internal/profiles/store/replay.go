@@ -12,7 +12,6 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
-	"github.com/ferula-io/ferula/internal/profiles/wal"
 )
 
 // replayer applies the records of a log to a head that is not in use yet.
@@ -31,7 +30,7 @@ type replayer struct {
 func (t *tenant) replay() error {
 	r := &replayer{tenant: t, limits: pprof.Unlimited()}
 	r.limits.Depth = t.store.opts.Limits.Depth
-	log, damaged, err := wal.Open(t.store.fs, t.logDir(), r.record)
+	log, damaged, err := openLog(t.store.fs, t.logDir(), r.record)
 	for i := range damaged {
 		t.store.report(t.name, &damaged[i])
 	}
@@ -42,20 +41,20 @@ func (t *tenant) replay() error {
 func (t *tenant) logDir() string { return filepath.Join(t.dir, "wal") }
 
 // report logs damage that replay found in the log.
-func (s *Store) report(tenant string, d *wal.Damage) {
-	args := []any{"tenant", tenant, "segment", d.Segment, "at", d.At, "bytes", d.Bytes, "aside", d.Aside, "err", d.Err}
-	switch d.Kind {
-	case wal.Torn:
+func (s *Store) report(tenant string, d *damage) {
+	args := []any{"tenant", tenant, "segment", d.segment, "at", d.at, "bytes", d.bytes, "aside", d.aside, "err", d.err}
+	switch d.kind {
+	case tornEnd:
 		s.metrics.torn.Inc()
 		s.logger.Warn("A segment of the profile WAL ends within a record: an unacknowledged write cut short by a crash, or damage", args...)
-	case wal.Gap:
+	case gapBefore:
 		s.metrics.gaps.Inc()
 		s.logger.Error("A part of the profile WAL is damaged: acknowledged pushes in it are lost, later ones are replayed",
 			args...)
-	case wal.Refused:
+	case refusedRecord:
 		s.metrics.setAside.Inc()
 		s.logger.Error("A record of the profile WAL cannot be replayed and is set aside", args...)
-	case wal.Unreadable:
+	case unreadableSegment:
 		s.metrics.gaps.Inc()
 		s.logger.Error("A segment of the profile WAL cannot be read", args...)
 	}
@@ -66,7 +65,7 @@ func (r *replayer) record(segment uint64, record []byte) error {
 	r.segment = segment
 	t := r.tenant
 	if isClosed(t.store.stop) {
-		return &wal.StopError{Err: errClosed}
+		return stopError{errClosed}
 	}
 	var bad []error
 	n := 0
@@ -79,9 +78,8 @@ func (r *replayer) record(segment uint64, record []byte) error {
 			need = costOf(*p)
 			err = r.reserve(need)
 		}
-		var stop *wal.StopError
 		switch {
-		case errors.As(err, &stop):
+		case errors.As(err, new(stopError)):
 			return err
 		case err != nil:
 			bad = append(bad, fmt.Errorf("profile %d: %w", n, err))
@@ -104,7 +102,7 @@ func (r *replayer) reserve(need int64) error {
 	reserved := !full && s.budget.take(need)
 	if !reserved && t.head.rows() > 0 {
 		if err := r.flush(); err != nil {
-			return &wal.StopError{Err: err}
+			return stopError{err}
 		}
 	}
 	reserved = reserved || s.budget.take(need)
@@ -116,7 +114,7 @@ func (r *replayer) reserve(need int64) error {
 	}
 	switch {
 	case !reserved && need <= s.budget.max:
-		return &wal.StopError{Err: s.memoryError(need)}
+		return stopError{s.memoryError(need)}
 	case !reserved:
 		s.budget.add(need)
 	}
@@ -142,5 +140,5 @@ func (r *replayer) flush() error {
 	t.store.budget.discharge(t.head)
 	t.head = t.store.newHead()
 	t.store.metrics.flushes.Inc()
-	return wal.Remove(t.store.fs, t.logDir(), r.segment-1)
+	return removeSegments(t.store.fs, t.logDir(), r.segment-1)
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
-	"github.com/ferula-io/ferula/internal/profiles/wal"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
@@ -27,7 +26,7 @@ func writeLog(t *testing.T, dir, tenant string, records ...[]byte) (path string)
 	}
 	var b []byte
 	for _, r := range records {
-		b = wal.AppendFrame(b, func(b []byte) []byte { return append(b, r...) })
+		b = appendFrame(b, func(b []byte) []byte { return append(b, r...) })
 	}
 	if err := os.WriteFile(path, b, 0o644); err != nil {
 		t.Fatal(err)
@@ -157,7 +156,7 @@ func TestReplay_NewerRecordIsNeverLost(t *testing.T) {
 		t.Fatalf("%v, %v", names, err)
 	}
 	kept, err := os.ReadFile(names[0])
-	if want := wal.AppendFrame(nil, func(b []byte) []byte { return append(b, newer...) }); err != nil || !bytes.Equal(kept, want) {
+	if want := appendFrame(nil, func(b []byte) []byte { return append(b, newer...) }); err != nil || !bytes.Equal(kept, want) {
 		t.Errorf("%q is kept, %v", kept, err)
 	}
 }

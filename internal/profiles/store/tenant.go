@@ -12,7 +12,6 @@ import (
 	"github.com/ferula-io/ferula/internal/files"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
-	"github.com/ferula-io/ferula/internal/profiles/wal"
 )
 
 // tenant has the log, head and blocks of one tenant. Only its committer goroutine writes
@@ -29,7 +28,7 @@ type tenant struct {
 	closing error         // error of every push once the queue is closed; nil: open
 	done    chan struct{} // closed to end the committer
 
-	log *wal.Log // used by the committer only
+	log *pushLog // used by the committer only
 
 	// mu guards the fields that readers use. It is taken after a head's lock, never before:
 	// apply looks into the blocks while it holds the head's lock.
@@ -127,7 +126,7 @@ func (t *tenant) append(ctx context.Context, pushed []profiles.RawProfile) error
 		t.queue.frames = t.store.borrowFrames()
 	}
 	t.used = t.store.now()
-	t.queue.frames = wal.AppendFrame(t.queue.frames, func(b []byte) []byte { return appendRecord(b, pushed) })
+	t.queue.frames = appendFrame(t.queue.frames, func(b []byte) []byte { return appendRecord(b, pushed) })
 	t.queue.waiting = append(t.queue.waiting, w)
 	t.queueMu.Unlock()
 	select {
@@ -163,7 +162,7 @@ func (t *tenant) commitQueue() {
 	}
 	err := t.headLimitError()
 	if err == nil {
-		err = t.log.Append(b.frames)
+		err = t.log.append(b.frames)
 	}
 	if err == nil {
 		for _, w := range b.waiting {
@@ -237,7 +236,7 @@ func (t *tenant) cutHead() cut {
 	if flushing != nil || head.rows() == 0 {
 		return cut{}
 	}
-	through, err := t.log.Cut()
+	through, err := t.log.cut()
 	if err != nil {
 		return cut{err: err}
 	}
@@ -273,7 +272,7 @@ func (t *tenant) close(why error) error {
 	if t.failedFlush != nil {
 		t.store.budget.discharge(t.failedFlush.head)
 	}
-	return t.log.Close()
+	return t.log.close()
 }
 
 // older reports whether a block, or the head being flushed, has rows of a profile, and

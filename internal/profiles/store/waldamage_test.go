@@ -1,4 +1,4 @@
-package wal
+package store
 
 import (
 	"encoding/binary"
@@ -27,9 +27,9 @@ func write(t *testing.T, name string, b []byte) (dir string) {
 }
 
 // refuse opens a log whose record "bad" cannot be replayed.
-func refuse(t *testing.T, dir string, refused error) (payloads []string, damaged []Damage, err error) {
+func refuse(t *testing.T, dir string, refused error) (payloads []string, damaged []damage, err error) {
 	t.Helper()
-	l, damaged, err := Open(files.Disk{}, dir, func(_ uint64, p []byte) error {
+	l, damaged, err := openLog(files.Disk{}, dir, func(_ uint64, p []byte) error {
 		if string(p) == "bad" {
 			return refused
 		}
@@ -37,14 +37,14 @@ func refuse(t *testing.T, dir string, refused error) (payloads []string, damaged
 		return nil
 	})
 	if err == nil {
-		if err := l.Close(); err != nil {
+		if err := l.close(); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return payloads, damaged, err
 }
 
-func TestOpen_RefusedRecordIsCopiedAndNamed(t *testing.T) {
+func TestLog_Open_RefusedRecordIsCopiedAndNamed(t *testing.T) {
 	dir := write(t, "00000007", frames("first", "bad", "last"))
 	at, bad := int64(len(frames("first"))), frames("bad")
 	aside := filepath.Join(dir, "aside", fmt.Sprintf("00000007-%d.bytes", at))
@@ -54,7 +54,7 @@ func TestOpen_RefusedRecordIsCopiedAndNamed(t *testing.T) {
 			t.Fatalf("%q, %+v, %v", payloads, damaged, err)
 		}
 		d := damaged[0]
-		if d.Kind != Refused || d.At != at || d.Bytes != int64(len(bad)) || d.Segment != filepath.Join(dir, "00000007") || d.Aside != aside || !errors.Is(d.Err, errBad) {
+		if d.kind != refusedRecord || d.at != at || d.bytes != int64(len(bad)) || d.segment != filepath.Join(dir, "00000007") || d.aside != aside || !errors.Is(d.err, errBad) {
 			t.Errorf("%+v", d)
 		}
 		if got, err := os.ReadFile(aside); err != nil || !slices.Equal(got, bad) {
@@ -68,7 +68,7 @@ func TestOpen_RefusedRecordIsCopiedAndNamed(t *testing.T) {
 	if err := os.WriteFile(aside, []byte("x"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if _, damaged, err := refuse(t, dir, errBad); err != nil || damaged[0].Aside != aside {
+	if _, damaged, err := refuse(t, dir, errBad); err != nil || damaged[0].aside != aside {
 		t.Errorf("%+v, %v", damaged, err)
 	}
 	if got, err := os.ReadFile(aside); err != nil || !slices.Equal(got, bad) {
@@ -76,9 +76,9 @@ func TestOpen_RefusedRecordIsCopiedAndNamed(t *testing.T) {
 	}
 }
 
-func TestOpen_StopErrorEndsTheReplay(t *testing.T) {
+func TestLog_Open_StopErrorEndsTheReplay(t *testing.T) {
 	dir := write(t, "00000007", frames("first", "bad", "last"))
-	payloads, damaged, err := refuse(t, dir, &StopError{Err: errBad})
+	payloads, damaged, err := refuse(t, dir, stopError{errBad})
 	if !errors.Is(err, errBad) || !slices.Equal(payloads, []string{"first"}) || damaged != nil {
 		t.Errorf("%q, %+v, %v", payloads, damaged, err)
 	}
@@ -90,7 +90,7 @@ func TestOpen_StopErrorEndsTheReplay(t *testing.T) {
 	}
 }
 
-func TestOpen_CopiesAreLimited(t *testing.T) {
+func TestLog_Open_CopiesAreLimited(t *testing.T) {
 	for _, more := range []int64{0, 1} {
 		dir := write(t, "00000007", frames("bad"))
 		if err := os.Mkdir(filepath.Join(dir, "aside"), 0o700); err != nil {
@@ -104,13 +104,13 @@ func TestOpen_CopiesAreLimited(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, damaged, err := refuse(t, dir, errBad)
-		if err != nil || len(damaged) != 1 || (damaged[0].Aside != "") != (more == 0) || strings.Contains(damaged[0].Err.Error(), "set aside: ") != (more > 0) || !errors.Is(damaged[0].Err, errBad) {
+		if err != nil || len(damaged) != 1 || (damaged[0].aside != "") != (more == 0) || strings.Contains(damaged[0].err.Error(), "set aside: ") != (more > 0) || !errors.Is(damaged[0].err, errBad) {
 			t.Errorf("%d bytes more than fit: %+v, %v", more, damaged, err)
 		}
 	}
 }
 
-func TestOpen_UnreadableSegmentIsMovedAside(t *testing.T) {
+func TestLog_Open_UnreadableSegmentIsMovedAside(t *testing.T) {
 	t.Run("directory", func(t *testing.T) { movesAside(t, os.Mkdir) })
 	// Opening it would block.
 	t.Run("FIFO", func(t *testing.T) {
@@ -127,10 +127,10 @@ func movesAside(t *testing.T, create func(path string, mode os.FileMode) error) 
 		t.Fatal(err)
 	}
 	_, payloads, damaged := reopen(t, dir)
-	if !slices.Equal(payloads, []string{"a"}) || len(damaged) != 1 || damaged[0].Kind != Unreadable || damaged[0].Aside != filepath.Join(dir, "aside", "3.segment") || damaged[0].Err == nil {
+	if !slices.Equal(payloads, []string{"a"}) || len(damaged) != 1 || damaged[0].kind != unreadableSegment || damaged[0].aside != filepath.Join(dir, "aside", "3.segment") || damaged[0].err == nil {
 		t.Fatalf("%q, %+v", payloads, damaged)
 	}
-	if _, err := os.Stat(damaged[0].Aside); err != nil {
+	if _, err := os.Stat(damaged[0].aside); err != nil {
 		t.Error(err)
 	}
 	if _, payloads, damaged = reopen(t, dir); !slices.Equal(payloads, []string{"a"}) || len(damaged) != 0 {
@@ -139,12 +139,12 @@ func movesAside(t *testing.T, create func(path string, mode os.FileMode) error) 
 }
 
 // The reason may pass, such as a disk that is not mounted, or permissions. Then the segment is replayed.
-func TestOpen_FailsWhileASegmentCannotBeOpened(t *testing.T) {
+func TestLog_Open_FailsWhileASegmentCannotBeOpened(t *testing.T) {
 	dir, elsewhere := t.TempDir(), filepath.Join(t.TempDir(), "segment")
 	if err := os.Symlink(elsewhere, filepath.Join(dir, "00000003")); err != nil {
 		t.Fatal(err)
 	}
-	if _, damaged, err := Open(files.Disk{}, dir, nil); !errors.Is(err, os.ErrNotExist) || len(damaged) > 0 {
+	if _, damaged, err := openLog(files.Disk{}, dir, nil); !errors.Is(err, os.ErrNotExist) || len(damaged) > 0 {
 		t.Fatalf("%v, %+v", err, damaged)
 	}
 	if err := os.WriteFile(elsewhere, frames("a"), 0o600); err != nil {
@@ -155,7 +155,7 @@ func TestOpen_FailsWhileASegmentCannotBeOpened(t *testing.T) {
 	}
 }
 
-func TestOpen_RecordsOfNoBytesOrTooManyAreDamage(t *testing.T) {
+func TestLog_Open_RecordsOfNoBytesOrTooManyAreDamage(t *testing.T) {
 	header := func(size uint32) []byte { return binary.LittleEndian.AppendUint32(nil, size) }
 	for name, b := range map[string][]byte{
 		"no bytes":         append(header(0), make([]byte, 4)...),
@@ -165,17 +165,17 @@ func TestOpen_RecordsOfNoBytesOrTooManyAreDamage(t *testing.T) {
 		"a wrong checksum": append(append(header(1), 1, 2, 3, 4), 'x'),
 	} {
 		_, payloads, damaged := reopen(t, write(t, "00000001", append(frames("a"), b...)))
-		if !slices.Equal(payloads, []string{"a"}) || len(damaged) != 1 || damaged[0].Kind != Torn || damaged[0].At != int64(len(frames("a"))) || damaged[0].Bytes != int64(len(b)) || damaged[0].Aside != "" {
+		if !slices.Equal(payloads, []string{"a"}) || len(damaged) != 1 || damaged[0].kind != tornEnd || damaged[0].at != int64(len(frames("a"))) || damaged[0].bytes != int64(len(b)) || damaged[0].aside != "" {
 			t.Errorf("%s: %q, %+v", name, payloads, damaged)
 		}
 		_, payloads, damaged = reopen(t, write(t, "00000001", slices.Concat(frames("a"), b, frames("b"))))
-		if !slices.Equal(payloads, []string{"a", "b"}) || len(damaged) != 1 || damaged[0].Kind != Gap || damaged[0].Bytes != int64(len(b)) || damaged[0].Aside == "" {
+		if !slices.Equal(payloads, []string{"a", "b"}) || len(damaged) != 1 || damaged[0].kind != gapBefore || damaged[0].bytes != int64(len(b)) || damaged[0].aside == "" {
 			t.Errorf("%s, before another: %q, %+v", name, payloads, damaged)
 		}
 	}
 }
 
-func TestAppend_SegmentIsFullAtItsSize(t *testing.T) {
+func TestLog_Append_SegmentIsFullAtItsSize(t *testing.T) {
 	dir := t.TempDir()
 	l, _, _ := reopen(t, dir)
 	for _, tt := range []struct {
@@ -184,7 +184,7 @@ func TestAppend_SegmentIsFullAtItsSize(t *testing.T) {
 	}{{segmentBytes - 1, 0}, {segmentBytes, 1}} {
 		before := l.number
 		l.size = tt.size
-		if err := l.Append(frames("a")); err != nil || l.number != before+tt.more {
+		if err := l.append(frames("a")); err != nil || l.number != before+tt.more {
 			t.Errorf("%d bytes: segment %d after %d, %v", tt.size, l.number, before, err)
 		}
 	}
@@ -193,20 +193,20 @@ func TestAppend_SegmentIsFullAtItsSize(t *testing.T) {
 	}
 }
 
-func TestAppend_NumberThatExistsIsSkipped(t *testing.T) {
+func TestLog_Append_NumberThatExistsIsSkipped(t *testing.T) {
 	dir := t.TempDir()
 	l, _, _ := reopen(t, dir)
 	first := l.number
 	if err := os.WriteFile(l.path(first+1), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if n, err := l.Cut(); !errors.Is(err, os.ErrExist) || n != 0 {
+	if n, err := l.cut(); !errors.Is(err, os.ErrExist) || n != 0 {
 		t.Errorf("%d, %v", n, err)
 	}
-	if err := l.Append(frames("a")); err != nil || l.number != first+2 {
+	if err := l.append(frames("a")); err != nil || l.number != first+2 {
 		t.Errorf("segment %d after %d, %v", l.number, first, err)
 	}
-	if err := errors.Join(l.Close(), l.Close()); err != nil {
+	if err := errors.Join(l.close(), l.close()); err != nil {
 		t.Error(err)
 	}
 	if _, payloads, _ := reopen(t, dir); !slices.Equal(payloads, []string{"a"}) {
@@ -214,21 +214,21 @@ func TestAppend_NumberThatExistsIsSkipped(t *testing.T) {
 	}
 }
 
-func TestRemove_RemovesSegmentsThroughANumber(t *testing.T) {
+func TestLog_Remove_RemovesSegmentsThroughANumber(t *testing.T) {
 	dir := t.TempDir()
 	for _, name := range []string{"00000001", "00000002", "00000003", "2", "x0000001"} {
 		if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if err := Remove(files.Disk{}, dir, 2); err != nil {
+	if err := removeSegments(files.Disk{}, dir, 2); err != nil {
 		t.Fatal(err)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil || len(entries) != 3 || entries[0].Name() != "00000003" {
 		t.Errorf("%v, %v", entries, err)
 	}
-	if err := Remove(files.Disk{}, filepath.Join(dir, "none"), 2); !errors.Is(err, os.ErrNotExist) {
+	if err := removeSegments(files.Disk{}, filepath.Join(dir, "none"), 2); !errors.Is(err, os.ErrNotExist) {
 		t.Error(err)
 	}
 	if err := os.MkdirAll(filepath.Join(dir, "00000001", "full"), 0o700); err != nil {
@@ -237,7 +237,7 @@ func TestRemove_RemovesSegmentsThroughANumber(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, "00000002"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if err := Remove(files.Disk{}, dir, 2); err == nil {
+	if err := removeSegments(files.Disk{}, dir, 2); err == nil {
 		t.Error("a segment that stays is no error")
 	}
 	if _, err := os.Stat(filepath.Join(dir, "00000002")); !errors.Is(err, os.ErrNotExist) {
@@ -245,15 +245,15 @@ func TestRemove_RemovesSegmentsThroughANumber(t *testing.T) {
 	}
 }
 
-func TestOpen_FailsWithoutADirectory(t *testing.T) {
+func TestLog_Open_FailsWithoutADirectory(t *testing.T) {
 	dir := write(t, "file", nil)
-	if _, _, err := Open(files.Disk{}, filepath.Join(dir, "file"), nil); err == nil {
+	if _, _, err := openLog(files.Disk{}, filepath.Join(dir, "file"), nil); err == nil {
 		t.Error("a file is taken for a directory")
 	}
 }
 
 // The payload of a damaged record may have the bytes of a record, and these were never appended.
-func TestOpen_DamagedRecordIsSkippedAsAWhole(t *testing.T) {
+func TestLog_Open_DamagedRecordIsSkippedAsAWhole(t *testing.T) {
 	damaged := frames("a log: " + string(frames("inner")) + ", its end")
 	damaged[headerBytes] ^= 1
 	dir := write(t, "00000007", slices.Concat(frames("first"), damaged, frames("last")))
@@ -261,7 +261,7 @@ func TestOpen_DamagedRecordIsSkippedAsAWhole(t *testing.T) {
 	if err != nil || !slices.Equal(payloads, []string{"first", "last"}) {
 		t.Errorf("%q, %v", payloads, err)
 	}
-	if len(found) != 1 || found[0].At != int64(len(frames("first"))) || found[0].Bytes != int64(len(damaged)) {
+	if len(found) != 1 || found[0].at != int64(len(frames("first"))) || found[0].bytes != int64(len(damaged)) {
 		t.Errorf("%+v", found)
 	}
 }

@@ -1,4 +1,4 @@
-package wal
+package store
 
 import (
 	"errors"
@@ -12,7 +12,7 @@ import (
 
 // Frames of a failed Append are not there after a power cut, even if the failed sync
 // completed, whichever call of Append fails.
-func TestAppend_FailedFramesAreGoneAfterAPowerCut(t *testing.T) {
+func TestLog_Append_FailedFramesAreGoneAfterAPowerCut(t *testing.T) {
 	for _, op := range []string{"write", "sync"} {
 		dir, failing := t.TempDir(), false
 		fs, err := crashfs.New(dir, func(c crashfs.Call) error {
@@ -25,19 +25,19 @@ func TestAppend_FailedFramesAreGoneAfterAPowerCut(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		l, _, err := Open(fs, filepath.Join(dir, "wal"), nil)
+		l, _, err := openLog(fs, filepath.Join(dir, "wal"), nil)
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := l.Append(frames("first")); err != nil {
+		if err := l.append(frames("first")); err != nil {
 			t.Fatal(err)
 		}
 		failing = true
-		if err := l.Append(frames("refused")); !errors.Is(err, errDisk) {
+		if err := l.append(frames("refused")); !errors.Is(err, errDisk) {
 			t.Fatalf("%s: %v", op, err)
 		}
 		fs.Crash()
-		if err := l.Close(); err != nil {
+		if err := l.close(); err != nil {
 			t.Fatal(err)
 		}
 		after := t.TempDir()
@@ -51,7 +51,7 @@ func TestAppend_FailedFramesAreGoneAfterAPowerCut(t *testing.T) {
 	}
 }
 
-func TestAppend_SegmentWithUnsyncedNameIsNotUsed(t *testing.T) {
+func TestLog_Append_SegmentWithUnsyncedNameIsNotUsed(t *testing.T) {
 	dir, failing := t.TempDir(), true
 	fs, err := crashfs.New(dir, func(c crashfs.Call) error {
 		if failing && c.Op == "syncdir" && filepath.Base(c.Path) == "wal" {
@@ -62,20 +62,20 @@ func TestAppend_SegmentWithUnsyncedNameIsNotUsed(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, _, err := Open(fs, filepath.Join(dir, "wal"), nil)
+	l, _, err := openLog(fs, filepath.Join(dir, "wal"), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for range 2 {
-		if err := l.Append(frames("refused")); !errors.Is(err, errDisk) {
+		if err := l.append(frames("refused")); !errors.Is(err, errDisk) {
 			t.Fatal(err)
 		}
 	}
 	failing = false
-	if err := l.Append(frames("accepted")); err != nil {
+	if err := l.append(frames("accepted")); err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Close(); err != nil {
+	if err := l.close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, payloads, _ := reopen(t, filepath.Join(dir, "wal")); !slices.Equal(payloads, []string{"accepted"}) {
@@ -85,7 +85,7 @@ func TestAppend_SegmentWithUnsyncedNameIsNotUsed(t *testing.T) {
 
 // A payload of frame-like bytes and zeros does not make the search for the next record slow
 // or find false records.
-func TestOpen_SearchForTheNextRecordIsBounded(t *testing.T) {
+func TestLog_Open_SearchForTheNextRecordIsBounded(t *testing.T) {
 	dir := t.TempDir()
 	b := slices.Concat(frames("first"), slices.Repeat([]byte{0, 0, 1, 0}, 4<<20), frames("last"))
 	if err := os.WriteFile(filepath.Join(dir, "00000001"), b, 0o644); err != nil {

@@ -1,4 +1,4 @@
-package wal
+package store
 
 import (
 	"errors"
@@ -13,15 +13,15 @@ import (
 
 func frames(payloads ...string) (b []byte) {
 	for _, p := range payloads {
-		b = AppendFrame(b, func(b []byte) []byte { return append(b, p...) })
+		b = appendFrame(b, func(b []byte) []byte { return append(b, p...) })
 	}
 	return b
 }
 
 // reopen opens a log and returns its payloads.
-func reopen(t *testing.T, dir string) (l *Log, payloads []string, torn []Damage) {
+func reopen(t *testing.T, dir string) (l *pushLog, payloads []string, torn []damage) {
 	t.Helper()
-	l, torn, err := Open(files.Disk{}, dir, func(_ uint64, p []byte) error {
+	l, torn, err := openLog(files.Disk{}, dir, func(_ uint64, p []byte) error {
 		payloads = append(payloads, string(p))
 		return nil
 	})
@@ -29,35 +29,35 @@ func reopen(t *testing.T, dir string) (l *Log, payloads []string, torn []Damage)
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := l.Close(); err != nil {
+		if err := l.close(); err != nil {
 			t.Error(err)
 		}
 	})
 	return l, payloads, torn
 }
 
-func TestOpen_ReplaysRecordsInOrder(t *testing.T) {
+func TestLog_Open_ReplaysRecordsInOrder(t *testing.T) {
 	dir := t.TempDir()
 	l, payloads, torn := reopen(t, dir)
 	if len(payloads) != 0 || len(torn) != 0 {
 		t.Fatal(payloads, torn)
 	}
 	for _, b := range [][]byte{frames("a", "b"), frames("c")} {
-		if err := l.Append(b); err != nil {
+		if err := l.append(b); err != nil {
 			t.Fatal(err)
 		}
 	}
-	closed, err := l.Cut()
+	closed, err := l.cut()
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := l.Append(frames("d")); err != nil {
+	if err := l.append(frames("d")); err != nil {
 		t.Fatal(err)
 	}
 	if _, payloads, _ = reopen(t, dir); !slices.Equal(payloads, []string{"a", "b", "c", "d"}) {
 		t.Errorf("all: %v", payloads)
 	}
-	if err := Remove(files.Disk{}, dir, closed); err != nil {
+	if err := removeSegments(files.Disk{}, dir, closed); err != nil {
 		t.Fatal(err)
 	}
 	if _, payloads, _ = reopen(t, dir); !slices.Equal(payloads, []string{"d"}) {
@@ -65,7 +65,7 @@ func TestOpen_ReplaysRecordsInOrder(t *testing.T) {
 	}
 }
 
-func TestOpen_TornEndIsSkippedAndReported(t *testing.T) {
+func TestLog_Open_TornEndIsSkippedAndReported(t *testing.T) {
 	whole := frames("first", "second")
 	for cut := range len(whole) {
 		dir := t.TempDir()
@@ -77,13 +77,13 @@ func TestOpen_TornEndIsSkippedAndReported(t *testing.T) {
 		if cut >= len(frames("first")) {
 			want, left = []string{"first"}, cut-len(frames("first"))
 		}
-		if !slices.Equal(payloads, want) || (left > 0) != (len(torn) == 1) || (left > 0 && torn[0].Bytes != int64(left)) {
+		if !slices.Equal(payloads, want) || (left > 0) != (len(torn) == 1) || (left > 0 && torn[0].bytes != int64(left)) {
 			t.Errorf("cut at %d: %v, %v", cut, payloads, torn)
 		}
 	}
 }
 
-func TestOpen_ChangedByteLosesOnlyItsRecord(t *testing.T) {
+func TestLog_Open_ChangedByteLosesOnlyItsRecord(t *testing.T) {
 	whole := frames("first", "second")
 	for at := range whole {
 		dir := t.TempDir()
@@ -96,18 +96,18 @@ func TestOpen_ChangedByteLosesOnlyItsRecord(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, payloads, torn := reopen(t, dir)
-		want, kind, bytes := []string{"first", "third"}, Torn, len(frames("second"))
+		want, kind, bytes := []string{"first", "third"}, tornEnd, len(frames("second"))
 		if at < len(frames("first")) {
-			want, kind, bytes = []string{"second", "third"}, Gap, len(frames("first"))
+			want, kind, bytes = []string{"second", "third"}, gapBefore, len(frames("first"))
 		}
-		if !slices.Equal(payloads, want) || len(torn) != 1 || torn[0].Kind != kind || torn[0].Bytes != int64(bytes) {
+		if !slices.Equal(payloads, want) || len(torn) != 1 || torn[0].kind != kind || torn[0].bytes != int64(bytes) {
 			t.Errorf("byte %d: %v, %v", at, payloads, torn)
 			continue
 		}
-		if kind == Torn {
+		if kind == tornEnd {
 			continue
 		}
-		if aside, err := os.ReadFile(torn[0].Aside); err != nil || !slices.Equal(aside, broken[:bytes]) {
+		if aside, err := os.ReadFile(torn[0].aside); err != nil || !slices.Equal(aside, broken[:bytes]) {
 			t.Errorf("byte %d: %q is set aside, %v", at, aside, err)
 		}
 	}
@@ -129,8 +129,6 @@ func (d stubbornDisk) Create(path string) (files.File, error) {
 	return stubborn{f, d.fail}, err
 }
 
-var errDisk = errors.New("the disk is gone")
-
 func (f stubborn) Write(p []byte) (int, error) {
 	if *f.fail {
 		n, err := f.File.Write(p[:len(p)/2])
@@ -146,19 +144,19 @@ func (f stubborn) Truncate(size int64) error {
 	return f.File.Truncate(size)
 }
 
-func TestAppend_SegmentThatCannotBeTruncatedIsAbandoned(t *testing.T) {
+func TestLog_Append_SegmentThatCannotBeTruncatedIsAbandoned(t *testing.T) {
 	dir, fail := t.TempDir(), false
-	l, _, err := Open(stubbornDisk{fail: &fail}, dir, nil)
+	l, _, err := openLog(stubbornDisk{fail: &fail}, dir, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	for i := range 6 {
 		fail = i%2 == 1
-		if err := l.Append(frames(fmt.Sprint("record ", i))); errors.Is(err, errDisk) != fail {
+		if err := l.append(frames(fmt.Sprint("record ", i))); errors.Is(err, errDisk) != fail {
 			t.Errorf("record %d: %v", i, err)
 		}
 	}
-	if err := l.Close(); err != nil {
+	if err := l.close(); err != nil {
 		t.Fatal(err)
 	}
 	if _, payloads, _ := reopen(t, dir); !slices.Equal(payloads, []string{"record 0", "record 2", "record 4"}) {

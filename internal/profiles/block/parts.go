@@ -265,51 +265,10 @@ func (r *Reader) PartBytes(i int) int64 { return decodedShare * int64(r.parts[i]
 // HasPart reports whether the symbols of a part are decoded.
 func (r *Reader) HasPart(i int) bool { return r.parts[i].symbols.Load() != nil }
 
-// wholeSymbols joins the symbols of all parts. Its stacks have the numbers to which the samples of
-// the rows refer.
-func (r *Reader) wholeSymbols() (*Symbols, error) {
-	all := &Symbols{Parents: []uint32{0}, NodeFrame: []uint32{0}}
-	for _, p := range r.parts {
-		s, err := p.decode()
-		if err != nil {
-			return nil, err
-		}
-		all.join(s)
-	}
-	return all, nil
-}
-
-// join appends the symbols of a part. Texts, functions and frames are not deduplicated.
-func (s *Symbols) join(part *Symbols) {
-	texts, functions, frames, nodes := uint32(len(s.Strings)), uint32(len(s.Functions)), uint32(len(s.Frames)),
-		uint32(len(s.Parents)-1)
-	s.Strings = append(s.Strings, part.Strings...)
-	for _, f := range part.Functions {
-		s.Functions = append(s.Functions, Function{f.Name + texts, f.System + texts, f.File + texts, f.StartLine})
-	}
-	for _, f := range part.Frames {
-		s.Frames = append(s.Frames, Frame{f.Function + functions, f.Line})
-	}
-	for i := 1; i < len(part.Parents); i++ {
-		parent := part.Parents[i]
-		if parent != 0 {
-			parent += nodes
-		}
-		s.Parents, s.NodeFrame = append(s.Parents, parent), append(s.NodeFrame, part.NodeFrame[i]+frames)
-	}
-}
-
 // stacks returns the number of stacks of the block, with the root.
-func (r *Reader) stacks() (int, error) {
+func (r *Reader) stacks() int {
 	last := r.parts[len(r.parts)-1]
-	if last.Nodes != math.MaxUint32 {
-		return int(last.First) + int(last.Nodes), nil
-	}
-	s, err := r.PartSymbols(0)
-	if err != nil {
-		return 0, err
-	}
-	return len(s.Parents), nil
+	return int(last.First) + int(last.Nodes)
 }
 
 // Partitioner divides the symbols of a Builder into parts. For each part the caller calls Begin,

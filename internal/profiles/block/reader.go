@@ -46,10 +46,9 @@ type Reader struct {
 	orderErr  error
 	fileMu    sync.Mutex
 	file      *parquet.File
-	fileErr   error                   // permanent
-	symbols   atomic.Pointer[Symbols] // of all parts, if there are several
-	wanted    atomic.Bool             // symbols were used since the last DropIdleSymbols
-	pins      atomic.Int64            // users of the symbols that PinSymbols counted
+	fileErr   error        // permanent
+	wanted    atomic.Bool  // symbols were used since the last DropIdleSymbols
+	pins      atomic.Int64 // users of the symbols that PinSymbols counted
 	symbolsMu sync.Mutex
 	closed    atomic.Bool // Close was called: symbols are no longer cached
 
@@ -348,31 +347,6 @@ func (r *Reader) Find(id profiles.ID, f func(row int)) error {
 	return nil
 }
 
-// Symbols decodes the symbols of all parts on first use and caches them until DropIdleSymbols.
-func (r *Reader) Symbols() (*Symbols, error) {
-	if len(r.parts) == 1 {
-		return r.PartSymbols(0)
-	}
-	r.wanted.Store(true)
-	if s := r.symbols.Load(); s != nil {
-		return s, nil
-	}
-	r.symbolsMu.Lock()
-	defer r.symbolsMu.Unlock()
-	if s := r.symbols.Load(); s != nil {
-		return s, nil
-	}
-	s, err := r.wholeSymbols()
-	if err != nil {
-		return nil, err
-	}
-	if !r.closed.Load() {
-		r.symbols.Store(s)
-		r.count(r.SymbolsBytes())
-	}
-	return s, nil
-}
-
 func (r *Reader) count(bytes int64) {
 	if r.onSymbols != nil {
 		r.onSymbols(bytes)
@@ -395,14 +369,6 @@ func (r *Reader) SymbolsBytes() (bytes int64) {
 	return bytes
 }
 
-// HasSymbols reports whether the symbols of all parts are decoded.
-func (r *Reader) HasSymbols() bool {
-	if len(r.parts) == 1 {
-		return r.HasPart(0)
-	}
-	return r.symbols.Load() != nil
-}
-
 // PinSymbols prevents DropSymbols from dropping the symbols until done is called.
 func (r *Reader) PinSymbols() (done func()) {
 	r.pins.Add(1)
@@ -422,9 +388,6 @@ func (r *Reader) DropSymbols() {
 func (r *Reader) dropSymbols(drop bool) {
 	if !drop {
 		return
-	}
-	if r.symbols.Swap(nil) != nil {
-		r.count(-r.SymbolsBytes())
 	}
 	for i, p := range r.parts {
 		if p.symbols.Swap(nil) != nil {
@@ -472,10 +435,6 @@ func (r *Reader) Samples(ctx context.Context, rows []int,
 	if err != nil {
 		return err
 	}
-	stacks, err := r.stacks()
-	if err != nil {
-		return err
-	}
 	var values []int64
 	for len(rows) > 0 {
 		group := rows[0] / groupRows
@@ -486,7 +445,7 @@ func (r *Reader) Samples(ctx context.Context, rows []int,
 		for n < len(rows) && rows[n]/groupRows == group {
 			n++
 		}
-		if values, err = r.groupSamples(ctx, file, group, rows[:n], stacks, values, f); err != nil {
+		if values, err = r.groupSamples(ctx, file, group, rows[:n], values, f); err != nil {
 			return err
 		}
 		rows = rows[n:]
@@ -494,7 +453,7 @@ func (r *Reader) Samples(ctx context.Context, rows []int,
 	return nil
 }
 
-func (r *Reader) groupSamples(ctx context.Context, file *parquet.File, group int, rows []int, nodes int, values []int64,
+func (r *Reader) groupSamples(ctx context.Context, file *parquet.File, group int, rows []int, values []int64,
 	f func(row int, stacks []uint32, values []int64) error,
 ) (_ []int64, err error) {
 	counts, err := r.column(group, colCount)
@@ -510,7 +469,7 @@ func (r *Reader) groupSamples(ctx context.Context, file *parquet.File, group int
 			return values, err
 		}
 	}
-	columns := file.RowGroups()[group].ColumnChunks()
+	columns, nodes := file.RowGroups()[group].ColumnChunks(), r.stacks()
 	stacks, scaled := lists{counts: counts, kind: encoding.Int32, width: 4},
 		lists{counts: counts, kind: encoding.Int64, width: 8}
 	stacks.begin(columns[colStacks])

@@ -87,10 +87,8 @@ type Source interface {
 	ID(row int) (profiles.ID, error)
 	// Find calls f with the rows of a profile, in any order.
 	Find(id profiles.ID, f func(row int)) error
-	// Symbols returns the symbols of all stacks; its nodes have the numbers of the stacks in
-	// Samples.
-	Symbols() (*Symbols, error)
-	// Parts returns the parts into which the symbols are divided, or WholePart alone.
+	// Parts returns the parts into which the symbols are divided, or WholePart alone. Samples has numbers of stacks in
+	// the source; see Part.
 	Parts() []Part
 	// PartOf returns the part of a row. All rows from row to end-1 belong to this part.
 	PartOf(row int) (part, end int)

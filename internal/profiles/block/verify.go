@@ -126,10 +126,7 @@ func (r *Reader) verifySpans(ctx context.Context) error {
 	if err != nil || spans == nil {
 		return err
 	}
-	nodes, err := r.stacks()
-	if err != nil {
-		return err
-	}
+	nodes := r.stacks()
 	var stacks []uint32
 	var values []int64
 	for i := range spans.Len() {

@@ -50,8 +50,10 @@ func TestPartsOf_SumsOfAServiceAreHeldOnce(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer src.Close()
-	if _, err := src.Symbols(); err != nil {
-		t.Fatal(err)
+	for part := range src.Parts() {
+		if _, err := src.PartSymbols(part); err != nil {
+			t.Fatal(err)
+		}
 	}
 	var merged int64
 	var before, after runtime.MemStats

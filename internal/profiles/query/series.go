@@ -200,13 +200,17 @@ func (s *selection) source(ctx context.Context, view *store.View, src block.Sour
 		s.series = append(s.series, series)
 		return s.scan.Source(ctx, src, groupOf, len(s.groups))
 	}
-	symbols, done, err := view.Symbols(src)
-	if err != nil {
-		return err
+	counted := []bool{false} // the root
+	for i := range src.Parts() {
+		symbols, done, err := view.PartSymbols(src, i)
+		if err != nil {
+			return err
+		}
+		counted = append(counted, countedStacks(symbols, req.CallSite)[1:]...)
+		done()
 	}
-	defer done()
 	s.series = append(s.series, series) // in the order in which the scan adds sources
-	return s.scan.SourceSamples(ctx, src, groupOf, len(s.groups), countedStacks(symbols, req.CallSite))
+	return s.scan.SourceSamples(ctx, src, groupOf, len(s.groups), counted)
 }
 
 // assign assigns groups to the matching series of a source.

@@ -75,18 +75,30 @@ func mergeSpans(ctx context.Context, view *store.View, src block.Source, req *pr
 			rows[row] = true
 		}
 	}
-	symbols, done, err := view.Symbols(src)
-	if err != nil {
-		return err
+	var parts []*block.Symbols
+	stacks := 1
+	for i := range src.Parts() {
+		symbols, done, err := view.PartSymbols(src, i)
+		if err != nil {
+			return err
+		}
+		defer done()
+		parts, stacks = append(parts, symbols), stacks+len(symbols.Parents)-1
 	}
-	defer done()
-	sums := make([]int64, len(symbols.Parents))
+	sums := make([]int64, stacks)
 	any, err := spanSums(ctx, src, spans, req, wanted, rows, minNS, maxNS, sums)
 	if err != nil || !any {
 		return err
 	}
-	cutCallSite(symbols, req.CallSite, sums)
-	return add(symbols, sums)
+	for _, symbols := range parts {
+		cutCallSite(symbols, req.CallSite, sums[:len(symbols.Parents)])
+		if err := add(symbols, sums[:len(symbols.Parents)]); err != nil {
+			return err
+		}
+		sums = sums[len(symbols.Parents)-1:]
+		sums[0] = 0 // the root belongs to every part: its sum was added with the first part
+	}
+	return nil
 }
 
 // pointOf is one profile or span of a heat map.

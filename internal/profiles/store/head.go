@@ -503,7 +503,6 @@ func (v *headView) Spans() ([]block.Span, error)       { return v.rowSpans[:], n
 func (v *headView) Columns(int) (block.Columns, error) { return v.cols, nil }
 func (v *headView) IDs(int) ([]byte, error)            { return v.idCol, nil }
 func (v *headView) ID(row int) (profiles.ID, error)    { return v.id(row), nil }
-func (v *headView) Symbols() (*block.Symbols, error)   { return &v.symbols, nil }
 func (v *headView) Shared() []block.Key                { return v.shared }
 func (v *headView) Parts() []block.Part                { return []block.Part{block.WholePart()} }
 func (v *headView) PartOf(int) (part, end int)         { return 0, v.rows }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
 	"math"
@@ -16,7 +17,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/profiles"
-	"github.com/ferula-io/ferula/internal/profiles/block"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
@@ -68,16 +68,14 @@ func TestView_SymbolsAreCountedAndDroppedIfMemoryIsShort(t *testing.T) {
 	if err := errors.Join(s.Append(ctx, "t", []profiles.RawProfile{numbered(0), numbered(1), numbered(2)}), s.Flush(ctx)); err != nil {
 		t.Fatal(err)
 	}
-	for name, symbols := range map[string]func(v *View) (*block.Symbols, func(), error){
-		"all":      func(v *View) (*block.Symbols, func(), error) { return v.Symbols(v.Sources[0]) },
-		"one part": func(v *View) (*block.Symbols, func(), error) { return v.PartSymbols(v.Sources[0], 1) },
-	} {
+	for _, part := range []int{0, 1} {
+		name := fmt.Sprint("part ", part)
 		v, err := s.View(ctx, "t", 0, timeMax)
 		if err != nil {
 			t.Fatal(err)
 		}
 		s.memory.max = 1 << 30
-		got, done, err := symbols(v)
+		got, done, err := v.PartSymbols(v.Sources[0], part)
 		if err != nil || len(got.Parents) < 2 {
 			t.Fatalf("%s: %v", name, err)
 		}
@@ -101,19 +99,19 @@ func TestView_SymbolsAreCountedAndDroppedIfMemoryIsShort(t *testing.T) {
 		if err := v.Lease.Take(s.memory.max - 1); err != nil {
 			t.Fatal(err)
 		}
-		if _, _, err := symbols(v); !errors.Is(err, profiles.ErrLimit) {
+		if _, _, err := v.PartSymbols(v.Sources[0], part); !errors.Is(err, profiles.ErrLimit) {
 			t.Errorf("%s, no memory left: %v", name, err)
 		}
 		v.Lease.Release()
 		s.memory.max = 1 << 30
-		if _, done, err = symbols(v); err != nil {
+		if _, done, err = v.PartSymbols(v.Sources[0], part); err != nil {
 			t.Fatal(err)
 		}
 		s.memory.max = symbolsShare * s.memory.symbols.Load()
 		if done(); s.memory.symbols.Load() == 0 {
 			t.Errorf("%s: an eighth of the memory was dropped", name)
 		}
-		if _, done, err = symbols(v); err != nil {
+		if _, done, err = v.PartSymbols(v.Sources[0], part); err != nil {
 			t.Fatal(err)
 		}
 		s.memory.max -= symbolsShare

@@ -49,11 +49,14 @@ func (l *Lease) Grow(known, now int64) (int64, error) {
 }
 
 // Release ends the lease.
-func (l *Lease) Release() {
+func (l *Lease) Release() { l.give(l.bytes) }
+
+// give gives bytes of the lease back.
+func (l *Lease) give(bytes int64) {
 	if l.store != nil {
-		l.store.memory.leased.Add(-l.bytes)
+		l.store.memory.leased.Add(-bytes)
 	}
-	l.bytes = 0
+	l.bytes -= bytes
 }
 
 // take reserves memory for a query.
@@ -86,18 +89,36 @@ func (s *Store) dropSymbols() bool {
 	return s.memory.symbols.Load() < before
 }
 
-// Symbols returns the symbols of all parts of a source of the view. Their bytes are part of the
-// store's memory. The caller calls done when it no longer uses the symbols. After that they stay
-// cached until they are idle, memory is short, or all decoded symbols exceed their share of the
-// memory (symbolsShare).
-func (v *View) Symbols(src block.Source) (symbols *block.Symbols, done func(), err error) {
-	return v.decoded(src, src.Symbols, func(b *heldBlock) (bool, int64) { return b.HasSymbols(), b.SymbolsBytes() })
-}
-
-// PartSymbols is Symbols for one part of a source.
+// PartSymbols returns the symbols of one part of a source of the view. Their bytes are part of the store's memory; while
+// they are being decoded, the lease has them. The caller calls done when it no longer uses the symbols. After that they
+// stay cached until they are idle, memory is short, or all decoded symbols exceed their share of the memory
+// (symbolsShare).
 func (v *View) PartSymbols(src block.Source, part int) (symbols *block.Symbols, done func(), err error) {
-	decode := func() (*block.Symbols, error) { return src.PartSymbols(part) }
-	return v.decoded(src, decode, func(b *heldBlock) (bool, int64) { return b.HasPart(part), b.PartBytes(part) })
+	b, ok := src.(*heldBlock)
+	if !ok || v.Lease.store == nil {
+		symbols, err = src.PartSymbols(part)
+		return symbols, func() {}, err
+	}
+	unpin := b.PinSymbols()
+	if !b.HasPart(part) {
+		cost := b.PartBytes(part)
+		if err := v.Lease.Take(cost); err != nil {
+			unpin()
+			return nil, nil, err
+		}
+		defer v.Lease.give(cost) // once the symbols are decoded, the block's reader counts them
+	}
+	if symbols, err = b.PartSymbols(part); err != nil {
+		unpin()
+		return nil, nil, err
+	}
+	memory := &v.Lease.store.memory
+	return symbols, func() {
+		unpin()
+		if memory.symbols.Load() > memory.max/symbolsShare {
+			b.DropSymbols()
+		}
+	}, nil
 }
 
 // DecodePart is PartSymbols for a query of many parts, which needs each part once. Symbols that are not cached yet
@@ -113,56 +134,17 @@ func (v *View) DecodePart(src block.Source, part int,
 	if err := v.Lease.Take(cost); err != nil {
 		return nil, nil, err
 	}
-	done = func() {
-		v.Lease.store.memory.leased.Add(-cost)
-		v.Lease.bytes -= cost
-	}
 	if symbols, err = d.Decode(b.Reader, part); err != nil {
-		done()
+		v.Lease.give(cost)
 		return nil, nil, err
 	}
-	return symbols, done, nil
+	return symbols, func() { v.Lease.give(cost) }, nil
 }
 
 // Many reports whether symbols of this size take more than an eighth of the memory for cached symbols. A query then
 // uses DecodePart, so that these symbols do not displace the symbols of other blocks.
 func (v *View) Many(bytes int64) bool {
 	return v.Lease != nil && v.Lease.store != nil && bytes > v.Lease.store.memory.max/symbolsShare/8
-}
-
-// decoded calls decode and returns its result. known returns whether the symbols are decoded
-// already, and their size in bytes. If they are not, decoded takes their size from the lease while
-// decode runs.
-func (v *View) decoded(src block.Source, decode func() (*block.Symbols, error),
-	known func(*heldBlock) (bool, int64)) (symbols *block.Symbols, done func(), err error) {
-	b, ok := src.(*heldBlock)
-	if !ok || v.Lease.store == nil {
-		symbols, err = decode()
-		return symbols, func() {}, err
-	}
-	s := v.Lease.store
-	unpin := b.PinSymbols()
-	if has, cost := known(b); !has {
-		before := v.Lease.bytes
-		if err := v.Lease.Take(cost); err != nil {
-			unpin()
-			return nil, nil, err
-		}
-		defer func() { // once the symbols are decoded, the block's reader counts them
-			s.memory.leased.Add(before - v.Lease.bytes)
-			v.Lease.bytes = before
-		}()
-	}
-	if symbols, err = decode(); err != nil {
-		unpin()
-		return nil, nil, err
-	}
-	return symbols, func() {
-		unpin()
-		if s.memory.symbols.Load() > s.memory.max/symbolsShare {
-			b.DropSymbols()
-		}
-	}, nil
 }
 
 // symbolsShare limits cached symbols. While all decoded symbols take more than a sixteenth of the

@@ -552,7 +552,7 @@ func TestDropSymbols_AlsoThoseOfRemoteBlocks(t *testing.T) {
 	decode := func() {
 		t.Helper()
 		for _, src := range v.Sources {
-			_, done, err := v.Symbols(src)
+			_, done, err := v.PartSymbols(src, 0)
 			if err != nil {
 				t.Fatal(err)
 			}

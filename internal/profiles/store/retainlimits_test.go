@@ -370,7 +370,7 @@ func TestDropIdleSymbols_AfterAMinuteWithoutUse(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer v.Close()
-	_, done, err := v.Symbols(v.Sources[0])
+	_, done, err := v.PartSymbols(v.Sources[0], 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -409,7 +409,7 @@ func TestSymbols_ThatCannotBeDecodedAreNotHeld(t *testing.T) {
 		if _, err := file.WriteAt([]byte{^index[at]}, int64(at)); err != nil {
 			t.Fatal(err)
 		}
-		_, done, err := v.Symbols(v.Sources[0])
+		_, done, err := v.PartSymbols(v.Sources[0], 0)
 		if failed = err != nil; !failed {
 			done()
 			v.Sources[0].(*heldBlock).DropSymbols()

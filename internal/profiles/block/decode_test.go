@@ -6,7 +6,6 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"os"
 	"path/filepath"
@@ -637,33 +636,20 @@ func TestTraceSpans_LimitsOfFields(t *testing.T) {
 	}
 }
 
-func TestRemote_SumsAndTails(t *testing.T) {
+func TestRemote_SumsAndCachedColumns(t *testing.T) {
 	b := make([]byte, 2*checkBytes+5)
 	for i := range b {
 		b[i] = byte(i * 7)
 	}
-	m := &remote{rows: bytes.NewReader(b), size: int64(len(b))}
+	m := &remote{rows: bytes.NewReader(b)}
+	r := &Reader{remote: m}
 	for _, p := range []extent{{}, {offset: 5, size: 1}, {offset: 0, size: checkBytes}, {offset: 1, size: checkBytes + 1}, {offset: 3, size: uint64(len(b)) - 3}, {offset: 0, size: uint64(len(b))}} {
-		if sum, err := m.sum(p); err != nil || sum != xxhash.Sum64(b[p.offset:p.offset+p.size]) {
+		if sum, err := r.sum(p); err != nil || sum != xxhash.Sum64(b[p.offset:p.offset+p.size]) {
 			t.Errorf("%+v: %v", p, err)
 		}
 	}
-	if _, err := m.sum(extent{offset: 3, size: uint64(len(b)) - 2}); !errors.Is(err, profiles.ErrUnavailable) {
+	if _, err := r.sum(extent{offset: 3, size: uint64(len(b)) - 2}); !errors.Is(err, profiles.ErrUnavailable) {
 		t.Errorf("beyond the end: %v", err)
-	}
-	for _, tt := range []struct {
-		at   int64
-		n    int
-		want int
-		err  error
-	}{
-		{0, 5, 5, nil}, {int64(len(b)) - 5, 5, 5, nil}, {int64(len(b)) - 5, 6, 5, io.EOF}, {int64(len(b)), 1, 0, io.EOF}, {-1, 1, 0, io.EOF}, {int64(len(b)) + 1, 1, 0, io.EOF},
-	} {
-		p := make([]byte, tt.n)
-		n, err := tailAt{m}.ReadAt(p, tt.at)
-		if n != tt.want || !errors.Is(err, tt.err) || n > 0 && !bytes.Equal(p[:n], b[tt.at:tt.at+int64(n)]) {
-			t.Errorf("%d bytes at %d: %d, %v", tt.n, tt.at, n, err)
-		}
 	}
 	for i := range nearColumns + 1 {
 		m.store(extent{offset: uint64(i)}, []byte{byte(i)})
@@ -757,13 +743,5 @@ func TestFullLabels_HasTheLabelsOfTheType(t *testing.T) {
 	}
 	if got := FullLabels([]byte{1, 2, 3}, testType); !bytes.Equal(got, []byte{1, 2, 3}) {
 		t.Errorf("an invalid set: %q", got)
-	}
-	for _, tt := range []struct {
-		a, b string
-		want int
-	}{{"a", "b", -1}, {"b", "a", 1}, {"a", "a", 0}} {
-		if compare(tt.a, tt.b) != tt.want {
-			t.Errorf("%s and %s: %d", tt.a, tt.b, compare(tt.a, tt.b))
-		}
 	}
 }

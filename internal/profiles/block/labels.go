@@ -3,6 +3,7 @@ package block
 import (
 	"math"
 	"slices"
+	"strings"
 
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
@@ -23,7 +24,7 @@ func FullLabels(plain []byte, t profiles.Type) []byte {
 		{profiles.LabelPeriodType, t.PeriodType}, {profiles.LabelPeriodUnit, t.PeriodUnit}, {profiles.LabelType, t.String()},
 		{profiles.LabelSampleType, t.SampleType}, {profiles.LabelSampleUnit, t.SampleUnit},
 	}
-	slices.SortFunc(ofType[:], func(a, b [2]string) int { return compare(a[0], b[0]) })
+	slices.SortFunc(ofType[:], func(a, b [2]string) int { return strings.Compare(a[0], b[0]) })
 	var own []byte
 	for _, l := range ofType {
 		if l[1] != "" {
@@ -35,14 +36,4 @@ func FullLabels(plain []byte, t profiles.Type) []byte {
 		return plain
 	}
 	return full
-}
-
-func compare(a, b string) int {
-	switch {
-	case a < b:
-		return -1
-	case a > b:
-		return 1
-	}
-	return 0
 }

@@ -201,38 +201,34 @@ func (r *Reader) Spans() ([]Span, error) { return r.spans, nil }
 // Shared implements Source.
 func (r *Reader) Shared() []Key { return r.shared }
 
-// column returns the bytes of a column in a row group. It verifies the checksum on the
-// first read.
-func (r *Reader) column(group, col int) ([]byte, error) {
+// column returns the bytes of a column in a row group. It verifies the checksum when it reads the column: on disk the
+// first time, of a remote block unless the column is cached.
+func (r *Reader) column(group, col int) (b []byte, err error) {
 	p := r.chunks[group].places[col]
-	if r.remote != nil {
-		return r.remoteColumn(group, col, p)
-	}
-	b := r.rows.Bytes()[p.offset : p.offset+p.size : p.offset+p.size]
-	if r.checked[group].Load()&(1<<col) == 0 {
-		if err := r.check(group, col, b); err != nil {
-			return nil, err
+	if r.remote == nil {
+		if b = r.rows.Bytes()[p.offset : p.offset+p.size : p.offset+p.size]; r.isChecked(group, col) {
+			return b, nil
 		}
-	}
-	return b, nil
-}
-
-// remoteColumn is column for a remote block. It verifies the checksum unless the column is
-// cached.
-func (r *Reader) remoteColumn(group, col int, p extent) ([]byte, error) {
-	if b := r.remote.cached(p); b != nil {
-		return b, nil
-	}
-	b := make([]byte, p.size)
-	if err := r.remote.readAt(b, p.offset); err != nil {
-		return nil, fmt.Errorf("column %s of row group %d: %w", columnNames[col], group, err)
+	} else {
+		if b = r.remote.cached(p); b != nil {
+			return b, nil
+		}
+		b = make([]byte, p.size)
+		if _, err := r.remote.ReadAt(b, int64(p.offset)); err != nil {
+			return nil, fmt.Errorf("column %s of row group %d: %w", columnNames[col], group, err)
+		}
 	}
 	if err := r.check(group, col, b); err != nil {
 		return nil, err
 	}
-	r.remote.store(p, b)
+	if r.remote != nil {
+		r.remote.store(p, b)
+	}
 	return b, nil
 }
+
+// isChecked reports whether the checksum of a column was verified.
+func (r *Reader) isChecked(group, col int) bool { return r.checked[group].Load()&(1<<col) != 0 }
 
 // check verifies the checksum of a column, and in colSeries the references to series.
 func (r *Reader) check(group, col int, b []byte) error {
@@ -252,66 +248,60 @@ func (r *Reader) check(group, col int, b []byte) error {
 
 // checkPages verifies the checksum of a column of variable width before parquet reads it.
 func (r *Reader) checkPages(group, col int) error {
-	if r.remote == nil {
-		_, err := r.column(group, col)
-		return err
-	}
-	if r.checked[group].Load()&(1<<col) != 0 {
+	if r.isChecked(group, col) {
 		return nil
 	}
 	p := r.chunks[group].places[col]
-	sum, err := r.remote.sum(p)
+	sum, err := r.sum(p)
+	if err == nil && sum != p.sum {
+		return corruptf("column %s of row group %d: wrong checksum", columnNames[col], group)
+	}
 	if err != nil {
 		return fmt.Errorf("column %s of row group %d: %w", columnNames[col], group, err)
-	}
-	if sum != p.sum {
-		return corruptf("column %s of row group %d: wrong checksum", columnNames[col], group)
 	}
 	r.checked[group].Or(1 << col)
 	return nil
 }
 
+// groupOf returns the row group of a row.
+func (r *Reader) groupOf(row int) (int, error) {
+	if uint(row) >= uint(r.meta.Rows) {
+		return 0, corruptf("no row %d", row)
+	}
+	return row / groupRows, nil
+}
+
 // Columns returns the columns of the row's group.
 func (r *Reader) Columns(row int) (c Columns, err error) {
-	group := row / groupRows
-	if row < 0 || group >= len(r.chunks) {
-		return c, corruptf("no row %d", row)
+	group, err := r.groupOf(row)
+	if err != nil {
+		return c, err
 	}
 	c.First, c.N = group*groupRows, r.chunks[group].rows
-	if c.Series, err = r.column(group, colSeries); err != nil {
-		return c, err
+	for col, b := range []*[]byte{colSeries: &c.Series, colTime: &c.Time, colValue: &c.Value, colProfile: &c.Profile} {
+		if *b, err = r.column(group, col); err != nil {
+			return c, err
+		}
 	}
-	if c.Time, err = r.column(group, colTime); err != nil {
-		return c, err
-	}
-	if c.Value, err = r.column(group, colValue); err != nil {
-		return c, err
-	}
-	c.Profile, err = r.column(group, colProfile)
-	return c, err
+	return c, nil
 }
 
 // IDs returns the IDs of the row's group.
 func (r *Reader) IDs(row int) ([]byte, error) {
-	group := row / groupRows
-	if row < 0 || group >= len(r.chunks) {
-		return nil, corruptf("no row %d", row)
+	group, err := r.groupOf(row)
+	if err != nil {
+		return nil, err
 	}
 	return r.column(group, colID)
 }
 
 // ID returns the ID of a row's profile.
 func (r *Reader) ID(row int) (id profiles.ID, err error) {
-	group := row / groupRows
-	if row < 0 || group >= len(r.chunks) || row%groupRows >= r.chunks[group].rows {
-		return id, corruptf("no row %d", row)
+	b, err := r.IDs(row)
+	if err == nil {
+		copy(id[:], b[16*(row%groupRows):])
 	}
-	b, err := r.column(group, colID)
-	if err != nil {
-		return id, err
-	}
-	copy(id[:], b[16*(row%groupRows):])
-	return id, nil
+	return id, err
 }
 
 // Find calls f with the rows of a profile, ascending.
@@ -437,9 +427,9 @@ func (r *Reader) Samples(ctx context.Context, rows []int,
 	}
 	var values []int64
 	for len(rows) > 0 {
-		group := rows[0] / groupRows
-		if rows[0] < 0 || group >= len(r.chunks) {
-			return corruptf("no row %d", rows[0])
+		group, err := r.groupOf(rows[0])
+		if err != nil {
+			return err
 		}
 		n := 0
 		for n < len(rows) && rows[n]/groupRows == group {

@@ -42,7 +42,6 @@ func MetaOf(head []byte) (Meta, error) {
 type remote struct {
 	rows  io.ReaderAt
 	spans io.ReaderAt // SpansFile; nil: not readable
-	size  int64
 
 	mu   sync.Mutex
 	near [nearColumns]nearColumn
@@ -58,7 +57,7 @@ type nearColumn struct {
 // which are read by ranges. Failed reads return profiles.ErrUnavailable. Checksums of columns
 // are verified as for a local block.
 func OpenAt(name string, index []byte, rows io.ReaderAt, size int64) (*Reader, error) {
-	r := &Reader{name: "block " + name, remote: &remote{rows: rows, size: size}, indexBytes: int64(len(index))}
+	r := &Reader{name: "block " + name, remote: &remote{rows: rows}, indexBytes: int64(len(index))}
 	if err := r.read(index, uint64(size)); err != nil {
 		return nil, fmt.Errorf("%s: %w", r.name, err)
 	}
@@ -66,11 +65,13 @@ func OpenAt(name string, index []byte, rows io.ReaderAt, size int64) (*Reader, e
 	return r, nil
 }
 
-func (m *remote) readAt(b []byte, at uint64) error {
-	if n, err := m.rows.ReadAt(b, int64(at)); n < len(b) {
-		return fmt.Errorf("%w: %s: %d bytes at %d: %w", profiles.ErrUnavailable, RowsFile, len(b), at, err)
+// ReadAt implements io.ReaderAt.
+func (m *remote) ReadAt(b []byte, at int64) (int, error) {
+	n, err := m.rows.ReadAt(b, at)
+	if n < len(b) {
+		return n, fmt.Errorf("%w: %s: %d bytes at %d: %w", profiles.ErrUnavailable, RowsFile, len(b), at, err)
 	}
-	return nil
+	return n, nil
 }
 
 // cached returns a cached column, nil if it is not cached.
@@ -105,13 +106,16 @@ func (m *remote) drop() {
 	clear(m.near[:])
 }
 
-// sum reads an extent of RowsFile and returns its checksum. The bytes are not cached.
-func (m *remote) sum(p extent) (uint64, error) {
+// sum returns the checksum of an extent of RowsFile. The bytes are not cached.
+func (r *Reader) sum(p extent) (uint64, error) {
+	if r.remote == nil {
+		return xxhash.Sum64(r.rows.Bytes()[p.offset : p.offset+p.size]), nil
+	}
 	digest := xxhash.New()
 	b := make([]byte, min(p.size, checkBytes))
 	for at, end := p.offset, p.offset+p.size; at < end; at += uint64(len(b)) {
 		b = b[:min(uint64(len(b)), end-at)]
-		if err := m.readAt(b, at); err != nil {
+		if _, err := r.remote.ReadAt(b, int64(at)); err != nil {
 			return 0, err
 		}
 		_, _ = digest.Write(b) // it never fails
@@ -119,40 +123,21 @@ func (m *remote) sum(p extent) (uint64, error) {
 	return digest.Sum64(), nil
 }
 
-// tailAt is the rows file as parquet reads it: with io.EOF at its end.
-type tailAt struct{ *remote }
-
-// ReadAt implements io.ReaderAt.
-func (t tailAt) ReadAt(b []byte, at int64) (int, error) {
-	if at < 0 || at >= t.size {
-		return 0, io.EOF
-	}
-	var err error
-	if left := t.size - at; int64(len(b)) > left {
-		b, err = b[:left], io.EOF
-	}
-	if e := t.readAt(b, uint64(at)); e != nil {
-		return 0, e
-	}
-	return len(b), err
-}
-
 // openParquet opens the rows as a Parquet file.
 func (r *Reader) openParquet() (*parquet.File, error) {
-	var from io.ReaderAt
-	size, sum := int64(r.meta.RowsBytes), uint64(0)
-	if r.remote != nil {
-		var err error
-		if sum, err = r.remote.sum(extent{offset: r.meta.TailAt, size: r.meta.RowsBytes - r.meta.TailAt}); err != nil {
-			return nil, err
-		}
-		from = tailAt{r.remote}
-	} else {
-		b := r.rows.Bytes()
-		sum, from = xxhash.Sum64(b[r.meta.TailAt:]), bytes.NewReader(b)
+	sum, err := r.sum(extent{offset: r.meta.TailAt, size: r.meta.RowsBytes - r.meta.TailAt})
+	if err != nil {
+		return nil, err
 	}
 	if sum != r.meta.TailSum {
 		return nil, corruptf("%s: wrong checksum from byte %d", RowsFile, r.meta.TailAt)
+	}
+	size := int64(r.meta.RowsBytes)
+	var from io.ReaderAt
+	if r.remote != nil {
+		from = io.NewSectionReader(r.remote, 0, size)
+	} else {
+		from = bytes.NewReader(r.rows.Bytes())
 	}
 	file, err := parquet.OpenFile(from, size, parquet.SkipBloomFilters(true))
 	switch {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"sort"
 
 	"github.com/ferula-io/ferula/internal/profiles"
 )
@@ -91,22 +92,10 @@ func (s *TraceSpans) Find(ids []uint64, traces []profiles.TraceID, f func(TraceS
 
 // search is Find for IDs in sorted spans.
 func (s *TraceSpans) search(ids []uint64, f func(TraceSpan) error) error {
-	ids = slices.Compact(slices.Sorted(slices.Values(ids)))
-	for _, id := range ids {
-		lo, hi := 0, s.Len()
-		for lo < hi {
-			if mid := (lo + hi) / 2; binary.LittleEndian.Uint64(s.entries[traceSpanBytes*mid:]) < id {
-				lo = mid + 1
-			} else {
-				hi = mid
-			}
-		}
-		for ; lo < s.Len(); lo++ {
-			span := s.Span(lo)
-			if span.ID != id {
-				break
-			}
-			if err := f(span); err != nil {
+	for _, id := range slices.Compact(slices.Sorted(slices.Values(ids))) {
+		at := sort.Search(s.Len(), func(i int) bool { return s.Span(i).ID >= id })
+		for ; at < s.Len() && s.Span(at).ID == id; at++ {
+			if err := f(s.Span(at)); err != nil {
 				return err
 			}
 		}

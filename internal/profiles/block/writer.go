@@ -2,6 +2,7 @@ package block
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -301,10 +302,7 @@ func (w *Writer) idOrder() []byte {
 		order[i] = uint32(i)
 	}
 	slices.SortFunc(order, func(a, b uint32) int {
-		if c := bytes.Compare(w.ids[a][:], w.ids[b][:]); c != 0 {
-			return c
-		}
-		return int(int64(a) - int64(b))
+		return cmp.Or(bytes.Compare(w.ids[a][:], w.ids[b][:]), cmp.Compare(a, b))
 	})
 	dst := make([]byte, 0, 4*len(order))
 	for _, row := range order {

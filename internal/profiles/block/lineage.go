@@ -146,3 +146,9 @@ func Head(index []byte) ([]byte, error) {
 	}
 	return index[:len(magic)+sectionHeader+len(s.stored)], nil
 }
+
+// Head returns a copy of the part of the beginning of the index that MetaOf needs. The block is on disk.
+func (r *Reader) Head() ([]byte, error) {
+	head, err := Head(r.index.Bytes())
+	return bytes.Clone(head), err
+}

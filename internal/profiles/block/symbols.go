@@ -333,8 +333,7 @@ func (s *Symbols) Used(sums []int64) []bool { return s.UsedIn(nil, sums) }
 
 // UsedIn is Used with the memory of used, if its capacity suffices.
 func (s *Symbols) UsedIn(used []bool, sums []int64) []bool {
-	used = slices.Grow(used[:0], len(s.Parents))[:len(s.Parents)]
-	clear(used)
+	used = Zeros(used, len(s.Parents))
 	for i := len(s.Parents) - 1; i > 0; i-- {
 		if used[i] || sums[i] != 0 {
 			used[i], used[s.Parents[i]] = true, true
@@ -376,7 +375,7 @@ type Arranger struct {
 // by its number in s. Both are valid until the next call.
 func (a *Arranger) Arrange(s *Symbols) (*Symbols, []uint32) {
 	n := len(s.Parents)
-	a.first, a.next, a.numbers = zeros(a.first, n), zeros(a.next, n), zeros(a.numbers, n)
+	a.first, a.next, a.numbers = Zeros(a.first, n), Zeros(a.next, n), Zeros(a.numbers, n)
 	first, next, numbers := a.first, a.next, a.numbers
 	for i := n - 1; i > 0; i-- { // lists of children, in order of addition
 		next[i] = first[s.Parents[i]]
@@ -403,8 +402,8 @@ func (a *Arranger) Arrange(s *Symbols) (*Symbols, []uint32) {
 	return arranged, numbers
 }
 
-// zeros returns n zeros, in the memory of s if its capacity suffices.
-func zeros(s []uint32, n int) []uint32 {
+// Zeros returns n zeros, in the memory of s if its capacity suffices.
+func Zeros[T any](s []T, n int) []T {
 	s = slices.Grow(s[:0], n)[:n]
 	clear(s)
 	return s

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
@@ -195,7 +194,8 @@ func (t *tenant) upload(ctx context.Context, id ulid.ULID, dir string, g group) 
 		return err
 	}
 	s, wrong := &stored{meta: merged.Meta(), bytes: merged.Bytes() - merged.SpansBytes()}, false
-	if err := merged.Close(); err != nil {
+	s.head, err = merged.Head()
+	if err := errors.Join(err, merged.Close()); err != nil {
 		return err
 	}
 	for _, o := range g.blocks {
@@ -214,9 +214,6 @@ func (t *tenant) upload(ctx context.Context, id ulid.ULID, dir string, g group) 
 		}
 		return nil
 	}
-	if s.head, err = headOf(filepath.Join(dir, block.IndexFile)); err != nil {
-		return err
-	}
 	if s.StoredProfile, err = t.store.Upload(ctx, t.name, id, dir); err != nil {
 		return err
 	}
@@ -229,19 +226,4 @@ func (t *tenant) upload(ctx context.Context, id ulid.ULID, dir string, g group) 
 	t.logger.Info("Compacted profile blocks", "block", s.Name(), "blocks", len(g.blocks), "bytes", s.bytes, "overlapping",
 		g.vertical)
 	return nil
-}
-
-// headOf reads the beginning of an index, with the meta.
-func headOf(path string) (head []byte, err error) {
-	f, err := os.Open(path)
-	if err != nil {
-		return nil, err
-	}
-	defer func() { err = errors.Join(err, f.Close()) }()
-	b, err := io.ReadAll(io.LimitReader(f, block.HeadBytes))
-	if err != nil {
-		return nil, err
-	}
-	b, err = block.Head(b)
-	return slices.Clone(b), err
 }

@@ -126,8 +126,8 @@ func (t *tree) children(n uint32) iter.Seq2[uint32, *node] {
 // add adds the stacks of a source, with their sums, to the tree.
 func (t *tree) add(s *block.Symbols, sums []int64) {
 	t.used = s.UsedIn(t.used, sums)
-	t.nameOf = resized(t.nameOf, len(s.Frames)) // numbers in t.names plus 1; 0: not known yet
-	t.nodeOf = resized(t.nodeOf, len(s.Parents))
+	t.nameOf = block.Zeros(t.nameOf, len(s.Frames)) // numbers in t.names plus 1; 0: not known yet
+	t.nodeOf = block.Zeros(t.nodeOf, len(s.Parents))
 	used, names, at := t.used, t.nameOf, t.nodeOf
 	root := t.at(0)
 	root.self = block.AddValues(root.self, sums[0])

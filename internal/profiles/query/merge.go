@@ -257,23 +257,13 @@ func partsOf(view *store.View, src block.Source, rows []int,
 		parts.ranges = append(parts.ranges, rowRange{end, of[part]})
 		rows = rows[n:]
 	}
-	scratch.sums = resized(scratch.sums, nodes)
+	scratch.sums = block.Zeros(scratch.sums, nodes)
 	left := scratch.sums
 	for _, p := range parts.sums {
 		p.sums, left = left[:p.nodes:p.nodes], left[p.nodes:]
 	}
 	parts.many = view.Many(bytes)
 	return parts, done, nil
-}
-
-// resized returns n zeros, in the memory of s if its capacity suffices.
-func resized[T uint32 | int64](s []T, n int) []T {
-	if cap(s) < n {
-		return make([]T, n)
-	}
-	s = s[:n]
-	clear(s)
-	return s
 }
 
 // add adds the samples of a row. stacks are numbers of stacks in the source.

@@ -90,7 +90,6 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 	for i, b := range run {
 		readers[i] = b.Reader
 	}
-	meta := compactedMeta(readers)
 	// The output of a failed compaction may be on disk. A retry with the same blocks replaces it.
 	if t.compacting.id != (ulid.ULID{}) && !slices.Equal(t.compacting.run, run) {
 		if err := t.discard(t.compacting.id); err != nil {
@@ -101,13 +100,8 @@ func (t *tenant) compactRun(ctx context.Context, run []*heldBlock) error {
 	if t.compacting.id == (ulid.ULID{}) {
 		t.compacting = failedCompaction{id: ulid.MustNewDefault(t.store.now()), run: run}
 	}
-	compacted, err := t.writeBlock(t.compacting.id, meta, func(w *block.Writer) (*block.Content, error) {
-		content, err := mergeBlocks(ctx, w, readers)
-		if err != nil {
-			return nil, err
-		}
-		content.Meta.Parents = meta.Parents
-		return content, nil
+	compacted, err := t.writeBlock(t.compacting.id, func(w *block.Writer) (*block.Content, error) {
+		return mergeBlocks(ctx, w, readers)
 	})
 	if err != nil {
 		return err
@@ -148,7 +142,6 @@ func Merge(ctx context.Context, dir string, id ulid.ULID, run []*block.Reader) e
 	if err != nil {
 		return err
 	}
-	content.Meta = compactedMeta(run)
 	content.Meta.ULID = id
 	return w.Finish(content)
 }
@@ -200,19 +193,14 @@ func (c *cursor) advance() error {
 
 // rowsOfBlock iterates over a block's rows with types, series and stacks renumbered for
 // the compacted block. The slices of a row are valid only until the next row.
-func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) iter.Seq2[blockRow, error] {
+func rowsOfBlock(ctx context.Context, b block.Source, merged []block.Series, numbers,
+	nodes []uint32) iter.Seq2[blockRow, error] {
 	return func(yield func(blockRow, error) bool) {
-		series, err := b.Series()
-		if err != nil {
-			yield(blockRow{}, err)
-			return
-		}
 		spans, err := b.Spans()
 		if err != nil {
 			yield(blockRow{}, err)
 			return
 		}
-		numbers := o.of(b.Types(), series)
 		rows := make([]int, b.Rows())
 		for i := range rows {
 			rows[i] = i
@@ -237,7 +225,7 @@ func rowsOfBlock(ctx context.Context, b block.Source, o *order, nodes []uint32) 
 			r := blockRow{
 				headRow: headRow{
 					dataset: spans[span].Dataset, key: block.Key{ID: id, TimeNS: c.TimeAt(row - c.First)}, series: ref,
-					t: o.series[ref].Type, row: row,
+					t: merged[ref].Type, row: row,
 				},
 				stacks: samples.stacks, values: samples.values,
 			}
@@ -259,11 +247,9 @@ func mergeBlocks(ctx context.Context, w *block.Writer, run []*block.Reader) (_ *
 	if err != nil {
 		return nil, err
 	}
-	var types [][]profiles.Type
-	content := &block.Content{}
+	content := &block.Content{Meta: compactedMeta(run)}
 	shared := map[block.Key]bool{}
 	for _, b := range run {
-		types = append(types, b.Types())
 		for _, key := range b.Shared() {
 			if !shared[key] {
 				shared[key] = true
@@ -271,15 +257,10 @@ func mergeBlocks(ctx context.Context, w *block.Writer, run []*block.Reader) (_ *
 			}
 		}
 	}
-	o := orderTypes(types...)
-	for _, b := range run {
-		series, err := b.Series()
-		if err != nil {
-			return nil, err
-		}
-		o.add(b.Types(), series)
+	o, numbers, err := orderOf(run...)
+	if err != nil {
+		return nil, err
 	}
-	o.finish()
 	cursors := make([]*cursor, len(run))
 	for i, b := range run {
 		c := &cursor{}
@@ -289,7 +270,7 @@ func mergeBlocks(ctx context.Context, w *block.Writer, run []*block.Reader) (_ *
 		if c.spans != nil {
 			c.numbers = make([]uint32, b.Rows())
 		}
-		c.next, c.stop = iter.Pull2(rowsOfBlock(ctx, b, o, nodes[i]))
+		c.next, c.stop = iter.Pull2(rowsOfBlock(ctx, b, o.series, numbers[i], nodes[i]))
 		defer c.stop()
 		if err := c.advance(); err != nil {
 			return nil, err
@@ -355,12 +336,7 @@ func (t *tenant) retain() error {
 	blocks := slices.Clone(t.blocks)
 	t.mu.RUnlock()
 	slices.SortFunc(blocks, func(a, b *heldBlock) int { // by end
-		_, maxA := a.Bounds()
-		_, maxB := b.Bounds()
-		if c := cmp.Compare(maxA, maxB); c != 0 {
-			return c
-		}
-		return byAge(a, b)
+		return cmp.Or(cmp.Compare(a.Meta().MaxNS, b.Meta().MaxNS), byAge(a, b))
 	})
 	o := t.store.opts
 	oldest := t.store.aged().Add(-o.Retention).UnixNano()

@@ -339,11 +339,6 @@ func TestCompactedMeta_ParentsAreNamedOnce(t *testing.T) {
 // rowSource is a fakeSource of rows with samples.
 type rowSource struct{ *fakeSource }
 
-func (s rowSource) Types() []profiles.Type { return []profiles.Type{{Name: "a"}} }
-func (s rowSource) Series() ([]block.Series, error) {
-	return []block.Series{{Labels: []byte("x")}}, s.fails["Series"]
-}
-
 func (s rowSource) Samples(_ context.Context, rows []int, f func(int, []uint32, []int64) error) error {
 	for _, row := range rows {
 		if err := f(row, []uint32{1}, []int64{s.fakeSource.rows[row].value}); err != nil {
@@ -359,13 +354,11 @@ func TestRowsOfBlock_ErrorsEndIt(t *testing.T) {
 		src.spans = []block.Span{{Hi: 1, Dataset: "a"}, {Lo: 1, Hi: 3, Dataset: "b"}}
 		return src
 	}
-	o := orderTypes(source().Types())
-	o.add(source().Types(), []block.Series{{Labels: []byte("x")}})
-	o.finish()
+	merged, numbers := []block.Series{{Labels: []byte("x")}}, []uint32{0}
 	nodes := []uint32{0, 7}
 	var datasets []string
 	var values []int64
-	for r, err := range rowsOfBlock(t.Context(), source(), o, nodes) {
+	for r, err := range rowsOfBlock(t.Context(), source(), merged, numbers, nodes) {
 		if err != nil || r.row != len(values) || r.key.TimeNS != int64(r.row+1) || r.key.ID != (profiles.ID{byte(r.row + 1)}) || !slices.Equal(r.stacks, []uint32{7}) || r.t != 0 || r.series != 0 {
 			t.Fatalf("%+v, %v", r, err)
 		}
@@ -374,13 +367,13 @@ func TestRowsOfBlock_ErrorsEndIt(t *testing.T) {
 	if !slices.Equal(datasets, []string{"a", "b", "b"}) || !slices.Equal(values, []int64{10, 20, 30}) {
 		t.Errorf("datasets %v, values %v", datasets, values)
 	}
-	for range rowsOfBlock(t.Context(), source(), o, nodes) {
+	for range rowsOfBlock(t.Context(), source(), merged, numbers, nodes) {
 		break
 	}
-	for _, method := range []string{"Series", "Spans", "Columns", "ID", "Samples"} {
+	for _, method := range []string{"Spans", "Columns", "ID", "Samples"} {
 		src, want, rows, failures := source(), errors.New(method), 0, 0
 		src.fails[method] = want
-		for _, err := range rowsOfBlock(t.Context(), src, o, nodes) {
+		for _, err := range rowsOfBlock(t.Context(), src, merged, numbers, nodes) {
 			if err == nil {
 				rows++
 			} else if failures++; !errors.Is(err, want) {

@@ -149,8 +149,8 @@ func TestOpen_LeftoverThatCannotBeRemovedFailsTheTenant(t *testing.T) {
 			if failed := s.failed["t"]; failed == nil || !errors.Is(failed.err, errDisk) || len(s.list()) != 0 || s.metrics.tenantsFailed.Get() != 1 {
 				t.Fatalf("%+v, %d open tenants, %d failures are counted", failed, len(s.list()), s.metrics.tenantsFailed.Get())
 			}
-			if n := openIn(t, filepath.Join(dir, "profiles", "t")); n != 0 || s.budget.used.Load() != 0 {
-				t.Errorf("%d files are open, %d bytes are used", n, s.budget.used.Load())
+			if n := openIn(t, filepath.Join(dir, "profiles", "t")); n != 0 || s.memory.heads.Load() != 0 {
+				t.Errorf("%d files are open, %d bytes are used", n, s.memory.heads.Load())
 			}
 			if _, err := s.View(t.Context(), "t", 0, timeMax); !errors.Is(err, profiles.ErrUnavailable) || !errors.Is(err, errDisk) {
 				t.Errorf("a query: %v", err)
@@ -281,8 +281,8 @@ func TestClose_NoFileIsLeftOpen(t *testing.T) {
 	if err := s.Close(); err != nil || openIn(t, dir) != 4 {
 		t.Errorf("%v, %d files are open for a view", err, openIn(t, dir))
 	}
-	if v.Close(); openIn(t, dir) != 0 || s.budget.used.Load() != 0 {
-		t.Errorf("%d files are open, %d bytes are used", openIn(t, dir), s.budget.used.Load())
+	if v.Close(); openIn(t, dir) != 0 || s.memory.heads.Load() != 0 {
+		t.Errorf("%d files are open, %d bytes are used", openIn(t, dir), s.memory.heads.Load())
 	}
 }
 
@@ -342,14 +342,14 @@ func TestCommit_EveryPushIsCounted(t *testing.T) {
 	if m := s.metrics; m.pushes.Get() != 3 || m.failed.Get() != 2 || m.bytes.Get() != uint64(sizes) {
 		t.Errorf("%d pushes of %d bytes are counted, %d failed", m.pushes.Get(), m.bytes.Get(), m.failed.Get())
 	}
-	if used, size := s.budget.used.Load(), s.tenants["t"].head.size(); used != int64(size) {
+	if used, size := s.memory.heads.Load(), s.tenants["t"].head.size(); used != int64(size) {
 		t.Errorf("%d bytes are used, the head has %d", used, size)
 	}
-	s.budget.max = int64(2 * s.tenants["t"].head.size())
+	s.memory.headsMax = int64(2 * s.tenants["t"].head.size())
 	if err := s.tenants["t"].headLimitError(); err != nil {
 		t.Errorf("half of the memory: %v", err)
 	}
-	s.budget.max--
+	s.memory.headsMax--
 	if f.fail(nil); !errors.Is(s.tenants["t"].headLimitError(), profiles.ErrUnavailable) {
 		t.Error("more than half of the memory: no error")
 	}

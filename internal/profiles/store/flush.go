@@ -122,13 +122,8 @@ func (s *Store) hold(r *block.Reader, path string) *heldBlock {
 }
 
 func byAge(a, b *heldBlock) int {
-	minA, _ := a.Bounds()
-	minB, _ := b.Bounds()
-	if c := cmp.Compare(minA, minB); c != 0 {
-		return c
-	}
-	idA, idB := a.Meta().ULID, b.Meta().ULID
-	return bytes.Compare(idA[:], idB[:])
+	metaA, metaB := a.Meta(), b.Meta()
+	return cmp.Or(cmp.Compare(metaA.MinNS, metaB.MinNS), bytes.Compare(metaA.ULID[:], metaB.ULID[:]))
 }
 
 func (t *tenant) closeBlocks() {
@@ -170,7 +165,7 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 		}
 		t.failedFlush = &c
 	}
-	b, err := t.writeBlock(t.failedFlush.id, block.Meta{}, func(w *block.Writer) (*block.Content, error) {
+	b, err := t.writeBlock(t.failedFlush.id, func(w *block.Writer) (*block.Content, error) {
 		return writeHead(ctx, w, t.failedFlush.head.view())
 	})
 	if ctx.Err() == nil {
@@ -186,7 +181,7 @@ func (t *tenant) flush(ctx context.Context, again bool) error {
 	t.flushing, t.writing = nil, ulid.ULID{}
 	t.mu.Unlock()
 	through := t.failedFlush.through
-	t.store.budget.discharge(t.failedFlush.head)
+	t.store.memory.discharge(t.failedFlush.head)
 	t.failedFlush = nil
 	t.store.metrics.flushes.Inc()
 	if err := removeSegments(t.store.fs, t.logDir(), through); err != nil {
@@ -205,9 +200,8 @@ func (t *tenant) discard(id ulid.ULID) error {
 // discards the block. If the block cannot be discarded either, a block with the rows of fill may
 // exist. The caller must then retry with the same id, or discard the block, before it writes the
 // rows under another id.
-func (t *tenant) writeBlock(id ulid.ULID, meta block.Meta,
+func (t *tenant) writeBlock(id ulid.ULID,
 	fill func(w *block.Writer) (*block.Content, error)) (_ *heldBlock, err error) {
-	meta.ULID = id
 	t.store.sawBlock(id, false)
 	t.setWriting(id)
 	fs, tmp, path := t.store.fs, filepath.Join(t.dir, temporary+id.String()), filepath.Join(t.dir, id.String())
@@ -236,8 +230,7 @@ func (t *tenant) writeBlock(id ulid.ULID, meta block.Meta,
 	if err != nil {
 		return nil, err
 	}
-	meta.Level, meta.Parents = max(meta.Level, content.Meta.Level), content.Meta.Parents
-	content.Meta = meta
+	content.Meta.ULID = id
 	if err := w.Finish(content); err != nil {
 		return nil, err
 	}
@@ -262,59 +255,54 @@ func (t *tenant) setWriting(id ulid.ULID) {
 	t.mu.Unlock()
 }
 
-// order maps types and series to their numbers in a block.
+// order has the types and series of a block, sorted.
 type order struct {
 	types  []profiles.Type
-	typeOf map[profiles.Type]uint32
 	series []block.Series
 }
 
-func orderTypes(of ...[]profiles.Type) *order {
-	o := &order{typeOf: map[profiles.Type]uint32{}}
-	for _, types := range of {
-		for _, t := range types {
-			o.typeOf[t] = 0
+// orderOf merges the types and series of sources. It also returns, for each series of each source, its number in the
+// block.
+func orderOf[S block.Source](sources ...S) (o order, numbers [][]uint32, err error) {
+	typeOf := map[profiles.Type]uint32{}
+	for _, src := range sources {
+		for _, t := range src.Types() {
+			typeOf[t] = 0
 		}
 	}
-	o.types = slices.SortedFunc(maps.Keys(o.typeOf), func(a, b profiles.Type) int {
+	o.types = slices.SortedFunc(maps.Keys(typeOf), func(a, b profiles.Type) int {
 		return strings.Compare(a.String(), b.String())
 	})
 	for i, t := range o.types {
-		o.typeOf[t] = uint32(i)
+		typeOf[t] = uint32(i)
 	}
-	return o
-}
-
-// add adds the types and series of a source. It must be called for all sources before
-// finish.
-func (o *order) add(types []profiles.Type, series []block.Series) {
-	for _, s := range series {
-		s.Type = o.typeOf[types[s.Type]]
-		o.series = append(o.series, s)
+	of := make([][]block.Series, len(sources)) // with numbers of types of the block
+	for i, src := range sources {
+		series, err := src.Series()
+		if err != nil {
+			return o, nil, err
+		}
+		for _, s := range series {
+			s.Type = typeOf[src.Types()[s.Type]]
+			of[i] = append(of[i], s)
+		}
 	}
+	o.series = slices.Concat(of...)
+	slices.SortFunc(o.series, compareSeries)
+	o.series = slices.CompactFunc(o.series, func(a, b block.Series) bool { return compareSeries(a, b) == 0 })
+	for _, series := range of {
+		own := make([]uint32, len(series))
+		for i, s := range series {
+			at, _ := slices.BinarySearchFunc(o.series, s, compareSeries)
+			own[i] = uint32(at)
+		}
+		numbers = append(numbers, own)
+	}
+	return o, numbers, nil
 }
 
 func compareSeries(a, b block.Series) int {
-	if c := cmp.Compare(a.Type, b.Type); c != 0 {
-		return c
-	}
-	return labelenc.Compare(a.Labels, b.Labels)
-}
-
-func (o *order) finish() {
-	slices.SortFunc(o.series, compareSeries)
-	o.series = slices.CompactFunc(o.series, func(a, b block.Series) bool { return compareSeries(a, b) == 0 })
-}
-
-// of returns, for each series of a source, its number in the block.
-func (o *order) of(types []profiles.Type, series []block.Series) []uint32 {
-	numbers := make([]uint32, len(series))
-	for i, s := range series {
-		s.Type = o.typeOf[types[s.Type]]
-		at, _ := slices.BinarySearchFunc(o.series, s, compareSeries)
-		numbers[i] = uint32(at)
-	}
-	return numbers
+	return cmp.Or(cmp.Compare(a.Type, b.Type), labelenc.Compare(a.Labels, b.Labels))
 }
 
 // headRow is a row of a head or block to be written to another block.
@@ -344,10 +332,11 @@ func compareRows(a, b *headRow) int {
 
 // writeHead writes the rows of a head in block order.
 func writeHead(ctx context.Context, w *block.Writer, v *headView) (*block.Content, error) {
-	o := orderTypes(v.types)
-	o.add(v.types, v.series)
-	o.finish()
-	numbers := o.of(v.types, v.series)
+	o, of, err := orderOf(v)
+	if err != nil {
+		return nil, err
+	}
+	numbers := of[0]
 	// If the rows of a profile have several services, the dataset of all its rows is the first of
 	// these services in alphabetical order. So all rows of the profile that have one type are adjacent.
 	datasets := make(map[block.Key]string, v.rows)
@@ -490,38 +479,17 @@ func (s *sampleSorter) sortKeys(values []int64) {
 // maintainEvery is the interval of the maintenance of heads and blocks.
 const maintainEvery = 2 * time.Second
 
-// untilClosed returns a context that is cancelled when the store is closed.
-func (s *Store) untilClosed() (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithCancel(context.Background())
-	go func() {
-		select {
-		case <-s.stop:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
-
-func (s *Store) listRemotes() {
-	ctx, cancel := s.untilClosed()
-	defer cancel()
-	s.remotes.run(ctx)
-}
-
 // maintain writes heads as blocks, compacts blocks and removes old ones.
-func (s *Store) maintain() {
-	ctx, cancel := s.untilClosed()
-	defer cancel()
+func (s *Store) maintain(ctx context.Context) {
 	var swept time.Time
 	kept := false
 	tick := time.NewTicker(s.every)
 	defer tick.Stop()
 	for {
 		select {
-		case <-s.stop:
+		case <-ctx.Done():
 			return
-		case <-s.budget.wake:
+		case <-s.memory.wake:
 			s.flushBiggest(ctx)
 			continue
 		case <-tick.C:

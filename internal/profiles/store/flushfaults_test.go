@@ -23,8 +23,8 @@ func TestFlush_EveryFailedCallIsReturnedAndCounted(t *testing.T) {
 	clock := stoppedAt(time.Unix(1_700_000_100, 0).UnixNano())
 	s := openFaulty(t, dir, f, clock.of)
 	tenant := flushed(t, s, 0)
-	if m := s.metrics; m.flushes.Get() != 1 || m.flushesFailed.Get() != 0 || s.budget.used.Load() != 0 {
-		t.Fatalf("%d flushes, %d failed, %d bytes are used", m.flushes.Get(), m.flushesFailed.Get(), s.budget.used.Load())
+	if m := s.metrics; m.flushes.Get() != 1 || m.flushesFailed.Get() != 0 || s.memory.heads.Load() != 0 {
+		t.Fatalf("%d flushes, %d failed, %d bytes are used", m.flushes.Get(), m.flushesFailed.Get(), s.memory.heads.Load())
 	}
 	if err := s.Append(t.Context(), "t", []profiles.RawProfile{numbered(1)}); err != nil {
 		t.Fatal(err)
@@ -50,8 +50,8 @@ func TestFlush_EveryFailedCallIsReturnedAndCounted(t *testing.T) {
 		t.Errorf("%d flushes; %v is being written", s.metrics.flushes.Get(), tenant.writing)
 	}
 	once(t, stored(t, s), 2)
-	if !tenant.flushRetry.due(s.now()) || s.budget.used.Load() != 0 {
-		t.Errorf("after a success: %d bytes are used", s.budget.used.Load())
+	if !tenant.flushRetry.due(s.now()) || s.memory.heads.Load() != 0 {
+		t.Errorf("after a success: %d bytes are used", s.memory.heads.Load())
 	}
 }
 
@@ -119,8 +119,8 @@ func TestFlush_SegmentsThatStayAreRemovedByTheNextOne(t *testing.T) {
 	if err := s.Flush(t.Context()); !errors.Is(err, errDisk) || !strings.Contains(err.Error(), "profiles of tenant t: write-ahead log") {
 		t.Error(err)
 	}
-	if m, n := s.metrics, found(t, dir, "wal/0*"); m.flushes.Get() != 1 || m.flushesFailed.Get() != 0 || n != 2 || s.budget.used.Load() != 0 {
-		t.Errorf("%d flushes, %d failed, %d segments, %d bytes are used", m.flushes.Get(), m.flushesFailed.Get(), n, s.budget.used.Load())
+	if m, n := s.metrics, found(t, dir, "wal/0*"); m.flushes.Get() != 1 || m.flushesFailed.Get() != 0 || n != 2 || s.memory.heads.Load() != 0 {
+		t.Errorf("%d flushes, %d failed, %d segments, %d bytes are used", m.flushes.Get(), m.flushesFailed.Get(), n, s.memory.heads.Load())
 	}
 	if err := s.Flush(t.Context()); err != nil {
 		t.Errorf("an empty head: %v", err)
@@ -246,18 +246,12 @@ func TestOrder_TypesAndSeriesOfAllSourcesAreNumbered(t *testing.T) {
 	a, b := profiles.Type{Name: "a"}, profiles.Type{Name: "b"}
 	x, y := labelenc.AppendLabel(nil, "l", "x"), labelenc.AppendLabel(nil, "l", "y")
 	first, second := []block.Series{{Type: 0, Labels: x}, {Type: 1, Labels: y}}, []block.Series{{Type: 0, Labels: y}, {Type: 0, Labels: x}}
-	o := orderTypes([]profiles.Type{b, a}, []profiles.Type{a})
-	o.add([]profiles.Type{b, a}, first)
-	o.add([]profiles.Type{a}, second)
-	o.finish()
-	if !slices.Equal(o.types, []profiles.Type{a, b}) || len(o.series) != 3 {
-		t.Errorf("types %v, %d series", o.types, len(o.series))
+	o, numbers, err := orderOf(&headView{types: []profiles.Type{b, a}, series: first}, &headView{types: []profiles.Type{a}, series: second})
+	if err != nil || !slices.Equal(o.types, []profiles.Type{a, b}) || len(o.series) != 3 {
+		t.Errorf("types %v, %d series, %v", o.types, len(o.series), err)
 	}
-	if got := o.of([]profiles.Type{b, a}, first); !slices.Equal(got, []uint32{2, 1}) {
-		t.Errorf("numbers of the first source: %v", got)
-	}
-	if got := o.of([]profiles.Type{a}, second); !slices.Equal(got, []uint32{1, 0}) {
-		t.Errorf("numbers of the second source: %v", got)
+	if !slices.Equal(numbers[0], []uint32{2, 1}) || !slices.Equal(numbers[1], []uint32{1, 0}) {
+		t.Errorf("numbers %v", numbers)
 	}
 }
 

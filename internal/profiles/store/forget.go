@@ -20,7 +20,7 @@ const tenantIdle = time.Hour
 // directories.
 func (s *Store) forget() {
 	for _, t := range s.list() {
-		if t.idle() {
+		if t.idle(false) {
 			_, _, _ = s.changing.Do(t.name, func() (any, error) { return nil, s.forgetTenant(t) })
 		}
 	}
@@ -28,7 +28,7 @@ func (s *Store) forget() {
 
 // forgetTenant removes a tenant if it is still idle. It returns errForgotten to the pushes that have waited.
 func (s *Store) forgetTenant(t *tenant) error {
-	if !t.endIfIdle() { // a push has arrived: the tenant stays
+	if !t.idle(true) { // a push has arrived: the tenant stays
 		return errForgotten
 	}
 	s.mu.Lock()
@@ -46,31 +46,21 @@ func (s *Store) forgetTenant(t *tenant) error {
 	return errForgotten
 }
 
-// idle reports whether a tenant is empty and has had no push for tenantIdle.
-func (t *tenant) idle() bool {
+// idle reports whether a tenant is empty and has had no push for tenantIdle. If end is set, idle closes the queue of such
+// a tenant.
+func (t *tenant) idle(end bool) bool {
 	t.flushMu.Lock()
 	defer t.flushMu.Unlock()
+	t.queueMu.Lock()
+	defer t.queueMu.Unlock()
 	t.mu.RLock()
 	head, empty := t.head, t.flushing == nil && len(t.blocks) == 0 && len(t.broken) == 0
 	t.mu.RUnlock()
-	empty = empty && head.count() == 0
-	t.queueMu.Lock()
-	defer t.queueMu.Unlock()
-	return empty && len(t.queue.waiting) == 0 && t.store.now().Sub(t.used) >= tenantIdle
-}
-
-// endIfIdle closes the queue of a tenant if it is still idle. It reports whether it did.
-func (t *tenant) endIfIdle() bool {
-	if !t.idle() {
-		return false
+	idle := empty && head.count() == 0 && len(t.queue.waiting) == 0 && t.store.now().Sub(t.used) >= tenantIdle
+	if idle && end {
+		t.closing = errForgotten
 	}
-	t.queueMu.Lock()
-	defer t.queueMu.Unlock()
-	if len(t.queue.waiting) > 0 || t.store.now().Sub(t.used) < tenantIdle {
-		return false
-	}
-	t.closing = errForgotten
-	return true
+	return idle
 }
 
 // removeTenant removes a tenant's directory unless it has records that were set aside.

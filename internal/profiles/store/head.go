@@ -181,7 +181,7 @@ func (h *head) apply(p *profiles.RawProfile, timeNS int64,
 // type of which there are values other than 0.
 func (h *head) findRefs(plain []byte, p *pprof.Profile) {
 	types := len(p.SampleTypes)
-	h.refs = reset(h.refs, len(h.split.Sets)*types)
+	h.refs = block.Zeros(h.refs, len(h.split.Sets)*types)
 	for i := range p.Samples {
 		set := 0
 		if len(h.split.Sets) > 1 {
@@ -204,8 +204,7 @@ func (h *head) findRefs(plain []byte, p *pprof.Profile) {
 // profile. It visits each row of the profile once for all series, because a client may send very many rows under one
 // ID.
 func (h *head) findStored(key block.Key, older func(key block.Key, row func(labels []byte)) (profile bool)) bool {
-	h.stored = slices.Grow(h.stored[:0], len(h.series))[:len(h.series)]
-	clear(h.stored)
+	h.stored = block.Zeros(h.stored, len(h.series))
 	if l, ok := h.last[key]; ok {
 		for row := l.row + 1; row != 0; row = h.previous[row-1] {
 			h.stored[binary.LittleEndian.Uint32(h.seriesCol[4*(row-1):])] = true
@@ -354,11 +353,11 @@ func (h *head) addSpans(p *pprof.Profile, part, t int) {
 
 // resolveNodes finds the node of every sample's stack.
 func (h *head) resolveNodes(p *pprof.Profile) {
-	h.lineFrame = reset(h.lineFrame, len(p.Lines))
-	h.locFrame = reset(h.locFrame, len(p.Locations))
-	h.texts = reset(h.texts, p.Strings())
-	h.nodes = reset(h.nodes, len(p.Samples))
-	h.used = reset(h.used, len(p.Locations))
+	h.lineFrame = block.Zeros(h.lineFrame, len(p.Lines))
+	h.locFrame = block.Zeros(h.locFrame, len(p.Locations))
+	h.texts = block.Zeros(h.texts, p.Strings())
+	h.nodes = block.Zeros(h.nodes, len(p.Samples))
+	h.used = block.Zeros(h.used, len(p.Locations))
 	for _, at := range p.Stacks() {
 		h.used[at] = 1
 	}
@@ -387,15 +386,6 @@ func (h *head) resolveNodes(p *pprof.Profile) {
 		}
 		h.nodes[i] = h.symbols.Stack(h.frames)
 	}
-}
-
-func reset(s []uint32, n int) []uint32 {
-	if cap(s) < n {
-		return make([]uint32, n)
-	}
-	s = s[:n]
-	clear(s)
-	return s
 }
 
 // text returns the number in the head of string i of the profile, and caches the number.

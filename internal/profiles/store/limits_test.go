@@ -23,8 +23,8 @@ import (
 
 func TestLease_TakesUpToTheMemoryAndReturnsIt(t *testing.T) {
 	s := openTest(t, t.TempDir(), func(s *Store) { s.memory.max, s.opts.Flags = 100, hint.Flags{"MemoryBytes": "--memory"} })
-	s.budget.add(20)
-	defer s.budget.add(-20)
+	s.memory.heads.Add(20)
+	defer s.memory.heads.Add(-20)
 	s.memory.symbols.Add(10)
 	defer s.memory.symbols.Add(-10)
 	l := Lease{store: s}
@@ -340,8 +340,8 @@ func TestAppend_BadPushesStoreNothing(t *testing.T) {
 	if _, err := s.View(ended, "t", 0, timeMax); !errors.Is(err, context.Canceled) {
 		t.Errorf("view with an ended context: %v", err)
 	}
-	if s.budget.used.Load() != 0 {
-		t.Errorf("%d bytes are still reserved", s.budget.used.Load())
+	if s.memory.heads.Load() != 0 {
+		t.Errorf("%d bytes are still reserved", s.memory.heads.Load())
 	}
 	if err := s.Append(t.Context(), "t", []profiles.RawProfile{good}); err != nil {
 		t.Fatal(err)
@@ -410,7 +410,7 @@ func TestStats_RangeIsThatOfHeadsAndBlocks(t *testing.T) {
 }
 
 func TestBudget_LimitPressureAndErrors(t *testing.T) {
-	b := budget{max: 100, wake: make(chan struct{}, 1)}
+	b := memory{headsMax: 100, wake: make(chan struct{}, 1)}
 	woken := func() bool {
 		select {
 		case <-b.wake:
@@ -425,12 +425,12 @@ func TestBudget_LimitPressureAndErrors(t *testing.T) {
 	if !b.take(1) || !woken() || !b.underPressure() {
 		t.Error("more than half of the budget is no pressure")
 	}
-	if !b.take(49) || b.used.Load() != 100 || b.take(1) || b.used.Load() != 100 {
-		t.Errorf("%d bytes of 100 are used", b.used.Load())
+	if !b.take(49) || b.heads.Load() != 100 || b.take(1) || b.heads.Load() != 100 {
+		t.Errorf("%d bytes of 100 are used", b.heads.Load())
 	}
 	s := &Store{opts: Options{Flags: hint.Flags{"HeadsBytes": "--heads"}}}
-	s.budget.max = 100
-	s.budget.add(60)
+	s.memory.headsMax = 100
+	s.memory.heads.Add(60)
 	if err := s.memoryError(100); !errors.Is(err, profiles.ErrUnavailable) || !strings.HasSuffix(err.Error(), "heads use 60 of 100: they are being written as blocks (--heads)") {
 		t.Errorf("fits later: %v", err)
 	}
@@ -475,11 +475,11 @@ func TestCutHead_FreesTheTablesOfTheClosedHead(t *testing.T) {
 		}
 	}
 	tenant := s.tenants["t"]
-	before, reply := s.budget.used.Load(), make(chan cut, 1)
+	before, reply := s.memory.heads.Load(), make(chan cut, 1)
 	tenant.flushMu.Lock()
 	tenant.cuts <- reply
 	c := <-reply
-	after := s.budget.used.Load()
+	after := s.memory.heads.Load()
 	tenant.failedFlush = &c
 	tenant.flushMu.Unlock()
 	if c.err != nil || after != int64(c.head.size()) || after > before-16<<10 {
@@ -488,7 +488,7 @@ func TestCutHead_FreesTheTablesOfTheClosedHead(t *testing.T) {
 	if err := s.Flush(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if left := s.budget.used.Load(); len(tenant.blocks) != 1 || tenant.blocks[0].Rows() != n || left != 0 {
+	if left := s.memory.heads.Load(); len(tenant.blocks) != 1 || tenant.blocks[0].Rows() != n || left != 0 {
 		t.Errorf("%d blocks, %d bytes are charged", len(tenant.blocks), left)
 	}
 }

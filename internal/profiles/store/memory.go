@@ -8,12 +8,59 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles/block"
 )
 
-// memory is the budget that heads, queries and decoded symbols share. Heads have a limit of
-// their own within it, so that queries do not stop pushes.
+// memory is the budget that heads, queries and decoded symbols share. The heads of all tenants have a limit of their own
+// within it, so that queries do not stop pushes. Before a push is logged, the most memory that the push could need is
+// reserved. Once the push is in a head, the actual growth of the head is charged instead.
 type memory struct {
-	max     int64
-	leased  atomic.Int64 // by queries
-	symbols atomic.Int64 // decoded symbols of blocks, in use or cached
+	max, headsMax int64
+	heads         atomic.Int64
+	leased        atomic.Int64  // by queries
+	symbols       atomic.Int64  // decoded symbols of blocks, in use or cached
+	wake          chan struct{} // of capacity 1; receives when heads should be written as blocks
+}
+
+// reserve adds bytes to used, unless used would exceed limit.
+func reserve(used *atomic.Int64, bytes, limit int64) bool {
+	for {
+		now := used.Load()
+		if now+bytes > limit {
+			return false
+		}
+		if used.CompareAndSwap(now, now+bytes) {
+			return true
+		}
+	}
+}
+
+// take reserves bytes for heads. It returns false and reserves nothing if heads would exceed their limit.
+func (m *memory) take(bytes int64) bool {
+	if m.heads.Load()+bytes > m.headsMax/2 {
+		m.relieve()
+	}
+	return reserve(&m.heads, bytes, m.headsMax)
+}
+
+func (m *memory) relieve() {
+	select {
+	case m.wake <- struct{}{}:
+	default:
+	}
+}
+
+// underPressure reports whether heads should be written as blocks although they are small and new.
+func (m *memory) underPressure() bool { return m.heads.Load() > m.headsMax/2 }
+
+// charge adds a head's growth since the last charge.
+func (m *memory) charge(h *head) {
+	size := int64(h.size())
+	m.heads.Add(size - h.charged)
+	h.charged = size
+}
+
+// discharge releases the charges of a head that no longer changes.
+func (m *memory) discharge(h *head) {
+	m.heads.Add(-h.charged)
+	h.charged = 0
 }
 
 // Lease is the memory of one query. It is used by one goroutine.
@@ -29,14 +76,19 @@ func (l *Lease) Take(bytes int64) error {
 	if l.store == nil || bytes <= 0 {
 		return nil
 	}
-	if l.store.take(bytes) || l.store.dropSymbols() && l.store.take(bytes) {
+	if l.reserve(bytes) || l.store.dropSymbols() && l.reserve(bytes) {
 		l.bytes += bytes
 		return nil
 	}
 	s := l.store
 	return fmt.Errorf("%w: the query needs %d bytes in addition to its %d, and %d of %d are in use: select a shorter range or fewer series, or send it again later%s",
-		profiles.ErrLimit, bytes, l.bytes, s.budget.used.Load()+s.memory.leased.Load()+s.memory.symbols.Load(), s.memory.max,
+		profiles.ErrLimit, bytes, l.bytes, s.memory.heads.Load()+s.memory.leased.Load()+s.memory.symbols.Load(), s.memory.max,
 		s.opts.Flags.Of("MemoryBytes"))
+}
+
+func (l *Lease) reserve(bytes int64) bool {
+	m := &l.store.memory
+	return reserve(&m.leased, bytes, m.max-m.heads.Load()-m.symbols.Load())
 }
 
 // Grow adds to the lease the bytes by which a part of the query has grown. now is the present
@@ -57,15 +109,6 @@ func (l *Lease) give(bytes int64) {
 		l.store.memory.leased.Add(-bytes)
 	}
 	l.bytes -= bytes
-}
-
-// take reserves memory for a query.
-func (s *Store) take(bytes int64) bool {
-	if s.memory.leased.Add(bytes)+s.memory.symbols.Load()+s.budget.used.Load() > s.memory.max {
-		s.memory.leased.Add(-bytes)
-		return false
-	}
-	return true
 }
 
 // dropSymbols drops the cached symbols of all blocks that no query uses. It reports whether

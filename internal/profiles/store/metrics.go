@@ -90,7 +90,7 @@ func (m *metrics) memory(set *instruments.Set, s *Store) {
 		return
 	}
 	set.Describe("ferula_profiles_memory_bytes", "Estimated memory of profiles, by kind.", "bytes")
-	for kind, value := range map[string]func() int64{"heads": s.budget.used.Load, "queries": s.memory.leased.Load,
+	for kind, value := range map[string]func() int64{"heads": s.memory.heads.Load, "queries": s.memory.leased.Load,
 		"symbols": s.memory.symbols.Load} {
 		set.NewGauge(`ferula_profiles_memory_bytes{kind="`+kind+`"}`, func() float64 { return float64(value()) })
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/cespare/xxhash/v2"
 	"github.com/oklog/ulid/v2"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/block"
@@ -156,7 +157,7 @@ func (r *remotes) refresh(ctx context.Context) error {
 		known.Marked, known.MarkReason, known.MarkUnread = b.Marked, b.MarkReason, b.MarkUnread
 		found[b.Tenant][b.ID] = known
 	}
-	each(ctx, fresh, func(b *remoteBlock) {
+	each(fresh, func(b *remoteBlock) {
 		if b.bad = ctx.Err(); b.bad == nil {
 			b.readMeta()
 		}
@@ -202,23 +203,17 @@ func (r *remotes) logBad(blocks []*remoteBlock) {
 	}
 }
 
-// each calls f for all blocks, a few concurrently, until ctx is done.
-func each(ctx context.Context, blocks []*remoteBlock, f func(*remoteBlock)) {
-	var running sync.WaitGroup
-	slots := make(chan struct{}, remoteAtOnce)
+// each calls f for all blocks, a few concurrently.
+func each(blocks []*remoteBlock, f func(*remoteBlock)) {
+	var running errgroup.Group
+	running.SetLimit(remoteAtOnce)
 	for _, b := range blocks {
-		select {
-		case slots <- struct{}{}:
-		case <-ctx.Done():
-			running.Wait()
-			return
-		}
-		running.Go(func() {
-			defer func() { <-slots }()
+		running.Go(func() error {
 			f(b)
+			return nil
 		})
 	}
-	running.Wait()
+	_ = running.Wait() // no function returns an error
 }
 
 func (b *remoteBlock) name() string { return "bucket/" + b.ID.String() }
@@ -556,7 +551,7 @@ func (r *remotes) holdAll(ctx context.Context, wanted []*remoteBlock) (opened []
 	all := make(chan struct{})
 	go func() { // a stalled read ends by its own timeout, after ctx
 		defer close(all)
-		each(ctx, shut, func(b *remoteBlock) {
+		each(shut, func(b *remoteBlock) {
 			h, err := r.hold(ctx, b)
 			mu.Lock()
 			defer mu.Unlock()

@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -237,44 +236,6 @@ func TestReadMeta_FaultsOfABlock(t *testing.T) {
 	b.IndexBytes += 2
 	if err := b.readTail(long[:block.HeadBytes]); !errors.Is(err, profiles.ErrUnavailable) {
 		t.Errorf("long index that ends early: %v", err)
-	}
-}
-
-func TestEach_RunsAtMostSoManyAtOnceAndEndsWithItsContext(t *testing.T) {
-	blocks := make([]*remoteBlock, 5*remoteAtOnce)
-	var mu sync.Mutex
-	running, most, all := 0, 0, 0
-	enter := func(*remoteBlock) {
-		mu.Lock()
-		running++
-		all++
-		most = max(most, running)
-		mu.Unlock()
-		mu.Lock()
-		running--
-		mu.Unlock()
-	}
-	if each(t.Context(), blocks, enter); all != len(blocks) || most > remoteAtOnce {
-		t.Errorf("%d of %d blocks, %d at once", all, len(blocks), most)
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	entered, leave, ended := make(chan struct{}, len(blocks)), make(chan struct{}), make(chan int)
-	var left atomic.Int64
-	go func() {
-		each(ctx, blocks, func(*remoteBlock) {
-			entered <- struct{}{}
-			<-leave
-			left.Add(1)
-		})
-		ended <- int(left.Load())
-	}()
-	for range remoteAtOnce {
-		<-entered
-	}
-	cancel()
-	close(leave)
-	if n := <-ended; n != remoteAtOnce+len(entered) {
-		t.Errorf("%d calls had ended of %d", n, remoteAtOnce+len(entered))
 	}
 }
 

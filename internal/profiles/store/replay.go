@@ -86,8 +86,8 @@ func (r *replayer) record(segment uint64, record []byte) error {
 			return nil
 		}
 		t.apply(p)
-		t.store.budget.charge(t.head)
-		t.store.budget.add(-need)
+		t.store.memory.charge(t.head)
+		t.store.memory.heads.Add(-need)
 		t.dropIfEmpty()
 		return nil
 	})
@@ -98,25 +98,25 @@ func (r *replayer) record(segment uint64, record []byte) error {
 // the whole budget was accepted when the budget was larger: it is applied after all heads were written.
 func (r *replayer) reserve(need int64) error {
 	t, s := r.tenant, r.tenant.store
-	full := s.budget.underPressure() || t.head.size() >= s.opts.HeadBytes
-	reserved := !full && s.budget.take(need)
+	full := s.memory.underPressure() || t.head.size() >= s.opts.HeadBytes
+	reserved := !full && s.memory.take(need)
 	if !reserved && t.head.rows() > 0 {
 		if err := r.flush(); err != nil {
 			return stopError{err}
 		}
 	}
-	reserved = reserved || s.budget.take(need)
+	reserved = reserved || s.memory.take(need)
 	for others := s.list(); !reserved && len(others) > 0; others = others[1:] {
 		if err := others[0].flush(context.Background(), false); err != nil {
 			s.logger.Error("Writing a profile head as a block failed", "tenant", others[0].name, "err", err)
 		}
-		reserved = s.budget.take(need)
+		reserved = s.memory.take(need)
 	}
 	switch {
-	case !reserved && need <= s.budget.max:
+	case !reserved && need <= s.memory.headsMax:
 		return stopError{s.memoryError(need)}
 	case !reserved:
-		s.budget.add(need)
+		s.memory.heads.Add(need)
 	}
 	return nil
 }
@@ -128,7 +128,7 @@ func (r *replayer) flush() error {
 	t := r.tenant
 	t.head.seal()
 	id := ulid.MustNewDefault(t.store.now())
-	b, err := t.writeBlock(id, block.Meta{}, func(w *block.Writer) (*block.Content, error) {
+	b, err := t.writeBlock(id, func(w *block.Writer) (*block.Content, error) {
 		return writeHead(context.Background(), w, t.head.view())
 	})
 	if err != nil {
@@ -137,7 +137,7 @@ func (r *replayer) flush() error {
 	t.blocks = append(t.blocks, b)
 	slices.SortFunc(t.blocks, byAge)
 	t.writing = ulid.ULID{}
-	t.store.budget.discharge(t.head)
+	t.store.memory.discharge(t.head)
 	t.head = t.store.newHead()
 	t.store.metrics.flushes.Inc()
 	return removeSegments(t.store.fs, t.logDir(), r.segment-1)

@@ -229,7 +229,7 @@ func TestReplay_LogBeyondTheBudgetIsWrittenAsBlocks(t *testing.T) {
 	}
 	const budget = 16 << 20
 	for start := range 3 { // records replayed again are found in the blocks
-		s := openTest(t, dir, func(s *Store) { s.budget.max, s.fs = budget, unsynced{} })
+		s := openTest(t, dir, func(s *Store) { s.memory.headsMax, s.fs = budget, unsynced{} })
 		counts := map[uint64]int{}
 		v, err := s.View(context.Background(), "t", 0, timeMax)
 		if err != nil {
@@ -255,13 +255,13 @@ func TestReplay_LogBeyondTheBudgetIsWrittenAsBlocks(t *testing.T) {
 				t.Errorf("start %d: profile %d is stored %d times", start, id, counts[id])
 			}
 		}
-		if used := s.budget.used.Load(); used > budget || blocks < 2 || heads > n/2 {
+		if used := s.memory.heads.Load(); used > budget || blocks < 2 || heads > n/2 {
 			t.Errorf("start %d: %d bytes are used, %d blocks, %d rows in the head", start, used, blocks, heads)
 		}
 		if err := s.Close(); err != nil {
 			t.Fatal(err)
 		}
-		if used := s.budget.used.Load(); used != 0 {
+		if used := s.memory.heads.Load(); used != 0 {
 			t.Errorf("start %d: %d bytes are charged after close", start, used)
 		}
 	}
@@ -276,7 +276,7 @@ func TestReplay_ProfilesThatExceedALoweredBudgetAreReplayed(t *testing.T) {
 	}
 	writeLog(t, dir, "t", records...)
 	for start := range 2 {
-		s := openTest(t, dir, func(s *Store) { s.budget.max, s.fs = budget, unsynced{} })
+		s := openTest(t, dir, func(s *Store) { s.memory.headsMax, s.fs = budget, unsynced{} })
 		if err := s.Append(t.Context(), "t", []profiles.RawProfile{spread(n, 40, 500)}); err == nil || !strings.Contains(err.Error(), "more than all heads may have") {
 			t.Fatalf("start %d: a push of this size: %v", start, err)
 		}
@@ -312,7 +312,7 @@ func TestReplay_ProfilesThatExceedALoweredBudgetAreReplayed(t *testing.T) {
 func TestAppend_HeadsOfAllTenantsShareOneBudget(t *testing.T) {
 	ctx := context.Background()
 	const budget = 8 << 20
-	s := openTest(t, t.TempDir(), func(s *Store) { s.budget.max, s.fs = budget, unsynced{} })
+	s := openTest(t, t.TempDir(), func(s *Store) { s.memory.headsMax, s.fs = budget, unsynced{} })
 	refused, accepted := 0, 0
 	s.openBlock = func(string) (*block.Reader, error) { return nil, os.ErrPermission } // no block can be opened
 	for n := range 200 {
@@ -328,7 +328,7 @@ func TestAppend_HeadsOfAllTenantsShareOneBudget(t *testing.T) {
 	if accepted < 5 || refused < 50 {
 		t.Errorf("%d accepted, %d refused", accepted, refused)
 	}
-	if used := s.budget.used.Load(); used > budget {
+	if used := s.memory.heads.Load(); used > budget {
 		t.Errorf("%d bytes are used", used)
 	}
 	var size int
@@ -392,7 +392,7 @@ func TestAppend_RepeatedPushesAfterAFlushUseNoMemory(t *testing.T) {
 		if err := s.Append(ctx, "t", []profiles.RawProfile{pushed}); err != nil {
 			t.Fatal(err)
 		}
-		if used := s.budget.used.Load(); (used > emptyHeadBytes) != (n == 0) {
+		if used := s.memory.heads.Load(); (used > emptyHeadBytes) != (n == 0) {
 			t.Errorf("push %d: %d bytes are used", n, used)
 		}
 		if err := s.Flush(ctx); err != nil {
@@ -415,9 +415,9 @@ func TestFlushBiggest_HeadOfOneRowIsWritten(t *testing.T) {
 	if err := s.Append(ctx, "t", []profiles.RawProfile{spread(1, 2000, 20)}); err != nil {
 		t.Fatal(err)
 	}
-	s.budget.max = s.budget.used.Load()
+	s.memory.headsMax = s.memory.heads.Load()
 	s.flushBiggest(ctx)
-	if s.budget.underPressure() {
-		t.Errorf("%d bytes are used", s.budget.used.Load())
+	if s.memory.underPressure() {
+		t.Errorf("%d bytes are used", s.memory.heads.Load())
 	}
 }

@@ -292,10 +292,10 @@ func TestIdle_EveryRemainderKeepsATenant(t *testing.T) {
 		"a push":   {func() { clock.Add(-1) }, func() { clock.Add(1) }, false},
 	} {
 		tenant.blocks = nil
-		if c.change(); tenant.idle() != c.idle {
+		if c.change(); tenant.idle(false) != c.idle {
 			t.Errorf("%s: idle is %v", name, !c.idle)
 		}
-		if !c.idle && tenant.endIfIdle() || tenant.closing != nil {
+		if !c.idle && tenant.idle(true) || tenant.closing != nil {
 			t.Errorf("%s: its queue is closed", name)
 		}
 		c.undo()

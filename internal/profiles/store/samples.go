@@ -16,7 +16,7 @@ func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []in
 	if err != nil {
 		return err
 	}
-	s.resetPending(groups)
+	s.pending = block.Zeros(s.pending, groups)
 	err = src.Samples(ctx, rows, func(row int, stacks []uint32, values []int64) error {
 		var value int64
 		any := false
@@ -49,35 +49,14 @@ func (s *Scan) SourceSamples(ctx context.Context, src block.Source, groupOf []in
 
 // RowsOf returns the rows from minNS to maxNS, inclusive, whose series is in a group, in
 // ascending order.
-func RowsOf(ctx context.Context, src block.Source, groupOf []int32, minNS, maxNS int64) ([]int, error) {
-	spans, err := src.Spans()
-	if err != nil {
-		return nil, err
-	}
-	var rows []int
-	for i := range spans {
-		span := &spans[i]
-		if !hasGroupedSeries(span, groupOf) {
-			continue
-		}
-		for row := span.Lo; row < span.Hi; {
-			if err := ctx.Err(); err != nil {
-				return nil, err
-			}
-			c, err := src.Columns(row)
-			if err != nil {
-				return nil, err
-			}
-			end := min(span.Hi, c.First+c.N)
-			if end <= row {
-				return nil, noColumn(src, row)
-			}
-			for ; row < end; row++ {
-				if t := c.TimeAt(row - c.First); t >= minNS && t <= maxNS && groupOf[c.SeriesAt(row-c.First)] >= 0 {
-					rows = append(rows, row)
-				}
+func RowsOf(ctx context.Context, src block.Source, groupOf []int32, minNS, maxNS int64) (rows []int, err error) {
+	err = walk(ctx, src, groupOf, func(_ *block.Span, c block.Columns, lo, hi int) error {
+		for i := lo; i < hi; i++ {
+			if t := c.TimeAt(i); t >= minNS && t <= maxNS && groupOf[c.SeriesAt(i)] >= 0 {
+				rows = append(rows, c.First+i)
 			}
 		}
-	}
-	return rows, nil
+		return nil
+	})
+	return rows, err
 }

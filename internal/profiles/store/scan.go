@@ -2,11 +2,13 @@ package store
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"math"
 	"slices"
+	"sort"
 	"strings"
 
 	"github.com/ferula-io/ferula/internal/profiles"
@@ -162,14 +164,55 @@ func (s *Scan) Source(ctx context.Context, src block.Source, groupOf []int32, gr
 	if err != nil {
 		return err
 	}
-	s.singleRow = append(s.singleRow, !slices.ContainsFunc(spans, func(span block.Span) bool { return span.MultiRow }))
+	multiRow := slices.ContainsFunc(spans, func(span block.Span) bool { return span.MultiRow })
+	s.singleRow = append(s.singleRow, !multiRow)
+	s.pending = block.Zeros(s.pending, groups)
+	err = walk(ctx, src, groupOf, func(span *block.Span, c block.Columns, lo, hi int) (err error) {
+		if span.Sorted {
+			lo, hi = s.clip(&c, lo, hi)
+		}
+		k := kernel{Scan: s, c: &c, number: number, groupOf: groupOf}
+		if s.Exemplars && (span.MultiRow || s.shared != nil) {
+			err = k.multiRow(src, lo, hi)
+		} else {
+			err = k.singleRow(lo, hi)
+		}
+		return cmp.Or(err, s.limitError())
+	})
+	if err != nil {
+		return err
+	}
+	return s.offerPending()
+}
+
+// walk calls f with the rows of each span that may be in a group. These are rows lo to hi-1 of c.
+func walk(ctx context.Context, src block.Source, groupOf []int32,
+	f func(span *block.Span, c block.Columns, lo, hi int) error) error {
+	spans, err := src.Spans()
+	if err != nil {
+		return err
+	}
 	for i := range spans {
 		span := &spans[i]
 		if !hasGroupedSeries(span, groupOf) {
 			continue
 		}
-		if err := s.span(ctx, src, number, span, groupOf, groups); err != nil {
-			return err
+		for row := span.Lo; row < span.Hi; {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			c, err := src.Columns(row)
+			if err != nil {
+				return err
+			}
+			lo, hi := row-c.First, min(span.Hi-c.First, c.N)
+			if hi <= lo {
+				return fmt.Errorf("%w: %s: row %d is not in any column", profiles.ErrCorrupt, src.Name(), row)
+			}
+			if err := f(span, c, lo, hi); err != nil {
+				return err
+			}
+			row = c.First + hi
 		}
 	}
 	return nil
@@ -257,62 +300,6 @@ func hasGroupedSeries(span *block.Span, groupOf []int32) bool {
 	return span.Series == nil || slices.ContainsFunc(span.Series, func(ref uint32) bool { return groupOf[ref] >= 0 })
 }
 
-func noColumn(src block.Source, row int) error {
-	return fmt.Errorf("%w: %s: row %d is not in any column", profiles.ErrCorrupt, src.Name(), row)
-}
-
-func (s *Scan) span(ctx context.Context, src block.Source, number uint32, span *block.Span, groupOf []int32,
-	groups int) error {
-	slow := s.Exemplars && (span.MultiRow || s.shared != nil)
-	if slow {
-		s.resetPending(groups)
-	}
-	for row := span.Lo; row < span.Hi; {
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		c, err := src.Columns(row)
-		if err != nil {
-			return err
-		}
-		lo, hi := row-c.First, min(span.Hi-c.First, c.N)
-		if hi <= lo {
-			return noColumn(src, row)
-		}
-		row = c.First + hi
-		if span.Sorted {
-			lo, hi = s.clip(&c, lo, hi)
-		}
-		k := kernel{Scan: s, c: &c, number: number, groupOf: groupOf}
-		switch {
-		case !s.Exemplars:
-			k.sums(lo, hi)
-		case slow:
-			err = k.multiRowExemplars(src, lo, hi)
-		default:
-			err = k.singleRowExemplars(lo, hi)
-		}
-		if err == nil {
-			err = s.limitError()
-		}
-		if err != nil {
-			return err
-		}
-	}
-	if slow {
-		return s.offerPending()
-	}
-	return nil
-}
-
-func (s *Scan) resetPending(groups int) {
-	if cap(s.pending) < groups {
-		s.pending = make([]pendingProfile, groups)
-	}
-	s.pending = s.pending[:groups]
-	clear(s.pending)
-}
-
 func (s *Scan) offerPending() error {
 	for i := range s.pending {
 		if err := s.offer(&s.pending[i]); err != nil {
@@ -325,15 +312,7 @@ func (s *Scan) offerPending() error {
 // clip narrows a range of sorted rows to the rows within the steps.
 func (s *Scan) clip(c *block.Columns, lo, hi int) (int, int) {
 	first := func(after int64) int { // the first row with a greater time
-		a, b := lo, hi
-		for a < b {
-			if mid := (a + b) / 2; c.TimeAt(mid) > after {
-				b = mid
-			} else {
-				a = mid + 1
-			}
-		}
-		return a
+		return lo + sort.Search(hi-lo, func(i int) bool { return c.TimeAt(lo+i) > after })
 	}
 	return first(s.Steps.FromNS), first(s.Steps.FromNS + int64(s.Steps.Count)*s.Steps.StepNS)
 }
@@ -358,38 +337,13 @@ func (b *Steps) Index(t int64) int {
 	return int(i)
 }
 
-// sums adds rows without exemplars. Rows of one step mostly follow each other. sums divides by the
-// length of a step only when a row is outside the step of the row before.
-func (k *kernel) sums(lo, hi int) {
+// singleRow adds rows, each of a different profile, and updates the exemplars. Rows of one step mostly follow each other.
+// singleRow divides by the length of a step only when a row is outside the step of the row before.
+func (k *kernel) singleRow(lo, hi int) error {
 	step, from, to := -1, int64(0), int64(0) // timestamps in (from, to] are in step
 	var acc *Accumulator                     // of the row before, mostly also of this one
 	last := int32(-1)                        // the group of acc
-	for i := lo; i < hi; i++ {
-		group := k.groupOf[k.c.SeriesAt(i)]
-		if group < 0 {
-			continue
-		}
-		if t := k.c.TimeAt(i); t <= from || t > to {
-			if step = k.Steps.Index(t); step < 0 {
-				from, to = 0, 0
-				continue
-			}
-			from = k.Steps.FromNS + int64(step)*k.Steps.StepNS
-			to = from + k.Steps.StepNS
-			acc, last = &k.Accumulators[k.accumulator(group, step)], group
-		} else if group != last {
-			acc, last = &k.Accumulators[k.accumulator(group, step)], group
-		}
-		acc.Sum = block.AddValues(acc.Sum, k.c.ValueAt(i))
-		acc.Rows++
-	}
-}
-
-// singleRowExemplars adds rows, each of a different profile, and updates the exemplars.
-func (k *kernel) singleRowExemplars(lo, hi int) error {
-	step, from, to := -1, int64(0), int64(0)
-	var acc *Accumulator // of the row before, mostly also of this one
-	last := int32(-1)    // the group of acc
+	exemplars := k.Exemplars
 	for i := lo; i < hi; i++ {
 		series := k.c.SeriesAt(i)
 		group := k.groupOf[series]
@@ -411,7 +365,7 @@ func (k *kernel) singleRowExemplars(lo, hi int) error {
 		v := k.c.ValueAt(i)
 		acc.Sum = block.AddValues(acc.Sum, v)
 		acc.Rows++
-		if v < acc.ExemplarValue { // the usual case; without an exemplar the value is 0
+		if !exemplars || v < acc.ExemplarValue { // the usual case; without an exemplar the value is 0
 			continue
 		}
 		if v == acc.ExemplarValue && acc.exemplar != 0 {
@@ -444,10 +398,10 @@ func (s *Scan) lessID(a, b Locator) (bool, error) {
 	return bytes.Compare(idA[:], idB[:]) < 0, err
 }
 
-// multiRowExemplars adds rows of profiles that may have several rows. Adjacent rows of a profile are
+// multiRow adds rows of profiles that may have several rows. Adjacent rows of a profile are
 // summed before the profile is offered as exemplar. Rows of profiles in s.shared may not be adjacent:
 // they are summed by ID, and Finish offers these profiles.
-func (k *kernel) multiRowExemplars(src block.Source, lo, hi int) error {
+func (k *kernel) multiRow(src block.Source, lo, hi int) error {
 	for i := lo; i < hi; i++ {
 		group := k.groupOf[k.c.SeriesAt(i)]
 		if group < 0 {

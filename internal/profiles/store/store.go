@@ -138,7 +138,6 @@ type Store struct {
 
 	metrics *metrics
 	now     func() time.Time
-	budget  budget
 	memory  memory
 	frames  sync.Pool       // *[]byte: batch.frames
 	drop    map[string]bool // Options.DropLabels
@@ -191,7 +190,7 @@ func New(opts Options, logger *slog.Logger, set *instruments.Set) (*Store, error
 	}
 	s.memory.max = s.opts.MemoryBytes
 	s.metrics.memory(set, s)
-	s.budget.max, s.budget.wake = s.opts.HeadsBytes, make(chan struct{}, 1)
+	s.memory.headsMax, s.memory.wake = s.opts.HeadsBytes, make(chan struct{}, 1)
 	if opts.Remote != nil {
 		s.remotes = newRemotes(s)
 	}
@@ -219,8 +218,15 @@ func (s *Store) Open() error {
 	if err := s.fs.SyncDir(s.root()); err != nil {
 		return fmt.Errorf("profiles: %w", err)
 	}
-	if err := s.lock(); err != nil {
-		return fmt.Errorf("profiles: %w", err)
+	if !s.opts.NoLock {
+		// Another process would delete log segments whose profiles only this process has in memory.
+		lock, err := files.LockDir(s.root())
+		if err != nil {
+			return fmt.Errorf("profiles: %w", err)
+		}
+		s.mu.Lock()
+		s.locked = lock
+		s.mu.Unlock()
 	}
 	s.resumeAged()
 	entries, err := os.ReadDir(s.root())
@@ -259,9 +265,14 @@ func (s *Store) Open() error {
 	s.mu.Lock()
 	s.opened = true
 	s.mu.Unlock()
-	s.running.Go(s.maintain)
+	ctx, cancel := context.WithCancel(context.Background())
+	s.running.Go(func() {
+		<-s.stop
+		cancel()
+	})
+	s.running.Go(func() { s.maintain(ctx) })
 	if s.remotes != nil {
-		s.running.Go(s.listRemotes)
+		s.running.Go(func() { s.remotes.run(ctx) })
 	}
 	return nil
 }
@@ -283,19 +294,6 @@ func isClosed(c <-chan struct{}) bool {
 	default:
 		return false
 	}
-}
-
-// lock prevents other processes from opening the directory: they would delete log segments
-// whose profiles only this process has in memory.
-func (s *Store) lock() error {
-	if s.opts.NoLock {
-		return nil
-	}
-	lock, err := files.LockDir(s.root())
-	s.mu.Lock()
-	s.locked = lock
-	s.mu.Unlock()
-	return err
 }
 
 // makeDirs creates a directory and its missing parents.
@@ -537,11 +535,11 @@ func (s *Store) appendAll(ctx context.Context, tenant string, pushed []profiles.
 		}
 	}
 	need := costOf(pushed...)
-	if !s.budget.take(need) {
+	if !s.memory.take(need) {
 		s.metrics.overMemory.Inc()
 		return s.memoryError(need)
 	}
-	defer s.budget.add(-need)
+	defer s.memory.heads.Add(-need)
 	for {
 		t, err := s.tenant(tenant, true)
 		if err == nil {

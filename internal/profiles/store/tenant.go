@@ -97,7 +97,7 @@ func (s *Store) readTenant(name string, known bool) (*tenant, error) {
 		err = t.replay()
 	}
 	if err != nil {
-		s.budget.discharge(t.head)
+		s.memory.discharge(t.head)
 		t.closeBlocks()
 		return nil, err
 	}
@@ -170,7 +170,7 @@ func (t *tenant) commitQueue() {
 				t.apply(&w.pushed[i])
 			}
 		}
-		t.store.budget.charge(t.head)
+		t.store.memory.charge(t.head)
 		t.dropIfEmpty()
 	}
 	t.store.metrics.committed(len(b.frames), len(b.waiting), err)
@@ -199,8 +199,8 @@ func (s *Store) releaseFrames(b []byte) {
 // headLimitError returns an error if the head of the tenant takes more than half of the memory
 // limit of all heads: one tenant whose blocks cannot be written must not use all memory.
 func (t *tenant) headLimitError() error {
-	if size := t.head.size(); int64(size) > t.store.budget.max/2 {
-		t.store.budget.relieve()
+	if size := t.head.size(); int64(size) > t.store.memory.headsMax/2 {
+		t.store.memory.relieve()
 		return fmt.Errorf("%w: %d bytes of profiles have not been written as a block yet", profiles.ErrUnavailable, size)
 	}
 	return nil
@@ -222,7 +222,7 @@ func (t *tenant) dropIfEmpty() {
 	if t.head.rows() > 0 || t.head.size() < emptyHeadBytes {
 		return
 	}
-	t.store.budget.discharge(t.head)
+	t.store.memory.discharge(t.head)
 	t.mu.Lock()
 	t.head = t.store.newHead()
 	t.mu.Unlock()
@@ -244,7 +244,7 @@ func (t *tenant) cutHead() cut {
 	t.flushing, t.head, t.headFrom = head, t.store.newHead(), t.store.now()
 	t.mu.Unlock()
 	head.seal()
-	t.store.budget.charge(head)
+	t.store.memory.charge(head)
 	return cut{head: head, through: through, id: ulid.MustNewDefault(t.store.now())}
 }
 
@@ -268,9 +268,9 @@ func (t *tenant) close(why error) error {
 	t.flushMu.Lock() // wait for the current block write
 	defer t.flushMu.Unlock()
 	t.closeBlocks()
-	t.store.budget.discharge(t.head)
+	t.store.memory.discharge(t.head)
 	if t.failedFlush != nil {
-		t.store.budget.discharge(t.failedFlush.head)
+		t.store.memory.discharge(t.failedFlush.head)
 	}
 	return t.log.close()
 }

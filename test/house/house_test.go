@@ -1,5 +1,5 @@
-// Package house tests the rules of the repository: imports between packages, the width of lines, documentation of
-// exported names, and that documents name what exists. The tests parse the source tree and fail with the file and the
+// Package house tests the rules of the repository: imports between packages, the width of lines, exported names
+// of the public modules, and that documents name what exists. The tests parse the source tree and fail with the file and the
 // rule.
 package house
 
@@ -10,7 +10,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -33,6 +32,16 @@ type source struct {
 
 // parsed parses the files once: most tests read all of them, and parsing takes longer than a rule.
 var parsed = sync.OnceValues(parseSources)
+
+// textOf returns the text of a file, whose path is relative to the root.
+func textOf(t *testing.T, path string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, filepath.FromSlash(path)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
+}
 
 // sources returns every Go file of the repository that is not generated.
 func sources(t *testing.T) []source {
@@ -92,9 +101,4 @@ func (s source) imports() []string {
 		paths = append(paths, strings.Trim(spec.Path.Value, `"`))
 	}
 	return paths
-}
-
-// at formats a position as file:line.
-func (s source) at(pos token.Pos) string {
-	return s.path + ":" + strconv.Itoa(s.fset.Position(pos).Line)
 }

@@ -1,6 +1,7 @@
 package house
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -202,6 +203,60 @@ func TestLayers_PublicModulesUseOnlyTheStandardLibrary(t *testing.T) {
 			if path == "unsafe" || path == "C" {
 				t.Errorf("%s imports %s", s.path, path)
 			}
+		}
+	}
+}
+
+const (
+	// Wider lines are hard to review side by side.
+	columnsMax = 120
+	wideMax    = 70
+)
+
+// Code of the program and of the public modules is at most columnsMax wide, except for wideMax lines.
+func TestTidy_LinesStayNarrow(t *testing.T) {
+	var wide []string
+	for _, s := range sources(t) {
+		if s.test || !within(s.pkg, []string{"cmd", "internal", "metrics", "promjson"}) {
+			continue
+		}
+		n := 0
+		for line := range strings.Lines(s.text) {
+			n++
+			if len(strings.TrimSuffix(line, "\n")) > columnsMax {
+				wide = append(wide, fmt.Sprintf("%s:%d", s.path, n))
+			}
+		}
+	}
+	if len(wide) > wideMax {
+		t.Errorf("%d lines are wider than %d columns, at most %d:\n%s", len(wide), columnsMax, wideMax, strings.Join(wide, "\n"))
+	}
+}
+
+// The map in ARCHITECTURE.md lists exactly the packages of internal and cmd.
+func TestTidy_ArchitectureMapListsEveryPackage(t *testing.T) {
+	text := textOf(t, "ARCHITECTURE.md")
+	mapped := map[string]bool{}
+	for line := range strings.Lines(text) {
+		dir, _, _ := strings.Cut(line, " ")
+		if strings.HasPrefix(dir, "internal/") || strings.HasPrefix(dir, "cmd/") {
+			mapped[dir] = true
+		}
+	}
+	existing := map[string]bool{}
+	for _, s := range sources(t) {
+		if !s.test && (strings.HasPrefix(s.pkg, "internal/") || strings.HasPrefix(s.pkg, "cmd/")) {
+			existing[s.pkg] = true
+		}
+	}
+	for dir := range existing {
+		if !mapped[dir] {
+			t.Errorf("the map does not list %s", dir)
+		}
+	}
+	for dir := range mapped {
+		if !existing[dir] {
+			t.Errorf("the map lists %s, which does not exist", dir)
 		}
 	}
 }

@@ -13,23 +13,10 @@ type Float struct {
 	Value float64
 }
 
-// T implements chunks.Sample.
-func (s Float) T() int64 { return s.MS }
-
-// ST implements chunks.Sample: there is no start timestamp.
-func (s Float) ST() int64 { return 0 }
-
-// F implements chunks.Sample.
-func (s Float) F() float64 { return s.Value }
-
-// H implements chunks.Sample.
-func (s Float) H() *histogram.Histogram { return nil }
-
-// FH implements chunks.Sample.
+func (s Float) T() int64                      { return s.MS }
+func (s Float) ST() int64                     { return 0 }
+func (s Float) F() float64                    { return s.Value }
+func (s Float) H() *histogram.Histogram       { return nil }
 func (s Float) FH() *histogram.FloatHistogram { return nil }
-
-// Type implements chunks.Sample.
-func (s Float) Type() chunkenc.ValueType { return chunkenc.ValFloat }
-
-// Copy implements chunks.Sample.
-func (s Float) Copy() chunks.Sample { return s }
+func (s Float) Type() chunkenc.ValueType      { return chunkenc.ValFloat }
+func (s Float) Copy() chunks.Sample           { return s }

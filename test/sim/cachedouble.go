@@ -7,10 +7,12 @@ import (
 	"maps"
 	"math/rand/v2"
 	"net"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 )
 
 // cacheFault is a fault of a cacheDouble.
@@ -42,7 +44,6 @@ type cacheDouble struct {
 	conns    map[net.Conn]bool
 	fault    cacheFault
 	values   map[string][]byte
-	hits     int // number of values returned, changed or not
 }
 
 func newCacheDouble(redis bool, rng *rand.Rand) (*cacheDouble, error) {
@@ -156,7 +157,6 @@ func (d *cacheDouble) get(key string) ([]byte, bool) {
 	if !ok {
 		return nil, false
 	}
-	d.hits++
 	switch d.fault {
 	case cacheEvicts:
 		if d.rng.IntN(2) == 0 {
@@ -320,9 +320,67 @@ func (d *cacheDouble) bulk(out []byte, key string) []byte {
 	return fmt.Appendf(out, "$%d\r\n%s\r\n", len(value), value)
 }
 
-// returnedValues returns how many values were returned since the start.
-func (d *cacheDouble) returnedValues() int {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	return d.hits
+// realCache is a memcached or a Redis on loopback that is killed and started.
+type realCache struct {
+	path, kind string
+	address    string
+	cmd        *exec.Cmd // nil: killed
+}
+
+func newRealCache(path, kind string) (*realCache, error) {
+	address, err := freeAddress()
+	if err != nil {
+		return nil, err
+	}
+	c := &realCache{path: path, kind: kind, address: address}
+	return c, c.toggle()
+}
+
+// config is the frontend's configuration of the cache.
+func (c *realCache) config() string {
+	if c.kind == "memcached" {
+		return fmt.Sprintf("{type: MEMCACHED, config: {addresses: [%q], timeout: 300ms}}", c.address)
+	}
+	return fmt.Sprintf("{type: REDIS, config: {addr: %q, dial_timeout: 300ms}}", c.address)
+}
+
+// toggle kills the cache, or starts it and waits until it accepts connections.
+func (c *realCache) toggle() error {
+	if c.cmd != nil {
+		c.kill()
+		return nil
+	}
+	host, port, err := net.SplitHostPort(c.address)
+	if err != nil {
+		return err
+	}
+	args := []string{"--bind", host, "--port", port, "--save", "", "--appendonly", "no", "--loglevel", "warning"}
+	if c.kind == "memcached" {
+		args = []string{"-l", host, "-p", port, "-U", "0", "-u", "root"}
+	}
+	c.cmd = exec.Command(c.path, args...)
+	if err := c.cmd.Start(); err != nil {
+		return err
+	}
+	deadline := time.Now().Add(60 * time.Second)
+	for {
+		conn, err := net.Dial("tcp", c.address)
+		if err == nil {
+			return conn.Close()
+		}
+		if time.Now().After(deadline) {
+			c.kill()
+			return fmt.Errorf("%s does not listen: %w", c.kind, err)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+func (c *realCache) kill() {
+	if c.cmd == nil {
+		return
+	}
+	_ = c.cmd.Process.Kill()
+	_ = c.cmd.Wait()
+	c.cmd = nil
 }

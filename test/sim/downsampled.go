@@ -1,6 +1,8 @@
 package sim
 
 import (
+	"cmp"
+	"context"
 	"fmt"
 	"log/slog"
 	"math"
@@ -12,11 +14,14 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	promqlengine "github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
+	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 const (
@@ -382,3 +387,104 @@ func (w *downsampledScenario) compareRates(candidates []*replicaData, points map
 	}
 	return nil
 }
+
+// noLabels is a store without lists of labels.
+type noLabels struct{ storeapi.NoServices }
+
+func (noLabels) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings []string, err error) {
+	return nil, nil, nil
+}
+
+func (noLabels) LabelValues(context.Context, storeapi.LabelsRequest) (values, warnings []string, err error) {
+	return nil, nil, nil
+}
+
+// noExtras is a stream without warnings and buffers.
+type noExtras struct{}
+
+func (noExtras) Warnings() annotations.Annotations { return nil }
+func (noExtras) BufferedBytes() int64              { return 0 }
+func (noExtras) Close() error                      { return nil }
+
+// fakeSeries is one series of a fakeStore.
+type fakeSeries struct {
+	labels labels.Labels
+	raw    []series.Chunk
+	aggr   []series.Chunk // downsampled
+}
+
+// fakeStore is a StoreAPI in memory. As in a real one, each Next overwrites the bytes
+// that the stream has returned.
+type fakeStore struct {
+	noLabels
+	mintMS, maxtMS int64
+	series         []fakeSeries // sorted by labels
+}
+
+var _ fanout.Client = (*fakeStore)(nil)
+
+func (f *fakeStore) Info(context.Context) (storeapi.Info, error) {
+	return storeapi.Info{Component: "store", Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: f.mintMS, MaxMS: f.maxtMS}}}, nil
+}
+
+func (f *fakeStore) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	s := &fakeStream{ctx: ctx, request: r}
+	for _, one := range f.series {
+		if !slices.ContainsFunc(r.Matchers, func(m *labels.Matcher) bool { return !m.Matches(one.labels.Get(m.Name)) }) {
+			s.rest = append(s.rest, one)
+		}
+	}
+	return s
+}
+
+func (f *fakeStore) Close() error { return nil }
+
+// fakeStream is the response of a fakeStore.
+type fakeStream struct {
+	noExtras
+	ctx     context.Context //nolint:containedctx // a stream belongs to one request
+	request storeapi.SeriesRequest
+	rest    []fakeSeries
+
+	labels []byte
+	chunks []series.Chunk
+}
+
+func (s *fakeStream) Next() bool {
+	clear(s.labels)
+	for _, c := range s.chunks {
+		clear(c.Data)
+	}
+	if s.ctx.Err() != nil || len(s.rest) == 0 {
+		return false
+	}
+	one := s.rest[0]
+	s.rest = s.rest[1:]
+	s.labels = labelenc.Append(s.labels[:0], one.labels)
+	s.chunks = nil
+	inRange := func(c series.Chunk) bool { return c.MinMS <= s.request.MaxMS && c.MaxMS >= s.request.MinMS }
+	for _, c := range one.raw {
+		if inRange(c) {
+			c.Data = slices.Clone(c.Data)
+			s.chunks = append(s.chunks, c)
+		}
+	}
+	for _, c := range one.aggr {
+		if inRange(c) && s.request.MaxResolutionMS >= windowMS {
+			parts, _ := c.AppendParts(nil)
+			c.Data = series.AppendAggregated(nil, series.AggrsOf(s.request.Aggregates).Of(parts))
+			s.chunks = append(s.chunks, c)
+		}
+	}
+	slices.SortStableFunc(s.chunks, func(a, b series.Chunk) int { return cmp.Compare(a.MinMS, b.MinMS) })
+	return true
+}
+
+func (s *fakeStream) Labels() []byte         { return s.labels }
+func (s *fakeStream) Chunks() []series.Chunk { return s.chunks }
+func (s *fakeStream) Err() error             { return s.ctx.Err() }
+
+// sourceClient makes a querier's StoreAPI a client of a further querier.
+type sourceClient struct{ *fanout.Source }
+
+func (sourceClient) Close() error { return nil }

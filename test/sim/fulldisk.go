@@ -66,34 +66,30 @@ func (w *fullDiskScenario) stop() error {
 }
 
 func (w *fullDiskScenario) steps() []step {
-	var list []step
-	add := func(name string, run func(rng *rand.Rand) error) {
-		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
-		list = append(list, step{name, func() error { return run(rng) }})
-	}
+	p := plan{rng: w.rng}
 	push := func(rng *rand.Rand) error {
 		return w.profiles.push(rng, stacks{1 + rng.IntN(2000), 1 + rng.IntN(60), 1 + rng.Int64N(1000)})
 	}
-	add("write in order", w.writeInOrder)
+	p.add("write in order", w.writeInOrder)
 	for range 8 + w.rng.IntN(8) {
 		switch w.rng.IntN(9) {
 		case 0:
-			add("write in order", w.writeInOrder)
+			p.add("write in order", w.writeInOrder)
 		case 1:
-			add("write many series", w.writeWide)
+			p.add("write many series", w.writeWide)
 		case 2:
-			add("write late", w.writeLate)
+			p.add("write late", w.writeLate)
 		case 3, 4:
-			add("push a profile", push)
+			p.add("push a profile", push)
 		case 5, 6:
-			add("the disk is full", w.fill)
+			p.add("the disk is full", w.fill)
 		case 7:
-			add("the disk has room", func(*rand.Rand) error { return w.empty() })
+			p.do("the disk has room", w.empty)
 		case 8:
-			add("kill and start", func(*rand.Rand) error { return w.restart() })
+			p.do("kill and start", w.restart)
 		}
 	}
-	add("the disk has room, kill and start, write and push", func(rng *rand.Rand) error {
+	p.add("the disk has room, kill and start, write and push", func(rng *rand.Rand) error {
 		if err := w.empty(); err != nil {
 			return err
 		}
@@ -102,7 +98,7 @@ func (w *fullDiskScenario) steps() []step {
 		}
 		return errors.Join(w.writeAcknowledged(rng), push(rng))
 	})
-	return list
+	return p.list
 }
 
 // writeWide writes a request that needs more bytes than a full disk has free.

@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/util/annotations"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -52,7 +51,7 @@ var lies = []lie{honest, unsorted, repeated, halved, wrongTimes, truncated, empt
 // liar is a StoreAPI on loopback with a fault that the scenario chooses. Apart from the
 // fault its responses are correct.
 type liar struct {
-	storeapi.NoServices
+	noLabels
 	address string
 	list    []fakeSeries // sorted
 
@@ -112,7 +111,6 @@ func (l *liar) stop() {
 	l.serving.Wait()
 }
 
-// Info implements storeapi.Source.
 func (l *liar) Info(context.Context) (storeapi.Info, error) {
 	if l.current() == infoFails {
 		return storeapi.Info{}, status.Error(codes.Internal, "no info")
@@ -120,21 +118,8 @@ func (l *liar) Info(context.Context) (storeapi.Info, error) {
 	return storeapi.Info{Component: "store", Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: math.MinInt64, MaxMS: math.MaxInt64}}}, nil
 }
 
-// ExternalLabels implements storeapi.Source.
-func (l *liar) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
-
-// Capabilities implements storeapi.Source.
+func (l *liar) ExternalLabels() labels.Labels       { return labels.EmptyLabels() }
 func (l *liar) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
-
-// LabelNames implements storeapi.Source.
-func (l *liar) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings []string, err error) {
-	return nil, nil, nil
-}
-
-// LabelValues implements storeapi.Source.
-func (l *liar) LabelValues(context.Context, storeapi.LabelsRequest) (values, warnings []string, err error) {
-	return nil, nil, nil
-}
 
 // sentSeries is one message of a liar's stream.
 type sentSeries struct {
@@ -142,7 +127,6 @@ type sentSeries struct {
 	chunks []series.Chunk
 }
 
-// Series implements storeapi.API.
 func (l *liar) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
 	s := &lyingStream{ctx: ctx, liar: l, at: -1, lie: l.current()}
 	for _, one := range l.list {
@@ -162,6 +146,7 @@ func (l *liar) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.St
 
 // lyingStream is the response of a liar.
 type lyingStream struct {
+	noExtras
 	ctx  context.Context //nolint:containedctx // a stream belongs to one request
 	liar *liar
 	lie  lie
@@ -209,7 +194,6 @@ func (s *lyingStream) distort() {
 	}
 }
 
-// Next implements series.Set.
 func (s *lyingStream) Next() bool {
 	s.at++
 	if s.at == len(s.list)/2 {
@@ -235,23 +219,9 @@ func (s *lyingStream) Next() bool {
 	return s.at < len(s.list)
 }
 
-// Labels implements series.Set.
-func (s *lyingStream) Labels() []byte { return s.list[s.at].labels }
-
-// Chunks implements series.Set.
+func (s *lyingStream) Labels() []byte         { return s.list[s.at].labels }
 func (s *lyingStream) Chunks() []series.Chunk { return s.list[s.at].chunks }
-
-// Err implements series.Set.
-func (s *lyingStream) Err() error { return s.err }
-
-// Warnings implements series.Set.
-func (s *lyingStream) Warnings() annotations.Annotations { return nil }
-
-// BufferedBytes implements storeapi.Stream.
-func (s *lyingStream) BufferedBytes() int64 { return 0 }
-
-// Close implements storeapi.Stream.
-func (s *lyingStream) Close() error { return nil }
+func (s *lyingStream) Err() error             { return s.err }
 
 // liarsScenario is a querier of a liar and of an honest store.
 type liarsScenario struct {
@@ -356,20 +326,12 @@ func (w *liarsScenario) change(what lie) error {
 		if err := w.stores[0].set(honest); err != nil {
 			return err
 		}
-		deadline := time.Now().Add(returnTimeout)
-		for {
-			form := url.Values{"query": {"count(" + everything + ")"}, "time": {seconds(w.maxMS - 300_000)}, "partial_response": {"0"}}
-			status, body, _, err := get(w.env.ctx, w.env.client, "http://"+w.http+"/api/v1/query", form, nil)
-			if err != nil {
-				return err
-			}
-			if status == http.StatusOK {
-				break
-			}
-			if time.Now().After(deadline) {
-				return fmt.Errorf("the querier does not use a store that returned: %s", body)
-			}
-			time.Sleep(100 * time.Millisecond)
+		form := url.Values{"query": {"count(" + everything + ")"}, "time": {seconds(w.maxMS - 300_000)}, "partial_response": {"0"}}
+		if err := w.query.until("the store to be used again", func() (bool, error) {
+			_, _, err := api(w.env.ctx, w.env.client, "http://"+w.http+"/api/v1/query", form, nil)
+			return true, err
+		}); err != nil {
+			return err
 		}
 	}
 	return w.stores[0].set(what)

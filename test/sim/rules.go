@@ -59,7 +59,6 @@ const (
 `
 	faultyRules    = "groups: [{name: faulty, rules: [{record: a, expr: 'sum('}]}]\n"
 	recordedSeries = `{__name__=~"rule:.+"}`
-	rulesTimeout   = 60 * time.Second
 )
 
 // stubAlertmanager records which alerts fired, and whether an alert was resolved.
@@ -145,7 +144,7 @@ func (w *rulesScenario) start() error {
 		return err
 	}
 	// An alert that begins again is active for up to three seconds at its first sample.
-	return w.until("an alert to be active for long enough", func() (bool, error) {
+	return w.sender.proc.until("an alert to be active for long enough", func() (bool, error) {
 		got, err := w.read(w.sender, `ALERTS_FOR_STATE{alertname="Slow"}`)
 		for _, points := range got {
 			for ms, since := range points {
@@ -187,34 +186,30 @@ func (w *rulesScenario) runSender() error {
 }
 
 func (w *rulesScenario) steps() []step {
-	var list []step
-	add := func(name string, run func(rng *rand.Rand) error) {
-		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
-		list = append(list, step{name, func() error { return run(rng) }})
-	}
+	p := plan{rng: w.rng}
 	for range 4 + w.rng.IntN(5) {
 		switch w.rng.IntN(8) {
 		case 0:
-			add("write", w.write)
+			p.add("write", w.write)
 		case 1, 2:
-			add("kill the receiver, write, start it", w.killReceiver)
+			p.add("kill the receiver, write, start it", w.killReceiver)
 		case 3:
-			add("write while the receiver stalls", w.stallReceiver)
+			p.add("write while the receiver stalls", w.stallReceiver)
 		case 4, 5:
-			add("kill the sender while a write runs, start it", w.killSender)
+			p.add("kill the sender while a write runs, start it", w.killSender)
 		case 6:
-			add("stop the sender, start it", w.stopSender)
+			p.add("stop the sender, start it", w.stopSender)
 		case 7:
-			add("reload with other rules", func(*rand.Rand) error { return w.reload() })
+			p.do("reload with other rules", w.reload)
 		}
 		switch w.rng.IntN(4) {
 		case 0:
-			add("reload with a faulty rule", func(*rand.Rand) error { return w.reloadFaulty() })
+			p.do("reload with a faulty rule", w.reloadFaulty)
 		case 1:
-			add("write while the Alertmanager fails", w.failAlertmanager)
+			p.add("write while the Alertmanager fails", w.failAlertmanager)
 		}
 	}
-	return list
+	return p.list
 }
 
 // write writes some samples of now to the sender.
@@ -298,7 +293,7 @@ func (w *rulesScenario) reload() error {
 	if err := w.sender.proc.reload(); err != nil {
 		return err
 	}
-	return w.until("the reload", func() (bool, error) {
+	return w.sender.proc.until("the reload", func() (bool, error) {
 		page, _, err := api(w.env.ctx, w.env.client, w.sender.base()+"/api/v1/rules", nil, nil)
 		return strings.Contains(string(page), `"name":"more"`) == w.more, err
 	})
@@ -313,7 +308,7 @@ func (w *rulesScenario) reloadFaulty() error {
 		if err := w.sender.proc.reload(); err != nil {
 			return err
 		}
-		return w.until("the result of a reload", func() (bool, error) {
+		return w.sender.proc.until("the result of a reload", func() (bool, error) {
 			page, _, err := api(w.env.ctx, w.env.client, w.sender.base()+"/metrics", nil, nil)
 			return strings.Contains(string(page), "\nprometheus_config_last_reload_successful "+result+"\n"), err
 		})
@@ -333,25 +328,6 @@ func (w *rulesScenario) failAlertmanager(rng *rand.Rand) error {
 	set(true)
 	defer set(false)
 	return w.write(rng)
-}
-
-// until waits until a condition holds.
-func (w *rulesScenario) until(what string, ok func() (bool, error)) error {
-	deadline := time.Now().Add(rulesTimeout)
-	for {
-		done, err := ok()
-		if err == nil && done {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("waited %s for %s: %v: %s", rulesTimeout, what, err, w.sender.proc.log)
-		}
-		select {
-		case <-time.After(100 * time.Millisecond):
-		case <-w.env.ctx.Done():
-			return w.env.ctx.Err()
-		}
-	}
 }
 
 // read returns all samples of a selector since the start of the scenario.
@@ -391,7 +367,7 @@ func (w *rulesScenario) check() error {
 	if err := w.checkPending(); err != nil {
 		return err
 	}
-	if err := w.until("the alert to reach the Alertmanager", func() (bool, error) { fired, _ := w.am.state(); return fired, nil }); err != nil {
+	if err := w.sender.proc.until("the alert to reach the Alertmanager", func() (bool, error) { fired, _ := w.am.state(); return fired, nil }); err != nil {
 		return err
 	}
 	if _, resolved := w.am.state(); resolved != "" {
@@ -405,7 +381,7 @@ func (w *rulesScenario) check() error {
 func (w *rulesScenario) checkEvaluation() error {
 	var got samples
 	for _, selector := range []string{recordedSeries, `ALERTS_FOR_STATE{alertname="Slow"}`, `ALERTS_FOR_STATE{alertname="Level"}`} {
-		if err := w.until("samples of "+selector+" since the last start", func() (bool, error) {
+		if err := w.sender.proc.until("samples of "+selector+" since the last start", func() (bool, error) {
 			all, err := w.read(w.sender, selector)
 			if selector == recordedSeries {
 				got = all
@@ -470,7 +446,7 @@ func (w *rulesScenario) checkPending() error {
 // checkReceiver waits until the receiver has all acknowledged and all recorded samples,
 // and compares all its samples.
 func (w *rulesScenario) checkReceiver() error {
-	return w.until("samples at the receiver", func() (bool, error) {
+	return w.sender.proc.until("samples at the receiver", func() (bool, error) {
 		got, err := w.read(w.far, everything)
 		if err != nil {
 			return false, err

@@ -48,12 +48,11 @@ type stubReceiver struct {
 	segment int            // restarts until now
 	written map[int64]int  // the segment to which the samples of a timestamp were written
 	repeats []map[int]bool // by life: the segments whose samples came again
-	wake    chan struct{}  // holds a value after a request
 }
 
 func newStubReceiver(strict bool) *stubReceiver {
 	r := &stubReceiver{strict: strict, got: samples{}, newest: map[string]int64{}, written: map[int64]int{},
-		repeats: []map[int]bool{{}}, wake: make(chan struct{}, 1)}
+		repeats: []map[int]bool{{}}}
 	r.Server = httptest.NewServer(r)
 	return r
 }
@@ -93,10 +92,6 @@ func (r *stubReceiver) ServeHTTP(w http.ResponseWriter, req *http.Request) {
 		if !r.refuses(ts) {
 			r.accept(ts)
 		}
-	}
-	select {
-	case r.wake <- struct{}{}:
-	default:
 	}
 	// The queue takes a response without these headers for that of a receiver without 2.0.
 	w.Header().Set("X-Prometheus-Remote-Write-Samples-Written", fmt.Sprint(len(list)-refused))
@@ -229,40 +224,36 @@ func (w *sendingScenario) stop() error {
 }
 
 func (w *sendingScenario) steps() []step {
-	var list []step
-	add := func(name string, run func(rng *rand.Rand) error) {
-		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
-		list = append(list, step{name, func() error { return run(rng) }})
-	}
-	add("write", w.write)
+	p := plan{rng: w.rng}
+	p.add("write", w.write)
 	for range 10 + w.rng.IntN(6) {
 		switch w.rng.IntN(12) {
 		case 0:
-			add("the receiver is down", func(*rand.Rand) error { w.receiver.down.Store(true); return nil })
+			p.do("the receiver is down", func() error { w.receiver.down.Store(true); return nil })
 		case 1:
-			add("the receiver stalls", func(*rand.Rand) error { w.receiver.stalls.Store(true); return nil })
+			p.do("the receiver stalls", func() error { w.receiver.stalls.Store(true); return nil })
 		case 2:
-			add("the receiver is slow", func(*rand.Rand) error { w.receiver.slow.Store(true); return nil })
+			p.do("the receiver is slow", func() error { w.receiver.slow.Store(true); return nil })
 		case 3:
-			add("the receiver works", func(*rand.Rand) error { w.receiver.works(); return nil })
+			p.do("the receiver works", func() error { w.receiver.works(); return nil })
 		case 4:
-			add("stop, start", w.stopAndStart)
+			p.add("stop, start", w.stopAndStart)
 		case 5:
-			add("reload with another section", func(*rand.Rand) error { return w.reload() })
+			p.do("reload with another section", w.reload)
 		case 6:
-			add("every sample arrives", func(*rand.Rand) error { return w.arrive() })
+			p.do("every sample arrives", w.arrive)
 		default:
-			add("kill while a write runs, start", w.killAndStart)
+			p.add("kill while a write runs, start", w.killAndStart)
 		}
-		add("write", w.write)
+		p.add("write", w.write)
 	}
-	add("kill, start, every sample arrives", func(rng *rand.Rand) error {
+	p.add("kill, start, every sample arrives", func(rng *rand.Rand) error {
 		if err := w.killAndStart(rng); err != nil {
 			return err
 		}
 		return w.arrive()
 	})
-	return list
+	return p.list
 }
 
 // write writes some samples of a few series and of a histogram.
@@ -323,7 +314,7 @@ func (w *sendingScenario) reload() error {
 	if err := w.srv.reload(); err != nil {
 		return err
 	}
-	return w.until("the reload", func() (bool, error) {
+	return w.srv.proc.until("the reload", func() (bool, error) {
 		page, _, err := api(w.env.ctx, w.env.client, w.srv.base()+"/api/v1/status/config", nil, nil)
 		return strings.Contains(string(page), fmt.Sprintf("remote_timeout: %ds", 10+w.settings)), err
 	})
@@ -332,7 +323,7 @@ func (w *sendingScenario) reload() error {
 // arrive waits until the receiver has every acknowledged sample.
 func (w *sendingScenario) arrive() error {
 	w.receiver.works()
-	err := w.until("every sample", func() (bool, error) { return w.missing() == nil, nil })
+	err := w.srv.proc.until("every sample", func() (bool, error) { return w.missing() == nil, nil })
 	if err != nil {
 		return fmt.Errorf("%w: %w", err, w.missing())
 	}
@@ -347,22 +338,6 @@ func (w *sendingScenario) missing() error {
 		w.env.proved(w.receiver.got.count())
 	}
 	return err
-}
-
-func (w *sendingScenario) until(what string, done func() (bool, error)) error {
-	for deadline := time.Now().Add(time.Minute); ; {
-		ok, err := done()
-		if ok && err == nil {
-			return nil
-		}
-		if time.Now().After(deadline) {
-			return fmt.Errorf("%s: not within a minute (%v)\n%s", what, err, w.srv.proc.log)
-		}
-		select {
-		case <-w.receiver.wake:
-		case <-time.After(20 * time.Millisecond):
-		}
-	}
 }
 
 func (w *sendingScenario) check() error {

@@ -25,8 +25,6 @@ type shippingScenario struct {
 	killed bool // after a kill, late samples may be in two blocks, as in Prometheus
 }
 
-const shipTimeout = 90 * time.Second // a failed upload is retried after 2, 4, 8 and 16 s
-
 func newShippingScenario(e *environment, dir string, rng *rand.Rand) (scenario, error) {
 	bucket := filepath.Join(dir, "bucket")
 	srv, err := newServer(e, filepath.Join(dir, "serve"), serveConfig{
@@ -41,30 +39,26 @@ func newShippingScenario(e *environment, dir string, rng *rand.Rand) (scenario, 
 }
 
 func (w *shippingScenario) steps() []step {
-	var list []step
-	add := func(name string, run func(rng *rand.Rand) error) {
-		rng := rand.New(rand.NewPCG(w.rng.Uint64(), 0))
-		list = append(list, step{name, func() error { return run(rng) }})
-	}
+	p := plan{rng: w.rng}
 	for range 5 + w.rng.IntN(6) {
 		switch w.rng.IntN(9) {
 		case 0, 1:
-			add("write in order", w.writeInOrder)
+			p.add("write in order", w.writeInOrder)
 		case 2:
-			add("write histograms", w.writeHistograms)
+			p.add("write histograms", w.writeHistograms)
 		case 3:
-			add("the bucket vanishes", func(*rand.Rand) error { return w.vanish() })
+			p.do("the bucket vanishes", w.vanish)
 		case 4:
-			add("the bucket returns", func(*rand.Rand) error { return w.giveBack() })
+			p.do("the bucket returns", w.giveBack)
 		case 5:
-			add("kill and start", func(*rand.Rand) error { return w.killAndStart() })
+			p.do("kill and start", w.killAndStart)
 		case 6:
-			add("write late", w.writeLate)
+			p.add("write late", w.writeLate)
 		case 7, 8:
-			add("stop and start", w.stopAndStart)
+			p.add("stop and start", w.stopAndStart)
 		}
 	}
-	add("the bucket returns, restart, wait for uploads", func(rng *rand.Rand) error {
+	p.add("the bucket returns, restart, wait for uploads", func(rng *rand.Rand) error {
 		if err := w.giveBack(); err != nil {
 			return err
 		}
@@ -76,7 +70,7 @@ func (w *shippingScenario) steps() []step {
 		}
 		return w.waitForUploads()
 	})
-	return list
+	return p.list
 }
 
 func (w *shippingScenario) killAndStart() error {
@@ -147,21 +141,13 @@ func (w *shippingScenario) giveBack() error {
 
 // waitForUploads waits until the bucket has the samples of all blocks of the server.
 func (w *shippingScenario) waitForUploads() error {
-	deadline := time.Now().Add(shipTimeout)
-	for {
+	return w.srv.proc.until("all blocks in the bucket", func() (bool, error) {
 		_, lastMS, err := blockSamples(filepath.Join(w.srv.dir, "data"), nil)
 		if err == nil {
 			err = w.compareBucket(lastMS)
 		}
-		if err == nil || time.Now().After(deadline) {
-			return err
-		}
-		select {
-		case <-time.After(200 * time.Millisecond):
-		case <-w.env.ctx.Done():
-			return w.env.ctx.Err()
-		}
-	}
+		return true, err
+	})
 }
 
 // compareBucket compares the bucket with the model, up to lastMS.

@@ -184,7 +184,7 @@ interop-metricsdiff:
 	cd bench && FERULA_TEST_PEERS=1 GOWORK=off $(TEST) -count=1 -v -run Peer ./metricsdiff/
 
 golden: ## capture the golden bytes of test/e2e/testdata/golden again, from the peers and SDKs
-	FERULA_TEST_PEERS=1 $(GO) test -vet=off -count=1 -timeout 40m ./test/e2e -run 'Peer.*Golden' -golden
+	FERULA_TEST_PEERS=1 $(GO) test -vet=off -count=1 -timeout 40m ./test/e2e -run 'Peer.*Golden|Golden_Profile' -golden
 
 generate: ## generate Go code from .proto files and tables, docs/ops/flags.md and metrics.md
 	status=0; \

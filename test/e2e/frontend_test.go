@@ -4,18 +4,17 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"log/slog"
 	"math/rand/v2"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
+	"os"
 	"os/exec"
-	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -30,28 +29,15 @@ import (
 func startFrontend(t *testing.T, downstreamURL string, change func(*app.QueryFrontendOptions)) *server {
 	t.Helper()
 	opts := app.QueryFrontendOptions{
-		Web:        app.WebOptions{ListenAddress: "127.0.0.1:0"},
 		Downstream: downstream.Options{URL: downstreamURL},
 		Frontend:   frontend.Options{Split: split.Options{Interval: time.Hour}},
-		Logger:     slog.New(slog.NewTextHandler(testLog{t}, &slog.HandlerOptions{Level: slog.LevelWarn})),
 	}
 	if change != nil {
 		change(&opts)
 	}
-	q, err := app.NewQueryFrontend(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- q.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("the frontend stopped with %v", err)
-		}
-	})
-	s := &server{t: t, base: "http://" + q.Addr().String(), ready: "/-/ready"}
+	opts.Web, opts.Logger = app.WebOptions{ListenAddress: "127.0.0.1:0"}, testLogger(t)
+	q := try(app.NewQueryFrontend(opts)).must(t)
+	s := &server{t: t, base: "http://" + q.Addr().String(), ready: "/-/ready", stop: run(t, q.Run)}
 	s.waitReady()
 	return s
 }
@@ -71,9 +57,7 @@ func writeHours(t *testing.T, end time.Time, hours int, servers ...*server) {
 		}
 		body := encoded(t, req)
 		for _, s := range servers {
-			if status, text, _ := s.write(v1Type, "snappy", body); status != http.StatusNoContent {
-				t.Fatalf("%s: %d %s", s.base, status, text)
-			}
+			s.must(v1Type, body)
 		}
 	}
 }
@@ -149,29 +133,25 @@ func TestFrontend_ResponseEqualsTheDownstreamsByteForByte(t *testing.T) {
 // with its data directory.
 func startFilledPrometheus(t *testing.T, end time.Time) (prometheus *server, dir string) {
 	t.Helper()
-	path := peerBinary(t, "prometheus")
 	dir = t.TempDir()
-	config := writeFile(t, filepath.Join(dir, "prometheus.yml"), "global: {external_labels: {cluster: one}}\nscrape_configs: []\n")
-	address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	startPeer(t, "http://"+address+"/-/ready", path, "--config.file="+config, "--storage.tsdb.path="+filepath.Join(dir, "data"),
-		"--web.listen-address="+address, "--web.enable-remote-write-receiver", "--log.level=warn")
-	prometheus = &server{t: t, base: "http://" + address}
+	prometheus = startPrometheus(t, "global: {external_labels: {cluster: one}}\n", dir)
 	writeHours(t, end, 4, prometheus)
-	return prometheus, filepath.Join(dir, "data")
+	return prometheus, dir
 }
 
 func TestPeerFrontend_ResponseEqualsPrometheusWithEveryCache(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
 	prometheus, _ := startFilledPrometheus(t, end)
-	redis, memcached := freePort(t), freePort(t)
-	startServerProgram(t, "redis-server", redis, "--port", fmt.Sprint(redis), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
-	startServerProgram(t, "memcached", memcached, "-p", fmt.Sprint(memcached), "-l", "127.0.0.1", "-u", "daemon", "-U", "0")
+	redis, memcached := freeAddress(t), freeAddress(t)
+	port := func(address string) string { return strings.TrimPrefix(address, "127.0.0.1:") }
+	startServerProgram(t, "redis-server", redis, "--port", port(redis), "--bind", "127.0.0.1", "--save", "", "--appendonly", "no")
+	startServerProgram(t, "memcached", memcached, "-p", port(memcached), "-l", "127.0.0.1", "-u", "daemon", "-U", "0")
 	for name, cache := range map[string]string{
 		"none":      "",
 		"memory":    "{type: IN-MEMORY, config: {max_size: 64MB}}",
-		"redis":     fmt.Sprintf("{type: REDIS, config: {addr: '127.0.0.1:%d'}}", redis),
-		"memcached": fmt.Sprintf("{type: MEMCACHED, config: {addresses: ['127.0.0.1:%d']}}", memcached),
-		"down":      fmt.Sprintf("{type: REDIS, config: {addr: '127.0.0.1:%d'}}", freePort(t)),
+		"redis":     fmt.Sprintf("{type: REDIS, config: {addr: '%s'}}", redis),
+		"memcached": fmt.Sprintf("{type: MEMCACHED, config: {addresses: ['%s']}}", memcached),
+		"down":      fmt.Sprintf("{type: REDIS, config: {addr: '%s'}}", freeAddress(t)),
 	} {
 		t.Run(name, func(t *testing.T) {
 			front := startFrontend(t, prometheus.base, func(o *app.QueryFrontendOptions) { o.RangeCache = cache })
@@ -183,41 +163,22 @@ func TestPeerFrontend_ResponseEqualsPrometheusWithEveryCache(t *testing.T) {
 func TestPeerFrontend_ResponseEqualsThanosQuery(t *testing.T) {
 	end := time.Now().Truncate(time.Minute)
 	prometheus, data := startFilledPrometheus(t, end)
-	thanos := peerBinary(t, "thanos")
-	sidecarHTTP, sidecarGRPC, queryHTTP, queryGRPC := freePort(t), freePort(t), freePort(t), freePort(t)
-	local := func(port int) string { return fmt.Sprintf("127.0.0.1:%d", port) }
-	startPeer(t, "http://"+local(sidecarHTTP)+"/-/ready", thanos, "sidecar", "--prometheus.url="+prometheus.base, "--tsdb.path="+data,
-		"--http-address="+local(sidecarHTTP), "--grpc-address="+local(sidecarGRPC))
-	startPeer(t, "http://"+local(queryHTTP)+"/-/ready", thanos, "query", "--endpoint="+local(sidecarGRPC), "--http-address="+local(queryHTTP), "--grpc-address="+local(queryGRPC))
-	query := &server{t: t, base: "http://" + local(queryHTTP)}
+	query := startThanos(t, "query", "--endpoint="+thanosSidecar(t, prometheus, data))
 	eventually(t, 60*time.Second, "the store to be found", func() bool { return query.value("count(requests_total)", "time", fmt.Sprint(end.Unix())) == "2" })
 	front := startFrontend(t, query.base, func(o *app.QueryFrontendOptions) { o.RangeCache = "{type: IN-MEMORY, config: {max_size: 64MB}}" })
 	compareFrontend(t, front, query, end, 40, roundedValues)
 }
 
 // startServerProgram runs an installed program until the test ends, and waits until it
-// listens on the port.
-func startServerProgram(t *testing.T, name string, port int, args ...string) {
+// listens on the address.
+func startServerProgram(t *testing.T, name, address string, args ...string) {
 	t.Helper()
 	path, err := exec.LookPath(name)
 	needsPeer(t, name, err == nil)
 	cmd := exec.Command(path, args...)
 	cmd.Dir = t.TempDir()
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	eventually(t, 60*time.Second, name+" to listen", func() bool {
-		c, err := net.Dial("tcp", fmt.Sprintf("127.0.0.1:%d", port))
-		if err != nil {
-			return false
-		}
-		c.Close()
-		return true
-	})
+	launchCommand(t, cmd)
+	listening(t, address)
 }
 
 func TestFrontend_ExportsTracesByOTLP(t *testing.T) {
@@ -236,9 +197,7 @@ func TestFrontend_ExportsTracesByOTLP(t *testing.T) {
 		front := startFrontend(t, backend.base, func(o *app.QueryFrontendOptions) {
 			o.Tracing = "type: OTLP\nconfig: {client_type: http, insecure: true, endpoint: '" + strings.TrimPrefix(receiver.URL, "http://") + "'}"
 		})
-		if status, body := front.get("/api/v1/query_range?query=vector(1)&start=0&end=9000&step=60"); status != 200 {
-			t.Fatalf("%d %s", status, body)
-		}
+		front.expect("/api/v1/query_range?query=vector(1)&start=0&end=9000&step=60", 200)
 	})
 	mu.Lock()
 	defer mu.Unlock()
@@ -246,5 +205,176 @@ func TestFrontend_ExportsTracesByOTLP(t *testing.T) {
 		if !strings.Contains(received.String(), want) {
 			t.Errorf("no %q in the traces received", want)
 		}
+	}
+}
+
+// asTenant sends a GET with the tenant's header and returns status and body.
+func asTenant(ctx context.Context, base, path, tenant string) (status int, body string, err error) {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)
+	if err != nil {
+		return 0, "", err
+	}
+	req.Header.Set("X-Scope-OrgID", tenant)
+	resp, err := http.DefaultTransport.RoundTrip(req)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	b, err := io.ReadAll(resp.Body)
+	return resp.StatusCode, string(b), err
+}
+
+func TestFrontend_OneTenantsHangingRequestsDoNotDelayOtherTenantsNorProbes(t *testing.T) {
+	var hanging atomic.Int64
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.Header.Get("X-Scope-OrgID") == "greedy" {
+			hanging.Add(1)
+			<-r.Context().Done()
+			return
+		}
+		_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
+	}))
+	defer backend.Close()
+	front := startProcess(t, binary(t), "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+backend.URL, "--limits.max-queue-time=1h")
+
+	ctx, cancel := context.WithCancel(t.Context())
+	var greedy sync.WaitGroup
+	var refused atomic.Int64
+	for i := range 600 {
+		greedy.Go(func() {
+			path := fmt.Sprintf("/api/v1/query_range?query=x%d&start=0&end=300000&step=60", i) // four splits each
+			if status, _, err := asTenant(ctx, front.base, path, "greedy"); err == nil && status == http.StatusTooManyRequests {
+				refused.Add(1)
+			}
+		})
+	}
+	defer greedy.Wait()
+	defer cancel()
+	eventually(t, 60*time.Second, "the tenant to reach its limits", func() bool {
+		_, metrics := front.get("/metrics")
+		return hanging.Load() == 192 && strings.Contains(metrics, "\nferula_frontend_queue_length 408\n")
+	})
+	soon, done := context.WithTimeout(t.Context(), 60*time.Second)
+	defer done()
+	for _, path := range []string{"/-/healthy", "/-/ready", "/metrics", "/api/v1/query_range?query=x&start=0&end=300000&step=60", "/api/v1/query?query=x", "/api/v1/labels"} {
+		if status, body, err := asTenant(soon, front.base, path, "modest"); status != http.StatusOK {
+			t.Errorf("%s: %d %.200s %v", path, status, body, err)
+		}
+	}
+	if refused.Load() != 0 {
+		t.Errorf("%d requests of the tenant were refused", refused.Load())
+	}
+	cancel()
+	greedy.Wait()
+	noError(t, front.signal(os.Interrupt))
+}
+
+func TestFrontend_DownstreamConnectionLimitAndTimeoutAreHonoured(t *testing.T) {
+	var mu sync.Mutex
+	requests := map[string]int{}
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		mu.Lock()
+		requests[r.FormValue("query")]++
+		mu.Unlock()
+		if r.FormValue("query") == "slow" {
+			<-r.Context().Done()
+			return
+		}
+		_, _ = io.WriteString(w, `{"status":"success","data":{"resultType":"matrix","result":[]}}`)
+	}))
+	defer backend.Close()
+	front := startProcess(t, binary(t), "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+backend.URL,
+		"--query-frontend.downstream-tripper-config={max_conns_per_host: 2, response_header_timeout: 2s}")
+	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
+	defer cancel()
+	const path = "/api/v1/query_range?start=0&end=1000000&step=300&query="
+	if status, body, err := asTenant(ctx, front.base, path+"parts", "a"); status != http.StatusOK {
+		t.Errorf("more splits than connections: %d %s %v", status, body, err)
+	}
+	if status, body, err := asTenant(ctx, front.base, path+"slow", "a"); status != http.StatusGatewayTimeout || !strings.Contains(body, `"timeout"`) {
+		t.Errorf("a query that times out: %d %s %v", status, body, err)
+	}
+	mu.Lock()
+	defer mu.Unlock()
+	if requests["parts"] != 2 || requests["slow"] > 2 {
+		t.Errorf("requests to the downstream: %v", requests)
+	}
+	noError(t, front.signal(os.Interrupt))
+}
+
+// A readiness probe that waits for a free connection does not make the frontend unready.
+func TestFrontend_StaysReadyWhileAllConnectionsAreInUse(t *testing.T) {
+	var hanging, probes atomic.Int64
+	backend := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
+		if r.URL.Path == "/-/ready" {
+			probes.Add(1)
+			return
+		}
+		hanging.Add(1)
+		<-r.Context().Done()
+	}))
+	defer backend.Close()
+	two, every := 2, 300*time.Millisecond
+	front := startFrontend(t, backend.URL, func(o *app.QueryFrontendOptions) {
+		o.Downstream.Transport.MaxConnsPerHost, o.ProbeEvery = &two, every
+	})
+	ctx, cancel := context.WithCancel(t.Context())
+	var queries sync.WaitGroup
+	for i := range two {
+		queries.Go(func() { _, _, _ = asTenant(ctx, front.base, fmt.Sprintf("/api/v1/query?query=x%d", i), "a") })
+	}
+	defer queries.Wait()
+	defer cancel()
+	eventually(t, 60*time.Second, "both connections to be in use", func() bool { return hanging.Load() == 2 })
+	before := probes.Load()
+	for begun := time.Now(); time.Since(begun) < 5*every; time.Sleep(every / 4) {
+		front.expect("/-/ready", http.StatusOK)
+	}
+	if probes.Load() > before+1 {
+		t.Error("a probe got a connection, so the test proves nothing")
+	}
+}
+
+// The cache must not return the response of one tenant or token to another. Each case
+// has the flags of a multi-tenant installation.
+func TestFrontend_CacheSeparatesTenants(t *testing.T) {
+	backend := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		_ = r.ParseForm()
+		fmt.Fprintf(w, `{"status":"success","data":{"resultType":"matrix","result":[{"metric":{"seen":"%s/%s/%s"},"values":[[%s,"1"]]}]}}`,
+			r.Header.Get("X-Scope-OrgID"), r.Header.Get("THANOS-TENANT"), r.Header.Get("Authorization"), r.Form.Get("start"))
+	}))
+	defer backend.Close()
+	const path = "/api/v1/query_range?query=up&start=0&end=7199&step=30"
+	for name, c := range map[string]struct {
+		args          []string
+		first, second []string
+		sees          string // what the second client gets; "": its request is refused
+	}{
+		"one tenant named by the other header": {nil, []string{"THANOS-TENANT", "a"}, []string{"X-Scope-OrgID", "a"}, "a//"},
+		"a header added to the gateway's":      {nil, []string{"THANOS-TENANT", "a"}, []string{"THANOS-TENANT", "b", "X-Scope-OrgID", "a"}, ""},
+		"a header that is not sent":            {[]string{"--query-frontend.org-id-header=X-Team"}, []string{"THANOS-TENANT", "a"}, []string{"THANOS-TENANT", "b"}, "/b/"},
+		"a renamed header":                     {[]string{"--query-frontend.tenant-header=X-Team"}, []string{"X-Team", "a"}, []string{"X-Team", "b"}, "/b/"},
+		"a forwarded token":                    {[]string{"--query-frontend.forward-header=Authorization"}, []string{"Authorization", "Bearer a"}, []string{"Authorization", "Bearer b"}, "//Bearer b"},
+		"no token":                             {[]string{"--query-frontend.forward-header=Authorization"}, []string{"Authorization", "Bearer a"}, nil, "//"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			p := startProcess(t, binary(t), append([]string{"query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url=" + backend.URL,
+				"--query-range.split-interval=1h", "--query-range.response-cache-config={type: IN-MEMORY, config: {max_size: 16MB}}"}, c.args...)...)
+			as := func(header []string) (int, string, string) {
+				status, body, got := p.request("GET", path, "", header...)
+				return status, body, got.Get("X-Ferula-Cache")
+			}
+			_, first, _ := as(c.first)
+			if _, again, cache := as(c.first); cache != "hit" || again != first {
+				t.Fatalf("the first client's response is not cached: %s %s", cache, again)
+			}
+			status, other, cache := as(c.second)
+			switch {
+			case c.sees == "" && status != http.StatusBadRequest:
+				t.Errorf("%d %s", status, other)
+			case c.sees != "" && (cache != "miss" || !strings.Contains(other, `"seen":"`+c.sees+`"`)):
+				t.Errorf("cache %s, the second client sees %s", cache, other)
+			}
+		})
 	}
 }

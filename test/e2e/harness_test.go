@@ -11,12 +11,14 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -64,10 +66,7 @@ type server struct {
 func startServe(t *testing.T, change func(*app.ServeOptions)) *server {
 	t.Helper()
 	opts := serveOptions(t, change)
-	serve, err := app.NewServe(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
+	serve := try(app.NewServe(opts)).must(t)
 	s := runServe(t, serve)
 	if opts.Web.ConfigFile != "" {
 		s.base = "http://eve:apple@" + serve.Addr().String()
@@ -85,7 +84,7 @@ func serveOptions(t *testing.T, change func(*app.ServeOptions)) app.ServeOptions
 	opts := app.ServeOptions{
 		Web:    app.WebOptions{ListenAddress: "127.0.0.1:0"},
 		Store:  tsdb.Options{Dir: t.TempDir()},
-		Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
+		Logger: testLogger(t),
 	}
 	if change != nil {
 		change(&opts)
@@ -96,36 +95,38 @@ func serveOptions(t *testing.T, change func(*app.ServeOptions)) app.ServeOptions
 // runServe runs a server until the test ends. It does not wait for readiness.
 func runServe(t *testing.T, serve *app.Serve) *server {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- serve.Run(ctx) }()
-	stopped := false
-	s := &server{t: t, base: "http://" + serve.Addr().String()}
+	s := &server{t: t, base: "http://" + serve.Addr().String(), stop: run(t, serve.Run)}
 	if addr := serve.GRPCAddr(); addr != nil {
 		s.grpc = addr.String()
 	}
-	s.stop = func() error {
-		if stopped {
-			return nil
-		}
-		stopped = true
+	return s
+}
+
+// run runs a part until stop is called, or the test ends.
+func run(t *testing.T, part func(context.Context) error) (stop func() error) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- part(ctx) }()
+	stop = sync.OnceValue(func() error {
 		cancel()
 		select {
 		case err := <-done:
 			return err
 		case <-time.After(30 * time.Second):
 			stacks := make([]byte, 1<<20)
-			t.Fatalf("the server did not stop; goroutines:\n%s", stacks[:runtime.Stack(stacks, true)])
-			return nil
-		}
-	}
-	t.Cleanup(func() {
-		if err := s.stop(); err != nil {
-			t.Errorf("the server stopped with %v", err)
+			return fmt.Errorf("it did not stop; goroutines:\n%s", stacks[:runtime.Stack(stacks, true)])
 		}
 	})
-	return s
+	t.Cleanup(func() {
+		if err := stop(); err != nil {
+			t.Errorf("it stopped with %v", err)
+		}
+	})
+	return stop
 }
+
+// testLogger logs to the test's log.
+func testLogger(t *testing.T) *slog.Logger { return slog.New(slog.NewTextHandler(testLog{t}, nil)) }
 
 // testLog writes the server's log to the test's log. The server stops before the test
 // ends, so it never logs to a finished test.
@@ -142,6 +143,29 @@ func (s *server) waitReady() {
 		status, _ := s.get(s.ready)
 		return status == http.StatusOK
 	})
+}
+
+// result is what a call returned.
+type result[T any] struct {
+	v   T
+	err error
+}
+
+func try[T any](v T, err error) result[T] { return result[T]{v, err} }
+
+// must returns the value. An error ends the test.
+func (r result[T]) must(t testing.TB) T {
+	t.Helper()
+	noError(t, r.err)
+	return r.v
+}
+
+// noError ends the test if there is an error.
+func noError(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }
 
 // eventually polls until ok returns true, and fails the test after within.
@@ -191,9 +215,7 @@ func (s *server) instant(query string, params ...string) []sample {
 			Result []sample `json:"result"`
 		} `json:"data"`
 	}
-	if err := json.Unmarshal([]byte(body), &response); err != nil {
-		s.t.Fatalf("%s: %v in %s", query, err, body)
-	}
+	decode(s.t, body, &response)
 	return response.Data.Result
 }
 
@@ -209,9 +231,7 @@ func (s *server) value(query string, params ...string) string {
 
 func writeFile(t *testing.T, path, text string) string {
 	t.Helper()
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.WriteFile(path, []byte(text), 0o600))
 	return path
 }
 
@@ -247,3 +267,113 @@ func needsPeer(t *testing.T, what string, found bool) {
 
 // peersWanted reports whether a missing peer fails the test.
 func peersWanted() bool { return os.Getenv("FERULA_TEST_PEERS") != "" }
+
+// request sends a request with headers: names and values in turn, of which empty ones are left out.
+func (s *server) request(method, path, body string, header ...string) (status int, text string, got http.Header) {
+	s.t.Helper()
+	req := try(http.NewRequest(method, s.base+path, strings.NewReader(body))).must(s.t)
+	for i := 0; i+1 < len(header); i += 2 {
+		if header[i] == "Host" {
+			req.Host = header[i+1]
+		} else if header[i+1] != "" {
+			req.Header.Set(header[i], header[i+1])
+		}
+	}
+	resp := try(http.DefaultClient.Do(req)).must(s.t)
+	defer resp.Body.Close()
+	return resp.StatusCode, string(try(io.ReadAll(resp.Body)).must(s.t)), resp.Header
+}
+
+func (s *server) post(path, contentType, body string) (status int, text string) {
+	s.t.Helper()
+	status, text, _ = s.request(http.MethodPost, path, body, "Content-Type", contentType)
+	return status, text
+}
+
+// reload requests a reload of the configuration.
+func (s *server) reload() (status int, text string) {
+	s.t.Helper()
+	return s.post("/-/reload", "", "")
+}
+
+// decode decodes the JSON of a response.
+func decode(t testing.TB, body string, into any) {
+	t.Helper()
+	if err := json.Unmarshal([]byte(body), into); err != nil {
+		t.Fatalf("%v in %.500s", err, body)
+	}
+}
+
+// waitFor waits until the response of a path has each of the texts.
+func (s *server) waitFor(path string, texts ...string) {
+	s.t.Helper()
+	body := ""
+	eventually(s.t, 60*time.Second, fmt.Sprintf("%q of %s", texts, path), func() bool {
+		_, body = s.get(path)
+		return !slices.ContainsFunc(texts, func(text string) bool { return !strings.Contains(body, text) })
+	})
+}
+
+// waitValue waits until a query has one result with this value.
+func (s *server) waitValue(query, want string) {
+	s.t.Helper()
+	eventually(s.t, 60*time.Second, query+" to be "+want, func() bool { return s.value(query) == want })
+}
+
+// freeAddress returns an address that a server can listen on, also after a restart.
+func freeAddress(t *testing.T) string {
+	t.Helper()
+	l := try(net.Listen("tcp", "127.0.0.1:0")).must(t)
+	defer l.Close()
+	return l.Addr().String()
+}
+
+// expect fails the test unless the response of a path has the status, if it is not 0, and each of the texts.
+func (s *server) expect(path string, status int, texts ...string) {
+	s.t.Helper()
+	got, body := s.get(path)
+	if status != 0 && got != status {
+		s.t.Errorf("%s: %d %.1000s, want %d", path, got, body, status)
+	}
+	for _, text := range texts {
+		if !strings.Contains(body, text) {
+			s.t.Errorf("%s: no %q in %d %.5000s", path, text, got, body)
+		}
+	}
+}
+
+// expectValue fails the test unless a query has one result with this value.
+func (s *server) expectValue(want, query string, params ...string) {
+	s.t.Helper()
+	if got := s.value(query, params...); got != want {
+		s.t.Errorf("%s is %q, want %q", query, got, want)
+	}
+}
+
+// mustReload requests a reload that must succeed.
+func (s *server) mustReload() {
+	s.t.Helper()
+	if status, text := s.reload(); status != http.StatusOK {
+		s.t.Fatalf("reload: %d %s", status, text)
+	}
+}
+
+// reloadFails requests a reload that must fail with a text in its error.
+func (s *server) reloadFails(want string) {
+	s.t.Helper()
+	if status, text := s.reload(); status != http.StatusInternalServerError || !strings.Contains(text, want) {
+		s.t.Errorf("reload: %d %s, want %q", status, text, want)
+	}
+}
+
+// serveFile runs a server with a configuration file.
+func serveFile(t *testing.T, text string, change func(*app.ServeOptions)) *server {
+	t.Helper()
+	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), text)
+	return startServe(t, func(o *app.ServeOptions) {
+		o.ConfigFile = file
+		if change != nil {
+			change(o)
+		}
+	})
+}

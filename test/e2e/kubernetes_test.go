@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	role "github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // kubernetes is an API server that lists and watches a few resources.
@@ -99,15 +99,24 @@ func pod(name, app string, port int) any {
 	}
 }
 
-// The jobs are as prometheus-operator writes them for a PodMonitor and a ServiceMonitor.
-const kubernetesJobs = `
-global: {scrape_interval: 200ms, scrape_timeout: 200ms}
+// kubePrometheus is a file as prometheus-operator writes it for kube-prometheus. PLACE is the
+// directory of rules and of the service account, API the address of the API server.
+const kubePrometheus = `
+global:
+  evaluation_interval: 200ms
+  scrape_interval: 200ms
+  scrape_timeout: 200ms
+  external_labels: {prometheus: monitoring/k8s, prometheus_replica: prometheus-k8s-0}
+rule_files: [PLACE/rules/*.yaml]
 scrape_configs:
 - job_name: podMonitor/monitoring/shop/0
   honor_timestamps: true
-  kubernetes_sd_configs: [{role: pod, api_server: API, namespaces: {own_namespace: false, names: [monitoring]}}]
+  kubernetes_sd_configs:
+  - role: pod
+    api_server: API
+    authorization: {type: Bearer, credentials_file: PLACE/token}
+    namespaces: {own_namespace: false, names: [monitoring]}
   relabel_configs:
-  - {source_labels: [job], target_label: __tmp_prometheus_job_name}
   - {source_labels: [__meta_kubernetes_pod_phase], regex: (Failed|Succeeded), action: drop}
   - {action: keep, source_labels: [__meta_kubernetes_pod_label_app, __meta_kubernetes_pod_labelpresent_app], regex: (shop);true}
   - {action: keep, source_labels: [__meta_kubernetes_pod_container_port_name], regex: metrics}
@@ -119,59 +128,6 @@ scrape_configs:
   - {source_labels: [__address__, __tmp_hash], target_label: __tmp_hash, regex: (.+);, replacement: $1, action: replace}
   - {source_labels: [__tmp_hash], target_label: __tmp_hash, modulus: 1, action: hashmod}
   - {source_labels: [__tmp_hash, __tmp_disable_sharding], regex: 0;|.+;.+, action: keep}
-- job_name: serviceMonitor/monitoring/desk/0
-  kubernetes_sd_configs: [{role: endpointslice, api_server: API, namespaces: {own_namespace: false, names: [monitoring]}}]
-  relabel_configs:
-  - {action: keep, source_labels: [__meta_kubernetes_service_label_app, __meta_kubernetes_service_labelpresent_app], regex: (desk);true}
-  - {action: keep, source_labels: [__meta_kubernetes_endpointslice_port_name], regex: metrics}
-  - {source_labels: [__meta_kubernetes_endpointslice_address_target_kind, __meta_kubernetes_endpointslice_address_target_name], separator: ;, regex: Pod;(.*), replacement: '${1}', target_label: pod}
-  - {source_labels: [__meta_kubernetes_namespace], target_label: namespace}
-  - {source_labels: [__meta_kubernetes_service_name], target_label: service}
-  - {source_labels: [__meta_kubernetes_service_name], target_label: job, replacement: '${1}'}
-`
-
-func TestServe_KubernetesPodsAreDiscoveredAndScraped(t *testing.T) {
-	target := exposition(t, "# TYPE orders gauge\norders 7\n# EOF\n")
-	var port int
-	if _, err := fmt.Sscanf(target, "127.0.0.1:%d", &port); err != nil {
-		t.Fatal(err)
-	}
-	k := newKubernetes(t)
-	k.add("pods", pod("shop-0", "shop", port))
-	k.add("pods", pod("other-0", "other", port))
-	k.add("pods", pod("desk-0", "back-office", port))
-	k.add("services", map[string]any{"apiVersion": "v1", "kind": "Service", "metadata": meta("desk", map[string]string{"app": "desk"})})
-	k.add("endpointslices", map[string]any{
-		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": meta("desk-abc", map[string]string{"kubernetes.io/service-name": "desk"}), "addressType": "IPv4",
-		"endpoints": []any{map[string]any{"addresses": []string{"127.0.0.1"}, "conditions": map[string]bool{"ready": true}, "targetRef": map[string]string{"kind": "Pod", "name": "desk-0", "namespace": "monitoring"}}},
-		"ports":     []any{map[string]any{"name": "metrics", "port": port, "protocol": "TCP"}},
-	})
-	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), strings.ReplaceAll(kubernetesJobs, "API", k.URL))
-	s := startServe(t, func(o *role.ServeOptions) {
-		o.ConfigFile = file
-		o.Scrape.DiscoveryReloadInterval = 100 * time.Millisecond
-	})
-	for query, want := range map[string]string{
-		`orders{job="monitoring/shop",namespace="monitoring",pod="shop-0",container="main",endpoint="metrics"}`: "7",
-		`orders{job="desk",service="desk",pod="desk-0",namespace="monitoring"}`:                                 "7",
-		`count(up)`: "2",
-	} {
-		eventually(t, 30*time.Second, query, func() bool { return s.value(query) == want })
-	}
-	k.add("pods", pod("shop-1", "shop", port))
-	eventually(t, 60*time.Second, "a pod that was created later", func() bool { return s.value(`orders{pod="shop-1"}`) == "7" })
-}
-
-// kubePrometheus is a file as prometheus-operator writes it for kube-prometheus. PLACE is the
-// directory of rules and of the service account, API the address of the API server.
-const kubePrometheus = `
-global:
-  evaluation_interval: 200ms
-  scrape_interval: 200ms
-  scrape_timeout: 200ms
-  external_labels: {prometheus: monitoring/k8s, prometheus_replica: prometheus-k8s-0}
-rule_files: [PLACE/rules/*.yaml]
-scrape_configs:
 - job_name: serviceMonitor/monitoring/desk/0
   honor_labels: true
   honor_timestamps: true
@@ -234,9 +190,7 @@ func TestServe_KubePrometheusFileScrapesRecordsAlertsAndSends(t *testing.T) {
 	am, far := startAlertmanager(t), startServe(t, idle(t))
 	portOf := func(address string) (port int) {
 		t.Helper()
-		if _, err := fmt.Sscanf(strings.TrimPrefix(address, "http://"), "127.0.0.1:%d", &port); err != nil {
-			t.Fatal(err)
-		}
+		try(fmt.Sscanf(strings.TrimPrefix(address, "http://"), "127.0.0.1:%d", &port)).must(t)
 		return port
 	}
 	target := exposition(t, "# TYPE orders gauge\norders 7\n# TYPE dropped_orders gauge\ndropped_orders 1\n# EOF\n")
@@ -246,6 +200,8 @@ func TestServe_KubePrometheusFileScrapesRecordsAlertsAndSends(t *testing.T) {
 		return map[string]any{"apiVersion": "v1", "kind": "Service", "metadata": meta(name, map[string]string{"app": name})}
 	}
 	k.add("services", service("desk"))
+	k.add("pods", pod("shop-0", "shop", portOf(target)))
+	k.add("pods", pod("other-0", "other", portOf(target)))
 	k.add("services", service("alertmanager-main"))
 	k.add("endpointslices", map[string]any{
 		"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "metadata": meta("desk-abc", map[string]string{"kubernetes.io/service-name": "desk"}), "addressType": "IPv4",
@@ -260,31 +216,30 @@ func TestServe_KubePrometheusFileScrapesRecordsAlertsAndSends(t *testing.T) {
 		}},
 	})
 	dir := t.TempDir()
-	if err := os.Mkdir(filepath.Join(dir, "rules"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Mkdir(filepath.Join(dir, "rules"), 0o700))
 	writeFile(t, filepath.Join(dir, "token"), k.token+"\n")
 	writeFile(t, filepath.Join(dir, "password"), "apple\n")
 	writeFile(t, filepath.Join(dir, "rules", "monitoring-desk.yaml"), `groups:
 - name: desk.rules
   rules:
-  - {record: "namespace:orders:sum", expr: "sum by (namespace) (orders)"}
+  - {record: "namespace:orders:sum", expr: "sum by (namespace) (orders{job='desk'})"}
   - {alert: TooMany, expr: "namespace:orders:sum > 5", labels: {severity: warning}, annotations: {runbook_url: "https://runbooks.example.com/toomany"}}
 `)
 	file := writeFile(t, filepath.Join(dir, "prometheus.yml"), strings.NewReplacer("PLACE", dir, "API", k.URL, "FAR", far.base).Replace(kubePrometheus))
-	bundle, err := os.ReadFile("testdata/bundle.yml")
-	if err != nil {
-		t.Fatal(err)
-	}
+	bundle := try(os.ReadFile("testdata/bundle.yml")).must(t)
 	writeFile(t, filepath.Join(dir, "rules", "monitoring-bundle.yaml"), string(bundle))
-	s := startServe(t, func(o *role.ServeOptions) {
+	s := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = file
 		o.Scrape.DiscoveryReloadInterval, o.Rules.DiscoveryInterval = 100*time.Millisecond, 100*time.Millisecond
 	})
 	eventually(t, 60*time.Second, "a scraped sample", func() bool {
 		return s.value(`orders{job="desk",pod="desk-0",namespace="monitoring",endpoint="metrics"}`) == "7"
 	})
-	if got := s.instant(`{__name__=~"dropped_.*"}`); len(got) != 0 {
+	s.waitValue(`orders{job="monitoring/shop",namespace="monitoring",pod="shop-0",container="main",endpoint="metrics"}`, "7")
+	s.waitValue("count(up)", "2")
+	k.add("pods", pod("shop-1", "shop", portOf(target))) // later
+	s.waitValue(`orders{pod="shop-1"}`, "7")
+	if got := s.instant(`{__name__=~"dropped_.*",pod=~"desk.*"}`); len(got) != 0 {
 		t.Errorf("metric_relabel_configs keep %v", got)
 	}
 	eventually(t, 60*time.Second, "the alert", func() bool {

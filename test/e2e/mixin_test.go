@@ -5,13 +5,20 @@ import (
 	"fmt"
 	"maps"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"regexp"
 	"slices"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/prometheus/prometheus/promql/parser"
+
+	"github.com/ferula-io/ferula/internal/app"
 )
 
 // ruleState is a rule of /api/v1/rules.
@@ -38,10 +45,7 @@ func (s *server) rules() (all []ruleState) {
 // panels returns the expressions of a dashboard, with values for its variables.
 func panels(t *testing.T, file string) (all []string) {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := try(os.ReadFile(file)).must(t)
 	var d struct {
 		Panels []struct{ Targets []struct{ Expr string } }
 	}
@@ -61,10 +65,7 @@ func panels(t *testing.T, file string) (all []string) {
 // a target that does not exist, and every dashboard has data.
 func TestMixin_OnALiveServer(t *testing.T) {
 	dir := t.TempDir()
-	folder, err := filepath.Abs("../../mixin")
-	if err != nil {
-		t.Fatal(err)
-	}
+	folder := try(filepath.Abs("../../mixin")).must(t)
 	targets := filepath.Join(dir, "targets.json")
 	writeFile(t, targets, "[]")
 	s, store := grpcServe(t, fmt.Sprintf(`
@@ -87,13 +88,10 @@ scrape_configs: [{job_name: ferula, file_sd_configs: [{files: ['%[2]s']}]}]
 	} {
 		groups = append(groups, group{[]string{strings.TrimPrefix(base, "http://")}, map[string]string{"job": job}})
 	}
-	text, err := json.Marshal(groups)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := try(json.Marshal(groups)).must(t)
 	writeFile(t, targets, string(text))
 
-	eventually(t, 60*time.Second, "five targets that are up", func() bool { return s.value("sum(up)") == "5" })
+	s.waitValue("sum(up)", "5")
 	now := time.Now().Unix()
 	query := "/api/v1/query_range?query=" + url.QueryEscape("sum(up)") + fmt.Sprintf("&start=%d&end=%d&step=5", now-300, now)
 	eventually(t, 60*time.Second, "rates of requests of the querier", func() bool {
@@ -123,9 +121,7 @@ scrape_configs: [{job_name: ferula, file_sd_configs: [{files: ['%[2]s']}]}]
 	for _, file := range files {
 		for _, expr := range panels(t, file) {
 			if slices.ContainsFunc(notMeasured, func(name string) bool { return strings.Contains(expr, name) }) {
-				if status, body := s.get("/api/v1/query?query=" + url.QueryEscape(expr)); status != http.StatusOK {
-					t.Errorf("%s: %s: %d %s", file, expr, status, body)
-				}
+				s.expect("/api/v1/query?query="+url.QueryEscape(expr), http.StatusOK)
 				continue
 			}
 			eventually(t, 60*time.Second, filepath.Base(file)+": a result of "+expr, func() bool { return len(s.instant(expr)) > 0 })
@@ -138,4 +134,133 @@ scrape_configs: [{job_name: ferula, file_sd_configs: [{files: ['%[2]s']}]}]
 var notMeasured = []string{
 	"prometheus_notifications_", "prometheus_remote_storage_", "_shipper_", "ferula_frontend_cache_", "ferula_profiles_discarded_total",
 	"ferula_query_store_errors_total", "ferula_query_partial_responses_total", "ferula_frontend_downstream_retries_total", "ferula_frontend_downstream_resumes_total",
+}
+
+var (
+	mixinAlert = regexp.MustCompile(`(?s)expr: \|\|\|\n(.*?)\|\|\|`)
+	mixinPanel = regexp.MustCompile(`(?s)prometheus\.new\(\s*'\$datasource',\s*(?:'([^']*)'|\|\|\|(.*?)\|\|\|)`)
+)
+
+// compares reports whether an expression has a comparison. If it has, its values determine
+// whether the result is empty.
+func compares(e parser.Expr) (found bool) {
+	parser.Inspect(e, func(n parser.Node, _ []parser.Node) error {
+		b, ok := n.(*parser.BinaryExpr)
+		found = found || ok && b.Op.IsComparisonOperator()
+		return nil
+	})
+	return found
+}
+
+// mixinExpressions returns the expressions of Prometheus' own mixin, from the sources of
+// the linked release, and their parts that have a vector as result. Expressions with a
+// comparison are left out: their operands are parts.
+func mixinExpressions(t *testing.T) []string {
+	t.Helper()
+	dir := try(exec.Command("go", "list", "-m", "-f", "{{.Dir}}", "github.com/prometheus/prometheus").Output()).must(t)
+	fill := strings.NewReplacer("%(prometheusSelector)s", `job="prometheus"`, "%(nonNotifyingAlertmanagerRegEx)s", "", "%(prometheusHAGroupLabels)s", "job",
+		"%(clusterLabel)s", "cluster", "$cluster", ".+", "$job", ".+", "$instance", ".+", "$url", ".+", "%%", "%")
+	whole, parts := 0, map[string]bool{}
+	for file, pattern := range map[string]*regexp.Regexp{"alerts.libsonnet": mixinAlert, "dashboards.libsonnet": mixinPanel} {
+		text := try(os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "documentation", "prometheus-mixin", file))).must(t)
+		for _, m := range pattern.FindAllStringSubmatch(string(text), -1) {
+			whole++
+			expr, err := parser.NewParser(parser.Options{}).ParseExpr(fill.Replace(strings.Join(m[1:], "")))
+			if err != nil {
+				t.Fatalf("%s: %v", file, err)
+			}
+			parser.Inspect(expr, func(n parser.Node, _ []parser.Node) error {
+				if e, ok := n.(parser.Expr); ok && e.Type() == parser.ValueTypeVector && !compares(e) {
+					parts[e.String()] = true
+				}
+				return nil
+			})
+		}
+	}
+	if whole < 60 {
+		t.Fatalf("only %d expressions found", whole)
+	}
+	return slices.Sorted(maps.Keys(parts))
+}
+
+// labelNames returns the names of the labels of a query's result; none if it is empty.
+func (s *server) labelNames(query string) []string {
+	names := map[string]bool{}
+	for _, one := range s.instant(query) {
+		names["(a series)"] = true
+		for name := range one.Metric {
+			names[name] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// An expression of Prometheus' own mixin, or a part of one, that has a result over a
+// Prometheus also has a result over ferula with the same configuration, and the series have
+// the same labels. Each server scrapes itself.
+func TestPeerPrometheus_TheMixinHasTheSameSeries(t *testing.T) {
+	far, k := startServe(t, idle(t)), newKubernetes(t)
+	alertmanager := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
+	t.Cleanup(alertmanager.Close)
+	targets := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = w.Write([]byte(`[{"targets": ["127.0.0.1:1"]}]`))
+	}))
+	t.Cleanup(targets.Close)
+	config := func(dir, name, address, more string) string {
+		writeFile(t, filepath.Join(dir, "rules.yml"), "groups: [{name: a, rules: [{record: one, expr: vector(1)}, {alert: Always, expr: vector(1)}]}]\n")
+		return writeFile(t, filepath.Join(dir, "prometheus.yml"), fmt.Sprintf(`
+global: {scrape_interval: 1s, scrape_timeout: 1s, evaluation_interval: 1s, external_labels: {server: %s}}
+rule_files: [rules.yml]
+alerting: {alertmanagers: [{static_configs: [{targets: ['%s']}]}]}
+remote_write: [{url: '%s/api/v1/write', name: far}]
+scrape_configs:
+- {job_name: prometheus, static_configs: [{targets: ['%s'], labels: {cluster: north}}]}
+- {job_name: listed, http_sd_configs: [{url: '%s'}]}
+%s`, name, strings.TrimPrefix(alertmanager.URL, "http://"), far.base, address, targets.URL, more))
+	}
+	dir, address := t.TempDir(), freeAddress(t)
+	theirs := prometheusOf(t, config(dir, "theirs", address, ""), filepath.Join(dir, "data"), "--web.listen-address="+address, "--rules.alert.resend-delay=1s")
+	address = freeAddress(t)
+	// The peer is built without the discovery of Kubernetes.
+	file := config(t.TempDir(), "ours", address, "- {job_name: pods, kubernetes_sd_configs: [{role: pod, api_server: '"+k.URL+"'}]}\n")
+	ours := startServe(t, func(o *app.ServeOptions) {
+		o.ConfigFile, o.Web.ListenAddress, o.Rules.ResendDelay = file, address, time.Second
+	})
+	for _, s := range []*server{theirs, ours} {
+		for _, query := range []string{
+			`rate(prometheus_notifications_sent_total[5m]) > 0`, `rate(prometheus_remote_storage_samples_total[5m]) > 0`, `rate(prometheus_rule_evaluations_total[5m]) > 0`,
+			`prometheus_engine_query_duration_seconds{quantile="0.9", slice="inner_eval"} > 0`, `prometheus_sd_discovered_targets{config="listed"} > 0`,
+		} {
+			eventually(t, 60*time.Second, query, func() bool { return len(s.instant(query)) > 0 })
+		}
+	}
+	const listWatch = `increase(prometheus_sd_kubernetes_failures_total{job="prometheus"}[5m])`
+	eventually(t, 60*time.Second, listWatch, func() bool { return len(ours.instant(listWatch)) > 0 })
+	expressions := mixinExpressions(t)
+	if !slices.Contains(expressions, listWatch) {
+		t.Errorf("the mixin has no %s", listWatch)
+	}
+	wanted := map[string][]string{}
+	for _, e := range expressions {
+		if names := theirs.labelNames(e); len(names) > 0 {
+			wanted[e] = names
+		}
+	}
+	if len(wanted) < 60 {
+		t.Fatalf("only %d of %d expressions are not empty on Prometheus", len(wanted), len(expressions))
+	}
+	t.Logf("%d of %d expressions are not empty on Prometheus", len(wanted), len(expressions))
+	for e, want := range wanted {
+		var got []string
+		for end := time.Now().Add(30 * time.Second); !slices.Equal(got, want) && time.Now().Before(end); {
+			if got = ours.labelNames(e); slices.Equal(got, want) || t.Failed() {
+				break // after the first difference it does not wait for the others
+			}
+			time.Sleep(200 * time.Millisecond)
+		}
+		if !slices.Equal(got, want) {
+			t.Errorf("%s\nhas %q, want %q as of Prometheus", e, got, want)
+		}
+	}
 }

@@ -7,8 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"regexp"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -42,39 +40,20 @@ func receivers(t *testing.T) []struct {
 // stalledSender opens a connection that sends headers and two bytes of a body.
 func stalledSender(t *testing.T, s *server, path, contentType string) net.Conn {
 	t.Helper()
-	conn, err := net.Dial("tcp", strings.TrimPrefix(s.base, "http://"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := try(net.Dial("tcp", strings.TrimPrefix(s.base, "http://"))).must(t)
 	t.Cleanup(func() { conn.Close() })
-	if _, err := fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: 30000000\r\n\r\nxx", path, contentType); err != nil {
-		t.Fatal(err)
-	}
+	try(fmt.Fprintf(conn, "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: %s\r\nContent-Length: 30000000\r\n\r\nxx", path, contentType)).must(t)
 	return conn
 }
 
-var residentBytes = regexp.MustCompile(`(?m)^process_resident_memory_bytes (\S+)$`)
-
-func (s *server) resident(t *testing.T) float64 {
-	t.Helper()
-	_, page := s.get("/metrics")
-	m := residentBytes.FindStringSubmatch(page)
-	if m == nil {
-		t.Fatal("process_resident_memory_bytes is not on the page")
-	}
-	v, err := strconv.ParseFloat(m[1], 64)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return v
-}
+func (s *server) resident() float64 { return s.metric("process_resident_memory_bytes") }
 
 func TestServe_StalledSendersDoNotBlockOthers(t *testing.T) {
 	dir := t.TempDir()
 	file := writeFile(t, dir+"/prometheus.yml", "scrape_configs: []\n")
 	p := startProcess(t, binary(t), "serve", "--config.file="+file, "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0",
 		"--receive.body-timeout=10m", "--no-profiles.self")
-	before := p.resident(t)
+	before := p.resident()
 	for _, r := range receivers(t) {
 		for range 100 {
 			stalledSender(t, p.server, r.path, r.contentType)
@@ -96,7 +75,7 @@ func TestServe_StalledSendersDoNotBlockOthers(t *testing.T) {
 		}
 	}
 	// 64 KiB for the first read of each body, plus the connections.
-	if grown := p.resident(t) - before; grown > 128<<20 {
+	if grown := p.resident() - before; grown > 128<<20 {
 		t.Errorf("300 stalled senders hold %.0f bytes", grown)
 	}
 }
@@ -134,10 +113,7 @@ func TestServe_SlowSendersAreCutOffWithAStatus(t *testing.T) {
 	slow, feed := io.Pipe()
 	defer feed.Close()
 	go func() { _, _ = feed.Write([]byte{0, 0}) }()
-	resp, err := h2cClient(t).Post(s.base+"/push.v1.PusherService/Push", "application/grpc", slow)
-	if err != nil {
-		t.Fatal(err)
-	}
+	resp := try(h2cClient(t).Post(s.base+"/push.v1.PusherService/Push", "application/grpc", slow)).must(t)
 	_, _ = io.ReadAll(resp.Body)
 	resp.Body.Close()
 	if code := resp.Header.Get("Grpc-Status") + resp.Trailer.Get("Grpc-Status"); code != "14" {
@@ -148,28 +124,8 @@ func TestServe_SlowSendersAreCutOffWithAStatus(t *testing.T) {
 // send sends a request with headers as a browser sets them.
 func (s *server) send(method, path, contentType string, body []byte, header ...string) (int, string) {
 	s.t.Helper()
-	req, err := http.NewRequest(method, s.base+path, bytes.NewReader(body))
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	req.Header.Set("Content-Type", contentType)
-	for i := 0; i+1 < len(header); i += 2 {
-		if header[i] == "Host" {
-			req.Host = header[i+1]
-			continue
-		}
-		req.Header.Set(header[i], header[i+1])
-	}
-	resp, err := http.DefaultClient.Do(req)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	return resp.StatusCode, string(text)
+	status, text, _ := s.request(method, path, string(body), append(header, "Content-Type", contentType)...)
+	return status, text
 }
 
 func TestServe_WritesOfOtherOriginsAreRefused(t *testing.T) {
@@ -220,23 +176,12 @@ func TestServe_WritesOfOtherOriginsAreRefused(t *testing.T) {
 			}
 		}
 	}
-	if got := s.value("count(apples)"); got != "1" {
-		t.Errorf("apples: %q", got)
-	}
+	s.expectValue("1", "count(apples)")
 	// Queries of other origins are allowed as in Prometheus, by POST, too.
-	resp, err := http.DefaultClient.Do(func() *http.Request {
-		req, _ := http.NewRequest(http.MethodPost, s.base+"/api/v1/query", strings.NewReader("query=apples"))
-		req.Header.Set("Content-Type", "application/x-www-form-urlencoded")
-		req.Header.Set("Origin", "https://grafana.example")
-		req.Header.Set("Sec-Fetch-Site", "cross-site")
-		return req
-	}())
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	if resp.StatusCode != http.StatusOK || resp.Header.Get("Access-Control-Allow-Origin") == "" {
-		t.Errorf("a read of another origin: %d %v", resp.StatusCode, resp.Header)
+	status, _, header := s.request("POST", "/api/v1/query", "query=apples",
+		"Content-Type", "application/x-www-form-urlencoded", "Origin", "https://grafana.example", "Sec-Fetch-Site", "cross-site")
+	if status != http.StatusOK || header.Get("Access-Control-Allow-Origin") == "" {
+		t.Errorf("a read of another origin: %d %v", status, header)
 	}
 	if status, text := s.postJSON("querier.v1.QuerierService/LabelNames", map[string]any{}, nil); status != http.StatusOK {
 		t.Errorf("the profile API: %d %s", status, text)
@@ -263,40 +208,11 @@ func TestFrontend_WritesOfOtherOriginsAreNotForwarded(t *testing.T) {
 	}
 }
 
-func TestServe_ReceiversCanBeDisabled(t *testing.T) {
-	dir := t.TempDir()
-	file := writeFile(t, dir+"/prometheus.yml", "scrape_configs: []\n")
-	p := startProcess(t, binary(t), "serve", "--config.file="+file, "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0",
-		"--no-web.enable-remote-write-receiver", "--no-profiles.enable-receiver", "--no-profiles.self")
-	want := map[string]struct {
-		status int
-		flag   string
-	}{
-		"/api/v1/write": {404, "--web.enable-remote-write-receiver"}, "/ingest?name=shop&format=groups": {404, "--profiles.enable-receiver"},
-		"/push.v1.PusherService/Push": {501, "unimplemented"}, "/v1development/profiles": {404, "--profiles.enable-receiver"},
-	}
-	for _, r := range receivers(t) {
-		status, text := p.send(http.MethodPost, r.path, r.contentType, r.body)
-		if w := want[r.path]; status != w.status || !strings.Contains(text, w.flag) {
-			t.Errorf("%s: %d %s, want %d and %s", r.path, status, text, w.status, w.flag)
-		}
-	}
-	if status, text := p.get("/api/v1/query?query=1"); status != http.StatusOK {
-		t.Errorf("queries: %d %s", status, text)
-	}
-	_, flags := p.get("/api/v1/status/flags")
-	for _, flag := range []string{`"web.enable-remote-write-receiver":"false"`, `"profiles.enable-receiver":"false"`} {
-		if !strings.Contains(flags, flag) {
-			t.Errorf("status/flags has no %s", flag)
-		}
-	}
-}
-
 func TestServe_SmallRequestOfManySeriesUsesBoundedMemory(t *testing.T) {
 	dir := t.TempDir()
 	file := writeFile(t, dir+"/prometheus.yml", "scrape_configs: []\n")
 	p := startProcess(t, binary(t), "serve", "--config.file="+file, "--storage.tsdb.path="+dir+"/data", "--web.listen-address=127.0.0.1:0", "--no-profiles.self")
-	before := p.resident(t)
+	before := p.resident()
 	// Snappy compresses 16 million series without labels to a few hundred kB.
 	status, text, _ := p.write(v1Type, "snappy", snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 16<<20-1)))
 	if status != http.StatusRequestEntityTooLarge || !strings.Contains(text, "268435456 bytes") {
@@ -306,7 +222,7 @@ func TestServe_SmallRequestOfManySeriesUsesBoundedMemory(t *testing.T) {
 	if status != http.StatusRequestEntityTooLarge || !strings.Contains(text, "268435456 bytes") {
 		t.Errorf("2.0: %d %s", status, text)
 	}
-	if grown := p.resident(t) - before; grown > 256<<20 {
+	if grown := p.resident() - before; grown > 256<<20 {
 		t.Errorf("two requests hold %.0f bytes", grown)
 	}
 	lines := strings.Count(p.log.String(), "\n")
@@ -316,7 +232,5 @@ func TestServe_SmallRequestOfManySeriesUsesBoundedMemory(t *testing.T) {
 	if more := strings.Count(p.log.String(), "\n") - lines; more < 1 || more > 50 {
 		t.Errorf("they caused %d log lines", more)
 	}
-	if _, page := p.get("/metrics"); !strings.Contains(page, "prometheus_api_remote_write_invalid_labels_samples_total 32768") {
-		t.Error("the refused samples are not counted")
-	}
+	p.expect("/metrics", 0, "prometheus_api_remote_write_invalid_labels_samples_total 32768")
 }

@@ -1,6 +1,7 @@
 package e2e
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"fmt"
@@ -8,11 +9,17 @@ import (
 	"io"
 	"log/slog"
 	"math"
+	"net"
 	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
 	"slices"
+	"strconv"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -22,11 +29,12 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/storage/remote"
 	prometheustsdb "github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
-	role "github.com/ferula-io/ferula/internal/app"
+	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/remoteread"
 )
 
@@ -78,24 +86,16 @@ func appendFixture(t testing.TB, to interface {
 			check(app.AppendHistogram(0, mixed, ts, tsdbutil.GenerateTestHistogram(ts/stepMS%30), nil))
 		}
 	}
-	if err := app.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, app.Commit())
 }
 
 // blockIn writes a block and returns its directory.
 func blockIn(t testing.TB, dir string, n int, mint, maxt, stepMS int64) string {
 	t.Helper()
-	w, err := prometheustsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, 2*hourMS)
-	if err != nil {
-		t.Fatal(err)
-	}
+	w := try(prometheustsdb.NewBlockWriter(slog.New(slog.DiscardHandler), dir, 2*hourMS)).must(t)
 	defer w.Close()
 	appendFixture(t, w, n, mint, maxt, stepMS)
-	id, err := w.Flush(context.Background())
-	if err != nil {
-		t.Fatal(err)
-	}
+	id := try(w.Flush(context.Background())).must(t)
 	return filepath.Join(dir, id.String())
 }
 
@@ -104,28 +104,18 @@ func blockIn(t testing.TB, dir string, n int, mint, maxt, stepMS int64) string {
 func dataFolder(t testing.TB) string {
 	t.Helper()
 	dir := t.TempDir()
-	withTombstones, err := prometheustsdb.OpenBlock(slog.New(slog.DiscardHandler), blockIn(t, dir, 30, pathsStart, pathsStart+2*hourMS, 30_000), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := withTombstones.Delete(context.Background(), pathsStart+hourMS/3, pathsStart+hourMS/2, labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, "m1|h")); err != nil {
-		t.Fatal(err)
-	}
+	withTombstones := try(prometheustsdb.OpenBlock(slog.New(slog.DiscardHandler), blockIn(t, dir, 30, pathsStart, pathsStart+2*hourMS, 30_000), nil, nil)).must(t)
+	noError(t, withTombstones.Delete(context.Background(), pathsStart+hourMS/3, pathsStart+hourMS/2, labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, "m1|h")))
 	_ = withTombstones.Close()
 	blockIn(t, dir, 25, pathsStart+2*hourMS, pathsStart+4*hourMS, 30_000)
 	blockIn(t, dir, 10, pathsStart+3*hourMS+17, pathsStart+4*hourMS, 70_000)
 	opts := prometheustsdb.DefaultOptions()
 	opts.OutOfOrderTimeWindow = 100 * hourMS
-	db, err := prometheustsdb.Open(dir, slog.New(slog.DiscardHandler), nil, opts, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	db := try(prometheustsdb.Open(dir, slog.New(slog.DiscardHandler), nil, opts, nil)).must(t)
 	db.DisableCompactions()
 	appendFixture(t, db, 28, pathsStart+4*hourMS, pathsStart+5*hourMS, 30_000)
 	appendLate(t, db)
-	if err := db.Close(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, db.Close())
 	return dir
 }
 
@@ -135,23 +125,17 @@ func appendLate(t testing.TB, db *prometheustsdb.DB) {
 	app := db.Appender(context.Background())
 	for i := range 10 {
 		for ts := pathsStart + hourMS + 11; ts < pathsStart+2*hourMS; ts += 90_000 {
-			if _, err := app.Append(0, labels.FromStrings(labels.MetricName, fmt.Sprintf("m%d", i)), ts, float64(i)); err != nil {
-				t.Fatal(err)
-			}
+			try(app.Append(0, labels.FromStrings(labels.MetricName, fmt.Sprintf("m%d", i)), ts, float64(i))).must(t)
 		}
 	}
-	if err := app.Commit(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, app.Commit())
 }
 
 // copyOf copies a data directory, since a server locks its own.
 func copyOf(t testing.TB, dir string) string {
 	t.Helper()
 	to := filepath.Join(t.TempDir(), "data")
-	if err := os.CopyFS(to, os.DirFS(dir)); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.CopyFS(to, os.DirFS(dir)))
 	_ = os.Remove(filepath.Join(to, "lock"))
 	return to
 }
@@ -206,10 +190,7 @@ func contentOf(t testing.TB, set storage.SeriesSet) content {
 // readBy reads with ferula's remote read client.
 func readBy(t testing.TB, address string, samplesOnly bool, mint, maxt int64, matchers ...*labels.Matcher) content {
 	t.Helper()
-	q, err := remoteread.NewClient(remoteread.ClientOptions{URL: address, SamplesOnly: samplesOnly, Timeout: time.Minute}).Querier(mint, maxt)
-	if err != nil {
-		t.Fatal(err)
-	}
+	q := try(remoteread.NewClient(remoteread.ClientOptions{URL: address, SamplesOnly: samplesOnly, Timeout: time.Minute}).Querier(mint, maxt)).must(t)
 	defer q.Close()
 	return contentOf(t, q.Select(context.Background(), true, nil, matchers...))
 }
@@ -260,7 +241,7 @@ func TestPeerPrometheus_EveryRemoteReadPathReturnsTheSameSamples(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			config := external + "storage: {tsdb: {out_of_order_time_window: 100h}}\n"
 			file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), config+"scrape_configs: []\n")
-			ours := startServe(t, func(o *role.ServeOptions) {
+			ours := startServe(t, func(o *app.ServeOptions) {
 				o.ConfigFile, o.Store.Dir, o.Store.OutOfOrderWindow = file, copyOf(t, dir), 100*time.Hour
 			}).base + "/api/v1/read"
 			theirs := startPrometheus(t, config, copyOf(t, dir)).base + "/api/v1/read"
@@ -301,5 +282,118 @@ func TestPeerPrometheus_EveryRemoteReadPathReturnsTheSameSamples(t *testing.T) {
 				t.Logf("%s from %d to %d: %+v", q.matcher, q.mint, q.maxt, want)
 			}
 		})
+	}
+}
+
+// openFiles returns the number of open files of this process.
+func openFiles(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Skip("needs /proc")
+	}
+	return len(entries)
+}
+
+// heapBytes returns the bytes of live heap objects.
+func heapBytes() int64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return int64(m.HeapAlloc)
+}
+
+// metric returns the value of one of the server's own metrics.
+func (s *server) metric(name string) float64 {
+	s.t.Helper()
+	_, text := s.get("/metrics")
+	m := regexp.MustCompile(`(?m)^` + name + ` (\S+)$`).FindStringSubmatch(text)
+	if m == nil {
+		s.t.Fatalf("no metric %s", name)
+	}
+	v := try(strconv.ParseFloat(m[1], 64)).must(s.t)
+	return v
+}
+
+// stalledReader sends a remote read request, and reads only the response header and the
+// first 1000 bytes of the body.
+func stalledReader(t *testing.T, address string, form prompb.ReadRequest_ResponseType, mint, maxt int64) net.Conn {
+	t.Helper()
+	q := try(remote.ToQuery(mint, maxt, []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".+")}, nil)).must(t)
+	plain := try(proto.Marshal(&prompb.ReadRequest{Queries: []*prompb.Query{q}, AcceptedResponseTypes: []prompb.ReadRequest_ResponseType{form}})).must(t)
+	conn := try(net.Dial("tcp", strings.TrimPrefix(address, "http://"))).must(t)
+	_ = conn.(*net.TCPConn).SetReadBuffer(4096)
+	request, err := http.NewRequest(http.MethodPost, address+"/api/v1/read", strings.NewReader(string(snappy.Encode(nil, plain))))
+	if err == nil {
+		err = request.Write(conn)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	resp, err := http.ReadResponse(bufio.NewReaderSize(conn, 16), request)
+	if err != nil || resp.StatusCode != http.StatusOK {
+		t.Fatal(resp, err)
+	}
+	try(io.CopyN(io.Discard, resp.Body, 1000)).must(t)
+	return conn
+}
+
+func TestRemoteRead_StalledReadersDuringCompactionReleaseFilesAndMemory(t *testing.T) {
+	dir := t.TempDir()
+	for i := range int64(3) {
+		blockIn(t, dir, 600, pathsStart+2*i*hourMS, pathsStart+2*(i+1)*hourMS, 20_000)
+	}
+	s := startServe(t, func(o *app.ServeOptions) {
+		idle(t)(o)
+		o.Store.Dir, o.Store.Retention = dir, 15*24*time.Hour
+		o.Read.ConcurrentMax, o.Read.WriteTimeout = 16, 10*time.Second
+	})
+	all := labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, "m.|h|mixed")
+	address, mint, maxt := s.base+"/api/v1/read", pathsStart, pathsStart+6*hourMS-1
+	want := readBy(t, address, false, mint, maxt, all)
+	if want.samples < 500_000 {
+		t.Fatalf("%+v", want)
+	}
+	s.metric("prometheus_remote_read_handler_queries") // the first page opens files of /proc
+	files, heap := openFiles(t), heapBytes()
+	// 8 readers stall and 4 disconnect. New samples extend the head until it and the
+	// blocks are compacted, while 4 other readers read everything.
+	var conns []net.Conn
+	for i := range 12 {
+		conn := stalledReader(t, s.base, prompb.ReadRequest_ResponseType(i%2), mint, maxt)
+		if i >= 8 {
+			conn.Close()
+		} else {
+			conns = append(conns, conn)
+		}
+	}
+	for hour := range int64(8) {
+		at := maxt + 1 + hour*hourMS
+		s.writeAll([][]byte{encoded(t, v1(v1Series(at, 1, "__name__", "new")))})
+	}
+	var readers sync.WaitGroup
+	for i := range 4 {
+		readers.Go(func() {
+			if got := readBy(t, address, i%2 == 0, mint, maxt, all); got != want {
+				t.Errorf("with stalled readers: %+v, want %+v", got, want)
+			}
+		})
+	}
+	readers.Wait()
+	eventually(t, 60*time.Second, "the readers to be disconnected", func() bool { return s.metric("prometheus_remote_read_handler_queries") == 0 })
+	eventually(t, 60*time.Second, "the three blocks to be one", func() bool { // plus two of the head
+		found, err := filepath.Glob(filepath.Join(dir, "01*"))
+		return err == nil && len(found) == 3 && s.metric("prometheus_tsdb_compactions_total") >= 3
+	})
+	if got := readBy(t, address, false, mint, maxt, all); got != want {
+		t.Errorf("after the compaction: %+v, want %+v", got, want)
+	}
+	for _, conn := range conns {
+		_ = conn.Close()
+	}
+	eventually(t, 60*time.Second, "files to be closed", func() bool { return openFiles(t) <= files+2 })
+	if now := heapBytes(); now > heap+16<<20 {
+		t.Errorf("%d MiB are live, before %d", now>>20, heap>>20)
 	}
 }

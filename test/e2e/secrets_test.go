@@ -1,9 +1,7 @@
 package e2e
 
 import (
-	"bufio"
 	"bytes"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -25,47 +23,14 @@ import (
 // secretMark is part of every secret in the configuration of a test.
 const secretMark = "PLANTED"
 
-// program is a running ferula binary with its whole output.
-type program struct {
-	*server
-	cmd    *exec.Cmd
-	output *logTail
-	ended  chan struct{}
-}
-
 // startProgram runs the binary with HTTP on address, and waits until /-/healthy is 200.
-func startProgram(t *testing.T, address string, env []string, args ...string) *program {
+func startProgram(t *testing.T, address string, env []string, args ...string) *process {
 	t.Helper()
-	p := &program{server: &server{t: t, base: "http://" + address}, cmd: exec.Command(binary(t), args...), output: &logTail{}, ended: make(chan struct{})}
-	p.cmd.Env = append(p.cmd.Environ(), env...)
-	read, write := io.Pipe()
-	p.cmd.Stdout, p.cmd.Stderr = write, write
-	if err := p.cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	var reading sync.WaitGroup
-	reading.Go(func() {
-		lines := bufio.NewScanner(read)
-		for lines.Scan() {
-			p.output.add(lines.Text())
-		}
-	})
-	go func() {
-		_ = p.cmd.Wait() // any exit status is fine
-		_ = write.Close()
-		reading.Wait()
-		close(p.ended)
-	}()
-	t.Cleanup(func() { _ = p.cmd.Process.Kill(); <-p.ended })
-	eventually(t, 60*time.Second, "the program to listen", func() bool {
-		select {
-		case <-p.ended:
-			t.Fatalf("the program exited:\n%s", p.output)
-		default:
-		}
-		status, _ := p.get("/-/healthy")
-		return status == http.StatusOK
-	})
+	cmd := exec.Command(binary(t), args...)
+	cmd.Env = append(cmd.Environ(), env...)
+	p := launchCommand(t, cmd)
+	p.server = &server{t: t, base: "http://" + address, ready: "/-/healthy"}
+	p.waitReady()
 	return p
 }
 
@@ -83,31 +48,22 @@ var secretPaths = []string{
 
 // checkNoSecrets requests secretPaths, stops the program, and fails the test if a
 // response or the output contains a secret.
-func (p *program) checkNoSecrets(t *testing.T) {
+func (p *process) checkNoSecrets(t *testing.T) {
 	t.Helper()
 	for _, path := range secretPaths {
 		if text := p.whole(path); strings.Contains(text, secretMark) {
 			t.Errorf("%s shows a secret:\n%s", path, linesWith(text, secretMark))
 		}
 	}
-	if _, cmdline := p.get("/debug/pprof/cmdline"); !strings.Contains(cmdline, "\x00--") || !strings.Contains(cmdline, "<secret>") {
-		t.Errorf("the command line is not shown: %q", cmdline)
-	}
-	if err := p.cmd.Process.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	select {
-	case <-p.ended:
-	case <-time.After(40 * time.Second):
-		t.Fatalf("the program does not exit:\n%s", p.output)
-	}
-	if log := p.output.String(); strings.Contains(log, secretMark) || len(log) == 0 {
+	p.expect("/debug/pprof/cmdline", 0, "\x00--", "<secret>")
+	_ = p.signal(syscall.SIGTERM) // any exit status is fine
+	if log := p.log.String(); strings.Contains(log, secretMark) || len(log) == 0 {
 		t.Errorf("the output shows a secret, or is empty:\n%s", linesWith(log, secretMark))
 	}
 }
 
 // whole returns a response with its headers, of a redirect, too.
-func (p *program) whole(path string) string {
+func (p *process) whole(path string) string {
 	p.t.Helper()
 	client := &http.Client{CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }}
 	resp, err := client.Get(p.base + path)
@@ -116,9 +72,7 @@ func (p *program) whole(path string) string {
 	}
 	defer resp.Body.Close()
 	var text bytes.Buffer
-	if err := resp.Header.Write(&text); err != nil {
-		p.t.Fatal(err)
-	}
+	noError(p.t, resp.Header.Write(&text))
 	if _, err := text.ReadFrom(resp.Body); err != nil {
 		p.t.Errorf("%s: %v", path, err)
 	}
@@ -236,7 +190,7 @@ alerting:
 	eventually(t, 60*time.Second, "remote write and scrapes to fail", func() bool {
 		_, metrics := p.get("/metrics")
 		_, targets := p.get("/api/v1/targets")
-		return strings.Contains(metrics, "prometheus_remote_storage_shards{") && strings.Contains(targets, `"health":"down"`) && strings.Contains(p.output.String(), "/write")
+		return strings.Contains(metrics, "prometheus_remote_storage_shards{") && strings.Contains(targets, `"health":"down"`) && strings.Contains(p.log.String(), "/write")
 	})
 	eventually(t, 60*time.Second, "an alert to be sent", func() bool { return strings.Contains(alerts.String(), "/page") })
 	p.checkNoSecrets(t)
@@ -270,9 +224,7 @@ func TestFrontend_SpansHaveNoSecrets(t *testing.T) {
 	downstream, spans, address := startServe(t, idle(t)), collect(t), freeAddress(t)
 	p := startProgram(t, address, nil, "query-frontend", "--http-address="+address, "--log.level=debug", spans.otlp(),
 		"--query-frontend.downstream-url=http://eve:PLANTED-downstream@"+strings.TrimPrefix(downstream.base, "http://"))
-	if status, body := p.get("/api/v1/query_range?query=vector(7)&start=0&end=10&step=5"); status != http.StatusOK {
-		t.Errorf("%d %s", status, body)
-	}
+	p.expect("/api/v1/query_range?query=vector(7)&start=0&end=10&step=5", http.StatusOK)
 	p.checkNoSecrets(t)
 	spans.checkNoSecrets(t, "query_range")
 }
@@ -288,9 +240,7 @@ func TestSidecar_ShowsNoSecrets(t *testing.T) {
 		"--prometheus.url=http://eve:PLANTED-url@"+prometheusAddress, "--prometheus.http-client", "basic_auth: {username: eve, password: PLANTED-client}",
 		spans.otlp(), "--tsdb.path="+t.TempDir(), "--objstore.config="+s3Config)
 	eventually(t, 60*time.Second, "it to be ready", func() bool { status, _ := p.get("/-/ready"); return status == http.StatusOK })
-	if err := prometheus.stop(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, prometheus.stop())
 	// The error of the stopped Prometheus goes to the client.
 	if _, err := readStore(t, dial(t, listening, insecure.NewCredentials()), storeapi.ClientOptions{}, everything()); err == nil || strings.Contains(err.Error(), secretMark) {
 		t.Errorf("%v", err)
@@ -305,7 +255,7 @@ func TestStore_ShowsNoSecrets(t *testing.T) {
 	address, listening, spans := freeAddress(t), freeAddress(t), collect(t)
 	p := startProgram(t, address, secretEnvironment, "store", "--http-address="+address, "--grpc-address="+listening, "--log.level=debug", spans.otlp(),
 		"--objstore.config="+s3Config, "--data-dir="+t.TempDir(), "--index-cache.config={type: IN-MEMORY} # PLANTED", "--selector.relabel-config=[] # PLANTED")
-	eventually(t, 60*time.Second, "a listing to fail", func() bool { return strings.Contains(p.output.String(), "listing the blocks failed") })
+	eventually(t, 60*time.Second, "a listing to fail", func() bool { return strings.Contains(p.log.String(), "listing the blocks failed") })
 	if _, err := readStore(t, dial(t, listening, insecure.NewCredentials()), storeapi.ClientOptions{}, everything()); err != nil && strings.Contains(err.Error(), secretMark) {
 		t.Errorf("%v", err)
 	}
@@ -318,7 +268,7 @@ func TestProfilesCompact_ShowsNoSecrets(t *testing.T) {
 	address := freeAddress(t)
 	p := startProgram(t, address, secretEnvironment, "profiles", "compact", "--wait", "--http-address="+address, "--log.level=debug",
 		"--objstore.config="+s3Config, "--data-dir="+t.TempDir())
-	eventually(t, 60*time.Second, "an iteration to fail", func() bool { return strings.Contains(p.output.String(), "Compacting the profile blocks failed") })
+	eventually(t, 60*time.Second, "an iteration to fail", func() bool { return strings.Contains(p.log.String(), "Compacting the profile blocks failed") })
 	p.checkNoSecrets(t)
 }
 
@@ -331,10 +281,7 @@ func TestRead_ShowsNoSecrets(t *testing.T) {
 	if strings.Contains(out, secretMark) || !strings.Contains(out, "127.0.0.1:1") {
 		t.Errorf("%s", out)
 	}
-	files, err := os.ReadDir(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	files := try(os.ReadDir(dir)).must(t)
 	for _, f := range files {
 		if text, err := os.ReadFile(filepath.Join(dir, f.Name())); err == nil && f.Name() != "client.yml" && strings.Contains(string(text), secretMark) {
 			t.Errorf("%s has a secret: %s", f.Name(), text)

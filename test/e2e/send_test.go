@@ -8,13 +8,20 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gogo/protobuf/proto"
+	"github.com/klauspost/compress/snappy"
 	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/prompb"
 	writev2 "github.com/prometheus/prometheus/prompb/io/prometheus/write/v2"
+	"github.com/prometheus/prometheus/storage/remote"
 
 	"github.com/ferula-io/ferula/internal/app"
 )
@@ -39,8 +46,8 @@ remote_write:
 // must writes a request that the server must accept.
 func (s *server) must(contentType string, body []byte) {
 	s.t.Helper()
-	if status, text, _ := s.write(contentType, "snappy", body); status != http.StatusNoContent {
-		s.t.Fatalf("%d %s", status, text)
+	if status, text, _ := s.write(contentType, "snappy", body); status/100 != 2 {
+		s.t.Fatalf("%s: %d %s", s.base, status, text)
 	}
 }
 
@@ -65,9 +72,7 @@ func TestServe_RemoteWriteSendsSamplesHistogramsAndExemplars(t *testing.T) {
 			// In the format 2.0 Prometheus' queue sends an exemplar as a series without
 			// samples, which Prometheus' receiver rejects.
 			checkEveryKind(t, receiver, message != v2Message)
-			if _, page := sender.get("/metrics"); !strings.Contains(page, "prometheus_remote_storage_samples_total{") || !strings.Contains(page, "prometheus_remote_storage_histograms_total{") {
-				t.Error("the metrics of the queue are missing")
-			}
+			sender.expect("/metrics", 0, "prometheus_remote_storage_samples_total{", "prometheus_remote_storage_histograms_total{")
 		})
 	}
 }
@@ -96,15 +101,12 @@ func checkEveryKind(t *testing.T, receiver *server, exemplars bool) {
 	for query, want := range map[string]string{
 		`pears{sender="one"}`: "2.5", `histogram_count(latency{sender="one"})`: "3", `histogram_sum(sizes{sender="one"})`: "4.5",
 	} {
-		eventually(t, 30*time.Second, query, func() bool { return receiver.value(query) == want })
+		receiver.waitValue(query, want)
 	}
 	if !exemplars {
 		return
 	}
-	eventually(t, 30*time.Second, "the exemplar", func() bool {
-		_, body := receiver.get("/api/v1/query_exemplars?query=pears")
-		return strings.Contains(body, `"trace_id":"x"`)
-	})
+	receiver.waitFor("/api/v1/query_exemplars?query=pears", `"trace_id":"x"`)
 }
 
 // series writes samples 0 to n-1 of a series, a millisecond apart, and returns the
@@ -146,27 +148,6 @@ func (s *server) missing(name string, n int) int {
 	return lost
 }
 
-// A receiver that is killed, and started again on its address, gets the samples that were
-// appended in between. They are read from the sender's log.
-func TestServe_RemoteWriteLosesNothingWhileTheReceiverIsDown(t *testing.T) {
-	path, dir, address := binary(t), t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freePort(t))
-	args := []string{"serve", "--web.listen-address=" + address, "--storage.tsdb.path=" + dir, "--config.file=" + writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")}
-	receiver := startProcess(t, path, args...)
-	file := sendingTo(t, "http://"+address, "")
-	sender := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = file })
-	untilSent(t, sender, receiver.server)
-	start := time.Now().UnixMilli()
-	sender.series(t, "kept", 0, 100, start)
-	if err := receiver.signal(syscall.SIGKILL); err == nil {
-		t.Fatal("the receiver ended without an error")
-	}
-	sender.series(t, "kept", 100, 200, start)
-	receiver = startProcess(t, path, args...)
-	sender.series(t, "kept", 300, 100, start)
-	eventually(t, 60*time.Second, "every sample at the receiver", func() bool { return receiver.missing("kept", 400) == 0 })
-	_ = receiver.signal(syscall.SIGTERM)
-}
-
 // Appended samples are in the log, but the queue may not have read them yet.
 func TestServe_RemoteWriteIsFlushedAtShutdown(t *testing.T) {
 	receiver := startServe(t, idle(t))
@@ -174,38 +155,9 @@ func TestServe_RemoteWriteIsFlushedAtShutdown(t *testing.T) {
 	sender := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = file })
 	untilSent(t, sender, receiver)
 	sender.series(t, "last", 0, 300, time.Now().UnixMilli())
-	if err := sender.stop(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, sender.stop())
 	if lost := receiver.missing("last", 300); lost != 0 {
 		t.Errorf("%d of 300 samples were not sent at shutdown", lost)
-	}
-}
-
-// The labels of a series are only in the part of the log from before the kill.
-func TestServe_RemoteWriteGoesOnAfterAKill(t *testing.T) {
-	receiver := startServe(t, idle(t))
-	path, dir := binary(t), t.TempDir()
-	args := []string{"serve", "--web.listen-address=127.0.0.1:0", "--storage.tsdb.path=" + dir, "--config.file=" + sendingTo(t, receiver.base, "")}
-	sender := startProcess(t, path, args...)
-	untilSent(t, sender.server, receiver)
-	if err := sender.signal(syscall.SIGKILL); err == nil {
-		t.Fatal("the sender ended without an error")
-	}
-	sender = startProcess(t, path, args...)
-	again := func() string { return receiver.value(`count_over_time(begun[1h])`) }
-	before := again()
-	eventually(t, 30*time.Second, "a sample of the same series after the kill", func() bool {
-		sender.must(v1Type, encoded(t, v1(v1Series(time.Now().UnixMilli(), 1, "__name__", "begun"))))
-		return again() != before
-	})
-	start := time.Now().UnixMilli()
-	sender.series(t, "after", 0, 50, start)
-	if err := sender.signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
-	if lost := receiver.missing("after", 50); lost != 0 {
-		t.Errorf("%d of 50 samples after the kill are missing", lost)
 	}
 }
 
@@ -214,18 +166,8 @@ func TestServe_RemoteWriteIsReloaded(t *testing.T) {
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
 	sender := startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = file, true })
 	reload := func(text string) (int, string) {
-		t.Helper()
 		writeFile(t, file, text)
-		resp, err := http.Post(sender.base+"/-/reload", "", nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer resp.Body.Close()
-		body, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return resp.StatusCode, string(body)
+		return sender.reload()
 	}
 	section := "remote_write: [{url: '" + receiver.base + "/api/v1/write', queue_config: {batch_send_deadline: 50ms}}]\n"
 	if status, text := reload(section); status != http.StatusOK {
@@ -261,9 +203,7 @@ func TestServe_RefusedReloadKeepsWhatWaitsForTheReceiver(t *testing.T) {
 	// Every reload opens this log again, also that of a job that has not changed.
 	t.Run("a log of failed scrapes", func(t *testing.T) {
 		refusedReloadKeeps(t, "\nscrape_configs: [{job_name: a, scrape_failure_log_file: failed/a.log}]", func(config, _ string) {
-			if err := os.RemoveAll(filepath.Join(filepath.Dir(config), "failed")); err != nil {
-				t.Fatal(err)
-			}
+			noError(t, os.RemoveAll(filepath.Join(filepath.Dir(config), "failed")))
 		})
 	})
 }
@@ -271,35 +211,23 @@ func TestServe_RefusedReloadKeepsWhatWaitsForTheReceiver(t *testing.T) {
 // refusedReloadKeeps changes the section of a receiver that is down, and breaks another part of
 // the configuration.
 func refusedReloadKeeps(t *testing.T, more string, spoil func(config, profiles string)) {
-	path, dir, address := binary(t), t.TempDir(), fmt.Sprintf("127.0.0.1:%d", freePort(t))
+	path, dir, address := binary(t), t.TempDir(), freeAddress(t)
 	args := []string{"serve", "--web.listen-address=" + address, "--storage.tsdb.path=" + dir, "--config.file=" + writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")}
 	receiver := startProcess(t, path, args...)
 	file := sendingTo(t, "http://"+address, more)
-	if err := os.Mkdir(filepath.Join(filepath.Dir(file), "failed"), 0o700); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Mkdir(filepath.Join(filepath.Dir(file), "failed"), 0o700))
 	profiles := writeFile(t, filepath.Join(t.TempDir(), "profiles.yml"), "scrape_configs: []\n")
 	sender := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile, o.Profiles.ConfigFile, o.Web.EnableLifecycle = file, profiles, true
 		o.Send.FlushDeadline = 10 * time.Millisecond
 	})
 	untilSent(t, sender, receiver.server)
-	if err := receiver.signal(syscall.SIGKILL); err == nil {
-		t.Fatal("the receiver ended without an error")
-	}
+	receiver.kill()
 	sender.series(t, "waits", 0, 200, time.Now().UnixMilli())
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := try(os.ReadFile(file)).must(t)
 	writeFile(t, file, strings.Replace(string(text), "max_backoff: 100ms", "max_backoff: 90ms", 1))
 	spoil(file, profiles)
-	resp, err := http.Post(sender.base+"/-/reload", "", nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	resp.Body.Close()
-	if resp.StatusCode == http.StatusOK {
+	if status, _ := sender.reload(); status == http.StatusOK {
 		t.Fatal("the reload was accepted")
 	}
 	receiver = startProcess(t, path, args...)
@@ -308,14 +236,9 @@ func refusedReloadKeeps(t *testing.T, more string, spoil func(config, profiles s
 }
 
 func TestPeerPrometheus_ReceivesRemoteWrite(t *testing.T) {
-	path := peerBinary(t, "prometheus")
 	for _, message := range []string{"prometheus.WriteRequest", v2Message} {
 		t.Run(message, func(t *testing.T) {
-			address := fmt.Sprintf("127.0.0.1:%d", freePort(t))
-			config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "storage: {exemplars: {max_exemplars: 1000}}\n")
-			startPeer(t, "http://"+address+"/-/ready", path, "--config.file="+config, "--storage.tsdb.path="+t.TempDir(), "--web.listen-address="+address,
-				"--web.enable-remote-write-receiver", "--enable-feature=exemplar-storage,metadata-wal-records")
-			peer := &server{t: t, base: "http://" + address}
+			peer := startPrometheus(t, "storage: {exemplars: {max_exemplars: 1000}}\n", "", "--enable-feature=exemplar-storage,metadata-wal-records")
 			target := exposition(t, "# HELP pressure Pressure of the pipe.\n# TYPE pressure gauge\npressure 3\n# EOF\n")
 			file := sendingTo(t, peer.base, "protobuf_message: "+message+`
 scrape_configs: [{job_name: pipe, scrape_interval: 200ms, scrape_timeout: 200ms, static_configs: [{targets: ['`+target+`']}]}]`)
@@ -326,7 +249,7 @@ scrape_configs: [{job_name: pipe, scrape_interval: 200ms, scrape_timeout: 200ms,
 			untilSent(t, sender, peer)
 			sender.must(v2Type, encoded(t, everyKind(time.Now().UnixMilli())))
 			checkEveryKind(t, peer, message != v2Message)
-			eventually(t, 30*time.Second, "the scraped sample", func() bool { return peer.value(`pressure{job="pipe",sender="one"}`) == "3" })
+			peer.waitValue(`pressure{job="pipe",sender="one"}`, "3")
 		})
 	}
 }
@@ -340,4 +263,204 @@ func exposition(t *testing.T, page string) string {
 	}))
 	t.Cleanup(target.Close)
 	return strings.TrimPrefix(target.URL, "http://")
+}
+
+// counter is a receiver that counts how often it has accepted each sample, by metric, kind and timestamp. While it stalls,
+// requests wait until their clients give up.
+type counter struct {
+	*httptest.Server
+	stalls atomic.Bool
+	down   atomic.Bool
+
+	mu    sync.Mutex
+	times map[string]int
+}
+
+func newCounter(t *testing.T) *counter {
+	c := &counter{times: map[string]int{}}
+	c.Server = httptest.NewServer(http.HandlerFunc(c.receive))
+	t.Cleanup(c.Server.Close)
+	return c
+}
+
+func (c *counter) receive(w http.ResponseWriter, r *http.Request) {
+	request, err := remote.DecodeWriteRequest(r.Body)
+	switch {
+	case err != nil:
+		http.Error(w, err.Error(), http.StatusBadRequest)
+		return
+	case c.stalls.Load():
+		<-r.Context().Done()
+		return
+	case c.down.Load():
+		w.WriteHeader(http.StatusServiceUnavailable)
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, series := range request.Timeseries {
+		name := ""
+		for _, l := range series.Labels {
+			if l.Name == "__name__" {
+				name = l.Value
+			}
+		}
+		for _, s := range series.Samples {
+			c.times[fmt.Sprint(name, " ", s.Timestamp)]++
+		}
+		for _, h := range series.Histograms {
+			c.times[fmt.Sprint(name, " ", h.Timestamp)]++
+		}
+		for _, e := range series.Exemplars {
+			c.times[fmt.Sprint(name, " exemplar ", e.Timestamp)]++
+		}
+	}
+}
+
+// missing returns how many of the samples the receiver has not accepted.
+func (c *counter) missing(samples []string) (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range samples {
+		if c.times[s] == 0 {
+			n++
+		}
+	}
+	return n
+}
+
+// most returns how often the receiver has accepted the sample that it got most often.
+func (c *counter) most() (n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, times := range c.times {
+		n = max(n, times)
+	}
+	return n
+}
+
+// The whole log fits into one segment here: what a restart may send again is sent at most twice.
+func TestServe_RemoteWriteGoesOnWhereItStopped(t *testing.T) {
+	for name, test := range map[string]struct {
+		signal syscall.Signal
+		stall  func(*counter, bool)
+	}{
+		"SIGTERM while the receiver stalls":  {syscall.SIGTERM, func(c *counter, on bool) { c.stalls.Store(on) }},
+		"SIGKILL while the receiver stalls":  {syscall.SIGKILL, func(c *counter, on bool) { c.stalls.Store(on) }},
+		"SIGTERM while the receiver is down": {syscall.SIGTERM, func(c *counter, on bool) { c.down.Store(on) }},
+		"SIGKILL while the receiver is down": {syscall.SIGKILL, func(c *counter, on bool) { c.down.Store(on) }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			receiver := newCounter(t)
+			config := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), fmt.Sprintf(`
+remote_write:
+- url: %s
+  send_exemplars: true
+  send_native_histograms: true
+  queue_config: {batch_send_deadline: 20ms, min_backoff: 10ms, max_backoff: 50ms}
+  metadata_config: {send: false}
+`, receiver.URL))
+			args := []string{"serve", "--web.listen-address=127.0.0.1:0", "--storage.tsdb.path=" + t.TempDir(),
+				"--config.file=" + config}
+			sender := startProcess(t, binary(t), append(slices.Clone(args), "--storage.remote.flush-deadline=100ms")...)
+			now := time.Now().UnixMilli()
+			var acknowledged []string
+			write := func(metric string, n int) {
+				now++
+				sender.series(t, metric, 0, n, now)
+				for range n {
+					acknowledged = append(acknowledged, fmt.Sprint(metric, " ", now))
+					now++
+				}
+			}
+			all := func() bool { return receiver.missing(acknowledged) == 0 }
+			write("kept", 50)
+			eventually(t, 30*time.Second, "the first samples at the receiver", all)
+			test.stall(receiver, true)
+			write("kept", 50)
+			write("other", 50)
+			sender.must(v2Type, encoded(t, everyKind(now)))
+			for _, s := range []string{"pears ", "pears exemplar ", "latency ", "sizes "} {
+				acknowledged = append(acknowledged, fmt.Sprint(s, now))
+			}
+			if err := sender.signal(test.signal); (err == nil) != (test.signal == syscall.SIGTERM) {
+				t.Fatal(err)
+			}
+			test.stall(receiver, false)
+			sender = startProcess(t, binary(t), args...)
+			write("kept", 50)
+			eventually(t, 30*time.Second, "every sample at the receiver", all)
+			if n := receiver.most(); n > 2 {
+				t.Errorf("a sample was sent %d times", n)
+			}
+			noError(t, sender.signal(syscall.SIGTERM))
+			before := receiver.most()
+			sender = startProcess(t, binary(t), args...)
+			write("kept", 1)
+			eventually(t, 30*time.Second, "a sample after a clean stop", all)
+			if n := receiver.most(); n != before {
+				t.Error("samples that were sent before a clean stop are sent again")
+			}
+			_ = sender.signal(syscall.SIGTERM)
+		})
+	}
+}
+
+const (
+	v1Type = "application/x-protobuf"
+	v2Type = "application/x-protobuf;proto=io.prometheus.write.v2.Request"
+)
+
+// idle sets a configuration without scrape jobs, so that the storage has only samples
+// that the test writes.
+func idle(t *testing.T) func(*app.ServeOptions) {
+	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
+	return func(o *app.ServeOptions) { o.ConfigFile = file }
+}
+
+func encoded(t *testing.T, m proto.Message) []byte {
+	t.Helper()
+	raw := try(proto.Marshal(m)).must(t)
+	return snappy.Encode(nil, raw)
+}
+
+// write posts a remote write request and returns status, body and headers.
+func (s *server) write(contentType, encoding string, body []byte) (int, string, http.Header) {
+	s.t.Helper()
+	return s.request("POST", "/api/v1/write", string(body), "Content-Type", contentType, "Content-Encoding", encoding)
+}
+
+func v1(series ...prompb.TimeSeries) *prompb.WriteRequest {
+	return &prompb.WriteRequest{Timeseries: series}
+}
+
+func v1Series(tsMS int64, v float64, labels ...string) prompb.TimeSeries {
+	ts := prompb.TimeSeries{Samples: []prompb.Sample{{Timestamp: tsMS, Value: v}}}
+	for i := 0; i+1 < len(labels); i += 2 {
+		ts.Labels = append(ts.Labels, prompb.Label{Name: labels[i], Value: labels[i+1]})
+	}
+	return ts
+}
+
+func TestServe_PushedSeriesHaveTypeAndUnitLabelsIfTheFeatureIsOn(t *testing.T) {
+	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "scrape_configs: []\n")
+	for feature, want := range map[string]string{"type-and-unit-labels": "gauge bytes", "promql-duration-expr": " "} {
+		p := startProcess(t, binary(t), "serve", "--web.listen-address=127.0.0.1:0", "--storage.tsdb.path="+t.TempDir(), "--config.file="+file, "--enable-feature="+feature)
+		req := &writev2.Request{
+			Symbols: []string{"", "__name__", "pears_bytes", "bytes"},
+			Timeseries: []writev2.TimeSeries{{
+				LabelsRefs: []uint32{1, 2}, Samples: []writev2.Sample{{Timestamp: time.Now().UnixMilli(), Value: 2.5}},
+				Metadata: writev2.Metadata{Type: writev2.Metadata_METRIC_TYPE_GAUGE, UnitRef: 3},
+			}},
+		}
+		if status, text, _ := p.write(v2Type, "snappy", encoded(t, req)); status != http.StatusNoContent {
+			t.Fatalf("%d %s", status, text)
+		}
+		found := p.instant("pears_bytes")
+		if len(found) != 1 || found[0].Metric["__type__"]+" "+found[0].Metric["__unit__"] != want {
+			t.Errorf("%s: %v, want %q", feature, found, want)
+		}
+		noError(t, p.signal(os.Interrupt))
+	}
 }

@@ -4,14 +4,17 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"math"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"net/http/httputil"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -31,7 +34,6 @@ type sidecar struct {
 	*server
 	conn   *grpc.ClientConn
 	client *storeapi.Client
-	grpc   string
 }
 
 // startSidecar runs a sidecar for the Prometheus of this URL until the test ends. It does
@@ -41,44 +43,21 @@ func startSidecar(t *testing.T, prometheus string, change func(*app.SidecarOptio
 	opts := app.SidecarOptions{
 		Web: app.WebOptions{ListenAddress: "127.0.0.1:0"}, GRPC: app.GRPCOptions{ListenAddress: "127.0.0.1:0"},
 		PrometheusURL: prometheus, PollInterval: 50 * time.Millisecond, TSDBDir: t.TempDir(),
-		Logger: slog.New(slog.NewTextHandler(testLog{t}, nil)),
+		Logger: testLogger(t),
 	}
 	if change != nil {
 		change(&opts)
 	}
-	one, err := app.NewSidecar(opts)
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- one.Run(ctx) }()
-	s := &sidecar{server: &server{t: t, base: "http://" + one.Addr().String(), ready: "/-/ready"}, grpc: one.GRPCAddr().String()}
+	one := try(app.NewSidecar(opts)).must(t)
+	s := &sidecar{server: &server{t: t, base: "http://" + one.Addr().String(), grpc: one.GRPCAddr().String(), ready: "/-/ready", stop: run(t, one.Run)}}
 	s.conn, s.client = storeClient(t, s.grpc)
-	stopped := false
-	s.stop = func() error {
-		if stopped {
-			return nil
-		}
-		stopped = true
-		cancel()
-		return <-done
-	}
-	t.Cleanup(func() {
-		_ = s.conn.Close()
-		if err := s.stop(); err != nil {
-			t.Errorf("the sidecar stopped with %v", err)
-		}
-	})
+	t.Cleanup(func() { _ = s.conn.Close() })
 	return s
 }
 
 func storeClient(t *testing.T, address string) (*grpc.ClientConn, *storeapi.Client) {
 	t.Helper()
-	conn, err := grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := try(grpc.NewClient(address, grpc.WithTransportCredentials(insecure.NewCredentials()))).must(t)
 	return conn, storeapi.NewClient(conn, storeapi.ClientOptions{})
 }
 
@@ -131,9 +110,7 @@ func (s *server) writeNow(series ...labels.Labels) int64 {
 	for i, lset := range series {
 		var pairs []string
 		lset.Range(func(l labels.Label) { pairs = append(pairs, l.Name, l.Value) })
-		if status, text, _ := s.write(v1Type, "snappy", encoded(s.t, v1(v1Series(now, float64(i), pairs...)))); status/100 != 2 {
-			s.t.Fatal(status, text)
-		}
+		s.must(v1Type, encoded(s.t, v1(v1Series(now, float64(i), pairs...))))
 	}
 	return now
 }
@@ -144,10 +121,7 @@ func TestSidecar_ServesItsPrometheus(t *testing.T) {
 	s := startSidecar(t, prom.base, nil)
 	s.waitReady()
 	ctx := context.Background()
-	info, err := s.client.Info(ctx)
-	if err != nil {
-		t.Fatal(err)
-	}
+	info := try(s.client.Info(ctx)).must(t)
 	if info.Component != "sidecar" || len(info.LabelSets) != 1 || info.LabelSets[0].String() != `{cluster="eu", replica="r1"}` || info.Store == nil || info.Store.MaxMS != math.MaxInt64 || !info.Store.Sharding || !info.Rules || !info.Targets || !info.MetricMetadata || info.Exemplars == nil {
 		t.Errorf("%+v, %+v", info, info.Store)
 	}
@@ -189,23 +163,6 @@ func TestSidecar_ServesItsPrometheus(t *testing.T) {
 	}
 }
 
-func TestSidecar_SortMemoryIsLimited(t *testing.T) {
-	prom := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
-	now := prom.writeNow(labels.FromStrings("__name__", "sorted", "a", "1", "b", "2"), labels.FromStrings("__name__", "sorted", "a", "2", "b", "1"))
-	request := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", "sorted")}, WithoutReplicaLabels: []string{"a"}}
-	for _, bytesMax := range []int{0, 300} {
-		s := startSidecar(t, prom.base, func(o *app.SidecarOptions) { o.Limits.SortBytesMax = bytesMax })
-		s.waitReady()
-		got, err := storeSeries(s.client, request)
-		if bytesMax > 0 && !errors.Is(err, storeapi.ErrLimit) {
-			t.Errorf("at most %d bytes: %q, %v", bytesMax, got, err)
-		}
-		if bytesMax == 0 && (err != nil || len(got) != 2 || !strings.HasPrefix(got[0], `{__name__="sorted", b="1", cluster="eu"}`)) {
-			t.Errorf("%q, %v", got, err)
-		}
-	}
-}
-
 func TestSidecar_ForwardsTargetsAndMetadata(t *testing.T) {
 	prom := startServe(t, func(o *app.ServeOptions) {
 		o.ConfigFile = writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), "global: {external_labels: {cluster: eu}}\nscrape_configs: [{job_name: none, static_configs: [{targets: ['127.0.0.1:1']}]}]\n")
@@ -216,14 +173,9 @@ func TestSidecar_ForwardsTargetsAndMetadata(t *testing.T) {
 	defer cancel()
 	var found *pb.TargetDiscovery
 	eventually(t, 60*time.Second, "a target", func() bool {
-		stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/thanos.Targets/Targets")
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := try(s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, "/thanos.Targets/Targets")).must(t)
 		var out pb.TargetsResponse
-		if err := errors.Join(stream.SendMsg(&pb.TargetsRequest{}), stream.CloseSend(), stream.RecvMsg(&out)); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, errors.Join(stream.SendMsg(&pb.TargetsRequest{}), stream.CloseSend(), stream.RecvMsg(&out)))
 		found = out.GetTargets()
 		return len(found.GetActiveTargets()) == 1
 	})
@@ -231,38 +183,20 @@ func TestSidecar_ForwardsTargetsAndMetadata(t *testing.T) {
 		t.Errorf("%v", found)
 	}
 	for method, in := range map[string]any{"/thanos.Metadata/MetricMetadata": &pb.MetricMetadataRequest{Limit: -1}, "/thanos.Rules/Rules": &pb.RulesRequest{}} {
-		stream, err := s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)
-		if err != nil {
-			t.Fatal(err)
-		}
+		stream := try(s.conn.NewStream(ctx, &grpc.StreamDesc{ServerStreams: true}, method)).must(t)
 		var out pb.MetricMetadataResponse
-		err = errors.Join(stream.SendMsg(in), stream.CloseSend(), stream.RecvMsg(&out))
+		err := errors.Join(stream.SendMsg(in), stream.CloseSend(), stream.RecvMsg(&out))
 		if method == "/thanos.Metadata/MetricMetadata" && err != nil {
 			t.Errorf("%s: %v", method, err)
 		}
 	}
 }
 
-// freeAddress returns an address that a server can listen on, also after a restart.
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	return l.Addr().String()
-}
-
 func TestSidecar_WaitsForPrometheusAndFollowsRestartAndReload(t *testing.T) {
 	address, dir := freeAddress(t), t.TempDir()
 	s := startSidecar(t, "http://"+address, nil)
-	if status, _ := s.get("/-/ready"); status != http.StatusServiceUnavailable {
-		t.Errorf("ready without a Prometheus: %d", status)
-	}
-	if status, _ := s.get("/-/healthy"); status != http.StatusOK {
-		t.Errorf("not healthy: %d", status)
-	}
+	s.expect("/-/ready", http.StatusServiceUnavailable)
+	s.expect("/-/healthy", http.StatusOK)
 	if _, err := s.client.Info(context.Background()); !errors.Is(err, storeapi.ErrUnavailable) {
 		t.Errorf("info without a Prometheus: %v", err)
 	}
@@ -283,9 +217,7 @@ func TestSidecar_WaitsForPrometheusAndFollowsRestartAndReload(t *testing.T) {
 	if !same("eu") {
 		t.Error("the series is not served")
 	}
-	if err := prom.stop(); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, prom.stop())
 	eventually(t, 60*time.Second, "the sidecar to notice that Prometheus stopped", func() bool {
 		status, _ := s.get("/-/ready")
 		return status == http.StatusServiceUnavailable
@@ -307,41 +239,6 @@ func TestSidecar_WaitsForPrometheusAndFollowsRestartAndReload(t *testing.T) {
 	eventually(t, 60*time.Second, "the new external labels", func() bool { return same("us") })
 }
 
-// runSidecar runs a sidecar until it stops by itself, and returns its error.
-func runSidecar(t *testing.T, opts app.SidecarOptions) error {
-	t.Helper()
-	opts.Web.ListenAddress, opts.GRPC.ListenAddress = "127.0.0.1:0", "127.0.0.1:0"
-	opts.Logger, opts.PollInterval, opts.TSDBDir = slog.New(slog.DiscardHandler), 50*time.Millisecond, t.TempDir()
-	one, err := app.NewSidecar(opts)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
-	defer cancel()
-	return one.Run(ctx)
-}
-
-func TestSidecar_UnsafeOptionsAreRefused(t *testing.T) {
-	bare := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "") })
-	compacting := startServe(t, func(o *app.ServeOptions) {
-		o.ConfigFile = configFile(t, "cluster: eu")
-		o.Flags = map[string]string{"storage.tsdb.min-block-duration": "2h", "storage.tsdb.max-block-duration": "36h"}
-	})
-	bucket := app.ShippingOptions{Bucket: "type: FILESYSTEM\nconfig: {directory: " + t.TempDir() + "}\n"}
-	for what, opts := range map[string]app.SidecarOptions{
-		"external labels":    {PrometheusURL: bare.base},
-		"must both be 2h":    {PrometheusURL: compacting.base, Ship: bucket},
-		"was not ready with": {PrometheusURL: "http://127.0.0.1:1", ReadyTimeout: 10 * time.Millisecond},
-		"prometheus.url":     {PrometheusURL: "localhost:9090"},
-		"http-client":        {PrometheusURL: bare.base, HTTPClient: "{basic: 1}"},
-		"envsubst":           {PrometheusURL: bare.base, Reload: app.ReloadOptions{OutputFile: "x"}},
-	} {
-		if err := runSidecar(t, opts); err == nil || !strings.Contains(err.Error(), what) {
-			t.Errorf("%s: %v", what, err)
-		}
-	}
-}
-
 func TestSidecar_ShipsTheBlocksOfItsPrometheus(t *testing.T) {
 	dir, to := t.TempDir(), t.TempDir()
 	id := writeBlock(t, dir, 1, labels.FromStrings("__name__", "shipped"))
@@ -352,10 +249,7 @@ func TestSidecar_ShipsTheBlocksOfItsPrometheus(t *testing.T) {
 	s := startSidecar(t, prom.base, func(o *app.SidecarOptions) {
 		o.TSDBDir, o.Ship.Bucket = dir, "type: FILESYSTEM\nconfig: {directory: "+to+"}\n"
 	})
-	eventually(t, 60*time.Second, "the block to be shipped", func() bool {
-		_, body := s.get("/-/ready")
-		return strings.Contains(body, "Shipping last succeeded")
-	})
+	s.waitFor("/-/ready", "Shipping last succeeded")
 	if text, err := os.ReadFile(filepath.Join(to, id, "meta.json")); err != nil || !strings.Contains(string(text), `"source": "sidecar"`) {
 		t.Errorf("%s, %v", text, err)
 	}
@@ -365,9 +259,7 @@ func TestSidecar_ReloadsPrometheusWhenFilesChange(t *testing.T) {
 	dir := t.TempDir()
 	from, to, rules := filepath.Join(dir, "in.yml"), filepath.Join(dir, "out.yml"), filepath.Join(dir, "rules")
 	t.Setenv("FERULA_E2E_CLUSTER", "eu")
-	if err := os.Mkdir(rules, 0o700); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, os.Mkdir(rules, 0o700))
 	writeFile(t, from, "global: {external_labels: {cluster: $(FERULA_E2E_CLUSTER)}}\nscrape_configs: []\n")
 	writeFile(t, to, "global: {external_labels: {cluster: first}}\nscrape_configs: []\n")
 	prom := startServe(t, func(o *app.ServeOptions) { o.ConfigFile, o.Web.EnableLifecycle = to, true })
@@ -383,10 +275,7 @@ func TestSidecar_ReloadsPrometheusWhenFilesChange(t *testing.T) {
 	}
 	reloads := func(want string) {
 		t.Helper()
-		eventually(t, 60*time.Second, want+" reloads", func() bool {
-			_, metrics := s.get("/metrics")
-			return strings.Contains(metrics, "thanos_sidecar_reloader_reloads_total "+want+"\n")
-		})
+		s.waitFor("/metrics", "thanos_sidecar_reloader_reloads_total "+want+"\n")
 	}
 	cluster("eu")
 	reloads("1")
@@ -400,4 +289,169 @@ func TestSidecar_ReloadsPrometheusWhenFilesChange(t *testing.T) {
 		_, metrics := s.get("/metrics")
 		return !strings.Contains(metrics, "thanos_sidecar_reloader_reloads_failed_total 0\n")
 	})
+}
+
+// slotLimitedPrometheus is a proxy for a Prometheus with few slots for remote reads. Its
+// socket buffers are small, so that a client that does not read blocks a slot.
+type slotLimitedPrometheus struct {
+	*httptest.Server
+	slots chan struct{}
+
+	mu                        sync.Mutex
+	reads, open, peak, listed int
+}
+
+func newSlotLimitedPrometheus(t *testing.T, backend string, slots int) *slotLimitedPrometheus {
+	u := try(url.Parse(backend)).must(t)
+	proxy := httputil.NewSingleHostReverseProxy(u)
+	g := &slotLimitedPrometheus{slots: make(chan struct{}, slots)}
+	g.Server = httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch r.URL.Path {
+		case "/api/v1/read":
+			select {
+			case g.slots <- struct{}{}:
+				defer func() { <-g.slots }()
+			case <-r.Context().Done():
+				return
+			}
+			g.mu.Lock()
+			g.reads++
+			g.open++
+			g.peak = max(g.peak, g.open)
+			g.mu.Unlock()
+			defer func() {
+				g.mu.Lock()
+				g.open--
+				g.mu.Unlock()
+			}()
+		case "/api/v1/series":
+			g.mu.Lock()
+			g.listed++
+			g.mu.Unlock()
+		}
+		proxy.ServeHTTP(w, r)
+	}))
+	g.Config.ErrorLog = nil
+	g.Listener = smallBuffers{g.Listener}
+	g.Start()
+	t.Cleanup(g.Close)
+	return g
+}
+
+// counts returns the number of remote reads since the last call, the maximum of
+// concurrent ones, and the number of series listings.
+func (g *slotLimitedPrometheus) counts() (reads, peak, listed int) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	reads, peak, listed = g.reads, g.peak, g.listed
+	g.reads, g.peak, g.listed = 0, 0, 0
+	return reads, peak, listed
+}
+
+type smallBuffers struct{ net.Listener }
+
+func (l smallBuffers) Accept() (net.Conn, error) {
+	conn, err := l.Listener.Accept()
+	if tcp, ok := conn.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(4 << 10)
+	}
+	return conn, err
+}
+
+// wideMetric returns 120 series per cluster, with megabytes of labels.
+func wideMetric(name string, clusters ...string) (all []labels.Labels) {
+	for _, cluster := range clusters {
+		for i := range 120 {
+			b := labels.NewBuilder(labels.FromStrings("__name__", name, "i", fmt.Sprintf("%03d", i), "own", cluster, "text", strings.Repeat("x", 12<<10)))
+			all = append(all, b.Set("cluster", cluster).Labels())
+		}
+	}
+	return all
+}
+
+func TestSidecar_OpensNoMoreRemoteReadsThanPrometheusAllows(t *testing.T) {
+	prom := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
+	now := prom.writeNow(wideMetric("one", "", "us")...)
+	now = max(now, prom.writeNow(wideMetric("many", "", "eu", "us", "ap", "sa", "af")...))
+	now = max(now, prom.writeNow(labels.FromStrings("__name__", "none", "a", "1")))
+	for _, tt := range []struct {
+		metric        string
+		selectionsMax int
+		series, reads int
+	}{
+		{"none", 0, 1, 1}, {"one", 0, 240, 2}, {"one", 1, 240, 1}, {"many", 0, 720, 1}, {"many", 6, 720, 6},
+	} {
+		slots := 3
+		if tt.selectionsMax > slots {
+			slots = tt.selectionsMax
+		}
+		g := newSlotLimitedPrometheus(t, prom.base, slots)
+		s := startSidecar(t, g.URL, func(o *app.SidecarOptions) { o.SelectionsMax = tt.selectionsMax })
+		s.waitReady()
+		g.counts()
+		got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 60_000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", tt.metric)}})
+		reads, peak, _ := g.counts()
+		if err != nil || len(got) != tt.series || reads != tt.reads || peak > slots || !slices.IsSorted(got) {
+			t.Errorf("%s, %d selections: %d series by %d remote reads, %d at once: %v", tt.metric, tt.selectionsMax, len(got), reads, peak, err)
+		}
+		for _, line := range got {
+			if !strings.Contains(line, `cluster="eu"`) {
+				t.Fatalf("%s: %.200s", tt.metric, line)
+			}
+		}
+		noError(t, s.stop())
+	}
+}
+
+func TestSidecar_RequestAcquiresAllItsRemoteReadSlotsAtOnce(t *testing.T) {
+	prom := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu") })
+	now := prom.writeNow(wideMetric("two", "", "us", "ap")...)
+	g := newSlotLimitedPrometheus(t, prom.base, 3)
+	s := startSidecar(t, g.URL, func(o *app.SidecarOptions) { o.ReadsMax = 3 })
+	s.waitReady()
+	var running sync.WaitGroup
+	for range 6 {
+		running.Go(func() {
+			got, err := storeSeries(s.client, storeapi.SeriesRequest{MinMS: now - 60_000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", "two")}})
+			if err != nil || len(got) != 360 {
+				t.Errorf("%d series, %v", len(got), err)
+			}
+		})
+	}
+	running.Wait()
+	if reads, peak, _ := g.counts(); reads != 18 || peak > 3 {
+		t.Errorf("%d remote reads, %d at once", reads, peak)
+	}
+}
+
+func TestSidecar_ListsLabelsWithoutReadingSamples(t *testing.T) {
+	prom := startServe(t, func(o *app.ServeOptions) { o.ConfigFile = configFile(t, "cluster: eu, replica: r1") })
+	now := prom.writeNow(
+		labels.FromStrings("__name__", "listed", "a", "2"), labels.FromStrings("__name__", "listed", "a", "1", "z", "\u00fc"),
+		labels.FromStrings("__name__", "listed", "a", "3", "cluster", "own"), labels.FromStrings("__name__", "other", "a", "3"),
+	)
+	g := newSlotLimitedPrometheus(t, prom.base, 1)
+	s := startSidecar(t, g.URL, nil)
+	s.waitReady()
+	g.counts()
+	request := storeapi.SeriesRequest{MinMS: now - 1000, MaxMS: now + 1000, Matchers: []*labels.Matcher{equalMatcher("__name__", "listed")}, SkipChunks: true}
+	want := []string{
+		`{__name__="listed", a="1", cluster="eu", replica="r1", z="` + "\u00fc" + `"}`,
+		`{__name__="listed", a="2", cluster="eu", replica="r1"}`, `{__name__="listed", a="3", cluster="eu", replica="r1"}`,
+	}
+	if got, err := storeSeries(s.client, request); err != nil || !slices.Equal(got, want) {
+		t.Errorf("%q, %v; want %q", got, err, want)
+	}
+	if reads, _, listed := g.counts(); reads != 0 || listed != 1 {
+		t.Errorf("%d remote reads, %d lists", reads, listed)
+	}
+	request.MinMS, request.MaxMS = -1<<62, 1<<62
+	if got, err := storeSeries(s.client, request); err != nil || !slices.Equal(got, want) {
+		t.Errorf("unlimited time range: %q, %v", got, err)
+	}
+	small := startSidecar(t, g.URL, func(o *app.SidecarOptions) { o.Limits.SortBytesMax = 100 })
+	small.waitReady()
+	if _, err := storeSeries(small.client, request); err == nil || !strings.Contains(err.Error(), "more than 100 bytes") {
+		t.Errorf("over the limit of sort memory: %v", err)
+	}
 }

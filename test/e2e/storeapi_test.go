@@ -38,10 +38,7 @@ import (
 // dial opens a connection to a gRPC server that is closed when the test ends.
 func dial(t *testing.T, address string, creds credentials.TransportCredentials) *grpc.ClientConn {
 	t.Helper()
-	conn, err := grpc.NewClient(address, append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(creds))...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	conn := try(grpc.NewClient(address, append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(creds))...)).must(t)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
 }
@@ -56,16 +53,10 @@ func readStore(t *testing.T, conn *grpc.ClientConn, opts storeapi.ClientOptions,
 	var lines []string
 	builder := labels.NewScratchBuilder(8)
 	for set.Next() {
-		lset, err := labelenc.Labels(set.Labels(), &builder)
-		if err != nil {
-			t.Fatal(err)
-		}
+		lset := try(labelenc.Labels(set.Labels(), &builder)).must(t)
 		line := lset.String()
 		for _, c := range set.Chunks() {
-			chunk, err := chunkenc.FromData(c.Encoding, c.Data)
-			if err != nil {
-				t.Fatal(err)
-			}
+			chunk := try(chunkenc.FromData(c.Encoding, c.Data)).must(t)
 			it := chunk.Iterator(nil)
 			for it.Next() == chunkenc.ValFloat {
 				at, v := it.At()
@@ -110,9 +101,7 @@ func TestStoreAPI_ReturnsWrittenSamples(t *testing.T) {
 		t.Errorf("info %+v, %v", info, err)
 	}
 	for _, metric := range []string{`grpc_server_handled_total{grpc_code="OK",grpc_method="Series",grpc_service="thanos.Store",grpc_type="server_stream"} 5`, `grpc_code="InvalidArgument",grpc_method="Series"`} {
-		if _, body := s.get("/metrics"); !strings.Contains(body, metric) {
-			t.Errorf("no %s in /metrics", metric)
-		}
+		s.expect("/metrics", 0, metric)
 	}
 }
 
@@ -137,19 +126,11 @@ func TestStoreAPI_HealthAndReflectionAreServed(t *testing.T) {
 	if err != nil || health.Status != healthpb.HealthCheckResponse_SERVING {
 		t.Errorf("health %v, %v", health, err)
 	}
-	stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	stream := try(reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())).must(t)
 	reflect := func(r *reflectionpb.ServerReflectionRequest) *reflectionpb.ServerReflectionResponse {
 		t.Helper()
-		if err := stream.Send(r); err != nil {
-			t.Fatal(err)
-		}
-		response, err := stream.Recv()
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, stream.Send(r))
+		response := try(stream.Recv()).must(t)
 		return response
 	}
 	var names []string
@@ -165,9 +146,7 @@ func TestStoreAPI_HealthAndReflectionAreServed(t *testing.T) {
 	if len(response.GetFileDescriptorResponse().GetFileDescriptorProto()) == 0 {
 		t.Errorf("no description of thanos.Store: %v", response.GetErrorResponse())
 	}
-	if err := stream.CloseSend(); err != nil {
-		t.Error(err)
-	}
+	noError(t, stream.CloseSend())
 }
 
 // authority is a certificate authority.
@@ -180,20 +159,12 @@ type authority struct {
 
 func newAuthority(t *testing.T) *authority {
 	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		t.Fatal(err)
-	}
+	key := try(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)).must(t)
 	a := &authority{t: t, dir: t.TempDir(), key: key, cert: &x509.Certificate{
 		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: "test"}, NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true, KeyUsage: x509.KeyUsageCertSign,
 	}}
-	der, err := x509.CreateCertificate(rand.Reader, a.cert, a.cert, &key.PublicKey, key)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if a.cert, err = x509.ParseCertificate(der); err != nil {
-		t.Fatal(err)
-	}
+	der := try(x509.CreateCertificate(rand.Reader, a.cert, a.cert, &key.PublicKey, key)).must(t)
+	a.cert = try(x509.ParseCertificate(der)).must(t)
 	a.write("ca.pem", "CERTIFICATE", der)
 	return a
 }
@@ -202,33 +173,19 @@ func (a *authority) file(name string) string { return filepath.Join(a.dir, name)
 
 func (a *authority) write(name, kind string, der []byte) {
 	a.t.Helper()
-	if err := os.WriteFile(a.file(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600); err != nil {
-		a.t.Fatal(err)
-	}
+	noError(a.t, os.WriteFile(a.file(name), pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 }
 
 // issue writes a signed certificate to name.pem and its key to name-key.pem.
 func (a *authority) issue(name string) tls.Certificate {
 	a.t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	key := try(ecdsa.GenerateKey(elliptic.P256(), rand.Reader)).must(a.t)
 	template := &x509.Certificate{SerialNumber: big.NewInt(time.Now().UnixNano()), Subject: pkix.Name{CommonName: name}, NotAfter: time.Now().Add(time.Hour), IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}}
-	der, err := x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	der := try(x509.CreateCertificate(rand.Reader, template, a.cert, &key.PublicKey, a.key)).must(a.t)
+	keyDER := try(x509.MarshalPKCS8PrivateKey(key)).must(a.t)
 	a.write(name+".pem", "CERTIFICATE", der)
 	a.write(name+"-key.pem", "PRIVATE KEY", keyDER)
-	pair, err := tls.LoadX509KeyPair(a.file(name+".pem"), a.file(name+"-key.pem"))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	pair := try(tls.LoadX509KeyPair(a.file(name+".pem"), a.file(name+"-key.pem"))).must(a.t)
 	return pair
 }
 
@@ -262,13 +219,8 @@ func TestStoreAPI_ClientCertificatesAreRequired(t *testing.T) {
 	// A renewed certificate is loaded without a restart.
 	renewed := ca.issue("server")
 	later := time.Now().Add(2 * time.Second)
-	if err := errors.Join(os.Chtimes(ca.file("server.pem"), later, later), os.Chtimes(ca.file("server-key.pem"), later, later)); err != nil {
-		t.Fatal(err)
-	}
-	conn, err := tls.Dial("tcp", address, &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{client}, NextProtos: []string{"h2"}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	noError(t, errors.Join(os.Chtimes(ca.file("server.pem"), later, later), os.Chtimes(ca.file("server-key.pem"), later, later)))
+	conn := try(tls.Dial("tcp", address, &tls.Config{RootCAs: roots, Certificates: []tls.Certificate{client}, NextProtos: []string{"h2"}})).must(t)
 	defer conn.Close()
 	if got := conn.ConnectionState().PeerCertificates[0].Raw; !slices.Equal(got, renewed.Certificate[0]) {
 		t.Error("the server still sends its old certificate")

@@ -95,25 +95,6 @@ func named(list []receivedSpan, name string) (receivedSpan, bool) {
 	return list[i], true
 }
 
-// traced requests a path within a trace.
-func (s *server) traced(path, id string) {
-	s.t.Helper()
-	q, err := http.NewRequest(http.MethodGet, s.base+path, nil)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	q.Header.Set("Traceparent", "00-"+id+"-00000000000000aa-01")
-	resp, err := http.DefaultClient.Do(q)
-	if err != nil {
-		s.t.Fatal(err)
-	}
-	_, _ = io.Copy(io.Discard, resp.Body)
-	resp.Body.Close()
-	if resp.StatusCode/100 == 5 {
-		s.t.Errorf("%s: %s", path, resp.Status)
-	}
-}
-
 // Requests, rules, scrapes and remote writes are traced as by Prometheus, to the receiver
 // that the file names, also after a reload.
 func TestServe_TracesGoToTheReceiverOfTheFile(t *testing.T) {
@@ -135,7 +116,7 @@ remote_read: [{url: '` + far.base + `/api/v1/read', read_recent: true}]
 		o.GRPC.ListenAddress = "127.0.0.1:0"
 	})
 	const first, second, third = "00000000000000000000000000000001", "00000000000000000000000000000002", "00000000000000000000000000000003"
-	eventually(t, 30*time.Second, "a scraped sample", func() bool { return s.value("orders") == "7" })
+	s.waitValue("orders", "7")
 	s.traced("/api/v1/query?query=sum(orders)", first)
 	s.traced("/api/v1/query_range?query=rate(orders[1m])&start=0&end=60&step=15", second)
 	s.traced("/api/v1/query?query=sum(", third)
@@ -165,28 +146,28 @@ remote_read: [{url: '` + far.base + `/api/v1/read', read_recent: true}]
 	}
 	// After a fault the old receiver stays in use.
 	writeFile(t, file, "tracing: {endpoint: '127.0.0.1:1', tls_config: {ca_file: missing.pem}}\n"+rest)
-	if status, body := s.post("/-/reload", "", ""); status != http.StatusInternalServerError || !strings.Contains(body, "tracing: tls_config") {
-		t.Errorf("%d %s", status, body)
-	}
+	s.reloadFails("tracing: tls_config")
 	const fourth, fifth, sixth = "00000000000000000000000000000004", "00000000000000000000000000000005", "00000000000000000000000000000006"
 	s.traced("/api/v1/labels", fourth)
 	writeFile(t, file, two.section()+rest)
-	if status, body := s.post("/-/reload", "", ""); status != http.StatusOK {
-		t.Fatalf("%d %s", status, body)
-	}
+	s.mustReload()
 	s.traced("/api/v1/labels", fifth)
 	eventually(t, 60*time.Second, "rules traced to the second receiver", func() bool { _, ok := named(two.of(""), "rule group"); return ok })
 	writeFile(t, file, rest)
-	if status, body := s.post("/-/reload", "", ""); status != http.StatusOK {
-		t.Fatalf("%d %s", status, body)
-	}
+	s.mustReload()
 	s.traced("/api/v1/labels", sixth)
-	if err := s.stop(); err != nil { // sends the pending spans
-		t.Fatal(err)
-	}
+	noError(t, s.stop()) // sends the pending spans
 	for id, want := range map[string][2]bool{fourth: {true, false}, fifth: {false, true}, sixth: {false, false}} {
 		if got := [2]bool{len(one.of(id)) > 0, len(two.of(id)) > 0}; got != want {
 			t.Errorf("the receivers have spans of %s: %v, want %v", id, got, want)
 		}
+	}
+}
+
+// traced requests a path within a trace.
+func (s *server) traced(path, id string) {
+	s.t.Helper()
+	if status, text, _ := s.request("GET", path, "", "Traceparent", "00-"+id+"-00000000000000aa-01"); status/100 == 5 {
+		s.t.Errorf("%s: %d %s", path, status, text)
 	}
 }

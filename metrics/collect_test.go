@@ -177,10 +177,9 @@ func TestRegisterCollector_HasPrefixAndLabelsOfTheSet(t *testing.T) {
 		sink.Gauge(NewDesc("dotted.name", ""), 1)
 		return nil
 	})
-	var b bytes.Buffer
-	s.WritePrometheus(&b)
-	if want := "app_room_celsius{env=\"prod\",room=\"a\"} 1\napp_up{env=\"prod\"} 1\n{\"app_dotted.name\",env=\"prod\"} 1\n"; sortedLines(b.String()) != sortedLines(want) {
-		t.Errorf("%s", b.String())
+	b := text(s)
+	if want := "app_room_celsius{env=\"prod\",room=\"a\"} 1\napp_up{env=\"prod\"} 1\n{\"app_dotted.name\",env=\"prod\"} 1\n"; sortedLines(b) != sortedLines(want) {
+		t.Errorf("%s", b)
 	}
 	s.RegisterCollector(func(sink *Sink) error {
 		sink.Gauge(NewDesc("down", "", "env"), 1, "x")
@@ -253,9 +252,8 @@ func TestRegisterCollector_MistakesFailTheScrapeAndNameTheMetric(t *testing.T) {
 						t.Errorf("accept %q: status %d: %s", accept, status, page)
 					}
 				}
-				var b bytes.Buffer
-				s.WritePrometheus(&b)
-				lines := strings.Split(strings.TrimSpace(b.String()), "\n")
+				b := text(s)
+				lines := strings.Split(strings.TrimSpace(b), "\n")
 				for i, line := range lines {
 					name, _, _ := strings.Cut(line, " ")
 					for _, other := range lines[:i] {
@@ -264,7 +262,7 @@ func TestRegisterCollector_MistakesFailTheScrapeAndNameTheMetric(t *testing.T) {
 						}
 					}
 				}
-				if page := b.String(); !strings.Contains(page, "room_celsius{room=\"valid\"} 1\n") || !strings.Contains(page, "g 5\n") {
+				if page := b; !strings.Contains(page, "room_celsius{room=\"valid\"} 1\n") || !strings.Contains(page, "g 5\n") {
 					t.Errorf("the valid metrics are missing:\n%s", page)
 				}
 			}
@@ -296,9 +294,8 @@ func TestRegisterCollector_SeriesThatAreGoneAreNotKept(t *testing.T) {
 		return nil
 	})
 	for round = range 50 {
-		var b bytes.Buffer
-		s.WritePrometheus(&b)
-		if n := strings.Count(b.String(), "\n"); n != 100 || !strings.Contains(b.String(), fmt.Sprintf(`churning{id="%d"} 1`, round*60)) {
+		b := text(s)
+		if n := strings.Count(b, "\n"); n != 100 || !strings.Contains(b, fmt.Sprintf(`churning{id="%d"} 1`, round*60)) {
 			t.Fatalf("round %d: %d lines", round, n)
 		}
 	}

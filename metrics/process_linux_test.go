@@ -16,13 +16,8 @@ func procOf(t *testing.T, texts map[string]string) *procReader {
 	dir := t.TempDir()
 	for name, text := range texts {
 		path := filepath.Join(dir, strings.ReplaceAll(name, "/", "_"))
-		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-		f, err := os.Open(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(path, []byte(text), 0o600))
+		f := try(os.Open(path)).must(t)
 		r.files[name] = f
 	}
 	t.Cleanup(func() {
@@ -39,9 +34,7 @@ func TestProcReader_ValuesOfStat(t *testing.T) {
 	opened := r.files["/proc/stat"]
 	for range 2 { // the start of the process is read once
 		p := &page{}
-		if err := p.stat(r); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, p.stat(r))
 		check(t, "page", string(p.b), fmt.Sprintf(`process_cpu_seconds_system_total 5.66
 process_cpu_seconds_total 18
 process_cpu_seconds_user_total 12.34
@@ -87,9 +80,7 @@ func TestProcReader_ValuesOfStatusAndIO(t *testing.T) {
 		"/proc/self/io":     "rchar: 1\nwchar: 2\nsyscr: 3\nsyscw: 4\nread_bytes: 5\nwrite_bytes: 6\n",
 	})
 	p := &page{}
-	if err := p.status(r); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.status(r))
 	p.io(r)
 	check(t, "page", string(p.b), `process_virtual_memory_peak_bytes 9216
 process_resident_memory_peak_bytes 8192
@@ -123,14 +114,10 @@ func TestProcReader_PressuresCountFromTheFirstScrape(t *testing.T) {
 		t.Errorf("%d files are open", len(r.files))
 	}
 	for name, text := range map[string]string{"cpu": pressure(3_500_000, 1_000_010), "io": pressure(2_000_020, 30), "memory": pressure(40, 4_000_050)} {
-		if err := os.WriteFile(r.files["/mnt/groups/a/b/"+name+".pressure"].Name(), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, os.WriteFile(r.files["/mnt/groups/a/b/"+name+".pressure"].Name(), []byte(text), 0o600))
 	}
 	p.b = p.b[:0]
-	if err := p.pressures(r); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, p.pressures(r))
 	check(t, "page", string(p.b), `process_pressure_cpu_waiting_seconds_total 2.5
 process_pressure_cpu_stalled_seconds_total 1
 process_pressure_io_waiting_seconds_total 2

@@ -12,16 +12,10 @@ import (
 
 // The README lists which process metrics each system has.
 func TestProcessMetrics_READMEHasThemBySystem(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	readme := try(os.ReadFile("README.md")).must(t)
 	quoted := regexp.MustCompile("[`\"](process_\\w*)(…?)[`\"]")
 	for column, file := range []string{"process_linux.go", "process_unix.go", "process_windows.go"} {
-		source, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		source := try(os.ReadFile(file)).must(t)
 		var names []string
 		for _, m := range quoted.FindAllStringSubmatch(string(source), -1) {
 			names = append(names, m[1])

@@ -3,13 +3,16 @@ package metrics
 import (
 	"bytes"
 	"context"
+	"encoding/binary"
+	"flag"
+	"fmt"
 	"io"
 	"math"
+	"math/rand/v2"
 	"net/http"
-	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 )
@@ -82,11 +85,7 @@ func TestValues_MethodsOfSingleValues(t *testing.T) {
 func TestPrometheusHistogram_UpdatesAndReset(t *testing.T) {
 	s := NewSet()
 	h := s.NewPrometheusHistogramExt("h", []float64{1, 2, math.Inf(1)})
-	page := func() string {
-		var b bytes.Buffer
-		s.WritePrometheus(&b)
-		return b.String()
-	}
+	page := func() string { return text(s) }
 	for _, v := range []float64{0, 1, 1.5, 2, 2.5, -1, math.NaN(), math.Inf(-1)} {
 		h.Update(v)
 	}
@@ -200,14 +199,13 @@ func TestDefaultSet_FunctionsOfThePackage(t *testing.T) {
 	NewCounterFuncVec("v9", "help", "l").With("a").SetFunc(func() float64 { return 9 })
 	NewGaugeFuncVec("w1", "help", "l").With("a").SetFunc(func() float64 { return 10 })
 	RegisterMetricsWriter(func(w io.Writer) { _, _ = io.WriteString(w, "written 11\n") })
-	var b bytes.Buffer
-	GetDefaultSet().WritePrometheus(&b)
+	b := text(GetDefaultSet())
 	for _, line := range []string{
 		"c1 2", "c2 1.5", "c3 3", "g1 5", "h1_count 2", "h2_count 2", "h3_count 2", "h4_count 2", "s1_count 2", "s2_count 2", `s2{quantile="0.5"} 1`, `v1{l="a"} 1`, `v2{l="a"} 1`, `v3{l="a"} 1`, `v4_count{l="a"} 1`,
 		`v5_count{l="a"} 1`, `v6_count{l="a"} 1`, `v7_count{l="a"} 1`, `v8_count{l="a"} 1`, `v9{l="a"} 9`, `w1{l="a"} 10`, "written 11",
 	} {
-		if !strings.Contains("\n"+b.String(), "\n"+line+"\n") {
-			t.Errorf("no %s in\n%s", line, b.String())
+		if !strings.Contains("\n"+b, "\n"+line+"\n") {
+			t.Errorf("no %s in\n%s", line, b)
 		}
 	}
 	if !slices.Contains(ListMetricNames(), "c1") || !UnregisterMetric("c1") || UnregisterMetric("c1") || slices.Contains(ListMetricNames(), "c1") {
@@ -293,43 +291,25 @@ func TestExemplar_LimitsOfItsLabels(t *testing.T) {
 	}
 }
 
-// bodies is a server that records bodies and closes no connection.
-type bodies struct {
-	mu     sync.Mutex
-	all    []string
-	status int
-}
-
-func (r *bodies) ServeHTTP(w http.ResponseWriter, req *http.Request) {
-	body, _ := io.ReadAll(req.Body)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.all = append(r.all, string(body))
-	w.WriteHeader(r.status)
-}
-
 func TestPushFunctions_PushWhatTheirNamesState(t *testing.T) {
 	set := NewSet()
 	set.NewCounter("of_the_set").Inc()
 	RegisterSet(set)
 	defer UnregisterSet(set, true)
-	r := &bodies{status: 204}
-	server := httptest.NewServer(r)
-	defer server.Close()
-	defer http.DefaultClient.CloseIdleConnections()
-	ctx := context.Background()
-	plain := &PushOptions{DisableCompression: true}
+	const url = "http://functions.invalid/"
+	r, ctx := &scriptedReceiver{statuses: []int{204}}, context.Background()
+	plain := &PushOptions{Client: &http.Client{Transport: r}, DisableCompression: true}
 	for name, tt := range map[string]struct {
 		push         func() error
 		set, process bool
 	}{
-		"all":             {func() error { return PushMetrics(ctx, server.URL, true, plain) }, true, true},
-		"without process": {func() error { return PushMetrics(ctx, server.URL, false, plain) }, true, false},
-		"a set":           {func() error { return set.PushMetrics(ctx, server.URL, plain) }, true, false},
+		"all":             {func() error { return PushMetrics(ctx, url, true, plain) }, true, true},
+		"without process": {func() error { return PushMetrics(ctx, url, false, plain) }, true, false},
+		"a set":           {func() error { return set.PushMetrics(ctx, url, plain) }, true, false},
 	} {
-		r.all = nil
-		if err := tt.push(); err != nil || len(r.all) != 1 || strings.Contains(r.all[0], "of_the_set 1\n") != tt.set || strings.Contains(r.all[0], "go_goroutines") != tt.process {
-			t.Errorf("%s: %v, %.200q", name, err, r.all)
+		r.bodies = nil
+		if err := tt.push(); err != nil || len(r.bodies) != 1 || strings.Contains(r.bodies[0], "of_the_set 1\n") != tt.set || strings.Contains(r.bodies[0], "go_goroutines") != tt.process {
+			t.Errorf("%s: %v, %.200q", name, err, r.bodies)
 		}
 	}
 	for name, start := range map[string]func(url string, interval time.Duration) error{
@@ -343,7 +323,7 @@ func TestPushFunctions_PushWhatTheirNamesState(t *testing.T) {
 			return set.InitPushWithOptions(ctx, url, interval, nil)
 		},
 	} {
-		if err := start(server.URL, 0); err == nil || !strings.Contains(err.Error(), "interval must be positive") {
+		if err := start(url, 0); err == nil || !strings.Contains(err.Error(), "interval must be positive") {
 			t.Errorf("%s: %v", name, err)
 		}
 		if err := start("ftp://x", time.Hour); err == nil {
@@ -364,18 +344,190 @@ func TestAppendWithLabels_OfEveryLine(t *testing.T) {
 }
 
 func TestPush_StatusesAndBackoff(t *testing.T) {
-	for status, retried := range map[int]bool{200: false, 299: false, 300: false, 400: false, 429: true, 499: false, 500: true, 503: true, 599: true} {
-		r := &bodies{status: status}
-		server := httptest.NewServer(r)
-		err := NewSet().PushMetrics(context.Background(), server.URL, &PushOptions{MaxRetries: 2, MinBackoff: time.Microsecond, DisableCompression: true})
-		http.DefaultClient.CloseIdleConnections()
-		server.Close()
-		want := 1
-		if retried {
-			want = 3
+	for status, pushes := range map[int]int{200: 1, 299: 1, 300: 1, 400: 1, 429: 3, 499: 1, 500: 3, 503: 3, 599: 3} {
+		r := &scriptedReceiver{statuses: []int{status}}
+		err := NewSet().PushMetrics(context.Background(), "http://statuses.invalid/", &PushOptions{Client: &http.Client{Transport: r}, MaxRetries: 2, MinBackoff: 1})
+		if len(r.at) != pushes || (err == nil) != (status/100 == 2) {
+			t.Errorf("%d: %d requests, %v", status, len(r.at), err)
 		}
-		if len(r.all) != want || (err == nil) != (status/100 == 2) {
-			t.Errorf("%d: %d requests, %v", status, len(r.all), err)
+	}
+}
+
+// The returned duration is the one with which the metric was updated.
+func TestTimer_UpdatesEveryMetricOfSingleValues(t *testing.T) {
+	s := NewSet()
+	g := s.NewGauge("gauge_seconds", nil)
+	for name, m := range map[string]Updater{
+		"histogram_seconds": s.NewHistogram("histogram_seconds"),
+		"classic_seconds":   s.NewPrometheusHistogram("classic_seconds"),
+		"summary_seconds":   s.NewSummary("summary_seconds"),
+		"gauge_seconds":     UpdaterFunc(g.Set),
+	} {
+		timer := NewTimer(m)
+		timer.start = timer.start.Add(-time.Hour)
+		d := timer.ObserveDuration()
+		if d < time.Hour || d > 2*time.Hour {
+			t.Errorf("%s: %s", name, d)
 		}
+		suffix := "_sum"
+		if name == "gauge_seconds" {
+			suffix = ""
+		}
+		page := text(s)
+		if want := string(appendNumber(nil, name+suffix, d.Seconds())); !strings.Contains(page, want) {
+			t.Errorf("no line %s in\n%s", want, page)
+		}
+	}
+}
+
+func TestTimer_ExemplarIsThatOfItsBucket(t *testing.T) {
+	s := NewSet()
+	h := s.NewPrometheusHistogramExt("seconds", []float64{1, 10000})
+	timer := NewTimer(h)
+	timer.start = timer.start.Add(-time.Hour)
+	d := timer.ObserveDurationWithExemplar("trace_id", "abc")
+	NewTimer(s.NewSummary("summary")).ObserveDurationWithExemplar("trace_id", "abc") // has none
+	_, page := scraped(s, acceptOpenMetrics)
+	if d < time.Hour || !strings.Contains(page, `seconds_bucket{le="10000.0"} 1 # {trace_id="abc"} 36`) || !strings.Contains(page, "summary_count 1\n") {
+		t.Errorf("%s\n%s", d, page)
+	}
+}
+
+var updateDraws = flag.Bool("update-draws", false, "write draws.bin")
+
+// draws.bin has all draws of the generator, in their order.
+func TestDraws_AreThoseOfTheGenerator(t *testing.T) {
+	var want []byte
+	random, last := uint32(1), uint64(sampleMax)
+	end := uint64(drawsMax)
+	if raceEnabled && !*updateDraws {
+		end = 1 << 22
+	}
+	for count := uint64(sampleMax) + 1; count <= end; count++ {
+		if slot := drawNext(&random, count); slot < sampleMax {
+			want = binary.AppendUvarint(want, (count-last)<<drawSlotBits|slot)
+			last = count
+		}
+	}
+	if *updateDraws {
+		noError(t, os.WriteFile("draws.bin", want, 0o600))
+		t.Logf("%d bytes, state %d", len(want), random)
+		return
+	}
+	if got := draws[:min(len(want), len(draws))]; got != string(want) || end == drawsMax && (len(want) != len(draws) || random != drawsState) {
+		t.Errorf("draws.bin has %d bytes, the draws up to %d values have %d; the state is %d: go test -run TestDraws -update-draws", len(draws), end, len(want), random)
+	}
+}
+
+// A reservoir that reads draws.bin has the same sample as one that draws a random number for each
+// value, also after the end of the file.
+func TestReservoir_SampleIsThatOfADrawForEachValue(t *testing.T) {
+	for _, from := range []uint64{0, drawsMax - 1} {
+		r, random := newReservoir(), uint32(1)
+		if from > 0 { // as after so many values
+			for range sampleMax {
+				r.add(0)
+			}
+			for r.accept < drawsMax {
+				r.advance()
+			}
+			r.count = from
+			r.add(0) // the last draw of the file, which takes no value
+			from, random = drawsMax, drawsState
+		}
+		want := slices.Clone(r.values)
+		source := rand.New(rand.NewPCG(1, 2))
+		for count := from + 1; count <= from+20_000; count++ {
+			low, high, v := r.min, r.max, source.NormFloat64()
+			if count%97 == 0 {
+				v = math.NaN()
+			}
+			if v < low {
+				low = v
+			}
+			if v > high {
+				high = v
+			}
+			if !r.skips(v) {
+				r.add(v)
+			}
+			if len(want) < sampleMax {
+				want = append(want, v)
+			} else if slot := drawNext(&random, count); slot < sampleMax {
+				want[slot] = v
+			}
+			if r.count != count || r.min != low || r.max != high {
+				t.Fatalf("value %d: count %d, min %v, max %v, want %v, %v", count, r.count, r.min, r.max, low, high)
+			}
+		}
+		for i := range want {
+			if r.values[i] != want[i] && !(math.IsNaN(want[i]) && math.IsNaN(r.values[i])) {
+				t.Fatalf("from %d: value %d of the sample is %v, want %v", from, i, r.values[i], want[i])
+			}
+		}
+	}
+}
+
+func BenchmarkSummary_Update(b *testing.B) {
+	sm := NewSet().NewSummary("s")
+	for i := range b.N {
+		sm.Update(float64(i*7919%10007) / 7)
+	}
+}
+
+// After any number of values between two scrapes, sorted has the values of the sample in
+// order.
+func TestReservoir_SortedAfterAnyNumberOfChanges(t *testing.T) {
+	r := rand.New(rand.NewPCG(3, 4))
+	special := []float64{math.Inf(1), math.Inf(-1), 0, 1, 1, 2, math.NaN()}
+	for turn, distinct := range []int{3, 50, 1 << 30, 3, 1 << 30} {
+		for _, burst := range []int{1, 15, 16, 17, 18, 60, 200, 256, 257, 400, 1000, 3000} {
+			sample := newReservoir()
+			for scrape := range 60 {
+				for range burst {
+					v := float64(r.IntN(distinct)) - 1
+					if r.IntN(20) == 0 {
+						v = special[r.IntN(len(special)-1+turn/3)] // NaN in the last turns only
+					}
+					sample.add(v)
+				}
+				sample.sort()
+				want := slices.Clone(sample.values)
+				slices.Sort(want)
+				if fmt.Sprint(sample.sorted) != fmt.Sprint(want) {
+					t.Fatalf("%d distinct values, bursts of %d, scrape %d: not sorted", distinct, burst, scrape)
+				}
+			}
+		}
+	}
+}
+
+func BenchmarkReservoir_ThousandUpdatesBetweenScrapes(b *testing.B) {
+	r := rand.New(rand.NewPCG(3, 4))
+	values := make([]float64, 1<<14)
+	for i := range values {
+		values[i] = r.ExpFloat64()
+	}
+	wanted := defaultSummarySpec.sorted
+	dst := make([]float64, len(wanted))
+	b.ReportAllocs()
+	sample, at := newReservoir(), 0
+	for i := 0; b.Loop(); i++ {
+		if i%20 == 0 { // two turns of a window
+			b.StopTimer()
+			sample.reset()
+			for range 10_000 {
+				sample.add(values[at&(len(values)-1)])
+				at++
+			}
+			b.StartTimer()
+		}
+		b.StopTimer()
+		for range 1000 {
+			sample.add(values[at&(len(values)-1)])
+			at++
+		}
+		b.StartTimer()
+		sample.quantiles(dst, wanted)
 	}
 }

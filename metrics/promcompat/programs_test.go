@@ -178,10 +178,7 @@ func run(t *testing.T) map[string]map[string]map[string]page {
 		}
 		b.add(path.Join(variant, "middleware/httpmiddleware/httpmiddleware.go"), b.rewrite(variant, read(t, filepath.Join(peer, "examples/middleware/httpmiddleware/httpmiddleware.go"))))
 		for dir, names := range theirExamples {
-			files, err := filepath.Glob(filepath.Join(peer, "prometheus", dir, "*_test.go"))
-			if err != nil {
-				t.Fatal(err)
-			}
+			files := try(filepath.Glob(filepath.Join(peer, "prometheus", dir, "*_test.go"))).must(t)
 			for _, file := range files {
 				if text := examplesOf(t, file, names, path.Join(peerModule, "prometheus", dir), "examples"+dir); text != "" {
 					b.add(path.Join(variant, "examples"+dir, strings.TrimSuffix(filepath.Base(file), "_test.go")+"_.go"), b.rewrite(variant, text))
@@ -203,9 +200,7 @@ func run(t *testing.T) map[string]map[string]map[string]page {
 	command(t, ".", "go", "build", "-buildvcs=false", "-o", binary, "-overlay="+b.write(), "./"+folderName)
 	command(t, b.tmp, binary, result)
 	var pages map[string]map[string]map[string]page
-	if err := json.Unmarshal([]byte(read(t, result)), &pages); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, json.Unmarshal([]byte(read(t, result)), &pages))
 	return pages
 }
 
@@ -218,26 +213,16 @@ type overlay struct {
 }
 
 func (b *overlay) add(name, text string) {
-	folder, err := filepath.Abs(b.folder)
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	folder := try(filepath.Abs(b.folder)).must(b.t)
 	file := filepath.Join(b.tmp, fmt.Sprintf("%d.go", len(b.Replace)))
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, os.WriteFile(file, []byte(text), 0o600))
 	b.Replace[filepath.Join(folder, filepath.FromSlash(name))] = file
 }
 
 func (b *overlay) write() string {
-	text, err := json.Marshal(map[string]any{"Replace": b.Replace})
-	if err != nil {
-		b.t.Fatal(err)
-	}
+	text := try(json.Marshal(map[string]any{"Replace": b.Replace})).must(b.t)
 	file := filepath.Join(b.tmp, "overlay.json")
-	if err := os.WriteFile(file, text, 0o600); err != nil {
-		b.t.Fatal(err)
-	}
+	noError(b.t, os.WriteFile(file, text, 0o600))
 	return file
 }
 
@@ -283,10 +268,7 @@ func examplesOf(t *testing.T, file string, names []string, pkg, name string) str
 	t.Helper()
 	text := read(t, file)
 	fset := token.NewFileSet()
-	parsed, err := parser.ParseFile(fset, file, text, parser.SkipObjectResolution)
-	if err != nil {
-		t.Fatal(err)
-	}
+	parsed := try(parser.ParseFile(fset, file, text, parser.SkipObjectResolution)).must(t)
 	var decls []ast.Decl
 	used := map[string]bool{}
 	take := func(d ast.Decl) {
@@ -342,10 +324,7 @@ func declared(s ast.Spec) (names []string) {
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	text := try(os.ReadFile(file)).must(t)
 	return string(text)
 }
 
@@ -482,3 +461,89 @@ func (transport) RoundTrip(r *http.Request) (*http.Response, error) {
 	return &http.Response{StatusCode: http.StatusNoContent, Request: r, Header: http.Header{}, Body: io.NopCloser(strings.NewReader(""))}, nil
 }
 `
+
+// comparison runs after client_golang's examples, in their package: promhttp and promcompat must serve the same families.
+const comparison = `package prometheus_test
+
+import (
+	"fmt"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"testing"
+
+	dto "github.com/prometheus/client_model/go"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/ferula-io/ferula/metrics"
+	"github.com/ferula-io/ferula/metrics/promcompat"
+)
+
+func TestMain(m *testing.M) {
+	code := m.Run()
+	for _, accept := range []string{"", "application/vnd.google.protobuf;proto=io.prometheus.client.MetricFamily;encoding=delimited"} {
+		want := families(promhttp.HandlerFor(prometheus.DefaultGatherer, promhttp.HandlerOpts{}), accept)
+		got := families(promcompat.Handler(prometheus.DefaultGatherer, metrics.HandlerOptions{Sets: []*metrics.Set{metrics.NewSet()}}), accept)
+		fmt.Println("families:", len(want))
+		for name, text := range want {
+			if got[name] != text {
+				fmt.Printf("%s: got %s, want %s\n", name, got[name], text)
+				code = 1
+			}
+		}
+		if len(got) != len(want) || len(want) < 6 {
+			fmt.Printf("%d families, want %d\n", len(got), len(want))
+			code = 1
+		}
+	}
+	os.Exit(code)
+}
+
+// families parses a page, without the parts that change between two scrapes.
+func families(h http.Handler, accept string) map[string]string {
+	r := httptest.NewRequest(http.MethodGet, "/metrics", nil)
+	r.Header.Set("Accept", accept)
+	w := httptest.NewRecorder()
+	h.ServeHTTP(w, r)
+	d := expfmt.NewDecoder(w.Body, expfmt.ResponseFormat(w.Header()))
+	all := map[string]string{}
+	for {
+		var f dto.MetricFamily
+		if d.Decode(&f) != nil {
+			return all
+		}
+		if n := f.GetName(); !strings.HasPrefix(n, "go_") && !strings.HasPrefix(n, "process_") && n != "runtime_goroutines_count" && n != "expvar_memstats" {
+			all[n] = f.String()
+		}
+	}
+}
+`
+
+// client_golang's own examples run next to package metrics. promcompat.Handler serves
+// their metrics as promhttp does.
+func TestExamples_OfClientGolangAreServedAsByPromhttp(t *testing.T) {
+	if testing.Short() {
+		t.Skip("builds a program")
+	}
+	peer := filepath.Join(command(t, ".", "go", "list", "-m", "-f", "{{.Dir}}", peerModule), "prometheus")
+	files, err := filepath.Glob(filepath.Join(peer, "example*_test.go"))
+	if err != nil || len(files) == 0 {
+		t.Fatal("no examples", err)
+	}
+	files = append(files, filepath.Join(peer, "expvar_collector_test.go"), filepath.Join(peer, "utils_test.go")) // the second has helpers of the examples
+	b := overlay{t: t, folder: "peerexamples", tmp: t.TempDir(), Replace: map[string]string{}}
+	b.add("main_test.go", comparison)
+	for _, file := range files {
+		b.add(filepath.Base(file), read(t, file))
+	}
+	b.add("registry_test.go", examplesOf(t, filepath.Join(peer, "registry_test.go"), []string{"ExampleRegistry_grouping"}, "", "prometheus_test"))
+	binary := filepath.Join(b.tmp, "examples.test")
+	command(t, ".", "go", "test", "-c", "-vet=off", "-o", binary, "-overlay="+b.write(), "./"+b.folder)
+	// The excluded example has callbacks that dereference nil when they are scraped, also
+	// by promhttp.
+	t.Log(command(t, b.tmp, binary, "-test.skip=ExampleGaugeFunc_constLabels"))
+}

@@ -136,9 +136,7 @@ func BenchmarkSplice(b *testing.B) {
 					parts[i].Reset(inputs[i])
 				}
 			}
-			if _, err := sp.Splice(w, parts...); err != nil {
-				b.Fatal(err)
-			}
+			try(sp.Splice(w, parts...)).must(b)
 		}
 		if splice(&got); !bytes.Equal(got.Bytes(), whole) {
 			b.Fatal("the response differs")

@@ -61,10 +61,7 @@ var listKinds = []string{"strings", "labelsets", "exemplars", "metadata"}
 
 func listFile(t testing.TB, kind string) []byte {
 	t.Helper()
-	src, err := os.ReadFile("testdata/lists/" + kind + ".json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := try(os.ReadFile("testdata/lists/" + kind + ".json")).must(t)
 	return src
 }
 
@@ -313,13 +310,9 @@ func FuzzLists(f *testing.F) {
 func stringsOf(t *testing.T, src []byte) (list []string) {
 	t.Helper()
 	var response map[string]json.RawMessage // A map, because names of structs' fields match in any case.
-	if err := json.Unmarshal(src, &response); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, json.Unmarshal(src, &response))
 	if data, ok := response["data"]; ok {
-		if err := json.Unmarshal(data, &list); err != nil {
-			t.Fatal(err)
-		}
+		noError(t, json.Unmarshal(data, &list))
 	}
 	return list
 }

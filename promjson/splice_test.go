@@ -16,10 +16,7 @@ import (
 // pointTime is the time of a point of a model.
 func pointTime(t *testing.T, point string) int64 {
 	t.Helper()
-	ms, err := FirstTime([]byte(point))
-	if err != nil {
-		t.Fatal(err)
-	}
+	ms := try(FirstTime([]byte(point))).must(t)
 	return ms
 }
 
@@ -90,9 +87,7 @@ func TestSplicer_AnyValidJSON(t *testing.T) {
 			parts = append(parts, NewScanner(strings.NewReader(text), Options{BufferBytes: 16 << r.IntN(8)}))
 		}
 		var b bytes.Buffer
-		if _, err := new(Splicer).Splice(&b, parts...); err != nil {
-			t.Fatal(err)
-		}
+		try(new(Splicer).Splice(&b, parts...)).must(t)
 		s := NewScanner(&b, Options{})
 		got, want := scanModel(t, s), m
 		want.envelope.Warnings = dedupStrings(nil, want.envelope.Warnings)
@@ -207,10 +202,7 @@ func TestSplicer_CountsAnnotationsBeyondTen(t *testing.T) {
 		for i := from; i < to; i++ {
 			texts = append(texts, fmt.Sprintf("%s%d", prefix, i))
 		}
-		b, err := json.Marshal(append(texts, more...))
-		if err != nil {
-			t.Fatal(err)
-		}
+		b := try(json.Marshal(append(texts, more...))).must(t)
 		return `{"status":"success","data":{"resultType":"matrix","result":[]},"` + kind + `":` + string(b) + `}`
 	}
 	for _, c := range []struct {
@@ -249,19 +241,13 @@ func TestSplicer_MergesManyWarnings(t *testing.T) {
 		b.WriteString(`]}`)
 		parts = append(parts, NewScanner(strings.NewReader(b.String()), Options{}))
 	}
-	e, err := new(Splicer).Splice(io.Discard, parts...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	e := try(new(Splicer).Splice(io.Discard, parts...)).must(t)
 	check(t, "warnings", fmt.Sprint(len(e.Warnings)), "170001")
 }
 
 func TestSplicer_OnePartIsUnchanged(t *testing.T) {
 	for _, file := range []string{"matrix_floats", "matrix_histograms", "matrix_nolabels", "matrix_empty"} {
-		src, err := os.ReadFile("testdata/" + file + ".json")
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := try(os.ReadFile("testdata/" + file + ".json")).must(t)
 		got, _, err := spliced(string(src))
 		if err != nil {
 			t.Fatal(err)
@@ -324,9 +310,7 @@ func TestSplicer_DoesNotAllocate(t *testing.T) {
 			inputs[i].Reset(half)
 			parts[i].Reset(inputs[i])
 		}
-		if _, err := sp.Splice(io.Discard, parts...); err != nil {
-			t.Fatal(err)
-		}
+		try(sp.Splice(io.Discard, parts...)).must(t)
 	})
 	if n > 20 {
 		t.Errorf("%v allocations for 200 series", n)

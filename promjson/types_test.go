@@ -71,10 +71,7 @@ func text(v any) string { return fmt.Sprintf("%+v", v) }
 func TestTypes_DecodeAsDecode(t *testing.T) {
 	files, _ := filepath.Glob("testdata/*.json")
 	for _, file := range files {
-		src, err := os.ReadFile(file)
-		if err != nil {
-			t.Fatal(err)
-		}
+		src := try(os.ReadFile(file)).must(t)
 		want, wantErr := Decode(bytes.NewReader(src), Options{})
 		for _, o := range []Options{{}, {BufferBytes: 256}, {Validate: true}} {
 			got, err := callersTypes().Decode(bytes.NewReader(src), o)
@@ -89,14 +86,8 @@ func TestTypes_DecodeAsDecode(t *testing.T) {
 }
 
 func TestTypes_AllInPartsOfMaxPoints(t *testing.T) {
-	src, err := os.ReadFile("testdata/matrix_histograms.json")
-	if err != nil {
-		t.Fatal(err)
-	}
-	whole, err := callersTypes().Decode(bytes.NewReader(src), Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := try(os.ReadFile("testdata/matrix_histograms.json")).must(t)
+	whole := try(callersTypes().Decode(bytes.NewReader(src), Options{})).must(t)
 	for most := 1; most < 8; most++ {
 		types := callersTypes()
 		types.MaxPoints = most
@@ -168,9 +159,7 @@ func TestTypes_ErrorsEndTheIteration(t *testing.T) {
 
 func TestScanner_PointsDoNotAllocate(t *testing.T) {
 	var out bytes.Buffer
-	if err := reencode(NewEncoder(&out, 0), wide(3, 3000), 0); err != nil {
-		t.Fatal(err)
-	}
+	noError(t, reencode(NewEncoder(&out, 0), wide(3, 3000), 0))
 	s := NewScanner(nil, Options{})
 	sum := 0.0
 	if n := testing.AllocsPerRun(10, func() {
@@ -260,10 +249,7 @@ func TestValidate_ErrorsHaveTheirOffset(t *testing.T) {
 }
 
 func TestValidate_EveryPrefixAndEveryLostByteOfAnArray(t *testing.T) {
-	src, err := os.ReadFile("testdata/matrix_histograms.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	src := try(os.ReadFile("testdata/matrix_histograms.json")).must(t)
 	for n := range src {
 		if err := Validate(bytes.NewReader(src[:n]), Options{BufferBytes: 256}); err == nil {
 			t.Fatalf("%d bytes are valid", n)
@@ -278,10 +264,7 @@ func TestValidate_EveryPrefixAndEveryLostByteOfAnArray(t *testing.T) {
 func FuzzValidate(f *testing.F) {
 	files, _ := filepath.Glob("testdata/*.json")
 	for _, file := range files {
-		src, err := os.ReadFile(file)
-		if err != nil {
-			f.Fatal(err)
-		}
+		src := try(os.ReadFile(file)).must(f)
 		f.Add(src)
 	}
 	f.Add([]byte(matrixResponse(`{"metric":{"a":"b"},"values":[[1,"1"],[02,"1"]],"x":1e5}`)))

@@ -32,6 +32,7 @@ import (
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
+	"github.com/ferula-io/ferula/test/stores"
 )
 
 // queryWith returns the body of an instant query and the engine that evaluated it.
@@ -252,7 +253,7 @@ func TestQuery_BothEnginesReturnTheSame(t *testing.T) {
 		return nil, nil, errors.New("disk failure")
 	}
 	failing, _ := serveMisbehaving(t, misbehavingStore{next: fail})
-	stores := []string{serveSource(t, rawStore{ChunkQueryable: writeReplica(t, 0)}), serveSource(t, rawStore{ChunkQueryable: writeReplica(t, 1)})}
+	stores := []string{serveSource(t, stores.Raw{ChunkQueryable: writeReplica(t, 0)}), serveSource(t, stores.Raw{ChunkQueryable: writeReplica(t, 1)})}
 	for name, stores := range map[string][]string{"all stores": stores, "one store fails": append(slices.Clone(stores), failing)} {
 		t.Run(name, func(t *testing.T) {
 			start := func(engine string, parallelism int) *querier {
@@ -312,7 +313,7 @@ func TestQuery_BothEnginesReturnTheSame(t *testing.T) {
 // engine. Such a query is read twice, or from two queriers. Its limits are those of one query, and so
 // is the choice among replicas, which depends on the start of a selection.
 func TestQuery_PartsByPrometheusEngineReadTheSame(t *testing.T) {
-	stores := []string{serveSource(t, rawStore{ChunkQueryable: writeReplica(t, 0)}), serveSource(t, rawStore{ChunkQueryable: writeReplica(t, 1)})}
+	stores := []string{serveSource(t, stores.Raw{ChunkQueryable: writeReplica(t, 0)}), serveSource(t, stores.Raw{ChunkQueryable: writeReplica(t, 1)})}
 	start := func(engine string) *querier {
 		return startQuery(t, stores, func(o *app.QueryOptions) {
 			o.Stores.ReplicaLabels, o.Engine.Name = []string{"replica"}, engine
@@ -350,7 +351,7 @@ func TestQuery_PartsByPrometheusEngineReadTheSame(t *testing.T) {
 // downsampledStore is a store with downsampled data of 40 series of one replica: an hour of raw
 // samples and two chunks of aggregates. A request that accepts no resolution gets the raw samples.
 type downsampledStore struct {
-	rawStore
+	stores.Raw
 	t       testing.TB
 	replica int
 }
@@ -463,7 +464,7 @@ func TestQuery_LimitsAreTheSameWithBothEngines(t *testing.T) {
 		<-ctx.Done()
 		return nil, nil, ctx.Err()
 	}})
-	store := serveSource(t, rawStore{ChunkQueryable: writeReplica(t, 0)})
+	store := serveSource(t, stores.Raw{ChunkQueryable: writeReplica(t, 0)})
 	for name, c := range map[string]struct {
 		change  func(*app.QueryOptions)
 		want    string // in the response
@@ -548,7 +549,7 @@ func TestQuery_SamplesBetweenStepsChangeNoResult(t *testing.T) {
 	rng := rand.New(rand.NewPCG(11, 12))
 	engine := try(promql.New(promql.Options{MaxSamples: 10_000_000, Timeout: 100 * time.Second}, slog.New(slog.DiscardHandler), nil)).must(t)
 	defer engine.Close()
-	f := overStoreAPI(t, fanout.Options{}, rawStore{ChunkQueryable: stepsWorld(t, rng)})
+	f := stores.Fanout(t, fanout.Options{}, stores.Raw{ChunkQueryable: stepsWorld(t, rng)})
 	evaluator := columns.New(columns.Options{Engine: engine, MaxSamples: engine.MaxSamples(), SubqueryStep: engine.SubqueryStep, Bare: engine.Bare})
 	queries := []string{
 		`{__name__=~"m|h"}`, `sum(m) by (i)`, `m offset 7m`, `m offset -7s`, `m @ end() or m`, `timestamp(m)`, `absent(m{i="3"})`, `m - rate(m[1m])`,

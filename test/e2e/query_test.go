@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"net/http"
 	"net/url"
@@ -28,17 +27,16 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"github.com/prometheus/prometheus/util/teststorage"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/httpapi"
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
-	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	pb "github.com/ferula-io/ferula/internal/thanos/storepb/thanospb"
+	"github.com/ferula-io/ferula/test/stores"
 )
 
 // querier is a running `ferula query` in this process.
@@ -232,7 +230,7 @@ func TestQuery_CORSHeadersAreSentUnlessDisabled(t *testing.T) {
 // misbehavingStore is a StoreAPI whose Series calls next with the number of the series.
 // next returns the series to send, errEnd to end the stream, or the error to fail with.
 type misbehavingStore struct {
-	rawStore
+	stores.Raw
 	next func(ctx context.Context, i int) (lset []byte, chunks []series.Chunk, err error)
 }
 
@@ -271,7 +269,7 @@ func (o *misbehavingStream) Err() error {
 // serveMisbehaving serves a store on loopback; stop closes its connections at once.
 func serveMisbehaving(t *testing.T, o misbehavingStore) (address string, stop func()) {
 	t.Helper()
-	return serveStore(t, o)
+	return stores.Serve(t, o)
 }
 
 func testLabels(i int) []byte {
@@ -539,95 +537,6 @@ func (b *storeAPIStorage) Querier(mint, maxt int64) (storage.Querier, error) {
 	return b.query.Querier(mint, maxt)
 }
 
-// rawStore serves a storage as the source of a StoreAPI.
-type rawStore struct {
-	storeapi.NoServices
-	storage.ChunkQueryable
-}
-
-func (rawStore) Info(context.Context) (storeapi.Info, error) {
-	return storeapi.Info{Component: "store", Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: math.MinInt64, MaxMS: math.MaxInt64}, Sharding: true, WithoutReplicaLabels: true}}, nil
-}
-func (rawStore) ExternalLabels() labels.Labels       { return labels.EmptyLabels() }
-func (rawStore) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
-func (s rawStore) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
-	return storeapi.LocalSeries(ctx, s, labels.EmptyLabels(), r)
-}
-
-func (s rawStore) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
-	return series.Open(ctx, s.ChunkQueryable, mint, maxt)
-}
-
-func (rawStore) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings []string, err error) {
-	return nil, nil, nil
-}
-
-func (rawStore) LabelValues(context.Context, storeapi.LabelsRequest) (values, warnings []string, err error) {
-	return nil, nil, nil
-}
-
-// grpcStore is a StoreAPI client that owns its connection.
-type grpcStore struct {
-	*storeapi.Client
-	conn *grpc.ClientConn
-}
-
-func (g grpcStore) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
-	return g.Client.Series(ctx, r)
-}
-func (g grpcStore) Close() error { return g.conn.Close() }
-
-// overStoreAPI serves sources on loopback and returns a fanout over them.
-func overStoreAPI(t testing.TB, opts fanout.Options, sources ...storeapi.Source) *fanout.Fanout {
-	t.Helper()
-	eo := fanout.EndpointsOptions{Dial: func(a fanout.Address) (fanout.Client, error) {
-		address := a.Name
-		conn, err := grpc.NewClient(address, append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-		if err != nil {
-			return nil, err
-		}
-		return grpcStore{storeapi.NewClient(conn, storeapi.ClientOptions{}), conn}, nil
-	}}
-	for _, source := range sources {
-		address := serveSource(t, source)
-		eo.Static = append(eo.Static, fanout.Address{Name: address})
-	}
-	e := fanout.NewEndpoints(eo)
-	e.Update(context.Background())
-	t.Cleanup(func() {
-		ctx, cancel := context.WithCancel(context.Background())
-		cancel()
-		e.Run(ctx) // closes the connections
-	})
-	for _, s := range e.Statuses() {
-		if s.LastError != nil {
-			t.Fatal(s.LastError)
-		}
-	}
-	opts.Dedup, opts.IsCounter, opts.Counter = dedup.Penalty, dedup.IsCounter, dedup.Counter
-	return fanout.New(e, opts)
-}
-
-// serveStore serves a source on loopback; stop closes its connections at once.
-func serveStore(t testing.TB, source storeapi.Source) (address string, stop func()) {
-	t.Helper()
-	l := try(net.Listen("tcp", "127.0.0.1:0")).must(t)
-	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
-	storeapi.NewServer(source, storeapi.ServerOptions{}).Register(server)
-	var serving sync.WaitGroup
-	serving.Go(func() { _ = server.Serve(l) })
-	stop = sync.OnceFunc(func() { server.Stop(); serving.Wait() })
-	t.Cleanup(stop)
-	return l.Addr().String(), stop
-}
-
-// serveSource serves a source on loopback until the test ends.
-func serveSource(t testing.TB, source storeapi.Source) (address string) {
-	t.Helper()
-	address, _ = serveStore(t, source)
-	return address
-}
-
 // unsupportedEvaluations are evaluations, by file and line, that need information which
 // chunks on the wire do not have. The first histogram of a cut chunk has the counter
 // reset hint "unknown" instead of "not_reset", as with remote read and Thanos.
@@ -666,7 +575,7 @@ func TestQuery_PrometheusScriptsPassOverTheStoreAPI(t *testing.T) {
 			text := try(os.ReadFile(script)).must(t)
 			promqltest.RunTestWithStorage(t, withoutEvaluations(t, string(text), unsupportedEvaluations[name]), engine, func(t testing.TB) storage.Storage {
 				s := teststorage.New(t)
-				f := overStoreAPI(t, fanout.Options{}, rawStore{ChunkQueryable: s})
+				f := stores.Fanout(t, fanout.Options{}, stores.Raw{ChunkQueryable: s})
 				return &storeAPIStorage{s, f.Queryable(fanout.Request{ReplicaLabels: []string{"no_such_replica"}})}
 			})
 		})
@@ -687,4 +596,11 @@ func withoutEvaluations(t *testing.T, script string, evaluations []int) string {
 		}
 	}
 	return strings.Join(lines, "\n")
+}
+
+// serveSource serves a source on loopback until the test ends.
+func serveSource(t testing.TB, source storeapi.Source) (address string) {
+	t.Helper()
+	address, _ = stores.Serve(t, source)
+	return address
 }

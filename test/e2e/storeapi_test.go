@@ -21,7 +21,6 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
@@ -31,7 +30,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	"github.com/ferula-io/ferula/internal/app"
-	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -43,32 +41,9 @@ func dial(t *testing.T, address string, creds credentials.TransportCredentials) 
 	return conn
 }
 
-// readStore returns one line per series of a response, with its samples.
 func readStore(t *testing.T, conn *grpc.ClientConn, opts storeapi.ClientOptions, r storeapi.SeriesRequest) ([]string, error) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
-	set := storeapi.NewClient(conn, opts).Series(ctx, r)
-	defer set.Close()
-	var lines []string
-	builder := labels.NewScratchBuilder(8)
-	for set.Next() {
-		lset := try(labelenc.Labels(set.Labels(), &builder)).must(t)
-		line := lset.String()
-		for _, c := range set.Chunks() {
-			chunk := try(chunkenc.FromData(c.Encoding, c.Data)).must(t)
-			it := chunk.Iterator(nil)
-			for it.Next() == chunkenc.ValFloat {
-				at, v := it.At()
-				line += fmt.Sprintf(" %d=%g", at, v)
-			}
-			if it.Err() != nil {
-				t.Fatal(it.Err())
-			}
-		}
-		lines = append(lines, line)
-	}
-	return lines, set.Err()
+	return storeSeries(storeapi.NewClient(conn, opts), r)
 }
 
 func nameMatchers(pattern string) []*labels.Matcher {

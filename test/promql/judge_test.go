@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"maps"
 	"math"
-	"net"
 	"net/http/httptest"
 	"os"
 	"regexp"
@@ -19,7 +18,6 @@ import (
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/prometheus/model/histogram"
-	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/promql/parser"
 	"github.com/prometheus/prometheus/promql/promqltest"
@@ -28,16 +26,13 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/teststorage"
 	"go.uber.org/goleak"
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ferula-io/ferula/internal/promql/columns"
 	"github.com/ferula-io/ferula/internal/remoteread"
-	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
-	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/metrics"
+	"github.com/ferula-io/ferula/test/stores"
 )
 
 // engineOptions are the options of Prometheus' scripts, except those with which the engine
@@ -368,36 +363,12 @@ func overRemoteRead(t testing.TB, s storage.Storage) storage.Queryable {
 	return remoteread.NewClient(remoteread.ClientOptions{URL: server.URL, HTTP: server.Client()})
 }
 
-// overStoreAPI serves a store by StoreAPI, and returns a querier's storage.
 func overStoreAPI(t testing.TB, s storage.Storage) storage.Queryable {
 	t.Helper()
-	source, ok := s.(*tsdb.Store)
-	if !ok {
+	if _, ok := s.(*tsdb.Store); !ok {
 		return s
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer(storeapi.GRPCServerOptions()...)
-	storeapi.NewServer(local{Store: source}, storeapi.ServerOptions{}).Register(server)
-	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(listener) }()
-	endpoints := fanout.NewEndpoints(fanout.EndpointsOptions{
-		Static: []fanout.Address{{Name: listener.Addr().String()}},
-		Dial: func(a fanout.Address) (fanout.Client, error) {
-			address := a.Name
-			conn, err := grpc.NewClient("passthrough:///"+address, append(storeapi.GRPCDialOptions(), grpc.WithTransportCredentials(insecure.NewCredentials()))...)
-			if err != nil {
-				return nil, err
-			}
-			return client{storeapi.NewClient(conn, storeapi.ClientOptions{}), conn}, nil
-		},
-	})
-	endpoints.Update(context.Background())
-	t.Cleanup(func() { endpoints.Close(); server.Stop(); <-done })
-	f := fanout.New(endpoints, fanout.Options{Dedup: dedup.Penalty, IsCounter: dedup.IsCounter, Counter: dedup.Counter})
-	return queries{f}
+	return queries{stores.Fanout(t, fanout.Options{}, stores.Raw{ChunkQueryable: s})}
 }
 
 // queries opens a storage for each query.
@@ -406,52 +377,6 @@ type queries struct{ fanout *fanout.Fanout }
 // Querier implements storage.Queryable.
 func (q queries) Querier(mint, maxt int64) (storage.Querier, error) {
 	return q.fanout.Queryable(fanout.Request{AbortOnPartial: true}).Querier(mint, maxt)
-}
-
-// client is a StoreAPI client that owns its connection.
-type client struct {
-	*storeapi.Client
-	conn *grpc.ClientConn
-}
-
-// Series implements fanout.Client.
-func (c client) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
-	return c.Client.Series(ctx, r)
-}
-
-// Close implements fanout.Client.
-func (c client) Close() error { return c.conn.Close() }
-
-// local is a store as a source of StoreAPI.
-type local struct {
-	storeapi.NoServices
-	*tsdb.Store
-}
-
-// Info implements storeapi.Source.
-func (local) Info(context.Context) (storeapi.Info, error) {
-	return storeapi.Info{Component: "sidecar", Store: &storeapi.StoreInfo{TimeRange: storeapi.TimeRange{MinMS: math.MinInt64, MaxMS: math.MaxInt64}}}, nil
-}
-
-// Capabilities implements storeapi.Source.
-func (local) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
-
-// Series implements storeapi.API.
-func (l local) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
-	return storeapi.LocalSeries(ctx, l.Store, labels.EmptyLabels(), r)
-}
-
-// ExternalLabels implements storeapi.Source.
-func (local) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
-
-// LabelNames implements storeapi.Source.
-func (local) LabelNames(context.Context, storeapi.LabelsRequest) (names, warnings []string, err error) {
-	return nil, nil, nil
-}
-
-// LabelValues implements storeapi.Source.
-func (local) LabelValues(context.Context, storeapi.LabelsRequest) (values, warnings []string, err error) {
-	return nil, nil, nil
 }
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -35,7 +35,7 @@ type StoreOptions struct {
 	GRPC         GRPCOptions
 	Bucket       string                 // Thanos' object store configuration in YAML
 	Relabel      string                 // Prometheus' relabel configuration in YAML that selects blocks; "": all
-	Store        gateway.Options        // Logger, Metrics and Rules.Relabel are set by NewStore
+	Store        gateway.Options        // Logger, Metrics, Ready and Rules.Relabel are set by NewStore
 	Limits       storeapi.ServerOptions // Metrics is set by NewStore
 	SyncInterval time.Duration          // interval of listing the bucket; 0: 15 min
 	Tracing      string                 // Thanos' tracing configuration in YAML; "" sends no spans
@@ -68,6 +68,7 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 	}
 	s.process.Add(process.Component{Name: "bucket", Close: s.bucket.Close})
 	s.opts.Store.Logger, s.opts.Store.Metrics = opts.Logger.With("component", "blocks"), s.reg.Own
+	s.opts.Store.Ready = s.process.IsReady
 	if s.store, err = gateway.Open(s.bucket, s.opts.Store); err != nil {
 		return nil, fmt.Errorf("--data-dir: %w", err)
 	}
@@ -76,7 +77,7 @@ func NewStore(opts StoreOptions) (_ *Store, err error) {
 	if err = s.listen(); err != nil {
 		return nil, err
 	}
-	if err = s.listenStoreAPI(opts.GRPC, s.tracing, s.store.Source(s.process.IsReady), opts.Limits); err != nil {
+	if err = s.listenStoreAPI(opts.GRPC, s.tracing, s.store, opts.Limits); err != nil {
 		return nil, err
 	}
 	mux, prefix := s.newMux(), server.RoutePrefix(opts.Web.RoutePrefix, &url.URL{})

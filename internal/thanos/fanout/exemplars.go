@@ -35,12 +35,7 @@ func (e exemplarQuerier) Select(start, end int64, selectors ...[]*labels.Matcher
 // times are inclusive, in ms. Exemplars of replicas are merged.
 func (q *Query) Exemplars(ctx context.Context, start, end int64,
 	selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error) {
-	found, warnings, err := q.f.exemplars(ctx, q.r, storeapi.ExemplarsRequest{MinMS: start, MaxMS: end}, selectors)
-	var all annotations.Annotations
-	for _, w := range warnings {
-		all.Add(w)
-	}
-	return found, all, err
+	return q.f.exemplars(ctx, q.r, storeapi.ExemplarsRequest{MinMS: start, MaxMS: end}, selectors)
 }
 
 // expression returns the PromQL expression for the exemplars of a store: the selectors that may match series of the
@@ -78,7 +73,7 @@ func expression(info *storeapi.Info, selectors [][]*labels.Matcher, store []*lab
 // exemplars queries all stores whose Info offers exemplars. It ignores the time range of the exemplars in Info, because
 // Thanos' components report the range 0 to 0.
 func (f *Fanout) exemplars(ctx context.Context, r Request, er storeapi.ExemplarsRequest,
-	selectors [][]*labels.Matcher) ([]exemplar.QueryResult, []error, error) {
+	selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error) {
 	enforced := make([][]*labels.Matcher, 0, len(selectors))
 	for _, matchers := range selectors {
 		if rest, ok := f.endpoints.opts.Selector.restrict(r.enforced(matchers)); ok {

@@ -279,19 +279,14 @@ func (q *querier) list(ctx context.Context, name string, hints *storage.LabelHin
 	if hints != nil {
 		r.Limit = int64(hints.Limit)
 	}
-	found, warnings, err := q.q.f.list(ctx, q.q.r, r, call)
-	var all annotations.Annotations
-	for _, w := range warnings {
-		all.Add(w)
-	}
-	return found, all, err
+	return q.q.f.list(ctx, q.q.r, r, call)
 }
 
 type listCall func(c Client, ctx context.Context, r storeapi.LabelsRequest) (found, warnings []string, err error)
 
 // list lists label names or values, sorted.
 func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest,
-	call listCall) ([]string, []error, error) {
+	call listCall) ([]string, annotations.Annotations, error) {
 	var ok bool
 	if lr.Matchers, ok = f.endpoints.opts.Selector.restrict(lr.Matchers); !ok {
 		return nil, nil, nil
@@ -332,7 +327,7 @@ func (f *Fanout) list(ctx context.Context, r Request, lr storeapi.LabelsRequest,
 // first failure or warning cancels all calls and is returned. At the deadline of the context, the error names the
 // stores that have not responded.
 func each(ctx context.Context, f *Fanout, r Request, c *chosen,
-	call func(ctx context.Context, i int) ([]string, error)) ([]error, error) {
+	call func(ctx context.Context, i int) ([]string, error)) (all annotations.Annotations, err error) {
 	ctx, cancel := context.WithCancelCause(storeapi.WithTenant(ctx, r.Tenant))
 	defer cancel(nil)
 	warned := make([][]error, len(c.stores))
@@ -370,7 +365,9 @@ func each(ctx context.Context, f *Fanout, r Request, c *chosen,
 		}
 		return nil, err
 	}
-	all := append(c.missing, slices.Concat(warned...)...)
+	for _, err := range slices.Concat(c.missing, slices.Concat(warned...)) {
+		all.Add(err)
+	}
 	if len(all) > 0 {
 		f.endpoints.metrics.partial.With(listings).Inc()
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"slices"
 
@@ -114,7 +115,7 @@ func timedOut(err error) error {
 func (s *Source) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
 	names, warned, err := s.f.list(ctx, request(ctx, r.AbortOnPartial), r,
 		Client.LabelNames)
-	return names, errorStrings(warned), timedOut(err)
+	return names, texts(warned), timedOut(err)
 }
 
 // LabelValues implements storeapi.API.
@@ -124,7 +125,7 @@ func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (val
 	}
 	values, warned, err := s.f.list(ctx, request(ctx, r.AbortOnPartial), r,
 		Client.LabelValues)
-	return values, errorStrings(warned), timedOut(err)
+	return values, texts(warned), timedOut(err)
 }
 
 // Exemplars implements storeapi.Services.
@@ -139,14 +140,14 @@ func (s *Source) Exemplars(ctx context.Context, r storeapi.ExemplarsRequest) (re
 	}
 	results, warned, err := s.f.exemplars(ctx, request(ctx, r.AbortOnPartial),
 		r, parser.ExtractSelectors(expr))
-	return results, errorStrings(warned), timedOut(err)
+	return results, texts(warned), timedOut(err)
 }
 
 // Rules implements storeapi.Services: the groups of all stores, unmerged. Only the querier that sends the request
 // knows the replica labels.
 func (s *Source) Rules(ctx context.Context, r storeapi.RulesRequest) ([]storeapi.RuleGroup, []string, error) {
 	found, warnings, err := s.f.Queryable(request(ctx, r.AbortOnPartial)).rules(ctx, r)
-	return slices.Concat(found...), annotationStrings(warnings), timedOut(err)
+	return slices.Concat(found...), texts(warnings), timedOut(err)
 }
 
 // Targets implements storeapi.Services: the targets of all stores, unmerged.
@@ -156,39 +157,25 @@ func (s *Source) Targets(ctx context.Context, r storeapi.TargetsRequest) (storea
 	for _, of := range found {
 		all.add(of, r.State)
 	}
-	return all.Targets, annotationStrings(warnings), timedOut(err)
+	return all.Targets, texts(warnings), timedOut(err)
 }
 
 // MetricMetadata implements storeapi.Services.
 func (s *Source) MetricMetadata(ctx context.Context,
 	r storeapi.MetadataRequest) (map[string][]metadata.Metadata, []string, error) {
 	found, warnings, err := s.f.Queryable(request(ctx, r.AbortOnPartial)).MetricMetadata(ctx, r.Metric, r.Limit)
-	return found, annotationStrings(warnings), timedOut(err)
+	return found, texts(warnings), timedOut(err)
 }
 
 // TSDBStatistics implements storeapi.Services: the statistics of all stores, unmerged.
 func (s *Source) TSDBStatistics(ctx context.Context,
 	r storeapi.StatusRequest) ([]storeapi.TSDBStatistics, []string, error) {
 	found, warnings, err := s.f.Queryable(request(ctx, r.AbortOnPartial)).tsdbStatistics(ctx, r)
-	return slices.Concat(found...), annotationStrings(warnings), timedOut(err)
+	return slices.Concat(found...), texts(warnings), timedOut(err)
 }
 
-func annotationStrings(all annotations.Annotations) []string {
-	var texts []string
-	for text := range all {
-		texts = append(texts, text)
-	}
-	slices.Sort(texts)
-	return texts
-}
-
-func errorStrings(errs []error) []string {
-	var all []string
-	for _, err := range errs {
-		all = append(all, err.Error())
-	}
-	return all
-}
+// texts returns the texts of warnings, sorted.
+func texts(warnings annotations.Annotations) []string { return slices.Sorted(maps.Keys(warnings)) }
 
 // forwardedStream is a merged stream that is forwarded to another querier.
 type forwardedStream struct{ *merged }

@@ -73,8 +73,8 @@ func TestMetricMetadata_UnitesStoresAndSorts(t *testing.T) {
 	if err != nil || len(got) != 2 || !slices.Equal(got["m"], []metadata.Metadata{other, unit, counter, gauge}) || !slices.Equal(got["n"], []metadata.Metadata{gauge}) {
 		t.Errorf("%+v, %v", got, err)
 	}
-	if texts := annotationStrings(warnings); len(texts) == 0 || !strings.Contains(texts[0], "w") || !slices.Equal(calls.list, []string{"m 7", "m 7"}) {
-		t.Errorf("%q, %q", texts, calls.list)
+	if list := texts(warnings); len(list) == 0 || !strings.Contains(list[0], "w") || !slices.Equal(calls.list, []string{"m 7", "m 7"}) {
+		t.Errorf("%q, %q", list, calls.list)
 	}
 	again, texts, err := f.Source().MetricMetadata(t.Context(), storeapi.MetadataRequest{Metric: "m", Limit: 7})
 	if err != nil || len(again["m"]) != 4 || len(texts) == 0 {

@@ -60,7 +60,7 @@ func callOffering[T any](ctx context.Context, q *Query, offers func(*storeapi.In
 	}
 	defer c.release()
 	found := make([]T, len(c.stores))
-	warned, err := each(ctx, q.f, q.r, c, func(ctx context.Context, i int) ([]string, error) {
+	warnings, err := each(ctx, q.f, q.r, c, func(ctx context.Context, i int) ([]string, error) {
 		of, warnings, err := call(ctx, c.stores[i].client)
 		if err == nil {
 			found[i] = of
@@ -69,10 +69,6 @@ func callOffering[T any](ctx context.Context, q *Query, offers func(*storeapi.In
 	})
 	if err != nil {
 		return nil, nil, err
-	}
-	var warnings annotations.Annotations
-	for _, w := range warned {
-		warnings.Add(w)
 	}
 	return found, warnings, nil
 }

@@ -195,14 +195,14 @@ func (s *Selection) Close() error {
 	return nil
 }
 
-// LabelNames returns the names of the labels of all matching series, sorted, with the
+// LabelNames implements storeapi.API: the names of the labels of all matching series, sorted, with the
 // external labels.
-func (s *Store) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names []string,
-	warnings annotations.Annotations, err error) {
+func (s *Store) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
+	defer func() { err = withStatus(err) }()
 	found := map[string]bool{}
 	r.Label = ""
 	whole, parts := s.labelBlocks(r)
-	warnings, err = s.eachHeader(ctx, r, whole, func(b *block, h *header) {
+	warned, err := s.eachHeader(ctx, r, whole, func(b *block, h *header) {
 		for _, name := range h.labelNames {
 			add(found, []byte(name))
 		}
@@ -220,19 +220,19 @@ func (s *Store) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names
 	for _, name := range r.WithoutReplicaLabels {
 		delete(found, name)
 	}
-	return sorted(found), warnings.Merge(more), nil
+	return sorted(found), texts(warned.Merge(more)), nil
 }
 
-// LabelValues returns the values of a label of all matching series, sorted.
-func (s *Store) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values []string,
-	warnings annotations.Annotations, err error) {
+// LabelValues implements storeapi.API: the values of a label of all matching series, sorted.
+func (s *Store) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
+	defer func() { err = withStatus(err) }()
 	label := r.Label
 	if slices.Contains(r.WithoutReplicaLabels, label) {
 		return nil, nil, nil
 	}
 	found := map[string]bool{}
 	whole, parts := s.labelBlocks(r)
-	warnings, err = s.eachHeader(ctx, r, whole, func(b *block, h *header) {
+	warned, err := s.eachHeader(ctx, r, whole, func(b *block, h *header) {
 		if own := b.external().Get(label); own != "" {
 			found[own] = true
 			return
@@ -253,7 +253,7 @@ func (s *Store) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (valu
 		return nil, nil, err
 	}
 	delete(found, "")
-	return sorted(found), warnings.Merge(more), nil
+	return sorted(found), texts(warned.Merge(more)), nil
 }
 
 // labelBlocks returns the blocks in the time range of a request, as two lists. whole has the blocks whose

@@ -12,38 +12,28 @@ import (
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// Source is a Store as a StoreAPI.
-type Source struct {
-	storeapi.NoServices
-	store *Store
-	ready func() bool
-}
-
-var _ storeapi.Source = (*Source)(nil)
-
-// Source returns the StoreAPI of the store. Its Info fails until ready returns true.
-func (s *Store) Source(ready func() bool) *Source { return &Source{store: s, ready: ready} }
+var _ storeapi.Source = (*Store)(nil)
 
 // Info implements storeapi.API.
-func (s *Source) Info(context.Context) (storeapi.Info, error) {
-	if !s.ready() {
+func (s *Store) Info(context.Context) (storeapi.Info, error) {
+	if s.opts.Ready != nil && !s.opts.Ready() {
 		return storeapi.Info{}, fmt.Errorf("%w: the blocks are not listed yet", storeapi.ErrUnavailable)
 	}
 	info := storeapi.Info{Component: "store", Store: &storeapi.StoreInfo{Sharding: true, WithoutReplicaLabels: true}}
-	info.LabelSets, info.Store.TSDBs = s.store.Spans()
-	info.Store.MinMS, info.Store.MaxMS = s.store.Range()
+	info.LabelSets, info.Store.TSDBs = s.Spans()
+	info.Store.MinMS, info.Store.MaxMS = s.Range()
 	return info, nil
 }
 
 // Capabilities implements storeapi.Source.
-func (*Source) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
+func (*Store) Capabilities() storeapi.Capabilities { return storeapi.Capabilities{} }
 
 // ExternalLabels implements storeapi.Source. It returns none: each block has its own, which Select adds.
-func (*Source) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
+func (*Store) ExternalLabels() labels.Labels { return labels.EmptyLabels() }
 
 // Series implements storeapi.API.
-func (s *Source) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
-	selection, err := s.store.Select(ctx, r)
+func (s *Store) Series(ctx context.Context, r storeapi.SeriesRequest) storeapi.Stream {
+	selection, err := s.Select(ctx, r)
 	if err != nil {
 		return storeapi.Failed(withStatus(err))
 	}
@@ -55,18 +45,6 @@ type stream struct{ *Selection }
 
 func (s stream) Err() error         { return withStatus(s.Selection.Err()) }
 func (stream) BufferedBytes() int64 { return 0 }
-
-// LabelNames implements storeapi.API.
-func (s *Source) LabelNames(ctx context.Context, r storeapi.LabelsRequest) (names, warnings []string, err error) {
-	names, warned, err := s.store.LabelNames(ctx, r)
-	return names, texts(warned), withStatus(err)
-}
-
-// LabelValues implements storeapi.API.
-func (s *Source) LabelValues(ctx context.Context, r storeapi.LabelsRequest) (values, warnings []string, err error) {
-	values, warned, err := s.store.LabelValues(ctx, r)
-	return values, texts(warned), withStatus(err)
-}
 
 func texts(warnings annotations.Annotations) (all []string) {
 	for _, w := range warnings.AsErrors() {

@@ -39,6 +39,7 @@ type Options struct {
 	Logger        *slog.Logger  // may be nil
 	Metrics       *metrics.Set  // may be nil
 	Flags         hint.Flags    // the flag that sets CacheBytes, named in errors
+	Ready         func() bool   // Info fails until it returns true; nil: ready
 }
 
 func (o Options) withDefaults() Options {
@@ -53,9 +54,10 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Store serves series of the blocks in a bucket. Open creates it, and Sync lists the blocks. It is
+// Store serves series of the blocks in a bucket, as a StoreAPI. Open creates it, and Sync lists the blocks. It is
 // safe for concurrent use.
 type Store struct {
+	storeapi.NoServices
 	opts   Options
 	from   objstore.BucketReader
 	cache  *pages.Cache

@@ -21,7 +21,6 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/version"
@@ -44,7 +43,7 @@ var ErrLimit = errors.New("remote read response exceeds a limit")
 
 // Permanent reports whether a second request would return the same error.
 func Permanent(err error) bool {
-	return errors.Is(err, ErrRefused) || errors.Is(err, ErrLimit) || errors.Is(err, wire.ErrCorrupt) ||
+	return errors.Is(err, ErrRefused) || errors.Is(err, ErrLimit) || errors.Is(err, ErrCorrupt) ||
 		errors.Is(err, labelenc.ErrCorrupt)
 }
 
@@ -138,12 +137,12 @@ func (c *Client) RawQuerier(_ context.Context, mint, maxt int64) (series.Querier
 
 // ChunkQuerier implements storage.ChunkQueryable.
 func (c *Client) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
-	return &chunkQuerier{storageQuerier{clientQuerier{client: c, mint: mint, maxt: maxt}}}, nil
+	return &chunkQuerier{Endpoint{Client: c}.querier(mint, maxt)}, nil
 }
 
 // Querier implements storage.Queryable.
 func (c *Client) Querier(mint, maxt int64) (storage.Querier, error) {
-	return &sampleQuerier{storageQuerier{clientQuerier{client: c, mint: mint, maxt: maxt}}}, nil
+	return &sampleQuerier{Endpoint{Client: c}.querier(mint, maxt)}, nil
 }
 
 // clientQuerier owns the responses that are being read.
@@ -302,33 +301,40 @@ func (a *responseBody) Close() error {
 	return a.body.Close()
 }
 
-// storageQuerier has the methods that sampleQuerier and chunkQuerier share.
-type storageQuerier struct{ clientQuerier }
+// endpointQuerier has the methods that sampleQuerier and chunkQuerier share.
+type endpointQuerier struct {
+	clientQuerier
+	endpoint Endpoint
+}
+
+func (e Endpoint) querier(mint, maxt int64) endpointQuerier {
+	return endpointQuerier{clientQuerier{client: e.Client, mint: mint, maxt: maxt}, e}
+}
 
 // LabelValues implements storage.LabelQuerier.
-func (*storageQuerier) LabelValues(context.Context, string, *storage.LabelHints,
+func (*endpointQuerier) LabelValues(context.Context, string, *storage.LabelHints,
 	...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	return nil, nil, ErrLabels
 }
 
 // LabelNames implements storage.LabelQuerier.
-func (*storageQuerier) LabelNames(context.Context, *storage.LabelHints,
+func (*endpointQuerier) LabelNames(context.Context, *storage.LabelHints,
 	...*labels.Matcher) ([]string, annotations.Annotations, error) {
 	return nil, nil, ErrLabels
 }
 
-type sampleQuerier struct{ storageQuerier }
+type sampleQuerier struct{ endpointQuerier }
 
 // Select implements storage.Querier. Series are always sorted.
 func (q *sampleQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
 	matchers ...*labels.Matcher) storage.SeriesSet {
-	return series.ToSeriesSet(q.sel(ctx, hints, matchers))
+	return series.ToSeriesSet(q.endpoint.sel(ctx, &q.clientQuerier, hints, labels.EmptyLabels(), matchers))
 }
 
-type chunkQuerier struct{ storageQuerier }
+type chunkQuerier struct{ endpointQuerier }
 
 // Select implements storage.ChunkQuerier.
 func (q *chunkQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
 	matchers ...*labels.Matcher) storage.ChunkSeriesSet {
-	return series.ToChunkSeriesSet(q.sel(ctx, hints, matchers))
+	return series.ToChunkSeriesSet(q.endpoint.sel(ctx, &q.clientQuerier, hints, labels.EmptyLabels(), matchers))
 }

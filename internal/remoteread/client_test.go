@@ -22,7 +22,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
@@ -94,18 +93,18 @@ func frames(n int) []byte {
 	var all []byte
 	for i := range n {
 		start := len(all)
-		all = wire.AppendFrameHead(all, 0, labelenc.AppendLabel(nil, "a", fmt.Sprintf("%04d", i)), wire.ChunkSize(1, 2, 1, 100))
-		all = wire.SealFrame(wire.AppendChunk(all, 1, 2, 1, make([]byte, 100)), start, 0)
+		all = appendFrameHead(all, 0, labelenc.AppendLabel(nil, "a", fmt.Sprintf("%04d", i)), chunkSize(1, 2, 1, 100))
+		all = sealFrame(appendChunk(all, 1, 2, 1, make([]byte, 100)), start, 0)
 	}
 	return all
 }
 
 func TestFrameSource_FrameThatIsNotValidIsAnError(t *testing.T) {
 	unsorted := labelenc.AppendLabel(labelenc.AppendLabel(nil, "b", "1"), "a", "1")
-	head := wire.AppendFrameHead(nil, 0, unsorted, wire.ChunkSize(1, 2, 1, 100))
+	head := appendFrameHead(nil, 0, unsorted, chunkSize(1, 2, 1, 100))
 	for name, stream := range map[string][]byte{
-		"labels out of order": wire.SealFrame(wire.AppendChunk(head, 1, 2, 1, make([]byte, 100)), 0, 0),
-		"without its chunk":   wire.SealFrame(slices.Clone(head), 0, 0),
+		"labels out of order": sealFrame(appendChunk(head, 1, 2, 1, make([]byte, 100)), 0, 0),
+		"without its chunk":   sealFrame(slices.Clone(head), 0, 0),
 	} {
 		f := frameSource{from: bufio.NewReader(bytes.NewReader(stream)), maxt: 1 << 40, frameBytesMax: 1 << 20}
 		if err := f.read(new(frame)); err == nil || errors.Is(err, io.EOF) {
@@ -136,10 +135,10 @@ func TestClient_BrokenStreamIsAnError(t *testing.T) {
 		{"empty", nil, 0, nil},
 		{"cut short", good[:len(good)-1], 1, io.ErrUnexpectedEOF},
 		{"cut in a checksum", good[:3], 0, io.ErrUnexpectedEOF},
-		{"a flipped bit", flipped, 1, wire.ErrCorrupt},
-		{"a huge frame", append(bytes.Clone(good), binary.AppendUvarint(nil, 1<<40)...), 2, wire.ErrCorrupt},
+		{"a flipped bit", flipped, 1, ErrCorrupt},
+		{"a huge frame", append(bytes.Clone(good), binary.AppendUvarint(nil, 1<<40)...), 2, ErrCorrupt},
 		{"unsorted", append(bytes.Clone(good), frames(1)...), 2, ErrLimit},
-		{"one twice", append(append(frames(1), frames(2)[len(frames(1)):]...), frames(1)...), 1, wire.ErrCorrupt},
+		{"one twice", append(append(frames(1), frames(2)[len(frames(1)):]...), frames(1)...), 1, ErrCorrupt},
 	} {
 		set, done := raw(t, NewClient(ClientOptions{URL: serveHandler(t, streamOf(tt.stream)), HoldBytesMax: 800}), 0, 2, everything)
 		n := 0
@@ -172,10 +171,10 @@ func TestClient_CutsChunksToTheRange(t *testing.T) {
 			}
 		}
 		start := len(stream)
-		size := wire.ChunkSize(0, 99, 1, len(floats.Bytes())) + wire.ChunkSize(100, 199, 2, len(ints.Bytes()))
-		stream = wire.AppendFrameHead(stream, 0, labelenc.AppendLabel(nil, "a", fmt.Sprint(i)), size)
-		stream = wire.AppendChunk(stream, 0, 99, 1, floats.Bytes())
-		stream = wire.SealFrame(wire.AppendChunk(stream, 100, 199, 2, ints.Bytes()), start, 0)
+		size := chunkSize(0, 99, 1, len(floats.Bytes())) + chunkSize(100, 199, 2, len(ints.Bytes()))
+		stream = appendFrameHead(stream, 0, labelenc.AppendLabel(nil, "a", fmt.Sprint(i)), size)
+		stream = appendChunk(stream, 0, 99, 1, floats.Bytes())
+		stream = sealFrame(appendChunk(stream, 100, 199, 2, ints.Bytes()), start, 0)
 	}
 	client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(stream))})
 	for _, tt := range []struct {
@@ -288,7 +287,7 @@ func FuzzStream(f *testing.F) {
 				t.Fatal("bad labels")
 			}
 		}
-		if err := set.Err(); err != nil && !errors.Is(err, wire.ErrCorrupt) && !errors.Is(err, ErrLimit) && !errors.Is(err, labelenc.ErrCorrupt) && !errors.Is(err, io.ErrUnexpectedEOF) && !strings.Contains(err.Error(), "overflow") {
+		if err := set.Err(); err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrLimit) && !errors.Is(err, labelenc.ErrCorrupt) && !errors.Is(err, io.ErrUnexpectedEOF) && !strings.Contains(err.Error(), "overflow") {
 			t.Fatal(err)
 		}
 	})

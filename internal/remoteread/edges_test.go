@@ -22,7 +22,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/metrics"
@@ -300,7 +299,7 @@ func TestServer_ErrorsHaveTheirStatus(t *testing.T) {
 		"not ready":      {listed{openErr: prometheustsdb.ErrNotReady}, 503, "query 1: "},
 		"the set":        {listed{sets: lset, err: errBroken}, 500, "query 1: broken"},
 		"closing":        {listed{sets: lset, closed: errBroken}, 500, "broken"},
-		"an encoding":    {listed{sets: lset, chunks: []series.Chunk{{Encoding: chunkenc.Encoding(wire.EncodingMax) + 1}}}, 500, "query 1: "},
+		"an encoding":    {listed{sets: lset, chunks: []series.Chunk{{Encoding: chunkenc.Encoding(encodingMax) + 1}}}, 500, "query 1: "},
 		"no encoding":    {listed{sets: lset, chunks: []series.Chunk{{}}}, 500, "query 1: "},
 		"an endpoint":    {listed{warning: &endpointError{name: "far", err: errBroken}}, 502, "query 1: the series of the remote_read endpoint far are missing: broken"},
 		"with series":    {listed{sets: lset, warning: &endpointError{name: "far", err: errBroken}}, 502, "far are missing"},
@@ -356,7 +355,7 @@ func TestServer_MissingEndpointsAreCountedAndNamed(t *testing.T) {
 func TestServer_FramesKeepTheirLimit(t *testing.T) {
 	lset := labelenc.AppendLabel(nil, "a", "b")
 	c := floatChunk(t, 5)
-	size := wire.ChunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data))
+	size := chunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data))
 	for bytesMax, want := range map[int]string{0: "4", 1: "1 1 1 1", len(lset) + size: "1 1 1 1", len(lset) + size + 1: "2 2", len(lset) + 2*size + 1: "3 1", len(lset) + 3*size: "3 1", len(lset) + 3*size + 1: "4"} {
 		s := NewServer(Options{FrameBytesMax: bytesMax}, nil, slog.New(slog.DiscardHandler), nil)
 		w := httptest.NewRecorder()
@@ -551,7 +550,7 @@ func TestFanoutQuerier_ClosesAllParts(t *testing.T) {
 	from := &transport{respond: responding(http.StatusOK, streamed, bytes.NewReader(frames(5)))}
 	client := NewClient(ClientOptions{URL: "http://a", HTTP: &http.Client{Transport: from}})
 	local := &listed{closed: errBroken, open: 1}
-	q := &fanoutQuerier{local: listedQuerier{local}, remote: []endpointQuerier{{storageQuerier{clientQuerier{client: client, maxt: 9}}, Endpoint{Client: client}}}}
+	q := &fanoutQuerier{local: listedQuerier{local}, remote: []endpointQuerier{Endpoint{Client: client}.querier(0, 9)}}
 	if set := q.Select(t.Context(), series.SelectOptions{}, everything); !set.Next() || from.open != 1 {
 		t.Fatalf("%v, %d responses", set.Err(), from.open)
 	}
@@ -569,7 +568,7 @@ func TestEndpoint_IsNotQueriedWithoutItsMatchers(t *testing.T) {
 	client := NewClient(ClientOptions{URL: "http://a", HTTP: &http.Client{Transport: from}})
 	e := Endpoint{Client: client, RequiredMatchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "tier", "old")}}
 	q := &clientQuerier{client: client, maxt: 9}
-	for _, set := range []series.Set{e.sel(t.Context(), q, nil, []*labels.Matcher{everything}), e.selExternal(t.Context(), q, labels.FromStrings("z", "1"), []*labels.Matcher{everything})} {
+	for _, set := range []series.Set{e.sel(t.Context(), q, nil, labels.EmptyLabels(), []*labels.Matcher{everything}), e.sel(t.Context(), q, nil, labels.FromStrings("z", "1"), []*labels.Matcher{everything})} {
 		if set.Next() || set.Err() != nil || len(from.contexts) != 0 {
 			t.Errorf("%v, %d requests", set.Err(), len(from.contexts))
 		}
@@ -582,17 +581,15 @@ type corruptSource struct{ source }
 func (corruptSource) next() error            { return nil }
 func (corruptSource) Labels() []byte         { return []byte{0x0a} }
 func (corruptSource) Chunks() []series.Chunk { return nil }
+func (corruptSource) close() error           { return nil }
 
 func TestEndpoint_CorruptLabelsAreAnError(t *testing.T) {
-	for name, s := range map[string]source{
-		"nameStripper": &nameStripper{source: corruptSource{}, names: []string{"a"}},
-		"labelAdder":   &labelAdder{source: corruptSource{}, external: labelenc.AppendLabel(nil, "a", "b")},
-	} {
-		if err := s.next(); !errors.Is(err, labelenc.ErrCorrupt) {
-			t.Errorf("%s: %v", name, err)
-		}
+	set := Endpoint{ExternalLabels: labels.FromStrings("a", "b")}.sel(t.Context(), &clientQuerier{client: NewClient(ClientOptions{})}, nil, labels.FromStrings("z", "1"), []*labels.Matcher{everything}).(*orderedSet)
+	set.open = func() (source, error) { return corruptSource{}, nil }
+	if set.Next() || !errors.Is(set.Err(), labelenc.ErrCorrupt) {
+		t.Error(set.Err())
 	}
-	if _, err := (&labelAdder{labels: []byte{0x0a}}).matches(); !errors.Is(err, labelenc.ErrCorrupt) {
+	if _, err := matchAll([]*labels.Matcher{everything}, []byte{0x0a}); !errors.Is(err, labelenc.ErrCorrupt) {
 		t.Error(err)
 	}
 }

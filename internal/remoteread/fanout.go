@@ -2,12 +2,15 @@ package remoteread
 
 import (
 	"context"
+	"errors"
+	"regexp"
 	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
+	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
@@ -52,47 +55,103 @@ func (e Endpoint) narrow(matchers []*labels.Matcher) (_ []*labels.Matcher, added
 	return narrowed, added
 }
 
-// sel selects from the endpoint with a querier of its client.
-func (e Endpoint) sel(ctx context.Context, q *clientQuerier, hints *storage.SelectHints,
+// required reports whether a query has all required matchers.
+func (e Endpoint) required(matchers []*labels.Matcher) bool {
+	for _, r := range e.RequiredMatchers {
+		if !slices.ContainsFunc(matchers, func(m *labels.Matcher) bool {
+			return m.Type == labels.MatchEqual && m.Name == r.Name && m.Value == r.Value
+		}) {
+			return false
+		}
+	}
+	return true
+}
+
+// sel selects from the endpoint with a querier of its client, and adds the external labels that a series does not have.
+// All series that it returns match all matchers.
+func (e Endpoint) sel(ctx context.Context, q *clientQuerier, hints *storage.SelectHints, external labels.Labels,
 	matchers []*labels.Matcher) series.Set {
 	if !e.required(matchers) {
 		return series.Failed(nil)
 	}
-	narrowed, added := e.narrow(matchers)
-	set := q.sel(ctx, hints, narrowed)
-	if len(added) > 0 {
-		open := set.open
-		set.open = func() (source, error) {
-			from, err := open()
-			if err != nil {
-				return nil, err
-			}
-			// The order changes when the labels are removed: the server sorted {a, b, external} before {a, external}.
-			set.windowBytes = set.holdBytesMax
-			return &nameStripper{source: from, names: added}, nil
+	var check, wanted []*labels.Matcher
+	for _, m := range matchers {
+		if !external.Has(m.Name) {
+			wanted = append(wanted, m)
+			continue
 		}
+		check = append(check, m)
+		if e.ExternalLabels.Has(m.Name) {
+			wanted = append(wanted, m) // the endpoint's series should have the label
+		} else {
+			wanted = append(wanted, matchersOrMissing(m, external.Get(m.Name))...)
+		}
+	}
+	narrowed, added := e.narrow(wanted)
+	if len(narrowed) == 0 { // remote read requires a matcher
+		narrowed = append(narrowed, labels.MustNewMatcher(labels.MatchRegexp, labels.MetricName, ".*"))
+	}
+	set := q.sel(ctx, hints, narrowed)
+	if len(added) == 0 && external.IsEmpty() {
+		return set
+	}
+	// The order changes with the labels: without external, the server sorted {a, b, external} before {a, external}.
+	set.windowBytes = set.holdBytesMax
+	encoded, own := labelenc.Append(nil, external), []byte(nil)
+	set.change = func(dst, lset []byte) (_ []byte, keep bool, err error) {
+		if own, err = labelenc.AppendWithout(own[:0], lset, added); err != nil {
+			return dst, false, err
+		}
+		if dst, err = labelenc.AppendMerged(dst, own, encoded); err != nil {
+			return dst, false, err
+		}
+		keep, err = matchAll(check, dst)
+		return dst, keep, err
 	}
 	return set
 }
 
-// nameStripper removes labels by name from every series.
-type nameStripper struct {
-	source
-	names  []string
-	labels []byte
-}
-
-func (s *nameStripper) next() error {
-	if err := s.source.next(); err != nil {
-		return err
+// matchersOrMissing returns matchers for an endpoint whose series may lack m's label. They match
+// every series that matches m after a missing label was set to value. They may match others.
+func matchersOrMissing(m *labels.Matcher, value string) []*labels.Matcher {
+	matches := m.Matches(value)
+	switch {
+	case matches == m.Matches(""):
+		return []*labels.Matcher{m}
+	case !matches:
+		return []*labels.Matcher{m, labels.MustNewMatcher(labels.MatchNotEqual, m.Name, "")}
+	case m.Type == labels.MatchEqual:
+		return []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, m.Name, "(?:"+regexp.QuoteMeta(m.Value)+")?")}
+	case m.Type == labels.MatchRegexp:
+		return []*labels.Matcher{labels.MustNewMatcher(labels.MatchRegexp, m.Name, "(?:"+m.Value+")?")}
 	}
-	var err error
-	s.labels, err = labelenc.AppendWithout(s.labels[:0], s.source.Labels(), s.names)
-	return err
+	return nil // a negation that excludes series without the label: Endpoint.sel checks
 }
 
-func (s *nameStripper) Labels() []byte { return s.labels }
-func (*nameStripper) ahead() []byte    { return nil }
+// matchAll reports whether a label set matches. It has a label for each matcher: they name external labels, which all
+// series have.
+func matchAll(matchers []*labels.Matcher, lset []byte) (bool, error) {
+	if len(matchers) == 0 {
+		return true, nil
+	}
+	found := 0
+	for len(lset) > 0 {
+		name, value, rest, err := labelenc.Next(lset)
+		if err != nil {
+			return false, err
+		}
+		for _, m := range matchers {
+			if m.Name == string(name) {
+				if !m.Matches(string(value)) {
+					return false, nil
+				}
+				found++
+			}
+		}
+		lset = rest
+	}
+	return found == len(matchers), nil
+}
 
 // Fanout reads the local storage and the endpoints as one storage, as Prometheus does. An
 // endpoint that fails before its first series adds a warning to the local result. An endpoint
@@ -133,8 +192,7 @@ func (f *Fanout) endpointQueriers(mint, maxt int64) ([]endpointQuerier, error) {
 			return nil, err
 		}
 		if ok {
-			queriers = append(queriers, endpointQuerier{storageQuerier{clientQuerier{client: e.Client, mint: mint, maxt: last}},
-				e})
+			queriers = append(queriers, e.querier(mint, last))
 		}
 	}
 	return queriers, nil
@@ -153,7 +211,7 @@ func (f *Fanout) Querier(mint, maxt int64) (storage.Querier, error) {
 	merged := func() storage.Querier {
 		var remote []storage.Querier
 		for _, q := range endpoints {
-			remote = append(remote, &endpointSampleQuerier{q})
+			remote = append(remote, &sampleQuerier{q})
 		}
 		return storage.NewMergeQuerier([]storage.Querier{local}, remote, storage.ChainedSeriesMerge)
 	}
@@ -214,29 +272,119 @@ func (f *Fanout) ChunkQuerier(mint, maxt int64) (storage.ChunkQuerier, error) {
 	}
 	var remote []storage.ChunkQuerier
 	for _, q := range endpoints {
-		remote = append(remote, &endpointChunkQuerier{q})
+		remote = append(remote, &chunkQuerier{q})
 	}
 	return storage.NewMergeChunkQuerier([]storage.ChunkQuerier{local}, remote,
 		storage.NewCompactingChunkSeriesMerger(storage.ChainedSeriesMerge)), nil
 }
 
-type endpointQuerier struct {
-	storageQuerier
-	endpoint Endpoint
+// RawQuerier implements series.Source. It is the local storage's own querier if no
+// endpoint is needed for the range.
+func (f *Fanout) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+	endpoints, err := f.endpointQueriers(mint, maxt)
+	if err != nil {
+		return nil, err
+	}
+	local, err := series.Open(ctx, f.local, mint, maxt)
+	if err != nil || len(endpoints) == 0 {
+		return local, err
+	}
+	return &fanoutQuerier{local: local, remote: endpoints}, nil
 }
 
-type endpointSampleQuerier struct{ endpointQuerier }
-
-// Select implements storage.Querier.
-func (q *endpointSampleQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
-	matchers ...*labels.Matcher) storage.SeriesSet {
-	return series.ToSeriesSet(q.endpoint.sel(ctx, &q.clientQuerier, hints, matchers))
+// fanoutQuerier merges the local storage with the endpoints.
+type fanoutQuerier struct {
+	local  series.Querier
+	remote []endpointQuerier
 }
 
-type endpointChunkQuerier struct{ endpointQuerier }
+// Capabilities implements series.Querier.
+func (*fanoutQuerier) Capabilities() series.Capabilities { return series.Capabilities{External: true} }
 
-// Select implements storage.ChunkQuerier.
-func (q *endpointChunkQuerier) Select(ctx context.Context, _ bool, hints *storage.SelectHints,
-	matchers ...*labels.Matcher) storage.ChunkSeriesSet {
-	return series.ToChunkSeriesSet(q.endpoint.sel(ctx, &q.clientQuerier, hints, matchers))
+// Select implements series.Querier. The local storage stores series without
+// the external labels. The series of an endpoint may have them, and whether the endpoint gets
+// a matcher for them depends on the request. So the local storage and each endpoint
+// get the matchers of the request and add the labels to their own series. The results
+// are merged after that.
+func (q *fanoutQuerier) Select(ctx context.Context, opts series.SelectOptions, matchers ...*labels.Matcher) series.Set {
+	external := opts.External
+	sets := []storage.ChunkSeriesSet{series.ToChunkSeriesSet(series.SelectWithExternalLabels(ctx, q.local, external,
+		matchers...))}
+	for i := range q.remote {
+		r := &q.remote[i]
+		sets = append(sets, series.ToChunkSeriesSet(&bestEffort{Set: r.endpoint.sel(ctx, &r.clientQuerier, nil, external,
+			matchers), name: r.endpoint.Name}))
+	}
+	return series.FromChunkSeriesSet(storage.NewMergeChunkSeriesSet(sets, 0,
+		storage.NewCompactingChunkSeriesMerger(storage.ChainedSeriesMerge)))
+}
+
+// LabelNames implements series.Querier: the local names, as remote read cannot list them.
+func (q *fanoutQuerier) LabelNames(ctx context.Context, opts series.SelectOptions,
+	matchers ...*labels.Matcher) ([]string, error) {
+	return q.local.LabelNames(ctx, opts, matchers...)
+}
+
+// Close implements series.Querier.
+func (q *fanoutQuerier) Close() error {
+	err := q.local.Close()
+	for i := range q.remote {
+		err = errors.Join(err, q.remote[i].Close())
+	}
+	return err
+}
+
+// bestEffort turns an error before the first series into a warning, as Prometheus
+// does for remote read.
+type bestEffort struct {
+	series.Set
+	name   string
+	begun  bool
+	failed error
+}
+
+// endpointError is the error of an endpoint whose series are missing in a result.
+type endpointError struct {
+	name string
+	err  error
+	// Server.missing has returned or sent this error; no lock, because every selection has its own endpointErrors
+	reported bool
+}
+
+func (e *endpointError) Error() string {
+	return "the series of the remote_read endpoint " + e.name + " are missing: " + e.err.Error()
+}
+
+func (e *endpointError) Unwrap() error { return e.err }
+
+// Next implements series.Set.
+func (b *bestEffort) Next() bool {
+	if b.failed != nil {
+		return false
+	}
+	ok := b.Set.Next()
+	if !b.begun && !ok {
+		if err := b.Set.Err(); err != nil {
+			b.failed = &endpointError{name: b.name, err: err}
+		}
+	}
+	b.begun = true
+	return ok
+}
+
+// Err implements series.Set.
+func (b *bestEffort) Err() error {
+	if b.failed != nil {
+		return nil
+	}
+	return b.Set.Err()
+}
+
+// Warnings implements series.Set.
+func (b *bestEffort) Warnings() annotations.Annotations {
+	warnings := b.Set.Warnings()
+	if b.failed != nil {
+		warnings.Add(b.failed)
+	}
+	return warnings
 }

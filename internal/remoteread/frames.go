@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/tombstones"
 
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
@@ -35,7 +34,7 @@ type frameSource struct {
 	more      []frame // further frames of the current series; only their buffers matter
 	free      [][]byte
 	have      bool // following is set
-	decoded   []wire.Chunk
+	decoded   []series.Chunk
 
 	checksum [4]byte // a field, so that it is not allocated for every frame
 }
@@ -97,7 +96,7 @@ func (f *frameSource) read(to *frame) error {
 		return fmt.Errorf("read a frame: %w", err)
 	}
 	if size > uint64(f.frameBytesMax) {
-		return fmt.Errorf("%w: a frame has %d bytes, more than the limit of %d", wire.ErrCorrupt, size, f.frameBytesMax)
+		return fmt.Errorf("%w: a frame has %d bytes, more than the limit of %d", ErrCorrupt, size, f.frameBytesMax)
 	}
 	if _, err := io.ReadFull(f.from, f.checksum[:]); err != nil {
 		return fmt.Errorf("read a frame: %w", unexpectedEOF(err))
@@ -112,7 +111,7 @@ func (f *frameSource) read(to *frame) error {
 		}
 		left -= n
 	}
-	if err := wire.CheckFrame(to.buf, binary.BigEndian.Uint32(f.checksum[:])); err != nil {
+	if err := checkFrame(to.buf, binary.BigEndian.Uint32(f.checksum[:])); err != nil {
 		return err
 	}
 	return f.decode(to)
@@ -129,7 +128,7 @@ func unexpectedEOF(err error) error {
 // decode decodes the frame's buffer into its labels and chunks, cut to the query's range.
 func (f *frameSource) decode(to *frame) error {
 	var err error
-	if _, to.labels, f.decoded, err = wire.DecodeFrame(to.buf, to.labels[:0], f.decoded[:0]); err != nil {
+	if _, to.labels, f.decoded, err = decodeFrame(to.buf, to.labels[:0], f.decoded[:0]); err != nil {
 		return err
 	}
 	if err := labelenc.Validate(to.labels); err != nil {
@@ -137,12 +136,11 @@ func (f *frameSource) decode(to *frame) error {
 	}
 	to.chunks = to.chunks[:0]
 	for _, c := range f.decoded {
-		chunk := series.Chunk{MinMS: c.MinMS, MaxMS: c.MaxMS, Encoding: chunkenc.Encoding(c.Encoding), Data: c.Data}
 		switch {
 		case c.MinMS >= f.mint && c.MaxMS <= f.maxt:
-			to.chunks = append(to.chunks, chunk)
+			to.chunks = append(to.chunks, c)
 		case c.MinMS <= f.maxt && c.MaxMS >= f.mint:
-			if to.chunks, err = appendCut(to.chunks, chunk, f.mint, f.maxt); err != nil {
+			if to.chunks, err = appendCut(to.chunks, c, f.mint, f.maxt); err != nil {
 				return fmt.Errorf("series %s: %w", labelenc.Text(to.labels), err)
 			}
 		}
@@ -155,7 +153,7 @@ func (f *frameSource) decode(to *frame) error {
 func appendCut(dst []series.Chunk, c series.Chunk, mint, maxt int64) ([]series.Chunk, error) {
 	chunk, err := c.Decoder()
 	if err != nil {
-		return dst, fmt.Errorf("%w: %w", wire.ErrCorrupt, err)
+		return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	cut := storage.NewSeriesToChunkEncoder(&storage.SeriesEntry{
 		SampleIteratorFn: func(chunkenc.Iterator) chunkenc.Iterator {
@@ -169,7 +167,7 @@ func appendCut(dst []series.Chunk, c series.Chunk, mint, maxt int64) ([]series.C
 			Data: one.Chunk.Bytes()})
 	}
 	if err := cut.Err(); err != nil {
-		return dst, fmt.Errorf("%w: %w", wire.ErrCorrupt, err)
+		return dst, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return dst, nil
 }

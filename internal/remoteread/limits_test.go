@@ -20,7 +20,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
@@ -190,8 +189,8 @@ func TestEndpoint_SeriesWithoutExternalLabelsAreSortedInTheWholeWindow(t *testin
 		for i := 0; i < len(pairs); i += 2 {
 			lset = labelenc.AppendLabel(lset, pairs[i], pairs[i+1])
 		}
-		stream = wire.AppendFrameHead(stream, 0, lset, wire.ChunkSize(1, 2, 1, 100))
-		stream = wire.SealFrame(wire.AppendChunk(stream, 1, 2, 1, make([]byte, 100)), start, 0)
+		stream = appendFrameHead(stream, 0, lset, chunkSize(1, 2, 1, 100))
+		stream = sealFrame(appendChunk(stream, 1, 2, 1, make([]byte, 100)), start, 0)
 	}
 	for a := range 2 {
 		for b := range 1000 {
@@ -202,9 +201,11 @@ func TestEndpoint_SeriesWithoutExternalLabelsAreSortedInTheWholeWindow(t *testin
 	client := NewClient(ClientOptions{URL: serveHandler(t, streamOf(stream)), HoldBytesMax: 400_000}) // an eighth, as for chunks, is too little
 	e := Endpoint{Client: client, ExternalLabels: labels.FromStrings("m", "x")}
 	for name, sel := range map[string]func(q *clientQuerier) series.Set{
-		"PromQL": func(q *clientQuerier) series.Set { return e.sel(t.Context(), q, nil, []*labels.Matcher{everything}) },
+		"PromQL": func(q *clientQuerier) series.Set {
+			return e.sel(t.Context(), q, nil, labels.EmptyLabels(), []*labels.Matcher{everything})
+		},
 		"/api/v1/read": func(q *clientQuerier) series.Set {
-			return e.selExternal(t.Context(), q, labels.FromStrings("z", "1"), []*labels.Matcher{everything})
+			return e.sel(t.Context(), q, nil, labels.FromStrings("z", "1"), []*labels.Matcher{everything})
 		},
 	} {
 		q := &clientQuerier{client: client, mint: 0, maxt: 10}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/prometheus/prometheus/util/annotations"
 
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
@@ -39,10 +38,13 @@ type orderedSet struct {
 	windowBytes  int                    // bytes that are buffered before a series is returned
 	holdBytesMax int                    // at least windowBytes
 	unordered    bool                   // series are returned in the order of the source
+	// change is that of changedLabels; nil: labels stay as they are
+	change func(dst, lset []byte) (_ []byte, keep bool, err error)
 
 	from     source
 	pending  bool // from has a series that was not returned yet
 	done     bool // from has no further series
+	closed   bool
 	buffered seriesHeap
 	bytes    int // size of buffered
 	free     []*bufferedSeries
@@ -101,6 +103,12 @@ func (o *orderedSet) next() error {
 		from, err := o.open()
 		if err != nil {
 			return err
+		}
+		if o.change != nil {
+			if _, samples := from.(*sampleSource); samples {
+				o.windowBytes = o.holdBytesMax // they were sorted with their old labels
+			}
+			from = &changedLabels{source: from, change: o.change}
 		}
 		o.from = from
 	}
@@ -199,7 +207,7 @@ func (o *orderedSet) checkOrder(lset []byte) error {
 	if o.last == nil {
 		o.last = make([]byte, 0, 256)
 	} else if c := labelenc.Compare(o.last, lset); c == 0 {
-		return fmt.Errorf("%w: duplicate series %s", wire.ErrCorrupt, labelenc.Text(lset))
+		return fmt.Errorf("%w: duplicate series %s", ErrCorrupt, labelenc.Text(lset))
 	} else if c > 0 {
 		return fmt.Errorf("%w: %s follows %s", o.limitError(), labelenc.Text(lset), labelenc.Text(o.last))
 	}
@@ -218,24 +226,14 @@ func (o *orderedSet) close() error {
 		o.err = errClosed
 	}
 	o.buffered, o.free, o.bytes, o.done = nil, nil, 0, true
-	if o.from == nil {
+	if o.from == nil || o.closed {
 		return nil
 	}
-	err := o.from.close()
-	o.from, o.open = closedSource{}, nil
-	return err
+	o.closed = true
+	return o.from.close()
 }
 
 var errClosed = errors.New("remote read querier is closed")
-
-// closedSource replaces the source of a closed set.
-type closedSource struct{}
-
-func (closedSource) next() error            { return io.EOF }
-func (closedSource) Labels() []byte         { return nil }
-func (closedSource) Chunks() []series.Chunk { return nil }
-func (closedSource) ahead() []byte          { return nil }
-func (closedSource) close() error           { return nil }
 
 // Ahead returns the labels of the next series, nil if they are unknown. They are valid
 // until Next.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
@@ -143,8 +142,8 @@ func TestOrderedSet_WindowAndLimitAreExact(t *testing.T) {
 		"what follows is known":          {[]string{"b", "a", "d", "c"}, true, 0, held, "abcd", nil},
 		"held up to the limit":           {reversed(), true, 0, 3 * held, "abcde", nil},
 		"a byte beyond the limit":        {reversed(), true, 0, 3*held - 1, "", ErrLimit},
-		"twice":                          {[]string{"a", "b", "b"}, false, 0, 0, "ab", wire.ErrCorrupt},
-		"twice, sorted in the window":    {[]string{"b", "a", "b"}, false, 1 << 20, 1 << 20, "ab", wire.ErrCorrupt},
+		"twice":                          {[]string{"a", "b", "b"}, false, 0, 0, "ab", ErrCorrupt},
+		"twice, sorted in the window":    {[]string{"b", "a", "b"}, false, 1 << 20, 1 << 20, "ab", ErrCorrupt},
 		"smaller than the series before": {[]string{"b", "c", "a"}, false, 0, 0, "bc", ErrLimit},
 	} {
 		set := setOf(&listSource{values: c.values, looks: c.looks}, c.window, c.hold)

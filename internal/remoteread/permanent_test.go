@@ -6,13 +6,12 @@ import (
 	"io"
 	"testing"
 
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 func TestPermanent_IsTrueForWhatARetryCannotChange(t *testing.T) {
 	for err, want := range map[error]bool{
-		ErrRefused: true, ErrLimit: true, wire.ErrCorrupt: true, labelenc.ErrCorrupt: true,
+		ErrRefused: true, ErrLimit: true, ErrCorrupt: true, labelenc.ErrCorrupt: true,
 		ErrUnavailable: false, ErrStalled: false, io.ErrUnexpectedEOF: false, errors.New("other"): false,
 	} {
 		if got := Permanent(fmt.Errorf("wrapped: %w", err)); got != want {

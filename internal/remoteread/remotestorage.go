@@ -1,5 +1,3 @@
-// Package remotestorage joins the local storage with the servers of the remote_read
-// sections of prometheus.yml.
 package remoteread
 
 import (

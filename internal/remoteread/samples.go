@@ -15,7 +15,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/invariant"
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 )
 
@@ -63,7 +62,7 @@ func (s *Server) samples(ctx context.Context, queries []query, out *responseWrit
 		if err := s.measure(ctx, q, total, measured, out); err != nil {
 			return fmt.Errorf("query %d: %w", i, err)
 		}
-		total += wire.MessageSize(q.bytes)
+		total += messageSize(q.bytes)
 		measured += len(q.series)
 	}
 	out.w.Header().Set("Content-Type", "application/x-protobuf")
@@ -72,7 +71,7 @@ func (s *Server) samples(ctx context.Context, queries []query, out *responseWrit
 	e := &encoder{out: out, plain: buffers.Get()}
 	defer e.free()
 	for i := range reading {
-		*e.plain = wire.AppendMessageHead(*e.plain, reading[i].bytes)
+		*e.plain = appendMessageHead(*e.plain, reading[i].bytes)
 		if err := s.write(ctx, &reading[i], e); err != nil {
 			return fmt.Errorf("query %d: %w", i, err)
 		}
@@ -104,8 +103,8 @@ func (s *Server) measure(ctx context.Context, q *samplesQuery, total uint64, mea
 		if all += int(m.samples); s.opts.SamplesMax > 0 && all > s.opts.SamplesMax {
 			return badRequest{fmt.Errorf("exceeded sample limit (%d)%s", s.opts.SamplesMax, s.opts.Flags.Of("SamplesMax"))}
 		}
-		q.bytes += wire.MessageSize(uint64(m.bytes))
-		if total+wire.MessageSize(q.bytes) > math.MaxUint32 {
+		q.bytes += messageSize(uint64(m.bytes))
+		if total+messageSize(q.bytes) > math.MaxUint32 {
 			return badRequest{errors.New("the response exceeds 4 GiB, the limit of SAMPLES: " +
 				"select fewer series, or request STREAMED_XOR_CHUNKS")}
 		}
@@ -155,7 +154,7 @@ func (s *Server) write(ctx context.Context, q *samplesQuery, e *encoder) error {
 			}
 			rest = rest[1:]
 		}
-		*e.plain = append(wire.AppendMessageHead(*e.plain, uint64(m.bytes)), set.Labels()...)
+		*e.plain = append(appendMessageHead(*e.plain, uint64(m.bytes)), set.Labels()...)
 		begun := e.total + uint64(len(*e.plain)) - uint64(len(set.Labels()))
 		left := int(m.samples)
 		e.lastMS = 0
@@ -233,17 +232,17 @@ func (r *chunkReader) measureSeries(set series.Set, labelsOnly bool) (m measured
 
 // measuredByHeader reports whether the header of a chunk suffices for measure. A float chunk
 // begins with its number of samples. All samples with timestamps from FloatFromMS to FloatToMS
-// have the same encoded size (codec.FloatBytes).
+// have the same encoded size (floatBytes).
 func measuredByHeader(c series.Chunk) bool {
 	floats := c.Encoding == chunkenc.EncXOR || c.Encoding == chunkenc.EncXOR2
-	return floats && len(c.Data) >= 2 && c.MinMS >= wire.FloatFromMS && c.MaxMS <= wire.FloatToMS
+	return floats && len(c.Data) >= 2 && c.MinMS >= floatFromMS && c.MaxMS <= floatToMS
 }
 
 // measure returns the number of samples of a chunk and the size of their encoding.
 func (r *chunkReader) measure(c series.Chunk) (n int, bytes uint64, err error) {
 	if measuredByHeader(c) {
 		n = int(binary.BigEndian.Uint16(c.Data))
-		return n, uint64(n) * wire.FloatBytes, nil
+		return n, uint64(n) * floatBytes, nil
 	}
 	it, err := r.open(c)
 	if err != nil {
@@ -252,14 +251,14 @@ func (r *chunkReader) measure(c series.Chunk) (n int, bytes uint64, err error) {
 	for kind := it.Next(); kind != chunkenc.ValNone; kind = it.Next() {
 		n++
 		if kind == chunkenc.ValFloat {
-			bytes += uint64(wire.FloatSize(it.AtT()))
+			bytes += uint64(floatSize(it.AtT()))
 			continue
 		}
 		h, err := protoHistogram(it, kind)
 		if err != nil {
 			return 0, 0, err
 		}
-		bytes += uint64(wire.HistogramSize(h.Size()))
+		bytes += uint64(histogramSize(h.Size()))
 	}
 	return n, bytes, it.Err()
 }
@@ -301,7 +300,7 @@ func (e *encoder) free() {
 // chunk appends at most left samples of a chunk. It returns left minus their number.
 func (e *encoder) chunk(c series.Chunk, left int) (int, error) {
 	if c.Encoding == chunkenc.EncXOR {
-		plain, n, err := wire.AppendXORFloats(*e.plain, c.Data, left, c.MinMS, c.MaxMS)
+		plain, n, err := appendXORFloats(*e.plain, c.Data, left, c.MinMS, c.MaxMS)
 		*e.plain = plain
 		if err == nil {
 			err = e.setLast(c, n)
@@ -327,7 +326,7 @@ func (e *encoder) chunk(c series.Chunk, left int) (int, error) {
 			if t < c.MinMS || t > c.MaxMS {
 				return left, fmt.Errorf("a chunk from %d to %d has a sample at %d", c.MinMS, c.MaxMS, t)
 			}
-			plain = wire.AppendFloat(plain, t, v)
+			plain = appendFloat(plain, t, v)
 			continue
 		}
 		h, err := protoHistogram(it, kind)
@@ -335,7 +334,7 @@ func (e *encoder) chunk(c series.Chunk, left int) (int, error) {
 			return left, err
 		}
 		size := h.Size()
-		plain = wire.AppendHistogramHead(plain, size)
+		plain = appendHistogramHead(plain, size)
 		plain = append(plain, make([]byte, size)...)
 		if _, err := h.MarshalToSizedBuffer(plain[len(plain)-size:]); err != nil {
 			return left, err

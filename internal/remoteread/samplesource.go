@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/prometheus/storage/remote"
 
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 )
 
@@ -60,30 +59,30 @@ func decodeSamples(from io.Reader, bytesMax int64, flag string) (*prompb.QueryRe
 	}
 	size, err := snappy.DecodedLen(compressed)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrCorrupt, err)
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	if int64(size) > bytesMax {
 		return nil, tooLarge(" when decompressed", int64(size))
 	}
 	plain, err := snappy.Decode(nil, compressed)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrCorrupt, err)
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
-	encoded, err := wire.OnlyResult(plain)
+	encoded, err := onlyResult(plain)
 	if err != nil {
 		return nil, err
 	}
 	// A result has its series in the field in which a remote write request has them.
 	cost, err := remotewrite.CostV1(encoded, bytesMax)
 	if err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrCorrupt, err)
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	if cost.Bytes > bytesMax {
 		return nil, tooLarge(" or more when decoded", cost.Bytes)
 	}
 	result := &prompb.QueryResult{}
 	if err := result.Unmarshal(encoded); err != nil {
-		return nil, fmt.Errorf("%w: %w", wire.ErrCorrupt, err)
+		return nil, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	return result, nil
 }
@@ -94,22 +93,22 @@ func checkSamples(result *prompb.QueryResult) error {
 	for _, one := range result.Timeseries {
 		for i := 1; i < len(one.Labels); i++ {
 			if one.Labels[i-1].Name >= one.Labels[i].Name {
-				return fmt.Errorf("%w: label %q follows %q", wire.ErrCorrupt, one.Labels[i].Name, one.Labels[i-1].Name)
+				return fmt.Errorf("%w: label %q follows %q", ErrCorrupt, one.Labels[i].Name, one.Labels[i-1].Name)
 			}
 		}
 		for i := 1; i < len(one.Samples); i++ {
 			if before, t := one.Samples[i-1].Timestamp, one.Samples[i].Timestamp; t <= before {
-				return fmt.Errorf("%w: series %v: a sample at %d follows one at %d", wire.ErrCorrupt, one.Labels, t, before)
+				return fmt.Errorf("%w: series %v: a sample at %d follows one at %d", ErrCorrupt, one.Labels, t, before)
 			}
 		}
 		for i := range one.Histograms {
 			h := &one.Histograms[i]
 			if i > 0 && h.Timestamp <= one.Histograms[i-1].Timestamp {
-				return fmt.Errorf("%w: series %v: a histogram at %d follows one at %d", wire.ErrCorrupt, one.Labels,
+				return fmt.Errorf("%w: series %v: a histogram at %d follows one at %d", ErrCorrupt, one.Labels,
 					h.Timestamp, one.Histograms[i-1].Timestamp)
 			}
 			if err := validate(h); err != nil {
-				return fmt.Errorf("%w: series %v: histogram at %d: %w", wire.ErrCorrupt, one.Labels, h.Timestamp, err)
+				return fmt.Errorf("%w: series %v: histogram at %d: %w", ErrCorrupt, one.Labels, h.Timestamp, err)
 			}
 		}
 	}

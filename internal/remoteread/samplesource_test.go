@@ -24,7 +24,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/tsdb"
@@ -156,7 +155,7 @@ func TestClient_SamplesOfAnyOrderAreSortedWithinALimit(t *testing.T) {
 		{"too long when compressed", shuffled, 10 << 10, ErrLimit},
 		{"too long when decompressed", shuffled, 80 << 10, ErrLimit},
 		{"too long when decoded", shuffled, 200 << 10, ErrLimit},
-		{"one twice", []int{1, 2, 1}, 1 << 20, wire.ErrCorrupt},
+		{"one twice", []int{1, 2, 1}, 1 << 20, ErrCorrupt},
 	} {
 		set, n := samplesFrom(bytes.NewReader(sampleResponse(t, tt.order)), tt.bytesMax), 0
 		for ; set.Next(); n++ {
@@ -193,17 +192,17 @@ func TestSampleSource_BrokenResponseIsAnError(t *testing.T) {
 	}{
 		{"whole", good, nil},
 		{"no result", messages(nil), nil},
-		{"nothing", nil, wire.ErrCorrupt},
-		{"cut short", good[:len(good)-1], wire.ErrCorrupt},
-		{"too long", append(bytes.Clone(good), 0), wire.ErrCorrupt},
-		{"two results", messages(plain, plain), wire.ErrCorrupt},
-		{"a length beyond the end", messages([]byte{0x0a, 0xff, 0x01, 0x0a}), wire.ErrCorrupt},
+		{"nothing", nil, ErrCorrupt},
+		{"cut short", good[:len(good)-1], ErrCorrupt},
+		{"too long", append(bytes.Clone(good), 0), ErrCorrupt},
+		{"two results", messages(plain, plain), ErrCorrupt},
+		{"a length beyond the end", messages([]byte{0x0a, 0xff, 0x01, 0x0a}), ErrCorrupt},
 		{"a block that lies about its length", append([]byte{0x80, 0x80, 0x80, 0x80, 0x08}, good[1:]...), ErrLimit},
-		{"a block of 32 GiB", []byte{0x80, 0x80, 0x80, 0x80, 0x80, 0x01, 0}, wire.ErrCorrupt},
-		{"a copy of nothing", []byte{10, 0x01, 0x01}, wire.ErrCorrupt},
-		{"time goes back", one(&prompb.TimeSeries{Samples: []prompb.Sample{{Timestamp: 2}, {Timestamp: 1}}}), wire.ErrCorrupt},
-		{"labels out of order", one(&prompb.TimeSeries{Labels: []prompb.Label{{Name: "z", Value: "b"}}}), wire.ErrCorrupt},
-		{"a histogram without its buckets", one(&prompb.TimeSeries{Histograms: []prompb.Histogram{badHistogram}}), wire.ErrCorrupt},
+		{"a block of 32 GiB", []byte{0x80, 0x80, 0x80, 0x80, 0x80, 0x01, 0}, ErrCorrupt},
+		{"a copy of nothing", []byte{10, 0x01, 0x01}, ErrCorrupt},
+		{"time goes back", one(&prompb.TimeSeries{Samples: []prompb.Sample{{Timestamp: 2}, {Timestamp: 1}}}), ErrCorrupt},
+		{"labels out of order", one(&prompb.TimeSeries{Labels: []prompb.Label{{Name: "z", Value: "b"}}}), ErrCorrupt},
+		{"a histogram without its buckets", one(&prompb.TimeSeries{Histograms: []prompb.Histogram{badHistogram}}), ErrCorrupt},
 		{"a label of 5 MiB", one(&prompb.TimeSeries{Labels: []prompb.Label{{Name: "A", Value: strings.Repeat("x", 5<<20)}}}), ErrLimit},
 		{"a label of 1 MiB", one(&prompb.TimeSeries{Labels: []prompb.Label{{Name: "A", Value: strings.Repeat("x", 1<<20)}}}), nil},
 	} {
@@ -247,7 +246,7 @@ func FuzzSamples(f *testing.F) {
 			names = append(names, labelenc.Text(set.Labels()))
 		}
 		if err := set.Err(); err != nil {
-			if !errors.Is(err, wire.ErrCorrupt) && !errors.Is(err, ErrLimit) && !errors.Is(err, labelenc.ErrCorrupt) {
+			if !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrLimit) && !errors.Is(err, labelenc.ErrCorrupt) {
 				t.Fatal(err)
 			}
 			return

@@ -11,9 +11,18 @@
 //
 // Client: it requests chunks and returns them through the raw interface and the interfaces of
 // package storage, one series at a time, in a buffer that is reused. A server that has only
-// samples sends samples: the client decompresses the samples as they arrive and encodes them as
-// chunks. The series of such a response come in any order. The client sorts them in memory up to a
-// limit, and beyond the limit in a file. There is no storage here.
+// samples sends samples, which the client decodes as a whole, up to a limit. There is no storage here.
+//
+// On the wire:
+//
+//	request  ReadRequest{ queries=1: Query, accepted_response_types=2 }
+//	frame    uvarint(len) | CRC-32C of payload, 4 bytes big endian | payload
+//	payload  0x0A uvarint(len) series  [0x10 query index]
+//	series   label set (as package labelenc encodes it)  (0x12 uvarint(len) chunk)*
+//	chunk    [0x08 min] [0x10 max] [0x18 encoding] [0x22 uvarint(len) data]
+//
+// Requests are Prometheus' messages, decoded after their elements were counted. Frames are encoded straight from the
+// storage's bytes, and decoded into slices that alias them.
 package remoteread
 
 import (
@@ -34,7 +43,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb"
 
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -228,7 +236,7 @@ func decode(body []byte) (*prompb.ReadRequest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("decompress the request: %w", err)
 	}
-	return wire.DecodeRequest(plain)
+	return decodeRequest(plain)
 }
 
 // query is a validated query.
@@ -240,7 +248,7 @@ type query struct {
 
 func newQuery(q *prompb.Query) (query, error) {
 	out := query{labelsOnly: q.Hints.GetFunc() == "series"}
-	if out.mint, out.maxt = wire.Range(q); out.mint > out.maxt {
+	if out.mint, out.maxt = rangeOf(q); out.mint > out.maxt {
 		return out, fmt.Errorf("the end of the range (%d) is before its start (%d)", out.maxt, out.mint)
 	}
 	if len(q.Matchers) == 0 {
@@ -338,21 +346,21 @@ func (s *Server) frames(index int, lset []byte, chunks []series.Chunk, out *resp
 		size, n := 0, 0
 		for n < len(chunks) && (n == 0 || s.opts.FrameBytesMax == 0 || len(lset)+size < s.opts.FrameBytesMax) {
 			c := chunks[n]
-			if c.Encoding == 0 || c.Encoding > wire.EncodingMax {
+			if c.Encoding == 0 || c.Encoding > encodingMax {
 				return fmt.Errorf("remote read does not support the chunk encoding %s", c.Encoding)
 			}
-			size += wire.ChunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data))
+			size += chunkSize(c.MinMS, c.MaxMS, uint8(c.Encoding), len(c.Data))
 			n++
 		}
-		if err := out.reserve(wire.FrameSize(index, len(lset), size)); err != nil {
+		if err := out.reserve(frameSize(index, len(lset), size)); err != nil {
 			return err
 		}
 		start := len(out.buf)
-		buf := wire.AppendFrameHead(out.buf, index, lset, size)
+		buf := appendFrameHead(out.buf, index, lset, size)
 		for _, c := range chunks[:n] {
-			buf = wire.AppendChunk(buf, c.MinMS, c.MaxMS, uint8(c.Encoding), c.Data)
+			buf = appendChunk(buf, c.MinMS, c.MaxMS, uint8(c.Encoding), c.Data)
 		}
-		out.buf = wire.SealFrame(buf, start, index)
+		out.buf = sealFrame(buf, start, index)
 		chunks = chunks[n:]
 	}
 	return nil

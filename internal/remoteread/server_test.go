@@ -18,7 +18,6 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
@@ -442,7 +441,7 @@ func TestDecode_ReadsThePrometheusHints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := wire.DecodeRequest(plain)
+	request, err := decodeRequest(plain)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -14,7 +14,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
@@ -24,8 +23,8 @@ func framesOf(sets ...labels.Labels) []byte {
 	var all []byte
 	for _, set := range sets {
 		start := len(all)
-		all = wire.AppendFrameHead(all, 0, labelenc.Append(nil, set), wire.ChunkSize(1, 2, 1, 10))
-		all = wire.SealFrame(wire.AppendChunk(all, 1, 2, 1, make([]byte, 10)), start, 0)
+		all = appendFrameHead(all, 0, labelenc.Append(nil, set), chunkSize(1, 2, 1, 10))
+		all = sealFrame(appendChunk(all, 1, 2, 1, make([]byte, 10)), start, 0)
 	}
 	return all
 }
@@ -167,7 +166,7 @@ func TestOrderedSet_AheadIsTheNextSeries(t *testing.T) {
 		if err := q.Close(); err != nil {
 			t.Error(err)
 		}
-		if set.Next() || set.(interface{ Ahead() []byte }).Ahead() != nil || set.Labels() != nil || set.Chunks() != nil || !errors.Is(set.Err(), errClosed) {
+		if set.Next() || set.(interface{ Ahead() []byte }).Ahead() != nil || !errors.Is(set.Err(), errClosed) {
 			t.Errorf("%s: a closed set: %v", name, set.Err())
 		}
 		if err := q.Close(); err != nil {
@@ -260,11 +259,11 @@ func TestAppendCut_CutsEveryKindOfChunk(t *testing.T) {
 		}
 		cut := whole
 		cut.Data = whole.Data[:len(whole.Data)/2]
-		if _, err := appendCut(nil, cut, 3, 9); !errors.Is(err, wire.ErrCorrupt) {
+		if _, err := appendCut(nil, cut, 3, 9); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s that is cut: %v", kind, err)
 		}
 	}
-	if _, err := appendCut(nil, series.Chunk{Encoding: 99}, 0, 9); !errors.Is(err, wire.ErrCorrupt) {
+	if _, err := appendCut(nil, series.Chunk{Encoding: 99}, 0, 9); !errors.Is(err, ErrCorrupt) {
 		t.Error(err)
 	}
 }

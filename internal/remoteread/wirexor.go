@@ -1,4 +1,4 @@
-package wire
+package remoteread
 
 import (
 	"encoding/binary"
@@ -9,21 +9,21 @@ import (
 	"github.com/ferula-io/ferula/internal/series/xor"
 )
 
-// xorBatch is the number of samples that AppendXORFloats decodes at once before it encodes them.
+// xorBatch is the number of samples that appendXORFloats decodes at once before it encodes them.
 const xorBatch = 64
 
-// AppendXORFloats appends the first n samples of an XOR chunk as AppendFloat does, or all if the
+// appendXORFloats appends the first n samples of an XOR chunk as appendFloat does, or all if the
 // chunk has fewer, and returns their number. A timestamp outside minMS to maxMS, inclusive, is
 // an error.
-func AppendXORFloats(dst, chunk []byte, n int, minMS, maxMS int64) ([]byte, int, error) {
+func appendXORFloats(dst, chunk []byte, n int, minMS, maxMS int64) ([]byte, int, error) {
 	var r xor.Reader
 	if err := r.Reset(chunk, xor.AnyOrder); err != nil {
 		return dst, 0, fmt.Errorf("%w: %w", ErrCorrupt, err)
 	}
 	n = min(n, r.Samples())
-	short := minMS >= FloatFromMS && maxMS <= FloatToMS
+	short := minMS >= floatFromMS && maxMS <= floatToMS
 	if short {
-		dst = slices.Grow(dst, n*FloatBytes+8)
+		dst = slices.Grow(dst, n*floatBytes+8)
 	}
 	var batch [xorBatch]xor.Point
 	for done := 0; done < n; {
@@ -36,7 +36,7 @@ func AppendXORFloats(dst, chunk []byte, n int, minMS, maxMS int64) ([]byte, int,
 			if short {
 				dst = putShortFloat(dst, uint64(p.T), math.Float64bits(p.F))
 			} else {
-				dst = AppendFloat(dst, p.T, p.F)
+				dst = appendFloat(dst, p.T, p.F)
 			}
 		}
 		done += count
@@ -50,13 +50,13 @@ func AppendXORFloats(dst, chunk []byte, n int, minMS, maxMS int64) ([]byte, int,
 // putShortFloat appends a sample whose timestamp is a varint of 6 bytes, with four writes. The
 // last write exceeds the sample by 2 bytes, so dst needs a capacity for 2 more bytes.
 func putShortFloat(dst []byte, t, value uint64) []byte {
-	const head = 2<<3 | wireBytes | (FloatBytes-2)<<8 | (1<<3|wireFixed64)<<16
-	out := dst[len(dst) : len(dst)+FloatBytes+2]
+	const head = 2<<3 | wireBytes | (floatBytes-2)<<8 | (1<<3|wireFixed64)<<16
+	out := dst[len(dst) : len(dst)+floatBytes+2]
 	binary.LittleEndian.PutUint32(out, head)
 	binary.LittleEndian.PutUint64(out[3:], value)
 	out[11] = 2<<3 | wireVarint
 	binary.LittleEndian.PutUint64(out[12:], uvarint6(t)) // the next sample overwrites the last two bytes
-	return dst[:len(dst)+FloatBytes]
+	return dst[:len(dst)+floatBytes]
 }
 
 // uvarint6 returns a varint of 6 bytes: seven bits per byte, with the highest bit set in

@@ -1,4 +1,4 @@
-package wire
+package remoteread
 
 import (
 	"bytes"
@@ -10,7 +10,7 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
-// byIterator returns the expected result of AppendXORFloats, read with an iterator.
+// byIterator returns the expected result of appendXORFloats, read with an iterator.
 func byIterator(chunk []byte, n int) ([]byte, int, error) {
 	c, err := chunkenc.FromData(chunkenc.EncXOR, chunk)
 	if err != nil {
@@ -21,7 +21,7 @@ func byIterator(chunk []byte, n int) ([]byte, int, error) {
 	i := 0
 	for ; i < n && it.Next() != chunkenc.ValNone; i++ {
 		t, v := it.At()
-		out = AppendFloat(out, t, v)
+		out = appendFloat(out, t, v)
 	}
 	return out, i, it.Err()
 }
@@ -75,14 +75,14 @@ func TestAppendXORFloats_EqualsPrometheus(t *testing.T) {
 		chunk := xorChunk(t, random, n, start)
 		minMS, maxMS := int64(math.MinInt64), int64(math.MaxInt64)
 		if round%3 == 1 {
-			minMS, maxMS = FloatFromMS, FloatToMS
+			minMS, maxMS = floatFromMS, floatToMS
 		}
 		for _, limit := range []int{0, 1, n / 2, n, n + 1} {
 			want, wantN, err := byIterator(chunk, limit)
 			if err != nil {
 				t.Fatal(err)
 			}
-			got, gotN, err := AppendXORFloats([]byte("before"), chunk, limit, minMS, maxMS)
+			got, gotN, err := appendXORFloats([]byte("before"), chunk, limit, minMS, maxMS)
 			if err != nil || gotN != wantN || !bytes.Equal(got, append([]byte("before"), want...)) {
 				t.Fatalf("round %d, %d of %d samples: %d, %v", round, limit, n, gotN, err)
 			}
@@ -93,11 +93,11 @@ func TestAppendXORFloats_EqualsPrometheus(t *testing.T) {
 func TestAppendXORFloats_InvalidChunkIsAnError(t *testing.T) {
 	chunk := xorChunk(t, rand.New(rand.NewPCG(7, 8)), 120, 1_700_000_000_000)
 	for cut := range len(chunk) {
-		if _, _, err := AppendXORFloats(nil, chunk[:cut], 120, math.MinInt64, math.MaxInt64); !errors.Is(err, ErrCorrupt) {
+		if _, _, err := appendXORFloats(nil, chunk[:cut], 120, math.MinInt64, math.MaxInt64); !errors.Is(err, ErrCorrupt) {
 			t.Fatalf("cut after %d bytes: %v", cut, err)
 		}
 	}
-	if _, _, err := AppendXORFloats(nil, chunk, 120, 1_700_000_000_001, math.MaxInt64); !errors.Is(err, ErrCorrupt) {
+	if _, _, err := appendXORFloats(nil, chunk, 120, 1_700_000_000_001, math.MaxInt64); !errors.Is(err, ErrCorrupt) {
 		t.Error(err)
 	}
 }
@@ -111,7 +111,7 @@ func FuzzXORChunk(f *testing.F) {
 		if len(chunk) < 2 {
 			return
 		}
-		got, n, err := AppendXORFloats(nil, chunk, math.MaxInt, math.MinInt64, math.MaxInt64)
+		got, n, err := appendXORFloats(nil, chunk, math.MaxInt, math.MinInt64, math.MaxInt64)
 		if err != nil {
 			if !errors.Is(err, ErrCorrupt) {
 				t.Fatal(err)
@@ -122,7 +122,7 @@ func FuzzXORChunk(f *testing.F) {
 		if wantErr != nil || n != wantN || !bytes.Equal(got, want) {
 			t.Fatalf("%d samples, want %d, %v", n, wantN, wantErr)
 		}
-		if got, n, err := AppendXORFloats(nil, chunk, math.MaxInt, FloatFromMS, FloatToMS); err == nil && (n != wantN || !bytes.Equal(got, want)) {
+		if got, n, err := appendXORFloats(nil, chunk, math.MaxInt, floatFromMS, floatToMS); err == nil && (n != wantN || !bytes.Equal(got, want)) {
 			t.Fatalf("of usual times: %d samples, want %d", n, wantN)
 		}
 	})
@@ -142,7 +142,7 @@ func BenchmarkXORChunk(b *testing.B) {
 	b.Run("own", func(b *testing.B) {
 		b.ReportAllocs()
 		for b.Loop() {
-			dst, _, _ = AppendXORFloats(dst[:0], c.Bytes(), 120, FloatFromMS, FloatToMS)
+			dst, _, _ = appendXORFloats(dst[:0], c.Bytes(), 120, floatFromMS, floatToMS)
 		}
 	})
 	b.Run("iterator", func(b *testing.B) {
@@ -153,7 +153,7 @@ func BenchmarkXORChunk(b *testing.B) {
 			dst = dst[:0]
 			for it.Next() != chunkenc.ValNone {
 				t, v := it.At()
-				dst = AppendFloat(dst, t, v)
+				dst = appendFloat(dst, t, v)
 			}
 		}
 	})

@@ -1,4 +1,4 @@
-package wire
+package remoteread
 
 import (
 	"encoding/binary"
@@ -18,44 +18,44 @@ import (
 // Values of 0 are encoded although proto3 would omit them. Prometheus does the same: an
 // omitted -0 would be read as 0, and the size of a series would depend on its values.
 
-// A float whose timestamp is from FloatFromMS to FloatToMS, inclusive, takes FloatBytes. The
+// A float whose timestamp is from floatFromMS to floatToMS, inclusive, takes floatBytes. The
 // range is from 1971 to 2109.
 const (
-	FloatFromMS = 1 << 35
-	FloatToMS   = 1<<42 - 1
-	FloatBytes  = 2 + 9 + 1 + 6
+	floatFromMS = 1 << 35
+	floatToMS   = 1<<42 - 1
+	floatBytes  = 2 + 9 + 1 + 6
 )
 
-// FloatSize returns the number of bytes that AppendFloat appends for a timestamp.
-func FloatSize(timeMS int64) int { return 2 + 9 + 1 + protowire.SizeVarint(uint64(timeMS)) }
+// floatSize returns the number of bytes that appendFloat appends for a timestamp.
+func floatSize(timeMS int64) int { return 2 + 9 + 1 + protowire.SizeVarint(uint64(timeMS)) }
 
-// AppendFloat appends one float sample of a series, including its tag.
-func AppendFloat(dst []byte, timeMS int64, v float64) []byte {
+// appendFloat appends one float sample of a series, including its tag.
+func appendFloat(dst []byte, timeMS int64, v float64) []byte {
 	dst = append(dst, 2<<3|wireBytes, byte(9+1+protowire.SizeVarint(uint64(timeMS))), 1<<3|wireFixed64)
 	dst = binary.LittleEndian.AppendUint64(dst, math.Float64bits(v))
 	return binary.AppendUvarint(append(dst, 2<<3|wireVarint), uint64(timeMS))
 }
 
-// AppendHistogramHead appends tag and length of a histogram of size bytes, which the
+// appendHistogramHead appends tag and length of a histogram of size bytes, which the
 // caller appends next.
-func AppendHistogramHead(dst []byte, size int) []byte {
+func appendHistogramHead(dst []byte, size int) []byte {
 	return binary.AppendUvarint(append(dst, 4<<3|wireBytes), uint64(size))
 }
 
-// HistogramSize returns the size of a histogram field with a message of size bytes.
-func HistogramSize(size int) int { return 1 + protowire.SizeVarint(uint64(size)) + size }
+// histogramSize returns the size of a histogram field with a message of size bytes.
+func histogramSize(size int) int { return 1 + protowire.SizeVarint(uint64(size)) + size }
 
-// AppendMessageHead appends tag and length of a result within a response, or of a series
+// appendMessageHead appends tag and length of a result within a response, or of a series
 // within a result: both have field number 1.
-func AppendMessageHead(dst []byte, size uint64) []byte {
+func appendMessageHead(dst []byte, size uint64) []byte {
 	return binary.AppendUvarint(append(dst, 1<<3|wireBytes), size)
 }
 
-// MessageSize returns the size of a message field with a message of size bytes.
-func MessageSize(size uint64) uint64 { return 1 + uint64(protowire.SizeVarint(size)) + size }
+// messageSize returns the size of a message field with a message of size bytes.
+func messageSize(size uint64) uint64 { return 1 + uint64(protowire.SizeVarint(size)) + size }
 
-// OnlyResult returns the encoded result of a response to one query, nil if the response is empty.
-func OnlyResult(src []byte) (result []byte, err error) {
+// onlyResult returns the encoded result of a response to one query, nil if the response is empty.
+func onlyResult(src []byte) (result []byte, err error) {
 	for found := false; len(src) > 0; {
 		f, rest, err := nextField(src)
 		if err != nil {

@@ -1,15 +1,4 @@
-// Package remoteread encodes and decodes Prometheus remote read: requests, and both
-// types of responses.
-//
-//	request  ReadRequest{ queries=1: Query, accepted_response_types=2 }
-//	frame    uvarint(len) | CRC-32C of payload, 4 bytes big endian | payload
-//	payload  0x0A uvarint(len) series  [0x10 query index]
-//	series   label set (as package labelenc encodes it)  (0x12 uvarint(len) chunk)*
-//	chunk    [0x08 min] [0x10 max] [0x18 encoding] [0x22 uvarint(len) data]
-//
-// Requests are Prometheus' messages, decoded after their elements were counted. Frames are encoded straight from the caller's bytes, and decoded into slices
-// that alias them. This package has no HTTP, no snappy and no storage.
-package wire
+package remoteread
 
 import (
 	"encoding/binary"

@@ -1,4 +1,4 @@
-package wire
+package remoteread
 
 import (
 	"bytes"
@@ -23,23 +23,23 @@ func chunkAt(t *testing.T, times ...int64) []byte {
 	return c.Bytes()
 }
 
-// A fast encoder is used for timestamps from FloatFromMS to FloatToMS. It must not be used if a timestamp may be
+// A fast encoder is used for timestamps from floatFromMS to floatToMS. It must not be used if a timestamp may be
 // outside of this range, on either side.
 func TestAppendXORFloats_TimesAtTheEndsOfTheUsualRange(t *testing.T) {
 	for _, tt := range []struct{ minMS, maxMS int64 }{
-		{FloatFromMS, FloatToMS}, {FloatFromMS - 1, FloatToMS}, {FloatFromMS, FloatToMS + 1}, {FloatFromMS - 1, FloatToMS + 1},
-		{0, FloatToMS}, {FloatFromMS, math.MaxInt64}, {math.MinInt64, FloatToMS}, {-1, 1}, {FloatToMS, FloatToMS}, {FloatFromMS, FloatFromMS},
+		{floatFromMS, floatToMS}, {floatFromMS - 1, floatToMS}, {floatFromMS, floatToMS + 1}, {floatFromMS - 1, floatToMS + 1},
+		{0, floatToMS}, {floatFromMS, math.MaxInt64}, {math.MinInt64, floatToMS}, {-1, 1}, {floatToMS, floatToMS}, {floatFromMS, floatFromMS},
 	} {
 		chunk := chunkAt(t, tt.minMS, tt.maxMS)
-		want := AppendFloat(AppendFloat(nil, tt.minMS, 0.5), tt.maxMS, 1.5)
-		if got, n, err := AppendXORFloats(nil, chunk, 2, tt.minMS, tt.maxMS); err != nil || n != 2 || !bytes.Equal(got, want) {
+		want := appendFloat(appendFloat(nil, tt.minMS, 0.5), tt.maxMS, 1.5)
+		if got, n, err := appendXORFloats(nil, chunk, 2, tt.minMS, tt.maxMS); err != nil || n != 2 || !bytes.Equal(got, want) {
 			t.Errorf("from %d to %d: %d, %v\n%x\n%x", tt.minMS, tt.maxMS, n, err, got, want)
 		}
 		// A sample outside of the given range is an error.
-		if _, _, err := AppendXORFloats(nil, chunk, 2, tt.minMS+1, tt.maxMS); !errors.Is(err, ErrCorrupt) {
+		if _, _, err := appendXORFloats(nil, chunk, 2, tt.minMS+1, tt.maxMS); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("from %d: %v", tt.minMS+1, err)
 		}
-		if _, _, err := AppendXORFloats(nil, chunk, 2, tt.minMS, tt.maxMS-1); !errors.Is(err, ErrCorrupt) {
+		if _, _, err := appendXORFloats(nil, chunk, 2, tt.minMS, tt.maxMS-1); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("to %d: %v", tt.maxMS-1, err)
 		}
 	}
@@ -53,11 +53,11 @@ func TestAppendXORFloats_GrowsBuffersOfEveryCapacity(t *testing.T) {
 		var want []byte
 		for i := range int64(samples) {
 			times = append(times, at+i)
-			want = AppendFloat(want, at+i, float64(i)+0.5)
+			want = appendFloat(want, at+i, float64(i)+0.5)
 		}
 		chunk := chunkAt(t, times...)
-		for capacity := range samples*FloatBytes + 12 {
-			got, _, err := AppendXORFloats(make([]byte, 0, capacity), chunk, samples, at, at+100)
+		for capacity := range samples*floatBytes + 12 {
+			got, _, err := appendXORFloats(make([]byte, 0, capacity), chunk, samples, at, at+100)
 			if err != nil || !bytes.Equal(got, want) {
 				t.Errorf("%d samples, capacity %d: %x, %v", samples, capacity, got, err)
 			}
@@ -73,8 +73,8 @@ func TestAppendXORFloats_StopsAfterTheWantedSamples(t *testing.T) {
 	}
 	chunk := chunkAt(t, times...)
 	for n := range len(times) + 2 {
-		got, count, err := AppendXORFloats(nil, chunk, n, FloatFromMS, FloatToMS)
-		if want := min(n, len(times)); err != nil || count != want || len(got) != want*FloatBytes {
+		got, count, err := appendXORFloats(nil, chunk, n, floatFromMS, floatToMS)
+		if want := min(n, len(times)); err != nil || count != want || len(got) != want*floatBytes {
 			t.Errorf("%d samples: %d, %d bytes, %v", n, count, len(got), err)
 		}
 	}
@@ -82,9 +82,9 @@ func TestAppendXORFloats_StopsAfterTheWantedSamples(t *testing.T) {
 
 func TestAppendChunk_WithoutDataHasNoDataField(t *testing.T) {
 	for _, data := range [][]byte{nil, {1}} {
-		b := AppendChunk(nil, 0, 0, 0, data)
-		if len(b) != ChunkSize(0, 0, 0, len(data)) || len(b) != 2+3*len(data) {
-			t.Errorf("% x, size %d", b, ChunkSize(0, 0, 0, len(data)))
+		b := appendChunk(nil, 0, 0, 0, data)
+		if len(b) != chunkSize(0, 0, 0, len(data)) || len(b) != 2+3*len(data) {
+			t.Errorf("% x, size %d", b, chunkSize(0, 0, 0, len(data)))
 		}
 	}
 }
@@ -93,7 +93,7 @@ func TestDecodeFrame_UnknownFieldsOfEveryWireTypeAreSkippedWhole(t *testing.T) {
 	// Each is followed by a field that would be read wrong if too few or too many bytes were skipped.
 	for _, unknown := range [][]byte{{9 << 3, 0x81, 1}, {9<<3 | 1, 1, 2, 3, 4, 5, 6, 7, 8}, {9<<3 | 2, 3, 1, 2, 3}, {9<<3 | 5, 1, 2, 3, 4}} {
 		payload := append(within(1), append(unknown, 2<<3, 7)...)
-		if index, _, _, err := DecodeFrame(payload, nil, nil); index != 7 || err != nil {
+		if index, _, _, err := decodeFrame(payload, nil, nil); index != 7 || err != nil {
 			t.Errorf("% x: %d, %v", unknown, index, err)
 		}
 	}

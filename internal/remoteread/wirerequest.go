@@ -1,4 +1,4 @@
-package wire
+package remoteread
 
 import (
 	"fmt"
@@ -15,8 +15,8 @@ const (
 	acceptedMax = 1000
 )
 
-// DecodeRequest decodes a request, which does not alias src, by Prometheus' message. Before, it counts what it decodes.
-func DecodeRequest(src []byte) (*prompb.ReadRequest, error) {
+// decodeRequest decodes a request, which does not alias src, by Prometheus' message. Before, it counts what it decodes.
+func decodeRequest(src []byte) (*prompb.ReadRequest, error) {
 	fields := 0
 	if err := count(src, 0, &fields); err != nil {
 		return nil, err
@@ -55,9 +55,9 @@ func count(src []byte, level int, fields *int) error {
 	return nil
 }
 
-// Range returns the time range of a query's hints, inclusive. If the query has no hints, or hints without a time range,
+// rangeOf returns the time range of a query's hints, inclusive. If the query has no hints, or hints without a time range,
 // it returns the time range of the query.
-func Range(q *prompb.Query) (startMS, endMS int64) {
+func rangeOf(q *prompb.Query) (startMS, endMS int64) {
 	if h := q.Hints; h.GetStartMs() != 0 || h.GetEndMs() != 0 {
 		return h.GetStartMs(), h.GetEndMs()
 	}

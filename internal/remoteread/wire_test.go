@@ -1,4 +1,4 @@
-package wire
+package remoteread
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 	"github.com/gogo/protobuf/proto"
 	"github.com/prometheus/prometheus/prompb"
 	"github.com/prometheus/prometheus/storage/remote"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 func peerRequest() *prompb.ReadRequest {
@@ -36,7 +38,7 @@ func TestQuery_RangeIsThatOfTheHints(t *testing.T) {
 		{&prompb.ReadHints{StartMs: 3, EndMs: 4}, 3, 4},
 		{&prompb.ReadHints{EndMs: 4}, 0, 4},
 	} {
-		if start, end := Range(&prompb.Query{StartTimestampMs: 1, EndTimestampMs: 2, Hints: tt.hints}); start != tt.start || end != tt.end {
+		if start, end := rangeOf(&prompb.Query{StartTimestampMs: 1, EndTimestampMs: 2, Hints: tt.hints}); start != tt.start || end != tt.end {
 			t.Errorf("%+v: %d to %d, want %d to %d", tt.hints, start, end, tt.start, tt.end)
 		}
 	}
@@ -64,17 +66,17 @@ func (noFlush) Flush() {}
 
 var testLabels = []byte("\x0a\x0e\x0a\x08__name__\x12\x02up\x0a\x0b\x0a\x03job\x12\x04node")
 
-func frame(dst []byte, index int, chunks []prompb.Chunk) []byte {
+func wholeFrame(dst []byte, index int, chunks []prompb.Chunk) []byte {
 	size := 0
 	for _, c := range chunks {
-		size += ChunkSize(c.MinTimeMs, c.MaxTimeMs, uint8(c.Type), len(c.Data))
+		size += chunkSize(c.MinTimeMs, c.MaxTimeMs, uint8(c.Type), len(c.Data))
 	}
 	start := len(dst)
-	dst = AppendFrameHead(dst, index, testLabels, size)
+	dst = appendFrameHead(dst, index, testLabels, size)
 	for _, c := range chunks {
-		dst = AppendChunk(dst, c.MinTimeMs, c.MaxTimeMs, uint8(c.Type), c.Data)
+		dst = appendChunk(dst, c.MinTimeMs, c.MaxTimeMs, uint8(c.Type), c.Data)
 	}
-	return SealFrame(dst, start, index)
+	return sealFrame(dst, start, index)
 }
 
 func TestFrame_EncodingEqualsPrometheus(t *testing.T) {
@@ -86,22 +88,22 @@ func TestFrame_EncodingEqualsPrometheus(t *testing.T) {
 	} {
 		for _, index := range []int{0, 1, 300} {
 			want := peerFrame(t, int64(index), chunks)
-			got := frame([]byte("before"), index, chunks)
+			got := wholeFrame([]byte("before"), index, chunks)
 			if !bytes.Equal(got[6:], want) || string(got[:6]) != "before" {
 				t.Errorf("%d chunks, query %d: %x, want %x", len(chunks), index, got[6:min(len(got), 100)], want[:min(len(want), 94)])
 			}
 			size := 0
 			for _, c := range chunks {
-				size += ChunkSize(c.MinTimeMs, c.MaxTimeMs, uint8(c.Type), len(c.Data))
+				size += chunkSize(c.MinTimeMs, c.MaxTimeMs, uint8(c.Type), len(c.Data))
 			}
-			if got := FrameSize(index, len(testLabels), size); got != len(want) {
-				t.Errorf("FrameSize = %d, want %d", got, len(want))
+			if got := frameSize(index, len(testLabels), size); got != len(want) {
+				t.Errorf("frameSize = %d, want %d", got, len(want))
 			}
 			payload, checksum := cutFrame(t, want)
-			if err := CheckFrame(payload, checksum); err != nil {
+			if err := checkFrame(payload, checksum); err != nil {
 				t.Error(err)
 			}
-			gotIndex, lset, decoded, err := DecodeFrame(payload, nil, nil)
+			gotIndex, lset, decoded, err := decodeFrame(payload, nil, nil)
 			if err != nil || gotIndex != int64(index) || !bytes.Equal(lset, testLabels) || len(decoded) != len(chunks) {
 				t.Fatalf("decoded %d, %q, %d chunks, %v", gotIndex, lset, len(decoded), err)
 			}
@@ -136,7 +138,7 @@ func TestDecode_InvalidMessageIsAnError(t *testing.T) {
 		}
 		return src
 	}
-	if r, err := DecodeRequest(withMatchers(fieldsMax/2-1, 2)); err != nil || len(r.Queries) != 2 {
+	if r, err := decodeRequest(withMatchers(fieldsMax/2-1, 2)); err != nil || len(r.Queries) != 2 {
 		t.Errorf("as many matchers as there may be: %v", err)
 	}
 	for name, src := range map[string][]byte{
@@ -153,7 +155,7 @@ func TestDecode_InvalidMessageIsAnError(t *testing.T) {
 		"name as varint":    {0x0A, 4, 0x1A, 2, 0x10, 1},
 		"type as text":      {0x0A, 4, 0x1A, 2, 0x0A, 0},
 	} {
-		if _, err := DecodeRequest(src); !errors.Is(err, ErrCorrupt) {
+		if _, err := decodeRequest(src); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -164,11 +166,11 @@ func TestDecode_InvalidMessageIsAnError(t *testing.T) {
 		"text for a time":  {0x0A, 4, 0x12, 2, 0x0A, 0},
 		"varint for data":  {0x0A, 4, 0x12, 2, 0x20, 0},
 	} {
-		if _, _, _, err := DecodeFrame(payload, nil, nil); !errors.Is(err, ErrCorrupt) {
+		if _, _, _, err := decodeFrame(payload, nil, nil); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("frame %s: %v", name, err)
 		}
 	}
-	if err := CheckFrame([]byte("x"), 1); !errors.Is(err, ErrCorrupt) {
+	if err := checkFrame([]byte("x"), 1); !errors.Is(err, ErrCorrupt) {
 		t.Error(err)
 	}
 }
@@ -181,7 +183,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add(good)
 	f.Add([]byte{0x10, 1, 0x10, 0})
 	f.Fuzz(func(t *testing.T, src []byte) {
-		if r, err := DecodeRequest(src); err != nil && !errors.Is(err, ErrCorrupt) || err == nil && len(r.Queries) > queriesMax {
+		if r, err := decodeRequest(src); err != nil && !errors.Is(err, ErrCorrupt) || err == nil && len(r.Queries) > queriesMax {
 			t.Fatal(err)
 		}
 	})
@@ -191,12 +193,12 @@ func FuzzFrame(f *testing.F) {
 	payload, _ := cutFrame(f, peerFrame(f, 3, []prompb.Chunk{{MinTimeMs: 1, MaxTimeMs: 2, Type: 1, Data: []byte("abc")}}))
 	f.Add(payload)
 	f.Fuzz(func(t *testing.T, payload []byte) {
-		_, _, chunks, err := DecodeFrame(payload, nil, nil)
+		_, _, chunks, err := decodeFrame(payload, nil, nil)
 		if err != nil && !errors.Is(err, ErrCorrupt) {
 			t.Fatal(err)
 		}
 		for _, c := range chunks {
-			if c.Encoding > EncodingMax {
+			if c.Encoding > encodingMax {
 				t.Fatal(c.Encoding)
 			}
 		}
@@ -205,11 +207,11 @@ func FuzzFrame(f *testing.F) {
 
 func TestFrame_DoesNotAllocate(t *testing.T) {
 	chunks := []prompb.Chunk{{MinTimeMs: 1, MaxTimeMs: 2, Type: 1, Data: make([]byte, 200)}}
-	buf, lset, decoded := make([]byte, 0, 4096), make([]byte, 0, 1024), make([]Chunk, 0, 8)
+	buf, lset, decoded := make([]byte, 0, 4096), make([]byte, 0, 1024), make([]series.Chunk, 0, 8)
 	n := testing.AllocsPerRun(100, func() {
-		buf = frame(buf[:0], 1, chunks)
+		buf = wholeFrame(buf[:0], 1, chunks)
 		size, n := binary.Uvarint(buf)
-		if _, _, _, err := DecodeFrame(buf[n+4:n+4+int(size)], lset[:0], decoded[:0]); err != nil {
+		if _, _, _, err := decodeFrame(buf[n+4:n+4+int(size)], lset[:0], decoded[:0]); err != nil {
 			t.Fatal(err)
 		}
 	})
@@ -221,7 +223,7 @@ func TestFrame_DoesNotAllocate(t *testing.T) {
 func TestDecodeFrame_UnknownFieldsOfAChunkAreSkipped(t *testing.T) {
 	chunk := []byte{0x08, 1, 0x10, 2, 0x18, 1, 0x22, 1, 'x', 0x2A, 1, 'y', 0x28, 7, 0x32, 0}
 	payload := append([]byte{0x0A, byte(2 + len(chunk)), 0x12, byte(len(chunk))}, chunk...)
-	_, _, chunks, err := DecodeFrame(payload, nil, nil)
+	_, _, chunks, err := decodeFrame(payload, nil, nil)
 	if err != nil || len(chunks) != 1 || chunks[0].MinMS != 1 || chunks[0].MaxMS != 2 || string(chunks[0].Data) != "x" {
 		t.Errorf("%+v, %v", chunks, err)
 	}

@@ -46,18 +46,13 @@ func (q *clientQuerier) SelectWithout(ctx context.Context, without labels.Labels
 	if without.IsEmpty() {
 		return set
 	}
-	open, encoded := set.open, labelenc.Append(nil, without)
-	set.open = func() (source, error) {
-		from, err := open()
-		if err != nil {
-			return nil, err
-		}
-		if _, samples := from.(*sampleSource); samples {
-			set.windowBytes = set.holdBytesMax // they were sorted with the labels that are removed
-		} else if inOrder {
-			set.windowBytes = 0
-		}
-		return &labelStripper{source: from, without: encoded}, nil
+	encoded := labelenc.Append(nil, without)
+	set.change = func(dst, lset []byte) ([]byte, bool, error) {
+		dst, err := appendStripped(dst, lset, encoded)
+		return dst, err == nil, err
+	}
+	if inOrder {
+		set.windowBytes = 0
 	}
 	return set
 }
@@ -70,53 +65,59 @@ func (q *clientQuerier) SelectUnordered(ctx context.Context, without labels.Labe
 	return set
 }
 
-// labelStripper removes labels by name and value from the series of a source.
-type labelStripper struct {
-	source
-	without   []byte
-	labels    []byte
-	following []byte
-}
-
-func (s *labelStripper) next() error {
-	err := s.source.next()
-	if err == nil {
-		s.labels, err = s.strip(s.labels[:0], s.source.Labels())
-	}
-	return err
-}
-
-// strip appends set to dst, without the labels to remove. Both are sorted by name.
-func (s *labelStripper) strip(dst, set []byte) ([]byte, error) {
-	without := s.without
+// appendStripped appends a label set without the labels in without, all of which it must have. Both are sorted by name.
+func appendStripped(dst, set, without []byte) ([]byte, error) {
+	left := without
 	for rest := set; len(rest) > 0; {
 		_, _, after, err := labelenc.Next(rest)
 		if err != nil {
 			return dst, err
 		}
 		label := rest[:len(rest)-len(after)]
-		if bytes.HasPrefix(without, label) {
-			without = without[len(label):]
+		if bytes.HasPrefix(left, label) {
+			left = left[len(label):]
 		} else {
 			dst = append(dst, label...)
 		}
 		rest = after
 	}
-	if len(without) > 0 {
-		return dst, fmt.Errorf("%w: %s does not have all of %s", ErrLabelMissing, labelenc.Text(set), labelenc.Text(s.without))
+	if len(left) > 0 {
+		return dst, fmt.Errorf("%w: %s does not have all of %s", ErrLabelMissing, labelenc.Text(set), labelenc.Text(without))
 	}
 	return dst, nil
 }
 
-func (s *labelStripper) Labels() []byte { return s.labels }
+// changedLabels changes the labels of the series of a source.
+type changedLabels struct {
+	source
+	// change appends the changed labels to dst, which is empty. The series is dropped unless keep is true.
+	change            func(dst, lset []byte) (_ []byte, keep bool, err error)
+	labels, following []byte
+}
 
-func (s *labelStripper) ahead() []byte {
+func (s *changedLabels) next() error {
+	for keep := false; !keep; {
+		err := s.source.next()
+		if err == nil {
+			s.labels, keep, err = s.change(s.labels[:0], s.source.Labels())
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *changedLabels) Labels() []byte { return s.labels }
+
+func (s *changedLabels) ahead() []byte {
 	set := s.source.ahead()
 	if set == nil {
 		return nil
 	}
 	var err error
-	if s.following, err = s.strip(s.following[:0], set); err != nil {
+	keep := false
+	if s.following, keep, err = s.change(s.following[:0], set); err != nil || !keep {
 		return nil // next returns the error
 	}
 	return s.following

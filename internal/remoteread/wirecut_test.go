@@ -1,4 +1,4 @@
-package wire
+package remoteread
 
 import (
 	"bytes"
@@ -9,6 +9,8 @@ import (
 
 	"github.com/prometheus/prometheus/prompb"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 // within is a message field.
@@ -35,9 +37,9 @@ func otherTypes(number protowire.Number, want protowire.Type) (fields [][]byte) 
 const varint, text = protowire.VarintType, protowire.BytesType
 
 func TestDecode_FieldsOfAnotherTypeAreCorrupt(t *testing.T) {
-	decodeRequest := func(b []byte) error { _, err := DecodeRequest(b); return err }
-	decodeFrame := func(b []byte) error { _, _, _, err := DecodeFrame(b, nil, nil); return err }
-	onlyResult := func(b []byte) error { _, err := OnlyResult(b); return err }
+	decodeRequest := func(b []byte) error { _, err := decodeRequest(b); return err }
+	decodeFrame := func(b []byte) error { _, _, _, err := decodeFrame(b, nil, nil); return err }
+	onlyResult := func(b []byte) error { _, err := onlyResult(b); return err }
 	series := within(1)
 	for name, tt := range map[string]struct {
 		decode func([]byte) error
@@ -94,7 +96,7 @@ func TestDecodeRequest_Limits(t *testing.T) {
 		"all types":    {types(acceptedMax), true},
 		"a type more":  {types(acceptedMax + 1), false},
 	} {
-		if _, err := DecodeRequest(tt.src); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrCorrupt) {
+		if _, err := decodeRequest(tt.src); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -102,21 +104,21 @@ func TestDecodeRequest_Limits(t *testing.T) {
 
 func TestDecodeFrame_JoinsLabelsAndKeepsTheIndex(t *testing.T) {
 	a, b := within(1, within(1, []byte("a")), within(2, []byte("1"))), within(1, within(1, []byte("b")), within(2, []byte("2")))
-	chunk := within(2, []byte{1 << 3, 1, 2 << 3, 9, 3 << 3, EncodingMax})
-	index, labels, chunks, err := DecodeFrame(slices.Concat(within(1, a, chunk, b, chunk), []byte{2 << 3, 5}), []byte("x"), make([]Chunk, 1))
-	if err != nil || index != 5 || string(labels) != "x"+string(a)+string(b) || len(chunks) != 3 || chunks[2].MinMS != 1 || chunks[2].MaxMS != 9 || chunks[2].Encoding != EncodingMax || chunks[2].Data != nil {
+	chunk := within(2, []byte{1 << 3, 1, 2 << 3, 9, 3 << 3, encodingMax})
+	index, labels, chunks, err := decodeFrame(slices.Concat(within(1, a, chunk, b, chunk), []byte{2 << 3, 5}), []byte("x"), make([]series.Chunk, 1))
+	if err != nil || index != 5 || string(labels) != "x"+string(a)+string(b) || len(chunks) != 3 || chunks[2].MinMS != 1 || chunks[2].MaxMS != 9 || chunks[2].Encoding != encodingMax || chunks[2].Data != nil {
 		t.Errorf("%d %q %+v %v", index, labels, chunks, err)
 	}
 }
 
 func TestSizes_AreThoseOfTheEncodings(t *testing.T) {
-	for _, timeMS := range []int64{math.MinInt64, -1, 0, 1, 127, 128, FloatFromMS - 1, FloatFromMS, FloatToMS, FloatToMS + 1, math.MaxInt64} {
-		b := AppendFloat([]byte("x"), timeMS, -0.5)
+	for _, timeMS := range []int64{math.MinInt64, -1, 0, 1, 127, 128, floatFromMS - 1, floatFromMS, floatToMS, floatToMS + 1, math.MaxInt64} {
+		b := appendFloat([]byte("x"), timeMS, -0.5)
 		size := len(b) - 1
-		if FloatSize(timeMS) != size {
-			t.Errorf("a float at %d has %d bytes, not %d", timeMS, size, FloatSize(timeMS))
+		if floatSize(timeMS) != size {
+			t.Errorf("a float at %d has %d bytes, not %d", timeMS, size, floatSize(timeMS))
 		}
-		if between := timeMS >= FloatFromMS && timeMS <= FloatToMS; between != (size == FloatBytes) && timeMS > 0 {
+		if between := timeMS >= floatFromMS && timeMS <= floatToMS; between != (size == floatBytes) && timeMS > 0 {
 			t.Errorf("a float at %d has %d bytes", timeMS, size)
 		}
 		number, kind, n := protowire.ConsumeTag(b[1:])
@@ -127,11 +129,11 @@ func TestSizes_AreThoseOfTheEncodings(t *testing.T) {
 		}
 	}
 	for _, size := range []int{0, 1, 127, 128, 1 << 14, 1<<21 - 1} {
-		if head := AppendHistogramHead([]byte("x"), size); len(head)-1+size != HistogramSize(size) || head[1] != 4<<3|2 {
-			t.Errorf("histogram of %d bytes: % x, %d", size, head, HistogramSize(size))
+		if head := appendHistogramHead([]byte("x"), size); len(head)-1+size != histogramSize(size) || head[1] != 4<<3|2 {
+			t.Errorf("histogram of %d bytes: % x, %d", size, head, histogramSize(size))
 		}
-		if head := AppendMessageHead([]byte("x"), uint64(size)); uint64(len(head)-1+size) != MessageSize(uint64(size)) || head[1] != 1<<3|2 {
-			t.Errorf("message of %d bytes: % x, %d", size, head, MessageSize(uint64(size)))
+		if head := appendMessageHead([]byte("x"), uint64(size)); uint64(len(head)-1+size) != messageSize(uint64(size)) || head[1] != 1<<3|2 {
+			t.Errorf("message of %d bytes: % x, %d", size, head, messageSize(uint64(size)))
 		}
 	}
 }

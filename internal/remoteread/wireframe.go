@@ -1,26 +1,22 @@
-package wire
+package remoteread
 
 import (
 	"encoding/binary"
 	"fmt"
 	"hash/crc32"
 
+	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"google.golang.org/protobuf/encoding/protowire"
+
+	"github.com/ferula-io/ferula/internal/series"
 )
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 const checksumBytes = 4
 
-// EncodingMax is the greatest chunk encoding that the protocol defines.
-const EncodingMax = 6
-
-// Chunk is a decoded chunk. Its data aliases the frame.
-type Chunk struct {
-	MinMS, MaxMS int64 // inclusive
-	Encoding     uint8 // of package chunkenc
-	Data         []byte
-}
+// encodingMax is the greatest chunk encoding that the protocol defines.
+const encodingMax = 6
 
 func varintFieldSize(v uint64) int {
 	if v == 0 {
@@ -37,14 +33,14 @@ func chunkBody(minMS, maxMS int64, encoding uint8, dataLen int) int {
 	return size
 }
 
-// ChunkSize returns the number of bytes that AppendChunk appends for a chunk of dataLen bytes.
-func ChunkSize(minMS, maxMS int64, encoding uint8, dataLen int) int {
+// chunkSize returns the number of bytes that appendChunk appends for a chunk of dataLen bytes.
+func chunkSize(minMS, maxMS int64, encoding uint8, dataLen int) int {
 	body := chunkBody(minMS, maxMS, encoding, dataLen)
 	return 1 + protowire.SizeVarint(uint64(body)) + body
 }
 
-// FrameSize returns the length of a whole frame.
-func FrameSize(queryIndex, labelsLen, chunksSize int) int {
+// frameSize returns the length of a whole frame.
+func frameSize(queryIndex, labelsLen, chunksSize int) int {
 	payload := payloadSize(queryIndex, labelsLen+chunksSize)
 	return protowire.SizeVarint(uint64(payload)) + checksumBytes + payload
 }
@@ -53,10 +49,10 @@ func payloadSize(queryIndex, seriesLen int) int {
 	return 1 + protowire.SizeVarint(uint64(seriesLen)) + seriesLen + varintFieldSize(uint64(queryIndex))
 }
 
-// AppendFrameHead begins a frame of one series. labels is its encoded label set (package
-// labelenc), chunksSize the sum of ChunkSize over the chunks that the caller appends
-// next. SealFrame must end the frame.
-func AppendFrameHead(dst []byte, queryIndex int, labels []byte, chunksSize int) []byte {
+// appendFrameHead begins a frame of one series. labels is its encoded label set (package
+// labelenc), chunksSize the sum of chunkSize over the chunks that the caller appends
+// next. sealFrame must end the frame.
+func appendFrameHead(dst []byte, queryIndex int, labels []byte, chunksSize int) []byte {
 	seriesLen := len(labels) + chunksSize
 	dst = binary.AppendUvarint(dst, uint64(payloadSize(queryIndex, seriesLen)))
 	dst = append(dst, 0, 0, 0, 0)
@@ -65,8 +61,8 @@ func AppendFrameHead(dst []byte, queryIndex int, labels []byte, chunksSize int) 
 	return append(dst, labels...)
 }
 
-// AppendChunk appends one chunk of the series that AppendFrameHead began.
-func AppendChunk(dst []byte, minMS, maxMS int64, encoding uint8, data []byte) []byte {
+// appendChunk appends one chunk of the series that appendFrameHead began.
+func appendChunk(dst []byte, minMS, maxMS int64, encoding uint8, data []byte) []byte {
 	dst = append(dst, 2<<3|wireBytes)
 	dst = binary.AppendUvarint(dst, uint64(chunkBody(minMS, maxMS, encoding, len(data))))
 	dst = appendVarint(dst, 1, uint64(minMS))
@@ -80,9 +76,9 @@ func AppendChunk(dst []byte, minMS, maxMS int64, encoding uint8, data []byte) []
 	return append(dst, data...)
 }
 
-// SealFrame ends the frame that begins at dst[start]: it appends the query's index and
+// sealFrame ends the frame that begins at dst[start]: it appends the query's index and
 // sets the checksum.
-func SealFrame(dst []byte, start, queryIndex int) []byte {
+func sealFrame(dst []byte, start, queryIndex int) []byte {
 	dst = appendVarint(dst, 2, uint64(queryIndex))
 	_, n := binary.Uvarint(dst[start:])
 	payload := dst[start+n+checksumBytes:]
@@ -90,19 +86,19 @@ func SealFrame(dst []byte, start, queryIndex int) []byte {
 	return dst
 }
 
-// CheckFrame compares a payload with the checksum in front of it.
-func CheckFrame(payload []byte, checksum uint32) error {
+// checkFrame compares a payload with the checksum in front of it.
+func checkFrame(payload []byte, checksum uint32) error {
 	if got := crc32.Checksum(payload, castagnoli); got != checksum {
 		return fmt.Errorf("%w: checksum %08x, want %08x", ErrCorrupt, got, checksum)
 	}
 	return nil
 }
 
-// DecodeFrame decodes a payload. It appends the chunks of the series to chunks; the data of these
+// decodeFrame decodes a payload. It appends the chunks of the series to chunks; the data of these
 // chunks aliases payload. It appends copies of the label fields to labels. It cannot alias them,
 // because chunk fields may be between label fields. A frame with several series is an error: no
 // server sends one.
-func DecodeFrame(payload, labels []byte, chunks []Chunk) (queryIndex int64, _ []byte, _ []Chunk, err error) {
+func decodeFrame(payload, labels []byte, chunks []series.Chunk) (queryIndex int64, _ []byte, _ []series.Chunk, err error) {
 	seriesSeen := 0
 	for len(payload) > 0 {
 		f, rest, err := nextField(payload)
@@ -134,7 +130,7 @@ func DecodeFrame(payload, labels []byte, chunks []Chunk) (queryIndex int64, _ []
 	return queryIndex, labels, chunks, nil
 }
 
-func decodeSeries(src, labels []byte, chunks []Chunk) ([]byte, []Chunk, error) {
+func decodeSeries(src, labels []byte, chunks []series.Chunk) ([]byte, []series.Chunk, error) {
 	for len(src) > 0 {
 		f, rest, err := nextField(src)
 		if err != nil {
@@ -162,8 +158,8 @@ func decodeSeries(src, labels []byte, chunks []Chunk) ([]byte, []Chunk, error) {
 	return labels, chunks, nil
 }
 
-func decodeChunk(src []byte) (Chunk, error) {
-	var c Chunk
+func decodeChunk(src []byte) (series.Chunk, error) {
+	var c series.Chunk
 	for len(src) > 0 {
 		f, rest, err := nextField(src)
 		if err != nil {
@@ -185,10 +181,10 @@ func decodeChunk(src []byte) (Chunk, error) {
 		case 2:
 			c.MaxMS = int64(f.value)
 		case 3:
-			if f.value > EncodingMax {
+			if f.value > encodingMax {
 				return c, fmt.Errorf("%w: unknown chunk encoding %d", ErrCorrupt, f.value)
 			}
-			c.Encoding = uint8(f.value)
+			c.Encoding = chunkenc.Encoding(f.value)
 		case 4:
 			c.Data = f.bytes
 		}

@@ -13,13 +13,6 @@ import (
 // lookupScheme is the scheme of targets that lookupBuilder resolves.
 const lookupScheme = "lookup"
 
-func (o Options) lookupInterval() time.Duration {
-	if o.LookupInterval > 0 {
-		return o.LookupInterval
-	}
-	return 30 * time.Second
-}
-
 // lookupBuilder resolves the names of endpoint groups that have a prefix of package dnslookup, such as dns+ or
 // dnssrv+. gRPC's own resolver does not know these prefixes.
 type lookupBuilder struct {

@@ -5,7 +5,6 @@ package storeclient
 import (
 	"cmp"
 	"context"
-	"crypto/tls"
 	"net"
 	"net/netip"
 	"strings"
@@ -44,12 +43,7 @@ func (o Options) Dialer() (func(a fanout.Address) (fanout.Client, error), error)
 		return nil, err
 	}
 	return func(a fanout.Address) (fanout.Client, error) {
-		own := o.with(a.Client)
-		creds, err := own.credentials()
-		if err != nil {
-			return nil, err
-		}
-		return own.dial(a, creds)
+		return o.with(a.Client).dial(a)
 	}, nil
 }
 
@@ -81,7 +75,8 @@ func (o Options) credentials() (credentials.TransportCredentials, error) {
 	if !o.TLS {
 		return insecure.NewCredentials(), nil
 	}
-	config, err := o.tls()
+	config, err := server.ClientTLS{Cert: o.TLSCert, Key: o.TLSKey, CA: o.TLSCA, ServerName: o.TLSServerName,
+		MinVersion: o.TLSMinVersion, SkipVerify: o.TLSSkipVerify, Watch: o.TLSWatch}.Config()
 	if err != nil {
 		return nil, err
 	}
@@ -91,7 +86,11 @@ func (o Options) credentials() (credentials.TransportCredentials, error) {
 // roundRobin is the default service configuration of endpoint groups for gRPC.
 const roundRobin = `{"loadBalancingConfig":[{"round_robin":{}}]}`
 
-func (o Options) dial(a fanout.Address, creds credentials.TransportCredentials) (fanout.Client, error) {
+func (o Options) dial(a fanout.Address) (fanout.Client, error) {
+	creds, err := o.credentials()
+	if err != nil {
+		return nil, err
+	}
 	if o.Client.Compression == storeapi.Snappy {
 		storeapi.RegisterSnappy()
 	}
@@ -109,7 +108,8 @@ func (o Options) dial(a fanout.Address, creds credentials.TransportCredentials) 
 		target, service = "dns:///"+a.Name, cmp.Or(service, roundRobin)
 		if strings.Contains(a.Name, "+") {
 			target = lookupScheme + ":///" + a.Name
-			options = append(options, grpc.WithResolvers(lookupBuilder{net.DefaultResolver, o.lookupInterval()}))
+			interval := cmp.Or(o.LookupInterval, 30*time.Second)
+			options = append(options, grpc.WithResolvers(lookupBuilder{net.DefaultResolver, interval}))
 		}
 	}
 	if service != "" {
@@ -133,12 +133,6 @@ func isLoopback(address string) bool {
 	}
 	ip, err := netip.ParseAddr(host)
 	return err == nil && ip.IsLoopback() || host == "localhost"
-}
-
-// tls returns the TLS configuration of the connections.
-func (o Options) tls() (*tls.Config, error) {
-	return server.ClientTLS{Cert: o.TLSCert, Key: o.TLSKey, CA: o.TLSCA, ServerName: o.TLSServerName,
-		MinVersion: o.TLSMinVersion, SkipVerify: o.TLSSkipVerify, Watch: o.TLSWatch}.Config()
 }
 
 // client is a StoreAPI client that owns its connection.

@@ -43,7 +43,6 @@ import (
 	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/remoteread"
-	"github.com/ferula-io/ferula/internal/remoteread/wire"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/thanos/storepb"
@@ -563,7 +562,7 @@ func unsnappy(t *testing.T, b []byte) []byte {
 func TestGolden_RemoteReadRequestsAreUnderstood(t *testing.T) {
 	for _, name := range goldenRemoteRead {
 		raw := unsnappy(t, readGolden(t, name).Request)
-		request := try(wire.DecodeRequest(raw)).must(t)
+		request := try(remoteread.DecodeRequest(raw)).must(t)
 		want := &prompb.Query{StartTimestampMs: goldenStart, EndTimestampMs: goldenStart + 5400_000, Matchers: []*prompb.LabelMatcher{{Type: prompb.LabelMatcher_RE, Name: "__name__", Value: "golden_.+"}}}
 		if len(request.Queries) != 1 || !reflect.DeepEqual(request.Queries[0], want) {
 			t.Errorf("%s: %+v", name, request)

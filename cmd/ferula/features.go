@@ -76,36 +76,19 @@ func enableFeatures(lists []string, o *app.ServeOptions) error {
 	return errors.Join(errs...)
 }
 
-// ignoredFeatures returns the features without effect: those that are inert, and unknown
-// ones, which Prometheus ignores too.
-func ignoredFeatures(lists []string) (ignored ignoredFlags) {
-	for _, name := range splitFeatures(lists) {
-		p := findPeerFlag("features", name)
-		if p.refused || features[name] != nil {
-			continue
-		}
-		ignored = append(ignored, peerFlag{name: "enable-feature=" + name, why: cmp.Or(p.why, "unknown feature")})
-	}
-	return ignored
-}
-
 // experimentalFunctions is the only feature of a querier.
 const experimentalFunctions = "promql-experimental-functions"
 
-// ignoredQueryFeatures returns the features of a querier without effect: those that
-// have become permanent or were removed, and unknown ones, which Thanos ignores too.
-func ignoredQueryFeatures(lists []string) (ignored ignoredFlags) {
+// ignoredFeatures returns the features without effect: those that the rows of peerRows for command list as inert, and
+// unknown ones, which Prometheus and Thanos ignore too.
+func ignoredFeatures(command string, lists []string, honoured func(name string) bool) (ignored ignoredFlags) {
 	for _, name := range splitFeatures(lists) {
-		note := "unknown feature"
-		switch name {
-		case experimentalFunctions:
-			continue
-		case "promql-at-modifier", "promql-negative-offset":
-			note = "always enabled"
-		case "query-pushdown":
-			note = "removed from Thanos"
+		if p := findPeerFlag(command, name); !p.refused && !honoured(name) {
+			ignored = append(ignored, peerFlag{name: "enable-feature=" + name, why: cmp.Or(p.why, "unknown feature")})
 		}
-		ignored = append(ignored, peerFlag{name: "enable-feature=" + name, why: note})
 	}
 	return ignored
 }
+
+func isFeature(name string) bool      { return features[name] != nil }
+func isQueryFeature(name string) bool { return name == experimentalFunctions }

@@ -4,7 +4,7 @@ package main
 const inert, refused = "inert", "refused"
 
 // peerRows are the flags of Prometheus and Thanos that have no effect in ferula, by reason. peerFlag describes them.
-// "features" are the values of --enable-feature of serve.
+// "features" and "query-features" are the values of --enable-feature of serve and query.
 //
 // To honour a flag, remove it here and add a field with its name to the structure of the command, with negatable:"" if
 // it is a switch. `make generate` writes docs/ops/flags.md, where a row may say how the flag differs from the peer's.
@@ -32,6 +32,8 @@ var peerRows = []struct {
 		"created-timestamp-zero-ingestion histograms-st-encoding st-storage st-synthesis use-start-timestamps",
 		"start timestamps are not stored"},
 	{"features", refused, "extra-scrape-metrics", "set extra_scrape_metrics in the configuration file"},
+	{"query-features", inert, "promql-at-modifier promql-negative-offset", "always enabled"},
+	{"query-features", inert, "query-pushdown", "removed from Thanos"},
 	{"query", inert, "alert.query-url:url", "ferula query sends no alerts"},
 	{"query", inert,
 		"grpc.proxy-strategy query.lazy-retrieval-max-buffered-responses:number",

@@ -56,7 +56,8 @@ func ignoredNames(t *testing.T, args ...string) (names []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, row := range append(append(ignored, ignoredFeatures(cli.Serve.Features)...), ignoredQueryFeatures(cli.Query.Features)...) {
+	for _, row := range slices.Concat(ignored, ignoredFeatures("features", cli.Serve.Features, isFeature),
+		ignoredFeatures("query-features", cli.Query.Features, isQueryFeature)) {
 		names = append(names, row.name)
 	}
 	return names

@@ -87,7 +87,7 @@ func (c *queryCommand) Validate() error { return checkListen("grpc-address", c.G
 
 // Run is called by kong.
 func (c *queryCommand) Run(ctx context.Context, k *kong.Context, ignored ignoredFlags) error {
-	return runRole(ctx, k, &c.Process, append(ignored, ignoredQueryFeatures(c.Features)...), c.options, app.NewQuery)
+	return runRole(ctx, k, &c.Process, append(ignored, ignoredFeatures("query-features", c.Features, isQueryFeature)...), c.options, app.NewQuery)
 }
 
 func (c *queryCommand) options() (app.QueryOptions, error) {

@@ -54,8 +54,15 @@ type serveCommand struct {
 	WALCompress      bool     `name:"storage.tsdb.wal-compression" default:"true" negatable:"" hidden:""`
 	WALCompression   string   `name:"storage.tsdb.wal-compression-type" enum:"snappy,zstd,none" default:"snappy" hidden:""`
 
-	Tuning serveTuningFlags `embed:""`
-	Rules  ruleFlags        `embed:""`
+	ChunkSegmentSize    size     `name:"storage.tsdb.max-block-chunk-segment-size" default:"0" hidden:""`
+	CompactOverlapping  bool     `name:"storage.tsdb.allow-overlapping-compaction" default:"true" negatable:"" hidden:""`
+	WriteQueueSize      int      `name:"storage.tsdb.head-chunks-write-queue-size" default:"0"`
+	SamplesPerChunk     int      `name:"storage.tsdb.samples-per-chunk" default:"120" hidden:""`
+	CompactionDelayMax  int      `name:"storage.tsdb.delayed-compaction.max-percent" default:"10" hidden:""`
+	UploadedBlocksFile  string   `name:"storage.tsdb.delay-compact-file.path" placeholder:"FILE"`
+	BlockReloadInterval duration `name:"storage.tsdb.block-reload-interval" default:"1m" hidden:""`
+
+	Rules ruleFlags `embed:""`
 
 	FlushDeadline  duration `name:"storage.remote.flush-deadline" default:"1m"`
 	WriteSavepoint bool     `name:"storage.remote.write-savepoint" default:"true" negatable:""`
@@ -97,25 +104,6 @@ type serveCommand struct {
 	AutoMaxProcs  bool        `name:"auto-gomaxprocs" default:"true" negatable:""`
 }
 
-// serveTuningFlags are flags of Prometheus about its TSDB that few servers need.
-type serveTuningFlags struct {
-	ChunkSegmentSize    size     `name:"storage.tsdb.max-block-chunk-segment-size" default:"0" hidden:""`
-	CompactOverlapping  bool     `name:"storage.tsdb.allow-overlapping-compaction" default:"true" negatable:"" hidden:""`
-	WriteQueueSize      int      `name:"storage.tsdb.head-chunks-write-queue-size" default:"0"`
-	SamplesPerChunk     int      `name:"storage.tsdb.samples-per-chunk" default:"120" hidden:""`
-	CompactionDelayMax  int      `name:"storage.tsdb.delayed-compaction.max-percent" default:"10" hidden:""`
-	UploadedBlocksFile  string   `name:"storage.tsdb.delay-compact-file.path" placeholder:"FILE"`
-	BlockReloadInterval duration `name:"storage.tsdb.block-reload-interval" default:"1m" hidden:""`
-}
-
-func (f serveTuningFlags) apply(o *tsdb.Options) {
-	o.ChunkSegmentBytes, o.HeadQueueSize, o.SamplesPerChunk = int64(f.ChunkSegmentSize), f.WriteQueueSize,
-		f.SamplesPerChunk
-	o.CompactionDelayPercent, o.UploadedBlocksFile, o.BlockReloadInterval = f.CompactionDelayMax, f.UploadedBlocksFile,
-		time.Duration(f.BlockReloadInterval)
-	o.KeepOverlappingBlocks = !f.CompactOverlapping
-}
-
 // Validate is called by kong.
 func (c *serveCommand) Validate() error {
 	var errs []error
@@ -136,7 +124,7 @@ func (c *serveCommand) Run(ctx context.Context, k *kong.Context, ignored ignored
 		return usageError(err)
 	}
 	opts.Logger, opts.LogLevel, opts.Flags, opts.Web.CommandLine = logger, level, flagValues(k), commandLine(k, os.Args)
-	append(ignored, ignoredFeatures(c.Features)...).warn(logger)
+	append(ignored, ignoredFeatures("features", c.Features, isFeature)...).warn(logger)
 	setGOMAXPROCS(c.AutoMaxProcs)
 	c.Memory.apply(ctx, logger, time.Duration(c.MemoryRefresh))
 	serve, err := app.NewServe(opts)
@@ -172,6 +160,14 @@ func (c *serveCommand) options() (app.ServeOptions, error) {
 			WALCompression:   compression.Type(c.WALCompression),
 			FreeBytesMin:     int64(c.MinFree),
 			NoLockfile:       c.NoLockfile,
+
+			ChunkSegmentBytes:      int64(c.ChunkSegmentSize),
+			HeadQueueSize:          c.WriteQueueSize,
+			SamplesPerChunk:        c.SamplesPerChunk,
+			CompactionDelayPercent: c.CompactionDelayMax,
+			UploadedBlocksFile:     c.UploadedBlocksFile,
+			BlockReloadInterval:    time.Duration(c.BlockReloadInterval),
+			KeepOverlappingBlocks:  !c.CompactOverlapping,
 		},
 		Query: promql.Options{
 			MaxSamples:     c.MaxSamples,
@@ -203,7 +199,6 @@ func (c *serveCommand) options() (app.ServeOptions, error) {
 	if !c.WALCompress {
 		opts.Store.WALCompression = compression.None
 	}
-	c.Tuning.apply(&opts.Store)
 	var err error
 	if opts.Ship, err = c.Objstore.options(); err != nil {
 		return opts, err

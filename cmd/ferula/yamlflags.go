@@ -3,13 +3,13 @@ package main
 import (
 	"errors"
 	"fmt"
-	"net/url"
 	"os"
 	"strings"
 
 	"github.com/alecthomas/kong"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/redact"
 )
 
 // masked replaces the value of a secret in output.
@@ -31,16 +31,7 @@ func (s secret) String() string {
 type secretURL string
 
 // String returns the URL with its password redacted.
-func (s secretURL) String() string {
-	u, err := url.Parse(string(s))
-	switch {
-	case err == nil:
-		return u.Redacted()
-	case strings.Contains(string(s), "@"):
-		return masked
-	}
-	return string(s)
-}
+func (s secretURL) String() string { return redact.URL(string(s)) }
 
 // pathOrContent returns the YAML of a flag or of the file of its -file twin. It replaces
 // $(NAME) by the value of the environment variable. A variable that is not set is an

@@ -1,6 +1,7 @@
 package app
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"os"
@@ -26,7 +27,8 @@ func (s *Serve) newShipping() error {
 		return hint.Invalid("objstore.config", err)
 	}
 	s.process.Note = func() string { return s.shipping.Note() + s.profiles.note() }
-	s.shipping.AddProfiles(filepath.Join(s.profilesDir(), "profiles"), opts, s.opts.Logger, s.reg)
+	dir := filepath.Join(cmp.Or(s.opts.Profiles.Store.Dir, s.opts.Store.Dir), "profiles")
+	s.shipping.AddProfiles(dir, opts, s.opts.Logger, s.reg)
 	return nil
 }
 
@@ -99,11 +101,3 @@ func (s *Serve) refusal() error {
 
 // pushedFile is the path of a file that exists once samples were pushed to this server or an earlier one here.
 func (s *Serve) pushedFile() string { return filepath.Join(s.opts.Store.Dir, "pushed") }
-
-// profilesDir returns the parent of the directory "profiles".
-func (s *Serve) profilesDir() string {
-	if dir := s.opts.Profiles.Store.Dir; dir != "" {
-		return dir
-	}
-	return s.opts.Store.Dir
-}

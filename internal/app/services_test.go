@@ -379,12 +379,6 @@ func TestSidecar_IsNotReadyUntilTheFlagsAreRead(t *testing.T) {
 	expect(t, "http://"+s.Addr().String()+"/-/ready", "Shipping")
 }
 
-func TestSidecarOptions_GivenLimitsStay(t *testing.T) {
-	if o := (SidecarOptions{Limits: storeapi.ServerOptions{SortBytesMax: 7}}).withDefaults(); o.Limits.SortBytesMax != 7 {
-		t.Errorf("%+v", o.Limits)
-	}
-}
-
 // A sidecar polls sooner while Prometheus is starting.
 func TestSidecar_AFailedPollIsRepeatedSoon(t *testing.T) {
 	var calls atomic.Int64
@@ -685,17 +679,6 @@ func TestServe_FeaturesFollowTheFlags(t *testing.T) {
 				t.Errorf("no %s in %s", want, body)
 			}
 		}
-	}
-}
-
-func TestServe_DirectoryOfProfilesIsThatOfMetricsUnlessItIsGiven(t *testing.T) {
-	s := &Serve{opts: ServeOptions{Store: tsdb.Options{Dir: "a"}}}
-	if got := s.profilesDir(); got != "a" {
-		t.Error(got)
-	}
-	s.opts.Profiles.Store.Dir = "b"
-	if got := s.profilesDir(); got != "b" {
-		t.Error(got)
 	}
 }
 

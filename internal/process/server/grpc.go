@@ -39,7 +39,6 @@ type GRPCOptions struct {
 	MaxConnectionAge time.Duration // after it the server sends GOAWAY and clients reconnect; 0: never
 	GracePeriod      time.Duration // for running calls at shutdown; 0: 30 s, negative: they are cut at once
 	ConnectionsMax   int           // further connections wait; 0: 512
-	StreamsMax       uint32        // concurrent calls per connection, further calls wait; 0: 1000
 	ConnectTimeout   time.Duration // for TLS and the HTTP/2 preface of a new connection; 0: 10 s
 	RequestBytesMax  int           // of one received message; 0: 32 MiB
 	ReceiveTimeout   time.Duration // from the start of a call until its message is complete; 0: 30 s
@@ -53,7 +52,6 @@ func (o GRPCOptions) withDefaults() GRPCOptions {
 	o.GracePeriod = cmp.Or(o.GracePeriod, 30*time.Second)
 	o.ConnectionsMax = cmp.Or(o.ConnectionsMax, 512)
 	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 10*time.Second)
-	o.StreamsMax = cmp.Or(o.StreamsMax, 1000)
 	o.RequestBytesMax = cmp.Or(o.RequestBytesMax, 32<<20)
 	o.ReceiveTimeout = cmp.Or(o.ReceiveTimeout, 30*time.Second)
 	o.ReceiveBytesMax = cmp.Or(o.ReceiveBytesMax, 256<<20)
@@ -73,6 +71,9 @@ func (o GRPCOptions) CheckAnonymous(web WebOptions) error {
 		"certificate: set --grpc-server-tls-client-ca, listen on a loopback address, or disable gRPC with --grpc-address=",
 		o.ListenAddress, web.ConfigFile)
 }
+
+// streamsMax limits the concurrent calls of a connection. Further calls wait.
+const streamsMax = 1000
 
 // keepaliveTime is how long a connection may be idle before the server pings the client.
 const keepaliveTime = 2 * time.Minute
@@ -108,7 +109,7 @@ func NewGRPC(opts GRPCOptions, extra []grpc.ServerOption, logger *slog.Logger, s
 	options := append(slices.Clone(extra),
 		grpc.ConnectionTimeout(opts.ConnectTimeout),
 		grpc.InitialWindowSize(windowBytes), grpc.InitialConnWindowSize(windowBytes),
-		grpc.MaxRecvMsgSize(opts.RequestBytesMax), grpc.MaxSendMsgSize(1<<31-1), grpc.MaxConcurrentStreams(opts.StreamsMax),
+		grpc.MaxRecvMsgSize(opts.RequestBytesMax), grpc.MaxSendMsgSize(1<<31-1), grpc.MaxConcurrentStreams(streamsMax),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 10 * time.Second}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{MaxConnectionAge: opts.MaxConnectionAge, Time: keepaliveTime,
 			Timeout: keepaliveTime / 4}),

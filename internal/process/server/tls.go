@@ -127,7 +127,8 @@ type keyPair struct {
 	mu            sync.Mutex
 	certAt, keyAt time.Time
 	pair          *tls.Certificate
-	failure       string // of the last read; "": none
+	pool          *x509.CertPool // of a CA
+	failure       string         // of the last read; "": none
 }
 
 func (k *keyPair) get() (*tls.Certificate, error) {
@@ -179,13 +180,13 @@ func (k *keyPair) readCA() (*tls.Certificate, error) {
 	if err != nil {
 		return nil, fmt.Errorf("CA: %w", err)
 	}
-	ca := &tls.Certificate{}
+	ca, pool := &tls.Certificate{}, x509.NewCertPool()
 	for block, rest := pem.Decode(text); block != nil; block, rest = pem.Decode(rest) {
 		cert, err := x509.ParseCertificate(block.Bytes)
 		if block.Type != "CERTIFICATE" || err != nil {
 			continue // as in AppendCertsFromPEM
 		}
-		ca.Certificate = append(ca.Certificate, block.Bytes)
+		pool.AddCert(cert)
 		if ca.Leaf == nil || cert.NotAfter.After(ca.Leaf.NotAfter) {
 			ca.Leaf = cert
 		}
@@ -194,7 +195,7 @@ func (k *keyPair) readCA() (*tls.Certificate, error) {
 		return nil, fmt.Errorf("CA %s: contains no certificate", k.certFile)
 	}
 	if k.pair == nil {
-		k.pair = ca
+		k.pair, k.pool = ca, pool
 	}
 	return k.pair, nil
 }

@@ -72,19 +72,9 @@ func (w *TLSWatch) pair(cert, key string) *keyPair {
 }
 
 func (w *TLSWatch) readCA(file string) (*x509.CertPool, error) {
-	ca, err := w.pair(file, "").get()
-	if err != nil {
-		return nil, err
-	}
-	pool := x509.NewCertPool()
-	for _, der := range ca.Certificate {
-		cert, err := x509.ParseCertificate(der)
-		if err != nil {
-			return nil, err // impossible: it was parsed before
-		}
-		pool.AddCert(cert)
-	}
-	return pool, nil
+	ca := w.pair(file, "")
+	_, err := ca.get()
+	return ca.pool, err
 }
 
 // failed counts and logs a change that cannot be used.

@@ -109,36 +109,6 @@ func TestServe_ARejectedReloadChangesNothing(t *testing.T) {
 	}
 }
 
-// A query log that cannot be opened, and files of jobs that cannot be read, are found before
-// anything is applied.
-func TestServe_AReloadIsCheckedBeforeItIsApplied(t *testing.T) {
-	const good = "global: {external_labels: {zone: one}}\n"
-	r, file := startServe(t, good, func(o *ServeOptions) { o.Web.EnableLifecycle = true })
-	missing := filepath.Join(t.TempDir(), "none", "file")
-	for what, text := range map[string]string{
-		"global.query_log_file": "global: {external_labels: {zone: two}, query_log_file: " + missing + "}\n",
-		"scrape job":            "global: {external_labels: {zone: two}}\nscrape_configs: [{job_name: a, tls_config: {ca_file: " + missing + "}}]\n",
-		"remote read":           "global: {external_labels: {zone: two}}\nremote_read: [{url: http://a, name: one}, {url: http://a, name: one}]\n",
-	} {
-		put(t, file, text)
-		if status, _, body := send(t, http.MethodPost, r.base+"/-/reload"); status != http.StatusInternalServerError || !strings.Contains(body, what) {
-			t.Errorf("%s: %d %s", what, status, body)
-		}
-		if _, body := httpGet(t, r.base+"/api/v1/status/config"); !strings.Contains(body, "zone: one") {
-			t.Errorf("%s: %s", what, body)
-		}
-	}
-	log := filepath.Join(t.TempDir(), "queries.log")
-	put(t, file, "global: {query_log_file: "+log+"}\n")
-	if status, _, body := send(t, http.MethodPost, r.base+"/-/reload"); status != http.StatusOK {
-		t.Fatal(status, body)
-	}
-	httpGet(t, r.base+"/api/v1/query?query=vector(42)")
-	if text, err := os.ReadFile(log); err != nil || !strings.Contains(string(text), "vector(42)") {
-		t.Errorf("%s, %v", text, err)
-	}
-}
-
 func TestServe_ChangedFilesAreReloadedByThemselves(t *testing.T) {
 	r, file := startServe(t, "global: {external_labels: {zone: one}}\n", func(o *ServeOptions) { o.Peer.AutoReload = 5 * time.Millisecond })
 	expect(t, r.base+"/api/v1/status/config", "zone: one")

@@ -602,15 +602,19 @@ func TestServe_EachPartOfAReloadCanBeRejected(t *testing.T) {
 		}
 	}
 	for what, text := range map[string]string{
-		"no external labels": "global: {scrape_interval: 1m}\n",
-		"bad.rules":          "global: {external_labels: {zone: two}}\nrule_files: [" + broken + "]\n",
-		"none/file":          "global: {external_labels: {zone: two}}\nremote_write: [{url: http://a, tls_config: {ca_file: " + missing + "}}]\n",
-		"none/file: no such": "global: {external_labels: {zone: two}}\ntracing: {endpoint: 'a:1', tls_config: {ca_file: " + missing + "}}\n",
+		"no external labels":    "global: {scrape_interval: 1m}\n",
+		"bad.rules":             "global: {external_labels: {zone: two}}\nrule_files: [" + broken + "]\n",
+		"none/file":             "global: {external_labels: {zone: two}}\nremote_write: [{url: http://a, tls_config: {ca_file: " + missing + "}}]\n",
+		"global.query_log_file": "global: {external_labels: {zone: two}, query_log_file: " + missing + "}\n",
+		"scrape job":            "global: {external_labels: {zone: two}}\nscrape_configs: [{job_name: a, tls_config: {ca_file: " + missing + "}}]\n",
+		"remote read":           "global: {external_labels: {zone: two}}\nremote_read: [{url: http://a, name: one}, {url: http://a, name: one}]\n",
+		"none/file: no such":    "global: {external_labels: {zone: two}}\ntracing: {endpoint: 'a:1', tls_config: {ca_file: " + missing + "}}\n",
 	} {
 		put(t, file, text)
 		reject(what)
 	}
-	put(t, file, "global: {external_labels: {zone: two}}\n")
+	log := filepath.Join(t.TempDir(), "queries.log")
+	put(t, file, "global: {external_labels: {zone: two}, query_log_file: "+log+"}\n")
 	put(t, profileTargets, "x: 1\n")
 	reject("profiles.yml")
 	put(t, profileTargets, "scrape_configs: [{job_name: a, static_configs: [{targets: ['127.0.0.1:1']}]}]\n")
@@ -618,6 +622,10 @@ func TestServe_EachPartOfAReloadCanBeRejected(t *testing.T) {
 		t.Errorf("%d %s", status, body)
 	}
 	expect(t, r.base+"/api/v1/status/config", "zone: two")
+	httpGet(t, r.base+"/api/v1/query?query=vector(42)")
+	if text, err := os.ReadFile(log); err != nil || !strings.Contains(string(text), "vector(42)") {
+		t.Errorf("%s, %v", text, err)
+	}
 }
 
 func TestLiveConfig_SumIsOfAllFiles(t *testing.T) {

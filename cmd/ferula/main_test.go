@@ -1,9 +1,11 @@
 package main
 
 import (
+	"maps"
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -196,5 +198,21 @@ func TestParseArgs_ValuesAsThePeersAcceptThem(t *testing.T) {
 	}
 	if o, err := cli.Query.options(); err != nil || o.Fanout.ResponseTimeout != 24*time.Hour || o.Query.Timeout != 90*time.Second {
 		t.Errorf("%+v %v", o, err)
+	}
+}
+
+func TestHelp_EveryFlagHasATextAndEveryTextAFlag(t *testing.T) {
+	unused := helpTexts()
+	for _, command := range parserOf(t, &commands{}).Model.Leaves(false) {
+		for _, f := range command.Flags {
+			if f.Help == "" || strings.Contains(f.Help, "${") || strings.TrimSpace(f.Help) != f.Help {
+				t.Errorf("%s --%s: %q", command.Path(), f.Name, f.Help)
+			}
+			delete(unused, f.Name)
+			delete(unused, command.Path()+" "+f.Name)
+		}
+	}
+	if len(unused) > 0 {
+		t.Errorf("of no flag: %q", slices.Sorted(maps.Keys(unused)))
 	}
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"runtime/debug"
@@ -244,4 +245,36 @@ func (m *callMetrics) unary(ctx context.Context, in any, info *grpc.UnaryServerI
 func (m *callMetrics) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	return m.instrument("server_stream", info.FullMethod, func() error { return handler(srv, stream) })
+}
+
+// handshakeLogInterval is the least time between two lines about failed handshakes: a
+// client that is refused reconnects, and a scanner connects all the time.
+const handshakeLogInterval = time.Second
+
+// loggedTLS are credentials that log failed handshakes. gRPC reports these only to its own
+// log, which is not written, so the server would log nothing about a rejected client.
+type loggedTLS struct {
+	credentials.TransportCredentials
+	logger *slog.Logger
+}
+
+func newLoggedTLS(of credentials.TransportCredentials, logger *slog.Logger) loggedTLS {
+	return loggedTLS{of, slog.New(process.ThinLog(logger.Handler(), 1, handshakeLogInterval, time.Now))}
+}
+
+// ServerHandshake implements credentials.TransportCredentials.
+func (l loggedTLS) ServerHandshake(conn net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	secure, info, err := l.TransportCredentials.ServerHandshake(conn)
+	switch client := conn.RemoteAddr().String(); {
+	case errors.Is(err, io.EOF): // a probe that only connects
+		l.logger.Debug("A client disconnected before its TLS handshake", "client", client)
+	case err != nil:
+		l.logger.Warn("The TLS handshake of a client failed", "client", client, "err", err)
+	}
+	return secure, info, err
+}
+
+// Clone implements credentials.TransportCredentials.
+func (l loggedTLS) Clone() credentials.TransportCredentials {
+	return loggedTLS{l.TransportCredentials.Clone(), l.logger}
 }

@@ -3,6 +3,8 @@ package server
 import (
 	"bytes"
 	"context"
+	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"os"
@@ -13,6 +15,7 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -263,5 +266,31 @@ func TestServer_SilentConnectionsDoNotBlockOthers(t *testing.T) {
 	}
 	if err := <-served; err != nil {
 		t.Error(err)
+	}
+}
+
+// failing are credentials whose handshakes fail.
+type failing struct {
+	credentials.TransportCredentials
+	err error
+}
+
+func (f failing) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
+	return nil, nil, f.err
+}
+
+func TestLoggedTLS_AFailedHandshakeIsALineAndAProbeIsNot(t *testing.T) {
+	var out bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&out, nil))
+	ours, theirs := net.Pipe()
+	defer func() { _, _ = ours.Close(), theirs.Close() }()
+	for _, err := range []error{io.EOF, errors.New("bad certificate")} {
+		if _, _, got := newLoggedTLS(failing{err: err}, logger).ServerHandshake(ours); !errors.Is(got, err) {
+			t.Errorf("%v, want %v", got, err)
+		}
+	}
+	lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+	if len(lines) != 1 || !strings.Contains(lines[0], `client=pipe err="bad certificate"`) {
+		t.Errorf("%q", lines)
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"log/slog"
 	"testing"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -92,5 +94,17 @@ func TestReceiver_TooManySlowMessagesEndTheOldest(t *testing.T) {
 		if err := s.RecvMsg(&emptypb.Empty{}); !errors.Is(err, io.EOF) {
 			t.Error(err)
 		}
+	}
+}
+
+func TestReceiver_CountsAPanicOfTheDecoder(t *testing.T) {
+	set := metrics.NewSet()
+	r := newReceiver(GRPCOptions{RequestBytesMax: 1}.withDefaults(), set, newCallMetrics(set, slog.New(slog.DiscardHandler)))
+	err := r.receive(func(any) error { panic("a bug") }, nil)
+	if status.Code(err) != codes.Internal {
+		t.Error(err)
+	}
+	if n := process.Panics(set, "grpc").Get(); n != 1 {
+		t.Errorf("%d panics are counted, want 1", n)
 	}
 }

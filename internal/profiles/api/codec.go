@@ -3,6 +3,7 @@ package api
 import (
 	"fmt"
 
+	"connectrpc.com/connect"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 
@@ -18,63 +19,60 @@ const elementsMax = 52 * pushProfilesMax
 // jsonElementsMax is elementsMax for JSON, in which each label has two fields.
 const jsonElementsMax = 2 * elementsMax
 
-// protoCodec decodes requests with generated code. Large responses encode themselves.
-type protoCodec struct{}
-
-func (protoCodec) Name() string { return "proto" }
-
-func (c protoCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
-
-// MarshalAppend is an optional method of connect's codecs: connect then reuses buffers.
-func (protoCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
-	switch m := m.(type) {
-	case profilepb.Encoder:
-		return m.AppendProto(dst), nil
-	case proto.Message:
-		return proto.MarshalOptions{}.MarshalAppend(dst, m)
-	}
-	return nil, fmt.Errorf("no protobuf encoding of %T", m)
+// codec decodes requests with generated code, and ignores unknown fields: clients may be newer. Large responses encode
+// themselves.
+type codec struct {
+	name      string
+	encode    func(m profilepb.Encoder, dst []byte) []byte
+	marshal   func(dst []byte, m proto.Message) ([]byte, error)
+	unmarshal func(b []byte, m proto.Message) error
 }
 
-func (protoCodec) Unmarshal(b []byte, m any) error {
-	if m, ok := m.(proto.Message); ok {
-		if err := precheck.Message(b, m.ProtoReflect().Descriptor(), elementsMax); err != nil {
-			return err
-		}
-		return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, m)
-	}
-	return fmt.Errorf("no protobuf encoding of %T", m)
+// codecs are the handler options for the encodings of messages.
+func codecs() []connect.HandlerOption {
+	protobuf := codec{"proto", profilepb.Encoder.AppendProto, proto.MarshalOptions{}.MarshalAppend, unmarshalProto}
+	json := codec{"json", profilepb.Encoder.AppendJSON, protojson.MarshalOptions{}.MarshalAppend, unmarshalJSON}
+	utf8 := json
+	utf8.name = "json; charset=utf-8"
+	return []connect.HandlerOption{connect.WithCodec(protobuf), connect.WithCodec(json), connect.WithCodec(utf8)}
 }
 
-// jsonCodec is protoCodec for protobuf's JSON mapping. It ignores unknown fields, as
-// protobuf does: clients may be newer.
-type jsonCodec struct{ name string }
-
-func (c jsonCodec) Name() string { return c.name }
-
-func (c jsonCodec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
-
-// MarshalAppend is an optional method of connect's codecs.
-func (jsonCodec) MarshalAppend(dst []byte, m any) ([]byte, error) {
-	switch m := m.(type) {
-	case profilepb.Encoder:
-		return m.AppendJSON(dst), nil
-	case proto.Message:
-		return protojson.MarshalOptions{}.MarshalAppend(dst, m)
+func unmarshalProto(b []byte, m proto.Message) error {
+	if err := precheck.Message(b, m.ProtoReflect().Descriptor(), elementsMax); err != nil {
+		return err
 	}
-	return nil, fmt.Errorf("no JSON encoding of %T", m)
+	return proto.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, m)
 }
 
-func (jsonCodec) Unmarshal(b []byte, m any) error {
-	message, ok := m.(proto.Message)
-	if !ok {
-		return fmt.Errorf("no JSON encoding of %T", m)
-	}
+func unmarshalJSON(b []byte, m proto.Message) error {
 	if len(b) == 0 {
 		b = []byte("{}") // `curl -d ''` for a request without fields
 	}
 	if err := precheck.JSON(b, jsonElementsMax); err != nil {
 		return err
 	}
-	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, message)
+	return protojson.UnmarshalOptions{DiscardUnknown: true}.Unmarshal(b, m)
+}
+
+func (c codec) Name() string { return c.name }
+
+func (c codec) Marshal(m any) ([]byte, error) { return c.MarshalAppend(nil, m) }
+
+// MarshalAppend is an optional method of connect's codecs: connect then reuses buffers.
+func (c codec) MarshalAppend(dst []byte, m any) ([]byte, error) {
+	switch m := m.(type) {
+	case profilepb.Encoder:
+		return c.encode(m, dst), nil
+	case proto.Message:
+		return c.marshal(dst, m)
+	}
+	return nil, fmt.Errorf("no encoding of %T as %s", m, c.name)
+}
+
+func (c codec) Unmarshal(b []byte, m any) error {
+	message, ok := m.(proto.Message)
+	if !ok {
+		return fmt.Errorf("no encoding of %T as %s", m, c.name)
+	}
+	return c.unmarshal(b, message)
 }

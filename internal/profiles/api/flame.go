@@ -4,6 +4,8 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
+	"maps"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -54,35 +56,35 @@ func (f *flameNode) child(name string) *flameNode {
 	return c
 }
 
-// overlay adds a flame graph to a tree, as its left or right side. The nodes of a level
-// are in the order of their parents, so one pass over both levels finds each parent.
-func overlay(root *flameNode, flame *profiles.FlameGraph, side int) {
-	type span struct {
-		from, to int64
-		frame    *flameNode
-	}
-	parents := []span{{from: 0, to: 1<<63 - 1, frame: root}}
-	for _, level := range flame.Levels {
-		var here []span
-		var x int64
-		at := 0
-		for i := 0; i+flameWidth <= len(level); i += flameWidth {
-			x += level[i]
-			total, self, name := level[i+1], level[i+2], level[i+3]
-			for at < len(parents)-1 && x >= parents[at].to {
-				at++
+// walk visits the nodes of a flame graph depth first. name is an index in its Names. The root has the depth 0.
+func walk(flame *profiles.FlameGraph, visit func(depth, name int, total, self int64)) {
+	at := make([]int, len(flame.Levels))     // of each level: offset of the next node in its values
+	ends := make([]int64, len(flame.Levels)) // of each level: end of the last node that was visited
+	var children func(depth int, parentEnd int64)
+	children = func(depth int, parentEnd int64) {
+		for depth < len(at) && at[depth]+flameWidth <= len(flame.Levels[depth]) {
+			node := flame.Levels[depth][at[depth]:]
+			start, name := ends[depth]+node[0], node[3]
+			if start >= parentEnd || name < 0 || name >= int64(len(flame.Names)) { // an invalid name ends the level
+				return
 			}
-			if len(parents) == 0 || name < 0 || name >= int64(len(flame.Names)) {
-				return // not a flame graph of a query
-			}
-			f := parents[at].frame.child(flame.Names[name])
-			f.total[side] += total
-			f.self[side] += self
-			here = append(here, span{from: x, to: x + total, frame: f})
-			x += total
+			at[depth], ends[depth] = at[depth]+flameWidth, start+node[1]
+			visit(depth, int(name), node[1], node[2])
+			children(depth+1, ends[depth])
 		}
-		parents = here
 	}
+	children(0, math.MaxInt64)
+}
+
+// overlay adds a flame graph to a tree, as its left or right side.
+func overlay(root *flameNode, flame *profiles.FlameGraph, side int) {
+	path := []*flameNode{root}
+	walk(flame, func(depth, name int, total, self int64) {
+		f := path[depth].child(flame.Names[name])
+		f.total[side] += total
+		f.self[side] += self
+		path = append(path[:depth+1], f)
+	})
 }
 
 // diffNodesMax is the limit of nodes of each side of a diff before both are merged and cut. It
@@ -136,22 +138,27 @@ func (f *flameNode) cutBelow(most int64) {
 // length of its name, the name, its self value and the number of its children. The first
 // node has no name and is the parent of all stacks.
 func Tree(flame *profiles.FlameGraph) []byte {
-	var top flameNode
-	overlay(&top, flame, 0)
-	if len(top.children) == 0 || flame.Total == 0 {
+	type node struct {
+		name           string
+		self, children int64
+	}
+	var nodes []node
+	var path []int // indexes in nodes
+	walk(flame, func(depth, name int, _, self int64) {
+		n := node{self: self}
+		if depth > 0 {
+			n.name = flame.Names[name]
+			nodes[path[depth-1]].children++
+		}
+		path, nodes = append(path[:depth], len(nodes)), append(nodes, n)
+	})
+	if flame.Total == 0 {
 		return nil
 	}
-	root := top.children[0]
-	root.name = ""
 	var b []byte
-	for stack := []*flameNode{root}; len(stack) > 0; {
-		n := stack[len(stack)-1]
-		stack = stack[:len(stack)-1]
+	for _, n := range nodes {
 		b = append(binary.AppendUvarint(b, uint64(len(n.name))), n.name...)
-		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(n.self[0])), uint64(len(n.children)))
-		for _, c := range slices.Backward(n.children) {
-			stack = append(stack, c)
-		}
+		b = binary.AppendUvarint(binary.AppendUvarint(b, uint64(n.self)), uint64(n.children))
 	}
 	return b
 }
@@ -219,66 +226,34 @@ const dotShare = 0.005
 // Dot returns the call graph of a flame graph in the DOT language of Graphviz.
 func Dot(flame *profiles.FlameGraph, t profiles.Type) string {
 	type edge struct{ from, to string }
-	type weight struct{ flat, cum int64 }
-	nodes, edges := map[string]*weight{}, map[edge]int64{}
-	var top flameNode
-	overlay(&top, flame, 0)
-	path := map[string]int{}
-	var walk func(f *flameNode, parent string)
-	walk = func(f *flameNode, parent string) {
-		w := nodes[f.name]
-		if w == nil {
-			w = &weight{}
-			nodes[f.name] = w
+	edges := map[edge]int64{}
+	var path []string
+	walk(flame, func(depth, name int, total, _ int64) {
+		if path = append(path[:depth], flame.Names[name]); depth > 1 { // "total" is not a function
+			edges[edge{path[depth-1], path[depth]}] += total
 		}
-		w.flat += f.self[0]
-		if path[f.name] == 0 { // count a recursion once
-			w.cum += f.total[0]
-		}
-		if parent != "" {
-			edges[edge{parent, f.name}] += f.total[0]
-		}
-		path[f.name]++
-		for _, c := range f.children {
-			walk(c, f.name)
-		}
-		path[f.name]--
-	}
-	for _, root := range top.children { // "total" is not a function
-		for _, c := range root.children {
-			walk(c, "")
-		}
-	}
-	least := int64(dotShare * float64(flame.Total))
-	names := make([]string, 0, len(nodes))
-	for name, w := range nodes {
-		if w.cum >= least {
-			names = append(names, name)
-		}
-	}
-	slices.SortFunc(names, func(a, b string) int {
-		return cmp.Or(cmp.Compare(nodes[b].cum, nodes[a].cum), strings.Compare(a, b))
 	})
-	number := make(map[string]int, len(names))
+	least := int64(dotShare * float64(flame.Total))
+	number := map[string]int{}
 	out := []byte("digraph " + strconv.Quote(t.String()) + " {\nnode [shape=box]\n")
-	for i, name := range names {
-		number[name] = i
-		out = fmt.Appendf(out, "n%d [label=%s]\n", i, strconv.Quote(fmt.Sprintf("%s\n%d of %d %s", name, nodes[name].flat,
-			nodes[name].cum, t.SampleUnit)))
-	}
-	arrows := make([]edge, 0, len(edges))
-	for e := range edges {
-		_, from := number[e.from]
-		_, to := number[e.to]
-		if from && to && edges[e] >= least {
-			arrows = append(arrows, e)
+	for i, f := range Functions(flame) {
+		if f.Total < least {
+			break
 		}
+		number[f.Name] = i
+		out = fmt.Appendf(out, "n%d [label=%s]\n", i, strconv.Quote(fmt.Sprintf("%s\n%d of %d %s", f.Name, f.Self, f.Total,
+			t.SampleUnit)))
 	}
+	arrows := slices.Collect(maps.Keys(edges))
 	slices.SortFunc(arrows, func(a, b edge) int {
 		return cmp.Or(cmp.Compare(edges[b], edges[a]), strings.Compare(a.from, b.from), strings.Compare(a.to, b.to))
 	})
 	for _, e := range arrows {
-		out = fmt.Appendf(out, "n%d -> n%d [label=\"%d\"]\n", number[e.from], number[e.to], edges[e])
+		from, ok := number[e.from]
+		to, both := number[e.to]
+		if ok && both && edges[e] >= least {
+			out = fmt.Appendf(out, "n%d -> n%d [label=\"%d\"]\n", from, to, edges[e])
+		}
 	}
 	return string(append(out, "}\n"...))
 }

@@ -20,7 +20,7 @@ func (s *Server) selectFunctions(ctx context.Context, tenant string,
 	if m.GetFormat() != profilepb.ProfileFormat_PROFILE_FORMAT_UNSPECIFIED {
 		return nil, badRequest{fmt.Errorf("format %s: functions have no format", m.GetFormat())}
 	}
-	r, err := s.mergeQuery(tenant, m)
+	r, err := s.mergeRequest(tenant, m)
 	if err != nil {
 		return nil, err
 	}
@@ -45,48 +45,23 @@ func Functions(flame *profiles.FlameGraph) []profilepb.FunctionCost {
 	for i, name := range flame.Names {
 		costs[i].Name = name
 	}
-	type call struct {
-		end, name int64
-		outermost bool
-	}
-	var (
-		stack []call
-		next  = make([]int, len(flame.Levels))   // of each level: offset of the next node in its values
-		ends  = make([]int64, len(flame.Levels)) // of each level: end of the last node that was read
-		open  = make([]bool, len(flame.Names))   // whether the stack has a call of a function
-	)
-	for { // walks the graph depth first: either enters the next child of the last node in stack, or leaves this node
-		depth := len(stack)
-		if depth < len(flame.Levels) {
-			if level := flame.Levels[depth][next[depth]:]; len(level) >= flameWidth {
-				start, total, self, name := ends[depth]+level[0], level[1], level[2], level[3]
-				if name < 0 || name >= int64(len(costs)) {
-					return nil // not a flame graph of a query
-				}
-				if depth == 0 || start < stack[depth-1].end {
-					next[depth] += flameWidth
-					ends[depth] = start + total
-					c := call{end: start + total, name: name, outermost: depth > 0 && !open[name]}
-					if depth > 0 {
-						costs[name].Self += self
-					}
-					if c.outermost {
-						open[name] = true
-						costs[name].Total += total
-					}
-					stack = append(stack, c)
-					continue
-				}
+	var path []int
+	outermost := make([]int, len(costs)) // by function: depth of its first call on the path; 0: none
+	walk(flame, func(depth, name int, total, self int64) {
+		for _, left := range path[depth:] {
+			if outermost[left] >= depth {
+				outermost[left] = 0
 			}
 		}
-		if depth == 0 {
-			break
+		if path = append(path[:depth], name); depth == 0 {
+			return
 		}
-		if top := stack[depth-1]; top.outermost {
-			open[top.name] = false
+		costs[name].Self += self
+		if outermost[name] == 0 {
+			outermost[name] = depth
+			costs[name].Total += total
 		}
-		stack = stack[:depth-1]
-	}
+	})
 	costs = slices.DeleteFunc(costs, func(c profilepb.FunctionCost) bool { return c.Total == 0 })
 	slices.SortFunc(costs, func(a, b profilepb.FunctionCost) int {
 		return cmp.Or(cmp.Compare(b.Total, a.Total), cmp.Compare(b.Self, a.Self), strings.Compare(a.Name, b.Name))

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"strings"
 
+	"connectrpc.com/connect"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/metadata"
@@ -16,48 +17,65 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
-// RegisterGRPC registers the services of pushes and queries with a gRPC server, for clients that use
-// the port of that server. It does not register the service of settings. Calls return Unavailable
-// until ready returns true.
-func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
-	to.RegisterService(&grpc.ServiceDesc{
-		ServiceName: strings.Trim(pusherPath, "/"), HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{method(s, ready, pusherPath, "Push", s.pushInSlot)},
-	}, s)
+// The services. RegisterGRPC registers those of pushes and queries only.
+const (
+	pusherPath   = "/push.v1.PusherService/"
+	querierPath  = "/querier.v1.QuerierService/"
+	settingsPath = "/settings.v1.SettingsService/"
+)
+
+// methods returns all methods.
+func (s *Server) methods() []method {
 	q := querierPath
-	to.RegisterService(&grpc.ServiceDesc{
-		ServiceName: strings.Trim(q, "/"), HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{
-			method(s, ready, q, "ProfileTypes", s.profileTypes), method(s, ready, q, "LabelNames", s.labelNames),
-			method(s, ready, q, "LabelValues", s.labelValues), method(s, ready, q, "Series", s.series),
-			method(s, ready, q, "GetProfileStats", s.stats), method(s, ready, q, "SelectSeries", s.selectSeries),
-			method(s, ready, q, "SelectMergeStacktraces", s.selectMergeStacktraces), method(s, ready, q, "SelectMergeProfile",
-				s.selectMergeProfile),
-			method(s, ready, q, "SelectFunctions", s.selectFunctions),
-			method(s, ready, q, "SelectMergeSpanProfile", s.selectMergeSpanProfile),
-			method(s, ready, q, "SelectHeatmap", s.selectHeatmap),
-			method(s, ready, q, "Diff", s.diff), method(s, ready, q, "AnalyzeQuery", s.analyzeQuery),
-		},
-	}, s)
+	push := newMethod(s, pusherPath, "Push", s.push)
+	push.grpc = newMethod(s, pusherPath, "Push", s.pushInSlot).grpc // by HTTP the body waits for the slot
+	return []method{
+		push,
+		newMethod(s, q, "ProfileTypes", s.profileTypes),
+		newMethod(s, q, "LabelNames", s.labelNames),
+		newMethod(s, q, "LabelValues", s.labelValues),
+		newMethod(s, q, "Series", s.series),
+		newMethod(s, q, "GetProfileStats", s.stats),
+		newMethod(s, q, "SelectSeries", s.selectSeries),
+		newMethod(s, q, "SelectMergeStacktraces", s.selectMergeStacktraces),
+		newMethod(s, q, "SelectMergeProfile", s.selectMergeProfile),
+		newMethod(s, q, "SelectMergeSpanProfile", s.selectMergeSpanProfile),
+		newMethod(s, q, "SelectFunctions", s.selectFunctions),
+		newMethod(s, q, "SelectHeatmap", s.selectHeatmap),
+		newMethod(s, q, "Diff", s.diff),
+		newMethod(s, q, "AnalyzeQuery", s.analyzeQuery),
+		newMethod(s, settingsPath, "Get", s.getSettings),
+		newMethod(s, settingsPath, "Set", s.setSettings),
+	}
 }
 
-// method returns a gRPC method that calls f with the request's tenant.
-func method[Req, Res any](s *Server, ready func() bool, service, name string,
-	f func(ctx context.Context, tenant string, m *Req) (*Res, error)) grpc.MethodDesc {
-	serve := func(ctx context.Context, request any) (any, error) {
-		if !ready() {
-			return nil, status.Error(codes.Unavailable, "Service Unavailable")
-		}
-		incoming, _ := metadata.FromIncomingContext(ctx)
-		tenant, err := s.opts.Tenant(http.Header{"X-Scope-Orgid": incoming.Get("x-scope-orgid")})
+// method is a method of a service, which clients call by Connect, gRPC and gRPC-Web on the same path.
+type method struct {
+	service, name string
+	connect       func(options ...connect.HandlerOption) http.Handler
+	grpc          func(ready func() bool) grpc.MethodDesc // for clients that use the port of the gRPC server
+}
+
+// newMethod returns a method that calls f with the tenant of a request.
+func newMethod[Req, Res any](s *Server, service, name string,
+	f func(ctx context.Context, tenant string, m *Req) (*Res, error)) method {
+	overHTTP := func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
+		message, err := invoke(ctx, s, r.Header(), r.Msg, f)
 		if err != nil {
-			return nil, status.Error(codes.InvalidArgument, err.Error())
+			return nil, connect.NewError(s.codeOf(err), err)
 		}
+		response := connect.NewResponse(message)
+		for name, values := range requestContextOf(ctx).headers() {
+			response.Header()[name], response.Trailer()[name] = values, values
+		}
+		return response, nil
+	}
+	overGRPC := func(ctx context.Context, request any) (any, error) {
 		ctx, outcome := withRequestContext(ctx)
 		defer outcome.close()
-		ctx, cancel := context.WithTimeout(ctx, s.opts.QueryTimeout)
-		defer cancel()
-		response, err := f(ctx, tenant, request.(*Req))
+		incoming, _ := metadata.FromIncomingContext(ctx)
+		h := http.Header{"X-Scope-Orgid": incoming.Get("x-scope-orgid")}
+		response, err := invoke(ctx, s, h, request.(*Req), f)
 		if err != nil {
 			return nil, status.Error(codes.Code(s.codeOf(err)), err.Error()) // connect and gRPC number codes alike
 		}
@@ -72,16 +90,61 @@ func method[Req, Res any](s *Server, ready func() bool, service, name string,
 		}
 		return toMessage(response), nil
 	}
+	return method{
+		service: service, name: name,
+		connect: func(options ...connect.HandlerOption) http.Handler {
+			return connect.NewUnaryHandler(service+name, overHTTP, options...)
+		},
+		grpc: func(ready func() bool) grpc.MethodDesc {
+			return UnaryMethod[Req](ready, service, name, overGRPC)
+		},
+	}
+}
+
+// invoke calls f with the tenant of a request and the timeout of queries.
+func invoke[Req, Res any](ctx context.Context, s *Server, h http.Header, m Req,
+	f func(ctx context.Context, tenant string, m Req) (Res, error)) (response Res, err error) {
+	tenant, err := s.opts.Tenant(h)
+	if err != nil {
+		return response, badRequest{err}
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.opts.QueryTimeout)
+	defer cancel()
+	return f(ctx, tenant, m)
+}
+
+// RegisterGRPC registers the services of pushes and queries with a gRPC server. Calls return Unavailable until ready
+// returns true.
+func (s *Server) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
+	for _, service := range []string{pusherPath, querierPath} {
+		desc := &grpc.ServiceDesc{ServiceName: strings.Trim(service, "/"), HandlerType: (*any)(nil)}
+		for _, m := range s.methods() {
+			if m.service == service {
+				desc.Methods = append(desc.Methods, m.grpc(ready))
+			}
+		}
+		to.RegisterService(desc, s)
+	}
+}
+
+// UnaryMethod returns a method of a gRPC service that decodes a request and passes it to serve once ready returns true.
+func UnaryMethod[Req any](ready func() bool, service, name string, serve grpc.UnaryHandler) grpc.MethodDesc {
 	return grpc.MethodDesc{MethodName: name, Handler: func(_ any, ctx context.Context, decode func(any) error,
 		interceptor grpc.UnaryServerInterceptor) (any, error) {
 		request := new(Req)
 		if err := decode(request); err != nil {
 			return nil, err
 		}
-		if interceptor == nil {
+		whenReady := func(ctx context.Context, request any) (any, error) {
+			if !ready() {
+				return nil, status.Error(codes.Unavailable, "Service Unavailable")
+			}
 			return serve(ctx, request)
 		}
-		return interceptor(ctx, request, &grpc.UnaryServerInfo{Server: s, FullMethod: service + name}, serve)
+		if interceptor == nil {
+			return whenReady(ctx, request)
+		}
+		return interceptor(ctx, request, &grpc.UnaryServerInfo{FullMethod: service + name}, whenReady)
 	}}
 }
 

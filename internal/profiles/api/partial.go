@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http"
+	"slices"
 	"strings"
 
 	"github.com/ferula-io/ferula/promjson"
@@ -67,22 +68,13 @@ func warn(ctx context.Context, warnings []error) {
 	for _, err := range warnings {
 		text := headerValue(err.Error())
 		switch {
-		case o.has(text):
+		case slices.Contains(o.warnings, text):
 		case len(o.warnings) < warningsMax-1:
 			o.warnings = append(o.warnings, text)
 		default:
 			o.more++
 		}
 	}
-}
-
-func (o *requestContext) has(text string) bool {
-	for _, known := range o.warnings {
-		if known == text {
-			return true
-		}
-	}
-	return false
 }
 
 // texts returns the warnings, bounded in number and length.

@@ -18,7 +18,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"slices"
 	"time"
 
 	"connectrpc.com/connect"
@@ -49,16 +48,20 @@ type Querier interface {
 	Stats(tenant string) (profiles.Stats, error)
 }
 
+// Limits of requests.
+const (
+	pushesMax   = 16 // decoded at once; others wait
+	nodesMax    = 1 << 20
+	pointsMax   = 11_000   // of a series
+	selectorMax = 64 << 10 // bytes
+)
+
 // Options of a Server. Zero values take the defaults.
 type Options struct {
-	BodyMaxBytes  int           // of a request, both as sent and decompressed; 0: 64 MiB
-	PushesMax     int           // decoded at once; others wait; 0: 16
-	NodesDefault  int           // of a flame graph if the request sets no limit; 0: 8,192
-	NodesMax      int           // limit that a request may set; 0: 1,048,576
-	PointsMax     int64         // points of a series; 0: 11,000
-	QueryTimeout  time.Duration // of one query; 0: 2 minutes
-	SelectorBytes int           // of one selector; 0: 64 KiB
-	Flags         hint.Flags    // the flags that raise the limits, named in errors
+	BodyMaxBytes int           // of a request, both as sent and decompressed; 0: 64 MiB
+	NodesDefault int           // of a flame graph if the request sets no limit; 0: 8,192
+	QueryTimeout time.Duration // of one query; 0: 2 minutes
+	Flags        hint.Flags    // the flags that raise the limits, named in errors
 	// Tenant reads the tenant of a request; nil: TenantOf.
 	Tenant func(http.Header) (string, error)
 	// Code returns the Connect code of an error that is not one of profiles. If Code is
@@ -74,11 +77,7 @@ func (o Options) withDefaults() Options {
 		o.Tenant = TenantOf
 	}
 	o.BodyMaxBytes = cmp.Or(o.BodyMaxBytes, 64<<20)
-	o.PushesMax = cmp.Or(o.PushesMax, 16)
 	o.NodesDefault = cmp.Or(o.NodesDefault, 8192)
-	o.NodesMax = cmp.Or(o.NodesMax, 1<<20)
-	o.SelectorBytes = cmp.Or(o.SelectorBytes, 64<<10)
-	o.PointsMax = cmp.Or(o.PointsMax, 11_000)
 	o.QueryTimeout = cmp.Or(o.QueryTimeout, 2*time.Minute)
 	if o.Bodies == nil {
 		o.Bodies = reqbody.New(reqbody.Options{})
@@ -102,7 +101,7 @@ type Server struct {
 func New(opts Options, push Pusher, query Querier) *Server {
 	opts = opts.withDefaults()
 	return &Server{opts: opts, pusher: push, querier: query, parser: parser.NewParser(parser.Options{}),
-		pushSlots: make(chan struct{}, opts.PushesMax)}
+		pushSlots: make(chan struct{}, pushesMax)}
 }
 
 // queryMaxBytes is the limit of a query, both as sent and decompressed. 10,000 ids and
@@ -110,93 +109,35 @@ func New(opts Options, push Pusher, query Querier) *Server {
 // their limit is lower than the limit of pushes.
 const queryMaxBytes = 8 << 20
 
-const (
-	pusherPath  = "/push.v1.PusherService/"
-	querierPath = "/querier.v1.QuerierService/"
-
-	settingsPath = "/settings.v1.SettingsService/"
-)
-
 // Register registers every endpoint with mux below prefix. wrap may be nil; it is called
 // with each handler and the endpoint's path, and returns the handler to register.
 func (s *Server) Register(mux *http.ServeMux, prefix string, wrap func(name string, h http.Handler) http.Handler) {
 	if wrap == nil {
 		wrap = func(_ string, h http.Handler) http.Handler { return h }
 	}
-	receive := func(path string, h http.Handler, slots chan struct{}, bytesMax int) {
-		if prefix != "" {
-			h = http.StripPrefix(prefix, h) // connect needs the procedure's path
+	for _, m := range s.methods() {
+		slots, bytesMax := s.pushSlots, s.opts.BodyMaxBytes
+		if m.service != pusherPath {
+			slots, bytesMax = nil, min(bytesMax, queryMaxBytes)
 		}
+		h := m.connect(append(codecs(), connect.WithCompressMinBytes(1<<10), connect.WithReadMaxBytes(bytesMax))...)
+		if prefix != "" {
+			h = http.StripPrefix(prefix, h) // connect needs the path of the method
+		}
+		path := m.service + m.name
 		mux.Handle("POST "+prefix+path, wrap(path, s.readBodyFirst(withCleanup(h), slots, bytesMax)))
 	}
-	queryBytesMax := min(s.opts.BodyMaxBytes, queryMaxBytes)
-	handle := func(path string, h http.Handler) { receive(path, h, nil, queryBytesMax) }
 	get := func(path string, f http.HandlerFunc) { mux.Handle("GET "+prefix+path, wrap(path, f)) }
-	options := []connect.HandlerOption{
-		connect.WithCodec(protoCodec{}), connect.WithCodec(jsonCodec{"json"}),
-		connect.WithCodec(jsonCodec{"json; charset=utf-8"}),
-		connect.WithCompressMinBytes(1 << 10),
-	}
-	pushOptions := append(slices.Clone(options), connect.WithReadMaxBytes(s.opts.BodyMaxBytes))
-	options = append(options, connect.WithReadMaxBytes(queryBytesMax))
-	receive(pusherPath+"Push", connect.NewUnaryHandler(pusherPath+"Push", call(s, s.push), pushOptions...), s.pushSlots,
-		s.opts.BodyMaxBytes)
-	q := querierPath
-	handle(q+"ProfileTypes", connect.NewUnaryHandler(q+"ProfileTypes", call(s, s.profileTypes), options...))
-	handle(q+"LabelNames", connect.NewUnaryHandler(q+"LabelNames", call(s, s.labelNames), options...))
-	handle(q+"LabelValues", connect.NewUnaryHandler(q+"LabelValues", call(s, s.labelValues), options...))
-	handle(q+"Series", connect.NewUnaryHandler(q+"Series", call(s, s.series), options...))
-	handle(q+"GetProfileStats", connect.NewUnaryHandler(q+"GetProfileStats", call(s, s.stats), options...))
-	handle(q+"SelectSeries", connect.NewUnaryHandler(q+"SelectSeries", call(s, s.selectSeries), options...))
-	handle(q+"SelectMergeStacktraces", connect.NewUnaryHandler(q+"SelectMergeStacktraces",
-		call(s, s.selectMergeStacktraces), options...))
-	handle(q+"SelectFunctions", connect.NewUnaryHandler(q+"SelectFunctions", call(s, s.selectFunctions), options...))
-	handle(q+"SelectMergeProfile", connect.NewUnaryHandler(q+"SelectMergeProfile", call(s, s.selectMergeProfile),
-		options...))
-	handle(q+"SelectMergeSpanProfile", connect.NewUnaryHandler(q+"SelectMergeSpanProfile",
-		call(s, s.selectMergeSpanProfile), options...))
-	handle(q+"SelectHeatmap", connect.NewUnaryHandler(q+"SelectHeatmap", call(s, s.selectHeatmap), options...))
-	handle(q+"AnalyzeQuery", connect.NewUnaryHandler(q+"AnalyzeQuery", call(s, s.analyzeQuery), options...))
-	handle(settingsPath+"Get", connect.NewUnaryHandler(settingsPath+"Get", call(s, s.getSettings), options...))
-	handle(settingsPath+"Set", connect.NewUnaryHandler(settingsPath+"Set", call(s, s.setSettings), options...))
-	handle(q+"Diff", connect.NewUnaryHandler(q+"Diff", call(s, s.diff), options...))
 	get("/pyroscope/render", s.render)
 	get("/pyroscope/render-diff", s.renderDiff)
 	get("/pyroscope/label-values", s.legacyLabelValues)
 	get("/pyroscope/label-names", s.legacyLabelNames)
 }
 
-// call returns a Connect function that calls f with the tenant and a timeout, and turns
-// errors into Connect's.
-func call[Req, Res any](s *Server, f func(ctx context.Context, tenant string, m *Req) (*Res, error)) func(
-	context.Context, *connect.Request[Req]) (*connect.Response[Res], error) {
-	return func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
-		tenant, err := s.opts.Tenant(r.Header())
-		if err != nil {
-			return nil, connect.NewError(connect.CodeInvalidArgument, err)
-		}
-		ctx, cancel := context.WithTimeout(ctx, s.opts.QueryTimeout)
-		defer cancel()
-		message, err := f(ctx, tenant, r.Msg)
-		if err != nil {
-			return nil, s.connectError(err)
-		}
-		response := connect.NewResponse(message)
-		for name, values := range requestContextOf(ctx).headers() {
-			response.Header()[name], response.Trailer()[name] = values, values
-		}
-		return response, nil
-	}
-}
-
 // badRequest is an error that the client caused.
 type badRequest struct{ error }
 
 func (e badRequest) Unwrap() error { return e.error }
-
-func (s *Server) connectError(err error) *connect.Error {
-	return connect.NewError(s.codeOf(err), err)
-}
 
 func (s *Server) codeOf(err error) connect.Code {
 	var bad badRequest

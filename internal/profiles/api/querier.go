@@ -156,7 +156,7 @@ func (s *Server) pprof(ctx context.Context, r *profiles.MergeRequest) ([]byte, e
 
 func (s *Server) selectMergeStacktraces(ctx context.Context, tenant string,
 	m *profilepb.SelectMergeStacktracesRequest) (*profilepb.MergeEncoder, error) {
-	r, err := s.mergeQuery(tenant, m)
+	r, err := s.mergeRequest(tenant, m)
 	if err != nil {
 		return nil, err
 	}
@@ -188,11 +188,10 @@ func (s *Server) selectMergeStacktraces(ctx context.Context, tenant string,
 
 func (s *Server) selectMergeProfile(ctx context.Context, tenant string,
 	m *profilepb.SelectMergeProfileRequest) (*profilepb.ProfileEncoder, error) {
-	r, err := s.mergeRequest(selection{
-		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(),
-		endMS:    m.GetEnd(),
-		profiles: m.GetProfileIdSelector(), traces: m.GetTraceIdSelector(), stack: m.GetStackTraceSelector(),
-		nodes: m.MaxNodes,
+	r, err := s.mergeRequest(tenant, &profilepb.SelectMergeStacktracesRequest{
+		ProfileTypeID: m.GetProfileTypeID(), LabelSelector: m.GetLabelSelector(), Start: m.GetStart(), End: m.GetEnd(),
+		ProfileIdSelector: m.GetProfileIdSelector(), TraceIdSelector: m.GetTraceIdSelector(),
+		StackTraceSelector: m.GetStackTraceSelector(), MaxNodes: m.MaxNodes,
 	})
 	if err != nil {
 		return nil, err
@@ -211,10 +210,9 @@ func (s *Server) selectMergeSpanProfile(ctx context.Context, tenant string,
 	if len(m.GetSpanSelector()) == 0 {
 		return nil, badRequest{errors.New("span_selector is missing")}
 	}
-	r, err := s.mergeRequest(selection{
-		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(),
-		endMS: m.GetEnd(),
-		spans: m.GetSpanSelector(), nodes: m.MaxNodes,
+	r, err := s.mergeRequest(tenant, &profilepb.SelectMergeStacktracesRequest{
+		ProfileTypeID: m.GetProfileTypeID(), LabelSelector: m.GetLabelSelector(), Start: m.GetStart(), End: m.GetEnd(),
+		SpanSelector: m.GetSpanSelector(), MaxNodes: m.MaxNodes,
 	})
 	if err != nil {
 		return nil, err
@@ -239,7 +237,7 @@ func (s *Server) diff(ctx context.Context, tenant string, m *profilepb.DiffReque
 		if side == nil {
 			return nil, badRequest{errors.New("a diff needs both left and right")}
 		}
-		r, err := s.mergeQuery(tenant, side)
+		r, err := s.mergeRequest(tenant, side)
 		if err == nil {
 			nodes = max(nodes, r.MaxNodes)
 			r.MaxNodes = diffNodesMax

@@ -46,19 +46,12 @@ func (s *Server) legacy(w http.ResponseWriter, r *http.Request, contentType stri
 	f func(ctx context.Context, tenant string, form url.Values) ([]byte, error)) {
 	ctx, outcome := withRequestContext(r.Context())
 	defer outcome.close()
-	ctx, cancel := context.WithTimeout(ctx, s.opts.QueryTimeout)
-	defer cancel()
-	tenant, err := s.opts.Tenant(r.Header)
-	if err != nil {
-		s.writeError(w, err)
-		return
-	}
 	form, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
 		s.writeError(w, badRequest{err})
 		return
 	}
-	b, err := f(ctx, tenant, form)
+	b, err := invoke(ctx, s, r.Header, form, f)
 	if err != nil {
 		s.writeError(w, err)
 		return
@@ -110,17 +103,17 @@ func (s *Server) legacyQuery(tenant string, form url.Values, query, from, until 
 	if err != nil {
 		return profiles.MergeRequest{}, err
 	}
-	sel := selection{tenant: tenant, profileType: id, selector: selector, startMS: startMS, endMS: endMS}
+	m := &profilepb.SelectMergeStacktracesRequest{ProfileTypeID: id, LabelSelector: selector, Start: startMS, End: endMS}
 	for _, name := range []string{"max-nodes", "maxNodes"} {
 		if text := form.Get(name); text != "" {
 			n, err := strconv.ParseInt(text, 10, 64)
 			if err != nil {
 				return profiles.MergeRequest{}, badRequest{fmt.Errorf("%s %q is not a number", name, text)}
 			}
-			sel.nodes = &n
+			m.MaxNodes = &n
 		}
 	}
-	return s.mergeRequest(sel)
+	return s.mergeRequest(tenant, m)
 }
 
 // timelineStep returns the step of a timeline, in ms: fifteen seconds, or more if the range would
@@ -219,29 +212,18 @@ func groupName(set []byte) string {
 	return strings.Join(values, ",")
 }
 
+func appendTexts(b []byte, texts []string) []byte {
+	return profilepb.AppendList(b, len(texts), func(b []byte, i int) []byte { return promjson.AppendString(b, texts[i]) })
+}
+
 func appendFlamebearer(b []byte, names []string, levels [][]int64, total, maxSelf int64) []byte {
-	b = append(b, `"names":[`...)
-	for i, name := range names {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = promjson.AppendString(b, name)
-	}
-	b = append(b, `],"levels":[`...)
-	for i, level := range levels {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = append(b, '[')
-		for j, v := range level {
-			if j > 0 {
-				b = append(b, ',')
-			}
-			b = strconv.AppendInt(b, v, 10)
-		}
-		b = append(b, ']')
-	}
-	b = strconv.AppendInt(append(b, `],"numTicks":`...), total, 10)
+	b = appendTexts(append(b, `"names":`...), names)
+	b = profilepb.AppendList(append(b, `,"levels":`...), len(levels), func(b []byte, i int) []byte {
+		return profilepb.AppendList(b, len(levels[i]), func(b []byte, j int) []byte {
+			return strconv.AppendInt(b, levels[i][j], 10)
+		})
+	})
+	b = strconv.AppendInt(append(b, `,"numTicks":`...), total, 10)
 	return strconv.AppendInt(append(b, `,"maxSelf":`...), maxSelf, 10)
 }
 
@@ -267,7 +249,6 @@ func appendMetadata(b []byte, t profiles.Type) []byte {
 // appendTimeline writes one value per step of the range; steps without a point are 0.
 func appendTimeline(b []byte, q profiles.SeriesRequest, points []profiles.Point) []byte {
 	b = strconv.AppendInt(append(b, `{"startTime":`...), q.StartMS/1000, 10)
-	b = append(b, `,"samples":[`...)
 	n := int((q.EndMS-q.StartMS)/q.StepMS) + 1
 	values := make([]float64, n)
 	for _, p := range points {
@@ -275,16 +256,13 @@ func appendTimeline(b []byte, q profiles.SeriesRequest, points []profiles.Point)
 			values[i] = p.Value
 		}
 	}
-	for i, v := range values {
-		if i > 0 {
-			b = append(b, ',')
+	b = profilepb.AppendList(append(b, `,"samples":`...), n, func(b []byte, i int) []byte {
+		if math.IsNaN(values[i]) || math.IsInf(values[i], 0) {
+			return append(b, '0')
 		}
-		if math.IsNaN(v) || math.IsInf(v, 0) {
-			v = 0
-		}
-		b = promjson.AppendFloat(b, v)
-	}
-	b = strconv.AppendInt(append(b, `],"durationDelta":`...), q.StepMS/1000, 10)
+		return promjson.AppendFloat(b, values[i])
+	})
+	b = strconv.AppendInt(append(b, `,"durationDelta":`...), q.StepMS/1000, 10)
 	return append(b, '}')
 }
 
@@ -351,13 +329,6 @@ func (s *Server) legacyLabels(w http.ResponseWriter, r *http.Request, f func(ctx
 		if err != nil {
 			return nil, err
 		}
-		b := []byte{'['}
-		for i, value := range values {
-			if i > 0 {
-				b = append(b, ',')
-			}
-			b = promjson.AppendString(b, value)
-		}
-		return append(b, ']'), nil
+		return appendTexts(nil, values), nil
 	})
 }

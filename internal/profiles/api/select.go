@@ -21,8 +21,8 @@ func profileType(id string) (profiles.Type, error) {
 
 // selector parses `{a="b",c=~"d"}`. An empty selector matches everything.
 func (s *Server) selector(text string) ([]*labels.Matcher, error) {
-	if len(text) > s.opts.SelectorBytes {
-		return nil, badRequest{fmt.Errorf("a selector of %d bytes exceeds the limit of %d", len(text), s.opts.SelectorBytes)}
+	if len(text) > selectorMax {
+		return nil, badRequest{fmt.Errorf("a selector of %d bytes exceeds the limit of %d", len(text), selectorMax)}
 	}
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
@@ -76,95 +76,71 @@ func timeRange(startMS, endMS int64, optional bool) (int64, int64, error) {
 // idsMax is the number of IDs (of profiles, traces and spans), or of functions of a call site, in one request.
 const idsMax = 10_000
 
-// selection has the fields that the query requests have in common: type, selector and range,
-// IDs of profiles, traces and spans, call site, and maximum of nodes.
-type selection struct {
-	tenant, profileType, selector string
-	startMS, endMS                int64
-	profiles, traces, spans       []string
-	stack                         *profilepb.StackTraceSelector
-	nodes                         *int64
-}
-
-// mergeRequest validates a selection and converts it to a request of profiles.
-func (s *Server) mergeRequest(sel selection) (profiles.MergeRequest, error) {
-	r := profiles.MergeRequest{Tenant: sel.tenant, MaxNodes: s.opts.NodesDefault}
+// mergeRequest validates a request and converts it to a request of profiles. Requests of other messages that select
+// profiles have some of its fields.
+func (s *Server) mergeRequest(tenant string, m *profilepb.SelectMergeStacktracesRequest) (profiles.MergeRequest,
+	error) {
+	r := profiles.MergeRequest{Tenant: tenant, MaxNodes: s.opts.NodesDefault}
 	var err error
-	if r.Type, err = profileType(sel.profileType); err != nil {
+	if r.Type, err = profileType(m.GetProfileTypeID()); err != nil {
 		return r, err
 	}
-	if r.Matchers, err = s.selector(sel.selector); err != nil {
+	if r.Matchers, err = s.selector(m.GetLabelSelector()); err != nil {
 		return r, err
 	}
-	if r.StartMS, r.EndMS, err = timeRange(sel.startMS, sel.endMS, false); err != nil {
+	if r.StartMS, r.EndMS, err = timeRange(m.GetStart(), m.GetEnd(), false); err != nil {
 		return r, err
 	}
-	if n := len(sel.profiles) + len(sel.traces) + len(sel.spans); n > idsMax {
+	if n := len(m.GetProfileIdSelector()) + len(m.GetTraceIdSelector()) + len(m.GetSpanSelector()); n > idsMax {
 		return r, badRequest{fmt.Errorf("%d ids exceed the limit of %d", n, idsMax)}
 	}
-	for _, text := range sel.spans {
-		id, err := profiles.ParseSpanID(text)
-		if err != nil {
-			return r, err
-		}
-		r.Spans = append(r.Spans, id)
+	if r.Spans, err = parsed(m.GetSpanSelector(), profiles.ParseSpanID); err != nil {
+		return r, err
 	}
-	for _, text := range sel.traces {
-		id, err := profiles.ParseTraceID(text)
-		if err != nil {
-			return r, err
-		}
-		r.Traces = append(r.Traces, id)
+	if r.Traces, err = parsed(m.GetTraceIdSelector(), profiles.ParseTraceID); err != nil {
+		return r, err
 	}
-	for _, text := range sel.profiles {
-		id, err := profiles.ParseID(text)
-		if err != nil {
-			return r, err
-		}
-		r.IDs = append(r.IDs, id)
+	if r.IDs, err = parsed(m.GetProfileIdSelector(), profiles.ParseID); err != nil {
+		return r, err
 	}
-	if sel.nodes != nil && *sel.nodes == -1 {
+	switch n := m.GetMaxNodes(); {
+	case n == -1:
 		r.MaxNodes = 0 // all nodes, up to NodesMax of the query engine
-	} else if sel.nodes != nil && *sel.nodes != 0 {
-		if *sel.nodes < 0 || *sel.nodes > int64(s.opts.NodesMax) {
-			return r, badRequest{fmt.Errorf("max_nodes %d is not between 1 and %d; -1 means all nodes", *sel.nodes,
-				s.opts.NodesMax)}
-		}
-		r.MaxNodes = int(*sel.nodes)
+	case n < 0 || n > nodesMax:
+		return r, badRequest{fmt.Errorf("max_nodes %d is not between 1 and %d; -1 means all nodes", n, nodesMax)}
+	case n > 0:
+		r.MaxNodes = int(n)
 	}
-	if pgo := sel.stack.GetGoPgo(); pgo != nil {
+	stack := m.GetStackTraceSelector()
+	if pgo := stack.GetGoPgo(); pgo != nil {
 		r.PGO = &profiles.PGO{KeepFrames: int(min(pgo.GetKeepLocations(), math.MaxInt32)),
 			AggregateCallees: pgo.GetAggregateCallees()}
 	}
-	r.CallSite, err = callSite(sel.stack)
-	return r, err
-}
-
-// callSite returns the function names of a call site, from the root of the stack.
-func callSite(stack *profilepb.StackTraceSelector) ([]string, error) {
 	if n := len(stack.GetCallSite()); n > idsMax {
-		return nil, badRequest{fmt.Errorf("a call site of %d functions exceeds the limit of %d", n, idsMax)}
+		return r, badRequest{fmt.Errorf("a call site of %d functions exceeds the limit of %d", n, idsMax)}
 	}
-	var names []string
-	for _, site := range stack.GetCallSite() {
-		names = append(names, site.GetName())
+	for _, site := range stack.GetCallSite() { // from the root of the stack
+		r.CallSite = append(r.CallSite, site.GetName())
 	}
-	return names, nil
+	return r, nil
 }
 
-func (s *Server) mergeQuery(tenant string, m *profilepb.SelectMergeStacktracesRequest) (profiles.MergeRequest, error) {
-	return s.mergeRequest(selection{
-		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(),
-		endMS:    m.GetEnd(),
-		profiles: m.GetProfileIdSelector(), traces: m.GetTraceIdSelector(), spans: m.GetSpanSelector(),
-		stack: m.GetStackTraceSelector(), nodes: m.MaxNodes,
-	})
+// parsed parses a list of IDs.
+func parsed[T any](texts []string, parse func(string) (T, error)) (ids []T, err error) {
+	for _, text := range texts {
+		id, err := parse(text)
+		if err != nil {
+			return nil, err
+		}
+		ids = append(ids, id)
+	}
+	return ids, nil
 }
 
 func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (profiles.SeriesRequest, error) {
-	base, err := s.mergeRequest(selection{
-		tenant: tenant, profileType: m.GetProfileTypeID(), selector: m.GetLabelSelector(), startMS: m.GetStart(),
-		endMS: m.GetEnd(), stack: m.GetStackTraceSelector(),
+	base, err := s.mergeRequest(tenant, &profilepb.SelectMergeStacktracesRequest{
+		ProfileTypeID: m.GetProfileTypeID(), LabelSelector: m.GetLabelSelector(), Start: m.GetStart(), End: m.GetEnd(),
+		StackTraceSelector: m.GetStackTraceSelector(),
 	})
 	r := overTime(base)
 	if err != nil {
@@ -176,9 +152,9 @@ func (s *Server) seriesQuery(tenant string, m *profilepb.SelectSeriesRequest) (p
 	}
 	r.StepMS = int64(math.Round(step * 1000))
 	if r.EndMS-r.StartMS < 0 || // it overflows
-		(r.EndMS-r.StartMS)/r.StepMS >= s.opts.PointsMax {
+		(r.EndMS-r.StartMS)/r.StepMS >= pointsMax {
 		return r, badRequest{fmt.Errorf("the range has more than %d points per series with a step of %v seconds: use a longer step",
-			s.opts.PointsMax, step)}
+			pointsMax, step)}
 	}
 	limit := m.GetLimit()
 	if limit < 0 || limit > math.MaxInt32 {

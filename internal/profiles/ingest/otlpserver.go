@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/types/known/emptypb"
 
 	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/api"
 	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
@@ -197,36 +198,19 @@ func (s *OTLPServer) codeOf(err error) codes.Code {
 // RegisterGRPC registers the service with a gRPC server. Calls return Unavailable until ready
 // returns true.
 func (s *OTLPServer) RegisterGRPC(to grpc.ServiceRegistrar, ready func() bool) {
-	serve := func(ctx context.Context, request any) (any, error) {
-		if s.opts.Disabled {
-			return nil, status.Error(codes.Unimplemented,
-				"the profile receiver is off: enable it with --profiles.enable-receiver")
-		}
-		if !ready() {
-			return nil, status.Error(codes.Unavailable, "Service Unavailable")
-		}
-		return s.export(ctx, request.(*emptypb.Empty))
-	}
-	// decodeOTLP decodes the request, within its limits. gRPC decodes it into an empty
-	// message: all fields are then unknown fields, whose bytes protobuf keeps as they are.
-	handler := func(_ any, ctx context.Context, decode func(any) error,
-		interceptor grpc.UnaryServerInterceptor) (any, error) {
-		request := &emptypb.Empty{}
-		if err := decode(request); err != nil {
-			return nil, err
-		}
-		if interceptor == nil {
-			return serve(ctx, request)
-		}
-		return interceptor(ctx, request, &grpc.UnaryServerInfo{Server: s, FullMethod: "/" + otlpService + "/Export"}, serve)
-	}
-	to.RegisterService(&grpc.ServiceDesc{
-		ServiceName: otlpService, HandlerType: (*any)(nil),
-		Methods: []grpc.MethodDesc{{MethodName: "Export", Handler: handler}},
-	}, s)
+	// gRPC decodes the request into an empty message: all fields are then unknown fields, whose bytes protobuf keeps as
+	// they are. decodeOTLP decodes them, within its limits.
+	export := api.UnaryMethod[emptypb.Empty](func() bool { return s.opts.Disabled || ready() }, "/"+otlpService+"/",
+		"Export", func(ctx context.Context, request any) (any, error) { return s.export(ctx, request.(*emptypb.Empty)) })
+	to.RegisterService(&grpc.ServiceDesc{ServiceName: otlpService, HandlerType: (*any)(nil),
+		Methods: []grpc.MethodDesc{export}}, s)
 }
 
 func (s *OTLPServer) export(ctx context.Context, request *emptypb.Empty) (*emptypb.Empty, error) {
+	if s.opts.Disabled {
+		return nil, status.Error(codes.Unimplemented,
+			"the profile receiver is off: enable it with --profiles.enable-receiver")
+	}
 	incoming, _ := metadata.FromIncomingContext(ctx)
 	tenant, err := s.opts.Tenant(http.Header{"X-Scope-Orgid": incoming.Get("x-scope-orgid")})
 	if err != nil {

@@ -63,15 +63,16 @@ func (o *object) labels(name string, set []byte) {
 	}
 }
 
-// list appends an array of n elements.
+// list appends an array of n elements, unless there are none.
 func (o *object) list(name string, n int, element func(dst []byte, i int) []byte) {
 	if n > 0 {
 		o.key(name)
-		o.b = appendList(o.b, n, element)
+		o.b = AppendList(o.b, n, element)
 	}
 }
 
-func appendList(dst []byte, n int, element func(dst []byte, i int) []byte) []byte {
+// AppendList appends an array of n elements.
+func AppendList(dst []byte, n int, element func(dst []byte, i int) []byte) []byte {
 	dst = append(dst, '[')
 	for i := range n {
 		if i > 0 {

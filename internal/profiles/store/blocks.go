@@ -78,7 +78,6 @@ type View struct {
 	Sources  []block.Source
 	Warnings []error // blocks that could not be opened; read-only
 	Lease    *Lease  // memory of the query, released by Close unless it is detached
-	held     []*heldBlock
 
 	indexBytes int64 // part of the lease that is for indexes of remote blocks
 }
@@ -148,14 +147,10 @@ func (t *tenant) view(minNS, maxNS int64) (*View, local) {
 		}
 		if overlaps(b) {
 			b.refs.Add(1)
-			v.held = append(v.held, b)
 			v.Sources = append(v.Sources, b)
 		}
 	})
 	for _, h := range heads {
-		if h == nil {
-			continue
-		}
 		if view := h.view(); overlaps(view) {
 			v.Sources = append(v.Sources, view)
 		}
@@ -163,29 +158,41 @@ func (t *tenant) view(minNS, maxNS int64) (*View, local) {
 	return v, disk
 }
 
-// hold calls f with every block, under the tenant's lock. It returns two heads: the head that is
-// being written as a block, and the current head. Either may be nil. Blocks and heads are those of
-// one point in time, so no row is missing or found twice. The caller must read the heads without the
-// tenant's lock, because apply takes a head's lock before the tenant's. A head that is being written
-// as a block does not change.
-func (t *tenant) hold(f func(b *heldBlock)) [2]*head {
+// hold calls f with every block, under the tenant's lock. It returns the head that is being written as a block, if there
+// is one, and the current head. Blocks and heads are those of one point in time, so no row is missing or found twice. The
+// caller must read the heads without the tenant's lock, because apply takes a head's lock before the tenant's. A head
+// that is being written as a block does not change.
+func (t *tenant) hold(f func(b *heldBlock)) (heads []*head) {
 	if t == nil {
-		return [2]*head{}
+		return nil
 	}
 	t.mu.RLock()
 	defer t.mu.RUnlock()
 	for _, b := range t.blocks {
 		f(b)
 	}
-	return [2]*head{t.flushing, t.head}
+	if t.flushing != nil {
+		heads = append(heads, t.flushing)
+	}
+	return append(heads, t.head)
+}
+
+// drop releases the blocks for which gone returns true.
+func (v *View) drop(gone func(b *heldBlock) bool) {
+	v.Sources = slices.DeleteFunc(v.Sources, func(src block.Source) bool {
+		b, ok := src.(*heldBlock)
+		ok = ok && gone(b)
+		if ok {
+			_ = b.release() // a failed unmap does not affect any result
+		}
+		return ok
+	})
 }
 
 // Close releases the sources.
 func (v *View) Close() {
-	for _, b := range v.held {
-		_ = b.release() // a failed unmap does not affect any result
-	}
-	v.held, v.Sources = nil, nil
+	v.drop(func(*heldBlock) bool { return true })
+	v.Sources = nil
 	if v.Lease != nil {
 		v.Lease.Release()
 	}
@@ -216,11 +223,9 @@ func (s *Store) Stats(tenant string) (profiles.Stats, error) {
 		add(minNS, maxNS, b.Rows())
 	})
 	for _, h := range heads {
-		if h != nil {
-			h.mu.RLock()
-			add(h.minNS, h.maxNS, h.rows())
-			h.mu.RUnlock()
-		}
+		h.mu.RLock()
+		add(h.minNS, h.maxNS, h.rows())
+		h.mu.RUnlock()
 	}
 	return stats, nil
 }

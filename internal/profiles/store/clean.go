@@ -217,7 +217,7 @@ func (s *Store) Replaced(tenant string, id ulid.ULID) (bool, error) {
 	defer t.mu.RUnlock()
 	for _, b := range t.blocks {
 		if meta := b.Meta(); meta.ULID == id {
-			return known.replaces(&meta), nil
+			return len(known.replacing(&meta)) > 0, nil
 		}
 	}
 	return false, nil

@@ -42,7 +42,7 @@ func (s *fakeRemote) fail(err error) {
 
 func TestRemotes_ReplacedBlocksAreDeletedAfterADelay(t *testing.T) {
 	ctx := context.Background()
-	s, far := three(t, func(o *Options) { o.Retention, o.BlockSpan = -1, 365*24*time.Hour })
+	s, far := three(t, func(o *Options) { o.Retention, o.blockSpan = -1, 365*24*time.Hour })
 	p := numbered(3)
 	if err := errors.Join(s.Append(ctx, "t", []profiles.RawProfile{p}), s.Flush(ctx)); err != nil {
 		t.Fatal(err)
@@ -128,7 +128,7 @@ func TestOptions_BucketRetentionIsNotShorterThanThatOfTheDisk(t *testing.T) {
 
 func TestCompact_MergedBlocksHaveALimitedTimeRange(t *testing.T) {
 	ctx := context.Background()
-	s := openTest(t, t.TempDir(), func(s *Store) { s.opts.BlockSpan = 24 * time.Hour })
+	s := openTest(t, t.TempDir(), func(s *Store) { s.opts.blockSpan = 24 * time.Hour })
 	const days = 3
 	for n := range uint64(days * 12) {
 		p := numbered(n)
@@ -340,7 +340,7 @@ func (s *fakeRemote) read(id ulid.ULID) {
 // that such a block replaces must not be marked or deleted before its files are read.
 func TestClean_ReplacingBlocksOfTheIndexOfTheBucketAreRead(t *testing.T) {
 	ctx := context.Background()
-	from, far := three(t, func(o *Options) { o.Retention, o.BlockSpan = -1, 365*24*time.Hour })
+	from, far := three(t, func(o *Options) { o.Retention, o.blockSpan = -1, 365*24*time.Hour })
 	if err := errors.Join(from.Append(ctx, "t", []profiles.RawProfile{numbered(3)}), from.Flush(ctx)); err != nil {
 		t.Fatal(err)
 	}

@@ -71,7 +71,7 @@ func (t *tenant) pick() []*heldBlock {
 			size, to = size+r.Bytes(), max(to, end)
 		}
 		switch {
-		case size > t.store.opts.BlockBytes || to-from > int64(t.store.opts.BlockSpan):
+		case size > t.store.opts.BlockBytes || to-from > int64(t.store.opts.blockSpan):
 			run = []*heldBlock{b}
 		case len(run) == fanout:
 			run = slices.DeleteFunc(run, func(b *heldBlock) bool { return t.store.remotes.replaced(t.name, b) })

@@ -154,12 +154,12 @@ func TestPick_RunsOfOneLevelWithinSizeAndTime(t *testing.T) {
 		"size of none":            {1, day, nil},
 		"a nanosecond more range": {big, 3*time.Hour + 1, blocks[:4]},
 	} {
-		s.opts.BlockBytes, s.opts.BlockSpan = c.bytes, c.span
+		s.opts.BlockBytes, s.opts.blockSpan = c.bytes, c.span
 		if got := tenant.pick(); !slices.Equal(got, c.want) {
 			t.Errorf("%s: %d blocks, want %d", name, len(got), len(c.want))
 		}
 	}
-	s.opts.BlockBytes, s.opts.BlockSpan = big, day
+	s.opts.BlockBytes, s.opts.blockSpan = big, day
 	blocks[0].excluded = true
 	if got := tenant.pick(); !slices.Equal(got, blocks[1:5]) {
 		t.Errorf("without the first block: %d blocks", len(got))
@@ -171,7 +171,7 @@ func TestPick_RunsOfOneLevelWithinSizeAndTime(t *testing.T) {
 }
 
 func TestPick_BlocksFarFromTheFirstBeginAnotherRun(t *testing.T) {
-	s := openFaulty(t, t.TempDir(), &faults{}, func(s *Store) { s.opts.BlockSpan = time.Hour })
+	s := openFaulty(t, t.TempDir(), &faults{}, func(s *Store) { s.opts.blockSpan = time.Hour })
 	for n, hours := range []int64{0, 10, 10, 10, 10} {
 		p := numbered(uint64(n))
 		p.TimeNS += hours * int64(time.Hour)

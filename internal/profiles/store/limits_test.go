@@ -1,6 +1,7 @@
 package store
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -15,8 +16,11 @@ import (
 	"testing"
 	"time"
 
+	googlepprof "github.com/google/pprof/profile"
+
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/block"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
@@ -232,9 +236,9 @@ func TestComplete_TimesAndIDs(t *testing.T) {
 func TestOptions_EveryNegativeNumberIsRefused(t *testing.T) {
 	for name, o := range map[string]Options{
 		"retention size": {RetentionBytes: -1}, "head size": {HeadBytes: -1}, "heads size": {HeadsBytes: -1}, "memory": {MemoryBytes: -1}, "head age": {HeadAge: -1},
-		"block size": {BlockBytes: -1}, "tenants limit": {TenantsMax: -1}, "pending pushes size": {PendingBytes: -1},
-		"bucket list interval": {RemoteEvery: -1}, "open bucket blocks": {RemoteOpenMax: -1}, "bucket index size": {RemoteIndexBytes: -1},
-		"block range": {BlockSpan: -1}, "bucket retention time": {RemoteRetention: -1}, "bucket deletion delay": {RemoteDeleteDelay: -1},
+		"block size": {BlockBytes: -1}, "tenants limit": {TenantsMax: -1},
+		"bucket list interval": {RemoteEvery: -1}, "bucket index size": {RemoteIndexBytes: -1},
+		"bucket retention time": {RemoteRetention: -1}, "bucket deletion delay": {RemoteDeleteDelay: -1},
 	} {
 		if o.Dir = "d"; o.Validate() == nil || o.Validate().Error() != name+" -1 is negative" {
 			t.Errorf("%s: %v", name, o.Validate())
@@ -390,18 +394,20 @@ func TestStats_RangeIsThatOfHeadsAndBlocks(t *testing.T) {
 		sources      int
 	}{{0, 999, 0}, {0, 1000, 1}, {2000, 2000, 2}, {2001, 2999, 1}, {3000, 4000, 1}, {3001, 4000, 0}, {0, 4000, 2}} {
 		v, err := s.View(ctx, "t", c.minMS*1e6, c.maxMS*1e6)
-		if err != nil || len(v.Sources) != c.sources || len(v.held) != c.sources {
+		if err != nil || len(v.Sources) != c.sources {
 			t.Fatalf("%+v: %v", c, err)
 		}
-		held := v.held
-		for _, b := range held {
+		held := slices.Clone(v.Sources)
+		for _, src := range held {
+			b := src.(*heldBlock)
 			if b.refs.Load() != 2 {
 				t.Errorf("%d references to a block of a view", b.refs.Load())
 			}
 		}
 		v.Close()
 		v.Close()
-		for _, b := range held {
+		for _, src := range held {
+			b := src.(*heldBlock)
 			if b.refs.Load() != 1 || v.Sources != nil {
 				t.Errorf("%d references after Close", b.refs.Load())
 			}
@@ -543,5 +549,51 @@ func TestOpen_WhatIsNoTenantIsLeftAlone(t *testing.T) {
 	}
 	if text, err := os.ReadFile(filepath.Join(root, "notes")); string(text) != "mine" || err != nil {
 		t.Errorf("%q, %v", text, err)
+	}
+}
+
+// A client may send very many rows under one ID: rows that are stored already are visited once for a profile, not once for each of its rows.
+func TestHead_StoredRowsAreVisitedOnceForAProfile(t *testing.T) {
+	fn := &googlepprof.Function{ID: 1, Name: "f"}
+	loc := &googlepprof.Location{ID: 1, Line: []googlepprof.Line{{Function: fn, Line: 1}}}
+	src := &googlepprof.Profile{
+		SampleType: []*googlepprof.ValueType{{Type: "a", Unit: "count"}, {Type: "b", Unit: "count"}, {Type: "a", Unit: "count"}, {Type: "none", Unit: "count"}},
+		PeriodType: &googlepprof.ValueType{Type: "space", Unit: "bytes"}, Function: []*googlepprof.Function{fn}, Location: []*googlepprof.Location{loc},
+	}
+	for i := range 3 {
+		src.Sample = append(src.Sample, &googlepprof.Sample{Location: []*googlepprof.Location{loc}, Label: map[string][]string{"k": {fmt.Sprint(i)}}, Value: []int64{1, 2, 3, 0}})
+	}
+	var b bytes.Buffer
+	if err := src.Write(&b); err != nil {
+		t.Fatal(err)
+	}
+	var decoded pprof.Profile
+	if err := decoded.Decode(b.Bytes(), pprof.Limits{}); err != nil {
+		t.Fatal(err)
+	}
+	p, calls := &profiles.RawProfile{Labels: numbered(1).Labels, Profile: &decoded, ID: [16]byte{1}}, 0
+	first := newHead(nil)
+	none := func(block.Key, func([]byte)) bool { calls++; return false }
+	if first.apply(p, 1, none); calls != 1 || first.rows() != 6 || len(first.shared) != 0 { // the second "a" is the first again
+		t.Errorf("%d calls, %d rows, %d shared", calls, first.rows(), len(first.shared))
+	}
+	if first.apply(p, 1, none); calls != 2 || first.rows() != 6 || len(first.shared) != 0 {
+		t.Errorf("again: %d calls, %d rows, %d shared", calls, first.rows(), len(first.shared))
+	}
+	older := func(key block.Key, row func([]byte)) bool {
+		row([]byte("another"))
+		return first.holds(key, func(labels []byte) {
+			if calls++; calls > 4 {
+				row(labels)
+			}
+		})
+	}
+	calls = 0
+	second := newHead(nil)
+	if second.apply(p, 1, older); calls != 6 || second.rows() != 4 || len(second.shared) != 1 {
+		t.Errorf("of which two rows are older: %d calls, %d rows, %d shared", calls, second.rows(), len(second.shared))
+	}
+	if second.apply(p, 2, older); second.rows() != 10 || len(second.shared) != 1 {
+		t.Errorf("another time: %d rows, %d shared", second.rows(), len(second.shared))
 	}
 }

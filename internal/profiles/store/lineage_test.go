@@ -227,7 +227,7 @@ func TestView_ACompactionOnTheDiskThatTheBucketHasTooIsReadOnce(t *testing.T) {
 
 func TestCompact_LeavesOutBlocksThatTheBucketHasReplaced(t *testing.T) {
 	ctx := context.Background()
-	s, far := three(t, func(o *Options) { o.Retention, o.BlockSpan = -1, 365*24*time.Hour })
+	s, far := three(t, func(o *Options) { o.Retention, o.blockSpan = -1, 365*24*time.Hour })
 	far.put(t, s.merged(t, 0, 1))
 	p := numbered(3) // with the fourth block there are enough
 	p.TimeNS += int64(3 * time.Hour)

@@ -72,7 +72,7 @@ func busy(t *testing.T, change func(*Store)) (s *Store, tenant *tenant, disk *sl
 }
 
 func TestAppend_QueueForASlowDiskIsLimited(t *testing.T) {
-	s, _, disk, results := busy(t, func(s *Store) { s.opts.PendingBytes = 1 })
+	s, _, disk, results := busy(t, func(s *Store) { s.opts.pendingBytes = 1 })
 	err := s.Append(context.Background(), "t", []profiles.RawProfile{numbered(3)})
 	if !errors.Is(err, profiles.ErrUnavailable) || !strings.Contains(err.Error(), "queued for the disk") {
 		t.Errorf("one past the limit: %v", err)

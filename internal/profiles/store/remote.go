@@ -314,18 +314,18 @@ func (l *remoteList) block(id ulid.ULID) *remoteBlock {
 	return l.blocks[id]
 }
 
-// replaces reports whether a block of the list has all rows of the block with this meta. Blocks that
-// cannot be read replace nothing.
-func (l *remoteList) replaces(meta *block.Meta) bool {
+// replacing returns the blocks of the list that have all rows of the block with this meta. Blocks that cannot be read
+// replace nothing.
+func (l *remoteList) replacing(meta *block.Meta) (blocks []*remoteBlock) {
 	if l == nil {
-		return false
+		return nil
 	}
 	for _, b := range l.blocks {
 		if b.bad == nil && b.meta.Replaces(meta) {
-			return true
+			blocks = append(blocks, b)
 		}
 	}
-	return false
+	return blocks
 }
 
 // has reports whether the bucket has all files of a local block, or a block that replaces the local block. The files
@@ -338,16 +338,8 @@ func (r *remotes) has(tenant string, local *heldBlock) bool {
 		b.RowsBytes == int64(local.Meta().RowsBytes) && b.certain() {
 		return true
 	}
-	if !r.replaced(tenant, local) {
-		return false
-	}
 	meta := local.Meta()
-	for _, b := range known.blocks {
-		if b.bad == nil && b.meta.Replaces(&meta) && b.certain() {
-			return true
-		}
-	}
-	return false
+	return r.replaced(tenant, local) && slices.ContainsFunc(known.replacing(&meta), (*remoteBlock).certain)
 }
 
 // replaced reports whether a block in the bucket replaces a local block. It computes the result once
@@ -359,7 +351,7 @@ func (r *remotes) replaced(tenant string, local *heldBlock) bool {
 	}
 	if local.compared != number {
 		meta := local.Meta()
-		local.compared, local.replaced = number, known.replaces(&meta)
+		local.compared, local.replaced = number, len(known.replacing(&meta)) > 0
 	}
 	return local.replaced
 }
@@ -452,7 +444,7 @@ func (r *remotes) add(ctx context.Context, v *View, known *remoteList, disk loca
 				wanted = append(wanted, b)
 			}
 		}
-		if most := r.store.opts.RemoteOpenMax; len(wanted) > most {
+		if most := r.store.opts.remoteOpenMax; len(wanted) > most {
 			return fmt.Errorf("%w: %d blocks in the bucket have profiles of this time, more than %d", profiles.ErrLimit,
 				len(wanted), most)
 		}
@@ -487,14 +479,13 @@ func (r *remotes) add(ctx context.Context, v *View, known *remoteList, disk loca
 				v.Warnings = append(v.Warnings, b.fail(errOverlap))
 			}
 		}
-		for _, h := range v.held {
-			if meta := h.Meta(); slices.ContainsFunc(wanted, func(b *remoteBlock) bool { return b.meta.Replaces(&meta) }) {
-				replaced[meta.ULID] = true
-			}
-		}
-		v.drop(replaced)
+		v.drop(func(h *heldBlock) bool {
+			meta := h.Meta()
+			return replaced[meta.ULID] ||
+				slices.ContainsFunc(wanted, func(b *remoteBlock) bool { return b.meta.Replaces(&meta) })
+		})
 		for _, h := range opened {
-			v.held, v.Sources = append(v.held, h), append(v.Sources, h)
+			v.Sources = append(v.Sources, h)
 		}
 		return nil
 	}
@@ -511,22 +502,6 @@ func failedLease(wanted []*remoteBlock, err error) error {
 	}
 	return fmt.Errorf("indexes of %d blocks in the bucket, the largest with %d bytes of block %s: %w", len(wanted),
 		largest.IndexBytes, largest.name(), err)
-}
-
-// drop releases blocks of a view.
-func (v *View) drop(ids map[ulid.ULID]bool) {
-	gone := func(h *heldBlock) bool { return ids[h.Meta().ULID] }
-	v.Sources = slices.DeleteFunc(v.Sources, func(src block.Source) bool {
-		h, ok := src.(*heldBlock)
-		return ok && gone(h)
-	})
-	v.held = slices.DeleteFunc(v.held, func(h *heldBlock) bool {
-		if gone(h) {
-			_ = h.release() // a failed unmap does not affect any result
-			return true
-		}
-		return false
-	})
 }
 
 // errOverlap is the warning about two compacted blocks that have some parents in common, where neither replaces the
@@ -622,7 +597,7 @@ func (r *remotes) hold(ctx context.Context, b *remoteBlock) (*heldBlock, error) 
 	defer r.mu.Unlock()
 	b.held = h
 	r.open, r.bytes = append(r.open, b), r.bytes+b.IndexBytes
-	for len(r.open) > 1 && (len(r.open) > r.store.opts.RemoteOpenMax || r.bytes > r.store.opts.RemoteIndexBytes) {
+	for len(r.open) > 1 && (len(r.open) > r.store.opts.remoteOpenMax || r.bytes > r.store.opts.RemoteIndexBytes) {
 		r.closeBlock(r.open[0])
 	}
 	return h, nil
@@ -664,9 +639,6 @@ func (r *remotes) closeBlock(b *remoteBlock) {
 
 // sweep drops symbols and columns that have not been used for a while.
 func (r *remotes) sweep() {
-	if r == nil {
-		return
-	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for _, b := range r.open {

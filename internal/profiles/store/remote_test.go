@@ -4,10 +4,14 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
+	"math"
 	"os"
 	"path/filepath"
+	"runtime"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -16,6 +20,7 @@ import (
 	"github.com/oklog/ulid/v2"
 
 	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/block"
 )
 
 // fakeRemote is a Remote of given blocks. Listing may fail.
@@ -240,7 +245,7 @@ func TestView_OpensRemoteBlocksOfTheRangeUpToTheLimit(t *testing.T) {
 	from, full := three(t, nil)
 	full.take(t, from.opts.Dir)
 	s := openTest(t, t.TempDir(), func(s *Store) {
-		s.opts.Remote, s.opts.RemoteEvery, s.opts.RemoteOpenMax = full, time.Hour, 2
+		s.opts.Remote, s.opts.RemoteEvery, s.opts.remoteOpenMax = full, time.Hour, 2
 		s.remotes = newRemotes(s)
 	})
 	s.awaitList()
@@ -329,5 +334,203 @@ func TestView_StalledBucketTakesHalfOfTheTimeout(t *testing.T) {
 	close(release)
 	if counts := stored(t, s); len(counts) != 3 {
 		t.Errorf("once it responds: %v", counts)
+	}
+}
+
+// A block whose size cannot be read concerns the queries of its tenant only.
+func TestView_BlockWithoutSizesIsAWarningOfItsTenant(t *testing.T) {
+	denied := errors.New("403 Forbidden")
+	blocks, id := bucketOf(t), ulid.Make()
+	s := idleRemotes(t, &listed{blocks: append(blocks, profiles.BucketBlock{Tenant: "u", ID: id, Unread: denied})}, nil)
+	s.awaitList()
+	for tenant, want := range map[string]int{"t": 0, "u": 1} {
+		v, err := s.View(t.Context(), tenant, 0, timeMax)
+		if err != nil || len(v.Warnings) != want || len(v.Sources) != 3*(1-want) {
+			t.Fatalf("%s: %+v, %v", tenant, v, err)
+		}
+		for _, w := range v.Warnings {
+			if !errors.Is(w, profiles.ErrUnavailable) || !errors.Is(w, denied) || !strings.Contains(w.Error(), id.String()) {
+				t.Error(w)
+			}
+		}
+		v.Close()
+	}
+}
+
+func TestUnreadable_ManyBadBlocksAreCounted(t *testing.T) {
+	for _, bad := range []int{badMax, badMax + 3} {
+		l := &remoteList{blocks: map[ulid.ULID]*remoteBlock{}}
+		for range bad {
+			id := ulid.Make()
+			l.blocks[id] = &remoteBlock{bad: fmt.Errorf("%w: %s", profiles.ErrCorrupt, id)}
+		}
+		warnings := l.unreadable(local{}, nil)
+		if last := warnings[len(warnings)-1]; len(warnings) != min(bad, badMax+1) || bad > badMax && !strings.Contains(last.Error(), ": 3 more profile blocks") {
+			t.Errorf("%d blocks: %d warnings, %v", bad, len(warnings), last)
+		}
+	}
+}
+
+// The mark may be of another process and have a reason that this one does not know.
+func TestClean_BlockWhoseMarkCannotBeReadStays(t *testing.T) {
+	s, far := three(t, func(o *Options) { o.RemoteRetention = 10 * time.Hour }) // blocks at 0, 1 and 2 h
+	far.take(t, s.opts.Dir)
+	newest := time.Unix(0, s.tenants["t"].blocks[2].Meta().MaxNS)
+	far.blocks[0].MarkUnread = true
+	for _, step := range []struct {
+		after time.Duration
+		want  int
+	}{{0, 3}, {s.opts.RemoteDeleteDelay, 2}, {1000 * time.Hour, 1}, {1100 * time.Hour, 1}} {
+		if n := s.remotes.at(t, far, newest.Add(10*time.Hour+step.after)); n != step.want {
+			t.Errorf("after %s %d blocks are left, want %d", step.after, n, step.want)
+		}
+	}
+	if _, marked := far.reasons()[far.blocks[0].ID]; marked {
+		t.Error("the mark was written again")
+	}
+	far.blocks[0].MarkUnread = false
+	if n := s.remotes.at(t, far, newest.Add(1200*time.Hour)); n != 0 {
+		t.Errorf("%d blocks are left", n)
+	}
+}
+
+// The rows of a block that cannot be read are not missing if another block has them: a compactor has merged the block, and has
+// not deleted it yet.
+func TestView_ReplacedBlockThatCannotBeReadIsNoWarning(t *testing.T) {
+	from, far := three(t, nil)
+	far.take(t, from.opts.Dir)
+	parents := slices.Clone(far.blocks)
+	merged := *far.put(t, from.merged(t, 0, 1, 2))
+	unread := profiles.BucketBlock{Tenant: "t", ID: parents[1].ID, Unread: errors.New("403 Forbidden")}
+	cut := parents[1]
+	cut.Index = strings.NewReader(strings.Repeat("x", int(cut.IndexBytes)))
+	damaged := merged
+	damaged.Index = strings.NewReader("")
+	for name, test := range map[string]struct {
+		blocks         []profiles.BucketBlock
+		rows, warnings int
+	}{
+		"merged":                          {[]profiles.BucketBlock{parents[0], unread, parents[2], merged}, 3, 0},
+		"corrupt and merged":              {[]profiles.BucketBlock{parents[0], cut, parents[2], merged}, 3, 0},
+		"not merged":                      {[]profiles.BucketBlock{parents[0], unread, parents[2]}, 2, 1},
+		"merged into an unreadable block": {[]profiles.BucketBlock{parents[0], unread, parents[2], damaged}, 2, 2},
+	} {
+		s := idleRemotes(t, &listed{blocks: test.blocks}, nil)
+		s.awaitList()
+		if rows, warnings := s.rows(t); len(rows) != test.rows || len(warnings) != test.warnings {
+			t.Errorf("%s: %v, %v", name, rows, warnings)
+		}
+	}
+}
+
+// bytesOf returns the content of a file of a fake remote.
+func bytesOf(t *testing.T, at io.ReaderAt) []byte {
+	t.Helper()
+	r := at.(*bytes.Reader)
+	b := make([]byte, r.Size())
+	if _, err := r.ReadAt(b, 0); err != nil {
+		t.Fatal(err)
+	}
+	return b
+}
+
+// The index of a bucket has sizes and metas, which servers do not request then. If they are wrong, no memory is allocated
+// for them, a warning names the block, the other blocks are read, and the next list reads the true ones.
+func TestView_WrongSizesInTheIndexOfTheBucketAreAWarningUntilTheNextList(t *testing.T) {
+	from, full := three(t, nil)
+	full.take(t, from.opts.Dir)
+	other, err := block.Head(bytesOf(t, full.blocks[0].Index))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, lie := range map[string]func(b *profiles.BucketBlock){
+		"an index that is longer by a byte":    func(b *profiles.BucketBlock) { b.IndexBytes++ },
+		"an index that is shorter by a byte":   func(b *profiles.BucketBlock) { b.IndexBytes-- },
+		"an index of a byte":                   func(b *profiles.BucketBlock) { b.IndexBytes = 1 },
+		"an index of 200 MiB":                  func(b *profiles.BucketBlock) { b.IndexBytes = 200 << 20 },
+		"the largest index":                    func(b *profiles.BucketBlock) { b.IndexBytes = block.IndexMax },
+		"more than the largest index":          func(b *profiles.BucketBlock) { b.IndexBytes = block.IndexMax + 1 },
+		"an index whose size overflows":        func(b *profiles.BucketBlock) { b.IndexBytes = math.MaxInt64 },
+		"rows that are longer":                 func(b *profiles.BucketBlock) { b.RowsBytes++ },
+		"rows whose size overflows":            func(b *profiles.BucketBlock) { b.RowsBytes = math.MaxInt64 },
+		"the head of another block":            func(b *profiles.BucketBlock) { b.Head = bytes.Clone(other) },
+		"a head that is cut":                   func(b *profiles.BucketBlock) { b.Head = b.Head[:len(b.Head)-1] },
+		"a head of a byte":                     func(b *profiles.BucketBlock) { b.Head = b.Head[:1] },
+		"a head that is not that of the index": func(b *profiles.BucketBlock) { b.Head = append(bytes.Clone(b.Head), 0xff) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			doubts, lying := make(chan int, 100), &fakeRemote{}
+			for i, b := range full.blocks {
+				head, err := block.Head(bytesOf(t, b.Index))
+				if err != nil {
+					t.Fatal(err)
+				}
+				b.Head, b.Doubt = bytes.Clone(head), func() { doubts <- i }
+				if i == 1 {
+					lie(&b)
+				}
+				lying.blocks = append(lying.blocks, b)
+			}
+			s := openTest(t, t.TempDir(), func(s *Store) {
+				s.opts.Remote, s.opts.RemoteEvery = lying, time.Hour
+				s.remotes = newRemotes(s)
+			})
+			s.awaitList()
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			for range 2 {
+				v, err := s.View(context.Background(), "t", 0, timeMax)
+				if err != nil {
+					t.Fatal(err)
+				}
+				if len(v.Sources) != 2 || len(v.Warnings) != 1 || !strings.Contains(v.Warnings[0].Error(), "block bucket/"+full.blocks[1].ID.String()) {
+					t.Errorf("%d blocks, warnings %v", len(v.Sources), v.Warnings)
+				}
+				v.Close()
+			}
+			runtime.ReadMemStats(&after)
+			if used := after.TotalAlloc - before.TotalAlloc; used > 64<<20 {
+				t.Errorf("%d MiB were allocated", used>>20)
+			}
+			if len(doubts) == 0 {
+				t.Fatal("the sizes were not doubted")
+			}
+			for len(doubts) > 0 {
+				if i := <-doubts; i != 1 {
+					t.Errorf("block %d is doubted", i)
+				}
+			}
+			lying.mu.Lock()
+			lying.blocks = full.blocks // as the reader of the bucket finds them
+			lying.mu.Unlock()
+			if err := s.remotes.refresh(context.Background()); err != nil {
+				t.Fatal(err)
+			}
+			if counts := stored(t, s); len(counts) != 3 {
+				t.Errorf("after the next list: %v", counts)
+			}
+		})
+	}
+}
+
+// A size in the index of the bucket can be more than the memory for queries.
+func TestView_IndexThatExceedsTheMemoryIsNamed(t *testing.T) {
+	from, full := three(t, nil)
+	full.take(t, from.opts.Dir)
+	doubts := 0
+	lying := &fakeRemote{blocks: full.blocks[:1:1]}
+	head, err := block.Head(bytesOf(t, full.blocks[0].Index))
+	if err != nil {
+		t.Fatal(err)
+	}
+	lying.blocks[0].Head, lying.blocks[0].IndexBytes, lying.blocks[0].Doubt = head, 100<<20, func() { doubts++ }
+	s := openTest(t, t.TempDir(), func(s *Store) {
+		s.opts.Remote, s.opts.RemoteEvery = lying, time.Hour
+		s.remotes = newRemotes(s)
+		s.memory.max = 50 << 20
+	})
+	s.awaitList()
+	if _, err := s.View(context.Background(), "t", 0, timeMax); !errors.Is(err, profiles.ErrLimit) || !strings.Contains(err.Error(), "the largest with 104857600 bytes of block bucket/"+lying.blocks[0].ID.String()) || doubts != 1 {
+		t.Errorf("%v, doubted %d times", err, doubts)
 	}
 }

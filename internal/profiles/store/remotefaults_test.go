@@ -360,7 +360,7 @@ func TestHold_LeastRecentlyUsedBlocksAreClosedAtTheLimits(t *testing.T) {
 		s = idleRemotes(t, far, change)
 		s.awaitList()
 	}
-	fresh(func(s *Store) { s.opts.RemoteOpenMax = 2 })
+	fresh(func(s *Store) { s.opts.remoteOpenMax = 2 })
 	open(0, 1, 0, 2)
 	check("two blocks", 0, 2)
 	open(1)
@@ -444,7 +444,7 @@ func TestView_MemoryOfRemoteIndexesIsLeasedOnce(t *testing.T) {
 	for _, b := range blocks {
 		sum += b.IndexBytes
 	}
-	s := idleRemotes(t, &listed{blocks: blocks}, func(s *Store) { s.opts.RemoteOpenMax, s.opts.Flags = 3, hint.Flags{"MemoryBytes": "--memory"} })
+	s := idleRemotes(t, &listed{blocks: blocks}, func(s *Store) { s.opts.remoteOpenMax, s.opts.Flags = 3, hint.Flags{"MemoryBytes": "--memory"} })
 	s.awaitList()
 	broken.fails.Store(true)
 	s.memory.max = sum - 1
@@ -456,13 +456,13 @@ func TestView_MemoryOfRemoteIndexesIsLeasedOnce(t *testing.T) {
 	if err != nil || len(v.Sources) != 2 || len(v.Warnings) != 1 || !errors.Is(v.Warnings[0], profiles.ErrUnavailable) || v.Lease.bytes != sum || v.indexBytes != sum {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	held := v.held
-	for _, h := range held {
-		if n := h.refs.Load(); n != 2 {
+	held := slices.Clone(v.Sources)
+	for _, src := range held {
+		if n := src.(*heldBlock).refs.Load(); n != 2 {
 			t.Errorf("%d references", n)
 		}
 	}
-	if v.Close(); s.memory.leased.Load() != 0 || held[0].refs.Load() != 1 || held[1].refs.Load() != 1 {
+	if v.Close(); s.memory.leased.Load() != 0 || held[0].(*heldBlock).refs.Load() != 1 || held[1].(*heldBlock).refs.Load() != 1 {
 		t.Errorf("%d bytes are leased after Close", s.memory.leased.Load())
 	}
 	broken.fails.Store(false)
@@ -491,9 +491,9 @@ func TestView_DroppedBlocksAreReleased(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer v.Close()
-	v.drop(map[ulid.ULID]bool{blocks[1].Meta().ULID: true})
-	if len(v.held) != 2 || len(v.Sources) != 2 || v.Sources[0] != block.Source(blocks[0]) || v.Sources[1] != block.Source(blocks[2]) {
-		t.Errorf("%d blocks are held, %d sources", len(v.held), len(v.Sources))
+	v.drop(func(b *heldBlock) bool { return b == blocks[1] })
+	if len(v.Sources) != 2 || v.Sources[0] != block.Source(blocks[0]) || v.Sources[1] != block.Source(blocks[2]) {
+		t.Errorf("%d sources", len(v.Sources))
 	}
 	for i, want := range []int64{2, 1, 2} {
 		if n := blocks[i].refs.Load(); n != want {
@@ -533,7 +533,6 @@ func TestDropSymbols_AlsoThoseOfRemoteBlocks(t *testing.T) {
 	if s.remotes.sweep(); s.memory.symbols.Load() != 0 {
 		t.Errorf("%d bytes of idle symbols", s.memory.symbols.Load())
 	}
-	(*remotes)(nil).sweep()
 }
 
 func TestClean_LimitErrorsAndCounters(t *testing.T) {

@@ -235,7 +235,7 @@ func TestReplay_LogBeyondTheBudgetIsWrittenAsBlocks(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		heads := 0
+		heads, blocks := 0, 0
 		for _, src := range v.Sources {
 			for row := range src.Rows() {
 				id, err := src.ID(row)
@@ -246,9 +246,10 @@ func TestReplay_LogBeyondTheBudgetIsWrittenAsBlocks(t *testing.T) {
 			}
 			if src.Name() == "head" {
 				heads += src.Rows()
+			} else {
+				blocks++
 			}
 		}
-		blocks := len(v.held)
 		v.Close()
 		for id := range uint64(n) {
 			if counts[id] != 1 {

@@ -59,19 +59,19 @@ type Options struct {
 	HeadAge        time.Duration // age at which a head is written as a block; 0: 15 minutes
 	BlockBytes     int64         // maximum size of compacted blocks; 0: 256 MiB
 	// maximum time range of compacted blocks; 0: a tenth of Retention, at least four times HeadAge, at most a day
-	BlockSpan  time.Duration
+	blockSpan  time.Duration
 	TenantsMax int  // limit of tenants; 0: 1,000
 	NoLock     bool // do not lock the directory, for file systems without locks
 	// pushes are refused while the disk has less free space; at most a tenth of the disk; 0: no check
 	FreeBytesMin int64
-	PendingBytes int          // limit of a tenant's queued pushes in bytes; 0: 64 MiB
+	pendingBytes int          // limit of a tenant's queued pushes in bytes; 0: 64 MiB
 	Flags        hint.Flags   // flags that raise the limits, named in errors
 	DropLabels   []string     // names of labels of samples that are not stored
 	Limits       pprof.Limits // for pushed profiles that are not decoded yet; replay applies Depth only
 
 	Remote        Remote        // further blocks; nil: none
 	RemoteEvery   time.Duration // interval of listing the remote blocks; 0: 2 minutes
-	RemoteOpenMax int           // limit of open remote blocks, and of remote blocks in one view; 0: 4,096
+	remoteOpenMax int           // limit of open remote blocks, and of remote blocks in one view; 0: 4,096
 	// memory limit of cached indexes of remote blocks; one index is always cached; 0: 128 MiB
 	RemoteIndexBytes int64
 
@@ -88,15 +88,15 @@ func (o Options) withDefaults() Options {
 	o.HeadAge = cmp.Or(o.HeadAge, 15*time.Minute)
 	o.BlockBytes = cmp.Or(o.BlockBytes, 256<<20)
 	o.TenantsMax = cmp.Or(o.TenantsMax, 1000)
-	if o.BlockSpan == 0 {
-		if o.BlockSpan = 24 * time.Hour; o.Retention > 0 {
-			o.BlockSpan = min(o.BlockSpan, max(o.Retention/10, fanout*o.HeadAge))
+	if o.blockSpan == 0 {
+		if o.blockSpan = 24 * time.Hour; o.Retention > 0 {
+			o.blockSpan = min(o.blockSpan, max(o.Retention/10, fanout*o.HeadAge))
 		}
 	}
 	o.RemoteDeleteDelay = cmp.Or(o.RemoteDeleteDelay, 2*time.Hour)
-	o.PendingBytes = cmp.Or(o.PendingBytes, 64<<20)
+	o.pendingBytes = cmp.Or(o.pendingBytes, 64<<20)
 	o.RemoteEvery = cmp.Or(o.RemoteEvery, 2*time.Minute)
-	o.RemoteOpenMax = cmp.Or(o.RemoteOpenMax, 4096)
+	o.remoteOpenMax = cmp.Or(o.remoteOpenMax, 4096)
 	o.RemoteIndexBytes = cmp.Or(o.RemoteIndexBytes, 128<<20)
 	o.Limits = o.Limits.WithDefaults()
 	return o
@@ -110,11 +110,9 @@ func (o Options) Validate() error {
 	}
 	for name, v := range map[string]int64{
 		"retention size": o.RetentionBytes, "head size": int64(o.HeadBytes), "heads size": o.HeadsBytes,
-		"memory": o.MemoryBytes, "head age": int64(o.HeadAge),
-		"block size": o.BlockBytes, "tenants limit": int64(o.TenantsMax), "pending pushes size": int64(o.PendingBytes),
-		"bucket list interval": int64(o.RemoteEvery), "open bucket blocks": int64(o.RemoteOpenMax),
-		"bucket index size": o.RemoteIndexBytes,
-		"block range":       int64(o.BlockSpan), "bucket retention time": int64(o.RemoteRetention),
+		"memory": o.MemoryBytes, "head age": int64(o.HeadAge), "block size": o.BlockBytes,
+		"tenants limit": int64(o.TenantsMax), "bucket list interval": int64(o.RemoteEvery),
+		"bucket index size": o.RemoteIndexBytes, "bucket retention time": int64(o.RemoteRetention),
 		"bucket deletion delay": int64(o.RemoteDeleteDelay),
 	} {
 		if v < 0 {
@@ -321,6 +319,33 @@ func newFailedTenant(err error) *failedTenant {
 	return &failedTenant{err: err, retry: retry{min: 10 * time.Second, max: 5 * time.Minute}}
 }
 
+// retry schedules retries of a failed operation with exponential backoff.
+type retry struct {
+	min, max time.Duration
+
+	mu   sync.Mutex
+	wait time.Duration
+	at   time.Time
+}
+
+func (r *retry) due(now time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.wait == 0 || !now.Before(r.at)
+}
+
+// result records the outcome of an attempt.
+func (r *retry) result(now time.Time, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if err == nil {
+		r.wait = 0
+		return
+	}
+	r.wait = min(max(2*r.wait, r.min), r.max)
+	r.at = now.Add(r.wait)
+}
+
 // openTenant opens a tenant. known means that its directory exists.
 func (s *Store) openTenant(name string, known bool) (*tenant, error) {
 	t, err := s.readTenant(name, known)
@@ -479,6 +504,27 @@ func (s *Store) Append(ctx context.Context, tenant string, pushed []profiles.Raw
 		return err
 	}
 	return s.withoutPaths(tenant, s.appendAll(ctx, tenant, pushed))
+}
+
+// reserveShare limits the reserve on a small disk to a tenth of it.
+const reserveShare = 10
+
+// checkSpace returns an error while the disk has too little free space for pushes. The
+// remaining space is reserved for samples: on a disk that profiles have filled, the TSDB would
+// reject them.
+func (s *Store) checkSpace() error {
+	if s.opts.FreeBytesMin <= 0 {
+		return nil
+	}
+	free, total, err := files.Space(s.opts.Dir)
+	if err != nil {
+		return nil // the write itself returns the error of the directory
+	}
+	if reserve := min(s.opts.FreeBytesMin, total/reserveShare); free < reserve {
+		return fmt.Errorf("%w: a push cannot be written to the disk: %w: %d bytes are free, %d are reserved for samples%s",
+			profiles.ErrUnavailable, syscall.ENOSPC, free, reserve, s.opts.Flags.Of("FreeBytesMin"))
+	}
+	return nil
 }
 
 // withoutPaths converts an error of the disk, such as ENOSPC, to ErrUnavailable with the

@@ -117,7 +117,7 @@ func (t *tenant) append(ctx context.Context, pushed []profiles.RawProfile) error
 		t.queueMu.Unlock()
 		return t.closing
 	}
-	if len(t.queue.frames) > t.store.opts.PendingBytes {
+	if len(t.queue.frames) > t.store.opts.pendingBytes {
 		n := len(t.queue.frames)
 		t.queueMu.Unlock()
 		return fmt.Errorf("%w: %d bytes of pushes are queued for the disk", profiles.ErrUnavailable, n)

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"io"
 	"sync"
-	"sync/atomic"
 	"testing"
 )
 
@@ -176,72 +175,5 @@ func TestUpdate_AndLookupDoNotAllocate(t *testing.T) {
 	name := `a_total{b="c"}`
 	if n := testing.AllocsPerRun(100, func() { s.GetOrCreateCounter(name).Inc() }); n != 0 {
 		t.Errorf("%v allocations a look-up", n)
-	}
-}
-
-func BenchmarkScrape(b *testing.B) {
-	for _, c := range oneOf {
-		s := NewSet()
-		update := c.make(s)
-		for i := range 100 {
-			update(i)
-		}
-		b.Run(c.name+"/idle", func(b *testing.B) {
-			b.ReportAllocs()
-			for range b.N {
-				s.WritePrometheus(io.Discard)
-			}
-		})
-		b.Run(c.name+"/busy", func(b *testing.B) {
-			b.ReportAllocs()
-			for i := range b.N {
-				update(i)
-				s.WritePrometheus(io.Discard)
-			}
-		})
-	}
-	for _, lines := range []int{1000, 10000} {
-		s := NewSet()
-		mixed(s, lines)
-		b.Run(fmt.Sprint("mixed/", lines), func(b *testing.B) {
-			b.ReportAllocs()
-			for range b.N {
-				s.WritePrometheus(io.Discard)
-			}
-		})
-	}
-	b.Run("process", func(b *testing.B) {
-		b.ReportAllocs()
-		for range b.N {
-			WriteProcessMetrics(io.Discard)
-		}
-	})
-}
-
-func BenchmarkUpdate(b *testing.B) {
-	for _, c := range oneOf {
-		update := c.make(NewSet())
-		b.Run(c.name+"/single", func(b *testing.B) {
-			for i := range b.N {
-				update(i)
-			}
-		})
-		b.Run(c.name+"/parallel", func(b *testing.B) {
-			var from atomic.Int64
-			b.RunParallel(func(pb *testing.PB) {
-				for i := int(from.Add(1000)); pb.Next(); i++ {
-					update(i)
-				}
-			})
-		})
-	}
-}
-
-func BenchmarkLookup(b *testing.B) {
-	s := NewSet()
-	mixed(s, 10000)
-	b.ReportAllocs()
-	for range b.N {
-		s.GetOrCreateCounter(`requests_total{path="/api/v1/endpoint/77",method="GET"}`).Inc()
 	}
 }

@@ -468,13 +468,6 @@ func TestReservoir_SampleIsThatOfADrawForEachValue(t *testing.T) {
 	}
 }
 
-func BenchmarkSummary_Update(b *testing.B) {
-	sm := NewSet().NewSummary("s")
-	for i := range b.N {
-		sm.Update(float64(i*7919%10007) / 7)
-	}
-}
-
 // After any number of values between two scrapes, sorted has the values of the sample in
 // order.
 func TestReservoir_SortedAfterAnyNumberOfChanges(t *testing.T) {
@@ -499,35 +492,5 @@ func TestReservoir_SortedAfterAnyNumberOfChanges(t *testing.T) {
 				}
 			}
 		}
-	}
-}
-
-func BenchmarkReservoir_ThousandUpdatesBetweenScrapes(b *testing.B) {
-	r := rand.New(rand.NewPCG(3, 4))
-	values := make([]float64, 1<<14)
-	for i := range values {
-		values[i] = r.ExpFloat64()
-	}
-	wanted := defaultSummarySpec.sorted
-	dst := make([]float64, len(wanted))
-	b.ReportAllocs()
-	sample, at := newReservoir(), 0
-	for i := 0; b.Loop(); i++ {
-		if i%20 == 0 { // two turns of a window
-			b.StopTimer()
-			sample.reset()
-			for range 10_000 {
-				sample.add(values[at&(len(values)-1)])
-				at++
-			}
-			b.StartTimer()
-		}
-		b.StopTimer()
-		for range 1000 {
-			sample.add(values[at&(len(values)-1)])
-			at++
-		}
-		b.StartTimer()
-		sample.quantiles(dst, wanted)
 	}
 }

@@ -3,7 +3,6 @@ package promjson
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"math"
 	"math/rand/v2"
 	"testing"
@@ -14,45 +13,6 @@ const (
 	benchStart = 1700000000000
 	benchStep  = 15000
 )
-
-var benchMetric = []byte(`{"metric":{"__name__":"http_requests_total","code":"200","handler":"/api/v1/query_range","instance":"10.0.0.1:9090","job":"prometheus","method":"get","pod":"prometheus-0"},"values":[`)
-
-func BenchmarkPoints(b *testing.B) {
-	for name, f := range map[string]func() float64{
-		"15digits": func() float64 { return math.Round(rand.Float64()*1e15) / 1e12 },
-		"17digits": func() float64 { return rand.Float64() * 100 },
-		"short":    func() float64 { return float64(rand.IntN(10000)) / 100 },
-		"constant": func() float64 { return 0.123456789 },
-		"ints1000": func() float64 { return float64(rand.IntN(1000)) },
-		"ints1e9":  func() float64 { return float64(rand.IntN(1e9)) },
-	} {
-		matrix := make([][]Point, 1100)
-		for i := range matrix {
-			for j := range benchSteps {
-				matrix[i] = append(matrix[i], Point{benchStart + int64(j)*benchStep, f()})
-			}
-		}
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			g := NewSteps(benchStart, benchStep, benchSteps)
-			buf := make([]byte, 0, 128<<10)
-			size := 0
-			done := reportCPU(b, len(matrix)*benchSteps, "cpu-ns/sample")
-			for b.Loop() {
-				for _, points := range matrix {
-					buf = append(buf, benchMetric...)
-					buf = AppendPoints(buf, g, points)
-					buf = append(buf, "]},"...)
-					if len(buf) >= 64<<10 {
-						size += len(buf)
-						buf = buf[:0]
-					}
-				}
-			}
-			done()
-		})
-	}
-}
 
 // benchResponse is a matrix of n series with the usual steps.
 func benchResponse(n, from, steps int) []byte {
@@ -82,7 +42,7 @@ func BenchmarkScan(b *testing.B) {
 	src := benchResponse(series, 0, benchSteps)
 	run := func(b *testing.B, s *Scanner, reset func()) {
 		b.ReportAllocs()
-		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
+		b.SetBytes(int64(len(src)))
 		for b.Loop() {
 			reset()
 			n, size := 0, 0
@@ -96,16 +56,7 @@ func BenchmarkScan(b *testing.B) {
 				b.Fatal(n, s.Err())
 			}
 		}
-		done()
 	}
-	b.Run("memcpy", func(b *testing.B) {
-		dst := make([]byte, len(src))
-		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
-		for b.Loop() {
-			copy(dst, src)
-		}
-		done()
-	})
 	b.Run("bytes", func(b *testing.B) {
 		s := NewScanner(nil, Options{})
 		run(b, s, func() { s.ResetBytes(src) })
@@ -115,64 +66,6 @@ func BenchmarkScan(b *testing.B) {
 			s, r := NewScanner(nil, Options{BufferBytes: size}), bytes.NewReader(src)
 			run(b, s, func() { r.Reset(src); s.Reset(r) })
 		})
-	}
-}
-
-func BenchmarkSplice(b *testing.B) {
-	const series = 11000
-	whole := benchResponse(series, 0, benchSteps)
-	halves := [][]byte{benchResponse(series, 0, 81), benchResponse(series, 81, 80)}
-	run := func(b *testing.B, size int) {
-		var sp Splicer
-		var got bytes.Buffer
-		inputs := []*bytes.Reader{bytes.NewReader(nil), bytes.NewReader(nil)}
-		parts := []*Scanner{NewScanner(nil, Options{BufferBytes: size}), NewScanner(nil, Options{BufferBytes: size})}
-		splice := func(w io.Writer) {
-			for i, half := range halves {
-				if size == 0 {
-					parts[i].ResetBytes(half)
-				} else {
-					inputs[i].Reset(half)
-					parts[i].Reset(inputs[i])
-				}
-			}
-			try(sp.Splice(w, parts...)).must(b)
-		}
-		if splice(&got); !bytes.Equal(got.Bytes(), whole) {
-			b.Fatal("the response differs")
-		}
-		got = bytes.Buffer{}
-		b.ReportAllocs()
-		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
-		for b.Loop() {
-			splice(io.Discard)
-		}
-		done()
-	}
-	b.Run("memcpy", func(b *testing.B) {
-		dst := make([]byte, len(whole))
-		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
-		for b.Loop() {
-			copy(dst, whole)
-		}
-		done()
-	})
-	b.Run("bytes", func(b *testing.B) { run(b, 0) })
-	b.Run("reader/16KiB", func(b *testing.B) { run(b, 16<<10) })
-	b.Run("reader/32KiB", func(b *testing.B) { run(b, 32<<10) })
-	b.Run("reader/64KiB", func(b *testing.B) { run(b, 64<<10) })
-	b.Run("reader/1024KiB", func(b *testing.B) { run(b, 1<<20) })
-}
-
-func BenchmarkLabelString(b *testing.B) {
-	labels := []string{"__name__", "http_requests_total", "code", "200", "handler", "/api/v1/query_range", "instance", "10.0.0.1:9090", "job", "prometheus", "method", "get", "pod", "prometheus-0"}
-	buf := make([]byte, 0, 1000)
-	b.ReportAllocs()
-	for b.Loop() {
-		buf = buf[:0]
-		for _, s := range labels {
-			buf = AppendLabelString(buf, s)
-		}
 	}
 }
 

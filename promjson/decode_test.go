@@ -298,39 +298,6 @@ func TestDecodePoints_ExpectedTimestampsEqualParsedOnes(t *testing.T) {
 	}
 }
 
-func BenchmarkDecode(b *testing.B) {
-	const series = 1100
-	src := benchResponse(series, 0, benchSteps)
-	b.Run("response", func(b *testing.B) {
-		r := bytes.NewReader(src)
-		b.ReportAllocs()
-		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
-		for b.Loop() {
-			r.Reset(src)
-			try(Decode(r, Options{})).must(b)
-		}
-		done()
-	})
-	b.Run("points", func(b *testing.B) {
-		var points []Point
-		s := NewScanner(nil, Options{})
-		b.ReportAllocs()
-		done := reportCPU(b, series*benchSteps, "cpu-ns/sample")
-		for b.Loop() {
-			s.ResetBytes(src)
-			for s.Next() {
-				for p := s.NextValues(); p != nil; p = s.NextValues() {
-					var err error
-					if points, err = DecodePoints(points[:0], p); err != nil {
-						b.Fatal(err)
-					}
-				}
-			}
-		}
-		done()
-	})
-}
-
 func TestDecodePoints_FloatsEqualStrconv(t *testing.T) {
 	pad := `,[1700000000,"1"],[1700000000,"1"],[1700000000,"1"]`
 	values := []string{"0", "-0", "7", "12345678", "123456789", "1234567890123456", "9007199254740993", "123456789012345678", "0.1", "-0.07", "12345678.12345678",

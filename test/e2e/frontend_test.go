@@ -181,33 +181,6 @@ func startServerProgram(t *testing.T, name, address string, args ...string) {
 	listening(t, address)
 }
 
-func TestFrontend_ExportsTracesByOTLP(t *testing.T) {
-	var mu sync.Mutex
-	var received strings.Builder
-	receiver := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
-		body, _ := io.ReadAll(r.Body)
-		mu.Lock()
-		defer mu.Unlock()
-		received.WriteString(r.URL.Path)
-		received.Write(body)
-	}))
-	defer receiver.Close()
-	backend := startServe(t, idle(t))
-	t.Run("query", func(t *testing.T) { // the frontend stops with the subtest and exports the remaining spans
-		front := startFrontend(t, backend.base, func(o *app.QueryFrontendOptions) {
-			o.Tracing = "type: OTLP\nconfig: {client_type: http, insecure: true, endpoint: '" + strings.TrimPrefix(receiver.URL, "http://") + "'}"
-		})
-		front.expect("/api/v1/query_range?query=vector(1)&start=0&end=9000&step=60", 200)
-	})
-	mu.Lock()
-	defer mu.Unlock()
-	for _, want := range []string{"/v1/traces", "ferula-query-frontend", "fetch", "/api/v1/query_range", "HTTP GET"} {
-		if !strings.Contains(received.String(), want) {
-			t.Errorf("no %q in the traces received", want)
-		}
-	}
-}
-
 // asTenant sends a GET with the tenant's header and returns status and body.
 func asTenant(ctx context.Context, base, path, tenant string) (status int, body string, err error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, base+path, nil)

@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math/rand/v2"
 	"net"
 	"net/http"
 	"net/url"
@@ -320,12 +321,18 @@ func (s *server) waitValue(query, want string) {
 	eventually(s.t, 60*time.Second, query+" to be "+want, func() bool { return s.value(query) == want })
 }
 
-// freeAddress returns an address that a server can listen on, also after a restart.
+// freeAddress returns an address that a server can listen on, also after a restart. Its port is below those that systems
+// give to outgoing connections and to listeners on port 0, so that none of them takes it before.
 func freeAddress(t *testing.T) string {
 	t.Helper()
-	l := try(net.Listen("tcp", "127.0.0.1:0")).must(t)
-	defer l.Close()
-	return l.Addr().String()
+	for range 100 {
+		if l, err := net.Listen("tcp", fmt.Sprintf("127.0.0.1:%d", 15_000+rand.IntN(15_000))); err == nil {
+			defer l.Close()
+			return l.Addr().String()
+		}
+	}
+	t.Fatal("no port is free")
+	return ""
 }
 
 // expect fails the test unless the response of a path has the status, if it is not 0, and each of the texts.

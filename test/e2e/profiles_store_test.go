@@ -240,7 +240,7 @@ func (p *process) pushUntilGone(t *testing.T, round, writer int, first func()) i
 
 func TestProfiles_KillLosesNoAcknowledgedProfileAndDuplicatesNone(t *testing.T) {
 	t.Parallel()
-	rounds := 20
+	rounds := 10
 	if testing.Short() {
 		rounds = 2
 	}

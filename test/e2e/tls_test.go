@@ -408,36 +408,34 @@ func TestTLS_FrontendSendsItsCertificateToCaches(t *testing.T) {
 	t.Parallel()
 	g, other := newGuarded(t), newGuarded(t)
 	downstream := startServe(t, idle(t))
-	for kind, config := range map[string]string{
-		"REDIS":     "{type: REDIS, config: {addr: '%s', tls_enabled: true, %s}}",
-		"MEMCACHED": "{type: MEMCACHED, config: {addresses: ['%s'], tls_enabled: true, %s}}",
+	const redis = "{type: REDIS, config: {addr: '%s', tls_enabled: true, %s}}"
+	const memcached = "{type: MEMCACHED, config: {addresses: ['%s'], tls_enabled: true, %s}}"
+	for name, c := range map[string]struct {
+		config, tlsConfig string
+		accepted          bool
+	}{
+		"Redis":                          {redis, g.tlsConfig("client"), true},
+		"Redis without a certificate":    {redis, g.tlsConfig(""), false},
+		"Memcached":                      {memcached, g.tlsConfig("client"), true},
+		"Memcached of another authority": {memcached, other.tlsConfig("client"), false},
 	} {
-		for name, c := range map[string]struct {
-			tlsConfig string
-			accepted  bool
-		}{
-			"with its certificate":      {g.tlsConfig("client"), true},
-			"without a certificate":     {g.tlsConfig(""), false},
-			"with another CA's servers": {other.tlsConfig("client"), false},
-		} {
-			t.Run(kind+" "+name, func(t *testing.T) {
-				cache := newLineServer(t, g)
-				frontend := startPart(t, "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+downstream.base,
-					"--query-range.response-cache-config="+fmt.Sprintf(config, cache.Addr(), c.tlsConfig))
-				eventually(t, 30*time.Second, "the cache to be connected", func() bool {
-					// Without its cache a frontend responds nevertheless.
-					if body := fetchTLS(t, http.DefaultClient, "http://"+frontend.http+"/api/v1/query_range?query=vector(7)&start=0&end=60&step=15"); !strings.Contains(body, `"7"`) {
-						t.Errorf("no response: %s", body)
-					}
-					lines, refused := cache.seen()
-					return c.accepted && lines > 0 || !c.accepted && refused > 0
-				})
-				if lines, refused := cache.seen(); c.accepted != (lines > 0) {
-					t.Errorf("%d clients were accepted, %d refused", lines, refused)
+		t.Run(name, func(t *testing.T) {
+			cache := newLineServer(t, g)
+			frontend := startPart(t, "query-frontend", "--http-address=127.0.0.1:0", "--query-frontend.downstream-url="+downstream.base,
+				"--query-range.response-cache-config="+fmt.Sprintf(c.config, cache.Addr(), c.tlsConfig))
+			eventually(t, 30*time.Second, "the cache to be connected", func() bool {
+				// Without its cache a frontend responds nevertheless.
+				if body := fetchTLS(t, http.DefaultClient, "http://"+frontend.http+"/api/v1/query_range?query=vector(7)&start=0&end=60&step=15"); !strings.Contains(body, `"7"`) {
+					t.Errorf("no response: %s", body)
 				}
-				noError(t, frontend.signal(os.Interrupt))
+				lines, refused := cache.seen()
+				return c.accepted && lines > 0 || !c.accepted && refused > 0
 			})
-		}
+			if lines, refused := cache.seen(); c.accepted != (lines > 0) {
+				t.Errorf("%d clients were accepted, %d refused", lines, refused)
+			}
+			noError(t, frontend.signal(os.Interrupt))
+		})
 	}
 }
 

@@ -305,59 +305,6 @@ func TestHistogram_MergeWithItself(t *testing.T) {
 	}
 }
 
-// All operations run concurrently, for the race detector. The test checks the conditions
-// that hold for every scrape response.
-func TestSet_ConcurrentUse(t *testing.T) {
-	s := NewSet()
-	kept := s.NewCounter("kept")
-	var stop atomic.Bool
-	var wg sync.WaitGroup
-	background := func(f func(i int)) {
-		wg.Add(1)
-		go func() {
-			defer wg.Done()
-			for i := 0; !stop.Load(); i++ {
-				f(i)
-			}
-		}()
-	}
-	for range 2 {
-		background(func(i int) {
-			kept.Inc()
-			s.GetOrCreateCounter(fmt.Sprintf(`c{i="%d"}`, i%50)).Inc()
-			s.GetOrCreateFloatCounter(fmt.Sprintf(`f{i="%d"}`, i%50)).Add(0.5)
-			s.GetOrCreateGauge(fmt.Sprintf(`g{i="%d"}`, i%50), nil).Inc()
-			s.GetOrCreateHistogram(fmt.Sprintf(`h{i="%d"}`, i%5)).Update(float64(i % 100))
-			s.GetOrCreatePrometheusHistogramExt(fmt.Sprintf(`p{i="%d"}`, i%5), []float64{50}).Update(float64(i % 100))
-			s.GetOrCreateSummaryExt(fmt.Sprintf(`s{i="%d"}`, i%5), 10*time.Millisecond, []float64{.5}).Update(float64(i))
-		})
-		background(func(i int) {
-			s.UnregisterMetric(fmt.Sprintf(`%c{i="%d"}`, "cfghps"[i%6], i%50))
-			time.Sleep(time.Millisecond)
-		})
-	}
-	for range 2 {
-		last := uint64(0)
-		background(func(int) {
-			for _, line := range strings.Split(text(s), "\n") {
-				name, value, _ := strings.Cut(line, " ")
-				if name != "kept" {
-					continue
-				}
-				var n uint64
-				fmt.Sscan(value, &n)
-				if n < last {
-					t.Errorf("kept went back from %d to %d", last, n)
-				}
-				last = n
-			}
-		})
-	}
-	time.Sleep(300 * time.Millisecond)
-	stop.Store(true)
-	wg.Wait()
-}
-
 // Buckets, sum and count of one scrape are consistent.
 func TestHistogram_ScrapeIsConsistent(t *testing.T) {
 	s := NewSet()

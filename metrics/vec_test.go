@@ -84,9 +84,15 @@ func TestSet_ThirtyTwoGoroutines(t *testing.T) {
 		func(who, i int) { // register and remove
 			name := fmt.Sprintf(`own_total{who="%d",i="%d"}`, who, i%20)
 			s.GetOrCreateCounter(name).Inc()
-			s.GetOrCreateSummary(fmt.Sprintf(`seconds{i="%d"}`, i%5)).Update(float64(i))
+			label := fmt.Sprintf(`{i="%d"}`, i%5)
+			s.GetOrCreateFloatCounter("f" + label).Add(0.5)
+			s.GetOrCreateGauge("g"+label, nil).Inc()
+			s.GetOrCreateHistogram("h" + label).Update(float64(i))
+			s.GetOrCreatePrometheusHistogramExt("p"+label, []float64{50}).Update(float64(i))
+			s.GetOrCreateSummaryExt("s"+label, 10*time.Millisecond, []float64{.5}).Update(float64(i))
 			if i%3 == 0 {
 				s.UnregisterMetric(name)
+				s.UnregisterMetric("fghps"[i%5:i%5+1] + label)
 			}
 		},
 		func(who, i int) { // update
@@ -99,6 +105,11 @@ func TestSet_ThirtyTwoGoroutines(t *testing.T) {
 			w := httptest.NewRecorder()
 			if handler.ServeHTTP(w, r); w.Code != http.StatusOK && w.Code != http.StatusServiceUnavailable {
 				t.Errorf("status %d: %s", w.Code, w.Body)
+			}
+			before, n := kept.Get(), uint64(0)
+			_, value, _ := strings.Cut("\n"+text(s), "\nkept_total ")
+			if _, err := fmt.Sscan(value, &n); err != nil || n < before {
+				t.Errorf("kept_total went back from %d to %d: %v", before, n, err)
 			}
 		},
 		func(_, i int) { // remove members, in addition to those that expire

@@ -25,7 +25,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/profiles"
-	"github.com/ferula-io/ferula/internal/profiles/jfr"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/reqbody"
@@ -108,7 +107,7 @@ func requestOf(t *testing.T, query, body string) *http.Request {
 }
 
 func TestHandler_LabelsOfTheNameReplaceTheDefaults(t *testing.T) {
-	recording, err := os.ReadFile("../jfr/testdata/openjdk17.jfr.gz")
+	recording, err := os.ReadFile("testdata/openjdk17.jfr.gz")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -282,19 +281,19 @@ func testRecording(rate uint64) *recording {
 func TestRecording_ValuesOfEveryKindOfEvent(t *testing.T) {
 	const period = 10_000_000
 	for name, tt := range map[string]struct {
-		event jfr.Event
+		event jfrEvent
 		wall  bool
 		want  map[*measured][2]int64
 	}{
-		"execution":           {jfr.Event{Kind: jfr.Execution}, false, map[*measured][2]int64{javaCPU: {period}}},
-		"execution, asleep":   {jfr.Event{Kind: jfr.Execution, State: "STATE_SLEEPING"}, false, map[*measured][2]int64{}},
-		"wall time":           {jfr.Event{Kind: jfr.Execution}, true, map[*measured][2]int64{javaWall: {period}, javaCPU: {period}}},
-		"wall time, asleep":   {jfr.Event{Kind: jfr.Execution, State: "STATE_SLEEPING"}, true, map[*measured][2]int64{javaWall: {period}}},
-		"wall clock":          {jfr.Event{Kind: jfr.WallClock, Count: 3, Amount: 7}, false, map[*measured][2]int64{javaWall: {3 * period}}},
-		"lock":                {jfr.Event{Kind: jfr.MonitorEnter, Count: 3, Amount: 7}, false, map[*measured][2]int64{javaLock: {3, 7}}},
-		"allocation":          {jfr.Event{Kind: jfr.AllocationInTLAB, Count: 1, Amount: 64}, false, map[*measured][2]int64{javaInTLAB: {1, 64}}},
-		"live object":         {jfr.Event{Kind: jfr.LiveObject, Count: 1}, false, map[*measured][2]int64{javaLive: {1, 0}}},
-		"many of wall clocks": {jfr.Event{Kind: jfr.WallClock, Count: 1 << 41}, false, nil},
+		"execution":           {jfrEvent{kind: javaCPU}, false, map[*measured][2]int64{javaCPU: {period}}},
+		"execution, asleep":   {jfrEvent{kind: javaCPU, state: "STATE_SLEEPING"}, false, map[*measured][2]int64{}},
+		"wall time":           {jfrEvent{kind: javaCPU}, true, map[*measured][2]int64{javaWall: {period}, javaCPU: {period}}},
+		"wall time, asleep":   {jfrEvent{kind: javaCPU, state: "STATE_SLEEPING"}, true, map[*measured][2]int64{javaWall: {period}}},
+		"wall clock":          {jfrEvent{kind: javaWall, count: 3, amount: 7}, false, map[*measured][2]int64{javaWall: {3 * period}}},
+		"lock":                {jfrEvent{kind: javaLock, count: 3, amount: 7}, false, map[*measured][2]int64{javaLock: {3, 7}}},
+		"allocation":          {jfrEvent{kind: javaInTLAB, count: 1, amount: 64}, false, map[*measured][2]int64{javaInTLAB: {1, 64}}},
+		"live object":         {jfrEvent{kind: javaLive, count: 1}, false, map[*measured][2]int64{javaLive: {1, 0}}},
+		"many of wall clocks": {jfrEvent{kind: javaWall, count: 1 << 41}, false, nil},
 	} {
 		r := testRecording(100)
 		r.wall = tt.wall
@@ -316,9 +315,9 @@ func TestRecording_ValuesOfEveryKindOfEvent(t *testing.T) {
 
 func TestRecording_EqualSamplesAddUpToTheLimits(t *testing.T) {
 	r := testRecording(1)
-	frames := []jfr.Frame{{Method: "a", Line: 1}, {Method: "b", Line: 2}, {Method: "a", Line: 3}}
-	add := func(e jfr.Event) error { e.Kind, e.Stack = jfr.ThreadPark, frames; return r.add(&e) }
-	for _, e := range []jfr.Event{{Count: 1, Amount: 2}, {Count: 3, Amount: 4}, {Chunk: 1}, {StackID: 1}, {Context: 1}} {
+	frames := []jfrFrame{{method: "a", line: 1}, {method: "b", line: 2}, {method: "a", line: 3}}
+	add := func(e jfrEvent) error { e.kind, e.stack = javaPark, frames; return r.add(&e) }
+	for _, e := range []jfrEvent{{count: 1, amount: 2}, {count: 3, amount: 4}, {chunk: 1}, {stackID: 1}, {context: 1}} {
 		if err := add(e); err != nil {
 			t.Error(err)
 		}
@@ -327,33 +326,33 @@ func TestRecording_EqualSamplesAddUpToTheLimits(t *testing.T) {
 	if len(b.samples) != 4 || b.samples[0].values != [2]int64{4, 6} || len(b.functions) != 2 || len(b.locations) != 3 || len(r.order) != 1 {
 		t.Errorf("%d samples, first %v, %d functions, %d locations", len(b.samples), b.samples[0].values, len(b.functions), len(b.locations))
 	}
-	if err := add(jfr.Event{Amount: math.MaxInt64 - 6}); err != nil {
+	if err := add(jfrEvent{amount: math.MaxInt64 - 6}); err != nil {
 		t.Error(err)
 	}
-	if err := add(jfr.Event{Amount: 1}); !errors.Is(err, profiles.ErrBadRequest) || !strings.Contains(err.Error(), "overflow") {
+	if err := add(jfrEvent{amount: 1}); !errors.Is(err, profiles.ErrBadRequest) || !strings.Contains(err.Error(), "overflow") {
 		t.Error(err)
 	}
 	b.samples = append(b.samples, make([]builtSample, stacksMax-1-len(b.samples))...)
-	if err := add(jfr.Event{StackID: 2}); err != nil || len(b.samples) != stacksMax {
+	if err := add(jfrEvent{stackID: 2}); err != nil || len(b.samples) != stacksMax {
 		t.Errorf("%v, %d samples", err, len(b.samples))
 	}
 	var limit *LimitError
-	if err := add(jfr.Event{StackID: 3}); !errors.As(err, &limit) || limit.Reason != "symbols" {
+	if err := add(jfrEvent{stackID: 3}); !errors.As(err, &limit) || limit.Reason != "symbols" {
 		t.Error(err)
 	}
-	if err := add(jfr.Event{StackID: 2}); err != nil {
+	if err := add(jfrEvent{stackID: 2}); err != nil {
 		t.Errorf("a known stack: %v", err)
 	}
 	r.wall = true
 	full := &builtProfile{encoder: pprof.NewEncoder(), samples: make([]builtSample, stacksMax), index: map[sampleOf]int{}}
 	r.building[javaWall] = full
-	if err := r.add(&jfr.Event{Kind: jfr.Execution}); !errors.As(err, &limit) || r.building[javaCPU] != nil {
+	if err := r.add(&jfrEvent{kind: javaCPU}); !errors.As(err, &limit) || r.building[javaCPU] != nil {
 		t.Errorf("the wall time of an execution: %v", err)
 	}
 }
 
 func TestRecordingProfiles_BrokenLabelsAreABadRequest(t *testing.T) {
-	recording, err := os.ReadFile("../jfr/testdata/openjdk17.jfr.gz")
+	recording, err := os.ReadFile("testdata/openjdk17.jfr.gz")
 	if err != nil {
 		t.Fatal(err)
 	}

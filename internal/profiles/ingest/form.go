@@ -15,7 +15,6 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/profiles"
-	"github.com/ferula-io/ferula/internal/profiles/inflate"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/reqbody"
@@ -320,9 +319,9 @@ func (u *upload) inflateText() error {
 
 // gunzip decompresses gzip of at most limit bytes. tooLarge returns the error of more bytes.
 func gunzip(b []byte, limit int, tooLarge func() error) ([]byte, error) {
-	out, err := new(inflate.Inflater).Gzip(nil, b, limit)
+	out, err := new(pprof.Inflater).Gzip(nil, b, limit)
 	switch {
-	case errors.Is(err, inflate.ErrLimit):
+	case errors.Is(err, pprof.ErrGzipLimit):
 		return nil, tooLarge()
 	case err != nil:
 		return nil, badRequest("gzip: %v", err)

@@ -1,11 +1,11 @@
 // Package ingest takes in profiles: pushed ones, uploads of older SDKs, scraped ones and
 // profiles of this process.
 //
-//	push.v1 (profiles/api) ---------------------+
-//	/ingest (form.go: pprof, jfr, folded stacks) --+
-//	OTLP (otlpserver.go; otlp.go: to pprof) -------+--> Ingester --> Store
-//	/debug/pprof of targets (scraper.go) ----------+
-//	this process (self.go) ------------------------+
+//	push.v1 (profiles/api) -----------------------------+
+//	/ingest (form.go: pprof, folded stacks; jfr.go) ----+
+//	OTLP (otlpserver.go; otlp.go: to pprof) ------------+--> Ingester --> Store
+//	/debug/pprof of targets (scraper.go) ---------------+
+//	this process (self.go) -----------------------------+
 //
 // Every profile goes through Ingester.Push or, from OTLP, pushOTLP: its labels are normalized, and
 // it is decoded once within limits and appended to the Store, which returns when the profile is

@@ -8,7 +8,6 @@ import (
 	"strings"
 
 	"github.com/ferula-io/ferula/internal/profiles"
-	"github.com/ferula-io/ferula/internal/profiles/jfr"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
@@ -38,18 +37,11 @@ var (
 	javaPark = &measured{"block", "block", "count", [][2]string{{"contentions", "count"}, {"delay", "nanoseconds"}}}
 )
 
-// measuredBy is the profile of each kind of event except jfr.Execution, which recording.add handles.
-var measuredBy = map[jfr.Kind]*measured{
-	jfr.WallClock: javaWall, jfr.AllocationInTLAB: javaInTLAB, jfr.AllocationOutside: javaOutside,
-	jfr.AllocationSample: javaAllocation,
-	jfr.LiveObject:       javaLive, jfr.MonitorEnter: javaLock, jfr.ThreadPark: javaPark,
-}
-
 // recording builds profiles from the events of a flight recording.
 type recording struct {
 	upload   *upload
 	wall     bool                   // executions are samples of wall time, too
-	contexts map[uint64][][2]string // labels by Event.Context
+	contexts map[uint64][][2]string // labels by jfrEvent.context
 	building map[*measured]*builtProfile
 	order    []*measured
 }
@@ -57,7 +49,7 @@ type recording struct {
 type builtProfile struct {
 	encoder   *pprof.Encoder
 	functions map[string]uint64
-	locations map[jfr.Frame]uint64
+	locations map[jfrFrame]uint64
 	index     map[sampleOf]int
 	samples   []builtSample
 }
@@ -90,12 +82,11 @@ func recordingProfiles(u *upload, lset []profilepb.RawLabel) ([]profilepb.RawPro
 	if r.contexts, err = recordingLabels(snapshot); err != nil {
 		return nil, err
 	}
-	settings, err := jfr.Decode(raw, func(*jfr.Event) error { return nil })
-	if err == nil {
-		r.wall = settings.Event == "wall"
-		_, err = jfr.Decode(raw, r.add)
+	setting, err := decodeJFR(raw, nil)
+	if r.wall = setting == "wall"; err == nil {
+		_, err = decodeJFR(raw, r.add)
 	}
-	if errors.Is(err, jfr.ErrCorrupt) {
+	if errors.Is(err, errJFR) {
 		return nil, badRequest("%v", err)
 	}
 	if err != nil {
@@ -125,7 +116,7 @@ func decompressed(b []byte, limit int) ([]byte, error) {
 const contextsMax = 100_000
 
 // recordingLabels decodes the labels that Pyroscope's Java agent sends with a recording, a message LabelsSnapshot. The
-// keys of the result are the ids of contexts, to which Event.Context refers.
+// keys of the result are the ids of contexts, to which jfrEvent.context refers.
 //
 //	LabelsSnapshot  1 {1 id  2 {1 label*}}*   contexts     label  1 id of its name  2 id of its value
 //	                2 {1 id  2 text}*         texts
@@ -172,44 +163,44 @@ func recordingLabels(b []byte) (map[uint64][][2]string, error) {
 
 // add adds an event to the profile of its kind. An execution is one sample of CPU time, unless its
 // thread slept, and of wall time if wall is set. A sample of time is worth one sampling period.
-func (r *recording) add(e *jfr.Event) error {
+func (r *recording) add(e *jfrEvent) error {
 	period := int64(1e9) / int64(r.upload.rate)
-	if e.Kind != jfr.Execution {
-		values := [2]int64{e.Count, e.Amount}
-		if e.Kind == jfr.WallClock {
-			if e.Count > math.MaxInt64/period {
+	if e.kind != javaCPU {
+		values := [2]int64{e.count, e.amount}
+		if e.kind == javaWall {
+			if e.count > math.MaxInt64/period {
 				return badRequest("the values of a stack overflow")
 			}
-			values = [2]int64{e.Count * period}
+			values = [2]int64{e.count * period}
 		}
-		return r.sample(measuredBy[e.Kind], e, values)
+		return r.sample(e.kind, e, values)
 	}
 	if r.wall {
 		if err := r.sample(javaWall, e, [2]int64{period}); err != nil {
 			return err
 		}
 	}
-	if e.State == "STATE_SLEEPING" {
+	if e.state == "STATE_SLEEPING" {
 		return nil
 	}
 	return r.sample(javaCPU, e, [2]int64{period})
 }
 
-func (r *recording) sample(m *measured, e *jfr.Event, values [2]int64) error {
+func (r *recording) sample(m *measured, e *jfrEvent, values [2]int64) error {
 	b := r.building[m]
 	if b == nil {
-		b = &builtProfile{encoder: pprof.NewEncoder(), functions: map[string]uint64{}, locations: map[jfr.Frame]uint64{},
+		b = &builtProfile{encoder: pprof.NewEncoder(), functions: map[string]uint64{}, locations: map[jfrFrame]uint64{},
 			index: map[sampleOf]int{}}
 		r.building[m], r.order = b, append(r.order, m)
 	}
-	key := sampleOf{e.Chunk, e.StackID, e.Context}
+	key := sampleOf{e.chunk, e.stackID, e.context}
 	n, ok := b.index[key]
 	if !ok {
 		if n = len(b.samples); n >= stacksMax {
 			return limitError("symbols", "more than %d stacks", stacksMax)
 		}
 		b.index[key] = n
-		b.samples = append(b.samples, builtSample{stack: b.stack(e.Stack), labels: r.contexts[e.Context]})
+		b.samples = append(b.samples, builtSample{stack: b.stack(e.stack), labels: r.contexts[e.context]})
 	}
 	for i, v := range values {
 		if b.samples[n].values[i] += v; b.samples[n].values[i] < 0 {
@@ -219,18 +210,18 @@ func (r *recording) sample(m *measured, e *jfr.Event, values [2]int64) error {
 	return nil
 }
 
-func (b *builtProfile) stack(frames []jfr.Frame) []uint64 {
+func (b *builtProfile) stack(frames []jfrFrame) []uint64 {
 	stack := make([]uint64, 0, len(frames))
 	for _, f := range frames {
 		id, ok := b.locations[f]
 		if !ok {
-			function, known := b.functions[f.Method]
+			function, known := b.functions[f.method]
 			if !known {
-				name := strings.ToValidUTF8(f.Method, "\uFFFD")
+				name := strings.ToValidUTF8(f.method, "\uFFFD")
 				function = b.encoder.Function(name, name, "", 0)
-				b.functions[f.Method] = function
+				b.functions[f.method] = function
 			}
-			id = b.encoder.Location(function, int64(f.Line))
+			id = b.encoder.Location(function, int64(f.line))
 			b.locations[f] = id
 		}
 		stack = append(stack, id)

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/ferula-io/ferula/internal/profiles/jfr"
 )
 
 // javaForm is an upload of a Java agent: the recording and the labels of its samples.
@@ -69,7 +67,7 @@ func checkRecording(t *testing.T, store *memory) {
 }
 
 func TestHandler_FlightRecordingsBecomeProfiles(t *testing.T) {
-	recording, err := os.ReadFile("../jfr/testdata/openjdk17.jfr.gz")
+	recording, err := os.ReadFile("testdata/openjdk17.jfr.gz")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -138,11 +136,11 @@ func TestRecording_CorruptCountsOfWallClockAreErrors(t *testing.T) {
 		for shift := range 63 {
 			r := &recording{upload: &upload{rate: rate}, building: map[*measured]*builtProfile{}}
 			period, count := int64(1e9)/int64(rate), int64(1)<<shift
-			err := r.add(&jfr.Event{Kind: jfr.WallClock, Count: count})
+			err := r.add(&jfrEvent{kind: javaWall, count: count})
 			if fits := count <= math.MaxInt64/period; (err == nil) != fits {
 				t.Errorf("rate %d, %d samples: %v", rate, count, err)
-			} else if fits && r.building[measuredBy[jfr.WallClock]].samples[0].values[0] != count*period {
-				t.Errorf("rate %d, %d samples: %v", rate, count, r.building[measuredBy[jfr.WallClock]].samples)
+			} else if fits && r.building[javaWall].samples[0].values[0] != count*period {
+				t.Errorf("rate %d, %d samples: %v", rate, count, r.building[javaWall].samples)
 			}
 		}
 	}

@@ -27,7 +27,6 @@ import (
 	"unicode/utf8"
 
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/profiles/inflate"
 )
 
 var (
@@ -180,7 +179,7 @@ type Profile struct {
 	buf    []byte // memory into which a compressed profile is inflated
 	limits Limits
 
-	inflater *inflate.Inflater // nil: not used yet
+	inflater *Inflater // nil: not used yet
 }
 
 // Strings returns the number of texts.
@@ -269,12 +268,12 @@ func (p *Profile) inflate(src []byte) error {
 		return nil
 	}
 	if p.inflater == nil {
-		p.inflater = new(inflate.Inflater)
+		p.inflater = new(Inflater)
 	}
 	var err error
 	p.buf, err = p.inflater.Gzip(p.buf[:0], src, p.limits.Bytes)
 	switch {
-	case errors.Is(err, inflate.ErrLimit):
+	case errors.Is(err, ErrGzipLimit):
 		return fmt.Errorf("%w: more than %d bytes when decompressed%s", ErrLimit, p.limits.Bytes,
 			p.limits.Flags.Of("DecompressedBytes"))
 	case err != nil:

@@ -1,4 +1,4 @@
-package jfr
+package ingest
 
 import (
 	"bytes"
@@ -11,16 +11,16 @@ import (
 )
 
 // node is an element of the metadata. Attributes are names and values in turn.
-type node struct {
+type jfrNode struct {
 	name       string
 	attributes []string
-	children   []node
+	children   []jfrNode
 }
 
 // classNode describes a class whose fields are `name class`, with a `*` for a key of the
 // class' pool and `[]` for an array behind it.
-func classNode(id int, name string, fields ...string) node {
-	n := node{name: "class", attributes: []string{"id", fmt.Sprint(id), "name", name}}
+func classNode(id int, name string, fields ...string) jfrNode {
+	n := jfrNode{name: "class", attributes: []string{"id", fmt.Sprint(id), "name", name}}
 	for _, f := range fields {
 		name, class, _ := strings.Cut(f, " ")
 		plain := strings.TrimSuffix(strings.TrimSuffix(class, "*"), "[]")
@@ -31,7 +31,7 @@ func classNode(id int, name string, fields ...string) node {
 		if strings.Contains(class, "[]") {
 			attributes = append(attributes, "dimension", "1")
 		}
-		n.children = append(n.children, node{name: "field", attributes: attributes})
+		n.children = append(n.children, jfrNode{name: "field", attributes: attributes})
 	}
 	return n
 }
@@ -46,9 +46,9 @@ func varints(v ...uint64) (b []byte) {
 func utf8Text(s string) []byte { return append(varints(3, uint64(len(s))), s...) }
 
 // metadataOf encodes the metadata event of a tree.
-func metadataOf(root node) []byte {
+func metadataOf(root jfrNode) []byte {
 	var texts []string
-	var walk func(n node) []byte
+	var walk func(n jfrNode) []byte
 	index := func(text string) uint64 {
 		for i, t := range texts {
 			if t == text {
@@ -58,7 +58,7 @@ func metadataOf(root node) []byte {
 		texts = append(texts, text)
 		return uint64(len(texts) - 1)
 	}
-	walk = func(n node) []byte {
+	walk = func(n jfrNode) []byte {
 		b := varints(index(n.name), uint64(len(n.attributes)/2))
 		for _, a := range n.attributes {
 			b = append(b, varints(index(a))...)
@@ -78,12 +78,12 @@ func metadataOf(root node) []byte {
 }
 
 // pool is the constants of one class, each with its key in front.
-type pool struct {
+type jfrPool struct {
 	class     uint64
 	constants [][]byte
 }
 
-func poolOf(delta int64, pools ...pool) []byte {
+func poolOf(delta int64, pools ...jfrPool) []byte {
 	b := append(varints(0, 1, 0, 0, uint64(delta)), 0)
 	if delta < 0 { // nine bytes at most, as in the JVM's encoding
 		b = varints(0, 1, 0, 0)
@@ -100,7 +100,7 @@ func poolOf(delta int64, pools ...pool) []byte {
 	return b
 }
 
-func event(class uint64, fields ...[]byte) []byte {
+func jfrEventOf(class uint64, fields ...[]byte) []byte {
 	body := append(varints(class), bytes.Join(fields, nil)...)
 	return append(varints(uint64(len(body)+1)), body...)
 }
@@ -109,8 +109,8 @@ const madeTicks = 1000 // per second
 
 // assemble puts the parts of a chunk together: header, events, metadata and two pools, the
 // last of which refers to the first.
-func assemble(startNS, durationNS int64, events, metadata []byte, first, second []pool) []byte {
-	b := make([]byte, headerBytes)
+func assemble(startNS, durationNS int64, events, metadata []byte, first, second []jfrPool) []byte {
+	b := make([]byte, jfrHeaderBytes)
 	b = append(b, events...)
 	at := func(raw []byte) int { // metadata and pools are events, too, of a class that is not known
 		// The size, which is 0 in raw, takes 4 bytes.
@@ -124,7 +124,7 @@ func assemble(startNS, durationNS int64, events, metadata []byte, first, second 
 	one := at(poolOf(0, first...))
 	two := at(poolOf(int64(one-len(b)), second...))
 	be := binary.BigEndian
-	be.PutUint32(b, magic)
+	be.PutUint32(b, jfrMagic)
 	be.PutUint16(b[4:], 2)
 	be.PutUint64(b[8:], uint64(len(b)))
 	be.PutUint64(b[16:], uint64(two))
@@ -136,7 +136,7 @@ func assemble(startNS, durationNS int64, events, metadata []byte, first, second 
 	return b
 }
 
-var basics = []node{
+var basics = []jfrNode{
 	classNode(101, "int"), classNode(102, "long"), classNode(103, "short"), classNode(104, "char"), classNode(105, "byte"),
 	classNode(106, "boolean"), classNode(107, "float"), classNode(108, "double"), classNode(109, "java.lang.String"),
 	classNode(120, "jdk.types.Symbol", "string 109"), classNode(121, "java.lang.Class", "name 120*"),
@@ -149,37 +149,37 @@ var basics = []node{
 }
 
 // made is a chunk with these events of these classes.
-func made(classes []node, events ...[]byte) []byte {
-	root := node{name: "root", children: []node{{name: "metadata", children: append(append([]node{}, basics...), classes...)}, {name: "region", attributes: []string{"locale", "en_US"}}}}
-	symbols := pool{120, [][]byte{
+func made(classes []jfrNode, events ...[]byte) []byte {
+	root := jfrNode{name: "root", children: []jfrNode{{name: "metadata", children: append(append([]jfrNode{}, basics...), classes...)}, {name: "region", attributes: []string{"locale", "en_US"}}}}
+	symbols := jfrPool{120, [][]byte{
 		append(varints(1), utf8Text("pkg/Main")...), append(varints(2), utf8Text("run")...),
 		append(varints(3), utf8Text("pkg/Main$$Lambda$14/0x0001")...), append(varints(4), 5, 2, 'm', 0xE9), // Latin-1
 		append(varints(5), 4, 2, 'h', 'i'), // UTF-16
 		append(varints(6), 1),              // empty
 	}}
-	rest := []pool{
+	rest := []jfrPool{
 		{126, [][]byte{append(varints(1), make([]byte, 12)...)}}, // skipped
 		{121, [][]byte{varints(1, 1), varints(2, 3)}},
 		{122, [][]byte{varints(1, 1, 0, 2), varints(2, 2, 1, 4), varints(3, 9, 0, 5), varints(4, 9, 0, 6)}},
 		{124, [][]byte{varints(7, 0, 3, 1, 11, 2, 1<<31+5, 3, 0), varints(8, 1, 1, 4, 1)}},
 		{125, [][]byte{append(varints(1, 3), utf8Text("STATE_SLEEPING")...), append(varints(2, 4), 2, 77)}},
 	}
-	return assemble(5e9, 2e9, bytes.Join(events, nil), metadataOf(root), rest, []pool{symbols})
+	return assemble(5e9, 2e9, bytes.Join(events, nil), metadataOf(root), rest, []jfrPool{symbols})
 }
 
-func decodeMade(t *testing.T, b []byte) (r Recording, events []string, err error) {
+func decodeMade(t *testing.T, b []byte) (setting string, events []string, err error) {
 	t.Helper()
-	r, err = Decode(b, func(e *Event) error {
-		events = append(events, fmt.Sprintf("%d %q %d×%d of %d: %v", e.Kind, e.State, e.Count, e.Amount, e.Context, e.Stack))
+	setting, err = decodeJFR(b, func(e *jfrEvent) error {
+		events = append(events, fmt.Sprintf("%s %q %d×%d of %d: %v", e.kind.types[0], e.state, e.count, e.amount, e.context, e.stack))
 		return nil
 	})
-	if err != nil && !errors.Is(err, ErrCorrupt) {
+	if err != nil && !errors.Is(err, errJFR) {
 		t.Fatal(err)
 	}
-	return r, events, err
+	return setting, events, err
 }
 
-var madeClasses = []node{
+var madeClasses = []jfrNode{
 	classNode(30, "profiler.WallClockSample", "startTime 102", "stackTrace 124*", "state 125*", "samples 101", "contextId 102"),
 	classNode(31, "jdk.ObjectAllocationInNewTLAB", "allocationSize 102", "tlabSize 102"),
 	classNode(32, "jdk.ObjectAllocationOutsideTLAB", "tlabSize 102", "allocationSize 102"),
@@ -190,101 +190,93 @@ var madeClasses = []node{
 	classNode(38, "jdk.Unknown", "x 102"),
 }
 
-func TestDecode_EveryKindOfField(t *testing.T) {
-	r, got, err := decodeMade(t, made(madeClasses,
-		event(30, varints(300, 7, 1, 5, 1<<40)),
-		event(31, varints(10, 4000)),
-		event(32, varints(4000, 10)),
-		event(33, []byte{0x80, 0x81}, bytes.Repeat([]byte{0x82}, 12), utf8Text("text"), bytes.Repeat([]byte{0x83}, 12), varints(2, 300, 400), varints(500), varints(600, 700), varints(1234567), varints(8)),
-		event(35, varints(2500)),
-		event(35, varints(24*3600*madeTicks-1)),
-		event(35, varints(24*3600*madeTicks)),
-		event(36, varints(2)),
-		event(37, []byte{0xFF}),
-		event(38, varints(1)),
-		event(34, varints(1), utf8Text("interval"), utf8Text("10ms")),
-		event(34, varints(1), utf8Text("event"), utf8Text("wall")),
-		event(34, varints(1), utf8Text("jstackdepth"), utf8Text("64")),
-		event(34, varints(1), utf8Text("event"), varints(3, 100)), // its value is cut short
+func TestDecodeJFR_EveryKindOfField(t *testing.T) {
+	setting, got, err := decodeMade(t, made(madeClasses,
+		jfrEventOf(30, varints(300, 7, 1, 5, 1<<40)),
+		jfrEventOf(31, varints(10, 4000)),
+		jfrEventOf(32, varints(4000, 10)),
+		jfrEventOf(33, []byte{0x80, 0x81}, bytes.Repeat([]byte{0x82}, 12), utf8Text("text"), bytes.Repeat([]byte{0x83}, 12), varints(2, 300, 400), varints(500), varints(600, 700), varints(1234567), varints(8)),
+		jfrEventOf(35, varints(2500)),
+		jfrEventOf(35, varints(24*3600*madeTicks-1)),
+		jfrEventOf(35, varints(24*3600*madeTicks)),
+		jfrEventOf(36, varints(2)),
+		jfrEventOf(37, []byte{0xFF}),
+		jfrEventOf(38, varints(1)),
+		jfrEventOf(34, varints(1), utf8Text("interval"), utf8Text("10ms")),
+		jfrEventOf(34, varints(1), utf8Text("event"), utf8Text("wall")),
+		jfrEventOf(34, varints(1), utf8Text("jstackdepth"), utf8Text("64")),
+		jfrEventOf(34, varints(1), utf8Text("event"), varints(3, 100)), // its value is cut short
 	))
 	want := []string{
-		fmt.Sprintf(`%d "STATE_SLEEPING" 5×0 of 1099511627776: [{pkg/Main.run 11} {pkg/Main$$Lambda.mé %d} {hi 0}]`, WallClock, math.MaxInt32),
-		fmt.Sprintf(`%d "" 1×4000 of 0: []`, AllocationInTLAB), fmt.Sprintf(`%d "" 1×10 of 0: []`, AllocationOutside),
-		fmt.Sprintf(`%d "" 1×1234567 of 0: [{unknown 1}]`, LiveObject),
-		fmt.Sprintf(`%d "" 1×2500000000 of 0: []`, ThreadPark), fmt.Sprintf(`%d "" 1×86399999000000 of 0: []`, ThreadPark),
-		fmt.Sprintf(`%d "" 1×86400000000000 of 0: []`, ThreadPark),
-		fmt.Sprintf(`%d "" 1×0 of 0: []`, Execution), fmt.Sprintf(`%d "" 1×255 of 0: []`, AllocationSample),
+		fmt.Sprintf(`%s "STATE_SLEEPING" 5×0 of 1099511627776: [{pkg/Main.run 11} {pkg/Main$$Lambda.mé %d} {hi 0}]`, javaWall.types[0], math.MaxInt32),
+		fmt.Sprintf(`%s "" 1×4000 of 0: []`, javaInTLAB.types[0]), fmt.Sprintf(`%s "" 1×10 of 0: []`, javaOutside.types[0]),
+		fmt.Sprintf(`%s "" 1×1234567 of 0: [{unknown 1}]`, javaLive.types[0]),
+		fmt.Sprintf(`%s "" 1×2500000000 of 0: []`, javaPark.types[0]), fmt.Sprintf(`%s "" 1×86399999000000 of 0: []`, javaPark.types[0]),
+		fmt.Sprintf(`%s "" 1×86400000000000 of 0: []`, javaPark.types[0]),
+		fmt.Sprintf(`%s "" 1×0 of 0: []`, javaCPU.types[0]), fmt.Sprintf(`%s "" 1×255 of 0: []`, javaAllocation.types[0]),
 	}
 	if err != nil || strings.Join(got, "\n") != strings.Join(want, "\n") {
 		t.Errorf("%v\n%s\nwant\n%s", err, strings.Join(got, "\n"), strings.Join(want, "\n"))
 	}
-	if r.Event != "wall" || r.StartNS != 5e9 || r.DurationNS != 2e9 {
-		t.Errorf("%+v", r)
+	if setting != "wall" {
+		t.Errorf("the setting is %q", setting)
 	}
 }
 
-func TestDecode_ChunksOfOneRecordingMayOverlap(t *testing.T) {
+func TestDecodeJFR_TimesBelowZeroAreRefused(t *testing.T) {
 	chunk := func(startNS, durationNS int64) []byte {
 		b := made(nil)
 		binary.BigEndian.PutUint64(b[32:], uint64(startNS))
 		binary.BigEndian.PutUint64(b[40:], uint64(durationNS))
 		return b
 	}
-	for name, tt := range map[string]struct {
-		b    []byte
-		want Recording
-	}{
-		"in order":            {append(chunk(10, 5), chunk(15, 7)...), Recording{StartNS: 10, DurationNS: 12}},
-		"in reverse order":    {append(chunk(15, 7), chunk(10, 5)...), Recording{StartNS: 10, DurationNS: 12}},
-		"the second is short": {append(chunk(10, 50), chunk(15, 7)...), Recording{StartNS: 10, DurationNS: 50}},
-		"greatest times":      {chunk(math.MaxInt64-1, 1), Recording{StartNS: math.MaxInt64 - 1, DurationNS: 1}},
-	} {
-		if r, err := Decode(tt.b, nil); err != nil || r != tt.want {
-			t.Errorf("%s: %+v, %v", name, r, err)
-		}
+	if _, err := decodeJFR(chunk(math.MaxInt64-1, 1), nil); err != nil {
+		t.Errorf("greatest times: %v", err)
 	}
 	for name, b := range map[string][]byte{"start": chunk(-1, 5), "duration": chunk(5, -1), "end": chunk(math.MaxInt64, 1)} {
-		if _, err := Decode(b, nil); !errors.Is(err, ErrCorrupt) {
+		if _, err := decodeJFR(b, nil); !errors.Is(err, errJFR) {
 			t.Errorf("a %s below 0: %v", name, err)
 		}
 	}
 }
 
-func TestDecode_NumberOfChunksIsLimited(t *testing.T) {
-	one := assemble(1, 1, nil, metadataOf(node{name: "root"}), nil, nil)
-	if _, err := Decode(bytes.Repeat(one, chunksMax), nil); err != nil {
+func TestDecodeJFR_NumberOfChunksIsLimited(t *testing.T) {
+	one := assemble(1, 1, nil, metadataOf(jfrNode{name: "root"}), nil, nil)
+	if _, err := decodeJFR(bytes.Repeat(one, jfrChunksMax), nil); err != nil {
 		t.Error(err)
 	}
-	if _, err := Decode(bytes.Repeat(one, chunksMax+1), nil); !errors.Is(err, ErrCorrupt) {
+	if _, err := decodeJFR(bytes.Repeat(one, jfrChunksMax+1), nil); !errors.Is(err, errJFR) {
 		t.Error(err)
 	}
 }
 
-func TestDecode_BrokenEventsAreNamed(t *testing.T) {
-	number := func(class string) []node { return []node{classNode(30, "profiler.WallClockSample", "samples "+class)} }
-	nested := func(depth int) (classes []node) { // a class of classes
-		classes = []node{classNode(30, "jdk.ThreadPark", "x 200", "duration 102")}
+func TestDecodeJFR_BrokenEventsAreNamed(t *testing.T) {
+	number := func(class string) []jfrNode {
+		return []jfrNode{classNode(30, "profiler.WallClockSample", "samples "+class)}
+	}
+	nested := func(depth int) (classes []jfrNode) { // a class of classes
+		classes = []jfrNode{classNode(30, "jdk.ThreadPark", "x 200", "duration 102")}
 		for i := range depth {
 			classes = append(classes, classNode(200+i, "c", fmt.Sprintf("x %d", 201+i)))
 		}
 		return append(classes, classNode(200+depth, "int"))
 	}
 	for name, tt := range map[string]struct {
-		classes []node
+		classes []jfrNode
 		event   []byte
 		want    string // "": no error
 	}{
-		"a negative count":         {number("102"), event(30, varints(1<<63)), ""}, // nine bytes have 64 bits
+		"a negative count":         {number("102"), jfrEventOf(30, varints(1<<63)), ""}, // nine bytes have 64 bits
 		"of no bytes":              {nil, []byte{0, 1}, "event at byte 68 has 0 bytes"},
 		"longer than the chunk":    {nil, varints(1 << 30), "event at byte 68 has"},
 		"cut short":                {number("102"), varints(2, 30), ""},
-		"a float as a number":      {number("107"), event(30, make([]byte, 4)), "profiler.WallClockSample is cut short"},
-		"an array as a number":     {number("102[]"), event(30, varints(1, 1)), "profiler.WallClockSample is cut short"},
-		"a number without class":   {number("999"), event(30, varints(1)), "profiler.WallClockSample is cut short"},
-		"a key of no class":        {number("999*"), event(30, varints(1)), ""},
-		"a field without class":    {[]node{classNode(30, "jdk.ThreadPark", "x 999")}, event(30, varints(1)), "jdk.ThreadPark is cut short"},
-		"nested as deep as it can": {nested(nestingMax), event(30, varints(1, 1)), ""},
-		"nested too deep":          {nested(nestingMax + 1), event(30, varints(1, 1)), "jdk.ThreadPark is cut short"},
+		"a float as a number":      {number("107"), jfrEventOf(30, make([]byte, 4)), "profiler.WallClockSample is cut short"},
+		"an array as a number":     {number("102[]"), jfrEventOf(30, varints(1, 1)), "profiler.WallClockSample is cut short"},
+		"a number without class":   {number("999"), jfrEventOf(30, varints(1)), "profiler.WallClockSample is cut short"},
+		"a key of no class":        {number("999*"), jfrEventOf(30, varints(1)), ""},
+		"a field without class":    {[]jfrNode{classNode(30, "jdk.ThreadPark", "x 999")}, jfrEventOf(30, varints(1)), "jdk.ThreadPark is cut short"},
+		"nested as deep as it can": {nested(jfrNestingMax), jfrEventOf(30, varints(1, 1)), ""},
+		"nested too deep":          {nested(jfrNestingMax + 1), jfrEventOf(30, varints(1, 1)), "jdk.ThreadPark is cut short"},
 	} {
 		if name == "a negative count" {
 			tt.event = append(varints(11, 30), 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF, 0xFF)
@@ -300,79 +292,79 @@ func TestDecode_BrokenEventsAreNamed(t *testing.T) {
 	}
 }
 
-func TestDecode_BrokenMetadataIsNamed(t *testing.T) {
-	deep := func(depth int) node {
-		n := node{name: "leaf"}
+func TestDecodeJFR_BrokenMetadataIsNamed(t *testing.T) {
+	deep := func(depth int) jfrNode {
+		n := jfrNode{name: "leaf"}
 		for range depth {
-			n = node{name: "branch", children: []node{n}}
+			n = jfrNode{name: "branch", children: []jfrNode{n}}
 		}
 		return n
 	}
 	for name, tt := range map[string]struct {
-		root node
+		root jfrNode
 		want string
 	}{
-		"as deep as it can be": {deep(nestingMax), ""},
-		"too deep":             {deep(nestingMax + 1), "elements are nested too deep"},
-		"class without id":     {node{name: "class"}, "class without id"},
-		"field without class":  {node{name: "class", attributes: []string{"id", "1"}, children: []node{{name: "field"}}}, "field without class"},
-		"field of no class":    {node{name: "field", attributes: []string{"class", "1"}}, "field without class"},
-		"field of a field":     {node{name: "class", attributes: []string{"id", "1"}, children: []node{{name: "field", attributes: []string{"class", "1"}, children: []node{{name: "field", attributes: []string{"class", "1"}}}}}}, "field without class"},
+		"as deep as it can be": {deep(jfrNestingMax), ""},
+		"too deep":             {deep(jfrNestingMax + 1), "elements are nested too deep"},
+		"class without id":     {jfrNode{name: "class"}, "class without id"},
+		"field without class":  {jfrNode{name: "class", attributes: []string{"id", "1"}, children: []jfrNode{{name: "field"}}}, "field without class"},
+		"field of no class":    {jfrNode{name: "field", attributes: []string{"class", "1"}}, "field without class"},
+		"field of a field":     {jfrNode{name: "class", attributes: []string{"id", "1"}, children: []jfrNode{{name: "field", attributes: []string{"class", "1"}, children: []jfrNode{{name: "field", attributes: []string{"class", "1"}}}}}}, "field without class"},
 	} {
-		_, err := Decode(assemble(1, 1, nil, metadataOf(tt.root), nil, nil), nil)
-		if tt.want == "" && err != nil || tt.want != "" && (!errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "metadata: ") || !strings.Contains(err.Error(), tt.want)) {
+		_, err := decodeJFR(assemble(1, 1, nil, metadataOf(tt.root), nil, nil), nil)
+		if tt.want == "" && err != nil || tt.want != "" && (!errors.Is(err, errJFR) || !strings.Contains(err.Error(), "metadata: ") || !strings.Contains(err.Error(), tt.want)) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
 	}
 }
 
-func TestDecode_BrokenPoolsAreNamed(t *testing.T) {
-	metadata := metadataOf(node{name: "root", children: basics})
+func TestDecodeJFR_BrokenPoolsAreNamed(t *testing.T) {
+	metadata := metadataOf(jfrNode{name: "root", children: basics})
 	for name, tt := range map[string]struct {
-		p    pool
+		p    jfrPool
 		want string
 	}{
-		"unknown class":       {pool{999, [][]byte{varints(1)}}, "pool of an unknown class"},
-		"frames without end":  {pool{124, [][]byte{varints(1, 0, 1<<40)}}, "too many items"},
-		"text of no kind":     {pool{120, [][]byte{varints(1, 6)}}, "string of an unknown kind"},
-		"text that is longer": {pool{120, [][]byte{varints(1, 3, 1<<40)}}, "cut short"},
+		"unknown class":       {jfrPool{999, [][]byte{varints(1)}}, "pool of an unknown class"},
+		"frames without end":  {jfrPool{124, [][]byte{varints(1, 0, 1<<40)}}, "too many items"},
+		"text of no kind":     {jfrPool{120, [][]byte{varints(1, 6)}}, "string of an unknown kind"},
+		"text that is longer": {jfrPool{120, [][]byte{varints(1, 3, 1<<40)}}, "cut short"},
 	} {
-		_, err := Decode(assemble(1, 1, nil, metadata, []pool{tt.p}, nil), nil)
-		if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "constant pool: ") || !strings.Contains(err.Error(), tt.want) {
+		_, err := decodeJFR(assemble(1, 1, nil, metadata, []jfrPool{tt.p}, nil), nil)
+		if !errors.Is(err, errJFR) || !strings.Contains(err.Error(), "constant pool: ") || !strings.Contains(err.Error(), tt.want) {
 			t.Errorf("%s: %v, want %q", name, err, tt.want)
 		}
 	}
 }
 
-func TestDecode_PoolsLeadBackwards(t *testing.T) {
-	metadata := metadataOf(node{name: "root", children: basics})
+func TestDecodeJFR_PoolsLeadBackwards(t *testing.T) {
+	metadata := metadataOf(jfrNode{name: "root", children: basics})
 	whole := assemble(1, 1, nil, metadata, nil, nil)
 	pool := int(binary.BigEndian.Uint64(whole[16:]))
 	delta := pool + 4 + 3 // after size, class, start and duration
 	for name, tt := range map[string]struct {
 		to int64
 		ok bool
-	}{"to itself": {0, true}, "forwards": {1, false}, "into the header": {int64(headerBytes - 1 - pool), false}, "before the chunk": {math.MinInt64, false}} {
+	}{"to itself": {0, true}, "forwards": {1, false}, "into the header": {int64(jfrHeaderBytes - 1 - pool), false}, "before the chunk": {math.MinInt64, false}} {
 		b := bytes.Clone(whole)
 		for i := range 8 {
 			b[delta+i] = byte(uint64(tt.to)>>(7*i)) | 0x80
 		}
 		b[delta+8] = byte(uint64(tt.to) >> 56)
-		if _, err := Decode(b, nil); (err == nil) != tt.ok || err != nil && !strings.Contains(err.Error(), "is followed by one at") {
+		if _, err := decodeJFR(b, nil); (err == nil) != tt.ok || err != nil && !strings.Contains(err.Error(), "is followed by one at") {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
 }
 
 // A few classes of classes describe very many parts in no bytes.
-func TestDecode_NumberOfPartsIsLimited(t *testing.T) {
-	classes := []node{classNode(30, "jdk.ThreadPark", "x 200")}
-	for i := range nestingMax {
+func TestDecodeJFR_NumberOfPartsIsLimited(t *testing.T) {
+	classes := []jfrNode{classNode(30, "jdk.ThreadPark", "x 200")}
+	for i := range jfrNestingMax {
 		of := fmt.Sprint(201 + i)
 		classes = append(classes, classNode(200+i, "c", "x "+of, "y "+of, "z "+of))
 	}
-	classes = append(classes, classNode(200+nestingMax, "empty"))
-	if _, _, err := decodeMade(t, made(classes, event(30))); err == nil {
+	classes = append(classes, classNode(200+jfrNestingMax, "empty"))
+	if _, _, err := decodeMade(t, made(classes, jfrEventOf(30))); err == nil {
 		t.Error("no error")
 	}
 	const most = 64*4000 + 1<<16
@@ -382,7 +374,7 @@ func TestDecode_NumberOfPartsIsLimited(t *testing.T) {
 			t.Fatal(r.err)
 		}
 	}
-	if r.step() || !errors.Is(r.err, ErrCorrupt) || r.at != len(r.b) {
+	if r.step() || !errors.Is(r.err, errJFR) || r.at != len(r.b) {
 		t.Errorf("one step more: %v at %d", r.err, r.at)
 	}
 	if before := r.err; r.step() || !errors.Is(r.err, before) {
@@ -391,10 +383,10 @@ func TestDecode_NumberOfPartsIsLimited(t *testing.T) {
 }
 
 // Texts that are keys or arrays are skipped: the setting behind them is still found.
-func TestDecode_SettingsMayHaveFieldsOfAnyType(t *testing.T) {
-	classes := []node{classNode(34, "jdk.ActiveSetting", "name 109", "value 120*", "value 109[]", "value 101", "value 109")}
-	r, _, err := decodeMade(t, made(classes, event(34, utf8Text("event"), varints(300), append(varints(2), 0, 0), varints(400), utf8Text("cpu"))))
-	if err != nil || r.Event != "cpu" {
-		t.Errorf("%+v, %v", r, err)
+func TestDecodeJFR_SettingsMayHaveFieldsOfAnyType(t *testing.T) {
+	classes := []jfrNode{classNode(34, "jdk.ActiveSetting", "name 109", "value 120*", "value 109[]", "value 101", "value 109")}
+	setting, _, err := decodeMade(t, made(classes, jfrEventOf(34, utf8Text("event"), varints(300), append(varints(2), 0, 0), varints(400), utf8Text("cpu"))))
+	if err != nil || setting != "cpu" {
+		t.Errorf("%q, %v", setting, err)
 	}
 }

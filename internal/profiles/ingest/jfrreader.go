@@ -1,4 +1,4 @@
-package jfr
+package ingest
 
 import (
 	"strconv"
@@ -15,7 +15,7 @@ type reader struct {
 
 func (r *reader) fail(what string) {
 	if r.err == nil {
-		r.err = corrupt("%s at byte %d", what, r.at)
+		r.err = corruptJFR("%s at byte %d", what, r.at)
 	}
 	r.at = len(r.b)
 }
@@ -147,7 +147,7 @@ func (c *chunk) readMetadata() error {
 // elements reads an element and its children. of is the class to which fields are added; nil
 // outside a class.
 func (c *chunk) elements(texts []string, of *class, depth int) {
-	if depth > nestingMax {
+	if depth > jfrNestingMax {
 		c.fail("elements are nested too deep")
 	}
 	if !c.step() {
@@ -210,8 +210,8 @@ func (c *chunk) readPools() error {
 		if c.err != nil || delta == 0 {
 			return c.err
 		}
-		if delta > 0 || at+int(delta) < headerBytes || -delta > int64(at) {
-			return corrupt("the pool at byte %d is followed by one at %d", at, int64(at)+delta)
+		if delta > 0 || at+int(delta) < jfrHeaderBytes || -delta > int64(at) {
+			return corruptJFR("the pool at byte %d is followed by one at %d", at, int64(at)+delta)
 		}
 		at += int(delta)
 	}
@@ -272,14 +272,14 @@ func (c *chunk) stackTrace(cl *class, key uint64) {
 			continue
 		}
 		n := c.count()
-		frames := make([]frame, 0, min(n, 64))
+		frames := make([]frameRef, 0, min(n, 64))
 		for range n {
 			if !c.step() {
 				return
 			}
 			var m, line uint64
 			c.keys(of, map[string]*uint64{"method": &m, "lineNumber": &line})
-			frames = append(frames, frame{m, uint32(min(line, 1<<31-1))})
+			frames = append(frames, frameRef{m, uint32(min(line, 1<<31-1))})
 		}
 		c.stacks[key] = frames
 	}
@@ -356,7 +356,7 @@ func (c *chunk) skipValue(cl *class, depth int) {
 }
 
 func (c *chunk) skipFields(cl *class, depth int) {
-	if depth > nestingMax {
+	if depth > jfrNestingMax {
 		c.fail("classes are nested too deep")
 		return
 	}

@@ -1,4 +1,4 @@
-package inflate
+package pprof
 
 import (
 	"encoding/binary"
@@ -64,7 +64,7 @@ func (f *Inflater) fast(dst []byte, begin, end int) (_ []byte, ended bool, err e
 			}
 			if e&isOther != 0 {
 				if e&isEnd == 0 {
-					return dst, false, ErrCorrupt
+					return dst, false, ErrGzip
 				}
 				buf, n = buf>>(e&63), n-uint(e&63)
 				f.at, f.bits, f.n = at, buf, n
@@ -83,13 +83,13 @@ func (f *Inflater) fast(dst []byte, begin, end int) (_ []byte, ended bool, err e
 				d = dist[int(d>>16)+int(buf&(1<<(d>>8&15)-1))]
 			}
 			if d&isOther != 0 {
-				return dst, false, ErrCorrupt
+				return dst, false, ErrGzip
 			}
 		}
 		from := to - int(d>>16) - int(buf&(1<<(d&63)-1)>>(d>>8&15))
 		buf, n = buf>>(d&63), n-uint(d&63)
 		if from < begin {
-			return dst, false, ErrCorrupt
+			return dst, false, ErrGzip
 		}
 		copyMatch(out, to, from, length)
 		to += length
@@ -120,7 +120,7 @@ func (f *Inflater) careful(dst []byte, begin, end int) (_ []byte, ended bool, er
 	for once := true; once || len(f.src)-f.at < symbolBytes || end-len(dst) < margin; once = false {
 		f.load()
 		if f.over > 8 {
-			return dst, false, ErrCorrupt
+			return dst, false, ErrGzip
 		}
 		e := f.symbol(f.lit[:], litBits)
 		switch {
@@ -133,18 +133,18 @@ func (f *Inflater) careful(dst []byte, begin, end int) (_ []byte, ended bool, er
 			dst = append(dst, byte(e>>16))
 			continue
 		case e&isOther != 0:
-			return dst, false, ErrCorrupt
+			return dst, false, ErrGzip
 		}
 		length := int(e >> 16 & 0x7FFF)
 		length += int(f.take(uint(e&0xFF) - uint(e>>8&15)))
 		f.load()
 		d := f.symbol(f.dist[:], distBits)
 		if d&isOther != 0 {
-			return dst, false, ErrCorrupt
+			return dst, false, ErrGzip
 		}
 		from := len(dst) - int(d>>16&0x7FFF) - int(f.take(uint(d&0xFF)-uint(d>>8&15)))
 		if from < begin {
-			return dst, false, ErrCorrupt
+			return dst, false, ErrGzip
 		}
 		if len(dst)+length > end {
 			return dst, false, f.beyond()
@@ -157,13 +157,13 @@ func (f *Inflater) careful(dst []byte, begin, end int) (_ []byte, ended bool, er
 	return dst, false, nil
 }
 
-// beyond returns the error for a symbol whose output exceeds the limit: ErrLimit. If the symbol
-// was decoded from the zeros that load appends to a truncated input, the error is ErrCorrupt.
+// beyond returns the error for a symbol whose output exceeds the limit: ErrGzipLimit. If the symbol
+// was decoded from the zeros that load appends to a truncated input, the error is ErrGzip.
 func (f *Inflater) beyond() error {
 	if f.over > int(f.n/8) {
-		return ErrCorrupt
+		return ErrGzip
 	}
-	return ErrLimit
+	return ErrGzipLimit
 }
 
 // symbol takes the bits of the next code and returns the entry of its symbol. The caller takes

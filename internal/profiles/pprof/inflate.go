@@ -1,15 +1,4 @@
-// Package inflate decompresses gzip from one slice into another.
-//
-// Profiles are received and decoded whole. A reader of streams, such as in compress/gzip, has a
-// window from which it copies every byte once more, and checks for the end of its input at every
-// symbol. Here the output itself is the window. Far from the ends of both slices a symbol needs no
-// check. 56 bits are loaded at once, which are enough for three literals or one length. One
-// lookup in a table returns a symbol, its base and its number of bits. Near the ends the same
-// tables are used with checks.
-//
-// The caller sets the limit on the output. The format is RFC 1951 and RFC 1952: members may
-// follow each other, and checksums are verified. Gzip accepts what compress/gzip accepts.
-package inflate
+package pprof
 
 import (
 	"bytes"
@@ -20,10 +9,20 @@ import (
 	"slices"
 )
 
+// Profiles are received and decoded whole. A reader of streams, such as in compress/gzip, has a
+// window from which it copies every byte once more, and checks for the end of its input at every
+// symbol. Here the output itself is the window. Far from the ends of both slices a symbol needs no
+// check. 56 bits are loaded at once, which are enough for three literals or one length. One
+// lookup in a table returns a symbol, its base and its number of bits. Near the ends the same
+// tables are used with checks.
+//
+// The caller sets the limit on the output. The format is RFC 1951 and RFC 1952: members may
+// follow each other, and checksums are verified. Gzip accepts what compress/gzip accepts.
+
 // Errors of Gzip.
 var (
-	ErrCorrupt = errors.New("corrupt gzip")
-	ErrLimit   = errors.New("too many bytes when decompressed")
+	ErrGzip      = errors.New("corrupt gzip")
+	ErrGzipLimit = errors.New("too many bytes when decompressed")
 )
 
 const (
@@ -72,8 +71,8 @@ type Inflater struct {
 	over int    // number of zero bytes loaded beyond the end
 }
 
-// Gzip appends the decompressed members of src to dst. It returns ErrLimit if all members
-// together have more than bytesMax bytes, and ErrCorrupt for invalid input. src is borrowed.
+// Gzip appends the decompressed members of src to dst. It returns ErrGzipLimit if all members
+// together have more than bytesMax bytes, and ErrGzip for invalid input. src is borrowed.
 func (f *Inflater) Gzip(dst, src []byte, bytesMax int) ([]byte, error) {
 	from := len(dst)
 	defer func() { f.src = nil }()
@@ -84,7 +83,7 @@ func (f *Inflater) Gzip(dst, src []byte, bytesMax int) ([]byte, error) {
 		}
 		begin := len(dst)
 		if begin == from {
-			dst = slices.Grow(dst, hint(src, bytesMax))
+			dst = slices.Grow(dst, capacityFor(src, bytesMax))
 		}
 		var rest []byte
 		if dst, rest, err = f.inflate(dst, body, from+bytesMax); err != nil {
@@ -92,7 +91,7 @@ func (f *Inflater) Gzip(dst, src []byte, bytesMax int) ([]byte, error) {
 		}
 		if len(rest) < 8 || binary.LittleEndian.Uint32(rest) != crc32.ChecksumIEEE(dst[begin:]) ||
 			binary.LittleEndian.Uint32(rest[4:]) != uint32(len(dst)-begin) {
-			return dst[:from], ErrCorrupt
+			return dst[:from], ErrGzip
 		}
 		if src = rest[8:]; len(src) == 0 {
 			return dst, nil
@@ -104,10 +103,10 @@ func (f *Inflater) Gzip(dst, src []byte, bytesMax int) ([]byte, error) {
 // the longest match, and the bytes that are copied beyond it.
 const margin = 258 + 16
 
-// hint returns a capacity for the output of src: the size of the output, if src is a single member,
-// plus 2*margin. The last four bytes of a member are this size. They may be wrong, so hint limits
+// capacityFor returns a capacity for the output of src: the size of the output, if src is a single member,
+// plus 2*margin. The last four bytes of a member are this size. They may be wrong, so capacityFor limits
 // the size to bytesMax, and to 1,032 bytes for each byte of src: deflate cannot make more.
-func hint(src []byte, bytesMax int) int {
+func capacityFor(src []byte, bytesMax int) int {
 	size := uint64(binary.LittleEndian.Uint32(src[len(src)-4:]))
 	return int(min(size, 1032*uint64(len(src)), uint64(max(bytesMax, 0)))) + 2*margin
 }
@@ -119,12 +118,12 @@ func header(src []byte) (body []byte, err error) {
 		fixedBytes                                = 10
 	)
 	if len(src) < fixedBytes || src[0] != 0x1F || src[1] != 0x8B || src[2] != 8 {
-		return nil, ErrCorrupt
+		return nil, ErrGzip
 	}
 	flags, at := src[3], fixedBytes
 	if flags&extraFlag != 0 {
 		if len(src) < at+2 {
-			return nil, ErrCorrupt
+			return nil, ErrGzip
 		}
 		at += 2 + int(binary.LittleEndian.Uint16(src[at:]))
 	}
@@ -137,18 +136,18 @@ func header(src []byte) (body []byte, err error) {
 			end = bytes.IndexByte(src[at:], 0)
 		}
 		if end < 0 {
-			return nil, ErrCorrupt
+			return nil, ErrGzip
 		}
 		at += end + 1
 	}
 	if flags&crcFlag != 0 {
 		if len(src) < at+2 || binary.LittleEndian.Uint16(src[at:]) != uint16(crc32.ChecksumIEEE(src[:at])) {
-			return nil, ErrCorrupt
+			return nil, ErrGzip
 		}
 		at += 2
 	}
 	if at > len(src) {
-		return nil, ErrCorrupt
+		return nil, ErrGzip
 	}
 	return src[at:], nil
 }
@@ -171,7 +170,7 @@ func (f *Inflater) inflate(dst, src []byte, end int) (out, rest []byte, err erro
 				dst, err = f.block(dst, begin, end)
 			}
 		default:
-			err = ErrCorrupt
+			err = ErrGzip
 		}
 		if err != nil {
 			return dst, nil, err
@@ -214,7 +213,7 @@ func (f *Inflater) take(n uint) uint32 {
 func (f *Inflater) unload() error {
 	whole := int(f.n / 8)
 	if f.over > whole { // bits beyond the end were taken
-		return ErrCorrupt
+		return ErrGzip
 	}
 	f.at -= whole - f.over
 	f.bits, f.n, f.over = 0, 0, 0
@@ -227,14 +226,14 @@ func (f *Inflater) stored(dst []byte, end int) ([]byte, error) {
 		return dst, err
 	}
 	if len(f.src)-f.at < 4 {
-		return dst, ErrCorrupt
+		return dst, ErrGzip
 	}
 	n := int(binary.LittleEndian.Uint16(f.src[f.at:]))
 	if uint16(n) != ^binary.LittleEndian.Uint16(f.src[f.at+2:]) || len(f.src)-f.at-4 < n {
-		return dst, ErrCorrupt
+		return dst, ErrGzip
 	}
 	if len(dst)+n > end {
-		return dst, ErrLimit
+		return dst, ErrGzipLimit
 	}
 	dst = append(dst, f.src[f.at+4:f.at+4+n]...)
 	f.at += 4 + n
@@ -247,7 +246,7 @@ func (f *Inflater) codes() error {
 	f.load()
 	lits, dists, pres := int(f.take(5))+257, int(f.take(5))+1, int(f.take(4))+4
 	if lits > 286 || dists > 30 {
-		return ErrCorrupt
+		return ErrGzip
 	}
 	var of [19]uint8
 	for i := range pres {
@@ -255,14 +254,14 @@ func (f *Inflater) codes() error {
 		of[preOrder[i]] = uint8(f.take(3))
 	}
 	if !build(f.pre[:], of[:], preBits, preBase) {
-		return ErrCorrupt
+		return ErrGzip
 	}
 	all := f.lengths[:lits+dists]
 	for i := 0; i < len(all); {
 		f.load()
 		e := f.pre[f.bits&(1<<preBits-1)]
 		if e&isOther != 0 || f.over > 8 {
-			return ErrCorrupt
+			return ErrGzip
 		}
 		f.take(uint(e & 0xFF))
 		symbol, n, repeated := uint8(e>>16), 1, uint8(0)
@@ -271,7 +270,7 @@ func (f *Inflater) codes() error {
 			repeated = symbol
 		case symbol == 16:
 			if i == 0 {
-				return ErrCorrupt
+				return ErrGzip
 			}
 			repeated, n = all[i-1], 3+int(f.take(2))
 		case symbol == 17:
@@ -280,7 +279,7 @@ func (f *Inflater) codes() error {
 			n = 11 + int(f.take(7))
 		}
 		if n > len(all)-i {
-			return ErrCorrupt
+			return ErrGzip
 		}
 		for ; n > 0; n-- {
 			all[i] = repeated
@@ -288,7 +287,7 @@ func (f *Inflater) codes() error {
 		}
 	}
 	if !build(f.lit[:], all[:lits], litBits, litBase) || !build(f.dist[:], all[lits:], distBits, distBase) {
-		return ErrCorrupt
+		return ErrGzip
 	}
 	return nil
 }

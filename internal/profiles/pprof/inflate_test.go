@@ -1,4 +1,4 @@
-package inflate
+package pprof
 
 import (
 	"bytes"
@@ -75,7 +75,7 @@ func TestGzip_EqualsWhatWasCompressed(t *testing.T) {
 				}
 			}
 			if len(text) > 0 {
-				if _, err := f.Gzip(nil, src, len(text)-1); !errors.Is(err, ErrLimit) {
+				if _, err := f.Gzip(nil, src, len(text)-1); !errors.Is(err, ErrGzipLimit) {
 					t.Fatalf("%s, level %d: one byte beyond the limit: %v", name, level, err)
 				}
 			}
@@ -91,10 +91,10 @@ func TestGzip_MembersFollowEachOther(t *testing.T) {
 	if got, err := f.Gzip(nil, src, len(want)); err != nil || !bytes.Equal(got, want) {
 		t.Errorf("%d bytes of %d, %v", len(got), len(want), err)
 	}
-	if _, err := f.Gzip(nil, src, len(want)-1); !errors.Is(err, ErrLimit) {
+	if _, err := f.Gzip(nil, src, len(want)-1); !errors.Is(err, ErrGzipLimit) {
 		t.Errorf("one byte beyond the limit: %v", err)
 	}
-	if _, err := f.Gzip(nil, append(bytes.Clone(src), 0), len(want)); !errors.Is(err, ErrCorrupt) {
+	if _, err := f.Gzip(nil, append(bytes.Clone(src), 0), len(want)); !errors.Is(err, ErrGzip) {
 		t.Errorf("garbage after the last member: %v", err)
 	}
 }
@@ -104,7 +104,7 @@ func TestGzip_TruncatedAndChangedInputIsCorrupt(t *testing.T) {
 	for name, text := range map[string][]byte{"short": texts()["short"], "functions": texts()["functions"][:4000], "stored": texts()["random"][:300]} {
 		src := compressed(t, gzip.DefaultCompression, text)
 		for n := range src {
-			if _, err := f.Gzip(nil, src[:n], 1<<20); !errors.Is(err, ErrCorrupt) {
+			if _, err := f.Gzip(nil, src[:n], 1<<20); !errors.Is(err, ErrGzip) {
 				t.Fatalf("%s: %d of %d bytes: %v", name, n, len(src), err)
 			}
 		}
@@ -123,14 +123,14 @@ func TestGzip_ABombEndsAtTheLimit(t *testing.T) {
 	var f Inflater
 	src := compressed(t, gzip.BestCompression, make([]byte, 64<<20))
 	got, err := f.Gzip(nil, src, 1<<20)
-	if !errors.Is(err, ErrLimit) || cap(got) > 3<<20 {
+	if !errors.Is(err, ErrGzipLimit) || cap(got) > 3<<20 {
 		t.Errorf("%v with a buffer of %d bytes", err, cap(got))
 	}
 	small := compressed(t, gzip.BestCompression, []byte("x"))
 	for i := range 4 {
 		small[len(small)-4+i] = 0xFF
 	}
-	if got, err := f.Gzip(nil, small, 1<<30); !errors.Is(err, ErrCorrupt) || cap(got) > 1<<20 {
+	if got, err := f.Gzip(nil, small, 1<<30); !errors.Is(err, ErrGzip) || cap(got) > 1<<20 {
 		t.Errorf("%v with a buffer of %d bytes", err, cap(got))
 	}
 }
@@ -171,7 +171,7 @@ func compareGzip(t *testing.T, f *Inflater, src []byte) {
 		t.Fatalf("%x: %v, compress/gzip returns %v", src, err, wantErr)
 	case err == nil && !bytes.Equal(got, want):
 		t.Fatalf("%x: got %x, want %x", src, got, want)
-	case err != nil && !errors.Is(err, ErrCorrupt) && !errors.Is(err, ErrLimit):
+	case err != nil && !errors.Is(err, ErrGzip) && !errors.Is(err, ErrGzipLimit):
 		t.Fatalf("%x: %v", src, err)
 	}
 }

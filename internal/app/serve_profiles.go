@@ -15,7 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/oklog/ulid/v2"
 
 	"github.com/ferula-io/ferula/internal/hint"
@@ -23,7 +22,6 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles"
 	profileapi "github.com/ferula-io/ferula/internal/profiles/api"
 	"github.com/ferula-io/ferula/internal/profiles/ingest"
-	codec "github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/profiles/query"
 	"github.com/ferula-io/ferula/internal/profiles/store"
@@ -95,7 +93,7 @@ func (s *Serve) newProfiles() (err error) {
 	}
 	opts.Query.Logger, opts.Query.Metrics = logger, s.reg.Own
 	l.engine = query.New(opts.Query, l.store)
-	opts.API.Code, opts.API.Bodies, opts.API.PushDisabled = profileCode, s.bodies, s.opts.Receive.ProfilesOff
+	opts.API.Bodies, opts.API.PushDisabled = s.bodies, s.opts.Receive.ProfilesOff
 	opts.API.Tenant = opts.tenantOf()
 	l.api = profileapi.New(opts.API, l.ingester, l.engine)
 	l.otlp = l.ingester.NewOTLPServer(ingest.OTLPOptions{
@@ -169,18 +167,6 @@ func (l *profileService) apply(cfg *ingest.Config) error {
 		return nil
 	}
 	return l.scraper.ApplyConfig(cfg)
-}
-
-// profileCode maps an ingestion error to a Connect code.
-func profileCode(err error) connect.Code {
-	var limit *ingest.LimitError
-	switch {
-	case errors.As(err, &limit) && limit.Later():
-		return connect.CodeResourceExhausted
-	case errors.As(err, &limit), errors.Is(err, codec.ErrCorrupt), errors.Is(err, codec.ErrLimit):
-		return connect.CodeInvalidArgument
-	}
-	return connect.CodeUnknown
 }
 
 // open opens the blocks and replays the WALs. If that fails, the error is logged and

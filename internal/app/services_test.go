@@ -21,7 +21,6 @@ import (
 	"testing"
 	"time"
 
-	"connectrpc.com/connect"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/common/promslog"
 
@@ -30,7 +29,6 @@ import (
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/profiles/api"
 	"github.com/ferula-io/ferula/internal/profiles/ingest"
-	codec "github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/promql/columns"
 	"github.com/ferula-io/ferula/internal/remoteread"
@@ -391,19 +389,6 @@ func TestSidecar_AFailedPollIsRepeatedSoon(t *testing.T) {
 		up(w, r)
 	}, func(o *SidecarOptions) { o.PollInterval = time.Hour })
 	expect(t, "http://"+s.Addr().String()+"/-/ready", "ready")
-}
-
-func TestProfileCode_IsThatOfTheError(t *testing.T) {
-	for reason, want := range map[string]connect.Code{"rate": connect.CodeResourceExhausted, "labels": connect.CodeInvalidArgument} {
-		if got := profileCode(fmt.Errorf("push: %w", &ingest.LimitError{Reason: reason})); got != want {
-			t.Errorf("%s: %s", reason, got)
-		}
-	}
-	for err, want := range map[error]connect.Code{codec.ErrCorrupt: connect.CodeInvalidArgument, codec.ErrLimit: connect.CodeInvalidArgument, io.EOF: connect.CodeUnknown} {
-		if got := profileCode(fmt.Errorf("push: %w", err)); got != want {
-			t.Errorf("%v: %s", err, got)
-		}
-	}
 }
 
 func TestProfilesOptions_TenantIsThatOfTheHeaderUnlessThereIsOne(t *testing.T) {

@@ -30,7 +30,6 @@ import (
 	"github.com/prometheus/prometheus/model/labels"
 
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
-	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // Errors by cause: an invalid request, a limit, an unavailable source, corrupt stored data.
@@ -218,7 +217,7 @@ type SeriesResult struct {
 
 	// Sets holds the encoded label sets to which Exemplar.Set refers; nil without exemplars. Not all of them belong to an
 	// exemplar. A set may contain labels that GroupBy names. The labels of an exemplar do not contain them: an encoder
-	// omits them, as AppendLabels does.
+	// omits them.
 	Sets    [][]byte
 	GroupBy []string // sorted
 
@@ -235,26 +234,6 @@ func (a *SeriesResult) Close() {
 		a.release = nil
 		release()
 	}
-}
-
-// AppendLabels appends the labels of an exemplar, encoded: the labels common to all its rows, without GroupBy.
-func (a *SeriesResult) AppendLabels(dst []byte, x *Exemplar) []byte {
-	return AppendWithout(dst, a.Sets[x.Set], a.GroupBy)
-}
-
-// AppendWithout appends the labels of a valid set whose names are not in without.
-func AppendWithout(dst, set []byte, without []string) []byte {
-	for len(set) > 0 {
-		name, _, rest, err := labelenc.Next(set)
-		if err != nil {
-			return dst
-		}
-		if !slices.Contains(without, string(name)) {
-			dst = append(dst, set[:len(set)-len(rest)]...)
-		}
-		set = rest
-	}
-	return dst
 }
 
 // Series is one group. Its labels are the labels of GroupBy that the group has.

@@ -62,7 +62,7 @@ func newMethod[Req, Res any](s *Server, service, name string,
 	overHTTP := func(ctx context.Context, r *connect.Request[Req]) (*connect.Response[Res], error) {
 		message, err := invoke(ctx, s, r.Header(), r.Msg, f)
 		if err != nil {
-			return nil, connect.NewError(s.codeOf(err), err)
+			return nil, connect.NewError(codeOf(err), err)
 		}
 		response := connect.NewResponse(message)
 		for name, values := range requestContextOf(ctx).headers() {
@@ -77,7 +77,7 @@ func newMethod[Req, Res any](s *Server, service, name string,
 		h := http.Header{"X-Scope-Orgid": incoming.Get("x-scope-orgid")}
 		response, err := invoke(ctx, s, h, request.(*Req), f)
 		if err != nil {
-			return nil, status.Error(codes.Code(s.codeOf(err)), err.Error()) // connect and gRPC number codes alike
+			return nil, status.Error(codes.Code(codeOf(err)), err.Error()) // connect and gRPC number codes alike
 		}
 		if headers := outcome.headers(); headers != nil {
 			md := metadata.MD{}

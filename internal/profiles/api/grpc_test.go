@@ -12,8 +12,6 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
-	"connectrpc.com/connect"
-
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
@@ -21,7 +19,7 @@ func TestRegisterGRPC_ServesTheSameMethods(t *testing.T) {
 	s := &stub{}
 	ready := false
 	server := grpc.NewServer()
-	New(Options{Code: func(error) connect.Code { return connect.CodeResourceExhausted }}, s, s).RegisterGRPC(server, func() bool { return ready })
+	New(Options{}, s, s).RegisterGRPC(server, func() bool { return ready })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package api
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"google.golang.org/protobuf/types/known/emptypb"
 
@@ -98,11 +99,8 @@ func labelPairs(set []byte) (pairs []*profilepb.LabelPair) {
 func (s *Server) analyzeQuery(ctx context.Context, tenant string,
 	m *profilepb.AnalyzeQueryRequest) (*profilepb.AnalyzeQueryResponse, error) {
 	selector := m.GetQuery()
-	for i := range len(selector) { // type{selector}
-		if selector[i] == '{' {
-			selector = selector[i:]
-			break
-		}
+	if at := strings.IndexByte(selector, '{'); at > 0 { // type{selector}
+		selector = selector[at:]
 	}
 	r, err := s.labelsQuery(tenant, []string{selector}, m.GetStart(), m.GetEnd())
 	if err != nil {

@@ -25,6 +25,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/reqbody"
 )
@@ -64,9 +65,6 @@ type Options struct {
 	Flags        hint.Flags    // the flags that raise the limits, named in errors
 	// Tenant reads the tenant of a request; nil: TenantOf.
 	Tenant func(http.Header) (string, error)
-	// Code returns the Connect code of an error that is not one of profiles. If Code is
-	// nil or returns CodeUnknown, the code is CodeInternal.
-	Code func(error) connect.Code
 
 	Bodies       *reqbody.Reader // shared with other receivers; nil: one for this server
 	PushDisabled bool            // reject pushes; queries still work
@@ -81,9 +79,6 @@ func (o Options) withDefaults() Options {
 	o.QueryTimeout = cmp.Or(o.QueryTimeout, 2*time.Minute)
 	if o.Bodies == nil {
 		o.Bodies = reqbody.New(reqbody.Options{})
-	}
-	if o.Code == nil {
-		o.Code = func(error) connect.Code { return connect.CodeUnknown }
 	}
 	return o
 }
@@ -139,7 +134,7 @@ type badRequest struct{ error }
 
 func (e badRequest) Unwrap() error { return e.error }
 
-func (s *Server) codeOf(err error) connect.Code {
+func codeOf(err error) connect.Code {
 	var bad badRequest
 	var coded *connect.Error
 	switch {
@@ -147,7 +142,7 @@ func (s *Server) codeOf(err error) connect.Code {
 		return connect.CodeInvalidArgument
 	case errors.As(err, &coded):
 		return coded.Code()
-	case errors.Is(err, profiles.ErrBadRequest):
+	case errors.Is(err, profiles.ErrBadRequest), errors.Is(err, pprof.ErrCorrupt), errors.Is(err, pprof.ErrLimit):
 		return connect.CodeInvalidArgument
 	case errors.Is(err, profiles.ErrLimit):
 		return connect.CodeResourceExhausted
@@ -159,9 +154,6 @@ func (s *Server) codeOf(err error) connect.Code {
 		return connect.CodeCanceled
 	case errors.Is(err, context.DeadlineExceeded):
 		return connect.CodeDeadlineExceeded
-	}
-	if code := s.opts.Code(err); code != connect.CodeUnknown {
-		return code
 	}
 	return connect.CodeInternal
 }

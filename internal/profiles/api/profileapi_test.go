@@ -23,6 +23,7 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	"github.com/ferula-io/ferula/internal/profiles"
+	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
@@ -36,7 +37,7 @@ const cpu = "process_cpu:cpu:nanoseconds:cpu:nanoseconds"
 
 const firstID = "00000000-0000-0000-0000-000000000001"
 
-var errFull = errors.New("too much")
+var errFull = fmt.Errorf("%w: too much", profiles.ErrLimit)
 
 // stub is a Querier and Pusher that records the request and returns fixed results.
 type stub struct {
@@ -140,12 +141,7 @@ func serve(t *testing.T, prefix string) (*stub, string) {
 	t.Helper()
 	s := &stub{}
 	mux := http.NewServeMux()
-	New(Options{BodyMaxBytes: 1 << 20, Code: func(err error) connect.Code {
-		if errors.Is(err, errFull) {
-			return connect.CodeResourceExhausted
-		}
-		return connect.CodeUnknown
-	}}, s, s).Register(mux, prefix, nil)
+	New(Options{BodyMaxBytes: 1 << 20}, s, s).Register(mux, prefix, nil)
 	server := httptest.NewUnstartedServer(mux)
 	server.Config.Protocols = new(http.Protocols)
 	server.Config.Protocols.SetHTTP1(true)
@@ -218,6 +214,17 @@ func TestServer_EveryProtocolAndEncodingReturnsTheSame(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+func TestCodeOf_ErrorsOfProfiles(t *testing.T) {
+	for err, want := range map[error]connect.Code{
+		pprof.ErrCorrupt: connect.CodeInvalidArgument, pprof.ErrLimit: connect.CodeInvalidArgument,
+		profiles.ErrBadRequest: connect.CodeInvalidArgument, io.EOF: connect.CodeInternal,
+	} {
+		if got := codeOf(fmt.Errorf("push: %w", err)); got != want {
+			t.Errorf("%v: %v, want %v", err, got, want)
+		}
 	}
 }
 

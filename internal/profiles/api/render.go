@@ -32,8 +32,8 @@ var statusOf = map[connect.Code]int{
 	connect.CodeUnavailable:       http.StatusServiceUnavailable,
 }
 
-func (s *Server) writeError(w http.ResponseWriter, err error) {
-	status, ok := statusOf[s.codeOf(err)]
+func writeError(w http.ResponseWriter, err error) {
+	status, ok := statusOf[codeOf(err)]
 	if !ok {
 		status = http.StatusInternalServerError
 	}
@@ -48,12 +48,12 @@ func (s *Server) legacy(w http.ResponseWriter, r *http.Request, contentType stri
 	defer outcome.close()
 	form, err := url.ParseQuery(r.URL.RawQuery)
 	if err != nil {
-		s.writeError(w, badRequest{err})
+		writeError(w, badRequest{err})
 		return
 	}
 	b, err := invoke(ctx, s, r.Header, form, f)
 	if err != nil {
-		s.writeError(w, err)
+		writeError(w, err)
 		return
 	}
 	maps.Copy(w.Header(), outcome.headers())

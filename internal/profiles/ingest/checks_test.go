@@ -185,11 +185,8 @@ func TestPush_TimesOfTheLimitsAreStored(t *testing.T) {
 		}
 	}
 	for at, want := range map[time.Time]int64{time.UnixMicro(microsecondsMin): microsecondsMin * 1000, time.UnixMicro(microsecondsMax - 1): (microsecondsMax - 1) * 1000} {
-		store := &memory{}
-		in, err := New(Options{Now: func() time.Time { return at }}, store, slog.New(slog.DiscardHandler), nil)
-		if err != nil {
-			t.Fatal(err)
-		}
+		in, store := newIngester(t, Limits{})
+		in.now = func() time.Time { return at }
 		raw := testProfile(t, func(p *profile.Profile) { p.TimeNanos = at.UnixMicro() })
 		if err := in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: named(), Raw: raw}}); err != nil || store.list()[0].timeNS != want {
 			t.Errorf("%s: %v", at, err)
@@ -199,10 +196,11 @@ func TestPush_TimesOfTheLimitsAreStored(t *testing.T) {
 
 func TestPush_CountsWhatItStores(t *testing.T) {
 	set := metrics.NewSet()
-	in, err := New(Options{Now: func() time.Time { return now }}, &memory{}, slog.New(slog.DiscardHandler), set)
+	in, err := New(Options{}, &memory{}, slog.New(slog.DiscardHandler), set)
 	if err != nil {
 		t.Fatal(err)
 	}
+	in.now = func() time.Time { return now }
 	raw := testProfile(t, nil)
 	if err := in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: named(), Raw: raw}, {Labels: named("b", "c"), Raw: raw}}); err != nil {
 		t.Fatal(err)

@@ -3,6 +3,7 @@ package ingest
 import (
 	"bytes"
 	"strings"
+	"time"
 
 	"github.com/google/pprof/profile"
 )
@@ -44,6 +45,33 @@ func delta(from, to *profile.Profile, count func(sampleType string) bool) (*prof
 	}
 	out.Sample = nonZero
 	return out.Compact(), nil
+}
+
+// cumulative turns profiles of values that Go counts since the start of the process into increases.
+type cumulative struct {
+	previous *profile.Profile
+	since    time.Time // time of previous, or the time from which the first profile counts; zero: it counts nothing
+}
+
+// next returns the increase between the previous profile and raw, which was taken at a timestamp. A first profile
+// without a time from which it counts may count from months ago: its cumulative values become zero.
+func (c *cumulative) next(raw []byte, at time.Time) ([]byte, error) {
+	p, err := profile.ParseData(raw)
+	if err != nil {
+		return nil, badRequest("%v", err)
+	}
+	previous, since := c.previous, c.since
+	c.previous, c.since = p, at
+	if since.IsZero() {
+		previous, since = p.Copy(), at
+	}
+	if previous != nil {
+		if p, err = delta(previous, p, isCumulative); err != nil {
+			return nil, err
+		}
+	}
+	p.TimeNanos, p.DurationNanos = since.UnixNano(), int64(at.Sub(since))
+	return encode(p)
 }
 
 // uploadDelta returns the delta of an upload to its previous profile. Both were already

@@ -181,10 +181,11 @@ func (c *calls) Append(context.Context, string, []profiles.RawProfile) error { c
 func TestPush_NothingToStoreDoesNotReachTheStore(t *testing.T) {
 	set := metrics.NewSet()
 	store := &calls{}
-	in, err := New(Options{Now: func() time.Time { return now }}, store, slog.New(slog.DiscardHandler), set)
+	in, err := New(Options{}, store, slog.New(slog.DiscardHandler), set)
 	if err != nil {
 		t.Fatal(err)
 	}
+	in.now = func() time.Time { return now }
 	if err := in.Push(t.Context(), "a", nil); err != nil || store.n != 0 {
 		t.Errorf("%d calls, %v", store.n, err)
 	}

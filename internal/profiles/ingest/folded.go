@@ -166,38 +166,27 @@ func (f *foldedProfile) add(names []byte, count int64) error {
 	return nil
 }
 
-// readGroups parses lines of the form `main;work;loop 17`.
-func (f *foldedProfile) readGroups(body []byte) error {
-	for number := 1; len(body) > 0; number++ {
-		line, rest, _ := bytes.Cut(body, []byte{'\n'})
-		body = rest
+// read parses one stack per line. With counted, lines have the form `main;work;loop 17`; otherwise each counts once.
+func (f *foldedProfile) read(body []byte, counted bool) error {
+	number := 0
+	for line := range bytes.SplitSeq(body, []byte{'\n'}) {
+		number++
 		if line = bytes.TrimSpace(line); len(line) == 0 {
 			continue
 		}
-		at := bytes.LastIndexByte(line, ' ')
-		if at <= 0 {
-			return badRequest("line %d: %.100q is not of the form stack count", number, line)
+		count := int64(1)
+		if counted {
+			at := bytes.LastIndexByte(line, ' ')
+			if at <= 0 {
+				return badRequest("line %d: %.100q is not of the form stack count", number, line)
+			}
+			var err error
+			if count, err = strconv.ParseInt(string(line[at+1:]), 10, 64); err != nil || count < 0 {
+				return badRequest("line %d: %.100q is not a count", number, line[at+1:])
+			}
+			line = bytes.TrimSpace(line[:at])
 		}
-		count, err := strconv.ParseInt(string(line[at+1:]), 10, 64)
-		if err != nil || count < 0 {
-			return badRequest("line %d: %.100q is not a count", number, line[at+1:])
-		}
-		if err := f.add(bytes.TrimSpace(line[:at]), count); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// readLines parses one stack per line, each with a count of 1.
-func (f *foldedProfile) readLines(body []byte) error {
-	for len(body) > 0 {
-		line, rest, _ := bytes.Cut(body, []byte{'\n'})
-		body = rest
-		if line = bytes.TrimSpace(line); len(line) == 0 {
-			continue
-		}
-		if err := f.add(line, 1); err != nil {
+		if err := f.add(line, count); err != nil {
 			return err
 		}
 	}

@@ -2,7 +2,6 @@ package ingest
 
 import (
 	"bytes"
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -63,10 +62,10 @@ func (in *Ingester) Handler(tenantOf Tenant, bodies *reqbody.Reader) http.Handle
 // receive reads the body, then takes a slot and pushes the upload.
 func (in *Ingester) receive(w http.ResponseWriter, r *http.Request, tenant string, bodies *reqbody.Reader,
 	slots chan struct{}) error {
-	u, err := in.parse(r.URL.RawQuery, r.Header.Get("Content-Type"))
+	contentType := r.Header.Get("Content-Type")
+	u, err := in.parse(r.URL.RawQuery, contentType)
 	if err != nil {
-		in.discarded.With(reasonOf(err)).Inc()
-		return err
+		return in.discard(err)
 	}
 	u.limits = in.limitsOf(tenant)
 	body, err := bodies.Read(w, r, int64(u.limits.ProfileBytes)*2+(1<<20)) // a profile and the previous one
@@ -78,28 +77,34 @@ func (in *Ingester) receive(w http.ResponseWriter, r *http.Request, tenant strin
 		err = bodies.TakeSlot(r.Context(), slots)
 	}
 	if err != nil {
-		in.discarded.With(reasonOf(err)).Inc()
-		return err
+		return in.discard(err)
 	}
 	defer func() { <-slots }()
-	if err := u.read(body, r.Header.Get("Content-Type")); err != nil {
-		in.discarded.With(reasonOf(err)).Inc()
-		return err
+	var all []profilepb.RawProfile
+	if err = u.read(body, contentType); err == nil {
+		all, err = in.convert(u)
 	}
-	return in.push(r.Context(), tenant, u) // Push counts discarded profiles
+	if err != nil || len(all) == 0 { // a recording without samples has no profiles
+		return in.discard(err)
+	}
+	return in.Push(r.Context(), tenant, all)
+}
+
+// discard counts a request that was not pushed, unless err is nil. Push counts the profiles that it rejects.
+func (in *Ingester) discard(err error) error {
+	if err != nil {
+		in.discarded.With(reasonOf(err)).Inc()
+	}
+	return err
 }
 
 // StatusOf returns the HTTP status of an error of Push or of the receiver.
 func StatusOf(err error) int {
-	var limit *LimitError
 	switch {
 	case errors.Is(err, reqbody.ErrTooLarge), errors.Is(err, reqbody.ErrBusy), errors.Is(err, reqbody.ErrSlow),
 		errors.Is(err, reqbody.ErrUnread):
 		return reqbody.Status(err)
-	case errors.As(err, &limit) && limit.Later():
-		return http.StatusTooManyRequests
-	case errors.As(err, &limit), errors.Is(err, profiles.ErrBadRequest), errors.Is(err, pprof.ErrCorrupt),
-		errors.Is(err, pprof.ErrLimit):
+	case errors.Is(err, profiles.ErrBadRequest), errors.Is(err, pprof.ErrCorrupt), errors.Is(err, pprof.ErrLimit):
 		return http.StatusBadRequest
 	case errors.Is(err, profiles.ErrLimit):
 		return http.StatusTooManyRequests
@@ -113,23 +118,19 @@ func StatusOf(err error) int {
 
 var errUnsupported = errors.New("encoding not supported")
 
-// push converts an upload to a profile and pushes it.
-func (in *Ingester) push(ctx context.Context, tenant string, u *upload) error {
+// convert returns the profiles of an upload.
+func (in *Ingester) convert(u *upload) ([]profilepb.RawProfile, error) {
 	app, lset, err := parseName(u.name)
-	var raw []byte
-	var name, service string
-	if err == nil && u.format != "jfr" {
-		raw, name, service, err = in.pprofOf(u, app)
-	}
 	if err != nil {
-		in.discarded.With(reasonOf(err)).Inc()
-		return err
+		return nil, err
 	}
 	if u.format == "jfr" {
-		return in.pushRecording(ctx, tenant, u, app, lset)
+		lset = slices.DeleteFunc(lset, func(l profilepb.RawLabel) bool { return l.Name == profiles.LabelName })
+		return recordingProfiles(u, withDefault(lset, profiles.LabelService, app))
 	}
+	raw, name, service, err := in.pprofOf(u, app)
 	lset = withDefault(withDefault(lset, profiles.LabelName, name), profiles.LabelService, service)
-	return in.Push(ctx, tenant, []profilepb.RawProfile{{Labels: lset, Raw: raw, TimeNS: u.from.UnixNano()}})
+	return []profilepb.RawProfile{{Labels: lset, Raw: raw, TimeNS: u.from.UnixNano()}}, err
 }
 
 // withDefault adds a label unless the labels have it with a value.
@@ -138,21 +139,6 @@ func withDefault(lset []profilepb.RawLabel, name, value string) []profilepb.RawL
 		return lset
 	}
 	return append(lset, profilepb.RawLabel{Name: name, Value: value})
-}
-
-// pushRecording pushes the profiles of a flight recording: all of them, or none.
-func (in *Ingester) pushRecording(ctx context.Context, tenant string, u *upload, app string,
-	lset []profilepb.RawLabel) error {
-	lset = slices.DeleteFunc(lset, func(l profilepb.RawLabel) bool { return l.Name == profiles.LabelName })
-	all, err := recordingProfiles(u, withDefault(lset, profiles.LabelService, app))
-	if err != nil {
-		in.discarded.With(reasonOf(err)).Inc()
-		return err
-	}
-	if len(all) == 0 {
-		return nil // the recording has no samples
-	}
-	return in.Push(ctx, tenant, all)
 }
 
 func (in *Ingester) parse(query, contentType string) (*upload, error) {
@@ -290,12 +276,7 @@ func appendNameWithFile(dst []byte, spy string, name, file []byte) []byte {
 func (u *upload) foldedPprof(app string) (raw []byte, name, service string, err error) {
 	t, service := foldedTypeOf(app, u.units)
 	folded := newFolded(t, u.rate, u.from, u.until)
-	if u.format == "lines" {
-		err = folded.readLines(u.profile)
-	} else {
-		err = folded.readGroups(u.profile)
-	}
-	if err != nil {
+	if err = folded.read(u.profile, u.format != "lines"); err != nil {
 		return nil, "", "", err
 	}
 	return folded.encoder.Append(nil), t.name, service, nil

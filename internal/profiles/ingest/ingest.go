@@ -46,8 +46,7 @@ type Store interface {
 // Options of an Ingester.
 type Options struct {
 	Limits     Limits
-	DropLabels []string         // names of labels of samples that the store drops
-	Now        func() time.Time // nil: time.Now
+	DropLabels []string // names of labels of samples that the store drops
 }
 
 // Ingester validates profiles and appends them to a Store. Create it with New.
@@ -74,14 +73,11 @@ func New(opts Options, store Store, logger *slog.Logger, set *metrics.Set) (*Ing
 		return nil, err
 	}
 	limits := opts.Limits.withDefaults()
-	if opts.Now == nil {
-		opts.Now = time.Now
-	}
 	if set == nil {
 		set = metrics.NewSet()
 	}
 	in := &Ingester{
-		limits: limits, store: store, logger: logger, now: opts.Now,
+		limits: limits, store: store, logger: logger, now: time.Now,
 		tenants:  tenants{max: limits.Tenants, byName: map[string]*tenant{}},
 		received: set.NewCounter("ferula_profiles_received_total"),
 		bytes: set.NewCounterVec("ferula_profiles_received_bytes_total",

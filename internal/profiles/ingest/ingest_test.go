@@ -107,10 +107,11 @@ var now = time.Unix(1_800_000_000, 0)
 func newIngester(t testing.TB, limits Limits) (*Ingester, *memory) {
 	t.Helper()
 	store := &memory{}
-	in, err := New(Options{Limits: limits, Now: func() time.Time { return now }}, store, slog.New(slog.DiscardHandler), nil)
+	in, err := New(Options{Limits: limits}, store, slog.New(slog.DiscardHandler), nil)
 	if err != nil {
 		t.Fatal(err)
 	}
+	in.now = func() time.Time { return now }
 	return in, store
 }
 
@@ -251,7 +252,7 @@ func TestPush_EveryLimitIsReportedAndCounted(t *testing.T) {
 		}
 	}
 	var limit *LimitError
-	if err := push("a", named("n", "2")); !errors.As(err, &limit) || limit.Reason != "series" || !limit.Later() {
+	if err := push("a", named("n", "2")); !errors.As(err, &limit) || limit.Reason != "series" || !errors.Is(err, profiles.ErrLimit) {
 		t.Error(err)
 	}
 	if err := push("a", named("n", "1")); err != nil {
@@ -525,11 +526,7 @@ func FuzzFolded(f *testing.F) {
 	f.Add([]byte("a.py:1 - b;c (a.py:2);d - a.rb:3;e:4 - ( - ;) 5"), false)
 	f.Fuzz(func(t *testing.T, body []byte, lines bool) {
 		folded := newFolded(foldedCPU, 100, now, now)
-		read := folded.readGroups
-		if lines {
-			read = folded.readLines
-		}
-		if err := read(body); err != nil {
+		if err := folded.read(body, !lines); err != nil {
 			var limit *LimitError
 			if !errors.Is(err, profiles.ErrBadRequest) && !errors.As(err, &limit) {
 				t.Fatal(err)

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/time/rate"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 )
 
@@ -105,9 +106,12 @@ type LimitError struct {
 // Error implements error.
 func (e *LimitError) Error() string { return e.text }
 
-// Later reports whether the same push may succeed later.
-func (e *LimitError) Later() bool {
-	return e.Reason == "rate" || e.Reason == "series" || e.Reason == "tenants"
+// Is makes the error profiles.ErrLimit if the same push may succeed later, otherwise profiles.ErrBadRequest.
+func (e *LimitError) Is(target error) bool {
+	if e.Reason == "rate" || e.Reason == "series" || e.Reason == "tenants" {
+		return target == profiles.ErrLimit
+	}
+	return target == profiles.ErrBadRequest
 }
 
 func limitError(reason, format string, args ...any) error {

@@ -71,9 +71,6 @@ func (in *Ingester) NewOTLPServer(opts OTLPOptions) *OTLPServer {
 	return &OTLPServer{opts: opts, in: in, slots: make(chan struct{}, otlpSlotsMax)}
 }
 
-// refused counts a request that was not decoded.
-func (s *OTLPServer) refused(err error) { s.in.discarded.With(reasonOf(err)).Inc() }
-
 // ServeHTTP implements http.Handler.
 func (s *OTLPServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	media, _, err := mime.ParseMediaType(r.Header.Get("Content-Type"))
@@ -81,7 +78,7 @@ func (s *OTLPServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err != nil || media != "application/x-protobuf" && !asJSON {
 		err := fmt.Errorf("%w: Content-Type %.100q is neither application/x-protobuf nor application/json",
 			errUnsupported, r.Header.Get("Content-Type"))
-		s.refused(err)
+		_ = s.in.discard(err) // it counts the request
 		http.Error(w, err.Error(), StatusOf(err))
 		return
 	}
@@ -117,8 +114,7 @@ func (s *OTLPServer) receive(w http.ResponseWriter, r *http.Request, asJSON bool
 		err = s.opts.Bodies.TakeSlot(r.Context(), s.slots)
 	}
 	if err != nil {
-		s.refused(err)
-		return 0, nil, err
+		return 0, nil, s.in.discard(err)
 	}
 	defer func() { <-s.slots }()
 	raw, err := s.decompressed(body.Bytes(), r.Header.Get("Content-Encoding"))
@@ -126,8 +122,7 @@ func (s *OTLPServer) receive(w http.ResponseWriter, r *http.Request, asJSON bool
 		raw, err = otlpFromJSON(raw, otlpJSONMax)
 	}
 	if err != nil {
-		s.refused(err)
-		return 0, nil, err
+		return 0, nil, s.in.discard(err)
 	}
 	return s.push(r.Context(), tenant, raw)
 }
@@ -149,8 +144,7 @@ func (s *OTLPServer) decompressed(raw []byte, encoding string) ([]byte, error) {
 func (s *OTLPServer) push(ctx context.Context, tenant string, raw []byte) (rejected int, first, err error) {
 	request, err := decodeOTLP(raw, otlpMax)
 	if err != nil {
-		s.refused(err)
-		return 0, nil, err
+		return 0, nil, s.in.discard(err)
 	}
 	return s.in.pushOTLP(ctx, tenant, request)
 }
@@ -160,8 +154,7 @@ func (s *OTLPServer) push(ctx context.Context, tenant string, raw []byte) (rejec
 func (s *OTLPServer) pushHeld(ctx context.Context, tenant string, raw []byte) (rejected int, first, err error) {
 	if len(raw) > s.opts.BytesMax {
 		err = fmt.Errorf("%w: it is larger than %d bytes%s", reqbody.ErrTooLarge, s.opts.BytesMax, s.opts.BytesFlag)
-		s.refused(err)
-		return 0, nil, err
+		return 0, nil, s.in.discard(err)
 	}
 	release, err := s.opts.Bodies.Hold(int64(len(raw)))
 	if err == nil {
@@ -169,8 +162,7 @@ func (s *OTLPServer) pushHeld(ctx context.Context, tenant string, raw []byte) (r
 		err = s.opts.Bodies.TakeSlot(ctx, s.slots)
 	}
 	if err != nil {
-		s.refused(err)
-		return 0, nil, err
+		return 0, nil, s.in.discard(err)
 	}
 	defer func() { <-s.slots }()
 	return s.push(ctx, tenant, raw)

@@ -254,7 +254,7 @@ func TestFolded_LimitsAreExact(t *testing.T) {
 	if err := f.add([]byte(deep), 1); err != nil || len(f.stack) != depthMax {
 		t.Errorf("as many frames as the limit: %v, %d frames", err, len(f.stack))
 	}
-	if err := f.readLines([]byte("a\n" + deep + ";a\n")); err == nil || !strings.Contains(err.Error(), "a stack of 4097 frames, at most 4096") {
+	if err := f.read([]byte("a\n"+deep+";a\n"), false); err == nil || !strings.Contains(err.Error(), "a stack of 4097 frames, at most 4096") {
 		t.Errorf("one frame more: %v", err)
 	}
 	const most = math.MaxInt64 / 10_000_000
@@ -271,7 +271,7 @@ func TestFolded_LimitsAreExact(t *testing.T) {
 		"a": `line 1: "a" is not of the form stack count`, "\n\n a 1\nb": `line 4: "b" is not of`, "a x": `line 1: "x" is not a count`, "a 1\nb -1": `line 2: "-1" is not a count`,
 		"a 9223372036854775808": "is not a count", " 5": `"5" is not of the form`, "a 922337203686": "overflow", "a 0\n\n": "", "": "", "a;b c 1": "",
 	} {
-		if err := folded(foldedCPU).readGroups([]byte(text)); (err == nil) != (want == "") || err != nil && (!errors.Is(err, profiles.ErrBadRequest) || !strings.Contains(err.Error(), want)) {
+		if err := folded(foldedCPU).read([]byte(text), true); (err == nil) != (want == "") || err != nil && (!errors.Is(err, profiles.ErrBadRequest) || !strings.Contains(err.Error(), want)) {
 			t.Errorf("%q: %v, want %q", text, err, want)
 		}
 	}
@@ -280,7 +280,7 @@ func TestFolded_LimitsAreExact(t *testing.T) {
 func TestFolded_TimesPeriodsAndRepeatedFrames(t *testing.T) {
 	for kind, want := range map[foldedType]int64{foldedCPU: 10_000_000, foldedUnits["objects"]: 1} {
 		f := newFolded(kind, 100, now, now.Add(7*time.Second))
-		if err := f.readGroups([]byte("a;b;a 3\n\xff 1\n")); err != nil || len(f.locations) != 3 {
+		if err := f.read([]byte("a;b;a 3\n\xff 1\n"), true); err != nil || len(f.locations) != 3 {
 			t.Fatalf("%v, %d locations", err, len(f.locations))
 		}
 		p, err := profile.ParseData(f.encoder.Append(nil))
@@ -381,7 +381,7 @@ func TestSelf_StatesArePushedAfterACancelAndErrorsReturned(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.previous["heap"] = other
+	s.counted["heap"].previous = other
 	if err := s.state(ctx, "heap", "memory", since); !errors.Is(err, profiles.ErrBadRequest) {
 		t.Errorf("a profile of another type: %v", err)
 	}

@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"github.com/cespare/xxhash/v2"
-	"github.com/google/pprof/profile"
 	"github.com/prometheus/client_golang/prometheus"
 	httpconfig "github.com/prometheus/common/config"
 	"github.com/prometheus/prometheus/discovery"
@@ -187,13 +186,7 @@ func (p *pool) sync(ctx context.Context, groups []*targetgroup.Group) {
 			}
 		}
 	}
-	for key, l := range p.loops {
-		if wanted[key] == nil {
-			l.cancel()
-			l.running.Wait()
-			delete(p.loops, key)
-		}
-	}
+	p.keep(wanted)
 	for key, t := range wanted {
 		if p.loops[key] != nil {
 			continue
@@ -209,27 +202,35 @@ func (p *pool) sync(ctx context.Context, groups []*targetgroup.Group) {
 	}
 }
 
-// stop ends a pool's loops and waits for them.
-func (p *pool) stop() {
-	for _, l := range p.loops {
-		l.cancel()
+// keep ends the loops of targets that are not wanted, and waits for them.
+func (p *pool) keep(wanted map[string]*scrape.Target) {
+	var ended []*loop
+	for key, l := range p.loops {
+		if wanted[key] == nil {
+			l.cancel()
+			ended = append(ended, l)
+			delete(p.loops, key)
+		}
 	}
-	for _, l := range p.loops {
+	for _, l := range ended {
 		l.running.Wait()
 	}
-	p.loops = map[string]*loop{}
+}
+
+// stop ends a pool's loops and waits for them.
+func (p *pool) stop() {
+	p.keep(nil)
 	p.client.CloseIdleConnections()
 }
 
 // fetcher scrapes one profile of one target.
 type fetcher struct {
-	pool     *pool
-	spec     profileSpec
-	url      string
-	labels   []profilepb.RawLabel
-	previous *profile.Profile // for deltas
-	since    time.Time        // time of previous
-	failing  bool
+	pool    *pool
+	spec    profileSpec
+	url     string
+	labels  []profilepb.RawLabel
+	counted cumulative // for deltas
+	failing bool
 }
 
 func newFetcher(p *pool, t *scrape.Target, what profileSpec) *fetcher {
@@ -340,8 +341,7 @@ func (f *fetcher) fetch(ctx context.Context) error {
 	return s.in.Push(ctx, s.tenant, []profilepb.RawProfile{{Labels: f.labels, Raw: raw, TimeNS: start.UnixNano()}})
 }
 
-// delta returns the increase since the previous scrape. The cumulative values of the first
-// scrape become zero: they count from the start of the process, possibly months ago.
+// delta returns the increase since the previous scrape.
 func (f *fetcher) delta(raw []byte, at time.Time) ([]byte, error) {
 	in := f.pool.scraper.in
 	checked := in.decoded.Get().(*pprof.Profile) // enforces the limits before package google/pprof decodes it
@@ -350,18 +350,5 @@ func (f *fetcher) delta(raw []byte, at time.Time) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	p, err := profile.ParseData(raw)
-	if err != nil {
-		return nil, badRequest("%v", err)
-	}
-	previous, since := f.previous, f.since
-	f.previous, f.since = p.Copy(), at
-	if previous == nil {
-		previous, since = p.Copy(), at
-	}
-	if p, err = delta(previous, p, isCumulative); err != nil {
-		return nil, err
-	}
-	p.TimeNanos, p.DurationNanos = since.UnixNano(), int64(at.Sub(since))
-	return encode(p)
+	return f.counted.next(raw, at)
 }

@@ -5,7 +5,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/http"
 	httppprof "net/http/pprof"
@@ -14,8 +13,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"github.com/google/pprof/profile"
 
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
@@ -49,14 +46,14 @@ type Self struct {
 	profiler chan struct{} // full while the CPU profiler is in use
 	endSlice chan struct{} // signals the running slice to end
 	current  atomic.Pointer[profiles.ID]
-	previous map[string]*profile.Profile // by name of the runtime profile
+	counted  map[string]*cumulative // by name of the runtime profile
 }
 
 // NewSelf creates a profiler, which is idle until Run.
 func NewSelf(opts SelfOptions, in *Ingester, logger *slog.Logger) *Self {
 	return &Self{
 		opts: opts.withDefaults(), in: in, logger: logger,
-		profiler: make(chan struct{}, 1), endSlice: make(chan struct{}, 1), previous: map[string]*profile.Profile{},
+		profiler: make(chan struct{}, 1), endSlice: make(chan struct{}, 1), counted: map[string]*cumulative{},
 	}
 }
 
@@ -175,24 +172,17 @@ func (s *Self) state(ctx context.Context, lookup, name string, since time.Time) 
 	if err := source.WriteTo(&b, 0); err != nil {
 		return err
 	}
-	if name == "goroutines" {
-		return s.push(ctx, name, "", since, b.Bytes())
-	}
-	p, err := profile.ParseData(b.Bytes())
-	if err != nil {
-		return fmt.Errorf("parse: %w", err)
-	}
-	previous := s.previous[lookup]
-	s.previous[lookup] = p
-	if previous != nil {
-		if p, err = delta(previous, p, isCumulative); err != nil {
+	raw := b.Bytes()
+	if name != "goroutines" {
+		c := s.counted[lookup]
+		if c == nil {
+			c = &cumulative{since: since}
+			s.counted[lookup] = c
+		}
+		var err error
+		if raw, err = c.next(raw, time.Now()); err != nil {
 			return err
 		}
-	}
-	p.TimeNanos, p.DurationNanos = since.UnixNano(), int64(time.Since(since))
-	raw, err := encode(p)
-	if err != nil {
-		return err
 	}
 	return s.push(ctx, name, "", since, raw)
 }

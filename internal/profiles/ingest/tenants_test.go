@@ -87,9 +87,10 @@ func TestPush_SeriesThatLabelsOfSamplesMakeAreCounted(t *testing.T) {
 	push := func(drop ...string) error {
 		in, _ := newIngester(t, Limits{})
 		var err error
-		if in, err = New(Options{Limits: Limits{Series: 3}, DropLabels: drop, Now: in.now}, in.store, in.logger, nil); err != nil {
+		if in, err = New(Options{Limits: Limits{Series: 3}, DropLabels: drop}, in.store, in.logger, nil); err != nil {
 			t.Fatal(err)
 		}
+		in.now = func() time.Time { return now }
 		return in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: named(), Raw: raw}})
 	}
 	var limit *LimitError

@@ -20,6 +20,7 @@ package pprof
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -87,19 +88,14 @@ func (r Repairs) Each(f func(reason string, n int)) {
 
 // WithDefaults returns the limits with zero fields replaced by their defaults.
 func (l Limits) WithDefaults() Limits {
-	def := func(v *int, d int) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
-	def(&l.Bytes, 64<<20)
-	def(&l.Strings, 1_000_000)
-	def(&l.Functions, 500_000)
-	def(&l.Locations, 500_000)
-	def(&l.Samples, 500_000)
-	def(&l.Depth, 1000)
-	def(&l.Nodes, 1_000_000)
-	def(&l.SampleTypes, 64)
+	l.Bytes = cmp.Or(l.Bytes, 64<<20)
+	l.Strings = cmp.Or(l.Strings, 1_000_000)
+	l.Functions = cmp.Or(l.Functions, 500_000)
+	l.Locations = cmp.Or(l.Locations, 500_000)
+	l.Samples = cmp.Or(l.Samples, 500_000)
+	l.Depth = cmp.Or(l.Depth, 1000)
+	l.Nodes = cmp.Or(l.Nodes, 1_000_000)
+	l.SampleTypes = cmp.Or(l.SampleTypes, 64)
 	return l
 }
 

@@ -9,8 +9,8 @@ import (
 
 // SampleTypeConfig is an SDK's description of one sample type of a profile.
 type SampleTypeConfig struct {
-	Units, DisplayName, Aggregation string
-	Cumulative                      bool
+	DisplayName string
+	Cumulative  bool
 }
 
 // ParseSampleTypes parses the sample_type_config of /ingest: a JSON object with one
@@ -28,8 +28,7 @@ func ParseSampleTypes(text []byte) (map[string]SampleTypeConfig, error) {
 		}
 		f := object.GetFields()
 		all[name] = SampleTypeConfig{
-			Units: f["units"].GetStringValue(), DisplayName: f["display-name"].GetStringValue(),
-			Aggregation: f["aggregation"].GetStringValue(), Cumulative: f["cumulative"].GetBoolValue(),
+			DisplayName: f["display-name"].GetStringValue(), Cumulative: f["cumulative"].GetBoolValue(),
 		}
 	}
 	return all, nil

@@ -119,7 +119,8 @@ func checkBroken(t *testing.T, dir string, req *profiles.SeriesRequest, merge *p
 
 func TestEngine_RefusesBadRequests(t *testing.T) {
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
-	ctx, e := context.Background(), New(Options{PointsMax: 1000}, s)
+	ctx, e := context.Background(), New(Options{}, s)
+	e.pointsMax = 1000
 	if err := s.Append(ctx, "t", randomPush(rand.New(rand.NewPCG(1, 1)), nil)); err != nil {
 		t.Fatal(err)
 	}

@@ -1,17 +1,14 @@
-// Package profile queries profiles: values over time with exemplars, and sums of profiles as
+// Package query queries profiles: values over time with exemplars, and sums of profiles as
 // flame graphs or pprof.
 //
 // A request names a type, matchers and a range. A View of the store has the sources: heads and blocks. There are two
 // kinds of queries:
 //
 //   - Values over time: the matching series of each source are assigned to groups by the labels of the request's
-//     group-by.
-//     A scan adds the rows of these series to accumulators, one for each group and step. An accumulator also stores
-//     which
-//     row is its exemplar. Profile IDs and labels are looked up for exemplars only.
+//     group-by. A scan adds the rows of these series to accumulators, one for each group and step. An accumulator also
+//     stores which row is its exemplar. Profile IDs and labels are looked up for exemplars only.
 //   - Sums of profiles: a merge sums the samples of each source by stack, and joins the stacks of all sources by
-//     function
-//     name, or by line for pprof.
+//     function name, or by line for pprof.
 //
 // A corrupt source is skipped and named in the warnings of the result.
 package query
@@ -23,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -43,12 +41,13 @@ type Viewer interface {
 	Stats(tenant string) (profiles.Stats, error)
 }
 
+const (
+	nodesMax = 4_000_000 // of a merged tree
+	idsMax   = 10_000    // profile IDs of one request
+)
+
 // Options of an Engine. Zero values are replaced by defaults.
 type Options struct {
-	PointsMax int // limit of groups times steps of one query; 0: 2,000,000
-	NodesMax  int // limit of nodes of a merged tree; 0: 4,000,000
-	IDsMax    int // limit of profile IDs of one request; 0: 10,000
-
 	ConcurrencyMax int           // concurrent queries, further ones wait; 0: 20
 	Timeout        time.Duration // of one query, including the wait for a slot; 0: 2 minutes
 	RangeMax       time.Duration // limit of the range of one query; 0: no limit
@@ -61,9 +60,6 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	o.PointsMax = cmp.Or(o.PointsMax, 2_000_000)
-	o.NodesMax = cmp.Or(o.NodesMax, 4_000_000)
-	o.IDsMax = cmp.Or(o.IDsMax, 10_000)
 	o.ConcurrencyMax = cmp.Or(o.ConcurrencyMax, 20)
 	o.Timeout = cmp.Or(o.Timeout, 2*time.Minute)
 	if o.Logger == nil {
@@ -82,12 +78,14 @@ type Engine struct {
 	pool       sync.Pool     // of *selection
 	slots      chan struct{} // of running queries
 	partialLog *partialLog
+	pointsMax  int // limit of groups times steps of one query
 }
 
 // New returns an engine over a store.
 func New(opts Options, s Viewer) *Engine {
 	opts = opts.withDefaults()
-	e := &Engine{opts: opts, store: s, slots: make(chan struct{}, opts.ConcurrencyMax), partialLog: newPartialLog(opts)}
+	e := &Engine{opts: opts, store: s, slots: make(chan struct{}, opts.ConcurrencyMax), partialLog: newPartialLog(opts),
+		pointsMax: 2_000_000}
 	gauge := func(name, help string, value func() float64) {
 		opts.Metrics.Describe("ferula_profiles_"+name, help, "")
 		opts.Metrics.NewGauge("ferula_profiles_"+name, value)
@@ -133,6 +131,20 @@ func inWords(ms uint64) string {
 	return (time.Duration(ms) * time.Millisecond).String()
 }
 
+// view admits a query and returns a view of the sources in a range. The query must call done at its end.
+func (e *Engine) view(ctx context.Context, tenant string, startMS, endMS, minNS, maxNS int64) (_ context.Context,
+	view *store.View, done func(), err error) {
+	ctx, admitted, err := e.admit(ctx, startMS, endMS)
+	if err != nil {
+		return nil, nil, nil, err
+	}
+	if view, err = e.store.View(ctx, tenant, minNS, maxNS); err != nil {
+		admitted()
+		return nil, nil, nil, err
+	}
+	return ctx, view, func() { view.Close(); admitted() }, nil
+}
+
 // Stats returns the time range of a tenant's profiles.
 func (e *Engine) Stats(tenant string) (profiles.Stats, error) { return e.store.Stats(tenant) }
 
@@ -159,11 +171,4 @@ func matches(set []byte, matchers []*labels.Matcher) bool {
 }
 
 // typeOf returns the number of a type in a source, or -1.
-func typeOf(src block.Source, t profiles.Type) int {
-	for i, other := range src.Types() {
-		if other == t {
-			return i
-		}
-	}
-	return -1
-}
+func typeOf(src block.Source, t profiles.Type) int { return slices.Index(src.Types(), t) }

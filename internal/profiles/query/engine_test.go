@@ -96,7 +96,7 @@ func TestEngine_ReturnsPushedProfiles(t *testing.T) {
 		if p.TimeMS != at.UnixMilli() || p.Value != 5e7 || len(exemplars) != 1 || exemplars[0].ID != (profiles.ID{1}) || exemplars[0].Value != 3e7 {
 			t.Fatalf("point %+v with %+v", p, exemplars)
 		}
-		if set := result.AppendLabels(nil, &exemplars[0]); string(set) != string(cpuLabels("a")) {
+		if set := exemplarLabels(result, &exemplars[0]); string(set) != string(cpuLabels("a")) {
 			t.Errorf("labels %q", set)
 		}
 		flame, err := e.MergeFlame(ctx, &profiles.MergeRequest{Tenant: "anonymous", Type: cpuType, StartMS: 0, EndMS: at.UnixMilli()})
@@ -166,4 +166,10 @@ func TestEngine_ClosesItsViews(t *testing.T) {
 			t.Errorf("view %d is open", i)
 		}
 	}
+}
+
+// exemplarLabels returns the labels of an exemplar.
+func exemplarLabels(r *profiles.SeriesResult, x *profiles.Exemplar) []byte {
+	set, _ := labelenc.AppendWithout(nil, r.Sets[x.Set], r.GroupBy) // stored sets are valid
+	return set
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles/block"
 
 	"github.com/ferula-io/ferula/internal/profiles/store"
+	"github.com/ferula-io/ferula/internal/series/labelenc"
 )
 
 // heatmapBuckets is the number of intervals of equal width between the smallest and the
@@ -38,16 +39,12 @@ func (e *Engine) Heatmap(ctx context.Context, req *profiles.HeatmapRequest) (*pr
 	if err != nil || steps.Count == 0 {
 		return &profiles.Heatmap{}, err
 	}
-	ctx, done, err := e.admit(ctx, req.StartMS, req.EndMS)
+	ctx, view, done, err := e.view(ctx, req.Tenant, req.StartMS, req.EndMS, steps.FromNS+1,
+		steps.FromNS+int64(steps.Count)*steps.StepNS)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	view, err := e.store.View(ctx, req.Tenant, steps.FromNS+1, steps.FromNS+int64(steps.Count)*steps.StepNS)
-	if err != nil {
-		return nil, err
-	}
-	defer view.Close()
 	h := &heatmap{req: req, steps: steps, view: view, sel: e.selection(req.GroupBy)}
 	defer h.sel.release()
 	var result *profiles.Heatmap
@@ -277,6 +274,6 @@ func (h *heatmap) exemplar(p *pointOf) (x profiles.HeatmapExemplar, err error) {
 		x.Span.Trace = h.spans[p.source].TraceID(block.TraceSpan{Trace: p.trace})
 	}
 	plain := h.labels[p.source][c.SeriesAt(int(p.row)-c.First)].Plain
-	x.Labels = profiles.AppendWithout(nil, plain, h.sel.groupBy)
-	return x, nil
+	x.Labels, err = labelenc.AppendWithout(nil, plain, h.sel.groupBy)
+	return x, err
 }

@@ -25,16 +25,11 @@ func (e *Engine) each(ctx context.Context, req *profiles.LabelsRequest,
 			return nil, err
 		}
 	}
-	ctx, done, err := e.admit(ctx, req.StartMS, req.EndMS)
+	ctx, view, done, err := e.view(ctx, req.Tenant, req.StartMS, req.EndMS, minNS, maxNS)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	view, err := e.store.View(ctx, req.Tenant, minNS, maxNS)
-	if err != nil {
-		return nil, err
-	}
-	defer view.Close()
 	return e.once(req.Tenant, view, func(p *pass) error {
 		return p.each(ctx, func(src block.Source) error {
 			series, err := src.Series()

@@ -44,23 +44,18 @@ func (e *Engine) merge(ctx context.Context, req *profiles.MergeRequest,
 		return nil, nil, err
 	}
 	for what, n := range map[string]int{"profile": len(req.IDs), "span": len(req.Spans), "trace": len(req.Traces)} {
-		if n > e.opts.IDsMax {
-			return nil, nil, fmt.Errorf("%w: %d %s ids exceed the limit of %d", profiles.ErrLimit, n, what, e.opts.IDsMax)
+		if n > idsMax {
+			return nil, nil, fmt.Errorf("%w: %d %s ids exceed the limit of %d", profiles.ErrLimit, n, what, idsMax)
 		}
 	}
 	if req.MaxNodes < 0 {
 		return nil, nil, fmt.Errorf("%w: max_nodes %d is negative", profiles.ErrBadRequest, req.MaxNodes)
 	}
-	ctx, done, err := e.admit(ctx, req.StartMS, req.EndMS)
+	ctx, view, done, err := e.view(ctx, req.Tenant, req.StartMS, req.EndMS, minNS, maxNS)
 	if err != nil {
 		return nil, nil, err
 	}
 	defer done()
-	view, err := e.store.View(ctx, req.Tenant, minNS, maxNS)
-	if err != nil {
-		return nil, nil, err
-	}
-	defer view.Close()
 	var held int64
 	var scratch mergeScratch
 	warnings, err = e.once(req.Tenant, view, func(p *pass) error { // an unreadable source adds nothing: see mergeSource
@@ -323,7 +318,14 @@ func rowsOf(ctx context.Context, src block.Source, req *profiles.MergeRequest, w
 
 // MergeFlame sums profiles and returns a flame graph, which the caller owns.
 func (e *Engine) MergeFlame(ctx context.Context, req *profiles.MergeRequest) (*profiles.FlameGraph, error) {
-	t, lease, warnings, err := e.mergeTree(ctx, req)
+	t := newTree()
+	lease, warnings, err := e.merge(ctx, req, func(s *block.Symbols, sums []int64) (int64, error) {
+		t.add(s, sums)
+		if t.n > nodesMax {
+			return 0, fmt.Errorf("%w: the flame graph has more than %d nodes", profiles.ErrLimit, nodesMax)
+		}
+		return t.bytes(), nil
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -333,19 +335,6 @@ func (e *Engine) MergeFlame(ctx context.Context, req *profiles.MergeRequest) (*p
 	return flame, nil
 }
 
-// mergeTree sums profiles to a tree. The caller releases the lease.
-func (e *Engine) mergeTree(ctx context.Context, req *profiles.MergeRequest) (*tree, *store.Lease, []error, error) {
-	t := newTree()
-	lease, warnings, err := e.merge(ctx, req, func(s *block.Symbols, sums []int64) (int64, error) {
-		t.add(s, sums)
-		if t.n > e.opts.NodesMax {
-			return 0, fmt.Errorf("%w: the flame graph has more than %d nodes", profiles.ErrLimit, e.opts.NodesMax)
-		}
-		return t.bytes(), nil
-	})
-	return t, lease, warnings, err
-}
-
 // MergePprof sums profiles and returns an uncompressed pprof profile.proto. warnings are the
 // errors of sources that could not be read.
 func (e *Engine) MergePprof(ctx context.Context, req *profiles.MergeRequest) (raw []byte, warnings []error, err error) {
@@ -353,8 +342,8 @@ func (e *Engine) MergePprof(ctx context.Context, req *profiles.MergeRequest) (ra
 	var sums []int64
 	lease, warnings, err := e.merge(ctx, req, func(s *block.Symbols, from []int64) (int64, error) {
 		nodes := symbols.AddUsed(s, from)
-		if len(symbols.Parents) > e.opts.NodesMax {
-			return 0, fmt.Errorf("%w: the merged profile has more than %d stacks", profiles.ErrLimit, e.opts.NodesMax)
+		if len(symbols.Parents) > nodesMax {
+			return 0, fmt.Errorf("%w: the merged profile has more than %d stacks", profiles.ErrLimit, nodesMax)
 		}
 		sums = append(sums, make([]int64, len(symbols.Parents)-len(sums))...)
 		for i, v := range from {

@@ -266,7 +266,7 @@ func spell(result *profiles.SeriesResult) string {
 			fmt.Fprintf(&out, "  %d %v", p.TimeMS, p.Value)
 			if len(s.Exemplars) > 0 {
 				x := &s.Exemplars[i]
-				fmt.Fprintf(&out, " {%s %d %d %q}", x.ID, x.TimeNS, x.Value, result.AppendLabels(nil, x))
+				fmt.Fprintf(&out, " {%s %d %d %q}", x.ID, x.TimeNS, x.Value, exemplarLabels(result, x))
 			}
 			out.WriteByte('\n')
 		}

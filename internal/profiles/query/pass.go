@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync"
 	"time"
 
@@ -86,7 +87,7 @@ func (p *pass) each(ctx context.Context, f func(src block.Source) error) error {
 // once runs f over a view's sources. It is for functions that have added nothing of a source when the source fails. It
 // returns the warnings of the response, or an error.
 func (e *Engine) once(tenant string, view *store.View, f func(p *pass) error) ([]error, error) {
-	p := e.pass(view.Sources, &bucketWait{e.opts.Timeout / 4})
+	p := &pass{sources: view.Sources, wait: &bucketWait{e.opts.Timeout / 4}}
 	if err := f(p); err != nil {
 		return nil, err
 	}
@@ -98,7 +99,7 @@ func (e *Engine) once(tenant string, view *store.View, f func(p *pass) error) ([
 func (e *Engine) without(ctx context.Context, tenant string, view *store.View, f func(p *pass) error) ([]error, error) {
 	sources, warnings, wait := view.Sources, view.Warnings, &bucketWait{e.opts.Timeout / 4}
 	for {
-		p := e.pass(sources, wait)
+		p := &pass{sources: sources, wait: wait}
 		err := f(p)
 		if err != nil && ctx.Err() != nil {
 			return nil, ctx.Err()
@@ -110,18 +111,8 @@ func (e *Engine) without(ctx context.Context, tenant string, view *store.View, f
 			return e.partial(tenant, warnings)
 		}
 		warnings = p.warnings(warnings)
-		whole := make([]block.Source, 0, len(sources))
-		for _, src := range sources {
-			if !p.faulty(src) {
-				whole = append(whole, src)
-			}
-		}
-		sources = whole
+		sources = slices.DeleteFunc(slices.Clone(sources), p.faulty)
 	}
-}
-
-func (e *Engine) pass(sources []block.Source, wait *bucketWait) *pass {
-	return &pass{sources: sources, wait: wait}
 }
 
 // warnings appends the faults of a pass to a copy of to, in the order of the sources.

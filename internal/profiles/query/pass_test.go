@@ -288,7 +288,8 @@ func TestSelectSeries_OnlyGroupsWithRowsCountAgainstPointsMax(t *testing.T) {
 	if err := s.Append(ctx, "t", pushed); err != nil {
 		t.Fatal(err)
 	}
-	e := New(Options{PointsMax: 30}, s)
+	e := New(Options{}, s)
+	e.pointsMax = 30
 	req := &profiles.SeriesRequest{Tenant: "t", Type: cpuType, StartMS: epochMS + 60_000, EndMS: epochMS + 120_000, StepMS: 10_000, GroupBy: []string{"service_name"}}
 	for _, exemplars := range []bool{false, true} {
 		req.Exemplars = exemplars

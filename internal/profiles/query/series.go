@@ -103,9 +103,9 @@ func (e *Engine) steps(req *profiles.SeriesRequest) (startMS int64, b store.Step
 		return start, b, nil
 	}
 	n := (end-start)/req.StepMS + 1
-	if n > int64(e.opts.PointsMax) {
+	if n > int64(e.pointsMax) {
 		return 0, b, fmt.Errorf("%w: %d steps exceed the limit of %d: use a longer step", profiles.ErrLimit, n,
-			e.opts.PointsMax)
+			e.pointsMax)
 	}
 	// Timestamps are whole milliseconds: a millisecond includes its last nanosecond.
 	return start, store.Steps{FromNS: (start-req.StepMS)*1e6 + 999_999, StepNS: req.StepMS * 1e6, Count: int(n)}, nil
@@ -120,21 +120,17 @@ func (e *Engine) SelectSeries(ctx context.Context, req *profiles.SeriesRequest) 
 	if steps.Count == 0 {
 		return profiles.NewSeriesResult(nil), nil
 	}
-	ctx, done, err := e.admit(ctx, req.StartMS, req.EndMS)
+	ctx, view, done, err := e.view(ctx, req.Tenant, req.StartMS, req.EndMS, steps.FromNS+1,
+		steps.FromNS+int64(steps.Count)*steps.StepNS)
 	if err != nil {
 		return nil, err
 	}
 	defer done()
-	view, err := e.store.View(ctx, req.Tenant, steps.FromNS+1, steps.FromNS+int64(steps.Count)*steps.StepNS)
-	if err != nil {
-		return nil, err
-	}
-	defer view.Close()
 	s := e.selection(req.GroupBy)
 	var held int64
 	warnings, err := e.without(ctx, req.Tenant, view, func(p *pass) error {
 		s.reset()
-		s.scan.Steps, s.scan.Exemplars, s.scan.AccumulatorsMax = steps, req.Exemplars, e.opts.PointsMax
+		s.scan.Steps, s.scan.Exemplars, s.scan.AccumulatorsMax = steps, req.Exemplars, e.pointsMax
 		err := p.each(ctx, func(src block.Source) (err error) {
 			if err = s.source(ctx, view, src, req, p.sources); err == nil {
 				held, err = view.Lease.Grow(held, s.bytes(req.Exemplars))

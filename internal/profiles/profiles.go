@@ -259,18 +259,11 @@ type Exemplar struct {
 }
 
 // HeatmapRequest selects profiles, or spans, to be counted by time and value. The slot at timestamp t counts the
-// profiles in (t-StepMS, t], as a point of a SeriesRequest does.
+// profiles in (t-StepMS, t], as a point of a SeriesRequest does. Exemplars are one for each interval of values in a
+// slot. Average and CallSite are not used.
 type HeatmapRequest struct {
-	Tenant    string
-	Type      Type
-	Matchers  []*labels.Matcher
-	StartMS   int64
-	EndMS     int64
-	StepMS    int64 // at least 1
-	GroupBy   []string
-	Limit     int  // number of series, greatest totals first; 0: all
-	Spans     bool // count spans of traces, not profiles
-	Exemplars bool // one for each interval of values in a slot
+	SeriesRequest
+	Spans bool // count spans of traces, not profiles
 }
 
 // Heatmap is the result of a HeatmapRequest.

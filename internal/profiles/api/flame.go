@@ -20,40 +20,18 @@ const (
 	diffWidth  = 7
 )
 
-// flameNode is a node of one flame graph, or of two that are merged.
+// flameNode is a node of two flame graphs that are merged.
 type flameNode struct {
 	name     string
 	total    [2]int64
 	self     [2]int64
 	children []*flameNode
-	byName   map[string]*flameNode // set when there are many children
 }
 
-// fewChildren is the maximum number of children that are searched without a map.
-const fewChildren = 16
-
-func (f *flameNode) child(name string) *flameNode {
-	if len(f.children) <= fewChildren {
-		for _, c := range f.children {
-			if c.name == name {
-				return c
-			}
-		}
-	} else if c := f.byName[name]; c != nil {
-		return c
-	}
-	c := &flameNode{name: name}
-	f.children = append(f.children, c)
-	switch {
-	case f.byName != nil:
-		f.byName[name] = c
-	case len(f.children) > fewChildren:
-		f.byName = make(map[string]*flameNode, 4*fewChildren)
-		for _, c := range f.children {
-			f.byName[c.name] = c
-		}
-	}
-	return c
+// edge is the place of a node: its parent and its name.
+type edge struct {
+	parent *flameNode
+	name   string
 }
 
 // walk visits the nodes of a flame graph depth first. name is an index in its Names. The root has the depth 0.
@@ -77,10 +55,16 @@ func walk(flame *profiles.FlameGraph, visit func(depth, name int, total, self in
 }
 
 // overlay adds a flame graph to a tree, as its left or right side.
-func overlay(root *flameNode, flame *profiles.FlameGraph, side int) {
+func overlay(root *flameNode, nodes map[edge]*flameNode, flame *profiles.FlameGraph, side int) {
 	path := []*flameNode{root}
 	walk(flame, func(depth, name int, total, self int64) {
-		f := path[depth].child(flame.Names[name])
+		at := edge{path[depth], flame.Names[name]}
+		f := nodes[at]
+		if f == nil {
+			f = &flameNode{name: at.name}
+			nodes[at] = f
+			at.parent.children = append(at.parent.children, f)
+		}
 		f.total[side] += total
 		f.self[side] += self
 		path = append(path[:depth+1], f)
@@ -167,10 +151,11 @@ func Tree(flame *profiles.FlameGraph) []byte {
 // nodes; 0: all.
 func Diff(left, right *profiles.FlameGraph, nodesMax int) *profilepb.DiffEncoder {
 	var top flameNode
+	nodes := map[edge]*flameNode{}
 	diff := &profilepb.DiffEncoder{}
 	for side, flame := range []*profiles.FlameGraph{left, right} {
 		if flame != nil {
-			overlay(&top, flame, side)
+			overlay(&top, nodes, flame, side)
 		}
 	}
 	top.cut(nodesMax)
@@ -225,12 +210,12 @@ const dotShare = 0.005
 
 // Dot returns the call graph of a flame graph in the DOT language of Graphviz.
 func Dot(flame *profiles.FlameGraph, t profiles.Type) string {
-	type edge struct{ from, to string }
-	edges := map[edge]int64{}
+	type call struct{ from, to string }
+	edges := map[call]int64{}
 	var path []string
 	walk(flame, func(depth, name int, total, _ int64) {
 		if path = append(path[:depth], flame.Names[name]); depth > 1 { // "total" is not a function
-			edges[edge{path[depth-1], path[depth]}] += total
+			edges[call{path[depth-1], path[depth]}] += total
 		}
 	})
 	least := int64(dotShare * float64(flame.Total))
@@ -245,7 +230,7 @@ func Dot(flame *profiles.FlameGraph, t profiles.Type) string {
 			t.SampleUnit)))
 	}
 	arrows := slices.Collect(maps.Keys(edges))
-	slices.SortFunc(arrows, func(a, b edge) int {
+	slices.SortFunc(arrows, func(a, b call) int {
 		return cmp.Or(cmp.Compare(edges[b], edges[a]), strings.Compare(a.from, b.from), strings.Compare(a.to, b.to))
 	})
 	for _, e := range arrows {

@@ -24,7 +24,6 @@ const (
 	settingsPath = "/settings.v1.SettingsService/"
 )
 
-// methods returns all methods.
 func (s *Server) methods() []method {
 	q := querierPath
 	push := newMethod(s, pusherPath, "Push", s.push)

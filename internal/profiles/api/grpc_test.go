@@ -15,27 +15,32 @@ import (
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
 )
 
-func TestRegisterGRPC_ServesTheSameMethods(t *testing.T) {
-	s := &stub{}
-	ready := false
+// overGRPC serves a server over gRPC for the time of a test.
+func overGRPC(t *testing.T, s *Server, ready func() bool) *grpc.ClientConn {
+	t.Helper()
 	server := grpc.NewServer()
-	New(Options{}, s, s).RegisterGRPC(server, func() bool { return ready })
+	s.RegisterGRPC(server, ready)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
+	must(t, err)
+	t.Cleanup(func() {
 		_ = conn.Close()
 		server.Stop()
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
+	})
+	return conn
+}
+
+func TestRegisterGRPC_ServesTheSameMethods(t *testing.T) {
+	s := &stub{}
+	ready := false
+	conn := overGRPC(t, New(Options{}, s, s), func() bool { return ready })
+	defer func() {
 		if s.open.Load() != 0 {
 			t.Error("a result was not closed")
 		}

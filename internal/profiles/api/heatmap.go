@@ -23,10 +23,7 @@ func (s *Server) selectHeatmap(ctx context.Context, tenant string,
 	if err != nil {
 		return nil, err
 	}
-	r := profiles.HeatmapRequest{
-		Tenant: tenant, Type: over.Type, Matchers: over.Matchers, StartMS: over.StartMS, EndMS: over.EndMS,
-		StepMS: over.StepMS, GroupBy: over.GroupBy, Limit: over.Limit,
-	}
+	r := profiles.HeatmapRequest{SeriesRequest: over}
 	switch m.GetQueryType() {
 	case profilepb.HeatmapQueryType_HEATMAP_QUERY_TYPE_UNSPECIFIED,
 		profilepb.HeatmapQueryType_HEATMAP_QUERY_TYPE_INDIVIDUAL:

@@ -4,16 +4,15 @@ import (
 	"bytes"
 	"compress/gzip"
 	"context"
+	"errors"
 	"io"
-	"net"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 
 	"connectrpc.com/connect"
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
@@ -32,18 +31,7 @@ func TestServer_RequestsOfManyElementsAreRejected(t *testing.T) {
 		"query":         {querierPath + "LabelNames", "application/proto", strings.Repeat("\x0a\x00", many)},
 		"query as JSON": {querierPath + "LabelNames", "application/json", `{"matchers":[` + strings.Repeat(`"",`, 2*many) + `""]}`},
 	} {
-		s := &stub{}
-		mux := http.NewServeMux()
-		New(Options{}, s, s).Register(mux, "", nil)
-		var zipped bytes.Buffer
-		w := gzip.NewWriter(&zipped)
-		if _, err := io.WriteString(w, c.body); err != nil {
-			t.Fatal(err)
-		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
-		code, text := postGzip(t, mux, c.path, c.contentType, &zipped)
+		s, code, text := postGzip(t, c.path, c.contentType, c.body)
 		if code != http.StatusBadRequest || !strings.Contains(text, "too many elements") {
 			t.Errorf("%s: %d %.200s", name, code, text)
 		}
@@ -54,51 +42,26 @@ func TestServer_RequestsOfManyElementsAreRejected(t *testing.T) {
 }
 
 func TestServer_AQueryIsLimitedBelowAPush(t *testing.T) {
-	s := &stub{}
-	mux := http.NewServeMux()
-	New(Options{}, s, s).Register(mux, "", nil)
-	var zipped bytes.Buffer
-	w := gzip.NewWriter(&zipped)
 	body := `{"profileTypeID":"` + strings.Repeat("x", queryMaxBytes) + `"}`
-	if _, err := io.WriteString(w, body); err != nil {
-		t.Fatal(err)
-	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
-	code, text := postGzip(t, mux, querierPath+"SelectSeries", "application/json", &zipped)
+	_, code, text := postGzip(t, querierPath+"SelectSeries", "application/json", body)
 	if code != http.StatusTooManyRequests || !strings.Contains(text, "resource_exhausted") {
 		t.Errorf("%d %.200s", code, text)
 	}
 }
 
-// postGzip sends a gzip body.
-func postGzip(t *testing.T, h http.Handler, path, contentType string, body io.Reader) (int, string) {
+// postGzip sends a body with gzip to a server with default limits.
+func postGzip(t *testing.T, path, contentType, body string) (*stub, int, string) {
 	t.Helper()
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := &http.Server{Handler: h}
-	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(listener) }()
-	defer func() { _ = server.Close(); <-done }()
-	r, err := http.NewRequest(http.MethodPost, "http://"+listener.Addr().String()+path, body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	r.Header.Set("Content-Type", contentType)
-	r.Header.Set("Content-Encoding", "gzip")
-	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer resp.Body.Close()
-	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return resp.StatusCode, string(text)
+	s, mux := &stub{}, http.NewServeMux()
+	New(Options{}, s, s).Register(mux, "", nil)
+	server := httptest.NewServer(mux)
+	defer server.Close()
+	var zipped bytes.Buffer
+	w := gzip.NewWriter(&zipped)
+	_, err := io.WriteString(w, body)
+	must(t, errors.Join(err, w.Close()))
+	code, text := post(t, server.URL+path, zipped.String(), "Content-Type", contentType, "Content-Encoding", "gzip")
+	return s, code, text
 }
 
 func TestTenantOf_RejectsDifferentValues(t *testing.T) {
@@ -120,22 +83,9 @@ func TestServer_DifferentTenantsAreRejectedInEveryProtocol(t *testing.T) {
 	if _, err := client.CallUnary(context.Background(), request); connect.CodeOf(err) != connect.CodeInvalidArgument || s.tenant != "" {
 		t.Errorf("Connect: %v, tenant %q", err, s.tenant)
 	}
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	server := grpc.NewServer()
-	New(Options{}, s, s).RegisterGRPC(server, func() bool { return true })
-	done := make(chan struct{})
-	go func() { defer close(done); _ = server.Serve(listener) }()
-	defer func() { server.Stop(); <-done }()
-	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer conn.Close()
+	conn := overGRPC(t, New(Options{}, s, s), func() bool { return true })
 	ctx := metadata.NewOutgoingContext(context.Background(), metadata.Pairs("x-scope-orgid", "a", "x-scope-orgid", "b"))
-	err = conn.Invoke(ctx, querierPath+"LabelNames", &profilepb.LabelNamesRequest{}, &profilepb.LabelNamesResponse{})
+	err := conn.Invoke(ctx, querierPath+"LabelNames", &profilepb.LabelNamesRequest{}, &profilepb.LabelNamesResponse{})
 	if status.Code(err) != codes.InvalidArgument || s.tenant != "" {
 		t.Errorf("gRPC: %v, tenant %q", err, s.tenant)
 	}

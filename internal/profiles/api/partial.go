@@ -56,7 +56,6 @@ func withCleanup(next http.Handler) http.Handler {
 	})
 }
 
-// onWritten registers f to be called after the response is written.
 func onWritten(ctx context.Context, f func()) {
 	o := requestContextOf(ctx)
 	o.closers = append(o.closers, f)

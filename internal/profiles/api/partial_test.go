@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/http/httptest"
 	"strings"
@@ -14,7 +13,6 @@ import (
 
 	"connectrpc.com/connect"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/metadata"
 
 	"github.com/ferula-io/ferula/internal/profiles"
@@ -71,9 +69,7 @@ func TestServer_PartialResponseHasWarningsInEveryProtocol(t *testing.T) {
 	get := func(path string) (http.Header, string) {
 		t.Helper()
 		resp, err := server.Client().Get(server.URL + path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer resp.Body.Close()
 		text, err := io.ReadAll(resp.Body)
 		if err != nil || resp.StatusCode != http.StatusOK {
@@ -102,25 +98,7 @@ func TestWarn_BoundsNumberAndLengthOfWarnings(t *testing.T) {
 	for i := range 5000 {
 		l.warnings = append(l.warnings, fmt.Errorf("block %d: %s", i/2, strings.Repeat("x", 10_000)))
 	}
-	server := grpc.NewServer()
-	New(Options{}, l, l).RegisterGRPC(server, func() bool { return true })
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	done := make(chan error, 1)
-	go func() { done <- server.Serve(listener) }()
-	conn, err := grpc.NewClient(listener.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() {
-		_ = conn.Close()
-		server.Stop()
-		if err := <-done; err != nil {
-			t.Error(err)
-		}
-	}()
+	conn := overGRPC(t, New(Options{}, l, l), func() bool { return true })
 	var header, trailer metadata.MD
 	var response profilepb.LabelNamesResponse
 	if err := conn.Invoke(context.Background(), querierPath+"LabelNames", &profilepb.LabelNamesRequest{}, &response, grpc.Header(&header), grpc.Trailer(&trailer)); err != nil || len(response.Names) != 1 {

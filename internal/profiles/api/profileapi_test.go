@@ -192,9 +192,7 @@ func TestServer_EveryProtocolAndEncodingReturnsTheSame(t *testing.T) {
 			response, err := series.CallUnary(context.Background(), connect.NewRequest(&profilepb.SelectSeriesRequest{
 				ProfileTypeID: cpu, LabelSelector: `{a="b"}`, Start: 1, End: 60_000, Step: 15, GroupBy: []string{"g"}, ExemplarType: profilepb.ExemplarType_EXEMPLAR_TYPE_INDIVIDUAL,
 			}))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			expect := &profilepb.SelectSeriesResponse{Series: []*profilepb.Series{{
 				Labels: []*profilepb.LabelPair{{Name: "service_name", Value: "a"}},
 				Points: []*profilepb.Point{
@@ -231,22 +229,16 @@ func TestCodeOf_ErrorsOfProfiles(t *testing.T) {
 func post(t *testing.T, address, body string, header ...string) (int, string) {
 	t.Helper()
 	r, err := http.NewRequest(http.MethodPost, address, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	r.Header.Set("Content-Type", "application/json")
 	for i := 0; i+1 < len(header); i += 2 {
 		r.Header.Set(header[i], header[i+1])
 	}
 	resp, err := http.DefaultClient.Do(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return resp.StatusCode, string(b)
 }
 
@@ -346,9 +338,7 @@ func TestServer_RequestBeyondBodyMaxWhenDecompressedIsRejected(t *testing.T) {
 	if _, err := w.Write(make([]byte, 50<<20)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	if status, body := post(t, base+pusherPath+"Push", b.String(), "Content-Type", "application/proto", "Content-Encoding", "gzip"); status != 429 || !strings.Contains(body, "1048576") {
 		t.Errorf("%d %s", status, body)
 	}
@@ -387,14 +377,10 @@ func TestRender_ReturnsTheFlameGraphOfTheQuerier(t *testing.T) {
 			values.Add(form[i], form[i+1])
 		}
 		resp, err := http.Get(base + path + "?" + values.Encode())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		defer resp.Body.Close()
 		b, err := io.ReadAll(resp.Body)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return resp.StatusCode, string(b)
 	}
 	status, body := get("/pyroscope/render", "query", cpu+`{a="b"}`, "from", "0", "until", "60", "groupBy", "service_name")
@@ -477,9 +463,7 @@ func FuzzRequests(f *testing.F) {
 	mux := http.NewServeMux()
 	New(Options{}, s, s).Register(mux, "", nil)
 	seed, err := proto.Marshal(&profilepb.SelectSeriesRequest{ProfileTypeID: cpu, Start: 1, End: 2, Step: 1, LabelSelector: `{a=~"b.*"}`})
-	if err != nil {
-		f.Fatal(err)
-	}
+	must(f, err)
 	f.Add("SelectSeries", false, seed)
 	f.Add("SelectMergeStacktraces", true, []byte(`{"profileTypeID":"a:b:c:d:e"}`))
 	f.Fuzz(func(t *testing.T, method string, asJSON bool, body []byte) {
@@ -514,5 +498,13 @@ func TestSeriesEncoder_DoesNotAllocatePerPoint(t *testing.T) {
 		if many > few+10 { // with the race detector pools lose buffers at random
 			t.Errorf("%s: %v allocations of 10 points, %v of 1,000", name, few, many)
 		}
+	}
+}
+
+// must ends a test that cannot go on after an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

@@ -52,7 +52,6 @@ func (s *Server) readBodyFirst(next http.Handler, slots chan struct{}, bytesMax 
 	})
 }
 
-// bodyCode returns the Connect code of an error of reqbody.
 func bodyCode(err error) connect.Code {
 	switch {
 	case errors.Is(err, reqbody.ErrTooLarge):

@@ -125,7 +125,6 @@ func (s *Server) mergeRequest(tenant string, m *profilepb.SelectMergeStacktraces
 	return r, nil
 }
 
-// parsed parses a list of IDs.
 func parsed[T any](texts []string, parse func(string) (T, error)) (ids []T, err error) {
 	for _, text := range texts {
 		id, err := parse(text)
@@ -190,7 +189,6 @@ func overTime(r profiles.MergeRequest) profiles.SeriesRequest {
 		EndMS: r.EndMS, CallSite: r.CallSite}
 }
 
-// labelsQuery validates a request about labels.
 func (s *Server) labelsQuery(tenant string, selectors []string, startMS, endMS int64) (profiles.LabelsRequest, error) {
 	r := profiles.LabelsRequest{Tenant: tenant}
 	var err error

@@ -19,7 +19,6 @@ import (
 	"github.com/google/pprof/profile"
 	"github.com/prometheus/common/model"
 
-	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
@@ -69,25 +68,6 @@ func TestLimits_ValidateNamesEachFault(t *testing.T) {
 	}
 	if _, err := New(Options{Limits: Limits{Age: -1}}, &memory{}, slog.New(slog.DiscardHandler), nil); err == nil {
 		t.Error("negative limits are accepted")
-	}
-}
-
-func TestLimits_HintIsAddedOnce(t *testing.T) {
-	l := &Limits{Flags: hint.Flags{"Labels": "--labels"}}
-	err := l.hinted(fmt.Errorf("profile 1: %w", limitError("labels", "too many")))
-	err = l.hinted(err)
-	var limit *LimitError
-	if !errors.As(err, &limit) || limit.Error() != "too many (--labels)" {
-		t.Error(err)
-	}
-	if err := l.hinted(limitError("series", "too many")); err.Error() != "too many" {
-		t.Error(err)
-	}
-	if err := l.hinted(nil); err != nil {
-		t.Error(err)
-	}
-	if err := l.hinted(io.EOF); !errors.Is(err, io.EOF) {
-		t.Error(err)
 	}
 }
 
@@ -197,22 +177,14 @@ func TestPush_TimesOfTheLimitsAreStored(t *testing.T) {
 func TestPush_CountsWhatItStores(t *testing.T) {
 	set := metrics.NewSet()
 	in, err := New(Options{}, &memory{}, slog.New(slog.DiscardHandler), set)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in.now = func() time.Time { return now }
 	raw := testProfile(t, nil)
-	if err := in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: named(), Raw: raw}, {Labels: named("b", "c"), Raw: raw}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: named(), Raw: raw}, {Labels: named("b", "c"), Raw: raw}}))
 	plain, err := gzip.NewReader(bytes.NewReader(raw))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	text, err := io.ReadAll(plain)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if in.received.Get() != 2 || in.bytes.With("sent").Get() != uint64(2*len(raw)) || in.bytes.With("decompressed").Get() != uint64(2*len(text)) {
 		t.Errorf("%d profiles of %d bytes, %d decompressed", in.received.Get(), in.bytes.With("sent").Get(), in.bytes.With("decompressed").Get())
 	}
@@ -318,9 +290,7 @@ func TestDelta_OfCumulativeValues(t *testing.T) {
 			p.SampleType = []*profile.ValueType{{Type: "alloc_space", Unit: "bytes"}, {Type: "inuse_space", Unit: "bytes"}}
 			p.Sample[0].Value, p.TimeNanos, p.DurationNanos = values, nanos, 5
 		}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return p
 	}
 	for _, tt := range []struct{ from, to, want []int64 }{
@@ -332,9 +302,7 @@ func TestDelta_OfCumulativeValues(t *testing.T) {
 		}
 	}
 	other, err := profile.ParseData(testProfile(t, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if _, err := delta(other, heap(1, 1, 1), isCumulative); !errors.Is(err, profiles.ErrBadRequest) || !strings.Contains(err.Error(), "another type") {
 		t.Error(err)
 	}
@@ -559,9 +527,7 @@ func TestPush_ProfilesOfARequestShareNoBuffers(t *testing.T) {
 		raw := testProfile(t, func(p *profile.Profile) { p.Sample[0].Value[0] = 100 + i })
 		pushed, want = append(pushed, profilepb.RawProfile{Labels: named(), Raw: raw}), append(want, 100+i)
 	}
-	if err := in.Push(t.Context(), "a", pushed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, in.Push(t.Context(), "a", pushed))
 	if !slices.Equal(store.values, want) || len(store.profiles) != len(want) {
 		t.Errorf("values %v in %d profiles, want %v", store.values, len(store.profiles), want)
 	}

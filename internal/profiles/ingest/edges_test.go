@@ -100,17 +100,13 @@ func (discardResponse) WriteHeader(int)             {}
 func requestOf(t *testing.T, query, body string) *http.Request {
 	t.Helper()
 	r, err := http.NewRequestWithContext(t.Context(), http.MethodPost, "http://localhost/ingest?"+query, strings.NewReader(body))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return r
 }
 
 func TestHandler_LabelsOfTheNameReplaceTheDefaults(t *testing.T) {
 	recording, err := os.ReadFile("testdata/openjdk17.jfr.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for name, want := range map[string]string{
 		"app":                             "__name__=process_cpu,service_name=app",
 		"app{__name__=own}":               "__name__=own,service_name=app",
@@ -145,19 +141,6 @@ func TestHandler_LabelsOfTheNameReplaceTheDefaults(t *testing.T) {
 	}
 }
 
-func TestFoldedTypeOf_OnlyCountsOfTimeProfilesAreTimes(t *testing.T) {
-	for _, tt := range []struct {
-		app, units string
-		time       bool
-	}{
-		{"a.cpu", "", true}, {"a.cpu", "samples", true}, {"a.cpu", "nanoseconds", false}, {"a.inuse_space", "", false}, {"a.inuse_space", "samples", false}, {"a", "", true}, {"a", "bytes", false}, {"a", "apples", false},
-	} {
-		if got, _ := foldedTypeOf(tt.app, tt.units); got.time != tt.time {
-			t.Errorf("%s of %q: %+v", tt.app, tt.units, got)
-		}
-	}
-}
-
 // The library that computes the increase refuses what package profiles/pprof repairs.
 func TestHandler_ProfilesWithoutTheirLocationsHaveNoDelta(t *testing.T) {
 	e := pprof.NewEncoder()
@@ -182,9 +165,7 @@ func TestPush_NothingToStoreDoesNotReachTheStore(t *testing.T) {
 	set := metrics.NewSet()
 	store := &calls{}
 	in, err := New(Options{}, store, slog.New(slog.DiscardHandler), set)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in.now = func() time.Time { return now }
 	if err := in.Push(t.Context(), "a", nil); err != nil || store.n != 0 {
 		t.Errorf("%d calls, %v", store.n, err)
@@ -255,13 +236,9 @@ func TestLoadConfig_PathsAreRelativeToTheFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "profiles.yml")
 	text := "scrape_configs: [{job_name: a, basic_auth: {username: u, password_file: secret}, file_sd_configs: [{files: [targets.json]}]}]"
-	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte(text), 0o600))
 	cfg, err := LoadConfig(path)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	job := cfg.Jobs[0]
 	if got := job.HTTPClientConfig.BasicAuth.PasswordFile; got != filepath.Join(dir, "secret") {
 		t.Errorf("password in %s", got)
@@ -354,9 +331,7 @@ func TestRecording_EqualSamplesAddUpToTheLimits(t *testing.T) {
 
 func TestRecordingProfiles_BrokenLabelsAreABadRequest(t *testing.T) {
 	recording, err := os.ReadFile("testdata/openjdk17.jfr.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	limits := Limits{ProfileBytes: 1 << 20, Flags: hint.Flags{"ProfileBytes": "--bytes"}}.withDefaults()
 	for name, labels := range map[string][]byte{"no message": {0xFF}, "no gzip": {0x1F, 0x8B}} {
 		if _, err := recordingProfiles(&upload{rate: 100, limits: &limits, profile: recording, labels: labels}, nil); !errors.Is(err, profiles.ErrBadRequest) {
@@ -381,9 +356,7 @@ func firstOf(p pprofile.Profiles) pprofile.Profile {
 func decodedOTLP(t *testing.T, p pprofile.Profiles) *otlpExport {
 	t.Helper()
 	request, err := decodeOTLP(otlpProto(t, p), otlpMax)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return request
 }
 
@@ -660,9 +633,7 @@ func TestPushOTLP_FunctionsAndLocationsAreEncodedOnce(t *testing.T) {
 func TestSelf_SlicesEndAndFailuresAreReturned(t *testing.T) {
 	store := &memory{}
 	in, err := New(Options{}, store, slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := NewSelf(SelfOptions{Every: time.Hour, Tenant: "own"}, in, slog.New(slog.DiscardHandler))
 	s.endSlice <- struct{}{}
 	if err := s.slice(t.Context()); err != nil || len(store.list()) != 1 || store.list()[0].id == (profiles.ID{}) {
@@ -671,9 +642,7 @@ func TestSelf_SlicesEndAndFailuresAreReturned(t *testing.T) {
 	if id, ok := s.Current(); ok {
 		t.Errorf("after its end: %v", id)
 	}
-	if err := runtimepprof.StartCPUProfile(io.Discard); err != nil {
-		t.Fatal(err)
-	}
+	must(t, runtimepprof.StartCPUProfile(io.Discard))
 	defer runtimepprof.StopCPUProfile()
 	if err := s.slice(t.Context()); err == nil || len(store.list()) != 1 {
 		t.Errorf("the profiler is in use: %v", err)
@@ -685,29 +654,25 @@ func TestSelf_SlicesEndAndFailuresAreReturned(t *testing.T) {
 
 func TestSelf_FractionOfMutexesIsRestored(t *testing.T) {
 	in, err := New(Options{}, &memory{}, slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before := runtime.SetMutexProfileFraction(7)
 	defer runtime.SetMutexProfileFraction(before)
-	for option, during := range map[int]int{1: 1, 3: 3, -1: 7} {
-		s := NewSelf(SelfOptions{Every: time.Hour, MutexFraction: option, BlockRateNS: -1}, in, slog.New(slog.DiscardHandler))
-		ctx, cancel := context.WithCancel(t.Context())
-		var running sync.WaitGroup
-		running.Go(func() { s.Run(ctx) })
-		for {
-			if _, ok := s.Current(); ok {
-				break
-			}
-			time.Sleep(time.Millisecond)
+	s := NewSelf(SelfOptions{Every: time.Hour}, in, slog.New(slog.DiscardHandler))
+	ctx, cancel := context.WithCancel(t.Context())
+	var running sync.WaitGroup
+	running.Go(func() { s.Run(ctx) })
+	for {
+		if _, ok := s.Current(); ok {
+			break
 		}
-		if got := runtime.SetMutexProfileFraction(-1); got != during {
-			t.Errorf("option %d: 1 of %d", option, got)
-		}
-		cancel()
-		running.Wait()
-		if got := runtime.SetMutexProfileFraction(-1); got != 7 {
-			t.Errorf("option %d, afterwards: 1 of %d", option, got)
-		}
+		time.Sleep(time.Millisecond)
+	}
+	if got := runtime.SetMutexProfileFraction(-1); got != mutexFraction {
+		t.Errorf("1 of %d", got)
+	}
+	cancel()
+	running.Wait()
+	if got := runtime.SetMutexProfileFraction(-1); got != 7 {
+		t.Errorf("afterwards: 1 of %d", got)
 	}
 }

@@ -18,9 +18,7 @@ func zipped(t testing.TB, body []byte) []byte {
 	if _, err := w.Write(body); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return b.Bytes()
 }
 

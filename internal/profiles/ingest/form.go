@@ -25,7 +25,6 @@ type Tenant func(http.Header) (string, error)
 // uploadsMax is the maximum of uploads that are decoded concurrently; further ones wait.
 const uploadsMax = 16
 
-// upload is one parsed request to /ingest.
 type upload struct {
 	name        string
 	from, until time.Time
@@ -118,7 +117,6 @@ func StatusOf(err error) int {
 
 var errUnsupported = errors.New("encoding not supported")
 
-// convert returns the profiles of an upload.
 func (in *Ingester) convert(u *upload) ([]profilepb.RawProfile, error) {
 	app, lset, err := parseName(u.name)
 	if err != nil {

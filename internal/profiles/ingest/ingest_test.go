@@ -108,9 +108,7 @@ func newIngester(t testing.TB, limits Limits) (*Ingester, *memory) {
 	t.Helper()
 	store := &memory{}
 	in, err := New(Options{Limits: limits}, store, slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in.now = func() time.Time { return now }
 	return in, store
 }
@@ -130,9 +128,7 @@ func testProfile(t testing.TB, change func(*profile.Profile)) []byte {
 		change(p)
 	}
 	var b bytes.Buffer
-	if err := p.Write(&b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Write(&b))
 	return b.Bytes()
 }
 
@@ -151,9 +147,7 @@ func TestPush_IsStoredAsAWholeWithSortedLabels(t *testing.T) {
 		{Labels: named("zone.name", "b", "service_name", "shop", "empty", "", "__session_id__", "1"), Raw: testProfile(t, nil), ID: id},
 		{Labels: named(), Raw: testProfile(t, func(p *profile.Profile) { p.TimeNanos = 0 })},
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	all := store.list()
 	if len(all) != 2 || all[0].tenant != "acme" || all[0].labels != "__name__=process_cpu,service_name=shop,zone_name=b" || all[0].id.String() != id {
 		t.Errorf("%+v", all)
@@ -181,9 +175,7 @@ func bomb(t testing.TB, n int) []byte {
 	if _, err := w.Write(make([]byte, n)); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return b.Bytes()
 }
 
@@ -247,9 +239,7 @@ func TestPush_EveryLimitIsReportedAndCounted(t *testing.T) {
 		return in.Push(context.Background(), tenant, []profilepb.RawProfile{{Labels: lset, Raw: testProfile(t, nil)}})
 	}
 	for i := range 2 {
-		if err := push("a", named("n", fmt.Sprint(i))); err != nil {
-			t.Fatal(err)
-		}
+		must(t, push("a", named("n", fmt.Sprint(i))))
 	}
 	var limit *LimitError
 	if err := push("a", named("n", "2")); !errors.As(err, &limit) || limit.Reason != "series" || !errors.Is(err, profiles.ErrLimit) {
@@ -333,14 +323,10 @@ func form(t *testing.T, fields ...string) (string, []byte) {
 	w := multipart.NewWriter(&b)
 	for i := 0; i+1 < len(fields); i += 2 {
 		part, err := w.CreateFormFile(fields[i], fields[i])
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		_, _ = part.Write([]byte(fields[i+1]))
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return w.FormDataContentType(), b.Bytes()
 }
 
@@ -454,9 +440,7 @@ func TestSelf_RecordsCPUSlicesAndDeltas(t *testing.T) {
 	var log strings.Builder // a slog.Handler locks its writer
 	store := &memory{notify: make(chan struct{}, 100)}
 	in, err := New(Options{}, store, slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	self := NewSelf(SelfOptions{Every: 200 * time.Millisecond, Tenant: "anonymous", Labels: []profilepb.RawLabel{{Name: "version", Value: "1"}}}, in, slog.New(slog.NewTextHandler(&log, nil)))
 	defer func() {
 		if strings.Contains(log.String(), "Failed") {
@@ -571,12 +555,10 @@ func FuzzName(f *testing.F) {
 	})
 }
 
-func TestSelf_ABlockRateOfOneRecordsAllBlocking(t *testing.T) {
+func TestSelf_BlockingIsRecorded(t *testing.T) {
 	in, err := New(Options{}, &memory{}, slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	self := NewSelf(SelfOptions{Every: time.Hour, Tenant: "anonymous", BlockRateNS: 1}, in, slog.New(slog.DiscardHandler))
+	must(t, err)
+	self := NewSelf(SelfOptions{Every: time.Hour, Tenant: "anonymous"}, in, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	running.Go(func() { self.Run(ctx) })
@@ -584,17 +566,23 @@ func TestSelf_ABlockRateOfOneRecordsAllBlocking(t *testing.T) {
 	defer cancel()
 	for end := time.Now().Add(30 * time.Second); ; {
 		turn := make(chan struct{})
-		go func() { time.Sleep(time.Microsecond); close(turn) }()
+		go func() { time.Sleep(2 * blockRate); close(turn) }()
 		<-turn
 		var page bytes.Buffer
-		if err := pprof.Lookup("block").WriteTo(&page, 1); err != nil {
-			t.Fatal(err)
-		}
+		must(t, pprof.Lookup("block").WriteTo(&page, 1))
 		if strings.Contains(page.String(), t.Name()) {
 			return
 		}
 		if time.Now().After(end) {
 			t.Fatal("a goroutine that was blocked is not in the block profile")
 		}
+	}
+}
+
+// must ends a test that cannot go on after an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
 	}
 }

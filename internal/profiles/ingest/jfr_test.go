@@ -16,18 +16,12 @@ import (
 func recorded(t testing.TB) []byte {
 	t.Helper()
 	f, err := os.Open("testdata/openjdk17.jfr.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	r, err := gzip.NewReader(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	b, err := io.ReadAll(r)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return b
 }
 
@@ -47,9 +41,7 @@ func TestDecodeJFR_ReadsTheEventsOfAJVM(t *testing.T) {
 		}
 		return nil
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for kind, frame := range map[*measured]string{javaCPU: "Busy.spin", javaAllocation: "Busy.main", javaLock: "Busy.main", javaPark: "java/util/concurrent/locks/LockSupport.parkNanos"} {
 		if count[kind] == 0 || in[kind][frame] == 0 {
 			t.Errorf("%s: %d events, %v", kind.name, count[kind], in[kind])

@@ -217,7 +217,6 @@ func (c *chunk) readPools() error {
 	}
 }
 
-// constant reads an entry of a pool.
 func (c *chunk) constant(cl *class, key uint64) {
 	switch cl.name {
 	case "jdk.types.StackTrace":

@@ -458,7 +458,6 @@ func (c *otlpConverter) location(g *otlpGroup, number int32) (frames []uint64, e
 	return frames, nil
 }
 
-// fits returns an error if a profile has become too large.
 func (c *otlpConverter) fits(g *otlpGroup) error {
 	if g.encoder.Bytes() > c.limits.DecompressedBytes {
 		return c.tooLarge()

@@ -102,9 +102,7 @@ func otlpRequest(change func(pprofile.Profiles)) pprofile.Profiles {
 func otlpProto(t testing.TB, p pprofile.Profiles) []byte {
 	t.Helper()
 	raw, err := pprofileotlp.NewExportRequestFromProfiles(p).MarshalProto()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return raw
 }
 
@@ -112,9 +110,7 @@ func otlpProto(t testing.TB, p pprofile.Profiles) []byte {
 func pushOTLP(t *testing.T, in *Ingester, p pprofile.Profiles) (rejected int, first, err error) {
 	t.Helper()
 	request, err := decodeOTLP(otlpProto(t, p), otlpMax)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return in.pushOTLP(context.Background(), "acme", request)
 }
 

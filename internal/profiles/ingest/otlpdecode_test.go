@@ -15,17 +15,11 @@ import (
 func otlpEncodings(t *testing.T, change func(pprofile.Profiles)) map[string][]byte {
 	t.Helper()
 	text, err := pprofileotlp.NewExportRequestFromProfiles(otlpRequest(change)).MarshalJSON()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	fromJSON, err := otlpFromJSON(text, otlpJSONMax)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	referenced, err := (&pprofile.ProtoMarshaler{}).MarshalProfiles(otlpRequest(change)) // keys and texts of attributes are in the dictionary
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return map[string][]byte{"inline": otlpProto(t, otlpRequest(change)), "JSON": fromJSON, "references": referenced}
 }
 
@@ -39,9 +33,7 @@ func TestPushOTLP_EveryEncodingIsStoredAlike(t *testing.T) {
 	for name, raw := range otlpEncodings(t, change) {
 		in, store := newIngester(t, Limits{})
 		request, err := decodeOTLP(raw, otlpMax)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if rejected, first, err := in.pushOTLP(t.Context(), "acme", request); rejected != 0 || first != nil || err != nil {
 			t.Fatal(name, rejected, first, err)
 		}
@@ -124,9 +116,7 @@ func TestPushOTLP_LargeElementsThatManySamplesShareAreCounted(t *testing.T) {
 	}
 	types := protowire.AppendVarint(protowire.AppendTag(nil, 1, protowire.VarintType), 1)
 	request, err := decodeOTLP(append(dictionary, inOTLP(append(inOTLP(types, 1), samples...), 1, 2, 2)...), otlpMax)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in, _ := newIngester(t, smallLimits())
 	if rejected, first, err := in.pushOTLP(t.Context(), "acme", request); rejected != 1 || first == nil || !strings.Contains(first.Error(), "the strings of the request") || err != nil {
 		t.Error(rejected, first, err)

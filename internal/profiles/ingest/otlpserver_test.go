@@ -66,9 +66,7 @@ func zippedBytes(t *testing.T, raw []byte) []byte {
 	if _, err := w.Write(raw); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return b.Bytes()
 }
 
@@ -88,9 +86,7 @@ func TestOTLPServer_EveryEncodingIsReadAndTheResponseHasTheSame(t *testing.T) {
 	for _, change := range []func(pprofile.Profiles){nil, withOld} {
 		raw := otlpProto(t, otlpRequest(change))
 		text, err := otlpExportOf(change).MarshalJSON()
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for _, tt := range []struct {
 			name, contentType, encoding string
 			body                        []byte
@@ -172,15 +168,11 @@ func TestRegisterGRPC_ServesTheCollectorsClient(t *testing.T) {
 	server, ready := grpc.NewServer(), false
 	s.RegisterGRPC(server, func() bool { return ready })
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	done := make(chan error, 1)
 	go func() { done <- server.Serve(l) }()
 	conn, err := grpc.NewClient(l.Addr().String(), grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer func() {
 		_ = conn.Close()
 		server.Stop()

@@ -27,13 +27,9 @@ func javaForm(t *testing.T, recording, labels []byte) (string, []byte) {
 		if err == nil {
 			_, err = part.Write(content)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
-	if err := w.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Close())
 	return w.FormDataContentType(), b.Bytes()
 }
 
@@ -68,9 +64,7 @@ func checkRecording(t *testing.T, store *memory) {
 
 func TestHandler_FlightRecordingsBecomeProfiles(t *testing.T) {
 	recording, err := os.ReadFile("testdata/openjdk17.jfr.gz")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	const query = "name=shop{env=test}&format=jfr&sampleRate=100&spyName=javaspy"
 	contentType, body := javaForm(t, recording, nil)
 	for name, upload := range map[string][2]string{"form": {contentType, string(body)}, "body": {"application/octet-stream", string(recording)}} {
@@ -104,23 +98,17 @@ func TestHandler_PeerJVMRecordsAndUploads(t *testing.T) {
 		t.Skip("there is no Java")
 	}
 	source, err := filepath.Abs("testdata/Busy.java")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	file := filepath.Join(t.TempDir(), "rec.jfr")
 	run := exec.Command(java, "-XX:StartFlightRecording=filename="+file+",settings=profile", source)
 	if out, err := run.CombinedOutput(); err != nil {
 		t.Skipf("this Java cannot run a source file: %v\n%s", err, out)
 	}
 	f, err := os.Open(file)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer f.Close()
 	recording, err := io.ReadAll(f)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in, store := newIngester(t, Limits{})
 	in.now = time.Now
 	contentType, body := javaForm(t, recording, nil)

@@ -84,13 +84,9 @@ func fetcherOf(t *testing.T, logger *slog.Logger, limits Limits) (*fetcher, *fak
 	t.Helper()
 	store := &memory{}
 	in, err := New(Options{Limits: limits}, store, slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := NewScraper(in, "a", logger, nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	t.Cleanup(s.Close)
 	transport := &fakeTransport{status: http.StatusOK}
 	p := &pool{scraper: s, job: &JobConfig{JobName: "j", ScrapeTimeout: 60e9}, client: &http.Client{Transport: transport}}
@@ -181,9 +177,7 @@ func TestFetcher_DeltaHasTheTimeBetweenTwoScrapes(t *testing.T) {
 	}
 	for i, want := range []struct{ allocated, from, duration int64 }{{0, 1000, 0}, {30, 1000, 250}, {0, 1250, 50}, {7, 1300, 1}} {
 		raw, err := f.delta(heap([]int64{100, 130, 130, 137}[i]), time.Unix(0, []int64{1000, 1250, 1300, 1301}[i]))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p, err := profile.ParseData(raw)
 		if err != nil || len(p.Sample) != 1 || p.Sample[0].Value[0] != want.allocated || p.Sample[0].Value[1] != 5 || p.TimeNanos != want.from || p.DurationNanos != want.duration {
 			t.Errorf("scrape %d: %v, %v, want %+v", i, p, err, want)
@@ -215,16 +209,12 @@ func TestPool_StopEndsItsLoopsAndConnections(t *testing.T) {
 func TestApplyConfig_JobThatCannotBeScrapedKeepsTheOthers(t *testing.T) {
 	in, _ := newIngester(t, Limits{})
 	s, err := NewScraper(in, "a", slog.New(slog.DiscardHandler), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	apply := func(text string) error {
 		t.Helper()
 		cfg, err := parseConfig([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		return s.ApplyConfig(cfg)
 	}
 	if err := apply("scrape_configs: [{job_name: a}]"); err != nil || s.pools["a"] == nil || len(s.changed) != 1 {
@@ -337,9 +327,7 @@ func TestSelf_NoStateIsRecordedAfterACancel(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	store := &canceling{cancel: cancel}
 	in, err := New(Options{}, store, slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// The next tick is due while a profile is recorded.
 	NewSelf(SelfOptions{Every: time.Nanosecond, Tenant: "own"}, in, slog.New(slog.DiscardHandler)).runStates(ctx)
 	if n := store.pushes.Load(); n != 1 {
@@ -350,9 +338,7 @@ func TestSelf_NoStateIsRecordedAfterACancel(t *testing.T) {
 func TestSelf_StatesArePushedAfterACancelAndErrorsReturned(t *testing.T) {
 	store := &lateStore{}
 	in, err := New(Options{}, store, slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s := NewSelf(SelfOptions{Tenant: "own"}, in, slog.New(slog.DiscardHandler))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel() // shutdown pushes the last slice
@@ -378,9 +364,7 @@ func TestSelf_StatesArePushedAfterACancelAndErrorsReturned(t *testing.T) {
 		t.Errorf("an unknown profile: %v", err)
 	}
 	other, err := profile.ParseData(testProfile(t, nil))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s.counted["heap"].previous = other
 	if err := s.state(ctx, "heap", "memory", since); !errors.Is(err, profiles.ErrBadRequest) {
 		t.Errorf("a profile of another type: %v", err)

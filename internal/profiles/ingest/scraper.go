@@ -156,7 +156,6 @@ func (s *Scraper) Run(ctx context.Context) error {
 // Close releases a scraper whose Run was never called.
 func (s *Scraper) Close() { s.cancel() }
 
-// pool holds the loops of one job.
 type pool struct {
 	scraper  *Scraper
 	job      *JobConfig
@@ -223,7 +222,6 @@ func (p *pool) stop() {
 	p.client.CloseIdleConnections()
 }
 
-// fetcher scrapes one profile of one target.
 type fetcher struct {
 	pool    *pool
 	spec    profileSpec

@@ -71,20 +71,14 @@ func startScraper(t *testing.T, text string) (*Scraper, *memory, func()) {
 	t.Helper()
 	store := &memory{}
 	in, err := New(Options{}, store, slog.New(slog.DiscardHandler), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	s, err := NewScraper(in, "anonymous", slog.New(slog.DiscardHandler), prometheus.NewRegistry(), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	cfg, err := parseConfig([]byte(text))
 	if err == nil {
 		err = s.ApplyConfig(cfg)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx) }()
@@ -159,9 +153,7 @@ func TestScraper_ReloadKeepsUnchangedJobs(t *testing.T) {
 		if err == nil {
 			err = s.ApplyConfig(cfg)
 		}
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 	}
 	apply(text + "  - {job_name: other, static_configs: [{targets: ['127.0.0.1:1']}]}\n")
 	if pools()["shop"] != before || pools()["other"] == nil {
@@ -200,9 +192,7 @@ func TestParseConfig_ErrorNamesTheLine(t *testing.T) {
 		t.Error("a file that is not there was read")
 	}
 	path := filepath.Join(t.TempDir(), "profiles.yml")
-	if err := os.WriteFile(path, []byte("x: 1"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.WriteFile(path, []byte("x: 1"), 0o600))
 	if _, err := LoadConfig(path); err == nil || !strings.Contains(err.Error(), path) {
 		t.Error(err)
 	}
@@ -213,9 +203,7 @@ func TestScraper_TooLargeProfileIsAnError(t *testing.T) {
 	defer server.Close()
 	in, _ := newIngester(t, Limits{ProfileBytes: 1000})
 	s, err := NewScraper(in, "a", slog.New(slog.DiscardHandler), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	f := &fetcher{pool: &pool{scraper: s, job: &JobConfig{ScrapeTimeout: 5e9}, client: server.Client()}, url: server.URL, labels: named()}
 	if err := f.fetch(context.Background()); err == nil || !strings.Contains(err.Error(), "1001 bytes, at most 1000") {
@@ -230,21 +218,15 @@ func TestScraper_TooLargeProfileIsAnError(t *testing.T) {
 // The library that computes the increase refuses what is repaired elsewhere.
 func TestScraper_DeltaOfABrokenProfileIsAnError(t *testing.T) {
 	zipped, err := gzip.NewReader(bytes.NewReader(testProfile(t, nil)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	raw, err := io.ReadAll(zipped)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	raw = append(raw, 2<<3|2, 6, 1<<3, 99, 2<<3, 1, 2<<3, 1) // a sample of an unknown location
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = w.Write(raw) }))
 	defer server.Close()
 	in, store := newIngester(t, Limits{})
 	s, err := NewScraper(in, "a", slog.New(slog.DiscardHandler), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	f := &fetcher{pool: &pool{scraper: s, job: &JobConfig{ScrapeTimeout: 20e9}, client: server.Client()}, url: server.URL, labels: named()}
 	f.spec.delta = true
@@ -261,9 +243,7 @@ func TestScraper_FetchesReleaseTheirSlots(t *testing.T) {
 	defer server.Close()
 	in, _ := newIngester(t, Limits{ProfileBytes: 1000})
 	s, err := NewScraper(in, "a", slog.New(slog.DiscardHandler), nil, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer s.Close()
 	f := &fetcher{pool: &pool{scraper: s, job: &JobConfig{ScrapeTimeout: 20e9}, client: server.Client()}, url: server.URL, labels: named()}
 	for n := range fetchesMax + 1 {

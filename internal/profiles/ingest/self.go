@@ -20,19 +20,16 @@ import (
 
 // SelfOptions configure the profiles of this process.
 type SelfOptions struct {
-	Every         time.Duration        // duration of a CPU profile and interval of the others; 0: 15 s
-	Tenant        string               // tenant of the profiles
-	Labels        []profilepb.RawLabel // in addition to service_name="ferula"
-	MutexFraction int                  // 1 of MutexFraction contentions is sampled; 0: 100; negative: none
-	BlockRateNS   int                  // one sample per BlockRateNS of blocking; 0: 1 ms; negative: none
+	Every  time.Duration        // duration of a CPU profile and interval of the others; 0: 15 s
+	Tenant string               // tenant of the profiles
+	Labels []profilepb.RawLabel // in addition to service_name="ferula"
 }
 
-func (o SelfOptions) withDefaults() SelfOptions {
-	o.Every = cmp.Or(o.Every, 15*time.Second)
-	o.MutexFraction = cmp.Or(o.MutexFraction, 100)
-	o.BlockRateNS = cmp.Or(o.BlockRateNS, int(time.Millisecond))
-	return o
-}
+// Sampling of contention while the profiler runs.
+const (
+	mutexFraction = 100              // 1 of 100 contentions is sampled
+	blockRate     = time.Millisecond // one sample per millisecond of blocking
+)
 
 // Self profiles this process continuously. CPU profiles follow each other without a gap; each
 // is called a slice. Profiles of the heap, goroutines, mutexes and blocking are taken at the
@@ -51,8 +48,9 @@ type Self struct {
 
 // NewSelf creates a profiler, which is idle until Run.
 func NewSelf(opts SelfOptions, in *Ingester, logger *slog.Logger) *Self {
+	opts.Every = cmp.Or(opts.Every, 15*time.Second)
 	return &Self{
-		opts: opts.withDefaults(), in: in, logger: logger,
+		opts: opts, in: in, logger: logger,
 		profiler: make(chan struct{}, 1), endSlice: make(chan struct{}, 1), counted: map[string]*cumulative{},
 	}
 }
@@ -86,13 +84,9 @@ func (s *Self) ServeCPU(w http.ResponseWriter, r *http.Request) {
 
 // Run profiles until ctx is canceled and pushes the last slice.
 func (s *Self) Run(ctx context.Context) {
-	if s.opts.MutexFraction > 0 {
-		defer runtime.SetMutexProfileFraction(runtime.SetMutexProfileFraction(s.opts.MutexFraction))
-	}
-	if s.opts.BlockRateNS > 0 {
-		runtime.SetBlockProfileRate(s.opts.BlockRateNS)
-		defer runtime.SetBlockProfileRate(0)
-	}
+	defer runtime.SetMutexProfileFraction(runtime.SetMutexProfileFraction(mutexFraction))
+	runtime.SetBlockProfileRate(int(blockRate))
+	defer runtime.SetBlockProfileRate(0)
 	var states sync.WaitGroup
 	states.Go(func() { s.runStates(ctx) })
 	defer states.Wait()

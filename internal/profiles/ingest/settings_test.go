@@ -18,9 +18,7 @@ import (
 func configured(t *testing.T, in *Ingester, text string) {
 	t.Helper()
 	cfg, err := parseConfig([]byte(text))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	in.Configure(cfg)
 }
 
@@ -40,15 +38,11 @@ relabel_configs:
   - {source_labels: [__tmp_app], target_label: pod}
   - {source_labels: [service_name], regex: test|unspecified, action: drop}
 `)
-	if err := push(many...); err != nil {
-		t.Fatal(err)
-	}
+	must(t, push(many...))
 	if err := push("service_name", "test"); err != nil {
 		t.Fatal("a profile that rules drop is no error:", err)
 	}
-	if err := push(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, push())
 	all := store.list()
 	if len(all) != 1 || all[0].labels != "__name__=process_cpu,a_b=1,pod=shop,service_name=shop" {
 		t.Errorf("%+v", all)
@@ -118,9 +112,7 @@ func TestConfigure_AChangedRateAppliesToKnownTenants(t *testing.T) {
 	push := func() error {
 		return in.Push(context.Background(), "acme", []profilepb.RawProfile{{Labels: named(), Raw: big}})
 	}
-	if err := push(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, push())
 	var limit *LimitError
 	if err := push(); !errors.As(err, &limit) || limit.Reason != "rate" {
 		t.Fatal(err)

@@ -63,9 +63,7 @@ func TestPush_RepairedProfileIsStoredAndCounted(t *testing.T) {
 		}
 		p.Sample = append(p.Sample, &bad, &deep)
 	})
-	if err := in.Push(context.Background(), "t", []profilepb.RawProfile{{Labels: named(), Raw: raw}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, in.Push(context.Background(), "t", []profilepb.RawProfile{{Labels: named(), Raw: raw}}))
 	if got := store.list(); len(got) != 1 || got[0].timeNS != now.UnixMicro()*1000 {
 		t.Errorf("stored: %v", got)
 	}
@@ -111,9 +109,7 @@ func TestPush_LabelsBeyondTheSplitsAreDroppedAndCounted(t *testing.T) {
 			p.Sample = append(p.Sample, &one)
 		}
 	})
-	if err := in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: named(), Raw: raw}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, in.Push(context.Background(), "a", []profilepb.RawProfile{{Labels: named(), Raw: raw}}))
 	if got := in.repaired.With("sample_labels").Get(); got != 200-127 {
 		t.Errorf("%v samples are counted", got)
 	}

@@ -20,18 +20,14 @@ func compressed(t testing.TB, level int, parts ...[]byte) []byte {
 	var b bytes.Buffer
 	for i, part := range parts {
 		w, err := gzip.NewWriterLevel(&b, level)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if i%2 == 1 {
 			w.Name, w.Comment, w.Extra = "name", "comment", []byte("extra")
 		}
 		if _, err := w.Write(part); err != nil {
 			t.Fatal(err)
 		}
-		if err := w.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Close())
 	}
 	return b.Bytes()
 }
@@ -226,9 +222,7 @@ func BenchmarkGzip(b *testing.B) {
 			b.SetBytes(int64(len(text)))
 			for b.Loop() {
 				in.Reset(src)
-				if err := r.Reset(&in); err != nil {
-					b.Fatal(err)
-				}
+				must(b, r.Reset(&in))
 				if n, err := io.ReadFull(r, buf); n != len(text) || !errors.Is(err, io.ErrUnexpectedEOF) {
 					b.Fatal(n, err)
 				}

@@ -70,9 +70,7 @@ func TestProfile_DecodeUpToItsLimitOfBytes(t *testing.T) {
 	if _, err := z.Write(raw); err != nil {
 		t.Fatal(err)
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, z.Close())
 	for name, b := range map[string][]byte{"plain": raw, "compressed": zipped.Bytes()} {
 		var p Profile
 		limits := plainLimits()
@@ -251,9 +249,7 @@ func TestProfile_DecodeCutsDeepStacks(t *testing.T) {
 				limits := plainLimits()
 				limits.Depth = depth
 				var p Profile
-				if err := p.Decode(slices.Concat(begin(), locations, message(2, stack, number(2, 5))), limits); err != nil {
-					t.Fatal(err)
-				}
+				must(t, p.Decode(slices.Concat(begin(), locations, message(2, stack, number(2, 5))), limits))
 				got, want := p.Stack(&p.Samples[0]), min(n, depth)
 				if cut := p.Repairs.Depth == 1; len(got) != want || got[want-1] != 1 || cut != (n > depth) {
 					t.Fatalf("%d of %d, %s: %v, %+v", n, depth, name, got, p.Repairs)
@@ -271,9 +267,7 @@ func TestEncoder_LabelsRoundTrip(t *testing.T) {
 		e.LabelledSample([]uint64{at}, [][2]string{{"n", fmt.Sprint(i)}, {"span", "s"}}, int64(i))
 	}
 	var p Profile
-	if err := p.Decode(e.Append(nil), Limits{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Decode(e.Append(nil), Limits{}))
 	for i := range p.Samples {
 		l := p.Labels(&p.Samples[i])
 		if len(l) != 2 || string(p.Text(l[0].Key)) != "n" || string(p.Text(l[0].Text)) != fmt.Sprint(i) || string(p.Text(l[1].Key)) != "span" || string(p.Text(l[1].Text)) != "s" || p.Values(&p.Samples[i])[0] != int64(i) {

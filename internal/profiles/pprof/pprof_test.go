@@ -122,9 +122,7 @@ func encoded(t testing.TB, p *profile.Profile, zipped bool) []byte {
 	if zipped {
 		write = p.Write
 	}
-	if err := write(&b); err != nil {
-		t.Fatal(err)
-	}
+	must(t, write(&b))
 	return b.Bytes()
 }
 
@@ -133,9 +131,7 @@ func TestProfile_DecodeEqualsThePeer(t *testing.T) {
 	for seed := range uint64(200) {
 		raw := encoded(t, random(rand.New(rand.NewPCG(seed, 1))), seed%2 == 0)
 		want, err := profile.ParseData(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if err := p.Decode(raw, Limits{}); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -147,17 +143,11 @@ func TestProfile_DecodeEqualsThePeer(t *testing.T) {
 
 func TestProfile_DecodeOfAHeapProfileEqualsThePeer(t *testing.T) {
 	var b bytes.Buffer
-	if err := pprof.Lookup("heap").WriteTo(&b, 0); err != nil {
-		t.Fatal(err)
-	}
+	must(t, pprof.Lookup("heap").WriteTo(&b, 0))
 	want, err := profile.ParseData(b.Bytes())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var p Profile
-	if err := p.Decode(b.Bytes(), Limits{}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.Decode(b.Bytes(), Limits{}))
 	if got, want := formatOwn(&p), formatPeer(want); got != want {
 		t.Fatalf("\n%s\nwant\n%s", got, want)
 	}
@@ -177,9 +167,7 @@ func TestEncoder_ThePeerReadsTheProfile(t *testing.T) {
 		t.Fatal("what was there is gone")
 	}
 	got, err := profile.ParseData(raw[4:])
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	want := "type cpu nanoseconds\nperiod cpu nanoseconds 10000000\ntime 5 6\n0[leaf sys a.go:4+3]0[main main b.go:400+1] [1099511627776] []\n [7] []\n"
 	if formatPeer(got) != want {
 		t.Errorf("%s", formatPeer(got))
@@ -206,9 +194,7 @@ func TestProfile_DecodeErrorNamesTheOffset(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if err := z.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, z.Close())
 	for name, tt := range map[string]struct {
 		raw  []byte
 		want error
@@ -328,9 +314,7 @@ func TestProfile_NodesCountsTheTreeOfStacks(t *testing.T) {
 		}
 		raw := e.Append(nil)
 		var p Profile
-		if err := p.Decode(raw, Limits{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Decode(raw, Limits{}))
 		want := len(tree)
 		if frames <= exactNodesFrames {
 			want = frames // up to exactNodesFrames
@@ -352,9 +336,7 @@ func TestProfile_AppendRenamedChangesNamesOnly(t *testing.T) {
 	for range 50 {
 		peer := random(r)
 		var p, again Profile
-		if err := p.Decode(encoded(t, peer, r.IntN(2) == 0), Limits{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Decode(encoded(t, peer, r.IntN(2) == 0), Limits{}))
 		renamed := map[string]bool{}
 		out, err := p.AppendRenamed([]byte("kept"), func(dst []byte, f *Function) []byte {
 			if name := p.Text(f.Name); len(name)%2 == 0 {
@@ -366,9 +348,7 @@ func TestProfile_AppendRenamedChangesNamesOnly(t *testing.T) {
 		if err != nil || !bytes.HasPrefix(out, []byte("kept")) {
 			t.Fatalf("%.10q, %v", out, err)
 		}
-		if err := again.Decode(out[len("kept"):], Limits{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, again.Decode(out[len("kept"):], Limits{}))
 		for _, f := range peer.Function {
 			if renamed[f.Name] {
 				f.Name += "()"
@@ -392,9 +372,7 @@ func TestProfile_AppendRenamedUpToTheLimitOfBytes(t *testing.T) {
 	const added = 2 + 2 + 10 // the new number of the name, and the name
 	for limit, want := range map[int]error{len(raw) + added: nil, len(raw) + added - 1: ErrLimit} {
 		var p Profile
-		if err := p.Decode(raw, Limits{Bytes: limit}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Decode(raw, Limits{Bytes: limit}))
 		if out, err := p.AppendRenamed(nil, rename); !errors.Is(err, want) || (err == nil && len(out) != limit) {
 			t.Errorf("at most %d bytes: %d bytes, %v", limit, len(out), err)
 		}
@@ -405,9 +383,7 @@ func TestProfile_DecodeDoesNotAllocate(t *testing.T) {
 	raw := encoded(t, random(rand.New(rand.NewPCG(1, 1))), true)
 	var p Profile
 	if n := testing.AllocsPerRun(50, func() {
-		if err := p.Decode(raw, Limits{}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, p.Decode(raw, Limits{}))
 	}); n > 0 {
 		t.Errorf("%v allocations", n)
 	}
@@ -447,4 +423,12 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("%s\nwant\n%s", own, want)
 		}
 	})
+}
+
+// must ends a test that cannot go on after an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

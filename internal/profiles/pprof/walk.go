@@ -70,7 +70,6 @@ func (p *Profile) walk() error {
 	return nil
 }
 
-// text adds a text to the table of strings.
 func (p *Profile) text(from, to int) error {
 	p.strings = append(p.strings, span{uint32(from), uint32(to)})
 	if len(p.strings) > p.limits.Strings {

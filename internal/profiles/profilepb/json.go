@@ -169,7 +169,6 @@ func (a *SeriesEncoder) AppendJSON(dst []byte) []byte {
 	return o.close()
 }
 
-// flame appends the fields of a flame graph.
 func (o *object) flame(f *profiles.FlameGraph) {
 	o.list("names", len(f.Names), func(dst []byte, i int) []byte { return promjson.AppendString(dst, valid(f.Names[i])) })
 	o.list("levels", len(f.Levels), func(dst []byte, i int) []byte {

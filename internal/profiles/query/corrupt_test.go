@@ -25,18 +25,12 @@ func TestEngine_CorruptBlockIsAWarning(t *testing.T) {
 		for range 15 {
 			pushes[i] = append(pushes[i], randomPush(r, nil)...)
 		}
-		if err := s.Append(ctx, "t", pushes[i]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Append(ctx, "t", pushes[i]))
 		if i == 0 {
-			if err := s.Flush(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Flush(ctx))
 		}
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 	all, rest := naiveRows(t, append(append([]profiles.RawProfile{}, pushes[0]...), pushes[1]...)), naiveRows(t, pushes[1])
 	req := &profiles.SeriesRequest{
 		Tenant: "t", Type: cpuType, StartMS: epochMS - 1000, EndMS: epochMS + 40_000, StepMS: 5000, Exemplars: true, GroupBy: []string{"service_name"},
@@ -44,31 +38,23 @@ func TestEngine_CorruptBlockIsAWarning(t *testing.T) {
 	merge := &profiles.MergeRequest{Tenant: "t", Type: cpuType, StartMS: epochMS - 1000, EndMS: epochMS + 40_000}
 	named := 0
 	files, err := filepath.Glob(filepath.Join(dir, "profiles", "t", "*", "*"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, path := range files {
 		if strings.Contains(path, "wal") {
 			continue
 		}
 		whole, err := os.ReadFile(path)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		for range 60 {
 			at := r.IntN(len(whole))
 			broken := append([]byte{}, whole...)
 			if broken[at] ^= byte(1 + r.IntN(255)); r.IntN(6) == 0 {
 				broken = broken[:at]
 			}
-			if err := os.WriteFile(path, broken, 0o644); err != nil {
-				t.Fatal(err)
-			}
+			must(t, os.WriteFile(path, broken, 0o644))
 			named += checkBroken(t, dir, req, merge, all, rest)
 		}
-		if err := os.WriteFile(path, whole, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(path, whole, 0o644))
 	}
 	if named < 60 {
 		t.Errorf("only %d blocks were found corrupt", named)
@@ -78,12 +64,8 @@ func TestEngine_CorruptBlockIsAWarning(t *testing.T) {
 func checkBroken(t *testing.T, dir string, req *profiles.SeriesRequest, merge *profiles.MergeRequest, all, rest []*naiveRow) (named int) {
 	t.Helper()
 	s, err := store.New(store.Options{Dir: dir, Retention: -1}, quiet, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Open(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, s.Open())
 	defer s.Close()
 	e := New(Options{}, s)
 	want := func(warnings []error) []*naiveRow {
@@ -97,17 +79,13 @@ func checkBroken(t *testing.T, dir string, req *profiles.SeriesRequest, merge *p
 		return rest
 	}
 	result, err := e.SelectSeries(context.Background(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer result.Close()
 	if got, want := spell(result), naiveSelect(want(result.Warnings), req); got != want {
 		t.Fatalf("warnings %v:\n%s\nwant\n%s", result.Warnings, got, want)
 	}
 	flame, err := e.MergeFlame(context.Background(), merge)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got, sums := stacksOf(t, flame), naiveMerge(want(flame.Warnings), merge)
 	for stack, v := range sums {
 		if got[stack] != v {
@@ -121,9 +99,7 @@ func TestEngine_RefusesBadRequests(t *testing.T) {
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
 	ctx, e := context.Background(), New(Options{}, s)
 	e.pointsMax = 1000
-	if err := s.Append(ctx, "t", randomPush(rand.New(rand.NewPCG(1, 1)), nil)); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Append(ctx, "t", randomPush(rand.New(rand.NewPCG(1, 1)), nil)))
 	good := profiles.SeriesRequest{Tenant: "t", Type: cpuType, StartMS: 1000, EndMS: 2000, StepMS: 100}
 	for name, tt := range map[string]struct {
 		change func(r *profiles.SeriesRequest)
@@ -171,17 +147,13 @@ func TestMergeFlame_MaxNodesKeepsTheGreatest(t *testing.T) {
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
 	ctx, e := context.Background(), New(Options{}, s)
 	raw := cpu(map[string][]string{"a": {"a", "main"}, "b": {"b", "main"}, "c": {"c", "b", "main"}, "d": {"d", "main"}}, map[string]int64{"a": 5, "b": 3, "c": 2, "d": 1})
-	if err := s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("a"), TimeNS: 1, Raw: raw}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("a"), TimeNS: 1, Raw: raw}}))
 	flame, err := e.MergeFlame(ctx, &profiles.MergeRequest{Tenant: "t", Type: cpuType, EndMS: 1000, MaxNodes: 4})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	got := stacksOf(t, flame)
 	want := map[string]int64{"main;a": 5e7, "main;b": 3e7, "main;b;other": 2e7, "main;other": 1e7}
-	if len(got) != len(want) {
-		t.Fatalf("%v, want %v", got, want)
+	if len(got) != len(want) || flame.MaxSelf != 5e7 {
+		t.Fatalf("%v, at most %d, want %v", got, flame.MaxSelf, want)
 	}
 	for stack, v := range want {
 		if got[stack] != v {

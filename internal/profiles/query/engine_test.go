@@ -24,12 +24,8 @@ func openStore(t testing.TB, dir string, o store.Options) *store.Store {
 	t.Helper()
 	o.Dir = dir
 	s, err := store.New(o, quiet, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Open(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, s.Open())
 	t.Cleanup(func() {
 		if err := s.Close(); err != nil {
 			t.Error(err)
@@ -64,69 +60,6 @@ func cpuLabels(service string) []byte {
 	return labelenc.AppendLabel(labelenc.AppendLabel(nil, "__name__", "process_cpu"), "service_name", service)
 }
 
-func TestEngine_ReturnsPushedProfiles(t *testing.T) {
-	dir := t.TempDir()
-	ctx := context.Background()
-	at := time.UnixMilli(1_700_000_000_000)
-	pushed := []profiles.RawProfile{
-		{Labels: cpuLabels("a"), ID: profiles.ID{1}, TimeNS: at.UnixNano(), Raw: cpu(map[string][]string{"x": {"leaf", "main"}}, map[string]int64{"x": 3})},
-		{Labels: cpuLabels("b"), ID: profiles.ID{2}, TimeNS: at.UnixNano() - 1, Raw: cpu(map[string][]string{"x": {"other", "main"}}, map[string]int64{"x": 2})},
-	}
-	s := openStore(t, dir, store.Options{Retention: -1})
-	if err := s.Append(ctx, "anonymous", pushed); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Append(ctx, "anonymous", pushed); err != nil { // a client's retry
-		t.Fatal(err)
-	}
-	check := func(s *store.Store) {
-		t.Helper()
-		e := New(Options{}, s)
-		result, err := e.SelectSeries(ctx, &profiles.SeriesRequest{
-			Tenant: "anonymous", Type: cpuType, StartMS: at.UnixMilli() - 30_000, EndMS: at.UnixMilli() + 15_000, StepMS: 15_000, Exemplars: true,
-		})
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer result.Close()
-		if len(result.Series) != 1 || len(result.Series[0].Points) != 1 {
-			t.Fatalf("series %+v", result.Series)
-		}
-		p, exemplars := result.Series[0].Points[0], result.Series[0].Exemplars
-		if p.TimeMS != at.UnixMilli() || p.Value != 5e7 || len(exemplars) != 1 || exemplars[0].ID != (profiles.ID{1}) || exemplars[0].Value != 3e7 {
-			t.Fatalf("point %+v with %+v", p, exemplars)
-		}
-		if set := exemplarLabels(result, &exemplars[0]); string(set) != string(cpuLabels("a")) {
-			t.Errorf("labels %q", set)
-		}
-		flame, err := e.MergeFlame(ctx, &profiles.MergeRequest{Tenant: "anonymous", Type: cpuType, StartMS: 0, EndMS: at.UnixMilli()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if flame.Total != 5e7 || len(flame.Levels) != 3 || flame.MaxSelf != 3e7 {
-			t.Errorf("flame graph %+v", flame)
-		}
-	}
-	check(s)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	s = openStore(t, dir, store.Options{Retention: -1})
-	check(s)
-	if err := s.Flush(ctx); err != nil {
-		t.Fatal(err)
-	}
-	check(s)
-	if err := s.Append(ctx, "anonymous", pushed); err != nil {
-		t.Fatal(err)
-	}
-	check(s)
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
-	check(openStore(t, dir, store.Options{Retention: -1}))
-}
-
 // viewing keeps the views that a store returned.
 type viewing struct {
 	Viewer
@@ -145,15 +78,11 @@ func (v *viewing) View(ctx context.Context, tenant string, minNS, maxNS int64) (
 func TestEngine_ClosesItsViews(t *testing.T) {
 	ctx, at := context.Background(), time.UnixMilli(1_700_000_000_000)
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
-	if err := s.Append(ctx, "a", []profiles.RawProfile{{Labels: cpuLabels("a"), ID: profiles.ID{1}, TimeNS: at.UnixNano(), Raw: cpu(map[string][]string{"x": {"leaf", "main"}}, map[string]int64{"x": 3})}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Append(ctx, "a", []profiles.RawProfile{{Labels: cpuLabels("a"), ID: profiles.ID{1}, TimeNS: at.UnixNano(), Raw: cpu(map[string][]string{"x": {"leaf", "main"}}, map[string]int64{"x": 3})}}))
 	v := &viewing{Viewer: s}
 	e := New(Options{}, v)
 	result, err := e.SelectSeries(ctx, &profiles.SeriesRequest{Tenant: "a", Type: cpuType, StartMS: at.UnixMilli() - 30_000, EndMS: at.UnixMilli() + 15_000, StepMS: 15_000})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	result.Close()
 	if _, err := e.MergeFlame(ctx, &profiles.MergeRequest{Tenant: "a", Type: cpuType, StartMS: 0, EndMS: at.UnixMilli()}); err != nil {
 		t.Fatal(err)
@@ -172,4 +101,12 @@ func TestEngine_ClosesItsViews(t *testing.T) {
 func exemplarLabels(r *profiles.SeriesResult, x *profiles.Exemplar) []byte {
 	set, _ := labelenc.AppendWithout(nil, r.Sets[x.Set], r.GroupBy) // stored sets are valid
 	return set
+}
+
+// must ends a test that cannot go on after an error.
+func must(t testing.TB, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
 }

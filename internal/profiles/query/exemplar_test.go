@@ -63,9 +63,7 @@ func TestFind_GreatestOrNearestExemplar(t *testing.T) {
 		series string
 	}{{0, 9000, first, "/b"}, {2100, 3000, second, "/b"}, {1, 1000, first, "/a"}, {2000, 3000, second, "/b"}} {
 		a, err := f.Find(context.Background(), profiles.ExemplarRequest{Tenant: "acme", Selectors: exemplarMetrics(), StartMS: 5, EndMS: 6, NearMS: tt.near, Match: []string{"handler"}, NodesMax: 3})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if !a.Found || a.Exemplar.Ts != tt.ms || a.ID != tt.id || a.Series.Get("handler") != tt.series || a.Flame.Total != 7 {
 			t.Errorf("near %d: %+v", tt.near, a)
 		}

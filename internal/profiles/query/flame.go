@@ -210,7 +210,6 @@ func (t *tree) compareNames(a, b uint32) int {
 	return strings.Compare(t.names[t.at(a).name], t.names[t.at(b).name])
 }
 
-// addUp computes the totals of all nodes.
 func (t *tree) addUp() {
 	for i := t.n - 1; i >= 0; i-- { // children have greater numbers
 		n := t.at(uint32(i))
@@ -282,16 +281,12 @@ type nextNodes struct {
 	nodes []uint32
 }
 
-// Len implements heap.Interface.
 func (h *nextNodes) Len() int { return len(h.nodes) }
 
-// Swap implements heap.Interface.
 func (h *nextNodes) Swap(i, j int) { h.nodes[i], h.nodes[j] = h.nodes[j], h.nodes[i] }
 
-// Push implements heap.Interface.
 func (h *nextNodes) Push(n any) { h.nodes = append(h.nodes, n.(uint32)) }
 
-// Pop implements heap.Interface.
 func (h *nextNodes) Pop() any {
 	last := len(h.nodes) - 1
 	n := h.nodes[last]
@@ -299,7 +294,6 @@ func (h *nextNodes) Pop() any {
 	return n
 }
 
-// Less implements heap.Interface.
 func (h *nextNodes) Less(i, j int) bool {
 	return h.t.at(h.nodes[i]).total > h.t.at(h.nodes[j]).total
 }

@@ -17,7 +17,6 @@ import (
 // greatest value of a heat map.
 const heatmapBuckets = 20
 
-// heatmap collects the points of one request.
 type heatmap struct {
 	req    *profiles.HeatmapRequest
 	steps  store.Steps
@@ -33,9 +32,7 @@ type heatmap struct {
 
 // Heatmap counts profiles, or spans, by time and value.
 func (e *Engine) Heatmap(ctx context.Context, req *profiles.HeatmapRequest) (*profiles.Heatmap, error) {
-	over := &profiles.SeriesRequest{Tenant: req.Tenant, Type: req.Type, Matchers: req.Matchers, StartMS: req.StartMS,
-		EndMS: req.EndMS, StepMS: req.StepMS, Limit: req.Limit}
-	startMS, steps, err := e.steps(over)
+	startMS, steps, err := e.steps(&req.SeriesRequest)
 	if err != nil || steps.Count == 0 {
 		return &profiles.Heatmap{}, err
 	}
@@ -52,7 +49,7 @@ func (e *Engine) Heatmap(ctx context.Context, req *profiles.HeatmapRequest) (*pr
 		h.sel.reset()
 		h.points, h.from, h.spans, h.labels = h.points[:0], nil, nil, nil
 		h.addShared(p.sources)
-		if err := p.each(ctx, func(src block.Source) error { return h.source(ctx, src, over) }); err != nil {
+		if err := p.each(ctx, func(src block.Source) error { return h.source(ctx, src) }); err != nil {
 			return err
 		}
 		var err error
@@ -79,7 +76,7 @@ func (h *heatmap) addShared(sources []block.Source) {
 
 // source adds the points of a source. If it returns an error, some points may have been added: another pass without
 // this source starts with no points.
-func (h *heatmap) source(ctx context.Context, src block.Source, over *profiles.SeriesRequest) error {
+func (h *heatmap) source(ctx context.Context, src block.Source) error {
 	t := typeOf(src, h.req.Type)
 	if t < 0 {
 		return nil
@@ -88,7 +85,7 @@ func (h *heatmap) source(ctx context.Context, src block.Source, over *profiles.S
 	if err != nil {
 		return err
 	}
-	groupOf, any := h.sel.assign(series, uint32(t), over)
+	groupOf, any := h.sel.assign(series, uint32(t), &h.req.SeriesRequest)
 	if !any {
 		return nil
 	}

@@ -21,15 +21,11 @@ func labelled(t *testing.T) *Engine {
 	push := func(at int64, set []byte) {
 		t.Helper()
 		raw := cpu(map[string][]string{"a": {"a", "main"}}, map[string]int64{"a": 1})
-		if err := s.Append(ctx, "t", []profiles.RawProfile{{Labels: set, TimeNS: at * 1e6, Raw: raw}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Append(ctx, "t", []profiles.RawProfile{{Labels: set, TimeNS: at * 1e6, Raw: raw}}))
 	}
 	push(epochMS, cpuLabels("shop"))
 	push(epochMS, cpuLabels("cart"))
-	if err := s.Flush(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Flush(ctx))
 	push(epochMS+5, labelenc.AppendLabel(cpuLabels("shop"), "zone", "eu"))
 	return New(Options{}, s)
 }
@@ -39,9 +35,7 @@ func texts(t *testing.T, sets [][]byte) (all []string) {
 	var b labels.ScratchBuilder
 	for _, set := range sets {
 		l, err := labelenc.Labels(set, &b)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all = append(all, l.String())
 	}
 	return all

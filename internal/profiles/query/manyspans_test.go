@@ -19,18 +19,14 @@ func TestPartsOf_SumsOfAServiceAreHeldOnce(t *testing.T) {
 	const rows, stacks = 1000, 20_000
 	dir := t.TempDir()
 	w, err := block.NewWriter(files.Disk{}, dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	content := &block.Content{Types: []profiles.Type{cpuType}, Parts: &block.PartsEncoder{}}
 	for _, service := range []string{"a", "b"} {
 		b := block.NewBuilder()
 		for n := range stacks {
 			b.Node(0, b.Frame(b.Function(block.Function{Name: b.String(fmt.Appendf(nil, "f%d", n))}), 0))
 		}
-		if err := content.Parts.Add(service, &b.Symbols); err != nil {
-			t.Fatal(err)
-		}
+		must(t, content.Parts.Add(service, &b.Symbols))
 		plain := cpuLabels(service)
 		content.Series = append(content.Series, block.Series{Type: 0, Plain: plain, Labels: block.FullLabels(plain, cpuType)})
 	}
@@ -38,17 +34,11 @@ func TestPartsOf_SumsOfAServiceAreHeldOnce(t *testing.T) {
 		row := block.Row{Key: block.Key{TimeNS: int64(1000 + i)}, Series: uint32(i % 2), Dataset: string(rune('a' + i%2)), Values: []int64{1}}
 		row.Stacks = []uint32{uint32(i%2*stacks + 1 + i)}
 		binary.BigEndian.PutUint64(row.Key.ID[:], uint64(i+1))
-		if err := w.Add(&row); err != nil {
-			t.Fatal(err)
-		}
+		must(t, w.Add(&row))
 	}
-	if err := w.Finish(content); err != nil {
-		t.Fatal(err)
-	}
+	must(t, w.Finish(content))
 	src, err := block.Open(dir)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer src.Close()
 	for part := range src.Parts() {
 		if _, err := src.PartSymbols(part); err != nil {

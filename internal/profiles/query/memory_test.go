@@ -43,9 +43,7 @@ func TestEngine_QueriesThatExceedTheMemoryFailAndReleaseIt(t *testing.T) {
 			if err == nil {
 				err = s.Open()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			e := New(Options{}, s)
 			for deadline := time.Now().Add(30 * time.Second); time.Now().Before(deadline); time.Sleep(time.Millisecond) {
 				req := randomSelect(r)
@@ -89,9 +87,7 @@ func TestEngine_QueriesThatExceedTheMemoryFailAndReleaseIt(t *testing.T) {
 					t.Fatalf("%s: with %d bytes: %s bytes are still leased", name, memory, left)
 				}
 			}
-			if err := s.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Close())
 			if left := inUse(t, set, "symbols"); name == "disk" && left != "0" {
 				t.Errorf("%s: %s bytes of symbols are counted after Close", name, left)
 			}

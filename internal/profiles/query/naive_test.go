@@ -59,9 +59,7 @@ func labelMap(t testing.TB, set []byte) map[string]string {
 	m := map[string]string{}
 	for len(set) > 0 {
 		name, value, rest, err := labelenc.Next(set)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		m[string(name)], set = string(value), rest
 	}
 	return m
@@ -82,9 +80,7 @@ func naiveRows(t testing.TB, pushed []profiles.RawProfile) []*naiveRow {
 	seen := map[string]bool{}
 	for _, p := range pushed {
 		prof, err := googlepprof.ParseData(p.Raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		series := labelMap(t, p.Labels)
 		for i, st := range prof.SampleType {
 			typ := profiles.Type{Name: series["__name__"], SampleType: st.Type, SampleUnit: st.Unit, PeriodType: prof.PeriodType.Type, PeriodUnit: prof.PeriodType.Unit}
@@ -248,9 +244,7 @@ func naiveSelect(rows []*naiveRow, req *profiles.SeriesRequest) string {
 func selected(t testing.TB, e *Engine, req *profiles.SeriesRequest) string {
 	t.Helper()
 	result, err := e.SelectSeries(context.Background(), req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer result.Close()
 	if len(result.Warnings) > 0 {
 		t.Fatal(result.Warnings)
@@ -335,9 +329,7 @@ func stacksOf(t testing.TB, g *profiles.FlameGraph) map[string]int64 {
 func stacksOfPprof(t testing.TB, raw []byte) map[string]int64 {
 	t.Helper()
 	prof, err := googlepprof.ParseData(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	sums := map[string]int64{}
 	for _, s := range prof.Sample {
 		var names []string
@@ -475,16 +467,12 @@ func checkAgainstNaive(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow, 
 		}
 		want := naiveMerge(rows, req)
 		flame, err := e.MergeFlame(context.Background(), req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := stacksOf(t, flame); !maps.Equal(got, want) {
 			t.Fatalf("%+v: flame %v, want %v: %+v", req, got, want, flame)
 		}
 		raw, _, err := e.MergePprof(context.Background(), req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		if got := stacksOfPprof(t, raw); !maps.Equal(got, want) {
 			t.Fatalf("%+v: pprof %v, want %v", req, got, want)
 		}
@@ -503,15 +491,11 @@ func TestEngine_EqualsANaiveReference(t *testing.T) {
 		for range 2 + r.IntN(6) {
 			for range r.IntN(12) {
 				push := randomPush(r, pushed)
-				if err := s.Append(ctx, "t", push); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Append(ctx, "t", push))
 				pushed = append(pushed, push...)
 			}
 			if r.IntN(3) > 0 {
-				if err := s.Flush(ctx); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Flush(ctx))
 			}
 			if len(pushed) == 0 {
 				continue
@@ -520,15 +504,11 @@ func TestEngine_EqualsANaiveReference(t *testing.T) {
 			checkAgainstNaive(t, r, New(Options{}, s), rows, pushed)
 			checkAgainstNaive(t, r, New(Options{}, backwards{s}), rows, pushed)
 		}
-		if err := errorsOf(s.Flush(ctx), s.Compact(ctx)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errorsOf(s.Flush(ctx), s.Compact(ctx)))
 		if len(pushed) > 0 {
 			checkAgainstNaive(t, r, New(Options{}, s), naiveRows(t, pushed), pushed)
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close())
 		if len(pushed) > 0 {
 			checkAgainstNaive(t, r, New(Options{}, openStore(t, dir, store.Options{Retention: -1})), naiveRows(t, pushed), pushed)
 		}

@@ -46,9 +46,7 @@ func mergeOf(t *testing.T, s *store.Store, service string) *profiles.FlameGraph 
 func blocksIn(t *testing.T, dir string) int {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "profiles", "anonymous", "*", "index"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	return len(found)
 }
 
@@ -59,9 +57,7 @@ func symbolBytes(t *testing.T, set *metrics.Set) float64 {
 	for line := range strings.Lines(page.String()) {
 		if text, ok := strings.CutPrefix(line, `ferula_profiles_memory_bytes{kind="symbols"} `); ok {
 			v, err := strconv.ParseFloat(strings.TrimSpace(text), 64)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return v
 		}
 	}
@@ -78,33 +74,23 @@ func TestMergeFlame_OneServiceOfTenDecodesItsOwnSymbols(t *testing.T) {
 		for i := range services {
 			pushed = append(pushed, serviceProfile(fmt.Sprint("service", i), byte(round*services+i), functions, partsMS+int64(round)))
 		}
-		if err := s.Append(ctx, "anonymous", pushed); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Flush(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Append(ctx, "anonymous", pushed))
+		must(t, s.Flush(ctx))
 	}
 	for _, compacted := range []bool{false, true} {
 		if compacted {
-			if err := s.Compact(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Compact(ctx))
 			if n := blocksIn(t, dir); n != 1 {
 				t.Fatalf("%d blocks", n)
 			}
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close())
 		set := metrics.NewSet()
 		var err error
 		if s, err = store.New(store.Options{Dir: dir, Retention: -1}, quiet, set); err != nil {
 			t.Fatal(err)
 		}
-		if err := s.Open(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Open())
 		const total = 4 * functions * (functions + 1) / 2 * 1e7 // of a service
 		if flame := mergeOf(t, s, "service3"); flame.Total != total || len(flame.Names) != functions+2 {
 			t.Errorf("one service: %d in %d functions", flame.Total, len(flame.Names))
@@ -117,9 +103,7 @@ func TestMergeFlame_OneServiceOfTenDecodesItsOwnSymbols(t *testing.T) {
 			t.Errorf("one service decodes %v bytes of %v", one, all)
 		}
 	}
-	if err := s.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Close())
 }
 
 // The block in testdata was written by the first version of the format. It has the services one and two with 3 functions
@@ -128,12 +112,8 @@ func TestMergeFlame_BlocksOfTheFirstVersionAreReadAndMerged(t *testing.T) {
 	const name = "01M8G8ZBEQZPKQVMFT43BH883Q"
 	dir, ctx := t.TempDir(), context.Background()
 	to := filepath.Join(dir, "profiles", "anonymous", name)
-	if err := os.MkdirAll(filepath.Dir(to), 0o700); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.CopyFS(to, os.DirFS(filepath.Join("testdata", name))); err != nil {
-		t.Fatal(err)
-	}
+	must(t, os.MkdirAll(filepath.Dir(to), 0o700))
+	must(t, os.CopyFS(to, os.DirFS(filepath.Join("testdata", name))))
 	s := openStore(t, dir, store.Options{Retention: -1})
 	check := func(when string, rounds int64) {
 		t.Helper()
@@ -149,17 +129,11 @@ func TestMergeFlame_BlocksOfTheFirstVersionAreReadAndMerged(t *testing.T) {
 	}
 	check("alone", 1)
 	for round := range 3 {
-		if err := s.Append(ctx, "anonymous", []profiles.RawProfile{serviceProfile("one", byte(10+round), 3, partsMS+int64(round)), serviceProfile("two", byte(20+round), 3, partsMS+int64(round))}); err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Flush(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Append(ctx, "anonymous", []profiles.RawProfile{serviceProfile("one", byte(10+round), 3, partsMS+int64(round)), serviceProfile("two", byte(20+round), 3, partsMS+int64(round))}))
+		must(t, s.Flush(ctx))
 	}
 	check("next to blocks of this version", 4)
-	if err := s.Compact(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Compact(ctx))
 	if n := blocksIn(t, dir); n != 1 {
 		t.Fatalf("%d blocks", n)
 	}

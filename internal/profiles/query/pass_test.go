@@ -72,9 +72,7 @@ func several(t testing.TB, n int, ties bool) *store.Store {
 			at, value = epochMS*1e6, 1
 		}
 		raw := cpu(map[string][]string{"a": {"a", "main"}}, map[string]int64{"a": value})
-		if err := errors.Join(s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("shop"), TimeNS: at, Raw: raw}}), s.Flush(ctx)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("shop"), TimeNS: at, Raw: raw}}), s.Flush(ctx)))
 	}
 	return s
 }
@@ -155,9 +153,7 @@ func TestPass_StalledBucketIsNotReadBlockByBlock(t *testing.T) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	view, err := s.View(ctx, "t", 0, 1<<62)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer view.Close()
 	read := 0
 	warnings, err := e.once("t", view, func(p *pass) error {
@@ -285,9 +281,7 @@ func TestSelectSeries_OnlyGroupsWithRowsCountAgainstPointsMax(t *testing.T) {
 	for i := range 200 { // pods that come and go, two a minute
 		pushed = append(pushed, profiles.RawProfile{Labels: cpuLabels(fmt.Sprintf("pod-%d", i)), TimeNS: (epochMS + int64(i)*30_000) * 1e6, Raw: raw})
 	}
-	if err := s.Append(ctx, "t", pushed); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Append(ctx, "t", pushed))
 	e := New(Options{}, s)
 	e.pointsMax = 30
 	req := &profiles.SeriesRequest{Tenant: "t", Type: cpuType, StartMS: epochMS + 60_000, EndMS: epochMS + 120_000, StepMS: 10_000, GroupBy: []string{"service_name"}}
@@ -317,15 +311,11 @@ func TestSelectSeries_OnlyGroupsWithRowsCountAgainstPointsMax(t *testing.T) {
 func TestSelectSeries_TimestampsAreWholeMilliseconds(t *testing.T) {
 	ctx, s := context.Background(), openStore(t, t.TempDir(), store.Options{Retention: -1})
 	raw := cpu(map[string][]string{"a": {"a", "main"}}, map[string]int64{"a": 1})
-	if err := s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("shop"), TimeNS: epochMS*1e6 + 400_000, Raw: raw}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("shop"), TimeNS: epochMS*1e6 + 400_000, Raw: raw}}))
 	e := New(Options{}, s)
 	for _, where := range []string{"head", "block"} {
 		if where == "block" {
-			if err := s.Flush(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Flush(ctx))
 		}
 		for _, tt := range []struct {
 			start, end, step int64

@@ -33,15 +33,11 @@ func TestMergePprof_GoBuildsWithIt(t *testing.T) {
 		e.Sample([]uint64{e.Location(hot, 11+line), main}, 1e7)
 	}
 	s := openStore(t, t.TempDir(), store.Options{Retention: -1})
-	if err := s.Append(context.Background(), "t", []profiles.RawProfile{{Labels: cpuLabels("a"), ID: profiles.ID{1}, TimeNS: at.UnixNano(), Raw: e.Append(nil)}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Append(context.Background(), "t", []profiles.RawProfile{{Labels: cpuLabels("a"), ID: profiles.ID{1}, TimeNS: at.UnixNano(), Raw: e.Append(nil)}}))
 	engine, dir := New(Options{}, s), t.TempDir()
 	write := func(name, text string) {
 		t.Helper()
-		if err := os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.WriteFile(filepath.Join(dir, name), []byte(text), 0o600))
 	}
 	write("main.go", "package main\n\nfunc main() {\n\tfor i := range 10 {\n\t\tprintln(hot(i))\n\t}\n}\n\nfunc hot(i int) int {\n\treturn i * 2\n}\n")
 	for _, tt := range []struct {
@@ -52,9 +48,7 @@ func TestMergePprof_GoBuildsWithIt(t *testing.T) {
 		{nil, 5, []int{2}}, {&profiles.PGO{KeepFrames: 1}, 5, []int{1}}, {&profiles.PGO{KeepFrames: 2, AggregateCallees: true}, 1, []int{2}}, {&profiles.PGO{}, 5, []int{2}},
 	} {
 		raw, _, err := engine.MergePprof(context.Background(), &profiles.MergeRequest{Tenant: "t", Type: cpuType, StartMS: at.UnixMilli(), EndMS: at.UnixMilli(), PGO: tt.pgo})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p, err := googlepprof.ParseData(raw)
 		if err != nil || p.CheckValid() != nil {
 			t.Fatal(err, p.CheckValid())
@@ -95,13 +89,9 @@ func TestMergePprof_KeepsFilesAndLines(t *testing.T) {
 	check := func(where string) {
 		t.Helper()
 		raw, _, err := engine.MergePprof(ctx, &profiles.MergeRequest{Tenant: "t", Type: cpuType, StartMS: at.UnixMilli(), EndMS: at.Add(time.Hour).UnixMilli()})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		p, err := googlepprof.ParseData(raw)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got := map[string]int64{}
 		for _, sample := range p.Sample {
 			var frames []string
@@ -126,17 +116,11 @@ func TestMergePprof_KeepsFilesAndLines(t *testing.T) {
 			want[fmt.Sprintf("hot hot.go:10+%d < main main.go:5+7", 11+line)] += n + line + 1
 		}
 		id, now := profiles.ID{1, byte(n)}, at.Add(time.Duration(n)*time.Minute)
-		if err := s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("a"), ID: id, TimeNS: now.UnixNano(), Raw: e.Append(nil)}}); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("a"), ID: id, TimeNS: now.UnixNano(), Raw: e.Append(nil)}}))
 		check("head")
-		if err := s.Flush(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Flush(ctx))
 		check("blocks")
 	}
-	if err := s.Compact(ctx); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Compact(ctx))
 	check("a compacted block")
 }

@@ -44,16 +44,12 @@ func (s fakeRemote) Delete(context.Context, string, ulid.ULID) error { return ni
 func (s fakeRemote) take(t *testing.T, dir string) (dirs []string) {
 	t.Helper()
 	found, err := filepath.Glob(filepath.Join(dir, "profiles", "t", "*", "index"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, path := range found {
 		blockDir := filepath.Dir(path)
 		index, err := os.ReadFile(path)
 		rows, err2 := os.ReadFile(filepath.Join(blockDir, "profiles.parquet"))
-		if err := errors.Join(err, err2); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(err, err2))
 		spans, _ := os.ReadFile(filepath.Join(blockDir, "spans")) // not every block has them
 		s[ulid.MustParseStrict(filepath.Base(blockDir))] = [3][]byte{index, rows, spans}
 		dirs = append(dirs, blockDir)
@@ -67,9 +63,7 @@ func openOver(t *testing.T, dir string, s store.Remote) *store.Store {
 	opened := openStore(t, dir, store.Options{Retention: -1, Remote: s})
 	for end := time.Now().Add(30 * time.Second); ; time.Sleep(time.Millisecond) {
 		v, err := opened.View(context.Background(), "t", 0, 1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		unlisted := len(v.Warnings) > 0 && strings.Contains(v.Warnings[0].Error(), "not listed yet")
 		v.Close()
 		if !unlisted {
@@ -91,30 +85,22 @@ func newFakeRemote(t *testing.T, r *rand.Rand, skip func(level int) bool) (s fak
 	for i := range 17 {
 		for range 3 {
 			push := randomPush(r, pushed)
-			if err := from.Append(ctx, "t", push); err != nil {
-				t.Fatal(err)
-			}
+			must(t, from.Append(ctx, "t", push))
 			pushed = append(pushed, push...)
 		}
-		if err := from.Flush(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, from.Flush(ctx))
 		if !skip(0) {
 			s.take(t, dir)
 		}
 		if i%4 == 3 {
-			if err := from.Compact(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, from.Compact(ctx))
 			if !skip(1) {
 				s.take(t, dir)
 			}
 		}
 	}
 	s.take(t, dir)
-	if err := from.Close(); err != nil {
-		t.Fatal(err)
-	}
+	must(t, from.Close())
 	return s, dir, pushed
 }
 
@@ -132,15 +118,11 @@ func TestEngine_ResultsAreEqualFromDiskBucketAndBoth(t *testing.T) {
 			if stats, err := opened.Stats("t"); err != nil || stats.OldestMS == 0 {
 				t.Errorf("%s: %+v, %v", what, stats, err)
 			}
-			if err := opened.Close(); err != nil {
-				t.Fatal(err)
-			}
+			must(t, opened.Close())
 		}
 		check("both have all", dir)
 		dirs := fakeRemote{}.take(t, dir)
-		if err := os.RemoveAll(dirs[r.IntN(len(dirs))]); err != nil {
-			t.Fatal(err)
-		}
+		must(t, os.RemoveAll(dirs[r.IntN(len(dirs))]))
 		check("one is only elsewhere", dir)
 		check("all are only elsewhere", t.TempDir())
 	}
@@ -157,9 +139,7 @@ func TestEngine_BrokenRemoteBlockIsAWarning(t *testing.T) {
 		for range 15 {
 			pushes[i] = append(pushes[i], randomPush(r, nil)...)
 		}
-		if err := errors.Join(from.Append(ctx, "t", pushes[i]), from.Flush(ctx)); err != nil {
-			t.Fatal(err)
-		}
+		must(t, errors.Join(from.Append(ctx, "t", pushes[i]), from.Flush(ctx)))
 		s.take(t, dir)
 		for id := range s {
 			if i == 0 {

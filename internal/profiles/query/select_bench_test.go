@@ -27,15 +27,11 @@ func rowsStore(t testing.TB, rows, datasets int) *Engine {
 			Labels: cpuLabels(fmt.Sprintf("service-%d", i%datasets)), TimeNS: epochMS*1e6 + int64(i)*(3_600_000_000_000/int64(rows)), Raw: e.Append(nil),
 		})
 		if len(pushed) == 1000 || i == rows-1 {
-			if err := s.Append(context.Background(), "t", pushed); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Append(context.Background(), "t", pushed))
 			pushed = pushed[:0]
 		}
 	}
-	if err := s.Flush(context.Background()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, s.Flush(context.Background()))
 	return New(Options{}, s)
 }
 
@@ -53,9 +49,7 @@ func BenchmarkSelectSeries(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
 					result, err := e.SelectSeries(context.Background(), hour(exemplars))
-					if err != nil {
-						b.Fatal(err)
-					}
+					must(b, err)
 					result.Close()
 				}
 			})
@@ -79,16 +73,12 @@ func fleetStore(t testing.TB, rows int) *Engine {
 		pushed = append(pushed, profiles.RawProfile{Labels: set, TimeNS: epochMS*1e6 + int64(i)*(3_600_000_000_000/int64(rows)), Raw: e.Append(nil)})
 		full := blocks < 6 && i+1 == (blocks+1)*rows/7
 		if len(pushed) == 1000 || full || i == rows-1 {
-			if err := s.Append(ctx, "t", pushed); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Append(ctx, "t", pushed))
 			pushed = pushed[:0]
 		}
 		if full {
 			blocks++
-			if err := s.Flush(ctx); err != nil {
-				t.Fatal(err)
-			}
+			must(t, s.Flush(ctx))
 		}
 	}
 	return New(Options{}, s)
@@ -107,9 +97,7 @@ func BenchmarkSelectSeries_ByService(b *testing.B) {
 					from := processCPU(b)
 					for b.Loop() {
 						result, err := e.SelectSeries(context.Background(), req)
-						if err != nil {
-							b.Fatal(err)
-						}
+						must(b, err)
 						result.Close()
 					}
 					b.ReportMetric(float64(processCPU(b)-from)/float64(b.N), "cpu-ns/op")
@@ -122,8 +110,6 @@ func BenchmarkSelectSeries_ByService(b *testing.B) {
 // processCPU returns the CPU time of the process, which other processes disturb less than wall time.
 func processCPU(b *testing.B) time.Duration {
 	var u syscall.Rusage
-	if err := syscall.Getrusage(syscall.RUSAGE_SELF, &u); err != nil {
-		b.Fatal(err)
-	}
+	must(b, syscall.Getrusage(syscall.RUSAGE_SELF, &u))
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }

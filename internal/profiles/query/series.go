@@ -255,7 +255,6 @@ func (s *selection) labels(g int32) []byte {
 	return s.keys[s.groups[g].from:s.groups[g].to:s.groups[g].to]
 }
 
-// result builds points and exemplars from the accumulators.
 func (s *selection) result(ctx context.Context, p *pass, startMS int64, req *profiles.SeriesRequest) error {
 	points := 0
 	for g := range s.groups {
@@ -310,7 +309,6 @@ func (s *selection) greatest(groups []int32, limit int, total func(g int32) int6
 	return groups
 }
 
-// pointsOf appends the points of a group.
 func (s *selection) pointsOf(g int, startMS int64, req *profiles.SeriesRequest) {
 	accumulators := s.scan.Group(g)
 	for i := range accumulators {
@@ -354,7 +352,6 @@ func (s *selection) exemplarsOf(ctx context.Context, p *pass, g int) error {
 	return nil
 }
 
-// exemplar looks up the exemplar of an accumulator.
 func (s *selection) exemplar(c *store.Accumulator, g int) error {
 	id, source, ref, only, err := s.scan.LookupExemplar(c)
 	if err != nil {
@@ -404,7 +401,6 @@ func (s *selection) numberSets() {
 	}
 }
 
-// appendCommon appends the labels common to two sets.
 func appendCommon(dst, a, b []byte) []byte {
 	for len(a) > 0 {
 		name, value, rest, err := labelenc.Next(a)

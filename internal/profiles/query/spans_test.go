@@ -57,9 +57,7 @@ func checkSpans(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow, of *pro
 	}
 	maps.DeleteFunc(want, func(_ string, v int64) bool { return v == 0 })
 	flame, err := e.MergeFlame(context.Background(), &req)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if got := stacksOf(t, flame); !maps.Equal(got, want) || len(flame.Warnings) > 0 {
 		t.Fatalf("%+v: flame of spans %v, want %v, %v", req, got, want, flame.Warnings)
 	}
@@ -69,9 +67,8 @@ func checkSpans(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow, of *pro
 func checkHeatmap(t *testing.T, r *rand.Rand, e *Engine, rows []*naiveRow) {
 	t.Helper()
 	over := randomSelect(r)
-	req := &profiles.HeatmapRequest{
-		Tenant: "t", Type: over.Type, Matchers: over.Matchers, StartMS: over.StartMS, EndMS: over.EndMS, StepMS: over.StepMS, GroupBy: over.GroupBy, Exemplars: true, Spans: r.IntN(2) == 0,
-	}
+	over.Tenant, over.Limit, over.Exemplars = "t", 0, true
+	req := &profiles.HeatmapRequest{SeriesRequest: *over, Spans: r.IntN(2) == 0}
 	type point struct {
 		group string
 		slot  int64

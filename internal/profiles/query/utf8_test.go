@@ -26,12 +26,8 @@ func TestEngine_TextsThatAreNotUTF8AreReplaced(t *testing.T) {
 		Sample: []*googlepprof.Sample{{Location: []*googlepprof.Location{l}, Value: []int64{1}, Label: map[string][]string{"k\xff": {"v\xff"}, "k\xfe": {"w"}}}},
 	}
 	var raw bytes.Buffer
-	if err := p.WriteUncompressed(&raw); err != nil {
-		t.Fatal(err)
-	}
-	if err := s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("shop"), TimeNS: epochMS * 1e6, Raw: raw.Bytes()}}); err != nil {
-		t.Fatal(err)
-	}
+	must(t, p.WriteUncompressed(&raw))
+	must(t, s.Append(ctx, "t", []profiles.RawProfile{{Labels: cpuLabels("shop"), TimeNS: epochMS * 1e6, Raw: raw.Bytes()}}))
 	e := New(Options{}, s)
 	for _, where := range []string{"head", "block"} {
 		valid := func(what string, list ...string) {
@@ -58,16 +54,12 @@ func TestEngine_TextsThatAreNotUTF8AreReplaced(t *testing.T) {
 		}
 		valid("flame graph", g.Names...)
 		merged, _, err := e.MergePprof(ctx, req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		got, err := googlepprof.ParseData(merged)
 		if err != nil || len(got.Function) != 1 {
 			t.Fatal(where, err)
 		}
 		valid("pprof", got.Function[0].Name, got.Function[0].SystemName, got.Function[0].Filename, fmt.Sprint(got.SampleType[0], got.PeriodType))
-		if err := s.Flush(ctx); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Flush(ctx))
 	}
 }

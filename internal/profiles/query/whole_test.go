@@ -77,9 +77,7 @@ func run(r *rand.Rand, of *googlepprof.Profile) []byte {
 func wholeStacks(t *testing.T, raw []byte, at int, into map[string]int64) {
 	t.Helper()
 	p, err := googlepprof.ParseData(raw)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	for _, s := range p.Sample {
 		var stack []string
 		for _, l := range s.Location {
@@ -115,9 +113,7 @@ func TestMergePprof_EqualsTheSumOfWholeStacks(t *testing.T) {
 			if err == nil {
 				err = s.Open()
 			}
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			return s
 		}
 		s, n := open(store.Options{}), 0
@@ -134,9 +130,7 @@ func TestMergePprof_EqualsTheSumOfWholeStacks(t *testing.T) {
 				}
 			case 2:
 				did = "reopen"
-				if err := s.Close(); err != nil {
-					t.Fatal(err)
-				}
+				must(t, s.Close())
 				o := store.Options{}
 				if r.IntN(2) == 0 {
 					o.HeadBytes = 64 << 10
@@ -148,9 +142,7 @@ func TestMergePprof_EqualsTheSumOfWholeStacks(t *testing.T) {
 					raw := run(r, programs[r.IntN(3)])
 					n++
 					p := profiles.RawProfile{Labels: cpuLabels(service), ID: profiles.ID{byte(n), byte(n >> 8), 1}, TimeNS: (epochMS + int64(r.IntN(60_000))) * 1e6, Raw: raw}
-					if err := s.Append(ctx, "t", []profiles.RawProfile{p}); err != nil {
-						t.Fatal(err)
-					}
+					must(t, s.Append(ctx, "t", []profiles.RawProfile{p}))
 					pushed[service] = append(pushed[service], raw)
 				}
 			}
@@ -165,9 +157,7 @@ func TestMergePprof_EqualsTheSumOfWholeStacks(t *testing.T) {
 						}
 					}
 					raw, _, err := New(Options{}, s).MergePprof(ctx, &profiles.MergeRequest{Tenant: "t", Type: typ, StartMS: epochMS, EndMS: epochMS + 60_000, Matchers: []*labels.Matcher{m}})
-					if err != nil {
-						t.Fatal(err)
-					}
+					must(t, err)
 					wholeStacks(t, raw, 0, got)
 					if !maps.Equal(got, want) {
 						for k, v := range want {
@@ -180,8 +170,6 @@ func TestMergePprof_EqualsTheSumOfWholeStacks(t *testing.T) {
 				}
 			}
 		}
-		if err := s.Close(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, s.Close())
 	}
 }

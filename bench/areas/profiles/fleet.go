@@ -74,7 +74,7 @@ func (f *fleet) expected(req *series.SeriesRequest) map[cellKey]fleetCell {
 	groups, less := make([]string, len(f.sets)), make([][]byte, len(f.sets))
 	for i, set := range f.sets {
 		groups[i] = string(labelenc.Value(set, req.GroupBy[0]))
-		less[i] = series.AppendWithout(nil, set, req.GroupBy)
+		less[i], _ = labelenc.AppendWithout(nil, set, req.GroupBy) // it is valid
 	}
 	cells := map[cellKey]fleetCell{}
 	from, step := req.StartMS-req.StepMS, req.StepMS
@@ -171,7 +171,8 @@ func pointsOf(result *series.SeriesResult, by string) iter.Seq[gotPoint] {
 				got := gotPoint{cellKey: cellKey{group, p.TimeMS}, value: p.Value}
 				if len(s.Exemplars) > 0 {
 					x := &s.Exemplars[j]
-					got.exemplars = []gotExemplar{{x.ID, x.TimeNS / 1e6, x.Value, result.AppendLabels(nil, x)}}
+					set, _ := labelenc.AppendWithout(nil, result.Sets[x.Set], result.GroupBy) // it is valid
+					got.exemplars = []gotExemplar{{x.ID, x.TimeNS / 1e6, x.Value, set}}
 				}
 				if !yield(got) {
 					return

@@ -461,7 +461,7 @@ func namesRoute(text, route string) bool {
 func routesOf(file *ast.File, procedures bool) (routes []string) {
 	for _, decl := range file.Decls {
 		f, ok := decl.(*ast.FuncDecl)
-		if !ok || f.Body == nil || !registers(f.Body) {
+		if !ok || f.Body == nil || !registers(f.Body) && (!procedures || f.Name.Name != "methods") {
 			continue
 		}
 		ast.Inspect(f.Body, func(n ast.Node) bool {

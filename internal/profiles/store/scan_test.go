@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/google/pprof/profile"
 	"github.com/prometheus/prometheus/model/labels"
@@ -19,7 +20,7 @@ import (
 
 func TestScan_DoesNotAllocate(t *testing.T) {
 	ctx := context.Background()
-	s := openTest(t, t.TempDir(), nil)
+	s := openTest(t, t.TempDir(), func(s *Store) { s.every = time.Hour }) // maintenance allocates, and is counted
 	var pushed []profiles.RawProfile
 	for n := range uint64(5000) {
 		pushed = append(pushed, numbered(n))

@@ -107,12 +107,12 @@ func (c *queryCommand) options() (app.QueryOptions, error) {
 		GRPC:        grpc,
 		StoreAPI:    limits,
 		Client:      client,
-		Fanout: fanout.Options{SelectsMax: c.MaxSelects, SeriesMax: c.MaxSeries, BytesMax: int64(c.MaxChunkBytes),
-			TotalBytesMax: int64(c.MaxTotalBytes), SortBytesMax: int64(c.MaxSortBytes), Flags: hint.Flags{
+		Fanout: fanout.Options{Chain: c.DedupFunc == "chain", SelectsMax: c.MaxSelects, SeriesMax: c.MaxSeries,
+			BytesMax: int64(c.MaxChunkBytes), TotalBytesMax: int64(c.MaxTotalBytes), SortBytesMax: int64(c.MaxSortBytes),
+			Flags: hint.Flags{
 				"SeriesMax": "--query.max-series", "BytesMax": "--query.max-chunk-bytes",
 				"TotalBytesMax": "--query.max-total-chunk-bytes",
 			}},
-		Chain: c.DedupFunc == "chain",
 		Stores: httpapi.StoreDefaults{
 			ReplicaLabels: c.ReplicaLabels, Partial: c.PartialResponse, AutoDownsampling: c.AutoDownsampling,
 			InstantResolution: time.Duration(c.InstantResolution),

@@ -24,7 +24,6 @@ import (
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/redact"
-	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -38,12 +37,10 @@ type QueryOptions struct {
 	Client      StoreClientOptions
 	Endpoints   fanout.EndpointsOptions // Dial, Logger, Metrics and Selector.Relabel are set by NewQuery
 	Relabel     string                  // Prometheus' relabel configuration in YAML that selects data of stores; "": all
-	Fanout      fanout.Options          // Dedup, DedupFloats, IsCounter and Counter are set by NewQuery
-	// deduplicate by merging all replicas; default: penalty, which picks one replica at a time
-	Chain  bool
-	Stores httpapi.StoreDefaults // Lookback is set by NewQuery
-	Query  promql.Options
-	Engine EngineOptions
+	Fanout      fanout.Options
+	Stores      httpapi.StoreDefaults // Lookback is set by NewQuery
+	Query       promql.Options
+	Engine      EngineOptions
 	// SubqueryInterval is the default step of subqueries; 0: 1 minute.
 	SubqueryInterval time.Duration
 	Tracing          string // Thanos' tracing configuration in YAML; "" sends no spans
@@ -103,13 +100,7 @@ func NewQuery(opts QueryOptions) (_ *Query, err error) {
 		Run:   func(ctx context.Context) error { q.endpoints.Run(ctx); return nil },
 		Close: func() error { q.endpoints.Close(); return nil },
 	})
-	fan := opts.Fanout
-	fan.Dedup, fan.DedupFloats, fan.IsCounter, fan.Counter = dedup.Penalty, dedup.PenaltyFloats, dedup.IsCounter,
-		dedup.Counter
-	if opts.Chain {
-		fan.Dedup, fan.DedupFloats, fan.IsCounter = dedup.Chain, nil, func(string) bool { return false }
-	}
-	q.fanout = fanout.New(q.endpoints, fan)
+	q.fanout = fanout.New(q.endpoints, opts.Fanout)
 	if err = q.listen(); err != nil {
 		return nil, err
 	}

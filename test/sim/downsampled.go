@@ -19,7 +19,6 @@ import (
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
-	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -144,7 +143,7 @@ func (w *downsampledScenario) querier(stores []fanout.Client) *fanout.Fanout {
 	}
 	endpoints := fanout.NewEndpoints(options)
 	endpoints.Update(w.env.ctx)
-	return fanout.New(endpoints, fanout.Options{Dedup: dedup.Penalty, IsCounter: dedup.IsCounter, Counter: dedup.Counter})
+	return fanout.New(endpoints, fanout.Options{})
 }
 
 // stores returns a replica's data as one store, or as a bucket and a sidecar.

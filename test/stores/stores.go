@@ -14,7 +14,6 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
@@ -97,6 +96,5 @@ func Fanout(t testing.TB, opts fanout.Options, sources ...storeapi.Source) *fano
 			t.Fatal(s.LastError)
 		}
 	}
-	opts.Dedup, opts.IsCounter, opts.Counter = dedup.Penalty, dedup.IsCounter, dedup.Counter
 	return fanout.New(e, opts)
 }

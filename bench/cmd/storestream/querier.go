@@ -12,7 +12,6 @@ import (
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/bench/streams"
-	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeclient"
 )
@@ -34,9 +33,7 @@ func newPromQL(ctx context.Context, address string) (*promql, error) {
 	}
 	e := fanout.NewEndpoints(fanout.EndpointsOptions{Static: []fanout.Address{{Name: address}}, Dial: dial})
 	e.Update(ctx)
-	return &promql{e, fanout.New(e, fanout.Options{
-		Dedup: dedup.Penalty, DedupFloats: dedup.PenaltyFloats, IsCounter: dedup.IsCounter, Counter: dedup.Counter,
-	})}, nil
+	return &promql{e, fanout.New(e, fanout.Options{})}, nil
 }
 
 func (q *promql) close() { q.endpoints.Close() }

@@ -21,7 +21,6 @@ import (
 	"github.com/ferula-io/ferula/internal/httpapi"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
-	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/metrics"
@@ -101,7 +100,7 @@ func newSet(t *testing.T, stores map[string]*store) Set {
 	endpoints := fanout.NewEndpoints(o)
 	endpoints.Update(context.Background())
 	t.Cleanup(endpoints.Close)
-	return New(fanout.New(endpoints, fanout.Options{Dedup: dedup.Penalty, IsCounter: dedup.IsCounter, Counter: dedup.Counter}), endpoints)
+	return New(fanout.New(endpoints, fanout.Options{}), endpoints)
 }
 
 // count returns the number of series of m.

@@ -69,7 +69,7 @@ func Penalty(replicas []chunkenc.Iterator, function string) chunkenc.Iterator {
 }
 
 // Chain merges iterators by timestamp. Each timestamp is returned once.
-func Chain(replicas []chunkenc.Iterator, _ string) chunkenc.Iterator {
+func Chain(replicas []chunkenc.Iterator) chunkenc.Iterator {
 	if len(replicas) == 1 {
 		return replicas[0]
 	}

@@ -283,7 +283,7 @@ func TestPenalty_EqualReplicasReturnOne(t *testing.T) {
 	if got := read(Penalty(iterators([][]sample{one, one, one}, ""), "")); !slices.Equal(got, one) {
 		t.Error(got)
 	}
-	if got := read(Chain(iterators([][]sample{one, one}, ""), "")); !slices.Equal(got, one) {
+	if got := read(Chain(iterators([][]sample{one, one}, ""))); !slices.Equal(got, one) {
 		t.Error(got)
 	}
 }
@@ -291,7 +291,7 @@ func TestPenalty_EqualReplicasReturnOne(t *testing.T) {
 func TestChain_ReturnsTheSamplesOfBothReplicas(t *testing.T) {
 	one, two := []sample{{1000, 1, false}, {31000, 3, false}}, []sample{{16000, 2, false}, {46000, 4, false}}
 	want := []sample{one[0], two[0], one[1], two[1]}
-	if got := read(Chain(iterators([][]sample{one, two}, ""), "")); !slices.Equal(got, want) {
+	if got := read(Chain(iterators([][]sample{one, two}, ""))); !slices.Equal(got, want) {
 		t.Error(got)
 	}
 }

@@ -17,7 +17,7 @@ func TestIsCounter_NamesThreeFunctions(t *testing.T) {
 
 func TestPenaltyAndChain_OfOneReplicaAreIt(t *testing.T) {
 	one := &samples{}
-	if Penalty([]chunkenc.Iterator{one}, "rate") != chunkenc.Iterator(one) || Chain([]chunkenc.Iterator{one}, "") != chunkenc.Iterator(one) {
+	if Penalty([]chunkenc.Iterator{one}, "rate") != chunkenc.Iterator(one) || Chain([]chunkenc.Iterator{one}) != chunkenc.Iterator(one) {
 		t.Error("one replica is wrapped")
 	}
 }

@@ -74,7 +74,7 @@ func BenchmarkSelect(b *testing.B) {
 				e.opts.Static = append(e.opts.Static, Address{Name: fmt.Sprint("s", i)})
 			}
 			e.Update(b.Context())
-			f := New(e, Options{IsCounter: func(string) bool { return false }})
+			f := New(e, Options{})
 			b.ReportAllocs()
 			for b.Loop() {
 				q, err := f.Queryable(Request{}).Querier(0, 1<<40)
@@ -112,19 +112,17 @@ func BenchmarkAppendFloats(b *testing.B) {
 	}
 	slices.SortFunc(chunks, series.CompareChunks)
 	for _, function := range []string{"avg_over_time", "rate"} {
-		for name, arrays := range map[string]func(to, x, y []promql.FPoint, function string, mint, maxt int64) []promql.FPoint{"arrays": dedup.PenaltyFloats, "iterators": nil} {
-			b.Run(function+"/"+name, func(b *testing.B) {
-				s := &storedSeries{chunks: chunks, view: &view{minMS: 0, maxMS: 1 << 40, function: function, isCounter: dedup.IsCounter(function), dedup: dedup.Penalty, dedupFloats: arrays, counter: dedup.Counter}}
-				var points []promql.FPoint
-				b.ReportAllocs()
-				for b.Loop() {
-					var err error
-					if points, _, err = s.AppendFloats(points[:0], 0, 1<<40); err != nil || len(points) < 900 {
-						b.Fatal(len(points), err)
-					}
+		b.Run(function, func(b *testing.B) {
+			s := &storedSeries{chunks: chunks, view: &view{minMS: 0, maxMS: 1 << 40, function: function, isCounter: dedup.IsCounter(function), replicas: true}}
+			var points []promql.FPoint
+			b.ReportAllocs()
+			for b.Loop() {
+				var err error
+				if points, _, err = s.AppendFloats(points[:0], 0, 1<<40); err != nil || len(points) < 900 {
+					b.Fatal(len(points), err)
 				}
-			})
-		}
+			}
+		})
 	}
 }
 

@@ -11,7 +11,6 @@ import (
 	"unsafe"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/util/annotations"
@@ -19,6 +18,7 @@ import (
 	"github.com/ferula-io/ferula/internal/bufpool"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
+	"github.com/ferula-io/ferula/internal/thanos/dedup"
 )
 
 // Sizes of the slabs that collected series are copied into.
@@ -56,12 +56,9 @@ type view struct {
 	average      bool   // divide the sums of downsampled chunks by their counts
 	counters     bool   // read the counter aggregate of downsampled chunks
 	function     string // around the selector, from SelectHints
-	isCounter    bool   // Options.IsCounter of function
-	// dedup is Options.Dedup; nil: no deduplication.
-	dedup func([]chunkenc.Iterator, string) chunkenc.Iterator
-	// dedupFloats is Options.DedupFloats; nil: dedup is used.
-	dedupFloats func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint
-	counter     func(chunkenc.Iterator) chunkenc.Iterator // Options.Counter
+	replicas     bool   // deduplicate
+	chain        bool   // Options.Chain
+	isCounter    bool   // deduplication adjusts the counter resets of each replica
 }
 
 // rawSeries is one series of one store.
@@ -372,7 +369,7 @@ func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	if err != nil {
 		return failedIterator{chunkenc.NewNopIterator(), err}
 	}
-	if !overlap(chunks) || s.view.dedup == nil && slices.ContainsFunc(chunks, isAggregated) {
+	if !overlap(chunks) || !s.view.replicas && slices.ContainsFunc(chunks, isAggregated) {
 		return s.view.track(chunks, cut, false, reuse)
 	}
 	tracks, err := split(chunks)
@@ -381,12 +378,12 @@ func (s *storedSeries) Iterator(reuse chunkenc.Iterator) chunkenc.Iterator {
 	}
 	its := make([]chunkenc.Iterator, 0, len(tracks))
 	for _, chunks := range tracks {
-		its = append(its, s.view.track(chunks, cut, s.view.dedup != nil, nil))
+		its = append(its, s.view.track(chunks, cut, s.view.replicas, nil))
 	}
-	if s.view.dedup != nil {
-		return s.view.dedup(its, s.view.function)
+	if s.view.replicas && !s.view.chain {
+		return dedup.Penalty(its, s.view.function)
 	}
-	return storage.ChainSampleIteratorFromIterators(nil, its)
+	return dedup.Chain(its)
 }
 
 // overlapping reports whether a series has chunks that overlap, or raw chunks in the time of an aggregate: it

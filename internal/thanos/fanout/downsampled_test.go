@@ -11,7 +11,6 @@ import (
 	"github.com/prometheus/prometheus/storage"
 
 	"github.com/ferula-io/ferula/internal/series"
-	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -258,7 +257,7 @@ func TestQuerier_ListsDownsampledSeries(t *testing.T) {
 func TestQuerier_DownsampledCountersNeverFall(t *testing.T) {
 	s := downsampledStore(t)
 	_, e := newTestFanout(t, Options{}, s)
-	f := New(e, Options{Dedup: dedup.Chain, IsCounter: func(string) bool { return false }, Counter: dedup.Counter})
+	f := New(e, Options{Chain: true})
 	got, _, _, err := read(t, f.Queryable(Request{MaxResolutionMS: 300_000, ReplicaLabels: []string{"r"}}), 0, 302_000, &storage.SelectHints{Start: 0, End: 302_000, Func: "rate"})
 	if want := append(floats(10, 1, 20, 2), later(floats(250, 3, 300, 5, 600, 12, 650, 13, 900, 18))...); err != nil || !slices.Equal(got[named("m").String()], want) {
 		t.Errorf("%v %v, want %v", err, got, want)

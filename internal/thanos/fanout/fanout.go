@@ -10,7 +10,7 @@
 // overlapping chunks.
 //
 // gRPC is used through storeapi's requests and sets only; evaluation and HTTP are elsewhere.
-// Options.Dedup selects the deduplication of replicas.
+// Package dedup deduplicates replicas.
 //
 //	Select ── slot ── stores that match ── (Series ── deadline ── slabs) ×n ── merge ── iterators
 //	Source ── stores that match ── (Series ── deadline ── read-ahead) ×n ── merge ── stream
@@ -26,9 +26,7 @@ import (
 	"time"
 
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/promql"
 	"github.com/prometheus/prometheus/storage"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
@@ -50,19 +48,8 @@ type Client interface {
 
 // Options of a Fanout. Zero limits are replaced by the defaults below.
 type Options struct {
-	// Dedup merges the iterators of two or more replicas into one. function is the PromQL function
-	// around the selector; "" for none.
-	Dedup func(replicas []chunkenc.Iterator, function string) chunkenc.Iterator
-	// DedupFloats appends to the slice to the samples from mint to maxt, in ms, that Dedup would return for two replicas.
-	// a and b are the float samples of the replicas. If IsCounter(function) is true, a and b include the samples before
-	// mint, and DedupFloats must adjust counter resets. DedupFloats may overwrite a and b. If DedupFloats is nil, Dedup is
-	// used for all series.
-	DedupFloats func(to, a, b []promql.FPoint, function string, mint, maxt int64) []promql.FPoint
-	// IsCounter reports whether the counter resets of each replica must be adjusted before
-	// deduplication, because of the function around the selector.
-	IsCounter func(function string) bool
-	// Counter wraps an iterator and adjusts counter resets.
-	Counter func(chunkenc.Iterator) chunkenc.Iterator
+	// Chain returns the samples of all replicas (package dedup: Chain); false: those of one replica (Penalty).
+	Chain bool
 
 	SelectsMax      int           // concurrent selections of one PromQL query; 0: 4
 	ResponseTimeout time.Duration // timeout for each message of a store; 0: none

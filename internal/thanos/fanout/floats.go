@@ -11,6 +11,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/xor"
+	"github.com/ferula-io/ferula/internal/thanos/dedup"
 )
 
 var _ series.FloatsSet = (*asyncSeriesSet)(nil)
@@ -76,7 +77,7 @@ func (s *storedSeries) AppendFloats(to []promql.FPoint, mint, maxt int64) (_ []p
 // series. It also returns false on an error, because the iterators return the error at the sample where it occurs.
 func (s *storedSeries) appendReplicas(to []promql.FPoint) ([]promql.FPoint, bool) {
 	v := s.view
-	if v.dedupFloats == nil {
+	if !v.replicas || v.chain {
 		return to, false
 	}
 	points := replicas.Get().(*[2][]promql.FPoint)
@@ -107,7 +108,7 @@ func (s *storedSeries) appendReplicas(to []promql.FPoint) ([]promql.FPoint, bool
 			return to, false
 		}
 	}
-	return v.dedupFloats(to, points[0], points[1], v.function, v.minMS, v.maxMS), true
+	return dedup.PenaltyFloats(to, points[0], points[1], v.function, v.minMS, v.maxMS), true
 }
 
 // appendChunks appends float chunks that do not overlap, as chunkIterator reads them. It reads the same chunks as the

@@ -18,7 +18,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
-	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -243,7 +242,7 @@ func TestHops_InvalidLabelsNameTheStore(t *testing.T) {
 		address := rawStore(t, field(90491, batch...))
 		e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: address}}, Dial: func(a Address) (Client, error) { return dialStore(a.Name, storeapi.ClientOptions{}) }})
 		e.Update(t.Context())
-		f := New(e, Options{Dedup: dedup.Penalty, DedupFloats: dedup.PenaltyFloats, IsCounter: dedup.IsCounter, Counter: dedup.Counter})
+		f := New(e, Options{})
 		_, _, warnings, err := read(t, f.Queryable(Request{}), 0, 50, nil)
 		if err != nil || len(warnings) != 1 || !strings.Contains(warnings[0], "store "+address) || !strings.Contains(warnings[0], "corrupt") {
 			t.Errorf("%s: %q, %v", name, warnings, err)

@@ -10,6 +10,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/xor"
+	"github.com/ferula-io/ferula/internal/thanos/dedup"
 )
 
 // milliseconds is a timestamp. Without this alias vet would report that Seek has another signature than that of
@@ -25,7 +26,7 @@ func (v *view) track(chunks []series.Chunk, pieces, replica bool, reuse chunkenc
 	if replica && v.isCounter || v.counters && slices.ContainsFunc(chunks, isAggregated) {
 		// Samples outside the range are skipped after the counter adjustment, because a reset before the first sample in
 		// range counts, too.
-		return &bounded{Iterator: v.counter(&chunkIterator{chunks: chunks, pieces: pieces, minMS: minTime, maxMS: maxTime,
+		return &bounded{Iterator: dedup.Counter(&chunkIterator{chunks: chunks, pieces: pieces, minMS: minTime, maxMS: maxTime,
 			lastMS: minTime, repeats: true}), minMS: v.minMS, maxMS: v.maxMS}
 	}
 	it, ok := reuse.(*chunkIterator)

@@ -22,7 +22,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
-	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -245,7 +244,6 @@ func newTestFanout(t testing.TB, opts Options, stores ...*fakeStore) (*Fanout, *
 	}
 	e := NewEndpoints(eo)
 	e.Update(context.Background())
-	opts.Dedup, opts.DedupFloats, opts.IsCounter, opts.Counter = dedup.Penalty, dedup.PenaltyFloats, dedup.IsCounter, dedup.Counter
 	t.Cleanup(func() {
 		e.replace(nil)
 		for i, f := range stores {

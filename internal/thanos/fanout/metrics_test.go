@@ -35,7 +35,6 @@ func measured(t *testing.T, opts Options, stores ...*fakeStore) (*Fanout, *Endpo
 	e := NewEndpoints(eo)
 	e.Update(t.Context())
 	t.Cleanup(e.Close)
-	opts.IsCounter = func(string) bool { return false }
 	return New(e, opts), e, set
 }
 

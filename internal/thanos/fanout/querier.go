@@ -17,6 +17,7 @@ import (
 	"go.opentelemetry.io/otel/attribute"
 
 	"github.com/ferula-io/ferula/internal/series"
+	"github.com/ferula-io/ferula/internal/thanos/dedup"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -99,11 +100,8 @@ func (q *querier) SelectFloats(ctx context.Context, steps *series.Steps, hints *
 	}
 	opts := q.q.f.opts
 	v := &view{minMS: q.minMS, maxMS: q.maxMS, coarse: sr.MaxResolutionMS >= coarseMS, average: len(sr.Aggregates) == 2,
-		counters: sr.Aggregates[0] == series.Counter, function: function, isCounter: opts.IsCounter(function),
-		counter: opts.Counter}
-	if len(sr.WithoutReplicaLabels) > 0 {
-		v.dedup, v.dedupFloats = opts.Dedup, opts.DedupFloats
-	}
+		counters: sr.Aggregates[0] == series.Counter, function: function,
+		replicas: len(sr.WithoutReplicaLabels) > 0, chain: opts.Chain, isCounter: !opts.Chain && dedup.IsCounter(function)}
 	now := &selected{until: ctx.Done(), done: make(chan struct{})}
 	if q.latest == nil {
 		q.latest = map[string]*selected{}

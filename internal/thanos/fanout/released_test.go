@@ -86,7 +86,6 @@ func observe(t *testing.T, opts Options) (*Fanout, *observed, func()) {
 	o := &observed{fakeStore: holding(t, "x"), contexts: map[string]context.Context{}}
 	e := NewEndpoints(EndpointsOptions{Static: []Address{{Name: "s0"}}, Dial: func(Address) (Client, error) { return o, nil }, InfoTimeout: time.Hour})
 	e.Update(t.Context())
-	opts.IsCounter = func(string) bool { return false }
 	return New(e, opts), o, func() { e.replace(nil) }
 }
 

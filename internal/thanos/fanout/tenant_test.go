@@ -61,7 +61,6 @@ func TestQuery_ReadsItsTenantOnly(t *testing.T) {
 		groups:  []storeapi.RuleGroup{{Name: "both", Rules: []storeapi.Rule{rule("a"), rule("b")}}, {Name: "other", Rules: []storeapi.Rule{rule("b")}}},
 		targets: storeapi.Targets{Active: []storeapi.ActiveTarget{{Labels: target("a")}, {Labels: target("b")}}, Dropped: []labels.Labels{target("b")}},
 	})
-	f.opts.IsCounter = func(string) bool { return false }
 	r := Request{Tenant: "a", Matchers: []*labels.Matcher{labels.MustNewMatcher(labels.MatchEqual, "tenant_id", "a")}}
 	got, order, _, err := read(t, f.Queryable(r), 0, 10, nil, everything, labels.MustNewMatcher(labels.MatchEqual, "tenant_id", "b"))
 	if err != nil || len(got) != 1 || !strings.Contains(order[0], `tenant_id="a"`) {

@@ -15,8 +15,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi"
-	"github.com/ferula-io/ferula/internal/httpapi/promweb"
-	"github.com/ferula-io/ferula/internal/httpapi/storeset"
 	"github.com/ferula-io/ferula/internal/process"
 
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
@@ -133,10 +131,10 @@ func (q *Query) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	httpapi.New(httpapi.Options{
 		Engine:        q.queries,
 		Parser:        q.engine.Parser,
-		Stores:        storeset.New(q.fanout, q.endpoints),
+		Stores:        httpapi.StoresOf(q.fanout, q.endpoints),
 		StoreDefaults: q.opts.Stores,
 		StoreTimeout:  cmp.Or(q.opts.Query.Timeout, promql.TimeoutByDefault),
-		Peer: promweb.New(promweb.Options{
+		Peer: httpapi.NewPeer(httpapi.PeerOptions{
 			Prefix: prefix, Flags: q.opts.Flags, RuntimeInfo: q.runtimeInfo, Parser: q.engine.Parser, ExternalURL: external,
 			CORSOrigin: origin, Ready: q.process.Wrap, Logger: q.opts.Logger.With("component", "web"),
 		}),

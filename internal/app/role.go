@@ -22,7 +22,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi"
-	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/server"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
@@ -167,8 +166,8 @@ func (b *base) listenStoreAPI(opts GRPCOptions, traced *telemetry.Tracing, sourc
 }
 
 // runtimeInfo returns what status/runtimeinfo says of a process whose configuration does not change.
-func (b *base) runtimeInfo() (info promweb.RuntimeInfo, err error) {
-	info = promweb.RuntimeInfo{StartTime: b.started, ReloadConfigSuccess: true, LastConfigTime: b.started}
+func (b *base) runtimeInfo() (info httpapi.RuntimeInfo, err error) {
+	info = httpapi.RuntimeInfo{StartTime: b.started, ReloadConfigSuccess: true, LastConfigTime: b.started}
 	if info.CWD, err = os.Getwd(); err == nil {
 		info.Hostname, err = os.Hostname()
 	}

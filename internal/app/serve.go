@@ -19,7 +19,7 @@ import (
 	"google.golang.org/grpc/test/bufconn"
 
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/httpapi/promweb"
+	"github.com/ferula-io/ferula/internal/httpapi"
 	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
@@ -249,7 +249,7 @@ func (s *Serve) Run(ctx context.Context) error {
 	return s.process.Run(ctx)
 }
 
-func (s *Serve) runtimeInfo() (promweb.RuntimeInfo, error) {
+func (s *Serve) runtimeInfo() (httpapi.RuntimeInfo, error) {
 	info, err := s.base.runtimeInfo()
 	if err != nil {
 		return info, err

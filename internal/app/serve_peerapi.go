@@ -15,7 +15,7 @@ import (
 	"github.com/prometheus/prometheus/util/features"
 	"github.com/prometheus/prometheus/util/notifications"
 
-	"github.com/ferula-io/ferula/internal/httpapi/promweb"
+	"github.com/ferula-io/ferula/internal/httpapi"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/process"
 )
@@ -76,9 +76,9 @@ func (n *notices) untilShutdown(next http.Handler) http.Handler {
 }
 
 func (s *Serve) peerOptions(prefix string, external *url.URL, origin *regexp.Regexp,
-	guard func(http.Handler) http.Handler) promweb.Options {
+	guard func(http.Handler) http.Handler) httpapi.PeerOptions {
 	lookback := cmp.Or(s.opts.Query.LookbackDelta, 5*time.Minute)
-	return promweb.Options{
+	return httpapi.PeerOptions{
 		Prefix: prefix, Flags: s.opts.Flags, RuntimeInfo: s.runtimeInfo, Rules: s.rules,
 		Store: s.store, Queryable: s.store, Engine: s.queries, Parser: s.engine.Parser, Targets: s.scraper.Manager,
 		Config: s.config.current, Gatherer: s.reg,

@@ -6,7 +6,6 @@ import (
 	"net/url"
 
 	"github.com/ferula-io/ferula/internal/httpapi"
-	"github.com/ferula-io/ferula/internal/httpapi/promweb"
 	"github.com/ferula-io/ferula/internal/httpapi/ui"
 	"github.com/ferula-io/ferula/internal/process"
 	"github.com/ferula-io/ferula/internal/process/server"
@@ -31,7 +30,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 	// 405 instead of the web UI.
 	endpoints := http.NewServeMux()
 	peer := s.peerOptions(prefix, external, origin, guard)
-	router := promweb.New(peer)
+	router := httpapi.NewPeer(peer)
 	httpapi.New(httpapi.Options{
 		Engine:        s.queries,
 		Parser:        s.engine.Parser,
@@ -55,7 +54,7 @@ func (s *Serve) newHandler(prefix string, external *url.URL) (http.Handler, erro
 		Logger:        s.opts.Logger.With("component", "api"),
 	}).Register(endpoints, prefix+"/api/v1")
 	mux := http.NewServeMux()
-	promweb.Register(peer, router, mux, endpoints)
+	httpapi.RegisterPeer(peer, router, mux, endpoints)
 	endpoints.Handle("POST "+prefix+"/api/v1/otlp/v1/metrics", s.process.Wrap(s.otlp(guard, s.config.current)))
 	mux.Handle(prefix+"/api/", s.profiles.withPprofLabels(endpoints))
 	mux.Handle("GET "+prefix+"/metrics", s.reg.Handler(s.opts.Logger))

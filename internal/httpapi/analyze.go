@@ -8,44 +8,23 @@ import (
 	"github.com/prometheus/prometheus/promql"
 
 	"github.com/ferula-io/ferula/internal/promql/columns"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 )
-
-// StoreAnalyzer is implemented by Stores that can report the traffic of each store for a query.
-type StoreAnalyzer interface {
-	// Analyze returns a context for one query, and a function that returns the traffic of the stores, sorted by address,
-	// after the query has ended.
-	Analyze(ctx context.Context) (context.Context, func() []StoreTraffic)
-}
-
-// StoreTraffic is the amount of data that one store sent for a query, in the terms of Thanos' analysis.
-type StoreTraffic struct {
-	Address    string
-	Duration   time.Duration
-	Selections int
-	Series     int
-	Chunks     int
-	Samples    int
-	Bytes      int
-}
 
 // analysis is the analysis of a query that was requested with analyze=true.
 type analysis struct {
 	begun  time.Time
-	stores func() []StoreTraffic
+	stores *fanout.Analysis
 }
 
 // analyze returns the context in which the query runs, and its analysis. The analysis is nil unless
-// the request has analyze=true or analyze=1 and Options.Stores is a StoreAnalyzer.
+// the request has analyze=true or analyze=1 and the API has Stores.
 func (a *API) analyze(ctx context.Context, r *http.Request) (context.Context, *analysis) {
-	if want := r.FormValue("analyze"); want != "true" && want != "1" {
+	if want := r.FormValue("analyze"); want != "true" && want != "1" || a.opts.Stores == nil {
 		return ctx, nil
 	}
-	stores, ok := a.opts.Stores.(StoreAnalyzer)
-	if !ok {
-		return ctx, nil
-	}
-	ctx, found := stores.Analyze(ctx)
-	return ctx, &analysis{a.opts.Now(), found}
+	ctx, stores := fanout.WithAnalysis(ctx)
+	return ctx, &analysis{a.opts.Now(), stores}
 }
 
 // result returns a function that writes the analysis as a tree. The root is the whole query, with its duration, its
@@ -54,7 +33,7 @@ func (n *analysis) result(qry promql.Query, now time.Time) func(*stream) {
 	if n == nil {
 		return nil
 	}
-	took, stores, plan := now.Sub(n.begun), n.stores(), columns.PlanOf(qry)
+	took, stores, plan := now.Sub(n.begun), n.stores.Stores(), columns.PlanOf(qry)
 	return func(s *stream) {
 		s.field(`,"analysis":{"name":`, qry.String())
 		s.field(`,"executionTime":`, took.String())

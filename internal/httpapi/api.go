@@ -65,7 +65,7 @@ type Options struct {
 	StoreTimeout  time.Duration // timeout of requests to Stores without PromQL evaluation; 0: none
 	Targets       Targets
 
-	// Peer is Prometheus' own API below the same prefix (package promweb). It serves endpoints that are rarely requested.
+	// Peer is Prometheus' own API below the same prefix (NewPeer). It serves endpoints that are rarely requested.
 	// If it is nil, they have status 404.
 	Peer        http.Handler
 	Rules, TSDB bool // the peer has rules and alerts, and statistics of a TSDB

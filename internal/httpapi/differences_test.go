@@ -102,11 +102,11 @@ var differences = []struct {
 		request{path: "/status/buildinfo"}, nil, 200, 200, `"program":"ferula 0.1"}`, `"goVersion":"go1.26"}}`,
 	},
 	{"features", "the page of ferula reads which pages have data; Prometheus has no such path", request{path: "/status/features"}, nil, 200, 404, `,"config":true,`, ``},
-	{"part of the API that is not in this package, but in httpapi/promweb: features", "no clients but Prometheus' page", request{path: "/features"}, nil, 404, 500, ``, ``},
-	{"part of the API that is not in this package, but in httpapi/promweb: blocks", "the page shows what there is", request{path: "/status/tsdb/blocks"}, nil, 404, 200, ``, `"blocks":`},
-	{"part of the API that is not in this package, but in httpapi/promweb: own metrics", "they are at /metrics", request{path: "/status/self_metrics"}, nil, 404, 200, ``, ``},
+	{"part of the API that is not in this package, but in promweb.go: features", "no clients but Prometheus' page", request{path: "/features"}, nil, 404, 500, ``, ``},
+	{"part of the API that is not in this package, but in promweb.go: blocks", "the page shows what there is", request{path: "/status/tsdb/blocks"}, nil, 404, 200, ``, `"blocks":`},
+	{"part of the API that is not in this package, but in promweb.go: own metrics", "they are at /metrics", request{path: "/status/self_metrics"}, nil, 404, 200, ``, ``},
 	{"a password in the URL of a discovery", "status/config has none either", request{path: "/scrape_pools/config", form: form("scrapePool", "zeta")}, nil, 200, 200, `http://eve:xxxxx@b/`, `http://eve:SECRET@b/`},
-	{"part of the API that is not in this package, but in httpapi/promweb: administration", "nothing is deleted by HTTP", request{path: "/admin/tsdb/snapshot", method: http.MethodPost}, nil, 404, 500, ``, `admin APIs disabled`},
+	{"part of the API that is not in this package, but in promweb.go: administration", "nothing is deleted by HTTP", request{path: "/admin/tsdb/snapshot", method: http.MethodPost}, nil, 404, 500, ``, `admin APIs disabled`},
 }
 
 func TestAPI_DifferencesFromPrometheusMatchTheTable(t *testing.T) {

@@ -195,29 +195,6 @@ func TestAPI_EngineOfAQueryIsInTheHeader(t *testing.T) {
 	}
 }
 
-// analyzedStores reports the traffic of two stores.
-type analyzedStores struct{ recordingStores }
-
-func (*analyzedStores) Analyze(ctx context.Context) (context.Context, func() []httpapi.StoreTraffic) {
-	return ctx, func() []httpapi.StoreTraffic {
-		return []httpapi.StoreTraffic{{Address: "a:1", Duration: 2 * time.Second, Selections: 1, Series: 2, Chunks: 3, Samples: 4, Bytes: 5}, {Address: "b:2"}}
-	}
-}
-
-func TestAPI_AnalysisHasTheTrafficOfTheStores(t *testing.T) {
-	var now time.Time
-	o := httpapi.Options{Engine: newRecordingEngine(), Stores: &analyzedStores{}, Now: func() time.Time { now = now.Add(time.Second); return now }}
-	const without = `"data":{"resultType":"vector","result":[]`
-	with := without + `,"analysis":{"name":"up","executionTime":"1s","peakSamples":0,"totalSamples":0,"fanout":[` +
-		`{"endpointAddr":"a:1","duration":"2s","bytesProcessed":5,"numResponses":1,"series":2,"chunks":3,"samples":4},` +
-		`{"endpointAddr":"b:2","duration":"0s","bytesProcessed":0,"numResponses":0,"series":0,"chunks":0,"samples":0}],"children":[{"name":"[prometheus] up"}]}}}`
-	for value, want := range map[string]string{"true": with, "1": with, "": without + `}}`, "false": without + `}}`, "yes": without + `}}`} {
-		checkResponse(t, o, "/query?query=up&analyze="+value, http.StatusOK, want)
-	}
-	o.Stores = &recordingStores{} // cannot analyze
-	checkResponse(t, o, "/query?query=up&analyze=true", http.StatusOK, without+`}}`)
-}
-
 func TestAPI_SpansOfQueries(t *testing.T) {
 	recorder := tracetest.NewSpanRecorder()
 	tracer := tracesdk.NewTracerProvider(tracesdk.WithSpanProcessor(recorder)).Tracer("test")

@@ -52,7 +52,7 @@ func (a *API) storeExemplars(r *http.Request, start, end int64, selectors [][]*l
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	found, warnings, err := a.opts.Stores.Exemplars(r.Context(), p, start, end, selectors)
+	found, warnings, err := a.opts.Stores.Query(p).Exemplars(r.Context(), start, end, selectors)
 	if err != nil {
 		return response{}, queryError(err)
 	}

@@ -17,6 +17,7 @@ import (
 	"github.com/ferula-io/ferula/internal/httpapi"
 	prompromql "github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/promql/columns"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 )
 
 // unread is a storage that no query may read.
@@ -25,11 +26,11 @@ type unread struct {
 	t *testing.T
 }
 
-func (u unread) Queryable(httpapi.StoreParams) storage.Queryable {
-	return storage.QueryableFunc(func(int64, int64) (storage.Querier, error) {
-		u.t.Error("the storage was read")
-		return storage.NoopQuerier(), nil
-	})
+func (u unread) Query(fanout.Request) httpapi.StoreQuery { return u }
+
+func (u unread) Querier(int64, int64) (storage.Querier, error) {
+	u.t.Error("the storage was read")
+	return storage.NoopQuerier(), nil
 }
 
 // columnsAPI returns the API of a querier whose engine is that of columns.

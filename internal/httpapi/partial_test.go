@@ -17,13 +17,16 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 )
 
 // queriedStores implements api.Stores for queries of an engine that reads nothing.
 type queriedStores struct{ listedStores }
 
-func (queriedStores) Queryable(httpapi.StoreParams) storage.Queryable {
-	return storage.QueryableFunc(func(int64, int64) (storage.Querier, error) { return storage.NoopQuerier(), nil })
+func (s queriedStores) Query(fanout.Request) httpapi.StoreQuery { return s }
+
+func (queriedStores) Querier(int64, int64) (storage.Querier, error) {
+	return storage.NoopQuerier(), nil
 }
 
 // respondedWith requests a path of an API whose queries have warnings.

@@ -25,7 +25,7 @@ func (a *API) storeTargets(r *http.Request) (response, *apiError) {
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	found, warnings, err := a.opts.Stores.Targets(r.Context(), p, state)
+	found, warnings, err := a.opts.Stores.Query(p).Targets(r.Context(), state)
 	if err != nil {
 		return response{}, queryError(err)
 	}
@@ -80,7 +80,7 @@ func (a *API) storeRules(r *http.Request) (response, *apiError) {
 	if err != nil {
 		return response{}, invalidParameter("match[]", err)
 	}
-	groups, warnings, err := a.opts.Stores.Rules(r.Context(), p, kind, matchers)
+	groups, warnings, err := a.opts.Stores.Query(p).Rules(r.Context(), kind, matchers)
 	if err != nil {
 		return response{}, queryError(err)
 	}
@@ -202,7 +202,7 @@ func (a *API) storeAlerts(r *http.Request) (response, *apiError) {
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	groups, warnings, err := a.opts.Stores.Rules(r.Context(), p, "alert", nil)
+	groups, warnings, err := a.opts.Stores.Query(p).Rules(r.Context(), "alert", nil)
 	if err != nil {
 		return response{}, queryError(err)
 	}

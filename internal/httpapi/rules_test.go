@@ -14,20 +14,25 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// listedStores implements api.Stores with one target and one rule group.
-type listedStores struct{ httpapi.Stores }
+// listedStores are stores with one target and one rule group.
+type listedStores struct{ httpapi.StoreQuery }
 
-func (listedStores) Targets(context.Context, httpapi.StoreParams, string) (storeapi.Targets, annotations.Annotations, error) {
+func (s listedStores) Query(fanout.Request) httpapi.StoreQuery { return s }
+
+func (listedStores) Statuses() []fanout.Status { return nil }
+
+func (listedStores) Targets(context.Context, string) (storeapi.Targets, annotations.Annotations, error) {
 	return storeapi.Targets{
 		Active:  []storeapi.ActiveTarget{{Labels: labels.FromStrings("a", "1"), ScrapePool: "p", ScrapeURL: "u", GlobalURL: "g", Health: "up", LastScrape: time.Unix(1, 5e8).UTC(), LastScrapeSeconds: 0.25}},
 		Dropped: []labels.Labels{labels.FromStrings("b", "2")},
 	}, annotations.New().Add(errors.New("store x is missing")), nil
 }
 
-func (listedStores) Rules(_ context.Context, _ httpapi.StoreParams, _ string, matchers [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error) {
+func (listedStores) Rules(_ context.Context, _ string, matchers [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error) {
 	at := time.Unix(1, 0).UTC()
 	if fmt.Sprint(matchers) == `[[l="none"] [m=~"a.*"]]` {
 		return nil, nil, nil

@@ -82,7 +82,7 @@ func (a *API) storeStatusTSDB(r *http.Request) (response, *apiError) {
 		}
 		matchers = append(matchers, some...)
 	}
-	all, warnings, err := a.opts.Stores.TSDBStatistics(r.Context(), p, matchers, limit)
+	all, warnings, err := a.opts.Stores.Query(p).TSDBStatistics(r.Context(), matchers, limit)
 	if err != nil {
 		return response{}, queryError(err)
 	}

@@ -19,17 +19,19 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // recordingStores implements api.Stores with fixed results. It records the arguments of the latest call, and fails if err is set.
 type recordingStores struct {
 	listedStores
-	statuses []httpapi.StoreStatus
+	statuses []fanout.Status
 	groups   []storeapi.RuleGroup
 	err      error
 	late     bool // series and targets arrive when the context has ended
 
+	r    fanout.Request
 	call string
 	ctx  context.Context
 }
@@ -38,22 +40,25 @@ func (s *recordingStores) note(ctx context.Context, call ...any) {
 	s.ctx, s.call = ctx, strings.TrimSpace(fmt.Sprintln(call...))
 }
 
-func (s *recordingStores) Statuses() []httpapi.StoreStatus { return s.statuses }
+func (s *recordingStores) Statuses() []fanout.Status { return s.statuses }
 
-func (s *recordingStores) Queryable(p httpapi.StoreParams) storage.Queryable {
-	return storage.QueryableFunc(func(mint, maxt int64) (storage.Querier, error) {
-		s.note(context.Background(), p.ReplicaLabels, p.MaxResolution, mint, maxt)
-		return recordingQuerier{storage.NoopQuerier(), s}, s.err
-	})
+func (s *recordingStores) Query(r fanout.Request) httpapi.StoreQuery {
+	s.r = r
+	return s
 }
 
-func (s *recordingStores) Exemplars(ctx context.Context, p httpapi.StoreParams, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error) {
-	s.note(ctx, p.ReplicaLabels, start, end, selectors)
+func (s *recordingStores) Querier(mint, maxt int64) (storage.Querier, error) {
+	s.note(context.Background(), s.r.ReplicaLabels, time.Duration(s.r.MaxResolutionMS)*time.Millisecond, mint, maxt)
+	return recordingQuerier{storage.NoopQuerier(), s}, s.err
+}
+
+func (s *recordingStores) Exemplars(ctx context.Context, start, end int64, selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error) {
+	s.note(ctx, s.r.ReplicaLabels, start, end, selectors)
 	one := exemplar.Exemplar{Labels: labels.FromStrings("t", "x"), Value: 0.5, Ts: 1500, HasTs: true}
 	return []exemplar.QueryResult{{SeriesLabels: labels.FromStrings("a", "1"), Exemplars: []exemplar.Exemplar{one, one}}, {}}, nil, s.err
 }
 
-func (s *recordingStores) MetricMetadata(ctx context.Context, _ httpapi.StoreParams, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error) {
+func (s *recordingStores) MetricMetadata(ctx context.Context, metric string, limit int) (map[string][]metadata.Metadata, annotations.Annotations, error) {
 	s.note(ctx, metric, limit)
 	return map[string][]metadata.Metadata{
 		"b": {{Type: model.MetricTypeGauge, Unit: "u", Help: "h"}},
@@ -61,12 +66,12 @@ func (s *recordingStores) MetricMetadata(ctx context.Context, _ httpapi.StorePar
 	}, annotations.New().Add(errors.New("store x is missing")), s.err
 }
 
-func (s *recordingStores) Targets(ctx context.Context, _ httpapi.StoreParams, state string) (storeapi.Targets, annotations.Annotations, error) {
+func (s *recordingStores) Targets(ctx context.Context, state string) (storeapi.Targets, annotations.Annotations, error) {
 	s.note(ctx, state)
 	return storeapi.Targets{}, nil, s.err
 }
 
-func (s *recordingStores) Rules(ctx context.Context, _ httpapi.StoreParams, kind string, _ [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error) {
+func (s *recordingStores) Rules(ctx context.Context, kind string, _ [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error) {
 	s.note(ctx, kind)
 	return s.groups, nil, s.err
 }
@@ -106,7 +111,7 @@ func checkResponse(t *testing.T, o httpapi.Options, path string, status int, wan
 
 func TestAPI_StoresAreListedByComponent(t *testing.T) {
 	at := time.Unix(1, 0).UTC()
-	stores := &recordingStores{statuses: []httpapi.StoreStatus{
+	stores := &recordingStores{statuses: []fanout.Status{
 		{Name: "b", LastCheck: at, LastError: errors.New(`no "route"`), MinMS: -1, MaxMS: 2},
 		{Name: "a", Component: "store", LastCheck: at, LabelSets: []labels.Labels{labels.FromStrings("x", "1"), labels.FromStrings("y", "2")}, MaxMS: 5},
 		{Name: "c", Component: "store", LastCheck: at},
@@ -233,8 +238,10 @@ type failingStores struct {
 	err error
 }
 
-func (s *failingStores) Queryable(httpapi.StoreParams) storage.Queryable {
-	return storage.QueryableFunc(func(int64, int64) (storage.Querier, error) { return failingQuerier{f: failing{selected: s.err}}, nil })
+func (s *failingStores) Query(fanout.Request) httpapi.StoreQuery { return s }
+
+func (s *failingStores) Querier(int64, int64) (storage.Querier, error) {
+	return failingQuerier{f: failing{selected: s.err}}, nil
 }
 
 func TestOptions_MetadataRangeIsTheDefaultOfLists(t *testing.T) {

@@ -10,6 +10,7 @@ import (
 
 	"github.com/prometheus/prometheus/promql/parser"
 
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
@@ -21,21 +22,21 @@ func TestStoreParams_AreThoseOfTheRequestOrTheDefaults(t *testing.T) {
 	for _, one := range []struct {
 		query string
 		f     purpose
-		want  StoreParams
+		want  fanout.Request
 	}{
-		{"", all, StoreParams{Partial: true, ReplicaLabels: []string{"replica"}, MaxResolution: 7 * time.Minute}},
-		{"max_source_resolution=auto", all, StoreParams{Partial: true, ReplicaLabels: []string{"replica"}, MaxResolution: 7 * time.Minute}},
-		{"max_source_resolution=0s", all, StoreParams{Partial: true, ReplicaLabels: []string{"replica"}}},
-		{"max_source_resolution=1h&partial_response=false", all, StoreParams{ReplicaLabels: []string{"replica"}, MaxResolution: time.Hour}},
-		{"max_source_resolution=3600.5", all, StoreParams{Partial: true, ReplicaLabels: []string{"replica"}, MaxResolution: time.Hour + 500*time.Millisecond}},
-		{"dedup=false&replicaLabels[]=a", all, StoreParams{Partial: true, MaxResolution: 7 * time.Minute}},
-		{"replicaLabels[]=a&replicaLabels[]=b", all, StoreParams{Partial: true, ReplicaLabels: []string{"a", "b"}, MaxResolution: 7 * time.Minute}},
-		{"replicaLabels[]=a&max_source_resolution=1h&engine=none", purpose{}, StoreParams{Partial: true}},
-		{`engine=prometheus&shard_info={"shard_index":1,"total_shards":2,"by":true,"labels":["x"]}`, all, StoreParams{
-			Partial: true, ReplicaLabels: []string{"replica"}, MaxResolution: 7 * time.Minute, Shard: &storeapi.Shard{Index: 1, Total: 2, By: true, Labels: []string{"x"}},
+		{"", all, fanout.Request{ReplicaLabels: []string{"replica"}, MaxResolutionMS: 420_000}},
+		{"max_source_resolution=auto", all, fanout.Request{ReplicaLabels: []string{"replica"}, MaxResolutionMS: 420_000}},
+		{"max_source_resolution=0s", all, fanout.Request{ReplicaLabels: []string{"replica"}}},
+		{"max_source_resolution=1h&partial_response=false", all, fanout.Request{AbortOnPartial: true, ReplicaLabels: []string{"replica"}, MaxResolutionMS: 3_600_000}},
+		{"max_source_resolution=3600.5", all, fanout.Request{ReplicaLabels: []string{"replica"}, MaxResolutionMS: 3_600_500}},
+		{"dedup=false&replicaLabels[]=a", all, fanout.Request{MaxResolutionMS: 420_000}},
+		{"replicaLabels[]=a&replicaLabels[]=b", all, fanout.Request{ReplicaLabels: []string{"a", "b"}, MaxResolutionMS: 420_000}},
+		{"replicaLabels[]=a&max_source_resolution=1h&engine=none", purpose{}, fanout.Request{}},
+		{`engine=prometheus&shard_info={"shard_index":1,"total_shards":2,"by":true,"labels":["x"]}`, all, fanout.Request{
+			ReplicaLabels: []string{"replica"}, MaxResolutionMS: 420_000, Shard: &storeapi.Shard{Index: 1, Total: 2, By: true, Labels: []string{"x"}},
 		}},
-		{`shard_info={"shard_index":0,"total_shards":0}`, all, StoreParams{Partial: true, ReplicaLabels: []string{"replica"}, MaxResolution: 7 * time.Minute}},
-		{"engine=thanos", purpose{samples: true, plan: true}, StoreParams{Partial: true}},
+		{`shard_info={"shard_index":0,"total_shards":0}`, all, fanout.Request{ReplicaLabels: []string{"replica"}, MaxResolutionMS: 420_000}},
+		{"engine=thanos", purpose{samples: true, plan: true}, fanout.Request{}},
 	} {
 		got, err := a.storeParamsOf(t, one.query, one.f)
 		if err != nil || !reflect.DeepEqual(got, one.want) {
@@ -64,15 +65,15 @@ func TestStoreParams_AreThoseOfTheRequestOrTheDefaults(t *testing.T) {
 
 func TestStoreParams_ResolutionIsRawWithoutAutoDownsampling(t *testing.T) {
 	a := &API{}
-	for query, want := range map[string]time.Duration{"": 0, "max_source_resolution=auto": time.Minute, "max_source_resolution=5m": 5 * time.Minute} {
-		if got, err := a.storeParamsOf(t, query, purpose{samples: true, resolution: time.Minute}); err != nil || got.MaxResolution != want {
-			t.Errorf("%q: %s, %v, want %s", query, got.MaxResolution, err, want)
+	for query, want := range map[string]int64{"": 0, "max_source_resolution=auto": 60_000, "max_source_resolution=5m": 300_000} {
+		if got, err := a.storeParamsOf(t, query, purpose{samples: true, resolution: time.Minute}); err != nil || got.MaxResolutionMS != want {
+			t.Errorf("%q: %d, %v, want %d", query, got.MaxResolutionMS, err, want)
 		}
 	}
 }
 
 // storeParamsOf parses the store parameters of a GET request.
-func (a *API) storeParamsOf(t *testing.T, query string, f purpose) (StoreParams, *apiError) {
+func (a *API) storeParamsOf(t *testing.T, query string, f purpose) (fanout.Request, *apiError) {
 	t.Helper()
 	r := httptest.NewRequest("GET", "/api/v1/query", nil)
 	r.URL.RawQuery = strings.NewReplacer(`"`, "%22", "{", "%7B", "}", "%7D", "[", "%5B", "]", "%5D").Replace(query)

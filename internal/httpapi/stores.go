@@ -16,40 +16,45 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 	"go.yaml.in/yaml/v3"
 
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
-// Stores queries many stores as one, with parameters per request. An API with Stores
-// accepts the query parameters of Thanos' API.
+// Stores are the stores of a querier; StoresOf returns those of a fan-out. An API with Stores accepts the query
+// parameters of Thanos' API.
 type Stores interface {
-	Queryable(StoreParams) storage.Queryable
-	Exemplars(ctx context.Context, p StoreParams, start, end int64,
+	Query(fanout.Request) StoreQuery
+	Statuses() []fanout.Status // in display order
+}
+
+// StoreQuery reads the stores of one request as one; *fanout.Query implements it.
+type StoreQuery interface {
+	storage.Queryable
+	Exemplars(ctx context.Context, start, end int64,
 		selectors [][]*labels.Matcher) ([]exemplar.QueryResult, annotations.Annotations, error)
-	MetricMetadata(ctx context.Context, p StoreParams, metric string,
+	MetricMetadata(ctx context.Context, metric string,
 		limit int) (map[string][]metadata.Metadata, annotations.Annotations, error)
 	// Targets returns targets by state: "active", "dropped" or "any".
-	Targets(ctx context.Context, p StoreParams, state string) (storeapi.Targets, annotations.Annotations, error)
+	Targets(ctx context.Context, state string) (storeapi.Targets, annotations.Annotations, error)
 	// Rules returns rules by kind: "alert", "record" or "all". All sets of matchers must match
 	// the labels of a rule, replica labels included.
-	Rules(ctx context.Context, p StoreParams, kind string,
+	Rules(ctx context.Context, kind string,
 		matchers [][]*labels.Matcher) ([]storeapi.RuleGroup, annotations.Annotations, error)
 	// TSDBStatistics returns the sum of the statistics of all TSDBs whose external labels match,
 	// at most limit entries in a list.
-	TSDBStatistics(ctx context.Context, p StoreParams, matchers []*labels.Matcher,
+	TSDBStatistics(ctx context.Context, matchers []*labels.Matcher,
 		limit int) (storeapi.TSDBStatistics, annotations.Annotations, error)
-	Statuses() []StoreStatus // in display order
 }
 
-// StoreParams are the store parameters of a request.
-type StoreParams struct {
-	ReplicaLabels []string            // series that differ only in these are deduplicated; none: no deduplication
-	Partial       bool                // partial_response: an unreadable store is a warning, not an error
-	MaxResolution time.Duration       // max_source_resolution; 0: raw
-	Stores        [][]*labels.Matcher // matchers of __address__, one set must match; none: all stores
-	Shard         *storeapi.Shard     // of the series; nil: all
-	Tenant        string              // sent to the stores
-	Matchers      []*labels.Matcher   // of the tenant, which every selection must match; none: all data
+// StoresOf returns the stores of endpoints, read by f.
+func StoresOf(f *fanout.Fanout, endpoints *fanout.Endpoints) Stores { return stores{f, endpoints} }
+
+type stores struct {
+	fanout *fanout.Fanout
+	*fanout.Endpoints
 }
+
+func (s stores) Query(r fanout.Request) StoreQuery { return s.fanout.Queryable(r) }
 
 // StoreDefaults are the defaults of parameters that a request omits.
 type StoreDefaults struct {
@@ -64,16 +69,6 @@ type StoreDefaults struct {
 	Tenancy           Tenancy
 }
 
-// StoreStatus is one store in /api/v1/stores.
-type StoreStatus struct {
-	Name         string
-	Component    string
-	LastCheck    time.Time
-	LastError    error
-	LabelSets    []labels.Labels
-	MinMS, MaxMS int64
-}
-
 // purpose selects which store parameters apply to a request.
 type purpose struct {
 	dedup bool // the parameters dedup and replicaLabels[] apply
@@ -85,16 +80,16 @@ type purpose struct {
 }
 
 // storeParams parses the store parameters of a request.
-func (a *API) storeParams(r *http.Request, f purpose) (StoreParams, *apiError) {
+func (a *API) storeParams(r *http.Request, f purpose) (p fanout.Request, apiErr *apiError) {
 	d := a.opts.StoreDefaults
-	p := StoreParams{Partial: d.Partial}
-	var apiErr *apiError
 	if p.Tenant, p.Matchers, apiErr = d.Tenancy.of(r); apiErr != nil {
 		return p, apiErr
 	}
-	if p.Partial, apiErr = optionalBool(r, "partial_response", p.Partial); apiErr != nil {
+	partial, apiErr := optionalBool(r, "partial_response", d.Partial)
+	if apiErr != nil {
 		return p, apiErr
 	}
+	p.AbortOnPartial = !partial
 	for _, text := range r.Form["storeMatch[]"] {
 		matchers, err := a.opts.Parser.ParseMetricSelector(text)
 		if err != nil {
@@ -130,7 +125,8 @@ func (a *API) storeParams(r *http.Request, f purpose) (StoreParams, *apiError) {
 	if p.Shard, err = parseShard(r.FormValue("shard_info")); err != nil {
 		return p, invalidParameter("shard_info", err)
 	}
-	p.MaxResolution, apiErr = maxResolution(r, d.AutoDownsampling, f.resolution)
+	resolution, apiErr := maxResolution(r, d.AutoDownsampling, f.resolution)
+	p.MaxResolutionMS = resolution.Milliseconds()
 	return p, apiErr
 }
 
@@ -203,7 +199,7 @@ func (a *API) queryable(r *http.Request, f purpose) (storage.Queryable, *apiErro
 	if apiErr != nil {
 		return nil, apiErr
 	}
-	return a.opts.Stores.Queryable(p), nil
+	return a.opts.Stores.Query(p), nil
 }
 
 // samplesQueryable returns the storage of a PromQL query and the options of its
@@ -218,11 +214,11 @@ func (a *API) samplesQueryable(r *http.Request, opts promql.QueryOpts, resolutio
 		return nil, nil, apiErr
 	}
 	if d := a.opts.StoreDefaults; d.DynamicLookback && opts.LookbackDelta() == 0 {
-		if raised := lookbackFor(d.Lookback, p.MaxResolution); raised > d.Lookback {
+		if raised := lookbackFor(d.Lookback, time.Duration(p.MaxResolutionMS)*time.Millisecond); raised > d.Lookback {
 			opts = promql.NewPrometheusQueryOpts(opts.EnablePerStepStats(), raised)
 		}
 	}
-	return a.opts.Stores.Queryable(p), opts, nil
+	return a.opts.Stores.Query(p), opts, nil
 }
 
 // lookbackFor returns the lookback delta for samples of a resolution. If the resolution is above
@@ -270,7 +266,7 @@ func (a *API) storeMetadata(r *http.Request) (response, *apiError) {
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	found, warnings, err := a.opts.Stores.MetricMetadata(r.Context(), p, r.FormValue("metric"), limit)
+	found, warnings, err := a.opts.Stores.Query(p).MetricMetadata(r.Context(), r.FormValue("metric"), limit)
 	if err != nil {
 		return response{}, queryError(err)
 	}
@@ -286,7 +282,7 @@ func (a *API) storeMetadata(r *http.Request) (response, *apiError) {
 
 // stores returns the stores by component, as Thanos does.
 func (a *API) stores(*http.Request) (response, *apiError) {
-	byComponent := map[string][]StoreStatus{}
+	byComponent := map[string][]fanout.Status{}
 	for _, s := range a.opts.Stores.Statuses() {
 		component := s.Component
 		if component == "" {
@@ -311,7 +307,7 @@ func (a *API) stores(*http.Request) (response, *apiError) {
 	}}, nil
 }
 
-func (s *stream) storeStatus(status StoreStatus) {
+func (s *stream) storeStatus(status fanout.Status) {
 	s.field(`{"name":`, status.Name)
 	s.raw(`,"lastCheck":`)
 	s.rfc3339(status.LastCheck)

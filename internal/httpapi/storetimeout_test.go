@@ -12,13 +12,16 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // stalledStores implements api.Stores with targets that arrive when the request has ended.
 type stalledStores struct{ listedStores }
 
-func (stalledStores) Targets(ctx context.Context, _ httpapi.StoreParams, _ string) (storeapi.Targets, annotations.Annotations, error) {
+func (s stalledStores) Query(fanout.Request) httpapi.StoreQuery { return s }
+
+func (stalledStores) Targets(ctx context.Context, _ string) (storeapi.Targets, annotations.Annotations, error) {
 	<-ctx.Done()
 	return storeapi.Targets{}, nil, context.Cause(ctx)
 }

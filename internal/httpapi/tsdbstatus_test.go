@@ -12,20 +12,27 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 )
 
 // countedStores implements api.Stores with statistics.
 type countedStores struct {
 	queriedStores
-	got *string
-	err error
+	got     *string
+	err     error
+	partial bool
 }
 
-func (s countedStores) TSDBStatistics(_ context.Context, p httpapi.StoreParams, matchers []*labels.Matcher, limit int) (storeapi.TSDBStatistics, annotations.Annotations, error) {
-	*s.got = fmt.Sprint(p.Partial, " ", matchers, " ", limit)
+func (s countedStores) Query(r fanout.Request) httpapi.StoreQuery {
+	s.partial = !r.AbortOnPartial
+	return s
+}
+
+func (s countedStores) TSDBStatistics(_ context.Context, matchers []*labels.Matcher, limit int) (storeapi.TSDBStatistics, annotations.Annotations, error) {
+	*s.got = fmt.Sprint(s.partial, " ", matchers, " ", limit)
 	var warnings annotations.Annotations
-	if p.Partial {
+	if s.partial {
 		warnings.Add(errors.New("store x: gone"))
 	}
 	return storeapi.TSDBStatistics{

@@ -156,7 +156,7 @@ var forbidden = []struct {
 	{"google.golang.org/protobuf", wires, "protobuf types stop at the wires"},
 	{"github.com/gogo/protobuf", wires, "protobuf types stop at the wires"},
 	{"github.com/prometheus/prometheus/prompb", wires, "protobuf types stop at the wires"},
-	{"github.com/prometheus/prometheus/web", []string{"internal/httpapi/promweb"}, "its endpoints decode and reflect; promweb has those that are rarely requested"},
+	{"github.com/prometheus/prometheus/web", []string{"internal/httpapi"}, "its endpoints decode and reflect; promweb.go has those that are rarely requested"},
 	{"github.com/prometheus/client_golang/prometheus/promauto", nil, "constructors receive the registry"},
 	{"github.com/thanos-io/thanos", nil, "its label types panic without a build tag"},
 	{"github.com/grafana/pyroscope", nil, "AGPL"},

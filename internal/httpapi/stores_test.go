@@ -1,4 +1,4 @@
-package storeset
+package httpapi_test
 
 import (
 	"context"
@@ -19,7 +19,7 @@ import (
 	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/httpapi"
-	"github.com/ferula-io/ferula/internal/series"
+	rawseries "github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
@@ -69,7 +69,7 @@ func (s *store) TSDBStatistics(context.Context, storeapi.StatusRequest) ([]store
 }
 
 type stream struct {
-	series.Set
+	rawseries.Set
 	left   bool
 	labels []byte
 	err    error
@@ -81,13 +81,13 @@ func (s *stream) Next() bool {
 	return left
 }
 func (s *stream) Labels() []byte                  { return s.labels }
-func (*stream) Chunks() []series.Chunk            { return nil }
+func (*stream) Chunks() []rawseries.Chunk         { return nil }
 func (s *stream) Err() error                      { return s.err }
 func (*stream) Warnings() annotations.Annotations { return nil }
 func (*stream) BufferedBytes() int64              { return 0 }
 func (*stream) Close() error                      { return nil }
 
-func newSet(t *testing.T, stores map[string]*store) Set {
+func newStores(t *testing.T, stores map[string]*store) httpapi.Stores {
 	t.Helper()
 	o := fanout.EndpointsOptions{Logger: slog.New(slog.DiscardHandler), Metrics: metrics.NewSet()}
 	for name := range stores {
@@ -100,13 +100,13 @@ func newSet(t *testing.T, stores map[string]*store) Set {
 	endpoints := fanout.NewEndpoints(o)
 	endpoints.Update(context.Background())
 	t.Cleanup(endpoints.Close)
-	return New(fanout.New(endpoints, fanout.Options{}), endpoints)
+	return httpapi.StoresOf(fanout.New(endpoints, fanout.Options{}), endpoints)
 }
 
 // count returns the number of series of m.
-func count(t *testing.T, s Set, p httpapi.StoreParams) (n int, warnings int, err error) {
+func countSeries(t *testing.T, s httpapi.Stores, r fanout.Request) (n int, warnings int, err error) {
 	t.Helper()
-	q, err := s.Queryable(p).Querier(0, 10)
+	q, err := s.Query(r).Querier(0, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -119,49 +119,50 @@ func count(t *testing.T, s Set, p httpapi.StoreParams) (n int, warnings int, err
 
 var ofM = labels.MustNewMatcher(labels.MatchEqual, "__name__", "m")
 
-func TestSet_ParametersReachTheFanout(t *testing.T) {
+func TestStores_ParametersReachTheFanout(t *testing.T) {
 	one := &store{labels: labels.FromStrings("__name__", "m", "replica", "1")}
 	two := &store{labels: labels.FromStrings("__name__", "m", "replica", "2")}
-	s := newSet(t, map[string]*store{"one:1": one, "two:1": two})
+	s := newStores(t, map[string]*store{"one:1": one, "two:1": two})
 	only := [][]*labels.Matcher{{labels.MustNewMatcher(labels.MatchEqual, "__address__", "two:1")}}
 	for _, c := range []struct {
-		p    httpapi.StoreParams
+		r    fanout.Request
 		want int
 	}{
-		{httpapi.StoreParams{}, 2},
-		{httpapi.StoreParams{ReplicaLabels: []string{"replica"}}, 1},
-		{httpapi.StoreParams{Stores: only}, 1},
+		{fanout.Request{}, 2},
+		{fanout.Request{ReplicaLabels: []string{"replica"}}, 1},
+		{fanout.Request{Stores: only}, 1},
 	} {
-		if n, warnings, err := count(t, s, c.p); n != c.want || warnings != 0 || err != nil {
-			t.Errorf("%+v: %d series, %d warnings, %v", c.p, n, warnings, err)
+		if n, warnings, err := countSeries(t, s, c.r); n != c.want || warnings != 0 || err != nil {
+			t.Errorf("%+v: %d series, %d warnings, %v", c.r, n, warnings, err)
 		}
 	}
 	two.err = errors.New("the disk is gone")
-	if n, warnings, err := count(t, s, httpapi.StoreParams{Partial: true}); n != 1 || warnings != 1 || err != nil {
+	if n, warnings, err := countSeries(t, s, fanout.Request{}); n != 1 || warnings != 1 || err != nil {
 		t.Error(n, warnings, err)
 	}
-	if _, _, err := count(t, s, httpapi.StoreParams{}); err == nil || !strings.Contains(err.Error(), "the disk is gone") {
+	if _, _, err := countSeries(t, s, fanout.Request{AbortOnPartial: true}); err == nil || !strings.Contains(err.Error(), "the disk is gone") {
 		t.Error(err)
 	}
 }
 
-func TestSet_JoinsWhatTheStoresReturn(t *testing.T) {
+func TestStores_JoinsWhatTheStoresReturn(t *testing.T) {
 	one := &store{labels: labels.FromStrings("__name__", "m", "replica", "1")}
 	two := &store{labels: labels.FromStrings("__name__", "m", "replica", "2")}
-	s, ctx, p := newSet(t, map[string]*store{"one:1": one, "two:1": two}), context.Background(), httpapi.StoreParams{Partial: true}
-	if found, _, err := s.Exemplars(ctx, p, 0, 10, [][]*labels.Matcher{{ofM}}); err != nil || len(found) != 2 {
+	s, ctx := newStores(t, map[string]*store{"one:1": one, "two:1": two}), context.Background()
+	q := s.Query(fanout.Request{})
+	if found, _, err := q.Exemplars(ctx, 0, 10, [][]*labels.Matcher{{ofM}}); err != nil || len(found) != 2 {
 		t.Error(found, err)
 	}
-	if found, _, err := s.MetricMetadata(ctx, p, "", 0); err != nil || len(found["up"]) != 1 {
+	if found, _, err := q.MetricMetadata(ctx, "", 0); err != nil || len(found["up"]) != 1 {
 		t.Error(found, err)
 	}
-	if found, _, err := s.Targets(ctx, p, "any"); err != nil || len(found.Active) != 2 {
+	if found, _, err := q.Targets(ctx, "any"); err != nil || len(found.Active) != 2 {
 		t.Error(found, err)
 	}
-	if found, _, err := s.Rules(ctx, p, "all", nil); err != nil || len(found) != 1 {
+	if found, _, err := q.Rules(ctx, "all", nil); err != nil || len(found) != 1 {
 		t.Error(found, err)
 	}
-	if found, _, err := s.TSDBStatistics(ctx, p, nil, 10); err != nil || found.Series != 4 {
+	if found, _, err := q.TSDBStatistics(ctx, nil, 10); err != nil || found.Series != 4 {
 		t.Error(found, err)
 	}
 	statuses := s.Statuses()
@@ -170,11 +171,11 @@ func TestSet_JoinsWhatTheStoresReturn(t *testing.T) {
 	}
 }
 
-func TestSet_AnalysisOfAQueryHasWhatEachStoreSent(t *testing.T) {
+func TestStores_AnalysisOfAQueryHasWhatEachStoreSent(t *testing.T) {
 	one := &store{labels: labels.FromStrings("__name__", "m", "replica", "1")}
 	two := &store{labels: labels.FromStrings("__name__", "m", "replica", "2")}
 	a := httpapi.New(httpapi.Options{
-		Engine: promql.NewEngine(promql.EngineOpts{MaxSamples: 1000, Timeout: time.Minute}), Stores: newSet(t, map[string]*store{"one:1": one, "two:1": two}),
+		Engine: promql.NewEngine(promql.EngineOpts{MaxSamples: 1000, Timeout: time.Minute}), Stores: newStores(t, map[string]*store{"one:1": one, "two:1": two}),
 	})
 	mux := http.NewServeMux()
 	a.Register(mux, "/api/v1")
@@ -217,8 +218,10 @@ func TestSet_AnalysisOfAQueryHasWhatEachStoreSent(t *testing.T) {
 				t.Errorf("%s: %+v: %s", path, s, body)
 			}
 		}
-		if body := get(path + "false"); strings.Contains(body, "analysis") {
-			t.Errorf("without analyze: %s", body)
+		for value, want := range map[string]bool{"1": true, "": false, "false": false, "yes": false} {
+			if body := get(path + value); strings.Contains(body, "analysis") != want {
+				t.Errorf("analyze=%s: %s", value, body)
+			}
 		}
 	}
 }

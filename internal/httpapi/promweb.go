@@ -1,12 +1,4 @@
-// Package promweb has the endpoints of Prometheus' server that package api does not
-// implement itself: Prometheus' own package web/api/v1 serves them, on ferula's storage,
-// scrape manager and configuration.
-//
-// These endpoints get few requests: parsed queries, targets, rules, alerts, statistics, administration, blocks, the
-// steps of relabelling, features, notifications, search and the description of the API. Prometheus does not export its
-// handler of /federate, so federate.go implements /federate. Queries are in package httpapi, which also has the routes
-// of the endpoints that a querier of stores has, too.
-package promweb
+package httpapi
 
 import (
 	"context"
@@ -32,7 +24,6 @@ import (
 	"github.com/prometheus/prometheus/util/notifications"
 	v1 "github.com/prometheus/prometheus/web/api/v1"
 
-	"github.com/ferula-io/ferula/internal/httpapi"
 	"github.com/ferula-io/ferula/internal/tsdb"
 	"github.com/ferula-io/ferula/promjson"
 )
@@ -46,8 +37,10 @@ type Rules interface {
 	v1.AlertmanagerRetriever
 }
 
-// Options of the endpoints. Those above Store are all that a server without a TSDB needs.
-type Options struct {
+// PeerOptions are the options of the endpoints that Prometheus' own package web/api/v1 serves, on ferula's storage,
+// scrape manager and configuration. These endpoints get few requests. Prometheus does not export its handler of
+// /federate, so federate.go implements it. A server without a TSDB needs only the options above Store.
+type PeerOptions struct {
 	Prefix      string // of all paths
 	Flags       map[string]string
 	RuntimeInfo func() (RuntimeInfo, error)
@@ -60,7 +53,7 @@ type Options struct {
 	Targets   *scrape.Manager
 	Config    func() config.Config
 	Gatherer  prometheus.Gatherer
-	Build     httpapi.BuildInfo
+	Build     BuildInfo
 
 	Admin     bool // the endpoints that delete and copy data
 	Search    bool
@@ -81,16 +74,16 @@ type Options struct {
 	Logger                      *slog.Logger
 }
 
-// New returns the handler of Prometheus' API below Prefix + "/api/v1".
-func New(opts Options) http.Handler {
+// NewPeer returns the handler of Prometheus' API below Prefix + "/api/v1".
+func NewPeer(opts PeerOptions) http.Handler {
 	router := route.New().WithPrefix(opts.Prefix + "/api/v1")
 	prometheusAPI(opts).Register(router)
 	return router
 }
 
-// Register adds /federate and /version to mux, and the endpoints of router that package httpapi does not have to
-// endpoints, the mux of the paths below Prefix + "/api/v1". router is the result of New with the same options.
-func Register(opts Options, router http.Handler, mux, endpoints *http.ServeMux) {
+// RegisterPeer adds /federate and /version to mux, and the endpoints of router that API does not have to
+// endpoints, the mux of the paths below Prefix + "/api/v1". router is the result of NewPeer with the same options.
+func RegisterPeer(opts PeerOptions, router http.Handler, mux, endpoints *http.ServeMux) {
 	prefix := opts.Prefix
 	for _, name := range v1.FuzzAlgorithms() {
 		opts.Features.Enable(features.API, "search_fuzz_alg_"+name)
@@ -127,7 +120,7 @@ func Register(opts Options, router http.Handler, mux, endpoints *http.ServeMux) 
 }
 
 // version returns the response of /version.
-func (o Options) version() (out []byte) {
+func (o PeerOptions) version() (out []byte) {
 	for i, field := range [][2]string{
 		{"version", o.Build.Version}, {"revision", o.Build.Revision}, {"branch", o.Build.Branch},
 		{"buildUser", o.Build.BuildUser}, {"buildDate", o.Build.BuildDate}, {"goVersion", o.Build.GoVersion},
@@ -141,7 +134,7 @@ func (o Options) version() (out []byte) {
 }
 
 // runtimeInfo is RuntimeInfo with what Go knows about the process.
-func (o Options) runtimeInfo() (RuntimeInfo, error) {
+func (o PeerOptions) runtimeInfo() (RuntimeInfo, error) {
 	info, err := o.RuntimeInfo()
 	info.ServerTime, info.GoroutineCount, info.GOMAXPROCS = time.Now().UTC(), runtime.NumGoroutine(), runtime.GOMAXPROCS(0)
 	info.GOMEMLIMIT, info.GOGC, info.GODEBUG = debug.SetMemoryLimit(-1), os.Getenv("GOGC"), os.Getenv("GODEBUG")
@@ -149,9 +142,9 @@ func (o Options) runtimeInfo() (RuntimeInfo, error) {
 }
 
 // prometheusAPI returns Prometheus' API. Only the endpoints for which ferula has data are routed to. It is no
-// method of Options: the compiler would generate the thousands of generic functions of v1.API again for each package
-// that uses Options.
-func prometheusAPI(o Options) *v1.API {
+// method of PeerOptions: the compiler would generate the thousands of generic functions of v1.API again for each
+// package that uses PeerOptions.
+func prometheusAPI(o PeerOptions) *v1.API {
 	var store v1.TSDBAdminStats
 	var dir string
 	if o.Store != nil {

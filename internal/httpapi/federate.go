@@ -1,4 +1,4 @@
-package promweb
+package httpapi
 
 import (
 	"cmp"
@@ -26,7 +26,7 @@ import (
 // federation serves /federate: the last sample of each series of the local storage that a match[]
 // selects, in a format of scrape responses.
 type federation struct {
-	opts Options
+	opts PeerOptions
 	now  func() time.Time
 }
 

@@ -105,3 +105,22 @@ func (c *stepCounts) finishBefore(a *account, failAt int, fail error) error {
 	c.in, c.out[failAt] = c.in[:failAt+1], 0
 	return c.finish(a, failAt, fail)
 }
+
+// finish finishes the counts of an operator whose result has the series of sets.
+func (ev *evaluation) finish(counts *stepCounts, sets *labelsets) error {
+	ev.repeats = ev.repeats || sets.repeated
+	return counts.finish(&ev.acct, ev.dup(sets), errSameLabels)
+}
+
+// checkDistinct returns an error if two series of sets have the same labels at a step, unless delayed. mixed means that
+// there are histograms: Prometheus allows a float and a histogram with the same labels.
+func (ev *evaluation) checkDistinct(sets *labelsets, mixed, delayed bool) error {
+	ev.repeats = ev.repeats || sets.repeated
+	switch {
+	case sets.dupStep < 0 || delayed:
+		return nil
+	case mixed:
+		return errGiveUp("histograms and floats with the same labels")
+	}
+	return errSameLabels
+}

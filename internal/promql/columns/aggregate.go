@@ -24,13 +24,26 @@ type aggregateNode struct {
 }
 
 // fold adds series to a group, step by step, and finishes the group.
-type fold interface {
-	begin(steps int) *group
+type fold struct {
+	c, mean, count bool // the arrays of a group that it needs
 	// add adds the values of a row to the group at up to 64 steps. Bit b of fresh and of more stands for step 64*w+b.
 	// fresh has the steps at which the row has the first value of the group, more the steps at which the group already
 	// has a value.
-	add(g *group, r *row, w int, fresh, more uint64)
-	finish(g *group)
+	add    func(g *group, r *row, w int, fresh, more uint64)
+	finish func(g *group) // nil: the values of the group are the result
+}
+
+func (f fold) begin(steps int) *group {
+	g := &group{row: newRow(steps)}
+	for _, one := range []struct {
+		needed bool
+		values *[]float64
+	}{{f.c, &g.c}, {f.mean, &g.mean}, {f.count, &g.count}} {
+		if one.needed {
+			*one.values = make([]float64, steps)
+		}
+	}
+	return g
 }
 
 // group is one output series while its input is read. The values of the row are sums, minima,
@@ -72,8 +85,19 @@ func dropLast(drop, has bitmap) bool {
 }
 
 var folds = map[parser.ItemType]fold{
-	parser.SUM: sumFold{}, parser.AVG: avgFold{}, parser.COUNT: countFold{}, parser.GROUP: groupFold{},
-	parser.MIN: minFold{}, parser.MAX: maxFold{}, parser.STDVAR: varFold{}, parser.STDDEV: varFold{root: true},
+	parser.SUM:    {c: true, add: addSum, finish: finishSum},
+	parser.AVG:    {c: true, count: true, add: addAverage, finish: finishAverage},
+	parser.COUNT:  {add: addCount},
+	parser.GROUP:  {add: addOne},
+	parser.MIN:    {add: addExtreme(1)},
+	parser.MAX:    {add: addExtreme(-1)},
+	parser.STDVAR: {mean: true, count: true, add: addDeviation, finish: finishVariance},
+	parser.STDDEV: {mean: true, count: true, add: addDeviation, finish: func(g *group) {
+		finishVariance(g)
+		for i, v := range g.values {
+			g.values[i] = math.Sqrt(v)
+		}
+	}},
 }
 
 func (a *aggregateNode) eval(ev *evaluation, sink func(*row) error) error {
@@ -141,7 +165,9 @@ func (a *aggregateRun) finish(ev *evaluation) error {
 		if err := contextError(ev.ctx); err != nil {
 			return err
 		}
-		a.fold.finish(g)
+		if a.fold.finish != nil {
+			a.fold.finish(g)
+		}
 		a.finishHistograms(ev, g)
 		g.dropName = dropLast(g.drop, g.has)
 		total += g.size()
@@ -212,11 +238,7 @@ func copyBits(to, from []float64, w int, word uint64) {
 	}
 }
 
-type sumFold struct{}
-
-func (sumFold) begin(steps int) *group { return &group{row: newRow(steps), c: make([]float64, steps)} }
-
-func (sumFold) add(g *group, r *row, w int, fresh, more uint64) {
+func addSum(g *group, r *row, w int, fresh, more uint64) {
 	copyBits(g.values, r.values, w, fresh)
 	if more == allBits {
 		sums, cs, values := g.values[w*64:][:64], g.c[w*64:][:64], r.values[w*64:][:64]
@@ -231,19 +253,13 @@ func (sumFold) add(g *group, r *row, w int, fresh, more uint64) {
 	}
 }
 
-func (sumFold) finish(g *group) {
+func finishSum(g *group) {
 	for i := range g.values {
 		g.values[i] += g.c[i]
 	}
 }
 
-type avgFold struct{}
-
-func (avgFold) begin(steps int) *group {
-	return &group{row: newRow(steps), c: make([]float64, steps), count: make([]float64, steps)}
-}
-
-func (avgFold) add(g *group, r *row, w int, fresh, more uint64) {
+func addAverage(g *group, r *row, w int, fresh, more uint64) {
 	copyBits(g.values, r.values, w, fresh)
 	for ; fresh != 0; fresh &= fresh - 1 {
 		g.count[w*64+bits.TrailingZeros64(fresh)] = 1
@@ -270,7 +286,7 @@ func (avgFold) add(g *group, r *row, w int, fresh, more uint64) {
 	}
 }
 
-func (avgFold) finish(g *group) {
+func finishAverage(g *group) {
 	for i := range g.values {
 		if g.incremental != nil && g.incremental.get(i) {
 			g.values[i] = g.mean[i] + g.c[i]
@@ -280,11 +296,7 @@ func (avgFold) finish(g *group) {
 	}
 }
 
-type countFold struct{}
-
-func (countFold) begin(steps int) *group { return &group{row: newRow(steps)} }
-
-func (countFold) add(g *group, _ *row, w int, fresh, more uint64) {
+func addCount(g *group, _ *row, w int, fresh, more uint64) {
 	if fresh|more == allBits {
 		counts := g.values[w*64:][:64]
 		for i := range counts {
@@ -297,62 +309,26 @@ func (countFold) add(g *group, _ *row, w int, fresh, more uint64) {
 	}
 }
 
-func (countFold) finish(*group) {}
-
-type groupFold struct{}
-
-func (groupFold) begin(steps int) *group {
-	g := &group{row: newRow(steps)}
-	for i := range g.values {
-		g.values[i] = 1
+func addOne(g *group, _ *row, w int, fresh, _ uint64) {
+	for ; fresh != 0; fresh &= fresh - 1 {
+		g.values[w*64+bits.TrailingZeros64(fresh)] = 1
 	}
-	return g
 }
 
-func (groupFold) add(*group, *row, int, uint64, uint64) {}
-
-func (groupFold) finish(*group) {}
-
-type minFold struct{}
-
-func (minFold) begin(steps int) *group { return &group{row: newRow(steps)} }
-
-func (minFold) add(g *group, r *row, w int, fresh, more uint64) {
-	copyBits(g.values, r.values, w, fresh)
-	for ; more != 0; more &= more - 1 {
-		i := w*64 + bits.TrailingZeros64(more)
-		if g.values[i] > r.values[i] || math.IsNaN(g.values[i]) {
-			g.values[i] = r.values[i]
+// addExtreme returns the add of the least (sign 1) or the greatest (sign -1) value.
+func addExtreme(sign float64) func(g *group, r *row, w int, fresh, more uint64) {
+	return func(g *group, r *row, w int, fresh, more uint64) {
+		copyBits(g.values, r.values, w, fresh)
+		for ; more != 0; more &= more - 1 {
+			i := w*64 + bits.TrailingZeros64(more)
+			if sign*r.values[i] < sign*g.values[i] || math.IsNaN(g.values[i]) {
+				g.values[i] = r.values[i]
+			}
 		}
 	}
 }
 
-func (minFold) finish(*group) {}
-
-type maxFold struct{}
-
-func (maxFold) begin(steps int) *group { return &group{row: newRow(steps)} }
-
-func (maxFold) add(g *group, r *row, w int, fresh, more uint64) {
-	copyBits(g.values, r.values, w, fresh)
-	for ; more != 0; more &= more - 1 {
-		i := w*64 + bits.TrailingZeros64(more)
-		if g.values[i] < r.values[i] || math.IsNaN(g.values[i]) {
-			g.values[i] = r.values[i]
-		}
-	}
-}
-
-func (maxFold) finish(*group) {}
-
-// varFold computes the variance, or its square root.
-type varFold struct{ root bool }
-
-func (varFold) begin(steps int) *group {
-	return &group{row: newRow(steps), mean: make([]float64, steps), count: make([]float64, steps)}
-}
-
-func (varFold) add(g *group, r *row, w int, fresh, more uint64) {
+func addDeviation(g *group, r *row, w int, fresh, more uint64) {
 	for ; fresh != 0; fresh &= fresh - 1 {
 		i := w*64 + bits.TrailingZeros64(fresh)
 		f := r.values[i]
@@ -371,12 +347,9 @@ func (varFold) add(g *group, r *row, w int, fresh, more uint64) {
 	}
 }
 
-func (v varFold) finish(g *group) {
+func finishVariance(g *group) {
 	for i := range g.values {
 		g.values[i] /= g.count[i]
-		if v.root {
-			g.values[i] = math.Sqrt(g.values[i])
-		}
 	}
 }
 
@@ -496,7 +469,7 @@ func (c *compiler) share(e parser.Expr, n node) node {
 
 // sharedKey identifies an expression and the steps at which it is evaluated.
 type sharedKey struct {
-	text                 string
+	of                   any // the text of a sharedNode, or an *aggregateNode of a fusion
 	start, end, interval int64
 	steps                int
 	perStep              bool // with statistics of each step
@@ -511,30 +484,41 @@ type sharedResult struct {
 	warnings           annotations.Annotations // of the fused aggregations; unused by sharedNode
 }
 
-// result returns the rows of the expression, and adds its counts to ev. The first call evaluates the
-// expression. A later call returns nil if the result has annotations: the caller must evaluate s.node.
-func (s *sharedNode) result(ev *evaluation) (*sharedResult, error) {
-	key := sharedKey{s.text, ev.start, ev.end, ev.interval, ev.steps, ev.perStep}
-	result := ev.shared.results[key]
+func (ev *evaluation) key(of any) sharedKey {
+	return sharedKey{of, ev.start, ev.end, ev.interval, ev.steps, ev.perStep}
+}
+
+// result returns the rows of an expression, and adds its counts to ev. The first call evaluates the
+// expression. A later call returns nil if the result has annotations: the caller must evaluate the expression again.
+func (ev *evaluation) result(of any, evaluate func(*evaluation) (*sharedResult, error)) (*sharedResult, error) {
+	result := ev.shared.results[ev.key(of)]
 	if result != nil && result.annotated {
 		return nil, nil
 	}
 	if result == nil {
 		var err error
-		if result, err = s.evaluate(ev); err != nil {
+		if result, err = evaluate(ev); err != nil {
 			return nil, err
 		}
-		if ev.shared.results == nil {
-			ev.shared.results = map[sharedKey]*sharedResult{}
-		}
-		ev.shared.results[key] = result
+		ev.shared.results[ev.key(of)] = result
 	}
+	return result, ev.use(result)
+}
+
+// use adds the counts and annotations of a result to ev.
+func (ev *evaluation) use(result *sharedResult) error {
 	if err := ev.acct.replay(&result.acct); err != nil {
-		return nil, err
+		return err
 	}
 	addSamples(ev.samples, result.samples)
 	ev.repeats = ev.repeats || result.repeats
-	return result, nil
+	ev.warnings.Merge(result.warnings)
+	return nil
+}
+
+// result is evaluation.result of the node.
+func (s *sharedNode) result(ev *evaluation) (*sharedResult, error) {
+	return ev.result(s.text, s.evaluate)
 }
 
 func (s *sharedNode) eval(ev *evaluation, sink func(*row) error) error {
@@ -564,10 +548,7 @@ func (ev *evaluation) emitCopies(rows []row, sink func(*row) error) error {
 
 // evaluate evaluates the expression with counts of its own.
 func (s *sharedNode) evaluate(ev *evaluation) (*sharedResult, error) {
-	own := *ev
-	own.acct = account{limit: ev.acct.limit - ev.acct.current}
-	own.warnings, own.repeats = annotations.Annotations{}, false
-	own.samples = ev.childSamples()
+	own := ev.child()
 	result := &sharedResult{samples: own.samples}
 	err := s.node.eval(&own, func(r *row) error {
 		result.rows = append(result.rows, r.clone())
@@ -578,20 +559,20 @@ func (s *sharedNode) evaluate(ev *evaluation) (*sharedResult, error) {
 	return result, err
 }
 
-// childSamples returns empty statistics of the same steps.
-func (ev *evaluation) childSamples() *stats.QuerySamples {
-	if ev.perStep {
-		return stats.NewChildWithStepTracking(ev.start, max(ev.start, ev.end), ev.interval)
+// child returns an evaluation of the same steps that has counts and annotations of its own.
+func (ev *evaluation) child() evaluation {
+	own := *ev
+	own.acct = account{limit: ev.acct.limit - ev.acct.current}
+	own.warnings, own.repeats = annotations.Annotations{}, false
+	if own.samples = ev.samples.NewChild(); ev.perStep {
+		own.samples = stats.NewChildWithStepTracking(ev.start, max(ev.start, ev.end), ev.interval)
 	}
-	return ev.samples.NewChild()
+	return own
 }
 
 // fusion is several aggregations of the same operand. The operand is evaluated once, and its series are added to the
 // groups of all these aggregations.
-type fusion struct {
-	text  string
-	nodes []*aggregateNode
-}
+type fusion struct{ nodes []*aggregateNode }
 
 // fusions returns the fusion of each aggregation whose operand occurs in another aggregation, too, and is selected with
 // the same hints there.
@@ -599,7 +580,7 @@ func (c *compiler) fusions(e parser.Expr) map[*parser.AggregateExpr]*fusion {
 	var all []*parser.AggregateExpr
 	parser.Inspect(e, func(n parser.Node, path []parser.Node) error {
 		a, ok := n.(*parser.AggregateExpr)
-		if !ok || folds[a.Op] == nil {
+		if !ok || folds[a.Op].add == nil {
 			return nil
 		}
 		inSubquery := slices.ContainsFunc(path, func(n parser.Node) bool { _, ok := n.(*parser.SubqueryExpr); return ok })
@@ -614,10 +595,9 @@ func (c *compiler) fusions(e parser.Expr) map[*parser.AggregateExpr]*fusion {
 	found, of := map[string]*fusion{}, map[*parser.AggregateExpr]*fusion{} // by operand and hints; by aggregation
 	times := map[*fusion]int{}                                             // number of aggregations
 	for _, a := range all {
-		text := textOf(a.Expr)
-		key := text + c.hintsIn(a.Expr)
+		key := textOf(a.Expr) + c.hintsIn(a.Expr)
 		if found[key] == nil {
-			found[key] = &fusion{text: text}
+			found[key] = &fusion{}
 		}
 		of[a] = found[key]
 		times[of[a]]++
@@ -656,45 +636,21 @@ type fusedNode struct {
 	fusion *fusion
 }
 
-// fusedKey identifies a fusion and the steps at which it is evaluated.
-type fusedKey struct {
-	fusion *fusion
-	steps  sharedKey
-}
-
 func (f *fusedNode) eval(ev *evaluation, sink func(*row) error) error {
-	key := fusedKey{f.fusion, sharedKey{f.fusion.text, ev.start, ev.end, ev.interval, ev.steps, ev.perStep}}
-	all, ok := ev.shared.fused[key]
-	if !ok {
-		var err error
-		if all, err = f.evaluate(ev); err != nil {
-			return err
-		}
-		if ev.shared.fused == nil {
-			ev.shared.fused = map[fusedKey]map[*aggregateNode]*sharedResult{}
-		}
-		ev.shared.fused[key] = all
+	result, err := ev.result(f.aggregateNode, f.evaluate)
+	if err != nil {
+		return err
 	}
-	result := all[f.aggregateNode]
 	if result == nil {
 		return f.aggregateNode.eval(ev, sink)
 	}
-	if err := ev.acct.replay(&result.acct); err != nil {
-		return err
-	}
-	addSamples(ev.samples, result.samples)
-	ev.repeats = ev.repeats || result.repeats
-	ev.warnings.Merge(result.warnings)
 	return ev.emitCopies(result.rows, sink)
 }
 
-// evaluate evaluates the operand and all aggregations of the fusion. If the operand has annotations, it returns the
-// result of this aggregation only.
-func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, error) {
-	own := *ev
-	own.acct = account{limit: ev.acct.limit - ev.acct.current}
-	own.warnings, own.repeats = annotations.Annotations{}, false
-	own.samples = ev.childSamples()
+// evaluate evaluates the operand and all aggregations of the fusion, and returns the result of this aggregation. If the
+// operand has annotations, only this aggregation gets a result.
+func (f *fusedNode) evaluate(ev *evaluation) (*sharedResult, error) {
+	own := ev.child()
 	nodes, runs, evs := f.fusion.nodes, make([]aggregateRun, len(f.fusion.nodes)), make([]evaluation, len(f.fusion.nodes))
 	for i, n := range nodes {
 		runs[i], evs[i] = aggregateRun{aggregateNode: n, groups: newGrouping(n.expr)}, own
@@ -723,9 +679,9 @@ func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, 
 	if err != nil {
 		return nil, err
 	}
-	all := make(map[*aggregateNode]*sharedResult, len(nodes))
 	for i, n := range nodes {
 		if len(own.warnings) > 0 && n != f.aggregateNode {
+			ev.shared.results[ev.key(n)] = &sharedResult{annotated: true}
 			continue
 		}
 		at := &evs[i]
@@ -741,9 +697,9 @@ func (f *fusedNode) evaluate(ev *evaluation) (map[*aggregateNode]*sharedResult, 
 				result.rows = append(result.rows, g.row)
 			}
 		}
-		all[n] = result
+		ev.shared.results[ev.key(n)] = result
 	}
-	return all, nil
+	return ev.shared.results[ev.key(f.aggregateNode)], nil
 }
 
 // addSamples adds the statistics from to the statistics to, of another evaluation of the same steps.

@@ -154,8 +154,7 @@ func (v *vectorScalarNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err := ev.acct.replay(&after.account); err != nil {
 		return err
 	}
-	ev.repeats = ev.repeats || sets.repeated
-	return counts.finish(&ev.acct, ev.dup(sets), errSameLabels)
+	return ev.finish(counts, sets)
 }
 
 // operand evaluates the scalar. If the scalar is the right operand, Prometheus evaluates it
@@ -260,15 +259,7 @@ func (n negateNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case sets.dupStep < 0 || ev.engine.opts.DelayedNameRemoval:
-	case mixed: // Prometheus allows a float and a histogram with the same labels
-		return errGiveUp("histograms and floats with the same labels")
-	default:
-		return errSameLabels
-	}
-	ev.repeats = ev.repeats || sets.repeated
-	return nil
+	return ev.checkDistinct(sets, mixed, ev.engine.opts.DelayedNameRemoval)
 }
 
 // onceNode is an expression that has the same value at every step.

@@ -121,8 +121,7 @@ func (p *pointwiseNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err := ev.acct.replay(&after.account); err != nil {
 		return err
 	}
-	ev.repeats = ev.repeats || sets.repeated
-	return counts.finish(&ev.acct, ev.dup(sets), errSameLabels)
+	return ev.finish(counts, sets)
 }
 
 // scalarsAfter evaluates scalars that Prometheus evaluates after a vector.
@@ -312,15 +311,7 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
-	switch {
-	case sets.dupStep < 0:
-	case mixed: // Prometheus allows a float and a histogram with the same labels
-		return errGiveUp("histograms and floats with the same labels")
-	default:
-		return errSameLabels
-	}
-	ev.repeats = ev.repeats || sets.repeated
-	return nil
+	return ev.checkDistinct(sets, mixed, false)
 }
 
 func (n *relabelNode) text(i int) string {
@@ -573,8 +564,7 @@ func (n *countValuesNode) eval(ev *evaluation, sink func(*row) error) error {
 			return err
 		}
 	}
-	ev.repeats = ev.repeats || sets.repeated
-	return counts.finish(&ev.acct, ev.dup(sets), errSameLabels)
+	return ev.finish(counts, sets)
 }
 
 // timestampNode is timestamp() of a selector.
@@ -594,8 +584,7 @@ func (n timestampNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err != nil {
 		return err
 	}
-	ev.repeats = ev.repeats || sets.repeated
-	return counts.finish(&ev.acct, ev.dup(sets), errSameLabels)
+	return ev.finish(counts, sets)
 }
 
 // absentNode is absent_over_time().

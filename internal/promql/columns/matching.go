@@ -148,8 +148,7 @@ func (n *setNode) eval(ev *evaluation, sink func(*row) error) error {
 			return err
 		}
 	}
-	ev.repeats = ev.repeats || sets.repeated
-	return counts.finish(&ev.acct, ev.dup(sets), errSameLabels)
+	return ev.finish(counts, sets)
 }
 
 // matchNode is an arithmetic or comparison operator between two vectors.

@@ -1,11 +1,8 @@
-// Package ordered reads batches one after the other, computes them on several goroutines,
-// and hands them over in the order in which they were read.
-//
-// Run reads, computes and consumes batches on the goroutine of its caller. Free workers read and compute further
-// batches meanwhile. All stages of a process share the workers, so concurrent stages together use no more workers
-// than one stage. No stage waits for a free worker. A Fork is a function, such as a whole stage, that a worker runs
-// while the caller runs another one.
 package columns
+
+// A stage reads batches one after the other, computes them on several goroutines, and hands them over in the order in
+// which they were read. All stages of a process share the workers, so concurrent stages together use no more workers
+// than one stage. No stage waits for a free worker.
 
 import "sync"
 

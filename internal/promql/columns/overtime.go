@@ -34,42 +34,34 @@ func sumFinite(sum float64, points []promql.FPoint) (_, c float64, ok bool) {
 	return sum, c, math.Abs(sum) <= math.MaxFloat64 && math.Abs(c) <= math.MaxFloat64
 }
 
-func sumWindows(w *windows, r *row, points []promql.FPoint) error {
-	for i, s := range w.spans {
-		if err := w.check(i, s); err != nil {
-			return err
-		}
-		if s.from == s.to {
-			continue
-		}
-		sum, c, ok := sumFinite(0, points[s.from:s.to])
-		if !ok {
-			sum, c = 0, 0
-			for _, p := range points[s.from:s.to] {
-				sum, c = plus(sum, c, p.F)
+// eachWindow returns the windowFunc that calls f for each window with points.
+func eachWindow(f func(points []promql.FPoint) float64) windowFunc {
+	return func(w *windows, r *row, points []promql.FPoint) error {
+		for i, s := range w.spans {
+			if err := w.check(i, s); err != nil {
+				return err
+			}
+			if s.from < s.to {
+				r.values[i] = f(points[s.from:s.to])
+				r.has.set(i)
 			}
 		}
-		if !math.IsInf(sum, 0) {
-			sum += c
-		}
-		r.values[i] = sum
-		r.has.set(i)
+		return nil
 	}
-	return nil
 }
 
-func avgWindows(w *windows, r *row, points []promql.FPoint) error {
-	for i, s := range w.spans {
-		if err := w.check(i, s); err != nil {
-			return err
+func sum(points []promql.FPoint) float64 {
+	sum, c, ok := sumFinite(0, points)
+	if !ok {
+		sum, c = 0, 0
+		for _, p := range points {
+			sum, c = plus(sum, c, p.F)
 		}
-		if s.from == s.to {
-			continue
-		}
-		r.values[i] = average(points[s.from:s.to])
-		r.has.set(i)
 	}
-	return nil
+	if !math.IsInf(sum, 0) {
+		sum += c
+	}
+	return sum
 }
 
 // average returns the sum divided by the count, or the incremental mean if the sum overflows.
@@ -104,82 +96,15 @@ func incremental(points []promql.FPoint, i int, sum, c float64) float64 {
 	return mean + c
 }
 
-func minWindows(w *windows, r *row, points []promql.FPoint) error {
-	for i, s := range w.spans {
-		if err := w.check(i, s); err != nil {
-			return err
-		}
-		if s.from == s.to {
-			continue
-		}
-		least := points[s.from].F
-		for _, p := range points[s.from:s.to] {
-			if p.F < least || math.IsNaN(least) {
-				least = p.F
+// extreme returns the function that returns the least (sign 1) or the greatest (sign -1) value.
+func extreme(sign float64) func([]promql.FPoint) float64 {
+	return func(points []promql.FPoint) float64 {
+		found := points[0].F
+		for _, p := range points {
+			if sign*p.F < sign*found || math.IsNaN(found) {
+				found = p.F
 			}
 		}
-		r.values[i] = least
-		r.has.set(i)
+		return found
 	}
-	return nil
-}
-
-func maxWindows(w *windows, r *row, points []promql.FPoint) error {
-	for i, s := range w.spans {
-		if err := w.check(i, s); err != nil {
-			return err
-		}
-		if s.from == s.to {
-			continue
-		}
-		greatest := points[s.from].F
-		for _, p := range points[s.from:s.to] {
-			if p.F > greatest || math.IsNaN(greatest) {
-				greatest = p.F
-			}
-		}
-		r.values[i] = greatest
-		r.has.set(i)
-	}
-	return nil
-}
-
-func countWindows(w *windows, r *row, _ []promql.FPoint) error {
-	for i, s := range w.spans {
-		if s.from < s.to {
-			r.values[i] = float64(s.to - s.from)
-			r.has.set(i)
-		}
-	}
-	return nil
-}
-
-func lastWindows(w *windows, r *row, points []promql.FPoint) error {
-	for i, s := range w.spans {
-		if s.from < s.to {
-			r.values[i] = points[s.to-1].F
-			r.has.set(i)
-		}
-	}
-	return nil
-}
-
-func firstWindows(w *windows, r *row, points []promql.FPoint) error {
-	for i, s := range w.spans {
-		if s.from < s.to {
-			r.values[i] = points[s.from].F
-			r.has.set(i)
-		}
-	}
-	return nil
-}
-
-func presentWindows(w *windows, r *row, _ []promql.FPoint) error {
-	for i, s := range w.spans {
-		if s.from < s.to {
-			r.values[i] = 1
-			r.has.set(i)
-		}
-	}
-	return nil
 }

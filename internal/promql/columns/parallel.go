@@ -7,7 +7,6 @@ import (
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/promql"
-	"github.com/prometheus/prometheus/util/annotations"
 
 	"github.com/ferula-io/ferula/internal/series"
 )
@@ -226,11 +225,8 @@ func (ev *evaluation) fork(n node) *branch {
 	if from, ok := ev.source.(rawSource); !ok || !from.concurrent || !independent(n) {
 		return nil
 	}
-	b := &branch{own: *ev}
+	b := &branch{own: ev.child()}
 	own := &b.own
-	own.acct = account{limit: ev.acct.limit - ev.acct.current}
-	own.warnings, own.repeats = annotations.Annotations{}, false
-	own.samples = ev.childSamples()
 	own.ctx, b.cancel = context.WithCancel(ev.ctx)
 	if b.fork = ev.engine.opts.Workers.Fork(func() { b.rows, b.err = own.collect(n, nil) }); b.fork == nil {
 		b.cancel()
@@ -246,16 +242,11 @@ func (ev *evaluation) join(b *branch) error {
 	}
 	// The limit of samples comes before b.err: with the samples of the left operand, an evaluation without workers would
 	// have reached the limit first.
-	if err := ev.acct.replay(&b.own.acct); err != nil {
+	if err := ev.use(&sharedResult{acct: b.own.acct, samples: b.own.samples, repeats: b.own.repeats,
+		warnings: b.own.warnings}); err != nil {
 		return err
 	}
-	if b.err != nil {
-		return b.err
-	}
-	ev.warnings.Merge(b.own.warnings)
-	addSamples(ev.samples, b.own.samples)
-	ev.repeats = ev.repeats || b.own.repeats
-	return nil
+	return b.err
 }
 
 // end cancels a branch, joined or not, and waits for it.

@@ -183,11 +183,10 @@ type evaluation struct {
 // expressions. A branch changes cells only.
 type shared struct {
 	mint, maxt int64
-	samples    storage.Querier                               // see samplesQuerier; opened on demand
-	results    map[sharedKey]*sharedResult                   // of sharedNodes
-	fused      map[fusedKey]map[*aggregateNode]*sharedResult // of fusedNodes
-	cells      atomic.Int64                                  // values in memory; see hold
-	labelBytes int                                           // that label_replace and label_join have added to labels
+	samples    storage.Querier             // see samplesQuerier; opened on demand
+	results    map[sharedKey]*sharedResult // of sharedNodes and fusedNodes
+	cells      atomic.Int64                // values in memory; see hold
+	labelBytes int                         // that label_replace and label_join have added to labels
 }
 
 // cellsMin is the number of values that every query may hold.
@@ -273,7 +272,7 @@ func (q *query) evaluate(ctx context.Context) (parser.Value, annotations.Annotat
 func (q *query) evaluateFrom(ctx context.Context, stmt *parser.EvalStmt, from source, mint,
 	maxt int64) (_ parser.Value, _ annotations.Annotations, err error) {
 	ev := q.newEvaluation(ctx, stmt)
-	ev.source, ev.shared = from, &shared{mint: mint, maxt: maxt}
+	ev.source, ev.shared = from, &shared{mint: mint, maxt: maxt, results: map[sharedKey]*sharedResult{}}
 	defer func() {
 		err = errors.Join(err, from.close())
 		if ev.shared.samples != nil {

@@ -52,9 +52,6 @@ func (n *topNode) eval(ev *evaluation, sink func(*row) error) error {
 	if err := ev.acct.add(run.size()); err != nil {
 		return err
 	}
-	if ev.steps == 1 {
-		return run.emitOnce(sink)
-	}
 	return run.emit(ev, sink)
 }
 
@@ -219,30 +216,6 @@ func (t *topRun) down(h []chosen) {
 	}
 }
 
-// emitOnce emits the result of a single step, group by group. The samples of topk and bottomk are sorted within their
-// group.
-func (t *topRun) emitOnce(sink func(*row) error) error {
-	r := newRow(1)
-	for _, steps := range t.heaps {
-		h := steps[0]
-		if len(h) > 1 && (t.op == parser.TOPK || t.op == parser.BOTTOMK) {
-			sort.Sort(sort.Reverse(heapOrder{t, h}))
-		}
-		for _, c := range h {
-			r.clear()
-			r.metric, r.values[0], r.dropName = t.labels[c.series], c.f, t.drop[c.series]
-			r.has.set(0)
-			if hist := t.histogram(c, 0); hist != nil {
-				r.setHistogram(0, hist)
-			}
-			if err := sink(&r); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
 type heapOrder struct {
 	*topRun
 	h []chosen
@@ -252,10 +225,10 @@ func (o heapOrder) Len() int           { return len(o.h) }
 func (o heapOrder) Swap(i, j int)      { o.h[i], o.h[j] = o.h[j], o.h[i] }
 func (o heapOrder) Less(i, j int) bool { return o.less(o.h[i].f, o.h[j].f) }
 
-// emit emits the result of several steps. The series are in the order of the first step that chose them; series of
-// the same step are in the order of emitOnce. Prometheus adds the series to a Go map in this order, and returns them
-// in the order of an iteration over the map. If the map has at most eight series, this is the same order, rotated at
-// random.
+// emit emits the result. The series are in the order of the first step that chose them; series of the same step are in
+// the order of their groups, and those of topk and bottomk sorted within their group. Prometheus adds the series to a Go
+// map in this order, and returns them in the order of an iteration over the map. If the map has at most eight series,
+// this is the same order, rotated at random.
 func (t *topRun) emit(ev *evaluation, sink func(*row) error) error {
 	rows := make([]*row, len(t.labels))
 	var order []*row

@@ -14,7 +14,6 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/reqbody"
 )
@@ -145,7 +144,7 @@ func (c *queryFrontendCommand) options() (app.QueryFrontendOptions, error) {
 				"ResponseBytesMax": "--limits.max-response-bytes", "LabelBytesMax": "--limits.max-labels-bytes",
 			},
 		},
-		Split: split.Options{Interval: interval, MinInterval: time.Duration(c.MinSplitInterval),
+		Split: frontend.SplitOptions{Interval: interval, MinInterval: time.Duration(c.MinSplitInterval),
 			MaxInterval: time.Duration(c.MaxSplitInterval), HorizontalShards: c.HorizontalShards},
 		Parallelism:   c.Parallelism,
 		AlignWithStep: c.Align,

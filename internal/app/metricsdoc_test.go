@@ -25,7 +25,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/frontend"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 	"github.com/ferula-io/ferula/internal/process/telemetry"
 	profilecompact "github.com/ferula-io/ferula/internal/profiles/compact"
 	"github.com/ferula-io/ferula/internal/thanos/fanout"
@@ -211,7 +210,7 @@ scrape_configs: [{job_name: none, static_configs: [{targets: ["HOST"]}]}]
 	must(err)
 	roles = append(roles, runRole(t, "query", query.reg, query.Addr(), query.Run))
 	front, err := NewQueryFrontend(QueryFrontendOptions{Web: web, Downstream: downstream.Options{URL: roles[0].base},
-		Frontend:   frontend.Options{Split: split.Options{Interval: time.Hour}, Labels: frontend.LabelOptions{Interval: time.Hour}},
+		Frontend:   frontend.Options{Split: frontend.SplitOptions{Interval: time.Hour}, Labels: frontend.LabelOptions{Interval: time.Hour}},
 		RangeCache: "type: IN-MEMORY\n", LabelCache: "type: IN-MEMORY\n", Logger: quiet})
 	must(err)
 	roles = append(roles, runRole(t, "query-frontend", front.reg, front.Addr(), front.Run))

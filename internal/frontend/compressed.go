@@ -7,25 +7,18 @@ import (
 	"encoding/hex"
 	"fmt"
 	"io"
-	"sync"
 
 	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/httpbody"
 )
 
 const (
-	repeatsMax = 10_000 // limit of remembered responses
+	repeatsMax  = 10_000 // limit of remembered responses
+	unsortedMax = 1000   // limit of remembered queries
 	// copiesMax limits how often one response is written to the cache, compressed. A cache that has lost it so often is
 	// too small for it, and every further copy would evict parts, which cost more than compression.
 	copiesMax = 3
 )
-
-// repeats remembers long responses that were built from cached parts only and compressed. When repeatsMax are
-// remembered, the next new one first clears the list.
-type repeats struct {
-	mu   sync.Mutex
-	sent map[responseID]sentResponse
-}
 
 // sentResponse is what is known of a remembered response. The compressed length belongs to the extent: another
 // process, or a concurrent request, may replace it by one of another length.
@@ -37,24 +30,6 @@ type sentResponse struct {
 // responseID is a hash of everything that determines the compressed bytes of a response: the query, its parts with
 // the IDs of their extents, and the encoding.
 type responseID [sha256.Size]byte
-
-func newRepeats() *repeats { return &repeats{sent: map[responseID]sentResponse{}} }
-
-func (r *repeats) seen(id responseID) (sent sentResponse, ok bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	sent, ok = r.sent[id]
-	return sent, ok
-}
-
-func (r *repeats) remember(id responseID, sent sentResponse) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if _, ok := r.sent[id]; !ok && len(r.sent) >= repeatsMax {
-		clear(r.sent)
-	}
-	r.sent[id] = sent
-}
 
 // responseID returns the ID of the compressed response of a plan. ok is false if the client accepts no compression
 // or if a part is not cached.
@@ -94,7 +69,7 @@ func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err err
 	if !ok {
 		return false, nil
 	}
-	sent, seen := f.repeats.seen(id)
+	sent, seen := f.repeats.get(id)
 	if sent.plain > 0 {
 		if body, length := f.openCompressed(x.r.Context(), p, id); body != nil {
 			p.release() // before the response is sent: a slow client must not hold the memory of parts that are not read
@@ -107,7 +82,7 @@ func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err err
 	}
 	if !seen || sent.copies == copiesMax {
 		if err = f.fetchAndSplice(x, p); !seen && repeatable() {
-			f.repeats.remember(id, sentResponse{})
+			f.repeats.put(id, sentResponse{})
 		}
 		return true, err
 	}
@@ -119,7 +94,7 @@ func (f *Frontend) respondFromCache(x *requestContext, p plan) (ok bool, err err
 	x.response.tee = nil
 	if repeatable() {
 		writer.Commit()
-		f.repeats.remember(id, sentResponse{x.response.written, sent.copies + 1})
+		f.repeats.put(id, sentResponse{x.response.written, sent.copies + 1})
 	}
 	return true, err
 }

@@ -278,16 +278,6 @@ func TestRespondFromCache_ConcurrentClientsOfDifferentEncodings(t *testing.T) {
 	clients.Wait()
 }
 
-func TestRepeats_AreLimited(t *testing.T) {
-	r := newRepeats()
-	for i := range repeatsMax + 1 {
-		var id responseID
-		copy(id[:], strconv.Itoa(i))
-		r.remember(id, sentResponse{1, 1})
-	}
-	check(t, len(r.sent) == 1, "%d are remembered after the limit", len(r.sent))
-}
-
 func TestResponseID_DependsOnEveryPartAndTheEncoding(t *testing.T) {
 	c := newTestCache()
 	defer c.Close()

@@ -16,10 +16,12 @@
 package frontend
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"log/slog"
 	"net/http"
+	"sync"
 	"time"
 
 	"github.com/prometheus/prometheus/promql/parser"
@@ -31,7 +33,6 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/reqbody"
 	instruments "github.com/ferula-io/ferula/metrics"
@@ -43,31 +44,18 @@ type Downstream interface {
 	Open(ctx context.Context, r downstream.Request) (*downstream.Response, error)
 }
 
-// Admission limits the concurrent requests of each tenant; further requests wait.
-// limit.Limiter implements it.
-type Admission interface {
-	Acquire(ctx context.Context, tenant string) (release func(), err error)
-}
-
-// Slots limit the concurrent calls of the downstream. A query acquires all slots that it
-// needs together. limit.Limiter implements it.
-type Slots interface {
-	// AcquireN waits for n slots, at most MaxPerRequest; free releases some of them.
-	AcquireN(ctx context.Context, tenant string, n int) (free func(some int), err error)
-	MaxPerRequest() int
-}
-
 // Options configure a Frontend. Zero values take the defaults.
 type Options struct {
 	Downstream Downstream
-	Cache      *cache.Cache // nil: no result cache
-	LabelCache *cache.Cache // nil: no cache of labels and series
-	Admission  Admission    // nil: no limit of concurrent requests
-	Slots      Slots        // nil: no limit of concurrent calls of the downstream
-	Tenants    limit.Tenants
-	Limits     limit.Query
+	Cache      *cache.Cache   // nil: no result cache
+	LabelCache *cache.Cache   // nil: no cache of labels and series
+	Admission  *limit.Limiter // of concurrent requests of each tenant, further ones wait; nil: no limit
+	// Slots limits the concurrent calls of the downstream. A query acquires all slots that it needs together. nil: no limit.
+	Slots   *limit.Limiter
+	Tenants limit.Tenants
+	Limits  limit.Query
 
-	Split         split.Options
+	Split         SplitOptions
 	Parallelism   int  // parts of one query that are open at once; 0: 14
 	AlignWithStep bool // move start and end to multiples of the step, as Thanos does
 	// RequestDownsampled: if the request has max_source_resolution=auto, a part whose response has
@@ -113,27 +101,14 @@ type LabelOptions struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.Parallelism == 0 {
-		o.Parallelism = 14
-	}
-	if o.MaxFreshness == 0 {
-		o.MaxFreshness = time.Minute
-	}
-	if o.Labels.Parallelism == 0 {
-		o.Labels.Parallelism = 14
-	}
-	if o.Labels.MaxFreshness == 0 {
-		o.Labels.MaxFreshness = time.Minute
-	}
-	if o.Labels.DefaultRange == 0 {
-		o.Labels.DefaultRange = 24 * time.Hour
-	}
+	o.Parallelism, o.Labels.Parallelism = cmp.Or(o.Parallelism, 14), cmp.Or(o.Labels.Parallelism, 14)
+	o.MaxFreshness = cmp.Or(o.MaxFreshness, time.Minute)
+	o.Labels.MaxFreshness = cmp.Or(o.Labels.MaxFreshness, time.Minute)
+	o.Labels.DefaultRange = cmp.Or(o.Labels.DefaultRange, 24*time.Hour)
+	o.Labels.BytesMax = cmp.Or(o.Labels.BytesMax, 128<<20)
 	if o.Slots != nil { // a query acquires the slots of all its parts at once, so it must not have more parts than slots
 		o.Parallelism = min(o.Parallelism, o.Slots.MaxPerRequest())
 		o.Labels.Parallelism = min(o.Labels.Parallelism, o.Slots.MaxPerRequest())
-	}
-	if o.Labels.BytesMax == 0 {
-		o.Labels.BytesMax = 128 << 20
 	}
 	if o.Bodies == nil {
 		o.Bodies = reqbody.New(reqbody.Options{})
@@ -178,11 +153,11 @@ type Frontend struct {
 	opts            Options
 	parser          parser.Parser
 	metrics         *metrics
-	splices         splicePool
-	unsorted        *unsortedQueries    // queries that are not split again
-	calls           *singleFlight       // identical requests in progress
-	repeats         *repeats            // responses from cached parts only
-	readAheadBudget *semaphore.Weighted // readAheadTotalBytes, shared by all queries
+	splices         sync.Pool                            // of *splicing, to reuse their scanners and buffers
+	unsorted        remembered[string, struct{}]         // queries that are not split again: their parts cannot be joined
+	calls           *singleFlight                        // identical requests in progress
+	repeats         remembered[responseID, sentResponse] // long responses from cached parts only
+	readAheadBudget *semaphore.Weighted                  // readAheadTotalBytes, shared by all queries
 }
 
 // New returns a Frontend, or the faults of its options.
@@ -199,9 +174,10 @@ func New(opts Options) (*Frontend, error) {
 			EnableExtendedRangeSelectors: true, EnableBinopFillModifiers: true,
 		}),
 		metrics:         newMetrics(opts.Metrics),
-		unsorted:        newUnsortedQueries(),
+		splices:         sync.Pool{New: func() any { return newSplicing() }},
+		unsorted:        remembered[string, struct{}]{max: unsortedMax},
 		calls:           newSingleFlight(),
-		repeats:         newRepeats(),
+		repeats:         remembered[responseID, sentResponse]{max: repeatsMax},
 		readAheadBudget: semaphore.NewWeighted(readAheadTotalBytes),
 	}, nil
 }

@@ -24,7 +24,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 	"github.com/ferula-io/ferula/internal/httpapi"
 )
 
@@ -103,7 +102,7 @@ func (w *testEnv) front(change func(*Options)) *httptest.Server {
 	check(w.t, err == nil, "%v", err)
 	w.t.Cleanup(client.Close)
 	o := Options{
-		Downstream: client, Split: split.Options{Interval: time.Hour}, Logger: slog.New(slog.DiscardHandler),
+		Downstream: client, Split: SplitOptions{Interval: time.Hour}, Logger: slog.New(slog.DiscardHandler),
 		Now: func() time.Time { return time.Unix(400*30+3600, 0) },
 	}
 	if change != nil {

@@ -1,24 +1,23 @@
-package splice
+package frontend
 
 import (
 	"bytes"
 	"fmt"
+	"github.com/ferula-io/ferula/promjson"
 	"io"
 	"slices"
-
-	"github.com/ferula-io/ferula/promjson"
 )
 
-// List is a response to a request for label names, label values or series: a list of
+// elementList is a response to a request for label names, label values or series: a list of
 // JSON strings or of metric objects.
-type List struct {
-	Annotations
+type elementList struct {
+	partAnnotations
 	elements []element
 	infos    []string
 	members  []promjson.Member // members of the response that Prometheus does not define
 }
 
-// element is one element of a List.
+// element is one element of a elementList.
 type element struct {
 	raw     []byte // aliases the response
 	decoded string // value of a string with escapes, else ""
@@ -42,23 +41,23 @@ func isPlain(raw []byte) bool {
 	return true
 }
 
-// ReadList parses a response whose data is a list. For an error response it returns a
+// readList parses a response whose data is a list. For an error response it returns a
 // promjson.APIError. The list aliases body.
-func ReadList(body []byte) (List, error) {
+func readList(body []byte) (elementList, error) {
 	s := promjson.NewScanner(nil, promjson.Options{MaxUnknownBytes: len(body) + 1, MaxBufferBytes: len(body) + 1,
 		MaxTextBytes: len(body) + 1})
 	s.ResetBytes(body)
 	for s.Next() {
-		return List{}, fmt.Errorf("%w: data is not a list", promjson.ErrSyntax)
+		return elementList{}, fmt.Errorf("%w: data is not a list", promjson.ErrSyntax)
 	}
 	if s.Err() != nil {
-		return List{}, s.Err()
+		return elementList{}, s.Err()
 	}
 	e := s.Envelope()
 	if e.Status != "success" {
-		return List{}, &promjson.APIError{Status: e.Status, Type: e.ErrorType, Message: e.Error}
+		return elementList{}, &promjson.APIError{Status: e.Status, Type: e.ErrorType, Message: e.Error}
 	}
-	l := List{Annotations: annotationsOf(e), infos: e.Infos}
+	l := elementList{partAnnotations: annotationsOf(e), infos: e.Infos}
 	left := unknownBytes
 	for _, m := range e.Unknown {
 		if m.InData {
@@ -67,7 +66,7 @@ func ReadList(body []byte) (List, error) {
 		if m.Name == "data" {
 			var err error
 			if l.elements, err = elementsOf(m.Value); err != nil {
-				return List{}, err
+				return elementList{}, err
 			}
 		} else if size := len(m.Name) + len(m.Value); size <= left {
 			left -= size
@@ -164,10 +163,10 @@ func nextElement(lists [][]element) (least *element) {
 	return least
 }
 
-// WriteUnion writes the union of lists as one response: the elements of all lists,
+// writeUnion writes the union of lists as one response: the elements of all lists,
 // sorted and deduplicated, their warnings and infos, and the other members on which the
 // lists agree.
-func WriteUnion(w io.Writer, lists []List) error {
+func writeUnion(w io.Writer, lists []elementList) error {
 	var warnings, infos annotationSet
 	rest := make([][]element, 0, len(lists))
 	for _, l := range lists {
@@ -199,4 +198,77 @@ func WriteUnion(w io.Writer, lists []List) error {
 	}
 	_, err := writeFull(w, append(b, '}'), 0)
 	return err
+}
+
+// annotationsMax limits the warnings of all lists together, and likewise the infos.
+const annotationsMax = 1000
+
+// annotationSet collects the warnings or the infos of several responses, deduplicated.
+type annotationSet struct {
+	list []string
+	seen map[string]bool
+}
+
+func (s *annotationSet) add(more []string) {
+	for _, text := range more {
+		if len(s.list) == annotationsMax || s.seen[text] {
+			continue
+		}
+		if s.seen == nil {
+			s.seen = map[string]bool{}
+		}
+		s.seen[text] = true
+		s.list = append(s.list, text)
+	}
+}
+
+// uniteMembers merges the members of responses that Prometheus does not define. It returns a member if all lists
+// with this member have the same value for it. It also returns isPartial if the values differ, with the value of a
+// partial list.
+func uniteMembers(lists []elementList) []promjson.Member {
+	var all []promjson.Member
+	var differ []string
+	for _, l := range lists {
+		for _, m := range l.members {
+			i := slices.IndexFunc(all, func(have promjson.Member) bool { return have.Name == m.Name })
+			switch {
+			case i < 0:
+				all = append(all, m)
+			case bytes.Equal(all[i].Value, m.Value):
+			case m.Name == "isPartial":
+				if isPartial(m) {
+					all[i] = m
+				}
+			default:
+				differ = append(differ, m.Name)
+			}
+		}
+	}
+	return slices.DeleteFunc(all, func(m promjson.Member) bool { return slices.Contains(differ, m.Name) })
+}
+
+// appendAnnotations appends the member key with a list of texts, as Prometheus encodes
+// it: without texts, nothing.
+func appendAnnotations(dst []byte, key string, texts []string) []byte {
+	for i, text := range texts {
+		if i == 0 {
+			dst = append(append(append(dst, `,"`...), key...), `":[`...)
+		} else {
+			dst = append(dst, ',')
+		}
+		dst = promjson.AppendString(dst, text)
+	}
+	if len(texts) > 0 {
+		dst = append(dst, ']')
+	}
+	return dst
+}
+
+// writeFull writes b to w if it has at least minBytes, and returns the emptied buffer.
+func writeFull(w io.Writer, b []byte, minBytes int) ([]byte, error) {
+	if len(b) < minBytes {
+		return b, nil
+	}
+	_, err := w.Write(b)
+	return b[:0], err
 }

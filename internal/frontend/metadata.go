@@ -11,8 +11,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
-	"github.com/ferula-io/ferula/internal/frontend/splice"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -51,7 +49,7 @@ func (f *Frontend) metadata(x *requestContext) error {
 	if err != nil {
 		return err
 	}
-	if err := splice.WriteUnion(x.response, lists); err != nil {
+	if err := writeUnion(x.response, lists); err != nil {
 		return err
 	}
 	return x.response.close()
@@ -59,7 +57,7 @@ func (f *Frontend) metadata(x *requestContext) error {
 
 // listPart is one part of a request for labels or series.
 type listPart struct {
-	split.Range
+	stepRange
 	cached bool // look it up in the cache, and store it after a miss
 }
 
@@ -69,20 +67,20 @@ type listPart struct {
 // older than MaxFreshness, so that it can be cached.
 func (f *Frontend) listParts(startMS, endMS int64, useCache bool) []listPart {
 	o := f.opts.Labels
-	whole := split.Range{StartMS: startMS, EndMS: endMS, StepMS: 1}
+	whole := stepRange{StartMS: startMS, EndMS: endMS, StepMS: 1}
 	if o.Interval <= 0 {
-		return []listPart{{Range: whole}}
+		return []listPart{{stepRange: whole}}
 	}
 	unchangedMS := f.opts.Now().Add(-o.MaxFreshness).UnixMilli()
-	interval := split.Widen(whole, o.Interval, o.Parallelism)
+	interval := widen(whole, o.Interval, o.Parallelism)
 	var parts []listPart
-	for _, part := range split.Plan(whole, interval) {
-		p := listPart{Range: part.Range}
+	for _, part := range splitAt(whole, interval) {
+		p := listPart{stepRange: part.stepRange}
 		if first := part.Index * interval.Milliseconds(); useCache && o.WholeIntervals && interval > 0 &&
 			first+interval.Milliseconds()-1 <= unchangedMS {
 			p.StartMS, p.EndMS = first, first+interval.Milliseconds()-1
 		}
-		p.cached = useCache && p.EndMS <= unchangedMS && f.requestedAgain(p.Range)
+		p.cached = useCache && p.EndMS <= unchangedMS && f.requestedAgain(p.stepRange)
 		parts = append(parts, p)
 	}
 	return parts
@@ -90,7 +88,7 @@ func (f *Frontend) listParts(startMS, endMS int64, useCache bool) []listPart {
 
 // requestedAgain reports whether another request may have a part with the same bounds. It returns true if each bound
 // is the bound of a split interval or of a minute. Other bounds come from the time of the request and do not recur.
-func (f *Frontend) requestedAgain(part split.Range) bool {
+func (f *Frontend) requestedAgain(part stepRange) bool {
 	const minute = 60_000
 	length := f.opts.Labels.Interval.Milliseconds()
 	atStart := part.StartMS%minute == 0 || part.StartMS%length == 0
@@ -103,14 +101,14 @@ func (f *Frontend) requestedAgain(part split.Range) bool {
 type downstreamError struct{ *statusError }
 
 // fetchLists reads the lists of all parts at once. hits is the number of cached ones.
-func (f *Frontend) fetchLists(x *requestContext, q query, parts []listPart) (lists []splice.List, hits int, err error) {
+func (f *Frontend) fetchLists(x *requestContext, q query, parts []listPart) (lists []elementList, hits int, err error) {
 	since := f.opts.Now()
 	defer func() { x.stage("fetch", since) }()
 	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()
 	budget := &byteBudget{flag: f.opts.Limits.Flags.Of("LabelBytesMax"), max: f.opts.Labels.BytesMax,
 		left: f.opts.Labels.BytesMax}
-	lists = make([]splice.List, len(parts))
+	lists = make([]elementList, len(parts))
 	errs := make([]error, len(parts))
 	cached := make([]bool, len(parts))
 	var wg sync.WaitGroup
@@ -136,29 +134,29 @@ func (f *Frontend) fetchLists(x *requestContext, q query, parts []listPart) (lis
 
 // fetchList reads the list of one part, from the cache or else from the downstream.
 func (f *Frontend) fetchList(ctx context.Context, q query, part listPart,
-	budget *byteBudget) (list splice.List, cached bool, err error) {
+	budget *byteBudget) (list elementList, cached bool, err error) {
 	if part.cached {
-		if list, cached = f.lookupList(ctx, q, part.Range, budget); cached {
+		if list, cached = f.lookupList(ctx, q, part.stepRange, budget); cached {
 			return list, true, nil
 		}
 	}
 	if f.opts.Slots != nil { // one slot at a time: each response is read to its end
 		free, err := f.opts.Slots.AcquireN(ctx, q.tenant, 1)
 		if err != nil {
-			return splice.List{}, false, err
+			return elementList{}, false, err
 		}
 		defer free(1)
 	}
 	resp, err := f.opts.Downstream.Open(ctx, q.withRange(part.StartMS, part.EndMS).request(f.opts.Labels.Retries))
 	if err != nil {
-		return splice.List{}, false, err
+		return elementList{}, false, err
 	}
 	defer resp.Body.Close()
 	body, err := budget.readAll(resp.Body)
 	if err != nil {
-		return splice.List{}, false, err
+		return elementList{}, false, err
 	}
-	list, err = splice.ReadList(body)
+	list, err = readList(body)
 	var apiErr *promjson.APIError
 	switch {
 	case errors.As(err, &apiErr):
@@ -166,16 +164,16 @@ func (f *Frontend) fetchList(ctx context.Context, q query, part listPart,
 		if status == http.StatusOK {
 			status = http.StatusInternalServerError
 		}
-		return splice.List{}, false, &downstreamError{&statusError{status, apiErr.Type, errors.New(apiErr.Message)}}
+		return elementList{}, false, &downstreamError{&statusError{status, apiErr.Type, errors.New(apiErr.Message)}}
 	case err != nil && resp.Status != http.StatusOK:
 		message := strings.TrimSpace(string(body[:min(len(body), 300)]))
-		return splice.List{}, false, &downstreamError{&statusError{resp.Status, "internal",
+		return elementList{}, false, &downstreamError{&statusError{resp.Status, "internal",
 			fmt.Errorf("downstream returned status %d: %s", resp.Status, message)}}
 	case err != nil:
-		return splice.List{}, false, err
+		return elementList{}, false, err
 	}
-	if part.cached && cacheable(list.Annotations) && !resp.NoStore() {
-		writer := f.opts.LabelCache.Writer(listKey(q, part.Range), part.StartMS, part.EndMS, 1)
+	if part.cached && cacheable(list.partAnnotations) && !resp.NoStore() {
+		writer := f.opts.LabelCache.Writer(listKey(q, part.stepRange), part.StartMS, part.EndMS, 1)
 		if _, err := writer.Write(body); err != nil {
 			writer.Abort()
 		} else {
@@ -186,13 +184,13 @@ func (f *Frontend) fetchList(ctx context.Context, q query, part listPart,
 }
 
 // listKey is the cache key of one part's list.
-func listKey(q query, part split.Range) string {
+func listKey(q query, part stepRange) string {
 	return fmt.Sprintf("%s|%d|%d", q.key(), part.StartMS, part.EndMS)
 }
 
 // lookupList reads a part's list from the cache entry with these bounds.
-func (f *Frontend) lookupList(ctx context.Context, q query, bounds split.Range,
-	budget *byteBudget) (list splice.List, found bool) {
+func (f *Frontend) lookupList(ctx context.Context, q query, bounds stepRange,
+	budget *byteBudget) (list elementList, found bool) {
 	e := f.opts.LabelCache.Lookup(ctx, listKey(q, bounds), bounds.StartMS, bounds.EndMS)
 	if e == nil {
 		return list, false
@@ -207,7 +205,7 @@ func (f *Frontend) lookupList(ctx context.Context, q query, bounds split.Range,
 	if err != nil {
 		return list, false
 	}
-	list, err = splice.ReadList(body)
+	list, err = readList(body)
 	return list, err == nil
 }
 

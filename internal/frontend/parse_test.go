@@ -14,8 +14,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
-	"github.com/ferula-io/ferula/internal/frontend/splice"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -60,23 +58,23 @@ func rangeParams(start, end, step string) query {
 func TestRangeOf_QueriesThatCanBeSplit(t *testing.T) {
 	for _, tt := range []struct {
 		start, end, step string
-		want             split.Range // without a step: not splittable
+		want             stepRange // without a step: not splittable
 	}{
-		{"0", "10", "1", split.Range{StartMS: 0, EndMS: 10_000, StepMS: 1000}},
-		{"0", "10.5", "1", split.Range{StartMS: 0, EndMS: 10_000, StepMS: 1000}},
-		{"5", "5", "0.001", split.Range{StartMS: 5000, EndMS: 5000, StepMS: 1}},
-		{"0", "11000", "1", split.Range{StartMS: 0, EndMS: 11_000_000, StepMS: 1000}},
-		{"0", "11000.999", "1", split.Range{StartMS: 0, EndMS: 11_000_000, StepMS: 1000}},
-		{"0", "11001", "1", split.Range{}},
-		{"1000", "12000", "1", split.Range{StartMS: 1_000_000, EndMS: 12_000_000, StepMS: 1000}},
-		{"", "10", "1", split.Range{}},
-		{"0", "", "1", split.Range{}},
-		{"0", "10", "", split.Range{}},
-		{"0", "10", "0", split.Range{}},
-		{"0", "10", "-1", split.Range{}},
-		{"0", "10", "0.0005", split.Range{}},
-		{"0", "10", "0.0015", split.Range{}},
-		{"10", "0", "1", split.Range{}},
+		{"0", "10", "1", stepRange{StartMS: 0, EndMS: 10_000, StepMS: 1000}},
+		{"0", "10.5", "1", stepRange{StartMS: 0, EndMS: 10_000, StepMS: 1000}},
+		{"5", "5", "0.001", stepRange{StartMS: 5000, EndMS: 5000, StepMS: 1}},
+		{"0", "11000", "1", stepRange{StartMS: 0, EndMS: 11_000_000, StepMS: 1000}},
+		{"0", "11000.999", "1", stepRange{StartMS: 0, EndMS: 11_000_000, StepMS: 1000}},
+		{"0", "11001", "1", stepRange{}},
+		{"1000", "12000", "1", stepRange{StartMS: 1_000_000, EndMS: 12_000_000, StepMS: 1000}},
+		{"", "10", "1", stepRange{}},
+		{"0", "", "1", stepRange{}},
+		{"0", "10", "", stepRange{}},
+		{"0", "10", "0", stepRange{}},
+		{"0", "10", "-1", stepRange{}},
+		{"0", "10", "0.0005", stepRange{}},
+		{"0", "10", "0.0015", stepRange{}},
+		{"10", "0", "1", stepRange{}},
 	} {
 		got, err := rangeParams(tt.start, tt.end, tt.step).rangeOf()
 		check(t, got == tt.want && errors.Is(err, errNotSplittable) == (tt.want.StepMS == 0), "%+v: %+v, %v", tt, got, err)
@@ -100,7 +98,7 @@ func TestCheckRange_AppliesToRangesThatAreNotSplit(t *testing.T) {
 
 func TestAligned_MovesBackToMultiplesOfTheStep(t *testing.T) {
 	q, r, err := rangeParams("65", "131", "30").aligned(30_000)
-	check(t, err == nil && r == split.Range{StartMS: 60_000, EndMS: 120_000, StepMS: 30_000}, "%+v, %v", r, err)
+	check(t, err == nil && r == stepRange{StartMS: 60_000, EndMS: 120_000, StepMS: 30_000}, "%+v, %v", r, err)
 	check(t, q.params.Get("start") == "60" && q.params.Get("end") == "120" && q.params.Get("step") == "30", "%v", q.params)
 	for _, bad := range []query{rangeParams("x", "131", "30"), rangeParams("65", "x", "30"), rangeParams("65", "131", "x")} {
 		_, _, err := bad.aligned(30_000)
@@ -247,11 +245,11 @@ func TestCacheState_OfPartsFromCacheAndDownstream(t *testing.T) {
 
 func TestCacheable_OnlyCompleteResponses(t *testing.T) {
 	for _, tt := range []struct {
-		a    splice.Annotations
+		a    partAnnotations
 		want bool
 	}{
-		{splice.Annotations{}, true}, {splice.Annotations{Partial: true}, false}, {splice.Annotations{Warnings: []string{"PromQL warning: x"}}, true},
-		{splice.Annotations{Warnings: []string{"PromQL warning: x", "store is down"}}, false}, {splice.Annotations{Warnings: []string{"PromQL"}}, false},
+		{partAnnotations{}, true}, {partAnnotations{Partial: true}, false}, {partAnnotations{Warnings: []string{"PromQL warning: x"}}, true},
+		{partAnnotations{Warnings: []string{"PromQL warning: x", "store is down"}}, false}, {partAnnotations{Warnings: []string{"PromQL"}}, false},
 	} {
 		check(t, cacheable(tt.a) == tt.want, "%+v: %v", tt.a, !tt.want)
 	}
@@ -268,7 +266,7 @@ func TestListParts_BoundsThatRecur(t *testing.T) {
 		{60_001, 120_000, false}, {59_999, 120_000, false}, {60_000, 119_998, false}, {60_000, 120_001, false}, {60_000, 118_999, false}, {60_000, 118_000, false}, {61_000, 119_999, false},
 		{60_000, 90_000, false}, {60_000, 89_999, true}, {60_000, 89_998, false},
 	} {
-		got := f.requestedAgain(split.Range{StartMS: tt.start, EndMS: tt.end, StepMS: 1})
+		got := f.requestedAgain(stepRange{StartMS: tt.start, EndMS: tt.end, StepMS: 1})
 		check(t, got == tt.want, "%+v: %v", tt, got)
 	}
 }
@@ -345,14 +343,17 @@ type failingReader struct{}
 
 func (failingReader) Read([]byte) (int, error) { return 0, io.ErrNoProgress }
 
-func TestUnsorted_AllAreForgottenAtTheLimit(t *testing.T) {
-	u := newUnsortedQueries()
-	for i := range unsortedMax {
-		u.remember(fmt.Sprint(i))
+func TestRemembered_AllAreForgottenAtTheLimit(t *testing.T) {
+	r := remembered[int, string]{max: 10}
+	for i := range r.max {
+		r.put(i, "a")
 	}
-	check(t, len(u.keys) == unsortedMax && u.isUnsorted("0") && !u.isUnsorted("x"), "%d are remembered", len(u.keys))
-	u.remember("x")
-	check(t, len(u.keys) == 1 && u.isUnsorted("x") && !u.isUnsorted("0"), "%d are remembered", len(u.keys))
+	r.put(0, "b")
+	zero, _ := r.get(0)
+	_, ok := r.get(r.max)
+	check(t, len(r.values) == r.max && zero == "b" && !ok, "%v", r.values)
+	r.put(r.max, "c")
+	check(t, len(r.values) == 1 && r.values[r.max] == "c", "%v", r.values)
 }
 
 func TestConcurrently_CallsEachOnceUntilOneReturnsFalse(t *testing.T) {
@@ -385,11 +386,11 @@ func TestOptions_ValidateNamesEachFault(t *testing.T) {
 		{"parallelism", Options{Downstream: d, Parallelism: -1}, "max-query-parallelism"},
 		{"parallelism of labels", Options{Downstream: d, Labels: LabelOptions{Parallelism: -1}}, "max-query-parallelism"},
 		{"a cache without intervals", Options{Downstream: d, Cache: c}, "query-range.split-interval"},
-		{"a cache", Options{Downstream: d, Cache: c, Split: split.Options{Interval: 1}}, ""},
-		{"a cache with dynamic intervals", Options{Downstream: d, Cache: c, Split: split.Options{MinInterval: 1, MaxInterval: 2, HorizontalShards: 2}}, ""},
+		{"a cache", Options{Downstream: d, Cache: c, Split: SplitOptions{Interval: 1}}, ""},
+		{"a cache with dynamic intervals", Options{Downstream: d, Cache: c, Split: SplitOptions{MinInterval: 1, MaxInterval: 2, HorizontalShards: 2}}, ""},
 		{"labels without intervals", Options{Downstream: d, LabelCache: c}, "labels.split-interval"},
 		{"labels", Options{Downstream: d, LabelCache: c, Labels: LabelOptions{Interval: 1}}, ""},
-		{"intervals", Options{Downstream: d, Split: split.Options{Interval: -1}}, "split intervals"},
+		{"intervals", Options{Downstream: d, Split: SplitOptions{Interval: -1}}, "split intervals"},
 		{"tenants", Options{Downstream: d, Tenants: limit.Tenants{Default: "a/b"}}, "default-tenant-id"},
 	} {
 		err := tt.opts.Validate()

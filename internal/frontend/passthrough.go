@@ -1,7 +1,6 @@
 package frontend
 
 import (
-	"errors"
 	"io"
 	"net/http"
 	"strings"
@@ -59,20 +58,9 @@ func (f *Frontend) relay(x *requestContext, resp *downstream.Response) error {
 	x.response.body.SetStatus(resp.Status)
 	buffer := copyBuffers.Get()
 	defer copyBuffers.Put(buffer)
-	b := (*buffer)[:cap(*buffer)]
-	for {
-		n, err := resp.Body.Read(b)
-		if n > 0 {
-			if _, werr := x.response.Write(b[:n]); werr != nil {
-				return werr
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			break
-		}
-		if err != nil {
-			return err
-		}
+	// Without the wrapper io.CopyBuffer could use a buffer of its own.
+	if _, err := io.CopyBuffer(x.response, struct{ io.Reader }{resp.Body}, (*buffer)[:cap(*buffer)]); err != nil {
+		return err
 	}
 	if x.response.call == nil && !x.response.begun() {
 		x.w.WriteHeader(resp.Status) // a response without a body

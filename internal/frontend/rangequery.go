@@ -12,8 +12,6 @@ import (
 
 	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
-	"github.com/ferula-io/ferula/internal/frontend/splice"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -39,8 +37,8 @@ func (f *Frontend) queryRange(x *requestContext) error {
 	if err := f.opts.Limits.CheckRange(r.StartMS, r.EndMS, r.StepMS); err != nil {
 		return err
 	}
-	traits, ok := split.TraitsOf(f.parser, q.params.Get("query"))
-	if !ok || traits.Unsplittable || !splittable(q) || f.unsorted.isUnsorted(q.key()) {
+	traits, ok := traitsOf(f.parser, q.params.Get("query"))
+	if _, unsorted := f.unsorted.get(q.key()); !ok || traits.Unsplittable || !splittable(q) || unsorted {
 		return f.passThrough(x, q)
 	}
 	if q, ok = q.asJSON(); !ok {
@@ -61,7 +59,7 @@ func (f *Frontend) queryRange(x *requestContext) error {
 var errCacheLost = errors.New("cached response is lost")
 
 // respondFromParts plans a range query, fetches its parts and splices them.
-func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, traits split.Traits,
+func (f *Frontend) respondFromParts(x *requestContext, q query, r stepRange, traits exprTraits,
 	useCache bool) error {
 	plan := f.plan(x, q, r, traits, useCache)
 	if len(plan.parts) == 1 && plan.parts[0].cached == nil && plan.parts[0].writer == nil && !f.repeatsDownsampled(q) {
@@ -75,7 +73,7 @@ func (f *Frontend) respondFromParts(x *requestContext, q query, r split.Range, t
 	if errors.Is(err, promjson.ErrUnsorted) || errors.Is(err, promjson.ErrOverlap) {
 		// Parts that are not sorted by labels, or have points of other parts, cannot be
 		// merged: do not split this query again.
-		f.unsorted.remember(q.key())
+		f.unsorted.put(q.key(), struct{}{})
 		f.opts.Logger.Info("Downstream responses cannot be joined: this query is no longer split", "query",
 			q.params.Get("query"), "err", err)
 		if !x.response.begun() {
@@ -115,7 +113,7 @@ type plan struct {
 // planPart is one part of a plan. It is either cached, or fetched and, if writer is not
 // nil, written to the cache.
 type planPart struct {
-	split.Range
+	stepRange
 	cached *cache.Extent
 	writer *cache.Writer
 }
@@ -145,14 +143,14 @@ type openedPart struct {
 
 // splicePart returns the part as Splice.Write takes it. Points outside the range of a cached part
 // are cut off. The bytes of a part with a writer are also written to the cache as they are read.
-func (o *openedPart) splicePart() splice.Part {
+func (o *openedPart) splicePart() splicePart {
 	switch {
 	case o.resp == nil:
-		return splice.Part{Body: o.body, Cut: true, StartMS: o.StartMS, EndMS: o.EndMS}
+		return splicePart{Body: o.body, Cut: true, StartMS: o.StartMS, EndMS: o.EndMS}
 	case o.writer != nil:
-		return splice.Part{Body: io.TeeReader(o.body, o.writer), StartMS: o.StartMS, StepMS: o.StepMS}
+		return splicePart{Body: io.TeeReader(o.body, o.writer), StartMS: o.StartMS, StepMS: o.StepMS}
 	default:
-		return splice.Part{Body: o.body}
+		return splicePart{Body: o.body}
 	}
 }
 
@@ -192,15 +190,15 @@ func (f *Frontend) fetchAndSplice(x *requestContext, p plan) error {
 
 // spliceParts splices parts whose responses have begun. Then it commits the cache writers of complete responses.
 func (f *Frontend) spliceParts(x *requestContext, parts []openedPart) error {
-	s := f.splices.get()
-	defer f.splices.put(s)
-	list := make([]splice.Part, len(parts))
+	s := f.splices.Get().(*splicing)
+	defer f.splices.Put(s)
+	list := make([]splicePart, len(parts))
 	for i := range parts {
 		list[i] = parts[i].splicePart()
 	}
 	for i := range parts {
 		for _, response := range parts[i].empty { // for their warnings
-			list = append(list, splice.Part{Body: bytes.NewReader(response)})
+			list = append(list, splicePart{Body: bytes.NewReader(response)})
 		}
 	}
 	_, span := f.opts.Tracer.Start(x.r.Context(), "splice")
@@ -373,15 +371,3 @@ func (f *Frontend) partFailed(err error) error {
 	}
 	return &statusError{status, apiErr.Type, errors.New(apiErr.Message)}
 }
-
-// splicePool pools splices, to reuse their scanners and buffers.
-type splicePool struct{ pool sync.Pool }
-
-func (p *splicePool) get() *splice.Splice {
-	if s, ok := p.pool.Get().(*splice.Splice); ok {
-		return s
-	}
-	return splice.New(splice.Options{})
-}
-
-func (p *splicePool) put(s *splice.Splice) { p.pool.Put(s) }

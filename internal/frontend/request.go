@@ -16,7 +16,6 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/ferula-io/ferula/internal/frontend/limit"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
 // BodyBytesMax is the limit of a request body, the same as in Prometheus.
@@ -89,22 +88,22 @@ func (k *keyBuilder) list(name string, values []string) {
 var errNotSplittable = errors.New("not a range query that can be split")
 
 // rangeOf parses start, end and step, in milliseconds. Its only error is errNotSplittable.
-func (q query) rangeOf() (split.Range, error) {
+func (q query) rangeOf() (stepRange, error) {
 	start, err := parseTime(q.params.Get("start"))
 	if err != nil {
-		return split.Range{}, errNotSplittable
+		return stepRange{}, errNotSplittable
 	}
 	end, err := parseTime(q.params.Get("end"))
 	if err != nil {
-		return split.Range{}, errNotSplittable
+		return stepRange{}, errNotSplittable
 	}
 	step, err := parseDuration(q.params.Get("step"))
 	if err != nil || step < time.Millisecond || step%time.Millisecond != 0 {
-		return split.Range{}, errNotSplittable
+		return stepRange{}, errNotSplittable
 	}
-	r, err := split.NewRange(start, end, step.Milliseconds())
+	r, err := newRange(start, end, step.Milliseconds())
 	if err != nil || (end-start)/r.StepMS > pointsMax {
-		return split.Range{}, errNotSplittable
+		return stepRange{}, errNotSplittable
 	}
 	return r, nil
 }
@@ -128,16 +127,16 @@ func (q query) checkRange(limits limit.Query) error {
 }
 
 // aligned returns the query with start and end moved back to multiples of the step.
-func (q query) aligned(stepMS int64) (query, split.Range, error) {
+func (q query) aligned(stepMS int64) (query, stepRange, error) {
 	start, err := parseTime(q.params.Get("start"))
 	if err != nil {
-		return q, split.Range{}, err
+		return q, stepRange{}, err
 	}
 	end, err := parseTime(q.params.Get("end"))
 	if err != nil {
-		return q, split.Range{}, err
+		return q, stepRange{}, err
 	}
-	back := func(ms int64) int64 { return ms - split.Range{StartMS: ms, StepMS: stepMS}.StepOffset() }
+	back := func(ms int64) int64 { return ms - stepRange{StartMS: ms, StepMS: stepMS}.StepOffset() }
 	q = q.withRange(back(start), back(end))
 	r, err := q.rangeOf()
 	return q, r, err

@@ -14,8 +14,6 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/frontend/cache"
-	"github.com/ferula-io/ferula/internal/frontend/splice"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
@@ -29,11 +27,11 @@ func NewCache(yaml, name string, logger *slog.Logger,
 
 // joinResponses writes the union of two responses of adjacent ranges.
 func joinResponses(_ context.Context, dst io.Writer, sources []cache.Source) error {
-	parts := make([]splice.Part, len(sources))
+	parts := make([]splicePart, len(sources))
 	for i, source := range sources {
-		parts[i] = splice.Part{Body: source, Cut: true, StartMS: source.StartMS, EndMS: source.EndMS}
+		parts[i] = splicePart{Body: source, Cut: true, StartMS: source.StartMS, EndMS: source.EndMS}
 	}
-	_, err := splice.New(splice.Options{}).Write(dst, parts)
+	_, err := newSplicing().Write(dst, parts)
 	return err
 }
 
@@ -52,18 +50,18 @@ const (
 // plan splits a range query and looks its intervals up in the cache. It doubles the interval until at most
 // Options.Parallelism parts are to be fetched. Intervals begin at multiples of their length. So every interval lies
 // within one of double length, and can use the cache entry of that longer interval.
-func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.Traits, useCache bool) plan {
+func (f *Frontend) plan(x *requestContext, q query, r stepRange, traits exprTraits, useCache bool) plan {
 	since := f.opts.Now()
 	cacheableMS := traits.LastImmutableStep(f.opts.Now().Add(-f.opts.MaxFreshness).UnixMilli(), q.lookback())
 	interval := f.opts.Split.IntervalFor(r)
-	intervals := split.Plan(r, interval)
+	intervals := splitAt(r, interval)
 	if !useCache || cacheableMS == math.MinInt64 {
 		if len(intervals) > f.opts.Parallelism {
-			intervals = split.Plan(r, split.Widen(r, interval, f.opts.Parallelism))
+			intervals = splitAt(r, widen(r, interval, f.opts.Parallelism))
 		}
 		p := plan{query: q}
 		for _, part := range intervals {
-			p.parts = append(p.parts, planPart{Range: part.Range})
+			p.parts = append(p.parts, planPart{stepRange: part.stepRange})
 		}
 		return p
 	}
@@ -74,7 +72,7 @@ func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.
 			interval = 0
 		}
 		interval *= 2
-		intervals = split.Plan(r, interval)
+		intervals = splitAt(r, interval)
 	}
 	for len(intervals) > lookupsMax {
 		double()
@@ -99,7 +97,7 @@ func (f *Frontend) plan(x *requestContext, q query, r split.Range, traits split.
 type lookups struct {
 	f     *Frontend
 	query query
-	whole split.Range
+	whole stepRange
 	// cacheableMS is the last timestamp whose points may be cached: later ones may still change.
 	cacheableMS int64
 	pieces      []cachedPiece // sorted, without overlaps
@@ -107,7 +105,7 @@ type lookups struct {
 
 // cachedPiece is the part of a query that an extent serves.
 type cachedPiece struct {
-	split.Range
+	stepRange
 	extent *cache.Extent
 }
 
@@ -120,14 +118,14 @@ func (l *lookups) release() {
 
 // cacheKey returns the cache key of one interval of a query. It contains the step and
 // the step offset, since only points of the same steps can be reused.
-func cacheKey(key string, part split.Part, interval time.Duration) string {
+func cacheKey(key string, part intervalPart, interval time.Duration) string {
 	return fmt.Sprintf("%s|%d|%d|%d|%d", key, part.StepMS, part.StepOffset(), interval.Milliseconds(), part.Index)
 }
 
 // find looks up all intervals, and adds the extents it finds to l.pieces. If nothing is found for an
 // interval, find looks up the longer intervals that contain it. It returns false if there are more
 // gaps than Options.Parallelism; the remaining intervals are then not looked up.
-func (l *lookups) find(ctx context.Context, intervals []split.Part, interval time.Duration) bool {
+func (l *lookups) find(ctx context.Context, intervals []intervalPart, interval time.Duration) bool {
 	tooMany := int64(l.f.opts.Parallelism)
 	key := l.query.key()
 	found := make([]*cache.Extent, len(intervals))
@@ -137,7 +135,7 @@ func (l *lookups) find(ctx context.Context, intervals []split.Part, interval tim
 		return gaps.Add(int64(missing(intervals[i], found[i]))) <= tooMany
 	})
 	for i, e := range found {
-		l.add(intervals[i].Range, e)
+		l.add(intervals[i].stepRange, e)
 	}
 	if gaps.Load() > tooMany {
 		return false
@@ -145,7 +143,7 @@ func (l *lookups) find(ctx context.Context, intervals []split.Part, interval tim
 	longer := l.longer(intervals, found, interval)
 	inLonger := make([]*cache.Extent, len(longer))
 	concurrently(len(longer), func(i int) bool {
-		inLonger[i] = l.f.opts.Cache.Lookup(ctx, cacheKey(key, longer[i].Part, longer[i].interval), longer[i].StartMS,
+		inLonger[i] = l.f.opts.Cache.Lookup(ctx, cacheKey(key, longer[i].intervalPart, longer[i].interval), longer[i].StartMS,
 			longer[i].EndMS)
 		return true
 	})
@@ -154,7 +152,7 @@ func (l *lookups) find(ctx context.Context, intervals []split.Part, interval tim
 	}
 	left := 0
 	for _, part := range intervals {
-		left += len(l.gaps(part.Range))
+		left += len(l.gaps(part.stepRange))
 	}
 	return left <= l.f.opts.Parallelism
 }
@@ -182,7 +180,7 @@ func concurrently(n int, do func(i int) bool) {
 }
 
 // missing returns the number of gaps that an extent leaves in an interval.
-func missing(part split.Part, e *cache.Extent) int {
+func missing(part intervalPart, e *cache.Extent) int {
 	if e == nil {
 		return 1
 	}
@@ -190,13 +188,13 @@ func missing(part split.Part, e *cache.Extent) int {
 	if !ok {
 		return 1
 	}
-	return len(part.Without([]split.Range{piece}))
+	return len(part.Without([]stepRange{piece}))
 }
 
 // longerPart is an interval longer than the query's. Its Range is the part of it that the query needs and no
 // extent serves.
 type longerPart struct {
-	split.Part
+	intervalPart
 	interval time.Duration
 }
 
@@ -204,7 +202,7 @@ type longerPart struct {
 // intervals later than cacheableMS, which are never cached. Without a fixed interval
 // (Split.Interval) the result is empty, because the intervals then depend on the range of the
 // query.
-func (l *lookups) longer(intervals []split.Part, found []*cache.Extent, interval time.Duration) (longer []longerPart) {
+func (l *lookups) longer(intervals []intervalPart, found []*cache.Extent, interval time.Duration) (longer []longerPart) {
 	if l.f.opts.Split.Interval == 0 || interval == 0 {
 		return nil
 	}
@@ -214,7 +212,7 @@ func (l *lookups) longer(intervals []split.Part, found []*cache.Extent, interval
 			if found[i] != nil || part.StartMS > l.cacheableMS {
 				continue
 			}
-			part = split.Plan(part.Range, factor*interval)[0]
+			part = splitAt(part.stepRange, factor*interval)[0]
 			if last := len(longer) - 1; last >= from && longer[last].Index == part.Index {
 				longer[last].EndMS = part.EndMS
 			} else {
@@ -231,12 +229,12 @@ func (l *lookups) longer(intervals []split.Part, found []*cache.Extent, interval
 // For example, with a step of 1 m, the pieces have 10:00–11:00 and 12:00–13:00, and the extent has
 // 10:00–14:00. The first missing step is 11:01 and the last is 14:00. So the new piece is
 // 11:01–14:00, and the piece 12:00–13:00 is released.
-func (l *lookups) add(within split.Range, e *cache.Extent) {
+func (l *lookups) add(within stepRange, e *cache.Extent) {
 	if e == nil {
 		return
 	}
 	within, ok := within.Clip(e.StartMS, e.EndMS)
-	var gaps []split.Range
+	var gaps []stepRange
 	if ok {
 		gaps = l.gaps(within)
 	}
@@ -259,8 +257,8 @@ func (l *lookups) add(within split.Range, e *cache.Extent) {
 }
 
 // gaps returns the parts of a range that no piece covers.
-func (l *lookups) gaps(part split.Range) []split.Range {
-	var pieces []split.Range
+func (l *lookups) gaps(part stepRange) []stepRange {
+	var pieces []stepRange
 	for _, p := range l.pieces {
 		if p.EndMS < part.StartMS || p.StartMS > part.EndMS {
 			continue
@@ -274,15 +272,15 @@ func (l *lookups) gaps(part split.Range) []split.Range {
 
 // assemble returns the plan of cached pieces and gaps in order of time. hits and fetches count the
 // pieces and the gaps. A fetched gap is cached up to cacheableMS.
-func (l *lookups) assemble(intervals []split.Part, interval time.Duration) (p plan, hits, fetches int) {
+func (l *lookups) assemble(intervals []intervalPart, interval time.Duration) (p plan, hits, fetches int) {
 	p.query = l.query
 	for _, piece := range l.pieces {
-		p.parts = append(p.parts, planPart{Range: piece.Range, cached: piece.extent})
+		p.parts = append(p.parts, planPart{stepRange: piece.stepRange, cached: piece.extent})
 	}
 	key := l.query.key()
 	for _, part := range intervals {
-		for _, gap := range l.gaps(part.Range) {
-			fetched := planPart{Range: gap}
+		for _, gap := range l.gaps(part.stepRange) {
+			fetched := planPart{stepRange: gap}
 			if old, ok := gap.Clip(math.MinInt64, l.cacheableMS); ok {
 				fetched.writer = l.f.opts.Cache.Writer(cacheKey(key, part, interval), old.StartMS, old.EndMS, gap.StepMS)
 			}
@@ -308,7 +306,7 @@ func cacheState(hits, fetches int) string {
 // cacheable reports whether a response with these annotations is complete. Warnings of the engine
 // ("PromQL ...") do not mean a partial response. Every other warning may, "No StoreAPIs matched for
 // this query" included.
-func cacheable(annotations splice.Annotations) bool {
+func cacheable(annotations partAnnotations) bool {
 	return !annotations.Partial && !slices.ContainsFunc(annotations.Warnings, func(w string) bool {
 		return !strings.HasPrefix(w, "PromQL ")
 	})

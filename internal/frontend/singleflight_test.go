@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
 // blockingDownstream is a frontend whose downstream responds after release is closed, so
@@ -43,7 +42,7 @@ func newBlockingDownstream(t *testing.T, respond func(w http.ResponseWriter, r *
 	}))
 	t.Cleanup(behind.Close)
 	f, err := New(Options{
-		Downstream: clientOf(t, behind.URL, downstream.Transport{}), Split: split.Options{Interval: time.Hour}, RangeRetries: -1, InstantRetries: -1,
+		Downstream: clientOf(t, behind.URL, downstream.Transport{}), Split: SplitOptions{Interval: time.Hour}, RangeRetries: -1, InstantRetries: -1,
 		Logger: slog.New(slog.DiscardHandler),
 	})
 	check(t, err == nil, "%v", err)

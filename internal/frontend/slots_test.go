@@ -19,7 +19,6 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/cache"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
 // getWithin is get with a timeout.
@@ -133,7 +132,7 @@ func TestSlots_ManyQueriesFinishAtALimitedDownstream(t *testing.T) {
 	server, maximum := limitedDownstream(t, slots)
 	f, err := New(Options{
 		Downstream: clientOf(t, server.URL, downstream.Transport{}), Slots: slotsOf(t, slots),
-		Split: split.Options{Interval: time.Hour}, Logger: slog.New(slog.DiscardHandler),
+		Split: SplitOptions{Interval: time.Hour}, Logger: slog.New(slog.DiscardHandler),
 	})
 	check(t, err == nil, "%v", err)
 	front := httptest.NewServer(f)

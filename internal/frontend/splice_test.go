@@ -1,4 +1,4 @@
-package splice
+package frontend
 
 import (
 	"bytes"
@@ -21,13 +21,6 @@ import (
 
 	"github.com/ferula-io/ferula/promjson"
 )
-
-func check(t *testing.T, ok bool, format string, args ...any) {
-	t.Helper()
-	if !ok {
-		t.Fatalf(format, args...)
-	}
-}
 
 // encodeMatrix encodes a response with Prometheus' own codec.
 func encodeMatrix(t testing.TB, m promql.Matrix, warnings ...string) []byte {
@@ -168,17 +161,18 @@ func TestSplice_EqualsTheWholeResponseByteForByte(t *testing.T) {
 		whole := randomMatrix(r, times)
 		want := encodeMatrix(t, whole)
 
-		s := New(Options{ReadBytes: []int{16, 100, 4096, 1 << 16}[r.IntN(4)], WriteBytes: 1 + r.IntN(5000), ObjectBytesMax: 1 << 16})
+		s := newSplicing()
+		s.readBytes, s.splicer.WriteBytes = []int{16, 100, 4096, 1 << 16}[r.IntN(4)], 1+r.IntN(5000)
 		for range 2 { // the second time with reused scanners
-			var parts []Part
+			var parts []splicePart
 			for i := 0; i < len(times); {
 				j := min(i+1+r.IntN(len(times)), len(times))
 				from, to := times[i], times[j-1]
 				if r.IntN(3) == 0 { // a cached response that covers more and needs Cut
 					body := encodeMatrix(t, between(whole, from-r.Int64N(20*step), to+r.Int64N(20*step)))
-					parts = append(parts, Part{Body: randomReader(r, body), Cut: true, StartMS: from, EndMS: to})
+					parts = append(parts, splicePart{Body: randomReader(r, body), Cut: true, StartMS: from, EndMS: to})
 				} else {
-					parts = append(parts, Part{Body: randomReader(r, encodeMatrix(t, between(whole, from, to)))})
+					parts = append(parts, splicePart{Body: randomReader(r, encodeMatrix(t, between(whole, from, to)))})
 				}
 				i = j
 			}
@@ -191,12 +185,12 @@ func TestSplice_EqualsTheWholeResponseByteForByte(t *testing.T) {
 }
 
 func splice(parts ...string) (string, error) {
-	var list []Part
+	var list []splicePart
 	for _, p := range parts {
-		list = append(list, Part{Body: strings.NewReader(p)})
+		list = append(list, splicePart{Body: strings.NewReader(p)})
 	}
 	var out bytes.Buffer
-	_, err := New(Options{}).Write(&out, list)
+	_, err := newSplicing().Write(&out, list)
 	return out.String(), err
 }
 
@@ -257,18 +251,19 @@ func TestSplice_InvalidPartsAreErrors(t *testing.T) {
 var errAny = errors.New("any error of the scanner")
 
 func TestSplice_WriteErrorIsReturned(t *testing.T) {
-	s := New(Options{WriteBytes: 1})
+	s := newSplicing()
+	s.splicer.WriteBytes = 1
 	broken := errors.New("gone")
-	_, err := s.Write(writerFunc(func(p []byte) (int, error) { return 0, broken }), []Part{{Body: strings.NewReader(matrixOf(`{"metric":{"a":"1"},"values":[[10,"1"]]}`))}})
+	_, err := s.Write(writerFunc(func(p []byte) (int, error) { return 0, broken }), []splicePart{{Body: strings.NewReader(matrixOf(`{"metric":{"a":"1"},"values":[[10,"1"]]}`))}})
 	check(t, errors.Is(err, broken), "%v", err)
 }
 
 func TestSplice_StepAligned(t *testing.T) {
-	s := New(Options{})
+	s := newSplicing()
 	for at, want := range map[int]bool{10: true, 40: true, 41: false, -20: true} {
 		body := matrixOf(fmt.Sprintf(`{"metric":{"a":"1"},"values":[[%d,"1"]]}`, at))
 		for _, cut := range []bool{false, true} {
-			_, err := s.Write(io.Discard, []Part{{Body: strings.NewReader(body), Cut: cut, StartMS: -20_000, EndMS: 100_000, StepMS: 30_000}})
+			_, err := s.Write(io.Discard, []splicePart{{Body: strings.NewReader(body), Cut: cut, StartMS: -20_000, EndMS: 100_000, StepMS: 30_000}})
 			check(t, err == nil && s.StepAligned(0) == want, "%d, cut %v: step aligned %v, %v", at, cut, s.StepAligned(0), err)
 		}
 	}
@@ -297,13 +292,13 @@ func halves(tb testing.TB, series, points int) (first, second, whole []byte) {
 
 func BenchmarkSplice(b *testing.B) {
 	first, second, whole := halves(b, 1000, 161)
-	s := New(Options{})
+	s := newSplicing()
 	b.SetBytes(int64(len(whole)))
 	b.ReportAllocs()
 	for b.Loop() {
 		n := 0
 		count := writerFunc(func(p []byte) (int, error) { n += len(p); return len(p), nil })
-		if _, err := s.Write(count, []Part{{Body: bytes.NewReader(first)}, {Body: bytes.NewReader(second)}}); err != nil || n != len(whole) {
+		if _, err := s.Write(count, []splicePart{{Body: bytes.NewReader(first)}, {Body: bytes.NewReader(second)}}); err != nil || n != len(whole) {
 			b.Fatal(n, err)
 		}
 	}
@@ -312,9 +307,9 @@ func BenchmarkSplice(b *testing.B) {
 
 func TestSplice_AllocationsDoNotDependOnSeries(t *testing.T) {
 	first, second, _ := halves(t, 500, 20)
-	s := New(Options{})
+	s := newSplicing()
 	run := func() {
-		if _, err := s.Write(io.Discard, []Part{{Body: bytes.NewReader(first)}, {Body: bytes.NewReader(second)}}); err != nil {
+		if _, err := s.Write(io.Discard, []splicePart{{Body: bytes.NewReader(first)}, {Body: bytes.NewReader(second)}}); err != nil {
 			t.Fatal(err)
 		}
 	}

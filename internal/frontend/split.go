@@ -1,10 +1,4 @@
-// Package split splits range queries along time.
-//
-// In: a query's expression, start, end and step. Out: the ranges of its parts, such that
-// the concatenated responses of the parts equal the response of the whole query.
-// traits.go finds expressions that must not be split or cached. There is no HTTP, no
-// cache and no evaluation here: expressions are parsed only.
-package split
+package frontend
 
 import (
 	"errors"
@@ -14,32 +8,32 @@ import (
 	"github.com/ferula-io/ferula/internal/hint"
 )
 
-// Range is the steps of a range query: StartMS, StartMS+StepMS, ..., EndMS. EndMS is a
+// stepRange is the steps of a range query: StartMS, StartMS+StepMS, ..., EndMS. EndMS is a
 // step too. Times are in milliseconds.
-type Range struct {
+type stepRange struct {
 	StartMS, EndMS, StepMS int64
 }
 
-// NewRange returns a Range whose end is moved back to the last step.
-func NewRange(startMS, endMS, stepMS int64) (Range, error) {
+// newRange returns a stepRange whose end is moved back to the last step.
+func newRange(startMS, endMS, stepMS int64) (stepRange, error) {
 	if stepMS <= 0 {
-		return Range{}, fmt.Errorf("step of %d ms is not positive", stepMS)
+		return stepRange{}, fmt.Errorf("step of %d ms is not positive", stepMS)
 	}
 	if endMS < startMS {
-		return Range{}, fmt.Errorf("end %d before start %d", endMS, startMS)
+		return stepRange{}, fmt.Errorf("end %d before start %d", endMS, startMS)
 	}
-	return Range{startMS, startMS + (endMS-startMS)/stepMS*stepMS, stepMS}, nil
+	return stepRange{startMS, startMS + (endMS-startMS)/stepMS*stepMS, stepMS}, nil
 }
 
 // Points returns the number of steps.
-func (r Range) Points() int64 { return (r.EndMS-r.StartMS)/r.StepMS + 1 }
+func (r stepRange) Points() int64 { return (r.EndMS-r.StartMS)/r.StepMS + 1 }
 
 // StepOffset returns the start modulo the step, in ms. Two ranges with the same step and
 // the same offset have their steps at the same times.
-func (r Range) StepOffset() int64 { return floorMod(r.StartMS, r.StepMS) }
+func (r stepRange) StepOffset() int64 { return floorMod(r.StartMS, r.StepMS) }
 
 // Clip returns the steps of r within [fromMS, toMS]. ok is false if there are none.
-func (r Range) Clip(fromMS, toMS int64) (part Range, ok bool) {
+func (r stepRange) Clip(fromMS, toMS int64) (part stepRange, ok bool) {
 	start, end := r.StartMS, r.EndMS
 	if fromMS > start {
 		start += ceilDiv(fromMS-start, r.StepMS) * r.StepMS
@@ -47,35 +41,35 @@ func (r Range) Clip(fromMS, toMS int64) (part Range, ok bool) {
 	if toMS < end {
 		end = r.StartMS + floorDiv(toMS-r.StartMS, r.StepMS)*r.StepMS
 	}
-	return Range{start, end, r.StepMS}, start <= end
+	return stepRange{start, end, r.StepMS}, start <= end
 }
 
 // Without returns the gaps of r that the given parts leave, in order of time. The parts
 // must be sorted, must not overlap, and have the step and step offset of r.
-func (r Range) Without(parts []Range) []Range {
-	var gaps []Range
+func (r stepRange) Without(parts []stepRange) []stepRange {
+	var gaps []stepRange
 	next := r.StartMS
 	for _, p := range parts {
 		if p.StartMS > next {
-			gaps = append(gaps, Range{next, p.StartMS - r.StepMS, r.StepMS})
+			gaps = append(gaps, stepRange{next, p.StartMS - r.StepMS, r.StepMS})
 		}
 		next = max(next, p.EndMS+r.StepMS)
 	}
 	if next <= r.EndMS {
-		gaps = append(gaps, Range{next, r.EndMS, r.StepMS})
+		gaps = append(gaps, stepRange{next, r.EndMS, r.StepMS})
 	}
 	return gaps
 }
 
-// Part is one part of a split query: its steps, and the index of their interval, counted
+// intervalPart is one part of a split query: its steps, and the index of their interval, counted
 // from the epoch.
-type Part struct {
-	Range
+type intervalPart struct {
+	stepRange
 	Index int64
 }
 
-// Options set the length of the parts. The names are from Thanos.
-type Options struct {
+// SplitOptions set the length of the parts. The names are from Thanos.
+type SplitOptions struct {
 	Interval         time.Duration // length of a part; 0: by the three options below, or no split if they are 0
 	MinInterval      time.Duration // queries up to this length are split only at its multiples
 	MaxInterval      time.Duration // queries at least twice as long are split in parts of this length
@@ -90,7 +84,7 @@ const (
 )
 
 // Validate returns all faults of the options, joined.
-func (o Options) Validate() error {
+func (o SplitOptions) Validate() error {
 	var errs []error
 	dynamic := o.MinInterval != 0 || o.MaxInterval != 0 || o.HorizontalShards != 0
 	if o.Interval < 0 || o.MinInterval < 0 || o.MaxInterval < 0 || o.HorizontalShards < 0 {
@@ -116,7 +110,7 @@ func (o Options) Validate() error {
 }
 
 // IntervalFor returns the length of the parts of a query over r. 0 means no split.
-func (o Options) IntervalFor(r Range) time.Duration {
+func (o SplitOptions) IntervalFor(r stepRange) time.Duration {
 	if o.Interval != 0 || o.MaxInterval == 0 {
 		return o.Interval
 	}
@@ -131,25 +125,25 @@ func (o Options) IntervalFor(r Range) time.Duration {
 	}
 }
 
-// Plan splits r at the multiples of interval. Intervals without a step are omitted.
-func Plan(r Range, interval time.Duration) []Part {
+// splitAt splits r at the multiples of interval. Intervals without a step are omitted.
+func splitAt(r stepRange, interval time.Duration) []intervalPart {
 	length := interval.Milliseconds()
 	if length <= 0 {
-		return []Part{{Range: r}}
+		return []intervalPart{{stepRange: r}}
 	}
-	var parts []Part
+	var parts []intervalPart
 	for start := r.StartMS; start <= r.EndMS; {
 		index := floorDiv(start, length)
-		part, _ := Range{start, r.EndMS, r.StepMS}.Clip(start, (index+1)*length-1)
-		parts = append(parts, Part{part, index})
+		part, _ := stepRange{start, r.EndMS, r.StepMS}.Clip(start, (index+1)*length-1)
+		parts = append(parts, intervalPart{part, index})
 		start = part.EndMS + r.StepMS
 	}
 	return parts
 }
 
-// Widen returns the shortest multiple of interval with which Plan splits r into at most maxParts
+// widen returns the shortest multiple of interval with which splitAt splits r into at most maxParts
 // parts. It returns 0, no split, if maxParts is 1.
-func Widen(r Range, interval time.Duration, maxParts int) time.Duration {
+func widen(r stepRange, interval time.Duration, maxParts int) time.Duration {
 	length := interval.Milliseconds()
 	if length <= 0 || maxParts <= 1 {
 		return 0

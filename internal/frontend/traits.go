@@ -1,4 +1,4 @@
-package split
+package frontend
 
 import (
 	"math"
@@ -9,9 +9,9 @@ import (
 	"github.com/ferula-io/ferula/internal/precheck"
 )
 
-// Traits are the properties of an expression that limit how its results may be split and
+// exprTraits are the properties of an expression that limit how its results may be split and
 // cached.
-type Traits struct {
+type exprTraits struct {
 	// Unsplittable means that the value at a step depends on the whole range of the query,
 	// through @ start(), @ end(), or the functions start(), end(), range() and step().
 	Unsplittable bool
@@ -38,7 +38,7 @@ const aheadMax = math.MaxInt64 / 4
 // LastImmutableStep returns the last time, in ms, at which the expression's value can no longer change, given that
 // samples up to immutableMS cannot change. It returns math.MinInt64 if the value may change at every step. lookback is
 // the request's lookback_delta, 0 if it has none.
-func (s Traits) LastImmutableStep(immutableMS int64, lookback time.Duration) int64 {
+func (s exprTraits) LastImmutableStep(immutableMS int64, lookback time.Duration) int64 {
 	ahead := s.LookAheadMS
 	if s.Smoothed {
 		if lookback <= 0 {
@@ -53,17 +53,17 @@ func (s Traits) LastImmutableStep(immutableMS int64, lookback time.Duration) int
 	return until
 }
 
-// TraitsOf returns the traits of an expression. ok is false if it cannot be parsed; the
+// traitsOf returns the traits of an expression. ok is false if it cannot be parsed; the
 // query must then be passed through, and the downstream returns the error.
-func TraitsOf(p parser.Parser, query string) (traits Traits, ok bool) {
+func traitsOf(p parser.Parser, query string) (traits exprTraits, ok bool) {
 	if precheck.Query(query, precheck.LevelsMax) != nil {
-		return Traits{}, false
+		return exprTraits{}, false
 	}
 	expr, err := p.ParseExpr(query)
 	if err != nil {
-		return Traits{}, false
+		return exprTraits{}, false
 	}
-	traits = Traits{LatestMS: math.MinInt64}
+	traits = exprTraits{LatestMS: math.MinInt64}
 	parser.Inspect(expr, func(node parser.Node, _ []parser.Node) error {
 		traits.look(node)
 		return nil
@@ -71,7 +71,7 @@ func TraitsOf(p parser.Parser, query string) (traits Traits, ok bool) {
 	return traits, true
 }
 
-func (s *Traits) look(node parser.Node) {
+func (s *exprTraits) look(node parser.Node) {
 	switch n := node.(type) {
 	case *parser.VectorSelector:
 		s.at(n.Timestamp, n.StartOrEnd)
@@ -98,7 +98,7 @@ func (s *Traits) look(node parser.Node) {
 	}
 }
 
-func (s *Traits) at(timestampMS *int64, startOrEnd parser.ItemType) {
+func (s *exprTraits) at(timestampMS *int64, startOrEnd parser.ItemType) {
 	if startOrEnd != 0 {
 		s.Unsplittable = true
 	}
@@ -110,7 +110,7 @@ func (s *Traits) at(timestampMS *int64, startOrEnd parser.ItemType) {
 // offset adds a negative offset to LookAheadMS. Negative offsets of nested subqueries add up. All
 // other negative offsets are added, too: the sum is then larger than needed, so a step is cached
 // later than possible, but never too early.
-func (s *Traits) offset(offset time.Duration, expr *parser.DurationExpr) {
+func (s *exprTraits) offset(offset time.Duration, expr *parser.DurationExpr) {
 	if offset < 0 {
 		s.LookAheadMS = min(s.LookAheadMS+(-offset+time.Millisecond-1).Milliseconds(), aheadMax)
 	}
@@ -122,7 +122,7 @@ func (s *Traits) offset(offset time.Duration, expr *parser.DurationExpr) {
 }
 
 // duration searches a duration expression for range().
-func (s *Traits) duration(expr parser.Expr) {
+func (s *exprTraits) duration(expr parser.Expr) {
 	switch n := expr.(type) {
 	case *parser.DurationExpr:
 		if n == nil {

@@ -21,7 +21,6 @@ import (
 	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/frontend"
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
-	"github.com/ferula-io/ferula/internal/frontend/split"
 )
 
 // startFrontend runs a query frontend in front of the downstream URL until the test
@@ -30,7 +29,7 @@ func startFrontend(t *testing.T, downstreamURL string, change func(*app.QueryFro
 	t.Helper()
 	opts := app.QueryFrontendOptions{
 		Downstream: downstream.Options{URL: downstreamURL},
-		Frontend:   frontend.Options{Split: split.Options{Interval: time.Hour}},
+		Frontend:   frontend.Options{Split: frontend.SplitOptions{Interval: time.Hour}},
 	}
 	if change != nil {
 		change(&opts)

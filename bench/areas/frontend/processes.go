@@ -90,7 +90,7 @@ var stages = []proc.Stage{
 	{Name: "encode", In: []string{"queryrange.prometheusCodec.EncodeResponse"}},
 	{Name: "read cache", In: []string{"queryrange.resultsCache", "queryrange.(*resultsCache)", "frontend/cache."}},
 	{Name: "scan", In: []string{"promjson.(*Scanner)", "promjson.CompareMetrics", "promjson.FirstTime", "promjson.LastTime"}},
-	{Name: "splice", In: []string{"frontend/splice.", "promjson.(*Splicer)", "promjson.(*output)", "main.(*relay).copy"}},
+	{Name: "splice", In: []string{"frontend.(*splicing)", "promjson.(*Splicer)", "promjson.(*output)", "main.(*relay).copy"}},
 }
 
 const profiled = 1500 * time.Millisecond // minimum duration of the profiled queries

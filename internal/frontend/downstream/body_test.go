@@ -207,7 +207,7 @@ func TestBody_BytesMaxHoldsAtTheLimitAndOnePastIt(t *testing.T) {
 				resp.Body = &endsAt{t: t, n: size, end: want.end}
 				return resp, nil
 			})
-			resp, err := open(t, Options{URL: "http://down.example", Wrap: tripper.wrap, Retries: -1}, Request{Path: "/", BytesMax: limit})
+			resp, err := open(t, Options{URL: "http://down.example", Wrap: tripper.wrap, Retries: -1, BytesMax: limit}, Request{Path: "/"})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -355,15 +355,14 @@ func TestBody_DecodedBytesAreLimited(t *testing.T) {
 	for _, encoding := range []string{Gzip, Zstd, Snappy, Identity} {
 		encoded := wire(t, encoding, "content-length", bomb)
 		server := serveRaw(t, func(conn net.Conn, _ *http.Request, _ int) { _, _ = io.WriteString(conn, encoded) })
-		c := client(t, Options{URL: server.url, BytesMax: 1 << 20}, nil)
-		resp, err := c.Open(t.Context(), Request{Path: "/"})
+		resp, err := client(t, Options{URL: server.url, BytesMax: 1 << 20}, nil).Open(t.Context(), Request{Path: "/"})
 		if err != nil {
 			t.Fatal(err)
 		}
 		body, err := readAll(resp, 1<<16)
 		checkIs(t, err, ErrLimit)
 		check(t, encoding+": bytes", len(body), 1<<20)
-		resp, err = c.Open(t.Context(), Request{Path: "/", BytesMax: 8 << 20})
+		resp, err = client(t, Options{URL: server.url, BytesMax: 8 << 20}, nil).Open(t.Context(), Request{Path: "/"})
 		if err != nil {
 			t.Fatal(err)
 		}

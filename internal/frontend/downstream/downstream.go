@@ -24,6 +24,7 @@
 package downstream
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -49,10 +50,7 @@ type Options struct {
 	UserAgent string   // of requests that forward no User-Agent; "": ferula/VERSION
 
 	ConnectTimeout time.Duration // of a TCP connection; 0: 5s
-	// FirstByteTimeout limits the time from sending the request to the response's status line; 0:
-	// no limit, because the downstream limits the duration of a query.
-	FirstByteTimeout time.Duration
-	IdleTimeout      time.Duration // without a byte while a body is read; 0: 1m
+	IdleTimeout    time.Duration // without a byte while a body is read; 0: 1m
 
 	Retries       int           // of one request; 0: 5
 	BackoffMin    time.Duration // before the first retry; 0: 100ms
@@ -78,39 +76,20 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	orTime := func(d *time.Duration, otherwise time.Duration) {
-		if *d == 0 {
-			*d = otherwise
-		}
-	}
-	orTime(&o.ConnectTimeout, 5*time.Second)
-	orTime(&o.IdleTimeout, time.Minute)
-	orTime(&o.BackoffMin, 100*time.Millisecond)
-	orTime(&o.BackoffMax, max(2*time.Second, o.BackoffMin))
-	orTime(&o.RetryAfterMax, 5*time.Second)
+	o.ConnectTimeout = cmp.Or(o.ConnectTimeout, 5*time.Second)
+	o.IdleTimeout = cmp.Or(o.IdleTimeout, time.Minute)
+	o.BackoffMin = cmp.Or(o.BackoffMin, 100*time.Millisecond)
+	o.BackoffMax = cmp.Or(o.BackoffMax, max(2*time.Second, o.BackoffMin))
+	o.RetryAfterMax = cmp.Or(o.RetryAfterMax, 5*time.Second)
+	o.UserAgent = cmp.Or(o.UserAgent, version.UserAgent())
+	o.Retries = cmp.Or(o.Retries, 5)
+	o.BudgetRatio = cmp.Or(o.BudgetRatio, 0.2)
+	o.BudgetPerSecond = cmp.Or(o.BudgetPerSecond, 1)
+	o.BudgetBurst = cmp.Or(o.BudgetBurst, 100)
+	o.BytesMax = cmp.Or(o.BytesMax, 16<<30)
+	o.ReadBufferBytes = cmp.Or(o.ReadBufferBytes, 256<<10)
 	if len(o.Encodings) == 0 {
 		o.Encodings = []string{Identity}
-	}
-	if o.UserAgent == "" {
-		o.UserAgent = version.UserAgent()
-	}
-	if o.Retries == 0 {
-		o.Retries = 5
-	}
-	if o.BudgetRatio == 0 {
-		o.BudgetRatio = 0.2
-	}
-	if o.BudgetPerSecond == 0 {
-		o.BudgetPerSecond = 1
-	}
-	if o.BudgetBurst == 0 {
-		o.BudgetBurst = 100
-	}
-	if o.BytesMax == 0 {
-		o.BytesMax = 16 << 30
-	}
-	if o.ReadBufferBytes == 0 {
-		o.ReadBufferBytes = 256 << 10
 	}
 	if o.Jitter == nil {
 		o.Jitter = rand.Float64
@@ -121,7 +100,6 @@ func (o Options) withDefaults() Options {
 // Validate reports every error of the options at once.
 func (o Options) Validate() error {
 	var errs []error
-	invalid := func(format string, args ...any) { errs = append(errs, fmt.Errorf("downstream: "+format, args...)) }
 	invalidURL := func(format string, args ...any) {
 		errs = append(errs, hint.Invalid("query-frontend.downstream-url", fmt.Errorf(format, args...)))
 	}
@@ -142,15 +120,6 @@ func (o Options) Validate() error {
 			errs = append(errs, hint.Invalid("downstream.encoding",
 				fmt.Errorf("unknown encoding %q: want identity, gzip, zstd or snappy", encoding)))
 		}
-	}
-	if o.BackoffMin < 0 || o.BackoffMax < 0 || o.BackoffMax != 0 && o.BackoffMax < o.BackoffMin {
-		invalid("invalid back-off: min %s, max %s", o.BackoffMin, o.BackoffMax)
-	}
-	if o.BudgetRatio < 0 || o.BudgetBurst < 0 {
-		invalid("invalid retry budget: ratio %g, burst %d", o.BudgetRatio, o.BudgetBurst)
-	}
-	if o.BytesMax < 0 || o.ReadBufferBytes < 0 {
-		invalid("negative limit: response %d bytes, read buffer %d bytes", o.BytesMax, o.ReadBufferBytes)
 	}
 	errs = append(errs, o.Transport.Validate())
 	return errors.Join(errs...)
@@ -280,8 +249,5 @@ func (c *Client) Open(ctx context.Context, r Request) (*Response, error) {
 		return nil, err
 	}
 	b := &Body{call: k, try: t, cancel: cancel, status: t.status, bytesMax: c.opts.BytesMax, hashing: k.retries > 0}
-	if r.BytesMax > 0 {
-		b.bytesMax = r.BytesMax
-	}
 	return &Response{Status: t.status, Header: t.header, Length: t.length, Delimited: t.delimited, Body: b}, nil
 }

@@ -136,7 +136,6 @@ func TestFailure_ClassifiesTheErrorOfATry(t *testing.T) {
 		text     string
 	}{
 		"the caller has gone":   {failure(ended(gone), ended(errStalled), true, reset), []error{gone}, []error{ErrUnavailable, ErrTimeout}, "downstream: the caller is gone"},
-		"no first byte":         {failure(live, ended(errFirstByte), true, reset), []error{ErrTimeout, errFirstByte}, []error{errUnsent, reset}, "downstream unavailable: timed out: no response within the first-byte timeout"},
 		"no byte":               {failure(live, ended(errStalled), false, reset), []error{ErrTimeout, errStalled}, []error{errUnsent}, "downstream unavailable: timed out: no byte within the idle timeout"},
 		"released":              {failure(live, ended(errReleased), true, reset), []error{ErrUnavailable, reset}, []error{ErrTimeout, errUnsent}, "downstream unavailable: reset"},
 		"not sent":              {failure(live, live, false, reset), []error{ErrUnavailable, errUnsent, reset}, []error{ErrTimeout}, "downstream unavailable: no connection: reset"},

@@ -12,8 +12,7 @@ var (
 	// ErrUnavailable means that the downstream sent no response, or broke one off,
 	// and that retries did not help.
 	ErrUnavailable = errors.New("downstream unavailable")
-	// ErrTimeout wraps ErrUnavailable: the downstream exceeded the connect, first-byte or idle
-	// timeout.
+	// ErrTimeout wraps ErrUnavailable: the downstream exceeded the connect or idle timeout, or the one for headers.
 	ErrTimeout = fmt.Errorf("%w: timed out", ErrUnavailable)
 	// ErrChanged means that a response broke off, was requested again and differed
 	// before the break: the bytes already returned cannot be continued.
@@ -30,10 +29,9 @@ var (
 // Causes with which the client itself cancels the context of a try. errEarly is the error of a body
 // that ended too early.
 var (
-	errFirstByte = errors.New("no response within the first-byte timeout")
-	errStalled   = errors.New("no byte within the idle timeout")
-	errEarly     = errors.New("the response ended before it was complete")
-	errReleased  = errors.New("downstream attempt released")
+	errStalled  = errors.New("no byte within the idle timeout")
+	errEarly    = errors.New("the response ended before it was complete")
+	errReleased = errors.New("downstream attempt released")
 )
 
 // errUnsent is wrapped by the ErrTimeout or ErrUnavailable of a request that was not sent, because
@@ -47,7 +45,7 @@ func failure(caller, try context.Context, sent bool, err error) error {
 	if caller.Err() != nil {
 		return fmt.Errorf("downstream: %w", context.Cause(caller))
 	}
-	if cause := context.Cause(try); errors.Is(cause, errFirstByte) || errors.Is(cause, errStalled) {
+	if cause := context.Cause(try); errors.Is(cause, errStalled) {
 		return fmt.Errorf("%w: %w", ErrTimeout, cause)
 	}
 	if !sent {

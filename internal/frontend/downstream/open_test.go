@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/http/httptrace"
 	"os"
 	"strconv"
 	"strings"
@@ -76,6 +77,12 @@ func responds(code int, body string) func(*http.Request) (*http.Response, error)
 	}
 }
 
+// timesOut gets a connection, and no headers in time.
+func timesOut(r *http.Request) (*http.Response, error) {
+	httptrace.ContextClientTrace(r.Context()).GotConn(httptrace.GotConnInfo{})
+	return nil, timeoutError{}
+}
+
 func hangs(r *http.Request) (*http.Response, error) { return endless(r.Context()) }
 
 // inTime runs one request against a script in a synctest bubble, without jitter, and
@@ -132,7 +139,7 @@ func TestOpen_RetriesUntilAResponseIsFinal(t *testing.T) {
 		{name: "a request that may change something is not retried", request: Request{Method: "POST", Path: "/api/v1/admin/tsdb/delete_series"}, script: script(returns(500)), status: 500, at: "[0s]"},
 		{name: "unless the request allows it", request: Request{Method: "POST", Path: "/api/v1/read", Body: []byte("x"), Retries: 1}, script: script(returns(500), returns(200)), status: 200, at: "[0s 50ms]"},
 		{name: "slow headers are waited for", script: script(afterwards(time.Hour, returns(200))), status: 200, at: "[0s]"},
-		{name: "a first-byte timeout is not retried", opts: Options{FirstByteTimeout: time.Second}, script: script(hangs), err: ErrTimeout, at: "[0s]"},
+		{name: "a timeout of the headers is not retried", script: script(timesOut), err: ErrTimeout, at: "[0s]"},
 		{name: "a connect timeout is retried", script: script(hangsUnsent, returns(200)), status: 200, at: "[0s 5.05s]"},
 		{name: "a query that ran out of time is not repeated", script: script(responds(503, `{"status":"error","errorType":"timeout","error":"query timed out"}`)), status: 503, at: "[0s]"},
 		{name: "a query that ran out of time at a gateway is not repeated", script: script(returns(504)), status: 504, at: "[0s]"},

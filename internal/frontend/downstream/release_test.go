@@ -187,55 +187,6 @@ func TestBody_ReadOfNothingReturns(t *testing.T) {
 	checkIs(t, err, nil)
 }
 
-// A timeout that ends just when the headers arrive releases the response.
-func TestOpen_ResponseAfterTheFirstByteTimeoutIsClosed(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		body := &tracked{Reader: strings.NewReader("late")}
-		trip := fakeTripper(func(*http.Request) (*http.Response, error) {
-			time.Sleep(2 * time.Second)
-			resp := status(200)
-			resp.Body = body
-			return resp, nil
-		})
-		c, err := New(Options{URL: "http://down.example", Wrap: trip.wrap, FirstByteTimeout: time.Second, Retries: -1}, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, err = c.Open(t.Context(), Request{Path: "/"})
-		checkIs(t, err, ErrTimeout)
-		check(t, "closed", body.closed.Load(), 1)
-		check(t, "timeouts", c.metrics.tries.With("timeout").Get(), 1)
-		check(t, "in flight", c.metrics.inFlight.Get(), 0)
-	})
-}
-
-// The first-byte timeout has no effect on the body.
-func TestOpen_FirstByteTimeoutEndsWithTheHeaders(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		trip := fakeTripper(func(r *http.Request) (*http.Response, error) {
-			resp := status(200)
-			resp.Body = io.NopCloser(readerFunc(func([]byte) (int, error) {
-				if r.Context().Err() != nil {
-					return 0, context.Cause(r.Context())
-				}
-				return 0, io.EOF
-			}))
-			return resp, nil
-		})
-		c, err := New(Options{URL: "http://down.example", Wrap: trip.wrap, FirstByteTimeout: time.Second, Retries: -1}, nil, nil)
-		if err != nil {
-			t.Fatal(err)
-		}
-		resp, err := c.Open(t.Context(), Request{Path: "/"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		time.Sleep(time.Minute)
-		_, err = readAll(resp, 10)
-		checkIs(t, err, nil)
-	})
-}
-
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
@@ -292,7 +243,7 @@ func TestOpen_RejectedRetriesAreCountedByReason(t *testing.T) {
 		deadline time.Duration
 		script   []func(*http.Request) (*http.Response, error)
 	}{
-		{"timeout", Options{FirstByteTimeout: time.Second}, 0, script(hangs)},
+		{"timeout", Options{}, 0, script(timesOut)},
 		{"timeout", Options{}, 0, script(returns(504))},
 		{"retry-after", Options{}, 0, script(returns(503, "Retry-After", "6"))},
 		{"retries", Options{Retries: 1}, 0, script(returns(500))},
@@ -496,15 +447,6 @@ func TestOptions_ValidateNamesEachFault(t *testing.T) {
 		want string // "": none
 	}{
 		{"no retries", Options{Retries: -1, BudgetPerSecond: -1, IdleTimeout: -1, ConnectTimeout: -1}, ""},
-		{"back-offs of one length", Options{BackoffMin: 5, BackoffMax: 5}, ""},
-		{"a minimum only", Options{BackoffMin: 5}, ""},
-		{"a negative minimum", Options{BackoffMin: -1}, "invalid back-off"},
-		{"a negative maximum", Options{BackoffMin: -2, BackoffMax: -1}, "invalid back-off"},
-		{"a maximum below the minimum", Options{BackoffMin: 5, BackoffMax: 4}, "invalid back-off"},
-		{"a negative ratio", Options{BudgetRatio: -1}, "invalid retry budget: ratio -1, burst 0"},
-		{"a negative burst", Options{BudgetBurst: -1}, "invalid retry budget: ratio 0, burst -1"},
-		{"negative bytes", Options{BytesMax: -1}, "response -1 bytes"},
-		{"a negative buffer", Options{ReadBufferBytes: -1}, "read buffer -1 bytes"},
 		{"all encodings", Options{Encodings: []string{Zstd, Gzip, Snappy, Identity}}, ""},
 		{"an unknown encoding", Options{Encodings: []string{Zstd, "br"}}, `unknown encoding "br"`},
 		{"no connections", Options{Transport: Transport{MaxIdleConns: new(int)}}, ""},

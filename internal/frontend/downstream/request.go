@@ -2,6 +2,7 @@ package downstream
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"io"
@@ -34,8 +35,7 @@ type Request struct {
 
 	// Retries is the maximum number of retries; 0: Options.Retries, or none if the request is not
 	// idempotent; negative: none.
-	Retries  int
-	BytesMax int64 // of the decoded response; 0: the client's
+	Retries int
 }
 
 // queryEndpoints take parameters in a form as well as in the URL. They change nothing, so requests
@@ -95,10 +95,7 @@ type message struct {
 }
 
 func (c *Client) message(r Request) (message, error) {
-	method := r.Method
-	if method == "" {
-		method = http.MethodGet
-	}
+	method := cmp.Or(r.Method, http.MethodGet)
 	target, err := c.target(r.Path)
 	if err != nil {
 		return message{}, err

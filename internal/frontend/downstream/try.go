@@ -56,11 +56,7 @@ func (c *Client) send(caller context.Context, m *message) (*try, error) {
 	t.source.watch.idle = c.opts.IdleTimeout
 	t.source.watch.end = func() { cancel(errStalled) }
 	begun := time.Now()
-	resp, err := c.roundTrip(t, m)
-	if err == nil && ctx.Err() != nil { // the timeout fired just after the headers
-		resp.Body.Close()
-		err = context.Cause(ctx)
-	}
+	resp, err := c.tripper.RoundTrip(m.request(t.source.watch.attach(ctx)))
 	if err != nil {
 		err = failure(caller, ctx, t.source.watch.sent.Load(), err)
 		cancel(errReleased)
@@ -74,15 +70,6 @@ func (c *Client) send(caller context.Context, m *message) (*try, error) {
 		return nil, err
 	}
 	return t, nil
-}
-
-// roundTrip waits for the status line, at most FirstByteTimeout.
-func (c *Client) roundTrip(t *try, m *message) (*http.Response, error) {
-	if c.opts.FirstByteTimeout > 0 {
-		timer := time.AfterFunc(c.opts.FirstByteTimeout, func() { t.cancel(errFirstByte) })
-		defer timer.Stop()
-	}
-	return c.tripper.RoundTrip(m.request(t.source.watch.attach(t.ctx)))
 }
 
 // begin evaluates the response's headers.

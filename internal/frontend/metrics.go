@@ -7,7 +7,7 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-// metrics are the metrics of the frontend. The methods of a nil *metrics do nothing.
+// metrics are the metrics of the frontend.
 type metrics struct {
 	requests *instruments.CounterVec
 	duration *instruments.PrometheusHistogramVec
@@ -19,7 +19,7 @@ type metrics struct {
 
 func newMetrics(set *instruments.Set) *metrics {
 	if set == nil {
-		return nil
+		set = instruments.NewSet()
 	}
 	bounds := []float64{.001, .005, .01, .05, .1, .5, 1, 5, 10, 30, 60, 120}
 	set.Describe("ferula_frontend_response_bytes_total", "Total bytes of responses, before compression.", "")
@@ -39,28 +39,7 @@ func newMetrics(set *instruments.Set) *metrics {
 	}
 }
 
-func (m *metrics) inFlight(delta float64) {
-	if m != nil {
-		m.running.Add(delta)
-	}
-}
-
-func (m *metrics) stage(name string, took time.Duration) {
-	if m != nil {
-		m.stages.With(name).Update(took.Seconds())
-	}
-}
-
-func (m *metrics) sharedResponse() {
-	if m != nil {
-		m.shared.Inc()
-	}
-}
-
 func (m *metrics) request(x *requestContext, took time.Duration) {
-	if m == nil {
-		return
-	}
 	kind := x.kind.String()
 	m.requests.With(kind, strconv.Itoa(x.status), x.cache).Inc()
 	m.duration.With(kind).Update(took.Seconds())
@@ -69,7 +48,5 @@ func (m *metrics) request(x *requestContext, took time.Duration) {
 
 // rejected counts a request that could not be read or violates a limit.
 func (m *metrics) rejected(kind kind, status int) {
-	if m != nil {
-		m.requests.With(kind.String(), strconv.Itoa(status), "").Inc()
-	}
+	m.requests.With(kind.String(), strconv.Itoa(status), "").Inc()
 }

@@ -16,6 +16,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"github.com/ferula-io/ferula/internal/frontend/limit"
+	"github.com/ferula-io/ferula/internal/httpbody"
 )
 
 // BodyBytesMax is the limit of a request body, the same as in Prometheus.
@@ -233,22 +234,11 @@ func acceptsJSON(accept []string) bool {
 			any = true
 			rank := slices.Index([]string{"*/*", "application/*", "application/json"}, kind)
 			if rank > best {
-				best, accepted = rank, !zeroQuality(params)
+				best, accepted = rank, httpbody.Weight(params) > 0
 			}
 		}
 	}
 	return accepted || !any
-}
-
-func zeroQuality(params string) bool {
-	for param := range strings.SplitSeq(params, ";") {
-		name, value, _ := strings.Cut(param, "=")
-		if strings.EqualFold(strings.TrimSpace(name), "q") {
-			q, err := strconv.ParseFloat(strings.TrimSpace(value), 64)
-			return err == nil && q == 0
-		}
-	}
-	return false
 }
 
 // seconds formats milliseconds as decimal seconds for the API, without rounding.

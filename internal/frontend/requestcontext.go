@@ -83,7 +83,7 @@ type stage struct {
 func (x *requestContext) stage(name string, since time.Time) {
 	took := x.f.opts.Now().Sub(since)
 	x.stages = append(x.stages, stage{name, took})
-	x.f.metrics.stage(name, took)
+	x.f.metrics.stages.With(name).Update(took.Seconds())
 	_, span := x.f.opts.Tracer.Start(x.r.Context(), name, trace.WithTimestamp(since))
 	span.End()
 }
@@ -139,7 +139,7 @@ func (f *Frontend) begin(w http.ResponseWriter, r *http.Request) (_ *requestCont
 	}
 	x.response = &responseWriter{x: x, limit: f.opts.Limits.ResponseBytesMax,
 		flag: f.opts.Limits.Flags.Of("ResponseBytesMax"), initialHeader: w.Header().Clone()}
-	f.metrics.inFlight(1)
+	f.metrics.running.Inc()
 	return x, nil
 }
 
@@ -201,7 +201,7 @@ func (x *requestContext) end() {
 	x.held.Release()
 	f := x.f
 	took := f.opts.Now().Sub(x.began)
-	f.metrics.inFlight(-1)
+	f.metrics.running.Dec()
 	f.metrics.request(x, took)
 	x.span.SetAttributes(attribute.String("query", x.query.params.Get("query")),
 		attribute.String("tenant", x.query.tenant),

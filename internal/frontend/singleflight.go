@@ -120,7 +120,7 @@ func (f *Frontend) deduplicate(x *requestContext, handle func() error) error {
 		f.calls.leave(key, c)
 		switch {
 		case c.complete:
-			f.metrics.sharedResponse()
+			f.metrics.shared.Inc()
 			return x.replay(c)
 		case c.err != nil: // a further call would fail in the same way and take as long
 			return c.err

@@ -85,7 +85,6 @@ type Options struct {
 	Logger     *slog.Logger
 	Now        func() time.Time // nil: time.Now
 
-	BodyMaxBytes int64 // of a request's form; 0: 10 MiB
 }
 
 func (o Options) withDefaults() Options {
@@ -100,9 +99,6 @@ func (o Options) withDefaults() Options {
 	}
 	if o.CORSOrigin == nil {
 		o.CORSOrigin = regexp.MustCompile("^(?:.*)$")
-	}
-	if o.BodyMaxBytes == 0 {
-		o.BodyMaxBytes = 10 << 20
 	}
 	return o
 }
@@ -238,7 +234,7 @@ func (a *API) serveAlways(f endpoint) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		httputil.SetCORS(w, a.opts.CORSOrigin, r)
 		w.Header().Add("Vary", "Accept-Encoding")
-		if err := parseForm(w, r, a.opts.BodyMaxBytes); err != nil {
+		if err := parseForm(w, r); err != nil {
 			a.respondError(w, err)
 			return
 		}

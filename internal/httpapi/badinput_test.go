@@ -49,16 +49,16 @@ func TestAPI_BodyOverTheLimitIsBadData(t *testing.T) {
 	}
 }
 
-func TestOptions_BodyMaxBytesLimitsTheForm(t *testing.T) {
+func TestAPI_LargeFormIsRefused(t *testing.T) {
 	mux := http.NewServeMux()
 	p := shared(t).parts(t)
-	httpapi.New(httpapi.Options{Engine: p.engine, Parser: p.parser, Queryable: p.queryable, BodyMaxBytes: 100}).Register(mux, prefix)
+	httpapi.New(httpapi.Options{Engine: p.engine, Parser: p.parser, Queryable: p.queryable}).Register(mux, prefix)
 	fits := form("query", "1", "time", "5")
 	if got := send(mux, request{method: http.MethodPost, path: "/query", encoding: formInBody, form: fits}.request(t)); got.status != http.StatusOK {
 		t.Errorf("got %s", got)
 	}
-	fits.Set("padding", strings.Repeat("x", 100))
-	if got := send(mux, request{method: http.MethodPost, path: "/query", encoding: formInBody, form: fits}.request(t)); !strings.Contains(got.body, "larger than 100 bytes") {
+	fits.Set("padding", strings.Repeat("x", 10<<20))
+	if got := send(mux, request{method: http.MethodPost, path: "/query", encoding: formInBody, form: fits}.request(t)); !strings.Contains(got.body, "larger than 10485760 bytes") {
 		t.Errorf("got %s", got)
 	}
 }

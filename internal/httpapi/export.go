@@ -60,7 +60,7 @@ func (s rawSource) RawQuerier(ctx context.Context, mint, maxt int64) (series.Que
 func (e *exporter) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	a := e.api
 	httputil.SetCORS(w, a.opts.CORSOrigin, r)
-	if err := parseForm(w, r, a.opts.BodyMaxBytes); err != nil {
+	if err := parseForm(w, r); err != nil {
 		a.respondError(w, err)
 		return
 	}

@@ -23,16 +23,19 @@ var (
 	maxTime = time.Unix(math.MaxInt64/1000-62135596801, 999999999).UTC()
 )
 
-// parseForm parses the query string and a body of at most maxBytes. A larger body is an
+// formBytesMax limits the body of a request.
+const formBytesMax = 10 << 20
+
+// parseForm parses the query string and a body of at most formBytesMax. A larger body is an
 // error that names the limit.
-func parseForm(w http.ResponseWriter, r *http.Request, maxBytes int64) *apiError {
+func parseForm(w http.ResponseWriter, r *http.Request) *apiError {
 	if r.Body != nil && r.Body != http.NoBody {
-		r.Body = http.MaxBytesReader(w, r.Body, maxBytes)
+		r.Body = http.MaxBytesReader(w, r.Body, formBytesMax)
 	}
 	var err error
 	if r.Method == http.MethodPost && isMultipart(r) {
 		//lint:ignore gosec the body is limited above
-		err = r.ParseMultipartForm(maxBytes)
+		err = r.ParseMultipartForm(formBytesMax)
 	} else {
 		err = r.ParseForm()
 	}

@@ -12,7 +12,7 @@ import (
 // be nil, can refuse the request.
 func (a *API) peer(check func(*http.Request) error) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		apiErr := parseForm(w, r, a.opts.BodyMaxBytes)
+		apiErr := parseForm(w, r)
 		if apiErr == nil && check != nil {
 			if err := check(r); err != nil {
 				apiErr = invalidParameter("query", err)

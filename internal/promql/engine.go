@@ -6,6 +6,7 @@
 package promql
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -51,18 +52,10 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.MaxSamples == 0 {
-		o.MaxSamples = 50_000_000
-	}
-	if o.Timeout == 0 {
-		o.Timeout = TimeoutByDefault
-	}
-	if o.MaxConcurrency == 0 {
-		o.MaxConcurrency = 20
-	}
-	if o.LookbackDelta == 0 {
-		o.LookbackDelta = 5 * time.Minute
-	}
+	o.MaxSamples = cmp.Or(o.MaxSamples, 50_000_000)
+	o.Timeout = cmp.Or(o.Timeout, TimeoutByDefault)
+	o.MaxConcurrency = cmp.Or(o.MaxConcurrency, 20)
+	o.LookbackDelta = cmp.Or(o.LookbackDelta, 5*time.Minute)
 	return o
 }
 

@@ -2,11 +2,13 @@ package cache
 
 import (
 	"bytes"
+	"cmp"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"log/slog"
+	"reflect"
 	"regexp"
 	"slices"
 	"strconv"
@@ -22,20 +24,12 @@ import (
 // Config is the store of a cache and its options, parsed from the YAML of Thanos'
 // --query-range.response-cache-config.
 type Config struct {
-	Type string // IN-MEMORY, MEMCACHED or REDIS
-	// TTL is the key validity for IN-MEMORY, and the key expiration for the other types.
-	TTL       time.Duration
+	Type      string // IN-MEMORY, MEMCACHED or REDIS
 	Memory    MemoryOptions
 	Memcached MemcachedOptions
 	Redis     RedisOptions
-
-	// Options of the cache; 0: the default.
-	Workers         int           // max_async_concurrency
-	QueueMax        int           // max_async_buffer_size
-	BreakerFailures int           // consecutive_failures
-	BreakerBackoff  time.Duration // open_duration
-	PartBytes       int           // from max_item_size
-	EntryBytesMax   int64         // from max_size
+	// Options of the cache; those of the YAML are used unless FromConfig was given others.
+	Options
 
 	memoryUnlimited  bool // max_size is 0
 	memcachedAnySize bool // max_item_size is 0
@@ -53,7 +47,7 @@ const (
 // precedence. inert lists the configured keys that have no effect, with the reasons.
 func FromConfig(text []byte, opts Options, logger *slog.Logger,
 	set *instruments.Set) (c *Cache, inert []string, err error) {
-	config, inert, err := ParseConfig(text)
+	config, inert, err := parseConfig(text, opts)
 	if err != nil {
 		return nil, nil, err
 	}
@@ -70,14 +64,7 @@ func FromConfig(text []byte, opts Options, logger *slog.Logger,
 	if err != nil {
 		return nil, nil, err
 	}
-	orDefault(&opts.TTL, config.TTL)
-	orDefault(&opts.Workers, config.Workers)
-	orDefault(&opts.QueueMax, config.QueueMax)
-	orDefault(&opts.BreakerFailures, config.BreakerFailures)
-	orDefault(&opts.BreakerBackoff, config.BreakerBackoff)
-	orDefault(&opts.PartBytes, config.PartBytes)
-	orDefault(&opts.EntryBytesMax, config.EntryBytesMax)
-	if c, err = New(store, opts, logger, set); err != nil {
+	if c, err = New(store, config.Options, logger, set); err != nil {
 		return nil, nil, errors.Join(err, store.Close())
 	}
 	return c, inert, nil
@@ -86,6 +73,11 @@ func FromConfig(text []byte, opts Options, logger *slog.Logger,
 // ParseConfig parses Thanos' YAML. Unknown keys are errors with their lines; all other
 // errors are reported at once. inert is as for FromConfig.
 func ParseConfig(text []byte) (config Config, inert []string, err error) {
+	return parseConfig(text, Options{})
+}
+
+func parseConfig(text []byte, opts Options) (config Config, inert []string, err error) {
+	config.Options = opts
 	outer, err := strict[yaml.Node](text)
 	if err != nil {
 		return config, nil, err
@@ -207,14 +199,13 @@ func (c *Config) readMemory(text []byte) error {
 	if y.MaxSizeItems < 0 || y.Validity < 0 {
 		return errors.New("max_size_items and validity cannot be negative")
 	}
-	c.TTL = time.Duration(y.Validity)
+	orDefault(&c.TTL, time.Duration(y.Validity))
 	c.memoryUnlimited = y.MaxSize == 0
 	c.Memory = MemoryOptions{BytesMax: int64(y.MaxSize), ItemsMax: y.MaxSizeItems}
 	orDefault(&c.Memory.BytesMax, memoryBytesMax)
 	// One response must not evict all others, and a part must fit.
-	c.EntryBytesMax = max(c.Memory.BytesMax/4, partBytesMin)
-	c.PartBytes = int(min(512<<10, max(c.Memory.BytesMax/8, partBytesMin)))
-	c.EntryBytesMax = max(c.EntryBytesMax, int64(c.PartBytes))
+	orDefault(&c.PartBytes, int(min(512<<10, max(c.Memory.BytesMax/8, partBytesMin))))
+	orDefault(&c.EntryBytesMax, max(c.Memory.BytesMax/4, partBytesMin, int64(c.PartBytes)))
 	return nil
 }
 
@@ -229,7 +220,8 @@ type breakerYAML struct {
 
 func (c *Config) setBreaker(y breakerYAML) {
 	if c.breakerSet = y.Enabled; y.Enabled {
-		c.BreakerFailures, c.BreakerBackoff = int(y.ConsecutiveFailures), time.Duration(y.OpenDuration)
+		orDefault(&c.BreakerFailures, int(y.ConsecutiveFailures))
+		orDefault(&c.BreakerBackoff, time.Duration(y.OpenDuration))
 	}
 }
 
@@ -263,18 +255,12 @@ func (c *Config) readMemcached(text []byte) error {
 	if len(y.Addresses) == 0 {
 		faults = append(faults, errors.New("no memcached addresses"))
 	}
-	faults = append(faults, negative(map[string]int64{
-		"timeout": int64(y.Timeout), "max_idle_connections": int64(y.MaxIdleConnections),
-		"max_async_concurrency": int64(y.MaxAsyncConcurrency), "max_async_buffer_size": int64(y.MaxAsyncBufferSize),
-		"max_get_multi_concurrency": int64(y.MaxGetMultiConcurrency), "expiration": int64(y.Expiration),
-		"dns_provider_update_interval": int64(y.DNSProviderUpdateInterval),
-	}))
+	faults = append(faults, negative(y))
 	tls, err := tlsOf(y.TLSEnabled, y.TLSConfig)
 	if err := errors.Join(append(faults, err)...); err != nil {
 		return err
 	}
-	c.TTL = time.Duration(y.Expiration)
-	orDefault(&c.TTL, expirationDefault)
+	orDefault(&c.TTL, cmp.Or(time.Duration(y.Expiration), expirationDefault))
 	c.Memcached = MemcachedOptions{
 		Addresses: y.Addresses, AutoDiscovery: y.AutoDiscovery, UpdateInterval: time.Duration(y.DNSProviderUpdateInterval),
 		Timeout: time.Duration(y.Timeout), IdleConnectionsMax: y.MaxIdleConnections, OperationsMax: y.MaxGetMultiConcurrency,
@@ -285,12 +271,13 @@ func (c *Config) readMemcached(text []byte) error {
 		if *y.MaxItemSize == 0 { // any size, as in Thanos
 			c.memcachedAnySize, c.Memcached.ItemBytesMax = true, 1<<40
 		}
-		c.PartBytes = int(min(512<<10, c.Memcached.ItemBytesMax-2*itemOverheadBytes))
+		orDefault(&c.PartBytes, int(min(512<<10, c.Memcached.ItemBytesMax-2*itemOverheadBytes)))
 		if c.PartBytes < partBytesMin {
 			return fmt.Errorf("max_item_size: %d bytes: at least %d", c.Memcached.ItemBytesMax, partBytesMin+2*itemOverheadBytes)
 		}
 	}
-	c.Workers, c.QueueMax = y.MaxAsyncConcurrency, y.MaxAsyncBufferSize
+	orDefault(&c.Workers, y.MaxAsyncConcurrency)
+	orDefault(&c.QueueMax, y.MaxAsyncBufferSize)
 	c.setBreaker(y.SetAsyncCircuitBreaker)
 	c.Memcached.ServerFailures, c.Memcached.ServerBackoff = c.BreakerFailures, c.BreakerBackoff
 	return nil
@@ -334,20 +321,12 @@ func (c *Config) readRedis(text []byte) error {
 	if y.Addr == "" {
 		faults = append(faults, errors.New("no redis addr"))
 	}
-	faults = append(faults, negative(map[string]int64{
-		"db": int64(y.DB), "dial_timeout": int64(y.DialTimeout), "read_timeout": int64(y.ReadTimeout),
-		"write_timeout":         int64(y.WriteTimeout),
-		"max_async_concurrency": int64(y.MaxAsyncConcurrency), "max_async_buffer_size": int64(y.MaxAsyncBufferSize),
-		"max_get_multi_concurrency": int64(y.MaxGetMultiConcurrency), "expiration": int64(y.Expiration),
-		"pool_size": int64(y.PoolSize), "min_idle_conns": int64(y.MinIdleConns), "idle_timeout": int64(y.IdleTimeout),
-		"max_conn_age": int64(y.MaxConnAge),
-	}))
+	faults = append(faults, negative(y))
 	tls, err := tlsOf(y.TLSEnabled, y.TLSConfig)
 	if err := errors.Join(append(faults, err)...); err != nil {
 		return err
 	}
-	c.TTL = time.Duration(y.Expiration)
-	orDefault(&c.TTL, expirationDefault)
+	orDefault(&c.TTL, cmp.Or(time.Duration(y.Expiration), expirationDefault))
 	c.Redis = RedisOptions{
 		Address: y.Addr, MasterName: y.MasterName, Prefix: y.Prefix, Username: y.Username, Password: y.Password,
 		Database:    y.DB,
@@ -358,16 +337,17 @@ func (c *Config) readRedis(text []byte) error {
 		TLS:              tls,
 	}
 	orDefault(&c.Redis.ConnectionsMax, y.MaxGetMultiConcurrency)
-	c.Workers, c.QueueMax = y.MaxAsyncConcurrency, y.MaxAsyncBufferSize
+	orDefault(&c.Workers, y.MaxAsyncConcurrency)
+	orDefault(&c.QueueMax, y.MaxAsyncBufferSize)
 	c.setBreaker(y.SetAsyncCircuitBreaker)
 	return nil
 }
 
-// negative returns an error that names the keys with negative values, in order.
-func negative(values map[string]int64) error {
+// negative returns an error that names the keys with negative values, in order; a key without effect may have one.
+func negative(section any) error {
 	var bad []string
-	for key, v := range values {
-		if v < 0 {
+	for field, v := range reflect.ValueOf(section).Fields() {
+		if key := field.Tag.Get("yaml"); v.CanInt() && v.Int() < 0 && inertKeys[key] == "" {
 			bad = append(bad, key)
 		}
 	}

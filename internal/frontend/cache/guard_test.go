@@ -212,44 +212,24 @@ func TestWriter_ResultsAreCounted(t *testing.T) {
 	}
 }
 
-func TestMemory_ShardsHoldSeveralParts(t *testing.T) {
-	for _, tt := range []struct {
-		opts     MemoryOptions
-		shards   int
-		bytesMax int64
-		itemsMax int
-	}{
-		{MemoryOptions{}, 16, 16 << 20, 0}, {MemoryOptions{BytesMax: 1 << 40}, 16, 1 << 36, 0}, {MemoryOptions{BytesMax: 64 << 20}, 8, 8 << 20, 0}, {MemoryOptions{BytesMax: 64<<20 - 1}, 4, (64<<20 - 1) / 4, 0},
-		{MemoryOptions{BytesMax: 8 << 20}, 1, 8 << 20, 0}, {MemoryOptions{BytesMax: 16 << 20}, 2, 8 << 20, 0}, {MemoryOptions{BytesMax: 1000}, 1, 1000, 0},
-		{MemoryOptions{ItemsMax: 1}, 1, 256 << 20, 1}, {MemoryOptions{ItemsMax: 255}, 1, 256 << 20, 255}, {MemoryOptions{ItemsMax: 256}, 2, 128 << 20, 128}, {MemoryOptions{ItemsMax: 1 << 30}, 16, 16 << 20, 1 << 26},
-	} {
-		m := newMemory(t, tt.opts)
-		s := &m.shards[0]
-		check(t, len(m.shards) == tt.shards && s.bytesMax == tt.bytesMax && s.itemsMax == tt.itemsMax, "%+v: %d shards of %d bytes and %d items", tt.opts, len(m.shards), s.bytesMax, s.itemsMax)
-	}
-	for _, bad := range []MemoryOptions{{BytesMax: -1}, {ItemsMax: -1}} {
-		_, err := NewMemory(bad, nil)
-		check(t, err != nil, "%+v is accepted", bad)
-	}
-}
-
 func TestMemory_CountsAndMarks(t *testing.T) {
 	ctx := context.Background()
 	set := instruments.NewSet()
 	now := time.Unix(1000, 0)
 	m, err := NewMemory(MemoryOptions{BytesMax: 1000, Name: "n", Now: func() time.Time { return now }}, set)
 	check(t, err == nil, "%v", err)
+	marked := func() bool { return m.items["k"].Value.(*memoryItem).used }
 	fits := make([]byte, 1000-memoryItemBytes-1)
 	check(t, m.Set(ctx, "k", fits, 0) == nil, "a value as large as the store is refused")
 	check(t, errors.Is(m.Set(ctx, "k2", fits, 0), ErrTooLarge), "a larger one is accepted")
 	check(t, m.Set(ctx, "k", []byte("1"), time.Second) == nil, "set")
 	now = now.Add(time.Second)
 	_, ok, _ := m.Get(ctx, "k")
-	check(t, !ok && m.Bytes() == 0, "it is not expired")
-	check(t, m.Set(ctx, "k", []byte("1"), 0) == nil && !m.shards[0].items["k"].used.Load(), "a new value is marked")
+	check(t, !ok && m.check(t) == 0, "it is not expired")
+	check(t, m.Set(ctx, "k", []byte("1"), 0) == nil && !marked(), "a new value is marked")
 	_, _, _ = m.Get(ctx, "k")
-	check(t, m.shards[0].items["k"].used.Load(), "a value that was read is not marked")
-	check(t, m.Set(ctx, "k", []byte("2"), 0) == nil && m.shards[0].items["k"].used.Load(), "a value that replaces it is not marked")
+	check(t, marked(), "a value that was read is not marked")
+	check(t, m.Set(ctx, "k", []byte("2"), 0) == nil && marked(), "a value that replaces it is not marked")
 	m.check(t)
 	var page strings.Builder
 	set.WritePrometheus(&page)

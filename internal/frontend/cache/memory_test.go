@@ -14,24 +14,21 @@ import (
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
-func (m *Memory) check(t testing.TB) {
+// check returns the bytes that m holds.
+func (m *Memory) check(t testing.TB) (bytes int64) {
 	t.Helper()
-	for i := range m.shards {
-		s := &m.shards[i]
-		s.mu.Lock()
-		var bytes int64
-		n := 0
-		for item := s.oldest; item != nil; item = item.newer {
-			bytes += item.bytes()
-			n++
-			check(t, s.items[item.key] == item, "%s is in the list and not in the map", item.key)
-			check(t, item.newer != nil || s.newest == item, "the newest is not at the end")
-		}
-		check(t, n == len(s.items) && bytes == s.bytes, "%d items of %d bytes in the list, %d of %d counted", n, bytes, len(s.items), s.bytes)
-		check(t, bytes <= s.bytesMax, "%d bytes, at most %d", bytes, s.bytesMax)
-		check(t, s.itemsMax == 0 || n <= s.itemsMax, "%d items, at most %d", n, s.itemsMax)
-		s.mu.Unlock()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for e := m.queue.Front(); e != nil; e = e.Next() {
+		item := e.Value.(*memoryItem)
+		bytes += item.bytes()
+		check(t, m.items[item.key] == e, "%s is in the list and not in the map", item.key)
 	}
+	n, itemsMax := m.queue.Len(), m.opts.ItemsMax
+	check(t, n == len(m.items) && bytes == m.bytes, "%d items of %d bytes in the list, %d of %d counted", n, bytes, len(m.items), m.bytes)
+	check(t, bytes <= m.opts.BytesMax, "%d bytes, at most %d", bytes, m.opts.BytesMax)
+	check(t, itemsMax == 0 || n <= itemsMax, "%d items, at most %d", n, itemsMax)
+	return bytes
 }
 
 func TestMemory_StaysWithinItsLimit(t *testing.T) {
@@ -62,7 +59,6 @@ func TestMemory_StaysWithinItsLimit(t *testing.T) {
 			if i%500 == 0 {
 				m.check(t)
 			}
-			check(t, m.Bytes() <= max(opts.BytesMax, 1), "%d bytes, at most %d", m.Bytes(), opts.BytesMax)
 		}
 		m.check(t)
 	}
@@ -127,7 +123,7 @@ func TestMemory_ValuesExpire(t *testing.T) {
 	})
 }
 
-func TestMemory_ValueLargerThanAShardIsRejected(t *testing.T) {
+func TestMemory_ValueLargerThanTheStoreIsRejected(t *testing.T) {
 	ctx := context.Background()
 	m := newMemory(t, MemoryOptions{BytesMax: 10_000})
 	check(t, m.Set(ctx, "k", []byte("old"), 0) == nil, "set")
@@ -135,8 +131,10 @@ func TestMemory_ValueLargerThanAShardIsRejected(t *testing.T) {
 	check(t, errors.Is(err, ErrTooLarge), "set: %v", err)
 	_, ok, _ := m.Get(ctx, "k")
 	check(t, !ok, "the old value is still there")
-	_, err = NewMemory(MemoryOptions{BytesMax: -1}, nil)
-	check(t, err != nil, "a negative size")
+	for _, bad := range []MemoryOptions{{BytesMax: -1}, {ItemsMax: -1}} {
+		_, err := NewMemory(bad, nil)
+		check(t, err != nil, "%+v is accepted", bad)
+	}
 }
 
 func TestMemory_Metrics(t *testing.T) {
@@ -154,7 +152,7 @@ func TestMemory_Metrics(t *testing.T) {
 	} {
 		check(t, strings.Contains(page.String(), line+"\n"), "no %s in\n%s", line, page.String())
 	}
-	check(t, m.Close() == nil && m.Bytes() == 0, "something is left")
+	check(t, m.Close() == nil && m.check(t) == 0, "something is left")
 }
 
 func TestMemory_GetDoesNotAllocate(t *testing.T) {

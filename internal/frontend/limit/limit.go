@@ -24,6 +24,7 @@
 package limit
 
 import (
+	"cmp"
 	"container/list"
 	"context"
 	"errors"
@@ -53,22 +54,11 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.ConcurrencyMax == 0 {
-		o.ConcurrencyMax = 256
-	}
-	if o.TenantConcurrencyMax == 0 {
-		o.TenantConcurrencyMax = o.ConcurrencyMax - o.ConcurrencyMax/4
-	}
-	o.TenantConcurrencyMax = min(o.TenantConcurrencyMax, o.ConcurrencyMax)
-	if o.WaitMax == 0 {
-		o.WaitMax = time.Minute
-	}
-	if o.TenantQueueMax == 0 {
-		o.TenantQueueMax = 512
-	}
-	if o.TenantsMax == 0 {
-		o.TenantsMax = 10_000
-	}
+	o.ConcurrencyMax = cmp.Or(o.ConcurrencyMax, 256)
+	o.TenantConcurrencyMax = min(cmp.Or(o.TenantConcurrencyMax, o.ConcurrencyMax-o.ConcurrencyMax/4), o.ConcurrencyMax)
+	o.WaitMax = cmp.Or(o.WaitMax, time.Minute)
+	o.TenantQueueMax = cmp.Or(o.TenantQueueMax, 512)
+	o.TenantsMax = cmp.Or(o.TenantsMax, 10_000)
 	return o
 }
 

@@ -18,6 +18,9 @@ import (
 	"path"
 	"strings"
 	"sync"
+	"time"
+
+	"github.com/ferula-io/ferula/internal/httpbody"
 )
 
 // The prefix all: also embeds files whose names begin with "_". A bundler may choose such names.
@@ -163,31 +166,13 @@ func (f *file) serve(w http.ResponseWriter, r *http.Request) {
 		header.Set("Content-Encoding", "gzip")
 	}
 	header.Set("ETag", etag)
-	if matches(r.Header.Get("If-None-Match"), etag) {
-		header.Del("Content-Encoding")
-		w.WriteHeader(http.StatusNotModified)
-		return
-	}
-	// net/http adds Content-Length and omits the body for HEAD. A failed write means that the client has disconnected.
-	_, _ = w.Write(body)
+	http.ServeContent(w, r, "", time.Time{}, bytes.NewReader(body)) // compares If-None-Match with the ETag
 }
 
 func acceptsGzip(accept string) bool {
 	for part := range strings.SplitSeq(accept, ",") {
 		coding, params, _ := strings.Cut(strings.TrimSpace(part), ";")
-		q := strings.TrimSpace(params)
-		if strings.TrimSpace(coding) == "gzip" && q != "q=0" && q != "q=0.0" {
-			return true
-		}
-	}
-	return false
-}
-
-// matches reports whether If-None-Match contains etag. It ignores the weak prefix, which proxies may add.
-func matches(ifNoneMatch, etag string) bool {
-	for part := range strings.SplitSeq(ifNoneMatch, ",") {
-		part = strings.TrimPrefix(strings.TrimSpace(part), "W/")
-		if part == "*" || part == etag {
+		if strings.TrimSpace(coding) == "gzip" && httpbody.Weight(params) > 0 {
 			return true
 		}
 	}

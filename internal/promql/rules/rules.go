@@ -1,6 +1,7 @@
 package rules
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -41,49 +42,31 @@ type Options struct {
 }
 
 func (o Options) withDefaults() Options {
-	if o.MaxConcurrentEvals == 0 {
-		o.MaxConcurrentEvals = 4
-	}
-	if o.QueueCapacity == 0 {
-		o.QueueCapacity = 10_000
-	}
-	if o.BatchSize == 0 {
-		o.BatchSize = notifier.DefaultMaxBatchSize
-	}
-	if o.StopTimeout == 0 {
-		o.StopTimeout = 30 * time.Second
-	}
-	if o.DiscoveryInterval == 0 {
-		o.DiscoveryInterval = 5 * time.Second
-	}
+	o.MaxConcurrentEvals = cmp.Or(o.MaxConcurrentEvals, 4)
+	o.QueueCapacity = cmp.Or(o.QueueCapacity, 10_000)
+	o.BatchSize = cmp.Or(o.BatchSize, notifier.DefaultMaxBatchSize)
+	o.StopTimeout = cmp.Or(o.StopTimeout, 30*time.Second)
+	o.DiscoveryInterval = cmp.Or(o.DiscoveryInterval, 5*time.Second)
 	return o
 }
 
 // Validate returns all errors of the options.
 func (o Options) Validate() error {
 	var errs []error
-	for _, d := range []struct {
-		name  string
-		value time.Duration
+	for _, o := range []struct {
+		name     string
+		value    any // for the error
+		negative bool
 	}{
-		{"rules.alert.for-outage-tolerance", o.OutageTolerance},
-		{"rules.alert.for-grace-period", o.ForGracePeriod},
-		{"rules.alert.resend-delay", o.ResendDelay},
+		{"rules.alert.for-outage-tolerance", o.OutageTolerance, o.OutageTolerance < 0},
+		{"rules.alert.for-grace-period", o.ForGracePeriod, o.ForGracePeriod < 0},
+		{"rules.alert.resend-delay", o.ResendDelay, o.ResendDelay < 0},
+		{"rules.max-concurrent-evals", o.MaxConcurrentEvals, o.MaxConcurrentEvals < 0},
+		{"alertmanager.notification-queue-capacity", o.QueueCapacity, o.QueueCapacity < 0},
+		{"alertmanager.notification-batch-size", o.BatchSize, o.BatchSize < 0},
 	} {
-		if d.value < 0 {
-			errs = append(errs, fmt.Errorf("%s %s is negative", d.name, d.value))
-		}
-	}
-	for _, n := range []struct {
-		name  string
-		value int
-	}{
-		{"rules.max-concurrent-evals", o.MaxConcurrentEvals},
-		{"alertmanager.notification-queue-capacity", o.QueueCapacity},
-		{"alertmanager.notification-batch-size", o.BatchSize},
-	} {
-		if n.value < 0 {
-			errs = append(errs, fmt.Errorf("%s %d is negative", n.name, n.value))
+		if o.negative {
+			errs = append(errs, fmt.Errorf("%s %v is negative", o.name, o.value))
 		}
 	}
 	return errors.Join(errs...)

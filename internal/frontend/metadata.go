@@ -8,6 +8,7 @@ import (
 	"net/http"
 	"strings"
 	"sync"
+	"sync/atomic"
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
@@ -106,8 +107,7 @@ func (f *Frontend) fetchLists(x *requestContext, q query, parts []listPart) (lis
 	defer func() { x.stage("fetch", since) }()
 	ctx, cancel := context.WithCancel(x.r.Context())
 	defer cancel()
-	budget := &byteBudget{flag: f.opts.Limits.Flags.Of("LabelBytesMax"), max: f.opts.Labels.BytesMax,
-		left: f.opts.Labels.BytesMax}
+	budget := &byteBudget{flag: f.opts.Limits.Flags.Of("LabelBytesMax"), max: f.opts.Labels.BytesMax}
 	lists = make([]elementList, len(parts))
 	errs := make([]error, len(parts))
 	cached := make([]bool, len(parts))
@@ -213,31 +213,21 @@ func (f *Frontend) lookupList(ctx context.Context, q query, bounds stepRange,
 type byteBudget struct {
 	flag string // that raises max, for the error
 	max  int64
-	mu   sync.Mutex
-	left int64 // of max
+	used atomic.Int64
 }
 
-func (b *byteBudget) readAll(r io.Reader) ([]byte, error) {
-	var body []byte
-	for {
-		if cap(body)-len(body) < 4096 {
-			body = append(make([]byte, 0, 2*cap(body)+32<<10), body...)
-		}
-		n, err := r.Read(body[len(body):cap(body)])
-		body = body[:len(body)+n]
-		b.mu.Lock()
-		b.left -= int64(n)
-		exceeded := b.left < 0
-		b.mu.Unlock()
-		if exceeded {
-			return nil, &limit.Error{Limit: "all parts of one request for labels or series", Max: b.max, Unit: "bytes",
-				Flag: b.flag}
-		}
-		if errors.Is(err, io.EOF) {
-			return body, nil
-		}
-		if err != nil {
-			return nil, err
-		}
+func (b *byteBudget) readAll(r io.Reader) ([]byte, error) { return io.ReadAll(budgeted{r, b}) }
+
+// budgeted is a reader that takes the bytes it returns from a budget.
+type budgeted struct {
+	io.Reader
+	*byteBudget
+}
+
+func (b budgeted) Read(p []byte) (int, error) {
+	n, err := b.Reader.Read(p)
+	if b.used.Add(int64(n)) > b.max {
+		err = &limit.Error{Limit: "all parts of one request for labels or series", Max: b.max, Unit: "bytes", Flag: b.flag}
 	}
+	return n, err
 }

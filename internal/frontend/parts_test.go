@@ -101,14 +101,14 @@ func TestReadAheadBody_StopsAtTheBarrier(t *testing.T) {
 }
 
 func TestByteBudget_HoldsForAllParts(t *testing.T) {
-	b := &byteBudget{flag: " (--flag)", max: 10, left: 10}
+	b := &byteBudget{flag: " (--flag)", max: 10}
 	got, err := b.readAll(strings.NewReader("0123"))
-	check(t, err == nil && string(got) == "0123" && b.left == 6, "%q, %v", got, err)
+	check(t, err == nil && string(got) == "0123" && b.used.Load() == 4, "%q, %v", got, err)
 	got, err = b.readAll(strings.NewReader("012345"))
-	check(t, err == nil && string(got) == "012345" && b.left == 0, "at the limit: %q, %v", got, err)
+	check(t, err == nil && string(got) == "012345" && b.used.Load() == 10, "at the limit: %q, %v", got, err)
 	_, err = b.readAll(strings.NewReader("0"))
 	check(t, errors.Is(err, limit.ErrLimit) && strings.Contains(err.Error(), "at most 10 bytes (--flag)"), "one more: %v", err)
-	b = &byteBudget{max: 1 << 20, left: 1 << 20}
+	b = &byteBudget{max: 1 << 20}
 	_, err = b.readAll(failingReader{})
 	check(t, errors.Is(err, io.ErrNoProgress), "%v", err)
 	long := strings.Repeat("x", 500_000)

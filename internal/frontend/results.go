@@ -9,9 +9,10 @@ import (
 	"math"
 	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 
 	"github.com/ferula-io/ferula/internal/frontend/cache"
 	instruments "github.com/ferula-io/ferula/metrics"
@@ -159,24 +160,18 @@ func (l *lookups) find(ctx context.Context, intervals []intervalPart, interval t
 
 // concurrently calls do for 0 to n-1, several at once, until one returns false.
 func concurrently(n int, do func(i int) bool) {
-	var next, ended atomic.Int64
-	work := func() {
-		for ended.Load() == 0 {
-			i := int(next.Add(1)) - 1
-			if i >= n {
-				return
+	var ended atomic.Bool
+	var group errgroup.Group
+	group.SetLimit(lookupConcurrency)
+	for i := 0; i < n && !ended.Load(); i++ {
+		group.Go(func() error {
+			if ended.Load() || !do(i) {
+				ended.Store(true)
 			}
-			if !do(i) {
-				ended.Store(1)
-			}
-		}
+			return nil
+		})
 	}
-	var workers sync.WaitGroup
-	for range min(lookupConcurrency, n) - 1 {
-		workers.Go(work)
-	}
-	work()
-	workers.Wait()
+	_ = group.Wait() // no function fails
 }
 
 // missing returns the number of gaps that an extent leaves in an interval.

@@ -132,18 +132,23 @@ type endpoint func(r *http.Request) (response, *apiError)
 // Register adds the endpoints to mux under prefix, e.g. "/api/v1".
 func (a *API) Register(mux *http.ServeMux, prefix string) {
 	preflight := a.serve(func(*http.Request) (response, *apiError) { return response{}, nil })
-	get := func(path string, f endpoint) {
-		mux.Handle("GET "+prefix+path, a.serve(f))
-		mux.Handle("OPTIONS "+prefix+path, preflight)
+	withPreflight := map[string]bool{}
+	handle := func(method, path string, h http.Handler) {
+		mux.Handle(method+" "+prefix+path, h)
+		if !withPreflight[path] {
+			withPreflight[path] = true
+			mux.Handle("OPTIONS "+prefix+path, preflight)
+		}
 	}
+	get := func(path string, f endpoint) { handle("GET", path, a.serve(f)) }
 	both := func(path string, f endpoint) {
 		get(path, f)
-		mux.Handle("POST "+prefix+path, a.serve(f))
+		handle("POST", path, a.serve(f))
 	}
-	both("/query", a.query)
-	both("/query_range", a.queryRange)
-	both("/query_explain", a.queryExplain)
-	both("/query_range_explain", a.queryRangeExplain)
+	both("/query", a.queryOf(a.instantQuery))
+	both("/query_range", a.queryOf(a.rangeQuery))
+	both("/query_explain", a.explainOf(a.instantQuery))
+	both("/query_range_explain", a.explainOf(a.rangeQuery))
 	both("/query_exemplars", a.withStoreTimeout(a.queryExemplars))
 	if a.opts.Flames != nil {
 		get("/exemplar/flamegraph", a.exemplarFlamegraph)
@@ -176,31 +181,24 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	get("/status/features", a.features)
 	get("/status/buildinfo", a.statusBuildInfo)
 	if a.opts.Peer != nil {
-		a.registerPeer(mux, prefix, preflight)
+		a.registerPeer(handle)
 	}
 	if a.opts.RemoteWrite != nil {
-		mux.Handle("POST "+prefix+"/write", a.opts.Ready(a.opts.RemoteWrite))
-		mux.Handle("OPTIONS "+prefix+"/write", preflight)
+		handle("POST", "/write", a.opts.Ready(a.opts.RemoteWrite))
 	}
 	if a.opts.RemoteRead != nil {
-		mux.Handle("POST "+prefix+"/read", a.opts.Ready(a.opts.RemoteRead))
-		mux.Handle("OPTIONS "+prefix+"/read", preflight)
+		handle("POST", "/read", a.opts.Ready(a.opts.RemoteRead))
 	}
 	if a.opts.Export != nil {
-		mux.Handle("GET "+prefix+"/export", a.opts.Ready(newExporter(a)))
-		mux.Handle("OPTIONS "+prefix+"/export", preflight)
+		handle("GET", "/export", a.opts.Ready(newExporter(a)))
 	}
 }
 
 // registerPeer adds the endpoints of Options.Peer. It has data for those that depend on other options.
-func (a *API) registerPeer(mux *http.ServeMux, prefix string, preflight http.Handler) {
-	get := func(path string, h http.Handler) {
-		mux.Handle("GET "+prefix+path, h)
-		mux.Handle("OPTIONS "+prefix+path, preflight)
-	}
+func (a *API) registerPeer(handle func(method, path string, h http.Handler)) {
 	for _, path := range []string{"/format_query", "/parse_query"} {
-		get(path, a.opts.Ready(a.peer(formattable)))
-		mux.Handle("POST "+prefix+path, a.opts.Ready(a.peer(formattable)))
+		handle("GET", path, a.opts.Ready(a.peer(formattable)))
+		handle("POST", path, a.opts.Ready(a.peer(formattable)))
 	}
 	paths := []string{"/status/flags", "/status/runtimeinfo"}
 	if a.opts.Targets != nil {
@@ -211,10 +209,10 @@ func (a *API) registerPeer(mux *http.ServeMux, prefix string, preflight http.Han
 	}
 	if a.opts.TSDB {
 		paths = append(paths, "/status/tsdb")
-		get("/status/walreplay", a.peer(nil)) // also while the log is replayed
+		handle("GET", "/status/walreplay", a.peer(nil)) // also while the log is replayed
 	}
 	for _, path := range paths {
-		get(path, a.opts.Ready(a.peer(nil)))
+		handle("GET", path, a.opts.Ready(a.peer(nil)))
 	}
 }
 

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
@@ -254,44 +253,6 @@ func TestColumns_ATruncatedOrChangedBodyIsNotTakenForWhole(t *testing.T) {
 			changed[i] = b
 			_, _ = decodeColumns(changed) // must not panic or allocate what it does not have
 		}
-	}
-}
-
-func TestColumns_NoWriteAfterAFailedWrite(t *testing.T) {
-	p, engine := stubPair(t, &promql.Result{Value: matrix(500, 2000)})
-	for _, left := range []int{0, 1, 300_000, 3_000_000} {
-		w := &stuckWriter{header: http.Header{}, left: left}
-		func() {
-			defer func() {
-				if cause := recover(); cause != http.ErrAbortHandler {
-					t.Errorf("after %d bytes: the handler ends with %v, want an abort", left, cause)
-				}
-			}()
-			p.ours.ServeHTTP(w, asColumns(rangeRequest(2000)).request(t))
-		}()
-		if w.after != 1 || engine.opened.Load() != 0 {
-			t.Errorf("after %d bytes: %d further writes, %d open queries", left, w.after-1, engine.opened.Load())
-		}
-	}
-}
-
-func TestColumns_LargeResponseIsNotHeldInMemory(t *testing.T) {
-	const seriesCount, points, responseBytes, allowedBytes = 1000, 1500, 12_000_000, 2 << 20
-	p, _ := stubPair(t, &promql.Result{Value: matrix(seriesCount, points)})
-	r := asColumns(rangeRequest(points)).request(t)
-	p.ours.ServeHTTP(newDiscard(), r) // fills the pools
-	var before, after runtime.MemStats
-	runtime.ReadMemStats(&before)
-	w := newDiscard()
-	p.ours.ServeHTTP(w, r)
-	runtime.ReadMemStats(&after)
-	allocated := after.TotalAlloc - before.TotalAlloc
-	t.Logf("%d bytes in the response, %d allocated in %d objects, largest write %d", w.total, allocated, after.Mallocs-before.Mallocs, w.largest)
-	if w.total < responseBytes || w.total > responseBytes*11/10 {
-		t.Errorf("%d bytes are not 8 for each sample", w.total)
-	}
-	if allocated > allowedBytes || after.Mallocs-before.Mallocs > seriesCount || w.largest > 1<<20 {
-		t.Errorf("%d bytes are allocated in %d objects, %d bytes are written at once", allocated, after.Mallocs-before.Mallocs, w.largest)
 	}
 }
 

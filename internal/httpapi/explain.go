@@ -6,22 +6,16 @@ import (
 	"github.com/ferula-io/ferula/internal/promql/columns"
 )
 
-// queryExplain and queryRangeExplain return the plan of a query and do not execute the query. The JSON is that of
+// explainOf returns the endpoint of the plans of instant or range queries, which are not executed. The JSON is that of
 // Thanos: a tree of operators, each with its name.
-func (a *API) queryExplain(r *http.Request) (response, *apiError) {
-	p, apiErr := a.instantQuery(r)
-	if apiErr != nil {
-		return response{}, apiErr
+func (a *API) explainOf(prepare func(*http.Request) (preparedQuery, *apiError)) endpoint {
+	return func(r *http.Request) (response, *apiError) {
+		p, apiErr := prepare(r)
+		if apiErr != nil {
+			return response{}, apiErr
+		}
+		return a.explain(r, p)
 	}
-	return a.explain(r, p)
-}
-
-func (a *API) queryRangeExplain(r *http.Request) (response, *apiError) {
-	p, apiErr := a.rangeQuery(r)
-	if apiErr != nil {
-		return response{}, apiErr
-	}
-	return a.explain(r, p)
 }
 
 func (a *API) explain(r *http.Request, p preparedQuery) (response, *apiError) {

@@ -49,7 +49,7 @@ func (a *API) openList(r *http.Request) (listRequest, *apiError) {
 type listFunc func(ctx context.Context, hints *storage.LabelHints,
 	matchers ...*labels.Matcher) ([]string, annotations.Annotations, error)
 
-// list returns the sorted union of the lists for every matcher set, at most limit elements.
+// list closes the querier on an error, and else with the response. It returns the sorted union of the lists for every matcher set, at most limit elements.
 func (l listRequest) list(ctx context.Context, read listFunc) (response, *apiError) {
 	sets := l.matchers
 	if len(sets) == 0 {
@@ -63,6 +63,7 @@ func (l listRequest) list(ctx context.Context, read listFunc) (response, *apiErr
 	for _, set := range sets {
 		values, w, err := read(ctx, hints, set...)
 		if err != nil {
+			_ = l.querier.Close()
 			return response{}, queryError(err)
 		}
 		warnings.Merge(w)
@@ -88,7 +89,7 @@ func (a *API) labelNames(r *http.Request) (response, *apiError) {
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	return closeOnError(l.querier)(l.list(r.Context(), l.querier.LabelNames))
+	return l.list(r.Context(), l.querier.LabelNames)
 }
 
 func (a *API) labelValues(r *http.Request) (response, *apiError) {
@@ -103,20 +104,10 @@ func (a *API) labelValues(r *http.Request) (response, *apiError) {
 	if apiErr != nil {
 		return response{}, apiErr
 	}
-	return closeOnError(l.querier)(l.list(r.Context(), func(ctx context.Context, hints *storage.LabelHints,
+	return l.list(r.Context(), func(ctx context.Context, hints *storage.LabelHints,
 		ms ...*labels.Matcher) ([]string, annotations.Annotations, error) {
 		return l.querier.LabelValues(ctx, name, hints, ms...)
-	}))
-}
-
-// closeOnError closes the querier of a failed request.
-func closeOnError(q storage.Querier) func(response, *apiError) (response, *apiError) {
-	return func(resp response, apiErr *apiError) (response, *apiError) {
-		if apiErr != nil {
-			_ = q.Close()
-		}
-		return resp, apiErr
-	}
+	})
 }
 
 // series streams the matching label sets. They are written while the index is read, so

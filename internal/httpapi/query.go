@@ -18,28 +18,19 @@ import (
 // 1 h steps over a year.
 const pointsMax = 11_000
 
-func (a *API) query(r *http.Request) (response, *apiError) {
-	limit, apiErr := parseLimit(r)
-	if apiErr != nil {
-		return response{}, apiErr
+// queryOf returns the endpoint of instant or range queries.
+func (a *API) queryOf(prepare func(*http.Request) (preparedQuery, *apiError)) endpoint {
+	return func(r *http.Request) (response, *apiError) {
+		limit, apiErr := parseLimit(r)
+		if apiErr != nil {
+			return response{}, apiErr
+		}
+		p, apiErr := prepare(r)
+		if apiErr != nil {
+			return response{}, apiErr
+		}
+		return a.evaluate(r, limit, p)
 	}
-	p, apiErr := a.instantQuery(r)
-	if apiErr != nil {
-		return response{}, apiErr
-	}
-	return a.evaluate(r, limit, p)
-}
-
-func (a *API) queryRange(r *http.Request) (response, *apiError) {
-	limit, apiErr := parseLimit(r)
-	if apiErr != nil {
-		return response{}, apiErr
-	}
-	p, apiErr := a.rangeQuery(r)
-	if apiErr != nil {
-		return response{}, apiErr
-	}
-	return a.evaluate(r, limit, p)
 }
 
 // preparedQuery is an instant or range query with parsed times. open creates the query of the engine.

@@ -151,14 +151,9 @@ func (o Options) validate() error {
 	fault(o.PartBytes < partBytesMin || o.PartBytes > 64<<20, "part bytes %d: want %d to 64 MiB", o.PartBytes,
 		partBytesMin)
 	fault(o.EntryBytesMax < int64(o.PartBytes), "entry bytes %d are fewer than one part's", o.EntryBytesMax)
-	fault(o.InFlightBytesMax < int64(o.PartBytes), "in-flight bytes %d are fewer than one part's", o.InFlightBytesMax)
-	fault(o.HeldBytesMax < 0, "held bytes %d cannot be negative", o.HeldBytesMax)
 	fault(o.Workers < 1 || o.QueueMax < 1, "workers %d and queue length %d: want at least 1", o.Workers, o.QueueMax)
 	fault(o.BreakerFailures < 1, "breaker failures %d: want at least 1", o.BreakerFailures)
-	for _, d := range []time.Duration{o.LookupTimeout, o.WholeTimeout, o.SetTimeout, o.MergeTimeout, o.CloseTimeout,
-		o.BreakerBackoff} {
-		fault(d < 0, "duration %s is negative", d)
-	}
+	fault(o.BreakerBackoff < 0, "back-off %s is negative", o.BreakerBackoff)
 	return errors.Join(faults...)
 }
 
@@ -278,40 +273,37 @@ func (c *Cache) work() {
 
 // pending counts the work in progress, for Flush.
 type pending struct {
-	mu      sync.Mutex
-	n       int
-	waiting []chan struct{}
+	mu   sync.Mutex
+	n    int
+	idle chan struct{} // closed when n is 0; nil: nothing was added yet
 }
 
 func (p *pending) add() {
 	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.n == 0 {
+		p.idle = make(chan struct{})
+	}
 	p.n++
-	p.mu.Unlock()
 }
 
 func (p *pending) done() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.n--; p.n > 0 {
-		return
+	if p.n--; p.n == 0 {
+		close(p.idle)
 	}
-	for _, w := range p.waiting {
-		close(w)
-	}
-	p.waiting = nil
 }
 
 func (p *pending) wait(ctx context.Context) error {
 	p.mu.Lock()
-	if p.n == 0 {
-		p.mu.Unlock()
+	idle := p.idle
+	p.mu.Unlock()
+	if idle == nil {
 		return nil
 	}
-	w := make(chan struct{})
-	p.waiting = append(p.waiting, w)
-	p.mu.Unlock()
 	select {
-	case <-w:
+	case <-idle:
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()

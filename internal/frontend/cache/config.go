@@ -21,9 +21,9 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Config is the store of a cache and its options, parsed from the YAML of Thanos'
+// configuration is the store of a cache and its options, parsed from the YAML of Thanos'
 // --query-range.response-cache-config.
-type Config struct {
+type configuration struct {
 	Type      string // IN-MEMORY, MEMCACHED or REDIS
 	Memory    MemoryOptions
 	Memcached MemcachedOptions
@@ -36,7 +36,7 @@ type Config struct {
 	breakerSet       bool // the circuit breaker of Redis is enabled
 }
 
-// The store types of a Config.
+// The store types of a configuration.
 const (
 	TypeMemory    = "IN-MEMORY"
 	TypeMemcached = "MEMCACHED"
@@ -70,13 +70,9 @@ func FromConfig(text []byte, opts Options, logger *slog.Logger,
 	return c, inert, nil
 }
 
-// ParseConfig parses Thanos' YAML. Unknown keys are errors with their lines; all other
+// parseConfig parses Thanos' YAML. Unknown keys are errors with their lines; all other
 // errors are reported at once. inert is as for FromConfig.
-func ParseConfig(text []byte) (config Config, inert []string, err error) {
-	return parseConfig(text, Options{})
-}
-
-func parseConfig(text []byte, opts Options) (config Config, inert []string, err error) {
+func parseConfig(text []byte, opts Options) (config configuration, inert []string, err error) {
 	config.Options = opts
 	outer, err := strict[yaml.Node](text)
 	if err != nil {
@@ -94,7 +90,7 @@ func parseConfig(text []byte, opts Options) (config Config, inert []string, err 
 		err = fmt.Errorf("type %q: it must be %s, %s or %s", outer.Type, TypeMemory, TypeMemcached, TypeRedis)
 	}
 	if err != nil {
-		return Config{}, nil, err
+		return configuration{}, nil, err
 	}
 	return config, config.inert(&outer.Config), nil
 }
@@ -190,7 +186,7 @@ type memoryYAML struct {
 	Validity     duration    `yaml:"validity"`
 }
 
-func (c *Config) readMemory(text []byte) error {
+func (c *configuration) readMemory(text []byte) error {
 	doc, err := strict[memoryYAML](text)
 	if err != nil {
 		return err
@@ -218,7 +214,7 @@ type breakerYAML struct {
 	FailurePercent      float64  `yaml:"failure_percent"`
 }
 
-func (c *Config) setBreaker(y breakerYAML) {
+func (c *configuration) setBreaker(y breakerYAML) {
 	if c.breakerSet = y.Enabled; y.Enabled {
 		orDefault(&c.BreakerFailures, int(y.ConsecutiveFailures))
 		orDefault(&c.BreakerBackoff, time.Duration(y.OpenDuration))
@@ -245,7 +241,7 @@ type memcachedYAML struct {
 // expirationDefault is Thanos' default for remote stores.
 const expirationDefault = 24 * time.Hour
 
-func (c *Config) readMemcached(text []byte) error {
+func (c *configuration) readMemcached(text []byte) error {
 	doc, err := strict[memcachedYAML](text)
 	if err != nil {
 		return err
@@ -311,7 +307,7 @@ type redisYAML struct {
 	MaxConnAge   duration `yaml:"max_conn_age"`
 }
 
-func (c *Config) readRedis(text []byte) error {
+func (c *configuration) readRedis(text []byte) error {
 	doc, err := strict[redisYAML](text)
 	if err != nil {
 		return err
@@ -372,7 +368,7 @@ var inertKeys = map[string]string{
 }
 
 // inert lists the keys of the configuration that have no effect.
-func (c *Config) inert(node *yaml.Node) []string {
+func (c *configuration) inert(node *yaml.Node) []string {
 	var found []string
 	var walk func(*yaml.Node)
 	walk = func(n *yaml.Node) {

@@ -67,14 +67,14 @@ config:
 `
 
 func TestParseConfig_AcceptsThanosConfigurations(t *testing.T) {
-	c, inert, err := ParseConfig([]byte("\"config\":\n  \"max_size\": \"0\"\n  \"max_size_items\": 2048\n  \"validity\": \"6h\"\n\"type\": \"in-memory\"\n"))
+	c, inert, err := parseConfig([]byte("\"config\":\n  \"max_size\": \"0\"\n  \"max_size_items\": 2048\n  \"validity\": \"6h\"\n\"type\": \"in-memory\"\n"), Options{})
 	check(t, err == nil && c.Type == TypeMemory && c.TTL == 6*time.Hour && c.Memory.ItemsMax == 2048 && c.Memory.BytesMax == 256<<20, "kube-thanos: %+v, %v", c, err)
 	check(t, len(inert) == 1 && contains(inert[0], "max_size"), "inert: %v", inert)
 
-	c, inert, err = ParseConfig([]byte("type: IN-MEMORY\nconfig:\n  max_size: 1.5GB\n"))
+	c, inert, err = parseConfig([]byte("type: IN-MEMORY\nconfig:\n  max_size: 1.5GB\n"), Options{})
 	check(t, err == nil && c.Memory.BytesMax == 1_500_000_000 && c.TTL == 0 && c.EntryBytesMax == 375_000_000 && c.PartBytes == 512<<10 && len(inert) == 0, "%+v, %v, %v", c, inert, err)
 
-	c, inert, err = ParseConfig([]byte(memcachedExample))
+	c, inert, err = parseConfig([]byte(memcachedExample), Options{})
 	check(t, err == nil, "memcached: %v", err)
 	m := c.Memcached
 	check(t, len(m.Addresses) == 2 && m.Timeout == 300*time.Millisecond && m.IdleConnectionsMax == 50 && m.ItemBytesMax == 2<<20 && m.OperationsMax == 33 &&
@@ -83,7 +83,7 @@ func TestParseConfig_AcceptsThanosConfigurations(t *testing.T) {
 	check(t, strings.Join(keysOf(inert), " ") == "max_get_multi_batch_size half_open_max_requests min_requests failure_percent", "inert: %v", inert)
 	check(t, strings.HasPrefix(inert[0], "line 10: "), "inert: %v", inert)
 
-	c, inert, err = ParseConfig([]byte(redisExample))
+	c, inert, err = parseConfig([]byte(redisExample), Options{})
 	check(t, err == nil, "redis: %v", err)
 	r := c.Redis
 	check(t, r.Address == "redis-0:6379,redis-1:6379" && r.Prefix == "f:" && r.Username == "u" && r.Password == "p" && r.Database == 3 && r.DialTimeout == 5*time.Second &&
@@ -91,9 +91,9 @@ func TestParseConfig_AcceptsThanosConfigurations(t *testing.T) {
 	check(t, c.TTL == 24*time.Hour && c.Workers == 20 && c.QueueMax == 10_000 && c.BreakerFailures == 0, "%+v", c)
 	check(t, len(inert) == 10, "inert: %v", inert)
 
-	c, _, err = ParseConfig([]byte("type: MEMCACHED\nconfig: {addresses: [a:1], max_item_size: 0, expiration: 0s}\n"))
+	c, _, err = parseConfig([]byte("type: MEMCACHED\nconfig: {addresses: [a:1], max_item_size: 0, expiration: 0s}\n"), Options{})
 	check(t, err == nil && c.TTL == 24*time.Hour && c.PartBytes == 512<<10 && c.Memcached.ItemBytesMax == 1<<40, "%+v, %v", c, err)
-	c, _, err = ParseConfig([]byte("type: MEMCACHED\nconfig: {addresses: [a:1], max_item_size: 100KB}\n"))
+	c, _, err = parseConfig([]byte("type: MEMCACHED\nconfig: {addresses: [a:1], max_item_size: 100KB}\n"), Options{})
 	check(t, err == nil && c.PartBytes == 100<<10-2*itemOverheadBytes, "%+v, %v", c, err)
 }
 
@@ -129,7 +129,7 @@ func TestParseConfig_ReportsEveryError(t *testing.T) {
 		"type: REDIS\nconfig:\n  addr: a\n  addr: b\n":                                                         {"line 4"},
 		"\t": {"yaml"},
 	} {
-		_, _, err := ParseConfig([]byte(text))
+		_, _, err := parseConfig([]byte(text), Options{})
 		check(t, err != nil, "%q: no error", text)
 		for _, word := range want {
 			check(t, contains(err.Error(), word), "%q: %q is not in %q", text, word, err)
@@ -188,6 +188,6 @@ func FuzzParseConfig(f *testing.F) {
 		if strings.Contains(text, "_file") {
 			return // reads files
 		}
-		_, _, _ = ParseConfig([]byte(text))
+		_, _, _ = parseConfig([]byte(text), Options{})
 	})
 }

@@ -20,14 +20,11 @@ func TestOptions_ValidateAcceptsTheLimitsAndNothingBeyond(t *testing.T) {
 		{"larger part", func(o *Options) { o.PartBytes, o.EntryBytesMax = 64<<20+1, 1<<30 }, "part bytes"},
 		{"entry of one part", func(o *Options) { o.EntryBytesMax = int64(o.PartBytes) }, ""},
 		{"entry of less", func(o *Options) { o.EntryBytesMax = int64(o.PartBytes) - 1 }, "fewer than one part's"},
-		{"one part in flight", func(o *Options) { o.InFlightBytesMax = int64(o.PartBytes) }, ""},
-		{"fewer in flight", func(o *Options) { o.InFlightBytesMax = int64(o.PartBytes) - 1 }, "fewer than one part'"},
-		{"negative held bytes", func(o *Options) { o.HeldBytesMax = -1 }, "held bytes -1"},
 		{"one worker", func(o *Options) { o.Workers, o.QueueMax, o.BreakerFailures = 1, 1, 1 }, ""},
 		{"negative workers", func(o *Options) { o.Workers = -1 }, "workers -1"},
 		{"negative queue", func(o *Options) { o.QueueMax = -1 }, "queue length -1"},
 		{"negative breaker", func(o *Options) { o.BreakerFailures = -1 }, "breaker failures -1"},
-		{"negative duration", func(o *Options) { o.MergeTimeout = -1 }, "duration -1ns is negative"},
+		{"negative back-off", func(o *Options) { o.BreakerBackoff = -1 }, "back-off -1ns is negative"},
 	} {
 		o := Options{}.withDefaults()
 		c.change(&o)

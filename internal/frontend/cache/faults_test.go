@@ -328,11 +328,3 @@ func TestLookup_HeldBytesAreLimitedAndReleased(t *testing.T) {
 	c.held.Release(50_000)
 	check(t, found(t, c, "k", 0, 10), "the response was removed")
 }
-
-func TestNew_ReportsEveryInvalidOption(t *testing.T) {
-	_, err := New(newFakeStore(), Options{PartBytes: 1, TTL: -1, Workers: -1}, quiet, nil)
-	check(t, err != nil, "no error")
-	for _, word := range []string{"part bytes 1", "TTL", "workers"} {
-		check(t, contains(err.Error(), word), "%q is not in %q", word, err)
-	}
-}

@@ -246,19 +246,19 @@ func TestMemory_CountsAndMarks(t *testing.T) {
 
 func TestParseConfig_SizesOfParts(t *testing.T) {
 	for size, want := range map[string][2]int64{"10KB": {4096, 4096}, "100KB": {12_500, 25_000}, "40MB": {512 << 10, 10_000_000}, "1MiB": {131_072, 262_144}} {
-		c, _, err := ParseConfig(fmt.Appendf(nil, "type: IN-MEMORY\nconfig: {max_size: %s}", size))
+		c, _, err := parseConfig(fmt.Appendf(nil, "type: IN-MEMORY\nconfig: {max_size: %s}", size), Options{})
 		check(t, err == nil && int64(c.PartBytes) == want[0] && c.EntryBytesMax == want[1], "%s: parts of %d bytes, entries of %d, %v", size, c.PartBytes, c.EntryBytesMax, err)
 	}
 	for size, want := range map[string]int{"4608": partBytesMin, "4607": 0, "1MiB": 512 << 10, "513KiB": 512 << 10, "512KiB": 512<<10 - 512} {
-		c, _, err := ParseConfig(fmt.Appendf(nil, "type: MEMCACHED\nconfig: {addresses: [a], max_item_size: %s}", size))
+		c, _, err := parseConfig(fmt.Appendf(nil, "type: MEMCACHED\nconfig: {addresses: [a], max_item_size: %s}", size), Options{})
 		check(t, c.PartBytes == want && (err == nil) == (want > 0), "%s: parts of %d bytes, %v", size, c.PartBytes, err)
 	}
-	_, _, err := ParseConfig([]byte("type: IN-MEMORY\nconfig: {max_size_items: -1}"))
+	_, _, err := parseConfig([]byte("type: IN-MEMORY\nconfig: {max_size_items: -1}"), Options{})
 	check(t, err != nil, "negative items")
-	_, _, err = ParseConfig([]byte("type: IN-MEMORY\nconfig: {max_size_items: 0, validity: 0s}"))
+	_, _, err = parseConfig([]byte("type: IN-MEMORY\nconfig: {max_size_items: 0, validity: 0s}"), Options{})
 	check(t, err == nil, "%v", err)
 	for key, want := range map[string]int{"max_get_multi_concurrency: 7": 7, "pool_size: 8, max_get_multi_concurrency: 7": 8} {
-		c, _, err := ParseConfig([]byte("type: REDIS\nconfig: {addr: a, " + key + "}"))
+		c, _, err := parseConfig([]byte("type: REDIS\nconfig: {addr: a, "+key+"}"), Options{})
 		check(t, err == nil && c.Redis.ConnectionsMax == want, "%s: %d connections, %v", key, c.Redis.ConnectionsMax, err)
 	}
 }

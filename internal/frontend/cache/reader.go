@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"net"
 	"os"
+	"slices"
 	"sync"
 
 	"github.com/klauspost/compress/s2"
@@ -40,7 +42,7 @@ type Reader struct {
 }
 
 func newReader(e *Extent) *Reader {
-	r := &Reader{extent: e, src: &partsReader{e.data}, left: e.head.rawBytes}
+	r := &Reader{extent: e, src: parts(e.data), left: e.head.rawBytes}
 	if e.head.codec == codecS2 {
 		r.s2 = s2Readers.Get().(*s2.Reader)
 		r.s2.Reset(r.src)
@@ -67,25 +69,15 @@ func (r *Reader) Read(p []byte) (int, error) {
 
 // WriteTo writes the rest of an uncompressed response part by part, without a copy.
 func (r *Reader) WriteTo(w io.Writer) (int64, error) {
-	parts, ok := r.src.(*partsReader)
+	src, ok := r.src.(*net.Buffers)
 	if !ok || r.err != nil {
 		return io.Copy(w, struct{ io.Reader }{r})
 	}
-	var written int64
-	for len(parts.data) > 0 {
-		n, err := w.Write(parts.data[0])
-		written += int64(n)
-		r.left -= int64(n)
-		if err != nil {
-			parts.data[0] = parts.data[0][n:]
-			return written, err
-		}
-		parts.data = parts.data[1:]
+	written, err := src.WriteTo(w)
+	if r.left -= written; err == nil && r.left != 0 {
+		err = r.extent.gone(context.Background(), fmt.Errorf("%w: the length differs by %d bytes", errCorrupt, r.left))
 	}
-	if r.left != 0 {
-		return written, r.extent.gone(context.Background(), fmt.Errorf("%w: the length differs by %d bytes", errCorrupt, r.left))
-	}
-	return written, nil
+	return written, err
 }
 
 // Close releases the extent.
@@ -99,21 +91,10 @@ func (r *Reader) Close() error {
 	return nil
 }
 
-// partsReader reads parts one after the other. Parts are shared and immutable.
-type partsReader struct{ data [][]byte }
-
-func (r *partsReader) Read(p []byte) (n int, err error) {
-	for len(r.data) > 0 && n < len(p) {
-		k := copy(p[n:], r.data[0])
-		n += k
-		if r.data[0] = r.data[0][k:]; len(r.data[0]) == 0 {
-			r.data = r.data[1:]
-		}
-	}
-	if n == 0 && len(p) > 0 {
-		return 0, io.EOF
-	}
-	return n, nil
+// parts returns a reader of parts, which are shared and immutable. The reader changes its list of them.
+func parts(data [][]byte) *net.Buffers {
+	buffers := net.Buffers(slices.Clone(data))
+	return &buffers
 }
 
 // gone counts why the extent cannot be used, and removes it from the store unless the cause lies elsewhere. A store

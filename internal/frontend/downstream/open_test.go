@@ -87,7 +87,7 @@ func hangs(r *http.Request) (*http.Response, error) { return endless(r.Context()
 
 // inTime runs one request against a script in a synctest bubble, without jitter, and
 // returns its outcome and the times of its tries.
-func inTime(t *testing.T, opts Options, r Request, deadline time.Duration, script ...func(*http.Request) (*http.Response, error)) (status int, err error, at string) {
+func inTime(t *testing.T, opts Options, r Request, deadline time.Duration, script ...func(*http.Request) (*http.Response, error)) (status int, err error, at, refused string) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		s := &scripted{script: script, begun: time.Now()}
@@ -110,8 +110,12 @@ func inTime(t *testing.T, opts Options, r Request, deadline time.Duration, scrip
 			_, err = readAll(resp, 100)
 		}
 		at = fmt.Sprint(s.at)
+		for _, reason := range []string{"timeout", "retry-after", "retries", "deadline", "budget"} {
+			refused += strings.Repeat(reason, int(c.metrics.refused.With(reason).Get()))
+		}
+		check(t, "in flight", c.metrics.inFlight.Get(), 0)
 	})
-	return status, err, at
+	return status, err, at, refused
 }
 
 func TestOpen_RetriesUntilAResponseIsFinal(t *testing.T) {
@@ -124,25 +128,26 @@ func TestOpen_RetriesUntilAResponseIsFinal(t *testing.T) {
 		status   int
 		err      error
 		at       string
+		refused  string // why the last try was not repeated
 	}{
 		{name: "the first is final", script: script(returns(200)), status: 200, at: "[0s]"},
 		{name: "a 4xx is final", script: script(returns(422)), status: 422, at: "[0s]"},
 		{name: "a redirect is final", script: script(returns(302, "Location", "/graph")), status: 302, at: "[0s]"},
 		{name: "5xx, then success", script: script(returns(500), returns(503), returns(200)), status: 200, at: "[0s 50ms 150ms]"},
-		{name: "5xx for ever", script: script(returns(502)), status: 502, at: "[0s 50ms 150ms 350ms 750ms 1.55s]"},
-		{name: "back-off ends at its maximum", opts: Options{Retries: 7}, script: script(returns(502)), status: 502, at: "[0s 50ms 150ms 350ms 750ms 1.55s 2.55s 3.55s]"},
+		{name: "5xx for ever", script: script(returns(502)), status: 502, at: "[0s 50ms 150ms 350ms 750ms 1.55s]", refused: "retries"},
+		{name: "back-off ends at its maximum", opts: Options{Retries: 7}, script: script(returns(502)), status: 502, at: "[0s 50ms 150ms 350ms 750ms 1.55s 2.55s 3.55s]", refused: "retries"},
 		{name: "no connection, then success", script: script(refuses, returns(200)), status: 200, at: "[0s 50ms]"},
-		{name: "no connection for ever", opts: Options{Retries: 1}, script: script(refuses), err: ErrUnavailable, at: "[0s 50ms]"},
-		{name: "no retries", opts: Options{Retries: -1}, script: script(refuses), err: ErrUnavailable, at: "[0s]"},
-		{name: "no retries for this one", request: Request{Retries: -1}, script: script(returns(500)), status: 500, at: "[0s]"},
-		{name: "one retry for this one", request: Request{Retries: 1}, script: script(returns(500)), status: 500, at: "[0s 50ms]"},
-		{name: "a request that may change something is not retried", request: Request{Method: "POST", Path: "/api/v1/admin/tsdb/delete_series"}, script: script(returns(500)), status: 500, at: "[0s]"},
+		{name: "no connection for ever", opts: Options{Retries: 1}, script: script(refuses), err: ErrUnavailable, at: "[0s 50ms]", refused: "retries"},
+		{name: "no retries", opts: Options{Retries: -1}, script: script(refuses), err: ErrUnavailable, at: "[0s]", refused: "retries"},
+		{name: "no retries for this one", request: Request{Retries: -1}, script: script(returns(500)), status: 500, at: "[0s]", refused: "retries"},
+		{name: "one retry for this one", request: Request{Retries: 1}, script: script(returns(500)), status: 500, at: "[0s 50ms]", refused: "retries"},
+		{name: "a request that may change something is not retried", request: Request{Method: "POST", Path: "/api/v1/admin/tsdb/delete_series"}, script: script(returns(500)), status: 500, at: "[0s]", refused: "retries"},
 		{name: "unless the request allows it", request: Request{Method: "POST", Path: "/api/v1/read", Body: []byte("x"), Retries: 1}, script: script(returns(500), returns(200)), status: 200, at: "[0s 50ms]"},
 		{name: "slow headers are waited for", script: script(afterwards(time.Hour, returns(200))), status: 200, at: "[0s]"},
-		{name: "a timeout of the headers is not retried", script: script(timesOut), err: ErrTimeout, at: "[0s]"},
+		{name: "a timeout of the headers is not retried", script: script(timesOut), err: ErrTimeout, at: "[0s]", refused: "timeout"},
 		{name: "a connect timeout is retried", script: script(hangsUnsent, returns(200)), status: 200, at: "[0s 5.05s]"},
-		{name: "a query that ran out of time is not repeated", script: script(responds(503, `{"status":"error","errorType":"timeout","error":"query timed out"}`)), status: 503, at: "[0s]"},
-		{name: "a query that ran out of time at a gateway is not repeated", script: script(returns(504)), status: 504, at: "[0s]"},
+		{name: "a query that ran out of time is not repeated", script: script(responds(503, `{"status":"error","errorType":"timeout","error":"query timed out"}`)), status: 503, at: "[0s]", refused: "timeout"},
+		{name: "a query that ran out of time at a gateway is not repeated", script: script(returns(504)), status: 504, at: "[0s]", refused: "timeout"},
 		{name: "another 503 is repeated", script: script(responds(503, `{"status":"error","errorType":"unavailable","error":"timeout"}`), returns(200)), status: 200, at: "[0s 50ms]"},
 		{name: "429 is final without Retry-After", script: script(returns(429)), status: 429, at: "[0s]"},
 		{name: "429 with seconds", script: script(returns(429, "Retry-After", "3"), returns(200)), status: 200, at: "[0s 3s]"},
@@ -151,20 +156,21 @@ func TestOpen_RetriesUntilAResponseIsFinal(t *testing.T) {
 		{name: "503 with nonsense backs off", script: script(returns(503, "Retry-After", "soon"), returns(200)), status: 200, at: "[0s 50ms]"},
 		{name: "500 with seconds backs off", script: script(returns(500, "Retry-After", "3"), returns(200)), status: 200, at: "[0s 50ms]"},
 		{name: "429 with a date", script: script(inDate(4*time.Second), returns(200)), status: 200, at: "[0s 4s]"},
-		{name: "429 with too long a wait is final", script: script(returns(429, "Retry-After", "6")), status: 429, at: "[0s]"},
-		{name: "503 with too long a wait is final", script: script(returns(503, "Retry-After", "3600")), status: 503, at: "[0s]"},
+		{name: "429 with too long a wait is final", script: script(returns(429, "Retry-After", "6")), status: 429, at: "[0s]", refused: "retry-after"},
+		{name: "503 with too long a wait is final", script: script(returns(503, "Retry-After", "3600")), status: 503, at: "[0s]", refused: "retry-after"},
 		{name: "a longer wait is honoured if allowed", opts: Options{RetryAfterMax: time.Minute}, script: script(returns(429, "Retry-After", "60"), returns(200)), status: 200, at: "[0s 1m0s]"},
-		{name: "429 beyond the deadline is final", deadline: 2 * time.Second, script: script(returns(429, "Retry-After", "3")), status: 429, at: "[0s]"},
-		{name: "429 with no retries left is final", opts: Options{Retries: 1}, script: script(returns(429, "Retry-After", "1")), status: 429, at: "[0s 1s]"},
-		{name: "a back-off beyond the deadline is not waited for", deadline: 200 * time.Millisecond, script: script(returns(500)), status: 500, at: "[0s 50ms 150ms]"},
+		{name: "429 beyond the deadline is final", deadline: 2 * time.Second, script: script(returns(429, "Retry-After", "3")), status: 429, at: "[0s]", refused: "deadline"},
+		{name: "429 with no retries left is final", opts: Options{Retries: 1}, script: script(returns(429, "Retry-After", "1")), status: 429, at: "[0s 1s]", refused: "retries"},
+		{name: "a back-off beyond the deadline is not waited for", deadline: 200 * time.Millisecond, script: script(returns(500)), status: 500, at: "[0s 50ms 150ms]", refused: "deadline"},
 		{name: "the deadline ends a try", deadline: time.Second, script: script(hangs), err: context.DeadlineExceeded, at: "[0s]"},
-		{name: "the budget is spent", opts: Options{BudgetBurst: 2, BudgetPerSecond: -1}, script: script(returns(500)), status: 500, at: "[0s 50ms 150ms]"},
+		{name: "the budget is spent", opts: Options{BudgetBurst: 2, BudgetPerSecond: -1}, script: script(returns(500)), status: 500, at: "[0s 50ms 150ms]", refused: "budget"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			status, err, at := inTime(t, c.opts, c.request.orRoot(), c.deadline, c.script...)
+			status, err, at, refused := inTime(t, c.opts, c.request.orRoot(), c.deadline, c.script...)
 			check(t, "status", status, c.status)
 			checkIs(t, err, c.err)
 			check(t, "tries", at, c.at)
+			check(t, "refused", refused, c.refused)
 		})
 	}
 }

@@ -77,23 +77,25 @@ func TestOpen_EveryResponseIsClosedOnce(t *testing.T) {
 		replies []reply
 		err     error
 		want    string
+		outcome string // of the resume; "": none
 	}{
 		"whole":                        {replies: []reply{whole()}, want: text},
-		"continued":                    {replies: []reply{first(), whole()}, want: text},
+		"continued":                    {replies: []reply{first(), whole()}, want: text, outcome: "continued"},
 		"a 500 first":                  {replies: []reply{{status: 500, body: strings.NewReader("no")}, whole()}, want: text},
 		"a long 500 first":             {replies: []reply{{status: 500, body: bytes.NewReader(make([]byte, 3*discardBytes))}, whole()}, want: text},
-		"changed":                      {replies: []reply{first(), {status: 200, body: strings.NewReader("#" + text[1:])}}, err: ErrChanged},
-		"changed at the last byte":     {replies: []reply{first(), {status: 200, body: strings.NewReader(text[:99] + "#" + text[100:])}}, err: ErrChanged},
-		"shorter":                      {replies: []reply{first(), {status: 200, body: strings.NewReader(text[:99])}}, err: ErrChanged},
-		"as long as before":            {replies: []reply{first(), {status: 200, body: strings.NewReader(text[:100])}}, want: text[:100]},
-		"another status":               {replies: []reply{first(), {status: 404, body: strings.NewReader("no")}}, err: ErrChanged},
-		"no retries":                   {opts: Options{Retries: -1}, replies: []reply{first()}, err: ErrUnavailable},
-		"no connection for the retry":  {opts: Options{Retries: 1}, replies: []reply{first()}, err: ErrUnavailable},
+		"changed":                      {replies: []reply{first(), {status: 200, body: strings.NewReader("#" + text[1:])}}, err: ErrChanged, outcome: "changed"},
+		"changed at the last byte":     {replies: []reply{first(), {status: 200, body: strings.NewReader(text[:99] + "#" + text[100:])}}, err: ErrChanged, outcome: "changed"},
+		"shorter":                      {replies: []reply{first(), {status: 200, body: strings.NewReader(text[:99])}}, err: ErrChanged, outcome: "changed"},
+		"as long as before":            {replies: []reply{first(), {status: 200, body: strings.NewReader(text[:100])}}, want: text[:100], outcome: "continued"},
+		"another status":               {replies: []reply{first(), {status: 404, body: strings.NewReader("no")}}, err: ErrChanged, outcome: "changed"},
+		"no retries":                   {opts: Options{Retries: -1}, replies: []reply{first()}, err: ErrUnavailable, outcome: "failed"},
+		"no connection for the retry":  {opts: Options{Retries: 1}, replies: []reply{first()}, err: ErrUnavailable, outcome: "failed"},
 		"unknown encoding":             {replies: []reply{{status: 200, body: strings.NewReader("x"), header: []string{"Content-Encoding", "br"}}}, err: ErrCorrupt},
-		"unknown encoding of a retry":  {replies: []reply{first(), {status: 200, body: strings.NewReader("x"), header: []string{"Content-Encoding", "br"}}}, err: ErrCorrupt},
+		"unknown encoding of a retry":  {replies: []reply{first(), {status: 200, body: strings.NewReader("x"), header: []string{"Content-Encoding", "br"}}}, err: ErrCorrupt, outcome: "failed"},
 		"no gzip":                      {replies: []reply{{status: 200, body: strings.NewReader("plain text"), header: []string{"Content-Encoding", "gzip"}}}, err: ErrCorrupt},
-		"an early end without a frame": {replies: []reply{first(), {status: 200, body: strings.NewReader(text[:50]), length: untilClose}, whole()}, want: text},
+		"an early end without a frame": {replies: []reply{first(), {status: 200, body: strings.NewReader(text[:50]), length: untilClose}, whole()}, want: text, outcome: "continued"},
 		"too long":                     {opts: Options{BytesMax: 150}, replies: []reply{whole()}, err: ErrLimit},
+		"a 500 for the retry":          {opts: Options{Retries: 1}, replies: []reply{first(), {status: 500, body: strings.NewReader("no")}}, err: ErrUnavailable, outcome: "failed"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			trip, bodies := replying(tt.replies...)
@@ -109,44 +111,17 @@ func TestOpen_EveryResponseIsClosedOnce(t *testing.T) {
 			if tt.err == nil {
 				check(t, "body", got, tt.want)
 			}
+			outcomes := ""
+			for _, o := range []string{"continued", "changed", "failed"} {
+				outcomes += strings.Repeat(o, int(c.metrics.resumes.With(o).Get()))
+			}
+			check(t, "resumes", outcomes, tt.outcome)
 			check(t, "responses", len(*bodies), len(tt.replies))
 			for i, b := range *bodies {
 				check(t, fmt.Sprintf("response %d is closed", i), b.closed.Load(), 1)
 			}
 			check(t, "in flight", c.metrics.inFlight.Get(), 0)
 		})
-	}
-}
-
-func TestBody_ResumesAreCountedByOutcome(t *testing.T) {
-	text := strings.Repeat("0123456789", 20)
-	broken := func() reply { return reply{status: 200, body: breaksAfter(text[:100])} }
-	for want, tt := range map[string]struct {
-		opts    Options
-		replies []reply
-	}{
-		"continued":                   {Options{}, []reply{broken(), {status: 200, body: strings.NewReader(text)}}},
-		"changed":                     {Options{}, []reply{broken(), {status: 200, body: strings.NewReader("#" + text)}}},
-		"failed, no retry is left":    {Options{Retries: -1}, []reply{broken()}},
-		"failed, no connection":       {Options{Retries: 1}, []reply{broken()}},
-		"failed, the response is 500": {Options{Retries: 1}, []reply{broken(), {status: 500, body: strings.NewReader("no")}}},
-	} {
-		trip, _ := replying(tt.replies...)
-		tt.opts.URL, tt.opts.Wrap = "http://down.example", trip.wrap
-		c := client(t, tt.opts, nil)
-		resp, err := c.Open(t.Context(), Request{Path: "/"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		_, _ = readAll(resp, 33)
-		outcome, _, _ := strings.Cut(want, ",")
-		for _, o := range []string{"continued", "changed", "failed"} {
-			n := uint64(0)
-			if o == outcome {
-				n = 1
-			}
-			check(t, want+": "+o, c.metrics.resumes.With(o).Get(), n)
-		}
 	}
 }
 
@@ -232,52 +207,6 @@ func TestOpen_Delimited(t *testing.T) {
 		}
 		check(t, name, resp.Delimited, tt.want)
 		resp.Body.Close()
-	}
-}
-
-// Why a failed request is not retried.
-func TestOpen_RejectedRetriesAreCountedByReason(t *testing.T) {
-	for _, tt := range []struct {
-		reason   string
-		opts     Options
-		deadline time.Duration
-		script   []func(*http.Request) (*http.Response, error)
-	}{
-		{"timeout", Options{}, 0, script(timesOut)},
-		{"timeout", Options{}, 0, script(returns(504))},
-		{"retry-after", Options{}, 0, script(returns(503, "Retry-After", "6"))},
-		{"retries", Options{Retries: 1}, 0, script(returns(500))},
-		{"deadline", Options{}, 50 * time.Millisecond, script(returns(500))},
-		{"budget", Options{BudgetBurst: 1, BudgetPerSecond: -1}, 0, script(returns(500))},
-		{"", Options{}, 0, script(returns(400))},
-		{"", Options{}, 0, script(returns(429))},
-	} {
-		synctest.Test(t, func(t *testing.T) {
-			s := &scripted{script: tt.script, begun: time.Now()}
-			tt.opts.URL, tt.opts.Jitter = "http://down.example", func() float64 { return 0 }
-			tt.opts.Wrap = func(http.RoundTripper) http.RoundTripper { return s }
-			c, err := New(tt.opts, nil, nil)
-			if err != nil {
-				t.Fatal(err)
-			}
-			ctx := t.Context()
-			if tt.deadline > 0 {
-				var cancel context.CancelFunc
-				ctx, cancel = context.WithTimeout(ctx, tt.deadline)
-				defer cancel()
-			}
-			if resp, err := c.Open(ctx, Request{Path: "/"}); err == nil {
-				resp.Body.Close()
-			}
-			for _, reason := range []string{"timeout", "retry-after", "retries", "deadline", "budget"} {
-				n := uint64(0)
-				if reason == tt.reason {
-					n = 1
-				}
-				check(t, tt.reason+": "+reason, c.metrics.refused.With(reason).Get(), n)
-			}
-			check(t, "in flight", c.metrics.inFlight.Get(), 0)
-		})
 	}
 }
 

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"slices"
 	"strings"
 	"sync"
@@ -127,19 +126,6 @@ func TestLimiter_RequestsBeyondTheLimitWait(t *testing.T) {
 		first.release()
 		first.release()
 		check(t, "running after three releases", h.limiter.running, 2)
-		h.empty(t)
-	})
-}
-
-func TestLimiter_TenantLimit(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		h := newHarness(t, Options{ConcurrencyMax: 4, TenantConcurrencyMax: 1})
-		first := h.request(t, "a")
-		second := h.request(t, "a")
-		check(t, "second of a", second.release == nil, true)
-		check(t, "first of b", h.request(t, "b").release != nil, true)
-		h.end(first)
-		check(t, "second of a when the first has ended", second.release != nil, true)
 		h.empty(t)
 	})
 }
@@ -298,27 +284,6 @@ func (h *harness) verify(t *testing.T, opts Options) {
 	}
 }
 
-func TestLimiter_UnderLoad(t *testing.T) {
-	l, err := New(Options{ConcurrencyMax: 3, TenantConcurrencyMax: 2}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	var group sync.WaitGroup
-	for i := range 200 {
-		group.Go(func() {
-			ctx, cancel := context.WithTimeout(t.Context(), time.Duration(i%7)*time.Millisecond)
-			defer cancel()
-			if release, err := l.Acquire(ctx, fmt.Sprint(i%5)); err == nil {
-				time.Sleep(time.Duration(i%3) * 100 * time.Microsecond)
-				release()
-			}
-		})
-	}
-	group.Wait()
-	check(t, "running", l.running, 0)
-	check(t, "tenants", len(l.tenants), 0)
-}
-
 func TestLimiter_Metrics(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		set := instruments.NewSet()
@@ -385,45 +350,6 @@ func BenchmarkAcquire(b *testing.B) {
 			b.Fatal(err)
 		}
 		release()
-	}
-}
-
-func TestTenants_HeadersMustAgree(t *testing.T) {
-	of := func(tenants Tenants, header ...string) (string, error) {
-		h := http.Header{}
-		for i := 0; i < len(header); i += 2 {
-			h.Add(header[i], header[i+1])
-		}
-		return tenants.Of(h)
-	}
-	own := Tenants{Headers: []string{"X-Team"}, Default: "default-team"}
-	for _, c := range []struct {
-		tenants Tenants
-		header  []string
-		want    string // "": refused
-	}{
-		{Tenants{}, nil, "anonymous"},
-		{Tenants{}, []string{"X-Scope-OrgID", "a"}, "a"},
-		{Tenants{}, []string{"THANOS-TENANT", "a"}, "a"},
-		{Tenants{}, []string{"THANOS-TENANT", "a", "X-Scope-OrgID", "a"}, "a"},
-		{Tenants{}, []string{"THANOS-TENANT", "a", "X-Scope-OrgID", ""}, "a"},
-		{Tenants{}, []string{"THANOS-TENANT", "b", "X-Scope-OrgID", "a"}, ""},
-		{Tenants{}, []string{"X-Scope-OrgID", "a", "X-Scope-OrgID", "b"}, ""},
-		{own, nil, "default-team"},
-		{own, []string{"X-Team", "a"}, "a"},
-		{own, []string{"THANOS-TENANT", "a"}, "a"},
-		{own, []string{"X-Scope-OrgID", "a"}, "default-team"},
-		{own, []string{"X-Team", "a", "X-Scope-OrgID", "b"}, "a"},
-		{own, []string{"X-Team", "a", "THANOS-TENANT", "b"}, ""},
-		{Tenants{Headers: []string{"thanos-tenant"}}, []string{"THANOS-TENANT", "a", "X-Scope-OrgID", "1"}, "a"},
-	} {
-		got, err := of(c.tenants, c.header...)
-		if c.want == "" {
-			checkIs(t, err, ErrTenant)
-			continue
-		}
-		checkIs(t, err, nil)
-		check(t, fmt.Sprint(c.header), got, c.want)
 	}
 }
 

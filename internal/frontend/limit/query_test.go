@@ -52,6 +52,7 @@ func TestQuery_CheckText(t *testing.T) {
 }
 
 func TestTenants_OfHeaders(t *testing.T) {
+	own := Tenants{Headers: []string{"X-Team"}, Default: "default-team"}
 	for _, c := range []struct {
 		name    string
 		tenants Tenants
@@ -66,6 +67,11 @@ func TestTenants_OfHeaders(t *testing.T) {
 		{"of both that disagree", Tenants{}, http.Header{"X-Scope-Orgid": {"a"}, "Thanos-Tenant": {"b"}}, "", ErrTenant},
 		{"an empty one is none", Tenants{}, http.Header{"X-Scope-Orgid": {""}, "Thanos-Tenant": {"b"}}, "b", nil},
 		{"of one's own", Tenants{Headers: []string{"x-team"}}, http.Header{"X-Team": {"c"}, "X-Scope-Orgid": {"a"}}, "c", nil},
+		{"one's own, and a default", own, nil, "default-team", nil},
+		{"one's own, but another one is sent", own, http.Header{"X-Scope-Orgid": {"a"}}, "default-team", nil},
+		{"one's own, and Thanos'", own, http.Header{"X-Team": {"a"}, "Thanos-Tenant": {"b"}}, "", ErrTenant},
+		{"one's own is that of Thanos", Tenants{Headers: []string{"thanos-tenant"}}, http.Header{"Thanos-Tenant": {"a"}, "X-Scope-Orgid": {"1"}}, "a", nil},
+		{"of both that agree", Tenants{}, http.Header{"X-Scope-Orgid": {"a"}, "Thanos-Tenant": {"a"}}, "a", nil},
 		{"twice the same", Tenants{}, http.Header{"X-Scope-Orgid": {"a", "a"}}, "a", nil},
 		{"twice", Tenants{}, http.Header{"X-Scope-Orgid": {"a", "b"}}, "", ErrTenant},
 		{"several joined", Tenants{}, http.Header{"X-Scope-Orgid": {"a|b"}}, "a|b", nil},

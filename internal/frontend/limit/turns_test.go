@@ -153,6 +153,7 @@ func TestNew_MetricsAreDescribedUnderTheNamesOfTheirLimiter(t *testing.T) {
 			help[f.Name] = f.Help
 		}
 		check(t, "families", len(help), len(names))
+		check(t, "help", help[names[0]], map[bool]string{false: "Admitted requests in progress.", true: "Downstream calls whose response is not yet read to its end."}[downstream])
 		seen := map[string]bool{}
 		for _, name := range names {
 			if help[name] == "" || seen[help[name]] {

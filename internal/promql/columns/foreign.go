@@ -66,6 +66,7 @@ func (f *foreignNode) eval(ev *evaluation, sink func(*row) error) error {
 // emit emits the series of a result of Prometheus' engine.
 func (f *foreignNode) emit(ev *evaluation, value parser.Value, sink func(*row) error) error {
 	r := newRow(ev.steps)
+	var series promql.Matrix
 	switch v := value.(type) {
 	case promql.Scalar:
 		r.values[0] = v.V
@@ -73,39 +74,37 @@ func (f *foreignNode) emit(ev *evaluation, value parser.Value, sink func(*row) e
 		ev.acct.current++
 		return sink(&r)
 	case promql.Vector:
-		ev.acct.current += v.TotalSamples()
 		for _, s := range v {
-			r.clear()
-			r.metric, r.values[0] = s.Metric, s.F
-			r.has.set(0)
+			one := promql.Series{Metric: s.Metric, Floats: []promql.FPoint{{T: ev.start, F: s.F}}}
 			if s.H != nil {
-				return errGiveUp(f.reason) // the size of histograms is counted differently
+				one.Histograms = []promql.HPoint{{H: s.H}}
 			}
-			if err := sink(&r); err != nil {
-				return err
-			}
+			series = append(series, one)
 		}
-		return nil
 	case promql.Matrix:
-		ev.acct.current += v.TotalSamples()
-		for _, s := range v {
-			r.metric = s.Metric
-			r.clear()
-			if len(s.Histograms) > 0 {
-				return errGiveUp(f.reason)
-			}
-			for _, p := range s.Floats {
-				i := int((p.T - ev.start) / ev.interval)
-				r.values[i] = p.F
-				r.has.set(i)
-			}
-			if err := sink(&r); err != nil {
-				return err
-			}
-		}
-		return nil
+		series = v
+	default:
+		return errGiveUp("type")
 	}
-	return errGiveUp("type")
+	for _, s := range series {
+		if len(s.Histograms) > 0 {
+			return errGiveUp(f.reason) // the size of histograms is counted differently
+		}
+		ev.acct.current += len(s.Floats)
+	}
+	for _, s := range series {
+		r.clear()
+		r.metric = s.Metric
+		for _, p := range s.Floats {
+			i := int((p.T - ev.start) / ev.interval)
+			r.values[i] = p.F
+			r.has.set(i)
+		}
+		if err := sink(&r); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // evaluate evaluates an expression with Prometheus' engine at the steps of an evaluation. It

@@ -98,7 +98,7 @@ func (s *rawSet) keep(b *seriesBatch) {
 	b.ends = append(b.ends, batchEnds{len(b.labels), len(b.chunks)})
 }
 
-func (s *floatsSet) keep(b *seriesBatch) { b.floats = append(b.floats, s.current) }
+func (s *floatsSet) keep(b *seriesBatch) { b.floats = append(b.floats, s.floats.AtFloats()) }
 
 // at decodes series i: its labels into the item, its points into b.points.
 func (b *seriesBatch) at(i int, it *item, mint, maxt int64) (err error) {

@@ -68,7 +68,8 @@ func newSamplesSource(ctx context.Context, querier storage.Querier, all []select
 	for i := range all {
 		of := &all[i]
 		if floats != nil {
-			s.selected[of.vs] = &floatsSet{FloatsSet: floats.SelectFloats(ctx, of.steps, of.hints, of.vs.LabelMatchers...)}
+			set := floats.SelectFloats(ctx, of.steps, of.hints, of.vs.LabelMatchers...)
+			s.selected[of.vs] = &floatsSet{samplesSet{SeriesSet: set}, set}
 			continue
 		}
 		s.selected[of.vs] = &samplesSet{SeriesSet: querier.Select(ctx, false, of.hints, of.vs.LabelMatchers...)}
@@ -88,24 +89,14 @@ func (s samplesSource) sel(_ context.Context, of *selector) pointsSet {
 	return set
 }
 
-// floatsSet decodes all samples of a series in one call.
+// floatsSet is a samplesSet that decodes all samples of a series in one call.
 type floatsSet struct {
-	series.FloatsSet
-	current series.Floats
+	samplesSet
+	floats series.FloatsSet
 }
-
-func (s *floatsSet) next() bool {
-	if !s.Next() {
-		return false
-	}
-	s.current = s.AtFloats()
-	return true
-}
-
-func (s *floatsSet) labels() (labels.Labels, error) { return s.current.Labels(), nil }
 
 func (s *floatsSet) points(to []promql.FPoint, mint, maxt int64) ([]promql.FPoint, error) {
-	return appendFloats(to, s.current, mint, maxt)
+	return appendFloats(to, s.floats.AtFloats(), mint, maxt)
 }
 
 // appendFloats appends the samples of a series, or returns errHistograms.
@@ -116,12 +107,6 @@ func appendFloats(to []promql.FPoint, from series.Floats, mint, maxt int64) ([]p
 	}
 	return to, err
 }
-
-func (s *floatsSet) series() storage.Series { return s.current }
-
-func (s *floatsSet) err() error { return expanding(s.Err()) }
-
-func (s *floatsSet) warnings() annotations.Annotations { return s.Warnings() }
 
 // samplesSet reads the samples of a series through the iterator of the series.
 type samplesSet struct {

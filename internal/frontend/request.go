@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"math"
 	"net/http"
 	"net/url"
@@ -88,15 +89,20 @@ func (k *keyBuilder) list(name string, values []string) {
 // downstream returns the error, if any.
 var errNotSplittable = errors.New("not a range query that can be split")
 
+// times parses start and end, in milliseconds. Its only error is errNotSplittable.
+func (q query) times() (startMS, endMS int64, err error) {
+	if startMS, err = parseTime(q.params.Get("start")); err != nil {
+		return 0, 0, err
+	}
+	endMS, err = parseTime(q.params.Get("end"))
+	return startMS, endMS, err
+}
+
 // rangeOf parses start, end and step, in milliseconds. Its only error is errNotSplittable.
 func (q query) rangeOf() (stepRange, error) {
-	start, err := parseTime(q.params.Get("start"))
+	start, end, err := q.times()
 	if err != nil {
-		return stepRange{}, errNotSplittable
-	}
-	end, err := parseTime(q.params.Get("end"))
-	if err != nil {
-		return stepRange{}, errNotSplittable
+		return stepRange{}, err
 	}
 	step, err := parseDuration(q.params.Get("step"))
 	if err != nil || step < time.Millisecond || step%time.Millisecond != 0 {
@@ -112,13 +118,9 @@ func (q query) rangeOf() (stepRange, error) {
 // checkRange applies the limits to the whole range, also of a query that is passed through
 // because its step is not a whole number of milliseconds or has too many points.
 func (q query) checkRange(limits limit.Query) error {
-	start, err := parseTime(q.params.Get("start"))
+	start, end, err := q.times()
 	if err != nil {
 		return nil // the downstream returns the error
-	}
-	end, err := parseTime(q.params.Get("end"))
-	if err != nil {
-		return nil
 	}
 	step, err := parseDuration(q.params.Get("step"))
 	if err != nil || step <= 0 {
@@ -129,11 +131,7 @@ func (q query) checkRange(limits limit.Query) error {
 
 // aligned returns the query with start and end moved back to multiples of the step.
 func (q query) aligned(stepMS int64) (query, stepRange, error) {
-	start, err := parseTime(q.params.Get("start"))
-	if err != nil {
-		return q, stepRange{}, err
-	}
-	end, err := parseTime(q.params.Get("end"))
+	start, end, err := q.times()
 	if err != nil {
 		return q, stepRange{}, err
 	}
@@ -243,23 +241,14 @@ func acceptsJSON(accept []string) bool {
 
 // seconds formats milliseconds as decimal seconds for the API, without rounding.
 func seconds(ms int64) string {
-	sign := ""
-	if ms < 0 {
-		sign = "-"
+	whole, fraction := strconv.FormatInt(ms/1000, 10), ms%1000
+	switch {
+	case fraction == 0:
+		return whole
+	case ms < 0 && ms > -1000:
+		whole = "-0"
 	}
-	whole, fraction := ms/1000, ms%1000
-	if whole < 0 {
-		whole = -whole
-	}
-	if fraction < 0 {
-		fraction = -fraction
-	}
-	formatted := sign + strconv.FormatInt(whole, 10)
-	if fraction == 0 {
-		return formatted
-	}
-	digits := strconv.FormatInt(1000+fraction, 10)
-	return formatted + "." + digits[1:]
+	return fmt.Sprintf("%s.%03d", whole, max(fraction, -fraction))
 }
 
 // parseTime parses a time as Prometheus' API does, and returns milliseconds.

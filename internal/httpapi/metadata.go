@@ -12,16 +12,21 @@ import (
 // metricMetadata returns the metadata of all targets, sorted by metric. Prometheus returns them in the random order
 // of a map.
 func (a *API) metricMetadata(r *http.Request) (response, *apiError) {
-	limit, apiErr := optionalInt(r, "limit")
-	if apiErr != nil {
-		return response{}, apiErr
-	}
-	perMetric, apiErr := optionalInt(r, "limit_per_metric")
+	limit, perMetric, apiErr := metadataLimits(r)
 	if apiErr != nil {
 		return response{}, apiErr
 	}
 	families := a.families(r.FormValue("metric"), perMetric)
 	return response{write: func(s *stream) { s.families(families, limit) }}, nil
+}
+
+// metadataLimits parses `limit` and `limit_per_metric`; -1 if they are absent.
+func metadataLimits(r *http.Request) (limit, perMetric int, apiErr *apiError) {
+	if limit, apiErr = optionalInt(r, "limit"); apiErr != nil {
+		return 0, 0, apiErr
+	}
+	perMetric, apiErr = optionalInt(r, "limit_per_metric")
+	return limit, perMetric, apiErr
 }
 
 // families appends at most limit families; all of them if limit is negative.

@@ -254,11 +254,7 @@ func (a *API) metadataRange(r *http.Request) (start, end time.Time, apiErr *apiE
 
 // storeMetadata returns the merged metric metadata of all stores.
 func (a *API) storeMetadata(r *http.Request) (response, *apiError) {
-	limit, apiErr := optionalInt(r, "limit")
-	if apiErr != nil {
-		return response{}, apiErr
-	}
-	perMetric, apiErr := optionalInt(r, "limit_per_metric")
+	limit, perMetric, apiErr := metadataLimits(r)
 	if apiErr != nil {
 		return response{}, apiErr
 	}

@@ -98,9 +98,7 @@ func (s *scalarsNode) eval(ev *evaluation, sink func(*row) error) error {
 		arithmetic(s.op, r.values, a, b)
 	} else {
 		for i := range a {
-			if compare(s.op, a[i], b[i]) {
-				r.values[i] = 1
-			}
+			r.values[i] = truth(compare(s.op, a[i], b[i]))
 		}
 	}
 	if err := counts.finish(&ev.acct, -1, nil); err != nil {
@@ -194,10 +192,8 @@ func (v *vectorScalarNode) apply(ev *evaluation, r *row, scalar []float64) {
 		}
 		keep := compare(v.op, a, b)
 		switch {
-		case v.bool && keep:
-			r.values[i] = 1
 		case v.bool:
-			r.values[i] = 0
+			r.values[i] = truth(keep)
 		case !keep:
 			r.has[i>>6] &^= 1 << (i & 63)
 		}

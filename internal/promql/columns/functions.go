@@ -314,21 +314,7 @@ func (n *relabelNode) eval(ev *evaluation, sink func(*row) error) error {
 	return ev.checkDistinct(sets, mixed, false)
 }
 
-func (n *relabelNode) text(i int) string {
-	e := n.call.Args[i]
-	for {
-		switch inner := e.(type) {
-		case *parser.ParenExpr:
-			e = inner.Expr
-		case *parser.StepInvariantExpr:
-			e = inner.Expr
-		case *parser.StringLiteral:
-			return inner.Val
-		default:
-			return ""
-		}
-	}
-}
+func (n *relabelNode) text(i int) string { return text(n.call.Args[i]) }
 
 // change returns the function that changes the labels of a series, or an error if an argument is not valid.
 func (n *relabelNode) change() (func(labels.Labels) (_ labels.Labels, changed bool, err error), error) {

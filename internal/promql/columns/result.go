@@ -145,6 +145,7 @@ func (q *query) instant(ev *evaluation) (parser.Value, error) {
 	return vector, nil
 }
 
+// text returns the value of a string literal.
 func text(e parser.Expr) string {
 	switch e := e.(type) {
 	case *parser.ParenExpr:

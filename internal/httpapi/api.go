@@ -181,7 +181,24 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	get("/status/features", a.features)
 	get("/status/buildinfo", a.statusBuildInfo)
 	if a.opts.Peer != nil {
-		a.registerPeer(handle)
+		paths := []string{"/status/flags", "/status/runtimeinfo"}
+		if a.opts.Targets != nil {
+			paths = append(paths, "/scrape_pools", "/targets", "/targets/metadata")
+		}
+		if a.opts.Rules {
+			paths = append(paths, "/rules", "/alerts", "/alertmanagers")
+		}
+		if a.opts.TSDB {
+			paths = append(paths, "/status/tsdb")
+			handle("GET", "/status/walreplay", a.peer(nil)) // also while the log is replayed
+		}
+		for _, path := range paths {
+			handle("GET", path, a.opts.Ready(a.peer(nil)))
+		}
+		for _, path := range []string{"/format_query", "/parse_query"} {
+			handle("GET", path, a.opts.Ready(a.peer(formattable)))
+			handle("POST", path, a.opts.Ready(a.peer(formattable)))
+		}
 	}
 	if a.opts.RemoteWrite != nil {
 		handle("POST", "/write", a.opts.Ready(a.opts.RemoteWrite))
@@ -191,28 +208,6 @@ func (a *API) Register(mux *http.ServeMux, prefix string) {
 	}
 	if a.opts.Export != nil {
 		handle("GET", "/export", a.opts.Ready(newExporter(a)))
-	}
-}
-
-// registerPeer adds the endpoints of Options.Peer. It has data for those that depend on other options.
-func (a *API) registerPeer(handle func(method, path string, h http.Handler)) {
-	for _, path := range []string{"/format_query", "/parse_query"} {
-		handle("GET", path, a.opts.Ready(a.peer(formattable)))
-		handle("POST", path, a.opts.Ready(a.peer(formattable)))
-	}
-	paths := []string{"/status/flags", "/status/runtimeinfo"}
-	if a.opts.Targets != nil {
-		paths = append(paths, "/scrape_pools", "/targets", "/targets/metadata")
-	}
-	if a.opts.Rules {
-		paths = append(paths, "/rules", "/alerts", "/alertmanagers")
-	}
-	if a.opts.TSDB {
-		paths = append(paths, "/status/tsdb")
-		handle("GET", "/status/walreplay", a.peer(nil)) // also while the log is replayed
-	}
-	for _, path := range paths {
-		handle("GET", path, a.opts.Ready(a.peer(nil)))
 	}
 }
 

@@ -15,7 +15,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/reqbody"
+	"github.com/ferula-io/ferula/internal/httpbody"
 )
 
 // queryFrontendCommand has the flags of `thanos query-frontend`, and a few more under
@@ -162,7 +162,7 @@ func (c *queryFrontendCommand) options() (app.QueryFrontendOptions, error) {
 			Retries:  retries(c.LabelsRetries),
 			BytesMax: int64(c.MaxLabelBytes), WholeIntervals: c.LabelsWhole,
 		},
-		Bodies:         reqbody.New(reqbody.Options{BytesMax: int64(c.MaxRequestBytes)}),
+		Bodies:         httpbody.NewReader(httpbody.Options{BytesMax: int64(c.MaxRequestBytes)}),
 		ForwardHeaders: slices.Concat(c.ForwardHeaders, c.OrgHeaders),
 		TenantHeader:   tenantHeader,
 		NoCompression:  !c.Compress,

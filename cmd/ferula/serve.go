@@ -14,13 +14,13 @@ import (
 
 	"github.com/ferula-io/ferula/internal/app"
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
 	"github.com/ferula-io/ferula/internal/promql"
 	"github.com/ferula-io/ferula/internal/promql/rules"
 	"github.com/ferula-io/ferula/internal/remoteread"
-	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
@@ -285,7 +285,7 @@ func (f receiveFlags) check(profiles profileFlags) error {
 func (f receiveFlags) options(readTimeout time.Duration) app.ReceiveOptions {
 	return app.ReceiveOptions{
 		RemoteWriteOff: !f.RemoteWrite, ProfilesOff: !f.Profiles,
-		Bodies: reqbody.Options{BytesMax: int64(f.BodiesSize), Grace: time.Duration(f.BodyTimeout), Total: readTimeout,
+		Bodies: httpbody.Options{BytesMax: int64(f.BodiesSize), Grace: time.Duration(f.BodyTimeout), Total: readTimeout,
 			Flags: hint.Flags{
 				"BytesMax": "--receive.max-bytes-in-flight", "Grace": "--receive.body-timeout",
 			}},

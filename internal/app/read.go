@@ -14,13 +14,13 @@ import (
 	configutil "github.com/prometheus/common/config"
 
 	"github.com/ferula-io/ferula/internal/export"
-	"github.com/ferula-io/ferula/internal/export/localdb"
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/remoteread"
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/thanos/storeclient"
+	"github.com/ferula-io/ferula/internal/tsdb"
 )
 
 // ReadOptions are the options of `ferula read`. Exactly one source must be set: URL,
@@ -83,7 +83,7 @@ func (opts ReadOptions) source() (series.Source, func(error) bool, error) {
 		}
 		return client, remoteread.Permanent, nil
 	case opts.TSDBPath != "":
-		db, err := localdb.Open(opts.TSDBPath, opts.SandboxDir, opts.Logger)
+		db, err := tsdb.OpenReadOnly(opts.TSDBPath, opts.SandboxDir, opts.Logger)
 		return db, func(error) bool { return true }, err
 	}
 	return nil, nil, fmt.Errorf("%w: no source: set --url, --store or --tsdb.path", export.ErrOptions)

@@ -20,6 +20,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpapi"
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
 	"github.com/ferula-io/ferula/internal/ingest/scrape"
@@ -30,7 +31,6 @@ import (
 	"github.com/ferula-io/ferula/internal/promql/rules"
 	"github.com/ferula-io/ferula/internal/redact"
 	"github.com/ferula-io/ferula/internal/remoteread"
-	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/thanos/sources"
 	"github.com/ferula-io/ferula/internal/thanos/storeapi"
 	"github.com/ferula-io/ferula/internal/tsdb"
@@ -81,7 +81,7 @@ type Serve struct {
 	pushed   atomic.Bool // a sender has pushed samples
 	notices  *notices
 	tracing  *telemetry.Tracing
-	bodies   *reqbody.Reader // of all receivers
+	bodies   *httpbody.Reader // of all receivers
 	handler  http.Handler
 	// in-process listener for scrapes of this server's own metrics: a server that authenticates its clients scrapes
 	// itself without credentials, and no port without authentication is open to others; nil: scrapes use the HTTP address
@@ -92,7 +92,7 @@ type Serve struct {
 // listeners. It opens no storage and serves no request.
 func NewServe(opts ServeOptions) (_ *Serve, err error) {
 	s := &Serve{opts: opts, base: newBase(opts.Web, opts.Logger),
-		bodies: reqbody.New(opts.Receive.Bodies)}
+		bodies: httpbody.NewReader(opts.Receive.Bodies)}
 	defer s.release(&err)
 	if opts.Web.MaxConnections < 0 {
 		return nil, hint.Invalid("web.max-connections", fmt.Errorf("%d is less than 1", opts.Web.MaxConnections))

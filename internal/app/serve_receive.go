@@ -5,16 +5,16 @@ import (
 
 	promscrape "github.com/prometheus/prometheus/scrape"
 
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/ingest/remotesend"
 	"github.com/ferula-io/ferula/internal/ingest/remotewrite"
-	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
 // ReceiveOptions configure the receivers of `ferula serve`.
 type ReceiveOptions struct {
-	RemoteWriteOff bool            // disable the remote write receiver
-	ProfilesOff    bool            // disable the profile receivers
-	Bodies         reqbody.Options // shared by all receivers
+	RemoteWriteOff bool             // disable the remote write receiver
+	ProfilesOff    bool             // disable the profile receivers
+	Bodies         httpbody.Options // shared by all receivers
 }
 
 // remoteWrite returns the remote write receiver or, if it is disabled, a handler that

@@ -13,7 +13,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
-	"github.com/ferula-io/ferula/internal/reqbody"
+	"github.com/ferula-io/ferula/internal/httpbody"
 )
 
 // endless is a downstream whose responses begin and never end. The response of a range query has ever more points, other
@@ -85,7 +85,7 @@ func TestFrontend_TheLimitOfStepsIsThatOfTheWholeQuery(t *testing.T) {
 func TestFrontend_BodiesShareOneBudget(t *testing.T) {
 	w := newTestEnv(t)
 	front := w.front(func(o *Options) {
-		o.Bodies = reqbody.New(reqbody.Options{BytesMax: 3 << 20, Wait: 50 * time.Millisecond})
+		o.Bodies = httpbody.NewReader(httpbody.Options{BytesMax: 3 << 20, Wait: 50 * time.Millisecond})
 	})
 	for _, kind := range []string{"application/x-www-form-urlencoded", "application/json"} {
 		// Senders of 1 MiB that stop before the end.

@@ -34,7 +34,7 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/hint"
-	"github.com/ferula-io/ferula/internal/reqbody"
+	"github.com/ferula-io/ferula/internal/httpbody"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
@@ -70,7 +70,7 @@ type Options struct {
 	InstantRetries  int // of a request that is neither a range query nor for labels or series; as above
 
 	Labels LabelOptions
-	Bodies *reqbody.Reader // reads request bodies; nil: with the defaults of its package
+	Bodies *httpbody.Reader // reads request bodies; nil: with the defaults of its package
 
 	ForwardHeaders []string      // names of client headers that are forwarded to the downstream
 	TenantHeader   string        // client header that the downstream gets as limit.ThanosHeader; "": none
@@ -111,7 +111,7 @@ func (o Options) withDefaults() Options {
 		o.Labels.Parallelism = min(o.Labels.Parallelism, o.Slots.MaxPerRequest())
 	}
 	if o.Bodies == nil {
-		o.Bodies = reqbody.New(reqbody.Options{})
+		o.Bodies = httpbody.NewReader(httpbody.Options{})
 	}
 	if o.Logger == nil {
 		o.Logger = slog.New(slog.DiscardHandler)

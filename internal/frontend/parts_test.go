@@ -21,7 +21,7 @@ import (
 
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
-	"github.com/ferula-io/ferula/internal/reqbody"
+	"github.com/ferula-io/ferula/internal/httpbody"
 	instruments "github.com/ferula-io/ferula/metrics"
 )
 
@@ -342,7 +342,7 @@ func TestForwarded_HeadersOfTheDownstreamRequest(t *testing.T) {
 
 // A body that is refused frees its memory, and one that was processed, too.
 func TestServe_BodiesAreReleased(t *testing.T) {
-	bodies := reqbody.New(reqbody.Options{BytesMax: 1000, Wait: time.Millisecond})
+	bodies := httpbody.NewReader(httpbody.Options{BytesMax: 1000, Wait: time.Millisecond})
 	w := newTestEnvWith(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { _, _ = io.WriteString(w, "{}") }))
 	f, err := New(Options{Downstream: clientOf(t, w.server.URL, downstream.Transport{}), Bodies: bodies, Limits: limit.Query{QueryBytesMax: 500}})
 	check(t, err == nil, "%v", err)

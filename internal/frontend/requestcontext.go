@@ -18,7 +18,6 @@ import (
 	"github.com/ferula-io/ferula/internal/frontend/downstream"
 	"github.com/ferula-io/ferula/internal/frontend/limit"
 	"github.com/ferula-io/ferula/internal/httpbody"
-	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/promjson"
 )
 
@@ -61,8 +60,8 @@ type requestContext struct {
 	r     *http.Request
 	kind  kind
 	query query
-	body  []byte        // request body, if it is not a form; else nil
-	held  *reqbody.Body // holds the memory of the request body; nil without a body
+	body  []byte         // request body, if it is not a form; else nil
+	held  *httpbody.Body // holds the memory of the request body; nil without a body
 	began time.Time
 	span  trace.Span
 
@@ -150,8 +149,8 @@ func (x *requestContext) readBody() (err error) {
 		return nil
 	}
 	if x.held, err = x.f.opts.Bodies.Read(x.w, x.r, BodyBytesMax); err != nil {
-		reqbody.Prepare(x.w, x.r, err)
-		if reqbody.Status(err) == http.StatusServiceUnavailable {
+		httpbody.Prepare(x.w, x.r, err)
+		if httpbody.Status(err) == http.StatusServiceUnavailable {
 			return &statusError{http.StatusServiceUnavailable, "unavailable", err}
 		}
 		return badRequest(err)
@@ -314,7 +313,7 @@ var errResponseTooLarge = errors.New("response exceeds the maximum size")
 // a call buffers the response.
 type responseWriter struct {
 	x       *requestContext
-	body    *httpbody.Body
+	body    *httpbody.Response
 	limit   int64
 	flag    string // that raises limit, for the error
 	written int64
@@ -423,7 +422,7 @@ func (rw *responseWriter) open(contentType string) {
 		h.Set("Server-Timing", timing.String())
 	}
 	rw.contentType = contentType
-	rw.body = httpbody.New(x.w, r, contentType)
+	rw.body = httpbody.NewResponse(x.w, r, contentType)
 	rw.body.SetDeadline(x.deadline)
 	if rw.tee != nil {
 		rw.body.Tee(rw.tee)

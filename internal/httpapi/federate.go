@@ -70,7 +70,7 @@ func (f *federation) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Type", string(format)) // also of a response without series
-	body := httpbody.New(w, r, string(format))
+	body := httpbody.NewResponse(w, r, string(format))
 	defer body.Release()
 	err = f.write(body, format, samples)
 	if err == nil {

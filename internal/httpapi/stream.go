@@ -231,7 +231,7 @@ func (a *API) respond(w http.ResponseWriter, r *http.Request, resp response) {
 			}
 		}
 	}
-	body := httpbody.New(w, r, resp.contentType(w.Header()))
+	body := httpbody.NewResponse(w, r, resp.contentType(w.Header()))
 	buffer := buffers.Get()
 	s := &stream{b: *buffer, w: body}
 	if resp.columns != nil {

@@ -236,7 +236,7 @@ func decode(body []byte) (*prompb.ReadRequest, error) {
 	if err != nil {
 		return nil, fmt.Errorf("decompress the request: %w", err)
 	}
-	return decodeRequest(plain)
+	return DecodeRequest(plain)
 }
 
 // query is a validated query.

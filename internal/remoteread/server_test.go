@@ -441,7 +441,7 @@ func TestDecode_ReadsThePrometheusHints(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	request, err := decodeRequest(plain)
+	request, err := DecodeRequest(plain)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -138,7 +138,7 @@ func TestDecode_InvalidMessageIsAnError(t *testing.T) {
 		}
 		return src
 	}
-	if r, err := decodeRequest(withMatchers(fieldsMax/2-1, 2)); err != nil || len(r.Queries) != 2 {
+	if r, err := DecodeRequest(withMatchers(fieldsMax/2-1, 2)); err != nil || len(r.Queries) != 2 {
 		t.Errorf("as many matchers as there may be: %v", err)
 	}
 	for name, src := range map[string][]byte{
@@ -155,7 +155,7 @@ func TestDecode_InvalidMessageIsAnError(t *testing.T) {
 		"name as varint":    {0x0A, 4, 0x1A, 2, 0x10, 1},
 		"type as text":      {0x0A, 4, 0x1A, 2, 0x0A, 0},
 	} {
-		if _, err := decodeRequest(src); !errors.Is(err, ErrCorrupt) {
+		if _, err := DecodeRequest(src); !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
@@ -183,7 +183,7 @@ func FuzzRequest(f *testing.F) {
 	f.Add(good)
 	f.Add([]byte{0x10, 1, 0x10, 0})
 	f.Fuzz(func(t *testing.T, src []byte) {
-		if r, err := decodeRequest(src); err != nil && !errors.Is(err, ErrCorrupt) || err == nil && len(r.Queries) > queriesMax {
+		if r, err := DecodeRequest(src); err != nil && !errors.Is(err, ErrCorrupt) || err == nil && len(r.Queries) > queriesMax {
 			t.Fatal(err)
 		}
 	})

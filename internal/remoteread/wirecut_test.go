@@ -37,7 +37,7 @@ func otherTypes(number protowire.Number, want protowire.Type) (fields [][]byte) 
 const varint, text = protowire.VarintType, protowire.BytesType
 
 func TestDecode_FieldsOfAnotherTypeAreCorrupt(t *testing.T) {
-	decodeRequest := func(b []byte) error { _, err := decodeRequest(b); return err }
+	decodeRequest := func(b []byte) error { _, err := DecodeRequest(b); return err }
 	decodeFrame := func(b []byte) error { _, _, _, err := decodeFrame(b, nil, nil); return err }
 	onlyResult := func(b []byte) error { _, err := onlyResult(b); return err }
 	series := within(1)
@@ -96,7 +96,7 @@ func TestDecodeRequest_Limits(t *testing.T) {
 		"all types":    {types(acceptedMax), true},
 		"a type more":  {types(acceptedMax + 1), false},
 	} {
-		if _, err := decodeRequest(tt.src); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrCorrupt) {
+		if _, err := DecodeRequest(tt.src); (err == nil) != tt.ok || err != nil && !errors.Is(err, ErrCorrupt) {
 			t.Errorf("%s: %v", name, err)
 		}
 	}

@@ -15,8 +15,8 @@ const (
 	acceptedMax = 1000
 )
 
-// decodeRequest decodes a request, which does not alias src, by Prometheus' message. Before, it counts what it decodes.
-func decodeRequest(src []byte) (*prompb.ReadRequest, error) {
+// DecodeRequest decodes a request, which does not alias src, by Prometheus' message. Before, it counts what it decodes.
+func DecodeRequest(src []byte) (*prompb.ReadRequest, error) {
 	fields := 0
 	if err := count(src, 0, &fields); err != nil {
 		return nil, err

@@ -3,45 +3,88 @@ package tsdb
 import (
 	"fmt"
 	"math"
+	"slices"
 
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
+	"github.com/prometheus/prometheus/tsdb/chunks"
 	"github.com/prometheus/prometheus/tsdb/tombstones"
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/xor"
 )
 
-// cutter re-encodes chunks without the samples of some intervals. The bytes are those that
-// Prometheus' chunk querier returns. A cutter reuses its iterators between calls, and for XOR
-// chunks also the chunks.
-type cutter struct {
+// cuts re-encodes the chunks of one series after the other without the samples of some intervals. The bytes are those
+// that Prometheus' chunk querier returns. It reuses its iterators, and for XOR chunks also the chunks.
+type cuts struct {
+	intervals tombstones.Intervals // of the current series: deleted, or out of range; sorted by start
+	some      tombstones.Intervals // the intervals that overlap the current chunk
+	arena     []byte               // re-encoded chunks of the current series
+
 	in, out *chunkenc.XORChunk
 	empty   []byte // buffer of out
 	iter    chunkenc.Iterator
 	deleted tsdb.DeletedIterator
 }
 
-// cut appends the data of c without the intervals to arena. ok is false if no sample is
-// left. The result's data aliases the returned arena.
-func (u *cutter) cut(c series.Chunk, without tombstones.Intervals,
-	arena []byte) (_ series.Chunk, _ []byte, ok bool, err error) {
+// undeleted removes the chunks that are deleted completely, in place.
+func undeleted(metas []chunks.Meta, deleted tombstones.Intervals) []chunks.Meta {
+	if len(deleted) == 0 {
+		return metas
+	}
+	return slices.DeleteFunc(metas, func(m chunks.Meta) bool {
+		return tombstones.Interval{Mint: m.MinTime, Maxt: m.MaxTime}.IsSubrange(deleted)
+	})
+}
+
+// begin begins a series. Its samples are cut in the deleted intervals that overlap mint to maxt, before mint if before
+// is set, and behind maxt if behind is set.
+func (u *cuts) begin(deleted tombstones.Intervals, mint, maxt int64, before, behind bool) {
+	u.intervals, u.arena = u.intervals[:0], u.arena[:0]
+	// Intervals.Add would keep them sorted, but it panics if the range ends after the first of several deletions.
+	if before {
+		u.intervals = append(u.intervals, tombstones.Interval{Mint: math.MinInt64, Maxt: mint - 1})
+	}
+	for _, interval := range deleted {
+		if interval.Maxt >= mint && interval.Mint <= maxt {
+			u.intervals = append(u.intervals, interval)
+		}
+	}
+	if behind {
+		u.intervals = append(u.intervals, tombstones.Interval{Mint: maxt + 1, Maxt: math.MaxInt64})
+	}
+}
+
+// overlap collects the intervals that overlap a chunk, and reports whether there are any.
+func (u *cuts) overlap(c series.Chunk) bool {
+	u.some = u.some[:0]
+	for _, interval := range u.intervals {
+		if interval.Mint <= c.MaxMS && interval.Maxt >= c.MinMS {
+			u.some = append(u.some, interval)
+		}
+	}
+	return len(u.some) > 0
+}
+
+// cut re-encodes c without the intervals that overlap it. ok is false if no sample is left. The result's data aliases
+// the arena.
+func (u *cuts) cut(c series.Chunk) (_ series.Chunk, ok bool, err error) {
 	if c.Encoding == chunkenc.EncXOR {
-		if mint, maxt, ok := remaining(without); ok {
-			start := len(arena)
+		if mint, maxt, ok := remaining(u.some); ok {
+			start := len(u.arena)
 			var first, last int64
-			if arena, first, last, ok = xor.Trim(arena, c.Data, mint, maxt); ok {
-				c.MinMS, c.MaxMS, c.Data = first, last, arena[start:]
-				return c, arena, true, nil
+			if u.arena, first, last, ok = xor.Trim(u.arena, c.Data, mint, maxt); ok {
+				c.MinMS, c.MaxMS, c.Data = first, last, u.arena[start:]
+				return c, true, nil
 			}
 		}
 	}
 	in, out, err := u.chunks(c)
 	if err != nil {
-		return c, arena, false, err
+		return c, false, err
 	}
 	u.iter = in.Iterator(u.iter)
-	return u.encode(u.iter, out, c, without, arena)
+	return u.encode(u.iter, out, c)
 }
 
 // remaining returns the time range outside the intervals, inclusive, in ms. ok is false if
@@ -63,51 +106,49 @@ func remaining(without tombstones.Intervals) (mint, maxt int64, ok bool) {
 
 // cutIterator is cut for a chunk c with hidden samples. The parameter it iterates over the visible
 // samples of c.
-func (u *cutter) cutIterator(it chunkenc.Iterator, c series.Chunk, without tombstones.Intervals,
-	arena []byte) (_ series.Chunk, _ []byte, ok bool, err error) {
+func (u *cuts) cutIterator(it chunkenc.Iterator, c series.Chunk) (_ series.Chunk, ok bool, err error) {
 	_, out, err := u.chunks(c)
 	if err != nil {
-		return c, arena, false, err
+		return c, false, err
 	}
-	return u.encode(it, out, c, without, arena)
+	return u.encode(it, out, c)
 }
 
-func (u *cutter) encode(from chunkenc.Iterator, out chunkenc.Chunk, c series.Chunk, without tombstones.Intervals,
-	arena []byte) (_ series.Chunk, _ []byte, ok bool, err error) {
+func (u *cuts) encode(from chunkenc.Iterator, out chunkenc.Chunk, c series.Chunk) (_ series.Chunk, ok bool, err error) {
 	app, err := out.Appender()
 	if err != nil {
-		return c, arena, false, err
+		return c, false, err
 	}
-	u.deleted.Iter, u.deleted.Intervals = from, without
+	u.deleted.Iter, u.deleted.Intervals = from, u.some
 	it := &u.deleted
 	kind := it.Next()
 	if kind == chunkenc.ValNone {
-		return c, arena, false, it.Err()
+		return c, false, it.Err()
 	}
 	c.MinMS = it.AtT()
 	for next := kind; next != chunkenc.ValNone; next = it.Next() {
 		if next != kind {
-			return c, arena, false, fmt.Errorf("%w: values of two kinds in a chunk", ErrCorrupt)
+			return c, false, fmt.Errorf("%w: values of two kinds in a chunk", ErrCorrupt)
 		}
 		if c.MaxMS, app, err = appendSample(app, it, kind); err != nil {
-			return c, arena, false, err
+			return c, false, err
 		}
 	}
 	if err := it.Err(); err != nil {
-		return c, arena, false, err
+		return c, false, err
 	}
-	start := len(arena)
-	arena = append(arena, out.Bytes()...)
-	c.Data = arena[start:]
+	start := len(u.arena)
+	u.arena = append(u.arena, out.Bytes()...)
+	c.Data = u.arena[start:]
 	if c.Encoding == chunkenc.EncXOR {
 		u.empty = out.Bytes()
 	}
-	return c, arena, true, nil
+	return c, true, nil
 }
 
 // chunks returns a chunk with the data of c (in) and an empty chunk of the same encoding
 // (out).
-func (u *cutter) chunks(c series.Chunk) (in, out chunkenc.Chunk, err error) {
+func (u *cuts) chunks(c series.Chunk) (in, out chunkenc.Chunk, err error) {
 	if c.Encoding == chunkenc.EncXOR {
 		if u.in == nil {
 			u.in, u.out, u.empty = chunkenc.NewXORChunk(), chunkenc.NewXORChunk(), make([]byte, 0, 1024)

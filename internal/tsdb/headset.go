@@ -10,7 +10,6 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/chunks"
-	"github.com/prometheus/prometheus/tsdb/tombstones"
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
@@ -24,20 +23,17 @@ type headSet struct {
 	matchers []*labels.Matcher
 	order    *headOrder
 
-	at        int // the next series in order
-	seen      int // series returned
-	labels    []byte
-	own       [2][]byte // labels of the previous and the current series, if the order has no labels
-	chunks    []series.Chunk
-	builder   labels.ScratchBuilder
-	metas     []chunks.Meta
-	intervals tombstones.Intervals // deleted, or out of range
-	some      tombstones.Intervals // the intervals that overlap the current chunk
-	sources   []chunkenc.Chunk     // by index in chunks: the head's chunk
-	cutter    cutter
-	arena     []byte // re-encoded chunks of the current series
-	iter      chunkenc.Iterator
-	err       error
+	at      int // the next series in order
+	seen    int // series returned
+	labels  []byte
+	own     [2][]byte // labels of the previous and the current series, if the order has no labels
+	chunks  []series.Chunk
+	builder labels.ScratchBuilder
+	metas   []chunks.Meta
+	cuts
+	sources []chunkenc.Chunk // by index in chunks: the head's chunk
+	iter    chunkenc.Iterator
+	err     error
 }
 
 // next moves to the next series. lost reports that the head may have lost data of this series
@@ -89,12 +85,13 @@ func (s *headSet) read(i int) (ok bool, err error) {
 		}
 		return false, err
 	}
-	if len(s.metas) == 0 || len(deleted) > 0 && !s.keepUndeleted(deleted) {
+	if s.metas = undeleted(s.metas, deleted); len(s.metas) == 0 {
 		return false, nil
 	}
 	s.setLabels(i)
-	s.setIntervals(deleted)
-	s.chunks, s.arena = s.chunks[:0], s.arena[:0]
+	s.begin(deleted, h.mint, h.maxt, h.mint > math.MinInt64 && !(s.opts.Uncut && h.alone),
+		h.maxt < math.MaxInt64 && !s.opts.Uncut)
+	s.chunks = s.chunks[:0]
 	if s.opts.LabelsOnly {
 		return true, nil
 	}
@@ -115,37 +112,6 @@ func (s *headSet) setLabels(i int) {
 func (s *headSet) ahead() []byte {
 	lset, _ := s.order.at(s.at)
 	return lset
-}
-
-// keepUndeleted drops the chunks that are deleted completely. It reports whether chunks
-// remain.
-func (s *headSet) keepUndeleted(deleted tombstones.Intervals) bool {
-	kept := s.metas[:0]
-	for _, meta := range s.metas {
-		if !(tombstones.Interval{Mint: meta.MinTime, Maxt: meta.MaxTime}).IsSubrange(deleted) {
-			kept = append(kept, meta)
-		}
-	}
-	s.metas = kept
-	return len(kept) > 0
-}
-
-// setIntervals sets the intervals whose samples must be cut: the deleted intervals, and the time before
-// mint and after maxt unless samples may be returned there. They are sorted by start.
-func (s *headSet) setIntervals(deleted tombstones.Intervals) {
-	h := s.head
-	s.intervals = s.intervals[:0]
-	if h.mint > math.MinInt64 && !(s.opts.Uncut && h.alone) {
-		s.intervals = append(s.intervals, tombstones.Interval{Mint: math.MinInt64, Maxt: h.mint - 1})
-	}
-	for _, interval := range deleted {
-		if interval.Maxt >= h.mint && interval.Mint <= h.maxt {
-			s.intervals = append(s.intervals, interval)
-		}
-	}
-	if h.maxt < math.MaxInt64 && !s.opts.Uncut {
-		s.intervals = append(s.intervals, tombstones.Interval{Mint: h.maxt + 1, Maxt: math.MaxInt64})
-	}
 }
 
 // readChunks reads the chunks of the current series.
@@ -170,8 +136,8 @@ func (s *headSet) readChunks() error {
 			kept = append(kept, c)
 			continue
 		}
-		c, arena, ok, err := s.cutter.cut(c, s.some, s.arena)
-		if s.arena = arena; err != nil {
+		c, ok, err := s.cut(c)
+		if err != nil {
 			return fmt.Errorf("chunk %d: %w", s.metas[i].Ref, err)
 		}
 		if ok {
@@ -181,8 +147,8 @@ func (s *headSet) readChunks() error {
 	if partial != nil {
 		c := s.chunks[whole]
 		s.overlapping(c, true)
-		c, arena, ok, err := s.cutter.cutIterator(partial, c, s.some, s.arena)
-		if s.arena = arena; err != nil {
+		c, ok, err := s.cutIterator(partial, c)
+		if err != nil {
 			return fmt.Errorf("chunk %d: %w", s.metas[whole].Ref, err)
 		}
 		if ok {
@@ -201,11 +167,5 @@ func (s *headSet) overlapping(c series.Chunk, open bool) bool {
 	if open && c.Encoding != chunkenc.EncXOR {
 		c.MaxMS = math.MaxInt64
 	}
-	s.some = s.some[:0]
-	for _, interval := range s.intervals {
-		if interval.Mint <= c.MaxMS && interval.Maxt >= c.MinMS {
-			s.some = append(s.some, interval)
-		}
-	}
-	return len(s.some) > 0
+	return s.overlap(c)
 }

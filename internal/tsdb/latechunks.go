@@ -27,12 +27,10 @@ func (s *Store) keepLateChunks() error {
 	if _, err := os.Stat(dir); err != nil {
 		return nil // late samples were never accepted
 	}
-	for path := range s.segmentBytes() {
-		if filepath.Dir(path) == dir {
-			return nil
-		}
+	if sizes, _ := segmentBytes(dir); len(sizes) > 0 {
+		return nil
 	}
-	mapped, err := s.mappedChunks()
+	mapped, err := mappedChunks(s.opts.Dir)
 	if mapped == nil || err != nil {
 		return nil // there are no chunks, or tsdb.Open returns the error
 	}

@@ -89,7 +89,7 @@ func TestSnapshot_RecordsOfSeriesHaveTheirReference(t *testing.T) {
 		t.Fatal(err)
 	}
 	var got []uint64
-	whole := EachRecord(wlog.SegmentRange{Dir: snapshot, First: -1, Last: -1}, func(_ *record.Decoder, r []byte) {
+	whole := eachRecord(wlog.SegmentRange{Dir: snapshot, First: -1, Last: -1}, func(_ *record.Decoder, r []byte) {
 		if r[0] == snapshotSeries {
 			got = append(got, binary.BigEndian.Uint64(r[1:]))
 		}
@@ -102,21 +102,15 @@ func TestSnapshot_RecordsOfSeriesHaveTheirReference(t *testing.T) {
 
 func TestWatchedRegisterer_TheDatabaseHasTheCounters(t *testing.T) {
 	g := newWriteGuard("", -1, nil)
-	r := g.registerer(prometheus.NewRegistry())
+	r := &watchedRegisterer{Registerer: prometheus.NewRegistry(), guard: g}
 	opts := tsdb.DefaultOptions()
 	opts.OutOfOrderTimeWindow = hourMS
 	db, err := tsdb.Open(t.TempDir(), slog.New(slog.DiscardHandler), r, opts, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
-	repairs := 0
-	for _, c := range r.registered {
-		if _, ok := c.(prometheus.Counter); ok && described(c, logRepairs) {
-			repairs++
-		}
-	}
-	if len(g.failures) != 2 || repairs != 1 {
-		t.Errorf("%d counters of failed writes, want one for each log; %d of repairs, want 1", len(g.failures), repairs)
+	if len(g.failures) != 2 || len(r.repairs()) != 1 {
+		t.Errorf("%d counters of failed writes, want one for each log; %d of repairs, want 1", len(g.failures), len(r.repairs()))
 	}
 	if err := db.Close(); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package tsdb
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -22,13 +23,8 @@ const (
 	logRepairs = `"prometheus_tsdb_wal_corruptions_total"`
 )
 
-// registerer returns a Registerer that passes registrations to next, which may be nil, and
-// keeps the counters of failed log writes.
-func (g *writeGuard) registerer(next prometheus.Registerer) *watchedRegisterer {
-	return &watchedRegisterer{Registerer: next, guard: g}
-}
-
-// watchedRegisterer is the Registerer of one database.
+// watchedRegisterer is the Registerer of one database. It passes registrations to the embedded Registerer, which may be
+// nil.
 type watchedRegisterer struct {
 	prometheus.Registerer
 	guard      *writeGuard
@@ -37,12 +33,13 @@ type watchedRegisterer struct {
 
 // Register implements prometheus.Registerer.
 func (r *watchedRegisterer) Register(c prometheus.Collector) error {
-	r.guard.mu.Lock()
 	r.registered = append(r.registered, c)
 	if described(c, failedWrites) {
-		r.guard.failures = append(r.guard.failures, c)
+		r.guard.mu.Lock()
+		// A collected metric is the counter itself, whose value changes.
+		r.guard.failures = append(r.guard.failures, drained(c.Collect)...)
+		r.guard.mu.Unlock()
 	}
-	r.guard.mu.Unlock()
 	if r.Registerer == nil {
 		return nil
 	}
@@ -63,23 +60,14 @@ func (r *watchedRegisterer) MustRegister(all ...prometheus.Collector) {
 	}
 }
 
-// counted reports whether the counter whose description contains text is above 0.
-func (r *watchedRegisterer) counted(text string) bool {
+// repairs returns the counters of repaired logs.
+func (r *watchedRegisterer) repairs() (counters []prometheus.Counter) {
 	for _, c := range r.registered {
-		if described(c, text) && aboveZero(c) {
-			return true
+		if counter, ok := c.(prometheus.Counter); ok && described(c, logRepairs) {
+			counters = append(counters, counter)
 		}
 	}
-	return false
-}
-
-// add adds n to the counter whose description contains text.
-func (r *watchedRegisterer) add(text string, n int) {
-	for _, c := range r.registered {
-		if counter, ok := c.(prometheus.Counter); ok && n > 0 && described(c, text) {
-			counter.Add(float64(n))
-		}
-	}
+	return counters
 }
 
 // unregisterAll unregisters everything that was registered through r.
@@ -92,36 +80,24 @@ func (r *watchedRegisterer) unregisterAll() {
 }
 
 // described reports whether a description of c contains text.
-func described(c prometheus.Collector, text string) (found bool) {
-	descs := make(chan *prometheus.Desc, 64)
-	go func() {
-		c.Describe(descs)
-		close(descs)
-	}()
-	for desc := range descs {
-		found = found || strings.Contains(desc.String(), text)
-	}
-	return found
+func described(c prometheus.Collector, text string) bool {
+	return slices.ContainsFunc(drained(c.Describe), func(d *prometheus.Desc) bool { return strings.Contains(d.String(), text) })
 }
 
-// aboveZero reports whether a counter of a collector is above 0. A single counter, as the
-// logs have, is read without a goroutine: every commit reads it.
-func aboveZero(c prometheus.Collector) (above bool) {
-	if counter, ok := c.(prometheus.Counter); ok {
-		return metricAboveZero(counter)
-	}
-	metrics := make(chan prometheus.Metric, 4)
+// drained returns what f sends.
+func drained[T any](f func(chan<- T)) (all []T) {
+	sent := make(chan T)
 	go func() {
-		c.Collect(metrics)
-		close(metrics)
+		f(sent)
+		close(sent)
 	}()
-	for m := range metrics {
-		above = above || metricAboveZero(m)
+	for one := range sent {
+		all = append(all, one)
 	}
-	return above
+	return all
 }
 
-func metricAboveZero(m prometheus.Metric) bool {
+func aboveZero[M prometheus.Metric](m M) bool {
 	var value dto.Metric
 	return m.Write(&value) == nil && value.GetCounter().GetValue() > 0
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 
 	"github.com/prometheus/prometheus/model/labels"
 	"github.com/prometheus/prometheus/storage"
@@ -78,12 +77,9 @@ type rawSet struct {
 	opts     series.SelectOptions
 
 	entryParts
-	chunks    []series.Chunk
-	intervals tombstones.Intervals // deleted, or out of range
-	some      tombstones.Intervals // the intervals that overlap the current chunk
-	cutter    *cutter              // created on demand
-	arena     []byte               // re-encoded chunks of the current series
-	err       error
+	chunks []series.Chunk
+	cuts
+	err error
 }
 
 func (s *rawSet) Next() bool {
@@ -110,19 +106,13 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 	if err = b.files.index.series(ref, b.mint, b.maxt, &s.entryParts); err != nil || len(s.metas) == 0 {
 		return false, err
 	}
-	// The intervals are sorted by start. Intervals.Add would keep them sorted, but it panics
-	// if the range ends after the first of several deletions.
-	s.intervals = s.intervals[:0]
-	if s.metas[0].MinTime < b.mint && !s.opts.Uncut {
-		s.intervals = append(s.intervals, tombstones.Interval{Mint: math.MinInt64, Maxt: b.mint - 1})
-	}
-	if deleted := s.block.deletions[storage.SeriesRef(ref)]; len(deleted) > 0 && !s.delete(deleted) {
+	deleted := b.deletions[storage.SeriesRef(ref)]
+	if s.metas = undeleted(s.metas, deleted); len(s.metas) == 0 {
 		return false, nil
 	}
-	if s.metas[len(s.metas)-1].MaxTime > b.maxt && !s.opts.Uncut {
-		s.intervals = append(s.intervals, tombstones.Interval{Mint: b.maxt + 1, Maxt: math.MaxInt64})
-	}
-	s.chunks, s.arena = s.chunks[:0], s.arena[:0]
+	s.begin(deleted, b.mint, b.maxt, s.metas[0].MinTime < b.mint && !s.opts.Uncut,
+		s.metas[len(s.metas)-1].MaxTime > b.maxt && !s.opts.Uncut)
+	s.chunks = s.chunks[:0]
 	if s.opts.LabelsOnly {
 		return true, nil
 	}
@@ -132,24 +122,6 @@ func (s *rawSet) read(ref uint64) (ok bool, err error) {
 		}
 	}
 	return true, nil
-}
-
-// delete drops the chunks that are deleted completely, and adds the deleted intervals that
-// overlap the range to s.intervals. It reports whether chunks remain.
-func (s *rawSet) delete(deleted tombstones.Intervals) bool {
-	kept := s.metas[:0]
-	for _, meta := range s.metas {
-		if !(tombstones.Interval{Mint: meta.MinTime, Maxt: meta.MaxTime}).IsSubrange(deleted) {
-			kept = append(kept, meta)
-		}
-	}
-	s.metas = kept
-	for _, interval := range deleted {
-		if interval.Maxt >= s.block.mint && interval.Mint <= s.block.maxt {
-			s.intervals = append(s.intervals, interval)
-		}
-	}
-	return len(kept) > 0
 }
 
 // chunk appends one chunk of the current series, as stored unless samples are deleted.
@@ -163,18 +135,9 @@ func (s *rawSet) chunk(meta chunks.Meta) error {
 	}
 	c := series.Chunk{MinMS: meta.MinTime, MaxMS: meta.MaxTime, Encoding: chunkenc.Encoding(encoding), Mapped: true,
 		Data: data}
-	s.some = s.some[:0]
-	for _, interval := range s.intervals {
-		if interval.Mint <= c.MaxMS && interval.Maxt >= c.MinMS {
-			s.some = append(s.some, interval)
-		}
-	}
-	if len(s.some) > 0 {
-		if s.cutter == nil {
-			s.cutter = &cutter{}
-		}
+	if s.overlap(c) {
 		var ok bool
-		if c, s.arena, ok, err = s.cutter.cut(c, s.some, s.arena); err != nil || !ok {
+		if c, ok, err = s.cut(c); err != nil || !ok {
 			return err
 		}
 		c.Mapped = false

@@ -83,7 +83,7 @@ func (s *Store) keepReferences() error {
 	case state.LastWALSegment != lastSegment:
 		s.logger.Info("Reading the write-ahead log and the mapped chunks once, to find the last series reference", "dir",
 			s.opts.Dir)
-		last = max(last, lastReferenceOfLog(logs, segments), s.lastReferenceOfChunks())
+		last = max(last, lastReferenceOfLog(logs, segments), lastReferenceOfChunks(s.opts.Dir))
 	case state.CleanShutdown:
 		return nil
 	default:
@@ -134,23 +134,14 @@ func lastReferenceOfLog(dir string, segments []int) (last uint64) {
 }
 
 func lastReferenceOfSegments(of wlog.SegmentRange) (last uint64) {
-	var series []record.RefSeries
-	EachRecord(of, func(d *record.Decoder, r []byte) {
-		if d.Type(r) != record.Series {
-			return
-		}
-		series, _ = d.Series(r, series[:0]) // the replay reports the error
-		for _, one := range series {
-			last = max(last, uint64(one.Ref))
-		}
-	})
+	eachSeries(of, func(one record.RefSeries) { last = max(last, uint64(one.Ref)) })
 	return last
 }
 
 // lastReferenceOfChunks returns the highest series reference of the mapped chunks of the head; 0 if there are none.
 // It reads damaged files up to the damage: Prometheus removes the rest when it opens the database.
-func (s *Store) lastReferenceOfChunks() (last uint64) {
-	mapped, err := s.mappedChunks()
+func lastReferenceOfChunks(dir string) (last uint64) {
+	mapped, err := mappedChunks(dir)
 	if mapped == nil || err != nil {
 		return 0
 	}
@@ -163,9 +154,9 @@ func (s *Store) lastReferenceOfChunks() (last uint64) {
 	return last
 }
 
-// mappedChunks opens the mapped chunks of the head; nil if there are none.
-func (s *Store) mappedChunks() (*chunks.ChunkDiskMapper, error) {
-	dir := filepath.Join(s.opts.Dir, "chunks_head")
+// mappedChunks opens the mapped chunks of the head of a database; nil if there are none.
+func mappedChunks(dir string) (*chunks.ChunkDiskMapper, error) {
+	dir = filepath.Join(dir, "chunks_head")
 	if _, err := os.Stat(dir); err != nil {
 		return nil, nil
 	}

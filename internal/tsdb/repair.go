@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -35,17 +36,20 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 			return nil, err
 		}
 		opts.EnableMemorySnapshotOnShutdown, opts.EnableFastStartup = s.snapshots, s.snapshots
-		before := s.segmentBytes()
-		reg := s.guard.registerer(s.reg)
+		before := s.logBytes()
+		reg := &watchedRegisterer{Registerer: s.reg, guard: s.guard}
 		db, err := tsdb.Open(s.opts.Dir, slog.New(gateHandler{s.logger.Handler(), s.gate}), reg, opts, s.stats)
 		if err != nil {
 			return nil, err
 		}
-		if reg.counted(logRepairs) {
+		repaired := slices.ContainsFunc(reg.repairs(), aboveZero)
+		if repaired {
 			s.reportRemoved(before)
 		}
-		if try == tries || !reg.counted(logRepairs) {
-			reg.add(logRepairs, try-1+s.gaps) // the counts of the closed databases, and what is set aside before they open
+		if try == tries || !repaired {
+			for _, c := range reg.repairs() {
+				c.Add(float64(try - 1 + s.gaps)) // the counts of the closed databases, and what is set aside before they open
+			}
 			return db, nil
 		}
 		s.logger.Warn("The write-ahead log was repaired and is replayed again", "dir", s.opts.Dir)
@@ -56,29 +60,34 @@ func (s *Store) openDatabase(opts *tsdb.Options) (*tsdb.DB, error) {
 	}
 }
 
-// segmentBytes returns the sizes of the non-empty segments of both logs in bytes, by path.
-func (s *Store) segmentBytes() map[string]int64 {
-	sizes := map[string]int64{}
+// logBytes returns the result of segmentBytes for both logs.
+func (s *Store) logBytes() map[string]int64 {
+	all := map[string]int64{}
 	for _, dir := range s.logDirs() {
-		segments, err := segmentsOf(dir)
-		if err != nil {
-			continue // there is none yet, or tsdb.Open returns the error
-		}
-		for _, index := range segments {
-			name := wlog.SegmentName(dir, index)
-			if info, err := os.Stat(name); err == nil && info.Size() > 0 {
-				sizes[name] = info.Size()
-			}
-		}
+		sizes, _ := segmentBytes(dir) // there is none yet, or tsdb.Open returns the error
+		maps.Copy(all, sizes)
 	}
-	return sizes
+	return all
 }
 
-// reportRemoved logs which segments a repair has removed. before is the result of segmentBytes
+// segmentBytes returns the sizes of the non-empty segments of a log in bytes, by path.
+func segmentBytes(dir string) (map[string]int64, error) {
+	segments, err := segmentsOf(dir)
+	sizes := map[string]int64{}
+	for _, index := range segments {
+		name := wlog.SegmentName(dir, index)
+		if info, err := os.Stat(name); err == nil && info.Size() > 0 { // a missing one was truncated
+			sizes[name] = info.Size()
+		}
+	}
+	return sizes, err
+}
+
+// reportRemoved logs which segments a repair has removed. before is the result of logBytes
 // before the repair. After a crash only the last record of a log is incomplete, and no sample of
 // it was acknowledged. Damage at another place is followed by records of acknowledged samples.
 func (s *Store) reportRemoved(before map[string]int64) {
-	after := s.segmentBytes()
+	after := s.logBytes()
 	var names []string
 	bytes := int64(0)
 	for name, size := range before {

@@ -17,17 +17,17 @@ import (
 )
 
 // snapshotSeries is the first byte of the record of a series in a snapshot of the head. Its reference follows in
-// eight bytes. Prometheus has no exported decoder of these records. SnapshotLacks can go once a start from a snapshot
+// eight bytes. Prometheus has no exported decoder of these records. snapshotLacks can go once a start from a snapshot
 // knows the second reference of a series. TestSnapshot_RecordsOfSeriesHaveTheirReference fails if the format changes.
 const snapshotSeries = 1
 
-// dropIncompleteSnapshot deletes the snapshots of the head if SnapshotLacks references. The whole write-ahead log is
+// dropIncompleteSnapshot deletes the snapshots of the head if snapshotLacks references. The whole write-ahead log is
 // then replayed.
 func (s *Store) dropIncompleteSnapshot() error {
 	if !s.snapshots {
 		return nil
 	}
-	lacks, err := SnapshotLacks(s.opts.Dir)
+	lacks, err := snapshotLacks(s.opts.Dir)
 	if err != nil || lacks == 0 {
 		return err
 	}
@@ -50,12 +50,7 @@ func (s *Store) needsSnapshot() bool {
 	if _, _, _, err := tsdb.LastChunkSnapshot(s.opts.Dir); err != nil {
 		return false
 	}
-	log := filepath.Join(s.opts.Dir, "wal")
-	ranges := []wlog.SegmentRange{{Dir: log, First: -1, Last: math.MaxInt32}}
-	if checkpoint, last, err := wlog.LastCheckpoint(log); err == nil {
-		ranges = []wlog.SegmentRange{{Dir: checkpoint, First: -1, Last: math.MaxInt32},
-			{Dir: log, First: last + 1, Last: math.MaxInt32}}
-	}
+	ranges := logRanges(filepath.Join(s.opts.Dir, "wal"))
 	samples, whole := map[chunks.HeadSeriesRef]struct{}{}, true
 	for _, r := range ranges {
 		all, ok := referencesOf(r)
@@ -63,14 +58,7 @@ func (s *Store) needsSnapshot() bool {
 		whole = whole && ok
 	}
 	for _, r := range ranges {
-		EachRecord(r, func(d *record.Decoder, r []byte) {
-			if d.Type(r) == record.Series {
-				series, _ := d.Series(r, nil) // the replay reports the error
-				for _, one := range series {
-					delete(samples, one.Ref)
-				}
-			}
-		})
+		eachSeries(r, func(one record.RefSeries) { delete(samples, one.Ref) })
 	}
 	if len(samples) > 0 {
 		s.logger.Warn("Using and writing the snapshot of the head, as with --enable-feature=memory-snapshot-on-shutdown: "+
@@ -85,13 +73,13 @@ func (s *Store) needsSnapshot() bool {
 	return false
 }
 
-// SnapshotLacks returns for how many references the log of out-of-order samples in dir, the directory of a database,
+// snapshotLacks returns for how many references the log of out-of-order samples in dir, the directory of a database,
 // has samples that no series will have after a start from the last snapshot of the head; 0 if there is no snapshot.
 //
 // A series that leaves the head and returns gets a second reference. A replay of the whole write-ahead log, as after
 // a kill, finds both: it takes the first, and knows that samples of the second belong to it. A snapshot has the
 // first only, and Prometheus ignores the samples of the second in the log of out-of-order samples.
-func SnapshotLacks(dir string) (references int, err error) {
+func snapshotLacks(dir string) (references int, err error) {
 	snapshot, segment, _, err := tsdb.LastChunkSnapshot(dir)
 	if errors.Is(err, record.ErrNotFound) {
 		return 0, nil
@@ -103,20 +91,13 @@ func SnapshotLacks(dir string) (references int, err error) {
 	if len(unknown) == 0 {
 		return 0, nil
 	}
-	EachRecord(wlog.SegmentRange{Dir: snapshot, First: -1, Last: math.MaxInt32}, func(_ *record.Decoder, r []byte) {
+	eachRecord(wlog.SegmentRange{Dir: snapshot, First: -1, Last: math.MaxInt32}, func(_ *record.Decoder, r []byte) {
 		if len(r) >= 9 && r[0] == snapshotSeries {
 			delete(unknown, chunks.HeadSeriesRef(binary.BigEndian.Uint64(r[1:])))
 		}
 	})
-	EachRecord(wlog.SegmentRange{Dir: filepath.Join(dir, "wal"), First: segment, Last: math.MaxInt32},
-		func(d *record.Decoder, r []byte) {
-			if d.Type(r) == record.Series {
-				series, _ := d.Series(r, nil) // the replay reports the error
-				for _, one := range series {
-					delete(unknown, one.Ref)
-				}
-			}
-		})
+	eachSeries(wlog.SegmentRange{Dir: filepath.Join(dir, "wal"), First: segment, Last: math.MaxInt32},
+		func(one record.RefSeries) { delete(unknown, one.Ref) })
 	return len(unknown), nil
 }
 
@@ -128,7 +109,7 @@ func referencesOf(of wlog.SegmentRange) (_ map[chunks.HeadSeriesRef]struct{}, wh
 	var markers []record.RefMmapMarker
 	var histograms []record.RefHistogramSample
 	var floats []record.RefFloatHistogramSample
-	whole = EachRecord(of, func(d *record.Decoder, r []byte) {
+	whole = eachRecord(of, func(d *record.Decoder, r []byte) {
 		// A record that cannot be decoded has no references here. The replay reports it.
 		switch d.Type(r) {
 		case record.Samples, record.SamplesV2:
@@ -156,9 +137,9 @@ func referencesOf(of wlog.SegmentRange) (_ map[chunks.HeadSeriesRef]struct{}, wh
 	return all, whole
 }
 
-// EachRecord calls f for the records of a log, up to the first damage, which the replay reports. whole is true if
+// eachRecord calls f for the records of a log, up to the first damage, which the replay reports. whole is true if
 // there is none.
-func EachRecord(of wlog.SegmentRange, f func(*record.Decoder, []byte)) (whole bool) {
+func eachRecord(of wlog.SegmentRange, f func(*record.Decoder, []byte)) (whole bool) {
 	files, err := wlog.NewSegmentsRangeReader(of)
 	if err != nil {
 		return false
@@ -170,4 +151,28 @@ func EachRecord(of wlog.SegmentRange, f func(*record.Decoder, []byte)) (whole bo
 		f(&decoder, r.Record())
 	}
 	return r.Err() == nil
+}
+
+// eachSeries calls f for the series of a log, up to the first damage.
+func eachSeries(of wlog.SegmentRange, f func(record.RefSeries)) {
+	var series []record.RefSeries
+	eachRecord(of, func(d *record.Decoder, r []byte) {
+		if d.Type(r) != record.Series {
+			return
+		}
+		series, _ = d.Series(r, series[:0]) // the replay reports the error
+		for _, one := range series {
+			f(one)
+		}
+	})
+}
+
+// logRanges returns the last checkpoint of a log, if there is one, and the segments behind it.
+func logRanges(log string) (ranges []wlog.SegmentRange) {
+	first := -1
+	if checkpoint, last, err := wlog.LastCheckpoint(log); err == nil {
+		ranges = append(ranges, wlog.SegmentRange{Dir: checkpoint, First: -1, Last: math.MaxInt32})
+		first = last + 1
+	}
+	return append(ranges, wlog.SegmentRange{Dir: log, First: first, Last: math.MaxInt32})
 }

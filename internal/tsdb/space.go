@@ -61,7 +61,7 @@ type writeGuard struct {
 	needs   atomic.Pointer[estimate]
 
 	mu       sync.Mutex
-	failures []prometheus.Collector // counters of failed log writes
+	failures []prometheus.Metric // counters of failed log writes
 }
 
 func newWriteGuard(dir string, reserve int64, head func() *tsdb.Head) *writeGuard {

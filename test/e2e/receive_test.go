@@ -14,7 +14,7 @@ import (
 	"github.com/klauspost/compress/snappy"
 
 	"github.com/ferula-io/ferula/internal/app"
-	"github.com/ferula-io/ferula/internal/reqbody"
+	"github.com/ferula-io/ferula/internal/httpbody"
 )
 
 // receivers returns the paths that accept pushed data, with a valid body for each and
@@ -83,7 +83,7 @@ func TestServe_StalledSendersDoNotBlockOthers(t *testing.T) {
 func TestServe_SlowSendersAreCutOffWithAStatus(t *testing.T) {
 	s := startServe(t, func(o *app.ServeOptions) {
 		idle(t)(o)
-		o.Receive.Bodies = reqbody.Options{Grace: 300 * time.Millisecond}
+		o.Receive.Bodies = httpbody.Options{Grace: 300 * time.Millisecond}
 	})
 	for _, r := range receivers(t) {
 		conn := stalledSender(t, s, r.path, r.contentType)

@@ -26,8 +26,8 @@ import (
 	"github.com/prometheus/prometheus/storage/remote"
 	"golang.org/x/sync/semaphore"
 
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/process"
-	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
 // Options of a receiver. Zero values take the defaults.
@@ -49,7 +49,7 @@ type Options struct {
 	// otherwise. If Refusal itself is nil, no request is rejected for this reason.
 	Refusal func() error
 
-	Bodies *reqbody.Reader // shared with other receivers; nil: a new one
+	Bodies *httpbody.Reader // shared with other receivers; nil: a new one
 }
 
 // bodyMaxBytes is the limit of Prometheus' receiver, compressed and decompressed. It is
@@ -65,7 +65,7 @@ func (o Options) withDefaults() Options {
 		o.BodyMaxBytes = bodyMaxBytes
 	}
 	if o.Bodies == nil {
-		o.Bodies = reqbody.New(reqbody.Options{})
+		o.Bodies = httpbody.NewReader(httpbody.Options{})
 	}
 	return o
 }
@@ -125,7 +125,7 @@ func thin(logger *slog.Logger) *slog.Logger {
 func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := h.opts.Bodies.Read(w, r, h.opts.BodyMaxBytes)
 	if err != nil {
-		reqbody.Fail(w, r, err)
+		httpbody.Fail(w, r, err)
 		return
 	}
 	defer body.Release()
@@ -137,7 +137,7 @@ func (h *handler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	if err := h.opts.Bodies.TakeSlot(r.Context(), h.slots); err != nil {
 		if r.Context().Err() == nil {
-			reqbody.Fail(w, r, err)
+			httpbody.Fail(w, r, err)
 		}
 		return // the client has disconnected, nothing was written
 	}

@@ -26,7 +26,7 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"go.uber.org/goleak"
 
-	"github.com/ferula-io/ferula/internal/reqbody"
+	"github.com/ferula-io/ferula/internal/httpbody"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -251,7 +251,7 @@ func behind(t *testing.T, opts Options, to *stub, f func(h http.Handler)) {
 
 func TestHandler_RequestWithoutSlotWaitsABoundedTime(t *testing.T) {
 	to := &stub{}
-	behind(t, Options{InFlightMax: 1, Bodies: reqbody.New(reqbody.Options{Wait: 10 * time.Millisecond})}, to, func(h http.Handler) {
+	behind(t, Options{InFlightMax: 1, Bodies: httpbody.NewReader(httpbody.Options{Wait: 10 * time.Millisecond})}, to, func(h http.Handler) {
 		w := post(context.Background(), h, v1Type, bytes.NewReader(one(t, "second")))
 		if w.Code != 503 || w.Header().Get("Retry-After") == "" || !strings.Contains(w.Body.String(), "1 slots") {
 			t.Errorf("%d %v %s", w.Code, w.Header(), w.Body)
@@ -265,7 +265,7 @@ func TestHandler_RequestWithoutSlotWaitsABoundedTime(t *testing.T) {
 func TestHandler_WaitingRequestGetsTheFreeSlot(t *testing.T) {
 	to := &stub{}
 	second := make(chan int)
-	behind(t, Options{InFlightMax: 1, Bodies: reqbody.New(reqbody.Options{Wait: time.Hour})}, to, func(h http.Handler) {
+	behind(t, Options{InFlightMax: 1, Bodies: httpbody.NewReader(httpbody.Options{Wait: time.Hour})}, to, func(h http.Handler) {
 		go func() { second <- post(context.Background(), h, v1Type, bytes.NewReader(one(t, "second"))).Code }()
 		go func() { <-to.entered }()
 	})
@@ -279,7 +279,7 @@ func TestHandler_DisconnectedWaitingClientWritesNothing(t *testing.T) {
 	cancel()
 	cost := int64(176 + 64 + 56) // of a series with one label and one sample
 	for name, opts := range map[string]Options{
-		"for a slot":       {InFlightMax: 1, Bodies: reqbody.New(reqbody.Options{Wait: time.Hour})},
+		"for a slot":       {InFlightMax: 1, Bodies: httpbody.NewReader(httpbody.Options{Wait: time.Hour})},
 		"for decoded data": {InFlightMax: 2, DecodedMax: cost, DecodingMax: 2*cost - 1},
 	} {
 		to := &stub{}
@@ -296,7 +296,7 @@ func TestHandler_DisconnectedWaitingClientWritesNothing(t *testing.T) {
 
 func TestHandler_ReleasesMemoryAndSlotsAfterEveryOutcome(t *testing.T) {
 	h := handlerOf(Options{InFlightMax: 1, DecodedMax: 2000, DecodingMax: 2000, BodyMaxBytes: 1000,
-		Bodies: reqbody.New(reqbody.Options{BytesMax: 1001, Wait: time.Millisecond})}, &stub{failAt: map[string]error{"bad": errors.New("x")}})
+		Bodies: httpbody.NewReader(httpbody.Options{BytesMax: 1001, Wait: time.Millisecond})}, &stub{failAt: map[string]error{"bad": errors.New("x")}})
 	for range 50 {
 		for want, body := range map[int][]byte{
 			204: one(t, "good"), 503: one(t, "bad"), 413: snappy.Encode(nil, bytes.Repeat([]byte{0x0A, 0}, 1000)), 400: {0xFF},

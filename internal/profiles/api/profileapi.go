@@ -24,10 +24,10 @@ import (
 	"github.com/prometheus/prometheus/promql/parser"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
-	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
 // Pusher ingests profiles. Push returns once they are durable, or an error.
@@ -66,8 +66,8 @@ type Options struct {
 	// Tenant reads the tenant of a request; nil: TenantOf.
 	Tenant func(http.Header) (string, error)
 
-	Bodies       *reqbody.Reader // shared with other receivers; nil: one for this server
-	PushDisabled bool            // reject pushes; queries still work
+	Bodies       *httpbody.Reader // shared with other receivers; nil: one for this server
+	PushDisabled bool             // reject pushes; queries still work
 }
 
 func (o Options) withDefaults() Options {
@@ -78,7 +78,7 @@ func (o Options) withDefaults() Options {
 	o.NodesDefault = cmp.Or(o.NodesDefault, 8192)
 	o.QueryTimeout = cmp.Or(o.QueryTimeout, 2*time.Minute)
 	if o.Bodies == nil {
-		o.Bodies = reqbody.New(reqbody.Options{})
+		o.Bodies = httpbody.NewReader(httpbody.Options{})
 	}
 	return o
 }
@@ -148,7 +148,7 @@ func codeOf(err error) connect.Code {
 		return connect.CodeResourceExhausted
 	case errors.Is(err, errPushDisabled):
 		return connect.CodeUnimplemented
-	case errors.Is(err, profiles.ErrUnavailable), errors.Is(err, reqbody.ErrBusy):
+	case errors.Is(err, profiles.ErrUnavailable), errors.Is(err, httpbody.ErrBusy):
 		return connect.CodeUnavailable
 	case errors.Is(err, context.Canceled):
 		return connect.CodeCanceled

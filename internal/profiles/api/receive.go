@@ -10,8 +10,8 @@ import (
 	"connectrpc.com/connect"
 	"google.golang.org/protobuf/proto"
 
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
-	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
 var errPushDisabled = errors.New("pushing profiles is disabled")
@@ -21,9 +21,9 @@ var errPushDisabled = errors.New("pushing profiles is disabled")
 func (s *Server) readBodyFirst(next http.Handler, slots chan struct{}, bytesMax int) http.Handler {
 	errs := connect.NewErrorWriter()
 	fail := func(w http.ResponseWriter, r *http.Request, err error) {
-		reqbody.Prepare(w, r, err)
+		httpbody.Prepare(w, r, err)
 		if !errs.IsSupported(r) {
-			http.Error(w, err.Error(), reqbody.Status(err))
+			http.Error(w, err.Error(), httpbody.Status(err))
 			return
 		}
 		_ = errs.Write(w, r, connect.NewError(bodyCode(err), err)) // a write fails if the client disconnected
@@ -31,7 +31,7 @@ func (s *Server) readBodyFirst(next http.Handler, slots chan struct{}, bytesMax 
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		body, err := s.opts.Bodies.Read(w, r, framedMax(r, bytesMax))
 		if err != nil {
-			if errors.Is(err, reqbody.ErrTooLarge) && bytesMax == s.opts.BodyMaxBytes {
+			if errors.Is(err, httpbody.ErrTooLarge) && bytesMax == s.opts.BodyMaxBytes {
 				err = fmt.Errorf("%w%s", err, s.opts.Flags.Of("BodyMaxBytes"))
 			}
 			fail(w, r, err)
@@ -54,9 +54,9 @@ func (s *Server) readBodyFirst(next http.Handler, slots chan struct{}, bytesMax 
 
 func bodyCode(err error) connect.Code {
 	switch {
-	case errors.Is(err, reqbody.ErrTooLarge):
+	case errors.Is(err, httpbody.ErrTooLarge):
 		return connect.CodeResourceExhausted
-	case errors.Is(err, reqbody.ErrBusy), errors.Is(err, reqbody.ErrSlow):
+	case errors.Is(err, httpbody.ErrBusy), errors.Is(err, httpbody.ErrSlow):
 		return connect.CodeUnavailable
 	}
 	return connect.CodeInvalidArgument

@@ -57,7 +57,7 @@ func (s *Server) legacy(w http.ResponseWriter, r *http.Request, contentType stri
 		return
 	}
 	maps.Copy(w.Header(), outcome.headers())
-	body := httpbody.New(w, r, contentType)
+	body := httpbody.NewResponse(w, r, contentType)
 	defer body.Release()
 	body.SetLength(len(b))
 	if _, err = body.Write(b); err == nil {

@@ -19,10 +19,11 @@ import (
 	"github.com/google/pprof/profile"
 	"github.com/prometheus/common/model"
 
+	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
-	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -34,7 +35,7 @@ func TestErrors_HaveTheirStatusAndReason(t *testing.T) {
 	}{
 		{limitError("rate", "x"), 429, "rate"}, {limitError("series", "x"), 429, "series"}, {limitError("tenants", "x"), 429, "tenants"}, {limitError("labels", "x"), 400, "labels"},
 		{pprof.ErrLimit, 400, "profile_size"}, {pprof.ErrCorrupt, 400, "invalid"}, {profiles.ErrBadRequest, 400, "invalid"},
-		{errUnsupported, 415, "invalid"}, {reqbody.ErrTooLarge, 413, "profile_size"}, {reqbody.ErrBusy, 503, "busy"},
+		{errUnsupported, 415, "invalid"}, {httpbody.ErrTooLarge, 413, "profile_size"}, {httpbody.ErrBusy, 503, "busy"},
 		{profiles.ErrLimit, 429, "store"}, {profiles.ErrUnavailable, 503, "store"}, {context.Canceled, 500, "canceled"}, {context.DeadlineExceeded, 500, "canceled"},
 		{io.EOF, 500, "store"},
 	} {
@@ -43,7 +44,7 @@ func TestErrors_HaveTheirStatusAndReason(t *testing.T) {
 			t.Errorf("%v: %d %s, want %d %s", tt.err, got, reason, tt.status, tt.reason)
 		}
 	}
-	for _, err := range []error{reqbody.ErrSlow, reqbody.ErrUnread} {
+	for _, err := range []error{httpbody.ErrSlow, httpbody.ErrUnread} {
 		if StatusOf(err) == http.StatusInternalServerError {
 			t.Errorf("%v: %d", err, StatusOf(err))
 		}
@@ -334,7 +335,7 @@ func TestHandler_PreviousProfileThatIsBrokenIsNamed(t *testing.T) {
 func TestHandler_ReleasesBodiesAndSlots(t *testing.T) {
 	in, _ := newIngester(t, Limits{ProfileBytes: 100_000})
 	raw := testProfile(t, nil)
-	bodies := reqbody.New(reqbody.Options{BytesMax: int64(2*len(raw) + 1000), Wait: 10 * time.Millisecond})
+	bodies := httpbody.NewReader(httpbody.Options{BytesMax: int64(2*len(raw) + 1000), Wait: 10 * time.Millisecond})
 	h := in.Handler(func(h http.Header) (string, error) {
 		if h.Get("X-Scope-OrgID") == "bad" {
 			return "", errors.New("no such tenant")

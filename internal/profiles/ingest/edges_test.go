@@ -24,10 +24,10 @@ import (
 	"go.opentelemetry.io/collector/pdata/pprofile"
 
 	"github.com/ferula-io/ferula/internal/hint"
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
-	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/metrics"
 )
 
@@ -82,10 +82,10 @@ func TestHandler_TooLargeBodyNamesTheFlag(t *testing.T) {
 
 func TestHandler_WithoutASlotAnUploadIsRefusedLater(t *testing.T) {
 	in, _ := newIngester(t, Limits{})
-	bodies := reqbody.New(reqbody.Options{Wait: time.Millisecond})
+	bodies := httpbody.NewReader(httpbody.Options{Wait: time.Millisecond})
 	slots := make(chan struct{}) // none
 	r := requestOf(t, "name=a", "a 1")
-	if err := in.receive(discardResponse{}, r, "a", bodies, slots); !errors.Is(err, reqbody.ErrBusy) || !reflect.DeepEqual(counted(in), map[string]uint64{"busy": 1}) {
+	if err := in.receive(discardResponse{}, r, "a", bodies, slots); !errors.Is(err, httpbody.ErrBusy) || !reflect.DeepEqual(counted(in), map[string]uint64{"busy": 1}) {
 		t.Errorf("%v, counted %v", err, counted(in))
 	}
 }

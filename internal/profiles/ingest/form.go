@@ -13,10 +13,10 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
-	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
 // Tenant returns the tenant of a request.
@@ -40,9 +40,9 @@ type upload struct {
 
 // Handler returns the handler of POST /ingest, which older SDKs use. bodies is shared with
 // other receivers; nil: a new one.
-func (in *Ingester) Handler(tenantOf Tenant, bodies *reqbody.Reader) http.Handler {
+func (in *Ingester) Handler(tenantOf Tenant, bodies *httpbody.Reader) http.Handler {
 	if bodies == nil {
-		bodies = reqbody.New(reqbody.Options{})
+		bodies = httpbody.NewReader(httpbody.Options{})
 	}
 	slots := make(chan struct{}, uploadsMax)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
@@ -52,14 +52,14 @@ func (in *Ingester) Handler(tenantOf Tenant, bodies *reqbody.Reader) http.Handle
 			return
 		}
 		if err := in.receive(w, r, tenant, bodies, slots); err != nil {
-			reqbody.Prepare(w, r, err)
+			httpbody.Prepare(w, r, err)
 			http.Error(w, err.Error(), StatusOf(err))
 		}
 	})
 }
 
 // receive reads the body, then takes a slot and pushes the upload.
-func (in *Ingester) receive(w http.ResponseWriter, r *http.Request, tenant string, bodies *reqbody.Reader,
+func (in *Ingester) receive(w http.ResponseWriter, r *http.Request, tenant string, bodies *httpbody.Reader,
 	slots chan struct{}) error {
 	contentType := r.Header.Get("Content-Type")
 	u, err := in.parse(r.URL.RawQuery, contentType)
@@ -68,7 +68,7 @@ func (in *Ingester) receive(w http.ResponseWriter, r *http.Request, tenant strin
 	}
 	u.limits = in.limitsOf(tenant)
 	body, err := bodies.Read(w, r, int64(u.limits.ProfileBytes)*2+(1<<20)) // a profile and the previous one
-	if errors.Is(err, reqbody.ErrTooLarge) {
+	if errors.Is(err, httpbody.ErrTooLarge) {
 		err = fmt.Errorf("%w%s", err, u.limits.Flags.Of("ProfileBytes"))
 	}
 	if err == nil {
@@ -100,9 +100,9 @@ func (in *Ingester) discard(err error) error {
 // StatusOf returns the HTTP status of an error of Push or of the receiver.
 func StatusOf(err error) int {
 	switch {
-	case errors.Is(err, reqbody.ErrTooLarge), errors.Is(err, reqbody.ErrBusy), errors.Is(err, reqbody.ErrSlow),
-		errors.Is(err, reqbody.ErrUnread):
-		return reqbody.Status(err)
+	case errors.Is(err, httpbody.ErrTooLarge), errors.Is(err, httpbody.ErrBusy), errors.Is(err, httpbody.ErrSlow),
+		errors.Is(err, httpbody.ErrUnread):
+		return httpbody.Status(err)
 	case errors.Is(err, profiles.ErrBadRequest), errors.Is(err, pprof.ErrCorrupt), errors.Is(err, pprof.ErrLimit):
 		return http.StatusBadRequest
 	case errors.Is(err, profiles.ErrLimit):
@@ -183,7 +183,7 @@ var formatOf = map[string]string{"multipart/form-data": "pprof", "binary/octet-s
 	"binary/octet-stream+tree": "tree"}
 
 // read parses the body. The upload references it and is valid until the body's Release.
-func (u *upload) read(body *reqbody.Body, contentType string) error {
+func (u *upload) read(body *httpbody.Body, contentType string) error {
 	media, params, err := mime.ParseMediaType(contentType)
 	if err != nil || media != "multipart/form-data" {
 		u.profile = body.Bytes()

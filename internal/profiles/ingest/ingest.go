@@ -29,10 +29,10 @@ import (
 	"github.com/cespare/xxhash/v2"
 	"github.com/prometheus/prometheus/model/relabel"
 
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
 	"github.com/ferula-io/ferula/internal/profiles/profilepb"
-	"github.com/ferula-io/ferula/internal/reqbody"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/metrics"
 )
@@ -172,11 +172,11 @@ func reasonOf(err error) string {
 		return "profile_size"
 	case errors.Is(err, pprof.ErrCorrupt), errors.Is(err, profiles.ErrBadRequest), errors.Is(err, errUnsupported):
 		return "invalid"
-	case errors.Is(err, reqbody.ErrTooLarge):
+	case errors.Is(err, httpbody.ErrTooLarge):
 		return "profile_size"
-	case errors.Is(err, reqbody.ErrBusy):
+	case errors.Is(err, httpbody.ErrBusy):
 		return "busy"
-	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, reqbody.ErrUnread):
+	case errors.Is(err, context.Canceled), errors.Is(err, context.DeadlineExceeded), errors.Is(err, httpbody.ErrUnread):
 		return "canceled" // the client has disconnected or was too slow
 	}
 	return "store"

@@ -22,9 +22,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 	"google.golang.org/protobuf/types/known/emptypb"
 
+	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/api"
-	"github.com/ferula-io/ferula/internal/reqbody"
 )
 
 // OTLPPath is the path of the HTTP endpoint of OTLP.
@@ -43,10 +43,10 @@ const retryAfter = 5 * time.Second
 // OTLPOptions configure an OTLPServer.
 type OTLPOptions struct {
 	Tenant    Tenant
-	Bodies    *reqbody.Reader // shared with other receivers; nil: one for this server
-	BytesMax  int             // of a request, both as sent and decompressed; 0: 64 MiB
-	BytesFlag string          // the end of an error's text, which names the flag that raises BytesMax
-	Disabled  bool            // refuse calls by gRPC
+	Bodies    *httpbody.Reader // shared with other receivers; nil: one for this server
+	BytesMax  int              // of a request, both as sent and decompressed; 0: 64 MiB
+	BytesFlag string           // the end of an error's text, which names the flag that raises BytesMax
+	Disabled  bool             // refuse calls by gRPC
 }
 
 // OTLPServer receives profiles by OTLP: over HTTP, as protobuf or JSON, and over gRPC. It reads the body of a request
@@ -63,7 +63,7 @@ type OTLPServer struct {
 // NewOTLPServer returns a server. It owns no goroutine.
 func (in *Ingester) NewOTLPServer(opts OTLPOptions) *OTLPServer {
 	if opts.Bodies == nil {
-		opts.Bodies = reqbody.New(reqbody.Options{})
+		opts.Bodies = httpbody.NewReader(httpbody.Options{})
 	}
 	if opts.BytesMax == 0 {
 		opts.BytesMax = 64 << 20
@@ -86,7 +86,7 @@ func (s *OTLPServer) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header().Set("Content-Type", media)
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	if err != nil {
-		reqbody.Prepare(w, r, err)
+		httpbody.Prepare(w, r, err)
 		code := StatusOf(err)
 		if code == http.StatusTooManyRequests {
 			w.Header().Set("Retry-After", strconv.Itoa(int(retryAfter/time.Second)))
@@ -106,7 +106,7 @@ func (s *OTLPServer) receive(w http.ResponseWriter, r *http.Request, asJSON bool
 		return 0, nil, fmt.Errorf("%w: %w", profiles.ErrBadRequest, err)
 	}
 	body, err := s.opts.Bodies.Read(w, r, int64(s.opts.BytesMax))
-	if errors.Is(err, reqbody.ErrTooLarge) {
+	if errors.Is(err, httpbody.ErrTooLarge) {
 		err = fmt.Errorf("%w%s", err, s.opts.BytesFlag)
 	}
 	if err == nil {
@@ -136,7 +136,7 @@ func (s *OTLPServer) decompressed(raw []byte, encoding string) ([]byte, error) {
 		return nil, fmt.Errorf("%w: Content-Encoding %.100q is neither gzip nor identity", errUnsupported, encoding)
 	}
 	return gunzip(raw, s.opts.BytesMax, func() error {
-		return fmt.Errorf("%w: it is larger than %d bytes when decompressed%s", reqbody.ErrTooLarge, s.opts.BytesMax,
+		return fmt.Errorf("%w: it is larger than %d bytes when decompressed%s", httpbody.ErrTooLarge, s.opts.BytesMax,
 			s.opts.BytesFlag)
 	})
 }
@@ -153,7 +153,7 @@ func (s *OTLPServer) push(ctx context.Context, tenant string, raw []byte) (rejec
 // the budget of bodies, like the body of an HTTP request.
 func (s *OTLPServer) pushHeld(ctx context.Context, tenant string, raw []byte) (rejected int, first, err error) {
 	if len(raw) > s.opts.BytesMax {
-		err = fmt.Errorf("%w: it is larger than %d bytes%s", reqbody.ErrTooLarge, s.opts.BytesMax, s.opts.BytesFlag)
+		err = fmt.Errorf("%w: it is larger than %d bytes%s", httpbody.ErrTooLarge, s.opts.BytesMax, s.opts.BytesFlag)
 		return 0, nil, s.in.discard(err)
 	}
 	release, err := s.opts.Bodies.Hold(int64(len(raw)))

@@ -24,7 +24,7 @@ import (
 	statuspb "google.golang.org/genproto/googleapis/rpc/status"
 	"google.golang.org/protobuf/proto"
 
-	"github.com/ferula-io/ferula/internal/reqbody"
+	"github.com/ferula-io/ferula/internal/httpbody"
 )
 
 func newOTLPServer(t *testing.T, limits Limits) (*OTLPServer, *memory) {
@@ -207,7 +207,7 @@ func TestRegisterGRPC_ServesTheCollectorsClient(t *testing.T) {
 func TestPushHeld_WaitingMessagesAreBounded(t *testing.T) {
 	raw := otlpProto(t, otlpRequest(nil))
 	s, store := newOTLPServer(t, Limits{})
-	s.opts.Bodies = reqbody.New(reqbody.Options{BytesMax: int64(len(raw)) + 1, Wait: time.Minute})
+	s.opts.Bodies = httpbody.NewReader(httpbody.Options{BytesMax: int64(len(raw)) + 1, Wait: time.Minute})
 	for range otlpSlotsMax {
 		s.slots <- struct{}{}
 	}
@@ -227,7 +227,7 @@ func TestPushHeld_WaitingMessagesAreBounded(t *testing.T) {
 		}
 		time.Sleep(time.Millisecond)
 	}
-	if _, _, err := s.pushHeld(context.Background(), "acme", raw); !errors.Is(err, reqbody.ErrBusy) || refusals(s) != 1 {
+	if _, _, err := s.pushHeld(context.Background(), "acme", raw); !errors.Is(err, httpbody.ErrBusy) || refusals(s) != 1 {
 		t.Errorf("%v, %d refused", err, refusals(s))
 	}
 	<-s.slots
@@ -239,7 +239,7 @@ func TestPushHeld_WaitingMessagesAreBounded(t *testing.T) {
 	} else {
 		release()
 	}
-	if _, _, err := s.pushHeld(context.Background(), "acme", make([]byte, 1<<20+1)); !errors.Is(err, reqbody.ErrTooLarge) || !strings.HasSuffix(err.Error(), "(--max)") {
+	if _, _, err := s.pushHeld(context.Background(), "acme", make([]byte, 1<<20+1)); !errors.Is(err, httpbody.ErrTooLarge) || !strings.HasSuffix(err.Error(), "(--max)") {
 		t.Error(err)
 	}
 }

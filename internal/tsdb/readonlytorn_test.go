@@ -1,11 +1,14 @@
-package localdb
+package tsdb
 
 import (
 	"context"
 	"errors"
+	"maps"
 	"math"
 	"os"
 	"path/filepath"
+	"slices"
+	"strconv"
 	"testing"
 
 	"github.com/prometheus/prometheus/model/labels"
@@ -31,16 +34,12 @@ func tornDatabase(t *testing.T, log string) (dir, segment string, first, second 
 	}
 	db.DisableCompactions()
 	size := func() int64 {
-		index, err := lastSegment(filepath.Join(dir, log))
-		if err != nil || index < 0 {
-			t.Fatalf("segment %d: %v", index, err)
+		sizes, err := segmentBytes(filepath.Join(dir, log))
+		if err != nil || len(sizes) == 0 {
+			t.Fatalf("%v: %v", sizes, err)
 		}
-		segment = wlog.SegmentName(filepath.Join(dir, log), index)
-		info, err := os.Stat(segment)
-		if err != nil {
-			t.Fatal(err)
-		}
-		return info.Size()
+		segment = slices.Max(slices.Collect(maps.Keys(sizes)))
+		return sizes[segment]
 	}
 	appendTo(t, db, startMS+4*hourMS, startMS+5*hourMS)
 	appendTo(t, db, startMS+2*hourMS, startMS+3*hourMS) // late
@@ -60,7 +59,7 @@ func tornDatabase(t *testing.T, log string) (dir, segment string, first, second 
 	return dir, segment, first, second
 }
 
-func TestOpen_IncompleteLastRecordOfALogIsNotRead(t *testing.T) {
+func TestOpenReadOnly_IncompleteLastRecordOfALogIsNotRead(t *testing.T) {
 	for _, log := range []string{"wal", wlog.WblDirName} {
 		dir, segment, first, second := tornDatabase(t, log)
 		whole, err := os.ReadFile(segment)
@@ -72,7 +71,7 @@ func TestOpen_IncompleteLastRecordOfALogIsNotRead(t *testing.T) {
 				if err := os.WriteFile(segment, append(whole[:length:length], make([]byte, zeros)...), 0o666); err != nil {
 					t.Fatal(err)
 				}
-				d, err := Open(dir, t.TempDir(), quiet)
+				d, err := OpenReadOnly(dir, t.TempDir(), quiet)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -98,7 +97,7 @@ func TestOpen_IncompleteLastRecordOfALogIsNotRead(t *testing.T) {
 }
 
 // Acknowledged samples may be behind the damage, so the log is not cut there.
-func TestOpen_DamageBeforeTheLastRecordOfALogIsAnError(t *testing.T) {
+func TestOpenReadOnly_DamageBeforeTheLastRecordOfALogIsAnError(t *testing.T) {
 	for _, log := range []string{"wal", wlog.WblDirName} {
 		for name, damage := range map[string]func(whole []byte, first int64) []byte{
 			"a byte in the middle": func(whole []byte, first int64) []byte { whole[first/2] ^= 0x55; return whole },
@@ -115,7 +114,7 @@ func TestOpen_DamageBeforeTheLastRecordOfALogIsAnError(t *testing.T) {
 			if err := os.WriteFile(segment, damage(whole, first), 0o666); err != nil {
 				t.Fatal(err)
 			}
-			d, err := Open(dir, t.TempDir(), quiet)
+			d, err := OpenReadOnly(dir, t.TempDir(), quiet)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -139,10 +138,10 @@ func TestOpen_DamageBeforeTheLastRecordOfALogIsAnError(t *testing.T) {
 }
 
 // A log with a checkpoint is replayed from the checkpoint on.
-func TestOpen_IncompleteLastRecordAfterACheckpointIsNotRead(t *testing.T) {
+func TestOpenReadOnly_IncompleteLastRecordAfterACheckpointIsNotRead(t *testing.T) {
 	dir, segment, first, _ := tornDatabase(t, "wal")
 	log := filepath.Dir(segment)
-	index, err := lastSegment(log)
+	index, err := strconv.Atoi(filepath.Base(segment))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -168,7 +167,7 @@ func TestOpen_IncompleteLastRecordAfterACheckpointIsNotRead(t *testing.T) {
 	if err := os.WriteFile(next, append([]byte{}, whole[first:first+50]...), 0o666); err != nil {
 		t.Fatal(err)
 	}
-	d, err := Open(dir, t.TempDir(), quiet)
+	d, err := OpenReadOnly(dir, t.TempDir(), quiet)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,4 +1,4 @@
-package localdb
+package tsdb
 
 import (
 	"context"
@@ -34,9 +34,9 @@ func snapshotDatabase(t *testing.T, late, lastReference bool) (dir string) {
 	}
 	db := open()
 	appendTo(t, db, startMS, startMS+hourMS)
-	appendOne(t, db, "short", startMS+hourMS)
+	appendToDB(t, db, "short", startMS+hourMS)
 	if late {
-		appendOne(t, db, "short", startMS+hourMS/2)
+		appendToDB(t, db, "short", startMS+hourMS/2)
 	}
 	appendTo(t, db, startMS+hourMS, startMS+8*hourMS)
 	if err := db.CompactOOOHead(context.Background()); err != nil {
@@ -53,7 +53,7 @@ func snapshotDatabase(t *testing.T, late, lastReference bool) (dir string) {
 		t.Fatal(err)
 	}
 	db = open()
-	appendOne(t, db, "new", startMS+8*hourMS)
+	appendToDB(t, db, "new", startMS+8*hourMS)
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
@@ -62,11 +62,11 @@ func snapshotDatabase(t *testing.T, late, lastReference bool) (dir string) {
 
 // Prometheus gives a new series the reference of one that has left the head, if it starts from a snapshot. Out-of-order chunks of
 // the one could then be read for the other.
-func TestDB_ChunksWithOneReferenceForTwoSeriesAreAnError(t *testing.T) {
+func TestReadOnly_ChunksWithOneReferenceForTwoSeriesAreAnError(t *testing.T) {
 	for _, late := range []bool{false, true} {
 		for _, lastReference := range []bool{false, true} {
 			dir := snapshotDatabase(t, late, lastReference)
-			d, err := Open(dir, t.TempDir(), quiet)
+			d, err := OpenReadOnly(dir, t.TempDir(), quiet)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -95,7 +95,7 @@ func TestDB_ChunksWithOneReferenceForTwoSeriesAreAnError(t *testing.T) {
 
 // A server that starts from a snapshot does not read which references of the log before it belong to one series. Its next
 // checkpoint keeps the samples with such a reference, but not the record that names their series.
-func TestDB_SnapshotHasSeriesThatTheCheckpointLacks(t *testing.T) {
+func TestReadOnly_SnapshotHasSeriesThatTheCheckpointLacks(t *testing.T) {
 	dir := t.TempDir()
 	opts := tsdb.DefaultOptions()
 	opts.EnableMemorySnapshotOnShutdown = true
@@ -157,7 +157,7 @@ func TestDB_SnapshotHasSeriesThatTheCheckpointLacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Log(checkpoint)
-	d, err := Open(dir, t.TempDir(), quiet)
+	d, err := OpenReadOnly(dir, t.TempDir(), quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -176,7 +176,7 @@ func TestDB_SnapshotHasSeriesThatTheCheckpointLacks(t *testing.T) {
 }
 
 // Characters of patterns in the name of a directory must not keep its log from being checked, or the directory from being read.
-func TestDB_NamesLikePatternsAreChecked(t *testing.T) {
+func TestReadOnly_NamesLikePatternsAreChecked(t *testing.T) {
 	wrong, right := snapshotDatabase(t, true, false), snapshotDatabase(t, true, true)
 	for _, name := range []string{"[prod]", "[prod", `a\*`} {
 		for from, want := range map[string]bool{wrong: false, right: true} {
@@ -184,7 +184,7 @@ func TestDB_NamesLikePatternsAreChecked(t *testing.T) {
 			if err := os.CopyFS(dir, os.DirFS(from)); err != nil {
 				t.Fatal(err)
 			}
-			d, err := Open(dir, t.TempDir(), quiet)
+			d, err := OpenReadOnly(dir, t.TempDir(), quiet)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -206,7 +206,7 @@ func TestDB_NamesLikePatternsAreChecked(t *testing.T) {
 
 // A snapshot lacks the second reference of a series that has left the head and returned. Its out-of-order samples are found by a
 // replay of the whole log.
-func TestDB_LogHasOutOfOrderSamplesThatTheSnapshotLacks(t *testing.T) {
+func TestReadOnly_LogHasOutOfOrderSamplesThatThesnapshotLacks(t *testing.T) {
 	dir := t.TempDir()
 	opts := tsdb.DefaultOptions()
 	opts.OutOfOrderTimeWindow = 24 * hourMS
@@ -216,7 +216,7 @@ func TestDB_LogHasOutOfOrderSamplesThatTheSnapshotLacks(t *testing.T) {
 		t.Fatal(err)
 	}
 	db.DisableCompactions()
-	appendOne(t, db, "again", startMS+hourMS)
+	appendToDB(t, db, "again", startMS+hourMS)
 	appendTo(t, db, startMS, startMS+8*hourMS)
 	db.EnableCompactions()
 	if err := db.Compact(context.Background()); err != nil {
@@ -226,8 +226,8 @@ func TestDB_LogHasOutOfOrderSamplesThatTheSnapshotLacks(t *testing.T) {
 		t.Fatalf("the head has %d series", n)
 	}
 	db.DisableCompactions()
-	appendOne(t, db, "again", startMS+8*hourMS)
-	appendOne(t, db, "again", startMS+7*hourMS)
+	appendToDB(t, db, "again", startMS+8*hourMS)
+	appendToDB(t, db, "again", startMS+7*hourMS)
 	killed := t.TempDir()
 	if err := os.CopyFS(killed, os.DirFS(dir)); err != nil {
 		t.Fatal(err)
@@ -241,7 +241,7 @@ func TestDB_LogHasOutOfOrderSamplesThatTheSnapshotLacks(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	d, err := Open(killed, t.TempDir(), quiet)
+	d, err := OpenReadOnly(killed, t.TempDir(), quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -254,7 +254,7 @@ func TestDB_LogHasOutOfOrderSamplesThatTheSnapshotLacks(t *testing.T) {
 }
 
 // appendOne appends the value 1 to the series m{i=…}.
-func appendOne(t *testing.T, db *tsdb.DB, i string, atMS int64) {
+func appendToDB(t *testing.T, db *tsdb.DB, i string, atMS int64) {
 	t.Helper()
 	app := db.Appender(context.Background())
 	if _, err := app.Append(0, labels.FromStrings("__name__", "m", "i", i), atMS, 1); err != nil {

@@ -1,4 +1,4 @@
-package reqbody
+package httpbody
 
 import (
 	"bufio"
@@ -28,7 +28,7 @@ func readBody(rd *Reader, body io.Reader, length, bytesMax int64) (*Body, error)
 }
 
 func TestReader_ReadsTheWholeBody(t *testing.T) {
-	rd := New(Options{})
+	rd := NewReader(Options{})
 	for _, size := range []int{0, 1, 511, chunkBytesMin - 1, chunkBytesMin, chunkBytesMin + 1, firstBytesMax, firstBytesMax + 1, 3*chunkBytesMax + 7} {
 		want := bytes.Repeat([]byte("0123456789abcde\n"), size/16+1)[:size]
 		for name, reader := range map[string]io.Reader{
@@ -58,7 +58,7 @@ func TestReader_ReadsTheWholeBody(t *testing.T) {
 }
 
 func TestReader_OneByteOverTheLimitIsTooLarge(t *testing.T) {
-	rd := New(Options{})
+	rd := NewReader(Options{})
 	for name, announced := range map[string]int64{"announced": 101, "not announced": -1} {
 		_, err := readBody(rd, strings.NewReader(strings.Repeat("x", 101)), announced, 100)
 		if !errors.Is(err, ErrTooLarge) || Status(err) != http.StatusRequestEntityTooLarge || !strings.Contains(err.Error(), "100 bytes") {
@@ -82,7 +82,7 @@ type zeros struct{}
 func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
 
 func TestReader_BrokenBodyIsABadRequest(t *testing.T) {
-	rd := New(Options{})
+	rd := NewReader(Options{})
 	_, err := readBody(rd, iotest.ErrReader(io.ErrUnexpectedEOF), 10, 100)
 	if !errors.Is(err, io.ErrUnexpectedEOF) || !errors.Is(err, ErrUnread) || Status(err) != http.StatusBadRequest {
 		t.Error(err)
@@ -90,7 +90,7 @@ func TestReader_BrokenBodyIsABadRequest(t *testing.T) {
 }
 
 func TestReader_WaitsForMemoryABoundedTime(t *testing.T) {
-	rd := New(Options{BytesMax: 100, Wait: 10 * time.Millisecond})
+	rd := NewReader(Options{BytesMax: 100, Wait: 10 * time.Millisecond})
 	first, err := readBody(rd, strings.NewReader(strings.Repeat("x", 70)), 70, 80)
 	if err != nil {
 		t.Fatal(err)
@@ -99,7 +99,7 @@ func TestReader_WaitsForMemoryABoundedTime(t *testing.T) {
 	if !errors.Is(err, ErrBusy) || Status(err) != http.StatusServiceUnavailable || !strings.Contains(err.Error(), "100 bytes") {
 		t.Errorf("second: %v", err)
 	}
-	waiting := New(Options{BytesMax: 100, Wait: time.Hour})
+	waiting := NewReader(Options{BytesMax: 100, Wait: time.Hour})
 	first.Release()
 	if first, err = readBody(waiting, strings.NewReader(strings.Repeat("x", 70)), 70, 80); err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestReader_WaitsForMemoryABoundedTime(t *testing.T) {
 
 func TestReader_EnterWaitsForASlotABoundedTime(t *testing.T) {
 	slots := make(chan struct{}, 1)
-	rd := New(Options{Wait: 10 * time.Millisecond})
+	rd := NewReader(Options{Wait: 10 * time.Millisecond})
 	if err := rd.TakeSlot(context.Background(), slots); err != nil {
 		t.Fatal(err)
 	}
@@ -131,11 +131,11 @@ func TestReader_EnterWaitsForASlotABoundedTime(t *testing.T) {
 	}
 	gone, cancel := context.WithCancel(context.Background())
 	cancel()
-	if err := New(Options{Wait: time.Hour}).TakeSlot(gone, slots); !errors.Is(err, context.Canceled) {
+	if err := NewReader(Options{Wait: time.Hour}).TakeSlot(gone, slots); !errors.Is(err, context.Canceled) {
 		t.Error(err)
 	}
 	got := make(chan error)
-	go func() { got <- New(Options{Wait: time.Hour}).TakeSlot(context.Background(), slots) }()
+	go func() { got <- NewReader(Options{Wait: time.Hour}).TakeSlot(context.Background(), slots) }()
 	<-slots
 	if err := <-got; err != nil {
 		t.Error(err)
@@ -145,7 +145,7 @@ func TestReader_EnterWaitsForASlotABoundedTime(t *testing.T) {
 // serve responds with the length of the body.
 func serve(t *testing.T, opts Options) *httptest.Server {
 	t.Helper()
-	rd := New(opts)
+	rd := NewReader(opts)
 	s := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		b, err := rd.Read(w, r, 1<<20)
 		if err != nil {

@@ -1,4 +1,4 @@
-package localdb
+package tsdb
 
 import (
 	"context"
@@ -14,19 +14,9 @@ import (
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
-	"go.uber.org/goleak"
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
-)
-
-func TestMain(m *testing.M) {
-	goleak.VerifyTestMain(m, goleak.IgnoreTopFunction("go.opencensus.io/stats/view.(*worker).start"))
-}
-
-const (
-	hourMS  = int64(3600_000)
-	startMS = int64(1767225600_000)
 )
 
 var quiet = slog.New(slog.DiscardHandler)
@@ -65,7 +55,7 @@ func addBlock(t *testing.T, dir string, mint, maxt int64) {
 }
 
 // times returns the timestamps of all samples of a window, by series.
-func times(t *testing.T, d *DB, mint, maxt int64) map[string]map[int64]bool {
+func times(t *testing.T, d *ReadOnly, mint, maxt int64) map[string]map[int64]bool {
 	t.Helper()
 	q, err := d.RawQuerier(context.Background(), mint, maxt)
 	if err != nil {
@@ -97,7 +87,7 @@ func times(t *testing.T, d *DB, mint, maxt int64) map[string]map[int64]bool {
 	return all
 }
 
-func TestDB_ReadsBlocksAndLog(t *testing.T) {
+func TestReadOnly_ReadsBlocksAndLog(t *testing.T) {
 	dir, sandbox := t.TempDir(), t.TempDir()
 	addBlock(t, dir, startMS, startMS+2*hourMS)
 	addBlock(t, dir, startMS+hourMS, startMS+2*hourMS) // overlaps
@@ -109,7 +99,7 @@ func TestDB_ReadsBlocksAndLog(t *testing.T) {
 	defer db.Close()
 	db.DisableCompactions()
 	appendTo(t, db, startMS+4*hourMS, startMS+5*hourMS)
-	d, err := Open(dir, sandbox, quiet)
+	d, err := OpenReadOnly(dir, sandbox, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -143,10 +133,10 @@ func TestDB_ReadsBlocksAndLog(t *testing.T) {
 	}
 }
 
-func TestOpen_NotADatabaseFails(t *testing.T) {
+func TestOpenReadOnly_NotADatabaseFails(t *testing.T) {
 	empty := t.TempDir()
 	for _, dir := range []string{empty, filepath.Join(empty, "none")} {
-		if d, err := Open(dir, "", quiet); !errors.Is(err, os.ErrNotExist) || d != nil {
+		if d, err := OpenReadOnly(dir, "", quiet); !errors.Is(err, os.ErrNotExist) || d != nil {
 			t.Errorf("%s: %v", dir, err)
 		}
 	}
@@ -159,15 +149,15 @@ func TestOpen_NotADatabaseFails(t *testing.T) {
 	if err := os.Truncate(indexes[0], 10); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := Open(broken, "", quiet); err == nil {
+	if _, err := OpenReadOnly(broken, "", quiet); err == nil {
 		t.Error("a corrupt index was accepted")
 	}
 }
 
-func TestDB_BlocksWithoutALog(t *testing.T) {
+func TestReadOnly_BlocksWithoutALog(t *testing.T) {
 	dir := t.TempDir()
 	addBlock(t, dir, startMS, startMS+hourMS)
-	d, err := Open(dir, "", quiet)
+	d, err := OpenReadOnly(dir, "", quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -177,7 +167,7 @@ func TestDB_BlocksWithoutALog(t *testing.T) {
 	}
 }
 
-func TestDB_OutOfOrderSamplesAreInTheWindowsOfBlocks(t *testing.T) {
+func TestReadOnly_OutOfOrderSamplesAreInTheWindowsOfBlocks(t *testing.T) {
 	dir, sandbox := t.TempDir(), t.TempDir()
 	addBlock(t, dir, startMS, startMS+2*hourMS)
 	addBlock(t, dir, startMS+2*hourMS, startMS+4*hourMS)
@@ -191,7 +181,7 @@ func TestDB_OutOfOrderSamplesAreInTheWindowsOfBlocks(t *testing.T) {
 	db.DisableCompactions()
 	appendTo(t, db, startMS+4*hourMS, startMS+5*hourMS)
 	appendTo(t, db, startMS+2*hourMS+30_000, startMS+2*hourMS+630_000) // between those of a block
-	d, err := Open(dir, sandbox, quiet)
+	d, err := OpenReadOnly(dir, sandbox, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -224,7 +214,7 @@ func TestDB_OutOfOrderSamplesAreInTheWindowsOfBlocks(t *testing.T) {
 	}
 }
 
-func TestDB_OutOfOrderBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
+func TestReadOnly_OutOfOrderBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
 	dir := t.TempDir()
 	opts := tsdb.DefaultOptions()
 	opts.OutOfOrderTimeWindow = 24 * hourMS
@@ -242,7 +232,7 @@ func TestDB_OutOfOrderBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
 	if len(db.Blocks()) != 1 {
 		t.Fatalf("%d blocks of late samples", len(db.Blocks()))
 	}
-	d, err := Open(dir, t.TempDir(), quiet)
+	d, err := OpenReadOnly(dir, t.TempDir(), quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -260,13 +250,13 @@ func TestDB_OutOfOrderBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
 
 // A database's directory is often a mount point, such as a volume of a container: its parent
 // is on another file system, and so is the system's directory for temporary files.
-func TestDB_SandboxOnAnotherFileSystem(t *testing.T) {
+func TestReadOnly_SandboxOnAnotherFileSystem(t *testing.T) {
 	const other = "/dev/shm"
 	sandbox := t.TempDir()
 	if _, err := os.Stat(other); err != nil || sameFileSystem(other, sandbox) {
 		t.Skipf("%s is not another file system than %s", other, sandbox)
 	}
-	dir, err := os.MkdirTemp(other, "ferula-localdb-")
+	dir, err := os.MkdirTemp(other, "ferula-readonly-")
 	if err != nil {
 		t.Skipf("no folder on another file system: %v", err)
 	}
@@ -281,7 +271,7 @@ func TestDB_SandboxOnAnotherFileSystem(t *testing.T) {
 	if files, err := os.ReadDir(filepath.Join(dir, "chunks_head")); err != nil || len(files) == 0 {
 		t.Fatalf("the head has no chunk files: %v", err)
 	}
-	d, err := Open(dir, sandbox, quiet)
+	d, err := OpenReadOnly(dir, sandbox, quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -305,7 +295,7 @@ func TestDB_SandboxOnAnotherFileSystem(t *testing.T) {
 // Prometheus compacts out-of-order blocks with the in-order blocks before them. The resulting
 // block has no hint. It ends where the last out-of-order block ended, but the newest in-order
 // samples before its end are still only in the log.
-func TestDB_MixedBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
+func TestReadOnly_MixedBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
 	dir := t.TempDir()
 	opts := tsdb.DefaultOptions()
 	opts.OutOfOrderTimeWindow, opts.RetentionDuration, opts.MaxBlockDuration = 24*hourMS, 0, 6*hourMS
@@ -325,7 +315,7 @@ func TestDB_MixedBlockDoesNotHideTheLogBeforeItsEnd(t *testing.T) {
 	if meta := db.Blocks()[0].Meta(); meta.MaxTime != startMS+6*hourMS || meta.Compaction.FromOutOfOrder() || db.Head().MinTime() != startMS+4*hourMS {
 		t.Fatalf("the first block is %+v, the head begins at %d: not what is tested", meta, db.Head().MinTime())
 	}
-	d, err := Open(dir, t.TempDir(), quiet)
+	d, err := OpenReadOnly(dir, t.TempDir(), quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -383,7 +373,7 @@ func (h onWarning) Handle(_ context.Context, r slog.Record) error {
 // The server writes its late samples to blocks while the directory is opened: after the blocks
 // are listed, and before the log is checked. Overlapping blocks make the database log a
 // warning between these two steps.
-func TestOpen_LateSamplesThatBecomeBlocksMeanwhileAreRead(t *testing.T) {
+func TestOpenReadOnly_LateSamplesThatBecomeBlocksMeanwhileAreRead(t *testing.T) {
 	dir := t.TempDir()
 	addBlock(t, dir, startMS, startMS+2*hourMS)
 	addBlock(t, dir, startMS+hourMS, startMS+2*hourMS)
@@ -405,13 +395,13 @@ func TestOpen_LateSamplesThatBecomeBlocksMeanwhileAreRead(t *testing.T) {
 		}
 		compacted = true
 	}})
-	d, err := Open(dir, t.TempDir(), logger)
+	d, err := OpenReadOnly(dir, t.TempDir(), logger)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer d.Close()
-	if late, err := hasSegment(filepath.Join(dir, "wbl")); err != nil || late || !compacted {
-		t.Fatalf("the log still has late samples: %t, %t, %v", late, compacted, err)
+	if late, err := segmentBytes(filepath.Join(dir, "wbl")); err != nil || len(late) > 0 || !compacted {
+		t.Fatalf("the log still has late samples: %v, %t, %v", late, compacted, err)
 	}
 	got := times(t, d, startMS+2*hourMS, startMS+3*hourMS-1) // a window that ends before the head
 	if len(got) != 2 {
@@ -424,7 +414,7 @@ func TestOpen_LateSamplesThatBecomeBlocksMeanwhileAreRead(t *testing.T) {
 	}
 }
 
-func TestDB_BlockThatBreaksBeforeTheReplayIsAnError(t *testing.T) {
+func TestReadOnly_BlockThatBreaksBeforeTheReplayIsAnError(t *testing.T) {
 	dir := t.TempDir()
 	addBlock(t, dir, startMS, startMS+hourMS)
 	db, err := tsdb.Open(dir, quiet, nil, tsdb.DefaultOptions(), nil)
@@ -435,7 +425,7 @@ func TestDB_BlockThatBreaksBeforeTheReplayIsAnError(t *testing.T) {
 	if err := db.Close(); err != nil {
 		t.Fatal(err)
 	}
-	d, err := Open(dir, t.TempDir(), quiet)
+	d, err := OpenReadOnly(dir, t.TempDir(), quiet)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -453,7 +443,7 @@ func TestDB_BlockThatBreaksBeforeTheReplayIsAnError(t *testing.T) {
 }
 
 // Prometheus renames a block before it deletes it. A directory in which this happens must open, with the other blocks.
-func TestOpen_BlocksMayBeDeletedMeanwhile(t *testing.T) {
+func TestOpenReadOnly_BlocksMayBeDeletedMeanwhile(t *testing.T) {
 	dir := t.TempDir()
 	addBlock(t, dir, startMS, startMS+2*hourMS)
 	addBlock(t, dir, startMS+2*hourMS, startMS+4*hourMS)
@@ -478,7 +468,7 @@ func TestOpen_BlocksMayBeDeletedMeanwhile(t *testing.T) {
 		}
 	})
 	for range 300 {
-		d, err := Open(dir, t.TempDir(), quiet)
+		d, err := OpenReadOnly(dir, t.TempDir(), quiet)
 		if err != nil {
 			t.Error(err)
 			break

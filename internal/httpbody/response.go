@@ -1,10 +1,13 @@
-// Package httpbody writes HTTP response bodies, compressed if the client accepts it and the
-// response is large enough.
+// Package httpbody reads the bodies of HTTP requests and writes the bodies of responses.
 //
-// The caller writes large pieces, which are sent as zstd, gzip or uncompressed. The header is
-// sent with the first piece; until then the caller can still send another response.
-// Compressors are pooled. Uncompressed bytes are not buffered: the caller chooses the size of
-// a write.
+// Requests: a Reader reads a whole body before the request is processed, so that a slow client occupies no slot. A
+// handler reads the body first and then takes a slot for the work. The bytes of all bodies count against one budget of
+// the process. While the budget is used up, a body waits for a bounded time. A client below the minimum rate is
+// disconnected. Nothing is decoded.
+//
+// Responses: the caller writes large pieces, which are sent as zstd, gzip or uncompressed, as the client accepts. The
+// header is sent with the first piece; until then the caller can still send another response. Compressors are pooled.
+// Uncompressed bytes are not buffered: the caller chooses the size of a write.
 package httpbody
 
 import (
@@ -27,9 +30,9 @@ var (
 	zstdWriters sync.Pool
 )
 
-// Body is the body of one response. Create it with New. At the end call Close and then
+// Response is the body of one response. Create it with NewResponse. At the end call Close and then
 // Release, or only Release to abort the response.
-type Body struct {
+type Response struct {
 	w             http.ResponseWriter
 	contentType   string
 	status        int
@@ -54,25 +57,25 @@ const stallTimeout = time.Minute
 // than it saves.
 const smallBytes = 512
 
-// New creates a body of the given content type in the encoding that r accepts.
-func New(w http.ResponseWriter, r *http.Request, contentType string) *Body {
-	return &Body{w: w, contentType: contentType, status: http.StatusOK,
+// NewResponse creates a body of the given content type in the encoding that r accepts.
+func NewResponse(w http.ResponseWriter, r *http.Request, contentType string) *Response {
+	return &Response{w: w, contentType: contentType, status: http.StatusOK,
 		encoding: Accepted(r.Header.Values("Accept-Encoding")),
 		control:  http.NewResponseController(w), stall: stallTimeout, http2: r.ProtoMajor == 2}
 }
 
 // SetStatus sets the status; the default is 200.
-func (b *Body) SetStatus(status int) { b.status = status }
+func (b *Response) SetStatus(status int) { b.status = status }
 
 // Tee also writes the bytes that are sent, after compression, to w. Call it before the first Write. An error of w is
 // an error of Write.
-func (b *Body) Tee(w io.Writer) { b.tee = w }
+func (b *Response) Tee(w io.Writer) { b.tee = w }
 
 // HeaderSent reports whether the header was sent.
-func (b *Body) HeaderSent() bool { return b.headerWritten }
+func (b *Response) HeaderSent() bool { return b.headerWritten }
 
 // SetLength declares before the first Write that the response has n bytes.
-func (b *Body) SetLength(n int) {
+func (b *Response) SetLength(n int) {
 	if n < smallBytes {
 		b.encoding = ""
 	}
@@ -81,7 +84,7 @@ func (b *Body) SetLength(n int) {
 	}
 }
 
-func (b *Body) writeHeader() {
+func (b *Response) writeHeader() {
 	switch b.encoding {
 	case "gzip":
 		b.gz = getOrNew(&gzipWriters, func() *gzip.Writer { return gzip.NewWriter(nil) })
@@ -97,7 +100,7 @@ func (b *Body) writeHeader() {
 	b.sendHeader()
 }
 
-func (b *Body) sendHeader() {
+func (b *Response) sendHeader() {
 	b.headerWritten = true
 	h := b.w.Header()
 	h.Set("Content-Type", b.contentType)
@@ -115,7 +118,7 @@ func getOrNew[T any](pool *sync.Pool, make func() T) T {
 }
 
 // Write implements io.Writer.
-func (b *Body) Write(p []byte) (int, error) {
+func (b *Response) Write(p []byte) (int, error) {
 	if !b.headerWritten {
 		b.writeHeader()
 	}
@@ -126,12 +129,12 @@ func (b *Body) Write(p []byte) (int, error) {
 
 // Encoded returns a writer of a whole response of n bytes that is already compressed in the encoding that r accepts.
 // Nothing else may be written.
-func (b *Body) Encoded(n int64) io.Writer {
+func (b *Response) Encoded(n int64) io.Writer {
 	b.w.Header().Set("Content-Length", strconv.FormatInt(n, 10))
 	return encoded{b}
 }
 
-type encoded struct{ body *Body }
+type encoded struct{ body *Response }
 
 // Write implements io.Writer.
 func (e encoded) Write(p []byte) (int, error) {
@@ -145,7 +148,7 @@ func (e encoded) Write(p []byte) (int, error) {
 }
 
 // plain returns where the bytes go that are sent.
-func (b *Body) plain() io.Writer {
+func (b *Response) plain() io.Writer {
 	if b.tee != nil {
 		return io.MultiWriter(b.w, b.tee)
 	}
@@ -154,7 +157,7 @@ func (b *Body) plain() io.Writer {
 
 // setDeadline sets the deadline of the next write. A ResponseWriter without deadlines, as in
 // tests, ignores it.
-func (b *Body) setDeadline() {
+func (b *Response) setDeadline() {
 	t := time.Now().Add(b.stall)
 	if !b.deadline.IsZero() && b.deadline.Before(t) {
 		t = b.deadline
@@ -164,16 +167,16 @@ func (b *Body) setDeadline() {
 
 // clearDeadline clears the deadline between writes on HTTP/2, which resets the stream at the
 // deadline even if no write is pending. HTTP/1 checks it only during a write.
-func (b *Body) clearDeadline() {
+func (b *Response) clearDeadline() {
 	if b.http2 {
 		_ = b.control.SetWriteDeadline(time.Time{})
 	}
 }
 
 // SetDeadline sets the time after which every write fails, however much the client reads; zero: none.
-func (b *Body) SetDeadline(t time.Time) { b.deadline = t }
+func (b *Response) SetDeadline(t time.Time) { b.deadline = t }
 
-func (b *Body) sink() io.Writer {
+func (b *Response) sink() io.Writer {
 	switch {
 	case b.gz != nil:
 		return b.gz
@@ -185,7 +188,7 @@ func (b *Body) sink() io.Writer {
 }
 
 // Close flushes and ends the compressed stream.
-func (b *Body) Close() error {
+func (b *Response) Close() error {
 	b.setDeadline() // also applies to the bytes that the server still buffers
 	switch {
 	case b.gz != nil:
@@ -198,7 +201,7 @@ func (b *Body) Close() error {
 }
 
 // Release returns the compressor to the pool. The body must not be used afterwards.
-func (b *Body) Release() {
+func (b *Response) Release() {
 	if b.gz != nil {
 		b.gz.Reset(nil)
 		gzipWriters.Put(b.gz)

@@ -1,12 +1,13 @@
-package localdb
+package tsdb
 
 import (
 	"errors"
 	"io"
 	"log/slog"
+	"maps"
 	"os"
 	"path/filepath"
-	"strconv"
+	"slices"
 
 	"github.com/prometheus/prometheus/tsdb/wlog"
 )
@@ -17,14 +18,16 @@ import (
 // damage is the error of a replay. cutTornRecord replaces the link to the last segment by a copy that ends before
 // the record. It returns false, and changes nothing, if the damage is at another place, or if bytes follow the
 // record: acknowledged samples may be behind it.
-func (h *head) cutTornRecord(damage *wlog.CorruptionErr, logger *slog.Logger) (cut bool, err error) {
+func (h *replayedHead) cutTornRecord(damage *wlog.CorruptionErr, logger *slog.Logger) (cut bool, err error) {
 	if filepath.Dir(damage.Dir) != h.dir {
 		return false, nil // a checkpoint, which is written before it gets its name
 	}
-	if last, err := lastSegment(damage.Dir); err != nil || last != damage.Segment {
+	link := wlog.SegmentName(damage.Dir, damage.Segment)
+	sizes, err := segmentBytes(damage.Dir)
+	if err != nil || len(sizes) == 0 || slices.Max(slices.Collect(maps.Keys(sizes))) != link {
 		return false, err
 	}
-	segment, err := filepath.EvalSymlinks(wlog.SegmentName(damage.Dir, damage.Segment))
+	segment, err := filepath.EvalSymlinks(link)
 	if err != nil {
 		return false, err
 	}
@@ -34,24 +37,10 @@ func (h *head) cutTornRecord(damage *wlog.CorruptionErr, logger *slog.Logger) (c
 	}
 	logger.Warn("Skipping the last record of the write-ahead log: it is incomplete, because a write is in progress or "+
 		"was interrupted", "segment", segment, "offset", end)
-	link := wlog.SegmentName(damage.Dir, damage.Segment)
 	if err := copyFile(segment, link+".cut", end); err != nil {
 		return false, err
 	}
 	return true, os.Rename(link+".cut", link)
-}
-
-// lastSegment returns the number of the last segment of a log that is not empty, or -1.
-func lastSegment(log string) (last int, err error) {
-	entries, err := os.ReadDir(log)
-	last = -1
-	for _, entry := range entries {
-		index, notSegment := strconv.Atoi(entry.Name())
-		if info, err := entry.Info(); notSegment == nil && err == nil && info.Size() > 0 {
-			last = max(last, index)
-		}
-	}
-	return last, err
 }
 
 // endOfRecords returns the offset in bytes at which the last readable record of a segment ends. torn is true if

@@ -1,10 +1,4 @@
-// Package reqbody reads whole request bodies before the requests are processed, so that a slow
-// client occupies no slot.
-//
-// A handler reads the body first and then takes a slot for the work. The bytes of all bodies
-// count against one budget of the process. While the budget is used up, a body waits for a
-// bounded time. A client below the minimum rate is disconnected. There is no decoding here.
-package reqbody
+package httpbody
 
 import (
 	"bytes"
@@ -89,14 +83,14 @@ type unreadError struct{ error }
 func (e *unreadError) Unwrap() error        { return e.error }
 func (e *unreadError) Is(target error) bool { return target == ErrUnread }
 
-// Reader reads bodies within one budget. Create it with New.
+// Reader reads bodies within one budget. Create it with NewReader.
 type Reader struct {
 	opts Options
 	free *semaphore.Weighted
 }
 
-// New creates a reader. It owns no goroutine.
-func New(opts Options) *Reader {
+// NewReader creates a reader. It owns no goroutine.
+func NewReader(opts Options) *Reader {
 	opts = opts.withDefaults()
 	return &Reader{opts: opts, free: semaphore.NewWeighted(opts.BytesMax)}
 }

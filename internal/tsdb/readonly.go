@@ -1,14 +1,4 @@
-// Package localdb reads the directory of a Prometheus database that another process may be
-// writing: its blocks, and the write-ahead log for newer samples.
-//
-// Open takes a directory, and RawQuerier returns the raw querier of a time range. Nothing in the
-// directory is locked, written or repaired. The replay of the log creates a temporary directory,
-// outside of the database's directory, for hard links to mapped head chunks, or for copies of
-// these chunks. The replay needs memory for the series and the newest chunks of the
-// head. A DB replays the log once: for the first window beyond the last block, or for the
-// first window if there are out-of-order samples, which may have any timestamp. Databases are
-// opened for writing by package tsdb.
-package localdb
+package tsdb
 
 import (
 	"context"
@@ -28,31 +18,39 @@ import (
 	"github.com/ferula-io/ferula/internal/series"
 )
 
-// DB is an open directory. It is not safe for concurrent use; Close must be called.
-type DB struct {
+// ReadOnly is an open directory of a database that another process may be writing: its blocks, and the write-ahead log
+// for newer samples. It locks, writes and repairs nothing in the directory.
+//
+// The replay of the log creates a temporary directory, outside of the database's directory, for hard links to mapped
+// head chunks, or for copies of these chunks. It needs memory for the series and the newest chunks of the head. The log
+// is replayed once: for the first range beyond the last block, or for the first range if there are out-of-order samples,
+// which may have any timestamp. A ReadOnly is not safe for concurrent use; Close must be called.
+type ReadOnly struct {
 	dir, sandbox string
 	logger       *slog.Logger
 	db           *tsdb.DBReadOnly
 	blocks       []tsdb.BlockReader
-	headMS       int64 // samples from here on may be in the log
-	late         bool  // older samples may be in the out-of-order log
-	head         *head // nil: the log was not replayed yet
+	headMS       int64         // samples from here on may be in the log
+	late         bool          // older samples may be in the out-of-order log
+	head         *replayedHead // nil: the log was not replayed yet
 }
 
-var _ series.Source = (*DB)(nil)
+var _ series.Source = (*ReadOnly)(nil)
 
-// Open opens the blocks of dir. sandbox is a directory for hard links while the log is read, or
+// OpenReadOnly opens the blocks of dir. sandbox is a directory for hard links while the log is read, or
 // for copies if it is on another file system; "" chooses one.
-func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
-	d := &DB{dir: dir, sandbox: sandbox, logger: logger, headMS: math.MinInt64}
+func OpenReadOnly(dir, sandbox string, logger *slog.Logger) (_ *ReadOnly, err error) {
+	d := &ReadOnly{dir: dir, sandbox: sandbox, logger: logger, headMS: math.MinInt64}
 	if sandbox == "" {
 		d.sandbox = chooseSandbox(dir)
 	}
 	// The out-of-order log is checked before the blocks are listed. If samples move from it
 	// to a block after this check, the replay finds that block: it lists the blocks again.
-	if d.late, err = hasSegment(filepath.Join(dir, wlog.WblDirName)); err != nil {
+	late, err := segmentBytes(filepath.Join(dir, wlog.WblDirName))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return nil, err
 	}
+	d.late = len(late) > 0
 	if d.db, d.blocks, err = d.openBlocks(); err != nil {
 		return nil, err
 	}
@@ -74,7 +72,7 @@ func Open(dir, sandbox string, logger *slog.Logger) (_ *DB, err error) {
 
 // openBlocks opens the blocks of the directory. The server may delete a block while it is opened, because it has
 // compacted it or because of its age, so a list with a missing file is made again.
-func (d *DB) openBlocks() (db *tsdb.DBReadOnly, blocks []tsdb.BlockReader, err error) {
+func (d *ReadOnly) openBlocks() (db *tsdb.DBReadOnly, blocks []tsdb.BlockReader, err error) {
 	const tries = 10
 	for try := 1; ; try++ {
 		db, err = tsdb.OpenDBReadOnly(d.dir, d.sandbox, d.logger)
@@ -117,20 +115,6 @@ func inOrderUntil(meta *tsdb.BlockMeta) int64 {
 	return until
 }
 
-// hasSegment reports whether a log has a segment that is not empty.
-func hasSegment(dir string) (bool, error) {
-	entries, err := os.ReadDir(dir)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return false, err
-	}
-	for _, entry := range entries {
-		if info, err := entry.Info(); err == nil && info.Size() > 0 { // a missing one was truncated
-			return true, nil
-		}
-	}
-	return false, nil
-}
-
 // chooseSandbox returns a directory to which files of dir can be hard-linked: the system's
 // directory for temporary files, or else dir's parent. If dir is a mount point, neither is on
 // its file system.
@@ -156,7 +140,7 @@ func sameFileSystem(dir, other string) bool {
 }
 
 // Close closes the blocks and the head.
-func (d *DB) Close() error {
+func (d *ReadOnly) Close() error {
 	if d.head == nil {
 		return d.db.Close()
 	}
@@ -164,7 +148,7 @@ func (d *DB) Close() error {
 }
 
 // RawQuerier implements series.Source; mint and maxt are inclusive, in ms.
-func (d *DB) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
+func (d *ReadOnly) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, error) {
 	if d.head == nil && (d.late || maxt >= d.headMS) {
 		if err := d.replay(ctx); err != nil {
 			return nil, err
@@ -194,7 +178,7 @@ func (d *DB) RawQuerier(ctx context.Context, mint, maxt int64) (series.Querier, 
 
 // replay replays the logs and then reopens the blocks, because samples may have moved from
 // the logs to a new block before the replay.
-func (d *DB) replay(ctx context.Context) error {
+func (d *ReadOnly) replay(ctx context.Context) error {
 	h, err := openHead(ctx, d.dir, d.sandbox, d.headMS, d.late, d.logger)
 	if err != nil {
 		return fmt.Errorf("write-ahead log of %s: %w", d.dir, err)

@@ -48,7 +48,7 @@ func respond(t *testing.T, accept string, pieces ...string) *httptest.ResponseRe
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodGet, "/", nil)
 	r.Header.Set("Accept-Encoding", accept)
-	b := New(w, r, "text/test")
+	b := NewResponse(w, r, "text/test")
 	if len(pieces) == 1 {
 		b.SetLength(len(pieces[0]))
 	}
@@ -89,7 +89,7 @@ func decoded(t *testing.T, w *httptest.ResponseRecorder) string {
 	return string(text)
 }
 
-func TestBody_RoundTripsInEveryEncoding(t *testing.T) {
+func TestResponse_RoundTripsInEveryEncoding(t *testing.T) {
 	long := strings.Repeat("a matrix of numbers 0123456789 ", 10_000)
 	for round := range 3 { // the second round uses pooled compressors
 		for _, encoding := range []string{"", "gzip", "zstd"} {
@@ -107,7 +107,7 @@ func TestBody_RoundTripsInEveryEncoding(t *testing.T) {
 	}
 }
 
-func TestBody_SmallResponseIsNotCompressed(t *testing.T) {
+func TestResponse_SmallResponseIsNotCompressed(t *testing.T) {
 	w := respond(t, "gzip", "small")
 	if w.Header().Get("Content-Encoding") != "" || w.Header().Get("Content-Length") != "5" || w.Body.String() != "small" {
 		t.Errorf("%v %q", w.Header(), w.Body.String())
@@ -117,10 +117,10 @@ func TestBody_SmallResponseIsNotCompressed(t *testing.T) {
 	}
 }
 
-func TestBody_StalledClientIsCutOff(t *testing.T) {
+func TestResponse_StalledClientIsCutOff(t *testing.T) {
 	failed := make(chan error, 1)
 	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b := New(w, r, "text/test")
+		b := NewResponse(w, r, "text/test")
 		b.stall = 50 * time.Millisecond
 		piece := make([]byte, 1<<20)
 		for range 1000 {
@@ -161,10 +161,10 @@ func (r *deadlineRecorder) SetWriteDeadline(t time.Time) error {
 	return nil
 }
 
-func TestBody_WritesHaveTheEarlierOfDeadlineAndStallTimeout(t *testing.T) {
+func TestResponse_WritesHaveTheEarlierOfDeadlineAndStallTimeout(t *testing.T) {
 	for deadline, early := range map[time.Time]bool{time.Now().Add(time.Second): true, time.Now().Add(time.Hour): false, {}: false} {
 		w := &deadlineRecorder{ResponseRecorder: httptest.NewRecorder()}
-		b := New(w, httptest.NewRequest(http.MethodGet, "/", nil), "text/test")
+		b := NewResponse(w, httptest.NewRequest(http.MethodGet, "/", nil), "text/test")
 		b.SetDeadline(deadline)
 		for _, to := range []io.Writer{b, b.Encoded(9)} {
 			if _, err := io.WriteString(to, "x"); err != nil {
@@ -183,10 +183,10 @@ func TestBody_WritesHaveTheEarlierOfDeadlineAndStallTimeout(t *testing.T) {
 }
 
 // HTTP/2 resets a stream at its write deadline even if nothing is written then.
-func TestBody_PausingProducerIsNotCutOff(t *testing.T) {
+func TestResponse_PausingProducerIsNotCutOff(t *testing.T) {
 	const stall = 500 * time.Millisecond
 	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		b := New(w, r, "text/plain")
+		b := NewResponse(w, r, "text/plain")
 		defer b.Release()
 		b.stall = stall
 		for range 2 {
@@ -214,13 +214,13 @@ func TestBody_PausingProducerIsNotCutOff(t *testing.T) {
 	}
 }
 
-func TestBody_TeeGetsTheBytesThatEncodedSendsAgain(t *testing.T) {
+func TestResponse_TeeGetsTheBytesThatEncodedSendsAgain(t *testing.T) {
 	text := strings.Repeat("some text ", 1000)
 	for _, encoding := range []string{"gzip", "zstd", ""} {
 		r := httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Header.Set("Accept-Encoding", encoding)
 		first := httptest.NewRecorder()
-		b := New(first, r, "text/test")
+		b := NewResponse(first, r, "text/test")
 		var kept bytes.Buffer
 		b.Tee(&kept)
 		if _, err := io.WriteString(b, text); err != nil {
@@ -234,7 +234,7 @@ func TestBody_TeeGetsTheBytesThatEncodedSendsAgain(t *testing.T) {
 			t.Errorf("%q: %d bytes were sent, the tee got %d", encoding, first.Body.Len(), kept.Len())
 		}
 		second := httptest.NewRecorder()
-		b = New(second, r, "text/test")
+		b = NewResponse(second, r, "text/test")
 		if _, err := b.Encoded(int64(kept.Len())).Write(kept.Bytes()); err != nil {
 			t.Fatal(err)
 		}

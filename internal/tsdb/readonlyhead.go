@@ -1,4 +1,4 @@
-package localdb
+package tsdb
 
 import (
 	"context"
@@ -18,11 +18,9 @@ import (
 	"github.com/prometheus/prometheus/tsdb/record"
 	"github.com/prometheus/prometheus/tsdb/wlog"
 	"github.com/prometheus/prometheus/util/compression"
-
-	storetsdb "github.com/ferula-io/ferula/internal/tsdb"
 )
 
-// head is the replayed logs of a database. The replay may write, so it works in a directory of its own:
+// replayedHead is the replayed logs of a database. The replay may write, so it works in a directory of its own:
 //
 //	wal, wbl           directories of links to the segments and checkpoints of the database, and a new segment
 //	chunk_snapshot.*   directory of links to the files of the last snapshot of the head, if there is one
@@ -31,7 +29,7 @@ import (
 // A server that keeps a snapshot at its shutdown (memory-snapshot-on-shutdown) starts from it, and replays only the
 // records behind it. The log alone is then not enough: its checkpoints may lack series that were in the head at the
 // shutdown.
-type head struct {
+type replayedHead struct {
 	dir     string
 	opts    *tsdb.HeadOptions
 	head    *tsdb.Head
@@ -43,8 +41,8 @@ type head struct {
 // blocks; math.MinInt64: no block is known to have them. late is true if the logs may have
 // out-of-order samples older than afterMS.
 func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool,
-	logger *slog.Logger) (_ *head, err error) {
-	h := &head{minMS: afterMS}
+	logger *slog.Logger) (_ *replayedHead, err error) {
+	h := &replayedHead{minMS: afterMS}
 	if h.dir, err = os.MkdirTemp(sandbox, "ferula_read_"); err != nil {
 		return nil, err
 	}
@@ -68,7 +66,7 @@ func openHead(ctx context.Context, dir, sandbox string, afterMS int64, late bool
 // replay replays the logs. After a replay that fails because the last record of a log is incomplete, it replays the
 // records before it. After damage at another place it tries once more, because the server may be writing there. If a
 // file is missing, the server has deleted it since it was linked: another try links what is there then.
-func (h *head) replay(dir string, afterMS int64, logger *slog.Logger) (err error) {
+func (h *replayedHead) replay(dir string, afterMS int64, logger *slog.Logger) (err error) {
 	const tries = 10
 	linked, again := false, true
 	for range tries {
@@ -102,7 +100,7 @@ func (h *head) replay(dir string, afterMS int64, logger *slog.Logger) (err error
 
 // link fills h.dir with links to the files of the database in dir. Each kind of file is linked before those that
 // repeat its data.
-func (h *head) link(dir string) error {
+func (h *replayedHead) link(dir string) error {
 	old, err := os.ReadDir(h.dir)
 	if err != nil {
 		return err
@@ -139,7 +137,7 @@ func (h *head) link(dir string) error {
 		return err
 	}
 	// A snapshot that lacks references of out-of-order samples is not used: the whole log has them.
-	lacks, err := storetsdb.SnapshotLacks(h.dir)
+	lacks, err := snapshotLacks(h.dir)
 	if err != nil || lacks == 0 {
 		return err
 	}
@@ -147,7 +145,7 @@ func (h *head) link(dir string) error {
 }
 
 // load replays the linked files.
-func (h *head) load(afterMS int64, logger *slog.Logger) (err error) {
+func (h *replayedHead) load(afterMS int64, logger *slog.Logger) (err error) {
 	var logs []*wlog.WL
 	h.opts = tsdb.DefaultHeadOptions()
 	h.opts.ChunkDirRoot = h.dir
@@ -174,7 +172,7 @@ func (h *head) load(afterMS int64, logger *slog.Logger) (err error) {
 }
 
 // unload closes the head, if there is one.
-func (h *head) unload() error {
+func (h *replayedHead) unload() error {
 	if h.head == nil {
 		return nil
 	}
@@ -249,7 +247,7 @@ func copyFile(from, to string, limit int64) (err error) {
 }
 
 // oldest returns the lowest timestamp, so that windows before it are not read.
-func (h *head) oldest(ctx context.Context) (int64, error) {
+func (h *replayedHead) oldest(ctx context.Context) (int64, error) {
 	oldest := int64(math.MaxInt64)
 	set := h.querier.Select(ctx, false, nil, labels.MustNewMatcher(labels.MatchEqual, "", ""))
 	var it chunks.Iterator
@@ -265,7 +263,7 @@ func (h *head) oldest(ctx context.Context) (int64, error) {
 	return oldest, set.Err()
 }
 
-func (h *head) close() error {
+func (h *replayedHead) close() error {
 	var errs []error
 	if h.querier != nil {
 		errs = append(errs, h.querier.Close())

@@ -15,7 +15,6 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/prometheus/prometheus/model/labels"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/series"
 	"github.com/ferula-io/ferula/internal/series/labelenc"
@@ -467,11 +466,11 @@ func TestSamples_DoNotAllocate(t *testing.T) {
 			t.Fatal(err)
 		}
 		for {
-			kind, err := s.next()
+			more, err := s.next()
 			if err != nil {
 				t.Fatal(err)
 			}
-			if kind == chunkenc.ValNone {
+			if !more {
 				return
 			}
 		}

@@ -1,6 +1,7 @@
 package export
 
 import (
+	"bufio"
 	"bytes"
 	"errors"
 	"fmt"
@@ -13,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/parquet-go/parquet-go"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 	"github.com/prometheus/prometheus/tsdb/tsdbutil"
 
@@ -43,9 +45,9 @@ func TestSamples_HeaderAndGroups(t *testing.T) {
 	}
 }
 
-// Batches of floats end at their size, and before each histogram.
-func TestSamples_BatchesHaveAtMostTheirSize(t *testing.T) {
-	for _, floats := range []int{0, 1, batchSamples - 1, batchSamples, batchSamples + 1, 2 * batchSamples} {
+// Rows are passed on in batches: no row is lost at the end of a batch, of a row group or of a series.
+func TestParquet_SeriesOfAnyLengthKeepTheirRows(t *testing.T) {
+	for _, floats := range []int{0, 1, batchRows - 1, batchRows, batchRows + 1, 2 * batchRows} {
 		var chunks []series.Chunk
 		at := startMS
 		for left := floats; left > 0; {
@@ -62,27 +64,21 @@ func TestSamples_BatchesHaveAtMostTheirSize(t *testing.T) {
 		if err := s.reset(nil, chunks, startMS, at+3); err != nil {
 			t.Fatal(err)
 		}
-		var got []string
-		for {
-			kind, err := s.next()
-			if err != nil {
-				t.Fatal(err)
-			}
-			if kind == chunkenc.ValNone {
-				break
-			}
-			if kind == chunkenc.ValFloat {
-				got = append(got, fmt.Sprint(len(s.times)))
-			} else {
-				got = append(got, "h")
-			}
+		var file bytes.Buffer
+		w := bufio.NewWriter(&file)
+		e := newParquetEncoder(w)
+		if err := errors.Join(e.add(&s), e.close(), w.Flush()); err != nil {
+			t.Fatal(err)
 		}
-		var want []string
-		for left := floats; left > 0; left -= batchSamples {
-			want = append(want, fmt.Sprint(min(left, batchSamples)))
+		rows, err := parquet.Read[parquetRow](bytes.NewReader(file.Bytes()), int64(file.Len()))
+		if err != nil || len(rows) != floats+3 || s.total != int64(len(rows)) {
+			t.Fatalf("%d floats: %d rows, %d samples, %v", floats, len(rows), s.total, err)
 		}
-		if want = append(want, "h", "h", "1"); !slices.Equal(got, want) || s.total != int64(floats)+3 {
-			t.Errorf("%d floats: %q, want %q, %d in total", floats, got, want, s.total)
+		for i, row := range rows {
+			hist := i == floats || i == floats+1
+			if row.Timestamp != startMS+int64(i)+1 || (row.Histogram != nil) != hist || (row.Value == nil) != hist {
+				t.Fatalf("%d floats: row %d is %+v", floats, i, row)
+			}
 		}
 	}
 }
@@ -101,9 +97,13 @@ func TestSamples_AreThoseOfTheWindow(t *testing.T) {
 		if some, err := s.some(); some != (tt.want != nil) || err != nil {
 			t.Errorf("%+v: some %v, %v", tt, some, err)
 		}
-		kind, err := s.next()
-		if err != nil || (kind == chunkenc.ValFloat) != (tt.want != nil) || !slices.Equal(s.times, tt.want) && tt.want != nil {
-			t.Errorf("%+v: %v, %v", tt, s.times, err)
+		var got []int64
+		more, err := s.next()
+		for ; more; more, err = s.next() {
+			got = append(got, s.time)
+		}
+		if err != nil || !slices.Equal(got, tt.want) {
+			t.Errorf("%+v: %v, %v", tt, got, err)
 		}
 	}
 	twice := []series.Chunk{encodeChunk([]point{{t: 1, v: 1}, {t: 2, v: 2}}), encodeChunk([]point{{t: 2, v: 3}})}
@@ -112,7 +112,11 @@ func TestSamples_AreThoseOfTheWindow(t *testing.T) {
 	if err := s.reset(nil, twice, 0, 9); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := s.next(); !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "a sample at 2 comes after one at 2") {
+	more, err := s.next()
+	for more {
+		more, err = s.next()
+	}
+	if !errors.Is(err, ErrCorrupt) || !strings.Contains(err.Error(), "a sample at 2 comes after one at 2") {
 		t.Error(err)
 	}
 }

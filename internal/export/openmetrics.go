@@ -12,7 +12,6 @@ import (
 	"slices"
 
 	"github.com/prometheus/common/model"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/promjson"
@@ -76,33 +75,24 @@ func (e *openMetricsEncoder) add(s *samples) (err error) {
 		e.piece = head[:0]
 	}
 	for {
-		kind, err := s.next()
-		if err != nil {
+		more, err := s.next()
+		switch {
+		case err != nil:
 			return err
-		}
-		switch kind {
-		case chunkenc.ValNone:
+		case !more:
 			return e.flush(true)
-		case chunkenc.ValFloat:
-		default:
-			if e.skipHist {
-				e.skipped++
-				continue
-			}
+		case s.hist != nil && !e.skipHist:
 			return fmt.Errorf("%w: OpenMetrics 1.0 has no native histograms: use another format, or --skip-histograms",
 				ErrInexpressible)
+		case s.hist != nil || s.stale():
+			e.skipped++
+			continue
 		}
-		for i, t := range s.times {
-			if stale(s.values[i]) {
-				e.skipped++
-				continue
-			}
-			e.piece = promjson.AppendFloat(append(e.piece, e.prefix...), s.values[i])
-			e.piece = append(promjson.AppendTimestamp(append(e.piece, ' '), t), '\n')
-			if len(e.piece) >= pieceBytes {
-				if err := e.flush(false); err != nil {
-					return err
-				}
+		e.piece = promjson.AppendFloat(append(e.piece, e.prefix...), s.value)
+		e.piece = append(promjson.AppendTimestamp(append(e.piece, ' '), s.time), '\n')
+		if len(e.piece) >= pieceBytes {
+			if err := e.flush(false); err != nil {
+				return err
 			}
 		}
 	}

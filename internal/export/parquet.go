@@ -9,7 +9,6 @@ import (
 
 	"github.com/parquet-go/parquet-go"
 	"github.com/parquet-go/parquet-go/compress/zstd"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 )
 
 // parquetRow is the schema of a Parquet file; docs/formats/export.md describes it.
@@ -37,6 +36,7 @@ const (
 const (
 	rowGroupRows  = 512 << 10
 	rowGroupBytes = 16 << 20 // of labels and histograms, before compression
+	batchRows     = 1024     // rows that are passed to the library at once
 	pageBytes     = 128 << 10
 )
 
@@ -75,7 +75,7 @@ func newParquetEncoder(w *bufio.Writer) *parquetEncoder {
 // reset begins another file. Rows that were not written are dropped.
 func (e *parquetEncoder) reset(w *bufio.Writer) {
 	e.w.Reset(w)
-	e.columns, e.rows, e.bytes = e.w.ColumnWriters(), 0, 0
+	e.columns, e.rows, e.bytes, e.values = e.w.ColumnWriters(), 0, 0, [columns][]parquet.Value{}
 }
 
 func (e *parquetEncoder) add(s *samples) (err error) {
@@ -87,54 +87,60 @@ func (e *parquetEncoder) add(s *samples) (err error) {
 	name := parquet.ByteArrayValue(e.name).Level(0, 0, columnName)
 	labels := parquet.ByteArrayValue(e.labels).Level(0, 0, columnLabels)
 	for {
-		kind, err := s.next()
-		if err != nil || kind == chunkenc.ValNone {
+		more, err := s.next()
+		if err != nil {
 			return err
 		}
-		for i := range e.values {
-			e.values[i] = e.values[i][:0]
-		}
-		if kind == chunkenc.ValFloat {
-			for i, t := range s.times {
-				e.row(name, labels, t)
-				if !stale(s.values[i]) {
-					e.values[columnValue][i] = parquet.DoubleValue(s.values[i]).Level(0, 1, columnValue)
-				}
-			}
-		} else {
-			e.row(name, labels, s.time)
-			if !stale(s.hist.Sum) {
-				text := appendHistogram(nil, s.hist)
-				e.bytes += len(text)
-				e.values[columnHistogram][0] = parquet.ByteArrayValue(text).Level(0, 1, columnHistogram)
+		if !more || len(e.values[0]) == batchRows || e.bytes >= rowGroupBytes {
+			if err := e.write(); err != nil {
+				return err
 			}
 		}
-		if err := e.write(); err != nil {
-			return err
+		if !more {
+			return nil
 		}
+		e.row(name, labels, s)
 	}
 }
 
-// row appends one row without a value.
-func (e *parquetEncoder) row(name, labels parquet.Value, t int64) {
+// row appends the current sample as one row.
+func (e *parquetEncoder) row(name, labels parquet.Value, s *samples) {
+	value := parquet.NullValue().Level(0, 0, columnValue)
+	hist := parquet.NullValue().Level(0, 0, columnHistogram)
+	switch {
+	case s.stale():
+	case s.hist != nil:
+		text := appendHistogram(nil, s.hist)
+		e.bytes += len(text)
+		hist = parquet.ByteArrayValue(text).Level(0, 1, columnHistogram)
+	default:
+		value = parquet.DoubleValue(s.value).Level(0, 1, columnValue)
+	}
 	e.values[columnName] = append(e.values[columnName], name)
 	e.values[columnLabels] = append(e.values[columnLabels], labels)
-	e.values[columnTimestamp] = append(e.values[columnTimestamp], parquet.Int64Value(t).Level(0, 0, columnTimestamp))
-	e.values[columnValue] = append(e.values[columnValue], parquet.NullValue().Level(0, 0, columnValue))
-	e.values[columnHistogram] = append(e.values[columnHistogram], parquet.NullValue().Level(0, 0, columnHistogram))
+	e.values[columnTimestamp] = append(e.values[columnTimestamp],
+		parquet.Int64Value(s.time).Level(0, 0, columnTimestamp))
+	e.values[columnValue] = append(e.values[columnValue], value)
+	e.values[columnHistogram] = append(e.values[columnHistogram], hist)
 }
 
+// write writes the rows to their columns.
 func (e *parquetEncoder) write() error {
+	rows := len(e.values[0])
+	if rows == 0 {
+		return nil
+	}
 	for i, column := range e.columns {
 		n, err := column.WriteRowValues(e.values[i])
 		if err != nil {
 			return err
 		}
-		if n != len(e.values[i]) {
-			return fmt.Errorf("column %d took %d of %d rows", i, n, len(e.values[i]))
+		if n != rows {
+			return fmt.Errorf("column %d took %d of %d rows", i, n, rows)
 		}
+		e.values[i] = e.values[i][:0]
 	}
-	if e.rows += len(e.values[0]); e.rows >= rowGroupRows || e.bytes >= rowGroupBytes {
+	if e.rows += rows; e.rows >= rowGroupRows || e.bytes >= rowGroupBytes {
 		e.rows, e.bytes = 0, 0
 		return e.w.Flush()
 	}

@@ -9,6 +9,7 @@ import (
 	"slices"
 
 	"github.com/prometheus/prometheus/model/histogram"
+	"github.com/prometheus/prometheus/model/value"
 	"github.com/prometheus/prometheus/storage"
 	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
@@ -19,10 +20,7 @@ import (
 // by timestamp.
 var ErrCorrupt = errors.New("corrupt samples")
 
-// batchSamples is the maximum number of floats in a batch.
-const batchSamples = 1024
-
-// samples is one series of a window: its labels, its chunks, and an iterator over batches of
+// samples is one series of a window: its labels, its chunks, and an iterator over
 // its samples. It reuses iterators and buffers for every series.
 //
 // Overlapping chunks, from several servers or out-of-order samples, are decoded together and
@@ -33,21 +31,18 @@ type samples struct {
 	chunks     []series.Chunk // sorted by start; borrowed
 	mint, maxt int64          // of the window, inclusive
 
-	// The batch returned by next: floats, or one histogram. Valid until next.
-	times  []int64
-	values []float64
-	time   int64
-	hist   *histogram.FloatHistogram
+	// The current sample, valid until next: a float, unless hist is set.
+	time  int64
+	value float64
+	hist  *histogram.FloatHistogram
 
 	total int64 // number of returned samples of all series, each sample counted once
 	base  int64 // total before the current series
 
-	done    bool           // all samples of the current series were returned
 	lastMS  int64          // timestamp of the last sample of the series
 	any     bool           // the series has a last sample
 	rest    []series.Chunk // chunks that are not open yet
 	iter    chunkenc.Iterator
-	pending chunkenc.ValueType // read but not returned yet: a histogram after floats
 	xor     chunkenc.XORChunk
 	xorIter chunkenc.Iterator
 	spare   *histogram.FloatHistogram
@@ -84,8 +79,8 @@ func (s *samples) some() (bool, error) {
 
 // rewind returns to the first sample of the series.
 func (s *samples) rewind() {
-	s.any, s.done, s.total = false, false, s.base
-	s.rest, s.iter, s.pending = s.chunks, nil, chunkenc.ValNone
+	s.any, s.total = false, s.base
+	s.rest, s.iter = s.chunks, nil
 }
 
 func byStart(a, b series.Chunk) int { return cmp.Compare(a.MinMS, b.MinMS) }
@@ -98,42 +93,29 @@ func headerBytes(e chunkenc.Encoding) int {
 	return 3
 }
 
-// next reads the next batch: it returns ValFloat, ValFloatHistogram, or ValNone at the end of
-// the series.
-func (s *samples) next() (chunkenc.ValueType, error) {
-	s.times, s.values = s.times[:0], s.values[:0]
-	for len(s.times) < batchSamples && !s.done {
-		kind := s.pending
-		s.pending = chunkenc.ValNone
-		if kind == chunkenc.ValNone {
-			var err error
-			if kind, err = s.step(); err != nil {
-				return chunkenc.ValNone, err
-			}
-		}
-		switch kind {
-		case chunkenc.ValNone:
-			s.done = true
-		case chunkenc.ValFloat:
-			t, v := s.iter.At()
-			s.times, s.values = append(s.times, t), append(s.values, v)
-		default:
-			if len(s.times) > 0 {
-				s.pending = kind
-				s.total += int64(len(s.times))
-				return chunkenc.ValFloat, nil
-			}
-			s.time, s.hist = s.iter.AtFloatHistogram(s.spare)
-			s.spare = s.hist
-			s.total++
-			return chunkenc.ValFloatHistogram, nil
-		}
+// next moves to the next sample. It returns false at the end of the series, and with an error.
+func (s *samples) next() (bool, error) {
+	kind, err := s.step()
+	switch kind {
+	case chunkenc.ValNone:
+		return false, err
+	case chunkenc.ValFloat:
+		s.time, s.value = s.iter.At()
+		s.hist = nil
+	default:
+		s.time, s.spare = s.iter.AtFloatHistogram(s.spare)
+		s.hist = s.spare
 	}
-	if len(s.times) == 0 {
-		return chunkenc.ValNone, nil
+	s.total++
+	return true, nil
+}
+
+// stale reports whether the current sample is a staleness marker.
+func (s *samples) stale() bool {
+	if s.hist != nil {
+		return value.IsStaleNaN(s.hist.Sum)
 	}
-	s.total += int64(len(s.times))
-	return chunkenc.ValFloat, nil
+	return value.IsStaleNaN(s.value)
 }
 
 // step moves to the next sample within the window, and checks the order.

@@ -2,12 +2,9 @@ package export
 
 import (
 	"bufio"
-	"math"
 	"strconv"
 
 	"github.com/prometheus/prometheus/model/histogram"
-	"github.com/prometheus/prometheus/model/value"
-	"github.com/prometheus/prometheus/tsdb/chunkenc"
 
 	"github.com/ferula-io/ferula/internal/series/labelenc"
 	"github.com/ferula-io/ferula/promjson"
@@ -128,9 +125,6 @@ func appendFloats(dst []byte, head string, values []float64) []byte {
 	return dst
 }
 
-// stale reports whether a value is a staleness marker.
-func stale(v float64) bool { return math.IsNaN(v) && value.IsStaleNaN(v) }
-
 // csvEncoder writes one line per sample:
 //
 //	name,labels,timestamp,value,histogram
@@ -170,30 +164,22 @@ func (e *csvEncoder) add(s *samples) (err error) {
 	e.prefix = append(e.prefix, ',')
 	e.prefix = append(appendCSV(e.prefix, e.line), ',')
 	for {
-		kind, err := s.next()
-		if err != nil || kind == chunkenc.ValNone {
+		more, err := s.next()
+		if !more {
 			return err
 		}
-		if kind != chunkenc.ValFloat {
-			e.line = strconv.AppendInt(append(e.line[:0], e.prefix...), s.time, 10)
-			e.line = append(e.line, ",,"...)
-			if !stale(s.hist.Sum) {
-				e.line = appendCSV(e.line, appendHistogram(nil, s.hist))
-			}
-			if _, err := e.w.Write(append(e.line, '\n')); err != nil {
-				return err
-			}
-			continue
+		line := append(e.w.AvailableBuffer(), e.prefix...)
+		line = append(strconv.AppendInt(line, s.time, 10), ',')
+		switch {
+		case s.stale():
+			line = append(line, ',')
+		case s.hist != nil:
+			line = appendCSV(append(line, ','), appendHistogram(nil, s.hist))
+		default:
+			line = append(promjson.AppendFloat(line, s.value), ',')
 		}
-		for i, t := range s.times {
-			line := append(e.w.AvailableBuffer(), e.prefix...)
-			line = append(strconv.AppendInt(line, t, 10), ',')
-			if !stale(s.values[i]) {
-				line = promjson.AppendFloat(line, s.values[i])
-			}
-			if _, err := e.w.Write(append(line, ",\n"...)); err != nil {
-				return err
-			}
+		if _, err := e.w.Write(append(line, '\n')); err != nil {
+			return err
 		}
 	}
 }
@@ -262,44 +248,32 @@ func (e *jsonEncoder) add(s *samples) (err error) {
 func (e *jsonEncoder) list(s *samples, head string, histograms bool) (others bool, err error) {
 	before := head // the text before the next sample
 	for {
-		kind, err := s.next()
-		if err != nil {
-			return others, err
-		}
+		more, err := s.next()
 		switch {
-		case kind == chunkenc.ValNone:
+		case err != nil:
+			return others, err
+		case !more:
 			if before != head {
 				err = e.w.WriteByte(']')
 			}
 			return others, err
-		case (kind == chunkenc.ValFloat) == histograms: // a sample of the other kind
+		case (s.hist != nil) != histograms:
 			others = true
-		case histograms:
-			line := append(promjson.AppendTimestamp(append(e.line[:0], before...), s.time), ',')
-			if stale(s.hist.Sum) {
-				line = append(line, "null"...)
-			} else {
-				line = appendHistogram(line, s.hist)
-			}
-			e.line = append(line, ']')
-			if _, err := e.w.Write(e.line); err != nil {
-				return others, err
-			}
-			before = ",["
-		default:
-			for i, t := range s.times {
-				line := append(promjson.AppendTimestamp(append(e.w.AvailableBuffer(), before...), t), ',')
-				if stale(s.values[i]) {
-					line = append(line, "null]"...)
-				} else {
-					line = append(promjson.AppendFloat(append(line, '"'), s.values[i]), `"]`...)
-				}
-				if _, err := e.w.Write(line); err != nil {
-					return others, err
-				}
-				before = ",["
-			}
+			continue
 		}
+		line := append(promjson.AppendTimestamp(append(e.w.AvailableBuffer(), before...), s.time), ',')
+		switch {
+		case s.stale():
+			line = append(line, "null"...)
+		case histograms:
+			line = appendHistogram(line, s.hist)
+		default:
+			line = append(promjson.AppendFloat(append(line, '"'), s.value), '"')
+		}
+		if _, err := e.w.Write(append(line, ']')); err != nil {
+			return others, err
+		}
+		before = ",["
 	}
 }
 

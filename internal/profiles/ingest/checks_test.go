@@ -19,7 +19,6 @@ import (
 	"github.com/google/pprof/profile"
 	"github.com/prometheus/common/model"
 
-	"github.com/ferula-io/ferula/internal/hint"
 	"github.com/ferula-io/ferula/internal/httpbody"
 	"github.com/ferula-io/ferula/internal/profiles"
 	"github.com/ferula-io/ferula/internal/profiles/pprof"
